@@ -1,0 +1,180 @@
+//! The bus as the dispatcher sees it: deliveries in, messages out, every delivery settled.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Instant;
+
+use bytes::Bytes;
+use futures_util::future::BoxFuture;
+use tokio::sync::{mpsc, watch};
+use toolbus_protocol::Properties;
+
+/// A message broker with a topic exchange, a default exchange and dead-letter queues, as `docs/wire.md` describes it.
+pub trait Bus: Send + Sync + 'static {
+    /// Starts consuming a queue, declaring and binding it as its subscription says.
+    ///
+    /// Returns at once: whether the broker has confirmed the consumer is in [`BusState::consumers`]. The bus
+    /// re-subscribes by itself after every kind of loss; the channel closes only when consuming has been stopped.
+    /// At most [`Subscription::prefetch`] deliveries are unsettled at a time.
+    fn consume(&self, subscription: Subscription) -> mpsc::Receiver<Delivery>;
+
+    /// Publishes one message and waits for the broker's confirm.
+    ///
+    /// Waits without limit while the broker is away or blocked: the caller bounds the wait. A publish given up half-way
+    /// may still arrive.
+    ///
+    /// # Errors
+    ///
+    /// See [`PublishError`]; after any of them the message may or may not have arrived.
+    fn publish<'a>(&'a self, message: &'a Outgoing) -> BoxFuture<'a, Result<Routing, PublishError>>;
+
+    /// What the bus is doing now, and every change of it.
+    fn state(&self) -> watch::Receiver<BusState>;
+
+    /// Cancels every consumer, so that no further delivery arrives. Deliveries in hand can still be settled.
+    fn stop_consuming(&self) -> BoxFuture<'_, ()>;
+
+    /// Closes all connections in order. Unsettled deliveries go back to their queues.
+    fn close(&self) -> BoxFuture<'_, ()>;
+}
+
+/// A queue to consume.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Subscription {
+    /// The queue's full name.
+    pub queue: String,
+    /// Topics that it is bound to.
+    pub topics: Vec<String>,
+    /// Deliveries that may be unsettled at a time.
+    pub prefetch: u16,
+    /// Whose queue it is, and how it is declared.
+    pub ownership: Ownership,
+}
+
+/// How a queue is declared.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ownership {
+    /// Ours and durable, with a dead-letter queue beside it.
+    Shared,
+    /// Ours alone: exclusive, gone with the connection, no dead letters.
+    Replica,
+    /// Somebody else's: it must exist, and is consumed as it is.
+    Existing,
+}
+
+/// A message that arrived.
+pub struct Delivery {
+    /// The message's properties.
+    pub properties: Properties,
+    /// The message's body.
+    pub body: Bytes,
+    /// Name of the queue that it came from.
+    pub queue: Arc<str>,
+    /// Topic that it was published with.
+    pub routing_key: String,
+    /// Whether the broker has delivered it before, to us or to another consumer.
+    pub redelivered: bool,
+    /// How often it was delivered before, where the broker counts (quorum queues and the embedded bus).
+    pub earlier_deliveries: u32,
+    /// The broker's number for this delivery.
+    pub delivery_tag: u64,
+    /// When it arrived here.
+    pub arrived: Instant,
+    /// How to settle it.
+    pub settle: Box<dyn Settle>,
+}
+
+impl fmt::Debug for Delivery {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Delivery")
+            .field("queue", &self.queue)
+            .field("message_id", &self.properties.message_id)
+            .field("delivery_tag", &self.delivery_tag)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Settles one delivery. One that is dropped unsettled is requeued by the bus, and logged.
+///
+/// Settling a delivery whose connection is gone does nothing: the broker delivers the message again.
+pub trait Settle: Send + Sync {
+    /// The message is done with.
+    fn acknowledge(self: Box<Self>) -> BoxFuture<'static, ()>;
+    /// The message goes back to its queue, for this consumer or another.
+    fn requeue(self: Box<Self>) -> BoxFuture<'static, ()>;
+}
+
+/// A message to publish.
+#[derive(Debug, Clone)]
+pub struct Outgoing {
+    /// Where to.
+    pub target: Target,
+    /// Whether the broker must say when no queue takes it. Without, [`Routing::Routed`] says nothing.
+    pub mandatory: bool,
+    /// Whether this address took a message before. An address that did not is published to apart from all others,
+    /// because a broker that refuses an address closes the channel.
+    pub proven: bool,
+    /// The message's properties.
+    pub properties: Properties,
+    /// The message's body.
+    pub body: Bytes,
+}
+
+/// Where a message goes.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Target {
+    /// The topic exchange, with this topic.
+    Topic(String),
+    /// The default exchange, to the queue of this name.
+    Queue(String),
+    /// The dead-letter exchange, under the name of the queue that the message came from.
+    DeadLetter(String),
+}
+
+/// What the broker did with a message that it confirmed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Routing {
+    /// At least one queue took it (or it was not mandatory).
+    Routed,
+    /// No queue took it; it was returned.
+    Unroutable,
+}
+
+/// Why a message was not confirmed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum PublishError {
+    /// The broker does not permit this address, or it cannot be written at all. Repeating is of no use.
+    #[error("address refused: {0}")]
+    Refused(String),
+    /// The connection or channel went away, or the broker refused for now. Repeating may help.
+    #[error("broker unavailable: {0}")]
+    Unavailable(String),
+    /// The bus has been closed.
+    #[error("bus closed")]
+    Closed,
+}
+
+/// What a bus is doing.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct BusState {
+    /// Whether both connections, for consuming and for publishing, are open.
+    pub connected: bool,
+    /// Why the broker takes no messages now, if it does not (memory or disk alarm).
+    pub blocked: Option<String>,
+    /// Every queue that is meant to be consumed, and whether the broker has confirmed its consumer.
+    pub consumers: Vec<(String, bool)>,
+    /// How often a connection was lost since the start.
+    pub reconnects: u64,
+    /// The last reason for being unconnected, in words for an operator.
+    pub last_error: Option<String>,
+    /// A mistake that no retry mends, and what to do about it: the daemon stops with this text.
+    pub fatal: Option<String>,
+}
+
+impl BusState {
+    /// Whether a request could be taken and answered now.
+    #[must_use]
+    pub fn is_ready(&self) -> bool {
+        self.connected && self.blocked.is_none() && !self.consumers.is_empty() && self.consumers.iter().all(|c| c.1)
+    }
+}

@@ -1,0 +1,171 @@
+//! What the dispatcher tells of a call. The contract of names is `docs/telemetry.md`; who keeps it is an edge.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use toolbus_protocol::TraceContext;
+
+use crate::bus::Delivery;
+use crate::failure::{Cause, Status};
+use crate::tool::ToolDescriptor;
+
+/// Receives what happens. Implementations neither block nor fail.
+pub trait Telemetry: Send + Sync + 'static {
+    /// A request arrived; `parent` is the sender's trace. The span lives as long as the call.
+    fn arrived(&self, delivery: &Delivery, parent: Option<&TraceContext>) -> Box<dyn CallSpan>;
+
+    /// A message was dead-lettered by us: a request that cannot be answered, or an answer that cannot be delivered.
+    fn dead_lettered(&self, queue: &str, reason: DeadReason);
+}
+
+/// One request on its way. Steps that a call does not reach are not told.
+pub trait CallSpan: Send {
+    /// 32 hexadecimal digits, for the log.
+    fn trace_id(&self) -> Option<&str>;
+
+    /// The tool is about to run. Returns the context that its own requests carry onwards.
+    fn executing(&mut self, tool: &ToolDescriptor, call_id: &str, session_id: Option<&str>) -> Option<TraceContext>;
+
+    /// The tool has run, or was stopped.
+    fn executed(&mut self, end: &End, duration: Duration);
+
+    /// The answer is about to be published. Returns the context that it carries.
+    fn publishing(&mut self, message_id: &str) -> Option<TraceContext>;
+
+    /// The answer was confirmed by the broker, or given up.
+    fn published(&mut self, delivered: bool, duration: Duration);
+
+    /// The delivery is settled: the call is over.
+    fn finished(self: Box<Self>, summary: &Summary<'_>);
+}
+
+/// How a call ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct End {
+    /// As metrics label it.
+    pub status: Status,
+    /// Why there is no result, if there is none.
+    pub cause: Option<Cause>,
+}
+
+/// What a call was.
+#[derive(Debug, Clone, Copy)]
+pub struct Summary<'a> {
+    /// The tool; absent when the name was not resolved.
+    pub tool: Option<&'a ToolDescriptor>,
+    /// How it ended; absent when it was not answered (dead-lettered, requeued, or not a request at all).
+    pub end: Option<End>,
+    /// From arrival to the finished answer, the tool's time included.
+    pub invoke: Duration,
+    /// From arrival to the settled delivery.
+    pub total: Duration,
+    /// Time that is ours: from arrival to the published answer, less the tool's and less the wait for a permit and for the broker's confirm.
+    pub overhead: Duration,
+}
+
+/// Why a message was dead-lettered by us.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum DeadReason {
+    /// A request that cannot be read and has no address for an answer.
+    Malformed,
+    /// A request of a type that does not belong on this topic.
+    UnknownType,
+    /// A request whose answer would go where its sender may not write.
+    ReplyToRefused,
+    /// An answer that no queue took, or that the broker refused.
+    Undeliverable,
+}
+
+impl DeadReason {
+    /// Value of the header and of the metric label.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Malformed => "malformed_request",
+            Self::UnknownType => "unknown_type",
+            Self::ReplyToRefused => "reply_to_refused",
+            Self::Undeliverable => "undeliverable_answer",
+        }
+    }
+}
+
+/// How much is going on, for gauges and for `/status`.
+#[derive(Debug, Default)]
+pub struct Load {
+    in_flight: AtomicUsize,
+    waiting: AtomicUsize,
+}
+
+impl Load {
+    /// Tools running now.
+    #[must_use]
+    pub fn in_flight(&self) -> usize {
+        self.in_flight.load(Ordering::Relaxed)
+    }
+
+    /// Calls waiting for a permit now.
+    #[must_use]
+    pub fn waiting(&self) -> usize {
+        self.waiting.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn enter_running(self: &Arc<Self>) -> LoadGuard {
+        LoadGuard::new(self, |load| &load.in_flight)
+    }
+
+    pub(crate) fn enter_waiting(self: &Arc<Self>) -> LoadGuard {
+        LoadGuard::new(self, |load| &load.waiting)
+    }
+}
+
+/// Counts one call until it is dropped.
+pub(crate) struct LoadGuard {
+    load: Arc<Load>,
+    gauge: fn(&Load) -> &AtomicUsize,
+}
+
+impl LoadGuard {
+    fn new(load: &Arc<Load>, gauge: fn(&Load) -> &AtomicUsize) -> Self {
+        gauge(load).fetch_add(1, Ordering::Relaxed);
+        Self { load: Arc::clone(load), gauge }
+    }
+}
+
+impl Drop for LoadGuard {
+    fn drop(&mut self) {
+        (self.gauge)(&self.load).fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Tells nobody.
+#[derive(Debug, Default, Clone, Copy)]
+pub struct Silent;
+
+impl Telemetry for Silent {
+    fn arrived(&self, _: &Delivery, _: Option<&TraceContext>) -> Box<dyn CallSpan> {
+        Box::new(Self)
+    }
+
+    fn dead_lettered(&self, _: &str, _: DeadReason) {}
+}
+
+impl CallSpan for Silent {
+    fn trace_id(&self) -> Option<&str> {
+        None
+    }
+
+    fn executing(&mut self, _: &ToolDescriptor, _: &str, _: Option<&str>) -> Option<TraceContext> {
+        None
+    }
+
+    fn executed(&mut self, _: &End, _: Duration) {}
+
+    fn publishing(&mut self, _: &str) -> Option<TraceContext> {
+        None
+    }
+
+    fn published(&mut self, _: bool, _: Duration) {}
+
+    fn finished(self: Box<Self>, _: &Summary<'_>) {}
+}

@@ -1,0 +1,173 @@
+//! Tools: what they are, and how one is run.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use futures_util::future::BoxFuture;
+use serde_json::{Map, Value};
+use tokio_util::sync::CancellationToken;
+use toolbus_protocol::{ContentBlock, TraceContext};
+
+use crate::failure::ToolFailure;
+
+/// What repeating a call would do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Effect {
+    /// Changes nothing.
+    ReadOnly,
+    /// Changes something, once, however often it is repeated.
+    Idempotent,
+    /// Changes something each time.
+    Effectful,
+    /// Nobody said; treated as effectful wherever a call might be repeated.
+    #[default]
+    Undeclared,
+}
+
+impl Effect {
+    /// Whether the machinery may repeat a call on its own.
+    #[must_use]
+    pub const fn is_repeatable(self) -> bool {
+        matches!(self, Self::ReadOnly | Self::Idempotent)
+    }
+}
+
+/// What is known of a tool.
+#[derive(Debug, Clone)]
+pub struct ToolDescriptor {
+    /// Name, unique in the registry, case-sensitive.
+    pub name: Arc<str>,
+    /// What it does, for a model.
+    pub description: String,
+    /// JSON Schema of its arguments; absent: any object.
+    pub parameters: Option<Arc<Value>>,
+    /// Who registered it: `rest`, `time`, `mcp:NAME`, … Its metric label.
+    pub source: Arc<str>,
+    /// The kind of backend, as answers name it: `local`, `rest`, `mcp`, `script`.
+    pub provider: &'static str,
+    /// What repeating a call would do.
+    pub effect: Effect,
+    /// Longest run of one call; absent: the daemon's.
+    pub timeout: Option<Duration>,
+    /// Calls that may run at a time; absent: the daemon's.
+    pub max_in_flight: Option<usize>,
+}
+
+impl ToolDescriptor {
+    /// A tool with no schema, no limits and no declared effect.
+    #[must_use]
+    pub fn new(name: impl Into<Arc<str>>, source: impl Into<Arc<str>>, provider: &'static str) -> Self {
+        Self {
+            name: name.into(),
+            description: String::new(),
+            parameters: None,
+            source: source.into(),
+            provider,
+            effect: Effect::default(),
+            timeout: None,
+            max_in_flight: None,
+        }
+    }
+}
+
+/// One call, as an executor gets it: everything has been checked.
+#[derive(Debug, Clone)]
+pub struct ToolCall {
+    /// Registered name of the tool.
+    pub tool: Arc<str>,
+    /// The caller's id of the call.
+    pub call_id: Arc<str>,
+    /// The caller's session.
+    pub session_id: Option<Arc<str>>,
+    /// The arguments, valid against the tool's schema.
+    pub arguments: Arc<Map<String, Value>>,
+    /// When to give up: a little before the call's own deadline, so that the executor's error is the one that is told.
+    pub deadline: Instant,
+    /// Cancelled when nobody waits any more. An executor that ignores it is dropped.
+    pub cancelled: CancellationToken,
+    /// The trace to continue in requests to others.
+    pub trace: Option<TraceContext>,
+}
+
+impl ToolCall {
+    /// Time left until the executor has to end.
+    #[must_use]
+    pub fn remaining(&self) -> Duration {
+        self.deadline.saturating_duration_since(Instant::now())
+    }
+}
+
+/// What a tool gave back.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ToolOutput {
+    /// The text of the result.
+    pub content: Option<String>,
+    /// All of the result, when there is more than text.
+    pub blocks: Vec<ContentBlock>,
+    /// Whether the tool says that it tried and did not succeed.
+    pub is_error: bool,
+}
+
+impl ToolOutput {
+    /// A result of text alone.
+    #[must_use]
+    pub fn text(content: impl Into<String>) -> Self {
+        Self { content: Some(content.into()), ..Self::default() }
+    }
+
+    /// The tool's own report that it did not succeed.
+    #[must_use]
+    pub fn error(content: impl Into<String>) -> Self {
+        Self { is_error: true, ..Self::text(content) }
+    }
+
+    /// Bytes of text and data in the result.
+    #[must_use]
+    pub fn size(&self) -> usize {
+        let block = |b: &ContentBlock| {
+            [&b.text, &b.data, &b.mime_type, &b.uri].into_iter().flatten().map(String::len).sum::<usize>()
+        };
+        self.content.as_ref().map_or(0, String::len) + self.blocks.iter().map(block).sum::<usize>()
+    }
+}
+
+/// Runs the calls of one tool.
+///
+/// Runs inside a bulkhead: a panic, a passed deadline and a cancellation are handled outside, the latter two by
+/// dropping the future.
+pub trait Executor: Send + Sync + 'static {
+    /// Runs one call to its end.
+    ///
+    /// # Errors
+    ///
+    /// When the call could not be run; a tool that ran and did not succeed returns [`ToolOutput::error`].
+    fn execute(&self, call: ToolCall) -> impl Future<Output = Result<ToolOutput, ToolFailure>> + Send;
+}
+
+/// An executor of any type: how the registry keeps them.
+pub trait AnyExecutor: Send + Sync + 'static {
+    /// See [`Executor::execute`].
+    fn execute_boxed(self: Arc<Self>, call: ToolCall) -> BoxFuture<'static, Result<ToolOutput, ToolFailure>>;
+}
+
+impl<E: Executor> AnyExecutor for E {
+    fn execute_boxed(self: Arc<Self>, call: ToolCall) -> BoxFuture<'static, Result<ToolOutput, ToolFailure>> {
+        Box::pin(async move { self.execute(call).await })
+    }
+}
+
+/// A tool that can be called.
+#[derive(Clone)]
+pub struct Tool {
+    /// What is known of it.
+    pub descriptor: Arc<ToolDescriptor>,
+    /// What runs it.
+    pub executor: Arc<dyn AnyExecutor>,
+}
+
+impl Tool {
+    /// Puts a tool together.
+    pub fn new(descriptor: ToolDescriptor, executor: impl Executor) -> Self {
+        Self { descriptor: Arc::new(descriptor), executor: Arc::new(executor) }
+    }
+}

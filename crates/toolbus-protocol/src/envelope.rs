@@ -1,0 +1,114 @@
+use crate::{Properties, TraceContext, header};
+
+/// The meaning of a message's properties.
+///
+/// Everything that comes from outside is still what the sender wrote: bound it before using it as a name or address.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Envelope {
+    /// Id of this message, when the sender gave one.
+    pub message_id: Option<String>,
+    /// Name of the payload's type; empty for a plain client.
+    pub message_type: String,
+    /// Echoed in the answer; empty when absent.
+    pub correlation_id: String,
+    /// Where the answer goes; empty when absent.
+    pub reply_to: String,
+    /// Unix seconds at which the message was sent.
+    pub timestamp: Option<u64>,
+    /// Who sent it, as the sender says.
+    pub source: Option<String>,
+    /// Who it is for, on answers.
+    pub destination: Option<String>,
+    /// The sender's trace.
+    pub trace: Option<TraceContext>,
+    /// Further headers, by envelope name, in the order of the wire.
+    pub headers: Vec<(String, String)>,
+}
+
+impl Envelope {
+    /// Reads what the properties say. Nothing is an error here: what is malformed is absent.
+    #[must_use]
+    pub fn read(properties: &Properties) -> Self {
+        let mut envelope = Self {
+            message_id: properties.message_id.clone().filter(|id| !id.is_empty()),
+            message_type: properties.message_type.clone().unwrap_or_default(),
+            correlation_id: properties.correlation_id.clone().unwrap_or_default(),
+            reply_to: properties.reply_to.clone().unwrap_or_default(),
+            timestamp: properties.timestamp.filter(|seconds| *seconds > 0),
+            ..Self::default()
+        };
+        envelope.read_headers(properties);
+        envelope
+    }
+
+    fn read_headers(&mut self, properties: &Properties) {
+        let first = |names: [&str; 2]| names.into_iter().find_map(|name| properties.header(name));
+        self.trace = first([header::PEER_TRACEPARENT, header::TRACEPARENT]).and_then(|parent| {
+            TraceContext::parse(parent, first([header::PEER_TRACESTATE, header::TRACESTATE]))
+        });
+        self.source = properties.header(header::SOURCE).map(str::to_owned);
+        self.destination = properties.header(header::DESTINATION).map(str::to_owned);
+        for (key, value) in &properties.headers {
+            if is_reserved(key) {
+                continue;
+            }
+            let name = match key.strip_prefix("rb-") {
+                Some(name) if name.starts_with("rb-") => name,
+                Some(_) => key,
+                None => continue,
+            };
+            let doubled = name.len() < key.len();
+            match self.headers.iter_mut().find(|(known, _)| known == name) {
+                Some((_, kept)) if doubled => kept.clone_from(value),
+                Some(_) => {}
+                None => self.headers.push((name.to_owned(), value.clone())),
+            }
+        }
+    }
+
+    /// The value of envelope header `name`, such as [`header::TIMEOUT_MS`].
+    #[must_use]
+    pub fn header(&self, name: &str) -> Option<&str> {
+        self.headers.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str())
+    }
+
+    /// Writes the properties, persistent, as a peer expects them: absent strings are present and empty, headers doubled.
+    #[must_use]
+    pub fn into_properties(self) -> Properties {
+        let mut headers = Vec::with_capacity(self.headers.len() + 6);
+        headers.extend(self.source.map(|name| (header::SOURCE.to_owned(), name)));
+        headers.extend(self.destination.map(|name| (header::DESTINATION.to_owned(), name)));
+        headers.extend(self.headers.into_iter().map(|(name, value)| (header::on_the_wire(&name), value)));
+        if let Some(trace) = &self.trace {
+            for name in [header::PEER_TRACEPARENT, header::TRACEPARENT] {
+                headers.push((name.to_owned(), trace.traceparent().to_owned()));
+            }
+            for name in [header::PEER_TRACESTATE, header::TRACESTATE] {
+                headers.extend(trace.tracestate().map(|state| (name.to_owned(), state.to_owned())));
+            }
+        }
+        Properties {
+            content_type: Some("application/json".to_owned()),
+            message_id: self.message_id,
+            message_type: Some(self.message_type),
+            correlation_id: Some(self.correlation_id),
+            reply_to: Some(self.reply_to),
+            timestamp: self.timestamp,
+            user_id: None,
+            persistent: true,
+            headers,
+        }
+    }
+}
+
+fn is_reserved(key: &str) -> bool {
+    matches!(
+        key,
+        header::SOURCE
+            | header::DESTINATION
+            | header::PEER_TRACEPARENT
+            | header::PEER_TRACESTATE
+            | header::TRACEPARENT
+            | header::TRACESTATE
+    )
+}

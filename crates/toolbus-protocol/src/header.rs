@@ -1,0 +1,57 @@
+//! Headers that mean something, by their envelope names.
+//!
+//! A peer's transport puts `rb-` before every envelope header, and the peers' own constants start with `rb-` already,
+//! so `rb-timeout-ms` travels as `rb-rb-timeout-ms`. Both spellings are read, the doubled one first; the doubled one is
+//! written.
+
+use crate::Properties;
+
+/// The sender's name; single spelling only.
+pub const SOURCE: &str = "rb-source";
+/// On answers, the caller; single spelling only.
+pub const DESTINATION: &str = "rb-destination";
+/// The caller's budget in milliseconds, greater than zero.
+pub const TIMEOUT_MS: &str = "rb-timeout-ms";
+/// How far the content may be trusted.
+pub const CONTENT_TRUST: &str = "rb-content-trust";
+/// On answers, the kind of backend that ran: `local`, `rest`, …
+pub const TOOL_PROVIDER: &str = "rb-tool-provider";
+/// On answers, milliseconds that the request waited before the tool began.
+pub const QUEUE_MS: &str = "rb-queue-ms";
+/// On answers, milliseconds that the tool took.
+pub const DURATION_MS: &str = "rb-duration-ms";
+/// Trace context as a peer writes it.
+pub const PEER_TRACEPARENT: &str = "rb-traceparent";
+/// Vendor trace data as a peer writes it.
+pub const PEER_TRACESTATE: &str = "rb-tracestate";
+/// Trace context as the W3C names it.
+pub const TRACEPARENT: &str = "traceparent";
+/// Vendor trace data as the W3C names it.
+pub const TRACESTATE: &str = "tracestate";
+/// On dead letters of ours, why.
+pub const DEAD_REASON: &str = "rb-dead-reason";
+/// On dead letters of ours, where the answer should have gone.
+pub const DEAD_REPLY_TO: &str = "rb-dead-reply-to";
+
+/// Value of [`CONTENT_TRUST`] on every answer.
+pub const TRUST_TOOL_OUTPUT: &str = "tool-output";
+/// Value of [`CONTENT_TRUST`] on requests.
+pub const TRUST_TOOL_REQUEST: &str = "tool-request";
+
+const PREFIX: &str = "rb-";
+
+/// The value of envelope header `name`, in either spelling.
+#[must_use]
+pub fn read<'a>(properties: &'a Properties, name: &str) -> Option<&'a str> {
+    let doubled = |key: &str| key.strip_prefix(PREFIX) == Some(name);
+    let find = |wanted: &dyn Fn(&str) -> bool| {
+        properties.headers.iter().find(|(key, _)| wanted(key)).map(|(_, value)| value.as_str())
+    };
+    find(&doubled).or_else(|| find(&|key| key == name))
+}
+
+/// `name` as it is written on the wire.
+#[must_use]
+pub fn on_the_wire(name: &str) -> String {
+    format!("{PREFIX}{name}")
+}

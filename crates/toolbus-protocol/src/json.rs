@@ -1,0 +1,175 @@
+use std::fmt;
+
+use serde::de::{DeserializeSeed, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
+use serde_json::{Map, Number, Value};
+
+/// Deepest nesting of arrays and objects that is read.
+pub const MAX_DEPTH: usize = 64;
+
+/// Why a text is not what was expected, in words that the sender may read.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ParseError {
+    /// Not UTF-8.
+    #[error("not UTF-8: invalid byte at offset {offset}")]
+    NotUtf8 {
+        /// Offset of the first invalid byte.
+        offset: usize,
+    },
+    /// Not JSON, or a value where another is needed; the text names line and column.
+    #[error("{0}")]
+    NotJson(String),
+    /// JSON, but not an object.
+    #[error("expected a JSON object, found {0}")]
+    NotAnObject(&'static str),
+    /// Deeper than [`MAX_DEPTH`].
+    #[error("nested deeper than {MAX_DEPTH} levels at offset {offset}")]
+    TooDeep {
+        /// Offset of the bracket that is one too many.
+        offset: usize,
+    },
+    /// A member that must be there.
+    #[error("missing member `{0}`")]
+    Missing(&'static str),
+}
+
+impl From<serde_json::Error> for ParseError {
+    fn from(error: serde_json::Error) -> Self {
+        Self::NotJson(error.to_string())
+    }
+}
+
+/// Parses a text into an object, refusing duplicate members at every level and nesting over [`MAX_DEPTH`].
+///
+/// # Errors
+///
+/// When the text is not UTF-8, not JSON, no object, too deep, or names a member twice.
+pub fn parse_object(bytes: &[u8]) -> Result<Map<String, Value>, ParseError> {
+    let text = checked_text(bytes)?;
+    let mut deserializer = serde_json::Deserializer::from_str(text);
+    let value = Strict.deserialize(&mut deserializer)?;
+    deserializer.end()?;
+    match value {
+        Value::Object(members) => Ok(members),
+        other => Err(ParseError::NotAnObject(kind_of(&other))),
+    }
+}
+
+/// The text, once it is known to be UTF-8 and not too deep to parse.
+pub(crate) fn checked_text(bytes: &[u8]) -> Result<&str, ParseError> {
+    let text = std::str::from_utf8(bytes).map_err(|error| ParseError::NotUtf8 { offset: error.valid_up_to() })?;
+    check_depth(bytes)?;
+    Ok(text)
+}
+
+/// Counts brackets outside strings; says nothing of whether they match.
+fn check_depth(bytes: &[u8]) -> Result<(), ParseError> {
+    let (mut depth, mut in_string, mut escaped) = (0_usize, false, false);
+    for (offset, byte) in bytes.iter().enumerate() {
+        if in_string {
+            match byte {
+                _ if escaped => escaped = false,
+                b'\\' => escaped = true,
+                b'"' => in_string = false,
+                _ => {}
+            }
+            continue;
+        }
+        match byte {
+            b'"' => in_string = true,
+            b'{' | b'[' => {
+                depth += 1;
+                if depth > MAX_DEPTH {
+                    return Err(ParseError::TooDeep { offset });
+                }
+            }
+            b'}' | b']' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+fn kind_of(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "a boolean",
+        Value::Number(_) => "a number",
+        Value::String(_) => "a string",
+        Value::Array(_) => "an array",
+        Value::Object(_) => "an object",
+    }
+}
+
+/// Reads any JSON value; an object that names a member twice is an error.
+struct Strict;
+
+impl<'de> DeserializeSeed<'de> for Strict {
+    type Value = Value;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Strict {
+    type Value = Value;
+
+    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("a JSON value")
+    }
+
+    fn visit_bool<E>(self, value: bool) -> Result<Value, E> {
+        Ok(Value::Bool(value))
+    }
+
+    fn visit_i64<E>(self, value: i64) -> Result<Value, E> {
+        Ok(Value::Number(value.into()))
+    }
+
+    fn visit_u64<E>(self, value: u64) -> Result<Value, E> {
+        Ok(Value::Number(value.into()))
+    }
+
+    fn visit_f64<E>(self, value: f64) -> Result<Value, E> {
+        Ok(Number::from_f64(value).map_or(Value::Null, Value::Number))
+    }
+
+    fn visit_str<E>(self, value: &str) -> Result<Value, E> {
+        Ok(Value::String(value.to_owned()))
+    }
+
+    fn visit_string<E>(self, value: String) -> Result<Value, E> {
+        Ok(Value::String(value))
+    }
+
+    fn visit_unit<E>(self) -> Result<Value, E> {
+        Ok(Value::Null)
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut elements: A) -> Result<Value, A::Error> {
+        let mut array = Vec::new();
+        while let Some(element) = elements.next_element_seed(Strict)? {
+            array.push(element);
+        }
+        Ok(Value::Array(array))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<Value, A::Error> {
+        let mut object = Map::new();
+        while let Some(name) = members.next_key::<String>()? {
+            if object.contains_key(&name) {
+                return Err(A::Error::custom(format_args!("duplicate member {}", quoted(&name))));
+            }
+            let value = members.next_value_seed(Strict)?;
+            object.insert(name, value);
+        }
+        Ok(Value::Object(object))
+    }
+}
+
+/// A member's name as it may be shown: short, and without control characters.
+pub(crate) fn quoted(name: &str) -> String {
+    let shown: String = name.chars().take(64).flat_map(char::escape_debug).collect();
+    let ellipsis = if name.chars().nth(64).is_some() { "…" } else { "" };
+    format!("`{shown}{ellipsis}`")
+}

@@ -1,0 +1,31 @@
+//! The wire of Toolbus: what travels on the bus, as plain data.
+//!
+//! This crate knows JSON and names, nothing else: no I/O, no broker, no clock. Other programs may depend on it alone
+//! to speak to a Toolbus daemon (or to a RockBot agent, whose wire this is).
+//!
+//! * [`Properties`] are the AMQP properties of a message, [`Envelope`] is their meaning.
+//! * [`ToolInvokeRequest`], [`ToolInvokeResponse`], [`ToolError`] are the bodies.
+//! * [`topic`], [`header`] and [`message_type`] hold the names.
+
+mod address;
+mod code;
+mod envelope;
+pub mod header;
+mod ids;
+mod json;
+pub mod message_type;
+mod messages;
+mod properties;
+pub mod topic;
+mod trace;
+
+pub use address::ReplyTo;
+pub use code::{Code, Outcome, UnknownCode};
+pub use envelope::Envelope;
+pub use ids::{derived_message_id, new_message_id};
+pub use json::{MAX_DEPTH, ParseError, parse_object};
+pub use messages::{
+    ContentBlock, ToolCancelRequest, ToolCancelResponse, ToolError, ToolInvokeRequest, ToolInvokeResponse,
+};
+pub use properties::{MAX_SHORT_STRING, Properties, bounded};
+pub use trace::TraceContext;

@@ -1,0 +1,88 @@
+//! Names of payload types: the AMQP property `type`.
+
+/// A request to run a tool.
+pub const TOOL_INVOKE_REQUEST: &str = "RockBot.Tools.ToolInvokeRequest";
+/// The result of a tool.
+pub const TOOL_INVOKE_RESPONSE: &str = "RockBot.Tools.ToolInvokeResponse";
+/// Why there is no result.
+pub const TOOL_ERROR: &str = "RockBot.Tools.ToolError";
+/// A request to cancel a running call.
+pub const TOOL_CANCEL_REQUEST: &str = "Toolbus.ToolCancelRequest";
+/// Whether a call was cancelled.
+pub const TOOL_CANCEL_RESPONSE: &str = "Toolbus.ToolCancelResponse";
+
+/// What a message on a request topic is, judged by its `type` alone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// The request that this topic carries, said by a peer.
+    Request,
+    /// No type, or a plain client's own: read as the request that this topic carries.
+    Plain,
+    /// An answer or an announcement: settled, never answered, so that two daemons cannot answer each other for ever.
+    Answer,
+    /// A peer's type that does not belong here.
+    Foreign,
+}
+
+/// Suffixes of payload types that nobody answers.
+const ANSWER_SUFFIXES: [&str; 11] = [
+    "Response",
+    "Error",
+    "Result",
+    "Indexed",
+    "Card",
+    "Pong",
+    "Progress",
+    "Changed",
+    "Update",
+    "Reply",
+    "Announcement",
+];
+
+/// Judges `message_type` on a topic that carries `expected`.
+#[must_use]
+pub fn kind(message_type: &str, expected: &str) -> Kind {
+    if message_type.eq_ignore_ascii_case(expected) {
+        Kind::Request
+    } else if !is_peer(message_type) {
+        Kind::Plain
+    } else if ANSWER_SUFFIXES.iter().any(|suffix| message_type.ends_with(suffix)) {
+        Kind::Answer
+    } else {
+        Kind::Foreign
+    }
+}
+
+/// Whether the sender speaks the peers' envelope, in which `reply_to` is a topic.
+#[must_use]
+pub fn is_peer(message_type: &str) -> bool {
+    let starts = |prefix: &str| message_type.get(..prefix.len()).is_some_and(|head| head.eq_ignore_ascii_case(prefix));
+    starts("RockBot.") || starts("Toolbus.")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Kind, TOOL_INVOKE_REQUEST, kind};
+
+    #[test]
+    fn a_type_says_what_a_message_on_a_request_topic_is() {
+        let table = [
+            ("RockBot.Tools.ToolInvokeRequest", Kind::Request),
+            ("rockbot.tools.toolinvokerequest", Kind::Request),
+            ("", Kind::Plain),
+            ("my.own.Type", Kind::Plain),
+            ("unknown", Kind::Plain),
+            ("RockBot.Tools.ToolInvokeResponse", Kind::Answer),
+            ("RockBot.Tools.ToolError", Kind::Answer),
+            ("RockBot.Tools.Mcp.McpServersIndexed", Kind::Answer),
+            ("RockBot.A2A.AgentCard", Kind::Answer),
+            ("Toolbus.ToolProgress", Kind::Answer),
+            ("Toolbus.ToolsChanged", Kind::Answer),
+            ("RockBot.Scripts.ScriptInvokeRequest", Kind::Foreign),
+            ("Toolbus.Ping", Kind::Foreign),
+        ];
+        for (name, expected) in table {
+            assert_eq!(kind(name, TOOL_INVOKE_REQUEST), expected, "{name}");
+        }
+    }
+}

@@ -1,0 +1,242 @@
+use std::fmt;
+
+use serde::de::{Deserialize, DeserializeOwned, Deserializer, Error as _, IgnoredAny, MapAccess, Visitor};
+use serde::{Serialize, Serializer};
+use serde_json::value::RawValue;
+
+use crate::json::{ParseError, checked_text, quoted};
+use crate::{Code, Outcome};
+
+/// A request to run a tool.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ToolInvokeRequest {
+    /// The caller's id of this call; a plain client may leave it out.
+    pub tool_call_id: Option<String>,
+    /// Name of the tool.
+    pub tool_name: String,
+    /// The arguments as JSON text, whether they travelled as a string or as an object; unchecked.
+    pub arguments: Option<String>,
+    /// Namespace of the caller's session.
+    pub session_id: Option<String>,
+    /// The caller's id of the batch that this call belongs to.
+    pub batch_id: Option<String>,
+}
+
+impl ToolInvokeRequest {
+    /// Reads a body: member names in any case, unknown members ignored, a member named twice refused.
+    ///
+    /// # Errors
+    ///
+    /// When the body is not UTF-8, not JSON, not an object, too deep, or without a tool's name.
+    pub fn parse(body: &[u8]) -> Result<Self, ParseError> {
+        let request: Self = read_members(body)?;
+        if request.tool_name.is_empty() {
+            return Err(ParseError::Missing("toolName"));
+        }
+        Ok(request)
+    }
+}
+
+impl Serialize for ToolInvokeRequest {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        use serde::ser::SerializeStruct as _;
+        let mut request = serializer.serialize_struct("ToolInvokeRequest", 5)?;
+        request.serialize_field("toolCallId", &self.tool_call_id)?;
+        request.serialize_field("toolName", &self.tool_name)?;
+        request.serialize_field("arguments", &self.arguments)?;
+        request.serialize_field("sessionId", &self.session_id)?;
+        request.serialize_field("batchId", &self.batch_id)?;
+        request.end()
+    }
+}
+
+impl Members for ToolInvokeRequest {
+    const NAMES: &'static [&'static str] = &["toolCallId", "toolName", "arguments", "sessionId", "batchId"];
+
+    fn read<'de, A: MapAccess<'de>>(&mut self, name: &str, members: &mut A) -> Result<(), A::Error> {
+        match name {
+            "toolCallId" => self.tool_call_id = members.next_value::<Option<String>>()?.filter(|id| !id.is_empty()),
+            "toolName" => self.tool_name = members.next_value::<Option<String>>()?.unwrap_or_default(),
+            "arguments" => self.arguments = members.next_value::<Option<Box<RawValue>>>()?.and_then(arguments_text),
+            "sessionId" => self.session_id = members.next_value()?,
+            "batchId" => self.batch_id = members.next_value()?,
+            _ => {
+                members.next_value::<IgnoredAny>()?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The JSON text that `arguments` holds, be it a string or a value.
+fn arguments_text(raw: Box<RawValue>) -> Option<String> {
+    match serde_json::from_str::<Option<String>>(raw.get()) {
+        Ok(text) => text,
+        Err(_) => Some(String::from(Box::<str>::from(raw))),
+    }
+}
+
+/// The result of a tool.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, serde::Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ToolInvokeResponse {
+    /// Id of the call.
+    pub tool_call_id: String,
+    /// The tool, as the caller named it.
+    pub tool_name: String,
+    /// The text of the result.
+    pub content: Option<String>,
+    /// All of the result, when there is more than text.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub content_blocks: Option<Vec<ContentBlock>>,
+    /// Whether the tool says that it tried and did not succeed.
+    #[serde(default)]
+    pub is_error: bool,
+}
+
+/// A piece of a result.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, serde::Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ContentBlock {
+    /// `text`, `image`, `audio` or `resource`.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// Text, for `text` and some resources.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub text: Option<String>,
+    /// Base64, for binary content.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub data: Option<String>,
+    /// MIME type of the content.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mime_type: Option<String>,
+    /// Address of a resource.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub uri: Option<String>,
+}
+
+/// Why there is no result.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, serde::Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ToolError {
+    /// Id of the call.
+    pub tool_call_id: String,
+    /// The tool, as the caller named it.
+    pub tool_name: String,
+    /// What kind of failure.
+    pub code: Code,
+    /// What happened and what to do next, for the caller.
+    pub message: String,
+    /// Whether the same call may succeed later.
+    #[serde(default)]
+    pub is_retryable: bool,
+    /// How long to wait before that, in milliseconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retry_after_ms: Option<u64>,
+    /// What is known of side effects.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub outcome: Option<Outcome>,
+}
+
+/// A request to cancel a running call of the same caller.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ToolCancelRequest {
+    /// Id of the call.
+    pub tool_call_id: String,
+}
+
+impl ToolCancelRequest {
+    /// Reads a body as liberally as [`ToolInvokeRequest::parse`] does.
+    ///
+    /// # Errors
+    ///
+    /// When the body is not a JSON object with a `toolCallId`.
+    pub fn parse(body: &[u8]) -> Result<Self, ParseError> {
+        let request: Self = read_members(body)?;
+        if request.tool_call_id.is_empty() {
+            return Err(ParseError::Missing("toolCallId"));
+        }
+        Ok(request)
+    }
+}
+
+impl Members for ToolCancelRequest {
+    const NAMES: &'static [&'static str] = &["toolCallId"];
+
+    fn read<'de, A: MapAccess<'de>>(&mut self, name: &str, members: &mut A) -> Result<(), A::Error> {
+        match name {
+            "toolCallId" => self.tool_call_id = members.next_value::<Option<String>>()?.unwrap_or_default(),
+            _ => {
+                members.next_value::<IgnoredAny>()?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether a call was cancelled.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, serde::Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ToolCancelResponse {
+    /// Id of the call.
+    pub tool_call_id: String,
+    /// False when no such call of this caller was running here.
+    pub cancelled: bool,
+}
+
+/// A message whose members are read in any case and at most once.
+///
+/// Serde's derive can do neither: it compares exactly, and peers send `ToolName` as well as `toolName`.
+trait Members: Default {
+    /// The members' names, as written.
+    const NAMES: &'static [&'static str];
+
+    /// Takes the value of member `name`, one of [`Self::NAMES`] or the empty string for any other.
+    fn read<'de, A: MapAccess<'de>>(&mut self, name: &str, members: &mut A) -> Result<(), A::Error>;
+}
+
+fn read_members<M: Members>(body: &[u8]) -> Result<M, ParseError> {
+    let text = checked_text(body)?;
+    parse::<Liberal<M>>(text).map(|Liberal(message)| message)
+}
+
+fn parse<T: DeserializeOwned>(text: &str) -> Result<T, ParseError> {
+    serde_json::from_str(text).map_err(ParseError::from)
+}
+
+struct Liberal<M>(M);
+
+impl<'de, M: Members> Deserialize<'de> for Liberal<M> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_map(LiberalVisitor(M::default())).map(Liberal)
+    }
+}
+
+struct LiberalVisitor<M>(M);
+
+impl<'de, M: Members> Visitor<'de> for LiberalVisitor<M> {
+    type Value = M;
+
+    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("a JSON object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<M, A::Error> {
+        let mut message = self.0;
+        let mut seen = 0_u32;
+        while let Some(name) = members.next_key::<String>()? {
+            let known = M::NAMES.iter().position(|known| known.eq_ignore_ascii_case(&name));
+            if let Some(index) = known {
+                let bit = 1 << index;
+                if seen & bit != 0 {
+                    return Err(A::Error::custom(format_args!("duplicate member {}", quoted(&name))));
+                }
+                seen |= bit;
+            }
+            let canonical = known.and_then(|index| M::NAMES.get(index)).copied().unwrap_or_default();
+            message.read(canonical, &mut members)?;
+        }
+        Ok(message)
+    }
+}
