@@ -1,1 +1,6 @@
-//! Stub.
+//! Real servers for tests: a private RabbitMQ node, a TCP proxy that breaks on demand, an OTLP receiver.
+
+pub mod otlp;
+pub mod patience;
+pub mod proxy;
+pub mod rabbit;
