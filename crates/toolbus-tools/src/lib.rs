@@ -1,1 +1,17 @@
-//! Stub.
+//! The tools that Toolbus runs itself.
+//!
+//! * [`rest`]: HTTP endpoints from the configuration, each a tool.
+//! * [`time`]: the time in any time zone.
+//! * [`echo`]: answers with its argument.
+//!
+//! Every module gives [`Tool`](toolbus_core::tool::Tool)s to register; none knows the configuration's format.
+
+mod arguments;
+pub mod echo;
+mod nearest;
+mod secret;
+#[cfg(test)]
+mod testing;
+pub mod time;
+
+pub use secret::Secret;

@@ -1,0 +1,61 @@
+//! Reading arguments that a schema has already checked.
+//!
+//! The checks here are for callers that run a tool without its schema; they answer instead of guessing.
+
+use serde_json::{Map, Value};
+use toolbus_core::failure::{Cause, ToolFailure};
+
+/// The text of argument `name`.
+pub(crate) fn text<'a>(arguments: &'a Map<String, Value>, name: &str) -> Result<&'a str, ToolFailure> {
+    optional_text(arguments, name)?.ok_or_else(|| invalid(format!("argument `{name}` is missing; it must be a string")))
+}
+
+/// The text of argument `name`; absent and null are the same.
+pub(crate) fn optional_text<'a>(arguments: &'a Map<String, Value>, name: &str) -> Result<Option<&'a str>, ToolFailure> {
+    match arguments.get(name) {
+        None | Some(Value::Null) => Ok(None),
+        Some(Value::String(text)) => Ok(Some(text)),
+        Some(_) => Err(invalid(format!("argument `{name}` must be a string"))),
+    }
+}
+
+/// A failure that is the caller's to mend.
+pub(crate) fn invalid(message: impl Into<String>) -> ToolFailure {
+    ToolFailure::new(Cause::InvalidArguments, message)
+}
+
+/// What the caller sent, as it may be repeated in a message: short, and without control characters.
+pub(crate) fn shown(text: &str) -> String {
+    const MOST: usize = 64;
+    let mut shown: String = text.chars().take(MOST).flat_map(char::escape_debug).collect();
+    if text.chars().nth(MOST).is_some() {
+        shown.push('…');
+    }
+    format!("`{shown}`")
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+    use toolbus_core::failure::Cause;
+
+    use super::{optional_text, shown, text};
+
+    #[test]
+    fn a_missing_or_wrong_argument_is_named() {
+        let arguments = json!({"n": 1, "nothing": null});
+        let arguments = arguments.as_object().unwrap();
+        for (name, expected) in [("absent", "is missing"), ("nothing", "is missing"), ("n", "must be a string")] {
+            let failure = text(arguments, name).unwrap_err();
+            assert_eq!(failure.cause, Cause::InvalidArguments);
+            assert!(failure.message.contains(name) && failure.message.contains(expected), "{}", failure.message);
+        }
+        assert_eq!(optional_text(arguments, "nothing").unwrap(), None);
+    }
+
+    #[test]
+    fn what_the_caller_sent_is_shown_short_and_escaped() {
+        assert_eq!(shown("a\nb"), r"`a\nb`");
+        assert_eq!(shown(&"x".repeat(100)).chars().count(), 64 + 3);
+    }
+}

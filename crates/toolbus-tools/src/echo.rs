@@ -1,0 +1,59 @@
+//! `echo`: answers with its argument. For trying out a bus.
+
+use std::sync::Arc;
+
+use serde_json::json;
+use toolbus_core::failure::ToolFailure;
+use toolbus_core::tool::{Effect, Executor, Tool, ToolCall, ToolDescriptor, ToolOutput};
+
+use crate::arguments;
+
+/// The tool `echo {text}`, of source `echo`.
+#[must_use]
+pub fn tool() -> Tool {
+    let parameters = json!({
+        "type": "object",
+        "properties": { "text": { "type": "string", "description": "What to answer with" } },
+        "required": ["text"],
+        "additionalProperties": false,
+    });
+    let descriptor = ToolDescriptor {
+        description: "Answers with the given text, unchanged.".to_owned(),
+        parameters: Some(Arc::new(parameters)),
+        effect: Effect::ReadOnly,
+        ..ToolDescriptor::new("echo", "echo", "local")
+    };
+    Tool::new(descriptor, Echo)
+}
+
+struct Echo;
+
+impl Executor for Echo {
+    async fn execute(&self, call: ToolCall) -> Result<ToolOutput, ToolFailure> {
+        arguments::text(&call.arguments, "text").map(ToolOutput::text)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+    use toolbus_core::failure::Cause;
+    use toolbus_core::tool::ToolOutput;
+
+    use super::tool;
+    use crate::testing::run;
+
+    #[tokio::test]
+    async fn it_answers_with_its_text_unchanged() {
+        for text in ["", "hello", "ä\u{0}\n{text}"] {
+            assert_eq!(run(&tool(), json!({"text": text})).await, Ok(ToolOutput::text(text)));
+        }
+    }
+
+    #[tokio::test]
+    async fn it_names_a_missing_text() {
+        let failure = run(&tool(), json!({})).await.unwrap_err();
+        assert_eq!(failure.cause, Cause::InvalidArguments);
+        assert!(failure.message.contains("`text`"), "{}", failure.message);
+    }
+}
