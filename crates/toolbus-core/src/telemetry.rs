@@ -20,7 +20,7 @@ pub trait Telemetry: Send + Sync + 'static {
 }
 
 /// One request on its way. Steps that a call does not reach are not told.
-pub trait CallSpan: Send {
+pub trait CallSpan: Send + Sync {
     /// 32 hexadecimal digits, for the log.
     fn trace_id(&self) -> Option<&str>;
 
@@ -62,6 +62,14 @@ pub struct Summary<'a> {
     pub total: Duration,
     /// Time that is ours: from arrival to the published answer, less the tool's and less the wait for a permit and for the broker's confirm.
     pub overhead: Duration,
+}
+
+impl Summary<'_> {
+    /// A message that was settled without an answer.
+    #[must_use]
+    pub fn unanswered(total: Duration) -> Self {
+        Self { tool: None, end: None, invoke: total, total, overhead: total }
+    }
 }
 
 /// Why a message was dead-lettered by us.

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use futures_util::future::BoxFuture;
 use serde_json::{Map, Value};
+use sha2::{Digest, Sha256};
 use tokio_util::sync::CancellationToken;
 use toolbus_protocol::{ContentBlock, TraceContext};
 
@@ -163,11 +164,31 @@ pub struct Tool {
     pub descriptor: Arc<ToolDescriptor>,
     /// What runs it.
     pub executor: Arc<dyn AnyExecutor>,
+    pub(crate) schema: Option<Schema>,
+}
+
+/// A tool's schema and its digest, by which equal ones are recognised.
+#[derive(Debug, Clone)]
+pub(crate) struct Schema {
+    pub(crate) value: Arc<Value>,
+    pub(crate) digest: [u8; 16],
 }
 
 impl Tool {
     /// Puts a tool together.
     pub fn new(descriptor: ToolDescriptor, executor: impl Executor) -> Self {
-        Self { descriptor: Arc::new(descriptor), executor: Arc::new(executor) }
+        let schema = descriptor.parameters.as_ref().map(Schema::new);
+        Self { descriptor: Arc::new(descriptor), executor: Arc::new(executor), schema }
+    }
+}
+
+impl Schema {
+    /// Schemas may come from outside, so the digest is one that nobody can make collide.
+    fn new(value: &Arc<Value>) -> Self {
+        let mut digest = [0_u8; 16];
+        for (to, from) in digest.iter_mut().zip(Sha256::digest(value.to_string())) {
+            *to = from;
+        }
+        Self { value: Arc::clone(value), digest }
     }
 }

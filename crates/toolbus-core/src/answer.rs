@@ -1,0 +1,159 @@
+//! What is sent back: built once, and published again unchanged if need be.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use bytes::Bytes;
+use serde::Serialize;
+use toolbus_protocol::{
+    Envelope, Properties, ToolError, ToolInvokeResponse, TraceContext, bounded, derived_message_id, header,
+    message_type,
+};
+
+use crate::failure::{Cause, Status, ToolFailure, Verdict};
+use crate::telemetry::End;
+use crate::tool::ToolOutput;
+
+/// Largest body of an answer, in bytes: what a broker accepts by default, less room for its own framing.
+pub(crate) const MAX_ANSWER: usize = 16 * 1024 * 1024 - 64 * 1024;
+
+/// Longest text of an error, in characters.
+const MAX_MESSAGE: usize = 4_000;
+
+/// An answer, ready to be published.
+#[derive(Debug, Clone)]
+pub(crate) struct Answer {
+    pub(crate) properties: Properties,
+    pub(crate) body: Bytes,
+    pub(crate) end: End,
+}
+
+/// Who is answered, and about which call.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Recipient<'a> {
+    pub(crate) envelope: &'a Envelope,
+    pub(crate) caller: &'a str,
+    pub(crate) call_id: &'a str,
+    pub(crate) tool_name: &'a str,
+}
+
+/// What the answer's headers say of the run.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Run {
+    pub(crate) provider: Option<&'static str>,
+    pub(crate) queued: Duration,
+    pub(crate) ran: Option<Duration>,
+}
+
+impl Recipient<'_> {
+    /// Builds the answer of a tool that ran.
+    ///
+    /// # Errors
+    ///
+    /// When the result is too large to be sent.
+    pub(crate) fn result(&self, source: &str, output: ToolOutput, run: Run) -> Result<Answer, ToolFailure> {
+        let size = output.size();
+        if size > MAX_ANSWER {
+            return Err(too_large(size));
+        }
+        let status = if output.is_error { Status::Error } else { Status::Ok };
+        let response = ToolInvokeResponse {
+            tool_call_id: self.call_id.to_owned(),
+            tool_name: self.tool_name.to_owned(),
+            content: output.content,
+            content_blocks: (!output.blocks.is_empty()).then_some(output.blocks),
+            is_error: output.is_error,
+        };
+        let body = encode(&response);
+        if body.len() > MAX_ANSWER {
+            return Err(too_large(body.len()));
+        }
+        let end = End { status, cause: None };
+        Ok(Answer { properties: self.properties(source, message_type::TOOL_INVOKE_RESPONSE, run), body, end })
+    }
+
+    /// Builds the answer that says why there is no result.
+    pub(crate) fn error(&self, source: &str, failure: &ToolFailure, verdict: Verdict, run: Run) -> Answer {
+        let error = ToolError {
+            tool_call_id: self.call_id.to_owned(),
+            tool_name: self.tool_name.to_owned(),
+            code: verdict.code,
+            message: shortened(&failure.message),
+            is_retryable: verdict.is_retryable,
+            retry_after_ms: failure.retry_after.map(|wait| u64::try_from(wait.as_millis()).unwrap_or(u64::MAX)),
+            outcome: verdict.outcome,
+        };
+        let end = End { status: Status::Refused(verdict.code), cause: Some(failure.cause) };
+        Answer { properties: self.properties(source, message_type::TOOL_ERROR, run), body: encode(&error), end }
+    }
+
+    fn properties(&self, source: &str, message_type: &str, run: Run) -> Properties {
+        let milliseconds = |time: Duration| time.as_millis().to_string();
+        let mut headers = Vec::with_capacity(4);
+        headers.push((header::CONTENT_TRUST.to_owned(), header::TRUST_TOOL_OUTPUT.to_owned()));
+        headers.extend(run.provider.map(|provider| (header::TOOL_PROVIDER.to_owned(), provider.to_owned())));
+        headers.push((header::QUEUE_MS.to_owned(), milliseconds(run.queued)));
+        headers.extend(run.ran.map(|time| (header::DURATION_MS.to_owned(), milliseconds(time))));
+        let request_id = self.envelope.message_id.as_deref().unwrap_or(&self.envelope.correlation_id);
+        Envelope {
+            message_id: Some(derived_message_id(self.caller, self.call_id, request_id)),
+            message_type: message_type.to_owned(),
+            correlation_id: bounded(&self.envelope.correlation_id).to_owned(),
+            reply_to: String::new(),
+            timestamp: Some(unix_seconds()),
+            source: Some(source.to_owned()),
+            destination: self.envelope.source.as_deref().map(|name| bounded(name).to_owned()),
+            trace: None,
+            headers,
+        }
+        .into_properties()
+    }
+}
+
+impl Answer {
+    /// Adds the trace that the answer carries.
+    pub(crate) fn set_trace(&mut self, trace: &TraceContext) {
+        let headers = &mut self.properties.headers;
+        let parent = trace.traceparent();
+        headers.push((header::PEER_TRACEPARENT.to_owned(), parent.to_owned()));
+        headers.push((header::TRACEPARENT.to_owned(), parent.to_owned()));
+        if let Some(state) = trace.tracestate() {
+            headers.push((header::PEER_TRACESTATE.to_owned(), state.to_owned()));
+            headers.push((header::TRACESTATE.to_owned(), state.to_owned()));
+        }
+    }
+
+    /// Rough memory of a kept answer, in bytes.
+    pub(crate) fn size(&self) -> usize {
+        const PROPERTIES: usize = 512;
+        self.body.len() + PROPERTIES
+    }
+
+    #[cfg(test)]
+    pub(crate) fn for_test(bytes: usize) -> Self {
+        let end = End { status: Status::Ok, cause: None };
+        Self { properties: Properties::default(), body: Bytes::from(vec![b'x'; bytes]), end }
+    }
+}
+
+fn too_large(size: usize) -> ToolFailure {
+    let text = format!(
+        "The result is too large to be sent: {size} bytes, and the limit is {MAX_ANSWER}. Ask the tool for less at a time."
+    );
+    ToolFailure::new(Cause::ResultTooLarge, text)
+}
+
+/// Serialises a message of ours. These types hold strings, numbers and enums only, which cannot fail.
+fn encode<T: Serialize>(message: &T) -> Bytes {
+    serde_json::to_vec(message).unwrap_or_default().into()
+}
+
+fn shortened(text: &str) -> String {
+    match text.char_indices().nth(MAX_MESSAGE) {
+        Some((end, _)) => format!("{}…", text.get(..end).unwrap_or_default()),
+        None => text.to_owned(),
+    }
+}
+
+fn unix_seconds() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
+}

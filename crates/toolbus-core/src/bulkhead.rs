@@ -1,0 +1,155 @@
+//! Runs one call so that nothing it does can take the daemon down.
+
+use std::any::Any;
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::time::Instant;
+
+use futures_util::FutureExt;
+use tokio_util::sync::CancellationToken;
+
+use crate::failure::{Cause, ToolFailure};
+use crate::tool::{AnyExecutor, ToolCall, ToolOutput};
+
+/// Why a call ended before its executor did, other than by its deadline.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Stop {
+    /// Its caller cancelled it.
+    Cancelled,
+    /// The daemon's time to finish calls is over.
+    ShuttingDown,
+}
+
+/// Runs a call until it ends, its deadline passes, or it is stopped. A panic is a failure like any other.
+pub(crate) async fn run(
+    executor: Arc<dyn AnyExecutor>,
+    call: ToolCall,
+    deadline: Instant,
+    shutdown: &CancellationToken,
+) -> Result<Result<ToolOutput, ToolFailure>, Stop> {
+    let tool = Arc::clone(&call.tool);
+    let cancelled = call.cancelled.clone();
+    // The call to `execute_boxed` is inside: an executor may panic before it returns its future.
+    let guarded = AssertUnwindSafe(async move { executor.execute_boxed(call).await }).catch_unwind();
+    tokio::select! {
+        biased;
+        result = guarded => Ok(result.unwrap_or_else(|panic| Err(panicked(&tool, &*panic)))),
+        () = cancelled.cancelled() => Err(Stop::Cancelled),
+        () = shutdown.cancelled() => {
+            cancelled.cancel();
+            Err(Stop::ShuttingDown)
+        }
+        () = tokio::time::sleep_until(deadline.into()) => {
+            cancelled.cancel();
+            Ok(Err(timed_out(&tool)))
+        }
+    }
+}
+
+fn timed_out(tool: &str) -> ToolFailure {
+    ToolFailure::new(Cause::DeadlineExceeded, format!("Tool '{tool}' did not answer before the deadline of the call."))
+}
+
+fn panicked(tool: &str, panic: &(dyn Any + Send)) -> ToolFailure {
+    let text = panic.downcast_ref::<&str>().copied().or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+    ToolFailure::new(Cause::Panicked, format!("Tool '{tool}' failed because of a mistake in its code."))
+        .with_detail(format_args!("panic: {}", text.unwrap_or("without a text")))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use serde_json::Map;
+
+    use super::*;
+    use crate::tool::Executor;
+
+    enum Behaviour {
+        Answers,
+        Panics,
+        Hangs,
+    }
+
+    impl Executor for Behaviour {
+        async fn execute(&self, _: ToolCall) -> Result<ToolOutput, ToolFailure> {
+            match self {
+                Self::Answers => Ok(ToolOutput::text("done")),
+                Self::Panics => panic!("secret detail"),
+                Self::Hangs => std::future::pending().await,
+            }
+        }
+    }
+
+    struct PanicsBeforeItsFuture;
+
+    impl AnyExecutor for PanicsBeforeItsFuture {
+        fn execute_boxed(
+            self: Arc<Self>,
+            _: ToolCall,
+        ) -> futures_util::future::BoxFuture<'static, Result<ToolOutput, ToolFailure>> {
+            panic!("early")
+        }
+    }
+
+    fn call() -> ToolCall {
+        ToolCall {
+            tool: "t".into(),
+            call_id: "c".into(),
+            session_id: None,
+            arguments: Arc::new(Map::new()),
+            deadline: Instant::now(),
+            cancelled: CancellationToken::new(),
+            trace: None,
+        }
+    }
+
+    async fn run_for(executor: impl AnyExecutor, time: Duration) -> Result<Result<ToolOutput, ToolFailure>, Stop> {
+        run(Arc::new(executor), call(), Instant::now() + time, &CancellationToken::new()).await
+    }
+
+    #[tokio::test]
+    async fn a_result_passes_through() {
+        let result = run_for(Behaviour::Answers, Duration::from_secs(30)).await.unwrap();
+        assert_eq!(result.unwrap(), ToolOutput::text("done"));
+    }
+
+    #[tokio::test]
+    async fn a_panic_is_a_failure_that_tells_the_caller_nothing() {
+        let failure = run_for(Behaviour::Panics, Duration::from_secs(30)).await.unwrap().unwrap_err();
+        assert_eq!(failure.cause, Cause::Panicked);
+        assert!(!failure.message.contains("secret"));
+        assert!(failure.detail.unwrap().contains("secret detail"));
+    }
+
+    #[tokio::test]
+    async fn a_panic_before_the_future_exists_is_caught_too() {
+        let failure = run_for(PanicsBeforeItsFuture, Duration::from_secs(30)).await.unwrap().unwrap_err();
+        assert_eq!(failure.cause, Cause::Panicked);
+    }
+
+    #[tokio::test]
+    async fn a_tool_that_never_returns_ends_with_the_deadline() {
+        let failure = run_for(Behaviour::Hangs, Duration::from_millis(10)).await.unwrap().unwrap_err();
+        assert_eq!(failure.cause, Cause::DeadlineExceeded);
+    }
+
+    #[tokio::test]
+    async fn a_cancelled_call_stops() {
+        let call = call();
+        call.cancelled.cancel();
+        let shutdown = CancellationToken::new();
+        let stop = run(Arc::new(Behaviour::Hangs), call, Instant::now() + Duration::from_secs(30), &shutdown);
+        assert_eq!(stop.await.unwrap_err(), Stop::Cancelled);
+    }
+
+    #[tokio::test]
+    async fn shutdown_stops_a_call_and_tells_its_executor() {
+        let (call, shutdown) = (call(), CancellationToken::new());
+        let told = call.cancelled.clone();
+        shutdown.cancel();
+        let stop = run(Arc::new(Behaviour::Hangs), call, Instant::now() + Duration::from_secs(30), &shutdown);
+        assert_eq!(stop.await.unwrap_err(), Stop::ShuttingDown);
+        assert!(told.is_cancelled());
+    }
+}

@@ -1,0 +1,527 @@
+//! The path of one call, from its delivery to its acknowledgement.
+//!
+//! Read [`Dispatcher::handle`] and [`Dispatcher::run`] first: they name every step in order.
+
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tokio_util::sync::CancellationToken;
+use toolbus_protocol::Envelope;
+
+use crate::answer::{Answer, Recipient, Run};
+use crate::arguments::Arguments;
+use crate::bulkhead::{self, Stop};
+use crate::bus::{Bus, Delivery};
+use crate::deadline::{self, Budgets};
+use crate::decode::{Decoded, Request, decode};
+use crate::failure::{Cause, ToolFailure, verdict};
+use crate::permit::Permits;
+use crate::registry::Registry;
+use crate::replay::{Key, Replay, Seen, Slot};
+use crate::reply::{NotDelivered, Replies, ReplyRules};
+use crate::running::Running;
+use crate::suggest::Suggestions;
+use crate::telemetry::{CallSpan, DeadReason, End, Load, Summary, Telemetry};
+use crate::tool::{Effect, Tool, ToolCall, ToolDescriptor, ToolOutput};
+
+/// From this delivery on, a request is answered instead of tried again.
+const MAX_DELIVERIES: u32 = 5;
+/// Time beyond a call's deadline in which its answer may still be delivered.
+const REPLY_GRACE: Duration = Duration::from_secs(10);
+/// Memory of kept answers, in bytes.
+const MAX_KEPT_BYTES: usize = 64 * 1024 * 1024;
+/// Longest part of an unknown tool's name that is repeated in an answer, in characters.
+const MAX_SHOWN_NAME: usize = 64;
+
+/// How calls are handled.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// This daemon's name: the source of its answers.
+    pub name: String,
+    /// Which addresses answers may go to.
+    pub replies: ReplyRules,
+    /// How long calls may take.
+    pub budgets: Budgets,
+    /// Largest body of a request, in bytes.
+    pub max_body: usize,
+    /// Calls that run at a time.
+    pub max_in_flight: usize,
+    /// Calls that wait at a time.
+    pub max_waiting: usize,
+}
+
+/// Handles calls. Cheap to clone.
+#[derive(Clone)]
+pub struct Dispatcher {
+    parts: Arc<Parts>,
+}
+
+struct Parts {
+    settings: Settings,
+    registry: Registry,
+    replies: Replies,
+    telemetry: Arc<dyn Telemetry>,
+    arguments: Arguments,
+    permits: Permits,
+    replay: Replay,
+    running: Arc<Running>,
+    suggestions: Suggestions,
+    /// Cancelled when the time to finish calls is over.
+    shutdown: CancellationToken,
+}
+
+/// A request on its way through the steps.
+struct Call {
+    request: Request,
+    span: Box<dyn CallSpan>,
+    slot: Arc<Slot>,
+    key: Option<Key>,
+    queue: Arc<str>,
+    arrived: Instant,
+    deadline: Instant,
+    body_size: usize,
+    tool: Option<Arc<ToolDescriptor>>,
+    /// Time spent waiting for a permit.
+    waited: Duration,
+    /// Time that the tool took, once it began.
+    ran: Option<Duration>,
+}
+
+/// Why a call ends without a result of its own.
+enum Ended {
+    /// It is answered with this failure.
+    Failed(ToolFailure),
+    /// It goes back to its queue, for another daemon or a later start.
+    Requeued,
+}
+
+impl From<ToolFailure> for Ended {
+    fn from(failure: ToolFailure) -> Self {
+        Self::Failed(failure)
+    }
+}
+
+impl Dispatcher {
+    /// Puts the parts together.
+    #[must_use]
+    pub fn new(
+        settings: Settings,
+        registry: Registry,
+        bus: Arc<dyn Bus>,
+        telemetry: Arc<dyn Telemetry>,
+        load: Arc<Load>,
+    ) -> Self {
+        // Whatever can be unsettled at once can be redelivered at once.
+        let unsettled = settings.max_in_flight.saturating_add(settings.max_waiting);
+        let kept = NonZeroUsize::new(unsettled.saturating_mul(2)).unwrap_or(NonZeroUsize::MIN);
+        let parts = Parts {
+            registry,
+            replies: Replies::new(bus, settings.replies.clone()),
+            telemetry,
+            arguments: Arguments::new(),
+            permits: Permits::new(settings.max_in_flight, settings.max_waiting, load),
+            replay: Replay::new(kept, MAX_KEPT_BYTES),
+            running: Arc::default(),
+            suggestions: Suggestions::new(),
+            shutdown: CancellationToken::new(),
+            settings,
+        };
+        Self { parts: Arc::new(parts) }
+    }
+
+    /// Ends the calls that are still under way: those that did not begin or can be repeated go back to their queue, the
+    /// others are answered `cancelled`.
+    pub fn shut_down(&self) {
+        self.parts.shutdown.cancel();
+    }
+
+    /// Cancels the calls of `caller` with this id; false when there is none here.
+    #[must_use]
+    pub fn cancel(&self, caller: &str, call_id: &str) -> bool {
+        self.parts.running.cancel(caller, call_id)
+    }
+
+    /// Handles one delivery to its end: every delivery is answered, dead-lettered or put back, and then settled.
+    pub async fn handle(&self, delivery: Delivery) {
+        let parts = &*self.parts;
+        let envelope = Envelope::read(&delivery.properties);
+        let span = parts.telemetry.arrived(&delivery, envelope.trace.as_ref());
+        // 1. decode
+        match decode(&delivery, envelope, parts.replies.rules(), parts.settings.max_body) {
+            Decoded::Call(request) => {
+                // 3. replay
+                if let Some(mut call) = self.replay(Call::new(parts, request, span, &delivery), delivery).await {
+                    let result = self.run(&mut call).await;
+                    self.finish(call, result).await;
+                }
+            }
+            Decoded::Refused(request, failure) => {
+                let mut call = Call::new(parts, request, span, &delivery);
+                call.slot = Slot::new(delivery.settle);
+                self.finish(call, Err(Ended::Failed(failure))).await;
+            }
+            Decoded::Ignored => {
+                tracing::debug!(queue = %delivery.queue, "settled a message that is no request");
+                delivery.settle.acknowledge().await;
+                span.finished(&Summary::unanswered(delivery.arrived.elapsed()));
+            }
+            Decoded::Dead(reason, detail) => {
+                let arrived = delivery.arrived;
+                self.bury(delivery, reason, &detail).await;
+                span.finished(&Summary::unanswered(arrived.elapsed()));
+            }
+        }
+    }
+
+    /// Steps 4 to 10: from a decoded request to a result, or to the first step that refuses.
+    async fn run(&self, call: &mut Call) -> Result<ToolOutput, Ended> {
+        // 4. resolve
+        let tool = self.resolve(&call.request.tool_name)?;
+        call.resolved(&tool, self.parts.settings.budgets);
+        // 5. arguments
+        let arguments = self.parts.arguments.check(&tool, call.request.arguments.as_deref())?;
+        // 8. permit
+        let entry = self.parts.running.enter(&call.request.caller, &call.request.call_id);
+        let permit = self.permit(call, &tool, entry.token()).await?;
+        // 10. execute
+        let result = self.execute(call, &tool, arguments, entry.token()).await;
+        drop(permit);
+        result
+    }
+
+    /// Step 3. Gives the call its delivery, unless the request was answered or is running already.
+    async fn replay(&self, mut call: Call, delivery: Delivery) -> Option<Call> {
+        let replay = &self.parts.replay;
+        call.key = replay.key(&delivery, call.request.has_call_id);
+        let redelivered = delivery.redelivered || delivery.earlier_deliveries > 0;
+        let seen = match call.key {
+            Some(key) if redelivered => replay.look_up(key, delivery.settle),
+            _ => Seen::Never(delivery.settle),
+        };
+        match seen {
+            Seen::Never(settle) => call.slot = Slot::new(settle),
+            Seen::Running(stale) => {
+                // The running call has taken the delivery over, and settles it with its answer.
+                if let Some(stale) = stale {
+                    stale.acknowledge().await;
+                }
+                call.conclude(None, Instant::now(), Duration::ZERO);
+                return None;
+            }
+            Seen::Answered(settle, answer) => {
+                call.slot = Slot::new(settle);
+                self.send(call, answer).await;
+                return None;
+            }
+            Seen::Forgotten(settle) => {
+                call.slot = Slot::new(settle);
+                call.key = None;
+                self.give_up(call, "It was answered before, and the answer is no longer kept").await;
+                return None;
+            }
+        }
+        if let Some(key) = call.key {
+            replay.begin(key, &call.slot);
+        }
+        if delivery.earlier_deliveries + 1 >= MAX_DELIVERIES {
+            self.give_up(call, "It was delivered too often without an answer").await;
+            return None;
+        }
+        Some(call)
+    }
+
+    /// Answers a request that must not be run once more.
+    async fn give_up(&self, call: Call, reason: &str) {
+        let text = format!("This request is not run again. {reason}; whether the tool had its effect is not known.");
+        let answer = self.refusal(&call, &ToolFailure::new(Cause::DeliveredTooOften, text), true);
+        self.send(call, Arc::new(answer)).await;
+    }
+
+    /// Step 4. The tool of this name.
+    fn resolve(&self, name: &str) -> Result<Tool, ToolFailure> {
+        let snapshot = self.parts.registry.snapshot();
+        if let Some(tool) = snapshot.get(name) {
+            return Ok(tool.clone());
+        }
+        let near = self.parts.suggestions.near(name, snapshot.names());
+        let mut text = format!("Tool '{}' is not registered.", shown(name));
+        if !near.is_empty() {
+            let offered: Vec<String> = near.iter().map(|name| format!("'{name}'")).collect();
+            text = format!("{text} Did you mean {}?", offered.join(" or "));
+        }
+        Err(ToolFailure::new(Cause::UnknownTool, text))
+    }
+
+    /// Step 8. A place to run, waited for during at most half of the time that is left, so that a refusal leaves the
+    /// caller time for another try.
+    async fn permit(
+        &self,
+        call: &mut Call,
+        tool: &Tool,
+        cancel: &CancellationToken,
+    ) -> Result<crate::permit::Permit, Ended> {
+        let now = Instant::now();
+        if call.request.granted.is_spent() || call.deadline <= now {
+            let text = "The deadline of the call had passed before the tool could begin. It was not run.";
+            return Err(ToolFailure::new(Cause::Expired, text).into());
+        }
+        let latest = now + call.deadline.saturating_duration_since(now) / 2;
+        let permit = tokio::select! {
+            biased;
+            permit = self.parts.permits.acquire(&tool.descriptor, call.body_size, latest) => permit.map_err(Ended::from),
+            () = cancel.cancelled() => {
+                let text = "The call was cancelled before the tool began.";
+                Err(ToolFailure::new(Cause::CancelledBeforeStart, text).into())
+            }
+            () = self.parts.shutdown.cancelled() => Err(Ended::Requeued),
+        };
+        call.waited = now.elapsed();
+        permit
+    }
+
+    /// Step 10. Runs the tool inside its bulkhead.
+    async fn execute(
+        &self,
+        call: &mut Call,
+        tool: &Tool,
+        arguments: serde_json::Map<String, serde_json::Value>,
+        cancel: &CancellationToken,
+    ) -> Result<ToolOutput, Ended> {
+        let descriptor = &tool.descriptor;
+        let started = Instant::now();
+        let request = &call.request;
+        let trace = call.span.executing(descriptor, &request.call_id, request.session_id.as_deref());
+        let tool_call = ToolCall {
+            tool: Arc::clone(&descriptor.name),
+            call_id: Arc::clone(&request.call_id),
+            session_id: request.session_id.clone(),
+            arguments: Arc::new(arguments),
+            deadline: deadline::inner(call.deadline, started),
+            cancelled: cancel.child_token(),
+            trace,
+        };
+        let stopped = bulkhead::run(Arc::clone(&tool.executor), tool_call, call.deadline, &self.parts.shutdown).await;
+        call.ran = Some(started.elapsed());
+        match stopped {
+            Ok(result) => result.map_err(Ended::from),
+            Err(Stop::ShuttingDown) if descriptor.effect.is_repeatable() => Err(Ended::Requeued),
+            Err(Stop::ShuttingDown) => Err(cancelled("The daemon shut down while the tool ran.").into()),
+            Err(Stop::Cancelled) => Err(cancelled("The call was cancelled while the tool ran.").into()),
+        }
+    }
+
+    /// Steps 12 and 13 for whatever became of a call.
+    async fn finish(&self, mut call: Call, result: Result<ToolOutput, Ended>) {
+        let answer = match result {
+            Ok(output) => self.result(&mut call, output),
+            Err(Ended::Failed(failure)) => self.failure(&mut call, &failure),
+            Err(Ended::Requeued) => return self.requeue(call).await,
+        };
+        self.send(call, Arc::new(answer)).await;
+    }
+
+    fn result(&self, call: &mut Call, output: ToolOutput) -> Answer {
+        match call.recipient().result(&self.parts.settings.name, output, call.run()) {
+            Ok(mut answer) => {
+                call.executed(&answer.end);
+                call.trace(&mut answer);
+                answer
+            }
+            Err(too_large) => self.failure(call, &too_large),
+        }
+    }
+
+    fn failure(&self, call: &mut Call, failure: &ToolFailure) -> Answer {
+        let mut answer = self.refusal(call, failure, call.ran.is_some());
+        call.executed(&answer.end);
+        call.trace(&mut answer);
+        answer
+    }
+
+    /// Builds the answer of a call without a result, and writes its one line to the log.
+    fn refusal(&self, call: &Call, failure: &ToolFailure, started: bool) -> Answer {
+        let effect = call.tool.as_ref().map_or(Effect::Undeclared, |tool| tool.effect);
+        let verdict = verdict(failure.cause, effect, started);
+        log_failure(call, failure);
+        call.recipient().error(&self.parts.settings.name, failure, verdict, call.run())
+    }
+
+    /// Step 12, reply, and step 13, acknowledge: in this order, always.
+    async fn send(&self, mut call: Call, answer: Arc<Answer>) {
+        let built = Instant::now();
+        let until = call.deadline.max(built) + REPLY_GRACE;
+        let delivered = self.parts.replies.deliver(&call.request.address, &answer, until).await;
+        let confirmed = built.elapsed();
+        call.span.published(delivered.is_ok(), confirmed);
+        if let Some(key) = call.key {
+            self.parts.replay.answered(key, Arc::clone(&answer));
+        }
+        let settled = match delivered {
+            Ok(()) => true,
+            Err(NotDelivered::Undeliverable(reason)) => self.bury_answer(&call, &answer, &reason).await,
+            Err(NotDelivered::BrokerAway) => {
+                tracing::warn!(
+                    call_id = %call.request.call_id,
+                    trace_id = call.span.trace_id(),
+                    "kept an answer that the broker did not confirm in time; the request goes back to its queue"
+                );
+                false
+            }
+        };
+        call.settle(settled).await;
+        call.conclude(Some(answer.end), built, confirmed);
+    }
+
+    /// Puts an answer that no queue takes aside, so that it is not lost.
+    async fn bury_answer(&self, call: &Call, answer: &Answer, reason: &str) -> bool {
+        let address = &call.request.address.written;
+        tracing::warn!(
+            call_id = %call.request.call_id,
+            reply_to = %shown(address),
+            trace_id = call.span.trace_id(),
+            reason,
+            "dead-lettered an answer that cannot be delivered"
+        );
+        self.parts.telemetry.dead_lettered(&call.queue, DeadReason::Undeliverable);
+        let (properties, body) = (answer.properties.clone(), answer.body.clone());
+        self.parts.replies.dead_letter(&call.queue, DeadReason::Undeliverable, address, properties, body).await
+    }
+
+    /// Puts a request aside that can be neither run nor answered.
+    async fn bury(&self, delivery: Delivery, reason: DeadReason, detail: &str) {
+        let Delivery { properties, body, queue, settle, .. } = delivery;
+        let reply_to = properties.reply_to.clone().unwrap_or_default();
+        tracing::warn!(
+            %queue,
+            message_id = properties.message_id.as_deref().map(shown),
+            reply_to = %shown(&reply_to),
+            reason = reason.as_str(),
+            detail,
+            "dead-lettered a request"
+        );
+        self.parts.telemetry.dead_lettered(&queue, reason);
+        if self.parts.replies.dead_letter(&queue, reason, &reply_to, properties, body).await {
+            settle.acknowledge().await;
+        } else {
+            settle.requeue().await;
+        }
+    }
+
+    /// Gives a call back to its queue.
+    async fn requeue(&self, mut call: Call) {
+        if let Some(key) = call.key {
+            self.parts.replay.forget(key);
+        }
+        call.settle(false).await;
+        call.conclude(None, Instant::now(), Duration::ZERO);
+    }
+}
+
+impl Call {
+    /// A call whose delivery is still in the caller's hands.
+    fn new(parts: &Parts, request: Request, span: Box<dyn CallSpan>, delivery: &Delivery) -> Self {
+        let deadline = request.granted.deadline(delivery.arrived, None, parts.settings.budgets);
+        Self {
+            span,
+            request,
+            slot: Arc::default(),
+            key: None,
+            queue: Arc::clone(&delivery.queue),
+            arrived: delivery.arrived,
+            deadline,
+            body_size: delivery.body.len(),
+            tool: None,
+            waited: Duration::ZERO,
+            ran: None,
+        }
+    }
+
+    /// Notes the tool, whose limit may shorten or lengthen the deadline.
+    fn resolved(&mut self, tool: &Tool, budgets: Budgets) {
+        self.deadline = self.request.granted.deadline(self.arrived, tool.descriptor.timeout, budgets);
+        self.tool = Some(Arc::clone(&tool.descriptor));
+    }
+
+    fn recipient(&self) -> Recipient<'_> {
+        Recipient {
+            envelope: &self.request.envelope,
+            caller: &self.request.caller,
+            call_id: &self.request.call_id,
+            tool_name: &self.request.tool_name,
+        }
+    }
+
+    fn run(&self) -> Run {
+        let provider = self.tool.as_ref().filter(|_| self.ran.is_some()).map(|tool| tool.provider);
+        Run { provider, queued: self.waited, ran: self.ran }
+    }
+
+    fn executed(&mut self, end: &End) {
+        if let Some(ran) = self.ran {
+            self.span.executed(end, ran);
+        }
+    }
+
+    fn trace(&mut self, answer: &mut Answer) {
+        let message_id = answer.properties.message_id.as_deref().unwrap_or_default();
+        if let Some(trace) = self.span.publishing(message_id) {
+            answer.set_trace(&trace);
+        }
+    }
+
+    async fn settle(&mut self, done: bool) {
+        match self.slot.take() {
+            Some(settle) if done => settle.acknowledge().await,
+            Some(settle) => settle.requeue().await,
+            None => {}
+        }
+    }
+
+    fn conclude(self, end: Option<End>, answered: Instant, confirmed: Duration) {
+        let total = self.arrived.elapsed();
+        let others = self.waited + self.ran.unwrap_or_default();
+        let summary = Summary {
+            tool: self.tool.as_deref(),
+            end,
+            invoke: answered.saturating_duration_since(self.arrived),
+            total,
+            overhead: total.saturating_sub(others + confirmed),
+        };
+        self.span.finished(&summary);
+    }
+}
+
+fn cancelled(text: &str) -> ToolFailure {
+    ToolFailure::new(Cause::Cancelled, text)
+}
+
+/// What outsiders wrote, as a log line or an answer may repeat it.
+fn shown(text: &str) -> String {
+    let mut shown: String = text.chars().take(MAX_SHOWN_NAME).flat_map(char::escape_debug).collect();
+    if text.chars().nth(MAX_SHOWN_NAME).is_some() {
+        shown.push('…');
+    }
+    shown
+}
+
+/// The one line per failure. A caller's own mistakes are no concern of an operator's.
+fn log_failure(call: &Call, failure: &ToolFailure) {
+    let (tool, source) = match &call.tool {
+        Some(tool) => (&*tool.name, &*tool.source),
+        None => ("-", "-"),
+    };
+    let cause = crate::failure::error_type(failure.cause);
+    let detail = failure.detail.as_deref();
+    let (call_id, caller) = (shown(&call.request.call_id), shown(&call.request.caller));
+    let trace_id = call.span.trace_id();
+    match failure.cause {
+        Cause::MalformedRequest | Cause::UnknownTool | Cause::InvalidArguments => {
+            tracing::info!(tool, source, caller, call_id, cause, trace_id, message = "refused a call");
+        }
+        Cause::Panicked => {
+            tracing::error!(tool, source, caller, call_id, cause, trace_id, detail, message = "a tool panicked");
+        }
+        _ => tracing::warn!(tool, source, caller, call_id, cause, trace_id, detail, message = "a call failed"),
+    }
+}

@@ -1,0 +1,66 @@
+//! Consuming: deliveries become tasks, and a drain waits for them.
+
+use std::time::Duration;
+
+use tokio::sync::mpsc;
+use tokio_util::task::TaskTracker;
+
+use crate::bus::Delivery;
+use crate::cancel::CancelService;
+use crate::dispatcher::Dispatcher;
+
+/// Feeds deliveries to the dispatcher, each in a task of its own.
+pub struct Service {
+    dispatcher: Dispatcher,
+    tasks: TaskTracker,
+}
+
+/// How a drain ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Drained {
+    /// Every call came to its own end.
+    Finished,
+    /// This many calls were ended by us.
+    Cut(usize),
+}
+
+/// Time for answers and settlements of calls that were ended by us.
+const CLOSING_TIME: Duration = Duration::from_secs(15);
+
+impl Service {
+    /// A service that has taken nothing in yet.
+    #[must_use]
+    pub fn new(dispatcher: Dispatcher) -> Self {
+        Self { dispatcher, tasks: TaskTracker::new() }
+    }
+
+    /// Takes calls in until the channel closes. Everything beyond receiving happens in the call's own task, so that one
+    /// slow call never holds up the next.
+    pub async fn serve_calls(&self, mut deliveries: mpsc::Receiver<Delivery>) {
+        while let Some(delivery) = deliveries.recv().await {
+            let dispatcher = self.dispatcher.clone();
+            self.tasks.spawn(async move { dispatcher.handle(delivery).await });
+        }
+    }
+
+    /// Takes requests to cancel calls in until the channel closes.
+    pub async fn serve_cancellations(&self, cancel: &CancelService, mut deliveries: mpsc::Receiver<Delivery>) {
+        while let Some(delivery) = deliveries.recv().await {
+            cancel.handle(&self.dispatcher, delivery).await;
+        }
+    }
+
+    /// Waits for the calls under way, at most `patience`; then ends them and waits for their answers.
+    ///
+    /// To be called when no further delivery can arrive.
+    pub async fn drain(&self, patience: Duration) -> Drained {
+        self.tasks.close();
+        if tokio::time::timeout(patience, self.tasks.wait()).await.is_ok() {
+            return Drained::Finished;
+        }
+        let left = self.tasks.len();
+        self.dispatcher.shut_down();
+        let _ = tokio::time::timeout(CLOSING_TIME, self.tasks.wait()).await;
+        Drained::Cut(left)
+    }
+}

@@ -1,0 +1,85 @@
+//! Names near to one that was missed.
+
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Longest missed name that is compared, in bytes: comparing costs the product of both lengths.
+const MAX_NAME: usize = 64;
+/// Most names that are offered.
+const MAX_SUGGESTIONS: usize = 3;
+/// Searches per second: a search looks at every name, and misses are free for a caller to make.
+const PER_SECOND: u32 = 20;
+
+/// Finds near names, at a bounded rate.
+pub(crate) struct Suggestions {
+    window: Mutex<(Instant, u32)>,
+}
+
+impl Suggestions {
+    pub(crate) fn new() -> Self {
+        Self { window: Mutex::new((Instant::now(), 0)) }
+    }
+
+    /// At most three of `names`, nearest first; none when searched too often.
+    pub(crate) fn near<'a>(&self, missed: &str, names: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
+        if missed.len() > MAX_NAME || !self.may_search(Instant::now()) {
+            return Vec::new();
+        }
+        nearest(missed, names)
+    }
+
+    fn may_search(&self, now: Instant) -> bool {
+        let mut window = self.window.lock().unwrap_or_else(PoisonError::into_inner);
+        if now.saturating_duration_since(window.0) >= Duration::from_secs(1) {
+            *window = (now, 0);
+        }
+        window.1 += 1;
+        window.1 <= PER_SECOND
+    }
+}
+
+fn nearest<'a>(missed: &str, names: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
+    let furthest = (missed.len() / 3).max(1);
+    let lower = missed.to_lowercase();
+    let mut near: Vec<(usize, &str)> = names
+        .filter(|name| name.len().abs_diff(missed.len()) <= furthest)
+        .map(|name| (strsim::osa_distance(&lower, &name.to_lowercase()), name))
+        .filter(|(distance, _)| *distance <= furthest)
+        .collect();
+    near.sort_unstable();
+    near.into_iter().take(MAX_SUGGESTIONS).map(|(_, name)| name).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NAMES: [&str; 4] = ["get_weather", "web_search", "web_browse", "echo"];
+
+    #[test]
+    fn near_names_come_nearest_first() {
+        assert_eq!(nearest("web_serach", NAMES.into_iter()), ["web_search"]);
+        assert_eq!(nearest("Get_Weather", NAMES.into_iter()), ["get_weather"]);
+        assert_eq!(nearest("ecko", NAMES.into_iter()), ["echo"]);
+    }
+
+    #[test]
+    fn a_name_that_is_like_none_gets_none() {
+        assert!(nearest("transfer_money", NAMES.into_iter()).is_empty());
+    }
+
+    #[test]
+    fn a_long_name_is_not_compared() {
+        let long = "x".repeat(MAX_NAME + 1);
+        assert!(Suggestions::new().near(&long, [long.as_str()].into_iter()).is_empty());
+    }
+
+    #[test]
+    fn searches_are_bounded_in_rate() {
+        let suggestions = Suggestions::new();
+        let now = Instant::now();
+        let allowed = (0..100).filter(|_| suggestions.may_search(now)).count();
+        assert_eq!(allowed, PER_SECOND as usize);
+        assert!(suggestions.may_search(now + Duration::from_secs(1)));
+    }
+}
