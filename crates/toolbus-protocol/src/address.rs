@@ -40,9 +40,6 @@ mod tests {
         assert_eq!(ReplyTo::read("", peer), ReplyTo::Absent);
         assert_eq!(ReplyTo::read("tool.result.ana", peer), ReplyTo::TopicFirst("tool.result.ana"));
         assert_eq!(ReplyTo::read("my-queue", ""), ReplyTo::QueueFirst("my-queue"));
-        assert_eq!(
-            ReplyTo::read("amq.rabbitmq.reply-to.g1.x", peer),
-            ReplyTo::Direct("amq.rabbitmq.reply-to.g1.x")
-        );
+        assert_eq!(ReplyTo::read("amq.rabbitmq.reply-to.g1.x", peer), ReplyTo::Direct("amq.rabbitmq.reply-to.g1.x"));
     }
 }

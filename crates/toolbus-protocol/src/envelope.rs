@@ -1,5 +1,8 @@
 use crate::{Properties, TraceContext, header};
 
+/// Further headers that are kept of a message; those beyond are as good as absent.
+const MAX_HEADERS: usize = 64;
+
 /// The meaning of a message's properties.
 ///
 /// Everything that comes from outside is still what the sender wrote: bound it before using it as a name or address.
@@ -43,9 +46,8 @@ impl Envelope {
 
     fn read_headers(&mut self, properties: &Properties) {
         let first = |names: [&str; 2]| names.into_iter().find_map(|name| properties.header(name));
-        self.trace = first([header::PEER_TRACEPARENT, header::TRACEPARENT]).and_then(|parent| {
-            TraceContext::parse(parent, first([header::PEER_TRACESTATE, header::TRACESTATE]))
-        });
+        self.trace = first([header::PEER_TRACEPARENT, header::TRACEPARENT])
+            .and_then(|parent| TraceContext::parse(parent, first([header::PEER_TRACESTATE, header::TRACESTATE])));
         self.source = properties.header(header::SOURCE).map(str::to_owned);
         self.destination = properties.header(header::DESTINATION).map(str::to_owned);
         for (key, value) in &properties.headers {
@@ -58,10 +60,11 @@ impl Envelope {
                 None => continue,
             };
             let doubled = name.len() < key.len();
+            let is_full = self.headers.len() >= MAX_HEADERS;
             match self.headers.iter_mut().find(|(known, _)| known == name) {
                 Some((_, kept)) if doubled => kept.clone_from(value),
-                Some(_) => {}
-                None => self.headers.push((name.to_owned(), value.clone())),
+                None if !is_full => self.headers.push((name.to_owned(), value.clone())),
+                _ => {}
             }
         }
     }

@@ -1,6 +1,7 @@
+use std::collections::HashSet;
 use std::fmt;
 
-use serde::de::{Deserialize, DeserializeOwned, Deserializer, Error as _, IgnoredAny, MapAccess, Visitor};
+use serde::de::{Deserialize, Deserializer, Error as _, IgnoredAny, MapAccess, Visitor};
 use serde::{Serialize, Serializer};
 use serde_json::value::RawValue;
 
@@ -198,11 +199,24 @@ trait Members: Default {
 
 fn read_members<M: Members>(body: &[u8]) -> Result<M, ParseError> {
     let text = checked_text(body)?;
-    parse::<Liberal<M>>(text).map(|Liberal(message)| message)
+    match serde_json::from_str::<Liberal<M>>(text) {
+        Ok(Liberal(message)) => Ok(message),
+        Err(error) => Err(no_object(text).unwrap_or_else(|| error.into())),
+    }
 }
 
-fn parse<T: DeserializeOwned>(text: &str) -> Result<T, ParseError> {
-    serde_json::from_str(text).map_err(ParseError::from)
+/// Whether the text is a value that is no object: the parser's own message would repeat that value.
+fn no_object(text: &str) -> Option<ParseError> {
+    let value: &RawValue = serde_json::from_str(text).ok()?;
+    let kind = match value.get().bytes().next()? {
+        b'{' => return None,
+        b'[' => "an array",
+        b'"' => "a string",
+        b't' | b'f' => "a boolean",
+        b'n' => "null",
+        _ => "a number",
+    };
+    Some(ParseError::NotAnObject(kind))
 }
 
 struct Liberal<M>(M);
@@ -224,16 +238,14 @@ impl<'de, M: Members> Visitor<'de> for LiberalVisitor<M> {
 
     fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<M, A::Error> {
         let mut message = self.0;
-        let mut seen = 0_u32;
+        let (mut seen, mut seen_unknown) = (0_u32, HashSet::new());
         while let Some(name) = members.next_key::<String>()? {
             let known = M::NAMES.iter().position(|known| known.eq_ignore_ascii_case(&name));
-            if let Some(index) = known {
-                let bit = 1 << index;
-                if seen & bit != 0 {
-                    return Err(A::Error::custom(format_args!("duplicate member {}", quoted(&name))));
-                }
-                seen |= bit;
+            let bit = known.map_or(0, |index| 1 << index);
+            if seen & bit != 0 || (known.is_none() && !seen_unknown.insert(name.clone())) {
+                return Err(A::Error::custom(format_args!("duplicate member {}", quoted(&name))));
             }
+            seen |= bit;
             let canonical = known.and_then(|index| M::NAMES.get(index)).copied().unwrap_or_default();
             message.read(canonical, &mut members)?;
         }

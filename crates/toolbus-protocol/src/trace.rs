@@ -10,6 +10,9 @@ pub struct TraceContext {
 /// Longest `tracestate` that is carried on, in bytes (the specification's recommended minimum).
 const MAX_TRACESTATE: usize = 512;
 
+/// The flag by which a sender says that it records; the others are of no concern here.
+const SAMPLED: u8 = 1;
+
 impl TraceContext {
     /// Reads a context; anything malformed is no context, never an error.
     #[must_use]
@@ -49,7 +52,8 @@ impl TraceContext {
     /// Whether the sender recorded this trace.
     #[must_use]
     pub fn is_sampled(&self) -> bool {
-        self.traceparent.ends_with("-01")
+        let flags = self.traceparent.get(53..).and_then(|digits| u8::from_str_radix(digits, 16).ok());
+        flags.is_some_and(|flags| flags & SAMPLED != 0)
     }
 }
 
@@ -90,9 +94,11 @@ mod tests {
     }
 
     #[test]
-    fn an_unrecorded_context_is_read() {
-        let unrecorded = GOOD.replace("-01", "-00");
-        assert!(!TraceContext::parse(&unrecorded, None).unwrap().is_sampled());
+    fn one_flag_alone_says_whether_a_trace_is_recorded() {
+        for (flags, recorded) in [("00", false), ("01", true), ("02", false), ("03", true), ("ff", true)] {
+            let parent = GOOD.replace("-01", &format!("-{flags}"));
+            assert_eq!(TraceContext::parse(&parent, None).unwrap().is_sampled(), recorded, "{flags}");
+        }
     }
 
     #[test]

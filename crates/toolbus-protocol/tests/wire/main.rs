@@ -1,0 +1,14 @@
+//! The wire as peers and plain clients write it, and as they read it from us.
+
+#[cfg(test)]
+mod amqp;
+#[cfg(test)]
+mod examples;
+#[cfg(test)]
+mod liberal;
+#[cfg(test)]
+mod peers;
+#[cfg(test)]
+mod random;
+#[cfg(test)]
+mod writing;
