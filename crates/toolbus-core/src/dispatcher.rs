@@ -267,14 +267,15 @@ impl Dispatcher {
             return Err(ToolFailure::new(Cause::Expired, text).into());
         }
         let latest = now + call.deadline.saturating_duration_since(now) / 2;
+        // Biased: the place that a stopped call gives up must not go to a call that is stopped as well.
         let permit = tokio::select! {
             biased;
-            permit = self.parts.permits.acquire(&tool.descriptor, call.body_size, latest) => permit.map_err(Ended::from),
             () = cancel.cancelled() => {
                 let text = "The call was cancelled before the tool began.";
                 Err(ToolFailure::new(Cause::CancelledBeforeStart, text).into())
             }
             () = self.parts.shutdown.cancelled() => Err(Ended::Requeued),
+            permit = self.parts.permits.acquire(&tool.descriptor, call.body_size, latest) => permit.map_err(Ended::from),
         };
         call.waited = now.elapsed();
         permit

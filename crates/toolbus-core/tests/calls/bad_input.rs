@@ -1,0 +1,174 @@
+//! What bad input gets: one answer or one dead letter, and never a second call.
+
+use insta::assert_snapshot;
+use serde_json::json;
+use toolbus_core::bus::Target;
+
+use crate::world::{Message, Settled, World, call, raw, request};
+
+/// The text of the `invalid_arguments` that a message gets.
+async fn refusal(message: Message) -> String {
+    let world = World::new();
+    let sent = world.answer(message).await;
+    assert_eq!(sent.body["code"], "invalid_arguments");
+    assert_eq!(sent.body["isRetryable"], false);
+    assert_eq!(sent.properties.correlation_id.as_deref(), Some("corr-1"));
+    assert_eq!(world.runs(), 0);
+    sent.body["message"].as_str().unwrap().to_owned()
+}
+
+/// The reason of the dead letter that a message becomes.
+async fn dead_reason(message: Message) -> String {
+    let world = World::new();
+    let sent = world.answer(message).await;
+    assert_eq!(sent.target, Target::DeadLetter("bus7.invoke".to_owned()));
+    assert_eq!(world.runs(), 0);
+    sent.properties.header("rb-dead-reason").unwrap().to_owned()
+}
+
+#[tokio::test]
+async fn a_body_that_is_not_utf8_is_refused_with_the_position() {
+    assert_snapshot!(refusal(raw(&b"{\"a\xff\""[..])).await, @"The request is not usable: not UTF-8: invalid byte at offset 3.");
+}
+
+#[tokio::test]
+async fn a_body_that_is_not_json_is_refused_with_the_position() {
+    assert_snapshot!(refusal(raw("{oops")).await, @"The request is not usable: key must be a string at line 1 column 2.");
+}
+
+#[tokio::test]
+async fn a_body_that_is_no_object_is_refused() {
+    assert_snapshot!(refusal(raw("[1]")).await, @"The request is not usable: expected a JSON object, found an array.");
+}
+
+#[tokio::test]
+async fn a_body_that_cannot_be_read_and_has_no_address_is_dead_lettered_once() {
+    for body in [&b"\xff\xfe"[..], b"{oops", b"[1]", b"", b"null"] {
+        assert_eq!(dead_reason(raw(body).reply_to(None)).await, "malformed_request", "{body:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_request_without_a_tool_is_refused() {
+    assert_snapshot!(refusal(request(&json!({"toolCallId": "c"}))).await, @"The request is not usable: missing member `toolName`.");
+}
+
+#[tokio::test]
+async fn a_request_without_a_tool_and_without_an_address_is_answered_on_the_default_topic() {
+    let sent = World::new().answer(request(&json!({"toolCallId": "c"})).reply_to(None)).await;
+    assert_eq!(sent.target, Target::Topic("tool.result".to_owned()));
+}
+
+#[tokio::test]
+async fn a_body_over_the_limit_is_refused_before_it_is_parsed() {
+    assert_snapshot!(refusal(raw(vec![b'{'; 1024 * 1024 + 1])).await, @"The request has 1048577 bytes; at most 1048576 are taken. Send less.");
+}
+
+#[tokio::test]
+async fn nesting_over_the_limit_is_refused() {
+    let deep = format!("{}{}", "[".repeat(64), "]".repeat(64));
+    let body = format!(r#"{{"toolName": "echo", "arguments": {deep}}}"#);
+    assert_snapshot!(refusal(raw(body)).await, @"The request is not usable: nested deeper than 64 levels at offset 97.");
+}
+
+#[tokio::test]
+async fn nesting_over_the_limit_inside_an_arguments_string_is_refused() {
+    let deep = format!("{{\"text\": {}{}}}", "[".repeat(64), "]".repeat(64));
+    assert_snapshot!(refusal(call("echo", json!(deep))).await, @"The arguments are not usable: nested deeper than 64 levels at offset 72.");
+}
+
+#[tokio::test]
+async fn a_member_named_twice_in_any_case_is_refused() {
+    assert_snapshot!(
+        refusal(raw(r#"{"toolName": "echo", "ToolName": "pay"}"#)).await,
+        @"The request is not usable: duplicate member `ToolName` at line 1 column 31."
+    );
+}
+
+#[tokio::test]
+async fn arguments_that_are_not_json_are_refused() {
+    assert_snapshot!(refusal(call("echo", json!("{text"))).await, @"The arguments are not usable: key must be a string at line 1 column 2.");
+}
+
+#[tokio::test]
+async fn arguments_that_are_no_object_are_refused() {
+    for arguments in [json!(5), json!("5"), json!([1]), json!(true), json!("\"text\"")] {
+        assert!(refusal(call("echo", arguments)).await.contains("expected a JSON object"));
+    }
+}
+
+#[tokio::test]
+async fn arguments_with_a_duplicate_member_are_refused() {
+    assert_snapshot!(
+        refusal(call("echo", json!(r#"{"text": "a", "text": "b"}"#))).await,
+        @"The arguments are not usable: duplicate member `text` at line 1 column 20."
+    );
+}
+
+#[tokio::test]
+async fn arguments_that_do_not_fit_the_schema_are_refused_without_their_values() {
+    let text = refusal(call("echo", json!({"text": 12345, "password": "s3cret"}))).await;
+    assert_snapshot!(text, @r#"The arguments do not fit the tool's parameters: /text: value is not of type "string"; /: Additional properties are not allowed ('password' was unexpected)"#);
+    assert!(!text.contains("12345") && !text.contains("s3cret"));
+}
+
+#[tokio::test]
+async fn an_answer_on_a_topic_for_requests_is_settled_and_never_answered() {
+    for message_type in ["RockBot.Tools.ToolInvokeResponse", "RockBot.Tools.ToolError", "Toolbus.ToolsChanged"] {
+        let world = World::new();
+        let settlement = world.deliver(call("echo", json!({})).typed(Some(message_type))).await;
+        assert_eq!(settlement.get(), Some(Settled::Acknowledged));
+        assert!(world.bus.sent().is_empty());
+    }
+}
+
+#[tokio::test]
+async fn a_peers_type_that_does_not_belong_here_is_dead_lettered() {
+    let message = call("echo", json!({"text": "x"})).typed(Some("RockBot.Scripts.ScriptInvokeRequest"));
+    assert_eq!(dead_reason(message).await, "unknown_type");
+}
+
+#[tokio::test]
+async fn a_plain_clients_own_type_is_its_own_affair() {
+    let message = call("echo", json!({"text": "x"})).typed(Some("my.Request"));
+    assert_eq!(World::new().answer(message).await.body["content"], "x");
+}
+
+#[tokio::test]
+async fn an_address_that_no_answer_may_go_to_is_dead_lettered_and_the_tool_not_run() {
+    let long = "x".repeat(256);
+    let addresses = [
+        "tool.invoke",
+        "tool.invoke.mcp",
+        "mcp.manage",
+        "agent.task.bob",
+        "my.requests",
+        "bus7.invoke",
+        "toolbus.control",
+        "rockbot.mcp-bridge.RockBot",
+        &long,
+    ];
+    for address in addresses {
+        for message_type in [None, Some("RockBot.Tools.ToolInvokeRequest")] {
+            let message = call("pay", json!({})).typed(message_type).reply_to(Some(address));
+            assert_eq!(dead_reason(message).await, "reply_to_refused", "{address}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_dead_letter_names_the_address_and_no_login() {
+    let mut message = call("pay", json!({})).reply_to(Some("tool.invoke"));
+    message.properties.user_id = Some("svc-ana".to_owned());
+    let sent = World::new().answer(message).await;
+    assert_eq!(sent.properties.header("rb-dead-reply-to"), Some("tool.invoke"));
+    assert_eq!(sent.properties.user_id, None);
+}
+
+#[tokio::test]
+async fn an_unknown_name_is_repeated_shortened_and_without_control_characters() {
+    let name = format!("evil\u{1b}[2J{}", "x".repeat(10_000));
+    let sent = World::new().answer(call(&name, json!({}))).await;
+    let text = sent.body["message"].as_str().unwrap();
+    assert!(text.len() < 200 && !text.contains('\u{1b}'), "{text}");
+}

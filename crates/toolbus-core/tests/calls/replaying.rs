@@ -1,0 +1,73 @@
+//! Requests that the broker delivers again.
+
+use serde_json::json;
+
+use crate::world::{Settled, World, call, request};
+
+#[tokio::test]
+async fn a_redelivered_request_that_was_answered_is_not_run_again() {
+    let world = World::new();
+    let first = world.answer(call("pay", json!({}))).await;
+    let again = world.answer(call("pay", json!({})).redelivered()).await;
+    assert_eq!(world.runs(), 1);
+    assert_eq!((first.body, first.properties), (again.body, again.properties), "identical, message id included");
+}
+
+#[tokio::test]
+async fn two_requests_that_look_alike_are_two_calls() {
+    let world = World::new();
+    world.answer(call("pay", json!({}))).await;
+    world.answer(call("pay", json!({}))).await;
+    assert_eq!(world.runs(), 2);
+}
+
+#[tokio::test]
+async fn a_redelivered_request_that_was_never_begun_is_run() {
+    let world = World::new();
+    assert_eq!(world.answer(call("pay", json!({})).redelivered()).await.body["content"], "paid");
+}
+
+#[tokio::test]
+async fn a_redelivered_request_that_is_running_is_answered_once_and_both_are_settled() {
+    let world = World::new();
+    let (running, first) = world.begin(call("wait", json!({})));
+    world.until_running(1).await;
+    let second = world.deliver(call("wait", json!({})).redelivered()).await;
+    assert_eq!(second.get(), None, "held by the running call");
+    world.go_on.notify_one();
+    running.await.unwrap();
+    assert_eq!((world.runs(), world.bus.sent().len()), (1, 1));
+    assert_eq!((first.get(), second.get()), (Some(Settled::Acknowledged), Some(Settled::Acknowledged)));
+}
+
+#[tokio::test]
+async fn the_same_ids_with_another_body_are_another_request() {
+    let world = World::new();
+    world.answer(call("pay", json!({}))).await;
+    let other = call("echo", json!({"text": "mine"})).redelivered();
+    assert_eq!(world.answer(other).await.body["content"], "mine");
+}
+
+#[tokio::test]
+async fn a_request_without_any_id_is_never_taken_for_another() {
+    let world = World::new();
+    let mut anonymous = request(&json!({"toolName": "pay"}));
+    anonymous.properties.message_id = None;
+    anonymous.properties.correlation_id = None;
+    world.answer(anonymous.clone()).await;
+    world.answer(anonymous.redelivered()).await;
+    assert_eq!(world.runs(), 2);
+}
+
+#[tokio::test]
+async fn the_fifth_delivery_is_answered_and_not_run() {
+    let world = World::new();
+    let mut message = call("pay", json!({})).redelivered();
+    message.earlier_deliveries = 3;
+    assert_eq!(world.answer(message.clone()).await.body["content"], "paid");
+    let world = World::new();
+    message.earlier_deliveries = 4;
+    let sent = world.answer(message).await;
+    assert_eq!((&sent.body["code"], &sent.body["outcome"]), (&json!("execution_failed"), &json!("unknown")));
+    assert_eq!(world.runs(), 0);
+}

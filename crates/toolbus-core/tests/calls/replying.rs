@@ -1,0 +1,134 @@
+//! Where answers go, and what happens when they cannot get there.
+
+use serde_json::json;
+use toolbus_core::bus::Target;
+
+use crate::world::{Message, Route, Settled, World, call};
+
+const PEER: Option<&str> = Some("RockBot.Tools.ToolInvokeRequest");
+
+fn topic(name: &str) -> Target {
+    Target::Topic(name.to_owned())
+}
+
+fn queue(name: &str) -> Target {
+    Target::Queue(name.to_owned())
+}
+
+fn pay() -> Message {
+    call("pay", json!({}))
+}
+
+#[tokio::test]
+async fn without_an_address_the_answer_goes_to_the_default_topic() {
+    let sent = World::new().answer(pay().reply_to(None)).await;
+    assert_eq!((sent.target, sent.mandatory), (topic("tool.result"), true));
+}
+
+#[tokio::test]
+async fn a_direct_reply_to_address_is_never_mandatory() {
+    let address = "amq.rabbitmq.reply-to.g1h2AA.xyz==";
+    let sent = World::new().answer(pay().reply_to(Some(address))).await;
+    assert_eq!((sent.target, sent.mandatory), (queue(address), false));
+}
+
+#[tokio::test]
+async fn a_peers_address_is_a_topic_first() {
+    let sent = World::new().answer(pay().typed(PEER)).await;
+    assert_eq!((sent.target, sent.mandatory), (topic("tool.result.ana"), true));
+}
+
+#[tokio::test]
+async fn a_peers_address_that_nobody_is_bound_to_is_tried_as_a_queue() {
+    let world = World::new();
+    world.bus.route(topic("tool.result.ana"), Route::Unroutable);
+    assert_eq!(world.answer(pay().typed(PEER)).await.target, queue("tool.result.ana"));
+}
+
+#[tokio::test]
+async fn a_plain_clients_address_is_a_queue_first() {
+    let sent = World::new().answer(pay().typed(None)).await;
+    assert_eq!((sent.target, sent.mandatory), (queue("tool.result.ana"), true));
+}
+
+#[tokio::test]
+async fn a_plain_clients_address_without_a_queue_is_tried_as_a_topic() {
+    let world = World::new();
+    world.bus.route(queue("tool.result.ana"), Route::Unroutable);
+    assert_eq!(world.answer(pay().typed(None)).await.target, topic("tool.result.ana"));
+}
+
+#[tokio::test]
+async fn a_name_outside_the_reply_topics_is_tried_as_a_queue_only() {
+    for message_type in [None, PEER] {
+        let world = World::new();
+        world.bus.route(queue("amq.gen-42"), Route::Unroutable);
+        world.deliver(pay().typed(message_type).reply_to(Some("amq.gen-42"))).await;
+        let tried: Vec<Target> = world.bus.attempts().into_iter().map(|(target, _)| target).collect();
+        assert_eq!(tried, [queue("amq.gen-42"), Target::DeadLetter("bus7.invoke".to_owned())]);
+    }
+}
+
+#[tokio::test]
+async fn what_worked_for_an_address_is_remembered() {
+    let world = World::new();
+    world.bus.route(topic("tool.result.ana"), Route::Unroutable);
+    for _ in 0..2 {
+        world.answer(pay().typed(PEER)).await;
+    }
+    let name = "tool.result.ana";
+    assert_eq!(world.bus.attempts(), [(topic(name), false), (queue(name), false), (queue(name), true)]);
+}
+
+#[tokio::test]
+async fn a_remembered_route_that_fails_has_to_prove_itself_again() {
+    let world = World::new();
+    world.answer(pay().typed(PEER)).await;
+    world.bus.route(topic("tool.result.ana"), Route::Unroutable);
+    assert_eq!(world.answer(pay().typed(PEER)).await.target, queue("tool.result.ana"));
+    let last: Vec<bool> = world.bus.attempts().into_iter().map(|(_, proven)| proven).collect();
+    assert_eq!(last, [false, true, false, false]);
+}
+
+#[tokio::test]
+async fn an_answer_that_nobody_takes_is_dead_lettered_and_the_request_acknowledged() {
+    let world = World::new();
+    world.bus.route(topic("tool.result.ana"), Route::Unroutable);
+    world.bus.route(queue("tool.result.ana"), Route::Unroutable);
+    let sent = world.answer(pay().typed(PEER)).await;
+    assert_eq!(sent.target, Target::DeadLetter("bus7.invoke".to_owned()));
+    assert_eq!(sent.properties.header("rb-dead-reason"), Some("undeliverable_answer"));
+    assert_eq!(sent.properties.header("rb-dead-reply-to"), Some("tool.result.ana"));
+    assert_eq!(sent.body["content"], "paid");
+}
+
+#[tokio::test]
+async fn an_address_that_the_broker_refuses_harms_nobody_else() {
+    let world = World::new();
+    world.bus.route(queue("forbidden"), Route::Refused);
+    let sent = world.answer(pay().typed(None).reply_to(Some("forbidden"))).await;
+    assert_eq!(sent.target, Target::DeadLetter("bus7.invoke".to_owned()));
+    assert_eq!(world.answer(pay()).await.body["content"], "paid");
+}
+
+#[tokio::test]
+async fn an_answer_is_published_again_until_the_broker_is_back() {
+    let world = World::new();
+    world.bus.route(topic("tool.result.ana"), Route::Unavailable);
+    let (task, settled) = world.begin(pay().typed(PEER));
+    while world.bus.attempts().len() < 3 {
+        tokio::task::yield_now().await;
+    }
+    world.bus.route(topic("tool.result.ana"), Route::Routed);
+    task.await.unwrap();
+    assert_eq!(settled.get(), Some(Settled::Acknowledged));
+    assert_eq!((world.bus.sent().len(), world.runs()), (1, 1));
+}
+
+#[tokio::test]
+async fn a_request_whose_dead_letter_is_not_confirmed_goes_back_to_its_queue() {
+    let world = World::new();
+    world.bus.route(Target::DeadLetter("bus7.invoke".to_owned()), Route::Unavailable);
+    let settlement = world.deliver(pay().reply_to(Some("tool.invoke"))).await;
+    assert_eq!(settlement.get(), Some(Settled::Requeued));
+}

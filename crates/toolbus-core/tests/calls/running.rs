@@ -1,0 +1,215 @@
+//! Calls that run, and what their answers are.
+
+use std::time::Duration;
+
+use insta::assert_json_snapshot;
+use serde_json::json;
+use toolbus_core::bus::Target;
+
+use crate::world::{Settled, World, call, request};
+
+#[tokio::test]
+async fn a_good_call_is_answered_with_its_result() {
+    let sent = World::new().answer(call("echo", json!({"text": "hello"}))).await;
+    assert_eq!(sent.target, Target::Topic("tool.result.ana".to_owned()));
+    assert_json_snapshot!(sent.body, @r#"
+    {
+      "content": "hello",
+      "isError": false,
+      "toolCallId": "call_1",
+      "toolName": "echo"
+    }
+    "#);
+}
+
+#[tokio::test]
+async fn an_answer_carries_the_envelope_that_peers_expect() {
+    let sent = World::new().answer(call("echo", json!({"text": "hello"}))).await;
+    let properties = sent.properties;
+    assert_eq!(properties.content_type.as_deref(), Some("application/json"));
+    assert_eq!(properties.message_type.as_deref(), Some("RockBot.Tools.ToolInvokeResponse"));
+    assert_eq!(properties.correlation_id.as_deref(), Some("corr-1"));
+    assert_eq!(properties.reply_to.as_deref(), Some(""));
+    assert!(properties.persistent);
+    assert!(properties.timestamp.is_some_and(|seconds| seconds > 1_700_000_000));
+    assert!(properties.user_id.is_none());
+    assert_eq!(properties.message_id.as_ref().unwrap().len(), 32);
+    let expected = [
+        ("rb-source", "toolbus"),
+        ("rb-destination", "ana"),
+        ("rb-rb-content-trust", "tool-output"),
+        ("rb-rb-tool-provider", "local"),
+        ("rb-rb-queue-ms", "0"),
+        ("rb-rb-duration-ms", "0"),
+    ];
+    for (name, value) in expected {
+        assert_eq!(properties.header(name), Some(value), "{name}");
+    }
+}
+
+#[tokio::test]
+async fn arguments_may_be_a_string_or_an_object() {
+    let world = World::new();
+    for arguments in [json!({"text": "hi"}), json!(r#"{"text": "hi"}"#)] {
+        assert_eq!(world.answer(call("echo", arguments)).await.body["content"], "hi");
+    }
+}
+
+#[tokio::test]
+async fn a_call_id_defaults_to_the_message_id() {
+    let sent = World::new().answer(request(&json!({"toolName": "pay"}))).await;
+    assert_eq!(sent.body["toolCallId"], "0f8fad5bd9cb469fa16570867728950e");
+}
+
+#[tokio::test]
+async fn a_tool_that_did_not_succeed_is_a_result_that_says_so() {
+    let sent = World::new().answer(call("sad", json!({}))).await;
+    assert_json_snapshot!(sent.body, @r#"
+    {
+      "content": "no such city",
+      "isError": true,
+      "toolCallId": "call_1",
+      "toolName": "sad"
+    }
+    "#);
+}
+
+#[tokio::test]
+async fn a_failure_of_the_machinery_tells_the_caller_no_internals() {
+    let sent = World::new().answer(call("fail", json!({}))).await;
+    assert_eq!(sent.properties.message_type.as_deref(), Some("RockBot.Tools.ToolError"));
+    assert_json_snapshot!(sent.body, @r#"
+    {
+      "code": "execution_failed",
+      "isRetryable": true,
+      "message": "The backend could not be reached.",
+      "outcome": "not_started",
+      "toolCallId": "call_1",
+      "toolName": "fail"
+    }
+    "#);
+}
+
+#[tokio::test]
+async fn a_panic_is_one_answer_and_the_daemon_goes_on() {
+    let world = World::new();
+    let sent = world.answer(call("panic", json!({}))).await;
+    assert_json_snapshot!(sent.body, @r#"
+    {
+      "code": "execution_failed",
+      "isRetryable": false,
+      "message": "Tool 'panic' failed because of a mistake in its code.",
+      "outcome": "unknown",
+      "toolCallId": "call_1",
+      "toolName": "panic"
+    }
+    "#);
+    assert_eq!(world.answer(call("echo", json!({"text": "still here"}))).await.body["content"], "still here");
+}
+
+#[tokio::test]
+async fn a_result_of_a_hundred_megabytes_is_refused_with_the_limit() {
+    let sent = World::new().answer(call("huge", json!({}))).await;
+    assert_eq!(sent.body["code"], "execution_failed");
+    assert_json_snapshot!(sent.body["message"], @r#""The result is too large to be sent: 104857600 bytes, and the limit is 16711680. Ask the tool for less at a time.""#);
+}
+
+#[tokio::test]
+async fn a_tool_that_never_returns_ends_with_the_deadline() {
+    let world = World::new();
+    let sent = world.answer(call("wait", json!({})).header("rb-timeout-ms", "30")).await;
+    assert_json_snapshot!(sent.body, @r#"
+    {
+      "code": "timeout",
+      "isRetryable": true,
+      "message": "Tool 'wait' did not answer before the deadline of the call.",
+      "toolCallId": "call_1",
+      "toolName": "wait"
+    }
+    "#);
+    assert_eq!(world.load.in_flight(), 0);
+}
+
+#[tokio::test]
+async fn a_declared_effectful_tool_that_timed_out_must_not_be_repeated() {
+    let sent = World::new().answer(call("wait_effectful", json!({})).header("rb-timeout-ms", "30")).await;
+    assert_eq!((&sent.body["isRetryable"], &sent.body["outcome"]), (&json!(false), &json!("unknown")));
+    let sent = World::new().answer(call("wait_undeclared", json!({})).header("rb-timeout-ms", "30")).await;
+    assert_eq!((&sent.body["isRetryable"], &sent.body["outcome"]), (&json!(true), &json!("unknown")));
+}
+
+#[tokio::test]
+async fn a_request_that_is_too_old_is_not_run() {
+    let world = World::new();
+    let mut message = call("pay", json!({})).header("rb-timeout-ms", "1000");
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
+    message.properties.timestamp = Some(now.as_secs() - 5);
+    let sent = world.answer(message).await;
+    assert_eq!((&sent.body["code"], &sent.body["outcome"]), (&json!("timeout"), &json!("not_started")));
+    assert_eq!(world.runs(), 0);
+}
+
+#[tokio::test]
+async fn an_unknown_tool_is_answered_with_the_nearest_names() {
+    let sent = World::new().answer(call("ecoh", json!({}))).await;
+    assert_json_snapshot!(sent.body, @r#"
+    {
+      "code": "tool_not_found",
+      "isRetryable": false,
+      "message": "Tool 'ecoh' is not registered. Did you mean 'echo'?",
+      "toolCallId": "call_1",
+      "toolName": "ecoh"
+    }
+    "#);
+}
+
+#[tokio::test]
+async fn a_call_over_all_bounds_is_answered_overloaded_with_a_time_to_wait() {
+    let world = World::with(|settings| (settings.max_in_flight, settings.max_waiting) = (1, 0));
+    let (running, _) = world.begin(call("wait", json!({})));
+    world.until_running(1).await;
+    let sent = world.answer(call("wait", json!({}))).await;
+    assert_json_snapshot!(sent.body, @r#"
+    {
+      "code": "overloaded",
+      "isRetryable": true,
+      "message": "Too many calls are waiting. Try again later.",
+      "outcome": "not_started",
+      "retryAfterMs": 1000,
+      "toolCallId": "call_1",
+      "toolName": "wait"
+    }
+    "#);
+    world.go_on.notify_one();
+    running.await.unwrap();
+}
+
+#[tokio::test]
+async fn a_call_that_waits_runs_when_a_place_comes_free() {
+    let world = World::with(|settings| (settings.max_in_flight, settings.max_waiting) = (1, 1));
+    let (first, _) = world.begin(call("wait", json!({})));
+    world.until_running(1).await;
+    let (second, settled) = world.begin(call("wait", json!({})));
+    while world.load.waiting() == 0 {
+        tokio::task::yield_now().await;
+    }
+    world.go_on.notify_one();
+    first.await.unwrap();
+    world.go_on.notify_one();
+    second.await.unwrap();
+    assert_eq!(settled.get(), Some(Settled::Acknowledged));
+    assert_eq!(world.runs(), 2);
+}
+
+#[tokio::test]
+async fn waiting_leaves_half_of_the_budget_for_another_try() {
+    let world = World::with(|settings| (settings.max_in_flight, settings.max_waiting) = (1, 1));
+    let (first, _) = world.begin(call("wait", json!({})));
+    world.until_running(1).await;
+    let begun = std::time::Instant::now();
+    let sent = world.answer(call("wait", json!({})).header("rb-timeout-ms", "200")).await;
+    assert_eq!(sent.body["code"], "overloaded");
+    assert!(begun.elapsed() >= Duration::from_millis(90));
+    world.go_on.notify_one();
+    first.await.unwrap();
+}

@@ -1,0 +1,347 @@
+//! A dispatcher with a bus that records what it is given, and tools that do as they are told.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use futures_util::future::BoxFuture;
+use serde_json::{Value, json};
+use tokio::sync::{Notify, mpsc, watch};
+use toolbus_core::bus::{Bus, BusState, Delivery, Outgoing, PublishError, Routing, Settle, Subscription, Target};
+use toolbus_core::failure::{Cause, ToolFailure};
+use toolbus_core::registry::Registry;
+use toolbus_core::telemetry::{Load, Silent};
+use toolbus_core::tool::{Effect, Executor, Tool, ToolCall, ToolDescriptor, ToolOutput};
+use toolbus_core::{Budgets, Dispatcher, ReplyRules, Settings};
+use toolbus_protocol::Properties;
+
+/// How the bus answers a publish.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Route {
+    Routed,
+    Unroutable,
+    Refused,
+    Unavailable,
+}
+
+/// A message that left.
+#[derive(Debug, Clone)]
+pub(crate) struct Sent {
+    pub(crate) target: Target,
+    pub(crate) mandatory: bool,
+    pub(crate) proven: bool,
+    pub(crate) properties: Properties,
+    pub(crate) body: Value,
+}
+
+#[derive(Default)]
+pub(crate) struct RecordingBus {
+    routes: Mutex<HashMap<Target, Route>>,
+    attempts: Mutex<Vec<(Target, bool)>>,
+    sent: Mutex<Vec<Sent>>,
+}
+
+impl RecordingBus {
+    /// Every address is routed unless said otherwise here.
+    pub(crate) fn route(&self, target: Target, route: Route) {
+        self.routes.lock().unwrap().insert(target, route);
+    }
+
+    pub(crate) fn sent(&self) -> Vec<Sent> {
+        self.sent.lock().unwrap().clone()
+    }
+
+    /// Every publish that was tried, and whether its address was said to be proven.
+    pub(crate) fn attempts(&self) -> Vec<(Target, bool)> {
+        self.attempts.lock().unwrap().clone()
+    }
+}
+
+impl Bus for RecordingBus {
+    fn consume(&self, _: Subscription) -> mpsc::Receiver<Delivery> {
+        mpsc::channel(1).1
+    }
+
+    fn publish<'a>(&'a self, message: &'a Outgoing) -> BoxFuture<'a, Result<Routing, PublishError>> {
+        self.attempts.lock().unwrap().push((message.target.clone(), message.proven));
+        let route = self.routes.lock().unwrap().get(&message.target).copied().unwrap_or(Route::Routed);
+        let outcome = match route {
+            Route::Unroutable if message.mandatory => Ok(Routing::Unroutable),
+            Route::Routed | Route::Unroutable => Ok(Routing::Routed),
+            Route::Refused => Err(PublishError::Refused("ACCESS_REFUSED".to_owned())),
+            Route::Unavailable => Err(PublishError::Unavailable("connection lost".to_owned())),
+        };
+        if outcome == Ok(Routing::Routed) {
+            self.sent.lock().unwrap().push(Sent {
+                target: message.target.clone(),
+                mandatory: message.mandatory,
+                proven: message.proven,
+                properties: message.properties.clone(),
+                body: serde_json::from_slice(&message.body)
+                    .unwrap_or_else(|_| Value::String(String::from_utf8_lossy(&message.body).into_owned())),
+            });
+        }
+        Box::pin(async move { outcome })
+    }
+
+    fn state(&self) -> watch::Receiver<BusState> {
+        watch::channel(BusState::default()).1
+    }
+
+    fn stop_consuming(&self) -> BoxFuture<'_, ()> {
+        Box::pin(async {})
+    }
+
+    fn close(&self) -> BoxFuture<'_, ()> {
+        Box::pin(async {})
+    }
+}
+
+/// How a delivery was settled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Settled {
+    Acknowledged,
+    Requeued,
+    Dropped,
+}
+
+/// Tells how one delivery was settled.
+#[derive(Clone)]
+pub(crate) struct Settlement(Arc<Mutex<Option<Settled>>>);
+
+impl Settlement {
+    pub(crate) fn get(&self) -> Option<Settled> {
+        *self.0.lock().unwrap()
+    }
+}
+
+struct Settler(Settlement);
+
+impl Settler {
+    fn settle(self: Box<Self>, how: Settled) -> BoxFuture<'static, ()> {
+        *self.0.0.lock().unwrap() = Some(how);
+        Box::pin(async {})
+    }
+}
+
+impl Settle for Settler {
+    fn acknowledge(self: Box<Self>) -> BoxFuture<'static, ()> {
+        self.settle(Settled::Acknowledged)
+    }
+
+    fn requeue(self: Box<Self>) -> BoxFuture<'static, ()> {
+        self.settle(Settled::Requeued)
+    }
+}
+
+impl Drop for Settler {
+    fn drop(&mut self) {
+        self.0.0.lock().unwrap().get_or_insert(Settled::Dropped);
+    }
+}
+
+/// A request to be delivered.
+#[derive(Clone)]
+pub(crate) struct Message {
+    pub(crate) properties: Properties,
+    pub(crate) body: Bytes,
+    pub(crate) redelivered: bool,
+    pub(crate) earlier_deliveries: u32,
+}
+
+/// A request of a peer named `ana`, to be answered on `tool.result.ana`.
+pub(crate) fn request(body: &Value) -> Message {
+    raw(body.to_string().into_bytes())
+}
+
+/// The same with any body.
+pub(crate) fn raw(body: impl Into<Bytes>) -> Message {
+    Message {
+        properties: Properties {
+            message_id: Some("0f8fad5bd9cb469fa16570867728950e".to_owned()),
+            message_type: Some("RockBot.Tools.ToolInvokeRequest".to_owned()),
+            correlation_id: Some("corr-1".to_owned()),
+            reply_to: Some("tool.result.ana".to_owned()),
+            headers: vec![("rb-source".to_owned(), "ana".to_owned())],
+            ..Properties::default()
+        },
+        body: body.into(),
+        redelivered: false,
+        earlier_deliveries: 0,
+    }
+}
+
+/// A call of `tool` with these arguments.
+pub(crate) fn call(tool: &str, arguments: Value) -> Message {
+    request(&json!({"toolCallId": "call_1", "toolName": tool, "arguments": arguments}))
+}
+
+impl Message {
+    pub(crate) fn reply_to(mut self, address: Option<&str>) -> Self {
+        self.properties.reply_to = address.map(str::to_owned);
+        self
+    }
+
+    pub(crate) fn typed(mut self, message_type: Option<&str>) -> Self {
+        self.properties.message_type = message_type.map(str::to_owned);
+        self
+    }
+
+    pub(crate) fn header(mut self, name: &str, value: &str) -> Self {
+        self.properties.headers.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
+    pub(crate) fn redelivered(mut self) -> Self {
+        self.redelivered = true;
+        self
+    }
+}
+
+pub(crate) struct World {
+    pub(crate) dispatcher: Dispatcher,
+    pub(crate) bus: Arc<RecordingBus>,
+    pub(crate) load: Arc<Load>,
+    pub(crate) runs: Arc<AtomicUsize>,
+    /// Lets one call of a `wait…` tool end.
+    pub(crate) go_on: Arc<Notify>,
+}
+
+impl World {
+    pub(crate) fn new() -> Self {
+        Self::with(|_| {})
+    }
+
+    pub(crate) fn with(edit: impl FnOnce(&mut Settings)) -> Self {
+        let (bus, load): (Arc<RecordingBus>, Arc<Load>) = Default::default();
+        let (runs, go_on): (Arc<AtomicUsize>, Arc<Notify>) = Default::default();
+        let mut settings = settings();
+        edit(&mut settings);
+        let registry = Registry::new();
+        for (name, effect) in [
+            ("echo", Effect::ReadOnly),
+            ("pay", Effect::Effectful),
+            ("panic", Effect::Undeclared),
+            ("huge", Effect::ReadOnly),
+            ("fail", Effect::ReadOnly),
+            ("sad", Effect::ReadOnly),
+            ("wait", Effect::ReadOnly),
+            ("wait_effectful", Effect::Effectful),
+            ("wait_undeclared", Effect::Undeclared),
+        ] {
+            let descriptor = ToolDescriptor {
+                effect,
+                parameters: (name == "echo").then(|| Arc::new(echo_schema())),
+                ..ToolDescriptor::new(name, "test", "local")
+            };
+            registry
+                .register(Tool::new(descriptor, Scripted { runs: Arc::clone(&runs), go_on: Arc::clone(&go_on) }))
+                .unwrap();
+        }
+        let dispatcher =
+            Dispatcher::new(settings, registry, Arc::clone(&bus) as Arc<dyn Bus>, Arc::new(Silent), Arc::clone(&load));
+        Self { dispatcher, bus, load, runs, go_on }
+    }
+
+    /// Delivers a message and waits until it has been handled.
+    pub(crate) async fn deliver(&self, message: Message) -> Settlement {
+        let (delivery, settlement) = delivery(message);
+        self.dispatcher.handle(delivery).await;
+        settlement
+    }
+
+    /// Delivers a message without waiting.
+    pub(crate) fn begin(&self, message: Message) -> (tokio::task::JoinHandle<()>, Settlement) {
+        let (delivery, settlement) = delivery(message);
+        let dispatcher = self.dispatcher.clone();
+        (tokio::spawn(async move { dispatcher.handle(delivery).await }), settlement)
+    }
+
+    /// Delivers a message that must be acknowledged, and gives the one message that leaves.
+    pub(crate) async fn answer(&self, message: Message) -> Sent {
+        let before = self.bus.sent().len();
+        let settlement = self.deliver(message).await;
+        assert_eq!(settlement.get(), Some(Settled::Acknowledged));
+        let mut sent = self.bus.sent();
+        assert_eq!(sent.len(), before + 1, "exactly one answer");
+        sent.pop().unwrap()
+    }
+
+    pub(crate) fn runs(&self) -> usize {
+        self.runs.load(Ordering::SeqCst)
+    }
+
+    /// Waits until this many calls are running.
+    pub(crate) async fn until_running(&self, calls: usize) {
+        while self.load.in_flight() != calls || self.runs() < calls {
+            tokio::task::yield_now().await;
+        }
+    }
+}
+
+pub(crate) fn settings() -> Settings {
+    Settings {
+        name: "toolbus".to_owned(),
+        replies: ReplyRules {
+            reply_topics: vec!["tool.result.#".to_owned(), "agent.response.#".to_owned()],
+            request_topics: vec!["tool.invoke".to_owned(), "my.requests".to_owned()],
+            queue_prefix: "bus7".to_owned(),
+            default_topic: "tool.result".to_owned(),
+        },
+        budgets: Budgets { default: Duration::from_secs(60), max: Duration::from_secs(120) },
+        max_body: 1024 * 1024,
+        max_in_flight: 4,
+        max_waiting: 4,
+    }
+}
+
+fn echo_schema() -> Value {
+    json!({
+        "type": "object",
+        "properties": {"text": {"type": "string"}},
+        "required": ["text"],
+        "additionalProperties": false
+    })
+}
+
+fn delivery(message: Message) -> (Delivery, Settlement) {
+    let settlement = Settlement(Arc::default());
+    let delivery = Delivery {
+        properties: message.properties,
+        body: message.body,
+        queue: "bus7.invoke".into(),
+        routing_key: "tool.invoke".to_owned(),
+        redelivered: message.redelivered,
+        earlier_deliveries: message.earlier_deliveries,
+        delivery_tag: 1,
+        arrived: Instant::now(),
+        settle: Box::new(Settler(settlement.clone())),
+    };
+    (delivery, settlement)
+}
+
+struct Scripted {
+    runs: Arc<AtomicUsize>,
+    go_on: Arc<Notify>,
+}
+
+impl Executor for Scripted {
+    async fn execute(&self, call: ToolCall) -> Result<ToolOutput, ToolFailure> {
+        self.runs.fetch_add(1, Ordering::SeqCst);
+        match &*call.tool {
+            "panic" => panic!("at /srv/secret/path.rs"),
+            "huge" => Ok(ToolOutput::text("x".repeat(100 * 1024 * 1024))),
+            "sad" => Ok(ToolOutput::error("no such city")),
+            "fail" => Err(ToolFailure::new(Cause::ConnectFailed, "The backend could not be reached.")
+                .with_detail("10.0.0.7:9000 refused")),
+            name if name.starts_with("wait") => {
+                self.go_on.notified().await;
+                Ok(ToolOutput::text("waited"))
+            }
+            "pay" => Ok(ToolOutput::text("paid")),
+            _ => Ok(ToolOutput::text(call.arguments["text"].as_str().unwrap())),
+        }
+    }
+}
