@@ -1,5 +1,12 @@
 //! What becomes of a call, step by step, with a bus and tools in memory.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "a test fails by panicking, helpers outside test functions included"
+)]
+
 mod bad_input;
 mod cancelling;
 mod replaying;

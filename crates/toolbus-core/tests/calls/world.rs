@@ -31,7 +31,6 @@ pub(crate) enum Route {
 pub(crate) struct Sent {
     pub(crate) target: Target,
     pub(crate) mandatory: bool,
-    pub(crate) proven: bool,
     pub(crate) properties: Properties,
     pub(crate) body: Value,
 }
@@ -77,7 +76,6 @@ impl Bus for RecordingBus {
             self.sent.lock().unwrap().push(Sent {
                 target: message.target.clone(),
                 mandatory: message.mandatory,
-                proven: message.proven,
                 properties: message.properties.clone(),
                 body: serde_json::from_slice(&message.body)
                     .unwrap_or_else(|_| Value::String(String::from_utf8_lossy(&message.body).into_owned())),
@@ -120,7 +118,7 @@ impl Settlement {
 struct Settler(Settlement);
 
 impl Settler {
-    fn settle(self: Box<Self>, how: Settled) -> BoxFuture<'static, ()> {
+    fn settle(self, how: Settled) -> BoxFuture<'static, ()> {
         *self.0.0.lock().unwrap() = Some(how);
         Box::pin(async {})
     }
