@@ -9,6 +9,7 @@
 mod arguments;
 pub mod echo;
 mod nearest;
+pub mod rest;
 mod secret;
 #[cfg(test)]
 mod testing;

@@ -1,0 +1,252 @@
+//! Everything that can be known to be wrong before the first call.
+
+use std::sync::Arc;
+
+use serde_json::{Map, Value};
+use toolbus_core::SchemaError;
+use toolbus_core::tool::ToolDescriptor;
+use toolbus_protocol::{ParseError, parse_object};
+
+use super::endpoint::Endpoint;
+use super::template::Template;
+use super::{Body, Client, HeaderError, Settings, TemplateError, auth};
+use crate::nearest::nearest;
+
+/// Shortest credential that is looked for in answers, in bytes: a shorter one would match by chance.
+const MIN_CONFIDENTIAL: usize = 8;
+
+/// What is wrong with an endpoint's settings.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum EndpointError {
+    /// No name.
+    #[error("an endpoint needs a name")]
+    Name,
+    /// The URL template.
+    #[error("the URL {0}")]
+    Url(#[from] TemplateError),
+    /// A placeholder that no argument can fill.
+    #[error("the URL has a placeholder `{{{placeholder}}}`, but `parameters` has no property of that name{hint}")]
+    Undeclared {
+        /// Its name.
+        placeholder: String,
+        /// The nearest property's name, as part of the sentence.
+        hint: String,
+    },
+    /// The schema is no JSON object.
+    #[error("`parameters` must be a JSON Schema object: {0}")]
+    ParametersJson(#[from] ParseError),
+    /// The schema is not one of objects.
+    #[error("`parameters` must have `\"type\": \"object\"`: arguments are an object")]
+    ParametersType,
+    /// The schema cannot be used.
+    #[error("`parameters` is not a usable JSON Schema: {0}")]
+    ParametersSchema(#[from] SchemaError),
+    /// The credentials.
+    #[error("{0}")]
+    Auth(HeaderError),
+    /// The headers.
+    #[error("{0}")]
+    Headers(HeaderError),
+    /// A body where servers expect none.
+    #[error("{0} requests have no body; leave `body` out, or use POST, PUT, PATCH or DELETE")]
+    Body(&'static str),
+    /// No time at all.
+    #[error("the timeout must be more than zero")]
+    Timeout,
+    /// No room at all.
+    #[error("the largest answer must be at least 1 byte")]
+    MaxResponse,
+}
+
+impl EndpointError {
+    /// The configuration key that is wrong.
+    #[must_use]
+    pub const fn key(&self) -> &'static str {
+        match self {
+            Self::Name => "name",
+            Self::Url(_) | Self::Undeclared { .. } => "url",
+            Self::ParametersJson(_) | Self::ParametersType | Self::ParametersSchema(_) => "parameters",
+            Self::Auth(_) => "auth",
+            Self::Headers(_) => "headers",
+            Self::Body(_) => "body",
+            Self::Timeout => "timeout",
+            Self::MaxResponse => "max_response",
+        }
+    }
+}
+
+/// Checks the settings, and makes of them what runs and what is known of it.
+pub(super) fn endpoint(settings: Settings, client: &Client) -> Result<(ToolDescriptor, Endpoint), EndpointError> {
+    if settings.name.trim().is_empty() {
+        return Err(EndpointError::Name);
+    }
+    if settings.body == Body::Json && !settings.method.takes_body() {
+        return Err(EndpointError::Body(settings.method.as_str()));
+    }
+    if settings.timeout.is_some_and(|timeout| timeout.is_zero()) {
+        return Err(EndpointError::Timeout);
+    }
+    if settings.max_response == 0 {
+        return Err(EndpointError::MaxResponse);
+    }
+    let template = Template::parse(&settings.url)?;
+    let parameters = settings.parameters.as_deref().map(schema).transpose()?;
+    check_placeholders(&template, parameters.as_ref())?;
+    let own = settings.auth.header().map_err(EndpointError::Auth)?;
+    let headers = auth::headers(own, &settings.headers).map_err(EndpointError::Headers)?;
+    let mut confidential = settings.auth.confidential();
+    confidential.retain(|secret| secret.expose().len() >= MIN_CONFIDENTIAL);
+
+    let descriptor = ToolDescriptor {
+        description: settings.description,
+        parameters: parameters.map(|schema| Arc::new(Value::Object(schema))),
+        effect: settings.effect,
+        timeout: settings.timeout,
+        ..ToolDescriptor::new(settings.name, "rest", "rest")
+    };
+    let endpoint = Endpoint {
+        name: Arc::clone(&descriptor.name),
+        client: client.clone(),
+        method: settings.method,
+        template,
+        headers,
+        body: settings.body,
+        timeout: settings.timeout,
+        max_response: usize::try_from(settings.max_response).unwrap_or(usize::MAX),
+        confidential,
+    };
+    Ok((descriptor, endpoint))
+}
+
+fn schema(text: &str) -> Result<Map<String, Value>, EndpointError> {
+    let schema = parse_object(text.as_bytes())?;
+    if schema.get("type").is_none_or(|kind| kind != "object") {
+        return Err(EndpointError::ParametersType);
+    }
+    let schema = Value::Object(schema);
+    toolbus_core::check_schema(&schema)?;
+    match schema {
+        Value::Object(members) => Ok(members),
+        _ => Ok(Map::new()),
+    }
+}
+
+fn check_placeholders(template: &Template, parameters: Option<&Map<String, Value>>) -> Result<(), EndpointError> {
+    let properties = parameters.and_then(|schema| schema.get("properties")).and_then(Value::as_object);
+    let declares = |name: &str| properties.is_some_and(|properties| properties.contains_key(name));
+    match template.placeholders().find(|name| !declares(name)) {
+        None => Ok(()),
+        Some(placeholder) => {
+            let names = properties.into_iter().flat_map(Map::keys).cloned();
+            let near = nearest(placeholder, names, 1).pop();
+            let hint = near.map_or_else(String::new, |name| format!("; did you mean `{{{name}}}`?"));
+            Err(EndpointError::Undeclared { placeholder: placeholder.to_owned(), hint })
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use toolbus_core::tool::Effect;
+
+    use super::{Client, EndpointError, Settings};
+    use crate::Secret;
+    use crate::rest::{Auth, Body, HeaderError, Method, TemplateError, tool, tools};
+
+    const CITY: &str = r#"{"type":"object","properties":{"city":{"type":"string"}},"required":["city"]}"#;
+
+    fn weather() -> Settings {
+        let mut settings = Settings::new("get_weather", "http://127.0.0.1:9/v1?city={city}");
+        settings.parameters = Some(CITY.to_owned());
+        settings
+    }
+
+    fn refused(change: impl FnOnce(&mut Settings)) -> EndpointError {
+        let mut settings = weather();
+        change(&mut settings);
+        tool(settings, &Client::new().unwrap()).err().expect("a refusal")
+    }
+
+    #[test]
+    fn a_tool_is_described_as_configured() {
+        let mut settings = weather();
+        settings.description = "Current weather of a city".to_owned();
+        settings.timeout = Some(Duration::from_secs(10));
+        settings.effect = Effect::ReadOnly;
+        let tool = tool(settings, &Client::new().unwrap()).unwrap();
+        let descriptor = &tool.descriptor;
+        assert_eq!((&*descriptor.name, &*descriptor.source, descriptor.provider), ("get_weather", "rest", "rest"));
+        assert_eq!(descriptor.description, "Current weather of a city");
+        assert_eq!(descriptor.parameters.as_ref().unwrap()["required"][0], "city");
+        assert_eq!((descriptor.effect, descriptor.timeout), (Effect::ReadOnly, Some(Duration::from_secs(10))));
+    }
+
+    #[test]
+    fn an_endpoint_is_effectful_unless_it_says_otherwise() {
+        assert_eq!(tool(weather(), &Client::new().unwrap()).unwrap().descriptor.effect, Effect::Effectful);
+    }
+
+    #[test]
+    fn an_undeclared_placeholder_is_refused_with_the_nearest_name() {
+        let error = refused(|settings| settings.url = "http://h/?q={citty}".to_owned());
+        assert_eq!(
+            error.to_string(),
+            "the URL has a placeholder `{citty}`, but `parameters` has no property of that name; \
+             did you mean `{city}`?"
+        );
+        let error = refused(|settings| settings.parameters = None);
+        assert!(matches!(error, EndpointError::Undeclared { .. }), "{error}");
+    }
+
+    #[test]
+    fn a_schema_that_cannot_be_used_is_refused() {
+        for text in ["", "no", "[]", "{", r#"{"type":"object","type":"object"}"#] {
+            let error = refused(|settings| settings.parameters = Some(text.to_owned()));
+            assert!(matches!(error, EndpointError::ParametersJson(_)), "{text}: {error}");
+        }
+        for text in ["{}", r#"{"type":"string"}"#, r#"{"type":["object","null"]}"#] {
+            let error = refused(|settings| settings.parameters = Some(text.to_owned()));
+            assert_eq!(error, EndpointError::ParametersType, "{text}");
+        }
+        for text in [
+            r#"{"type":"object","properties":{"city":{"type":"strin"}}}"#,
+            r#"{"type":"object","properties":{"city":{"$ref":"http://elsewhere.example/s.json"}}}"#,
+        ] {
+            let error = refused(|settings| settings.parameters = Some(text.to_owned()));
+            assert!(matches!(error, EndpointError::ParametersSchema(_)), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn every_other_mistake_is_refused_and_names_its_key() {
+        let table: [(EndpointError, &str, fn(&mut Settings)); 8] = [
+            (EndpointError::Name, "name", |s| s.name = " ".to_owned()),
+            (EndpointError::Body("GET"), "body", |s| s.body = Body::Json),
+            (EndpointError::Body("HEAD"), "body", |s| (s.body, s.method) = (Body::Json, Method::Head)),
+            (EndpointError::Timeout, "timeout", |s| s.timeout = Some(Duration::ZERO)),
+            (EndpointError::MaxResponse, "max_response", |s| s.max_response = 0),
+            (EndpointError::Url(TemplateError::Misplaced("host")), "url", |s| s.url = "http://{city}/".to_owned()),
+            (EndpointError::Auth(HeaderError::EmptyCredential("token")), "auth", |s| {
+                s.auth = Auth::Bearer { token: Secret::new("") };
+            }),
+            (EndpointError::Headers(HeaderError::Reserved("host".to_owned())), "headers", |s| {
+                s.headers.push(("Host".to_owned(), Secret::new("h")));
+            }),
+        ];
+        for (expected, key, change) in table {
+            let error = refused(change);
+            assert_eq!((error.key(), error), (key, expected));
+        }
+    }
+
+    #[test]
+    fn every_endpoint_with_a_mistake_is_told() {
+        let broken = |url: &str| Settings::new("broken", url);
+        let endpoints = vec![broken("ftp://h"), weather(), broken("http://h/{x}")];
+        let mistakes = tools(endpoints, &Client::new().unwrap()).err().unwrap();
+        assert_eq!(mistakes.iter().map(|(position, _)| *position).collect::<Vec<_>>(), [0, 2]);
+        assert_eq!(tools(vec![weather()], &Client::new().unwrap()).unwrap().len(), 1);
+    }
+}

@@ -1,0 +1,89 @@
+use std::sync::Arc;
+use std::time::Duration;
+
+use reqwest::Request;
+use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderValue};
+use serde_json::{Map, Value};
+use toolbus_core::failure::{Cause, ToolFailure};
+use toolbus_core::tool::{Executor, ToolCall, ToolOutput};
+use toolbus_protocol::TraceContext;
+
+use super::template::Template;
+use super::{Body, Client, Method, answer, failure};
+use crate::Secret;
+use crate::arguments::invalid;
+
+/// What stands in an answer where a credential stood.
+const REDACTED: &str = "[redacted]";
+
+/// An endpoint whose settings have been checked.
+pub(super) struct Endpoint {
+    pub(super) name: Arc<str>,
+    pub(super) client: Client,
+    pub(super) method: Method,
+    pub(super) template: Template,
+    pub(super) headers: HeaderMap,
+    pub(super) body: Body,
+    pub(super) timeout: Option<Duration>,
+    /// Bytes.
+    pub(super) max_response: usize,
+    pub(super) confidential: Vec<Secret>,
+}
+
+impl Executor for Endpoint {
+    async fn execute(&self, call: ToolCall) -> Result<ToolOutput, ToolFailure> {
+        let request = self.request(&call)?;
+        let limit = call.remaining().min(self.timeout.unwrap_or(Duration::MAX));
+        tokio::time::timeout(limit, self.exchange(request))
+            .await
+            .unwrap_or_else(|_| Err(failure::timeout(&self.name, limit)))
+    }
+}
+
+impl Endpoint {
+    async fn exchange(&self, request: Request) -> Result<ToolOutput, ToolFailure> {
+        let response = self.client.execute(request).await.map_err(|error| failure::of(&self.name, error))?;
+        let mut output = answer::read(&self.name, response, self.max_response).await?;
+        output.content = output.content.map(|content| self.redacted(content));
+        Ok(output)
+    }
+
+    fn request(&self, call: &ToolCall) -> Result<Request, ToolFailure> {
+        let used: Vec<&str> = self.template.placeholders().collect();
+        let left = call.arguments.iter().filter(|(name, _)| !used.contains(&name.as_str()));
+        let (query, body): (Vec<_>, Vec<_>) = left.partition(|_| self.body == Body::None);
+        let url = self.template.fill(&call.arguments, query).map_err(|error| invalid(error.to_string()))?;
+
+        let mut request = Request::new(self.method.into(), url);
+        *request.headers_mut() = self.headers.clone();
+        if let Some(trace) = &call.trace {
+            carry(trace, request.headers_mut());
+        }
+        if self.body == Body::Json {
+            let body: Map<String, Value> =
+                body.into_iter().map(|(name, value)| (name.clone(), value.clone())).collect();
+            request.headers_mut().entry(CONTENT_TYPE).or_insert(HeaderValue::from_static("application/json"));
+            let body = serde_json::to_vec(&body)
+                .map_err(|error| ToolFailure::new(Cause::Failed, "the body could not be written").with_detail(error))?;
+            *request.body_mut() = Some(body.into());
+        }
+        Ok(request)
+    }
+
+    /// A server that echoes its request must not hand the daemon's credentials to the caller.
+    fn redacted(&self, content: String) -> String {
+        self.confidential.iter().fold(content, |content, secret| {
+            if content.contains(secret.expose()) { content.replace(secret.expose(), REDACTED) } else { content }
+        })
+    }
+}
+
+/// Passes the trace on, so that the server's spans join it.
+fn carry(trace: &TraceContext, headers: &mut HeaderMap) {
+    let fields = [("traceparent", Some(trace.traceparent())), ("tracestate", trace.tracestate())];
+    for (name, value) in fields {
+        if let Some(value) = value.and_then(|value| HeaderValue::from_str(value).ok()) {
+            headers.insert(name, value);
+        }
+    }
+}

@@ -1,0 +1,68 @@
+//! From an error of the HTTP client to a failure of the call.
+
+use std::error::Error;
+use std::io;
+use std::time::Duration;
+
+use toolbus_core::failure::{Cause, ToolFailure};
+
+/// Judges an error of the client. The message names the tool; where it leads is for the log.
+pub(super) fn of(name: &str, error: reqwest::Error) -> ToolFailure {
+    let error = error.without_url();
+    let (cause, what) = judge(&error);
+    ToolFailure::new(cause, format!("`{name}` {what}")).with_detail(chain(&error))
+}
+
+/// The endpoint took too long.
+pub(super) fn timeout(name: &str, limit: Duration) -> ToolFailure {
+    ToolFailure::new(
+        Cause::DeadlineExceeded,
+        format!("`{name}` did not answer in full within {} ms; ask for less, or try again later", limit.as_millis()),
+    )
+}
+
+fn judge(error: &reqwest::Error) -> (Cause, &'static str) {
+    if let Some(tls) = find_tls(error) {
+        return match tls {
+            rustls::Error::InvalidCertificate(_) => {
+                (Cause::Failed, "has a TLS certificate that is not trusted; only its operator can mend this")
+            }
+            _ => (Cause::Failed, "could not agree on a TLS connection; only its operator can mend this"),
+        };
+    }
+    if error.is_dns() {
+        return (Cause::ConnectFailed, "could not be reached: its host name is not known; try again later");
+    }
+    if error.is_connect() {
+        return (Cause::ConnectFailed, "could not be reached: there was no connection; try again later");
+    }
+    if error.is_builder() || error.is_redirect() {
+        return (Cause::InvalidResult, "answered with a redirect that cannot be followed");
+    }
+    if sources(error).filter_map(|source| source.downcast_ref::<hyper::Error>()).any(hyper::Error::is_parse) {
+        return (Cause::InvalidResult, "answered with something that is not HTTP, or with too many headers");
+    }
+    let is_corrupt = sources(error)
+        .filter_map(|source| source.downcast_ref::<io::Error>())
+        .any(|error| matches!(error.kind(), io::ErrorKind::InvalidData | io::ErrorKind::InvalidInput));
+    if error.is_decode() && is_corrupt {
+        return (Cause::InvalidResult, "answered with compressed data that is corrupt");
+    }
+    (Cause::ConnectionLost, "closed the connection before its answer was complete; try again later")
+}
+
+fn sources<'a>(error: &'a (dyn Error + 'static)) -> impl Iterator<Item = &'a (dyn Error + 'static)> {
+    std::iter::successors(Some(error), |&error| error.source())
+}
+
+/// TLS errors travel inside of I/O errors, which leave them out of their sources.
+fn find_tls(error: &reqwest::Error) -> Option<&rustls::Error> {
+    sources(error).find_map(|source| {
+        let inner = source.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
+        source.downcast_ref().or_else(|| inner.and_then(|inner| inner.downcast_ref()))
+    })
+}
+
+fn chain(error: &reqwest::Error) -> String {
+    sources(error).map(ToString::to_string).collect::<Vec<_>>().join(": ")
+}

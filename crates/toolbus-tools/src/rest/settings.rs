@@ -1,0 +1,154 @@
+use std::str::FromStr;
+use std::time::Duration;
+
+use toolbus_core::tool::Effect;
+
+use super::Auth;
+use crate::Secret;
+
+/// One endpoint, as configured. Nothing is checked yet: see [`tool`](super::tool).
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// Name of the tool.
+    pub name: String,
+    /// What it does, for a model.
+    pub description: String,
+    /// URL template: `{name}` in path and query stands for argument `name`.
+    pub url: String,
+    /// HTTP method.
+    pub method: Method,
+    /// JSON Schema of the arguments, as text; absent: any object, and no placeholders.
+    pub parameters: Option<String>,
+    /// How the daemon proves who it is.
+    pub auth: Auth,
+    /// Headers of every request. Values are secrets, because they may be.
+    pub headers: Vec<(String, Secret)>,
+    /// Where arguments go that the URL does not use.
+    pub body: Body,
+    /// Longest run of one call, from connecting to the last byte; absent: the daemon's.
+    pub timeout: Option<Duration>,
+    /// Largest answer, in bytes after decompression; at least 1.
+    pub max_response: u64,
+    /// What repeating a call would do.
+    pub effect: Effect,
+}
+
+impl Settings {
+    /// An endpoint with defaults: `GET`, no credentials, 1 MiB of answer, effectful.
+    #[must_use]
+    pub fn new(name: impl Into<String>, url: impl Into<String>) -> Self {
+        Self {
+            name: name.into(),
+            description: String::new(),
+            url: url.into(),
+            method: Method::default(),
+            parameters: None,
+            auth: Auth::default(),
+            headers: Vec::new(),
+            body: Body::default(),
+            timeout: None,
+            max_response: 1024 * 1024,
+            effect: Effect::Effectful,
+        }
+    }
+}
+
+/// Where arguments go that the URL does not use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Body {
+    /// Into the query.
+    #[default]
+    None,
+    /// Into a JSON object, sent as the body.
+    Json,
+}
+
+/// An HTTP method.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Method {
+    /// `GET`.
+    #[default]
+    Get,
+    /// `POST`.
+    Post,
+    /// `PUT`.
+    Put,
+    /// `PATCH`.
+    Patch,
+    /// `DELETE`.
+    Delete,
+    /// `HEAD`.
+    Head,
+}
+
+impl Method {
+    const ALL: [Self; 6] = [Self::Get, Self::Post, Self::Put, Self::Patch, Self::Delete, Self::Head];
+
+    /// The name, as requests carry it.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Get => "GET",
+            Self::Post => "POST",
+            Self::Put => "PUT",
+            Self::Patch => "PATCH",
+            Self::Delete => "DELETE",
+            Self::Head => "HEAD",
+        }
+    }
+
+    /// Whether a request may have a body that servers look at.
+    pub(super) const fn takes_body(self) -> bool {
+        matches!(self, Self::Post | Self::Put | Self::Patch | Self::Delete)
+    }
+}
+
+impl From<Method> for reqwest::Method {
+    fn from(method: Method) -> Self {
+        match method {
+            Method::Get => Self::GET,
+            Method::Post => Self::POST,
+            Method::Put => Self::PUT,
+            Method::Patch => Self::PATCH,
+            Method::Delete => Self::DELETE,
+            Method::Head => Self::HEAD,
+        }
+    }
+}
+
+/// Not a method that endpoints may use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("not a method: use GET, POST, PUT, PATCH, DELETE or HEAD")]
+pub struct UnknownMethod;
+
+impl FromStr for Method {
+    type Err = UnknownMethod;
+
+    /// Reads a name in any case.
+    fn from_str(name: &str) -> Result<Self, UnknownMethod> {
+        Self::ALL.into_iter().find(|method| method.as_str().eq_ignore_ascii_case(name)).ok_or(UnknownMethod)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Method, Settings, UnknownMethod};
+    use crate::Secret;
+
+    #[test]
+    fn a_method_is_read_in_any_case() {
+        for method in Method::ALL {
+            assert_eq!(method.as_str().to_lowercase().parse(), Ok(method));
+            assert_eq!(reqwest::Method::from(method).as_str(), method.as_str());
+        }
+        assert_eq!("TRACE".parse::<Method>(), Err(UnknownMethod));
+    }
+
+    #[test]
+    fn debug_shows_no_credential() {
+        let mut settings = Settings::new("x", "http://h/");
+        settings.headers.push(("authorization".to_owned(), Secret::new("hunter2-hunter2")));
+        settings.auth = crate::rest::Auth::Bearer { token: Secret::new("hunter2-hunter2") };
+        assert!(!format!("{settings:?}").contains("hunter2"));
+    }
+}
