@@ -1,0 +1,80 @@
+#!/usr/bin/env python3
+"""Checks documents: links resolve, and no file speaks of one machine or of unfinished work."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from urllib.parse import unquote
+
+LINK = re.compile(r"\[[^\]]*\]\(\s*<?([^)\s>]+)>?(?:\s+\"[^\"]*\")?\s*\)")
+REFERENCE = re.compile(r"^\[[^\]]+\]:\s*<?(\S+?)>?\s*$", re.MULTILINE)
+FENCE = re.compile(r"^(```|~~~).*?^\1", re.MULTILINE | re.DOTALL)
+HEADING = re.compile(r"^#{1,6}\s+(.+?)\s*#*$", re.MULTILINE)
+
+# Texts that belong in no file, and why.
+FORBIDDEN = {
+    re.compile(r"(?<![\w.$}/-])/(?:root|work|home|Users)/\w"): "a path of one machine",
+    re.compile(r"\b(?:TODO|FIXME|XXX|HACK)\b|\btodo!|\bunimplemented!"): "unfinished work",
+    re.compile(r"\bissue\s+#?\d+|\(#\d+\)", re.IGNORECASE): "a number that only a tracker explains",
+}
+UNREAD = {"Cargo.lock"}
+
+
+def without_code(text: str) -> str:
+    return re.sub(r"`[^`\n]*`", "", FENCE.sub("", text))
+
+
+def anchors(document: Path) -> set[str]:
+    """The anchors that a document's headings get, as code hosts make them."""
+    found: dict[str, int] = {}
+    result = set()
+    for heading in HEADING.findall(FENCE.sub("", document.read_text("utf-8"))):
+        plain = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading)
+        slug = re.sub(r"[^\w\- ]", "", plain.lower()).replace(" ", "-")
+        count = found.get(slug, 0)
+        found[slug] = count + 1
+        result.add(f"{slug}-{count}" if count else slug)
+    return result
+
+
+def link_problems(document: Path) -> list[str]:
+    text = without_code(document.read_text("utf-8"))
+    problems = []
+    for target in LINK.findall(text) + REFERENCE.findall(text):
+        if re.match(r"[a-z][a-z0-9+.-]*:", target):
+            continue
+        path, _, anchor = unquote(target).partition("#")
+        file = (document.parent / path) if path else document
+        if not file.exists():
+            problems.append(f"{document}: link to {target}: no such file")
+        elif anchor and file.suffix == ".md" and anchor not in anchors(file):
+            problems.append(f"{document}: link to {target}: no such heading")
+    return problems
+
+
+def forbidden_texts(file: Path) -> list[str]:
+    try:
+        lines = file.read_text("utf-8").splitlines()
+    except UnicodeDecodeError:
+        return []
+    return [
+        f"{file}:{number}: {why}: {match.group()}"
+        for number, line in enumerate(lines, 1)
+        for pattern, why in FORBIDDEN.items()
+        if (match := pattern.search(line))
+    ]
+
+
+def main() -> int:
+    listed = subprocess.run(["git", "ls-files", "-z"], check=True, stdout=subprocess.PIPE, text=True).stdout
+    files = [Path(name) for name in listed.split("\0") if name and name not in UNREAD and Path(name).is_file()]
+    this = Path(__file__).resolve()
+    problems = [text for file in files if file.suffix == ".md" for text in link_problems(file)]
+    problems += [text for file in files if file.resolve() != this for text in forbidden_texts(file)]
+    print("\n".join(problems) or f"{len(files)} files, nothing to object to")
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
