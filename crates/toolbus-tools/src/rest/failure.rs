@@ -55,12 +55,16 @@ fn sources<'a>(error: &'a (dyn Error + 'static)) -> impl Iterator<Item = &'a (dy
     std::iter::successors(Some(error), |&error| error.source())
 }
 
-/// TLS errors travel inside of I/O errors, which leave them out of their sources.
+/// TLS errors travel inside of I/O errors, which leave what they hold out of their sources.
 fn find_tls(error: &reqwest::Error) -> Option<&rustls::Error> {
-    sources(error).find_map(|source| {
-        let inner = source.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
-        source.downcast_ref().or_else(|| inner.and_then(|inner| inner.downcast_ref()))
-    })
+    sources(error).filter_map(|source| source.downcast_ref()).find_map(tls_inside)
+}
+
+fn tls_inside(mut outer: &io::Error) -> Option<&rustls::Error> {
+    while let Some(inner) = outer.get_ref()?.downcast_ref() {
+        outer = inner;
+    }
+    outer.get_ref()?.downcast_ref()
 }
 
 fn chain(error: &reqwest::Error) -> String {

@@ -1,1 +1,22 @@
+//! Endpoints against real servers on free ports.
 
+mod answers;
+mod hostile;
+mod requests;
+mod server;
+mod tls;
+
+use toolbus_core::tool::Tool;
+
+use super::{Client, Settings};
+
+/// A schema that allows everything and declares what the templates in these tests use.
+const ANY: &str = r#"{"type":"object","properties":{"a":{},"b":{}}}"#;
+
+/// The tool `t` for `url`, changed by `change`.
+fn tool(url: impl Into<String>, change: impl FnOnce(&mut Settings)) -> Tool {
+    let mut settings = Settings::new("t", url);
+    settings.parameters = Some(ANY.to_owned());
+    change(&mut settings);
+    super::tool(settings, &Client::new().unwrap()).unwrap()
+}

@@ -1,0 +1,227 @@
+//! Servers that break the rules, and servers that are not there.
+
+use std::io::Write as _;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use axum::body::Body;
+use axum::http::Response;
+use serde_json::json;
+use tokio::io::AsyncWriteExt as _;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::mpsc;
+use toolbus_core::failure::{Cause, ToolFailure};
+use toolbus_core::tool::ToolOutput;
+
+use super::server::{Server, closed, raw};
+use super::tool;
+use crate::testing::{call, run};
+
+/// Answers with exactly these bytes and closes the connection.
+async fn after(bytes: impl Into<Vec<u8>>) -> Result<ToolOutput, ToolFailure> {
+    let bytes = Arc::new(bytes.into());
+    let origin = raw(move |mut stream| {
+        let bytes = Arc::clone(&bytes);
+        async move {
+            // The client may have gone already.
+            let _ = stream.write_all(&bytes).await;
+            let _ = stream.shutdown().await;
+            closed(&mut stream).await;
+        }
+    })
+    .await;
+    run(&tool(origin, |s| s.max_response = 10_000), json!({})).await
+}
+
+fn reset(stream: TcpStream) {
+    stream.set_zero_linger().unwrap();
+}
+
+#[tokio::test]
+async fn a_server_that_never_answers_ends_with_the_endpoints_timeout() {
+    let origin = raw(|mut stream| async move { closed(&mut stream).await }).await;
+    let tool = tool(origin, |s| s.timeout = Some(Duration::from_millis(100)));
+    let failure = run(&tool, json!({})).await.unwrap_err();
+    assert_eq!(failure.cause, Cause::DeadlineExceeded);
+    assert!(failure.message.contains("within 100 ms"), "{}", failure.message);
+}
+
+#[tokio::test]
+async fn the_calls_deadline_counts_when_it_is_the_lesser() {
+    let origin = raw(|mut stream| async move { closed(&mut stream).await }).await;
+    let tool = tool(origin, |s| s.timeout = Some(Duration::from_secs(3600)));
+    let mut call = call(&tool, json!({}));
+    call.deadline = Instant::now() + Duration::from_millis(100);
+    let failure = Arc::clone(&tool.executor).execute_boxed(call).await.unwrap_err();
+    assert_eq!(failure.cause, Cause::DeadlineExceeded);
+}
+
+#[tokio::test]
+async fn a_server_that_drips_bytes_ends_with_the_timeout() {
+    let origin = raw(|mut stream| async move {
+        let mut pace = tokio::time::interval(Duration::from_millis(5));
+        let mut next: &[u8] = b"HTTP/1.1 200 OK\r\n\r\n";
+        while stream.write_all(next).await.is_ok() {
+            pace.tick().await;
+            next = b"x";
+        }
+    })
+    .await;
+    let tool = tool(origin, |s| s.timeout = Some(Duration::from_millis(200)));
+    assert_eq!(run(&tool, json!({})).await.unwrap_err().cause, Cause::DeadlineExceeded);
+}
+
+#[tokio::test]
+async fn a_call_that_is_dropped_closes_its_connection() {
+    let (arrived, mut arrivals) = mpsc::unbounded_channel();
+    let origin = raw(move |mut stream| {
+        let arrived = arrived.clone();
+        async move {
+            arrived.send("request").unwrap();
+            closed(&mut stream).await;
+            arrived.send("closed").unwrap();
+        }
+    })
+    .await;
+    let tool = tool(origin, |_| {});
+    let running = tokio::spawn(async move { run(&tool, json!({})).await });
+    assert_eq!(arrivals.recv().await, Some("request"));
+    running.abort();
+    let patience = Duration::from_secs(30);
+    assert_eq!(tokio::time::timeout(patience, arrivals.recv()).await, Ok(Some("closed")));
+}
+
+#[tokio::test]
+async fn of_a_huge_answer_no_more_is_read_than_allowed() {
+    const CHUNK: [u8; 65536] = [b'x'; 65536];
+    let sent = Arc::new(AtomicUsize::new(0));
+    let counter = Arc::clone(&sent);
+    let origin = raw(move |mut stream| {
+        let counter = Arc::clone(&counter);
+        async move {
+            let mut next = stream.write_all(b"HTTP/1.1 200 OK\r\n\r\n").await;
+            while next.is_ok() && counter.fetch_add(CHUNK.len(), Ordering::Relaxed) < 100_000_000 {
+                next = stream.write_all(&CHUNK).await;
+            }
+        }
+    })
+    .await;
+    let failure = run(&tool(origin, |s| s.max_response = 10_000), json!({})).await.unwrap_err();
+    assert_eq!(failure.cause, Cause::ResultTooLarge);
+    assert!(sent.load(Ordering::Relaxed) < 50_000_000, "{sent:?} bytes were taken");
+}
+
+#[tokio::test]
+async fn an_answer_that_announces_too_much_is_refused_before_it_is_read() {
+    // Nothing follows: reading would end as a lost connection.
+    let failure = after("HTTP/1.1 200 OK\r\ncontent-length: 100000000\r\n\r\n").await.unwrap_err();
+    assert_eq!(failure.cause, Cause::ResultTooLarge);
+}
+
+#[tokio::test]
+async fn a_gzip_bomb_counts_with_its_decompressed_size() {
+    let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::best());
+    for _ in 0..500 {
+        encoder.write_all(&[b'x'; 100_000]).unwrap();
+    }
+    let bomb = encoder.finish().unwrap();
+    let length = bomb.len();
+    let server = Server::start(move |_| {
+        Response::builder().header("content-encoding", "gzip").body(Body::from(bomb.clone())).unwrap()
+    })
+    .await;
+    let failure = run(&tool(&server.origin, |s| s.max_response = 100_000), json!({})).await.unwrap_err();
+    assert!(length < 100_000, "the test is about decompression: {length}");
+    assert_eq!(failure.cause, Cause::ResultTooLarge);
+}
+
+#[tokio::test]
+async fn a_compressed_answer_is_decompressed() {
+    let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    encoder.write_all(b"hello").unwrap();
+    let body = encoder.finish().unwrap();
+    let mut answer = b"HTTP/1.1 200 OK\r\ncontent-encoding: gzip\r\n\r\n".to_vec();
+    answer.extend(body);
+    assert_eq!(after(answer).await, Ok(ToolOutput::text("hello")));
+}
+
+#[tokio::test]
+async fn a_server_that_breaks_off_is_a_lost_connection() {
+    let whole = b"HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\n12345";
+    // From nothing at all, through the head, to a body that is shorter than announced.
+    for length in [0, 5, 30, whole.len()] {
+        let failure = after(&whole[..length]).await.unwrap_err();
+        assert_eq!(failure.cause, Cause::ConnectionLost, "after {length} bytes: {failure:?}");
+    }
+    let chunked = "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n5\r\n12345\r\n";
+    assert_eq!(after(chunked).await.unwrap_err().cause, Cause::ConnectionLost);
+}
+
+#[tokio::test]
+async fn a_reset_is_a_lost_connection() {
+    for start in ["", "HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\n12345"] {
+        let origin = raw(move |mut stream| async move {
+            stream.write_all(start.as_bytes()).await.unwrap();
+            reset(stream);
+        })
+        .await;
+        let failure = run(&tool(origin, |_| {}), json!({})).await.unwrap_err();
+        assert_eq!(failure.cause, Cause::ConnectionLost, "{failure:?}");
+    }
+}
+
+#[tokio::test]
+async fn an_error_whose_body_breaks_off_is_still_that_error() {
+    let output = after("HTTP/1.1 404 Not Found\r\ncontent-length: 10\r\n\r\n12345").await.unwrap();
+    assert_eq!(output, ToolOutput::error("HTTP 404 Not Found"));
+}
+
+#[tokio::test]
+async fn of_a_body_longer_than_announced_only_the_announced_part_is_read() {
+    let output = after("HTTP/1.1 200 OK\r\ncontent-length: 3\r\n\r\n123456").await;
+    assert_eq!(output, Ok(ToolOutput::text("123")));
+}
+
+#[tokio::test]
+async fn an_answer_that_is_not_http_is_invalid() {
+    let flood = |count: usize| {
+        let headers: String = (0..count).map(|n| format!("x-{n}: y\r\n")).collect();
+        format!("HTTP/1.1 200 OK\r\n{headers}\r\n")
+    };
+    let table = [
+        "SSH-2.0-OpenSSH_9.2\r\n\r\n".to_owned(),
+        "HTTP/1.1 banana\r\n\r\n".to_owned(),
+        "HTTP/1.1 200 OK\r\ncontent-length: 1\r\ncontent-length: 2\r\n\r\nxx".to_owned(),
+        flood(1000),
+        format!("HTTP/1.1 200 OK\r\nx: {}\r\n\r\n", "y".repeat(1_000_000)),
+    ];
+    for answer in table {
+        let shown = answer.chars().take(40).collect::<String>();
+        let failure = after(answer).await.unwrap_err();
+        assert_eq!(failure.cause, Cause::InvalidResult, "{shown}: {failure:?}");
+    }
+}
+
+#[tokio::test]
+async fn compressed_data_that_is_corrupt_is_invalid() {
+    let failure = after("HTTP/1.1 200 OK\r\ncontent-encoding: gzip\r\n\r\nnot gzip at all").await.unwrap_err();
+    assert_eq!(failure.cause, Cause::InvalidResult, "{failure:?}");
+}
+
+#[tokio::test]
+async fn a_server_that_is_not_there_is_a_failed_connection() {
+    let free = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+    for origin in [format!("http://{free}"), "http://no-such-host.invalid".to_owned()] {
+        let tool = tool(format!("{origin}/x?key=hunter2&a={{a}}"), |_| {});
+        let failure = run(&tool, json!({"a": "private"})).await.unwrap_err();
+        assert_eq!(failure.cause, Cause::ConnectFailed, "{failure:?}");
+        // Neither text may show what the URL holds, and the caller's not even where it leads.
+        for secret in ["hunter2", "private"] {
+            assert!(!format!("{failure:?}").contains(secret), "{failure:?}");
+        }
+        for address in ["127.0.0.1", "no-such-host"] {
+            assert!(!failure.message.contains(address), "{failure:?}");
+        }
+    }
+}

@@ -1,0 +1,116 @@
+//! Servers that do as they are told.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+
+use axum::Router;
+use axum::body::{Body, Bytes};
+use axum::extract::State;
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, Response};
+use axum::serve::ListenerExt as _;
+use tokio::io::AsyncReadExt as _;
+use tokio::net::{TcpListener, TcpStream};
+
+/// A request as the server saw it.
+#[derive(Debug, Clone)]
+pub(super) struct Seen {
+    pub(super) method: String,
+    /// Path and query, as sent.
+    pub(super) target: String,
+    pub(super) headers: HeaderMap,
+    pub(super) body: String,
+}
+
+type Answer = Arc<dyn Fn(&Seen) -> Response<Body> + Send + Sync>;
+
+/// A well-behaved HTTP server, which remembers its requests. It ends with the test's runtime.
+pub(super) struct Server {
+    /// `http://127.0.0.1:PORT`.
+    pub(super) origin: String,
+    state: Arc<Memory>,
+    connections: Arc<AtomicUsize>,
+}
+
+struct Memory {
+    answer: Answer,
+    seen: Mutex<Vec<Seen>>,
+}
+
+impl Server {
+    pub(super) async fn start(answer: impl Fn(&Seen) -> Response<Body> + Send + Sync + 'static) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let origin = format!("http://{}", listener.local_addr().unwrap());
+        let state = Arc::new(Memory { answer: Arc::new(answer), seen: Mutex::default() });
+        let connections = Arc::new(AtomicUsize::new(0));
+        let counter = Arc::clone(&connections);
+        let listener = listener.tap_io(move |_| {
+            counter.fetch_add(1, Ordering::Relaxed);
+        });
+        let router = Router::new().fallback(handle).with_state(Arc::clone(&state));
+        tokio::spawn(async move { axum::serve(listener, router).await });
+        Self { origin, state, connections }
+    }
+
+    /// A server that answers every request with 200 and `text`.
+    pub(super) async fn saying(text: &'static str) -> Self {
+        Self::start(move |_| Response::new(Body::from(text))).await
+    }
+
+    pub(super) fn seen(&self) -> Vec<Seen> {
+        self.state.seen.lock().unwrap().clone()
+    }
+
+    pub(super) fn only(&self) -> Seen {
+        let mut seen = self.seen();
+        assert_eq!(seen.len(), 1, "{seen:?}");
+        seen.remove(0)
+    }
+
+    pub(super) fn connections(&self) -> usize {
+        self.connections.load(Ordering::Relaxed)
+    }
+}
+
+async fn handle(State(memory): State<Arc<Memory>>, parts: Parts, body: Bytes) -> Response<Body> {
+    let seen = Seen {
+        method: parts.method.to_string(),
+        target: parts.uri.to_string(),
+        headers: parts.headers,
+        body: String::from_utf8(body.to_vec()).unwrap(),
+    };
+    memory.seen.lock().unwrap().push(seen.clone());
+    (memory.answer)(&seen)
+}
+
+/// A server that lets `serve` do anything with each connection, once a request's head has arrived. Gives its origin.
+pub(super) async fn raw<F>(serve: impl Fn(TcpStream) -> F + Send + Sync + 'static) -> String
+where
+    F: Future<Output = ()> + Send + 'static,
+{
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let origin = format!("http://{}", listener.local_addr().unwrap());
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            read_head(&mut stream).await;
+            tokio::spawn(serve(stream));
+        }
+    });
+    origin
+}
+
+async fn read_head(stream: &mut TcpStream) {
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        match stream.read_u8().await {
+            Ok(byte) => head.push(byte),
+            Err(_) => return,
+        }
+    }
+}
+
+/// Waits until the other side has closed the connection.
+pub(super) async fn closed(stream: &mut TcpStream) {
+    let mut rest = [0; 1024];
+    while stream.read(&mut rest).await.is_ok_and(|count| count > 0) {}
+}
