@@ -187,3 +187,162 @@ pub const fn error_type(cause: Cause) -> &'static str {
         Cause::Failed => "execution_failed",
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+    use std::fmt::Write as _;
+    use std::time::Duration;
+
+    use toolbus_protocol::{Code, Outcome};
+
+    use super::{Cause, Status, ToolFailure, Verdict, error_type, verdict};
+    use crate::tool::Effect;
+
+    const EFFECTS: [Effect; 4] = [Effect::ReadOnly, Effect::Idempotent, Effect::Effectful, Effect::Undeclared];
+
+    fn told(Verdict { is_retryable, outcome, .. }: Verdict) -> String {
+        let retry = if is_retryable { "again" } else { "final" };
+        let outcome = match outcome {
+            None => "-",
+            Some(Outcome::NotStarted) => "not_started",
+            Some(Outcome::Failed) => "failed",
+            Some(Outcome::Unknown) => "unknown",
+        };
+        format!("{retry} {outcome}")
+    }
+
+    fn every_verdict() -> impl Iterator<Item = (Cause, Effect, bool, Verdict)> {
+        Cause::ALL.into_iter().flat_map(|cause| {
+            EFFECTS.into_iter().flat_map(move |effect| {
+                [false, true].map(|started| (cause, effect, started, verdict(cause, effect, started)))
+            })
+        })
+    }
+
+    #[test]
+    fn every_cause_has_its_verdict() {
+        let mut table = String::new();
+        for cause in Cause::ALL {
+            for started in [false, true] {
+                let code = verdict(cause, Effect::ReadOnly, started).code.as_str();
+                let when = if started { "started" } else { "before" };
+                write!(table, "{:<20} {when:<7} {code:<17} ", format!("{cause:?}")).unwrap();
+                let [read_only, idempotent, effectful, undeclared] =
+                    EFFECTS.map(|effect| told(verdict(cause, effect, started)));
+                writeln!(table, "| {read_only:<17} | {idempotent:<17} | {effectful:<17} | {undeclared}").unwrap();
+            }
+        }
+        insta::assert_snapshot!(table, @"
+        MalformedRequest     before  invalid_arguments | final -           | final -           | final -           | final -
+        MalformedRequest     started invalid_arguments | final -           | final -           | final -           | final -
+        UnknownTool          before  tool_not_found    | final -           | final -           | final -           | final -
+        UnknownTool          started tool_not_found    | final -           | final -           | final -           | final -
+        InvalidArguments     before  invalid_arguments | final -           | final -           | final -           | final -
+        InvalidArguments     started invalid_arguments | final -           | final -           | final -           | final -
+        Expired              before  timeout           | again not_started | again not_started | again not_started | again not_started
+        Expired              started timeout           | again not_started | again not_started | again not_started | again not_started
+        DeadlineExceeded     before  timeout           | again -           | again -           | again -           | again -
+        DeadlineExceeded     started timeout           | again -           | again unknown     | final unknown     | again unknown
+        Overloaded           before  overloaded        | again not_started | again not_started | again not_started | again not_started
+        Overloaded           started overloaded        | again not_started | again not_started | again not_started | again not_started
+        CancelledBeforeStart before  cancelled         | final not_started | final not_started | final not_started | final not_started
+        CancelledBeforeStart started cancelled         | final not_started | final not_started | final not_started | final not_started
+        Cancelled            before  cancelled         | final -           | final -           | final -           | final -
+        Cancelled            started cancelled         | final -           | final unknown     | final unknown     | final unknown
+        ConnectFailed        before  execution_failed  | again not_started | again not_started | again not_started | again not_started
+        ConnectFailed        started execution_failed  | again not_started | again not_started | again not_started | again not_started
+        ConnectionLost       before  execution_failed  | again -           | again -           | again -           | again -
+        ConnectionLost       started execution_failed  | again -           | again unknown     | final unknown     | again unknown
+        Unavailable          before  execution_failed  | again -           | again -           | again -           | again -
+        Unavailable          started execution_failed  | again -           | again unknown     | final unknown     | again unknown
+        AuthRequired         before  auth_required     | final not_started | final not_started | final not_started | final not_started
+        AuthRequired         started auth_required     | final not_started | final not_started | final not_started | final not_started
+        Panicked             before  execution_failed  | final -           | final -           | final -           | final -
+        Panicked             started execution_failed  | final -           | final unknown     | final unknown     | final unknown
+        ResultTooLarge       before  execution_failed  | final -           | final -           | final -           | final -
+        ResultTooLarge       started execution_failed  | final -           | final unknown     | final unknown     | final unknown
+        InvalidResult        before  execution_failed  | final -           | final -           | final -           | final -
+        InvalidResult        started execution_failed  | final -           | final unknown     | final unknown     | final unknown
+        DeliveredTooOften    before  execution_failed  | final -           | final -           | final -           | final -
+        DeliveredTooOften    started execution_failed  | final -           | final unknown     | final unknown     | final unknown
+        Failed               before  execution_failed  | final -           | final -           | final -           | final -
+        Failed               started execution_failed  | final -           | final -           | final -           | final -
+        ");
+    }
+
+    #[test]
+    fn the_code_depends_on_the_cause_alone() {
+        for (cause, effect, started, verdict) in every_verdict() {
+            let expected = super::verdict(cause, Effect::ReadOnly, false).code;
+            assert_eq!(verdict.code, expected, "{cause:?} {effect:?} {started}");
+        }
+    }
+
+    #[test]
+    fn a_tool_declared_effectful_that_may_have_acted_is_never_repeated() {
+        for (cause, effect, started, verdict) in every_verdict() {
+            if effect == Effect::Effectful && started && verdict.is_retryable {
+                assert_eq!(verdict.outcome, Some(Outcome::NotStarted), "{cause:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_did_not_start_is_never_said_to_be_unknown() {
+        for (cause, effect, started, verdict) in every_verdict() {
+            let harmless = !started || effect == Effect::ReadOnly;
+            assert!(!harmless || verdict.outcome != Some(Outcome::Unknown), "{cause:?} {effect:?}");
+        }
+    }
+
+    #[test]
+    fn the_list_of_causes_names_each_once() {
+        assert_eq!(Cause::ALL.into_iter().collect::<HashSet<_>>().len(), Cause::ALL.len());
+    }
+
+    #[test]
+    fn every_cause_has_its_label() {
+        let labels: Vec<String> = Cause::ALL.iter().map(|cause| format!("{cause:?} {}", error_type(*cause))).collect();
+        insta::assert_snapshot!(labels.join("\n"), @"
+        MalformedRequest malformed_request
+        UnknownTool tool_not_found
+        InvalidArguments invalid_arguments
+        Expired expired
+        DeadlineExceeded timeout
+        Overloaded overloaded
+        CancelledBeforeStart cancelled
+        Cancelled cancelled
+        ConnectFailed connect_failed
+        ConnectionLost connection_lost
+        Unavailable backend_unavailable
+        AuthRequired auth_required
+        Panicked panic
+        ResultTooLarge result_too_large
+        InvalidResult invalid_result
+        DeliveredTooOften delivered_too_often
+        Failed execution_failed
+        ");
+    }
+
+    #[test]
+    fn labels_are_fit_for_metrics() {
+        let fit =
+            |label: &str| !label.is_empty() && label.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_');
+        assert!(Cause::ALL.into_iter().map(error_type).all(fit));
+        let statuses = [Status::Ok, Status::Error].into_iter().chain(Code::ALL.map(Status::Refused));
+        let labels: HashSet<&str> = statuses.map(Status::as_str).collect();
+        assert!(labels.iter().copied().all(fit));
+        assert_eq!(labels.len(), 2 + Code::ALL.len(), "no two statuses share a label");
+    }
+
+    #[test]
+    fn a_failure_keeps_its_two_texts_apart() {
+        let failure = ToolFailure::new(Cause::ConnectFailed, "The backend cannot be reached.")
+            .with_detail("connect 10.0.0.1:80: refused")
+            .with_retry_after(Duration::from_secs(2));
+        assert_eq!(failure.message, "The backend cannot be reached.");
+        assert_eq!(failure.detail.as_deref(), Some("connect 10.0.0.1:80: refused"));
+        assert_eq!(failure.retry_after, Some(Duration::from_secs(2)));
+    }
+}
