@@ -1,0 +1,79 @@
+use lapin::options::{ExchangeDeclareOptions, QueueBindOptions, QueueDeclareOptions, QueueDeleteOptions};
+use lapin::types::{AMQPValue, FieldTable, ShortString};
+use lapin::{Channel, Connection, ConnectionProperties, ExchangeKind};
+
+/// Where a measurement takes place. Everything in it is made for the measurement and removed after it.
+#[derive(Debug, Clone)]
+pub struct Site {
+    /// The broker, credentials included.
+    pub url: String,
+    /// The topic exchange.
+    pub exchange: String,
+    /// `quorum` or `classic`, for the queue of requests.
+    pub queue_type: String,
+    /// Deliveries that may be unsettled at a time.
+    pub prefetch: u16,
+}
+
+/// Why a measurement could not be made.
+#[derive(Debug, thiserror::Error)]
+pub enum BenchError {
+    /// The broker refused something or went away.
+    #[error("the broker: {0}")]
+    Broker(#[from] lapin::Error),
+    /// A name does not fit into a message.
+    #[error("`{0}` is longer than 255 bytes")]
+    Name(String),
+    /// A call was not answered.
+    #[error("a call got no answer within {0} s")]
+    NoAnswer(u64),
+    /// The consumer of answers ended.
+    #[error("the broker stopped delivering answers")]
+    Stopped,
+    /// An answer was not a result.
+    #[error("a call was refused: {0}")]
+    Refused(String),
+}
+
+pub(crate) fn short(text: &str) -> Result<ShortString, BenchError> {
+    ShortString::try_new(text).map_err(|_| BenchError::Name(text.to_owned()))
+}
+
+impl Site {
+    pub(crate) async fn connect(&self, name: &str) -> Result<Connection, BenchError> {
+        let properties = ConnectionProperties::default().with_connection_name(name.into());
+        Ok(Connection::connect(&self.url, properties).await?)
+    }
+
+    pub(crate) async fn declare(&self, channel: &Channel, queue: &str, topic: &str) -> Result<(), BenchError> {
+        let durable = ExchangeDeclareOptions { durable: true, ..ExchangeDeclareOptions::default() };
+        let exchange = short(&self.exchange)?;
+        channel.exchange_declare(exchange.clone(), ExchangeKind::Topic, durable, FieldTable::default()).await?;
+        let mut arguments = FieldTable::default();
+        arguments.insert("x-queue-type".into(), AMQPValue::LongString(self.queue_type.as_str().into()));
+        let durable = QueueDeclareOptions { durable: true, ..QueueDeclareOptions::default() };
+        channel.queue_declare(short(queue)?, durable, arguments).await?;
+        channel
+            .queue_bind(short(queue)?, exchange, short(topic)?, QueueBindOptions::default(), FieldTable::default())
+            .await?;
+        Ok(())
+    }
+
+    /// Removes the exchanges and queues of a measurement.
+    ///
+    /// # Errors
+    ///
+    /// When the broker cannot be reached or refuses.
+    pub async fn remove(&self, exchanges: &[&str], queues: &[&str]) -> Result<(), BenchError> {
+        let connection = self.connect("toolbus bench clean-up").await?;
+        let channel = connection.create_channel().await?;
+        for queue in queues {
+            channel.queue_delete(short(queue)?, QueueDeleteOptions::default()).await?;
+        }
+        for exchange in exchanges {
+            channel.exchange_delete(short(exchange)?, Default::default()).await?;
+        }
+        connection.close(200, "done".into()).await?;
+        Ok(())
+    }
+}
