@@ -7,7 +7,8 @@ use toolbus_core::failure::{Cause, ToolFailure};
 
 /// The text of argument `name`.
 pub(crate) fn text<'a>(arguments: &'a Map<String, Value>, name: &str) -> Result<&'a str, ToolFailure> {
-    optional_text(arguments, name)?.ok_or_else(|| invalid(format!("argument `{name}` is missing; it must be a string")))
+    optional_text(arguments, name)?
+        .ok_or_else(|| invalid(format!("Argument `{name}` is missing. It must be a string.")))
 }
 
 /// The text of argument `name`; absent and null are the same.
@@ -15,7 +16,7 @@ pub(crate) fn optional_text<'a>(arguments: &'a Map<String, Value>, name: &str) -
     match arguments.get(name) {
         None | Some(Value::Null) => Ok(None),
         Some(Value::String(text)) => Ok(Some(text)),
-        Some(_) => Err(invalid(format!("argument `{name}` must be a string"))),
+        Some(_) => Err(invalid(format!("Argument `{name}` must be a string."))),
     }
 }
 

@@ -43,13 +43,13 @@ async fn content(name: &str, mut response: Response, limit: usize) -> Result<Str
     if !is_whole {
         return Err(ToolFailure::new(
             Cause::ResultTooLarge,
-            format!("`{name}` answered with more than the {limit} bytes that are allowed; ask for less"),
+            format!("Tool '{name}' answered with more than the {limit} bytes that are allowed. Ask for less."),
         ));
     }
     let content_type = ContentType::of(response.headers());
     content_type.decode(&bytes).ok_or_else(|| {
         let shown = content_type.shown();
-        ToolFailure::new(Cause::InvalidResult, format!("`{name}` answered with {shown}, which is not text"))
+        ToolFailure::new(Cause::InvalidResult, format!("Tool '{name}' answered with {shown}, which is not text."))
     })
 }
 
@@ -72,7 +72,7 @@ async fn error(mut response: Response, limit: usize) -> Result<String, ToolFailu
 }
 
 fn unavailable(name: &str, response: &Response) -> ToolFailure {
-    let message = format!("`{name}` cannot serve now (HTTP {}); try again later", response.status());
+    let message = format!("Tool '{name}' cannot serve now: HTTP {}. Try again later.", response.status());
     let failure = ToolFailure::new(Cause::Unavailable, message);
     match retry_after(response.headers()) {
         Some(wait) => failure.with_retry_after(wait),

@@ -40,7 +40,7 @@ pub enum Auth {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum HeaderError {
     /// A credential that is empty: an unset variable, most likely.
-    #[error("the {0} is empty")]
+    #[error("the {0} is empty: is the variable or file that it comes from set?")]
     EmptyCredential(&'static str),
     /// A colon would end the user name.
     #[error("the user name must not contain `:`")]

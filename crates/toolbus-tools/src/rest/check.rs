@@ -32,6 +32,9 @@ pub enum EndpointError {
         /// The nearest property's name, as part of the sentence.
         hint: String,
     },
+    /// An argument that could never be sent.
+    #[error("`parameters` has a property `{0}`, but the URL's query sets that already; rename or remove one")]
+    Fixed(String),
     /// The schema is no JSON object.
     #[error("`parameters` must be a JSON Schema object: {0}")]
     ParametersJson(#[from] ParseError),
@@ -65,7 +68,7 @@ impl EndpointError {
         match self {
             Self::Name => "name",
             Self::Url(_) | Self::Undeclared { .. } => "url",
-            Self::ParametersJson(_) | Self::ParametersType | Self::ParametersSchema(_) => "parameters",
+            Self::Fixed(_) | Self::ParametersJson(_) | Self::ParametersType | Self::ParametersSchema(_) => "parameters",
             Self::Auth(_) => "auth",
             Self::Headers(_) => "headers",
             Self::Body(_) => "body",
@@ -91,7 +94,11 @@ pub(super) fn endpoint(settings: Settings, client: &Client) -> Result<(ToolDescr
     }
     let template = Template::parse(&settings.url)?;
     let parameters = settings.parameters.as_deref().map(schema).transpose()?;
-    check_placeholders(&template, parameters.as_ref())?;
+    let properties = parameters.as_ref().and_then(|schema| schema.get("properties")).and_then(Value::as_object);
+    check_placeholders(&template, properties)?;
+    if settings.body == Body::None {
+        check_fixed(&template, properties)?;
+    }
     let own = settings.auth.header().map_err(EndpointError::Auth)?;
     let headers = auth::headers(own, &settings.headers).map_err(EndpointError::Headers)?;
     let mut confidential = settings.auth.confidential();
@@ -131,8 +138,14 @@ fn schema(text: &str) -> Result<Map<String, Value>, EndpointError> {
     }
 }
 
-fn check_placeholders(template: &Template, parameters: Option<&Map<String, Value>>) -> Result<(), EndpointError> {
-    let properties = parameters.and_then(|schema| schema.get("properties")).and_then(Value::as_object);
+/// Properties that would go to the query under a name that it has.
+fn check_fixed(template: &Template, properties: Option<&Map<String, Value>>) -> Result<(), EndpointError> {
+    let used: Vec<&str> = template.placeholders().collect();
+    let mut extra = properties.into_iter().flat_map(Map::keys).filter(|name| !used.contains(&name.as_str()));
+    extra.find(|name| template.fixes(name)).map_or(Ok(()), |name| Err(EndpointError::Fixed(name.clone())))
+}
+
+fn check_placeholders(template: &Template, properties: Option<&Map<String, Value>>) -> Result<(), EndpointError> {
     let declares = |name: &str| properties.is_some_and(|properties| properties.contains_key(name));
     match template.placeholders().find(|name| !declares(name)) {
         None => Ok(()),
@@ -221,13 +234,15 @@ mod tests {
 
     #[test]
     fn every_other_mistake_is_refused_and_names_its_key() {
-        let table: [(EndpointError, &str, fn(&mut Settings)); 8] = [
+        type Row = (EndpointError, &'static str, fn(&mut Settings));
+        let table: [Row; 9] = [
             (EndpointError::Name, "name", |s| s.name = " ".to_owned()),
             (EndpointError::Body("GET"), "body", |s| s.body = Body::Json),
             (EndpointError::Body("HEAD"), "body", |s| (s.body, s.method) = (Body::Json, Method::Head)),
             (EndpointError::Timeout, "timeout", |s| s.timeout = Some(Duration::ZERO)),
             (EndpointError::MaxResponse, "max_response", |s| s.max_response = 0),
             (EndpointError::Url(TemplateError::Misplaced("host")), "url", |s| s.url = "http://{city}/".to_owned()),
+            (EndpointError::Fixed("city".to_owned()), "parameters", |s| s.url = "http://h/?city=Rome".to_owned()),
             (EndpointError::Auth(HeaderError::EmptyCredential("token")), "auth", |s| {
                 s.auth = Auth::Bearer { token: Secret::new("") };
             }),

@@ -10,14 +10,17 @@ use toolbus_core::failure::{Cause, ToolFailure};
 pub(super) fn of(name: &str, error: reqwest::Error) -> ToolFailure {
     let error = error.without_url();
     let (cause, what) = judge(&error);
-    ToolFailure::new(cause, format!("`{name}` {what}")).with_detail(chain(&error))
+    ToolFailure::new(cause, format!("Tool '{name}' {what}.")).with_detail(chain(&error))
 }
 
 /// The endpoint took too long.
 pub(super) fn timeout(name: &str, limit: Duration) -> ToolFailure {
     ToolFailure::new(
         Cause::DeadlineExceeded,
-        format!("`{name}` did not answer in full within {} ms; ask for less, or try again later", limit.as_millis()),
+        format!(
+            "Tool '{name}' did not answer in full within {} ms. Ask for less, or try again later.",
+            limit.as_millis()
+        ),
     )
 }
 
@@ -25,16 +28,22 @@ fn judge(error: &reqwest::Error) -> (Cause, &'static str) {
     if let Some(tls) = find_tls(error) {
         return match tls {
             rustls::Error::InvalidCertificate(_) => {
-                (Cause::Failed, "has a TLS certificate that is not trusted; only its operator can mend this")
+                (Cause::Failed, "has a TLS certificate that is not trusted. Only an operator can mend this")
             }
-            _ => (Cause::Failed, "could not agree on a TLS connection; only its operator can mend this"),
+            _ => (Cause::Failed, "could not agree on a TLS connection. Only an operator can mend this"),
         };
     }
     if error.is_dns() {
-        return (Cause::ConnectFailed, "could not be reached: its host name is not known; try again later");
+        return (
+            Cause::ConnectFailed,
+            "could not be reached: its host name is not known. Nothing was sent; try again later",
+        );
     }
     if error.is_connect() {
-        return (Cause::ConnectFailed, "could not be reached: there was no connection; try again later");
+        return (
+            Cause::ConnectFailed,
+            "could not be reached: there was no connection. Nothing was sent; try again later",
+        );
     }
     if error.is_builder() || error.is_redirect() {
         return (Cause::InvalidResult, "answered with a redirect that cannot be followed");
@@ -48,7 +57,7 @@ fn judge(error: &reqwest::Error) -> (Cause, &'static str) {
     if error.is_decode() && is_corrupt {
         return (Cause::InvalidResult, "answered with compressed data that is corrupt");
     }
-    (Cause::ConnectionLost, "closed the connection before its answer was complete; try again later")
+    (Cause::ConnectionLost, "closed the connection before its answer was complete. It may have acted on the request")
 }
 
 fn sources<'a>(error: &'a (dyn Error + 'static)) -> impl Iterator<Item = &'a (dyn Error + 'static)> {

@@ -53,17 +53,17 @@ struct Pair {
 /// Why arguments do not make a URL. The caller reads these.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(super) enum FillError {
-    #[error("argument `{0}` is missing: it is part of the address")]
+    #[error("Argument `{0}` is missing: it is part of the address.")]
     Missing(String),
-    #[error("argument `{0}` is empty: it is part of the address, and must not be")]
+    #[error("Argument `{0}` is empty: it is part of the address, and must not be.")]
     Empty(String),
-    #[error("argument `{0}` must not contain `.` or `..` as a step of a path")]
+    #[error("Argument `{0}` must not contain `.` or `..` as a step of a path.")]
     DotSegment(String),
-    #[error("argument `{0}` has a fixed value in this tool; leave it out")]
+    #[error("Argument `{0}` has a fixed value in this tool. Leave it out.")]
     Fixed(String),
-    #[error("the arguments make an address of more than {MAX_URL} bytes; shorten them")]
+    #[error("The arguments make an address of more than {MAX_URL} bytes. Shorten them.")]
     TooLong,
-    #[error("the arguments do not make a usable address")]
+    #[error("The arguments do not make a usable address.")]
     Unusable,
 }
 
@@ -71,6 +71,11 @@ impl Template {
     /// Every placeholder's name; one that occurs twice comes twice.
     pub(super) fn placeholders(&self) -> impl Iterator<Item = &str> {
         self.path.iter().chain(self.query.iter().map(|pair| &pair.parts)).flat_map(Parts::placeholders)
+    }
+
+    /// Whether the query has a pair of this name already.
+    pub(super) fn fixes(&self, name: &str) -> bool {
+        self.query.iter().any(|pair| pair.name.as_deref() == Some(name))
     }
 
     /// The URL for `arguments`; `extra` are those that go to the query beside the placeholders.
@@ -89,7 +94,7 @@ impl Template {
             query.extend(pair.parts.fill_query(arguments));
         }
         for (name, value) in extra {
-            if self.query.iter().any(|pair| pair.name.as_ref() == Some(name)) {
+            if self.fixes(name) {
                 return Err(FillError::Fixed(name.clone()));
             }
             query.extend(values(value).map(|value| format!("{}={}", encoded(name), encoded(&text(value)))));

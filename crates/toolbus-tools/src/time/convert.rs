@@ -33,7 +33,8 @@ impl Executor for ConvertTime {
         let ambiguous = from.to_ambiguous_zoned(local);
         let note = note(local, ambiguous.offset(), &from);
         let source = ambiguous.compatible().map_err(|error| {
-            invalid(format!("`datetime`: {local} is out of the range of what can be converted")).with_detail(error)
+            invalid(format!("Argument `datetime`: {local} is out of the range of what can be converted."))
+                .with_detail(error)
         })?;
         let target = source.with_time_zone(to);
         answer(&Conversion { source: Moment::of(&source), target: Moment::of(&target), note })
@@ -47,17 +48,22 @@ impl ConvertTime {
             return Ok((self.clock)().to_zoned(zone.clone()).date().to_datetime(time));
         }
         let pieces = Pieces::parse(text).map_err(|error| {
-            invalid(format!("`datetime`: {} is not a time; write it as `2026-03-29T14:30:00` or `14:30`", shown(text)))
-                .with_detail(error)
+            invalid(format!(
+                "Argument `datetime`: {} is not a time. Write it as `2026-03-29T14:30:00` or `14:30`.",
+                shown(text)
+            ))
+            .with_detail(error)
         })?;
         if pieces.offset().is_some() || pieces.time_zone_annotation().is_some() {
             return Err(invalid(format!(
-                "`datetime`: {} has an offset or time zone of its own; leave it out and name the zone in \
-                 `from_timezone` (for a time ending in `Z`, that is `UTC`)",
+                "Argument `datetime`: {} has an offset or time zone of its own. Leave it out, and name the zone in \
+                 `from_timezone` (for a time ending in `Z`, that is `UTC`).",
                 shown(text)
             )));
         }
-        let time = pieces.time().ok_or_else(|| invalid(format!("`datetime`: {} has no time of day", shown(text))))?;
+        let time = pieces
+            .time()
+            .ok_or_else(|| invalid(format!("Argument `datetime`: {} has no time of day.", shown(text))))?;
         Ok(pieces.date().to_datetime(time))
     }
 }
@@ -139,14 +145,14 @@ mod tests {
     #[tokio::test]
     async fn a_time_that_cannot_be_used_is_refused_with_what_to_do() {
         let table = [
-            ("tomorrow", "write it as"),
-            ("2026-02-30T10:00", "write it as"),
+            ("tomorrow", "Write it as"),
+            ("2026-02-30T10:00", "Write it as"),
             ("2026-03-29", "no time of day"),
-            ("10:00+02:00", "write it as"),
-            ("25:00", "write it as"),
+            ("10:00+02:00", "Write it as"),
+            ("25:00", "Write it as"),
             ("2026-03-29T10:00:00Z", "`UTC`"),
-            ("2026-03-29T10:00:00+02:00", "leave it out"),
-            ("2026-03-29T10:00:00[Asia/Tokyo]", "leave it out"),
+            ("2026-03-29T10:00:00+02:00", "Leave it out"),
+            ("2026-03-29T10:00:00[Asia/Tokyo]", "Leave it out"),
             ("9999-12-31T23:59:59", "out of the range"),
         ];
         for (datetime, expected) in table {
@@ -159,7 +165,7 @@ mod tests {
     #[tokio::test]
     async fn the_zone_that_is_unknown_is_named() {
         let failure = convert("10:00", "UTC", "Asia/Tokio").await.unwrap_err();
-        assert!(failure.message.starts_with("`to_timezone`"), "{}", failure.message);
+        assert!(failure.message.starts_with("Argument `to_timezone`"), "{}", failure.message);
         assert!(failure.message.contains("`Asia/Tokyo`"), "{}", failure.message);
     }
 }

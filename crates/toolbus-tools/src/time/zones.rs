@@ -23,11 +23,11 @@ impl Zones {
         self.database.get(name).map_err(|error| {
             let near = nearest(name, self.database.available().map(|zone| zone.to_string()), SUGGESTIONS);
             let hint = if near.is_empty() {
-                "use an IANA name such as `Europe/Berlin`".to_owned()
+                "Use an IANA name such as `Europe/Berlin`.".to_owned()
             } else {
-                format!("did you mean `{}`?", near.join("`, `"))
+                format!("Did you mean `{}`?", near.join("`, `"))
             };
-            invalid(format!("`{argument}`: there is no time zone {}; {hint}", shown(name))).with_detail(error)
+            invalid(format!("Argument `{argument}`: there is no time zone {}. {hint}", shown(name))).with_detail(error)
         })
     }
 }

@@ -74,7 +74,8 @@ async fn a_server_that_cannot_serve_now_is_unavailable() {
 
 #[tokio::test]
 async fn a_wait_that_the_server_asks_for_is_passed_on_within_bounds() {
-    let table: [(&'static [(&str, &str)], Option<u64>); 4] = [
+    type Headers = &'static [(&'static str, &'static str)];
+    let table: [(Headers, Option<u64>); 4] = [
         (&[("retry-after", "7")], Some(7)),
         (&[("retry-after", "999999999")], Some(3600)),
         (&[("retry-after", "-1")], None),

@@ -94,7 +94,7 @@ async fn a_call_that_is_dropped_closes_its_connection() {
 
 #[tokio::test]
 async fn of_a_huge_answer_no_more_is_read_than_allowed() {
-    const CHUNK: [u8; 65536] = [b'x'; 65536];
+    static CHUNK: [u8; 65536] = [b'x'; 65536];
     let sent = Arc::new(AtomicUsize::new(0));
     let counter = Arc::clone(&sent);
     let origin = raw(move |mut stream| {

@@ -120,7 +120,7 @@ async fn arguments_that_do_not_fit_are_refused_before_anything_is_sent() {
         (json!({"a": ".."}), "`a` must not contain"),
         (json!({"a": "%2e%2e"}), "`a` must not contain"),
         (json!({"a": "x", "fixed": 2}), "`fixed` has a fixed value"),
-        (json!({"a": "x".repeat(20_000)}), "shorten"),
+        (json!({"a": "x".repeat(20_000)}), "Shorten"),
     ];
     for (arguments, expected) in table {
         let failure = run(&tool, arguments).await.unwrap_err();
@@ -128,6 +128,20 @@ async fn arguments_that_do_not_fit_are_refused_before_anything_is_sent() {
         assert!(failure.message.contains(expected), "{}", failure.message);
     }
     assert_eq!(server.connections(), 0);
+}
+
+#[test]
+fn proxies_of_the_environment_are_not_used() {
+    // The environment is set for a process of its own, which runs one of the tests above.
+    let child = std::process::Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "rest::tests::requests::arguments_fill_the_url_and_the_body_is_the_result"])
+        .envs(["http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"].map(|name| (name, "http://127.0.0.1:1")))
+        .env_remove("no_proxy")
+        .env_remove("NO_PROXY")
+        .output()
+        .unwrap();
+    let output = String::from_utf8_lossy(&child.stdout);
+    assert!(child.status.success() && output.contains("1 passed"), "{output}");
 }
 
 #[tokio::test]
