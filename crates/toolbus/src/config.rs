@@ -1,0 +1,179 @@
+//! The configuration: defaults, files, environment and command line, checked as a whole.
+//!
+//! [`Config::load`] is the way in. The layers become one tree that remembers where each value was given; the tree is
+//! compared with the JSON Schema of [`Config`], then with what no schema can say. All problems are told at once.
+
+pub mod bus;
+mod checks;
+pub mod daemon;
+pub mod duration;
+mod file;
+mod format;
+pub mod glob;
+pub mod http;
+pub mod invoke;
+mod layers;
+pub mod problem;
+mod registered;
+pub mod rest;
+mod schema;
+pub mod secret;
+pub mod size;
+pub mod telemetry;
+#[cfg(test)]
+mod tests;
+pub mod tools;
+mod tree;
+mod validate;
+mod warnings;
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+pub use bus::{AmqpUrl, BusConfig, BusUrl, QueueType};
+pub use daemon::{DaemonConfig, Role};
+pub use duration::HumanDuration;
+pub use file::default_files;
+pub use glob::Glob;
+pub use http::HttpConfig;
+pub use invoke::InvokeConfig;
+pub use layers::{ENVIRONMENT_PREFIX, Override};
+pub use problem::{Problem, Problems};
+pub use rest::RestConfig;
+pub use schema::schema;
+pub use secret::Secret;
+pub use size::ByteSize;
+pub use telemetry::TelemetryConfig;
+pub use tools::ToolsConfig;
+
+use problem::{Origin, Part};
+use schema::Node;
+use tree::{Path, Tree};
+use validate::Difference;
+
+/// Everything that can be configured.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    /// The message broker.
+    pub bus: BusConfig,
+    /// Taking requests.
+    pub invoke: InvokeConfig,
+    /// What this process does.
+    pub daemon: DaemonConfig,
+    /// Health, readiness and status.
+    pub http: HttpConfig,
+    /// Metrics, traces and logs.
+    pub telemetry: TelemetryConfig,
+    /// Tools that the daemon brings along, and limits.
+    pub tools: ToolsConfig,
+    /// HTTP endpoints as tools.
+    pub rest: RestConfig,
+}
+
+/// Where a configuration comes from; later ones win.
+#[derive(Debug, Clone, Default)]
+pub struct Sources {
+    /// TOML files, in order. None: the defaults.
+    pub files: Vec<PathBuf>,
+    /// The environment: variables that start with [`ENVIRONMENT_PREFIX`], and those that secrets name.
+    pub environment: BTreeMap<String, String>,
+    /// What the command line gives, in order.
+    pub overrides: Vec<Override>,
+}
+
+/// A configuration in which nothing is wrong.
+#[derive(Debug, Clone)]
+pub struct Loaded {
+    /// The configuration.
+    pub config: Config,
+    /// What is allowed and yet hardly meant, in words.
+    pub warnings: Vec<String>,
+}
+
+impl Config {
+    /// Reads all sources and checks the result.
+    ///
+    /// # Errors
+    ///
+    /// Every problem that there is; unless a file cannot be parsed at all, which is then told alone.
+    pub fn load(sources: &Sources) -> Result<Loaded, Problems> {
+        let schema = schema();
+        let mut tree = Tree::new();
+        let unreadable: Vec<Problem> =
+            sources.files.iter().filter_map(|file| file::layer(&mut tree, file).err()).flatten().collect();
+        if !unreadable.is_empty() {
+            return Err(Problems(unreadable));
+        }
+        let mut problems = layers::environment(&mut tree, &schema, &sources.environment);
+        problems.extend(layers::command_line(&mut tree, &schema, &sources.overrides));
+
+        let mut differences = validate::differences(&tree, &schema)
+            .map_err(|error| Problems(vec![nowhere(error.to_string())]))?;
+        differences.extend(resolve_secrets(&mut tree, &schema, &sources.environment));
+        let wrong: Vec<Path> = differences.iter().map(|difference| difference.path.clone()).collect();
+        differences.extend(checks::contradictions(&tree, wrong));
+        problems.extend(in_order(&tree, differences));
+        if !problems.is_empty() {
+            return Err(Problems(problems));
+        }
+        match serde_json::from_value::<Self>(tree.root().clone()) {
+            Ok(config) => Ok(Loaded { warnings: warnings::warnings(&config), config }),
+            // Not the error's own text: it may repeat a secret.
+            Err(_) => Err(Problems(vec![nowhere("cannot be read, though it fits the schema".to_owned())])),
+        }
+    }
+}
+
+fn nowhere(what: String) -> Problem {
+    Problem { place: Origin::Default.place(Part::Value), key: String::new(), what }
+}
+
+/// Sorts differences by layer and line.
+fn in_order(tree: &Tree, mut differences: Vec<Difference>) -> Vec<Problem> {
+    differences.sort_by(|a, b| tree.origin(&a.path).cmp(tree.origin(&b.path)));
+    let problem = |difference: Difference| Problem {
+        place: tree.origin(&difference.path).place(difference.part),
+        key: tree.written(&difference.path),
+        what: difference.what,
+    };
+    differences.into_iter().map(problem).collect()
+}
+
+/// Puts the secrets themselves where the tree says where they are.
+fn resolve_secrets(tree: &mut Tree, schema: &Value, environment: &BTreeMap<String, String>) -> Vec<Difference> {
+    let mut secrets = Vec::new();
+    find_secrets(tree.root(), Node::root(schema), &mut Vec::new(), &mut secrets);
+    let mut differences = Vec::new();
+    for path in secrets {
+        match tree.get(&path).and_then(|value| secret::resolve(value, environment)) {
+            Some(Ok(value)) => tree.replace(&path, value),
+            Some(Err(error)) => differences.push(Difference { path, part: Part::Value, what: error.to_string() }),
+            None => {}
+        }
+    }
+    differences
+}
+
+fn find_secrets(value: &Value, node: Node<'_>, path: &mut Path, found: &mut Vec<Path>) {
+    if node.is_secret() {
+        found.push(path.clone());
+        return;
+    }
+    let members: Vec<(String, &Value)> = match value {
+        Value::Object(members) => members.iter().map(|(key, member)| (key.clone(), member)).collect(),
+        Value::Array(elements) => elements.iter().enumerate().map(|(i, element)| (i.to_string(), element)).collect(),
+        _ => Vec::new(),
+    };
+    for (key, member) in members {
+        if let Some(child) = node.child(&key) {
+            path.push(key);
+            find_secrets(member, child, path, found);
+            path.pop();
+        }
+    }
+}

@@ -1,0 +1,275 @@
+//! `[bus]`: the message broker.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::{Deserialize, Serialize, Serializer};
+use url::Url;
+
+/// The message broker, and the names used on it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct BusConfig {
+    /// Where the broker is: an `amqp://` or `amqps://` URL, a list of such URLs (a cluster), or "embedded" for the bus
+    /// inside this process.
+    pub url: BusUrl,
+    /// Name of this instance: the source of its answers, and the name of its connections.
+    #[schemars(extend("format" = "toolbus-name"))]
+    pub name: String,
+    /// Topic exchange of requests and answers.
+    #[schemars(extend("format" = "toolbus-exchange"))]
+    pub exchange: String,
+    /// Topic exchange of what could not be answered or delivered.
+    #[schemars(extend("format" = "toolbus-exchange"))]
+    pub dead_letter_exchange: String,
+    /// Start of the name of every queue of the daemon. Instances with the same prefix share the work.
+    #[schemars(extend("format" = "toolbus-queue-prefix"))]
+    pub queue_prefix: String,
+    /// Kind of the daemon's durable queues.
+    pub queue_type: QueueType,
+    /// Topics that a request may name for its answer, as patterns: `*` is one word, `#` any number.
+    #[schemars(length(max = 64), extend("items" = {"type": "string", "format": "toolbus-topic-pattern"}))]
+    pub reply_topics: Vec<String>,
+    /// Certificates for `amqps://`.
+    pub tls: TlsConfig,
+}
+
+/// Kind of a durable queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+#[schemars(inline)]
+pub enum QueueType {
+    /// Replicated in a cluster; the broker counts deliveries.
+    #[default]
+    Quorum,
+    /// On one node.
+    Classic,
+}
+
+/// Certificates for `amqps://`, as PEM files; relative to the working directory.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct TlsConfig {
+    /// Authorities that may have signed the broker's certificate; absent: those of the system.
+    #[schemars(length(min = 1))]
+    pub ca: Option<PathBuf>,
+    /// Certificate that the daemon shows to the broker. Needs `key`.
+    #[schemars(length(min = 1))]
+    pub cert: Option<PathBuf>,
+    /// Private key of `cert`.
+    #[schemars(length(min = 1))]
+    pub key: Option<PathBuf>,
+}
+
+impl Default for BusConfig {
+    fn default() -> Self {
+        Self {
+            url: BusUrl::Embedded,
+            name: "toolbus".to_owned(),
+            exchange: "rockbot".to_owned(),
+            dead_letter_exchange: "rockbot.dlx".to_owned(),
+            queue_prefix: "toolbus".to_owned(),
+            queue_type: QueueType::default(),
+            reply_topics: ["tool.result.#", "script.result.#", "mcp.manage.response.#", "agent.response.#"]
+                .map(str::to_owned)
+                .into(),
+            tls: TlsConfig::default(),
+        }
+    }
+}
+
+/// Which bus to use.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize)]
+#[serde(try_from = "Written")]
+pub enum BusUrl {
+    /// The one inside this process.
+    #[default]
+    Embedded,
+    /// RabbitMQ, at one of these addresses; never empty.
+    Amqp(Vec<AmqpUrl>),
+}
+
+/// Address of a broker. Holds credentials: `Debug`, `Display` and serialisation leave them out.
+#[derive(Clone, PartialEq, Eq)]
+pub struct AmqpUrl(Url);
+
+/// Why a text is no address of a broker; never holds the text.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum AmqpUrlError {
+    /// Not a URL at all.
+    #[error(r#"not a URL ({0}); expected "amqp://user:password@host:5672/%2f", "amqps://…" or "embedded""#)]
+    Url(#[from] url::ParseError),
+    /// Of another scheme.
+    #[error(r#"not an address of a broker; expected "amqp://…", "amqps://…" or "embedded""#)]
+    Scheme,
+    /// Without a host.
+    #[error(r#"no host; expected "amqp://user:password@host:5672/%2f""#)]
+    Host,
+}
+
+impl AmqpUrl {
+    /// The URL with its credentials, for connecting.
+    #[must_use]
+    pub fn reveal(&self) -> &Url {
+        &self.0
+    }
+
+    /// Whether the connection is encrypted.
+    #[must_use]
+    pub fn is_tls(&self) -> bool {
+        self.0.scheme() == "amqps"
+    }
+
+    /// Whether the broker is on this machine.
+    #[must_use]
+    pub fn is_local(&self) -> bool {
+        is_local(&self.0)
+    }
+
+    /// Whether the credentials are those that every broker is installed with.
+    #[must_use]
+    pub fn is_guest(&self) -> bool {
+        matches!((self.0.username(), self.0.password()), ("" | "guest", None | Some("guest")))
+    }
+}
+
+/// Whether a URL's host is this machine.
+pub(crate) fn is_local(url: &Url) -> bool {
+    // Schemes other than HTTP keep addresses as text, so they are read here.
+    let host = url.host_str().unwrap_or_default().trim_matches(['[', ']']);
+    host.eq_ignore_ascii_case("localhost")
+        || host.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback())
+}
+
+impl FromStr for AmqpUrl {
+    type Err = AmqpUrlError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let url = Url::parse(text)?;
+        match (url.scheme(), url.host_str()) {
+            ("amqp" | "amqps", Some(host)) if !host.is_empty() => Ok(Self(url)),
+            ("amqp" | "amqps", _) => Err(AmqpUrlError::Host),
+            // Not named: in `user:password@host` the user is read as a scheme.
+            _ => Err(AmqpUrlError::Scheme),
+        }
+    }
+}
+
+impl fmt::Display for AmqpUrl {
+    /// Scheme, host, port and virtual host.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}://{}", self.0.scheme(), self.0.host_str().unwrap_or_default())?;
+        self.0.port().map_or(Ok(()), |port| write!(f, ":{port}"))?;
+        f.write_str(self.0.path())
+    }
+}
+
+impl fmt::Debug for AmqpUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// The forms that the key is written in.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Written {
+    One(String),
+    Many(Vec<String>),
+}
+
+/// What stands for the bus inside this process.
+const EMBEDDED: &str = "embedded";
+
+impl TryFrom<Written> for BusUrl {
+    type Error = AmqpUrlError;
+
+    fn try_from(written: Written) -> Result<Self, Self::Error> {
+        match written {
+            Written::One(text) => text.parse(),
+            Written::Many(texts) if texts.is_empty() => Err(AmqpUrlError::Host),
+            Written::Many(texts) => texts.iter().map(|text| text.parse()).collect::<Result<_, _>>().map(Self::Amqp),
+        }
+    }
+}
+
+impl FromStr for BusUrl {
+    type Err = AmqpUrlError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        if text == EMBEDDED { Ok(Self::Embedded) } else { Ok(Self::Amqp(vec![text.parse()?])) }
+    }
+}
+
+impl fmt::Display for BusUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Embedded => f.write_str(EMBEDDED),
+            Self::Amqp(urls) => {
+                f.write_str(&urls.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "))
+            }
+        }
+    }
+}
+
+impl Serialize for BusUrl {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl JsonSchema for BusUrl {
+    fn schema_name() -> Cow<'static, str> {
+        "BusUrl".into()
+    }
+
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({
+            "writeOnly": true,
+            "anyOf": [
+                {"type": "string", "format": "toolbus-bus-url"},
+                {"type": "array", "items": {"type": "string", "format": "toolbus-amqp-url"}, "minItems": 1, "maxItems": 16},
+            ],
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn credentials_are_never_shown() {
+        let url: BusUrl = "amqps://ana:hunter2@broker.example:5671/tools".parse().unwrap();
+        let shown = format!("{url} {url:?} {}", serde_json::to_string(&url).unwrap());
+        assert!(!shown.contains("hunter2") && !shown.contains("ana"), "{shown}");
+        assert_eq!(url.to_string(), "amqps://broker.example:5671/tools");
+    }
+
+    #[test]
+    fn a_wrong_address_is_refused_without_repeating_it() {
+        for text in ["ana:hunter2@host", "http://ana:hunter2@host", "amqp://", "ana hunter2", "amqp://ana:hunter2@host:x"] {
+            let error = text.parse::<BusUrl>().unwrap_err().to_string();
+            assert!(!error.contains("hunter2") && !error.contains("ana"), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn guests_and_local_brokers_are_recognised() {
+        let url = |text: &str| text.parse::<AmqpUrl>().unwrap();
+        assert!(url("amqp://127.0.0.1").is_guest());
+        assert!(url("amqp://guest:guest@broker").is_guest());
+        assert!(!url("amqp://guest:other@broker").is_guest());
+        for local in ["amqp://localhost", "amqp://127.0.0.2:5672/%2f", "amqp://[::1]:5672"] {
+            assert!(url(local).is_local(), "{local}");
+        }
+        assert!(!url("amqp://broker").is_local());
+    }
+}

@@ -1,0 +1,220 @@
+//! Reads TOML files into the tree, with the place of every key and value.
+
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path as FilePath, PathBuf};
+
+use serde_json::{Map, Number, Value};
+use toml::Spanned;
+use toml::de::{DeInteger, DeTable, DeValue};
+
+use super::problem::{Origin, Position, Problem};
+use super::tree::{Path, Tree};
+
+/// Largest configuration file, in bytes.
+const MAX_FILE: u64 = 1024 * 1024;
+/// Most syntax errors that are told of one file: after the first few, they follow from each other.
+const MAX_SYNTAX_ERRORS: usize = 5;
+/// Longest excerpt of a line, in characters.
+const MAX_EXCERPT: usize = 100;
+
+/// Puts the values of a file over those that are there.
+pub(crate) fn layer(tree: &mut Tree, path: &FilePath) -> Result<(), Vec<Problem>> {
+    let file = path.display().to_string();
+    let text = read(path).map_err(|what| vec![Problem { place: file.clone(), key: String::new(), what }])?;
+    let (table, errors) = DeTable::parse_recoverable(&text);
+    let reader = Reader { file: &file, text: &text };
+    if !errors.is_empty() {
+        return Err(errors.iter().take(MAX_SYNTAX_ERRORS).map(|error| reader.syntax_problem(error)).collect());
+    }
+    reader.table(tree, &mut Vec::new(), table.get_ref());
+    Ok(())
+}
+
+fn read(path: &FilePath) -> Result<String, String> {
+    let file = File::open(path).map_err(|error| format!("the file cannot be read: {error}"))?;
+    let mut text = String::new();
+    file.take(MAX_FILE + 1).read_to_string(&mut text).map_err(|error| format!("the file cannot be read: {error}"))?;
+    match text.len() as u64 > MAX_FILE {
+        true => Err("the file is larger than 1 MiB".to_owned()),
+        false => Ok(text),
+    }
+}
+
+/// The files that are read when none is named: the first of these that exists.
+#[must_use]
+pub fn default_files() -> Vec<PathBuf> {
+    let places = ["toolbus.toml", "/etc/toolbus/toolbus.toml"];
+    places.iter().map(PathBuf::from).find(|path| path.exists()).into_iter().collect()
+}
+
+/// Reads one TOML value, such as `["a", "b"]`, without its places.
+pub(crate) fn value(text: &str) -> Option<Value> {
+    let value = DeValue::parse(text).ok()?;
+    Some(plain(value.get_ref()))
+}
+
+/// Reads a dotted key, such as `tools.limits."web_*".timeout`.
+pub(crate) fn key(text: &str) -> Option<Path> {
+    let document = format!("{text} = 0");
+    let table = DeTable::parse(&document).ok()?;
+    let mut path = Path::new();
+    let mut table = table.get_ref();
+    loop {
+        let (key, value) = table.iter().next().filter(|_| table.len() == 1)?;
+        path.push(key.get_ref().to_string());
+        match value.get_ref() {
+            DeValue::Table(below) => table = below,
+            _ => return Some(path),
+        }
+    }
+}
+
+struct Reader<'a> {
+    file: &'a str,
+    text: &'a str,
+}
+
+impl Reader<'_> {
+    fn table(&self, tree: &mut Tree, path: &mut Path, table: &DeTable<'_>) {
+        for (key, value) in table {
+            path.push(key.get_ref().to_string());
+            let origin = self.origin(key, value);
+            match value.get_ref() {
+                DeValue::Table(below) => {
+                    tree.set(path, Value::Object(Map::new()), origin.clone());
+                    tree.note(path, origin);
+                    self.table(tree, path, below);
+                }
+                other => {
+                    tree.set(path, plain(other), origin);
+                    self.note_below(tree, path, other);
+                }
+            }
+            path.pop();
+        }
+    }
+
+    /// Notes the places inside a value that is set as a whole.
+    fn note_below(&self, tree: &mut Tree, path: &mut Path, value: &DeValue<'_>) {
+        match value {
+            DeValue::Array(elements) => {
+                for (index, element) in elements.iter().enumerate() {
+                    path.push(index.to_string());
+                    tree.note(path, self.origin(element, element));
+                    self.note_below(tree, path, element.get_ref());
+                    path.pop();
+                }
+            }
+            DeValue::Table(members) => {
+                for (key, member) in members {
+                    path.push(key.get_ref().to_string());
+                    tree.note(path, self.origin(key, member));
+                    self.note_below(tree, path, member.get_ref());
+                    path.pop();
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn origin<K, V>(&self, key: &Spanned<K>, value: &Spanned<V>) -> Origin {
+        Origin::File {
+            file: self.file.to_owned(),
+            key: self.position(key.span().start),
+            value: self.position(value.span().start),
+        }
+    }
+
+    fn position(&self, offset: usize) -> Position {
+        let before = self.text.get(..offset).unwrap_or(self.text);
+        let line = before.bytes().filter(|byte| *byte == b'\n').count() + 1;
+        let column = before.rsplit('\n').next().unwrap_or_default().chars().count() + 1;
+        Position { line, column }
+    }
+
+    fn syntax_problem(&self, error: &toml::de::Error) -> Problem {
+        let position = self.position(error.span().map_or(0, |span| span.start));
+        let Position { line, column } = position;
+        let excerpt = masked(self.text.lines().nth(line - 1).unwrap_or_default());
+        let what = if column <= MAX_EXCERPT {
+            let margin = " ".repeat(line.to_string().len());
+            format!("{}\n  {line} | {excerpt}\n  {margin} | {}^", error.message(), " ".repeat(column - 1))
+        } else {
+            error.message().to_owned()
+        };
+        Problem { place: format!("{}:{line}:{column}", self.file), key: String::new(), what }
+    }
+}
+
+/// A line without what its values say: they may be secrets. Keys and punctuation stay, so that the mistake can be seen.
+fn masked(line: &str) -> String {
+    let is_header = line.trim_start().starts_with('[') && !line.contains(['"', '\'', '=', ',']);
+    // The padding of a Base64 text inside a longer value is no sign of a key.
+    let key_length = match line.split_once('=') {
+        Some((key, value)) if !value.trim_start_matches('=').trim().is_empty() => key.chars().count(),
+        _ if is_header => MAX_EXCERPT,
+        _ => 0,
+    };
+    let shown = |(index, c): (usize, char)| if index < key_length || " \t\"'=[]{},".contains(c) { c } else { '*' };
+    line.chars().take(MAX_EXCERPT).enumerate().map(shown).collect()
+}
+
+fn plain(value: &DeValue<'_>) -> Value {
+    match value {
+        DeValue::String(text) => Value::String(text.to_string()),
+        DeValue::Boolean(flag) => Value::Bool(*flag),
+        DeValue::Integer(number) => integer(number).map_or(Value::Null, Value::Number),
+        DeValue::Float(number) => number.as_str().parse().ok().and_then(Number::from_f64).map_or(Value::Null, Value::Number),
+        // No key takes a date; null fits no schema, so that the key is named in the problem.
+        DeValue::Datetime(_) => Value::Null,
+        DeValue::Array(elements) => elements.iter().map(|element| plain(element.get_ref())).collect(),
+        DeValue::Table(members) => {
+            members.iter().map(|(key, member)| (key.get_ref().to_string(), plain(member.get_ref()))).collect()
+        }
+    }
+}
+
+fn integer(number: &DeInteger<'_>) -> Option<Number> {
+    i64::from_str_radix(number.as_str(), number.radix()).ok().map(Number::from)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_syntax_error_shows_the_line_but_no_value() {
+        let reader = Reader { file: "a.toml", text: "[bus]\ntoken = \"hunter2" };
+        let (_, errors) = DeTable::parse_recoverable(reader.text);
+        let text = reader.syntax_problem(&errors[0]).to_string();
+        insta::assert_snapshot!(text, @"");
+        assert!(!text.contains("hunter2"));
+    }
+
+    #[test]
+    fn lines_of_a_list_or_of_a_long_string_are_masked_whole() {
+        assert_eq!(masked(r#"  "hunter2","#), r#"  "*******","#);
+        assert_eq!(masked("aHVudGVyMg=="), "**********==");
+        assert_eq!(masked("token = hunter2"), "token = *******");
+        assert_eq!(masked("[bus"), "[bus");
+    }
+
+    #[test]
+    fn values_and_keys_are_read_alone() {
+        assert_eq!(value(r#"["a", "b"]"#), Some(json!(["a", "b"])));
+        assert_eq!(value("0x10"), Some(json!(16)));
+        assert_eq!(value("[a"), None);
+        assert_eq!(key(r#"tools.limits."web_*".timeout"#).unwrap(), ["tools", "limits", "web_*", "timeout"]);
+        assert_eq!(key("a = 1\nb"), None);
+        assert_eq!(key("a."), None);
+    }
+
+    #[test]
+    fn positions_count_characters() {
+        let reader = Reader { file: "a.toml", text: "é = 1\nüü = 2" };
+        assert_eq!(reader.position(reader.text.find('2').unwrap()), Position { line: 2, column: 6 });
+    }
+}

@@ -1,0 +1,161 @@
+//! What the texts of a configuration must look like: the `format`s that its JSON Schema names.
+
+use std::net::SocketAddr;
+
+use serde_json::Value;
+use toolbus_protocol::MAX_SHORT_STRING;
+use url::Url;
+
+use super::bus::{AmqpUrl, BusUrl};
+use super::duration::HumanDuration;
+use super::size::ByteSize;
+
+/// Longest queue prefix in bytes: the longest queue name, with its own endings, stays a short string.
+const MAX_PREFIX: usize = 180;
+
+/// Checks a text; an error says what is wrong and what is expected, and holds no credential.
+pub(crate) type Check = fn(&str) -> Result<(), String>;
+
+/// Every format and its check.
+pub(crate) const FORMATS: [(&str, Check); 12] = [
+    ("toolbus-duration", |text| told(text.parse::<HumanDuration>())),
+    ("toolbus-size", |text| told(text.parse::<ByteSize>())),
+    ("toolbus-bus-url", |text| told(text.parse::<BusUrl>())),
+    ("toolbus-amqp-url", |text| told(text.parse::<AmqpUrl>())),
+    ("toolbus-socket-address", socket_address),
+    ("toolbus-http-url", http_url),
+    ("toolbus-name", name),
+    ("toolbus-exchange", exchange),
+    ("toolbus-queue-prefix", queue_prefix),
+    ("toolbus-topic", topic),
+    ("toolbus-topic-pattern", topic_pattern),
+    ("toolbus-log-filter", log_filter),
+];
+
+/// The check of a format; `None` for one that is not ours.
+pub(crate) fn check(format: &str) -> Option<Check> {
+    FORMATS.iter().find(|(name, _)| *name == format).map(|(_, check)| *check)
+}
+
+/// Whether a value is text that its format refuses, and why.
+pub(crate) fn refusal(format: &str, value: &Value) -> Option<String> {
+    check(format)?(value.as_str()?).err()
+}
+
+fn told<T, E: ToString>(result: Result<T, E>) -> Result<(), String> {
+    result.map(|_| ()).map_err(|error| error.to_string())
+}
+
+fn require(holds: bool, otherwise: &str) -> Result<(), String> {
+    if holds { Ok(()) } else { Err(otherwise.to_owned()) }
+}
+
+fn socket_address(text: &str) -> Result<(), String> {
+    told(text.parse::<SocketAddr>())
+        .map_err(|_| format!("{:?} is not an address; expected IP:PORT, such as \"127.0.0.1:8471\"", shortened(text)))
+}
+
+fn http_url(text: &str) -> Result<(), String> {
+    const EXPECTED: &str = "expected \"http://host:port\" or \"https://host:port\"";
+    let url = Url::parse(text).map_err(|error| format!("not a URL ({error}); {EXPECTED}"))?;
+    require(matches!(url.scheme(), "http" | "https"), &format!("not an HTTP address; {EXPECTED}"))
+}
+
+fn name(text: &str) -> Result<(), String> {
+    short_string(text)?;
+    require(!text.chars().any(char::is_control), "holds a control character; expected printable text")
+}
+
+fn short_string(text: &str) -> Result<(), String> {
+    require(!text.is_empty(), "empty; expected a text of 1 to 255 bytes")?;
+    let too_long = format!("{} bytes long; AMQP allows at most {MAX_SHORT_STRING}", text.len());
+    require(text.len() <= MAX_SHORT_STRING, &too_long)
+}
+
+fn exchange(text: &str) -> Result<(), String> {
+    name(text)?;
+    require(!text.starts_with("amq."), "names that start with `amq.` belong to the broker; expected another name")
+}
+
+fn queue_prefix(text: &str) -> Result<(), String> {
+    const EXPECTED: &str = "expected a name such as \"toolbus\"";
+    require(!text.is_empty(), &format!("empty; {EXPECTED}"))?;
+    let too_long = format!("{} bytes long; at most {MAX_PREFIX} leave room for the names of queues", text.len());
+    require(text.len() <= MAX_PREFIX, &too_long)?;
+    let foreign = ["rockbot.", "amq."].into_iter().find(|owned| format!("{text}.").starts_with(owned));
+    if let Some(owned) = foreign {
+        return Err(format!("queues that start with `{owned}` belong to others; {EXPECTED}"));
+    }
+    let usual = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
+    require(text.chars().all(usual), &format!("only letters, digits, `.`, `_` and `-` can be used; {EXPECTED}"))
+}
+
+fn topic(text: &str) -> Result<(), String> {
+    topic_pattern(text)?;
+    require(!text.contains(['*', '#']), "a pattern; expected one topic, such as \"tool.result\"")
+}
+
+fn topic_pattern(text: &str) -> Result<(), String> {
+    name(text)?;
+    let is_word = |word: &str| !word.is_empty() && (matches!(word, "*" | "#") || !word.contains(['*', '#']));
+    require(
+        text.split('.').all(is_word),
+        "not a topic; expected words with dots between them, where `*` stands for one word and `#` for any number",
+    )
+}
+
+fn log_filter(text: &str) -> Result<(), String> {
+    const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
+    require(!text.trim().is_empty(), "empty; expected a level, such as \"info\"")?;
+    for part in text.split(',').map(str::trim) {
+        let level = part.rsplit_once('=').map_or(part, |(_, level)| level);
+        if !LEVELS.contains(&level.to_lowercase().as_str()) {
+            let hint = super::problem::expected(level, &LEVELS);
+            return Err(format!("unknown level {:?}; {hint}, or \"info,module=debug\"", shortened(level)));
+        }
+    }
+    Ok(())
+}
+
+fn shortened(text: &str) -> String {
+    text.chars().take(60).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_format_takes_and_refuses_what_it_should() {
+        let long = "x".repeat(256);
+        let table = [
+            ("toolbus-bus-url", "embedded", true),
+            ("toolbus-bus-url", "amqps://broker", true),
+            ("toolbus-amqp-url", "embedded", false),
+            ("toolbus-socket-address", "[::1]:0", true),
+            ("toolbus-socket-address", "localhost:1", false),
+            ("toolbus-http-url", "http://127.0.0.1:4317", true),
+            ("toolbus-http-url", "127.0.0.1:4317", false),
+            ("toolbus-name", "a b", true),
+            ("toolbus-name", "a\nb", false),
+            ("toolbus-name", &long, false),
+            ("toolbus-exchange", "amq.topic", false),
+            ("toolbus-queue-prefix", "toolbus.ana", true),
+            ("toolbus-queue-prefix", "rockbot", false),
+            ("toolbus-queue-prefix", "rockbots", true),
+            ("toolbus-queue-prefix", "amq.x", false),
+            ("toolbus-queue-prefix", "toolbus.{agent}", false),
+            ("toolbus-topic", "tool.result", true),
+            ("toolbus-topic", "tool.#", false),
+            ("toolbus-topic-pattern", "tool.#", true),
+            ("toolbus-topic-pattern", "tool..x", false),
+            ("toolbus-topic-pattern", "tool.re*", false),
+            ("toolbus-log-filter", "info,toolbus_broker=debug", true),
+            ("toolbus-log-filter", "inof", false),
+            ("toolbus-log-filter", "", false),
+        ];
+        for (format, text, expected) in table {
+            assert_eq!(check(format).unwrap()(text).is_ok(), expected, "{format} {text}");
+        }
+    }
+}

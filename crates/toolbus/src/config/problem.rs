@@ -1,0 +1,142 @@
+//! What is wrong with a configuration, and where.
+
+use std::fmt;
+
+/// Most problems that are shown; what is left off is counted.
+const MAX_SHOWN: usize = 100;
+/// Longest missed name that is compared with the known ones, in bytes.
+const MAX_COMPARED: usize = 128;
+
+/// A place in a file; both counted from one, the column in characters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Position {
+    /// Line.
+    pub line: usize,
+    /// Column.
+    pub column: usize,
+}
+
+/// Where a value was given.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Origin {
+    /// In a file.
+    File {
+        /// The file, as it was named.
+        file: String,
+        /// Where its key is.
+        key: Position,
+        /// Where its value is.
+        value: Position,
+    },
+    /// In an environment variable of this name.
+    Environment(String),
+    /// On the command line, by this option.
+    CommandLine(String),
+    /// Nowhere: the default holds.
+    Default,
+}
+
+/// Whether a problem is with the name of a key or with its value.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Part {
+    /// The key.
+    Key,
+    /// The value.
+    Value,
+}
+
+impl Origin {
+    /// The place in words: `file:line:column`, the variable or the option.
+    #[must_use]
+    pub fn place(&self, part: Part) -> String {
+        match self {
+            Self::File { file, key, value } => {
+                let Position { line, column } = if part == Part::Key { key } else { value };
+                format!("{file}:{line}:{column}")
+            }
+            Self::Environment(name) => format!("environment {name}"),
+            Self::CommandLine(option) => format!("command line {option}"),
+            Self::Default => "configuration".to_owned(),
+        }
+    }
+}
+
+/// One mistake. Its text never holds the value of a secret.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Problem {
+    /// Where: see [`Origin::place`].
+    pub place: String,
+    /// The full key, as it would be written in TOML; empty when the file could not be read.
+    pub key: String,
+    /// What is wrong and what is expected.
+    pub what: String,
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.key.as_str() {
+            "" => write!(f, "{}: {}", self.place, self.what),
+            key => write!(f, "{}: `{key}`: {}", self.place, self.what),
+        }
+    }
+}
+
+/// Every mistake of a configuration, in the order of the layers and lines.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub struct Problems(pub Vec<Problem>);
+
+impl fmt::Display for Problems {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, problem) in self.0.iter().take(MAX_SHOWN).enumerate() {
+            let separator = if index == 0 { "" } else { "\n" };
+            write!(f, "{separator}{problem}")?;
+        }
+        match self.0.len().saturating_sub(MAX_SHOWN) {
+            0 => Ok(()),
+            more => write!(f, "\nand {more} more"),
+        }
+    }
+}
+
+/// The name nearest to one that was missed, if any is near; case does not count.
+pub(crate) fn nearest<'a>(missed: &str, names: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    if missed.len() > MAX_COMPARED {
+        return None;
+    }
+    let furthest = (missed.chars().count() / 3).max(1);
+    let missed = missed.to_lowercase();
+    names
+        .into_iter()
+        .map(|name| (strsim::osa_distance(&missed, &name.to_lowercase()), name))
+        .filter(|(distance, _)| *distance <= furthest)
+        .min()
+        .map(|(_, name)| name)
+}
+
+/// `did you mean …?` and all that is expected: the end of a problem's text.
+pub(crate) fn expected<'a>(missed: &str, names: &[&'a str]) -> String {
+    let all = names.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ");
+    let hint = nearest(missed, names.iter().copied()).map(|name| format!("did you mean `{name}`? "));
+    format!("{}expected {}{all}", hint.unwrap_or_default(), if names.len() > 1 { "one of " } else { "" })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_nearest_name_is_found_whatever_its_case() {
+        let names = ["default_timeout", "max_timeout", "topics"];
+        assert_eq!(nearest("Default_Timeot", names), Some("default_timeout"));
+        assert_eq!(nearest("entirely_different", names), None);
+        assert_eq!(nearest(&"x".repeat(MAX_COMPARED + 1), ["x"]), None);
+    }
+
+    #[test]
+    fn many_problems_are_shown_up_to_a_limit() {
+        let problem = Problem { place: "a.toml:1:1".into(), key: "bus".into(), what: "wrong".into() };
+        let text = Problems(vec![problem; MAX_SHOWN + 2]).to_string();
+        assert_eq!(text.lines().count(), MAX_SHOWN + 1);
+        assert!(text.ends_with("and 2 more"));
+    }
+}

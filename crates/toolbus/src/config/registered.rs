@@ -1,0 +1,93 @@
+//! The tools that a configuration asks for.
+
+use std::sync::Arc;
+
+use toolbus_core::tool::Tool;
+use toolbus_tools::rest::{Client, ClientError, EndpointError};
+use toolbus_tools::{echo, rest, time};
+
+use super::tools::{ToolLimits, ToolsConfig};
+use super::Config;
+
+/// Why the configured tools cannot be made.
+#[derive(Debug, thiserror::Error)]
+pub enum ToolsError {
+    /// No HTTP client for the REST endpoints.
+    #[error("no HTTP client can be made: {0}")]
+    Client(#[from] ClientError),
+    /// An endpoint that cannot work.
+    #[error("REST endpoint `{name}`: {error}")]
+    Endpoint {
+        /// Name of its tool.
+        name: String,
+        /// What is wrong with it.
+        error: EndpointError,
+    },
+}
+
+/// The tools that the daemon brings along, as far as they are switched on.
+pub(crate) fn builtin(config: &ToolsConfig) -> Vec<Tool> {
+    let mut tools = if config.time { time::tools() } else { Vec::new() };
+    tools.extend(config.echo.then(echo::tool));
+    tools
+}
+
+impl Config {
+    /// Every tool that this configuration asks for, with its limits; connects to nothing.
+    ///
+    /// # Errors
+    ///
+    /// When one cannot be made; [`Config::load`] has found that before.
+    pub fn tools(&self) -> Result<Vec<Tool>, ToolsError> {
+        let mut tools = builtin(&self.tools);
+        if !self.rest.endpoints.is_empty() {
+            let client = Client::new()?;
+            for endpoint in &self.rest.endpoints {
+                let tool = rest::tool(endpoint.settings(), &client)
+                    .map_err(|error| ToolsError::Endpoint { name: endpoint.name.clone(), error })?;
+                tools.push(tool);
+            }
+        }
+        for tool in &mut tools {
+            limit(tool, self.tools.limits_of(&tool.descriptor.name));
+        }
+        Ok(tools)
+    }
+
+    /// Name of every tool that this configuration asks for.
+    #[must_use]
+    pub fn tool_names(&self) -> Vec<Arc<str>> {
+        let builtin = builtin(&self.tools).into_iter().map(|tool| Arc::clone(&tool.descriptor.name));
+        builtin.chain(self.rest.endpoints.iter().map(|endpoint| endpoint.name.as_str().into())).collect()
+    }
+}
+
+/// Narrows what a tool may do; a limit of its own that is narrower stays.
+fn limit(tool: &mut Tool, limits: ToolLimits) {
+    let descriptor = Arc::make_mut(&mut tool.descriptor);
+    let timeout = limits.timeout.map(super::HumanDuration::get);
+    descriptor.timeout = [descriptor.timeout, timeout].into_iter().flatten().min();
+    descriptor.max_in_flight = [descriptor.max_in_flight, limits.max_in_flight].into_iter().flatten().min();
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::time::Duration;
+
+    use super::*;
+    use crate::config::{Glob, HumanDuration};
+
+    #[test]
+    fn tools_are_made_as_configured_with_their_limits() {
+        let five = ToolLimits { timeout: Some(HumanDuration::from_secs(5)), max_in_flight: Some(2) };
+        let tools = ToolsConfig { echo: true, limits: BTreeMap::from([(Glob::new("e*"), five)]), ..Default::default() };
+        let config = Config { tools, ..Config::default() };
+        let tools = config.tools().unwrap();
+        let names: Vec<_> = tools.iter().map(|tool| Arc::clone(&tool.descriptor.name)).collect();
+        assert_eq!(names, config.tool_names());
+        let echo = tools.iter().find(|tool| &*tool.descriptor.name == "echo").unwrap();
+        assert_eq!((echo.descriptor.timeout, echo.descriptor.max_in_flight), (Some(Duration::from_secs(5)), Some(2)));
+        assert!(Config { tools: ToolsConfig { time: false, ..Default::default() }, ..config }.tools().unwrap().is_empty());
+    }
+}

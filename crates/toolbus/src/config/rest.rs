@@ -1,0 +1,184 @@
+//! `[[rest.endpoints]]`: HTTP endpoints as tools.
+
+use std::collections::BTreeMap;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use toolbus_tools::rest as runs;
+
+use super::duration::HumanDuration;
+use super::secret::Secret;
+use super::size::ByteSize;
+
+/// HTTP endpoints that can be called as tools.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct RestConfig {
+    /// The endpoints, each a tool.
+    #[schemars(length(max = 10_000))]
+    pub endpoints: Vec<Endpoint>,
+}
+
+/// An HTTP endpoint as a tool.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Endpoint {
+    /// Name of the tool.
+    #[schemars(extend("format" = "toolbus-name"))]
+    pub name: String,
+    /// What it does, for a model.
+    #[schemars(length(min = 1, max = 65_536))]
+    pub description: String,
+    /// Address, with arguments in braces in its path and query: `https://host/v1/{city}?units={units}`.
+    pub url: String,
+    /// HTTP method.
+    #[serde(default)]
+    pub method: Method,
+    /// JSON Schema of the arguments, as JSON text; absent: any object.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parameters: Option<String>,
+    /// How the daemon proves to the endpoint who it is; absent: not at all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub auth: Option<Auth>,
+    /// Headers of every request; a value may be a secret.
+    #[serde(default)]
+    #[schemars(extend("maxProperties" = 64))]
+    pub headers: BTreeMap<String, Secret>,
+    /// What becomes of arguments that the address does not use: "none" adds them to the query, "json" makes them the
+    /// body.
+    #[serde(default)]
+    pub body: Body,
+    /// Longest run of one call.
+    #[serde(default = "default_timeout")]
+    pub timeout: HumanDuration,
+    /// Largest response that is read.
+    #[serde(default = "default_max_response")]
+    pub max_response: ByteSize,
+    /// What repeating a call would do.
+    #[serde(default)]
+    pub effect: Effect,
+}
+
+const fn default_timeout() -> HumanDuration {
+    HumanDuration::from_secs(10)
+}
+
+const fn default_max_response() -> ByteSize {
+    ByteSize::from_mib(1)
+}
+
+/// HTTP method of an endpoint.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "UPPERCASE")]
+#[schemars(inline)]
+#[expect(missing_docs, reason = "these are the methods of HTTP")]
+pub enum Method {
+    #[default]
+    Get,
+    Head,
+    Post,
+    Put,
+    Patch,
+    Delete,
+}
+
+impl Endpoint {
+    /// The endpoint as the tools crate takes it, which checks what goes beyond a single key.
+    #[must_use]
+    pub fn settings(&self) -> runs::Settings {
+        let secret = |secret: &Secret| toolbus_tools::Secret::new(secret.reveal());
+        runs::Settings {
+            name: self.name.clone(),
+            description: self.description.clone(),
+            url: self.url.clone(),
+            method: match self.method {
+                Method::Get => runs::Method::Get,
+                Method::Head => runs::Method::Head,
+                Method::Post => runs::Method::Post,
+                Method::Put => runs::Method::Put,
+                Method::Patch => runs::Method::Patch,
+                Method::Delete => runs::Method::Delete,
+            },
+            parameters: self.parameters.clone(),
+            auth: match &self.auth {
+                None => runs::Auth::None,
+                Some(Auth::Bearer { token }) => runs::Auth::Bearer { token: secret(token) },
+                Some(Auth::ApiKey { header, key }) => {
+                    runs::Auth::ApiKey { header: Some(header.clone()), key: secret(key) }
+                }
+                Some(Auth::Basic { username, password }) => {
+                    runs::Auth::Basic { username: username.clone(), password: secret(password) }
+                }
+            },
+            headers: self.headers.iter().map(|(name, value)| (name.clone(), secret(value))).collect(),
+            body: match self.body {
+                Body::None => runs::Body::None,
+                Body::Json => runs::Body::Json,
+            },
+            timeout: Some(self.timeout.get()),
+            max_response: self.max_response.get() as u64,
+            effect: match self.effect {
+                Effect::ReadOnly => toolbus_core::tool::Effect::ReadOnly,
+                Effect::Idempotent => toolbus_core::tool::Effect::Idempotent,
+                Effect::Effectful => toolbus_core::tool::Effect::Effectful,
+            },
+        }
+    }
+}
+
+/// How the daemon proves to an endpoint who it is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
+pub enum Auth {
+    /// `Authorization: Bearer …`
+    Bearer {
+        /// The token.
+        token: Secret,
+    },
+    /// A header of the endpoint's own.
+    ApiKey {
+        /// Name of the header.
+        #[serde(default = "default_header")]
+        header: String,
+        /// The key.
+        key: Secret,
+    },
+    /// `Authorization: Basic …`
+    Basic {
+        /// The user.
+        #[schemars(length(min = 1))]
+        username: String,
+        /// The password.
+        password: Secret,
+    },
+}
+
+fn default_header() -> String {
+    "X-Api-Key".to_owned()
+}
+
+/// What becomes of arguments that the address does not use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+#[schemars(inline)]
+pub enum Body {
+    /// They are added to the query; there is no body.
+    #[default]
+    None,
+    /// They become the body, as a JSON object.
+    Json,
+}
+
+/// What repeating a call would do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+#[schemars(inline)]
+pub enum Effect {
+    /// Changes nothing.
+    ReadOnly,
+    /// Changes something, once, however often it is repeated.
+    Idempotent,
+    /// Changes something each time.
+    #[default]
+    Effectful,
+}

@@ -1,0 +1,156 @@
+//! Values that are never shown.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::fs::File;
+use std::io::Read;
+
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::{Deserialize, Serialize, Serializer};
+use serde_json::Value;
+
+/// Largest secret in a file, in bytes.
+const MAX_SECRET: u64 = 64 * 1024;
+/// What stands for a secret wherever one would be shown.
+const REDACTED: &str = "[redacted]";
+
+/// A secret, taken from where the configuration says when it was loaded.
+///
+/// Shown as `[redacted]` by `Debug`, `Display` and serialisation.
+#[derive(Clone, PartialEq, Eq, Deserialize)]
+pub struct Secret(String);
+
+impl Secret {
+    /// Keeps a value secret.
+    #[must_use]
+    pub fn new(value: impl Into<String>) -> Self {
+        Self(value.into())
+    }
+
+    /// The secret itself, for where it is used.
+    #[must_use]
+    pub fn reveal(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(REDACTED)
+    }
+}
+
+impl fmt::Display for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(REDACTED)
+    }
+}
+
+impl Serialize for Secret {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(REDACTED)
+    }
+}
+
+impl JsonSchema for Secret {
+    fn schema_name() -> Cow<'static, str> {
+        "Secret".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        let source = |name: &str, what: &str| {
+            json_schema!({
+                "type": "object", "description": what, "required": [name], "additionalProperties": false,
+                "properties": {name: {"type": "string", "minLength": 1}},
+            })
+        };
+        json_schema!({
+            "description": "A secret: from the environment, from a file, or, for development, in plain text.",
+            "writeOnly": true,
+            "anyOf": [
+                {"type": "string", "minLength": 1},
+                source("env", "Name of the environment variable that holds it."),
+                source("file", "File that holds it; white space at its end is left off."),
+            ],
+        })
+    }
+}
+
+/// Why a secret is not to be had.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum SecretError {
+    #[error("the environment variable `{0}` is not set, or is empty; set it, or name another source of this secret")]
+    Variable(String),
+    #[error("the file `{file}` of this secret cannot be read: {error}")]
+    Unreadable { file: String, error: std::io::Error },
+    #[error("the file `{0}` of this secret is empty")]
+    Empty(String),
+    #[error("the file `{0}` of this secret is larger than 64 KiB")]
+    TooLarge(String),
+}
+
+/// Replaces `{ env = … }` and `{ file = … }` by what they stand for; `None` for a secret in plain text.
+pub(crate) fn resolve(value: &Value, environment: &BTreeMap<String, String>) -> Option<Result<Value, SecretError>> {
+    let source = |name: &str| value.get(name)?.as_str();
+    let secret = match (source("env"), source("file")) {
+        (Some(variable), _) => environment
+            .get(variable)
+            .filter(|value| !value.is_empty())
+            .cloned()
+            .ok_or_else(|| SecretError::Variable(variable.to_owned())),
+        (_, Some(file)) => read(file),
+        _ => return None,
+    };
+    Some(secret.map(Value::String))
+}
+
+fn read(file: &str) -> Result<String, SecretError> {
+    let mut text = String::new();
+    File::open(file)
+        .and_then(|open| open.take(MAX_SECRET + 1).read_to_string(&mut text))
+        .map_err(|error| SecretError::Unreadable { file: file.to_owned(), error })?;
+    if text.len() as u64 > MAX_SECRET {
+        return Err(SecretError::TooLarge(file.to_owned()));
+    }
+    match text.trim_end() {
+        "" => Err(SecretError::Empty(file.to_owned())),
+        secret => Ok(secret.to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_secret_is_not_shown_in_any_way() {
+        let secret = Secret::new("hunter2");
+        let shown = format!("{secret} {secret:?} {:#?} {}", Some(&secret), serde_json::to_string(&secret).unwrap());
+        assert!(!shown.contains("hunter2"), "{shown}");
+        assert_eq!(secret.reveal(), "hunter2");
+    }
+
+    #[test]
+    fn a_secret_comes_from_the_environment_or_a_file() {
+        let environment = BTreeMap::from([("TOKEN".to_owned(), "hunter2".to_owned())]);
+        assert_eq!(resolve(&json!({"env": "TOKEN"}), &environment).unwrap().unwrap(), json!("hunter2"));
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), "hunter3\n").unwrap();
+        assert_eq!(resolve(&json!({"file": file.path()}), &environment).unwrap().unwrap(), json!("hunter3"));
+        assert!(resolve(&json!("plain"), &environment).is_none());
+    }
+
+    #[test]
+    fn a_missing_or_endless_source_is_refused() {
+        let environment = BTreeMap::from([("EMPTY".to_owned(), String::new())]);
+        let error = |value| resolve(&value, &environment).unwrap().unwrap_err().to_string();
+        insta::assert_snapshot!(error(json!({"env": "EMPTY"})), @"");
+        insta::assert_snapshot!(error(json!({"env": "ABSENT"})), @"");
+        insta::assert_snapshot!(error(json!({"file": "/nonexistent/token"})), @"");
+        insta::assert_snapshot!(error(json!({"file": "/dev/zero"})), @"");
+        insta::assert_snapshot!(error(json!({"file": "/dev/null"})), @"");
+    }
+}

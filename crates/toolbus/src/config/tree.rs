@@ -1,0 +1,185 @@
+//! The layers of a configuration, merged into one tree that knows where each value was given.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Map, Value};
+
+use super::problem::Origin;
+
+/// A place in the tree: the keys from the root; elements of lists are numbers.
+pub(crate) type Path = Vec<String>;
+
+/// Reads a JSON pointer.
+pub(crate) fn from_pointer(pointer: &str) -> Path {
+    pointer.split('/').skip(1).map(|key| key.replace("~1", "/").replace("~0", "~")).collect()
+}
+
+/// Values and their origins.
+#[derive(Debug, Clone)]
+pub(crate) struct Tree {
+    root: Value,
+    origins: BTreeMap<Path, Origin>,
+}
+
+impl Tree {
+    /// A tree without any value.
+    pub(crate) fn new() -> Self {
+        Self { root: Value::Object(Map::new()), origins: BTreeMap::new() }
+    }
+
+    /// The whole.
+    pub(crate) fn root(&self) -> &Value {
+        &self.root
+    }
+
+    /// The value at a place.
+    pub(crate) fn get(&self, path: &[String]) -> Option<&Value> {
+        path.iter().try_fold(&self.root, |value, key| match value {
+            Value::Object(members) => members.get(key),
+            Value::Array(elements) => elements.get(key.parse::<usize>().ok()?),
+            _ => None,
+        })
+    }
+
+    fn get_mut(&mut self, path: &[String]) -> Option<&mut Value> {
+        path.iter().try_fold(&mut self.root, |value, key| match value {
+            Value::Object(members) => members.get_mut(key),
+            Value::Array(elements) => elements.get_mut(key.parse::<usize>().ok()?),
+            _ => None,
+        })
+    }
+
+    /// Where the value at a place was given, or the nearest value around it.
+    pub(crate) fn origin(&self, path: &[String]) -> &Origin {
+        (0..=path.len())
+            .rev()
+            .find_map(|depth| self.origins.get(path.get(..depth)?))
+            .unwrap_or(&Origin::Default)
+    }
+
+    /// A place as its key is written in TOML: `tools.limits."web_*".timeout`, `rest.endpoints[0].url`.
+    pub(crate) fn written(&self, path: &[String]) -> String {
+        let mut text = String::new();
+        for (depth, key) in path.iter().enumerate() {
+            let bare = !key.is_empty() && key.chars().all(|c| c.is_ascii_alphanumeric() || c == '_' || c == '-');
+            if path.get(..depth).and_then(|parent| self.get(parent)).is_some_and(Value::is_array) {
+                text.push_str(&format!("[{key}]"));
+                continue;
+            }
+            if depth > 0 {
+                text.push('.');
+            }
+            text.push_str(&if bare { key.clone() } else { format!("{key:?}") });
+        }
+        text
+    }
+
+    /// Puts a value at a place, over what is there: tables are merged, everything else is replaced.
+    ///
+    /// A place below something that is no table replaces that.
+    pub(crate) fn set(&mut self, path: &[String], value: Value, origin: Origin) {
+        match value {
+            Value::Object(members) if !members.is_empty() => {
+                if !self.get(path).is_some_and(Value::is_object) {
+                    self.put(path, Value::Object(Map::new()), origin.clone());
+                }
+                for (key, member) in members {
+                    let mut below = path.to_vec();
+                    below.push(key);
+                    self.set(&below, member, origin.clone());
+                }
+            }
+            value if value.is_object() && self.get(path).is_some_and(Value::is_object) => {}
+            value => self.put(path, value, origin),
+        }
+    }
+
+    fn put(&mut self, path: &[String], value: Value, origin: Origin) {
+        self.origins.retain(|known, _| !known.starts_with(path));
+        self.origins.insert(path.to_vec(), origin);
+        let mut target = &mut self.root;
+        for key in path {
+            // A list is entered only where the element exists; everything else becomes a table on the way.
+            let is_element = matches!(&*target, Value::Array(elements)
+                if key.parse::<usize>().is_ok_and(|index| index < elements.len()));
+            if !is_element && !target.is_object() {
+                *target = Value::Object(Map::new());
+            }
+            target = match target {
+                Value::Object(members) => members.entry(key.clone()).or_insert(Value::Null),
+                Value::Array(elements) => match key.parse::<usize>().ok().and_then(|index| elements.get_mut(index)) {
+                    Some(element) => element,
+                    None => return,
+                },
+                _ => return,
+            };
+        }
+        *target = value;
+    }
+
+    /// Notes where a value that is already there was given.
+    pub(crate) fn note(&mut self, path: &[String], origin: Origin) {
+        self.origins.insert(path.to_vec(), origin);
+    }
+
+    /// Replaces a value; its origin stays.
+    pub(crate) fn replace(&mut self, path: &[String], value: Value) {
+        if let Some(target) = self.get_mut(path) {
+            *target = value;
+        }
+    }
+
+    /// Removes a member of a table; elements of lists stay, so that their numbers hold.
+    pub(crate) fn remove(&mut self, path: &[String]) {
+        if let Some((key, parent)) = path.split_last()
+            && let Some(Value::Object(members)) = self.get_mut(parent)
+        {
+            members.remove(key);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn path(text: &str) -> Path {
+        text.split('.').map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn tables_are_merged_and_everything_else_is_replaced() {
+        let mut tree = Tree::new();
+        tree.set(&[], json!({"bus": {"name": "a", "reply_topics": ["x", "y"]}}), Origin::Default);
+        let later = Origin::CommandLine("--set".into());
+        tree.set(&path("bus"), json!({"reply_topics": ["z"], "queue_prefix": "p"}), later.clone());
+        assert_eq!(tree.root(), &json!({"bus": {"name": "a", "reply_topics": ["z"], "queue_prefix": "p"}}));
+        assert_eq!(tree.origin(&path("bus.reply_topics")), &later);
+        assert_eq!(tree.origin(&path("bus.name")), &Origin::Default);
+    }
+
+    #[test]
+    fn an_element_of_a_list_can_be_changed_but_not_added() {
+        let mut tree = Tree::new();
+        tree.set(&[], json!({"list": [{"a": 1}]}), Origin::Default);
+        tree.set(&path("list.0.a"), json!(2), Origin::Default);
+        assert_eq!(tree.root(), &json!({"list": [{"a": 2}]}));
+    }
+
+    #[test]
+    fn keys_are_written_as_in_toml() {
+        let mut tree = Tree::new();
+        tree.set(&[], json!({"rest": {"endpoints": [{"url": "u"}]}}), Origin::Default);
+        assert_eq!(tree.written(&path("tools.limits.web_*.0")), r#"tools.limits."web_*".0"#);
+        assert_eq!(tree.written(&path("rest.endpoints.0.url")), "rest.endpoints[0].url");
+        assert_eq!(tree.written(&[String::new()]), r#""""#);
+    }
+
+    #[test]
+    fn pointers_are_unescaped() {
+        assert_eq!(from_pointer("/a~1b/~0/0"), ["a/b", "~", "0"]);
+        assert!(from_pointer("").is_empty());
+    }
+}

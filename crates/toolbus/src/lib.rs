@@ -1,0 +1,3 @@
+//! The binary's parts: configuration, command line and commands.
+
+pub mod config;
