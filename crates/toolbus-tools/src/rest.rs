@@ -14,6 +14,7 @@ mod client;
 mod endpoint;
 mod failure;
 mod path;
+mod redirect;
 mod settings;
 mod template;
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use reqwest::header::{HeaderMap, LOCATION, RETRY_AFTER};
+use reqwest::header::{HeaderMap, RETRY_AFTER};
 use reqwest::{Response, StatusCode};
 use toolbus_core::failure::{Cause, ToolFailure};
 use toolbus_core::tool::ToolOutput;
@@ -25,11 +25,6 @@ pub(super) async fn read(name: &str, response: Response, limit: usize) -> Result
         StatusCode::BAD_GATEWAY | StatusCode::SERVICE_UNAVAILABLE | StatusCode::GATEWAY_TIMEOUT => {
             Err(unavailable(name, &response))
         }
-        status if status.is_redirection() && response.headers().contains_key(LOCATION) => {
-            Ok(ToolOutput::error(format!(
-                "HTTP {status}: the redirect was not followed, because it leads to another server or is one too many"
-            )))
-        }
         _ => error(response, limit.min(MAX_ERROR_BODY)).await.map(ToolOutput::error),
     }
 }
@@ -38,7 +33,7 @@ async fn content(name: &str, mut response: Response, limit: usize) -> Result<Str
     let announced = response.content_length().and_then(|length| usize::try_from(length).ok());
     let (bytes, is_whole) = match announced {
         Some(length) if length > limit => (Vec::new(), false),
-        _ => start(&mut response, limit).await.map_err(|error| failure::of(name, error))?,
+        _ => start(&mut response, limit).await.map_err(|error| failure::while_reading(name, error))?,
     };
     if !is_whole {
         return Err(ToolFailure::new(

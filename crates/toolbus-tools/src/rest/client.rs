@@ -1,6 +1,9 @@
 use std::time::Duration;
 
-use reqwest::redirect::{Action, Attempt, Policy};
+use reqwest::redirect::Policy;
+use reqwest::{Request, Response, StatusCode};
+
+use super::redirect::{self, Refusal};
 
 /// Longest wait for a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -8,9 +11,6 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Unused connections that are kept per host, and for how long.
 const MAX_IDLE: usize = 32;
 const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
-
-/// Redirects that one call follows.
-const MAX_REDIRECTS: usize = 5;
 
 /// The HTTP client and connection pool of all endpoints. Clones share the pool.
 ///
@@ -36,8 +36,7 @@ impl Client {
     pub fn new() -> Result<Self, ClientError> {
         let client = reqwest::Client::builder()
             .user_agent(concat!("toolbus/", env!("CARGO_PKG_VERSION")))
-            .redirect(Policy::custom(within_origin))
-            .referer(false)
+            .redirect(Policy::none())
             .no_proxy()
             .tcp_nodelay(true)
             .connect_timeout(CONNECT_TIMEOUT)
@@ -48,13 +47,37 @@ impl Client {
     }
 
     /// Sends one request, and follows redirects as far as allowed.
-    pub(super) async fn execute(&self, request: reqwest::Request) -> Result<reqwest::Response, reqwest::Error> {
-        self.0.execute(request).await
+    pub(super) async fn send(&self, mut request: Request) -> Result<Reply, SendError> {
+        let mut followed = 0;
+        loop {
+            let next = request.try_clone();
+            let response =
+                self.0.execute(request).await.map_err(|error| SendError { error, is_first: followed == 0 })?;
+            // Bodies are held in memory, so a request can always be sent again.
+            let (Some(location), Some(next)) = (redirect::location(&response), next) else {
+                return Ok(Reply::Answer(response));
+            };
+            match redirect::follow(next, &response, location, followed) {
+                Ok(next) => request = next,
+                Err(refusal) => return Ok(Reply::Refused(response.status(), refusal)),
+            }
+            followed += 1;
+        }
     }
 }
 
-/// A redirect that is not followed ends as the answer that it came with.
-fn within_origin(attempt: Attempt<'_>) -> Action {
-    let same = attempt.previous().first().is_some_and(|first| first.origin() == attempt.url().origin());
-    if same && attempt.previous().len() <= MAX_REDIRECTS { attempt.follow() } else { attempt.stop() }
+/// What a request ended with.
+pub(super) enum Reply {
+    /// An answer, to be read.
+    Answer(Response),
+    /// A redirect that is not followed.
+    Refused(StatusCode, Refusal),
+}
+
+/// A request that failed.
+#[derive(Debug)]
+pub(super) struct SendError {
+    pub(super) error: reqwest::Error,
+    /// False after a redirect: the server has had a request already, and may have acted on it.
+    pub(super) is_first: bool,
 }

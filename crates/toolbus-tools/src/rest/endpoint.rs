@@ -8,6 +8,7 @@ use toolbus_core::failure::{Cause, ToolFailure};
 use toolbus_core::tool::{Executor, ToolCall, ToolOutput};
 use toolbus_protocol::TraceContext;
 
+use super::client::Reply;
 use super::template::Template;
 use super::{Body, Client, Method, answer, failure};
 use crate::Secret;
@@ -42,8 +43,13 @@ impl Executor for Endpoint {
 
 impl Endpoint {
     async fn exchange(&self, request: Request) -> Result<ToolOutput, ToolFailure> {
-        let response = self.client.execute(request).await.map_err(|error| failure::of(&self.name, error))?;
-        let mut output = answer::read(&self.name, response, self.max_response).await?;
+        let reply = self.client.send(request).await.map_err(|error| failure::while_sending(&self.name, error))?;
+        let mut output = match reply {
+            Reply::Answer(response) => answer::read(&self.name, response, self.max_response).await?,
+            Reply::Refused(status, refusal) => {
+                ToolOutput::error(format!("HTTP {status}: the redirect was not followed, because {refusal}"))
+            }
+        };
         output.content = output.content.map(|content| self.redacted(content));
         Ok(output)
     }

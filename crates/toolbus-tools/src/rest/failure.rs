@@ -6,10 +6,28 @@ use std::time::Duration;
 
 use toolbus_core::failure::{Cause, ToolFailure};
 
-/// Judges an error of the client. The message names the tool; where it leads is for the log.
-pub(super) fn of(name: &str, error: reqwest::Error) -> ToolFailure {
+use super::client::SendError;
+
+/// The server had the request, or a part of it.
+const LOST: (Cause, &str) =
+    (Cause::ConnectionLost, "closed the connection before its answer was complete. It may have acted on the request");
+
+/// A request that failed before there was an answer.
+pub(super) fn while_sending(name: &str, SendError { error, is_first }: SendError) -> ToolFailure {
+    match judge(&error) {
+        (Cause::ConnectFailed, _) if !is_first => of(name, LOST, error),
+        verdict => of(name, verdict, error),
+    }
+}
+
+/// An answer that failed before its end.
+pub(super) fn while_reading(name: &str, error: reqwest::Error) -> ToolFailure {
+    of(name, judge(&error), error)
+}
+
+/// The message names the tool; where it leads is for the log, and what the URL holds for nobody.
+fn of(name: &str, (cause, what): (Cause, &str), error: reqwest::Error) -> ToolFailure {
     let error = error.without_url();
-    let (cause, what) = judge(&error);
     ToolFailure::new(cause, format!("Tool '{name}' {what}.")).with_detail(chain(&error))
 }
 
@@ -45,9 +63,6 @@ fn judge(error: &reqwest::Error) -> (Cause, &'static str) {
             "could not be reached: there was no connection. Nothing was sent; try again later",
         );
     }
-    if error.is_builder() || error.is_redirect() {
-        return (Cause::InvalidResult, "answered with a redirect that cannot be followed");
-    }
     if sources(error).filter_map(|source| source.downcast_ref::<hyper::Error>()).any(hyper::Error::is_parse) {
         return (Cause::InvalidResult, "answered with something that is not HTTP, or with too many headers");
     }
@@ -57,7 +72,7 @@ fn judge(error: &reqwest::Error) -> (Cause, &'static str) {
     if error.is_decode() && is_corrupt {
         return (Cause::InvalidResult, "answered with compressed data that is corrupt");
     }
-    (Cause::ConnectionLost, "closed the connection before its answer was complete. It may have acted on the request")
+    LOST
 }
 
 fn sources<'a>(error: &'a (dyn Error + 'static)) -> impl Iterator<Item = &'a (dyn Error + 'static)> {

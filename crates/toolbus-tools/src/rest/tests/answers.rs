@@ -158,6 +158,32 @@ async fn a_redirect_within_the_origin_is_followed_with_credentials() {
     let seen = server.seen();
     assert_eq!(seen[1].target, "/new?x=1");
     assert_eq!(seen[1].headers["authorization"], "Bearer t0ken");
+    assert!(!seen[1].headers.contains_key("referer"));
+}
+
+#[tokio::test]
+async fn a_redirect_keeps_or_drops_method_and_body_as_its_status_says() {
+    let table = [
+        (301, Method::Post, "GET"),
+        (302, Method::Post, "GET"),
+        (302, Method::Put, "PUT"),
+        (303, Method::Delete, "GET"),
+        (307, Method::Post, "POST"),
+        (308, Method::Patch, "PATCH"),
+    ];
+    for (status, method, then) in table {
+        let server = Server::start(move |seen| match &*seen.target {
+            "/" => Response::builder().status(status).header("location", "new").body(Body::empty()).unwrap(),
+            _ => Response::new(Body::empty()),
+        })
+        .await;
+        let tool = tool(&server.origin, |s| (s.method, s.body) = (method, crate::rest::Body::Json));
+        run(&tool, json!({"c": 1})).await.unwrap();
+        let seen = &server.seen()[1];
+        let body = if then == "GET" { "" } else { "{\"c\":1}" };
+        assert_eq!((&*seen.method, &*seen.target, &*seen.body), (then, "/new", body), "{status}");
+        assert_eq!(seen.headers.contains_key("content-type"), then != "GET");
+    }
 }
 
 #[tokio::test]
@@ -171,6 +197,7 @@ async fn a_redirect_to_another_server_is_not_followed_and_not_shown() {
         format!("http://localhost:{port}/steal?token=hunter2"),
         "http://169.254.169.254/latest/meta-data?token=hunter2".to_owned(),
         "file:///etc/passwd?token=hunter2".to_owned(),
+        "http://[hunter2".to_owned(),
     ];
     for target in targets {
         let location = target.clone();
@@ -194,6 +221,6 @@ async fn a_redirect_loop_ends_after_five() {
         Server::start(|_| Response::builder().status(302).header("location", "/again").body(Body::empty()).unwrap())
             .await;
     let output = run(&tool(&server.origin, |_| {}), json!({})).await.unwrap();
-    assert!(output.is_error && output.content.unwrap().contains("one too many"));
+    assert!(output.is_error && output.content.unwrap().contains("there were 5 before it"));
     assert_eq!(server.seen().len(), 6);
 }

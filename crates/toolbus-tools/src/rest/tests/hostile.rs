@@ -14,8 +14,9 @@ use tokio::sync::mpsc;
 use toolbus_core::failure::{Cause, ToolFailure};
 use toolbus_core::tool::ToolOutput;
 
-use super::server::{Server, closed, raw};
+use super::server::{Server, closed, raw, read_head};
 use super::tool;
+use crate::rest::Method;
 use crate::testing::{call, run};
 
 /// Answers with exactly these bytes and closes the connection.
@@ -169,6 +170,21 @@ async fn a_reset_is_a_lost_connection() {
         let failure = run(&tool(origin, |_| {}), json!({})).await.unwrap_err();
         assert_eq!(failure.cause, Cause::ConnectionLost, "{failure:?}");
     }
+}
+
+#[tokio::test]
+async fn a_server_that_is_gone_after_a_redirect_may_have_acted() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let origin = format!("http://{}", listener.local_addr().unwrap());
+    tokio::spawn(async move {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        drop(listener);
+        read_head(&mut stream).await;
+        let answer = b"HTTP/1.1 303 See Other\r\nlocation: /done\r\nconnection: close\r\n\r\n";
+        stream.write_all(answer).await.unwrap();
+    });
+    let failure = run(&tool(origin, |s| s.method = Method::Post), json!({})).await.unwrap_err();
+    assert_eq!(failure.cause, Cause::ConnectionLost, "{failure:?}");
 }
 
 #[tokio::test]

@@ -99,7 +99,8 @@ where
     origin
 }
 
-async fn read_head(stream: &mut TcpStream) {
+/// Reads a request up to its body.
+pub(super) async fn read_head(stream: &mut TcpStream) {
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
         match stream.read_u8().await {
