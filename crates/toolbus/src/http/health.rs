@@ -1,0 +1,266 @@
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+use serde::Serialize;
+use tokio::sync::watch;
+use toolbus_core::bus::BusState;
+use toolbus_core::registry::Registry;
+use toolbus_core::telemetry::Load;
+
+/// Longest text of the broker that is shown, in characters.
+const MAX_TEXT: usize = 300;
+
+/// What this program was built from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct Build {
+    /// Version of the package.
+    pub version: &'static str,
+    /// Commit of the source, or `unknown`.
+    pub commit: &'static str,
+}
+
+/// What is known of the daemon's health, fed by its parts.
+#[derive(Debug)]
+pub struct Health {
+    bus: watch::Receiver<BusState>,
+    tools: ToolState,
+    load: Arc<Load>,
+    draining: AtomicBool,
+    build: Build,
+    started: Instant,
+}
+
+struct ToolState {
+    registry: Registry,
+    required: Vec<String>,
+}
+
+impl std::fmt::Debug for ToolState {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ToolState").field("required", &self.required).finish_non_exhaustive()
+    }
+}
+
+/// Whether requests can be taken and answered now.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Readiness {
+    /// True when nothing blocks.
+    pub ready: bool,
+    /// Everything that blocks.
+    pub blocked_by: Vec<Blocker>,
+}
+
+/// One reason for not being ready.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(tag = "reason", rename_all = "snake_case", rename_all_fields = "camelCase")]
+pub enum Blocker {
+    /// The daemon finishes its calls and takes no new ones.
+    Draining,
+    /// The bus has ended.
+    BusClosed,
+    /// There is no connection to the broker.
+    Disconnected {
+        /// The last reason that the broker or the system gave.
+        detail: Option<String>,
+    },
+    /// The broker takes no messages, so nothing could be answered.
+    BrokerBlocked {
+        /// The broker's reason.
+        detail: String,
+    },
+    /// A mistake in the set-up that no retry mends.
+    Misconfigured {
+        /// What to do about it.
+        detail: String,
+    },
+    /// No queue is consumed.
+    NoConsumer,
+    /// The broker has not confirmed the consumer of a queue.
+    ConsumerNotConfirmed {
+        /// Name of the queue.
+        queue: String,
+    },
+    /// A tool that `tools.required` names is not registered.
+    ToolMissing {
+        /// Name of the tool.
+        tool: String,
+    },
+}
+
+/// The daemon at one moment. Says nothing of who may do what.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Status {
+    /// What this program was built from.
+    pub build: Build,
+    /// Seconds since the start.
+    pub uptime_seconds: u64,
+    /// As `/readyz` says.
+    pub ready: bool,
+    /// Whether the daemon finishes its calls and takes no new ones.
+    pub draining: bool,
+    /// The connection to the broker.
+    pub broker: BrokerStatus,
+    /// How much there is.
+    pub counts: Counts,
+}
+
+/// The connection to the broker.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct BrokerStatus {
+    /// Whether it is open.
+    pub connected: bool,
+    /// Why the broker takes no messages now, if it does not.
+    pub blocked: Option<String>,
+    /// Connections lost since the start.
+    pub reconnects: u64,
+    /// The last reason for being unconnected.
+    pub last_error: Option<String>,
+    /// Every queue that is meant to be consumed.
+    pub consumers: Vec<Consumer>,
+}
+
+/// A queue that is meant to be consumed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Consumer {
+    /// Name of the queue.
+    pub queue: String,
+    /// Whether the broker has confirmed it.
+    pub confirmed: bool,
+}
+
+/// How much there is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Counts {
+    /// Registered tools.
+    pub tools: usize,
+    /// Calls running now.
+    pub in_flight: usize,
+    /// Calls waiting for a permit now.
+    pub waiting: usize,
+}
+
+impl Health {
+    /// Puts the sources together; uptime counts from now.
+    #[must_use]
+    pub fn new(
+        bus: watch::Receiver<BusState>,
+        registry: Registry,
+        required: Vec<String>,
+        load: Arc<Load>,
+        build: Build,
+    ) -> Self {
+        let tools = ToolState { registry, required };
+        Self { bus, tools, load, draining: AtomicBool::new(false), build, started: Instant::now() }
+    }
+
+    /// Not ready from now on.
+    pub fn start_draining(&self) {
+        self.draining.store(true, Ordering::Release);
+    }
+
+    /// Whether the daemon finishes its calls and takes no new ones.
+    #[must_use]
+    pub fn is_draining(&self) -> bool {
+        self.draining.load(Ordering::Acquire)
+    }
+
+    /// Whether requests can be taken and answered now, and if not, why.
+    #[must_use]
+    pub fn readiness(&self) -> Readiness {
+        let mut blocked_by = Vec::new();
+        if self.is_draining() {
+            blocked_by.push(Blocker::Draining);
+        }
+        // Without a sender the state is the last one there was, and would stay green.
+        if self.bus.has_changed().is_err() {
+            blocked_by.push(Blocker::BusClosed);
+        }
+        blocked_by.extend(bus_blockers(&self.bus.borrow()));
+        let tools = self.tools.registry.snapshot();
+        let missing = self.tools.required.iter().filter(|name| tools.get(name).is_none());
+        blocked_by.extend(missing.map(|name| Blocker::ToolMissing { tool: name.clone() }));
+        Readiness { ready: blocked_by.is_empty(), blocked_by }
+    }
+
+    /// The daemon at this moment.
+    #[must_use]
+    pub fn status(&self) -> Status {
+        let ready = self.readiness().ready;
+        let bus = self.bus.borrow().clone();
+        Status {
+            build: self.build,
+            uptime_seconds: self.started.elapsed().as_secs(),
+            ready,
+            draining: self.is_draining(),
+            broker: BrokerStatus {
+                connected: bus.connected,
+                blocked: bus.blocked.as_deref().map(shown),
+                reconnects: bus.reconnects,
+                last_error: bus.last_error.as_deref().map(shown),
+                consumers: bus.consumers.into_iter().map(|(queue, confirmed)| Consumer { queue, confirmed }).collect(),
+            },
+            counts: Counts {
+                tools: self.tools.registry.snapshot().len(),
+                in_flight: self.load.in_flight(),
+                waiting: self.load.waiting(),
+            },
+        }
+    }
+}
+
+fn bus_blockers(state: &BusState) -> Vec<Blocker> {
+    let mut blockers = Vec::new();
+    if let Some(detail) = &state.fatal {
+        blockers.push(Blocker::Misconfigured { detail: shown(detail) });
+    }
+    if !state.connected {
+        blockers.push(Blocker::Disconnected { detail: state.last_error.as_deref().map(shown) });
+    }
+    if let Some(detail) = &state.blocked {
+        blockers.push(Blocker::BrokerBlocked { detail: shown(detail) });
+    }
+    if state.consumers.is_empty() {
+        blockers.push(Blocker::NoConsumer);
+    }
+    let unconfirmed = state.consumers.iter().filter(|(_, confirmed)| !confirmed);
+    blockers.extend(unconfirmed.map(|(queue, _)| Blocker::ConsumerNotConfirmed { queue: queue.clone() }));
+    blockers
+}
+
+/// A text of the broker as anybody may read it: short, and without the login that an address may hold.
+fn shown(text: &str) -> String {
+    let mut words = Vec::new();
+    for word in text.split(' ') {
+        words.push(match (word.find("://"), word.rfind('@')) {
+            (Some(scheme), Some(at)) if scheme < at => {
+                let (start, end) = (word.get(..scheme).unwrap_or_default(), word.get(at..).unwrap_or_default());
+                format!("{start}://…{end}")
+            }
+            _ => word.to_owned(),
+        });
+    }
+    words.join(" ").chars().take(MAX_TEXT).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{MAX_TEXT, shown};
+
+    #[test]
+    fn a_login_in_an_address_is_not_shown() {
+        for (text, expected) in [
+            ("connection refused", "connection refused"),
+            ("amqp://guest:guest@127.0.0.1:5672/%2f refused", "amqp://…@127.0.0.1:5672/%2f refused"),
+            ("tried <amqps://a:p@ss@host> twice", "tried <amqps://…@host> twice"),
+            ("amqp://host:5672 says no to me@home", "amqp://host:5672 says no to me@home"),
+        ] {
+            assert_eq!(shown(text), expected);
+        }
+        assert_eq!(shown(&"ü".repeat(1000)).chars().count(), MAX_TEXT);
+    }
+}

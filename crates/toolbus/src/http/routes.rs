@@ -1,0 +1,43 @@
+use std::sync::Arc;
+
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::http::header::CACHE_CONTROL;
+use axum::response::IntoResponse;
+use axum::routing::get;
+use axum::{Json, Router, middleware};
+
+use super::health::Health;
+use super::host;
+
+/// Every route, behind the check of the host.
+pub(super) fn router(health: Arc<Health>) -> Router {
+    Router::new()
+        .route("/healthz", get(alive))
+        .route("/livez", get(alive))
+        .route("/readyz", get(ready))
+        .route("/status", get(status))
+        .fallback(async || (StatusCode::NOT_FOUND, "There are /healthz, /livez, /readyz and /status.\n"))
+        .with_state(health)
+        .layer(middleware::from_fn(host::check))
+}
+
+/// The process answers; a broker that is away is no reason to restart it.
+async fn alive() -> impl IntoResponse {
+    fresh("ok\n")
+}
+
+async fn ready(State(health): State<Arc<Health>>) -> impl IntoResponse {
+    let readiness = health.readiness();
+    let code = if readiness.ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    (code, fresh(Json(readiness)))
+}
+
+async fn status(State(health): State<Arc<Health>>) -> impl IntoResponse {
+    fresh(Json(health.status()))
+}
+
+/// An answer that is true now and that nobody may keep.
+fn fresh(answer: impl IntoResponse) -> impl IntoResponse {
+    ([(CACHE_CONTROL, "no-store")], answer)
+}

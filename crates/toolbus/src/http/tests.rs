@@ -1,0 +1,298 @@
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+use toolbus_core::bus::BusState;
+use toolbus_core::failure::ToolFailure;
+use toolbus_core::registry::Registry;
+use toolbus_core::telemetry::Load;
+use toolbus_core::tool::{Executor, Tool, ToolCall, ToolDescriptor, ToolOutput};
+
+use super::{Build, CONNECTION_TIME, Health, HttpError, HttpServer, MAX_CONNECTIONS, ProbeError, probe};
+
+const PATIENCE: Duration = Duration::from_secs(10);
+
+struct Nothing;
+
+impl Executor for Nothing {
+    async fn execute(&self, _: ToolCall) -> Result<ToolOutput, ToolFailure> {
+        Ok(ToolOutput::default())
+    }
+}
+
+/// A server on a free port, and what feeds it.
+struct World {
+    address: SocketAddr,
+    bus: watch::Sender<BusState>,
+    registry: Registry,
+    health: Arc<Health>,
+    stop: CancellationToken,
+    server: JoinHandle<()>,
+}
+
+impl World {
+    async fn new(required: &[&str]) -> Self {
+        let (bus, state) = watch::channel(good());
+        let registry = Registry::new();
+        let required = required.iter().map(|name| (*name).to_owned()).collect();
+        let build = Build { version: "1.2.3", commit: "abc1234" };
+        let health = Arc::new(Health::new(state, registry.clone(), required, Arc::new(Load::default()), build));
+        let server = HttpServer::bind(SocketAddr::from(([127, 0, 0, 1], 0))).await.unwrap();
+        let (address, stop) = (server.address(), CancellationToken::new());
+        let server = tokio::spawn(server.run(Arc::clone(&health), stop.clone()));
+        Self { address, bus, registry, health, stop, server }
+    }
+
+    fn register(&self, name: &str) {
+        self.registry.register(Tool::new(ToolDescriptor::new(name, "test", "local"), Nothing)).unwrap();
+    }
+
+    async fn get(&self, path: &str) -> (u16, Value) {
+        let (code, body) = probe(self.address, path, PATIENCE).await.unwrap();
+        (code, serde_json::from_str(&body).unwrap_or(Value::String(body)))
+    }
+
+    /// Sends a request as it stands and reads the answer to its end.
+    async fn raw(&self, request: &str) -> String {
+        let mut stream = TcpStream::connect(self.address).await.unwrap();
+        stream.write_all(request.as_bytes()).await.unwrap();
+        read_all(&mut stream).await
+    }
+}
+
+/// What the server says until it closes, in whatever way.
+async fn read_all(stream: &mut TcpStream) -> String {
+    let mut answer = Vec::new();
+    let _ = stream.read_to_end(&mut answer).await;
+    String::from_utf8(answer).unwrap()
+}
+
+fn good() -> BusState {
+    BusState { connected: true, consumers: vec![("toolbus.invoke".to_owned(), true)], ..BusState::default() }
+}
+
+#[tokio::test]
+async fn a_daemon_that_can_answer_is_ready() {
+    let world = World::new(&["echo"]).await;
+    world.register("echo");
+    assert_eq!(world.get("/readyz").await, (200, json!({"ready": true, "blockedBy": []})));
+}
+
+#[tokio::test]
+async fn everything_that_blocks_is_named() {
+    let world = World::new(&["get_weather", "echo"]).await;
+    world.register("echo");
+    world.health.start_draining();
+    world.bus.send_replace(BusState {
+        connected: false,
+        blocked: Some("low on disk".to_owned()),
+        consumers: vec![("toolbus.invoke".to_owned(), false), ("toolbus.control".to_owned(), true)],
+        last_error: Some("amqp://guest:secret@10.0.0.1:5672 refused".to_owned()),
+        fatal: Some("queue `q` has other arguments".to_owned()),
+        ..BusState::default()
+    });
+    let blocked_by = json!([
+        {"reason": "draining"},
+        {"reason": "misconfigured", "detail": "queue `q` has other arguments"},
+        {"reason": "disconnected", "detail": "amqp://…@10.0.0.1:5672 refused"},
+        {"reason": "broker_blocked", "detail": "low on disk"},
+        {"reason": "consumer_not_confirmed", "queue": "toolbus.invoke"},
+        {"reason": "tool_missing", "tool": "get_weather"},
+    ]);
+    assert_eq!(world.get("/readyz").await, (503, json!({"ready": false, "blockedBy": blocked_by})));
+}
+
+#[tokio::test]
+async fn each_cause_alone_takes_readiness_away_and_its_end_brings_it_back() {
+    let world = World::new(&[]).await;
+    let unconfirmed = vec![("toolbus.invoke".to_owned(), true), ("toolbus.control".to_owned(), false)];
+    for (state, reason) in [
+        (BusState { connected: false, ..good() }, "disconnected"),
+        (BusState { blocked: Some("memory".to_owned()), ..good() }, "broker_blocked"),
+        (BusState { consumers: Vec::new(), ..good() }, "no_consumer"),
+        (BusState { consumers: unconfirmed, ..good() }, "consumer_not_confirmed"),
+        (BusState { fatal: Some("stop".to_owned()), ..good() }, "misconfigured"),
+    ] {
+        world.bus.send_replace(state);
+        let (code, body) = world.get("/readyz").await;
+        assert_eq!((code, &body["blockedBy"][0]["reason"]), (503, &json!(reason)));
+        world.bus.send_replace(good());
+        assert_eq!(world.get("/readyz").await.0, 200, "{reason}");
+    }
+    world.health.start_draining();
+    assert_eq!(world.get("/readyz").await.0, 503);
+}
+
+#[tokio::test]
+async fn a_required_tool_that_goes_away_takes_readiness_with_it() {
+    let world = World::new(&["echo"]).await;
+    assert_eq!(world.get("/readyz").await.0, 503);
+    world.register("echo");
+    assert_eq!(world.get("/readyz").await.0, 200);
+    world.registry.unregister("echo");
+    assert_eq!(world.get("/readyz").await.0, 503);
+}
+
+#[tokio::test]
+async fn a_bus_that_has_ended_is_never_ready() {
+    let World { address, bus, stop, .. } = World::new(&[]).await;
+    drop(bus);
+    let (code, body) = probe(address, "/readyz", PATIENCE).await.unwrap();
+    assert_eq!((code, body.as_str()), (503, r#"{"ready":false,"blockedBy":[{"reason":"bus_closed"}]}"#));
+    stop.cancel();
+}
+
+#[tokio::test]
+async fn the_process_is_alive_whatever_the_broker_does() {
+    let world = World::new(&["missing"]).await;
+    world.bus.send_replace(BusState::default());
+    for path in ["/healthz", "/livez"] {
+        assert_eq!(world.get(path).await, (200, json!("ok\n")));
+    }
+}
+
+#[tokio::test]
+async fn the_status_tells_build_broker_and_counts() {
+    let world = World::new(&[]).await;
+    world.register("a");
+    world.register("b");
+    world.bus.send_replace(BusState {
+        reconnects: 3,
+        last_error: Some("lost amqp://u:secret@host".to_owned()),
+        ..good()
+    });
+    let (code, mut body) = world.get("/status").await;
+    assert_eq!(code, 200);
+    assert!(body["uptimeSeconds"].take().as_u64().unwrap() < 60);
+    let expected = json!({
+        "build": {"version": "1.2.3", "commit": "abc1234"},
+        "uptimeSeconds": null,
+        "ready": true,
+        "draining": false,
+        "broker": {
+            "connected": true,
+            "blocked": null,
+            "reconnects": 3,
+            "lastError": "lost amqp://…@host",
+            "consumers": [{"queue": "toolbus.invoke", "confirmed": true}],
+        },
+        "counts": {"tools": 2, "inFlight": 0, "waiting": 0},
+    });
+    assert_eq!(body, expected);
+}
+
+#[tokio::test]
+async fn another_host_is_refused_on_every_path() {
+    let world = World::new(&[]).await;
+    for path in ["/healthz", "/livez", "/readyz", "/status", "/nothing"] {
+        let answer = world.raw(&format!("GET {path} HTTP/1.1\r\nHost: evil.example\r\n\r\n")).await;
+        assert!(answer.starts_with("HTTP/1.1 421 "), "{path}: {answer}");
+        assert!(!answer.contains("toolbus.invoke") && answer.contains("localhost"), "{answer}");
+    }
+    let answer = world.raw("GET /status HTTP/1.1\r\n\r\n").await;
+    assert!(answer.starts_with("HTTP/1.1 421 "), "{answer}");
+}
+
+#[tokio::test]
+async fn only_reading_is_possible() {
+    let world = World::new(&[]).await;
+    for method in ["POST", "PUT", "DELETE", "OPTIONS", "PATCH"] {
+        let answer = world.raw(&format!("{method} /status HTTP/1.1\r\nHost: localhost\r\n\r\n")).await;
+        assert!(answer.starts_with("HTTP/1.1 405 "), "{method}: {answer}");
+    }
+    let head = world.raw("HEAD /status HTTP/1.1\r\nHost: localhost\r\n\r\n").await;
+    assert!(head.starts_with("HTTP/1.1 200 ") && head.ends_with("\r\n\r\n"), "{head}");
+    assert!(head.contains("cache-control: no-store"), "{head}");
+    assert_eq!(world.get("/policy").await.0, 404);
+}
+
+#[tokio::test]
+async fn a_head_that_is_too_large_is_refused() {
+    let world = World::new(&[]).await;
+    let large = format!("GET /status HTTP/1.1\r\nHost: localhost\r\nX: {}\r\n\r\n", "x".repeat(20_000));
+    let answer = world.raw(&large).await;
+    assert!(answer.is_empty() || answer.starts_with("HTTP/1.1 431 "), "{answer}");
+    let many = "X: y\r\n".repeat(100);
+    let answer = world.raw(&format!("GET /status HTTP/1.1\r\nHost: localhost\r\n{many}\r\n")).await;
+    assert!(answer.starts_with("HTTP/1.1 431 "), "{answer}");
+    assert_eq!(world.get("/livez").await.0, 200);
+}
+
+#[tokio::test]
+async fn clients_that_say_nothing_are_closed_and_block_nobody_for_long() {
+    let world = World::new(&[]).await;
+    let mut silent = Vec::new();
+    for _ in 0..MAX_CONNECTIONS {
+        silent.push(TcpStream::connect(world.address).await.unwrap());
+    }
+    let (code, _) = probe(world.address, "/livez", CONNECTION_TIME * 2).await.unwrap();
+    assert_eq!(code, 200);
+    for mut stream in silent {
+        let closed = tokio::time::timeout(CONNECTION_TIME, read_all(&mut stream)).await;
+        assert!(closed.is_ok(), "still open");
+    }
+}
+
+#[tokio::test]
+async fn a_stopped_server_closes_its_port_and_ends() {
+    let world = World::new(&[]).await;
+    let idle = TcpStream::connect(world.address).await.unwrap();
+    assert_eq!(world.get("/livez").await.0, 200);
+    world.stop.cancel();
+    tokio::time::timeout(PATIENCE, world.server).await.unwrap().unwrap();
+    assert!(matches!(probe(world.address, "/livez", PATIENCE).await, Err(ProbeError::Unreachable { .. })));
+    drop(idle);
+}
+
+#[tokio::test]
+async fn a_port_in_use_is_told_with_the_key_to_change() {
+    let taken = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = taken.local_addr().unwrap();
+    let error = HttpServer::bind(address).await.unwrap_err();
+    assert!(matches!(error, HttpError::PortInUse(_)));
+    assert_eq!(
+        error.to_string(),
+        format!(
+            "cannot listen on {address}: the port is in use. End the other program, or set http.listen to another port"
+        )
+    );
+    let error = HttpServer::bind(SocketAddr::from(([203, 0, 113, 1], 0))).await.unwrap_err();
+    assert!(matches!(error, HttpError::NoSuchAddress(_)) && error.to_string().contains("http.listen"), "{error}");
+}
+
+#[tokio::test]
+async fn a_probe_tells_who_does_not_answer() {
+    let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = silent.local_addr().unwrap();
+    let error = probe(address, "/readyz", Duration::from_millis(20)).await.unwrap_err();
+    assert!(matches!(error, ProbeError::TimedOut(_)), "{error}");
+    let impostor = tokio::spawn(async move {
+        let (mut stream, _) = silent.accept().await.unwrap();
+        let (mut other, _) = silent.accept().await.unwrap();
+        drop(stream.shutdown().await);
+        other.write_all(b"AMQP\0\0\x09\x01\r\n\r\n").await.unwrap();
+        other.shutdown().await.unwrap();
+        // Reads what the client sent, so that closing does not look like a failure.
+        read_all(&mut other).await
+    });
+    let error = probe(address, "/readyz", PATIENCE).await.unwrap_err();
+    assert!(matches!(error, ProbeError::NotHttp(_)), "{error}");
+    impostor.await.unwrap();
+}
+
+#[tokio::test]
+async fn a_server_on_every_address_is_probed_on_loopback() {
+    let World { health, stop, .. } = World::new(&[]).await;
+    let server = HttpServer::bind(SocketAddr::from(([0, 0, 0, 0], 0))).await.unwrap();
+    let address = server.address();
+    let running = tokio::spawn(server.run(health, stop.clone()));
+    assert_eq!(probe(address, "/livez", PATIENCE).await.unwrap().0, 200);
+    stop.cancel();
+    running.await.unwrap();
+}
