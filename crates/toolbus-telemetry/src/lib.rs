@@ -1,1 +1,28 @@
-//! Stub.
+//! The telemetry of Toolbus: metrics and spans over OTLP, and the log.
+//!
+//! The contract of names, units and attributes is `docs/telemetry.md`, which a test compares with what a collector
+//! receives; the rules of the log are `docs/logging.md`.
+//!
+//! [`Pipeline::start`] opens the way to the collector, [`Pipeline::telemetry`] gives the dispatcher its
+//! [`Telemetry`](toolbus_core::telemetry::Telemetry), [`Pipeline::shutdown`] sends what is left. [`logging::init`] is
+//! independent of all three.
+
+mod attributes;
+mod call;
+mod destination;
+mod environment;
+mod exporter;
+mod health;
+mod instruments;
+pub mod logging;
+mod pipeline;
+mod resource;
+mod sampling;
+mod settings;
+mod spans;
+mod tools;
+mod w3c;
+
+pub use environment::EnvironmentError;
+pub use pipeline::{NotFlushed, Pipeline, TelemetryError};
+pub use settings::{Identity, Protocol, Settings};

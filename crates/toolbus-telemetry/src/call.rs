@@ -1,0 +1,187 @@
+//! One call, as metrics and spans record it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use opentelemetry::KeyValue;
+use opentelemetry_sdk::trace::SdkTracer;
+use toolbus_core::bus::Delivery;
+use toolbus_core::failure::Status;
+use toolbus_core::telemetry::{CallSpan, DeadReason, End, Summary, Telemetry};
+use toolbus_core::tool::ToolDescriptor;
+use toolbus_protocol::TraceContext;
+
+use crate::attributes::{Failure, Prebuilt, STATUSES, status_place};
+use crate::destination::{Destination, Destinations};
+use crate::instruments::Instruments;
+use crate::settings::Identity;
+use crate::spans::Trace;
+use crate::tools::{ToolLabels, Tools};
+
+/// `error.type` of an answer that the broker did not take.
+const NOT_DELIVERED: &str = "not_delivered";
+
+/// Records calls.
+pub(crate) struct Recorder {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    identity: Arc<Identity>,
+    tracer: Option<SdkTracer>,
+    instruments: Option<Instruments>,
+    destinations: Destinations,
+    tools: Tools,
+    /// Attributes of delivered answers, and of those that were not.
+    sent: [Vec<KeyValue>; 2],
+    by_status: Prebuilt<STATUSES>,
+}
+
+/// One call on its way.
+struct Call {
+    shared: Arc<Shared>,
+    destination: Arc<Destination>,
+    trace: Trace,
+    /// The tool's labels, once it was to run.
+    tool: Option<Arc<ToolLabels>>,
+}
+
+impl Recorder {
+    pub(crate) fn new(identity: Identity, tracer: Option<SdkTracer>, instruments: Option<Instruments>) -> Self {
+        let identity = Arc::new(identity);
+        let destinations = Destinations::new(Arc::clone(&identity));
+        let (sent, by_status) = (sent(&identity), Prebuilt::default());
+        let shared = Shared { identity, tracer, instruments, destinations, tools: Tools::new(), sent, by_status };
+        Self { shared: Arc::new(shared) }
+    }
+}
+
+fn sent(identity: &Identity) -> [Vec<KeyValue>; 2] {
+    let fixed = [
+        KeyValue::new("messaging.operation.name", "publish"),
+        KeyValue::new("messaging.operation.type", "send"),
+        KeyValue::new("messaging.system", identity.system),
+        KeyValue::new("messaging.destination.template", "reply"),
+    ];
+    let address = identity.server_address.clone().map(|address| KeyValue::new("server.address", address));
+    let delivered: Vec<KeyValue> = fixed.into_iter().chain(address).collect();
+    let mut lost = delivered.clone();
+    lost.push(KeyValue::new("error.type", NOT_DELIVERED));
+    [delivered, lost]
+}
+
+impl Telemetry for Recorder {
+    fn arrived(&self, delivery: &Delivery, parent: Option<&TraceContext>) -> Box<dyn CallSpan> {
+        let shared = &self.shared;
+        if shared.tracer.is_none() && shared.instruments.is_none() {
+            return Box::new(Passing { sender: parent.cloned() });
+        }
+        let destination = shared.destinations.of(&delivery.queue, &delivery.routing_key);
+        let trace = match &shared.tracer {
+            Some(tracer) => Trace::begin(tracer, &shared.identity, &destination, delivery, parent),
+            None => Trace::Carried(parent.cloned()),
+        };
+        Box::new(Call { shared: Arc::clone(shared), destination, trace, tool: None })
+    }
+
+    fn dead_lettered(&self, queue: &str, reason: DeadReason) {
+        if let Some(instruments) = &self.shared.instruments {
+            let labels = [KeyValue::new("reason", reason.as_str()), KeyValue::new("queue", queue.to_owned())];
+            instruments.dead_letters.add(1, &labels);
+        }
+    }
+}
+
+impl CallSpan for Call {
+    fn trace_id(&self) -> Option<&str> {
+        self.trace.trace_id()
+    }
+
+    fn executing(&mut self, tool: &ToolDescriptor, call_id: &str, session_id: Option<&str>) -> Option<TraceContext> {
+        if self.shared.instruments.is_some() {
+            self.tool = Some(self.shared.tools.of(Some(tool)));
+        }
+        self.trace.execute(tool, call_id, session_id)
+    }
+
+    fn executed(&mut self, end: &End, duration: Duration) {
+        let failure = Failure::of(Some(end));
+        if let (Some(instruments), Some(tool)) = (&self.shared.instruments, &self.tool) {
+            instruments.execute_duration.record(duration.as_secs_f64(), tool.executed(failure));
+        }
+        self.trace.executed(failure, duration);
+    }
+
+    fn publishing(&mut self, message_id: &str) -> Option<TraceContext> {
+        self.trace.publish(message_id)
+    }
+
+    fn published(&mut self, delivered: bool, duration: Duration) {
+        if let Some(instruments) = &self.shared.instruments {
+            let [taken, lost] = &self.shared.sent;
+            let labels = if delivered { taken } else { lost };
+            instruments.operation_duration.record(duration.as_secs_f64(), labels);
+            instruments.sent.add(1, labels);
+        }
+        self.trace.published((!delivered).then_some(NOT_DELIVERED));
+    }
+
+    fn finished(mut self: Box<Self>, summary: &Summary<'_>) {
+        let failure = Failure::of(summary.end.as_ref());
+        if let Some(instruments) = &self.shared.instruments {
+            let processed = self.destination.processed(failure);
+            instruments.process_duration.record(summary.total.as_secs_f64(), processed);
+            instruments.consumed.add(1, processed);
+            if let Some(end) = invoked(summary) {
+                self.record_invocation(instruments, end.status, summary);
+            }
+        }
+        self.trace.finish(failure);
+    }
+}
+
+impl Call {
+    fn record_invocation(&self, instruments: &Instruments, status: Status, summary: &Summary<'_>) {
+        let tool = match &self.tool {
+            Some(tool) => Arc::clone(tool),
+            None => self.shared.tools.of(summary.tool),
+        };
+        let labels = tool.invoked(status);
+        instruments.invoke_duration.record(summary.invoke.as_secs_f64() * 1_000.0, labels);
+        instruments.invocations.add(1, labels);
+        let place = status_place(status);
+        let labels = self.shared.by_status.get(place, || [KeyValue::new("status", status.as_str())]);
+        instruments.overhead.record(summary.overhead.as_secs_f64(), labels);
+    }
+}
+
+/// How an invocation ended. A kept answer that is sent once more has a result and no tool: it is no second invocation.
+fn invoked(summary: &Summary<'_>) -> Option<End> {
+    let repeated = |end: &End| summary.tool.is_none() && matches!(end.status, Status::Ok | Status::Error);
+    summary.end.filter(|end| !repeated(end))
+}
+
+/// A call of which nothing is recorded; its sender's context goes on.
+struct Passing {
+    sender: Option<TraceContext>,
+}
+
+impl CallSpan for Passing {
+    fn trace_id(&self) -> Option<&str> {
+        self.sender.as_ref().map(TraceContext::trace_id)
+    }
+
+    fn executing(&mut self, _: &ToolDescriptor, _: &str, _: Option<&str>) -> Option<TraceContext> {
+        self.sender.clone()
+    }
+
+    fn executed(&mut self, _: &End, _: Duration) {}
+
+    fn publishing(&mut self, _: &str) -> Option<TraceContext> {
+        self.sender.clone()
+    }
+
+    fn published(&mut self, _: bool, _: Duration) {}
+
+    fn finished(self: Box<Self>, _: &Summary<'_>) {}
+}

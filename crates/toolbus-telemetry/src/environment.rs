@@ -1,0 +1,260 @@
+//! The standard `OTEL_…` variables, read through a function so that nothing depends on the process.
+
+use std::time::Duration;
+
+use crate::settings::{Protocol, Settings};
+
+/// Looks a variable up; an empty value counts as absent.
+pub(crate) struct Environment<'a> {
+    look_up: &'a dyn Fn(&str) -> Option<String>,
+}
+
+/// A variable that cannot be honoured.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{variable}: {expected}")]
+pub struct EnvironmentError {
+    /// Name of the variable, or of the setting.
+    pub variable: String,
+    /// What it should hold. The value itself is not repeated: it may hold credentials.
+    pub expected: &'static str,
+}
+
+/// One kind of telemetry that is exported apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Signal {
+    Traces,
+    Metrics,
+}
+
+/// Where and how one signal is exported.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Route {
+    pub(crate) endpoint: String,
+    pub(crate) protocol: Protocol,
+    /// Longest time of one export.
+    pub(crate) timeout: Duration,
+}
+
+/// Longest time of one export, as OTLP says.
+const TIMEOUT: Duration = Duration::from_secs(10);
+const ENDPOINT: &str = "use http://host:port or https://host:port";
+
+impl Signal {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Traces => "TRACES",
+            Self::Metrics => "METRICS",
+        }
+    }
+
+    const fn path(self) -> &'static str {
+        match self {
+            Self::Traces => "v1/traces",
+            Self::Metrics => "v1/metrics",
+        }
+    }
+}
+
+impl<'a> Environment<'a> {
+    pub(crate) fn new(look_up: &'a dyn Fn(&str) -> Option<String>) -> Self {
+        Self { look_up }
+    }
+
+    /// The value of a variable, trimmed.
+    pub(crate) fn get(&self, variable: &str) -> Option<String> {
+        let value = (self.look_up)(variable)?;
+        let value = value.trim();
+        (!value.is_empty()).then(|| value.to_owned())
+    }
+
+    /// A whole number within `range`, or `default`.
+    pub(crate) fn number(
+        &self,
+        variable: &str,
+        range: std::ops::RangeInclusive<u64>,
+        default: u64,
+    ) -> Result<u64, EnvironmentError> {
+        let Some(text) = self.get(variable) else { return Ok(default) };
+        let number = text.parse().ok().filter(|number| range.contains(number));
+        number.ok_or_else(|| error(variable, "not a whole number in the range that is allowed"))
+    }
+
+    /// Whether nothing is to be exported at all.
+    pub(crate) fn is_disabled(&self) -> bool {
+        self.get("OTEL_SDK_DISABLED").is_some_and(|value| value.eq_ignore_ascii_case("true"))
+    }
+
+    /// The way of one signal; `None` when it is not exported. The environment wins over the settings.
+    pub(crate) fn route(&self, signal: Signal, settings: &Settings) -> Result<Option<Route>, EnvironmentError> {
+        if self.is_disabled() || !self.is_exported(signal)? {
+            return Ok(None);
+        }
+        let name = signal.name();
+        let protocol = self.protocol(signal)?.unwrap_or(settings.protocol);
+        let own = format!("OTEL_EXPORTER_OTLP_{name}_ENDPOINT");
+        let common = "OTEL_EXPORTER_OTLP_ENDPOINT";
+        let endpoint = if let Some(endpoint) = self.get(&own) {
+            // A signal's own address is used as it is, path included.
+            checked(&own, endpoint)?
+        } else if let Some(base) = self.get(common) {
+            with_path(checked(common, base)?, protocol, signal)
+        } else if let Some(base) = &settings.otlp_endpoint {
+            with_path(checked("telemetry.otlp_endpoint", base.clone())?, protocol, signal)
+        } else {
+            return Ok(None);
+        };
+        Ok(Some(Route { endpoint, protocol, timeout: self.timeout(signal)? }))
+    }
+
+    fn is_exported(&self, signal: Signal) -> Result<bool, EnvironmentError> {
+        let variable = format!("OTEL_{}_EXPORTER", signal.name());
+        match self.get(&variable).as_deref() {
+            None | Some("otlp") => Ok(true),
+            Some("none") => Ok(false),
+            Some(_) => Err(error(&variable, "use `otlp` or `none`")),
+        }
+    }
+
+    fn protocol(&self, signal: Signal) -> Result<Option<Protocol>, EnvironmentError> {
+        let own = format!("OTEL_EXPORTER_OTLP_{}_PROTOCOL", signal.name());
+        for variable in [own.as_str(), "OTEL_EXPORTER_OTLP_PROTOCOL"] {
+            if let Some(text) = self.get(variable) {
+                let protocol = text.parse().map_err(|_| error(variable, "use `grpc` or `http/protobuf`"))?;
+                return Ok(Some(protocol));
+            }
+        }
+        Ok(None)
+    }
+
+    fn timeout(&self, signal: Signal) -> Result<Duration, EnvironmentError> {
+        let milliseconds = u64::try_from(TIMEOUT.as_millis()).unwrap_or(u64::MAX);
+        let common = self.number("OTEL_EXPORTER_OTLP_TIMEOUT", 1..=600_000, milliseconds)?;
+        let own = format!("OTEL_EXPORTER_OTLP_{}_TIMEOUT", signal.name());
+        Ok(Duration::from_millis(self.number(&own, 1..=600_000, common)?))
+    }
+}
+
+pub(crate) fn error(variable: &str, expected: &'static str) -> EnvironmentError {
+    EnvironmentError { variable: variable.to_owned(), expected }
+}
+
+/// An address without a scheme would silently mean TLS, and another one nothing at all.
+fn checked(variable: &str, endpoint: String) -> Result<String, EnvironmentError> {
+    let rest = endpoint.strip_prefix("http://").or_else(|| endpoint.strip_prefix("https://"));
+    match rest {
+        Some(rest) if !rest.is_empty() && !rest.starts_with('/') => Ok(endpoint),
+        _ => Err(error(variable, ENDPOINT)),
+    }
+}
+
+fn with_path(base: String, protocol: Protocol, signal: Signal) -> String {
+    match protocol {
+        Protocol::Grpc => base,
+        Protocol::HttpProtobuf => format!("{}/{}", base.trim_end_matches('/'), signal.path()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::{Environment, EnvironmentError, Route, Signal};
+    use crate::settings::{Protocol, Settings};
+
+    fn settings(endpoint: Option<&str>) -> Settings {
+        Settings {
+            otlp_endpoint: endpoint.map(str::to_owned),
+            protocol: Protocol::Grpc,
+            service_name: "toolbus".into(),
+            service_version: "1".into(),
+            service_instance: "a".into(),
+        }
+    }
+
+    fn route(
+        signal: Signal,
+        endpoint: Option<&str>,
+        variables: &[(&str, &str)],
+    ) -> Result<Option<Route>, EnvironmentError> {
+        let look_up = |name: &str| variables.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned());
+        Environment::new(&look_up).route(signal, &settings(endpoint))
+    }
+
+    fn endpoint(signal: Signal, configured: Option<&str>, variables: &[(&str, &str)]) -> Option<String> {
+        route(signal, configured, variables).unwrap().map(|route| route.endpoint)
+    }
+
+    #[test]
+    fn nothing_is_exported_without_an_endpoint() {
+        assert_eq!(route(Signal::Traces, None, &[]), Ok(None));
+    }
+
+    #[test]
+    fn the_settings_are_used_when_the_environment_is_silent() {
+        let expected =
+            Route { endpoint: "http://a:4317".into(), protocol: Protocol::Grpc, timeout: Duration::from_secs(10) };
+        assert_eq!(route(Signal::Metrics, Some("http://a:4317"), &[]), Ok(Some(expected)));
+    }
+
+    #[test]
+    fn the_environment_wins_over_the_settings_and_a_signal_over_both() {
+        let common = ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://b:4317");
+        let own = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "http://c:4317");
+        assert_eq!(endpoint(Signal::Traces, Some("http://a"), &[common]).as_deref(), Some("http://b:4317"));
+        assert_eq!(endpoint(Signal::Traces, Some("http://a"), &[common, own]).as_deref(), Some("http://c:4317"));
+        assert_eq!(endpoint(Signal::Metrics, Some("http://a"), &[common, own]).as_deref(), Some("http://b:4317"));
+    }
+
+    #[test]
+    fn over_http_a_base_gets_the_path_of_its_signal_and_an_own_address_none() {
+        let http = ("OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf");
+        let own = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "http://c/custom");
+        assert_eq!(endpoint(Signal::Metrics, Some("http://a/"), &[http]).as_deref(), Some("http://a/v1/metrics"));
+        assert_eq!(endpoint(Signal::Traces, Some("http://a"), &[http, own]).as_deref(), Some("http://c/custom"));
+    }
+
+    #[test]
+    fn a_signal_can_have_its_own_protocol_and_timeout() {
+        let variables = [
+            ("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc"),
+            ("OTEL_EXPORTER_OTLP_METRICS_PROTOCOL", "http/protobuf"),
+            ("OTEL_EXPORTER_OTLP_TIMEOUT", "2000"),
+            ("OTEL_EXPORTER_OTLP_METRICS_TIMEOUT", "3000"),
+        ];
+        let traces = route(Signal::Traces, Some("http://a"), &variables).unwrap().unwrap();
+        let metrics = route(Signal::Metrics, Some("http://a"), &variables).unwrap().unwrap();
+        assert_eq!((traces.protocol, traces.timeout), (Protocol::Grpc, Duration::from_secs(2)));
+        assert_eq!((metrics.protocol, metrics.timeout), (Protocol::HttpProtobuf, Duration::from_secs(3)));
+    }
+
+    #[test]
+    fn one_signal_or_all_can_be_switched_off() {
+        let none = [("OTEL_TRACES_EXPORTER", "none")];
+        assert_eq!(endpoint(Signal::Traces, Some("http://a"), &none), None);
+        assert!(endpoint(Signal::Metrics, Some("http://a"), &none).is_some());
+        assert_eq!(endpoint(Signal::Metrics, Some("http://a"), &[("OTEL_SDK_DISABLED", "TRUE")]), None);
+    }
+
+    #[test]
+    fn a_value_that_cannot_be_honoured_is_named_and_not_repeated() {
+        let bad = [
+            ("OTEL_EXPORTER_OTLP_ENDPOINT", "user:hunter2@collector:4317"),
+            ("OTEL_EXPORTER_OTLP_PROTOCOL", "http/json"),
+            ("OTEL_EXPORTER_OTLP_TIMEOUT", "-1"),
+            ("OTEL_TRACES_EXPORTER", "zipkin"),
+        ];
+        for variable in bad {
+            let error = route(Signal::Traces, Some("http://a"), &[variable]).unwrap_err().to_string();
+            assert!(error.starts_with(variable.0), "{error}");
+            assert!(!error.contains(variable.1), "{error}");
+        }
+        let error = route(Signal::Traces, Some("collector:4317"), &[]).unwrap_err();
+        assert_eq!(error.variable, "telemetry.otlp_endpoint");
+    }
+
+    #[test]
+    fn an_empty_variable_counts_as_absent() {
+        let empty = [("OTEL_EXPORTER_OTLP_ENDPOINT", " "), ("OTEL_EXPORTER_OTLP_PROTOCOL", "")];
+        assert_eq!(endpoint(Signal::Traces, Some("http://a"), &empty).as_deref(), Some("http://a"));
+    }
+}

@@ -1,0 +1,185 @@
+//! Exporters whose failures are counted, behind a queue whose losses are counted.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use opentelemetry::Context;
+use opentelemetry_otlp::{
+    ExporterBuildError, MetricExporter, Protocol as Otlp, SpanExporter as OtlpSpans, WithExportConfig,
+};
+use opentelemetry_sdk::Resource;
+use opentelemetry_sdk::error::OTelSdkResult;
+use opentelemetry_sdk::metrics::Temporality;
+use opentelemetry_sdk::metrics::data::ResourceMetrics;
+use opentelemetry_sdk::metrics::exporter::PushMetricExporter;
+use opentelemetry_sdk::trace::{Span, SpanData, SpanExporter, SpanProcessor};
+
+use crate::environment::Route;
+use crate::health::Health;
+use crate::settings::Protocol;
+
+/// Opens the way of spans. Connecting is left to the first export.
+pub(crate) fn spans(route: &Route) -> Result<OtlpSpans, ExporterBuildError> {
+    let builder = OtlpSpans::builder();
+    let (endpoint, timeout) = (route.endpoint.as_str(), route.timeout);
+    match route.protocol {
+        Protocol::Grpc => builder.with_tonic().with_endpoint(endpoint).with_timeout(timeout).build(),
+        Protocol::HttpProtobuf => {
+            let http = builder.with_http().with_protocol(Otlp::HttpBinary);
+            http.with_endpoint(endpoint).with_timeout(timeout).build()
+        }
+    }
+}
+
+/// Opens the way of metrics. Connecting is left to the first export.
+pub(crate) fn metrics(route: &Route) -> Result<MetricExporter, ExporterBuildError> {
+    let builder = MetricExporter::builder().with_temporality(Temporality::Cumulative);
+    let (endpoint, timeout) = (route.endpoint.as_str(), route.timeout);
+    match route.protocol {
+        Protocol::Grpc => builder.with_tonic().with_endpoint(endpoint).with_timeout(timeout).build(),
+        Protocol::HttpProtobuf => {
+            let http = builder.with_http().with_protocol(Otlp::HttpBinary);
+            http.with_endpoint(endpoint).with_timeout(timeout).build()
+        }
+    }
+}
+
+/// How many spans wait to be exported. The SDK drops what its queue cannot take without telling anybody; this counts
+/// the same queue from outside, so that a loss is known.
+#[derive(Debug)]
+pub(crate) struct Waiting {
+    spans: AtomicUsize,
+    limit: usize,
+}
+
+impl Waiting {
+    pub(crate) fn new(limit: usize) -> Arc<Self> {
+        Arc::new(Self { spans: AtomicUsize::new(0), limit })
+    }
+
+    fn enter(&self) -> bool {
+        let enter = |waiting: usize| (waiting < self.limit).then_some(waiting + 1);
+        self.spans.fetch_update(Ordering::Relaxed, Ordering::Relaxed, enter).is_ok()
+    }
+
+    fn leave(&self, count: usize) {
+        let leave = |waiting: usize| Some(waiting.saturating_sub(count));
+        // Never fails: the function always gives a value.
+        let _ = self.spans.fetch_update(Ordering::Relaxed, Ordering::Relaxed, leave);
+    }
+}
+
+/// An exporter of metrics whose failures are counted.
+pub(crate) struct WatchedMetrics<E> {
+    pub(crate) exporter: E,
+    pub(crate) health: Arc<Health>,
+}
+
+impl<E: PushMetricExporter> PushMetricExporter for WatchedMetrics<E> {
+    async fn export(&self, metrics: &ResourceMetrics) -> OTelSdkResult {
+        let exported = self.exporter.export(metrics).await;
+        exported.inspect_err(|error| self.health.export_failed("metrics", error))
+    }
+
+    fn force_flush(&self) -> OTelSdkResult {
+        self.exporter.force_flush()
+    }
+
+    fn shutdown_with_timeout(&self, timeout: Duration) -> OTelSdkResult {
+        self.exporter.shutdown_with_timeout(timeout)
+    }
+
+    fn temporality(&self) -> Temporality {
+        self.exporter.temporality()
+    }
+}
+
+/// An exporter of spans whose failures are counted.
+#[derive(Debug)]
+pub(crate) struct WatchedSpans<E> {
+    pub(crate) exporter: E,
+    pub(crate) health: Arc<Health>,
+    pub(crate) waiting: Arc<Waiting>,
+}
+
+impl<E: SpanExporter> SpanExporter for WatchedSpans<E> {
+    async fn export(&self, batch: Vec<SpanData>) -> OTelSdkResult {
+        let count = batch.len();
+        self.waiting.leave(count);
+        let exported = self.exporter.export(batch).await;
+        exported.inspect_err(|error| {
+            self.health.drop_spans(count);
+            self.health.export_failed("traces", error);
+        })
+    }
+
+    fn shutdown_with_timeout(&self, timeout: Duration) -> OTelSdkResult {
+        self.exporter.shutdown_with_timeout(timeout)
+    }
+
+    fn force_flush(&self) -> OTelSdkResult {
+        self.exporter.force_flush()
+    }
+
+    fn set_resource(&mut self, resource: &Resource) {
+        self.exporter.set_resource(resource);
+    }
+}
+
+/// A processor that is given no more spans than may wait.
+#[derive(Debug)]
+pub(crate) struct Bounded<P> {
+    pub(crate) processor: P,
+    pub(crate) health: Arc<Health>,
+    pub(crate) waiting: Arc<Waiting>,
+}
+
+impl<P: SpanProcessor> SpanProcessor for Bounded<P> {
+    fn on_start(&self, span: &mut Span, context: &Context) {
+        self.processor.on_start(span, context);
+    }
+
+    fn on_end(&self, span: SpanData) {
+        if self.waiting.enter() {
+            self.processor.on_end(span);
+        } else {
+            self.health.drop_spans(1);
+        }
+    }
+
+    fn force_flush(&self) -> OTelSdkResult {
+        self.processor.force_flush()
+    }
+
+    fn shutdown_with_timeout(&self, timeout: Duration) -> OTelSdkResult {
+        self.processor.shutdown_with_timeout(timeout)
+    }
+
+    fn set_resource(&mut self, resource: &Resource) {
+        self.processor.set_resource(resource);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Waiting;
+
+    #[test]
+    fn no_more_spans_wait_than_may() {
+        let waiting = Waiting::new(2);
+        assert!(waiting.enter());
+        assert!(waiting.enter());
+        assert!(!waiting.enter());
+        waiting.leave(1);
+        assert!(waiting.enter());
+    }
+
+    #[test]
+    fn leaving_more_than_wait_leaves_none() {
+        let waiting = Waiting::new(1);
+        waiting.leave(5);
+        assert!(waiting.enter());
+        assert!(!waiting.enter());
+    }
+}

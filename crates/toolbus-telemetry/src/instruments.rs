@@ -1,0 +1,138 @@
+//! Every metric: its name, unit and bounds.
+
+use std::sync::Arc;
+
+use opentelemetry::metrics::{Counter, Histogram, Meter};
+use tokio::sync::watch;
+use toolbus_core::bus::BusState;
+use toolbus_core::telemetry::Load;
+
+use crate::health::Health;
+
+/// Milliseconds, from 1 ms to 300 s.
+const INVOKE_BOUNDS: [f64; 17] = [
+    1.0, 2.0, 5.0, 10.0, 25.0, 50.0, 100.0, 250.0, 500.0, 1_000.0, 2_500.0, 5_000.0, 10_000.0, 30_000.0, 60_000.0,
+    120_000.0, 300_000.0,
+];
+/// Seconds, as the conventions for generative AI advise.
+const EXECUTE_BOUNDS: [f64; 14] =
+    [0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92];
+/// Seconds, as the conventions for messaging advise.
+const MESSAGING_BOUNDS: [f64; 14] = [0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0];
+/// Seconds, from 50 µs to 100 ms.
+const OVERHEAD_BOUNDS: [f64; 11] =
+    [0.000_05, 0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1];
+
+/// What calls are recorded with.
+pub(crate) struct Instruments {
+    pub(crate) invoke_duration: Histogram<f64>,
+    pub(crate) invocations: Counter<u64>,
+    pub(crate) execute_duration: Histogram<f64>,
+    pub(crate) process_duration: Histogram<f64>,
+    pub(crate) operation_duration: Histogram<f64>,
+    pub(crate) consumed: Counter<u64>,
+    pub(crate) sent: Counter<u64>,
+    pub(crate) overhead: Histogram<f64>,
+    pub(crate) dead_letters: Counter<u64>,
+}
+
+impl Instruments {
+    pub(crate) fn new(meter: &Meter) -> Self {
+        let histogram = |name: &'static str, unit: &'static str, bounds: &[f64], description: &'static str| {
+            let builder = meter.f64_histogram(name).with_unit(unit).with_description(description);
+            builder.with_boundaries(bounds.to_vec()).build()
+        };
+        let counter = |name: &'static str, unit: &'static str, description: &'static str| {
+            meter.u64_counter(name).with_unit(unit).with_description(description).build()
+        };
+        Self {
+            invoke_duration: histogram(
+                "rockbot.tool.invoke.duration",
+                "ms",
+                &INVOKE_BOUNDS,
+                "From the arrival of a request to its finished answer.",
+            ),
+            invocations: counter("rockbot.tool.invocations", "{invocation}", "Requests that were answered."),
+            execute_duration: histogram("gen_ai.execute_tool.duration", "s", &EXECUTE_BOUNDS, "The tool's own time."),
+            process_duration: histogram(
+                "messaging.process.duration",
+                "s",
+                &MESSAGING_BOUNDS,
+                "From the arrival of a message to its settlement.",
+            ),
+            operation_duration: histogram(
+                "messaging.client.operation.duration",
+                "s",
+                &MESSAGING_BOUNDS,
+                "From publishing an answer to the broker's confirm.",
+            ),
+            consumed: counter("messaging.client.consumed.messages", "{message}", "Messages taken from a queue."),
+            sent: counter("messaging.client.sent.messages", "{message}", "Answers published."),
+            overhead: histogram(
+                "toolbus.overhead.duration",
+                "s",
+                &OVERHEAD_BOUNDS,
+                "The part of a call's time that is the daemon's and not the tool's.",
+            ),
+            dead_letters: counter(
+                "toolbus.dead_letters",
+                "{message}",
+                "Messages that were dead-lettered by the daemon.",
+            ),
+        }
+    }
+}
+
+/// Registers what is looked up at each export instead of being recorded.
+pub(crate) fn observe(meter: &Meter, load: &Arc<Load>, bus: &watch::Receiver<BusState>, health: &Arc<Health>) {
+    let gauge = |name: &'static str, unit: &'static str, description: &'static str| {
+        meter.u64_observable_gauge(name).with_unit(unit).with_description(description)
+    };
+    let counter = |name: &'static str, unit: &'static str, description: &'static str| {
+        meter.u64_observable_counter(name).with_unit(unit).with_description(description)
+    };
+    let of_load = |look: fn(&Load) -> usize| {
+        let load = Arc::clone(load);
+        move || u64::try_from(look(&load)).unwrap_or(u64::MAX)
+    };
+    let of_bus = |look: fn(&BusState) -> u64| {
+        let bus = bus.clone();
+        move || look(&bus.borrow())
+    };
+    let of_health = |look: fn(&Health) -> u64| {
+        let health = Arc::clone(health);
+        move || look(&health)
+    };
+
+    let value = of_load(Load::in_flight);
+    let in_flight = gauge("toolbus.calls.in_flight", "{call}", "Tools running now.");
+    in_flight.with_callback(move |gauge| gauge.observe(value(), &[])).build();
+
+    let value = of_load(Load::waiting);
+    let waiting = gauge("toolbus.calls.waiting", "{call}", "Calls waiting for a permit now.");
+    waiting.with_callback(move |gauge| gauge.observe(value(), &[])).build();
+
+    let value = of_bus(|state| u64::from(state.connected));
+    let connected = gauge("toolbus.broker.connected", "1", "1 while both connections to the broker are open.");
+    connected.with_callback(move |gauge| gauge.observe(value(), &[])).build();
+
+    let value = of_bus(|state| u64::from(state.blocked.is_some()));
+    let blocked = gauge("toolbus.broker.blocked", "1", "1 while the broker takes no messages.");
+    blocked.with_callback(move |gauge| gauge.observe(value(), &[])).build();
+
+    let value = of_bus(|state| u64::from(state.is_ready()));
+    let ready = gauge("toolbus.broker.ready", "1", "1 while a request could be taken and answered.");
+    ready.with_callback(move |gauge| gauge.observe(value(), &[])).build();
+
+    let value = of_bus(|state| state.reconnects);
+    let reconnects = counter("toolbus.broker.reconnects", "{reconnect}", "Connections lost since the start.");
+    reconnects.with_callback(move |counter| counter.observe(value(), &[])).build();
+
+    let value = of_health(Health::dropped_spans);
+    let dropped = counter("toolbus.telemetry.dropped_spans", "{span}", "Spans that could not be exported.");
+    dropped.with_callback(move |counter| counter.observe(value(), &[])).build();
+
+    let value = of_health(Health::failed_exports);
+    let failed = counter("toolbus.telemetry.failed_exports", "{export}", "Exports that failed.");
+    failed.with_callback(move |counter| counter.observe(value(), &[])).build();
+}

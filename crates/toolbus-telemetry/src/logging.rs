@@ -1,0 +1,206 @@
+//! The log: text or JSON on standard error. What is logged, and how, is in `docs/logging.md`.
+
+use std::io::{self, IsTerminal};
+
+use tracing::Subscriber;
+use tracing::level_filters::LevelFilter;
+use tracing::subscriber::set_global_default;
+use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::Directive;
+use tracing_subscriber::fmt::MakeWriter;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::registry::Registry;
+
+/// Libraries that say more than an operator wants to know: warnings only, unless the filter names them.
+const CHATTY: [&str; 10] =
+    ["lapin", "h2", "hyper", "hyper_util", "reqwest", "rustls", "tonic", "tower", "opentelemetry", "opentelemetry_sdk"];
+
+/// What is logged, and in which form.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Settings {
+    /// Directives with commas between them: `LEVEL` or `TARGET=LEVEL`, such as `info,toolbus_core=debug`.
+    pub filter: String,
+    /// How a line looks.
+    pub format: Format,
+}
+
+/// How a line of the log looks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Format {
+    /// For people; coloured on a terminal.
+    #[default]
+    Text,
+    /// One JSON object for each line, with the fields of an event beside its message.
+    Json,
+}
+
+/// Why there is no log.
+#[derive(Debug, thiserror::Error)]
+pub enum LoggingError {
+    /// The filter cannot be read.
+    #[error("the log filter is not valid ({0}); use for example `info` or `info,toolbus_core=debug`")]
+    Filter(String),
+    /// The process has a log already.
+    #[error("the log has been set up before")]
+    Twice,
+}
+
+/// Sends the log of the whole process to standard error.
+///
+/// # Errors
+///
+/// When the filter cannot be read, or when there is a log already.
+pub fn init(settings: &Settings) -> Result<(), LoggingError> {
+    let coloured = io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
+    let subscriber = subscriber(settings, io::stderr, coloured)?;
+    set_global_default(subscriber).map_err(|_| LoggingError::Twice)
+}
+
+/// Checks a filter without using it.
+///
+/// # Errors
+///
+/// When the filter cannot be read.
+pub fn check_filter(filter: &str) -> Result<(), LoggingError> {
+    read_filter(filter).map(drop)
+}
+
+fn subscriber<W>(
+    settings: &Settings,
+    writer: W,
+    coloured: bool,
+) -> Result<Box<dyn Subscriber + Send + Sync>, LoggingError>
+where
+    W: for<'writer> MakeWriter<'writer> + Send + Sync + 'static,
+{
+    let filtered = Registry::default().with(read_filter(&settings.filter)?);
+    let layer = tracing_subscriber::fmt::layer().with_writer(writer).with_ansi(coloured);
+    Ok(match settings.format {
+        Format::Text => Box::new(filtered.with(layer)),
+        Format::Json => {
+            let json = layer.json().flatten_event(true).with_current_span(false).with_span_list(false);
+            Box::new(filtered.with(json))
+        }
+    })
+}
+
+fn read_filter(text: &str) -> Result<EnvFilter, LoggingError> {
+    let bad = |reason: String| LoggingError::Filter(reason);
+    let mut general = LevelFilter::OFF;
+    let mut named = Vec::new();
+    for part in text.split(',').map(str::trim) {
+        // The library takes a lone misspelt level for a target, and would log nothing but that target.
+        if part.is_empty() {
+            return Err(bad("an empty directive".to_owned()));
+        }
+        match part.split_once('=') {
+            None => general = part.parse().map_err(|_| bad(format!("`{part}` is no level")))?,
+            Some((target, _)) => named.push(target.trim()),
+        }
+    }
+    let mut filter = EnvFilter::builder().parse(text).map_err(|error| bad(error.to_string()))?;
+    for target in CHATTY.into_iter().filter(|target| general > LevelFilter::WARN && !named.contains(target)) {
+        let quiet: Directive = format!("{target}=warn").parse().map_err(|_| bad(target.to_owned()))?;
+        filter = filter.add_directive(quiet);
+    }
+    Ok(filter)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+    use std::sync::{Arc, Mutex};
+
+    use serde_json::Value;
+    use tracing_subscriber::fmt::MakeWriter;
+
+    use super::{Format, Settings, check_filter, subscriber};
+
+    /// Keeps what is written.
+    #[derive(Clone, Default)]
+    struct Page(Arc<Mutex<Vec<u8>>>);
+
+    impl io::Write for Page {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().unwrap().extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    impl MakeWriter<'_> for Page {
+        type Writer = Self;
+
+        fn make_writer(&self) -> Self {
+            self.clone()
+        }
+    }
+
+    fn logged(filter: &str, format: Format, speak: impl FnOnce()) -> String {
+        let page = Page::default();
+        let settings = Settings { filter: filter.to_owned(), format };
+        tracing::subscriber::with_default(subscriber(&settings, page.clone(), false).unwrap(), speak);
+        String::from_utf8(page.0.lock().unwrap().clone()).unwrap()
+    }
+
+    #[test]
+    fn json_has_the_fields_of_an_event_beside_its_message() {
+        let page = logged("info", Format::Json, || {
+            tracing::warn!(trace_id = Some("0af7651916cd43dd8448eb211c80319c"), wait_ms = 5, "a call failed");
+        });
+        let line: Value = serde_json::from_str(&page).unwrap();
+        assert_eq!(line["message"], "a call failed");
+        assert_eq!(line["trace_id"], "0af7651916cd43dd8448eb211c80319c");
+        assert_eq!(line["wait_ms"], 5);
+        assert_eq!(line["level"], "WARN");
+        assert!(line["timestamp"].is_string());
+    }
+
+    #[test]
+    fn text_is_one_line_without_colours_unless_asked() {
+        let page = logged("info", Format::Text, || tracing::info!(tool = "echo", "refused a call"));
+        assert!(page.contains("INFO") && page.contains("refused a call") && page.contains("tool=\"echo\""), "{page}");
+        assert_eq!(page.lines().count(), 1);
+        assert!(!page.contains('\u{1b}'));
+    }
+
+    #[test]
+    fn a_line_break_in_a_field_stays_inside_its_line() {
+        for format in [Format::Text, Format::Json] {
+            let page = logged("info", format, || tracing::info!(detail = "one\ntwo", "a call failed"));
+            assert_eq!(page.lines().count(), 1, "{page}");
+        }
+    }
+
+    #[test]
+    fn libraries_are_quiet_unless_they_are_named() {
+        let speak = || {
+            tracing::info!(target: "lapin::channel", "opened");
+            tracing::warn!(target: "h2", "went away");
+            tracing::info!(target: "toolbus_core", "started");
+        };
+        let page = logged("info", Format::Text, speak);
+        assert!(!page.contains("opened") && page.contains("went away") && page.contains("started"), "{page}");
+        let page = logged("info,lapin=info", Format::Text, speak);
+        assert!(page.contains("opened"), "{page}");
+    }
+
+    #[test]
+    fn a_filter_for_errors_alone_is_not_widened() {
+        let page = logged("error", Format::Text, || tracing::warn!(target: "h2", "went away"));
+        assert_eq!(page, "");
+    }
+
+    #[test]
+    fn a_filter_that_cannot_be_read_is_an_error() {
+        for filter in ["", "loud", "info,", "info,toolbus_core=loud", "inof"] {
+            assert!(check_filter(filter).is_err(), "{filter:?}");
+        }
+        for filter in ["info", "off", "warn,toolbus_core=debug", "toolbus_broker=trace"] {
+            assert!(check_filter(filter).is_ok(), "{filter:?}");
+        }
+    }
+}

@@ -1,0 +1,180 @@
+use std::sync::Arc;
+use std::time::Duration;
+
+use opentelemetry::metrics::MeterProvider;
+use opentelemetry::trace::TracerProvider;
+use opentelemetry_otlp::ExporterBuildError;
+use opentelemetry_sdk::Resource;
+use opentelemetry_sdk::error::OTelSdkResult;
+use opentelemetry_sdk::metrics::{Instrument, PeriodicReader, SdkMeterProvider, Stream};
+use opentelemetry_sdk::trace::{BatchConfigBuilder, BatchSpanProcessor, SdkTracerProvider};
+use tokio::sync::{oneshot, watch};
+use toolbus_core::bus::BusState;
+use toolbus_core::telemetry::{Load, Telemetry};
+
+use crate::call::Recorder;
+use crate::environment::{Environment, EnvironmentError, Route, Signal};
+use crate::exporter::{self, Bounded, Waiting, WatchedMetrics, WatchedSpans};
+use crate::health::Health;
+use crate::instruments::{Instruments, observe};
+use crate::resource::resource;
+use crate::sampling::sampler;
+use crate::settings::{Identity, Settings};
+use crate::tools::MAX_SERIES;
+
+/// Name of the instrumentation scope.
+const SCOPE: &str = "toolbus";
+
+/// The way to the collector. Without an endpoint it leads nowhere and costs nothing.
+pub struct Pipeline {
+    tracing: Option<SdkTracerProvider>,
+    metering: Option<SdkMeterProvider>,
+    health: Arc<Health>,
+}
+
+/// Why telemetry could not be set up.
+#[derive(Debug, thiserror::Error)]
+pub enum TelemetryError {
+    /// A variable or a setting cannot be honoured.
+    #[error(transparent)]
+    Environment(#[from] EnvironmentError),
+    /// The way to the collector could not be built.
+    #[error("no exporter of {signal} could be built: {source}")]
+    Exporter {
+        /// `traces` or `metrics`.
+        signal: &'static str,
+        /// Why.
+        source: ExporterBuildError,
+    },
+    /// Exporting needs an asynchronous runtime.
+    #[error("telemetry must be started inside a tokio runtime")]
+    NoRuntime,
+}
+
+/// Telemetry that may not have reached the collector before the end.
+#[derive(Debug, thiserror::Error)]
+#[error("telemetry was not all exported: {0}")]
+pub struct NotFlushed(String);
+
+impl Pipeline {
+    /// Builds the way to the collector; connecting is left to the first export. `look_up` gives the value of an
+    /// environment variable: `&|name| std::env::var(name).ok()` in a real process.
+    ///
+    /// # Errors
+    ///
+    /// When a variable or a setting cannot be honoured, or outside a tokio runtime.
+    pub fn start(settings: &Settings, look_up: &dyn Fn(&str) -> Option<String>) -> Result<Self, TelemetryError> {
+        let environment = Environment::new(look_up);
+        let traces = environment.route(Signal::Traces, settings)?;
+        let metrics = environment.route(Signal::Metrics, settings)?;
+        let resource = resource(settings, &environment)?;
+        if (traces.is_some() || metrics.is_some()) && tokio::runtime::Handle::try_current().is_err() {
+            return Err(TelemetryError::NoRuntime);
+        }
+        let health = Arc::new(Health::default());
+        let tracing = traces.map(|route| tracing(&route, resource.clone(), &environment, &health)).transpose()?;
+        let metering = metrics.map(|route| metering(&route, resource, &environment, &health)).transpose()?;
+        Ok(Self { tracing, metering, health })
+    }
+
+    /// Whether anything is exported.
+    #[must_use]
+    pub fn is_exporting(&self) -> bool {
+        self.tracing.is_some() || self.metering.is_some()
+    }
+
+    /// What the dispatcher tells of its calls, and what is looked up beside them. To be asked for once.
+    #[must_use]
+    pub fn telemetry(
+        &self,
+        load: &Arc<Load>,
+        bus: &watch::Receiver<BusState>,
+        identity: Identity,
+    ) -> Arc<dyn Telemetry> {
+        let tracer = self.tracing.as_ref().map(|provider| provider.tracer(SCOPE));
+        let instruments = self.metering.as_ref().map(|provider| {
+            let meter = provider.meter(SCOPE);
+            observe(&meter, load, bus, &self.health);
+            Instruments::new(&meter)
+        });
+        Arc::new(Recorder::new(identity, tracer, instruments))
+    }
+
+    /// Exports what is left, for `limit` at most. Calls that go on meanwhile are no longer recorded.
+    ///
+    /// # Errors
+    ///
+    /// When not everything could be exported; the daemon ends all the same.
+    pub async fn shutdown(self, limit: Duration) -> Result<(), NotFlushed> {
+        let Self { tracing, metering, .. } = self;
+        let traces = tracing.map(|provider| apart("traces", move || provider.shutdown_with_timeout(limit)));
+        let metrics = metering.map(|provider| apart("metrics", move || provider.shutdown_with_timeout(limit)));
+        let both = async {
+            for signal in [traces, metrics].into_iter().flatten() {
+                signal.await.map_err(|_| NotFlushed("an exporter's thread ended early".to_owned()))??;
+            }
+            Ok(())
+        };
+        let late = NotFlushed(format!("the collector took longer than {} ms", limit.as_millis()));
+        tokio::time::timeout(limit, both).await.unwrap_or(Err(late))
+    }
+}
+
+/// Runs a blocking shutdown on a thread of its own. A pool's thread would hold the runtime's end up when the collector
+/// hangs; this one ends with the process.
+fn apart(
+    signal: &'static str,
+    shutdown: impl FnOnce() -> OTelSdkResult + Send + 'static,
+) -> oneshot::Receiver<Result<(), NotFlushed>> {
+    let (done, waits) = oneshot::channel();
+    let work = move || {
+        let result = shutdown().map_err(|error| NotFlushed(format!("{signal}: {error}")));
+        // Nobody listens once the limit has passed.
+        drop(done.send(result));
+    };
+    // Without a thread `done` is dropped, which the waiting side takes for a failure.
+    drop(std::thread::Builder::new().name(format!("flush-{signal}")).spawn(work));
+    waits
+}
+
+fn tracing(
+    route: &Route,
+    resource: Resource,
+    environment: &Environment<'_>,
+    health: &Arc<Health>,
+) -> Result<SdkTracerProvider, TelemetryError> {
+    let sampler = sampler(environment)?;
+    let queue = size(environment.number("OTEL_BSP_MAX_QUEUE_SIZE", 1..=1_000_000, 2_048)?);
+    let batch = size(environment.number("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", 1..=1_000_000, 512)?).min(queue);
+    let delay = environment.number("OTEL_BSP_SCHEDULE_DELAY", 1..=3_600_000, 5_000)?;
+    let config = BatchConfigBuilder::default()
+        .with_max_queue_size(queue)
+        .with_max_export_batch_size(batch)
+        .with_scheduled_delay(Duration::from_millis(delay))
+        .build();
+    let exporter = exporter::spans(route).map_err(|source| TelemetryError::Exporter { signal: "traces", source })?;
+    let waiting = Waiting::new(queue);
+    let exporter = WatchedSpans { exporter, health: Arc::clone(health), waiting: Arc::clone(&waiting) };
+    let processor = BatchSpanProcessor::builder(exporter).with_batch_config(config).build();
+    let processor = Bounded { processor, health: Arc::clone(health), waiting };
+    let builder = SdkTracerProvider::builder().with_sampler(sampler).with_resource(resource);
+    Ok(builder.with_span_processor(processor).build())
+}
+
+fn metering(
+    route: &Route,
+    resource: Resource,
+    environment: &Environment<'_>,
+    health: &Arc<Health>,
+) -> Result<SdkMeterProvider, TelemetryError> {
+    let interval = environment.number("OTEL_METRIC_EXPORT_INTERVAL", 1..=3_600_000, 60_000)?;
+    let exporter = exporter::metrics(route).map_err(|source| TelemetryError::Exporter { signal: "metrics", source })?;
+    let exporter = WatchedMetrics { exporter, health: Arc::clone(health) };
+    let reader = PeriodicReader::builder(exporter).with_interval(Duration::from_millis(interval)).build();
+    let limited = |_: &Instrument| Stream::builder().with_cardinality_limit(MAX_SERIES).build().ok();
+    Ok(SdkMeterProvider::builder().with_resource(resource).with_reader(reader).with_view(limited).build())
+}
+
+fn size(number: u64) -> usize {
+    usize::try_from(number).unwrap_or(usize::MAX)
+}
