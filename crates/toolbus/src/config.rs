@@ -43,12 +43,13 @@ pub use http::HttpConfig;
 pub use invoke::InvokeConfig;
 pub use layers::{ENVIRONMENT_PREFIX, Override};
 pub use problem::{Problem, Problems};
+pub use registered::ToolsError;
 pub use rest::RestConfig;
 pub use schema::schema;
 pub use secret::Secret;
 pub use size::ByteSize;
 pub use telemetry::TelemetryConfig;
-pub use tools::ToolsConfig;
+pub use tools::{ToolLimits, ToolsConfig};
 
 use problem::{Origin, Part};
 use schema::Node;
@@ -112,8 +113,8 @@ impl Config {
         let mut problems = layers::environment(&mut tree, &schema, &sources.environment);
         problems.extend(layers::command_line(&mut tree, &schema, &sources.overrides));
 
-        let mut differences = validate::differences(&tree, &schema)
-            .map_err(|error| Problems(vec![nowhere(error.to_string())]))?;
+        let mut differences =
+            validate::differences(&tree, &schema).map_err(|error| Problems(vec![nowhere(error.to_string())]))?;
         differences.extend(resolve_secrets(&mut tree, &schema, &sources.environment));
         let wrong: Vec<Path> = differences.iter().map(|difference| difference.path.clone()).collect();
         differences.extend(checks::contradictions(&tree, wrong));

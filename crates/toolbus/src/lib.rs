@@ -1,3 +1,8 @@
-//! The binary's parts: configuration, command line and commands.
+//! The parts of the `toolbus` binary: configuration, command line and commands.
 
+pub mod cli;
+pub mod commands;
 pub mod config;
+
+/// Version and commit of this build, such as `0.1.0 (1a2b3c4d5e6f)`.
+pub const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), " (", env!("TOOLBUS_COMMIT"), ")");

@@ -1,1 +1,20 @@
-fn main() {}
+//! The `toolbus` binary: see the library of the same name.
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use toolbus::cli::Cli;
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    cli.apply_color();
+    // Every TLS connection uses this provider; a second installation would be refused, and is none here.
+    let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
+    match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+        Ok(runtime) => runtime.block_on(toolbus::commands::run(cli)),
+        Err(error) => {
+            eprintln!("error: cannot start: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}

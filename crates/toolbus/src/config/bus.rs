@@ -208,9 +208,7 @@ impl fmt::Display for BusUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Embedded => f.write_str(EMBEDDED),
-            Self::Amqp(urls) => {
-                f.write_str(&urls.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "))
-            }
+            Self::Amqp(urls) => f.write_str(&urls.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")),
         }
     }
 }
@@ -255,7 +253,9 @@ mod tests {
 
     #[test]
     fn a_wrong_address_is_refused_without_repeating_it() {
-        for text in ["ana:hunter2@host", "http://ana:hunter2@host", "amqp://", "ana hunter2", "amqp://ana:hunter2@host:x"] {
+        for text in
+            ["ana:hunter2@host", "http://ana:hunter2@host", "amqp://", "ana hunter2", "amqp://ana:hunter2@host:x"]
+        {
             let error = text.parse::<BusUrl>().unwrap_err().to_string();
             assert!(!error.contains("hunter2") && !error.contains("ana"), "{text}: {error}");
         }

@@ -206,9 +206,9 @@ impl Checker<'_> {
 }
 
 fn unreadable(path: &FilePath) -> Option<std::io::Error> {
-    File::open(path).and_then(|file| file.metadata()).map_or_else(Some, |metadata| {
-        metadata.is_dir().then(|| std::io::Error::from(std::io::ErrorKind::IsADirectory))
-    })
+    File::open(path)
+        .and_then(|file| file.metadata())
+        .map_or_else(Some, |metadata| metadata.is_dir().then(|| std::io::Error::from(std::io::ErrorKind::IsADirectory)))
 }
 
 /// Whether there is a topic that both patterns match.

@@ -36,6 +36,16 @@ impl HumanDuration {
     }
 }
 
+impl TryFrom<Duration> for HumanDuration {
+    type Error = DurationError;
+
+    fn try_from(duration: Duration) -> Result<Self, Self::Error> {
+        let whole = duration.subsec_nanos().is_multiple_of(1_000_000);
+        let fits = whole && !duration.is_zero() && duration <= LONGEST;
+        if fits { Ok(Self(duration)) } else { Err(DurationError::Range(format!("{duration:?}"))) }
+    }
+}
+
 impl From<HumanDuration> for Duration {
     fn from(duration: HumanDuration) -> Self {
         duration.0
@@ -166,7 +176,11 @@ mod tests {
     #[test]
     fn a_duration_is_written_so_that_it_reads_the_same() {
         for text in ["250ms", "1s", "60s", "120s", "10m", "24h", "7d", "1500ms"] {
-            assert_eq!(text.parse::<HumanDuration>().unwrap().to_string().parse(), text.parse::<HumanDuration>(), "{text}");
+            assert_eq!(
+                text.parse::<HumanDuration>().unwrap().to_string().parse(),
+                text.parse::<HumanDuration>(),
+                "{text}"
+            );
         }
         assert_eq!(HumanDuration::from_secs(60).to_string(), "60s");
         assert_eq!(HumanDuration::from_secs(120).to_string(), "120s");

@@ -165,7 +165,9 @@ fn plain(value: &DeValue<'_>) -> Value {
         DeValue::String(text) => Value::String(text.to_string()),
         DeValue::Boolean(flag) => Value::Bool(*flag),
         DeValue::Integer(number) => integer(number).map_or(Value::Null, Value::Number),
-        DeValue::Float(number) => number.as_str().parse().ok().and_then(Number::from_f64).map_or(Value::Null, Value::Number),
+        DeValue::Float(number) => {
+            number.as_str().parse().ok().and_then(Number::from_f64).map_or(Value::Null, Value::Number)
+        }
         // No key takes a date; null fits no schema, so that the key is named in the problem.
         DeValue::Datetime(_) => Value::Null,
         DeValue::Array(elements) => elements.iter().map(|element| plain(element.get_ref())).collect(),

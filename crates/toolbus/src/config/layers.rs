@@ -75,7 +75,9 @@ fn existing<'a>(tree: &Tree, schema: &'a Value, words: &str) -> Result<(Path, No
 fn unknown(tree: &Tree, path: &Path, word: &str, known: &[&str]) -> String {
     let parent = if path.is_empty() { String::new() } else { format!(" in `{}`", tree.written(path)) };
     let listed = if known.is_empty() { "there is none".to_owned() } else { expected(word, known) };
-    format!("unknown key{parent}; {listed} (the environment changes existing keys; new entries belong in a file or --set)")
+    format!(
+        "unknown key{parent}; {listed} (the environment changes existing keys; new entries belong in a file or --set)"
+    )
 }
 
 /// Puts the values of the command line over everything.

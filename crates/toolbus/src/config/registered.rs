@@ -6,8 +6,8 @@ use toolbus_core::tool::Tool;
 use toolbus_tools::rest::{Client, ClientError, EndpointError};
 use toolbus_tools::{echo, rest, time};
 
-use super::tools::{ToolLimits, ToolsConfig};
 use super::Config;
+use super::tools::{ToolLimits, ToolsConfig};
 
 /// Why the configured tools cannot be made.
 #[derive(Debug, thiserror::Error)]
@@ -88,6 +88,8 @@ mod tests {
         assert_eq!(names, config.tool_names());
         let echo = tools.iter().find(|tool| &*tool.descriptor.name == "echo").unwrap();
         assert_eq!((echo.descriptor.timeout, echo.descriptor.max_in_flight), (Some(Duration::from_secs(5)), Some(2)));
-        assert!(Config { tools: ToolsConfig { time: false, ..Default::default() }, ..config }.tools().unwrap().is_empty());
+        assert!(
+            Config { tools: ToolsConfig { time: false, ..Default::default() }, ..config }.tools().unwrap().is_empty()
+        );
     }
 }

@@ -116,7 +116,7 @@ impl Endpoint {
                 Body::Json => runs::Body::Json,
             },
             timeout: Some(self.timeout.get()),
-            max_response: self.max_response.get() as u64,
+            max_response: self.max_response.bytes(),
             effect: match self.effect {
                 Effect::ReadOnly => toolbus_core::tool::Effect::ReadOnly,
                 Effect::Idempotent => toolbus_core::tool::Effect::Idempotent,

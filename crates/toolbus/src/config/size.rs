@@ -8,25 +8,25 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 
 /// Largest size: everything that is bounded by one is held in memory.
-const LARGEST: usize = 1024 * 1024 * 1024;
+const LARGEST: u64 = 1024 * 1024 * 1024;
 /// Units and their bytes, largest first.
-const UNITS: [(&str, usize); 4] = [("GiB", LARGEST), ("MiB", 1024 * 1024), ("KiB", 1024), ("B", 1)];
+const UNITS: [(&str, u64); 4] = [("GiB", LARGEST), ("MiB", 1024 * 1024), ("KiB", 1024), ("B", 1)];
 
 /// A number of bytes, from one to 1 GiB.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
-pub struct ByteSize(usize);
+pub struct ByteSize(u64);
 
 impl ByteSize {
     /// So many mebibytes, at most 1024.
     #[must_use]
     pub const fn from_mib(mebibytes: u16) -> Self {
-        Self(mebibytes as usize * 1024 * 1024)
+        Self(mebibytes as u64 * 1024 * 1024)
     }
 
     /// The number of bytes.
     #[must_use]
-    pub const fn get(self) -> usize {
+    pub const fn bytes(self) -> u64 {
         self.0
     }
 }
@@ -53,7 +53,7 @@ impl FromStr for ByteSize {
         let Some((_, bytes)) = known.filter(|_| !number.is_empty()) else {
             return Err(SizeError::Form(shown()));
         };
-        match number.parse::<usize>().ok().and_then(|number| number.checked_mul(*bytes)) {
+        match number.parse::<u64>().ok().and_then(|number| number.checked_mul(*bytes)) {
             Some(size) if (1..=LARGEST).contains(&size) => Ok(Self(size)),
             _ => Err(SizeError::Range(shown())),
         }
@@ -103,7 +103,7 @@ mod tests {
     fn sizes_are_read_and_written() {
         for (text, bytes) in [("512B", 512), ("64KiB", 65_536), ("1MiB", 1_048_576), ("1GiB", LARGEST)] {
             let size: ByteSize = text.parse().unwrap();
-            assert_eq!((size.get(), size.to_string().as_str()), (bytes, text));
+            assert_eq!((size.bytes(), size.to_string().as_str()), (bytes, text));
         }
         assert_eq!("2 MiB".parse::<ByteSize>(), Ok(ByteSize::from_mib(2)));
     }

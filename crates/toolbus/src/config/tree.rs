@@ -51,10 +51,7 @@ impl Tree {
 
     /// Where the value at a place was given, or the nearest value around it.
     pub(crate) fn origin(&self, path: &[String]) -> &Origin {
-        (0..=path.len())
-            .rev()
-            .find_map(|depth| self.origins.get(path.get(..depth)?))
-            .unwrap_or(&Origin::Default)
+        (0..=path.len()).rev().find_map(|depth| self.origins.get(path.get(..depth)?)).unwrap_or(&Origin::Default)
     }
 
     /// A place as its key is written in TOML: `tools.limits."web_*".timeout`, `rest.endpoints[0].url`.

@@ -102,7 +102,8 @@ fn explain_choice(
         _ => false,
     };
     // A table's form is told by a constant in it, or else by the key that it must have.
-    let missing = |errors: &[ValidationError<'_>]| errors.iter().any(|e| matches!(e.kind(), Kind::Required { .. }) && here(e));
+    let missing =
+        |errors: &[ValidationError<'_>]| errors.iter().any(|e| matches!(e.kind(), Kind::Required { .. }) && here(e));
     let candidates: Vec<_> = branches.iter().filter(|errors| !errors.iter().any(|e| is_other_form(&e))).collect();
     let nearest = candidates.iter().find(|errors| !missing(errors)).or(match candidates.as_slice() {
         [only] => Some(only),

@@ -31,7 +31,8 @@ pub(crate) fn warnings(config: &Config) -> Vec<String> {
     for endpoint in &config.rest.endpoints {
         let is_plain = Url::parse(&endpoint.url).is_ok_and(|url| url.scheme() == "http" && !is_local(&url));
         if is_plain && endpoint.auth.is_some() {
-            warnings.push(format!("rest.endpoints: `{}` sends its credentials unencrypted; use https://", endpoint.name));
+            warnings
+                .push(format!("rest.endpoints: `{}` sends its credentials unencrypted; use https://", endpoint.name));
         }
     }
     let names = config.tool_names();

@@ -1,0 +1,171 @@
+//! The command line.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+use crate::config::{Override, Sources, default_files};
+
+const EXAMPLES: &str = "\
+Examples:
+  toolbus check --config config/toolbus.toml       find every mistake in a configuration
+  toolbus tools --set tools.echo=true              list the tools that it registers
+  TOOLBUS__BUS__URL=amqp://broker toolbus tools    the same, with a key from the environment
+
+Configuration, later ones win: defaults, files (--config, else ./toolbus.toml, else /etc/toolbus/toolbus.toml),
+environment (TOOLBUS__SECTION__KEY), command line.";
+
+const SCHEMA_USE: &str = "\
+Editors with TOML support complete and check a configuration file whose first line is
+  #:schema ./toolbus.schema.json
+next to the output of this command.";
+
+/// Runs the tool calls of AI agents, taken from RabbitMQ.
+#[derive(Debug, Parser)]
+#[command(name = "toolbus", version = crate::VERSION, after_help = EXAMPLES, max_term_width = 100)]
+pub struct Cli {
+    #[command(flatten)]
+    pub(crate) global: GlobalArgs,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// What every command understands.
+#[derive(Debug, Clone, Default, Args)]
+#[command(next_help_heading = "Global options")]
+pub struct GlobalArgs {
+    /// Configuration file; repeat it to lay files over each other.
+    #[arg(long, short, global = true, value_name = "FILE")]
+    config: Vec<PathBuf>,
+    /// Change one key of the configuration, such as `invoke.max_timeout=30s`; may be repeated.
+    #[arg(long = "set", global = true, value_name = "KEY=VALUE", value_parser = assignment)]
+    set: Vec<Override>,
+    /// Broker to use: the key `bus.url`. Credentials given here are visible to other users of this machine.
+    #[arg(long, global = true, value_name = "URL")]
+    bus_url: Option<String>,
+    /// Address of the HTTP server: the key `http.listen`.
+    #[arg(long, global = true, value_name = "IP:PORT")]
+    listen: Option<String>,
+    /// What is logged: the key `telemetry.log`.
+    #[arg(long, global = true, value_name = "LEVEL")]
+    log: Option<String>,
+    /// How results are printed.
+    #[arg(long, global = true, value_enum, default_value_t)]
+    pub(crate) output: Output,
+    /// When to use colours; `auto` looks at the terminal and at NO_COLOR.
+    #[arg(long, global = true, value_enum, default_value_t)]
+    color: Color,
+}
+
+/// How results are printed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
+pub enum Output {
+    /// For people.
+    #[default]
+    Table,
+    /// For programs.
+    Json,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
+enum Color {
+    #[default]
+    Auto,
+    Always,
+    Never,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// List the tools that the configuration registers
+    Tools,
+    /// Find every mistake in the configuration, without connecting to anything
+    Check,
+    /// Print the JSON Schema of the configuration file
+    #[command(after_help = SCHEMA_USE)]
+    Schema,
+}
+
+impl Cli {
+    /// Decides on colours, for everything that is printed through `anstream`.
+    pub fn apply_color(&self) {
+        let choice = match self.global.color {
+            Color::Auto => anstream::ColorChoice::Auto,
+            Color::Always => anstream::ColorChoice::Always,
+            Color::Never => anstream::ColorChoice::Never,
+        };
+        choice.write_global();
+    }
+}
+
+impl GlobalArgs {
+    /// Where the configuration comes from.
+    #[must_use]
+    pub fn sources(&self, environment: BTreeMap<String, String>) -> Sources {
+        let files = if self.config.is_empty() { default_files() } else { self.config.clone() };
+        let named = [
+            ("--bus-url", "bus.url", &self.bus_url),
+            ("--listen", "http.listen", &self.listen),
+            ("--log", "telemetry.log", &self.log),
+        ];
+        let named = named.into_iter().filter_map(|(option, key, value)| {
+            Some(Override { option: option.to_owned(), key: key.to_owned(), value: value.clone()? })
+        });
+        Sources { files, environment, overrides: self.set.iter().cloned().chain(named).collect() }
+    }
+}
+
+/// The environment of this process; variables that are not text are left out.
+#[must_use]
+pub fn environment() -> BTreeMap<String, String> {
+    std::env::vars_os()
+        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
+        .collect()
+}
+
+/// Splits `key=value` at the first `=` that is not in quotation marks.
+fn assignment(text: &str) -> Result<Override, &'static str> {
+    let mut quoted = false;
+    let end = text.find(|c| {
+        quoted ^= c == '"';
+        c == '=' && !quoted
+    });
+    let (key, value) = end
+        .and_then(|end| Some((text.get(..end)?, text.get(end + 1..)?)))
+        .ok_or("expected KEY=VALUE, such as invoke.max_timeout=30s")?;
+    let key = key.trim().to_owned();
+    Ok(Override { option: format!("--set {key}"), key, value: value.to_owned() })
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_in_order() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn a_key_ends_at_the_first_equals_sign_outside_quotation_marks() {
+        let split = |text: &str| assignment(text).map(|Override { key, value, .. }| (key, value));
+        assert_eq!(split("a.b=c=d"), Ok(("a.b".into(), "c=d".into())));
+        assert_eq!(
+            split(r#"tools.limits."x=y".timeout=1s"#),
+            Ok((r#"tools.limits."x=y".timeout"#.into(), "1s".into()))
+        );
+        assert!(split("a.b").is_err());
+    }
+
+    #[test]
+    fn named_options_come_after_set() {
+        let cli = Cli::try_parse_from(["toolbus", "check", "--set", "bus.url=x", "--bus-url", "y"]).unwrap();
+        let sources = cli.global.sources(BTreeMap::new());
+        let options: Vec<_> = sources.overrides.iter().map(|given| given.option.as_str()).collect();
+        assert_eq!(options, ["--set bus.url", "--bus-url"]);
+    }
+}

@@ -1,0 +1,85 @@
+//! The commands, one module each.
+
+pub mod check;
+pub mod schema;
+pub mod tools;
+
+use std::fmt::Display;
+use std::io::Write;
+use std::process::ExitCode;
+
+use anstyle::{AnsiColor, Effects, Style};
+
+use crate::cli::{Cli, Command, Output, environment};
+use crate::config::{Config, Problems};
+
+/// Exit code of a mistake in the command line or the configuration.
+pub(crate) const MISTAKE: u8 = 2;
+
+/// Colour of errors.
+const RED: Style = AnsiColor::Red.on_default().effects(Effects::BOLD);
+/// Colour of warnings.
+const YELLOW: Style = AnsiColor::Yellow.on_default().effects(Effects::BOLD);
+
+/// What a command has to work with.
+#[derive(Debug, Clone)]
+pub struct Context {
+    /// The configuration.
+    pub config: Config,
+    /// How results are printed.
+    pub output: Output,
+}
+
+/// Runs a command to its end.
+pub async fn run(cli: Cli) -> ExitCode {
+    let sources = cli.global.sources(environment());
+    let output = cli.global.output;
+    let outcome = match cli.command {
+        Command::Schema => schema::run().map_err(told),
+        Command::Check => check::run(&sources, output).map_err(told),
+        command => match Config::load(&sources) {
+            Err(problems) => Err(complain(&problems)),
+            Ok(loaded) => {
+                loaded.warnings.iter().for_each(|warning| warn(warning));
+                run_configured(command, &Context { config: loaded.config, output }).await
+            }
+        },
+    };
+    outcome.unwrap_or_else(ExitCode::from)
+}
+
+/// Runs a command that needs a configuration. An error has been told; what is left of it is the exit code.
+async fn run_configured(command: Command, context: &Context) -> Result<ExitCode, u8> {
+    match command {
+        Command::Tools => tools::run(context).map_err(told),
+        // Run before any configuration is read.
+        Command::Schema | Command::Check => Ok(ExitCode::SUCCESS),
+    }
+}
+
+/// Tells of every problem of a configuration.
+pub(crate) fn complain(problems: &Problems) -> u8 {
+    let count = problems.0.len();
+    let summary = format!("{count} problem{} in the configuration", if count == 1 { "" } else { "s" });
+    eprint(&format!("{RED}error:{RED:#} {summary}\n{problems}"));
+    MISTAKE
+}
+
+pub(crate) fn warn(text: &str) {
+    eprint(&format!("{YELLOW}warning:{YELLOW:#} {text}"));
+}
+
+fn told(error: impl Display) -> u8 {
+    eprint(&format!("{RED}error:{RED:#} {error}"));
+    1
+}
+
+/// A table without the space that fills its last column.
+pub(crate) fn plain(table: &comfy_table::Table) -> String {
+    table.lines().map(|line| line.trim_end().to_owned()).collect::<Vec<_>>().join("\n")
+}
+
+/// Prints a line for people. When even that cannot be printed, the exit code says enough.
+fn eprint(text: &str) {
+    let _ = writeln!(anstream::stderr(), "{text}");
+}

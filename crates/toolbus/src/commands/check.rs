@@ -1,0 +1,105 @@
+//! `toolbus check`: finds every mistake in a configuration, without connecting to anything.
+
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+use comfy_table::Table;
+use comfy_table::presets::NOTHING;
+use serde_json::{Value, json};
+
+use super::{MISTAKE, complain, plain, warn};
+use crate::cli::Output;
+use crate::config::{Config, Loaded, Problems, Sources};
+
+/// Most tools that are named in the summary.
+const MAX_NAMED: usize = 10;
+
+/// Why nothing was told.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot write: {0}")]
+pub struct CheckError(#[from] io::Error);
+
+/// Checks, and tells what was found. Exit code 2 when the configuration cannot be used.
+///
+/// # Errors
+///
+/// When nothing can be printed.
+pub fn run(sources: &Sources, output: Output) -> Result<ExitCode, CheckError> {
+    let result = Config::load(sources);
+    let code = if result.is_ok() { ExitCode::SUCCESS } else { ExitCode::from(MISTAKE) };
+    match (output, &result) {
+        (Output::Json, _) => writeln!(io::stdout(), "{:#}", as_json(sources, &result))?,
+        (Output::Table, Err(problems)) => drop(complain(problems)),
+        (Output::Table, Ok(loaded)) => {
+            loaded.warnings.iter().for_each(|warning| warn(warning));
+            writeln!(io::stdout(), "configuration is valid\n{}", summary(sources, &loaded.config))?;
+        }
+    }
+    Ok(code)
+}
+
+fn as_json(sources: &Sources, result: &Result<Loaded, Problems>) -> Value {
+    match result {
+        Ok(loaded) => json!({
+            "valid": true,
+            "files": sources.files,
+            "bus": loaded.config.bus.url,
+            "tools": loaded.config.tool_names(),
+            "warnings": loaded.warnings,
+        }),
+        Err(problems) => {
+            let problem = |p: &crate::config::Problem| json!({"place": p.place, "key": p.key, "problem": p.what});
+            json!({"valid": false, "files": sources.files, "problems": problems.0.iter().map(problem).collect::<Vec<_>>()})
+        }
+    }
+}
+
+fn summary(sources: &Sources, config: &Config) -> String {
+    let files: Vec<_> = sources.files.iter().map(|file| file.display().to_string()).collect();
+    let names = config.tool_names();
+    let named: Vec<&str> = names.iter().take(MAX_NAMED).map(AsRef::as_ref).collect();
+    let more = if names.len() > MAX_NAMED { ", …" } else { "" };
+    let invoke = &config.invoke;
+    let telemetry = config.telemetry.otlp_endpoint.as_deref().unwrap_or("not sent");
+    let rows = [
+        ("files", if files.is_empty() { "none: defaults".to_owned() } else { files.join(", ") }),
+        ("bus", config.bus.url.to_string()),
+        ("queue", format!("{}.invoke ({})", config.bus.queue_prefix, invoke.topics.join(", "))),
+        ("tools", format!("{}: {}{more}", names.len(), named.join(", "))),
+        ("at a time", format!("{} running, {} waiting", invoke.max_in_flight, invoke.max_waiting)),
+        ("time", format!("{} by default, {} at most", invoke.default_timeout, invoke.max_timeout)),
+        ("http", config.http.listen.to_string()),
+        ("telemetry", telemetry.to_owned()),
+    ];
+    let mut table = Table::new();
+    table.load_style(NOTHING);
+    for (name, value) in rows {
+        table.add_row([name, &value]);
+    }
+    plain(&table)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_summary_shows_no_credentials() {
+        let mut config = Config::default();
+        config.bus.url = "amqps://ana:hunter2@broker.example/tools".parse().unwrap();
+        insta::assert_snapshot!(summary(&Sources::default(), &config), @"");
+    }
+
+    #[test]
+    fn programs_get_problems_one_by_one() {
+        let sources = Sources {
+            environment: [("TOOLBUS__BUS__ULR".to_owned(), "amqp://ana:hunter2@host".to_owned())].into(),
+            ..Sources::default()
+        };
+        let shown = as_json(&sources, &Config::load(&sources));
+        assert_eq!(shown["valid"], json!(false));
+        assert_eq!(shown["problems"][0]["place"], json!("environment TOOLBUS__BUS__ULR"));
+        assert_eq!(shown["problems"][0]["key"], json!("bus.ulr"));
+        assert!(!shown.to_string().contains("hunter2"));
+    }
+}

@@ -1,0 +1,19 @@
+//! `toolbus schema`: the JSON Schema of the configuration.
+
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+/// Why the schema was not printed.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot write: {0}")]
+pub struct SchemaError(#[from] io::Error);
+
+/// Prints the schema.
+///
+/// # Errors
+///
+/// When nothing can be printed.
+pub fn run() -> Result<ExitCode, SchemaError> {
+    writeln!(io::stdout(), "{:#}", crate::config::schema())?;
+    Ok(ExitCode::SUCCESS)
+}

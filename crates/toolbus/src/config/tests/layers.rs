@@ -1,0 +1,84 @@
+use std::time::Duration;
+
+use super::*;
+
+#[test]
+fn without_any_source_the_defaults_hold() {
+    assert_eq!(load(&[], &[], &[]).unwrap().config, Config::default());
+    assert_eq!(load(&[""], &[], &[]).unwrap().config, Config::default());
+}
+
+#[test]
+fn later_layers_win() {
+    let first = "[bus]\nname = 'first'\nqueue_prefix = 'first'\nexchange = 'first'\n[invoke]\nmax_in_flight = 1";
+    let second = "[bus]\nqueue_prefix = 'second'\nexchange = 'second'\n[invoke]\nmax_in_flight = 2";
+    let environment = [("TOOLBUS__BUS__EXCHANGE", "third"), ("TOOLBUS__INVOKE__MAX_IN_FLIGHT", "3")];
+    let config = load(&[first, second], &environment, &[("invoke.max_in_flight", "4")]).unwrap().config;
+    let names = (&*config.bus.name, &*config.bus.queue_prefix, &*config.bus.exchange, config.invoke.max_in_flight);
+    assert_eq!(names, ("first", "second", "third", 4));
+    assert_eq!(config.bus.dead_letter_exchange, "rockbot.dlx");
+}
+
+#[test]
+fn a_list_replaces_the_list_below_it() {
+    let config = load(&["[bus]\nreply_topics = ['a.#']", "[bus]\nreply_topics = ['b.#', 'c']"], &[], &[]).unwrap().config;
+    assert_eq!(config.bus.reply_topics, ["b.#", "c"]);
+}
+
+#[test]
+fn the_environment_changes_an_entry_of_a_file_and_creates_none() {
+    let text = "[tools.limits.Web_Search]\ntimeout = '5s'";
+    let variable = "TOOLBUS__TOOLS__LIMITS__WEB_SEARCH__TIMEOUT";
+    let config = load(&[text], &[(variable, "7s")], &[]).unwrap().config;
+    assert_eq!(config.tools.limits.len(), 1);
+    assert_eq!(config.tools.limits_of("Web_Search").timeout.unwrap().get(), Duration::from_secs(7));
+    insta::assert_snapshot!(load(&[], &[(variable, "7s")], &[]).unwrap_err(), @"");
+}
+
+#[test]
+fn the_environment_is_named_where_its_value_is_wrong() {
+    let environment = [("TOOLBUS__INVOKE__MAX_IN_FLIGHT", "many"), ("TOOLBUS__HTTP__LISTEN", "here")];
+    insta::assert_snapshot!(load(&[], &environment, &[]).unwrap_err(), @"");
+}
+
+#[test]
+fn the_command_line_is_named_where_it_is_wrong() {
+    insta::assert_snapshot!(load(&[], &[], &[("invoke.max_timout", "1s"), ("tools.echo", "yes")]).unwrap_err(), @"");
+}
+
+#[test]
+fn a_contradiction_is_told_where_the_value_was_given() {
+    let text = "[invoke]\ndefault_timeout = '90s'";
+    let environment = [("TOOLBUS__INVOKE__MAX_TIMEOUT", "80s")];
+    insta::assert_snapshot!(load(&[text], &environment, &[]).unwrap_err(), @"");
+    insta::assert_snapshot!(load(&["[invoke]\ndefault_timeout = '300s'"], &[], &[]).unwrap_err(), @"");
+}
+
+#[test]
+fn a_cluster_of_brokers_is_a_list_in_any_layer() {
+    let listed = r#"["amqp://one", "amqp://two"]"#;
+    let url = |loaded: Result<Loaded, String>| loaded.unwrap().config.bus.url.to_string();
+    assert_eq!(url(load(&[&format!("[bus]\nurl = {listed}")], &[], &[])), "amqp://one, amqp://two");
+    assert_eq!(url(load(&[], &[("TOOLBUS__BUS__URL", listed)], &[])), "amqp://one, amqp://two");
+    assert_eq!(url(load(&[], &[], &[("bus.url", "amqp://one")])), "amqp://one");
+    assert_eq!(url(load(&["[bus]\nurl = 'embedded'"], &[], &[])), "embedded");
+}
+
+#[test]
+fn what_is_hardly_meant_is_warned_of() {
+    let text = r#"
+        [bus]
+        url = ["amqp://guest:guest@broker", "amqp://guest:guest@localhost", "amqps://ana:secret@broker"]
+        [http]
+        listen = "0.0.0.0:8471"
+        [tools.limits.webb]
+        timeout = "1s"
+        [[rest.endpoints]]
+        name = "weather"
+        description = "Weather"
+        url = "http://api.example/"
+        auth = { type = "bearer", token = "secret" }
+    "#;
+    insta::assert_snapshot!(load(&[text], &[], &[]).unwrap().warnings.join("\n"), @"");
+    assert!(load(&["[bus]\nurl = 'amqp://guest:guest@127.0.0.1:5672'"], &[], &[]).unwrap().warnings.is_empty());
+}

@@ -1,0 +1,79 @@
+use super::*;
+
+const SECRET: &str = "hunter2";
+
+fn with_auth(auth: &str) -> String {
+    format!("[[rest.endpoints]]\nname = 'get'\ndescription = 'Gets'\nurl = 'http://localhost/'\nauth = {auth}")
+}
+
+#[test]
+fn secrets_are_taken_from_the_environment_a_file_or_plain_text() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), format!("{SECRET}\n")).unwrap();
+    let named = format!("{{ file = {:?} }}", file.path());
+    for source in ["{ env = 'TOKEN' }", &named, "'hunter2'"] {
+        let text = with_auth(&format!("{{ type = 'bearer', token = {source} }}"));
+        let config = load(&[&text], &[("TOKEN", SECRET)], &[]).unwrap().config;
+        let rest::Auth::Bearer { token } = config.rest.endpoints[0].auth.clone().unwrap() else { panic!("bearer") };
+        assert_eq!(token.reveal(), SECRET, "{source}");
+    }
+}
+
+#[test]
+fn a_secret_that_is_not_to_be_had_is_a_problem() {
+    let text = with_auth("{ type = 'bearer', token = { env = 'WEATHER_TOKEN' } }");
+    insta::assert_snapshot!(problems(&text), @"");
+    let text = with_auth("{ type = 'basic', username = 'ana', password = { file = '/nonexistent/token' } }");
+    insta::assert_snapshot!(problems(&text), @"");
+    let text = with_auth("{ type = 'bearer', token = { evn = 'WEATHER_TOKEN' } }");
+    insta::assert_snapshot!(problems(&text), @"");
+    insta::assert_snapshot!(problems(&with_auth("{ type = 'bearer', token = '' }")), @"");
+}
+
+#[test]
+fn a_loaded_configuration_shows_no_secret() {
+    let text = with_auth("{ type = 'basic', username = 'ana', password = 'hunter2' }")
+        + "\nheaders = { x-token = 'hunter2' }\n[bus]\nurl = 'amqp://ana:hunter2@localhost'";
+    let loaded = load(&[&text], &[], &[]).unwrap();
+    let shown = format!("{loaded:?} {:#?} {}", loaded.config, serde_json::to_string(&loaded.config).unwrap());
+    assert!(!shown.contains(SECRET), "{shown}");
+}
+
+#[test]
+fn no_problem_shows_a_secret() {
+    let texts = [
+        with_auth("{ type = 'bearer', tokn = 'hunter2' }"),
+        with_auth("{ type = 'bearer', token = ['hunter2'] }"),
+        with_auth("{ type = 'bearer', token = 'hunter2', user = 'hunter2' }"),
+        with_auth("{ type = 'bearer', token = \"hunter2\\nX: y\" }"),
+        with_auth("'hunter2'"),
+        with_auth("{ token = 'hunter2' }"),
+        with_auth("{ type = 'basic', username = 5, password = 'hunter2' }"),
+        with_auth("{ type = 'bearer', token = 'hunter2 }"),
+        with_auth("{ type = 'bearer', token = hunter2 }"),
+        with_auth("{ type = 'bearer', token = { env = 'T', file = 'hunter2' } }"),
+        with_auth("{ type = 'api_key', header = 'a b', key = 'hunter2' }"),
+        with_auth("{ type = 'api_key', key = '''\nhunter2\n"),
+        "[bus]\nurl = 'hunter2'".to_owned(),
+        "[bus]\nurl = 'ana:hunter2@host'".to_owned(),
+        "[bus]\nurl = 'http://ana:hunter2@host'".to_owned(),
+        "[bus]\nurl = ['amqp://ana:hunter2@host:port']".to_owned(),
+        "[bus]\nurl = { url = 'hunter2' }".to_owned(),
+        "[bus]\nurl = amqp://ana:hunter2@host".to_owned(),
+        "[bus]\nurl = 'amqp://ana:hunter2@host'\nurl = 'amqp://ana:hunter2@host'".to_owned(),
+    ];
+    for text in texts {
+        let told = problems(&text);
+        assert!(!told.contains(SECRET), "{text}\n{told}");
+    }
+    let environment = [("TOOLBUS__BUS__URL", "hunter2"), ("TOOLBUS__BUS__PASSWORD", "hunter2")];
+    let told = load(&[], &environment, &[("bus.password", "hunter2"), ("bus.tls", "hunter2")]).unwrap_err();
+    assert!(!told.contains(SECRET), "{told}");
+}
+
+#[test]
+fn the_schema_marks_secrets_as_write_only() {
+    let schema = schema();
+    assert_eq!(schema["$defs"]["Secret"]["writeOnly"], serde_json::json!(true));
+    assert_eq!(schema["$defs"]["BusConfig"]["properties"]["url"]["writeOnly"], serde_json::json!(true));
+}

@@ -1,0 +1,167 @@
+use std::collections::BTreeSet;
+use std::path::Path as FilePath;
+
+use super::*;
+
+/// Every key that this daemon's part of the design names.
+const DESIGNED: &str = r##"
+[bus]
+url = "amqp://guest:guest@127.0.0.1:5672/%2f"
+name = "toolbus"
+exchange = "rockbot"
+dead_letter_exchange = "rockbot.dlx"
+queue_prefix = "toolbus"
+queue_type = "quorum"
+reply_topics = ["tool.result.#", "script.result.#", "mcp.manage.response.#", "agent.response.#"]
+tls = { ca = "PEM", cert = "PEM", key = "PEM" }
+
+[invoke]
+topics = ["tool.invoke"]
+default_reply_topic = "tool.result"
+default_timeout = "60s"
+max_timeout = "120s"
+max_body = "1MiB"
+max_in_flight = 256
+max_waiting = 1024
+drain_timeout = "30s"
+
+[daemon]
+roles = ["invoke"]
+
+[http]
+listen = "127.0.0.1:8471"
+
+[telemetry]
+otlp_endpoint = "http://127.0.0.1:4317"
+protocol = "grpc"
+log = "info"
+log_format = "text"
+
+[tools]
+echo = false
+time = true
+required = []
+
+[tools.limits."web_*"]
+timeout = "20s"
+max_in_flight = 8
+
+[[rest.endpoints]]
+name = "get_weather"
+description = "Current weather of a city"
+url = "http://127.0.0.1:9000/v1/current?city={city}"
+method = "GET"
+parameters = '{"type":"object","properties":{"city":{"type":"string"}},"required":["city"]}'
+auth = { type = "bearer", token = { env = "WEATHER_TOKEN" } }
+headers = { accept = "application/json" }
+body = "none"
+timeout = "10s"
+max_response = "1MiB"
+effect = "read-only"
+"##;
+
+#[test]
+fn every_designed_key_is_accepted_and_has_the_designed_default() {
+    let pem = tempfile::NamedTempFile::new().unwrap();
+    let text = DESIGNED.replace("PEM", &pem.path().display().to_string());
+    let mut config = load(&[&text], &[("WEATHER_TOKEN", "secret")], &[]).unwrap().config;
+    assert_eq!(config.rest.endpoints.len(), 1);
+    // What has no default, or another than the example.
+    config.bus.url = BusUrl::Embedded;
+    config.bus.tls = Default::default();
+    config.telemetry.otlp_endpoint = None;
+    config.tools.limits.clear();
+    config.rest.endpoints.clear();
+    assert_eq!(config, Config::default());
+}
+
+fn root() -> PathBuf {
+    FilePath::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+fn toml_files(folder: &FilePath, found: &mut Vec<PathBuf>) {
+    for entry in std::fs::read_dir(folder).into_iter().flatten() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            toml_files(&path, found);
+        } else if path.extension().is_some_and(|extension| extension == "toml") {
+            found.push(path);
+        }
+    }
+}
+
+#[test]
+fn every_shipped_configuration_is_valid() {
+    let mut files = Vec::new();
+    toml_files(&root().join("config"), &mut files);
+    assert!(files.len() >= 2, "{files:?}");
+    toml_files(&root().join("deploy"), &mut files);
+    for file in files {
+        // Secrets come from where the file is used.
+        let text = std::fs::read_to_string(&file).unwrap();
+        let named = text.split("env = \"").skip(1).filter_map(|rest| rest.split('"').next());
+        let environment = named.map(|name| (name.to_owned(), "secret".to_owned())).collect();
+        let sources = Sources { files: vec![file.clone()], environment, overrides: Vec::new() };
+        if let Err(problems) = Config::load(&sources) {
+            panic!("{}:\n{problems}", file.display());
+        }
+    }
+}
+
+#[test]
+fn the_documented_configuration_needs_no_environment_and_is_that_of_the_defaults() {
+    let file = root().join("config/toolbus.toml");
+    let loaded = Config::load(&Sources { files: vec![file], ..Sources::default() }).unwrap();
+    assert_eq!(loaded.config, Config::default());
+    assert!(loaded.warnings.is_empty(), "{:?}", loaded.warnings);
+}
+
+#[test]
+fn the_documented_configuration_is_valid_with_everything_that_is_commented_out() {
+    let text = std::fs::read_to_string(root().join("config/toolbus.toml")).unwrap();
+    // A commented-out line of TOML starts with `#` and no space; prose with `# `.
+    let uncommented: Vec<&str> = text.lines().map(|line| line.strip_prefix('#').filter(|l| !l.starts_with(' ')).unwrap_or(line)).collect();
+    let pem = tempfile::NamedTempFile::new().unwrap();
+    let text = uncommented.join("\n").replace("/etc/toolbus/tls", &pem.path().display().to_string());
+    let text = ["ca.pem", "client.pem", "client.key"].iter().fold(text, |text, name| text.replace(&format!("/{name}"), ""));
+    let environment = [("WEATHER_TOKEN", "secret"), ("TICKETS_PASSWORD", "secret"), ("NOTES_KEY", "secret")];
+    let config = load(&[&text], &environment, &[]).unwrap().config;
+    assert!(config.bus.tls.key.is_some() && config.rest.endpoints.len() == 3);
+}
+
+#[test]
+fn the_documented_configuration_mentions_every_key() {
+    let text = std::fs::read_to_string(root().join("config/toolbus.toml")).unwrap();
+    let is_key = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    let mentioned: BTreeSet<&str> = text
+        .match_indices('=')
+        .filter_map(|(end, _)| text[..end].trim_end().rsplit(|c| !is_key(c)).next())
+        .collect();
+    let headers: BTreeSet<&str> =
+        text.lines().filter_map(|line| line.trim_start_matches('#').trim().strip_prefix('[')).collect();
+    let mut keys = Vec::new();
+    every_key(&schema(), &mut Vec::new(), &mut keys);
+    assert!(keys.len() > 40, "{keys:?}");
+    for path in keys {
+        let last = path.last().unwrap();
+        let in_header = headers.iter().any(|header| header.trim_matches(['[', ']']).split('.').any(|key| key == last));
+        assert!(mentioned.contains(last.as_str()) || in_header, "`{}` is not in config/toolbus.toml", path.join("."));
+    }
+}
+
+fn every_key(schema: &Value, path: &mut Path, found: &mut Vec<Path>) {
+    fn walk(node: Node<'_>, path: &mut Path, found: &mut Vec<Path>) {
+        for key in node.keys() {
+            path.push(key.to_owned());
+            if !found.contains(path) {
+                found.push(path.clone());
+            }
+            if let Some(child) = node.child(key) {
+                walk(child, path, found);
+                child.child("*").into_iter().for_each(|element| walk(element, path, found));
+            }
+            path.pop();
+        }
+    }
+    walk(Node::root(schema), path, found);
+}
