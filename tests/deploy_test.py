@@ -1,0 +1,315 @@
+#!/usr/bin/env python3
+"""Checks the files for containers against each other, against the binary and against docs/telemetry.md.
+
+No container engine is needed, and none is asked. Run by tests/run, which sets TOOLBUS_BIN.
+"""
+
+import fnmatch
+import json
+import os
+import re
+import subprocess
+import tomllib
+import unittest
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import yaml
+
+ROOT = Path(__file__).resolve().parent.parent
+DEPLOY = ROOT / "deploy"
+
+
+def read_yaml(path: Path):
+    return yaml.safe_load(path.read_text("utf-8"))
+
+
+COMPOSE = read_yaml(ROOT / "docker-compose.yml")
+SERVICES = COMPOSE["services"]
+DAEMON = tomllib.loads((DEPLOY / "toolbus.toml").read_text("utf-8"))
+COLLECTOR = read_yaml(DEPLOY / "otel-collector/config.yaml")
+PROMETHEUS = read_yaml(DEPLOY / "prometheus/prometheus.yml")
+ALERTS = read_yaml(DEPLOY / "prometheus/alerts.yml")
+SOURCES = read_yaml(DEPLOY / "grafana/provisioning/datasources/datasources.yaml")["datasources"]
+DASHBOARDS = {path.name: json.loads(path.read_text("utf-8")) for path in (DEPLOY / "grafana/dashboards").glob("*.json")}
+DOCKERFILE = (ROOT / "Dockerfile").read_text("utf-8")
+
+# Ports that the images of others listen on.
+KNOWN_PORTS = {"rabbitmq": {5672, 15672}, "jaeger": {4317, 16686}, "prometheus": {9090}, "grafana": {3000}}
+
+
+def port(address: str) -> int:
+    return int(address.rpartition(":")[2])
+
+
+def listened_on(service: str) -> set[int]:
+    """The ports that a service listens on, by its own configuration."""
+    if service == "toolbus":
+        return {port(DAEMON["http"]["listen"])}
+    if service == "otel-collector":
+        protocols = COLLECTOR["receivers"]["otlp"]["protocols"].values()
+        return {port(protocol["endpoint"]) for protocol in protocols} | {
+            port(COLLECTOR["exporters"]["prometheus"]["endpoint"])
+        }
+    return KNOWN_PORTS[service]
+
+
+def mounts(service: str) -> dict[str, str]:
+    """Sources of a service's mounts, by target."""
+    volumes = (volume.split(":") for volume in SERVICES[service].get("volumes", []))
+    return {target: source for source, target, *_ in volumes}
+
+
+def in_container(service: str, path: str) -> Path:
+    """The file of this repository that a service sees at `path`."""
+    for target, source in mounts(service).items():
+        if path == target or path.startswith(target + "/"):
+            return ROOT / source / path[len(target) :].lstrip("/")
+    raise AssertionError(f"{service}: nothing is mounted at {path}")
+
+
+def documented_metrics() -> set[str]:
+    """Names of all series, as Prometheus sees what docs/telemetry.md promises."""
+    units = {"ms": "_milliseconds", "s": "_seconds"}
+    row = re.compile(r"^\| `([a-z_.]+)` \| (histogram|counter|gauge) \| `([^`]+)` \|", re.MULTILINE)
+    names = set()
+    for name, kind, unit in row.findall((ROOT / "docs/telemetry.md").read_text("utf-8")):
+        name = name.replace(".", "_") + units.get(unit, "")
+        if kind == "histogram":
+            names |= {name + suffix for suffix in ("_bucket", "_sum", "_count")}
+        elif kind == "counter":
+            names.add(name + "_total")
+        else:
+            names.add(name + ("_ratio" if unit == "1" else ""))
+    return names
+
+
+def metrics_in(expression: str) -> set[str]:
+    """Names of the series that an expression of PromQL reads."""
+    bare = re.sub(r'"(?:[^"\\]|\\.)*"', "", expression)
+    bare = re.sub(r"\{[^}]*\}|\[[^\]]*\]", "", bare)
+    bare = re.sub(r"\b(?:by|without)\s*\([^)]*\)", "", bare)
+    return set(re.findall(r"\b[a-z][a-z0-9]*(?:_[a-z0-9]+)+\b(?!\s*\()", bare))
+
+
+class Compose(unittest.TestCase):
+    def test_every_mounted_path_exists_and_every_volume_is_declared(self):
+        for service in SERVICES:
+            for target, source in mounts(service).items():
+                if source.startswith("."):
+                    self.assertTrue((ROOT / source).exists(), f"{service}: {source}")
+                else:
+                    self.assertIn(source, COMPOSE["volumes"], f"{service}: {target}")
+
+    def test_every_mounted_file_is_in_use(self):
+        used = {path for service in SERVICES for path in mounts(service).values()}
+        for file in DEPLOY.rglob("*"):
+            relative = "./" + str(file.relative_to(ROOT))
+            if file.is_file():
+                self.assertTrue(any(relative == path or relative.startswith(path + "/") for path in used), relative)
+
+    def test_dependencies_are_services_and_those_waited_for_have_a_health_check(self):
+        for name, service in SERVICES.items():
+            dependencies = service.get("depends_on", {})
+            for dependency in dependencies:
+                self.assertIn(dependency, SERVICES, name)
+                wanted = dependencies[dependency].get("condition") if isinstance(dependencies, dict) else None
+                if wanted == "service_healthy":
+                    self.assertIn("healthcheck", SERVICES[dependency], dependency)
+
+    def test_ports_are_open_to_this_machine_alone_and_lead_to_a_listener(self):
+        taken = set()
+        for name, service in SERVICES.items():
+            for published in service.get("ports", []):
+                address, outside, inside = published.split(":")
+                self.assertEqual(address, "127.0.0.1", name)
+                self.assertIn(int(inside), listened_on(name), name)
+                self.assertNotIn(outside, taken, name)
+                taken.add(outside)
+
+    def test_images_are_pinned(self):
+        for name, service in SERVICES.items():
+            if "image" in service:
+                _, colon, tag = service["image"].partition(":")
+                self.assertTrue(colon and tag != "latest", name)
+
+    def test_arguments_name_files_that_are_mounted(self):
+        for name, service in SERVICES.items():
+            for argument in service.get("command", []):
+                path = argument.partition("=")[2] or argument
+                if path.startswith("/"):
+                    self.assertTrue(in_container(name, path).is_file(), f"{name}: {path}")
+
+
+class Addresses(unittest.TestCase):
+    def reaches(self, host: str | None, number: int | None):
+        self.assertIn(host, SERVICES)
+        self.assertIn(number, listened_on(str(host)), host)
+
+    def test_the_daemon_reaches_broker_and_collector(self):
+        broker, collector = urlsplit(DAEMON["bus"]["url"]), urlsplit(DAEMON["telemetry"]["otlp_endpoint"])
+        self.reaches(broker.hostname, broker.port)
+        environment = SERVICES[broker.hostname]["environment"]
+        login = (environment["RABBITMQ_DEFAULT_USER"], environment["RABBITMQ_DEFAULT_PASS"])
+        self.assertEqual((broker.username, broker.password), login)
+        self.reaches(collector.hostname, collector.port)
+        self.assertEqual(collector.port, port(COLLECTOR["receivers"]["otlp"]["protocols"]["grpc"]["endpoint"]))
+
+    def test_the_collector_reaches_jaeger(self):
+        host, _, number = COLLECTOR["exporters"]["otlp/jaeger"]["endpoint"].rpartition(":")
+        self.reaches(host, int(number))
+
+    def test_prometheus_reads_the_collector(self):
+        exported = port(COLLECTOR["exporters"]["prometheus"]["endpoint"])
+        targets = [
+            target
+            for job in PROMETHEUS["scrape_configs"]
+            for group in job["static_configs"]
+            for target in group["targets"]
+        ]
+        self.assertEqual(targets, [f"otel-collector:{exported}"])
+        for file in PROMETHEUS["rule_files"]:
+            self.assertTrue((DEPLOY / "prometheus" / file).is_file(), file)
+
+    def test_grafana_reaches_its_sources(self):
+        for source in SOURCES:
+            url = urlsplit(source["url"])
+            self.reaches(url.hostname, url.port)
+
+    def test_grafana_finds_its_dashboards(self):
+        providers = read_yaml(DEPLOY / "grafana/provisioning/dashboards/dashboards.yaml")["providers"]
+        for provider in providers:
+            self.assertTrue(in_container("grafana", provider["options"]["path"]).is_dir())
+        home = SERVICES["grafana"]["environment"]["GF_DASHBOARDS_DEFAULT_HOME_DASHBOARD_PATH"]
+        self.assertTrue(in_container("grafana", home).is_file())
+
+
+class Collector(unittest.TestCase):
+    def test_pipelines_use_every_part_that_is_defined_and_no_other(self):
+        pipelines = COLLECTOR["service"]["pipelines"].values()
+        for kind in ("receivers", "processors", "exporters"):
+            used = {part for pipeline in pipelines for part in pipeline.get(kind, [])}
+            self.assertEqual(used, set(COLLECTOR[kind]), kind)
+
+
+class Metrics(unittest.TestCase):
+    def check(self, expression: str, where: str):
+        found = metrics_in(expression)
+        self.assertTrue(found, f"{where}: {expression}")
+        self.assertLessEqual(found, documented_metrics(), f"{where}: not in docs/telemetry.md")
+
+    def test_names_are_read_as_prometheus_reads_them(self):
+        documented = documented_metrics()
+        for name in (
+            "rockbot_tool_invocations_total",
+            "rockbot_tool_invoke_duration_milliseconds_bucket",
+            "toolbus_overhead_duration_seconds_count",
+            "toolbus_calls_in_flight",
+        ):
+            self.assertIn(name, documented)
+        expression = 'sum by (tool_name) (rate(a_b_total{c_d="e_f"}[$__rate_interval])) / max_over_time(g_h[5m])'
+        self.assertEqual(metrics_in(expression), {"a_b_total", "g_h"})
+
+    def test_dashboards_show_documented_metrics_of_provisioned_sources(self):
+        self.assertTrue(DASHBOARDS)
+        uids = {source["uid"] for source in SOURCES}
+        for name, dashboard in DASHBOARDS.items():
+            for variable in dashboard["templating"]["list"]:
+                query = variable["query"]["query"]
+                self.check(re.fullmatch(r"label_values\((\w+), \w+\)", query)[1], f"{name}: {variable['name']}")
+            for panel in dashboard["panels"]:
+                self.assertIn(panel["datasource"]["uid"], uids, panel["title"])
+                for target in panel["targets"]:
+                    self.assertIn(target["datasource"]["uid"], uids, panel["title"])
+                    self.check(target["expr"], f"{name}: {panel['title']}")
+
+    def test_panels_do_not_overlap(self):
+        for name, dashboard in DASHBOARDS.items():
+            cells = set()
+            for panel in dashboard["panels"]:
+                at = panel["gridPos"]
+                own = {(at["x"] + x, at["y"] + y) for x in range(at["w"]) for y in range(at["h"])}
+                self.assertFalse(cells & own, f"{name}: {panel['title']}")
+                self.assertLessEqual(at["x"] + at["w"], 24, f"{name}: {panel['title']}")
+                cells |= own
+
+    def test_alerts_read_documented_metrics_and_explain_themselves(self):
+        rules = [rule for group in ALERTS["groups"] for rule in group["rules"]]
+        self.assertEqual(len({rule["alert"] for rule in rules}), len(rules))
+        for rule in rules:
+            self.check(rule["expr"], rule["alert"])
+            self.assertIn(rule["labels"]["severity"], {"warning", "critical"}, rule["alert"])
+            self.assertEqual(set(rule["annotations"]), {"summary", "description"}, rule["alert"])
+
+
+class Image(unittest.TestCase):
+    def instructions(self, name: str) -> list[str]:
+        joined = DOCKERFILE.replace("\\\n", " ")
+        return re.findall(rf"^{name}\s+(.*)$", joined, re.MULTILINE)
+
+    def test_it_is_built_with_the_pinned_compiler(self):
+        toolchain = tomllib.loads((ROOT / "rust-toolchain.toml").read_text("utf-8"))["toolchain"]["channel"]
+        version = re.fullmatch(r"rust:([\d.]+)-\w+ AS build", self.instructions("FROM")[0])[1]
+        self.assertTrue(toolchain == version or toolchain.startswith(version + "."), toolchain)
+
+    def test_what_the_build_needs_is_sent_to_it(self):
+        lines = (ROOT / ".dockerignore").read_text("utf-8").splitlines()
+        ignored = [line for line in lines if line and not line.startswith("#")]
+        workspace = tomllib.loads((ROOT / "Cargo.toml").read_text("utf-8"))["workspace"]
+        members = [path for member in workspace["members"] for path in ROOT.glob(member)]
+        needed = ["Cargo.toml", "Cargo.lock", "rust-toolchain.toml"] + [str(path.relative_to(ROOT)) for path in members]
+        for path in needed:
+            self.assertTrue((ROOT / path).exists(), path)
+            top = path.split("/")[0]
+            self.assertFalse([line for line in ignored if fnmatch.fnmatch(top, line)], path)
+
+    def test_no_source_includes_a_file_that_is_left_out(self):
+        lines = (ROOT / ".dockerignore").read_text("utf-8").splitlines()
+        for source in (ROOT / "crates").glob("*/src/**/*.rs"):
+            text = source.read_text("utf-8").partition("#[cfg(test)]")[0]
+            for included in re.findall(r'include_(?:str|bytes)!\(\s*"([^"]+)"', text):
+                if "tests" in source.stem or "tests" in source.parts:
+                    continue
+                path = (source.parent / included).resolve().relative_to(ROOT)
+                self.assertNotIn(path.parts[0], lines, f"{source}: {included}")
+
+    def test_it_runs_without_rights_and_says_its_port(self):
+        self.assertEqual(self.instructions("USER"), ["65532:65532"])
+        self.assertEqual({int(number) for number in self.instructions("EXPOSE")}, listened_on("toolbus"))
+
+    def test_stages_copy_what_was_built(self):
+        built = re.search(r"cp \S+ (\S+)", self.instructions("RUN")[0])[1]
+        copied = re.fullmatch(r"--from=build (\S+) (\S+)", self.instructions("COPY")[-1])
+        self.assertEqual(copied[1], built)
+        self.assertEqual(json.loads(self.instructions("ENTRYPOINT")[0]), [copied[2]])
+
+
+class Binary(unittest.TestCase):
+    """What the files ask of the binary."""
+
+    def run_binary(self, *arguments: str):
+        command = [os.environ["TOOLBUS_BIN"], *arguments]
+        return subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60)
+
+    def test_the_configuration_is_accepted(self):
+        result = self.run_binary("check", "--config", str(DEPLOY / "toolbus.toml"))
+        self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
+
+    def test_the_configuration_lies_where_the_binary_looks(self):
+        self.assertEqual(in_container("toolbus", "/etc/toolbus/toolbus.toml"), DEPLOY / "toolbus.toml")
+
+    def test_the_health_check_is_a_command_and_fails_without_a_daemon(self):
+        check = re.search(r"^HEALTHCHECK.* CMD (\[.*\])$", DOCKERFILE, re.MULTILINE)
+        arguments = json.loads(check[1])[1:]
+        self.assertEqual(self.run_binary(*arguments, "--help").returncode, 0)
+        # Nothing listens on port 1 of loopback.
+        result = self.run_binary(*arguments, "--listen", "127.0.0.1:1")
+        self.assertNotEqual(result.returncode, 0, result.stdout)
+
+    def test_the_default_command_exists(self):
+        arguments = json.loads(re.search(r"^CMD (\[.*\])$", DOCKERFILE, re.MULTILINE)[1])
+        self.assertEqual(self.run_binary(*arguments, "--help").returncode, 0)
+
+
+if __name__ == "__main__":
+    unittest.main()
