@@ -132,6 +132,15 @@ impl Registry {
         self.change(|next| next.insert(tool))
     }
 
+    /// Adds several tools, as one change.
+    ///
+    /// # Errors
+    ///
+    /// When a name is taken, given twice or unusable; then none is added.
+    pub fn register_all(&self, tools: Vec<Tool>) -> Result<(), RegistryError> {
+        self.change(|next| tools.into_iter().try_for_each(|tool| next.insert(tool)))
+    }
+
     /// Removes one tool; false when there was none of that name.
     pub fn unregister(&self, name: &str) -> bool {
         self.change(|next| next.tools.remove(name).map(drop).ok_or(NoSuchTool)).is_ok()
