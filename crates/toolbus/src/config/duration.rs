@@ -59,7 +59,7 @@ pub enum DurationError {
     #[error("{0:?} is not a duration; {EXPECTED}")]
     Form(String),
     /// A unit that there is not.
-    #[error("unknown unit `{unit}`{hint}; {EXPECTED}")]
+    #[error("unknown unit `{unit}`; {hint}{EXPECTED}")]
     Unit {
         /// The unit.
         unit: String,
@@ -95,7 +95,7 @@ impl FromStr for HumanDuration {
             };
             DurationError::Unit {
                 unit: unit.chars().take(40).collect(),
-                hint: near.map(|name| format!(", did you mean `{name}`?")).unwrap_or_default(),
+                hint: near.map(|name| format!("did you mean `{name}`? ")).unwrap_or_default(),
             }
         })?;
         let milliseconds = number.parse::<u64>().ok().and_then(|number| number.checked_mul(known.1));
@@ -162,15 +162,15 @@ mod tests {
     #[test]
     fn what_is_no_duration_is_refused_with_the_reason() {
         let error = |text: &str| text.parse::<HumanDuration>().unwrap_err().to_string();
-        insta::assert_snapshot!(error("60"), @"");
-        insta::assert_snapshot!(error("s"), @"");
-        insta::assert_snapshot!(error("-1s"), @"");
-        insta::assert_snapshot!(error("1.5s"), @"");
-        insta::assert_snapshot!(error("60sec"), @"");
-        insta::assert_snapshot!(error("5 Minutes"), @"");
-        insta::assert_snapshot!(error("3 fortnights"), @"");
-        insta::assert_snapshot!(error("0s"), @"");
-        insta::assert_snapshot!(error("99999999999999999999d"), @"");
+        insta::assert_snapshot!(error("60"), @r#""60" is not a duration; expected a whole number and a unit (ms, s, m, h, d), such as "60s""#);
+        insta::assert_snapshot!(error("s"), @r#""s" is not a duration; expected a whole number and a unit (ms, s, m, h, d), such as "60s""#);
+        insta::assert_snapshot!(error("-1s"), @r#""-1s" is not a duration; expected a whole number and a unit (ms, s, m, h, d), such as "60s""#);
+        insta::assert_snapshot!(error("1.5s"), @r#""1.5s" is not a duration; expected a whole number and a unit (ms, s, m, h, d), such as "60s""#);
+        insta::assert_snapshot!(error("60sec"), @r#"unknown unit `sec`; did you mean `s`? expected a whole number and a unit (ms, s, m, h, d), such as "60s""#);
+        insta::assert_snapshot!(error("5 Minutes"), @r#"unknown unit `Minutes`; did you mean `m`? expected a whole number and a unit (ms, s, m, h, d), such as "60s""#);
+        insta::assert_snapshot!(error("3 fortnights"), @r#"unknown unit `fortnights`; expected a whole number and a unit (ms, s, m, h, d), such as "60s""#);
+        insta::assert_snapshot!(error("0s"), @r#""0s" is out of range; expected 1ms to 366d"#);
+        insta::assert_snapshot!(error("99999999999999999999d"), @r#""99999999999999999999d" is out of range; expected 1ms to 366d"#);
     }
 
     #[test]

@@ -192,7 +192,11 @@ mod tests {
         let reader = Reader { file: "a.toml", text: "[bus]\ntoken = \"hunter2" };
         let (_, errors) = DeTable::parse_recoverable(reader.text);
         let text = reader.syntax_problem(&errors[0]).to_string();
-        insta::assert_snapshot!(text, @"");
+        insta::assert_snapshot!(text, @r#"
+        a.toml:2:17: invalid basic string, expected `"`
+          2 | token = "*******
+            |                 ^
+        "#);
         assert!(!text.contains("hunter2"));
     }
 

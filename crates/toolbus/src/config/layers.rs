@@ -12,6 +12,9 @@ use super::tree::{Path, Tree};
 /// Start of the environment variables that change the configuration.
 pub const ENVIRONMENT_PREFIX: &str = "TOOLBUS__";
 
+/// Why the environment cannot do what a file can.
+const NO_NEW_ENTRIES: &str = "the environment changes entries and adds none: new ones belong in a file or --set";
+
 /// A value given on the command line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Override {
@@ -21,6 +24,14 @@ pub struct Override {
     pub key: String,
     /// The value: plain text where the key takes text, otherwise TOML.
     pub value: String,
+}
+
+impl Override {
+    /// A value given by `--set`.
+    #[must_use]
+    pub fn new(key: &str, value: &str) -> Self {
+        Self { option: format!("--set {key}"), key: key.to_owned(), value: value.to_owned() }
+    }
 }
 
 /// Lets the environment change keys that there are.
@@ -64,7 +75,7 @@ fn existing<'a>(tree: &Tree, schema: &'a Value, words: &str) -> Result<(Path, No
         });
         let next = same.and_then(|name| Some(((*name).to_owned(), node.child(name)?)));
         let Some((name, child)) = next else {
-            return Err(unknown(tree, &path, &word.to_lowercase(), &known));
+            return Err(unknown(tree, &path, &word.to_lowercase(), &known, !node.keys().is_empty()));
         };
         path.push(name);
         node = child;
@@ -72,12 +83,13 @@ fn existing<'a>(tree: &Tree, schema: &'a Value, words: &str) -> Result<(Path, No
     Ok((path, node))
 }
 
-fn unknown(tree: &Tree, path: &Path, word: &str, known: &[&str]) -> String {
+fn unknown(tree: &Tree, path: &Path, word: &str, known: &[&str], is_section: bool) -> String {
     let parent = if path.is_empty() { String::new() } else { format!(" in `{}`", tree.written(path)) };
-    let listed = if known.is_empty() { "there is none".to_owned() } else { expected(word, known) };
-    format!(
-        "unknown key{parent}; {listed} (the environment changes existing keys; new entries belong in a file or --set)"
-    )
+    match (known, is_section) {
+        (_, true) => format!("unknown key{parent}; {}", expected(word, known)),
+        ([], _) => format!("unknown key{parent}, which has no entries; {NO_NEW_ENTRIES}"),
+        _ => format!("unknown key{parent}; {}; {NO_NEW_ENTRIES}", expected(word, known)),
+    }
 }
 
 /// Puts the values of the command line over everything.
@@ -171,7 +183,11 @@ mod tests {
             ],
         );
         assert_eq!(tree.root(), &files);
-        insta::assert_snapshot!(problems.join("\n"), @"");
+        insta::assert_snapshot!(problems.join("\n"), @r#"
+        environment TOOLBUS__BUS__ULR: `bus.ulr`: unknown key in `bus`; did you mean `url`? expected one of `dead_letter_exchange`, `exchange`, `name`, `queue_prefix`, `queue_type`, `reply_topics`, `tls`, `url`
+        environment TOOLBUS__REST__ENDPOINTS__0__URL: `rest.endpoints.0.url`: unknown key in `rest.endpoints`, which has no entries; the environment changes entries and adds none: new ones belong in a file or --set
+        environment TOOLBUS__TOOLS__LIMITS__WEB_SAERCH__TIMEOUT: `tools.limits.web_saerch.timeout`: unknown key in `tools.limits`; did you mean `web_search`? expected `web_search`; the environment changes entries and adds none: new ones belong in a file or --set
+        "#);
     }
 
     #[test]
@@ -185,14 +201,9 @@ mod tests {
     #[test]
     fn the_command_line_may_create_entries() {
         let mut tree = Tree::new();
-        let set = |key: &str, value: &str| Override {
-            option: format!("--set {key}"),
-            key: key.to_owned(),
-            value: value.to_owned(),
-        };
-        let overrides = [set(r#"tools.limits."web_*".timeout"#, "5s"), set("a b", "x")];
+        let overrides = [Override::new(r#"tools.limits."web_*".timeout"#, "5s"), Override::new("a b", "x")];
         let problems = command_line(&mut tree, &schema(), &overrides);
         assert_eq!(tree.root(), &json!({"tools": {"limits": {"web_*": {"timeout": "5s"}}}}));
-        insta::assert_snapshot!(problems[0], @"");
+        insta::assert_snapshot!(problems[0], @"command line --set a b: not a key; expected section.key=value, such as invoke.max_timeout=30s");
     }
 }

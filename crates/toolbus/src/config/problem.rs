@@ -114,7 +114,7 @@ pub(crate) fn nearest<'a>(missed: &str, names: impl IntoIterator<Item = &'a str>
 }
 
 /// `did you mean …?` and all that is expected: the end of a problem's text.
-pub(crate) fn expected<'a>(missed: &str, names: &[&'a str]) -> String {
+pub(crate) fn expected(missed: &str, names: &[&str]) -> String {
     let all = names.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ");
     let hint = nearest(missed, names.iter().copied()).map(|name| format!("did you mean `{name}`? "));
     format!("{}expected {}{all}", hint.unwrap_or_default(), if names.len() > 1 { "one of " } else { "" })

@@ -147,10 +147,10 @@ mod tests {
     fn a_missing_or_endless_source_is_refused() {
         let environment = BTreeMap::from([("EMPTY".to_owned(), String::new())]);
         let error = |value| resolve(&value, &environment).unwrap().unwrap_err().to_string();
-        insta::assert_snapshot!(error(json!({"env": "EMPTY"})), @"");
-        insta::assert_snapshot!(error(json!({"env": "ABSENT"})), @"");
-        insta::assert_snapshot!(error(json!({"file": "/nonexistent/token"})), @"");
-        insta::assert_snapshot!(error(json!({"file": "/dev/zero"})), @"");
-        insta::assert_snapshot!(error(json!({"file": "/dev/null"})), @"");
+        insta::assert_snapshot!(error(json!({"env": "EMPTY"})), @"the environment variable `EMPTY` is not set, or is empty; set it, or name another source of this secret");
+        insta::assert_snapshot!(error(json!({"env": "ABSENT"})), @"the environment variable `ABSENT` is not set, or is empty; set it, or name another source of this secret");
+        insta::assert_snapshot!(error(json!({"file": "/nonexistent/token"})), @"the file `/nonexistent/token` of this secret cannot be read: No such file or directory (os error 2)");
+        insta::assert_snapshot!(error(json!({"file": "/dev/zero"})), @"the file `/dev/zero` of this secret is larger than 64 KiB");
+        insta::assert_snapshot!(error(json!({"file": "/dev/null"})), @"the file `/dev/null` of this secret is empty");
     }
 }

@@ -111,9 +111,9 @@ mod tests {
     #[test]
     fn what_is_no_size_is_refused_with_the_reason() {
         let error = |text: &str| text.parse::<ByteSize>().unwrap_err().to_string();
-        insta::assert_snapshot!(error("64KB"), @"");
-        insta::assert_snapshot!(error("64"), @"");
-        insta::assert_snapshot!(error("0B"), @"");
-        insta::assert_snapshot!(error("2GiB"), @"");
+        insta::assert_snapshot!(error("64KB"), @r#""64KB" is not a size; expected a whole number and a unit (B, KiB, MiB, GiB), such as "64KiB""#);
+        insta::assert_snapshot!(error("64"), @r#""64" is not a size; expected a whole number and a unit (B, KiB, MiB, GiB), such as "64KiB""#);
+        insta::assert_snapshot!(error("0B"), @r#""0B" is out of range; expected 1B to 1GiB"#);
+        insta::assert_snapshot!(error("2GiB"), @r#""2GiB" is out of range; expected 1B to 1GiB"#);
     }
 }

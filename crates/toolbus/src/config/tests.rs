@@ -17,12 +17,7 @@ fn load(texts: &[&str], environment: &[(&str, &str)], set: &[(&str, &str)]) -> R
         sources.files.push(path);
     }
     sources.environment = environment.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect();
-    let given = |(key, value): &(&str, &str)| Override {
-        option: format!("--set {key}"),
-        key: key.to_string(),
-        value: value.to_string(),
-    };
-    sources.overrides = set.iter().map(given).collect();
+    sources.overrides = set.iter().map(|(key, value)| Override::new(key, value)).collect();
     let here = format!("{}/", folder.path().display());
     Config::load(&sources).map_err(|problems| problems.to_string().replace(&here, ""))
 }

@@ -164,7 +164,7 @@ fn unknown_constant(value: &Value, constants: &[&str], secret: bool) -> String {
 fn article(value: &Value) -> &'static str {
     match value {
         Value::Null => "a date or an impossible number",
-        Value::Bool(_) => "true or false",
+        Value::Bool(_) => "a boolean",
         Value::Number(number) if number.is_f64() => "a number with a fraction",
         Value::Number(_) => "a number",
         Value::String(_) => "a text",

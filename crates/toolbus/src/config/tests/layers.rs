@@ -21,7 +21,8 @@ fn later_layers_win() {
 
 #[test]
 fn a_list_replaces_the_list_below_it() {
-    let config = load(&["[bus]\nreply_topics = ['a.#']", "[bus]\nreply_topics = ['b.#', 'c']"], &[], &[]).unwrap().config;
+    let config =
+        load(&["[bus]\nreply_topics = ['a.#']", "[bus]\nreply_topics = ['b.#', 'c']"], &[], &[]).unwrap().config;
     assert_eq!(config.bus.reply_topics, ["b.#", "c"]);
 }
 
@@ -32,26 +33,32 @@ fn the_environment_changes_an_entry_of_a_file_and_creates_none() {
     let config = load(&[text], &[(variable, "7s")], &[]).unwrap().config;
     assert_eq!(config.tools.limits.len(), 1);
     assert_eq!(config.tools.limits_of("Web_Search").timeout.unwrap().get(), Duration::from_secs(7));
-    insta::assert_snapshot!(load(&[], &[(variable, "7s")], &[]).unwrap_err(), @"");
+    insta::assert_snapshot!(load(&[], &[(variable, "7s")], &[]).unwrap_err(), @"environment TOOLBUS__TOOLS__LIMITS__WEB_SEARCH__TIMEOUT: `tools.limits.web_search.timeout`: unknown key in `tools.limits`, which has no entries; the environment changes entries and adds none: new ones belong in a file or --set");
 }
 
 #[test]
 fn the_environment_is_named_where_its_value_is_wrong() {
     let environment = [("TOOLBUS__INVOKE__MAX_IN_FLIGHT", "many"), ("TOOLBUS__HTTP__LISTEN", "here")];
-    insta::assert_snapshot!(load(&[], &environment, &[]).unwrap_err(), @"");
+    insta::assert_snapshot!(load(&[], &environment, &[]).unwrap_err(), @r#"
+    environment TOOLBUS__HTTP__LISTEN: `http.listen`: "here" is not an address; expected IP:PORT, such as "127.0.0.1:8471"
+    environment TOOLBUS__INVOKE__MAX_IN_FLIGHT: `invoke.max_in_flight`: found a text; expected a whole number
+    "#);
 }
 
 #[test]
 fn the_command_line_is_named_where_it_is_wrong() {
-    insta::assert_snapshot!(load(&[], &[], &[("invoke.max_timout", "1s"), ("tools.echo", "yes")]).unwrap_err(), @"");
+    insta::assert_snapshot!(load(&[], &[], &[("invoke.max_timout", "1s"), ("tools.echo", "yes")]).unwrap_err(), @r#"
+    command line --set invoke.max_timout: `invoke.max_timout`: unknown key; did you mean `max_timeout`? expected one of `default_reply_topic`, `default_timeout`, `drain_timeout`, `max_body`, `max_in_flight`, `max_timeout`, `max_waiting`, `topics`
+    command line --set tools.echo: `tools.echo`: found a text; expected true or false
+    "#);
 }
 
 #[test]
 fn a_contradiction_is_told_where_the_value_was_given() {
     let text = "[invoke]\ndefault_timeout = '90s'";
     let environment = [("TOOLBUS__INVOKE__MAX_TIMEOUT", "80s")];
-    insta::assert_snapshot!(load(&[text], &environment, &[]).unwrap_err(), @"");
-    insta::assert_snapshot!(load(&["[invoke]\ndefault_timeout = '300s'"], &[], &[]).unwrap_err(), @"");
+    insta::assert_snapshot!(load(&[text], &environment, &[]).unwrap_err(), @"environment TOOLBUS__INVOKE__MAX_TIMEOUT: `invoke.max_timeout`: max_timeout (80s) is shorter than default_timeout (90s); expected it to be at least as long");
+    insta::assert_snapshot!(load(&["[invoke]\ndefault_timeout = '300s'"], &[], &[]).unwrap_err(), @"a.toml:2:19: `invoke.default_timeout`: max_timeout (120s) is shorter than default_timeout (5m); expected it to be at least as long");
 }
 
 #[test]
@@ -79,6 +86,12 @@ fn what_is_hardly_meant_is_warned_of() {
         url = "http://api.example/"
         auth = { type = "bearer", token = "secret" }
     "#;
-    insta::assert_snapshot!(load(&[text], &[], &[]).unwrap().warnings.join("\n"), @"");
+    insta::assert_snapshot!(load(&[text], &[], &[]).unwrap().warnings.join("\n"), @r#"
+    bus.url: amqp://broker is not on this machine and gets the credentials guest/guest, which brokers take from their own machine only; create a user for the daemon
+    bus.url: credentials and calls travel to amqp://broker unencrypted; use amqps://
+    http.listen: 0.0.0.0:8471 can be reached from other machines
+    rest.endpoints: `weather` sends its credentials unencrypted; use https://
+    tools.limits: `webb` matches no tool
+    "#);
     assert!(load(&["[bus]\nurl = 'amqp://guest:guest@127.0.0.1:5672'"], &[], &[]).unwrap().warnings.is_empty());
 }

@@ -7,138 +7,200 @@ fn endpoint(lines: &str) -> String {
 
 #[test]
 fn an_unknown_section_is_told_with_the_nearest() {
-    insta::assert_snapshot!(problems("[buss]\nname = 'x'"), @"");
+    insta::assert_snapshot!(problems("[buss]\nname = 'x'"), @"a.toml:1:2: `buss`: unknown key; did you mean `bus`? expected one of `bus`, `daemon`, `http`, `invoke`, `rest`, `telemetry`, `tools`");
 }
 
 #[test]
 fn an_unknown_key_is_told_with_the_nearest() {
-    insta::assert_snapshot!(problems("[invoke]\nmax_timout = '60s'"), @"");
+    insta::assert_snapshot!(problems("[invoke]\nmax_timout = '60s'"), @"a.toml:2:1: `invoke.max_timout`: unknown key; did you mean `max_timeout`? expected one of `default_reply_topic`, `default_timeout`, `drain_timeout`, `max_body`, `max_in_flight`, `max_timeout`, `max_waiting`, `topics`");
 }
 
 #[test]
 fn a_key_of_a_part_that_is_not_there_is_unknown() {
-    insta::assert_snapshot!(problems("[mcp]\nservers_file = 'mcp.json'"), @"");
+    insta::assert_snapshot!(problems("[mcp]\nservers_file = 'mcp.json'"), @"a.toml:1:2: `mcp`: unknown key; expected one of `bus`, `daemon`, `http`, `invoke`, `rest`, `telemetry`, `tools`");
 }
 
 #[test]
 fn an_unknown_key_inside_a_map_and_inside_a_list_is_told() {
-    insta::assert_snapshot!(problems("[tools.limits.'web_*']\ntimeot = '1s'"), @"");
-    insta::assert_snapshot!(problems(&endpoint("efect = 'read-only'")), @"");
+    insta::assert_snapshot!(problems("[tools.limits.'web_*']\ntimeot = '1s'"), @r#"a.toml:2:1: `tools.limits."web_*".timeot`: unknown key; did you mean `timeout`? expected one of `max_in_flight`, `timeout`"#);
+    insta::assert_snapshot!(problems(&endpoint("efect = 'read-only'")), @"a.toml:5:1: `rest.endpoints[0].efect`: unknown key; did you mean `effect`? expected one of `auth`, `body`, `description`, `effect`, `headers`, `max_response`, `method`, `name`, `parameters`, `timeout`, `url`");
 }
 
 #[test]
 fn a_wrong_type_is_told() {
-    insta::assert_snapshot!(problems("[bus]\nurl = 5\nname = []\ntls = 'x'\n[tools]\necho = 'yes'"), @"");
-    insta::assert_snapshot!(problems("[invoke]\nmax_timeout = 60\nmax_in_flight = 1.5\ntopics = 'tool.invoke'"), @"");
-    insta::assert_snapshot!(problems("bus = true"), @"");
+    insta::assert_snapshot!(problems("[bus]\nurl = 5\nname = []\ntls = 'x'\n[tools]\necho = 'yes'"), @r#"
+    a.toml:2:7: `bus.url`: found a number; expected a text or a list
+    a.toml:3:8: `bus.name`: found a list; expected a text
+    a.toml:4:7: `bus.tls`: found a text; expected a table
+    a.toml:6:8: `tools.echo`: found a text; expected true or false
+    "#);
+    insta::assert_snapshot!(problems("[invoke]\nmax_timeout = 60\nmax_in_flight = 1.5\ntopics = 'tool.invoke'"), @r#"
+    a.toml:2:15: `invoke.max_timeout`: found a number; expected a text, such as "60s"
+    a.toml:3:17: `invoke.max_in_flight`: found a number with a fraction; expected a whole number
+    a.toml:4:10: `invoke.topics`: found a text; expected a list
+    "#);
+    insta::assert_snapshot!(problems("bus = true"), @"a.toml:1:7: `bus`: found a boolean; expected a table");
 }
 
 #[test]
 fn a_date_and_a_number_out_of_range_are_told() {
-    insta::assert_snapshot!(problems("[invoke]\nmax_timeout = 1979-05-27\nmax_waiting = 99999999999999999999"), @"");
+    insta::assert_snapshot!(problems("[invoke]\nmax_timeout = 1979-05-27\nmax_waiting = 99999999999999999999"), @r#"
+    a.toml:2:15: `invoke.max_timeout`: found a date or an impossible number; expected a text, such as "60s"
+    a.toml:3:15: `invoke.max_waiting`: found a date or an impossible number; expected a whole number
+    "#);
 }
 
 #[test]
 fn an_unknown_choice_is_told_with_the_nearest() {
-    insta::assert_snapshot!(problems("[bus]\nqueue_type = 'qourum'\n[telemetry]\nprotocol = 'http'\nlog = 'inof'"), @"");
-    insta::assert_snapshot!(problems("[daemon]\nroles = ['mcp']"), @"");
+    insta::assert_snapshot!(problems("[bus]\nqueue_type = 'qourum'\n[telemetry]\nprotocol = 'http'\nlog = 'inof'"), @r#"
+    a.toml:2:14: `bus.queue_type`: "qourum" is not known; did you mean "quorum"? expected one of "quorum", "classic"
+    a.toml:4:12: `telemetry.protocol`: "http" is not known; expected one of "grpc", "http/protobuf"
+    a.toml:5:7: `telemetry.log`: unknown level "inof"; did you mean `info`? expected one of `off`, `error`, `warn`, `info`, `debug`, `trace`, or "info,module=debug"
+    "#);
+    insta::assert_snapshot!(problems("[daemon]\nroles = ['mcp']"), @r#"a.toml:2:10: `daemon.roles[0]`: "mcp" is not known; expected "invoke""#);
 }
 
 #[test]
 fn a_number_out_of_range_is_told() {
-    insta::assert_snapshot!(problems("[invoke]\nmax_in_flight = 0\nmax_waiting = -1"), @"");
-    insta::assert_snapshot!(problems("[invoke]\nmax_in_flight = 60000\nmax_waiting = 6000"), @"");
+    insta::assert_snapshot!(problems("[invoke]\nmax_in_flight = 0\nmax_waiting = -1"), @r#"
+    a.toml:2:17: `invoke.max_in_flight`: 0 is too small; expected at least 1
+    a.toml:3:15: `invoke.max_waiting`: -1 is too small; expected at least 0
+    "#);
+    insta::assert_snapshot!(problems("[invoke]\nmax_in_flight = 60000\nmax_waiting = 6000"), @"a.toml:3:15: `invoke.max_waiting`: max_in_flight + max_waiting is 66000; AMQP hands over at most 65535 messages at a time");
 }
 
 #[test]
 fn an_unknown_unit_is_told() {
-    insta::assert_snapshot!(problems("[invoke]\nmax_timeout = '2mins'\nmax_body = '1MB'\ndrain_timeout = '0s'"), @"");
+    insta::assert_snapshot!(problems("[invoke]\nmax_timeout = '2mins'\nmax_body = '1MB'\ndrain_timeout = '0s'"), @r#"
+    a.toml:2:15: `invoke.max_timeout`: unknown unit `mins`; did you mean `m`? expected a whole number and a unit (ms, s, m, h, d), such as "60s"
+    a.toml:3:12: `invoke.max_body`: "1MB" is not a size; expected a whole number and a unit (B, KiB, MiB, GiB), such as "64KiB"
+    a.toml:4:17: `invoke.drain_timeout`: "0s" is out of range; expected 1ms to 366d
+    "#);
 }
 
 #[test]
 fn the_longest_time_cannot_be_shorter_than_the_usual_one() {
-    insta::assert_snapshot!(problems("[invoke]\ndefault_timeout = '60s'\nmax_timeout = '30s'"), @"");
+    insta::assert_snapshot!(problems("[invoke]\ndefault_timeout = '60s'\nmax_timeout = '30s'"), @"a.toml:3:15: `invoke.max_timeout`: max_timeout (30s) is shorter than default_timeout (60s); expected it to be at least as long");
 }
 
 #[test]
 fn answers_cannot_go_where_requests_come_from() {
-    insta::assert_snapshot!(problems("[bus]\nreply_topics = ['tool.result.#', 'tool.*']"), @"");
-    insta::assert_snapshot!(problems("[invoke]\ntopics = ['my.calls.#']\ndefault_reply_topic = 'my.calls.done'"), @"");
+    insta::assert_snapshot!(problems("[bus]\nreply_topics = ['tool.result.#', 'tool.*']"), @"a.toml:2:16: `bus.reply_topics`: `tool.*` takes in requests (`tool.invoke`); an answer there would be read as a request");
+    insta::assert_snapshot!(problems("[invoke]\ntopics = ['my.calls.#']\ndefault_reply_topic = 'my.calls.done'"), @"a.toml:3:23: `invoke.default_reply_topic`: `my.calls.done` is a topic of requests (`my.calls.#`); an answer there would be read as a request");
 }
 
 #[test]
 fn an_address_to_listen_on_is_an_ip_and_a_port() {
-    insta::assert_snapshot!(problems("[http]\nlisten = 'localhost:8471'"), @"");
+    insta::assert_snapshot!(problems("[http]\nlisten = 'localhost:8471'"), @r#"a.toml:2:10: `http.listen`: "localhost:8471" is not an address; expected IP:PORT, such as "127.0.0.1:8471""#);
 }
 
 #[test]
 fn names_on_the_broker_must_be_usable_and_ours() {
-    insta::assert_snapshot!(problems("[bus]\nqueue_prefix = ''\nname = ''\nexchange = 'amq.topic'"), @"");
-    insta::assert_snapshot!(problems("[bus]\nqueue_prefix = 'rockbot.x'\nexchange = 'x'\ndead_letter_exchange = 'x'"), @"");
-    insta::assert_snapshot!(problems("[bus]\nqueue_prefix = 'amq.x'\nreply_topics = ['a..b', 're*']"), @"");
-    insta::assert_snapshot!(problems(&format!("[bus]\nname = '{}'", "x".repeat(256))), @"");
+    insta::assert_snapshot!(problems("[bus]\nqueue_prefix = ''\nname = ''\nexchange = 'amq.topic'"), @r#"
+    a.toml:2:16: `bus.queue_prefix`: empty; expected a name such as "toolbus"
+    a.toml:3:8: `bus.name`: empty; expected a text of 1 to 255 bytes
+    a.toml:4:12: `bus.exchange`: names that start with `amq.` belong to the broker; expected another name
+    "#);
+    insta::assert_snapshot!(problems("[bus]\nqueue_prefix = 'rockbot.x'\nexchange = 'x'\ndead_letter_exchange = 'x'"), @r#"
+    a.toml:2:16: `bus.queue_prefix`: queues that start with `rockbot.` belong to others; expected a name such as "toolbus"
+    a.toml:4:24: `bus.dead_letter_exchange`: the same as `bus.exchange`; dead letters would come back as requests: expected another name
+    "#);
+    insta::assert_snapshot!(problems("[bus]\nqueue_prefix = 'amq.x'\nreply_topics = ['a..b', 're*']"), @r#"
+    a.toml:2:16: `bus.queue_prefix`: queues that start with `amq.` belong to others; expected a name such as "toolbus"
+    a.toml:3:17: `bus.reply_topics[0]`: not a topic; expected words with dots between them, where `*` stands for one word and `#` for any number
+    a.toml:3:25: `bus.reply_topics[1]`: not a topic; expected words with dots between them, where `*` stands for one word and `#` for any number
+    "#);
+    insta::assert_snapshot!(problems(&format!("[bus]\nname = '{}'", "x".repeat(256))), @"a.toml:2:8: `bus.name`: 256 bytes long; AMQP allows at most 255");
 }
 
 #[test]
 fn certificates_must_be_there_and_belong_together() {
-    insta::assert_snapshot!(problems("[bus.tls]\nca = '/nonexistent/ca.pem'\ncert = '/dev/null'"), @"");
+    insta::assert_snapshot!(problems("[bus.tls]\nca = '/nonexistent/ca.pem'\ncert = '/dev/null'"), @r#"
+    a.toml:2:6: `bus.tls.ca`: the file cannot be read: No such file or directory (os error 2)
+    a.toml:3:8: `bus.tls.cert`: needs `bus.tls.key`, the private key of this certificate
+    "#);
 }
 
 #[test]
 fn an_endpoint_must_be_complete() {
-    insta::assert_snapshot!(problems("[[rest.endpoints]]\nname = 'get'"), @"");
+    insta::assert_snapshot!(problems("[[rest.endpoints]]\nname = 'get'"), @r#"
+    a.toml:1:1: `rest.endpoints[0]`: `description` is missing; expected a text
+    a.toml:1:1: `rest.endpoints[0]`: `url` is missing; expected a text
+    "#);
 }
 
 #[test]
 fn two_tools_cannot_have_one_name() {
-    insta::assert_snapshot!(problems(&(endpoint("") + "\n" + &endpoint(""))), @"");
-    insta::assert_snapshot!(problems(&endpoint("").replace("'get'", "'current_time'")), @"");
+    insta::assert_snapshot!(problems(&(endpoint("") + "\n" + &endpoint(""))), @"a.toml:7:8: `rest.endpoints[1].name`: `get` is also the name of the endpoint at a.toml:2:8; expected a name of its own");
+    insta::assert_snapshot!(problems(&endpoint("").replace("'get'", "'current_time'")), @"a.toml:2:8: `rest.endpoints[0].name`: `current_time` is also the name of a tool that the daemon brings along (see `tools`); expected a name of its own");
 }
 
 #[test]
 fn parameters_must_be_a_json_schema_that_has_the_arguments_of_the_address() {
-    insta::assert_snapshot!(problems(&endpoint("parameters = '{\"type\":'")), @"");
-    insta::assert_snapshot!(problems(&endpoint("parameters = '{\"type\":\"object\",\"required\":5}'")), @"");
-    insta::assert_snapshot!(problems(&endpoint("").replace("host/", "host/{city}")), @"");
+    insta::assert_snapshot!(problems(&endpoint("parameters = '{\"type\":'")), @"a.toml:5:14: `rest.endpoints[0].parameters`: `parameters` must be a JSON Schema object: EOF while parsing a value at line 1 column 8");
+    insta::assert_snapshot!(problems(&endpoint("parameters = '{\"type\":\"object\",\"required\":5}'")), @r#"a.toml:5:14: `rest.endpoints[0].parameters`: `parameters` is not a usable JSON Schema: at `/required`: 5 is not of type "array""#);
+    insta::assert_snapshot!(problems(&endpoint("").replace("host/", "host/{city}")), @"a.toml:4:7: `rest.endpoints[0].url`: the URL has a placeholder `{city}`, but `parameters` has no property of that name");
 }
 
 #[test]
 fn an_argument_cannot_choose_the_host() {
-    insta::assert_snapshot!(problems(&endpoint("").replace("http://host", "http://{host}")), @"");
+    let told = problems(&endpoint("").replace("http://host", "http://{host}"));
+    assert!(told.starts_with("a.toml:4:7: `rest.endpoints[0].url`: "), "{told}");
+    assert!(told.contains("not in the host"), "{told}");
 }
 
 #[test]
 fn auth_must_be_of_a_known_kind_and_complete() {
-    insta::assert_snapshot!(problems(&endpoint("auth = { type = 'bearr', token = 'x' }")), @"");
-    insta::assert_snapshot!(problems(&endpoint("auth = { token = 'x' }")), @"");
-    insta::assert_snapshot!(problems(&endpoint("auth = { type = 'api_key', kee = 'x' }")), @"");
-    insta::assert_snapshot!(problems(&endpoint("auth = 'bearer'")), @"");
+    insta::assert_snapshot!(problems(&endpoint("auth = { type = 'bearr', token = 'x' }")), @r#"a.toml:5:17: `rest.endpoints[0].auth.type`: "bearr" is not known; did you mean "bearer"? expected one of "bearer", "api_key", "basic""#);
+    insta::assert_snapshot!(problems(&endpoint("auth = { token = 'x' }")), @r#"a.toml:5:8: `rest.endpoints[0].auth`: `type` is missing; expected one of "bearer", "api_key", "basic""#);
+    insta::assert_snapshot!(problems(&endpoint("auth = { type = 'api_key', kee = 'x' }")), @r#"
+    a.toml:5:8: `rest.endpoints[0].auth`: `key` is missing; expected a text, { env = "NAME" } or { file = "path" }
+    a.toml:5:28: `rest.endpoints[0].auth.kee`: unknown key; did you mean `key`? expected one of `header`, `key`, `type`
+    "#);
+    insta::assert_snapshot!(problems(&endpoint("auth = 'bearer'")), @"a.toml:5:8: `rest.endpoints[0].auth`: found a text; expected a table");
 }
 
 #[test]
 fn every_mistake_of_an_endpoint_is_told() {
     let lines = "body = 'json'\nparameters = '['\nheaders = { Host = 'x' }\nauth = { type = 'basic', username = 'a:b', password = 'c' }";
-    insta::assert_snapshot!(problems(&endpoint(lines)), @"");
+    insta::assert_snapshot!(problems(&endpoint(lines)), @r#"
+    a.toml:5:8: `rest.endpoints[0].body`: GET requests have no body; leave `body` out, or use POST, PUT, PATCH or DELETE
+    a.toml:6:14: `rest.endpoints[0].parameters`: `parameters` must be a JSON Schema object: EOF while parsing a list at line 1 column 1
+    a.toml:7:11: `rest.endpoints[0].headers`: header `host` is set by the daemon itself and cannot be configured
+    a.toml:8:8: `rest.endpoints[0].auth`: the user name must not contain `:`
+    "#);
 }
 
 #[test]
 fn a_required_tool_must_be_configured() {
-    insta::assert_snapshot!(problems("[tools]\nrequired = ['curent_time', 'convert_time']"), @"");
+    insta::assert_snapshot!(problems("[tools]\nrequired = ['curent_time', 'convert_time']"), @"a.toml:2:13: `tools.required[0]`: no tool `curent_time` is configured, so the daemon would never be ready; did you mean `current_time`? expected one of `convert_time`, `current_time`");
 }
 
 #[test]
 fn a_syntax_error_is_told_with_its_line() {
-    insta::assert_snapshot!(problems("[bus]\nname = 'x\nurl = 'y'"), @"");
-    insta::assert_snapshot!(problems("[bus]\nname = 'x'\nname = 'y'"), @"");
-    insta::assert_snapshot!(problems("[bus\n"), @"");
+    insta::assert_snapshot!(problems("[bus]\nname = 'x\nurl = 'y'"), @r#"
+    a.toml:2:10: invalid literal string, expected `'`
+      2 | name = '*
+        |          ^
+    "#);
+    insta::assert_snapshot!(problems("[bus]\nname = 'x'\nname = 'y'"), @r#"
+    a.toml:3:1: duplicate key
+      3 | name = '*'
+        | ^
+    "#);
+    insta::assert_snapshot!(problems("[bus\n"), @r#"
+    a.toml:1:5: unclosed table, expected `]`
+      1 | [bus
+        |     ^
+    "#);
 }
 
 #[test]
 fn a_file_that_cannot_be_read_is_told() {
     let sources = Sources { files: vec!["/nonexistent/toolbus.toml".into()], ..Sources::default() };
-    insta::assert_snapshot!(Config::load(&sources).unwrap_err(), @"");
+    insta::assert_snapshot!(Config::load(&sources).unwrap_err(), @"/nonexistent/toolbus.toml: the file cannot be read: No such file or directory (os error 2)");
     let sources = Sources { files: vec!["/dev/zero".into()], ..Sources::default() };
-    insta::assert_snapshot!(Config::load(&sources).unwrap_err(), @"");
+    insta::assert_snapshot!(Config::load(&sources).unwrap_err(), @"/dev/zero: the file is larger than 1 MiB");
 }
 
 #[test]
@@ -147,10 +209,19 @@ fn all_mistakes_of_all_layers_are_told_at_once() {
     let second = "[http]\nlisten = 'x'\n[tools]\nrequired = ['ecko']\n";
     let environment = [("TOOLBUS__INVOKE__MAX_BODY", "huge"), ("TOOLBUS__INVOKE__MAX_BDY", "1MiB")];
     let told = load(&[first, second], &environment, &[("bus.name", "")]).unwrap_err();
-    insta::assert_snapshot!(told, @"");
+    insta::assert_snapshot!(told, @r#"
+    environment TOOLBUS__INVOKE__MAX_BDY: `invoke.max_bdy`: unknown key in `invoke`; did you mean `max_body`? expected one of `default_reply_topic`, `default_timeout`, `drain_timeout`, `max_body`, `max_in_flight`, `max_timeout`, `max_waiting`, `topics`
+    a.toml:2:1: `bus.ulr`: unknown key; did you mean `url`? expected one of `dead_letter_exchange`, `exchange`, `name`, `queue_prefix`, `queue_type`, `reply_topics`, `tls`, `url`
+    a.toml:3:14: `bus.queue_type`: found a number; expected one of "quorum", "classic"
+    a.toml:6:15: `invoke.max_timeout`: max_timeout (60s) is shorter than default_timeout (90s); expected it to be at least as long
+    b.toml:2:10: `http.listen`: "x" is not an address; expected IP:PORT, such as "127.0.0.1:8471"
+    b.toml:4:13: `tools.required[0]`: no tool `ecko` is configured, so the daemon would never be ready; expected one of `convert_time`, `current_time`
+    environment TOOLBUS__INVOKE__MAX_BODY: `invoke.max_body`: "huge" is not a size; expected a whole number and a unit (B, KiB, MiB, GiB), such as "64KiB"
+    command line --set bus.name: `bus.name`: empty; expected a text of 1 to 255 bytes
+    "#);
 }
 
 #[test]
 fn what_depends_on_a_mistake_is_not_told_as_another() {
-    insta::assert_snapshot!(problems("[invoke]\ndefault_timeout = 'soon'\nmax_timeout = '10s'"), @"");
+    insta::assert_snapshot!(problems("[invoke]\ndefault_timeout = 'soon'\nmax_timeout = '10s'"), @r#"a.toml:2:19: `invoke.default_timeout`: "soon" is not a duration; expected a whole number and a unit (ms, s, m, h, d), such as "60s""#);
 }

@@ -22,12 +22,12 @@ fn secrets_are_taken_from_the_environment_a_file_or_plain_text() {
 #[test]
 fn a_secret_that_is_not_to_be_had_is_a_problem() {
     let text = with_auth("{ type = 'bearer', token = { env = 'WEATHER_TOKEN' } }");
-    insta::assert_snapshot!(problems(&text), @"");
+    insta::assert_snapshot!(problems(&text), @"a.toml:5:35: `rest.endpoints[0].auth.token`: the environment variable `WEATHER_TOKEN` is not set, or is empty; set it, or name another source of this secret");
     let text = with_auth("{ type = 'basic', username = 'ana', password = { file = '/nonexistent/token' } }");
-    insta::assert_snapshot!(problems(&text), @"");
+    insta::assert_snapshot!(problems(&text), @"a.toml:5:55: `rest.endpoints[0].auth.password`: the file `/nonexistent/token` of this secret cannot be read: No such file or directory (os error 2)");
     let text = with_auth("{ type = 'bearer', token = { evn = 'WEATHER_TOKEN' } }");
-    insta::assert_snapshot!(problems(&text), @"");
-    insta::assert_snapshot!(problems(&with_auth("{ type = 'bearer', token = '' }")), @"");
+    insta::assert_snapshot!(problems(&text), @"a.toml:5:37: `rest.endpoints[0].auth.token.evn`: unknown key; did you mean `env`? expected one of `env`, `file`");
+    insta::assert_snapshot!(problems(&with_auth("{ type = 'bearer', token = '' }")), @"a.toml:5:35: `rest.endpoints[0].auth.token`: empty; expected a text");
 }
 
 #[test]

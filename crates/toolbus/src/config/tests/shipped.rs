@@ -120,10 +120,12 @@ fn the_documented_configuration_needs_no_environment_and_is_that_of_the_defaults
 fn the_documented_configuration_is_valid_with_everything_that_is_commented_out() {
     let text = std::fs::read_to_string(root().join("config/toolbus.toml")).unwrap();
     // A commented-out line of TOML starts with `#` and no space; prose with `# `.
-    let uncommented: Vec<&str> = text.lines().map(|line| line.strip_prefix('#').filter(|l| !l.starts_with(' ')).unwrap_or(line)).collect();
+    let uncommented: Vec<&str> =
+        text.lines().map(|line| line.strip_prefix('#').filter(|l| !l.starts_with(' ')).unwrap_or(line)).collect();
     let pem = tempfile::NamedTempFile::new().unwrap();
     let text = uncommented.join("\n").replace("/etc/toolbus/tls", &pem.path().display().to_string());
-    let text = ["ca.pem", "client.pem", "client.key"].iter().fold(text, |text, name| text.replace(&format!("/{name}"), ""));
+    let text =
+        ["ca.pem", "client.pem", "client.key"].iter().fold(text, |text, name| text.replace(&format!("/{name}"), ""));
     let environment = [("WEATHER_TOKEN", "secret"), ("TICKETS_PASSWORD", "secret"), ("NOTES_KEY", "secret")];
     let config = load(&[&text], &environment, &[]).unwrap().config;
     assert!(config.bus.tls.key.is_some() && config.rest.endpoints.len() == 3);
@@ -133,10 +135,8 @@ fn the_documented_configuration_is_valid_with_everything_that_is_commented_out()
 fn the_documented_configuration_mentions_every_key() {
     let text = std::fs::read_to_string(root().join("config/toolbus.toml")).unwrap();
     let is_key = |c: char| c.is_ascii_alphanumeric() || c == '_';
-    let mentioned: BTreeSet<&str> = text
-        .match_indices('=')
-        .filter_map(|(end, _)| text[..end].trim_end().rsplit(|c| !is_key(c)).next())
-        .collect();
+    let mentioned: BTreeSet<&str> =
+        text.match_indices('=').filter_map(|(end, _)| text[..end].trim_end().rsplit(|c| !is_key(c)).next()).collect();
     let headers: BTreeSet<&str> =
         text.lines().filter_map(|line| line.trim_start_matches('#').trim().strip_prefix('[')).collect();
     let mut keys = Vec::new();
