@@ -1,0 +1,1 @@
+//! The bus inside the process.

@@ -1,0 +1,125 @@
+//! RabbitMQ as a bus.
+//!
+//! Two connections are kept by a supervisor each: one consumes and acknowledges, the other publishes, so that a
+//! publisher blocked by the broker does not stop acknowledgements. Every consumer has a channel of its own. Whatever is
+//! lost (broker, connection, channel, consumer, queue) is declared and subscribed again, with back-off.
+
+mod backoff;
+mod cause;
+mod consumer;
+mod link;
+mod properties;
+mod publisher;
+mod settings;
+mod state;
+mod topology;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+use tokio::sync::{mpsc, watch};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use toolbus_core::bus::{Bus, BusState, Delivery, Outgoing, PublishError, Routing, Subscription};
+use tracing::warn;
+
+use self::consumer::Consumer;
+use self::link::{Keeper, Link, Role};
+use self::publisher::Publisher;
+use self::settings::Checked;
+pub use self::settings::{QueueType, Settings, SettingsError, Tls};
+use self::state::State;
+
+/// Longest wait for consumers to be cancelled, and for connections to be closed.
+const CLOSE_TIME: Duration = Duration::from_secs(8);
+
+/// A bus on RabbitMQ. Dropping it ends its tasks without waiting for them; [`Bus::close`] does so in order.
+pub struct RabbitMq {
+    settings: Arc<Checked>,
+    state: Arc<State>,
+    consume: Link,
+    publisher: Publisher,
+    consumers: TaskTracker,
+    keepers: TaskTracker,
+    stop: CancellationToken,
+    closing: CancellationToken,
+}
+
+impl RabbitMq {
+    /// Checks the settings, and connects in the background: a broker that is away is waited for.
+    ///
+    /// Must be called inside a tokio runtime.
+    ///
+    /// # Errors
+    ///
+    /// When the settings cannot be right: see [`SettingsError`].
+    pub fn start(settings: Settings) -> Result<Self, SettingsError> {
+        let settings = Arc::new(Checked::new(settings)?);
+        let state = Arc::new(State::default());
+        let (keepers, closing) = (TaskTracker::new(), CancellationToken::new());
+        let keep = |role| {
+            let (keeper, link) = Keeper::new(role, settings.clone(), state.clone(), closing.clone());
+            keepers.spawn(keeper.run());
+            link
+        };
+        let (consume, publish) = (keep(Role::Consume), keep(Role::Publish));
+        let publisher = Publisher::new(&settings, publish, state.watch());
+        let (consumers, stop) = (TaskTracker::new(), closing.child_token());
+        Ok(Self { settings, state, consume, publisher, consumers, keepers, stop, closing })
+    }
+
+    async fn end_consumers(&self) {
+        self.stop.cancel();
+        self.consumers.close();
+        if tokio::time::timeout(CLOSE_TIME, self.consumers.wait()).await.is_err() {
+            warn!("the broker did not confirm in time that consuming has ended");
+        }
+    }
+}
+
+impl Bus for RabbitMq {
+    fn consume(&self, subscription: Subscription) -> mpsc::Receiver<Delivery> {
+        let (deliveries, receiver) = mpsc::channel(usize::from(subscription.prefetch.max(1)));
+        let place = self.state.add_consumer(&subscription.queue);
+        let consumer = Consumer {
+            subscription,
+            place,
+            settings: self.settings.clone(),
+            state: self.state.clone(),
+            link: self.consume.clone(),
+            stop: self.stop.clone(),
+        };
+        self.consumers.spawn(consumer.run(deliveries));
+        receiver
+    }
+
+    fn publish<'a>(&'a self, message: &'a Outgoing) -> BoxFuture<'a, Result<Routing, PublishError>> {
+        Box::pin(self.publisher.publish(message))
+    }
+
+    fn state(&self) -> watch::Receiver<BusState> {
+        self.state.watch()
+    }
+
+    fn stop_consuming(&self) -> BoxFuture<'_, ()> {
+        Box::pin(self.end_consumers())
+    }
+
+    fn close(&self) -> BoxFuture<'_, ()> {
+        Box::pin(async {
+            self.end_consumers().await;
+            self.closing.cancel();
+            self.keepers.close();
+            if tokio::time::timeout(CLOSE_TIME, self.keepers.wait()).await.is_err() {
+                warn!("the connections to the broker did not close in time");
+            }
+        })
+    }
+}
+
+impl Drop for RabbitMq {
+    fn drop(&mut self) {
+        self.closing.cancel();
+    }
+}

@@ -1,0 +1,216 @@
+//! One consumer: declares its queue, subscribes, hands deliveries on, and does it all again after every loss.
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use futures_util::StreamExt;
+use futures_util::future::BoxFuture;
+use lapin::options::{BasicAckOptions, BasicCancelOptions, BasicConsumeOptions, BasicNackOptions, BasicQosOptions};
+use lapin::types::FieldTable;
+use lapin::{Channel, Connection};
+use tokio::runtime::Handle;
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+use toolbus_core::bus::{Delivery, Settle, Subscription};
+use tracing::{debug, error, info, warn};
+
+use super::backoff::Backoff;
+use super::link::Link;
+use super::settings::Checked;
+use super::state::State;
+use super::topology::{self, TopologyError};
+use super::{cause, properties};
+
+/// Longest wait for the broker to confirm that a consumer is cancelled.
+const CANCEL_TIME: Duration = Duration::from_secs(5);
+
+/// What a consumer's task needs.
+pub(super) struct Consumer {
+    pub(super) subscription: Subscription,
+    /// Its place in the state.
+    pub(super) place: usize,
+    pub(super) settings: Arc<Checked>,
+    pub(super) state: Arc<State>,
+    pub(super) link: Link,
+    pub(super) stop: CancellationToken,
+}
+
+impl Consumer {
+    /// Runs until consuming is stopped, or nobody takes the deliveries any more.
+    pub(super) async fn run(self, deliveries: mpsc::Sender<Delivery>) {
+        let mut backoff = Backoff::new();
+        let queue = self.subscription.queue.as_str();
+        loop {
+            let Some(Ok(connection)) = self.stop.run_until_cancelled(self.link.open()).await else { return };
+            let mut opened = None;
+            let reason = match self.stop.run_until_cancelled(self.subscribe(&connection)).await {
+                None => return,
+                Some(Ok((session, stream))) => {
+                    opened = Some(Instant::now());
+                    info!(queue, "consuming");
+                    self.state.consuming(self.place, true);
+                    let lost = self.hand_on(&session, stream, &deliveries).await;
+                    self.state.consuming(self.place, false);
+                    let Some(reason) = lost else { return };
+                    reason
+                }
+                Some(Err(TopologyError::Lost(reason))) => reason,
+                Some(Err(TopologyError::Fatal(reason))) => {
+                    error!(queue, reason, "the queue cannot be consumed like this");
+                    self.state.fatal(&reason);
+                    return self.stop.cancelled().await;
+                }
+            };
+            let wait = backoff.after(opened);
+            // The loss of a connection has been said by its keeper.
+            if self.link.is_open() {
+                self.state.failed(&reason);
+                warn!(queue, reason, next_attempt_ms = wait.as_millis(), "not consuming");
+            } else {
+                debug!(queue, reason, "not consuming until the broker is back");
+            }
+            if self.stop.run_until_cancelled(tokio::time::sleep(wait)).await.is_none() {
+                return;
+            }
+        }
+    }
+
+    async fn subscribe(&self, connection: &Connection) -> Result<(Arc<Session>, lapin::Consumer), TopologyError> {
+        topology::queue(connection, &self.settings, &self.subscription).await?;
+        let lost = |error: lapin::Error| TopologyError::Lost(cause::words(&error));
+        let queue = properties::short("queue name", &self.subscription.queue)
+            .map_err(|error| TopologyError::Fatal(error.to_string()))?;
+        let channel = connection.create_channel().await.map_err(lost)?;
+        // Without a bound the client would buffer the whole queue.
+        let prefetch = self.subscription.prefetch.max(1);
+        channel.basic_qos(prefetch, BasicQosOptions::default()).await.map_err(lost)?;
+        let consume = channel.basic_consume(queue, "".into(), BasicConsumeOptions::default(), FieldTable::default());
+        let stream = consume.await.map_err(lost)?;
+        let session = Session { channel, queue: self.subscription.queue.as_str().into(), runtime: Handle::current() };
+        Ok((Arc::new(session), stream))
+    }
+
+    /// Hands deliveries on until the subscription is lost (and says why), or until it is to end (`None`).
+    async fn hand_on(
+        &self,
+        session: &Arc<Session>,
+        mut stream: lapin::Consumer,
+        deliveries: &mpsc::Sender<Delivery>,
+    ) -> Option<String> {
+        let mut ended = pin!(async {
+            tokio::select! {
+                () = self.stop.cancelled() => {}
+                () = deliveries.closed() => {}
+            }
+        });
+        loop {
+            let next = tokio::select! {
+                biased;
+                () = &mut ended => break,
+                next = stream.next() => next,
+            };
+            let delivery = match next {
+                Some(Ok(delivery)) => session.delivery(delivery),
+                Some(Err(error)) => return Some(cause::words(&error)),
+                None => return Some("the broker cancelled the consumer (was the queue deleted?)".to_owned()),
+            };
+            // There is room, as a rule: the channel is as long as the prefetch.
+            tokio::select! {
+                biased;
+                sent = deliveries.send(delivery) => if sent.is_err() { break },
+                () = &mut ended => break,
+            }
+        }
+        session.cancel(stream).await;
+        None
+    }
+}
+
+/// A subscription and its channel. The channel lives until its last delivery is settled.
+struct Session {
+    channel: Channel,
+    queue: Arc<str>,
+    runtime: Handle,
+}
+
+impl Session {
+    fn delivery(self: &Arc<Self>, amqp: lapin::message::Delivery) -> Delivery {
+        let settle = Settler { session: self.clone(), tag: amqp.delivery_tag, settled: false };
+        Delivery {
+            properties: properties::read(&amqp.properties),
+            earlier_deliveries: properties::earlier_deliveries(&amqp.properties),
+            body: Bytes::from(amqp.data),
+            queue: self.queue.clone(),
+            routing_key: String::from(amqp.routing_key),
+            redelivered: amqp.redelivered,
+            delivery_tag: amqp.delivery_tag,
+            arrived: Instant::now(),
+            settle: Box::new(settle),
+        }
+    }
+
+    /// Ends the subscription, and gives back what the client had fetched ahead.
+    async fn cancel(self: &Arc<Self>, mut stream: lapin::Consumer) {
+        let cancelled = async {
+            self.channel.basic_cancel(stream.tag(), BasicCancelOptions::default()).await?;
+            while let Some(Ok(delivery)) = stream.next().await {
+                self.delivery(delivery).settle.requeue().await;
+            }
+            Ok::<_, lapin::Error>(())
+        };
+        match tokio::time::timeout(CANCEL_TIME, cancelled).await {
+            Ok(Ok(())) => debug!(queue = &*self.queue, "no longer consuming"),
+            Ok(Err(error)) => debug!(queue = &*self.queue, %error, "the subscription was lost before its end"),
+            Err(_) => warn!(queue = &*self.queue, "the broker did not confirm the end of the subscription in time"),
+        }
+    }
+
+    /// A channel that is gone has given back its deliveries, so failing to settle one there is not a failure.
+    async fn acknowledge(&self, tag: u64) {
+        if let Err(error) = self.channel.basic_ack(tag, BasicAckOptions::default()).await {
+            debug!(queue = &*self.queue, tag, %error, "stale delivery not acknowledged");
+        }
+    }
+
+    async fn requeue(&self, tag: u64) {
+        let options = BasicNackOptions { requeue: true, multiple: false };
+        if let Err(error) = self.channel.basic_nack(tag, options).await {
+            debug!(queue = &*self.queue, tag, %error, "stale delivery not requeued");
+        }
+    }
+}
+
+struct Settler {
+    session: Arc<Session>,
+    tag: u64,
+    settled: bool,
+}
+
+impl Settle for Settler {
+    fn acknowledge(mut self: Box<Self>) -> BoxFuture<'static, ()> {
+        Box::pin(async move {
+            self.settled = true;
+            self.session.acknowledge(self.tag).await;
+        })
+    }
+
+    fn requeue(mut self: Box<Self>) -> BoxFuture<'static, ()> {
+        Box::pin(async move {
+            self.settled = true;
+            self.session.requeue(self.tag).await;
+        })
+    }
+}
+
+impl Drop for Settler {
+    fn drop(&mut self) {
+        if self.settled {
+            return;
+        }
+        warn!(queue = &*self.session.queue, tag = self.tag, "delivery dropped unsettled; it goes back to its queue");
+        let (session, tag) = (self.session.clone(), self.tag);
+        self.session.runtime.spawn(async move { session.requeue(tag).await });
+    }
+}

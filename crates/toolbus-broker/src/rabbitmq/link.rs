@@ -1,0 +1,204 @@
+//! Keeps one connection open: connects, watches, and connects again with back-off.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use futures_util::StreamExt;
+use lapin::uri::AMQPUri;
+use lapin::{Connection, ConnectionProperties, Event};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+use tracing::{debug, error, info, warn};
+
+use super::backoff::Backoff;
+use super::cause;
+use super::settings::{Checked, host_of};
+use super::state::State;
+use super::topology::{self, TopologyError};
+
+/// Longest time for name, TCP, TLS and login together.
+const CONNECT_TIME: Duration = Duration::from_secs(10);
+/// Longest wait for the broker's answer to an orderly close.
+const CLOSE_TIME: Duration = Duration::from_secs(3);
+/// How often a connection is looked at, in case its loss was not announced.
+const PULSE: Duration = Duration::from_secs(1);
+
+/// What a connection is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Role {
+    Consume,
+    Publish,
+}
+
+impl fmt::Display for Role {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Consume => "consume",
+            Self::Publish => "publish",
+        })
+    }
+}
+
+/// The connection while it is open; it ends with the keeper, when the bus is closed.
+#[derive(Clone)]
+pub(super) struct Link(watch::Receiver<Option<Arc<Connection>>>);
+
+/// The bus has been closed.
+#[derive(Debug)]
+pub(super) struct Closed;
+
+impl Link {
+    /// Waits for an open connection.
+    pub(super) async fn open(&self) -> Result<Arc<Connection>, Closed> {
+        let mut link = self.0.clone();
+        let usable = |link: &Option<Arc<Connection>>| link.as_ref().is_some_and(|it| it.status().connected());
+        let link = link.wait_for(usable).await.map_err(|_| Closed)?;
+        link.clone().ok_or(Closed)
+    }
+
+    /// Whether there is a connection now.
+    pub(super) fn is_open(&self) -> bool {
+        self.0.borrow().as_ref().is_some_and(|connection| connection.status().connected())
+    }
+
+    /// Whether the bus has been closed.
+    pub(super) fn is_closed(&self) -> bool {
+        self.0.has_changed().is_err()
+    }
+}
+
+/// Supervisor of one connection.
+pub(super) struct Keeper {
+    role: Role,
+    settings: Arc<Checked>,
+    state: Arc<State>,
+    closing: CancellationToken,
+    link: watch::Sender<Option<Arc<Connection>>>,
+}
+
+impl Keeper {
+    pub(super) fn new(
+        role: Role,
+        settings: Arc<Checked>,
+        state: Arc<State>,
+        closing: CancellationToken,
+    ) -> (Self, Link) {
+        let (link, receiver) = watch::channel(None);
+        (Self { role, settings, state, closing, link }, Link(receiver))
+    }
+
+    /// Runs until the bus is closed, or until something is wrong that no retry mends.
+    pub(super) async fn run(self) {
+        let closing = self.closing.clone();
+        let mut backoff = Backoff::new();
+        let mut told = String::new();
+        loop {
+            let mut opened = None;
+            let reason = match closing.run_until_cancelled(self.connect()).await {
+                None => return,
+                Some(Ok((connection, host))) => {
+                    opened = Some(Instant::now());
+                    let connection = Arc::new(connection);
+                    info!(role = %self.role, broker = host, "connected to the broker");
+                    self.state.opened(self.role);
+                    self.link.send_replace(Some(connection.clone()));
+                    let lost = closing.run_until_cancelled(self.watch(&connection)).await;
+                    self.link.send_replace(None);
+                    let Some(reason) = lost else { return self.close(&connection).await };
+                    self.state.lost(self.role, &reason);
+                    reason
+                }
+                Some(Err(TopologyError::Lost(reason))) => {
+                    self.state.failed(&reason);
+                    reason
+                }
+                Some(Err(TopologyError::Fatal(reason))) => {
+                    error!(role = %self.role, reason, "the broker cannot be used like this");
+                    self.state.fatal(&reason);
+                    return closing.cancelled().await;
+                }
+            };
+            let wait = backoff.after(opened);
+            // Said once per loss, and again when the reason changes.
+            if opened.is_some() || told != reason {
+                warn!(role = %self.role, reason, next_attempt_ms = wait.as_millis(), "no connection to the broker");
+                told = reason;
+            } else {
+                debug!(role = %self.role, reason, next_attempt_ms = wait.as_millis(), "still no connection");
+            }
+            if closing.run_until_cancelled(tokio::time::sleep(wait)).await.is_none() {
+                return;
+            }
+        }
+    }
+
+    /// Tries the endpoints in turn. A connection counts once the exchanges exist.
+    async fn connect(&self) -> Result<(Connection, String), TopologyError> {
+        let mut failure = TopologyError::Lost("no broker is configured".to_owned());
+        for endpoint in &self.settings.endpoints {
+            let host = host_of(endpoint);
+            match tokio::time::timeout(CONNECT_TIME, self.open(endpoint)).await {
+                Ok(Ok(connection)) => return Ok((connection, host)),
+                Ok(Err(TopologyError::Lost(reason))) => failure = TopologyError::Lost(format!("{host}: {reason}")),
+                Ok(Err(fatal)) => return Err(fatal),
+                Err(_) => {
+                    let reason = format!("{host}: no answer within {} s", CONNECT_TIME.as_secs());
+                    failure = TopologyError::Lost(reason);
+                }
+            }
+        }
+        Err(failure)
+    }
+
+    async fn open(&self, endpoint: &AMQPUri) -> Result<Connection, TopologyError> {
+        let lost = |error: &lapin::Error| TopologyError::Lost(cause::connecting(error));
+        let name = format!("{} {}", self.settings.name, self.role);
+        let properties = ConnectionProperties::default().with_connection_name(name.into());
+        let runtime = lapin::runtime::default_runtime().map_err(|error| lost(&error))?;
+        let tls = self.settings.tls.clone();
+        let connection = Connection::connect_uri_with_config(endpoint.clone(), properties, tls, runtime)
+            .await
+            .map_err(|error| lost(&error))?;
+        topology::exchanges(&connection, &self.settings).await?;
+        Ok(connection)
+    }
+
+    /// Waits for the end of a connection, and says why it ended.
+    async fn watch(&self, connection: &Connection) -> String {
+        let mut events = connection.events_listener();
+        let mut pulse = tokio::time::interval(PULSE);
+        let mut reason = "the connection was closed".to_owned();
+        loop {
+            let event = tokio::select! {
+                event = events.next() => event,
+                _ = pulse.tick() => None,
+            };
+            match event {
+                Some(Event::Error(error)) => reason = cause::words(&error),
+                Some(Event::ConnectionBlocked(why)) => {
+                    warn!(reason = why, "the broker takes no messages for now");
+                    self.state.blocked(Some(&why));
+                }
+                Some(Event::ConnectionUnblocked) => {
+                    info!("the broker takes messages again");
+                    self.state.blocked(None);
+                }
+                _ => {}
+            }
+            if !connection.status().connected() {
+                return reason;
+            }
+        }
+    }
+
+    async fn close(&self, connection: &Connection) {
+        self.state.closed(self.role);
+        let close = connection.close(200, "closed by the client".into());
+        match tokio::time::timeout(CLOSE_TIME, close).await {
+            Ok(Ok(())) => info!(role = %self.role, "connection to the broker closed"),
+            Ok(Err(error)) => debug!(role = %self.role, %error, "connection closed before it could be closed in order"),
+            Err(_) => warn!(role = %self.role, "the broker did not confirm the close in time"),
+        }
+    }
+}

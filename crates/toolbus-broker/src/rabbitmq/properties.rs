@@ -1,0 +1,176 @@
+//! Message properties, between what AMQP carries and what the protocol means.
+
+use lapin::BasicProperties;
+use lapin::types::{AMQPValue, FieldTable, LongString, ShortString};
+use toolbus_core::bus::PublishError;
+use toolbus_protocol::Properties;
+
+/// AMQP's mark of a message that survives a restart of the broker.
+const PERSISTENT: u8 = 2;
+const TRANSIENT: u8 = 1;
+/// Where a quorum queue counts earlier deliveries.
+const DELIVERY_COUNT: &str = "x-delivery-count";
+
+/// Reads what arrived. Nothing is refused: what has an unexpected type is left out.
+pub(super) fn read(amqp: &BasicProperties) -> Properties {
+    let text = |value: &Option<ShortString>| value.as_ref().map(|value| value.as_str().to_owned());
+    Properties {
+        content_type: text(amqp.content_type()),
+        message_id: text(amqp.message_id()),
+        message_type: text(amqp.kind()),
+        correlation_id: text(amqp.correlation_id()),
+        reply_to: text(amqp.reply_to()),
+        timestamp: *amqp.timestamp(),
+        user_id: text(amqp.user_id()),
+        persistent: *amqp.delivery_mode() == Some(PERSISTENT),
+        headers: amqp.headers().as_ref().map(read_headers).unwrap_or_default(),
+    }
+}
+
+/// How often a quorum queue delivered the message before.
+pub(super) fn earlier_deliveries(amqp: &BasicProperties) -> u32 {
+    let header = amqp.headers().as_ref().and_then(|headers| headers.inner().get(DELIVERY_COUNT));
+    header.and_then(integer).map_or(0, |count| u32::try_from(count.max(0)).unwrap_or(u32::MAX))
+}
+
+/// Writes what is published. `user_id` is never written: the broker verifies it, and it is the sender's to give.
+pub(super) fn write(properties: &Properties) -> Result<BasicProperties, PublishError> {
+    let mut amqp =
+        BasicProperties::default().with_delivery_mode(if properties.persistent { PERSISTENT } else { TRANSIENT });
+    if let Some(content_type) = &properties.content_type {
+        amqp = amqp.with_content_type(short("content type", content_type)?);
+    }
+    if let Some(message_id) = &properties.message_id {
+        amqp = amqp.with_message_id(short("message id", message_id)?);
+    }
+    if let Some(message_type) = &properties.message_type {
+        amqp = amqp.with_type(short("message type", message_type)?);
+    }
+    if let Some(correlation_id) = &properties.correlation_id {
+        amqp = amqp.with_correlation_id(short("correlation id", correlation_id)?);
+    }
+    if let Some(reply_to) = &properties.reply_to {
+        amqp = amqp.with_reply_to(short("reply address", reply_to)?);
+    }
+    if let Some(timestamp) = properties.timestamp {
+        amqp = amqp.with_timestamp(timestamp);
+    }
+    if !properties.headers.is_empty() {
+        let mut headers = FieldTable::default();
+        for (name, value) in &properties.headers {
+            // RabbitMQ refuses short strings as values.
+            headers.insert(short("header name", name)?, AMQPValue::LongString(value.as_str().into()));
+        }
+        amqp = amqp.with_headers(headers);
+    }
+    Ok(amqp)
+}
+
+/// A text that AMQP bounds to 255 bytes.
+pub(super) fn short(what: &str, text: &str) -> Result<ShortString, PublishError> {
+    ShortString::try_new(text).map_err(|_| PublishError::Refused(format!("the {what} is longer than 255 bytes")))
+}
+
+fn read_headers(table: &FieldTable) -> Vec<(String, String)> {
+    let readable = table.into_iter().filter_map(|(name, value)| Some((name.as_str().to_owned(), header_text(value)?)));
+    readable.collect()
+}
+
+fn header_text(value: &AMQPValue) -> Option<String> {
+    match value {
+        AMQPValue::LongString(text) => Some(lossy(text)),
+        AMQPValue::ShortString(text) => Some(text.as_str().to_owned()),
+        AMQPValue::Boolean(value) => Some(value.to_string()),
+        value => integer(value).map(|value| value.to_string()),
+    }
+}
+
+fn integer(value: &AMQPValue) -> Option<i64> {
+    match *value {
+        AMQPValue::ShortShortInt(value) => Some(value.into()),
+        AMQPValue::ShortShortUInt(value) => Some(value.into()),
+        AMQPValue::ShortInt(value) => Some(value.into()),
+        AMQPValue::ShortUInt(value) => Some(value.into()),
+        AMQPValue::LongInt(value) => Some(value.into()),
+        AMQPValue::LongUInt(value) => Some(value.into()),
+        AMQPValue::LongLongInt(value) => Some(value),
+        _ => None,
+    }
+}
+
+fn lossy(text: &LongString) -> String {
+    String::from_utf8_lossy(text.as_bytes()).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use lapin::BasicProperties;
+    use lapin::types::{AMQPValue, FieldTable};
+    use toolbus_core::bus::PublishError;
+    use toolbus_protocol::Properties;
+
+    use super::{earlier_deliveries, read, write};
+
+    fn with_headers(headers: Vec<(&str, AMQPValue)>) -> BasicProperties {
+        let mut table = FieldTable::default();
+        for (name, value) in headers {
+            table.insert(name.into(), value);
+        }
+        BasicProperties::default().with_headers(table)
+    }
+
+    #[test]
+    fn what_is_written_is_read_again_except_the_user() {
+        let properties = Properties {
+            content_type: Some("application/json".into()),
+            message_id: Some("m1".into()),
+            message_type: Some("RockBot.Tools.ToolInvokeRequest".into()),
+            correlation_id: Some(String::new()),
+            reply_to: Some("tool.result.ana".into()),
+            timestamp: Some(1_700_000_000),
+            user_id: None,
+            persistent: true,
+            headers: vec![("rb-source".into(), "añá".into())],
+        };
+        assert_eq!(read(&write(&properties).unwrap()), properties);
+        let impostor = Properties { user_id: Some("ana".into()), ..properties };
+        assert_eq!(read(&write(&impostor).unwrap()).user_id, None);
+    }
+
+    #[test]
+    fn headers_of_other_types_become_text_or_are_left_out() {
+        let amqp = with_headers(vec![
+            ("bytes", AMQPValue::LongString(vec![0xff, b'a'].into())),
+            ("flag", AMQPValue::Boolean(true)),
+            ("nothing", AMQPValue::Void),
+            ("number", AMQPValue::LongLongInt(-7)),
+            ("table", AMQPValue::FieldTable(FieldTable::default())),
+        ]);
+        let expected = [("bytes", "\u{fffd}a"), ("flag", "true"), ("number", "-7")];
+        assert_eq!(read(&amqp).headers, expected.map(|(name, value)| (name.to_owned(), value.to_owned())));
+    }
+
+    #[test]
+    fn earlier_deliveries_are_counted_where_the_broker_counts() {
+        for (value, expected) in [
+            (AMQPValue::LongLongInt(3), 3),
+            (AMQPValue::LongLongInt(-3), 0),
+            (AMQPValue::LongLongInt(i64::MAX), u32::MAX),
+            (AMQPValue::LongString("3".into()), 0),
+        ] {
+            assert_eq!(earlier_deliveries(&with_headers(vec![("x-delivery-count", value)])), expected);
+        }
+        assert_eq!(earlier_deliveries(&BasicProperties::default()), 0);
+    }
+
+    #[test]
+    fn what_is_too_long_for_amqp_is_refused() {
+        let long = "x".repeat(256);
+        for properties in [
+            Properties { correlation_id: Some(long.clone()), ..Properties::default() },
+            Properties { headers: vec![(long.clone(), "v".into())], ..Properties::default() },
+        ] {
+            assert!(matches!(write(&properties), Err(PublishError::Refused(_))));
+        }
+    }
+}

@@ -1,0 +1,227 @@
+//! Exchanges, queues and bindings, declared as `docs/wire.md` tables them.
+//!
+//! Each declaration has a short-lived channel of its own, because the broker closes the channel of one that it refuses.
+
+use std::fmt::Display;
+use std::future::Future;
+
+use lapin::options::{ExchangeDeclareOptions, QueueBindOptions, QueueDeclareOptions};
+use lapin::types::{AMQPValue, FieldTable, ShortString};
+use lapin::{Channel, Connection, Error, ExchangeKind};
+use toolbus_core::bus::{Ownership, Subscription};
+use tracing::debug;
+
+use super::cause::{self, ACCESS_REFUSED, NOT_FOUND, PRECONDITION_FAILED};
+use super::settings::{Checked, QueueType};
+
+/// Deliveries of one message after which a quorum queue gives up on it.
+const DELIVERY_LIMIT: i64 = 20;
+/// How long a dead letter is kept: 72 h, in milliseconds.
+const DEAD_LETTER_TTL_MS: i64 = 72 * 60 * 60 * 1_000;
+const DEAD_LETTER_MAX_MESSAGES: i64 = 10_000;
+const DEAD_LETTER_MAX_BYTES: i64 = 256 * 1024 * 1024;
+
+/// Why something could not be declared or subscribed.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum TopologyError {
+    /// It may work later.
+    #[error("{0}")]
+    Lost(String),
+    /// It never will; the text says what to do.
+    #[error("{0}")]
+    Fatal(String),
+}
+
+/// Declares both exchanges, or finds them where we may not declare.
+pub(super) async fn exchanges(connection: &Connection, settings: &Checked) -> Result<(), TopologyError> {
+    for exchange in [&settings.exchange, &settings.dead_letter_exchange] {
+        let declare = |passive| {
+            let options = ExchangeDeclareOptions { durable: true, passive, ..ExchangeDeclareOptions::default() };
+            on_own_channel(connection, async move |channel: Channel| {
+                channel.exchange_declare(exchange.clone(), ExchangeKind::Topic, options, FieldTable::default()).await
+            })
+        };
+        let advice = "delete or rename the exchange, or name another in the configuration";
+        actively_or_passively("exchange", exchange, advice, declare).await?;
+    }
+    Ok(())
+}
+
+/// Declares and binds what a subscription needs.
+pub(super) async fn queue(
+    connection: &Connection,
+    settings: &Checked,
+    subscription: &Subscription,
+) -> Result<(), TopologyError> {
+    let name = short(&subscription.queue)?;
+    match subscription.ownership {
+        Ownership::Existing => {
+            let options = QueueDeclareOptions { passive: true, ..QueueDeclareOptions::default() };
+            let found = declare(connection, &name, options, FieldTable::default()).await;
+            return found.map_err(|error| match cause::code(&error) {
+                Some(NOT_FOUND) => TopologyError::Lost(format!("queue '{name}' does not exist; it is waited for")),
+                _ => lost("queue", &name, &error),
+            });
+        }
+        Ownership::Replica => {
+            let options = QueueDeclareOptions { exclusive: true, ..QueueDeclareOptions::default() };
+            let declared = declare(connection, &name, options, FieldTable::default()).await;
+            declared.map_err(|error| lost("queue", &name, &error))?;
+        }
+        Ownership::Shared => shared(connection, settings, &name).await?,
+    }
+    for topic in &subscription.topics {
+        bind(connection, &name, &settings.exchange, &short(topic)?).await?;
+    }
+    Ok(())
+}
+
+/// A durable queue and its dead-letter queue, the latter first, so that no dead letter is lost.
+async fn shared(connection: &Connection, settings: &Checked, name: &ShortString) -> Result<(), TopologyError> {
+    let dead_letters = short(&format!("{name}.dlq"))?;
+    let durable = |passive| QueueDeclareOptions { durable: true, passive, ..QueueDeclareOptions::default() };
+    actively_or_passively("queue", &dead_letters, "delete or rename the queue", |passive| {
+        declare(connection, &dead_letters, durable(passive), dead_letter_arguments())
+    })
+    .await?;
+    bind(connection, &dead_letters, &settings.dead_letter_exchange, name).await?;
+
+    let advice = format!(
+        "delete or rename the queue, or set bus.queue_type to its type (now \"{}\")",
+        settings.queue_type.as_str()
+    );
+    actively_or_passively("queue", name, &advice, |passive| {
+        declare(connection, name, durable(passive), queue_arguments(settings, name))
+    })
+    .await
+}
+
+fn queue_arguments(settings: &Checked, name: &ShortString) -> FieldTable {
+    let mut arguments = FieldTable::default();
+    arguments.insert("x-queue-type".into(), text(settings.queue_type.as_str()));
+    arguments.insert("x-dead-letter-exchange".into(), text(settings.dead_letter_exchange.as_str()));
+    // Under the queue's own name, so that dead letters do not spill into the queues of other owners.
+    arguments.insert("x-dead-letter-routing-key".into(), text(name.as_str()));
+    if settings.queue_type == QueueType::Quorum {
+        arguments.insert("x-delivery-limit".into(), AMQPValue::LongLongInt(DELIVERY_LIMIT));
+    }
+    arguments
+}
+
+fn dead_letter_arguments() -> FieldTable {
+    let mut arguments = FieldTable::default();
+    arguments.insert("x-queue-type".into(), text(QueueType::Classic.as_str()));
+    arguments.insert("x-message-ttl".into(), AMQPValue::LongLongInt(DEAD_LETTER_TTL_MS));
+    arguments.insert("x-max-length".into(), AMQPValue::LongLongInt(DEAD_LETTER_MAX_MESSAGES));
+    arguments.insert("x-max-length-bytes".into(), AMQPValue::LongLongInt(DEAD_LETTER_MAX_BYTES));
+    arguments.insert("x-overflow".into(), text("drop-head"));
+    arguments
+}
+
+fn text(text: &str) -> AMQPValue {
+    AMQPValue::LongString(text.into())
+}
+
+/// Declares; where that is not permitted, what exists is good enough.
+async fn actively_or_passively<F: Future<Output = Result<(), Error>>>(
+    kind: &str,
+    name: &ShortString,
+    advice: &str,
+    declare: impl Fn(bool) -> F,
+) -> Result<(), TopologyError> {
+    let Err(error) = declare(false).await else { return Ok(()) };
+    match cause::code(&error) {
+        Some(PRECONDITION_FAILED) => {
+            let what = differing_argument(&cause::words(&error));
+            Err(TopologyError::Fatal(format!("{kind} '{name}' exists with {what}; {advice}")))
+        }
+        Some(ACCESS_REFUSED) => {
+            debug!(kind, name = name.as_str(), "may not be declared by this user; looking for it");
+            declare(true).await.map_err(|error| match cause::code(&error) {
+                Some(NOT_FOUND) => TopologyError::Lost(format!(
+                    "{kind} '{name}' does not exist, and this user may not declare it: declare it, or give the user the right to configure it"
+                )),
+                _ => lost(kind, name, &error),
+            })
+        }
+        _ => Err(lost(kind, name, &error)),
+    }
+}
+
+/// From `… inequivalent arg 'x-queue-type' for queue 'q' in vhost '/': received 'quorum' but current is 'classic'`.
+fn differing_argument(words: &str) -> String {
+    let argument = words.split_once("inequivalent arg '").and_then(|(_, rest)| rest.split_once('\''));
+    let values = words.split_once("': ").map(|(_, values)| values);
+    match (argument, values) {
+        (Some((argument, _)), Some(values)) => format!("another '{argument}' ({values})"),
+        (Some((argument, _)), None) => format!("another '{argument}'"),
+        _ => format!("other arguments ({words})"),
+    }
+}
+
+/// A binding that we may not make is the operator's to make: what is bound already stays bound.
+async fn bind(
+    connection: &Connection,
+    queue: &ShortString,
+    exchange: &ShortString,
+    key: &ShortString,
+) -> Result<(), TopologyError> {
+    let bound = on_own_channel(connection, async move |channel: Channel| {
+        let (queue, exchange, key) = (queue.clone(), exchange.clone(), key.clone());
+        channel.queue_bind(queue, exchange, key, QueueBindOptions::default(), FieldTable::default()).await
+    });
+    match bound.await {
+        Err(error) if cause::code(&error) == Some(ACCESS_REFUSED) => {
+            debug!(queue = queue.as_str(), topic = key.as_str(), "may not be bound by this user; taken as bound");
+            Ok(())
+        }
+        bound => bound.map_err(|error| lost("binding of queue", queue, &error)),
+    }
+}
+
+async fn declare(
+    connection: &Connection,
+    name: &ShortString,
+    options: QueueDeclareOptions,
+    arguments: FieldTable,
+) -> Result<(), Error> {
+    on_own_channel(connection, async move |channel: Channel| {
+        channel.queue_declare(name.clone(), options, arguments).await.map(drop)
+    })
+    .await
+}
+
+async fn on_own_channel(
+    connection: &Connection,
+    work: impl AsyncFnOnce(Channel) -> Result<(), Error>,
+) -> Result<(), Error> {
+    let channel = connection.create_channel().await?;
+    work(channel.clone()).await?;
+    channel.close(200, "done".into()).await
+}
+
+fn short(name: &str) -> Result<ShortString, TopologyError> {
+    let too_long = |_| TopologyError::Fatal(format!("'{:.40}…' is longer than 255 bytes: choose a shorter name", name));
+    ShortString::try_new(name).map_err(too_long)
+}
+
+fn lost(kind: &str, name: impl Display, error: &Error) -> TopologyError {
+    TopologyError::Lost(format!("{kind} '{name}': {}", cause::words(error)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::differing_argument;
+
+    #[test]
+    fn the_differing_argument_is_named_with_both_values() {
+        let words = "PRECONDITION_FAILED - inequivalent arg 'x-queue-type' for queue 'q' in vhost '/': \
+                     received 'quorum' but current is 'classic'";
+        assert_eq!(differing_argument(words), "another 'x-queue-type' (received 'quorum' but current is 'classic')");
+    }
+
+    #[test]
+    fn a_text_without_an_argument_is_shown_whole() {
+        assert_eq!(differing_argument("PRECONDITION_FAILED"), "other arguments (PRECONDITION_FAILED)");
+    }
+}
