@@ -135,8 +135,7 @@ fn assignment(text: &str) -> Result<Override, &'static str> {
     let (key, value) = end
         .and_then(|end| Some((text.get(..end)?, text.get(end + 1..)?)))
         .ok_or("expected KEY=VALUE, such as invoke.max_timeout=30s")?;
-    let key = key.trim().to_owned();
-    Ok(Override { option: format!("--set {key}"), key, value: value.to_owned() })
+    Ok(Override::new(key.trim(), value))
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use std::process::ExitCode;
 use anstyle::{AnsiColor, Effects, Style};
 
 use crate::cli::{Cli, Command, Output, environment};
-use crate::config::{Config, Problems};
+use crate::config::{Config, Problems, Sources};
 
 /// Exit code of a mistake in the command line or the configuration.
 pub(crate) const MISTAKE: u8 = 2;
@@ -26,6 +26,8 @@ const YELLOW: Style = AnsiColor::Yellow.on_default().effects(Effects::BOLD);
 pub struct Context {
     /// The configuration.
     pub config: Config,
+    /// Where it came from.
+    pub sources: Sources,
     /// How results are printed.
     pub output: Output,
 }
@@ -41,7 +43,7 @@ pub async fn run(cli: Cli) -> ExitCode {
             Err(problems) => Err(complain(&problems)),
             Ok(loaded) => {
                 loaded.warnings.iter().for_each(|warning| warn(warning));
-                run_configured(command, &Context { config: loaded.config, output }).await
+                run_configured(command, &Context { config: loaded.config, sources, output }).await
             }
         },
     };
