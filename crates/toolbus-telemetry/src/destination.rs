@@ -51,11 +51,14 @@ impl Destination {
     }
 }
 
+/// The topics of each queue.
+type Known = HashMap<Arc<str>, Vec<(String, Arc<Destination>)>>;
+
 /// Every destination that was seen, up to a limit.
 #[derive(Debug)]
 pub(crate) struct Destinations {
     identity: Arc<Identity>,
-    known: RwLock<HashMap<Arc<str>, Vec<(String, Arc<Destination>)>>>,
+    known: RwLock<Known>,
     other: Arc<Destination>,
 }
 
@@ -94,7 +97,7 @@ impl Destinations {
     }
 }
 
-fn is_full(known: &HashMap<Arc<str>, Vec<(String, Arc<Destination>)>>) -> bool {
+fn is_full(known: &Known) -> bool {
     known.values().map(Vec::len).sum::<usize>() >= MAX_DESTINATIONS
 }
 

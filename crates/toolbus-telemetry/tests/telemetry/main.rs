@@ -1,0 +1,15 @@
+//! What a real OTLP receiver gets of calls.
+#![expect(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "a test may panic, and so may what only tests use"
+)]
+
+mod collector_away;
+mod contract;
+mod labels;
+mod observed;
+mod spans;
+mod support;
+mod tables;

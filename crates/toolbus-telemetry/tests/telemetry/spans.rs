@@ -1,0 +1,150 @@
+//! How the spans of a call hang together, and what goes on to others.
+
+use std::time::Duration;
+
+use toolbus_core::failure::{Cause, Status};
+use toolbus_core::telemetry::{End, Summary};
+use toolbus_protocol::{Code, TraceContext};
+use toolbus_telemetry::Protocol;
+use toolbus_testing::otlp::Receiver;
+use toolbus_testing::otlp::proto::trace::v1::status::StatusCode;
+
+use crate::observed::{attributes, hex, metrics, span};
+use crate::support::{
+    Carried, Daemon, OK, SAMPLED, Script, UNSAMPLED, delivery, parent, rabbit, refused, request, tool,
+};
+
+const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_sampled_call_continues_its_senders_trace() {
+    let receiver = Receiver::start().await.unwrap();
+    let daemon = Daemon::start(&receiver, Protocol::Grpc, &[]);
+    let weather = tool("weather");
+    let call = Script { parent: Some(parent(SAMPLED)), ..Script::of(Some(&weather), OK) };
+    let carried = call.tell(&*daemon.telemetry);
+    daemon.end().await;
+
+    let spans = receiver.spans();
+    assert_eq!(spans.len(), 3);
+    assert!(spans.iter().all(|span| hex(&span.trace_id) == TRACE));
+    let process = span(&spans, "process rockbot:tool.invoke:toolbus.invoke");
+    let execute = span(&spans, "execute_tool weather");
+    let publish = span(&spans, "publish reply");
+    assert_eq!(hex(&process.parent_span_id), "b7ad6b7169203331");
+    assert_eq!(execute.parent_span_id, process.span_id);
+    assert_eq!(publish.parent_span_id, process.span_id);
+    assert_eq!(execute.end_time_unix_nano - execute.start_time_unix_nano, 20_000_000);
+    assert!(spans.iter().all(|span| span.status.as_ref().is_none_or(|status| status.code() == StatusCode::Unset)));
+
+    let expected = |id: &[u8]| TraceContext::parse(&format!("00-{TRACE}-{}-01", hex(id)), Some("vendor=1"));
+    assert_eq!(carried.trace_id.as_deref(), Some(TRACE));
+    assert_eq!(carried.tool, expected(&execute.span_id));
+    assert_eq!(carried.answer, expected(&publish.span_id));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_unsampled_call_has_no_spans_and_its_context_goes_on() {
+    let receiver = Receiver::start().await.unwrap();
+    let daemon = Daemon::start(&receiver, Protocol::Grpc, &[]);
+    let weather = tool("weather");
+    let call = Script { parent: Some(parent(UNSAMPLED)), ..Script::of(Some(&weather), OK) };
+    let carried = call.tell(&*daemon.telemetry);
+    daemon.end().await;
+
+    assert_eq!(receiver.spans(), []);
+    assert_eq!(metrics(&receiver)["rockbot.tool.invocations"].value(&[("tool_name", "weather")]), Some(1.0));
+    assert_eq!(carried.trace_id.as_deref(), Some(TRACE));
+    for context in [carried.tool.unwrap(), carried.answer.unwrap()] {
+        assert_eq!(context.trace_id(), TRACE);
+        assert!(context.traceparent().ends_with("-00"), "{context:?}");
+        assert_eq!(context.tracestate(), Some("vendor=1"));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_sampler_of_the_environment_decides_where_no_sender_did() {
+    let receiver = Receiver::start().await.unwrap();
+    let daemon = Daemon::start(&receiver, Protocol::Grpc, &[("OTEL_TRACES_SAMPLER", "parentbased_always_off")]);
+    let weather = tool("weather");
+    let alone = Script::of(Some(&weather), OK).tell(&*daemon.telemetry);
+    let call = Script { parent: Some(parent(SAMPLED)), ..Script::of(Some(&weather), OK) };
+    call.tell(&*daemon.telemetry);
+    daemon.end().await;
+
+    assert_eq!(receiver.spans().len(), 3);
+    // The decision goes on, so that a tool does not begin a trace of its own.
+    assert!(alone.tool.unwrap().traceparent().ends_with("-00"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_failed_call_marks_its_spans() {
+    let receiver = Receiver::start().await.unwrap();
+    let daemon = Daemon::start(&receiver, Protocol::Grpc, &[]);
+    let weather = tool("weather");
+    let end = refused(Code::Timeout, Cause::DeadlineExceeded);
+    Script { delivered: false, ..Script::of(Some(&weather), end) }.tell(&*daemon.telemetry);
+    daemon.end().await;
+
+    let spans = receiver.spans();
+    for (name, error) in [("process", "timeout"), ("execute_tool", "timeout"), ("publish", "not_delivered")] {
+        let span = span(&spans, name);
+        assert_eq!(attributes(span.attributes.clone())["error.type"], error, "{name}");
+        assert_eq!(span.status.as_ref().unwrap().code(), StatusCode::Error, "{name}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn ids_of_any_length_are_cut_before_they_are_recorded() {
+    let receiver = Receiver::start().await.unwrap();
+    let daemon = Daemon::start(&receiver, Protocol::Grpc, &[]);
+    let mut call = daemon.telemetry.arrived(&delivery(request()), None);
+    call.executing(&tool("weather"), &"x".repeat(1_000_000), Some(&"y".repeat(1_000_000)));
+    call.executed(&OK, Duration::ZERO);
+    call.finished(&Summary { end: Some(OK), ..Summary::unanswered(Duration::ZERO) });
+    daemon.end().await;
+    let spans = receiver.spans();
+    let attributes = attributes(span(&spans, "execute_tool").attributes.clone());
+    assert_eq!(attributes["gen_ai.tool.call.id"].len(), 255);
+    assert_eq!(attributes["gen_ai.conversation.id"].len(), 255);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_call_that_goes_back_to_its_queue_leaves_no_span_open() {
+    let receiver = Receiver::start().await.unwrap();
+    let daemon = Daemon::start(&receiver, Protocol::Grpc, &[]);
+    let mut call = daemon.telemetry.arrived(&delivery(request()), None);
+    call.executing(&tool("weather"), "call-1", None);
+    call.finished(&Summary::unanswered(Duration::from_millis(3)));
+    daemon.end().await;
+
+    assert_eq!(receiver.spans().len(), 2);
+    let metrics = metrics(&receiver);
+    assert!(!metrics.contains_key("rockbot.tool.invocations"));
+    assert_eq!(metrics["messaging.client.consumed.messages"].value(&[]), Some(1.0));
+}
+
+#[tokio::test]
+async fn without_an_endpoint_the_senders_context_still_goes_on() {
+    let daemon = Daemon::with(None, Protocol::Grpc, &[], rabbit());
+    assert!(!daemon.pipeline.is_exporting());
+    let weather = tool("weather");
+    let end = End { status: Status::Error, cause: None };
+    for sender in [Some(parent(SAMPLED)), Some(parent(UNSAMPLED)), None] {
+        let call = Script { parent: sender.clone(), ..Script::of(Some(&weather), end) };
+        let trace_id = sender.as_ref().map(|sender| sender.trace_id().to_owned());
+        let expected = Carried { trace_id, tool: sender.clone(), answer: sender };
+        assert_eq!(call.tell(&*daemon.telemetry), expected);
+    }
+    daemon.end().await;
+}
+
+#[tokio::test]
+async fn a_disabled_sdk_exports_nothing() {
+    let receiver = Receiver::start().await.unwrap();
+    let daemon = Daemon::start(&receiver, Protocol::Grpc, &[("OTEL_SDK_DISABLED", "true")]);
+    assert!(!daemon.pipeline.is_exporting());
+    Script::of(Some(&tool("weather")), OK).tell(&*daemon.telemetry);
+    daemon.end().await;
+    assert_eq!(receiver.attempts(), 0);
+}

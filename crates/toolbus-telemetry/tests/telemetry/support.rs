@@ -1,0 +1,170 @@
+//! Calls without a bus: deliveries that nobody published, told step by step as the dispatcher does.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use futures_util::future::BoxFuture;
+use tokio::sync::watch;
+use toolbus_core::bus::{BusState, Delivery, Settle};
+use toolbus_core::failure::{Cause, Status};
+use toolbus_core::telemetry::{End, Load, Summary, Telemetry};
+use toolbus_core::tool::ToolDescriptor;
+use toolbus_protocol::{Code, Properties, TraceContext};
+use toolbus_telemetry::{Identity, Pipeline, Protocol, Settings};
+use toolbus_testing::otlp::Receiver;
+
+/// Longest time that a test gives a collector that answers.
+pub(crate) const LIMIT: Duration = Duration::from_secs(30);
+pub(crate) const OK: End = End { status: Status::Ok, cause: None };
+pub(crate) const SAMPLED: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+pub(crate) const UNSAMPLED: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00";
+
+/// A pipeline, what it records with, and the state that its gauges look at.
+pub(crate) struct Daemon {
+    pub(crate) pipeline: Pipeline,
+    pub(crate) telemetry: Arc<dyn Telemetry>,
+    pub(crate) bus: watch::Sender<BusState>,
+}
+
+impl Daemon {
+    /// One that exports to `receiver`, with these variables.
+    pub(crate) fn start(receiver: &Receiver, protocol: Protocol, variables: &[(&str, &str)]) -> Self {
+        let endpoint = match protocol {
+            Protocol::Grpc => receiver.grpc_endpoint(),
+            Protocol::HttpProtobuf => receiver.http_endpoint(),
+        };
+        Self::with(Some(endpoint), protocol, variables, rabbit())
+    }
+
+    pub(crate) fn with(
+        otlp_endpoint: Option<String>,
+        protocol: Protocol,
+        variables: &[(&str, &str)],
+        identity: Identity,
+    ) -> Self {
+        let settings = Settings {
+            otlp_endpoint,
+            protocol,
+            service_name: "toolbus".into(),
+            service_version: "0.0.0-test".into(),
+            service_instance: "here".into(),
+        };
+        let look_up = |name: &str| variables.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned());
+        let pipeline = Pipeline::start(&settings, &look_up).unwrap();
+        let (bus, state) = watch::channel(BusState::default());
+        let telemetry = pipeline.telemetry(&Arc::new(Load::default()), &state, identity);
+        Self { pipeline, telemetry, bus }
+    }
+
+    /// Ends it, with everything exported.
+    pub(crate) async fn end(self) {
+        self.pipeline.shutdown(LIMIT).await.unwrap();
+    }
+}
+
+pub(crate) fn rabbit() -> Identity {
+    Identity {
+        system: "rabbitmq",
+        exchange: "rockbot".into(),
+        client_id: "toolbus-1".into(),
+        server_address: Some("broker.example".into()),
+        server_port: Some(5672),
+    }
+}
+
+pub(crate) fn embedded() -> Identity {
+    Identity { system: "toolbus", server_address: None, server_port: None, ..rabbit() }
+}
+
+pub(crate) fn parent(traceparent: &str) -> TraceContext {
+    TraceContext::parse(traceparent, Some("vendor=1")).unwrap()
+}
+
+pub(crate) fn refused(code: Code, cause: Cause) -> End {
+    End { status: Status::Refused(code), cause: Some(cause) }
+}
+
+pub(crate) fn tool(name: &str) -> ToolDescriptor {
+    ToolDescriptor::new(name, "rest", "rest")
+}
+
+/// Settles nothing, since there is no bus.
+struct NoBus;
+
+impl Settle for NoBus {
+    fn acknowledge(self: Box<Self>) -> BoxFuture<'static, ()> {
+        Box::pin(async {})
+    }
+
+    fn requeue(self: Box<Self>) -> BoxFuture<'static, ()> {
+        Box::pin(async {})
+    }
+}
+
+pub(crate) fn delivery(properties: Properties) -> Delivery {
+    Delivery {
+        properties,
+        body: bytes::Bytes::from_static(b"{}"),
+        queue: "toolbus.invoke".into(),
+        routing_key: "tool.invoke".into(),
+        redelivered: false,
+        earlier_deliveries: 0,
+        delivery_tag: 7,
+        arrived: Instant::now(),
+        settle: Box::new(NoBus),
+    }
+}
+
+pub(crate) fn request() -> Properties {
+    Properties {
+        message_id: Some("message-1".into()),
+        correlation_id: Some("conversation-1".into()),
+        ..Properties::default()
+    }
+}
+
+/// What a call is, before it is told.
+pub(crate) struct Script<'a> {
+    pub(crate) properties: Properties,
+    pub(crate) parent: Option<TraceContext>,
+    /// The tool that runs; without, the call is refused before one is found.
+    pub(crate) tool: Option<&'a ToolDescriptor>,
+    pub(crate) session_id: Option<&'a str>,
+    pub(crate) end: End,
+    pub(crate) delivered: bool,
+}
+
+/// The contexts that went on to the tool and with the answer.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Carried {
+    pub(crate) trace_id: Option<String>,
+    pub(crate) tool: Option<TraceContext>,
+    pub(crate) answer: Option<TraceContext>,
+}
+
+impl Script<'_> {
+    pub(crate) fn of(tool: Option<&ToolDescriptor>, end: End) -> Script<'_> {
+        Script { properties: request(), parent: None, tool, session_id: None, end, delivered: true }
+    }
+
+    /// Tells the call as the dispatcher does.
+    pub(crate) fn tell(self, telemetry: &dyn Telemetry) -> Carried {
+        let mut span = telemetry.arrived(&delivery(self.properties), self.parent.as_ref());
+        let trace_id = span.trace_id().map(str::to_owned);
+        let mut to_tool = None;
+        if let Some(tool) = self.tool {
+            to_tool = span.executing(tool, "call-1", self.session_id);
+            span.executed(&self.end, Duration::from_millis(20));
+        }
+        let answer = span.publishing("answer-1");
+        span.published(self.delivered, Duration::from_millis(2));
+        span.finished(&Summary {
+            tool: self.tool,
+            end: Some(self.end),
+            invoke: Duration::from_millis(21),
+            total: Duration::from_millis(24),
+            overhead: Duration::from_micros(400),
+        });
+        Carried { trace_id, tool: to_tool, answer }
+    }
+}
