@@ -33,36 +33,44 @@ pub const REQUEST_TOPICS: [&str; 15] = [
 /// Source: AMQP 0-9-1, topic exchange.
 #[must_use]
 pub fn matches(pattern: &str, topic: &str) -> bool {
-    let pattern: Vec<&str> = pattern.split('.').collect();
-    let topic: Vec<&str> = topic.split('.').collect();
-    words_match(&pattern, &topic)
-}
-
-/// Iterative with one remembered `#`, so that a hostile pattern costs at most pattern × topic steps.
-fn words_match(pattern: &[&str], topic: &[&str]) -> bool {
-    let (mut p, mut t) = (0, 0);
-    let mut retry: Option<(usize, usize)> = None;
-    while t < topic.len() {
-        match pattern.get(p) {
-            Some(&"#") => {
-                retry = Some((p + 1, t));
-                p += 1;
+    let (mut pattern, mut topic) = (Words(Some(pattern)), Words(Some(topic)));
+    // Where to go on when the words after the last `#` did not fit: one remembered place is enough, because a later `#`
+    // can take over whatever an earlier one might. A hostile pattern costs at most pattern × topic steps.
+    let mut retry: Option<(Words<'_>, Words<'_>)> = None;
+    loop {
+        match (pattern.next(), topic.clone().next()) {
+            (Some("#"), _) => retry = Some((pattern, topic)),
+            (None, None) => return true,
+            (Some(word), Some(found)) if word == "*" || word == found => {
+                topic.next();
             }
-            Some(&word) if word == "*" || topic.get(t) == Some(&word) => {
-                p += 1;
-                t += 1;
-            }
-            _ => match retry {
-                Some((after, from)) => {
-                    p = after;
-                    t = from + 1;
-                    retry = Some((after, t));
+            _ => {
+                let Some((after, from)) = &mut retry else { return false };
+                if from.next().is_none() {
+                    return false;
                 }
-                None => return false,
-            },
+                (pattern, topic) = (*after, *from);
+            }
         }
     }
-    pattern.iter().skip(p).all(|word| *word == "#")
+}
+
+/// The words of a name, from left to right, without copying any.
+#[derive(Clone, Copy)]
+struct Words<'a>(Option<&'a str>);
+
+impl<'a> Iterator for Words<'a> {
+    type Item = &'a str;
+
+    fn next(&mut self) -> Option<&'a str> {
+        let rest = self.0?;
+        let (word, rest) = match rest.split_once('.') {
+            Some((word, rest)) => (word, Some(rest)),
+            None => (rest, None),
+        };
+        self.0 = rest;
+        Some(word)
+    }
 }
 
 #[cfg(test)]
