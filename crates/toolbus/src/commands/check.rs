@@ -87,7 +87,16 @@ mod tests {
     fn the_summary_shows_no_credentials() {
         let mut config = Config::default();
         config.bus.url = "amqps://ana:hunter2@broker.example/tools".parse().unwrap();
-        insta::assert_snapshot!(summary(&Sources::default(), &config), @"");
+        insta::assert_snapshot!(summary(&Sources::default(), &config), @r#"
+        files      none: defaults
+        bus        amqps://broker.example/tools
+        queue      toolbus.invoke (tool.invoke)
+        tools      2: current_time, convert_time
+        at a time  256 running, 1024 waiting
+        time       60s by default, 120s at most
+        http       127.0.0.1:8471
+        telemetry  not sent
+        "#);
     }
 
     #[test]

@@ -114,7 +114,12 @@ mod tests {
             crate::config::Glob::new("*_time"),
             crate::config::ToolLimits { timeout: Some(HumanDuration::from_secs(5)), max_in_flight: Some(2) },
         );
-        insta::assert_snapshot!(table(&config).unwrap(), @"");
+        insta::assert_snapshot!(table(&config).unwrap(), @r#"
+        NAME          SOURCE  EFFECT     TIMEOUT  AT A TIME  DESCRIPTION
+        convert_time  time    read-only  5s       2          Converts a local date and time from one time zone to another…
+        current_time  time    read-only  5s       2          The present date and time in a time zone, as JSON with `date…
+        echo          echo    read-only  -        -          Answers with the given text, unchanged.
+        "#);
     }
 
     #[test]

@@ -11,8 +11,8 @@ use toml::de::{DeInteger, DeTable, DeValue};
 use super::problem::{Origin, Position, Problem};
 use super::tree::{Path, Tree};
 
-/// Largest configuration file, in bytes.
-const MAX_FILE: u64 = 1024 * 1024;
+/// Largest configuration file, in bytes: room for ten thousand endpoints.
+const MAX_FILE: u64 = 16 * 1024 * 1024;
 /// Most syntax errors that are told of one file: after the first few, they follow from each other.
 const MAX_SYNTAX_ERRORS: usize = 5;
 /// Longest excerpt of a line, in characters.
@@ -23,7 +23,7 @@ pub(crate) fn layer(tree: &mut Tree, path: &FilePath) -> Result<(), Vec<Problem>
     let file = path.display().to_string();
     let text = read(path).map_err(|what| vec![Problem { place: file.clone(), key: String::new(), what }])?;
     let (table, errors) = DeTable::parse_recoverable(&text);
-    let reader = Reader { file: &file, text: &text };
+    let reader = Reader::new(&file, &text);
     if !errors.is_empty() {
         return Err(errors.iter().take(MAX_SYNTAX_ERRORS).map(|error| reader.syntax_problem(error)).collect());
     }
@@ -36,7 +36,7 @@ fn read(path: &FilePath) -> Result<String, String> {
     let mut text = String::new();
     file.take(MAX_FILE + 1).read_to_string(&mut text).map_err(|error| format!("the file cannot be read: {error}"))?;
     match text.len() as u64 > MAX_FILE {
-        true => Err("the file is larger than 1 MiB".to_owned()),
+        true => Err("the file is larger than 16 MiB".to_owned()),
         false => Ok(text),
     }
 }
@@ -73,9 +73,16 @@ pub(crate) fn key(text: &str) -> Option<Path> {
 struct Reader<'a> {
     file: &'a str,
     text: &'a str,
+    /// Where each line starts, in bytes.
+    lines: Vec<usize>,
 }
 
-impl Reader<'_> {
+impl<'a> Reader<'a> {
+    fn new(file: &'a str, text: &'a str) -> Self {
+        let after_breaks = text.match_indices('\n').map(|(offset, _)| offset + 1);
+        Self { file, text, lines: std::iter::once(0).chain(after_breaks).collect() }
+    }
+
     fn table(&self, tree: &mut Tree, path: &mut Path, table: &DeTable<'_>) {
         for (key, value) in table {
             path.push(key.get_ref().to_string());
@@ -127,9 +134,9 @@ impl Reader<'_> {
     }
 
     fn position(&self, offset: usize) -> Position {
-        let before = self.text.get(..offset).unwrap_or(self.text);
-        let line = before.bytes().filter(|byte| *byte == b'\n').count() + 1;
-        let column = before.rsplit('\n').next().unwrap_or_default().chars().count() + 1;
+        let line = self.lines.partition_point(|start| *start <= offset);
+        let start = line.checked_sub(1).and_then(|index| self.lines.get(index)).copied().unwrap_or(0);
+        let column = self.text.get(start..offset).map_or(0, |before| before.chars().count()) + 1;
         Position { line, column }
     }
 
@@ -189,7 +196,7 @@ mod tests {
 
     #[test]
     fn a_syntax_error_shows_the_line_but_no_value() {
-        let reader = Reader { file: "a.toml", text: "[bus]\ntoken = \"hunter2" };
+        let reader = Reader::new("a.toml", "[bus]\ntoken = \"hunter2");
         let (_, errors) = DeTable::parse_recoverable(reader.text);
         let text = reader.syntax_problem(&errors[0]).to_string();
         insta::assert_snapshot!(text, @r#"
@@ -220,7 +227,8 @@ mod tests {
 
     #[test]
     fn positions_count_characters() {
-        let reader = Reader { file: "a.toml", text: "é = 1\nüü = 2" };
+        let reader = Reader::new("a.toml", "é = 1\nüü = 2");
+        assert_eq!(reader.position(0), Position { line: 1, column: 1 });
         assert_eq!(reader.position(reader.text.find('2').unwrap()), Position { line: 2, column: 6 });
     }
 }

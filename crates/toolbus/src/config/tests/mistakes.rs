@@ -200,7 +200,7 @@ fn a_file_that_cannot_be_read_is_told() {
     let sources = Sources { files: vec!["/nonexistent/toolbus.toml".into()], ..Sources::default() };
     insta::assert_snapshot!(Config::load(&sources).unwrap_err(), @"/nonexistent/toolbus.toml: the file cannot be read: No such file or directory (os error 2)");
     let sources = Sources { files: vec!["/dev/zero".into()], ..Sources::default() };
-    insta::assert_snapshot!(Config::load(&sources).unwrap_err(), @"/dev/zero: the file is larger than 1 MiB");
+    insta::assert_snapshot!(Config::load(&sources).unwrap_err(), @"/dev/zero: the file is larger than 16 MiB");
 }
 
 #[test]
