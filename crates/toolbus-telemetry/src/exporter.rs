@@ -108,10 +108,14 @@ impl<E: SpanExporter> SpanExporter for WatchedSpans<E> {
         let count = batch.len();
         self.waiting.leave(count);
         let exported = self.exporter.export(batch).await;
-        exported.inspect_err(|error| {
-            self.health.drop_spans(count);
-            self.health.export_failed("traces", error);
-        })
+        match &exported {
+            Ok(()) => self.health.exported(),
+            Err(error) => {
+                self.health.drop_spans(count);
+                self.health.export_failed("traces", error);
+            }
+        }
+        exported
     }
 
     fn shutdown_with_timeout(&self, timeout: Duration) -> OTelSdkResult {

@@ -12,6 +12,8 @@ const MAX_SHOWN: usize = 200;
 pub(crate) struct Health {
     dropped_spans: AtomicU64,
     failed_exports: AtomicU64,
+    /// Dropped spans that the log knows of.
+    told_spans: AtomicU64,
     last_said: Mutex<Option<Instant>>,
 }
 
@@ -35,7 +37,18 @@ impl Health {
         if self.may_speak(Instant::now()) {
             let error: String = error.to_string().chars().take(MAX_SHOWN).collect();
             let dropped_spans = self.dropped_spans();
+            self.told_spans.store(dropped_spans, Ordering::Relaxed);
             tracing::warn!(signal, failed_exports, dropped_spans, error, "could not export telemetry");
+        }
+    }
+
+    /// Tells of spans that were dropped though exporting works. It is asked for by the exporter's thread: what drops
+    /// them is a call, and has no time.
+    pub(crate) fn exported(&self) {
+        let dropped_spans = self.dropped_spans();
+        if dropped_spans > self.told_spans.load(Ordering::Relaxed) && self.may_speak(Instant::now()) {
+            self.told_spans.store(dropped_spans, Ordering::Relaxed);
+            tracing::warn!(dropped_spans, "dropped spans that came faster than the collector took them");
         }
     }
 
@@ -63,6 +76,20 @@ mod tests {
         assert!(!health.may_speak(start + QUIET - Duration::from_millis(1)));
         assert!(health.may_speak(start + QUIET));
         assert!(!health.may_speak(start + QUIET + Duration::from_secs(1)));
+    }
+
+    #[test]
+    fn drops_are_told_once_and_only_when_there_are_new_ones() {
+        let health = Health::default();
+        health.exported();
+        assert!(health.last_said.lock().unwrap().is_none(), "nothing was dropped");
+        health.drop_spans(1);
+        health.exported();
+        let said = *health.last_said.lock().unwrap();
+        assert!(said.is_some());
+        health.drop_spans(1);
+        health.exported();
+        assert_eq!(*health.last_said.lock().unwrap(), said, "the interval has not passed");
     }
 
     #[test]

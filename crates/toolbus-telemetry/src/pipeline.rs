@@ -105,18 +105,34 @@ impl Pipeline {
     /// # Errors
     ///
     /// When not everything could be exported; the daemon ends all the same.
-    pub async fn shutdown(self, limit: Duration) -> Result<(), NotFlushed> {
-        let Self { tracing, metering, .. } = self;
-        let traces = tracing.map(|provider| apart("traces", move || provider.shutdown_with_timeout(limit)));
-        let metrics = metering.map(|provider| apart("metrics", move || provider.shutdown_with_timeout(limit)));
-        let both = async {
-            for signal in [traces, metrics].into_iter().flatten() {
+    pub async fn shutdown(mut self, limit: Duration) -> Result<(), NotFlushed> {
+        let signals = self.flush(limit);
+        let all = async {
+            for signal in signals.into_iter().flatten() {
                 signal.await.map_err(|_| NotFlushed("an exporter's thread ended early".to_owned()))??;
             }
             Ok(())
         };
         let late = NotFlushed(format!("the collector took longer than {} ms", limit.as_millis()));
-        tokio::time::timeout(limit, both).await.unwrap_or(Err(late))
+        tokio::time::timeout(limit, all).await.unwrap_or(Err(late))
+    }
+
+    /// Begins to export what is left, of both signals at once.
+    fn flush(&mut self, limit: Duration) -> [Option<oneshot::Receiver<Result<(), NotFlushed>>>; 2] {
+        let traces = self.tracing.take();
+        let metrics = self.metering.take();
+        [
+            traces.map(|provider| apart("traces", move || provider.shutdown_with_timeout(limit))),
+            metrics.map(|provider| apart("metrics", move || provider.shutdown_with_timeout(limit))),
+        ]
+    }
+}
+
+impl Drop for Pipeline {
+    /// The SDK's own end waits for the collector, here on a thread of the runtime. A pipeline that was not shut down
+    /// tries to export without being waited for.
+    fn drop(&mut self) {
+        drop(self.flush(Duration::ZERO));
     }
 }
 

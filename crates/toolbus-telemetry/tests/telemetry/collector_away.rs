@@ -48,6 +48,19 @@ async fn a_collector_that_hangs_delays_neither_calls_nor_the_end_over_http() {
     a_collector_that_hangs(Protocol::HttpProtobuf).await;
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_pipeline_that_is_only_dropped_holds_nobody_up() {
+    let receiver = Receiver::start().await.unwrap();
+    receiver.behave(Behaviour::Hang);
+    for protocol in [Protocol::Grpc, Protocol::HttpProtobuf] {
+        let daemon = Daemon::start(&receiver, protocol, &[]);
+        call(&daemon, 10);
+        let started = Instant::now();
+        drop(daemon);
+        assert!(started.elapsed() < SOON, "the end took {:?}", started.elapsed());
+    }
+}
+
 async fn a_collector_that_refuses(protocol: Protocol) {
     let receiver = Receiver::start().await.unwrap();
     receiver.behave(Behaviour::Refuse);
