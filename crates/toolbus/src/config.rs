@@ -28,6 +28,7 @@ mod validate;
 mod warnings;
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::path::PathBuf;
 
 use schemars::JsonSchema;
@@ -76,8 +77,8 @@ pub struct Config {
     pub rest: RestConfig,
 }
 
-/// Where a configuration comes from; later ones win.
-#[derive(Debug, Clone, Default)]
+/// Where a configuration comes from; later ones win. `Debug` shows no values: they may be secrets.
+#[derive(Clone, Default)]
 pub struct Sources {
     /// TOML files, in order. None: the defaults.
     pub files: Vec<PathBuf>,
@@ -85,6 +86,15 @@ pub struct Sources {
     pub environment: BTreeMap<String, String>,
     /// What the command line gives, in order.
     pub overrides: Vec<Override>,
+}
+
+impl fmt::Debug for Sources {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Sources")
+            .field("files", &self.files)
+            .field("overrides", &self.overrides)
+            .finish_non_exhaustive()
+    }
 }
 
 /// A configuration in which nothing is wrong.

@@ -58,7 +58,11 @@ fn socket_address(text: &str) -> Result<(), String> {
 fn http_url(text: &str) -> Result<(), String> {
     const EXPECTED: &str = "expected \"http://host:port\" or \"https://host:port\"";
     let url = Url::parse(text).map_err(|error| format!("not a URL ({error}); {EXPECTED}"))?;
-    require(matches!(url.scheme(), "http" | "https"), &format!("not an HTTP address; {EXPECTED}"))
+    require(matches!(url.scheme(), "http" | "https"), &format!("not an HTTP address; {EXPECTED}"))?;
+    require(
+        url.username().is_empty() && url.password().is_none(),
+        "credentials in this address would be shown; use the variable OTEL_EXPORTER_OTLP_HEADERS instead",
+    )
 }
 
 fn name(text: &str) -> Result<(), String> {
@@ -136,6 +140,7 @@ mod tests {
             ("toolbus-socket-address", "localhost:1", false),
             ("toolbus-http-url", "http://127.0.0.1:4317", true),
             ("toolbus-http-url", "127.0.0.1:4317", false),
+            ("toolbus-http-url", "https://ana:hunter2@collector", false),
             ("toolbus-name", "a b", true),
             ("toolbus-name", "a\nb", false),
             ("toolbus-name", &long, false),

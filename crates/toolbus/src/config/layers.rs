@@ -1,6 +1,7 @@
 //! The layers over the files: environment and command line.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use serde_json::Value;
 
@@ -15,8 +16,8 @@ pub const ENVIRONMENT_PREFIX: &str = "TOOLBUS__";
 /// Why the environment cannot do what a file can.
 const NO_NEW_ENTRIES: &str = "the environment changes entries and adds none: new ones belong in a file or --set";
 
-/// A value given on the command line.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// A value given on the command line. `Debug` does not show it: it may be a secret.
+#[derive(Clone, PartialEq, Eq)]
 pub struct Override {
     /// The option, as problems name it: `--set bus.name`, `--bus-url`.
     pub option: String,
@@ -24,6 +25,12 @@ pub struct Override {
     pub key: String,
     /// The value: plain text where the key takes text, otherwise TOML.
     pub value: String,
+}
+
+impl fmt::Debug for Override {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.option)
+    }
 }
 
 impl Override {

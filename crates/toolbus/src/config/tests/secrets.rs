@@ -40,6 +40,17 @@ fn a_loaded_configuration_shows_no_secret() {
 }
 
 #[test]
+fn sources_show_no_secret() {
+    let sources = Sources {
+        environment: [("TOKEN".to_owned(), SECRET.to_owned())].into(),
+        overrides: vec![Override::new("bus.url", "amqp://ana:hunter2@localhost")],
+        ..Sources::default()
+    };
+    let shown = format!("{sources:?}");
+    assert!(!shown.contains(SECRET) && shown.contains("bus.url"), "{shown}");
+}
+
+#[test]
 fn no_problem_shows_a_secret() {
     let texts = [
         with_auth("{ type = 'bearer', tokn = 'hunter2' }"),
@@ -59,6 +70,7 @@ fn no_problem_shows_a_secret() {
         "[bus]\nurl = 'http://ana:hunter2@host'".to_owned(),
         "[bus]\nurl = ['amqp://ana:hunter2@host:port']".to_owned(),
         "[bus]\nurl = { url = 'hunter2' }".to_owned(),
+        "[telemetry]\notlp_endpoint = 'http://ana:hunter2@collector'".to_owned(),
         "[bus]\nurl = amqp://ana:hunter2@host".to_owned(),
         "[bus]\nurl = 'amqp://ana:hunter2@host'\nurl = 'amqp://ana:hunter2@host'".to_owned(),
     ];
