@@ -5,10 +5,14 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+use crate::commands::{bench, call, demo, health, serve};
 use crate::config::{Override, Sources, default_files};
 
 const EXAMPLES: &str = "\
 Examples:
+  toolbus demo                                     see real calls answered, with nothing to install
+  toolbus serve --config config/toolbus.toml       run the daemon
+  toolbus call get_weather city=Bogotá             call a tool, as an agent would
   toolbus check --config config/toolbus.toml       find every mistake in a configuration
   toolbus tools --set tools.echo=true              list the tools that it registers
   TOOLBUS__BUS__URL=amqp://broker toolbus tools    the same, with a key from the environment
@@ -22,7 +26,7 @@ Editors with TOML support complete and check a configuration file whose first li
 next to the output of this command.";
 
 /// Runs the tool calls of AI agents, taken from RabbitMQ.
-#[derive(Debug, Parser)]
+#[derive(Parser)]
 #[command(name = "toolbus", version = crate::VERSION, after_help = EXAMPLES, max_term_width = 100)]
 pub struct Cli {
     #[command(flatten)]
@@ -32,7 +36,7 @@ pub struct Cli {
 }
 
 /// What every command understands.
-#[derive(Debug, Clone, Default, Args)]
+#[derive(Clone, Default, Args)]
 #[command(next_help_heading = "Global options")]
 pub struct GlobalArgs {
     /// Configuration file; repeat it to lay files over each other.
@@ -79,6 +83,10 @@ enum Color {
 /// What to do.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
+    /// Run the daemon until it is told to stop
+    Serve(serve::ServeArgs),
+    /// Call a tool over the bus, as an agent would
+    Call(call::CallArgs),
     /// List the tools that the configuration registers
     Tools,
     /// Find every mistake in the configuration, without connecting to anything
@@ -86,6 +94,12 @@ pub(crate) enum Command {
     /// Print the JSON Schema of the configuration file
     #[command(after_help = SCHEMA_USE)]
     Schema,
+    /// Show real calls being answered, with nothing to install
+    Demo(demo::DemoArgs),
+    /// Measure the daemon against a bare responder on the same broker
+    Bench(bench::BenchArgs),
+    /// Ask a running daemon whether it is ready; for health checks of containers
+    Health(health::HealthArgs),
 }
 
 impl Cli {

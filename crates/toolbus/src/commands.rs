@@ -1,7 +1,12 @@
 //! The commands, one module each.
 
+pub mod bench;
+pub mod call;
 pub mod check;
+pub mod demo;
+pub mod health;
 pub mod schema;
+pub mod serve;
 pub mod tools;
 
 use std::fmt::Display;
@@ -53,6 +58,14 @@ pub async fn run(cli: Cli) -> ExitCode {
 /// Runs a command that needs a configuration. An error has been told; what is left of it is the exit code.
 async fn run_configured(command: Command, context: &Context) -> Result<ExitCode, u8> {
     match command {
+        Command::Serve(args) => serve::run(args, context).await.map_err(told),
+        Command::Call(args) => call::run(args, context).await.map_err(|error| {
+            told(&error);
+            error.exit_code()
+        }),
+        Command::Demo(args) => demo::run(args, context).await.map_err(told),
+        Command::Bench(args) => bench::run(args, context).await.map_err(told),
+        Command::Health(args) => health::run(args, context).await.map_err(told),
         Command::Tools => tools::run(context).map_err(told),
         // Run before any configuration is read.
         Command::Schema | Command::Check => Ok(ExitCode::SUCCESS),

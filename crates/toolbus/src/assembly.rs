@@ -1,0 +1,138 @@
+//! Where the parts meet: what the configuration says, made of the crates that can do it.
+
+use std::sync::Arc;
+
+use tokio::sync::watch;
+use toolbus_broker::embedded::Embedded;
+use toolbus_broker::rabbitmq::{self, RabbitMq};
+use toolbus_core::bus::{Bus, BusState};
+use toolbus_core::registry::{Registry, RegistryError};
+use toolbus_core::telemetry::{Load, Telemetry};
+use toolbus_protocol::new_message_id;
+use toolbus_telemetry::{Identity, Pipeline, TelemetryError, logging};
+
+use crate::config::telemetry::{LogFormat, OtlpProtocol};
+use crate::config::{BusUrl, Config, QueueType, ToolsError};
+use crate::http::{Build, Health};
+
+/// What a configuration that reads well cannot be put into practice for.
+#[derive(Debug, thiserror::Error)]
+pub enum AssemblyError {
+    /// The broker's settings, certificates included.
+    #[error("[bus] {0}")]
+    Bus(#[from] rabbitmq::SettingsError),
+    /// The configured tools.
+    #[error(transparent)]
+    Tools(#[from] ToolsError),
+    /// Two tools of one name.
+    #[error(transparent)]
+    Registry(#[from] RegistryError),
+    /// The exporter of metrics and traces.
+    #[error("[telemetry] {0}")]
+    Telemetry(#[from] TelemetryError),
+    /// The log.
+    #[error("[telemetry] {0}")]
+    Logging(#[from] logging::LoggingError),
+}
+
+/// The bus of this configuration; it connects by itself, for as long as it takes.
+///
+/// # Errors
+///
+/// When a URL or a certificate cannot be used.
+pub fn bus(config: &Config) -> Result<Arc<dyn Bus>, AssemblyError> {
+    let bus = &config.bus;
+    match &bus.url {
+        BusUrl::Embedded => Ok(Arc::new(Embedded::new())),
+        BusUrl::Amqp(urls) => {
+            let settings = rabbitmq::Settings {
+                urls: urls.iter().map(|url| url.reveal().to_string()).collect(),
+                name: bus.name.clone(),
+                exchange: bus.exchange.clone(),
+                dead_letter_exchange: bus.dead_letter_exchange.clone(),
+                queue_type: match bus.queue_type {
+                    QueueType::Quorum => rabbitmq::QueueType::Quorum,
+                    QueueType::Classic => rabbitmq::QueueType::Classic,
+                },
+                tls: Some(rabbitmq::Tls {
+                    ca: bus.tls.ca.clone(),
+                    cert: bus.tls.cert.clone(),
+                    key: bus.tls.key.clone(),
+                }),
+            };
+            Ok(Arc::new(RabbitMq::start(settings)?))
+        }
+    }
+}
+
+/// Every configured tool.
+///
+/// # Errors
+///
+/// When a tool cannot be made, or a name is given twice.
+pub fn registry(config: &Config) -> Result<Registry, AssemblyError> {
+    let registry = Registry::new();
+    registry.register_all(config.tools()?)?;
+    Ok(registry)
+}
+
+/// The log of a process that stays.
+///
+/// # Errors
+///
+/// When the filter is none, or there is a log already.
+pub fn logging(config: &Config) -> Result<(), AssemblyError> {
+    let format = match config.telemetry.log_format {
+        LogFormat::Text => logging::Format::Text,
+        LogFormat::Json => logging::Format::Json,
+    };
+    Ok(logging::init(&logging::Settings { filter: config.telemetry.log.clone(), format })?)
+}
+
+/// The way of metrics and traces to the collector.
+///
+/// # Errors
+///
+/// When a setting or a variable of the environment cannot be honoured.
+pub fn telemetry(config: &Config) -> Result<Pipeline, AssemblyError> {
+    let settings = toolbus_telemetry::Settings {
+        otlp_endpoint: config.telemetry.otlp_endpoint.clone(),
+        protocol: match config.telemetry.protocol {
+            OtlpProtocol::Grpc => toolbus_telemetry::Protocol::Grpc,
+            OtlpProtocol::HttpProtobuf => toolbus_telemetry::Protocol::HttpProtobuf,
+        },
+        service_name: config.bus.name.clone(),
+        service_version: env!("CARGO_PKG_VERSION").to_owned(),
+        service_instance: new_message_id(),
+    };
+    Ok(Pipeline::start(&settings, &|name| std::env::var(name).ok())?)
+}
+
+/// What is told of calls on this bus.
+#[must_use]
+pub fn recorder(
+    config: &Config,
+    pipeline: &Pipeline,
+    load: &Arc<Load>,
+    bus: &watch::Receiver<BusState>,
+) -> Arc<dyn Telemetry> {
+    let broker = match &config.bus.url {
+        BusUrl::Embedded => None,
+        BusUrl::Amqp(urls) => urls.first().map(|url| url.reveal()),
+    };
+    let identity = Identity {
+        system: if broker.is_some() { "rabbitmq" } else { "toolbus" },
+        exchange: config.bus.exchange.clone(),
+        client_id: config.bus.name.clone(),
+        server_address: broker.and_then(|url| url.host_str()).map(str::to_owned),
+        server_port: broker.map(|url| url.port().unwrap_or(if url.scheme() == "amqps" { 5671 } else { 5672 })),
+    };
+    pipeline.telemetry(load, bus, identity)
+}
+
+/// What the HTTP server tells of this process.
+#[must_use]
+pub fn health(config: &Config, bus: watch::Receiver<BusState>, registry: Registry, load: Arc<Load>) -> Arc<Health> {
+    let build = Build { version: env!("CARGO_PKG_VERSION"), commit: env!("TOOLBUS_COMMIT") };
+    Arc::new(Health::new(bus, registry, config.tools.required.clone(), load, build))
+}

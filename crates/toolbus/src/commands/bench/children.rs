@@ -1,0 +1,183 @@
+//! The two sides, each a process of its own.
+
+use std::fmt::Write as _;
+use std::io;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader};
+use tokio::process::{Child, Command};
+use toolbus_bench::Site;
+
+use super::{BARE, BenchArgs, MeasureError, Sink, TOOLBUS, topic};
+use crate::commands::Context;
+use crate::http::probe;
+
+/// What the bare responder prints once it listens.
+pub(super) const READY: &str = "ready";
+/// Longest wait for a side to start.
+const START_TIME: Duration = Duration::from_secs(60);
+/// Longest wait for a side to end.
+const STOP_TIME: Duration = Duration::from_secs(10);
+/// How often readiness is asked for: also the accuracy of the time to readiness.
+const ASK_EVERY: Duration = Duration::from_millis(2);
+
+/// The bare responder.
+pub(super) struct Floor(Child);
+
+/// The daemon.
+pub(super) struct Daemon {
+    child: Child,
+    settings: PathBuf,
+    ready_after: Duration,
+}
+
+impl Floor {
+    pub(super) async fn start(site: &Site, queue: &str, context: &Context) -> Result<Self, MeasureError> {
+        let mut child = command(site)?
+            .args(["bench", "--responder", queue])
+            .args(["--set", &format!("bus.exchange={}", site.exchange)])
+            .args(["--set", &format!("bus.queue_type={}", site.queue_type)])
+            .args(["--set", &format!("invoke.max_in_flight={}", context.config.invoke.max_in_flight)])
+            .args(["--set", &format!("invoke.max_waiting={}", context.config.invoke.max_waiting)])
+            .stdout(Stdio::piped())
+            .spawn()?;
+        let output = child.stdout.take().ok_or_else(|| io::Error::other("no output"))?;
+        let line = tokio::time::timeout(START_TIME, BufReader::new(output).lines().next_line()).await;
+        if matches!(line, Ok(Ok(Some(ref text))) if text == READY) {
+            return Ok(Self(child));
+        }
+        Err(MeasureError::Start(BARE, last_words(&mut child).await))
+    }
+
+    pub(super) fn process(&self) -> u32 {
+        self.0.id().unwrap_or_default()
+    }
+
+    /// It holds nothing that must be finished.
+    pub(super) async fn stop(&mut self) {
+        let _ = self.0.kill().await;
+    }
+}
+
+impl Daemon {
+    pub(super) async fn start(
+        site: &Site,
+        id: &str,
+        args: &BenchArgs,
+        sink: Option<&Sink>,
+        context: &Context,
+    ) -> Result<Self, MeasureError> {
+        let settings = std::env::temp_dir().join(format!("toolbus-bench-{id}.toml"));
+        let address = free_address().await?;
+        std::fs::write(&settings, configuration(site, id, address, args.tools, sink, context))?;
+        let mut command = command(site)?;
+        if let Some(ratio) = args.trace_ratio {
+            command.env("OTEL_TRACES_SAMPLER", "parentbased_traceidratio");
+            command.env("OTEL_TRACES_SAMPLER_ARG", ratio.to_string());
+        }
+        let begun = Instant::now();
+        let child = command.arg("--config").arg(&settings).arg("serve").spawn()?;
+        let mut daemon = Self { child, settings, ready_after: Duration::ZERO };
+        while !matches!(probe(address, "/readyz", START_TIME).await, Ok((200, _))) {
+            if begun.elapsed() > START_TIME || daemon.child.try_wait()?.is_some() {
+                return Err(MeasureError::Start(TOOLBUS, last_words(&mut daemon.child).await));
+            }
+            tokio::time::sleep(ASK_EVERY).await;
+        }
+        daemon.ready_after = begun.elapsed();
+        Ok(daemon)
+    }
+
+    pub(super) fn process(&self) -> u32 {
+        self.child.id().unwrap_or_default()
+    }
+
+    /// From its start to its readiness.
+    pub(super) fn ready_after(&self) -> Duration {
+        self.ready_after
+    }
+
+    /// Asks it to drain, and ends it if it does not.
+    pub(super) async fn stop(&mut self) {
+        let asked = Command::new("kill").arg(self.process().to_string()).status().await;
+        let ended = tokio::time::timeout(STOP_TIME, self.child.wait()).await;
+        if asked.is_err() || ended.is_err() {
+            let _ = self.child.kill().await;
+        }
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.settings);
+    }
+}
+
+/// This program again. The broker's URL goes through the environment: a command line is for everybody to read.
+fn command(site: &Site) -> io::Result<Command> {
+    let mut command = Command::new(std::env::current_exe()?);
+    command.env("TOOLBUS__BUS__URL", &site.url).stdin(Stdio::null()).stderr(Stdio::piped()).kill_on_drop(true);
+    Ok(command)
+}
+
+fn configuration(
+    site: &Site,
+    id: &str,
+    address: SocketAddr,
+    tools: u16,
+    sink: Option<&Sink>,
+    context: &Context,
+) -> String {
+    let invoke = &context.config.invoke;
+    let mut text = format!(
+        r#"
+[bus]
+exchange = "{exchange}"
+dead_letter_exchange = "{exchange}.dlx"
+queue_prefix = "bench-{id}"
+queue_type = "{queue_type}"
+[invoke]
+topics = ["{topic}"]
+max_in_flight = {running}
+max_waiting = {waiting}
+[http]
+listen = "{address}"
+[tools]
+echo = true
+[telemetry]
+log = "warn"
+"#,
+        exchange = site.exchange,
+        queue_type = site.queue_type,
+        topic = topic(id),
+        running = invoke.max_in_flight,
+        waiting = invoke.max_waiting,
+    );
+    if let Some(sink) = sink {
+        let _ = write!(text, "otlp_endpoint = \"{}\"\nprotocol = \"http/protobuf\"\n", sink.endpoint());
+    }
+    for number in 0..tools {
+        let _ = write!(
+            text,
+            "[[rest.endpoints]]\nname = \"tool_{number}\"\ndescription = \"Never called\"\nurl = \"http://127.0.0.1:9/{number}\"\n"
+        );
+    }
+    text
+}
+
+/// What a side that ended wrote about it.
+async fn last_words(child: &mut Child) -> String {
+    let _ = child.start_kill();
+    let mut text = String::new();
+    if let Some(errors) = child.stderr.take() {
+        let _ = errors.take(4096).read_to_string(&mut text).await;
+    }
+    text.trim().to_owned()
+}
+
+async fn free_address() -> io::Result<SocketAddr> {
+    tokio::net::TcpListener::bind("127.0.0.1:0").await?.local_addr()
+}

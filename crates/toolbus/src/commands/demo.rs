@@ -1,0 +1,236 @@
+//! `toolbus demo`: the main job, seen at work, with nothing to install.
+
+use std::io::{self, Write};
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use anstyle::{AnsiColor, Style};
+use axum::Router;
+use axum::extract::RawQuery;
+use axum::http::StatusCode;
+use axum::routing::get;
+use indicatif::{ProgressBar, ProgressStyle};
+use serde_json::{Map, Value, json};
+use tokio::net::TcpListener;
+use url::form_urlencoded;
+
+use super::Context;
+use crate::client::{Answer, Client, ClientError, Content};
+use crate::config::{BusUrl, Config, Override, Problems};
+use crate::session::{Session, SessionError};
+
+/// Calls whose latency is measured.
+const MEASURED: usize = 2_000;
+/// Longest wait for the broker.
+const CONNECT_TIME: Duration = Duration::from_secs(10);
+/// Time that the slow tool gets.
+const SLOW_BUDGET: Duration = Duration::from_millis(300);
+
+/// Shows real calls being answered: a good one, a REST one, and what mistakes get.
+///
+/// Runs on the embedded bus unless --bus-url names a RabbitMQ broker. A small HTTP server on a free port of 127.0.0.1
+/// stands for the REST backend.
+#[derive(Debug, clap::Args)]
+pub struct DemoArgs {}
+
+/// Why the demonstration could not be given.
+#[derive(Debug, thiserror::Error)]
+pub enum DemoError {
+    /// The HTTP server could not be started, or nothing can be printed.
+    #[error("{0}")]
+    Io(#[from] io::Error),
+    /// The demonstration's own configuration is refused.
+    #[error("{0}")]
+    Config(#[from] Problems),
+    /// The bus could not be set up.
+    #[error(transparent)]
+    Session(#[from] SessionError),
+    /// There was no answer.
+    #[error(transparent)]
+    Client(#[from] ClientError),
+    /// A call was not answered as it should be.
+    #[error("{0}: expected {1}, got {2}")]
+    Unexpected(&'static str, &'static str, String),
+}
+
+/// One call to show: what it is about, the request, and the outcome that it must have.
+struct Scene {
+    title: &'static str,
+    tool: &'static str,
+    arguments: Value,
+    budget: Duration,
+    outcome: &'static str,
+}
+
+/// Gives the demonstration.
+///
+/// # Errors
+///
+/// When it cannot be given, or a call is not answered as it should be.
+pub async fn run(_: DemoArgs, context: &Context) -> Result<ExitCode, DemoError> {
+    let listener = TcpListener::bind("127.0.0.1:0").await?;
+    let backend = listener.local_addr()?;
+    let server = tokio::spawn(async move { axum::serve(listener, weather_service()).await });
+    let config = configuration(context, backend.port())?;
+
+    let session = Session::with_daemon(&config)?;
+    let shown = show(&config, &session).await;
+    session.close().await;
+    server.abort();
+    shown.map(|()| ExitCode::SUCCESS)
+}
+
+async fn show(config: &Config, session: &Session) -> Result<(), DemoError> {
+    let topic = config.invoke.topics.first().map_or(toolbus_protocol::topic::TOOL_INVOKE, String::as_str);
+    let client = Client::connect(session.bus(), topic, CONNECT_TIME).await?;
+    let bold = Style::new().bold();
+    say(format_args!(
+        "{bold}Toolbus on {}{bold:#}: requests go to topic `{topic}`, as an agent's would.\n",
+        config.bus.url
+    ))?;
+    for scene in scenes() {
+        play(&client, &scene).await?;
+    }
+    measure(&client).await?;
+    farewell(&config.bus.url)
+}
+
+async fn play(client: &Client, scene: &Scene) -> Result<(), DemoError> {
+    let (bold, dimmed) = (Style::new().bold(), Style::new().dimmed());
+    let request = client.request(scene.tool, scene.arguments.as_object(), scene.budget, None);
+    say(format_args!("{bold}{}{bold:#}", scene.title))?;
+    say(format_args!("  {dimmed}→{dimmed:#} {}", String::from_utf8_lossy(&request.body)))?;
+    let begun = Instant::now();
+    let answer = client.send(&request, scene.budget + CONNECT_TIME).await?;
+    let elapsed = begun.elapsed();
+    let outcome = outcome(&answer);
+    let colour = if outcome == "ok" { AnsiColor::Green } else { AnsiColor::Yellow }.on_default();
+    say(format_args!("  {dimmed}←{dimmed:#} {}", String::from_utf8_lossy(&answer.body)))?;
+    say(format_args!("  {colour}{outcome}{colour:#} {dimmed}after {:.1} ms{dimmed:#}\n", elapsed.as_secs_f64() * 1e3))?;
+    if outcome == scene.outcome { Ok(()) } else { Err(DemoError::Unexpected(scene.title, scene.outcome, outcome)) }
+}
+
+/// Calls one after the other, so that each latency is one whole way there and back.
+async fn measure(client: &Client) -> Result<(), DemoError> {
+    let arguments: Map<String, Value> = [("text".to_owned(), json!("hello"))].into_iter().collect();
+    let bar = ProgressBar::new(MEASURED as u64).with_message("measuring");
+    if let Ok(style) = ProgressStyle::with_template("{msg} {bar:32} {pos}/{len} calls") {
+        bar.set_style(style);
+    }
+    let mut latencies = Vec::with_capacity(MEASURED);
+    for _ in 0..MEASURED {
+        let request = client.request("echo", Some(&arguments), CONNECT_TIME, None);
+        let begun = Instant::now();
+        client.send(&request, CONNECT_TIME).await?;
+        latencies.push(begun.elapsed());
+        bar.inc(1);
+    }
+    bar.finish_and_clear();
+    latencies.sort_unstable();
+    let total: Duration = latencies.iter().sum();
+    let percentile = |share: usize| latencies.get((MEASURED - 1) * share / 100).copied().unwrap_or_default();
+    let milliseconds = |time: Duration| time.as_secs_f64() * 1e3;
+    say(format_args!(
+        "Latency of {MEASURED} calls of `echo`, one at a time: p50 {:.3} ms, p95 {:.3} ms, p99 {:.3} ms ({:.0} calls/s).",
+        milliseconds(percentile(50)),
+        milliseconds(percentile(95)),
+        milliseconds(percentile(99)),
+        MEASURED as f64 / total.as_secs_f64(),
+    ))?;
+    if cfg!(debug_assertions) {
+        say(format_args!("This is a build for development; with --release it is several times faster."))?;
+    }
+    Ok(())
+}
+
+fn farewell(url: &BusUrl) -> Result<(), DemoError> {
+    match url {
+        BusUrl::Embedded => say(format_args!(
+            "\nThe same against RabbitMQ, where any AMQP client can take part:\n  toolbus demo --bus-url amqp://guest:guest@127.0.0.1:5672/%2f"
+        )),
+        BusUrl::Amqp(_) => say(format_args!(
+            "\nThe daemon of this demonstration is gone; its queues stay on the broker. Start one to keep:\n  toolbus serve --bus-url amqp://USER:PASSWORD@HOST:5672/%2f"
+        )),
+    }
+    .map_err(DemoError::from)
+}
+
+fn scenes() -> Vec<Scene> {
+    let second = Duration::from_secs(10);
+    let scene = |title, tool, arguments, budget, outcome| Scene { title, tool, arguments, budget, outcome };
+    vec![
+        scene("A good call", "echo", json!({"text": "hello, bus"}), second, "ok"),
+        scene(
+            "A local tool",
+            "convert_time",
+            json!({"datetime": "2026-07-01T09:00:00", "from_timezone": "America/Bogota", "to_timezone": "Europe/Berlin"}),
+            second,
+            "ok",
+        ),
+        scene(
+            "A REST call, to the HTTP server that this command started",
+            "get_weather",
+            json!({"city": "San José"}),
+            second,
+            "ok",
+        ),
+        scene(
+            "The backend says no: an answer of the tool, not a failure of the bus",
+            "get_weather",
+            json!({"city": "Atlantis"}),
+            second,
+            "error",
+        ),
+        scene("Bad arguments", "get_weather", json!({"town": 7}), second, "invalid_arguments"),
+        scene("An unknown tool", "get_wether", json!({}), second, "tool_not_found"),
+        scene("A slow tool, and a caller who grants 300 ms", "slow_report", json!({}), SLOW_BUDGET, "timeout"),
+    ]
+}
+
+fn outcome(answer: &Answer) -> String {
+    match &answer.content {
+        Content::Result(result) if result.is_error => "error".to_owned(),
+        Content::Result(_) => "ok".to_owned(),
+        Content::Error(error) => error.code.to_string(),
+    }
+}
+
+/// The user's configuration, with the demonstration's tools on top.
+fn configuration(context: &Context, port: u16) -> Result<Config, Problems> {
+    let mut sources = context.sources.clone();
+    let parameters =
+        r#"{"type":"object","properties":{"city":{"type":"string"}},"required":["city"],"additionalProperties":false}"#;
+    let endpoints = format!(
+        r#"[
+            {{ name = "get_weather", description = "Current weather of a city", url = "http://127.0.0.1:{port}/weather?city={{city}}", parameters = '{parameters}', effect = "read-only" }},
+            {{ name = "slow_report", description = "A report that takes a minute", url = "http://127.0.0.1:{port}/slow", effect = "read-only" }},
+        ]"#
+    );
+    for (key, value) in [("rest.endpoints", endpoints.as_str()), ("tools.echo", "true")] {
+        sources.overrides.push(Override::new(key, value));
+    }
+    Config::load(&sources).map(|loaded| loaded.config)
+}
+
+/// The backend: knows the weather everywhere but in Atlantis, and takes a minute for a report.
+fn weather_service() -> Router {
+    async fn weather(RawQuery(query): RawQuery) -> (StatusCode, String) {
+        let query = query.unwrap_or_default();
+        let mut pairs = form_urlencoded::parse(query.as_bytes());
+        match pairs.find(|(name, _)| name == "city") {
+            Some((_, city)) if city != "Atlantis" => {
+                (StatusCode::OK, json!({"city": city, "celsius": 21.5, "sky": "clear"}).to_string())
+            }
+            _ => (StatusCode::NOT_FOUND, "no such city".to_owned()),
+        }
+    }
+    async fn slow() -> &'static str {
+        tokio::time::sleep(Duration::from_secs(60)).await;
+        "the report"
+    }
+    Router::new().route("/weather", get(weather)).route("/slow", get(slow))
+}
+
+fn say(text: std::fmt::Arguments<'_>) -> io::Result<()> {
+    writeln!(anstream::stdout(), "{text}")
+}

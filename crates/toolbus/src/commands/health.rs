@@ -1,0 +1,32 @@
+//! `toolbus health`: is the daemon of this configuration ready?
+
+use std::io::Write;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use super::Context;
+use crate::http::{ProbeError, probe};
+
+/// Longest wait for an answer.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+/// Asks the daemon that listens on http.listen whether it is ready: exit code 0 when it is, 1 when it is not.
+#[derive(Debug, clap::Args)]
+pub struct HealthArgs {
+    /// Ask whether the process is alive, not whether it could answer a call.
+    #[arg(long)]
+    live: bool,
+}
+
+/// Asks.
+///
+/// # Errors
+///
+/// When nobody answers.
+pub async fn run(args: HealthArgs, context: &Context) -> Result<ExitCode, ProbeError> {
+    let path = if args.live { "/livez" } else { "/readyz" };
+    let (status, body) = probe(context.config.http.listen, path, PATIENCE).await?;
+    // A health check looks at the exit code; the text is for people.
+    let _ = writeln!(anstream::stdout(), "{}", body.trim_end());
+    Ok(ExitCode::from(u8::from(status != 200)))
+}
