@@ -33,6 +33,8 @@ pub(crate) struct Route {
     pub(crate) protocol: Protocol,
     /// Longest time of one export.
     pub(crate) timeout: Duration,
+    /// Certificates to trust besides the system's, as PEM.
+    pub(crate) certificate: Option<Vec<u8>>,
 }
 
 /// Longest time of one export, as OTLP says.
@@ -103,7 +105,8 @@ impl<'a> Environment<'a> {
         } else {
             return Ok(None);
         };
-        Ok(Some(Route { endpoint, protocol, timeout: self.timeout(signal)? }))
+        let (timeout, certificate) = (self.timeout(signal)?, self.certificate(signal)?);
+        Ok(Some(Route { endpoint, protocol, timeout, certificate }))
     }
 
     fn is_exported(&self, signal: Signal) -> Result<bool, EnvironmentError> {
@@ -121,6 +124,17 @@ impl<'a> Environment<'a> {
             if let Some(text) = self.get(variable) {
                 let protocol = text.parse().map_err(|_| error(variable, "use `grpc` or `http/protobuf`"))?;
                 return Ok(Some(protocol));
+            }
+        }
+        Ok(None)
+    }
+
+    fn certificate(&self, signal: Signal) -> Result<Option<Vec<u8>>, EnvironmentError> {
+        let own = format!("OTEL_EXPORTER_OTLP_{}_CERTIFICATE", signal.name());
+        for variable in [own.as_str(), "OTEL_EXPORTER_OTLP_CERTIFICATE"] {
+            if let Some(path) = self.get(variable) {
+                let pem = std::fs::read(path).map_err(|_| error(variable, "not a file that can be read"))?;
+                return Ok(Some(pem));
             }
         }
         Ok(None)
@@ -191,8 +205,12 @@ mod tests {
 
     #[test]
     fn the_settings_are_used_when_the_environment_is_silent() {
-        let expected =
-            Route { endpoint: "http://a:4317".into(), protocol: Protocol::Grpc, timeout: Duration::from_secs(10) };
+        let expected = Route {
+            endpoint: "http://a:4317".into(),
+            protocol: Protocol::Grpc,
+            timeout: Duration::from_secs(10),
+            certificate: None,
+        };
         assert_eq!(route(Signal::Metrics, Some("http://a:4317"), &[]), Ok(Some(expected)));
     }
 
@@ -242,6 +260,7 @@ mod tests {
             ("OTEL_EXPORTER_OTLP_PROTOCOL", "http/json"),
             ("OTEL_EXPORTER_OTLP_TIMEOUT", "-1"),
             ("OTEL_TRACES_EXPORTER", "zipkin"),
+            ("OTEL_EXPORTER_OTLP_CERTIFICATE", "/nowhere/ca.pem"),
         ];
         for variable in bad {
             let error = route(Signal::Traces, Some("http://a"), &[variable]).unwrap_err().to_string();

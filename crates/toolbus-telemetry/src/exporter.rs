@@ -5,9 +5,6 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use opentelemetry::Context;
-use opentelemetry_otlp::{
-    ExporterBuildError, MetricExporter, Protocol as Otlp, SpanExporter as OtlpSpans, WithExportConfig,
-};
 use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::error::OTelSdkResult;
 use opentelemetry_sdk::metrics::Temporality;
@@ -15,35 +12,7 @@ use opentelemetry_sdk::metrics::data::ResourceMetrics;
 use opentelemetry_sdk::metrics::exporter::PushMetricExporter;
 use opentelemetry_sdk::trace::{Span, SpanData, SpanExporter, SpanProcessor};
 
-use crate::environment::Route;
 use crate::health::Health;
-use crate::settings::Protocol;
-
-/// Opens the way of spans. Connecting is left to the first export.
-pub(crate) fn spans(route: &Route) -> Result<OtlpSpans, ExporterBuildError> {
-    let builder = OtlpSpans::builder();
-    let (endpoint, timeout) = (route.endpoint.as_str(), route.timeout);
-    match route.protocol {
-        Protocol::Grpc => builder.with_tonic().with_endpoint(endpoint).with_timeout(timeout).build(),
-        Protocol::HttpProtobuf => {
-            let http = builder.with_http().with_protocol(Otlp::HttpBinary);
-            http.with_endpoint(endpoint).with_timeout(timeout).build()
-        }
-    }
-}
-
-/// Opens the way of metrics. Connecting is left to the first export.
-pub(crate) fn metrics(route: &Route) -> Result<MetricExporter, ExporterBuildError> {
-    let builder = MetricExporter::builder().with_temporality(Temporality::Cumulative);
-    let (endpoint, timeout) = (route.endpoint.as_str(), route.timeout);
-    match route.protocol {
-        Protocol::Grpc => builder.with_tonic().with_endpoint(endpoint).with_timeout(timeout).build(),
-        Protocol::HttpProtobuf => {
-            let http = builder.with_http().with_protocol(Otlp::HttpBinary);
-            http.with_endpoint(endpoint).with_timeout(timeout).build()
-        }
-    }
-}
 
 /// How many spans wait to be exported. The SDK drops what its queue cannot take without telling anybody; this counts
 /// the same queue from outside, so that a loss is known.

@@ -21,8 +21,10 @@ mod sampling;
 mod settings;
 mod spans;
 mod tools;
+mod transport;
 mod w3c;
 
 pub use environment::EnvironmentError;
 pub use pipeline::{NotFlushed, Pipeline, TelemetryError};
 pub use settings::{Identity, Protocol, Settings};
+pub use transport::TransportError;

@@ -3,7 +3,6 @@ use std::time::Duration;
 
 use opentelemetry::metrics::MeterProvider;
 use opentelemetry::trace::TracerProvider;
-use opentelemetry_otlp::ExporterBuildError;
 use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::error::OTelSdkResult;
 use opentelemetry_sdk::metrics::{Instrument, PeriodicReader, SdkMeterProvider, Stream};
@@ -14,13 +13,14 @@ use toolbus_core::telemetry::{Load, Telemetry};
 
 use crate::call::Recorder;
 use crate::environment::{Environment, EnvironmentError, Route, Signal};
-use crate::exporter::{self, Bounded, Waiting, WatchedMetrics, WatchedSpans};
+use crate::exporter::{Bounded, Waiting, WatchedMetrics, WatchedSpans};
 use crate::health::Health;
 use crate::instruments::{Instruments, observe};
 use crate::resource::resource;
 use crate::sampling::sampler;
 use crate::settings::{Identity, Settings};
 use crate::tools::MAX_SERIES;
+use crate::transport::{self, TransportError};
 
 /// Name of the instrumentation scope.
 const SCOPE: &str = "toolbus";
@@ -44,7 +44,7 @@ pub enum TelemetryError {
         /// `traces` or `metrics`.
         signal: &'static str,
         /// Why.
-        source: ExporterBuildError,
+        source: TransportError,
     },
     /// Exporting needs an asynchronous runtime.
     #[error("telemetry must be started inside a tokio runtime")]
@@ -168,7 +168,7 @@ fn tracing(
         .with_max_export_batch_size(batch)
         .with_scheduled_delay(Duration::from_millis(delay))
         .build();
-    let exporter = exporter::spans(route).map_err(|source| TelemetryError::Exporter { signal: "traces", source })?;
+    let exporter = transport::spans(route).map_err(|source| TelemetryError::Exporter { signal: "traces", source })?;
     let waiting = Waiting::new(queue);
     let exporter = WatchedSpans { exporter, health: Arc::clone(health), waiting: Arc::clone(&waiting) };
     let processor = BatchSpanProcessor::builder(exporter).with_batch_config(config).build();
@@ -184,7 +184,8 @@ fn metering(
     health: &Arc<Health>,
 ) -> Result<SdkMeterProvider, TelemetryError> {
     let interval = environment.number("OTEL_METRIC_EXPORT_INTERVAL", 1..=3_600_000, 60_000)?;
-    let exporter = exporter::metrics(route).map_err(|source| TelemetryError::Exporter { signal: "metrics", source })?;
+    let exporter =
+        transport::metrics(route).map_err(|source| TelemetryError::Exporter { signal: "metrics", source })?;
     let exporter = WatchedMetrics { exporter, health: Arc::clone(health) };
     let reader = PeriodicReader::builder(exporter).with_interval(Duration::from_millis(interval)).build();
     let limited = |_: &Instrument| Stream::builder().with_cardinality_limit(MAX_SERIES).build().ok();
