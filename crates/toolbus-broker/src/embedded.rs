@@ -1,1 +1,243 @@
-//! The bus inside the process.
+//! A bus inside the process, for a first run and for tests.
+//!
+//! It means the same as RabbitMQ with quorum queues: a topic exchange, a dead-letter exchange, the default exchange,
+//! competing consumers, prefetch, redelivery with a count and a limit, unroutable messages. Nothing is kept beyond the
+//! process, and a full queue refuses messages.
+
+mod broker;
+mod queue;
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use futures_util::future::BoxFuture;
+use tokio::runtime::Handle;
+use tokio::sync::{mpsc, watch};
+use toolbus_core::bus::{Bus, BusState, Delivery, Outgoing, PublishError, Routing, Settle, Subscription};
+use tracing::warn;
+
+use self::broker::{Broker, Hand};
+use self::queue::{Bounds, Consumer, Message};
+
+/// Messages that one queue holds, unless said otherwise.
+const MAX_MESSAGES: usize = 10_000;
+/// Bytes of bodies that one queue holds, unless said otherwise.
+const MAX_BYTES: usize = 64 * 1024 * 1024;
+
+/// One client of a bus in memory. Clones are the same client; [`Embedded::connect`] gives another one.
+#[derive(Clone)]
+pub struct Embedded {
+    broker: Arc<Mutex<Broker>>,
+    state: Arc<watch::Sender<BusState>>,
+}
+
+impl Embedded {
+    /// A client of a new, empty bus.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::with_bounds(MAX_MESSAGES, MAX_BYTES)
+    }
+
+    /// A client of a new, empty bus whose queues hold at most so many messages, and bytes of bodies, each.
+    #[must_use]
+    pub fn with_bounds(messages: usize, bytes: usize) -> Self {
+        Self::client_of(Arc::new(Mutex::new(Broker::new(Bounds { messages, bytes }))))
+    }
+
+    /// Another client of the same bus: its consumers are its own, and end when it stops consuming.
+    #[must_use]
+    pub fn connect(&self) -> Self {
+        Self::client_of(self.broker.clone())
+    }
+
+    fn client_of(broker: Arc<Mutex<Broker>>) -> Self {
+        let state = watch::Sender::new(BusState { connected: true, ..BusState::default() });
+        Self { broker, state: Arc::new(state) }
+    }
+
+    fn end_consumers(&self) {
+        lock(&self.broker).end_consumers(&self.state);
+        self.state.send_modify(|state| state.consumers.iter_mut().for_each(|consumer| consumer.1 = false));
+    }
+}
+
+impl Default for Embedded {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Bus for Embedded {
+    /// Must be called inside a tokio runtime.
+    fn consume(&self, subscription: Subscription) -> mpsc::Receiver<Delivery> {
+        let prefetch = usize::from(subscription.prefetch.max(1));
+        let (deliveries, receiver) = mpsc::channel(prefetch);
+        let mut place = 0;
+        self.state.send_modify(|state| {
+            place = state.consumers.len();
+            state.consumers.push((subscription.queue.clone(), false));
+        });
+        let consumer = Consumer::new(place, prefetch, deliveries, self.state.clone());
+        let hand = self.hand(Handle::current());
+        lock(&self.broker).consume(&subscription, consumer, hand);
+        receiver
+    }
+
+    fn publish<'a>(&'a self, message: &'a Outgoing) -> BoxFuture<'a, Result<Routing, PublishError>> {
+        Box::pin(async {
+            if !self.state.borrow().connected {
+                return Err(PublishError::Closed);
+            }
+            lock(&self.broker).publish(message)
+        })
+    }
+
+    fn state(&self) -> watch::Receiver<BusState> {
+        self.state.subscribe()
+    }
+
+    fn stop_consuming(&self) -> BoxFuture<'_, ()> {
+        Box::pin(async { self.end_consumers() })
+    }
+
+    /// Deliveries in hand go back to their queues when they are dropped.
+    fn close(&self) -> BoxFuture<'_, ()> {
+        Box::pin(async {
+            self.end_consumers();
+            self.state.send_modify(|state| state.connected = false);
+        })
+    }
+}
+
+impl Embedded {
+    fn hand(&self, runtime: Handle) -> Hand {
+        Hand { broker: Arc::downgrade(&self.broker), runtime }
+    }
+}
+
+fn lock(broker: &Mutex<Broker>) -> MutexGuard<'_, Broker> {
+    broker.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Settles one delivery. It does not keep the bus alive.
+struct Settler {
+    broker: Weak<Mutex<Broker>>,
+    runtime: Handle,
+    queue: Arc<str>,
+    consumer: u64,
+    /// What goes back to the queue if it is not acknowledged.
+    message: Option<Message>,
+}
+
+impl Settler {
+    fn settle(&mut self, requeue: bool) {
+        let message = self.message.take().filter(|_| requeue);
+        if let Some(broker) = self.broker.upgrade() {
+            lock(&broker).settle(&self.queue, self.consumer, message);
+        }
+    }
+}
+
+impl Settle for Settler {
+    fn acknowledge(mut self: Box<Self>) -> BoxFuture<'static, ()> {
+        Box::pin(async move { self.settle(false) })
+    }
+
+    fn requeue(mut self: Box<Self>) -> BoxFuture<'static, ()> {
+        Box::pin(async move { self.settle(true) })
+    }
+}
+
+impl Drop for Settler {
+    fn drop(&mut self) {
+        let Some(message) = self.message.take() else { return };
+        warn!(queue = &*self.queue, "delivery dropped unsettled; it goes back to its queue");
+        let (broker, queue, consumer) = (self.broker.clone(), self.queue.clone(), self.consumer);
+        // Not here and now: it may be dropped while the bus is locked.
+        self.runtime.spawn(async move {
+            if let Some(broker) = broker.upgrade() {
+                lock(&broker).settle(&queue, consumer, Some(message));
+            }
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use toolbus_core::bus::{Bus, Outgoing, Ownership, PublishError, Routing, Subscription, Target};
+    use toolbus_protocol::Properties;
+
+    use super::Embedded;
+
+    fn subscription(queue: &str, ownership: Ownership) -> Subscription {
+        Subscription { queue: queue.into(), topics: vec!["t".into()], prefetch: 1, ownership }
+    }
+
+    fn message(target: Target, body: &str) -> Outgoing {
+        let body = Bytes::copy_from_slice(body.as_bytes());
+        Outgoing { target, mandatory: true, proven: true, properties: Properties::default(), body }
+    }
+
+    fn topic(body: &str) -> Outgoing {
+        message(Target::Topic("t".into()), body)
+    }
+
+    #[tokio::test]
+    async fn a_full_queue_refuses_and_takes_again_once_it_has_room() {
+        let bus = Embedded::with_bounds(2, 1_000);
+        let mut deliveries = bus.consume(subscription("q", Ownership::Shared));
+        for body in ["in hand", "1", "2"] {
+            assert_eq!(bus.publish(&topic(body)).await, Ok(Routing::Routed));
+        }
+        assert!(matches!(bus.publish(&topic("3")).await, Err(PublishError::Unavailable(_))));
+        deliveries.recv().await.unwrap().settle.acknowledge().await;
+        assert_eq!(bus.publish(&topic("3")).await, Ok(Routing::Routed));
+    }
+
+    #[tokio::test]
+    async fn the_bytes_of_a_queue_are_bounded_too() {
+        let bus = Embedded::with_bounds(1_000, 10);
+        let _deliveries = bus.consume(subscription("q", Ownership::Shared));
+        for _ in 0..2 {
+            assert_eq!(bus.publish(&topic("123456")).await, Ok(Routing::Routed));
+        }
+        assert!(matches!(bus.publish(&topic("123456")).await, Err(PublishError::Unavailable(_))));
+    }
+
+    #[tokio::test]
+    async fn the_oldest_dead_letters_make_room_for_new_ones() {
+        let bus = Embedded::with_bounds(2, 1_000);
+        drop(bus.consume(subscription("q", Ownership::Shared)));
+        for body in ["1", "2", "3"] {
+            let letter = message(Target::DeadLetter("q".into()), body);
+            assert_eq!(bus.publish(&letter).await, Ok(Routing::Routed));
+        }
+        let mut letters = bus.consume(subscription("q.dlq", Ownership::Existing));
+        assert_eq!(letters.recv().await.unwrap().body, "2");
+    }
+
+    #[tokio::test]
+    async fn a_message_given_back_too_often_becomes_a_dead_letter() {
+        let bus = Embedded::new();
+        let mut deliveries = bus.consume(subscription("q", Ownership::Shared));
+        let mut letters = bus.consume(subscription("q.dlq", Ownership::Existing));
+        bus.publish(&topic("poison")).await.unwrap();
+        for earlier in 0..=20 {
+            let delivery = deliveries.recv().await.unwrap();
+            assert_eq!(delivery.earlier_deliveries, earlier);
+            delivery.settle.requeue().await;
+        }
+        assert_eq!(letters.recv().await.unwrap().body, "poison");
+    }
+
+    #[tokio::test]
+    async fn clients_stop_on_their_own() {
+        let bus = Embedded::new();
+        let other = bus.connect();
+        let mut deliveries = other.consume(subscription("q", Ownership::Shared));
+        bus.close().await;
+        assert_eq!(bus.publish(&topic("1")).await, Err(PublishError::Closed));
+        assert_eq!(other.publish(&topic("2")).await, Ok(Routing::Routed));
+        assert_eq!(deliveries.recv().await.unwrap().body, "2");
+    }
+}

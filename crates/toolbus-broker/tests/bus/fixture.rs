@@ -1,0 +1,145 @@
+//! Brokers, names and messages for the tests.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use tokio::sync::{OnceCell, mpsc};
+use toolbus_broker::rabbitmq::{QueueType, RabbitMq, Settings, Tls};
+use toolbus_core::bus::{Bus, BusState, Delivery, Outgoing, Ownership, Routing, Subscription, Target};
+use toolbus_protocol::Properties;
+use toolbus_testing::patience::PATIENCE;
+use toolbus_testing::rabbit::RabbitNode;
+
+use crate::tls::Authority;
+
+/// How long nothing must happen before it counts as not happening.
+const QUIET: Duration = Duration::from_millis(300);
+
+/// The node that most tests share, with its TLS authority. Nothing that is done to it may disturb other tests.
+pub(crate) async fn node() -> &'static (RabbitNode, Authority) {
+    static NODE: OnceCell<(RabbitNode, Authority)> = OnceCell::const_new();
+    NODE.get_or_init(async || {
+        let authority = Authority::new();
+        let node = RabbitNode::start_with_tls(authority.node_files()).await;
+        (node, authority)
+    })
+    .await
+}
+
+/// A name that no other test uses.
+pub(crate) fn unique(name: &str) -> String {
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    format!("{name}-{}", COUNT.fetch_add(1, Ordering::Relaxed))
+}
+
+/// Settings with exchanges of the test's own.
+pub(crate) fn settings(url: &str) -> Settings {
+    let exchange = unique("exchange");
+    Settings {
+        urls: vec![url.to_owned()],
+        name: unique("instance"),
+        dead_letter_exchange: format!("{exchange}.dlx"),
+        exchange,
+        queue_type: QueueType::Quorum,
+        tls: None,
+    }
+}
+
+pub(crate) fn settings_with_ca(url: &str, ca: std::path::PathBuf) -> Settings {
+    Settings { tls: Some(Tls { ca: Some(ca), cert: None, key: None }), ..settings(url) }
+}
+
+/// A bus on the shared node.
+pub(crate) async fn rabbitmq() -> RabbitMq {
+    RabbitMq::start(settings(&node().await.0.url())).unwrap()
+}
+
+pub(crate) fn subscription(queue: &str, topics: &[&str]) -> Subscription {
+    Subscription {
+        queue: queue.to_owned(),
+        topics: topics.iter().map(|topic| (*topic).to_owned()).collect(),
+        prefetch: 10,
+        ownership: Ownership::Shared,
+    }
+}
+
+/// Consumes a queue of our own, and waits for the broker to confirm it.
+pub(crate) async fn consume(bus: &dyn Bus, queue: &str, topics: &[&str]) -> mpsc::Receiver<Delivery> {
+    let deliveries = bus.consume(subscription(queue, topics));
+    ready(bus).await;
+    deliveries
+}
+
+/// Consumes a queue that exists.
+pub(crate) async fn consume_existing(bus: &dyn Bus, queue: &str) -> mpsc::Receiver<Delivery> {
+    let deliveries = bus.consume(Subscription { ownership: Ownership::Existing, ..subscription(queue, &[]) });
+    ready(bus).await;
+    deliveries
+}
+
+pub(crate) async fn ready(bus: &dyn Bus) {
+    until(bus, "readiness", BusState::is_ready).await;
+}
+
+/// Waits for a state, and gives it.
+pub(crate) async fn until(bus: &dyn Bus, what: &str, condition: impl FnMut(&BusState) -> bool) -> BusState {
+    let mut state = bus.state();
+    let reached = tokio::time::timeout(PATIENCE, state.wait_for(condition)).await.map(|it| it.unwrap().clone());
+    reached.unwrap_or_else(|_| panic!("waited in vain for {what}: {:?}", bus.state().borrow()))
+}
+
+pub(crate) async fn receive(deliveries: &mut mpsc::Receiver<Delivery>) -> Delivery {
+    tokio::time::timeout(PATIENCE, deliveries.recv()).await.expect("no delivery").expect("consuming has ended")
+}
+
+/// Receives and acknowledges; gives the body.
+pub(crate) async fn take(deliveries: &mut mpsc::Receiver<Delivery>) -> String {
+    let delivery = receive(deliveries).await;
+    let body = text(&delivery);
+    delivery.settle.acknowledge().await;
+    body
+}
+
+pub(crate) async fn quiet(deliveries: &mut mpsc::Receiver<Delivery>) {
+    if let Ok(Some(delivery)) = tokio::time::timeout(QUIET, deliveries.recv()).await {
+        panic!("nothing should arrive, but {:?} did", text(&delivery));
+    }
+}
+
+pub(crate) fn text(delivery: &Delivery) -> String {
+    String::from_utf8(delivery.body.to_vec()).unwrap()
+}
+
+/// A mandatory, persistent message to a proven address.
+pub(crate) fn message(target: Target, body: &str) -> Outgoing {
+    Outgoing {
+        target,
+        mandatory: true,
+        proven: true,
+        properties: Properties { persistent: true, ..Properties::default() },
+        body: Bytes::copy_from_slice(body.as_bytes()),
+    }
+}
+
+pub(crate) fn to_topic(topic: &str, body: &str) -> Outgoing {
+    message(Target::Topic(topic.to_owned()), body)
+}
+
+pub(crate) fn to_queue(queue: &str, body: &str) -> Outgoing {
+    message(Target::Queue(queue.to_owned()), body)
+}
+
+/// Publishes, also again while the broker is away, and expects a queue to take it.
+pub(crate) async fn deliver(bus: &dyn Bus, message: &Outgoing) {
+    let published = tokio::time::timeout(PATIENCE, async {
+        loop {
+            match bus.publish(message).await {
+                Ok(routing) => return routing,
+                Err(error) => tracing::debug!(%error, "again"),
+            }
+            tokio::task::yield_now().await;
+        }
+    });
+    assert_eq!(published.await.expect("not published"), Routing::Routed);
+}

@@ -1,0 +1,12 @@
+//! Both buses against one contract, and RabbitMQ against all that brokers and networks do to a client.
+
+mod addresses;
+mod contract;
+mod embedded;
+mod fixture;
+mod losses;
+mod permissions;
+mod queues;
+mod rabbitmq;
+mod speed;
+mod tls;

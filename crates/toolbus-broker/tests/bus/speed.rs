@@ -1,0 +1,26 @@
+//! What is lost when small packets are held back is seen at one message in flight.
+
+use std::time::{Duration, Instant};
+
+use toolbus_broker::rabbitmq::{QueueType, RabbitMq, Settings};
+use toolbus_core::bus::Bus;
+
+use crate::fixture::{consume, node, settings, take, to_topic, unique};
+
+#[tokio::test]
+async fn one_message_at_a_time_is_not_held_back_by_the_network_stack() {
+    let settings = settings(&node().await.0.url());
+    let bus = RabbitMq::start(Settings { queue_type: QueueType::Classic, ..settings }).unwrap();
+    let mut deliveries = consume(&bus, &unique("speed"), &["t"]).await;
+    let mut times = Vec::new();
+    for _ in 0..101 {
+        let started = Instant::now();
+        bus.publish(&to_topic("t", "ping")).await.unwrap();
+        take(&mut deliveries).await;
+        times.push(started.elapsed());
+    }
+    times.sort();
+    // Nagle's algorithm together with delayed acknowledgements costs 40 ms.
+    assert!(times[50] < Duration::from_millis(20), "p50 is {:?}", times[50]);
+    bus.close().await;
+}

@@ -1,0 +1,69 @@
+//! TLS with a private authority.
+
+use std::fs;
+use std::path::PathBuf;
+
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+use tempfile::TempDir;
+use toolbus_broker::rabbitmq::RabbitMq;
+use toolbus_core::bus::Bus;
+use toolbus_testing::rabbit::TlsFiles;
+
+use crate::fixture::{consume, node, settings, settings_with_ca, take, to_topic, unique, until};
+
+/// A certificate authority, and a certificate for `localhost` by it, as files.
+pub(crate) struct Authority {
+    folder: TempDir,
+}
+
+impl Authority {
+    pub(crate) fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let mut params = CertificateParams::new(Vec::new()).unwrap();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let authority = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
+        let key = KeyPair::generate().unwrap();
+        let cert = CertificateParams::new(vec!["localhost".to_owned()]).unwrap().signed_by(&key, &authority).unwrap();
+        let write = |name: &str, text: String| fs::write(folder.path().join(name), text).unwrap();
+        write("ca.pem", authority.pem());
+        write("cert.pem", cert.pem());
+        write("key.pem", key.serialize_pem());
+        Self { folder }
+    }
+
+    pub(crate) fn ca(&self) -> PathBuf {
+        self.folder.path().join("ca.pem")
+    }
+
+    pub(crate) fn node_files(&self) -> TlsFiles {
+        let file = |name| self.folder.path().join(name);
+        TlsFiles { ca: self.ca(), cert: file("cert.pem"), key: file("key.pem"), verify_client: false }
+    }
+}
+
+#[tokio::test]
+async fn a_private_authority_is_trusted_when_it_is_configured() {
+    let (node, authority) = node().await;
+    let bus = RabbitMq::start(settings_with_ca(&node.tls_url(), authority.ca())).unwrap();
+    let mut deliveries = consume(&bus, &unique("tls"), &["t"]).await;
+    bus.publish(&to_topic("t", "secret")).await.unwrap();
+    assert_eq!(take(&mut deliveries).await, "secret");
+    bus.close().await;
+}
+
+#[tokio::test]
+async fn another_authority_is_refused() {
+    let (node, _) = node().await;
+    let bus = RabbitMq::start(settings_with_ca(&node.tls_url(), Authority::new().ca())).unwrap();
+    let state = until(&bus, "a refusal", |state| state.last_error.is_some()).await;
+    assert!(!state.connected);
+    assert!(state.last_error.as_ref().unwrap().contains("certificate"), "{state:?}");
+}
+
+#[tokio::test]
+async fn a_private_authority_that_is_not_configured_is_refused() {
+    let (node, _) = node().await;
+    let bus = RabbitMq::start(settings(&node.tls_url())).unwrap();
+    let state = until(&bus, "a refusal", |state| state.last_error.is_some()).await;
+    assert!(!state.connected && state.last_error.as_ref().unwrap().contains("certificate"), "{state:?}");
+}
