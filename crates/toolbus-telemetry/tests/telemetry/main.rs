@@ -8,6 +8,7 @@
 
 mod collector_away;
 mod contract;
+mod dispatched;
 mod encrypted;
 mod labels;
 mod observed;

@@ -24,6 +24,7 @@ pub(crate) struct Daemon {
     pub(crate) pipeline: Pipeline,
     pub(crate) telemetry: Arc<dyn Telemetry>,
     pub(crate) bus: watch::Sender<BusState>,
+    pub(crate) load: Arc<Load>,
 }
 
 impl Daemon {
@@ -52,8 +53,9 @@ impl Daemon {
         let look_up = |name: &str| variables.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned());
         let pipeline = Pipeline::start(&settings, &look_up).unwrap();
         let (bus, state) = watch::channel(BusState::default());
-        let telemetry = pipeline.telemetry(&Arc::new(Load::default()), &state, identity);
-        Self { pipeline, telemetry, bus }
+        let load = Arc::<Load>::default();
+        let telemetry = pipeline.telemetry(&load, &state, identity);
+        Self { pipeline, telemetry, bus, load }
     }
 
     /// Ends it, with everything exported.

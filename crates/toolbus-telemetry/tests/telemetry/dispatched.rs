@@ -1,0 +1,155 @@
+//! Calls that the real dispatcher handles.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+use tokio::sync::{Semaphore, mpsc, watch};
+use tokio::task::JoinSet;
+use toolbus_core::bus::{Bus, BusState, Delivery, Outgoing, PublishError, Routing, Subscription};
+use toolbus_core::failure::ToolFailure;
+use toolbus_core::registry::Registry;
+use toolbus_core::tool::{Executor, Tool, ToolCall, ToolOutput};
+use toolbus_core::{Budgets, Dispatcher, ReplyRules, Settings};
+use toolbus_protocol::{Properties, TraceContext, header};
+use toolbus_telemetry::Protocol;
+use toolbus_testing::otlp::Receiver;
+use toolbus_testing::patience::eventually;
+
+use crate::observed::{hex, metrics, span};
+use crate::support::{Daemon, SAMPLED, delivery, request, tool};
+
+/// Takes every answer, and keeps its properties.
+#[derive(Default)]
+struct Taker(Mutex<Vec<Properties>>);
+
+impl Bus for Taker {
+    fn consume(&self, _: Subscription) -> mpsc::Receiver<Delivery> {
+        mpsc::channel(1).1
+    }
+
+    fn publish<'a>(&'a self, message: &'a Outgoing) -> BoxFuture<'a, Result<Routing, PublishError>> {
+        self.0.lock().unwrap().push(message.properties.clone());
+        Box::pin(async { Ok(Routing::Routed) })
+    }
+
+    fn state(&self) -> watch::Receiver<BusState> {
+        watch::channel(BusState::default()).1
+    }
+
+    fn stop_consuming(&self) -> BoxFuture<'_, ()> {
+        Box::pin(async {})
+    }
+
+    fn close(&self) -> BoxFuture<'_, ()> {
+        Box::pin(async {})
+    }
+}
+
+/// Runs until it is let go, and keeps the trace that it was given.
+struct Waits {
+    go: Arc<Semaphore>,
+    traces: Arc<Mutex<Vec<TraceContext>>>,
+}
+
+impl Executor for Waits {
+    async fn execute(&self, call: ToolCall) -> Result<ToolOutput, ToolFailure> {
+        self.traces.lock().unwrap().extend(call.trace);
+        drop(self.go.acquire().await.unwrap());
+        Ok(ToolOutput::text("done"))
+    }
+}
+
+struct World {
+    dispatcher: Dispatcher,
+    taker: Arc<Taker>,
+    go: Arc<Semaphore>,
+    traces: Arc<Mutex<Vec<TraceContext>>>,
+}
+
+impl World {
+    fn new(daemon: &Daemon) -> Self {
+        let (go, traces) = (Arc::new(Semaphore::new(0)), Arc::<Mutex<_>>::default());
+        let registry = Registry::new();
+        let executor = Waits { go: Arc::clone(&go), traces: Arc::clone(&traces) };
+        registry.register(Tool::new(tool("slow"), executor)).unwrap();
+        let replies = ReplyRules {
+            reply_topics: vec!["tool.result".into()],
+            request_topics: vec!["tool.invoke".into()],
+            queue_prefix: "toolbus".into(),
+            default_topic: "tool.result".into(),
+        };
+        let settings = Settings {
+            name: "toolbus".into(),
+            replies,
+            budgets: Budgets { default: Duration::from_secs(60), max: Duration::from_secs(60) },
+            max_body: 1_024,
+            max_in_flight: 2,
+            max_waiting: 4,
+        };
+        let taker = Arc::<Taker>::default();
+        let bus = Arc::clone(&taker) as Arc<dyn Bus>;
+        let (telemetry, load) = (Arc::clone(&daemon.telemetry), Arc::clone(&daemon.load));
+        let dispatcher = Dispatcher::new(settings, registry, bus, telemetry, load);
+        Self { dispatcher, taker, go, traces }
+    }
+}
+
+fn call(number: u32) -> Delivery {
+    let properties = Properties {
+        message_id: Some(format!("message-{number}")),
+        reply_to: Some("caller".into()),
+        headers: vec![(header::TRACEPARENT.into(), SAMPLED.into())],
+        ..request()
+    };
+    let body = bytes::Bytes::from_static(br#"{"toolName":"slow","arguments":{}}"#);
+    Delivery { body, ..delivery(properties) }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn gauges_show_what_runs_and_what_waits() {
+    let receiver = Receiver::start().await.unwrap();
+    let variables = [("OTEL_TRACES_EXPORTER", "none"), ("OTEL_METRIC_EXPORT_INTERVAL", "20")];
+    let daemon = Daemon::start(&receiver, Protocol::Grpc, &variables);
+    let world = World::new(&daemon);
+    let mut calls = JoinSet::new();
+    for number in 0..3 {
+        let dispatcher = world.dispatcher.clone();
+        calls.spawn(async move { dispatcher.handle(call(number)).await });
+    }
+    let shown = async |expected: [f64; 2]| {
+        eventually("the gauges of calls", async || {
+            let metrics = metrics(&receiver);
+            let value = |name| metrics.get(name).and_then(|series| series.value(&[]));
+            let seen = ["toolbus.calls.in_flight", "toolbus.calls.waiting"].map(value);
+            (seen == expected.map(Some)).then_some(())
+        })
+        .await;
+    };
+    shown([2.0, 1.0]).await;
+    world.go.add_permits(3);
+    calls.join_all().await;
+    shown([0.0, 0.0]).await;
+    daemon.end().await;
+    assert_eq!(metrics(&receiver)["rockbot.tool.invocations"].value(&[("status", "ok")]), Some(3.0));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_trace_leads_from_the_sender_through_the_tool_to_the_answer() {
+    let receiver = Receiver::start().await.unwrap();
+    let daemon = Daemon::start(&receiver, Protocol::Grpc, &[]);
+    let world = World::new(&daemon);
+    world.go.add_permits(1);
+    world.dispatcher.handle(call(1)).await;
+    daemon.end().await;
+
+    let spans = receiver.spans();
+    let of = |name| {
+        let span = span(&spans, name);
+        format!("00-{}-{}-01", hex(&span.trace_id), hex(&span.span_id))
+    };
+    assert_eq!(hex(&span(&spans, "process").parent_span_id), "b7ad6b7169203331");
+    assert_eq!(world.traces.lock().unwrap()[0].traceparent(), of("execute_tool slow"));
+    let answers = world.taker.0.lock().unwrap();
+    assert_eq!(answers[0].header(header::TRACEPARENT), Some(of("publish reply").as_str()));
+}
