@@ -81,10 +81,10 @@ impl RabbitMq {
 impl Bus for RabbitMq {
     fn consume(&self, subscription: Subscription) -> mpsc::Receiver<Delivery> {
         let (deliveries, receiver) = mpsc::channel(usize::from(subscription.prefetch.max(1)));
-        let place = self.state.add_consumer(&subscription.queue);
+        let id = self.state.add_consumer(&subscription.queue);
         let consumer = Consumer {
             subscription,
-            place,
+            id,
             settings: self.settings.clone(),
             state: self.state.clone(),
             link: self.consume.clone(),

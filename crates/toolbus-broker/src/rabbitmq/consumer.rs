@@ -29,8 +29,8 @@ const CANCEL_TIME: Duration = Duration::from_secs(5);
 /// What a consumer's task needs.
 pub(super) struct Consumer {
     pub(super) subscription: Subscription,
-    /// Its place in the state.
-    pub(super) place: usize,
+    /// Its number in the state.
+    pub(super) id: u64,
     pub(super) settings: Arc<Checked>,
     pub(super) state: Arc<State>,
     pub(super) link: Link,
@@ -50,10 +50,15 @@ impl Consumer {
                 Some(Ok((session, stream))) => {
                     opened = Some(Instant::now());
                     info!(queue, "consuming");
-                    self.state.consuming(self.place, true);
+                    self.state.consuming(self.id, true);
                     let lost = self.hand_on(&session, stream, &deliveries).await;
-                    self.state.consuming(self.place, false);
-                    let Some(reason) = lost else { return };
+                    self.state.consuming(self.id, false);
+                    let Some(reason) = lost else {
+                        if !self.stop.is_cancelled() {
+                            self.state.remove_consumer(self.id);
+                        }
+                        return;
+                    };
                     reason
                 }
                 Some(Err(TopologyError::Lost(reason))) => reason,

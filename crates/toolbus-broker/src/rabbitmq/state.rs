@@ -1,6 +1,6 @@
 //! The state that the bus shows, changed by the keepers of its connections and by its consumers.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::watch;
 use toolbus_core::bus::BusState;
@@ -13,14 +13,18 @@ const MAX_REASON: usize = 400;
 #[derive(Default)]
 pub(super) struct State {
     shown: watch::Sender<BusState>,
-    open: Mutex<Open>,
+    hidden: Mutex<Hidden>,
 }
 
-/// Which connections are open.
+/// What the shown state follows from.
 #[derive(Default)]
-struct Open {
+struct Hidden {
+    /// Whether the connection for consuming is open, and that for publishing.
     consume: bool,
     publish: bool,
+    /// Numbers of the consumers, in the order of the shown ones.
+    consumers: Vec<u64>,
+    last_consumer: u64,
 }
 
 impl State {
@@ -75,35 +79,50 @@ impl State {
         self.shown.send_modify(|state| state.blocked = reason.map(bounded));
     }
 
-    /// A queue that is meant to be consumed. Gives its place for [`State::consuming`].
-    pub(super) fn add_consumer(&self, queue: &str) -> usize {
-        let mut place = 0;
-        self.shown.send_modify(|state| {
-            place = state.consumers.len();
-            state.consumers.push((queue.to_owned(), false));
-        });
-        place
+    /// A queue that is meant to be consumed. Gives the consumer's number.
+    pub(super) fn add_consumer(&self, queue: &str) -> u64 {
+        let mut hidden = self.hidden();
+        hidden.last_consumer += 1;
+        let id = hidden.last_consumer;
+        hidden.consumers.push(id);
+        self.shown.send_modify(|state| state.consumers.push((queue.to_owned(), false)));
+        id
     }
 
-    /// Whether the broker has confirmed the consumer at this place. A confirmed one ends the last error's story.
-    pub(super) fn consuming(&self, place: usize, confirmed: bool) {
+    /// Nobody takes the deliveries of this consumer any more.
+    pub(super) fn remove_consumer(&self, id: u64) {
+        let mut hidden = self.hidden();
+        if let Some(place) = hidden.consumers.iter().position(|it| *it == id) {
+            hidden.consumers.remove(place);
+            self.shown.send_modify(|state| drop(state.consumers.remove(place)));
+        }
+    }
+
+    /// Whether the broker has confirmed this consumer. Once all is well, the last error is forgotten.
+    pub(super) fn consuming(&self, id: u64, confirmed: bool) {
+        let hidden = self.hidden();
+        let place = hidden.consumers.iter().position(|it| *it == id);
         self.shown.send_modify(|state| {
-            if let Some(consumer) = state.consumers.get_mut(place) {
+            if let Some(consumer) = place.and_then(|place| state.consumers.get_mut(place)) {
                 consumer.1 = confirmed;
             }
-            if confirmed && state.connected && state.consumers.iter().all(|consumer| consumer.1) {
+            if state.is_ready() {
                 state.last_error = None;
             }
         });
     }
 
+    fn hidden(&self) -> MutexGuard<'_, Hidden> {
+        self.hidden.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn mark(&self, role: Role, now: bool) -> bool {
-        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut hidden = self.hidden();
         match role {
-            Role::Consume => open.consume = now,
-            Role::Publish => open.publish = now,
+            Role::Consume => hidden.consume = now,
+            Role::Publish => hidden.publish = now,
         }
-        open.consume && open.publish
+        hidden.consume && hidden.publish
     }
 }
 
@@ -126,6 +145,16 @@ mod tests {
         state.lost(Role::Consume, "gone");
         let shown = state.watch().borrow().clone();
         assert_eq!((shown.connected, shown.reconnects, shown.last_error.as_deref()), (false, 1, Some("gone")));
+    }
+
+    #[test]
+    fn a_consumer_that_is_removed_no_longer_counts() {
+        let state = State::default();
+        let (first, second) = (state.add_consumer("a"), state.add_consumer("b"));
+        state.remove_consumer(first);
+        state.consuming(first, true);
+        state.consuming(second, true);
+        assert_eq!(state.watch().borrow().consumers, [("b".to_owned(), true)]);
     }
 
     #[test]

@@ -1,1 +1,79 @@
-//! x
+//! Publishing: who took the message, and what the broker says of addresses.
+
+use bytes::Bytes;
+use futures_util::StreamExt;
+use futures_util::future::join_all;
+use lapin::options::{BasicConsumeOptions, BasicPublishOptions};
+use lapin::types::FieldTable;
+use lapin::{BasicProperties, Connection, ConnectionProperties};
+use toolbus_core::bus::{Bus, PublishError, Routing};
+
+use crate::fixture::{consume, message, node, rabbitmq, receive, take, text, to_queue, to_topic, unique};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn each_of_many_publishes_at_a_time_gets_its_own_verdict() {
+    let bus = std::sync::Arc::new(rabbitmq().await);
+    let mut deliveries = consume(&*bus, &unique("many"), &["somewhere"]).await;
+    let tasks = (0..400).map(|number| {
+        let bus = bus.clone();
+        tokio::spawn(async move {
+            let (topic, expected) =
+                if number % 2 == 0 { ("somewhere", Routing::Routed) } else { ("nowhere", Routing::Unroutable) };
+            assert_eq!(bus.publish(&to_topic(topic, &number.to_string())).await, Ok(expected), "{number}");
+        })
+    });
+    let taken = async {
+        for _ in 0..200 {
+            take(&mut deliveries).await;
+        }
+    };
+    let (published, ()) = tokio::join!(join_all(tasks), taken);
+    published.into_iter().for_each(|it| it.unwrap());
+    bus.close().await;
+}
+
+#[tokio::test]
+async fn an_answer_to_a_direct_reply_address_arrives() {
+    let bus = rabbitmq().await;
+    let queue = unique("requests");
+    let mut requests = consume(&bus, &queue, &["t"]).await;
+    let client = Connection::connect(&node().await.0.url(), ConnectionProperties::default()).await.unwrap();
+    let channel = client.create_channel().await.unwrap();
+    let direct = "amq.rabbitmq.reply-to";
+    let no_ack = BasicConsumeOptions { no_ack: true, ..BasicConsumeOptions::default() };
+    let mut answers = channel.basic_consume(direct.into(), "".into(), no_ack, FieldTable::default()).await.unwrap();
+    let properties = BasicProperties::default().with_reply_to(direct.into());
+    let sent = channel.basic_publish("".into(), queue.into(), BasicPublishOptions::default(), b"{}", properties);
+    sent.await.unwrap();
+
+    let request = receive(&mut requests).await;
+    let mut answer = to_queue(request.properties.reply_to.as_deref().unwrap(), "answer");
+    answer.mandatory = false;
+    answer.proven = false;
+    assert_eq!(bus.publish(&answer).await, Ok(Routing::Routed));
+    request.settle.acknowledge().await;
+    let arrived = tokio::time::timeout(toolbus_testing::patience::PATIENCE, answers.next()).await.unwrap();
+    assert_eq!(arrived.unwrap().unwrap().data, b"answer");
+    bus.close().await;
+}
+
+#[tokio::test]
+async fn what_is_too_long_for_the_wire_is_refused() {
+    let bus = rabbitmq().await;
+    let outcome = bus.publish(&to_queue(&"q".repeat(256), "x")).await;
+    assert!(matches!(outcome, Err(PublishError::Refused(_))), "{outcome:?}");
+}
+
+#[tokio::test]
+async fn a_body_of_many_frames_arrives_whole() {
+    let bus = rabbitmq().await;
+    let queue = unique("large");
+    let mut deliveries = consume(&bus, &queue, &["t"]).await;
+    let mut large = message(toolbus_core::bus::Target::Queue(queue), "");
+    large.body = Bytes::from("0123456789abcdef".repeat(64 * 1024));
+    bus.publish(&large).await.unwrap();
+    let arrived = receive(&mut deliveries).await;
+    assert!(text(&arrived).as_bytes() == large.body, "the body was changed");
+    arrived.settle.acknowledge().await;
+    bus.close().await;
+}

@@ -1,1 +1,214 @@
-//! x
+//! Every kind of loss ends in working again.
+
+use std::time::Duration;
+
+use tokio::sync::{Mutex, MutexGuard, OnceCell};
+use toolbus_broker::rabbitmq::{RabbitMq, Settings};
+use toolbus_core::bus::{Bus, BusState, Ownership, Subscription};
+use toolbus_testing::patience::{PATIENCE, eventually};
+use toolbus_testing::proxy::Proxy;
+use toolbus_testing::rabbit::RabbitNode;
+
+use crate::fixture::{
+    consume, deliver, node, rabbitmq, ready, receive, settings, subscription, take, text, to_topic, unique, until,
+};
+
+/// A node that is broken on purpose, by one test at a time.
+async fn fragile() -> MutexGuard<'static, RabbitNode> {
+    static NODE: OnceCell<Mutex<RabbitNode>> = OnceCell::const_new();
+    NODE.get_or_init(async || Mutex::new(RabbitNode::start().await)).await.lock().await
+}
+
+async fn start(url: String) -> RabbitMq {
+    RabbitMq::start(settings(&url)).unwrap()
+}
+
+/// A bus whose line to the shared node can be broken.
+async fn behind_a_proxy() -> (Proxy, RabbitMq) {
+    let node = &node().await.0;
+    let proxy = Proxy::start(node.address()).await.unwrap();
+    let url = node.url().replace(&node.address().to_string(), &proxy.address().to_string());
+    (proxy, start(url + "?heartbeat=1").await)
+}
+
+async fn still_works(bus: &dyn Bus, deliveries: &mut tokio::sync::mpsc::Receiver<toolbus_core::bus::Delivery>) {
+    ready(bus).await;
+    let body = unique("message");
+    deliver(bus, &to_topic("t", &body)).await;
+    // An earlier message, published in doubt, may come first.
+    while take(deliveries).await != body {}
+}
+
+#[tokio::test]
+async fn a_broker_that_is_killed_and_restarted_delivers_again_what_was_not_acknowledged() {
+    let node = fragile().await;
+    let bus = start(node.url()).await;
+    let mut deliveries = consume(&bus, &unique("killed"), &["t"]).await;
+    deliver(&bus, &to_topic("t", "in hand")).await;
+    let in_hand = receive(&mut deliveries).await;
+    node.kill();
+    let lost = until(&bus, "the loss", |state| !state.connected && state.consumers.iter().all(|it| !it.1)).await;
+    assert!(lost.last_error.is_some() && !lost.is_ready());
+    // Nobody hears it any more, and it must not harm.
+    in_hand.settle.acknowledge().await;
+    let late = to_topic("t", "late");
+    let publishing = deliver(&bus, &late);
+    let (_, ()) = tokio::join!(publishing, node.restart());
+    let again = receive(&mut deliveries).await;
+    assert_eq!((text(&again).as_str(), again.redelivered), ("in hand", true));
+    again.settle.acknowledge().await;
+    assert_eq!(take(&mut deliveries).await, "late");
+    still_works(&bus, &mut deliveries).await;
+    assert!(bus.state().borrow().reconnects >= 2);
+    bus.close().await;
+}
+
+#[tokio::test]
+async fn while_the_broker_is_blocked_publishing_waits_and_acknowledging_goes_on() {
+    let node = fragile().await;
+    let bus = start(node.url()).await;
+    let queue = unique("blocked");
+    let mut deliveries = bus.consume(Subscription { prefetch: 1, ..subscription(&queue, &["t"]) });
+    ready(&bus).await;
+    for body in ["1", "2"] {
+        deliver(&bus, &to_topic("t", body)).await;
+    }
+    node.ctl(&["set_vm_memory_high_watermark", "0"]).await;
+    let waiting = to_topic("t", "waiting");
+    let publishing = bus.publish(&waiting);
+    tokio::pin!(publishing);
+    tokio::select! {
+        outcome = &mut publishing => panic!("published while blocked: {outcome:?}"),
+        state = until(&bus, "the block", |state| state.blocked.is_some()) => assert!(!state.is_ready()),
+    }
+    // Acknowledging the first is what lets the second arrive.
+    assert_eq!(take(&mut deliveries).await, "1");
+    assert_eq!(take(&mut deliveries).await, "2");
+    let second = to_topic("t", "second");
+    assert!(tokio::time::timeout(Duration::from_millis(200), bus.publish(&second)).await.is_err());
+
+    node.ctl(&["set_vm_memory_high_watermark", "0.4"]).await;
+    tokio::time::timeout(PATIENCE, publishing).await.expect("not published").unwrap();
+    assert_eq!(take(&mut deliveries).await, "waiting");
+    still_works(&bus, &mut deliveries).await;
+    bus.close().await;
+}
+
+#[tokio::test]
+async fn connections_closed_by_the_operator_are_opened_again() {
+    let node = fragile().await;
+    let bus = start(node.url()).await;
+    let mut deliveries = consume(&bus, &unique("closed"), &["t"]).await;
+    node.ctl(&["close_all_connections", "maintenance"]).await;
+    let state = until(&bus, "two losses", |state| state.reconnects == 2).await;
+    assert!(state.connected || state.last_error.unwrap().contains("maintenance"));
+    still_works(&bus, &mut deliveries).await;
+    bus.close().await;
+}
+
+#[tokio::test]
+async fn a_channel_closed_by_the_broker_is_opened_again() {
+    let node = fragile().await;
+    let limits = |timeout: &str, tick: &str| {
+        format!(
+            "application:set_env(rabbit, consumer_timeout, {timeout}), application:set_env(rabbit, channel_tick_interval, {tick})."
+        )
+    };
+    // The broker closes the channel of a consumer that does not acknowledge in time.
+    node.ctl(&["eval", &limits("100", "200")]).await;
+    let bus = start(node.url()).await;
+    let mut deliveries = consume(&bus, &unique("late"), &["t"]).await;
+    node.ctl(&["eval", &limits("1800000", "60000")]).await;
+    deliver(&bus, &to_topic("t", "late")).await;
+    let late = receive(&mut deliveries).await;
+    let again = receive(&mut deliveries).await;
+    assert_eq!((text(&again).as_str(), again.redelivered), ("late", true));
+    late.settle.acknowledge().await;
+    again.settle.acknowledge().await;
+    still_works(&bus, &mut deliveries).await;
+    assert_eq!(bus.state().borrow().reconnects, 0);
+    bus.close().await;
+}
+
+#[tokio::test]
+async fn a_queue_deleted_while_consumed_is_declared_again() {
+    let bus = rabbitmq().await;
+    let queue = unique("deleted");
+    let mut deliveries = consume(&bus, &queue, &["t"]).await;
+    node().await.0.ctl(&["delete_queue", &queue]).await;
+    eventually("the queue to be back", async || {
+        let outcome = bus.publish(&to_topic("t", "hello")).await;
+        (outcome == Ok(toolbus_core::bus::Routing::Routed)).then_some(())
+    })
+    .await;
+    assert_eq!(take(&mut deliveries).await, "hello");
+    still_works(&bus, &mut deliveries).await;
+    bus.close().await;
+}
+
+#[tokio::test]
+async fn a_broker_that_is_away_at_start_is_waited_for() {
+    let node = &node().await.0;
+    let proxy = Proxy::start(node.address()).await.unwrap();
+    proxy.cut();
+    let url = node.url().replace(&node.address().to_string(), &proxy.address().to_string());
+    let bus = start(url).await;
+    let mut deliveries = bus.consume(subscription(&unique("early"), &["t"]));
+    until(&bus, "a reason", |state| state.last_error.is_some()).await;
+    assert!(!bus.state().borrow().is_ready());
+    proxy.restore();
+    still_works(&bus, &mut deliveries).await;
+    bus.close().await;
+}
+
+#[tokio::test]
+async fn a_line_that_is_cut_and_restored_is_used_again() {
+    let (proxy, bus) = behind_a_proxy().await;
+    let mut deliveries = consume(&bus, &unique("cut"), &["t"]).await;
+    proxy.cut();
+    until(&bus, "the loss", |state| !state.connected).await;
+    proxy.restore();
+    still_works(&bus, &mut deliveries).await;
+    bus.close().await;
+}
+
+#[tokio::test]
+async fn a_line_that_swallows_everything_is_noticed_by_its_silence() {
+    let (proxy, bus) = behind_a_proxy().await;
+    let queue = unique("frozen");
+    let replica = Subscription { ownership: Ownership::Replica, ..subscription(&queue, &["t"]) };
+    let mut deliveries = bus.consume(replica);
+    ready(&bus).await;
+    proxy.freeze();
+    until(&bus, "the loss", |state| state.reconnects == 2).await;
+    proxy.restore();
+    // The broker frees the exclusive queue of the old connection when it notices too.
+    still_works(&bus, &mut deliveries).await;
+    bus.close().await;
+}
+
+#[tokio::test]
+async fn another_node_of_the_cluster_is_tried() {
+    let proxy = Proxy::start(node().await.0.address()).await.unwrap();
+    proxy.cut();
+    let own = settings(&node().await.0.url());
+    let dead = format!("amqp://guest:guest@{}/%2f", proxy.address());
+    let urls = vec![dead, own.urls[0].clone()];
+    let bus = RabbitMq::start(Settings { urls, ..own }).unwrap();
+    let mut deliveries = consume(&bus, &unique("cluster"), &["t"]).await;
+    still_works(&bus, &mut deliveries).await;
+    bus.close().await;
+}
+
+#[tokio::test]
+async fn closing_while_the_broker_is_away_ends_at_once() {
+    let proxy = Proxy::start(node().await.0.address()).await.unwrap();
+    proxy.cut();
+    let bus = start(format!("amqp://guest:guest@{}/%2f", proxy.address())).await;
+    let mut deliveries = bus.consume(subscription(&unique("never"), &["t"]));
+    let message = to_topic("t", "never");
+    let (published, ()) = tokio::join!(bus.publish(&message), bus.close());
+    assert_eq!(published, Err(toolbus_core::bus::PublishError::Closed));
+    assert!(deliveries.recv().await.is_none());
+    assert_eq!(bus.state().borrow().consumers.iter().filter(|it| it.1).count(), 0, "{:?}", BusState::default());
+}

@@ -1,1 +1,100 @@
-//! x
+//! Users that may do less than everything.
+
+use toolbus_broker::rabbitmq::{RabbitMq, Settings};
+use toolbus_core::bus::{Bus, PublishError, Routing, Target};
+
+use crate::fixture::{
+    consume, deliver, message, node, ready, settings, subscription, take, to_queue, to_topic, unique, until,
+};
+
+/// A user with these rights (configure, write, read), and where it connects to.
+async fn user(configure: &str, write: &str, read: &str) -> (String, String) {
+    let (node, name) = (&node().await.0, unique("user"));
+    node.ctl(&["add_user", &name, "s3cret"]).await;
+    node.ctl(&["set_permissions", &name, configure, write, read]).await;
+    let url = node.url_of(&name, "s3cret");
+    (name, url)
+}
+
+#[tokio::test]
+async fn a_user_that_may_declare_nothing_uses_what_exists() {
+    let owner = settings(&node().await.0.url());
+    let queue = unique("prepared");
+    let administrator = RabbitMq::start(owner.clone()).unwrap();
+    drop(consume(&administrator, &queue, &["t"]).await);
+    administrator.close().await;
+
+    let (_, url) = user("^$", ".*", ".*").await;
+    let bus = RabbitMq::start(Settings { urls: vec![url], ..owner }).unwrap();
+    let mut deliveries = consume(&bus, &queue, &["t"]).await;
+    deliver(&bus, &to_topic("t", "hello")).await;
+    assert_eq!(take(&mut deliveries).await, "hello");
+
+    let missing = unique("missing");
+    let _nothing = bus.consume(subscription(&missing, &[]));
+    let state = until(&bus, "a reason", |state| state.last_error.is_some()).await;
+    let text = state.last_error.unwrap();
+    assert!(text.contains(&missing) && text.contains("may not declare"), "{text}");
+    bus.close().await;
+}
+
+#[tokio::test]
+async fn an_address_that_the_user_may_not_write_to_is_refused_and_harms_no_other() {
+    let owner = settings(&node().await.0.url());
+    let forbidden = format!("{}.dlx", owner.exchange);
+    let (name, url) = user(".*", ".*", ".*").await;
+    let bus = RabbitMq::start(Settings { urls: vec![url], ..owner }).unwrap();
+    let queue = unique("harmless");
+    let mut deliveries = consume(&bus, &queue, &["t"]).await;
+    deliver(&bus, &to_topic("t", "before")).await;
+    node().await.0.ctl(&["set_permissions", &name, ".*", "^(?!.*[.]dlx$).*$", ".*"]).await;
+
+    let mut refused = message(Target::DeadLetter(queue.clone()), "refused");
+    refused.proven = false;
+    let mut unproven = to_queue(&queue, "unproven");
+    unproven.proven = false;
+    let (proven, first, second, third) = (to_topic("t", "proven"), &refused, &unproven, &refused);
+    let (proven, first, second, third) =
+        tokio::join!(bus.publish(&proven), bus.publish(first), bus.publish(second), bus.publish(third));
+    assert_eq!((proven, second), (Ok(Routing::Routed), Ok(Routing::Routed)));
+    for outcome in [first, third] {
+        assert!(matches!(&outcome, Err(PublishError::Refused(text)) if text.contains(&forbidden)), "{outcome:?}");
+    }
+
+    // Taken away from an address that was proven: first everything there fails, then it is told apart.
+    refused.proven = true;
+    assert!(matches!(bus.publish(&refused).await, Err(PublishError::Unavailable(_))));
+    assert_eq!(bus.publish(&to_topic("t", "after")).await, Ok(Routing::Routed));
+    let mut bodies = Vec::new();
+    for _ in 0..4 {
+        bodies.push(take(&mut deliveries).await);
+    }
+    bodies.sort();
+    assert_eq!(bodies, ["after", "before", "proven", "unproven"]);
+    assert_eq!(bus.state().borrow().reconnects, 0);
+    bus.close().await;
+}
+
+#[tokio::test]
+async fn wrong_credentials_are_tried_again_and_named_without_being_shown() {
+    let (node, name) = (&node().await.0, unique("user"));
+    let bus = RabbitMq::start(settings(&node.url_of(&name, "s3cret"))).unwrap();
+    let _deliveries = bus.consume(subscription(&unique("q"), &["t"]));
+    let state = until(&bus, "a refusal", |state| state.last_error.is_some()).await;
+    let text = state.last_error.clone().unwrap();
+    assert!(text.contains("check user and password") && !text.contains("s3cret"), "{text}");
+    assert_eq!(state.fatal, None);
+    node.ctl(&["add_user", &name, "s3cret"]).await;
+    node.ctl(&["set_permissions", &name, ".*", ".*", ".*"]).await;
+    ready(&bus).await;
+    assert_eq!(bus.state().borrow().last_error, None);
+    bus.close().await;
+}
+
+#[tokio::test]
+async fn a_virtual_host_that_does_not_exist_is_named() {
+    let url = node().await.0.url().replace("%2f", "elsewhere");
+    let bus = RabbitMq::start(settings(&url)).unwrap();
+    let state = until(&bus, "a refusal", |state| state.last_error.is_some()).await;
+    assert!(state.last_error.as_ref().unwrap().contains("virtual host"), "{state:?}");
+}

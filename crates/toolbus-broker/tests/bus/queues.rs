@@ -1,1 +1,157 @@
-//! x
+//! How queues are declared on RabbitMQ, and what happens when they exist already.
+
+use toolbus_broker::rabbitmq::{QueueType, RabbitMq, Settings};
+use toolbus_core::bus::{Bus, Ownership, Subscription};
+
+use crate::fixture::{
+    consume, consume_existing, deliver, node, rabbitmq, receive, settings, subscription, take, text, to_topic, unique,
+    until,
+};
+
+/// The line of a listing that begins with this name.
+async fn listed(listing: &[&str], name: &str) -> String {
+    let lines = node().await.0.ctl(listing).await;
+    let found = lines.lines().find(|line| line.split('\t').next() == Some(name));
+    found.unwrap_or_else(|| panic!("{name} is not in\n{lines}")).to_owned()
+}
+
+const QUEUES: [&str; 7] = ["list_queues", "name", "type", "durable", "auto_delete", "exclusive", "arguments"];
+
+#[tokio::test]
+async fn quorum_queues_have_their_arguments_and_a_dead_letter_queue() {
+    let settings = settings(&node().await.0.url());
+    let dead_letters = settings.dead_letter_exchange.clone();
+    let bus = RabbitMq::start(settings).unwrap();
+    let queue = unique("quorum");
+    let _deliveries = consume(&bus, &queue, &["t"]).await;
+
+    let line = listed(&QUEUES, &queue).await;
+    for part in [
+        "\tquorum\ttrue\tfalse\tfalse\t",
+        &format!(r#"{{"x-dead-letter-exchange","{dead_letters}"}}"#),
+        &format!(r#"{{"x-dead-letter-routing-key","{queue}"}}"#),
+        r#"{"x-delivery-limit",20}"#,
+        r#"{"x-queue-type","quorum"}"#,
+    ] {
+        assert!(line.contains(part), "{part} is not in {line}");
+    }
+    let line = listed(&QUEUES, &format!("{queue}.dlq")).await;
+    for part in [
+        "\tclassic\ttrue\tfalse\tfalse\t",
+        r#"{"x-message-ttl",259200000}"#,
+        r#"{"x-max-length",10000}"#,
+        r#"{"x-max-length-bytes",268435456}"#,
+        r#"{"x-overflow","drop-head"}"#,
+    ] {
+        assert!(line.contains(part), "{part} is not in {line}");
+    }
+    let bindings = node().await.0.ctl(&["list_bindings", "source_name", "destination_name", "routing_key"]).await;
+    assert!(bindings.contains(&format!("{dead_letters}\t{queue}.dlq\t{queue}")), "{bindings}");
+    bus.close().await;
+}
+
+#[tokio::test]
+async fn classic_queues_are_durable_and_have_no_delivery_limit() {
+    let settings = settings(&node().await.0.url());
+    let bus = RabbitMq::start(Settings { queue_type: QueueType::Classic, ..settings }).unwrap();
+    let queue = unique("classic");
+    let mut deliveries = consume(&bus, &queue, &["t"]).await;
+    let line = listed(&QUEUES, &queue).await;
+    assert!(line.contains("\tclassic\ttrue\tfalse\tfalse\t") && !line.contains("x-delivery-limit"), "{line}");
+    deliver(&bus, &to_topic("t", "again")).await;
+    receive(&mut deliveries).await.settle.requeue().await;
+    let again = receive(&mut deliveries).await;
+    assert_eq!((again.redelivered, again.earlier_deliveries), (true, 0));
+    again.settle.acknowledge().await;
+    bus.close().await;
+}
+
+#[tokio::test]
+async fn the_queue_of_a_replica_is_exclusive_and_ends_with_its_connection() {
+    let bus = rabbitmq().await;
+    let queue = unique("replica");
+    let replica = Subscription { ownership: Ownership::Replica, ..subscription(&queue, &["t"]) };
+    let mut deliveries = bus.consume(replica);
+    until(&bus, "readiness", toolbus_core::bus::BusState::is_ready).await;
+    deliver(&bus, &to_topic("t", "hello")).await;
+    assert_eq!(take(&mut deliveries).await, "hello");
+    let line = listed(&QUEUES, &queue).await;
+    assert!(line.contains("\tclassic\tfalse\tfalse\ttrue\t"), "{line}");
+    bus.close().await;
+    let left = node().await.0.ctl(&["list_queues", "name"]).await;
+    assert!(!left.contains(&queue), "{left}");
+}
+
+#[tokio::test]
+async fn a_queue_of_another_type_stops_with_a_text_that_says_what_to_do() {
+    let mut settings = settings(&node().await.0.url());
+    let queue = unique("typed");
+    let first = RabbitMq::start(settings.clone()).unwrap();
+    let _deliveries = consume(&first, &queue, &["t"]).await;
+    settings.queue_type = QueueType::Classic;
+    let second = RabbitMq::start(settings).unwrap();
+    let _nothing = second.consume(subscription(&queue, &["t"]));
+    let state = until(&second, "a fatal mistake", |state| state.fatal.is_some()).await;
+    let text = state.fatal.clone().unwrap();
+    for part in [queue.as_str(), "x-queue-type", "delete or rename the queue", "bus.queue_type"] {
+        assert!(text.contains(part), "{part} is not in {text}");
+    }
+    assert!(!state.is_ready());
+}
+
+#[tokio::test]
+async fn an_exchange_with_other_arguments_stops_too() {
+    let settings = settings(&node().await.0.url());
+    let declare = format!(
+        "rabbit_exchange:declare(rabbit_misc:r(<<\"/\">>, exchange, <<\"{}\">>), fanout, true, false, false, [], <<\"test\">>).",
+        settings.exchange
+    );
+    node().await.0.ctl(&["eval", &declare]).await;
+    let exchange = settings.exchange.clone();
+    let bus = RabbitMq::start(settings).unwrap();
+    let state = until(&bus, "a fatal mistake", |state| state.fatal.is_some()).await;
+    let text = state.fatal.unwrap();
+    assert!(text.contains(&exchange) && text.contains("'type'"), "{text}");
+}
+
+#[tokio::test]
+async fn a_message_over_the_delivery_limit_is_dead_lettered_beside_its_queue() {
+    let bus = rabbitmq().await;
+    let queue = unique("limited");
+    let mut deliveries = consume(&bus, &queue, &["t"]).await;
+    let mut letters = consume_existing(&bus, &format!("{queue}.dlq")).await;
+    deliver(&bus, &to_topic("t", "poison")).await;
+    for earlier in 0..=20 {
+        let delivery = receive(&mut deliveries).await;
+        assert_eq!(delivery.earlier_deliveries, earlier);
+        delivery.settle.requeue().await;
+    }
+    let letter = receive(&mut letters).await;
+    assert_eq!((text(&letter).as_str(), letter.routing_key.as_str()), ("poison", queue.as_str()));
+    letter.settle.acknowledge().await;
+    bus.close().await;
+}
+
+#[tokio::test]
+async fn a_missing_queue_of_somebody_else_is_named_in_the_last_error() {
+    let bus = rabbitmq().await;
+    let queue = unique("absent");
+    let _nothing = bus.consume(Subscription { ownership: Ownership::Existing, ..subscription(&queue, &[]) });
+    let state = until(&bus, "a reason", |state| state.last_error.is_some()).await;
+    let text = state.last_error.unwrap();
+    assert!(text.contains(&queue) && text.contains("does not exist"), "{text}");
+    assert_eq!(state.fatal, None);
+}
+
+#[tokio::test]
+async fn connections_are_named_after_the_instance() {
+    let settings = settings(&node().await.0.url());
+    let name = settings.name.clone();
+    let bus = RabbitMq::start(settings).unwrap();
+    let _deliveries = consume(&bus, &unique("named"), &["t"]).await;
+    let connections = node().await.0.ctl(&["list_connections", "client_properties"]).await;
+    for role in ["consume", "publish"] {
+        assert!(connections.contains(&format!("\"{name} {role}\"")), "{connections}");
+    }
+    bus.close().await;
+}
