@@ -12,7 +12,7 @@ tool, arguments = sys.argv[1], json.loads(sys.argv[2]) if len(sys.argv) > 2 else
 
 connection = pika.BlockingConnection(pika.URLParameters(url))
 channel = connection.channel()
-channel.confirm_delivery()  # so that a request that no daemon takes is an error here
+channel.confirm_delivery()  # so that a request that no queue takes is an error here
 answers = channel.queue_declare(queue="", exclusive=True).method.queue  # our own, gone with us
 
 call = uuid.uuid4().hex
