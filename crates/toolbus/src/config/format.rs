@@ -8,6 +8,7 @@ use url::Url;
 
 use super::bus::{AmqpUrl, BusUrl};
 use super::duration::HumanDuration;
+use super::problem::nearest;
 use super::size::ByteSize;
 
 /// Longest queue prefix in bytes: the longest queue name, with its own endings, stays a short string.
@@ -110,15 +111,10 @@ fn topic_pattern(text: &str) -> Result<(), String> {
 
 fn log_filter(text: &str) -> Result<(), String> {
     const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
-    require(!text.trim().is_empty(), "empty; expected a level, such as \"info\"")?;
-    for part in text.split(',').map(str::trim) {
-        let level = part.rsplit_once('=').map_or(part, |(_, level)| level);
-        if !LEVELS.contains(&level.to_lowercase().as_str()) {
-            let hint = super::problem::expected(level, &LEVELS);
-            return Err(format!("unknown level {:?}; {hint}, or \"info,module=debug\"", shortened(level)));
-        }
-    }
-    Ok(())
+    let levels = text.split(',').map(|part| part.rsplit('=').next().unwrap_or_default().trim());
+    let near = levels.filter(|level| !LEVELS.contains(level)).find_map(|level| nearest(level, LEVELS));
+    let hint = near.map(|level| format!("; did you mean `{level}`?")).unwrap_or_default();
+    toolbus_telemetry::logging::check_filter(text).map_err(|error| format!("{error}{hint}"))
 }
 
 fn shortened(text: &str) -> String {

@@ -55,7 +55,7 @@ fn an_unknown_choice_is_told_with_the_nearest() {
     insta::assert_snapshot!(problems("[bus]\nqueue_type = 'qourum'\n[telemetry]\nprotocol = 'http'\nlog = 'inof'"), @r#"
     a.toml:2:14: `bus.queue_type`: "qourum" is not known; did you mean "quorum"? expected one of "quorum", "classic"
     a.toml:4:12: `telemetry.protocol`: "http" is not known; expected one of "grpc", "http/protobuf"
-    a.toml:5:7: `telemetry.log`: unknown level "inof"; did you mean `info`? expected one of `off`, `error`, `warn`, `info`, `debug`, `trace`, or "info,module=debug"
+    a.toml:5:7: `telemetry.log`: the log filter is not valid (`inof` is no level); use for example `info` or `info,toolbus_core=debug`; did you mean `info`?
     "#);
     insta::assert_snapshot!(problems("[daemon]\nroles = ['mcp']"), @r#"a.toml:2:10: `daemon.roles[0]`: "mcp" is not known; expected "invoke""#);
 }
