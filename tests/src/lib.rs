@@ -1,1 +1,9 @@
-//! End-to-end tests live in `tests/`.
+//! Support for the end-to-end tests: the real binary as a process, a raw AMQP client, a REST backend, a shared broker.
+#![expect(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
+pub mod backend;
+pub mod client;
+pub mod daemon;
+pub mod message;
+pub mod program;
+pub mod site;

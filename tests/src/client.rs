@@ -1,0 +1,227 @@
+//! A raw AMQP client: everything it sends is the test's to choose.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use futures_util::StreamExt;
+use lapin::options::{
+    BasicConsumeOptions, BasicPublishOptions, ConfirmSelectOptions, ExchangeDeclareOptions, QueueBindOptions,
+    QueueDeclareOptions,
+};
+use lapin::types::{AMQPValue, FieldTable};
+use lapin::{BasicProperties, Channel, Confirmation, Connection, ConnectionProperties, ExchangeKind};
+use serde_json::{Value, json};
+use tokio::task::JoinHandle;
+use toolbus_testing::patience::eventually;
+use uuid::Uuid;
+
+use crate::message::Message;
+use crate::site::Site;
+
+/// A caller with a queue of its own for answers.
+pub struct Client {
+    exchange: String,
+    answers: String,
+    channel: Channel,
+    _connection: Connection,
+    inbox: Arc<Mutex<Vec<Message>>>,
+    receiver: JoinHandle<()>,
+}
+
+/// A message to publish.
+#[derive(Debug, Clone)]
+pub struct Request {
+    /// Topic, or queue on the default exchange.
+    pub routing_key: String,
+    /// Its properties, headers apart.
+    pub properties: BasicProperties,
+    /// Its headers.
+    pub headers: FieldTable,
+    /// Its body.
+    pub body: Vec<u8>,
+    /// By which its answer is known.
+    pub correlation: String,
+}
+
+impl Client {
+    /// Connects, and starts receiving on a new exclusive queue.
+    ///
+    /// # Panics
+    ///
+    /// When the broker refuses anything.
+    pub async fn connect(site: &Site) -> Self {
+        Self::connect_as(site, &site.url).await
+    }
+
+    /// Connects with the login of this URL.
+    ///
+    /// # Panics
+    ///
+    /// When the broker refuses anything.
+    pub async fn connect_as(site: &Site, url: &str) -> Self {
+        let connection = Connection::connect(url, ConnectionProperties::default()).await.unwrap();
+        let channel = connection.create_channel().await.unwrap();
+        channel.confirm_select(ConfirmSelectOptions::default()).await.unwrap();
+        let answers = format!("answers.{}", Uuid::new_v4().simple());
+        let own = QueueDeclareOptions { exclusive: true, ..QueueDeclareOptions::default() };
+        channel.queue_declare(answers.as_str().into(), own, FieldTable::default()).await.unwrap();
+        let consume = BasicConsumeOptions { no_ack: true, ..BasicConsumeOptions::default() };
+        let mut stream =
+            channel.basic_consume(answers.as_str().into(), "".into(), consume, FieldTable::default()).await.unwrap();
+        let inbox = Arc::<Mutex<Vec<Message>>>::default();
+        let kept = Arc::clone(&inbox);
+        let receiver = tokio::spawn(async move {
+            while let Some(Ok(delivery)) = stream.next().await {
+                kept.lock().unwrap_or_else(PoisonError::into_inner).push(Message::from(delivery));
+            }
+        });
+        Self { exchange: site.exchange.clone(), answers, channel, _connection: connection, inbox, receiver }
+    }
+
+    /// The queue that answers come to.
+    #[must_use]
+    pub fn queue(&self) -> &str {
+        &self.answers
+    }
+
+    /// Binds the queue of answers to a topic, as agents do.
+    ///
+    /// # Panics
+    ///
+    /// When the broker refuses.
+    pub async fn bind(&self, topic: &str) {
+        bind(&self.channel, &self.exchange, &self.answers, topic).await;
+    }
+
+    /// Declares a queue of this client's that nobody reads, bound to a topic.
+    ///
+    /// # Panics
+    ///
+    /// When the broker refuses.
+    pub async fn bystander(&self, topic: &str) {
+        let queue = format!("bystander.{}", Uuid::new_v4().simple());
+        let own = QueueDeclareOptions { exclusive: true, ..QueueDeclareOptions::default() };
+        self.channel.queue_declare(queue.as_str().into(), own, FieldTable::default()).await.unwrap();
+        bind(&self.channel, &self.exchange, &queue, topic).await;
+    }
+
+    /// A plain client's request: an object as arguments, and the queue of answers.
+    #[must_use]
+    pub fn request(&self, tool: &str, arguments: &Value) -> Request {
+        self.raw(json!({"toolName": tool, "arguments": arguments}).to_string())
+    }
+
+    /// A plain client's message with any body.
+    #[must_use]
+    pub fn raw(&self, body: impl Into<Vec<u8>>) -> Request {
+        let id = Uuid::new_v4().simple().to_string();
+        Request {
+            routing_key: "tool.invoke".to_owned(),
+            properties: BasicProperties::default()
+                .with_delivery_mode(2)
+                .with_message_id(id.as_str().into())
+                .with_correlation_id(id.as_str().into())
+                .with_reply_to(self.answers.as_str().into()),
+            headers: FieldTable::default(),
+            body: body.into(),
+            correlation: id,
+        }
+    }
+
+    /// Publishes, and waits for the broker's confirm.
+    ///
+    /// # Panics
+    ///
+    /// When the broker does not take it, or no queue does.
+    pub async fn send(&self, request: &Request) {
+        self.publish(&self.exchange, request).await;
+    }
+
+    /// Publishes on any exchange.
+    ///
+    /// # Panics
+    ///
+    /// When the broker does not take it, or no queue does.
+    pub async fn publish(&self, exchange: &str, request: &Request) {
+        let properties = request.properties.clone().with_headers(request.headers.clone());
+        let options = BasicPublishOptions { mandatory: true, immediate: false };
+        let key = request.routing_key.as_str().into();
+        let published = self.channel.basic_publish(exchange.into(), key, options, &request.body, properties);
+        let confirmed = published.await.unwrap().await.unwrap();
+        assert_eq!(confirmed, Confirmation::Ack(None), "no queue takes {}", request.routing_key);
+    }
+
+    /// Waits for the answer to a request.
+    pub async fn answer(&self, request: &Request) -> Message {
+        let what =
+            format!("the answer to {}", String::from_utf8_lossy(&request.body).chars().take(200).collect::<String>());
+        eventually(&what, async || self.answers_to(&request.correlation).into_iter().next()).await
+    }
+
+    /// Sends a request and waits for its answer.
+    pub async fn exchange(&self, request: &Request) -> Message {
+        self.send(request).await;
+        self.answer(request).await
+    }
+
+    /// Calls a tool and waits for its answer.
+    pub async fn call(&self, tool: &str, arguments: &Value) -> Message {
+        self.exchange(&self.request(tool, arguments)).await
+    }
+
+    /// Everything received with this correlation id.
+    #[must_use]
+    pub fn answers_to(&self, correlation: &str) -> Vec<Message> {
+        self.inbox().iter().filter(|message| message.correlation_id() == correlation).cloned().collect()
+    }
+
+    /// Everything received.
+    #[must_use]
+    pub fn received(&self) -> Vec<Message> {
+        self.inbox().clone()
+    }
+
+    fn inbox(&self) -> MutexGuard<'_, Vec<Message>> {
+        self.inbox.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        self.receiver.abort();
+    }
+}
+
+impl Request {
+    /// Changes the properties.
+    #[must_use]
+    pub fn with(mut self, change: impl FnOnce(BasicProperties) -> BasicProperties) -> Self {
+        self.properties = change(self.properties);
+        self
+    }
+
+    /// Adds a header of text.
+    #[must_use]
+    pub fn header(self, name: &str, value: &str) -> Self {
+        self.header_of(name, AMQPValue::LongString(value.into()))
+    }
+
+    /// Adds a header of any type.
+    #[must_use]
+    pub fn header_of(mut self, name: &str, value: AMQPValue) -> Self {
+        self.headers.insert(name.into(), value);
+        self
+    }
+
+    /// Changes where answers go.
+    #[must_use]
+    pub fn reply_to(self, address: &str) -> Self {
+        self.with(|properties| properties.with_reply_to(address.into()))
+    }
+}
+
+async fn bind(channel: &Channel, exchange: &str, queue: &str, topic: &str) {
+    let durable = ExchangeDeclareOptions { durable: true, ..ExchangeDeclareOptions::default() };
+    let none = FieldTable::default();
+    channel.exchange_declare(exchange.into(), ExchangeKind::Topic, durable, none.clone()).await.unwrap();
+    channel.queue_bind(queue.into(), exchange.into(), topic.into(), QueueBindOptions::default(), none).await.unwrap();
+}

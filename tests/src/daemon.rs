@@ -1,0 +1,170 @@
+//! The daemon as a process of its own.
+
+use std::process::{ExitStatus, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use serde_json::Value;
+use tempfile::TempDir;
+use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::process::{Child, Command};
+use tokio::task::JoinHandle;
+use toolbus_testing::patience::{PATIENCE, eventually};
+
+use crate::program::binary;
+use crate::site::Site;
+
+/// Longest answer of the HTTP server.
+const HTTP_TIME: Duration = Duration::from_secs(10);
+
+/// A running daemon; it ends when dropped.
+pub struct Daemon {
+    child: Child,
+    log: Arc<Mutex<Vec<Value>>>,
+    reader: Option<JoinHandle<()>>,
+    http: String,
+    _folder: TempDir,
+}
+
+impl Daemon {
+    /// Starts a daemon and waits until it is ready. `more` is laid over the site's configuration.
+    pub async fn start(site: &Site, more: &str) -> Self {
+        let daemon = Self::launch(site, more, &[]).await;
+        daemon.wait_until_ready().await;
+        daemon
+    }
+
+    /// Starts a daemon and waits until its HTTP server listens.
+    ///
+    /// # Panics
+    ///
+    /// When it ends before that.
+    pub async fn launch(site: &Site, more: &str, environment: &[(&str, &str)]) -> Self {
+        let mut daemon = Self::spawn(site, more, environment);
+        daemon.http = eventually("the HTTP server", async || {
+            let listening = daemon.logged("HTTP: listening").pop();
+            listening.and_then(|line| Some(format!("http://{}", line.get("address")?.as_str()?)))
+        })
+        .await;
+        daemon
+    }
+
+    /// Starts a daemon that may end by itself.
+    ///
+    /// # Panics
+    ///
+    /// When no process can be started.
+    #[must_use]
+    pub fn spawn(site: &Site, more: &str, environment: &[(&str, &str)]) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let files = [("site.toml", site.config()), ("more.toml", more.to_owned())];
+        for (name, text) in &files {
+            std::fs::write(folder.path().join(name), text).unwrap();
+        }
+        let mut child = Command::new(binary())
+            .args(["serve", "--config", "site.toml", "--config", "more.toml"])
+            .current_dir(folder.path())
+            .env_clear()
+            .envs(environment.iter().copied())
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()
+            .unwrap();
+        let stderr = child.stderr.take().expect("a pipe");
+        let log = Arc::<Mutex<Vec<Value>>>::default();
+        let kept = Arc::clone(&log);
+        let reader = Some(tokio::spawn(async move {
+            let mut lines = BufReader::new(stderr).lines();
+            while let Ok(Some(line)) = lines.next_line().await {
+                let line = serde_json::from_str(&line).unwrap_or(Value::String(line));
+                kept.lock().unwrap_or_else(PoisonError::into_inner).push(line);
+            }
+        }));
+        Self { child, log, reader, http: String::new(), _folder: folder }
+    }
+
+    /// Waits until requests can be taken and answered.
+    pub async fn wait_until_ready(&self) {
+        eventually("readiness", async || (self.get("/readyz").await?.0 == 200).then_some(())).await;
+    }
+
+    /// Asks the HTTP server: status code and body, if it answers.
+    pub async fn get(&self, path: &str) -> Option<(u16, Value)> {
+        let client = reqwest::Client::builder().timeout(HTTP_TIME).no_proxy().build().ok()?;
+        let response = client.get(format!("{}{path}", self.http)).send().await.ok()?;
+        let status = response.status().as_u16();
+        let text = response.text().await.ok()?;
+        Some((status, serde_json::from_str(&text).unwrap_or(Value::String(text))))
+    }
+
+    /// Waits until `/readyz` names this reason, and gives its detail.
+    pub async fn blocked_by(&self, reason: &str) -> Value {
+        eventually(&format!("/readyz to name {reason}"), async || {
+            let (code, body) = self.get("/readyz").await?;
+            let blockers = body.get("blockedBy")?.as_array()?;
+            let found =
+                blockers.iter().find(|blocker| blocker.get("reason").and_then(Value::as_str) == Some(reason))?;
+            (code == 503).then(|| found.clone())
+        })
+        .await
+    }
+
+    /// Where the HTTP server listens, as `IP:PORT`.
+    #[must_use]
+    pub fn listen(&self) -> &str {
+        self.http.trim_start_matches("http://")
+    }
+
+    /// Sends a signal, such as `TERM`.
+    ///
+    /// # Panics
+    ///
+    /// When it cannot be sent.
+    pub async fn signal(&self, name: &str) {
+        let pid = self.child.id().expect("a running daemon").to_string();
+        let sent = Command::new("kill").args([format!("-{name}"), pid]).status().await.unwrap();
+        assert!(sent.success());
+    }
+
+    /// Waits for the end, and for the last line of the log.
+    ///
+    /// # Panics
+    ///
+    /// When it does not come.
+    pub async fn ended(&mut self) -> ExitStatus {
+        let status = tokio::time::timeout(PATIENCE, self.child.wait()).await.expect("an end in time").unwrap();
+        if let Some(reader) = self.reader.take() {
+            reader.await.unwrap();
+        }
+        status
+    }
+
+    /// Ends the daemon in order, and checks that nothing was left in its queue.
+    ///
+    /// # Panics
+    ///
+    /// When it does not end with 0, or a message is left.
+    pub async fn stop(mut self, site: &Site) {
+        self.signal("TERM").await;
+        let status = self.ended().await;
+        assert_eq!(status.code(), Some(0), "{}", self.text());
+        let left = site.take(&site.queue()).await;
+        assert!(left.is_none(), "left in the queue: {left:?}\n{}", self.text());
+    }
+
+    /// The lines of the log with this message.
+    #[must_use]
+    pub fn logged(&self, message: &str) -> Vec<Value> {
+        let log = self.log.lock().unwrap_or_else(PoisonError::into_inner);
+        log.iter().filter(|line| line.get("message").and_then(Value::as_str) == Some(message)).cloned().collect()
+    }
+
+    /// The whole log, one line each.
+    #[must_use]
+    pub fn text(&self) -> String {
+        let log = self.log.lock().unwrap_or_else(PoisonError::into_inner);
+        log.iter().map(|line| format!("{line}\n")).collect()
+    }
+}

@@ -1,0 +1,80 @@
+//! Programs that tests run to their end: the binary, and Python.
+
+use std::path::{Path, PathBuf};
+use std::process::{Output, Stdio};
+use std::time::Duration;
+
+use serde_json::Value;
+use tokio::process::Command;
+
+/// Longest run of a program.
+const PATIENCE: Duration = Duration::from_secs(90);
+
+/// The binary under test.
+///
+/// # Panics
+///
+/// When it has not been built.
+#[must_use]
+pub fn binary() -> PathBuf {
+    let test = std::env::current_exe().expect("the path of this test");
+    let built = test.ancestors().nth(2).expect("a target folder").join("toolbus");
+    assert!(built.exists(), "{} is missing: build it first, with `cargo build`, or run ./tests/run", built.display());
+    built
+}
+
+/// How a program ended, and what it wrote.
+#[derive(Debug)]
+pub struct Run {
+    /// Exit code; -1 when a signal ended it.
+    pub code: i32,
+    /// Standard output.
+    pub out: String,
+    /// Standard error.
+    pub err: String,
+}
+
+impl Run {
+    /// Standard output as JSON.
+    ///
+    /// # Panics
+    ///
+    /// When it is none.
+    #[must_use]
+    pub fn json(&self) -> Value {
+        serde_json::from_str(&self.out).unwrap_or_else(|error| panic!("no JSON ({error}): {self:?}"))
+    }
+}
+
+/// Runs `toolbus` with these arguments, away from any configuration of this machine.
+///
+/// # Panics
+///
+/// When it does not end in time.
+pub async fn toolbus(arguments: &[&str]) -> Run {
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut command = Command::new(binary());
+    command.args(arguments).env_clear().current_dir(folder.path());
+    run(command).await
+}
+
+/// Runs a Python program with the packages of the tests.
+///
+/// # Panics
+///
+/// When there is no Python environment, or the program does not end in time.
+pub async fn python(script: &Path, arguments: &[&str], environment: &[(&str, &str)]) -> Run {
+    let python = std::env::var_os("TOOLBUS_PYTHON")
+        .expect("TOOLBUS_PYTHON is not set: run ./tests/run, which brings Python with its packages");
+    let mut command = Command::new(python);
+    command.arg(script).args(arguments).envs(environment.iter().copied());
+    run(command).await
+}
+
+async fn run(mut command: Command) -> Run {
+    let output = command.stdin(Stdio::null()).kill_on_drop(true).output();
+    let Output { status, stdout, stderr } =
+        tokio::time::timeout(PATIENCE, output).await.expect("a program that ends in time").expect("a program");
+    let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
+    Run { code: status.code().unwrap_or(-1), out: text(stdout), err: text(stderr) }
+}

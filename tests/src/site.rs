@@ -1,0 +1,158 @@
+//! A broker, and the names that one test uses on it.
+
+use std::collections::BTreeMap;
+
+use lapin::options::{BasicAckOptions, BasicGetOptions, QueueDeclareOptions, QueuePurgeOptions};
+use lapin::types::{AMQPValue, FieldTable};
+use lapin::{Channel, Connection, ConnectionProperties};
+use tokio::sync::OnceCell;
+use toolbus_testing::patience::eventually;
+use toolbus_testing::rabbit::RabbitNode;
+use uuid::Uuid;
+
+use crate::message::Message;
+
+/// The node that all tests of a binary share which do not break it. It ends with the process.
+static NODE: OnceCell<RabbitNode> = OnceCell::const_new();
+
+/// The shared node.
+pub async fn shared_node() -> &'static RabbitNode {
+    NODE.get_or_init(RabbitNode::start).await
+}
+
+/// Names that no other test uses, on one broker.
+#[derive(Debug, Clone)]
+pub struct Site {
+    /// Where the broker is.
+    pub url: String,
+    /// Exchange of requests and answers.
+    pub exchange: String,
+    /// Start of the names of the daemon's queues.
+    pub prefix: String,
+}
+
+impl Site {
+    /// New names on the shared node.
+    pub async fn shared() -> Self {
+        Self::on(shared_node().await)
+    }
+
+    /// New names on this node.
+    #[must_use]
+    pub fn on(node: &RabbitNode) -> Self {
+        let id = Uuid::new_v4().simple().to_string();
+        Self { url: node.url(), exchange: format!("e2e.{id}"), prefix: format!("e2e-{id}") }
+    }
+
+    /// The queue that the daemon takes requests from.
+    #[must_use]
+    pub fn queue(&self) -> String {
+        format!("{}.invoke", self.prefix)
+    }
+
+    /// The queue of dead letters.
+    #[must_use]
+    pub fn dead_letters(&self) -> String {
+        format!("{}.dlq", self.queue())
+    }
+
+    /// The exchange of dead letters.
+    #[must_use]
+    pub fn dead_letter_exchange(&self) -> String {
+        format!("{}.dlx", self.exchange)
+    }
+
+    /// Configuration of a daemon here, logging JSON and listening on a free port.
+    #[must_use]
+    pub fn config(&self) -> String {
+        let (url, exchange, dlx, prefix) = (&self.url, &self.exchange, self.dead_letter_exchange(), &self.prefix);
+        format!(
+            "[bus]\nurl = {url:?}\nexchange = {exchange:?}\ndead_letter_exchange = {dlx:?}\nqueue_prefix = {prefix:?}\n\
+             [http]\nlisten = \"127.0.0.1:0\"\n[telemetry]\nlog_format = \"json\"\n"
+        )
+    }
+
+    /// The arguments that make a command of the binary use these names.
+    #[must_use]
+    pub fn arguments(&self) -> Vec<String> {
+        let set = |key: &str, value: &str| ["--set".to_owned(), format!("{key}={value}")];
+        let keys = [
+            set("bus.url", &self.url),
+            set("bus.exchange", &self.exchange),
+            set("bus.dead_letter_exchange", &self.dead_letter_exchange()),
+            set("bus.queue_prefix", &self.prefix),
+        ];
+        keys.concat()
+    }
+
+    /// A channel of the test's own; the connection lives as long as the pair is held.
+    ///
+    /// # Panics
+    ///
+    /// When the broker cannot be reached.
+    pub async fn channel(&self) -> (Connection, Channel) {
+        let connection = Connection::connect(&self.url, ConnectionProperties::default()).await.unwrap();
+        let channel = connection.create_channel().await.unwrap();
+        (connection, channel)
+    }
+
+    /// Declares a durable queue with these arguments.
+    ///
+    /// # Panics
+    ///
+    /// When the broker refuses.
+    pub async fn declare(&self, queue: &str, arguments: BTreeMap<&str, AMQPValue>) {
+        let (_connection, channel) = self.channel().await;
+        let options = QueueDeclareOptions { durable: true, ..QueueDeclareOptions::default() };
+        let mut table = FieldTable::default();
+        for (name, value) in arguments {
+            table.insert(name.into(), value);
+        }
+        channel.queue_declare(queue.into(), options, table).await.unwrap();
+    }
+
+    /// Messages that are ready in a queue.
+    ///
+    /// # Panics
+    ///
+    /// When there is no such queue.
+    pub async fn ready(&self, queue: &str) -> u32 {
+        let (_connection, channel) = self.channel().await;
+        let passive = QueueDeclareOptions { passive: true, ..QueueDeclareOptions::default() };
+        channel.queue_declare(queue.into(), passive, FieldTable::default()).await.unwrap().message_count()
+    }
+
+    /// Waits until this many messages are ready in a queue.
+    pub async fn wait_for_ready(&self, queue: &str, count: u32) {
+        eventually(&format!("{count} messages in {queue}"), async || (self.ready(queue).await == count).then_some(()))
+            .await;
+    }
+
+    /// Takes the first message of a queue, if there is one.
+    ///
+    /// # Panics
+    ///
+    /// When there is no such queue.
+    pub async fn take(&self, queue: &str) -> Option<Message> {
+        let (_connection, channel) = self.channel().await;
+        let taken = channel.basic_get(queue.into(), BasicGetOptions { no_ack: false }).await.unwrap()?;
+        taken.acker.ack(BasicAckOptions::default()).await.unwrap();
+        Some(Message::from(taken.delivery))
+    }
+
+    /// Waits for a dead letter and takes it.
+    pub async fn take_dead_letter(&self) -> Message {
+        let queue = self.dead_letters();
+        eventually("a dead letter", async || self.take(&queue).await).await
+    }
+
+    /// Removes what a test leaves on purpose.
+    ///
+    /// # Panics
+    ///
+    /// When there is no such queue.
+    pub async fn purge(&self, queue: &str) {
+        let (_connection, channel) = self.channel().await;
+        channel.queue_purge(queue.into(), QueuePurgeOptions::default()).await.unwrap();
+    }
+}

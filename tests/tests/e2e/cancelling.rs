@@ -1,0 +1,45 @@
+//! `tool.cancel`: a caller takes back a call of its own.
+
+use serde_json::json;
+use toolbus_e2e::backend::Backend;
+use toolbus_e2e::client::{Client, Request};
+use toolbus_e2e::daemon::Daemon;
+use toolbus_e2e::site::Site;
+
+/// A request to cancel the call `id`, by `caller`.
+fn cancel(client: &Client, caller: &str, id: &str) -> Request {
+    let mut request = client.raw(json!({"toolCallId": id}).to_string()).header("rb-source", caller);
+    request.routing_key = "tool.cancel".to_owned();
+    request
+}
+
+#[tokio::test]
+async fn a_caller_ends_a_running_call_of_its_own_and_of_nobody_else() {
+    let (site, backend) = (Site::shared().await, Backend::start().await);
+    let daemon = Daemon::start(&site, &backend.tool("hold", "/gate?id={id}", "")).await;
+    let client = Client::connect(&site).await;
+    let body = json!({"toolCallId": "call-1", "toolName": "hold", "arguments": {"id": "held"}});
+    let call = client.raw(body.to_string()).header("rb-source", "ana");
+    client.send(&call).await;
+    backend.wait_for("held").await;
+
+    let of_another = client.exchange(&cancel(&client, "ben", "call-1")).await;
+    assert_eq!(of_another.body(), json!({"toolCallId": "call-1", "cancelled": false}));
+    assert_eq!(client.answers_to(&call.correlation), []);
+
+    let own = client.exchange(&cancel(&client, "ana", "call-1")).await;
+    assert_eq!(own.kind(), "Toolbus.ToolCancelResponse");
+    assert_eq!(own.body(), json!({"toolCallId": "call-1", "cancelled": true}));
+    let answer = client.answer(&call).await;
+    insta::assert_json_snapshot!(answer.body(), @r#"
+    {
+      "code": "cancelled",
+      "isRetryable": false,
+      "message": "The call was cancelled while the tool ran.",
+      "outcome": "unknown",
+      "toolCallId": "call-1",
+      "toolName": "hold"
+    }
+    "#);
+    daemon.stop(&site).await;
+}

@@ -1,0 +1,4 @@
+//! The real binary against real servers: RabbitMQ, an HTTP backend, a collector, clients in Rust and Python.
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod cancelling;
