@@ -2,3 +2,5 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod cancelling;
+mod peers;
+mod plain_clients;

@@ -1,0 +1,53 @@
+"""A plain AMQP client, nothing of ours: reads requests from its arguments, prints their answers as JSON.
+
+plain_client.py URL EXCHANGE [--bystander] REQUEST...
+
+Each request is a JSON object: `body` (text or any JSON), `properties` (a text that starts with `hex:` is sent as those
+bytes), `answer` (false: none is waited for). The queue of answers is the reply address unless `properties` names one.
+"""
+
+import json
+import sys
+import uuid
+
+import pika
+
+PATIENCE = 60
+
+
+def value(given):
+    if isinstance(given, str) and given.startswith("hex:"):
+        return bytes.fromhex(given.removeprefix("hex:"))
+    return given
+
+
+url, exchange, *arguments = sys.argv[1:]
+connection = pika.BlockingConnection(pika.URLParameters(url))
+channel = connection.channel()
+channel.confirm_delivery()
+if "--bystander" in arguments:
+    arguments.remove("--bystander")
+    everything = channel.queue_declare(queue="", exclusive=True).method.queue
+    channel.queue_bind(everything, exchange, "#")
+own = channel.queue_declare(queue="", exclusive=True).method.queue
+
+for text in arguments:
+    request = json.loads(text)
+    given = {name: value(given) for name, given in request.get("properties", {}).items()}
+    properties = {"reply_to": own, "correlation_id": uuid.uuid4().hex, "delivery_mode": 2} | given
+    body = request["body"] if isinstance(request["body"], str) else json.dumps(request["body"])
+    channel.basic_publish(exchange, "tool.invoke", body, pika.BasicProperties(**properties), mandatory=True)
+    if not request.get("answer", True):
+        continue
+    method, answer, data = next(channel.consume(own, auto_ack=True, inactivity_timeout=PATIENCE))
+    if method is None:
+        sys.exit(f"no answer to {text}")
+    shown = {
+        "queue_is_own": method.routing_key == own,
+        "exchange": method.exchange,
+        "echoed": answer.correlation_id == properties["correlation_id"],
+        "type": answer.type,
+        "body": json.loads(data),
+    }
+    print(json.dumps(shown))
+connection.close()

@@ -1,0 +1,124 @@
+//! Ordinary AMQP clients in Python: nothing of ours, and no envelope.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::{Value, json};
+use toolbus_e2e::backend::Backend;
+use toolbus_e2e::daemon::Daemon;
+use toolbus_e2e::program::{Run, python};
+use toolbus_e2e::site::Site;
+
+const CITY: &str = r#"{"type":"object","properties":{"city":{"type":"string"}},"required":["city"]}"#;
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+async fn plain_client(site: &Site, requests: &[&str]) -> Run {
+    let script = root().join("tests/python/plain_client.py");
+    python(&script, &[&[site.url.as_str(), site.exchange.as_str()], requests].concat(), &[]).await
+}
+
+fn lines(run: &Run) -> Vec<Value> {
+    assert_eq!(run.code, 0, "{run:?}");
+    run.out.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+#[tokio::test]
+async fn a_python_client_calls_a_rest_tool_and_gets_the_answer_on_its_own_queue() {
+    let (site, backend) = (Site::shared().await, Backend::start().await);
+    let daemon = Daemon::start(&site, &backend.endpoint("get_weather", "/weather/{city}", CITY, "")).await;
+    let object = json!({"body": {"toolName": "get_weather", "arguments": {"city": "Quito"}}}).to_string();
+    let text = json!({"body": {"toolName": "get_weather", "arguments": r#"{"city":"Lima"}"#, "toolCallId": "mine"}});
+    let answers = lines(&plain_client(&site, &[&object, &text.to_string()]).await);
+    insta::assert_json_snapshot!(answers, { "[0].body.toolCallId" => "[an id of the daemon's]" }, @r#"
+    [
+      {
+        "body": {
+          "content": "{\"city\":\"Quito\",\"sky\":\"clear\"}",
+          "isError": false,
+          "toolCallId": "[an id of the daemon's]",
+          "toolName": "get_weather"
+        },
+        "echoed": true,
+        "exchange": "",
+        "queue_is_own": true,
+        "type": "RockBot.Tools.ToolInvokeResponse"
+      },
+      {
+        "body": {
+          "content": "{\"city\":\"Lima\",\"sky\":\"clear\"}",
+          "isError": false,
+          "toolCallId": "mine",
+          "toolName": "get_weather"
+        },
+        "echoed": true,
+        "exchange": "",
+        "queue_is_own": true,
+        "type": "RockBot.Tools.ToolInvokeResponse"
+      }
+    ]
+    "#);
+    daemon.stop(&site).await;
+}
+
+#[tokio::test]
+async fn a_queue_bound_to_every_topic_does_not_take_a_plain_clients_answer_away() {
+    let (site, backend) = (Site::shared().await, Backend::start().await);
+    let daemon = Daemon::start(&site, &backend.endpoint("get_weather", "/weather/{city}", CITY, "")).await;
+    let request = json!({"body": {"toolName": "get_weather", "arguments": {"city": "Cali"}}}).to_string();
+    let answers = lines(&plain_client(&site, &["--bystander", &request]).await);
+    assert_eq!(answers.len(), 1);
+    assert_eq!(answers[0]["queue_is_own"], true);
+    assert_eq!(answers[0]["exchange"], "", "published to the queue, not to a topic");
+    assert_eq!(answers[0]["body"]["content"], r#"{"city":"Cali","sky":"clear"}"#);
+    daemon.stop(&site).await;
+}
+
+#[tokio::test]
+async fn the_direct_reply_address_of_the_broker_works() {
+    let site = Site::shared().await;
+    let daemon = Daemon::start(&site, "[tools]\necho = true\n").await;
+    let script = root().join("tests/python/direct_reply.py");
+    let run = python(&script, &[&site.url, &site.exchange], &[]).await;
+    assert_eq!((run.code, run.out.trim()), (0, "hello, direct"), "{run:?}");
+    daemon.stop(&site).await;
+}
+
+#[tokio::test]
+async fn the_shipped_example_calls_a_tool_as_the_readme_says() {
+    let (mut site, backend) = (Site::shared().await, Backend::start().await);
+    // The example uses the default exchange of the configuration; no other test does.
+    site.exchange = "rockbot".to_owned();
+    let daemon = Daemon::start(&site, &backend.endpoint("get_weather", "/weather/{city}", CITY, "")).await;
+    let example = root().join("examples/python/call_tool.py");
+    let environment = [("AMQP_URL", site.url.as_str())];
+    let run = python(&example, &["get_weather", r#"{"city":"Bogotá"}"#], &environment).await;
+    assert_eq!((run.code, run.out.trim()), (0, r#"{"city":"Bogotá","sky":"clear"}"#), "{run:?}");
+    let run = python(&example, &["get_wether"], &environment).await;
+    assert_eq!(run.code, 1);
+    insta::assert_snapshot!(run.err.trim(), @"tool_not_found: Tool 'get_wether' is not registered. Did you mean 'get_weather'? (retryable: False)");
+    daemon.stop(&site).await;
+}
+
+#[tokio::test]
+async fn properties_that_are_no_text_harm_nobody() {
+    let site = Site::shared().await;
+    let daemon = Daemon::start(&site, "[tools]\necho = true\n").await;
+    let body = json!({"toolName": "echo", "arguments": {"text": "hello"}});
+    let strange = |properties: Value| json!({"body": body, "properties": properties, "answer": false}).to_string();
+    let requests = [
+        strange(json!({"correlation_id": "hex:fffe00"})),
+        strange(json!({"type": "hex:ff"})),
+        strange(json!({"message_id": "hex:c328"})),
+        json!({"body": body}).to_string(),
+    ];
+    let requests: Vec<&str> = requests.iter().map(String::as_str).collect();
+    let run = plain_client(&site, &requests).await;
+    println!("{}", daemon.text());
+    let answers = lines(&run);
+    assert_eq!(answers.len(), 1, "{answers:?}");
+    let (_, status) = daemon.get("/status").await.unwrap();
+    assert_eq!(status["broker"]["reconnects"], 0, "a message must not cost a connection");
+    daemon.stop(&site).await;
+}
