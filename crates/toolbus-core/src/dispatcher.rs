@@ -82,6 +82,8 @@ struct Call {
     deadline: Instant,
     body_size: usize,
     tool: Option<Arc<ToolDescriptor>>,
+    /// Whether its answer is one that was given before.
+    replayed: bool,
     /// Time spent waiting for a permit.
     waited: Duration,
     /// Time that the tool took, once it began.
@@ -211,6 +213,7 @@ impl Dispatcher {
             }
             Seen::Answered(settle, answer) => {
                 call.slot = Slot::new(settle);
+                call.replayed = true;
                 self.send(call, answer).await;
                 return None;
             }
@@ -363,7 +366,7 @@ impl Dispatcher {
             Err(NotDelivered::Undeliverable(reason)) => self.bury_answer(&call, &answer, &reason).await,
             Err(NotDelivered::BrokerAway) => {
                 tracing::warn!(
-                    call_id = %call.request.call_id,
+                    call_id = %shown(&call.request.call_id),
                     trace_id = call.span.trace_id(),
                     "kept an answer that the broker did not confirm in time; the request goes back to its queue"
                 );
@@ -378,7 +381,7 @@ impl Dispatcher {
     async fn bury_answer(&self, call: &Call, answer: &Answer, reason: &str) -> bool {
         let address = &call.request.address.written;
         tracing::warn!(
-            call_id = %call.request.call_id,
+            call_id = %shown(&call.request.call_id),
             reply_to = %shown(address),
             trace_id = call.span.trace_id(),
             reason,
@@ -433,6 +436,7 @@ impl Call {
             deadline,
             body_size: delivery.body.len(),
             tool: None,
+            replayed: false,
             waited: Duration::ZERO,
             ran: None,
         }
@@ -485,6 +489,7 @@ impl Call {
         let summary = Summary {
             tool: self.tool.as_deref(),
             end,
+            replayed: self.replayed,
             invoke: answered.saturating_duration_since(self.arrived),
             total,
             overhead: total.saturating_sub(others + confirmed),

@@ -134,10 +134,9 @@ pub const fn verdict(cause: Cause, effect: Effect, started: bool) -> Verdict {
         Cause::ConnectFailed => (Code::ExecutionFailed, true, Some(Outcome::NotStarted)),
         Cause::ConnectionLost | Cause::Unavailable => (Code::ExecutionFailed, repeatable, interrupted),
         Cause::AuthRequired => (Code::AuthRequired, false, Some(Outcome::NotStarted)),
-        Cause::Panicked | Cause::ResultTooLarge | Cause::InvalidResult | Cause::DeliveredTooOften => {
+        Cause::Panicked | Cause::ResultTooLarge | Cause::InvalidResult | Cause::DeliveredTooOften | Cause::Failed => {
             (Code::ExecutionFailed, false, interrupted)
         }
-        Cause::Failed => (Code::ExecutionFailed, false, None),
     };
     Verdict { code, is_retryable, outcome }
 }
@@ -267,7 +266,7 @@ mod tests {
         DeliveredTooOften    before  execution_failed  | final -           | final -           | final -           | final -
         DeliveredTooOften    started execution_failed  | final -           | final unknown     | final unknown     | final unknown
         Failed               before  execution_failed  | final -           | final -           | final -           | final -
-        Failed               started execution_failed  | final -           | final -           | final -           | final -
+        Failed               started execution_failed  | final -           | final unknown     | final unknown     | final unknown
         ");
     }
 

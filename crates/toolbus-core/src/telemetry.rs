@@ -56,11 +56,14 @@ pub struct Summary<'a> {
     pub tool: Option<&'a ToolDescriptor>,
     /// How it ended; absent when it was not answered (dead-lettered, requeued, or not a request at all).
     pub end: Option<End>,
+    /// Whether the answer is one that was given before: a call that was counted already.
+    pub replayed: bool,
     /// From arrival to the finished answer, the tool's time included.
     pub invoke: Duration,
     /// From arrival to the settled delivery.
     pub total: Duration,
-    /// Time that is ours: from arrival to the published answer, less the tool's and less the wait for a permit and for the broker's confirm.
+    /// Time that is ours: from arrival to the settled delivery, less the tool's, the wait for a permit, and the wait for
+    /// the broker's confirm.
     pub overhead: Duration,
 }
 
@@ -68,7 +71,7 @@ impl Summary<'_> {
     /// A message that was settled without an answer.
     #[must_use]
     pub fn unanswered(total: Duration) -> Self {
-        Self { tool: None, end: None, invoke: total, total, overhead: total }
+        Self { tool: None, end: None, replayed: false, invoke: total, total, overhead: total }
     }
 }
 

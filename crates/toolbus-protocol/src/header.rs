@@ -4,8 +4,6 @@
 //! so `rb-timeout-ms` travels as `rb-rb-timeout-ms`. Both spellings are read, the doubled one first; the doubled one is
 //! written.
 
-use crate::Properties;
-
 /// The sender's name; single spelling only.
 pub const SOURCE: &str = "rb-source";
 /// On answers, the caller; single spelling only.
@@ -39,16 +37,6 @@ pub const TRUST_TOOL_OUTPUT: &str = "tool-output";
 pub const TRUST_TOOL_REQUEST: &str = "tool-request";
 
 const PREFIX: &str = "rb-";
-
-/// The value of envelope header `name`, in either spelling.
-#[must_use]
-pub fn read<'a>(properties: &'a Properties, name: &str) -> Option<&'a str> {
-    let doubled = |key: &str| key.strip_prefix(PREFIX) == Some(name);
-    let find = |wanted: &dyn Fn(&str) -> bool| {
-        properties.headers.iter().find(|(key, _)| wanted(key)).map(|(_, value)| value.as_str())
-    };
-    find(&doubled).or_else(|| find(&|key| key == name))
-}
 
 /// `name` as it is written on the wire.
 #[must_use]

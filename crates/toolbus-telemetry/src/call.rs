@@ -155,10 +155,9 @@ impl Call {
     }
 }
 
-/// How an invocation ended. A kept answer that is sent once more has a result and no tool: it is no second invocation.
+/// How an invocation ended. A kept answer that is sent once more is no second invocation.
 fn invoked(summary: &Summary<'_>) -> Option<End> {
-    let repeated = |end: &End| summary.tool.is_none() && matches!(end.status, Status::Ok | Status::Error);
-    summary.end.filter(|end| !repeated(end))
+    summary.end.filter(|_| !summary.replayed)
 }
 
 /// A call of which nothing is recorded; its sender's context goes on.

@@ -21,8 +21,14 @@ pub struct Session {
 
 /// Why a command has no bus.
 #[derive(Debug, thiserror::Error)]
-#[error(transparent)]
-pub struct SessionError(#[from] AssemblyError);
+pub enum SessionError {
+    /// The configuration cannot be put into practice.
+    #[error(transparent)]
+    Assembly(#[from] AssemblyError),
+    /// The broker does not take part.
+    #[error("not ready: {0}")]
+    NotReady(String),
+}
 
 impl Session {
     /// Opens the bus of the configuration.
@@ -47,6 +53,23 @@ impl Session {
         let registry = assembly::registry(config)?;
         let daemon = Daemon::start(config, Arc::clone(&bus), registry, Arc::new(Silent), Arc::<Load>::default());
         Ok(Self { bus, daemon: Some(daemon) })
+    }
+
+    /// Waits until calls can be taken and answered, at most `patience`.
+    ///
+    /// # Errors
+    ///
+    /// When the broker cannot be reached in time, or holds something that no retry mends.
+    pub async fn ready(&self, patience: Duration) -> Result<(), SessionError> {
+        let mut state = self.bus.state();
+        let settled = state.wait_for(|state| state.is_ready() || state.fatal.is_some());
+        let reached = tokio::time::timeout(patience, settled).await.is_ok();
+        let state = self.bus.state().borrow().clone();
+        if reached && state.is_ready() {
+            return Ok(());
+        }
+        let reason = state.fatal.or(state.last_error).unwrap_or_else(|| "the broker does not answer".to_owned());
+        Err(SessionError::NotReady(reason))
     }
 
     /// The bus.

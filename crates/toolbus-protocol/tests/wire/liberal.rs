@@ -251,7 +251,6 @@ fn headers_are_read_in_both_spellings_and_the_doubled_one_first() {
     ] {
         let properties = properties(headers);
         assert_eq!(Envelope::read(&properties).header(header::TIMEOUT_MS), expected, "{headers:?}");
-        assert_eq!(header::read(&properties, header::TIMEOUT_MS), expected, "{headers:?}");
     }
 }
 

@@ -80,7 +80,7 @@ async fn a_kept_result_that_is_sent_again_is_no_second_invocation() {
     let receiver = Receiver::start().await.unwrap();
     let daemon = Daemon::start(&receiver, Protocol::Grpc, &QUICK[..1]);
     Script::of(Some(&tool("weather")), OK).tell(&*daemon.telemetry);
-    Script::of(None, OK).tell(&*daemon.telemetry);
+    Script { replayed: true, ..Script::of(None, OK) }.tell(&*daemon.telemetry);
     daemon.end().await;
 
     let metrics = metrics(&receiver);

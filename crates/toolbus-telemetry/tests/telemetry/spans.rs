@@ -101,7 +101,7 @@ async fn ids_of_any_length_are_cut_before_they_are_recorded() {
     let mut call = daemon.telemetry.arrived(&delivery(request()), None);
     call.executing(&tool("weather"), &"x".repeat(1_000_000), Some(&"y".repeat(1_000_000)));
     call.executed(&OK, Duration::ZERO);
-    call.finished(&Summary { end: Some(OK), ..Summary::unanswered(Duration::ZERO) });
+    call.finished(&Summary { end: Some(OK), replayed: true, ..Summary::unanswered(Duration::ZERO) });
     daemon.end().await;
     let spans = receiver.spans();
     let attributes = attributes(span(&spans, "execute_tool").attributes.clone());

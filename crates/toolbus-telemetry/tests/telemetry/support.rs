@@ -134,6 +134,8 @@ pub(crate) struct Script<'a> {
     pub(crate) session_id: Option<&'a str>,
     pub(crate) end: End,
     pub(crate) delivered: bool,
+    /// Whether the answer was given before.
+    pub(crate) replayed: bool,
 }
 
 /// The contexts that went on to the tool and with the answer.
@@ -146,7 +148,7 @@ pub(crate) struct Carried {
 
 impl Script<'_> {
     pub(crate) fn of(tool: Option<&ToolDescriptor>, end: End) -> Script<'_> {
-        Script { properties: request(), parent: None, tool, session_id: None, end, delivered: true }
+        Script { properties: request(), parent: None, tool, session_id: None, end, delivered: true, replayed: false }
     }
 
     /// Tells the call as the dispatcher does.
@@ -163,6 +165,7 @@ impl Script<'_> {
         span.finished(&Summary {
             tool: self.tool,
             end: Some(self.end),
+            replayed: self.replayed,
             invoke: Duration::from_millis(21),
             total: Duration::from_millis(24),
             overhead: Duration::from_micros(400),

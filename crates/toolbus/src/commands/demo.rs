@@ -82,6 +82,7 @@ pub async fn run(_: DemoArgs, context: &Context) -> Result<ExitCode, DemoError> 
 
 async fn show(config: &Config, session: &Session) -> Result<(), DemoError> {
     let topic = config.invoke.topics.first().map_or(toolbus_protocol::topic::TOOL_INVOKE, String::as_str);
+    session.ready(CONNECT_TIME).await?;
     let client = Client::connect(session.bus(), topic, CONNECT_TIME).await?;
     let bold = Style::new().bold();
     say(format_args!(
@@ -149,7 +150,7 @@ fn farewell(url: &BusUrl) -> Result<(), DemoError> {
             "\nThe same against RabbitMQ, where any AMQP client can take part:\n  toolbus demo --bus-url amqp://guest:guest@127.0.0.1:5672/%2f"
         )),
         BusUrl::Amqp(_) => say(format_args!(
-            "\nThe daemon of this demonstration is gone; its queues stay on the broker. Start one to keep:\n  toolbus serve --bus-url amqp://USER:PASSWORD@HOST:5672/%2f"
+            "\nThe daemon of this demonstration is gone; its queues (toolbus-demo.…) stay on the broker. Start one to keep:\n  toolbus serve --bus-url amqp://USER:PASSWORD@HOST:5672/%2f"
         )),
     }
     .map_err(DemoError::from)
@@ -206,7 +207,15 @@ fn configuration(context: &Context, port: u16) -> Result<Config, Problems> {
             {{ name = "slow_report", description = "A report that takes a minute", url = "http://127.0.0.1:{port}/slow", effect = "read-only" }},
         ]"#
     );
-    for (key, value) in [("rest.endpoints", endpoints.as_str()), ("tools.echo", "true")] {
+    // On a broker that others use, the demonstration keeps to names of its own: it must not take their calls.
+    let settings = [
+        ("bus.exchange", "toolbus.demo"),
+        ("bus.dead_letter_exchange", "toolbus.demo.dlx"),
+        ("bus.queue_prefix", "toolbus-demo"),
+        ("tools.echo", "true"),
+        ("rest.endpoints", &endpoints),
+    ];
+    for (key, value) in settings {
         sources.overrides.push(Override::new(key, value));
     }
     Config::load(&sources).map(|loaded| loaded.config)
