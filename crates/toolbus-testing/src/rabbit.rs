@@ -1,7 +1,7 @@
 //! A private RabbitMQ node: own ports, own folder, own `epmd`, ended with the test process.
 
 use std::fs;
-use std::io;
+use std::io::{self, Write as _};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
@@ -18,14 +18,16 @@ const START_TIME: Duration = Duration::from_secs(90);
 /// A port that was free can be taken by another process before the node binds it.
 const START_ATTEMPTS: usize = 3;
 
-/// Runs `epmd` and the node, and ends both at once when its standard input closes: because a test wants it, or because
-/// the test process has ended in whatever way. It leads a process group of its own, so nothing else is hit.
+/// Runs `epmd` and the node in a process group of their own, and ends both when its standard input closes: because a test
+/// wants it, and says so, or because the test process has ended in whatever way; then the folder goes too.
 const GUARD: &str = r#"
 trap '' INT TERM HUP
-epmd -address 127.0.0.1 -port "$ERL_EPMD_PORT" </dev/null >/dev/null 2>&1 &
-"$1/rabbitmq-server" </dev/null >"$2" 2>&1 &
-cat >/dev/null
-kill -KILL 0
+setsid sh -c 'epmd -address 127.0.0.1 -port "$ERL_EPMD_PORT" & exec "$1/rabbitmq-server"' node "$1" \
+    </dev/null >"$2/console.log" 2>&1 &
+said=$(cat)
+kill -KILL "-$!"
+wait
+[ "$said" = keep ] || rm -rf -- "$2"
 "#;
 
 /// Files of a TLS listener, as paths of PEM files.
@@ -126,8 +128,11 @@ impl RabbitNode {
     pub fn kill(&self) {
         let guard = self.guard.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(mut guard) = guard {
-            drop(guard.stdin.take());
-            // It ends itself together with the node; its exit status says nothing.
+            if let Some(mut stdin) = guard.stdin.take() {
+                // A guard that does not listen has ended already.
+                drop(stdin.write_all(b"keep"));
+            }
+            // Its exit status says nothing.
             drop(guard.wait());
         }
     }
@@ -171,7 +176,7 @@ impl RabbitNode {
         let guard = command
             .args(["-c", GUARD, "guard"])
             .arg(&self.sbin)
-            .arg(&log)
+            .arg(self.folder.path())
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
             .stderr(Stdio::null())

@@ -35,6 +35,8 @@ pub(crate) fn unique(name: &str) -> String {
 
 /// Settings with exchanges of the test's own.
 pub(crate) fn settings(url: &str) -> Settings {
+    // What a failed test logged is shown with it; a second attempt to set this up is of no interest.
+    drop(tracing_subscriber::fmt().with_env_filter("toolbus_broker=debug,bus=debug").with_test_writer().try_init());
     let exchange = unique("exchange");
     Settings {
         urls: vec![url.to_owned()],

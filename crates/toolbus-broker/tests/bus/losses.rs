@@ -43,7 +43,9 @@ async fn still_works(bus: &dyn Bus, deliveries: &mut tokio::sync::mpsc::Receiver
 async fn a_broker_that_is_killed_and_restarted_delivers_again_what_was_not_acknowledged() {
     let node = fragile().await;
     let bus = start(node.url()).await;
-    let mut deliveries = consume(&bus, &unique("killed"), &["t"]).await;
+    let queue = unique("killed");
+    let mut deliveries = consume(&bus, &queue, &["t"]).await;
+    node.ctl(&["list_queues"]).await;
     deliver(&bus, &to_topic("t", "in hand")).await;
     let in_hand = receive(&mut deliveries).await;
     node.kill();

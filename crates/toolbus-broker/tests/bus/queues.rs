@@ -27,7 +27,7 @@ async fn quorum_queues_have_their_arguments_and_a_dead_letter_queue() {
 
     let line = listed(&QUEUES, &queue).await;
     for part in [
-        "\tquorum\ttrue\tfalse\tfalse\t",
+        "\tquorum\ttrue\tfalse\t",
         &format!(r#"{{"x-dead-letter-exchange","{dead_letters}"}}"#),
         &format!(r#"{{"x-dead-letter-routing-key","{queue}"}}"#),
         r#"{"x-delivery-limit",20}"#,
