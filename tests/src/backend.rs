@@ -77,6 +77,12 @@ impl Backend {
         )
     }
 
+    /// The port.
+    #[must_use]
+    pub fn port(&self) -> String {
+        self.base.rsplit(':').next().unwrap_or_default().to_owned()
+    }
+
     /// A tool of one text argument `id`, such as one of `/gate?id={id}`.
     #[must_use]
     pub fn tool(&self, name: &str, path: &str, more: &str) -> String {

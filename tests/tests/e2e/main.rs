@@ -1,6 +1,12 @@
 //! The real binary against real servers: RabbitMQ, an HTTP backend, a collector, clients in Rust and Python.
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![expect(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "a test fails by panicking")]
 
+mod bad_addresses;
+mod bad_bodies;
+mod bad_properties;
 mod cancelling;
+mod drain;
+mod metrics;
 mod peers;
 mod plain_clients;
+mod tools;

@@ -1,0 +1,93 @@
+//! Reply addresses that are refused, forbidden, or that nobody listens to.
+
+use serde_json::json;
+use toolbus_e2e::backend::Backend;
+use toolbus_e2e::client::Client;
+use toolbus_e2e::daemon::Daemon;
+use toolbus_e2e::site::{Site, shared_node};
+use toolbus_testing::otlp::Receiver;
+
+use crate::metrics::sum;
+
+#[tokio::test]
+async fn an_address_that_is_a_request_topic_or_a_queue_of_ours_is_dead_lettered_and_nothing_is_run() {
+    let (site, backend) = (Site::shared().await, Backend::start().await);
+    let daemon = Daemon::start(&site, &backend.tool("work", "/work?id={id}", "")).await;
+    let client = Client::connect(&site).await;
+    let addresses = ["tool.invoke", "tool.invoke.mcp", "mcp.manage", &site.queue(), "rockbot.agent", "toolbus.invoke"];
+    for address in addresses {
+        let body = json!({"toolCallId": "1", "toolName": "work", "arguments": {"id": "refused"}}).to_string();
+        for kind in ["RockBot.Tools.ToolInvokeRequest", "plain"] {
+            let request = client.raw(body.as_str()).reply_to(address).with(|it| it.with_type(kind.into()));
+            client.send(&request).await;
+            let dead = site.take_dead_letter().await;
+            assert_eq!(dead.header("rb-dead-reason"), "reply_to_refused", "{address}");
+            assert_eq!(dead.header("rb-dead-reply-to"), address);
+            assert_eq!((dead.correlation_id(), dead.data.as_slice()), (request.correlation.as_str(), body.as_bytes()));
+        }
+    }
+    assert_eq!(backend.count("refused"), 0);
+    let answer = client.call("work", &json!({"id": "other"})).await;
+    assert_eq!(answer.content(), "worked for other", "other callers are unharmed");
+    daemon.stop(&site).await;
+}
+
+#[tokio::test]
+async fn an_answer_that_nobody_listens_for_is_dead_lettered_with_one_warning_and_counted() {
+    let (site, receiver) = (Site::shared().await, Receiver::start().await.unwrap());
+    let endpoint = receiver.grpc_endpoint();
+    let daemon =
+        Daemon::start(&site, &format!("[tools]\necho = true\n[telemetry]\notlp_endpoint = \"{endpoint}\"\n")).await;
+    let client = Client::connect(&site).await;
+    let request = client.request("echo", &json!({"text": "lost"})).reply_to("tool.result.nobody");
+    client.send(&request).await;
+    let dead = site.take_dead_letter().await;
+    assert_eq!(dead.kind(), "RockBot.Tools.ToolInvokeResponse");
+    assert_eq!((dead.content().as_str(), dead.correlation_id()), ("lost", request.correlation.as_str()));
+    assert_eq!(dead.header("rb-dead-reason"), "undeliverable_answer");
+    assert_eq!(dead.header("rb-dead-reply-to"), "tool.result.nobody");
+    assert_eq!(daemon.logged("dead-lettered an answer that cannot be delivered").len(), 1, "{}", daemon.text());
+    daemon.stop(&site).await;
+    let labels = [("reason", "undeliverable_answer"), ("queue", &site.queue())];
+    assert_eq!(sum(&receiver, "toolbus.dead_letters", &labels), 1);
+}
+
+#[tokio::test]
+async fn an_address_that_the_broker_does_not_permit_harms_no_other_caller() {
+    let (mut site, backend) = (Site::shared().await, Backend::start().await);
+    let (all, user) = (site.url.clone(), site.prefix.clone());
+    let node = shared_node().await;
+    node.ctl(&["add_user", &user, "secret"]).await;
+    // It may write to its exchanges and queues, and not to the default exchange: to no queue of anybody else.
+    let (exchange, prefix) = (site.exchange.replace('.', "\\."), &site.prefix);
+    let own = format!("^({exchange}.*|{prefix}.*)$");
+    node.ctl(&["set_permissions", "-p", "/", &user, &own, &own, &own]).await;
+    site.url = node.url_of(&user, "secret");
+    let daemon = Daemon::start(&site, &backend.tool("hold", "/gate?id={id}", "")).await;
+    let client = Client::connect_as(&site, &all).await;
+    let full = Site { url: all, ..site.clone() };
+    client.bind("tool.result.ana").await;
+
+    let call = |id: &str, address: &str| client.request("hold", &json!({"id": id})).reply_to(address);
+    let permitted: Vec<_> = (0..20).map(|n| call(&format!("good-{n}"), "tool.result.ana")).collect();
+    let forbidden: Vec<_> = (0..5).map(|n| call(&format!("bad-{n}"), client.queue())).collect();
+    for request in permitted.iter().chain(&forbidden) {
+        client.send(request).await;
+    }
+    backend.wait_for("bad-4").await;
+    backend.open();
+    for request in &permitted {
+        assert!(client.answer(request).await.content().starts_with("passed good"), "other callers are unharmed");
+    }
+    for _ in &forbidden {
+        let dead = full.take_dead_letter().await;
+        assert_eq!(
+            (dead.header("rb-dead-reason"), dead.header("rb-dead-reply-to")),
+            ("undeliverable_answer", client.queue())
+        );
+        assert!(dead.content().starts_with("passed bad"));
+    }
+    let (_, status) = daemon.get("/status").await.unwrap();
+    assert_eq!(status["broker"]["reconnects"], 0);
+    daemon.stop(&full).await;
+}

@@ -1,0 +1,133 @@
+//! What unusual properties, headers and budgets get.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use lapin::types::{AMQPValue, DecimalValue, FieldArray, FieldTable};
+use serde_json::json;
+use toolbus_e2e::backend::Backend;
+use toolbus_e2e::client::{Client, Request};
+use toolbus_e2e::daemon::Daemon;
+use toolbus_e2e::site::Site;
+
+fn every_amqp_type() -> Vec<AMQPValue> {
+    let mut table = FieldTable::default();
+    table.insert("inner".into(), AMQPValue::Boolean(true));
+    vec![
+        AMQPValue::Boolean(true),
+        AMQPValue::ShortShortInt(-1),
+        AMQPValue::ShortInt(-1),
+        AMQPValue::LongInt(-1),
+        AMQPValue::LongLongInt(i64::MIN),
+        AMQPValue::Float(f32::NAN),
+        AMQPValue::Double(1e300),
+        AMQPValue::DecimalValue(DecimalValue { scale: 2, value: 314 }),
+        AMQPValue::LongString("".into()),
+        AMQPValue::LongString(vec![0xff, 0x00, 0xfe].into()),
+        AMQPValue::LongString("x".repeat(10_000).into()),
+        AMQPValue::Timestamp(u64::MAX),
+        AMQPValue::FieldTable(table),
+        AMQPValue::FieldArray(FieldArray::from(vec![AMQPValue::Void])),
+        AMQPValue::ByteArray(vec![0xff].into()),
+        AMQPValue::Void,
+    ]
+}
+
+#[tokio::test]
+async fn headers_of_any_amqp_type_are_answered() {
+    let site = Site::shared().await;
+    let daemon = Daemon::start(&site, "[tools]\necho = true\n").await;
+    let client = Client::connect(&site).await;
+    let names =
+        ["rb-source", "rb-rb-timeout-ms", "rb-traceparent", "traceparent", "rb-rb-mcp-server", "x-delivery-count"];
+    for value in every_amqp_type() {
+        let request = client.request("echo", &json!({"text": "odd"}));
+        let request = names.into_iter().fold(request, |request, name| request.header_of(name, value.clone()));
+        let answer = client.exchange(&request).await;
+        assert_eq!(answer.content(), "odd", "{value:?} got {:?}", answer.body());
+    }
+    daemon.stop(&site).await;
+}
+
+#[tokio::test]
+async fn properties_of_any_length_are_answered_and_the_correlation_id_is_echoed() {
+    let site = Site::shared().await;
+    let daemon = Daemon::start(&site, "[tools]\necho = true\n").await;
+    let client = Client::connect(&site).await;
+    for text in ["", "ü\u{0}\u{1f600}", &"é".repeat(127), &"x".repeat(255)] {
+        let mut request = client.request("echo", &json!({"text": "long"}));
+        request = request.with(|properties| {
+            properties.with_message_id(text.into()).with_type(text.into()).with_timestamp(u64::MAX).with_priority(255)
+        });
+        assert_eq!(client.exchange(&request).await.content(), "long");
+        request.correlation = format!("{text:.200}");
+        request.properties = request.properties.with_correlation_id(request.correlation.as_str().into());
+        assert_eq!(client.exchange(&request).await.content(), "long");
+    }
+    daemon.stop(&site).await;
+}
+
+#[tokio::test]
+async fn an_unusable_budget_is_the_default_and_a_huge_one_is_capped() {
+    let (site, backend) = (Site::shared().await, Backend::start().await);
+    let tool = backend.tool("hold", "/gate?id={id}", "timeout = \"60s\"\neffect = \"read-only\"");
+    let limits = "[invoke]\ndefault_timeout = \"1s\"\nmax_timeout = \"4s\"\n[tools.limits.free]\nmax_in_flight = 8\n";
+    let daemon = Daemon::start(&site, &format!("{limits}{tool}")).await;
+    let client = Client::connect(&site).await;
+    let held = client.request("hold", &json!({"id": "held"}));
+    let with = |value: &str| {
+        let mut request = client.request("hold", &json!({"id": "held"})).header("rb-rb-timeout-ms", value);
+        request.properties = request.properties.with_timestamp(now());
+        request
+    };
+    let unusable = ["0", "-5", "soon", "", "1e3", "99999999999999999999999999"];
+    let mut requests: Vec<(Request, u64)> = unusable.into_iter().map(|value| (with(value), 4_000)).collect();
+    requests.push((held, 4_000));
+    requests.push((with("18446744073709551615"), 4_000));
+    requests.push((with("700"), 700));
+    for (request, _) in &requests {
+        client.send(request).await;
+    }
+    for (request, expected) in &requests {
+        let answer = client.answer(request).await;
+        assert_eq!(answer.code(), "timeout", "{:?}", answer.body());
+        let took: u64 = answer.header("rb-rb-duration-ms").parse().unwrap();
+        let allowed = expected * 9 / 10..expected + 2_500;
+        assert!(allowed.contains(&took), "{took} ms, expected {expected}: {:?}", request.headers);
+    }
+    daemon.stop(&site).await;
+}
+
+#[tokio::test]
+async fn a_tool_without_a_limit_gets_the_default_when_the_budget_is_unusable() {
+    let site = Site::shared().await;
+    let daemon = Daemon::start(&site, "[tools]\necho = true\n[invoke]\ndefault_timeout = \"1s\"\n").await;
+    let client = Client::connect(&site).await;
+    for value in ["0", "-5", "soon"] {
+        let request = client.request("echo", &json!({"text": "fine"})).header("rb-timeout-ms", value);
+        assert_eq!(client.exchange(&request).await.content(), "fine", "{value}");
+    }
+    assert_eq!(daemon.logged("ignored an unusable budget").len(), 3);
+    daemon.stop(&site).await;
+}
+
+#[tokio::test]
+async fn a_request_too_old_on_arrival_is_not_started() {
+    let (site, backend) = (Site::shared().await, Backend::start().await);
+    let daemon = Daemon::start(&site, &backend.tool("work", "/work?id={id}", "")).await;
+    let client = Client::connect(&site).await;
+    let aged = |id: &str, seconds: u64| {
+        let request = client.request("work", &json!({"id": id})).header("rb-timeout-ms", "20000");
+        request.with(|properties| properties.with_timestamp(now() - seconds))
+    };
+    let answer = client.exchange(&aged("late", 30)).await;
+    assert_eq!(answer.code(), "timeout");
+    assert_eq!(answer.body()["outcome"], "not_started");
+    assert_eq!(answer.body()["isRetryable"], true);
+    assert_eq!(backend.count("late"), 0);
+    assert_eq!(client.exchange(&aged("fresh", 5)).await.content(), "worked for fresh");
+    daemon.stop(&site).await;
+}
+
+fn now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs()
+}

@@ -1,0 +1,128 @@
+//! An orderly end: calls finish, or go back, or are told what became of them.
+
+use serde_json::json;
+use toolbus_e2e::backend::Backend;
+use toolbus_e2e::client::{Client, Request};
+use toolbus_e2e::daemon::Daemon;
+use toolbus_e2e::site::Site;
+
+struct World {
+    site: Site,
+    backend: Backend,
+    tools: String,
+    daemon: Daemon,
+    client: Client,
+}
+
+impl World {
+    async fn with(settings: &str) -> Self {
+        let (site, backend) = (Site::shared().await, Backend::start().await);
+        let tools = [
+            backend.tool("look", "/gate?id={id}", "effect = \"read-only\""),
+            backend.tool("put", "/gate?id={id}", "effect = \"idempotent\""),
+            backend.tool("pay", "/gate?id={id}", "effect = \"effectful\""),
+        ]
+        .concat();
+        let daemon = Daemon::start(&site, &format!("{settings}{tools}")).await;
+        let client = Client::connect(&site).await;
+        Self { site, backend, tools, daemon, client }
+    }
+
+    /// A call that is at the backend and held there.
+    async fn running(&self, tool: &str, id: &str) -> Request {
+        let request = self.client.request(tool, &json!({"id": id}));
+        self.client.send(&request).await;
+        self.backend.wait_for(id).await;
+        request
+    }
+
+    /// Lets a second daemon answer what the first one left.
+    async fn successor(&self) -> Daemon {
+        self.backend.open();
+        Daemon::start(&self.site, &self.tools).await
+    }
+}
+
+#[tokio::test]
+async fn a_running_call_finishes_while_no_new_one_is_taken_and_readiness_is_gone() {
+    let mut world = World::with("").await;
+    let running = world.running("pay", "running").await;
+    world.daemon.signal("TERM").await;
+    world.daemon.blocked_by("draining").await;
+    assert_eq!(world.daemon.get("/livez").await.unwrap().0, 200);
+    let late = world.client.request("pay", &json!({"id": "late"}));
+    world.client.send(&late).await;
+    world.site.wait_for_ready(&world.site.queue(), 1).await;
+    assert_eq!(world.client.answers_to(&running.correlation), []);
+
+    world.backend.open();
+    assert_eq!(world.client.answer(&running).await.content(), "passed running");
+    assert_eq!(world.daemon.ended().await.code(), Some(0), "{}", world.daemon.text());
+    assert_eq!((world.backend.count("late"), world.site.ready(&world.site.queue()).await), (0, 1));
+    let successor = world.successor().await;
+    assert_eq!(world.client.answer(&late).await.content(), "passed late");
+    successor.stop(&world.site).await;
+    assert_eq!(world.backend.count("running"), 1);
+}
+
+#[tokio::test]
+async fn when_the_time_is_over_repeatable_calls_go_back_and_effectful_ones_are_told_that_nobody_knows() {
+    let mut world = World::with("[invoke]\nmax_in_flight = 3\ndrain_timeout = \"300ms\"\n").await;
+    let looking = world.running("look", "looking").await;
+    let putting = world.running("put", "putting").await;
+    let paying = world.running("pay", "paying").await;
+    let waiting = world.client.request("pay", &json!({"id": "waiting"}));
+    world.client.send(&waiting).await;
+    world.site.wait_for_ready(&world.site.queue(), 0).await;
+
+    world.daemon.signal("TERM").await;
+    assert_eq!(world.daemon.ended().await.code(), Some(0), "{}", world.daemon.text());
+    let mut body = world.client.answer(&paying).await.body();
+    body["toolCallId"] = json!("[the message's id]");
+    insta::assert_json_snapshot!(body, @r#"
+    {
+      "code": "cancelled",
+      "isRetryable": false,
+      "message": "The daemon shut down while the tool ran.",
+      "outcome": "unknown",
+      "toolCallId": "[the message's id]",
+      "toolName": "pay"
+    }
+    "#);
+    let others = [&looking, &putting, &waiting];
+    assert!(others.iter().all(|request| world.client.answers_to(&request.correlation).is_empty()));
+    world.site.wait_for_ready(&world.site.queue(), 3).await;
+    assert_eq!(world.backend.count("waiting"), 0, "it had not begun");
+
+    let successor = world.successor().await;
+    for (request, id) in others.into_iter().zip(["looking", "putting", "waiting"]) {
+        assert_eq!(world.client.answer(request).await.content(), format!("passed {id}"));
+    }
+    assert_eq!(world.backend.count("waiting"), 1);
+    assert_eq!(world.backend.count("paying"), 1, "what may have had its effect is not run again");
+    successor.stop(&world.site).await;
+}
+
+#[tokio::test]
+async fn a_second_signal_ends_at_once() {
+    let mut world = World::with("[invoke]\ndrain_timeout = \"10m\"\n").await;
+    let running = world.running("look", "running").await;
+    world.daemon.signal("TERM").await;
+    world.daemon.blocked_by("draining").await;
+    world.daemon.signal("TERM").await;
+    assert_eq!(world.daemon.ended().await.code(), Some(130), "{}", world.daemon.text());
+    let successor = world.successor().await;
+    assert_eq!(world.client.answer(&running).await.content(), "passed running", "the broker gave it to the next");
+    successor.stop(&world.site).await;
+}
+
+#[tokio::test]
+async fn an_interrupt_drains_as_well() {
+    let mut world = World::with("").await;
+    let running = world.running("pay", "running").await;
+    world.daemon.signal("INT").await;
+    world.daemon.blocked_by("draining").await;
+    world.backend.open();
+    assert_eq!(world.client.answer(&running).await.content(), "passed running");
+    assert_eq!(world.daemon.ended().await.code(), Some(0), "{}", world.daemon.text());
+}

@@ -1,0 +1,43 @@
+//! Reading what a collector got.
+
+use toolbus_testing::otlp::Receiver;
+use toolbus_testing::otlp::proto::common::v1::{AnyValue, KeyValue, any_value};
+use toolbus_testing::otlp::proto::metrics::v1::{metric, number_data_point};
+
+/// The text of an attribute, empty when absent.
+pub(crate) fn attribute<'a>(attributes: &'a [KeyValue], name: &str) -> &'a str {
+    let found = attributes.iter().find(|attribute| attribute.key == name);
+    match found.and_then(|attribute| attribute.value.as_ref()) {
+        Some(AnyValue { value: Some(any_value::Value::StringValue(text)) }) => text,
+        _ => "",
+    }
+}
+
+fn has(attributes: &[KeyValue], labels: &[(&str, &str)]) -> bool {
+    labels.iter().all(|(name, value)| attribute(attributes, name) == *value)
+}
+
+/// What a counter with these labels came to, in the last export.
+pub(crate) fn sum(receiver: &Receiver, name: &str, labels: &[(&str, &str)]) -> i64 {
+    let metrics = receiver.metrics();
+    let points = metrics.into_iter().filter(|metric| metric.name == name).flat_map(|metric| match metric.data {
+        Some(metric::Data::Sum(sum)) => sum.data_points,
+        Some(metric::Data::Gauge(gauge)) => gauge.data_points,
+        _ => Vec::new(),
+    });
+    let values = points.filter(|point| has(&point.attributes, labels)).map(|point| match point.value {
+        Some(number_data_point::Value::AsInt(value)) => value,
+        other => panic!("{name} is no whole number: {other:?}"),
+    });
+    values.sum()
+}
+
+/// How many values a histogram with these labels has, in the last export.
+pub(crate) fn count(receiver: &Receiver, name: &str, labels: &[(&str, &str)]) -> u64 {
+    let metrics = receiver.metrics();
+    let points = metrics.into_iter().filter(|metric| metric.name == name).flat_map(|metric| match metric.data {
+        Some(metric::Data::Histogram(histogram)) => histogram.data_points,
+        _ => Vec::new(),
+    });
+    points.filter(|point| has(&point.attributes, labels)).map(|point| point.count).sum()
+}

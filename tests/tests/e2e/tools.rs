@@ -1,0 +1,101 @@
+//! What a call gets whose tool does not behave.
+
+use serde_json::json;
+use toolbus_e2e::backend::Backend;
+use toolbus_e2e::client::Client;
+use toolbus_e2e::daemon::Daemon;
+use toolbus_e2e::site::Site;
+
+#[tokio::test]
+async fn a_tool_that_never_returns_gets_one_timeout_and_holds_nobody_up() {
+    let (site, backend) = (Site::shared().await, Backend::start().await);
+    let tool = backend.tool("hold", "/gate?id={id}", "timeout = \"600ms\"");
+    let daemon = Daemon::start(&site, &format!("[tools]\necho = true\n{tool}")).await;
+    let client = Client::connect(&site).await;
+    let held = client.request("hold", &json!({"id": "held"}));
+    client.send(&held).await;
+    backend.wait_for("held").await;
+    assert_eq!(client.call("echo", &json!({"text": "meanwhile"})).await.content(), "meanwhile");
+    let mut body = client.answer(&held).await.body();
+    body["toolCallId"] = json!("[the message's id]");
+    insta::assert_json_snapshot!(body, @r#"
+    {
+      "code": "timeout",
+      "isRetryable": false,
+      "message": "Tool 'hold' did not answer in full within 569 ms. Ask for less, or try again later.",
+      "outcome": "unknown",
+      "toolCallId": "[the message's id]",
+      "toolName": "hold"
+    }
+    "#);
+    backend.open();
+    daemon.stop(&site).await;
+    assert_eq!(client.answers_to(&held.correlation).len(), 1, "one answer");
+}
+
+#[tokio::test]
+async fn results_that_are_too_large_or_no_text_are_failures_with_one_answer_each() {
+    let (site, backend) = (Site::shared().await, Backend::start().await);
+    let any = r#"{"type":"object"}"#;
+    let tools = [
+        backend.endpoint("fits", "/bytes/1024", any, "max_response = \"1KiB\""),
+        backend.endpoint("over", "/bytes/1025", any, "max_response = \"1KiB\""),
+        backend.endpoint("huge", "/bytes/104857600", any, ""),
+        backend.endpoint("over_the_bus", "/bytes/20000000", any, "max_response = \"64MiB\""),
+        backend.endpoint("garbage", "/garbage", any, ""),
+        backend.endpoint("unavailable", "/status/503", any, "effect = \"read-only\""),
+        backend.endpoint("teapot", "/status/418", any, ""),
+        backend.endpoint("nobody", "", any, "").replace(&backend.port(), "1"),
+    ];
+    let daemon = Daemon::start(&site, &tools.concat()).await;
+    let client = Client::connect(&site).await;
+    assert_eq!(client.call("fits", &json!({})).await.content().len(), 1024);
+    let mut told = Vec::new();
+    for tool in ["over", "huge", "over_the_bus", "garbage", "unavailable", "teapot", "nobody"] {
+        let body = client.call(tool, &json!({})).await.body();
+        let text = |name: &str| body.get(name).and_then(serde_json::Value::as_str).unwrap_or("-").to_owned();
+        let line = [text("code"), text("outcome"), text("message"), text("content")].join(" | ");
+        told.push(format!("{tool}: {line} | retryable {}", body["isRetryable"]));
+    }
+    insta::assert_snapshot!(told.join("\n"), @"
+    over: execution_failed | unknown | Tool 'over' answered with more than the 1024 bytes that are allowed. Ask for less. | - | retryable false
+    huge: execution_failed | unknown | Tool 'huge' answered with more than the 1048576 bytes that are allowed. Ask for less. | - | retryable false
+    over_the_bus: execution_failed | unknown | The result is too large to be sent: 20000000 bytes, and the limit is 16711680. Ask the tool for less at a time. | - | retryable false
+    garbage: execution_failed | unknown | Tool 'garbage' answered with application/octet-stream, which is not text. | - | retryable false
+    unavailable: execution_failed | - | Tool 'unavailable' cannot serve now: HTTP 503 Service Unavailable. Try again later. | - | retryable true
+    teapot: - | - | - | HTTP 418 I'm a teapot: as asked | retryable null
+    nobody: execution_failed | not_started | Tool 'nobody' could not be reached: there was no connection. Nothing was sent; try again later. | - | retryable true
+    ");
+    assert_eq!(client.received().len(), 8, "one answer each");
+    daemon.stop(&site).await;
+}
+
+#[tokio::test]
+async fn calls_beyond_what_runs_and_waits_are_told_to_come_again() {
+    let (site, backend) = (Site::shared().await, Backend::start().await);
+    let limits = "[invoke]\nmax_in_flight = 1\nmax_waiting = 1\n";
+    let daemon = Daemon::start(&site, &format!("{limits}{}", backend.tool("hold", "/gate?id={id}", ""))).await;
+    let client = Client::connect(&site).await;
+    let running = client.request("hold", &json!({"id": "running"}));
+    client.send(&running).await;
+    backend.wait_for("running").await;
+    // It waits for at most half of its budget, so that its caller has time for another try.
+    let waiting = client.request("hold", &json!({"id": "waiting"})).header("rb-timeout-ms", "800");
+    let mut body = client.exchange(&waiting).await.body();
+    body["toolCallId"] = json!("[the message's id]");
+    insta::assert_json_snapshot!(body, @r#"
+    {
+      "code": "overloaded",
+      "isRetryable": true,
+      "message": "No place to run this call came free in time. Try again later.",
+      "outcome": "not_started",
+      "retryAfterMs": 1000,
+      "toolCallId": "[the message's id]",
+      "toolName": "hold"
+    }
+    "#);
+    assert_eq!(backend.count("waiting"), 0);
+    backend.open();
+    assert_eq!(client.answer(&running).await.content(), "passed running");
+    daemon.stop(&site).await;
+}
