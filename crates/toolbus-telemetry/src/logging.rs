@@ -12,8 +12,12 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::registry::Registry;
 
 /// Libraries that say more than an operator wants to know: warnings only, unless the filter names them.
-const CHATTY: [&str; 10] =
-    ["lapin", "h2", "hyper", "hyper_util", "reqwest", "rustls", "tonic", "tower", "opentelemetry", "opentelemetry_sdk"];
+const CHATTY: [&str; 9] =
+    ["h2", "hyper", "hyper_util", "reqwest", "rustls", "tonic", "tower", "opentelemetry", "opentelemetry_sdk"];
+
+/// The AMQP client: nothing, unless the filter names it. It logs every returned message with its body, at `warn`, and a
+/// caller decides how many are returned. What matters of it is logged by the bus.
+const SILENT: &str = "lapin";
 
 /// What is logged, and in which form.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -99,8 +103,9 @@ fn read_filter(text: &str) -> Result<EnvFilter, LoggingError> {
         }
     }
     let mut filter = EnvFilter::builder().parse(text).map_err(|error| bad(error.to_string()))?;
-    for target in CHATTY.into_iter().filter(|target| general > LevelFilter::WARN && !named.contains(target)) {
-        let quiet: Directive = format!("{target}=warn").parse().map_err(|_| bad(target.to_owned()))?;
+    let chatty = CHATTY.into_iter().filter(|_| general > LevelFilter::WARN).map(|target| (target, "warn"));
+    for (target, level) in chatty.chain([(SILENT, "off")]).filter(|(target, _)| !named.contains(target)) {
+        let quiet: Directive = format!("{target}={level}").parse().map_err(|_| bad(target.to_owned()))?;
         filter = filter.add_directive(quiet);
     }
     Ok(filter)
@@ -186,6 +191,14 @@ mod tests {
         assert!(!page.contains("opened") && page.contains("went away") && page.contains("started"), "{page}");
         let page = logged("info,lapin=info", Format::Text, speak);
         assert!(page.contains("opened"), "{page}");
+    }
+
+    #[test]
+    fn the_amqp_client_says_nothing_because_it_says_bodies() {
+        let speak = || tracing::error!(target: "lapin::returned_messages", "all of the body");
+        for filter in ["info", "warn", "error", "debug,toolbus_core=trace"] {
+            assert_eq!(logged(filter, Format::Text, speak), "", "{filter}");
+        }
     }
 
     #[test]
