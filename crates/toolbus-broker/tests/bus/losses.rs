@@ -43,9 +43,8 @@ async fn still_works(bus: &dyn Bus, deliveries: &mut tokio::sync::mpsc::Receiver
 async fn a_broker_that_is_killed_and_restarted_delivers_again_what_was_not_acknowledged() {
     let node = fragile().await;
     let bus = start(node.url()).await;
-    let queue = unique("killed");
-    let mut deliveries = consume(&bus, &queue, &["t"]).await;
-    node.ctl(&["list_queues"]).await;
+    let mut deliveries = consume(&bus, &unique("killed"), &["t"]).await;
+    node.flush().await;
     deliver(&bus, &to_topic("t", "in hand")).await;
     let in_hand = receive(&mut deliveries).await;
     node.kill();
@@ -117,16 +116,16 @@ async fn a_channel_closed_by_the_broker_is_opened_again() {
         )
     };
     // The broker closes the channel of a consumer that does not acknowledge in time.
-    node.ctl(&["eval", &limits("100", "200")]).await;
+    node.ctl(&["eval", &limits("2000", "200")]).await;
     let bus = start(node.url()).await;
     let mut deliveries = consume(&bus, &unique("late"), &["t"]).await;
-    node.ctl(&["eval", &limits("1800000", "60000")]).await;
     deliver(&bus, &to_topic("t", "late")).await;
     let late = receive(&mut deliveries).await;
     let again = receive(&mut deliveries).await;
     assert_eq!((text(&again).as_str(), again.redelivered), ("late", true));
-    late.settle.acknowledge().await;
     again.settle.acknowledge().await;
+    late.settle.acknowledge().await;
+    node.ctl(&["eval", &limits("1800000", "60000")]).await;
     still_works(&bus, &mut deliveries).await;
     assert_eq!(bus.state().borrow().reconnects, 0);
     bus.close().await;
