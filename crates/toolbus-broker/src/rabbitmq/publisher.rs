@@ -1,14 +1,11 @@
-//! Publishing with confirms: many at a time to proven addresses, one at a time to others.
+//! Publishing with confirms, on a pool of channels that carry one message at a time.
 
-use std::future::Future;
-use std::future::poll_fn;
-use std::pin::pin;
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use lapin::options::{BasicPublishOptions, ConfirmSelectOptions};
 use lapin::types::ShortString;
 use lapin::{Channel, Confirmation, Error};
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 use toolbus_core::bus::{BusState, Outgoing, PublishError, Routing, Target};
 
 use super::cause::{self, ACCESS_REFUSED, NOT_FOUND, PRECONDITION_FAILED};
@@ -16,20 +13,23 @@ use super::link::Link;
 use super::properties;
 use super::settings::Checked;
 
+/// Messages on their way at a time; further ones wait for one of them.
+const MAX_CHANNELS: usize = 64;
+
 /// The publishing half of the bus.
 ///
-/// A broker that refuses an address closes the channel, with every publish pending on it. So addresses that never took
-/// a message have a channel of their own, one message at a time: what closes it is known, and is
-/// [`PublishError::Refused`]. Should a proven address close the shared channel (its permission was taken away), all
-/// that was pending there gets [`PublishError::Unavailable`]; the caller repeats it as unproven, and so learns which
-/// address is refused.
+/// Each channel carries one message at a time, because on a shared one verdicts get mixed up. The broker may confirm in
+/// another order than it returns, and the client gives a returned message to whichever confirm comes next. And a
+/// broker that refuses an address closes the channel, with everything on it. Here both belong to one message for
+/// certain, also to an address that took messages before, so `Outgoing::proven` makes no difference.
 pub(super) struct Publisher {
     exchange: ShortString,
     dead_letter_exchange: ShortString,
     link: Link,
     state: watch::Receiver<BusState>,
-    proven: Shared,
-    unproven: tokio::sync::Mutex<Option<Channel>>,
+    places: Semaphore,
+    /// Channels not in use; the last one used is used next.
+    idle: Mutex<Vec<Channel>>,
 }
 
 impl Publisher {
@@ -39,39 +39,42 @@ impl Publisher {
             dead_letter_exchange: settings.dead_letter_exchange.clone(),
             link,
             state,
-            proven: Shared::default(),
-            unproven: tokio::sync::Mutex::new(None),
+            places: Semaphore::new(MAX_CHANNELS),
+            idle: Mutex::default(),
         }
     }
 
     /// See [`toolbus_core::bus::Bus::publish`].
     pub(super) async fn publish(&self, message: &Outgoing) -> Result<Routing, PublishError> {
         let prepared = self.prepare(message)?;
+        let _place = self.places.acquire().await.map_err(|_| PublishError::Closed)?;
         self.wait_while_blocked().await?;
-        if message.proven { self.publish_proven(prepared).await } else { self.publish_unproven(prepared).await }
-    }
-
-    async fn publish_proven(&self, prepared: Prepared<'_>) -> Result<Routing, PublishError> {
-        let channel = self.proven.open(&self.link).await?;
-        prepared.send(&channel, &self.proven.order).await.map_err(|error| self.unavailable(&error))
-    }
-
-    async fn publish_unproven(&self, prepared: Prepared<'_>) -> Result<Routing, PublishError> {
-        let mut slot = self.unproven.lock().await;
-        // Taken out while in use: a publish given up half-way takes its channel along, and with it the broker's
-        // verdict, which would otherwise hit the next publish.
-        let channel = match slot.take() {
-            Some(channel) if channel.status().connected() => channel,
-            _ => open(&self.link).await?,
-        };
-        let sent = prepared.send(&channel, &Mutex::default()).await;
+        // A publish given up half-way takes its channel along, and with it the broker's verdict.
+        let channel = self.channel().await?;
+        let sent = prepared.send(&channel).await;
         if channel.status().connected() {
-            *slot = Some(channel);
+            self.idle().push(channel);
         }
         sent.map_err(|failure| match failure.refusal() {
             Some(words) => PublishError::Refused(words),
             None => self.unavailable(&failure),
         })
+    }
+
+    /// A channel that is open, or a new one as soon as there is a connection.
+    async fn channel(&self) -> Result<Channel, PublishError> {
+        loop {
+            let idle = self.idle().pop();
+            match idle {
+                Some(channel) if channel.status().connected() => return Ok(channel),
+                Some(_) => {}
+                None => return open(&self.link).await,
+            }
+        }
+    }
+
+    fn idle(&self) -> MutexGuard<'_, Vec<Channel>> {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The client writes nothing on a blocked connection, and what is given up there is published later all the same.
@@ -135,49 +138,14 @@ struct Prepared<'a> {
 
 impl Prepared<'_> {
     /// Publishes, and waits for the confirm.
-    async fn send(self, channel: &Channel, order: &Mutex<()>) -> Result<Routing, Failure> {
+    async fn send(self, channel: &Channel) -> Result<Routing, Failure> {
         let options = BasicPublishOptions { mandatory: self.message.mandatory, immediate: false };
-        let mut written =
-            pin!(channel.basic_publish(self.exchange, self.address, options, &self.message.body, self.properties));
-        // The client numbers a message and queues it in two steps. Two threads between them would swap the numbers,
-        // and each would get the other's confirm.
-        let in_order = poll_fn(|context| {
-            let _order = order.lock().unwrap_or_else(PoisonError::into_inner);
-            written.as_mut().poll(context)
-        });
-        match in_order.await.map_err(Failure::Amqp)?.await.map_err(Failure::Amqp)? {
+        let written = channel.basic_publish(self.exchange, self.address, options, &self.message.body, self.properties);
+        match written.await.map_err(Failure::Amqp)?.await.map_err(Failure::Amqp)? {
             Confirmation::Ack(None) => Ok(Routing::Routed),
             Confirmation::Ack(Some(_)) => Ok(Routing::Unroutable),
             Confirmation::Nack(_) | Confirmation::NotRequested => Err(Failure::Nack),
         }
-    }
-}
-
-/// A channel that many publishes share, opened again when it is gone.
-#[derive(Default)]
-struct Shared {
-    channel: RwLock<Option<Arc<Channel>>>,
-    opening: tokio::sync::Mutex<()>,
-    order: Mutex<()>,
-}
-
-impl Shared {
-    async fn open(&self, link: &Link) -> Result<Arc<Channel>, PublishError> {
-        if let Some(channel) = self.usable() {
-            return Ok(channel);
-        }
-        let _alone = self.opening.lock().await;
-        if let Some(channel) = self.usable() {
-            return Ok(channel);
-        }
-        let channel = Arc::new(open(link).await?);
-        *self.channel.write().unwrap_or_else(PoisonError::into_inner) = Some(channel.clone());
-        Ok(channel)
-    }
-
-    fn usable(&self) -> Option<Arc<Channel>> {
-        let channel = self.channel.read().unwrap_or_else(PoisonError::into_inner);
-        channel.as_ref().filter(|channel| channel.status().connected()).cloned()
     }
 }
 

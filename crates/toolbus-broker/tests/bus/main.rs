@@ -1,5 +1,13 @@
 //! Both buses against one contract, and RabbitMQ against all that brokers and networks do to a client.
 
+#![expect(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "tests fail by panicking"
+)]
+
 mod addresses;
 mod contract;
 mod embedded;
