@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use bytes::Bytes;
 use serde::Serialize;
 use toolbus_protocol::{
-    Envelope, Properties, ToolError, ToolInvokeResponse, TraceContext, bounded, derived_message_id, header,
+    Envelope, Outcome, Properties, ToolError, ToolInvokeResponse, TraceContext, bounded, derived_message_id, header,
     message_type,
 };
 
@@ -18,6 +18,10 @@ pub(crate) const MAX_ANSWER: usize = 16 * 1024 * 1024 - 64 * 1024;
 
 /// Longest text of an error, in characters.
 const MAX_MESSAGE: usize = 4_000;
+
+/// What a caller has to know before it repeats a call that may have had its effect. Said in the text, because a peer shows
+/// its model nothing else.
+const OUTCOME_UNKNOWN: &str = " Whether it had its effect is not known: find out before calling again.";
 
 /// An answer, ready to be published.
 #[derive(Debug, Clone)]
@@ -73,11 +77,15 @@ impl Recipient<'_> {
 
     /// Builds the answer that says why there is no result.
     pub(crate) fn error(&self, source: &str, failure: &ToolFailure, verdict: Verdict, run: Run) -> Answer {
+        let mut message = shortened(&failure.message);
+        if verdict.outcome == Some(Outcome::Unknown) {
+            message.push_str(OUTCOME_UNKNOWN);
+        }
         let error = ToolError {
             tool_call_id: self.call_id.to_owned(),
             tool_name: self.tool_name.to_owned(),
             code: verdict.code,
-            message: shortened(&failure.message),
+            message,
             is_retryable: verdict.is_retryable,
             retry_after_ms: failure.retry_after.map(|wait| u64::try_from(wait.as_millis()).unwrap_or(u64::MAX)),
             outcome: verdict.outcome,

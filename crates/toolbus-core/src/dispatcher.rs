@@ -236,7 +236,7 @@ impl Dispatcher {
 
     /// Answers a request that must not be run once more.
     async fn give_up(&self, call: Call, reason: &str) {
-        let text = format!("This request is not run again. {reason}; whether the tool had its effect is not known.");
+        let text = format!("This request is not run again. {reason}.");
         let answer = self.refusal(&call, &ToolFailure::new(Cause::DeliveredTooOften, text), true);
         self.send(call, Arc::new(answer)).await;
     }

@@ -98,7 +98,7 @@ async fn a_panic_is_one_answer_and_the_daemon_goes_on() {
     {
       "code": "execution_failed",
       "isRetryable": false,
-      "message": "Tool 'panic' failed because of a mistake in its code.",
+      "message": "Tool 'panic' failed because of a mistake in its code. Whether it had its effect is not known: find out before calling again.",
       "outcome": "unknown",
       "toolCallId": "call_1",
       "toolName": "panic"

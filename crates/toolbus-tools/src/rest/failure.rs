@@ -33,13 +33,7 @@ fn of(name: &str, (cause, what): (Cause, &str), error: reqwest::Error) -> ToolFa
 
 /// The endpoint took too long.
 pub(super) fn timeout(name: &str, limit: Duration) -> ToolFailure {
-    ToolFailure::new(
-        Cause::DeadlineExceeded,
-        format!(
-            "Tool '{name}' did not answer in full within {} ms. Ask for less, or try again later.",
-            limit.as_millis()
-        ),
-    )
+    ToolFailure::new(Cause::DeadlineExceeded, format!("Tool '{name}' did not answer within {} ms.", limit.as_millis()))
 }
 
 fn judge(error: &reqwest::Error) -> (Cause, &'static str) {
