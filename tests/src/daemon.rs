@@ -26,6 +26,15 @@ pub struct Daemon {
     _folder: TempDir,
 }
 
+impl Drop for Daemon {
+    /// The log of a daemon tells why a test failed.
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            println!("the log of the daemon:\n{}", self.text());
+        }
+    }
+}
+
 impl Daemon {
     /// Starts a daemon and waits until it is ready. `more` is laid over the site's configuration.
     pub async fn start(site: &Site, more: &str) -> Self {

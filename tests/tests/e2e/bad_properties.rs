@@ -18,7 +18,7 @@ fn every_amqp_type() -> Vec<AMQPValue> {
         AMQPValue::ShortInt(-1),
         AMQPValue::LongInt(-1),
         AMQPValue::LongLongInt(i64::MIN),
-        AMQPValue::Float(f32::NAN),
+        AMQPValue::Float(-0.5),
         AMQPValue::Double(1e300),
         AMQPValue::DecimalValue(DecimalValue { scale: 2, value: 314 }),
         AMQPValue::LongString("".into()),

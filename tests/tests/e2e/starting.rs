@@ -1,0 +1,86 @@
+//! Starting: without a broker, with a login that it refuses, on a queue that another made.
+
+use std::collections::BTreeMap;
+
+use lapin::types::AMQPValue;
+use serde_json::json;
+use toolbus_e2e::client::Client;
+use toolbus_e2e::daemon::Daemon;
+use toolbus_e2e::site::Site;
+use toolbus_testing::patience::eventually;
+use toolbus_testing::rabbit::RabbitNode;
+
+const ECHO: &str = "[tools]\necho = true\n";
+
+#[tokio::test]
+async fn a_broker_that_is_away_is_waited_for() {
+    let node = RabbitNode::start().await;
+    node.kill();
+    let site = Site::on(&node);
+    let daemon = Daemon::launch(&site, ECHO, &[]).await;
+    let blocker = daemon.blocked_by("disconnected").await;
+    assert!(blocker["detail"].is_null() || blocker["detail"].as_str().unwrap().contains("refused"), "{blocker}");
+    assert_eq!(daemon.get("/livez").await.unwrap().0, 200);
+    assert_eq!(daemon.get("/healthz").await.unwrap().0, 200);
+
+    node.restart().await;
+    daemon.wait_until_ready().await;
+    let client = Client::connect(&site).await;
+    assert_eq!(client.call("echo", &json!({"text": "here now"})).await.content(), "here now");
+    daemon.stop(&site).await;
+}
+
+#[tokio::test]
+async fn a_refused_login_is_told_without_the_password() {
+    let mut site = Site::shared().await;
+    site.url = site.url.replace("guest:guest", "guest:hunter2");
+    let mut daemon = Daemon::launch(&site, ECHO, &[]).await;
+    let told = eventually("the reason", async || {
+        let (_, status) = daemon.get("/status").await?;
+        Some(status["broker"]["lastError"].as_str()?.to_owned())
+    })
+    .await;
+    assert!(told.contains("refused the login: check user and password in bus.url"), "{told}");
+    let (code, ready) = daemon.get("/readyz").await.unwrap();
+    assert_eq!(code, 503);
+    daemon.signal("TERM").await;
+    assert_eq!(daemon.ended().await.code(), Some(0));
+    for shown in [told, ready.to_string(), daemon.text()] {
+        assert!(!shown.contains("hunter2"), "{shown}");
+    }
+}
+
+#[tokio::test]
+async fn a_queue_with_other_arguments_stops_the_daemon_with_what_to_do() {
+    let site = Site::shared().await;
+    site.declare(&site.queue(), BTreeMap::from([("x-max-length", AMQPValue::LongInt(7))])).await;
+    let mut daemon = Daemon::spawn(&site, ECHO, &[]);
+    assert_eq!(daemon.ended().await.code(), Some(1));
+    let told = daemon.text();
+    let last = told.lines().last().unwrap().replace(&site.prefix, "PREFIX").replace(&site.exchange, "EXCHANGE");
+    insta::assert_snapshot!(last, @r#""error: queue 'PREFIX.invoke' exists with another 'x-dead-letter-exchange' (received the value 'EXCHANGE.dlx' of type 'longstr' but current is none); delete or rename the queue, or set bus.queue_type to its type (now \"quorum\")""#);
+}
+
+#[tokio::test]
+async fn a_port_that_is_taken_and_a_mistaken_configuration_stop_the_daemon() {
+    let site = Site::shared().await;
+    let daemon = Daemon::start(&site, ECHO).await;
+    let taken = format!("[http]\nlisten = \"{}\"\n", daemon.listen());
+    let mut second = Daemon::spawn(&site, &taken, &[]);
+    assert_eq!(second.ended().await.code(), Some(1));
+    assert!(second.text().contains("http.listen"), "{}", second.text());
+
+    let mut mistaken = Daemon::spawn(&site, "[bus]\nnam = \"x\"\n", &[]);
+    assert_eq!(mistaken.ended().await.code(), Some(2));
+    assert!(mistaken.text().contains("bus.nam"), "{}", mistaken.text());
+    daemon.stop(&site).await;
+}
+
+#[tokio::test]
+async fn a_required_tool_that_nothing_registers_stops_the_daemon() {
+    let site = Site::shared().await;
+    let mut daemon = Daemon::spawn(&site, "[tools]\nrequired = [\"current_time\", \"absent\"]\n", &[]);
+    assert_eq!(daemon.ended().await.code(), Some(2));
+    let told = daemon.text();
+    assert!(told.contains("tools.required") && told.contains("absent"), "{told}");
+}
