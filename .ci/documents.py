@@ -66,12 +66,20 @@ def forbidden_texts(file: Path) -> list[str]:
     ]
 
 
+def example_problems() -> list[str]:
+    """The README shows an example as it is shipped and tested."""
+    example = Path("examples/python/call_tool.py")
+    shown = re.findall(r"^```python\n(.*?)^```", Path("README.md").read_text("utf-8"), re.MULTILINE | re.DOTALL)
+    return [] if shown == [example.read_text("utf-8")] else [f"README.md: its Python is not {example}"]
+
+
 def main() -> int:
     listed = subprocess.run(["git", "ls-files", "-z"], check=True, stdout=subprocess.PIPE, text=True).stdout
     files = [Path(name) for name in listed.split("\0") if name and name not in UNREAD and Path(name).is_file()]
     this = Path(__file__).resolve()
     problems = [text for file in files if file.suffix == ".md" for text in link_problems(file)]
     problems += [text for file in files if file.resolve() != this for text in forbidden_texts(file)]
+    problems += example_problems()
     print("\n".join(problems) or f"{len(files)} files, nothing to object to")
     return 1 if problems else 0
 
