@@ -1,11 +1,6 @@
 //! Both buses against one contract, and RabbitMQ against all that brokers and networks do to a client.
 
-#![expect(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "tests fail by panicking"
-)]
+#![expect(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests fail by panicking")]
 
 mod addresses;
 mod contract;
