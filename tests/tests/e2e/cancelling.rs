@@ -35,7 +35,7 @@ async fn a_caller_ends_a_running_call_of_its_own_and_of_nobody_else() {
     {
       "code": "cancelled",
       "isRetryable": false,
-      "message": "The call was cancelled while the tool ran.",
+      "message": "The call was cancelled while the tool ran. Whether it had its effect is not known: find out before calling again.",
       "outcome": "unknown",
       "toolCallId": "call-1",
       "toolName": "hold"

@@ -83,7 +83,7 @@ async fn when_the_time_is_over_repeatable_calls_go_back_and_effectful_ones_are_t
     {
       "code": "cancelled",
       "isRetryable": false,
-      "message": "The daemon shut down while the tool ran.",
+      "message": "The daemon shut down while the tool ran. Whether it had its effect is not known: find out before calling again.",
       "outcome": "unknown",
       "toolCallId": "[the message's id]",
       "toolName": "pay"

@@ -129,6 +129,7 @@ async fn every_request_survives(queue_type: &str) {
     let survivor = Survivor::new(&site).await;
     // The broker writes what was declared to disk some time later. It is not to forget the queues themselves.
     node.ctl(&["eval", "mnesia:sync_log()."]).await;
+    node.flush().await;
     let mut receiver = JoinSet::new();
     receiver.spawn(Arc::clone(&survivor).receive());
 

@@ -1,0 +1,176 @@
+//! The commands of the binary against a broker and a daemon.
+
+use std::net::SocketAddr;
+
+use serde_json::Value;
+use toolbus_e2e::backend::Backend;
+use toolbus_e2e::daemon::Daemon;
+use toolbus_e2e::program::{Run, toolbus};
+use toolbus_e2e::site::Site;
+
+/// Nothing listens here.
+const NOWHERE: &str = "127.0.0.1:1";
+
+/// Runs `toolbus` with the names of this site.
+async fn at(site: &Site, arguments: &[&str]) -> Run {
+    let names = site.arguments();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    toolbus(&[arguments, &names].concat()).await
+}
+
+#[tokio::test]
+async fn call_makes_a_call_as_an_agent_would() {
+    let (site, backend) = (Site::shared().await, Backend::start().await);
+    let parameters = r#"{"type":"object","properties":{"city":{"type":"string"}},"required":["city"]}"#;
+    let weather = backend.endpoint("get_weather", "/weather/{city}", parameters, "");
+    let daemon = Daemon::start(&site, &weather).await;
+
+    let pairs = at(&site, &["call", "get_weather", "city=Tunja"]).await;
+    assert_eq!(
+        (pairs.code, pairs.out.as_str(), pairs.err.as_str()),
+        (0, "{\"city\":\"Tunja\",\"sky\":\"clear\"}\n", "")
+    );
+    let object = at(&site, &["call", "get_weather", r#"{"city":"Tunja"}"#, "--json"]).await;
+    assert_eq!(object.code, 0);
+    let body = object.json();
+    assert_eq!((&body["isError"], &body["toolName"]), (&Value::Bool(false), &Value::from("get_weather")));
+    assert_eq!(body["content"], r#"{"city":"Tunja","sky":"clear"}"#);
+
+    let verbose = at(&site, &["call", "get_weather", "city=Tunja", "--verbose"]).await;
+    assert_eq!(verbose.out, pairs.out, "what is shown beside the result goes to standard error");
+    let sent = backend.headers("Tunja")["traceparent"].to_str().unwrap().to_owned();
+    let trace = sent.split('-').nth(1).unwrap();
+    for shown in
+        [trace, "tool.invoke", "RockBot.Tools.ToolInvokeRequest", "RockBot.Tools.ToolInvokeResponse", "rb-source"]
+    {
+        assert!(verbose.err.contains(shown), "{shown} is missing in {}", verbose.err);
+    }
+    daemon.stop(&site).await;
+}
+
+#[tokio::test]
+async fn the_exit_code_of_call_tells_the_outcome() {
+    let (site, backend) = (Site::shared().await, Backend::start().await);
+    let any = r#"{"type":"object"}"#;
+    let tools = [
+        backend.endpoint("teapot", "/status/418", any, ""),
+        backend.endpoint("unavailable", "/status/503", any, ""),
+        backend.tool("hold", "/gate?id={id}", ""),
+    ];
+    let daemon = Daemon::start(&site, &format!("[tools]\necho = true\n{}", tools.concat())).await;
+    let table: [(i32, &[&str], &str); 8] = [
+        (0, &["echo", "text=fine"], ""),
+        (1, &["teapot"], "HTTP 418"),
+        (2, &["echo", "text"], "key=value"),
+        (2, &["echo", "{\"text\""], "arguments"),
+        (3, &["ecko", "text=x"], "Did you mean 'echo'?"),
+        (3, &["echo", "text:=7"], "invalid_arguments: "),
+        (4, &["unavailable"], "execution_failed: "),
+        (5, &["hold", "id=held", "--timeout", "300ms"], "timeout: "),
+    ];
+    for (code, arguments, told) in table {
+        let run = at(&site, &[&["call"], arguments].concat()).await;
+        assert_eq!(run.code, code, "{arguments:?}: {run:?}");
+        assert!(run.err.contains(told), "{arguments:?}: {run:?}");
+    }
+    backend.open();
+    daemon.stop(&site).await;
+}
+
+#[tokio::test]
+async fn an_overloaded_daemon_is_told_with_an_exit_code_of_its_own() {
+    let (site, backend) = (Site::shared().await, Backend::start().await);
+    let limits = "[invoke]\nmax_in_flight = 1\nmax_waiting = 1\n";
+    let daemon = Daemon::start(&site, &format!("{limits}{}", backend.tool("hold", "/gate?id={id}", ""))).await;
+    let running = at(&site, &["call", "hold", "id=running"]);
+    let refused = async {
+        backend.wait_for("running").await;
+        let refused = at(&site, &["call", "hold", "id=second", "--timeout", "600ms"]).await;
+        backend.open();
+        refused
+    };
+    let (running, refused) = tokio::join!(running, refused);
+    assert_eq!((running.code, running.out.trim()), (0, "passed running"), "{running:?}");
+    assert_eq!(refused.code, 6, "{refused:?}");
+    assert!(refused.err.contains("overloaded: ") && refused.err.contains("after 1000 ms"), "{refused:?}");
+    daemon.stop(&site).await;
+}
+
+#[tokio::test]
+async fn call_says_when_nobody_listens_and_when_there_is_no_broker() {
+    let mut site = Site::shared().await;
+    // The exchange exists, and no daemon.
+    Daemon::start(&site, "[invoke]\ntopics = [\"elsewhere\"]\n").await.stop(&site).await;
+    let nobody = at(&site, &["call", "echo", "text=x"]).await;
+    assert_eq!(nobody.code, 7, "{nobody:?}");
+    assert!(nobody.err.contains("nobody listens on topic `tool.invoke`"), "{nobody:?}");
+
+    site.url = format!("amqp://guest:hunter2@{NOWHERE}/%2f");
+    let away = at(&site, &["call", "echo", "text=x"]).await;
+    assert_eq!(away.code, 7, "{away:?}");
+    assert!(away.err.contains("could not be reached") && !away.err.contains("hunter2"), "{away:?}");
+}
+
+#[tokio::test]
+async fn a_call_without_a_daemon_on_a_fresh_broker_says_so_too() {
+    let site = Site::shared().await;
+    let nobody = at(&site, &["call", "echo", "text=x"]).await;
+    assert_eq!(nobody.code, 7, "{nobody:?}");
+    assert!(nobody.err.contains("nobody listens on topic `tool.invoke`"), "{nobody:?}");
+}
+
+#[tokio::test]
+async fn the_demonstration_runs_on_the_broker_too_and_leaves_no_message() {
+    let site = Site::shared().await;
+    let demo = at(&site, &["demo"]).await;
+    assert_eq!(demo.code, 0, "{demo:?}");
+    for outcome in ["ok after", "error after", "invalid_arguments after", "tool_not_found after", "timeout after"] {
+        assert!(demo.out.contains(outcome), "{outcome} is missing in {}", demo.out);
+    }
+    assert!(demo.out.contains("p50 ") && !demo.out.contains("guest:guest@"), "{}", demo.out);
+    assert_eq!(site.ready(&site.queue()).await, 0);
+    assert_eq!(site.ready(&site.dead_letters()).await, 0);
+}
+
+#[tokio::test]
+async fn health_asks_the_daemon() {
+    let site = Site::shared().await;
+    let daemon = Daemon::start(&site, "").await;
+    let ready = toolbus(&["health", "--listen", daemon.listen()]).await;
+    assert_eq!((ready.code, ready.json()["ready"].clone()), (0, Value::Bool(true)), "{ready:?}");
+    daemon.stop(&site).await;
+
+    let mut lost = site;
+    lost.url = format!("amqp://{NOWHERE}");
+    let daemon = Daemon::launch(&lost, "", &[]).await;
+    daemon.blocked_by("disconnected").await;
+    let unready = toolbus(&["health", "--listen", daemon.listen()]).await;
+    assert_eq!((unready.code, unready.json()["ready"].clone()), (1, Value::Bool(false)), "{unready:?}");
+    assert_eq!(toolbus(&["health", "--live", "--listen", daemon.listen()]).await.code, 0);
+    let nobody: SocketAddr = NOWHERE.parse().unwrap();
+    assert_eq!(toolbus(&["health", "--listen", &nobody.to_string()]).await.code, 1);
+}
+
+#[tokio::test]
+async fn bench_measures_both_sides_and_no_call_waits_for_a_delayed_acknowledgement() {
+    let site = Site::shared().await;
+    let bench = at(&site, &["bench", "--rounds", "1", "--seconds", "1", "--callers", "1,8", "--output", "json"]).await;
+    assert_eq!(bench.code, 0, "{bench:?}");
+    let report = bench.json();
+    let rows = report["rows"].as_array().unwrap();
+    let sides: Vec<String> =
+        rows.iter().map(|row| format!("{} {}", row["side"].as_str().unwrap(), row["callers"])).collect();
+    assert_eq!(sides, ["bare responder 1", "toolbus 1", "bare responder 8", "toolbus 8"]);
+    for row in rows {
+        assert!(row["callsPerSecond"].as_f64().unwrap() > 10.0, "{row}");
+        // Without TCP_NODELAY a call waits 40 ms for a packet that is held back.
+        assert!(row["callers"] == 8 || row["p50Ms"].as_f64().unwrap() < 20.0, "{row}");
+    }
+    for ratio in report["ratios"].as_array().unwrap() {
+        assert!(ratio["throughput"].as_f64().unwrap() > 0.0 && ratio["p50"].as_f64().unwrap() > 0.0, "{ratio}");
+    }
+    assert_eq!(report["ratios"].as_array().map(Vec::len), Some(2));
+    let without = toolbus(&["bench"]).await;
+    assert_eq!(without.code, 1);
+    assert!(without.err.contains("--bus-url"), "{without:?}");
+}
