@@ -1,0 +1,107 @@
+//! The binary with nothing installed: calls and the demonstration on the embedded bus.
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::io::Write;
+use std::process::{Command, Output, Stdio};
+
+use serde_json::Value;
+
+fn toolbus(arguments: &[&str], input: &str) -> Output {
+    let folder = tempfile::tempdir().unwrap();
+    let mut child = Command::new(env!("CARGO_BIN_EXE_toolbus"))
+        .args(arguments)
+        .env_clear()
+        .current_dir(folder.path())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    // A command that does not read its input may have ended by now.
+    drop(child.stdin.take().unwrap().write_all(input.as_bytes()));
+    child.wait_with_output().unwrap()
+}
+
+/// Exit code, standard output and standard error.
+fn told(output: &Output) -> (i32, &str, &str) {
+    let text = |bytes| std::str::from_utf8(bytes).unwrap().trim_end();
+    (output.status.code().unwrap(), text(&output.stdout), text(&output.stderr))
+}
+
+fn call(arguments: &[&str]) -> Output {
+    toolbus(&[&["call", "--set", "tools.echo=true"], arguments].concat(), r#"{"text":"from the input"}"#)
+}
+
+#[test]
+fn a_call_without_a_broker_is_answered_inside_the_command() {
+    assert_eq!(told(&call(&["echo", "text=hello"])), (0, "hello", ""));
+    assert_eq!(told(&call(&["echo", r#"{"text":"hello"}"#])), (0, "hello", ""));
+    assert_eq!(told(&call(&["echo", "-"])), (0, "from the input", ""));
+}
+
+#[test]
+fn the_answer_is_printed_as_json_when_asked_for() {
+    let output = call(&["echo", "text=hello", "--json"]);
+    let mut body: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(body["toolCallId"].take().as_str().map(str::len), Some(32));
+    insta::assert_json_snapshot!(body, @r#"
+    {
+      "content": "hello",
+      "isError": false,
+      "toolCallId": null,
+      "toolName": "echo"
+    }
+    "#);
+    let refused = call(&["ecko", "--json"]);
+    let body: Value = serde_json::from_slice(&refused.stdout).unwrap();
+    assert_eq!((refused.status.code(), &body["code"]), (Some(3), &Value::from("tool_not_found")));
+}
+
+#[test]
+fn mistakes_are_told_on_standard_error_with_an_exit_code_of_their_own() {
+    let outputs = [
+        call(&["ecko", "text=x"]),
+        call(&["echo", "text:=7"]),
+        call(&["echo", "text"]),
+        call(&["convert_time", "datetime=soon", "from_timezone=UTC", "to_timezone=UTC"]),
+    ];
+    let all: Vec<String> = outputs.iter().map(|output| format!("{:?}", told(output))).collect();
+    insta::assert_snapshot!(all.join("\n"), @r#"
+    (3, "", "tool_not_found: Tool 'ecko' is not registered. Did you mean 'echo'?")
+    (3, "", "invalid_arguments: The arguments do not fit the tool's parameters: /text: value is not of type \"string\"")
+    (2, "", "error: `text` is neither a JSON object nor key=value")
+    (3, "", "invalid_arguments: Argument `datetime`: `soon` is not a time. Write it as `2026-03-29T14:30:00` or `14:30`.")
+    "#);
+}
+
+#[test]
+fn both_messages_and_the_trace_are_shown_when_asked_for() {
+    let output = call(&["echo", "text=hello", "--verbose"]);
+    let (code, out, err) = told(&output);
+    assert_eq!((code, out), (0, "hello"));
+    for shown in ["trace id", "correlation id", "RockBot.Tools.ToolInvokeRequest", "RockBot.Tools.ToolInvokeResponse"] {
+        assert!(err.contains(shown), "{shown} is missing in {err}");
+    }
+    let trace = err.lines().find_map(|line| line.trim().strip_prefix("trace id")).unwrap().trim();
+    assert!(trace.len() == 32 && trace.bytes().all(|byte| byte.is_ascii_hexdigit()), "{trace}");
+}
+
+#[test]
+fn the_demonstration_shows_every_kind_of_outcome_and_measures() {
+    let output = toolbus(&["demo"], "");
+    let (code, out, err) = told(&output);
+    assert_eq!(code, 0, "{err}");
+    let outcomes: Vec<&str> =
+        out.lines().filter_map(|line| line.split_once(" after ")).map(|(name, _)| name.trim()).collect();
+    assert_eq!(outcomes, ["ok", "ok", "ok", "error", "invalid_arguments", "tool_not_found", "timeout"]);
+    assert_eq!(out.lines().filter(|line| line.trim_start().starts_with('→')).count(), 7, "{out}");
+    assert!(out.contains("p50 ") && out.contains("toolbus demo --bus-url amqp://"), "{out}");
+}
+
+#[test]
+fn a_measurement_needs_a_broker() {
+    let output = toolbus(&["bench"], "");
+    let (code, out, err) = told(&output);
+    assert_eq!((code, out), (1, ""));
+    assert!(err.contains("--bus-url"), "{err}");
+}
