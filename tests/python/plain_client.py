@@ -2,8 +2,8 @@
 
 plain_client.py URL EXCHANGE [--bystander] REQUEST...
 
-Each request is a JSON object: `body` (text or any JSON), `properties` (a text that starts with `hex:` is sent as those
-bytes), `answer` (false: none is waited for). The queue of answers is the reply address unless `properties` names one.
+Each request is a JSON object: `body` (text or any JSON) and `properties`, in which a text that starts with `hex:` is sent
+as those bytes. The queue of answers is the reply address unless `properties` names one.
 """
 
 import json
@@ -18,6 +18,8 @@ PATIENCE = 60
 def value(given):
     if isinstance(given, str) and given.startswith("hex:"):
         return bytes.fromhex(given.removeprefix("hex:"))
+    if isinstance(given, dict):
+        return {value(name): value(inner) for name, inner in given.items()}
     return given
 
 
@@ -33,12 +35,10 @@ own = channel.queue_declare(queue="", exclusive=True).method.queue
 
 for text in arguments:
     request = json.loads(text)
-    given = {name: value(given) for name, given in request.get("properties", {}).items()}
+    given = value(request.get("properties", {}))
     properties = {"reply_to": own, "correlation_id": uuid.uuid4().hex, "delivery_mode": 2} | given
     body = request["body"] if isinstance(request["body"], str) else json.dumps(request["body"])
     channel.basic_publish(exchange, "tool.invoke", body, pika.BasicProperties(**properties), mandatory=True)
-    if not request.get("answer", True):
-        continue
     method, answer, data = next(channel.consume(own, auto_ack=True, inactivity_timeout=PATIENCE))
     if method is None:
         sys.exit(f"no answer to {text}")

@@ -213,3 +213,29 @@ async fn a_broker_that_takes_no_messages_is_named_and_answers_follow_when_it_doe
     daemon.stop(&site).await;
     assert_eq!(client.answers_to(&request.correlation).len(), 1);
 }
+
+#[tokio::test]
+async fn connections_closed_by_the_broker_are_opened_again_and_the_running_call_is_answered_once() {
+    let (node, backend) = (RabbitNode::start().await, Backend::start().await);
+    let site = Site::on(&node);
+    let daemon = Daemon::start(&site, &backend.tool("hold", "/gate?id={id}", "")).await;
+    let survivor = Survivor::new(&site).await;
+    let client = Client::connect(&site).await;
+    let request = client.request("hold", &json!({"id": "held"})).reply_to(&survivor.queue);
+    client.send(&request).await;
+    backend.wait_for("held").await;
+    node.ctl(&["close_all_connections", "maintenance"]).await;
+    eventually("both connections to be lost", async || {
+        let (_, status) = daemon.get("/status").await?;
+        (status["broker"]["reconnects"].as_u64()? >= 2).then_some(())
+    })
+    .await;
+    daemon.wait_until_ready().await;
+    // The request has come again by now, and has found its call running.
+    backend.open();
+    let answer = eventually("the answer", async || site.take(&survivor.queue).await).await;
+    assert_eq!((answer.content().as_str(), answer.correlation_id()), ("passed held", request.correlation.as_str()));
+    daemon.stop(&site).await;
+    assert_eq!(backend.count("held"), 1);
+    assert!(site.take(&survivor.queue).await.is_none(), "one answer");
+}

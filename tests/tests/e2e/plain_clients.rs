@@ -102,22 +102,25 @@ async fn the_shipped_example_calls_a_tool_as_the_readme_says() {
 }
 
 #[tokio::test]
-async fn properties_that_are_no_text_harm_nobody() {
+async fn properties_that_are_no_text_are_answered_and_cost_no_connection() {
     let site = Site::shared().await;
     let daemon = Daemon::start(&site, "[tools]\necho = true\n").await;
-    let body = json!({"toolName": "echo", "arguments": {"text": "hello"}});
-    let strange = |properties: Value| json!({"body": body, "properties": properties, "answer": false}).to_string();
-    let requests = [
-        strange(json!({"correlation_id": "hex:fffe00"})),
-        strange(json!({"type": "hex:ff"})),
-        strange(json!({"message_id": "hex:c328"})),
-        json!({"body": body}).to_string(),
-    ];
+    let requests: Vec<String> = [
+        json!({"correlation_id": "hex:fffe00"}),
+        json!({"type": "hex:ff"}),
+        json!({"message_id": "hex:c328"}),
+        json!({"headers": {"hex:ff": "name", "rb-source": "hex:ff"}}),
+        json!({}),
+    ]
+    .into_iter()
+    .map(|properties| json!({"body": {"toolName": "echo", "arguments": {"text": "hi"}}, "properties": properties}))
+    .map(|request| request.to_string())
+    .collect();
     let requests: Vec<&str> = requests.iter().map(String::as_str).collect();
-    let run = plain_client(&site, &requests).await;
-    println!("{}", daemon.text());
-    let answers = lines(&run);
-    assert_eq!(answers.len(), 1, "{answers:?}");
+    let answers = lines(&plain_client(&site, &requests).await);
+    assert!(answers.iter().all(|answer| answer["body"]["content"] == "hi"), "{answers:?}");
+    let echoed: Vec<bool> = answers.iter().map(|answer| answer["echoed"] == true).collect();
+    assert_eq!(echoed, [false, true, true, true, true], "what is no text cannot come back as it was");
     let (_, status) = daemon.get("/status").await.unwrap();
     assert_eq!(status["broker"]["reconnects"], 0, "a message must not cost a connection");
     daemon.stop(&site).await;
