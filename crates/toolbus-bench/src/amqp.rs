@@ -1,5 +1,6 @@
 use lapin::options::{ExchangeDeclareOptions, QueueBindOptions, QueueDeclareOptions, QueueDeleteOptions};
 use lapin::types::{AMQPValue, FieldTable, ShortString};
+use lapin::uri::AMQPUri;
 use lapin::{Channel, Connection, ConnectionProperties, ExchangeKind};
 
 /// Where a measurement takes place. Everything in it is made for the measurement and removed after it.
@@ -21,6 +22,9 @@ pub enum BenchError {
     /// The broker refused something or went away.
     #[error("the broker: {0}")]
     Broker(#[from] lapin::Error),
+    /// The broker's URL cannot be used.
+    #[error("the broker's URL: {0}")]
+    Url(String),
     /// A name does not fit into a message.
     #[error("`{0}` is longer than 255 bytes")]
     Name(String),
@@ -42,7 +46,10 @@ pub(crate) fn short(text: &str) -> Result<ShortString, BenchError> {
 impl Site {
     pub(crate) async fn connect(&self, name: &str) -> Result<Connection, BenchError> {
         let properties = ConnectionProperties::default().with_connection_name(name.into());
-        Ok(Connection::connect(&self.url, properties).await?)
+        let mut uri: AMQPUri = self.url.parse().map_err(BenchError::Url)?;
+        // As the daemon does, so that both sides have the same buffers.
+        uri.query.frame_max.get_or_insert(131_072);
+        Ok(Connection::connect_uri(uri, properties).await?)
     }
 
     pub(crate) async fn declare(&self, channel: &Channel, queue: &str, topic: &str) -> Result<(), BenchError> {

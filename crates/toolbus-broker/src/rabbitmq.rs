@@ -8,6 +8,7 @@ mod backoff;
 mod cause;
 mod consumer;
 mod link;
+mod pipeline;
 mod properties;
 mod publisher;
 mod settings;

@@ -1,7 +1,8 @@
-//! Publishing with confirms, on a pool of channels that carry one message at a time.
+//! Publishing with confirms: proven addresses share one channel, others have one each while it lasts.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use bytes::Bytes;
 use lapin::options::{BasicPublishOptions, ConfirmSelectOptions};
 use lapin::types::ShortString;
 use lapin::{Channel, Confirmation, Error};
@@ -10,25 +11,28 @@ use toolbus_core::bus::{BusState, Outgoing, PublishError, Routing, Target};
 
 use super::cause::{self, ACCESS_REFUSED, NOT_FOUND, PRECONDITION_FAILED};
 use super::link::Link;
+use super::pipeline::Shared;
 use super::properties;
 use super::settings::Checked;
 
-/// Messages on their way at a time; further ones wait for one of them.
+/// Messages to unproven addresses on their way at a time; further ones wait for one of them.
 const MAX_CHANNELS: usize = 64;
 
 /// The publishing half of the bus.
 ///
-/// Each channel carries one message at a time, because on a shared one verdicts get mixed up. The broker may confirm in
-/// another order than it returns, and the client gives a returned message to whichever confirm comes next. And a
-/// broker that refuses an address closes the channel, with everything on it. Here both belong to one message for
-/// certain, also to an address that took messages before, so `Outgoing::proven` makes no difference.
+/// A broker that refuses an address closes the channel, with every publish on it. So a message to an address that never
+/// took one has a channel for itself: what closes it is known, and is [`PublishError::Refused`]. All others share one
+/// pipelined channel, which carries several times as much. Should a proven address close that one (its permission was
+/// taken away), all that was pending there gets [`PublishError::Unavailable`]; the caller repeats it as unproven, and so
+/// learns which address is refused.
 pub(super) struct Publisher {
     exchange: ShortString,
     dead_letter_exchange: ShortString,
     link: Link,
     state: watch::Receiver<BusState>,
+    shared: Shared,
     places: Semaphore,
-    /// Channels not in use; the last one used is used next.
+    /// Channels for unproven addresses that are not in use; the last one used is used next.
     idle: Mutex<Vec<Channel>>,
 }
 
@@ -39,6 +43,7 @@ impl Publisher {
             dead_letter_exchange: settings.dead_letter_exchange.clone(),
             link,
             state,
+            shared: Shared::default(),
             places: Semaphore::new(MAX_CHANNELS),
             idle: Mutex::default(),
         }
@@ -47,18 +52,32 @@ impl Publisher {
     /// See [`toolbus_core::bus::Bus::publish`].
     pub(super) async fn publish(&self, message: &Outgoing) -> Result<Routing, PublishError> {
         let prepared = self.prepare(message)?;
-        let _place = self.places.acquire().await.map_err(|_| PublishError::Closed)?;
         self.wait_while_blocked().await?;
+        if message.proven { self.publish_shared(prepared).await } else { self.publish_alone(prepared).await }
+    }
+
+    async fn publish_shared(&self, prepared: Prepared) -> Result<Routing, PublishError> {
+        let pipeline = self.shared.open(&self.link).await?;
+        pipeline.publish(prepared).await.map_err(|failure| self.unavailable(&failure))
+    }
+
+    async fn publish_alone(&self, prepared: Prepared) -> Result<Routing, PublishError> {
+        let _place = self.places.acquire().await.map_err(|_| PublishError::Closed)?;
         // A publish given up half-way takes its channel along, and with it the broker's verdict.
         let channel = self.channel().await?;
         let sent = prepared.send(&channel).await;
         if channel.status().connected() {
             self.idle().push(channel);
         }
-        sent.map_err(|failure| match failure.refusal() {
-            Some(words) => PublishError::Refused(words),
-            None => self.unavailable(&failure),
-        })
+        match sent {
+            Ok(Confirmation::Ack(None)) => Ok(Routing::Routed),
+            Ok(Confirmation::Ack(Some(_))) => Ok(Routing::Unroutable),
+            Ok(Confirmation::Nack(_) | Confirmation::NotRequested) => Err(self.unavailable(&Failure::Nack)),
+            Err(error) => match refusal(&error) {
+                Some(words) => Err(PublishError::Refused(words)),
+                None => Err(self.unavailable(&Failure::Amqp(error))),
+            },
+        }
     }
 
     /// A channel that is open, or a new one as soon as there is a connection.
@@ -86,7 +105,7 @@ impl Publisher {
         state.wait_for(|state| state.blocked.is_none()).await.map(drop).map_err(|_| PublishError::Closed)
     }
 
-    fn prepare<'a>(&self, message: &'a Outgoing) -> Result<Prepared<'a>, PublishError> {
+    fn prepare(&self, message: &Outgoing) -> Result<Prepared, PublishError> {
         let (exchange, address) = match &message.target {
             Target::Topic(topic) => (self.exchange.clone(), topic),
             Target::Queue(queue) => (ShortString::default(), queue),
@@ -96,7 +115,8 @@ impl Publisher {
             exchange,
             address: properties::short("address", address)?,
             properties: properties::write(&message.properties)?,
-            message,
+            mandatory: message.mandatory,
+            body: message.body.clone(),
         })
     }
 
@@ -107,50 +127,42 @@ impl Publisher {
         PublishError::Unavailable(match error {
             Failure::Amqp(error) => cause::words(error),
             Failure::Nack => "the broker could not take the message".to_owned(),
+            Failure::Gone => "the channel was lost".to_owned(),
         })
     }
 }
 
 /// Why a message was not confirmed.
-enum Failure {
+pub(super) enum Failure {
     Amqp(Error),
     Nack,
+    Gone,
 }
 
-impl Failure {
-    /// The broker's words, if it refused the address.
-    fn refusal(&self) -> Option<String> {
-        match self {
-            Self::Amqp(error) => matches!(cause::code(error)?, ACCESS_REFUSED | NOT_FOUND | PRECONDITION_FAILED)
-                .then(|| cause::words(error)),
-            Self::Nack => None,
-        }
-    }
+/// The broker's words, if it refused the address.
+fn refusal(error: &Error) -> Option<String> {
+    matches!(cause::code(error)?, ACCESS_REFUSED | NOT_FOUND | PRECONDITION_FAILED).then(|| cause::words(error))
 }
 
 /// A message as AMQP wants it.
-struct Prepared<'a> {
-    exchange: ShortString,
-    address: ShortString,
-    properties: lapin::BasicProperties,
-    message: &'a Outgoing,
+pub(super) struct Prepared {
+    pub(super) exchange: ShortString,
+    pub(super) address: ShortString,
+    pub(super) properties: lapin::BasicProperties,
+    mandatory: bool,
+    body: Bytes,
 }
 
-impl Prepared<'_> {
+impl Prepared {
     /// Publishes, and waits for the confirm.
-    async fn send(self, channel: &Channel) -> Result<Routing, Failure> {
-        let options = BasicPublishOptions { mandatory: self.message.mandatory, immediate: false };
-        let written = channel.basic_publish(self.exchange, self.address, options, &self.message.body, self.properties);
-        match written.await.map_err(Failure::Amqp)?.await.map_err(Failure::Amqp)? {
-            Confirmation::Ack(None) => Ok(Routing::Routed),
-            Confirmation::Ack(Some(_)) => Ok(Routing::Unroutable),
-            Confirmation::Nack(_) | Confirmation::NotRequested => Err(Failure::Nack),
-        }
+    pub(super) async fn send(self, channel: &Channel) -> Result<Confirmation, Error> {
+        let options = BasicPublishOptions { mandatory: self.mandatory, immediate: false };
+        channel.basic_publish(self.exchange, self.address, options, &self.body, self.properties).await?.await
     }
 }
 
 /// Waits for the connection, and opens a channel with confirms.
-async fn open(link: &Link) -> Result<Channel, PublishError> {
+pub(super) async fn open(link: &Link) -> Result<Channel, PublishError> {
     let unavailable = |error: Error| PublishError::Unavailable(cause::words(&error));
     let connection = link.open().await.map_err(|_| PublishError::Closed)?;
     let channel = connection.create_channel().await.map_err(unavailable)?;

@@ -10,6 +10,9 @@ use lapin::uri::{AMQPScheme, AMQPUri};
 
 /// Seconds between heartbeats when the URL says nothing: a silent network is noticed after twice this time.
 const HEARTBEAT: u16 = 10;
+/// Largest frame in bytes, unless the URL says otherwise: the broker's own default. Named all the same, because the
+/// client then makes its buffers once; growing them after the broker has answered touches 16 MiB for good.
+const FRAME_MAX: u32 = 131_072;
 
 /// How to reach the broker, and how things are named there.
 #[derive(Clone)]
@@ -141,6 +144,7 @@ impl Checked {
 fn endpoint((index, url): (usize, &String)) -> Result<AMQPUri, SettingsError> {
     let mut uri: AMQPUri = url.parse().map_err(|reason| SettingsError::Url { position: index + 1, reason })?;
     uri.query.heartbeat.get_or_insert(HEARTBEAT);
+    uri.query.frame_max.get_or_insert(FRAME_MAX);
     Ok(uri)
 }
 

@@ -1,0 +1,216 @@
+//! One channel that many publishes share, and who of them was returned.
+//!
+//! The client hands a returned message to whichever confirm comes next on the channel, and that may be another
+//! message's: the broker confirms in another order than it returns. So one task owns the channel's publishes and gives
+//! verdicts, on what the client guarantees:
+//!
+//! * A return arrives before the confirm of its own message, and each confirm takes the oldest return that is waiting.
+//! * So a message whose confirm brings no return was returned, if at all, with a confirm that came before its own.
+//! * A message whose confirm brings another's return may find its own with any publish that was under way at that time,
+//!   and with none after those.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, PoisonError, RwLock};
+
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use futures_util::stream::{FuturesUnordered, StreamExt};
+use lapin::message::BasicReturnMessage;
+use lapin::types::ShortString;
+use lapin::{Channel, Confirmation, Error};
+use tokio::sync::{mpsc, oneshot};
+use toolbus_core::bus::{PublishError, Routing};
+
+use super::link::Link;
+use super::publisher::{Failure, Prepared, open};
+
+/// Publishes that may wait for the channel's task.
+const BACKLOG: usize = 1024;
+
+/// The shared channel, opened again when it is gone.
+#[derive(Default)]
+pub(super) struct Shared {
+    current: RwLock<Option<Arc<Pipeline>>>,
+    opening: tokio::sync::Mutex<()>,
+}
+
+/// A channel and the way to its task, which ends when the last user is gone.
+pub(super) struct Pipeline {
+    channel: Channel,
+    publishes: mpsc::Sender<Publish>,
+}
+
+/// A message, and who wants to know what became of it.
+struct Publish {
+    message: Prepared,
+    verdict: oneshot::Sender<Result<Routing, Failure>>,
+}
+
+/// What tells one message from another when it is returned.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Key {
+    exchange: ShortString,
+    address: ShortString,
+    message_id: Option<ShortString>,
+}
+
+impl Shared {
+    /// The channel that is open, or a new one as soon as there is a connection.
+    pub(super) async fn open(&self, link: &Link) -> Result<Arc<Pipeline>, PublishError> {
+        if let Some(pipeline) = self.usable() {
+            return Ok(pipeline);
+        }
+        let _alone = self.opening.lock().await;
+        if let Some(pipeline) = self.usable() {
+            return Ok(pipeline);
+        }
+        let pipeline = Arc::new(Pipeline::start(open(link).await?));
+        *self.current.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(&pipeline));
+        Ok(pipeline)
+    }
+
+    fn usable(&self) -> Option<Arc<Pipeline>> {
+        let current = self.current.read().unwrap_or_else(PoisonError::into_inner);
+        current.as_ref().filter(|pipeline| pipeline.channel.status().connected()).cloned()
+    }
+}
+
+impl Pipeline {
+    fn start(channel: Channel) -> Self {
+        let (publishes, receiver) = mpsc::channel(BACKLOG);
+        tokio::spawn(drive(channel.clone(), receiver));
+        Self { channel, publishes }
+    }
+
+    /// Publishes, and waits for the verdict. A message given up half-way may still arrive.
+    pub(super) async fn publish(&self, message: Prepared) -> Result<Routing, Failure> {
+        let (verdict, outcome) = oneshot::channel();
+        self.publishes.send(Publish { message, verdict }).await.map_err(|_| Failure::Gone)?;
+        outcome.await.unwrap_or(Err(Failure::Gone))
+    }
+}
+
+/// Owns the channel's publishes until nobody wants another one.
+async fn drive(channel: Channel, mut publishes: mpsc::Receiver<Publish>) {
+    let mut book = Book::default();
+    let mut on_the_way: FuturesUnordered<BoxFuture<'static, (u64, Result<Confirmation, Error>)>> =
+        FuturesUnordered::new();
+    let mut next = Some(());
+    while next.is_some() || !on_the_way.is_empty() {
+        tokio::select! {
+            publish = publishes.recv(), if next.is_some() => match publish {
+                Some(publish) => on_the_way.push(book.enter(&channel, publish)),
+                None => next = None,
+            },
+            Some((number, outcome)) = on_the_way.next(), if !on_the_way.is_empty() => book.note(number, outcome),
+        }
+        while let Ok(publish) = publishes.try_recv() {
+            on_the_way.push(book.enter(&channel, publish));
+        }
+        // All that is known has to be noted before anything is judged: a return may have come with another's confirm.
+        while let Some(Some((number, outcome))) = on_the_way.next().now_or_never() {
+            book.note(number, outcome);
+        }
+        book.judge();
+    }
+}
+
+/// What is known of the publishes of one channel.
+#[derive(Default)]
+struct Book {
+    next: u64,
+    under_way: BTreeMap<u64, Waiting>,
+    /// Confirmed without a return.
+    clear: Vec<Waiting>,
+    /// Confirmed with a return, and the number of the next publish at that time.
+    unclear: Vec<(u64, Waiting)>,
+    /// Returned, and not yet known whose it is.
+    returned: Vec<Key>,
+}
+
+struct Waiting {
+    key: Key,
+    verdict: oneshot::Sender<Result<Routing, Failure>>,
+}
+
+impl Book {
+    fn enter(&mut self, channel: &Channel, publish: Publish) -> BoxFuture<'static, (u64, Result<Confirmation, Error>)> {
+        let Publish { message, verdict } = publish;
+        let number = self.next;
+        self.next += 1;
+        self.under_way.insert(number, Waiting { key: Key::of(&message), verdict });
+        let channel = channel.clone();
+        Box::pin(async move { (number, message.send(&channel).await) })
+    }
+
+    fn note(&mut self, number: u64, outcome: Result<Confirmation, Error>) {
+        let Some(waiting) = self.under_way.remove(&number) else { return };
+        match outcome {
+            Ok(Confirmation::Ack(None)) => self.clear.push(waiting),
+            Ok(Confirmation::Ack(Some(returned))) => {
+                self.returned.push(Key::of_returned(&returned));
+                self.unclear.push((self.next, waiting));
+            }
+            Ok(Confirmation::Nack(returned)) => {
+                self.returned.extend(returned.map(|returned| Key::of_returned(&returned)));
+                waiting.tell(Err(Failure::Nack));
+            }
+            Ok(Confirmation::NotRequested) => waiting.tell(Err(Failure::Nack)),
+            Err(error) => waiting.tell(Err(Failure::Amqp(error))),
+        }
+    }
+
+    fn judge(&mut self) {
+        for waiting in std::mem::take(&mut self.clear) {
+            let routing = if self.claim(&waiting.key) { Routing::Unroutable } else { Routing::Routed };
+            waiting.tell(Ok(routing));
+        }
+        if self.unclear.is_empty() {
+            return;
+        }
+        let oldest = self.under_way.keys().next().copied().unwrap_or(self.next);
+        for (after, waiting) in std::mem::take(&mut self.unclear) {
+            if self.claim(&waiting.key) {
+                waiting.tell(Ok(Routing::Unroutable));
+            } else if oldest >= after {
+                waiting.tell(Ok(Routing::Routed));
+            } else {
+                self.unclear.push((after, waiting));
+            }
+        }
+        if self.under_way.is_empty() {
+            // What is left belongs to publishes that failed otherwise.
+            self.returned.clear();
+        }
+    }
+
+    fn claim(&mut self, key: &Key) -> bool {
+        let place = self.returned.iter().position(|returned| returned == key);
+        place.map(|place| self.returned.swap_remove(place)).is_some()
+    }
+}
+
+impl Waiting {
+    /// Whoever asked may have given up; then nobody is told.
+    fn tell(self, outcome: Result<Routing, Failure>) {
+        let _ = self.verdict.send(outcome);
+    }
+}
+
+impl Key {
+    fn of(message: &Prepared) -> Self {
+        Self {
+            exchange: message.exchange.clone(),
+            address: message.address.clone(),
+            message_id: message.properties.message_id().clone(),
+        }
+    }
+
+    fn of_returned(returned: &BasicReturnMessage) -> Self {
+        Self {
+            exchange: returned.exchange.clone(),
+            address: returned.routing_key.clone(),
+            message_id: returned.properties.message_id().clone(),
+        }
+    }
+}
