@@ -18,8 +18,11 @@ async fn a_broker_that_is_away_is_waited_for() {
     node.kill();
     let site = Site::on(&node);
     let daemon = Daemon::launch(&site, ECHO, &[]).await;
-    let blocker = daemon.blocked_by("disconnected").await;
-    assert!(blocker["detail"].is_null() || blocker["detail"].as_str().unwrap().contains("refused"), "{blocker}");
+    eventually("/readyz to say that the broker refuses", async || {
+        let blocker = daemon.blocked_by("disconnected").await;
+        blocker["detail"].as_str()?.contains("Connection refused").then_some(())
+    })
+    .await;
     assert_eq!(daemon.get("/livez").await.unwrap().0, 200);
     assert_eq!(daemon.get("/healthz").await.unwrap().0, 200);
 
