@@ -193,7 +193,7 @@ impl Dispatcher {
     }
 
     /// Step 3. Gives the call its delivery, unless the request was answered or is running already.
-    async fn replay(&self, mut call: Call, delivery: Delivery) -> Option<Call> {
+    async fn replay(&self, mut call: Box<Call>, delivery: Delivery) -> Option<Box<Call>> {
         let replay = &self.parts.replay;
         call.key = replay.key(&delivery, call.request.has_call_id);
         let redelivered = delivery.redelivered || delivery.earlier_deliveries > 0;
@@ -235,7 +235,7 @@ impl Dispatcher {
     }
 
     /// Answers a request that must not be run once more.
-    async fn give_up(&self, call: Call, reason: &str) {
+    async fn give_up(&self, call: Box<Call>, reason: &str) {
         let text = format!("This request is not run again. {reason}.");
         let answer = self.refusal(&call, &ToolFailure::new(Cause::DeliveredTooOften, text), true);
         self.send(call, Arc::new(answer)).await;
@@ -316,7 +316,7 @@ impl Dispatcher {
     }
 
     /// Steps 12 and 13 for whatever became of a call.
-    async fn finish(&self, mut call: Call, result: Result<ToolOutput, Ended>) {
+    async fn finish(&self, mut call: Box<Call>, result: Result<ToolOutput, Ended>) {
         let answer = match result {
             Ok(output) => self.result(&mut call, output),
             Err(Ended::Failed(failure)) => self.failure(&mut call, &failure),
@@ -352,7 +352,7 @@ impl Dispatcher {
     }
 
     /// Step 12, reply, and step 13, acknowledge: in this order, always.
-    async fn send(&self, mut call: Call, answer: Arc<Answer>) {
+    async fn send(&self, mut call: Box<Call>, answer: Arc<Answer>) {
         let built = Instant::now();
         let until = call.deadline.max(built) + REPLY_GRACE;
         let delivered = self.parts.replies.deliver(&call.request.address, &answer, until).await;
@@ -413,7 +413,7 @@ impl Dispatcher {
     }
 
     /// Gives a call back to its queue.
-    async fn requeue(&self, mut call: Call) {
+    async fn requeue(&self, mut call: Box<Call>) {
         if let Some(key) = call.key {
             self.parts.replay.forget(key);
         }
@@ -423,10 +423,10 @@ impl Dispatcher {
 }
 
 impl Call {
-    /// A call whose delivery is still in the caller's hands.
-    fn new(parts: &Parts, request: Request, span: Box<dyn CallSpan>, delivery: &Delivery) -> Self {
+    /// A call whose delivery is still in the caller's hands. On the heap: it is handed from step to step.
+    fn new(parts: &Parts, request: Request, span: Box<dyn CallSpan>, delivery: &Delivery) -> Box<Self> {
         let deadline = request.granted.deadline(delivery.arrived, None, parts.settings.budgets);
-        Self {
+        Box::new(Self {
             span,
             request,
             slot: Arc::default(),
@@ -439,7 +439,7 @@ impl Call {
             replayed: false,
             waited: Duration::ZERO,
             ran: None,
-        }
+        })
     }
 
     /// Notes the tool, whose limit may shorten or lengthen the deadline.
@@ -483,7 +483,7 @@ impl Call {
         }
     }
 
-    fn conclude(self, end: Option<End>, answered: Instant, confirmed: Duration) {
+    fn conclude(self: Box<Self>, end: Option<End>, answered: Instant, confirmed: Duration) {
         let total = self.arrived.elapsed();
         let others = self.waited + self.ran.unwrap_or_default();
         let summary = Summary {
