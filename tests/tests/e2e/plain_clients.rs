@@ -14,9 +14,9 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
-async fn plain_client(site: &Site, requests: &[&str]) -> Run {
+async fn plain_client(site: &Site, own_queue: &str, requests: &[&str]) -> Run {
     let script = root().join("tests/python/plain_client.py");
-    python(&script, &[&[site.url.as_str(), site.exchange.as_str()], requests].concat(), &[]).await
+    python(&script, &[&[site.url.as_str(), site.exchange.as_str(), own_queue], requests].concat(), &[]).await
 }
 
 fn lines(run: &Run) -> Vec<Value> {
@@ -30,7 +30,7 @@ async fn a_python_client_calls_a_rest_tool_and_gets_the_answer_on_its_own_queue(
     let daemon = Daemon::start(&site, &backend.endpoint("get_weather", "/weather/{city}", CITY, "")).await;
     let object = json!({"body": {"toolName": "get_weather", "arguments": {"city": "Quito"}}}).to_string();
     let text = json!({"body": {"toolName": "get_weather", "arguments": r#"{"city":"Lima"}"#, "toolCallId": "mine"}});
-    let answers = lines(&plain_client(&site, &[&object, &text.to_string()]).await);
+    let answers = lines(&plain_client(&site, "", &[&object, &text.to_string()]).await);
     insta::assert_json_snapshot!(answers, { "[0].body.toolCallId" => "[an id of the daemon's]" }, @r#"
     [
       {
@@ -67,7 +67,9 @@ async fn a_queue_bound_to_every_topic_does_not_take_a_plain_clients_answer_away(
     let (site, backend) = (Site::shared().await, Backend::start().await);
     let daemon = Daemon::start(&site, &backend.endpoint("get_weather", "/weather/{city}", CITY, "")).await;
     let request = json!({"body": {"toolName": "get_weather", "arguments": {"city": "Cali"}}}).to_string();
-    let answers = lines(&plain_client(&site, &["--bystander", &request]).await);
+    // A name that could be a topic for answers as well: there the bystander's queue would take it.
+    let own = format!("tool.result.{}", site.prefix);
+    let answers = lines(&plain_client(&site, &own, &["--bystander", &request]).await);
     assert_eq!(answers.len(), 1);
     assert_eq!(answers[0]["queue_is_own"], true);
     assert_eq!(answers[0]["exchange"], "", "published to the queue, not to a topic");
@@ -117,7 +119,7 @@ async fn properties_that_are_no_text_are_answered_and_cost_no_connection() {
     .map(|request| request.to_string())
     .collect();
     let requests: Vec<&str> = requests.iter().map(String::as_str).collect();
-    let answers = lines(&plain_client(&site, &requests).await);
+    let answers = lines(&plain_client(&site, "", &requests).await);
     assert!(answers.iter().all(|answer| answer["body"]["content"] == "hi"), "{answers:?}");
     let echoed: Vec<bool> = answers.iter().map(|answer| answer["echoed"] == true).collect();
     assert_eq!(echoed, [false, true, true, true, true], "what is no text cannot come back as it was");
