@@ -149,31 +149,45 @@ impl Drop for LoadGuard {
     }
 }
 
-/// Tells nobody.
+/// Records nothing.
 #[derive(Debug, Default, Clone, Copy)]
 pub struct Silent;
 
 impl Telemetry for Silent {
-    fn arrived(&self, _: &Delivery, _: Option<&TraceContext>) -> Box<dyn CallSpan> {
-        Box::new(Self)
+    fn arrived(&self, _: &Delivery, parent: Option<&TraceContext>) -> Box<dyn CallSpan> {
+        Box::new(Passing::new(parent))
     }
 
     fn dead_lettered(&self, _: &str, _: DeadReason) {}
 }
 
-impl CallSpan for Silent {
+/// A call of which nothing is recorded; its sender's context goes on to the tool and to the answer.
+#[derive(Debug)]
+pub struct Passing {
+    sender: Option<TraceContext>,
+}
+
+impl Passing {
+    /// Passes this context on.
+    #[must_use]
+    pub fn new(sender: Option<&TraceContext>) -> Self {
+        Self { sender: sender.cloned() }
+    }
+}
+
+impl CallSpan for Passing {
     fn trace_id(&self) -> Option<&str> {
-        None
+        self.sender.as_ref().map(TraceContext::trace_id)
     }
 
     fn executing(&mut self, _: &ToolDescriptor, _: &str, _: Option<&str>) -> Option<TraceContext> {
-        None
+        self.sender.clone()
     }
 
     fn executed(&mut self, _: &End, _: Duration) {}
 
     fn publishing(&mut self, _: &str) -> Option<TraceContext> {
-        None
+        self.sender.clone()
     }
 
     fn published(&mut self, _: bool, _: Duration) {}

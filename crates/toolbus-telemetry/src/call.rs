@@ -7,7 +7,7 @@ use opentelemetry::KeyValue;
 use opentelemetry_sdk::trace::SdkTracer;
 use toolbus_core::bus::Delivery;
 use toolbus_core::failure::Status;
-use toolbus_core::telemetry::{CallSpan, DeadReason, End, Summary, Telemetry};
+use toolbus_core::telemetry::{CallSpan, DeadReason, End, Passing, Summary, Telemetry};
 use toolbus_core::tool::ToolDescriptor;
 use toolbus_protocol::TraceContext;
 
@@ -74,7 +74,7 @@ impl Telemetry for Recorder {
     fn arrived(&self, delivery: &Delivery, parent: Option<&TraceContext>) -> Box<dyn CallSpan> {
         let shared = &self.shared;
         if shared.tracer.is_none() && shared.instruments.is_none() {
-            return Box::new(Passing { sender: parent.cloned() });
+            return Box::new(Passing::new(parent));
         }
         let destination = shared.destinations.of(&delivery.queue, &delivery.routing_key);
         let trace = match &shared.tracer {
@@ -158,29 +158,4 @@ impl Call {
 /// How an invocation ended. A kept answer that is sent once more is no second invocation.
 fn invoked(summary: &Summary<'_>) -> Option<End> {
     summary.end.filter(|_| !summary.replayed)
-}
-
-/// A call of which nothing is recorded; its sender's context goes on.
-struct Passing {
-    sender: Option<TraceContext>,
-}
-
-impl CallSpan for Passing {
-    fn trace_id(&self) -> Option<&str> {
-        self.sender.as_ref().map(TraceContext::trace_id)
-    }
-
-    fn executing(&mut self, _: &ToolDescriptor, _: &str, _: Option<&str>) -> Option<TraceContext> {
-        self.sender.clone()
-    }
-
-    fn executed(&mut self, _: &End, _: Duration) {}
-
-    fn publishing(&mut self, _: &str) -> Option<TraceContext> {
-        self.sender.clone()
-    }
-
-    fn published(&mut self, _: bool, _: Duration) {}
-
-    fn finished(self: Box<Self>, _: &Summary<'_>) {}
 }

@@ -26,6 +26,16 @@ use super::{cause, properties};
 /// Longest wait for the broker to confirm that a consumer is cancelled.
 const CANCEL_TIME: Duration = Duration::from_secs(5);
 
+/// Longest wait for a queue to be declared, bound and subscribed. A quorum queue without a leader answers nothing.
+const SUBSCRIBE_TIME: Duration = Duration::from_secs(30);
+
+fn no_answer() -> TopologyError {
+    TopologyError::Lost(format!(
+        "the broker did not answer within {} s: is the queue available?",
+        SUBSCRIBE_TIME.as_secs()
+    ))
+}
+
 /// What a consumer's task needs.
 pub(super) struct Consumer {
     pub(super) subscription: Subscription,
@@ -45,7 +55,9 @@ impl Consumer {
         loop {
             let Some(Ok(connection)) = self.stop.run_until_cancelled(self.link.open()).await else { return };
             let mut opened = None;
-            let reason = match self.stop.run_until_cancelled(self.subscribe(&connection)).await {
+            let subscribing = tokio::time::timeout(SUBSCRIBE_TIME, self.subscribe(&connection));
+            let subscribed = self.stop.run_until_cancelled(subscribing).await;
+            let reason = match subscribed.map(|it| it.unwrap_or_else(|_| Err(no_answer()))) {
                 None => return,
                 Some(Ok((session, stream))) => {
                     opened = Some(Instant::now());

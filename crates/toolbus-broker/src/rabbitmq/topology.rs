@@ -86,11 +86,8 @@ async fn shared(connection: &Connection, settings: &Checked, name: &ShortString)
     .await?;
     bind(connection, &dead_letters, &settings.dead_letter_exchange, name).await?;
 
-    let advice = format!(
-        "delete or rename the queue, or set bus.queue_type to its type (now \"{}\")",
-        settings.queue_type.as_str()
-    );
-    actively_or_passively("queue", name, &advice, |passive| {
+    let advice = "delete the queue, or set bus.queue_prefix so that another one is used";
+    actively_or_passively("queue", name, advice, |passive| {
         declare(connection, name, durable(passive), queue_arguments(settings, name))
     })
     .await
@@ -132,8 +129,9 @@ async fn actively_or_passively<F: Future<Output = Result<(), Error>>>(
     let Err(error) = declare(false).await else { return Ok(()) };
     match cause::code(&error) {
         Some(PRECONDITION_FAILED) => {
-            let what = differing_argument(&cause::words(&error));
-            Err(TopologyError::Fatal(format!("{kind} '{name}' exists with {what}; {advice}")))
+            let (what, key) = differing_argument(&cause::words(&error));
+            let key = key.map(|key| format!(", or set {key} to what it has")).unwrap_or_default();
+            Err(TopologyError::Fatal(format!("{kind} '{name}' exists with {what}; {advice}{key}")))
         }
         Some(ACCESS_REFUSED) => {
             debug!(kind, name = name.as_str(), "may not be declared by this user; looking for it");
@@ -149,14 +147,18 @@ async fn actively_or_passively<F: Future<Output = Result<(), Error>>>(
 }
 
 /// From `… inequivalent arg 'x-queue-type' for queue 'q' in vhost '/': received 'quorum' but current is 'classic'`.
-fn differing_argument(words: &str) -> String {
+/// With the key of the configuration that decides this argument, if there is one.
+fn differing_argument(words: &str) -> (String, Option<&'static str>) {
     let argument = words.split_once("inequivalent arg '").and_then(|(_, rest)| rest.split_once('\''));
     let values = words.split_once("': ").map(|(_, values)| values);
-    match (argument, values) {
-        (Some((argument, _)), Some(values)) => format!("another '{argument}' ({values})"),
-        (Some((argument, _)), None) => format!("another '{argument}'"),
-        _ => format!("other arguments ({words})"),
-    }
+    let Some((argument, _)) = argument else { return (format!("other arguments ({words})"), None) };
+    let key = match argument {
+        "x-queue-type" => Some("bus.queue_type"),
+        "x-dead-letter-exchange" => Some("bus.dead_letter_exchange"),
+        _ => None,
+    };
+    let values = values.map(|values| format!(" ({values})")).unwrap_or_default();
+    (format!("another '{argument}'{values}"), key)
 }
 
 /// A binding that we may not make is the operator's to make: what is bound already stays bound.
@@ -217,11 +219,14 @@ mod tests {
     fn the_differing_argument_is_named_with_both_values() {
         let words = "PRECONDITION_FAILED - inequivalent arg 'x-queue-type' for queue 'q' in vhost '/': \
                      received 'quorum' but current is 'classic'";
-        assert_eq!(differing_argument(words), "another 'x-queue-type' (received 'quorum' but current is 'classic')");
+        let (what, key) = differing_argument(words);
+        assert_eq!(what, "another 'x-queue-type' (received 'quorum' but current is 'classic')");
+        assert_eq!(key, Some("bus.queue_type"));
     }
 
     #[test]
     fn a_text_without_an_argument_is_shown_whole() {
-        assert_eq!(differing_argument("PRECONDITION_FAILED"), "other arguments (PRECONDITION_FAILED)");
+        let whole = ("other arguments (PRECONDITION_FAILED)".to_owned(), None);
+        assert_eq!(differing_argument("PRECONDITION_FAILED"), whole);
     }
 }
