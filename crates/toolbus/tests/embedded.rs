@@ -82,8 +82,11 @@ fn both_messages_and_the_trace_are_shown_when_asked_for() {
     for shown in ["trace id", "correlation id", "RockBot.Tools.ToolInvokeRequest", "RockBot.Tools.ToolInvokeResponse"] {
         assert!(err.contains(shown), "{shown} is missing in {err}");
     }
-    let trace = err.lines().find_map(|line| line.trim().strip_prefix("trace id")).unwrap().trim();
-    assert!(trace.len() == 32 && trace.bytes().all(|byte| byte.is_ascii_hexdigit()), "{trace}");
+    let traces: Vec<&str> =
+        err.lines().filter_map(|line| line.trim().strip_prefix("trace id")).map(str::trim).collect();
+    let [request, answer] = traces[..] else { panic!("one trace for each message: {err}") };
+    assert_eq!(request, answer, "the answer belongs to the trace of its request");
+    assert!(request.len() == 32 && request.bytes().all(|byte| byte.is_ascii_hexdigit()), "{request}");
 }
 
 #[test]
