@@ -126,13 +126,23 @@ impl Daemon {
         self.http.trim_start_matches("http://")
     }
 
+    /// The id of the process.
+    ///
+    /// # Panics
+    ///
+    /// When it has ended.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.child.id().expect("a running daemon")
+    }
+
     /// Sends a signal, such as `TERM`.
     ///
     /// # Panics
     ///
     /// When it cannot be sent.
     pub async fn signal(&self, name: &str) {
-        let pid = self.child.id().expect("a running daemon").to_string();
+        let pid = self.pid().to_string();
         let sent = Command::new("kill").args([format!("-{name}"), pid]).status().await.unwrap();
         assert!(sent.success());
     }

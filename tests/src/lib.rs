@@ -7,3 +7,4 @@ pub mod daemon;
 pub mod message;
 pub mod program;
 pub mod site;
+pub mod sockets;
