@@ -78,7 +78,7 @@ impl Bus for Embedded {
         });
         let consumer = Consumer::new(place, prefetch, deliveries, self.state.clone());
         let hand = self.hand(Handle::current());
-        lock(&self.broker).consume(&subscription, consumer, hand);
+        lock(&self.broker).consume(&subscription, &self.state, consumer, hand);
         receiver
     }
 
@@ -103,6 +103,7 @@ impl Bus for Embedded {
     fn close(&self) -> BoxFuture<'_, ()> {
         Box::pin(async {
             self.end_consumers();
+            lock(&self.broker).close(&self.state);
             self.state.send_modify(|state| state.connected = false);
         })
     }

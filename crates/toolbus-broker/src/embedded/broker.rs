@@ -28,6 +28,8 @@ pub(super) struct Broker {
     queues: HashMap<Arc<str>, Queue>,
     /// Patterns, and the queues bound by them.
     bindings: BTreeSet<(String, Arc<str>)>,
+    /// Queues that are gone with the client that has them to itself.
+    replicas: Vec<(Arc<str>, Arc<watch::Sender<BusState>>)>,
     consumers: u64,
     delivery_tag: u64,
     hand: Option<Hand>,
@@ -36,13 +38,22 @@ pub(super) struct Broker {
 impl Broker {
     pub(super) fn new(bounds: Bounds) -> Self {
         let (queues, bindings) = (HashMap::new(), BTreeSet::new());
-        Self { bounds, queues, bindings, consumers: 0, delivery_tag: 0, hand: None }
+        Self { bounds, queues, bindings, replicas: Vec::new(), consumers: 0, delivery_tag: 0, hand: None }
     }
 
     /// Declares and binds what the subscription says, and subscribes.
-    pub(super) fn consume(&mut self, subscription: &Subscription, consumer: Consumer, hand: Hand) {
+    pub(super) fn consume(
+        &mut self,
+        subscription: &Subscription,
+        client: &Arc<watch::Sender<BusState>>,
+        consumer: Consumer,
+        hand: Hand,
+    ) {
         self.hand = Some(hand);
         let name: Arc<str> = subscription.queue.as_str().into();
+        if subscription.ownership == Ownership::Replica {
+            self.replicas.push((name.clone(), client.clone()));
+        }
         if subscription.ownership == Ownership::Shared {
             self.queue(&dead_letters_of(&name)).declare(Overflow::DropHead);
         }
@@ -89,8 +100,8 @@ impl Broker {
             if message.deliveries > DELIVERY_LIMIT && self.queues.contains_key(&dead_letters) {
                 self.queue(&dead_letters).push(message);
                 self.hand_out(&dead_letters);
-            } else {
-                self.queue(name).put_back(message);
+            } else if let Some(queue) = self.queues.get_mut(name) {
+                queue.put_back(message);
             }
         }
         self.hand_out(name);
@@ -99,6 +110,17 @@ impl Broker {
     /// Ends all consumers of a client.
     pub(super) fn end_consumers(&mut self, client: &Arc<watch::Sender<BusState>>) {
         self.queues.values_mut().for_each(|queue| queue.end_consumers(client));
+    }
+
+    /// Ends a client: its consumers, and the queues that it has to itself.
+    pub(super) fn close(&mut self, client: &Arc<watch::Sender<BusState>>) {
+        self.end_consumers(client);
+        let (gone, kept) = std::mem::take(&mut self.replicas).into_iter().partition(|(_, it)| Arc::ptr_eq(it, client));
+        self.replicas = kept;
+        for (name, _) in gone {
+            self.queues.remove(&name);
+            self.bindings.retain(|(_, queue)| *queue != name);
+        }
     }
 
     fn route<'a>(&self, target: &'a Target) -> (&'a str, Vec<Arc<str>>) {

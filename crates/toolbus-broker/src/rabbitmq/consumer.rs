@@ -157,7 +157,8 @@ impl Session {
         let settle = Settler { session: self.clone(), tag: amqp.delivery_tag, settled: false };
         Delivery {
             properties: properties::read(&amqp.properties),
-            earlier_deliveries: properties::earlier_deliveries(&amqp.properties),
+            // On a first delivery the header is the sender's own invention.
+            earlier_deliveries: if amqp.redelivered { properties::earlier_deliveries(&amqp.properties) } else { 0 },
             body: Bytes::from(amqp.data),
             queue: self.queue.clone(),
             routing_key: String::from(amqp.routing_key),

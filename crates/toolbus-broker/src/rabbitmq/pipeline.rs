@@ -11,6 +11,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};
+use std::time::{Duration, Instant};
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
@@ -19,6 +20,7 @@ use lapin::message::BasicReturnMessage;
 use lapin::types::ShortString;
 use lapin::{Channel, Confirmation, Error};
 use tokio::sync::{mpsc, oneshot};
+use tokio::time::MissedTickBehavior;
 use toolbus_core::bus::{PublishError, Routing};
 
 use super::link::Link;
@@ -26,6 +28,10 @@ use super::publisher::{Failure, Prepared, open};
 
 /// Publishes that may wait for the channel's task.
 const BACKLOG: usize = 1024;
+/// Longest wait for knowledge of whose a return was. A queue that never confirms must not hold up other verdicts.
+const UNCLEAR_TIME: Duration = Duration::from_secs(5);
+/// How often that is looked at while nothing else happens.
+const PULSE: Duration = Duration::from_secs(1);
 
 /// The shared channel, opened again when it is gone.
 #[derive(Default)]
@@ -96,6 +102,8 @@ async fn drive(channel: Channel, mut publishes: mpsc::Receiver<Publish>) {
     let mut on_the_way: FuturesUnordered<BoxFuture<'static, (u64, Result<Confirmation, Error>)>> =
         FuturesUnordered::new();
     let mut next = Some(());
+    let mut pulse = tokio::time::interval(PULSE);
+    pulse.set_missed_tick_behavior(MissedTickBehavior::Delay);
     while next.is_some() || !on_the_way.is_empty() {
         tokio::select! {
             publish = publishes.recv(), if next.is_some() => match publish {
@@ -103,6 +111,7 @@ async fn drive(channel: Channel, mut publishes: mpsc::Receiver<Publish>) {
                 None => next = None,
             },
             Some((number, outcome)) = on_the_way.next(), if !on_the_way.is_empty() => book.note(number, outcome),
+            _ = pulse.tick(), if !book.unclear.is_empty() => {}
         }
         while let Ok(publish) = publishes.try_recv() {
             on_the_way.push(book.enter(&channel, publish));
@@ -122,10 +131,20 @@ struct Book {
     under_way: BTreeMap<u64, Waiting>,
     /// Confirmed without a return.
     clear: Vec<Waiting>,
-    /// Confirmed with a return, and the number of the next publish at that time.
-    unclear: Vec<(u64, Waiting)>,
+    /// Confirmed with a return.
+    unclear: Vec<Unclear>,
+    /// Refused for now.
+    nacked: Vec<Waiting>,
     /// Returned, and not yet known whose it is.
     returned: Vec<Key>,
+}
+
+/// A message that may have been returned with a confirm that is still to come.
+struct Unclear {
+    waiting: Waiting,
+    /// Number of the first publish that was not under way yet.
+    after: u64,
+    since: Instant,
 }
 
 struct Waiting {
@@ -149,11 +168,11 @@ impl Book {
             Ok(Confirmation::Ack(None)) => self.clear.push(waiting),
             Ok(Confirmation::Ack(Some(returned))) => {
                 self.returned.push(Key::of_returned(&returned));
-                self.unclear.push((self.next, waiting));
+                self.unclear.push(Unclear { waiting, after: self.next, since: Instant::now() });
             }
             Ok(Confirmation::Nack(returned)) => {
                 self.returned.extend(returned.map(|returned| Key::of_returned(&returned)));
-                waiting.tell(Err(Failure::Nack));
+                self.nacked.push(waiting);
             }
             Ok(Confirmation::NotRequested) => waiting.tell(Err(Failure::Nack)),
             Err(error) => waiting.tell(Err(Failure::Amqp(error))),
@@ -161,6 +180,11 @@ impl Book {
     }
 
     fn judge(&mut self) {
+        for waiting in std::mem::take(&mut self.nacked) {
+            // Its return must not be taken for that of the same message, published again.
+            self.claim(&waiting.key);
+            waiting.tell(Err(Failure::Nack));
+        }
         for waiting in std::mem::take(&mut self.clear) {
             let routing = if self.claim(&waiting.key) { Routing::Unroutable } else { Routing::Routed };
             waiting.tell(Ok(routing));
@@ -169,13 +193,15 @@ impl Book {
             return;
         }
         let oldest = self.under_way.keys().next().copied().unwrap_or(self.next);
-        for (after, waiting) in std::mem::take(&mut self.unclear) {
-            if self.claim(&waiting.key) {
-                waiting.tell(Ok(Routing::Unroutable));
-            } else if oldest >= after {
-                waiting.tell(Ok(Routing::Routed));
+        for unclear in std::mem::take(&mut self.unclear) {
+            if self.claim(&unclear.waiting.key) {
+                unclear.waiting.tell(Ok(Routing::Unroutable));
+            } else if oldest >= unclear.after {
+                unclear.waiting.tell(Ok(Routing::Routed));
+            } else if unclear.since.elapsed() > UNCLEAR_TIME {
+                unclear.waiting.tell(Err(Failure::Gone));
             } else {
-                self.unclear.push((after, waiting));
+                self.unclear.push(unclear);
             }
         }
         if self.under_way.is_empty() {
@@ -184,6 +210,7 @@ impl Book {
         }
     }
 
+    /// Takes a return of this message out of those that came, if there is one.
     fn claim(&mut self, key: &Key) -> bool {
         let place = self.returned.iter().position(|returned| returned == key);
         place.map(|place| self.returned.swap_remove(place)).is_some()

@@ -156,8 +156,12 @@ pub(super) struct Prepared {
 impl Prepared {
     /// Publishes, and waits for the confirm.
     pub(super) async fn send(self, channel: &Channel) -> Result<Confirmation, Error> {
-        let options = BasicPublishOptions { mandatory: self.mandatory, immediate: false };
-        channel.basic_publish(self.exchange, self.address, options, &self.body, self.properties).await?.await
+        let Self { exchange, address, properties, mandatory, body } = self;
+        let options = BasicPublishOptions { mandatory, immediate: false };
+        let confirm = channel.basic_publish(exchange, address, options, &body, properties).await?;
+        // The client has its own copy; a confirm may take long.
+        drop(body);
+        confirm.await
     }
 }
 

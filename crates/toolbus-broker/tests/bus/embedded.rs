@@ -1,8 +1,10 @@
 //! The contract, for the bus in memory.
 
 use toolbus_broker::embedded::Embedded;
+use toolbus_core::bus::{Bus, Ownership, Routing, Subscription};
 
 use crate::contract;
+use crate::fixture::{subscription, to_queue, to_topic, unique};
 
 #[tokio::test]
 async fn topics_with_wildcards_reach_the_queues_bound_to_them() {
@@ -72,4 +74,16 @@ async fn a_queue_of_somebody_else_is_waited_for() {
 #[tokio::test]
 async fn a_closed_bus_publishes_nothing_and_delivers_nothing() {
     contract::a_closed_bus_publishes_nothing_and_delivers_nothing(&Embedded::new()).await;
+}
+
+#[tokio::test]
+async fn a_queue_of_a_client_alone_is_gone_with_the_client() {
+    let bus = Embedded::new();
+    let client = bus.connect();
+    let queue = unique("mine");
+    let _answers = client.consume(Subscription { ownership: Ownership::Replica, ..subscription(&queue, &["t"]) });
+    assert_eq!(bus.publish(&to_queue(&queue, "one")).await, Ok(Routing::Routed));
+    client.close().await;
+    assert_eq!(bus.publish(&to_queue(&queue, "two")).await, Ok(Routing::Unroutable));
+    assert_eq!(bus.publish(&to_topic("t", "three")).await, Ok(Routing::Unroutable));
 }

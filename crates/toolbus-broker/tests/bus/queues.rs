@@ -93,7 +93,9 @@ async fn a_queue_of_another_type_stops_with_a_text_that_says_what_to_do() {
     let _nothing = second.consume(subscription(&queue, &["t"]));
     let state = until(&second, "a fatal mistake", |state| state.fatal.is_some()).await;
     let text = state.fatal.clone().unwrap();
-    for part in [queue.as_str(), "x-queue-type", "delete or rename the queue", "bus.queue_type"] {
+    for part in
+        [queue.as_str(), "x-queue-type", "delete the queue", "bus.queue_prefix", "set bus.queue_type to what it has"]
+    {
         assert!(text.contains(part), "{part} is not in {text}");
     }
     assert!(!state.is_ready());
