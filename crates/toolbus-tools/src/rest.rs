@@ -13,6 +13,7 @@ mod check;
 mod client;
 mod endpoint;
 mod failure;
+mod mask;
 mod path;
 mod redirect;
 mod settings;

@@ -8,12 +8,10 @@ use toolbus_core::tool::ToolDescriptor;
 use toolbus_protocol::{ParseError, parse_object};
 
 use super::endpoint::Endpoint;
+use super::mask::Mask;
 use super::template::Template;
 use super::{Body, Client, HeaderError, Settings, TemplateError, auth};
 use crate::nearest::nearest;
-
-/// Shortest credential that is looked for in answers, in bytes: a shorter one would match by chance.
-const MIN_CONFIDENTIAL: usize = 8;
 
 /// What is wrong with an endpoint's settings.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -101,8 +99,7 @@ pub(super) fn endpoint(settings: Settings, client: &Client) -> Result<(ToolDescr
     }
     let own = settings.auth.header().map_err(EndpointError::Auth)?;
     let headers = auth::headers(own, &settings.headers).map_err(EndpointError::Headers)?;
-    let mut confidential = settings.auth.confidential();
-    confidential.retain(|secret| secret.expose().len() >= MIN_CONFIDENTIAL);
+    let mask = Mask::new(settings.auth.confidential(), &settings.headers);
 
     let descriptor = ToolDescriptor {
         description: settings.description,
@@ -120,7 +117,7 @@ pub(super) fn endpoint(settings: Settings, client: &Client) -> Result<(ToolDescr
         body: settings.body,
         timeout: settings.timeout,
         max_response: usize::try_from(settings.max_response).unwrap_or(usize::MAX),
-        confidential,
+        mask,
     };
     Ok((descriptor, endpoint))
 }

@@ -9,13 +9,10 @@ use toolbus_core::tool::{Executor, ToolCall, ToolOutput};
 use toolbus_protocol::TraceContext;
 
 use super::client::Reply;
+use super::mask::Mask;
 use super::template::Template;
 use super::{Body, Client, Method, answer, failure};
-use crate::Secret;
 use crate::arguments::invalid;
-
-/// What stands in an answer where a credential stood.
-const REDACTED: &str = "[redacted]";
 
 /// An endpoint whose settings have been checked.
 pub(super) struct Endpoint {
@@ -28,7 +25,8 @@ pub(super) struct Endpoint {
     pub(super) timeout: Option<Duration>,
     /// Bytes.
     pub(super) max_response: usize,
-    pub(super) confidential: Vec<Secret>,
+    /// A server that echoes its request must not hand the daemon's credentials to the caller.
+    pub(super) mask: Mask,
 }
 
 impl Executor for Endpoint {
@@ -44,14 +42,13 @@ impl Executor for Endpoint {
 impl Endpoint {
     async fn exchange(&self, request: Request) -> Result<ToolOutput, ToolFailure> {
         let reply = self.client.send(request).await.map_err(|error| failure::while_sending(&self.name, error))?;
-        let mut output = match reply {
-            Reply::Answer(response) => answer::read(&self.name, response, self.max_response).await?,
+        match reply {
+            Reply::Answer(response) => answer::read(&self.name, response, self.max_response, &self.mask).await,
             Reply::Refused(status, refusal) => {
-                ToolOutput::error(format!("HTTP {status}: the redirect was not followed, because {refusal}"))
+                let text = format!("HTTP {status}: the redirect was not followed, because {refusal}");
+                Ok(ToolOutput::error(self.mask.whole(text)))
             }
-        };
-        output.content = output.content.map(|content| self.redacted(content));
-        Ok(output)
+        }
     }
 
     fn request(&self, call: &ToolCall) -> Result<Request, ToolFailure> {
@@ -74,13 +71,6 @@ impl Endpoint {
             *request.body_mut() = Some(body.into());
         }
         Ok(request)
-    }
-
-    /// A server that echoes its request must not hand the daemon's credentials to the caller.
-    fn redacted(&self, content: String) -> String {
-        self.confidential.iter().fold(content, |content, secret| {
-            if content.contains(secret.expose()) { content.replace(secret.expose(), REDACTED) } else { content }
-        })
     }
 }
 

@@ -5,7 +5,7 @@ use percent_encoding::percent_decode_str;
 /// Rounds of decoding that are looked through: a proxy and a server may decode once each.
 const ROUNDS: usize = 4;
 
-/// Whether a path segment is, or can be decoded to, something with a step to this or the parent folder in it.
+/// Whether a path segment is, or may be decoded to, something with a step to this or the parent folder in it.
 ///
 /// Servers and the proxies before them decode at different times, so `%2e%2e`, `a%2F..%2Fb`, `..%5Cb` and the same
 /// encoded again count as well.
@@ -21,7 +21,8 @@ pub(super) fn has_dot_segment(segment: &str) -> bool {
         }
         text = decoded;
     }
-    false
+    // Encoded more often than anything honest: what it becomes is not followed any further.
+    true
 }
 
 #[cfg(test)]
@@ -34,6 +35,14 @@ mod tests {
             [".", "..", "%2e", "%2E%2e", ".%2e", "%252e%252E", "a%2F..%2Fb", "..%5Cb", "a/../b", "%25252e%25252e"];
         for segment in table {
             assert!(has_dot_segment(segment), "{segment}");
+        }
+    }
+
+    #[test]
+    fn a_segment_that_is_encoded_too_often_to_look_through_is_refused() {
+        for depth in 4..50 {
+            let segment = format!("%{}2e%{}2e", "25".repeat(depth), "25".repeat(depth));
+            assert!(has_dot_segment(&segment), "{segment}");
         }
     }
 

@@ -3,6 +3,8 @@
 use encoding_rs::{Encoding, UTF_8};
 use reqwest::header::{CONTENT_TYPE, HeaderMap};
 
+use super::mask::Mask;
+
 /// Longest content type that is shown, in characters.
 const MAX_SHOWN: usize = 100;
 
@@ -17,8 +19,12 @@ impl ContentType {
     }
 
     /// As a message may show it.
-    pub(super) fn shown(&self) -> String {
-        if self.0.is_empty() { "no type".to_owned() } else { self.0.chars().take(MAX_SHOWN).collect() }
+    pub(super) fn shown(&self, mask: &Mask) -> String {
+        if self.0.is_empty() {
+            "no type".to_owned()
+        } else {
+            mask.whole(self.0.clone()).chars().take(MAX_SHOWN).collect()
+        }
     }
 
     /// The named charset; UTF-8 when there is none, or one that nobody knows.

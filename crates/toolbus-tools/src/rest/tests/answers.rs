@@ -147,6 +147,35 @@ async fn a_credential_that_a_server_echoes_does_not_come_back() {
 }
 
 #[tokio::test]
+async fn the_value_of_a_header_that_a_server_echoes_does_not_come_back() {
+    let server = Server::start(|seen| {
+        let key = seen.headers["x-key"].to_str().unwrap();
+        let accept = seen.headers["accept"].to_str().unwrap();
+        Response::new(Body::from(format!("{key} {accept}")))
+    })
+    .await;
+    let tool = tool(&server.origin, |s| {
+        s.headers = vec![("x-key".into(), "hunter2-hunter2".into()), ("accept".into(), "application/json".into())];
+    });
+    assert_eq!(run(&tool, json!({})).await, Ok(ToolOutput::text("[redacted] application/json")));
+}
+
+#[tokio::test]
+async fn a_credential_that_the_end_of_a_long_error_cuts_does_not_come_back_in_part() {
+    for before in 4080..4100 {
+        let server = Server::start(move |_| {
+            let body = format!("{}hunter2-hunter2{}", "x".repeat(before), "y".repeat(100));
+            Response::builder().status(400).body(Body::from(body)).unwrap()
+        })
+        .await;
+        let tool = tool(&server.origin, |s| s.auth = Auth::Bearer { token: "hunter2-hunter2".into() });
+        let content = run(&tool, json!({})).await.unwrap().content.unwrap();
+        assert!(content.contains("xxx") && content.ends_with("… (cut)"), "{content}");
+        assert!(!content.contains('h') && !content.contains("hun"), "{before}: {content}");
+    }
+}
+
+#[tokio::test]
 async fn a_redirect_within_the_origin_is_followed_with_credentials() {
     let server = Server::start(|seen| match &*seen.target {
         "/old" => Response::builder().status(307).header("location", "/new?x=1").body(Body::empty()).unwrap(),
