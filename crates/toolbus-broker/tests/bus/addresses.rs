@@ -4,7 +4,7 @@ use bytes::Bytes;
 use futures_util::StreamExt;
 use futures_util::future::join_all;
 use lapin::options::{BasicConsumeOptions, BasicPublishOptions};
-use lapin::types::FieldTable;
+use lapin::types::{AMQPValue, FieldTable};
 use lapin::{BasicProperties, Connection, ConnectionProperties};
 use toolbus_core::bus::{Bus, PublishError, Routing};
 
@@ -29,6 +29,31 @@ async fn each_of_many_publishes_at_a_time_gets_its_own_verdict() {
     };
     let (published, ()) = tokio::join!(join_all(tasks), taken);
     published.into_iter().for_each(|it| it.unwrap());
+    bus.close().await;
+}
+
+/// The broker adds a header at each redelivery, and sends all of them in one frame, however large that becomes.
+#[tokio::test]
+async fn headers_that_fill_a_frame_cost_no_connection() {
+    const FILLS_A_FRAME: usize = 131_039;
+    let bus = rabbitmq().await;
+    let queue = unique("headers");
+    let mut deliveries = consume(&bus, &queue, &["t"]).await;
+    let client = Connection::connect(&node().await.0.url(), ConnectionProperties::default()).await.unwrap();
+    let channel = client.create_channel().await.unwrap();
+    let mut headers = FieldTable::default();
+    headers.insert("x".into(), AMQPValue::LongString("a".repeat(FILLS_A_FRAME).into()));
+    let properties = BasicProperties::default().with_headers(headers);
+    let sent = channel.basic_publish("".into(), queue.into(), BasicPublishOptions::default(), b"{}", properties);
+    sent.await.unwrap();
+
+    let first = receive(&mut deliveries).await;
+    assert_eq!(first.properties.header("x").map(str::len), Some(FILLS_A_FRAME));
+    first.settle.requeue().await;
+    let second = receive(&mut deliveries).await;
+    assert_eq!(second.earlier_deliveries, 1);
+    second.settle.acknowledge().await;
+    assert_eq!(bus.state().borrow().reconnects, 0);
     bus.close().await;
 }
 
