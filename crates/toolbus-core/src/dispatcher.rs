@@ -25,8 +25,8 @@ use crate::suggest::Suggestions;
 use crate::telemetry::{CallSpan, DeadReason, End, Load, Summary, Telemetry};
 use crate::tool::{Effect, Tool, ToolCall, ToolDescriptor, ToolOutput};
 
-/// From this delivery on, a request is answered instead of tried again.
-const MAX_DELIVERIES: u32 = 5;
+/// A request that was delivered this often before is answered instead of tried again.
+const MAX_EARLIER_DELIVERIES: u32 = 4;
 /// Time beyond a call's deadline in which its answer may still be delivered.
 const REPLY_GRACE: Duration = Duration::from_secs(10);
 /// Memory of kept answers, in bytes.
@@ -227,7 +227,7 @@ impl Dispatcher {
         if let Some(key) = call.key {
             replay.begin(key, &call.slot);
         }
-        if delivery.earlier_deliveries + 1 >= MAX_DELIVERIES {
+        if delivery.earlier_deliveries >= MAX_EARLIER_DELIVERIES {
             self.give_up(call, "It was delivered too often without an answer").await;
             return None;
         }
@@ -359,7 +359,7 @@ impl Dispatcher {
         let confirmed = built.elapsed();
         call.span.published(delivered.is_ok(), confirmed);
         if let Some(key) = call.key {
-            self.parts.replay.answered(key, Arc::clone(&answer));
+            self.parts.replay.answered(key, &call.slot, Arc::clone(&answer));
         }
         let settled = match delivered {
             Ok(()) => true,
@@ -415,7 +415,7 @@ impl Dispatcher {
     /// Gives a call back to its queue.
     async fn requeue(&self, mut call: Box<Call>) {
         if let Some(key) = call.key {
-            self.parts.replay.forget(key);
+            self.parts.replay.forget(key, &call.slot);
         }
         call.settle(false).await;
         call.conclude(None, Instant::now(), Duration::ZERO);

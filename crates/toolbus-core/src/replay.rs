@@ -3,10 +3,11 @@
 //! A broker redelivers whatever was not acknowledged when a connection broke, also when its answer had already left.
 //! Only deliveries that the broker marks as redelivered are looked up: two requests that merely look alike are two.
 
+use std::collections::HashMap;
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hash, Hasher};
 use std::num::NonZeroUsize;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use lru::LruCache;
 
@@ -17,7 +18,7 @@ use crate::bus::{Delivery, Settle};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Key(u64);
 
-/// The last answers, bounded in number and in bytes.
+/// The calls under way, and the last answers, which are bounded in number and in bytes.
 pub(crate) struct Replay {
     hasher: RandomState,
     entries: Mutex<Entries>,
@@ -25,15 +26,12 @@ pub(crate) struct Replay {
 }
 
 struct Entries {
-    by_key: LruCache<Key, Entry>,
+    /// The calls under way, each with the slot through which its delivery is settled. Apart from the answers, so that no
+    /// number of answers makes a running call unknown. A call that was dropped leaves a slot that is gone.
+    running: HashMap<Key, Weak<Slot>>,
+    /// The calls that were answered; without the answer when it was too much to keep.
+    answers: LruCache<Key, Option<Arc<Answer>>>,
     bytes: usize,
-}
-
-enum Entry {
-    /// The call is under way; its delivery is settled through this slot.
-    Running(Arc<Slot>),
-    /// The call was answered; absent when the answer was too much to keep.
-    Answered(Option<Arc<Answer>>),
 }
 
 /// Holds the one delivery by which a running call can be settled: the latest, because the broker takes a message back
@@ -72,8 +70,9 @@ pub(crate) enum Seen {
 }
 
 impl Replay {
+    /// Keeps at most `max_entries` answers, of `max_bytes` together.
     pub(crate) fn new(max_entries: NonZeroUsize, max_bytes: usize) -> Self {
-        let entries = Entries { by_key: LruCache::new(max_entries), bytes: 0 };
+        let entries = Entries { running: HashMap::new(), answers: LruCache::new(max_entries), bytes: 0 };
         Self { hasher: RandomState::new(), entries: Mutex::new(entries), max_bytes }
     }
 
@@ -97,30 +96,37 @@ impl Replay {
 
     /// Looks up a redelivered request; one that is still running takes the delivery over.
     pub(crate) fn look_up(&self, key: Key, settle: Box<dyn Settle>) -> Seen {
-        match self.lock().by_key.get(&key) {
+        let mut entries = self.lock();
+        if let Some(slot) = entries.running.get(&key).and_then(Weak::upgrade) {
+            return Seen::Running(slot.replace(settle));
+        }
+        match entries.answers.get(&key) {
             None => Seen::Never(settle),
-            Some(Entry::Running(slot)) => Seen::Running(slot.replace(settle)),
-            Some(Entry::Answered(Some(answer))) => Seen::Answered(settle, Arc::clone(answer)),
-            Some(Entry::Answered(None)) => Seen::Forgotten(settle),
+            Some(Some(answer)) => Seen::Answered(settle, Arc::clone(answer)),
+            Some(None) => Seen::Forgotten(settle),
         }
     }
 
-    /// Notes that a call is under way.
+    /// Notes that a call is under way. An earlier answer was that of another request.
     pub(crate) fn begin(&self, key: Key, slot: &Arc<Slot>) {
-        self.lock().put(key, Entry::Running(Arc::clone(slot)), self.max_bytes);
+        let mut entries = self.lock();
+        entries.remove_answer(key);
+        if entries.running.len() >= entries.answers.cap().get() {
+            entries.running.retain(|_, slot| slot.strong_count() > 0);
+        }
+        entries.running.insert(key, Arc::downgrade(slot));
     }
 
     /// Notes how a call was answered.
-    pub(crate) fn answered(&self, key: Key, answer: Arc<Answer>) {
-        self.lock().put(key, Entry::Answered(Some(answer)), self.max_bytes);
+    pub(crate) fn answered(&self, key: Key, slot: &Arc<Slot>, answer: Arc<Answer>) {
+        let mut entries = self.lock();
+        entries.end(key, slot);
+        entries.put_answer(key, answer, self.max_bytes);
     }
 
     /// Forgets a call that goes back to its queue.
-    pub(crate) fn forget(&self, key: Key) {
-        let mut entries = self.lock();
-        if let Some(entry) = entries.by_key.pop(&key) {
-            entries.bytes -= entry.size();
-        }
+    pub(crate) fn forget(&self, key: Key, slot: &Arc<Slot>) {
+        self.lock().end(key, slot);
     }
 
     fn lock(&self) -> MutexGuard<'_, Entries> {
@@ -128,38 +134,44 @@ impl Replay {
     }
 }
 
-impl Entry {
-    fn size(&self) -> usize {
-        match self {
-            Self::Answered(Some(answer)) => answer.size(),
-            _ => 0,
+impl Entries {
+    /// Removes a call that is no longer under way, unless the entry is that of a later one like it.
+    fn end(&mut self, key: Key, slot: &Arc<Slot>) {
+        if self.running.get(&key).is_some_and(|known| known.as_ptr() == Arc::as_ptr(slot)) {
+            self.running.remove(&key);
         }
     }
-}
 
-impl Entries {
-    fn put(&mut self, key: Key, entry: Entry, max_bytes: usize) {
-        self.bytes += entry.size();
-        if let Some((_, replaced)) = self.by_key.push(key, entry) {
-            self.bytes -= replaced.size();
+    fn put_answer(&mut self, key: Key, answer: Arc<Answer>, max_bytes: usize) {
+        self.bytes += answer.size();
+        if let Some((_, replaced)) = self.answers.push(key, Some(answer)) {
+            self.bytes -= size(replaced.as_ref());
         }
         if self.bytes > max_bytes {
             self.shed(max_bytes);
         }
     }
 
+    fn remove_answer(&mut self, key: Key) {
+        if let Some(answer) = self.answers.pop(&key) {
+            self.bytes -= size(answer.as_ref());
+        }
+    }
+
     /// Gives up the oldest answers, keeping the knowledge that there was one.
     fn shed(&mut self, max_bytes: usize) {
-        for (_, entry) in self.by_key.iter_mut().rev() {
+        for (_, answer) in self.answers.iter_mut().rev() {
             if self.bytes <= max_bytes {
                 break;
             }
-            if entry.size() > 0 {
-                self.bytes -= entry.size();
-                *entry = Entry::Answered(None);
-            }
+            self.bytes -= size(answer.take().as_ref());
         }
     }
+}
+
+/// Memory of what is kept of an answer, in bytes.
+fn size(answer: Option<&Arc<Answer>>) -> usize {
+    answer.map_or(0, |answer| answer.size())
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -190,6 +202,10 @@ mod tests {
         Arc::new(Answer::for_test(bytes))
     }
 
+    fn slot() -> Arc<Slot> {
+        Slot::new(Box::new(Nobody))
+    }
+
     #[test]
     fn an_unknown_request_was_never_seen() {
         assert!(matches!(replay(4, 100).look_up(Key(1), Box::new(Nobody)), Seen::Never(_)));
@@ -199,7 +215,7 @@ mod tests {
     fn an_answer_is_given_again() {
         let replay = replay(4, 10_000);
         let given = answer(10);
-        replay.answered(Key(1), Arc::clone(&given));
+        replay.answered(Key(1), &slot(), Arc::clone(&given));
         let Seen::Answered(_, again) = replay.look_up(Key(1), Box::new(Nobody)) else { panic!("not kept") };
         assert!(Arc::ptr_eq(&given, &again));
     }
@@ -207,7 +223,7 @@ mod tests {
     #[test]
     fn a_running_call_takes_the_delivery_over_and_gives_the_forgotten_one_back() {
         let replay = replay(4, 10_000);
-        let slot = Slot::new(Box::new(Nobody));
+        let slot = slot();
         replay.begin(Key(1), &slot);
         assert!(matches!(replay.look_up(Key(1), Box::new(Nobody)), Seen::Running(Some(_))));
         assert!(slot.take().is_some());
@@ -217,7 +233,7 @@ mod tests {
     fn the_oldest_answers_go_first_and_are_known_to_have_been_given() {
         let replay = replay(4, 10_000);
         for key in 0..3 {
-            replay.answered(Key(key), answer(4_000));
+            replay.answered(Key(key), &slot(), answer(4_000));
         }
         assert!(matches!(replay.look_up(Key(0), Box::new(Nobody)), Seen::Forgotten(_)));
         assert!(matches!(replay.look_up(Key(2), Box::new(Nobody)), Seen::Answered(..)));
@@ -227,17 +243,65 @@ mod tests {
     fn the_number_of_entries_is_bounded() {
         let replay = replay(2, 1_000_000);
         for key in 0..100 {
-            replay.answered(Key(key), answer(10));
+            replay.answered(Key(key), &slot(), answer(10));
         }
-        assert_eq!(replay.lock().by_key.len(), 2);
+        assert_eq!(replay.lock().answers.len(), 2);
         assert_eq!(replay.lock().bytes, 2 * answer(10).size());
+    }
+
+    #[test]
+    fn no_number_of_answers_makes_a_running_call_unknown() {
+        let replay = replay(2, 1_000_000);
+        let running = slot();
+        replay.begin(Key(1_000), &running);
+        for key in 0..100 {
+            replay.answered(Key(key), &slot(), answer(10));
+        }
+        assert!(matches!(replay.look_up(Key(1_000), Box::new(Nobody)), Seen::Running(Some(_))));
     }
 
     #[test]
     fn a_call_that_goes_back_is_forgotten() {
         let replay = replay(2, 1_000);
-        replay.answered(Key(1), answer(10));
-        replay.forget(Key(1));
+        let slot = slot();
+        replay.begin(Key(1), &slot);
+        replay.forget(Key(1), &slot);
+        assert!(matches!(replay.look_up(Key(1), Box::new(Nobody)), Seen::Never(_)));
+    }
+
+    #[test]
+    fn a_call_that_was_dropped_counts_as_never_seen() {
+        let replay = replay(2, 1_000);
+        replay.begin(Key(1), &slot());
+        assert!(matches!(replay.look_up(Key(1), Box::new(Nobody)), Seen::Never(_)));
+    }
+
+    #[test]
+    fn dropped_calls_do_not_pile_up() {
+        let replay = replay(2, 1_000);
+        for key in 0..100 {
+            replay.begin(Key(key), &slot());
+        }
+        assert!(replay.lock().running.len() <= 2);
+    }
+
+    #[test]
+    fn the_end_of_one_call_does_not_end_another_like_it() {
+        let replay = replay(2, 1_000_000);
+        let (first, second) = (slot(), slot());
+        replay.begin(Key(1), &first);
+        replay.begin(Key(1), &second);
+        replay.answered(Key(1), &first, answer(10));
+        assert!(matches!(replay.look_up(Key(1), Box::new(Nobody)), Seen::Running(_)));
+    }
+
+    #[test]
+    fn a_new_call_like_an_answered_one_is_not_taken_for_it() {
+        let replay = replay(2, 1_000_000);
+        let slot = slot();
+        replay.answered(Key(1), &slot, answer(10));
+        replay.begin(Key(1), &slot);
+        replay.forget(Key(1), &slot);
         assert!(matches!(replay.look_up(Key(1), Box::new(Nobody)), Seen::Never(_)));
         assert_eq!(replay.lock().bytes, 0);
     }

@@ -8,7 +8,7 @@ const MAX_NAME: usize = 64;
 /// Most names that are offered.
 const MAX_SUGGESTIONS: usize = 3;
 /// Searches per second: a search looks at every name, and misses are free for a caller to make.
-const PER_SECOND: u32 = 20;
+const PER_SECOND: u32 = 5;
 
 /// Finds near names, at a bounded rate.
 pub(crate) struct Suggestions {
@@ -33,7 +33,7 @@ impl Suggestions {
         if now.saturating_duration_since(window.0) >= Duration::from_secs(1) {
             *window = (now, 0);
         }
-        window.1 += 1;
+        window.1 = window.1.saturating_add(1);
         window.1 <= PER_SECOND
     }
 }

@@ -46,11 +46,17 @@ pub fn kind(message_type: &str, expected: &str) -> Kind {
         Kind::Request
     } else if !is_peer(message_type) {
         Kind::Plain
-    } else if ANSWER_SUFFIXES.iter().any(|suffix| message_type.ends_with(suffix)) {
+    } else if ANSWER_SUFFIXES.iter().any(|suffix| ends_with(message_type, suffix)) {
         Kind::Answer
     } else {
         Kind::Foreign
     }
+}
+
+/// Whether `name` ends with `suffix`, in any case.
+fn ends_with(name: &str, suffix: &str) -> bool {
+    let start = name.len().checked_sub(suffix.len());
+    start.and_then(|start| name.get(start..)).is_some_and(|end| end.eq_ignore_ascii_case(suffix))
 }
 
 /// Whether the sender speaks the peers' envelope, in which `reply_to` is a topic.
@@ -74,6 +80,9 @@ mod tests {
             ("unknown", Kind::Plain),
             ("RockBot.Tools.ToolInvokeResponse", Kind::Answer),
             ("RockBot.Tools.ToolError", Kind::Answer),
+            ("rockbot.tools.toolerror", Kind::Answer),
+            ("TOOLBUS.TOOLRESULT", Kind::Answer),
+            ("Toolbus.ü", Kind::Foreign),
             ("RockBot.Tools.Mcp.McpServersIndexed", Kind::Answer),
             ("RockBot.A2A.AgentCard", Kind::Answer),
             ("Toolbus.ToolProgress", Kind::Answer),

@@ -71,3 +71,28 @@ async fn the_fifth_delivery_is_answered_and_not_run() {
     assert_eq!((&sent.body["code"], &sent.body["outcome"]), (&json!("execution_failed"), &json!("unknown")));
     assert_eq!(world.runs(), 0);
 }
+
+#[tokio::test]
+async fn a_count_of_deliveries_that_cannot_be_counted_on_is_no_reason_to_run_again() {
+    let world = World::new();
+    let mut message = call("pay", json!({})).redelivered();
+    message.earlier_deliveries = u32::MAX;
+    assert_eq!(world.answer(message).await.body["code"], "execution_failed");
+    assert_eq!(world.runs(), 0);
+}
+
+#[tokio::test]
+async fn a_running_call_stays_known_however_many_others_are_answered_meanwhile() {
+    let world = World::new();
+    let (running, first) = world.begin(call("wait", json!({})));
+    world.until_running(1).await;
+    // Twice as many answers are kept as calls may be in hand, which are eight here.
+    for number in 0..17 {
+        world.answer(request(&json!({"toolCallId": format!("other_{number}"), "toolName": "pay"}))).await;
+    }
+    let second = world.deliver(call("wait", json!({})).redelivered()).await;
+    assert_eq!((world.runs(), second.get()), (18, None), "held by the running call");
+    world.go_on.notify_one();
+    running.await.unwrap();
+    assert_eq!((first.get(), second.get()), (Some(Settled::Acknowledged), Some(Settled::Acknowledged)));
+}
