@@ -42,7 +42,7 @@ pub struct GlobalArgs {
     /// Configuration file; repeat it to lay files over each other.
     #[arg(long, short, global = true, value_name = "FILE")]
     config: Vec<PathBuf>,
-    /// Change one key of the configuration, such as `invoke.max_timeout=30s`; may be repeated.
+    /// Change one key of the configuration, such as `invoke.drain_timeout=10s`; may be repeated.
     #[arg(long = "set", global = true, value_name = "KEY=VALUE", value_parser = assignment)]
     set: Vec<Override>,
     /// Broker to use: the key `bus.url`. Credentials given here are visible to other users of this machine.
@@ -148,7 +148,7 @@ fn assignment(text: &str) -> Result<Override, &'static str> {
     });
     let (key, value) = end
         .and_then(|end| Some((text.get(..end)?, text.get(end + 1..)?)))
-        .ok_or("expected KEY=VALUE, such as invoke.max_timeout=30s")?;
+        .ok_or("expected KEY=VALUE, such as invoke.drain_timeout=10s")?;
     Ok(Override::new(key.trim(), value))
 }
 

@@ -125,6 +125,7 @@ impl Config {
 
         let mut differences =
             validate::differences(&tree, &schema).map_err(|error| Problems(vec![nowhere(error.to_string())]))?;
+        let strays = warnings::strays(&sources.environment, tree.root());
         differences.extend(resolve_secrets(&mut tree, &schema, &sources.environment));
         let wrong: Vec<Path> = differences.iter().map(|difference| difference.path.clone()).collect();
         differences.extend(checks::contradictions(&tree, wrong));
@@ -133,7 +134,9 @@ impl Config {
             return Err(Problems(problems));
         }
         match serde_json::from_value::<Self>(tree.root().clone()) {
-            Ok(config) => Ok(Loaded { warnings: warnings::warnings(&config), config }),
+            Ok(config) => {
+                Ok(Loaded { warnings: strays.into_iter().chain(warnings::warnings(&config)).collect(), config })
+            }
             // Not the error's own text: it may repeat a secret.
             Err(_) => Err(Problems(vec![nowhere("cannot be read, though it fits the schema".to_owned())])),
         }

@@ -11,7 +11,12 @@ fn main() -> ExitCode {
     // Every TLS connection uses this provider; a second installation would be refused, and is none here.
     let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
     match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
-        Ok(runtime) => runtime.block_on(toolbus::commands::run(cli)),
+        Ok(runtime) => {
+            let code = runtime.block_on(toolbus::commands::run(cli));
+            // What still blocks a thread, such as a read of standard input, must not hold the end up.
+            runtime.shutdown_background();
+            code
+        }
         Err(error) => {
             eprintln!("error: cannot start: {error}");
             ExitCode::FAILURE

@@ -12,6 +12,7 @@ use toolbus_core::telemetry::Load;
 
 use super::Context;
 use crate::assembly::{self, AssemblyError};
+use crate::config::BusUrl;
 use crate::daemon::Daemon;
 use crate::http::{HttpError, HttpServer};
 use crate::signals::Signals;
@@ -74,28 +75,31 @@ pub async fn run(_: ServeArgs, context: &Context) -> Result<ExitCode, ServeError
         bus = %config.bus.url,
         name = config.bus.name,
         tools = registry.snapshot().len(),
-        message = "starting"
+        "starting"
     );
+    if config.bus.url == BusUrl::Embedded {
+        tracing::warn!("the bus is embedded: no other process can reach this daemon; set bus.url to use RabbitMQ");
+    }
     let daemon = Daemon::start(config, Arc::clone(&bus), registry, telemetry, load);
     let ending = wait(&mut signals, bus.state()).await;
     health.start_draining();
 
-    let result = match ending {
-        Ending::Signal(signal) => {
-            tracing::info!(signal, timeout_ms = config.invoke.drain_timeout.get().as_millis(), message = "draining");
-            drain(daemon, config.invoke.drain_timeout.get(), &mut signals).await
+    let orderly = async {
+        let result = end(daemon, ending, config.invoke.drain_timeout.get()).await;
+        stop_http.cancel();
+        let _ = server.await;
+        if let Err(error) = pipeline.shutdown(FLUSH_TIME).await {
+            tracing::warn!(%error, "the last metrics and spans were not exported");
         }
-        Ending::Fatal(reason) => {
-            daemon.drain(Duration::ZERO).await;
-            Err(ServeError::Broker(reason))
-        }
+        result
     };
-    stop_http.cancel();
-    let _ = server.await;
-    if let Err(error) = pipeline.shutdown(FLUSH_TIME).await {
-        tracing::warn!(%error, message = "the last metrics and spans were not exported");
+    tokio::select! {
+        result = orderly => result,
+        signal = signals.next() => {
+            tracing::warn!(signal, "stopping at once: another signal came");
+            Ok(ExitCode::from(130))
+        }
     }
-    result
 }
 
 async fn wait(signals: &mut Signals, mut bus: watch::Receiver<BusState>) -> Ending {
@@ -112,17 +116,21 @@ async fn wait(signals: &mut Signals, mut bus: watch::Receiver<BusState>) -> Endi
     }
 }
 
-/// Drains in order, unless a second signal asks to end at once.
-async fn drain(daemon: Daemon, patience: Duration, signals: &mut Signals) -> Result<ExitCode, ServeError> {
-    tokio::select! {
-        drained = daemon.drain(patience) => match drained {
-            Drained::Finished => tracing::info!(message = "drained: every call came to its end"),
-            Drained::Cut(calls) => tracing::warn!(calls, message = "drained: calls were put back or cancelled"),
-        },
-        signal = signals.next() => {
-            tracing::warn!(signal, message = "stopping at once: a second signal came");
-            return Ok(ExitCode::from(130));
+/// Ends the daemon as what ended it asks for.
+async fn end(daemon: Daemon, ending: Ending, patience: Duration) -> Result<ExitCode, ServeError> {
+    match ending {
+        Ending::Signal(signal) => {
+            let timeout_ms = u64::try_from(patience.as_millis()).unwrap_or(u64::MAX);
+            tracing::info!(signal, timeout_ms, "draining");
+            match daemon.drain(patience).await {
+                Drained::Finished => tracing::info!("drained: every call came to its end"),
+                Drained::Cut(calls) => tracing::warn!(calls, "drained: calls were put back or cancelled"),
+            }
+            Ok(ExitCode::SUCCESS)
+        }
+        Ending::Fatal(reason) => {
+            daemon.drain(Duration::ZERO).await;
+            Err(ServeError::Broker(reason))
         }
     }
-    Ok(ExitCode::SUCCESS)
 }

@@ -105,7 +105,7 @@ pub(crate) fn command_line(tree: &mut Tree, schema: &Value, overrides: &[Overrid
     for Override { option, key, value } in overrides {
         let origin = Origin::CommandLine(option.clone());
         let Some(path) = file::key(key) else {
-            let what = r#"not a key; expected section.key=value, such as invoke.max_timeout=30s"#.to_owned();
+            let what = r#"not a key; expected section.key=value, such as invoke.drain_timeout=10s"#.to_owned();
             problems.push(Problem { place: origin.place(Part::Key), key: String::new(), what });
             continue;
         };
@@ -211,6 +211,6 @@ mod tests {
         let overrides = [Override::new(r#"tools.limits."web_*".timeout"#, "5s"), Override::new("a b", "x")];
         let problems = command_line(&mut tree, &schema(), &overrides);
         assert_eq!(tree.root(), &json!({"tools": {"limits": {"web_*": {"timeout": "5s"}}}}));
-        insta::assert_snapshot!(problems[0], @"command line --set a b: not a key; expected section.key=value, such as invoke.max_timeout=30s");
+        insta::assert_snapshot!(problems[0], @"command line --set a b: not a key; expected section.key=value, such as invoke.drain_timeout=10s");
     }
 }

@@ -1,9 +1,50 @@
 //! What a configuration may say, and yet hardly means.
 
+use std::collections::BTreeMap;
+
+use serde_json::Value;
 use url::Url;
 
 use super::bus::is_local;
-use super::{AmqpUrl, BusUrl, Config};
+use super::{AmqpUrl, BusUrl, Config, ENVIRONMENT_PREFIX};
+
+/// Start of the variables that look as if they belonged to the daemon.
+const LOOKALIKE: &str = "TOOLBUS_";
+
+/// Variables that start so and have a use of their own: in the build and in the tests.
+const KNOWN: [&str; 5] = ["TOOLBUS_BIN", "TOOLBUS_CACHE", "TOOLBUS_COMMIT", "TOOLBUS_PYTHON", "TOOLBUS_TEST_RUN"];
+
+/// Headers that are no credential, whatever they say.
+const HARMLESS: [&str; 4] = ["accept", "accept-language", "content-type", "user-agent"];
+
+/// Most stray variables that are named.
+const MAX_STRAYS: usize = 20;
+
+/// Variables that look like keys and are none: with one underscore for two. Those that a secret names are in use.
+pub(crate) fn strays(environment: &BTreeMap<String, String>, configuration: &Value) -> Vec<String> {
+    let is_stray = |name: &&String| {
+        name.starts_with(LOOKALIKE)
+            && !name.starts_with(ENVIRONMENT_PREFIX)
+            && !KNOWN.contains(&name.as_str())
+            && !names_variable(configuration, name)
+    };
+    let warning = |name: &String| {
+        format!("environment {name}: not used; keys of the configuration are written TOOLBUS__SECTION__KEY")
+    };
+    environment.keys().filter(is_stray).take(MAX_STRAYS).map(warning).collect()
+}
+
+/// Whether there is an `{ env = "name" }` anywhere in it.
+fn names_variable(value: &Value, name: &str) -> bool {
+    match value {
+        Value::Object(members) => {
+            members.get("env").is_some_and(|variable| variable == name)
+                || members.values().any(|member| names_variable(member, name))
+        }
+        Value::Array(elements) => elements.iter().any(|element| names_variable(element, name)),
+        _ => false,
+    }
+}
 
 /// What is allowed and yet hardly meant, in words.
 pub(crate) fn warnings(config: &Config) -> Vec<String> {
@@ -30,9 +71,9 @@ pub(crate) fn warnings(config: &Config) -> Vec<String> {
     }
     for endpoint in &config.rest.endpoints {
         let is_plain = Url::parse(&endpoint.url).is_ok_and(|url| url.scheme() == "http" && !is_local(&url));
-        if is_plain && endpoint.auth.is_some() {
-            warnings
-                .push(format!("rest.endpoints: `{}` sends its credentials unencrypted; use https://", endpoint.name));
+        let is_harmless = |header: &str| HARMLESS.iter().any(|harmless| harmless.eq_ignore_ascii_case(header));
+        if is_plain && (endpoint.auth.is_some() || !endpoint.headers.keys().all(|header| is_harmless(header))) {
+            warnings.push(format!("rest.endpoints: `{}` sends credentials unencrypted; use https://", endpoint.name));
         }
     }
     let names = config.tool_names();

@@ -85,13 +85,49 @@ fn what_is_hardly_meant_is_warned_of() {
         description = "Weather"
         url = "http://api.example/"
         auth = { type = "bearer", token = "secret" }
+        [[rest.endpoints]]
+        name = "notes"
+        description = "Notes"
+        url = "http://api.example/"
+        headers = { Accept = "application/json", X-Token = "secret" }
+        [[rest.endpoints]]
+        name = "news"
+        description = "News"
+        url = "http://api.example/"
+        headers = { Accept = "application/json" }
     "#;
     insta::assert_snapshot!(load(&[text], &[], &[]).unwrap().warnings.join("\n"), @r#"
     bus.url: amqp://broker is not on this machine and gets the credentials guest/guest, which brokers take from their own machine only; create a user for the daemon
     bus.url: credentials and calls travel to amqp://broker unencrypted; use amqps://
     http.listen: 0.0.0.0:8471 can be reached from other machines
-    rest.endpoints: `weather` sends its credentials unencrypted; use https://
+    rest.endpoints: `weather` sends credentials unencrypted; use https://
+    rest.endpoints: `notes` sends credentials unencrypted; use https://
     tools.limits: `webb` matches no tool
     "#);
     assert!(load(&["[bus]\nurl = 'amqp://guest:guest@127.0.0.1:5672'"], &[], &[]).unwrap().warnings.is_empty());
+}
+
+#[test]
+fn a_variable_that_only_looks_like_a_key_is_warned_of() {
+    let text = r#"
+        [[rest.endpoints]]
+        name = "weather"
+        description = "Weather"
+        url = "https://api.example/"
+        auth = { type = "bearer", token = { env = "TOOLBUS_WEATHER" } }
+    "#;
+    let environment =
+        [("TOOLBUS_BUS_URL", "amqp://x"), ("TOOLBUS_COMMIT", "abc"), ("TOOLBUS_WEATHER", "secret"), ("TOOLBUS", "x")];
+    insta::assert_snapshot!(load(&[text], &environment, &[]).unwrap().warnings.join("\n"), @"environment TOOLBUS_BUS_URL: not used; keys of the configuration are written TOOLBUS__SECTION__KEY");
+}
+
+#[test]
+fn the_override_that_is_shown_as_an_example_can_be_given() {
+    let config = load(&[], &[], &[("invoke.drain_timeout", "10s")]).unwrap().config;
+    assert_eq!(config.invoke.drain_timeout.get(), Duration::from_secs(10));
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    for file in ["README.md", "docs/configuration.md", "config/toolbus.toml"] {
+        let text = std::fs::read_to_string(root.join(file)).unwrap();
+        assert!(text.contains("--set invoke.drain_timeout=10s"), "{file}");
+    }
 }
