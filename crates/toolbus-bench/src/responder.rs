@@ -73,7 +73,7 @@ async fn answer(channel: Channel, delivery: Delivery) -> Result<(), BenchError> 
     let answer = BasicProperties::default()
         .with_delivery_mode(2)
         .with_content_type("application/json".into())
-        .with_kind("RockBot.Tools.ToolInvokeResponse".into())
+        .with_type("RockBot.Tools.ToolInvokeResponse".into())
         .with_message_id("0123456789abcdef0123456789abcdef".into())
         .with_reply_to("".into())
         .with_timestamp(1_700_000_000)
