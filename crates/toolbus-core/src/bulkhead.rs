@@ -1,7 +1,7 @@
 //! Runs one call so that nothing it does can take the daemon down.
 
 use std::any::Any;
-use std::panic::AssertUnwindSafe;
+use std::panic::{self, AssertUnwindSafe};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -29,11 +29,16 @@ pub(crate) async fn run(
 ) -> Result<Result<ToolOutput, ToolFailure>, Stop> {
     let tool = Arc::clone(&call.tool);
     let cancelled = call.cancelled.clone();
-    // The call to `execute_boxed` is inside: an executor may panic before it returns its future.
-    let guarded = AssertUnwindSafe(async move { executor.execute_boxed(call).await }).catch_unwind();
-    tokio::select! {
+    // An executor may panic before it returns its future.
+    let mut running = match panic::catch_unwind(AssertUnwindSafe(|| executor.execute_boxed(call))) {
+        Ok(running) => running,
+        Err(panic) => return Ok(Err(panicked(&tool, &*panic))),
+    };
+    let ended = tokio::select! {
         biased;
-        result = guarded => Ok(result.unwrap_or_else(|panic| Err(panicked(&tool, &*panic)))),
+        result = AssertUnwindSafe(&mut running).catch_unwind() => {
+            Ok(result.unwrap_or_else(|panic| Err(panicked(&tool, &*panic))))
+        }
         () = cancelled.cancelled() => Err(Stop::Cancelled),
         () = shutdown.cancelled() => {
             cancelled.cancel();
@@ -43,7 +48,18 @@ pub(crate) async fn run(
             cancelled.cancel();
             Ok(Err(timed_out(&tool)))
         }
+    };
+    // What is stopped is dropped half-way, and its clean-up may panic as well. Its answer is known by then.
+    if let Err(panic) = panic::catch_unwind(AssertUnwindSafe(move || drop(running))) {
+        tracing::error!(tool = &*tool, detail = text_of(&*panic), "a tool panicked while it was stopped");
     }
+    ended
+}
+
+/// The failure of a call in which our own code panicked, outside its tool.
+pub(crate) fn broken(panic: &(dyn Any + Send)) -> ToolFailure {
+    ToolFailure::new(Cause::Panicked, "The call failed because of a mistake in the daemon's code. Report it.")
+        .with_detail(format_args!("panic outside the tool: {}", text_of(panic)))
 }
 
 fn timed_out(tool: &str) -> ToolFailure {
@@ -51,9 +67,13 @@ fn timed_out(tool: &str) -> ToolFailure {
 }
 
 fn panicked(tool: &str, panic: &(dyn Any + Send)) -> ToolFailure {
-    let text = panic.downcast_ref::<&str>().copied().or_else(|| panic.downcast_ref::<String>().map(String::as_str));
     ToolFailure::new(Cause::Panicked, format!("Tool '{tool}' failed because of a mistake in its code."))
-        .with_detail(format_args!("panic: {}", text.unwrap_or("without a text")))
+        .with_detail(format_args!("panic: {}", text_of(panic)))
+}
+
+fn text_of(panic: &(dyn Any + Send)) -> &str {
+    let text = panic.downcast_ref::<&str>().copied().or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+    text.unwrap_or("without a text")
 }
 
 #[cfg(test)]
@@ -126,6 +146,31 @@ mod tests {
     async fn a_panic_before_the_future_exists_is_caught_too() {
         let failure = run_for(PanicsBeforeItsFuture, Duration::from_secs(30)).await.unwrap().unwrap_err();
         assert_eq!(failure.cause, Cause::Panicked);
+    }
+
+    struct PanicsWhenStopped;
+
+    impl Drop for PanicsWhenStopped {
+        fn drop(&mut self) {
+            panic!("late");
+        }
+    }
+
+    impl Executor for PanicsWhenStopped {
+        async fn execute(&self, _: ToolCall) -> Result<ToolOutput, ToolFailure> {
+            let _guard = Self;
+            std::future::pending().await
+        }
+    }
+
+    #[tokio::test]
+    async fn a_panic_while_a_call_is_stopped_leaves_its_end_as_it_was() {
+        // Kept by the test, because the executor itself panics when dropped, too.
+        let executor = std::mem::ManuallyDrop::new(Arc::new(PanicsWhenStopped));
+        let never = CancellationToken::new();
+        let ended = run(Arc::<PanicsWhenStopped>::clone(&executor), call(), Instant::now(), &never);
+        let failure = ended.await.unwrap().unwrap_err();
+        assert_eq!(failure.cause, Cause::DeadlineExceeded);
     }
 
     #[tokio::test]

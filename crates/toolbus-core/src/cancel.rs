@@ -1,8 +1,9 @@
 //! `tool.cancel`: a caller takes back a call of its own.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use tokio::time::Instant;
 use toolbus_protocol::message_type::{self, Kind};
 use toolbus_protocol::{Envelope, ToolCancelRequest, ToolCancelResponse, bounded, new_message_id};
 
@@ -44,7 +45,7 @@ impl CancelService {
                     let cancelled = dispatcher.cancel(caller, &request.tool_call_id);
                     self.answer(&envelope, request.tool_call_id, cancelled).await;
                 }
-                Err(error) => tracing::info!(%error, message = "ignored a request to cancel that cannot be read"),
+                Err(error) => tracing::info!(%error, "ignored a request to cancel that cannot be read"),
             }
         }
         delivery.settle.acknowledge().await;
@@ -70,7 +71,7 @@ impl CancelService {
             end: End { status: Status::Ok, cause: None },
         };
         if let Err(reason) = self.replies.deliver(&address, &answer, Instant::now() + REPLY_TIME).await {
-            tracing::warn!(%reason, message = "an answer to a request to cancel was not delivered");
+            tracing::warn!(%reason, "an answer to a request to cancel was not delivered");
         }
     }
 }

@@ -27,25 +27,23 @@ const MAX_MARGIN: Duration = Duration::from_millis(250);
 pub(crate) struct Granted {
     asked: Option<Duration>,
     age: Duration,
+    /// Whether a budget was named that cannot be used.
+    pub(crate) is_unusable: bool,
 }
 
 impl Granted {
     /// Reads the caller's budget, less the age of the message where both are known.
     ///
-    /// A budget that is no positive number of milliseconds is ignored, with a warning.
+    /// A budget that is no positive number of milliseconds is as good as none.
     pub(crate) fn read(envelope: &Envelope, now: SystemTime) -> Self {
-        let asked = envelope.header(header::TIMEOUT_MS).and_then(|text| {
-            let milliseconds = text.trim().parse::<u64>().ok().filter(|number| *number > 0);
-            if milliseconds.is_none() {
-                tracing::warn!(header = header::TIMEOUT_MS, value = shown(text), "ignored an unusable budget");
-            }
-            milliseconds.map(Duration::from_millis)
-        });
+        let text = envelope.header(header::TIMEOUT_MS);
+        let milliseconds = text.and_then(|text| text.trim().parse().ok()).filter(|number| *number > 0);
+        let asked = milliseconds.map(Duration::from_millis);
         let age = match (asked, envelope.timestamp) {
             (Some(_), Some(seconds)) => age(seconds, now),
             _ => Duration::ZERO,
         };
-        Self { asked, age }
+        Self { asked, age, is_unusable: text.is_some() && asked.is_none() }
     }
 
     /// When the call must have ended, given the limit of its tool.
@@ -80,10 +78,6 @@ fn age(sent: u64, now: SystemTime) -> Duration {
     let now = now.duration_since(UNIX_EPOCH).unwrap_or_default();
     let age = now.saturating_sub(Duration::from_secs(sent)).saturating_sub(TIMESTAMP_RESOLUTION);
     if age > IMPLAUSIBLE_AGE { Duration::ZERO } else { age }
-}
-
-fn shown(text: &str) -> String {
-    text.chars().take(32).flat_map(char::escape_debug).collect()
 }
 
 #[cfg(test)]
@@ -127,6 +121,7 @@ mod tests {
     fn an_unusable_budget_is_the_default() {
         for text in ["0", "-1", "soon", "", "1e3", "99999999999999999999999"] {
             assert_eq!(budget(Some(text), None), BUDGETS.default, "{text}");
+            assert!(Granted::read(&envelope(Some(text), None), at(1000)).is_unusable, "{text}");
         }
     }
 

@@ -3,11 +3,14 @@
 //! Read [`Dispatcher::handle`] and [`Dispatcher::run`] first: they name every step in order.
 
 use std::num::NonZeroUsize;
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
+use futures_util::FutureExt;
 use tokio_util::sync::CancellationToken;
-use toolbus_protocol::Envelope;
+use toolbus_protocol::{Envelope, Properties};
 
 use crate::answer::{Answer, Recipient, Run};
 use crate::arguments::Arguments;
@@ -16,10 +19,11 @@ use crate::bus::{Bus, Delivery};
 use crate::deadline::{self, Budgets};
 use crate::decode::{Decoded, Request, decode};
 use crate::failure::{Cause, ToolFailure, verdict};
+use crate::log::{Log, Subject, shown};
 use crate::permit::Permits;
 use crate::registry::Registry;
 use crate::replay::{Key, Replay, Seen, Slot};
-use crate::reply::{NotDelivered, Replies, ReplyRules};
+use crate::reply::{Buried, DEAD_LETTER_TIME, NotDelivered, Replies, ReplyRules};
 use crate::running::Running;
 use crate::suggest::Suggestions;
 use crate::telemetry::{CallSpan, DeadReason, End, Load, Summary, Telemetry};
@@ -31,8 +35,10 @@ const MAX_EARLIER_DELIVERIES: u32 = 4;
 const REPLY_GRACE: Duration = Duration::from_secs(10);
 /// Memory of kept answers, in bytes.
 const MAX_KEPT_BYTES: usize = 64 * 1024 * 1024;
-/// Longest part of an unknown tool's name that is repeated in an answer, in characters.
-const MAX_SHOWN_NAME: usize = 64;
+/// Time until an answer is tried anew, and its absence logged, while the broker is away.
+const REPLY_PERIOD: Duration = Duration::from_secs(60);
+/// Time that each publish still has once the time to finish calls is over.
+const CLOSING_GRACE: Duration = Duration::from_secs(5);
 
 /// How calls are handled.
 #[derive(Debug, Clone)]
@@ -67,6 +73,7 @@ struct Parts {
     replay: Replay,
     running: Arc<Running>,
     suggestions: Suggestions,
+    log: Log,
     /// Cancelled when the time to finish calls is over.
     shutdown: CancellationToken,
 }
@@ -126,6 +133,7 @@ impl Dispatcher {
             replay: Replay::new(kept, MAX_KEPT_BYTES),
             running: Arc::default(),
             suggestions: Suggestions::new(),
+            log: Log::default(),
             shutdown: CancellationToken::new(),
             settings,
         };
@@ -154,7 +162,9 @@ impl Dispatcher {
             Decoded::Call(request) => {
                 // 3. replay
                 if let Some(mut call) = self.replay(Call::new(parts, request, span, &delivery), delivery).await {
-                    let result = self.run(&mut call).await;
+                    // A panic of our own must not leave the call hanging, either.
+                    let result = AssertUnwindSafe(self.run(&mut call)).catch_unwind().await;
+                    let result = result.unwrap_or_else(|panic| Err(bulkhead::broken(&*panic).into()));
                     self.finish(call, result).await;
                 }
             }
@@ -214,12 +224,19 @@ impl Dispatcher {
             Seen::Answered(settle, answer) => {
                 call.slot = Slot::new(settle);
                 call.replayed = true;
+                if let Some(key) = call.key {
+                    replay.resume(key, &call.slot);
+                }
+                // The answer is repeated as it was: with the trace that it had.
+                let _ = call.span.publishing(answer.properties.message_id.as_deref().unwrap_or_default());
                 self.send(call, answer).await;
                 return None;
             }
             Seen::Forgotten(settle) => {
                 call.slot = Slot::new(settle);
-                call.key = None;
+                if let Some(key) = call.key {
+                    replay.resume(key, &call.slot);
+                }
                 self.give_up(call, "It was answered before, and the answer is no longer kept").await;
                 return None;
             }
@@ -235,9 +252,10 @@ impl Dispatcher {
     }
 
     /// Answers a request that must not be run once more.
-    async fn give_up(&self, call: Box<Call>, reason: &str) {
+    async fn give_up(&self, mut call: Box<Call>, reason: &str) {
         let text = format!("This request is not run again. {reason}.");
-        let answer = self.refusal(&call, &ToolFailure::new(Cause::DeliveredTooOften, text), true);
+        let mut answer = self.refusal(&call, &ToolFailure::new(Cause::DeliveredTooOften, text), true);
+        call.trace(&mut answer);
         self.send(call, Arc::new(answer)).await;
     }
 
@@ -347,69 +365,162 @@ impl Dispatcher {
     fn refusal(&self, call: &Call, failure: &ToolFailure, started: bool) -> Answer {
         let effect = call.tool.as_ref().map_or(Effect::Undeclared, |tool| tool.effect);
         let verdict = verdict(failure.cause, effect, started);
-        log_failure(call, failure);
+        let subject = Subject { tool: call.tool.as_deref(), request: &call.request, trace_id: call.span.trace_id() };
+        self.parts.log.failure(&subject, failure, self.parts.shutdown.is_cancelled());
         call.recipient().error(&self.parts.settings.name, failure, verdict, call.run())
     }
 
     /// Step 12, reply, and step 13, acknowledge: in this order, always.
     async fn send(&self, mut call: Box<Call>, answer: Arc<Answer>) {
         let built = Instant::now();
-        let until = call.deadline.max(built) + REPLY_GRACE;
-        let delivered = self.parts.replies.deliver(&call.request.address, &answer, until).await;
+        let delivered = self.deliver(&call, &answer).await;
         let confirmed = built.elapsed();
         call.span.published(delivered.is_ok(), confirmed);
-        if let Some(key) = call.key {
-            self.parts.replay.answered(key, &call.slot, Arc::clone(&answer));
-        }
         let settled = match delivered {
             Ok(()) => true,
             Err(NotDelivered::Undeliverable(reason)) => self.bury_answer(&call, &answer, &reason).await,
-            Err(NotDelivered::BrokerAway) => {
+            Err(reason @ (NotDelivered::BrokerAway | NotDelivered::Closed)) => {
                 tracing::warn!(
                     call_id = %shown(&call.request.call_id),
                     trace_id = call.span.trace_id(),
-                    "kept an answer that the broker did not confirm in time; the request goes back to its queue"
+                    %reason,
+                    "an answer was not confirmed; the request goes back to its queue"
                 );
                 false
             }
         };
+        if let Some(key) = call.key {
+            self.parts.replay.answered(key, &call.slot, Arc::clone(&answer));
+        }
         call.settle(settled).await;
         call.conclude(Some(answer.end), built, confirmed);
     }
 
-    /// Puts an answer that no queue takes aside, so that it is not lost.
+    /// Publishes an answer until the broker confirms or refuses it, or until shutdown. A broker that is away is waited
+    /// for: putting the request back would use up its deliveries, and another daemon would run it again.
+    async fn deliver(&self, call: &Call, answer: &Answer) -> Result<(), NotDelivered> {
+        let parts = &*self.parts;
+        let trying = async {
+            let mut until = (call.deadline.max(Instant::now()) + REPLY_GRACE).into();
+            loop {
+                match parts.replies.deliver(&call.request.address, answer, until).await {
+                    Err(NotDelivered::BrokerAway) => {}
+                    ended => return ended,
+                }
+                if let Some(left_out) = parts.log.broker_away.due() {
+                    tracing::warn!(
+                        call_id = %shown(&call.request.call_id),
+                        trace_id = call.span.trace_id(),
+                        left_out,
+                        "the broker does not confirm an answer; it is kept and published again"
+                    );
+                }
+                until = tokio::time::Instant::now() + REPLY_PERIOD;
+            }
+        };
+        tokio::select! {
+            biased;
+            ended = trying => ended,
+            () = self.closing() => Err(NotDelivered::BrokerAway),
+        }
+    }
+
+    /// Over when the time to finish calls is over, and the last publishes have had theirs.
+    async fn closing(&self) {
+        self.parts.shutdown.cancelled().await;
+        tokio::time::sleep(CLOSING_GRACE).await;
+    }
+
+    /// Puts an answer that no queue takes aside, so that it is not lost; false when its request must be kept.
     async fn bury_answer(&self, call: &Call, answer: &Answer, reason: &str) -> bool {
         let address = &call.request.address.written;
-        tracing::warn!(
-            call_id = %shown(&call.request.call_id),
-            reply_to = %shown(address),
-            trace_id = call.span.trace_id(),
-            reason,
-            "dead-lettered an answer that cannot be delivered"
-        );
-        self.parts.telemetry.dead_lettered(&call.queue, DeadReason::Undeliverable);
         let (properties, body) = (answer.properties.clone(), answer.body.clone());
-        self.parts.replies.dead_letter(&call.queue, DeadReason::Undeliverable, address, properties, body).await
+        let buried = self.dead_letter(&call.queue, DeadReason::Undeliverable, address, properties, body).await;
+        if buried == Buried::Kept {
+            tracing::warn!(
+                call_id = %shown(&call.request.call_id),
+                reply_to = %shown(address),
+                trace_id = call.span.trace_id(),
+                reason,
+                "dead-lettered an answer that cannot be delivered"
+            );
+        }
+        buried.is_over()
     }
 
     /// Puts a request aside that can be neither run nor answered.
     async fn bury(&self, delivery: Delivery, reason: DeadReason, detail: &str) {
         let Delivery { properties, body, queue, settle, .. } = delivery;
         let reply_to = properties.reply_to.clone().unwrap_or_default();
-        tracing::warn!(
-            %queue,
-            message_id = properties.message_id.as_deref().map(shown),
-            reply_to = %shown(&reply_to),
-            reason = reason.as_str(),
-            detail,
-            "dead-lettered a request"
-        );
-        self.parts.telemetry.dead_lettered(&queue, reason);
-        if self.parts.replies.dead_letter(&queue, reason, &reply_to, properties, body).await {
+        let message_id = properties.message_id.clone();
+        let buried = self.dead_letter(&queue, reason, &reply_to, properties, body).await;
+        if buried == Buried::Kept
+            && let Some(left_out) = self.parts.log.requests.due()
+        {
+            tracing::warn!(
+                %queue,
+                message_id = message_id.as_deref().map(shown),
+                reply_to = %shown(&reply_to),
+                reason = reason.as_str(),
+                detail,
+                left_out,
+                "dead-lettered a request"
+            );
+        }
+        if buried.is_over() {
             settle.acknowledge().await;
         } else {
             settle.requeue().await;
         }
+    }
+
+    /// Publishes a dead letter, counts it once it is confirmed, and otherwise says why it is not.
+    async fn dead_letter(
+        &self,
+        queue: &str,
+        reason: DeadReason,
+        reply_to: &str,
+        properties: Properties,
+        body: Bytes,
+    ) -> Buried {
+        let parts = &*self.parts;
+        let buried = tokio::select! {
+            biased;
+            buried = parts.replies.dead_letter(queue, reason, reply_to, properties, body) => buried,
+            () = self.closing() => Buried::NotConfirmed("the daemon shuts down".to_owned()),
+        };
+        let reason_of = reason.as_str();
+        match &buried {
+            Buried::Kept => parts.telemetry.dead_lettered(queue, reason),
+            Buried::NoQueue => {
+                tracing::error!(queue, reason = reason_of, "dropped a dead letter: there is no queue for it");
+            }
+            Buried::Refused(error) => {
+                if let Some(left_out) = parts.log.not_buried.due() {
+                    tracing::error!(
+                        queue,
+                        reason = reason_of,
+                        error,
+                        left_out,
+                        "the broker refuses a dead letter; its request goes back to its queue"
+                    );
+                }
+                // What comes back at once would be refused at once.
+                let _ = tokio::time::timeout(DEAD_LETTER_TIME, parts.shutdown.cancelled()).await;
+            }
+            Buried::NotConfirmed(error) => {
+                if let Some(left_out) = parts.log.not_buried.due() {
+                    tracing::warn!(
+                        queue,
+                        reason = reason_of,
+                        error,
+                        left_out,
+                        "a dead letter was not confirmed; its request goes back to its queue"
+                    );
+                }
+            }
+        }
+        buried
     }
 
     /// Gives a call back to its queue.
@@ -426,6 +537,9 @@ impl Call {
     /// A call whose delivery is still in the caller's hands. On the heap: it is handed from step to step.
     fn new(parts: &Parts, request: Request, span: Box<dyn CallSpan>, delivery: &Delivery) -> Box<Self> {
         let deadline = request.granted.deadline(delivery.arrived, None, parts.settings.budgets);
+        if request.granted.is_unusable {
+            parts.log.unusable_budget(&request);
+        }
         Box::new(Self {
             span,
             request,
@@ -500,34 +614,4 @@ impl Call {
 
 fn cancelled(text: &str) -> ToolFailure {
     ToolFailure::new(Cause::Cancelled, text)
-}
-
-/// What outsiders wrote, as a log line or an answer may repeat it.
-fn shown(text: &str) -> String {
-    let mut shown: String = text.chars().take(MAX_SHOWN_NAME).flat_map(char::escape_debug).collect();
-    if text.chars().nth(MAX_SHOWN_NAME).is_some() {
-        shown.push('…');
-    }
-    shown
-}
-
-/// The one line per failure. A caller's own mistakes are no concern of an operator's.
-fn log_failure(call: &Call, failure: &ToolFailure) {
-    let (tool, source) = match &call.tool {
-        Some(tool) => (&*tool.name, &*tool.source),
-        None => ("-", "-"),
-    };
-    let cause = crate::failure::error_type(failure.cause);
-    let detail = failure.detail.as_deref();
-    let (call_id, caller) = (shown(&call.request.call_id), shown(&call.request.caller));
-    let trace_id = call.span.trace_id();
-    match failure.cause {
-        Cause::MalformedRequest | Cause::UnknownTool | Cause::InvalidArguments => {
-            tracing::info!(tool, source, caller, call_id, cause, trace_id, message = "refused a call");
-        }
-        Cause::Panicked => {
-            tracing::error!(tool, source, caller, call_id, cause, trace_id, detail, message = "a tool panicked");
-        }
-        _ => tracing::warn!(tool, source, caller, call_id, cause, trace_id, detail, message = "a call failed"),
-    }
 }

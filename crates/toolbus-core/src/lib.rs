@@ -12,6 +12,7 @@ mod deadline;
 mod decode;
 mod dispatcher;
 pub mod failure;
+mod log;
 mod permit;
 pub mod registry;
 mod replay;

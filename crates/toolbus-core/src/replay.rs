@@ -109,8 +109,13 @@ impl Replay {
 
     /// Notes that a call is under way. An earlier answer was that of another request.
     pub(crate) fn begin(&self, key: Key, slot: &Arc<Slot>) {
+        self.lock().remove_answer(key);
+        self.resume(key, slot);
+    }
+
+    /// Notes that a call which was answered before is answered again, so that one delivery at a time does that.
+    pub(crate) fn resume(&self, key: Key, slot: &Arc<Slot>) {
         let mut entries = self.lock();
-        entries.remove_answer(key);
         if entries.running.len() >= entries.answers.cap().get() {
             entries.running.retain(|_, slot| slot.strong_count() > 0);
         }

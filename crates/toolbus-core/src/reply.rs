@@ -4,10 +4,12 @@
 
 use std::num::NonZeroUsize;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use bytes::Bytes;
 use lru::LruCache;
-use toolbus_protocol::{MAX_SHORT_STRING, Properties, ReplyTo, header, topic};
+use tokio::time::Instant;
+use toolbus_protocol::{MAX_SHORT_STRING, Properties, ReplyTo, bounded, header, topic};
 
 use crate::answer::Answer;
 use crate::bus::{Bus, Outgoing, PublishError, Routing, Target};
@@ -20,7 +22,9 @@ const FIRST_RETRY: Duration = Duration::from_millis(20);
 /// Longest wait before an answer is published again.
 const LAST_RETRY: Duration = Duration::from_secs(1);
 /// Longest wait for the confirm of a dead letter.
-const DEAD_LETTER_TIME: Duration = Duration::from_secs(10);
+pub(crate) const DEAD_LETTER_TIME: Duration = Duration::from_secs(10);
+/// Headers that a dead letter takes over from its request, in bytes: what surely fits into one frame.
+const MAX_COPIED_HEADERS: usize = 32 * 1024;
 
 /// Which addresses answers may go to.
 #[derive(Debug, Clone)]
@@ -65,6 +69,22 @@ pub(crate) enum NotDelivered {
     /// The broker could not be asked in time.
     #[error("the broker did not confirm it in time")]
     BrokerAway,
+    /// The bus has been closed. Repeating is of no use.
+    #[error("the bus is closed")]
+    Closed,
+}
+
+/// What became of a dead letter.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Buried {
+    /// A queue took it.
+    Kept,
+    /// There is no queue for it.
+    NoQueue,
+    /// The broker does not take dead letters from us.
+    Refused(String),
+    /// It was not confirmed in time.
+    NotConfirmed(String),
 }
 
 /// Publishes answers, remembering which route worked for which address.
@@ -72,6 +92,13 @@ pub(crate) struct Replies {
     bus: Arc<dyn Bus>,
     rules: ReplyRules,
     proven: Mutex<LruCache<Target, Target>>,
+}
+
+impl Buried {
+    /// Whether nothing more can be done for what was buried.
+    pub(crate) const fn is_over(&self) -> bool {
+        matches!(self, Self::Kept | Self::NoQueue)
+    }
 }
 
 impl ReplyRules {
@@ -136,20 +163,11 @@ impl Replies {
 
     /// Publishes an answer until the broker confirms it, at most until `until`.
     pub(crate) async fn deliver(&self, address: &Address, answer: &Answer, until: Instant) -> Result<(), NotDelivered> {
-        let mut wait = FIRST_RETRY;
-        loop {
-            match tokio::time::timeout_at(until.into(), self.attempt(address, answer)).await {
-                Ok(Err(PublishError::Unavailable(_))) if Instant::now() + wait < until => {
-                    tokio::time::sleep(wait).await;
-                    wait = (wait * 2).min(LAST_RETRY);
-                }
-                Ok(Ok(())) => return Ok(()),
-                Ok(Err(PublishError::Refused(reason))) => return Err(NotDelivered::Undeliverable(reason)),
-                Ok(Err(PublishError::Unavailable(_) | PublishError::Closed)) | Err(_) => {
-                    return Err(NotDelivered::BrokerAway);
-                }
-            }
-        }
+        retry(until, || self.attempt(address, answer)).await.map_err(|error| match error {
+            PublishError::Refused(reason) => NotDelivered::Undeliverable(reason),
+            PublishError::Unavailable(_) => NotDelivered::BrokerAway,
+            PublishError::Closed => NotDelivered::Closed,
+        })
     }
 
     /// Tries each route once: the one that worked before, or else all in order.
@@ -192,31 +210,62 @@ impl Replies {
         Err(PublishError::Refused(refusal))
     }
 
-    /// Publishes a dead letter under the name of the queue that it belongs to; false when it was not confirmed.
+    /// Publishes a dead letter under the name of the queue that it belongs to, until the broker confirms it, at most for
+    /// [`DEAD_LETTER_TIME`].
     pub(crate) async fn dead_letter(
         &self,
         queue: &str,
         reason: DeadReason,
         reply_to: &str,
         mut properties: Properties,
-        body: bytes::Bytes,
-    ) -> bool {
+        body: Bytes,
+    ) -> Buried {
         properties.user_id = None;
+        keep_headers(&mut properties.headers);
         properties.headers.push((header::DEAD_REASON.to_owned(), reason.as_str().to_owned()));
-        properties.headers.push((header::DEAD_REPLY_TO.to_owned(), reply_to.to_owned()));
+        properties.headers.push((header::DEAD_REPLY_TO.to_owned(), bounded(reply_to).to_owned()));
+        // Never proven: a broker that refuses dead letters must not close the channel that all answers share.
         let message =
-            Outgoing { target: Target::DeadLetter(queue.to_owned()), mandatory: true, proven: true, properties, body };
-        match tokio::time::timeout(DEAD_LETTER_TIME, self.bus.publish(&message)).await {
-            Ok(Ok(Routing::Routed)) => true,
-            Ok(Ok(Routing::Unroutable)) => {
-                tracing::error!(queue, reason = reason.as_str(), "dropped a dead letter: there is no queue for it");
-                true
-            }
-            Ok(Err(_)) | Err(_) => false,
+            Outgoing { target: Target::DeadLetter(queue.to_owned()), mandatory: true, proven: false, properties, body };
+        match retry(Instant::now() + DEAD_LETTER_TIME, || self.bus.publish(&message)).await {
+            Ok(Routing::Routed) => Buried::Kept,
+            Ok(Routing::Unroutable) => Buried::NoQueue,
+            Err(PublishError::Refused(reason)) => Buried::Refused(reason),
+            Err(error) => Buried::NotConfirmed(error.to_string()),
         }
     }
 
     fn proven(&self) -> MutexGuard<'_, LruCache<Target, Target>> {
         self.proven.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Tries again, at growing intervals, for as long as the broker is unavailable, at most until `until`.
+async fn retry<T, F>(until: Instant, attempt: impl Fn() -> F) -> Result<T, PublishError>
+where
+    F: Future<Output = Result<T, PublishError>>,
+{
+    let mut wait = FIRST_RETRY;
+    loop {
+        match tokio::time::timeout_at(until, attempt()).await {
+            Ok(Err(PublishError::Unavailable(_))) if Instant::now() + wait < until => {
+                tokio::time::sleep(wait).await;
+                wait = (wait * 2).min(LAST_RETRY);
+            }
+            Ok(ended) => return ended,
+            Err(_) => return Err(PublishError::Unavailable("no confirm in time".to_owned())),
+        }
+    }
+}
+
+/// Keeps the first headers that fit into [`MAX_COPIED_HEADERS`] together.
+fn keep_headers(headers: &mut Vec<(String, String)>) {
+    let mut left = MAX_COPIED_HEADERS;
+    headers.retain(|(name, value)| match left.checked_sub(name.len() + value.len()) {
+        Some(rest) => {
+            left = rest;
+            true
+        }
+        None => false,
+    });
 }

@@ -1,5 +1,7 @@
 //! Where answers go, and what happens when they cannot get there.
 
+use std::time::Duration;
+
 use serde_json::json;
 use toolbus_core::bus::Target;
 
@@ -13,6 +15,10 @@ fn topic(name: &str) -> Target {
 
 fn queue(name: &str) -> Target {
     Target::Queue(name.to_owned())
+}
+
+fn dead_letters() -> Target {
+    Target::DeadLetter("bus7.invoke".to_owned())
 }
 
 fn pay() -> Message {
@@ -125,10 +131,76 @@ async fn an_answer_is_published_again_until_the_broker_is_back() {
     assert_eq!((world.bus.sent().len(), world.runs()), (1, 1));
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_request_whose_dead_letter_is_not_confirmed_goes_back_to_its_queue() {
     let world = World::new();
-    world.bus.route(Target::DeadLetter("bus7.invoke".to_owned()), Route::Unavailable);
+    world.bus.route(dead_letters(), Route::Unavailable);
     let settlement = world.deliver(pay().reply_to(Some("tool.invoke"))).await;
     assert_eq!(settlement.get(), Some(Settled::Requeued));
+    assert!(world.bus.attempts().len() > 2, "tried again meanwhile");
+    assert_eq!(world.told.dead_letters(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_dead_letter_is_published_again_until_the_broker_is_back_and_counted_once() {
+    let world = World::new();
+    world.bus.route(dead_letters(), Route::Unavailable);
+    let (task, settled) = world.begin(pay().reply_to(Some("tool.invoke")));
+    while world.bus.attempts().len() < 3 {
+        tokio::time::advance(Duration::from_millis(10)).await;
+    }
+    world.bus.route(dead_letters(), Route::Routed);
+    task.await.unwrap();
+    assert_eq!((settled.get(), world.told.dead_letters()), (Some(Settled::Acknowledged), 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_refused_dead_letter_is_no_hot_loop_and_never_goes_where_the_answers_go() {
+    let world = World::new();
+    world.bus.route(dead_letters(), Route::Refused);
+    let begun = tokio::time::Instant::now();
+    let settlement = world.deliver(pay().reply_to(Some("tool.invoke"))).await;
+    assert_eq!(settlement.get(), Some(Settled::Requeued));
+    assert!(begun.elapsed() >= Duration::from_secs(10));
+    assert_eq!(world.bus.attempts(), [(dead_letters(), false)]);
+    assert_eq!(world.told.dead_letters(), 0);
+}
+
+#[tokio::test]
+async fn a_dead_letter_takes_over_no_more_headers_than_fit_into_a_frame() {
+    let world = World::new();
+    let big = "x".repeat(20 * 1024);
+    let message = pay().reply_to(Some("tool.invoke")).header("rb-a", &big).header("rb-b", &big).header("rb-c", "small");
+    let sent = world.answer(message).await;
+    assert_eq!(sent.properties.header("rb-a"), Some(&*big));
+    assert_eq!((sent.properties.header("rb-b"), sent.properties.header("rb-c")), (None, Some("small")));
+    assert_eq!(sent.properties.header("rb-dead-reason"), Some("reply_to_refused"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn while_the_broker_is_away_an_answer_is_kept_and_its_request_neither_put_back_nor_run_again() {
+    let world = World::new();
+    world.bus.route(topic("tool.result.ana"), Route::Unavailable);
+    let (task, first) = world.begin(pay().typed(PEER));
+    tokio::time::sleep(Duration::from_secs(600)).await;
+    let second = world.deliver(pay().typed(PEER).redelivered()).await;
+    assert_eq!((first.get(), second.get()), (Some(Settled::Acknowledged), None), "the later one is held");
+    world.bus.route(topic("tool.result.ana"), Route::Routed);
+    task.await.unwrap();
+    assert_eq!(second.get(), Some(Settled::Acknowledged));
+    assert_eq!((world.bus.sent().len(), world.runs()), (1, 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_that_no_broker_takes_does_not_hold_up_the_end() {
+    let world = World::new();
+    world.bus.route(topic("tool.result.ana"), Route::Unavailable);
+    let (task, settled) = world.begin(pay().typed(PEER));
+    tokio::time::sleep(Duration::from_secs(600)).await;
+    assert_eq!(settled.get(), None);
+    let begun = tokio::time::Instant::now();
+    world.dispatcher.shut_down();
+    task.await.unwrap();
+    assert_eq!(settled.get(), Some(Settled::Requeued));
+    assert!(begun.elapsed() <= Duration::from_secs(6), "{:?}", begun.elapsed());
 }

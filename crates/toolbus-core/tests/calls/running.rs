@@ -213,3 +213,22 @@ async fn waiting_leaves_half_of_the_budget_for_another_try() {
     world.go_on.notify_one();
     first.await.unwrap();
 }
+
+#[tokio::test]
+async fn a_panic_of_the_daemons_own_code_is_one_answer_too_and_gives_the_place_back() {
+    let world = World::with(|settings| (settings.max_in_flight, settings.max_waiting) = (1, 0));
+    world.told.break_calls(true);
+    let sent = world.answer(call("pay", json!({}))).await;
+    assert_json_snapshot!(sent.body, @r#"
+    {
+      "code": "execution_failed",
+      "isRetryable": false,
+      "message": "The call failed because of a mistake in the daemon's code. Report it.",
+      "toolCallId": "call_1",
+      "toolName": "pay"
+    }
+    "#);
+    world.told.break_calls(false);
+    assert_eq!(world.answer(call("pay", json!({}))).await.body["content"], "paid");
+    assert_eq!(world.runs(), 1);
+}

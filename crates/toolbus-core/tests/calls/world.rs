@@ -1,7 +1,7 @@
 //! A dispatcher with a bus that records what it is given, and tools that do as they are told.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -12,10 +12,10 @@ use tokio::sync::{Notify, mpsc, watch};
 use toolbus_core::bus::{Bus, BusState, Delivery, Outgoing, PublishError, Routing, Settle, Subscription, Target};
 use toolbus_core::failure::{Cause, ToolFailure};
 use toolbus_core::registry::Registry;
-use toolbus_core::telemetry::{Load, Silent};
+use toolbus_core::telemetry::{CallSpan, DeadReason, End, Load, Summary, Telemetry};
 use toolbus_core::tool::{Effect, Executor, Tool, ToolCall, ToolDescriptor, ToolOutput};
 use toolbus_core::{Budgets, Dispatcher, ReplyRules, Settings};
-use toolbus_protocol::Properties;
+use toolbus_protocol::{Properties, TraceContext};
 
 /// How the bus answers a publish.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -95,6 +95,70 @@ impl Bus for RecordingBus {
     fn close(&self) -> BoxFuture<'_, ()> {
         Box::pin(async {})
     }
+}
+
+/// Counts what the dispatcher tells, and panics where it is told to.
+#[derive(Default)]
+pub(crate) struct Recorder {
+    published: AtomicUsize,
+    dead_letters: AtomicUsize,
+    panics: AtomicBool,
+}
+
+impl Recorder {
+    /// Publishes of answers that were begun.
+    pub(crate) fn published(&self) -> usize {
+        self.published.load(Ordering::SeqCst)
+    }
+
+    /// Dead letters that were counted.
+    pub(crate) fn dead_letters(&self) -> usize {
+        self.dead_letters.load(Ordering::SeqCst)
+    }
+
+    /// Makes every call panic before its tool begins.
+    pub(crate) fn break_calls(&self, broken: bool) {
+        self.panics.store(broken, Ordering::SeqCst);
+    }
+}
+
+struct RecordingTelemetry(Arc<Recorder>);
+
+impl Telemetry for RecordingTelemetry {
+    fn arrived(&self, _: &Delivery, parent: Option<&TraceContext>) -> Box<dyn CallSpan> {
+        Box::new(RecordingSpan { recorder: Arc::clone(&self.0), sender: parent.cloned() })
+    }
+
+    fn dead_lettered(&self, _: &str, _: DeadReason) {
+        self.0.dead_letters.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+struct RecordingSpan {
+    recorder: Arc<Recorder>,
+    sender: Option<TraceContext>,
+}
+
+impl CallSpan for RecordingSpan {
+    fn trace_id(&self) -> Option<&str> {
+        self.sender.as_ref().map(TraceContext::trace_id)
+    }
+
+    fn executing(&mut self, _: &ToolDescriptor, _: &str, _: Option<&str>) -> Option<TraceContext> {
+        assert!(!self.recorder.panics.load(Ordering::SeqCst), "broken on purpose");
+        self.sender.clone()
+    }
+
+    fn executed(&mut self, _: &End, _: Duration) {}
+
+    fn publishing(&mut self, _: &str) -> Option<TraceContext> {
+        self.recorder.published.fetch_add(1, Ordering::SeqCst);
+        self.sender.clone()
+    }
+
+    fn published(&mut self, _: bool, _: Duration) {}
+
+    fn finished(self: Box<Self>, _: &Summary<'_>) {}
 }
 
 /// How a delivery was settled.
@@ -202,6 +266,7 @@ pub(crate) struct World {
     pub(crate) dispatcher: Dispatcher,
     pub(crate) bus: Arc<RecordingBus>,
     pub(crate) load: Arc<Load>,
+    pub(crate) told: Arc<Recorder>,
     pub(crate) runs: Arc<AtomicUsize>,
     /// Lets one call of a `wait…` tool end.
     pub(crate) go_on: Arc<Notify>,
@@ -238,9 +303,11 @@ impl World {
                 .register(Tool::new(descriptor, Scripted { runs: Arc::clone(&runs), go_on: Arc::clone(&go_on) }))
                 .unwrap();
         }
+        let told: Arc<Recorder> = Arc::default();
+        let telemetry = Arc::new(RecordingTelemetry(Arc::clone(&told)));
         let dispatcher =
-            Dispatcher::new(settings, registry, Arc::clone(&bus) as Arc<dyn Bus>, Arc::new(Silent), Arc::clone(&load));
-        Self { dispatcher, bus, load, runs, go_on }
+            Dispatcher::new(settings, registry, Arc::clone(&bus) as Arc<dyn Bus>, telemetry, Arc::clone(&load));
+        Self { dispatcher, bus, load, told, runs, go_on }
     }
 
     /// Delivers a message and waits until it has been handled.
