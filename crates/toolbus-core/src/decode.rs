@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use toolbus_protocol::message_type::{self, Kind};
-use toolbus_protocol::{Envelope, ParseError, ToolInvokeRequest, new_message_id};
+use toolbus_protocol::{Envelope, ParseError, ToolInvokeRequest, bounded, derived_message_id, new_message_id};
 
 use crate::bus::Delivery;
 use crate::deadline::Granted;
@@ -13,7 +13,9 @@ use crate::reply::{Address, ReplyRules};
 use crate::telemetry::DeadReason;
 
 /// Name of a caller that does not say who it is.
-const UNKNOWN_CALLER: &str = "unknown";
+pub(crate) const UNKNOWN_CALLER: &str = "unknown";
+/// Longest tool name or call id, in bytes: answers repeat both, and are small when they are errors.
+const MAX_ECHOED: usize = 1024;
 
 /// A delivery that asks for something and can be answered.
 pub(crate) struct Request {
@@ -59,30 +61,59 @@ pub(crate) fn decode(delivery: &Delivery, envelope: Envelope, rules: &ReplyRules
     let size = delivery.body.len();
     if size > max_body {
         let text = format!("The request has {size} bytes; at most {max_body} are taken. Send less.");
-        return refused(envelope, address, text);
+        return refused(envelope, address, ToolInvokeRequest::default(), text);
     }
-    match ToolInvokeRequest::parse(&delivery.body) {
-        Ok(request) => Decoded::Call(Request::new(envelope, address, request)),
+    match ToolInvokeRequest::parse_unnamed(&delivery.body) {
+        Ok(mut request) => match unusable(&mut request) {
+            None => Decoded::Call(Request::new(envelope, address, request)),
+            Some(text) => refused(envelope, address, request, text),
+        },
         Err(error @ (ParseError::NotUtf8 { .. } | ParseError::NotJson(_) | ParseError::NotAnObject(_)))
             if envelope.reply_to.is_empty() =>
         {
             Decoded::Dead(DeadReason::Malformed, error.to_string())
         }
-        Err(error) => refused(envelope, address, format!("The request is not usable: {error}.")),
+        Err(error) => {
+            let text = format!("The request is not usable: {error}.");
+            refused(envelope, address, ToolInvokeRequest::default(), text)
+        }
     }
 }
 
-fn refused(envelope: Envelope, address: Address, text: String) -> Decoded {
-    let request = Request::new(envelope, address, ToolInvokeRequest::default());
+/// Why a request that was read cannot be used. Cuts what is too long, because the answer repeats it.
+fn unusable(request: &mut ToolInvokeRequest) -> Option<String> {
+    let mut text = None;
+    for (member, value) in [("toolName", Some(&mut request.tool_name)), ("toolCallId", request.tool_call_id.as_mut())] {
+        if let Some(value) = value.filter(|value| value.len() > MAX_ECHOED) {
+            let size = value.len();
+            text = Some(format!("The {member} has {size} bytes; at most {MAX_ECHOED} are taken. Use a shorter one."));
+            *value = bounded(value).to_owned();
+        }
+    }
+    if request.tool_name.is_empty() {
+        text = Some(format!("The request is not usable: {}.", ParseError::Missing("toolName")));
+    }
+    text
+}
+
+fn refused(envelope: Envelope, address: Address, request: ToolInvokeRequest, text: String) -> Decoded {
+    let request = Request::new(envelope, address, request);
     Decoded::Refused(request, ToolFailure::new(Cause::MalformedRequest, text))
 }
 
 impl Request {
     fn new(envelope: Envelope, address: Address, request: ToolInvokeRequest) -> Self {
         let has_call_id = request.tool_call_id.is_some();
-        let call_id = request.tool_call_id.or_else(|| envelope.message_id.clone()).unwrap_or_else(new_message_id);
+        let caller = envelope.source.as_deref().unwrap_or(UNKNOWN_CALLER);
+        // Not random where anything is known, so that a repeated answer is identical.
+        let known = || match (&envelope.message_id, &*envelope.correlation_id) {
+            (Some(id), _) => bounded(id).to_owned(),
+            (None, "") => new_message_id(),
+            (None, correlation_id) => derived_message_id(caller, "", correlation_id),
+        };
+        let call_id = request.tool_call_id.unwrap_or_else(known);
         Self {
-            caller: envelope.source.as_deref().unwrap_or(UNKNOWN_CALLER).into(),
+            caller: caller.into(),
             call_id: call_id.into(),
             has_call_id,
             tool_name: request.tool_name,

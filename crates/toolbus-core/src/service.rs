@@ -43,10 +43,12 @@ impl Service {
         }
     }
 
-    /// Takes requests to cancel calls in until the channel closes.
+    /// Takes requests to cancel calls in until the channel closes. Each is obeyed at once; it is answered in a task of its
+    /// own, so that one slow answer never holds up the next.
     pub async fn serve_cancellations(&self, cancel: &CancelService, mut deliveries: mpsc::Receiver<Delivery>) {
         while let Some(delivery) = deliveries.recv().await {
-            cancel.handle(&self.dispatcher, delivery).await;
+            let settling = cancel.handle(&self.dispatcher, delivery);
+            self.tasks.spawn(settling);
         }
     }
 

@@ -30,11 +30,21 @@ impl ToolInvokeRequest {
     ///
     /// When the body is not UTF-8, not JSON, not an object, too deep, or without a tool's name.
     pub fn parse(body: &[u8]) -> Result<Self, ParseError> {
-        let request: Self = read_members(body)?;
+        let request = Self::parse_unnamed(body)?;
         if request.tool_name.is_empty() {
             return Err(ParseError::Missing("toolName"));
         }
         Ok(request)
+    }
+
+    /// Reads a body like [`Self::parse`], and leaves a missing tool's name empty: for whoever refuses such a request, and
+    /// names the call when doing so.
+    ///
+    /// # Errors
+    ///
+    /// When the body is not UTF-8, not JSON, not an object, or too deep.
+    pub fn parse_unnamed(body: &[u8]) -> Result<Self, ParseError> {
+        read_members(body)
     }
 }
 

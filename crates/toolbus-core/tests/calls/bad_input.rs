@@ -167,8 +167,41 @@ async fn a_dead_letter_names_the_address_and_no_login() {
 
 #[tokio::test]
 async fn an_unknown_name_is_repeated_shortened_and_without_control_characters() {
-    let name = format!("evil\u{1b}[2J{}", "x".repeat(10_000));
+    let name = format!("evil\u{1b}[2J{}", "x".repeat(1_000));
     let sent = World::new().answer(call(&name, json!({}))).await;
     let text = sent.body["message"].as_str().unwrap();
     assert!(text.len() < 200 && !text.contains('\u{1b}'), "{text}");
+}
+
+#[tokio::test]
+async fn a_name_or_an_id_that_is_too_long_is_refused_and_repeated_shortened() {
+    let long = "\u{1}".repeat(1025);
+    for (id, tool) in [("call_1", &*long), (&*long, "pay")] {
+        let sent = World::new().answer(request(&json!({"toolCallId": id, "toolName": tool}))).await;
+        assert_eq!(sent.body["code"], "invalid_arguments");
+        assert!(sent.body.to_string().len() < 4096);
+        let ids = [(&sent.body["toolCallId"], id), (&sent.body["toolName"], tool)];
+        for (repeated, written) in ids {
+            assert_eq!(repeated, &written[..written.len().min(255)]);
+        }
+    }
+    let fits = "x".repeat(1024);
+    let sent = World::new().answer(request(&json!({"toolCallId": fits, "toolName": "pay"}))).await;
+    assert_eq!((&sent.body["content"], &sent.body["toolCallId"]), (&json!("paid"), &json!(fits)));
+}
+
+#[tokio::test]
+async fn a_request_without_a_tool_is_refused_under_its_own_id() {
+    let sent = World::new().answer(request(&json!({"toolCallId": "mine"}))).await;
+    assert_eq!(sent.body["toolCallId"], "mine");
+}
+
+#[tokio::test]
+async fn an_id_that_has_to_be_made_up_is_the_same_for_the_same_request() {
+    let mut message = request(&json!({"toolName": "no_such_tool"}));
+    message.properties.message_id = None;
+    let (first, again) = (World::new().answer(message.clone()).await, World::new().answer(message.clone()).await);
+    assert_eq!((&first.body, &first.properties.message_id), (&again.body, &again.properties.message_id));
+    message.properties.correlation_id = Some("corr-2".to_owned());
+    assert_ne!(World::new().answer(message).await.body["toolCallId"], first.body["toolCallId"]);
 }

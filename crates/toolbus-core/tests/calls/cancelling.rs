@@ -1,11 +1,14 @@
 //! Calls that are ended from outside: by their caller, or by shutdown.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::json;
-use toolbus_core::{Drained, Service};
+use tokio::sync::mpsc;
+use toolbus_core::bus::{Bus, Target};
+use toolbus_core::{CancelService, Drained, Service};
 
-use crate::world::{Settled, World, call};
+use crate::world::{Message, Route, Settled, Settlement, World, call, delivery, request, settings};
 
 #[tokio::test]
 async fn a_caller_cancels_its_running_call() {
@@ -78,4 +81,78 @@ async fn shutdown_answers_what_may_have_had_its_effect() {
 async fn a_drain_without_calls_is_finished_at_once() {
     let service = Service::new(World::new().dispatcher);
     assert_eq!(service.drain(Duration::from_secs(30)).await, Drained::Finished);
+}
+
+/// A request of `ana` to cancel her call, to be answered on `tool.result.ana`.
+fn cancellation() -> Message {
+    request(&json!({"toolCallId": "call_1"})).typed(Some("Toolbus.ToolCancelRequest"))
+}
+
+/// Has a service obey these requests, one after the other, and waits until the last was taken.
+async fn obey(world: &World, service: &Service, messages: impl IntoIterator<Item = Message>) -> Vec<Settlement> {
+    let (sender, receiver) = mpsc::channel(8);
+    let mut settlements = Vec::new();
+    for message in messages {
+        let (delivery, settlement) = delivery(message);
+        sender.send(delivery).await.unwrap();
+        settlements.push(settlement);
+    }
+    drop(sender);
+    let bus = Arc::clone(&world.bus) as Arc<dyn Bus>;
+    let cancel = CancelService::new("toolbus".to_owned(), bus, settings().replies);
+    service.serve_cancellations(&cancel, receiver).await;
+    settlements
+}
+
+#[tokio::test]
+async fn a_request_to_cancel_is_answered_with_the_envelope_of_every_answer() {
+    let world = World::new();
+    let service = Service::new(world.dispatcher.clone());
+    let trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+    let mut message = cancellation().header("traceparent", trace);
+    message.properties.headers.retain(|(name, _)| name != "rb-source");
+    let message = message.header("rb-source", &"ü".repeat(1_000));
+    let settled = obey(&world, &service, [message]).await;
+    assert_eq!(service.drain(Duration::from_secs(30)).await, Drained::Finished);
+    let sent = world.bus.sent().pop().unwrap();
+    assert_eq!(sent.body, json!({"toolCallId": "call_1", "cancelled": false}));
+    assert_eq!(sent.properties.header("rb-rb-content-trust"), Some("tool-output"));
+    assert_eq!(sent.properties.header("traceparent"), Some(trace));
+    assert!(sent.properties.header("rb-destination").unwrap().len() <= 255);
+    assert_eq!(settled[0].get(), Some(Settled::Acknowledged));
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_answer_that_does_not_leave_holds_up_no_other_cancellation_and_the_end_only_a_little() {
+    let world = World::new();
+    world.bus.route(Target::Topic("tool.result.ana".to_owned()), Route::Unavailable);
+    let (running, _) = world.begin(call("wait_effectful", json!({})).reply_to(None));
+    world.until_running(1).await;
+    let service = Service::new(world.dispatcher.clone());
+    let begun = tokio::time::Instant::now();
+    let nobodys = request(&json!({"toolCallId": "other"})).typed(Some("Toolbus.ToolCancelRequest"));
+    let settled = obey(&world, &service, [nobodys, cancellation()]).await;
+    running.await.unwrap();
+    assert_eq!(begun.elapsed(), Duration::ZERO);
+    assert_eq!(world.bus.sent().pop().unwrap().body["code"], "cancelled");
+    assert_eq!(service.drain(Duration::from_secs(30)).await, Drained::Finished);
+    assert!(begun.elapsed() <= Duration::from_secs(5));
+    assert!(settled.iter().all(|settled| settled.get() == Some(Settled::Acknowledged)));
+}
+
+#[tokio::test]
+async fn a_request_to_cancel_that_is_no_such_request_is_settled_and_not_answered() {
+    let world = World::new();
+    let service = Service::new(world.dispatcher.clone());
+    let too_large = request(&json!({"toolCallId": "x".repeat(5_000)})).typed(None);
+    let messages = [
+        too_large,
+        cancellation().typed(Some("RockBot.Tools.ToolError")),
+        cancellation().reply_to(Some("tool.invoke")),
+        request(&json!([])).typed(None),
+    ];
+    let settled = obey(&world, &service, messages).await;
+    assert_eq!(service.drain(Duration::from_secs(30)).await, Drained::Finished);
+    assert!(settled.iter().all(|settled| settled.get() == Some(Settled::Acknowledged)));
+    assert!(world.bus.attempts().is_empty());
 }

@@ -371,7 +371,7 @@ fn echo_schema() -> Value {
     })
 }
 
-fn delivery(message: Message) -> (Delivery, Settlement) {
+pub(crate) fn delivery(message: Message) -> (Delivery, Settlement) {
     let settlement = Settlement(Arc::default());
     let delivery = Delivery {
         properties: message.properties,
