@@ -2,43 +2,40 @@
 //!
 //! Read [`Dispatcher::handle`] and [`Dispatcher::run`] first: they name every step in order.
 
+mod call;
+mod ending;
+
 use std::num::NonZeroUsize;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use bytes::Bytes;
 use futures_util::FutureExt;
 use tokio_util::sync::CancellationToken;
-use toolbus_protocol::{Envelope, Properties};
+use toolbus_protocol::Envelope;
 
-use crate::answer::{Answer, Recipient, Run};
+use self::call::Call;
+use crate::answer::Answer;
 use crate::arguments::Arguments;
 use crate::bulkhead::{self, Stop};
 use crate::bus::{Bus, Delivery};
 use crate::deadline::{self, Budgets};
-use crate::decode::{Decoded, Request, decode};
+use crate::decode::{Decoded, decode};
 use crate::failure::{Cause, ToolFailure, verdict};
 use crate::log::{Log, Subject, shown};
 use crate::permit::Permits;
 use crate::registry::Registry;
-use crate::replay::{Key, Replay, Seen, Slot};
-use crate::reply::{Buried, DEAD_LETTER_TIME, NotDelivered, Replies, ReplyRules};
+use crate::replay::{Replay, Seen, Slot};
+use crate::reply::{Replies, ReplyRules};
 use crate::running::Running;
 use crate::suggest::Suggestions;
-use crate::telemetry::{CallSpan, DeadReason, End, Load, Summary, Telemetry};
-use crate::tool::{Effect, Tool, ToolCall, ToolDescriptor, ToolOutput};
+use crate::telemetry::{Load, Summary, Telemetry};
+use crate::tool::{Effect, Tool, ToolCall, ToolOutput};
 
 /// A request that was delivered this often before is answered instead of tried again.
 const MAX_EARLIER_DELIVERIES: u32 = 4;
-/// Time beyond a call's deadline in which its answer may still be delivered.
-const REPLY_GRACE: Duration = Duration::from_secs(10);
 /// Memory of kept answers, in bytes.
 const MAX_KEPT_BYTES: usize = 64 * 1024 * 1024;
-/// Time until an answer is tried anew, and its absence logged, while the broker is away.
-const REPLY_PERIOD: Duration = Duration::from_secs(60);
-/// Time that each publish still has once the time to finish calls is over.
-const CLOSING_GRACE: Duration = Duration::from_secs(5);
 
 /// How calls are handled.
 #[derive(Debug, Clone)]
@@ -76,25 +73,6 @@ struct Parts {
     log: Log,
     /// Cancelled when the time to finish calls is over.
     shutdown: CancellationToken,
-}
-
-/// A request on its way through the steps.
-struct Call {
-    request: Request,
-    span: Box<dyn CallSpan>,
-    slot: Arc<Slot>,
-    key: Option<Key>,
-    queue: Arc<str>,
-    arrived: Instant,
-    deadline: Instant,
-    body_size: usize,
-    tool: Option<Arc<ToolDescriptor>>,
-    /// Whether its answer is one that was given before.
-    replayed: bool,
-    /// Time spent waiting for a permit.
-    waited: Duration,
-    /// Time that the tool took, once it began.
-    ran: Option<Duration>,
 }
 
 /// Why a call ends without a result of its own.
@@ -368,247 +346,6 @@ impl Dispatcher {
         let subject = Subject { tool: call.tool.as_deref(), request: &call.request, trace_id: call.span.trace_id() };
         self.parts.log.failure(&subject, failure, self.parts.shutdown.is_cancelled());
         call.recipient().error(&self.parts.settings.name, failure, verdict, call.run())
-    }
-
-    /// Step 12, reply, and step 13, acknowledge: in this order, always.
-    async fn send(&self, mut call: Box<Call>, answer: Arc<Answer>) {
-        let built = Instant::now();
-        let delivered = self.deliver(&call, &answer).await;
-        let confirmed = built.elapsed();
-        call.span.published(delivered.is_ok(), confirmed);
-        let settled = match delivered {
-            Ok(()) => true,
-            Err(NotDelivered::Undeliverable(reason)) => self.bury_answer(&call, &answer, &reason).await,
-            Err(reason @ (NotDelivered::BrokerAway | NotDelivered::Closed)) => {
-                tracing::warn!(
-                    call_id = %shown(&call.request.call_id),
-                    trace_id = call.span.trace_id(),
-                    %reason,
-                    "an answer was not confirmed; the request goes back to its queue"
-                );
-                false
-            }
-        };
-        if let Some(key) = call.key {
-            self.parts.replay.answered(key, &call.slot, Arc::clone(&answer));
-        }
-        call.settle(settled).await;
-        call.conclude(Some(answer.end), built, confirmed);
-    }
-
-    /// Publishes an answer until the broker confirms or refuses it, or until shutdown. A broker that is away is waited
-    /// for: putting the request back would use up its deliveries, and another daemon would run it again.
-    async fn deliver(&self, call: &Call, answer: &Answer) -> Result<(), NotDelivered> {
-        let parts = &*self.parts;
-        let trying = async {
-            let mut until = (call.deadline.max(Instant::now()) + REPLY_GRACE).into();
-            loop {
-                match parts.replies.deliver(&call.request.address, answer, until).await {
-                    Err(NotDelivered::BrokerAway) => {}
-                    ended => return ended,
-                }
-                if let Some(left_out) = parts.log.broker_away.due() {
-                    tracing::warn!(
-                        call_id = %shown(&call.request.call_id),
-                        trace_id = call.span.trace_id(),
-                        left_out,
-                        "the broker does not confirm an answer; it is kept and published again"
-                    );
-                }
-                until = tokio::time::Instant::now() + REPLY_PERIOD;
-            }
-        };
-        tokio::select! {
-            biased;
-            ended = trying => ended,
-            () = self.closing() => Err(NotDelivered::BrokerAway),
-        }
-    }
-
-    /// Over when the time to finish calls is over, and the last publishes have had theirs.
-    async fn closing(&self) {
-        self.parts.shutdown.cancelled().await;
-        tokio::time::sleep(CLOSING_GRACE).await;
-    }
-
-    /// Puts an answer that no queue takes aside, so that it is not lost; false when its request must be kept.
-    async fn bury_answer(&self, call: &Call, answer: &Answer, reason: &str) -> bool {
-        let address = &call.request.address.written;
-        let (properties, body) = (answer.properties.clone(), answer.body.clone());
-        let buried = self.dead_letter(&call.queue, DeadReason::Undeliverable, address, properties, body).await;
-        if buried == Buried::Kept {
-            tracing::warn!(
-                call_id = %shown(&call.request.call_id),
-                reply_to = %shown(address),
-                trace_id = call.span.trace_id(),
-                reason,
-                "dead-lettered an answer that cannot be delivered"
-            );
-        }
-        buried.is_over()
-    }
-
-    /// Puts a request aside that can be neither run nor answered.
-    async fn bury(&self, delivery: Delivery, reason: DeadReason, detail: &str) {
-        let Delivery { properties, body, queue, settle, .. } = delivery;
-        let reply_to = properties.reply_to.clone().unwrap_or_default();
-        let message_id = properties.message_id.clone();
-        let buried = self.dead_letter(&queue, reason, &reply_to, properties, body).await;
-        if buried == Buried::Kept
-            && let Some(left_out) = self.parts.log.requests.due()
-        {
-            tracing::warn!(
-                %queue,
-                message_id = message_id.as_deref().map(shown),
-                reply_to = %shown(&reply_to),
-                reason = reason.as_str(),
-                detail,
-                left_out,
-                "dead-lettered a request"
-            );
-        }
-        if buried.is_over() {
-            settle.acknowledge().await;
-        } else {
-            settle.requeue().await;
-        }
-    }
-
-    /// Publishes a dead letter, counts it once it is confirmed, and otherwise says why it is not.
-    async fn dead_letter(
-        &self,
-        queue: &str,
-        reason: DeadReason,
-        reply_to: &str,
-        properties: Properties,
-        body: Bytes,
-    ) -> Buried {
-        let parts = &*self.parts;
-        let buried = tokio::select! {
-            biased;
-            buried = parts.replies.dead_letter(queue, reason, reply_to, properties, body) => buried,
-            () = self.closing() => Buried::NotConfirmed("the daemon shuts down".to_owned()),
-        };
-        let reason_of = reason.as_str();
-        match &buried {
-            Buried::Kept => parts.telemetry.dead_lettered(queue, reason),
-            Buried::NoQueue => {
-                tracing::error!(queue, reason = reason_of, "dropped a dead letter: there is no queue for it");
-            }
-            Buried::Refused(error) => {
-                if let Some(left_out) = parts.log.not_buried.due() {
-                    tracing::error!(
-                        queue,
-                        reason = reason_of,
-                        error,
-                        left_out,
-                        "the broker refuses a dead letter; its request goes back to its queue"
-                    );
-                }
-                // What comes back at once would be refused at once.
-                let _ = tokio::time::timeout(DEAD_LETTER_TIME, parts.shutdown.cancelled()).await;
-            }
-            Buried::NotConfirmed(error) => {
-                if let Some(left_out) = parts.log.not_buried.due() {
-                    tracing::warn!(
-                        queue,
-                        reason = reason_of,
-                        error,
-                        left_out,
-                        "a dead letter was not confirmed; its request goes back to its queue"
-                    );
-                }
-            }
-        }
-        buried
-    }
-
-    /// Gives a call back to its queue.
-    async fn requeue(&self, mut call: Box<Call>) {
-        if let Some(key) = call.key {
-            self.parts.replay.forget(key, &call.slot);
-        }
-        call.settle(false).await;
-        call.conclude(None, Instant::now(), Duration::ZERO);
-    }
-}
-
-impl Call {
-    /// A call whose delivery is still in the caller's hands. On the heap: it is handed from step to step.
-    fn new(parts: &Parts, request: Request, span: Box<dyn CallSpan>, delivery: &Delivery) -> Box<Self> {
-        let deadline = request.granted.deadline(delivery.arrived, None, parts.settings.budgets);
-        if request.granted.is_unusable {
-            parts.log.unusable_budget(&request);
-        }
-        Box::new(Self {
-            span,
-            request,
-            slot: Arc::default(),
-            key: None,
-            queue: Arc::clone(&delivery.queue),
-            arrived: delivery.arrived,
-            deadline,
-            body_size: delivery.body.len(),
-            tool: None,
-            replayed: false,
-            waited: Duration::ZERO,
-            ran: None,
-        })
-    }
-
-    /// Notes the tool, whose limit may shorten or lengthen the deadline.
-    fn resolved(&mut self, tool: &Tool, budgets: Budgets) {
-        self.deadline = self.request.granted.deadline(self.arrived, tool.descriptor.timeout, budgets);
-        self.tool = Some(Arc::clone(&tool.descriptor));
-    }
-
-    fn recipient(&self) -> Recipient<'_> {
-        Recipient {
-            envelope: &self.request.envelope,
-            caller: &self.request.caller,
-            call_id: &self.request.call_id,
-            tool_name: &self.request.tool_name,
-        }
-    }
-
-    fn run(&self) -> Run {
-        let provider = self.tool.as_ref().filter(|_| self.ran.is_some()).map(|tool| tool.provider);
-        Run { provider, queued: self.waited, ran: self.ran }
-    }
-
-    fn executed(&mut self, end: &End) {
-        if let Some(ran) = self.ran {
-            self.span.executed(end, ran);
-        }
-    }
-
-    fn trace(&mut self, answer: &mut Answer) {
-        let message_id = answer.properties.message_id.as_deref().unwrap_or_default();
-        if let Some(trace) = self.span.publishing(message_id) {
-            answer.set_trace(&trace);
-        }
-    }
-
-    async fn settle(&mut self, done: bool) {
-        match self.slot.take() {
-            Some(settle) if done => settle.acknowledge().await,
-            Some(settle) => settle.requeue().await,
-            None => {}
-        }
-    }
-
-    fn conclude(self: Box<Self>, end: Option<End>, answered: Instant, confirmed: Duration) {
-        let total = self.arrived.elapsed();
-        let others = self.waited + self.ran.unwrap_or_default();
-        let summary = Summary {
-            tool: self.tool.as_deref(),
-            end,
-            replayed: self.replayed,
-            invoke: answered.saturating_duration_since(self.arrived),
-            total,
-            overhead: total.saturating_sub(others + confirmed),
-        };
-        self.span.finished(&summary);
     }
 }
 

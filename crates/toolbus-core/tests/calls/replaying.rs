@@ -1,8 +1,11 @@
 //! Requests that the broker delivers again.
 
-use serde_json::json;
+use std::time::Duration;
 
-use crate::world::{Settled, World, call, request};
+use serde_json::json;
+use toolbus_core::bus::Target;
+
+use crate::world::{Route, Settled, World, call, request};
 
 #[tokio::test]
 async fn a_redelivered_request_that_was_answered_is_not_run_again() {
@@ -95,4 +98,20 @@ async fn a_running_call_stays_known_however_many_others_are_answered_meanwhile()
     world.go_on.notify_one();
     running.await.unwrap();
     assert_eq!((first.get(), second.get()), (Some(Settled::Acknowledged), Some(Settled::Acknowledged)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_that_is_repeated_is_published_by_one_delivery_at_a_time() {
+    let world = World::new();
+    world.answer(call("pay", json!({}))).await;
+    let address = Target::Topic("tool.result.ana".to_owned());
+    world.bus.route(address.clone(), Route::Unavailable);
+    let (repeating, first) = world.begin(call("pay", json!({})).redelivered());
+    tokio::time::sleep(Duration::from_secs(300)).await;
+    let second = world.deliver(call("pay", json!({})).redelivered()).await;
+    assert_eq!((first.get(), second.get()), (Some(Settled::Acknowledged), None), "the later one is held");
+    world.bus.route(address, Route::Routed);
+    repeating.await.unwrap();
+    assert_eq!(second.get(), Some(Settled::Acknowledged));
+    assert_eq!((world.bus.sent().len(), world.runs()), (2, 1));
 }

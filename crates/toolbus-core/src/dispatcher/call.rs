@@ -1,0 +1,111 @@
+//! What is known of one request on its way.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::Parts;
+use crate::answer::{Answer, Recipient, Run};
+use crate::bus::Delivery;
+use crate::deadline::Budgets;
+use crate::decode::Request;
+use crate::replay::{Key, Slot};
+use crate::telemetry::{CallSpan, End, Summary};
+use crate::tool::{Tool, ToolDescriptor};
+
+/// A request on its way through the steps.
+pub(super) struct Call {
+    pub(super) request: Request,
+    pub(super) span: Box<dyn CallSpan>,
+    pub(super) slot: Arc<Slot>,
+    pub(super) key: Option<Key>,
+    pub(super) queue: Arc<str>,
+    pub(super) arrived: Instant,
+    pub(super) deadline: Instant,
+    pub(super) body_size: usize,
+    pub(super) tool: Option<Arc<ToolDescriptor>>,
+    /// Whether its answer is one that was given before.
+    pub(super) replayed: bool,
+    /// Time spent waiting for a permit.
+    pub(super) waited: Duration,
+    /// Time that the tool took, once it began.
+    pub(super) ran: Option<Duration>,
+}
+
+impl Call {
+    /// A call whose delivery is still in the caller's hands. On the heap: it is handed from step to step.
+    pub(super) fn new(parts: &Parts, request: Request, span: Box<dyn CallSpan>, delivery: &Delivery) -> Box<Self> {
+        let deadline = request.granted.deadline(delivery.arrived, None, parts.settings.budgets);
+        if request.granted.is_unusable {
+            parts.log.unusable_budget(&request);
+        }
+        Box::new(Self {
+            span,
+            request,
+            slot: Arc::default(),
+            key: None,
+            queue: Arc::clone(&delivery.queue),
+            arrived: delivery.arrived,
+            deadline,
+            body_size: delivery.body.len(),
+            tool: None,
+            replayed: false,
+            waited: Duration::ZERO,
+            ran: None,
+        })
+    }
+
+    /// Notes the tool, whose limit may shorten or lengthen the deadline.
+    pub(super) fn resolved(&mut self, tool: &Tool, budgets: Budgets) {
+        self.deadline = self.request.granted.deadline(self.arrived, tool.descriptor.timeout, budgets);
+        self.tool = Some(Arc::clone(&tool.descriptor));
+    }
+
+    pub(super) fn recipient(&self) -> Recipient<'_> {
+        Recipient {
+            envelope: &self.request.envelope,
+            caller: &self.request.caller,
+            call_id: &self.request.call_id,
+            tool_name: &self.request.tool_name,
+        }
+    }
+
+    pub(super) fn run(&self) -> Run {
+        let provider = self.tool.as_ref().filter(|_| self.ran.is_some()).map(|tool| tool.provider);
+        Run { provider, queued: self.waited, ran: self.ran }
+    }
+
+    pub(super) fn executed(&mut self, end: &End) {
+        if let Some(ran) = self.ran {
+            self.span.executed(end, ran);
+        }
+    }
+
+    pub(super) fn trace(&mut self, answer: &mut Answer) {
+        let message_id = answer.properties.message_id.as_deref().unwrap_or_default();
+        if let Some(trace) = self.span.publishing(message_id) {
+            answer.set_trace(&trace);
+        }
+    }
+
+    pub(super) async fn settle(&mut self, done: bool) {
+        match self.slot.take() {
+            Some(settle) if done => settle.acknowledge().await,
+            Some(settle) => settle.requeue().await,
+            None => {}
+        }
+    }
+
+    pub(super) fn conclude(self: Box<Self>, end: Option<End>, answered: Instant, confirmed: Duration) {
+        let total = self.arrived.elapsed();
+        let others = self.waited + self.ran.unwrap_or_default();
+        let summary = Summary {
+            tool: self.tool.as_deref(),
+            end,
+            replayed: self.replayed,
+            invoke: answered.saturating_duration_since(self.arrived),
+            total,
+            overhead: total.saturating_sub(others + confirmed),
+        };
+        self.span.finished(&summary);
+    }
+}

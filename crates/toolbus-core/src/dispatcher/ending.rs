@@ -1,0 +1,186 @@
+//! The end of a call: its answer leaves, or is put aside, and its delivery is settled.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use toolbus_protocol::Properties;
+
+use super::Dispatcher;
+use super::call::Call;
+use crate::answer::Answer;
+use crate::bus::Delivery;
+use crate::log::shown;
+use crate::reply::{Buried, DEAD_LETTER_TIME, NotDelivered};
+use crate::telemetry::DeadReason;
+
+/// Time beyond a call's deadline in which its answer may still be delivered.
+const REPLY_GRACE: Duration = Duration::from_secs(10);
+/// Time until an answer is tried anew, and its absence logged, while the broker is away.
+const REPLY_PERIOD: Duration = Duration::from_secs(60);
+/// Time that each publish still has once the time to finish calls is over.
+const CLOSING_GRACE: Duration = Duration::from_secs(5);
+
+impl Dispatcher {
+    /// Step 12, reply, and step 13, acknowledge: in this order, always.
+    pub(super) async fn send(&self, mut call: Box<Call>, answer: Arc<Answer>) {
+        let built = Instant::now();
+        let delivered = self.deliver(&call, &answer).await;
+        let confirmed = built.elapsed();
+        call.span.published(delivered.is_ok(), confirmed);
+        let settled = match delivered {
+            Ok(()) => true,
+            Err(NotDelivered::Undeliverable(reason)) => self.bury_answer(&call, &answer, &reason).await,
+            Err(reason @ (NotDelivered::BrokerAway | NotDelivered::Closed)) => {
+                tracing::warn!(
+                    call_id = %shown(&call.request.call_id),
+                    trace_id = call.span.trace_id(),
+                    %reason,
+                    "an answer was not confirmed; the request goes back to its queue"
+                );
+                false
+            }
+        };
+        if let Some(key) = call.key {
+            self.parts.replay.answered(key, &call.slot, Arc::clone(&answer));
+        }
+        call.settle(settled).await;
+        call.conclude(Some(answer.end), built, confirmed);
+    }
+
+    /// Publishes an answer until the broker confirms or refuses it, or until shutdown. A broker that is away is waited
+    /// for: putting the request back would use up its deliveries, and another daemon would run it again.
+    async fn deliver(&self, call: &Call, answer: &Answer) -> Result<(), NotDelivered> {
+        let parts = &*self.parts;
+        let trying = async {
+            let mut until = (call.deadline.max(Instant::now()) + REPLY_GRACE).into();
+            loop {
+                match parts.replies.deliver(&call.request.address, answer, until).await {
+                    Err(NotDelivered::BrokerAway) => {}
+                    ended => return ended,
+                }
+                if let Some(left_out) = parts.log.broker_away.due() {
+                    tracing::warn!(
+                        call_id = %shown(&call.request.call_id),
+                        trace_id = call.span.trace_id(),
+                        left_out,
+                        "the broker does not confirm an answer; it is kept and published again"
+                    );
+                }
+                until = tokio::time::Instant::now() + REPLY_PERIOD;
+            }
+        };
+        tokio::select! {
+            biased;
+            ended = trying => ended,
+            () = self.closing() => Err(NotDelivered::BrokerAway),
+        }
+    }
+
+    /// Over when the time to finish calls is over, and the last publishes have had theirs.
+    async fn closing(&self) {
+        self.parts.shutdown.cancelled().await;
+        tokio::time::sleep(CLOSING_GRACE).await;
+    }
+
+    /// Puts an answer that no queue takes aside, so that it is not lost; false when its request must be kept.
+    async fn bury_answer(&self, call: &Call, answer: &Answer, reason: &str) -> bool {
+        let address = &call.request.address.written;
+        let (properties, body) = (answer.properties.clone(), answer.body.clone());
+        let buried = self.dead_letter(&call.queue, DeadReason::Undeliverable, address, properties, body).await;
+        if buried == Buried::Kept {
+            tracing::warn!(
+                call_id = %shown(&call.request.call_id),
+                reply_to = %shown(address),
+                trace_id = call.span.trace_id(),
+                reason,
+                "dead-lettered an answer that cannot be delivered"
+            );
+        }
+        buried.is_over()
+    }
+
+    /// Puts a request aside that can be neither run nor answered.
+    pub(super) async fn bury(&self, delivery: Delivery, reason: DeadReason, detail: &str) {
+        let Delivery { properties, body, queue, settle, .. } = delivery;
+        let reply_to = properties.reply_to.clone().unwrap_or_default();
+        let message_id = properties.message_id.clone();
+        let buried = self.dead_letter(&queue, reason, &reply_to, properties, body).await;
+        if buried == Buried::Kept
+            && let Some(left_out) = self.parts.log.requests.due()
+        {
+            tracing::warn!(
+                %queue,
+                message_id = message_id.as_deref().map(shown),
+                reply_to = %shown(&reply_to),
+                reason = reason.as_str(),
+                detail,
+                left_out,
+                "dead-lettered a request"
+            );
+        }
+        if buried.is_over() {
+            settle.acknowledge().await;
+        } else {
+            settle.requeue().await;
+        }
+    }
+
+    /// Publishes a dead letter, counts it once it is confirmed, and otherwise says why it is not.
+    async fn dead_letter(
+        &self,
+        queue: &str,
+        reason: DeadReason,
+        reply_to: &str,
+        properties: Properties,
+        body: Bytes,
+    ) -> Buried {
+        let parts = &*self.parts;
+        let buried = tokio::select! {
+            biased;
+            buried = parts.replies.dead_letter(queue, reason, reply_to, properties, body) => buried,
+            () = self.closing() => Buried::NotConfirmed("the daemon shuts down".to_owned()),
+        };
+        let reason_of = reason.as_str();
+        match &buried {
+            Buried::Kept => parts.telemetry.dead_lettered(queue, reason),
+            Buried::NoQueue => {
+                tracing::error!(queue, reason = reason_of, "dropped a dead letter: there is no queue for it");
+            }
+            Buried::Refused(error) => {
+                if let Some(left_out) = parts.log.not_buried.due() {
+                    tracing::error!(
+                        queue,
+                        reason = reason_of,
+                        error,
+                        left_out,
+                        "the broker refuses a dead letter; its request goes back to its queue"
+                    );
+                }
+                // What comes back at once would be refused at once.
+                let _ = tokio::time::timeout(DEAD_LETTER_TIME, parts.shutdown.cancelled()).await;
+            }
+            Buried::NotConfirmed(error) => {
+                if let Some(left_out) = parts.log.not_buried.due() {
+                    tracing::warn!(
+                        queue,
+                        reason = reason_of,
+                        error,
+                        left_out,
+                        "a dead letter was not confirmed; its request goes back to its queue"
+                    );
+                }
+            }
+        }
+        buried
+    }
+
+    /// Gives a call back to its queue.
+    pub(super) async fn requeue(&self, mut call: Box<Call>) {
+        if let Some(key) = call.key {
+            self.parts.replay.forget(key, &call.slot);
+        }
+        call.settle(false).await;
+        call.conclude(None, Instant::now(), Duration::ZERO);
+    }
+}
