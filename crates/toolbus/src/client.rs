@@ -75,6 +75,9 @@ pub enum ClientError {
     /// The answer is no message of the wire.
     #[error("the answer could not be read: {0}")]
     Unreadable(String),
+    /// The broker holds something that no retry mends.
+    #[error("the bus cannot be used: {0}")]
+    Fatal(String),
     /// The bus was closed.
     #[error("the bus was closed")]
     Closed,
@@ -85,7 +88,7 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// When the broker cannot be reached within `patience`.
+    /// When the broker cannot be reached within `patience`, or holds something that no retry mends.
     pub async fn connect(bus: Arc<dyn Bus>, topic: &str, patience: Duration) -> Result<Self, ClientError> {
         let reply_to = format!("reply.{}", new_message_id());
         let answers = bus.consume(Subscription {
@@ -97,24 +100,28 @@ impl Client {
         let pending = Arc::<Pending>::default();
         tokio::spawn(receive(answers, Arc::clone(&pending)));
         let mut state = bus.state();
-        let listening = state.wait_for(|state| {
-            state.connected && state.consumers.iter().any(|(queue, confirmed)| *queue == reply_to && *confirmed)
+        let settled = state.wait_for(|state| {
+            let listens = state.consumers.iter().any(|(queue, confirmed)| *queue == reply_to && *confirmed);
+            state.fatal.is_some() || (state.connected && listens)
         });
-        let listening = tokio::time::timeout(patience, listening).await.is_ok_and(|changed| changed.is_ok());
-        if !listening {
+        let is_settled = tokio::time::timeout(patience, settled).await.is_ok_and(|changed| changed.is_ok());
+        if let Some(reason) = bus.state().borrow().fatal.clone() {
+            return Err(ClientError::Fatal(reason));
+        }
+        if !is_settled {
             let why = bus.state().borrow().last_error.as_ref().map(|error| format!(": {error}")).unwrap_or_default();
             return Err(ClientError::Unreachable(patience, why));
         }
         Ok(Self { bus, reply_to, topic: topic.to_owned(), pending })
     }
 
-    /// Builds a request that grants the tool `budget`.
+    /// Builds a request that grants the tool `budget`; without one, the daemon decides.
     #[must_use]
     pub fn request(
         &self,
         tool: &str,
         arguments: Option<&Map<String, Value>>,
-        budget: Duration,
+        budget: Option<Duration>,
         trace: Option<TraceContext>,
     ) -> Request {
         let body = ToolInvokeRequest {
@@ -123,6 +130,9 @@ impl Client {
             arguments: arguments.map(|members| Value::Object(members.clone()).to_string()),
             ..ToolInvokeRequest::default()
         };
+        let trust = (header::CONTENT_TRUST.to_owned(), header::TRUST_TOOL_REQUEST.to_owned());
+        let timeout = budget.map(|budget| (header::TIMEOUT_MS.to_owned(), budget.as_millis().to_string()));
+        let headers = [trust].into_iter().chain(timeout).collect();
         let envelope = Envelope {
             message_id: Some(new_message_id()),
             message_type: message_type::TOOL_INVOKE_REQUEST.to_owned(),
@@ -131,10 +141,7 @@ impl Client {
             timestamp: SystemTime::now().duration_since(UNIX_EPOCH).ok().map(|time| time.as_secs()),
             source: Some("toolbus-cli".to_owned()),
             trace,
-            headers: vec![
-                (header::CONTENT_TRUST.to_owned(), header::TRUST_TOOL_REQUEST.to_owned()),
-                (header::TIMEOUT_MS.to_owned(), budget.as_millis().to_string()),
-            ],
+            headers,
             ..Envelope::default()
         };
         Request { properties: envelope.into_properties(), body: serde_json::to_vec(&body).unwrap_or_default().into() }

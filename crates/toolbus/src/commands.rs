@@ -17,6 +17,7 @@ use anstyle::{AnsiColor, Effects, Style};
 
 use crate::cli::{Cli, Command, Output, environment};
 use crate::config::{Config, Problems, Sources};
+use crate::printed::printable;
 
 /// Exit code of a mistake in the command line or the configuration.
 pub(crate) const MISTAKE: u8 = 2;
@@ -85,7 +86,7 @@ pub(crate) fn warn(text: &str) {
 }
 
 fn told(error: impl Display) -> u8 {
-    eprint(&format!("{RED}error:{RED:#} {error}"));
+    eprint(&format!("{RED}error:{RED:#} {}", printable(&error.to_string())));
     1
 }
 

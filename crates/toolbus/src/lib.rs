@@ -7,6 +7,7 @@ pub mod commands;
 pub mod config;
 pub mod daemon;
 pub mod http;
+pub mod printed;
 pub mod session;
 pub mod signals;
 

@@ -58,10 +58,57 @@ fn the_answer_is_printed_as_json_when_asked_for() {
 }
 
 #[test]
+fn what_is_piped_is_exactly_what_the_tool_answered() {
+    for text in ["\u{1b}[31mred\u{1b}[0m\r\u{7}", "two\nlines\n", ""] {
+        let output = call(&["echo", &serde_json::json!({"text": text}).to_string(), "--color", "never"]);
+        assert_eq!((output.status.code(), std::str::from_utf8(&output.stdout)), (Some(0), Ok(text)));
+    }
+}
+
+#[test]
+fn programs_get_json_also_when_no_call_was_made() {
+    let output = call(&["echo", "text=hello", "--output", "json"]);
+    let body: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((output.status.code(), &body["content"]), (Some(0), &Value::from("hello")));
+    let output = call(&["echo", "text", "--output", "json"]);
+    let body: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(body, serde_json::json!({"error": "`text` is neither a JSON object nor key=value"}));
+    assert_eq!((output.status.code(), &*output.stderr), (Some(2), &b""[..]));
+}
+
+#[test]
+fn a_time_is_granted_only_when_one_is_given() {
+    let shown = |arguments: &[&str]| {
+        let output = call(&[&["echo", "text=hello", "--verbose"], arguments].concat());
+        String::from_utf8(output.stderr).unwrap()
+    };
+    assert!(!shown(&[]).contains("rb-timeout-ms"));
+    let granted = shown(&["--timeout", "7s"]);
+    assert!(granted.lines().any(|line| line.contains("rb-timeout-ms") && line.contains("7000")), "{granted}");
+}
+
+#[test]
+fn a_reader_that_goes_away_is_no_error() {
+    let commands =
+        [&["tools"][..], &["schema"], &["check"], &["demo"], &["call", "current_time", "timezone=UTC", "--json"]];
+    for arguments in commands {
+        let folder = tempfile::tempdir().unwrap();
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let mut command = Command::new(env!("CARGO_BIN_EXE_toolbus"));
+        command.args(arguments).env_clear().current_dir(folder.path()).stdin(Stdio::null()).stdout(writer);
+        let output = command.output().unwrap();
+        let told = String::from_utf8(output.stderr).unwrap();
+        assert_eq!((output.status.code(), &*told), (Some(0), ""), "{arguments:?}");
+    }
+}
+
+#[test]
 fn mistakes_are_told_on_standard_error_with_an_exit_code_of_their_own() {
     let outputs = [
         call(&["ecko", "text=x"]),
         call(&["echo", "text:=7"]),
+        call(&["echo", "text=7"]),
         call(&["echo", "text"]),
         call(&["convert_time", "datetime=soon", "from_timezone=UTC", "to_timezone=UTC"]),
     ];
@@ -69,6 +116,7 @@ fn mistakes_are_told_on_standard_error_with_an_exit_code_of_their_own() {
     insta::assert_snapshot!(all.join("\n"), @r#"
     (3, "", "tool_not_found: Tool 'ecko' is not registered. Did you mean 'echo'?")
     (3, "", "invalid_arguments: The arguments do not fit the tool's parameters: /text: value is not of type \"string\"")
+    (3, "", "invalid_arguments: The arguments do not fit the tool's parameters: /text: value is not of type \"string\"\nhint: `text=7` was sent as JSON; if a text is meant: text:='\"7\"'")
     (2, "", "error: `text` is neither a JSON object nor key=value")
     (3, "", "invalid_arguments: Argument `datetime`: `soon` is not a time. Write it as `2026-03-29T14:30:00` or `14:30`.")
     "#);
@@ -107,4 +155,17 @@ fn a_measurement_needs_a_broker() {
     let (code, out, err) = told(&output);
     assert_eq!((code, out), (1, ""));
     assert!(err.contains("--bus-url"), "{err}");
+}
+
+#[test]
+fn a_measurement_refuses_certificates_instead_of_leaving_them_out() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("ca.pem");
+    std::fs::write(&file, "x").unwrap();
+    let ca = format!("bus.tls.ca={}", file.display());
+    let output = toolbus(&["bench", "--bus-url", "amqps://127.0.0.1:9", "--set", &ca], "");
+    assert_eq!(
+        told(&output),
+        (1, "", "error: bench does not use bus.tls: measure on a broker without certificates of its own")
+    );
 }

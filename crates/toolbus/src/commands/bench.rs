@@ -1,6 +1,7 @@
 //! `toolbus bench`: the daemon and a bare responder, measured in turn on the same broker.
 
 mod children;
+mod errors;
 mod report;
 mod sink;
 
@@ -14,6 +15,8 @@ use toolbus_protocol::new_message_id;
 
 use super::Context;
 use crate::config::{BusUrl, QueueType};
+use crate::printed::unless_gone;
+use crate::signals::Signals;
 use children::{Daemon, Floor};
 use report::{Report, Row};
 use sink::Sink;
@@ -60,6 +63,12 @@ pub enum MeasureError {
     /// The embedded bus has no floor to compare with.
     #[error("a measurement needs a RabbitMQ broker: give --bus-url amqp://USER:PASSWORD@HOST:5672/%2f")]
     NoBroker,
+    /// Certificates that neither side would use.
+    #[error("bench does not use bus.tls: measure on a broker without certificates of its own")]
+    Tls,
+    /// Ended by the user.
+    #[error("interrupted")]
+    Interrupted,
     /// A share that is none.
     #[error("--trace-ratio takes a number from 0 to 1")]
     Ratio,
@@ -81,7 +90,7 @@ pub enum MeasureError {
 ///
 /// # Errors
 ///
-/// When the broker cannot be reached, a side does not start, or a call is not answered.
+/// When the broker cannot be reached, the user interrupts, a side does not start, or a call is not answered.
 pub async fn run(args: BenchArgs, context: &Context) -> Result<ExitCode, MeasureError> {
     let site = site(context)?;
     if let Some(queue) = &args.responder {
@@ -92,13 +101,25 @@ pub async fn run(args: BenchArgs, context: &Context) -> Result<ExitCode, Measure
     if args.trace_ratio.is_some_and(|ratio| !(0.0..=1.0).contains(&ratio)) {
         return Err(MeasureError::Ratio);
     }
+    let tls = &context.config.bus.tls;
+    if tls.ca.is_some() || tls.cert.is_some() {
+        return Err(MeasureError::Tls);
+    }
+    let mut signals = Signals::listen()?;
     let id = new_message_id();
     let site = Site { exchange: format!("toolbus.bench.{id}"), ..site };
-    let result = measure(&args, context, &site, &id).await;
+    // Dropping the measurement ends both sides; only then can their queues go.
+    let result = tokio::select! {
+        result = measure(&args, context, &site, &id) => result,
+        _ = signals.next() => Err(MeasureError::Interrupted),
+    };
     let queues = [bare_queue(&id), format!("bench-{id}.invoke"), format!("bench-{id}.invoke.dlq")];
     let queues: Vec<&str> = queues.iter().map(String::as_str).collect();
-    site.remove(&[&site.exchange, &format!("{}.dlx", site.exchange)], &queues).await?;
-    result?.print(context.output)?;
+    let removed = site.remove(&[&site.exchange, &format!("{}.dlx", site.exchange)], &queues).await;
+    // A measurement that failed says more than a clean-up that failed after it.
+    let report = result?;
+    removed?;
+    unless_gone(report.print(context.output))?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -1,6 +1,8 @@
 //! `toolbus call`: one call over the bus, as an agent would make it.
 
-use std::io::{self, IsTerminal, Read, Write};
+mod arguments;
+
+use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -9,16 +11,17 @@ use serde_json::{Map, Value, json};
 use toolbus_protocol::{Code, Properties, ToolError, ToolInvokeResponse, TraceContext, new_message_id};
 
 use super::Context;
+use crate::cli::Output;
 use crate::client::{Answer, Client, ClientError, Content, Request};
 use crate::config::HumanDuration;
+use crate::printed::{printable, unless_gone};
 use crate::session::{Session, SessionError};
+use arguments::ArgumentsError;
 
 /// Time beyond the tool's budget in which the answer may still arrive.
 const GRACE: Duration = Duration::from_secs(5);
 /// Longest wait for the broker.
 const CONNECT_TIME: Duration = Duration::from_secs(10);
-/// Largest JSON document that is read from standard input, in bytes.
-const MAX_INPUT: u64 = 64 * 1024 * 1024;
 
 /// Calls a tool over the bus, as an agent would, and prints its answer.
 ///
@@ -31,10 +34,10 @@ pub struct CallArgs {
     /// The arguments: one JSON object, `-` to read one from standard input, or `key=value` pairs. A value that is JSON
     /// (a number, `true`, `[1,2]`) is taken as such, anything else as text; `key:=JSON` insists on JSON.
     arguments: Vec<String>,
-    /// Print the answer's body as JSON.
+    /// Print the answer's body as JSON; the same as `--output json`.
     #[arg(long)]
     json: bool,
-    /// Time that the tool gets, such as `5s` or `500ms`.
+    /// Time that the tool gets, such as `5s` or `500ms`; without it, the daemon decides.
     #[arg(long, value_name = "DURATION")]
     timeout: Option<HumanDuration>,
     /// Show both messages with their properties, and the trace id.
@@ -45,9 +48,9 @@ pub struct CallArgs {
 /// Why no call was made, or no answer came.
 #[derive(Debug, thiserror::Error)]
 pub enum CallError {
-    /// The arguments are no object.
-    #[error("{0}")]
-    Arguments(String),
+    /// The arguments cannot be sent.
+    #[error(transparent)]
+    Arguments(#[from] ArgumentsError),
     /// The bus could not be set up.
     #[error(transparent)]
     Session(#[from] SessionError),
@@ -77,32 +80,46 @@ impl CallError {
 ///
 /// When the command is mistaken, the bus cannot be reached, or no answer comes.
 pub async fn run(args: CallArgs, context: &Context) -> Result<ExitCode, CallError> {
-    let arguments = parse(&args.arguments)?;
-    let budget = args.timeout.unwrap_or(context.config.invoke.default_timeout).get();
+    let is_json = args.json || context.output == Output::Json;
+    match answered(&args, context).await {
+        Ok(answer) => {
+            unless_gone(print(&args, is_json, &answer))?;
+            Ok(ExitCode::from(exit_code(&answer.content)))
+        }
+        Err(error) if is_json => {
+            let text = json!({"error": error.to_string()});
+            unless_gone(writeln!(io::stdout(), "{text:#}"))?;
+            Ok(ExitCode::from(error.exit_code()))
+        }
+        Err(error) => Err(error),
+    }
+}
+
+async fn answered(args: &CallArgs, context: &Context) -> Result<Answer, CallError> {
+    let arguments = arguments::parse(&args.arguments)?;
     let session = Session::open(&context.config)?;
-    let outcome = exchange(&args, arguments.as_ref(), budget, &session, context).await;
+    let outcome = exchange(args, arguments.as_ref(), &session, context).await;
     session.close().await;
-    let answer = outcome?;
-    print(&args, &answer)?;
-    Ok(ExitCode::from(exit_code(&answer.content)))
+    outcome
 }
 
 async fn exchange(
     args: &CallArgs,
     arguments: Option<&Map<String, Value>>,
-    budget: Duration,
     session: &Session,
     context: &Context,
 ) -> Result<Answer, CallError> {
     let topic = context.config.invoke.topics.first().map_or(toolbus_protocol::topic::TOOL_INVOKE, String::as_str);
     let client = Client::connect(session.bus(), topic, CONNECT_TIME).await?;
+    let budget = args.timeout.map(HumanDuration::get);
+    let patience = budget.unwrap_or(context.config.invoke.max_timeout.get()).saturating_add(GRACE);
     let request = client.request(&args.name, arguments, budget, new_trace());
     if args.verbose {
-        show_request(topic, &request)?;
+        unless_gone(show_request(topic, &request))?;
     }
-    let answer = client.send(&request, budget.saturating_add(GRACE)).await?;
+    let answer = client.send(&request, patience).await?;
     if args.verbose {
-        show_message("answer", &answer.properties, &answer.body)?;
+        unless_gone(show_message("answer", &answer.properties, &answer.body))?;
     }
     Ok(answer)
 }
@@ -111,41 +128,6 @@ async fn exchange(
 fn new_trace() -> Option<TraceContext> {
     let (trace, span) = (new_message_id(), new_message_id());
     TraceContext::parse(&format!("00-{trace}-{}-01", span.get(..16)?), None)
-}
-
-fn parse(words: &[String]) -> Result<Option<Map<String, Value>>, CallError> {
-    match words {
-        [] => Ok(None),
-        [dash] if dash == "-" => {
-            let mut text = String::new();
-            io::stdin().take(MAX_INPUT).read_to_string(&mut text)?;
-            object(&text).map(Some)
-        }
-        [text] if text.trim_start().starts_with('{') => object(text).map(Some),
-        pairs => pairs.iter().map(|pair| parse_pair(pair)).collect::<Result<_, _>>().map(Some),
-    }
-}
-
-fn object(text: &str) -> Result<Map<String, Value>, CallError> {
-    toolbus_protocol::parse_object(text.as_bytes())
-        .map_err(|error| CallError::Arguments(format!("the arguments are not usable: {error}")))
-}
-
-fn parse_pair(pair: &str) -> Result<(String, Value), CallError> {
-    let Some((key, value)) = pair.split_once('=') else {
-        let text = format!("`{pair}` is neither a JSON object nor key=value");
-        return Err(CallError::Arguments(text));
-    };
-    match key.strip_suffix(':') {
-        Some(key) => match serde_json::from_str(value) {
-            Ok(value) => Ok((key.to_owned(), value)),
-            Err(error) => Err(CallError::Arguments(format!("the value of `{key}` is not JSON: {error}"))),
-        },
-        None => {
-            let value = serde_json::from_str(value).unwrap_or_else(|_| Value::String(value.to_owned()));
-            Ok((key.to_owned(), value))
-        }
-    }
 }
 
 fn exit_code(content: &Content) -> u8 {
@@ -160,15 +142,16 @@ fn exit_code(content: &Content) -> u8 {
     }
 }
 
-fn print(args: &CallArgs, answer: &Answer) -> io::Result<()> {
-    let mut out = anstream::stdout().lock();
-    if args.json {
+fn print(args: &CallArgs, is_json: bool, answer: &Answer) -> io::Result<()> {
+    // Not through `anstream`: it would take bytes out of what a tool answered.
+    let mut out = io::stdout().lock();
+    if is_json {
         let body: Value = serde_json::from_slice(&answer.body).unwrap_or_default();
         return writeln!(out, "{body:#}");
     }
     match &answer.content {
         Content::Result(result) => print_result(&mut out, result),
-        Content::Error(error) => print_error(error),
+        Content::Error(error) => print_error(error, arguments::hint(&args.arguments, error.code)),
     }
 }
 
@@ -176,19 +159,23 @@ fn print_result(out: &mut impl Write, result: &ToolInvokeResponse) -> io::Result
     let text = result.content.as_deref().unwrap_or_default();
     if result.is_error {
         let red = AnsiColor::Red.on_default();
-        return writeln!(anstream::stderr(), "{red}the tool did not succeed:{red:#} {text}");
+        return writeln!(anstream::stderr(), "{red}the tool did not succeed:{red:#} {}", printable(text));
     }
-    out.write_all(text.as_bytes())?;
-    if !text.ends_with('\n') && (io::stdout().is_terminal() || !text.is_empty()) {
-        writeln!(out)?;
+    if !io::stdout().is_terminal() {
+        out.write_all(text.as_bytes())?;
+        return out.flush();
     }
-    Ok(())
+    out.write_all(printable(text).as_bytes())?;
+    if text.ends_with('\n') { Ok(()) } else { writeln!(out) }
 }
 
-fn print_error(error: &ToolError) -> io::Result<()> {
+fn print_error(error: &ToolError, hint: Option<String>) -> io::Result<()> {
     let mut err = anstream::stderr().lock();
     let red = AnsiColor::Red.on_default();
-    writeln!(err, "{red}{}:{red:#} {}", error.code, error.message)?;
+    writeln!(err, "{red}{}:{red:#} {}", error.code, printable(&error.message))?;
+    if let Some(hint) = hint {
+        writeln!(err, "hint: {hint}")?;
+    }
     let wait = error.retry_after_ms.map(|wait| format!(" after {wait} ms")).unwrap_or_default();
     if error.is_retryable {
         writeln!(err, "the same call may succeed later{wait}")?;
@@ -217,10 +204,10 @@ fn show_message(title: &str, properties: &Properties, body: &[u8]) -> io::Result
         ("reply to", &properties.reply_to),
     ];
     for (name, value) in named {
-        writeln!(err, "{dimmed}  {name:<15} {}{dimmed:#}", value.as_deref().unwrap_or("-"))?;
+        writeln!(err, "{dimmed}  {name:<15} {}{dimmed:#}", printable(value.as_deref().unwrap_or("-")))?;
     }
     for (name, value) in &properties.headers {
-        writeln!(err, "{dimmed}  {name:<15} {value}{dimmed:#}")?;
+        writeln!(err, "{dimmed}  {name:<15} {}{dimmed:#}", printable(value))?;
     }
     let body: Value = serde_json::from_slice(body).unwrap_or_else(|_| json!(String::from_utf8_lossy(body)));
     writeln!(err, "{dimmed}  {body}{dimmed:#}")
@@ -229,29 +216,6 @@ fn show_message(title: &str, properties: &Properties, body: &[u8]) -> io::Result
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn parsed(words: &[&str]) -> Value {
-        let words: Vec<String> = words.iter().map(ToString::to_string).collect();
-        parse(&words).unwrap().map_or(Value::Null, Value::Object)
-    }
-
-    #[test]
-    fn arguments_are_an_object_or_pairs() {
-        assert_eq!(parsed(&[]), Value::Null);
-        assert_eq!(parsed(&[r#"{"a": 1}"#]), json!({"a": 1}));
-        assert_eq!(
-            parsed(&["city=Bogotá", "days=3", "exact=true", "zip:=\"0123\"", "note=a=b", "empty="]),
-            json!({"city": "Bogotá", "days": 3, "exact": true, "zip": "0123", "note": "a=b", "empty": ""})
-        );
-    }
-
-    #[test]
-    fn mistakes_are_told() {
-        let refused = |word: &str| parse(&[word.to_owned()]).unwrap_err().to_string();
-        insta::assert_snapshot!(refused("city"), @"`city` is neither a JSON object nor key=value");
-        insta::assert_snapshot!(refused("{city"), @"the arguments are not usable: key must be a string at line 1 column 2");
-        insta::assert_snapshot!(refused("days:=x"), @"the value of `days` is not JSON: expected value at line 1 column 1");
-    }
 
     #[test]
     fn the_exit_code_tells_the_outcome() {

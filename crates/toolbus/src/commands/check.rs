@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use super::{MISTAKE, complain, plain, warn};
 use crate::cli::Output;
 use crate::config::{Config, Loaded, Problems, Sources};
+use crate::printed::unless_gone;
 
 /// Most tools that are named in the summary.
 const MAX_NAMED: usize = 10;
@@ -28,11 +29,12 @@ pub fn run(sources: &Sources, output: Output) -> Result<ExitCode, CheckError> {
     let result = Config::load(sources);
     let code = if result.is_ok() { ExitCode::SUCCESS } else { ExitCode::from(MISTAKE) };
     match (output, &result) {
-        (Output::Json, _) => writeln!(io::stdout(), "{:#}", as_json(sources, &result))?,
+        (Output::Json, _) => unless_gone(writeln!(io::stdout(), "{:#}", as_json(sources, &result)))?,
         (Output::Table, Err(problems)) => drop(complain(problems)),
         (Output::Table, Ok(loaded)) => {
             loaded.warnings.iter().for_each(|warning| warn(warning));
-            writeln!(io::stdout(), "configuration is valid\n{}", summary(sources, &loaded.config))?;
+            let summary = summary(sources, &loaded.config);
+            unless_gone(writeln!(io::stdout(), "configuration is valid\n{summary}"))?;
         }
     }
     Ok(code)

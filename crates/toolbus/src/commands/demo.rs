@@ -17,6 +17,7 @@ use url::form_urlencoded;
 use super::Context;
 use crate::client::{Answer, Client, ClientError, Content};
 use crate::config::{BusUrl, Config, Override, Problems};
+use crate::printed::unless_gone;
 use crate::session::{Session, SessionError};
 
 /// Calls whose latency is measured.
@@ -98,7 +99,7 @@ async fn show(config: &Config, session: &Session) -> Result<(), DemoError> {
 
 async fn play(client: &Client, scene: &Scene) -> Result<(), DemoError> {
     let (bold, dimmed) = (Style::new().bold(), Style::new().dimmed());
-    let request = client.request(scene.tool, scene.arguments.as_object(), scene.budget, None);
+    let request = client.request(scene.tool, scene.arguments.as_object(), Some(scene.budget), None);
     say(format_args!("{bold}{}{bold:#}", scene.title))?;
     say(format_args!("  {dimmed}→{dimmed:#} {}", String::from_utf8_lossy(&request.body)))?;
     let begun = Instant::now();
@@ -120,7 +121,7 @@ async fn measure(client: &Client) -> Result<(), DemoError> {
     }
     let mut latencies = Vec::with_capacity(MEASURED);
     for _ in 0..MEASURED {
-        let request = client.request("echo", Some(&arguments), CONNECT_TIME, None);
+        let request = client.request("echo", Some(&arguments), Some(CONNECT_TIME), None);
         let begun = Instant::now();
         client.send(&request, CONNECT_TIME).await?;
         latencies.push(begun.elapsed());
@@ -213,12 +214,17 @@ fn configuration(context: &Context, port: u16) -> Result<Config, Problems> {
         ("bus.dead_letter_exchange", "toolbus.demo.dlx"),
         ("bus.queue_prefix", "toolbus-demo"),
         ("tools.echo", "true"),
+        ("tools.time", "true"),
+        ("tools.required", "[]"),
         ("rest.endpoints", &endpoints),
     ];
     for (key, value) in settings {
         sources.overrides.push(Override::new(key, value));
     }
-    Config::load(&sources).map(|loaded| loaded.config)
+    let mut config = Config::load(&sources)?.config;
+    // An override adds entries and takes none away.
+    config.tools.limits.clear();
+    Ok(config)
 }
 
 /// The backend: knows the weather everywhere but in Atlantis, and takes a minute for a report.
@@ -241,5 +247,26 @@ fn weather_service() -> Router {
 }
 
 fn say(text: std::fmt::Arguments<'_>) -> io::Result<()> {
-    writeln!(anstream::stdout(), "{text}")
+    unless_gone(writeln!(anstream::stdout(), "{text}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::Output;
+    use crate::config::Sources;
+
+    #[test]
+    fn the_demonstration_has_its_tools_whatever_the_configuration_says() {
+        let overrides = vec![
+            Override::new("tools.time", "false"),
+            Override::new("tools.echo", "true"),
+            Override::new("tools.required", r#"["echo"]"#),
+            Override::new("tools.limits.echo.timeout", "1ms"),
+        ];
+        let sources = Sources { overrides, ..Sources::default() };
+        let context = Context { config: Config::default(), sources, output: Output::Table };
+        let tools = configuration(&context, 1).unwrap().tools;
+        assert!(tools.time && tools.echo && tools.required.is_empty() && tools.limits.is_empty(), "{tools:?}");
+    }
 }

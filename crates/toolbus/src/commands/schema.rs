@@ -3,6 +3,8 @@
 use std::io::{self, Write};
 use std::process::ExitCode;
 
+use crate::printed::unless_gone;
+
 /// Why the schema was not printed.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot write: {0}")]
@@ -14,6 +16,6 @@ pub struct SchemaError(#[from] io::Error);
 ///
 /// When nothing can be printed.
 pub fn run() -> Result<ExitCode, SchemaError> {
-    writeln!(io::stdout(), "{:#}", crate::config::schema())?;
+    unless_gone(writeln!(io::stdout(), "{:#}", crate::config::schema()))?;
     Ok(ExitCode::SUCCESS)
 }

@@ -14,6 +14,7 @@ use toolbus_core::tool::{Effect, ToolDescriptor};
 use super::{Context, plain};
 use crate::cli::Output;
 use crate::config::{Config, HumanDuration, ToolsError};
+use crate::printed::unless_gone;
 
 /// Longest description in the table, in characters; `--output json` has it whole.
 const MAX_DESCRIPTION: usize = 60;
@@ -42,7 +43,7 @@ pub fn run(context: &Context) -> Result<ExitCode, ListError> {
         Output::Json => format!("{:#}", Value::Array(rows(&context.config)?.iter().map(|row| as_json(row)).collect())),
         Output::Table => table(&context.config)?,
     };
-    writeln!(io::stdout(), "{text}")?;
+    unless_gone(writeln!(io::stdout(), "{text}"))?;
     Ok(ExitCode::SUCCESS)
 }
 

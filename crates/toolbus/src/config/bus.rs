@@ -108,7 +108,13 @@ pub enum AmqpUrlError {
     /// Without a host.
     #[error(r#"no host; expected "amqp://user:password@host:5672/%2f""#)]
     Host,
+    /// With frames that are too small.
+    #[error("`frame_max` must be at least {MIN_FRAME}: messages of others must fit, headers and all; or leave it out")]
+    FrameMax,
 }
+
+/// Smallest frame that may be asked for, in bytes: what brokers offer, and so what others may count on.
+const MIN_FRAME: u32 = 131_072;
 
 impl AmqpUrl {
     /// The URL with its credentials, for connecting.
@@ -149,6 +155,10 @@ impl FromStr for AmqpUrl {
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let url = Url::parse(text)?;
+        let is_large = |bytes: &str| bytes.parse::<u32>().is_ok_and(|bytes| bytes >= MIN_FRAME);
+        if url.query_pairs().any(|(name, value)| name == "frame_max" && !is_large(&value)) {
+            return Err(AmqpUrlError::FrameMax);
+        }
         match (url.scheme(), url.host_str()) {
             ("amqp" | "amqps", Some(host)) if !host.is_empty() => Ok(Self(url)),
             ("amqp" | "amqps", _) => Err(AmqpUrlError::Host),

@@ -6,7 +6,7 @@ use std::path::Path as FilePath;
 
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
-use serde_json::Value;
+use serde_json::{Map, Value};
 use toolbus_protocol::topic::{self, REQUEST_TOPICS};
 use toolbus_tools::rest::Client;
 
@@ -184,7 +184,10 @@ impl Checker<'_> {
             let mut endpoint = endpoint.clone();
             let Some(members) = endpoint.as_object_mut() else { continue };
             let here: Path = list.iter().cloned().chain([index.to_string()]).collect();
+            // What is missing stands for the endpoint as a whole; the rest of it is looked at all the same.
+            self.wrong.retain(|wrong| *wrong != here);
             members.retain(|key, _| !self.wrong.iter().any(|w| w.starts_with(&here) && w.get(here.len()) == Some(key)));
+            complete(members);
             // Each mistake is taken out, so that the next one is seen: at most one for every key.
             while let Ok(settings) = Endpoint::deserialize(&endpoint).map(|endpoint| endpoint.settings()) {
                 let Err(mistake) = toolbus_tools::rest::tool(settings, &client) else { break };
@@ -197,11 +200,20 @@ impl Checker<'_> {
                 self.tell(&related.iter().map(String::as_str).collect::<Vec<_>>(), mistake.to_string());
                 let mistaken = here.iter().cloned().chain([mistake.key().to_owned()]).collect();
                 self.wrong.push(mistaken);
-                if endpoint.as_object_mut().and_then(|members| members.remove(mistake.key())).is_none() {
+                let Some(members) = endpoint.as_object_mut() else { break };
+                if members.remove(mistake.key()).is_none() {
                     break;
                 }
+                complete(members);
             }
         }
+    }
+}
+
+/// Gives an endpoint what it must have, so that the rest of it can be looked at.
+fn complete(endpoint: &mut Map<String, Value>) {
+    for (key, harmless) in [("name", "endpoint"), ("description", "endpoint"), ("url", "http://localhost/")] {
+        endpoint.entry(key).or_insert_with(|| Value::from(harmless));
     }
 }
 

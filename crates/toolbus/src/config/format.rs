@@ -63,6 +63,10 @@ fn http_url(text: &str) -> Result<(), String> {
     require(
         url.username().is_empty() && url.password().is_none(),
         "credentials in this address would be shown; use the variable OTEL_EXPORTER_OTLP_HEADERS instead",
+    )?;
+    require(
+        url.query().is_none(),
+        "a query in this address would be shown; use the variable OTEL_EXPORTER_OTLP_HEADERS for credentials",
     )
 }
 
@@ -137,6 +141,11 @@ mod tests {
             ("toolbus-http-url", "http://127.0.0.1:4317", true),
             ("toolbus-http-url", "127.0.0.1:4317", false),
             ("toolbus-http-url", "https://ana:hunter2@collector", false),
+            ("toolbus-http-url", "https://collector/?key=hunter2", false),
+            ("toolbus-amqp-url", "amqp://broker/%2f?frame_max=131072", true),
+            ("toolbus-amqp-url", "amqp://broker/%2f?heartbeat=5&frame_max=131071", false),
+            ("toolbus-amqp-url", "amqp://broker/%2f?frame_max=0", false),
+            ("toolbus-amqp-url", "amqp://broker/%2f?frame_max=x", false),
             ("toolbus-name", "a b", true),
             ("toolbus-name", "a\nb", false),
             ("toolbus-name", &long, false),

@@ -11,6 +11,9 @@ const MAX_ANSWER: u64 = 64 * 1024;
 /// Why a running daemon could not be asked.
 #[derive(Debug, thiserror::Error)]
 pub enum ProbeError {
+    /// The configuration leaves the port to the system.
+    #[error("http.listen has port 0, which the system replaces by a free one: give the real port, with --listen")]
+    NoPort,
     /// Nobody answers there.
     #[error("no daemon answers on {address} (http.listen): {source}")]
     Unreachable {
@@ -35,6 +38,9 @@ pub enum ProbeError {
 ///
 /// When there is no answer within `patience`.
 pub async fn probe(listen: SocketAddr, path: &str, patience: Duration) -> Result<(u16, String), ProbeError> {
+    if listen.port() == 0 {
+        return Err(ProbeError::NoPort);
+    }
     let address = reachable(listen);
     let answer = tokio::time::timeout(patience, ask(address, path)).await;
     let answer = answer
@@ -62,4 +68,15 @@ fn reachable(listen: SocketAddr) -> SocketAddr {
         ip => ip,
     };
     SocketAddr::new(ip, listen.port())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn port_zero_is_no_place_to_ask() {
+        let refused = probe("127.0.0.1:0".parse().unwrap(), "/readyz", Duration::from_secs(1)).await.unwrap_err();
+        assert!(matches!(refused, ProbeError::NoPort), "{refused}");
+    }
 }

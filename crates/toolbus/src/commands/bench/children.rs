@@ -7,10 +7,11 @@ use std::path::PathBuf;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader};
+use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
 use toolbus_bench::Site;
 
+use super::errors::Errors;
 use super::{BARE, BenchArgs, MeasureError, Sink, TOOLBUS, topic};
 use crate::commands::Context;
 use crate::http::probe;
@@ -25,11 +26,15 @@ const STOP_TIME: Duration = Duration::from_secs(10);
 const ASK_EVERY: Duration = Duration::from_millis(2);
 
 /// The bare responder.
-pub(super) struct Floor(Child);
+pub(super) struct Floor {
+    child: Child,
+    _errors: Errors,
+}
 
 /// The daemon.
 pub(super) struct Daemon {
     child: Child,
+    errors: Errors,
     settings: PathBuf,
     ready_after: Duration,
 }
@@ -44,21 +49,23 @@ impl Floor {
             .args(["--set", &format!("invoke.max_waiting={}", context.config.invoke.max_waiting)])
             .stdout(Stdio::piped())
             .spawn()?;
+        let mut errors = Errors::of(&mut child);
         let output = child.stdout.take().ok_or_else(|| io::Error::other("no output"))?;
         let line = tokio::time::timeout(START_TIME, BufReader::new(output).lines().next_line()).await;
         if matches!(line, Ok(Ok(Some(ref text))) if text == READY) {
-            return Ok(Self(child));
+            return Ok(Self { child, _errors: errors });
         }
-        Err(MeasureError::Start(BARE, last_words(&mut child).await))
+        let _ = child.kill().await;
+        Err(MeasureError::Start(BARE, errors.last_words().await))
     }
 
     pub(super) fn process(&self) -> u32 {
-        self.0.id().unwrap_or_default()
+        self.child.id().unwrap_or_default()
     }
 
     /// It holds nothing that must be finished.
     pub(super) async fn stop(&mut self) {
-        let _ = self.0.kill().await;
+        let _ = self.child.kill().await;
     }
 }
 
@@ -79,11 +86,13 @@ impl Daemon {
             command.env("OTEL_TRACES_SAMPLER_ARG", ratio.to_string());
         }
         let begun = Instant::now();
-        let child = command.arg("--config").arg(&settings).arg("serve").spawn()?;
-        let mut daemon = Self { child, settings, ready_after: Duration::ZERO };
+        let mut child = command.arg("--config").arg(&settings).arg("serve").spawn()?;
+        let errors = Errors::of(&mut child);
+        let mut daemon = Self { child, errors, settings, ready_after: Duration::ZERO };
         while !matches!(probe(address, "/readyz", START_TIME).await, Ok((200, _))) {
             if begun.elapsed() > START_TIME || daemon.child.try_wait()?.is_some() {
-                return Err(MeasureError::Start(TOOLBUS, last_words(&mut daemon.child).await));
+                let _ = daemon.child.kill().await;
+                return Err(MeasureError::Start(TOOLBUS, daemon.errors.last_words().await));
             }
             tokio::time::sleep(ASK_EVERY).await;
         }
@@ -166,16 +175,6 @@ log = "warn"
         );
     }
     text
-}
-
-/// What a side that ended wrote about it.
-async fn last_words(child: &mut Child) -> String {
-    let _ = child.start_kill();
-    let mut text = String::new();
-    if let Some(errors) = child.stderr.take() {
-        let _ = errors.take(4096).read_to_string(&mut text).await;
-    }
-    text.trim().to_owned()
 }
 
 async fn free_address() -> io::Result<SocketAddr> {

@@ -225,3 +225,15 @@ fn all_mistakes_of_all_layers_are_told_at_once() {
 fn what_depends_on_a_mistake_is_not_told_as_another() {
     insta::assert_snapshot!(problems("[invoke]\ndefault_timeout = 'soon'\nmax_timeout = '10s'"), @r#"a.toml:2:19: `invoke.default_timeout`: "soon" is not a duration; expected a whole number and a unit (ms, s, m, h, d), such as "60s""#);
 }
+
+#[test]
+fn an_endpoint_without_a_name_or_description_is_told_its_other_mistakes_too() {
+    let text = "[[rest.endpoints]]\nurl = 'ftp://host'\nbody = 'json'\nparameters = '{}'";
+    insta::assert_snapshot!(problems(text), @r#"
+    a.toml:1:1: `rest.endpoints[0]`: `name` is missing; expected a text
+    a.toml:1:1: `rest.endpoints[0]`: `description` is missing; expected a text
+    a.toml:2:7: `rest.endpoints[0].url`: the URL must start with `http://` or `https://`, followed by a host
+    a.toml:3:8: `rest.endpoints[0].body`: GET requests have no body; leave `body` out, or use POST, PUT, PATCH or DELETE
+    a.toml:4:14: `rest.endpoints[0].parameters`: `parameters` must have `"type": "object"`: arguments are an object
+    "#);
+}

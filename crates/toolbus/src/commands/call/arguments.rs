@@ -1,0 +1,134 @@
+//! The arguments of a call, as they are written on the command line.
+
+use std::io::{self, Read};
+
+use serde_json::{Map, Value};
+use toolbus_protocol::{Code, ParseError};
+
+/// Largest JSON document that is read from standard input, in bytes.
+const MAX_INPUT: u64 = 64 * 1024 * 1024;
+
+/// Why the arguments cannot be sent.
+#[derive(Debug, thiserror::Error)]
+pub enum ArgumentsError {
+    /// Neither of the forms.
+    #[error("`{0}` is neither a JSON object nor key=value")]
+    Form(String),
+    /// Both forms.
+    #[error("give one JSON object or key=value pairs, not both")]
+    Mixed,
+    /// A key again.
+    #[error("`{0}` is given twice; give every key once")]
+    Repeated(String),
+    /// The value after `:=`.
+    #[error("the value of `{0}` is not JSON: {1}")]
+    Value(String, serde_json::Error),
+    /// The JSON object.
+    #[error("the arguments are not usable: {0}")]
+    Object(#[from] ParseError),
+    /// Standard input.
+    #[error("standard input cannot be read: {0}")]
+    Input(#[from] io::Error),
+}
+
+/// Reads the arguments; nothing when there are none.
+pub(super) fn parse(words: &[String]) -> Result<Option<Map<String, Value>>, ArgumentsError> {
+    match words {
+        [] => Ok(None),
+        [dash] if dash == "-" => {
+            let mut text = String::new();
+            io::stdin().take(MAX_INPUT).read_to_string(&mut text)?;
+            Ok(Some(toolbus_protocol::parse_object(text.as_bytes())?))
+        }
+        [text] if is_object(text) => Ok(Some(toolbus_protocol::parse_object(text.as_bytes())?)),
+        words if words.iter().any(|word| word == "-" || is_object(word)) => Err(ArgumentsError::Mixed),
+        pairs => {
+            let mut members = Map::new();
+            for pair in pairs {
+                let (key, value) = parse_pair(pair)?;
+                if members.insert(key.clone(), value).is_some() {
+                    return Err(ArgumentsError::Repeated(key));
+                }
+            }
+            Ok(Some(members))
+        }
+    }
+}
+
+/// What to try when the tool refuses arguments that were given as pairs: a text that looks like JSON was sent as such.
+pub(super) fn hint(words: &[String], code: Code) -> Option<String> {
+    if code != Code::InvalidArguments || words.iter().any(|word| is_object(word)) {
+        return None;
+    }
+    let guessed = words.iter().filter_map(|word| word.split_once('=')).find(|(key, value)| {
+        !key.ends_with(':') && serde_json::from_str(value).is_ok_and(|value: Value| !value.is_string())
+    });
+    guessed.map(|(key, value)| {
+        let text = Value::from(value);
+        format!("`{key}={value}` was sent as JSON; if a text is meant: {key}:='{text}'")
+    })
+}
+
+fn is_object(word: &str) -> bool {
+    word.trim_start().starts_with('{')
+}
+
+fn parse_pair(pair: &str) -> Result<(String, Value), ArgumentsError> {
+    let (key, value) = pair.split_once('=').ok_or_else(|| ArgumentsError::Form(pair.to_owned()))?;
+    match key.strip_suffix(':') {
+        Some(key) => match serde_json::from_str(value) {
+            Ok(value) => Ok((key.to_owned(), value)),
+            Err(error) => Err(ArgumentsError::Value(key.to_owned(), error)),
+        },
+        None => {
+            let value = serde_json::from_str(value).unwrap_or_else(|_| Value::String(value.to_owned()));
+            Ok((key.to_owned(), value))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn words(words: &[&str]) -> Vec<String> {
+        words.iter().map(ToString::to_string).collect()
+    }
+
+    fn parsed(given: &[&str]) -> Value {
+        parse(&words(given)).unwrap().map_or(Value::Null, Value::Object)
+    }
+
+    #[test]
+    fn arguments_are_an_object_or_pairs() {
+        assert_eq!(parsed(&[]), Value::Null);
+        assert_eq!(parsed(&[r#"{"a": 1}"#]), json!({"a": 1}));
+        assert_eq!(
+            parsed(&["city=Bogotá", "days=3", "exact=true", "zip:=\"0123\"", "note=a=b", "empty="]),
+            json!({"city": "Bogotá", "days": 3, "exact": true, "zip": "0123", "note": "a=b", "empty": ""})
+        );
+    }
+
+    #[test]
+    fn mistakes_are_told() {
+        let refused = |given: &[&str]| parse(&words(given)).unwrap_err().to_string();
+        insta::assert_snapshot!(refused(&["city"]), @"`city` is neither a JSON object nor key=value");
+        insta::assert_snapshot!(refused(&["{city"]), @"the arguments are not usable: key must be a string at line 1 column 2");
+        insta::assert_snapshot!(refused(&["days:=x"]), @"the value of `days` is not JSON: expected value at line 1 column 1");
+        insta::assert_snapshot!(refused(&["{}", "days=3"]), @"give one JSON object or key=value pairs, not both");
+        insta::assert_snapshot!(refused(&["days=3", "-"]), @"give one JSON object or key=value pairs, not both");
+        insta::assert_snapshot!(refused(&["days=3", "days:=4"]), @"`days` is given twice; give every key once");
+    }
+
+    #[test]
+    fn a_refusal_of_what_was_taken_as_json_says_how_to_send_text() {
+        let given = |given: &[&str]| hint(&words(given), Code::InvalidArguments);
+        assert_eq!(given(&["city=x", "zip=5"]).unwrap(), r#"`zip=5` was sent as JSON; if a text is meant: zip:='"5"'"#);
+        for other in [&["city=x"][..], &["zip:=5"], &["{\"zip\": 5}"], &[]] {
+            assert_eq!(given(other), None, "{other:?}");
+        }
+        assert_eq!(hint(&words(&["zip=5"]), Code::Timeout), None);
+    }
+}

@@ -1,0 +1,47 @@
+//! What is printed of texts that others wrote.
+
+use std::borrow::Cow;
+use std::io;
+
+/// A text as a terminal may show it: control characters other than line break and tab are written as escapes.
+#[must_use]
+pub fn printable(text: &str) -> Cow<'_, str> {
+    let is_control = |c: char| c.is_control() && !matches!(c, '\n' | '\t');
+    if !text.contains(is_control) {
+        return Cow::Borrowed(text);
+    }
+    let mut shown = String::with_capacity(text.len());
+    for c in text.chars() {
+        if is_control(c) { shown.extend(c.escape_default()) } else { shown.push(c) }
+    }
+    Cow::Owned(shown)
+}
+
+/// Success when the reader has gone, as `head` does: what it did not want is nobody's loss.
+///
+/// # Errors
+///
+/// Every other error, as it came.
+pub fn unless_gone(printed: io::Result<()>) -> io::Result<()> {
+    match printed {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        other => other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn control_characters_are_shown_as_escapes() {
+        assert_eq!(printable("a\tb\nü"), "a\tb\nü");
+        assert_eq!(printable("\u{1b}[31mred\r\u{9b}\0"), "\\u{1b}[31mred\\r\\u{9b}\\u{0}");
+    }
+
+    #[test]
+    fn only_a_reader_that_has_gone_is_no_error() {
+        assert!(unless_gone(Err(io::ErrorKind::BrokenPipe.into())).is_ok());
+        assert!(unless_gone(Err(io::ErrorKind::StorageFull.into())).is_err());
+    }
+}
