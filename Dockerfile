@@ -16,6 +16,8 @@ FROM gcr.io/distroless/cc-debian12:nonroot
 COPY --from=build /usr/bin/toolbus /usr/bin/toolbus
 USER 65532:65532
 EXPOSE 8471
+# Reads the configuration as the daemon does: at /etc/toolbus/toolbus.toml, or from the environment. With other options
+# in `command`, give the same to the health check.
 HEALTHCHECK --interval=10s --timeout=5s --start-period=20s --retries=3 CMD ["/usr/bin/toolbus", "health"]
 ENTRYPOINT ["/usr/bin/toolbus"]
 CMD ["serve"]

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Checks that every dependency may be used under a licence that deny.toml allows.
+"""Checks that every dependency may be used under a licence that deny.toml allows, and is none that it bans.
 
 For machines without cargo-deny, which checks the same list and more: `cargo deny check`.
 """
@@ -49,7 +49,9 @@ def is_allowed(expression: str, allowed: set[str]) -> bool:
 
 def main() -> int:
     with open("deny.toml", "rb") as file:
-        allowed = set(tomllib.load(file)["licenses"]["allow"])
+        rules = tomllib.load(file)
+    allowed = set(rules["licenses"]["allow"])
+    banned = {rule["crate"]: rule["reason"] for rule in rules["bans"]["deny"]}
     metadata = json.loads(
         subprocess.run(
             ["cargo", "metadata", "--locked", "--format-version", "1"], check=True, stdout=subprocess.PIPE
@@ -58,6 +60,8 @@ def main() -> int:
     problems = []
     for package in metadata["packages"]:
         name, licence = f"{package['name']} {package['version']}", package["license"]
+        if package["name"] in banned:
+            problems.append(f"{name}: banned by deny.toml: {banned[package['name']]}")
         try:
             if not licence:
                 problems.append(f"{name}: names no licence")
@@ -65,7 +69,7 @@ def main() -> int:
                 problems.append(f"{name}: {licence} is not allowed by deny.toml")
         except (IndexError, ValueError) as error:
             problems.append(f"{name}: {licence!r} cannot be read: {error}")
-    print("\n".join(problems) or f"{len(metadata['packages'])} packages, all under allowed licences")
+    print("\n".join(problems) or f"{len(metadata['packages'])} packages, all under allowed licences, none banned")
     return 1 if problems else 0
 
 
