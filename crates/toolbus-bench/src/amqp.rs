@@ -57,7 +57,14 @@ impl Site {
         let exchange = short(&self.exchange)?;
         channel.exchange_declare(exchange.clone(), ExchangeKind::Topic, durable, FieldTable::default()).await?;
         let mut arguments = FieldTable::default();
-        arguments.insert("x-queue-type".into(), AMQPValue::LongString(self.queue_type.as_str().into()));
+        // As the daemon declares its queue: dead letters and a delivery limit cost the broker something.
+        let text = |text: &str| AMQPValue::LongString(text.into());
+        arguments.insert("x-queue-type".into(), text(&self.queue_type));
+        arguments.insert("x-dead-letter-exchange".into(), text(&format!("{}.dlx", self.exchange)));
+        arguments.insert("x-dead-letter-routing-key".into(), text(queue));
+        if self.queue_type == "quorum" {
+            arguments.insert("x-delivery-limit".into(), AMQPValue::LongLongInt(20));
+        }
         let durable = QueueDeclareOptions { durable: true, ..QueueDeclareOptions::default() };
         channel.queue_declare(short(queue)?, durable, arguments).await?;
         channel
