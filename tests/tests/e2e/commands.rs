@@ -26,10 +26,7 @@ async fn call_makes_a_call_as_an_agent_would() {
     let daemon = Daemon::start(&site, &weather).await;
 
     let pairs = at(&site, &["call", "get_weather", "city=Tunja"]).await;
-    assert_eq!(
-        (pairs.code, pairs.out.as_str(), pairs.err.as_str()),
-        (0, "{\"city\":\"Tunja\",\"sky\":\"clear\"}\n", "")
-    );
+    assert_eq!((pairs.code, pairs.out.as_str(), pairs.err.as_str()), (0, "{\"city\":\"Tunja\",\"sky\":\"clear\"}", ""));
     let object = at(&site, &["call", "get_weather", r#"{"city":"Tunja"}"#, "--json"]).await;
     assert_eq!(object.code, 0);
     let body = object.json();
