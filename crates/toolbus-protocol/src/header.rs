@@ -10,6 +10,10 @@ pub const SOURCE: &str = "rb-source";
 pub const DESTINATION: &str = "rb-destination";
 /// The caller's budget in milliseconds, greater than zero.
 pub const TIMEOUT_MS: &str = "rb-timeout-ms";
+/// The profile that the caller asks for: see `docs/policy.md`.
+pub const TOOL_PROFILE: &str = "rb-tool-profile";
+/// The binding that the caller asks for, as `channel:account`.
+pub const BINDING: &str = "rb-binding";
 /// How far the content may be trusted.
 pub const CONTENT_TRUST: &str = "rb-content-trust";
 /// On answers, the kind of backend that ran: `local`, `rest`, …

@@ -1,0 +1,249 @@
+//! Step 2: who is asking.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+
+use toolbus_protocol::{Envelope, bounded, header};
+
+/// Longest name of an agent, in bytes.
+const MAX_NAME: usize = 64;
+/// Name of a caller that does not say who it is.
+pub(crate) const UNKNOWN_CALLER: &str = "unknown";
+
+/// The name of an agent: 1 to 64 letters, digits, `.`, `_` and `-`.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct AgentName(Arc<str>);
+
+/// A text that names no agent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("is no name of an agent; expected 1 to {MAX_NAME} letters, digits, `.`, `_` or `-`")]
+pub struct AgentNameError;
+
+/// How a request says who sent it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum IdentitySource {
+    /// By the header `rb-source`: for a bus on which every sender is trusted.
+    #[default]
+    Header,
+    /// By the property `user_id`, which RabbitMQ compares with the login of the sender's connection.
+    Broker,
+}
+
+/// How callers are told apart.
+#[derive(Debug, Clone, Default)]
+pub struct Identity {
+    /// Where an agent's name is read.
+    pub source: IdentitySource,
+    /// Broker users and the agents that they are. A user that is not named here is the agent of its own name, unless
+    /// another user was given that name.
+    pub users: BTreeMap<String, AgentName>,
+    /// The one agent that this daemon serves, when it is a sidecar.
+    pub sidecar: Option<Sidecar>,
+}
+
+/// The one agent that a daemon serves.
+#[derive(Debug, Clone)]
+pub struct Sidecar {
+    /// The agent.
+    pub agent: AgentName,
+    /// The topic on which every request is this agent's.
+    pub topic: String,
+}
+
+/// Who is asking, and as what.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Caller {
+    /// The agent; absent for a caller that is unknown.
+    pub agent: Option<AgentName>,
+    /// The name as logs and answers show it: the agent's, or what an unknown caller calls itself.
+    pub name: Arc<str>,
+    /// Whether the broker vouches for the agent.
+    pub verified: bool,
+    /// The binding that the request names, as `channel:account`.
+    pub binding: Option<Arc<str>>,
+    /// The profile that the request names.
+    pub profile: Option<Arc<str>>,
+    /// The caller's session.
+    pub session: Option<Arc<str>>,
+}
+
+impl AgentName {
+    /// Reads a name.
+    ///
+    /// # Errors
+    ///
+    /// When it is none.
+    pub fn parse(text: &str) -> Result<Self, AgentNameError> {
+        let fits = |c: u8| c.is_ascii_alphanumeric() || matches!(c, b'.' | b'_' | b'-');
+        if text.is_empty() || text.len() > MAX_NAME || !text.bytes().all(fits) {
+            return Err(AgentNameError);
+        }
+        Ok(Self(text.into()))
+    }
+
+    /// The name.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl std::borrow::Borrow<str> for AgentName {
+    fn borrow(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for AgentName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl Identity {
+    /// Who sent a message; absent when it is somebody whom this daemon does not serve.
+    #[must_use]
+    pub fn identify(&self, user_id: Option<&str>, envelope: &Envelope, topic: &str) -> Option<Caller> {
+        let claimed = envelope.source.as_deref().filter(|name| !name.is_empty());
+        let agent = match self.source {
+            IdentitySource::Header => claimed.and_then(|name| AgentName::parse(name).ok()),
+            IdentitySource::Broker => user_id.and_then(|user| self.user(user)),
+        };
+        let verified = self.source == IdentitySource::Broker && agent.is_some();
+        let (agent, verified) = match &self.sidecar {
+            None => (agent, verified),
+            Some(sidecar) if agent.as_ref() == Some(&sidecar.agent) => (agent, verified),
+            Some(sidecar) if topic == sidecar.topic => (Some(sidecar.agent.clone()), false),
+            Some(_) => return None,
+        };
+        let name = match &agent {
+            Some(agent) => Arc::clone(&agent.0),
+            None => bounded(claimed.unwrap_or(UNKNOWN_CALLER)).into(),
+        };
+        let header = |name| envelope.header(name).filter(|value| !value.is_empty()).map(Arc::from);
+        Some(Caller {
+            agent,
+            name,
+            verified,
+            binding: header(header::BINDING),
+            profile: header(header::TOOL_PROFILE),
+            session: None,
+        })
+    }
+
+    /// The agent that a user of the broker is.
+    fn user(&self, user: &str) -> Option<AgentName> {
+        if let Some(agent) = self.users.get(user) {
+            return Some(agent.clone());
+        }
+        let agent = AgentName::parse(user).ok()?;
+        // Whoever has this name by configuration must not share it with whoever gets a login of this name.
+        (!self.users.values().any(|taken| *taken == agent)).then_some(agent)
+    }
+}
+
+impl Caller {
+    /// A caller that is unknown.
+    #[must_use]
+    pub fn unknown() -> Self {
+        Self { agent: None, name: UNKNOWN_CALLER.into(), verified: false, binding: None, profile: None, session: None }
+    }
+
+    /// A caller that is this agent.
+    #[must_use]
+    pub fn agent(agent: AgentName) -> Self {
+        Self { name: Arc::clone(&agent.0), agent: Some(agent), ..Self::unknown() }
+    }
+
+    /// What tells the calls of one caller from those of all others. An unknown caller is never taken for an agent, also
+    /// not for one of the name that it gives itself.
+    #[must_use]
+    pub fn owner(&self, user_id: Option<&str>) -> Arc<str> {
+        match &self.agent {
+            Some(agent) => Arc::clone(&agent.0),
+            // No name of an agent has a colon.
+            None => format!("unknown:{}:{}", user_id.unwrap_or_default(), self.name).into(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn agent(name: &str) -> AgentName {
+        AgentName::parse(name).unwrap()
+    }
+
+    fn from(source: Option<&str>) -> Envelope {
+        Envelope { source: source.map(str::to_owned), ..Envelope::default() }
+    }
+
+    fn broker(users: &[(&str, &str)]) -> Identity {
+        let users = users.iter().map(|(user, name)| ((*user).to_owned(), agent(name))).collect();
+        Identity { source: IdentitySource::Broker, users, sidecar: None }
+    }
+
+    fn name_of(identity: &Identity, user_id: Option<&str>, source: Option<&str>) -> Option<String> {
+        identity.identify(user_id, &from(source), "tool.invoke")?.agent.map(|agent| agent.to_string())
+    }
+
+    #[test]
+    fn names_of_agents_have_a_grammar() {
+        let long = "x".repeat(65);
+        for name in ["", "a b", "ana\n", "ana/x", "ána", "аna", "a:b", "ana\u{200b}", &long] {
+            assert_eq!(AgentName::parse(name), Err(AgentNameError), "{name:?}");
+        }
+        for name in ["ana", "RockBot", "a.b_c-1", &"x".repeat(64)] {
+            assert!(AgentName::parse(name).is_ok(), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_trusted_header_names_the_agent_and_anything_else_is_unknown() {
+        let identity = Identity::default();
+        assert_eq!(name_of(&identity, None, Some("ana")).as_deref(), Some("ana"));
+        assert_eq!(name_of(&identity, Some("bob"), Some("ana")).as_deref(), Some("ana"));
+        for source in [None, Some(""), Some("ana "), Some("ANA\u{0}"), Some("аna")] {
+            assert_eq!(name_of(&identity, Some("ana"), source), None, "{source:?}");
+        }
+    }
+
+    #[test]
+    fn the_broker_names_the_agent_whatever_the_header_says() {
+        let identity = broker(&[("svc-ana", "ana")]);
+        assert_eq!(name_of(&identity, Some("svc-ana"), Some("bob")).as_deref(), Some("ana"));
+        assert_eq!(name_of(&identity, Some("bob"), Some("ana")).as_deref(), Some("bob"));
+        for user in [None, Some(""), Some("bob smith")] {
+            assert_eq!(name_of(&identity, user, Some("ana")), None, "{user:?}");
+        }
+    }
+
+    #[test]
+    fn a_login_with_the_name_of_an_agent_that_another_login_was_given_is_unknown() {
+        assert_eq!(name_of(&broker(&[("svc-ana", "ana")]), Some("ana"), None), None);
+    }
+
+    #[test]
+    fn a_sidecar_serves_one_agent_and_everybody_on_its_own_topic() {
+        let sidecar = Some(Sidecar { agent: agent("ana"), topic: "tool.invoke.agent.ana".to_owned() });
+        let identity = Identity { sidecar, ..Identity::default() };
+        let caller =
+            |source, topic| identity.identify(None, &from(source), topic).map(|caller| caller.name.to_string());
+        assert_eq!(caller(Some("ana"), "tool.invoke").as_deref(), Some("ana"));
+        for source in [Some("bob"), Some("unknown"), None] {
+            assert_eq!(caller(source, "tool.invoke"), None, "{source:?}");
+            assert_eq!(caller(source, "tool.invoke.agent.ana").as_deref(), Some("ana"), "{source:?}");
+        }
+    }
+
+    #[test]
+    fn an_unknown_caller_owns_nothing_of_an_agent() {
+        let identity = broker(&[]);
+        let known = identity.identify(Some("ana"), &from(None), "tool.invoke").unwrap();
+        let claims = identity.identify(None, &from(Some("ana")), "tool.invoke").unwrap();
+        assert_eq!(&*claims.name, "ana");
+        assert_ne!(known.owner(Some("ana")), claims.owner(None));
+    }
+}

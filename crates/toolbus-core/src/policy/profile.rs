@@ -1,0 +1,140 @@
+//! Profiles: what a role of an agent may use. In code, because they are a boundary and no preference.
+
+use std::borrow::Cow;
+use std::collections::BTreeSet;
+
+/// A role: a rule about the names and sources of tools that narrows what an agent may use.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Profile {
+    name: Cow<'static, str>,
+    allowed_sources: BTreeSet<Cow<'static, str>>,
+    denied_sources: BTreeSet<Cow<'static, str>>,
+    allowed_names: BTreeSet<Cow<'static, str>>,
+    denied_names: BTreeSet<Cow<'static, str>>,
+}
+
+/// Stands for every source in [`Profile::allowing_source`].
+pub const EVERY_SOURCE: &str = "*";
+
+/// What a profile says about one tool.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Role {
+    /// The tool may be used.
+    Allowed,
+    /// Its name is denied.
+    DeniedName,
+    /// Its source is denied.
+    DeniedSource,
+    /// Neither its name nor its source is allowed.
+    NotAllowed,
+}
+
+impl Profile {
+    /// A profile that allows nothing.
+    #[must_use]
+    pub const fn new(name: &'static str) -> Self {
+        Self {
+            name: Cow::Borrowed(name),
+            allowed_sources: BTreeSet::new(),
+            denied_sources: BTreeSet::new(),
+            allowed_names: BTreeSet::new(),
+            denied_names: BTreeSet::new(),
+        }
+    }
+
+    /// What an agent uses that talks with people; the profile of every request that names none.
+    #[must_use]
+    pub fn main() -> Self {
+        Self::new("main").allowing_source(EVERY_SOURCE)
+    }
+
+    /// What an agent uses that another agent began: no agents of its own, no changes to schedules and servers.
+    #[must_use]
+    pub fn subagent() -> Self {
+        Self::main().named("subagent").denying_source("subagent").denying_names([
+            "cancel_scheduled_task",
+            "mcp_register_server",
+            "mcp_unregister_server",
+        ])
+    }
+
+    /// What a run uses that a schedule began.
+    #[must_use]
+    pub fn scheduled() -> Self {
+        Self::main()
+            .named("scheduled")
+            .denying_source("subagent")
+            .denying_names(["mcp_register_server", "mcp_unregister_server"])
+    }
+
+    /// What an agent uses that puts the answers of others together: it asks no further ones.
+    #[must_use]
+    pub fn a2a_synthesis() -> Self {
+        Self::main().named("a2a-synthesis").denying_source("a2a")
+    }
+
+    /// Every named profile.
+    #[must_use]
+    pub fn all() -> Vec<Self> {
+        vec![Self::main(), Self::subagent(), Self::scheduled(), Self::a2a_synthesis()]
+    }
+
+    /// Its name, as requests give it.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// A copy of another name.
+    #[must_use]
+    pub fn named(mut self, name: impl Into<Cow<'static, str>>) -> Self {
+        self.name = name.into();
+        self
+    }
+
+    /// A copy that also allows this source; [`EVERY_SOURCE`] for all.
+    #[must_use]
+    pub fn allowing_source(mut self, source: impl Into<Cow<'static, str>>) -> Self {
+        self.allowed_sources.insert(source.into());
+        self
+    }
+
+    /// A copy that denies this source, whatever else allows it.
+    #[must_use]
+    pub fn denying_source(mut self, source: impl Into<Cow<'static, str>>) -> Self {
+        self.denied_sources.insert(source.into());
+        self
+    }
+
+    /// A copy that also allows these tools, of whatever source.
+    #[must_use]
+    pub fn allowing_names<N: Into<Cow<'static, str>>>(mut self, names: impl IntoIterator<Item = N>) -> Self {
+        self.allowed_names.extend(names.into_iter().map(Into::into));
+        self
+    }
+
+    /// A copy that denies these tools, whatever else allows them.
+    #[must_use]
+    pub fn denying_names<N: Into<Cow<'static, str>>>(mut self, names: impl IntoIterator<Item = N>) -> Self {
+        self.denied_names.extend(names.into_iter().map(Into::into));
+        self
+    }
+
+    /// What it says about a tool of a published name, of a name within its tool set, and of a source. A name is denied
+    /// under either: a prefix is no way around.
+    #[must_use]
+    pub fn judge(&self, published: &str, bare: &str, source: &str) -> Role {
+        if self.denied_names.contains(published) || self.denied_names.contains(bare) {
+            Role::DeniedName
+        } else if self.denied_sources.contains(source) {
+            Role::DeniedSource
+        } else if self.allowed_names.contains(published)
+            || self.allowed_sources.contains(EVERY_SOURCE)
+            || self.allowed_sources.contains(source)
+        {
+            Role::Allowed
+        } else {
+            Role::NotAllowed
+        }
+    }
+}

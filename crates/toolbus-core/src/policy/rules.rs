@@ -1,0 +1,88 @@
+//! The policy as it was written: who may use what, before it meets the tools that there are.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use serde_json::{Map, Value};
+
+use crate::caller::AgentName;
+use crate::pattern::Pattern;
+use crate::rate::RateRules;
+use crate::recipients::{AllowedRecipients, Outbound};
+
+/// Who may use what.
+#[derive(Debug, Clone, Default)]
+pub struct Policy {
+    /// Rules for agents by name.
+    pub agents: BTreeMap<AgentName, AgentPolicy>,
+    /// Rules for everybody else, who are one class.
+    pub default: AgentPolicy,
+    /// Whether everybody else has no tools at all, whatever [`Self::default`] says.
+    pub deny_unknown: bool,
+    /// Prefix of every tool set, by the set's name.
+    pub toolsets: BTreeMap<Arc<str>, Arc<str>>,
+    /// Tools that address people, by the name of the channel.
+    pub outbound: BTreeMap<Arc<str>, Arc<Outbound>>,
+}
+
+/// What one agent may use.
+#[derive(Debug, Clone, Default)]
+pub struct AgentPolicy {
+    /// Tools that it may use.
+    pub tools: Allowed,
+    /// Tools that it may not use, whatever else allows them.
+    pub denied: Vec<Pattern>,
+    /// Tool sets that are bound to it.
+    pub toolsets: Vec<Arc<str>>,
+    /// The profile that every request of it has.
+    pub profile: Option<Arc<str>>,
+    /// Calls of it that run at a time; absent: three quarters of the daemon's.
+    pub max_in_flight: Option<usize>,
+    /// Calls of it that wait at a time; absent: half of the daemon's.
+    pub max_queued: Option<usize>,
+    /// How often it may call which tools.
+    pub rates: Arc<RateRules>,
+    /// Whom it may address, by the name of the channel; a channel that is absent is unrestricted.
+    pub recipients: Arc<BTreeMap<Arc<str>, AllowedRecipients>>,
+    /// Arguments that are set for it, by pattern of tool names, the most specific first.
+    pub arguments: Vec<(Pattern, Arc<Map<String, Value>>)>,
+    /// Its channels, each narrower than the agent itself.
+    pub bindings: Vec<BindingPolicy>,
+}
+
+/// What an agent may use on behalf of one channel and account.
+#[derive(Debug, Clone, Default)]
+pub struct BindingPolicy {
+    /// The channel, such as `whatsapp`.
+    pub channel: Arc<str>,
+    /// The account on that channel.
+    pub account: Arc<str>,
+    /// Tools that it may use, out of the agent's.
+    pub tools: Allowed,
+    /// Tools that it may not use.
+    pub denied: Vec<Pattern>,
+    /// Replaces the agent's, when present.
+    pub rates: Option<Arc<RateRules>>,
+    /// Replaces the agent's, when present.
+    pub recipients: Option<Arc<BTreeMap<Arc<str>, AllowedRecipients>>>,
+}
+
+/// A list of allowed tools. Not a plain list, so that no narrowing can leave an empty one that opens everything.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum Allowed {
+    /// Every tool.
+    #[default]
+    All,
+    /// No tool.
+    None,
+    /// What one of these patterns matches.
+    Only(Vec<Pattern>),
+}
+
+impl BindingPolicy {
+    /// Whether a request that names this binding, as `channel:account`, means this one.
+    #[must_use]
+    pub fn is_named(&self, name: &str) -> bool {
+        name.strip_prefix(&*self.channel).and_then(|rest| rest.strip_prefix(':')) == Some(&*self.account)
+    }
+}
