@@ -116,7 +116,7 @@ mod tests {
         ToolCall {
             tool: "t".into(),
             call_id: "c".into(),
-            session_id: None,
+            caller: Arc::new(crate::caller::Caller::unknown()),
             arguments: Arc::new(Map::new()),
             deadline: Instant::now(),
             cancelled: CancellationToken::new(),

@@ -58,6 +58,9 @@ pub struct Caller {
     pub agent: Option<AgentName>,
     /// The name as logs and answers show it: the agent's, or what an unknown caller calls itself.
     pub name: Arc<str>,
+    /// What tells the calls and sessions of this caller from those of all others. An unknown caller is never taken for
+    /// an agent, also not for one of the name that it gives itself.
+    pub owner: Arc<str>,
     /// Whether the broker vouches for the agent.
     pub verified: bool,
     /// The binding that the request names, as `channel:account`.
@@ -122,9 +125,15 @@ impl Identity {
             None => bounded(claimed.unwrap_or(UNKNOWN_CALLER)).into(),
         };
         let header = |name| envelope.header(name).filter(|value| !value.is_empty()).map(Arc::from);
+        let owner = match &agent {
+            Some(agent) => Arc::clone(&agent.0),
+            // No name of an agent has a colon.
+            None => format!("unknown:{}:{name}", bounded(user_id.unwrap_or_default())).into(),
+        };
         Some(Caller {
             agent,
             name,
+            owner,
             verified,
             binding: header(header::BINDING),
             profile: header(header::TOOL_PROFILE),
@@ -147,24 +156,22 @@ impl Caller {
     /// A caller that is unknown.
     #[must_use]
     pub fn unknown() -> Self {
-        Self { agent: None, name: UNKNOWN_CALLER.into(), verified: false, binding: None, profile: None, session: None }
+        Self {
+            agent: None,
+            name: UNKNOWN_CALLER.into(),
+            owner: "unknown::".into(),
+            verified: false,
+            binding: None,
+            profile: None,
+            session: None,
+        }
     }
 
     /// A caller that is this agent.
     #[must_use]
     pub fn agent(agent: AgentName) -> Self {
-        Self { name: Arc::clone(&agent.0), agent: Some(agent), ..Self::unknown() }
-    }
-
-    /// What tells the calls of one caller from those of all others. An unknown caller is never taken for an agent, also
-    /// not for one of the name that it gives itself.
-    #[must_use]
-    pub fn owner(&self, user_id: Option<&str>) -> Arc<str> {
-        match &self.agent {
-            Some(agent) => Arc::clone(&agent.0),
-            // No name of an agent has a colon.
-            None => format!("unknown:{}:{}", user_id.unwrap_or_default(), self.name).into(),
-        }
+        let name = &agent.0;
+        Self { name: Arc::clone(name), owner: Arc::clone(name), agent: Some(agent), ..Self::unknown() }
     }
 }
 
@@ -244,6 +251,6 @@ mod tests {
         let known = identity.identify(Some("ana"), &from(None), "tool.invoke").unwrap();
         let claims = identity.identify(None, &from(Some("ana")), "tool.invoke").unwrap();
         assert_eq!(&*claims.name, "ana");
-        assert_ne!(known.owner(Some("ana")), claims.owner(None));
+        assert_ne!(known.owner, claims.owner);
     }
 }

@@ -293,9 +293,9 @@ impl Dispatcher {
         let request = &call.request;
         let trace = call.span.executing(descriptor, &request.call_id, request.session_id.as_deref());
         let tool_call = ToolCall {
-            tool: Arc::clone(&descriptor.name),
+            tool: Arc::clone(descriptor.bare_name()),
+            caller: Arc::new(crate::caller::Caller::unknown()),
             call_id: Arc::clone(&request.call_id),
-            session_id: request.session_id.clone(),
             arguments: Arc::new(arguments),
             deadline: deadline::inner(call.deadline, started),
             cancelled: cancel.child_token(),

@@ -115,6 +115,12 @@ impl Pattern {
     }
 }
 
+impl std::borrow::Borrow<str> for Pattern {
+    fn borrow(&self) -> &str {
+        &self.0
+    }
+}
+
 impl fmt::Display for Pattern {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)

@@ -66,6 +66,11 @@ impl Snapshot {
         tools
     }
 
+    /// Every tool, in no order.
+    pub fn tools(&self) -> impl Iterator<Item = &Tool> {
+        self.tools.values()
+    }
+
     /// Every name, in no order.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.tools.keys().map(AsRef::as_ref)
@@ -223,8 +228,8 @@ mod tests {
         let executor = Arc::clone(&registry.snapshot().get("b").unwrap().executor);
         let call = ToolCall {
             tool: "b".into(),
+            caller: Arc::new(crate::caller::Caller::unknown()),
             call_id: "1".into(),
-            session_id: None,
             arguments: Arc::default(),
             deadline: std::time::Instant::now(),
             cancelled: tokio_util::sync::CancellationToken::new(),

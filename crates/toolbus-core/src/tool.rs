@@ -9,6 +9,7 @@ use sha2::{Digest, Sha256};
 use tokio_util::sync::CancellationToken;
 use toolbus_protocol::{ContentBlock, TraceContext};
 
+use crate::caller::Caller;
 use crate::failure::ToolFailure;
 
 /// What repeating a call would do.
@@ -52,6 +53,19 @@ pub struct ToolDescriptor {
     pub timeout: Option<Duration>,
     /// Calls that may run at a time; absent: the daemon's.
     pub max_in_flight: Option<usize>,
+    /// The tool set that it belongs to; absent for a plain tool.
+    pub toolset: Option<Membership>,
+}
+
+/// A tool's place in a tool set.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Membership {
+    /// Name of the set.
+    pub set: Arc<str>,
+    /// Name of the tool within the set: what its executor knows it by.
+    pub name: Arc<str>,
+    /// Whether each session has an executor of its own, so that a call needs a session.
+    pub needs_session: bool,
 }
 
 impl ToolDescriptor {
@@ -67,19 +81,26 @@ impl ToolDescriptor {
             effect: Effect::default(),
             timeout: None,
             max_in_flight: None,
+            toolset: None,
         }
+    }
+
+    /// The name without the prefix of a tool set.
+    #[must_use]
+    pub fn bare_name(&self) -> &Arc<str> {
+        self.toolset.as_ref().map_or(&self.name, |member| &member.name)
     }
 }
 
 /// One call, as an executor gets it: everything has been checked.
 #[derive(Debug, Clone)]
 pub struct ToolCall {
-    /// Registered name of the tool.
+    /// Name of the tool, without the prefix of a tool set.
     pub tool: Arc<str>,
+    /// Who is asking, and in which session.
+    pub caller: Arc<Caller>,
     /// The caller's id of the call.
     pub call_id: Arc<str>,
-    /// The caller's session.
-    pub session_id: Option<Arc<str>>,
     /// The arguments, valid against the tool's schema.
     pub arguments: Arc<Map<String, Value>>,
     /// When to give up: a little before the call's own deadline, so that the executor's error is the one that is told.

@@ -14,7 +14,7 @@ pub(crate) fn call(tool: &Tool, arguments: Value) -> ToolCall {
     ToolCall {
         tool: Arc::clone(&tool.descriptor.name),
         call_id: "call-1".into(),
-        session_id: None,
+        caller: std::sync::Arc::new(toolbus_core::caller::Caller::unknown()),
         arguments: Arc::new(arguments),
         deadline: Instant::now() + Duration::from_secs(30),
         cancelled: CancellationToken::new(),
