@@ -3,16 +3,20 @@
 //! [`Config::load`] is the way in. The layers become one tree that remembers where each value was given; the tree is
 //! compared with the JSON Schema of [`Config`], then with what no schema can say. All problems are told at once.
 
+pub mod agent;
+pub mod agents;
 pub mod bus;
 mod checks;
 pub mod daemon;
 pub mod duration;
 mod file;
 mod format;
-pub mod glob;
 pub mod http;
+pub mod identity;
 pub mod invoke;
 mod layers;
+pub mod outbound;
+pub mod pattern;
 pub mod problem;
 mod registered;
 pub mod rest;
@@ -23,6 +27,7 @@ pub mod telemetry;
 #[cfg(test)]
 mod tests;
 pub mod tools;
+pub mod toolsets;
 mod tree;
 mod validate;
 mod warnings;
@@ -35,14 +40,18 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+pub use agent::{Agent, DEFAULT_AGENT};
+pub use agents::AgentConfig;
 pub use bus::{AmqpUrl, BusConfig, BusUrl, QueueType};
 pub use daemon::{DaemonConfig, Role};
 pub use duration::HumanDuration;
 pub use file::default_files;
-pub use glob::Glob;
 pub use http::HttpConfig;
+pub use identity::IdentityConfig;
 pub use invoke::InvokeConfig;
 pub use layers::{ENVIRONMENT_PREFIX, Override};
+pub use outbound::OutboundConfig;
+pub use pattern::ToolPattern;
 pub use problem::{Problem, Problems};
 pub use registered::ToolsError;
 pub use rest::RestConfig;
@@ -51,6 +60,7 @@ pub use secret::Secret;
 pub use size::ByteSize;
 pub use telemetry::TelemetryConfig;
 pub use tools::{ToolLimits, ToolsConfig};
+pub use toolsets::ToolsetConfig;
 
 use problem::{Origin, Part};
 use schema::Node;
@@ -58,7 +68,7 @@ use tree::{Path, Tree};
 use validate::Difference;
 
 /// Everything that can be configured.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
     /// The message broker.
@@ -75,6 +85,17 @@ pub struct Config {
     pub tools: ToolsConfig,
     /// HTTP endpoints as tools.
     pub rest: RestConfig,
+    /// How callers are told apart.
+    pub identity: IdentityConfig,
+    /// Who may use what, by name of the agent; `default` is everybody without a section.
+    #[schemars(extend("maxProperties" = 10_000, "propertyNames" = {"format": "toolbus-agent-section"}))]
+    pub agents: agents::Agents,
+    /// Tools that address people, by channel.
+    #[schemars(extend("maxProperties" = 64, "propertyNames" = {"format": "toolbus-channel"}))]
+    pub outbound: BTreeMap<String, OutboundConfig>,
+    /// Tools that only agents have to which their set is bound, by name of the set.
+    #[schemars(extend("maxProperties" = 1024, "propertyNames" = {"format": "toolbus-prefix"}))]
+    pub toolsets: toolsets::Toolsets,
 }
 
 /// Where a configuration comes from; later ones win. `Debug` shows no values: they may be secrets.

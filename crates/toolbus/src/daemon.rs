@@ -37,13 +37,13 @@ impl Daemon {
         let dispatcher = Dispatcher::new(settings, registry, Arc::clone(&bus), telemetry, load);
         let service = Arc::new(Service::new(dispatcher));
         let calls = bus.consume(Subscription {
-            queue: format!("{}.invoke", config.bus.queue_prefix),
-            topics: config.invoke.topics.clone(),
+            queue: format!("{}.invoke", config.queue_prefix()),
+            topics: config.invoke_topics(),
             prefetch: config.invoke.prefetch(),
             ownership: Ownership::Shared,
         });
         let cancellations = bus.consume(Subscription {
-            queue: format!("{}.replica.{}", config.bus.queue_prefix, new_message_id()),
+            queue: format!("{}.replica.{}", config.queue_prefix(), new_message_id()),
             topics: vec![topic::TOOL_CANCEL.to_owned()],
             prefetch: CANCEL_PREFETCH,
             ownership: Ownership::Replica,
@@ -71,8 +71,8 @@ fn settings(config: &Config) -> Settings {
         name: config.bus.name.clone(),
         replies: ReplyRules {
             reply_topics: config.bus.reply_topics.clone(),
-            request_topics: config.invoke.topics.clone(),
-            queue_prefix: config.bus.queue_prefix.clone(),
+            request_topics: config.invoke_topics(),
+            queue_prefix: config.queue_prefix(),
             default_topic: config.invoke.default_reply_topic.clone(),
         },
         budgets: Budgets { default: config.invoke.default_timeout.into(), max: config.invoke.max_timeout.into() },

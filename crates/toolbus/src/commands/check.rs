@@ -66,7 +66,7 @@ fn summary(sources: &Sources, config: &Config) -> String {
     let rows = [
         ("files", if files.is_empty() { "none: defaults".to_owned() } else { files.join(", ") }),
         ("bus", config.bus.url.to_string()),
-        ("queue", format!("{}.invoke ({})", config.bus.queue_prefix, invoke.topics.join(", "))),
+        ("queue", format!("{}.invoke ({})", config.queue_prefix(), config.invoke_topics().join(", "))),
         ("tools", format!("{}: {}{more}", names.len(), named.join(", "))),
         ("at a time", format!("{} running, {} waiting", invoke.max_in_flight, invoke.max_waiting)),
         ("time", format!("{} by default, {} at most", invoke.default_timeout, invoke.max_timeout)),

@@ -112,7 +112,7 @@ mod tests {
         let mut config = Config::default();
         config.tools.echo = true;
         config.tools.limits.insert(
-            crate::config::Glob::new("*_time"),
+            crate::config::ToolPattern::parse("*_time").unwrap(),
             crate::config::ToolLimits { timeout: Some(HumanDuration::from_secs(5)), max_in_flight: Some(2) },
         );
         insta::assert_snapshot!(table(&config).unwrap(), @r#"

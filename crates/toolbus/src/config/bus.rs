@@ -25,9 +25,10 @@ pub struct BusConfig {
     /// Topic exchange of what could not be answered or delivered.
     #[schemars(extend("format" = "toolbus-exchange"))]
     pub dead_letter_exchange: String,
-    /// Start of the name of every queue of the daemon. Instances with the same prefix share the work.
+    /// Start of the name of every queue of the daemon. Instances with the same prefix share the work. Absent: "toolbus",
+    /// for the sidecar of an agent "toolbus.AGENT".
     #[schemars(extend("format" = "toolbus-queue-prefix"))]
-    pub queue_prefix: String,
+    pub queue_prefix: Option<String>,
     /// Kind of the daemon's durable queues.
     pub queue_type: QueueType,
     /// Topics that a request may name for its answer, as patterns: `*` is one word, `#` any number.
@@ -71,7 +72,7 @@ impl Default for BusConfig {
             name: "toolbus".to_owned(),
             exchange: "rockbot".to_owned(),
             dead_letter_exchange: "rockbot.dlx".to_owned(),
-            queue_prefix: "toolbus".to_owned(),
+            queue_prefix: None,
             queue_type: QueueType::default(),
             reply_topics: ["tool.result.#", "script.result.#", "mcp.manage.response.#", "agent.response.#"]
                 .map(str::to_owned)

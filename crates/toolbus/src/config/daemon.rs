@@ -1,5 +1,7 @@
 //! `[daemon]`: what this process does.
 
+use std::path::PathBuf;
+
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -10,6 +12,10 @@ pub struct DaemonConfig {
     /// The parts that run in this process; all by default.
     #[schemars(length(min = 1), extend("uniqueItems" = true))]
     pub roles: Vec<Role>,
+    /// Unix socket for the operator: policy and actions; relative to the working directory. "none": there is none.
+    #[serde(with = "socket")]
+    #[schemars(with = "String", extend("format" = "toolbus-socket-path"))]
+    pub socket: Option<PathBuf>,
 }
 
 /// A part of the daemon that can run alone in its own process.
@@ -23,6 +29,28 @@ pub enum Role {
 
 impl Default for DaemonConfig {
     fn default() -> Self {
-        Self { roles: vec![Role::Invoke] }
+        Self { roles: vec![Role::Invoke], socket: Some("toolbus.sock".into()) }
+    }
+}
+
+/// A path, or "none".
+mod socket {
+    use std::path::PathBuf;
+
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    /// What stands for no socket.
+    const NONE: &str = "none";
+
+    pub(super) fn serialize<S: Serializer>(path: &Option<PathBuf>, serializer: S) -> Result<S::Ok, S::Error> {
+        match path {
+            Some(path) => serializer.collect_str(&path.display()),
+            None => serializer.serialize_str(NONE),
+        }
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<PathBuf>, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        Ok((text != NONE).then(|| text.into()))
     }
 }

@@ -1,5 +1,7 @@
 //! What the texts of a configuration must look like: the `format`s that its JSON Schema names.
 
+mod policy;
+
 use std::net::SocketAddr;
 
 use serde_json::Value;
@@ -18,7 +20,7 @@ const MAX_PREFIX: usize = 180;
 pub(crate) type Check = fn(&str) -> Result<(), String>;
 
 /// Every format and its check.
-pub(crate) const FORMATS: [(&str, Check); 12] = [
+pub(crate) const FORMATS: [(&str, Check); 19] = [
     ("toolbus-duration", |text| told(text.parse::<HumanDuration>())),
     ("toolbus-size", |text| told(text.parse::<ByteSize>())),
     ("toolbus-bus-url", |text| told(text.parse::<BusUrl>())),
@@ -31,6 +33,13 @@ pub(crate) const FORMATS: [(&str, Check); 12] = [
     ("toolbus-topic", topic),
     ("toolbus-topic-pattern", topic_pattern),
     ("toolbus-log-filter", log_filter),
+    ("toolbus-socket-path", socket_path),
+    ("toolbus-pattern", policy::pattern),
+    ("toolbus-agent", policy::agent),
+    ("toolbus-agent-section", policy::agent_section),
+    ("toolbus-prefix", policy::prefix),
+    ("toolbus-channel", policy::channel),
+    ("toolbus-account", policy::account),
 ];
 
 /// The check of a format; `None` for one that is not ours.
@@ -54,6 +63,16 @@ fn require(holds: bool, otherwise: &str) -> Result<(), String> {
 fn socket_address(text: &str) -> Result<(), String> {
     told(text.parse::<SocketAddr>())
         .map_err(|_| format!("{:?} is not an address; expected IP:PORT, such as \"127.0.0.1:8471\"", shortened(text)))
+}
+
+/// Longest path of a Unix socket, in bytes: what the system has room for.
+const MAX_SOCKET_PATH: usize = 107;
+
+fn socket_path(text: &str) -> Result<(), String> {
+    require(!text.is_empty(), r#"empty; expected a path, or "none" for no socket"#)?;
+    require(!text.chars().any(char::is_control), "holds a control character; expected a path")?;
+    let too_long = format!("{} bytes long; the path of a socket has at most {MAX_SOCKET_PATH}", text.len());
+    require(text.len() <= MAX_SOCKET_PATH, &too_long)
 }
 
 fn http_url(text: &str) -> Result<(), String> {
@@ -163,6 +182,30 @@ mod tests {
             ("toolbus-log-filter", "info,toolbus_broker=debug", true),
             ("toolbus-log-filter", "inof", false),
             ("toolbus-log-filter", "", false),
+            ("toolbus-socket-path", "/run/toolbus/toolbus.sock", true),
+            ("toolbus-socket-path", "none", true),
+            ("toolbus-socket-path", &long[..107], true),
+            ("toolbus-socket-path", &long[..108], false),
+            ("toolbus-socket-path", "", false),
+            ("toolbus-pattern", "fs.read_*", true),
+            ("toolbus-pattern", "[ab]*", false),
+            ("toolbus-agent", "ana.b-c", true),
+            ("toolbus-agent", "ána", false),
+            ("toolbus-agent", "unknown", false),
+            ("toolbus-agent", "default", false),
+            ("toolbus-agent-section", "default", true),
+            ("toolbus-agent-section", "unknown", false),
+            ("toolbus-prefix", "file-system_2", true),
+            ("toolbus-prefix", "a.b", false),
+            ("toolbus-prefix", "", false),
+            ("toolbus-prefix", &long[..32], true),
+            ("toolbus-prefix", &long[..33], false),
+            ("toolbus-channel", "whatsapp", true),
+            ("toolbus-channel", "whats:app", false),
+            ("toolbus-channel", &long[..65], false),
+            ("toolbus-account", "a:b", true),
+            ("toolbus-account", "a\nb", false),
+            ("toolbus-account", "", false),
         ];
         for (format, text, expected) in table {
             assert_eq!(check(format).unwrap()(text).is_ok(), expected, "{format} {text}");

@@ -2,12 +2,14 @@
 
 use std::sync::Arc;
 
-use toolbus_core::tool::Tool;
+use toolbus_core::tool::{Membership, Tool};
 use toolbus_tools::rest::{Client, ClientError, EndpointError};
 use toolbus_tools::{echo, rest, time};
 
 use super::Config;
+use super::rest::Endpoint;
 use super::tools::{ToolLimits, ToolsConfig};
+use super::toolsets::{Scope, Toolsets, set_of};
 
 /// Why the configured tools cannot be made.
 #[derive(Debug, thiserror::Error)]
@@ -43,8 +45,9 @@ impl Config {
         if !self.rest.endpoints.is_empty() {
             let client = Client::new()?;
             for endpoint in &self.rest.endpoints {
-                let tool = rest::tool(endpoint.settings(), &client)
+                let mut tool = rest::tool(self.settings(endpoint), &client)
                     .map_err(|error| ToolsError::Endpoint { name: endpoint.name.clone(), error })?;
+                Arc::make_mut(&mut tool.descriptor).toolset = self.membership(endpoint);
                 tools.push(tool);
             }
         }
@@ -58,7 +61,28 @@ impl Config {
     #[must_use]
     pub fn tool_names(&self) -> Vec<Arc<str>> {
         let builtin = builtin(&self.tools).into_iter().map(|tool| Arc::clone(&tool.descriptor.name));
-        builtin.chain(self.rest.endpoints.iter().map(|endpoint| endpoint.name.as_str().into())).collect()
+        builtin.chain(self.rest.endpoints.iter().map(|endpoint| published(&self.toolsets, &endpoint.name))).collect()
+    }
+
+    /// An endpoint under the name by which it is called, so that its failures name what the caller knows.
+    fn settings(&self, endpoint: &Endpoint) -> rest::Settings {
+        rest::Settings { name: published(&self.toolsets, &endpoint.name).to_string(), ..endpoint.settings() }
+    }
+
+    fn membership(&self, endpoint: &Endpoint) -> Option<Membership> {
+        set_of(&self.toolsets, &endpoint.name).map(|(name, set)| Membership {
+            set: name.into(),
+            name: endpoint.name.as_str().into(),
+            needs_session: set.scope == Scope::Session,
+        })
+    }
+}
+
+/// The name by which an endpoint is called: with the prefix of the tool set that it belongs to.
+pub(crate) fn published(toolsets: &Toolsets, endpoint: &str) -> Arc<str> {
+    match set_of(toolsets, endpoint) {
+        Some((name, set)) => format!("{}.{endpoint}", set.prefix(name)).into(),
+        None => endpoint.into(),
     }
 }
 
@@ -76,12 +100,13 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::config::{Glob, HumanDuration};
+    use crate::config::{HumanDuration, ToolPattern};
 
     #[test]
     fn tools_are_made_as_configured_with_their_limits() {
         let five = ToolLimits { timeout: Some(HumanDuration::from_secs(5)), max_in_flight: Some(2) };
-        let tools = ToolsConfig { echo: true, limits: BTreeMap::from([(Glob::new("e*"), five)]), ..Default::default() };
+        let limits = BTreeMap::from([(ToolPattern::parse("e*").unwrap(), five)]);
+        let tools = ToolsConfig { echo: true, limits, ..Default::default() };
         let config = Config { tools, ..Config::default() };
         let tools = config.tools().unwrap();
         let names: Vec<_> = tools.iter().map(|tool| Arc::clone(&tool.descriptor.name)).collect();
@@ -91,5 +116,23 @@ mod tests {
         assert!(
             Config { tools: ToolsConfig { time: false, ..Default::default() }, ..config }.tools().unwrap().is_empty()
         );
+    }
+
+    #[test]
+    fn the_endpoints_of_a_tool_set_have_its_prefix_and_are_no_plain_tools() {
+        let text = r#"{
+            "rest": {"endpoints": [
+                {"name": "read", "description": "Reads", "url": "http://host/read"},
+                {"name": "get", "description": "Gets", "url": "http://host/get"}
+            ]},
+            "toolsets": {"files": {"prefix": "fs", "kind": "rest", "scope": "session", "endpoints": ["read"]}}
+        }"#;
+        let config: Config = serde_json::from_str(text).unwrap();
+        let tools = config.tools().unwrap();
+        let [read, get] = tools.get(tools.len() - 2..).unwrap() else { panic!("two endpoints") };
+        let member = Membership { set: "files".into(), name: "read".into(), needs_session: true };
+        assert_eq!((&*read.descriptor.name, &read.descriptor.toolset), ("fs.read", &Some(member)));
+        assert_eq!((&*get.descriptor.name, &get.descriptor.toolset), ("get", &None));
+        assert_eq!(config.tool_names().last_chunk().unwrap().each_ref().map(AsRef::as_ref), ["fs.read", "get"]);
     }
 }

@@ -144,7 +144,7 @@ impl<'a> Node<'a> {
     pub(crate) fn expectation(self) -> String {
         let constants = self.constants();
         if !constants.is_empty() {
-            return quoted(&constants);
+            return quoted(&constants) + if self.takes("array") { " or a list" } else { "" };
         }
         if self.is_secret() && self.takes("object") {
             return r#"a text, { env = "NAME" } or { file = "path" }"#.to_owned();
@@ -152,6 +152,7 @@ impl<'a> Node<'a> {
         let words = [
             ("string", "a text"),
             ("integer", "a whole number"),
+            ("number", "a number"),
             ("boolean", "true or false"),
             ("array", "a list"),
             ("object", "a table"),

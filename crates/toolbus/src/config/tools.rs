@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::duration::HumanDuration;
-use super::glob::Glob;
+use super::pattern::ToolPattern;
 
 /// The tools that the daemon brings along, and limits for any tool.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -21,7 +21,8 @@ pub struct ToolsConfig {
     pub required: Vec<String>,
     /// Limits by pattern of tool names: `*` is any run of characters, `?` one. Where several match, the one that fixes
     /// most characters decides, for each limit on its own.
-    pub limits: BTreeMap<Glob, ToolLimits>,
+    #[schemars(extend("propertyNames" = {"format": "toolbus-pattern"}))]
+    pub limits: BTreeMap<ToolPattern, ToolLimits>,
 }
 
 /// Limits of one tool.
@@ -60,12 +61,13 @@ mod tests {
 
     #[test]
     fn the_most_specific_pattern_decides_for_each_limit_on_its_own() {
+        let pattern = |text| ToolPattern::parse(text).unwrap();
         let timeout = |seconds| Some(HumanDuration::from_secs(seconds));
         let config = ToolsConfig {
             limits: BTreeMap::from([
-                (Glob::new("*"), ToolLimits { timeout: timeout(1), max_in_flight: Some(1) }),
-                (Glob::new("web_*"), ToolLimits { timeout: timeout(2), max_in_flight: None }),
-                (Glob::new("web_search"), ToolLimits { timeout: None, max_in_flight: Some(3) }),
+                (pattern("*"), ToolLimits { timeout: timeout(1), max_in_flight: Some(1) }),
+                (pattern("web_*"), ToolLimits { timeout: timeout(2), max_in_flight: None }),
+                (pattern("web_search"), ToolLimits { timeout: None, max_in_flight: Some(3) }),
             ]),
             ..ToolsConfig::default()
         };

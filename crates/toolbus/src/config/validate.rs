@@ -82,6 +82,12 @@ fn explain(error: &ValidationError<'_>, schema: &Value, found: &mut Vec<Differen
         Kind::MinItems { limit } => tell(path, Part::Value, format!("expected at least {limit} element")),
         Kind::MaxItems { limit } => tell(path, Part::Value, format!("too many; expected at most {limit} elements")),
         Kind::MaxProperties { limit } => tell(path, Part::Value, format!("too many; expected at most {limit} keys")),
+        Kind::MinProperties { limit } => tell(path, Part::Value, format!("expected at least {limit} entry")),
+        Kind::PropertyNames { error } => {
+            let name = error.instance().as_str().unwrap_or_default().to_owned();
+            let below = path.into_iter().chain([name]).collect();
+            tell(below, Part::Key, format_refusal(error));
+        }
         Kind::UniqueItems => tell(path, Part::Value, "an element is given twice".to_owned()),
         other => tell(path, Part::Value, format!("does not fit the schema (`{}`)", other.keyword())),
     }

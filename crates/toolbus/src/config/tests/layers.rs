@@ -14,7 +14,7 @@ fn later_layers_win() {
     let second = "[bus]\nqueue_prefix = 'second'\nexchange = 'second'\n[invoke]\nmax_in_flight = 2";
     let environment = [("TOOLBUS__BUS__EXCHANGE", "third"), ("TOOLBUS__INVOKE__MAX_IN_FLIGHT", "3")];
     let config = load(&[first, second], &environment, &[("invoke.max_in_flight", "4")]).unwrap().config;
-    let names = (&*config.bus.name, &*config.bus.queue_prefix, &*config.bus.exchange, config.invoke.max_in_flight);
+    let names = (&*config.bus.name, &*config.queue_prefix(), &*config.bus.exchange, config.invoke.max_in_flight);
     assert_eq!(names, ("first", "second", "third", 4));
     assert_eq!(config.bus.dead_letter_exchange, "rockbot.dlx");
 }

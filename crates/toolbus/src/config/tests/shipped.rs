@@ -69,6 +69,7 @@ fn every_designed_key_is_accepted_and_has_the_designed_default() {
     // What has no default, or another than the example.
     config.bus.url = BusUrl::Embedded;
     config.bus.tls = Default::default();
+    config.bus.queue_prefix = None;
     config.telemetry.otlp_endpoint = None;
     config.tools.limits.clear();
     config.rest.endpoints.clear();
@@ -131,7 +132,7 @@ fn the_documented_configuration_is_valid_with_all_its_examples() {
     });
     let environment = [("WEATHER_TOKEN", "secret"), ("TICKETS_PASSWORD", "secret"), ("NOTES_KEY", "secret")];
     let loaded = load(&[&text], &environment, &[]).unwrap();
-    assert_eq!(loaded.config.rest.endpoints.len(), 3);
+    assert_eq!(loaded.config.rest.endpoints.len(), 5);
     assert!(loaded.config.bus.tls.key.is_some());
 }
 

@@ -1,0 +1,215 @@
+//! `[agents.NAME]`: who may use what.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::{Deserialize, Serialize, Serializer};
+use serde_json::{Map, Value};
+
+use super::Agent;
+use super::pattern::ToolPattern;
+
+/// Most entries of a list in a section.
+const MAX_LIST: usize = 10_000;
+
+/// Sections by name of the agent; `default` is everybody without one.
+pub type Agents = BTreeMap<Agent, AgentConfig>;
+/// Rates by pattern of tool names.
+pub type Rates = BTreeMap<ToolPattern, RateConfig>;
+/// Recipients by name of the channel.
+pub type Recipients = BTreeMap<String, Vec<String>>;
+
+/// What one agent may use.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct AgentConfig {
+    /// Tools that it may use, by pattern; absent or `[]`: all, "none": none.
+    pub allowed_tools: AllowedTools,
+    /// Tools that it may not use, whatever else allows them.
+    #[schemars(length(max = 10_000))]
+    pub denied_tools: Vec<ToolPattern>,
+    /// Tool sets that it has.
+    #[schemars(length(max = 1024), extend("items" = {"type": "string", "format": "toolbus-prefix"}))]
+    pub toolsets: Vec<String>,
+    /// The profile of all its requests; absent: the request chooses.
+    #[schemars(extend("format" = "toolbus-name"))]
+    pub profile: Option<String>,
+    /// Calls of it that may run at a time; absent: three quarters of the daemon's.
+    #[schemars(range(min = 1, max = 65_535))]
+    pub max_in_flight: Option<usize>,
+    /// Calls of it that may wait; absent: half of the daemon's.
+    #[schemars(range(max = 65_535))]
+    pub max_queued: Option<usize>,
+    /// How often it may call tools, by pattern of their names. The most specific pattern decides.
+    #[schemars(extend("maxProperties" = 1024, "propertyNames" = {"format": "toolbus-pattern"}))]
+    pub tool_rate_limits: Rates,
+    /// Whom it may address, by channel; a channel that is absent is unrestricted.
+    #[schemars(schema_with = "recipients")]
+    pub outbound_allowlist: Recipients,
+    /// Arguments that are set for it, by pattern of tool names. It neither sees nor changes them.
+    #[schemars(extend("maxProperties" = 1024, "propertyNames" = {"format": "toolbus-pattern"}))]
+    pub arguments: BTreeMap<ToolPattern, Map<String, Value>>,
+    /// Its channels, each at most as wide as the agent itself.
+    #[schemars(length(max = 1024))]
+    pub bindings: Vec<BindingConfig>,
+}
+
+/// What an agent may use on behalf of one channel and account.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct BindingConfig {
+    /// The channel, such as `whatsapp`.
+    #[schemars(extend("format" = "toolbus-channel"))]
+    pub channel: String,
+    /// The account on that channel.
+    #[schemars(extend("format" = "toolbus-account"))]
+    pub account: String,
+    /// Tools that it may use, out of the agent's; absent or `[]`: all of those, "none": none.
+    #[serde(default)]
+    pub allowed_tools: AllowedTools,
+    /// Tools that it may not use.
+    #[serde(default)]
+    #[schemars(length(max = 10_000))]
+    pub denied_tools: Vec<ToolPattern>,
+    /// Replaces the agent's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "recipients")]
+    pub outbound_allowlist: Option<Recipients>,
+    /// Replaces the agent's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("maxProperties" = 1024, "propertyNames" = {"format": "toolbus-pattern"}))]
+    pub tool_rate_limits: Option<Rates>,
+}
+
+/// How often a tool may be called.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RateConfig {
+    /// Calls per second, on average.
+    pub rps: f64,
+    /// Calls at once, after a rest.
+    pub burst: u32,
+}
+
+/// Tools that may be used.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize)]
+#[serde(from = "Written")]
+pub enum AllowedTools {
+    /// Every one.
+    #[default]
+    All,
+    /// None.
+    None,
+    /// What one of these patterns matches; never empty.
+    Only(Vec<ToolPattern>),
+}
+
+/// The forms that [`AllowedTools`] is written in.
+#[derive(Serialize, Deserialize)]
+#[serde(untagged)]
+enum Written {
+    Word(Word),
+    List(Vec<ToolPattern>),
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Word {
+    None,
+}
+
+impl AllowedTools {
+    /// The patterns, where there are any.
+    #[must_use]
+    pub fn patterns(&self) -> &[ToolPattern] {
+        match self {
+            Self::All | Self::None => &[],
+            Self::Only(patterns) => patterns,
+        }
+    }
+}
+
+impl From<Written> for AllowedTools {
+    fn from(written: Written) -> Self {
+        match written {
+            Written::Word(Word::None) => Self::None,
+            Written::List(patterns) if patterns.is_empty() => Self::All,
+            Written::List(patterns) => Self::Only(patterns),
+        }
+    }
+}
+
+impl Serialize for AllowedTools {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::None => Word::None.serialize(serializer),
+            Self::All | Self::Only(_) => self.patterns().serialize(serializer),
+        }
+    }
+}
+
+impl JsonSchema for AllowedTools {
+    fn schema_name() -> Cow<'static, str> {
+        "AllowedTools".into()
+    }
+
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        json_schema!({
+            "anyOf": [
+                {"type": "array", "items": generator.subschema_for::<ToolPattern>(), "maxItems": MAX_LIST},
+                {"type": "string", "enum": ["none"]},
+            ],
+        })
+    }
+}
+
+fn recipients(_: &mut SchemaGenerator) -> Schema {
+    let list = json_schema!({"type": "array", "items": {"type": "string"}, "minItems": 1, "maxItems": MAX_LIST});
+    json_schema!({
+        "type": "object",
+        "propertyNames": {"format": "toolbus-channel"},
+        "additionalProperties": list,
+        "maxProperties": 64,
+    })
+}
+
+impl AgentConfig {
+    /// Whether it restricts the agent in any way, other than in how much it may do at a time.
+    #[must_use]
+    pub fn is_restricting(&self) -> bool {
+        let limits_alone = Self { max_in_flight: self.max_in_flight, max_queued: self.max_queued, ..Self::default() };
+        *self != limits_alone
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_list_of_allowed_tools_is_written_as_it_is_read() {
+        let only = AllowedTools::Only(vec![ToolPattern::parse("web_*").unwrap()]);
+        let table = [(json!([]), AllowedTools::All), (json!("none"), AllowedTools::None), (json!(["web_*"]), only)];
+        for (written, expected) in table {
+            assert_eq!(serde_json::from_value::<AllowedTools>(written.clone()).unwrap(), expected);
+            assert_eq!(serde_json::to_value(&expected).unwrap(), written);
+        }
+        assert!(serde_json::from_value::<AllowedTools>(json!("all")).is_err());
+    }
+
+    #[test]
+    fn limits_alone_restrict_nobody() {
+        let section = |value| serde_json::from_value::<AgentConfig>(value).unwrap();
+        assert!(!section(json!({"max_in_flight": 1, "max_queued": 0, "allowed_tools": []})).is_restricting());
+        for value in [json!({"allowed_tools": "none"}), json!({"profile": "main"}), json!({"toolsets": ["fs"]})] {
+            assert!(section(value.clone()).is_restricting(), "{value}");
+        }
+    }
+}

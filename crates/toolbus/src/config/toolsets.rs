@@ -1,0 +1,80 @@
+//! `[toolsets.NAME]`: tools that only agents have to which the set is bound, named `prefix.tool`.
+
+use std::collections::BTreeMap;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::duration::HumanDuration;
+
+/// Tool sets by name.
+pub type Toolsets = BTreeMap<String, ToolsetConfig>;
+
+/// A set of tools that is bound to agents as a whole.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ToolsetConfig {
+    /// Start of the names of its tools, before the dot; absent: the name of the set.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("format" = "toolbus-prefix"))]
+    pub prefix: Option<String>,
+    /// What its tools are made of.
+    pub kind: Kind,
+    /// Whether all callers share what runs the tools.
+    #[serde(default)]
+    pub scope: Scope,
+    /// Names of the `rest.endpoints` that it consists of. They are no plain tools.
+    #[schemars(length(min = 1, max = 10_000), extend("items" = {"type": "string", "format": "toolbus-name"}))]
+    pub endpoints: Vec<String>,
+    /// Time without a call after which a session's own part of the set ends.
+    #[serde(default = "default_idle_timeout")]
+    pub idle_timeout: HumanDuration,
+    /// Sessions that may have a part of their own at a time.
+    #[serde(default = "default_max_sessions")]
+    #[schemars(range(min = 1, max = 65_535))]
+    pub max_sessions: usize,
+}
+
+const fn default_idle_timeout() -> HumanDuration {
+    HumanDuration::from_secs(600)
+}
+
+const fn default_max_sessions() -> usize {
+    100
+}
+
+/// What the tools of a set are made of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+#[schemars(inline)]
+pub enum Kind {
+    /// HTTP endpoints.
+    Rest,
+}
+
+/// Whether all callers share what runs the tools of a set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+#[schemars(inline)]
+pub enum Scope {
+    /// Each session of an agent has its own, so that a call needs a session.
+    Session,
+    /// There is one for all.
+    #[default]
+    Shared,
+}
+
+impl ToolsetConfig {
+    /// Start of the names of its tools, before the dot.
+    #[must_use]
+    pub fn prefix<'a>(&'a self, name: &'a str) -> &'a str {
+        self.prefix.as_deref().unwrap_or(name)
+    }
+}
+
+/// The tool set that an endpoint belongs to, with its name.
+#[must_use]
+pub(crate) fn set_of<'a>(toolsets: &'a Toolsets, endpoint: &str) -> Option<(&'a str, &'a ToolsetConfig)> {
+    let holds = |set: &ToolsetConfig| set.endpoints.iter().any(|name| name == endpoint);
+    toolsets.iter().find(|(_, set)| holds(set)).map(|(name, set)| (name.as_str(), set))
+}
