@@ -11,8 +11,9 @@ use super::{AmqpUrl, BusUrl, Config, ENVIRONMENT_PREFIX};
 /// Start of the variables that look as if they belonged to the daemon.
 const LOOKALIKE: &str = "TOOLBUS_";
 
-/// Variables that start so and have a use of their own: in the build and in the tests.
-const KNOWN: [&str; 5] = ["TOOLBUS_BIN", "TOOLBUS_CACHE", "TOOLBUS_COMMIT", "TOOLBUS_PYTHON", "TOOLBUS_TEST_RUN"];
+/// Variables that start so and have a use of their own: in commands for operators, in the build and in the tests.
+const KNOWN: [&str; 6] =
+    ["TOOLBUS_ADMIN_TOKEN", "TOOLBUS_BIN", "TOOLBUS_CACHE", "TOOLBUS_COMMIT", "TOOLBUS_PYTHON", "TOOLBUS_TEST_RUN"];
 
 /// Headers that are no credential, whatever they say.
 const HARMLESS: [&str; 4] = ["accept", "accept-language", "content-type", "user-agent"];

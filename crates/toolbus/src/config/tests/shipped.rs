@@ -130,7 +130,8 @@ fn the_documented_configuration_is_valid_with_all_its_examples() {
     let text = ["ca.pem", "client.pem", "client.key"].iter().fold(with_examples(&text), |text, name| {
         text.replace(&format!("/etc/toolbus/tls/{name}"), &pem.path().display().to_string())
     });
-    let environment = [("WEATHER_TOKEN", "secret"), ("TICKETS_PASSWORD", "secret"), ("NOTES_KEY", "secret")];
+    let secrets = ["WEATHER_TOKEN", "TICKETS_PASSWORD", "NOTES_KEY", "TOOLBUS_ADMIN_TOKEN"];
+    let environment = secrets.map(|name| (name, "secret"));
     let loaded = load(&[&text], &environment, &[]).unwrap();
     assert_eq!(loaded.config.rest.endpoints.len(), 5);
     assert!(loaded.config.bus.tls.key.is_some());
