@@ -13,7 +13,7 @@ mod deadline;
 mod decode;
 mod dispatcher;
 pub mod failure;
-mod log;
+pub mod log;
 pub mod pattern;
 mod permit;
 pub mod registry;

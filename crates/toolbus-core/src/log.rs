@@ -16,7 +16,7 @@ const PERIOD: Duration = Duration::from_secs(60);
 
 /// Lets one line through per minute, and counts those that it leaves out.
 #[derive(Default)]
-pub(crate) struct Throttle(Mutex<Lines>);
+pub struct Throttle(Mutex<Lines>);
 
 #[derive(Default)]
 struct Lines {
@@ -26,7 +26,8 @@ struct Lines {
 
 impl Throttle {
     /// How many lines were left out since the last one, if a line is due now.
-    pub(crate) fn due(&self) -> Option<u64> {
+    #[must_use]
+    pub fn due(&self) -> Option<u64> {
         self.due_at(Instant::now())
     }
 
