@@ -2,19 +2,13 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::pin::pin;
 use std::sync::Arc;
-use std::time::Duration;
 
 use axum::Router;
-use hyper::server::conn::http1;
-use hyper_util::rt::{TokioIo, TokioTimer};
-use hyper_util::service::TowerToHyperService;
-use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
 
+mod connections;
 mod health;
 mod host;
 mod probe;
@@ -22,19 +16,6 @@ mod routes;
 
 pub use health::{Blocker, BrokerStatus, Build, Consumer, Counts, Health, Readiness, Status};
 pub use probe::{ProbeError, probe};
-
-/// Connections served at a time; further ones wait in the system's queue.
-const MAX_CONNECTIONS: usize = 64;
-/// How long a client may take to send the head of its request.
-const HEAD_TIME: Duration = Duration::from_secs(2);
-/// How long a connection may last: one request and its answer.
-const CONNECTION_TIME: Duration = Duration::from_secs(10);
-/// Largest head of a request, in bytes.
-const MAX_HEAD: usize = 16 * 1024;
-/// Most headers of a request.
-const MAX_HEADERS: usize = 64;
-/// Pause after the system could not hand out a connection, for want of descriptors.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Why the server cannot listen, and which key to change.
 #[derive(Debug, thiserror::Error)]
@@ -95,62 +76,11 @@ impl HttpServer {
         self.address
     }
 
-    /// Serves until `stop` is cancelled, then lets requests in hand finish.
-    pub async fn run(self, health: Arc<Health>, stop: CancellationToken) {
-        let routes = routes::router(health);
-        let slots = Arc::new(Semaphore::new(MAX_CONNECTIONS));
-        let connections = TaskTracker::new();
-        while let Some((stream, slot)) = self.next(&slots, &stop).await {
-            connections.spawn(serve(stream, slot, routes.clone(), stop.clone()));
-        }
-        drop(self.listener);
-        connections.close();
-        connections.wait().await;
+    /// Serves until `stop` is cancelled, then lets requests in hand finish. What `admin` answers is there too, when
+    /// there is a token for it.
+    pub async fn run(self, health: Arc<Health>, admin: Option<Router>, stop: CancellationToken) {
+        connections::serve(self.listener, routes::router(health, admin), stop).await;
     }
-
-    /// The next connection, once there is a slot for it; none when stopping.
-    async fn next(
-        &self,
-        slots: &Arc<Semaphore>,
-        stop: &CancellationToken,
-    ) -> Option<(TcpStream, OwnedSemaphorePermit)> {
-        let next = async {
-            let slot = Arc::clone(slots).acquire_owned().await.ok()?;
-            loop {
-                match self.listener.accept().await {
-                    Ok((stream, _)) => return Some((stream, slot)),
-                    Err(error) => {
-                        tracing::warn!(%error, "HTTP: no connection could be accepted");
-                        tokio::time::sleep(ACCEPT_PAUSE).await;
-                    }
-                }
-            }
-        };
-        stop.run_until_cancelled(next).await.flatten()
-    }
-}
-
-/// Serves one request of one connection.
-async fn serve(stream: TcpStream, slot: OwnedSemaphorePermit, routes: Router, stop: CancellationToken) {
-    let connection = http1::Builder::new()
-        .timer(TokioTimer::new())
-        .header_read_timeout(HEAD_TIME)
-        .max_headers(MAX_HEADERS)
-        .max_buf_size(MAX_HEAD)
-        .keep_alive(false)
-        .serve_connection(TokioIo::new(stream), TowerToHyperService::new(routes));
-    let whole = async {
-        let mut connection = pin!(connection);
-        if stop.run_until_cancelled(connection.as_mut()).await.is_none() {
-            connection.as_mut().graceful_shutdown();
-            // What a client did wrong on its way out is of no interest to an operator.
-            drop(connection.await);
-        }
-    };
-    if tokio::time::timeout(CONNECTION_TIME, whole).await.is_err() {
-        tracing::debug!("HTTP: a connection took too long and was closed");
-    }
-    drop(slot);
 }
 
 #[cfg(test)]

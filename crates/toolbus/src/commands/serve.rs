@@ -68,7 +68,7 @@ pub async fn run(_: ServeArgs, context: &Context) -> Result<ExitCode, ServeError
 
     let stop_http = CancellationToken::new();
     let health = assembly::health(config, bus.state(), registry.clone(), Arc::clone(&load));
-    let server = tokio::spawn(server.run(Arc::clone(&health), stop_http.clone()));
+    let server = tokio::spawn(server.run(Arc::clone(&health), None, stop_http.clone()));
 
     tracing::info!(
         version = crate::VERSION,

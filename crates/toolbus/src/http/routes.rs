@@ -10,16 +10,20 @@ use axum::{Json, Router, middleware};
 use super::health::Health;
 use super::host;
 
-/// Every route, behind the check of the host.
-pub(super) fn router(health: Arc<Health>) -> Router {
-    Router::new()
+/// Every route, behind the check of the host: those for everybody, and those of `admin`, which look for a token.
+pub(super) fn router(health: Arc<Health>, admin: Option<Router>) -> Router {
+    let open = Router::new()
         .route("/healthz", get(alive))
         .route("/livez", get(alive))
         .route("/readyz", get(ready))
         .route("/status", get(status))
         .fallback(async || (StatusCode::NOT_FOUND, "There are /healthz, /livez, /readyz and /status.\n"))
-        .with_state(health)
-        .layer(middleware::from_fn(host::check))
+        .with_state(health);
+    match admin {
+        Some(admin) => open.nest("/v1", admin),
+        None => open,
+    }
+    .layer(middleware::from_fn(host::check))
 }
 
 /// The process answers; a broker that is away is no reason to restart it.

@@ -14,7 +14,8 @@ use toolbus_core::registry::Registry;
 use toolbus_core::telemetry::Load;
 use toolbus_core::tool::{Executor, Tool, ToolCall, ToolDescriptor, ToolOutput};
 
-use super::{Build, CONNECTION_TIME, Health, HttpError, HttpServer, MAX_CONNECTIONS, ProbeError, probe};
+use super::connections::{CONNECTION_TIME, MAX_CONNECTIONS};
+use super::{Build, Health, HttpError, HttpServer, ProbeError, probe};
 
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -45,7 +46,7 @@ impl World {
         let health = Arc::new(Health::new(state, registry.clone(), required, Arc::new(Load::default()), build));
         let server = HttpServer::bind(SocketAddr::from(([127, 0, 0, 1], 0))).await.unwrap();
         let (address, stop) = (server.address(), CancellationToken::new());
-        let server = tokio::spawn(server.run(Arc::clone(&health), stop.clone()));
+        let server = tokio::spawn(server.run(Arc::clone(&health), None, stop.clone()));
         Self { address, bus, registry, health, stop, server }
     }
 
@@ -291,7 +292,7 @@ async fn a_server_on_every_address_is_probed_on_loopback() {
     let World { health, stop, .. } = World::new(&[]).await;
     let server = HttpServer::bind(SocketAddr::from(([0, 0, 0, 0], 0))).await.unwrap();
     let address = server.address();
-    let running = tokio::spawn(server.run(health, stop.clone()));
+    let running = tokio::spawn(server.run(health, None, stop.clone()));
     assert_eq!(probe(address, "/livez", PATIENCE).await.unwrap().0, 200);
     stop.cancel();
     running.await.unwrap();
