@@ -11,6 +11,7 @@ mod answer;
 mod auth;
 mod check;
 mod client;
+mod credentials;
 mod endpoint;
 mod failure;
 mod mask;

@@ -42,6 +42,9 @@ pub enum HeaderError {
     /// A credential that is empty: an unset variable, most likely.
     #[error("the {0} is empty: is the variable or file that it comes from set?")]
     EmptyCredential(&'static str),
+    /// No credential, where one is needed.
+    #[error("there is no credential")]
+    NoCredential,
     /// A colon would end the user name.
     #[error("the user name must not contain `:`")]
     ColonInUserName,

@@ -4,13 +4,15 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value};
 use toolbus_core::SchemaError;
+use toolbus_core::caller::AgentName;
 use toolbus_core::tool::ToolDescriptor;
 use toolbus_protocol::{ParseError, parse_object};
 
+use super::credentials::Credentials;
 use super::endpoint::Endpoint;
 use super::mask::Mask;
 use super::template::Template;
-use super::{Body, Client, HeaderError, Settings, TemplateError, auth};
+use super::{Auth, Body, Client, HeaderError, Settings, TemplateError};
 use crate::nearest::nearest;
 
 /// What is wrong with an endpoint's settings.
@@ -45,6 +47,14 @@ pub enum EndpointError {
     /// The credentials.
     #[error("{0}")]
     Auth(HeaderError),
+    /// The credentials of one agent.
+    #[error("`per_agent.{agent}`: {error}")]
+    AgentAuth {
+        /// The agent.
+        agent: AgentName,
+        /// What is wrong with them.
+        error: HeaderError,
+    },
     /// The headers.
     #[error("{0}")]
     Headers(HeaderError),
@@ -67,7 +77,7 @@ impl EndpointError {
             Self::Name => "name",
             Self::Url(_) | Self::Undeclared { .. } => "url",
             Self::Fixed(_) | Self::ParametersJson(_) | Self::ParametersType | Self::ParametersSchema(_) => "parameters",
-            Self::Auth(_) => "auth",
+            Self::Auth(_) | Self::AgentAuth { .. } => "auth",
             Self::Headers(_) => "headers",
             Self::Body(_) => "body",
             Self::Timeout => "timeout",
@@ -97,9 +107,9 @@ pub(super) fn endpoint(settings: Settings, client: &Client) -> Result<(ToolDescr
     if settings.body == Body::None {
         check_fixed(&template, properties)?;
     }
-    let own = settings.auth.header().map_err(EndpointError::Auth)?;
-    let headers = auth::headers(own, &settings.headers).map_err(EndpointError::Headers)?;
-    let mask = Mask::new(settings.auth.confidential(), &settings.headers);
+    let credentials = Credentials::new(&settings)?;
+    let auths = settings.per_agent.values().chain([&settings.auth]);
+    let mask = Mask::new(auths.flat_map(Auth::confidential).collect(), &settings.headers);
 
     let descriptor = ToolDescriptor {
         description: settings.description,
@@ -113,7 +123,7 @@ pub(super) fn endpoint(settings: Settings, client: &Client) -> Result<(ToolDescr
         client: client.clone(),
         method: settings.method,
         template,
-        headers,
+        credentials,
         body: settings.body,
         timeout: settings.timeout,
         max_response: usize::try_from(settings.max_response).unwrap_or(usize::MAX),

@@ -9,6 +9,7 @@ use toolbus_core::tool::{Executor, ToolCall, ToolOutput};
 use toolbus_protocol::TraceContext;
 
 use super::client::Reply;
+use super::credentials::Credentials;
 use super::mask::Mask;
 use super::template::Template;
 use super::{Body, Client, Method, answer, failure};
@@ -20,7 +21,7 @@ pub(super) struct Endpoint {
     pub(super) client: Client,
     pub(super) method: Method,
     pub(super) template: Template,
-    pub(super) headers: HeaderMap,
+    pub(super) credentials: Credentials,
     pub(super) body: Body,
     pub(super) timeout: Option<Duration>,
     /// Bytes.
@@ -52,13 +53,14 @@ impl Endpoint {
     }
 
     fn request(&self, call: &ToolCall) -> Result<Request, ToolFailure> {
+        let headers = self.credentials.headers(&self.name, &call.caller)?;
         let used: Vec<&str> = self.template.placeholders().collect();
         let left = call.arguments.iter().filter(|(name, _)| !used.contains(&name.as_str()));
         let (query, body): (Vec<_>, Vec<_>) = left.partition(|_| self.body == Body::None);
         let url = self.template.fill(&call.arguments, query).map_err(|error| invalid(error.to_string()))?;
 
         let mut request = Request::new(self.method.into(), url);
-        *request.headers_mut() = self.headers.clone();
+        *request.headers_mut() = headers.clone();
         if let Some(trace) = &call.trace {
             carry(trace, request.headers_mut());
         }

@@ -1,6 +1,8 @@
+use std::collections::BTreeMap;
 use std::str::FromStr;
 use std::time::Duration;
 
+use toolbus_core::caller::AgentName;
 use toolbus_core::tool::Effect;
 
 use super::Auth;
@@ -21,6 +23,9 @@ pub struct Settings {
     pub parameters: Option<String>,
     /// How the daemon proves who it is.
     pub auth: Auth,
+    /// How it proves for whom it asks: where there is any, [`Self::auth`] is never sent, and agents that are not listed
+    /// are refused.
+    pub per_agent: BTreeMap<AgentName, Auth>,
     /// Headers of every request. Values are secrets, because they may be.
     pub headers: Vec<(String, Secret)>,
     /// Where arguments go that the URL does not use.
@@ -44,6 +49,7 @@ impl Settings {
             method: Method::default(),
             parameters: None,
             auth: Auth::default(),
+            per_agent: BTreeMap::new(),
             headers: Vec::new(),
             body: Body::default(),
             timeout: None,

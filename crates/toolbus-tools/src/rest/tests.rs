@@ -1,5 +1,6 @@
 //! Endpoints against real servers on free ports.
 
+mod agents;
 mod answers;
 mod hostile;
 mod requests;

@@ -1,0 +1,108 @@
+//! Credentials that belong to agents.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::http::Response;
+use serde_json::json;
+use toolbus_core::caller::{AgentName, Caller};
+use toolbus_core::failure::{Cause, ToolFailure};
+use toolbus_core::tool::{Tool, ToolCall, ToolOutput};
+
+use super::server::Server;
+use super::tool;
+use crate::rest::{Auth, Client, EndpointError, HeaderError, Settings};
+use crate::testing::call;
+
+fn agent(name: &str) -> AgentName {
+    AgentName::parse(name).unwrap()
+}
+
+fn bearer(token: &str) -> Auth {
+    Auth::Bearer { token: token.into() }
+}
+
+/// A tool that ana and bruno have tokens for; the shared one is for neither.
+fn shared_by_two(server: &Server) -> Tool {
+    tool(&server.origin, |s| {
+        s.auth = bearer("shared-token");
+        s.per_agent =
+            BTreeMap::from([(agent("ana"), bearer("token-of-ana")), (agent("bruno"), bearer("token-of-bruno"))]);
+    })
+}
+
+async fn run_as(tool: &Tool, caller: Caller) -> Result<ToolOutput, ToolFailure> {
+    let call = ToolCall { caller: Arc::new(caller), ..call(tool, json!({})) };
+    Arc::clone(&tool.executor).execute_boxed(call).await
+}
+
+#[tokio::test]
+async fn each_agent_is_served_with_its_own_credentials() {
+    let server = Server::saying("").await;
+    let tool = shared_by_two(&server);
+    for (name, expected) in [("ana", "Bearer token-of-ana"), ("bruno", "Bearer token-of-bruno")] {
+        run_as(&tool, Caller::agent(agent(name))).await.unwrap();
+        let headers = server.seen().pop().unwrap().headers;
+        assert_eq!(headers.get_all("authorization").iter().collect::<Vec<_>>(), [expected]);
+    }
+}
+
+#[tokio::test]
+async fn calls_of_several_agents_at_once_do_not_mix_their_credentials() {
+    let server = Server::start(|seen| Response::new(Body::from(seen.headers["authorization"].len().to_string()))).await;
+    let tool = shared_by_two(&server);
+    let calls = (0..40).map(|number| {
+        let (name, length) = if number % 2 == 0 { ("ana", "19") } else { ("bruno", "21") };
+        let tool = tool.clone();
+        tokio::spawn(async move { (run_as(&tool, Caller::agent(agent(name))).await, length) })
+    });
+    for call in calls.collect::<Vec<_>>() {
+        let (output, length) = call.await.unwrap();
+        assert_eq!(output, Ok(ToolOutput::text(length)));
+    }
+}
+
+#[tokio::test]
+async fn who_has_no_credentials_is_refused_before_anything_is_sent() {
+    let server = Server::saying("").await;
+    let tool = shared_by_two(&server);
+    let unnamed = Caller { name: "ana".into(), ..Caller::unknown() };
+    for caller in [Caller::agent(agent("carla")), Caller::agent(agent("Ana")), Caller::unknown(), unnamed] {
+        let failure = run_as(&tool, caller).await.unwrap_err();
+        assert_eq!(failure.cause, Cause::AuthRequired);
+        assert_eq!(
+            failure.message,
+            "Tool 't' needs credentials of the agent that calls it, and has none for this one. \
+             Only an operator can add them."
+        );
+    }
+    assert_eq!(server.connections(), 0);
+}
+
+#[tokio::test]
+async fn the_credentials_of_no_agent_come_back_in_an_answer() {
+    let echo = "of token-of-ana and token-of-bruno and shared-token";
+    for status in [200, 400] {
+        let server = Server::start(move |_| Response::builder().status(status).body(Body::from(echo)).unwrap()).await;
+        let output = run_as(&shared_by_two(&server), Caller::agent(agent("ana"))).await.unwrap();
+        let content = output.content.unwrap();
+        assert!(content.ends_with("of [redacted] and [redacted] and [redacted]"), "{content}");
+    }
+}
+
+#[test]
+fn a_mistake_in_the_credentials_of_an_agent_is_told_with_its_name() {
+    let table = [
+        (bearer(""), HeaderError::EmptyCredential("token")),
+        (bearer("a\nb"), HeaderError::Value("authorization".to_owned())),
+        (Auth::None, HeaderError::NoCredential),
+    ];
+    for (auth, error) in table {
+        let mut settings = Settings::new("t", "http://host/");
+        settings.per_agent = BTreeMap::from([(agent("ana"), bearer("token-of-ana")), (agent("bruno"), auth)]);
+        let told = crate::rest::tool(settings, &Client::new().unwrap()).err().unwrap();
+        assert_eq!(told.key(), "auth");
+        assert_eq!(told, EndpointError::AgentAuth { agent: agent("bruno"), error });
+    }
+}
