@@ -58,12 +58,24 @@ impl Client {
     ///
     /// When the broker refuses anything.
     pub async fn connect_as(site: &Site, url: &str) -> Self {
-        let connection = Connection::connect(url, ConnectionProperties::default()).await.unwrap();
-        let channel = connection.create_channel().await.unwrap();
-        channel.confirm_select(ConfirmSelectOptions::default()).await.unwrap();
+        let (connection, channel) = open(url).await;
         let answers = format!("answers.{}", Uuid::new_v4().simple());
         let own = QueueDeclareOptions { exclusive: true, ..QueueDeclareOptions::default() };
         channel.queue_declare(answers.as_str().into(), own, FieldTable::default()).await.unwrap();
+        Self::receive(site, connection, channel, answers).await
+    }
+
+    /// Connects with the login of this URL, and receives on a queue that exists, or on `amq.rabbitmq.reply-to`.
+    ///
+    /// # Panics
+    ///
+    /// When the broker refuses anything.
+    pub async fn listening_on(site: &Site, url: &str, queue: &str) -> Self {
+        let (connection, channel) = open(url).await;
+        Self::receive(site, connection, channel, queue.to_owned()).await
+    }
+
+    async fn receive(site: &Site, connection: Connection, channel: Channel, answers: String) -> Self {
         let consume = BasicConsumeOptions { no_ack: true, ..BasicConsumeOptions::default() };
         let mut stream =
             channel.basic_consume(answers.as_str().into(), "".into(), consume, FieldTable::default()).await.unwrap();
@@ -217,6 +229,13 @@ impl Request {
     pub fn reply_to(self, address: &str) -> Self {
         self.with(|properties| properties.with_reply_to(address.into()))
     }
+}
+
+async fn open(url: &str) -> (Connection, Channel) {
+    let connection = Connection::connect(url, ConnectionProperties::default()).await.unwrap();
+    let channel = connection.create_channel().await.unwrap();
+    channel.confirm_select(ConfirmSelectOptions::default()).await.unwrap();
+    (connection, channel)
 }
 
 async fn bind(channel: &Channel, exchange: &str, queue: &str, topic: &str) {

@@ -7,6 +7,7 @@ mod bad_properties;
 mod cancelling;
 mod commands;
 mod drain;
+mod least_privilege;
 mod losses;
 mod metrics;
 mod peers;

@@ -1,0 +1,338 @@
+//! The users and permissions of `deploy/rabbitmq/definitions.json`, as shipped, and what `docs/rabbitmq.md` says of them.
+
+use std::path::Path;
+
+use lapin::options::{
+    BasicConsumeOptions, BasicPublishOptions, ConfirmSelectOptions, ExchangeBindOptions, ExchangeDeclareOptions,
+    QueueBindOptions, QueueDeclareOptions, QueueDeleteOptions, QueuePurgeOptions,
+};
+use lapin::types::{AMQPValue, FieldArray, FieldTable};
+use lapin::{BasicProperties, Channel, Connection, ConnectionProperties, Error, ErrorKind, ExchangeKind};
+use serde_json::{Value, json};
+use toolbus_e2e::backend::Backend;
+use toolbus_e2e::client::Client;
+use toolbus_e2e::daemon::Daemon;
+use toolbus_e2e::program::toolbus;
+use toolbus_e2e::site::Site;
+use toolbus_testing::patience::eventually;
+use toolbus_testing::rabbit::RabbitNode;
+
+const RECIPE: &str = include_str!("../../../docs/rabbitmq.md");
+const USERS: [&str; 5] = ["toolbus", "operator", "observer", "svc-ana", "svc-bruno"];
+const VHOST: &str = "tools";
+const PASSWORD: &str = "a-password-of-the-tests";
+
+/// A node with the shipped definitions, and passwords.
+struct World {
+    node: RabbitNode,
+    site: Site,
+}
+
+impl World {
+    async fn new() -> Self {
+        let node = RabbitNode::start().await;
+        node.import(&shipped()).await;
+        let mut definitions: Value = serde_json::from_str(&shipped()).unwrap();
+        let mut users = definitions["users"].take();
+        for user in users.as_array_mut().unwrap() {
+            user.as_object_mut().unwrap().remove("password_hash");
+            user["password"] = PASSWORD.into();
+        }
+        node.import(&json!({"users": users}).to_string()).await;
+        let site = Site {
+            url: node.url_on(VHOST, "toolbus", PASSWORD),
+            exchange: "rockbot".to_owned(),
+            prefix: "toolbus".to_owned(),
+        };
+        Self { node, site }
+    }
+
+    fn url(&self, user: &str) -> String {
+        self.node.url_on(VHOST, user, PASSWORD)
+    }
+
+    async fn connect(&self, user: &str) -> Connection {
+        Connection::connect(&self.url(user), ConnectionProperties::default()).await.unwrap()
+    }
+
+    /// An agent that receives on the queue that the operator made for it.
+    async fn agent(&self, user: &str) -> Client {
+        Client::listening_on(&self.site, &self.url(user), &format!("{user}.answers")).await
+    }
+
+    /// Adds a user with these permissions to configure, write and read, and no topic permissions.
+    async fn add(&self, user: &str, tags: &[&str], permissions: [&str; 3]) {
+        let [configure, write, read] = permissions;
+        let definitions = json!({
+            "users": [{"name": user, "password": PASSWORD, "tags": tags}],
+            "permissions": [{"user": user, "vhost": VHOST, "configure": configure, "write": write, "read": read}],
+            "topic_permissions": [{"user": user, "vhost": VHOST, "exchange": "rockbot",
+                "write": r"^tool\.invoke$", "read": r"^tool\.result\.loose$"}],
+        });
+        self.node.import(&definitions.to_string()).await;
+    }
+}
+
+fn shipped() -> String {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/rabbitmq/definitions.json");
+    std::fs::read_to_string(file).unwrap()
+}
+
+/// The rows of the recipe's table: user, what it does, with which names, and what comes of it.
+fn rows() -> Vec<[String; 4]> {
+    let (_, section) = RECIPE.split_once("## Who may do what").unwrap();
+    let section = section.split("\n## ").next().unwrap();
+    let lines = section.lines().filter(|line| line.starts_with("| `"));
+    lines
+        .map(|line| {
+            let cells: Vec<String> =
+                line.trim_matches('|').split('|').map(|cell| cell.trim().replace('`', "")).collect();
+            cells.try_into().unwrap()
+        })
+        .collect()
+}
+
+/// Does it on a channel of its own. The broker's code, when it refuses.
+async fn attempt(connection: &Connection, action: &str, names: &str) -> Option<u16> {
+    let channel = connection.create_channel().await.unwrap();
+    channel.confirm_select(ConfirmSelectOptions::default()).await.unwrap();
+    let names: Vec<&str> = names.split_whitespace().collect();
+    let Err(error) = act(&channel, action, &names).await else {
+        channel.close(200, "done".into()).await.unwrap();
+        return None;
+    };
+    assert!(!channel.status().connected(), "a refusal closes the channel: {action} {names:?}");
+    assert!(connection.status().connected(), "a refusal does not close the connection: {action} {names:?}");
+    Some(code(&error))
+}
+
+fn code(error: &Error) -> u16 {
+    match error.kind() {
+        ErrorKind::ProtocolError(error) => error.get_id(),
+        other => panic!("no answer of the broker's: {other:?}"),
+    }
+}
+
+async fn act(channel: &Channel, action: &str, names: &[&str]) -> Result<(), Error> {
+    let none = FieldTable::default();
+    let exclusive = QueueDeclareOptions { exclusive: true, ..QueueDeclareOptions::default() };
+    match (action, names) {
+        ("publish", [exchange, key]) => publish(channel, exchange, key, None).await,
+        ("publish as", [user, exchange, key]) => publish(channel, exchange, key, Some(user)).await,
+        ("declare queue", [queue]) => channel.queue_declare((*queue).into(), exclusive, none).await.map(drop),
+        ("declare exchange", [exchange]) => {
+            let options = ExchangeDeclareOptions { auto_delete: true, ..ExchangeDeclareOptions::default() };
+            channel.exchange_declare((*exchange).into(), ExchangeKind::Fanout, options, none).await
+        }
+        ("bind queue", [queue, exchange, key]) => {
+            let (queue, exchange) = ((*queue).into(), (*exchange).into());
+            channel.queue_bind(queue, exchange, (*key).into(), QueueBindOptions::default(), none).await
+        }
+        ("bind exchange", [to, from, key]) => {
+            let (to, from) = ((*to).into(), (*from).into());
+            channel.exchange_bind(to, from, (*key).into(), ExchangeBindOptions::default(), none).await
+        }
+        ("consume", [queue]) => {
+            let options = BasicConsumeOptions { no_ack: true, ..BasicConsumeOptions::default() };
+            channel.basic_consume((*queue).into(), "".into(), options, none).await.map(drop)
+        }
+        ("count", [queue]) => {
+            let passive = QueueDeclareOptions { passive: true, ..QueueDeclareOptions::default() };
+            channel.queue_declare((*queue).into(), passive, none).await.map(drop)
+        }
+        ("purge", [queue]) => channel.queue_purge((*queue).into(), QueuePurgeOptions::default()).await.map(drop),
+        ("delete queue", [queue]) => {
+            channel.queue_delete((*queue).into(), QueueDeleteOptions::default()).await.map(drop)
+        }
+        _ => panic!("the recipe has an action that no test knows: {action} {names:?}"),
+    }
+}
+
+/// Publishes what the daemon settles without a word: on a request topic, a message that is no request.
+async fn publish(channel: &Channel, exchange: &str, key: &str, user: Option<&str>) -> Result<(), Error> {
+    // Permissions have a name for the default exchange; the protocol has none.
+    let exchange = if exchange == "amq.default" { "" } else { exchange };
+    let mut properties = BasicProperties::default().with_type("RockBot.Tools.ToolInvokeResponse".into());
+    if let Some(user) = user {
+        properties = properties.with_user_id(user.into());
+    }
+    let published =
+        channel.basic_publish(exchange.into(), key.into(), BasicPublishOptions::default(), b"{}", properties);
+    published.await?.await.map(drop)
+}
+
+#[tokio::test]
+async fn every_row_of_the_recipe_is_what_the_broker_does() {
+    let world = World::new().await;
+    let daemon = Daemon::start(&world.site, "").await;
+    let rows = rows();
+    assert!(USERS.iter().all(|user| rows.iter().any(|row| row[0] == *user)), "every user has rows");
+    assert!(rows.len() >= 60, "{} rows: the table was not read whole", rows.len());
+    let mut differing = Vec::new();
+    for user in USERS {
+        let connection = world.connect(user).await;
+        for [_, action, names, outcome] in rows.iter().filter(|row| row[0] == user) {
+            let seen = attempt(&connection, action, names).await.map_or("yes".to_owned(), |code| code.to_string());
+            if seen != *outcome {
+                differing.push(format!("{user} {action} {names}: {outcome} in the recipe, {seen} at the broker"));
+            }
+        }
+    }
+    assert!(differing.is_empty(), "{differing:#?}");
+    daemon.stop(&world.site).await;
+}
+
+#[tokio::test]
+async fn nobody_is_let_in_without_a_password_of_the_operators() {
+    let world = World::new().await;
+    let login = async |user: &str, password: &str| {
+        Connection::connect(&world.node.url_on(VHOST, user, password), ConnectionProperties::default()).await
+    };
+    for user in USERS {
+        assert!(login(user, PASSWORD).await.is_ok(), "{user}");
+    }
+    world.node.import(&shipped()).await;
+    for user in USERS {
+        for password in ["", user, PASSWORD] {
+            assert_eq!(code(&login(user, password).await.unwrap_err()), 403, "{user} with '{password}'");
+        }
+    }
+}
+
+#[tokio::test]
+async fn the_daemon_needs_no_more_than_the_recipe_gives_it() {
+    let world = World::new().await;
+    let daemon = Daemon::start(&world.site, "[tools]\necho = true\n").await;
+    let ana = world.agent("svc-ana").await;
+    let by_topic = |text: &str| ana.request("echo", &json!({"text": text})).reply_to("tool.result.ana");
+    let answer = ana.exchange(&by_topic("by topic")).await;
+    assert_eq!((answer.content().as_str(), answer.exchange.as_str()), ("by topic", "rockbot"));
+    assert_eq!(ana.call("echo", &json!({"text": "by name"})).await.content(), "by name");
+
+    let direct = Client::listening_on(&world.site, &world.url("svc-bruno"), "amq.rabbitmq.reply-to").await;
+    assert_eq!(direct.call("echo", &json!({"text": "direct"})).await.content(), "direct", "without a queue of its own");
+
+    let operator = Site { url: world.url("operator"), ..world.site.clone() };
+    let arguments =
+        [vec!["call".to_owned(), "echo".to_owned(), "text=called".to_owned()], operator.arguments()].concat();
+    let called = toolbus(&arguments.iter().map(String::as_str).collect::<Vec<_>>()).await;
+    assert_eq!((called.code, called.out.trim()), (0, "called"), "{called:?}");
+
+    ana.send(&ana.request("echo", &json!({"text": "lost"})).reply_to("tool.result.nobody")).await;
+    assert_eq!(operator.take_dead_letter().await.header("rb-dead-reason"), "undeliverable_answer");
+    ana.send(&ana.request("echo", &json!({"text": "astray"})).reply_to("toolbus.invoke")).await;
+    assert_eq!(operator.take_dead_letter().await.header("rb-dead-reason"), "reply_to_refused");
+
+    world.node.ctl(&["close_all_connections", "-p", VHOST, "maintenance"]).await;
+    eventually("both connections to be lost", async || {
+        let (_, status) = daemon.get("/status").await?;
+        (status["broker"]["reconnects"].as_u64()? >= 2).then_some(())
+    })
+    .await;
+    daemon.wait_until_ready().await;
+    let ana = world.agent("svc-ana").await;
+    let again = ana.request("echo", &json!({"text": "again"})).reply_to("tool.result.ana");
+    assert_eq!(ana.exchange(&again).await.content(), "again");
+    daemon.stop(&world.site).await;
+}
+
+#[tokio::test]
+async fn a_forged_user_id_is_refused_by_the_broker_and_reaches_no_tool() {
+    let (world, backend) = (World::new().await, Backend::start().await);
+    let daemon = Daemon::start(&world.site, &backend.tool("work", "/work?id={id}", "")).await;
+    let connection = world.connect("svc-ana").await;
+    let body = json!({"toolName": "work", "arguments": {"id": "forged"}}).to_string();
+    for topic in ["tool.invoke", "tool.cancel"] {
+        let channel = connection.create_channel().await.unwrap();
+        channel.confirm_select(ConfirmSelectOptions::default()).await.unwrap();
+        let forged = BasicProperties::default().with_user_id("svc-bruno".into());
+        let options = BasicPublishOptions::default();
+        let published = channel.basic_publish("rockbot".into(), topic.into(), options, body.as_bytes(), forged);
+        let error = published.await.unwrap().await.unwrap_err();
+        assert_eq!(code(&error), 406, "PRECONDITION_FAILED: {error}");
+        assert!(!channel.status().connected(), "a refusal closes the channel");
+    }
+    let ana = world.agent("svc-ana").await;
+    let request = |id: &str, user: &'static str| {
+        let request = ana.request("work", &json!({"id": id})).reply_to("tool.result.ana");
+        request.with(|properties| properties.with_user_id(user.into()))
+    };
+    assert_eq!(ana.exchange(&request("own", "svc-ana")).await.content(), "worked for own");
+    assert_eq!((backend.count("forged"), backend.total()), (0, 1));
+
+    // Why no user may have this tag.
+    world.add("actor", &["impersonator"], ["^$", "^rockbot$", "^$"]).await;
+    let actor = world.connect("actor").await;
+    assert_eq!(
+        attempt(&actor, "publish as", "svc-bruno rockbot tool.invoke").await,
+        None,
+        "the broker lets an impersonator lie"
+    );
+    daemon.stop(&world.site).await;
+}
+
+#[tokio::test]
+async fn what_another_agent_slips_into_a_queue_of_answers_does_not_come_by_its_topic() {
+    let world = World::new().await;
+    let daemon = Daemon::start(&world.site, "[tools]\necho = true\n").await;
+    let (ana, bruno) = (world.agent("svc-ana").await, world.agent("svc-bruno").await);
+    // By name, through the daemon: it may write to any queue.
+    let by_name = ana.request("echo", &json!({"text": "slipped"})).reply_to(bruno.queue());
+    ana.send(&by_name).await;
+    let slipped = bruno.answer(&by_name).await;
+    assert_eq!((slipped.exchange.as_str(), slipped.routing_key.as_str()), ("", "svc-bruno.answers"));
+
+    // By a copy, which brokers before 4.0 do not check. A newer one refuses it, and closes the channel.
+    for header in ["CC", "BCC"] {
+        let connection = world.connect("svc-ana").await;
+        let channel = connection.create_channel().await.unwrap();
+        channel.confirm_select(ConfirmSelectOptions::default()).await.unwrap();
+        let mut headers = FieldTable::default();
+        let copies = vec![AMQPValue::LongString("tool.result.bruno".into())];
+        headers.insert(header.into(), AMQPValue::FieldArray(FieldArray::from(copies)));
+        let properties = BasicProperties::default()
+            .with_correlation_id(header.into())
+            .with_type("RockBot.Tools.ToolInvokeResponse".into())
+            .with_headers(headers);
+        let options = BasicPublishOptions::default();
+        let published = channel.basic_publish("rockbot".into(), "tool.ping".into(), options, b"{}", properties);
+        if let Err(error) = published.await.unwrap().await {
+            assert_eq!(code(&error), 403, "{error}");
+            continue;
+        }
+        let copied = eventually("the copy", async || bruno.answers_to(header).pop()).await;
+        assert_eq!((copied.exchange.as_str(), copied.routing_key.as_str()), ("rockbot", "tool.ping"));
+    }
+    daemon.stop(&world.site).await;
+}
+
+#[tokio::test]
+async fn whoever_may_declare_gets_around_topic_permissions() {
+    let world = World::new().await;
+    let own = r"^loose\..*$";
+    let with_exchange = r"^(loose\..*|rockbot)$";
+    world.add("loose", &[], [own, with_exchange, with_exchange]).await;
+    let bruno = world.agent("svc-bruno").await;
+    let connection = world.connect("loose").await;
+    assert_eq!(attempt(&connection, "publish", "rockbot tool.result.bruno").await, Some(403), "not directly");
+
+    // Through an exchange of its own, whose topics nobody checks.
+    let channel = connection.create_channel().await.unwrap();
+    channel.confirm_select(ConfirmSelectOptions::default()).await.unwrap();
+    act(&channel, "declare exchange", &["loose.way"]).await.unwrap();
+    act(&channel, "bind exchange", &["rockbot", "loose.way", ""]).await.unwrap();
+    act(&channel, "publish", &["loose.way", "tool.result.bruno"]).await.unwrap();
+    let forged = eventually("the message", async || bruno.received().pop()).await;
+    assert_eq!(forged.routing_key, "tool.result.bruno", "not to be told from an answer by its topic");
+
+    // Through a dead letter of its own queue, whose topic nobody checks either.
+    let mut arguments = FieldTable::default();
+    arguments.insert("x-dead-letter-exchange".into(), AMQPValue::LongString("rockbot".into()));
+    arguments.insert("x-dead-letter-routing-key".into(), AMQPValue::LongString("tool.result.bruno".into()));
+    arguments.insert("x-message-ttl".into(), AMQPValue::LongInt(0));
+    channel.queue_declare("loose.dies".into(), QueueDeclareOptions::default(), arguments).await.unwrap();
+    act(&channel, "bind queue", &["loose.dies", "loose.way", ""]).await.unwrap();
+    act(&channel, "publish", &["loose.way", "tool.nothing"]).await.unwrap();
+    let dead = eventually("the dead letter", async || bruno.received().into_iter().nth(1)).await;
+    assert_eq!((dead.exchange.as_str(), dead.routing_key.as_str()), ("rockbot", "tool.result.bruno"));
+}
