@@ -120,6 +120,16 @@ enum Word {
 }
 
 impl AllowedTools {
+    /// Whether a tool of this name may be used.
+    #[must_use]
+    pub fn allows(&self, name: &str) -> bool {
+        match self {
+            Self::All => true,
+            Self::None => false,
+            Self::Only(patterns) => matches_any(patterns, name),
+        }
+    }
+
     /// The patterns, where there are any.
     #[must_use]
     pub fn patterns(&self) -> &[ToolPattern] {
@@ -128,6 +138,11 @@ impl AllowedTools {
             Self::Only(patterns) => patterns,
         }
     }
+}
+
+/// Whether one of the patterns matches a name.
+pub(crate) fn matches_any(patterns: &[ToolPattern], name: &str) -> bool {
+    patterns.iter().any(|pattern| pattern.matches(name))
 }
 
 impl From<Written> for AllowedTools {

@@ -1,21 +1,23 @@
 //! What the values of a configuration must be to each other: what no schema can say.
 
+mod agents;
+mod endpoints;
+mod identity;
+mod tools;
+mod toolsets;
+
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::path::Path as FilePath;
 
-use serde::Deserialize;
 use serde::de::DeserializeOwned;
-use serde_json::{Map, Value};
+use serde_json::Value;
 use toolbus_protocol::topic::{self, REQUEST_TOPICS};
-use toolbus_tools::rest::Client;
 
 use super::bus::BusConfig;
+use super::identity::{IdentityConfig, sidecar_topic};
 use super::invoke::InvokeConfig;
-use super::problem::{Part, expected};
-use super::registered;
-use super::rest::Endpoint;
-use super::tools::ToolsConfig;
+use super::problem::Part;
 use super::tree::{Path, Tree};
 use super::validate::Difference;
 
@@ -27,6 +29,7 @@ pub(crate) fn contradictions(tree: &Tree, wrong: Vec<Path>) -> Vec<Difference> {
     let mut checker = Checker { tree, wrong, found: Vec::new() };
     let bus: Option<BusConfig> = checker.section("bus");
     let invoke: Option<InvokeConfig> = checker.section("invoke");
+    let identity: Option<IdentityConfig> = checker.section("identity");
     if let Some(bus) = &bus {
         checker.bus(bus);
     }
@@ -34,11 +37,18 @@ pub(crate) fn contradictions(tree: &Tree, wrong: Vec<Path>) -> Vec<Difference> {
         checker.invoke(invoke);
     }
     if let (Some(bus), Some(invoke)) = (&bus, &invoke) {
-        checker.topics(bus, invoke);
+        let own = identity.as_ref().and_then(|identity| identity.agent.as_ref()).map(sidecar_topic);
+        checker.topics(bus, invoke, own);
     }
+    let sections = checker.sections();
+    if let Some(identity) = &identity {
+        checker.identity(identity, &sections);
+    }
+    checker.toolsets(&sections);
     if let Some(tools) = checker.section("tools") {
-        checker.tools(&tools);
+        checker.tools(&tools, &sections);
     }
+    checker.agents(&sections);
     checker.endpoints();
     checker.found
 }
@@ -63,16 +73,37 @@ impl Checker<'_> {
         serde_json::from_value(section).ok()
     }
 
+    /// Every entry of a map of sections that is in order, and whether all are.
+    fn entries<K: DeserializeOwned + Ord, T: DeserializeOwned>(&self, name: &str) -> (BTreeMap<K, T>, bool) {
+        let entries: BTreeMap<String, Value> = self.section(name).unwrap_or_default();
+        let count = entries.len();
+        let read = |(key, value)| {
+            let key = serde_json::from_value(Value::String(key)).ok()?;
+            Some((key, serde_json::from_value(value).ok()?))
+        };
+        let read: BTreeMap<K, T> = entries.into_iter().filter_map(read).collect();
+        let is_whole = read.len() == count && !self.is_wrong_in(name);
+        (read, is_whole)
+    }
+
+    fn is_wrong_in(&self, section: &str) -> bool {
+        self.wrong.iter().any(|path| path.first().is_some_and(|first| first == section))
+    }
+
     /// Tells of a contradiction between keys, at the first of them that was given; unless one of them is wrong anyway.
     fn tell(&mut self, keys: &[&str], what: impl Into<String>) {
-        let paths: Vec<Path> = keys.iter().map(|key| key.split('.').map(str::to_owned).collect()).collect();
+        self.tell_at(keys.iter().map(|key| path(key)).collect(), Part::Value, what);
+    }
+
+    /// Like [`Self::tell`], for keys with dots in their names.
+    fn tell_at(&mut self, paths: Vec<Path>, part: Part, what: impl Into<String>) {
         let is_wrong = |path: &Path| self.wrong.iter().any(|wrong| wrong.starts_with(path) || path.starts_with(wrong));
         if paths.iter().any(is_wrong) {
             return;
         }
         let given = paths.iter().find(|path| self.tree.get(path).is_some());
         if let Some(path) = given.or(paths.first()) {
-            self.found.push(Difference { path: path.clone(), part: Part::Value, what: what.into() });
+            self.found.push(Difference { path: path.clone(), part, what: what.into() });
         }
     }
 
@@ -115,9 +146,10 @@ impl Checker<'_> {
         }
     }
 
-    fn topics(&mut self, bus: &BusConfig, invoke: &InvokeConfig) {
+    fn topics(&mut self, bus: &BusConfig, invoke: &InvokeConfig, own: Option<String>) {
+        let topics: Vec<&str> = invoke.topics.iter().chain(&own).map(String::as_str).collect();
         for pattern in &bus.reply_topics {
-            let own = invoke.topics.iter().map(String::as_str).find(|request| overlap(pattern, request));
+            let own = topics.iter().copied().find(|request| overlap(pattern, request));
             let any = REQUEST_TOPICS.into_iter().find(|request| overlap(pattern, request));
             if let Some(request) = own.or(any) {
                 self.tell(
@@ -127,94 +159,24 @@ impl Checker<'_> {
             }
         }
         let default = &invoke.default_reply_topic;
-        let requests = invoke.topics.iter().map(String::as_str).chain(REQUEST_TOPICS);
-        if let Some(request) = requests.into_iter().find(|request| topic::matches(request, default)) {
+        let mut requests = topics.iter().copied().chain(REQUEST_TOPICS);
+        if let Some(request) = requests.find(|request| topic::matches(request, default)) {
             self.tell(
                 &["invoke.default_reply_topic", "invoke.topics"],
                 format!("`{default}` is a topic of requests (`{request}`); an answer there would be read as a request"),
             );
         }
     }
-
-    fn tools(&mut self, tools: &ToolsConfig) {
-        let builtin = registered::builtin(tools);
-        let mut names: BTreeMap<String, String> = BTreeMap::new();
-        for tool in &builtin {
-            let owner = "a tool that the daemon brings along (see `tools`)".to_owned();
-            names.insert(tool.descriptor.name.to_string(), owner);
-        }
-        let endpoints = self.tree.get(&["rest".to_owned(), "endpoints".to_owned()]).and_then(Value::as_array);
-        for (index, endpoint) in endpoints.into_iter().flatten().enumerate() {
-            let Some(name) = endpoint.get("name").and_then(Value::as_str) else { continue };
-            let key = format!("rest.endpoints.{index}.name");
-            if let Some(owner) = names.get(name) {
-                self.tell(&[&key], format!("`{name}` is also the name of {owner}; expected a name of its own"));
-                continue;
-            }
-            let path: Path = key.split('.').map(str::to_owned).collect();
-            names.insert(name.to_owned(), format!("the endpoint at {}", self.tree.origin(&path).place(Part::Value)));
-        }
-        // A wrong endpoint may be the missing tool.
-        if self.wrong.iter().any(|path| path.first().is_some_and(|section| section == "rest")) {
-            return;
-        }
-        let known: Vec<&str> = names.keys().map(String::as_str).collect();
-        for (index, name) in tools.required.iter().enumerate().filter(|(_, name)| !known.contains(&name.as_str())) {
-            let hint = if known.is_empty() { "there is none".to_owned() } else { expected(name, &known) };
-            self.tell(
-                &[&format!("tools.required.{index}")],
-                format!("no tool `{name}` is configured, so the daemon would never be ready; {hint}"),
-            );
-        }
-    }
 }
 
-impl Checker<'_> {
-    /// Lets the tools crate look at every endpoint, as far as that is in order by itself.
-    fn endpoints(&mut self) {
-        let list = ["rest".to_owned(), "endpoints".to_owned()];
-        let Some(endpoints) = self.tree.get(&list).and_then(Value::as_array).filter(|list| !list.is_empty()) else {
-            return;
-        };
-        let client = match Client::new() {
-            Ok(client) => client,
-            Err(error) => return self.tell(&["rest.endpoints"], format!("no HTTP client can be made: {error}")),
-        };
-        for (index, endpoint) in endpoints.iter().enumerate() {
-            let mut endpoint = endpoint.clone();
-            let Some(members) = endpoint.as_object_mut() else { continue };
-            let here: Path = list.iter().cloned().chain([index.to_string()]).collect();
-            // What is missing stands for the endpoint as a whole; the rest of it is looked at all the same.
-            self.wrong.retain(|wrong| *wrong != here);
-            members.retain(|key, _| !self.wrong.iter().any(|w| w.starts_with(&here) && w.get(here.len()) == Some(key)));
-            complete(members);
-            // Each mistake is taken out, so that the next one is seen: at most one for every key.
-            while let Ok(settings) = Endpoint::deserialize(&endpoint).map(|endpoint| endpoint.settings()) {
-                let Err(mistake) = toolbus_tools::rest::tool(settings, &client) else { break };
-                let key = |name: &str| format!("rest.endpoints.{index}.{name}");
-                let related = match mistake.key() {
-                    "url" => vec![key("url"), key("parameters")],
-                    "body" => vec![key("body"), key("method")],
-                    other => vec![key(other)],
-                };
-                self.tell(&related.iter().map(String::as_str).collect::<Vec<_>>(), mistake.to_string());
-                let mistaken = here.iter().cloned().chain([mistake.key().to_owned()]).collect();
-                self.wrong.push(mistaken);
-                let Some(members) = endpoint.as_object_mut() else { break };
-                if members.remove(mistake.key()).is_none() {
-                    break;
-                }
-                complete(members);
-            }
-        }
-    }
+/// A key without dots in its names, as a path.
+fn path(key: &str) -> Path {
+    key.split('.').map(str::to_owned).collect()
 }
 
-/// Gives an endpoint what it must have, so that the rest of it can be looked at.
-fn complete(endpoint: &mut Map<String, Value>) {
-    for (key, harmless) in [("name", "endpoint"), ("description", "endpoint"), ("url", "http://localhost/")] {
-        endpoint.entry(key).or_insert_with(|| Value::from(harmless));
-    }
+/// A place below another.
+fn below(path: &[String], keys: &[&str]) -> Path {
+    path.iter().cloned().chain(keys.iter().map(|key| (*key).to_owned())).collect()
 }
 
 fn unreadable(path: &FilePath) -> Option<std::io::Error> {

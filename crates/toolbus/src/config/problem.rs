@@ -4,6 +4,8 @@ use std::fmt;
 
 /// Most problems that are shown; what is left off is counted.
 const MAX_SHOWN: usize = 100;
+/// Most names that are told where one of them is expected.
+const MAX_NAMED: usize = 24;
 /// Longest missed name that is compared with the known ones, in bytes.
 const MAX_COMPARED: usize = 128;
 
@@ -115,7 +117,10 @@ pub(crate) fn nearest<'a>(missed: &str, names: impl IntoIterator<Item = &'a str>
 
 /// `did you mean …?` and all that is expected: the end of a problem's text.
 pub(crate) fn expected(missed: &str, names: &[&str]) -> String {
-    let all = names.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ");
+    let mut all = names.iter().take(MAX_NAMED).map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ");
+    if names.len() > MAX_NAMED {
+        all.push_str(&format!(" and {} more", names.len() - MAX_NAMED));
+    }
     let hint = nearest(missed, names.iter().copied()).map(|name| format!("did you mean `{name}`? "));
     format!("{}expected {}{all}", hint.unwrap_or_default(), if names.len() > 1 { "one of " } else { "" })
 }
@@ -130,6 +135,15 @@ mod tests {
         assert_eq!(nearest("Default_Timeot", names), Some("default_timeout"));
         assert_eq!(nearest("entirely_different", names), None);
         assert_eq!(nearest(&"x".repeat(MAX_COMPARED + 1), ["x"]), None);
+    }
+
+    #[test]
+    fn of_many_names_the_nearest_and_the_first_are_told() {
+        let names: Vec<String> = (0..1000).map(|number| format!("tool_{number}")).collect();
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        let told = expected("tol_999", &names);
+        assert!(told.starts_with("did you mean `tool_999`? expected one of `tool_0`, ") && told.len() < 400, "{told}");
+        assert!(told.ends_with("`tool_23` and 976 more"), "{told}");
     }
 
     #[test]

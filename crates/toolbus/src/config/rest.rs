@@ -1,11 +1,15 @@
 //! `[[rest.endpoints]]`: HTTP endpoints as tools.
 
+mod auth;
+
 use std::collections::BTreeMap;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use toolbus_tools::rest as runs;
 
+use self::auth::exposed;
+pub use self::auth::{AgentCredential, Auth};
 use super::duration::HumanDuration;
 use super::secret::Secret;
 use super::size::ByteSize;
@@ -83,10 +87,14 @@ pub enum Method {
 }
 
 impl Endpoint {
+    /// Whether it has a credential that is never sent, because agents have their own.
+    pub(crate) fn has_idle_credential(&self) -> bool {
+        self.auth.as_ref().is_some_and(|auth| auth.has_agents() && auth.has_shared())
+    }
+
     /// The endpoint as the tools crate takes it, which checks what goes beyond a single key.
     #[must_use]
     pub fn settings(&self) -> runs::Settings {
-        let secret = |secret: &Secret| toolbus_tools::Secret::new(secret.reveal());
         runs::Settings {
             name: self.name.clone(),
             description: self.description.clone(),
@@ -100,17 +108,9 @@ impl Endpoint {
                 Method::Delete => runs::Method::Delete,
             },
             parameters: self.parameters.clone(),
-            auth: match &self.auth {
-                None => runs::Auth::None,
-                Some(Auth::Bearer { token }) => runs::Auth::Bearer { token: secret(token) },
-                Some(Auth::ApiKey { header, key }) => {
-                    runs::Auth::ApiKey { header: Some(header.clone()), key: secret(key) }
-                }
-                Some(Auth::Basic { username, password }) => {
-                    runs::Auth::Basic { username: username.clone(), password: secret(password) }
-                }
-            },
-            headers: self.headers.iter().map(|(name, value)| (name.clone(), secret(value))).collect(),
+            auth: self.auth.as_ref().map(Auth::shared).unwrap_or_default(),
+            per_agent: self.auth.as_ref().map(Auth::per_agent).unwrap_or_default(),
+            headers: self.headers.iter().map(|(name, value)| (name.clone(), exposed(value))).collect(),
             body: match self.body {
                 Body::None => runs::Body::None,
                 Body::Json => runs::Body::Json,
@@ -124,37 +124,6 @@ impl Endpoint {
             },
         }
     }
-}
-
-/// How the daemon proves to an endpoint who it is.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
-pub enum Auth {
-    /// `Authorization: Bearer …`
-    Bearer {
-        /// The token.
-        token: Secret,
-    },
-    /// A header of the endpoint's own.
-    ApiKey {
-        /// Name of the header.
-        #[serde(default = "default_header")]
-        header: String,
-        /// The key.
-        key: Secret,
-    },
-    /// `Authorization: Basic …`
-    Basic {
-        /// The user.
-        #[schemars(length(min = 1))]
-        username: String,
-        /// The password.
-        password: Secret,
-    },
-}
-
-fn default_header() -> String {
-    "X-Api-Key".to_owned()
 }
 
 /// What becomes of arguments that the address does not use.

@@ -2,8 +2,10 @@
 
 mod layers;
 mod mistakes;
+mod rules;
 mod secrets;
 mod shipped;
+mod suspicious;
 
 use super::*;
 

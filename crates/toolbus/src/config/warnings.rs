@@ -1,5 +1,7 @@
 //! What a configuration may say, and yet hardly means.
 
+mod policy;
+
 use std::collections::BTreeMap;
 
 use serde_json::Value;
@@ -83,5 +85,6 @@ pub(crate) fn warnings(config: &Config) -> Vec<String> {
             warnings.push(format!("tools.limits: `{pattern}` matches no tool"));
         }
     }
+    warnings.extend(policy::warnings(config));
     warnings
 }

@@ -14,8 +14,8 @@ fn secrets_are_taken_from_the_environment_a_file_or_plain_text() {
     for source in ["{ env = 'TOKEN' }", &named, "'hunter2'"] {
         let text = with_auth(&format!("{{ type = 'bearer', token = {source} }}"));
         let config = load(&[&text], &[("TOKEN", SECRET)], &[]).unwrap().config;
-        let rest::Auth::Bearer { token } = config.rest.endpoints[0].auth.clone().unwrap() else { panic!("bearer") };
-        assert_eq!(token.reveal(), SECRET, "{source}");
+        let rest::Auth::Bearer { token, .. } = config.rest.endpoints[0].auth.clone().unwrap() else { panic!("bearer") };
+        assert_eq!(token.unwrap().reveal(), SECRET, "{source}");
     }
 }
 
@@ -28,6 +28,30 @@ fn a_secret_that_is_not_to_be_had_is_a_problem() {
     let text = with_auth("{ type = 'bearer', token = { evn = 'WEATHER_TOKEN' } }");
     insta::assert_snapshot!(problems(&text), @"a.toml:5:37: `rest.endpoints[0].auth.token.evn`: unknown key; did you mean `env`? expected one of `env`, `file`");
     insta::assert_snapshot!(problems(&with_auth("{ type = 'bearer', token = '' }")), @"a.toml:5:35: `rest.endpoints[0].auth.token`: empty; expected a text");
+}
+
+#[test]
+fn the_credentials_of_agents_are_secrets_of_every_kind_of_auth() {
+    let kinds = [
+        ("bearer", "token = { env = 'TOKEN' }"),
+        ("api_key", "key = { env = 'TOKEN' }"),
+        ("basic", "username = 'svc', password = { env = 'TOKEN' }"),
+    ];
+    for (kind, credential) in kinds {
+        let auth = format!("{{ type = '{kind}', per_agent = {{ ana = {{ {credential} }} }} }}");
+        let text = with_auth(&auth) + "\n[identity]\nsource = 'broker'";
+        let loaded = load(&[&text], &[("TOKEN", SECRET)], &[]).unwrap();
+        let settings = loaded.config.rest.endpoints[0].settings();
+        let secret = match settings.per_agent.get("ana").unwrap() {
+            toolbus_tools::rest::Auth::Bearer { token } => token,
+            toolbus_tools::rest::Auth::ApiKey { key, .. } => key,
+            toolbus_tools::rest::Auth::Basic { password, .. } => password,
+            toolbus_tools::rest::Auth::None => panic!("{kind}"),
+        };
+        assert_eq!(secret.expose(), SECRET, "{kind}");
+        let shown = format!("{loaded:?} {}", serde_json::to_string(&loaded.config).unwrap());
+        assert!(!shown.contains(SECRET), "{shown}");
+    }
 }
 
 #[test]
@@ -65,6 +89,10 @@ fn no_problem_shows_a_secret() {
         with_auth("{ type = 'bearer', token = { env = 'T', file = 'hunter2' } }"),
         with_auth("{ type = 'api_key', header = 'a b', key = 'hunter2' }"),
         with_auth("{ type = 'api_key', key = '''\nhunter2\n"),
+        with_auth("{ type = 'bearer', per_agent = { ana = { key = 'hunter2' } } }"),
+        with_auth("{ type = 'bearer', per_agent = { ana = 'hunter2' } }"),
+        with_auth("{ type = 'bearer', per_agent = { ana = { token = 'hunter2', key = 'hunter2' } } }"),
+        with_auth("{ type = 'basic', per_agent = { ana = { username = 'a:b', password = 'hunter2' } } }"),
         "[bus]\nurl = 'hunter2'".to_owned(),
         "[bus]\nurl = 'ana:hunter2@host'".to_owned(),
         "[bus]\nurl = 'http://ana:hunter2@host'".to_owned(),

@@ -76,6 +76,74 @@ fn every_designed_key_is_accepted_and_has_the_designed_default() {
     assert_eq!(config, Config::default());
 }
 
+/// Every key of the rules for agents that the design names, with a tool of each name.
+const DESIGNED_RULES: &str = r##"
+[daemon]
+socket = "toolbus.sock"
+
+[[rest.endpoints]]
+name = "get_weather"
+description = "Weather"
+url = "https://host/weather"
+[[rest.endpoints]]
+name = "whatsapp_send_message"
+description = "Sends"
+url = "https://host/send"
+[[rest.endpoints]]
+name = "read_file"
+description = "Reads"
+url = "https://host/read"
+
+[identity]
+source = "header"
+trust_headers = true
+unknown = "default"
+agent = "ana"
+users = { "svc-ana" = "ana" }
+
+[agents.default]
+
+[agents.ana]
+allowed_tools = ["get_weather", "fs.read_*"]
+toolsets = ["fs"]
+profile = "main"
+max_in_flight = 32
+max_queued = 64
+tool_rate_limits = { "whatsapp_*" = { rps = 1.0, burst = 3 } }
+outbound_allowlist = { whatsapp = ["+573001112233"] }
+
+[[agents.ana.bindings]]
+channel = "whatsapp"
+account = "sales"
+allowed_tools = ["get_weather"]
+
+[outbound.whatsapp]
+tools = ["whatsapp_send_message"]
+recipients = ["/to", "/cc/*"]
+compare = "digits"
+
+[toolsets.fs]
+prefix = "fs"
+kind = "rest"
+scope = "session"
+endpoints = ["read_file"]
+idle_timeout = "10m"
+max_sessions = 100
+"##;
+
+#[test]
+fn every_designed_rule_for_agents_is_accepted() {
+    let config = load(&[DESIGNED_RULES], &[], &[]).unwrap().config;
+    let ana = &config.agents["ana"];
+    assert_eq!(ana.toolsets, ["fs"]);
+    assert_eq!((ana.max_in_flight, ana.max_queued, ana.bindings.len()), (Some(32), Some(64), 1));
+    assert_eq!(config.daemon, DaemonConfig::default());
+    let defaults = "prefix = \"fs\"\n|idle_timeout = \"10m\"\n|max_sessions = 100\n";
+    let shorter = defaults.split('|').fold(DESIGNED_RULES.to_owned(), |text, line| text.replace(line, ""));
+    let set = load(&[&shorter], &[], &[]).unwrap().config.toolsets["fs"].clone();
+    assert_eq!(ToolsetConfig { prefix: Some("fs".to_owned()), ..set }, config.toolsets["fs"]);
+}
+
 fn root() -> PathBuf {
     FilePath::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
@@ -130,10 +198,18 @@ fn the_documented_configuration_is_valid_with_all_its_examples() {
     let text = ["ca.pem", "client.pem", "client.key"].iter().fold(with_examples(&text), |text, name| {
         text.replace(&format!("/etc/toolbus/tls/{name}"), &pem.path().display().to_string())
     });
-    let secrets = ["WEATHER_TOKEN", "TICKETS_PASSWORD", "NOTES_KEY", "TOOLBUS_ADMIN_TOKEN"];
+    let secrets = [
+        "WEATHER_TOKEN",
+        "TICKETS_PASSWORD",
+        "NOTES_KEY",
+        "ANA_FILES_TOKEN",
+        "ANA_FILES_PASSWORD",
+        "ANA_MESSAGES_KEY",
+        "TOOLBUS_ADMIN_TOKEN",
+    ];
     let environment = secrets.map(|name| (name, "secret"));
     let loaded = load(&[&text], &environment, &[]).unwrap();
-    assert_eq!(loaded.config.rest.endpoints.len(), 5);
+    assert_eq!(loaded.config.rest.endpoints.len(), 6);
     assert!(loaded.config.bus.tls.key.is_some());
 }
 

@@ -1,0 +1,79 @@
+//! What the sections of agents name must be there.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::{Checker, below};
+use crate::config::OutboundConfig;
+use crate::config::agents::{AgentConfig, Agents, Recipients};
+use crate::config::places::{Place, patterns};
+use crate::config::problem::{Part, expected};
+use crate::config::toolsets::Toolsets;
+
+/// The sections that make up the rules, as far as they are in order.
+pub(crate) struct Sections {
+    pub(crate) agents: Agents,
+    pub(crate) outbound: BTreeMap<String, OutboundConfig>,
+    pub(crate) toolsets: Toolsets,
+    /// Whether every tool set is in order.
+    pub(crate) has_every_toolset: bool,
+}
+
+impl Sections {
+    pub(super) fn patterns(&self) -> Vec<Place<'_>> {
+        patterns(&self.agents, &self.outbound)
+    }
+}
+
+impl Checker<'_> {
+    pub(super) fn sections(&self) -> Sections {
+        let (toolsets, has_every_toolset) = self.entries("toolsets");
+        Sections { agents: self.entries("agents").0, outbound: self.entries("outbound").0, toolsets, has_every_toolset }
+    }
+
+    /// Tells of what the sections of agents name and what is not there.
+    pub(super) fn agents(&mut self, sections: &Sections) {
+        for (agent, config) in &sections.agents {
+            let here = ["agents", agent.as_str()].map(str::to_owned);
+            self.bound(&here, config, sections);
+            self.recipients(&here, &config.outbound_allowlist, sections);
+            let mut bindings = BTreeSet::new();
+            for (index, binding) in config.bindings.iter().enumerate() {
+                let here = below(&here, &["bindings", &index.to_string()]);
+                let (channel, account) = (&binding.channel, &binding.account);
+                if !bindings.insert((channel, account)) {
+                    let what = format!("the binding `{channel}:{account}` is given twice");
+                    self.tell_at(vec![here.clone()], Part::Value, what);
+                }
+                self.recipients(&here, binding.outbound_allowlist.as_ref().unwrap_or(&Recipients::new()), sections);
+            }
+        }
+    }
+
+    fn bound(&mut self, here: &[String], config: &AgentConfig, sections: &Sections) {
+        let names: Vec<&str> = sections.toolsets.keys().map(String::as_str).collect();
+        let missing = |(_, set): &(usize, &String)| !sections.toolsets.contains_key(*set);
+        for (index, set) in config.toolsets.iter().enumerate().filter(missing) {
+            let hint = if names.is_empty() { "there is none at all".to_owned() } else { expected(set, &names) };
+            let at = below(here, &["toolsets", &index.to_string()]);
+            // One that is wrong is there all the same.
+            if self.tree.get(&["toolsets".to_owned(), set.clone()]).is_none() {
+                self.tell_at(vec![at], Part::Value, format!("there is no tool set `{set}`; {hint}"));
+            }
+        }
+    }
+
+    fn recipients(&mut self, here: &[String], recipients: &Recipients, sections: &Sections) {
+        let channels: Vec<&str> = sections.outbound.keys().map(String::as_str).collect();
+        for channel in recipients.keys().filter(|channel| !sections.outbound.contains_key(*channel)) {
+            // One that is wrong is there all the same.
+            if self.tree.get(&["outbound".to_owned(), channel.clone()]).is_some() {
+                continue;
+            }
+            let hint =
+                if channels.is_empty() { "there is none at all".to_owned() } else { expected(channel, &channels) };
+            let at = below(here, &["outbound_allowlist", channel]);
+            let what = format!("no section `outbound.{channel}` says which tools address people there; {hint}");
+            self.tell_at(vec![at], Part::Key, what);
+        }
+    }
+}

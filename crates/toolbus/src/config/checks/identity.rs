@@ -1,0 +1,36 @@
+//! Whether agents are recognised well enough for the rules that are made for them.
+
+use super::agents::Sections;
+use super::{Checker, path};
+use crate::config::identity::{IdentityConfig, Source, Unknown};
+use crate::config::problem::Part;
+use crate::config::tree::Path;
+
+impl Checker<'_> {
+    /// Tells of rules for single agents on a bus where anybody can claim to be any agent.
+    pub(super) fn identity(&mut self, identity: &IdentityConfig, sections: &Sections) {
+        if identity.source == Source::Broker || identity.trust_headers || identity.agent.is_some() {
+            return;
+        }
+        let section = sections.agents.iter().find(|(_, config)| config.is_restricting());
+        let rule: Path = match (identity.unknown, section) {
+            (_, Some((agent, _))) => vec!["agents".to_owned(), agent.to_string()],
+            (Some(Unknown::Deny), None) => path("identity.unknown"),
+            (_, None) => match self.credentials_of_agents() {
+                Some(path) => path,
+                None => return,
+            },
+        };
+        let what = "cannot be relied on: under `source = \"header\"`, any sender can claim to be any agent; set \
+                    `identity.source = \"broker\"`, or, on a bus whose senders are all trusted, \
+                    `identity.trust_headers = true`";
+        self.tell_at(vec![rule, path("identity.source"), path("identity.trust_headers")], Part::Key, what);
+    }
+
+    /// Where the first endpoint has credentials of single agents.
+    fn credentials_of_agents(&self) -> Option<Path> {
+        let endpoints = self.tree.get(&path("rest.endpoints"))?.as_array()?;
+        let index = endpoints.iter().position(|endpoint| endpoint.pointer("/auth/per_agent").is_some())?;
+        Some(path(&format!("rest.endpoints.{index}.auth.per_agent")))
+    }
+}

@@ -1,0 +1,98 @@
+//! What names of tools must be to each other.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+
+use super::agents::Sections;
+use super::{Checker, path};
+use crate::config::known::{Known, known};
+use crate::config::problem::{Part, expected};
+use crate::config::registered;
+use crate::config::tools::ToolsConfig;
+use crate::config::toolsets::{Toolsets, set_of};
+
+impl Checker<'_> {
+    /// Tells of names that are given twice, and of names in lists that no tool has.
+    pub(super) fn tools(&mut self, tools: &ToolsConfig, sections: &Sections) {
+        self.names(tools, &sections.toolsets);
+        let known = known(tools, self.endpoint_tools(), &sections.toolsets);
+        self.forced(&known, sections);
+        // A wrong endpoint or tool set may hold the missing tool.
+        if self.is_wrong_in("rest") || self.is_wrong_in("tools") || !sections.has_every_toolset {
+            return;
+        }
+        let names: Vec<&str> = known.keys().map(AsRef::as_ref).collect();
+        let hint = |name: &str| {
+            let in_a_set = names.iter().find(|known| known.split_once('.').is_some_and(|(_, bare)| bare == name));
+            match (in_a_set, names.as_slice()) {
+                (_, []) => "there is none".to_owned(),
+                (Some(prefixed), _) => format!("did you mean `{prefixed}`, its name in a tool set?"),
+                (None, names) => expected(name, names),
+            }
+        };
+        for (index, name) in tools.required.iter().enumerate().filter(|(_, name)| !known.contains_key(name.as_str())) {
+            let what = format!("no tool `{name}` is configured, so the daemon would never be ready; {}", hint(name));
+            self.tell(&[&format!("tools.required.{index}")], what);
+        }
+        for place in sections.patterns().into_iter().filter(|place| place.pattern.is_exact()) {
+            let name = place.pattern.as_str();
+            if !known.contains_key(name) {
+                self.tell_at(vec![place.path], place.part, format!("no tool `{name}` is configured; {}", hint(name)));
+            }
+        }
+    }
+
+    /// Name and schema of every endpoint.
+    pub(super) fn endpoint_tools(&self) -> impl Iterator<Item = (&str, Option<&str>)> {
+        let endpoints = self.tree.get(&path("rest.endpoints")).and_then(Value::as_array);
+        endpoints.into_iter().flatten().filter_map(|endpoint| {
+            Some((endpoint.get("name")?.as_str()?, endpoint.get("parameters").and_then(Value::as_str)))
+        })
+    }
+
+    fn names(&mut self, tools: &ToolsConfig, toolsets: &Toolsets) {
+        let mut names: BTreeMap<String, String> = BTreeMap::new();
+        for tool in registered::builtin(tools) {
+            let owner = "a tool that the daemon brings along (see `tools`)".to_owned();
+            names.insert(tool.descriptor.name.to_string(), owner);
+        }
+        let endpoints = self.tree.get(&path("rest.endpoints")).and_then(Value::as_array);
+        for (index, endpoint) in endpoints.into_iter().flatten().enumerate() {
+            let Some(name) = endpoint.get("name").and_then(Value::as_str) else { continue };
+            let key = format!("rest.endpoints.{index}.name");
+            if let Some(owner) = names.get(name) {
+                self.tell(&[&key], format!("`{name}` is also the name of {owner}; expected a name of its own"));
+                continue;
+            }
+            let place = self.tree.origin(&path(&key)).place(Part::Value);
+            names.insert(name.to_owned(), format!("the endpoint at {place}"));
+            let taken = toolsets
+                .iter()
+                .find(|(set, config)| name.strip_prefix(config.prefix(set)).is_some_and(|rest| rest.starts_with('.')));
+            if let (Some((set, _)), None) = (taken, set_of(toolsets, name)) {
+                let what = format!("`{name}` would be read as a tool of the tool set `{set}`; expected another name");
+                self.tell(&[&key], what);
+            }
+        }
+    }
+
+    /// Tells of arguments that are set for tools which do not take them.
+    fn forced(&mut self, known: &Known, sections: &Sections) {
+        for (agent, config) in &sections.agents {
+            for (pattern, arguments) in &config.arguments {
+                let matching = known.iter().filter(|(name, _)| pattern.matches(name));
+                let declared: Vec<_> =
+                    matching.filter_map(|(name, tool)| tool.arguments().map(|arguments| (name, arguments))).collect();
+                for argument in arguments.keys() {
+                    let refuses = |(_, names): &&(_, Vec<&str>)| !names.contains(&argument.as_str());
+                    let Some((tool, names)) = declared.iter().find(refuses) else { continue };
+                    let hint = if names.is_empty() { "it takes none".to_owned() } else { expected(argument, names) };
+                    let at = ["agents", agent.as_str(), "arguments", pattern.as_str(), argument];
+                    let what = format!("the tool `{tool}` has no argument `{argument}`; {hint}");
+                    self.tell_at(vec![at.map(str::to_owned).into()], Part::Key, what);
+                }
+            }
+        }
+    }
+}

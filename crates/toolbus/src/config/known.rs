@@ -1,0 +1,61 @@
+//! The tools that a configuration names, without making them.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use super::registered::{builtin, published};
+use super::tools::ToolsConfig;
+use super::toolsets::{Toolsets, set_of};
+use super::{AgentConfig, Config};
+
+/// Tools by the name under which they are called.
+pub(crate) type Known = BTreeMap<Arc<str>, KnownTool>;
+
+/// What the configuration alone knows of a tool.
+#[derive(Debug)]
+pub(crate) struct KnownTool {
+    /// Its schema, where it has one.
+    pub(crate) parameters: Option<Arc<Value>>,
+    /// The tool set that it belongs to.
+    pub(crate) set: Option<String>,
+}
+
+/// Every tool of a configuration, from its parts; `endpoints` are names and schemas as text.
+pub(crate) fn known<'a>(
+    tools: &ToolsConfig,
+    endpoints: impl Iterator<Item = (&'a str, Option<&'a str>)>,
+    toolsets: &Toolsets,
+) -> Known {
+    let builtin = builtin(tools).into_iter().map(|tool| {
+        let descriptor = &tool.descriptor;
+        (Arc::clone(&descriptor.name), KnownTool { parameters: descriptor.parameters.clone(), set: None })
+    });
+    let endpoints = endpoints.map(|(name, parameters)| {
+        let parameters = parameters.and_then(|text| serde_json::from_str(text).ok()).map(Arc::new);
+        let set = set_of(toolsets, name).map(|(set, _)| set.to_owned());
+        (published(toolsets, name), KnownTool { parameters, set })
+    });
+    builtin.chain(endpoints).collect()
+}
+
+impl Config {
+    pub(crate) fn known_tools(&self) -> Known {
+        let endpoints = self.rest.endpoints.iter().map(|one| (one.name.as_str(), one.parameters.as_deref()));
+        known(&self.tools, endpoints, &self.toolsets)
+    }
+}
+
+impl KnownTool {
+    /// Names of the arguments that its schema declares; `None` where there is no schema.
+    pub(crate) fn arguments(&self) -> Option<Vec<&str>> {
+        let properties = self.parameters.as_ref()?.get("properties").and_then(Value::as_object);
+        Some(properties.into_iter().flatten().map(|(name, _)| name.as_str()).collect())
+    }
+
+    /// Whether an agent has the tool set that it belongs to; so it is for a plain tool.
+    pub(crate) fn is_bound(&self, agent: &AgentConfig) -> bool {
+        self.set.as_ref().is_none_or(|set| agent.toolsets.contains(set))
+    }
+}

@@ -1,0 +1,74 @@
+//! Every place of a configuration that holds a pattern of tool names for agents.
+
+use std::collections::BTreeMap;
+
+use super::OutboundConfig;
+use super::agents::{AgentConfig, Agents, AllowedTools, Rates};
+use super::pattern::ToolPattern;
+use super::problem::Part;
+use super::tree::Path;
+
+/// A pattern and where it stands.
+pub(crate) struct Place<'a> {
+    pub(crate) path: Path,
+    /// Whether the pattern is a key there.
+    pub(crate) part: Part,
+    pub(crate) pattern: &'a ToolPattern,
+}
+
+/// All patterns in the sections of agents and of channels.
+pub(crate) fn patterns<'a>(agents: &'a Agents, outbound: &'a BTreeMap<String, OutboundConfig>) -> Vec<Place<'a>> {
+    let mut places = Places(Vec::new());
+    for (agent, config) in agents {
+        places.of_agent(&["agents", agent.as_str()], config);
+    }
+    for (channel, config) in outbound {
+        places.list(&["outbound", channel, "tools"], &config.tools);
+    }
+    places.0
+}
+
+/// The place of `keys`.
+pub(crate) fn at(keys: &[&str]) -> Path {
+    keys.iter().map(|key| (*key).to_owned()).collect()
+}
+
+struct Places<'a>(Vec<Place<'a>>);
+
+impl<'a> Places<'a> {
+    fn of_agent(&mut self, here: &[&str], config: &'a AgentConfig) {
+        self.allowed(here, &config.allowed_tools);
+        self.list(&[here, &["denied_tools"]].concat(), &config.denied_tools);
+        self.rates(here, &config.tool_rate_limits);
+        self.keys(&[here, &["arguments"]].concat(), config.arguments.keys());
+        for (index, binding) in config.bindings.iter().enumerate() {
+            let index = index.to_string();
+            let here = [here, &["bindings", &index]].concat();
+            self.allowed(&here, &binding.allowed_tools);
+            self.list(&[&here, ["denied_tools"].as_slice()].concat(), &binding.denied_tools);
+            binding.tool_rate_limits.iter().for_each(|rates| self.rates(&here, rates));
+        }
+    }
+
+    fn allowed(&mut self, here: &[&str], allowed: &'a AllowedTools) {
+        self.list(&[here, &["allowed_tools"]].concat(), allowed.patterns());
+    }
+
+    fn rates(&mut self, here: &[&str], rates: &'a Rates) {
+        self.keys(&[here, &["tool_rate_limits"]].concat(), rates.keys());
+    }
+
+    fn list(&mut self, here: &[&str], patterns: &'a [ToolPattern]) {
+        for (index, pattern) in patterns.iter().enumerate() {
+            let path = at(&[here, &[&index.to_string()]].concat());
+            self.0.push(Place { path, part: Part::Value, pattern });
+        }
+    }
+
+    fn keys(&mut self, here: &[&str], patterns: impl Iterator<Item = &'a ToolPattern>) {
+        for pattern in patterns {
+            let path = at(&[here, &[pattern.as_str()]].concat());
+            self.0.push(Place { path, part: Part::Key, pattern });
+        }
+    }
+}

@@ -1,0 +1,173 @@
+//! `auth` of an endpoint: how the daemon proves who it is, or for whom it asks.
+
+use std::collections::BTreeMap;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use toolbus_core::caller::AgentName;
+use toolbus_tools::rest as runs;
+
+use crate::config::{Agent, Secret};
+
+/// Credentials by agent.
+type PerAgent = BTreeMap<Agent, AgentCredential>;
+
+/// How the daemon proves to an endpoint who it is. With `per_agent`, each agent has a credential of its own, and an agent
+/// without one is refused.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
+pub enum Auth {
+    /// `Authorization: Bearer …`
+    Bearer {
+        /// The token.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        token: Option<Secret>,
+        /// Tokens of agents: `{ ana = { token = … } }`.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        #[schemars(extend("minProperties" = 1, "maxProperties" = 10_000, "propertyNames" = {"format": "toolbus-agent"}))]
+        per_agent: Option<PerAgent>,
+    },
+    /// A header of the endpoint's own.
+    ApiKey {
+        /// Name of the header.
+        #[serde(default = "default_header")]
+        header: String,
+        /// The key.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        key: Option<Secret>,
+        /// Keys of agents: `{ ana = { key = … } }`.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        #[schemars(extend("minProperties" = 1, "maxProperties" = 10_000, "propertyNames" = {"format": "toolbus-agent"}))]
+        per_agent: Option<PerAgent>,
+    },
+    /// `Authorization: Basic …`
+    Basic {
+        /// The user.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        #[schemars(length(min = 1))]
+        username: Option<String>,
+        /// The password.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        password: Option<Secret>,
+        /// Users of agents: `{ ana = { username = …, password = … } }`.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        #[schemars(extend("minProperties" = 1, "maxProperties" = 10_000, "propertyNames" = {"format": "toolbus-agent"}))]
+        per_agent: Option<PerAgent>,
+    },
+}
+
+/// The credential of one agent, of the form that the `type` needs.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(untagged, deny_unknown_fields)]
+#[schemars(inline)]
+pub enum AgentCredential {
+    /// For "bearer".
+    Bearer {
+        /// The token.
+        token: Secret,
+    },
+    /// For "api_key".
+    ApiKey {
+        /// The key.
+        key: Secret,
+    },
+    /// For "basic".
+    Basic {
+        /// The user.
+        #[schemars(length(min = 1))]
+        username: String,
+        /// The password.
+        password: Secret,
+    },
+}
+
+fn default_header() -> String {
+    "X-Api-Key".to_owned()
+}
+
+/// A secret as the tools crate takes it.
+pub(super) fn exposed(secret: &Secret) -> toolbus_tools::Secret {
+    toolbus_tools::Secret::new(secret.reveal())
+}
+
+impl Auth {
+    /// The credential of every caller.
+    pub(super) fn shared(&self) -> runs::Auth {
+        match self {
+            Self::Bearer { token: Some(token), .. } => runs::Auth::Bearer { token: exposed(token) },
+            Self::ApiKey { header, key: Some(key), .. } => {
+                runs::Auth::ApiKey { header: Some(header.clone()), key: exposed(key) }
+            }
+            Self::Basic { username: Some(username), password: Some(password), .. } => {
+                runs::Auth::Basic { username: username.clone(), password: exposed(password) }
+            }
+            _ => runs::Auth::None,
+        }
+    }
+
+    /// The credential of every agent; one of another form than the `type` needs becomes none, which is an error there.
+    pub(super) fn per_agent(&self) -> BTreeMap<AgentName, runs::Auth> {
+        let entry = |(agent, credential): (&Agent, &AgentCredential)| ((**agent).clone(), self.of_agent(credential));
+        self.agents().into_iter().flatten().map(entry).collect()
+    }
+
+    fn of_agent(&self, credential: &AgentCredential) -> runs::Auth {
+        match (self, credential) {
+            (Self::Bearer { .. }, AgentCredential::Bearer { token }) => runs::Auth::Bearer { token: exposed(token) },
+            (Self::ApiKey { header, .. }, AgentCredential::ApiKey { key }) => {
+                runs::Auth::ApiKey { header: Some(header.clone()), key: exposed(key) }
+            }
+            (Self::Basic { .. }, AgentCredential::Basic { username, password }) => {
+                runs::Auth::Basic { username: username.clone(), password: exposed(password) }
+            }
+            _ => runs::Auth::None,
+        }
+    }
+
+    fn agents(&self) -> Option<&PerAgent> {
+        match self {
+            Self::Bearer { per_agent, .. } | Self::ApiKey { per_agent, .. } | Self::Basic { per_agent, .. } => {
+                per_agent.as_ref()
+            }
+        }
+    }
+
+    /// Whether agents have credentials of their own.
+    pub(crate) fn has_agents(&self) -> bool {
+        self.agents().is_some()
+    }
+
+    /// Whether there is any part of a credential for every caller.
+    pub(crate) fn has_shared(&self) -> bool {
+        match self {
+            Self::Bearer { token, .. } => token.is_some(),
+            Self::ApiKey { key, .. } => key.is_some(),
+            Self::Basic { username, password, .. } => username.is_some() || password.is_some(),
+        }
+    }
+
+    /// The keys that its `type` needs, of those that are not there.
+    pub(crate) fn missing(&self) -> Vec<&'static str> {
+        let needed: &[(&'static str, bool)] = match self {
+            Self::Bearer { token, .. } => &[("token", token.is_some())],
+            Self::ApiKey { key, .. } => &[("key", key.is_some())],
+            Self::Basic { username, password, .. } => {
+                &[("username", username.is_some()), ("password", password.is_some())]
+            }
+        };
+        let is_needed = !self.has_agents() || self.has_shared();
+        needed.iter().filter(|(_, is_there)| is_needed && !is_there).map(|(key, _)| *key).collect()
+    }
+
+    /// The keys that the credential of an agent needs, in words, for every agent whose credential is of another form.
+    pub(crate) fn misfits(&self) -> Vec<(&Agent, &'static str)> {
+        let needed = match self {
+            Self::Bearer { .. } => "`token`",
+            Self::ApiKey { .. } => "`key`",
+            Self::Basic { .. } => "`username` and `password`",
+        };
+        let is_misfit =
+            |(_, credential): &(&Agent, &AgentCredential)| matches!(self.of_agent(credential), runs::Auth::None);
+        self.agents().into_iter().flatten().filter(is_misfit).map(|(agent, _)| (agent, needed)).collect()
+    }
+}

@@ -1,0 +1,216 @@
+//! Mistakes in the rules for agents.
+
+use super::*;
+
+/// Tools, a tool set and a channel that are in order, and lines after them.
+fn with(lines: &str) -> String {
+    format!("{TOOLS}{lines}")
+}
+
+/// Sixteen lines.
+const TOOLS: &str = r#"[identity]
+source = "broker"
+[[rest.endpoints]]
+name = "read_file"
+description = "Reads"
+url = "https://host/read"
+[[rest.endpoints]]
+name = "send_message"
+description = "Sends"
+url = "https://host/send"
+parameters = '{"type":"object","properties":{"to":{},"text":{}}}'
+[toolsets.files]
+kind = "rest"
+endpoints = ["read_file"]
+[outbound.whatsapp]
+tools = ["send_*"]
+recipients = ["/to"]
+compare = "digits"
+"#;
+
+#[test]
+fn the_rules_of_the_tests_below_are_in_order_by_themselves() {
+    let lines = "[agents.ana]\ntoolsets = ['files']\nallowed_tools = ['files.read_file', 'send_message']";
+    assert!(load(&[&with(lines)], &[], &[]).is_ok());
+}
+
+#[test]
+fn a_name_of_an_agent_is_one() {
+    insta::assert_snapshot!(problems("[agents.'a b']\nmax_queued = 1"), @r#"a.toml:1:9: `agents."a b"`: "a b" is no name of an agent; expected 1 to 64 letters, digits, `.`, `_` or `-`"#);
+    insta::assert_snapshot!(problems("[agents.unknown]\nmax_queued = 1"), @"a.toml:1:9: `agents.unknown`: no agent can have this name; callers without a section are `agents.default`");
+    insta::assert_snapshot!(problems("[identity]\nagent = 'default'\n[identity.users]\nsvc = 'unknown'"), @r#"
+    a.toml:2:9: `identity.agent`: stands for every agent without a section; expected the name of one agent
+    a.toml:4:7: `identity.users.svc`: no agent can have this name; callers without a section are `agents.default`
+    "#);
+}
+
+#[test]
+fn keys_of_parts_that_are_not_there_are_unknown() {
+    insta::assert_snapshot!(problems("[identity]\ndelegates = []"), @"a.toml:2:1: `identity.delegates`: unknown key; expected one of `agent`, `source`, `trust_headers`, `unknown`, `users`");
+    insta::assert_snapshot!(problems("[identity]\nsource = 'amqp'\nunknown = 'allow'"), @r#"
+    a.toml:2:10: `identity.source`: "amqp" is not known; expected one of "header", "broker"
+    a.toml:3:11: `identity.unknown`: "allow" is not known; expected one of "default", "deny"
+    "#);
+    insta::assert_snapshot!(problems("[toolsets.fs]\nkind = 'mcp'\nscope = 'remote'\nendpoints = ['x']"), @r#"
+    a.toml:2:8: `toolsets.fs.kind`: "mcp" is not known; expected "rest"
+    a.toml:3:9: `toolsets.fs.scope`: "remote" is not known; expected one of "session", "shared"
+    "#);
+}
+
+#[test]
+fn a_pattern_that_is_none_is_told_where_it_stands() {
+    let text = "allowed_tools = ['[ab]*']\ndenied_tools = ['']\ntool_rate_limits = { '!x' = { rps = 1, burst = 1 } }\narguments = { '^x$' = {} }";
+    insta::assert_snapshot!(problems(&with(&format!("[agents.ana]\n{text}"))), @r#"
+    a.toml:20:18: `agents.ana.allowed_tools[0]`: "[ab]*" has `[`, which means nothing in a pattern: there is `*` for any run of characters and `?` for one
+    a.toml:21:17: `agents.ana.denied_tools[0]`: "" is empty; expected a name, or a pattern with `*` and `?`
+    a.toml:22:22: `agents.ana.tool_rate_limits."!x"`: "!x" has `!`, which means nothing in a pattern: there is `*` for any run of characters and `?` for one
+    a.toml:23:15: `agents.ana.arguments."^x$"`: "^x$" has `^`, which means nothing in a pattern: there is `*` for any run of characters and `?` for one
+    "#);
+    insta::assert_snapshot!(problems("[tools.limits.'{a,b}']\ntimeout = '1s'"), @r#"a.toml:1:15: `tools.limits."{a,b}"`: "{a,b}" has `{`, which means nothing in a pattern: there is `*` for any run of characters and `?` for one"#);
+    insta::assert_snapshot!(problems("[agents.ana]\nallowed_tools = 'all'"), @r#"a.toml:2:17: `agents.ana.allowed_tools`: "all" is not known; expected "none""#);
+    insta::assert_snapshot!(problems("[agents.ana]\nallowed_tools = 5"), @r#"a.toml:2:17: `agents.ana.allowed_tools`: found a number; expected "none" or a list"#);
+}
+
+#[test]
+fn a_name_in_a_list_is_that_of_a_tool() {
+    let lists = "allowed_tools = ['send_mesage']\ndenied_tools = ['read_file']\ntool_rate_limits = { ecko = { rps = 1, burst = 1 } }\narguments = { 'files.read' = {} }";
+    insta::assert_snapshot!(problems(&with(&format!("[agents.ana]\n{lists}"))), @r#"
+    a.toml:20:18: `agents.ana.allowed_tools[0]`: no tool `send_mesage` is configured; did you mean `send_message`? expected one of `convert_time`, `current_time`, `files.read_file`, `send_message`
+    a.toml:21:17: `agents.ana.denied_tools[0]`: no tool `read_file` is configured; did you mean `files.read_file`, its name in a tool set?
+    a.toml:22:22: `agents.ana.tool_rate_limits.ecko`: no tool `ecko` is configured; expected one of `convert_time`, `current_time`, `files.read_file`, `send_message`
+    a.toml:23:15: `agents.ana.arguments."files.read"`: no tool `files.read` is configured; expected one of `convert_time`, `current_time`, `files.read_file`, `send_message`
+    "#);
+    let binding = "[[agents.ana.bindings]]\nchannel = 'whatsapp'\naccount = 'sales'\nallowed_tools = ['send']\ndenied_tools = ['x']\ntool_rate_limits = { y = { rps = 1, burst = 1 } }";
+    insta::assert_snapshot!(problems(&with(binding)), @r#"
+    a.toml:22:18: `agents.ana.bindings[0].allowed_tools[0]`: no tool `send` is configured; expected one of `convert_time`, `current_time`, `files.read_file`, `send_message`
+    a.toml:23:17: `agents.ana.bindings[0].denied_tools[0]`: no tool `x` is configured; expected one of `convert_time`, `current_time`, `files.read_file`, `send_message`
+    a.toml:24:22: `agents.ana.bindings[0].tool_rate_limits.y`: no tool `y` is configured; expected one of `convert_time`, `current_time`, `files.read_file`, `send_message`
+    "#);
+    insta::assert_snapshot!(problems("[outbound.mail]\ntools = ['send_mail']\nrecipients = ['/to']\ncompare = 'email'"), @"a.toml:2:10: `outbound.mail.tools[0]`: no tool `send_mail` is configured; expected one of `convert_time`, `current_time`");
+    insta::assert_snapshot!(problems("[tools]\ntime = false\n[outbound.mail]\ntools = ['send_mail']\nrecipients = ['/to']\ncompare = 'email'"), @"a.toml:4:10: `outbound.mail.tools[0]`: no tool `send_mail` is configured; there is none");
+}
+
+#[test]
+fn a_required_tool_has_the_prefix_of_its_set() {
+    insta::assert_snapshot!(problems(&with("[tools]\nrequired = ['files.read_file', 'read_file']")), @"a.toml:20:32: `tools.required[1]`: no tool `read_file` is configured, so the daemon would never be ready; did you mean `files.read_file`, its name in a tool set?");
+}
+
+#[test]
+fn tool_sets_have_prefixes_and_endpoints_of_their_own() {
+    let endpoint = "[[rest.endpoints]]\nname = 'files.x'\ndescription = 'x'\nurl = 'https://host/'";
+    insta::assert_snapshot!(problems(&with(endpoint)), @"a.toml:20:8: `rest.endpoints[2].name`: `files.x` would be read as a tool of the tool set `files`; expected another name");
+    let set = "[toolsets.more]\nprefix = 'files'\nkind = 'rest'\nendpoints = ['read_file', 'send', 'send_message', 'send_message']";
+    insta::assert_snapshot!(problems(&with(set)), @r#"
+    a.toml:20:10: `toolsets.more.prefix`: the prefix `files` is also that of the tool set `files`
+    a.toml:22:14: `toolsets.more.endpoints[0]`: the endpoint `read_file` belongs to the tool set `files` already
+    a.toml:22:27: `toolsets.more.endpoints[1]`: there is no endpoint `send`; expected one of `read_file`, `send_message`
+    a.toml:22:51: `toolsets.more.endpoints[3]`: the endpoint `send_message` is given twice
+    "#);
+    insta::assert_snapshot!(problems("[toolsets.'a.b']\nkind = 'rest'\nprefix = ''\nendpoints = ['x']"), @r#"
+    a.toml:1:11: `toolsets."a.b"`: "a.b" is no prefix; expected 1 to 32 letters, digits, `_` or `-`
+    a.toml:3:10: `toolsets."a.b".prefix`: "" is no prefix; expected 1 to 32 letters, digits, `_` or `-`
+    "#);
+    insta::assert_snapshot!(problems("[toolsets.a]\nkind = 'rest'\nendpoints = ['x']\n[toolsets.b]\nkind = 'rest'\nendpoints = []"), @r#"
+    a.toml:3:14: `toolsets.a.endpoints[0]`: there is no endpoint `x`; there is none at all
+    a.toml:6:13: `toolsets.b.endpoints`: expected at least 1 element
+    "#);
+}
+
+#[test]
+fn an_agent_names_tool_sets_profiles_and_channels_that_there_are() {
+    let lines = "[agents.ana]\ntoolsets = ['file']\nprofile = 'Main'\noutbound_allowlist = { whatsap = ['+1'] }";
+    insta::assert_snapshot!(problems(&with(lines)), @r#"
+    a.toml:20:13: `agents.ana.toolsets[0]`: there is no tool set `file`; did you mean `files`? expected `files`
+    a.toml:22:24: `agents.ana.outbound_allowlist.whatsap`: no section `outbound.whatsap` says which tools address people there; did you mean `whatsapp`? expected `whatsapp`
+    "#);
+    insta::assert_snapshot!(problems("[identity]\nsource = 'broker'\n[agents.ana]\ntoolsets = ['file']\noutbound_allowlist = { mail = ['a@b.c'] }"), @r#"
+    a.toml:4:13: `agents.ana.toolsets[0]`: there is no tool set `file`; there is none at all
+    a.toml:5:24: `agents.ana.outbound_allowlist.mail`: no section `outbound.mail` says which tools address people there; there is none at all
+    "#);
+}
+
+#[test]
+fn a_binding_is_named_once_and_by_a_channel_and_an_account() {
+    let binding = |channel: &str, account: &str| {
+        format!("[[agents.ana.bindings]]\nchannel = '{channel}'\naccount = '{account}'\n")
+    };
+    insta::assert_snapshot!(problems(&with(&(binding("whatsapp", "sales") + &binding("whatsapp", "sales")))), @"a.toml:22:1: `agents.ana.bindings[1]`: the binding `whatsapp:sales` is given twice");
+    insta::assert_snapshot!(problems(&with(&(binding("whats:app", "") + &binding("mail", &"x".repeat(65))))), @r#"
+    a.toml:20:11: `agents.ana.bindings[0].channel`: holds a colon, which ends the name of the channel in `channel:account`
+    a.toml:21:11: `agents.ana.bindings[0].account`: expected 1 to 64 bytes of printable text
+    a.toml:24:11: `agents.ana.bindings[1].account`: expected 1 to 64 bytes of printable text
+    "#);
+    insta::assert_snapshot!(problems("[[agents.ana.bindings]]\nchannel = 'mail'"), @"a.toml:1:1: `agents.ana.bindings[0]`: `account` is missing; expected a text");
+}
+
+#[test]
+fn an_argument_that_is_set_is_one_that_every_such_tool_takes() {
+    let lines = "[agents.ana]\narguments = { '*' = { txt = 'x' }, 'files.*' = { any = 1 }, 'send_*' = { to = '1' } }";
+    insta::assert_snapshot!(problems(&with(lines)), @r#"a.toml:20:23: `agents.ana.arguments."*".txt`: the tool `convert_time` has no argument `txt`; expected one of `datetime`, `from_timezone`, `to_timezone`"#);
+}
+
+#[test]
+fn rules_for_agents_need_agents_that_are_recognised() {
+    for rule in [
+        "[agents.ana]\nallowed_tools = 'none'",
+        "[agents.ana]\ndenied_tools = ['current_time']",
+        "[agents.ana]\nprofile = 'main'",
+        "[agents.ana]\ntool_rate_limits = { '*' = { rps = 1.0, burst = 1 } }",
+        "[agents.ana]\narguments = { current_time = {} }",
+        "[[agents.ana.bindings]]\nchannel = 'c'\naccount = 'a'",
+        "[agents.default]\ndenied_tools = ['*_time']",
+        "[identity]\nunknown = 'deny'",
+        "[[rest.endpoints]]\nname = 'x'\ndescription = 'x'\nurl = 'https://h/'\nauth = { type = 'bearer', per_agent = { ana = { token = 't' } } }",
+    ] {
+        let told = problems(rule);
+        assert!(
+            told.contains("identity.source = \"broker\"") && told.contains("identity.trust_headers = true"),
+            "{rule}"
+        );
+        assert_eq!(told.lines().count(), 1, "{told}");
+        for way_out in [("identity.source", "broker"), ("identity.trust_headers", "true"), ("identity.agent", "ana")] {
+            assert!(load(&[rule], &[], &[way_out]).is_ok(), "{rule} {way_out:?}");
+        }
+    }
+    assert!(load(&["[agents.ana]\nmax_in_flight = 1\nmax_queued = 0"], &[], &[]).is_ok());
+    insta::assert_snapshot!(problems("[agents.ana]\nallowed_tools = 'none'"), @r#"a.toml:1:9: `agents.ana`: cannot be relied on: under `source = "header"`, any sender can claim to be any agent; set `identity.source = "broker"`, or, on a bus whose senders are all trusted, `identity.trust_headers = true`"#);
+    insta::assert_snapshot!(problems("[identity]\ntrust_headers = false\nunknown = 'deny'"), @r#"a.toml:3:1: `identity.unknown`: cannot be relied on: under `source = "header"`, any sender can claim to be any agent; set `identity.source = "broker"`, or, on a bus whose senders are all trusted, `identity.trust_headers = true`"#);
+}
+
+#[test]
+fn the_credentials_of_agents_are_of_the_form_that_the_type_needs() {
+    let auth = |auth: &str| {
+        problems(&with(&format!(
+            "[[rest.endpoints]]\nname = 'x'\ndescription = 'x'\nurl = 'https://h/'\nauth = {auth}"
+        )))
+    };
+    insta::assert_snapshot!(auth("{ type = 'bearer' }"), @"a.toml:23:8: `rest.endpoints[2].auth`: `token` is missing; expected it here, or in `per_agent` for each agent");
+    insta::assert_snapshot!(auth("{ type = 'basic', username = 'u' }"), @"a.toml:23:8: `rest.endpoints[2].auth`: `password` is missing; expected it here, or in `per_agent` for each agent");
+    insta::assert_snapshot!(auth("{ type = 'basic', username = 'u', per_agent = { ana = { token = 't' } } }"), @r#"
+    a.toml:23:8: `rest.endpoints[2].auth`: `password` is missing; expected it here, or in `per_agent` for each agent
+    a.toml:23:62: `rest.endpoints[2].auth.per_agent.ana`: expected `username` and `password`, as the `type` of this `auth` needs
+    "#);
+    insta::assert_snapshot!(auth("{ type = 'bearer', per_agent = {} }"), @"a.toml:23:39: `rest.endpoints[2].auth.per_agent`: expected at least 1 entry");
+    insta::assert_snapshot!(auth("{ type = 'bearer', per_agent = { default = { token = 't' }, 'a b' = { token = 't' } } }"), @r#"
+    a.toml:23:41: `rest.endpoints[2].auth.per_agent.default`: stands for every agent without a section; expected the name of one agent
+    a.toml:23:68: `rest.endpoints[2].auth.per_agent."a b"`: "a b" is no name of an agent; expected 1 to 64 letters, digits, `.`, `_` or `-`
+    "#);
+    insta::assert_snapshot!(auth("{ type = 'bearer', per_agent = { ana = { tken = 't' } } }"), @"a.toml:23:49: `rest.endpoints[2].auth.per_agent.ana.tken`: unknown key; did you mean `token`? expected one of `key`, `password`, `token`, `username`");
+    insta::assert_snapshot!(auth("{ type = 'bearer', per_agent = { ana = { token = { env = 'ABSENT' } } } }"), @"a.toml:23:57: `rest.endpoints[2].auth.per_agent.ana.token`: the environment variable `ABSENT` is not set, or is empty; set it, or name another source of this secret");
+    insta::assert_snapshot!(auth("{ type = 'api_key', header = 'Host', per_agent = { ana = { key = 'k' } } }"), @"a.toml:23:8: `rest.endpoints[2].auth`: `per_agent.ana`: header `host` is set by the daemon itself and cannot be configured");
+}
+
+#[test]
+fn the_path_of_a_socket_has_a_length() {
+    insta::assert_snapshot!(problems(&format!("[daemon]\nsocket = '/{}'", "x".repeat(107))), @"a.toml:2:10: `daemon.socket`: 108 bytes long; the path of a socket has at most 107");
+    insta::assert_snapshot!(problems("[daemon]\nsocket = ''"), @r#"a.toml:2:10: `daemon.socket`: empty; expected a path, or "none" for no socket"#);
+    let socket = |text: &str| load(&[text], &[], &[]).unwrap().config.daemon.socket;
+    assert_eq!(socket(""), Some("toolbus.sock".into()));
+    assert_eq!(socket("[daemon]\nsocket = 'none'"), None);
+}
+
+#[test]
+fn answers_cannot_go_to_the_topic_of_a_sidecar() {
+    let text = "[identity]\nagent = 'ana'\n[bus]\nreply_topics = ['tool.invoke.agent.*']";
+    insta::assert_snapshot!(problems(text), @"a.toml:4:16: `bus.reply_topics`: `tool.invoke.agent.*` takes in requests (`tool.invoke.agent.ana`); an answer there would be read as a request");
+}

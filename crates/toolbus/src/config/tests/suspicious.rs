@@ -1,0 +1,109 @@
+//! Rules for agents that are allowed and hardly meant.
+
+use super::*;
+
+fn warnings(text: &str) -> String {
+    load(&[text], &[], &[]).unwrap().warnings.join("\n")
+}
+
+/// A tool that addresses people and a tool set, on a bus with logins.
+const TOOLS: &str = r#"
+[identity]
+source = "broker"
+[[rest.endpoints]]
+name = "read_file"
+description = "Reads"
+url = "https://host/read"
+[[rest.endpoints]]
+name = "send_message"
+description = "Sends"
+url = "https://host/send"
+[toolsets.files]
+kind = "rest"
+endpoints = ["read_file"]
+[outbound.whatsapp]
+tools = ["send_*"]
+recipients = ["/to"]
+compare = "digits"
+"#;
+
+fn with(lines: &str) -> String {
+    warnings(&format!("{TOOLS}{lines}"))
+}
+
+#[test]
+fn what_is_in_order_is_not_warned_of() {
+    insta::assert_snapshot!(with("[agents.ana]\ntoolsets = ['files']\noutbound_allowlist = { whatsapp = ['+1555'] }"), @"");
+    assert_eq!(warnings("[agents.ana]\nmax_in_flight = 1"), "");
+}
+
+#[test]
+fn patterns_that_match_nothing_are_told() {
+    let lines = "[agents.ana]\ntoolsets = ['files']\nallowed_tools = ['*_time', 'x_*']\ndenied_tools = ['y?']\n\
+        tool_rate_limits = { 'z*' = { rps = 1, burst = 1 } }\narguments = { 'w*' = { a = 1 } }\n\
+        [[agents.ana.bindings]]\nchannel = 'c'\naccount = 'a'\nallowed_tools = ['v*', '*_time']\n\
+        [outbound.mail]\ntools = ['mail_*']\nrecipients = ['/to']\ncompare = 'email'";
+    insta::assert_snapshot!(with(lines), @r#"
+    agents.ana.allowed_tools: `x_*` matches no tool
+    agents.ana.denied_tools: `y?` matches no tool
+    agents.ana.tool_rate_limits: `z*` matches no tool
+    agents.ana.arguments: `w*` matches no tool
+    agents.ana.bindings.0.allowed_tools: `v*` matches no tool
+    outbound.mail.tools: `mail_*` matches no tool
+    "#);
+}
+
+#[test]
+fn tool_sets_that_nobody_has_are_told() {
+    insta::assert_snapshot!(with("[agents.ana]\nallowed_tools = ['*_time', 'files.*', 'files.read_file']"), @r#"
+    toolsets.files: no agent has this tool set
+    agents.ana.allowed_tools: `files.*` is of the tool set `files`, which the agent does not have; add it to its `toolsets`
+    agents.ana.allowed_tools: `files.read_file` is of the tool set `files`, which the agent does not have; add it to its `toolsets`
+    "#);
+}
+
+#[test]
+fn recipients_without_a_list_are_told_where_a_tool_can_reach_them() {
+    insta::assert_snapshot!(with("[agents.ana]\ntoolsets = ['files']\n[agents.bruno]\ndenied_tools = ['send_*']"), @"agents.ana: may address anybody on `whatsapp`, because its `outbound_allowlist` has no list for it");
+    let binding = "[agents.ana]\ntoolsets = ['files']\noutbound_allowlist = { whatsapp = ['+1555'] }\n\
+        [[agents.ana.bindings]]\nchannel = 'c'\naccount = 'a'\noutbound_allowlist = {}";
+    insta::assert_snapshot!(with(binding), @"agents.ana.bindings (c:a): may address anybody on `whatsapp`, because its `outbound_allowlist` has no list for it");
+    insta::assert_snapshot!(with(""), @r#"
+    toolsets.files: no agent has this tool set
+    agents.default: may address anybody on `whatsapp`, because its `outbound_allowlist` has no list for it
+    "#);
+}
+
+#[test]
+fn agents_without_any_tool_are_told() {
+    let lines = "[agents.ana]\ntoolsets = ['files']\nallowed_tools = 'none'\n[agents.default]\nallowed_tools = ['*_time']\n\
+        [[agents.default.bindings]]\nchannel = 'c'\naccount = 'a'\ndenied_tools = ['*_time']";
+    insta::assert_snapshot!(with(lines), @r#"
+    agents.ana: has no tool at all
+    agents.default.bindings (c:a): has no tool at all
+    "#);
+}
+
+#[test]
+fn rules_that_hold_on_trust_are_told() {
+    insta::assert_snapshot!(warnings("[identity]\ntrust_headers = true\n[agents.ana]\nprofile = 'main'"), @"identity.trust_headers: the rules for agents hold only while no sender on the bus claims to be another");
+    insta::assert_snapshot!(warnings("[identity]\nusers = { svc-ana = 'ana', svc-ana-2 = 'ana' }"), @r#"identity.users: not used, because `identity.source` is "header""#);
+    assert_eq!(warnings("[identity]\nsource = 'broker'\nusers = { svc-ana = 'ana', svc-ana-2 = 'ana' }"), "");
+}
+
+#[test]
+fn what_a_sidecar_does_not_serve_is_told() {
+    let text = "[identity]\nagent = 'ana'\n[bus]\nqueue_prefix = 'toolbus'\n[agents.ana]\nmax_queued = 1\n\
+        [agents.bruno]\nmax_queued = 1\n[agents.default]\nmax_queued = 1";
+    insta::assert_snapshot!(warnings(text), @r#"
+    agents.bruno: not used, because this daemon is the sidecar of `ana` alone
+    bus.queue_prefix: the queues of daemons that serve everybody; a sidecar drops what other agents ask there. Leave it out, or use the topic `tool.invoke.agent.ana` with queues of its own
+    "#);
+}
+
+#[test]
+fn a_shared_credential_beside_those_of_agents_is_told() {
+    let text = "[identity]\nsource = 'broker'\n[[rest.endpoints]]\nname = 'x'\ndescription = 'x'\nurl = 'https://h/'\n\
+        auth = { type = 'bearer', token = 's', per_agent = { ana = { token = 't' } } }";
+    insta::assert_snapshot!(warnings(text), @"rest.endpoints: `x` never sends its shared credential, because `per_agent` is there");
+}

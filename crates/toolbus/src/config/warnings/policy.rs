@@ -1,0 +1,136 @@
+//! Rules for agents that are hardly meant as they are.
+
+use std::sync::Arc;
+
+use crate::config::agents::{AllowedTools, BindingConfig, Recipients, matches_any};
+use crate::config::identity::{Source, sidecar_topic};
+use crate::config::known::{Known, KnownTool};
+use crate::config::places::patterns;
+use crate::config::{Agent, AgentConfig, Config, DEFAULT_AGENT};
+
+/// What is allowed and yet hardly meant, in words.
+pub(super) fn warnings(config: &Config) -> Vec<String> {
+    let known = config.known_tools();
+    let mut warnings = identity(config);
+    warnings.extend(dead_patterns(config, &known));
+    let bound = |set: &String| config.agents.values().any(|agent| agent.toolsets.contains(set));
+    let unbound = config.toolsets.keys().filter(|set| !bound(set));
+    warnings.extend(unbound.map(|set| format!("toolsets.{set}: no agent has this tool set")));
+    for (agent, section) in &config.agents {
+        Rules { config, known: &known, place: format!("agents.{agent}"), agent: section, binding: None }
+            .warn(&mut warnings);
+    }
+    if !config.agents.contains_key(DEFAULT_AGENT) && !config.denies_unknown() {
+        let everybody = AgentConfig::default();
+        let place = format!("agents.{DEFAULT_AGENT}");
+        Rules { config, known: &known, place, agent: &everybody, binding: None }.recipients(&mut warnings);
+    }
+    warnings
+}
+
+fn identity(config: &Config) -> Vec<String> {
+    let mut warnings = Vec::new();
+    let identity = &config.identity;
+    let restricting = config.agents.values().any(AgentConfig::is_restricting);
+    if identity.source == Source::Header && identity.trust_headers && restricting {
+        warnings.push(
+            "identity.trust_headers: the rules for agents hold only while no sender on the bus claims to be another"
+                .to_owned(),
+        );
+    }
+    if identity.source == Source::Header && !identity.users.is_empty() {
+        warnings.push("identity.users: not used, because `identity.source` is \"header\"".to_owned());
+    }
+    if let Some(own) = &identity.agent {
+        let is_other = |agent: &&Agent| *agent != own && !agent.is_default();
+        for agent in config.agents.keys().filter(is_other) {
+            warnings.push(format!("agents.{agent}: not used, because this daemon is the sidecar of `{own}` alone"));
+        }
+        if config.bus.queue_prefix.as_deref() == Some("toolbus") {
+            warnings.push(format!(
+                "bus.queue_prefix: the queues of daemons that serve everybody; a sidecar drops what other agents ask \
+                 there. Leave it out, or use the topic `{}` with queues of its own",
+                sidecar_topic(own)
+            ));
+        }
+    }
+    for endpoint in config.rest.endpoints.iter().filter(|endpoint| endpoint.has_idle_credential()) {
+        warnings.push(format!(
+            "rest.endpoints: `{}` never sends its shared credential, because `per_agent` is there",
+            endpoint.name
+        ));
+    }
+    warnings
+}
+
+fn dead_patterns(config: &Config, known: &Known) -> Vec<String> {
+    patterns(&config.agents, &config.outbound)
+        .into_iter()
+        .filter(|place| !known.keys().any(|name| place.pattern.matches(name)))
+        .map(|place| {
+            let list: Vec<&str> = place.path.iter().take(place.path.len() - 1).map(String::as_str).collect();
+            format!("{}: `{}` matches no tool", list.join("."), place.pattern)
+        })
+        .collect()
+}
+
+/// What holds for an agent, or for one binding of it.
+struct Rules<'a> {
+    config: &'a Config,
+    known: &'a Known,
+    place: String,
+    agent: &'a AgentConfig,
+    binding: Option<&'a BindingConfig>,
+}
+
+impl Rules<'_> {
+    fn warn(&self, warnings: &mut Vec<String>) {
+        if !self.known.iter().any(|(name, tool)| self.may_use(name, tool)) {
+            warnings.push(format!("{}: has no tool at all", self.place));
+        }
+        self.unbound(warnings);
+        self.recipients(warnings);
+        if self.binding.is_none() {
+            for binding in &self.agent.bindings {
+                let place = format!("{}.bindings ({}:{})", self.place, binding.channel, binding.account);
+                Rules { place, binding: Some(binding), ..*self }.warn(warnings);
+            }
+        }
+    }
+
+    /// Tells of allowed tools of sets that the agent does not have.
+    fn unbound(&self, warnings: &mut Vec<String>) {
+        let allowed = self.binding.map_or(&self.agent.allowed_tools, |binding| &binding.allowed_tools);
+        for (set, config) in self.config.toolsets.iter().filter(|(set, _)| !self.agent.toolsets.contains(set)) {
+            let start = format!("{}.", config.prefix(set));
+            for pattern in allowed.patterns().iter().filter(|one| one.literal_prefix().starts_with(&start)) {
+                warnings.push(format!(
+                    "{}.allowed_tools: `{pattern}` is of the tool set `{set}`, which the agent does not have; add it \
+                     to its `toolsets`",
+                    self.place
+                ));
+            }
+        }
+    }
+
+    /// Tells of channels on which anybody may be addressed.
+    fn recipients(&self, warnings: &mut Vec<String>) {
+        let replaced = self.binding.and_then(|binding| binding.outbound_allowlist.as_ref());
+        let lists: &Recipients = replaced.unwrap_or(&self.agent.outbound_allowlist);
+        for (channel, outbound) in self.config.outbound.iter().filter(|(channel, _)| !lists.contains_key(*channel)) {
+            if self.known.iter().any(|(name, tool)| matches_any(&outbound.tools, name) && self.may_use(name, tool)) {
+                warnings.push(format!(
+                    "{}: may address anybody on `{channel}`, because its `outbound_allowlist` has no list for it",
+                    self.place
+                ));
+            }
+        }
+    }
+
+    fn may_use(&self, name: &Arc<str>, tool: &KnownTool) -> bool {
+        let passes = |allowed: &AllowedTools, denied: &[_]| allowed.allows(name) && !matches_any(denied, name);
+        tool.is_bound(self.agent)
+            && passes(&self.agent.allowed_tools, &self.agent.denied_tools)
+            && self.binding.is_none_or(|binding| passes(&binding.allowed_tools, &binding.denied_tools))
+    }
+}
