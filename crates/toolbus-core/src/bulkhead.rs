@@ -71,7 +71,8 @@ fn panicked(tool: &str, panic: &(dyn Any + Send)) -> ToolFailure {
         .with_detail(format_args!("panic: {}", text_of(panic)))
 }
 
-fn text_of(panic: &(dyn Any + Send)) -> &str {
+/// What a panic says.
+pub(crate) fn text_of(panic: &(dyn Any + Send)) -> &str {
     let text = panic.downcast_ref::<&str>().copied().or_else(|| panic.downcast_ref::<String>().map(String::as_str));
     text.unwrap_or("without a text")
 }

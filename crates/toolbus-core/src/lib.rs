@@ -24,6 +24,7 @@ mod service;
 mod suggest;
 pub mod telemetry;
 pub mod tool;
+pub mod toolsets;
 
 pub use arguments::{SchemaError, check_schema};
 pub use cancel::CancelService;

@@ -1,0 +1,154 @@
+//! The life of one session: its instance is built, kept while it is used, and stopped once.
+
+use std::panic::{self, AssertUnwindSafe};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep_until, timeout};
+
+use super::instance::{AnyInstance, Panic, Started, contained};
+use super::live::Id;
+use super::session::{Phase, Session};
+use super::set::SessionSet;
+use crate::bulkhead::text_of;
+use crate::failure::{Cause, ToolFailure};
+use crate::log::shown;
+
+/// Longest start of an instance.
+const START_TIME: Duration = Duration::from_secs(120);
+/// What a start gets to finish when its session ends meanwhile, so that what it built can be stopped in order.
+const START_GRACE: Duration = Duration::from_secs(5);
+/// Longest wait for calls to leave a session that ends. They are told to; one that holds up its thread is not waited for.
+const LEAVING_TIME: Duration = Duration::from_secs(1);
+/// Longest stop of an instance.
+const STOP_TIME: Duration = Duration::from_secs(10);
+/// Longest end of a session, whatever it was at.
+pub(super) const ENDING_TIME: Duration = START_GRACE.saturating_add(LEAVING_TIME).saturating_add(STOP_TIME);
+
+/// A session's place in its set, left when dropped: also when its keeper panics or is aborted.
+pub(super) struct Place {
+    pub(super) set: Arc<SessionSet>,
+    pub(super) session: Arc<Session>,
+    pub(super) id: Id,
+    /// What the calls that wait for the instance are told.
+    pub(super) failure: Option<ToolFailure>,
+}
+
+/// Keeps a session from its first call to its end.
+pub(super) async fn keep(mut place: Place) {
+    match start(&place).await {
+        Ok(instance) => {
+            place.session.phase.send_replace(Phase::Ready(Arc::clone(&instance)));
+            place.tell("a session of a tool set began");
+            ended(&place).await;
+            stop(&place, instance).await;
+            place.tell("a session of a tool set ended");
+        }
+        Err(failure) => place.failure = Some(failure),
+    }
+}
+
+/// Builds the instance. When the session ends meanwhile, the start may still finish, for a while.
+async fn start(place: &Place) -> Started {
+    let set = &place.set.name;
+    let (factory, key) = (Arc::clone(&place.set.factory), place.session.key.clone());
+    let mut starting = Box::pin(contained(Box::pin(async move { factory.start_boxed(key).await })));
+    let started = tokio::select! {
+        biased;
+        started = timeout(START_TIME, &mut starting) => started,
+        () = ended(place) => timeout(START_GRACE, &mut starting).await,
+    };
+    place.release(starting);
+    match started {
+        Ok(Ok(started)) => started,
+        Ok(Err(panic)) => Err(panicked(set, &panic)),
+        Err(_) => Err(ToolFailure::new(
+            Cause::ConnectFailed,
+            format!("Tool set '{set}' could not be started for the session in time. Try again later."),
+        )),
+    }
+}
+
+/// Returns when the session is to end: somebody says so, or it was idle for long enough.
+async fn ended(place: &Place) {
+    tokio::select! {
+        () = place.session.ending.cancelled() => {}
+        () = idle(place) => {}
+    }
+}
+
+async fn idle(Place { set, session, .. }: &Place) {
+    loop {
+        let until = {
+            // No call can enter between the look and the end.
+            let _live = set.live();
+            let until = session.idle_until(set.limits.idle_timeout);
+            if until <= Instant::now() {
+                session.ending.cancel();
+                return;
+            }
+            until
+        };
+        sleep_until(until).await;
+    }
+}
+
+async fn stop(place: &Place, instance: Arc<dyn AnyInstance>) {
+    let session = &place.session;
+    session.calls.close();
+    let _ = timeout(LEAVING_TIME, session.calls.wait()).await;
+    let stopping = Arc::clone(&instance);
+    let mut stopping = Box::pin(contained(Box::pin(async move { stopping.stop_boxed().await })));
+    match timeout(STOP_TIME, &mut stopping).await {
+        Ok(Ok(())) => {}
+        Ok(Err(panic)) => place.complain(&format!("panic: {}", text_of(&*panic))),
+        Err(_) => place.complain("did not stop in time"),
+    }
+    place.release(stopping);
+    place.release(session.phase.send_replace(Phase::Over));
+    place.release(instance);
+}
+
+fn panicked(set: &str, panic: &Panic) -> ToolFailure {
+    ToolFailure::new(
+        Cause::Panicked,
+        format!("Tool set '{set}' could not be started for the session because of a mistake in its code."),
+    )
+    .with_detail(format_args!("panic: {}", text_of(&**panic)))
+}
+
+impl Place {
+    /// Drops what is not ours, which may panic.
+    fn release<T>(&self, it: T) {
+        if let Err(panic) = panic::catch_unwind(AssertUnwindSafe(move || drop(it))) {
+            self.complain(&format!("panic: {}", text_of(&*panic)));
+        }
+    }
+
+    fn complain(&self, detail: &str) {
+        tracing::error!(toolset = &*self.set.name, detail, "what ran a session of a tool set did not end in order");
+    }
+
+    fn tell(&self, message: &str) {
+        let key = &self.session.key;
+        tracing::debug!(
+            toolset = &*self.set.name,
+            caller = shown(&key.agent),
+            session = shown(&key.session),
+            "{message}"
+        );
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let Self { set, session, id, failure } = self;
+        // First, so that whoever reads the failure can begin another session.
+        set.live().remove(id);
+        if let Some(failure) = failure.take() {
+            session.phase.send_replace(Phase::Failed(failure));
+        }
+        session.ending.cancel();
+        session.gone.cancel();
+    }
+}

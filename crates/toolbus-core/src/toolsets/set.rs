@@ -1,0 +1,186 @@
+//! A tool set whose tools are run by an instance of each session's own.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use super::instance::{AnyFactory, SessionFactory, SessionKey};
+use super::keeper::{Place, keep};
+use super::live::{Full, Id, Live, share_of};
+use super::session::{Session, Visit};
+use crate::caller::Caller;
+use crate::failure::{Cause, ToolFailure};
+use crate::tool::{Executor, Tool, ToolCall, ToolDescriptor, ToolOutput};
+
+/// Longest time that a session may be idle.
+const MAX_IDLE: Duration = Duration::from_secs(365 * 24 * 3600);
+/// When a caller may try again for whom there was no room.
+const RETRY_AFTER: Duration = Duration::from_secs(5);
+
+/// How long sessions may be idle, and how many there may be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SessionLimits {
+    /// Time without a call after which a session ends: 1 ms to 1 year.
+    pub idle_timeout: Duration,
+    /// Sessions at a time, at least 1. One agent may have half of them, at least 1; all unknown callers together count
+    /// as one agent.
+    pub max_sessions: usize,
+}
+
+/// A tool set of scope `session`.
+pub struct SessionSet {
+    pub(super) name: Arc<str>,
+    pub(super) factory: Arc<dyn AnyFactory>,
+    pub(super) limits: SessionLimits,
+    live: Mutex<Live>,
+    keepers: TaskTracker,
+}
+
+/// A call's way into its session.
+enum Way {
+    In(Visit),
+    /// The session of this name is ending; another may begin when it has.
+    After(CancellationToken),
+}
+
+/// Runs the tools of a set, each call in its session.
+struct InSession(Arc<SessionSet>);
+
+impl Executor for InSession {
+    async fn execute(&self, call: ToolCall) -> Result<ToolOutput, ToolFailure> {
+        self.0.run(call).await
+    }
+}
+
+impl SessionSet {
+    /// A tool set without sessions, whose `factory` builds what runs their calls.
+    pub fn new(name: impl Into<Arc<str>>, factory: impl SessionFactory, limits: SessionLimits) -> Arc<Self> {
+        let limits =
+            SessionLimits { idle_timeout: limits.idle_timeout.clamp(Duration::from_millis(1), MAX_IDLE), ..limits };
+        Arc::new(Self {
+            name: name.into(),
+            factory: Arc::new(factory),
+            limits,
+            live: Mutex::new(Live::new(limits.max_sessions)),
+            keepers: TaskTracker::new(),
+        })
+    }
+
+    /// Name of the set.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// A tool of this set.
+    #[must_use]
+    pub fn tool(self: &Arc<Self>, descriptor: ToolDescriptor) -> Tool {
+        Tool::new(descriptor, InSession(Arc::clone(self)))
+    }
+
+    /// Sessions that live: those that start and those that end included.
+    #[must_use]
+    pub fn sessions(&self) -> usize {
+        self.live().len()
+    }
+
+    /// Ends a session, if there is one: its calls are cancelled and what runs them is stopped, both after this returns.
+    pub fn end(&self, owner: &str, session: &str) {
+        if let Some(session) = self.live().get(&(owner.into(), session.into())) {
+            session.ending.cancel();
+        }
+    }
+
+    /// Ends every session and waits for that; no further one begins.
+    pub async fn shutdown(&self) {
+        {
+            let mut live = self.live();
+            live.closed = true;
+            live.all().for_each(|session| session.ending.cancel());
+        }
+        self.keepers.close();
+        self.keepers.wait().await;
+    }
+
+    /// Runs one call in its session.
+    pub(super) async fn run(self: &Arc<Self>, mut call: ToolCall) -> Result<ToolOutput, ToolFailure> {
+        let visit = self.visit(&call.caller).await?;
+        let instance = visit.instance(&self.name).await?;
+        // The call's own token is its caller's: it says who cancelled.
+        let cancelled = call.cancelled.child_token();
+        call.cancelled = cancelled.clone();
+        let tool = Arc::clone(&call.tool);
+        tokio::select! {
+            biased;
+            result = instance.execute_boxed(call) => result,
+            () = visit.session.ending.cancelled() => {
+                cancelled.cancel();
+                let text = format!("Tool '{tool}' was cancelled because the session of its tool set ended.");
+                Err(ToolFailure::new(Cause::Cancelled, text))
+            }
+        }
+    }
+
+    /// Enters the caller's session, which may begin now.
+    async fn visit(self: &Arc<Self>, caller: &Caller) -> Result<Visit, ToolFailure> {
+        let Some(session) = &caller.session else {
+            let text = format!("Tool set '{}' works within a session. Give the call a sessionId.", self.name);
+            return Err(ToolFailure::new(Cause::InvalidArguments, text));
+        };
+        let id = (Arc::clone(&caller.owner), Arc::clone(session));
+        loop {
+            match self.enter(caller, &id)? {
+                Way::In(visit) => return Ok(visit),
+                Way::After(gone) => gone.cancelled().await,
+            }
+        }
+    }
+
+    fn enter(self: &Arc<Self>, caller: &Caller, id: &Id) -> Result<Way, ToolFailure> {
+        let mut live = self.live();
+        if let Some(session) = live.get(id) {
+            let is_ending = session.ending.is_cancelled();
+            return Ok(if is_ending { Way::After(session.gone.clone()) } else { Way::In(session.enter()) });
+        }
+        if live.closed {
+            return Err(overloaded("The daemon is stopping. Try again later.".to_owned()));
+        }
+        let share = share_of(caller);
+        live.check(&share).map_err(|full| self.full(full))?;
+        let (owner, name) = id.clone();
+        let key = SessionKey { agent: Arc::clone(&caller.name), owner, session: name };
+        let session = Arc::new(Session::new(key, share));
+        live.insert(id.clone(), Arc::clone(&session));
+        let visit = session.enter();
+        // Counted under the lock, so that a shutdown waits for it.
+        let keeper =
+            self.keepers.track_future(keep(Place { set: Arc::clone(self), session, id: id.clone(), failure: None }));
+        drop(live);
+        // A task of its own: the start is not the first call's, which may be cancelled.
+        tokio::spawn(keeper);
+        Ok(Way::In(visit))
+    }
+
+    fn full(&self, full: Full) -> ToolFailure {
+        let set = &self.name;
+        overloaded(match full {
+            Full::Set(max) => {
+                format!("Tool set '{set}' has no room for another session: there are {max}, the most. Try again later.")
+            }
+            Full::Agent(max) => format!(
+                "Tool set '{set}' has no room for another session of this agent, which has {max}, the most. End one that \
+                 is not needed any more, or try again later."
+            ),
+        })
+    }
+
+    pub(super) fn live(&self) -> MutexGuard<'_, Live> {
+        self.live.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn overloaded(text: String) -> ToolFailure {
+    ToolFailure::new(Cause::Overloaded, text).with_retry_after(RETRY_AFTER)
+}

@@ -1,0 +1,45 @@
+//! Every tool set of scope `session`.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+
+use super::keeper::ENDING_TIME;
+use super::set::SessionSet;
+
+/// Longest end of all sessions together: they end side by side.
+const SHUTDOWN_TIME: Duration = ENDING_TIME.saturating_add(Duration::from_secs(1));
+
+/// All tool sets of the daemon that are built for each session. Cheap to clone.
+#[derive(Clone, Default)]
+pub struct SessionSets {
+    sets: Arc<[Arc<SessionSet>]>,
+}
+
+impl SessionSets {
+    /// These sets.
+    #[must_use]
+    pub fn new(sets: Vec<Arc<SessionSet>>) -> Self {
+        Self { sets: sets.into() }
+    }
+
+    /// Ends a caller's session in every set, as [`SessionSet::end`] does. A set without it is left alone.
+    pub fn end_session(&self, owner: &str, session: &str) {
+        self.sets.iter().for_each(|set| set.end(owner, session));
+    }
+
+    /// Ends every session of every set, side by side, and waits for that: at most 17 s.
+    pub async fn shutdown(&self) {
+        let all = join_all(self.sets.iter().map(|set| set.shutdown()));
+        if tokio::time::timeout(SHUTDOWN_TIME, all).await.is_err() {
+            tracing::warn!(sessions = self.sessions(), "sessions of tool sets did not end in time");
+        }
+    }
+
+    /// Sessions that live, in all sets together.
+    #[must_use]
+    pub fn sessions(&self) -> usize {
+        self.sets.iter().map(|set| set.sessions()).sum()
+    }
+}

@@ -1,0 +1,6 @@
+//! The life of sessions, with instances that count their calls and note what happens to them.
+
+mod bounds;
+mod ending;
+mod starting;
+mod world;
