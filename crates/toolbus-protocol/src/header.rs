@@ -39,6 +39,8 @@ pub const DEAD_REPLY_TO: &str = "rb-dead-reply-to";
 pub const TRUST_TOOL_OUTPUT: &str = "tool-output";
 /// Value of [`CONTENT_TRUST`] on requests.
 pub const TRUST_TOOL_REQUEST: &str = "tool-request";
+/// Value of [`CONTENT_TRUST`] on announcements.
+pub const TRUST_SYSTEM: &str = "system";
 
 const PREFIX: &str = "rb-";
 

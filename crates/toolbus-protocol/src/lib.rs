@@ -4,7 +4,9 @@
 //! to speak to a Toolbus daemon (or to a RockBot agent, whose wire this is).
 //!
 //! * [`Properties`] are the AMQP properties of a message, [`Envelope`] is their meaning.
-//! * [`ToolInvokeRequest`], [`ToolInvokeResponse`], [`ToolError`] are the bodies.
+//! * [`ToolInvokeRequest`], [`ToolInvokeResponse`], [`ToolError`] are the bodies of a call,
+//!   [`ToolListRequest`] and its answer those of a listing.
+//! * [`llm_name`] is a tool's name as model providers accept it.
 //! * [`topic`], [`header`] and [`message_type`] hold the names.
 
 mod address;
@@ -13,6 +15,7 @@ mod envelope;
 pub mod header;
 mod ids;
 mod json;
+mod llm_name;
 pub mod message_type;
 mod messages;
 mod properties;
@@ -24,8 +27,10 @@ pub use code::{Code, Outcome, UnknownCode};
 pub use envelope::Envelope;
 pub use ids::{derived_message_id, new_message_id};
 pub use json::{MAX_DEPTH, ParseError, parse_object};
+pub use llm_name::llm_name;
 pub use messages::{
-    ContentBlock, ToolCancelRequest, ToolCancelResponse, ToolError, ToolInvokeRequest, ToolInvokeResponse,
+    ContentBlock, Format, MAX_LISTED_NAMES, Ping, Pong, SessionEnd, ToolCancelRequest, ToolCancelResponse, ToolError,
+    ToolInvokeRequest, ToolInvokeResponse, ToolListRequest, ToolListResponse, ToolsChanged, UnknownFormat,
 };
 pub use properties::{MAX_SHORT_STRING, Properties, bounded};
 pub use trace::TraceContext;

@@ -10,6 +10,18 @@ pub const TOOL_ERROR: &str = "RockBot.Tools.ToolError";
 pub const TOOL_CANCEL_REQUEST: &str = "Toolbus.ToolCancelRequest";
 /// Whether a call was cancelled.
 pub const TOOL_CANCEL_RESPONSE: &str = "Toolbus.ToolCancelResponse";
+/// Asks which tools the sender may use.
+pub const TOOL_LIST_REQUEST: &str = "Toolbus.ToolListRequest";
+/// The tools that a caller may use.
+pub const TOOL_LIST_RESPONSE: &str = "Toolbus.ToolListResponse";
+/// Asks a daemon what it is.
+pub const PING: &str = "Toolbus.Ping";
+/// What a daemon says of itself.
+pub const PONG: &str = "Toolbus.Pong";
+/// Says that a session is over.
+pub const SESSION_END: &str = "Toolbus.SessionEnd";
+/// Tells an agent that its tools changed.
+pub const TOOLS_CHANGED: &str = "Toolbus.ToolsChanged";
 
 /// What a message on a request topic is, judged by its `type` alone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -6,6 +6,18 @@ pub const TOOL_INVOKE: &str = "tool.invoke";
 pub const TOOL_RESULT: &str = "tool.result";
 /// Requests to cancel a running call.
 pub const TOOL_CANCEL: &str = "tool.cancel";
+/// Requests for the tools that the sender may use.
+pub const TOOL_LIST: &str = "tool.list";
+/// Requests to a daemon to say what it is.
+pub const TOOL_PING: &str = "tool.ping";
+/// Announcements of agents that a session is over.
+pub const TOOL_SESSION_END: &str = "tool.session.end";
+
+/// Where `agent` hears that its tools changed.
+#[must_use]
+pub fn tools_changed(agent: &str) -> String {
+    format!("tool.meta.tools.{agent}")
+}
 
 /// Topics on which requests travel: no answer may ever be published there.
 ///

@@ -7,6 +7,8 @@ mod examples;
 #[cfg(test)]
 mod liberal;
 #[cfg(test)]
+mod listing;
+#[cfg(test)]
 mod peers;
 #[cfg(test)]
 mod random;

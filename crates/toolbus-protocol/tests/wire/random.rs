@@ -5,8 +5,8 @@ use proptest::option;
 use proptest::prelude::*;
 use serde_json::{Map, Value};
 use toolbus_protocol::{
-    Envelope, MAX_SHORT_STRING, Properties, ToolCancelRequest, ToolInvokeRequest, TraceContext, bounded,
-    derived_message_id, message_type, parse_object, topic,
+    Envelope, Format, MAX_SHORT_STRING, Ping, Properties, SessionEnd, ToolCancelRequest, ToolInvokeRequest,
+    ToolListRequest, TraceContext, bounded, derived_message_id, message_type, parse_object, topic,
 };
 
 fn json() -> impl Strategy<Value = Value> {
@@ -27,7 +27,7 @@ fn json() -> impl Strategy<Value = Value> {
 
 /// Names of members: often those of a request, in some case.
 fn name() -> impl Strategy<Value = String> {
-    prop_oneof!["(?i)(toolName|toolCallId|arguments|sessionId|batchId)", any::<String>()]
+    prop_oneof!["(?i)(toolName|toolCallId|arguments|sessionId|batchId|names|format|ifVersion)", any::<String>()]
 }
 
 fn topic_or_pattern(words: &'static str) -> impl Strategy<Value = String> {
@@ -44,10 +44,15 @@ fn matches_naively(pattern: &[&str], topic: &[&str]) -> bool {
     }
 }
 
+fn some_text() -> impl Strategy<Value = Option<String>> {
+    option::of("\\PC{1,20}")
+}
+
 proptest! {
     #[test]
     fn parsing_any_bytes_never_panics(bytes in vec(any::<u8>(), 0..300)) {
         let _ = (ToolInvokeRequest::parse(&bytes), ToolCancelRequest::parse(&bytes), parse_object(&bytes));
+        let _ = (ToolListRequest::parse(&bytes), Ping::parse(&bytes), SessionEnd::parse(&bytes));
     }
 
     #[test]
@@ -61,6 +66,7 @@ proptest! {
         let position = at.index(bytes.len());
         bytes[position] = byte;
         let _ = (ToolInvokeRequest::parse(&bytes), parse_object(&bytes));
+        let _ = (ToolListRequest::parse(&bytes), Ping::parse(&bytes), SessionEnd::parse(&bytes));
     }
 
     #[test]
@@ -78,9 +84,22 @@ proptest! {
 
     #[test]
     fn a_refusal_is_short(value in json()) {
-        if let Err(error) = ToolInvokeRequest::parse(&serde_json::to_vec(&value).unwrap()) {
+        let body = serde_json::to_vec(&value).unwrap();
+        let refusals = [ToolInvokeRequest::parse(&body).err(), ToolListRequest::parse(&body).err()];
+        for error in refusals.into_iter().flatten() {
             prop_assert!(error.to_string().len() < 1024);
         }
+    }
+
+    #[test]
+    fn a_request_for_tools_survives_the_way(
+        (session_id, profile, binding, if_version) in (some_text(), some_text(), some_text(), some_text()),
+        format in option::of(prop::sample::select(&Format::ALL[..])),
+        names in option::of(vec(any::<String>(), 0..20)),
+    ) {
+        let request = ToolListRequest { session_id, profile, binding, format, names, if_version };
+        let body = serde_json::to_vec(&request).unwrap();
+        prop_assert_eq!(ToolListRequest::parse(&body), Ok(request));
     }
 
     #[test]

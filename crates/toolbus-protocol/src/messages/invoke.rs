@@ -1,0 +1,148 @@
+use serde::de::{IgnoredAny, MapAccess};
+use serde::{Serialize, Serializer};
+use serde_json::value::RawValue;
+
+use super::members::{Members, read_members};
+use crate::json::ParseError;
+use crate::{Code, Outcome};
+
+/// A request to run a tool.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ToolInvokeRequest {
+    /// The caller's id of this call; a plain client may leave it out.
+    pub tool_call_id: Option<String>,
+    /// Name of the tool.
+    pub tool_name: String,
+    /// The arguments as JSON text, whether they travelled as a string or as an object; unchecked.
+    pub arguments: Option<String>,
+    /// Namespace of the caller's session.
+    pub session_id: Option<String>,
+    /// The caller's id of the batch that this call belongs to.
+    pub batch_id: Option<String>,
+}
+
+impl ToolInvokeRequest {
+    /// Reads a body: member names in any case, unknown members ignored, a member named twice refused.
+    ///
+    /// # Errors
+    ///
+    /// When the body is not UTF-8, not JSON, not an object, too deep, or without a tool's name.
+    pub fn parse(body: &[u8]) -> Result<Self, ParseError> {
+        let request = Self::parse_unnamed(body)?;
+        if request.tool_name.is_empty() {
+            return Err(ParseError::Missing("toolName"));
+        }
+        Ok(request)
+    }
+
+    /// Reads a body like [`Self::parse`], and leaves a missing tool's name empty: for whoever refuses such a request, and
+    /// names the call when doing so.
+    ///
+    /// # Errors
+    ///
+    /// When the body is not UTF-8, not JSON, not an object, or too deep.
+    pub fn parse_unnamed(body: &[u8]) -> Result<Self, ParseError> {
+        read_members(body)
+    }
+}
+
+impl Serialize for ToolInvokeRequest {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        use serde::ser::SerializeStruct as _;
+        let mut request = serializer.serialize_struct("ToolInvokeRequest", 5)?;
+        request.serialize_field("toolCallId", &self.tool_call_id)?;
+        request.serialize_field("toolName", &self.tool_name)?;
+        request.serialize_field("arguments", &self.arguments)?;
+        request.serialize_field("sessionId", &self.session_id)?;
+        request.serialize_field("batchId", &self.batch_id)?;
+        request.end()
+    }
+}
+
+impl Members for ToolInvokeRequest {
+    const NAMES: &'static [&'static str] = &["toolCallId", "toolName", "arguments", "sessionId", "batchId"];
+
+    fn read<'de, A: MapAccess<'de>>(&mut self, name: &str, members: &mut A) -> Result<(), A::Error> {
+        match name {
+            "toolCallId" => self.tool_call_id = members.next_value::<Option<String>>()?.filter(|id| !id.is_empty()),
+            "toolName" => self.tool_name = members.next_value::<Option<String>>()?.unwrap_or_default(),
+            "arguments" => self.arguments = members.next_value::<Option<Box<RawValue>>>()?.and_then(arguments_text),
+            "sessionId" => self.session_id = members.next_value()?,
+            "batchId" => self.batch_id = members.next_value()?,
+            _ => {
+                members.next_value::<IgnoredAny>()?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The JSON text that `arguments` holds, be it a string or a value.
+fn arguments_text(raw: Box<RawValue>) -> Option<String> {
+    match serde_json::from_str::<Option<String>>(raw.get()) {
+        Ok(text) => text,
+        Err(_) => Some(String::from(Box::<str>::from(raw))),
+    }
+}
+
+/// The result of a tool.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, serde::Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ToolInvokeResponse {
+    /// Id of the call.
+    pub tool_call_id: String,
+    /// The tool, as the caller named it.
+    pub tool_name: String,
+    /// The text of the result.
+    pub content: Option<String>,
+    /// All of the result, when there is more than text.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub content_blocks: Option<Vec<ContentBlock>>,
+    /// Whether the tool says that it tried and did not succeed.
+    #[serde(default)]
+    pub is_error: bool,
+}
+
+/// A piece of a result.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, serde::Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ContentBlock {
+    /// `text`, `image`, `audio` or `resource`.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// Text, for `text` and some resources.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub text: Option<String>,
+    /// Base64, for binary content.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub data: Option<String>,
+    /// MIME type of the content.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mime_type: Option<String>,
+    /// Address of a resource.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub uri: Option<String>,
+}
+
+/// Why there is no result.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, serde::Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ToolError {
+    /// Id of the call.
+    pub tool_call_id: String,
+    /// The tool, as the caller named it.
+    pub tool_name: String,
+    /// What kind of failure.
+    pub code: Code,
+    /// What happened and what to do next, for the caller.
+    pub message: String,
+    /// Whether the same call may succeed later.
+    #[serde(default)]
+    pub is_retryable: bool,
+    /// How long to wait before that, in milliseconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retry_after_ms: Option<u64>,
+    /// What is known of side effects.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub outcome: Option<Outcome>,
+}

@@ -1,0 +1,187 @@
+use std::fmt;
+use std::str::FromStr;
+
+use serde::de::{Deserialize, Deserializer, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde::{Serialize, Serializer};
+use serde_json::Value;
+
+use super::members::{Members, read_members};
+use crate::json::ParseError;
+
+/// Most names in a [`ToolListRequest`].
+pub const MAX_LISTED_NAMES: usize = 1000;
+
+/// How tools are described in a [`ToolListResponse`].
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub enum Format {
+    /// As an agent registers tools: name, description, schema as text, source, hints.
+    #[default]
+    Registration,
+    /// As a request to OpenAI's chat completions takes them.
+    OpenAi,
+    /// As a request to Anthropic's messages takes them.
+    Anthropic,
+    /// As an MCP server lists them.
+    Mcp,
+}
+
+/// A text that names none of the formats.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("unknown format; expected `registration`, `openai`, `anthropic` or `mcp`")]
+pub struct UnknownFormat;
+
+impl Format {
+    /// Every format.
+    pub const ALL: [Self; 4] = [Self::Registration, Self::OpenAi, Self::Anthropic, Self::Mcp];
+
+    /// The format as written on the wire.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Registration => "registration",
+            Self::OpenAi => "openai",
+            Self::Anthropic => "anthropic",
+            Self::Mcp => "mcp",
+        }
+    }
+}
+
+impl fmt::Display for Format {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl FromStr for Format {
+    type Err = UnknownFormat;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        Self::ALL.into_iter().find(|format| format.as_str() == text).ok_or(UnknownFormat)
+    }
+}
+
+impl Serialize for Format {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.as_str())
+    }
+}
+
+/// Asks which tools the sender may use.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ToolListRequest {
+    /// Namespace of the caller's session.
+    pub session_id: Option<String>,
+    /// The profile that the caller asks for.
+    pub profile: Option<String>,
+    /// The binding that the caller asks for, as `channel:account`.
+    pub binding: Option<String>,
+    /// How the tools are described; absent: [`Format::Registration`].
+    pub format: Option<Format>,
+    /// The tools that are asked for, at most [`MAX_LISTED_NAMES`]; absent: all. An empty list asks for none.
+    pub names: Option<Vec<String>>,
+    /// The version that the caller has: if it is still the same, no tools are sent.
+    pub if_version: Option<String>,
+}
+
+impl ToolListRequest {
+    /// Reads a body as liberally as [`ToolInvokeRequest::parse`](crate::ToolInvokeRequest::parse) does.
+    ///
+    /// # Errors
+    ///
+    /// When the body is not a JSON object, names an unknown format, or has more than [`MAX_LISTED_NAMES`] names.
+    pub fn parse(body: &[u8]) -> Result<Self, ParseError> {
+        read_members(body)
+    }
+}
+
+impl Members for ToolListRequest {
+    const NAMES: &'static [&'static str] = &["sessionId", "profile", "binding", "format", "names", "ifVersion"];
+
+    fn read<'de, A: MapAccess<'de>>(&mut self, name: &str, members: &mut A) -> Result<(), A::Error> {
+        match name {
+            "sessionId" => self.session_id = text(members)?,
+            "profile" => self.profile = text(members)?,
+            "binding" => self.binding = text(members)?,
+            "format" => {
+                self.format = text(members)?.map(|name| name.parse()).transpose().map_err(A::Error::custom)?;
+            }
+            "names" => self.names = members.next_value::<Option<Names>>()?.map(|Names(names)| names),
+            "ifVersion" => self.if_version = text(members)?,
+            _ => {
+                members.next_value::<IgnoredAny>()?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The text of a member; an empty one is as good as none.
+fn text<'de, A: MapAccess<'de>>(members: &mut A) -> Result<Option<String>, A::Error> {
+    Ok(members.next_value::<Option<String>>()?.filter(|text| !text.is_empty()))
+}
+
+/// A list of names that stops being read where it gets too long.
+struct Names(Vec<String>);
+
+impl<'de> Deserialize<'de> for Names {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_seq(NamesVisitor).map(Names)
+    }
+}
+
+struct NamesVisitor;
+
+impl<'de> Visitor<'de> for NamesVisitor {
+    type Value = Vec<String>;
+
+    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("a list of names")
+    }
+
+    /// The parser's own message would repeat the text.
+    fn visit_str<E: serde::de::Error>(self, _: &str) -> Result<Vec<String>, E> {
+        Err(E::custom("expected a list of names, found a string"))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut elements: A) -> Result<Vec<String>, A::Error> {
+        let mut names = Vec::new();
+        while let Some(name) = elements.next_element()? {
+            if names.len() == MAX_LISTED_NAMES {
+                return Err(A::Error::custom(format_args!("more than {MAX_LISTED_NAMES} names")));
+            }
+            names.push(name);
+        }
+        Ok(names)
+    }
+}
+
+/// The tools that a caller may use.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, serde::Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ToolListResponse {
+    /// The agent whose tools these are.
+    pub agent: String,
+    /// Digest of all of them: equal as long as nothing about them changes.
+    pub version: String,
+    /// The tools, in the format that was asked for.
+    pub tools: Vec<Value>,
+    /// What the agent's developer should know, in words.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub notice: Option<String>,
+    /// Whether `tools` is empty because the caller has this version already.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub not_modified: bool,
+}
+
+/// Tells an agent that what it may use is not what it was.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, serde::Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ToolsChanged {
+    /// Digest of all that it may use now.
+    pub version: String,
+    /// Names that are new.
+    pub added: Vec<String>,
+    /// Names that are gone.
+    pub removed: Vec<String>,
+}

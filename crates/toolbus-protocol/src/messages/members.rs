@@ -1,0 +1,79 @@
+use std::collections::HashSet;
+use std::fmt;
+
+use serde::de::{Deserialize, Deserializer, Error as _, MapAccess, Visitor};
+use serde_json::value::RawValue;
+
+use crate::json::{ParseError, checked_text, quoted};
+
+/// A message whose members are read in any case and at most once.
+///
+/// Serde's derive can do neither: it compares exactly, and peers send `ToolName` as well as `toolName`.
+pub(crate) trait Members: Default {
+    /// The members' names, as written.
+    const NAMES: &'static [&'static str];
+
+    /// Takes the value of member `name`, one of [`Self::NAMES`] or the empty string for any other.
+    fn read<'de, A: MapAccess<'de>>(&mut self, name: &str, members: &mut A) -> Result<(), A::Error>;
+}
+
+/// Reads a body: member names in any case, unknown members ignored, a member named twice refused.
+///
+/// # Errors
+///
+/// When the body is not UTF-8, not JSON, not an object, or too deep.
+pub(crate) fn read_members<M: Members>(body: &[u8]) -> Result<M, ParseError> {
+    let text = checked_text(body)?;
+    match serde_json::from_str::<Liberal<M>>(text) {
+        Ok(Liberal(message)) => Ok(message),
+        Err(error) => Err(no_object(text).unwrap_or_else(|| error.into())),
+    }
+}
+
+/// Whether the text is a value that is no object: the parser's own message would repeat that value.
+fn no_object(text: &str) -> Option<ParseError> {
+    let value: &RawValue = serde_json::from_str(text).ok()?;
+    let kind = match value.get().bytes().next()? {
+        b'{' => return None,
+        b'[' => "an array",
+        b'"' => "a string",
+        b't' | b'f' => "a boolean",
+        b'n' => "null",
+        _ => "a number",
+    };
+    Some(ParseError::NotAnObject(kind))
+}
+
+struct Liberal<M>(M);
+
+impl<'de, M: Members> Deserialize<'de> for Liberal<M> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_map(LiberalVisitor(M::default())).map(Liberal)
+    }
+}
+
+struct LiberalVisitor<M>(M);
+
+impl<'de, M: Members> Visitor<'de> for LiberalVisitor<M> {
+    type Value = M;
+
+    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("a JSON object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<M, A::Error> {
+        let mut message = self.0;
+        let (mut seen, mut seen_unknown) = (0_u32, HashSet::new());
+        while let Some(name) = members.next_key::<String>()? {
+            let known = M::NAMES.iter().position(|known| known.eq_ignore_ascii_case(&name));
+            let bit = known.map_or(0, |index| 1 << index);
+            if seen & bit != 0 || (known.is_none() && !seen_unknown.insert(name.clone())) {
+                return Err(A::Error::custom(format_args!("duplicate member {}", quoted(&name))));
+            }
+            seen |= bit;
+            let canonical = known.and_then(|index| M::NAMES.get(index)).copied().unwrap_or_default();
+            message.read(canonical, &mut members)?;
+        }
+        Ok(message)
+    }
+}
