@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 
 use super::{MISTAKE, complain, plain, warn};
 use crate::cli::Output;
+use crate::config::identity::Source;
 use crate::config::{Config, Loaded, Problems, Sources};
 use crate::printed::unless_gone;
 
@@ -68,6 +69,7 @@ fn summary(sources: &Sources, config: &Config) -> String {
         ("bus", config.bus.url.to_string()),
         ("queue", format!("{}.invoke ({})", config.queue_prefix(), config.invoke_topics().join(", "))),
         ("tools", format!("{}: {}{more}", names.len(), named.join(", "))),
+        ("agents", agents(config)),
         ("at a time", format!("{} running, {} waiting", invoke.max_in_flight, invoke.max_waiting)),
         ("time", format!("{} by default, {} at most", invoke.default_timeout, invoke.max_timeout)),
         ("http", config.http.listen.to_string()),
@@ -81,9 +83,29 @@ fn summary(sources: &Sources, config: &Config) -> String {
     plain(&table)
 }
 
+/// Who has rules of its own, and what becomes of everybody else.
+fn agents(config: &Config) -> String {
+    let by = match config.identity.source {
+        Source::Header => "the header rb-source",
+        Source::Broker => "their login",
+    };
+    if let Some(agent) = &config.identity.agent {
+        return format!("{agent} alone, as its sidecar");
+    }
+    let named: Vec<&str> = config.agents.keys().filter(|name| !name.is_default()).map(|name| name.as_str()).collect();
+    let others = if config.denies_unknown() { "has no tools" } else { "has the rules of agents.default" };
+    let shown = named.iter().take(MAX_NAMED).copied().collect::<Vec<_>>().join(", ");
+    let more = if named.len() > MAX_NAMED { ", …" } else { "" };
+    match named.len() {
+        0 => format!("everybody {others}"),
+        count => format!("{count}, known by {by}: {shown}{more}; everybody else {others}"),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::Agent;
 
     #[test]
     fn the_summary_shows_no_credentials() {
@@ -94,11 +116,24 @@ mod tests {
         bus        amqps://broker.example/tools
         queue      toolbus.invoke (tool.invoke)
         tools      2: current_time, convert_time
+        agents     everybody has the rules of agents.default
         at a time  256 running, 1024 waiting
         time       60s by default, 120s at most
         http       127.0.0.1:8471
         telemetry  not sent
         "#);
+    }
+
+    #[test]
+    fn the_summary_says_who_has_rules() {
+        let mut config = Config::default();
+        for name in ["ana", "bruno", "default"] {
+            config.agents.insert(Agent::parse(name).unwrap(), Default::default());
+        }
+        config.identity.source = Source::Broker;
+        assert_eq!(agents(&config), "2, known by their login: ana, bruno; everybody else has no tools");
+        config.identity.agent = Some(Agent::parse("ana").unwrap());
+        assert_eq!(agents(&config), "ana alone, as its sidecar");
     }
 
     #[test]
