@@ -5,6 +5,7 @@
 
 mod answer;
 mod arguments;
+pub mod audit;
 mod bulkhead;
 pub mod bus;
 pub mod caller;
@@ -21,6 +22,7 @@ mod replay;
 mod reply;
 mod running;
 mod service;
+pub mod store;
 mod suggest;
 pub mod telemetry;
 pub mod tool;

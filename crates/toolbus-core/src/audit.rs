@@ -1,0 +1,233 @@
+//! The record of what was refused and what was done: who, what, how it ended, and never the arguments.
+
+mod hash;
+
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use serde::{Serialize, Serializer};
+use serde_json::{Map, Value};
+use toolbus_protocol::Outcome;
+
+pub use self::hash::{ArgumentsHash, Keyed};
+use crate::caller::Caller;
+use crate::failure::{Cause, Status, error_type};
+use crate::log::shown;
+use crate::telemetry::End;
+use crate::tool::ToolDescriptor;
+
+/// Target of the log events that records are.
+pub const TARGET: &str = "toolbus::audit";
+
+/// Keeps records. Implementations neither block nor fail.
+pub trait Audit: Send + Sync + 'static {
+    /// Keeps a record of every refusal, and of every call of a tool that is not read-only.
+    fn record(&self, record: Record);
+
+    /// What a record says of these arguments; absent when nobody would read it.
+    fn hash(&self, arguments: &Map<String, Value>) -> Option<ArgumentsHash>;
+}
+
+/// Keeps nothing: for commands that run one call for the person who typed it.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Silent;
+
+impl Audit for Silent {
+    fn record(&self, _: Record) {}
+
+    fn hash(&self, _: &Map<String, Value>) -> Option<ArgumentsHash> {
+        None
+    }
+}
+
+/// What happened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Event {
+    /// A call was refused before its tool began.
+    Refused,
+    /// A tool was called.
+    Called,
+}
+
+impl Event {
+    /// Value of the field `event`.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Refused => "refused",
+            Self::Called => "called",
+        }
+    }
+}
+
+/// One record. Texts of outsiders are cut, and without control characters.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Record {
+    /// When it ended, in milliseconds since 1970.
+    pub time_unix_ms: u64,
+    /// What happened.
+    pub event: Event,
+    /// The agent, or what an unknown caller calls itself.
+    pub agent: String,
+    /// Whether the broker vouches for the agent.
+    pub verified: bool,
+    /// The binding that the request named.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub binding: Option<String>,
+    /// The profile that the request named.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub profile: Option<String>,
+    /// The caller's session.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub session: Option<String>,
+    /// The tool; absent when the caller has none of the name that it asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tool: Option<Arc<str>>,
+    /// The name that was asked for, where `tool` is absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub asked: Option<String>,
+    /// Who registered the tool.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub source: Option<Arc<str>>,
+    /// The caller's id of the call.
+    pub call_id: String,
+    /// How it ended: the wire's code, `ok` or `error`.
+    #[serde(serialize_with = "status")]
+    pub status: Status,
+    /// Why there is no result.
+    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "cause")]
+    pub cause: Option<Cause>,
+    /// What is known of side effects, where the caller was told.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub outcome: Option<Outcome>,
+    /// By which equal arguments are recognised; absent when they could not be read, or were not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub arguments_hash: Option<ArgumentsHash>,
+}
+
+/// The call that a record is about.
+#[derive(Debug, Clone, Copy)]
+pub struct Subject<'a> {
+    /// Who called.
+    pub caller: &'a Caller,
+    /// The tool that was found.
+    pub tool: Option<&'a ToolDescriptor>,
+    /// The name that was asked for.
+    pub asked: &'a str,
+    /// The caller's id of the call.
+    pub call_id: &'a str,
+}
+
+impl Record {
+    /// A record of now.
+    #[must_use]
+    pub fn new(event: Event, subject: &Subject<'_>, end: End, outcome: Option<Outcome>) -> Self {
+        let Subject { caller, tool, asked, call_id } = *subject;
+        let optional = |text: &Option<Arc<str>>| text.as_deref().map(shown);
+        Self {
+            time_unix_ms: now(),
+            event,
+            agent: shown(&caller.name),
+            verified: caller.verified,
+            binding: optional(&caller.binding),
+            profile: optional(&caller.profile),
+            session: optional(&caller.session),
+            tool: tool.map(|tool| Arc::clone(&tool.name)),
+            asked: tool.is_none().then(|| shown(asked)),
+            source: tool.map(|tool| Arc::clone(&tool.source)),
+            call_id: shown(call_id),
+            status: end.status,
+            cause: end.cause,
+            outcome,
+            arguments_hash: None,
+        }
+    }
+
+    /// Adds what is said of the arguments.
+    #[must_use]
+    pub fn with_arguments(mut self, hash: Option<ArgumentsHash>) -> Self {
+        self.arguments_hash = hash;
+        self
+    }
+}
+
+fn now() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}
+
+fn status<S: Serializer>(status: &Status, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(status.as_str())
+}
+
+fn cause<S: Serializer>(cause: &Option<Cause>, serializer: S) -> Result<S::Ok, S::Error> {
+    cause.map(error_type).serialize(serializer)
+}
+
+#[cfg(test)]
+mod tests {
+    use toolbus_protocol::Code;
+
+    use super::*;
+    use crate::caller::AgentName;
+
+    const REFUSED: End = End { status: Status::Refused(Code::ToolNotFound), cause: Some(Cause::UnknownTool) };
+
+    fn written(record: &Record) -> String {
+        let mut record = record.clone();
+        record.time_unix_ms = 0;
+        serde_json::to_string(&record).unwrap()
+    }
+
+    #[test]
+    fn a_call_is_recorded_with_its_tool_and_how_it_ended() {
+        let caller =
+            Caller { verified: true, session: Some("s1".into()), ..Caller::agent(AgentName::parse("ana").unwrap()) };
+        let tool = ToolDescriptor {
+            name: "notes.add".into(),
+            description: String::new(),
+            parameters: None,
+            source: "rest".into(),
+            provider: "rest",
+            effect: crate::tool::Effect::Effectful,
+            timeout: None,
+            max_in_flight: None,
+            toolset: None,
+        };
+        let subject = Subject { caller: &caller, tool: Some(&tool), asked: "notes_add_1a2b", call_id: "call_7" };
+        let end = End { status: Status::Refused(Code::Timeout), cause: Some(Cause::DeadlineExceeded) };
+        let hash = Keyed::new(b"key").hash(&Map::new());
+        let record = Record::new(Event::Called, &subject, end, Some(Outcome::Unknown)).with_arguments(Some(hash));
+        assert!(record.time_unix_ms > 1_700_000_000_000);
+        insta::assert_snapshot!(written(&record), @r#"{"time_unix_ms":0,"event":"called","agent":"ana","verified":true,"session":"s1","tool":"notes.add","source":"rest","call_id":"call_7","status":"timeout","cause":"timeout","outcome":"unknown","arguments_hash":"a777724d943eb48dc69bca8a4a6d57a0"}"#);
+    }
+
+    #[test]
+    fn a_refused_name_is_recorded_as_it_was_asked_for() {
+        let caller = Caller::unknown();
+        let subject = Subject { caller: &caller, tool: None, asked: "wether", call_id: "1" };
+        let record = Record::new(Event::Refused, &subject, REFUSED, None);
+        insta::assert_snapshot!(written(&record), @r#"{"time_unix_ms":0,"event":"refused","agent":"unknown","verified":false,"asked":"wether","call_id":"1","status":"tool_not_found","cause":"tool_not_found"}"#);
+    }
+
+    #[test]
+    fn what_outsiders_write_is_cut_and_begins_no_line() {
+        let hostile = format!("x\r\n\u{1b}[2J\u{2028}{}", "y".repeat(10_000));
+        let text: Option<Arc<str>> = Some(hostile.as_str().into());
+        let caller = Caller {
+            name: hostile.as_str().into(),
+            binding: text.clone(),
+            profile: text.clone(),
+            session: text,
+            ..Caller::unknown()
+        };
+        let subject = Subject { caller: &caller, tool: None, asked: &hostile, call_id: &hostile };
+        let record = Record::new(Event::Refused, &subject, REFUSED, None);
+        let texts = [Some(&record.agent), record.binding.as_ref(), record.profile.as_ref(), record.session.as_ref()];
+        for text in texts.into_iter().chain([record.asked.as_ref(), Some(&record.call_id)]) {
+            let text = text.unwrap();
+            assert!(text.starts_with("x\\r\\n\\u{1b}[2J\\u{2028}yyy") && text.len() < 200, "{text}");
+        }
+    }
+}

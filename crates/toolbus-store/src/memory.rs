@@ -1,0 +1,65 @@
+//! A store that lives as long as its process.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use futures_util::FutureExt;
+use futures_util::future::{BoxFuture, ready};
+use toolbus_core::store::{MAX_KEYS, Store, StoreError, check_key, check_namespace, check_value};
+
+type Namespaces = BTreeMap<String, BTreeMap<String, Vec<u8>>>;
+
+/// Keeps values in memory.
+#[derive(Debug, Default)]
+pub struct Memory(Mutex<Namespaces>);
+
+impl Memory {
+    /// Whatever panicked with the lock in hand has left a whole map behind: each operation is one step.
+    fn namespaces(&self) -> MutexGuard<'_, Namespaces> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn put(&self, namespace: &str, key: &str, value: Vec<u8>) -> Result<(), StoreError> {
+        check_key(namespace, key)?;
+        check_value(&value)?;
+        let mut namespaces = self.namespaces();
+        let keys = namespaces.entry(namespace.to_owned()).or_default();
+        if keys.len() >= MAX_KEYS && !keys.contains_key(key) {
+            return Err(StoreError::Full(namespace.to_owned()));
+        }
+        keys.insert(key.to_owned(), value);
+        Ok(())
+    }
+
+    fn delete(&self, namespace: &str, key: &str) -> Result<bool, StoreError> {
+        check_key(namespace, key)?;
+        let mut namespaces = self.namespaces();
+        let Some(keys) = namespaces.get_mut(namespace) else { return Ok(false) };
+        let was_there = keys.remove(key).is_some();
+        if keys.is_empty() {
+            namespaces.remove(namespace);
+        }
+        Ok(was_there)
+    }
+}
+
+impl Store for Memory {
+    fn get<'a>(&'a self, namespace: &'a str, key: &'a str) -> BoxFuture<'a, Result<Option<Vec<u8>>, StoreError>> {
+        let found = check_key(namespace, key)
+            .map(|()| self.namespaces().get(namespace).and_then(|keys| keys.get(key)).cloned());
+        ready(found).boxed()
+    }
+
+    fn put<'a>(&'a self, namespace: &'a str, key: &'a str, value: Vec<u8>) -> BoxFuture<'a, Result<(), StoreError>> {
+        ready(self.put(namespace, key, value)).boxed()
+    }
+
+    fn delete<'a>(&'a self, namespace: &'a str, key: &'a str) -> BoxFuture<'a, Result<bool, StoreError>> {
+        ready(self.delete(namespace, key)).boxed()
+    }
+
+    fn list<'a>(&'a self, namespace: &'a str) -> BoxFuture<'a, Result<Vec<String>, StoreError>> {
+        let keys = |()| self.namespaces().get(namespace).map(|keys| keys.keys().cloned().collect()).unwrap_or_default();
+        ready(check_namespace(namespace).map(keys)).boxed()
+    }
+}
