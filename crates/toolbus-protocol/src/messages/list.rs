@@ -126,7 +126,7 @@ struct Names(Vec<String>);
 
 impl<'de> Deserialize<'de> for Names {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_seq(NamesVisitor).map(Names)
+        deserializer.deserialize_any(NamesVisitor).map(Names)
     }
 }
 

@@ -100,7 +100,7 @@ fn a_body_that_is_no_request_for_tools_is_refused_in_words() {
         (r#""hunter2""#, "expected a JSON object, found a string"),
         (r#"{"names":"hunter2"}"#, "expected a list of names, found a string at line 1 column 18"),
         (r#"{"names":[null]}"#, "invalid type: null, expected a string at line 1 column 14"),
-        (r#"{"names":{"a":1}}"#, "invalid type: map, expected a list of names at line 1 column 9"),
+        (r#"{"names":{"a":1}}"#, "invalid type: map, expected a list of names at line 1 column 10"),
         (r#"{"format":5}"#, "invalid type: integer `5`, expected a string at line 1 column 11"),
         (r#"{"profile":"a","Profile":"a"}"#, "duplicate member `Profile` at line 1 column 24"),
         (r#"{"extra":1,"extra":1}"#, "duplicate member `extra` at line 1 column 18"),
