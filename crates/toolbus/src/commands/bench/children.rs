@@ -154,6 +154,8 @@ max_in_flight = {running}
 max_waiting = {waiting}
 [http]
 listen = "{address}"
+[daemon]
+socket = "none"
 [tools]
 echo = true
 [telemetry]
