@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::registered::{builtin, published};
+use super::registered::builtin;
 use super::tools::ToolsConfig;
-use super::toolsets::{Toolsets, set_of};
+use super::toolsets::{Members, Toolsets};
 use super::{AgentConfig, Config};
 
 /// Tools by the name under which they are called.
@@ -30,12 +30,14 @@ pub(crate) fn known<'a>(
 ) -> Known {
     let builtin = builtin(tools).into_iter().map(|tool| {
         let descriptor = &tool.descriptor;
-        (Arc::clone(&descriptor.name), KnownTool { parameters: descriptor.parameters.clone(), set: None })
+        let tool = KnownTool { parameters: descriptor.parameters.clone(), set: None };
+        (Arc::clone(&descriptor.name), tool)
     });
+    let members = Members::new(toolsets);
     let endpoints = endpoints.map(|(name, parameters)| {
         let parameters = parameters.and_then(|text| serde_json::from_str(text).ok()).map(Arc::new);
-        let set = set_of(toolsets, name).map(|(set, _)| set.to_owned());
-        (published(toolsets, name), KnownTool { parameters, set })
+        let set = members.set_of(name).map(|(set, _)| set.to_owned());
+        (members.published(name), KnownTool { parameters, set })
     });
     builtin.chain(endpoints).collect()
 }

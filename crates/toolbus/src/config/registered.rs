@@ -9,7 +9,7 @@ use toolbus_tools::{echo, rest, time};
 use super::Config;
 use super::rest::Endpoint;
 use super::tools::{ToolLimits, ToolsConfig};
-use super::toolsets::{Scope, Toolsets, set_of};
+use super::toolsets::{Members, Scope};
 
 /// Why the configured tools cannot be made.
 #[derive(Debug, thiserror::Error)]
@@ -44,10 +44,11 @@ impl Config {
         let mut tools = builtin(&self.tools);
         if !self.rest.endpoints.is_empty() {
             let client = Client::new()?;
+            let members = Members::new(&self.toolsets);
             for endpoint in &self.rest.endpoints {
-                let mut tool = rest::tool(self.settings(endpoint), &client)
+                let mut tool = rest::tool(settings(endpoint, &members), &client)
                     .map_err(|error| ToolsError::Endpoint { name: endpoint.name.clone(), error })?;
-                Arc::make_mut(&mut tool.descriptor).toolset = self.membership(endpoint);
+                Arc::make_mut(&mut tool.descriptor).toolset = membership(endpoint, &members);
                 tools.push(tool);
             }
         }
@@ -61,29 +62,22 @@ impl Config {
     #[must_use]
     pub fn tool_names(&self) -> Vec<Arc<str>> {
         let builtin = builtin(&self.tools).into_iter().map(|tool| Arc::clone(&tool.descriptor.name));
-        builtin.chain(self.rest.endpoints.iter().map(|endpoint| published(&self.toolsets, &endpoint.name))).collect()
-    }
-
-    /// An endpoint under the name by which it is called, so that its failures name what the caller knows.
-    fn settings(&self, endpoint: &Endpoint) -> rest::Settings {
-        rest::Settings { name: published(&self.toolsets, &endpoint.name).to_string(), ..endpoint.settings() }
-    }
-
-    fn membership(&self, endpoint: &Endpoint) -> Option<Membership> {
-        set_of(&self.toolsets, &endpoint.name).map(|(name, set)| Membership {
-            set: name.into(),
-            name: endpoint.name.as_str().into(),
-            needs_session: set.scope == Scope::Session,
-        })
+        let members = Members::new(&self.toolsets);
+        builtin.chain(self.rest.endpoints.iter().map(|endpoint| members.published(&endpoint.name))).collect()
     }
 }
 
-/// The name by which an endpoint is called: with the prefix of the tool set that it belongs to.
-pub(crate) fn published(toolsets: &Toolsets, endpoint: &str) -> Arc<str> {
-    match set_of(toolsets, endpoint) {
-        Some((name, set)) => format!("{}.{endpoint}", set.prefix(name)).into(),
-        None => endpoint.into(),
-    }
+/// An endpoint under the name by which it is called, so that its failures name what the caller knows.
+fn settings(endpoint: &Endpoint, members: &Members<'_>) -> rest::Settings {
+    rest::Settings { name: members.published(&endpoint.name).to_string(), ..endpoint.settings() }
+}
+
+fn membership(endpoint: &Endpoint, members: &Members<'_>) -> Option<Membership> {
+    members.set_of(&endpoint.name).map(|(name, set)| Membership {
+        set: name.into(),
+        name: endpoint.name.as_str().into(),
+        needs_session: set.scope == Scope::Session,
+    })
 }
 
 /// Narrows what a tool may do; a limit of its own that is narrower stays.

@@ -1,6 +1,7 @@
 //! `[toolsets.NAME]`: tools that only agents have to which the set is bound, named `prefix.tool`.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -72,9 +73,27 @@ impl ToolsetConfig {
     }
 }
 
-/// The tool set that an endpoint belongs to, with its name.
-#[must_use]
-pub(crate) fn set_of<'a>(toolsets: &'a Toolsets, endpoint: &str) -> Option<(&'a str, &'a ToolsetConfig)> {
-    let holds = |set: &ToolsetConfig| set.endpoints.iter().any(|name| name == endpoint);
-    toolsets.iter().find(|(_, set)| holds(set)).map(|(name, set)| (name.as_str(), set))
+/// Which endpoint belongs to which tool set.
+pub(crate) struct Members<'a>(BTreeMap<&'a str, (&'a str, &'a ToolsetConfig)>);
+
+impl<'a> Members<'a> {
+    pub(crate) fn new(toolsets: &'a Toolsets) -> Self {
+        let members = |(name, set): (&'a String, &'a ToolsetConfig)| {
+            set.endpoints.iter().map(move |endpoint| (endpoint.as_str(), (name.as_str(), set)))
+        };
+        Self(toolsets.iter().flat_map(members).collect())
+    }
+
+    /// The tool set of an endpoint, with its name.
+    pub(crate) fn set_of(&self, endpoint: &str) -> Option<(&'a str, &'a ToolsetConfig)> {
+        self.0.get(endpoint).copied()
+    }
+
+    /// The name by which an endpoint is called: with the prefix of the tool set that it belongs to.
+    pub(crate) fn published(&self, endpoint: &str) -> Arc<str> {
+        match self.set_of(endpoint) {
+            Some((name, set)) => format!("{}.{endpoint}", set.prefix(name)).into(),
+            None => endpoint.into(),
+        }
+    }
 }

@@ -10,7 +10,7 @@ use crate::config::known::{Known, known};
 use crate::config::problem::{Part, expected};
 use crate::config::registered;
 use crate::config::tools::ToolsConfig;
-use crate::config::toolsets::{Toolsets, set_of};
+use crate::config::toolsets::{Members, Toolsets};
 
 impl Checker<'_> {
     /// Tells of names that are given twice, and of names in lists that no tool has.
@@ -52,6 +52,7 @@ impl Checker<'_> {
     }
 
     fn names(&mut self, tools: &ToolsConfig, toolsets: &Toolsets) {
+        let members = Members::new(toolsets);
         let mut names: BTreeMap<String, String> = BTreeMap::new();
         for tool in registered::builtin(tools) {
             let owner = "a tool that the daemon brings along (see `tools`)".to_owned();
@@ -70,7 +71,7 @@ impl Checker<'_> {
             let taken = toolsets
                 .iter()
                 .find(|(set, config)| name.strip_prefix(config.prefix(set)).is_some_and(|rest| rest.starts_with('.')));
-            if let (Some((set, _)), None) = (taken, set_of(toolsets, name)) {
+            if let (Some((set, _)), None) = (taken, members.set_of(name)) {
                 let what = format!("`{name}` would be read as a tool of the tool set `{set}`; expected another name");
                 self.tell(&[&key], what);
             }
