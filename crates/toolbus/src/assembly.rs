@@ -1,5 +1,7 @@
 //! Where the parts meet: what the configuration says, made of the crates that can do it.
 
+mod sessions;
+
 use std::sync::Arc;
 
 use tokio::sync::watch;
@@ -8,6 +10,7 @@ use toolbus_broker::rabbitmq::{self, RabbitMq};
 use toolbus_core::bus::{Bus, BusState};
 use toolbus_core::registry::{Registry, RegistryError};
 use toolbus_core::telemetry::{Load, Telemetry};
+use toolbus_core::toolsets::SessionSets;
 use toolbus_protocol::new_message_id;
 use toolbus_telemetry::{Identity, Pipeline, TelemetryError, logging};
 
@@ -65,15 +68,25 @@ pub fn bus(config: &Config) -> Result<Arc<dyn Bus>, AssemblyError> {
     }
 }
 
-/// Every configured tool.
+/// Every configured tool, for those who only look: nothing ends the sessions of its tool sets.
+///
+/// # Errors
+///
+/// As [`tools`].
+pub fn registry(config: &Config) -> Result<Registry, AssemblyError> {
+    Ok(tools(config)?.0)
+}
+
+/// Every configured tool, and the tool sets that are built for each session.
 ///
 /// # Errors
 ///
 /// When a tool cannot be made, or a name is given twice.
-pub fn registry(config: &Config) -> Result<Registry, AssemblyError> {
+pub fn tools(config: &Config) -> Result<(Registry, SessionSets), AssemblyError> {
+    let (tools, sets) = sessions::in_sessions(config, config.tools()?);
     let registry = Registry::new();
-    registry.register_all(config.tools()?)?;
-    Ok(registry)
+    registry.register_all(tools)?;
+    Ok((registry, sets))
 }
 
 /// The log of a process that stays.

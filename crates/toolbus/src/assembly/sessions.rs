@@ -1,0 +1,145 @@
+//! Tool sets of scope `session`: their tools run in the session of their caller.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use toolbus_core::failure::{Cause, ToolFailure};
+use toolbus_core::tool::{AnyExecutor, Executor, Tool, ToolCall, ToolDescriptor, ToolOutput};
+use toolbus_core::toolsets::{Instance, SessionFactory, SessionKey, SessionLimits, SessionSet, SessionSets};
+
+use crate::config::Config;
+use crate::config::toolsets::ToolsetConfig;
+
+/// What runs the tools of a set, by their names within it. Endpoints have no state, so that all sessions share it; what a
+/// session has of its own is its life.
+#[derive(Clone)]
+struct Endpoints(Arc<HashMap<Arc<str>, Arc<dyn AnyExecutor>>>);
+
+impl SessionFactory for Endpoints {
+    type Instance = Self;
+
+    async fn start(&self, _: SessionKey) -> Result<Self, ToolFailure> {
+        Ok(self.clone())
+    }
+}
+
+impl Executor for Endpoints {
+    async fn execute(&self, call: ToolCall) -> Result<ToolOutput, ToolFailure> {
+        match self.0.get(&call.tool) {
+            Some(endpoint) => Arc::clone(endpoint).execute_boxed(call).await,
+            None => {
+                let text = format!("Tool '{}' is not in its tool set.", call.tool);
+                Err(ToolFailure::new(Cause::UnknownTool, text))
+            }
+        }
+    }
+}
+
+impl Instance for Endpoints {
+    async fn stop(&self) {}
+}
+
+/// The same tools, those of sets of scope `session` as tools of sessions; and these sets.
+pub(super) fn in_sessions(config: &Config, tools: Vec<Tool>) -> (Vec<Tool>, SessionSets) {
+    let mut others = Vec::new();
+    let mut members = HashMap::<Arc<str>, Vec<Tool>>::new();
+    for tool in tools {
+        match &tool.descriptor.toolset {
+            Some(member) if member.needs_session => members.entry(Arc::clone(&member.set)).or_default().push(tool),
+            _ => others.push(tool),
+        }
+    }
+    let mut sets = Vec::new();
+    for (name, set) in &config.toolsets {
+        let Some(members) = members.remove(name.as_str()) else { continue };
+        let endpoints =
+            members.iter().map(|tool| (Arc::clone(tool.descriptor.bare_name()), Arc::clone(&tool.executor)));
+        let sessions = SessionSet::new(name.as_str(), Endpoints(Arc::new(endpoints.collect())), limits(set));
+        others.extend(members.iter().map(|tool| sessions.tool(ToolDescriptor::clone(&tool.descriptor))));
+        sets.push(sessions);
+    }
+    (others, SessionSets::new(sets))
+}
+
+fn limits(set: &ToolsetConfig) -> SessionLimits {
+    SessionLimits { idle_timeout: set.idle_timeout.get(), max_sessions: set.max_sessions }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use tokio_util::sync::CancellationToken;
+    use toolbus_core::caller::{AgentName, Caller};
+
+    use super::*;
+    use crate::assembly;
+
+    /// Nothing listens at port 1 of the loopback address, so that a call that gets as far fails there.
+    const TEXT: &str = r#"{
+        "rest": {"endpoints": [
+            {"name": "read", "description": "Reads", "url": "http://127.0.0.1:1/read", "effect": "read-only"},
+            {"name": "list", "description": "Lists", "url": "http://127.0.0.1:1/list"},
+            {"name": "get", "description": "Gets", "url": "http://127.0.0.1:1/get"}
+        ]},
+        "tools": {"limits": {"fs.*": {"timeout": "3s"}}},
+        "toolsets": {
+            "files": {"prefix": "fs", "kind": "rest", "scope": "session", "endpoints": ["read"], "max_sessions": 1},
+            "lists": {"kind": "rest", "scope": "shared", "endpoints": ["list"]}
+        }
+    }"#;
+
+    async fn run(tool: &Tool, agent: &str, session: Option<&str>) -> Cause {
+        let caller = Caller::agent(AgentName::parse(agent).unwrap());
+        let call = ToolCall {
+            tool: Arc::clone(tool.descriptor.bare_name()),
+            caller: Arc::new(Caller { session: session.map(Arc::from), ..caller }),
+            call_id: "c".into(),
+            arguments: Arc::default(),
+            deadline: Instant::now() + Duration::from_secs(30),
+            cancelled: CancellationToken::new(),
+            trace: None,
+        };
+        Arc::clone(&tool.executor).execute_boxed(call).await.unwrap_err().cause
+    }
+
+    #[tokio::test]
+    async fn an_endpoint_of_a_session_set_runs_in_its_callers_session() {
+        let config: Config = serde_json::from_str(TEXT).unwrap();
+        let (registry, sessions) = assembly::tools(&config).unwrap();
+        let snapshot = registry.snapshot();
+        let read = snapshot.get("fs.read").unwrap();
+        assert_eq!(run(read, "ana", None).await, Cause::InvalidArguments);
+        assert_eq!((run(read, "ana", Some("s")).await, sessions.sessions()), (Cause::ConnectFailed, 1));
+        assert_eq!(run(read, "bob", Some("s")).await, Cause::Overloaded, "max_sessions is 1");
+        sessions.end_session("ana", "s");
+        sessions.shutdown().await;
+        assert_eq!(sessions.sessions(), 0);
+    }
+
+    #[tokio::test]
+    async fn other_endpoints_need_no_session_and_begin_none() {
+        let config: Config = serde_json::from_str(TEXT).unwrap();
+        let (registry, sessions) = assembly::tools(&config).unwrap();
+        let snapshot = registry.snapshot();
+        for name in ["lists.list", "get"] {
+            assert_eq!(run(snapshot.get(name).unwrap(), "ana", None).await, Cause::ConnectFailed, "{name}");
+        }
+        assert_eq!(sessions.sessions(), 0);
+    }
+
+    #[test]
+    fn a_tool_of_a_session_set_is_described_and_limited_as_any_other() {
+        let config: Config = serde_json::from_str(TEXT).unwrap();
+        let (registry, _) = assembly::tools(&config).unwrap();
+        let of_config = config.tools().unwrap();
+        assert_eq!(registry.snapshot().len(), of_config.len());
+        for tool in of_config {
+            let registered = Arc::clone(&registry.snapshot().get(&tool.descriptor.name).unwrap().descriptor);
+            assert_eq!(format!("{registered:?}"), format!("{:?}", tool.descriptor));
+        }
+        let read = Arc::clone(&registry.snapshot().get("fs.read").unwrap().descriptor);
+        assert_eq!(read.timeout, Some(Duration::from_secs(3)));
+        assert!(registry.snapshot().get("read").is_none(), "it is no plain tool");
+    }
+}
