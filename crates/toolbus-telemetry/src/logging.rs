@@ -2,6 +2,7 @@
 
 use std::io::{self, IsTerminal};
 
+use toolbus_core::audit;
 use tracing::Subscriber;
 use tracing::level_filters::LevelFilter;
 use tracing::subscriber::set_global_default;
@@ -90,7 +91,7 @@ where
 
 fn read_filter(text: &str) -> Result<EnvFilter, LoggingError> {
     let bad = |reason: String| LoggingError::Filter(reason);
-    let mut general = LevelFilter::OFF;
+    let mut general = None;
     let mut named = Vec::new();
     for part in text.split(',').map(str::trim) {
         // The library takes a lone misspelt level for a target, and would log nothing but that target.
@@ -98,15 +99,17 @@ fn read_filter(text: &str) -> Result<EnvFilter, LoggingError> {
             return Err(bad("an empty directive".to_owned()));
         }
         match part.split_once('=') {
-            None => general = part.parse().map_err(|_| bad(format!("`{part}` is no level")))?,
+            None => general = Some(part.parse::<LevelFilter>().map_err(|_| bad(format!("`{part}` is no level")))?),
             Some((target, _)) => named.push(target.trim()),
         }
     }
     let mut filter = EnvFilter::builder().parse(text).map_err(|error| bad(error.to_string()))?;
-    let chatty = CHATTY.into_iter().filter(|_| general > LevelFilter::WARN).map(|target| (target, "warn"));
-    for (target, level) in chatty.chain([(SILENT, "off")]).filter(|(target, _)| !named.contains(target)) {
-        let quiet: Directive = format!("{target}={level}").parse().map_err(|_| bad(target.to_owned()))?;
-        filter = filter.add_directive(quiet);
+    let chatty = CHATTY.into_iter().filter(|_| general > Some(LevelFilter::WARN)).map(|target| (target, "warn"));
+    // Whoever wants warnings only wants to know who did what all the same; whoever wants nothing at all says `off`.
+    let audit = (general != Some(LevelFilter::OFF)).then_some((audit::TARGET, "info"));
+    for (target, level) in chatty.chain([(SILENT, "off")]).chain(audit).filter(|(target, _)| !named.contains(target)) {
+        let directive: Directive = format!("{target}={level}").parse().map_err(|_| bad(target.to_owned()))?;
+        filter = filter.add_directive(directive);
     }
     Ok(filter)
 }
@@ -199,6 +202,22 @@ mod tests {
         for filter in ["info", "warn", "error", "debug,toolbus_core=trace"] {
             assert_eq!(logged(filter, Format::Text, speak), "", "{filter}");
         }
+    }
+
+    #[test]
+    fn audit_records_are_logged_unless_the_filter_says_otherwise() {
+        let speak = || {
+            tracing::info!(target: toolbus_core::audit::TARGET, "a tool was called");
+            tracing::info!(target: "toolbus::daemon", "started");
+        };
+        for filter in ["warn", "error", "toolbus_broker=debug", "warn,toolbus=off", "error,toolbus::audit=info"] {
+            let page = logged(filter, Format::Text, speak);
+            assert!(page.contains("a tool was called") && page.lines().count() == 1, "{filter}: {page}");
+        }
+        for filter in ["off", "warn,toolbus::audit=off", "warn,toolbus::audit=warn", "off,toolbus_broker=debug"] {
+            assert_eq!(logged(filter, Format::Text, speak), "", "{filter}");
+        }
+        assert_eq!(logged("off,toolbus::audit=info", Format::Text, speak).lines().count(), 1);
     }
 
     #[test]
