@@ -5,6 +5,7 @@
 
 pub mod agent;
 pub mod agents;
+pub mod audit;
 pub mod bus;
 mod checks;
 pub mod daemon;
@@ -25,6 +26,7 @@ pub mod rest;
 mod schema;
 pub mod secret;
 pub mod size;
+pub mod store;
 pub mod telemetry;
 #[cfg(test)]
 mod tests;
@@ -44,6 +46,7 @@ use serde_json::Value;
 
 pub use agent::{Agent, DEFAULT_AGENT};
 pub use agents::AgentConfig;
+pub use audit::AuditConfig;
 pub use bus::{AmqpUrl, BusConfig, BusUrl, QueueType};
 pub use daemon::{DaemonConfig, Role};
 pub use duration::HumanDuration;
@@ -60,6 +63,7 @@ pub use rest::RestConfig;
 pub use schema::schema;
 pub use secret::Secret;
 pub use size::ByteSize;
+pub use store::StoreConfig;
 pub use telemetry::TelemetryConfig;
 pub use tools::{ToolLimits, ToolsConfig};
 pub use toolsets::ToolsetConfig;
@@ -83,6 +87,10 @@ pub struct Config {
     pub http: HttpConfig,
     /// Metrics, traces and logs.
     pub telemetry: TelemetryConfig,
+    /// Where is kept what must outlive a call.
+    pub store: StoreConfig,
+    /// The record of what was refused and what was done.
+    pub audit: AuditConfig,
     /// Tools that the daemon brings along, and limits.
     pub tools: ToolsConfig,
     /// HTTP endpoints as tools.

@@ -1,6 +1,7 @@
 //! The parts of the `toolbus` binary: configuration, command line and commands.
 
 pub mod assembly;
+pub mod audit;
 pub mod cli;
 pub mod client;
 pub mod commands;

@@ -67,9 +67,11 @@ impl From<rusqlite::Error> for OpenError {
 }
 
 pub(super) fn open(path: &Path) -> Result<Connection, OpenError> {
-    create(path)?;
+    // A name such as `:memory:` has a meaning of its own for SQLite; a path does not.
+    let path = std::path::absolute(path).map_err(OpenError::Unusable)?;
+    create(&path)?;
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    let mut connection = Connection::open_with_flags(path, flags)?;
+    let mut connection = Connection::open_with_flags(&path, flags)?;
     connection.busy_timeout(PATIENCE)?;
     migrate(&mut connection)?;
     // A switch that an operator turned must not turn back, whatever happens to the machine: every commit reaches the disk.

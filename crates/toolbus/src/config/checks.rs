@@ -14,12 +14,16 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use toolbus_protocol::topic::{self, REQUEST_TOPICS};
 
+use super::audit::AuditConfig;
 use super::bus::BusConfig;
 use super::identity::{IdentityConfig, sidecar_topic};
 use super::invoke::InvokeConfig;
 use super::problem::Part;
 use super::tree::{Path, Tree};
 use super::validate::Difference;
+
+/// Shortest key of the audit records' hashes, in bytes.
+const MIN_AUDIT_KEY: usize = 16;
 
 /// Every contradiction between values that are, each for itself, in order.
 ///
@@ -49,6 +53,9 @@ pub(crate) fn contradictions(tree: &Tree, wrong: Vec<Path>) -> Vec<Difference> {
         checker.tools(&tools, &sections);
     }
     checker.agents(&sections);
+    if let Some(audit) = checker.section("audit") {
+        checker.audit(&audit);
+    }
     checker.endpoints();
     checker.found
 }
@@ -124,6 +131,16 @@ impl Checker<'_> {
             if let Some(error) = file.as_deref().and_then(unreadable) {
                 self.tell(&[key], format!("the file cannot be read: {error}"));
             }
+        }
+    }
+
+    fn audit(&mut self, audit: &AuditConfig) {
+        let bytes = audit.key.as_ref().map(|key| key.reveal().len());
+        if let Some(bytes) = bytes.filter(|bytes| *bytes < MIN_AUDIT_KEY) {
+            self.tell(
+                &["audit.key"],
+                format!("{bytes} bytes long, which can be guessed; expected at least {MIN_AUDIT_KEY} random ones"),
+            );
         }
     }
 

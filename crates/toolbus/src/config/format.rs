@@ -12,6 +12,7 @@ use super::bus::{AmqpUrl, BusUrl};
 use super::duration::HumanDuration;
 use super::problem::nearest;
 use super::size::ByteSize;
+use super::store::StoreUrl;
 
 /// Longest queue prefix in bytes: the longest queue name, with its own endings, stays a short string.
 const MAX_PREFIX: usize = 180;
@@ -20,7 +21,7 @@ const MAX_PREFIX: usize = 180;
 pub(crate) type Check = fn(&str) -> Result<(), String>;
 
 /// Every format and its check.
-pub(crate) const FORMATS: [(&str, Check); 19] = [
+pub(crate) const FORMATS: [(&str, Check); 20] = [
     ("toolbus-duration", |text| told(text.parse::<HumanDuration>())),
     ("toolbus-size", |text| told(text.parse::<ByteSize>())),
     ("toolbus-bus-url", |text| told(text.parse::<BusUrl>())),
@@ -34,6 +35,7 @@ pub(crate) const FORMATS: [(&str, Check); 19] = [
     ("toolbus-topic-pattern", topic_pattern),
     ("toolbus-log-filter", log_filter),
     ("toolbus-socket-path", socket_path),
+    ("toolbus-store-url", |text| told(text.parse::<StoreUrl>())),
     ("toolbus-pattern", policy::pattern),
     ("toolbus-agent", policy::agent),
     ("toolbus-agent-section", policy::agent_section),

@@ -7,7 +7,7 @@ fn endpoint(lines: &str) -> String {
 
 #[test]
 fn an_unknown_section_is_told_with_the_nearest() {
-    insta::assert_snapshot!(problems("[buss]\nname = 'x'"), @"a.toml:1:2: `buss`: unknown key; did you mean `bus`? expected one of `agents`, `bus`, `daemon`, `http`, `identity`, `invoke`, `outbound`, `rest`, `telemetry`, `tools`, `toolsets`");
+    insta::assert_snapshot!(problems("[buss]\nname = 'x'"), @"a.toml:1:2: `buss`: unknown key; did you mean `bus`? expected one of `agents`, `audit`, `bus`, `daemon`, `http`, `identity`, `invoke`, `outbound`, `rest`, `store`, `telemetry`, `tools`, `toolsets`");
 }
 
 #[test]
@@ -17,7 +17,7 @@ fn an_unknown_key_is_told_with_the_nearest() {
 
 #[test]
 fn a_key_of_a_part_that_is_not_there_is_unknown() {
-    insta::assert_snapshot!(problems("[mcp]\nservers_file = 'mcp.json'"), @"a.toml:1:2: `mcp`: unknown key; expected one of `agents`, `bus`, `daemon`, `http`, `identity`, `invoke`, `outbound`, `rest`, `telemetry`, `tools`, `toolsets`");
+    insta::assert_snapshot!(problems("[mcp]\nservers_file = 'mcp.json'"), @"a.toml:1:2: `mcp`: unknown key; expected one of `agents`, `audit`, `bus`, `daemon`, `http`, `identity`, `invoke`, `outbound`, `rest`, `store`, `telemetry`, `tools`, `toolsets`");
 }
 
 #[test]
@@ -119,6 +119,20 @@ fn certificates_must_be_there_and_belong_together() {
     a.toml:2:6: `bus.tls.ca`: the file cannot be read: No such file or directory (os error 2)
     a.toml:3:8: `bus.tls.cert`: needs `bus.tls.key`, the private key of this certificate
     "#);
+}
+
+#[test]
+fn a_store_is_one_that_this_build_has() {
+    insta::assert_snapshot!(problems("[store]\nurl = 'redis://127.0.0.1:6379/0'"), @r#"a.toml:2:7: `store.url`: no such store; this build knows "memory:" and "sqlite:PATH""#);
+    insta::assert_snapshot!(problems("[store]\nurl = 'sqlite:'"), @r#"a.toml:2:7: `store.url`: no path of a file after `sqlite:`; expected for example "sqlite:toolbus.db" or "sqlite:/var/lib/toolbus/toolbus.db""#);
+}
+
+#[test]
+fn the_key_of_audit_records_cannot_be_guessed() {
+    insta::assert_snapshot!(problems("[audit]\nkey = 'short'\nfile = ''"), @"
+    a.toml:2:7: `audit.key`: 5 bytes long, which can be guessed; expected at least 16 random ones
+    a.toml:3:8: `audit.file`: empty; expected a text
+    ");
 }
 
 #[test]

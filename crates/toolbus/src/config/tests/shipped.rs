@@ -37,6 +37,12 @@ protocol = "grpc"
 log = "info"
 log_format = "text"
 
+[store]
+url = "sqlite:toolbus.db"
+
+[audit]
+file = "audit.jsonl"
+
 [tools]
 echo = false
 time = true
@@ -71,6 +77,8 @@ fn every_designed_key_is_accepted_and_has_the_designed_default() {
     config.bus.tls = Default::default();
     config.bus.queue_prefix = None;
     config.telemetry.otlp_endpoint = None;
+    config.store = Default::default();
+    config.audit = Default::default();
     config.tools.limits.clear();
     config.rest.endpoints.clear();
     assert_eq!(config, Config::default());
@@ -206,8 +214,9 @@ fn the_documented_configuration_is_valid_with_all_its_examples() {
         "ANA_FILES_PASSWORD",
         "ANA_MESSAGES_KEY",
         "TOOLBUS_ADMIN_TOKEN",
+        "AUDIT_KEY",
     ];
-    let environment = secrets.map(|name| (name, "secret"));
+    let environment = secrets.map(|name| (name, "a secret of some length"));
     let loaded = load(&[&text], &environment, &[]).unwrap();
     assert_eq!(loaded.config.rest.endpoints.len(), 6);
     assert!(loaded.config.bus.tls.key.is_some());

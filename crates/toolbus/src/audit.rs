@@ -1,0 +1,129 @@
+//! Where audit records go: to the log, and to a file of their own.
+
+mod file;
+mod writer;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::{Map, Value};
+use toolbus_core::audit::{ArgumentsHash, Audit, Event, Keyed, Record, TARGET};
+use toolbus_core::failure::error_type;
+use toolbus_protocol::Outcome;
+use uuid::Uuid;
+
+use self::file::{FileError, LogFile};
+use self::writer::Writer;
+use crate::config::AuditConfig;
+
+/// Why records cannot be kept as configured.
+#[derive(Debug, thiserror::Error)]
+pub enum AuditError {
+    /// The file cannot be used.
+    #[error("[audit] the file `{file}` cannot be used: {error}")]
+    File {
+        /// The file, as it was named.
+        file: PathBuf,
+        /// Why.
+        error: FileError,
+    },
+    /// There is no thread for the file.
+    #[error("[audit] no thread can be started: {0}")]
+    Thread(std::io::Error),
+}
+
+/// Records were left in memory when the time to write them was over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the last audit records could not be written to their file in time")]
+pub struct Unwritten;
+
+/// Writes every record to the log, with the target [`TARGET`], and to a file if there is one.
+pub struct AuditLog {
+    keyed: Keyed,
+    writer: Option<Writer>,
+}
+
+impl AuditLog {
+    /// Opens the file and takes the key, or makes one for this run.
+    ///
+    /// # Errors
+    ///
+    /// When the file cannot be used.
+    pub fn open(config: &AuditConfig) -> Result<Arc<Self>, AuditError> {
+        let keyed = match &config.key {
+            Some(key) => Keyed::new(key.reveal().as_bytes()),
+            None => Keyed::new(&[*Uuid::new_v4().as_bytes(), *Uuid::new_v4().as_bytes()].concat()),
+        };
+        let open = |file: &PathBuf| {
+            let opened = LogFile::open(file).map_err(|error| AuditError::File { file: file.clone(), error })?;
+            Writer::start(opened).map_err(AuditError::Thread)
+        };
+        Ok(Arc::new(Self { keyed, writer: config.file.as_ref().map(open).transpose()? }))
+    }
+
+    /// Opens the file anew by its name, after somebody has renamed it. Returns at once.
+    pub fn reopen(&self) {
+        if let Some(writer) = &self.writer {
+            writer.reopen();
+        }
+    }
+
+    /// Writes all that was recorded, within `patience`. Later records go to the log alone.
+    ///
+    /// # Errors
+    ///
+    /// When the time was too short, as on a full disk.
+    pub async fn close(&self, patience: Duration) -> Result<(), Unwritten> {
+        match &self.writer {
+            Some(writer) => tokio::time::timeout(patience, writer.close()).await.map_err(|_| Unwritten),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Audit for AuditLog {
+    fn record(&self, record: Record) {
+        log(&record);
+        if let Some(writer) = &self.writer {
+            writer.write(record);
+        }
+    }
+
+    fn hash(&self, arguments: &Map<String, Value>) -> Option<ArgumentsHash> {
+        Some(self.keyed.hash(arguments))
+    }
+}
+
+fn log(record: &Record) {
+    let message = match record.event {
+        Event::Refused => "a call was refused",
+        Event::Called => "a tool was called",
+    };
+    let outcome = record.outcome.map(|outcome| match outcome {
+        Outcome::NotStarted => "not_started",
+        Outcome::Failed => "failed",
+        Outcome::Unknown => "unknown",
+    });
+    tracing::info!(
+        target: TARGET,
+        event = record.event.as_str(),
+        agent = record.agent,
+        verified = record.verified,
+        binding = record.binding,
+        profile = record.profile,
+        session = record.session,
+        tool = record.tool.as_deref(),
+        asked = record.asked,
+        source = record.source.as_deref(),
+        call_id = record.call_id,
+        status = record.status.as_str(),
+        cause = record.cause.map(error_type),
+        outcome,
+        arguments_hash = record.arguments_hash.as_ref().map(ArgumentsHash::as_str),
+        "{message}"
+    );
+}
+
+#[cfg(test)]
+mod tests;

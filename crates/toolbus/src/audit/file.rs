@@ -1,0 +1,139 @@
+//! The file of audit records: appended to, for this user alone, and nothing but a file.
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+
+/// Why a file cannot be used. The texts follow the file's name.
+#[derive(Debug, thiserror::Error)]
+pub enum FileError {
+    /// Its folder is missing.
+    #[error("its folder does not exist; create it, for the daemon's user alone")]
+    NoFolder,
+    /// It points elsewhere, where somebody else may have wanted it to.
+    #[error("it is a symbolic link; name the file itself")]
+    Link,
+    /// A folder, a pipe or a device.
+    #[error("it is no regular file")]
+    NoFile,
+    /// The system says no.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+}
+
+/// An open file of lines.
+pub(super) struct LogFile {
+    path: PathBuf,
+    file: File,
+}
+
+impl LogFile {
+    pub(super) fn open(path: &Path) -> Result<Self, FileError> {
+        Ok(Self { path: path.to_owned(), file: open(path)? })
+    }
+
+    /// Opens the file anew by its name; on failure the one at hand stays in use.
+    pub(super) fn reopen(&mut self) -> Result<(), FileError> {
+        self.file = open(&self.path)?;
+        Ok(())
+    }
+
+    /// Appends some of these bytes; says how many.
+    pub(super) fn append(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.file.write(bytes)
+    }
+
+    /// Waits until what was appended is on the disk.
+    pub(super) fn sync(&self) -> io::Result<()> {
+        self.file.sync_data()
+    }
+}
+
+fn open(path: &Path) -> Result<File, FileError> {
+    // Not blocking: opening a pipe would wait for its other end.
+    let flags = OFlags::RDWR | OFlags::APPEND | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let opened = rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR);
+    let mut file = File::from(opened.map_err(|error| match error {
+        Errno::NOENT => FileError::NoFolder,
+        Errno::LOOP => FileError::Link,
+        Errno::ISDIR | Errno::NXIO => FileError::NoFile,
+        other => FileError::Io(other.into()),
+    })?);
+    let metadata = file.metadata()?;
+    if !metadata.is_file() {
+        return Err(FileError::NoFile);
+    }
+    // A line that a crash or a full disk cut short must not swallow the next one.
+    let mut last = [b'\n'];
+    if let Some(end) = metadata.len().checked_sub(1) {
+        file.read_exact_at(&mut last, end)?;
+    }
+    if last != [b'\n'] {
+        file.write_all(b"\n")?;
+    }
+    Ok(file)
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    use super::*;
+
+    fn refusal(path: &Path) -> String {
+        LogFile::open(path).err().expect("a refusal").to_string()
+    }
+
+    /// A file of this name on a disk that is full.
+    pub(in crate::audit) fn on_a_full_disk(path: &Path) -> LogFile {
+        let file = File::options().append(true).open("/dev/full").unwrap();
+        LogFile { path: path.to_owned(), file }
+    }
+
+    #[test]
+    fn the_file_is_made_for_its_user_alone_and_appended_to() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("audit.jsonl");
+        for line in ["one\n", "two\n"] {
+            assert_eq!(LogFile::open(&path).unwrap().append(line.as_bytes()).unwrap(), line.len());
+        }
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "one\ntwo\n");
+        assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o600);
+    }
+
+    #[test]
+    fn a_line_that_was_cut_short_is_ended_first() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("audit.jsonl");
+        std::fs::write(&path, "whole\ncut sh").unwrap();
+        drop(LogFile::open(&path).unwrap());
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "whole\ncut sh\n");
+    }
+
+    #[test]
+    fn what_is_no_file_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let [target, link, dangling] = ["target", "link", "dangling"].map(|name| folder.path().join(name));
+        std::fs::write(&target, "").unwrap();
+        symlink(&target, &link).unwrap();
+        symlink(folder.path().join("nothing"), &dangling).unwrap();
+        insta::assert_snapshot!(refusal(&link), @"it is a symbolic link; name the file itself");
+        insta::assert_snapshot!(refusal(&dangling), @"it is a symbolic link; name the file itself");
+        insta::assert_snapshot!(refusal(folder.path()), @"it is no regular file");
+        insta::assert_snapshot!(refusal(Path::new("/dev/null")), @"it is no regular file");
+        insta::assert_snapshot!(refusal(&folder.path().join("no/audit.jsonl")), @"its folder does not exist; create it, for the daemon's user alone");
+        assert!(!folder.path().join("nothing").exists());
+    }
+
+    #[test]
+    fn a_pipe_is_refused_at_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("pipe");
+        rustix::fs::mknodat(rustix::fs::CWD, &path, rustix::fs::FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+        insta::assert_snapshot!(refusal(&path), @"it is no regular file");
+    }
+}

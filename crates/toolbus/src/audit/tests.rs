@@ -1,0 +1,228 @@
+//! Records on their way to both places: one line each, whatever outsiders write and whatever the disk does.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+
+use serde_json::Value;
+use toolbus_core::failure::{Cause, Status};
+use toolbus_protocol::Code;
+use toolbus_testing::patience::eventually;
+use tracing_subscriber::fmt::MakeWriter;
+
+use super::file::tests::on_a_full_disk;
+use super::*;
+use crate::config::Secret;
+
+const PATIENCE: Duration = Duration::from_secs(30);
+
+fn record(call_id: &str) -> Record {
+    Record {
+        time_unix_ms: 0,
+        event: Event::Refused,
+        agent: "ana".to_owned(),
+        verified: true,
+        binding: None,
+        profile: None,
+        session: None,
+        tool: None,
+        asked: Some("wether".to_owned()),
+        source: None,
+        call_id: call_id.to_owned(),
+        status: Status::Refused(Code::ToolNotFound),
+        cause: Some(Cause::UnknownTool),
+        outcome: Some(Outcome::NotStarted),
+        arguments_hash: None,
+    }
+}
+
+fn to_file(file: &Path) -> Arc<AuditLog> {
+    AuditLog::open(&AuditConfig { file: Some(file.to_owned()), key: None }).unwrap()
+}
+
+fn with_file(file: LogFile) -> AuditLog {
+    AuditLog { keyed: Keyed::new(b"key"), writer: Some(Writer::start(file).unwrap()) }
+}
+
+fn folder() -> (tempfile::TempDir, PathBuf) {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("audit.jsonl");
+    (folder, file)
+}
+
+fn call_ids(file: &Path) -> Vec<String> {
+    let line = |line: &str| serde_json::from_str::<Value>(line).unwrap()["call_id"].as_str().unwrap().to_owned();
+    fs::read_to_string(file).unwrap_or_default().lines().map(line).collect()
+}
+
+/// Keeps what is logged.
+#[derive(Clone, Default)]
+struct Page(Arc<Mutex<Vec<u8>>>);
+
+impl io::Write for Page {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl MakeWriter<'_> for Page {
+    type Writer = Self;
+
+    fn make_writer(&self) -> Self {
+        self.clone()
+    }
+}
+
+fn logged(speak: impl FnOnce()) -> String {
+    let page = Page::default();
+    let layer = tracing_subscriber::fmt().with_writer(page.clone()).with_ansi(false).without_time().finish();
+    tracing::subscriber::with_default(layer, speak);
+    String::from_utf8(page.0.lock().unwrap().clone()).unwrap()
+}
+
+#[tokio::test]
+async fn a_record_is_a_line_of_the_log_and_a_line_of_the_file() {
+    let (_folder, file) = folder();
+    let audit = to_file(&file);
+    let page = logged(|| audit.record(record("call_7")));
+    insta::assert_snapshot!(page, @r#" INFO toolbus::audit: a call was refused event="refused" agent="ana" verified=true asked="wether" call_id="call_7" status="tool_not_found" cause="tool_not_found" outcome="not_started""#);
+    audit.close(PATIENCE).await.unwrap();
+    insta::assert_snapshot!(fs::read_to_string(&file).unwrap(), @r#"{"time_unix_ms":0,"event":"refused","agent":"ana","verified":true,"asked":"wether","call_id":"call_7","status":"tool_not_found","cause":"tool_not_found","outcome":"not_started"}"#);
+}
+
+#[tokio::test]
+async fn no_text_begins_a_line_in_either_place() {
+    let (_folder, file) = folder();
+    let audit = to_file(&file);
+    let hostile = "x\r\n{\"event\":\"called\"}\n\u{1b}[2J\u{85}\0";
+    let text = || Some(hostile.to_owned());
+    let record = Record {
+        agent: hostile.to_owned(),
+        binding: text(),
+        profile: text(),
+        session: text(),
+        tool: Some(hostile.into()),
+        asked: text(),
+        source: Some(hostile.into()),
+        ..record(hostile)
+    };
+    let page = logged(|| audit.record(record));
+    audit.close(PATIENCE).await.unwrap();
+    let written = fs::read_to_string(&file).unwrap();
+    for lines in [&page, &written] {
+        assert_eq!(lines.chars().filter(|c| c.is_control() && *c != '\u{85}').collect::<String>(), "\n", "{lines:?}");
+    }
+    assert_eq!(call_ids(&file), [hostile]);
+}
+
+#[test]
+fn without_a_file_there_is_the_log() {
+    let audit = AuditLog::open(&AuditConfig::default()).unwrap();
+    assert!(logged(|| audit.record(record("call_7"))).contains("toolbus::audit: a call was refused"));
+    audit.reopen();
+}
+
+#[test]
+fn a_file_that_cannot_be_used_is_told_with_its_name() {
+    let config = AuditConfig { file: Some("/nonexistent/audit.jsonl".into()), key: None };
+    insta::assert_snapshot!(AuditLog::open(&config).err().unwrap(), @"[audit] the file `/nonexistent/audit.jsonl` cannot be used: its folder does not exist; create it, for the daemon's user alone");
+}
+
+#[test]
+fn hashes_compare_between_runs_only_with_a_key() {
+    let hash = |key: Option<&str>| {
+        AuditLog::open(&AuditConfig { file: None, key: key.map(Secret::new) }).unwrap().hash(&Map::new())
+    };
+    assert!(hash(Some("one")).is_some());
+    assert_eq!(hash(Some("one")), hash(Some("one")));
+    assert_ne!(hash(Some("one")), hash(Some("two")));
+    assert_ne!(hash(None), hash(None));
+}
+
+#[tokio::test]
+async fn closing_writes_everything_in_order() {
+    let (_folder, file) = folder();
+    let audit = to_file(&file);
+    let ids: Vec<String> = (0..5000).map(|number| number.to_string()).collect();
+    ids.iter().for_each(|id| audit.record(record(id)));
+    audit.close(PATIENCE).await.unwrap();
+    assert_eq!(call_ids(&file), ids);
+    audit.record(record("late"));
+    assert_eq!(audit.close(PATIENCE).await, Ok(()), "closing again does nothing");
+    assert_eq!(call_ids(&file), ids);
+}
+
+#[tokio::test]
+async fn dropping_writes_everything_too() {
+    let (_folder, file) = folder();
+    let audit = to_file(&file);
+    audit.record(record("1"));
+    drop(audit);
+    eventually("the record", async || (call_ids(&file) == ["1"]).then_some(())).await;
+}
+
+#[tokio::test]
+async fn after_rotation_records_go_to_the_file_of_the_configured_name() {
+    let (folder, file) = folder();
+    let rotated = folder.path().join("audit.jsonl.1");
+    let audit = to_file(&file);
+    audit.record(record("1"));
+    eventually("the record", async || (call_ids(&file) == ["1"]).then_some(())).await;
+    fs::rename(&file, &rotated).unwrap();
+    audit.record(record("2"));
+    eventually("the record", async || (call_ids(&rotated) == ["1", "2"]).then_some(())).await;
+    audit.reopen();
+    audit.record(record("3"));
+    audit.close(PATIENCE).await.unwrap();
+    assert_eq!(call_ids(&file), ["3"]);
+    assert_eq!(call_ids(&rotated), ["1", "2"]);
+}
+
+#[tokio::test]
+async fn a_file_that_cannot_be_opened_anew_leaves_the_old_one_in_use() {
+    let (folder, file) = folder();
+    let rotated = folder.path().join("rotated");
+    let audit = to_file(&file);
+    fs::rename(&file, &rotated).unwrap();
+    fs::create_dir(&file).unwrap();
+    audit.reopen();
+    audit.record(record("1"));
+    eventually("the record", async || (call_ids(&rotated) == ["1"]).then_some(())).await;
+    fs::remove_dir(&file).unwrap();
+    audit.record(record("2"));
+    audit.close(PATIENCE).await.unwrap();
+    assert_eq!(call_ids(&file), ["2"]);
+}
+
+#[tokio::test]
+async fn a_full_disk_loses_nothing_that_fits_the_queue() {
+    let (_folder, file) = folder();
+    let audit = with_file(on_a_full_disk(&file));
+    audit.record(record("1"));
+    audit.record(record("2"));
+    assert_eq!(audit.close(Duration::from_millis(50)).await, Err(Unwritten));
+    audit.reopen();
+    eventually("the records", async || (call_ids(&file) == ["1", "2"]).then_some(())).await;
+}
+
+#[tokio::test]
+async fn a_full_queue_blocks_nobody_and_is_told() {
+    let (_folder, file) = folder();
+    let audit = with_file(on_a_full_disk(&file));
+    // More than the queue and the batch in hand have room for.
+    let page = logged(|| (0..20_000).for_each(|number| audit.record(record(&number.to_string()))));
+    let told = page.lines().filter(|line| line.contains("audit records are missing in their file")).count();
+    assert_eq!(told, 1);
+    assert_eq!(page.matches("a call was refused").count(), 20_000);
+    audit.reopen();
+    audit.close(PATIENCE).await.unwrap();
+    let written = call_ids(&file);
+    assert!(written.len() >= 16_384 && written.len() < 20_000, "{}", written.len());
+    assert!(written.iter().enumerate().all(|(number, id)| *id == number.to_string()));
+}
