@@ -9,6 +9,7 @@ use toolbus_protocol::{
     message_type,
 };
 
+use crate::caller::{AgentName, Caller};
 use crate::failure::{Cause, Status, ToolFailure, Verdict};
 use crate::telemetry::End;
 use crate::tool::ToolOutput;
@@ -29,13 +30,15 @@ pub(crate) struct Answer {
     pub(crate) properties: Properties,
     pub(crate) body: Bytes,
     pub(crate) end: End,
+    /// What the caller is told of side effects.
+    pub(crate) outcome: Option<Outcome>,
 }
 
 /// Who is answered, and about which call.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Recipient<'a> {
     pub(crate) envelope: &'a Envelope,
-    pub(crate) caller: &'a str,
+    pub(crate) caller: &'a Caller,
     pub(crate) call_id: &'a str,
     pub(crate) tool_name: &'a str,
 }
@@ -72,7 +75,8 @@ impl Recipient<'_> {
             return Err(too_large(body.len()));
         }
         let end = End { status, cause: None };
-        Ok(Answer { properties: self.properties(source, message_type::TOOL_INVOKE_RESPONSE, run), body, end })
+        let properties = self.properties(source, message_type::TOOL_INVOKE_RESPONSE, run);
+        Ok(Answer { properties, body, end, outcome: None })
     }
 
     /// Builds the answer that says why there is no result.
@@ -87,11 +91,12 @@ impl Recipient<'_> {
             code: verdict.code,
             message,
             is_retryable: verdict.is_retryable,
-            retry_after_ms: failure.retry_after.map(|wait| u64::try_from(wait.as_millis()).unwrap_or(u64::MAX)),
+            retry_after_ms: failure.retry_after.map(whole_milliseconds),
             outcome: verdict.outcome,
         };
         let end = End { status: Status::Refused(verdict.code), cause: Some(failure.cause) };
-        Answer { properties: self.properties(source, message_type::TOOL_ERROR, run), body: encode(&error), end }
+        let properties = self.properties(source, message_type::TOOL_ERROR, run);
+        Answer { properties, body: encode(&error), end, outcome: verdict.outcome }
     }
 
     fn properties(&self, source: &str, message_type: &str, run: Run) -> Properties {
@@ -103,18 +108,29 @@ impl Recipient<'_> {
         headers.extend(run.ran.map(|time| (header::DURATION_MS.to_owned(), milliseconds(time))));
         let request_id = self.envelope.message_id.as_deref().unwrap_or(&self.envelope.correlation_id);
         Envelope {
-            message_id: Some(derived_message_id(self.caller, self.call_id, request_id)),
+            message_id: Some(derived_message_id(&self.caller.name, self.call_id, request_id)),
             message_type: message_type.to_owned(),
             correlation_id: bounded(&self.envelope.correlation_id).to_owned(),
             reply_to: String::new(),
             timestamp: Some(unix_seconds()),
             source: Some(source.to_owned()),
-            destination: self.envelope.source.as_deref().map(|name| bounded(name).to_owned()),
+            destination: destination(self.envelope, self.caller),
             trace: None,
             headers,
         }
         .into_properties()
     }
+}
+
+/// Milliseconds after which a wait is over: rounded up, so that trying again after them is never too early.
+fn whole_milliseconds(wait: Duration) -> u64 {
+    u64::try_from(wait.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
+}
+
+/// Who an answer is for: as the sender calls itself, or else as the broker knows it.
+pub(crate) fn destination(envelope: &Envelope, caller: &Caller) -> Option<String> {
+    let agent = caller.agent.as_ref().map(AgentName::as_str);
+    envelope.source.as_deref().or(agent).map(|name| bounded(name).to_owned())
 }
 
 impl Answer {
@@ -139,7 +155,7 @@ impl Answer {
     #[cfg(test)]
     pub(crate) fn for_test(bytes: usize) -> Self {
         let end = End { status: Status::Ok, cause: None };
-        Self { properties: Properties::default(), body: Bytes::from(vec![b'x'; bytes]), end }
+        Self { properties: Properties::default(), body: Bytes::from(vec![b'x'; bytes]), end, outcome: None }
     }
 }
 

@@ -9,6 +9,7 @@ use serde_json::{Map, Value};
 use toolbus_protocol::parse_object;
 
 use crate::failure::{Cause, ToolFailure};
+use crate::policy::Forced;
 use crate::tool::{Schema, Tool};
 
 /// Most violations that are told.
@@ -33,18 +34,30 @@ impl Arguments {
         Self { compiled: Mutex::new(LruCache::new(MAX_COMPILED)) }
     }
 
-    /// Parses `text` and validates it against the tool's schema. No text is an empty object.
+    /// Parses `text`, adds what is set for the caller, and validates all of it against the tool's schema. No text is an
+    /// empty object.
     ///
     /// # Errors
     ///
     /// [`Cause::InvalidArguments`], naming the violated paths and never the values.
-    pub(crate) fn check(&self, tool: &Tool, text: Option<&str>) -> Result<Map<String, Value>, ToolFailure> {
+    pub(crate) fn check(
+        &self,
+        tool: &Tool,
+        text: Option<&str>,
+        forced: Option<&Forced>,
+    ) -> Result<Map<String, Value>, ToolFailure> {
         let text = text.map_or("", str::trim);
-        let members = if text.is_empty() {
+        let mut members = if text.is_empty() {
             Map::new()
         } else {
             parse_object(text.as_bytes()).map_err(|error| invalid(format!("The arguments are not usable: {error}.")))?
         };
+        for (argument, value) in forced.into_iter().flat_map(|forced| &forced.0) {
+            // Refused and not replaced: the tool would do something else than its caller asked for.
+            if members.insert(argument.clone(), value.clone()).is_some() {
+                return Err(invalid(format!("The argument `{argument}` is set by the operator. Leave it out.")));
+            }
+        }
         match &tool.schema {
             None => Ok(members),
             Some(schema) => self.validate(tool, schema, members),
@@ -156,7 +169,7 @@ mod tests {
     }
 
     fn refusal(schema: Value, text: &str) -> String {
-        let failure = Arguments::new().check(&tool(schema), Some(text)).unwrap_err();
+        let failure = Arguments::new().check(&tool(schema), Some(text), None).unwrap_err();
         assert_eq!(failure.cause, Cause::InvalidArguments);
         failure.message
     }
@@ -164,7 +177,7 @@ mod tests {
     #[test]
     fn absent_and_empty_arguments_are_an_empty_object() {
         for text in [None, Some(""), Some("  "), Some("{}")] {
-            assert!(Arguments::new().check(&tool(json!({"type": "object"})), text).unwrap().is_empty());
+            assert!(Arguments::new().check(&tool(json!({"type": "object"})), text, None).unwrap().is_empty());
         }
     }
 
@@ -220,15 +233,15 @@ mod tests {
     #[test]
     fn a_schema_that_refers_to_itself_ends() {
         let schema = json!({"type": "object", "properties": {"next": {"$ref": "#"}}});
-        assert!(Arguments::new().check(&tool(schema), Some(r#"{"next": {"next": {}}}"#)).is_ok());
-        assert!(Arguments::new().check(&tool(json!({"$ref": "#"})), Some("{}")).is_ok());
+        assert!(Arguments::new().check(&tool(schema), Some(r#"{"next": {"next": {}}}"#), None).is_ok());
+        assert!(Arguments::new().check(&tool(json!({"$ref": "#"})), Some("{}"), None).is_ok());
     }
 
     #[test]
     fn equal_schemas_share_one_compiled_form() {
         let arguments = Arguments::new();
         for _ in 0..3 {
-            arguments.check(&tool(json!({"type": "object"})), None).unwrap();
+            arguments.check(&tool(json!({"type": "object"})), None, None).unwrap();
         }
         assert_eq!(arguments.lock().len(), 1);
     }

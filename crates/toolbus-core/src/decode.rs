@@ -7,27 +7,25 @@ use toolbus_protocol::message_type::{self, Kind};
 use toolbus_protocol::{Envelope, ParseError, ToolInvokeRequest, bounded, derived_message_id, new_message_id};
 
 use crate::bus::Delivery;
+use crate::caller::Caller;
 use crate::deadline::Granted;
 use crate::failure::{Cause, ToolFailure};
 use crate::reply::{Address, ReplyRules};
 use crate::telemetry::DeadReason;
 
-/// Name of a caller that does not say who it is.
-pub(crate) const UNKNOWN_CALLER: &str = "unknown";
-/// Longest tool name or call id, in bytes: answers repeat both, and are small when they are errors.
+/// Longest tool name, call id or session id, in bytes: answers repeat the first two, and are small when they are errors.
 const MAX_ECHOED: usize = 1024;
 
 /// A delivery that asks for something and can be answered.
 pub(crate) struct Request {
     pub(crate) envelope: Envelope,
     pub(crate) address: Address,
-    pub(crate) caller: Arc<str>,
+    pub(crate) caller: Arc<Caller>,
     pub(crate) call_id: Arc<str>,
     /// Whether the sender chose the call's id.
     pub(crate) has_call_id: bool,
     /// The tool, as the caller named it; empty when that could not be read.
     pub(crate) tool_name: String,
-    pub(crate) session_id: Option<Arc<str>>,
     pub(crate) arguments: Option<String>,
     pub(crate) granted: Granted,
 }
@@ -45,7 +43,13 @@ pub(crate) enum Decoded {
 }
 
 /// Reads a delivery. The size is checked before anything is parsed.
-pub(crate) fn decode(delivery: &Delivery, envelope: Envelope, rules: &ReplyRules, max_body: usize) -> Decoded {
+pub(crate) fn decode(
+    delivery: &Delivery,
+    envelope: Envelope,
+    caller: Caller,
+    rules: &ReplyRules,
+    max_body: usize,
+) -> Decoded {
     match message_type::kind(&envelope.message_type, message_type::TOOL_INVOKE_REQUEST) {
         Kind::Request | Kind::Plain => {}
         Kind::Answer => return Decoded::Ignored,
@@ -54,19 +58,19 @@ pub(crate) fn decode(delivery: &Delivery, envelope: Envelope, rules: &ReplyRules
             return Decoded::Dead(DeadReason::UnknownType, detail);
         }
     }
-    let address = match rules.check(&envelope.reply_to, &envelope.message_type) {
+    let address = match rules.check(&envelope.reply_to, &envelope.message_type, &caller) {
         Ok(address) => address,
         Err(refused) => return Decoded::Dead(DeadReason::ReplyToRefused, refused.to_string()),
     };
     let size = delivery.body.len();
     if size > max_body {
         let text = format!("The request has {size} bytes; at most {max_body} are taken. Send less.");
-        return refused(envelope, address, ToolInvokeRequest::default(), text);
+        return refused(envelope, address, caller, ToolInvokeRequest::default(), text);
     }
     match ToolInvokeRequest::parse_unnamed(&delivery.body) {
         Ok(mut request) => match unusable(&mut request) {
-            None => Decoded::Call(Request::new(envelope, address, request)),
-            Some(text) => refused(envelope, address, request, text),
+            None => Decoded::Call(Request::new(envelope, address, caller, request)),
+            Some(text) => refused(envelope, address, caller, request, text),
         },
         Err(error @ (ParseError::NotUtf8 { .. } | ParseError::NotJson(_) | ParseError::NotAnObject(_)))
             if envelope.reply_to.is_empty() =>
@@ -75,7 +79,7 @@ pub(crate) fn decode(delivery: &Delivery, envelope: Envelope, rules: &ReplyRules
         }
         Err(error) => {
             let text = format!("The request is not usable: {error}.");
-            refused(envelope, address, ToolInvokeRequest::default(), text)
+            refused(envelope, address, caller, ToolInvokeRequest::default(), text)
         }
     }
 }
@@ -83,7 +87,12 @@ pub(crate) fn decode(delivery: &Delivery, envelope: Envelope, rules: &ReplyRules
 /// Why a request that was read cannot be used. Cuts what is too long, because the answer repeats it.
 fn unusable(request: &mut ToolInvokeRequest) -> Option<String> {
     let mut text = None;
-    for (member, value) in [("toolName", Some(&mut request.tool_name)), ("toolCallId", request.tool_call_id.as_mut())] {
+    let members = [
+        ("toolName", Some(&mut request.tool_name)),
+        ("toolCallId", request.tool_call_id.as_mut()),
+        ("sessionId", request.session_id.as_mut()),
+    ];
+    for (member, value) in members {
         if let Some(value) = value.filter(|value| value.len() > MAX_ECHOED) {
             let size = value.len();
             text = Some(format!("The {member} has {size} bytes; at most {MAX_ECHOED} are taken. Use a shorter one."));
@@ -96,20 +105,20 @@ fn unusable(request: &mut ToolInvokeRequest) -> Option<String> {
     text
 }
 
-fn refused(envelope: Envelope, address: Address, request: ToolInvokeRequest, text: String) -> Decoded {
-    let request = Request::new(envelope, address, request);
+fn refused(envelope: Envelope, address: Address, caller: Caller, request: ToolInvokeRequest, text: String) -> Decoded {
+    let request = Request::new(envelope, address, caller, request);
     Decoded::Refused(request, ToolFailure::new(Cause::MalformedRequest, text))
 }
 
 impl Request {
-    fn new(envelope: Envelope, address: Address, request: ToolInvokeRequest) -> Self {
+    fn new(envelope: Envelope, address: Address, mut caller: Caller, request: ToolInvokeRequest) -> Self {
         let has_call_id = request.tool_call_id.is_some();
-        let caller = envelope.source.as_deref().unwrap_or(UNKNOWN_CALLER);
+        caller.session = request.session_id.filter(|session| !session.is_empty()).map(Arc::from);
         // Not random where anything is known, so that a repeated answer is identical.
         let known = || match (&envelope.message_id, &*envelope.correlation_id) {
             (Some(id), _) => bounded(id).to_owned(),
             (None, "") => new_message_id(),
-            (None, correlation_id) => derived_message_id(caller, "", correlation_id),
+            (None, correlation_id) => derived_message_id(&caller.name, "", correlation_id),
         };
         let call_id = request.tool_call_id.unwrap_or_else(known);
         Self {
@@ -117,7 +126,6 @@ impl Request {
             call_id: call_id.into(),
             has_call_id,
             tool_name: request.tool_name,
-            session_id: request.session_id.map(Arc::from),
             arguments: request.arguments,
             granted: Granted::read(&envelope, SystemTime::now()),
             address,

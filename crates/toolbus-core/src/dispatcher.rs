@@ -11,24 +11,27 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures_util::FutureExt;
+use serde_json::{Map, Value};
 use tokio_util::sync::CancellationToken;
 use toolbus_protocol::Envelope;
 
 use self::call::Call;
+use crate::announce::{Announcer, Callers};
 use crate::answer::Answer;
-use crate::arguments::Arguments;
+use crate::audit::Audit;
 use crate::bulkhead::{self, Stop};
 use crate::bus::{Bus, Delivery};
+use crate::caller::Caller;
 use crate::deadline::{self, Budgets};
 use crate::decode::{Decoded, decode};
 use crate::failure::{Cause, ToolFailure, verdict};
-use crate::log::{Log, Subject, shown};
-use crate::permit::Permits;
-use crate::registry::Registry;
+use crate::gates::Gates;
+use crate::log::{Log, Subject};
+use crate::permit::{AgentGate, Permits};
+use crate::policy::{Access, Effective};
 use crate::replay::{Replay, Seen, Slot};
 use crate::reply::{Replies, ReplyRules};
 use crate::running::Running;
-use crate::suggest::Suggestions;
 use crate::telemetry::{Load, Summary, Telemetry};
 use crate::tool::{Effect, Tool, ToolCall, ToolOutput};
 
@@ -62,14 +65,15 @@ pub struct Dispatcher {
 
 struct Parts {
     settings: Settings,
-    registry: Registry,
+    gates: Arc<Gates>,
     replies: Replies,
     telemetry: Arc<dyn Telemetry>,
-    arguments: Arguments,
     permits: Permits,
     replay: Replay,
     running: Arc<Running>,
-    suggestions: Suggestions,
+    load: Arc<Load>,
+    callers: Callers,
+    audit: Arc<dyn Audit>,
     log: Log,
     /// Cancelled when the time to finish calls is over.
     shutdown: CancellationToken,
@@ -94,23 +98,25 @@ impl Dispatcher {
     #[must_use]
     pub fn new(
         settings: Settings,
-        registry: Registry,
+        gates: Arc<Gates>,
         bus: Arc<dyn Bus>,
         telemetry: Arc<dyn Telemetry>,
+        audit: Arc<dyn Audit>,
         load: Arc<Load>,
     ) -> Self {
         // Whatever can be unsettled at once can be redelivered at once.
         let unsettled = settings.max_in_flight.saturating_add(settings.max_waiting);
         let kept = NonZeroUsize::new(unsettled.saturating_mul(2)).unwrap_or(NonZeroUsize::MIN);
         let parts = Parts {
-            registry,
+            gates,
             replies: Replies::new(bus, settings.replies.clone()),
             telemetry,
-            arguments: Arguments::new(),
-            permits: Permits::new(settings.max_in_flight, settings.max_waiting, load),
+            permits: Permits::new(settings.max_in_flight, settings.max_waiting, Arc::clone(&load)),
             replay: Replay::new(kept, MAX_KEPT_BYTES),
             running: Arc::default(),
-            suggestions: Suggestions::new(),
+            load,
+            callers: Callers::default(),
+            audit,
             log: Log::default(),
             shutdown: CancellationToken::new(),
             settings,
@@ -126,8 +132,26 @@ impl Dispatcher {
 
     /// Cancels the calls of `caller` with this id; false when there is none here.
     #[must_use]
-    pub fn cancel(&self, caller: &str, call_id: &str) -> bool {
-        self.parts.running.cancel(caller, call_id)
+    pub fn cancel(&self, caller: &Caller, call_id: &str) -> bool {
+        self.parts.running.cancel(&caller.owner, call_id)
+    }
+
+    /// Tells agents of changes of what they may use.
+    #[must_use]
+    pub fn announcer(&self, bus: Arc<dyn Bus>) -> Announcer {
+        let parts = &self.parts;
+        Announcer::new(parts.settings.name.clone(), self.access().clone(), bus, parts.callers.clone())
+    }
+
+    /// How much is going on.
+    pub(crate) fn load(&self) -> &Load {
+        &self.parts.load
+    }
+
+    /// Who may use what.
+    #[must_use]
+    pub fn access(&self) -> &Access {
+        self.parts.gates.access()
     }
 
     /// Handles one delivery to its end: every delivery is answered, dead-lettered or put back, and then settled.
@@ -135,8 +159,15 @@ impl Dispatcher {
         let parts = &*self.parts;
         let envelope = Envelope::read(&delivery.properties);
         let span = parts.telemetry.arrived(&delivery, envelope.trace.as_ref());
+        // 2. caller: before the body is read, because a sidecar leaves alone what is not its agent's
+        let user_id = delivery.properties.user_id.as_deref();
+        let Some(caller) = self.access().identify(user_id, &envelope, &delivery.routing_key) else {
+            delivery.settle.acknowledge().await;
+            span.finished(&Summary::unanswered(delivery.arrived.elapsed()));
+            return;
+        };
         // 1. decode
-        match decode(&delivery, envelope, parts.replies.rules(), parts.settings.max_body) {
+        match decode(&delivery, envelope, caller, parts.replies.rules(), parts.settings.max_body) {
             Decoded::Call(request) => {
                 // 3. replay
                 if let Some(mut call) = self.replay(Call::new(parts, request, span, &delivery), delivery).await {
@@ -166,16 +197,24 @@ impl Dispatcher {
 
     /// Steps 4 to 10: from a decoded request to a result, or to the first step that refuses.
     async fn run(&self, call: &mut Call) -> Result<ToolOutput, Ended> {
+        let gates = &self.parts.gates;
         // 4. resolve
-        let tool = self.resolve(&call.request.tool_name)?;
-        call.resolved(&tool, self.parts.settings.budgets);
+        let effective = gates.enter(&call.request.caller);
+        self.note(&call.request.caller, &effective);
+        let granted = gates.resolve(&effective, &call.request.caller, &call.request.tool_name)?;
+        call.resolved(granted.tool, self.parts.settings.budgets);
         // 5. arguments
-        let arguments = self.parts.arguments.check(&tool, call.request.arguments.as_deref())?;
+        let arguments = gates.arguments(&effective, granted, call.request.arguments.as_deref())?;
+        let arguments = call.checked(arguments);
+        // 6. recipients
+        gates.recipients(&effective, granted, &arguments)?;
+        // 7. rate limit
+        gates.rate(&effective, granted, Instant::now())?;
         // 8. permit
-        let entry = self.parts.running.enter(&call.request.caller, &call.request.call_id);
-        let permit = self.permit(call, &tool, entry.token()).await?;
+        let entry = self.parts.running.enter(&call.request.caller.owner, &call.request.call_id);
+        let permit = self.permit(call, granted.tool, effective.gate(), entry.token()).await?;
         // 10. execute
-        let result = self.execute(call, &tool, arguments, entry.token()).await;
+        let result = self.execute(call, granted.tool, arguments, entry.token()).await;
         drop(permit);
         result
     }
@@ -237,19 +276,13 @@ impl Dispatcher {
         self.send(call, Arc::new(answer)).await;
     }
 
-    /// Step 4. The tool of this name.
-    fn resolve(&self, name: &str) -> Result<Tool, ToolFailure> {
-        let snapshot = self.parts.registry.snapshot();
-        if let Some(tool) = snapshot.get(name) {
-            return Ok(tool.clone());
+    /// Remembers who called, so that it is told of changes.
+    fn note(&self, caller: &Caller, effective: &Effective) {
+        if let Some(agent) = &caller.agent
+            && effective.is_everybody()
+        {
+            self.parts.callers.note(agent, effective.catalogue());
         }
-        let near = self.parts.suggestions.near(name, snapshot.names());
-        let mut text = format!("Tool '{}' is not registered.", shown(name));
-        if !near.is_empty() {
-            let offered: Vec<String> = near.iter().map(|name| format!("'{name}'")).collect();
-            text = format!("{text} Did you mean {}?", offered.join(" or "));
-        }
-        Err(ToolFailure::new(Cause::UnknownTool, text))
     }
 
     /// Step 8. A place to run, waited for during at most half of the time that is left, so that a refusal leaves the
@@ -258,6 +291,7 @@ impl Dispatcher {
         &self,
         call: &mut Call,
         tool: &Tool,
+        agent: &Arc<AgentGate>,
         cancel: &CancellationToken,
     ) -> Result<crate::permit::Permit, Ended> {
         let now = Instant::now();
@@ -274,7 +308,7 @@ impl Dispatcher {
                 Err(ToolFailure::new(Cause::CancelledBeforeStart, text).into())
             }
             () = self.parts.shutdown.cancelled() => Err(Ended::Requeued),
-            permit = self.parts.permits.acquire(&tool.descriptor, call.body_size, latest) => permit.map_err(Ended::from),
+            permit = self.parts.permits.acquire(&tool.descriptor, agent, call.body_size, latest) => permit.map_err(Ended::from),
         };
         call.waited = now.elapsed();
         permit
@@ -285,18 +319,18 @@ impl Dispatcher {
         &self,
         call: &mut Call,
         tool: &Tool,
-        arguments: serde_json::Map<String, serde_json::Value>,
+        arguments: Arc<Map<String, Value>>,
         cancel: &CancellationToken,
     ) -> Result<ToolOutput, Ended> {
         let descriptor = &tool.descriptor;
         let started = Instant::now();
         let request = &call.request;
-        let trace = call.span.executing(descriptor, &request.call_id, request.session_id.as_deref());
+        let trace = call.span.executing(descriptor, &request.call_id, request.caller.session.as_deref());
         let tool_call = ToolCall {
             tool: Arc::clone(descriptor.bare_name()),
-            caller: Arc::new(crate::caller::Caller::unknown()),
+            caller: Arc::clone(&request.caller),
             call_id: Arc::clone(&request.call_id),
-            arguments: Arc::new(arguments),
+            arguments,
             deadline: deadline::inner(call.deadline, started),
             cancelled: cancel.child_token(),
             trace,

@@ -19,6 +19,10 @@ pub enum Cause {
     Expired,
     /// The deadline passed while the tool ran, in any layer.
     DeadlineExceeded,
+    /// The tool is one that the caller may see, but this use of it is refused.
+    NotAllowed,
+    /// Over the rate at which the caller may call the tool.
+    RateLimited,
     /// No permit in time, or too many calls waiting.
     Overloaded,
     /// Cancelled by the caller before the tool began.
@@ -47,12 +51,14 @@ pub enum Cause {
 
 impl Cause {
     /// Every cause.
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 19] = [
         Self::MalformedRequest,
         Self::UnknownTool,
         Self::InvalidArguments,
         Self::Expired,
         Self::DeadlineExceeded,
+        Self::NotAllowed,
+        Self::RateLimited,
         Self::Overloaded,
         Self::CancelledBeforeStart,
         Self::Cancelled,
@@ -128,6 +134,8 @@ pub const fn verdict(cause: Cause, effect: Effect, started: bool) -> Verdict {
         Cause::UnknownTool => (Code::ToolNotFound, false, None),
         Cause::Expired => (Code::Timeout, true, Some(Outcome::NotStarted)),
         Cause::DeadlineExceeded => (Code::Timeout, repeatable, interrupted),
+        Cause::NotAllowed => (Code::NotAllowed, false, Some(Outcome::NotStarted)),
+        Cause::RateLimited => (Code::RateLimited, true, Some(Outcome::NotStarted)),
         Cause::Overloaded => (Code::Overloaded, true, Some(Outcome::NotStarted)),
         Cause::CancelledBeforeStart => (Code::Cancelled, false, Some(Outcome::NotStarted)),
         Cause::Cancelled => (Code::Cancelled, false, interrupted),
@@ -173,6 +181,8 @@ pub const fn error_type(cause: Cause) -> &'static str {
         Cause::InvalidArguments => "invalid_arguments",
         Cause::Expired => "expired",
         Cause::DeadlineExceeded => "timeout",
+        Cause::NotAllowed => "not_allowed",
+        Cause::RateLimited => "rate_limited",
         Cause::Overloaded => "overloaded",
         Cause::CancelledBeforeStart | Cause::Cancelled => "cancelled",
         Cause::ConnectFailed => "connect_failed",
@@ -243,6 +253,10 @@ mod tests {
         Expired              started timeout           | again not_started | again not_started | again not_started | again not_started
         DeadlineExceeded     before  timeout           | again -           | again -           | again -           | again -
         DeadlineExceeded     started timeout           | again -           | again unknown     | final unknown     | again unknown
+        NotAllowed           before  not_allowed       | final not_started | final not_started | final not_started | final not_started
+        NotAllowed           started not_allowed       | final not_started | final not_started | final not_started | final not_started
+        RateLimited          before  rate_limited      | again not_started | again not_started | again not_started | again not_started
+        RateLimited          started rate_limited      | again not_started | again not_started | again not_started | again not_started
         Overloaded           before  overloaded        | again not_started | again not_started | again not_started | again not_started
         Overloaded           started overloaded        | again not_started | again not_started | again not_started | again not_started
         CancelledBeforeStart before  cancelled         | final not_started | final not_started | final not_started | final not_started
@@ -309,6 +323,8 @@ mod tests {
         InvalidArguments invalid_arguments
         Expired expired
         DeadlineExceeded timeout
+        NotAllowed not_allowed
+        RateLimited rate_limited
         Overloaded overloaded
         CancelledBeforeStart cancelled
         Cancelled cancelled

@@ -3,20 +3,26 @@
 //! The path of one call is [`Dispatcher::handle`]: read that first. The traits that the edges implement are
 //! [`bus::Bus`], [`tool::Executor`] and [`telemetry::Telemetry`].
 
+mod announce;
 mod answer;
 mod arguments;
 pub mod audit;
 mod bulkhead;
 pub mod bus;
 pub mod caller;
-mod cancel;
 mod deadline;
 mod decode;
+mod desk;
 mod dispatcher;
 pub mod failure;
+mod gates;
+pub mod listing;
 pub mod log;
 pub mod pattern;
 mod permit;
+pub mod policy;
+pub mod rate;
+pub mod recipients;
 pub mod registry;
 mod replay;
 mod reply;
@@ -28,9 +34,11 @@ pub mod telemetry;
 pub mod tool;
 pub mod toolsets;
 
+pub use announce::Announcer;
 pub use arguments::{SchemaError, check_schema};
-pub use cancel::CancelService;
 pub use deadline::Budgets;
+pub use desk::{About, Desk};
 pub use dispatcher::{Dispatcher, Settings};
+pub use gates::{Gates, Step, StepName};
 pub use reply::ReplyRules;
 pub use service::{Drained, Service};

@@ -67,10 +67,14 @@ impl Log {
         let cause = error_type(failure.cause);
         let detail = failure.detail.as_deref();
         match failure.cause {
-            Cause::MalformedRequest | Cause::UnknownTool | Cause::InvalidArguments => tracing::info!(
+            Cause::MalformedRequest
+            | Cause::UnknownTool
+            | Cause::InvalidArguments
+            | Cause::NotAllowed
+            | Cause::RateLimited => tracing::info!(
                 tool,
                 source,
-                caller = shown(&request.caller),
+                caller = shown(&request.caller.name),
                 call_id = shown(&request.call_id),
                 cause,
                 trace_id,
@@ -79,7 +83,7 @@ impl Log {
             Cause::Expired | Cause::CancelledBeforeStart => tracing::info!(
                 tool,
                 source,
-                caller = shown(&request.caller),
+                caller = shown(&request.caller.name),
                 call_id = shown(&request.call_id),
                 cause,
                 trace_id,
@@ -88,7 +92,7 @@ impl Log {
             Cause::Cancelled if !shutting_down => tracing::info!(
                 tool,
                 source,
-                caller = shown(&request.caller),
+                caller = shown(&request.caller.name),
                 call_id = shown(&request.call_id),
                 cause,
                 trace_id,
@@ -99,7 +103,7 @@ impl Log {
                     tracing::warn!(
                         tool,
                         source,
-                        caller = shown(&request.caller),
+                        caller = shown(&request.caller.name),
                         call_id = shown(&request.call_id),
                         cause,
                         trace_id,
@@ -111,7 +115,7 @@ impl Log {
             Cause::Panicked => tracing::error!(
                 tool,
                 source,
-                caller = shown(&request.caller),
+                caller = shown(&request.caller.name),
                 call_id = shown(&request.call_id),
                 cause,
                 trace_id,
@@ -121,7 +125,7 @@ impl Log {
             _ => tracing::warn!(
                 tool,
                 source,
-                caller = shown(&request.caller),
+                caller = shown(&request.caller.name),
                 call_id = shown(&request.call_id),
                 cause,
                 trace_id,
@@ -135,7 +139,7 @@ impl Log {
     pub(crate) fn unusable_budget(&self, request: &Request) {
         if let Some(left_out) = self.budgets.due() {
             tracing::warn!(
-                caller = shown(&request.caller),
+                caller = shown(&request.caller.name),
                 call_id = shown(&request.call_id),
                 detail = request.envelope.header(header::TIMEOUT_MS).map(shown),
                 left_out,

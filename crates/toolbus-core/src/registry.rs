@@ -163,6 +163,18 @@ impl Registry {
         })
     }
 
+    /// Replaces every tool, as one change.
+    ///
+    /// # Errors
+    ///
+    /// When a name is given twice or unusable; the registry then keeps what it had.
+    pub fn replace_all(&self, tools: Vec<Tool>) -> Result<(), RegistryError> {
+        self.change(|next| {
+            next.tools.clear();
+            tools.into_iter().try_for_each(|tool| next.insert(tool))
+        })
+    }
+
     /// Notifies of every change; the value counts them.
     #[must_use]
     pub fn changes(&self) -> watch::Receiver<u64> {
@@ -309,6 +321,17 @@ mod tests {
             assert_eq!(source_of(&registry, "mine").as_deref(), Some("other"));
         }
         assert!(!changes.has_changed().unwrap());
+    }
+
+    #[test]
+    fn everything_is_replaced_at_once_or_nothing_is() {
+        let registry = Registry::new();
+        registry.register_all(vec![tool("a", "s"), tool("b", "t")]).unwrap();
+        assert!(registry.replace_all(vec![tool("c", "s"), tool("c", "t")]).is_err());
+        assert_eq!(names(&registry), ["a", "b"]);
+        registry.replace_all(vec![tool("b", "s"), tool("c", "t")]).unwrap();
+        assert_eq!(names(&registry), ["b", "c"]);
+        assert_eq!(source_of(&registry, "b").as_deref(), Some("s"));
     }
 
     #[test]

@@ -13,6 +13,7 @@ use toolbus_protocol::{MAX_SHORT_STRING, Properties, ReplyTo, bounded, header, t
 
 use crate::answer::Answer;
 use crate::bus::{Bus, Outgoing, PublishError, Routing, Target};
+use crate::caller::{AgentName, Caller};
 use crate::telemetry::DeadReason;
 
 /// Addresses whose working route is remembered.
@@ -37,6 +38,8 @@ pub struct ReplyRules {
     pub queue_prefix: String,
     /// Topic for answers to requests without an address.
     pub default_topic: String,
+    /// Whether a caller may name no topic but its own, in which its name comes last: where the broker says who it is.
+    pub own_topics_only: bool,
 }
 
 /// A checked address: the routes to try, in order.
@@ -56,6 +59,8 @@ pub(crate) enum AddressRefused {
     RequestTopic,
     #[error("it is a queue of a daemon or an agent")]
     OwnedQueue,
+    #[error("it is a topic of another agent, or of none")]
+    OthersTopic,
     #[error("it is longer than {MAX_SHORT_STRING} bytes")]
     TooLong,
 }
@@ -103,14 +108,17 @@ impl Buried {
 
 impl ReplyRules {
     /// Reads an address and decides which routes it has.
-    pub(crate) fn check(&self, reply_to: &str, message_type: &str) -> Result<Address, AddressRefused> {
+    pub(crate) fn check(&self, reply_to: &str, message_type: &str, caller: &Caller) -> Result<Address, AddressRefused> {
         let address = |first: Target, second: Option<Target>, mandatory| Address {
             first,
             second,
             mandatory,
             written: reply_to.to_owned(),
         };
-        let topic = |name: &str| self.is_reply_topic(name).then(|| Target::Topic(name.to_owned()));
+        let topic = |name: &str| match self.is_reply_topic(name) {
+            true if self.own_topics_only && !is_own(name, caller) => Err(AddressRefused::OthersTopic),
+            known => Ok(known.then(|| Target::Topic(name.to_owned()))),
+        };
         let queue = |name: &str| Target::Queue(name.to_owned());
         Ok(match ReplyTo::read(reply_to, message_type) {
             ReplyTo::Absent => address(Target::Topic(self.default_topic.clone()), None, true),
@@ -118,14 +126,14 @@ impl ReplyRules {
             ReplyTo::Direct(name) => address(queue(checked_length(name)?), None, false),
             ReplyTo::TopicFirst(name) => {
                 self.check_name(name)?;
-                match topic(name) {
+                match topic(name)? {
                     Some(topic) => address(topic, Some(queue(name)), true),
                     None => address(queue(name), None, true),
                 }
             }
             ReplyTo::QueueFirst(name) => {
                 self.check_name(name)?;
-                address(queue(name), topic(name), true)
+                address(queue(name), topic(name)?, true)
             }
         })
     }
@@ -146,6 +154,12 @@ impl ReplyRules {
     fn is_reply_topic(&self, name: &str) -> bool {
         self.reply_topics.iter().any(|pattern| topic::matches(pattern, name))
     }
+}
+
+/// Whether the caller's name comes last in a topic.
+fn is_own(topic: &str, caller: &Caller) -> bool {
+    let agent = caller.agent.as_ref().map(AgentName::as_str);
+    agent.and_then(|agent| topic.strip_suffix(agent)).is_some_and(|before| before.ends_with('.'))
 }
 
 fn checked_length(name: &str) -> Result<&str, AddressRefused> {

@@ -6,7 +6,7 @@ use tokio::sync::mpsc;
 use tokio_util::task::TaskTracker;
 
 use crate::bus::Delivery;
-use crate::cancel::CancelService;
+use crate::desk::Desk;
 use crate::dispatcher::Dispatcher;
 
 /// Feeds deliveries to the dispatcher, each in a task of its own.
@@ -43,12 +43,11 @@ impl Service {
         }
     }
 
-    /// Takes requests to cancel calls in until the channel closes. Each is obeyed at once; it is answered in a task of its
-    /// own, so that one slow answer never holds up the next.
-    pub async fn serve_cancellations(&self, cancel: &CancelService, mut deliveries: mpsc::Receiver<Delivery>) {
+    /// Takes small requests in until the channel closes. Each is obeyed at once; it is answered in a task of its own, so
+    /// that one slow answer never holds up the next.
+    pub async fn serve_requests(&self, desk: &Desk, mut deliveries: mpsc::Receiver<Delivery>) {
         while let Some(delivery) = deliveries.recv().await {
-            let settling = cancel.handle(&self.dispatcher, delivery);
-            self.tasks.spawn(settling);
+            self.tasks.spawn(desk.handle(delivery));
         }
     }
 

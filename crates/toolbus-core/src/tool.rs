@@ -1,5 +1,6 @@
 //! Tools: what they are, and how one is run.
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -188,6 +189,12 @@ pub struct Tool {
     pub(crate) schema: Option<Schema>,
 }
 
+impl fmt::Debug for Tool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Tool").field(&self.descriptor).finish()
+    }
+}
+
 /// A tool's schema and its digest, by which equal ones are recognised.
 #[derive(Debug, Clone)]
 pub(crate) struct Schema {
@@ -201,6 +208,19 @@ impl Tool {
         let schema = descriptor.parameters.as_ref().map(Schema::new);
         Self { descriptor: Arc::new(descriptor), executor: Arc::new(executor), schema }
     }
+
+    /// A number for what callers are told of it.
+    pub(crate) fn fingerprint(&self) -> u64 {
+        let ToolDescriptor { name, description, source, effect, .. } = &*self.descriptor;
+        let effect = match effect {
+            Effect::ReadOnly => "read-only",
+            Effect::Idempotent => "idempotent",
+            Effect::Effectful => "effectful",
+            Effect::Undeclared => "",
+        };
+        let schema = self.schema.as_ref().map(|schema| format!("{:x?}", schema.digest)).unwrap_or_default();
+        digest_of(&[name, description, source, effect, &schema])
+    }
 }
 
 impl Schema {
@@ -212,4 +232,14 @@ impl Schema {
         }
         Self { value: Arc::clone(value), digest }
     }
+}
+
+/// A number for some texts, which nobody can make equal to that of others.
+pub(crate) fn digest_of(texts: &[&str]) -> u64 {
+    let mut digest = Sha256::new();
+    for text in texts {
+        digest.update((text.len() as u64).to_be_bytes());
+        digest.update(text);
+    }
+    digest.finalize().iter().take(8).fold(0, |number, byte| number << 8 | u64::from(*byte))
 }

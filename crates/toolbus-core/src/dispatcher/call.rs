@@ -4,6 +4,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::Parts;
+use serde_json::{Map, Value};
+
 use crate::answer::{Answer, Recipient, Run};
 use crate::bus::Delivery;
 use crate::deadline::Budgets;
@@ -23,6 +25,8 @@ pub(super) struct Call {
     pub(super) deadline: Instant,
     pub(super) body_size: usize,
     pub(super) tool: Option<Arc<ToolDescriptor>>,
+    /// The arguments, once they are known to be valid.
+    pub(super) arguments: Option<Arc<Map<String, Value>>>,
     /// Whether its answer is one that was given before.
     pub(super) replayed: bool,
     /// Time spent waiting for a permit.
@@ -48,6 +52,7 @@ impl Call {
             deadline,
             body_size: delivery.body.len(),
             tool: None,
+            arguments: None,
             replayed: false,
             waited: Duration::ZERO,
             ran: None,
@@ -58,6 +63,13 @@ impl Call {
     pub(super) fn resolved(&mut self, tool: &Tool, budgets: Budgets) {
         self.deadline = self.request.granted.deadline(self.arrived, tool.descriptor.timeout, budgets);
         self.tool = Some(Arc::clone(&tool.descriptor));
+    }
+
+    /// Notes the arguments.
+    pub(super) fn checked(&mut self, arguments: Map<String, Value>) -> Arc<Map<String, Value>> {
+        let arguments = Arc::new(arguments);
+        self.arguments = Some(Arc::clone(&arguments));
+        arguments
     }
 
     pub(super) fn recipient(&self) -> Recipient<'_> {

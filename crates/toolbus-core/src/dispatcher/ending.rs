@@ -9,10 +9,12 @@ use toolbus_protocol::Properties;
 use super::Dispatcher;
 use super::call::Call;
 use crate::answer::Answer;
+use crate::audit::{Event, Record, Subject};
 use crate::bus::Delivery;
 use crate::log::shown;
 use crate::reply::{Buried, DEAD_LETTER_TIME, NotDelivered};
 use crate::telemetry::DeadReason;
+use crate::tool::Effect;
 
 /// Time beyond a call's deadline in which its answer may still be delivered.
 const REPLY_GRACE: Duration = Duration::from_secs(10);
@@ -28,6 +30,7 @@ impl Dispatcher {
         let delivered = self.deliver(&call, &answer).await;
         let confirmed = built.elapsed();
         call.span.published(delivered.is_ok(), confirmed);
+        self.audit(&call, &answer);
         let settled = match delivered {
             Ok(()) => true,
             Err(NotDelivered::Undeliverable(reason)) => self.bury_answer(&call, &answer, &reason).await,
@@ -46,6 +49,28 @@ impl Dispatcher {
         }
         call.settle(settled).await;
         call.conclude(Some(answer.end), built, confirmed);
+    }
+
+    /// Records a refusal, and a call of a tool that is not read-only. An answer that was given before was recorded then.
+    fn audit(&self, call: &Call, answer: &Answer) {
+        if call.replayed {
+            return;
+        }
+        let event = match (&call.tool, call.ran) {
+            (Some(tool), Some(_)) if tool.effect == Effect::ReadOnly => return,
+            (_, Some(_)) => Event::Called,
+            (_, None) => Event::Refused,
+        };
+        let request = &call.request;
+        let subject = Subject {
+            caller: &request.caller,
+            tool: call.tool.as_deref(),
+            asked: &request.tool_name,
+            call_id: &request.call_id,
+        };
+        let audit = &self.parts.audit;
+        let hash = call.arguments.as_ref().and_then(|arguments| audit.hash(arguments));
+        audit.record(Record::new(event, &subject, answer.end, answer.outcome).with_arguments(hash));
     }
 
     /// Publishes an answer until the broker confirms or refuses it, or until shutdown. A broker that is away is waited

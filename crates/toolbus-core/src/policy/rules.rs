@@ -78,11 +78,3 @@ pub enum Allowed {
     /// What one of these patterns matches.
     Only(Vec<Pattern>),
 }
-
-impl BindingPolicy {
-    /// Whether a request that names this binding, as `channel:account`, means this one.
-    #[must_use]
-    pub fn is_named(&self, name: &str) -> bool {
-        name.strip_prefix(&*self.channel).and_then(|rest| rest.strip_prefix(':')) == Some(&*self.account)
-    }
-}

@@ -6,17 +6,18 @@ use std::time::Duration;
 use serde_json::json;
 use tokio::sync::mpsc;
 use toolbus_core::bus::{Bus, Target};
-use toolbus_core::{CancelService, Drained, Service};
+use toolbus_core::toolsets::SessionSets;
+use toolbus_core::{About, Desk, Drained, Service};
 
-use crate::world::{Message, Route, Settled, Settlement, World, call, delivery, request, settings};
+use crate::world::{Message, Route, Settled, Settlement, World, agent, call, delivery, request, settings};
 
 #[tokio::test]
 async fn a_caller_cancels_its_running_call() {
     let world = World::new();
     let (running, settled) = world.begin(call("wait_effectful", json!({})));
     world.until_running(1).await;
-    assert!(!world.dispatcher.cancel("bob", "call_1"), "not bob's call");
-    assert!(world.dispatcher.cancel("ana", "call_1"));
+    assert!(!world.dispatcher.cancel(&agent("bob"), "call_1"), "not bob's call");
+    assert!(world.dispatcher.cancel(&agent("ana"), "call_1"));
     running.await.unwrap();
     let body = world.bus.sent().pop().unwrap().body;
     assert_eq!(
@@ -24,7 +25,7 @@ async fn a_caller_cancels_its_running_call() {
         (&json!("cancelled"), &json!("unknown"), &json!(false))
     );
     assert_eq!(settled.get(), Some(Settled::Acknowledged));
-    assert!(!world.dispatcher.cancel("ana", "call_1"), "gone");
+    assert!(!world.dispatcher.cancel(&agent("ana"), "call_1"), "gone");
 }
 
 #[tokio::test]
@@ -36,7 +37,7 @@ async fn a_waiting_call_that_is_cancelled_has_not_started() {
     while world.load.waiting() == 0 {
         tokio::task::yield_now().await;
     }
-    assert!(world.dispatcher.cancel("ana", "call_1"), "both have this id");
+    assert!(world.dispatcher.cancel(&agent("ana"), "call_1"), "both have this id");
     second.await.unwrap();
     first.await.unwrap();
     let outcomes: Vec<_> = world.bus.sent().into_iter().map(|sent| sent.body["outcome"].clone()).collect();
@@ -93,14 +94,22 @@ async fn obey(world: &World, service: &Service, messages: impl IntoIterator<Item
     let (sender, receiver) = mpsc::channel(8);
     let mut settlements = Vec::new();
     for message in messages {
-        let (delivery, settlement) = delivery(message);
+        let (mut delivery, settlement) = delivery(message);
+        delivery.routing_key = "tool.cancel".to_owned();
         sender.send(delivery).await.unwrap();
         settlements.push(settlement);
     }
     drop(sender);
     let bus = Arc::clone(&world.bus) as Arc<dyn Bus>;
-    let cancel = CancelService::new("toolbus".to_owned(), bus, settings().replies);
-    service.serve_cancellations(&cancel, receiver).await;
+    let about = About {
+        name: "toolbus".to_owned(),
+        version: "1".to_owned(),
+        config_digest: String::new(),
+        roles: Vec::new(),
+        started: std::time::Instant::now(),
+    };
+    let desk = Desk::new(about, bus, settings().replies, world.dispatcher.clone(), SessionSets::default());
+    service.serve_requests(&desk, receiver).await;
     settlements
 }
 
@@ -144,7 +153,7 @@ async fn one_answer_that_does_not_leave_holds_up_no_other_cancellation_and_the_e
 async fn a_request_to_cancel_that_is_no_such_request_is_settled_and_not_answered() {
     let world = World::new();
     let service = Service::new(world.dispatcher.clone());
-    let too_large = request(&json!({"toolCallId": "x".repeat(5_000)})).typed(None);
+    let too_large = request(&json!({"toolCallId": "x".repeat(70_000)})).typed(None);
     let messages = [
         too_large,
         cancellation().typed(Some("RockBot.Tools.ToolError")),

@@ -9,12 +9,15 @@ use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use serde_json::{Value, json};
 use tokio::sync::{Notify, mpsc, watch};
+use toolbus_core::audit::Silent;
 use toolbus_core::bus::{Bus, BusState, Delivery, Outgoing, PublishError, Routing, Settle, Subscription, Target};
+use toolbus_core::caller::{AgentName, Caller, Identity};
 use toolbus_core::failure::{Cause, ToolFailure};
+use toolbus_core::policy::{Access, AgentPolicy, Capacity, Policy};
 use toolbus_core::registry::Registry;
 use toolbus_core::telemetry::{CallSpan, DeadReason, End, Load, Summary, Telemetry};
 use toolbus_core::tool::{Effect, Executor, Tool, ToolCall, ToolDescriptor, ToolOutput};
-use toolbus_core::{Budgets, Dispatcher, ReplyRules, Settings};
+use toolbus_core::{Budgets, Dispatcher, Gates, ReplyRules, Settings};
 use toolbus_protocol::{Properties, TraceContext};
 
 /// How the bus answers a publish.
@@ -305,8 +308,9 @@ impl World {
         }
         let told: Arc<Recorder> = Arc::default();
         let telemetry = Arc::new(RecordingTelemetry(Arc::clone(&told)));
-        let dispatcher =
-            Dispatcher::new(settings, registry, Arc::clone(&bus) as Arc<dyn Bus>, telemetry, Arc::clone(&load));
+        let gates = Arc::new(gates(registry, &settings));
+        let bus_of_calls = Arc::clone(&bus) as Arc<dyn Bus>;
+        let dispatcher = Dispatcher::new(settings, gates, bus_of_calls, telemetry, Arc::new(Silent), Arc::clone(&load));
         Self { dispatcher, bus, load, told, runs, go_on }
     }
 
@@ -354,12 +358,30 @@ pub(crate) fn settings() -> Settings {
             request_topics: vec!["tool.invoke".to_owned(), "my.requests".to_owned()],
             queue_prefix: "bus7".to_owned(),
             default_topic: "tool.result".to_owned(),
+            own_topics_only: false,
         },
         budgets: Budgets { default: Duration::from_secs(60), max: Duration::from_secs(120) },
         max_body: 1024 * 1024,
         max_in_flight: 4,
         max_waiting: 4,
     }
+}
+
+/// Gates that let everybody use everything, and take all room that there is.
+fn gates(registry: Registry, settings: &Settings) -> Gates {
+    let everybody = AgentPolicy {
+        max_in_flight: Some(settings.max_in_flight),
+        max_queued: Some(settings.max_waiting),
+        ..AgentPolicy::default()
+    };
+    let capacity = Capacity { max_in_flight: settings.max_in_flight, max_waiting: settings.max_waiting };
+    let policy = Policy { default: everybody, ..Policy::default() };
+    Gates::new(Access::new(registry, Identity::default(), policy, capacity))
+}
+
+/// The agent of this name.
+pub(crate) fn agent(name: &str) -> Caller {
+    Caller::agent(AgentName::parse(name).unwrap())
 }
 
 fn echo_schema() -> Value {

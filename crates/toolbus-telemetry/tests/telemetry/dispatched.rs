@@ -6,11 +6,14 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::task::JoinSet;
+use toolbus_core::audit::Silent;
+use toolbus_core::caller::Identity;
+use toolbus_core::policy::{Access, AgentPolicy, Capacity, Policy};
 use toolbus_core::bus::{Bus, BusState, Delivery, Outgoing, PublishError, Routing, Subscription};
 use toolbus_core::failure::ToolFailure;
 use toolbus_core::registry::Registry;
 use toolbus_core::tool::{Executor, Tool, ToolCall, ToolOutput};
-use toolbus_core::{Budgets, Dispatcher, ReplyRules, Settings};
+use toolbus_core::{Budgets, Dispatcher, Gates, ReplyRules, Settings};
 use toolbus_protocol::{Properties, TraceContext, header};
 use toolbus_telemetry::Protocol;
 use toolbus_testing::otlp::Receiver;
@@ -78,6 +81,7 @@ impl World {
             request_topics: vec!["tool.invoke".into()],
             queue_prefix: "toolbus".into(),
             default_topic: "tool.result".into(),
+            own_topics_only: false,
         };
         let settings = Settings {
             name: "toolbus".into(),
@@ -90,7 +94,11 @@ impl World {
         let taker = Arc::<Taker>::default();
         let bus = Arc::clone(&taker) as Arc<dyn Bus>;
         let (telemetry, load) = (Arc::clone(&daemon.telemetry), Arc::clone(&daemon.load));
-        let dispatcher = Dispatcher::new(settings, registry, bus, telemetry, load);
+        let everybody = AgentPolicy { max_in_flight: Some(2), max_queued: Some(4), ..AgentPolicy::default() };
+        let policy = Policy { default: everybody, ..Policy::default() };
+        let capacity = Capacity { max_in_flight: 2, max_waiting: 4 };
+        let gates = Arc::new(Gates::new(Access::new(registry, Identity::default(), policy, capacity)));
+        let dispatcher = Dispatcher::new(settings, gates, bus, telemetry, Arc::new(Silent), load);
         Self { dispatcher, taker, go, traces }
     }
 }

@@ -1,0 +1,250 @@
+//! Small requests beside calls: cancel, list, ping, the end of a session. Each is obeyed at once, and answered in a task
+//! of its own when its sender left an address.
+
+mod cancel;
+mod list;
+mod ping;
+mod session;
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use tokio::time::Instant;
+use toolbus_protocol::message_type::{self, Kind};
+use toolbus_protocol::{Code, Envelope, ParseError, ToolError, bounded, header, new_message_id, topic};
+
+use crate::answer::{Answer, destination};
+use crate::bus::{Bus, Delivery};
+use crate::caller::Caller;
+use crate::dispatcher::Dispatcher;
+use crate::failure::Status;
+use crate::log::shown;
+use crate::reply::{Address, AddressRefused, Replies, ReplyRules};
+use crate::telemetry::{DeadReason, End};
+use crate::toolsets::SessionSets;
+
+/// Longest body of a small request, in bytes.
+const MAX_BODY: usize = 64 * 1024;
+/// Longest wait for the confirm of an answer.
+const REPLY_TIME: Duration = Duration::from_secs(5);
+
+/// What a pong tells of the daemon.
+#[derive(Debug, Clone)]
+pub struct About {
+    /// The daemon's name: the source of its answers.
+    pub name: String,
+    /// Its version.
+    pub version: String,
+    /// A hash of its configuration, equal in replicas that are configured alike.
+    pub config_digest: String,
+    /// What it does.
+    pub roles: Vec<String>,
+    /// When it started.
+    pub started: std::time::Instant,
+}
+
+/// Answers small requests. Cheap to clone.
+#[derive(Clone)]
+pub struct Desk {
+    parts: Arc<Parts>,
+}
+
+struct Parts {
+    about: About,
+    replies: Replies,
+    dispatcher: Dispatcher,
+    sessions: SessionSets,
+}
+
+/// A request that was read.
+struct Asked {
+    envelope: Envelope,
+    caller: Caller,
+    address: Option<Address>,
+}
+
+/// A message to send back.
+struct Said {
+    message_type: &'static str,
+    body: Vec<u8>,
+    persistent: bool,
+}
+
+/// Why a request is not obeyed.
+#[derive(Debug, thiserror::Error)]
+enum Refused {
+    /// Somebody else's, or nobody's: it is settled, and nothing more.
+    #[error("it is nothing for this daemon")]
+    NotOurs,
+    #[error("its type {0} does not belong on this topic")]
+    Type(String),
+    #[error("its answer may not go where it says: {0}")]
+    Address(#[from] AddressRefused),
+    #[error("it has {0} bytes; at most {MAX_BODY} are read")]
+    TooLarge(usize),
+    #[error("it cannot be read: {0}")]
+    Unreadable(#[from] ParseError),
+    #[error("{0}")]
+    Contradiction(String),
+}
+
+impl Desk {
+    /// A desk for the calls of `dispatcher`.
+    #[must_use]
+    pub fn new(
+        about: About,
+        bus: Arc<dyn Bus>,
+        rules: ReplyRules,
+        dispatcher: Dispatcher,
+        sessions: SessionSets,
+    ) -> Self {
+        Self { parts: Arc::new(Parts { about, replies: Replies::new(bus, rules), dispatcher, sessions }) }
+    }
+
+    /// Obeys the request at once. What is returned answers it, and settles the delivery.
+    pub(crate) fn handle(&self, delivery: Delivery) -> impl Future<Output = ()> + Send + use<> {
+        let (asked, said) = match self.asked(&delivery) {
+            Ok(asked) => {
+                let said = self.obey(&delivery, &asked);
+                (Some(asked), said)
+            }
+            Err(refused) => (None, Err(refused)),
+        };
+        let desk = self.clone();
+        async move {
+            match (asked, said) {
+                (Some(asked), Ok(said)) => desk.answer(&asked, said).await,
+                (asked, Err(refused)) => desk.refuse(asked, &delivery, &refused).await,
+                (None, Ok(_)) => {}
+            }
+            delivery.settle.acknowledge().await;
+        }
+    }
+
+    /// Does what the topic stands for.
+    fn obey(&self, delivery: &Delivery, asked: &Asked) -> Result<Option<Said>, Refused> {
+        match &*delivery.routing_key {
+            topic::TOOL_CANCEL => self.cancel(delivery, asked),
+            topic::TOOL_LIST => self.list(delivery, asked),
+            topic::TOOL_PING => Ok(Some(self.ping())),
+            topic::TOOL_SESSION_END => self.end_session(delivery, asked),
+            _ => Err(Refused::NotOurs),
+        }
+    }
+
+    fn asked(&self, delivery: &Delivery) -> Result<Asked, Refused> {
+        let envelope = Envelope::read(&delivery.properties);
+        let expected = match &*delivery.routing_key {
+            topic::TOOL_CANCEL => message_type::TOOL_CANCEL_REQUEST,
+            topic::TOOL_LIST => message_type::TOOL_LIST_REQUEST,
+            topic::TOOL_PING => message_type::PING,
+            _ => message_type::SESSION_END,
+        };
+        let access = self.parts.dispatcher.access();
+        let user_id = delivery.properties.user_id.as_deref();
+        let caller = access.identify(user_id, &envelope, &delivery.routing_key).ok_or(Refused::NotOurs)?;
+        match message_type::kind(&envelope.message_type, expected) {
+            Kind::Request | Kind::Plain => {}
+            Kind::Answer => return Err(Refused::NotOurs),
+            Kind::Foreign => return Err(Refused::Type(shown(&envelope.message_type))),
+        }
+        let address = match &*envelope.reply_to {
+            "" => None,
+            reply_to => Some(self.parts.replies.rules().check(reply_to, &envelope.message_type, &caller)?),
+        };
+        Ok(Asked { envelope, caller, address })
+    }
+
+    /// Says why a request is not obeyed: to its sender, when that can be answered, and else to the log.
+    async fn refuse(&self, asked: Option<Asked>, delivery: &Delivery, refused: &Refused) {
+        let topic = &delivery.routing_key;
+        let caller = asked.as_ref().map(|asked| shown(&asked.caller.name));
+        match (&asked, refused) {
+            (_, Refused::NotOurs) => tracing::debug!(%topic, "settled a message that is no request of ours"),
+            // What reaches every replica is answered by none, so that its sender does not hear as many refusals.
+            (Some(asked), refused) if asked.address.is_some() && is_of_one(delivery) => {
+                tracing::info!(%topic, caller, reason = %refused, "refused a request");
+                self.answer(asked, Some(malformed(asked, delivery, refused))).await;
+            }
+            (_, refused) => {
+                tracing::info!(%topic, caller, reason = %refused, "ignored a request that cannot be answered");
+                let reason = match refused {
+                    Refused::Type(_) => DeadReason::UnknownType,
+                    Refused::Address(_) => DeadReason::ReplyToRefused,
+                    _ => DeadReason::Malformed,
+                };
+                self.bury(delivery, reason).await;
+            }
+        }
+    }
+
+    /// Puts a request aside. One that reached every replica has no queue for dead letters, and is dropped.
+    async fn bury(&self, delivery: &Delivery, reason: DeadReason) {
+        if !is_of_one(delivery) {
+            return;
+        }
+        let (properties, body) = (delivery.properties.clone(), delivery.body.clone());
+        let reply_to = properties.reply_to.clone().unwrap_or_default();
+        self.parts.replies.dead_letter(&delivery.queue, reason, &reply_to, properties, body).await;
+    }
+
+    async fn answer(&self, asked: &Asked, said: Option<Said>) {
+        let (Some(address), Some(said)) = (&asked.address, said) else { return };
+        let answer = self.message(asked, said);
+        if let Err(reason) = self.parts.replies.deliver(address, &answer, Instant::now() + REPLY_TIME).await {
+            let reply_to = shown(&address.written);
+            tracing::warn!(%reason, reply_to, kind = answer.properties.message_type, "an answer was not delivered");
+        }
+    }
+
+    fn message(&self, asked: &Asked, said: Said) -> Answer {
+        let envelope = &asked.envelope;
+        let mut properties = Envelope {
+            message_id: Some(new_message_id()),
+            message_type: said.message_type.to_owned(),
+            correlation_id: bounded(&envelope.correlation_id).to_owned(),
+            timestamp: SystemTime::now().duration_since(UNIX_EPOCH).ok().map(|time| time.as_secs()),
+            source: Some(self.parts.about.name.clone()),
+            destination: destination(envelope, &asked.caller),
+            trace: envelope.trace.clone(),
+            headers: vec![(header::CONTENT_TRUST.to_owned(), header::TRUST_TOOL_OUTPUT.to_owned())],
+            ..Envelope::default()
+        }
+        .into_properties();
+        properties.persistent = said.persistent;
+        Answer { properties, body: said.body.into(), end: End { status: Status::Ok, cause: None }, outcome: None }
+    }
+}
+
+impl Said {
+    fn new(message_type: &'static str, body: &impl serde::Serialize) -> Self {
+        Self { message_type, body: serde_json::to_vec(body).unwrap_or_default(), persistent: true }
+    }
+}
+
+/// Whether a request reaches one replica, and not all.
+fn is_of_one(delivery: &Delivery) -> bool {
+    matches!(&*delivery.routing_key, topic::TOOL_LIST | topic::TOOL_PING)
+}
+
+/// The body of a request, if it is not too large.
+fn body(delivery: &Delivery) -> Result<&[u8], Refused> {
+    match delivery.body.len() {
+        size if size > MAX_BODY => Err(Refused::TooLarge(size)),
+        _ => Ok(&delivery.body),
+    }
+}
+
+fn malformed(asked: &Asked, delivery: &Delivery, refused: &Refused) -> Said {
+    let id = asked.envelope.message_id.as_deref().unwrap_or(&asked.envelope.correlation_id);
+    let error = ToolError {
+        tool_call_id: bounded(id).to_owned(),
+        tool_name: delivery.routing_key.clone(),
+        code: Code::InvalidArguments,
+        message: format!("The request is not usable: {refused}."),
+        is_retryable: false,
+        retry_after_ms: None,
+        outcome: None,
+    };
+    Said::new(message_type::TOOL_ERROR, &error)
+}

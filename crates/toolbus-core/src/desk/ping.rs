@@ -1,0 +1,22 @@
+//! `tool.ping`: the daemon is there, and says how it is.
+
+use toolbus_protocol::{Pong, message_type};
+
+use super::{Desk, Said};
+
+impl Desk {
+    /// What the daemon says of itself. Nothing of it depends on who asks, and nothing names a tool.
+    pub(super) fn ping(&self) -> Said {
+        let about = &self.parts.about;
+        let pong = Pong {
+            name: about.name.clone(),
+            version: about.version.clone(),
+            config_digest: about.config_digest.clone(),
+            roles: about.roles.clone(),
+            uptime_seconds: about.started.elapsed().as_secs(),
+            in_flight: self.parts.dispatcher.load().in_flight() as u64,
+            tools: self.parts.dispatcher.access().current().len() as u64,
+        };
+        Said { persistent: false, ..Said::new(message_type::PONG, &pong) }
+    }
+}

@@ -1,0 +1,109 @@
+//! Steps 4 to 7 of a call: may this caller use this tool, so, now? Each ends the call or lets it pass.
+
+mod explain;
+
+use std::time::Instant;
+
+use serde_json::{Map, Value};
+
+pub use self::explain::{Step, StepName};
+use crate::arguments::Arguments;
+use crate::caller::Caller;
+use crate::failure::{Cause, ToolFailure};
+use crate::log::shown;
+use crate::policy::{Access, Effective, Granted};
+use crate::rate::RateLimits;
+use crate::suggest::Suggestions;
+
+/// The gates that a call passes before it may run.
+pub struct Gates {
+    access: Access,
+    arguments: Arguments,
+    rates: RateLimits,
+    suggestions: Suggestions,
+}
+
+impl Gates {
+    /// Gates that keep what `access` says.
+    #[must_use]
+    pub fn new(access: Access) -> Self {
+        Self { access, arguments: Arguments::new(), rates: RateLimits::new(), suggestions: Suggestions::new() }
+    }
+
+    /// Who may use what.
+    #[must_use]
+    pub const fn access(&self) -> &Access {
+        &self.access
+    }
+
+    /// What the caller may use from here on until its call ends.
+    pub(crate) fn enter(&self, caller: &Caller) -> Effective {
+        let mut effective = self.access.effective(caller);
+        self.access.begin_session(caller, &mut effective);
+        effective
+    }
+
+    /// Step 4. The tool of this name. A tool that the caller may not see gets the answer of one that is not there.
+    pub(crate) fn resolve<'a>(
+        &self,
+        effective: &'a Effective,
+        caller: &Caller,
+        name: &str,
+    ) -> Result<Granted<'a>, ToolFailure> {
+        let Some(granted) = effective.get(name) else { return Err(self.not_found(effective, name)) };
+        let member = granted.tool.descriptor.toolset.as_ref();
+        if member.is_some_and(|member| member.needs_session) && caller.session.is_none() {
+            let text = format!("Tool '{}' works within a session. Give the call a sessionId.", shown(name));
+            return Err(ToolFailure::new(Cause::InvalidArguments, text));
+        }
+        Ok(granted)
+    }
+
+    fn not_found(&self, effective: &Effective, name: &str) -> ToolFailure {
+        if effective.lacks_toolset(name) {
+            return ToolFailure::new(Cause::UnknownTool, format!("Toolset not found for {}", shown(name)));
+        }
+        let near = self.suggestions.near(name, effective.names());
+        let mut text = format!("Tool '{}' is not registered.", shown(name));
+        if !near.is_empty() {
+            let offered: Vec<String> = near.iter().map(|name| format!("'{name}'")).collect();
+            text = format!("{text} Did you mean {}?", offered.join(" or "));
+        }
+        ToolFailure::new(Cause::UnknownTool, text)
+    }
+
+    /// Step 5. The arguments, with those that are set for the caller, valid against the tool's schema.
+    pub(crate) fn arguments(
+        &self,
+        effective: &Effective,
+        granted: Granted<'_>,
+        text: Option<&str>,
+    ) -> Result<Map<String, Value>, ToolFailure> {
+        self.arguments.check(granted.tool, text, effective.forced(granted).as_deref())
+    }
+
+    /// Step 6. Whether the caller may address everybody whom the arguments name.
+    pub(crate) fn recipients(
+        &self,
+        effective: &Effective,
+        granted: Granted<'_>,
+        arguments: &Map<String, Value>,
+    ) -> Result<(), ToolFailure> {
+        for (outbound, allowed) in effective.recipients(granted) {
+            if let Err(refused) = allowed.check(outbound, arguments) {
+                return Err(ToolFailure::new(Cause::NotAllowed, refused.to_string()));
+            }
+        }
+        Ok(())
+    }
+
+    /// Step 7. Takes one token of (agent, binding, tool).
+    pub(crate) fn rate(&self, effective: &Effective, granted: Granted<'_>, now: Instant) -> Result<(), ToolFailure> {
+        let Some(rule) = effective.rate(granted) else { return Ok(()) };
+        let (cell, tool) = effective.rate_key(granted);
+        self.rates.take(cell, tool, rule.rate(), now).map_err(|wait| {
+            let text = format!("Tool '{}' was called too often. Try again later.", granted.tool.descriptor.name);
+            ToolFailure::new(Cause::RateLimited, text).with_retry_after(wait)
+        })
+    }
+}

@@ -1,0 +1,142 @@
+//! The gates, walked without running anything.
+
+use std::time::Instant;
+
+use super::Gates;
+use crate::caller::Caller;
+use crate::failure::ToolFailure;
+use crate::policy::Effective;
+
+/// What one step says of a call.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Step {
+    /// The step.
+    pub name: StepName,
+    /// Whether it lets the call pass.
+    pub passes: bool,
+    /// Why, for an operator.
+    pub text: String,
+    /// What the caller would be told, when the step refuses.
+    pub told: Option<String>,
+}
+
+/// A step that can refuse a call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StepName {
+    /// Who is asking.
+    Caller,
+    /// The name, in the caller's set of tools.
+    Resolve,
+    /// The arguments, against the tool's schema.
+    Arguments,
+    /// Whom the call addresses.
+    Recipients,
+    /// How often the tool is called.
+    RateLimit,
+    /// How much the agent has under way.
+    Permit,
+}
+
+impl StepName {
+    /// Its name.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Caller => "caller",
+            Self::Resolve => "resolve",
+            Self::Arguments => "arguments",
+            Self::Recipients => "recipients",
+            Self::RateLimit => "rate limit",
+            Self::Permit => "permit",
+        }
+    }
+}
+
+fn pass(name: StepName, text: String) -> Step {
+    Step { name, passes: true, text, told: None }
+}
+
+fn refuse(name: StepName, text: String, failure: ToolFailure) -> Step {
+    Step { name, passes: false, text, told: Some(failure.message) }
+}
+
+impl Gates {
+    /// Walks the steps of a call up to the first that refuses. Nothing runs, and no token is taken.
+    #[must_use]
+    pub fn explain(&self, caller: &Caller, name: &str, arguments: Option<&str>) -> Vec<Step> {
+        let mut steps = Vec::new();
+        self.walk(caller, name, arguments, &mut steps);
+        steps
+    }
+
+    fn walk(&self, caller: &Caller, name: &str, arguments: Option<&str>, steps: &mut Vec<Step>) {
+        let effective = self.access.effective(caller);
+        let profile = effective.profile();
+        let allowed = effective.names().count();
+        steps.push(pass(
+            StepName::Caller,
+            format!("agent {}, profile {profile}, {allowed} tools", effective.section_name()),
+        ));
+
+        let explanation = effective.explain(name);
+        let because = explanation.because.to_string();
+        let granted = match self.resolve(&effective, caller, name) {
+            Ok(granted) => granted,
+            // The name may be in order, and the session be what is missing.
+            Err(failure) if explanation.is_in => {
+                steps.push(refuse(StepName::Resolve, failure.message.clone(), failure));
+                return;
+            }
+            Err(failure) => {
+                steps.push(refuse(StepName::Resolve, because, failure));
+                return;
+            }
+        };
+        steps.push(pass(StepName::Resolve, because));
+
+        let arguments = match self.arguments(&effective, granted, arguments) {
+            Ok(arguments) => arguments,
+            Err(failure) => {
+                steps.push(refuse(StepName::Arguments, failure.message.clone(), failure));
+                return;
+            }
+        };
+        let forced = effective.forced(granted).map(|forced| forced.0.keys().cloned().collect::<Vec<_>>().join(", "));
+        let set = forced.map_or_else(String::new, |names| format!("; set by the policy: {names}"));
+        steps.push(pass(StepName::Arguments, format!("valid{set}")));
+
+        if let Err(failure) = self.recipients(&effective, granted, &arguments) {
+            steps.push(refuse(StepName::Recipients, failure.message.clone(), failure));
+            return;
+        }
+        let lists = effective.recipients(granted).count();
+        let addressed = match (granted.channels(), lists) {
+            (0, _) => "the tool addresses nobody".to_owned(),
+            (_, 0) => "unrestricted: the agent has no outbound_allowlist for this channel".to_owned(),
+            _ => "every recipient is allowed".to_owned(),
+        };
+        steps.push(pass(StepName::Recipients, addressed));
+
+        let Some(rule) = effective.rate(granted) else {
+            steps.push(pass(StepName::RateLimit, "not limited".to_owned()));
+            steps.push(permit(&effective));
+            return;
+        };
+        let (cell, tool) = effective.rate_key(granted);
+        let limit = format!("`{}`: {}", rule.pattern(), rule.rate());
+        match self.rates.peek(cell, tool, rule.rate(), Instant::now()) {
+            Ok(()) => steps.push(pass(StepName::RateLimit, limit)),
+            Err(wait) => {
+                let text = format!("{limit}; the next call is let through in {} ms", wait.as_millis() + 1);
+                steps.push(Step { name: StepName::RateLimit, passes: false, text: text.clone(), told: Some(text) });
+                return;
+            }
+        }
+        steps.push(permit(&effective));
+    }
+}
+
+fn permit(effective: &Effective) -> Step {
+    let (max_in_flight, max_queued) = effective.limits();
+    pass(StepName::Permit, format!("at most {max_in_flight} calls of the agent run and {max_queued} wait"))
+}

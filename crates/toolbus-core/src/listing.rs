@@ -1,0 +1,130 @@
+//! Tools as they are listed to whoever may use them.
+
+mod render;
+mod schema;
+mod without;
+
+#[cfg(test)]
+mod accepted;
+
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+use toolbus_protocol::llm_name;
+
+use crate::tool::{Effect, ToolDescriptor};
+
+pub use render::render;
+pub use without::without;
+
+/// Bytes of a version: two digits each.
+const VERSION_BYTES: usize = 16;
+
+/// What a caller is told of a tool.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Definition {
+    /// Name of the tool.
+    pub name: Arc<str>,
+    /// The name as model providers accept it.
+    pub llm_name: Arc<str>,
+    /// What it does, for a model.
+    pub description: String,
+    /// JSON Schema of the arguments that the caller may give; absent: any object.
+    pub parameters: Option<Arc<Value>>,
+    /// Who registered it.
+    pub source: Arc<str>,
+    /// What repeating a call would do.
+    pub effect: Effect,
+}
+
+/// The definition of a tool, with all the parameters that it has.
+#[must_use]
+pub fn definition(descriptor: &ToolDescriptor) -> Definition {
+    Definition {
+        name: Arc::clone(&descriptor.name),
+        llm_name: llm_name(&descriptor.name).into(),
+        description: descriptor.description.clone(),
+        parameters: descriptor.parameters.clone(),
+        source: Arc::clone(&descriptor.source),
+        effect: descriptor.effect,
+    }
+}
+
+/// Digest of definitions that are sorted by name: 32 hexadecimal digits, equal wherever and whenever the definitions are.
+#[must_use]
+pub fn version<'a>(sorted: impl IntoIterator<Item = &'a Definition>) -> String {
+    let mut hash = Sha256::new();
+    for tool in sorted {
+        let effect = match tool.effect {
+            Effect::ReadOnly => "read-only",
+            Effect::Idempotent => "idempotent",
+            Effect::Effectful => "effectful",
+            Effect::Undeclared => "undeclared",
+        };
+        let mut canonical = json!([tool.name, tool.description, tool.parameters, tool.source, effect]);
+        canonical.sort_all_objects();
+        // No JSON text holds a bare line end: one tool cannot pass for two.
+        hash.update(canonical.to_string());
+        hash.update("\n");
+    }
+    hash.finalize().into_iter().take(VERSION_BYTES).map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tool(name: &str) -> Definition {
+        let descriptor = ToolDescriptor::new(name, "rest", "rest");
+        definition(&ToolDescriptor { description: "Does it.".to_owned(), ..descriptor })
+    }
+
+    fn with_schema(text: &str) -> Definition {
+        Definition { parameters: Some(Arc::new(serde_json::from_str(text).unwrap())), ..tool("a") }
+    }
+
+    #[test]
+    fn a_definition_has_both_names() {
+        let tool = tool("fs.read");
+        assert_eq!((&*tool.name, &*tool.llm_name), ("fs.read", &*llm_name("fs.read")));
+    }
+
+    #[test]
+    fn a_version_is_the_same_in_every_replica() {
+        let ordered = with_schema(r#"{"type":"object","properties":{"a":{"type":"string","minLength":1},"b":{}}}"#);
+        let other = with_schema(r#"{"properties":{"b":{},"a":{"minLength":1,"type":"string"}},"type":"object"}"#);
+        assert_eq!(version([&ordered]), version([&other]));
+        insta::assert_snapshot!(version([&ordered, &tool("b")]), @"9cc8b463e9380128bb0fdb85d7db9d10");
+        insta::assert_snapshot!(version([]), @"e3b0c44298fc1c149afbf4c8996fb924");
+    }
+
+    #[test]
+    fn a_version_changes_with_everything_that_is_told() {
+        let mut versions = vec![
+            version([]),
+            version([&tool("a")]),
+            version([&tool("b")]),
+            version([&tool("a"), &tool("b")]),
+            version([&with_schema("{}")]),
+            version([&with_schema(r#"{"required":["a","b"]}"#)]),
+            version([&with_schema(r#"{"required":["b","a"]}"#)]),
+            version([&Definition { description: String::new(), ..tool("a") }]),
+            version([&Definition { source: "time".into(), ..tool("a") }]),
+        ];
+        for effect in [Effect::ReadOnly, Effect::Idempotent, Effect::Effectful] {
+            versions.push(version([&Definition { effect, ..tool("a") }]));
+        }
+        let count = versions.len();
+        versions.sort();
+        versions.dedup();
+        assert_eq!(versions.len(), count);
+    }
+
+    #[test]
+    fn one_tool_cannot_pass_for_two() {
+        let two = version([&tool("a"), &tool("b")]);
+        let forged = format!("{}\",\"Does it.\",null,\"rest\",\"undeclared\"]\n[\"b", "a");
+        assert_ne!(version([&tool(&forged)]), two);
+    }
+}

@@ -1,0 +1,112 @@
+//! What providers accept, written down as JSON Schema, and that nothing else is ever rendered.
+
+use std::sync::Arc;
+
+use jsonschema::Validator;
+use proptest::collection::vec;
+use proptest::prelude::*;
+use proptest::sample::{select, subsequence};
+use serde_json::{Map, Value, json};
+use toolbus_protocol::Format;
+
+use super::{definition, render, without};
+use crate::tool::{Effect, ToolDescriptor};
+
+fn rules(format: Format) -> Validator {
+    let text = match format {
+        Format::Registration => include_str!("accepted/registration.json"),
+        Format::OpenAi => include_str!("accepted/openai.json"),
+        Format::Anthropic => include_str!("accepted/anthropic.json"),
+        Format::Mcp => include_str!("accepted/mcp.json"),
+    };
+    jsonschema::validator_for(&serde_json::from_str(text).unwrap()).unwrap()
+}
+
+/// Names of properties: those that keywords have, and those that not everybody accepts, among them.
+fn name() -> impl Strategy<Value = String> {
+    prop_oneof!["[ab]", select(vec!["$id", "type", "anyOf", "ids[]", "ä", ""]).prop_map(str::to_owned), "[a.]{60,70}"]
+}
+
+fn reference() -> impl Strategy<Value = Value> {
+    select(vec!["#", "#/$defs/a", "#/$defs/b", "#/anyOf/0", "#/properties/a", "#anchor", "https://example.com/x", "a"])
+        .prop_map(Value::from)
+}
+
+/// Schemas with every keyword that a provider has an opinion on, and some that are none at all.
+fn schema() -> impl Strategy<Value = Value> {
+    let kind = prop_oneof![
+        select(vec!["object", "array", "string", "null"]).prop_map(Value::from),
+        subsequence(vec!["object", "array", "string"], 1..=3).prop_map(Value::from),
+    ];
+    let leaf = prop_oneof![
+        any::<bool>().prop_map(Value::from),
+        kind.clone().prop_map(|kind| json!({"type": kind})),
+        reference().prop_map(|reference| json!({"$ref": reference})),
+        Just(json!({"enum": [1, "a"], "$id": "https://example.com/leaf"})),
+    ];
+    leaf.prop_recursive(4, 64, 6, move |inner| {
+        let by_name = vec((name(), inner.clone()), 0..4).prop_map(|members| Value::Object(Map::from_iter(members)));
+        let member = prop_oneof![
+            4 => (select(vec!["properties", "$defs", "patternProperties"]), by_name),
+            2 => (select(vec!["allOf", "anyOf", "oneOf"]), vec(inner.clone(), 1..4).prop_map(Value::from)),
+            2 => (select(vec!["items", "additionalProperties", "not", "const"]), inner),
+            2 => (Just("type"), kind.clone()),
+            1 => (Just("$ref"), reference()),
+            1 => (Just("required"), subsequence(vec!["a", "b", "ids[]"], 0..=3).prop_map(Value::from)),
+            1 => (select(vec!["$schema", "$id"]), Just(json!("https://example.com/schema"))),
+        ];
+        vec(member, 0..7).prop_map(|members| {
+            Value::Object(members.into_iter().map(|(keyword, value)| (keyword.to_owned(), value)).collect())
+        })
+    })
+}
+
+proptest! {
+    #[test]
+    fn whatever_a_tool_is_every_provider_accepts_it(
+        name in "[a-z]{1,8}|\\PC{1,80}",
+        description in prop_oneof![Just(String::new()), "\\PC{1,40}", Just("ü".repeat(1025))],
+        parameters in prop::option::of(schema()),
+        effect in select(vec![Effect::ReadOnly, Effect::Idempotent, Effect::Effectful, Effect::Undeclared]),
+    ) {
+        let descriptor = ToolDescriptor::new(name, "test", "local");
+        let tool = definition(&ToolDescriptor { description, parameters: parameters.map(Arc::new), effect, ..descriptor });
+        for format in Format::ALL {
+            let entry = render(&tool, format);
+            let problems: Vec<String> = rules(format).iter_errors(&entry).map(|error| error.to_string()).collect();
+            prop_assert!(problems.is_empty(), "{}: {:?}\n{}", format, problems, entry);
+        }
+    }
+
+    #[test]
+    fn what_is_hidden_is_not_offered(schema in schema()) {
+        let offered = without(&schema, &["a"]);
+        prop_assert_eq!(offered.pointer("/properties/a"), None);
+        prop_assert!(!offered.pointer("/required").is_some_and(|names| names.as_array().unwrap().contains(&json!("a"))));
+        prop_assert_eq!(without(&offered, &["a"]), offered);
+    }
+}
+
+#[test]
+fn the_rules_refuse_what_providers_refuse() {
+    let function = |parameters: Value| json!({"type": "function", "function": {"name": "t", "parameters": parameters}});
+    let object = |properties: Value| json!({"type": "object", "properties": properties});
+    let openai = rules(Format::OpenAi);
+    assert!(openai.is_valid(&function(object(json!({"a": {"type": "array", "items": {}}})))));
+    for parameters in [
+        json!({}),
+        json!({"type": "object"}),
+        json!({"type": "object", "properties": {}, "anyOf": [{}]}),
+        json!({"type": "object", "properties": {}, "enum": []}),
+        json!({"type": "object", "properties": {}, "$schema": "x"}),
+        object(json!({"a": {"type": "array"}})),
+        object(json!({"a": {"anyOf": [{"type": ["string", "array"]}]}})),
+    ] {
+        assert!(!openai.is_valid(&function(parameters.clone())), "{parameters}");
+    }
+    let anthropic = rules(Format::Anthropic);
+    let tool = |name: &str, properties: Value| json!({"name": name, "input_schema": object(properties)});
+    assert!(anthropic.is_valid(&tool("t", json!({"a": {"properties": {"ids[]": {}}}}))));
+    assert!(!anthropic.is_valid(&tool("t", json!({"ids[]": {}}))));
+    assert!(!anthropic.is_valid(&tool("fs.read", json!({}))));
+}

@@ -1,0 +1,201 @@
+use serde_json::{Map, Value, json};
+use toolbus_protocol::Format;
+
+use super::Definition;
+use super::schema::{ANY_OBJECT, full, is_anthropic_name, simple};
+use super::without::without;
+use crate::tool::Effect;
+
+/// Longest description that OpenAI accepts, in characters.
+const MAX_OPENAI_DESCRIPTION: usize = 1024;
+
+/// Describes a tool in a format: the first as an agent registers tools, the others ready to be sent.
+///
+/// What is sent to a model may say less than the tool's own schema, because providers refuse some of what JSON Schema
+/// allows, and then the whole request. Arguments are validated against all of the tool's schema anyway.
+#[must_use]
+pub fn render(tool: &Definition, format: Format) -> Value {
+    match format {
+        Format::Registration => registration(tool),
+        Format::OpenAi => openai(tool),
+        Format::Anthropic => anthropic(tool),
+        Format::Mcp => mcp(tool),
+    }
+}
+
+fn registration(tool: &Definition) -> Value {
+    // A schema may also be `true`, which readers of this text do not expect.
+    let schema = tool.parameters.as_ref().filter(|schema| schema.is_object());
+    let schema = schema.map_or_else(|| ANY_OBJECT.to_owned(), |schema| schema.to_string());
+    let mut entry = Map::new();
+    entry.insert("name".to_owned(), json!(tool.name));
+    entry.insert("description".to_owned(), json!(tool.description));
+    entry.insert("parametersSchema".to_owned(), json!(schema));
+    entry.insert("source".to_owned(), json!(tool.source));
+    entry.insert("llmName".to_owned(), json!(tool.llm_name));
+    entry.extend(Hints::of(tool.effect).named(["readOnly", "destructive", "idempotent"]));
+    Value::Object(entry)
+}
+
+fn openai(tool: &Definition) -> Value {
+    let mut function = Map::new();
+    function.insert("name".to_owned(), json!(tool.llm_name));
+    describe(&mut function, &cut(&tool.description));
+    function.insert("parameters".to_owned(), simple(tool.parameters.as_deref()));
+    json!({"type": "function", "function": function})
+}
+
+fn anthropic(tool: &Definition) -> Value {
+    let schema = simple(tool.parameters.as_deref());
+    let refused: Vec<&str> = match schema.get("properties") {
+        Some(Value::Object(properties)) => {
+            properties.keys().map(String::as_str).filter(|name| !is_anthropic_name(name)).collect()
+        }
+        _ => Vec::new(),
+    };
+    let mut entry = Map::new();
+    entry.insert("name".to_owned(), json!(tool.llm_name));
+    describe(&mut entry, &tool.description);
+    entry.insert("input_schema".to_owned(), without(&schema, &refused));
+    Value::Object(entry)
+}
+
+fn mcp(tool: &Definition) -> Value {
+    let mut entry = Map::new();
+    entry.insert("name".to_owned(), json!(tool.name));
+    describe(&mut entry, &tool.description);
+    entry.insert("inputSchema".to_owned(), full(tool.parameters.as_deref()));
+    let hints: Map<_, _> =
+        Hints::of(tool.effect).named(["readOnlyHint", "destructiveHint", "idempotentHint"]).collect();
+    if !hints.is_empty() {
+        entry.insert("annotations".to_owned(), Value::Object(hints));
+    }
+    Value::Object(entry)
+}
+
+/// An empty description is left out: not every provider takes one.
+fn describe(entry: &mut Map<String, Value>, description: &str) {
+    if !description.is_empty() {
+        entry.insert("description".to_owned(), json!(description));
+    }
+}
+
+fn cut(description: &str) -> String {
+    if description.chars().nth(MAX_OPENAI_DESCRIPTION).is_none() {
+        return description.to_owned();
+    }
+    description.chars().take(MAX_OPENAI_DESCRIPTION - 1).chain(['…']).collect()
+}
+
+/// What is known of a tool's effect, as the hints of MCP put it; absent: not known.
+struct Hints {
+    read_only: Option<bool>,
+    destructive: Option<bool>,
+    idempotent: Option<bool>,
+}
+
+impl Hints {
+    /// An idempotent tool may delete or not: nobody said. An effectful one is taken to, as MCP does where nothing is said.
+    const fn of(effect: Effect) -> Self {
+        let (read_only, destructive, idempotent) = match effect {
+            Effect::ReadOnly => (Some(true), Some(false), Some(true)),
+            Effect::Idempotent => (Some(false), None, Some(true)),
+            Effect::Effectful => (Some(false), Some(true), Some(false)),
+            Effect::Undeclared => (None, None, None),
+        };
+        Self { read_only, destructive, idempotent }
+    }
+
+    /// Those that are known, under the names of a format.
+    fn named(self, names: [&'static str; 3]) -> impl Iterator<Item = (String, Value)> {
+        let hints = [self.read_only, self.destructive, self.idempotent];
+        names.into_iter().zip(hints).filter_map(|(name, hint)| Some((name.to_owned(), Value::Bool(hint?))))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::listing::definition;
+    use crate::tool::ToolDescriptor;
+
+    fn tool(effect: Effect) -> Definition {
+        definition(&ToolDescriptor {
+            description: "Reads a file.".to_owned(),
+            parameters: Some(Arc::new(json!({
+                "$schema": "https://json-schema.org/draft/2020-12/schema",
+                "type": "object",
+                "properties": {"path": {"type": "string"}, "bytes[]": {"type": "array"}},
+                "required": ["path", "bytes[]"],
+                "anyOf": [{"required": ["path"]}],
+            }))),
+            effect,
+            ..ToolDescriptor::new("fs.read", "mcp:fs", "mcp")
+        })
+    }
+
+    fn rendered(tool: &Definition, format: Format) -> String {
+        render(tool, format).to_string()
+    }
+
+    #[test]
+    fn a_registration_has_the_whole_schema_as_text() {
+        insta::assert_snapshot!(rendered(&tool(Effect::ReadOnly), Format::Registration), @r#"{"description":"Reads a file.","destructive":false,"idempotent":true,"llmName":"fs_read_4074bc025755","name":"fs.read","parametersSchema":"{\"$schema\":\"https://json-schema.org/draft/2020-12/schema\",\"anyOf\":[{\"required\":[\"path\"]}],\"properties\":{\"bytes[]\":{\"type\":\"array\"},\"path\":{\"type\":\"string\"}},\"required\":[\"path\",\"bytes[]\"],\"type\":\"object\"}","readOnly":true,"source":"mcp:fs"}"#);
+    }
+
+    #[test]
+    fn a_model_of_openai_gets_a_function() {
+        insta::assert_snapshot!(rendered(&tool(Effect::ReadOnly), Format::OpenAi), @r#"{"function":{"description":"Reads a file.","name":"fs_read_4074bc025755","parameters":{"properties":{"bytes[]":{"items":{},"type":"array"},"path":{"type":"string"}},"required":["bytes[]","path"],"type":"object"}},"type":"function"}"#);
+    }
+
+    #[test]
+    fn a_model_of_anthropic_gets_no_argument_that_it_could_not_name() {
+        insta::assert_snapshot!(rendered(&tool(Effect::ReadOnly), Format::Anthropic), @r#"{"description":"Reads a file.","input_schema":{"properties":{"path":{"type":"string"}},"required":["path"],"type":"object"},"name":"fs_read_4074bc025755"}"#);
+    }
+
+    #[test]
+    fn an_mcp_client_gets_the_real_name_the_whole_schema_and_hints() {
+        insta::assert_snapshot!(rendered(&tool(Effect::ReadOnly), Format::Mcp), @r#"{"annotations":{"destructiveHint":false,"idempotentHint":true,"readOnlyHint":true},"description":"Reads a file.","inputSchema":{"$schema":"https://json-schema.org/draft/2020-12/schema","anyOf":[{"required":["path"]}],"properties":{"bytes[]":{"type":"array"},"path":{"type":"string"}},"required":["path","bytes[]"],"type":"object"},"name":"fs.read"}"#);
+    }
+
+    #[test]
+    fn a_tool_without_a_schema_and_a_description_takes_any_object() {
+        let tool = definition(&ToolDescriptor::new("now", "time", "local"));
+        let all: Vec<String> = Format::ALL.iter().map(|format| rendered(&tool, *format)).collect();
+        insta::assert_snapshot!(all.join("\n"), @r#"
+        {"description":"","llmName":"now","name":"now","parametersSchema":"{\"properties\":{},\"type\":\"object\"}","source":"time"}
+        {"function":{"name":"now","parameters":{"properties":{},"type":"object"}},"type":"function"}
+        {"input_schema":{"properties":{},"type":"object"},"name":"now"}
+        {"inputSchema":{"properties":{},"type":"object"},"name":"now"}
+        "#);
+    }
+
+    #[test]
+    fn hints_say_what_is_declared_and_no_more() {
+        let hints = |effect| {
+            let entry = render(&tool(effect), Format::Mcp);
+            let entry = entry["annotations"].to_string();
+            format!("{effect:?} {entry}")
+        };
+        let all = [Effect::ReadOnly, Effect::Idempotent, Effect::Effectful, Effect::Undeclared].map(hints);
+        insta::assert_snapshot!(all.join("\n"), @r#"
+        ReadOnly {"destructiveHint":false,"idempotentHint":true,"readOnlyHint":true}
+        Idempotent {"idempotentHint":true,"readOnlyHint":false}
+        Effectful {"destructiveHint":true,"idempotentHint":false,"readOnlyHint":false}
+        Undeclared null
+        "#);
+    }
+
+    #[test]
+    fn a_long_description_is_cut_for_openai_alone() {
+        for (length, expected) in [(1024, 1024), (1025, 1024), (100_000, 1024)] {
+            let tool = Definition { description: "ü".repeat(length), ..tool(Effect::ReadOnly) };
+            let entry = render(&tool, Format::OpenAi);
+            let text = entry["function"]["description"].as_str().unwrap();
+            assert_eq!((text.chars().count(), text.ends_with('…')), (expected, length > 1024));
+            assert_eq!(render(&tool, Format::Anthropic)["description"], tool.description);
+        }
+    }
+}

@@ -1,0 +1,25 @@
+//! Who may use what: the policy as written, and what it comes to with the tools that there are.
+//!
+//! [`Access`] holds the present [`Catalogue`]: an immutable meeting of rules and tools, replaced whole when either
+//! changes. What one caller has of it is its [`Effective`] set: the same object lists, enforces and explains.
+
+mod access;
+mod bits;
+mod catalogue;
+mod effective;
+mod explain;
+mod index;
+mod profile;
+mod rules;
+mod sections;
+mod switches;
+#[cfg(test)]
+mod tests;
+
+pub use access::{Access, Capacity};
+pub use catalogue::Catalogue;
+pub use effective::{Effective, Forced, Granted, Nothing, Summary};
+pub use explain::{Because, Explanation};
+pub use profile::{EVERY_SOURCE, Profile, Role};
+pub use rules::{AgentPolicy, Allowed, BindingPolicy, Policy};
+pub use switches::{Switch, SwitchError};

@@ -1,0 +1,240 @@
+//! The present catalogue, and every way to change it.
+
+use std::convert::Infallible;
+use std::num::NonZeroUsize;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+
+use lru::LruCache;
+use tokio::sync::watch;
+use toolbus_protocol::Envelope;
+
+use super::catalogue::Catalogue;
+use super::effective::{Effective, Nothing, Standing};
+use super::rules::Policy;
+use super::sections::Rules;
+use super::switches::{Switch, SwitchError};
+use crate::caller::{AgentName, Caller, Identity};
+use crate::registry::Registry;
+
+/// Sessions whose tool sets are remembered.
+const MAX_SESSIONS: NonZeroUsize = NonZeroUsize::new(10_000).unwrap();
+
+/// How many calls the daemon takes, of which each agent may have a share.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Capacity {
+    /// Calls that run at a time.
+    pub max_in_flight: usize,
+    /// Calls that wait at a time.
+    pub max_waiting: usize,
+}
+
+/// Tool sets of a session, by caller and session.
+type Sessions = LruCache<(Arc<str>, Arc<str>), Arc<[Arc<str>]>>;
+
+/// Who may use what, now. Cheap to clone.
+#[derive(Clone)]
+pub struct Access {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    registry: Registry,
+    capacity: Capacity,
+    current: RwLock<Arc<Catalogue>>,
+    changing: Mutex<()>,
+    sessions: Mutex<Sessions>,
+    version: watch::Sender<u64>,
+}
+
+impl Access {
+    /// Puts rules and tools together.
+    #[must_use]
+    pub fn new(registry: Registry, identity: Identity, policy: Policy, capacity: Capacity) -> Self {
+        let rules = Arc::new(Rules::new(identity, policy, capacity, None));
+        let catalogue = Catalogue::new(rules, Arc::default(), &registry.snapshot(), None);
+        Self {
+            shared: Arc::new(Shared {
+                registry,
+                capacity,
+                current: RwLock::new(Arc::new(catalogue)),
+                changing: Mutex::default(),
+                sessions: Mutex::new(LruCache::new(MAX_SESSIONS)),
+                version: watch::Sender::new(0),
+            }),
+        }
+    }
+
+    /// Who may use what, at this moment.
+    #[must_use]
+    pub fn current(&self) -> Arc<Catalogue> {
+        Arc::clone(&self.shared.current.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Who sent a message; absent when it is somebody whom this daemon does not serve.
+    #[must_use]
+    pub fn identify(&self, user_id: Option<&str>, envelope: &Envelope, topic: &str) -> Option<Caller> {
+        self.current().rules.identity.identify(user_id, envelope, topic)
+    }
+
+    /// What a caller may use at this moment; in a session that began earlier, with the tool sets of then.
+    #[must_use]
+    pub fn effective(&self, caller: &Caller) -> Effective {
+        let mut effective = Effective::new(self.current(), caller);
+        if let Some(session) = &caller.session
+            && !effective.catalogue.rules.policy.toolsets.is_empty()
+        {
+            let key = (Arc::clone(&caller.owner), Arc::clone(session));
+            effective.frozen = self.sessions().get(&key).cloned();
+        }
+        effective
+    }
+
+    /// Every agent that has a section of its own.
+    #[must_use]
+    pub fn agents(&self) -> Vec<AgentName> {
+        self.current().rules.sections().filter_map(|section| section.agent.clone()).collect()
+    }
+
+    /// Notes that a session has begun, so that tool sets which are bound later wait for the next one.
+    pub(crate) fn begin_session(&self, caller: &Caller, effective: &mut Effective) {
+        let Some(session) = &caller.session else { return };
+        if effective.frozen.is_none() && !effective.catalogue.rules.policy.toolsets.is_empty() {
+            let sets = effective.bound_sets();
+            self.sessions().put((Arc::clone(&caller.owner), Arc::clone(session)), Arc::clone(&sets));
+            effective.frozen = Some(sets);
+        }
+    }
+
+    /// Forgets a session.
+    pub(crate) fn end_session(&self, caller: &Caller, session: &Arc<str>) {
+        self.sessions().pop(&(Arc::clone(&caller.owner), Arc::clone(session)));
+    }
+
+    /// The tools that there are, whoever may use them.
+    #[must_use]
+    pub fn registry(&self) -> &Registry {
+        &self.shared.registry
+    }
+
+    /// Puts other rules in the place of those that hold, and changes the registry with them, so that nobody sees the one
+    /// without the other. Calls under way keep what they have.
+    ///
+    /// # Errors
+    ///
+    /// When the registry cannot be changed; the rules then stay, too.
+    pub fn replace<E>(
+        &self,
+        identity: Identity,
+        policy: Policy,
+        tools: impl FnOnce(&Registry) -> Result<(), E>,
+    ) -> Result<(), E> {
+        self.try_change(|current, registry| {
+            tools(registry)?;
+            let rules = Rules::new(identity, policy, self.shared.capacity, Some(&current.rules));
+            Ok(Catalogue::new(Arc::new(rules), Arc::clone(&current.switches), &registry.snapshot(), None))
+        })
+    }
+
+    /// Takes the tools that there are now.
+    pub fn refresh(&self) {
+        self.change(|current, registry| {
+            let (rules, switches) = (Arc::clone(&current.rules), Arc::clone(&current.switches));
+            Catalogue::new(rules, switches, &registry.snapshot(), Some(current))
+        });
+    }
+
+    /// Takes the tools that there are after every change of the registry, until that is gone.
+    pub async fn follow(&self) {
+        let mut changes = self.shared.registry.changes();
+        loop {
+            self.refresh();
+            if changes.changed().await.is_err() {
+                return;
+            }
+        }
+    }
+
+    /// Switches something off, at once; false when it was off already.
+    ///
+    /// # Errors
+    ///
+    /// When too much is switched off already.
+    pub fn disable(&self, switch: Switch) -> Result<bool, SwitchError> {
+        let mut result = Ok(false);
+        self.switch(|switches| result = switches.disable(switch));
+        result
+    }
+
+    /// Switches something on again, at once; false when it was not off.
+    pub fn enable(&self, switch: &Switch) -> bool {
+        let mut was_off = false;
+        self.switch(|switches| was_off = switches.enable(switch));
+        was_off
+    }
+
+    /// Everything that is switched off.
+    #[must_use]
+    pub fn disabled(&self) -> Vec<Switch> {
+        self.current().switches.list()
+    }
+
+    /// Notifies of every change; the value counts them.
+    #[must_use]
+    pub fn changes(&self) -> watch::Receiver<u64> {
+        self.shared.version.subscribe()
+    }
+
+    fn switch(&self, edit: impl FnOnce(&mut super::switches::Switches)) {
+        self.change(|current, registry| {
+            let mut switches = (*current.switches).clone();
+            edit(&mut switches);
+            let rules = Arc::clone(&current.rules);
+            Catalogue::new(rules, Arc::new(switches), &registry.snapshot(), Some(current))
+        });
+    }
+
+    fn change(&self, next: impl FnOnce(&Catalogue, &Registry) -> Catalogue) {
+        let Ok(()) = self.try_change(|current, registry| Ok::<_, Infallible>(next(current, registry)));
+    }
+
+    fn try_change<E>(&self, next: impl FnOnce(&Catalogue, &Registry) -> Result<Catalogue, E>) -> Result<(), E> {
+        let _one_at_a_time = self.shared.changing.lock().unwrap_or_else(PoisonError::into_inner);
+        let next = Arc::new(next(&self.current(), &self.shared.registry)?);
+        let mut current = self.shared.current.write().unwrap_or_else(PoisonError::into_inner);
+        let previous = std::mem::replace(&mut *current, next);
+        drop(current);
+        // Freed here, and not under the lock that calls read through.
+        drop(previous);
+        self.shared.version.send_modify(|version| *version += 1);
+        Ok(())
+    }
+
+    fn sessions(&self) -> MutexGuard<'_, Sessions> {
+        self.shared.sessions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Effective {
+    /// What a caller may use of a catalogue, outside of any session.
+    pub(crate) fn new(catalogue: Arc<Catalogue>, caller: &Caller) -> Self {
+        let rules = &catalogue.rules;
+        let number = rules.section_of(caller);
+        let section = rules.section(number);
+        let cell = caller.binding.as_deref().map_or(Some(0), |name| section.binding(name));
+        let profile = caller.profile.as_deref().map_or(Some(None), |name| rules.profile(name).map(Some));
+        let agent = caller.agent.as_ref().map_or("default", |agent| agent.as_str());
+        let is_off = [agent, section.name()].iter().any(|name| catalogue.switches.has_agent(name));
+        let nothing = |reason| (0, None, Standing::Nothing(reason));
+        let (cell, profile, standing) = match (cell, profile) {
+            _ if section.is_denied => nothing(Nothing::UnknownAgent),
+            _ if is_off => nothing(Nothing::Disabled),
+            (None, _) => nothing(Nothing::UnknownBinding),
+            (_, None) => nothing(Nothing::UnknownProfile),
+            (Some(cell), Some(profile)) => match catalogue.set(number, cell, profile) {
+                Some(set) => (cell, profile, Standing::Set(set)),
+                None => nothing(Nothing::NoneLeft),
+            },
+        };
+        Self { catalogue, section: number, cell, profile, frozen: None, standing }
+    }
+}

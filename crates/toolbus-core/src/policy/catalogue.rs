@@ -1,0 +1,275 @@
+//! The meeting of a policy with the tools that there are, at one moment.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, OnceLock};
+
+use toolbus_protocol::llm_name;
+
+use super::bits::Bits;
+use super::effective::SetData;
+use super::profile::Role;
+use super::sections::{List, Rules};
+use super::switches::Switches;
+use crate::registry::Snapshot;
+use crate::tool::{Tool, ToolDescriptor, digest_of};
+
+/// Everything that can be asked about who may use what. Immutable: a change makes another.
+pub struct Catalogue {
+    pub(super) rules: Arc<Rules>,
+    pub(super) switches: Arc<Switches>,
+    /// Every tool by its number; numbers of tools that are gone stay free until a tool takes them.
+    tools: Vec<Option<Entry>>,
+    by_name: HashMap<Arc<str>, u32>,
+    /// Names that models use instead, for tools whose own name no model accepts.
+    by_llm_name: HashMap<Arc<str>, u32>,
+    /// What each list of patterns matches.
+    lists: Vec<Bits>,
+    plain: Bits,
+    sets: BTreeMap<Arc<str>, Bits>,
+    /// What each profile allows.
+    profiles: Vec<Bits>,
+    disabled: Bits,
+    /// The sets that were asked for, by section, cell and profile.
+    built: Vec<Vec<Vec<OnceLock<Arc<SetData>>>>>,
+}
+
+/// A tool, and what is known of it beforehand.
+#[derive(Clone)]
+pub(super) struct Entry {
+    pub(super) tool: Tool,
+    /// The same for the same name, whatever the tool's number.
+    pub(super) key: u64,
+    /// The same for the same definition.
+    pub(super) fingerprint: u64,
+    /// Channels on which it addresses people.
+    pub(super) channels: Arc<[Arc<str>]>,
+}
+
+impl Catalogue {
+    /// Makes the catalogue that follows on `previous`: under the same rules, only tools that came or went cost anything.
+    pub(super) fn new(
+        rules: Arc<Rules>,
+        switches: Arc<Switches>,
+        snapshot: &Snapshot,
+        previous: Option<&Self>,
+    ) -> Self {
+        let mut next = match previous.filter(|previous| Arc::ptr_eq(&previous.rules, &rules)) {
+            Some(previous) => previous.without(|entry| !entry.is_same(snapshot)),
+            None => Self::empty(Arc::clone(&rules)),
+        };
+        next.switches = switches;
+        let mut free: Vec<u32> = (0..).zip(&next.tools).filter(|(_, tool)| tool.is_none()).map(|(n, _)| n).collect();
+        let mut added: Vec<&Tool> =
+            snapshot.tools().filter(|tool| !next.by_name.contains_key(&tool.descriptor.name)).collect();
+        added.sort_by(|a, b| a.descriptor.name.cmp(&b.descriptor.name));
+        for tool in added {
+            let number = free.pop().unwrap_or_else(|| {
+                next.tools.push(None);
+                u32::try_from(next.tools.len() - 1).unwrap_or(u32::MAX)
+            });
+            next.add(number, tool);
+        }
+        // A tool that was registered again has another executor.
+        for entry in next.tools.iter_mut().flatten() {
+            if let Some(tool) = snapshot.get(&entry.tool.descriptor.name)
+                && !Arc::ptr_eq(&tool.descriptor, &entry.tool.descriptor)
+            {
+                (entry.tool, entry.fingerprint) = (tool.clone(), tool.fingerprint());
+            }
+        }
+        next.disabled = next.switched_off();
+        next
+    }
+
+    fn empty(rules: Arc<Rules>) -> Self {
+        Self {
+            tools: Vec::new(),
+            by_name: HashMap::new(),
+            by_llm_name: HashMap::new(),
+            lists: vec![Bits::default(); rules.lists.len()],
+            plain: Bits::default(),
+            sets: BTreeMap::new(),
+            profiles: vec![Bits::default(); rules.profiles.len()],
+            disabled: Bits::default(),
+            switches: Arc::default(),
+            built: unbuilt(&rules),
+            rules,
+        }
+    }
+
+    /// A copy without some of its tools.
+    fn without(&self, is_gone: impl Fn(&Entry) -> bool) -> Self {
+        let gone: Bits = self.entries().filter(|(_, entry)| is_gone(entry)).map(|(number, _)| number).collect();
+        let less = |bits: &Bits| {
+            let mut bits = bits.clone();
+            bits.remove(&gone);
+            bits
+        };
+        let stays = |number: &u32| !gone.contains(*number);
+        let names = |names: &HashMap<Arc<str>, u32>| -> HashMap<Arc<str>, u32> {
+            names.iter().filter(|(_, number)| stays(number)).map(|(name, number)| (Arc::clone(name), *number)).collect()
+        };
+        Self {
+            tools: (0..).zip(&self.tools).map(|(number, tool)| tool.clone().filter(|_| stays(&number))).collect(),
+            by_name: names(&self.by_name),
+            by_llm_name: names(&self.by_llm_name),
+            lists: self.lists.iter().map(less).collect(),
+            plain: less(&self.plain),
+            sets: self.sets.iter().map(|(set, bits)| (Arc::clone(set), less(bits))).collect(),
+            profiles: self.profiles.iter().map(less).collect(),
+            disabled: Bits::default(),
+            switches: Arc::clone(&self.switches),
+            built: unbuilt(&self.rules),
+            rules: Arc::clone(&self.rules),
+        }
+    }
+
+    fn add(&mut self, number: u32, tool: &Tool) {
+        let descriptor = &tool.descriptor;
+        let name = &descriptor.name;
+        let lists = &mut self.lists;
+        self.rules.index.lists_of(name, |list| {
+            if let Some(bits) = lists.get_mut(list as usize) {
+                bits.insert(number);
+            }
+        });
+        match &descriptor.toolset {
+            None => self.plain.insert(number),
+            Some(member) => self.sets.entry(Arc::clone(&member.set)).or_default().insert(number),
+        }
+        for (profile, bits) in self.rules.profiles.iter().zip(&mut self.profiles) {
+            if profile.judge(name, descriptor.bare_name(), &descriptor.source) == Role::Allowed {
+                bits.insert(number);
+            }
+        }
+        let outbound = self.rules.policy.outbound.iter();
+        let addresses = outbound.filter(|(_, outbound)| outbound.tools.iter().any(|pattern| pattern.matches(name)));
+        let channels = addresses.map(|(channel, _)| Arc::clone(channel)).collect();
+        let fingerprint = tool.fingerprint();
+        let entry = Entry { tool: tool.clone(), key: digest_of(&[name]), fingerprint, channels };
+        if let Some(place) = self.tools.get_mut(number as usize) {
+            *place = Some(entry);
+        }
+        self.by_name.insert(Arc::clone(name), number);
+        let other = llm_name(name);
+        if *other != **name {
+            self.by_llm_name.insert(other.into(), number);
+        }
+    }
+
+    fn switched_off(&self) -> Bits {
+        if self.switches.is_empty() {
+            return Bits::default();
+        }
+        let is_off = |tool: &ToolDescriptor| self.switches.of_tool(&tool.name, &tool.source).is_some();
+        self.entries().filter(|(_, entry)| is_off(&entry.tool.descriptor)).map(|(number, _)| number).collect()
+    }
+
+    /// Number of the tool of exactly this name; else of the one that models know by this name.
+    pub(super) fn numbers_of(&self, name: &str) -> impl Iterator<Item = u32> {
+        [self.by_name.get(name), self.by_llm_name.get(name)].into_iter().flatten().copied()
+    }
+
+    pub(super) fn entry(&self, number: u32) -> Option<&Entry> {
+        self.tools.get(number as usize)?.as_ref()
+    }
+
+    fn entries(&self) -> impl Iterator<Item = (u32, &Entry)> {
+        (0..).zip(&self.tools).filter_map(|(number, entry)| Some((number, entry.as_ref()?)))
+    }
+
+    /// Number of tools that there are, whoever may use them.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.by_name.len()
+    }
+
+    /// Whether there is no tool at all.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.by_name.is_empty()
+    }
+
+    /// Every tool, sorted by name, whoever may use it.
+    #[must_use]
+    pub fn tools(&self) -> Vec<Arc<ToolDescriptor>> {
+        let mut tools: Vec<_> = self.entries().map(|(_, entry)| Arc::clone(&entry.tool.descriptor)).collect();
+        tools.sort_by(|a, b| a.name.cmp(&b.name));
+        tools
+    }
+
+    /// The set of one section under one binding and one profile, made when it is first asked for. `profile` is the one
+    /// that the request names.
+    pub(super) fn set(&self, section: usize, cell: usize, profile: Option<usize>) -> Option<Arc<SetData>> {
+        let place = profile.map_or(0, |profile| profile + 1);
+        let built = self.built.get(section)?.get(cell)?.get(place)?;
+        Some(Arc::clone(built.get_or_init(|| {
+            let bits = self.bits(section, cell, profile);
+            let (allowed, denied) = (bits.count(), self.len() - bits.count());
+            let (rules, data) = (&self.rules, SetData::new(bits, self.tools.len()));
+            let section = rules.section(section);
+            if section.cell(cell).is_news(place, allowed, denied) {
+                let profile = profile.or(section.profile).and_then(|number| rules.profiles.get(number));
+                let profile = profile.map_or("main", |profile| profile.name());
+                tracing::info!(agent = section.name(), profile, allowed, denied, "built a set of tools");
+            }
+            Arc::new(data)
+        })))
+    }
+
+    /// Sets only shrink from line to line.
+    fn bits(&self, section: usize, cell: usize, profile: Option<usize>) -> Bits {
+        let section = self.rules.section(section);
+        if section.is_denied {
+            return Bits::default();
+        }
+        let cell = section.cell(cell);
+        let mut bits = self.plain.clone();
+        section.toolsets.iter().filter_map(|set| self.sets.get(set)).for_each(|set| bits.add(set));
+        self.narrow(&mut bits, section.tools);
+        self.take(&mut bits, section.denied);
+        self.narrow(&mut bits, cell.tools);
+        self.take(&mut bits, cell.denied);
+        let profiles = [section.profile.or(self.rules.profile("main")), profile];
+        for profile in profiles.into_iter().flatten().filter_map(|number| self.profiles.get(number)) {
+            bits.keep(profile);
+        }
+        bits.remove(&self.disabled);
+        bits
+    }
+
+    fn narrow(&self, bits: &mut Bits, list: List) {
+        match list {
+            List::All => {}
+            List::None => *bits = Bits::default(),
+            List::Only(number) => match self.lists.get(number as usize) {
+                Some(list) => bits.keep(list),
+                None => *bits = Bits::default(),
+            },
+        }
+    }
+
+    fn take(&self, bits: &mut Bits, list: List) {
+        if let List::Only(number) = list
+            && let Some(list) = self.lists.get(number as usize)
+        {
+            bits.remove(list);
+        }
+    }
+}
+
+impl Entry {
+    /// Whether the registry still has it, as far as the policy can tell.
+    fn is_same(&self, snapshot: &Snapshot) -> bool {
+        let old = &self.tool.descriptor;
+        snapshot
+            .get(&old.name)
+            .is_some_and(|tool| tool.descriptor.source == old.source && tool.descriptor.toolset == old.toolset)
+    }
+}
+
+/// One place for every set that can be asked for: a number that the configuration decides.
+fn unbuilt(rules: &Rules) -> Vec<Vec<Vec<OnceLock<Arc<SetData>>>>> {
+    let place = || std::iter::repeat_with(OnceLock::new).take(rules.profiles.len() + 1).collect();
+    rules.sections().map(|section| (0..section.cells()).map(|_| place()).collect()).collect()
+}

@@ -1,0 +1,373 @@
+//! What one caller may use: the one object that lists, enforces and explains.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use serde_json::{Map, Value};
+
+use super::bits::Bits;
+use super::catalogue::{Catalogue, Entry};
+use super::sections::{Cell, Section};
+use crate::listing::{self, Definition};
+use crate::pattern::Pattern;
+use crate::permit::AgentGate;
+use crate::rate::RateRule;
+use crate::recipients::{AllowedRecipients, Outbound};
+use crate::tool::Tool;
+
+/// What one caller may use, at one moment: it stays as it was taken.
+#[derive(Clone)]
+pub struct Effective {
+    pub(super) catalogue: Arc<Catalogue>,
+    pub(super) section: usize,
+    pub(super) cell: usize,
+    /// Number of the profile that the request names.
+    pub(super) profile: Option<usize>,
+    /// The tool sets that the session began with; absent without a session.
+    pub(super) frozen: Option<Arc<[Arc<str>]>>,
+    pub(super) standing: Standing,
+}
+
+/// What a caller has.
+#[derive(Clone)]
+pub(super) enum Standing {
+    Set(Arc<SetData>),
+    Nothing(Nothing),
+}
+
+/// Why a caller has no tool at all.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Nothing {
+    /// Callers without a section of their own have no tools here.
+    UnknownAgent,
+    /// The request names a profile that there is not.
+    UnknownProfile,
+    /// The request names a binding that the agent does not have.
+    UnknownBinding,
+    /// An operator has switched the agent off.
+    Disabled,
+    /// The rules leave none of the tools that there are.
+    NoneLeft,
+    /// There is no tool in this daemon.
+    NoTools,
+}
+
+/// A tool that a caller may use.
+#[derive(Clone, Copy)]
+pub struct Granted<'a> {
+    /// The tool.
+    pub tool: &'a Tool,
+    pub(super) number: u32,
+    pub(super) entry: &'a Entry,
+}
+
+/// What holds for a caller, whatever tools there are.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Summary {
+    /// The profile that each of its requests has; absent: the request chooses.
+    pub profile: Option<String>,
+    /// Calls of its agent that may run at a time.
+    pub max_in_flight: usize,
+    /// Calls of its agent that may wait at a time.
+    pub max_queued: usize,
+    /// Patterns of tools whose calls are limited in rate, without a binding.
+    pub rates: Vec<Pattern>,
+    /// The agent's bindings, as `channel:account`.
+    pub bindings: Vec<String>,
+}
+
+/// Arguments that are set for a caller.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Forced(pub Map<String, Value>);
+
+/// The tools of a set, and what was found out about them.
+pub(super) struct SetData {
+    pub(super) bits: Bits,
+    /// Number of the rate that holds for a tool, plus two; one when none does, zero when nobody has asked yet.
+    rates: OnceLock<Box<[AtomicU16]>>,
+    forced: Mutex<HashMap<u32, Option<Arc<Forced>>>>,
+    version: OnceLock<Arc<str>>,
+    fingerprint: OnceLock<u64>,
+    capacity: usize,
+}
+
+const UNASKED: u16 = 0;
+const NO_RATE: u16 = 1;
+const FIRST_RATE: u16 = 2;
+
+impl SetData {
+    pub(super) fn new(bits: Bits, capacity: usize) -> Self {
+        Self {
+            bits,
+            rates: OnceLock::new(),
+            forced: Mutex::default(),
+            version: OnceLock::new(),
+            fingerprint: OnceLock::new(),
+            capacity,
+        }
+    }
+}
+
+impl Effective {
+    /// The tool of exactly this name, or else of the name that models use for it; only if the caller may use it.
+    #[must_use]
+    pub fn get(&self, name: &str) -> Option<Granted<'_>> {
+        let set = self.set()?;
+        self.catalogue.numbers_of(name).find_map(|number| self.granted(set, number))
+    }
+
+    /// Every tool that the caller may use, sorted by name.
+    #[must_use]
+    pub fn tools(&self) -> Vec<Granted<'_>> {
+        let Some(set) = self.set() else { return Vec::new() };
+        let mut tools: Vec<_> = set.bits.iter().filter_map(|number| self.granted(set, number)).collect();
+        tools.sort_by(|a, b| a.tool.descriptor.name.cmp(&b.tool.descriptor.name));
+        tools
+    }
+
+    /// Every name that the caller may use, in no order.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        let numbers = self.set().into_iter().flat_map(|set| set.bits.iter().map(move |number| (set, number)));
+        numbers.filter_map(|(set, number)| Some(&*self.granted(set, number)?.tool.descriptor.name))
+    }
+
+    /// Whether there is no tool that the caller may use.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.names().next().is_none()
+    }
+
+    /// Why there is no tool that the caller may use, if there is none.
+    #[must_use]
+    pub fn nothing(&self) -> Option<Nothing> {
+        match &self.standing {
+            Standing::Nothing(reason) => Some(*reason),
+            Standing::Set(_) if !self.is_empty() => None,
+            Standing::Set(_) if self.catalogue.is_empty() => Some(Nothing::NoTools),
+            Standing::Set(_) => Some(Nothing::NoneLeft),
+        }
+    }
+
+    /// Whether the caller has tool sets at all, and a name is of none of them: it has a dot, and what comes before the
+    /// first is no prefix of theirs, or what comes after it is empty.
+    #[must_use]
+    pub fn lacks_toolset(&self, name: &str) -> bool {
+        let Some((prefix, rest)) = name.split_once('.') else { return false };
+        let prefixes = &self.catalogue.rules.policy.toolsets;
+        let mut sets = self.rules().toolsets.iter().filter(|set| self.is_in_session(set)).peekable();
+        let has_sets = sets.peek().is_some() && self.set().is_some();
+        has_sets && (rest.is_empty() || !sets.any(|set| prefixes.get(set).is_some_and(|known| **known == *prefix)))
+    }
+
+    /// The definition of a tool as this caller gets it: without the arguments that are set for it.
+    #[must_use]
+    pub fn definition(&self, granted: Granted<'_>) -> Definition {
+        let mut definition = listing::definition(&granted.tool.descriptor);
+        if let (Some(schema), Some(forced)) = (&definition.parameters, self.forced(granted)) {
+            let hidden: Vec<&str> = forced.0.keys().map(String::as_str).collect();
+            definition.parameters = Some(Arc::new(listing::without(schema, &hidden)));
+        }
+        definition
+    }
+
+    /// A hash of everything that the caller may use: equal in every daemon that would list the same.
+    #[must_use]
+    pub fn version(&self) -> Arc<str> {
+        let all = || -> Arc<str> {
+            let definitions: Vec<_> = self.tools().into_iter().map(|granted| self.definition(granted)).collect();
+            listing::version(&definitions).into()
+        };
+        match (self.set(), &self.frozen) {
+            // What a session sees is its own, and is not kept for others.
+            (Some(set), None) => Arc::clone(set.version.get_or_init(all)),
+            _ => all(),
+        }
+    }
+
+    /// Whether both would list the same tools, as far as that can be told without listing them.
+    pub(crate) fn lists_like(&self, other: &Self) -> bool {
+        self.fingerprint() == other.fingerprint() && self.rules().arguments == other.rules().arguments
+    }
+
+    /// The sum of the definitions' own: equal sets have equal ones, in whatever order.
+    fn fingerprint(&self) -> u64 {
+        let sum = |set: &SetData| {
+            let entries = set.bits.iter().filter_map(|number| self.catalogue.entry(number));
+            entries.fold(0_u64, |sum, entry| sum.wrapping_add(entry.fingerprint))
+        };
+        self.set().map_or(0, |set| *set.fingerprint.get_or_init(|| sum(set)))
+    }
+
+    /// The profile that holds: the agent's own, or else the one that the request names.
+    #[must_use]
+    pub fn profile(&self) -> &str {
+        let rules = &self.catalogue.rules;
+        let number = self.rules().profile.or(self.profile);
+        number.and_then(|number| rules.profiles.get(number)).map_or("main", |profile| profile.name())
+    }
+
+    /// Arguments that are set for the caller whenever it calls this tool.
+    #[must_use]
+    pub fn forced(&self, granted: Granted<'_>) -> Option<Arc<Forced>> {
+        let arguments = &self.rules().arguments;
+        if arguments.is_empty() {
+            return None;
+        }
+        let mut known = self.set()?.forced.lock().unwrap_or_else(PoisonError::into_inner);
+        let forced = known.entry(granted.number).or_insert_with(|| {
+            let name = &granted.tool.descriptor.name;
+            let mut all = Map::new();
+            // The most specific comes first, and the first decides.
+            for (_, arguments) in arguments.iter().filter(|(pattern, _)| pattern.matches(name)) {
+                for (argument, value) in arguments.iter() {
+                    all.entry(argument).or_insert_with(|| value.clone());
+                }
+            }
+            (!all.is_empty()).then(|| Arc::new(Forced(all)))
+        });
+        forced.clone()
+    }
+
+    /// How often the caller may call this tool, if that is limited.
+    #[must_use]
+    pub(crate) fn rate(&self, granted: Granted<'_>) -> Option<&RateRule> {
+        let rates = &self.cell().rates;
+        if rates.is_empty() {
+            return None;
+        }
+        let set = self.set()?;
+        let known = set.rates.get_or_init(|| std::iter::repeat_with(AtomicU16::default).take(set.capacity).collect());
+        let place = known.get(granted.number as usize)?;
+        let number = match place.load(Ordering::Relaxed) {
+            UNASKED => {
+                let found = rates.rule_of(&granted.tool.descriptor.name).map_or(NO_RATE, |rule| rule + FIRST_RATE);
+                place.store(found, Ordering::Relaxed);
+                found
+            }
+            known => known,
+        };
+        rates.rule(number.checked_sub(FIRST_RATE)?)
+    }
+
+    /// What it was taken from.
+    pub(crate) const fn catalogue(&self) -> &Arc<Catalogue> {
+        &self.catalogue
+    }
+
+    /// Whether the caller has no section of its own.
+    pub(crate) fn is_everybody(&self) -> bool {
+        self.rules().agent.is_none()
+    }
+
+    /// What tells this caller's calls of this tool from all others, for as long as the agent and the tool keep their names.
+    pub(crate) fn rate_key(&self, granted: Granted<'_>) -> (u64, u64) {
+        (self.cell().key, granted.entry.key)
+    }
+
+    /// The channels on which this tool addresses people, and whom the caller may address there; channels on which it may
+    /// address everybody are left out.
+    pub(crate) fn recipients(&self, granted: Granted<'_>) -> impl Iterator<Item = (&Outbound, &AllowedRecipients)> {
+        let cell = self.cell();
+        let outbound = &self.catalogue.rules.policy.outbound;
+        granted
+            .entry
+            .channels
+            .iter()
+            .filter_map(move |channel| Some((&**outbound.get(channel)?, cell.recipients.get(channel)?)))
+    }
+
+    /// Counts the calls of the caller's agent.
+    pub(crate) fn gate(&self) -> &Arc<AgentGate> {
+        &self.rules().gate
+    }
+
+    /// Calls of the caller's agent that may run and wait at a time.
+    #[must_use]
+    pub fn limits(&self) -> (usize, usize) {
+        let limits = self.rules().limits;
+        (limits.max_in_flight, limits.max_queued)
+    }
+
+    /// What holds for the caller's agent, whatever tools there are.
+    #[must_use]
+    pub fn summary(&self) -> Summary {
+        let (rules, section) = (&self.catalogue.rules, self.rules());
+        let profile = section.profile.and_then(|number| rules.profiles.get(number));
+        Summary {
+            profile: profile.map(|profile| profile.name().to_owned()),
+            max_in_flight: section.limits.max_in_flight,
+            max_queued: section.limits.max_queued,
+            rates: section.cell(0).rates.rules().iter().map(|rule| rule.pattern().clone()).collect(),
+            bindings: (1..section.cells()).map(|number| section.cell(number).binding.clone()).collect(),
+        }
+    }
+
+    /// Name of the section of the policy that holds for the caller: its agent, or `default`.
+    #[must_use]
+    pub fn section_name(&self) -> &str {
+        self.rules().name()
+    }
+
+    /// Names of the tool sets that are bound to the agent now.
+    pub(super) fn bound_sets(&self) -> Arc<[Arc<str>]> {
+        self.rules().toolsets.iter().cloned().collect()
+    }
+
+    pub(super) fn set(&self) -> Option<&SetData> {
+        match &self.standing {
+            Standing::Set(set) => Some(set),
+            Standing::Nothing(_) => None,
+        }
+    }
+
+    pub(super) fn rules(&self) -> &Section {
+        self.catalogue.rules.section(self.section)
+    }
+
+    pub(super) fn cell(&self) -> &Cell {
+        self.rules().cell(self.cell)
+    }
+
+    fn granted<'a>(&'a self, set: &SetData, number: u32) -> Option<Granted<'a>> {
+        if !set.bits.contains(number) {
+            return None;
+        }
+        let entry = self.catalogue.entry(number)?;
+        let member = entry.tool.descriptor.toolset.as_ref();
+        member.is_none_or(|member| self.is_in_session(&member.set)).then_some(Granted {
+            tool: &entry.tool,
+            number,
+            entry,
+        })
+    }
+
+    /// Whether the session began with this tool set.
+    pub(super) fn is_in_session(&self, set: &Arc<str>) -> bool {
+        self.frozen.as_ref().is_none_or(|frozen| frozen.contains(set))
+    }
+}
+
+impl Granted<'_> {
+    /// Number of channels on which the tool addresses people.
+    pub(crate) fn channels(&self) -> usize {
+        self.entry.channels.len()
+    }
+}
+
+impl fmt::Display for Nothing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::UnknownAgent => {
+                "This caller has no tools here: the daemon serves agents that its configuration names, and does not know \
+                 this one."
+            }
+            Self::UnknownProfile => "There is no profile of the name that the request gives, so there are no tools in it.",
+            Self::UnknownBinding => "This agent has no binding of the name that the request gives, so there are no tools.",
+            Self::Disabled => "An operator has switched this agent off.",
+            Self::NoneLeft => "The policy leaves this caller no tool. Ask an operator to look at `toolbus agents`.",
+            Self::NoTools => "No tool is registered in this daemon.",
+        })
+    }
+}

@@ -1,0 +1,172 @@
+//! Why a caller may use a tool, or may not: told from the rules as they are written, one after the other.
+
+use std::fmt;
+use std::sync::Arc;
+
+use super::effective::{Effective, Nothing, Standing};
+use super::profile::{Profile, Role};
+use super::sections::List;
+use super::switches::Switch;
+use crate::pattern::Pattern;
+use crate::tool::ToolDescriptor;
+
+/// What a caller has of one tool.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Explanation {
+    /// The tool's published name, or the name that was asked for.
+    pub tool: Arc<str>,
+    /// Whether the caller may use it.
+    pub is_in: bool,
+    /// Why, or why not.
+    pub because: Because,
+}
+
+/// The rule that decides: the first that refuses, or else the one that allows.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Because {
+    /// No list restricts the caller.
+    Unrestricted,
+    /// This pattern of the innermost list that restricts the caller allows it.
+    Allowed(Pattern),
+    /// There is no such tool.
+    Unregistered,
+    /// The caller has no tool at all.
+    Nothing(Nothing),
+    /// An operator has switched it off.
+    Disabled(Switch),
+    /// It belongs to a tool set that is not bound to the agent.
+    NotBound(Arc<str>),
+    /// It belongs to a tool set that was bound to the agent after the session began.
+    NotInSession(Arc<str>),
+    /// The agent's list does not have it.
+    NotListed,
+    /// The agent has no tool: its list is "none".
+    AllowsNone,
+    /// The agent's list of denied tools has it.
+    Denied(Pattern),
+    /// The binding's list does not have it.
+    NotInBinding,
+    /// The binding's list of denied tools has it.
+    DeniedInBinding(Pattern),
+    /// The profile denies its name.
+    ProfileDeniesName(String),
+    /// The profile denies its source.
+    ProfileDeniesSource(String, Arc<str>),
+    /// The profile allows neither its name nor its source.
+    ProfileLacks(String, Arc<str>),
+}
+
+impl Effective {
+    /// Why the caller may use the tool of this name, or may not.
+    #[must_use]
+    pub fn explain(&self, name: &str) -> Explanation {
+        let mut first = None;
+        for number in self.catalogue.numbers_of(name) {
+            let Some(entry) = self.catalogue.entry(number) else { continue };
+            let explanation = self.explanation(&entry.tool.descriptor);
+            if explanation.is_in {
+                return explanation;
+            }
+            first = first.or(Some(explanation));
+        }
+        first.unwrap_or_else(|| Explanation { tool: name.into(), is_in: false, because: Because::Unregistered })
+    }
+
+    /// Why the caller may use each of the tools that there are, or may not; sorted by name.
+    #[must_use]
+    pub fn explain_all(&self) -> Vec<Explanation> {
+        self.catalogue.tools().iter().map(|descriptor| self.explanation(descriptor)).collect()
+    }
+
+    fn explanation(&self, tool: &ToolDescriptor) -> Explanation {
+        let (is_in, because) = match self.refusal(tool) {
+            Some(refusal) => (false, refusal),
+            None => (true, self.permission(&tool.name)),
+        };
+        Explanation { tool: Arc::clone(&tool.name), is_in, because }
+    }
+
+    /// The first rule that refuses.
+    fn refusal(&self, tool: &ToolDescriptor) -> Option<Because> {
+        if let Standing::Nothing(reason) = &self.standing {
+            return Some(Because::Nothing(*reason));
+        }
+        let (section, cell) = (self.rules(), self.cell());
+        if let Some(switch) = self.catalogue.switches.of_tool(&tool.name, &tool.source) {
+            return Some(Because::Disabled(switch));
+        }
+        if let Some(member) = &tool.toolset {
+            if !section.toolsets.contains(&member.set) {
+                return Some(Because::NotBound(Arc::clone(&member.set)));
+            }
+            if !self.is_in_session(&member.set) {
+                return Some(Because::NotInSession(Arc::clone(&member.set)));
+            }
+        }
+        let matching = |list| self.catalogue.rules.matching(list, &tool.name);
+        let lacks = |list| match list {
+            List::All => false,
+            List::None => true,
+            List::Only(_) => matching(list).is_none(),
+        };
+        if let Some(pattern) = matching(section.denied) {
+            return Some(Because::Denied(pattern.clone()));
+        }
+        if section.tools == List::None {
+            return Some(Because::AllowsNone);
+        }
+        if lacks(section.tools) {
+            return Some(Because::NotListed);
+        }
+        if let Some(pattern) = matching(cell.denied) {
+            return Some(Because::DeniedInBinding(pattern.clone()));
+        }
+        if lacks(cell.tools) {
+            return Some(Because::NotInBinding);
+        }
+        self.profiles().find_map(|profile| {
+            let name = || profile.name().to_owned();
+            match profile.judge(&tool.name, tool.bare_name(), &tool.source) {
+                Role::Allowed => None,
+                Role::DeniedName => Some(Because::ProfileDeniesName(name())),
+                Role::DeniedSource => Some(Because::ProfileDeniesSource(name(), Arc::clone(&tool.source))),
+                Role::NotAllowed => Some(Because::ProfileLacks(name(), Arc::clone(&tool.source))),
+            }
+        })
+    }
+
+    fn permission(&self, name: &str) -> Because {
+        let lists = [self.cell().tools, self.rules().tools];
+        let pattern = lists.into_iter().find_map(|list| self.catalogue.rules.matching(list, name));
+        pattern.map_or(Because::Unrestricted, |pattern| Because::Allowed(pattern.clone()))
+    }
+
+    /// The profiles that narrow the caller: the agent's own, and the one that the request names.
+    fn profiles(&self) -> impl Iterator<Item = &Profile> {
+        let rules = &self.catalogue.rules;
+        let own = self.rules().profile.or_else(|| rules.profile("main"));
+        [own, self.profile].into_iter().flatten().filter_map(|number| rules.profiles.get(number))
+    }
+}
+
+impl fmt::Display for Because {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unrestricted => f.write_str("no list restricts it"),
+            Self::Allowed(pattern) => write!(f, "allowed by `{pattern}`"),
+            Self::Unregistered => f.write_str("there is no such tool"),
+            Self::Nothing(reason) => write!(f, "{reason}"),
+            Self::Disabled(switch) => write!(f, "switched off by an operator ({switch})"),
+            Self::NotBound(set) => write!(f, "tool set `{set}` is not bound"),
+            Self::NotInSession(set) => write!(f, "tool set `{set}` was bound after the session began"),
+            Self::NotListed => f.write_str("not in allowed_tools"),
+            Self::AllowsNone => f.write_str("allowed_tools is \"none\""),
+            Self::Denied(pattern) => write!(f, "denied by `{pattern}`"),
+            Self::NotInBinding => f.write_str("not in allowed_tools of the binding"),
+            Self::DeniedInBinding(pattern) => write!(f, "denied by `{pattern}` of the binding"),
+            Self::ProfileDeniesName(profile) => write!(f, "profile `{profile}` denies this name"),
+            Self::ProfileDeniesSource(profile, source) => write!(f, "profile `{profile}` denies source `{source}`"),
+            Self::ProfileLacks(profile, source) => write!(f, "profile `{profile}` does not have source `{source}`"),
+        }
+    }
+}

@@ -1,0 +1,251 @@
+//! The rules of a policy, numbered and arranged: everything that does not depend on the tools that there are.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use serde_json::{Map, Value};
+
+use super::Capacity;
+use super::index::{ListId, PatternIndex};
+use super::profile::Profile;
+use super::rules::{AgentPolicy, Allowed, Policy};
+use crate::caller::{AgentName, Caller, Identity};
+use crate::pattern::Pattern;
+use crate::permit::AgentGate;
+use crate::rate::RateRules;
+use crate::recipients::AllowedRecipients;
+
+/// A policy, arranged.
+pub(crate) struct Rules {
+    pub(crate) identity: Identity,
+    pub(crate) policy: Policy,
+    pub(crate) profiles: Vec<Profile>,
+    /// The section of everybody who has none.
+    everybody: Section,
+    agents: Vec<Section>,
+    /// Numbers of sections, as [`Self::section`] takes them.
+    by_name: HashMap<AgentName, usize>,
+    /// The lists of patterns that occur; equal ones are one.
+    pub(crate) lists: Vec<Vec<Pattern>>,
+    pub(crate) index: PatternIndex,
+}
+
+/// The rules of one agent, or of everybody without a section.
+pub(crate) struct Section {
+    /// Absent for everybody.
+    pub(crate) agent: Option<AgentName>,
+    /// Whether there is no tool for it, whatever its lists say.
+    pub(crate) is_denied: bool,
+    pub(crate) tools: List,
+    pub(crate) denied: List,
+    pub(crate) toolsets: BTreeSet<Arc<str>>,
+    /// Arguments that are set for it, by pattern of tool names, the most specific first.
+    pub(crate) arguments: Vec<(Pattern, Arc<Map<String, Value>>)>,
+    /// Number of the profile that it always has.
+    pub(crate) profile: Option<usize>,
+    pub(crate) gate: Arc<AgentGate>,
+    pub(crate) limits: Limits,
+    /// What holds without a binding.
+    whole: Cell,
+    bindings: Vec<Cell>,
+}
+
+/// How many calls of one agent run and wait.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Limits {
+    pub(crate) max_in_flight: usize,
+    pub(crate) max_queued: usize,
+}
+
+/// What holds for one agent under one binding.
+pub(crate) struct Cell {
+    /// The same for the same agent and binding, also after a change of the policy.
+    pub(crate) key: u64,
+    /// The binding, as `channel:account`; empty without one.
+    pub(crate) binding: String,
+    /// Narrows the agent's; everything without a binding.
+    pub(crate) tools: List,
+    pub(crate) denied: List,
+    pub(crate) rates: Arc<RateRules>,
+    pub(crate) recipients: Arc<std::collections::BTreeMap<Arc<str>, AllowedRecipients>>,
+    /// What the log said last of each of its sets.
+    pub(crate) told: Vec<AtomicU64>,
+}
+
+/// A list of tools, by the number that its patterns have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum List {
+    All,
+    None,
+    Only(ListId),
+}
+
+/// Numbers lists of patterns.
+#[derive(Default)]
+struct Lists {
+    numbers: HashMap<Vec<Pattern>, ListId>,
+    lists: Vec<Vec<Pattern>>,
+}
+
+impl Lists {
+    fn allowed(&mut self, allowed: &Allowed) -> List {
+        match allowed {
+            Allowed::All => List::All,
+            Allowed::None => List::None,
+            Allowed::Only(patterns) => self.only(patterns),
+        }
+    }
+
+    fn denied(&mut self, patterns: &[Pattern]) -> List {
+        if patterns.is_empty() { List::None } else { self.only(patterns) }
+    }
+
+    fn only(&mut self, patterns: &[Pattern]) -> List {
+        if let Some(number) = self.numbers.get(patterns) {
+            return List::Only(*number);
+        }
+        let number = ListId::try_from(self.lists.len()).unwrap_or(ListId::MAX);
+        self.numbers.insert(patterns.to_vec(), number);
+        self.lists.push(patterns.to_vec());
+        List::Only(number)
+    }
+}
+
+impl Rules {
+    /// Arranges a policy. Agents that keep their limits keep their places, too.
+    pub(crate) fn new(identity: Identity, policy: Policy, capacity: Capacity, previous: Option<&Self>) -> Self {
+        let profiles = Profile::all();
+        let mut lists = Lists::default();
+        let mut section = |agent: Option<&AgentName>, written: &AgentPolicy| {
+            let mut section = Section::new(agent, written, capacity, &profiles, &mut lists);
+            section.is_denied = agent.is_none() && policy.deny_unknown;
+            if let Some(known) = previous.and_then(|rules| rules.named(agent))
+                && known.limits == section.limits
+            {
+                section.gate = Arc::clone(&known.gate);
+            }
+            section
+        };
+        let everybody = section(None, &policy.default);
+        let agents: Vec<_> = policy.agents.iter().map(|(agent, written)| section(Some(agent), written)).collect();
+        let by_name = policy.agents.keys().cloned().zip(1..).collect();
+        let index = PatternIndex::new((0..).zip(lists.lists.iter().map(Vec::as_slice)));
+        Self { identity, policy, profiles, everybody, agents, by_name, lists: lists.lists, index }
+    }
+
+    /// The number of the section that a caller belongs to.
+    pub(crate) fn section_of(&self, caller: &Caller) -> usize {
+        caller.agent.as_ref().and_then(|agent| self.by_name.get(agent)).copied().unwrap_or_default()
+    }
+
+    fn named(&self, agent: Option<&AgentName>) -> Option<&Section> {
+        agent.map_or(Some(0), |agent| self.by_name.get(agent).copied()).map(|number| self.section(number))
+    }
+
+    /// The section of this number; the first, 0, is everybody's who has none.
+    pub(crate) fn section(&self, number: usize) -> &Section {
+        number.checked_sub(1).and_then(|number| self.agents.get(number)).unwrap_or(&self.everybody)
+    }
+
+    /// Every section, in the order of their numbers.
+    pub(crate) fn sections(&self) -> impl Iterator<Item = &Section> {
+        std::iter::once(&self.everybody).chain(&self.agents)
+    }
+
+    pub(crate) fn profile(&self, name: &str) -> Option<usize> {
+        self.profiles.iter().position(|profile| profile.name() == name)
+    }
+
+    /// The pattern of a list that matches.
+    pub(crate) fn matching(&self, list: List, name: &str) -> Option<&Pattern> {
+        let List::Only(number) = list else { return None };
+        self.lists.get(number as usize)?.iter().find(|pattern| pattern.matches(name))
+    }
+}
+
+impl Section {
+    fn new(
+        agent: Option<&AgentName>,
+        written: &AgentPolicy,
+        capacity: Capacity,
+        profiles: &[Profile],
+        lists: &mut Lists,
+    ) -> Self {
+        let limits = Limits {
+            max_in_flight: written.max_in_flight.unwrap_or_else(|| (capacity.max_in_flight * 3 / 4).max(1)),
+            max_queued: written.max_queued.unwrap_or(capacity.max_waiting / 2),
+        };
+        let sets = profiles.len();
+        let whole = Cell {
+            key: key(agent, "", ""),
+            binding: String::new(),
+            tools: List::All,
+            denied: List::None,
+            rates: Arc::clone(&written.rates),
+            recipients: Arc::clone(&written.recipients),
+            told: told(sets),
+        };
+        let bindings = written.bindings.iter().map(|binding| Cell {
+            key: key(agent, &binding.channel, &binding.account),
+            binding: format!("{}:{}", binding.channel, binding.account),
+            tools: lists.allowed(&binding.tools),
+            denied: lists.denied(&binding.denied),
+            rates: Arc::clone(binding.rates.as_ref().unwrap_or(&written.rates)),
+            recipients: Arc::clone(binding.recipients.as_ref().unwrap_or(&written.recipients)),
+            told: told(sets),
+        });
+        let bindings = bindings.collect();
+        Self {
+            agent: agent.cloned(),
+            is_denied: false,
+            tools: lists.allowed(&written.tools),
+            denied: lists.denied(&written.denied),
+            toolsets: written.toolsets.iter().cloned().collect(),
+            arguments: written.arguments.clone(),
+            profile: written.profile.as_ref().and_then(|name| profiles.iter().position(|p| p.name() == &**name)),
+            gate: Arc::new(AgentGate::new(limits.max_in_flight, limits.max_queued)),
+            limits,
+            whole,
+            bindings,
+        }
+    }
+
+    /// What holds under the binding of this number; 0 is without one.
+    pub(crate) fn cell(&self, number: usize) -> &Cell {
+        number.checked_sub(1).and_then(|number| self.bindings.get(number)).unwrap_or(&self.whole)
+    }
+
+    /// Number of cells.
+    pub(crate) fn cells(&self) -> usize {
+        1 + self.bindings.len()
+    }
+
+    /// The number of the binding that a request names, as `channel:account`.
+    pub(crate) fn binding(&self, name: &str) -> Option<usize> {
+        self.bindings.iter().position(|cell| cell.binding == name).map(|position| position + 1)
+    }
+
+    /// Its name, as an operator gives it.
+    pub(crate) fn name(&self) -> &str {
+        self.agent.as_ref().map_or("default", AgentName::as_str)
+    }
+}
+
+impl Cell {
+    /// Whether these counts of one of its sets are news.
+    pub(crate) fn is_news(&self, set: usize, allowed: usize, denied: usize) -> bool {
+        let counts = ((allowed as u64) << 32 | denied as u64 & 0xffff_ffff) + 1;
+        self.told.get(set).is_some_and(|told| told.swap(counts, Ordering::Relaxed) != counts)
+    }
+}
+
+/// One place for each profile, and one for a request that names none.
+fn told(profiles: usize) -> Vec<AtomicU64> {
+    std::iter::repeat_with(AtomicU64::default).take(profiles + 1).collect()
+}
+
+/// A number for an agent under a binding, so that a bucket is found without a text.
+fn key(agent: Option<&AgentName>, channel: &str, account: &str) -> u64 {
+    crate::tool::digest_of(&[agent.map_or("", AgentName::as_str), channel, account])
+}

@@ -1,0 +1,86 @@
+//! Mistakes that other systems are known to make.
+
+use super::*;
+
+#[test]
+fn a_narrowing_that_leaves_an_empty_list_leaves_no_tool() {
+    // Elsewhere a role takes names out of a list, and the empty list that remains means "every tool".
+    let section = AgentPolicy {
+        tools: only(&["web_search"]),
+        denied: patterns(&["web_search"]),
+        bindings: vec![binding("sales", Allowed::Only(Vec::new()))],
+        ..AgentPolicy::default()
+    };
+    let access = access(some_tools(), policy([("ana", section)]));
+    assert_eq!(of(&access, &caller("ana")), [""; 0]);
+    assert_eq!(of(&access, &with_binding(caller("ana"), "whatsapp:sales")), [""; 0]);
+}
+
+#[test]
+fn a_binding_never_gives_what_the_agent_does_not_have() {
+    // Elsewhere the list of a binding replaces the agent's, and may widen it.
+    for tools in [only(&["*"]), only(&["get_weather", "spawn_subagent"]), Allowed::All] {
+        let section = AgentPolicy {
+            tools: only(&["web_search"]),
+            bindings: vec![binding("sales", tools)],
+            ..AgentPolicy::default()
+        };
+        let access = access(some_tools(), policy([("ana", section)]));
+        let tools = of(&access, &with_binding(caller("ana"), "whatsapp:sales"));
+        assert!(tools.iter().all(|tool| tool == "web_search"), "{tools:?}");
+    }
+}
+
+#[test]
+fn a_star_anywhere_in_a_pattern_is_a_star() {
+    // Elsewhere one list knows `*` at the end only, and reads `*_search` as a name that nothing has.
+    for (list, expected) in [("*_search", "web_search"), ("get*er", "get_weather"), ("*b_b*", "web_browse")] {
+        let section = AgentPolicy { tools: only(&[list]), ..AgentPolicy::default() };
+        let access = access(some_tools(), policy([("ana", section)]));
+        assert_eq!(of(&access, &caller("ana")), [expected], "{list}");
+    }
+}
+
+#[test]
+fn what_is_shown_is_what_is_enforced() {
+    // Elsewhere the command that shows an agent's tools prints the patterns of the file as they were at the start.
+    let access =
+        access(some_tools(), policy([("ana", AgentPolicy { tools: only(&["web_*"]), ..AgentPolicy::default() })]));
+    access.registry().register(plain("web_fetch", "web")).unwrap();
+    access.refresh();
+    let effective = access.effective(&caller("ana"));
+    let shown: Vec<_> = effective.explain_all().into_iter().filter(|shown| shown.is_in).collect();
+    assert_eq!(shown.len(), 3);
+    assert!(shown.iter().all(|shown| effective.get(&shown.tool).is_some()));
+}
+
+#[test]
+fn an_unknown_binding_does_not_fall_back_to_the_agent() {
+    // Elsewhere an index out of range falls back to the agent's own rules in silence.
+    let section = AgentPolicy { bindings: vec![binding("sales", Allowed::None)], ..AgentPolicy::default() };
+    let access = access(some_tools(), policy([("ana", section)]));
+    assert_eq!(of(&access, &with_binding(caller("ana"), "whatsapp:sale")), [""; 0]);
+}
+
+#[test]
+fn limits_of_a_binding_alone_are_limits() {
+    // Elsewhere the limiter is built only if the agent itself has limits, and those of a binding alone do nothing.
+    let rates = Arc::new(
+        crate::rate::RateRules::new(vec![crate::rate::RateRule::new(
+            Pattern::parse("web_*").unwrap(),
+            crate::rate::Rate::new(1.0, 2).unwrap(),
+        )])
+        .unwrap(),
+    );
+    let limited = BindingPolicy { rates: Some(rates), ..binding("sales", Allowed::All) };
+    let section = AgentPolicy { bindings: vec![limited], ..AgentPolicy::default() };
+    let gates = crate::Gates::new(access(some_tools(), policy([("ana", section)])));
+    let now = std::time::Instant::now();
+    let taken = |caller: &Caller| {
+        let effective = gates.access().effective(caller);
+        let granted = effective.get("web_search").unwrap();
+        (0..5).filter(|_| gates.rate(&effective, granted, now).is_ok()).count()
+    };
+    assert_eq!(taken(&with_binding(caller("ana"), "whatsapp:sales")), 2);
+    assert_eq!(taken(&caller("ana")), 5);
+}

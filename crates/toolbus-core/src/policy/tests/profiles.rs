@@ -1,0 +1,106 @@
+//! What each profile leaves of every canonical source.
+
+use insta::assert_snapshot;
+
+use super::*;
+use crate::policy::{Profile, Role};
+
+/// One or more tools of every canonical source. A new source belongs here, and forces a decision.
+const CANONICAL: [(&str, &str); 22] = [
+    ("web_search", "web"),
+    ("web_browse", "web"),
+    ("get_weather", "rest"),
+    ("execute_python_script", "script"),
+    ("memory_get", "memory"),
+    ("memory_set", "memory"),
+    ("schedule_task", "scheduling"),
+    ("cancel_scheduled_task", "scheduling"),
+    ("list_scheduled_tasks", "scheduling"),
+    ("spawn_subagent", "subagent"),
+    ("list_subagents", "subagent"),
+    ("invoke_agent", "a2a"),
+    ("list_known_agents", "a2a"),
+    ("wisp_run", "wisp"),
+    ("search_services", "service-search"),
+    ("get_guide", "guides"),
+    ("current_time", "time"),
+    ("mcp_list_services", "mcp:management"),
+    ("mcp_register_server", "mcp:management"),
+    ("mcp_unregister_server", "mcp:management"),
+    ("read_file", "mcp:filesystem"),
+    ("mcp_register_server_too", "mcp:evil"),
+];
+
+fn denied(profile: &Profile) -> String {
+    let judged = CANONICAL.iter().map(|(name, source)| (name, source, profile.judge(name, name, source)));
+    let denied = judged.filter(|(.., role)| *role != Role::Allowed);
+    denied.map(|(name, source, role)| format!("{name} ({source}): {role:?}\n")).collect()
+}
+
+#[test]
+fn the_main_profile_denies_nothing() {
+    assert_snapshot!(denied(&Profile::main()), @"");
+}
+
+#[test]
+fn a_subagent_begins_no_agents_and_changes_neither_schedules_nor_servers() {
+    assert_snapshot!(denied(&Profile::subagent()), @r"
+    cancel_scheduled_task (scheduling): DeniedName
+    spawn_subagent (subagent): DeniedSource
+    list_subagents (subagent): DeniedSource
+    mcp_register_server (mcp:management): DeniedName
+    mcp_unregister_server (mcp:management): DeniedName
+    ");
+}
+
+#[test]
+fn a_scheduled_run_begins_no_agents_and_changes_no_servers() {
+    assert_snapshot!(denied(&Profile::scheduled()), @r"
+    spawn_subagent (subagent): DeniedSource
+    list_subagents (subagent): DeniedSource
+    mcp_register_server (mcp:management): DeniedName
+    mcp_unregister_server (mcp:management): DeniedName
+    ");
+}
+
+#[test]
+fn whoever_puts_answers_of_agents_together_asks_no_further_ones() {
+    assert_snapshot!(denied(&Profile::a2a_synthesis()), @r"
+    invoke_agent (a2a): DeniedSource
+    list_known_agents (a2a): DeniedSource
+    ");
+}
+
+#[test]
+fn a_prefix_is_no_way_around_a_denied_name() {
+    let role = Profile::subagent().judge("fs.mcp_register_server", "mcp_register_server", "mcp:fs");
+    assert_eq!(role, Role::DeniedName);
+}
+
+#[test]
+fn a_denial_wins_over_whatever_allows() {
+    let profile = Profile::new("mine")
+        .allowing_source("web")
+        .allowing_names(["echo", "web_browse"])
+        .denying_names(["web_browse"])
+        .denying_source("rest");
+    let judge = |name, source| profile.judge(name, name, source);
+    assert_eq!(judge("web_search", "web"), Role::Allowed);
+    assert_eq!(judge("echo", "time"), Role::Allowed);
+    assert_eq!(judge("web_browse", "web"), Role::DeniedName);
+    assert_eq!(judge("echo", "rest"), Role::DeniedSource);
+    assert_eq!(judge("current_time", "time"), Role::NotAllowed);
+}
+
+#[test]
+fn a_changed_copy_leaves_the_named_profile_as_it_was() {
+    let changed = Profile::main().named("mine").denying_source("web");
+    assert_eq!(changed.name(), "mine");
+    assert_eq!(changed.judge("web_search", "web_search", "web"), Role::DeniedSource);
+    assert_eq!(Profile::main().judge("web_search", "web_search", "web"), Role::Allowed);
+}
+
+#[test]
+fn a_profile_that_allows_nothing_has_nothing() {
+    assert_eq!(Profile::new("none").judge("web_search", "web_search", "web"), Role::NotAllowed);
+}

@@ -1,0 +1,160 @@
+//! Which tools an agent has.
+
+use super::*;
+use crate::policy::Nothing as Empty;
+
+#[test]
+fn an_agent_without_a_list_has_every_plain_tool_and_no_tool_set() {
+    let access = access(some_tools(), policy([("ana", AgentPolicy::default())]));
+    assert_eq!(of(&access, &caller("ana")), ["get_weather", "spawn_subagent", "web_browse", "web_search"]);
+}
+
+#[test]
+fn a_list_is_a_strict_allow_list() {
+    let section = AgentPolicy { tools: only(&["web_*", "get_weather"]), ..AgentPolicy::default() };
+    let access = access(some_tools(), policy([("ana", section)]));
+    assert_eq!(of(&access, &caller("ana")), ["get_weather", "web_browse", "web_search"]);
+}
+
+#[test]
+fn a_tool_of_a_set_needs_both_the_set_and_the_list() {
+    let section = |tools, sets: &[&str]| AgentPolicy {
+        tools,
+        toolsets: sets.iter().map(|set| (*set).into()).collect(),
+        ..AgentPolicy::default()
+    };
+    let sections = [
+        ("bound", section(only(&["fs.read_*", "git.*"]), &["fs"])),
+        ("unbound", section(only(&["fs.read_*"]), &[])),
+        ("all", section(Allowed::All, &["fs"])),
+    ];
+    let access = access(some_tools(), policy(sections));
+    assert_eq!(of(&access, &caller("bound")), ["fs.read_file"]);
+    assert_eq!(of(&access, &caller("unbound")), [""; 0]);
+    assert!(of(&access, &caller("all")).contains(&"fs.write_file".to_owned()));
+    assert!(!of(&access, &caller("all")).contains(&"git.status".to_owned()));
+}
+
+#[test]
+fn a_tool_of_a_set_is_not_there_under_its_bare_name() {
+    let section = AgentPolicy { toolsets: vec!["fs".into()], ..AgentPolicy::default() };
+    let access = access(some_tools(), policy([("ana", section)]));
+    let effective = access.effective(&caller("ana"));
+    assert!(effective.get("fs.read_file").is_some());
+    for name in ["read_file", "fs.", ".read_file", "fs..read_file", "FS.read_file", "git.status", "fs.read_file "] {
+        assert!(effective.get(name).is_none(), "{name:?}");
+    }
+}
+
+#[test]
+fn the_name_that_models_use_means_the_same_tool_for_those_who_have_it() {
+    let section = AgentPolicy { toolsets: vec!["fs".into()], ..AgentPolicy::default() };
+    let access = access(some_tools(), policy([("ana", section), ("bob", AgentPolicy::default())]));
+    let name = toolbus_protocol::llm_name("fs.read_file").into_owned();
+    assert_eq!(&*access.effective(&caller("ana")).get(&name).unwrap().tool.descriptor.name, "fs.read_file");
+    assert!(access.effective(&caller("bob")).get(&name).is_none());
+}
+
+#[test]
+fn a_binding_narrows_and_an_unknown_one_has_nothing() {
+    let section = AgentPolicy {
+        tools: only(&["web_*"]),
+        bindings: vec![
+            binding("sales", only(&["web_search", "get_weather"])),
+            binding("open", Allowed::All),
+            binding("closed", Allowed::None),
+        ],
+        ..AgentPolicy::default()
+    };
+    let access = access(some_tools(), policy([("ana", section), ("bob", AgentPolicy::default())]));
+    let bound = |agent: &str, name: &str| of(&access, &with_binding(caller(agent), name));
+    assert_eq!(bound("ana", "whatsapp:sales"), ["web_search"]);
+    assert_eq!(bound("ana", "whatsapp:open"), ["web_browse", "web_search"]);
+    assert_eq!(bound("ana", "whatsapp:closed"), [""; 0]);
+    for (agent, name) in
+        [("ana", "whatsapp"), ("ana", "whatsapp:"), ("ana", "whatsapp:Sales"), ("bob", "whatsapp:sales")]
+    {
+        let effective = access.effective(&with_binding(caller(agent), name));
+        assert_eq!(effective.nothing(), Some(Empty::UnknownBinding), "{agent} {name}");
+        assert!(effective.tools().is_empty());
+    }
+}
+
+#[test]
+fn denied_tools_win_over_allowed_ones_everywhere() {
+    let narrow = BindingPolicy { denied: patterns(&["web_search"]), ..binding("sales", Allowed::All) };
+    let section = AgentPolicy {
+        tools: only(&["web_*", "get_weather"]),
+        denied: patterns(&["web_browse"]),
+        bindings: vec![narrow],
+        ..AgentPolicy::default()
+    };
+    let access = access(some_tools(), policy([("ana", section)]));
+    assert_eq!(of(&access, &caller("ana")), ["get_weather", "web_search"]);
+    assert_eq!(of(&access, &with_binding(caller("ana"), "whatsapp:sales")), ["get_weather"]);
+}
+
+#[test]
+fn a_profile_narrows_and_an_unknown_one_has_nothing() {
+    let access = access(some_tools(), policy([("ana", AgentPolicy::default())]));
+    assert!(!of(&access, &with_profile(caller("ana"), "subagent")).contains(&"spawn_subagent".to_owned()));
+    for name in ["Main", "root", "main ", "subagent,main"] {
+        let effective = access.effective(&with_profile(caller("ana"), name));
+        assert_eq!(effective.nothing(), Some(Empty::UnknownProfile), "{name}");
+    }
+}
+
+#[test]
+fn a_fixed_profile_cannot_be_left_and_can_be_narrowed() {
+    let section = AgentPolicy { profile: Some("subagent".into()), ..AgentPolicy::default() };
+    let access = access(some_tools(), policy([("ana", section)]));
+    for profile in ["main", "scheduled", "a2a-synthesis", "subagent"] {
+        let tools = of(&access, &with_profile(caller("ana"), profile));
+        assert!(!tools.contains(&"spawn_subagent".to_owned()), "{profile}");
+    }
+    assert_eq!(access.effective(&caller("ana")).profile(), "subagent");
+}
+
+#[test]
+fn callers_without_a_section_are_one_class() {
+    let default = AgentPolicy { tools: only(&["get_weather"]), ..AgentPolicy::default() };
+    let access = access(some_tools(), Policy { default, ..policy([("ana", AgentPolicy::default())]) });
+    for unknown in [Caller::unknown(), caller("bob"), caller("default")] {
+        assert_eq!(of(&access, &unknown), ["get_weather"], "{unknown:?}");
+    }
+    assert!(Arc::ptr_eq(access.effective(&caller("bob")).gate(), access.effective(&caller("carl")).gate()));
+    assert!(!Arc::ptr_eq(access.effective(&caller("bob")).gate(), access.effective(&caller("ana")).gate()));
+}
+
+#[test]
+fn callers_without_a_section_have_nothing_where_unknown_ones_are_denied() {
+    let access = access(some_tools(), Policy { deny_unknown: true, ..policy([("ana", AgentPolicy::default())]) });
+    for unknown in [Caller::unknown(), caller("bob"), caller("Ana"), caller("ana."), caller("default")] {
+        assert_eq!(access.effective(&unknown).nothing(), Some(Empty::UnknownAgent), "{unknown:?}");
+    }
+    assert!(!of(&access, &caller("ana")).is_empty());
+}
+
+#[test]
+fn forced_arguments_merge_with_the_most_specific_first_and_are_not_listed() {
+    let schema = serde_json::json!({
+        "type": "object", "required": ["q", "lang"],
+        "properties": {"q": {"type": "string"}, "lang": {"type": "string"}, "safe": {"type": "string"}},
+    });
+    let descriptor =
+        ToolDescriptor { parameters: Some(Arc::new(schema)), ..ToolDescriptor::new("web_search", "web", "local") };
+    let section = AgentPolicy {
+        arguments: vec![forced("web_search", "lang", "de"), forced("web_*", "lang", "en"), forced("*", "safe", "on")],
+        ..AgentPolicy::default()
+    };
+    let access = access(vec![Tool::new(descriptor, Nothing)], policy([("ana", section)]));
+    let effective = access.effective(&caller("ana"));
+    let granted = effective.get("web_search").unwrap();
+    let set = serde_json::to_value(&effective.forced(granted).unwrap().0).unwrap();
+    assert_eq!(set, serde_json::json!({"lang": "de", "safe": "on"}));
+    let listed = effective.definition(granted).parameters.unwrap();
+    assert_eq!(listed["properties"], serde_json::json!({"q": {"type": "string"}}));
+    assert_eq!(listed["required"], serde_json::json!(["q"]));
+    let bob = access.effective(&caller("bob"));
+    assert_eq!(bob.forced(bob.get("web_search").unwrap()), None);
+}
