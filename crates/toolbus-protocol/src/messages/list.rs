@@ -78,7 +78,7 @@ pub struct ToolListRequest {
     pub binding: Option<String>,
     /// How the tools are described; absent: [`Format::Registration`].
     pub format: Option<Format>,
-    /// The tools that are asked for, at most [`MAX_LISTED_NAMES`]; absent: all. An empty list asks for none.
+    /// The tools that are asked for, at most [`MAX_LISTED_NAMES`]; absent: all. An empty list is read as absent.
     pub names: Option<Vec<String>>,
     /// The version that the caller has: if it is still the same, no tools are sent.
     pub if_version: Option<String>,
@@ -106,7 +106,10 @@ impl Members for ToolListRequest {
             "format" => {
                 self.format = text(members)?.map(|name| name.parse()).transpose().map_err(A::Error::custom)?;
             }
-            "names" => self.names = members.next_value::<Option<Names>>()?.map(|Names(names)| names),
+            "names" => {
+                let names = members.next_value::<Option<Names>>()?.map(|Names(names)| names);
+                self.names = names.filter(|names| !names.is_empty());
+            }
             "ifVersion" => self.if_version = text(members)?,
             _ => {
                 members.next_value::<IgnoredAny>()?;

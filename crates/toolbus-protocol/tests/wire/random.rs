@@ -95,7 +95,7 @@ proptest! {
     fn a_request_for_tools_survives_the_way(
         (session_id, profile, binding, if_version) in (some_text(), some_text(), some_text(), some_text()),
         format in option::of(prop::sample::select(&Format::ALL[..])),
-        names in option::of(vec(any::<String>(), 0..20)),
+        names in option::of(vec(any::<String>(), 1..20)),
     ) {
         let request = ToolListRequest { session_id, profile, binding, format, names, if_version };
         let body = serde_json::to_vec(&request).unwrap();
