@@ -33,7 +33,7 @@ pub struct AgentConfig {
     #[schemars(length(max = 1024), extend("items" = {"type": "string", "format": "toolbus-prefix"}))]
     pub toolsets: Vec<String>,
     /// The profile of all its requests; absent: the request chooses.
-    #[schemars(extend("format" = "toolbus-name"))]
+    #[schemars(extend("format" = "toolbus-profile"))]
     pub profile: Option<String>,
     /// Calls of it that may run at a time; absent: three quarters of the daemon's.
     #[schemars(range(min = 1, max = 65_535))]

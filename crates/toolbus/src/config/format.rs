@@ -21,7 +21,7 @@ const MAX_PREFIX: usize = 180;
 pub(crate) type Check = fn(&str) -> Result<(), String>;
 
 /// Every format and its check.
-pub(crate) const FORMATS: [(&str, Check); 20] = [
+pub(crate) const FORMATS: [(&str, Check); 21] = [
     ("toolbus-duration", |text| told(text.parse::<HumanDuration>())),
     ("toolbus-size", |text| told(text.parse::<ByteSize>())),
     ("toolbus-bus-url", |text| told(text.parse::<BusUrl>())),
@@ -42,6 +42,7 @@ pub(crate) const FORMATS: [(&str, Check); 20] = [
     ("toolbus-prefix", policy::prefix),
     ("toolbus-channel", policy::channel),
     ("toolbus-account", policy::account),
+    ("toolbus-profile", policy::profile),
 ];
 
 /// The check of a format; `None` for one that is not ours.
@@ -208,6 +209,8 @@ mod tests {
             ("toolbus-account", "a:b", true),
             ("toolbus-account", "a\nb", false),
             ("toolbus-account", "", false),
+            ("toolbus-profile", "subagent", true),
+            ("toolbus-profile", "Main", false),
         ];
         for (format, text, expected) in table {
             assert_eq!(check(format).unwrap()(text).is_ok(), expected, "{format} {text}");

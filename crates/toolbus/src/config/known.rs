@@ -10,12 +10,19 @@ use super::tools::ToolsConfig;
 use super::toolsets::{Members, Toolsets};
 use super::{AgentConfig, Config};
 
+/// The source of endpoints.
+const REST: &str = "rest";
+
 /// Tools by the name under which they are called.
 pub(crate) type Known = BTreeMap<Arc<str>, KnownTool>;
 
 /// What the configuration alone knows of a tool.
 #[derive(Debug)]
 pub(crate) struct KnownTool {
+    /// Who registers it.
+    pub(crate) source: Arc<str>,
+    /// Its name without the prefix of a tool set.
+    pub(crate) bare_name: Arc<str>,
     /// Its schema, where it has one.
     pub(crate) parameters: Option<Arc<Value>>,
     /// The tool set that it belongs to.
@@ -30,14 +37,19 @@ pub(crate) fn known<'a>(
 ) -> Known {
     let builtin = builtin(tools).into_iter().map(|tool| {
         let descriptor = &tool.descriptor;
-        let tool = KnownTool { parameters: descriptor.parameters.clone(), set: None };
+        let tool = KnownTool {
+            source: Arc::clone(&descriptor.source),
+            bare_name: Arc::clone(&descriptor.name),
+            parameters: descriptor.parameters.clone(),
+            set: None,
+        };
         (Arc::clone(&descriptor.name), tool)
     });
     let members = Members::new(toolsets);
     let endpoints = endpoints.map(|(name, parameters)| {
         let parameters = parameters.and_then(|text| serde_json::from_str(text).ok()).map(Arc::new);
         let set = members.set_of(name).map(|(set, _)| set.to_owned());
-        (members.published(name), KnownTool { parameters, set })
+        (members.published(name), KnownTool { source: REST.into(), bare_name: name.into(), parameters, set })
     });
     builtin.chain(endpoints).collect()
 }

@@ -2,9 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use toolbus_core::pattern::Pattern;
+use toolbus_core::rate::{Rate, RateRule, RateRules};
+
 use super::{Checker, below};
 use crate::config::OutboundConfig;
-use crate::config::agents::{AgentConfig, Agents, Recipients};
+use crate::config::agents::{AgentConfig, Agents, Rates, Recipients};
 use crate::config::places::{Place, patterns};
 use crate::config::problem::{Part, expected};
 use crate::config::toolsets::Toolsets;
@@ -36,6 +39,7 @@ impl Checker<'_> {
             let here = ["agents", agent.as_str()].map(str::to_owned);
             self.bound(&here, config, sections);
             self.recipients(&here, &config.outbound_allowlist, sections);
+            self.rates(&here, &config.tool_rate_limits);
             let mut bindings = BTreeSet::new();
             for (index, binding) in config.bindings.iter().enumerate() {
                 let here = below(&here, &["bindings", &index.to_string()]);
@@ -44,6 +48,7 @@ impl Checker<'_> {
                     let what = format!("the binding `{channel}:{account}` is given twice");
                     self.tell_at(vec![here.clone()], Part::Value, what);
                 }
+                binding.tool_rate_limits.iter().for_each(|rates| self.rates(&here, rates));
                 self.recipients(&here, binding.outbound_allowlist.as_ref().unwrap_or(&Recipients::new()), sections);
             }
         }
@@ -74,6 +79,21 @@ impl Checker<'_> {
             let at = below(here, &["outbound_allowlist", channel]);
             let what = format!("no section `outbound.{channel}` says which tools address people there; {hint}");
             self.tell_at(vec![at], Part::Key, what);
+        }
+    }
+
+    /// Tells of rates that are none, and of two for one tool.
+    fn rates(&mut self, here: &[String], rates: &Rates) {
+        let here = below(here, &["tool_rate_limits"]);
+        let mut rules = Vec::new();
+        for (pattern, rate) in rates {
+            match Rate::new(rate.rps, rate.burst) {
+                Ok(rate) => rules.push(RateRule::new(Pattern::clone(pattern), rate)),
+                Err(error) => self.tell_at(vec![below(&here, &[pattern.as_str()])], Part::Value, error.to_string()),
+            }
+        }
+        if let Err(error) = RateRules::new(rules) {
+            self.tell_at(vec![here], Part::Value, error.to_string());
         }
     }
 }

@@ -2,9 +2,11 @@
 
 use toolbus_core::caller::AgentName;
 use toolbus_core::pattern::Pattern;
+use toolbus_core::policy::Profile;
 
 use super::{require, shortened};
 use crate::config::agent::{DEFAULT_AGENT, UNKNOWN_AGENT};
+use crate::config::problem::expected;
 
 /// Longest prefix of a tool set, in bytes.
 const MAX_PREFIX: usize = 32;
@@ -42,4 +44,11 @@ pub(super) fn channel(text: &str) -> Result<(), String> {
 pub(super) fn account(text: &str) -> Result<(), String> {
     let fits = (1..=MAX_BINDING).contains(&text.len()) && !text.chars().any(char::is_control);
     require(fits, &format!("expected 1 to {MAX_BINDING} bytes of printable text"))
+}
+
+pub(super) fn profile(text: &str) -> Result<(), String> {
+    let profiles = Profile::all();
+    let names: Vec<&str> = profiles.iter().map(Profile::name).collect();
+    let unknown = || format!("there is no profile {:?}; {}", shortened(text), expected(text, &names));
+    if names.contains(&text) { Ok(()) } else { Err(unknown()) }
 }

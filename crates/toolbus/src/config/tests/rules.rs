@@ -121,6 +121,7 @@ fn an_agent_names_tool_sets_profiles_and_channels_that_there_are() {
     let lines = "[agents.ana]\ntoolsets = ['file']\nprofile = 'Main'\noutbound_allowlist = { whatsap = ['+1'] }";
     insta::assert_snapshot!(problems(&with(lines)), @r#"
     a.toml:20:13: `agents.ana.toolsets[0]`: there is no tool set `file`; did you mean `files`? expected `files`
+    a.toml:21:11: `agents.ana.profile`: there is no profile "Main"; did you mean `main`? expected one of `main`, `subagent`, `scheduled`, `a2a-synthesis`
     a.toml:22:24: `agents.ana.outbound_allowlist.whatsap`: no section `outbound.whatsap` says which tools address people there; did you mean `whatsapp`? expected `whatsapp`
     "#);
     insta::assert_snapshot!(problems("[identity]\nsource = 'broker'\n[agents.ana]\ntoolsets = ['file']\noutbound_allowlist = { mail = ['a@b.c'] }"), @r#"
@@ -213,4 +214,35 @@ fn the_path_of_a_socket_has_a_length() {
 fn answers_cannot_go_to_the_topic_of_a_sidecar() {
     let text = "[identity]\nagent = 'ana'\n[bus]\nreply_topics = ['tool.invoke.agent.*']";
     insta::assert_snapshot!(problems(text), @"a.toml:4:16: `bus.reply_topics`: `tool.invoke.agent.*` takes in requests (`tool.invoke.agent.ana`); an answer there would be read as a request");
+}
+
+#[test]
+fn a_profile_is_one_that_there_is() {
+    insta::assert_snapshot!(problems(&with("[agents.ana]\nprofile = 'Main'")), @r#"a.toml:20:11: `agents.ana.profile`: there is no profile "Main"; did you mean `main`? expected one of `main`, `subagent`, `scheduled`, `a2a-synthesis`"#);
+}
+
+#[test]
+fn a_rate_is_one_and_one_alone() {
+    let rate = |lines: &str| problems(&with(&format!("[agents.ana.tool_rate_limits]\n{lines}")));
+    insta::assert_snapshot!(rate("'*_time' = { rps = 0, burst = 1 }\n'send_*' = { rps = 1, burst = 0 }"), @r#"
+    a.toml:20:12: `agents.ana.tool_rate_limits."*_time"`: `rps` is 0; expected more than 0 (to forbid a tool, list it in `denied_tools`)
+    a.toml:21:12: `agents.ana.tool_rate_limits."send_*"`: `burst` is 0; expected at least 1, or no call would ever pass
+    "#);
+    insta::assert_snapshot!(rate("'*_time' = { rps = -1.5, burst = -1 }\n'send_*' = { rps = nan, burst = 1 }"), @r#"
+    a.toml:20:34: `agents.ana.tool_rate_limits."*_time".burst`: -1 is too small; expected at least 0
+    a.toml:21:20: `agents.ana.tool_rate_limits."send_*".rps`: found a date or an impossible number; expected a number
+    "#);
+    insta::assert_snapshot!(rate("'*_time' = { rps = 'fast' }"), @r#"
+    a.toml:20:12: `agents.ana.tool_rate_limits."*_time"`: `burst` is missing; expected a whole number
+    a.toml:20:20: `agents.ana.tool_rate_limits."*_time".rps`: found a text; expected a number
+    "#);
+    insta::assert_snapshot!(rate("'*_time' = { rps = 1, burst = 1 }\n'*ent_t*' = { rps = 2, burst = 1 }"), @"a.toml:19:1: `agents.ana.tool_rate_limits`: `*_time` and `*ent_t*` are equally specific, and one tool can match both; make one of them more specific");
+    let binding = "[[agents.ana.bindings]]\nchannel = 'c'\naccount = 'a'\ntool_rate_limits = { '*_time' = { rps = 0, burst = 1 } }";
+    insta::assert_snapshot!(problems(&with(binding)), @r#"a.toml:22:33: `agents.ana.bindings[0].tool_rate_limits."*_time"`: `rps` is 0; expected more than 0 (to forbid a tool, list it in `denied_tools`)"#);
+}
+
+#[test]
+fn a_list_of_recipients_names_somebody() {
+    insta::assert_snapshot!(problems(&with("[agents.ana]\noutbound_allowlist = { whatsapp = [] }")), @"a.toml:20:35: `agents.ana.outbound_allowlist.whatsapp`: expected at least 1 element");
+    insta::assert_snapshot!(problems("[outbound.mail]\ntools = ['*_time']\nrecipients = ['/to']\ncompare = 'mail'"), @r#"a.toml:4:11: `outbound.mail.compare`: "mail" is not known; did you mean "email"? expected one of "digits", "email", "exact""#);
 }

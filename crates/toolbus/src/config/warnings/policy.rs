@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use toolbus_core::policy::{Profile, Role};
+
 use crate::config::agents::{AllowedTools, BindingConfig, Recipients, matches_any};
 use crate::config::identity::{Source, sidecar_topic};
 use crate::config::known::{Known, KnownTool};
@@ -129,7 +131,10 @@ impl Rules<'_> {
 
     fn may_use(&self, name: &Arc<str>, tool: &KnownTool) -> bool {
         let passes = |allowed: &AllowedTools, denied: &[_]| allowed.allows(name) && !matches_any(denied, name);
+        let profile = Profile::all().into_iter().find(|one| Some(one.name()) == self.agent.profile.as_deref());
+        let role = profile.map(|profile| profile.judge(name, &tool.bare_name, &tool.source));
         tool.is_bound(self.agent)
+            && role.is_none_or(|role| role == Role::Allowed)
             && passes(&self.agent.allowed_tools, &self.agent.denied_tools)
             && self.binding.is_none_or(|binding| passes(&binding.allowed_tools, &binding.denied_tools))
     }
