@@ -2,20 +2,25 @@
 
 mod sessions;
 
+pub(crate) use self::sessions::in_sessions;
+
 use std::sync::Arc;
 
 use tokio::sync::watch;
 use toolbus_broker::embedded::Embedded;
 use toolbus_broker::rabbitmq::{self, RabbitMq};
 use toolbus_core::bus::{Bus, BusState};
+use toolbus_core::policy::{Access, Capacity};
 use toolbus_core::registry::{Registry, RegistryError};
 use toolbus_core::telemetry::{Load, Telemetry};
 use toolbus_core::toolsets::SessionSets;
 use toolbus_protocol::new_message_id;
 use toolbus_telemetry::{Identity, Pipeline, TelemetryError, logging};
 
+use crate::audit::AuditError;
+use crate::config::store::StoreOpenError;
 use crate::config::telemetry::{LogFormat, OtlpProtocol};
-use crate::config::{BusUrl, Config, QueueType, ToolsError};
+use crate::config::{BusUrl, Config, PolicyError, QueueType, ToolsError};
 use crate::http::{Build, Health};
 
 /// What a configuration that reads well cannot be put into practice for.
@@ -30,6 +35,15 @@ pub enum AssemblyError {
     /// Two tools of one name.
     #[error(transparent)]
     Registry(#[from] RegistryError),
+    /// The rules for agents.
+    #[error(transparent)]
+    Policy(#[from] PolicyError),
+    /// The file of audit records.
+    #[error("[audit] {0}")]
+    Audit(#[from] AuditError),
+    /// What must outlive a restart.
+    #[error(transparent)]
+    Store(#[from] StoreOpenError),
     /// The exporter of metrics and traces.
     #[error("[telemetry] {0}")]
     Telemetry(#[from] TelemetryError),
@@ -83,10 +97,21 @@ pub fn registry(config: &Config) -> Result<Registry, AssemblyError> {
 ///
 /// When a tool cannot be made, or a name is given twice.
 pub fn tools(config: &Config) -> Result<(Registry, SessionSets), AssemblyError> {
-    let (tools, sets) = sessions::in_sessions(config, config.tools()?);
+    let (tools, sets) = in_sessions(config, config.tools()?);
     let registry = Registry::new();
     registry.register_all(tools)?;
-    Ok((registry, sets))
+    Ok((registry, SessionSets::new(sets)))
+}
+
+/// Who may use what of these tools.
+///
+/// # Errors
+///
+/// When rules contradict each other.
+pub fn access(config: &Config, registry: Registry) -> Result<Access, AssemblyError> {
+    let invoke = &config.invoke;
+    let capacity = Capacity { max_in_flight: invoke.max_in_flight, max_waiting: invoke.max_waiting };
+    Ok(Access::new(registry, config.identity(), config.policy()?, capacity))
 }
 
 /// The log of a process that stays.

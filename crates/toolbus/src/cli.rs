@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
-use crate::commands::{bench, call, demo, health, serve};
+use crate::commands::{agents, bench, call, demo, explain, health, serve, switch, tools};
 use crate::config::{Override, Sources, default_files};
 
 const EXAMPLES: &str = "\
@@ -15,6 +15,9 @@ Examples:
   toolbus call get_weather city=Bogotá             call a tool, as an agent would
   toolbus check --config config/toolbus.toml       find every mistake in a configuration
   toolbus tools --set tools.echo=true              list the tools that it registers
+  toolbus agents ana                               what may this agent use, and why
+  toolbus explain ana get_weather city=Bogotá      would this call be run, and if not, why
+  toolbus disable tool get_weather                 switch something off in the running daemon
   TOOLBUS__BUS__URL=amqp://broker toolbus tools    the same, with a key from the environment
 
 Configuration, later ones win: defaults, files (--config, else ./toolbus.toml, else /etc/toolbus/toolbus.toml),
@@ -88,7 +91,15 @@ pub(crate) enum Command {
     /// Call a tool over the bus, as an agent would
     Call(call::CallArgs),
     /// List the tools that the configuration registers
-    Tools,
+    Tools(tools::ToolsArgs),
+    /// Show who may use what, and why
+    Agents(agents::AgentsArgs),
+    /// Show whether a call would be run, and what refuses it
+    Explain(explain::ExplainArgs),
+    /// Switch a tool, an agent or a source off in the running daemon
+    Disable(switch::SwitchArgs),
+    /// Switch on again what was switched off
+    Enable(switch::SwitchArgs),
     /// Find every mistake in the configuration, without connecting to anything
     Check,
     /// Print the JSON Schema of the configuration file
@@ -115,6 +126,11 @@ impl Cli {
 }
 
 impl GlobalArgs {
+    /// Whether the command names files of its own.
+    pub(crate) const fn has_files(&self) -> bool {
+        !self.config.is_empty()
+    }
+
     /// Where the configuration comes from.
     #[must_use]
     pub fn sources(&self, environment: BTreeMap<String, String>) -> Sources {

@@ -1,12 +1,16 @@
 //! The commands, one module each.
 
+pub mod agents;
 pub mod bench;
 pub mod call;
 pub mod check;
 pub mod demo;
+pub mod explain;
 pub mod health;
 pub mod schema;
 pub mod serve;
+pub mod switch;
+pub mod target;
 pub mod tools;
 
 use std::fmt::Display;
@@ -14,6 +18,8 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use anstyle::{AnsiColor, Effects, Style};
+use serde::Serialize;
+use target::{Operator, TargetError};
 
 use crate::cli::{Cli, Command, Output, environment};
 use crate::config::{Config, Problems, Sources};
@@ -42,9 +48,15 @@ pub struct Context {
 pub async fn run(cli: Cli) -> ExitCode {
     let sources = cli.global.sources(environment());
     let output = cli.global.output;
+    let operator = || Operator { sources: sources.clone(), has_files: cli.global.has_files(), output };
+    let told_by_kind = |error: TargetError| error.tell();
     let outcome = match cli.command {
         Command::Schema => schema::run().map_err(told),
         Command::Check => check::run(&sources, output).map_err(told),
+        Command::Agents(args) => agents::run(args, &operator()).await.map_err(told_by_kind),
+        Command::Explain(args) => explain::run(args, &operator()).await.map_err(told_by_kind),
+        Command::Disable(args) => switch::run(args, true, &operator()).await.map_err(told_by_kind),
+        Command::Enable(args) => switch::run(args, false, &operator()).await.map_err(told_by_kind),
         command => match Config::load(&sources) {
             Err(problems) => Err(complain(&problems)),
             Ok(loaded) => {
@@ -67,9 +79,14 @@ async fn run_configured(command: Command, context: &Context) -> Result<ExitCode,
         Command::Demo(args) => demo::run(args, context).await.map_err(told),
         Command::Bench(args) => bench::run(args, context).await.map_err(told),
         Command::Health(args) => health::run(args, context).await.map_err(told),
-        Command::Tools => tools::run(context).map_err(told),
+        Command::Tools(args) => tools::run(&args, context).map_err(told),
         // Run before any configuration is read.
-        Command::Schema | Command::Check => Ok(ExitCode::SUCCESS),
+        Command::Schema
+        | Command::Check
+        | Command::Agents(_)
+        | Command::Explain(_)
+        | Command::Disable(_)
+        | Command::Enable(_) => Ok(ExitCode::SUCCESS),
     }
 }
 
@@ -90,9 +107,20 @@ fn told(error: impl Display) -> u8 {
     1
 }
 
-/// A table without the space that fills its last column.
+/// A text of others as one line of a table may show it.
+pub(crate) fn one_line(text: &str) -> String {
+    printable(text).replace(['\n', '\t'], " ")
+}
+
+/// An answer as programs read it.
+pub(crate) fn as_json(answer: &impl Serialize) -> String {
+    format!("{:#}", serde_json::to_value(answer).unwrap_or_default())
+}
+
+/// A table without the space before its first column and after its last one.
 pub(crate) fn plain(table: &comfy_table::Table) -> String {
-    table.lines().map(|line| line.trim_end().to_owned()).collect::<Vec<_>>().join("\n")
+    let bare = |line: String| line.strip_prefix(' ').unwrap_or(&line).trim_end().to_owned();
+    table.lines().map(bare).collect::<Vec<_>>().join("\n")
 }
 
 /// Prints a line for people. When even that cannot be printed, the exit code says enough.

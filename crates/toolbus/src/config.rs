@@ -20,6 +20,7 @@ mod layers;
 pub mod outbound;
 pub mod pattern;
 mod places;
+pub mod policy;
 pub mod problem;
 mod registered;
 pub mod rest;
@@ -43,6 +44,7 @@ use std::path::PathBuf;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use sha2::{Digest, Sha256};
 
 pub use agent::{Agent, DEFAULT_AGENT};
 pub use agents::AgentConfig;
@@ -57,6 +59,7 @@ pub use invoke::InvokeConfig;
 pub use layers::{ENVIRONMENT_PREFIX, Override};
 pub use outbound::OutboundConfig;
 pub use pattern::ToolPattern;
+pub use policy::PolicyError;
 pub use problem::{Problem, Problems};
 pub use registered::ToolsError;
 pub use rest::RestConfig;
@@ -138,6 +141,19 @@ pub struct Loaded {
 }
 
 impl Config {
+    /// A hash of what replicas have in common: of everything but addresses that are each one's own, and of no secret.
+    #[must_use]
+    pub fn digest(&self) -> String {
+        let common = Self {
+            http: HttpConfig::default(),
+            daemon: DaemonConfig { roles: self.daemon.roles.clone(), ..DaemonConfig::default() },
+            telemetry: TelemetryConfig::default(),
+            ..self.clone()
+        };
+        let written = serde_json::to_vec(&common).unwrap_or_default();
+        Sha256::digest(&written).iter().take(8).map(|byte| format!("{byte:02x}")).collect()
+    }
+
     /// Reads all sources and checks the result.
     ///
     /// # Errors

@@ -4,65 +4,118 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::task::JoinSet;
+use toolbus_core::audit::Audit;
 use toolbus_core::bus::{Bus, Ownership, Subscription};
-use toolbus_core::registry::Registry;
+use toolbus_core::policy::Access;
 use toolbus_core::telemetry::{Load, Telemetry};
-use toolbus_core::{Budgets, CancelService, Dispatcher, Drained, ReplyRules, Service, Settings};
+use toolbus_core::toolsets::SessionSets;
+use toolbus_core::{About, Budgets, Desk, Dispatcher, Drained, Gates, ReplyRules, Service, Settings};
 use toolbus_protocol::{new_message_id, topic};
 
 use crate::config::Config;
+use crate::config::identity::Source;
 
-/// Requests to cancel that are taken at a time.
-const CANCEL_PREFETCH: u16 = 64;
+/// Small requests that are taken at a time.
+const DESK_PREFETCH: u16 = 64;
+
+/// What a daemon works with.
+pub struct Parts {
+    /// Where requests come from, and answers go.
+    pub bus: Arc<dyn Bus>,
+    /// Who may use what.
+    pub access: Access,
+    /// Tool sets that are built for each session.
+    pub sessions: SessionSets,
+    /// What is told of calls.
+    pub telemetry: Arc<dyn Telemetry>,
+    /// What is kept of calls for those who ask later.
+    pub audit: Arc<dyn Audit>,
+    /// How much is going on.
+    pub load: Arc<Load>,
+}
 
 /// A daemon that takes calls in.
 pub struct Daemon {
     bus: Arc<dyn Bus>,
     service: Arc<Service>,
+    sessions: SessionSets,
+    gates: Arc<Gates>,
     consumers: JoinSet<()>,
+    /// What ends with the daemon, and holds nothing up.
+    background: JoinSet<()>,
 }
 
 impl Daemon {
     /// Starts taking calls in, as soon as the bus allows.
     #[must_use]
-    pub fn start(
-        config: &Config,
-        bus: Arc<dyn Bus>,
-        registry: Registry,
-        telemetry: Arc<dyn Telemetry>,
-        load: Arc<Load>,
-    ) -> Self {
+    pub fn start(config: &Config, parts: Parts) -> Self {
+        let Parts { bus, access, sessions, telemetry, audit, load } = parts;
         let settings = settings(config);
-        let cancel = CancelService::new(settings.name.clone(), Arc::clone(&bus), settings.replies.clone());
-        let dispatcher = Dispatcher::new(settings, registry, Arc::clone(&bus), telemetry, load);
+        let rules = settings.replies.clone();
+        let gates = Arc::new(Gates::new(access.clone()));
+        let dispatcher = Dispatcher::new(settings, Arc::clone(&gates), Arc::clone(&bus), telemetry, audit, load);
+        let announcer = dispatcher.announcer(Arc::clone(&bus));
+        let desk = Desk::new(about(config), Arc::clone(&bus), rules, dispatcher.clone(), sessions.clone());
         let service = Arc::new(Service::new(dispatcher));
-        let calls = bus.consume(Subscription {
-            queue: format!("{}.invoke", config.queue_prefix()),
-            topics: config.invoke_topics(),
-            prefetch: config.invoke.prefetch(),
-            ownership: Ownership::Shared,
-        });
-        let cancellations = bus.consume(Subscription {
-            queue: format!("{}.replica.{}", config.queue_prefix(), new_message_id()),
-            topics: vec![topic::TOOL_CANCEL.to_owned()],
-            prefetch: CANCEL_PREFETCH,
-            ownership: Ownership::Replica,
-        });
+
+        let prefix = config.queue_prefix();
+        let subscribe = |queue: String, topics: Vec<String>, prefetch, ownership| {
+            bus.consume(Subscription { queue, topics, prefetch, ownership })
+        };
+        let names = |topics: [&str; 2]| topics.map(str::to_owned).to_vec();
+        let calls =
+            subscribe(format!("{prefix}.invoke"), config.invoke_topics(), config.invoke.prefetch(), Ownership::Shared);
+        let control = subscribe(
+            format!("{prefix}.control"),
+            names([topic::TOOL_LIST, topic::TOOL_PING]),
+            DESK_PREFETCH,
+            Ownership::Shared,
+        );
+        let replica = subscribe(
+            format!("{prefix}.replica.{}", new_message_id()),
+            names([topic::TOOL_CANCEL, topic::TOOL_SESSION_END]),
+            DESK_PREFETCH,
+            Ownership::Replica,
+        );
+
         let mut consumers = JoinSet::new();
         let of_calls = Arc::clone(&service);
         consumers.spawn(async move { of_calls.serve_calls(calls).await });
-        let of_cancellations = Arc::clone(&service);
-        consumers.spawn(async move { of_cancellations.serve_cancellations(&cancel, cancellations).await });
-        Self { bus, service, consumers }
+        for requests in [control, replica] {
+            let (service, desk) = (Arc::clone(&service), desk.clone());
+            consumers.spawn(async move { service.serve_requests(&desk, requests).await });
+        }
+        let mut background = JoinSet::new();
+        background.spawn(async move { access.follow().await });
+        background.spawn(announcer.run());
+        Self { bus, service, sessions, gates, consumers, background }
+    }
+
+    /// The gates that calls pass.
+    #[must_use]
+    pub const fn gates(&self) -> &Arc<Gates> {
+        &self.gates
     }
 
     /// Stops taking calls in, waits at most `patience` for those under way, ends the rest, and closes the bus.
     pub async fn drain(mut self, patience: Duration) -> Drained {
         self.bus.stop_consuming().await;
         while self.consumers.join_next().await.is_some() {}
+        self.background.abort_all();
         let drained = self.service.drain(patience).await;
+        self.sessions.shutdown().await;
         self.bus.close().await;
         drained
+    }
+}
+
+fn about(config: &Config) -> About {
+    About {
+        name: config.bus.name.clone(),
+        version: crate::VERSION.to_owned(),
+        config_digest: config.digest(),
+        roles: config.daemon.roles.iter().map(|role| role.as_str().to_owned()).collect(),
+        started: std::time::Instant::now(),
     }
 }
 
@@ -74,6 +127,7 @@ fn settings(config: &Config) -> Settings {
             request_topics: config.invoke_topics(),
             queue_prefix: config.queue_prefix(),
             default_topic: config.invoke.default_reply_topic.clone(),
+            own_topics_only: config.identity.source == Source::Broker,
         },
         budgets: Budgets { default: config.invoke.default_timeout.into(), max: config.invoke.max_timeout.into() },
         max_body: usize::try_from(config.invoke.max_body.bytes()).unwrap_or(usize::MAX),

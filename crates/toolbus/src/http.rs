@@ -8,7 +8,10 @@ use axum::Router;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
+pub mod admin;
+pub mod ask;
 mod connections;
+pub mod doors;
 mod health;
 mod host;
 mod probe;

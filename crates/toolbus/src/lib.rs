@@ -9,6 +9,7 @@ pub mod config;
 pub mod daemon;
 pub mod http;
 pub mod printed;
+pub mod reload;
 pub mod session;
 pub mod signals;
 

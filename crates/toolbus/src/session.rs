@@ -3,12 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use toolbus_core::audit;
 use toolbus_core::bus::Bus;
 use toolbus_core::telemetry::{Load, Silent};
 
 use crate::assembly::{self, AssemblyError};
 use crate::config::{BusUrl, Config};
-use crate::daemon::Daemon;
+use crate::daemon::{Daemon, Parts};
 
 /// Time that calls under way get when the command is done with them.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -50,8 +51,16 @@ impl Session {
     /// As [`Self::open`].
     pub fn with_daemon(config: &Config) -> Result<Self, SessionError> {
         let bus = assembly::bus(config)?;
-        let registry = assembly::registry(config)?;
-        let daemon = Daemon::start(config, Arc::clone(&bus), registry, Arc::new(Silent), Arc::<Load>::default());
+        let (registry, sessions) = assembly::tools(config)?;
+        let parts = Parts {
+            bus: Arc::clone(&bus),
+            access: assembly::access(config, registry)?,
+            sessions,
+            telemetry: Arc::new(Silent),
+            audit: Arc::new(audit::Silent),
+            load: Arc::<Load>::default(),
+        };
+        let daemon = Daemon::start(config, parts);
         Ok(Self { bus, daemon: Some(daemon) })
     }
 

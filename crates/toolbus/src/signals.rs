@@ -1,13 +1,23 @@
-//! Signals: the first asks for an orderly end, the second ends at once.
+//! Signals: the first SIGTERM or SIGINT asks for an orderly end, the second ends at once; SIGHUP asks for a reload.
 
 use std::io;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// SIGTERM and SIGINT.
+/// What a signal asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Asked {
+    /// An end, by the signal of this name.
+    Stop(&'static str),
+    /// Reading the configuration again.
+    Reload,
+}
+
+/// SIGTERM, SIGINT and SIGHUP.
 pub struct Signals {
     terminate: Signal,
     interrupt: Signal,
+    hangup: Signal,
 }
 
 impl Signals {
@@ -17,14 +27,29 @@ impl Signals {
     ///
     /// When the system refuses.
     pub fn listen() -> io::Result<Self> {
-        Ok(Self { terminate: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? })
+        Ok(Self {
+            terminate: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+            hangup: signal(SignalKind::hangup())?,
+        })
     }
 
-    /// Waits for the next signal and gives its name.
-    pub async fn next(&mut self) -> &'static str {
+    /// Waits for the next signal, and says what it asks for.
+    pub async fn next(&mut self) -> Asked {
         tokio::select! {
-            _ = self.terminate.recv() => "SIGTERM",
-            _ = self.interrupt.recv() => "SIGINT",
+            biased;
+            _ = self.terminate.recv() => Asked::Stop("SIGTERM"),
+            _ = self.interrupt.recv() => Asked::Stop("SIGINT"),
+            _ = self.hangup.recv() => Asked::Reload,
+        }
+    }
+
+    /// Waits for the next signal that asks for an end, and gives its name.
+    pub async fn stop(&mut self) -> &'static str {
+        loop {
+            if let Asked::Stop(signal) = self.next().await {
+                return signal;
+            }
         }
     }
 }

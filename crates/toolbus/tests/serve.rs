@@ -5,10 +5,13 @@ use std::io::{BufRead, BufReader, Lines};
 use std::net::TcpListener;
 use std::process::{Child, ChildStderr, Command, Stdio};
 
+use tempfile::TempDir;
+
 /// A daemon on the embedded bus, which ends with the test.
 struct Served {
     child: Child,
     log: Lines<BufReader<ChildStderr>>,
+    _folder: TempDir,
 }
 
 impl Served {
@@ -25,7 +28,7 @@ impl Served {
             .spawn()
             .unwrap();
         let log = BufReader::new(child.stderr.take().unwrap()).lines();
-        Self { child, log }
+        Self { child, log, _folder: folder }
     }
 
     /// Reads the log up to a line with `text`; fails when the daemon ends before it.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use toolbus_core::failure::{Cause, ToolFailure};
 use toolbus_core::tool::{AnyExecutor, Executor, Tool, ToolCall, ToolDescriptor, ToolOutput};
-use toolbus_core::toolsets::{Instance, SessionFactory, SessionKey, SessionLimits, SessionSet, SessionSets};
+use toolbus_core::toolsets::{Instance, SessionFactory, SessionKey, SessionLimits, SessionSet};
 
 use crate::config::Config;
 use crate::config::toolsets::ToolsetConfig;
@@ -40,7 +40,7 @@ impl Instance for Endpoints {
 }
 
 /// The same tools, those of sets of scope `session` as tools of sessions; and these sets.
-pub(super) fn in_sessions(config: &Config, tools: Vec<Tool>) -> (Vec<Tool>, SessionSets) {
+pub(crate) fn in_sessions(config: &Config, tools: Vec<Tool>) -> (Vec<Tool>, Vec<Arc<SessionSet>>) {
     let mut others = Vec::new();
     let mut members = HashMap::<Arc<str>, Vec<Tool>>::new();
     for tool in tools {
@@ -58,7 +58,7 @@ pub(super) fn in_sessions(config: &Config, tools: Vec<Tool>) -> (Vec<Tool>, Sess
         others.extend(members.iter().map(|tool| sessions.tool(ToolDescriptor::clone(&tool.descriptor))));
         sets.push(sessions);
     }
-    (others, SessionSets::new(sets))
+    (others, sets)
 }
 
 fn limits(set: &ToolsetConfig) -> SessionLimits {

@@ -111,7 +111,7 @@ pub async fn run(args: BenchArgs, context: &Context) -> Result<ExitCode, Measure
     // Dropping the measurement ends both sides; only then can their queues go.
     let result = tokio::select! {
         result = measure(&args, context, &site, &id) => result,
-        _ = signals.next() => Err(MeasureError::Interrupted),
+        _ = signals.stop() => Err(MeasureError::Interrupted),
     };
     let queues = [bare_queue(&id), format!("bench-{id}.invoke"), format!("bench-{id}.invoke.dlq")];
     let queues: Vec<&str> = queues.iter().map(String::as_str).collect();

@@ -1,6 +1,6 @@
 //! `toolbus call`: one call over the bus, as an agent would make it.
 
-mod arguments;
+pub(super) mod arguments;
 
 use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
@@ -8,9 +8,11 @@ use std::time::Duration;
 
 use anstyle::{AnsiColor, Style};
 use serde_json::{Map, Value, json};
-use toolbus_protocol::{Code, Properties, ToolError, ToolInvokeResponse, TraceContext, new_message_id};
+use toolbus_core::caller::AgentName;
+use toolbus_protocol::{Code, Properties, ToolError, ToolInvokeResponse, TraceContext, header, new_message_id};
 
 use super::Context;
+use super::target::RoleArgs;
 use crate::cli::Output;
 use crate::client::{Answer, Client, ClientError, Content, Request};
 use crate::config::HumanDuration;
@@ -40,6 +42,12 @@ pub struct CallArgs {
     /// Time that the tool gets, such as `5s` or `500ms`; without it, the daemon decides.
     #[arg(long, value_name = "DURATION")]
     timeout: Option<HumanDuration>,
+    /// Call as this agent: the header `rb-source`. A daemon with `identity.source = "broker"` believes the login alone: there,
+    /// use --bus-url with the login of the agent.
+    #[arg(long = "as", value_name = "AGENT", value_parser = AgentName::parse)]
+    agent: Option<AgentName>,
+    #[command(flatten)]
+    role: RoleArgs,
     /// Show both messages with their properties, and the trace id.
     #[arg(long, short)]
     verbose: bool,
@@ -60,6 +68,19 @@ pub enum CallError {
     /// Nothing can be printed.
     #[error("cannot write: {0}")]
     Output(#[from] io::Error),
+}
+
+impl CallArgs {
+    /// Says in a request who asks, and as what.
+    fn introduce(&self, properties: &mut Properties) {
+        if let Some(agent) = &self.agent {
+            properties.headers.retain(|(name, _)| name != header::SOURCE);
+            properties.headers.push((header::SOURCE.to_owned(), agent.to_string()));
+        }
+        let role = [(header::TOOL_PROFILE, &self.role.profile), (header::BINDING, &self.role.binding)];
+        let given = role.into_iter().filter_map(|(name, value)| Some((header::on_the_wire(name), value.clone()?)));
+        properties.headers.extend(given);
+    }
 }
 
 impl CallError {
@@ -113,7 +134,8 @@ async fn exchange(
     let client = Client::connect(session.bus(), topic, CONNECT_TIME).await?;
     let budget = args.timeout.map(HumanDuration::get);
     let patience = budget.unwrap_or(context.config.invoke.max_timeout.get()).saturating_add(GRACE);
-    let request = client.request(&args.name, arguments, budget, new_trace());
+    let mut request = client.request(&args.name, arguments, budget, new_trace());
+    args.introduce(&mut request.properties);
     if args.verbose {
         unless_gone(show_request(topic, &request))?;
     }
@@ -215,7 +237,33 @@ fn show_message(title: &str, properties: &Properties, body: &[u8]) -> io::Result
 
 #[cfg(test)]
 mod tests {
+    use clap::Parser as _;
+
     use super::*;
+
+    #[derive(clap::Parser)]
+    struct Cli {
+        #[command(flatten)]
+        args: CallArgs,
+    }
+
+    #[test]
+    fn a_call_says_who_asks_and_as_what() {
+        let introduced = |words: &[&str]| {
+            let args = Cli::parse_from([&["call", "echo"], words].concat()).args;
+            let mut properties = Properties::default();
+            properties.headers.push((header::SOURCE.to_owned(), "toolbus-cli".to_owned()));
+            args.introduce(&mut properties);
+            let pairs = properties.headers.iter().map(|(name, value)| format!("{name}={value}"));
+            pairs.collect::<Vec<_>>().join(" ")
+        };
+        assert_eq!(introduced(&[]), "rb-source=toolbus-cli");
+        assert_eq!(
+            introduced(&["--as", "ana", "--profile", "subagent", "--binding", "whatsapp:sales"]),
+            "rb-source=ana rb-rb-tool-profile=subagent rb-rb-binding=whatsapp:sales"
+        );
+        assert!(Cli::try_parse_from(["call", "echo", "--as", "a b"]).is_err());
+    }
 
     #[test]
     fn the_exit_code_tells_the_outcome() {

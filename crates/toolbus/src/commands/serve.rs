@@ -7,15 +7,18 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use toolbus_core::Drained;
+use toolbus_core::audit::Audit;
 use toolbus_core::bus::BusState;
 use toolbus_core::telemetry::Load;
 
 use super::Context;
 use crate::assembly::{self, AssemblyError};
+use crate::audit::AuditLog;
 use crate::config::BusUrl;
-use crate::daemon::Daemon;
-use crate::http::{HttpError, HttpServer};
-use crate::signals::Signals;
+use crate::daemon::{Daemon, Parts};
+use crate::http::doors::{Doors, DoorsError};
+use crate::reload::{Reloaded, Reloader};
+use crate::signals::{Asked, Signals};
 
 /// Time for the last metrics and spans to leave.
 const FLUSH_TIME: Duration = Duration::from_secs(5);
@@ -33,9 +36,9 @@ pub enum ServeError {
     /// The configuration cannot be put into practice.
     #[error(transparent)]
     Assembly(#[from] AssemblyError),
-    /// The HTTP server cannot listen.
+    /// Operators could not be answered.
     #[error(transparent)]
-    Http(#[from] HttpError),
+    Doors(#[from] DoorsError),
     /// Signals cannot be received.
     #[error("cannot listen for signals: {0}")]
     Signals(#[from] std::io::Error),
@@ -59,16 +62,16 @@ pub async fn run(_: ServeArgs, context: &Context) -> Result<ExitCode, ServeError
     let config = &context.config;
     let mut signals = Signals::listen()?;
     assembly::logging(config)?;
-    let registry = assembly::registry(config)?;
-    let server = HttpServer::bind(config.http.listen).await?;
+    let audit = AuditLog::open(&config.audit).map_err(AssemblyError::from)?;
+    let store = config.store.open().map_err(AssemblyError::from)?;
+    let (registry, sessions) = assembly::tools(config)?;
+    let access = assembly::access(config, registry.clone())?;
+    let doors = Doors::open(config, &access, store).await?;
     let load = Arc::<Load>::default();
     let pipeline = assembly::telemetry(config)?;
     let bus = assembly::bus(config)?;
     let telemetry = assembly::recorder(config, &pipeline, &load, &bus.state());
-
-    let stop_http = CancellationToken::new();
     let health = assembly::health(config, bus.state(), registry.clone(), Arc::clone(&load));
-    let server = tokio::spawn(server.run(Arc::clone(&health), None, stop_http.clone()));
 
     tracing::info!(
         version = crate::VERSION,
@@ -80,14 +83,32 @@ pub async fn run(_: ServeArgs, context: &Context) -> Result<ExitCode, ServeError
     if config.bus.url == BusUrl::Embedded {
         tracing::warn!("the bus is embedded: no other process can reach this daemon; set bus.url to use RabbitMQ");
     }
-    let daemon = Daemon::start(config, Arc::clone(&bus), registry, telemetry, load);
-    let ending = wait(&mut signals, bus.state()).await;
+    let parts = Parts {
+        bus: Arc::clone(&bus),
+        access: access.clone(),
+        sessions: sessions.clone(),
+        telemetry,
+        audit: Arc::clone(&audit) as Arc<dyn Audit>,
+        load,
+    };
+    let daemon = Daemon::start(config, parts);
+    let stop_doors = CancellationToken::new();
+    let doors = doors.serve(config, Arc::clone(&health), Arc::clone(daemon.gates()), &stop_doors);
+    let mut reloader = Reloader::new(context.sources.clone(), config.clone(), access, sessions);
+    let ending = wait(&mut signals, bus.state(), || {
+        reload(&mut reloader);
+        audit.reopen();
+    });
+    let ending = ending.await;
     health.start_draining();
 
     let orderly = async {
         let result = end(daemon, ending, config.invoke.drain_timeout.get()).await;
-        stop_http.cancel();
-        let _ = server.await;
+        stop_doors.cancel();
+        doors.join_all().await;
+        if let Err(error) = audit.close(FLUSH_TIME).await {
+            tracing::error!(%error, "the last audit records were not written");
+        }
         if let Err(error) = pipeline.shutdown(FLUSH_TIME).await {
             tracing::warn!(%error, "the last metrics and spans were not exported");
         }
@@ -95,14 +116,31 @@ pub async fn run(_: ServeArgs, context: &Context) -> Result<ExitCode, ServeError
     };
     tokio::select! {
         result = orderly => result,
-        signal = signals.next() => {
+        signal = signals.stop() => {
             tracing::warn!(signal, "stopping at once: another signal came");
             Ok(ExitCode::from(130))
         }
     }
 }
 
-async fn wait(signals: &mut Signals, mut bus: watch::Receiver<BusState>) -> Ending {
+/// Puts the configuration as it is now into practice, or says why not.
+fn reload(reloader: &mut Reloader) {
+    match reloader.reload() {
+        Ok(Reloaded { tools, waiting, warnings }) => {
+            for warning in warnings {
+                tracing::warn!(warning, "reload: hardly meant");
+            }
+            for section in waiting {
+                tracing::warn!(section, "reload: this section has changed, and waits for a restart");
+            }
+            tracing::info!(tools, "reload: done");
+        }
+        Err(error) => tracing::error!(%error, "reload: refused; everything stays as it was"),
+    }
+}
+
+/// Waits for what ends the daemon; until then, has every request for a reload obeyed.
+async fn wait(signals: &mut Signals, mut bus: watch::Receiver<BusState>, mut reload: impl FnMut()) -> Ending {
     let fatal = async {
         let state = bus.wait_for(|state| state.fatal.is_some()).await.map(|state| state.fatal.clone());
         match state {
@@ -110,9 +148,15 @@ async fn wait(signals: &mut Signals, mut bus: watch::Receiver<BusState>) -> Endi
             _ => std::future::pending().await,
         }
     };
-    tokio::select! {
-        signal = signals.next() => Ending::Signal(signal),
-        reason = fatal => Ending::Fatal(reason),
+    tokio::pin!(fatal);
+    loop {
+        tokio::select! {
+            asked = signals.next() => match asked {
+                Asked::Stop(signal) => return Ending::Signal(signal),
+                Asked::Reload => reload(),
+            },
+            reason = &mut fatal => return Ending::Fatal(reason),
+        }
     }
 }
 

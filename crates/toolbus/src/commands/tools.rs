@@ -8,26 +8,46 @@ use std::time::Duration;
 use comfy_table::Table;
 use comfy_table::presets::NOTHING;
 use serde_json::{Value, json};
-use toolbus_core::registry::{Registry, RegistryError};
+use toolbus_core::caller::AgentName;
 use toolbus_core::tool::{Effect, ToolDescriptor};
 
-use super::{Context, plain};
+use super::target::of_files;
+use super::{Context, one_line, plain, warn};
+use crate::assembly::{self, AssemblyError};
 use crate::cli::Output;
-use crate::config::{Config, HumanDuration, ToolsError};
+use crate::config::{Config, HumanDuration};
+use crate::http::admin::AdminError;
+use crate::http::admin::view::Role;
 use crate::printed::unless_gone;
 
 /// Longest description in the table, in characters; `--output json` has it whole.
 const MAX_DESCRIPTION: usize = 60;
 
+/// Lists the tools that the configuration registers; with --as, those of them that this agent gets.
+///
+/// Nothing is connected to. What the agent gets of a running daemon is told by `toolbus agents NAME`.
+#[derive(Debug, Default, clap::Args)]
+pub struct ToolsArgs {
+    /// The agent; `default` for one without a section in the configuration.
+    #[arg(long = "as", value_name = "AGENT", value_parser = AgentName::parse)]
+    agent: Option<AgentName>,
+    /// The agent's binding.
+    #[arg(long, value_name = "CHANNEL:ACCOUNT", requires = "agent")]
+    binding: Option<String>,
+    /// The profile that the request names.
+    #[arg(long, value_name = "NAME", requires = "agent")]
+    profile: Option<String>,
+}
+
 /// Why there is no list.
 #[derive(Debug, thiserror::Error)]
 pub enum ListError {
-    /// A tool cannot be made.
+    /// The configuration cannot be put into practice.
     #[error(transparent)]
-    Tools(#[from] ToolsError),
-    /// A tool cannot be registered.
+    Assembly(#[from] AssemblyError),
+    /// The agent cannot be asked about.
     #[error(transparent)]
-    Registry(#[from] RegistryError),
+    Admin(#[from] AdminError),
     /// Nothing can be printed.
     #[error("cannot write: {0}")]
     Output(#[from] io::Error),
@@ -38,34 +58,53 @@ pub enum ListError {
 /// # Errors
 ///
 /// When a tool cannot be made or registered, or nothing can be printed.
-pub fn run(context: &Context) -> Result<ExitCode, ListError> {
+pub fn run(args: &ToolsArgs, context: &Context) -> Result<ExitCode, ListError> {
+    let rows = args.rows(&context.config)?;
     let text = match context.output {
-        Output::Json => format!("{:#}", Value::Array(rows(&context.config)?.iter().map(|row| as_json(row)).collect())),
-        Output::Table => table(&context.config)?,
+        Output::Json => format!("{:#}", Value::Array(rows.iter().map(|row| as_json(row)).collect())),
+        Output::Table => table(&rows),
     };
     unless_gone(writeln!(io::stdout(), "{text}"))?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// What is known of every tool, sorted by name.
-fn rows(config: &Config) -> Result<Vec<Arc<ToolDescriptor>>, ListError> {
-    let registry = Registry::new();
-    for tool in config.tools()? {
-        registry.register(tool)?;
+impl ToolsArgs {
+    /// What is known of every tool, sorted by name.
+    fn rows(&self, config: &Config) -> Result<Vec<Arc<ToolDescriptor>>, ListError> {
+        let Some(agent) = &self.agent else {
+            return Ok(assembly::registry(config)?.snapshot().list());
+        };
+        let role = Role { binding: self.binding.clone(), profile: self.profile.clone(), session: None };
+        let effective = of_files(config)?.effective(agent.as_str(), &role)?;
+        if let Some(nothing) = effective.nothing() {
+            warn(&format!("{agent} has no tools. {nothing}"));
+        }
+        let shown = effective.tools().into_iter().map(|granted| {
+            let mut tool = ToolDescriptor::clone(&granted.tool.descriptor);
+            tool.parameters = effective.definition(granted).parameters;
+            Arc::new(tool)
+        });
+        Ok(shown.collect())
     }
-    Ok(registry.snapshot().list())
 }
 
-fn table(config: &Config) -> Result<String, ListError> {
+fn table(rows: &[Arc<ToolDescriptor>]) -> String {
     let mut table = Table::new();
     table.load_style(NOTHING).set_header(["NAME", "SOURCE", "EFFECT", "TIMEOUT", "AT A TIME", "DESCRIPTION"]);
-    for tool in rows(config)? {
+    for tool in rows {
         let timeout = tool.timeout.map_or_else(|| "-".to_owned(), in_words);
         let at_a_time = tool.max_in_flight.map_or_else(|| "-".to_owned(), |calls| calls.to_string());
-        let description = shortened(&tool.description);
-        table.add_row([&*tool.name, &tool.source, effect(tool.effect), &timeout, &at_a_time, &description]);
+        let description = one_line(&shortened(&tool.description));
+        table.add_row([
+            &one_line(&tool.name),
+            &one_line(&tool.source),
+            effect(tool.effect),
+            &timeout,
+            &at_a_time,
+            &description,
+        ]);
     }
-    Ok(plain(&table))
+    plain(&table)
 }
 
 /// The beginning of a description: one line of the table.
@@ -115,7 +154,7 @@ mod tests {
             crate::config::ToolPattern::parse("*_time").unwrap(),
             crate::config::ToolLimits { timeout: Some(HumanDuration::from_secs(5)), max_in_flight: Some(2) },
         );
-        insta::assert_snapshot!(table(&config).unwrap(), @r#"
+        insta::assert_snapshot!(table(&ToolsArgs::default().rows(&config).unwrap()), @r#"
         NAME          SOURCE  EFFECT     TIMEOUT  AT A TIME  DESCRIPTION
         convert_time  time    read-only  5s       2          Converts a local date and time from one time zone to another…
         current_time  time    read-only  5s       2          The present date and time in a time zone, as JSON with `date…
@@ -126,7 +165,7 @@ mod tests {
     #[test]
     fn the_list_for_programs_has_schemas_and_limits() {
         let config = Config::default();
-        let rows = rows(&config).unwrap();
+        let rows = ToolsArgs::default().rows(&config).unwrap();
         let first = as_json(rows.first().unwrap());
         assert_eq!((&first["name"], &first["parameters"]["type"]), (&json!("convert_time"), &json!("object")));
         assert_eq!(first["timeoutMs"], Value::Null);

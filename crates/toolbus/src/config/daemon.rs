@@ -27,6 +27,16 @@ pub enum Role {
     Invoke,
 }
 
+impl Role {
+    /// Its name, as the configuration writes it.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Invoke => "invoke",
+        }
+    }
+}
+
 impl Default for DaemonConfig {
     fn default() -> Self {
         Self { roles: vec![Role::Invoke], socket: Some("toolbus.sock".into()) }

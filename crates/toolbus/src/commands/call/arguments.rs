@@ -32,7 +32,7 @@ pub enum ArgumentsError {
 }
 
 /// Reads the arguments; nothing when there are none.
-pub(super) fn parse(words: &[String]) -> Result<Option<Map<String, Value>>, ArgumentsError> {
+pub(in crate::commands) fn parse(words: &[String]) -> Result<Option<Map<String, Value>>, ArgumentsError> {
     match words {
         [] => Ok(None),
         [dash] if dash == "-" => {

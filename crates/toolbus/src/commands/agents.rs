@@ -1,0 +1,167 @@
+//! `toolbus agents`: who may use what, and why.
+
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+use comfy_table::Table;
+use comfy_table::presets::NOTHING;
+
+use super::target::{Operator, RoleArgs, TargetArgs, TargetError};
+use super::{as_json, one_line, plain};
+use crate::cli::Output;
+use crate::http::admin::view::{AgentSummary, AgentTools, Agents, Switched};
+use crate::printed::unless_gone;
+
+/// Lists the agents; with a name, that agent's tools: which it may use, which not, and why.
+///
+/// `default` is every agent without a section in the configuration. The answer is the running daemon's; with --config, it
+/// is what the files say, without tools that are only known once connected and without what is switched off.
+#[derive(Debug, clap::Args)]
+pub struct AgentsArgs {
+    /// Name of an agent.
+    name: Option<String>,
+    #[command(flatten)]
+    role: RoleArgs,
+    #[command(flatten)]
+    target: TargetArgs,
+}
+
+/// Prints the list.
+///
+/// # Errors
+///
+/// When there is no answer, or nothing can be printed.
+pub async fn run(args: AgentsArgs, operator: &Operator) -> Result<ExitCode, TargetError> {
+    let is_for_one = args.role.binding.is_some() || args.role.profile.is_some();
+    if args.name.is_none() && is_for_one {
+        return Err(TargetError::Usage("--binding and --profile need the name of an agent".to_owned()));
+    }
+    let target = args.target.open(operator)?;
+    let text = match args.name {
+        None => {
+            let agents = target.agents().await?;
+            if operator.output == Output::Json { as_json(&agents) } else { of_all(&agents) }
+        }
+        Some(name) => {
+            let agent = target.agent(&name, &args.role.role(None)).await?;
+            if operator.output == Output::Json { as_json(&agent) } else { of_one(&agent) }
+        }
+    };
+    unless_gone(writeln!(io::stdout(), "{text}"))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn of_all(answer: &Agents) -> String {
+    let mut table = Table::new();
+    let header = ["AGENT", "TOOLS", "PROFILE", "RUNNING", "WAITING", "RATE LIMITS", "BINDINGS", ""];
+    table.load_style(NOTHING).set_header(header);
+    for agent in &answer.agents {
+        table.add_row(row(agent));
+    }
+    let mut text = plain(&table);
+    if !answer.disabled.is_empty() {
+        text = format!("{text}\n\nswitched off: {}", switches(&answer.disabled));
+    }
+    text
+}
+
+fn row(agent: &AgentSummary) -> [String; 8] {
+    let listed = |names: &[String]| if names.is_empty() { "-".to_owned() } else { one_line(&names.join(", ")) };
+    [
+        one_line(&agent.agent),
+        format!("{}/{}", agent.tools, agent.total),
+        agent.profile.as_deref().map_or_else(|| "-".to_owned(), one_line),
+        agent.max_in_flight.to_string(),
+        agent.max_queued.to_string(),
+        listed(&agent.rate_limits),
+        listed(&agent.bindings),
+        if agent.disabled { "switched off".to_owned() } else { String::new() },
+    ]
+}
+
+fn switches(disabled: &[Switched]) -> String {
+    let names: Vec<String> =
+        disabled.iter().map(|switch| one_line(&format!("{} {}", switch.kind, switch.name))).collect();
+    names.join(", ")
+}
+
+fn of_one(agent: &AgentTools) -> String {
+    let allowed = agent.tools.iter().filter(|tool| tool.allowed).count();
+    let name = one_line(&agent.agent);
+    let mut lines = vec![format!("{name}: {allowed} of {} tools", agent.tools.len())];
+    if !agent.configured {
+        lines.push(format!("{name} has no section in `agents`: it is one of `default`"));
+    }
+    lines.extend(agent.nothing.as_deref().map(one_line));
+    if !agent.tools.is_empty() {
+        let mut table = Table::new();
+        table.load_style(NOTHING).set_header(["TOOL", "SOURCE", "ALLOWED", "WHY"]);
+        for tool in &agent.tools {
+            let allowed = if tool.allowed { "yes" } else { "no" };
+            table.add_row([&one_line(&tool.tool), &one_line(&tool.source), allowed, &one_line(&tool.because)]);
+        }
+        lines.extend([String::new(), plain(&table)]);
+    }
+    lines.join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::http::admin::view::Verdict;
+
+    #[test]
+    fn every_agent_is_one_line() {
+        let agent = AgentSummary {
+            agent: "ana".to_owned(),
+            tools: 2,
+            total: 3,
+            profile: Some("subagent".to_owned()),
+            max_in_flight: 32,
+            max_queued: 64,
+            rate_limits: vec!["web_*".to_owned()],
+            bindings: vec!["whatsapp:sales".to_owned(), "whatsapp:support".to_owned()],
+            disabled: true,
+        };
+        let everybody = AgentSummary {
+            agent: "default".to_owned(),
+            profile: None,
+            rate_limits: Vec::new(),
+            bindings: Vec::new(),
+            disabled: false,
+            ..agent.clone()
+        };
+        let off = |kind: &str, name: &str| Switched { kind: kind.to_owned(), name: name.to_owned() };
+        let disabled = vec![off("agent", "ana"), off("tool", "web\u{1b}[2J\nsearch")];
+        insta::assert_snapshot!(of_all(&Agents { agents: vec![agent, everybody], disabled }), @r#"
+        AGENT    TOOLS  PROFILE   RUNNING  WAITING  RATE LIMITS  BINDINGS
+        ana      2/3    subagent  32       64       web_*        whatsapp:sales, whatsapp:support  switched off
+        default  2/3    -         32       64       -            -
+
+        switched off: agent ana, tool web\u{1b}[2J search
+        "#);
+    }
+
+    #[test]
+    fn every_tool_of_an_agent_is_one_line_with_the_reason() {
+        let verdict = |tool: &str, allowed, because: &str| Verdict {
+            tool: tool.to_owned(),
+            source: "web".to_owned(),
+            allowed,
+            because: because.to_owned(),
+        };
+        let tools = vec![
+            verdict("web_search", true, "allowed by `web_*`"),
+            verdict("a\nb\u{9b}", false, "not in allowed_tools"),
+        ];
+        let agent = AgentTools { agent: "ana".to_owned(), configured: false, nothing: None, tools };
+        insta::assert_snapshot!(of_one(&agent), @r#"
+        ana: 1 of 2 tools
+        ana has no section in `agents`: it is one of `default`
+
+        TOOL        SOURCE  ALLOWED  WHY
+        web_search  web     yes      allowed by `web_*`
+        a b\u{9b}   web     no       not in allowed_tools
+        "#);
+    }
+}

@@ -1,0 +1,84 @@
+//! `toolbus explain`: would this call be run, and if not, what refuses it?
+
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+use anstyle::{AnsiColor, Style};
+use comfy_table::Table;
+use comfy_table::presets::NOTHING;
+use serde_json::value::to_raw_value;
+
+use super::call::arguments;
+use super::target::{Operator, RoleArgs, TargetArgs, TargetError};
+use super::{as_json, one_line, plain};
+use crate::cli::Output;
+use crate::http::admin::view::{Explained, Gate, Question};
+use crate::printed::unless_gone;
+
+/// Walks the gates of a call without making it, and shows the first that refuses.
+///
+/// The exit code is 0 when the call would pass, 1 when it would be refused, 2 for a mistake in the command, 7 when no
+/// daemon answers. Nothing is spent: neither a token of a rate limit nor a place to run.
+#[derive(Debug, clap::Args)]
+pub struct ExplainArgs {
+    /// Name of the agent; `default` for one without a section in the configuration.
+    agent: String,
+    /// Name of the tool.
+    tool: String,
+    /// The arguments, as `toolbus call` takes them: one JSON object, `-`, or `key=value` pairs.
+    arguments: Vec<String>,
+    #[command(flatten)]
+    role: RoleArgs,
+    /// The agent's session.
+    #[arg(long, value_name = "ID")]
+    session: Option<String>,
+    #[command(flatten)]
+    target: TargetArgs,
+}
+
+/// Asks, and prints the gates.
+///
+/// # Errors
+///
+/// When there is no answer, or nothing can be printed.
+pub async fn run(args: ExplainArgs, operator: &Operator) -> Result<ExitCode, TargetError> {
+    let arguments = arguments::parse(&args.arguments).map_err(|error| TargetError::Usage(error.to_string()))?;
+    let question = Question {
+        agent: args.agent,
+        tool: args.tool,
+        arguments: arguments.and_then(|members| to_raw_value(&members).ok()),
+        binding: args.role.binding,
+        profile: args.role.profile,
+        session: args.session,
+    };
+    let explained = args.target.open(operator)?.explain(&question).await?;
+    let printed = match operator.output {
+        Output::Json => writeln!(io::stdout(), "{}", as_json(&explained)),
+        Output::Table => writeln!(anstream::stdout(), "{}", gates(&explained)),
+    };
+    unless_gone(printed)?;
+    Ok(ExitCode::from(u8::from(!explained.passes)))
+}
+
+fn gates(explained: &Explained) -> String {
+    let mut table = Table::new();
+    table.load_style(NOTHING);
+    for gate in &explained.steps {
+        table.add_row([if gate.passes { "pass" } else { "refuse" }, &one_line(&gate.step), &one_line(&gate.text)]);
+    }
+    let refusing: Option<&Gate> = explained.steps.iter().find(|gate| !gate.passes);
+    let (colour, verdict) = match refusing {
+        Some(gate) => (AnsiColor::Red.on_default(), refusal(gate)),
+        None => (Style::new(), "would be run".to_owned()),
+    };
+    format!("{}\n\n{colour}{verdict}{colour:#}", plain(&table))
+}
+
+/// Which gate refuses, and what the caller would be told where that is something else.
+fn refusal(gate: &Gate) -> String {
+    let step = one_line(&gate.step);
+    match &gate.told {
+        Some(told) if *told != gate.text => format!("refused at {step}; the caller is told: {}", one_line(told)),
+        _ => format!("refused at {step}"),
+    }
+}

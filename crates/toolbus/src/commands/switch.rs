@@ -1,0 +1,92 @@
+//! `toolbus disable` and `toolbus enable`: switches of the running daemon.
+
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+use clap::ValueEnum;
+
+use super::target::{Operator, TargetArgs, TargetError};
+use super::{as_json, one_line, warn};
+use crate::cli::Output;
+use crate::http::admin::view::Switching;
+use crate::printed::unless_gone;
+
+/// Switches a tool, an agent or all tools of a source off or on, at once and without a restart.
+///
+/// The daemon keeps it in its store: with `store.url = "memory:"`, until it ends. `toolbus agents` and `toolbus explain`
+/// show what is off.
+#[derive(Debug, clap::Args)]
+pub struct SwitchArgs {
+    /// What it is.
+    kind: Kind,
+    /// Its name.
+    name: String,
+    #[command(flatten)]
+    target: TargetArgs,
+}
+
+/// What can be switched off.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Kind {
+    /// One tool, by its published name.
+    Tool,
+    /// One agent: it sees and calls nothing. `default` is every agent without a section.
+    Agent,
+    /// Every tool of one source.
+    Source,
+}
+
+impl Kind {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Tool => "tool",
+            Self::Agent => "agent",
+            Self::Source => "source",
+        }
+    }
+}
+
+/// Switches, and tells what changed.
+///
+/// # Errors
+///
+/// When the daemon does not answer or refuses, or nothing can be printed.
+pub async fn run(args: SwitchArgs, off: bool, operator: &Operator) -> Result<ExitCode, TargetError> {
+    let target = args.target.open(operator)?;
+    let switching = target.switch(args.kind.name(), &args.name, off).await?;
+    let text = match operator.output {
+        Output::Json => as_json(&switching),
+        Output::Table => in_words(&switching),
+    };
+    unless_gone(writeln!(io::stdout(), "{text}"))?;
+    if off && !switching.known {
+        warn(&format!("there is no {} of this name now", args.kind.name()));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn in_words(switching: &Switching) -> String {
+    let name = one_line(&format!("{} {}", switching.kind, switching.name));
+    match (switching.disabled, switching.changed) {
+        (true, true) => format!("{name} is switched off"),
+        (true, false) => format!("{name} was switched off already"),
+        (false, true) => format!("{name} is switched on again"),
+        (false, false) => format!("{name} was not switched off"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_changed_is_told() {
+        let told = |disabled, changed| {
+            in_words(&Switching { kind: "tool".into(), name: "web\n".into(), disabled, changed, known: true })
+        };
+        assert_eq!(told(true, true), "tool web  is switched off");
+        assert_eq!(told(true, false), "tool web  was switched off already");
+        assert_eq!(told(false, true), "tool web  is switched on again");
+        assert_eq!(told(false, false), "tool web  was not switched off");
+    }
+}

@@ -1,0 +1,205 @@
+//! The door for operators: who may use what and why, and what is switched off. On a Unix socket of the daemon's user, and
+//! over HTTP with a token.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use toolbus_core::caller::{AgentName, AgentNameError, Caller};
+use toolbus_core::policy::{Effective, Explanation, Nothing, Summary, Switch, SwitchError};
+use toolbus_core::{Gates, Step};
+
+mod routes;
+mod socket;
+mod switches;
+mod token;
+pub mod view;
+
+pub use routes::{MAX_BODY, guarded, open};
+pub use socket::{AdminSocket, SocketError};
+pub use switches::{LoadError, Switches};
+
+use view::{AgentSummary, AgentTools, Agents, Explained, Gate, Question, Role, Switched, Switching, Verdict};
+
+/// The name that stands for every caller without a section.
+pub const EVERYBODY: &str = "default";
+
+/// Longest part of a name that an error repeats, in characters.
+const MAX_SHOWN: usize = 64;
+
+/// What operators can ask and change.
+pub struct Admin {
+    gates: Arc<Gates>,
+    switches: Switches,
+}
+
+/// Why a request of an operator is refused.
+#[derive(Debug, thiserror::Error)]
+pub enum AdminError {
+    /// It cannot be read.
+    #[error("{0}")]
+    Request(String),
+    /// Its body is too large.
+    #[error("the body is larger than {} KiB", MAX_BODY / 1024)]
+    TooLarge,
+    /// It names no agent.
+    #[error("`{0}` {1}")]
+    Agent(String, AgentNameError),
+    /// It names nothing that can be switched.
+    #[error("{0}")]
+    Switch(SwitchError),
+    /// Too much is switched off already.
+    #[error("{0}")]
+    TooMany(SwitchError),
+    /// The switch cannot be kept.
+    #[error("{0}")]
+    Store(String),
+}
+
+impl Admin {
+    /// Asks the gates that calls pass, and keeps what is switched off in `switches`.
+    #[must_use]
+    pub const fn new(gates: Arc<Gates>, switches: Switches) -> Self {
+        Self { gates, switches }
+    }
+
+    /// Every agent that has a section, and everybody else.
+    #[must_use]
+    pub fn agents(&self) -> Agents {
+        let access = self.gates.access();
+        let total = access.current().len();
+        let callers = access.agents().into_iter().map(Caller::agent).chain([Caller::unknown()]);
+        let summary = |caller: Caller| {
+            let effective = access.effective(&caller);
+            let Summary { profile, max_in_flight, max_queued, rates, bindings } = effective.summary();
+            AgentSummary {
+                agent: effective.section_name().to_owned(),
+                tools: effective.names().count(),
+                total,
+                profile,
+                max_in_flight,
+                max_queued,
+                rate_limits: rates.iter().map(ToString::to_string).collect(),
+                bindings,
+                disabled: effective.nothing() == Some(Nothing::Disabled),
+            }
+        };
+        Agents { agents: callers.map(summary).collect(), disabled: self.disabled() }
+    }
+
+    /// What one agent may use.
+    ///
+    /// # Errors
+    ///
+    /// When no agent can have this name.
+    pub fn effective(&self, name: &str, role: &Role) -> Result<Effective, AdminError> {
+        Ok(self.gates.access().effective(&caller(name, role)?))
+    }
+
+    /// What one agent may use, and why.
+    ///
+    /// # Errors
+    ///
+    /// When no agent can have this name.
+    pub fn agent(&self, name: &str, role: &Role) -> Result<AgentTools, AdminError> {
+        let effective = self.effective(name, role)?;
+        let source_of: HashMap<Arc<str>, Arc<str>> = self
+            .gates
+            .access()
+            .current()
+            .tools()
+            .iter()
+            .map(|tool| (Arc::clone(&tool.name), Arc::clone(&tool.source)))
+            .collect();
+        let verdict = |explanation: Explanation| Verdict {
+            source: source_of.get(&explanation.tool).map(ToString::to_string).unwrap_or_default(),
+            tool: explanation.tool.to_string(),
+            allowed: explanation.is_in,
+            because: explanation.because.to_string(),
+        };
+        Ok(AgentTools {
+            agent: name.to_owned(),
+            configured: effective.section_name() == name,
+            nothing: effective.nothing().map(|reason| reason.to_string()),
+            tools: effective.explain_all().into_iter().map(verdict).collect(),
+        })
+    }
+
+    /// The gates of a call that is not made, up to the first that refuses.
+    ///
+    /// # Errors
+    ///
+    /// When no agent can have this name.
+    pub fn explain(&self, question: &Question) -> Result<Explained, AdminError> {
+        let Question { agent, tool, arguments, binding, profile, session } = question;
+        let role = Role { binding: binding.clone(), profile: profile.clone(), session: session.clone() };
+        let arguments = arguments
+            .as_deref()
+            .map(|raw| serde_json::from_str::<String>(raw.get()).unwrap_or_else(|_| raw.get().to_owned()));
+        let steps = self.gates.explain(&caller(agent, &role)?, tool, arguments.as_deref());
+        let gate = |step: Step| Gate {
+            step: step.name.as_str().to_owned(),
+            passes: step.passes,
+            text: step.text,
+            told: step.told,
+        };
+        let steps: Vec<Gate> = steps.into_iter().map(gate).collect();
+        let passes = steps.iter().all(|step| step.passes);
+        Ok(Explained { agent: agent.clone(), tool: tool.clone(), passes, steps })
+    }
+
+    /// What is switched off.
+    #[must_use]
+    pub fn disabled(&self) -> Vec<Switched> {
+        let switched = |switch: Switch| Switched { kind: switch.kind().to_owned(), name: switch.name().to_string() };
+        self.gates.access().disabled().into_iter().map(switched).collect()
+    }
+
+    /// Switches something off or on again, at once and for the time after a restart, too.
+    ///
+    /// # Errors
+    ///
+    /// When nothing can have this name, too much is off already, or the switch cannot be kept. What cannot be kept is
+    /// off all the same.
+    pub async fn switch(&self, kind: &str, name: &str, off: bool) -> Result<Switching, AdminError> {
+        let switch = Switch::new(kind, name).map_err(AdminError::Switch)?;
+        let changed = self.switches.set(self.gates.access(), &switch, off).await?;
+        tracing::info!(kind, name, off, changed, "admin: a switch was set");
+        Ok(Switching {
+            kind: kind.to_owned(),
+            name: name.to_owned(),
+            disabled: off,
+            changed,
+            known: self.is_known(&switch),
+        })
+    }
+
+    fn is_known(&self, switch: &Switch) -> bool {
+        let access = self.gates.access();
+        match switch {
+            Switch::Tool(name) => access.current().tools().iter().any(|tool| tool.name == *name),
+            Switch::Source(name) => access.current().tools().iter().any(|tool| tool.source == *name),
+            Switch::Agent(name) => {
+                **name == *EVERYBODY || access.agents().iter().any(|agent| agent.as_str() == &**name)
+            }
+        }
+    }
+}
+
+/// Whoever asks under this name, in this role.
+fn caller(name: &str, role: &Role) -> Result<Caller, AdminError> {
+    let refused = |error| AdminError::Agent(name.chars().take(MAX_SHOWN).flat_map(char::escape_debug).collect(), error);
+    let whoever = match name {
+        EVERYBODY => Caller::unknown(),
+        name => Caller::agent(AgentName::parse(name).map_err(refused)?),
+    };
+    let given = |text: &Option<String>| text.as_deref().filter(|text| !text.is_empty()).map(Arc::from);
+    Ok(Caller {
+        binding: given(&role.binding),
+        profile: given(&role.profile),
+        session: given(&role.session),
+        ..whoever
+    })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,170 @@
+use std::sync::Arc;
+
+use tokio::sync::Mutex;
+use toolbus_core::policy::{Access, Switch, SwitchError};
+use toolbus_core::store::{Store, StoreError};
+
+use super::AdminError;
+
+/// Where switches are kept, by `kind/name`.
+const NAMESPACE: &str = "disabled";
+
+/// Keeps what is switched off over restarts.
+pub struct Switches {
+    store: Option<Arc<dyn Store>>,
+    /// One change at a time, so that store and daemon cannot end up with different ones.
+    changing: Mutex<()>,
+}
+
+/// Why it is not known what was switched off, so that the daemon must not start: it could run what it must not.
+#[derive(Debug, thiserror::Error)]
+pub enum LoadError {
+    /// The store cannot be read.
+    #[error("[store] what is switched off cannot be read: {0}")]
+    Store(#[from] StoreError),
+    /// The store holds something else.
+    #[error("[store] `{key}` in `disabled` is no switch: {error}")]
+    Unreadable {
+        /// The key.
+        key: String,
+        /// What is wrong with it.
+        error: SwitchError,
+    },
+}
+
+impl Switches {
+    /// Switches off what was off when the store was last written.
+    ///
+    /// # Errors
+    ///
+    /// When the store cannot be read, or holds something else.
+    pub async fn load(store: Arc<dyn Store>, access: &Access) -> Result<Self, LoadError> {
+        for key in store.list(NAMESPACE).await? {
+            let (kind, name) = key.split_once('/').unwrap_or((&key, ""));
+            let set = Switch::new(kind, name).and_then(|switch| access.disable(switch));
+            set.map_err(|error| LoadError::Unreadable { key: key.clone(), error })?;
+        }
+        Ok(Self { store: Some(store), changing: Mutex::default() })
+    }
+
+    /// Keeps nothing.
+    #[must_use]
+    pub fn unkept() -> Self {
+        Self { store: None, changing: Mutex::default() }
+    }
+
+    /// Switches something off or on again; whether that changed anything. Where one half fails, it is off.
+    pub(super) async fn set(&self, access: &Access, switch: &Switch, off: bool) -> Result<bool, AdminError> {
+        let _one_at_a_time = self.changing.lock().await;
+        if off {
+            let changed = access.disable(switch.clone()).map_err(AdminError::TooMany)?;
+            self.keep(switch).await.map_err(|error| {
+                AdminError::Store(format!("{switch} is off now, but will be on after a restart: {error}"))
+            })?;
+            Ok(changed)
+        } else {
+            self.forget(switch).await.map_err(|error| AdminError::Store(format!("{switch} is still off: {error}")))?;
+            Ok(access.enable(switch))
+        }
+    }
+
+    async fn keep(&self, switch: &Switch) -> Result<(), StoreError> {
+        match &self.store {
+            Some(store) => store.put(NAMESPACE, &key(switch), Vec::new()).await,
+            None => Ok(()),
+        }
+    }
+
+    async fn forget(&self, switch: &Switch) -> Result<(), StoreError> {
+        match &self.store {
+            Some(store) => store.delete(NAMESPACE, &key(switch)).await.map(drop),
+            None => Ok(()),
+        }
+    }
+}
+
+fn key(switch: &Switch) -> String {
+    format!("{}/{}", switch.kind(), switch.name())
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt as _;
+    use futures_util::future::BoxFuture;
+    use toolbus_core::caller::Identity;
+    use toolbus_core::policy::{Capacity, Policy};
+    use toolbus_core::registry::Registry;
+    use toolbus_store::Memory;
+
+    use super::*;
+
+    fn access() -> Access {
+        let capacity = Capacity { max_in_flight: 1, max_waiting: 1 };
+        Access::new(Registry::new(), Identity::default(), Policy::default(), capacity)
+    }
+
+    fn tool(name: &str) -> Switch {
+        Switch::new("tool", name).unwrap()
+    }
+
+    /// A store that has lost its medium.
+    struct Broken;
+
+    impl Broken {
+        fn fails<T: Send + 'static>() -> BoxFuture<'static, Result<T, StoreError>> {
+            async { Err(StoreError::Failed("the disk is full".to_owned())) }.boxed()
+        }
+    }
+
+    impl Store for Broken {
+        fn get<'a>(&'a self, _: &'a str, _: &'a str) -> BoxFuture<'a, Result<Option<Vec<u8>>, StoreError>> {
+            Self::fails()
+        }
+
+        fn put<'a>(&'a self, _: &'a str, _: &'a str, _: Vec<u8>) -> BoxFuture<'a, Result<(), StoreError>> {
+            Self::fails()
+        }
+
+        fn delete<'a>(&'a self, _: &'a str, _: &'a str) -> BoxFuture<'a, Result<bool, StoreError>> {
+            Self::fails()
+        }
+
+        fn list<'a>(&'a self, _: &'a str) -> BoxFuture<'a, Result<Vec<String>, StoreError>> {
+            Self::fails()
+        }
+    }
+
+    #[tokio::test]
+    async fn what_was_off_is_off_again_and_what_was_on_again_is_on() {
+        let store: Arc<dyn Store> = Arc::new(Memory::default());
+        let first = access();
+        let switches = Switches::load(Arc::clone(&store), &first).await.unwrap();
+        for name in ["a/b c", "echo"] {
+            assert!(switches.set(&first, &tool(name), true).await.unwrap());
+        }
+        assert!(switches.set(&first, &tool("echo"), false).await.unwrap());
+        let second = access();
+        Switches::load(store, &second).await.unwrap();
+        assert_eq!(second.disabled(), [tool("a/b c")]);
+    }
+
+    #[tokio::test]
+    async fn a_store_that_holds_something_else_stops_the_start() {
+        let store: Arc<dyn Store> = Arc::new(Memory::default());
+        store.put(NAMESPACE, "everything", Vec::new()).await.unwrap();
+        let error = Switches::load(store, &access()).await.err().unwrap();
+        assert!(matches!(error, LoadError::Unreadable { .. }), "{error}");
+        assert!(matches!(Switches::load(Arc::new(Broken), &access()).await, Err(LoadError::Store(_))));
+    }
+
+    #[tokio::test]
+    async fn what_cannot_be_kept_is_off_all_the_same() {
+        let access = access();
+        let switches = Switches { store: Some(Arc::new(Broken)), changing: Mutex::default() };
+        let error = switches.set(&access, &tool("echo"), true).await.unwrap_err();
+        assert_eq!(access.disabled(), [tool("echo")]);
+        assert!(error.to_string().contains("the disk is full"), "{error}");
+        assert!(switches.set(&access, &tool("echo"), false).await.is_err());
+        assert_eq!(access.disabled(), [tool("echo")]);
+    }
+}

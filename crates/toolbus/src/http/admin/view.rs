@@ -1,0 +1,178 @@
+//! What the door for operators takes and answers, as JSON.
+
+use axum::Json;
+use axum::response::{IntoResponse, Response};
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+
+/// Every agent that has a section, and `default` for everybody else.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Agents {
+    /// One entry each, `default` last.
+    pub agents: Vec<AgentSummary>,
+    /// What is switched off.
+    pub disabled: Vec<Switched>,
+}
+
+/// One agent in short.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct AgentSummary {
+    /// Its name.
+    pub agent: String,
+    /// Number of tools that it may use, without a binding.
+    pub tools: usize,
+    /// Number of tools that there are.
+    pub total: usize,
+    /// The profile that each of its requests has; absent: the request chooses.
+    pub profile: Option<String>,
+    /// Calls of it that run at a time.
+    pub max_in_flight: usize,
+    /// Calls of it that wait at a time.
+    pub max_queued: usize,
+    /// Patterns of tools whose calls are limited in rate.
+    pub rate_limits: Vec<String>,
+    /// Its bindings, as `channel:account`.
+    pub bindings: Vec<String>,
+    /// Whether it is switched off.
+    pub disabled: bool,
+}
+
+/// As what an agent asks.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Role {
+    /// The binding, as `channel:account`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub binding: Option<String>,
+    /// The profile.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub profile: Option<String>,
+    /// The session.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub session: Option<String>,
+}
+
+/// What one agent may use, and why.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AgentTools {
+    /// Its name.
+    pub agent: String,
+    /// Whether it has a section of its own; else it is one of `default`.
+    pub configured: bool,
+    /// Why it has no tools at all, if something takes them all away.
+    pub nothing: Option<String>,
+    /// Every tool that there is, by name.
+    pub tools: Vec<Verdict>,
+}
+
+/// What becomes of one tool.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Verdict {
+    /// Name of the tool.
+    pub tool: String,
+    /// Where it comes from.
+    pub source: String,
+    /// Whether the agent may use it.
+    pub allowed: bool,
+    /// Why, or why not.
+    pub because: String,
+}
+
+/// A call that is asked about, and not made.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Question {
+    /// Who would call.
+    pub agent: String,
+    /// Which tool.
+    pub tool: String,
+    /// With which arguments: an object, or its text. Kept as it was written, so that it is read as a call's is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub arguments: Option<Box<RawValue>>,
+    /// Under which binding, as `channel:account`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub binding: Option<String>,
+    /// Under which profile.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub profile: Option<String>,
+    /// In which session.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub session: Option<String>,
+}
+
+/// The gates of a call, up to the first that refuses.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Explained {
+    /// Who would call.
+    pub agent: String,
+    /// Which tool.
+    pub tool: String,
+    /// Whether every gate lets the call pass.
+    pub passes: bool,
+    /// The gates, in order.
+    pub steps: Vec<Gate>,
+}
+
+/// One gate of a call.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Gate {
+    /// Name of the step.
+    pub step: String,
+    /// Whether the call passes.
+    pub passes: bool,
+    /// Why, for an operator.
+    pub text: String,
+    /// What the caller would be told, when it refuses.
+    pub told: Option<String>,
+}
+
+/// What is switched off.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Disabled {
+    /// Everything, sorted.
+    pub disabled: Vec<Switched>,
+}
+
+/// A tool, an agent or a source that is switched off.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Switched {
+    /// `tool`, `agent` or `source`.
+    pub kind: String,
+    /// Its name.
+    pub name: String,
+}
+
+/// A switch after it was set.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Switching {
+    /// `tool`, `agent` or `source`.
+    pub kind: String,
+    /// Its name.
+    pub name: String,
+    /// Whether it is off now.
+    pub disabled: bool,
+    /// Whether that is different from before.
+    pub changed: bool,
+    /// Whether there is something of this name now.
+    pub known: bool,
+}
+
+/// Why there is no answer.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Refusal {
+    /// In words.
+    pub error: String,
+}
+
+impl Refusal {
+    pub(super) fn new(error: impl Into<String>) -> Self {
+        Self { error: error.into() }
+    }
+}
+
+impl IntoResponse for Refusal {
+    fn into_response(self) -> Response {
+        Json(self).into_response()
+    }
+}

@@ -1,0 +1,71 @@
+//! Everything that listens for operators: taken before the daemon starts, served once it runs.
+
+use std::sync::Arc;
+
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+use toolbus_core::Gates;
+use toolbus_core::policy::Access;
+use toolbus_core::store::Store;
+
+use super::admin::{self, Admin, AdminSocket, LoadError, SocketError, Switches};
+use super::{Health, HttpError, HttpServer};
+use crate::config::Config;
+
+/// The port and the socket, and what was switched off when the daemon last ran.
+pub struct Doors {
+    server: HttpServer,
+    socket: Option<AdminSocket>,
+    switches: Switches,
+}
+
+/// Why an operator could not be answered, so that the daemon does not start.
+#[derive(Debug, thiserror::Error)]
+pub enum DoorsError {
+    /// The port.
+    #[error(transparent)]
+    Http(#[from] HttpError),
+    /// The socket.
+    #[error(transparent)]
+    Socket(#[from] SocketError),
+    /// What is switched off.
+    #[error(transparent)]
+    Switches(#[from] LoadError),
+}
+
+impl Doors {
+    /// Takes port and socket, and switches off what was off: to be called before `access` lets the first call pass.
+    ///
+    /// # Errors
+    ///
+    /// When one cannot be had, or it is not known what was switched off.
+    pub async fn open(config: &Config, access: &Access, store: Arc<dyn Store>) -> Result<Self, DoorsError> {
+        let switches = Switches::load(store, access).await?;
+        let server = HttpServer::bind(config.http.listen).await?;
+        let socket = match &config.daemon.socket {
+            Some(path) => Some(AdminSocket::bind(path).await?),
+            None => None,
+        };
+        Ok(Self { server, socket, switches })
+    }
+
+    /// Serves until `stop` is cancelled; the tasks end once the requests in hand are answered.
+    #[must_use]
+    pub fn serve(
+        self,
+        config: &Config,
+        health: Arc<Health>,
+        gates: Arc<Gates>,
+        stop: &CancellationToken,
+    ) -> JoinSet<()> {
+        let admin = Arc::new(Admin::new(gates, self.switches));
+        let token = config.http.admin_token.as_ref();
+        let over_http = token.map(|token| admin::guarded(Arc::clone(&admin), token.reveal()));
+        let mut servers = JoinSet::new();
+        servers.spawn(self.server.run(health, over_http, stop.clone()));
+        if let Some(socket) = self.socket {
+            servers.spawn(socket.run(admin::open(admin), stop.clone()));
+        }
+        servers
+    }
+}

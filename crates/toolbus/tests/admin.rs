@@ -1,0 +1,239 @@
+//! The commands for operators against a daemon as a process.
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+const CONFIGURATION: &str = r#"
+[identity]
+trust_headers = true
+
+[agents.ana]
+allowed_tools = ["*_time"]
+profile = "subagent"
+tool_rate_limits = { "convert_time" = { rps = 1.0, burst = 1 } }
+
+[[agents.ana.bindings]]
+channel = "whatsapp"
+account = "sales"
+allowed_tools = ["current_time"]
+"#;
+
+/// A daemon on the embedded bus in a folder of its own, which ends with the test.
+struct Served {
+    folder: TempDir,
+    child: Child,
+}
+
+impl Served {
+    fn start(more: &str) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("toolbus.toml"), format!("{CONFIGURATION}{more}")).unwrap();
+        let child = serve(folder.path());
+        Self { folder, child }
+    }
+
+    fn run(&self, arguments: &[&str]) -> (i32, String, String) {
+        run(self.folder.path(), arguments, &[])
+    }
+
+    fn json(&self, arguments: &[&str]) -> Value {
+        let (code, out, err) = self.run(&[arguments, &["--output", "json"]].concat());
+        assert!(code < 2, "{err}");
+        serde_json::from_str(&out).unwrap()
+    }
+
+    fn restart(&mut self, signal: &str) {
+        let id = self.child.id().to_string();
+        assert!(Command::new("kill").args(["-s", signal, &id]).status().unwrap().success());
+        self.child.wait().unwrap();
+        self.child = serve(self.folder.path());
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn toolbus(folder: &Path, arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_toolbus"));
+    command.args(arguments).env_clear().env("PATH", std::env::var_os("PATH").unwrap()).current_dir(folder);
+    command
+}
+
+/// Starts a daemon, and waits until it takes calls in.
+fn serve(folder: &Path) -> Child {
+    let mut command = toolbus(folder, &["serve", "--listen", "127.0.0.1:0"]);
+    let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut log = BufReader::new(child.stderr.take().unwrap()).lines();
+    let started = log.by_ref().map(Result::unwrap).any(|line| line.contains("the bus is embedded"));
+    assert!(started, "the daemon has ended");
+    // Read on, so that the daemon never waits for a full pipe.
+    std::thread::spawn(move || log.for_each(drop));
+    child
+}
+
+fn run(folder: &Path, arguments: &[&str], environment: &[(&str, &str)]) -> (i32, String, String) {
+    let Output { status, stdout, stderr } =
+        toolbus(folder, arguments).envs(environment.iter().copied()).stdin(Stdio::null()).output().unwrap();
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap().trim_end().to_owned();
+    (status.code().unwrap(), text(stdout), text(stderr))
+}
+
+#[test]
+fn who_may_use_what_is_asked_of_the_running_daemon() {
+    let served = Served::start("");
+    let mode = std::fs::metadata(served.folder.path().join("toolbus.sock")).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+    let (code, out, err) = served.run(&["agents"]);
+    assert_eq!((code, &*err), (0, ""));
+    insta::assert_snapshot!(out, @"");
+    let (_, out, _) = served.run(&["agents", "ana", "--binding", "whatsapp:sales"]);
+    insta::assert_snapshot!(out, @"");
+    // From elsewhere, with the path of the socket.
+    let elsewhere = tempfile::tempdir().unwrap();
+    let socket = served.folder.path().join("toolbus.sock");
+    let there = run(elsewhere.path(), &["agents", "--socket", socket.to_str().unwrap()], &[]);
+    assert_eq!(there, served.run(&["agents"]));
+}
+
+#[test]
+fn a_call_is_explained_with_an_exit_code_of_its_own() {
+    let served = Served::start("");
+    let (code, out, _) = served.run(&["explain", "ana", "current_time", "timezone=UTC"]);
+    assert_eq!(code, 0, "{out}");
+    insta::assert_snapshot!(out, @"");
+    let (code, out, _) = served.run(&["explain", "ana", "current_time", r#"{"timezone": 7}"#]);
+    assert_eq!(code, 1);
+    insta::assert_snapshot!(out, @"");
+    let binding = ["explain", "ana", "convert_time", "--binding", "whatsapp:sales"];
+    assert_eq!((served.run(&binding).0, served.json(&binding)["passes"].clone()), (1, Value::from(false)));
+    for mistake in [&["explain", "a b", "current_time"][..], &["explain", "ana", "x", "{"], &["explain", "ana"]] {
+        assert_eq!(served.run(mistake).0, 2, "{mistake:?}");
+    }
+}
+
+#[test]
+fn what_is_switched_off_stays_off_over_a_restart_and_a_kill() {
+    let mut served = Served::start("[store]\nurl = \"sqlite:toolbus.db\"\n");
+    assert_eq!(
+        served.run(&["disable", "tool", "current_time"]),
+        (0, "tool current_time is switched off".into(), String::new())
+    );
+    for signal in ["TERM", "KILL"] {
+        served.restart(signal);
+        assert_eq!(served.json(&["agents"])["disabled"][0]["name"], "current_time", "{signal}");
+        let (code, out, _) = served.run(&["explain", "ana", "current_time", "timezone=UTC"]);
+        assert!(code == 1 && out.contains("tool current_time"), "{out}");
+    }
+    assert_eq!(served.run(&["enable", "tool", "current_time"]).1, "tool current_time is switched on again");
+    served.restart("KILL");
+    assert_eq!(served.json(&["agents"])["disabled"], Value::Array(Vec::new()));
+}
+
+#[test]
+fn what_nothing_is_called_can_be_switched_off_with_a_warning() {
+    let served = Served::start("");
+    let (code, out, err) = served.run(&["disable", "agent", "bruno"]);
+    assert_eq!((code, &*out, &*err), (0, "agent bruno is switched off", "warning: there is no agent of this name now"));
+}
+
+#[test]
+fn a_second_daemon_leaves_the_socket_of_the_first() {
+    let served = Served::start("");
+    let (code, _, err) = served.run(&["serve", "--listen", "127.0.0.1:0"]);
+    assert_eq!(code, 1);
+    assert!(err.contains("another daemon answers on the socket `toolbus.sock`"), "{err}");
+    assert_eq!(served.run(&["agents"]).0, 0);
+}
+
+#[test]
+fn nobody_there_is_told_with_the_next_step() {
+    let folder = tempfile::tempdir().unwrap();
+    for command in [&["agents"][..], &["explain", "ana", "x"], &["disable", "tool", "x"]] {
+        let (code, out, err) = run(folder.path(), command, &[]);
+        assert_eq!((code, &*out), (7, ""), "{command:?}");
+        for part in ["`toolbus.sock`", "toolbus serve", "--socket", "--config"] {
+            assert!(err.contains(part), "{err}");
+        }
+    }
+}
+
+#[test]
+fn a_file_is_asked_without_a_daemon() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("a.toml"), CONFIGURATION).unwrap();
+    let asked = |arguments: &[&str]| run(folder.path(), &[arguments, &["--config", "a.toml"]].concat(), &[]);
+    assert!(asked(&["agents"]).1.contains("whatsapp:sales"));
+    assert_eq!(asked(&["explain", "ana", "current_time", "timezone=UTC"]).0, 0);
+    assert_eq!(asked(&["explain", "bruno", "current_time", "timezone=UTC"]).0, 1);
+    let (code, _, err) = asked(&["disable", "tool", "current_time"]);
+    assert!(code == 2 && err.contains("only a running daemon"), "{err}");
+    let (code, _, err) = asked(&["agents", "--socket", "x"]);
+    assert!(code == 2 && err.contains("give one of them"), "{err}");
+    let names = |arguments: &[&str]| {
+        let (code, out, _) = asked(&[&["tools", "--output", "json"], arguments].concat());
+        assert_eq!(code, 0);
+        let tools: Value = serde_json::from_str(&out).unwrap();
+        tools.as_array().unwrap().iter().map(|tool| tool["name"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!(names(&["--as", "ana"]), ["convert_time", "current_time"]);
+    assert_eq!(names(&["--as", "ana", "--binding", "whatsapp:sales"]), ["current_time"]);
+    assert!(names(&["--as", "bruno"]).is_empty());
+}
+
+#[test]
+fn a_call_is_made_as_the_agent_that_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("toolbus.toml"), CONFIGURATION).unwrap();
+    let call = |arguments: &[&str]| {
+        run(folder.path(), &[&["call", "current_time", "timezone=UTC"], arguments].concat(), &[]).0
+    };
+    assert_eq!(call(&["--as", "ana"]), 0);
+    assert_eq!(call(&["--as", "ana", "--binding", "whatsapp:sales"]), 0);
+    assert_eq!(call(&[]), 3);
+    assert_eq!(call(&["--as", "bruno"]), 3);
+    assert_eq!(call(&["--as", "ana", "--profile", "nobody"]), 3);
+    assert_eq!(call(&["--as", "a b"]), 2);
+}
+
+#[test]
+fn a_daemon_is_asked_over_http_with_its_token() {
+    let folder = tempfile::tempdir().unwrap();
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let configuration =
+        format!("[http]\nlisten = \"{port}\"\nadmin_token = {{ file = \"token\" }}\n[daemon]\nsocket = \"none\"\n");
+    std::fs::write(folder.path().join("toolbus.toml"), configuration).unwrap();
+    std::fs::write(folder.path().join("token"), "s3cret-of-the-operator\n").unwrap();
+    let mut child = {
+        let mut command = toolbus(folder.path(), &["serve"]);
+        let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut log = BufReader::new(child.stderr.take().unwrap()).lines();
+        assert!(log.by_ref().map(Result::unwrap).any(|line| line.contains("the bus is embedded")));
+        std::thread::spawn(move || log.for_each(drop));
+        child
+    };
+    assert!(!folder.path().join("toolbus.sock").exists());
+    let url = format!("http://{port}");
+    let ask = |more: &[&str], environment: &[(&str, &str)]| {
+        run(folder.path(), &[&["agents", "--daemon", &url], more].concat(), environment)
+    };
+    let told = [
+        ask(&["--admin-token-file", "token"], &[]),
+        ask(&[], &[("TOOLBUS_ADMIN_TOKEN", "s3cret-of-the-operator")]),
+        ask(&[], &[("TOOLBUS_ADMIN_TOKEN", "wrong")]),
+        ask(&[], &[]),
+    ];
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert_eq!(told.each_ref().map(|(code, _, _)| *code), [0, 0, 2, 2], "{told:?}");
+    assert!(told[3].2.contains("TOOLBUS_ADMIN_TOKEN"), "{}", told[3].2);
+}
