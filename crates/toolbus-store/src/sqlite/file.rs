@@ -1,15 +1,18 @@
 //! Opening the file: whose it is, what is in it, and how safe it keeps that.
 
-use std::fs::OpenOptions;
 use std::io;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use rusqlite::{Connection, ErrorCode, OpenFlags, Transaction, TransactionBehavior};
+use rustix::fs::{Access, CWD, FileType, Mode, access, mknodat};
+use rustix::io::Errno;
 
 /// How long to wait for another process that holds the file.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// Time between two attempts to open it, where SQLite does not wait by itself.
+const RETRY: Duration = Duration::from_millis(10);
 /// Marks the file as ours: `Tbus`.
 const APPLICATION: i32 = i32::from_be_bytes(*b"Tbus");
 /// What each version of the tables adds to the one before. Only ever appended to.
@@ -29,6 +32,9 @@ pub enum OpenError {
     /// It cannot be read and written.
     #[error("it cannot be opened for reading and writing: {0}")]
     Unusable(io::Error),
+    /// A folder, a pipe or a device.
+    #[error("it is no regular file")]
+    NoFile,
     /// It is something else.
     #[error("it is not a database of SQLite; name another file")]
     NoDatabase,
@@ -70,8 +76,19 @@ pub(super) fn open(path: &Path) -> Result<Connection, OpenError> {
     // A name such as `:memory:` has a meaning of its own for SQLite; a path does not.
     let path = std::path::absolute(path).map_err(OpenError::Unusable)?;
     create(&path)?;
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        match connect(&path) {
+            // Where two processes turn on the log of a new file, SQLite refuses one of them without waiting.
+            Err(OpenError::Held) if Instant::now() < deadline => thread::park_timeout(RETRY),
+            result => return result,
+        }
+    }
+}
+
+fn connect(path: &Path) -> Result<Connection, OpenError> {
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    let mut connection = Connection::open_with_flags(&path, flags)?;
+    let mut connection = Connection::open_with_flags(path, flags)?;
     connection.busy_timeout(PATIENCE)?;
     migrate(&mut connection)?;
     // A switch that an operator turned must not turn back, whatever happens to the machine: every commit reaches the disk.
@@ -81,13 +98,19 @@ pub(super) fn open(path: &Path) -> Result<Connection, OpenError> {
 }
 
 /// Makes the file, if it is not there, readable for this user alone. SQLite gives the files beside it the same mode.
+///
+/// Never opens it: closing a file takes away every lock that the process has on it, those of other connections too.
 fn create(path: &Path) -> Result<(), OpenError> {
-    let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path);
-    match file {
-        Ok(_) => Ok(()),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Err(OpenError::NoFolder),
-        Err(error) => Err(OpenError::Unusable(error)),
+    match mknodat(CWD, path, FileType::RegularFile, Mode::RUSR | Mode::WUSR, 0) {
+        Ok(()) | Err(Errno::EXIST) => {}
+        Err(Errno::NOENT) => return Err(OpenError::NoFolder),
+        Err(error) => return Err(OpenError::Unusable(error.into())),
     }
+    let metadata = path.metadata().map_err(OpenError::Unusable)?;
+    if !metadata.is_file() {
+        return Err(OpenError::NoFile);
+    }
+    access(path, Access::READ_OK | Access::WRITE_OK).map_err(|error| OpenError::Unusable(error.into()))
 }
 
 fn migrate(connection: &mut Connection) -> Result<(), OpenError> {
