@@ -25,7 +25,7 @@ pub(crate) struct Permit {
 }
 
 /// How many calls of one agent run and wait at a time, so that others always find room.
-pub struct AgentGate {
+pub(crate) struct AgentGate {
     running: Arc<Semaphore>,
     waiting: Arc<Semaphore>,
     /// Half of what the bodies of all waiting calls may hold.
@@ -138,7 +138,7 @@ impl Permits {
 impl AgentGate {
     /// At most `max_in_flight` calls run and `max_queued` wait.
     #[must_use]
-    pub fn new(max_in_flight: usize, max_queued: usize) -> Self {
+    pub(crate) fn new(max_in_flight: usize, max_queued: usize) -> Self {
         Self {
             running: Arc::new(Semaphore::new(max_in_flight)),
             waiting: Arc::new(Semaphore::new(max_queued)),

@@ -9,7 +9,6 @@ mod rules;
 use std::fmt;
 use std::time::Duration;
 
-#[cfg_attr(not(test), expect(unused_imports, reason = "the gates that take tokens come with the policy"))]
 pub(crate) use self::limits::RateLimits;
 pub use self::rules::{RateRule, RateRules, RateRulesError};
 

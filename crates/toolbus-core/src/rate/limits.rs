@@ -79,7 +79,6 @@ impl RateLimits {
     }
 
     /// What [`Self::take`] would say, without taking anything.
-    #[cfg_attr(not(test), expect(dead_code, reason = "the explanation of a call comes with the policy"))]
     pub(crate) fn peek(&self, cell: u64, tool: u64, rate: &Rate, now: Instant) -> Result<(), Duration> {
         let now = self.since_epoch(now);
         let waits = wait(Bucket::full_at(self.lock().get(&(cell, tool)), rate, now), rate, now);

@@ -160,7 +160,13 @@ mod tests {
         let texts = [["web_*b", "web_*c?"], ["*_a*", "b_*"], ["*a", "a*"], ["*", "**"], ["?b", "?b"]].map(|patterns| {
             rules(&patterns).map_or_else(|error| error.to_string(), |_| format!("{patterns:?} are apart"))
         });
-        insta::assert_snapshot!(texts.join("\n"), @"");
+        insta::assert_snapshot!(texts.join("\n"), @r#"
+        `web_*b` and `web_*c?` are equally specific, and one tool can match both; make one of them more specific
+        ["*_a*", "b_*"] are apart
+        ["*a", "a*"] are apart
+        `*` and `**` are equally specific, and one tool can match both; make one of them more specific
+        `?b` has two rates; keep one
+        "#);
     }
 
     #[test]
