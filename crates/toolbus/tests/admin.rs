@@ -95,9 +95,19 @@ fn who_may_use_what_is_asked_of_the_running_daemon() {
     assert_eq!(mode & 0o777, 0o600);
     let (code, out, err) = served.run(&["agents"]);
     assert_eq!((code, &*err), (0, ""));
-    insta::assert_snapshot!(out, @"");
+    insta::assert_snapshot!(out, @r#"
+    AGENT    TOOLS  PROFILE   RUNNING  WAITING  RATE LIMITS   BINDINGS
+    ana      2/2    subagent  192      512      convert_time  whatsapp:sales
+    default  0/2    -         192      512      -             -
+    "#);
     let (_, out, _) = served.run(&["agents", "ana", "--binding", "whatsapp:sales"]);
-    insta::assert_snapshot!(out, @"");
+    insta::assert_snapshot!(out, @r#"
+    ana: 1 of 2 tools
+
+    TOOL          SOURCE  ALLOWED  WHY
+    convert_time  time    no       not in allowed_tools of the binding
+    current_time  time    yes      allowed by `current_time`
+    "#);
     // From elsewhere, with the path of the socket.
     let elsewhere = tempfile::tempdir().unwrap();
     let socket = served.folder.path().join("toolbus.sock");
@@ -110,10 +120,25 @@ fn a_call_is_explained_with_an_exit_code_of_its_own() {
     let served = Served::start("");
     let (code, out, _) = served.run(&["explain", "ana", "current_time", "timezone=UTC"]);
     assert_eq!(code, 0, "{out}");
-    insta::assert_snapshot!(out, @"");
+    insta::assert_snapshot!(out, @r#"
+    pass  caller      agent ana, profile subagent, 2 tools
+    pass  resolve     allowed by `*_time`
+    pass  arguments   valid
+    pass  recipients  the tool addresses nobody
+    pass  rate limit  not limited
+    pass  permit      at most 192 calls of the agent run and 512 wait
+
+    would be run
+    "#);
     let (code, out, _) = served.run(&["explain", "ana", "current_time", r#"{"timezone": 7}"#]);
     assert_eq!(code, 1);
-    insta::assert_snapshot!(out, @"");
+    insta::assert_snapshot!(out, @r#"
+    pass    caller     agent ana, profile subagent, 2 tools
+    pass    resolve    allowed by `*_time`
+    refuse  arguments  The arguments do not fit the tool's parameters: /timezone: value is not of type "string"
+
+    refused at arguments
+    "#);
     let binding = ["explain", "ana", "convert_time", "--binding", "whatsapp:sales"];
     assert_eq!((served.run(&binding).0, served.json(&binding)["passes"].clone()), (1, Value::from(false)));
     for mistake in [&["explain", "a b", "current_time"][..], &["explain", "ana", "x", "{"], &["explain", "ana"]] {
