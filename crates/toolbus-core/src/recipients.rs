@@ -1,15 +1,138 @@
-//! stand-in
-use crate::pattern::Pattern;
+//! Whom a call may address: the one gate between the arguments of a call and the tools that send something to people.
+
+mod compare;
+mod path;
+
+use std::collections::HashSet;
+use std::fmt;
 use std::sync::Arc;
-#[derive(Debug, Clone)]
+
+use serde_json::{Map, Value};
+
+pub use self::compare::Compare;
+use self::path::Found;
+pub use self::path::{RecipientPath, RecipientPathError};
+use crate::log::shown;
+use crate::pattern::Pattern;
+
+/// Paths that a refusal names.
+const MAX_NAMED: usize = 3;
+
+/// Tools that address people on one channel, and where in their arguments the recipients stand.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Outbound {
+    /// The channel, such as `whatsapp`.
     pub channel: Arc<str>,
+    /// The tools.
     pub tools: Vec<Pattern>,
+    /// Every place in their arguments that can hold a recipient.
+    pub recipients: Vec<RecipientPath>,
+    /// How a recipient is compared with a list.
+    pub compare: Compare,
 }
-#[derive(Debug, Clone)]
-pub struct AllowedRecipients;
+
+/// The recipients that a caller may address on one channel. An empty list allows nobody.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AllowedRecipients {
+    compare: Compare,
+    /// In the form in which they are compared.
+    listed: HashSet<Box<str>>,
+}
+
+/// A text in a list of recipients that is none.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("`{}` is no recipient; expected {}", shown(.text), .compare.expected())]
+pub struct RecipientError {
+    text: String,
+    compare: Compare,
+}
+
+/// Why a call may not address whom it names. Reads as what the caller is told, which is nothing about the list.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Refused {
+    channel: Arc<str>,
+    reason: Reason,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Reason {
+    /// One recipient, and not one that is allowed.
+    NotListed(RecipientPath),
+    /// Not exactly one recipient.
+    Unreadable(RecipientPath, Compare),
+    /// Nobody, in all of these places.
+    Nobody(Vec<RecipientPath>),
+}
+
 impl AllowedRecipients {
-    pub fn check(&self, _: &Outbound, _: &serde_json::Map<String, serde_json::Value>) -> Result<(), String> {
-        Ok(())
+    /// The recipients of a list, compared in this way.
+    ///
+    /// # Errors
+    ///
+    /// When a text of the list is not exactly one recipient.
+    pub fn new<T: AsRef<str>>(compare: Compare, list: &[T]) -> Result<Self, RecipientError> {
+        let listed = list.iter().map(|text| {
+            let text = text.as_ref();
+            let normalised =
+                compare.normalised(text).ok_or_else(|| RecipientError { text: text.to_owned(), compare })?;
+            Ok(normalised.into())
+        });
+        Ok(Self { compare, listed: listed.collect::<Result<_, _>>()? })
+    }
+
+    /// Whether the arguments of a call name somebody, and nobody who is not in the list.
+    ///
+    /// # Errors
+    ///
+    /// What the caller is told.
+    pub fn check(&self, outbound: &Outbound, arguments: &Map<String, Value>) -> Result<(), Refused> {
+        let refused = |reason| Refused { channel: Arc::clone(&outbound.channel), reason };
+        let mut names_somebody = false;
+        for path in &outbound.recipients {
+            path.visit(arguments, &mut |found| {
+                names_somebody = true;
+                self.allows(found, path).map_err(refused)
+            })?;
+        }
+        if names_somebody { Ok(()) } else { Err(refused(Reason::Nobody(outbound.recipients.clone()))) }
+    }
+
+    fn allows(&self, found: Found<'_>, path: &RecipientPath) -> Result<(), Reason> {
+        let Found::Text(text) = found else { return Err(Reason::Unreadable(path.clone(), self.compare)) };
+        match self.compare.normalised(text) {
+            Some(recipient) if self.listed.contains(&*recipient) => Ok(()),
+            Some(_) => Err(Reason::NotListed(path.clone())),
+            None => Err(Reason::Unreadable(path.clone(), self.compare)),
+        }
     }
 }
+
+impl fmt::Display for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let channel = shown(&self.channel);
+        match &self.reason {
+            Reason::NotListed(path) => {
+                write!(
+                    f,
+                    "The recipient at '{path}' is not in the list of those that this agent may address on {channel}."
+                )
+            }
+            Reason::Unreadable(path, compare) => write!(
+                f,
+                "The value at '{path}' cannot be compared with the list of those that this agent may address on {channel}: \
+                 expected {}.",
+                compare.expected()
+            ),
+            Reason::Nobody(paths) => {
+                write!(f, "The call names no recipient on {channel}: expected one at ")?;
+                for (number, path) in paths.iter().take(MAX_NAMED).enumerate() {
+                    write!(f, "{}'{path}'", if number == 0 { "" } else { " or " })?;
+                }
+                f.write_str(if paths.len() > MAX_NAMED { " or elsewhere." } else { "." })
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,223 @@
+//! Where in the arguments of a call the recipients stand.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::sync::Arc;
+
+use serde_json::{Map, Value};
+
+/// Longest path, in bytes: it is repeated to callers.
+const MAX_LENGTH: usize = 256;
+/// Deepest path, in steps.
+const MAX_STEPS: usize = 16;
+
+/// A JSON pointer (RFC 6901) into the arguments of a call, in which `*` stands for every element of a list: `/to`, `/cc/*`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RecipientPath {
+    text: Arc<str>,
+    argument: String,
+    /// From that argument on.
+    steps: Vec<Step>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Step {
+    Key(String),
+    EveryElement,
+}
+
+/// Why a text is no path to recipients.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum RecipientPathError {
+    /// No slash in front.
+    #[error("expected a JSON pointer that begins with `/`, such as `/to` or `/cc/*`")]
+    NoPointer,
+    /// Two slashes in a row, or one at the end.
+    #[error("has nothing between two slashes, or after the last one; no argument has an empty name")]
+    EmptyStep,
+    /// `*` within a name.
+    #[error("has `*` within a name; it stands for every element of a list, and only alone, as in `/cc/*`")]
+    StarWithinName,
+    /// `*` in front: there is no list of all arguments.
+    #[error("begins with `*`; expected the name of an argument, as in `/to`")]
+    StarFirst,
+    /// `~` that escapes nothing.
+    #[error("has `~` without a `0` or `1` after it; write `~0` for `~` and `~1` for `/`")]
+    BadEscape,
+    /// Too long to be repeated to callers.
+    #[error("has more than {MAX_LENGTH} bytes")]
+    TooLong,
+    /// Deeper than arguments are.
+    #[error("has more than {MAX_STEPS} steps")]
+    TooDeep,
+}
+
+/// What stands where a recipient is expected, and is none.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Found<'a> {
+    /// A text.
+    Text(&'a str),
+    /// Anything else.
+    Other,
+}
+
+impl RecipientPath {
+    /// Reads a path.
+    ///
+    /// # Errors
+    ///
+    /// When it is no JSON pointer to something within the arguments.
+    pub fn parse(text: &str) -> Result<Self, RecipientPathError> {
+        if text.len() > MAX_LENGTH {
+            return Err(RecipientPathError::TooLong);
+        }
+        let rest = text.strip_prefix('/').ok_or(RecipientPathError::NoPointer)?;
+        let mut steps = rest.split('/').map(Step::parse).collect::<Result<VecDeque<_>, _>>()?;
+        if steps.len() > MAX_STEPS {
+            return Err(RecipientPathError::TooDeep);
+        }
+        let Some(Step::Key(argument)) = steps.pop_front() else { return Err(RecipientPathError::StarFirst) };
+        Ok(Self { text: text.into(), argument, steps: steps.into() })
+    }
+
+    /// The path as it was written.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.text
+    }
+
+    /// Hands over everything that stands at this path, until `visit` fails.
+    ///
+    /// An argument that is absent, and a list without elements, hold nothing. A value that has another shape than the path
+    /// holds something that is no recipient: a tool may well understand what this path does not.
+    pub(super) fn visit<'a, E>(
+        &self,
+        arguments: &'a Map<String, Value>,
+        visit: &mut impl FnMut(Found<'a>) -> Result<(), E>,
+    ) -> Result<(), E> {
+        arguments.get(&self.argument).map_or(Ok(()), |value| descend(&self.steps, value, visit))
+    }
+}
+
+fn descend<'a, E>(
+    steps: &[Step],
+    value: &'a Value,
+    visit: &mut impl FnMut(Found<'a>) -> Result<(), E>,
+) -> Result<(), E> {
+    match (steps.split_first(), value) {
+        (None, Value::String(text)) => visit(Found::Text(text)),
+        (Some((Step::Key(key), rest)), Value::Object(object)) => {
+            object.get(key).map_or(Ok(()), |value| descend(rest, value, visit))
+        }
+        (Some((Step::EveryElement, rest)), Value::Array(elements)) => {
+            elements.iter().try_for_each(|element| descend(rest, element, visit))
+        }
+        _ => visit(Found::Other),
+    }
+}
+
+impl Step {
+    fn parse(text: &str) -> Result<Self, RecipientPathError> {
+        match text {
+            "" => Err(RecipientPathError::EmptyStep),
+            "*" => Ok(Self::EveryElement),
+            _ if text.contains('*') => Err(RecipientPathError::StarWithinName),
+            _ => unescaped(text).map(Self::Key).ok_or(RecipientPathError::BadEscape),
+        }
+    }
+}
+
+fn unescaped(text: &str) -> Option<String> {
+    let mut parts = text.split('~');
+    let mut name = parts.next()?.to_owned();
+    for part in parts {
+        let (escaped, rest) = match (part.strip_prefix('0'), part.strip_prefix('1')) {
+            (Some(rest), _) => ('~', rest),
+            (_, Some(rest)) => ('/', rest),
+            _ => return None,
+        };
+        name.push(escaped);
+        name.push_str(rest);
+    }
+    Some(name)
+}
+
+impl fmt::Display for RecipientPath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+
+    use serde_json::json;
+
+    use super::*;
+
+    fn found(path: &str, arguments: &Value) -> Vec<String> {
+        let mut all = Vec::new();
+        let visited = RecipientPath::parse(path).unwrap().visit(arguments.as_object().unwrap(), &mut |found| {
+            all.push(match found {
+                Found::Text(text) => text.to_owned(),
+                Found::Other => "?".to_owned(),
+            });
+            Ok::<_, Infallible>(())
+        });
+        visited.unwrap();
+        all
+    }
+
+    #[test]
+    fn a_path_finds_every_recipient_and_every_value_that_is_none() {
+        let arguments = json!({
+            "to": "a", "cc": ["b", "c"], "none": [], "null": null, "nested": [{"to": ["d", 5]}, {"other": 1}, {"to": "e"}, "f"],
+            "a/b": "g", "~": "h", "~1": "i", "0": "j", "object": {"0": "k", "to": {"address": "l"}},
+        });
+        let table: [(&str, &[&str]); 16] = [
+            ("/to", &["a"]),
+            ("/to/*", &["?"]),
+            ("/to/name", &["?"]),
+            ("/cc/*", &["b", "c"]),
+            ("/cc", &["?"]),
+            ("/cc/0", &["?"]),
+            ("/none/*", &[]),
+            ("/null", &["?"]),
+            ("/null/*", &["?"]),
+            ("/absent", &[]),
+            ("/absent/*/to", &[]),
+            ("/nested/*/to/*", &["d", "?", "?", "?"]),
+            ("/a~1b", &["g"]),
+            ("/~0", &["h"]),
+            ("/~01", &["i"]),
+            ("/object/to/address", &["l"]),
+        ];
+        for (path, expected) in table {
+            assert_eq!(found(path, &arguments), expected, "{path}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_path_is_told_what_to_write() {
+        let (long, deep) = (format!("/{}", "x".repeat(MAX_LENGTH)), "/x".repeat(MAX_STEPS + 1));
+        let texts = ["", "to", "$.to", "/", "/*", "/to/", "/cc//to", "/cc*", "/a~b", "/a~", &long, &deep].map(|text| {
+            let error = RecipientPath::parse(text).unwrap_err();
+            format!("{:<10} {error}", text.chars().take(10).collect::<String>())
+        });
+        insta::assert_snapshot!(texts.join("\n"), @"
+                   expected a JSON pointer that begins with `/`, such as `/to` or `/cc/*`
+        to         expected a JSON pointer that begins with `/`, such as `/to` or `/cc/*`
+        $.to       expected a JSON pointer that begins with `/`, such as `/to` or `/cc/*`
+        /          has nothing between two slashes, or after the last one; no argument has an empty name
+        /*         begins with `*`; expected the name of an argument, as in `/to`
+        /to/       has nothing between two slashes, or after the last one; no argument has an empty name
+        /cc//to    has nothing between two slashes, or after the last one; no argument has an empty name
+        /cc*       has `*` within a name; it stands for every element of a list, and only alone, as in `/cc/*`
+        /a~b       has `~` without a `0` or `1` after it; write `~0` for `~` and `~1` for `/`
+        /a~        has `~` without a `0` or `1` after it; write `~0` for `~` and `~1` for `/`
+        /xxxxxxxxx has more than 256 bytes
+        /x/x/x/x/x has more than 16 steps
+        ");
+    }
+}
