@@ -280,6 +280,19 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_call_that_waits_for_its_tool_holds_no_place_of_its_agent_but_counts_as_waiting() {
+        let permits = permits(3, 8);
+        let (ana, slow) = (AgentGate::new(1, 1), tool(Some(1)));
+        let _held = permits.acquire(&slow, &anyone(), 10, later()).await.unwrap();
+        let waiting = permits.acquire(&slow, &ana, 10, later());
+        tokio::pin!(waiting);
+        assert!(futures_util::poll!(&mut waiting).is_pending());
+        let refused = permits.acquire(&slow, &ana, 10, later()).await.err().unwrap();
+        assert_eq!(refused.message, "Too many calls of this agent are waiting. Try again later.");
+        assert!(permits.at_once(None, &ana).is_some());
+    }
+
+    #[tokio::test]
     async fn a_call_that_stops_waiting_gives_everything_back() {
         let permits = permits(1, 1);
         let ana = AgentGate::new(1, 1);

@@ -173,7 +173,7 @@ async fn a_call_over_all_bounds_is_answered_overloaded_with_a_time_to_wait() {
     {
       "code": "overloaded",
       "isRetryable": true,
-      "message": "Too many calls are waiting. Try again later.",
+      "message": "Too many calls of this agent are waiting. Try again later.",
       "outcome": "not_started",
       "retryAfterMs": 1000,
       "toolCallId": "call_1",
