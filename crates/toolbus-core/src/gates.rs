@@ -37,14 +37,20 @@ impl Gates {
     }
 
     /// What the caller may use from here on until its call ends.
-    pub(crate) fn enter(&self, caller: &Caller) -> Effective {
+    #[must_use]
+    pub fn enter(&self, caller: &Caller) -> Effective {
         let mut effective = self.access.effective(caller);
         self.access.begin_session(caller, &mut effective);
         effective
     }
 
     /// Step 4. The tool of this name. A tool that the caller may not see gets the answer of one that is not there.
-    pub(crate) fn resolve<'a>(
+    ///
+    /// # Errors
+    ///
+    /// [`Cause::UnknownTool`], with the nearest names that the caller may see; [`Cause::InvalidArguments`] when the tool
+    /// needs a session and the caller has none.
+    pub fn resolve<'a>(
         &self,
         effective: &'a Effective,
         caller: &Caller,
@@ -73,7 +79,11 @@ impl Gates {
     }
 
     /// Step 5. The arguments, with those that are set for the caller, valid against the tool's schema.
-    pub(crate) fn arguments(
+    ///
+    /// # Errors
+    ///
+    /// [`Cause::InvalidArguments`], naming what is wrong and never the values.
+    pub fn arguments(
         &self,
         effective: &Effective,
         granted: Granted<'_>,
@@ -83,7 +93,11 @@ impl Gates {
     }
 
     /// Step 6. Whether the caller may address everybody whom the arguments name.
-    pub(crate) fn recipients(
+    ///
+    /// # Errors
+    ///
+    /// [`Cause::NotAllowed`], naming where the recipient stands that is refused.
+    pub fn recipients(
         &self,
         effective: &Effective,
         granted: Granted<'_>,
@@ -98,7 +112,11 @@ impl Gates {
     }
 
     /// Step 7. Takes one token of (agent, binding, tool).
-    pub(crate) fn rate(&self, effective: &Effective, granted: Granted<'_>, now: Instant) -> Result<(), ToolFailure> {
+    ///
+    /// # Errors
+    ///
+    /// [`Cause::RateLimited`], with the time after which there is a token again.
+    pub fn rate(&self, effective: &Effective, granted: Granted<'_>, now: Instant) -> Result<(), ToolFailure> {
         let Some(rule) = effective.rate(granted) else { return Ok(()) };
         let (cell, tool) = effective.rate_key(granted);
         self.rates.take(cell, tool, rule.rate(), now).map_err(|wait| {

@@ -2,7 +2,6 @@
 
 use insta::assert_snapshot;
 
-use super::*;
 use crate::policy::{Profile, Role};
 
 /// One or more tools of every canonical source. A new source belongs here, and forces a decision.
