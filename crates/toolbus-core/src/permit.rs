@@ -82,11 +82,7 @@ impl Permits {
         let _places = self.wait(agent, bytes)?;
         let _counted = self.load.enter_waiting();
         let in_turn = async {
-            let tool = match of_tool {
-                Some(semaphore) => Some(semaphore.acquire_owned().await.ok()?),
-                None => None,
-            };
-            let agent = Arc::clone(&agent.running).acquire_owned().await.ok()?;
+            let (tool, agent) = both(of_tool.as_ref(), &agent.running).await?;
             Some(self.permit(tool, agent, Arc::clone(&self.daemon).acquire_owned().await.ok()?))
         };
         match tokio::time::timeout_at(deadline.into(), in_turn).await {
@@ -143,6 +139,28 @@ impl AgentGate {
             running: Arc::new(Semaphore::new(max_in_flight)),
             waiting: Arc::new(Semaphore::new(max_queued)),
             waiting_bytes: Arc::new(Semaphore::new(MAX_WAITING_BYTES / 2)),
+        }
+    }
+}
+
+/// Waits for a place of the tool and one of the agent, holding neither while it waits for the other: an agent at its limit
+/// must not keep a tool from others, and a tool at its limit must not keep an agent from its other tools.
+async fn both(
+    tool: Option<&Arc<Semaphore>>,
+    agent: &Arc<Semaphore>,
+) -> Option<(Option<OwnedSemaphorePermit>, OwnedSemaphorePermit)> {
+    let Some(tool) = tool else {
+        return Some((None, Arc::clone(agent).acquire_owned().await.ok()?));
+    };
+    loop {
+        let of_tool = Arc::clone(tool).acquire_owned().await.ok()?;
+        if let Ok(of_agent) = Arc::clone(agent).try_acquire_owned() {
+            return Some((Some(of_tool), of_agent));
+        }
+        drop(of_tool);
+        let of_agent = Arc::clone(agent).acquire_owned().await.ok()?;
+        if let Ok(of_tool) = Arc::clone(tool).try_acquire_owned() {
+            return Some((Some(of_tool), of_agent));
         }
     }
 }
@@ -290,6 +308,24 @@ mod tests {
         let refused = permits.acquire(&slow, &ana, 10, later()).await.err().unwrap();
         assert_eq!(refused.message, "Too many calls of this agent are waiting. Try again later.");
         assert!(permits.at_once(None, &ana).is_some());
+    }
+
+    #[tokio::test]
+    async fn an_agent_at_its_limit_keeps_no_tool_from_others_and_a_tool_at_its_limit_no_agent_from_its_other_tools() {
+        let permits = permits(8, 8);
+        let (ana, limited) = (AgentGate::new(2, 8), tool(Some(1)));
+        let at_once =
+            |tool: &ToolDescriptor, agent: &AgentGate| permits.at_once(permits.semaphore(tool).as_ref(), agent);
+        let held = [at_once(&tool(None), &ana).unwrap(), at_once(&tool(None), &ana).unwrap()];
+        let waits = permits.acquire(&limited, &ana, 10, later());
+        tokio::pin!(waits);
+        assert!(futures_util::poll!(&mut waits).is_pending(), "for ana's place");
+        let others = at_once(&limited, &anyone()).unwrap();
+        drop(held);
+        assert!(futures_util::poll!(&mut waits).is_pending(), "for the tool's place");
+        let another = [at_once(&tool(None), &ana).unwrap(), at_once(&tool(None), &ana).unwrap()];
+        drop((others, another));
+        assert!(waits.await.is_ok());
     }
 
     #[tokio::test]

@@ -10,6 +10,7 @@ use super::effective::SetData;
 use super::profile::Role;
 use super::sections::{List, Rules};
 use super::switches::Switches;
+use crate::pattern::Pattern;
 use crate::registry::Snapshot;
 use crate::tool::{Tool, ToolDescriptor, digest_of};
 
@@ -143,7 +144,9 @@ impl Catalogue {
             }
         }
         let outbound = self.rules.policy.outbound.iter();
-        let addresses = outbound.filter(|(_, outbound)| outbound.tools.iter().any(|pattern| pattern.matches(name)));
+        // By either name: a prefix is no way around.
+        let is_meant = |pattern: &Pattern| pattern.matches(name) || pattern.matches(descriptor.bare_name());
+        let addresses = outbound.filter(|(_, outbound)| outbound.tools.iter().any(is_meant));
         let channels = addresses.map(|(channel, _)| Arc::clone(channel)).collect();
         let fingerprint = tool.fingerprint();
         let entry = Entry { tool: tool.clone(), key: digest_of(&[name]), fingerprint, channels };

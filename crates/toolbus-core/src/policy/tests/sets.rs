@@ -158,3 +158,19 @@ fn forced_arguments_merge_with_the_most_specific_first_and_are_not_listed() {
     let bob = access.effective(&caller("bob"));
     assert_eq!(bob.forced(bob.get("web_search").unwrap()), None);
 }
+
+#[test]
+fn a_tool_that_addresses_people_does_so_under_either_of_its_names() {
+    let outbound = crate::recipients::Outbound {
+        channel: "whatsapp".into(),
+        tools: patterns(&["read_*", "web_search"]),
+        recipients: vec![crate::recipients::RecipientPath::parse("/to").unwrap()],
+        compare: crate::recipients::Compare::Digits,
+    };
+    let section = AgentPolicy { toolsets: vec!["fs".into()], ..AgentPolicy::default() };
+    let outbound = [("whatsapp".into(), Arc::new(outbound))].into();
+    let access = access(some_tools(), Policy { outbound, ..policy([("ana", section)]) });
+    let effective = access.effective(&caller("ana"));
+    let channels = |name| effective.get(name).unwrap().channels();
+    assert_eq!((channels("fs.read_file"), channels("web_search"), channels("fs.write_file")), (1, 1, 0));
+}
