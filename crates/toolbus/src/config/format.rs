@@ -21,7 +21,7 @@ const MAX_PREFIX: usize = 180;
 pub(crate) type Check = fn(&str) -> Result<(), String>;
 
 /// Every format and its check.
-pub(crate) const FORMATS: [(&str, Check); 21] = [
+pub(crate) const FORMATS: [(&str, Check); 22] = [
     ("toolbus-duration", |text| told(text.parse::<HumanDuration>())),
     ("toolbus-size", |text| told(text.parse::<ByteSize>())),
     ("toolbus-bus-url", |text| told(text.parse::<BusUrl>())),
@@ -43,6 +43,7 @@ pub(crate) const FORMATS: [(&str, Check); 21] = [
     ("toolbus-channel", policy::channel),
     ("toolbus-account", policy::account),
     ("toolbus-profile", policy::profile),
+    ("toolbus-recipient-path", policy::recipient_path),
 ];
 
 /// The check of a format; `None` for one that is not ours.
@@ -211,6 +212,8 @@ mod tests {
             ("toolbus-account", "", false),
             ("toolbus-profile", "subagent", true),
             ("toolbus-profile", "Main", false),
+            ("toolbus-recipient-path", "/cc/*", true),
+            ("toolbus-recipient-path", "cc", false),
         ];
         for (format, text, expected) in table {
             assert_eq!(check(format).unwrap()(text).is_ok(), expected, "{format} {text}");

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use toolbus_core::pattern::Pattern;
 use toolbus_core::rate::{Rate, RateRule, RateRules};
+use toolbus_core::recipients::AllowedRecipients;
 
 use super::{Checker, below};
 use crate::config::OutboundConfig;
@@ -68,6 +69,7 @@ impl Checker<'_> {
     }
 
     fn recipients(&mut self, here: &[String], recipients: &Recipients, sections: &Sections) {
+        self.entries_of(here, recipients, sections);
         let channels: Vec<&str> = sections.outbound.keys().map(String::as_str).collect();
         for channel in recipients.keys().filter(|channel| !sections.outbound.contains_key(*channel)) {
             // One that is wrong is there all the same.
@@ -79,6 +81,19 @@ impl Checker<'_> {
             let at = below(here, &["outbound_allowlist", channel]);
             let what = format!("no section `outbound.{channel}` says which tools address people there; {hint}");
             self.tell_at(vec![at], Part::Key, what);
+        }
+    }
+
+    /// Tells of recipients that nobody can be.
+    fn entries_of(&mut self, here: &[String], recipients: &Recipients, sections: &Sections) {
+        for (channel, entries) in recipients {
+            let Some(outbound) = sections.outbound.get(channel) else { continue };
+            for (index, entry) in entries.iter().enumerate() {
+                if let Err(error) = AllowedRecipients::new(outbound.compare.into(), std::slice::from_ref(entry)) {
+                    let at = below(here, &["outbound_allowlist", channel, &index.to_string()]);
+                    self.tell_at(vec![at], Part::Value, error.to_string());
+                }
+            }
         }
     }
 

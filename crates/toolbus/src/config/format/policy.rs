@@ -3,6 +3,7 @@
 use toolbus_core::caller::AgentName;
 use toolbus_core::pattern::Pattern;
 use toolbus_core::policy::Profile;
+use toolbus_core::recipients::RecipientPath;
 
 use super::{require, shortened};
 use crate::config::agent::{DEFAULT_AGENT, UNKNOWN_AGENT};
@@ -14,7 +15,7 @@ const MAX_PREFIX: usize = 32;
 const MAX_BINDING: usize = 64;
 
 pub(super) fn pattern(text: &str) -> Result<(), String> {
-    Pattern::parse(text).map(|_| ()).map_err(|error| format!("{:?} {error}", shortened(text)))
+    Pattern::parse(text).map(|_| ()).map_err(|error| format!("{:?} is no path to recipients; {error}", shortened(text)))
 }
 
 /// One agent by its name.
@@ -25,7 +26,7 @@ pub(super) fn agent(text: &str) -> Result<(), String> {
 
 /// One agent, or all that have no section.
 pub(super) fn agent_section(text: &str) -> Result<(), String> {
-    AgentName::parse(text).map_err(|error| format!("{:?} {error}", shortened(text)))?;
+    AgentName::parse(text).map_err(|error| format!("{:?} is no path to recipients; {error}", shortened(text)))?;
     require(text != UNKNOWN_AGENT, "no agent can have this name; callers without a section are `agents.default`")
 }
 
@@ -51,4 +52,10 @@ pub(super) fn profile(text: &str) -> Result<(), String> {
     let names: Vec<&str> = profiles.iter().map(Profile::name).collect();
     let unknown = || format!("there is no profile {:?}; {}", shortened(text), expected(text, &names));
     if names.contains(&text) { Ok(()) } else { Err(unknown()) }
+}
+
+pub(super) fn recipient_path(text: &str) -> Result<(), String> {
+    RecipientPath::parse(text)
+        .map(|_| ())
+        .map_err(|error| format!("{:?} is no path to recipients; {error}", shortened(text)))
 }

@@ -246,3 +246,13 @@ fn a_list_of_recipients_names_somebody() {
     insta::assert_snapshot!(problems(&with("[agents.ana]\noutbound_allowlist = { whatsapp = [] }")), @"a.toml:20:35: `agents.ana.outbound_allowlist.whatsapp`: expected at least 1 element");
     insta::assert_snapshot!(problems("[outbound.mail]\ntools = ['*_time']\nrecipients = ['/to']\ncompare = 'mail'"), @r#"a.toml:4:11: `outbound.mail.compare`: "mail" is not known; did you mean "email"? expected one of "digits", "email", "exact""#);
 }
+
+#[test]
+fn a_recipient_is_one_that_there_can_be() {
+    let lines = "[agents.ana]\noutbound_allowlist = { whatsapp = ['+573001112233', 'x'] }\n[[agents.ana.bindings]]\nchannel = 'c'\naccount = 'a'\noutbound_allowlist = { whatsapp = ['x'] }";
+    insta::assert_snapshot!(problems(&with(lines)), @r"
+    a.toml:20:53: `agents.ana.outbound_allowlist.whatsapp[1]`: `x` is no recipient; expected one telephone number in digits, such as '+57 300 111 2233', or one WhatsApp id
+    a.toml:24:36: `agents.ana.bindings[0].outbound_allowlist.whatsapp[0]`: `x` is no recipient; expected one telephone number in digits, such as '+57 300 111 2233', or one WhatsApp id
+    ");
+    insta::assert_snapshot!(problems("[outbound.mail]\ntools = ['*_time']\nrecipients = ['to']\ncompare = 'exact'"), @r#"a.toml:3:15: `outbound.mail.recipients[0]`: "to" is no path to recipients; expected a JSON pointer that begins with `/`, such as `/to` or `/cc/*`"#);
+}
