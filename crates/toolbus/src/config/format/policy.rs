@@ -15,7 +15,7 @@ const MAX_PREFIX: usize = 32;
 const MAX_BINDING: usize = 64;
 
 pub(super) fn pattern(text: &str) -> Result<(), String> {
-    Pattern::parse(text).map(|_| ()).map_err(|error| format!("{:?} is no path to recipients; {error}", shortened(text)))
+    Pattern::parse(text).map(|_| ()).map_err(|error| format!("{:?} {error}", shortened(text)))
 }
 
 /// One agent by its name.
@@ -26,7 +26,7 @@ pub(super) fn agent(text: &str) -> Result<(), String> {
 
 /// One agent, or all that have no section.
 pub(super) fn agent_section(text: &str) -> Result<(), String> {
-    AgentName::parse(text).map_err(|error| format!("{:?} is no path to recipients; {error}", shortened(text)))?;
+    AgentName::parse(text).map_err(|error| format!("{:?} {error}", shortened(text)))?;
     require(text != UNKNOWN_AGENT, "no agent can have this name; callers without a section are `agents.default`")
 }
 
