@@ -224,6 +224,24 @@ impl Request {
         self
     }
 
+    /// Changes the topic.
+    #[must_use]
+    pub fn on(self, topic: &str) -> Self {
+        Self { routing_key: topic.to_owned(), ..self }
+    }
+
+    /// Makes it this agent's, where headers are believed.
+    #[must_use]
+    pub fn by(self, agent: &str) -> Self {
+        self.header("rb-source", agent)
+    }
+
+    /// Changes the property `type`.
+    #[must_use]
+    pub fn of_type(self, kind: &str) -> Self {
+        self.with(|properties| properties.with_type(kind.into()))
+    }
+
     /// Changes where answers go.
     #[must_use]
     pub fn reply_to(self, address: &str) -> Self {

@@ -1,5 +1,6 @@
 //! The daemon as a process of its own.
 
+use std::path::Path;
 use std::process::{ExitStatus, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -11,9 +12,11 @@ use tokio::process::{Child, Command};
 use tokio::task::JoinHandle;
 use toolbus_testing::patience::{PATIENCE, eventually};
 
-use crate::program::binary;
+use crate::program::{Run, binary, toolbus_in};
 use crate::site::Site;
 
+/// What the log says when a reload changes nothing.
+const REFUSED: &str = "reload: refused; everything stays as it was";
 /// Longest answer of the HTTP server.
 const HTTP_TIME: Duration = Duration::from_secs(10);
 
@@ -23,7 +26,7 @@ pub struct Daemon {
     log: Arc<Mutex<Vec<Value>>>,
     reader: Option<JoinHandle<()>>,
     http: String,
-    _folder: TempDir,
+    folder: Arc<TempDir>,
 }
 
 impl Drop for Daemon {
@@ -50,12 +53,16 @@ impl Daemon {
     /// When it ends before that.
     pub async fn launch(site: &Site, more: &str, environment: &[(&str, &str)]) -> Self {
         let mut daemon = Self::spawn(site, more, environment);
-        daemon.http = eventually("the HTTP server", async || {
-            let listening = daemon.logged("HTTP: listening").pop();
+        daemon.wait_until_listening().await;
+        daemon
+    }
+
+    async fn wait_until_listening(&mut self) {
+        self.http = eventually("the HTTP server", async || {
+            let listening = self.logged("HTTP: listening").pop();
             listening.and_then(|line| Some(format!("http://{}", line.get("address")?.as_str()?)))
         })
         .await;
-        daemon
     }
 
     /// Starts a daemon that may end by itself.
@@ -70,6 +77,10 @@ impl Daemon {
         for (name, text) in &files {
             std::fs::write(folder.path().join(name), text).unwrap();
         }
+        Self::spawn_in(Arc::new(folder), environment)
+    }
+
+    fn spawn_in(folder: Arc<TempDir>, environment: &[(&str, &str)]) -> Self {
         let mut child = Command::new(binary())
             .args(["serve", "--config", "site.toml", "--config", "more.toml"])
             .current_dir(folder.path())
@@ -91,7 +102,45 @@ impl Daemon {
                 kept.lock().unwrap_or_else(PoisonError::into_inner).push(line);
             }
         }));
-        Self { child, log, reader, http: String::new(), _folder: folder }
+        Self { child, log, reader, http: String::new(), folder }
+    }
+
+    /// Ends the daemon in order, and starts it again in its folder, with what it kept there.
+    pub async fn restarted(mut self) -> Self {
+        self.signal("TERM").await;
+        self.ended().await;
+        let mut again = Self::spawn_in(Arc::clone(&self.folder), &[]);
+        again.wait_until_listening().await;
+        again.wait_until_ready().await;
+        again
+    }
+
+    /// The folder that it works in.
+    #[must_use]
+    pub fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// Runs a command of the binary in the daemon's folder, where it finds its socket.
+    pub async fn operate(&self, arguments: &[&str]) -> Run {
+        toolbus_in(self.folder(), arguments).await
+    }
+
+    /// Lays another configuration over the site's and asks for a reload; waits until the log says what became of it, and
+    /// gives that line.
+    ///
+    /// # Panics
+    ///
+    /// When the file cannot be written.
+    pub async fn reload(&self, more: &str) -> Value {
+        std::fs::write(self.folder().join("more.toml"), more).unwrap();
+        let before = [self.logged("reload: done").len(), self.logged(REFUSED).len()];
+        self.signal("HUP").await;
+        eventually("a reload", async || {
+            let now = [self.logged("reload: done"), self.logged(REFUSED)];
+            now.into_iter().zip(before).find_map(|(lines, before)| lines.get(before).cloned())
+        })
+        .await
     }
 
     /// Waits until requests can be taken and answered.

@@ -53,8 +53,17 @@ impl Run {
 /// When it does not end in time.
 pub async fn toolbus(arguments: &[&str]) -> Run {
     let folder = tempfile::tempdir().expect("a folder");
+    toolbus_in(folder.path(), arguments).await
+}
+
+/// Runs `toolbus` with these arguments in a folder, whose configuration it finds.
+///
+/// # Panics
+///
+/// When it does not end in time.
+pub async fn toolbus_in(folder: &Path, arguments: &[&str]) -> Run {
     let mut command = Command::new(binary());
-    command.args(arguments).env_clear().current_dir(folder.path());
+    command.args(arguments).env_clear().current_dir(folder);
     run(command).await
 }
 

@@ -44,6 +44,12 @@ impl Site {
         Self { url: node.url(), exchange: format!("e2e.{id}"), prefix: format!("e2e-{id}") }
     }
 
+    /// The same broker and exchange, for a sidecar of this agent.
+    #[must_use]
+    pub fn of_sidecar(&self, agent: &str) -> Self {
+        Self { prefix: format!("toolbus.{agent}"), ..self.clone() }
+    }
+
     /// The queue that the daemon takes requests from.
     #[must_use]
     pub fn queue(&self) -> String {
@@ -66,8 +72,10 @@ impl Site {
     #[must_use]
     pub fn config(&self) -> String {
         let (url, exchange, dlx, prefix) = (&self.url, &self.exchange, self.dead_letter_exchange(), &self.prefix);
+        // Names that a daemon gives its queues by itself are not told to it.
+        let name = if prefix.starts_with("toolbus") { String::new() } else { format!("queue_prefix = {prefix:?}\n") };
         format!(
-            "[bus]\nurl = {url:?}\nexchange = {exchange:?}\ndead_letter_exchange = {dlx:?}\nqueue_prefix = {prefix:?}\n\
+            "[bus]\nurl = {url:?}\nexchange = {exchange:?}\ndead_letter_exchange = {dlx:?}\n{name}\
              [http]\nlisten = \"127.0.0.1:0\"\n[telemetry]\nlog_format = \"json\"\n"
         )
     }
@@ -142,7 +150,12 @@ impl Site {
 
     /// Waits for a dead letter and takes it.
     pub async fn take_dead_letter(&self) -> Message {
-        let queue = self.dead_letters();
+        self.take_dead_letter_of(&self.queue()).await
+    }
+
+    /// Waits for a dead letter of this queue and takes it.
+    pub async fn take_dead_letter_of(&self, queue: &str) -> Message {
+        let queue = format!("{queue}.dlq");
         eventually("a dead letter", async || self.take(&queue).await).await
     }
 

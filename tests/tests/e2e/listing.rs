@@ -1,0 +1,335 @@
+//! `tool.list`: what an agent is told of its tools is what it may call.
+
+use std::collections::BTreeSet;
+
+use serde_json::{Value, json};
+use toolbus_e2e::backend::Backend;
+use toolbus_e2e::client::{Client, Request};
+use toolbus_e2e::daemon::Daemon;
+use toolbus_e2e::message::Message;
+use toolbus_e2e::site::Site;
+
+const RULES: &str = r#"
+[tools]
+echo = true
+
+[identity]
+trust_headers = true
+
+[agents.ana]
+allowed_tools = ["echo", "fs.*"]
+toolsets = ["fs"]
+
+[[agents.ana.bindings]]
+channel = "whatsapp"
+account = "sales"
+allowed_tools = ["echo"]
+
+[agents.bruno]
+allowed_tools = ["current_time", "work"]
+profile = "subagent"
+
+[agents.clara]
+allowed_tools = "none"
+
+[toolsets.fs]
+kind = "rest"
+endpoints = ["read", "write"]
+"#;
+
+/// Two plain tools of the backend's, and two of a tool set.
+fn rules(backend: &Backend) -> String {
+    let read_only = "effect = \"read-only\"";
+    let tools = [
+        backend.tool("work", "/work?id={id}", ""),
+        backend.tool("read", "/work?id={id}", read_only),
+        backend.tool("write", "/work?id={id}", "effect = \"effectful\""),
+    ];
+    format!("{RULES}{}", tools.concat())
+}
+
+fn list(client: &Client, agent: &str, body: &Value) -> Request {
+    client.raw(body.to_string()).on("tool.list").by(agent)
+}
+
+async fn listed(client: &Client, agent: &str, body: &Value) -> Value {
+    client.exchange(&list(client, agent, body)).await.body()
+}
+
+/// The names of a list in a format with names at the top.
+fn names(list: &Value) -> Vec<&str> {
+    list["tools"].as_array().unwrap().iter().map(|tool| tool["name"].as_str().unwrap()).collect()
+}
+
+#[tokio::test]
+async fn a_list_is_ready_for_whoever_asked_in_each_format() {
+    let (site, backend) = (Site::shared().await, Backend::start().await);
+    let daemon = Daemon::start(&site, &rules(&backend)).await;
+    let client = Client::connect(&site).await;
+    let mut lists = Vec::new();
+    let mut versions = BTreeSet::new();
+    for format in ["registration", "openai", "anthropic", "mcp"] {
+        let mut body = listed(&client, "ana", &json!({"format": format, "names": ["fs.read"]})).await;
+        assert_eq!(body["agent"], "ana");
+        versions.insert(body["version"].as_str().unwrap().to_owned());
+        lists.push(json!({format: body["tools"].take()}));
+    }
+    assert_eq!(versions.len(), 1, "a version is of the tools, not of how they are described: {versions:?}");
+    insta::assert_json_snapshot!(lists, @r#"
+    [
+      {
+        "registration": [
+          {
+            "description": "A tool of the tests",
+            "destructive": false,
+            "idempotent": true,
+            "llmName": "fs_read_4074bc025755",
+            "name": "fs.read",
+            "parametersSchema": "{\"properties\":{\"id\":{\"type\":\"string\"}},\"required\":[\"id\"],\"type\":\"object\"}",
+            "readOnly": true,
+            "source": "rest"
+          }
+        ]
+      },
+      {
+        "openai": [
+          {
+            "function": {
+              "description": "A tool of the tests",
+              "name": "fs_read_4074bc025755",
+              "parameters": {
+                "properties": {
+                  "id": {
+                    "type": "string"
+                  }
+                },
+                "required": [
+                  "id"
+                ],
+                "type": "object"
+              }
+            },
+            "type": "function"
+          }
+        ]
+      },
+      {
+        "anthropic": [
+          {
+            "description": "A tool of the tests",
+            "input_schema": {
+              "properties": {
+                "id": {
+                  "type": "string"
+                }
+              },
+              "required": [
+                "id"
+              ],
+              "type": "object"
+            },
+            "name": "fs_read_4074bc025755"
+          }
+        ]
+      },
+      {
+        "mcp": [
+          {
+            "annotations": {
+              "destructiveHint": false,
+              "idempotentHint": true,
+              "readOnlyHint": true
+            },
+            "description": "A tool of the tests",
+            "inputSchema": {
+              "properties": {
+                "id": {
+                  "type": "string"
+                }
+              },
+              "required": [
+                "id"
+              ],
+              "type": "object"
+            },
+            "name": "fs.read"
+          }
+        ]
+      }
+    ]
+    "#);
+    let absent = listed(&client, "ana", &json!({})).await;
+    assert_eq!(absent, listed(&client, "ana", &json!({"format": "registration"})).await, "the default");
+    assert_eq!(names(&absent), ["echo", "fs.read", "fs.write"]);
+    daemon.stop(&site).await;
+}
+
+#[tokio::test]
+async fn binding_and_profile_narrow_a_list_in_header_or_body_and_must_not_differ() {
+    let (site, backend) = (Site::shared().await, Backend::start().await);
+    let daemon = Daemon::start(&site, &rules(&backend)).await;
+    let client = Client::connect(&site).await;
+    let with = |header: &str, value: &str, body: Value| list(&client, "ana", &body).header(header, value);
+    for request in [
+        list(&client, "ana", &json!({"binding": "whatsapp:sales"})),
+        with("rb-rb-binding", "whatsapp:sales", json!({})),
+        with("rb-binding", "whatsapp:sales", json!({"binding": "whatsapp:sales"})),
+    ] {
+        assert_eq!(names(&client.exchange(&request).await.body()), ["echo"]);
+    }
+    for request in [
+        list(&client, "ana", &json!({"profile": "scheduled"})),
+        with("rb-rb-tool-profile", "scheduled", json!({"profile": "scheduled"})),
+    ] {
+        assert_eq!(names(&client.exchange(&request).await.body()), ["echo", "fs.read", "fs.write"]);
+    }
+    let mut told = Vec::new();
+    for request in [
+        with("rb-binding", "whatsapp:sales", json!({"binding": "whatsapp:support"})),
+        with("rb-tool-profile", "main", json!({"profile": "subagent"})),
+    ] {
+        let answer = client.exchange(&request).await;
+        assert_eq!((answer.code().as_str(), answer.kind()), ("invalid_arguments", "RockBot.Tools.ToolError"));
+        told.push(answer.error());
+    }
+    insta::assert_snapshot!(told.join("\n"), @"
+    The request is not usable: its header and its body name different bindings; name one.
+    The request is not usable: its header and its body name different profiles; name one.
+    ");
+    daemon.stop(&site).await;
+}
+
+#[tokio::test]
+async fn names_choose_from_the_list_and_a_known_version_is_not_sent_again() {
+    let (site, backend) = (Site::shared().await, Backend::start().await);
+    let daemon = Daemon::start(&site, &rules(&backend)).await;
+    let client = Client::connect(&site).await;
+    let all = listed(&client, "ana", &json!({})).await;
+    let llm_name = all["tools"][1]["llmName"].as_str().unwrap();
+    for (asked, expected) in [
+        (json!([]), vec!["echo", "fs.read", "fs.write"]),
+        (json!(["echo", llm_name]), vec!["echo", "fs.read"]),
+        (json!(["work", "current_time", "nothing", "fs.*", "ECHO"]), vec![]),
+    ] {
+        let some = listed(&client, "ana", &json!({"names": asked})).await;
+        assert_eq!(names(&some), expected);
+        assert_eq!((&some["version"], &some["notice"]), (&all["version"], &Value::Null), "the version is of all tools");
+    }
+    let known = listed(&client, "ana", &json!({"ifVersion": all["version"]})).await;
+    assert_eq!(known, json!({"agent": "ana", "version": all["version"], "tools": [], "notModified": true}));
+    let outdated = listed(&client, "ana", &json!({"ifVersion": "0123456789abcdef"})).await;
+    assert_eq!(outdated, all);
+    let of_bruno = listed(&client, "bruno", &json!({"ifVersion": all["version"]})).await;
+    assert_eq!(names(&of_bruno), ["current_time", "work"]);
+    daemon.stop(&site).await;
+}
+
+#[tokio::test]
+async fn an_empty_list_says_why() {
+    let (site, backend) = (Site::shared().await, Backend::start().await);
+    let daemon = Daemon::start(&site, &rules(&backend)).await;
+    let client = Client::connect(&site).await;
+    assert_eq!(daemon.operate(&["disable", "agent", "bruno"]).await.code, 0);
+    let mut told = Vec::new();
+    for (agent, body) in [
+        ("dora", json!({})),
+        ("not a name", json!({})),
+        ("ana", json!({"profile": "nobody"})),
+        ("ana", json!({"binding": "whatsapp:support"})),
+        ("bruno", json!({})),
+        ("clara", json!({})),
+    ] {
+        let body = listed(&client, agent, &body).await;
+        assert_eq!(body["tools"], json!([]));
+        told.push(format!("{}: {}", body["agent"].as_str().unwrap(), body["notice"].as_str().unwrap()));
+    }
+    daemon.stop(&site).await;
+    let bare = Daemon::start(&site, "[tools]\ntime = false\n").await;
+    told.push(listed(&client, "ana", &json!({})).await["notice"].as_str().unwrap().to_owned());
+    insta::assert_snapshot!(told.join("\n"), @"
+    dora: This caller has no tools here: the daemon serves agents that its configuration names, and does not know this one.
+    not a name: This caller has no tools here: the daemon serves agents that its configuration names, and does not know this one.
+    ana: There is no profile of the name that the request gives, so there are no tools in it.
+    ana: This agent has no binding of the name that the request gives, so there are no tools.
+    bruno: An operator has switched this agent off.
+    clara: The policy leaves this caller no tool. Ask an operator to look at `toolbus agents`.
+    No tool is registered in this daemon.
+    ");
+    bare.stop(&site).await;
+}
+
+#[tokio::test]
+async fn replicas_with_one_configuration_tell_the_same_version() {
+    let (site, backend) = (Site::shared().await, Backend::start().await);
+    let named = |name: &str| format!("{}\n[bus]\nname = \"{name}\"\n", rules(&backend));
+    let one = Daemon::start(&site, &named("one")).await;
+    let two = Daemon::start(&site, &named("two")).await;
+    let client = Client::connect(&site).await;
+    let (mut sources, mut versions) = (BTreeSet::new(), BTreeSet::new());
+    for _ in 0..10 {
+        let answer = client.exchange(&list(&client, "ana", &json!({}))).await;
+        sources.insert(answer.header("rb-source").to_owned());
+        versions.insert(answer.body()["version"].as_str().unwrap().to_owned());
+    }
+    assert_eq!(sources, BTreeSet::from(["one".to_owned(), "two".to_owned()]), "both were asked");
+    assert_eq!(versions.len(), 1, "{versions:?}");
+    one.stop(&site).await;
+    two.stop(&site).await;
+}
+
+#[tokio::test]
+async fn a_peer_asks_by_type_and_is_answered_on_its_topic() {
+    let (site, backend) = (Site::shared().await, Backend::start().await);
+    let daemon = Daemon::start(&site, &rules(&backend)).await;
+    let client = Client::connect(&site).await;
+    client.bind("tool.result.ana").await;
+    let typed = list(&client, "ana", &json!({})).of_type("Toolbus.ToolListRequest").reply_to("tool.result.ana");
+    let answer = client.exchange(&typed).await;
+    assert_eq!((answer.routing_key.as_str(), answer.exchange.as_str()), ("tool.result.ana", site.exchange.as_str()));
+    assert_eq!(answer.body(), listed(&client, "ana", &json!({})).await, "as a plain client is");
+    let shape = |answer: &Message| {
+        let properties = &answer.properties;
+        let headers = answer.headers.iter().map(|(name, value)| format!("{name}: {value}")).collect::<Vec<_>>();
+        json!({"type": answer.kind(), "mode": *properties.delivery_mode(), "headers": headers})
+    };
+    insta::assert_json_snapshot!(shape(&answer), @r#"
+    {
+      "headers": [
+        "rb-destination: ana",
+        "rb-rb-content-trust: tool-output",
+        "rb-source: toolbus"
+      ],
+      "mode": 2,
+      "type": "Toolbus.ToolListResponse"
+    }
+    "#);
+    daemon.stop(&site).await;
+}
+
+#[tokio::test]
+async fn what_is_listed_can_be_called_by_either_name_and_nothing_else_can() {
+    let (site, backend) = (Site::shared().await, Backend::start().await);
+    let daemon = Daemon::start(&site, &rules(&backend)).await;
+    let client = Client::connect(&site).await;
+    let mut every = BTreeSet::from(["read", "write"].map(str::to_owned));
+    let mut of = Vec::new();
+    for agent in ["ana", "bruno", "clara", "dora"] {
+        let list = listed(&client, agent, &json!({})).await;
+        let tools = list["tools"].as_array().unwrap().iter();
+        let both = tools.flat_map(|tool| [&tool["name"], &tool["llmName"]]);
+        let both: BTreeSet<String> = both.map(|name| name.as_str().unwrap().to_owned()).collect();
+        every.extend(both.clone());
+        of.push((agent, both));
+    }
+    every.insert("convert_time".to_owned());
+    assert_eq!(every.len(), 4 + 2 * 2 + 2, "{every:?}");
+    for (agent, listed) in of {
+        for name in &every {
+            let answer = client.exchange(&client.request(name, &json!({"id": "x", "text": "x"})).by(agent)).await;
+            let found = answer.code() != "tool_not_found";
+            assert_eq!(found, listed.contains(name), "{agent} calls {name}: {answer:?}");
+        }
+    }
+    assert!(backend.total() > 0);
+    daemon.stop(&site).await;
+}
