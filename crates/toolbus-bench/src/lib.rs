@@ -14,7 +14,7 @@ mod summary;
 mod usage;
 
 pub use amqp::{BenchError, Site};
-pub use load::{Load, Sample};
+pub use load::{AGENT, Load, Sample, TEXT};
 pub use responder::Responder;
 pub use summary::{Figures, Summary};
 pub use usage::{Usage, UsageError};

@@ -10,6 +10,10 @@ use tokio::sync::mpsc;
 
 use crate::amqp::{BenchError, Site, short};
 
+/// The agent that calls, by its `rb-source`.
+pub const AGENT: &str = "bench";
+/// The text that every call asks to be told again.
+pub const TEXT: &str = "hello";
 /// Longest wait for one answer.
 const ANSWER_TIME: Duration = Duration::from_secs(30);
 
@@ -121,7 +125,7 @@ struct Request {
 impl Request {
     fn new(caller: usize, exchange: ShortString, topic: ShortString, reply_to: ShortString) -> Self {
         let mut headers = FieldTable::default();
-        headers.insert("rb-source".into(), AMQPValue::LongString(LongString::from("bench")));
+        headers.insert("rb-source".into(), AMQPValue::LongString(LongString::from(AGENT)));
         let properties = BasicProperties::default()
             .with_content_type("application/json".into())
             .with_delivery_mode(2)
@@ -129,7 +133,7 @@ impl Request {
             .with_correlation_id(ShortString::try_new(caller.to_string()).unwrap_or_default())
             .with_reply_to(reply_to);
         let body =
-            format!(r#"{{"toolCallId":"call_{caller}","toolName":"echo","arguments":"{{\"text\":\"hello\"}}"}}"#);
+            format!(r#"{{"toolCallId":"call_{caller}","toolName":"echo","arguments":"{{\"text\":\"{TEXT}\"}}"}}"#);
         Self { exchange, topic, properties, body: body.into_bytes().into() }
     }
 

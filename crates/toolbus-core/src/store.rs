@@ -3,7 +3,7 @@
 use futures_util::future::BoxFuture;
 
 /// Longest namespace and longest key, in bytes.
-pub const MAX_KEY: usize = 255;
+pub const MAX_KEY: usize = 512;
 /// Largest value, in bytes.
 pub const MAX_VALUE: usize = 1024 * 1024;
 /// Most keys in one namespace.

@@ -48,6 +48,10 @@ pub struct BenchArgs {
     /// Tools to register beside `echo`: shows that their number costs nothing per call.
     #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u16).range(0..=10_000))]
     tools: u16,
+    /// Agents with rules of their own, of 200 patterns each, beside the caller's: shows what the policy costs per call.
+    /// Needs --tools, for the patterns to match.
+    #[arg(long, default_value_t = 0, requires = "tools", value_parser = clap::value_parser!(u16).range(0..=1_000))]
+    agents: u16,
     /// Share of calls to trace, from 0 to 1, exported over OTLP/HTTP to a sink inside this command, metrics with them.
     /// Absent: nothing is exported.
     #[arg(long, value_name = "SHARE")]
@@ -113,8 +117,9 @@ pub async fn run(args: BenchArgs, context: &Context) -> Result<ExitCode, Measure
         result = measure(&args, context, &site, &id) => result,
         _ = signals.stop() => Err(MeasureError::Interrupted),
     };
-    let queues = [bare_queue(&id), format!("bench-{id}.invoke"), format!("bench-{id}.invoke.dlq")];
-    let queues: Vec<&str> = queues.iter().map(String::as_str).collect();
+    let of_daemon = ["invoke", "invoke.dlq", "control", "control.dlq"].map(|queue| format!("bench-{id}.{queue}"));
+    let bare = bare_queue(&id);
+    let queues: Vec<&str> = of_daemon.iter().chain([&bare]).map(String::as_str).collect();
     let removed = site.remove(&[&site.exchange, &format!("{}.dlx", site.exchange)], &queues).await;
     // A measurement that failed says more than a clean-up that failed after it.
     let report = result?;

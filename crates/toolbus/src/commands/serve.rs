@@ -15,6 +15,7 @@ use super::Context;
 use crate::assembly::{self, AssemblyError};
 use crate::audit::AuditLog;
 use crate::config::BusUrl;
+use crate::config::identity::Source;
 use crate::daemon::{Daemon, Parts};
 use crate::http::doors::{Doors, DoorsError};
 use crate::reload::{Reloaded, Reloader};
@@ -83,6 +84,11 @@ pub async fn run(_: ServeArgs, context: &Context) -> Result<ExitCode, ServeError
     if config.bus.url == BusUrl::Embedded {
         tracing::warn!("the bus is embedded: no other process can reach this daemon; set bus.url to use RabbitMQ");
     }
+    if config.identity.source == Source::Broker && config.denies_unknown() {
+        tracing::info!(
+            "requests without user_id are refused every tool, as are those of logins without a section in agents"
+        );
+    }
     let parts = Parts {
         bus: Arc::clone(&bus),
         access: access.clone(),
@@ -93,7 +99,7 @@ pub async fn run(_: ServeArgs, context: &Context) -> Result<ExitCode, ServeError
     };
     let daemon = Daemon::start(config, parts);
     let stop_doors = CancellationToken::new();
-    let doors = doors.serve(config, Arc::clone(&health), Arc::clone(daemon.gates()), &stop_doors);
+    let mut doors = doors.serve(config, Arc::clone(&health), Arc::clone(daemon.gates()), &stop_doors);
     let mut reloader = Reloader::new(context.sources.clone(), config.clone(), access, sessions);
     let ending = wait(&mut signals, bus.state(), || {
         reload(&mut reloader);
@@ -105,7 +111,7 @@ pub async fn run(_: ServeArgs, context: &Context) -> Result<ExitCode, ServeError
     let orderly = async {
         let result = end(daemon, ending, config.invoke.drain_timeout.get()).await;
         stop_doors.cancel();
-        doors.join_all().await;
+        while doors.join_next().await.is_some() {}
         if let Err(error) = audit.close(FLUSH_TIME).await {
             tracing::error!(%error, "the last audit records were not written");
         }

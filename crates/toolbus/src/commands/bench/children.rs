@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
-use toolbus_bench::Site;
+use toolbus_bench::{AGENT, Site, TEXT};
 
 use super::errors::Errors;
 use super::{BARE, BenchArgs, MeasureError, Sink, TOOLBUS, topic};
@@ -24,6 +24,9 @@ const START_TIME: Duration = Duration::from_secs(60);
 const STOP_TIME: Duration = Duration::from_secs(10);
 /// How often readiness is asked for: also the accuracy of the time to readiness.
 const ASK_EVERY: Duration = Duration::from_millis(2);
+
+/// Patterns of each agent, where there are rules for agents.
+const PATTERNS: usize = 200;
 
 /// The bare responder.
 pub(super) struct Floor {
@@ -79,7 +82,7 @@ impl Daemon {
     ) -> Result<Self, MeasureError> {
         let settings = std::env::temp_dir().join(format!("toolbus-bench-{id}.toml"));
         let address = free_address().await?;
-        std::fs::write(&settings, configuration(site, id, address, args.tools, sink, context))?;
+        std::fs::write(&settings, configuration(site, id, address, args, sink, context))?;
         let mut command = command(site)?;
         if let Some(ratio) = args.trace_ratio {
             command.env("OTEL_TRACES_SAMPLER", "parentbased_traceidratio");
@@ -136,7 +139,7 @@ fn configuration(
     site: &Site,
     id: &str,
     address: SocketAddr,
-    tools: u16,
+    args: &BenchArgs,
     sink: Option<&Sink>,
     context: &Context,
 ) -> String {
@@ -170,10 +173,33 @@ log = "warn"
     if let Some(sink) = sink {
         let _ = write!(text, "otlp_endpoint = \"{}\"\nprotocol = \"http/protobuf\"\n", sink.endpoint());
     }
-    for number in 0..tools {
+    for number in 0..args.tools {
         let _ = write!(
             text,
             "[[rest.endpoints]]\nname = \"tool_{number}\"\ndescription = \"Never called\"\nurl = \"http://127.0.0.1:9/{number}\"\n"
+        );
+    }
+    text.push_str(&policy(args));
+    text
+}
+
+/// Rules for many agents, and for the one that calls: each step of the path of a call has something to decide.
+fn policy(args: &BenchArgs) -> String {
+    let mut text = String::new();
+    if args.agents == 0 || args.tools == 0 {
+        return text;
+    }
+    text.push_str("[identity]\ntrust_headers = true\n[outbound.chat]\ntools = [\"e?ho\"]\nrecipients = [\"/text\"]\n");
+    text.push_str("compare = \"exact\"\n");
+    let others = (0..args.agents).map(|number| format!("agent-{number}"));
+    for (number, agent) in std::iter::once(AGENT.to_owned()).chain(others).enumerate() {
+        let tool = |pattern: usize| (number * 7 + pattern * 13) % usize::from(args.tools);
+        let patterns: String = (1..PATTERNS).map(|pattern| format!(", \"tool_{}*\"", tool(pattern))).collect();
+        let _ = write!(
+            text,
+            "[agents.{agent}]\nallowed_tools = [\"ech*\"{patterns}]\n\
+             tool_rate_limits = {{ \"e*\" = {{ rps = 1000000.0, burst = 1000000 }} }}\n\
+             outbound_allowlist = {{ chat = [\"{TEXT}\"] }}\n"
         );
     }
     text

@@ -1,0 +1,19 @@
+//! Puts fifty values into the file that its argument names, says so, and waits to be killed.
+
+#![expect(clippy::unwrap_used, reason = "whoever runs it sees what went wrong")]
+
+use std::path::PathBuf;
+
+use toolbus_core::store::Store;
+use toolbus_store::Sqlite;
+
+#[tokio::main]
+async fn main() {
+    let file = PathBuf::from(std::env::args_os().nth(1).unwrap());
+    let store = Sqlite::open(&file).unwrap();
+    for number in 0..50 {
+        store.put("a", &format!("{number:02}"), vec![number]).await.unwrap();
+    }
+    println!("everything is put");
+    std::future::pending::<()>().await;
+}
