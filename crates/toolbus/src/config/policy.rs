@@ -142,3 +142,97 @@ fn rates(rates: &Rates) -> Result<Arc<RateRules>, PolicyError> {
         .collect::<Result<_, RateError>>()?;
     Ok(Arc::new(RateRules::new(rules)?))
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+    use toolbus_core::caller::{AgentName, Caller};
+    use toolbus_core::policy::{Access, Capacity, Effective};
+
+    use super::*;
+    use crate::assembly;
+
+    /// What an agent has under a configuration, which is read as if it were in order.
+    fn effective(config: serde_json::Value, caller: Caller) -> Effective {
+        let config: Config = serde_json::from_value(config).unwrap();
+        let registry = assembly::registry(&config).unwrap();
+        let capacity = Capacity { max_in_flight: 4, max_waiting: 4 };
+        Access::new(registry, config.identity(), config.policy().unwrap(), capacity).effective(&caller)
+    }
+
+    fn ana() -> Caller {
+        Caller::agent(AgentName::parse("ana").unwrap())
+    }
+
+    fn names(effective: &Effective) -> Vec<&str> {
+        let mut names: Vec<_> = effective.names().collect();
+        names.sort_unstable();
+        names
+    }
+
+    #[test]
+    fn lists_have_three_states() {
+        let allowed = |list: serde_json::Value| {
+            let config = json!({"tools": {"echo": true}, "agents": {"ana": {"allowed_tools": list}}});
+            names(&effective(config, ana())).join(" ")
+        };
+        assert_eq!(allowed(json!([])), "convert_time current_time echo");
+        assert_eq!(allowed(json!(["c*"])), "convert_time current_time");
+        assert_eq!(allowed(json!("none")), "");
+    }
+
+    #[test]
+    fn sections_profiles_bindings_and_limits_are_taken_over() {
+        let config = json!({
+            "tools": {"echo": true},
+            "agents": {"ana": {
+                "denied_tools": ["convert_*"], "profile": "subagent", "max_in_flight": 2, "max_queued": 3,
+                "tool_rate_limits": {"echo": {"rps": 0.5, "burst": 2}},
+                "bindings": [{"channel": "whatsapp", "account": "sales", "allowed_tools": ["echo"]}],
+            }},
+        });
+        let plain = effective(config.clone(), ana());
+        assert_eq!(names(&plain), ["current_time", "echo"]);
+        let summary = plain.summary();
+        assert_eq!(summary.profile.as_deref(), Some("subagent"));
+        assert_eq!((summary.max_in_flight, summary.max_queued), (2, 3));
+        assert_eq!(summary.rates.iter().map(Pattern::as_str).collect::<Vec<_>>(), ["echo"]);
+        assert_eq!(summary.bindings, ["whatsapp:sales"]);
+        let bound = Caller { binding: Some("whatsapp:sales".into()), ..ana() };
+        assert_eq!(names(&effective(config.clone(), bound)), ["echo"]);
+        assert!(names(&effective(config, Caller::unknown())).is_empty());
+    }
+
+    #[test]
+    fn the_section_default_is_everybodys() {
+        let config = json!({"tools": {"echo": true}, "agents": {"default": {"allowed_tools": ["echo"]}}});
+        assert_eq!(names(&effective(config.clone(), Caller::unknown())), ["echo"]);
+        assert_eq!(names(&effective(config, ana())), ["echo"]);
+    }
+
+    #[test]
+    fn of_arguments_that_are_set_the_most_specific_pattern_decides() {
+        let config = json!({
+            "tools": {"echo": true},
+            "agents": {"ana": {"arguments": {"*": {"text": "any"}, "ec*": {"text": "some"}, "echo": {"text": "this"}}}},
+        });
+        let effective = effective(config, ana());
+        let forced = effective.forced(effective.get("echo").unwrap()).unwrap();
+        assert_eq!(serde_json::Value::Object(forced.0.clone()), json!({"text": "this"}));
+    }
+
+    #[test]
+    fn rules_that_cannot_be_kept_are_refused() {
+        let refused = |config: serde_json::Value| {
+            let config: Config = serde_json::from_value(config).unwrap();
+            config.policy().unwrap_err().to_string()
+        };
+        let rates = |rates: serde_json::Value| refused(json!({"agents": {"ana": {"tool_rate_limits": rates}}}));
+        assert!(rates(json!({"a": {"rps": 0.0, "burst": 1}})).starts_with("tool_rate_limits: "));
+        assert!(rates(json!({"*b*": {"rps": 1.0, "burst": 1}, "*a": {"rps": 1.0, "burst": 1}})).contains("`*a`"));
+        let outbound = |path: &str| json!({"mail": {"tools": ["echo"], "recipients": [path], "compare": "email"}});
+        assert!(refused(json!({"outbound": outbound("to")})).starts_with("outbound: "));
+        let listed = json!({"ana": {"outbound_allowlist": {"mail": ["nobody"]}}});
+        assert!(refused(json!({"outbound": outbound("/to"), "agents": listed})).starts_with("outbound_allowlist: "));
+    }
+}
