@@ -11,6 +11,7 @@ use super::call::Call;
 use crate::answer::Answer;
 use crate::audit::{Event, Record, Subject};
 use crate::bus::Delivery;
+use crate::failure::Cause;
 use crate::log::shown;
 use crate::reply::{Buried, DEAD_LETTER_TIME, NotDelivered};
 use crate::telemetry::DeadReason;
@@ -57,6 +58,8 @@ impl Dispatcher {
             return;
         }
         let event = match (&call.tool, call.ran) {
+            // The tool began, and had nothing to act with: a refusal, too.
+            _ if answer.end.cause == Some(Cause::AuthRequired) => Event::Refused,
             (Some(tool), Some(_)) if tool.effect == Effect::ReadOnly => return,
             (_, Some(_)) => Event::Called,
             (_, None) => Event::Refused,

@@ -212,7 +212,7 @@ impl Catalogue {
             let (rules, data) = (&self.rules, SetData::new(bits, self.tools.len()));
             let section = rules.section(section);
             if section.cell(cell).is_news(place, allowed, denied) {
-                let profile = profile.or(section.profile).and_then(|number| rules.profiles.get(number));
+                let profile = section.profile.or(profile).and_then(|number| rules.profiles.get(number));
                 let profile = profile.map_or("main", |profile| profile.name());
                 tracing::info!(agent = section.name(), profile, allowed, denied, "built a set of tools");
             }
