@@ -136,6 +136,7 @@ async fn exchange(
     let patience = budget.unwrap_or(context.config.invoke.max_timeout.get()).saturating_add(GRACE);
     let mut request = client.request(&args.name, arguments, budget, new_trace());
     args.introduce(&mut request.properties);
+    request.properties.user_id = context.config.bus.url.login();
     if args.verbose {
         unless_gone(show_request(topic, &request))?;
     }

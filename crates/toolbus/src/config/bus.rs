@@ -5,6 +5,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
+use percent_encoding::percent_decode_str;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize, Serializer};
 use url::Url;
@@ -93,6 +94,16 @@ pub enum BusUrl {
     Amqp(Vec<AmqpUrl>),
 }
 
+impl BusUrl {
+    /// The login by which the broker knows this process, if all addresses name the same.
+    #[must_use]
+    pub fn login(&self) -> Option<String> {
+        let Self::Amqp(urls) = self else { return None };
+        let login = urls.first()?.login();
+        urls.iter().all(|url| url.login() == login).then_some(login).flatten()
+    }
+}
+
 /// Address of a broker. Holds credentials: `Debug`, `Display` and serialisation leave them out.
 #[derive(Clone, PartialEq, Eq)]
 pub struct AmqpUrl(Url);
@@ -122,6 +133,13 @@ impl AmqpUrl {
     #[must_use]
     pub fn reveal(&self) -> &Url {
         &self.0
+    }
+
+    /// The user that it names. None where the broker takes the name from a certificate.
+    fn login(&self) -> Option<String> {
+        let is_named = |(name, _): (Cow<'_, str>, Cow<'_, str>)| name != "auth_mechanism";
+        let user = percent_decode_str(self.0.username()).decode_utf8().ok()?;
+        (!user.is_empty() && self.0.query_pairs().all(is_named)).then(|| user.into_owned())
     }
 
     /// Whether the connection is encrypted.
@@ -270,6 +288,16 @@ mod tests {
             let error = text.parse::<BusUrl>().unwrap_err().to_string();
             assert!(!error.contains("hunter2") && !error.contains("ana"), "{text}: {error}");
         }
+    }
+
+    #[test]
+    fn a_login_is_known_where_every_address_names_the_same() {
+        let login = |urls: &[&str]| BusUrl::Amqp(urls.iter().map(|url| url.parse().unwrap()).collect()).login();
+        assert_eq!(login(&["amqp://svc%2Dana:secret@one", "amqp://svc-ana@two"]).as_deref(), Some("svc-ana"));
+        assert_eq!(login(&["amqp://ana@one", "amqp://bruno@two"]), None);
+        assert_eq!(login(&["amqp://one"]), None);
+        assert_eq!(login(&["amqps://ana@one?auth_mechanism=external"]), None);
+        assert_eq!(BusUrl::Embedded.login(), None);
     }
 
     #[test]
