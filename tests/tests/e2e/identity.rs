@@ -1,0 +1,343 @@
+//! `identity.source = "broker"`: the login of a connection says who asks, and no name in a message does.
+
+use serde_json::{Value, json};
+use tokio::sync::OnceCell;
+use toolbus_e2e::backend::Backend;
+use toolbus_e2e::client::{Client, Request};
+use toolbus_e2e::daemon::Daemon;
+use toolbus_e2e::message::Message;
+use toolbus_e2e::program::toolbus;
+use toolbus_e2e::site::{Site, shared_node};
+use toolbus_testing::patience::eventually;
+
+use crate::recipe::{self, PASSWORD, RECIPE};
+
+/// These have equal rights, so that the daemon alone tells them apart.
+const LOGINS: [&str; 5] = ["svc-ana", "svc-ana-2", "ana", "bruno", "carla"];
+static MADE: OnceCell<()> = OnceCell::const_new();
+
+const RULES: &str = r#"
+[identity]
+source = "broker"
+users = { svc-ana = "ana", svc-ana-2 = "ana" }
+[toolsets.own]
+kind = "rest"
+scope = "session"
+endpoints = ["counted"]
+max_sessions = 1
+[agents.ana]
+allowed_tools = ["for_ana", "hold", "own.counted"]
+toolsets = ["own"]
+[agents.bruno]
+allowed_tools = ["for_bruno", "hold"]
+"#;
+/// What the log says when it starts.
+const REFUSED: &str =
+    "requests without user_id are refused every tool, as are those of logins without a section in agents";
+
+/// A daemon that knows `ana`, by two logins, and `bruno`.
+struct World {
+    site: Site,
+    backend: Backend,
+    daemon: Daemon,
+}
+
+/// A connection with a login.
+struct Login {
+    client: Client,
+    user: &'static str,
+}
+
+impl World {
+    async fn new() -> Self {
+        let (site, backend) = (Site::shared().await, Backend::start().await);
+        let daemon = Daemon::start(&site, &format!("{RULES}{}", tools(&backend))).await;
+        Self { site, backend, daemon }
+    }
+
+    async fn login(&self, user: &'static str) -> Login {
+        Login { client: Client::connect_as(&self.site, &url_of(user).await).await, user }
+    }
+
+    /// No tool was asked for these.
+    fn assert_not_run(&self, ids: &[&str]) {
+        for id in ids {
+            assert_eq!(self.backend.count(id), 0, "{id}");
+        }
+    }
+}
+
+impl Login {
+    /// Says in a request what the broker can verify.
+    fn signed(&self, request: Request) -> Request {
+        request.with(|properties| properties.with_user_id(self.user.into()))
+    }
+
+    fn message(&self, topic: &str, body: &Value) -> Request {
+        Request { routing_key: topic.to_owned(), ..self.client.raw(body.to_string()) }
+    }
+
+    /// Messages that say in every way that they are from `ana`, and are not.
+    fn lies(&self, topic: &str, body: &Value) -> [Request; 3] {
+        let claimed = || self.message(topic, body).header("rb-source", "ana");
+        [self.signed(claimed()), claimed(), self.message(topic, body)]
+    }
+}
+
+async fn url_of(user: &str) -> String {
+    let node = shared_node().await;
+    MADE.get_or_init(async || {
+        let users = LOGINS.map(|name| json!({"name": name, "password": PASSWORD, "tags": []}));
+        let all = |user| json!({"user": user, "vhost": "/", "configure": ".*", "write": ".*", "read": ".*"});
+        node.import(&json!({"users": users, "permissions": LOGINS.map(all)}).to_string()).await;
+    })
+    .await;
+    node.url_of(user, PASSWORD)
+}
+
+fn tools(backend: &Backend) -> String {
+    let work = |name| backend.tool(name, "/work?id={id}", "");
+    [work("for_ana"), work("for_bruno"), work("counted"), backend.tool("hold", "/gate?id={id}", "")].concat()
+}
+
+/// The names that an answer to `tool.list` has.
+fn listed(answer: &Message) -> Vec<String> {
+    let body = answer.body();
+    body["tools"].as_array().unwrap().iter().map(|tool| tool["name"].as_str().unwrap().to_owned()).collect()
+}
+
+#[tokio::test]
+async fn the_login_decides_which_tools_there_are_whoever_the_message_says_it_is_from() {
+    let world = World::new().await;
+    let (ana, bruno) = (vec!["for_ana", "hold", "own.counted"], vec!["for_bruno", "hold"]);
+    for (case, (user, is_signed, source, tools)) in [
+        ("svc-ana", true, None, &ana),
+        ("svc-ana", true, Some("bruno"), &ana),
+        ("svc-ana-2", true, None, &ana),
+        ("bruno", true, None, &bruno),
+        ("bruno", true, Some("ana"), &bruno),
+        // The name belongs to other logins, so that whoever gets a login of this name is not that agent.
+        ("ana", true, Some("ana"), &vec![]),
+        ("carla", true, Some("ana"), &vec![]),
+        ("svc-ana", false, Some("ana"), &vec![]),
+        ("bruno", false, Some("bruno"), &vec![]),
+        ("carla", false, None, &vec![]),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let who = format!("{user}, signed: {is_signed}, as {source:?}");
+        let login = world.login(user).await;
+        let request = |request: Request| {
+            let request = if is_signed { login.signed(request) } else { request };
+            source.map_or(request.clone(), |source| request.header("rb-source", source))
+        };
+        for tool in ["for_ana", "for_bruno"] {
+            let id = format!("{tool}-{case}");
+            let answer = login.client.exchange(&request(login.client.request(tool, &json!({"id": id})))).await;
+            let is_there = tools.contains(&tool);
+            assert_eq!(answer.code(), if is_there { "" } else { "tool_not_found" }, "{tool} for {who}");
+            assert_eq!(world.backend.count(&id), usize::from(is_there), "{tool} for {who}");
+        }
+        let list = login.client.exchange(&request(login.message("tool.list", &json!({})))).await;
+        assert_eq!(listed(&list), *tools, "for {who}");
+    }
+    world.daemon.stop(&world.site).await;
+}
+
+#[tokio::test]
+async fn an_unknown_caller_is_told_of_no_tool() {
+    let world = World::new().await;
+    let login = world.login("svc-ana").await;
+    let body = json!({"toolCallId": "1", "toolName": "for_ana", "arguments": {"id": "unsigned"}});
+    let answer = login.client.exchange(&login.message("tool.invoke", &body).header("rb-source", "ana")).await;
+    insta::assert_json_snapshot!(answer.body(), @r#"
+    {
+      "code": "tool_not_found",
+      "isRetryable": false,
+      "message": "Tool 'for_ana' is not registered.",
+      "toolCallId": "1",
+      "toolName": "for_ana"
+    }
+    "#);
+    world.assert_not_run(&["unsigned"]);
+    world.daemon.stop(&world.site).await;
+}
+
+#[tokio::test]
+async fn an_answer_goes_to_no_topic_but_one_of_the_callers_own() {
+    let world = World::new().await;
+    let (ana, bruno) = (world.login("svc-ana").await, world.login("bruno").await);
+    bruno.client.bind("tool.result.#").await;
+    let kinds = ["RockBot.Tools.ToolInvokeRequest", "plain"];
+    let request = |address: &str, kind: &str| {
+        let request = ana.client.request("for_ana", &json!({"id": "own"})).reply_to(address);
+        request.with(|properties| properties.with_type(kind.into()))
+    };
+    for address in ["tool.result.ana", "tool.result.work.ana"] {
+        for request in kinds.map(|kind| ana.signed(request(address, kind))) {
+            ana.client.send(&request).await;
+            let answer = bruno.client.answer(&request).await;
+            assert_eq!((answer.content().as_str(), answer.routing_key.as_str()), ("worked for own", address));
+        }
+    }
+    let before = (world.backend.total(), bruno.client.received().len());
+    let refused = async |request: &Request, address: &str| {
+        ana.client.send(request).await;
+        let dead = world.site.take_dead_letter().await;
+        assert_eq!((dead.header("rb-dead-reason"), dead.correlation_id()), ("reply_to_refused", &*request.correlation));
+        assert_eq!((dead.header("rb-dead-reply-to"), dead.properties.user_id()), (address, &None));
+    };
+    let others = ["bruno", "ana.bruno", "svc-ana", "xana", "unknown"].map(|name| format!("tool.result.{name}"));
+    for address in others.iter().map(String::as_str).chain(["tool.result", "agent.response.bruno"]) {
+        for kind in kinds {
+            refused(&ana.signed(request(address, kind)), address).await;
+        }
+    }
+    for address in ["tool.result.ana", "tool.result.unknown", "tool.result"] {
+        for kind in kinds {
+            refused(&request(address, kind).header("rb-source", "ana"), address).await;
+        }
+    }
+    assert_eq!((world.backend.total(), bruno.client.received().len()), before);
+
+    let list = ana.signed(ana.message("tool.list", &json!({}))).reply_to("tool.result.bruno");
+    ana.client.send(&list).await;
+    let queue = format!("{}.control.dlq", world.site.prefix);
+    let dead = eventually("a dead letter", async || world.site.take(&queue).await).await;
+    assert_eq!(dead.header("rb-dead-reason"), "reply_to_refused");
+    world.daemon.stop(&world.site).await;
+}
+
+#[tokio::test]
+async fn a_call_is_cancelled_by_a_login_of_its_agent_and_by_nobody_else() {
+    let world = World::new().await;
+    let ana = world.login("svc-ana").await;
+    let body = json!({"toolCallId": "call-1", "toolName": "hold", "arguments": {"id": "held"}});
+    let call = ana.signed(ana.message("tool.invoke", &body));
+    ana.client.send(&call).await;
+    world.backend.wait_for("held").await;
+
+    let id = json!({"toolCallId": "call-1"});
+    for user in ["bruno", "ana", "carla"] {
+        let login = world.login(user).await;
+        for cancel in login.lies("tool.cancel", &id) {
+            let answer = login.client.exchange(&cancel).await;
+            assert_eq!(answer.body(), json!({"toolCallId": "call-1", "cancelled": false}), "by {user}");
+        }
+    }
+    let unsigned = ana.client.exchange(&ana.message("tool.cancel", &id).header("rb-source", "ana")).await;
+    assert_eq!(unsigned.body()["cancelled"], false, "its own login, which it does not tell");
+    assert_eq!(ana.client.answers_to(&call.correlation), []);
+
+    let second = world.login("svc-ana-2").await;
+    let answer = second.client.exchange(&second.signed(second.message("tool.cancel", &id))).await;
+    assert_eq!(answer.body(), json!({"toolCallId": "call-1", "cancelled": true}), "two logins are one agent");
+    assert_eq!(ana.client.answer(&call).await.code(), "cancelled");
+    world.daemon.stop(&world.site).await;
+}
+
+#[tokio::test]
+async fn a_session_is_ended_by_a_login_of_its_agent_and_by_nobody_else() {
+    let world = World::new().await;
+    let ana = world.login("svc-ana").await;
+    let call = async |session: &str| {
+        let body = json!({"toolName": "own.counted", "arguments": {"id": "counted"}, "sessionId": session});
+        ana.client.exchange(&ana.signed(ana.message("tool.invoke", &body))).await.code()
+    };
+    assert_eq!(call("first").await, "");
+    assert_eq!(call("second").await, "overloaded", "there is room for one session");
+
+    let end = json!({"sessionId": "first"});
+    for user in ["bruno", "ana", "carla"] {
+        let login = world.login(user).await;
+        for end in login.lies("tool.session.end", &end) {
+            login.client.send(&end).await;
+        }
+        // Obeyed in order: with its answer, what came before is done.
+        login.client.exchange(&login.message("tool.cancel", &json!({"toolCallId": "any"}))).await;
+        assert_eq!(call("second").await, "overloaded", "after {user}");
+    }
+    let second = world.login("svc-ana-2").await;
+    second.client.send(&second.signed(second.message("tool.session.end", &end))).await;
+    eventually("room for another session", async || call("second").await.is_empty().then_some(())).await;
+    world.daemon.stop(&world.site).await;
+}
+
+#[tokio::test]
+async fn the_log_tells_when_nobody_is_served_whom_the_broker_does_not_name() {
+    let (site, backend) = (Site::shared().await, Backend::start().await);
+    let client = Client::connect(&site).await;
+    let configurations = [
+        (RULES.to_owned(), true),
+        (RULES.replace("source = \"broker\"", "source = \"broker\"\nunknown = \"default\""), false),
+        (RULES.replace("source = \"broker\"", "trust_headers = true"), false),
+        ("[identity]\nsource = \"broker\"\n".to_owned(), false),
+        ("[identity]\nsource = \"broker\"\nunknown = \"deny\"\n".to_owned(), true),
+    ];
+    for (rules, is_told) in configurations {
+        let daemon = Daemon::start(&site, &format!("{rules}{}", tools(&backend))).await;
+        assert_eq!(daemon.logged(REFUSED).len(), usize::from(is_told), "{rules}");
+        if rules.contains("broker") {
+            let code = client.call("for_ana", &json!({"id": "any"})).await.code();
+            assert_eq!(code, if is_told { "tool_not_found" } else { "" }, "{rules}");
+        }
+        daemon.stop(&site).await;
+    }
+}
+
+#[tokio::test]
+async fn the_command_calls_as_the_login_that_it_has() {
+    let world = World::new().await;
+    for (user, words, code) in [
+        ("svc-ana", vec!["for_ana"], 0),
+        ("bruno", vec!["for_bruno"], 0),
+        ("bruno", vec!["for_ana", "--as", "ana"], 3),
+        ("ana", vec!["for_ana"], 3),
+    ] {
+        let site = Site { url: url_of(user).await, ..world.site.clone() };
+        let arguments = [vec!["call".to_owned(), "id=called".to_owned()], site.arguments()].concat();
+        let mut arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+        arguments.splice(1..1, words.iter().copied());
+        let called = toolbus(&arguments).await;
+        assert_eq!(called.code, code, "{user} {words:?}: {called:?}");
+    }
+    assert_eq!(world.backend.count("called"), 2);
+    world.daemon.stop(&world.site).await;
+}
+
+#[tokio::test]
+async fn the_configuration_of_the_recipe_separates_its_agents() {
+    let (world, backend) = (recipe::World::new().await, Backend::start().await);
+    let section = RECIPE.split("\n## ").find(|section| section.starts_with("The daemon's configuration")).unwrap();
+    let written = section.split("```").nth(1).unwrap().strip_prefix("toml").unwrap();
+    let url = "amqp://toolbus:PASSWORD@127.0.0.1:5672/tools";
+    assert!(written.contains(url), "{written}");
+    let configuration = written.replace(url, &world.site.url);
+    let weather = backend.tool("get_weather", "/work?id={id}", "");
+    let daemon = Daemon::start(&world.site, &format!("{configuration}{weather}")).await;
+    assert!(section.contains(REFUSED.split(", as").next().unwrap()) && daemon.logged(REFUSED).len() == 1);
+
+    let arguments = json!({"id": "Quito"});
+    for (user, agent, weather, time) in
+        [("svc-ana", "ana", "", "tool_not_found"), ("svc-bruno", "bruno", "tool_not_found", "")]
+    {
+        let client = world.agent(user).await;
+        let request = |tool: &str, arguments| {
+            let request = client.request(tool, arguments).reply_to(&format!("tool.result.{agent}"));
+            request.with(|properties| properties.with_user_id(user.into()))
+        };
+        let answer = client.exchange(&request("get_weather", &arguments)).await;
+        assert_eq!((answer.code().as_str(), answer.exchange.as_str()), (weather, "rockbot"), "{user}");
+        assert_eq!(client.exchange(&request("current_time", &json!({}))).await.code(), time, "{user}");
+        let unsigned = client.call(if weather.is_empty() { "get_weather" } else { "current_time" }, &arguments).await;
+        assert_eq!(unsigned.code(), "tool_not_found", "{user} without user_id");
+    }
+    let operator = Site { url: world.url("operator"), ..world.site.clone() };
+    let call = ["call", "get_weather", "id=Lima"].map(str::to_owned).to_vec();
+    let call = [call, operator.arguments()].concat();
+    let called = toolbus(&call.iter().map(String::as_str).collect::<Vec<_>>()).await;
+    assert_eq!((called.code, called.out.trim()), (0, "worked for Lima"), "{called:?}");
+    assert_eq!(backend.total(), 2);
+    daemon.stop(&world.site).await;
+}

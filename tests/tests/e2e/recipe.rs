@@ -1,0 +1,74 @@
+//! A broker with the users and permissions of `deploy/rabbitmq/definitions.json`, and the text that tells of them.
+
+use std::path::Path;
+
+use lapin::{Connection, ConnectionProperties};
+use serde_json::{Value, json};
+use toolbus_e2e::client::Client;
+use toolbus_e2e::site::Site;
+use toolbus_testing::rabbit::RabbitNode;
+
+/// What operators read.
+pub(crate) const RECIPE: &str = include_str!("../../../docs/rabbitmq.md");
+/// Everybody whom the definitions name.
+pub(crate) const USERS: [&str; 5] = ["toolbus", "operator", "observer", "svc-ana", "svc-bruno"];
+/// The virtual host of the definitions.
+pub(crate) const VHOST: &str = "tools";
+/// Everybody's password.
+pub(crate) const PASSWORD: &str = "a-password-of-the-tests";
+
+/// A node with the shipped definitions, and passwords.
+pub(crate) struct World {
+    pub(crate) node: RabbitNode,
+    pub(crate) site: Site,
+}
+
+impl World {
+    pub(crate) async fn new() -> Self {
+        let node = RabbitNode::start().await;
+        node.import(&shipped()).await;
+        let mut definitions: Value = serde_json::from_str(&shipped()).unwrap();
+        let mut users = definitions["users"].take();
+        for user in users.as_array_mut().unwrap() {
+            user.as_object_mut().unwrap().remove("password_hash");
+            user["password"] = PASSWORD.into();
+        }
+        node.import(&json!({"users": users}).to_string()).await;
+        let site = Site {
+            url: node.url_on(VHOST, "toolbus", PASSWORD),
+            exchange: "rockbot".to_owned(),
+            prefix: "toolbus".to_owned(),
+        };
+        Self { node, site }
+    }
+
+    pub(crate) fn url(&self, user: &str) -> String {
+        self.node.url_on(VHOST, user, PASSWORD)
+    }
+
+    pub(crate) async fn connect(&self, user: &str) -> Connection {
+        Connection::connect(&self.url(user), ConnectionProperties::default()).await.unwrap()
+    }
+
+    /// An agent that receives on the queue that the operator made for it.
+    pub(crate) async fn agent(&self, user: &str) -> Client {
+        Client::listening_on(&self.site, &self.url(user), &format!("{user}.answers")).await
+    }
+
+    /// Adds a user with these permissions to configure, write and read, and no topic permissions.
+    pub(crate) async fn add(&self, user: &str, tags: &[&str], permissions: [&str; 3]) {
+        let [configure, write, read] = permissions;
+        let definitions = json!({
+            "users": [{"name": user, "password": PASSWORD, "tags": tags}],
+            "permissions": [{"user": user, "vhost": VHOST, "configure": configure, "write": write, "read": read}],
+            "topic_permissions": [{"user": user, "vhost": VHOST, "exchange": "rockbot",
+                "write": r"^tool\.invoke$", "read": r"^tool\.result\.loose$"}],
+        });
+        self.node.import(&definitions.to_string()).await;
+    }
+}
+
+pub(crate) fn shipped() -> String {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/rabbitmq/definitions.json");
+    std::fs::read_to_string(file).unwrap()
+}
