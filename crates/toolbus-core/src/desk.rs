@@ -9,6 +9,7 @@ mod session;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use tokio::sync::watch;
 use tokio::time::Instant;
 use toolbus_protocol::message_type::{self, Kind};
 use toolbus_protocol::{Code, Envelope, ParseError, ToolError, bounded, header, new_message_id, topic};
@@ -35,8 +36,8 @@ pub struct About {
     pub name: String,
     /// Its version.
     pub version: String,
-    /// A hash of its configuration, equal in replicas that are configured alike.
-    pub config_digest: String,
+    /// A hash of the configuration that runs, equal in replicas that are configured alike.
+    pub config_digest: watch::Receiver<String>,
     /// What it does.
     pub roles: Vec<String>,
     /// When it started.

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 use toolbus_core::audit::Audit;
 use toolbus_core::bus::{Bus, Ownership, Subscription};
@@ -40,6 +41,7 @@ pub struct Daemon {
     service: Arc<Service>,
     sessions: SessionSets,
     gates: Arc<Gates>,
+    digest: watch::Sender<String>,
     consumers: JoinSet<()>,
     /// What ends with the daemon, and holds nothing up.
     background: JoinSet<()>,
@@ -55,7 +57,9 @@ impl Daemon {
         let gates = Arc::new(Gates::new(access.clone()));
         let dispatcher = Dispatcher::new(settings, Arc::clone(&gates), Arc::clone(&bus), telemetry, audit, load);
         let announcer = dispatcher.announcer(Arc::clone(&bus));
-        let desk = Desk::new(about(config), Arc::clone(&bus), rules, dispatcher.clone(), sessions.clone());
+        let digest = watch::Sender::new(config.digest());
+        let desk =
+            Desk::new(about(config, digest.subscribe()), Arc::clone(&bus), rules, dispatcher.clone(), sessions.clone());
         let service = Arc::new(Service::new(dispatcher));
 
         let prefix = config.queue_prefix();
@@ -88,13 +92,19 @@ impl Daemon {
         let mut background = JoinSet::new();
         background.spawn(async move { access.follow().await });
         background.spawn(announcer.run());
-        Self { bus, service, sessions, gates, consumers, background }
+        Self { bus, service, sessions, gates, digest, consumers, background }
     }
 
     /// The gates that calls pass.
     #[must_use]
     pub const fn gates(&self) -> &Arc<Gates> {
         &self.gates
+    }
+
+    /// The hash of the configuration that the daemon says it runs.
+    #[must_use]
+    pub const fn digest(&self) -> &watch::Sender<String> {
+        &self.digest
     }
 
     /// Stops taking calls in, waits at most `patience` for those under way, ends the rest, and closes the bus.
@@ -109,11 +119,11 @@ impl Daemon {
     }
 }
 
-fn about(config: &Config) -> About {
+fn about(config: &Config, config_digest: watch::Receiver<String>) -> About {
     About {
         name: config.bus.name.clone(),
         version: crate::VERSION.to_owned(),
-        config_digest: config.digest(),
+        config_digest,
         roles: config.daemon.roles.iter().map(|role| role.as_str().to_owned()).collect(),
         started: std::time::Instant::now(),
     }

@@ -1,12 +1,13 @@
 //! Reading the configuration again: who may use what, limits and endpoints change in a running daemon; the rest does
 //! not.
 
+use tokio::sync::watch;
 use toolbus_core::policy::Access;
 use toolbus_core::registry::RegistryError;
 use toolbus_core::toolsets::SessionSets;
 
 use crate::assembly::in_sessions;
-use crate::config::{Config, PolicyError, Problems, Sources, ToolsError};
+use crate::config::{Config, PolicyError, Problems, Sources, ToolsConfig, ToolsError};
 
 /// Keeps the running configuration, and changes what can be changed.
 pub struct Reloader {
@@ -14,6 +15,7 @@ pub struct Reloader {
     running: Config,
     access: Access,
     sessions: SessionSets,
+    digest: watch::Sender<String>,
 }
 
 /// What a reload did.
@@ -45,10 +47,16 @@ pub enum ReloadError {
 }
 
 impl Reloader {
-    /// Reloads from `sources` what runs as `running`.
+    /// Reloads from `sources` what runs as `running`, and gives `digest` the hash of what runs then.
     #[must_use]
-    pub const fn new(sources: Sources, running: Config, access: Access, sessions: SessionSets) -> Self {
-        Self { sources, running, access, sessions }
+    pub const fn new(
+        sources: Sources,
+        running: Config,
+        access: Access,
+        sessions: SessionSets,
+        digest: watch::Sender<String>,
+    ) -> Self {
+        Self { sources, running, access, sessions, digest }
     }
 
     /// Reads the configuration again and puts it into practice as far as that is possible while running. Calls under way
@@ -78,10 +86,11 @@ impl Reloader {
             agents: next.agents,
             outbound: next.outbound,
             toolsets: next.toolsets,
-            tools: next.tools,
+            tools: ToolsConfig { required: self.running.tools.required.clone(), ..next.tools },
             rest: next.rest,
             ..self.running.clone()
         };
+        self.digest.send_replace(self.running.digest());
         Ok(Reloaded { tools: self.access.current().len(), waiting, warnings: loaded.warnings })
     }
 }

@@ -11,7 +11,7 @@ impl Desk {
         let pong = Pong {
             name: about.name.clone(),
             version: about.version.clone(),
-            config_digest: about.config_digest.clone(),
+            config_digest: about.config_digest.borrow().clone(),
             roles: about.roles.clone(),
             uptime_seconds: about.started.elapsed().as_secs(),
             in_flight: self.parts.dispatcher.load().in_flight() as u64,

@@ -104,7 +104,7 @@ async fn obey(world: &World, service: &Service, messages: impl IntoIterator<Item
     let about = About {
         name: "toolbus".to_owned(),
         version: "1".to_owned(),
-        config_digest: String::new(),
+        config_digest: tokio::sync::watch::Sender::new("0".to_owned()).subscribe(),
         roles: Vec::new(),
         started: std::time::Instant::now(),
     };

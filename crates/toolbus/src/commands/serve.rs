@@ -100,7 +100,8 @@ pub async fn run(_: ServeArgs, context: &Context) -> Result<ExitCode, ServeError
     let daemon = Daemon::start(config, parts);
     let stop_doors = CancellationToken::new();
     let mut doors = doors.serve(config, Arc::clone(&health), Arc::clone(daemon.gates()), &stop_doors);
-    let mut reloader = Reloader::new(context.sources.clone(), config.clone(), access, sessions);
+    let mut reloader =
+        Reloader::new(context.sources.clone(), config.clone(), access, sessions, daemon.digest().clone());
     let ending = wait(&mut signals, bus.state(), || {
         reload(&mut reloader);
         audit.reopen();

@@ -1,0 +1,140 @@
+//! `tool.meta.tools.{agent}`: who is told when what it may use has changed, and how often.
+
+use serde_json::{Value, json};
+use toolbus_e2e::client::Client;
+use toolbus_e2e::daemon::Daemon;
+use toolbus_e2e::message::Message;
+use toolbus_e2e::site::Site;
+use toolbus_testing::patience::eventually;
+
+const TOKEN: &str = "a-token-of-the-tests";
+
+/// Two agents with a section, and everybody else; `ana` is what ana may use.
+fn rules(ana: &str) -> String {
+    format!(
+        "[http]\nadmin_token = {TOKEN:?}\n[tools]\necho = true\n[identity]\ntrust_headers = true\nunknown = \"default\"\n\
+         [agents.default]\nallowed_tools = [\"convert_time\"]\n\
+         [agents.ana]\nallowed_tools = {ana}\n[agents.bruno]\nallowed_tools = [\"current_time\"]\n"
+    )
+}
+
+/// A client that hears what every agent is told.
+async fn listener(site: &Site) -> Client {
+    let client = Client::connect(site).await;
+    client.bind("tool.meta.tools.#").await;
+    client
+}
+
+fn told(client: &Client) -> Vec<Message> {
+    let mut messages = client.received();
+    messages.retain(|message| message.routing_key.starts_with("tool.meta.tools."));
+    messages
+}
+
+/// Waits until this many messages have come, and says of each who was told what.
+async fn heard(client: &Client, count: usize) -> Vec<Value> {
+    let messages = eventually(&format!("{count} messages"), async || {
+        let messages = told(client);
+        (messages.len() >= count).then_some(messages)
+    })
+    .await;
+    let told = messages.iter().map(|message| {
+        let body = message.body();
+        let agent = message.routing_key.trim_start_matches("tool.meta.tools.");
+        assert_eq!((message.kind(), message.header("rb-destination")), ("Toolbus.ToolsChanged", agent));
+        json!([agent, body["added"], body["removed"]])
+    });
+    told.collect()
+}
+
+async fn version(client: &Client, agent: &str) -> Value {
+    client.exchange(&client.raw("{}").on("tool.list").by(agent)).await.body()["version"].clone()
+}
+
+/// Switches a tool off or on, faster than the command does.
+async fn switch(daemon: &Daemon, tool: &str, off: bool) {
+    let url = format!("http://{}/v1/disabled/tool/{tool}", daemon.listen());
+    let client = reqwest::Client::builder().no_proxy().build().unwrap();
+    let request = if off { client.put(url) } else { client.delete(url) };
+    let response = request.bearer_auth(TOKEN).send().await.unwrap();
+    assert_eq!(response.status().as_u16(), 200, "{}", response.text().await.unwrap());
+}
+
+#[tokio::test]
+async fn a_change_is_told_to_exactly_those_whose_tools_it_changes() {
+    let site = Site::shared().await;
+    let daemon = Daemon::start(&site, &rules(r#"["echo"]"#)).await;
+    let client = listener(&site).await;
+
+    daemon.reload(&rules(r#"["current_time"]"#)).await;
+    let mut expected = vec![json!(["ana", ["current_time"], ["echo"]])];
+    assert_eq!(heard(&client, 1).await, expected);
+    let message = told(&client).remove(0);
+    assert_eq!(message.body()["version"], version(&client, "ana").await, "the version is that of the list");
+    insta::assert_json_snapshot!(message.headers, @r#"
+    {
+      "rb-destination": "ana",
+      "rb-rb-content-trust": "system",
+      "rb-source": "toolbus"
+    }
+    "#);
+
+    // A tool that both have, and one that neither has.
+    assert_eq!(daemon.operate(&["disable", "tool", "convert_time"]).await.code, 0);
+    assert_eq!(daemon.operate(&["disable", "tool", "current_time"]).await.code, 0);
+    expected.extend([json!(["ana", [], ["current_time"]]), json!(["bruno", [], ["current_time"]])]);
+    assert_eq!(heard(&client, 3).await, expected);
+
+    assert_eq!(daemon.operate(&["enable", "tool", "current_time"]).await.code, 0);
+    expected.extend([json!(["ana", ["current_time"], []]), json!(["bruno", ["current_time"], []])]);
+    assert_eq!(heard(&client, 5).await, expected);
+
+    assert_eq!(daemon.operate(&["disable", "agent", "bruno"]).await.code, 0);
+    expected.push(json!(["bruno", [], ["current_time"]]));
+    assert_eq!(heard(&client, 6).await, expected);
+    daemon.stop(&site).await;
+}
+
+#[tokio::test]
+async fn changes_that_come_together_are_told_once_and_those_that_cancel_out_not_at_all() {
+    let site = Site::shared().await;
+    let daemon = Daemon::start(&site, &rules("[]")).await;
+    let client = listener(&site).await;
+    tokio::join!(
+        switch(&daemon, "echo", true),
+        switch(&daemon, "current_time", true),
+        switch(&daemon, "convert_time", true)
+    );
+    let mut expected =
+        vec![json!(["ana", [], ["convert_time", "current_time", "echo"]]), json!(["bruno", [], ["current_time"]])];
+    assert_eq!(heard(&client, 2).await, expected);
+
+    switch(&daemon, "echo", false).await;
+    switch(&daemon, "echo", true).await;
+    switch(&daemon, "convert_time", false).await;
+    expected.push(json!(["ana", ["convert_time"], []]));
+    assert_eq!(heard(&client, 3).await, expected);
+    daemon.stop(&site).await;
+}
+
+#[tokio::test]
+async fn an_agent_without_a_section_is_told_once_it_has_called() {
+    let site = Site::shared().await;
+    let daemon = Daemon::start(&site, &rules("[]")).await;
+    let client = listener(&site).await;
+    assert_eq!(client.exchange(&client.request("echo", &json!({})).by("dora")).await.code(), "tool_not_found");
+    // Nobody who could be named.
+    assert_eq!(client.call("echo", &json!({})).await.code(), "tool_not_found");
+    assert_eq!(client.exchange(&client.request("echo", &json!({})).by("not a name")).await.code(), "tool_not_found");
+
+    assert_eq!(daemon.operate(&["disable", "tool", "convert_time"]).await.code, 0);
+    let mut expected = vec![json!(["ana", [], ["convert_time"]]), json!(["dora", [], ["convert_time"]])];
+    assert_eq!(heard(&client, 2).await, expected);
+
+    // The first call of another comes between two changes: it knows what there was then.
+    assert_eq!(client.exchange(&client.request("echo", &json!({})).by("emil")).await.code(), "tool_not_found");
+    assert_eq!(daemon.operate(&["enable", "tool", "convert_time"]).await.code, 0);
+    expected.extend(["ana", "dora", "emil"].map(|agent| json!([agent, ["convert_time"], []])));
+    assert_eq!(heard(&client, 5).await, expected);
+    daemon.stop(&site).await;
+}
