@@ -1,6 +1,7 @@
 use crate::{Properties, TraceContext, header};
 
-/// Further headers that are kept of a message; those beyond are as good as absent.
+/// Further headers that are kept of a message; those beyond are as good as absent, unless they narrow what the sender
+/// may do.
 const MAX_HEADERS: usize = 64;
 
 /// The meaning of a message's properties.
@@ -63,7 +64,7 @@ impl Envelope {
             let is_full = self.headers.len() >= MAX_HEADERS;
             match self.headers.iter_mut().find(|(known, _)| known == name) {
                 Some((_, kept)) if doubled => kept.clone_from(value),
-                None if !is_full => self.headers.push((name.to_owned(), value.clone())),
+                None if !is_full || is_narrowing(name) => self.headers.push((name.to_owned(), value.clone())),
                 _ => {}
             }
         }
@@ -102,6 +103,11 @@ impl Envelope {
             headers,
         }
     }
+}
+
+/// Whether leaving this header out would give its sender more than it asks for.
+fn is_narrowing(name: &str) -> bool {
+    matches!(name, header::TOOL_PROFILE | header::BINDING)
 }
 
 fn is_reserved(key: &str) -> bool {

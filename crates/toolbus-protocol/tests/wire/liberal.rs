@@ -304,6 +304,19 @@ fn a_flood_of_headers_is_not_kept() {
 }
 
 #[test]
+fn what_narrows_the_sender_is_read_behind_any_number_of_headers() {
+    for doubled in ["", "rb-"] {
+        let mut headers: Vec<_> = (0..5000).map(|n| (format!("rb-{n}"), "x".to_owned())).collect();
+        headers.push((format!("{doubled}rb-tool-profile"), "subagent".to_owned()));
+        headers.push((format!("{doubled}rb-binding"), "whatsapp:sales".to_owned()));
+        let envelope = Envelope::read(&Properties { headers, ..Properties::default() });
+        assert_eq!(envelope.header("rb-tool-profile"), Some("subagent"));
+        assert_eq!(envelope.header("rb-binding"), Some("whatsapp:sales"));
+        assert!(envelope.headers.len() <= 66, "{}", envelope.headers.len());
+    }
+}
+
+#[test]
 fn a_cancel_request_is_read_as_liberally() {
     let cancelled = |body: &str| ToolCancelRequest::parse(body.as_bytes());
     let expected = ToolCancelRequest { tool_call_id: "c".to_owned() };
