@@ -180,6 +180,16 @@ impl Client {
         self.exchange(&self.request(tool, arguments)).await
     }
 
+    /// Waits for whatever is in the queue of answers by now, and gives everything received.
+    pub async fn caught_up(&self) -> Vec<Message> {
+        let last = self.raw("the last").on(&self.answers);
+        self.publish("", &last).await;
+        self.answer(&last).await;
+        let mut received = self.received();
+        received.retain(|message| message.correlation_id() != last.correlation);
+        received
+    }
+
     /// Everything received with this correlation id.
     #[must_use]
     pub fn answers_to(&self, correlation: &str) -> Vec<Message> {

@@ -119,6 +119,13 @@ impl Site {
         channel.queue_declare(queue.into(), options, table).await.unwrap();
     }
 
+    /// Whether there is a queue of this name.
+    pub async fn exists(&self, queue: &str) -> bool {
+        let (_connection, channel) = self.channel().await;
+        let passive = QueueDeclareOptions { passive: true, ..QueueDeclareOptions::default() };
+        channel.queue_declare(queue.into(), passive, FieldTable::default()).await.is_ok()
+    }
+
     /// Messages that are ready in a queue.
     ///
     /// # Panics

@@ -47,6 +47,13 @@ async fn heard(client: &Client, count: usize) -> Vec<Value> {
     told.collect()
 }
 
+/// Ends the daemon, and checks that it told nobody anything else.
+async fn ended(daemon: Daemon, site: &Site, client: &Client, expected: &[Value]) {
+    daemon.stop(site).await;
+    client.caught_up().await;
+    assert_eq!(heard(client, expected.len()).await, expected);
+}
+
 async fn version(client: &Client, agent: &str) -> Value {
     client.exchange(&client.raw("{}").on("tool.list").by(agent)).await.body()["version"].clone()
 }
@@ -92,7 +99,7 @@ async fn a_change_is_told_to_exactly_those_whose_tools_it_changes() {
     assert_eq!(daemon.operate(&["disable", "agent", "bruno"]).await.code, 0);
     expected.push(json!(["bruno", [], ["current_time"]]));
     assert_eq!(heard(&client, 6).await, expected);
-    daemon.stop(&site).await;
+    ended(daemon, &site, &client, &expected).await;
 }
 
 #[tokio::test]
@@ -114,7 +121,7 @@ async fn changes_that_come_together_are_told_once_and_those_that_cancel_out_not_
     switch(&daemon, "convert_time", false).await;
     expected.push(json!(["ana", ["convert_time"], []]));
     assert_eq!(heard(&client, 3).await, expected);
-    daemon.stop(&site).await;
+    ended(daemon, &site, &client, &expected).await;
 }
 
 #[tokio::test]
@@ -136,5 +143,5 @@ async fn an_agent_without_a_section_is_told_once_it_has_called() {
     assert_eq!(daemon.operate(&["enable", "tool", "convert_time"]).await.code, 0);
     expected.extend(["ana", "dora", "emil"].map(|agent| json!([agent, ["convert_time"], []])));
     assert_eq!(heard(&client, 5).await, expected);
-    daemon.stop(&site).await;
+    ended(daemon, &site, &client, &expected).await;
 }
