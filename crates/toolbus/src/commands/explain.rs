@@ -7,6 +7,8 @@ use anstyle::{AnsiColor, Style};
 use comfy_table::Table;
 use comfy_table::presets::NOTHING;
 use serde_json::value::to_raw_value;
+use toolbus_core::StepName;
+use toolbus_protocol::Code;
 
 use super::call::arguments;
 use super::target::{Operator, RoleArgs, TargetArgs, TargetError};
@@ -42,7 +44,8 @@ pub struct ExplainArgs {
 ///
 /// When there is no answer, or nothing can be printed.
 pub async fn run(args: ExplainArgs, operator: &Operator) -> Result<ExitCode, TargetError> {
-    let arguments = arguments::parse(&args.arguments).map_err(|error| TargetError::Usage(error.to_string()))?;
+    let words = args.arguments;
+    let arguments = arguments::parse(&words).map_err(|error| TargetError::Usage(error.to_string()))?;
     let question = Question {
         agent: args.agent,
         tool: args.tool,
@@ -57,6 +60,13 @@ pub async fn run(args: ExplainArgs, operator: &Operator) -> Result<ExitCode, Tar
         Output::Table => writeln!(anstream::stdout(), "{}", gates(&explained)),
     };
     unless_gone(printed)?;
+    let refuses_arguments = |gate: &Gate| !gate.passes && gate.step == StepName::Arguments.as_str();
+    if operator.output == Output::Table
+        && explained.steps.iter().any(refuses_arguments)
+        && let Some(hint) = arguments::hint(&words, Code::InvalidArguments)
+    {
+        unless_gone(writeln!(io::stderr(), "hint: {hint}"))?;
+    }
     Ok(ExitCode::from(u8::from(!explained.passes)))
 }
 

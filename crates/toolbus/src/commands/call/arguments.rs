@@ -56,7 +56,7 @@ pub(in crate::commands) fn parse(words: &[String]) -> Result<Option<Map<String, 
 }
 
 /// What to try when the tool refuses arguments that were given as pairs: a text that looks like JSON was sent as such.
-pub(super) fn hint(words: &[String], code: Code) -> Option<String> {
+pub(in crate::commands) fn hint(words: &[String], code: Code) -> Option<String> {
     if code != Code::InvalidArguments || words.iter().any(|word| is_object(word)) {
         return None;
     }
