@@ -1,19 +1,31 @@
 //! The real binary against real servers: RabbitMQ, an HTTP backend, a collector, clients in Rust and Python.
 #![expect(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "a test fails by panicking")]
 
+mod audit;
 mod bad_addresses;
 mod bad_bodies;
 mod bad_properties;
 mod cancelling;
+mod changes;
 mod commands;
+mod control;
 mod drain;
+mod fairness;
 mod identity;
 mod least_privilege;
+mod limits;
+mod listing;
 mod losses;
 mod metrics;
+mod outbound;
 mod peers;
 mod plain_clients;
 mod recipe;
+mod refusals;
+mod reload;
+mod sidecar;
 mod starting;
+mod switches;
 mod telemetry;
 mod tools;
+mod worked_example;

@@ -14,8 +14,8 @@ const REFUSED: &str = "reload: refused; everything stays as it was";
 /// Reloads under load.
 const RELOADS: usize = 20;
 
-fn rules(of_ana: &str, tools: &[String]) -> String {
-    format!("[tools]\necho = true\n[identity]\ntrust_headers = true\n[agents.ana]\n{of_ana}\n{}", tools.concat())
+fn rules(of_ana: &str, tools: &str) -> String {
+    format!("[tools]\necho = true\n[identity]\ntrust_headers = true\n[agents.ana]\n{of_ana}\n{tools}")
 }
 
 fn work(client: &Client, tool: &str, id: &str) -> Request {
@@ -30,12 +30,12 @@ async fn pong(client: &Client) -> serde_json::Value {
 async fn a_reload_takes_over_policy_limits_and_endpoints() {
     let (site, backend) = (Site::shared().await, Backend::start().await);
     let work_tool = backend.tool("work", "/work?id={id}", "");
-    let daemon = Daemon::start(&site, &rules("allowed_tools = [\"echo\"]", &[work_tool.clone()])).await;
+    let daemon = Daemon::start(&site, &rules("allowed_tools = [\"echo\"]", &work_tool)).await;
     let client = Client::connect(&site).await;
     let digest = pong(&client).await["configDigest"].clone();
     assert_eq!(client.exchange(&work(&client, "work", "early")).await.code(), "tool_not_found");
 
-    let line = daemon.reload(&rules("allowed_tools = [\"work\"]", &[work_tool.clone()])).await;
+    let line = daemon.reload(&rules("allowed_tools = [\"work\"]", &work_tool)).await;
     assert_eq!((line["message"].as_str(), &line["tools"]), (Some("reload: done"), &json!(4)));
     assert_eq!(client.exchange(&work(&client, "work", "policy")).await.content(), "worked for policy");
     let echo = client.request("echo", &json!({"text": "x"})).by("ana");
@@ -43,14 +43,15 @@ async fn a_reload_takes_over_policy_limits_and_endpoints() {
     assert_ne!(pong(&client).await["configDigest"], digest, "a ping tells which configuration runs");
 
     let limited = "tool_rate_limits = { work = { rps = 0.001, burst = 1 } }";
-    daemon.reload(&rules(limited, &[work_tool.clone()])).await;
+    daemon.reload(&rules(limited, &work_tool)).await;
     assert_eq!(client.exchange(&work(&client, "work", "first")).await.content(), "worked for first");
     assert_eq!(client.exchange(&work(&client, "work", "second")).await.code(), "rate_limited");
     // Reloading forgives nothing.
-    daemon.reload(&rules(limited, &[work_tool])).await;
+    daemon.reload(&rules(limited, &work_tool)).await;
     assert_eq!(client.exchange(&work(&client, "work", "third")).await.code(), "rate_limited");
 
     let moved = [backend.tool("work", "/work?id=moved-{id}", ""), backend.tool("other", "/work?id=other-{id}", "")];
+    let moved = moved.concat();
     daemon.reload(&rules("", &moved)).await;
     assert_eq!(client.exchange(&work(&client, "work", "1")).await.content(), "worked for moved-1");
     assert_eq!(client.exchange(&work(&client, "other", "1")).await.content(), "worked for other-1");
@@ -63,12 +64,12 @@ async fn a_reload_takes_over_policy_limits_and_endpoints() {
 #[tokio::test]
 async fn a_wrong_file_changes_nothing_and_every_mistake_is_told_once() {
     let (site, backend) = (Site::shared().await, Backend::start().await);
-    let right = rules("allowed_tools = [\"work\"]", &[backend.tool("work", "/work?id={id}", "")]);
+    let right = rules("allowed_tools = [\"work\"]", &backend.tool("work", "/work?id={id}", ""));
     let daemon = Daemon::start(&site, &right).await;
     let client = Client::connect(&site).await;
     let before = pong(&client).await["configDigest"].clone();
     let mistakes = "toolsets = [\"nowhere\"]\nallowed_tols = [\"echo\"]\nmax_in_flight = 0\n";
-    let wrong = rules(mistakes, &[backend.tool("work", "/work?id={id}", "timeout = \"never\"")]);
+    let wrong = rules(mistakes, &backend.tool("work", "/work?id={id}", "timeout = \"never\""));
     let line = daemon.reload(&wrong).await;
     assert_eq!((line["message"].as_str(), line["level"].as_str()), (Some(REFUSED), Some("ERROR")));
     let told = line["error"].as_str().unwrap();
@@ -88,12 +89,12 @@ async fn a_wrong_file_changes_nothing_and_every_mistake_is_told_once() {
 #[tokio::test]
 async fn a_call_under_way_keeps_the_tool_that_it_began_with() {
     let (site, backend) = (Site::shared().await, Backend::start().await);
-    let daemon = Daemon::start(&site, &rules("", &[backend.tool("hold", "/gate?id={id}", "")])).await;
+    let daemon = Daemon::start(&site, &rules("", &backend.tool("hold", "/gate?id={id}", ""))).await;
     let client = Client::connect(&site).await;
     let held = work(&client, "hold", "held");
     client.send(&held).await;
     backend.wait_for("held").await;
-    daemon.reload(&rules("allowed_tools = [\"echo\"]", &[])).await;
+    daemon.reload(&rules("allowed_tools = [\"echo\"]", "")).await;
     assert_eq!(client.exchange(&work(&client, "hold", "late")).await.code(), "tool_not_found");
     backend.open();
     assert_eq!(client.answer(&held).await.content(), "passed held");
@@ -129,10 +130,10 @@ async fn what_waits_for_a_restart_is_named() {
 async fn no_call_is_lost_while_the_configuration_is_reloaded_over_and_over() {
     let (site, backend) = (Site::shared().await, Backend::start().await);
     let versions = [
-        rules("", &[backend.tool("work", "/work?id={id}", "")]),
+        rules("", &backend.tool("work", "/work?id={id}", "")),
         rules(
             "allowed_tools = [\"work\"]\nmax_in_flight = 9",
-            &[backend.tool("work", "/work?id={id}", "timeout = \"9s\"")],
+            &backend.tool("work", "/work?id={id}", "timeout = \"9s\""),
         ),
     ];
     let daemon = Daemon::start(&site, &versions[0]).await;
