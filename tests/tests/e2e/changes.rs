@@ -73,10 +73,18 @@ async fn a_change_is_told_to_exactly_those_whose_tools_it_changes() {
     let daemon = Daemon::start(&site, &rules(r#"["echo"]"#)).await;
     let client = listener(&site).await;
 
-    daemon.reload(&rules(r#"["current_time"]"#)).await;
-    let mut expected = vec![json!(["ana", ["current_time"], ["echo"]])];
+    // A tool that one agent has.
+    assert_eq!(daemon.operate(&["disable", "tool", "echo"]).await.code, 0);
+    let mut expected = vec![json!(["ana", [], ["echo"]])];
     assert_eq!(heard(&client, 1).await, expected);
-    let message = told(&client).remove(0);
+    assert_eq!(daemon.operate(&["enable", "tool", "echo"]).await.code, 0);
+    expected.push(json!(["ana", ["echo"], []]));
+    assert_eq!(heard(&client, 2).await, expected);
+
+    daemon.reload(&rules(r#"["current_time"]"#)).await;
+    expected.push(json!(["ana", ["current_time"], ["echo"]]));
+    assert_eq!(heard(&client, 3).await, expected);
+    let message = told(&client).remove(2);
     assert_eq!(message.body()["version"], version(&client, "ana").await, "the version is that of the list");
     insta::assert_json_snapshot!(message.headers, @r#"
     {
@@ -86,19 +94,19 @@ async fn a_change_is_told_to_exactly_those_whose_tools_it_changes() {
     }
     "#);
 
-    // A tool that both have, and one that neither has.
+    // One that neither has, and one that both have.
     assert_eq!(daemon.operate(&["disable", "tool", "convert_time"]).await.code, 0);
     assert_eq!(daemon.operate(&["disable", "tool", "current_time"]).await.code, 0);
     expected.extend([json!(["ana", [], ["current_time"]]), json!(["bruno", [], ["current_time"]])]);
-    assert_eq!(heard(&client, 3).await, expected);
+    assert_eq!(heard(&client, 5).await, expected);
 
     assert_eq!(daemon.operate(&["enable", "tool", "current_time"]).await.code, 0);
     expected.extend([json!(["ana", ["current_time"], []]), json!(["bruno", ["current_time"], []])]);
-    assert_eq!(heard(&client, 5).await, expected);
+    assert_eq!(heard(&client, 7).await, expected);
 
     assert_eq!(daemon.operate(&["disable", "agent", "bruno"]).await.code, 0);
     expected.push(json!(["bruno", [], ["current_time"]]));
-    assert_eq!(heard(&client, 6).await, expected);
+    assert_eq!(heard(&client, 8).await, expected);
     ended(daemon, &site, &client, &expected).await;
 }
 
