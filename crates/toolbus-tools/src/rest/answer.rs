@@ -19,7 +19,7 @@ const MAX_RETRY_AFTER: Duration = Duration::from_secs(3600);
 
 /// Reads the answer to its end, and judges it by its status.
 ///
-/// `name` is the tool's, for messages; `limit` is in bytes after decompression; `mask` hides credentials.
+/// `name` is the tool's, for messages; `limit` is in bytes after decompression; `mask` hides the credentials of the request.
 pub(super) async fn read(name: &str, response: Response, limit: usize, mask: &Mask) -> Result<ToolOutput, ToolFailure> {
     match response.status() {
         status if status.is_success() => content(name, response, limit, mask).await.map(ToolOutput::text),
@@ -43,7 +43,7 @@ async fn content(name: &str, mut response: Response, limit: usize, mask: &Mask) 
         ));
     }
     let content_type = ContentType::of(response.headers());
-    content_type.decode(&bytes).map(|text| mask.whole(text)).ok_or_else(|| {
+    content_type.decode(&bytes).map(|text| mask.whole(&text)).ok_or_else(|| {
         let shown = content_type.shown(mask);
         ToolFailure::new(Cause::InvalidResult, format!("Tool '{name}' answered with {shown}, which is not text."))
     })
@@ -58,9 +58,9 @@ async fn error(mut response: Response, limit: usize, mask: &Mask) -> Result<Stri
     let (bytes, is_whole) = start(&mut response, limit).await.unwrap_or_default();
     let content_type = ContentType::of(response.headers());
     let body = if is_whole {
-        content_type.decode(&bytes).map(|text| mask.whole(text))
+        content_type.decode(&bytes).map(|text| mask.whole(&text))
     } else {
-        content_type.decode_start(&bytes).map(|text| mask.start(text))
+        content_type.decode_start(&bytes).map(|text| mask.start(&text))
     };
     let body = match body.as_deref().map(str::trim) {
         Some("") => String::new(),

@@ -10,9 +10,8 @@ use toolbus_protocol::{ParseError, parse_object};
 
 use super::credentials::Credentials;
 use super::endpoint::Endpoint;
-use super::mask::Mask;
 use super::template::Template;
-use super::{Auth, Body, Client, HeaderError, Settings, TemplateError};
+use super::{Body, Client, HeaderError, Settings, TemplateError};
 use crate::nearest::nearest;
 
 /// What is wrong with an endpoint's settings.
@@ -108,8 +107,6 @@ pub(super) fn endpoint(settings: Settings, client: &Client) -> Result<(ToolDescr
         check_fixed(&template, properties)?;
     }
     let credentials = Credentials::new(&settings)?;
-    let auths = settings.per_agent.values().chain([&settings.auth]);
-    let mask = Mask::new(auths.flat_map(Auth::confidential).collect(), &settings.headers);
 
     let descriptor = ToolDescriptor {
         description: settings.description,
@@ -127,7 +124,6 @@ pub(super) fn endpoint(settings: Settings, client: &Client) -> Result<(ToolDescr
         body: settings.body,
         timeout: settings.timeout,
         max_response: usize::try_from(settings.max_response).unwrap_or(usize::MAX),
-        mask,
     };
     Ok((descriptor, endpoint))
 }

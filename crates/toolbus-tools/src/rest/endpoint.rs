@@ -26,34 +26,32 @@ pub(super) struct Endpoint {
     pub(super) timeout: Option<Duration>,
     /// Bytes.
     pub(super) max_response: usize,
-    /// A server that echoes its request must not hand the daemon's credentials to the caller.
-    pub(super) mask: Mask,
 }
 
 impl Executor for Endpoint {
     async fn execute(&self, call: ToolCall) -> Result<ToolOutput, ToolFailure> {
-        let request = self.request(&call)?;
+        let carried = self.credentials.of(&self.name, &call.caller)?;
+        let request = self.request(&call, &carried.headers)?;
         let limit = call.remaining().min(self.timeout.unwrap_or(Duration::MAX));
-        tokio::time::timeout(limit, self.exchange(request))
+        tokio::time::timeout(limit, self.exchange(request, &carried.mask))
             .await
             .unwrap_or_else(|_| Err(failure::timeout(&self.name, limit)))
     }
 }
 
 impl Endpoint {
-    async fn exchange(&self, request: Request) -> Result<ToolOutput, ToolFailure> {
+    async fn exchange(&self, request: Request, mask: &Mask) -> Result<ToolOutput, ToolFailure> {
         let reply = self.client.send(request).await.map_err(|error| failure::while_sending(&self.name, error))?;
         match reply {
-            Reply::Answer(response) => answer::read(&self.name, response, self.max_response, &self.mask).await,
+            Reply::Answer(response) => answer::read(&self.name, response, self.max_response, mask).await,
             Reply::Refused(status, refusal) => {
                 let text = format!("HTTP {status}: the redirect was not followed, because {refusal}");
-                Ok(ToolOutput::error(self.mask.whole(text)))
+                Ok(ToolOutput::error(mask.whole(&text)))
             }
         }
     }
 
-    fn request(&self, call: &ToolCall) -> Result<Request, ToolFailure> {
-        let headers = self.credentials.headers(&self.name, &call.caller)?;
+    fn request(&self, call: &ToolCall, headers: &HeaderMap) -> Result<Request, ToolFailure> {
         let used: Vec<&str> = self.template.placeholders().collect();
         let left = call.arguments.iter().filter(|(name, _)| !used.contains(&name.as_str()));
         let (query, body): (Vec<_>, Vec<_>) = left.partition(|_| self.body == Body::None);

@@ -1,4 +1,10 @@
-//! Keeps the daemon's credentials out of what a service echoes.
+//! Keeps the credentials of a request out of what a service echoes.
+//!
+//! What a mask changes, the caller can see, and a caller may choose what is echoed. So a mask knows the credentials of one
+//! request alone, and compares them whole: a part of one that changed an answer could be guessed, character by character.
+
+use std::cmp::Reverse;
+use std::ops::Range;
 
 use crate::Secret;
 
@@ -11,7 +17,7 @@ const REDACTED: &str = "[redacted]";
 /// The first half of media types: a header's value that begins so is no credential.
 const MEDIA: [&str; 8] = ["application", "audio", "font", "image", "multipart", "text", "video", "*"];
 
-/// The texts that must not come back in an answer, the longest first: one may be part of another.
+/// The texts that must not come back in the answer to a request.
 #[derive(Debug, Default)]
 pub(super) struct Mask(Vec<Secret>);
 
@@ -30,30 +36,43 @@ impl Mask {
             hidden.push(Secret::new(text));
         }
         hidden.retain(|secret| secret.expose().len() >= MIN_CONFIDENTIAL);
-        hidden.sort_by_key(|secret| std::cmp::Reverse(secret.expose().len()));
         Self(hidden)
     }
 
     /// Hides them in a text that is all there is.
-    pub(super) fn whole(&self, text: String) -> String {
-        self.0.iter().fold(text, |text, secret| {
-            if text.contains(secret.expose()) { text.replace(secret.expose(), REDACTED) } else { text }
-        })
+    pub(super) fn whole(&self, text: &str) -> String {
+        self.until(text, text.len())
     }
 
-    /// Hides them in the beginning of a longer text; a credential that its end has cut goes as well.
-    pub(super) fn start(&self, text: String) -> String {
-        let mut text = self.whole(text);
-        let cut = self.0.iter().filter_map(|secret| beginning_at_end(&text, secret.expose())).max();
-        text.truncate(text.len() - cut.unwrap_or_default());
-        text
+    /// Hides them in the beginning of a longer text. Of its end as much is left out as a credential may have been cut to,
+    /// whatever stands there.
+    pub(super) fn start(&self, text: &str) -> String {
+        let longest = self.0.iter().map(|secret| secret.expose().len()).max().unwrap_or_default();
+        let cut = longest.saturating_sub(1);
+        self.until(text, text.floor_char_boundary(text.len().saturating_sub(cut)))
     }
-}
 
-/// Bytes at the end of `text` that are the beginning of `secret`.
-fn beginning_at_end(text: &str, secret: &str) -> Option<usize> {
-    let lengths = secret.char_indices().map(|(length, _)| length).skip(1);
-    lengths.filter(|length| secret.get(..*length).is_some_and(|start| text.ends_with(start))).last()
+    /// The text up to `end`, without the credentials that begin before it.
+    fn until(&self, text: &str, end: usize) -> String {
+        let found = |secret: &Secret| -> Vec<Range<usize>> {
+            let all = text.match_indices(secret.expose()).map(|(start, found)| start..start + found.len());
+            all.take_while(|place| place.start < end).collect()
+        };
+        let mut places: Vec<_> = self.0.iter().flat_map(found).collect();
+        // One may be part of another.
+        places.sort_unstable_by_key(|place| (place.start, Reverse(place.end)));
+        let mut masked = String::new();
+        let mut done = 0;
+        for place in places {
+            if let Some(before) = text.get(done..place.start) {
+                masked.push_str(before);
+                masked.push_str(REDACTED);
+            }
+            done = done.max(place.end);
+        }
+        masked.push_str(text.get(done..end).unwrap_or_default());
+        masked
+    }
 }
 
 fn is_media(value: &str) -> bool {
@@ -80,29 +99,47 @@ mod tests {
             ("application/json text/html;q=0.9 short", "application/json text/html;q=0.9 short"),
         ];
         for (text, expected) in table {
-            assert_eq!(mask.whole(text.to_owned()), expected);
+            assert_eq!(mask.whole(text), expected);
         }
     }
 
     #[test]
-    fn the_longer_of_two_credentials_is_hidden_whole() {
-        let mask = mask(&["hunter2-hunter2-longer"]);
-        assert_eq!(mask.whole("hunter2-hunter2-longer hunter2-hunter2".to_owned()), "[redacted] [redacted]");
-    }
-
-    #[test]
-    fn a_credential_that_the_end_cuts_goes_as_well() {
-        let mask = mask(&["geheim-größe-größe"]);
+    fn credentials_that_share_characters_are_hidden_whole() {
+        let mask = mask(&["hunter2-hunter2-longer", "longer-and-longer"]);
         let table = [
-            ("a hunter2-hunt", "a "),
-            ("a h", "a "),
-            ("a hunter2-hunter2", "a [redacted]"),
-            ("a geheim-gr", "a "),
-            ("a geheim-grö", "a "),
-            ("nothing of it", "nothing of it"),
+            ("hunter2-hunter2-longer hunter2-hunter2", "[redacted] [redacted]"),
+            ("a hunter2-hunter2-longer-and-longer b", "a [redacted] b"),
+            ("hunter2-hunter2hunter2-hunter2", "[redacted][redacted]"),
         ];
         for (text, expected) in table {
-            assert_eq!(mask.start(text.to_owned()), expected);
+            assert_eq!(mask.whole(text), expected);
         }
+    }
+
+    #[test]
+    fn no_part_of_a_credential_that_the_end_cuts_is_left() {
+        let secret = "geheim-größe-größe";
+        let mask = mask(&[secret]);
+        let before = "x".repeat(100);
+        for cut in secret.char_indices().map(|(length, _)| &secret[..length]) {
+            let shown = mask.start(&format!("{before}{cut}"));
+            assert!(before.starts_with(&shown), "{shown}");
+        }
+        for after in 0..secret.len() {
+            let shown = mask.start(&format!("{before}{secret}{}", "y".repeat(after)));
+            assert_eq!(shown, format!("{before}[redacted]"));
+        }
+    }
+
+    #[test]
+    fn the_end_of_a_cut_text_goes_whatever_it_is() {
+        let mask = mask(&[]);
+        let kept = |end: &str| mask.start(&format!("{}{end}", "x".repeat(100))).len();
+        for right in (1.."hunter2-hunter2".len()).map(|length| &"hunter2-hunter2"[..length]) {
+            let wrong = format!("{}?", &right[..right.len() - 1]);
+            assert_eq!(kept(right), kept(&wrong), "{right}");
+        }
+        assert_eq!(mask.start("short"), "");
+        assert_eq!(Mask::default().start("whole"), "whole");
     }
 }

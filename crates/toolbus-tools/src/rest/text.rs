@@ -20,11 +20,7 @@ impl ContentType {
 
     /// As a message may show it.
     pub(super) fn shown(&self, mask: &Mask) -> String {
-        if self.0.is_empty() {
-            "no type".to_owned()
-        } else {
-            mask.whole(self.0.clone()).chars().take(MAX_SHOWN).collect()
-        }
+        if self.0.is_empty() { "no type".to_owned() } else { mask.whole(&self.0).chars().take(MAX_SHOWN).collect() }
     }
 
     /// The named charset; UTF-8 when there is none, or one that nobody knows.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use axum::body::Body;
 use axum::http::Response;
-use serde_json::json;
+use serde_json::{Value, json};
 use toolbus_core::caller::{AgentName, Caller};
 use toolbus_core::failure::{Cause, ToolFailure};
 use toolbus_core::tool::{Tool, ToolCall, ToolOutput};
@@ -32,8 +32,8 @@ fn shared_by_two(server: &Server) -> Tool {
     })
 }
 
-async fn run_as(tool: &Tool, caller: Caller) -> Result<ToolOutput, ToolFailure> {
-    let call = ToolCall { caller: Arc::new(caller), ..call(tool, json!({})) };
+async fn run_as(tool: &Tool, caller: Caller, arguments: Value) -> Result<ToolOutput, ToolFailure> {
+    let call = ToolCall { caller: Arc::new(caller), ..call(tool, arguments) };
     Arc::clone(&tool.executor).execute_boxed(call).await
 }
 
@@ -42,7 +42,7 @@ async fn each_agent_is_served_with_its_own_credentials() {
     let server = Server::saying("").await;
     let tool = shared_by_two(&server);
     for (name, expected) in [("ana", "Bearer token-of-ana"), ("bruno", "Bearer token-of-bruno")] {
-        run_as(&tool, Caller::agent(agent(name))).await.unwrap();
+        run_as(&tool, Caller::agent(agent(name)), json!({})).await.unwrap();
         let headers = server.seen().pop().unwrap().headers;
         assert_eq!(headers.get_all("authorization").iter().collect::<Vec<_>>(), [expected]);
     }
@@ -55,7 +55,7 @@ async fn calls_of_several_agents_at_once_do_not_mix_their_credentials() {
     let calls = (0..40).map(|number| {
         let (name, length) = if number % 2 == 0 { ("ana", "19") } else { ("bruno", "21") };
         let tool = tool.clone();
-        tokio::spawn(async move { (run_as(&tool, Caller::agent(agent(name))).await, length) })
+        tokio::spawn(async move { (run_as(&tool, Caller::agent(agent(name)), json!({})).await, length) })
     });
     for call in calls.collect::<Vec<_>>() {
         let (output, length) = call.await.unwrap();
@@ -69,7 +69,7 @@ async fn who_has_no_credentials_is_refused_before_anything_is_sent() {
     let tool = shared_by_two(&server);
     let unnamed = Caller { name: "ana".into(), ..Caller::unknown() };
     for caller in [Caller::agent(agent("carla")), Caller::agent(agent("Ana")), Caller::unknown(), unnamed] {
-        let failure = run_as(&tool, caller).await.unwrap_err();
+        let failure = run_as(&tool, caller, json!({})).await.unwrap_err();
         assert_eq!(failure.cause, Cause::AuthRequired);
         assert_eq!(
             failure.message,
@@ -81,14 +81,45 @@ async fn who_has_no_credentials_is_refused_before_anything_is_sent() {
 }
 
 #[tokio::test]
-async fn the_credentials_of_no_agent_come_back_in_an_answer() {
-    let echo = "of token-of-ana and token-of-bruno and shared-token";
+async fn the_credentials_of_a_request_do_not_come_back_in_its_answer() {
+    let echo = "of token-of-ana and token-of-ana";
     for status in [200, 400] {
         let server = Server::start(move |_| Response::builder().status(status).body(Body::from(echo)).unwrap()).await;
-        let output = run_as(&shared_by_two(&server), Caller::agent(agent("ana"))).await.unwrap();
+        let output = run_as(&shared_by_two(&server), Caller::agent(agent("ana")), json!({})).await.unwrap();
         let content = output.content.unwrap();
-        assert!(content.ends_with("of [redacted] and [redacted] and [redacted]"), "{content}");
+        assert!(content.ends_with("of [redacted] and [redacted]"), "{content}");
     }
+}
+
+#[tokio::test]
+async fn a_caller_cannot_try_out_a_credential_by_what_its_answer_hides() {
+    let server = Server::start(|seen| {
+        let echo = format!("{}{}", seen.target, "y".repeat(100));
+        Response::builder().status(400).body(Body::from(echo)).unwrap()
+    })
+    .await;
+    let tool = tool(format!("{}/?a={{a}}", server.origin), |s| {
+        s.auth = bearer("shared-token");
+        s.per_agent =
+            BTreeMap::from([(agent("ana"), bearer("token-of-ana")), (agent("bruno"), bearer("token-of-bruno"))]);
+    });
+    // The guess ends where the answer is cut.
+    let length_after = async |guess: &str| {
+        let padding = "x".repeat(4096 - "/?a=".len() - guess.len());
+        let arguments = json!({"a": format!("{padding}{guess}")});
+        let content = run_as(&tool, Caller::agent(agent("ana")), arguments).await.unwrap().content.unwrap();
+        assert!(content.contains("xxx") && content.ends_with("… (cut)"), "{content}");
+        content.len()
+    };
+    for secret in ["token-of-ana", "token-of-bruno", "shared-token"] {
+        for length in 1..secret.len() {
+            let right = &secret[..length];
+            let wrong = format!("{}0", &right[..length - 1]);
+            assert_eq!(length_after(right).await, length_after(&wrong).await, "{right}");
+        }
+    }
+    // Those of others are not looked for even whole.
+    assert_eq!(length_after("token-of-bruno").await, length_after("token-of-carla").await);
 }
 
 #[test]
