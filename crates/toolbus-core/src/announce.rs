@@ -5,6 +5,7 @@ use std::num::NonZeroUsize;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use futures_util::stream::{self, StreamExt};
 use lru::LruCache;
 use toolbus_protocol::{Envelope, ToolsChanged, header, message_type, new_message_id, topic};
 
@@ -18,6 +19,8 @@ const MAX_SEEN: NonZeroUsize = NonZeroUsize::new(1_000).unwrap();
 const LATELY: Duration = Duration::from_secs(60 * 60);
 /// Changes that come close together are told as one.
 const DEBOUNCE: Duration = Duration::from_millis(250);
+/// Agents that are told at a time.
+const MAX_AT_A_TIME: usize = 32;
 /// Longest wait for the confirm of one announcement.
 const PUBLISH_TIME: Duration = Duration::from_secs(5);
 
@@ -29,6 +32,13 @@ pub(crate) struct Callers(Arc<Mutex<LruCache<AgentName, Visit>>>);
 struct Visit {
     last: Instant,
     first: Option<Arc<Catalogue>>,
+}
+
+/// What changed for an agent, and what it had before.
+struct Change {
+    agent: AgentName,
+    before: Effective,
+    told: ToolsChanged,
 }
 
 /// Tells agents of changes.
@@ -61,8 +71,12 @@ impl Callers {
     /// The agents that called lately, each with what there was when it first did, once.
     fn lately(&self) -> Vec<(AgentName, Option<Arc<Catalogue>>)> {
         let mut seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let visits = seen.iter_mut().filter(|(_, visit)| visit.last.elapsed() < LATELY);
-        visits.map(|(agent, visit)| (agent.clone(), visit.first.take())).collect()
+        let is_old = |(agent, visit): (&AgentName, &Visit)| (visit.last.elapsed() >= LATELY).then(|| agent.clone());
+        let old: Vec<AgentName> = seen.iter().filter_map(is_old).collect();
+        for agent in old {
+            seen.pop(&agent);
+        }
+        seen.iter_mut().map(|(agent, visit)| (agent.clone(), visit.first.take())).collect()
     }
 }
 
@@ -79,14 +93,16 @@ impl Announcer {
         while changes.changed().await.is_ok() {
             tokio::time::sleep(DEBOUNCE).await;
             changes.mark_unchanged();
-            for (agent, changed) in self.changes() {
-                self.tell(&agent, &changed).await;
-            }
+            let changes = self.changes();
+            let all = stream::iter(changes).map(|change| self.tell(change)).buffer_unordered(MAX_AT_A_TIME);
+            let untold: Vec<Change> = all.filter_map(|untold| async { untold }).collect().await;
+            // They are told of this change with the next.
+            self.known.extend(untold.into_iter().map(|change| (change.agent, change.before)));
         }
     }
 
     /// What changed for whom. An agent that was not known is known from now on.
-    fn changes(&mut self) -> Vec<(AgentName, ToolsChanged)> {
+    fn changes(&mut self) -> Vec<Change> {
         let mut agents: BTreeSet<AgentName> = self.access.agents().into_iter().collect();
         for (agent, first) in self.callers.lately() {
             if let Some(first) = first {
@@ -101,13 +117,15 @@ impl Announcer {
             let now = of(&self.access, agent.clone());
             let before = self.known.insert(agent.clone(), now.clone());
             if let Some(before) = before.filter(|before| !before.lists_like(&now)) {
-                changes.push((agent, difference(&before, &now)));
+                changes.push(Change { told: difference(&before, &now), agent, before });
             }
         }
         changes
     }
 
-    async fn tell(&self, agent: &AgentName, changed: &ToolsChanged) {
+    /// Tells an agent; the change comes back when that did not succeed.
+    async fn tell(&self, change: Change) -> Option<Change> {
+        let agent = &change.agent;
         let properties = Envelope {
             message_id: Some(new_message_id()),
             message_type: message_type::TOOLS_CHANGED.to_owned(),
@@ -123,12 +141,14 @@ impl Announcer {
             mandatory: false,
             proven: false,
             properties: properties.into_properties(),
-            body: serde_json::to_vec(changed).unwrap_or_default().into(),
+            body: serde_json::to_vec(&change.told).unwrap_or_default().into(),
         };
         let published = tokio::time::timeout(PUBLISH_TIME, self.bus.publish(&message)).await;
-        if !matches!(published, Ok(Ok(_))) {
-            tracing::warn!(%agent, "an agent was not told that its tools have changed");
+        if matches!(published, Ok(Ok(_))) {
+            return None;
         }
+        tracing::warn!(%agent, "an agent was not told that its tools have changed");
+        Some(change)
     }
 }
 

@@ -108,7 +108,7 @@ impl Recipient<'_> {
         headers.extend(run.ran.map(|time| (header::DURATION_MS.to_owned(), milliseconds(time))));
         let request_id = self.envelope.message_id.as_deref().unwrap_or(&self.envelope.correlation_id);
         Envelope {
-            message_id: Some(derived_message_id(&self.caller.name, self.call_id, request_id)),
+            message_id: Some(derived_message_id(&self.caller.owner, self.call_id, request_id)),
             message_type: message_type.to_owned(),
             correlation_id: bounded(&self.envelope.correlation_id).to_owned(),
             reply_to: String::new(),

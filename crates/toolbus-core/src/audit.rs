@@ -44,7 +44,7 @@ impl Audit for Silent {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Event {
-    /// A call was refused before its tool began.
+    /// A call was refused: this delivery of it did not begin.
     Refused,
     /// A tool was called.
     Called,
@@ -68,8 +68,15 @@ pub struct Record {
     pub time_unix_ms: u64,
     /// What happened.
     pub event: Event,
-    /// The agent, or what an unknown caller calls itself.
-    pub agent: String,
+    /// The agent; absent for an unknown caller.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub agent: Option<String>,
+    /// What an unknown caller calls itself.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub claimed: Option<String>,
+    /// The sender's login at the broker, where the broker says it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub login: Option<String>,
     /// Whether the broker vouches for the agent.
     pub verified: bool,
     /// The binding that the request named.
@@ -128,7 +135,9 @@ impl Record {
         Self {
             time_unix_ms: now(),
             event,
-            agent: shown(&caller.name),
+            agent: caller.agent.as_ref().map(ToString::to_string),
+            claimed: caller.agent.is_none().then(|| shown(&caller.name)),
+            login: optional(&caller.login),
             verified: caller.verified,
             binding: optional(&caller.binding),
             profile: optional(&caller.profile),
@@ -208,7 +217,7 @@ mod tests {
         let caller = Caller::unknown();
         let subject = Subject { caller: &caller, tool: None, asked: "wether", call_id: "1" };
         let record = Record::new(Event::Refused, &subject, REFUSED, None);
-        insta::assert_snapshot!(written(&record), @r#"{"time_unix_ms":0,"event":"refused","agent":"unknown","verified":false,"asked":"wether","call_id":"1","status":"tool_not_found","cause":"tool_not_found"}"#);
+        insta::assert_snapshot!(written(&record), @r#"{"time_unix_ms":0,"event":"refused","claimed":"unknown","verified":false,"asked":"wether","call_id":"1","status":"tool_not_found","cause":"tool_not_found"}"#);
     }
 
     #[test]
@@ -224,7 +233,8 @@ mod tests {
         };
         let subject = Subject { caller: &caller, tool: None, asked: &hostile, call_id: &hostile };
         let record = Record::new(Event::Refused, &subject, REFUSED, None);
-        let texts = [Some(&record.agent), record.binding.as_ref(), record.profile.as_ref(), record.session.as_ref()];
+        let texts =
+            [record.claimed.as_ref(), record.binding.as_ref(), record.profile.as_ref(), record.session.as_ref()];
         for text in texts.into_iter().chain([record.asked.as_ref(), Some(&record.call_id)]) {
             let text = text.unwrap();
             assert!(text.starts_with("x\\r\\n\\u{1b}[2J\\u{2028}yyy") && text.len() < 200, "{text}");

@@ -61,6 +61,8 @@ pub struct Caller {
     /// What tells the calls and sessions of this caller from those of all others. An unknown caller is never taken for
     /// an agent, also not for one of the name that it gives itself.
     pub owner: Arc<str>,
+    /// The sender's login at the broker, where the message says it: the broker has compared the two.
+    pub login: Option<Arc<str>>,
     /// Whether the broker vouches for the agent.
     pub verified: bool,
     /// The binding that the request names, as `channel:account`.
@@ -124,7 +126,8 @@ impl Identity {
             Some(agent) => Arc::clone(&agent.0),
             None => bounded(claimed.unwrap_or(UNKNOWN_CALLER)).into(),
         };
-        let header = |name| envelope.header(name).filter(|value| !value.is_empty()).map(Arc::from);
+        // One that is empty is none that there is: what narrows a caller must not be lost on the way.
+        let header = |name| envelope.header(name).map(Arc::from);
         let owner = match &agent {
             Some(agent) => Arc::clone(&agent.0),
             // No name of an agent has a colon.
@@ -134,6 +137,7 @@ impl Identity {
             agent,
             name,
             owner,
+            login: user_id.map(|user| bounded(user).into()),
             verified,
             binding: header(header::BINDING),
             profile: header(header::TOOL_PROFILE),
@@ -160,6 +164,7 @@ impl Caller {
             agent: None,
             name: UNKNOWN_CALLER.into(),
             owner: "unknown::".into(),
+            login: None,
             verified: false,
             binding: None,
             profile: None,
@@ -243,6 +248,14 @@ mod tests {
             assert_eq!(caller(source, "tool.invoke"), None, "{source:?}");
             assert_eq!(caller(source, "tool.invoke.agent.ana").as_deref(), Some("ana"), "{source:?}");
         }
+    }
+
+    #[test]
+    fn a_binding_or_profile_without_a_text_is_one_that_there_is_not() {
+        let headers = vec![("rb-binding".to_owned(), String::new()), ("rb-tool-profile".to_owned(), String::new())];
+        let envelope = Envelope { headers, ..from(Some("ana")) };
+        let caller = Identity::default().identify(None, &envelope, "tool.invoke").unwrap();
+        assert_eq!((caller.binding.as_deref(), caller.profile.as_deref()), (Some(""), Some("")));
     }
 
     #[test]

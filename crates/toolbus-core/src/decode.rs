@@ -118,7 +118,7 @@ impl Request {
         let known = || match (&envelope.message_id, &*envelope.correlation_id) {
             (Some(id), _) => bounded(id).to_owned(),
             (None, "") => new_message_id(),
-            (None, correlation_id) => derived_message_id(&caller.name, "", correlation_id),
+            (None, correlation_id) => derived_message_id(&caller.owner, "", correlation_id),
         };
         let call_id = request.tool_call_id.unwrap_or_else(known);
         Self {

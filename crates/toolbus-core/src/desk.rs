@@ -1,5 +1,5 @@
-//! Small requests beside calls: cancel, list, ping, the end of a session. Each is obeyed at once, and answered in a task
-//! of its own when its sender left an address.
+//! Small requests beside calls: cancel, list, ping, the end of a session. Each is obeyed in a task of its own, and
+//! answered when its sender left an address.
 
 mod cancel;
 mod list;
@@ -99,27 +99,21 @@ impl Desk {
         dispatcher: Dispatcher,
         sessions: SessionSets,
     ) -> Self {
-        Self { parts: Arc::new(Parts { about, replies: Replies::new(bus, rules), dispatcher, sessions }) }
+        // A rejected answer ends at once: who asked can ask again, and waiting would hold up the others.
+        let replies = Replies::new(bus, rules, 0);
+        Self { parts: Arc::new(Parts { about, replies, dispatcher, sessions }) }
     }
 
-    /// Obeys the request at once. What is returned answers it, and settles the delivery.
-    pub(crate) fn handle(&self, delivery: Delivery) -> impl Future<Output = ()> + Send + use<> {
-        let (asked, said) = match self.asked(&delivery) {
-            Ok(asked) => {
-                let said = self.obey(&delivery, &asked);
-                (Some(asked), said)
-            }
-            Err(refused) => (None, Err(refused)),
-        };
-        let desk = self.clone();
-        async move {
-            match (asked, said) {
-                (Some(asked), Ok(said)) => desk.answer(&asked, said).await,
-                (asked, Err(refused)) => desk.refuse(asked, &delivery, &refused).await,
-                (None, Ok(_)) => {}
-            }
-            delivery.settle.acknowledge().await;
+    /// Obeys a request, answers it, and settles its delivery.
+    pub(crate) async fn handle(self, delivery: Delivery) {
+        match self.asked(&delivery) {
+            Ok(asked) => match self.obey(&delivery, &asked) {
+                Ok(said) => self.answer(&asked, said).await,
+                Err(refused) => self.refuse(Some(asked), &delivery, &refused).await,
+            },
+            Err(refused) => self.refuse(None, &delivery, &refused).await,
         }
+        delivery.settle.acknowledge().await;
     }
 
     /// Does what the topic stands for.
@@ -127,7 +121,7 @@ impl Desk {
         match &*delivery.routing_key {
             topic::TOOL_CANCEL => self.cancel(delivery, asked),
             topic::TOOL_LIST => self.list(delivery, asked),
-            topic::TOOL_PING => Ok(Some(self.ping())),
+            topic::TOOL_PING => Ok(Some(self.ping(asked))),
             topic::TOOL_SESSION_END => self.end_session(delivery, asked),
             _ => Err(Refused::NotOurs),
         }

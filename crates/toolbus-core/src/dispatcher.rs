@@ -37,6 +37,8 @@ use crate::tool::{Effect, Tool, ToolCall, ToolOutput};
 
 /// A request that was delivered this often before is answered instead of tried again.
 const MAX_EARLIER_DELIVERIES: u32 = 4;
+/// One in so many calls in hand may wait for a queue that rejects its answer.
+const WAIT_FOR_ROOM: usize = 8;
 /// Memory of kept answers, in bytes.
 const MAX_KEPT_BYTES: usize = 64 * 1024 * 1024;
 
@@ -109,7 +111,7 @@ impl Dispatcher {
         let kept = NonZeroUsize::new(unsettled.saturating_mul(2)).unwrap_or(NonZeroUsize::MIN);
         let parts = Parts {
             gates,
-            replies: Replies::new(bus, settings.replies.clone()),
+            replies: Replies::new(bus, settings.replies.clone(), unsettled / WAIT_FOR_ROOM),
             telemetry,
             permits: Permits::new(settings.max_in_flight, settings.max_waiting, Arc::clone(&load)),
             replay: Replay::new(kept, MAX_KEPT_BYTES),
@@ -213,6 +215,7 @@ impl Dispatcher {
         // 8. permit
         let entry = self.parts.running.enter(&call.request.caller.owner, &call.request.call_id);
         let permit = self.permit(call, granted.tool, effective.gate(), entry.token()).await?;
+        gates.still_on(&call.request.caller, granted, &call.request.tool_name)?;
         // 10. execute
         let result = self.execute(call, granted.tool, arguments, entry.token()).await;
         drop(permit);

@@ -2,7 +2,7 @@
 
 mod explain;
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use serde_json::{Map, Value};
 
@@ -13,7 +13,9 @@ use crate::failure::{Cause, ToolFailure};
 use crate::log::shown;
 use crate::policy::{Access, Effective, Granted};
 use crate::rate::RateLimits;
+use crate::recipients::Outbound;
 use crate::suggest::Suggestions;
+use crate::tool::Tool;
 
 /// The gates that a call passes before it may run.
 pub struct Gates {
@@ -65,11 +67,19 @@ impl Gates {
         Ok(granted)
     }
 
+    /// Whether nobody has switched the tool or the caller off while the call waited; else the answer is that of step 4.
+    pub(crate) fn still_on(&self, caller: &Caller, granted: Granted<'_>, asked: &str) -> Result<(), ToolFailure> {
+        if self.access.is_off(caller, &granted.tool.descriptor) {
+            return Err(self.not_found(&self.access.effective(caller), asked));
+        }
+        Ok(())
+    }
+
     fn not_found(&self, effective: &Effective, name: &str) -> ToolFailure {
         if effective.lacks_toolset(name) {
             return ToolFailure::new(Cause::UnknownTool, format!("Toolset not found for {}", shown(name)));
         }
-        let near = self.suggestions.near(name, effective.names());
+        let near = self.suggestions.near(effective.section_number(), name, effective.names());
         let mut text = format!("Tool '{}' is not registered.", shown(name));
         if !near.is_empty() {
             let offered: Vec<String> = near.iter().map(|name| format!("'{name}'")).collect();
@@ -104,6 +114,7 @@ impl Gates {
         arguments: &Map<String, Value>,
     ) -> Result<(), ToolFailure> {
         for (outbound, allowed) in effective.recipients(granted) {
+            undeclared(granted.tool, outbound, arguments)?;
             if let Err(refused) = allowed.check(outbound, arguments) {
                 return Err(ToolFailure::new(Cause::NotAllowed, refused.to_string()));
             }
@@ -119,9 +130,28 @@ impl Gates {
     pub fn rate(&self, effective: &Effective, granted: Granted<'_>, now: Instant) -> Result<(), ToolFailure> {
         let Some(rule) = effective.rate(granted) else { return Ok(()) };
         let (cell, tool) = effective.rate_key(granted);
-        self.rates.take(cell, tool, rule.rate(), now).map_err(|wait| {
-            let text = format!("Tool '{}' was called too often. Try again later.", granted.tool.descriptor.name);
-            ToolFailure::new(Cause::RateLimited, text).with_retry_after(wait)
-        })
+        self.rates.take(cell, tool, rule.rate(), now).map_err(|wait| too_often(granted, wait))
+    }
+}
+
+fn too_often(granted: Granted<'_>, wait: Duration) -> ToolFailure {
+    let text = format!("Tool '{}' was called too often. Try again later.", granted.tool.descriptor.name);
+    ToolFailure::new(Cause::RateLimited, text).with_retry_after(wait)
+}
+
+/// Refuses arguments that the tool's schema does not declare: nobody has said that they hold no recipient.
+fn undeclared(tool: &Tool, outbound: &Outbound, arguments: &Map<String, Value>) -> Result<(), ToolFailure> {
+    let declared = tool.descriptor.parameters.as_deref().and_then(|schema| schema.get("properties"));
+    let Some(declared) = declared.and_then(Value::as_object) else { return Ok(()) };
+    let is_known = |name: &String| declared.contains_key(name) || outbound.reads(name);
+    match arguments.keys().find(|name| !is_known(name)) {
+        None => Ok(()),
+        Some(name) => {
+            let text = format!(
+                "The argument `{}` is none of the tool's, and might name a recipient. Leave it out.",
+                shown(name)
+            );
+            Err(ToolFailure::new(Cause::NotAllowed, text))
+        }
     }
 }

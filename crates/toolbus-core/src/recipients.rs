@@ -64,6 +64,21 @@ enum Reason {
     Nobody(Vec<RecipientPath>),
 }
 
+impl Outbound {
+    /// Whether this argument is one in which recipients stand.
+    #[must_use]
+    pub fn reads(&self, argument: &str) -> bool {
+        self.recipients.iter().any(|path| path.argument() == argument)
+    }
+
+    /// Whether a tool addresses people here: under its published name, or under its own within a tool set. A prefix is no
+    /// way around.
+    #[must_use]
+    pub fn is_for(&self, published: &str, bare: &str) -> bool {
+        self.tools.iter().any(|pattern| pattern.matches(published) || pattern.matches(bare))
+    }
+}
+
 impl AllowedRecipients {
     /// The recipients of a list, compared in this way.
     ///

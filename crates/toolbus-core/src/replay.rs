@@ -11,6 +11,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use lru::LruCache;
 
+use toolbus_protocol::header;
+
 use crate::answer::Answer;
 use crate::bus::{Delivery, Settle};
 
@@ -89,7 +91,13 @@ impl Replay {
         properties.reply_to.hash(&mut hasher);
         properties.user_id.hash(&mut hasher);
         properties.timestamp.hash(&mut hasher);
-        properties.header(toolbus_protocol::header::SOURCE).hash(&mut hasher);
+        delivery.routing_key.hash(&mut hasher);
+        // What a caller may use depends on these; whatever else was sent is the same in the same message.
+        for (name, value) in &properties.headers {
+            if name == header::SOURCE || name.ends_with(header::BINDING) || name.ends_with(header::TOOL_PROFILE) {
+                (name, value).hash(&mut hasher);
+            }
+        }
         hasher.write(&delivery.body);
         Some(Key(hasher.finish()))
     }

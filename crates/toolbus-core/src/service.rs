@@ -43,11 +43,10 @@ impl Service {
         }
     }
 
-    /// Takes small requests in until the channel closes. Each is obeyed at once; it is answered in a task of its own, so
-    /// that one slow answer never holds up the next.
+    /// Takes small requests in until the channel closes, each in a task of its own.
     pub async fn serve_requests(&self, desk: &Desk, mut deliveries: mpsc::Receiver<Delivery>) {
         while let Some(delivery) = deliveries.recv().await {
-            self.tasks.spawn(desk.handle(delivery));
+            self.tasks.spawn(desk.clone().handle(delivery));
         }
     }
 

@@ -1,5 +1,6 @@
 //! Names near to one that was missed.
 
+use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -7,29 +8,31 @@ use std::time::{Duration, Instant};
 const MAX_NAME: usize = 64;
 /// Most names that are offered.
 const MAX_SUGGESTIONS: usize = 3;
-/// Searches per second: a search looks at every name, and misses are free for a caller to make.
+/// Searches per second for one section of the policy: a search looks at every name, and misses are free for a caller to
+/// make.
 const PER_SECOND: u32 = 5;
 
-/// Finds near names, at a bounded rate.
+/// Finds near names, at a bounded rate for each section of the policy, so that nobody is silenced by another.
 pub(crate) struct Suggestions {
-    window: Mutex<(Instant, u32)>,
+    windows: Mutex<HashMap<usize, (Instant, u32)>>,
 }
 
 impl Suggestions {
     pub(crate) fn new() -> Self {
-        Self { window: Mutex::new((Instant::now(), 0)) }
+        Self { windows: Mutex::default() }
     }
 
     /// At most three of `names`, nearest first; none when searched too often.
-    pub(crate) fn near<'a>(&self, missed: &str, names: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
-        if missed.len() > MAX_NAME || !self.may_search(Instant::now()) {
+    pub(crate) fn near<'a>(&self, section: usize, missed: &str, names: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
+        if missed.len() > MAX_NAME || !self.may_search(section, Instant::now()) {
             return Vec::new();
         }
         nearest(missed, names)
     }
 
-    fn may_search(&self, now: Instant) -> bool {
-        let mut window = self.window.lock().unwrap_or_else(PoisonError::into_inner);
+    fn may_search(&self, section: usize, now: Instant) -> bool {
+        let mut windows = self.windows.lock().unwrap_or_else(PoisonError::into_inner);
+        let window = windows.entry(section).or_insert((now, 0));
         if now.saturating_duration_since(window.0) >= Duration::from_secs(1) {
             *window = (now, 0);
         }
@@ -71,15 +74,16 @@ mod tests {
     #[test]
     fn a_long_name_is_not_compared() {
         let long = "x".repeat(MAX_NAME + 1);
-        assert!(Suggestions::new().near(&long, [long.as_str()].into_iter()).is_empty());
+        assert!(Suggestions::new().near(0, &long, [long.as_str()].into_iter()).is_empty());
     }
 
     #[test]
     fn searches_are_bounded_in_rate() {
         let suggestions = Suggestions::new();
         let now = Instant::now();
-        let allowed = (0..100).filter(|_| suggestions.may_search(now)).count();
+        let allowed = (0..100).filter(|_| suggestions.may_search(0, now)).count();
         assert_eq!(allowed, PER_SECOND as usize);
-        assert!(suggestions.may_search(now + Duration::from_secs(1)));
+        assert!(suggestions.may_search(1, now), "another section");
+        assert!(suggestions.may_search(0, now + Duration::from_secs(1)));
     }
 }

@@ -39,7 +39,7 @@ pub enum AssemblyError {
     #[error(transparent)]
     Policy(#[from] PolicyError),
     /// The file of audit records.
-    #[error("[audit] {0}")]
+    #[error(transparent)]
     Audit(#[from] AuditError),
     /// What must outlive a restart.
     #[error(transparent)]
@@ -97,7 +97,7 @@ pub fn registry(config: &Config) -> Result<Registry, AssemblyError> {
 ///
 /// When a tool cannot be made, or a name is given twice.
 pub fn tools(config: &Config) -> Result<(Registry, SessionSets), AssemblyError> {
-    let (tools, sets) = in_sessions(config, config.tools()?);
+    let (tools, sets) = in_sessions(config, config.tools()?, |_| None);
     let registry = Registry::new();
     registry.register_all(tools)?;
     Ok((registry, SessionSets::new(sets)))

@@ -109,6 +109,8 @@ fn log(record: &Record) {
         target: TARGET,
         event = record.event.as_str(),
         agent = record.agent,
+        claimed = record.claimed,
+        login = record.login,
         verified = record.verified,
         binding = record.binding,
         profile = record.profile,

@@ -7,7 +7,8 @@ use toolbus_core::registry::RegistryError;
 use toolbus_core::toolsets::SessionSets;
 
 use crate::assembly::in_sessions;
-use crate::config::{Config, PolicyError, Problems, Sources, ToolsConfig, ToolsError};
+use crate::config::identity::Source;
+use crate::config::{Agent, Config, PolicyError, Problems, Sources, ToolsConfig, ToolsError};
 
 /// Keeps the running configuration, and changes what can be changed.
 pub struct Reloader {
@@ -41,6 +42,9 @@ pub enum ReloadError {
     /// The rules cannot be made.
     #[error(transparent)]
     Policy(#[from] PolicyError),
+    /// Callers would be told apart in another way.
+    #[error("identity.source and identity.agent change with a restart alone; put them back, or restart the daemon")]
+    Identity,
     /// Two tools of one name.
     #[error(transparent)]
     Registry(#[from] RegistryError),
@@ -68,19 +72,16 @@ impl Reloader {
     pub fn reload(&mut self) -> Result<Reloaded, ReloadError> {
         let loaded = Config::load(&self.sources)?;
         let next = loaded.config;
+        if identity(&self.running) != identity(&next) {
+            return Err(ReloadError::Identity);
+        }
         let waiting = waiting(&self.running, &next);
-        // Who a daemon is, and how it is told who calls, belongs to its queues.
-        let identity = crate::config::identity::IdentityConfig {
-            source: self.running.identity.source,
-            agent: self.running.identity.agent.clone(),
-            ..next.identity.clone()
-        };
-        let next = Config { identity, ..next };
-        let (tools, sets) = in_sessions(&next, next.tools()?);
+        let unchanged =
+            |name: &str| is_unchanged(name, &self.running, &next).then(|| self.sessions.get(name)).flatten();
+        let (tools, sets) = in_sessions(&next, next.tools()?, unchanged);
         let (identity, policy) = (next.identity(), next.policy()?);
         self.access.replace(identity, policy, |registry| registry.replace_all(tools))?;
-        let before = self.sessions.replace(sets);
-        tokio::spawn(async move { before.shutdown().await });
+        self.sessions.replace(sets);
         self.running = Config {
             identity: next.identity,
             agents: next.agents,
@@ -95,9 +96,24 @@ impl Reloader {
     }
 }
 
+/// How callers are told apart, which belongs to a daemon's queues and to what its rules were checked against.
+fn identity(config: &Config) -> (Source, Option<&Agent>) {
+    (config.identity.source, config.identity.agent.as_ref())
+}
+
+/// Whether a tool set is made of the same parts.
+fn is_unchanged(name: &str, running: &Config, next: &Config) -> bool {
+    let parts = |config: &Config| {
+        let set = config.toolsets.get(name)?.clone();
+        let endpoints = config.rest.endpoints.iter().filter(|endpoint| set.endpoints.contains(&endpoint.name));
+        let endpoints: Vec<_> = endpoints.cloned().collect();
+        Some((set, endpoints))
+    };
+    parts(running) == parts(next)
+}
+
 /// The sections that differ in what a running daemon does not change.
 fn waiting(running: &Config, next: &Config) -> Vec<&'static str> {
-    let identity = |config: &Config| (config.identity.source, config.identity.agent.clone());
     let sections = [
         ("bus", running.bus != next.bus),
         ("invoke", running.invoke != next.invoke),
@@ -106,7 +122,6 @@ fn waiting(running: &Config, next: &Config) -> Vec<&'static str> {
         ("telemetry", running.telemetry != next.telemetry),
         ("store", running.store != next.store),
         ("audit", running.audit != next.audit),
-        ("identity", identity(running) != identity(next)),
         ("tools.required", running.tools.required != next.tools.required),
     ];
     sections.into_iter().filter(|(_, differs)| *differs).map(|(name, _)| name).collect()

@@ -3,7 +3,7 @@
 use lapin::BasicProperties;
 use lapin::types::{AMQPValue, FieldTable, LongString, ShortString};
 use toolbus_core::bus::PublishError;
-use toolbus_protocol::Properties;
+use toolbus_protocol::{Properties, header};
 
 /// AMQP's mark of a message that survives a restart of the broker.
 const PERSISTENT: u8 = 2;
@@ -74,9 +74,20 @@ pub(super) fn short(what: &str, text: &str) -> Result<ShortString, PublishError>
     ShortString::try_new(text).map_err(|_| PublishError::Refused(format!("the {what} is longer than 255 bytes")))
 }
 
+/// Stands for a value that is no text, so that a header which narrows what its sender may do is not lost with it.
+const UNREADABLE: &str = "\u{fffd}";
+
 fn read_headers(table: &FieldTable) -> Vec<(String, String)> {
-    let readable = table.into_iter().filter_map(|(name, value)| Some((name.as_str().to_owned(), header_text(value)?)));
-    readable.collect()
+    let readable = |(name, value): (&ShortString, &AMQPValue)| {
+        let text = header_text(value).or_else(|| narrows(name.as_str()).then(|| UNREADABLE.to_owned()))?;
+        Some((name.as_str().to_owned(), text))
+    };
+    table.into_iter().filter_map(readable).collect()
+}
+
+/// Whether a header says what its sender leaves itself.
+fn narrows(name: &str) -> bool {
+    [header::TOOL_PROFILE, header::BINDING].iter().any(|narrow| name == *narrow || name == header::on_the_wire(narrow))
 }
 
 fn header_text(value: &AMQPValue) -> Option<String> {
@@ -112,7 +123,7 @@ mod tests {
     use toolbus_core::bus::PublishError;
     use toolbus_protocol::Properties;
 
-    use super::{earlier_deliveries, read, write};
+    use super::{UNREADABLE, earlier_deliveries, read, write};
 
     fn with_headers(headers: Vec<(&str, AMQPValue)>) -> BasicProperties {
         let mut table = FieldTable::default();
@@ -120,6 +131,19 @@ mod tests {
             table.insert(name.into(), value);
         }
         BasicProperties::default().with_headers(table)
+    }
+
+    #[test]
+    fn a_narrowing_header_that_is_no_text_is_not_lost() {
+        let headers = [("rb-rb-tool-profile", true), ("rb-binding", true), ("rb-rb-timeout-ms", false)];
+        let mut table = FieldTable::default();
+        for (name, _) in headers {
+            table.insert(name.into(), AMQPValue::Void);
+        }
+        let read = read(&BasicProperties::default().with_headers(table));
+        for (name, is_kept) in headers {
+            assert_eq!(read.header(name), is_kept.then_some(UNREADABLE), "{name}");
+        }
     }
 
     #[test]

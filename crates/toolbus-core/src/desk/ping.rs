@@ -2,11 +2,11 @@
 
 use toolbus_protocol::{Pong, message_type};
 
-use super::{Desk, Said};
+use super::{Asked, Desk, Said};
 
 impl Desk {
-    /// What the daemon says of itself. Nothing of it depends on who asks, and nothing names a tool.
-    pub(super) fn ping(&self) -> Said {
+    /// What the daemon says of itself, and how many tools the sender may use.
+    pub(super) fn ping(&self, asked: &Asked) -> Said {
         let about = &self.parts.about;
         let pong = Pong {
             name: about.name.clone(),
@@ -15,7 +15,7 @@ impl Desk {
             roles: about.roles.clone(),
             uptime_seconds: about.started.elapsed().as_secs(),
             in_flight: self.parts.dispatcher.load().in_flight() as u64,
-            tools: self.parts.dispatcher.access().current().len() as u64,
+            tools: self.parts.dispatcher.access().effective(&asked.caller).names().count() as u64,
         };
         Said { persistent: false, ..Said::new(message_type::PONG, &pong) }
     }

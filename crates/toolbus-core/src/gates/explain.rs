@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use super::Gates;
+use super::{Gates, too_often};
 use crate::caller::Caller;
 use crate::failure::ToolFailure;
 use crate::policy::Effective;
@@ -128,7 +128,7 @@ impl Gates {
             Ok(()) => steps.push(pass(StepName::RateLimit, limit)),
             Err(wait) => {
                 let text = format!("{limit}; the next call is let through in {} ms", wait.as_millis() + 1);
-                steps.push(Step { name: StepName::RateLimit, passes: false, text: text.clone(), told: Some(text) });
+                steps.push(refuse(StepName::RateLimit, text, too_often(granted, wait)));
                 return;
             }
         }

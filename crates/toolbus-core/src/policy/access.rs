@@ -11,10 +11,11 @@ use toolbus_protocol::Envelope;
 use super::catalogue::Catalogue;
 use super::effective::{Effective, Nothing, Standing};
 use super::rules::Policy;
-use super::sections::Rules;
+use super::sections::{EVERYBODY, Rules};
 use super::switches::{Switch, SwitchError};
 use crate::caller::{AgentName, Caller, Identity};
 use crate::registry::Registry;
+use crate::tool::ToolDescriptor;
 
 /// Sessions whose tool sets are remembered.
 const MAX_SESSIONS: NonZeroUsize = NonZeroUsize::new(10_000).unwrap();
@@ -80,9 +81,7 @@ impl Access {
     #[must_use]
     pub fn effective(&self, caller: &Caller) -> Effective {
         let mut effective = Effective::new(self.current(), caller);
-        if let Some(session) = &caller.session
-            && !effective.catalogue.rules.policy.toolsets.is_empty()
-        {
+        if let Some(session) = &caller.session {
             let key = (Arc::clone(&caller.owner), Arc::clone(session));
             effective.frozen = self.sessions().get(&key).cloned();
         }
@@ -95,13 +94,15 @@ impl Access {
         self.current().rules.sections().filter_map(|section| section.agent.clone()).collect()
     }
 
-    /// Notes that a session has begun, so that tool sets which are bound later wait for the next one.
+    /// Notes that a session has begun, so that tool sets which are bound later wait for the next one. Callers without any
+    /// tool begin none.
     pub(crate) fn begin_session(&self, caller: &Caller, effective: &mut Effective) {
         let Some(session) = &caller.session else { return };
-        if effective.frozen.is_none() && !effective.catalogue.rules.policy.toolsets.is_empty() {
-            let sets = effective.bound_sets();
-            self.sessions().put((Arc::clone(&caller.owner), Arc::clone(session)), Arc::clone(&sets));
-            effective.frozen = Some(sets);
+        if effective.frozen.is_none() && effective.set().is_some() {
+            let key = (Arc::clone(&caller.owner), Arc::clone(session));
+            // The first of two first calls decides.
+            let mut sessions = self.sessions();
+            effective.frozen = Some(Arc::clone(sessions.get_or_insert(key, || effective.bound_sets())));
         }
     }
 
@@ -147,8 +148,10 @@ impl Access {
     pub async fn follow(&self) {
         let mut changes = self.shared.registry.changes();
         loop {
-            self.refresh();
-            if changes.changed().await.is_err() {
+            // Not on a thread that calls run on.
+            let access = self.clone();
+            if tokio::task::spawn_blocking(move || access.refresh()).await.is_err() || changes.changed().await.is_err()
+            {
                 return;
             }
         }
@@ -170,6 +173,17 @@ impl Access {
         let mut was_off = false;
         self.switch(|switches| was_off = switches.enable(switch));
         was_off
+    }
+
+    /// Whether an operator has switched off this tool or this caller since the caller's set was taken.
+    pub(crate) fn is_off(&self, caller: &Caller, tool: &ToolDescriptor) -> bool {
+        let current = self.current();
+        let switches = &current.switches;
+        let is_off = |agent: &str| switches.has_agent(agent);
+        !switches.is_empty()
+            && (switches.of_tool(&tool.name, &tool.source).is_some()
+                || is_off(caller.agent.as_ref().map_or(EVERYBODY, AgentName::as_str))
+                || is_off(current.rules.section(current.rules.section_of(caller)).name()))
     }
 
     /// Everything that is switched off.
@@ -222,7 +236,7 @@ impl Effective {
         let section = rules.section(number);
         let cell = caller.binding.as_deref().map_or(Some(0), |name| section.binding(name));
         let profile = caller.profile.as_deref().map_or(Some(None), |name| rules.profile(name).map(Some));
-        let agent = caller.agent.as_ref().map_or("default", |agent| agent.as_str());
+        let agent = caller.agent.as_ref().map_or(EVERYBODY, AgentName::as_str);
         let is_off = [agent, section.name()].iter().any(|name| catalogue.switches.has_agent(name));
         let nothing = |reason| (0, None, Standing::Nothing(reason));
         let (cell, profile, standing) = match (cell, profile) {

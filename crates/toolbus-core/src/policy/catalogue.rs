@@ -7,10 +7,10 @@ use toolbus_protocol::llm_name;
 
 use super::bits::Bits;
 use super::effective::SetData;
+use super::index::ListId;
 use super::profile::Role;
 use super::sections::{List, Rules};
 use super::switches::Switches;
-use crate::pattern::Pattern;
 use crate::registry::Snapshot;
 use crate::tool::{Tool, ToolDescriptor, digest_of};
 
@@ -128,12 +128,17 @@ impl Catalogue {
     fn add(&mut self, number: u32, tool: &Tool) {
         let descriptor = &tool.descriptor;
         let name = &descriptor.name;
-        let lists = &mut self.lists;
-        self.rules.index.lists_of(name, |list| {
-            if let Some(bits) = lists.get_mut(list as usize) {
+        let (rules, lists) = (&self.rules, &mut self.lists);
+        let mut note = |list: ListId, is_bare: bool| {
+            let denies = rules.lists.get(list as usize).is_some_and(|list| list.denies);
+            if let Some(bits) = lists.get_mut(list as usize).filter(|_| denies || !is_bare) {
                 bits.insert(number);
             }
-        });
+        };
+        rules.index.lists_of(name, |list| note(list, false));
+        if descriptor.toolset.is_some() {
+            rules.index.lists_of(descriptor.bare_name(), |list| note(list, true));
+        }
         match &descriptor.toolset {
             None => self.plain.insert(number),
             Some(member) => self.sets.entry(Arc::clone(&member.set)).or_default().insert(number),
@@ -144,9 +149,7 @@ impl Catalogue {
             }
         }
         let outbound = self.rules.policy.outbound.iter();
-        // By either name: a prefix is no way around.
-        let is_meant = |pattern: &Pattern| pattern.matches(name) || pattern.matches(descriptor.bare_name());
-        let addresses = outbound.filter(|(_, outbound)| outbound.tools.iter().any(is_meant));
+        let addresses = outbound.filter(|(_, outbound)| outbound.is_for(name, descriptor.bare_name()));
         let channels = addresses.map(|(channel, _)| Arc::clone(channel)).collect();
         let fingerprint = tool.fingerprint();
         let entry = Entry { tool: tool.clone(), key: digest_of(&[name]), fingerprint, channels };
@@ -212,9 +215,17 @@ impl Catalogue {
             let (rules, data) = (&self.rules, SetData::new(bits, self.tools.len()));
             let section = rules.section(section);
             if section.cell(cell).is_news(place, allowed, denied) {
-                let profile = section.profile.or(profile).and_then(|number| rules.profiles.get(number));
-                let profile = profile.map_or("main", |profile| profile.name());
-                tracing::info!(agent = section.name(), profile, allowed, denied, "built a set of tools");
+                let named = |number: usize| rules.profiles.get(number).map(|profile| profile.name());
+                let binding = Some(section.cell(cell).binding.as_str()).filter(|binding| !binding.is_empty());
+                tracing::info!(
+                    agent = section.name(),
+                    binding,
+                    profile = section.profile.or(profile).and_then(named).unwrap_or("main"),
+                    narrowed_to = profile.filter(|_| section.profile.is_some()).and_then(named),
+                    allowed,
+                    denied,
+                    "built a set of tools"
+                );
             }
             Arc::new(data)
         })))

@@ -217,10 +217,11 @@ impl Effective {
         }
         let mut known = self.set()?.forced.lock().unwrap_or_else(PoisonError::into_inner);
         let forced = known.entry(granted.number).or_insert_with(|| {
-            let name = &granted.tool.descriptor.name;
+            let tool = &granted.tool.descriptor;
+            let is_for = |pattern: &Pattern| pattern.matches(&tool.name) || pattern.matches(tool.bare_name());
             let mut all = Map::new();
             // The most specific comes first, and the first decides.
-            for (_, arguments) in arguments.iter().filter(|(pattern, _)| pattern.matches(name)) {
+            for (_, arguments) in arguments.iter().filter(|(pattern, _)| is_for(pattern)) {
                 for (argument, value) in arguments.iter() {
                     all.entry(argument).or_insert_with(|| value.clone());
                 }
@@ -242,7 +243,9 @@ impl Effective {
         let place = known.get(granted.number as usize)?;
         let number = match place.load(Ordering::Relaxed) {
             UNASKED => {
-                let found = rates.rule_of(&granted.tool.descriptor.name).map_or(NO_RATE, |rule| rule + FIRST_RATE);
+                let tool = &granted.tool.descriptor;
+                let rule = rates.rule_of(&tool.name).or_else(|| rates.rule_of(tool.bare_name()));
+                let found = rule.map_or(NO_RATE, |rule| rule + FIRST_RATE);
                 place.store(found, Ordering::Relaxed);
                 found
             }
@@ -304,6 +307,11 @@ impl Effective {
         }
     }
 
+    /// Number of that section, below the number of sections.
+    pub(crate) const fn section_number(&self) -> usize {
+        self.section
+    }
+
     /// Name of the section of the policy that holds for the caller: its agent, or `default`.
     #[must_use]
     pub fn section_name(&self) -> &str {
@@ -363,8 +371,8 @@ impl fmt::Display for Nothing {
                 "This caller has no tools here: the daemon serves agents that its configuration names, and does not know \
                  this one."
             }
-            Self::UnknownProfile => "There is no profile of the name that the request gives, so there are no tools in it.",
-            Self::UnknownBinding => "This agent has no binding of the name that the request gives, so there are no tools.",
+            Self::UnknownProfile => "There is no profile of the name that the request gives; there are main, subagent, scheduled and a2a-synthesis.",
+            Self::UnknownBinding => "This agent has no binding of the name that the request gives, which is written channel:account.",
             Self::Disabled => "An operator has switched this agent off.",
             Self::NoneLeft => "The policy leaves this caller no tool. Ask an operator to look at `toolbus agents`.",
             Self::NoTools => "No tool is registered in this daemon.",

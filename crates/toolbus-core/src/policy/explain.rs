@@ -81,7 +81,7 @@ impl Effective {
     fn explanation(&self, tool: &ToolDescriptor) -> Explanation {
         let (is_in, because) = match self.refusal(tool) {
             Some(refusal) => (false, refusal),
-            None => (true, self.permission(&tool.name)),
+            None => (true, self.permission(tool)),
         };
         Explanation { tool: Arc::clone(&tool.name), is_in, because }
     }
@@ -103,7 +103,7 @@ impl Effective {
                 return Some(Because::NotInSession(Arc::clone(&member.set)));
             }
         }
-        let matching = |list| self.catalogue.rules.matching(list, &tool.name);
+        let matching = |list| self.catalogue.rules.matching(list, tool);
         let lacks = |list| match list {
             List::All => false,
             List::None => true,
@@ -135,9 +135,9 @@ impl Effective {
         })
     }
 
-    fn permission(&self, name: &str) -> Because {
+    fn permission(&self, tool: &ToolDescriptor) -> Because {
         let lists = [self.cell().tools, self.rules().tools];
-        let pattern = lists.into_iter().find_map(|list| self.catalogue.rules.matching(list, name));
+        let pattern = lists.into_iter().find_map(|list| self.catalogue.rules.matching(list, tool));
         pattern.map_or(Because::Unrestricted, |pattern| Because::Allowed(pattern.clone()))
     }
 

@@ -63,7 +63,7 @@ pub struct BindingPolicy {
     pub denied: Vec<Pattern>,
     /// Replaces the agent's, when present.
     pub rates: Option<Arc<RateRules>>,
-    /// Replaces the agent's, when present.
+    /// Replaces the agent's, channel by channel; a channel that is absent here is the agent's.
     pub recipients: Option<Arc<BTreeMap<Arc<str>, AllowedRecipients>>>,
 }
 

@@ -1,6 +1,6 @@
 //! The rules of a policy, numbered and arranged: everything that does not depend on the tools that there are.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -15,6 +15,10 @@ use crate::pattern::Pattern;
 use crate::permit::AgentGate;
 use crate::rate::RateRules;
 use crate::recipients::AllowedRecipients;
+use crate::tool::ToolDescriptor;
+
+/// Name of the section of everybody who has none.
+pub(crate) const EVERYBODY: &str = "default";
 
 /// A policy, arranged.
 pub(crate) struct Rules {
@@ -27,7 +31,7 @@ pub(crate) struct Rules {
     /// Numbers of sections, as [`Self::section`] takes them.
     by_name: HashMap<AgentName, usize>,
     /// The lists of patterns that occur; equal ones are one.
-    pub(crate) lists: Vec<Vec<Pattern>>,
+    pub(crate) lists: Vec<PatternList>,
     pub(crate) index: PatternIndex,
 }
 
@@ -68,10 +72,13 @@ pub(crate) struct Cell {
     pub(crate) tools: List,
     pub(crate) denied: List,
     pub(crate) rates: Arc<RateRules>,
-    pub(crate) recipients: Arc<std::collections::BTreeMap<Arc<str>, AllowedRecipients>>,
+    pub(crate) recipients: Recipients,
     /// What the log said last of each of its sets.
     pub(crate) told: Vec<AtomicU64>,
 }
+
+/// Whom an agent may address, by the name of the channel.
+type Recipients = Arc<BTreeMap<Arc<str>, AllowedRecipients>>;
 
 /// A list of tools, by the number that its patterns have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -81,11 +88,19 @@ pub(crate) enum List {
     Only(ListId),
 }
 
+/// A list of patterns, as it occurs in a policy.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct PatternList {
+    pub(crate) patterns: Vec<Pattern>,
+    /// Whether it takes tools away. Such a list means a tool of a set under its own name, too: a prefix is no way around.
+    pub(crate) denies: bool,
+}
+
 /// Numbers lists of patterns.
 #[derive(Default)]
 struct Lists {
-    numbers: HashMap<Vec<Pattern>, ListId>,
-    lists: Vec<Vec<Pattern>>,
+    numbers: HashMap<PatternList, ListId>,
+    lists: Vec<PatternList>,
 }
 
 impl Lists {
@@ -93,21 +108,21 @@ impl Lists {
         match allowed {
             Allowed::All => List::All,
             Allowed::None => List::None,
-            Allowed::Only(patterns) => self.only(patterns),
+            Allowed::Only(patterns) => self.only(patterns, false),
         }
     }
 
     fn denied(&mut self, patterns: &[Pattern]) -> List {
-        if patterns.is_empty() { List::None } else { self.only(patterns) }
+        if patterns.is_empty() { List::None } else { self.only(patterns, true) }
     }
 
-    fn only(&mut self, patterns: &[Pattern]) -> List {
-        if let Some(number) = self.numbers.get(patterns) {
-            return List::Only(*number);
-        }
-        let number = ListId::try_from(self.lists.len()).unwrap_or(ListId::MAX);
-        self.numbers.insert(patterns.to_vec(), number);
-        self.lists.push(patterns.to_vec());
+    fn only(&mut self, patterns: &[Pattern], denies: bool) -> List {
+        let list = PatternList { patterns: patterns.to_vec(), denies };
+        let next = ListId::try_from(self.lists.len()).unwrap_or(ListId::MAX);
+        let number = *self.numbers.entry(list).or_insert_with_key(|list| {
+            self.lists.push(list.clone());
+            next
+        });
         List::Only(number)
     }
 }
@@ -130,7 +145,7 @@ impl Rules {
         let everybody = section(None, &policy.default);
         let agents: Vec<_> = policy.agents.iter().map(|(agent, written)| section(Some(agent), written)).collect();
         let by_name = policy.agents.keys().cloned().zip(1..).collect();
-        let index = PatternIndex::new((0..).zip(lists.lists.iter().map(Vec::as_slice)));
+        let index = PatternIndex::new((0..).zip(lists.lists.iter().map(|list| list.patterns.as_slice())));
         Self { identity, policy, profiles, everybody, agents, by_name, lists: lists.lists, index }
     }
 
@@ -157,10 +172,13 @@ impl Rules {
         self.profiles.iter().position(|profile| profile.name() == name)
     }
 
-    /// The pattern of a list that matches.
-    pub(crate) fn matching(&self, list: List, name: &str) -> Option<&Pattern> {
+    /// The pattern of a list that means this tool.
+    pub(crate) fn matching(&self, list: List, tool: &ToolDescriptor) -> Option<&Pattern> {
         let List::Only(number) = list else { return None };
-        self.lists.get(number as usize)?.iter().find(|pattern| pattern.matches(name))
+        let PatternList { patterns, denies } = self.lists.get(number as usize)?;
+        let matches =
+            |pattern: &&Pattern| pattern.matches(&tool.name) || (*denies && pattern.matches(tool.bare_name()));
+        patterns.iter().find(matches)
     }
 }
 
@@ -192,7 +210,7 @@ impl Section {
             tools: lists.allowed(&binding.tools),
             denied: lists.denied(&binding.denied),
             rates: Arc::clone(binding.rates.as_ref().unwrap_or(&written.rates)),
-            recipients: Arc::clone(binding.recipients.as_ref().unwrap_or(&written.recipients)),
+            recipients: recipients(&written.recipients, binding.recipients.as_ref()),
             told: told(sets),
         });
         let bindings = bindings.collect();
@@ -228,7 +246,7 @@ impl Section {
 
     /// Its name, as an operator gives it.
     pub(crate) fn name(&self) -> &str {
-        self.agent.as_ref().map_or("default", AgentName::as_str)
+        self.agent.as_ref().map_or(EVERYBODY, AgentName::as_str)
     }
 }
 
@@ -238,6 +256,14 @@ impl Cell {
         let counts = ((allowed as u64) << 32 | denied as u64 & 0xffff_ffff) + 1;
         self.told.get(set).is_some_and(|told| told.swap(counts, Ordering::Relaxed) != counts)
     }
+}
+
+/// The lists of an agent with those of a binding in their place, channel by channel: a binding that says nothing of a
+/// channel opens nothing there.
+fn recipients(agent: &Recipients, binding: Option<&Recipients>) -> Recipients {
+    let Some(binding) = binding else { return Arc::clone(agent) };
+    let lists = agent.iter().chain(binding.iter());
+    Arc::new(lists.map(|(channel, list)| (Arc::clone(channel), list.clone())).collect())
 }
 
 /// One place for each profile, and one for a request that names none.

@@ -62,6 +62,11 @@ pub(super) enum Found<'a> {
 }
 
 impl RecipientPath {
+    /// The argument that it begins with.
+    pub(super) fn argument(&self) -> &str {
+        &self.argument
+    }
+
     /// Reads a path.
     ///
     /// # Errors

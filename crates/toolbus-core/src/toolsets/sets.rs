@@ -1,6 +1,6 @@
 //! Every tool set of scope `session`.
 
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, PoisonError, RwLock, Weak};
 use std::time::Duration;
 
 use futures_util::future::join_all;
@@ -14,31 +14,52 @@ const SHUTDOWN_TIME: Duration = ENDING_TIME.saturating_add(Duration::from_secs(1
 /// All tool sets of the daemon that are built for each session. Cheap to clone.
 #[derive(Clone, Default)]
 pub struct SessionSets {
-    sets: Arc<RwLock<Arc<[Arc<SessionSet>]>>>,
+    sets: Arc<RwLock<Sets>>,
+}
+
+#[derive(Default)]
+struct Sets {
+    current: Vec<Arc<SessionSet>>,
+    /// Sets that were replaced. Each is kept by its sessions and by the calls that began before.
+    retired: Vec<Weak<SessionSet>>,
 }
 
 impl SessionSets {
     /// These sets.
     #[must_use]
     pub fn new(sets: Vec<Arc<SessionSet>>) -> Self {
-        Self { sets: Arc::new(RwLock::new(sets.into())) }
+        Self { sets: Arc::new(RwLock::new(Sets { current: sets, retired: Vec::new() })) }
     }
 
-    /// Puts other sets in the place of these, which come back: whoever replaces them shuts them down.
+    /// The set of this name.
     #[must_use]
-    pub fn replace(&self, sets: Vec<Arc<SessionSet>>) -> Self {
-        let mut current = self.sets.write().unwrap_or_else(PoisonError::into_inner);
-        Self { sets: Arc::new(RwLock::new(std::mem::replace(&mut *current, sets.into()))) }
+    pub fn get(&self, name: &str) -> Option<Arc<SessionSet>> {
+        let sets = self.sets.read().unwrap_or_else(PoisonError::into_inner);
+        sets.current.iter().find(|set| set.name() == name).cloned()
+    }
+
+    /// Puts other sets in the place of these. Sessions of a set that is not among the others end when they have been idle
+    /// for long enough: calls under way keep them.
+    pub fn replace(&self, next: Vec<Arc<SessionSet>>) {
+        let mut sets = self.sets.write().unwrap_or_else(PoisonError::into_inner);
+        let before = std::mem::replace(&mut sets.current, next);
+        let gone: Vec<_> = before
+            .iter()
+            .filter(|set| !sets.current.iter().any(|next| Arc::ptr_eq(set, next)))
+            .map(Arc::downgrade)
+            .collect();
+        sets.retired.retain(|set| set.strong_count() > 0);
+        sets.retired.extend(gone);
     }
 
     /// Ends a caller's session in every set, as [`SessionSet::end`] does. A set without it is left alone.
     pub fn end_session(&self, owner: &str, session: &str) {
-        self.current().iter().for_each(|set| set.end(owner, session));
+        self.all().iter().for_each(|set| set.end(owner, session));
     }
 
     /// Ends every session of every set, side by side, and waits for that: at most 17 s.
     pub async fn shutdown(&self) {
-        let sets = self.current();
+        let sets = self.all();
         let all = join_all(sets.iter().map(|set| set.shutdown()));
         if tokio::time::timeout(SHUTDOWN_TIME, all).await.is_err() {
             tracing::warn!(sessions = self.sessions(), "sessions of tool sets did not end in time");
@@ -48,10 +69,11 @@ impl SessionSets {
     /// Sessions that live, in all sets together.
     #[must_use]
     pub fn sessions(&self) -> usize {
-        self.current().iter().map(|set| set.sessions()).sum()
+        self.all().iter().map(|set| set.sessions()).sum()
     }
 
-    fn current(&self) -> Arc<[Arc<SessionSet>]> {
-        Arc::clone(&self.sets.read().unwrap_or_else(PoisonError::into_inner))
+    fn all(&self) -> Vec<Arc<SessionSet>> {
+        let sets = self.sets.read().unwrap_or_else(PoisonError::into_inner);
+        sets.current.iter().cloned().chain(sets.retired.iter().filter_map(Weak::upgrade)).collect()
     }
 }

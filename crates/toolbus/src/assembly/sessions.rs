@@ -39,8 +39,13 @@ impl Instance for Endpoints {
     async fn stop(&self) {}
 }
 
-/// The same tools, those of sets of scope `session` as tools of sessions; and these sets.
-pub(crate) fn in_sessions(config: &Config, tools: Vec<Tool>) -> (Vec<Tool>, Vec<Arc<SessionSet>>) {
+/// The same tools, those of sets of scope `session` as tools of sessions; and these sets. A set that `known` gives for a
+/// name goes on, with its sessions.
+pub(crate) fn in_sessions(
+    config: &Config,
+    tools: Vec<Tool>,
+    known: impl Fn(&str) -> Option<Arc<SessionSet>>,
+) -> (Vec<Tool>, Vec<Arc<SessionSet>>) {
     let mut others = Vec::new();
     let mut members = HashMap::<Arc<str>, Vec<Tool>>::new();
     for tool in tools {
@@ -54,7 +59,8 @@ pub(crate) fn in_sessions(config: &Config, tools: Vec<Tool>) -> (Vec<Tool>, Vec<
         let Some(members) = members.remove(name.as_str()) else { continue };
         let endpoints =
             members.iter().map(|tool| (Arc::clone(tool.descriptor.bare_name()), Arc::clone(&tool.executor)));
-        let sessions = SessionSet::new(name.as_str(), Endpoints(Arc::new(endpoints.collect())), limits(set));
+        let new = || SessionSet::new(name.as_str(), Endpoints(Arc::new(endpoints.collect())), limits(set));
+        let sessions = known(name).unwrap_or_else(new);
         others.extend(members.iter().map(|tool| sessions.tool(ToolDescriptor::clone(&tool.descriptor))));
         sets.push(sessions);
     }

@@ -21,7 +21,9 @@ fn record(call_id: &str) -> Record {
     Record {
         time_unix_ms: 0,
         event: Event::Refused,
-        agent: "ana".to_owned(),
+        agent: Some("ana".to_owned()),
+        claimed: None,
+        login: Some("svc-ana".to_owned()),
         verified: true,
         binding: None,
         profile: None,
@@ -91,9 +93,9 @@ async fn a_record_is_a_line_of_the_log_and_a_line_of_the_file() {
     let (_folder, file) = folder();
     let audit = to_file(&file);
     let page = logged(|| audit.record(record("call_7")));
-    insta::assert_snapshot!(page, @r#" INFO toolbus::audit: a call was refused event="refused" agent="ana" verified=true asked="wether" call_id="call_7" status="tool_not_found" cause="tool_not_found" outcome="not_started""#);
+    insta::assert_snapshot!(page, @r#" INFO toolbus::audit: a call was refused event="refused" agent="ana" login="svc-ana" verified=true asked="wether" call_id="call_7" status="tool_not_found" cause="tool_not_found" outcome="not_started""#);
     audit.close(PATIENCE).await.unwrap();
-    insta::assert_snapshot!(fs::read_to_string(&file).unwrap(), @r#"{"time_unix_ms":0,"event":"refused","agent":"ana","verified":true,"asked":"wether","call_id":"call_7","status":"tool_not_found","cause":"tool_not_found","outcome":"not_started"}"#);
+    insta::assert_snapshot!(fs::read_to_string(&file).unwrap(), @r#"{"time_unix_ms":0,"event":"refused","agent":"ana","login":"svc-ana","verified":true,"asked":"wether","call_id":"call_7","status":"tool_not_found","cause":"tool_not_found","outcome":"not_started"}"#);
 }
 
 #[tokio::test]
@@ -103,7 +105,9 @@ async fn no_text_begins_a_line_in_either_place() {
     let hostile = "x\r\n{\"event\":\"called\"}\n\u{1b}[2J\u{85}\0";
     let text = || Some(hostile.to_owned());
     let record = Record {
-        agent: hostile.to_owned(),
+        agent: text(),
+        claimed: text(),
+        login: text(),
         binding: text(),
         profile: text(),
         session: text(),

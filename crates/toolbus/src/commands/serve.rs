@@ -83,6 +83,9 @@ pub async fn run(_: ServeArgs, context: &Context) -> Result<ExitCode, ServeError
     );
     if config.bus.url == BusUrl::Embedded {
         tracing::warn!("the bus is embedded: no other process can reach this daemon; set bus.url to use RabbitMQ");
+        if config.identity.source == Source::Broker {
+            tracing::warn!("no broker vouches for anybody on the embedded bus: every caller is unknown");
+        }
     }
     if config.identity.source == Source::Broker && config.denies_unknown() {
         tracing::info!(
@@ -135,7 +138,7 @@ fn reload(reloader: &mut Reloader) {
     match reloader.reload() {
         Ok(Reloaded { tools, waiting, warnings }) => {
             for warning in warnings {
-                tracing::warn!(warning, "reload: hardly meant");
+                tracing::warn!(warning, "reload: a suspicious setting");
             }
             for section in waiting {
                 tracing::warn!(section, "reload: this section has changed, and waits for a restart");

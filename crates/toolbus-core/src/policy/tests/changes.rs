@@ -87,6 +87,18 @@ fn a_tool_set_that_is_bound_later_waits_for_the_next_session() {
 }
 
 #[test]
+fn the_first_tool_sets_of_all_wait_for_the_next_session_too() {
+    let access =
+        access(some_tools(), Policy { toolsets: Default::default(), ..policy([("ana", AgentPolicy::default())]) });
+    let old = in_session(caller("ana"), "old");
+    access.begin_session(&old, &mut access.effective(&old));
+    let bound = AgentPolicy { toolsets: vec!["fs".into()], ..AgentPolicy::default() };
+    replace(&access, policy([("ana", bound)]));
+    assert!(!of(&access, &old).contains(&"fs.read_file".to_owned()));
+    assert!(of(&access, &in_session(caller("ana"), "new")).contains(&"fs.read_file".to_owned()));
+}
+
+#[test]
 fn the_session_of_another_agent_is_another_session() {
     let bound = AgentPolicy { toolsets: vec!["fs".into()], ..AgentPolicy::default() };
     let access = access(some_tools(), policy([("ana", AgentPolicy::default()), ("bob", bound)]));

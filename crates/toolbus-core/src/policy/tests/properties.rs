@@ -90,6 +90,7 @@ fn naive(policy: &Policy, caller: &Caller, tool: &ToolDescriptor) -> bool {
     }
     let section = section.unwrap_or(&policy.default);
     let matches = |patterns: &[Pattern]| patterns.iter().any(|pattern| pattern.matches(&tool.name));
+    let denies = |patterns: &[Pattern]| matches(patterns) || patterns.iter().any(|p| p.matches(tool.bare_name()));
     let in_list = |allowed: &Allowed| match allowed {
         Allowed::All => true,
         Allowed::None => false,
@@ -111,8 +112,8 @@ fn naive(policy: &Policy, caller: &Caller, tool: &ToolDescriptor) -> bool {
     };
     tool.toolset.as_ref().is_none_or(|member| section.toolsets.contains(&member.set))
         && in_list(&section.tools)
-        && !matches(&section.denied)
-        && binding.is_none_or(|binding| in_list(&binding.tools) && !matches(&binding.denied))
+        && !denies(&section.denied)
+        && binding.is_none_or(|binding| in_list(&binding.tools) && !denies(&binding.denied))
         && judged(section.profile.as_deref().unwrap_or("main"))
         && caller.profile.as_deref().is_none_or(judged)
 }

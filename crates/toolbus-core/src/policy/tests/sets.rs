@@ -174,3 +174,54 @@ fn a_tool_that_addresses_people_does_so_under_either_of_its_names() {
     let channels = |name| effective.get(name).unwrap().channels();
     assert_eq!((channels("fs.read_file"), channels("web_search"), channels("fs.write_file")), (1, 1, 0));
 }
+
+#[test]
+fn what_restricts_a_tool_of_a_set_does_so_under_either_of_its_names() {
+    let section = |denied: &[&str]| AgentPolicy {
+        toolsets: vec!["fs".into()],
+        denied: patterns(denied),
+        arguments: vec![forced("read_*", "root", "/home")],
+        ..AgentPolicy::default()
+    };
+    let sections = [("ana", section(&["write_*"])), ("bob", section(&["fs.write_*"])), ("carl", section(&["file"]))];
+    let access = access(some_tools(), policy(sections));
+    for (name, has) in [("ana", false), ("bob", false), ("carl", true)] {
+        let effective = access.effective(&caller(name));
+        assert_eq!(effective.get("fs.write_file").is_some(), has, "{name}");
+        assert!(effective.forced(effective.get("fs.read_file").unwrap()).is_some());
+    }
+}
+
+#[test]
+fn a_binding_that_says_nothing_of_a_channel_opens_nothing_there() {
+    use crate::recipients::{AllowedRecipients, Compare, Outbound, RecipientPath};
+    let outbound = |channel: &str, tool: &str| Outbound {
+        channel: channel.into(),
+        tools: patterns(&[tool]),
+        recipients: vec![RecipientPath::parse("/to").unwrap()],
+        compare: Compare::Exact,
+    };
+    let lists = |lists: &[(&str, &str)]| {
+        let list =
+            |(channel, to): &(&str, &str)| ((*channel).into(), AllowedRecipients::new(Compare::Exact, &[*to]).unwrap());
+        Arc::new(lists.iter().map(list).collect())
+    };
+    let mail = BindingPolicy { recipients: Some(lists(&[("mail", "c")])), ..binding("sales", Allowed::All) };
+    let section = AgentPolicy {
+        recipients: lists(&[("chat", "a"), ("mail", "b")]),
+        bindings: vec![mail],
+        ..AgentPolicy::default()
+    };
+    let outbound = [("chat", "web_search"), ("mail", "web_browse")]
+        .map(|(channel, tool)| (channel.into(), Arc::new(outbound(channel, tool))));
+    let gates =
+        crate::Gates::new(access(some_tools(), Policy { outbound: outbound.into(), ..policy([("ana", section)]) }));
+    let may = |caller: &Caller, tool: &str, to: &str| {
+        let effective = gates.access().effective(caller);
+        let arguments = [("to".to_owned(), to.into())].into_iter().collect();
+        gates.recipients(&effective, effective.get(tool).unwrap(), &arguments).is_ok()
+    };
+    let bound = with_binding(caller("ana"), "whatsapp:sales");
+    assert!(may(&bound, "web_search", "a") && !may(&bound, "web_search", "x"), "as the agent");
+    assert!(may(&bound, "web_browse", "c") && !may(&bound, "web_browse", "b"), "in the agent's place");
+}

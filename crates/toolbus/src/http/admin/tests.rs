@@ -223,10 +223,10 @@ async fn each_tool_of_an_agent_is_in_or_out_for_a_reason() {
     "web_search" true "allowed by `web_search`"
     "#);
     insta::assert_snapshot!(because("/v1/agents/ana?profile=nobody").await, @r#"
-    "echo" false "There is no profile of the name that the request gives, so there are no tools in it."
-    "spawn" false "There is no profile of the name that the request gives, so there are no tools in it."
-    "web_browse" false "There is no profile of the name that the request gives, so there are no tools in it."
-    "web_search" false "There is no profile of the name that the request gives, so there are no tools in it."
+    "echo" false "There is no profile of the name that the request gives; there are main, subagent, scheduled and a2a-synthesis."
+    "spawn" false "There is no profile of the name that the request gives; there are main, subagent, scheduled and a2a-synthesis."
+    "web_browse" false "There is no profile of the name that the request gives; there are main, subagent, scheduled and a2a-synthesis."
+    "web_search" false "There is no profile of the name that the request gives; there are main, subagent, scheduled and a2a-synthesis."
     "#);
 }
 
