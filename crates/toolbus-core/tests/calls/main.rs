@@ -9,6 +9,7 @@
 
 mod bad_input;
 mod cancelling;
+mod policy;
 mod replaying;
 mod replying;
 mod running;

@@ -1,0 +1,180 @@
+//! What is listed, what can be called and what is explained are one, whatever the policy.
+
+use std::sync::Arc;
+
+use proptest::collection::vec;
+use proptest::option;
+use proptest::prelude::*;
+use serde_json::{Value, json};
+use tokio::sync::{mpsc, watch};
+use toolbus_core::audit::Silent;
+use toolbus_core::bus::Bus;
+use toolbus_core::caller::{AgentName, Caller, Identity};
+use toolbus_core::failure::ToolFailure;
+use toolbus_core::pattern::Pattern;
+use toolbus_core::policy::{Access, AgentPolicy, Allowed, BindingPolicy, Capacity, Policy, Switch};
+use toolbus_core::registry::Registry;
+use toolbus_core::telemetry;
+use toolbus_core::tool::{Executor, Membership, Tool, ToolCall, ToolDescriptor, ToolOutput};
+use toolbus_core::toolsets::SessionSets;
+use toolbus_core::{About, Desk, Dispatcher, Gates, Service};
+use toolbus_protocol::llm_name;
+
+use crate::world::{Message, RecordingBus, call, delivery, request, settings};
+
+const NAMES: [&str; 5] = ["a", "ab", "b.a", "cancel_scheduled_task", "é"];
+const SOURCES: [&str; 3] = ["web", "subagent", "a2a"];
+const SETS: [&str; 2] = ["fs", "git"];
+
+struct Says;
+
+impl Executor for Says {
+    async fn execute(&self, _: ToolCall) -> Result<ToolOutput, ToolFailure> {
+        Ok(ToolOutput::text("done"))
+    }
+}
+
+fn tools() -> impl Strategy<Value = Vec<Tool>> {
+    let tool = (option::of(0..SETS.len()), 0..NAMES.len(), 0..SOURCES.len());
+    vec(tool, 0..8).prop_map(|tools| {
+        let mut descriptors: Vec<ToolDescriptor> = Vec::new();
+        for (set, name, source) in tools {
+            let toolset =
+                set.map(|set| Membership { set: SETS[set].into(), name: NAMES[name].into(), needs_session: false });
+            let published = set.map_or(NAMES[name].to_owned(), |set| format!("{}.{}", SETS[set], NAMES[name]));
+            if descriptors.iter().all(|known| *known.name != *published) {
+                descriptors
+                    .push(ToolDescriptor { toolset, ..ToolDescriptor::new(published, SOURCES[source], "local") });
+            }
+        }
+        descriptors.into_iter().map(|descriptor| Tool::new(descriptor, Says)).collect()
+    })
+}
+
+fn patterns(most: usize) -> impl Strategy<Value = Vec<Pattern>> {
+    vec("[abfs*?é.]{1,4}".prop_map(|text| Pattern::parse(&text).unwrap()), 0..most)
+}
+
+fn allowed() -> impl Strategy<Value = Allowed> {
+    prop_oneof![Just(Allowed::All), Just(Allowed::None), patterns(4).prop_map(Allowed::Only)]
+}
+
+fn section() -> impl Strategy<Value = AgentPolicy> {
+    let profile = option::of(prop::sample::select(vec!["main", "subagent", "a2a-synthesis"]));
+    let sets = prop::sample::subsequence(SETS.to_vec(), 0..=SETS.len());
+    (allowed(), patterns(2), sets, profile, allowed(), patterns(2)).prop_map(
+        |(tools, denied, sets, profile, of_binding, denied_there)| AgentPolicy {
+            tools,
+            denied,
+            toolsets: sets.into_iter().map(Into::into).collect(),
+            profile: profile.map(Into::into),
+            bindings: vec![BindingPolicy {
+                channel: "chat".into(),
+                account: "sales".into(),
+                tools: of_binding,
+                denied: denied_there,
+                ..BindingPolicy::default()
+            }],
+            ..AgentPolicy::default()
+        },
+    )
+}
+
+struct World {
+    bus: Arc<RecordingBus>,
+    gates: Arc<Gates>,
+    dispatcher: Dispatcher,
+}
+
+impl World {
+    fn new(tools: &[Tool], ana: AgentPolicy, off: Option<&str>) -> Self {
+        let registry = Registry::new();
+        registry.register_all(tools.to_vec()).unwrap();
+        let policy = Policy {
+            agents: [(AgentName::parse("ana").unwrap(), ana)].into(),
+            toolsets: SETS.map(|set| (set.into(), set.into())).into(),
+            ..Policy::default()
+        };
+        let access = Access::new(registry, Identity::default(), policy, Capacity { max_in_flight: 4, max_waiting: 4 });
+        if let Some(name) = off {
+            access.disable(Switch::new("tool", name).unwrap()).unwrap();
+        }
+        let (bus, gates) = (Arc::<RecordingBus>::default(), Arc::new(Gates::new(access)));
+        let of_calls = (Arc::clone(&gates), Arc::clone(&bus) as Arc<dyn Bus>);
+        let told = (Arc::new(telemetry::Silent), Arc::new(Silent));
+        let dispatcher = Dispatcher::new(settings(), of_calls.0, of_calls.1, told.0, told.1, Arc::default());
+        Self { bus, gates, dispatcher }
+    }
+
+    fn last_body(&self) -> Value {
+        self.bus.sent().pop().unwrap().body
+    }
+
+    /// Whether a call of this name runs; if it does not, there is no such tool for its caller.
+    async fn runs(&self, name: &str, role: impl Fn(Message) -> Message) -> bool {
+        self.dispatcher.handle(delivery(role(call(name, json!({})))).0).await;
+        let body = self.last_body();
+        assert!(body["content"] == "done" || body["code"] == "tool_not_found", "{body}");
+        body["content"] == "done"
+    }
+
+    async fn listed(&self, role: impl Fn(Message) -> Message) -> Vec<String> {
+        let about = About {
+            name: "toolbus".to_owned(),
+            version: String::new(),
+            config_digest: watch::channel(String::new()).1,
+            roles: Vec::new(),
+            started: std::time::Instant::now(),
+        };
+        let bus = Arc::clone(&self.bus) as Arc<dyn Bus>;
+        let desk = Desk::new(about, bus, settings().replies, self.dispatcher.clone(), SessionSets::default());
+        let (mut asked, _) = delivery(role(request(&json!({})).typed(Some("Toolbus.ToolListRequest"))));
+        asked.routing_key = "tool.list".to_owned();
+        let (sender, receiver) = mpsc::channel(1);
+        sender.send(asked).await.unwrap();
+        drop(sender);
+        let service = Service::new(self.dispatcher.clone());
+        service.serve_requests(&desk, receiver).await;
+        service.drain(std::time::Duration::from_secs(30)).await;
+        let name = |tool: &Value| tool["name"].as_str().unwrap().to_owned();
+        self.last_body()["tools"].as_array().unwrap().iter().map(name).collect()
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+
+    #[test]
+    fn what_is_listed_is_what_can_be_called_and_what_is_explained(
+        tools in tools(), ana in section(), off in option::of(0..8_usize),
+        binding in option::of(prop::sample::select(vec!["chat:sales", "chat:other"])),
+        profile in option::of(prop::sample::select(vec!["main", "subagent", "root"])),
+    ) {
+        let off = off.and_then(|number| Some(tools.get(number)?.descriptor.name.to_string()));
+        let world = World::new(&tools, ana, off.as_deref());
+        let role = |message: Message| {
+            let given = [("rb-rb-binding", binding), ("rb-rb-tool-profile", profile)];
+            given.into_iter().fold(message, |message, (name, value)| match value {
+                Some(value) => message.header(name, value),
+                None => message,
+            })
+        };
+        let caller = Caller {
+            binding: binding.map(Into::into),
+            profile: profile.map(Into::into),
+            ..Caller::agent(AgentName::parse("ana").unwrap())
+        };
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let listed = world.listed(role).await;
+            for tool in &tools {
+                let name = &*tool.descriptor.name;
+                let is_listed = listed.iter().any(|listed| listed == name);
+                assert_eq!(world.runs(name, role).await, is_listed, "{name}");
+                assert_eq!(world.runs(&llm_name(name), role).await, is_listed, "{name}, as models know it");
+                let steps = world.gates.explain(&caller, name, Some("{}"));
+                assert_eq!(steps.iter().all(|step| step.passes), is_listed, "{name}: {steps:?}");
+            }
+        });
+    }
+}
