@@ -119,11 +119,12 @@ impl Site {
         channel.queue_declare(queue.into(), options, table).await.unwrap();
     }
 
-    /// Whether there is a queue of this name.
-    pub async fn exists(&self, queue: &str) -> bool {
+    /// How many consume from a queue, if there is one of this name.
+    pub async fn consumers(&self, queue: &str) -> Option<u32> {
         let (_connection, channel) = self.channel().await;
         let passive = QueueDeclareOptions { passive: true, ..QueueDeclareOptions::default() };
-        channel.queue_declare(queue.into(), passive, FieldTable::default()).await.is_ok()
+        let declared = channel.queue_declare(queue.into(), passive, FieldTable::default()).await;
+        declared.ok().map(|queue| queue.consumer_count())
     }
 
     /// Messages that are ready in a queue.

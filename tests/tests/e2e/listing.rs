@@ -249,8 +249,8 @@ async fn an_empty_list_says_why() {
     insta::assert_snapshot!(told.join("\n"), @"
     dora: This caller has no tools here: the daemon serves agents that its configuration names, and does not know this one.
     not a name: This caller has no tools here: the daemon serves agents that its configuration names, and does not know this one.
-    ana: There is no profile of the name that the request gives, so there are no tools in it.
-    ana: This agent has no binding of the name that the request gives, so there are no tools.
+    ana: There is no profile of the name that the request gives; there are main, subagent, scheduled and a2a-synthesis.
+    ana: This agent has no binding of the name that the request gives, which is written channel:account.
     bruno: An operator has switched this agent off.
     clara: The policy leaves this caller no tool. Ask an operator to look at `toolbus agents`.
     No tool is registered in this daemon.

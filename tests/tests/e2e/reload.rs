@@ -127,11 +127,11 @@ async fn what_waits_for_a_restart_is_named() {
     let client = Client::connect(&site).await;
     let changed = "[tools]\necho = false\nrequired = [\"current_time\"]\n[invoke]\nmax_in_flight = 7\n[daemon]\n\
                    socket = \"other.sock\"\n[store]\nurl = \"sqlite:x.db\"\n[audit]\nfile = \"audit.jsonl\"\n\
-                   [identity]\nsource = \"broker\"\n[telemetry]\nlog = \"debug\"\n[bus]\nname = \"other\"\n";
+                   [telemetry]\nlog = \"debug\"\n[bus]\nname = \"other\"\n";
     daemon.reload(changed).await;
     let waiting = daemon.logged("reload: this section has changed, and waits for a restart");
     let sections: Vec<_> = waiting.iter().map(|line| line["section"].as_str().unwrap()).collect();
-    let expected = ["bus", "invoke", "daemon", "telemetry", "store", "audit", "identity", "tools.required"];
+    let expected = ["bus", "invoke", "daemon", "telemetry", "store", "audit", "tools.required"];
     assert_eq!(sections, expected);
     // What can change has changed, and nothing else.
     let answer = client.exchange(&client.request("echo", &json!({"text": "x"}))).await;
@@ -141,6 +141,22 @@ async fn what_waits_for_a_restart_is_named() {
     daemon.reload(changed).await;
     let waiting = daemon.logged("reload: this section has changed, and waits for a restart");
     assert_eq!(waiting.len(), 2 * expected.len());
+    daemon.stop(&site).await;
+}
+
+#[tokio::test]
+async fn how_callers_are_told_apart_changes_with_a_restart_alone() {
+    let site = Site::shared().await;
+    let daemon = Daemon::start(&site, "[tools]\necho = true\n").await;
+    let client = Client::connect(&site).await;
+    // Rules that would be checked for verified callers, and then be kept for whoever claims to be one.
+    for identity in ["source = \"broker\"", "agent = \"ana\""] {
+        let rules = format!("[tools]\necho = true\n[identity]\n{identity}\n[agents.ana]\nallowed_tools = [\"echo\"]\n");
+        let line = daemon.reload(&rules).await;
+        assert_eq!(line["message"], REFUSED);
+        assert!(line["error"].as_str().unwrap().contains("identity.source"), "{line}");
+        assert_eq!(client.call("echo", &json!({"text": "as before"})).await.content(), "as before");
+    }
     daemon.stop(&site).await;
 }
 

@@ -53,8 +53,9 @@ fn small(client: &Client, topic: &str, agent: &str, body: &Value) -> Request {
 async fn a_sidecar_has_queues_and_a_topic_of_its_own_on_which_everybody_is_its_agent() {
     let (site, backend) = (Site::shared().await, Backend::start().await);
     let ana = Sidecar::start(&site, "ana", &backend).await;
-    for queue in ["invoke", "control", "invoke.dlq", "control.dlq"] {
-        assert!(site.exists(&format!("toolbus.{}.{queue}", ana.agent)).await, "{queue}");
+    for (queue, consumers) in [("invoke", 1), ("control", 1), ("invoke.dlq", 0), ("control.dlq", 0)] {
+        let name = format!("toolbus.{}.{queue}", ana.agent);
+        assert_eq!(site.consumers(&name).await, Some(consumers), "{queue}");
     }
     let client = Client::connect(&site).await;
     let requests =
