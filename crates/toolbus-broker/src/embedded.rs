@@ -190,7 +190,7 @@ mod tests {
         for body in ["in hand", "1", "2"] {
             assert_eq!(bus.publish(&topic(body)).await, Ok(Routing::Routed));
         }
-        assert!(matches!(bus.publish(&topic("3")).await, Err(PublishError::Unavailable(_))));
+        assert!(matches!(bus.publish(&topic("3")).await, Err(PublishError::Rejected(_))));
         deliveries.recv().await.unwrap().settle.acknowledge().await;
         assert_eq!(bus.publish(&topic("3")).await, Ok(Routing::Routed));
     }
@@ -202,7 +202,7 @@ mod tests {
         for _ in 0..2 {
             assert_eq!(bus.publish(&topic("123456")).await, Ok(Routing::Routed));
         }
-        assert!(matches!(bus.publish(&topic("123456")).await, Err(PublishError::Unavailable(_))));
+        assert!(matches!(bus.publish(&topic("123456")).await, Err(PublishError::Rejected(_))));
     }
 
     #[tokio::test]

@@ -146,7 +146,11 @@ pub enum PublishError {
     /// The broker does not permit this address, or it cannot be written at all. Repeating is of no use.
     #[error("address refused: {0}")]
     Refused(String),
-    /// The connection or channel went away, or the broker refused for now. Repeating may help.
+    /// The broker is there, and does not take this message: a queue for it is full, or down. Other messages are taken.
+    /// Repeating helps once that has changed, and not otherwise.
+    #[error("message rejected: {0}")]
+    Rejected(String),
+    /// The connection or channel went away. Repeating helps once it is back.
     #[error("broker unavailable: {0}")]
     Unavailable(String),
     /// The bus has been closed.

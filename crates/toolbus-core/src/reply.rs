@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use lru::LruCache;
+use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::Instant;
 use toolbus_protocol::{MAX_SHORT_STRING, Properties, ReplyTo, bounded, header, topic};
 
@@ -22,6 +23,8 @@ const MAX_REMEMBERED: NonZeroUsize = NonZeroUsize::new(4096).unwrap();
 const FIRST_RETRY: Duration = Duration::from_millis(20);
 /// Longest wait before an answer is published again.
 const LAST_RETRY: Duration = Duration::from_secs(1);
+/// Rejections of an answer until it is given up: with the waits between them, some two seconds.
+const MAX_REJECTIONS: u32 = 8;
 /// Longest wait for the confirm of a dead letter.
 pub(crate) const DEAD_LETTER_TIME: Duration = Duration::from_secs(10);
 /// Headers that a dead letter takes over from its request, in bytes: what surely fits into one frame.
@@ -68,7 +71,7 @@ pub(crate) enum AddressRefused {
 /// Why an answer did not arrive.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum NotDelivered {
-    /// No queue took it on any route. Repeating is of no use.
+    /// No queue took it on any route, or one rejected it again and again.
     #[error("{0}")]
     Undeliverable(String),
     /// The broker could not be asked in time.
@@ -97,6 +100,27 @@ pub(crate) struct Replies {
     bus: Arc<dyn Bus>,
     rules: ReplyRules,
     proven: Mutex<LruCache<Target, Target>>,
+    /// Places for rejected answers that wait to be published again. A full queue is its owner's doing, and each answer
+    /// that waits for it keeps its request unsettled: were all allowed to, one caller could stop the daemon for everybody.
+    places: Semaphore,
+}
+
+/// How often the broker rejected one answer, and its place among those that wait.
+struct Rejections<'a> {
+    places: &'a Semaphore,
+    place: Option<SemaphorePermit<'a>>,
+    count: u32,
+}
+
+impl Rejections<'_> {
+    /// Counts one more; whether the answer may wait and be published again.
+    fn may_wait(&mut self) -> bool {
+        self.count += 1;
+        if self.place.is_none() {
+            self.place = self.places.try_acquire().ok();
+        }
+        self.place.is_some() && self.count < MAX_REJECTIONS
+    }
 }
 
 impl Buried {
@@ -167,18 +191,26 @@ fn checked_length(name: &str) -> Result<&str, AddressRefused> {
 }
 
 impl Replies {
-    pub(crate) fn new(bus: Arc<dyn Bus>, rules: ReplyRules) -> Self {
-        Self { bus, rules, proven: Mutex::new(LruCache::new(MAX_REMEMBERED)) }
+    /// At most `places` answers that the broker rejects wait at a time; the others are undeliverable at once.
+    pub(crate) fn new(bus: Arc<dyn Bus>, rules: ReplyRules, places: usize) -> Self {
+        let places = Semaphore::new(places.min(Semaphore::MAX_PERMITS));
+        Self { bus, rules, proven: Mutex::new(LruCache::new(MAX_REMEMBERED)), places }
     }
 
     pub(crate) fn rules(&self) -> &ReplyRules {
         &self.rules
     }
 
-    /// Publishes an answer until the broker confirms it, at most until `until`.
+    /// Publishes an answer until the broker confirms it, at most until `until`, and a few times if it is rejected.
     pub(crate) async fn deliver(&self, address: &Address, answer: &Answer, until: Instant) -> Result<(), NotDelivered> {
-        retry(until, || self.attempt(address, answer)).await.map_err(|error| match error {
-            PublishError::Refused(reason) => NotDelivered::Undeliverable(reason),
+        let mut rejections = Rejections { places: &self.places, place: None, count: 0 };
+        let again = |error: &PublishError| match error {
+            PublishError::Unavailable(_) => true,
+            PublishError::Rejected(_) => rejections.may_wait(),
+            PublishError::Refused(_) | PublishError::Closed => false,
+        };
+        retry(until, again, || self.attempt(address, answer)).await.map_err(|error| match error {
+            PublishError::Refused(reason) | PublishError::Rejected(reason) => NotDelivered::Undeliverable(reason),
             PublishError::Unavailable(_) => NotDelivered::BrokerAway,
             PublishError::Closed => NotDelivered::Closed,
         })
@@ -197,8 +229,11 @@ impl Replies {
         if let Some(target) = remembered {
             (message.target, message.proven) = (target, true);
             let tried = self.bus.publish(&message).await;
-            if tried == Ok(Routing::Routed) {
-                return Ok(());
+            match tried {
+                Ok(Routing::Routed) => return Ok(()),
+                // That closes no channel, so the route stays proven.
+                Err(PublishError::Rejected(_)) => return tried.map(drop),
+                _ => {}
             }
             // A route that worked and fails now may have lost its permission: it has to prove itself again, apart
             // from the channel that all others share.
@@ -241,7 +276,8 @@ impl Replies {
         // Never proven: a broker that refuses dead letters must not close the channel that all answers share.
         let message =
             Outgoing { target: Target::DeadLetter(queue.to_owned()), mandatory: true, proven: false, properties, body };
-        match retry(Instant::now() + DEAD_LETTER_TIME, || self.bus.publish(&message)).await {
+        let again = |error: &PublishError| matches!(error, PublishError::Unavailable(_) | PublishError::Rejected(_));
+        match retry(Instant::now() + DEAD_LETTER_TIME, again, || self.bus.publish(&message)).await {
             Ok(Routing::Routed) => Buried::Kept,
             Ok(Routing::Unroutable) => Buried::NoQueue,
             Err(PublishError::Refused(reason)) => Buried::Refused(reason),
@@ -254,15 +290,19 @@ impl Replies {
     }
 }
 
-/// Tries again, at growing intervals, for as long as the broker is unavailable, at most until `until`.
-async fn retry<T, F>(until: Instant, attempt: impl Fn() -> F) -> Result<T, PublishError>
+/// Tries again, at growing intervals, after what `again` agrees to, at most until `until`.
+async fn retry<T, F>(
+    until: Instant,
+    mut again: impl FnMut(&PublishError) -> bool,
+    attempt: impl Fn() -> F,
+) -> Result<T, PublishError>
 where
     F: Future<Output = Result<T, PublishError>>,
 {
     let mut wait = FIRST_RETRY;
     loop {
         match tokio::time::timeout_at(until, attempt()).await {
-            Ok(Err(PublishError::Unavailable(_))) if Instant::now() + wait < until => {
+            Ok(Err(error)) if again(&error) && Instant::now() + wait < until => {
                 tokio::time::sleep(wait).await;
                 wait = (wait * 2).min(LAST_RETRY);
             }

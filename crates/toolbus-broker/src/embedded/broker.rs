@@ -72,7 +72,7 @@ impl Broker {
         let (routing_key, queues) = self.route(&message.target);
         let full = |queue: &&Arc<str>| self.queues.get(*queue).is_some_and(|it| !it.has_room(message.body.len()));
         if let Some(full) = queues.iter().find(full) {
-            return Err(PublishError::Unavailable(format!("queue '{full}' is full")));
+            return Err(PublishError::Rejected(format!("queue '{full}' is full")));
         }
         for name in &queues {
             if let Some(queue) = self.queues.get_mut(name) {

@@ -133,7 +133,7 @@ struct Book {
     clear: Vec<Waiting>,
     /// Confirmed with a return.
     unclear: Vec<Unclear>,
-    /// Refused for now.
+    /// Rejected.
     nacked: Vec<Waiting>,
     /// Returned, and not yet known whose it is.
     returned: Vec<Key>,

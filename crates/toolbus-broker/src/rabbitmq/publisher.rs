@@ -58,7 +58,7 @@ impl Publisher {
 
     async fn publish_shared(&self, prepared: Prepared) -> Result<Routing, PublishError> {
         let pipeline = self.shared.open(&self.link).await?;
-        pipeline.publish(prepared).await.map_err(|failure| self.unavailable(&failure))
+        pipeline.publish(prepared).await.map_err(|failure| self.error(&failure))
     }
 
     async fn publish_alone(&self, prepared: Prepared) -> Result<Routing, PublishError> {
@@ -72,10 +72,10 @@ impl Publisher {
         match sent {
             Ok(Confirmation::Ack(None)) => Ok(Routing::Routed),
             Ok(Confirmation::Ack(Some(_))) => Ok(Routing::Unroutable),
-            Ok(Confirmation::Nack(_) | Confirmation::NotRequested) => Err(self.unavailable(&Failure::Nack)),
+            Ok(Confirmation::Nack(_) | Confirmation::NotRequested) => Err(self.error(&Failure::Nack)),
             Err(error) => match refusal(&error) {
                 Some(words) => Err(PublishError::Refused(words)),
-                None => Err(self.unavailable(&Failure::Amqp(error))),
+                None => Err(self.error(&Failure::Amqp(error))),
             },
         }
     }
@@ -120,21 +120,22 @@ impl Publisher {
         })
     }
 
-    fn unavailable(&self, error: &Failure) -> PublishError {
+    fn error(&self, failure: &Failure) -> PublishError {
         if self.link.is_closed() {
             return PublishError::Closed;
         }
-        PublishError::Unavailable(match error {
-            Failure::Amqp(error) => cause::words(error),
-            Failure::Nack => "the broker could not take the message".to_owned(),
-            Failure::Gone => "the channel was lost".to_owned(),
-        })
+        match failure {
+            Failure::Amqp(error) => PublishError::Unavailable(cause::words(error)),
+            Failure::Nack => PublishError::Rejected("a queue for it is full or down".to_owned()),
+            Failure::Gone => PublishError::Unavailable("the channel was lost".to_owned()),
+        }
     }
 }
 
 /// Why a message was not confirmed.
 pub(super) enum Failure {
     Amqp(Error),
+    /// The broker's own verdict on this message; the channel goes on.
     Nack,
     Gone,
 }

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use futures_util::StreamExt;
 use futures_util::future::join_all;
-use lapin::options::{BasicConsumeOptions, BasicPublishOptions};
+use lapin::options::{BasicConsumeOptions, BasicPublishOptions, QueueDeclareOptions, QueuePurgeOptions};
 use lapin::types::{AMQPValue, FieldTable};
 use lapin::{BasicProperties, Connection, ConnectionProperties};
 use toolbus_core::bus::{Bus, PublishError, Routing};
@@ -79,6 +79,36 @@ async fn an_answer_to_a_direct_reply_address_arrives() {
     request.settle.acknowledge().await;
     let arrived = tokio::time::timeout(toolbus_testing::patience::PATIENCE, answers.next()).await.unwrap();
     assert_eq!(arrived.unwrap().unwrap().data, b"answer");
+    bus.close().await;
+}
+
+#[tokio::test]
+async fn a_full_queue_rejects_a_message_and_no_other_and_takes_it_once_there_is_room() {
+    let bus = rabbitmq().await;
+    let (harmless, full) = (unique("harmless"), unique("full"));
+    let mut deliveries = consume(&bus, &harmless, &["t"]).await;
+    let client = Connection::connect(&node().await.0.url(), ConnectionProperties::default()).await.unwrap();
+    let channel = client.create_channel().await.unwrap();
+    let mut bounds = FieldTable::default();
+    bounds.insert("x-max-length".into(), AMQPValue::LongInt(1));
+    bounds.insert("x-overflow".into(), AMQPValue::LongString("reject-publish".into()));
+    let own = QueueDeclareOptions { exclusive: true, ..QueueDeclareOptions::default() };
+    channel.queue_declare(full.as_str().into(), own, bounds).await.unwrap();
+    assert_eq!(bus.publish(&to_queue(&full, "fills it")).await, Ok(Routing::Routed));
+
+    let proven = to_queue(&full, "proven");
+    let mut unproven = to_queue(&full, "unproven");
+    unproven.proven = false;
+    let other = to_topic("t", "other");
+    let (one, two, three) = tokio::join!(bus.publish(&proven), bus.publish(&unproven), bus.publish(&other));
+    for outcome in [one, two] {
+        assert!(matches!(outcome, Err(PublishError::Rejected(_))), "{outcome:?}");
+    }
+    assert_eq!((three, take(&mut deliveries).await.as_str()), (Ok(Routing::Routed), "other"));
+
+    channel.queue_purge(full.as_str().into(), QueuePurgeOptions::default()).await.unwrap();
+    assert_eq!(bus.publish(&proven).await, Ok(Routing::Routed));
+    assert_eq!(bus.state().borrow().reconnects, 0);
     bus.close().await;
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::json;
 use toolbus_core::bus::Target;
 
-use crate::world::{Message, Route, Settled, World, call};
+use crate::world::{Message, Route, Settled, Settlement, World, call};
 
 const PEER: Option<&str> = Some("RockBot.Tools.ToolInvokeRequest");
 
@@ -203,4 +203,82 @@ async fn an_answer_that_no_broker_takes_does_not_hold_up_the_end() {
     task.await.unwrap();
     assert_eq!(settled.get(), Some(Settled::Requeued));
     assert!(begun.elapsed() <= Duration::from_secs(6), "{:?}", begun.elapsed());
+}
+
+/// Calls of this many callers, each of whose queues for answers is full.
+fn begin_rejected(world: &World, callers: usize) -> Vec<(tokio::task::JoinHandle<()>, Settlement)> {
+    let begin = |number: usize| {
+        let name = format!("tool.result.full-{number}");
+        world.bus.route(topic(&name), Route::Rejected);
+        let mut message = pay().typed(PEER).reply_to(Some(&name));
+        message.properties.message_id = Some(name);
+        world.begin(message)
+    };
+    (0..callers).map(begin).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_that_is_rejected_again_and_again_is_dead_lettered_after_seconds_and_the_request_acknowledged() {
+    let world = World::new();
+    world.bus.route(topic("tool.result.ana"), Route::Rejected);
+    let begun = tokio::time::Instant::now();
+    let sent = world.answer(pay().typed(PEER)).await;
+    assert_eq!(sent.target, dead_letters());
+    assert_eq!(sent.properties.header("rb-dead-reason"), Some("undeliverable_answer"));
+    assert_eq!(sent.properties.header("rb-dead-reply-to"), Some("tool.result.ana"));
+    assert!((Duration::from_secs(1)..Duration::from_secs(5)).contains(&begun.elapsed()), "{:?}", begun.elapsed());
+    assert_eq!(world.bus.attempts().len(), 8 + 1, "and no other route is tried, which might repeat the answer");
+}
+
+#[tokio::test]
+async fn an_answer_that_is_rejected_is_published_again_and_arrives_once_there_is_room() {
+    let world = World::new();
+    world.bus.route(topic("tool.result.ana"), Route::Rejected);
+    let (task, settled) = world.begin(pay().typed(PEER));
+    while world.bus.attempts().len() < 3 {
+        tokio::task::yield_now().await;
+    }
+    world.bus.route(topic("tool.result.ana"), Route::Routed);
+    task.await.unwrap();
+    assert_eq!(settled.get(), Some(Settled::Acknowledged));
+    assert_eq!(world.bus.sent().into_iter().map(|it| it.target).collect::<Vec<_>>(), [topic("tool.result.ana")]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn of_the_answers_that_are_rejected_one_in_eight_calls_in_hand_waits_and_the_others_end_at_once() {
+    let world = World::with(|settings| (settings.max_in_flight, settings.max_waiting) = (8, 8));
+    let begun = tokio::time::Instant::now();
+    let calls = begin_rejected(&world, 8);
+    while world.told.dead_letters() < 6 {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(begun.elapsed(), Duration::ZERO);
+    assert_eq!(calls.iter().filter(|(_, settled)| settled.get().is_none()).count(), 2);
+    for (task, settled) in calls {
+        task.await.unwrap();
+        assert_eq!(settled.get(), Some(Settled::Acknowledged));
+    }
+    assert_eq!(world.told.dead_letters(), 8);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_place_among_the_answers_that_wait_is_free_again_after_each() {
+    let world = World::new();
+    for _ in 0..3 {
+        let begun = tokio::time::Instant::now();
+        for (task, _) in begin_rejected(&world, 1) {
+            task.await.unwrap();
+        }
+        assert!(begun.elapsed() > Duration::from_secs(1), "it waited, too");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_route_that_rejects_an_answer_stays_proven() {
+    let world = World::new();
+    world.answer(pay().typed(PEER)).await;
+    world.bus.route(topic("tool.result.ana"), Route::Rejected);
+    assert_eq!(world.answer(pay().typed(PEER)).await.target, dead_letters());
+    let tried: Vec<bool> = world.bus.attempts().into_iter().map(|(_, proven)| proven).collect();
+    assert_eq!(tried, [false, true, true, true, true, true, true, true, true, false]);
 }

@@ -26,6 +26,7 @@ pub(crate) enum Route {
     Routed,
     Unroutable,
     Refused,
+    Rejected,
     Unavailable,
 }
 
@@ -73,6 +74,7 @@ impl Bus for RecordingBus {
             Route::Unroutable if message.mandatory => Ok(Routing::Unroutable),
             Route::Routed | Route::Unroutable => Ok(Routing::Routed),
             Route::Refused => Err(PublishError::Refused("ACCESS_REFUSED".to_owned())),
+            Route::Rejected => Err(PublishError::Rejected("a queue for it is full or down".to_owned())),
             Route::Unavailable => Err(PublishError::Unavailable("connection lost".to_owned())),
         };
         if outcome == Ok(Routing::Routed) {
