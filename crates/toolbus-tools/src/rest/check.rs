@@ -182,7 +182,7 @@ mod tests {
     fn refused(change: impl FnOnce(&mut Settings)) -> EndpointError {
         let mut settings = weather();
         change(&mut settings);
-        tool(settings, &Client::new().unwrap()).err().expect("a refusal")
+        tool(settings, &Client::new().unwrap()).expect_err("a refusal")
     }
 
     #[test]
