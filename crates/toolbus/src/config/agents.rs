@@ -145,6 +145,11 @@ pub(crate) fn matches_any(patterns: &[ToolPattern], name: &str) -> bool {
     patterns.iter().any(|pattern| pattern.matches(name))
 }
 
+/// Whether one of the patterns matches a tool under its published name, or under its own within a tool set.
+pub(crate) fn matches_either(patterns: &[ToolPattern], published: &str, bare: &str) -> bool {
+    patterns.iter().any(|pattern| pattern.matches_either(published, bare))
+}
+
 impl From<Written> for AllowedTools {
     fn from(written: Written) -> Self {
         match written {

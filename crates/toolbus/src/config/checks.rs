@@ -14,16 +14,18 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use toolbus_protocol::topic::{self, REQUEST_TOPICS};
 
+use super::Secret;
 use super::audit::AuditConfig;
 use super::bus::BusConfig;
+use super::http::HttpConfig;
 use super::identity::{IdentityConfig, sidecar_topic};
 use super::invoke::InvokeConfig;
 use super::problem::Part;
 use super::tree::{Path, Tree};
 use super::validate::Difference;
 
-/// Shortest key of the audit records' hashes, in bytes.
-const MIN_AUDIT_KEY: usize = 16;
+/// Shortest secret of the daemon's own, in bytes.
+const MIN_SECRET: usize = 16;
 
 /// Every contradiction between values that are, each for itself, in order.
 ///
@@ -53,8 +55,11 @@ pub(crate) fn contradictions(tree: &Tree, wrong: Vec<Path>) -> Vec<Difference> {
         checker.tools(&tools, &sections);
     }
     checker.agents(&sections);
-    if let Some(audit) = checker.section("audit") {
-        checker.audit(&audit);
+    if let Some(AuditConfig { key, .. }) = checker.section("audit") {
+        checker.secret("audit.key", key);
+    }
+    if let Some(HttpConfig { admin_token, .. }) = checker.section("http") {
+        checker.secret("http.admin_token", admin_token);
     }
     checker.endpoints();
     checker.found
@@ -134,13 +139,12 @@ impl Checker<'_> {
         }
     }
 
-    fn audit(&mut self, audit: &AuditConfig) {
-        let bytes = audit.key.as_ref().map(|key| key.reveal().len());
-        if let Some(bytes) = bytes.filter(|bytes| *bytes < MIN_AUDIT_KEY) {
-            self.tell(
-                &["audit.key"],
-                format!("{bytes} bytes long, which can be guessed; expected at least {MIN_AUDIT_KEY} random ones"),
-            );
+    /// Tells of a secret of the daemon's own that is too short.
+    fn secret(&mut self, key: &str, secret: Option<Secret>) {
+        let bytes = secret.map(|secret| secret.reveal().len());
+        if let Some(bytes) = bytes.filter(|bytes| *bytes < MIN_SECRET) {
+            let what = format!("{bytes} bytes long, which can be guessed; expected at least {MIN_SECRET} random ones");
+            self.tell(&[key], what);
         }
     }
 

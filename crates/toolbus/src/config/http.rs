@@ -14,7 +14,8 @@ pub struct HttpConfig {
     /// Address to listen on; port 0 takes a free one, which is logged.
     #[schemars(with = "String", extend("format" = "toolbus-socket-address"))]
     pub listen: SocketAddr,
-    /// Token that lets operators ask and switch over HTTP what they otherwise do on `daemon.socket`; absent: nobody may.
+    /// Token that lets operators ask and switch over HTTP what they otherwise do on `daemon.socket`, at least 16 bytes; absent:
+    /// nobody may.
     pub admin_token: Option<Secret>,
 }
 

@@ -22,6 +22,11 @@ impl ToolPattern {
     pub fn parse(text: &str) -> Result<Self, PatternError> {
         Pattern::parse(text).map(Self)
     }
+
+    /// Whether it matches a tool under its published name, or under its own within a tool set.
+    pub(crate) fn matches_either(&self, published: &str, bare: &str) -> bool {
+        self.matches(published) || self.matches(bare)
+    }
 }
 
 impl Deref for ToolPattern {

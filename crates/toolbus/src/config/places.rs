@@ -14,6 +14,31 @@ pub(crate) struct Place<'a> {
     /// Whether the pattern is a key there.
     pub(crate) part: Part,
     pub(crate) pattern: &'a ToolPattern,
+    names: Names,
+}
+
+/// The names of tools that a pattern is compared with.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Names {
+    /// Those under which they are called: what allows must not reach further than it says.
+    Published,
+    /// Those within their tool sets as well: a prefix is no way around what restricts.
+    Either,
+}
+
+impl Place<'_> {
+    /// Whether it means a tool of these names.
+    pub(crate) fn is_for(&self, published: &str, bare: &str) -> bool {
+        match self.names {
+            Names::Published => self.pattern.matches(published),
+            Names::Either => self.pattern.matches_either(published, bare),
+        }
+    }
+
+    /// Whether tools are meant by their names within tool sets, too.
+    pub(crate) fn takes_bare_names(&self) -> bool {
+        self.names == Names::Either
+    }
 }
 
 /// All patterns in the sections of agents and of channels.
@@ -23,7 +48,7 @@ pub(crate) fn patterns<'a>(agents: &'a Agents, outbound: &'a BTreeMap<String, Ou
         places.of_agent(&["agents", agent.as_str()], config);
     }
     for (channel, config) in outbound {
-        places.list(&["outbound", channel, "tools"], &config.tools);
+        places.list(&["outbound", channel, "tools"], &config.tools, Names::Either);
     }
     places.0
 }
@@ -38,37 +63,37 @@ struct Places<'a>(Vec<Place<'a>>);
 impl<'a> Places<'a> {
     fn of_agent(&mut self, here: &[&str], config: &'a AgentConfig) {
         self.allowed(here, &config.allowed_tools);
-        self.list(&[here, &["denied_tools"]].concat(), &config.denied_tools);
+        self.list(&[here, &["denied_tools"]].concat(), &config.denied_tools, Names::Either);
         self.rates(here, &config.tool_rate_limits);
         self.keys(&[here, &["arguments"]].concat(), config.arguments.keys());
         for (index, binding) in config.bindings.iter().enumerate() {
             let index = index.to_string();
             let here = [here, &["bindings", &index]].concat();
             self.allowed(&here, &binding.allowed_tools);
-            self.list(&[&here, ["denied_tools"].as_slice()].concat(), &binding.denied_tools);
+            self.list(&[&here, ["denied_tools"].as_slice()].concat(), &binding.denied_tools, Names::Either);
             binding.tool_rate_limits.iter().for_each(|rates| self.rates(&here, rates));
         }
     }
 
     fn allowed(&mut self, here: &[&str], allowed: &'a AllowedTools) {
-        self.list(&[here, &["allowed_tools"]].concat(), allowed.patterns());
+        self.list(&[here, &["allowed_tools"]].concat(), allowed.patterns(), Names::Published);
     }
 
     fn rates(&mut self, here: &[&str], rates: &'a Rates) {
         self.keys(&[here, &["tool_rate_limits"]].concat(), rates.keys());
     }
 
-    fn list(&mut self, here: &[&str], patterns: &'a [ToolPattern]) {
+    fn list(&mut self, here: &[&str], patterns: &'a [ToolPattern], names: Names) {
         for (index, pattern) in patterns.iter().enumerate() {
             let path = at(&[here, &[&index.to_string()]].concat());
-            self.0.push(Place { path, part: Part::Value, pattern });
+            self.0.push(Place { path, part: Part::Value, pattern, names });
         }
     }
 
     fn keys(&mut self, here: &[&str], patterns: impl Iterator<Item = &'a ToolPattern>) {
         for pattern in patterns {
             let path = at(&[here, &[pattern.as_str()]].concat());
-            self.0.push(Place { path, part: Part::Key, pattern });
+            self.0.push(Place { path, part: Part::Key, pattern, names: Names::Either });
         }
     }
 }

@@ -1,5 +1,6 @@
 //! What a configuration may say, and yet hardly means.
 
+mod outbound;
 mod policy;
 
 use std::collections::BTreeMap;

@@ -1,6 +1,7 @@
 //! What names of tools must be to each other.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
 
 use serde_json::Value;
 
@@ -18,6 +19,7 @@ impl Checker<'_> {
         self.names(tools, &sections.toolsets);
         let known = known(tools, self.endpoint_tools(), &sections.toolsets);
         self.forced(&known, sections);
+        self.ties(&known, sections);
         // A wrong endpoint or tool set may hold the missing tool.
         if self.is_wrong_in("rest") || self.is_wrong_in("tools") || !sections.has_every_toolset {
             return;
@@ -35,9 +37,11 @@ impl Checker<'_> {
             let what = format!("no tool `{name}` is configured, so the daemon would never be ready; {}", hint(name));
             self.tell(&[&format!("tools.required.{index}")], what);
         }
+        let bare: BTreeSet<&str> = known.values().map(|tool| &*tool.bare_name).collect();
         for place in sections.patterns().into_iter().filter(|place| place.pattern.is_exact()) {
             let name = place.pattern.as_str();
-            if !known.contains_key(name) {
+            let is_known = known.contains_key(name) || (place.takes_bare_names() && bare.contains(name));
+            if !is_known {
                 self.tell_at(vec![place.path], place.part, format!("no tool `{name}` is configured; {}", hint(name)));
             }
         }
@@ -78,11 +82,35 @@ impl Checker<'_> {
         }
     }
 
+    /// Tells of arguments that two patterns set in two ways, where nothing decides between them.
+    fn ties(&mut self, known: &Known, sections: &Sections) {
+        for (agent, config) in &sections.agents {
+            for (one, arguments) in &config.arguments {
+                let after = config.arguments.range((Bound::Excluded(one), Bound::Unbounded));
+                for (other, others) in after.filter(|(other, _)| other.specificity() == one.specificity()) {
+                    let differs = |argument: &&String| {
+                        others.get(*argument).is_some_and(|value| arguments.get(*argument) != Some(value))
+                    };
+                    let Some(argument) = arguments.keys().find(differs) else { continue };
+                    let mut tools = known.iter();
+                    let is_both = |name: &str, bare: &str| [one, other].iter().all(|p| p.matches_either(name, bare));
+                    let Some((tool, _)) = tools.find(|(name, tool)| is_both(name, &tool.bare_name)) else { continue };
+                    let at = ["agents", agent.as_str(), "arguments", one.as_str(), argument];
+                    let what = format!(
+                        "`{one}` and `{other}` are equally specific, and set it to different values for the tool \
+                         `{tool}`; expected one value, or a pattern that is more specific"
+                    );
+                    self.tell_at(vec![at.map(str::to_owned).into()], Part::Key, what);
+                }
+            }
+        }
+    }
+
     /// Tells of arguments that are set for tools which do not take them.
     fn forced(&mut self, known: &Known, sections: &Sections) {
         for (agent, config) in &sections.agents {
             for (pattern, arguments) in &config.arguments {
-                let matching = known.iter().filter(|(name, _)| pattern.matches(name));
+                let matching = known.iter().filter(|(name, tool)| pattern.matches_either(name, &tool.bare_name));
                 let declared: Vec<_> =
                     matching.filter_map(|(name, tool)| tool.arguments().map(|arguments| (name, arguments))).collect();
                 for argument in arguments.keys() {

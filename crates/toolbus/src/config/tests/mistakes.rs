@@ -136,6 +136,12 @@ fn the_key_of_audit_records_cannot_be_guessed() {
 }
 
 #[test]
+fn the_token_of_operators_cannot_be_guessed() {
+    insta::assert_snapshot!(problems("[http]\nadmin_token = 'fifteen-letters'"), @"a.toml:2:15: `http.admin_token`: 15 bytes long, which can be guessed; expected at least 16 random ones");
+    assert!(load(&["[http]\nadmin_token = 'sixteen--letters'"], &[], &[]).is_ok());
+}
+
+#[test]
 fn an_endpoint_must_be_complete() {
     insta::assert_snapshot!(problems("[[rest.endpoints]]\nname = 'get'"), @r#"
     a.toml:1:1: `rest.endpoints[0]`: `description` is missing; expected a text

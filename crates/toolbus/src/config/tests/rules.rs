@@ -73,10 +73,11 @@ fn a_pattern_that_is_none_is_told_where_it_stands() {
 
 #[test]
 fn a_name_in_a_list_is_that_of_a_tool() {
-    let lists = "allowed_tools = ['send_mesage']\ndenied_tools = ['read_file']\ntool_rate_limits = { ecko = { rps = 1, burst = 1 } }\narguments = { 'files.read' = {} }";
+    let lists = "allowed_tools = ['send_mesage', 'read_file']\ndenied_tools = ['read_fil']\ntool_rate_limits = { ecko = { rps = 1, burst = 1 } }\narguments = { 'files.read' = {} }";
     insta::assert_snapshot!(problems(&with(&format!("[agents.ana]\n{lists}"))), @r#"
     a.toml:20:18: `agents.ana.allowed_tools[0]`: no tool `send_mesage` is configured; did you mean `send_message`? expected one of `convert_time`, `current_time`, `files.read_file`, `send_message`
-    a.toml:21:17: `agents.ana.denied_tools[0]`: no tool `read_file` is configured; did you mean `files.read_file`, its name in a tool set?
+    a.toml:20:33: `agents.ana.allowed_tools[1]`: no tool `read_file` is configured; did you mean `files.read_file`, its name in a tool set?
+    a.toml:21:17: `agents.ana.denied_tools[0]`: no tool `read_fil` is configured; expected one of `convert_time`, `current_time`, `files.read_file`, `send_message`
     a.toml:22:22: `agents.ana.tool_rate_limits.ecko`: no tool `ecko` is configured; expected one of `convert_time`, `current_time`, `files.read_file`, `send_message`
     a.toml:23:15: `agents.ana.arguments."files.read"`: no tool `files.read` is configured; expected one of `convert_time`, `current_time`, `files.read_file`, `send_message`
     "#);
@@ -88,6 +89,30 @@ fn a_name_in_a_list_is_that_of_a_tool() {
     "#);
     insta::assert_snapshot!(problems("[outbound.mail]\ntools = ['send_mail']\nrecipients = ['/to']\ncompare = 'email'"), @"a.toml:2:10: `outbound.mail.tools[0]`: no tool `send_mail` is configured; expected one of `convert_time`, `current_time`");
     insta::assert_snapshot!(problems("[tools]\ntime = false\n[outbound.mail]\ntools = ['send_mail']\nrecipients = ['/to']\ncompare = 'email'"), @"a.toml:4:10: `outbound.mail.tools[0]`: no tool `send_mail` is configured; there is none");
+}
+
+#[test]
+fn what_restricts_may_name_the_tool_of_a_set_without_its_prefix() {
+    let lists = "denied_tools = ['read_file']\ntool_rate_limits = { read_file = { rps = 1, burst = 1 } }\narguments = { read_file = { path = 'x' } }";
+    let outbound = "[outbound.files]\ntools = ['read_file']\nrecipients = ['/to']\ncompare = 'exact'";
+    let text = with(&format!("[agents.ana]\ntoolsets = ['files']\n{lists}\n{outbound}"));
+    assert!(load(&[&text], &[], &[]).is_ok());
+}
+
+#[test]
+fn an_argument_is_not_set_to_two_values_by_patterns_of_one_rank() {
+    let set = |arguments: &str| with(&format!("[agents.ana]\n[agents.ana.arguments]\n{arguments}"));
+    insta::assert_snapshot!(problems(&set("'send_*' = { text = 'a', to = 'b' }\n'*_mess' = { text = 'c' }\n'*ssage' = { to = 'b', text = 1 }")), @r#"a.toml:23:24: `agents.ana.arguments."*ssage".text`: `*ssage` and `send_*` are equally specific, and set it to different values for the tool `send_message`; expected one value, or a pattern that is more specific"#);
+    let decided = [
+        "'send_*' = { text = 'a' }\n'*ssage' = { text = 'a' }",
+        "'send_*' = { text = 'a' }\n'*ssage' = { to = 'b' }",
+        "'send_*' = { text = 'a' }\n'*essage' = { text = 'b' }",
+        "'send_*' = { text = 'a' }\n'*_file' = { text = 'b' }",
+    ];
+    for arguments in decided {
+        assert!(load(&[&set(arguments)], &[], &[]).is_ok(), "{arguments}");
+    }
+    insta::assert_snapshot!(problems(&set("read_file = { path = 'a' }\n'files.read_file' = { path = 'b' }")), @r#"a.toml:22:23: `agents.ana.arguments."files.read_file".path`: `files.read_file` and `read_file` are equally specific, and set it to different values for the tool `files.read_file`; expected one value, or a pattern that is more specific"#);
 }
 
 #[test]

@@ -18,6 +18,7 @@ url = "https://host/read"
 name = "send_message"
 description = "Sends"
 url = "https://host/send"
+parameters = '{"type":"object","properties":{"to":{}},"additionalProperties":false}'
 [toolsets.files]
 kind = "rest"
 endpoints = ["read_file"]
@@ -75,6 +76,44 @@ fn recipients_without_a_list_are_told_where_a_tool_can_reach_them() {
 }
 
 #[test]
+fn the_tool_of_a_set_is_meant_by_its_own_name_where_it_is_restricted() {
+    let lists = "toolsets = ['files']\noutbound_allowlist = { whatsapp = ['+1555'] }\ndenied_tools = ['read_f*']\n\
+        tool_rate_limits = { 'read_f*' = { rps = 1, burst = 1 } }\narguments = { 'read_f*' = { a = 1 } }";
+    assert_eq!(with(&format!("[agents.ana]\n{lists}")), "");
+    insta::assert_snapshot!(with("[agents.ana]\ntoolsets = ['files']\nallowed_tools = ['read_f*']\noutbound_allowlist = { whatsapp = ['+1555'] }"), @r#"
+    agents.ana.allowed_tools: `read_f*` matches no tool
+    agents.ana: has no tool at all
+    "#);
+    let only_denied = "[agents.ana]\ntoolsets = ['files']\nallowed_tools = ['files.*']\ndenied_tools = ['read_file']";
+    insta::assert_snapshot!(with(only_denied), @"agents.ana: has no tool at all");
+    let reads = "[agents.ana]\ntoolsets = ['files']\nallowed_tools = ['files.*']\n\
+        [outbound.files]\ntools = ['read_*']\nrecipients = ['/to']\ncompare = 'exact'";
+    insta::assert_snapshot!(with(reads), @"agents.ana: may address anybody on `files`, because its `outbound_allowlist` has no list for it");
+}
+
+#[test]
+fn arguments_that_may_hide_a_recipient_are_told_where_there_is_a_list() {
+    let tools = ["", r#"{"type":"object"}"#, r#"{"type":"object","properties":{"to":{}}}"#].map(|schema| {
+        let parameters = if schema.is_empty() { String::new() } else { format!("parameters = '{schema}'\n") };
+        format!(
+            "[[rest.endpoints]]\nname = 'send_{}'\ndescription = 'x'\nurl = 'https://h/'\n{parameters}",
+            schema.len()
+        )
+    });
+    let listed = "[agents.ana]\ntoolsets = ['files']\noutbound_allowlist = { whatsapp = ['+1555'] }";
+    insta::assert_snapshot!(with(&format!("{}{listed}", tools.concat())), @r#"
+    outbound.whatsapp: `send_0` has no schema with properties; its other arguments are not looked at
+    outbound.whatsapp: `send_17` has no schema with properties; its other arguments are not looked at
+    outbound.whatsapp: `send_40` has an open schema; arguments that the schema does not declare are refused for agents with an `outbound_allowlist`
+    "#);
+    let in_a_binding = "[agents.ana]\ntoolsets = ['files']\nallowed_tools = ['*_time']\n[[agents.ana.bindings]]\n\
+        channel = 'c'\naccount = 'a'\noutbound_allowlist = { whatsapp = ['+1555'] }";
+    insta::assert_snapshot!(with(&format!("{}{in_a_binding}", tools[0])), @"outbound.whatsapp: `send_0` has no schema with properties; its other arguments are not looked at");
+    let unlisted = "[agents.ana]\ntoolsets = ['files']\nallowed_tools = ['*_time']";
+    assert_eq!(with(&format!("{}{unlisted}", tools.concat())), "");
+}
+
+#[test]
 fn agents_without_any_tool_are_told() {
     let lines = "[agents.ana]\ntoolsets = ['files']\nallowed_tools = 'none'\n[agents.default]\nallowed_tools = ['*_time']\n\
         [[agents.default.bindings]]\nchannel = 'c'\naccount = 'a'\ndenied_tools = ['*_time']";
@@ -106,4 +145,10 @@ fn a_shared_credential_beside_those_of_agents_is_told() {
     let text = "[identity]\nsource = 'broker'\n[[rest.endpoints]]\nname = 'x'\ndescription = 'x'\nurl = 'https://h/'\n\
         auth = { type = 'bearer', token = 's', per_agent = { ana = { token = 't' } } }";
     insta::assert_snapshot!(warnings(text), @"rest.endpoints: `x` never sends its shared credential, because `per_agent` is there");
+}
+
+#[test]
+fn names_of_agents_that_end_like_others_are_told_where_topics_tell_agents_apart() {
+    let agents = "[bus]\nurl = 'amqp://127.0.0.1'\n[identity]\nsource = 'broker'\n[agents.'ana.bruno']\n[agents.bruno]\n[agents.uno]";
+    insta::assert_snapshot!(warnings(agents), @r#"agents."ana.bruno": `bruno` may have answers sent to its topics; use a name without a dot"#);
 }

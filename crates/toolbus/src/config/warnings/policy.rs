@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use toolbus_core::policy::{Profile, Role};
 
-use crate::config::agents::{AllowedTools, BindingConfig, Recipients, matches_any};
+use super::outbound;
+use crate::config::agents::{AllowedTools, BindingConfig, Recipients, matches_either};
 use crate::config::identity::{Source, sidecar_topic};
 use crate::config::known::{Known, KnownTool};
 use crate::config::places::patterns;
@@ -15,6 +16,7 @@ pub(super) fn warnings(config: &Config) -> Vec<String> {
     let known = config.known_tools();
     let mut warnings = identity(config);
     warnings.extend(dead_patterns(config, &known));
+    warnings.extend(outbound::warnings(config, &known));
     let bound = |set: &String| config.agents.values().any(|agent| agent.toolsets.contains(set));
     let unbound = config.toolsets.keys().filter(|set| !bound(set));
     warnings.extend(unbound.map(|set| format!("toolsets.{set}: no agent has this tool set")));
@@ -43,6 +45,19 @@ fn identity(config: &Config) -> Vec<String> {
     if identity.source == Source::Header && !identity.users.is_empty() {
         warnings.push("identity.users: not used, because `identity.source` is \"header\"".to_owned());
     }
+    if identity.source == Source::Broker {
+        // Reply topics end with the name of their agent.
+        let ends_with = |longer: &Agent, name: &Agent| {
+            longer.as_str().strip_suffix(name.as_str()).is_some_and(|before| before.ends_with('.'))
+        };
+        for longer in config.agents.keys() {
+            for name in config.agents.keys().filter(|name| ends_with(longer, name)) {
+                warnings.push(format!(
+                    "agents.\"{longer}\": `{name}` may have answers sent to its topics; use a name without a dot"
+                ));
+            }
+        }
+    }
     if let Some(own) = &identity.agent {
         let is_other = |agent: &&Agent| *agent != own && !agent.is_default();
         for agent in config.agents.keys().filter(is_other) {
@@ -68,7 +83,7 @@ fn identity(config: &Config) -> Vec<String> {
 fn dead_patterns(config: &Config, known: &Known) -> Vec<String> {
     patterns(&config.agents, &config.outbound)
         .into_iter()
-        .filter(|place| !known.keys().any(|name| place.pattern.matches(name)))
+        .filter(|place| !known.iter().any(|(name, tool)| place.is_for(name, &tool.bare_name)))
         .map(|place| {
             let list: Vec<&str> = place.path.iter().take(place.path.len() - 1).map(String::as_str).collect();
             format!("{}: `{}` matches no tool", list.join("."), place.pattern)
@@ -120,7 +135,8 @@ impl Rules<'_> {
         let replaced = self.binding.and_then(|binding| binding.outbound_allowlist.as_ref());
         let lists: &Recipients = replaced.unwrap_or(&self.agent.outbound_allowlist);
         for (channel, outbound) in self.config.outbound.iter().filter(|(channel, _)| !lists.contains_key(*channel)) {
-            if self.known.iter().any(|(name, tool)| matches_any(&outbound.tools, name) && self.may_use(name, tool)) {
+            let is_for = |name: &str, tool: &KnownTool| matches_either(&outbound.tools, name, &tool.bare_name);
+            if self.known.iter().any(|(name, tool)| is_for(name, tool) && self.may_use(name, tool)) {
                 warnings.push(format!(
                     "{}: may address anybody on `{channel}`, because its `outbound_allowlist` has no list for it",
                     self.place
@@ -130,7 +146,9 @@ impl Rules<'_> {
     }
 
     fn may_use(&self, name: &Arc<str>, tool: &KnownTool) -> bool {
-        let passes = |allowed: &AllowedTools, denied: &[_]| allowed.allows(name) && !matches_any(denied, name);
+        let passes = |allowed: &AllowedTools, denied: &[_]| {
+            allowed.allows(name) && !matches_either(denied, name, &tool.bare_name)
+        };
         let profile = Profile::all().into_iter().find(|one| Some(one.name()) == self.agent.profile.as_deref());
         let role = profile.map(|profile| profile.judge(name, &tool.bare_name, &tool.source));
         tool.is_bound(self.agent)
