@@ -116,6 +116,22 @@ impl Client {
         bind(&self.channel, &self.exchange, &queue, topic).await;
     }
 
+    /// Declares a queue of this client's that is full, and rejects what comes.
+    ///
+    /// # Panics
+    ///
+    /// When the broker refuses.
+    pub async fn full_queue(&self) -> String {
+        let queue = format!("full.{}", Uuid::new_v4().simple());
+        let mut bounds = FieldTable::default();
+        bounds.insert("x-max-length".into(), AMQPValue::LongInt(1));
+        bounds.insert("x-overflow".into(), AMQPValue::LongString("reject-publish".into()));
+        let own = QueueDeclareOptions { exclusive: true, ..QueueDeclareOptions::default() };
+        self.channel.queue_declare(queue.as_str().into(), own, bounds).await.unwrap();
+        self.publish("", &self.raw("fills it").on(&queue)).await;
+        queue
+    }
+
     /// A plain client's request: an object as arguments, and the queue of answers.
     #[must_use]
     pub fn request(&self, tool: &str, arguments: &Value) -> Request {

@@ -53,6 +53,29 @@ async fn an_answer_that_nobody_listens_for_is_dead_lettered_with_one_warning_and
 }
 
 #[tokio::test]
+async fn requests_whose_queues_for_answers_are_full_hold_up_no_other_caller() {
+    let site = Site::shared().await;
+    // As many calls in hand as there are requests: were each kept, no other would be taken.
+    let daemon = Daemon::start(&site, "[tools]\necho = true\n[invoke]\nmax_in_flight = 32\nmax_waiting = 32\n").await;
+    let (hoarder, client) = (Client::connect(&site).await, Client::connect(&site).await);
+    let full = hoarder.full_queue().await;
+    for number in 0..64 {
+        let request = hoarder.request("echo", &json!({"text": number.to_string()})).reply_to(&full);
+        hoarder.send(&request).await;
+    }
+    assert_eq!(client.call("echo", &json!({"text": "other"})).await.content(), "other");
+    site.wait_for_ready(&format!("{}.dlq", site.queue()), 64).await;
+    for _ in 0..64 {
+        let dead = site.take_dead_letter().await;
+        assert_eq!(
+            (dead.header("rb-dead-reason"), dead.header("rb-dead-reply-to")),
+            ("undeliverable_answer", full.as_str())
+        );
+    }
+    daemon.stop(&site).await;
+}
+
+#[tokio::test]
 async fn an_address_that_the_broker_does_not_permit_harms_no_other_caller() {
     let (mut site, backend) = (Site::shared().await, Backend::start().await);
     let (all, user) = (site.url.clone(), site.prefix.clone());
