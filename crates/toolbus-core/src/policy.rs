@@ -12,14 +12,16 @@ mod index;
 mod profile;
 mod rules;
 mod sections;
+mod summary;
 mod switches;
 #[cfg(test)]
 mod tests;
 
 pub use access::{Access, Capacity};
 pub use catalogue::Catalogue;
-pub use effective::{Effective, Forced, Granted, Nothing, Summary};
+pub use effective::{Effective, Forced, Granted, Nothing};
 pub use explain::{Because, Explanation};
 pub use profile::{EVERY_SOURCE, Profile, Role};
 pub use rules::{AgentPolicy, Allowed, BindingPolicy, Policy};
+pub use summary::Summary;
 pub use switches::{Switch, SwitchError};

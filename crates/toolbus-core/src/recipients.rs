@@ -80,6 +80,11 @@ impl Outbound {
 }
 
 impl AllowedRecipients {
+    /// Number of recipients that are listed.
+    pub(crate) fn count(&self) -> usize {
+        self.listed.len()
+    }
+
     /// The recipients of a list, compared in this way.
     ///
     /// # Errors

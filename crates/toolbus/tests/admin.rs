@@ -104,6 +104,11 @@ fn who_may_use_what_is_asked_of_the_running_daemon() {
     insta::assert_snapshot!(out, @r#"
     ana: 1 of 2 tools
 
+    profile    subagent
+    bindings   whatsapp:sales
+    at a time  192 running, 512 waiting
+    rates      convert_time: 1 per second, 1 at once
+
     TOOL          SOURCE  ALLOWED  WHY
     convert_time  time    no       not in allowed_tools of the binding
     current_time  time    yes      allowed by `current_time`

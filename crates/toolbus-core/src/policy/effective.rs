@@ -63,21 +63,6 @@ pub struct Granted<'a> {
     pub(super) entry: &'a Entry,
 }
 
-/// What holds for a caller, whatever tools there are.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Summary {
-    /// The profile that each of its requests has; absent: the request chooses.
-    pub profile: Option<String>,
-    /// Calls of its agent that may run at a time.
-    pub max_in_flight: usize,
-    /// Calls of its agent that may wait at a time.
-    pub max_queued: usize,
-    /// Patterns of tools whose calls are limited in rate, without a binding.
-    pub rates: Vec<Pattern>,
-    /// The agent's bindings, as `channel:account`.
-    pub bindings: Vec<String>,
-}
-
 /// Arguments that are set for a caller.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Forced(pub Map<String, Value>);
@@ -291,20 +276,6 @@ impl Effective {
     pub fn limits(&self) -> (usize, usize) {
         let limits = self.rules().limits;
         (limits.max_in_flight, limits.max_queued)
-    }
-
-    /// What holds for the caller's agent, whatever tools there are.
-    #[must_use]
-    pub fn summary(&self) -> Summary {
-        let (rules, section) = (&self.catalogue.rules, self.rules());
-        let profile = section.profile.and_then(|number| rules.profiles.get(number));
-        Summary {
-            profile: profile.map(|profile| profile.name().to_owned()),
-            max_in_flight: section.limits.max_in_flight,
-            max_queued: section.limits.max_queued,
-            rates: section.cell(0).rates.rules().iter().map(|rule| rule.pattern().clone()).collect(),
-            bindings: (1..section.cells()).map(|number| section.cell(number).binding.clone()).collect(),
-        }
     }
 
     /// Number of that section, below the number of sections.

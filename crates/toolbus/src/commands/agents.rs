@@ -9,7 +9,7 @@ use comfy_table::presets::NOTHING;
 use super::target::{Operator, RoleArgs, TargetArgs, TargetError};
 use super::{as_json, one_line, plain};
 use crate::cli::Output;
-use crate::http::admin::view::{AgentSummary, AgentTools, Agents, Switched};
+use crate::http::admin::view::{AgentSummary, AgentTools, Agents, Named, Rules, Switched};
 use crate::printed::unless_gone;
 
 /// Lists the agents; with a name, that agent's tools: which it may use, which not, and why.
@@ -93,6 +93,7 @@ fn of_one(agent: &AgentTools) -> String {
         lines.push(format!("{name} has no section in `agents`: it is one of `default`"));
     }
     lines.extend(agent.nothing.as_deref().map(one_line));
+    lines.extend([String::new(), rules(&agent.rules)]);
     if !agent.tools.is_empty() {
         let mut table = Table::new();
         table.load_style(NOTHING).set_header(["TOOL", "SOURCE", "ALLOWED", "WHY"]);
@@ -103,6 +104,26 @@ fn of_one(agent: &AgentTools) -> String {
         lines.extend([String::new(), plain(&table)]);
     }
     lines.join("\n")
+}
+
+/// What holds beside the tools; what is not restricted is left out.
+fn rules(rules: &Rules) -> String {
+    let mut table = Table::new();
+    table.load_style(NOTHING);
+    let mut add = |what: &str, text: String| {
+        if !text.is_empty() {
+            table.add_row([what, &one_line(&text)]);
+        }
+    };
+    let named = |rules: &[Named]| rules.iter().map(|rule| format!("{}: {}", rule.name, rule.value)).collect::<Vec<_>>();
+    add("profile", rules.profile.clone().unwrap_or_default());
+    add("tool sets", rules.tool_sets.join(", "));
+    add("bindings", rules.bindings.join(", "));
+    add("at a time", format!("{} running, {} waiting", rules.max_in_flight, rules.max_queued));
+    add("rates", named(&rules.rate_limits).join("; "));
+    add("recipients", named(&rules.recipients).join("; "));
+    add("arguments set", named(&rules.arguments).join("; "));
+    plain(&table)
 }
 
 #[cfg(test)]
@@ -154,10 +175,24 @@ mod tests {
             verdict("web_search", true, "allowed by `web_*`"),
             verdict("a\nb\u{9b}", false, "not in allowed_tools"),
         ];
-        let agent = AgentTools { agent: "ana".to_owned(), configured: false, nothing: None, tools };
+        let named = |name: &str, value: &str| vec![Named { name: name.to_owned(), value: value.to_owned() }];
+        let rules = Rules {
+            profile: Some("subagent".to_owned()),
+            max_in_flight: 3,
+            max_queued: 4,
+            rate_limits: named("web_*", "1 per second, 3 at once"),
+            recipients: named("whatsapp", "2 listed"),
+            ..Rules::default()
+        };
+        let agent = AgentTools { agent: "ana".to_owned(), configured: false, nothing: None, rules, tools };
         insta::assert_snapshot!(of_one(&agent), @r#"
         ana: 1 of 2 tools
         ana has no section in `agents`: it is one of `default`
+
+        profile     subagent
+        at a time   3 running, 4 waiting
+        rates       web_*: 1 per second, 3 at once
+        recipients  whatsapp: 2 listed
 
         TOOL        SOURCE  ALLOWED  WHY
         web_search  web     yes      allowed by `web_*`

@@ -196,7 +196,7 @@ mod tests {
         let summary = plain.summary();
         assert_eq!(summary.profile.as_deref(), Some("subagent"));
         assert_eq!((summary.max_in_flight, summary.max_queued), (2, 3));
-        assert_eq!(summary.rates.iter().map(Pattern::as_str).collect::<Vec<_>>(), ["echo"]);
+        assert_eq!(summary.rates, [(Pattern::parse("echo").unwrap(), "0.5 per second, 2 at once".to_owned())]);
         assert_eq!(summary.bindings, ["whatsapp:sales"]);
         let bound = Caller { binding: Some("whatsapp:sales".into()), ..ana() };
         assert_eq!(names(&effective(config.clone(), bound)), ["echo"]);

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use toolbus_core::caller::{AgentName, AgentNameError, Caller};
+use toolbus_core::pattern::Pattern;
 use toolbus_core::policy::{Effective, Explanation, Nothing, Summary, Switch, SwitchError};
 use toolbus_core::{Gates, Step};
 
@@ -18,7 +19,9 @@ pub use routes::{MAX_BODY, guarded, open};
 pub use socket::{AdminSocket, SocketError};
 pub use switches::{LoadError, Switches};
 
-use view::{AgentSummary, AgentTools, Agents, Explained, Gate, Question, Role, Switched, Switching, Verdict};
+use view::{
+    AgentSummary, AgentTools, Agents, Explained, Gate, Named, Question, Role, Rules, Switched, Switching, Verdict,
+};
 
 /// The name that stands for every caller without a section.
 pub const EVERYBODY: &str = "default";
@@ -70,7 +73,7 @@ impl Admin {
         let callers = access.agents().into_iter().map(Caller::agent).chain([Caller::unknown()]);
         let summary = |caller: Caller| {
             let effective = access.effective(&caller);
-            let Summary { profile, max_in_flight, max_queued, rates, bindings } = effective.summary();
+            let Summary { profile, max_in_flight, max_queued, rates, bindings, .. } = effective.summary();
             AgentSummary {
                 agent: effective.section_name().to_owned(),
                 tools: effective.names().count(),
@@ -78,7 +81,7 @@ impl Admin {
                 profile,
                 max_in_flight,
                 max_queued,
-                rate_limits: rates.iter().map(ToString::to_string).collect(),
+                rate_limits: rates.iter().map(|(pattern, _)| pattern.to_string()).collect(),
                 bindings,
                 disabled: effective.nothing() == Some(Nothing::Disabled),
             }
@@ -120,6 +123,7 @@ impl Admin {
             agent: name.to_owned(),
             configured: effective.section_name() == name,
             nothing: effective.nothing().map(|reason| reason.to_string()),
+            rules: rules(effective.summary()),
             tools: effective.explain_all().into_iter().map(verdict).collect(),
         })
     }
@@ -182,6 +186,28 @@ impl Admin {
                 **name == *EVERYBODY || access.agents().iter().any(|agent| agent.as_str() == &**name)
             }
         }
+    }
+}
+
+/// What holds for an agent beside its tools.
+fn rules(summary: Summary) -> Rules {
+    let named = |(pattern, text): (Pattern, String)| Named { name: pattern.to_string(), value: text };
+    Rules {
+        profile: summary.profile,
+        tool_sets: summary.toolsets,
+        max_in_flight: summary.max_in_flight,
+        max_queued: summary.max_queued,
+        rate_limits: summary.rates.into_iter().map(named).collect(),
+        recipients: summary
+            .recipients
+            .into_iter()
+            .map(|(name, listed)| Named {
+                name,
+                value: listed.map_or_else(|| "everybody".to_owned(), |listed| format!("{listed} listed")),
+            })
+            .collect(),
+        arguments: summary.arguments.into_iter().map(|(pattern, names)| named((pattern, names.join(", ")))).collect(),
+        bindings: summary.bindings,
     }
 }
 

@@ -182,6 +182,18 @@ async fn each_tool_of_an_agent_is_in_or_out_for_a_reason() {
       "agent": "ana",
       "configured": true,
       "nothing": null,
+      "rules": {
+        "arguments": [],
+        "bindings": [
+          "whatsapp:sales"
+        ],
+        "maxInFlight": 3,
+        "maxQueued": 5,
+        "profile": null,
+        "rateLimits": [],
+        "recipients": [],
+        "toolSets": []
+      },
       "tools": [
         {
           "allowed": false,

@@ -62,8 +62,41 @@ pub struct AgentTools {
     pub configured: bool,
     /// Why it has no tools at all, if something takes them all away.
     pub nothing: Option<String>,
+    /// What holds for it beside that.
+    pub rules: Rules,
     /// Every tool that there is, by name.
     pub tools: Vec<Verdict>,
+}
+
+/// What holds for an agent beside its tools, under the binding that was asked about.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Rules {
+    /// The profile that each of its requests has; absent: the request chooses.
+    pub profile: Option<String>,
+    /// Its tool sets.
+    pub tool_sets: Vec<String>,
+    /// Calls of it that run at a time.
+    pub max_in_flight: usize,
+    /// Calls of it that wait at a time.
+    pub max_queued: usize,
+    /// Rates by pattern of tools, the most specific first.
+    pub rate_limits: Vec<Named>,
+    /// How many people it may address, by channel.
+    pub recipients: Vec<Named>,
+    /// Arguments that are set for it, by pattern of tools.
+    pub arguments: Vec<Named>,
+    /// Its bindings, as `channel:account`.
+    pub bindings: Vec<String>,
+}
+
+/// A rule in words, and what it is for.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Named {
+    /// What it is for.
+    pub name: String,
+    /// The rule.
+    pub value: String,
 }
 
 /// What becomes of one tool.

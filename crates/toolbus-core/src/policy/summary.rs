@@ -1,0 +1,50 @@
+//! What holds for a caller, whatever tools there are.
+
+use super::effective::Effective;
+use crate::pattern::Pattern;
+
+/// What holds for the agent of a caller, under the caller's binding.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Summary {
+    /// The profile that each of its requests has; absent: the request chooses.
+    pub profile: Option<String>,
+    /// Its tool sets, by name.
+    pub toolsets: Vec<String>,
+    /// Calls of it that may run at a time.
+    pub max_in_flight: usize,
+    /// Calls of it that may wait at a time.
+    pub max_queued: usize,
+    /// How often it may call which tools: patterns, the most specific first, and the rate in words.
+    pub rates: Vec<(Pattern, String)>,
+    /// Each channel on which tools address people, and how many of them it may address; absent: everybody.
+    pub recipients: Vec<(String, Option<usize>)>,
+    /// Arguments that are set for it, by pattern of tools.
+    pub arguments: Vec<(Pattern, Vec<String>)>,
+    /// Its bindings, as `channel:account`.
+    pub bindings: Vec<String>,
+}
+
+impl Effective {
+    /// What holds for the caller's agent, whatever tools there are.
+    #[must_use]
+    pub fn summary(&self) -> Summary {
+        let (rules, section, cell) = (&self.catalogue.rules, self.rules(), self.cell());
+        let profile = section.profile.and_then(|number| rules.profiles.get(number));
+        let listed = |channel| cell.recipients.get(channel).map(crate::recipients::AllowedRecipients::count);
+        let channels = rules.policy.outbound.keys();
+        Summary {
+            profile: profile.map(|profile| profile.name().to_owned()),
+            toolsets: section.toolsets.iter().map(ToString::to_string).collect(),
+            max_in_flight: section.limits.max_in_flight,
+            max_queued: section.limits.max_queued,
+            rates: cell.rates.rules().iter().map(|rule| (rule.pattern().clone(), rule.rate().to_string())).collect(),
+            recipients: channels.map(|channel| (channel.to_string(), listed(channel))).collect(),
+            arguments: section
+                .arguments
+                .iter()
+                .map(|(pattern, arguments)| (pattern.clone(), arguments.keys().cloned().collect()))
+                .collect(),
+            bindings: (1..section.cells()).map(|number| section.cell(number).binding.clone()).collect(),
+        }
+    }
+}
