@@ -27,11 +27,12 @@ const CLOSING_GRACE: Duration = Duration::from_secs(5);
 impl Dispatcher {
     /// Step 12, reply, and step 13, acknowledge: in this order, always.
     pub(super) async fn send(&self, mut call: Box<Call>, answer: Arc<Answer>) {
+        // First: an effect must not go unrecorded because nobody takes its answer.
+        self.audit(&call, &answer);
         let built = Instant::now();
         let delivered = self.deliver(&call, &answer).await;
         let confirmed = built.elapsed();
         call.span.published(delivered.is_ok(), confirmed);
-        self.audit(&call, &answer);
         let settled = match delivered {
             Ok(()) => true,
             Err(NotDelivered::Undeliverable(reason)) => self.bury_answer(&call, &answer, &reason).await,
@@ -76,8 +77,8 @@ impl Dispatcher {
         audit.record(Record::new(event, &subject, answer.end, answer.outcome).with_arguments(hash));
     }
 
-    /// Publishes an answer until the broker confirms or refuses it, or until shutdown. A broker that is away is waited
-    /// for: putting the request back would use up its deliveries, and another daemon would run it again.
+    /// Publishes an answer until the broker confirms, refuses or finally rejects it, or until shutdown. A broker that is
+    /// away is waited for: putting the request back would use up its deliveries, and another daemon would run it again.
     async fn deliver(&self, call: &Call, answer: &Answer) -> Result<(), NotDelivered> {
         let parts = &*self.parts;
         let trying = async {
