@@ -63,6 +63,9 @@ pub struct Caller {
     pub owner: Arc<str>,
     /// The sender's login at the broker, where the message says it: the broker has compared the two.
     pub login: Option<Arc<str>>,
+    /// Whether the policy has a section for the agent. Without one it is of the class of everybody else, who share what
+    /// is bounded.
+    pub has_section: bool,
     /// Whether the broker vouches for the agent.
     pub verified: bool,
     /// The binding that the request names, as `channel:account`.
@@ -131,13 +134,17 @@ impl Identity {
         let owner = match &agent {
             Some(agent) => Arc::clone(&agent.0),
             // No name of an agent has a colon.
-            None => format!("unknown:{}:{name}", bounded(user_id.unwrap_or_default())).into(),
+            None => {
+                let user = bounded(user_id.unwrap_or_default());
+                format!("unknown:{}:{user}:{name}", user.len()).into()
+            }
         };
         Some(Caller {
             agent,
             name,
             owner,
             login: user_id.map(|user| bounded(user).into()),
+            has_section: false,
             verified,
             binding: header(header::BINDING),
             profile: header(header::TOOL_PROFILE),
@@ -163,8 +170,9 @@ impl Caller {
         Self {
             agent: None,
             name: UNKNOWN_CALLER.into(),
-            owner: "unknown::".into(),
+            owner: "unknown:0::".into(),
             login: None,
+            has_section: false,
             verified: false,
             binding: None,
             profile: None,
@@ -172,11 +180,17 @@ impl Caller {
         }
     }
 
-    /// A caller that is this agent.
+    /// A caller that is this agent, which has a section.
     #[must_use]
     pub fn agent(agent: AgentName) -> Self {
         let name = &agent.0;
-        Self { name: Arc::clone(name), owner: Arc::clone(name), agent: Some(agent), ..Self::unknown() }
+        Self {
+            name: Arc::clone(name),
+            owner: Arc::clone(name),
+            agent: Some(agent),
+            has_section: true,
+            ..Self::unknown()
+        }
     }
 }
 

@@ -6,6 +6,7 @@ use toolbus_e2e::client::Client;
 use toolbus_e2e::daemon::Daemon;
 use toolbus_e2e::site::{Site, shared_node};
 use toolbus_testing::otlp::Receiver;
+use toolbus_testing::patience::eventually;
 
 use crate::metrics::sum;
 
@@ -72,6 +73,10 @@ async fn requests_whose_queues_for_answers_are_full_hold_up_no_other_caller() {
             ("undeliverable_answer", full.as_str())
         );
     }
+
+    hoarder.send(&hoarder.raw("{}").on("tool.ping").reply_to(&full)).await;
+    let dropped = eventually("a pong to be dropped", async || daemon.logged("an answer was not delivered").pop()).await;
+    assert_eq!(dropped["reason"], "a queue for it is full or down", "and not only once its time is over");
     daemon.stop(&site).await;
 }
 

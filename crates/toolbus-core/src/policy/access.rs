@@ -74,7 +74,10 @@ impl Access {
     /// Who sent a message; absent when it is somebody whom this daemon does not serve.
     #[must_use]
     pub fn identify(&self, user_id: Option<&str>, envelope: &Envelope, topic: &str) -> Option<Caller> {
-        self.current().rules.identity.identify(user_id, envelope, topic)
+        let current = self.current();
+        let mut caller = current.rules.identity.identify(user_id, envelope, topic)?;
+        caller.has_section = current.rules.section_of(&caller) > 0;
+        Some(caller)
     }
 
     /// What a caller may use at this moment; in a session that began earlier, with the tool sets of then.

@@ -86,7 +86,7 @@ impl Live {
     }
 }
 
-/// Whose part of the room a caller uses. Unknown callers choose their own names, so that they share one.
+/// Whose part of the room a caller uses. Callers without a section may choose their own names, so that they share one.
 pub(super) fn share_of(caller: &Caller) -> Arc<str> {
-    if caller.agent.is_some() { Arc::clone(&caller.owner) } else { UNKNOWN.into() }
+    if caller.has_section { Arc::clone(&caller.owner) } else { UNKNOWN.into() }
 }

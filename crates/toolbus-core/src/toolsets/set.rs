@@ -24,7 +24,7 @@ const RETRY_AFTER: Duration = Duration::from_secs(5);
 pub struct SessionLimits {
     /// Time without a call after which a session ends: 1 ms to 1 year.
     pub idle_timeout: Duration,
-    /// Sessions at a time, at least 1. One agent may have half of them, at least 1; all unknown callers together count
+    /// Sessions at a time, at least 1. One agent may have half of them, at least 1; all callers without a section together count
     /// as one agent.
     pub max_sessions: usize,
 }
