@@ -72,7 +72,7 @@ pub struct BindingConfig {
     #[serde(default)]
     #[schemars(length(max = 10_000))]
     pub denied_tools: Vec<ToolPattern>,
-    /// Replaces the agent's.
+    /// Replaces the agent's, channel by channel; a channel that is absent here is the agent's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "recipients")]
     pub outbound_allowlist: Option<Recipients>,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use toolbus_core::policy::{Profile, Role};
 
 use super::outbound;
-use crate::config::agents::{AllowedTools, BindingConfig, Recipients, matches_either};
+use crate::config::agents::{AllowedTools, BindingConfig, matches_either};
 use crate::config::identity::{Source, sidecar_topic};
 use crate::config::known::{Known, KnownTool};
 use crate::config::places::patterns;
@@ -130,10 +130,12 @@ impl Rules<'_> {
         }
     }
 
-    /// Tells of channels on which anybody may be addressed.
+    /// Tells of channels on which anybody may be addressed. A binding opens none that the agent has a list for.
     fn recipients(&self, warnings: &mut Vec<String>) {
-        let replaced = self.binding.and_then(|binding| binding.outbound_allowlist.as_ref());
-        let lists: &Recipients = replaced.unwrap_or(&self.agent.outbound_allowlist);
+        if self.binding.is_some() {
+            return;
+        }
+        let lists = &self.agent.outbound_allowlist;
         for (channel, outbound) in self.config.outbound.iter().filter(|(channel, _)| !lists.contains_key(*channel)) {
             let is_for = |name: &str, tool: &KnownTool| matches_either(&outbound.tools, name, &tool.bare_name);
             if self.known.iter().any(|(name, tool)| is_for(name, tool) && self.may_use(name, tool)) {
