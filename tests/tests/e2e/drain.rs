@@ -67,7 +67,7 @@ async fn a_running_call_finishes_while_no_new_one_is_taken_and_readiness_is_gone
 
 #[tokio::test]
 async fn when_the_time_is_over_repeatable_calls_go_back_and_effectful_ones_are_told_that_nobody_knows() {
-    let mut world = World::with("[invoke]\nmax_in_flight = 3\ndrain_timeout = \"300ms\"\n").await;
+    let mut world = World::with("[invoke]\nmax_in_flight = 4\ndrain_timeout = \"300ms\"\n").await;
     let looking = world.running("look", "looking").await;
     let putting = world.running("put", "putting").await;
     let paying = world.running("pay", "paying").await;

@@ -192,7 +192,7 @@ impl Section {
     ) -> Self {
         let limits = Limits {
             max_in_flight: written.max_in_flight.unwrap_or_else(|| (capacity.max_in_flight * 3 / 4).max(1)),
-            max_queued: written.max_queued.unwrap_or(capacity.max_waiting / 2),
+            max_queued: written.max_queued.unwrap_or_else(|| capacity.max_waiting.div_ceil(2)),
         };
         let sets = profiles.len();
         let whole = Cell {
