@@ -92,7 +92,12 @@ impl Tree {
     }
 
     fn put(&mut self, path: &[String], value: Value, origin: Origin) {
-        self.origins.retain(|known, _| !known.starts_with(path));
+        // What is below it follows it in this order.
+        let below =
+            self.origins.range(path.to_vec()..).map(|(known, _)| known).take_while(|known| known.starts_with(path));
+        for known in below.cloned().collect::<Vec<_>>() {
+            self.origins.remove(&known);
+        }
         self.origins.insert(path.to_vec(), origin);
         let mut target = &mut self.root;
         for key in path {

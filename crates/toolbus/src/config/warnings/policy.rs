@@ -1,5 +1,6 @@
 //! Rules for agents that are hardly meant as they are.
 
+use std::ops::Bound;
 use std::sync::Arc;
 
 use toolbus_core::policy::{Profile, Role};
@@ -8,7 +9,7 @@ use super::outbound;
 use crate::config::agents::{AllowedTools, BindingConfig, matches_either};
 use crate::config::identity::{Source, sidecar_topic};
 use crate::config::known::{Known, KnownTool};
-use crate::config::places::patterns;
+use crate::config::places::{Place, patterns};
 use crate::config::{Agent, AgentConfig, Config, DEFAULT_AGENT};
 
 /// What is allowed and yet hardly meant, in words.
@@ -81,9 +82,18 @@ fn identity(config: &Config) -> Vec<String> {
 }
 
 fn dead_patterns(config: &Config, known: &Known) -> Vec<String> {
+    let in_sets: Vec<_> = known.iter().filter(|(_, tool)| tool.set.is_some()).collect();
+    let means_any = |place: &Place<'_>| {
+        // Names that begin as the pattern does stand together.
+        let begins = place.pattern.literal_prefix();
+        let near = known
+            .range::<str, _>((Bound::Included(begins), Bound::Unbounded))
+            .take_while(|(name, _)| name.starts_with(begins));
+        near.chain(in_sets.iter().copied()).any(|(name, tool)| place.is_for(name, &tool.bare_name))
+    };
     patterns(&config.agents, &config.outbound)
         .into_iter()
-        .filter(|place| !known.iter().any(|(name, tool)| place.is_for(name, &tool.bare_name)))
+        .filter(|place| !means_any(place))
         .map(|place| {
             let list: Vec<&str> = place.path.iter().take(place.path.len() - 1).map(String::as_str).collect();
             format!("{}: `{}` matches no tool", list.join("."), place.pattern)
