@@ -75,6 +75,8 @@ async fn what_is_off_stays_off_over_a_restart_and_is_shown() {
     insta::assert_snapshot!(operated(&daemon, &["agents", "ana"]).await, @"
     ana: 2 of 3 tools
 
+    at a time  192 running, 512 waiting
+
     TOOL          SOURCE  ALLOWED  WHY
     convert_time  time    yes      no list restricts it
     current_time  time    yes      no list restricts it
