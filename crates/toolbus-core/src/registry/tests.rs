@@ -1,0 +1,221 @@
+//! What becomes of tools that come and go.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
+use super::{Registry, RegistryError};
+use crate::failure::ToolFailure;
+use crate::tool::{Executor, Tool, ToolCall, ToolDescriptor, ToolOutput};
+
+struct Says(&'static str);
+
+impl Executor for Says {
+    async fn execute(&self, _: ToolCall) -> Result<ToolOutput, ToolFailure> {
+        Ok(ToolOutput::text(self.0))
+    }
+}
+
+fn tool(name: &str, source: &str) -> Tool {
+    Tool::new(ToolDescriptor::new(name, source, "local"), Says("hello"))
+}
+
+fn names(registry: &Registry) -> Vec<String> {
+    registry.snapshot().list().iter().map(|tool| tool.name.to_string()).collect()
+}
+
+fn source_of(registry: &Registry, name: &str) -> Option<String> {
+    registry.snapshot().get(name).map(|tool| tool.descriptor.source.to_string())
+}
+
+#[test]
+fn a_registered_tool_is_found_by_its_exact_name() {
+    let registry = Registry::new();
+    assert!(registry.snapshot().is_empty());
+    registry.register(tool("web_search", "web")).unwrap();
+    assert_eq!(source_of(&registry, "web_search").as_deref(), Some("web"));
+    for other in ["Web_Search", "web_search ", "web", ""] {
+        assert_eq!(source_of(&registry, other), None, "{other:?}");
+    }
+}
+
+#[tokio::test]
+async fn the_executor_that_was_registered_is_the_one_that_runs() {
+    let registry = Registry::new();
+    registry.register(Tool::new(ToolDescriptor::new("a", "s", "local"), Says("from a"))).unwrap();
+    registry.register(Tool::new(ToolDescriptor::new("b", "s", "local"), Says("from b"))).unwrap();
+    let executor = Arc::clone(&registry.snapshot().get("b").unwrap().executor);
+    let call = ToolCall {
+        tool: "b".into(),
+        caller: Arc::new(crate::caller::Caller::unknown()),
+        call_id: "1".into(),
+        arguments: Arc::default(),
+        deadline: std::time::Instant::now(),
+        cancelled: tokio_util::sync::CancellationToken::new(),
+        trace: None,
+    };
+    assert_eq!(executor.execute_boxed(call).await, Ok(ToolOutput::text("from b")));
+}
+
+#[test]
+fn tools_are_listed_by_name() {
+    let registry = Registry::new();
+    for name in ["c", "a", "b"] {
+        registry.register(tool(name, "s")).unwrap();
+    }
+    assert_eq!(names(&registry), ["a", "b", "c"]);
+    assert_eq!(registry.snapshot().len(), 3);
+    assert_eq!(registry.snapshot().names().count(), 3);
+}
+
+#[test]
+fn a_name_that_is_taken_is_refused_and_says_by_whom() {
+    let registry = Registry::new();
+    registry.register(tool("a", "first")).unwrap();
+    let error = registry.register(tool("a", "second")).unwrap_err();
+    assert_eq!(error.to_string(), "tool `a` of source `second` is already registered by source `first`");
+    assert!(registry.register(tool("a", "first")).is_err());
+    assert_eq!(source_of(&registry, "a").as_deref(), Some("first"));
+}
+
+#[test]
+fn an_unusable_name_is_refused() {
+    let registry = Registry::new();
+    let long = "x".repeat(256);
+    for name in ["", "a\nb", "a\0", "\u{85}", &long] {
+        assert!(matches!(registry.register(tool(name, "s")), Err(RegistryError::Name { .. })), "{name:?}");
+    }
+    registry.register(tool(&"x".repeat(255), "s")).unwrap();
+    registry.register(tool("fs.read/file:ü 1", "s")).unwrap();
+    assert_eq!(registry.snapshot().len(), 2);
+}
+
+#[test]
+fn an_unregistered_tool_is_gone_and_its_name_is_free() {
+    let registry = Registry::new();
+    registry.register(tool("a", "first")).unwrap();
+    assert!(registry.unregister("a"));
+    assert_eq!(source_of(&registry, "a"), None);
+    assert!(!registry.unregister("a"));
+    registry.register(tool("a", "second")).unwrap();
+    assert_eq!(source_of(&registry, "a").as_deref(), Some("second"));
+}
+
+#[test]
+fn a_source_is_replaced_whole_and_alone() {
+    let registry = Registry::new();
+    registry.register(tool("mine", "other")).unwrap();
+    registry.replace_source("fs", vec![tool("read", "fs"), tool("write", "fs")]).unwrap();
+    registry.replace_source("fs", vec![tool("read", "fs"), tool("list", "fs")]).unwrap();
+    assert_eq!(names(&registry), ["list", "mine", "read"]);
+    registry.replace_source("fs", Vec::new()).unwrap();
+    assert_eq!(names(&registry), ["mine"]);
+}
+
+#[test]
+fn a_refused_replacement_changes_nothing() {
+    let registry = Registry::new();
+    registry.register(tool("mine", "other")).unwrap();
+    registry.replace_source("fs", vec![tool("read", "fs")]).unwrap();
+    let changes = registry.changes();
+    for refused in [
+        vec![tool("list", "fs"), tool("mine", "fs")],
+        vec![tool("list", "fs"), tool("list", "fs")],
+        vec![tool("list", "fs"), tool("", "fs")],
+    ] {
+        assert!(registry.replace_source("fs", refused).is_err());
+        assert_eq!(names(&registry), ["mine", "read"]);
+        assert_eq!(source_of(&registry, "mine").as_deref(), Some("other"));
+    }
+    assert!(!changes.has_changed().unwrap());
+}
+
+#[test]
+fn everything_is_replaced_at_once_or_nothing_is() {
+    let registry = Registry::new();
+    registry.register_all(vec![tool("a", "s"), tool("b", "t")]).unwrap();
+    assert!(registry.replace_all(vec![tool("c", "s"), tool("c", "t")]).is_err());
+    assert_eq!(names(&registry), ["a", "b"]);
+    registry.replace_all(vec![tool("b", "s"), tool("c", "t")]).unwrap();
+    assert_eq!(names(&registry), ["b", "c"]);
+    assert_eq!(source_of(&registry, "b").as_deref(), Some("s"));
+}
+
+#[test]
+fn a_snapshot_stays_as_it_was_taken() {
+    let registry = Registry::new();
+    registry.register(tool("a", "s")).unwrap();
+    let before = registry.snapshot();
+    registry.unregister("a");
+    assert!(before.get("a").is_some());
+    assert!(registry.snapshot().get("a").is_none());
+}
+
+#[tokio::test]
+async fn every_change_is_told_and_nothing_else() {
+    let registry = Registry::new();
+    let mut changes = registry.changes();
+    registry.register(tool("a", "s")).unwrap();
+    changes.changed().await.unwrap();
+    let first = *changes.borrow_and_update();
+    registry.register(tool("a", "s")).unwrap_err();
+    assert!(!changes.has_changed().unwrap(), "a refusal is no change");
+    assert!(!registry.unregister("b"));
+    assert!(!changes.has_changed().unwrap(), "removing what is not there is no change");
+    registry.replace_source("s", vec![tool("a", "s"), tool("b", "s")]).unwrap();
+    assert_eq!(*changes.borrow_and_update(), first + 1, "a replacement is one change");
+    assert!(registry.unregister("b"));
+    assert_eq!(*changes.borrow_and_update(), first + 2);
+}
+
+#[test]
+fn a_reader_never_sees_half_a_replacement() {
+    let registry = Registry::new();
+    let set = |mark: &str| -> Vec<Tool> { (0..20).map(|n| tool(&format!("{mark}{n}"), "s")).collect() };
+    registry.replace_source("s", set("a")).unwrap();
+    let done = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            for round in 0..200 {
+                registry.replace_source("s", set(if round % 2 == 0 { "b" } else { "a" })).unwrap();
+            }
+            done.store(true, Ordering::Release);
+        });
+        while !done.load(Ordering::Acquire) {
+            let snapshot = registry.snapshot();
+            let of_a = snapshot.names().filter(|name| name.starts_with('a')).count();
+            assert_eq!(snapshot.len(), 20);
+            assert!(of_a == 0 || of_a == 20, "{of_a} of 20");
+        }
+    });
+}
+
+#[test]
+fn concurrent_registrations_are_all_kept() {
+    let registry = Registry::new();
+    thread::scope(|scope| {
+        for worker in 0..4 {
+            let registry = &registry;
+            scope.spawn(move || {
+                for n in 0..25 {
+                    registry.register(tool(&format!("{worker}-{n}"), "s")).unwrap();
+                }
+            });
+        }
+    });
+    assert_eq!(registry.snapshot().len(), 100);
+    assert_eq!(*registry.changes().borrow(), 100);
+}
+
+#[test]
+fn ten_thousand_tools_are_kept_and_found() {
+    let registry = Registry::new();
+    let tools = (0..10_000).map(|n| tool(&format!("tool_{n}"), "many")).collect();
+    registry.replace_source("many", tools).unwrap();
+    let snapshot = registry.snapshot();
+    assert_eq!(snapshot.len(), 10_000);
+    assert!((0..10_000).all(|n| snapshot.get(&format!("tool_{n}")).is_some()));
+    assert!(snapshot.get("tool_10000").is_none());
+    registry.register(tool("one_more", "other")).unwrap();
+    assert_eq!(registry.snapshot().len(), 10_001);
+}
