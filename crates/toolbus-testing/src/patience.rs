@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 /// Longest wait for a condition, before the test fails.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub const PATIENCE: Duration = Duration::from_secs(150);
 
 /// Checks `condition` every few milliseconds until it gives a value.
 ///
