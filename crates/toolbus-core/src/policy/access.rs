@@ -11,7 +11,7 @@ use toolbus_protocol::Envelope;
 use super::catalogue::Catalogue;
 use super::effective::{Effective, Nothing, Standing};
 use super::rules::Policy;
-use super::sections::{EVERYBODY, Rules};
+use super::sections::Rules;
 use super::switches::{Switch, SwitchError};
 use crate::caller::{AgentName, Caller, Identity};
 use crate::registry::Registry;
@@ -181,12 +181,8 @@ impl Access {
     /// Whether an operator has switched off this tool or this caller since the caller's set was taken.
     pub(crate) fn is_off(&self, caller: &Caller, tool: &ToolDescriptor) -> bool {
         let current = self.current();
-        let switches = &current.switches;
-        let is_off = |agent: &str| switches.has_agent(agent);
-        !switches.is_empty()
-            && (switches.of_tool(&tool.name, &tool.source).is_some()
-                || is_off(caller.agent.as_ref().map_or(EVERYBODY, AgentName::as_str))
-                || is_off(current.rules.section(current.rules.section_of(caller)).name()))
+        !current.switches.is_empty()
+            && (current.switches.of_tool(&tool.name, &tool.source).is_some() || current.has_switched_off(caller))
     }
 
     /// Everything that is switched off.
@@ -239,12 +235,10 @@ impl Effective {
         let section = rules.section(number);
         let cell = caller.binding.as_deref().map_or(Some(0), |name| section.binding(name));
         let profile = caller.profile.as_deref().map_or(Some(None), |name| rules.profile(name).map(Some));
-        let agent = caller.agent.as_ref().map_or(EVERYBODY, AgentName::as_str);
-        let is_off = [agent, section.name()].iter().any(|name| catalogue.switches.has_agent(name));
         let nothing = |reason| (0, None, Standing::Nothing(reason));
         let (cell, profile, standing) = match (cell, profile) {
             _ if section.is_denied => nothing(Nothing::UnknownAgent),
-            _ if is_off => nothing(Nothing::Disabled),
+            _ if catalogue.has_switched_off(caller) => nothing(Nothing::Disabled),
             (None, _) => nothing(Nothing::UnknownBinding),
             (_, None) => nothing(Nothing::UnknownProfile),
             (Some(cell), Some(profile)) => match catalogue.set(number, cell, profile) {

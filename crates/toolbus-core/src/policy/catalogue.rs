@@ -9,8 +9,9 @@ use super::bits::Bits;
 use super::effective::SetData;
 use super::index::ListId;
 use super::profile::Role;
-use super::sections::{List, Rules};
+use super::sections::{EVERYBODY, List, Rules};
 use super::switches::Switches;
+use crate::caller::{AgentName, Caller};
 use crate::registry::Snapshot;
 use crate::tool::{Tool, ToolDescriptor, digest_of};
 
@@ -169,6 +170,13 @@ impl Catalogue {
         }
         let is_off = |tool: &ToolDescriptor| self.switches.of_tool(&tool.name, &tool.source).is_some();
         self.entries().filter(|(_, entry)| is_off(&entry.tool.descriptor)).map(|(number, _)| number).collect()
+    }
+
+    /// Whether an operator has switched off this caller, by its name or with its class.
+    pub(super) fn has_switched_off(&self, caller: &Caller) -> bool {
+        let name = caller.agent.as_ref().map_or(EVERYBODY, AgentName::as_str);
+        let class = self.rules.section(self.rules.section_of(caller)).name();
+        [name, class].iter().any(|name| self.switches.has_agent(name))
     }
 
     /// Number of the tool of exactly this name; else of the one that models know by this name.
