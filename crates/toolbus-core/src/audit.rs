@@ -203,6 +203,9 @@ mod tests {
             timeout: None,
             max_in_flight: None,
             toolset: None,
+            server: None,
+            validation: crate::tool::Validation::Enforce,
+            delegates: false,
         };
         let subject = Subject { caller: &caller, tool: Some(&tool), asked: "notes_add_1a2b", call_id: "call_7" };
         let end = End { status: Status::Refused(Code::Timeout), cause: Some(Cause::DeadlineExceeded) };

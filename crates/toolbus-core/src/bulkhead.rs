@@ -122,6 +122,7 @@ mod tests {
             deadline: Instant::now(),
             cancelled: CancellationToken::new(),
             trace: None,
+            progress: None,
         }
     }
 

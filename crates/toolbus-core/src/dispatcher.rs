@@ -337,6 +337,7 @@ impl Dispatcher {
             deadline: deadline::inner(call.deadline, started),
             cancelled: cancel.child_token(),
             trace,
+            progress: None,
         };
         let stopped = bulkhead::run(Arc::clone(&tool.executor), tool_call, call.deadline, &self.parts.shutdown).await;
         call.ran = Some(started.elapsed());

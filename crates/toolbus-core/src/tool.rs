@@ -12,6 +12,7 @@ use toolbus_protocol::{ContentBlock, TraceContext};
 
 use crate::caller::Caller;
 use crate::failure::ToolFailure;
+use crate::progress::ProgressSink;
 
 /// What repeating a call would do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -56,6 +57,25 @@ pub struct ToolDescriptor {
     pub max_in_flight: Option<usize>,
     /// The tool set that it belongs to; absent for a plain tool.
     pub toolset: Option<Membership>,
+    /// The MCP server that has it; absent for a tool of anything else.
+    pub server: Option<Arc<str>>,
+    /// What is done about arguments that the schema does not allow.
+    pub validation: Validation,
+    /// Whether it only calls other tools: then its own calls take no place to run, so that those within never wait for
+    /// one that a call around them holds.
+    pub delegates: bool,
+}
+
+/// What is done about arguments that a tool's schema does not allow.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Validation {
+    /// The call is refused.
+    #[default]
+    Enforce,
+    /// The call is run, and the log says what is wrong.
+    Warn,
+    /// Nobody looks.
+    Off,
 }
 
 /// A tool's place in a tool set.
@@ -83,6 +103,9 @@ impl ToolDescriptor {
             timeout: None,
             max_in_flight: None,
             toolset: None,
+            server: None,
+            validation: Validation::default(),
+            delegates: false,
         }
     }
 
@@ -110,6 +133,8 @@ pub struct ToolCall {
     pub cancelled: CancellationToken,
     /// The trace to continue in requests to others.
     pub trace: Option<TraceContext>,
+    /// Where to report progress; absent when the caller does not want to know.
+    pub progress: Option<ProgressSink>,
 }
 
 impl ToolCall {

@@ -10,9 +10,8 @@ mod arguments;
 pub mod echo;
 mod nearest;
 pub mod rest;
-mod secret;
 #[cfg(test)]
 mod testing;
 pub mod time;
 
-pub use secret::Secret;
+pub use toolbus_core::secret::Secret;

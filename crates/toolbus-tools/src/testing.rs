@@ -19,6 +19,7 @@ pub(crate) fn call(tool: &Tool, arguments: Value) -> ToolCall {
         deadline: Instant::now() + Duration::from_secs(30),
         cancelled: CancellationToken::new(),
         trace: None,
+        progress: None,
     }
 }
 

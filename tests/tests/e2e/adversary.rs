@@ -6,7 +6,6 @@
 mod arguments;
 mod bodies;
 mod brokered;
-mod flood;
 mod headers;
 mod names;
 mod requests;

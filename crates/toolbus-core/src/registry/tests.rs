@@ -53,6 +53,7 @@ async fn the_executor_that_was_registered_is_the_one_that_runs() {
         deadline: std::time::Instant::now(),
         cancelled: tokio_util::sync::CancellationToken::new(),
         trace: None,
+        progress: None,
     };
     assert_eq!(executor.execute_boxed(call).await, Ok(ToolOutput::text("from b")));
 }

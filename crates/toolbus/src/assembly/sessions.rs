@@ -105,6 +105,7 @@ mod tests {
             deadline: Instant::now() + Duration::from_secs(30),
             cancelled: CancellationToken::new(),
             trace: None,
+            progress: None,
         };
         Arc::clone(&tool.executor).execute_boxed(call).await.unwrap_err().cause
     }

@@ -157,6 +157,7 @@ impl World {
             deadline: Instant::now() + Duration::from_secs(30),
             cancelled: CancellationToken::new(),
             trace: None,
+            progress: None,
         };
         tokio::spawn(tool.executor.execute_boxed(call))
     }

@@ -1,3 +1,5 @@
+//! Credentials that texts must not show.
+
 use std::fmt;
 
 /// A credential. Its `Debug` form hides it, and it has no `Display`.

@@ -1,0 +1,1 @@
+//! All servers, and their tools in the registry.

@@ -1,0 +1,1 @@
+//! One connection to a server, from its handshake to its end.

@@ -1,0 +1,1 @@
+//! A server's tool as a tool of this daemon.

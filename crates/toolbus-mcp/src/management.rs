@@ -1,0 +1,1 @@
+//! Tools with which agents look at servers and use them.

@@ -1,0 +1,1 @@
+//! The messages that agents and bridges exchange about servers.

@@ -1,0 +1,1 @@
+//! What a server answered, as the result of a tool.

@@ -1,0 +1,1 @@
+//! Whether a server's schema can be trusted with arguments.

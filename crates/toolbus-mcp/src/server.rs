@@ -1,0 +1,1 @@
+//! One server: kept connected, started again when it ends.

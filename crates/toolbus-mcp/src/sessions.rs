@@ -1,0 +1,1 @@
+//! Servers that are started for each session of a tool set.

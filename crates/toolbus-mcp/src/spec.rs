@@ -1,0 +1,220 @@
+//! What is said of an MCP server before anything is started.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use toolbus_core::secret::Secret;
+use toolbus_core::tool::Validation;
+use url::Url;
+
+use crate::filter::ToolFilter;
+
+/// Longest name of a server, in characters.
+const MAX_NAME: usize = 64;
+/// Names that sources of other tools have.
+const RESERVED: [&str; 1] = ["management"];
+
+/// The name of a server: 1 to 64 characters, none of them a control character. Two names that differ in the case of
+/// letters alone are equal, because peers write server names in lower case.
+#[derive(Debug, Clone)]
+pub struct ServerName {
+    written: Arc<str>,
+    folded: Arc<str>,
+}
+
+/// A text that names no server.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ServerNameError {
+    /// Empty, too long, or with characters that cannot be shown.
+    #[error("is no name of an MCP server; expected 1 to {MAX_NAME} characters, none of them a control character")]
+    Unusable,
+    /// A name that would be mistaken for another source.
+    #[error("is a reserved name; choose another name for this MCP server")]
+    Reserved,
+}
+
+impl ServerName {
+    /// Reads a name.
+    ///
+    /// # Errors
+    ///
+    /// When it is none.
+    pub fn parse(text: &str) -> Result<Self, ServerNameError> {
+        let folded = text.to_lowercase();
+        let is_usable =
+            !text.trim().is_empty() && text.chars().count() <= MAX_NAME && !text.chars().any(char::is_control);
+        if !is_usable {
+            return Err(ServerNameError::Unusable);
+        }
+        if RESERVED.contains(&folded.as_str()) {
+            return Err(ServerNameError::Reserved);
+        }
+        Ok(Self { written: text.into(), folded: folded.into() })
+    }
+
+    /// The name as it was written.
+    #[must_use]
+    pub const fn as_str(&self) -> &Arc<str> {
+        &self.written
+    }
+
+    /// The name in lower case: by which it is compared.
+    #[must_use]
+    pub const fn folded(&self) -> &Arc<str> {
+        &self.folded
+    }
+
+    /// The source of the server's tools: `mcp:{name}`.
+    #[must_use]
+    pub fn source(&self) -> Arc<str> {
+        format!("mcp:{}", self.written).into()
+    }
+}
+
+impl PartialEq for ServerName {
+    fn eq(&self, other: &Self) -> bool {
+        self.folded == other.folded
+    }
+}
+
+impl Eq for ServerName {}
+
+impl PartialOrd for ServerName {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for ServerName {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        self.folded.cmp(&other.folded)
+    }
+}
+
+impl fmt::Display for ServerName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.written)
+    }
+}
+
+/// Everything that is configured of one server. Two that are equal need no restart.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ServerSpec {
+    /// Its name.
+    pub name: ServerName,
+    /// How it is reached.
+    pub transport: TransportSpec,
+    /// Which of its tools are offered.
+    pub tools: ToolFilter,
+    /// What is done about arguments that its schemas do not allow.
+    pub validation: Validation,
+    /// Longest run of one call; absent: the daemon's.
+    pub tool_timeout: Option<Duration>,
+    /// Whether it is started by its first call and stopped when idle.
+    pub is_lazy: bool,
+    /// Whether it is configured and not to be used.
+    pub is_disabled: bool,
+    /// Who added it.
+    pub origin: Origin,
+}
+
+/// Who added a server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Origin {
+    /// An operator, by configuration.
+    Configuration,
+    /// A caller, at run time.
+    Registration,
+}
+
+/// How a server is reached.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum TransportSpec {
+    /// A child process, spoken to over its standard input and output.
+    Stdio(Program),
+    /// An HTTP server.
+    Http(Endpoint),
+}
+
+/// A program to run. `args`, `env`, `cwd` and `roots` of a server that is started for each session may contain `{agent}`
+/// and `{session}`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Program {
+    /// Name or path of the program; a name is looked up in `PATH`.
+    pub command: String,
+    /// Its arguments.
+    pub args: Vec<String>,
+    /// Variables of its environment, besides the few that every program needs.
+    pub env: BTreeMap<String, Secret>,
+    /// Its working directory; absent: the daemon's.
+    pub cwd: Option<PathBuf>,
+    /// Directories that the server is told it may work in (MCP roots).
+    pub roots: Vec<PathBuf>,
+}
+
+/// An HTTP server.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Endpoint {
+    /// Its address. Every request stays on the origin of this URL.
+    pub url: Url,
+    /// Which transport it speaks.
+    pub kind: HttpKind,
+    /// Headers of every request.
+    pub headers: BTreeMap<String, Secret>,
+    /// How requests are authorised.
+    pub credentials: Credentials,
+}
+
+/// A transport over HTTP.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum HttpKind {
+    /// Whichever answers: Streamable HTTP first, then HTTP+SSE.
+    Detect,
+    /// Streamable HTTP.
+    Streamable,
+    /// HTTP+SSE, as of protocol version 2024-11-05.
+    Sse,
+}
+
+/// How requests to an HTTP server are authorised.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Credentials {
+    /// By nothing besides the headers.
+    None,
+    /// By the same credential, whoever calls.
+    Shared(Credential),
+    /// By a credential of the caller's agent. An agent without one is refused. The tools are listed with the first.
+    PerAgent(BTreeMap<String, Credential>),
+}
+
+/// One credential.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Credential {
+    /// A bearer token.
+    Bearer(Secret),
+    /// A header of any name.
+    Header {
+        /// Its name.
+        name: String,
+        /// Its value.
+        value: Secret,
+    },
+    /// A token that is fetched by the OAuth 2.1 client credentials grant.
+    ClientCredentials(ClientCredentials),
+}
+
+/// How a token is fetched by the OAuth 2.1 client credentials grant.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ClientCredentials {
+    /// The token endpoint.
+    pub token_url: Url,
+    /// The client's id.
+    pub client_id: String,
+    /// The client's secret.
+    pub client_secret: Secret,
+    /// Scopes to ask for.
+    pub scopes: Vec<String>,
+}

@@ -1,0 +1,75 @@
+//! What an operator is told of a server.
+
+use serde::{Deserialize, Serialize};
+
+/// One server, at one moment.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ServerStatus {
+    /// Its name.
+    pub name: String,
+    /// `stdio`, `http` or `sse`; `http?` while that is not known.
+    pub transport: String,
+    /// What it is doing.
+    pub phase: PhaseName,
+    /// What happened last, where something did.
+    pub last_error: Option<String>,
+    /// Version of the protocol that was agreed on.
+    pub protocol_version: Option<String>,
+    /// Name and version that the server gives itself.
+    pub implementation: Option<String>,
+    /// Tools that are offered.
+    pub tools: Vec<String>,
+    /// Tools that are not offered, and why.
+    pub hidden: Vec<HiddenTool>,
+    /// Process id of the server's supervisor.
+    pub pid: Option<u32>,
+    /// How often it was started again after it had ended by itself.
+    pub restarts: u64,
+    /// Seconds since it became ready.
+    pub ready_seconds: Option<u64>,
+    /// Calls that run.
+    pub in_flight: usize,
+    /// Time of the last answer to a ping or a call, in microseconds.
+    pub latency_us: Option<u64>,
+    /// The last lines that it wrote to its standard error.
+    pub stderr: Vec<String>,
+    /// `configuration` or `registration`.
+    pub origin: String,
+    /// The tool set that it backs.
+    pub toolset: Option<String>,
+    /// Sessions of the tool set that have a server of their own now.
+    pub sessions: usize,
+}
+
+/// A tool that a server has and callers do not get.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct HiddenTool {
+    /// Its name, shortened when it is long.
+    pub name: String,
+    /// Why it is not offered.
+    pub reason: String,
+}
+
+/// What a server is doing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum PhaseName {
+    /// It is not to be used.
+    Disabled,
+    /// It is started by its first call.
+    Idle,
+    /// It is being started or connected to.
+    Connecting,
+    /// It takes calls.
+    Ready,
+    /// It failed, and is tried again soon.
+    Waiting,
+    /// It failed again and again, and is tried again seldom.
+    Parked,
+    /// It needs credentials that only a person can give.
+    AuthRequired,
+    /// It has been stopped.
+    Stopped,
+}

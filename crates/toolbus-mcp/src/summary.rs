@@ -1,0 +1,1 @@
+//! What a server offers, in one line.

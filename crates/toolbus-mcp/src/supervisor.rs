@@ -1,0 +1,1 @@
+//! The small process that stands between the daemon and a server that it started.

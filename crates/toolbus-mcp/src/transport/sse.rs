@@ -1,0 +1,1 @@
+//! HTTP+SSE, as of protocol version 2024-11-05.
