@@ -73,3 +73,76 @@ pub enum PhaseName {
     /// It has been stopped.
     Stopped,
 }
+
+impl PhaseName {
+    /// Every phase.
+    pub const ALL: [Self; 8] = [
+        Self::Disabled,
+        Self::Idle,
+        Self::Connecting,
+        Self::Ready,
+        Self::Waiting,
+        Self::Parked,
+        Self::AuthRequired,
+        Self::Stopped,
+    ];
+
+    /// As it is written on the wire and in metrics.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Disabled => "disabled",
+            Self::Idle => "idle",
+            Self::Connecting => "connecting",
+            Self::Ready => "ready",
+            Self::Waiting => "waiting",
+            Self::Parked => "parked",
+            Self::AuthRequired => "auth-required",
+            Self::Stopped => "stopped",
+        }
+    }
+}
+
+/// What came of trying one server.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ProbeReport {
+    /// What was tried, in order. Only the last step may have failed: nothing is tried after it.
+    pub steps: Vec<ProbeStep>,
+    /// The server as it was after the last step.
+    pub status: ServerStatus,
+}
+
+/// One thing that was tried.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ProbeStep {
+    /// `start`, `handshake`, `list` or `ping`.
+    pub name: String,
+    /// How long it took, in microseconds.
+    pub duration_us: u64,
+    /// Whether it worked.
+    pub passed: bool,
+    /// What came of it, or why it failed.
+    pub text: String,
+}
+
+impl ProbeReport {
+    /// Whether every step worked.
+    #[must_use]
+    pub fn passed(&self) -> bool {
+        self.steps.iter().all(|step| step.passed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_phase_has_one_spelling() {
+        for phase in PhaseName::ALL {
+            assert_eq!(serde_json::to_value(phase).unwrap(), phase.as_str());
+        }
+    }
+}
