@@ -14,6 +14,10 @@ pub const TIMEOUT_MS: &str = "rb-timeout-ms";
 pub const TOOL_PROFILE: &str = "rb-tool-profile";
 /// The binding that the caller asks for, as `channel:account`.
 pub const BINDING: &str = "rb-binding";
+/// The MCP server whose tool is called, in any case.
+pub const MCP_SERVER: &str = "rb-mcp-server";
+/// `1`: the caller wants to hear of progress.
+pub const PROGRESS: &str = "rb-progress";
 /// How far the content may be trusted.
 pub const CONTENT_TRUST: &str = "rb-content-trust";
 /// On answers, the kind of backend that ran: `local`, `rest`, …

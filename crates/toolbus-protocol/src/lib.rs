@@ -30,7 +30,8 @@ pub use json::{MAX_DEPTH, ParseError, parse_object};
 pub use llm_name::llm_name;
 pub use messages::{
     ContentBlock, Format, MAX_LISTED_NAMES, Ping, Pong, SessionEnd, ToolCancelRequest, ToolCancelResponse, ToolError,
-    ToolInvokeRequest, ToolInvokeResponse, ToolListRequest, ToolListResponse, ToolsChanged, UnknownFormat,
+    ToolInvokeRequest, ToolInvokeResponse, ToolListRequest, ToolListResponse, ToolProgress, ToolsChanged,
+    UnknownFormat,
 };
 pub use properties::{MAX_SHORT_STRING, Properties, bounded};
 pub use trace::TraceContext;

@@ -6,6 +6,8 @@ pub const TOOL_INVOKE_REQUEST: &str = "RockBot.Tools.ToolInvokeRequest";
 pub const TOOL_INVOKE_RESPONSE: &str = "RockBot.Tools.ToolInvokeResponse";
 /// Why there is no result.
 pub const TOOL_ERROR: &str = "RockBot.Tools.ToolError";
+/// How far a running call is.
+pub const TOOL_PROGRESS: &str = "Toolbus.ToolProgress";
 /// A request to cancel a running call.
 pub const TOOL_CANCEL_REQUEST: &str = "Toolbus.ToolCancelRequest";
 /// Whether a call was cancelled.

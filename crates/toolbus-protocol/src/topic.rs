@@ -2,6 +2,8 @@
 
 /// Requests to run a tool.
 pub const TOOL_INVOKE: &str = "tool.invoke";
+/// Requests to run a tool of an MCP server.
+pub const TOOL_INVOKE_MCP: &str = "tool.invoke.mcp";
 /// Where an answer goes that has no address.
 pub const TOOL_RESULT: &str = "tool.result";
 /// Requests to cancel a running call.
