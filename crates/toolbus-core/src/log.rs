@@ -149,8 +149,9 @@ impl Log {
     }
 }
 
-/// What outsiders wrote, as a log line or an answer may repeat it.
-pub(crate) fn shown(text: &str) -> String {
+/// What outsiders wrote, as a log line or an answer may repeat it: at most 64 characters, escaped.
+#[must_use]
+pub fn shown(text: &str) -> String {
     let mut shown: String = text.chars().take(MAX_SHOWN).flat_map(char::escape_debug).collect();
     if text.chars().nth(MAX_SHOWN).is_some() {
         shown.push('…');
