@@ -25,6 +25,41 @@ pub const SESSION_END: &str = "Toolbus.SessionEnd";
 /// Tells an agent that its tools changed.
 pub const TOOLS_CHANGED: &str = "Toolbus.ToolsChanged";
 
+/// Tells an agent which MCP servers there are for it.
+pub const MCP_SERVERS_INDEXED: &str = "RockBot.Tools.Mcp.McpServersIndexed";
+/// Asks to be told again which MCP servers there are.
+pub const MCP_METADATA_REFRESH_REQUEST: &str = "RockBot.Tools.Mcp.McpMetadataRefreshRequest";
+/// Asks what the tools of an MCP server are.
+pub const MCP_GET_SERVICE_DETAILS_REQUEST: &str = "RockBot.Tools.Mcp.McpGetServiceDetailsRequest";
+/// The tools of an MCP server.
+pub const MCP_GET_SERVICE_DETAILS_RESPONSE: &str = "RockBot.Tools.Mcp.McpGetServiceDetailsResponse";
+/// Asks to add an MCP server.
+pub const MCP_REGISTER_SERVER_REQUEST: &str = "RockBot.Tools.Mcp.McpRegisterServerRequest";
+/// Whether an MCP server was added.
+pub const MCP_REGISTER_SERVER_RESPONSE: &str = "RockBot.Tools.Mcp.McpRegisterServerResponse";
+/// Asks to remove an MCP server.
+pub const MCP_UNREGISTER_SERVER_REQUEST: &str = "RockBot.Tools.Mcp.McpUnregisterServerRequest";
+/// Whether an MCP server was removed.
+pub const MCP_UNREGISTER_SERVER_RESPONSE: &str = "RockBot.Tools.Mcp.McpUnregisterServerResponse";
+/// Asks for a prompt of an MCP server.
+pub const MCP_GET_PROMPT_REQUEST: &str = "RockBot.Tools.Mcp.McpGetPromptRequest";
+/// A prompt of an MCP server.
+pub const MCP_GET_PROMPT_RESPONSE: &str = "RockBot.Tools.Mcp.McpGetPromptResponse";
+/// Asks for the resources of an MCP server.
+pub const MCP_LIST_RESOURCES_REQUEST: &str = "RockBot.Tools.Mcp.McpListResourcesRequest";
+/// The resources of an MCP server.
+pub const MCP_LIST_RESOURCES_RESPONSE: &str = "RockBot.Tools.Mcp.McpListResourcesResponse";
+/// Asks for a resource of an MCP server.
+pub const MCP_READ_RESOURCE_REQUEST: &str = "RockBot.Tools.Mcp.McpReadResourceRequest";
+/// A resource of an MCP server.
+pub const MCP_READ_RESOURCE_RESPONSE: &str = "RockBot.Tools.Mcp.McpReadResourceResponse";
+/// Answers the question of an MCP server's tool.
+pub const MCP_ANSWER_QUESTION_REQUEST: &str = "RockBot.Tools.Mcp.McpAnswerQuestionRequest";
+/// What became of a call once its question was answered.
+pub const MCP_ANSWER_QUESTION_RESPONSE: &str = "RockBot.Tools.Mcp.McpAnswerQuestionResponse";
+/// Says that nobody will answer the questions of a session any more; it has no answer.
+pub const MCP_RELEASE_SESSION_QUESTIONS_REQUEST: &str = "RockBot.Tools.Mcp.McpReleaseSessionQuestionsRequest";
+
 /// What a message on a request topic is, judged by its `type` alone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {

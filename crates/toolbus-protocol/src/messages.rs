@@ -3,6 +3,7 @@
 mod cancel;
 mod invoke;
 mod list;
+mod mcp;
 mod members;
 mod ping;
 mod progress;
@@ -11,6 +12,12 @@ mod session;
 pub use cancel::{ToolCancelRequest, ToolCancelResponse};
 pub use invoke::{ContentBlock, ToolError, ToolInvokeRequest, ToolInvokeResponse};
 pub use list::{Format, MAX_LISTED_NAMES, ToolListRequest, ToolListResponse, ToolsChanged, UnknownFormat};
+pub use mcp::{
+    McpAnswerQuestionResponse, McpEchoed, McpGetPromptResponse, McpGetServiceDetailsRequest,
+    McpGetServiceDetailsResponse, McpListResourcesResponse, McpMetadataRefreshRequest, McpReadResourceResponse,
+    McpRegisterServerRequest, McpRegisterServerResponse, McpServerSummary, McpServersIndexed, McpToolDefinition,
+    McpUnregisterServerRequest, McpUnregisterServerResponse,
+};
 pub use ping::{Ping, Pong};
 pub use progress::ToolProgress;
 pub use session::SessionEnd;

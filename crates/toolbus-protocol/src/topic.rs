@@ -15,6 +15,23 @@ pub const TOOL_PING: &str = "tool.ping";
 /// Announcements of agents that a session is over.
 pub const TOOL_SESSION_END: &str = "tool.session.end";
 
+/// Requests to be told which MCP servers there are.
+pub const MCP_REFRESH: &str = "tool.meta.mcp.refresh";
+/// Requests about MCP servers.
+pub const MCP_MANAGE: &str = "mcp.manage";
+
+/// Where `agent` hears which MCP servers there are for it.
+#[must_use]
+pub fn mcp_servers(agent: &str) -> String {
+    format!("tool.meta.mcp.{agent}")
+}
+
+/// Where `agent` hears the answers to its requests about MCP servers.
+#[must_use]
+pub fn mcp_manage_response(agent: &str) -> String {
+    format!("mcp.manage.response.{agent}")
+}
+
 /// Where `agent` hears that its tools changed.
 #[must_use]
 pub fn tools_changed(agent: &str) -> String {
@@ -30,8 +47,8 @@ pub const REQUEST_TOPICS: [&str; 15] = [
     "tool.ping.#",
     "tool.cancel.#",
     "tool.session.end.#",
-    "tool.meta.mcp.refresh",
-    "mcp.manage",
+    MCP_REFRESH,
+    MCP_MANAGE,
     "script.invoke.#",
     "discovery.announce.#",
     "agent.task.#",

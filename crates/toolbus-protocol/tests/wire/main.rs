@@ -9,6 +9,8 @@ mod liberal;
 #[cfg(test)]
 mod listing;
 #[cfg(test)]
+mod mcp;
+#[cfg(test)]
 mod peers;
 #[cfg(test)]
 mod random;

@@ -1,0 +1,122 @@
+//! Prompts, resources and questions: a bridge that offers none of them says so, and agents read these answers.
+
+use serde::de::{IgnoredAny, MapAccess};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::text;
+use crate::json::ParseError;
+use crate::messages::members::{Members, read_members};
+
+/// The members of a request that its answer repeats; those that it does not have are empty.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct McpEchoed {
+    /// A server, in any case.
+    pub server_name: String,
+    /// A prompt of the server.
+    pub prompt_name: String,
+    /// A resource of the server.
+    pub uri: String,
+    /// A question that was asked of a person.
+    pub question_id: String,
+}
+
+/// A prompt of a server.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct McpGetPromptResponse {
+    /// The server.
+    pub server_name: String,
+    /// The prompt.
+    pub prompt_name: String,
+    /// What it is for.
+    #[serde(default)]
+    pub description: Option<String>,
+    /// Its messages.
+    #[serde(default)]
+    pub messages: Vec<Value>,
+    /// Why there are none.
+    #[serde(default)]
+    pub error: Option<String>,
+}
+
+/// The resources of a server.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct McpListResourcesResponse {
+    /// The server.
+    pub server_name: String,
+    /// Its resources.
+    #[serde(default)]
+    pub resources: Vec<Value>,
+    /// Its templates of resources.
+    #[serde(default)]
+    pub templates: Vec<Value>,
+    /// Why there are none.
+    #[serde(default)]
+    pub error: Option<String>,
+}
+
+/// A resource of a server.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct McpReadResourceResponse {
+    /// The server.
+    pub server_name: String,
+    /// The resource.
+    pub uri: String,
+    /// What it holds.
+    #[serde(default)]
+    pub contents: Vec<Value>,
+    /// Why that is not known.
+    #[serde(default)]
+    pub error: Option<String>,
+}
+
+/// What became of a call once its question was answered.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct McpAnswerQuestionResponse {
+    /// The question.
+    pub question_id: String,
+    /// The server that asked.
+    #[serde(default)]
+    pub server_name: Option<String>,
+    /// The tool that asked.
+    #[serde(default)]
+    pub tool_name: Option<String>,
+    /// The tool's result.
+    #[serde(default)]
+    pub result: Option<crate::ToolInvokeResponse>,
+    /// Why there is none.
+    #[serde(default)]
+    pub error: Option<String>,
+}
+
+impl McpEchoed {
+    /// Reads a body as liberally as [`ToolInvokeRequest::parse`](crate::ToolInvokeRequest::parse) does.
+    ///
+    /// # Errors
+    ///
+    /// When the body is not a JSON object.
+    pub fn parse(body: &[u8]) -> Result<Self, ParseError> {
+        read_members(body)
+    }
+}
+
+impl Members for McpEchoed {
+    const NAMES: &'static [&'static str] = &["serverName", "promptName", "uri", "questionId"];
+
+    fn read<'de, A: MapAccess<'de>>(&mut self, name: &str, members: &mut A) -> Result<(), A::Error> {
+        match name {
+            "serverName" => self.server_name = text(members)?,
+            "promptName" => self.prompt_name = text(members)?,
+            "uri" => self.uri = text(members)?,
+            "questionId" => self.question_id = text(members)?,
+            _ => {
+                members.next_value::<IgnoredAny>()?;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,71 @@
+use serde::de::{IgnoredAny, MapAccess};
+use serde::{Deserialize, Serialize};
+
+use super::optional_text;
+use crate::json::ParseError;
+use crate::messages::members::{Members, read_members};
+
+/// Tells an agent which servers there are for it: those that are new or changed, and those that are gone. What the agent
+/// knows of others stays.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct McpServersIndexed {
+    /// Servers that are new, or not what they were.
+    pub servers: Vec<McpServerSummary>,
+    /// Names of servers that are gone.
+    #[serde(default)]
+    pub removed_servers: Vec<String>,
+}
+
+/// One server, as an agent may use it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct McpServerSummary {
+    /// Its name.
+    pub server_name: String,
+    /// Its name for people.
+    #[serde(default)]
+    pub display_name: Option<String>,
+    /// What it offers, in a sentence.
+    #[serde(default)]
+    pub summary: Option<String>,
+    /// Number of its tools.
+    #[serde(default)]
+    pub tool_count: usize,
+    /// Names of its tools.
+    #[serde(default)]
+    pub tool_names: Vec<String>,
+}
+
+/// Asks to be told again which servers there are.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct McpMetadataRefreshRequest {
+    /// The server that is asked for; absent: all.
+    pub server_name: Option<String>,
+}
+
+impl McpMetadataRefreshRequest {
+    /// Reads a body as liberally as [`ToolInvokeRequest::parse`](crate::ToolInvokeRequest::parse) does.
+    ///
+    /// # Errors
+    ///
+    /// When the body is not a JSON object.
+    pub fn parse(body: &[u8]) -> Result<Self, ParseError> {
+        read_members(body)
+    }
+}
+
+impl Members for McpMetadataRefreshRequest {
+    const NAMES: &'static [&'static str] = &["serverName"];
+
+    fn read<'de, A: MapAccess<'de>>(&mut self, name: &str, members: &mut A) -> Result<(), A::Error> {
+        match name {
+            "serverName" => self.server_name = optional_text(members)?,
+            _ => {
+                members.next_value::<IgnoredAny>()?;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,190 @@
+use std::collections::BTreeMap;
+
+use serde::de::{IgnoredAny, MapAccess};
+use serde::{Deserialize, Serialize};
+
+use super::{optional_text, text};
+use crate::json::ParseError;
+use crate::messages::members::{Members, read_members};
+
+/// Asks what the tools of a server are.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct McpGetServiceDetailsRequest {
+    /// The server, in any case.
+    pub server_name: String,
+}
+
+/// The tools of a server.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct McpGetServiceDetailsResponse {
+    /// The server.
+    pub server_name: String,
+    /// What the server says of itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub description: Option<String>,
+    /// How the server wants to be used.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub instructions: Option<String>,
+    /// Its tools.
+    #[serde(default)]
+    pub tools: Vec<McpToolDefinition>,
+    /// Why there are none.
+    #[serde(default)]
+    pub error: Option<String>,
+}
+
+/// One tool of a server.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct McpToolDefinition {
+    /// Its name within the server.
+    pub name: String,
+    /// What it does, for a model.
+    pub description: String,
+    /// JSON Schema of its arguments, as text.
+    #[serde(default)]
+    pub parameters_schema: Option<String>,
+}
+
+/// Asks to add a server.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct McpRegisterServerRequest {
+    /// Its name.
+    pub server_name: String,
+    /// How it is spoken to: `stdio`, `http`, `sse`, …
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// Its address, of a server that is reached by HTTP.
+    pub url: Option<String>,
+    /// The program, of a server that is started.
+    pub command: Option<String>,
+    /// The program's arguments.
+    pub args: Vec<String>,
+    /// The program's environment.
+    pub env: BTreeMap<String, String>,
+}
+
+/// What became of a request to add a server.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct McpRegisterServerResponse {
+    /// The server.
+    pub server_name: String,
+    /// Whether it was added.
+    pub success: bool,
+    /// What it offers.
+    #[serde(default)]
+    pub summary: Option<String>,
+    /// Why it was not added.
+    #[serde(default)]
+    pub error: Option<String>,
+}
+
+/// Asks to remove a server.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct McpUnregisterServerRequest {
+    /// The server, in any case.
+    pub server_name: String,
+}
+
+/// What became of a request to remove a server.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct McpUnregisterServerResponse {
+    /// The server.
+    pub server_name: String,
+    /// Whether it was removed.
+    pub success: bool,
+    /// Why it was not removed.
+    #[serde(default)]
+    pub error: Option<String>,
+}
+
+impl McpGetServiceDetailsRequest {
+    /// Reads a body as liberally as [`ToolInvokeRequest::parse`](crate::ToolInvokeRequest::parse) does.
+    ///
+    /// # Errors
+    ///
+    /// When the body is not a JSON object with a `serverName`.
+    pub fn parse(body: &[u8]) -> Result<Self, ParseError> {
+        let request: Self = read_members(body)?;
+        named(&request.server_name)?;
+        Ok(request)
+    }
+}
+
+impl McpRegisterServerRequest {
+    /// Reads a body as liberally as [`ToolInvokeRequest::parse`](crate::ToolInvokeRequest::parse) does.
+    ///
+    /// # Errors
+    ///
+    /// When the body is not a JSON object with a `serverName`.
+    pub fn parse(body: &[u8]) -> Result<Self, ParseError> {
+        let request: Self = read_members(body)?;
+        named(&request.server_name)?;
+        Ok(request)
+    }
+}
+
+impl McpUnregisterServerRequest {
+    /// Reads a body as liberally as [`ToolInvokeRequest::parse`](crate::ToolInvokeRequest::parse) does.
+    ///
+    /// # Errors
+    ///
+    /// When the body is not a JSON object with a `serverName`.
+    pub fn parse(body: &[u8]) -> Result<Self, ParseError> {
+        let request: Self = read_members(body)?;
+        named(&request.server_name)?;
+        Ok(request)
+    }
+}
+
+fn named(server: &str) -> Result<(), ParseError> {
+    if server.is_empty() { Err(ParseError::Missing("serverName")) } else { Ok(()) }
+}
+
+impl Members for McpGetServiceDetailsRequest {
+    const NAMES: &'static [&'static str] = &["serverName"];
+
+    fn read<'de, A: MapAccess<'de>>(&mut self, name: &str, members: &mut A) -> Result<(), A::Error> {
+        read_name(&mut self.server_name, name, members)
+    }
+}
+
+impl Members for McpUnregisterServerRequest {
+    const NAMES: &'static [&'static str] = &["serverName"];
+
+    fn read<'de, A: MapAccess<'de>>(&mut self, name: &str, members: &mut A) -> Result<(), A::Error> {
+        read_name(&mut self.server_name, name, members)
+    }
+}
+
+impl Members for McpRegisterServerRequest {
+    const NAMES: &'static [&'static str] = &["serverName", "type", "url", "command", "args", "env"];
+
+    fn read<'de, A: MapAccess<'de>>(&mut self, name: &str, members: &mut A) -> Result<(), A::Error> {
+        match name {
+            "type" => self.kind = text(members)?,
+            "url" => self.url = optional_text(members)?,
+            "command" => self.command = optional_text(members)?,
+            "args" => self.args = members.next_value::<Option<Vec<String>>>()?.unwrap_or_default(),
+            "env" => self.env = members.next_value::<Option<BTreeMap<String, String>>>()?.unwrap_or_default(),
+            _ => read_name(&mut self.server_name, name, members)?,
+        }
+        Ok(())
+    }
+}
+
+/// Reads the one member that all requests have, or passes over an unknown one.
+fn read_name<'de, A: MapAccess<'de>>(server: &mut String, name: &str, members: &mut A) -> Result<(), A::Error> {
+    if name == "serverName" {
+        *server = text(members)?;
+    } else {
+        members.next_value::<IgnoredAny>()?;
+    }
+    Ok(())
+}
