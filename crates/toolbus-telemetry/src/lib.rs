@@ -15,6 +15,7 @@ mod exporter;
 mod health;
 mod instruments;
 pub mod logging;
+mod mcp;
 mod pipeline;
 mod resource;
 mod sampling;
@@ -25,6 +26,7 @@ mod transport;
 mod w3c;
 
 pub use environment::EnvironmentError;
+pub use mcp::{McpOperation, McpRecorder, McpServers, McpSession};
 pub use pipeline::{NotFlushed, Pipeline, TelemetryError};
 pub use settings::{Identity, Protocol, Settings};
 pub use transport::TransportError;

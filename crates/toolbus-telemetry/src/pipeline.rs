@@ -16,6 +16,7 @@ use crate::environment::{Environment, EnvironmentError, Route, Signal};
 use crate::exporter::{Bounded, Waiting, WatchedMetrics, WatchedSpans};
 use crate::health::Health;
 use crate::instruments::{Instruments, observe};
+use crate::mcp::{self, McpRecorder, McpServers};
 use crate::resource::resource;
 use crate::sampling::sampler;
 use crate::settings::{Identity, Settings};
@@ -98,6 +99,20 @@ impl Pipeline {
             Instruments::new(&meter)
         });
         Arc::new(Recorder::new(identity, tracer, instruments))
+    }
+
+    /// What is told of MCP servers.
+    #[must_use]
+    pub fn mcp(&self) -> McpRecorder {
+        McpRecorder::new(self.metering.as_ref().map(|provider| provider.meter(SCOPE)).as_ref())
+    }
+
+    /// Has `look` asked at each export what MCP servers there are. To be called once; `look` is kept until the end of
+    /// the exporter.
+    pub fn watch_mcp(&self, look: impl Fn() -> McpServers + Send + Sync + 'static) {
+        if let Some(provider) = &self.metering {
+            mcp::observe(&provider.meter(SCOPE), look);
+        }
     }
 
     /// Exports what is left, for `limit` at most. Calls that go on meanwhile are no longer recorded.

@@ -15,6 +15,9 @@ use crate::destination::Destination;
 use crate::settings::Identity;
 use crate::w3c;
 
+/// The provider of tools of MCP servers.
+const MCP: &str = "mcp";
+
 /// The trace of one call.
 pub(crate) enum Trace {
     /// Nothing is recorded; this context goes on to tools and answers.
@@ -89,11 +92,13 @@ impl Trace {
             KeyValue::new("toolbus.tool.source", Arc::clone(&tool.source)),
         ];
         let session = session_id.map(|id| KeyValue::new("gen_ai.conversation.id", bounded(id).to_owned()));
+        // This span stands for the request to the server, too: the conventions advise against a second one.
+        let method = (tool.provider == MCP).then(|| KeyValue::new("mcp.method.name", "tools/call"));
         let started = SystemTime::now();
         let builder = SpanBuilder::from_name(format!("execute_tool {}", tool.name))
             .with_kind(SpanKind::Internal)
             .with_start_time(started)
-            .with_attributes(attributes.into_iter().chain(session));
+            .with_attributes(attributes.into_iter().chain(session).chain(method));
         let span = recorded.tracer.build_with_context(builder, &recorded.context);
         let carried = w3c::carried(span.span_context());
         recorded.tool = Some((span, started));

@@ -4,11 +4,13 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use toolbus_core::failure::{Cause, Status};
 use toolbus_core::telemetry::{DeadReason, End, Summary};
+use toolbus_core::tool::ToolDescriptor;
 use toolbus_protocol::{Code, Properties};
 use toolbus_telemetry::{Identity, Protocol};
 use toolbus_testing::otlp::Receiver;
 
 use crate::observed::{self, Attributes, Series};
+use crate::servers;
 use crate::support::{Daemon, OK, SAMPLED, Script, delivery, embedded, parent, rabbit, refused, request, tool};
 use crate::tables::{self, AttributeRow};
 
@@ -78,6 +80,9 @@ async fn call_in_every_way(receiver: &Receiver, protocol: Protocol, identity: Id
         telemetry.dead_lettered("toolbus.invoke", reason);
     }
     telemetry.arrived(&delivery(request()), None).finished(&Summary::unanswered(std::time::Duration::ZERO));
+    let of_server = ToolDescriptor { provider: "mcp", ..tool("read_file") };
+    Script::of(Some(&of_server), OK).tell(telemetry);
+    servers::ask_in_every_way(&daemon.pipeline);
     daemon.end().await;
 }
 

@@ -12,6 +12,7 @@ mod dispatched;
 mod encrypted;
 mod labels;
 mod observed;
+mod servers;
 mod spans;
 mod support;
 mod tables;

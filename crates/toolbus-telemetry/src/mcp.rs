@@ -1,0 +1,157 @@
+//! What is recorded of MCP servers, by the names of OpenTelemetry's conventions for MCP where there are some.
+
+mod labels;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use opentelemetry::KeyValue;
+use opentelemetry::metrics::{Histogram, Meter};
+
+use labels::{Kind, Labels, OTHER_NAME, SERVER};
+
+/// Seconds, as the conventions for MCP advise.
+const BOUNDS: [f64; 14] = [0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0];
+/// Servers whose restarts have a series of their own.
+const MAX_SERVERS: usize = 1_000;
+
+/// Records requests to MCP servers, and connections to them. Without a collector it does nothing.
+pub struct McpRecorder {
+    instruments: Option<Instruments>,
+}
+
+struct Instruments {
+    operation_duration: Histogram<f64>,
+    session_duration: Histogram<f64>,
+    operations: Labels,
+    sessions: Labels,
+}
+
+/// One request to a server.
+#[derive(Debug, Clone, Copy)]
+pub struct McpOperation<'a> {
+    /// The method, such as `tools/call`.
+    pub method: &'a str,
+    /// The tool of a `tools/call`.
+    pub tool: Option<&'a str>,
+    /// The server's name.
+    pub server: &'a str,
+    /// Version of the protocol; empty before one was agreed on.
+    pub protocol_version: &'a str,
+    /// `pipe` or `tcp`.
+    pub transport: &'a str,
+    /// From the request to its answer.
+    pub duration: Duration,
+    /// What went wrong, if anything did. What is not documented is recorded as `_OTHER`.
+    pub error_type: Option<&'a str>,
+}
+
+/// One connection to a server, from its handshake to its end.
+#[derive(Debug, Clone, Copy)]
+pub struct McpSession<'a> {
+    /// The server's name.
+    pub server: &'a str,
+    /// Version of the protocol.
+    pub protocol_version: &'a str,
+    /// `pipe` or `tcp`.
+    pub transport: &'a str,
+    /// How long it lasted.
+    pub duration: Duration,
+    /// Why it ended, unless it was closed in order.
+    pub error_type: Option<&'a str>,
+}
+
+/// What is looked up at each export.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct McpServers {
+    /// Every phase, with the number of servers in it.
+    pub phases: Vec<(&'static str, u64)>,
+    /// Every server's name, with the number of its restarts.
+    pub restarts: Vec<(String, u64)>,
+}
+
+impl McpRecorder {
+    pub(crate) fn new(meter: Option<&Meter>) -> Self {
+        let histogram = |meter: &Meter, name: &'static str, description: &'static str| {
+            let builder = meter.f64_histogram(name).with_unit("s").with_description(description);
+            builder.with_boundaries(BOUNDS.to_vec()).build()
+        };
+        let instruments = |meter| Instruments {
+            operation_duration: histogram(
+                meter,
+                "mcp.client.operation.duration",
+                "From a request to an MCP server to its answer.",
+            ),
+            session_duration: histogram(
+                meter,
+                "mcp.client.session.duration",
+                "From the handshake with an MCP server to the end of the connection.",
+            ),
+            operations: Labels::default(),
+            sessions: Labels::default(),
+        };
+        Self { instruments: meter.map(instruments) }
+    }
+
+    /// Records a request that was answered, or not.
+    pub fn operation(&self, operation: &McpOperation<'_>) {
+        let Some(instruments) = &self.instruments else { return };
+        let McpOperation { method, tool, server, protocol_version, transport, duration, error_type } = *operation;
+        let kind = Kind::new(Some(method), protocol_version, transport, error_type);
+        instruments.operation_duration.record(duration.as_secs_f64(), &instruments.operations.of(server, tool, kind));
+    }
+
+    /// Records a connection that ended.
+    pub fn session(&self, session: &McpSession<'_>) {
+        let Some(instruments) = &self.instruments else { return };
+        let McpSession { server, protocol_version, transport, duration, error_type } = *session;
+        let kind = Kind::new(None, protocol_version, transport, error_type);
+        instruments.session_duration.record(duration.as_secs_f64(), &instruments.sessions.of(server, None, kind));
+    }
+}
+
+/// Registers what is looked up at each export.
+pub(crate) fn observe(meter: &Meter, look: impl Fn() -> McpServers + Send + Sync + 'static) {
+    let look = Arc::new(look);
+    let of_restarts = Arc::clone(&look);
+    let servers = meter.u64_observable_gauge("toolbus.mcp.servers").with_unit("{server}");
+    let servers = servers.with_description("MCP servers, by what they are doing.");
+    let by_phase = servers.with_callback(move |gauge| {
+        for (phase, count) in look().phases {
+            gauge.observe(count, &[KeyValue::new("phase", phase)]);
+        }
+    });
+    by_phase.build();
+    let restarts = meter.u64_observable_counter("toolbus.mcp.restarts").with_unit("{restart}");
+    let restarts = restarts.with_description("Starts of MCP servers that had ended by themselves.");
+    let by_server = restarts.with_callback(move |counter| {
+        for (server, count) in bounded_servers(of_restarts().restarts) {
+            counter.observe(count, &[KeyValue::new(SERVER, server)]);
+        }
+    });
+    by_server.build();
+}
+
+/// The first servers by name, and one sum for those that are too many.
+fn bounded_servers(restarts: Vec<(String, u64)>) -> BTreeMap<String, u64> {
+    let mut shown: BTreeMap<String, u64> = restarts.into_iter().collect();
+    if let Some((first_other, _)) = shown.iter().nth(MAX_SERVERS) {
+        let others = shown.split_off(&first_other.clone());
+        shown.insert(OTHER_NAME.to_owned(), others.values().sum());
+    }
+    shown
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_restarts_of_servers_that_are_too_many_are_one_sum() {
+        let all = (0..MAX_SERVERS + 3).map(|number| (format!("server-{number:05}"), 2)).collect();
+        let shown = bounded_servers(all);
+        assert_eq!((shown.len(), shown["_other"]), (MAX_SERVERS + 1, 6));
+        assert_eq!(bounded_servers(vec![("files".to_owned(), 1)]).len(), 1);
+    }
+}

@@ -1,0 +1,184 @@
+//! Labels of what happens with MCP servers: closed sets, and a bounded number of names.
+
+use std::collections::HashMap;
+use std::sync::{Arc, PoisonError, RwLock};
+
+use opentelemetry::KeyValue;
+use toolbus_protocol::bounded;
+
+use crate::tools::MAX_SERIES;
+
+/// The attribute that says which server.
+pub(crate) const SERVER: &str = "toolbus.mcp.server";
+/// Stands for every server, and for every tool, whose combination came too late for labels of its own.
+pub(crate) const OTHER_NAME: &str = "_other";
+/// Stands for every value outside a closed set.
+const OTHER: &str = "_OTHER";
+
+const METHODS: [&str; 5] = ["initialize", "server/discover", "tools/list", "tools/call", "ping"];
+const VERSIONS: [&str; 5] = ["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25", "2026-07-28"];
+const TRANSPORTS: [&str; 2] = ["pipe", "tcp"];
+/// Ends of our own, and the codes of JSON-RPC and MCP. Others are a server's own, and without number.
+const ERRORS: [&str; 17] = [
+    "tool_error",
+    "timeout",
+    "cancelled",
+    "connection_lost",
+    "auth_required",
+    "-32700",
+    "-32600",
+    "-32601",
+    "-32602",
+    "-32603",
+    "-32000",
+    "-32001",
+    "-32002",
+    "-32020",
+    "-32021",
+    "-32022",
+    "-32042",
+];
+
+/// Combinations of a server, a tool and the closed sets that have labels of their own.
+const MAX_OWN: usize = 2_900;
+/// Combinations of the closed sets alone, each with its value for everything else; requests may also have no error.
+const CLOSED: usize = (METHODS.len() + 1) * (VERSIONS.len() + 1) * (TRANSPORTS.len() + 1) * (ERRORS.len() + 2);
+
+const _: () = assert!(MAX_OWN + CLOSED <= MAX_SERIES, "what comes late must find room, too");
+
+/// What is labelled from closed sets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Kind {
+    method: Option<&'static str>,
+    version: &'static str,
+    transport: &'static str,
+    error: Option<&'static str>,
+}
+
+impl Kind {
+    /// `method` is absent for a session.
+    pub(crate) fn new(method: Option<&str>, version: &str, transport: &str, error: Option<&str>) -> Self {
+        Self {
+            method: method.map(|method| among(&METHODS, method)),
+            version: among(&VERSIONS, version),
+            transport: among(&TRANSPORTS, transport),
+            error: error.map(|error| among(&ERRORS, error)),
+        }
+    }
+
+    fn labels(self, server: &str, tool: Option<&str>) -> Arc<[KeyValue]> {
+        let fixed = [
+            KeyValue::new(SERVER, server.to_owned()),
+            KeyValue::new("mcp.protocol.version", self.version),
+            KeyValue::new("network.transport", self.transport),
+        ];
+        let method = self.method.map(|method| KeyValue::new("mcp.method.name", method));
+        let tool = tool.map(|tool| KeyValue::new("gen_ai.tool.name", tool.to_owned()));
+        let error = self.error.map(|error| KeyValue::new("error.type", error));
+        fixed.into_iter().chain(method).chain(tool).chain(error).collect()
+    }
+}
+
+fn among(set: &[&'static str], text: &str) -> &'static str {
+    set.iter().find(|known| **known == text).copied().unwrap_or(OTHER)
+}
+
+/// The attribute sets of one metric.
+#[derive(Debug, Default)]
+pub(crate) struct Labels {
+    own: RwLock<Own>,
+}
+
+#[derive(Debug, Default)]
+struct Own {
+    /// By server, then by tool; what is about no tool is under the empty name, which no tool has.
+    sets: HashMap<Box<str>, HashMap<Box<str>, Vec<Labelled>>>,
+    count: usize,
+}
+
+#[derive(Debug)]
+struct Labelled {
+    kind: Kind,
+    labels: Arc<[KeyValue]>,
+}
+
+impl Own {
+    fn get(&self, server: &str, tool: Option<&str>, kind: Kind) -> Option<Arc<[KeyValue]>> {
+        let sets = self.sets.get(server)?.get(tool.unwrap_or_default())?;
+        sets.iter().find(|labelled| labelled.kind == kind).map(|labelled| Arc::clone(&labelled.labels))
+    }
+}
+
+impl Labels {
+    pub(crate) fn of(&self, server: &str, tool: Option<&str>, kind: Kind) -> Arc<[KeyValue]> {
+        let (server, tool) = (bounded(server), tool.map(bounded));
+        let (found, full) = {
+            let own = self.own.read().unwrap_or_else(PoisonError::into_inner);
+            (own.get(server, tool, kind), own.count >= MAX_OWN)
+        };
+        match found {
+            Some(labels) => labels,
+            None if full => late(tool, kind),
+            None => self.add(server, tool, kind),
+        }
+    }
+
+    fn add(&self, server: &str, tool: Option<&str>, kind: Kind) -> Arc<[KeyValue]> {
+        let mut own = self.own.write().unwrap_or_else(PoisonError::into_inner);
+        // Another request may have been quicker.
+        if let Some(labels) = own.get(server, tool, kind) {
+            return labels;
+        }
+        if own.count >= MAX_OWN {
+            return late(tool, kind);
+        }
+        let labels = kind.labels(server, tool);
+        let of_tool = own.sets.entry(server.into()).or_default().entry(tool.unwrap_or_default().into()).or_default();
+        of_tool.push(Labelled { kind, labels: Arc::clone(&labels) });
+        own.count += 1;
+        labels
+    }
+}
+
+fn late(tool: Option<&str>, kind: Kind) -> Arc<[KeyValue]> {
+    kind.labels(OTHER_NAME, tool.map(|_| OTHER_NAME))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    fn texts(labels: &[KeyValue]) -> BTreeSet<String> {
+        labels.iter().map(|label| format!("{}={}", label.key, label.value)).collect()
+    }
+
+    #[test]
+    fn what_a_server_makes_up_is_no_label() {
+        let kind = Kind::new(Some("evil/method"), "3000-01-01", "pigeon", Some("-31999"));
+        assert_eq!(kind, Kind { method: Some(OTHER), version: OTHER, transport: OTHER, error: Some(OTHER) });
+    }
+
+    #[test]
+    fn combinations_beyond_the_limit_share_the_names_and_earlier_ones_keep_theirs() {
+        let (labels, kind) = (Labels::default(), Kind::new(Some("tools/call"), "2025-11-25", "pipe", None));
+        let mut seen = BTreeSet::new();
+        for number in 0..MAX_OWN + 500 {
+            seen.insert(texts(&labels.of("files", Some(&format!("tool_{number}")), kind)));
+        }
+        assert_eq!(seen.len(), MAX_OWN + 1);
+        let late = texts(&labels.of("git", None, kind));
+        assert!(late.contains("toolbus.mcp.server=_other") && !late.iter().any(|label| label.starts_with("gen_ai")));
+        let first = texts(&labels.of("files", Some("tool_0"), kind));
+        assert!(first.contains("toolbus.mcp.server=files") && first.contains("gen_ai.tool.name=tool_0"), "{first:?}");
+    }
+
+    #[test]
+    fn a_long_name_is_cut() {
+        let labels = Labels::default();
+        let kind = Kind::new(Some("tools/call"), "2025-11-25", "pipe", None);
+        let labelled = labels.of(&"s".repeat(10_000), Some(&"t".repeat(10_000)), kind);
+        assert!(labelled.iter().all(|label| label.value.as_str().len() <= 255));
+    }
+}

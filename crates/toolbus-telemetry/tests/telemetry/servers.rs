@@ -1,0 +1,125 @@
+//! What is told of MCP servers.
+
+use std::time::Duration;
+
+use toolbus_telemetry::{McpOperation, McpServers, McpSession, Pipeline, Protocol};
+use toolbus_testing::otlp::Receiver;
+
+use crate::observed::metrics;
+use crate::support::{Daemon, rabbit};
+
+const METHODS: [&str; 6] = ["initialize", "server/discover", "tools/list", "tools/call", "ping", "a/b"];
+const VERSIONS: [&str; 6] = ["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25", "2026-07-28", ""];
+const ERRORS: [&str; 18] = [
+    "tool_error",
+    "timeout",
+    "cancelled",
+    "connection_lost",
+    "auth_required",
+    "-32700",
+    "-32600",
+    "-32601",
+    "-32602",
+    "-32603",
+    "-32000",
+    "-32001",
+    "-32002",
+    "-32020",
+    "-32021",
+    "-32022",
+    "-32042",
+    "-31999",
+];
+const PHASES: [&str; 8] = ["disabled", "idle", "connecting", "ready", "waiting", "parked", "auth-required", "stopped"];
+
+fn call(tool: &str) -> McpOperation<'_> {
+    McpOperation {
+        method: "tools/call",
+        tool: Some(tool),
+        server: "files",
+        protocol_version: "2025-11-25",
+        transport: "pipe",
+        duration: Duration::from_millis(3),
+        error_type: None,
+    }
+}
+
+fn session() -> McpSession<'static> {
+    McpSession {
+        server: "files",
+        protocol_version: "2025-11-25",
+        transport: "pipe",
+        duration: Duration::from_secs(60),
+        error_type: None,
+    }
+}
+
+/// Every request and every end of a connection that the contract knows, and more.
+pub(crate) fn ask_in_every_way(pipeline: &Pipeline) {
+    let recorder = pipeline.mcp();
+    for method in METHODS {
+        let tool = (method == "tools/call").then_some("read_file");
+        recorder.operation(&McpOperation { method, tool, ..call("read_file") });
+    }
+    for protocol_version in VERSIONS {
+        recorder.operation(&McpOperation { protocol_version, ..call("read_file") });
+        recorder.session(&McpSession { protocol_version, ..session() });
+    }
+    for transport in ["pipe", "tcp", "pigeon"] {
+        recorder.operation(&McpOperation { transport, ..call("read_file") });
+        recorder.session(&McpSession { transport, ..session() });
+    }
+    for error in ERRORS {
+        recorder.operation(&McpOperation { error_type: Some(error), ..call("read_file") });
+        recorder.session(&McpSession { error_type: Some(error), ..session() });
+    }
+    pipeline.watch_mcp(|| McpServers {
+        phases: PHASES.into_iter().map(|phase| (phase, 1)).collect(),
+        restarts: vec![("files".to_owned(), 2)],
+    });
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_makes_up_names_and_codes_stays_below_the_limit_of_series() {
+    let receiver = Receiver::start().await.unwrap();
+    let daemon = Daemon::start(&receiver, Protocol::Grpc, &[("OTEL_TRACES_EXPORTER", "none")]);
+    let recorder = daemon.pipeline.mcp();
+    for number in 0..6_000 {
+        let (tool, code) = (format!("tool_{number}"), (-40_000 - number).to_string());
+        recorder.operation(&McpOperation { error_type: Some(&code), ..call(&tool) });
+    }
+    recorder.operation(&McpOperation { server: "git", ..call("log") });
+    recorder.operation(&call("tool_0"));
+    daemon.end().await;
+
+    let operations = &metrics(&receiver)["mcp.client.operation.duration"];
+    assert!(operations.values("otel.metric.overflow").is_empty());
+    assert_eq!(operations.value(&[]), Some(6_002.0));
+    assert_eq!(operations.values("gen_ai.tool.name").len(), 2_901);
+    assert_eq!(operations.value(&[("gen_ai.tool.name", "tool_0"), ("toolbus.mcp.server", "files")]), Some(1.0));
+    assert_eq!(operations.values("error.type"), ["_OTHER"].into());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn phases_and_restarts_are_looked_up_at_each_export() {
+    let receiver = Receiver::start().await.unwrap();
+    let daemon = Daemon::start(&receiver, Protocol::Grpc, &[("OTEL_TRACES_EXPORTER", "none")]);
+    daemon.pipeline.watch_mcp(|| McpServers {
+        phases: vec![("ready", 2), ("parked", 0)],
+        restarts: vec![("files".to_owned(), 7), ("git".to_owned(), 0)],
+    });
+    daemon.end().await;
+
+    let metrics = metrics(&receiver);
+    assert_eq!(metrics["toolbus.mcp.servers"].value(&[("phase", "ready")]), Some(2.0));
+    assert_eq!(metrics["toolbus.mcp.servers"].value(&[("phase", "parked")]), Some(0.0));
+    assert_eq!(metrics["toolbus.mcp.restarts"].value(&[("toolbus.mcp.server", "files")]), Some(7.0));
+}
+
+#[tokio::test]
+async fn without_an_endpoint_nothing_is_recorded_and_nobody_is_asked() {
+    let daemon = Daemon::with(None, Protocol::Grpc, &[], rabbit());
+    ask_in_every_way(&daemon.pipeline);
+    daemon.pipeline.watch_mcp(|| panic!("asked"));
+    daemon.end().await;
+}
