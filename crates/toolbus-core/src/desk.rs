@@ -1,11 +1,13 @@
-//! Small requests beside calls: cancel, list, ping, the end of a session. Each is obeyed in a task of its own, and
-//! answered when its sender left an address.
+//! Small requests beside calls: cancel, list, ping, the end of a session, and what others answer on topics of their own.
+//! Each is obeyed in a task of its own, and answered when its sender left an address.
 
+mod answerer;
 mod cancel;
 mod list;
 mod ping;
 mod session;
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -16,13 +18,14 @@ use toolbus_protocol::{Code, Envelope, ParseError, ToolError, bounded, header, n
 
 use crate::answer::{Answer, destination};
 use crate::bus::{Bus, Delivery};
-use crate::caller::Caller;
 use crate::dispatcher::Dispatcher;
 use crate::failure::Status;
 use crate::log::shown;
-use crate::reply::{Address, AddressRefused, Replies, ReplyRules};
+use crate::reply::{AddressRefused, Replies, ReplyRules};
 use crate::telemetry::{DeadReason, End};
 use crate::toolsets::SessionSets;
+
+pub use answerer::{Answerer, Asked, Said, Unusable};
 
 /// Longest body of a small request, in bytes.
 const MAX_BODY: usize = 64 * 1024;
@@ -48,6 +51,8 @@ pub struct About {
 #[derive(Clone)]
 pub struct Desk {
     parts: Arc<Parts>,
+    /// Who answers on topics that are not the desk's own.
+    answerers: Arc<HashMap<&'static str, Arc<dyn Answerer>>>,
 }
 
 struct Parts {
@@ -57,36 +62,26 @@ struct Parts {
     sessions: SessionSets,
 }
 
-/// A request that was read.
-struct Asked {
-    envelope: Envelope,
-    caller: Caller,
-    address: Option<Address>,
-}
-
-/// A message to send back.
-struct Said {
-    message_type: &'static str,
-    body: Vec<u8>,
-    persistent: bool,
-}
-
 /// Why a request is not obeyed.
 #[derive(Debug, thiserror::Error)]
 enum Refused {
     /// Somebody else's, or nobody's: it is settled, and nothing more.
     #[error("it is nothing for this daemon")]
     NotOurs,
-    #[error("its type {0} does not belong on this topic")]
-    Type(String),
     #[error("its answer may not go where it says: {0}")]
     Address(#[from] AddressRefused),
     #[error("it has {0} bytes; at most {MAX_BODY} are read")]
     TooLarge(usize),
-    #[error("it cannot be read: {0}")]
-    Unreadable(#[from] ParseError),
+    #[error(transparent)]
+    Unusable(#[from] Unusable),
     #[error("{0}")]
     Contradiction(String),
+}
+
+impl From<ParseError> for Refused {
+    fn from(error: ParseError) -> Self {
+        Self::Unusable(error.into())
+    }
 }
 
 impl Desk {
@@ -101,13 +96,20 @@ impl Desk {
     ) -> Self {
         // A rejected answer ends at once: who asked can ask again, and waiting would hold up the others.
         let replies = Replies::new(bus, rules, 0);
-        Self { parts: Arc::new(Parts { about, replies, dispatcher, sessions }) }
+        Self { parts: Arc::new(Parts { about, replies, dispatcher, sessions }), answerers: Arc::default() }
+    }
+
+    /// Has the requests of `topic` answered by somebody else.
+    #[must_use]
+    pub fn with(mut self, topic: &'static str, answerer: Arc<dyn Answerer>) -> Self {
+        Arc::make_mut(&mut self.answerers).insert(topic, answerer);
+        self
     }
 
     /// Obeys a request, answers it, and settles its delivery.
     pub(crate) async fn handle(self, delivery: Delivery) {
         match self.asked(&delivery) {
-            Ok(asked) => match self.obey(&delivery, &asked) {
+            Ok(asked) => match self.obey(&delivery, &asked).await {
                 Ok(said) => self.answer(&asked, said).await,
                 Err(refused) => self.refuse(Some(asked), &delivery, &refused).await,
             },
@@ -117,7 +119,11 @@ impl Desk {
     }
 
     /// Does what the topic stands for.
-    fn obey(&self, delivery: &Delivery, asked: &Asked) -> Result<Option<Said>, Refused> {
+    async fn obey(&self, delivery: &Delivery, asked: &Asked) -> Result<Option<Said>, Refused> {
+        if let Some(answerer) = self.answerers.get(&*delivery.routing_key) {
+            body(delivery)?;
+            return Ok(answerer.answer(asked).await?);
+        }
         match &*delivery.routing_key {
             topic::TOOL_CANCEL => self.cancel(delivery, asked),
             topic::TOOL_LIST => self.list(delivery, asked),
@@ -129,25 +135,27 @@ impl Desk {
 
     fn asked(&self, delivery: &Delivery) -> Result<Asked, Refused> {
         let envelope = Envelope::read(&delivery.properties);
-        let expected = match &*delivery.routing_key {
-            topic::TOOL_CANCEL => message_type::TOOL_CANCEL_REQUEST,
-            topic::TOOL_LIST => message_type::TOOL_LIST_REQUEST,
-            topic::TOOL_PING => message_type::PING,
-            _ => message_type::SESSION_END,
+        let expected = match (self.answerers.get(&*delivery.routing_key), &*delivery.routing_key) {
+            (Some(answerer), _) => answerer.message_type(),
+            (None, topic::TOOL_CANCEL) => Some(message_type::TOOL_CANCEL_REQUEST),
+            (None, topic::TOOL_LIST) => Some(message_type::TOOL_LIST_REQUEST),
+            (None, topic::TOOL_PING) => Some(message_type::PING),
+            (None, _) => Some(message_type::SESSION_END),
         };
         let access = self.parts.dispatcher.access();
         let user_id = delivery.properties.user_id.as_deref();
         let caller = access.identify(user_id, &envelope, &delivery.routing_key).ok_or(Refused::NotOurs)?;
-        match message_type::kind(&envelope.message_type, expected) {
+        match message_type::kind(&envelope.message_type, expected.unwrap_or_default()) {
             Kind::Request | Kind::Plain => {}
             Kind::Answer => return Err(Refused::NotOurs),
-            Kind::Foreign => return Err(Refused::Type(shown(&envelope.message_type))),
+            Kind::Foreign if expected.is_none() => {}
+            Kind::Foreign => return Err(Unusable::Type(shown(&envelope.message_type)).into()),
         }
         let address = match &*envelope.reply_to {
             "" => None,
             reply_to => Some(self.parts.replies.rules().check(reply_to, &envelope.message_type, &caller)?),
         };
-        Ok(Asked { envelope, caller, address })
+        Ok(Asked { envelope, caller: Arc::new(caller), body: delivery.body.clone(), address })
     }
 
     /// Says why a request is not obeyed: to its sender, when that can be answered, and else to the log.
@@ -164,7 +172,7 @@ impl Desk {
             (_, refused) => {
                 tracing::info!(%topic, caller, reason = %refused, "ignored a request that cannot be answered");
                 let reason = match refused {
-                    Refused::Type(_) => DeadReason::UnknownType,
+                    Refused::Unusable(Unusable::Type(_)) => DeadReason::UnknownType,
                     Refused::Address(_) => DeadReason::ReplyToRefused,
                     _ => DeadReason::Malformed,
                 };
@@ -194,15 +202,17 @@ impl Desk {
 
     fn message(&self, asked: &Asked, said: Said) -> Answer {
         let envelope = &asked.envelope;
+        let mut headers = vec![(header::CONTENT_TRUST.to_owned(), header::TRUST_TOOL_OUTPUT.to_owned())];
+        headers.extend(said.provider.map(|provider| (header::TOOL_PROVIDER.to_owned(), provider.to_owned())));
         let mut properties = Envelope {
             message_id: Some(new_message_id()),
-            message_type: said.message_type.to_owned(),
+            message_type: said.message_type.into_owned(),
             correlation_id: bounded(&envelope.correlation_id).to_owned(),
             timestamp: SystemTime::now().duration_since(UNIX_EPOCH).ok().map(|time| time.as_secs()),
             source: Some(self.parts.about.name.clone()),
             destination: destination(envelope, &asked.caller),
             trace: envelope.trace.clone(),
-            headers: vec![(header::CONTENT_TRUST.to_owned(), header::TRUST_TOOL_OUTPUT.to_owned())],
+            headers,
             ..Envelope::default()
         }
         .into_properties();
@@ -211,15 +221,9 @@ impl Desk {
     }
 }
 
-impl Said {
-    fn new(message_type: &'static str, body: &impl serde::Serialize) -> Self {
-        Self { message_type, body: serde_json::to_vec(body).unwrap_or_default(), persistent: true }
-    }
-}
-
 /// Whether a request reaches one replica, and not all.
 fn is_of_one(delivery: &Delivery) -> bool {
-    matches!(&*delivery.routing_key, topic::TOOL_LIST | topic::TOOL_PING)
+    !matches!(&*delivery.routing_key, topic::TOOL_CANCEL | topic::TOOL_SESSION_END)
 }
 
 /// The body of a request, if it is not too large.

@@ -39,7 +39,7 @@ pub mod toolsets;
 pub use announce::Announcer;
 pub use arguments::{SchemaError, check_schema};
 pub use deadline::Budgets;
-pub use desk::{About, Desk};
+pub use desk::{About, Answerer, Asked, Desk, Said, Unusable};
 pub use dispatcher::{Dispatcher, Settings};
 pub use gates::{Gates, Step, StepName};
 pub use reply::ReplyRules;

@@ -6,6 +6,7 @@ use toolbus_protocol::{ToolListRequest, ToolListResponse, message_type};
 
 use super::{Asked, Desk, Refused, Said, body};
 use crate::bus::Delivery;
+use crate::caller::Caller;
 use crate::listing::render;
 
 impl Desk {
@@ -13,7 +14,7 @@ impl Desk {
     pub(super) fn list(&self, delivery: &Delivery, asked: &Asked) -> Result<Option<Said>, Refused> {
         let request = ToolListRequest::parse(body(delivery)?)?;
         let format = request.format.unwrap_or_default();
-        let mut caller = asked.caller.clone();
+        let mut caller = Caller::clone(&asked.caller);
         caller.profile = agreed("profile", caller.profile, request.profile)?;
         caller.binding = agreed("binding", caller.binding, request.binding)?;
         caller.session = request.session_id.filter(|session| !session.is_empty()).map(Arc::from);

@@ -1,0 +1,97 @@
+//! How others answer requests on topics of their own.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures_util::future::BoxFuture;
+use toolbus_protocol::{Envelope, ParseError};
+
+use crate::caller::Caller;
+use crate::reply::Address;
+
+/// Answers the requests of one topic.
+pub trait Answerer: Send + Sync + 'static {
+    /// The one type of request that the topic carries; absent where it carries several, and the answerer tells them apart.
+    fn message_type(&self) -> Option<&'static str>;
+
+    /// Does what a request asks for, and says what is answered, if anything. The answer is sent when the request has an
+    /// address.
+    ///
+    /// # Errors
+    ///
+    /// When the request is not obeyed: its sender is told so where it can be, and else the request is put aside.
+    fn answer<'a>(&'a self, asked: &'a Asked) -> BoxFuture<'a, Result<Option<Said>, Unusable>>;
+}
+
+/// A request that was read.
+#[derive(Debug)]
+pub struct Asked {
+    /// What its properties say.
+    pub envelope: Envelope,
+    /// Who sent it.
+    pub caller: Arc<Caller>,
+    /// What it says; not read yet.
+    pub body: Bytes,
+    pub(super) address: Option<Address>,
+}
+
+/// A message to send back.
+#[derive(Debug)]
+pub struct Said {
+    pub(super) message_type: Cow<'static, str>,
+    pub(super) body: Vec<u8>,
+    pub(super) persistent: bool,
+    pub(super) provider: Option<&'static str>,
+}
+
+/// Why a request is not obeyed.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Unusable {
+    /// It is no request that this topic carries.
+    #[error("its type {0} does not belong on this topic")]
+    Type(String),
+    /// Its body is not what its type says.
+    #[error("it cannot be read: {0}")]
+    Unreadable(#[from] ParseError),
+    /// All that it asks for is an answer, and it has no address for one.
+    #[error("it says nowhere to answer")]
+    NoAddress,
+    /// Only an agent can ask for this, and its sender is none.
+    #[error("its sender is no agent")]
+    NoAgent,
+}
+
+impl Asked {
+    /// Whether the sender left an address for an answer.
+    #[must_use]
+    pub const fn has_address(&self) -> bool {
+        self.address.is_some()
+    }
+}
+
+impl Said {
+    /// A message of this type.
+    #[must_use]
+    pub fn new(message_type: impl Into<Cow<'static, str>>, body: &impl serde::Serialize) -> Self {
+        Self {
+            message_type: message_type.into(),
+            body: serde_json::to_vec(body).unwrap_or_default(),
+            persistent: true,
+            provider: None,
+        }
+    }
+
+    /// Names the kind of backend that it comes from.
+    #[must_use]
+    pub const fn of(mut self, provider: &'static str) -> Self {
+        self.provider = Some(provider);
+        self
+    }
+
+    /// Size of the message's body, in bytes.
+    #[must_use]
+    pub const fn size(&self) -> usize {
+        self.body.len()
+    }
+}
