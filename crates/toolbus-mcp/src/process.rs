@@ -1,1 +1,186 @@
 //! Child processes that end with the daemon, whatever ends it.
+
+mod environment;
+mod exit;
+mod stderr;
+#[cfg(test)]
+mod tests;
+
+use std::ffi::OsString;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process};
+use tokio::process::{Child, Command};
+use tokio::sync::watch;
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+
+pub(crate) use self::exit::{Exit, Exited};
+use self::stderr::Tail;
+use crate::spec::Program;
+use crate::supervisor::{SUPERVISE, family};
+use crate::transport::stdio::StdioTransport;
+
+/// Time that a server has to end by itself once its standard input is closed, before it is sent SIGTERM.
+const GRACE: Duration = Duration::from_secs(2);
+/// Time that a supervisor has to end everything at once, before it is killed itself.
+const FORCE: Duration = Duration::from_secs(3);
+
+/// Starts servers, each under a supervisor.
+#[derive(Debug, Clone)]
+pub struct Launcher {
+    helper: PathBuf,
+    grace: Duration,
+}
+
+/// Why no process was started. The texts are for an operator.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum SpawnError {
+    /// There is no such program.
+    #[error("program '{0}' was not found; give its full path, or check PATH")]
+    NotFound(String),
+    /// It may not be executed.
+    #[error("program '{0}' cannot be executed; check its permissions")]
+    NotExecutable(String),
+    /// The working directory cannot be used.
+    #[error("working directory '{0}' does not exist or is no directory")]
+    NoDirectory(String),
+    /// The operating system refused.
+    #[error("cannot start a process: {0}")]
+    System(#[from] io::Error),
+}
+
+impl Launcher {
+    /// Uses this executable, whose `main` calls [`crate::supervisor::take_over`], as the supervisor.
+    ///
+    /// # Errors
+    ///
+    /// When `/proc` is not there.
+    pub fn new() -> io::Result<Self> {
+        // Leads to the running program even where its file has been replaced by a newer one.
+        let helper = PathBuf::from("/proc/self/exe");
+        helper.metadata()?;
+        Ok(Self::with_helper(helper))
+    }
+
+    /// Uses another executable of that kind as the supervisor.
+    #[must_use]
+    pub fn with_helper(helper: impl Into<PathBuf>) -> Self {
+        Self { helper: helper.into(), grace: GRACE }
+    }
+
+    /// Gives servers another time to end by themselves, before they are sent SIGTERM.
+    #[cfg(test)]
+    pub(crate) fn with_grace(mut self, grace: Duration) -> Self {
+        self.grace = grace;
+        self
+    }
+
+    /// Starts a server, and everything that its traffic needs. `name` is the server's, for the log.
+    ///
+    /// # Errors
+    ///
+    /// When there is no such program or directory, or the operating system refuses.
+    pub(crate) fn start(&self, name: &str, program: &Program) -> Result<(Process, StdioTransport), SpawnError> {
+        let environment = environment::of(program, std::env::vars_os());
+        if let Some(cwd) = program.cwd.as_deref().filter(|cwd| !cwd.is_dir()) {
+            return Err(SpawnError::NoDirectory(cwd.display().to_string()));
+        }
+        let path = environment.get(&OsString::from("PATH")).map(OsString::as_os_str);
+        environment::find(&program.command, program.cwd.as_deref().unwrap_or(Path::new(".")), path)?;
+
+        let mut command = Command::new(&self.helper);
+        command.arg0("toolbus").arg(SUPERVISE).arg(self.grace.as_millis().to_string());
+        command.arg(&program.command).args(&program.args).env_clear().envs(environment);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        if let Some(cwd) = &program.cwd {
+            command.current_dir(cwd);
+        }
+        let mut child = command.spawn()?;
+        let (Some(pid), Some(stdin), Some(stdout), Some(stderr)) =
+            (child.id(), child.stdin.take(), child.stdout.take(), child.stderr.take())
+        else {
+            return Err(io::Error::other("the process has no pipes").into());
+        };
+
+        let (server, tail, closing) = (Arc::<str>::from(name), Arc::new(Tail::default()), CancellationToken::new());
+        let (ended, exit) = watch::channel(None);
+        let (exited, force) = (Exited::new(exit), CancellationToken::new());
+        tokio::spawn(stderr::read(stderr, Arc::clone(&server), Arc::clone(&tail)));
+        tokio::spawn(wait(child, pid, force.clone(), ended));
+        let transport = StdioTransport::new(stdout, stdin, server, closing.clone(), exited.clone());
+        Ok((Process { pid, tail, exited, closing, force }, transport))
+    }
+}
+
+/// A server that was started. Dropping it closes the server's standard input, and so ends it and all that it started,
+/// within the grace and a few seconds.
+pub(crate) struct Process {
+    pid: u32,
+    tail: Arc<Tail>,
+    exited: Exited,
+    closing: CancellationToken,
+    force: CancellationToken,
+}
+
+impl Process {
+    /// The process id of the supervisor.
+    pub(crate) const fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    /// The last lines, at most 50, that it wrote to its standard error: oldest first, each at most 500 characters.
+    pub(crate) fn stderr_tail(&self) -> Vec<String> {
+        self.tail.lines()
+    }
+
+    /// How it ended, as soon as it has. May be awaited by several tasks, and again and again.
+    pub(crate) async fn exited(&self) -> Exit {
+        self.exited.wait().await
+    }
+
+    /// Ends it in order: closes its standard input, and after `patience` kills all of it. Returns when nothing is left.
+    pub(crate) async fn stop(&self, patience: Duration) {
+        self.closing.cancel();
+        if timeout(patience, self.exited()).await.is_err() {
+            self.force.cancel();
+            self.exited().await;
+        }
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.closing.cancel();
+    }
+}
+
+/// Waits for a supervisor to end, and ends it when `force` says so. This task alone reaps it, so that its process id
+/// means it for as long as signals are sent.
+async fn wait(mut child: Child, pid: u32, force: CancellationToken, ended: watch::Sender<Option<Exit>>) {
+    let status = tokio::select! {
+        status = child.wait() => status,
+        () = force.cancelled() => {
+            if let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) {
+                let _ = kill_process(pid, Signal::TERM);
+            }
+            match timeout(FORCE, child.wait()).await {
+                Ok(status) => status,
+                Err(_) => {
+                    let _ = child.start_kill();
+                    child.wait().await
+                }
+            }
+        }
+    };
+    let exit = status.map_or(Exit::Unknown, Exit::from);
+    if let (Exit::Unsupervised(_), Ok(leader)) = (exit, i32::try_from(pid)) {
+        // The server dies with its supervisor; what it started is left in the supervisor's session.
+        let _ = tokio::task::spawn_blocking(move || family::end_session(leader)).await;
+    }
+    ended.send_replace(Some(exit));
+}

@@ -1,0 +1,83 @@
+//! How a server ended.
+
+use std::fmt;
+use std::os::unix::process::ExitStatusExt as _;
+use std::process::ExitStatus;
+
+use tokio::sync::watch;
+
+/// Exit codes from here on stand for signals, as in a shell.
+const SIGNALS: i32 = 128;
+
+/// How a server ended, in words.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Exit {
+    /// By itself.
+    Code(i32),
+    /// By a signal.
+    Signal(i32),
+    /// Its supervisor was killed by a signal, and took it along.
+    Unsupervised(i32),
+    /// Nobody saw it.
+    Unknown,
+}
+
+impl From<ExitStatus> for Exit {
+    fn from(status: ExitStatus) -> Self {
+        match (status.signal(), status.code()) {
+            (Some(signal), _) => Self::Unsupervised(signal),
+            (None, Some(code)) if (SIGNALS + 1..=SIGNALS + 64).contains(&code) => Self::Signal(code - SIGNALS),
+            (None, Some(code)) => Self::Code(code),
+            (None, None) => Self::Unknown,
+        }
+    }
+}
+
+impl fmt::Display for Exit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Code(code) => write!(f, "the server ended with exit code {code}"),
+            Self::Signal(signal) => write!(f, "the server was ended by signal {signal}"),
+            Self::Unsupervised(signal) => write!(f, "the server's supervisor was ended by signal {signal}"),
+            Self::Unknown => f.write_str("the server ended"),
+        }
+    }
+}
+
+/// Tells whoever asks how a server ended.
+#[derive(Debug, Clone)]
+pub(crate) struct Exited(watch::Receiver<Option<Exit>>);
+
+impl Exited {
+    pub(crate) const fn new(exit: watch::Receiver<Option<Exit>>) -> Self {
+        Self(exit)
+    }
+
+    /// How it ended, as soon as it has.
+    pub(crate) async fn wait(&self) -> Exit {
+        let mut exit = self.0.clone();
+        let exit = exit.wait_for(Option::is_some).await;
+        exit.ok().and_then(|exit| *exit).unwrap_or(Exit::Unknown)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_end_is_told_in_words() {
+        let said = |raw| Exit::from(ExitStatus::from_raw(raw)).to_string();
+        assert_eq!(said(3 << 8), "the server ended with exit code 3");
+        assert_eq!(said(137 << 8), "the server was ended by signal 9");
+        assert_eq!(said(15), "the server's supervisor was ended by signal 15");
+    }
+
+    #[tokio::test]
+    async fn an_end_that_nobody_will_see_is_an_end_nevertheless() {
+        let (sender, receiver) = watch::channel(None);
+        let exited = Exited::new(receiver);
+        drop(sender);
+        assert_eq!(exited.wait().await, Exit::Unknown);
+    }
+}

@@ -1,0 +1,208 @@
+//! What a server writes to its standard error.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::io::{AsyncBufReadExt as _, AsyncRead, BufReader};
+use tokio::time::{Instant, timeout_at};
+
+/// Lines that are kept.
+const KEPT: usize = 50;
+/// Longest line that is kept, in characters.
+const MAX_KEPT: usize = 500;
+/// Longest line that is logged, in bytes as it was written.
+const MAX_LINE: usize = 8 * 1024;
+/// Lines that are logged in one period.
+const PER_PERIOD: u32 = 100;
+/// The time to which that number applies.
+const PERIOD: Duration = Duration::from_secs(1);
+
+/// The last lines.
+#[derive(Debug, Default)]
+pub(super) struct Tail(Mutex<VecDeque<String>>);
+
+impl Tail {
+    /// The last lines, oldest first.
+    pub(super) fn lines(&self) -> Vec<String> {
+        self.lock().iter().cloned().collect()
+    }
+
+    fn push(&self, line: &str) {
+        let mut lines = self.lock();
+        if lines.len() == KEPT {
+            lines.pop_front();
+        }
+        lines.push_back(line.chars().take(MAX_KEPT).collect());
+    }
+
+    fn lock(&self) -> MutexGuard<'_, VecDeque<String>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Reads until the end, so that the server never waits for us. Every line goes to the tail, and to the log unless there
+/// are too many.
+pub(super) async fn read(from: impl AsyncRead + Unpin, server: Arc<str>, tail: Arc<Tail>) {
+    let mut lines = Lines { from: BufReader::new(from), line: Vec::new(), is_cut: false };
+    let mut share = Share::new(Instant::now());
+    loop {
+        let line = if share.left_out == 0 {
+            lines.next().await
+        } else {
+            match timeout_at(share.until, lines.next()).await {
+                Ok(line) => line,
+                Err(_) => {
+                    say_left_out(&server, share.renew(Instant::now()));
+                    continue;
+                }
+            }
+        };
+        let Some(line) = line else { break };
+        tail.push(&line);
+        let now = Instant::now();
+        if share.until <= now {
+            say_left_out(&server, share.renew(now));
+        }
+        if share.take() {
+            tracing::info!(target: "toolbus::mcp::stderr", server = &*server, "{line}");
+        }
+    }
+    say_left_out(&server, share.left_out);
+}
+
+fn say_left_out(server: &str, lines: u64) {
+    if lines > 0 {
+        tracing::info!(target: "toolbus::mcp::stderr", server, lines, "left out lines, because there were too many");
+    }
+}
+
+/// How many lines may still be logged.
+struct Share {
+    until: Instant,
+    logged: u32,
+    left_out: u64,
+}
+
+impl Share {
+    fn new(now: Instant) -> Self {
+        Self { until: now + PERIOD, logged: 0, left_out: 0 }
+    }
+
+    /// Begins the next period. Returns how many lines were left out in the last one.
+    fn renew(&mut self, now: Instant) -> u64 {
+        std::mem::replace(self, Self::new(now)).left_out
+    }
+
+    fn take(&mut self) -> bool {
+        if self.logged < PER_PERIOD {
+            self.logged += 1;
+            return true;
+        }
+        self.left_out += 1;
+        false
+    }
+}
+
+/// Lines, of which only the beginning is kept.
+struct Lines<R> {
+    from: BufReader<R>,
+    line: Vec<u8>,
+    /// Whether what comes belongs to a line that was given out already.
+    is_cut: bool,
+}
+
+impl<R: AsyncRead + Unpin> Lines<R> {
+    /// The next line, without control characters. Cancel-safe.
+    async fn next(&mut self) -> Option<String> {
+        loop {
+            let available = self.from.fill_buf().await.unwrap_or_default();
+            if available.is_empty() {
+                return (!self.line.is_empty()).then(|| self.give());
+            }
+            let end = available.iter().position(|byte| *byte == b'\n');
+            let (text, _) = available.split_at(end.unwrap_or(available.len()));
+            let used = text.len() + usize::from(end.is_some());
+            let wanted = if self.is_cut { 0 } else { MAX_LINE - self.line.len() };
+            self.line.extend(text.iter().take(wanted));
+            let is_full = !self.is_cut && text.len() > wanted;
+            let is_whole = end.is_some() && !self.is_cut;
+            self.from.consume(used);
+            self.is_cut = end.is_none() && (self.is_cut || is_full);
+            if is_full || is_whole {
+                return Some(self.give());
+            }
+        }
+    }
+
+    fn give(&mut self) -> String {
+        let text = String::from_utf8_lossy(&self.line);
+        let mut shown = String::with_capacity(text.len());
+        for character in text.trim_end().chars() {
+            if character.is_control() {
+                shown.extend(character.escape_default());
+            } else {
+                shown.push(character);
+            }
+        }
+        self.line.clear();
+        shown
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    async fn lines(text: &[u8]) -> Vec<String> {
+        let mut lines = Lines { from: BufReader::new(text), line: Vec::new(), is_cut: false };
+        let mut all = Vec::new();
+        while let Some(line) = lines.next().await {
+            all.push(line);
+        }
+        all
+    }
+
+    #[tokio::test]
+    async fn lines_are_shown_without_control_characters_and_broken_text() {
+        assert_eq!(
+            lines(b"one\r\n\x1b[31mred\x1b[0m\n\n\xff \"quoted\"\nlast").await,
+            ["one", "\\u{1b}[31mred\\u{1b}[0m", "", "\u{fffd} \"quoted\"", "last"]
+        );
+    }
+
+    #[tokio::test]
+    async fn a_long_line_is_given_once_and_cut() {
+        let mut text = vec![b'x'; 100 * 1024];
+        text.extend(b"\nnext\n");
+        let lines = lines(&text).await;
+        assert_eq!(lines.iter().map(String::len).collect::<Vec<_>>(), [MAX_LINE, 4]);
+    }
+
+    #[tokio::test]
+    async fn a_line_of_exactly_the_limit_is_one_line() {
+        let mut text = vec![b'x'; MAX_LINE];
+        text.extend(b"\nnext");
+        assert_eq!(lines(&text).await.iter().map(String::len).collect::<Vec<_>>(), [MAX_LINE, 4]);
+    }
+
+    #[tokio::test]
+    async fn the_tail_has_the_last_lines_shortened() {
+        let tail = Arc::new(Tail::default());
+        let text: String = (0..60).map(|line| format!("{line} {}\n", "ü".repeat(600))).collect();
+        read(text.as_bytes(), "x".into(), Arc::clone(&tail)).await;
+        let lines = tail.lines();
+        assert_eq!(lines.len(), KEPT);
+        assert!(lines[0].starts_with("10 ü"));
+        assert!(lines.iter().all(|line| line.chars().count() == MAX_KEPT));
+    }
+
+    #[test]
+    fn a_flood_is_logged_in_part_and_the_rest_counted() {
+        let now = Instant::now();
+        let mut share = Share::new(now);
+        assert_eq!((0..250).filter(|_| share.take()).count(), 100);
+        assert_eq!(share.renew(now + PERIOD), 150);
+        assert!(share.take());
+    }
+}

@@ -1,0 +1,151 @@
+//! Messages from the server.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rmcp::model::ServerJsonRpcMessage;
+use tokio::io::{AsyncBufReadExt as _, AsyncRead, AsyncReadExt as _, BufReader, copy_buf, sink};
+use tokio::sync::{Semaphore, mpsc};
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+use toolbus_core::log::shown;
+
+use super::{Received, TransportFailure};
+use crate::process::Exited;
+
+/// Longest line, with its end, in bytes. Also what messages that wait to be taken may take together.
+pub(super) const MAX_LINE: usize = 16 * 1024 * 1024;
+/// Bytes that are read at once.
+const CHUNK: usize = 64 * 1024;
+/// Memory that is kept between lines, in bytes.
+const KEPT: usize = 256 * 1024;
+/// Lines without a message that end the connection, when they follow one another.
+pub(super) const MAX_SKIPPED: u32 = 1000;
+/// Lines without a message that are logged.
+const MAX_LOGGED: u64 = 3;
+/// Time in which a server that has closed its standard output is expected to end.
+const EXIT: Duration = Duration::from_millis(250);
+
+/// Why reading has ended.
+#[derive(Debug)]
+enum End {
+    /// The server's standard output has ended, perhaps within a line.
+    Closed { is_within_line: bool },
+    /// Nobody takes messages any more.
+    Abandoned,
+    /// A line was too long.
+    LongLine,
+    /// Line after line was no message.
+    Noise,
+    /// The operating system failed.
+    Failed(io::Error),
+}
+
+/// Reads one server's lines.
+pub(super) struct Reader<R> {
+    from: BufReader<R>,
+    line: Vec<u8>,
+    server: Arc<str>,
+    to: mpsc::Sender<Received>,
+    room: Arc<Semaphore>,
+    skipped: u64,
+    skipped_in_a_row: u32,
+}
+
+impl<R: AsyncRead + Unpin> Reader<R> {
+    pub(super) fn new(from: R, server: Arc<str>, to: mpsc::Sender<Received>) -> Self {
+        Self {
+            from: BufReader::with_capacity(CHUNK, from),
+            line: Vec::new(),
+            server,
+            to,
+            room: Arc::new(Semaphore::new(MAX_LINE)),
+            skipped: 0,
+            skipped_in_a_row: 0,
+        }
+    }
+
+    /// Reads until the end, and says why it came. Whoever waits for a message learns of the end after that.
+    pub(super) async fn run(mut self, closing: CancellationToken, exited: Exited, failure: TransportFailure) {
+        let end = tokio::select! {
+            biased;
+            () = closing.cancelled() => End::Abandoned,
+            end = self.read() => end,
+        };
+        if self.skipped > 0 {
+            tracing::info!(server = &*self.server, lines = self.skipped, "skipped lines that were no MCP messages");
+        }
+        let is_abandoned = matches!(end, End::Abandoned);
+        failure.set(match end {
+            End::Abandoned => "the connection was closed".to_owned(),
+            End::LongLine => format!("the server wrote a line over {} MiB", MAX_LINE / (1024 * 1024)),
+            End::Noise => format!("the server wrote {MAX_SKIPPED} lines in a row that are no MCP messages"),
+            End::Failed(error) => format!("reading from the server failed: {error}"),
+            End::Closed { is_within_line } => {
+                let why = match timeout(EXIT, exited.wait()).await {
+                    Ok(exit) => exit.to_string(),
+                    Err(_) => "the server closed its standard output".to_owned(),
+                };
+                if is_within_line { why + " in the middle of a message" } else { why }
+            }
+        });
+        closing.cancel();
+        drop(self.to);
+        if is_abandoned {
+            // A server that says something while it ends must neither wait nor stumble. Its supervisor bounds the time.
+            let _ = copy_buf(&mut self.from, &mut sink()).await;
+        }
+    }
+
+    async fn read(&mut self) -> End {
+        loop {
+            self.line.clear();
+            self.line.shrink_to(KEPT);
+            // A limit that a usize holds, a u64 holds.
+            let mut from = (&mut self.from).take(MAX_LINE as u64);
+            if let Err(error) = from.read_until(b'\n', &mut self.line).await {
+                return End::Failed(error);
+            }
+            if self.line.last() != Some(&b'\n') {
+                let is_long = self.line.len() == MAX_LINE;
+                return if is_long { End::LongLine } else { End::Closed { is_within_line: !self.line.is_empty() } };
+            }
+            let line = self.line.trim_ascii();
+            if line.is_empty() {
+                continue;
+            }
+            match serde_json::from_slice(line) {
+                Ok(message) => {
+                    self.skipped_in_a_row = 0;
+                    if self.give(message).await.is_none() {
+                        return End::Abandoned;
+                    }
+                }
+                Err(error) => {
+                    self.skip(&error);
+                    if self.skipped_in_a_row == MAX_SKIPPED {
+                        return End::Noise;
+                    }
+                }
+            }
+        }
+    }
+
+    async fn give(&mut self, message: ServerJsonRpcMessage) -> Option<()> {
+        let size = u32::try_from(self.line.len()).ok()?;
+        let room = Arc::clone(&self.room).acquire_many_owned(size).await.ok()?;
+        self.to.send((message, room)).await.ok()
+    }
+
+    fn skip(&mut self, error: &serde_json::Error) {
+        self.skipped += 1;
+        self.skipped_in_a_row += 1;
+        if self.skipped <= MAX_LOGGED {
+            let (start, _) = self.line.split_at(self.line.len().min(256));
+            let line = shown(String::from_utf8_lossy(start).trim_ascii());
+            let error = shown(&error.to_string());
+            tracing::warn!(server = &*self.server, line, error, "skipped a line that is no MCP message");
+        }
+    }
+}

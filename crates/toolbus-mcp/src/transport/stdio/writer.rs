@@ -1,0 +1,68 @@
+//! Messages to the server.
+
+use std::io;
+
+use rmcp::model::ClientJsonRpcMessage;
+use tokio::io::{AsyncWrite, AsyncWriteExt as _};
+use tokio::sync::mpsc;
+use tokio::time::sleep;
+use tokio_util::sync::CancellationToken;
+
+use super::FLUSH;
+
+/// Bytes that are written at once, unless one message is longer.
+const BATCH: usize = 64 * 1024;
+/// Memory that is kept between writes, in bytes.
+const KEPT: usize = 256 * 1024;
+
+/// Writes until it is told to close, or until the server takes nothing any more.
+pub(super) async fn run(
+    to: impl AsyncWrite + Unpin,
+    messages: mpsc::Receiver<ClientJsonRpcMessage>,
+    closing: CancellationToken,
+) {
+    let too_late = async {
+        closing.cancelled().await;
+        sleep(FLUSH).await;
+    };
+    tokio::select! {
+        // Why it failed is told by the server's end, which the reader sees.
+        _ = write(to, messages, &closing) => {}
+        () = too_late => {}
+    }
+}
+
+async fn write(
+    mut to: impl AsyncWrite + Unpin,
+    mut messages: mpsc::Receiver<ClientJsonRpcMessage>,
+    closing: &CancellationToken,
+) -> io::Result<()> {
+    let mut lines = Vec::new();
+    loop {
+        let first = tokio::select! {
+            biased;
+            message = messages.recv() => message,
+            () = closing.cancelled(), if !messages.is_closed() => {
+                messages.close();
+                continue;
+            }
+        };
+        let Some(first) = first else { return Ok(()) };
+        append(&mut lines, &first)?;
+        while lines.len() < BATCH
+            && let Ok(next) = messages.try_recv()
+        {
+            append(&mut lines, &next)?;
+        }
+        to.write_all(&lines).await?;
+        to.flush().await?;
+        lines.clear();
+        lines.shrink_to(KEPT);
+    }
+}
+
+fn append(lines: &mut Vec<u8>, message: &ClientJsonRpcMessage) -> serde_json::Result<()> {
+    serde_json::to_writer(&mut *lines, message)?;
+    lines.push(b'\n');
+    Ok(())
+}
