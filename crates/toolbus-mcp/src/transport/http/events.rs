@@ -1,0 +1,204 @@
+//! Server-sent events, read as the HTML standard has it: what is unknown or malformed is ignored. The crate `sse-stream`
+//! ends a stream for that, and has no limit.
+
+use std::collections::VecDeque;
+
+use futures_util::StreamExt as _;
+use futures_util::stream::{self, BoxStream};
+use reqwest::Response;
+use sse_stream::Sse;
+
+use super::body::MAX_ANSWER;
+use super::error::{HttpError, HttpErrorKind};
+
+/// Longest id of an event, in bytes; longer ones are ignored.
+const MAX_ID: usize = 1024;
+/// How soon a server may have us come back, in milliseconds.
+const RETRY_MS: std::ops::RangeInclusive<u64> = 1_000..=60_000;
+/// Room for a line that is kept for the next, in bytes.
+const KEPT_LINE: usize = 64 * 1024;
+
+/// The events of an answer, each of at most [`MAX_ANSWER`] bytes. An error is the last item.
+pub(crate) fn events(origin: &str, response: Response) -> BoxStream<'static, Result<Sse, HttpError>> {
+    let reader = Reader {
+        origin: origin.to_owned(),
+        response: Some(response),
+        parser: Parser::default(),
+        ready: VecDeque::new(),
+    };
+    stream::unfold(reader, async |mut reader| Some((reader.next().await?, reader))).boxed()
+}
+
+struct Reader {
+    origin: String,
+    /// Absent after an error.
+    response: Option<Response>,
+    parser: Parser,
+    ready: VecDeque<Sse>,
+}
+
+impl Reader {
+    async fn next(&mut self) -> Option<Result<Sse, HttpError>> {
+        loop {
+            if let Some(event) = self.ready.pop_front() {
+                return Some(Ok(event));
+            }
+            let read = self.response.as_mut()?.chunk().await;
+            let problem = match read {
+                Ok(Some(chunk)) => match self.parser.read(&chunk, &mut self.ready) {
+                    Ok(()) => continue,
+                    Err(TooLarge) => {
+                        let origin = &self.origin;
+                        let text = format!("the MCP server at {origin} sent an event of more than {MAX_ANSWER} bytes");
+                        HttpError::new(HttpErrorKind::TooLarge, text)
+                    }
+                },
+                Ok(None) => return None,
+                Err(error) => HttpError::unanswered(&self.origin, &error),
+            };
+            self.response = None;
+            self.ready.clear();
+            return Some(Err(problem));
+        }
+    }
+}
+
+/// An event over the limit.
+#[derive(Debug, PartialEq, Eq)]
+struct TooLarge;
+
+#[derive(Default)]
+struct Parser {
+    line: Vec<u8>,
+    event: Sse,
+    is_after_cr: bool,
+    is_after_first_line: bool,
+}
+
+impl Parser {
+    fn read(&mut self, chunk: &[u8], ready: &mut VecDeque<Sse>) -> Result<(), TooLarge> {
+        let mut rest = chunk;
+        if !rest.is_empty() && std::mem::take(&mut self.is_after_cr) {
+            rest = rest.strip_prefix(b"\n").unwrap_or(rest);
+        }
+        while let Some(end) = rest.iter().position(|byte| matches!(byte, b'\n' | b'\r')) {
+            let (line, tail) = rest.split_at(end);
+            self.extend_line(line)?;
+            self.end_line(ready);
+            self.is_after_cr = tail == b"\r";
+            rest = match tail {
+                [b'\r', b'\n', rest @ ..] | [_, rest @ ..] => rest,
+                [] => tail,
+            };
+        }
+        self.extend_line(rest)
+    }
+
+    fn extend_line(&mut self, part: &[u8]) -> Result<(), TooLarge> {
+        let Sse { event, data, id, .. } = &self.event;
+        let held: usize = [event, data, id].into_iter().flatten().map(String::len).sum();
+        if held + self.line.len() + part.len() > MAX_ANSWER {
+            return Err(TooLarge);
+        }
+        self.line.extend_from_slice(part);
+        Ok(())
+    }
+
+    fn end_line(&mut self, ready: &mut VecDeque<Sse>) {
+        let mut line = std::mem::take(&mut self.line);
+        let is_first = !std::mem::replace(&mut self.is_after_first_line, true);
+        let text = String::from_utf8_lossy(&line);
+        let text = if is_first { text.trim_start_matches('\u{feff}') } else { &text };
+        if !text.is_empty() {
+            self.take_field(text);
+        } else if self.event != Sse::default() {
+            ready.push_back(std::mem::take(&mut self.event));
+        }
+        if line.capacity() <= KEPT_LINE {
+            line.clear();
+            self.line = line;
+        }
+    }
+
+    fn take_field(&mut self, line: &str) {
+        let (field, value) = line.split_once(':').unwrap_or((line, ""));
+        let value = value.strip_prefix(' ').unwrap_or(value);
+        match field {
+            "data" => match &mut self.event.data {
+                Some(data) => {
+                    data.push('\n');
+                    data.push_str(value);
+                }
+                none => *none = Some(value.to_owned()),
+            },
+            "event" => self.event.event = Some(value.to_owned()),
+            "id" if value.len() <= MAX_ID && !value.contains('\0') => self.event.id = Some(value.to_owned()),
+            "retry" => {
+                let retry = value.parse::<u64>().ok();
+                self.event.retry = retry.map(|retry| retry.clamp(*RETRY_MS.start(), *RETRY_MS.end()));
+            }
+            _ => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(chunks: &[&[u8]]) -> Vec<Sse> {
+        let (mut parser, mut ready) = (Parser::default(), VecDeque::new());
+        for chunk in chunks {
+            parser.read(chunk, &mut ready).unwrap();
+        }
+        ready.into()
+    }
+
+    #[test]
+    fn an_event_is_the_same_however_it_is_cut_and_whatever_ends_its_lines() {
+        let expected = [Sse::default().event("message").id("7").data("{\"a\":1}\n{\"b\":2}"), Sse::default().data("ü")];
+        for end in ["\n", "\r", "\r\n"] {
+            let text = "\u{feff}event: message\nid:7\ndata: {\"a\":1}\ndata:{\"b\":2}\n\n: note\ndata: ü\n\n";
+            let text = text.replace('\n', end);
+            assert_eq!(parsed(&[text.as_bytes()]), expected, "{end:?}");
+            let bytes: Vec<&[u8]> = text.as_bytes().chunks(1).collect();
+            assert_eq!(parsed(&bytes), expected, "{end:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_unknown_or_malformed_is_ignored() {
+        let text = b"nonsense\nfield: x\nretry: soon\nid: a\0b\n\n\xff\xfe\n\ndata\ndata: x\n\ndata: not ended";
+        assert_eq!(parsed(&[text]), [Sse::default().data("\nx")]);
+        let long = format!("id: {}\n\n", "x".repeat(MAX_ID + 1));
+        assert_eq!(parsed(&[long.as_bytes()]), []);
+    }
+
+    #[test]
+    fn a_server_cannot_have_us_come_back_at_once_or_never() {
+        for (asked, granted) in [("0", 1_000), ("2500", 2_500), ("18446744073709551615", 60_000)] {
+            assert_eq!(parsed(&[format!("retry: {asked}\n\n").as_bytes()]), [Sse::default().retry(granted)]);
+        }
+    }
+
+    #[test]
+    fn an_event_over_the_limit_is_refused_in_one_line_and_in_many() {
+        let line = format!("data: {}\n", "x".repeat(1024 * 1024 - 1));
+        for text in [line.as_bytes(), &line.as_bytes()[..1024 * 1024]] {
+            let (mut parser, mut ready) = (Parser::default(), VecDeque::new());
+            let fed = (0..17).map(|_| parser.read(text, &mut ready)).find(Result::is_err);
+            assert_eq!(fed, Some(Err(TooLarge)));
+            assert!(parser.line.len() <= MAX_ANSWER);
+        }
+    }
+
+    #[test]
+    fn comments_are_not_kept() {
+        let (mut parser, mut ready) = (Parser::default(), VecDeque::new());
+        let comments = ": ping\n\n".repeat(128 * 1024);
+        for _ in 0..20 {
+            parser.read(comments.as_bytes(), &mut ready).unwrap();
+        }
+        assert!(ready.is_empty() && parser.line.capacity() <= KEPT_LINE);
+    }
+}

@@ -1,0 +1,259 @@
+//! Streamable HTTP: what the worker of `rmcp` has us send. Its own client holds bodies of any size.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use futures_util::StreamExt as _;
+use futures_util::stream::BoxStream;
+use reqwest::header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
+use reqwest::{Method, Response, StatusCode};
+use rmcp::model::{ClientJsonRpcMessage, ClientRequest, ErrorData, RequestId, ServerJsonRpcMessage};
+use rmcp::transport::streamable_http_client::{
+    SseError, StreamableHttpClient, StreamableHttpError, StreamableHttpPostResponse,
+};
+use sse_stream::Sse;
+
+use super::body::{self, MAX_ANSWER, MAX_REFUSAL};
+use super::client::{HttpClient, Outgoing};
+use super::error::{HttpError, HttpErrorKind};
+use super::events::events;
+
+/// The header that names a session.
+pub(super) const SESSION: HeaderName = HeaderName::from_static("mcp-session-id");
+const LAST_EVENT: HeaderName = HeaderName::from_static("last-event-id");
+/// Longest name of a session, in bytes.
+const MAX_SESSION: usize = 1024;
+const JSON: &str = "application/json";
+const EVENT_STREAM: &str = "text/event-stream";
+
+type Failure = StreamableHttpError<HttpError>;
+
+impl From<HttpError> for Failure {
+    fn from(error: HttpError) -> Self {
+        Self::Client(error)
+    }
+}
+
+impl StreamableHttpClient for HttpClient {
+    type Error = HttpError;
+
+    async fn post_message(
+        &self,
+        _: Arc<str>,
+        message: ClientJsonRpcMessage,
+        session: Option<Arc<str>>,
+        _: Option<String>,
+        headers: HashMap<HeaderName, HeaderValue>,
+    ) -> Result<StreamableHttpPostResponse, Failure> {
+        self.while_open(self.post(message, session, headers)).await
+    }
+
+    async fn get_stream(
+        &self,
+        _: Arc<str>,
+        session: Option<Arc<str>>,
+        last_event: Option<String>,
+        _: Option<String>,
+        headers: HashMap<HeaderName, HeaderValue>,
+    ) -> Result<BoxStream<'static, Result<Sse, SseError>>, Failure> {
+        self.while_open(self.listen(session, last_event, headers)).await
+    }
+
+    /// Runs on a closed connection as well: that is when a session is deleted.
+    async fn delete_session(
+        &self,
+        _: Arc<str>,
+        session: Arc<str>,
+        _: Option<String>,
+        headers: HashMap<HeaderName, HeaderValue>,
+    ) -> Result<(), Failure> {
+        let mut headers = HeaderMap::from_iter(headers);
+        headers.insert(SESSION, header(&session)?);
+        let outgoing = Outgoing { method: Method::DELETE, url: self.url().clone(), headers, body: None };
+        let response = self.exchange(&outgoing).await?;
+        match response.status() {
+            // A server need not let sessions be deleted, and may have forgotten this one.
+            StatusCode::METHOD_NOT_ALLOWED | StatusCode::NOT_FOUND => Ok(()),
+            status if status.is_success() => Ok(()),
+            _ => Err(self.refusal(&response).into()),
+        }
+    }
+}
+
+impl HttpClient {
+    async fn post(
+        &self,
+        message: ClientJsonRpcMessage,
+        session: Option<Arc<str>>,
+        headers: HashMap<HeaderName, HeaderValue>,
+    ) -> Result<StreamableHttpPostResponse, Failure> {
+        let mut headers = HeaderMap::from_iter(headers);
+        headers.insert(ACCEPT, HeaderValue::from_static("application/json, text/event-stream"));
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static(JSON));
+        if let Some(session) = &session {
+            headers.insert(SESSION, header(session)?);
+        }
+        let body = Some(serde_json::to_vec(&message)?.into());
+        let response =
+            self.exchange(&Outgoing { method: Method::POST, url: self.url().clone(), headers, body }).await?;
+        let status = response.status();
+        if status == StatusCode::NOT_FOUND && session.is_some() {
+            return Err(Failure::SessionExpired);
+        }
+        let request = match message {
+            ClientJsonRpcMessage::Request(request) => Some(request),
+            _ => None,
+        };
+        match request {
+            None if status.is_success() => Ok(StreamableHttpPostResponse::Accepted),
+            None => Err(self.refusal(&response).into()),
+            Some(request) => {
+                let opens =
+                    matches!(request.request, ClientRequest::InitializeRequest(_) | ClientRequest::DiscoverRequest(_));
+                let is_discovery = matches!(request.request, ClientRequest::DiscoverRequest(_));
+                if status.is_success() {
+                    self.answer(response, request.id, opens).await
+                } else {
+                    self.refused(response, request.id, is_discovery).await
+                }
+            }
+        }
+    }
+
+    async fn answer(
+        &self,
+        response: Response,
+        id: RequestId,
+        opens: bool,
+    ) -> Result<StreamableHttpPostResponse, Failure> {
+        if matches!(response.status(), StatusCode::ACCEPTED | StatusCode::NO_CONTENT) {
+            return Ok(StreamableHttpPostResponse::Accepted);
+        }
+        let session = self.session(&response)?;
+        if is_of_type(&response, EVENT_STREAM) {
+            return Ok(StreamableHttpPostResponse::Sse(self.answers(response, id, opens), session));
+        }
+        let origin = self.origin();
+        if !is_of_type(&response, JSON) {
+            let text =
+                format!("the MCP server at {origin} answered neither JSON nor events: check the path of its URL");
+            return Err(HttpError::invalid(text).into());
+        }
+        let body = body::read(origin, response, MAX_ANSWER).await?;
+        match serde_json::from_slice(&body) {
+            Ok(ServerJsonRpcMessage::Response(answer)) if answer.id.to_string() == id.to_string() => {
+                Ok(StreamableHttpPostResponse::Json(ServerJsonRpcMessage::Response(answer), session))
+            }
+            Ok(ServerJsonRpcMessage::Error(error)) => Ok(correlated(error.error, id, session)),
+            _ => {
+                let text = format!("the MCP server at {origin} answered JSON that is no answer to the request");
+                Err(HttpError::invalid(text).into())
+            }
+        }
+    }
+
+    /// Answers without success may have a JSON-RPC error, which says more than the status.
+    async fn refused(
+        &self,
+        response: Response,
+        id: RequestId,
+        is_discovery: bool,
+    ) -> Result<StreamableHttpPostResponse, Failure> {
+        let refusal = self.refusal(&response);
+        if refusal.kind != HttpErrorKind::Refused || response.status().is_redirection() {
+            return Err(refusal.into());
+        }
+        let is_client_error = response.status().is_client_error();
+        let body = body::read(self.origin(), response, MAX_REFUSAL).await.unwrap_or_default();
+        match serde_json::from_slice(&body) {
+            Ok(ServerJsonRpcMessage::Error(error)) => Ok(correlated(error.error, id, None)),
+            // A server of the older generation: the handshake goes on with `initialize`.
+            _ if is_discovery && is_client_error => {
+                Ok(correlated(ErrorData::invalid_request(refusal.to_string(), None), id, None))
+            }
+            _ => Err(refusal.into()),
+        }
+    }
+
+    /// The events that answer a request. The worker asks again for a stream that fails, at once and for ever; one that
+    /// ends it leaves alone, or comes back to it later.
+    fn answers(&self, response: Response, id: RequestId, opens: bool) -> BoxStream<'static, Result<Sse, SseError>> {
+        let failure = self.failure().clone();
+        let answers = events(self.origin(), response).filter_map(move |event| {
+            let said = match event {
+                Ok(event) => Some(event),
+                Err(error) => {
+                    tracing::debug!(%error, "an answer was cut short");
+                    if opens {
+                        failure.set(error.to_string());
+                    }
+                    (error.kind == HttpErrorKind::TooLarge).then(|| too_large(&error, &id))
+                }
+            };
+            std::future::ready(said.map(Ok))
+        });
+        answers.take_until(self.closed().clone().cancelled_owned()).boxed()
+    }
+
+    async fn listen(
+        &self,
+        session: Option<Arc<str>>,
+        last_event: Option<String>,
+        headers: HashMap<HeaderName, HeaderValue>,
+    ) -> Result<BoxStream<'static, Result<Sse, SseError>>, Failure> {
+        let mut headers = HeaderMap::from_iter(headers);
+        headers.insert(ACCEPT, HeaderValue::from_static(EVENT_STREAM));
+        if let Some(session) = session {
+            headers.insert(SESSION, header(&session)?);
+        }
+        if let Some(last_event) = last_event {
+            headers.insert(LAST_EVENT, header(&last_event)?);
+        }
+        let response =
+            self.exchange(&Outgoing { method: Method::GET, url: self.url().clone(), headers, body: None }).await?;
+        let refusal = self.refusal(&response);
+        let status = response.status();
+        if status.is_success() && is_of_type(&response, EVENT_STREAM) {
+            let origin = self.origin().to_owned();
+            let events = events(&origin, response).filter_map(move |event| {
+                let event = event.inspect_err(|error| tracing::debug!(%error, "a stream of notifications ended"));
+                std::future::ready(event.ok().map(Ok))
+            });
+            return Ok(events.take_until(self.closed().clone().cancelled_owned()).boxed());
+        }
+        // The stream is optional, and servers without one say so in many ways.
+        if status.is_success() || refusal.kind == HttpErrorKind::Refused {
+            return Err(Failure::ServerDoesNotSupportSse);
+        }
+        Err(refusal.into())
+    }
+
+    fn session(&self, response: &Response) -> Result<Option<String>, HttpError> {
+        let Some(session) = response.headers().get(SESSION) else { return Ok(None) };
+        match session.to_str() {
+            Ok(session) if session.len() <= MAX_SESSION => Ok(Some(session.to_owned())),
+            _ => Err(HttpError::invalid(format!("the MCP server at {} named an unusable session", self.origin()))),
+        }
+    }
+}
+
+fn correlated(error: ErrorData, id: RequestId, session: Option<String>) -> StreamableHttpPostResponse {
+    StreamableHttpPostResponse::Json(ServerJsonRpcMessage::error(error, Some(id)), session)
+}
+
+/// An event in place of the one that was too large, so that the caller hears why there is no answer.
+fn too_large(error: &HttpError, id: &RequestId) -> Sse {
+    let message = ServerJsonRpcMessage::error(ErrorData::internal_error(error.to_string(), None), Some(id.clone()));
+    Sse::default().data(serde_json::to_string(&message).unwrap_or_default())
+}
+
+fn header(value: &str) -> Result<HeaderValue, HttpError> {
+    HeaderValue::from_bytes(value.as_bytes())
+        .map_err(|_| HttpError::invalid("the MCP server named something that no header can carry"))
+}
+
+pub(crate) fn is_of_type(response: &Response, kind: &str) -> bool {
+    let value = response.headers().get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
+    let essence = value.and_then(|value| value.split(';').next());
+    essence.is_some_and(|essence| essence.trim().eq_ignore_ascii_case(kind))
+}
