@@ -1,0 +1,154 @@
+//! Why there is no connection, for operators; and why a call has no result, for callers.
+
+use std::error::Error;
+
+use rmcp::model::{ErrorCode, ErrorData, ProtocolVersion};
+use rmcp::service::{ClientInitializeError, ServiceError};
+use toolbus_core::failure::{Cause, ToolFailure};
+
+use super::text::shown;
+
+/// Longest text of a server within an error, in characters.
+const MAX_TEXT: usize = 2_000;
+
+/// Why a request to a server has no answer, or a connection did not come about. The texts are for operators.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum ConnectError {
+    /// The server wants credentials that it was not given.
+    #[error("{0}")]
+    AuthRequired(String),
+    /// The server did not survive the question for its generation, as old ones may: to be asked with `initialize`.
+    #[error("{0}")]
+    ProbeFailed(String),
+    /// Anything else.
+    #[error("{0}")]
+    Failed(String),
+}
+
+impl ConnectError {
+    /// As metrics label it.
+    pub(super) const fn error_type(&self) -> &'static str {
+        match self {
+            Self::AuthRequired(_) => "auth_required",
+            Self::ProbeFailed(_) | Self::Failed(_) => "connect_failed",
+        }
+    }
+}
+
+/// Why a call has no result.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct CallError {
+    /// What is told.
+    pub(crate) failure: ToolFailure,
+    /// Whether the connection was lost, so that a call that may be repeated can be tried on the next one.
+    pub(crate) is_lost: bool,
+}
+
+impl From<ToolFailure> for CallError {
+    fn from(failure: ToolFailure) -> Self {
+        Self { failure, is_lost: false }
+    }
+}
+
+/// A handshake that failed. `asked` is the method that was not answered well, `ended` why the connection is over.
+pub(super) fn handshake(
+    error: &ClientInitializeError,
+    asked: &str,
+    ended: Option<&str>,
+    kind: fn(String) -> ConnectError,
+) -> ConnectError {
+    let text = match error {
+        ClientInitializeError::ExpectedInitResponse(_) | ClientInitializeError::ExpectedInitResult(_) => {
+            format!("the server answered `{asked}` with something else than its result")
+        }
+        ClientInitializeError::ConflictInitResponseId(expected, received)
+        | ClientInitializeError::UncorrelatedErrorResponse { expected, received } => {
+            let received = shown(&received.to_string(), 64);
+            format!("the server answered `{asked}` with the id {received} instead of {expected}")
+        }
+        ClientInitializeError::ConnectionClosed(_) => {
+            format!("{} before it answered `{asked}`", ended.unwrap_or("the server closed the connection"))
+        }
+        ClientInitializeError::TransportError { error, .. } => {
+            format!("`{asked}` could not be sent: {}", chain(error.error.as_ref()))
+        }
+        ClientInitializeError::JsonRpcError(error) => {
+            format!("the server refused `{asked}`: {} ({})", shown(&error.message, MAX_TEXT), error.code.0)
+        }
+        ClientInitializeError::NoCompatibleProtocolVersion { server_supported, .. } => {
+            let versions: Vec<_> = server_supported.iter().take(8).map(|version| shown(version.as_str(), 32)).collect();
+            format!("the server speaks no stateless version of the protocol that is known here, but {versions:?}")
+        }
+        ClientInitializeError::LegacyFallbackFailed { fallback, .. } => return handshake(fallback, asked, ended, kind),
+        other => shown(&other.to_string(), MAX_TEXT),
+    };
+    if error.is_authorization_required() || error.auth_challenge().is_some() {
+        ConnectError::AuthRequired(text)
+    } else {
+        kind(text)
+    }
+}
+
+/// A server that agreed on a version which nobody offered.
+pub(super) fn unknown_version(version: &str) -> ConnectError {
+    let known: Vec<_> = ProtocolVersion::KNOWN_VERSIONS.iter().map(ProtocolVersion::as_str).collect();
+    ConnectError::Failed(format!(
+        "the server speaks version {:?} of the protocol; known here are {}",
+        shown(version, 32),
+        known.join(", ")
+    ))
+}
+
+/// A request of ours that was not answered.
+pub(super) fn request(method: &str, error: &ServiceError, ended: Option<&str>) -> ConnectError {
+    ConnectError::Failed(match error {
+        ServiceError::McpError(error) => {
+            format!("the server refused `{method}`: {} ({})", shown(&error.message, MAX_TEXT), error.code.0)
+        }
+        ServiceError::TransportSend(error) => format!("`{method}` could not be sent: {}", chain(error.error.as_ref())),
+        ServiceError::TransportClosed => {
+            format!("{} before it answered `{method}`", ended.unwrap_or("the server closed the connection"))
+        }
+        ServiceError::UnexpectedResponse => {
+            format!("the server answered `{method}` with something else than its result")
+        }
+        other => shown(&other.to_string(), MAX_TEXT),
+    })
+}
+
+/// A call that was not answered with a result.
+pub(super) fn call(tool: &str, error: ServiceError, ended: Option<&str>) -> CallError {
+    match error {
+        ServiceError::McpError(error) => refused(tool, &error).into(),
+        ServiceError::TransportSend(error) => lost(tool, &chain(error.error.as_ref())),
+        ServiceError::UnexpectedResponse => ToolFailure::new(
+            Cause::InvalidResult,
+            format!("Tool '{tool}' answered with something that is not the result of a call."),
+        )
+        .into(),
+        other => lost(tool, ended.unwrap_or(&shown(&other.to_string(), MAX_TEXT))),
+    }
+}
+
+/// What a server says of a call that it did not run is for the caller, as a result would be.
+fn refused(tool: &str, error: &ErrorData) -> ToolFailure {
+    let text = shown(&error.message, MAX_TEXT);
+    match error.code {
+        ErrorCode::INVALID_PARAMS => {
+            ToolFailure::new(Cause::InvalidArguments, format!("Tool '{tool}' refused the call: {text}"))
+        }
+        code => ToolFailure::new(Cause::Failed, format!("Tool '{tool}' failed: {text}"))
+            .with_detail(format_args!("JSON-RPC error {}", code.0)),
+    }
+}
+
+fn lost(tool: &str, why: &str) -> CallError {
+    let text = format!("The MCP server of tool '{tool}' went away before it answered. It may have acted on the call.");
+    CallError { failure: ToolFailure::new(Cause::ConnectionLost, text).with_detail(why), is_lost: true }
+}
+
+/// An error and what caused it.
+fn chain(error: &(dyn Error + 'static)) -> String {
+    let sources = std::iter::successors(Some(error), |&error| error.source()).take(8);
+    shown(&sources.map(ToString::to_string).collect::<Vec<_>>().join(": "), MAX_TEXT)
+}

@@ -1,0 +1,135 @@
+//! The tools of a server, however badly it lists them.
+
+use std::collections::HashSet;
+use std::io::{self, Write};
+
+use rmcp::model::{
+    ClientRequest, ErrorCode, ListToolsRequest, ListToolsResult, PaginatedRequestParams, ServerResult, Tool,
+};
+use rmcp::service::ServiceError;
+use serde::Serialize;
+use serde_json::Value;
+
+use super::text::shown;
+use crate::status::HiddenTool;
+
+/// Most tools that are taken of one server.
+const MAX_TOOLS: usize = 10_000;
+/// Most pages.
+const MAX_PAGES: usize = 1_000;
+/// Most bytes of definitions.
+const MAX_BYTES: usize = 32 * 1024 * 1024;
+/// Longest place to go on from, in bytes.
+const MAX_CURSOR: usize = 64 * 1024;
+/// Longest name that is shown, in characters.
+const MAX_NAME: usize = 128;
+/// Longest reason, in characters.
+const MAX_REASON: usize = 300;
+
+/// What a server lists.
+#[derive(Debug, Default)]
+pub(crate) struct Listed {
+    /// The tools that can be read, as they come: names may repeat.
+    pub(crate) tools: Vec<Tool>,
+    /// Those that cannot.
+    pub(crate) unreadable: Vec<HiddenTool>,
+    /// Why there may be more than these, for an operator.
+    pub(crate) cut: Option<String>,
+}
+
+/// Asks for every page.
+pub(super) async fn all(
+    ask: impl AsyncFn(ClientRequest) -> Result<ServerResult, ServiceError>,
+) -> Result<Listed, ServiceError> {
+    let (mut listed, mut bytes, mut seen) = (Listed::default(), 0, HashSet::new());
+    let mut cursor: Option<String> = None;
+    for _ in 0..MAX_PAGES {
+        let params = PaginatedRequestParams::default().with_cursor(cursor.take());
+        let request =
+            ListToolsRequest { method: Default::default(), params: Some(params), extensions: Default::default() };
+        let next = match ask(ClientRequest::ListToolsRequest(request)).await {
+            Ok(ServerResult::ListToolsResult(page)) => listed.add(page, &mut bytes),
+            // One definition that cannot be read makes the page one that the SDK does not know.
+            Ok(ServerResult::CustomResult(page)) => listed.add_each(page.0, &mut bytes)?,
+            Ok(_) => return Err(ServiceError::UnexpectedResponse),
+            Err(ServiceError::McpError(error)) if error.code == ErrorCode::METHOD_NOT_FOUND => return Ok(listed),
+            Err(error) => return Err(error),
+        };
+        if listed.cut.is_some() {
+            return Ok(listed);
+        }
+        // Some servers end with an empty place.
+        let Some(next) = next.filter(|next| !next.is_empty()) else { return Ok(listed) };
+        if next.len() > MAX_CURSOR || !seen.insert(next.clone()) {
+            listed.cut = Some("the server's pages lead back to where they were".to_owned());
+            return Ok(listed);
+        }
+        cursor = Some(next);
+    }
+    listed.cut = Some(format!("the server has more than {MAX_PAGES} pages of tools"));
+    Ok(listed)
+}
+
+impl Listed {
+    fn add(&mut self, page: ListToolsResult, bytes: &mut usize) -> Option<String> {
+        for tool in page.tools {
+            *bytes += size(&tool);
+            if self.is_full(*bytes) {
+                return None;
+            }
+            self.tools.push(tool);
+        }
+        page.next_cursor
+    }
+
+    fn add_each(&mut self, mut page: Value, bytes: &mut usize) -> Result<Option<String>, ServiceError> {
+        let Some(Value::Array(tools)) = page.get_mut("tools").map(Value::take) else {
+            return Err(ServiceError::UnexpectedResponse);
+        };
+        for definition in tools {
+            *bytes += size(&definition);
+            if self.is_full(*bytes) {
+                return Ok(None);
+            }
+            let name = definition.get("name").and_then(Value::as_str).map(|name| shown(name, MAX_NAME));
+            match serde_json::from_value(definition) {
+                Ok(tool) => self.tools.push(tool),
+                Err(error) => self.unreadable.push(HiddenTool {
+                    name: name.unwrap_or_else(|| "(no name)".to_owned()),
+                    reason: shown(&format!("its definition cannot be read: {error}"), MAX_REASON),
+                }),
+            }
+        }
+        Ok(page.get("nextCursor").and_then(Value::as_str).map(str::to_owned))
+    }
+
+    fn is_full(&mut self, bytes: usize) -> bool {
+        if self.tools.len() + self.unreadable.len() >= MAX_TOOLS {
+            self.cut = Some(format!("the server lists more than {MAX_TOOLS} tools"));
+        } else if bytes > MAX_BYTES {
+            self.cut = Some(format!("the server's definitions take more than {} MiB", MAX_BYTES >> 20));
+        }
+        self.cut.is_some()
+    }
+}
+
+/// Bytes of JSON.
+fn size(value: &impl Serialize) -> usize {
+    let mut counter = Counter(0);
+    // A counter takes everything, and these types have nothing that cannot be written.
+    let _ = serde_json::to_writer(&mut counter, value);
+    counter.0
+}
+
+struct Counter(usize);
+
+impl Write for Counter {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0 += bytes.len();
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}

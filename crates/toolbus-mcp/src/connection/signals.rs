@@ -1,0 +1,194 @@
+//! What a server says unasked, and whether it is still there.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use rmcp::model::{NumberOrString, ProgressNotificationParam, ProgressToken};
+use tokio::sync::watch;
+use toolbus_core::progress::{Progress, ProgressSink};
+
+use super::text::shown;
+
+/// Calls whose progress is followed at a time; further ones run without.
+const MAX_FOLLOWED: usize = 4_096;
+/// Longest text of a progress report, in characters.
+const MAX_MESSAGE: usize = 1_000;
+
+/// Why a connection is over.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct End {
+    /// For an operator.
+    pub(super) why: Arc<str>,
+    /// Whether we ended it.
+    pub(super) is_ours: bool,
+}
+
+/// Shared by a connection and the gate of its transport.
+#[derive(Debug, Default)]
+pub(super) struct Signals {
+    list_changes: watch::Sender<u64>,
+    end: watch::Sender<Option<End>>,
+    followed: Mutex<HashMap<u64, ProgressSink>>,
+    next_token: AtomicU64,
+    is_subscribed: AtomicBool,
+    is_initializing: AtomicBool,
+}
+
+/// Marks a request whose progress is followed, on its way to the gate.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Token(u64);
+
+impl Token {
+    /// As it goes over the wire.
+    pub(super) fn wire(self) -> ProgressToken {
+        ProgressToken(NumberOrString::Number(self.0.cast_signed()))
+    }
+}
+
+/// A call whose progress is followed, until dropped.
+#[derive(Debug)]
+pub(super) struct Followed {
+    signals: Arc<Signals>,
+    pub(super) token: Token,
+}
+
+impl Signals {
+    /// Counts a change of the server's list of tools.
+    pub(super) fn list_changed(&self) {
+        self.list_changes.send_modify(|count| *count = count.wrapping_add(1));
+    }
+
+    pub(super) fn list_changes(&self) -> watch::Receiver<u64> {
+        self.list_changes.subscribe()
+    }
+
+    /// A subscription to changes began. What changed between two of them was not told.
+    pub(super) fn subscribed(&self) {
+        if self.is_subscribed.swap(true, Ordering::Relaxed) {
+            self.list_changed();
+        }
+    }
+
+    /// Says that `initialize` is being sent.
+    pub(super) fn initializing(&self) {
+        self.is_initializing.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether `initialize` was sent.
+    pub(super) fn is_initializing(&self) -> bool {
+        self.is_initializing.load(Ordering::Relaxed)
+    }
+
+    /// Says that the connection is over. The first reason counts.
+    pub(super) fn end(&self, why: &str, is_ours: bool) {
+        self.end.send_if_modified(|end| {
+            let is_first = end.is_none();
+            end.get_or_insert_with(|| End { why: why.into(), is_ours });
+            is_first
+        });
+    }
+
+    /// Why the connection is over, if it is.
+    pub(super) fn why_ended(&self) -> Option<End> {
+        self.end.borrow().clone()
+    }
+
+    /// Returns when the connection is over.
+    pub(super) async fn ended(&self) -> End {
+        let mut end = self.end.subscribe();
+        loop {
+            if let Some(end) = end.borrow_and_update().clone() {
+                return end;
+            }
+            // The sender is ours, so there is always a next one to wait for.
+            let _ = end.changed().await;
+        }
+    }
+
+    /// Sends the progress of a call to `sink`, unless too many are followed.
+    pub(super) fn follow(self: &Arc<Self>, sink: &ProgressSink) -> Option<Followed> {
+        let mut followed = self.followed();
+        if followed.len() >= MAX_FOLLOWED {
+            return None;
+        }
+        let token = self.next_token.fetch_add(1, Ordering::Relaxed);
+        followed.insert(token, sink.clone());
+        Some(Followed { signals: Arc::clone(self), token: Token(token) })
+    }
+
+    /// Passes a report on, if it is about a call that is followed.
+    pub(super) fn progressed(&self, report: ProgressNotificationParam) {
+        let ProgressNotificationParam { progress_token, progress, total, message, .. } = report;
+        let token = match progress_token.0 {
+            NumberOrString::Number(number) => u64::try_from(number).ok(),
+            NumberOrString::String(text) => text.parse().ok(),
+        };
+        let followed = self.followed();
+        if let Some(sink) = token.and_then(|token| followed.get(&token)) {
+            sink.report(Progress { progress, total, message: message.map(|text| shown(&text, MAX_MESSAGE)) });
+        }
+    }
+
+    fn followed(&self) -> MutexGuard<'_, HashMap<u64, ProgressSink>> {
+        self.followed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Followed {
+    fn drop(&mut self) {
+        self.signals.followed().remove(&self.token.0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn report(token: i64) -> ProgressNotificationParam {
+        ProgressNotificationParam::new(ProgressToken(NumberOrString::Number(token)), 1.0)
+    }
+
+    #[test]
+    fn the_first_reason_of_an_end_counts() {
+        let signals = Signals::default();
+        signals.end("first", false);
+        signals.end("second", true);
+        assert_eq!(signals.why_ended(), Some(End { why: "first".into(), is_ours: false }));
+    }
+
+    #[test]
+    fn only_what_is_followed_is_passed_on() {
+        let signals = Arc::new(Signals::default());
+        let (sink, mut reports) = ProgressSink::new();
+        let followed = signals.follow(&sink).unwrap();
+        signals.progressed(report(7));
+        signals.progressed(report(-1));
+        assert!(reports.try_recv().is_err());
+        signals.progressed(report(0));
+        assert_eq!(reports.try_recv().unwrap().progress, 1.0);
+        drop(followed);
+        signals.progressed(report(0));
+        assert!(reports.try_recv().is_err());
+    }
+
+    #[test]
+    fn the_calls_that_are_followed_are_bounded_and_leave_nothing() {
+        let signals = Arc::new(Signals::default());
+        let (sink, _reports) = ProgressSink::new();
+        let followed: Vec<_> = std::iter::from_fn(|| signals.follow(&sink)).take(MAX_FOLLOWED + 1).collect();
+        assert_eq!(followed.len(), MAX_FOLLOWED);
+        drop(followed);
+        assert!(signals.followed().is_empty());
+    }
+
+    #[test]
+    fn a_second_subscription_counts_as_a_change() {
+        let signals = Signals::default();
+        let changes = signals.list_changes();
+        signals.subscribed();
+        assert_eq!(*changes.borrow(), 0);
+        signals.subscribed();
+        assert_eq!(*changes.borrow(), 1);
+    }
+}
