@@ -1,168 +1,241 @@
-//! `tool.meta.tools.{agent}`: an agent is told when what it may use has changed.
+//! What agents are told without being asked, because it changed for them.
 
-use std::collections::{BTreeSet, HashMap};
-use std::num::NonZeroUsize;
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+mod callers;
+mod tools;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use futures_util::stream::{self, StreamExt};
-use lru::LruCache;
-use toolbus_protocol::{Envelope, ToolsChanged, header, message_type, new_message_id, topic};
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::Instant;
+use toolbus_protocol::{Envelope, header, new_message_id};
 
-use crate::bus::{Bus, Outgoing, Target};
+use crate::bus::{Bus, Outgoing, PublishError, Target};
 use crate::caller::{AgentName, Caller};
-use crate::policy::{Access, Catalogue, Effective};
+use crate::policy::{Access, Effective};
 
-/// Agents without a section of their own that are told, because they called lately.
-const MAX_SEEN: NonZeroUsize = NonZeroUsize::new(1_000).unwrap();
-/// How long an agent counts as having called lately.
-const LATELY: Duration = Duration::from_secs(60 * 60);
+pub(crate) use callers::Callers;
+pub use tools::ToolNames;
+
 /// Changes that come close together are told as one.
 const DEBOUNCE: Duration = Duration::from_millis(250);
+/// Wait before agents are told once more that could not be told because the broker was away.
+const RETRY: Duration = Duration::from_secs(5);
 /// Agents that are told at a time.
 const MAX_AT_A_TIME: usize = 32;
 /// Longest wait for the confirm of one announcement.
 const PUBLISH_TIME: Duration = Duration::from_secs(5);
+/// Agents that can wait to be told what they asked for.
+const MAX_ASKING: usize = 64;
 
-/// Agents without a section of their own that called.
-#[derive(Clone)]
-pub(crate) struct Callers(Arc<Mutex<LruCache<AgentName, Visit>>>);
+/// Something that agents are told of.
+pub trait News: Send + Sync + 'static {
+    /// Where an agent hears of it; absent for one that cannot be told.
+    fn topic(&self, agent: &AgentName) -> Option<String>;
 
-/// When an agent called last, and what there was when it called first, until that has been compared.
-struct Visit {
-    last: Instant,
-    first: Option<Arc<Catalogue>>,
-}
+    /// The type of the messages.
+    fn message_type(&self) -> &'static str;
 
-/// What changed for an agent, and what it had before.
-struct Change {
-    agent: AgentName,
-    before: Effective,
-    told: ToolsChanged,
+    /// Whether agents with a section of their own know nothing at the start, so that they are told everything then.
+    fn begins_untold(&self) -> bool;
+
+    /// The bodies of the messages for an agent that had `before` and has `now`: none when nothing has changed. Without
+    /// `before` the agent knows nothing, or has asked for everything.
+    fn told(&self, before: Option<&Effective>, now: &Effective) -> Vec<Vec<u8>>;
 }
 
 /// Tells agents of changes.
-pub struct Announcer {
+pub struct Announcer<N> {
+    news: N,
     name: String,
     access: Access,
     bus: Arc<dyn Bus>,
     callers: Callers,
     /// What each agent was told, or could have listed, last.
     known: HashMap<AgentName, Effective>,
+    questions: mpsc::Receiver<Question>,
 }
 
-impl Default for Callers {
-    fn default() -> Self {
-        Self(Arc::new(Mutex::new(LruCache::new(MAX_SEEN))))
-    }
+/// Asks an announcer to tell an agent everything. Cheap to clone.
+#[derive(Clone)]
+pub struct Asking {
+    access: Access,
+    callers: Callers,
+    questions: mpsc::Sender<Question>,
 }
 
-impl Callers {
-    /// Notes that an agent called.
-    pub(crate) fn note(&self, agent: &AgentName, catalogue: &Arc<Catalogue>) {
-        let now = Instant::now();
-        let mut seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        match seen.get_mut(agent) {
-            Some(visit) => visit.last = now,
-            None => drop(seen.put(agent.clone(), Visit { last: now, first: Some(Arc::clone(catalogue)) })),
+/// An agent that wants to be told everything, and what is dropped when that was tried.
+struct Question {
+    agent: AgentName,
+    tried: oneshot::Sender<()>,
+}
+
+/// What became of telling an agent.
+struct Told {
+    agent: AgentName,
+    before: Option<Effective>,
+    now: Effective,
+    failure: Option<PublishError>,
+}
+
+impl Asking {
+    /// Has an agent told everything, and returns when that was tried. From now on the agent is told of changes.
+    pub async fn tell(&self, caller: &Caller) {
+        let Some(agent) = &caller.agent else { return };
+        let effective = self.access.effective(caller);
+        if effective.is_everybody() {
+            self.callers.note(agent, effective.catalogue());
+        }
+        let (tried, wait) = oneshot::channel();
+        if self.questions.send(Question { agent: agent.clone(), tried }).await.is_ok() {
+            let _ = wait.await;
         }
     }
-
-    /// The agents that called lately, each with what there was when it first did, once.
-    fn lately(&self) -> Vec<(AgentName, Option<Arc<Catalogue>>)> {
-        let mut seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_old = |(agent, visit): (&AgentName, &Visit)| (visit.last.elapsed() >= LATELY).then(|| agent.clone());
-        let old: Vec<AgentName> = seen.iter().filter_map(is_old).collect();
-        for agent in old {
-            seen.pop(&agent);
-        }
-        seen.iter_mut().map(|(agent, visit)| (agent.clone(), visit.first.take())).collect()
-    }
 }
 
-impl Announcer {
+impl<N: News> Announcer<N> {
     /// Tells of changes from now on, as `name`.
-    pub(crate) fn new(name: String, access: Access, bus: Arc<dyn Bus>, callers: Callers) -> Self {
-        let known = access.agents().into_iter().map(|agent| (agent.clone(), of(&access, agent))).collect();
-        Self { name, access, bus, callers, known }
+    pub(crate) fn new(news: N, name: String, access: Access, bus: Arc<dyn Bus>, callers: Callers) -> (Self, Asking) {
+        let known = match news.begins_untold() {
+            true => HashMap::new(),
+            false => access.agents().into_iter().map(|agent| (agent.clone(), of(&access, agent))).collect(),
+        };
+        let (sender, questions) = mpsc::channel(MAX_ASKING);
+        let asking = Asking { access: access.clone(), callers: callers.clone(), questions: sender };
+        (Self { news, name, access, bus, callers, known, questions }, asking)
     }
 
-    /// Tells every agent whose set of tools changes, until dropped.
+    /// Tells every agent for which something changes, until dropped.
     pub async fn run(mut self) {
         let mut changes = self.access.changes();
-        while changes.changed().await.is_ok() {
-            tokio::time::sleep(DEBOUNCE).await;
-            changes.mark_unchanged();
-            let changes = self.changes();
-            let all = stream::iter(changes).map(|change| self.tell(change)).buffer_unordered(MAX_AT_A_TIME);
-            let untold: Vec<Change> = all.filter_map(|untold| async { untold }).collect().await;
-            // They are told of this change with the next.
-            self.known.extend(untold.into_iter().map(|change| (change.agent, change.before)));
+        // Everybody is looked at once: what was untold at the start, and what has changed since this was made.
+        let mut due = Some(Instant::now());
+        let mut asking = Vec::new();
+        loop {
+            let at = due.unwrap_or_else(Instant::now);
+            tokio::select! {
+                changed = changes.changed() => {
+                    if changed.is_err() {
+                        return;
+                    }
+                    let soon = Instant::now() + DEBOUNCE;
+                    due = Some(due.map_or(soon, |due| due.min(soon)));
+                }
+                () = tokio::time::sleep_until(at), if due.is_some() => {
+                    changes.mark_unchanged();
+                    due = self.tell_changes().await;
+                }
+                1.. = self.questions.recv_many(&mut asking, MAX_ASKING) => {
+                    let retry = self.tell_everything(&mut asking).await;
+                    due = [due, retry].into_iter().flatten().min();
+                }
+            }
         }
     }
 
-    /// What changed for whom. An agent that was not known is known from now on.
-    fn changes(&mut self) -> Vec<Change> {
+    /// Tells everybody for whom something has changed; says when to try again, if that would help.
+    async fn tell_changes(&mut self) -> Option<Instant> {
         let mut agents: BTreeSet<AgentName> = self.access.agents().into_iter().collect();
-        for (agent, first) in self.callers.lately() {
-            if let Some(first) = first {
+        agents.extend(self.callers.lately());
+        if !self.news.begins_untold() {
+            for (agent, first) in self.callers.take_firsts() {
                 let then = Effective::new(first, &Caller::agent(agent.clone()));
-                self.known.entry(agent.clone()).or_insert(then);
-            }
-            agents.insert(agent);
-        }
-        self.known.retain(|agent, _| agents.contains(agent));
-        let mut changes = Vec::new();
-        for agent in agents {
-            let now = of(&self.access, agent.clone());
-            let before = self.known.insert(agent.clone(), now.clone());
-            if let Some(before) = before.filter(|before| !before.lists_like(&now)) {
-                changes.push(Change { told: difference(&before, &now), agent, before });
+                self.known.entry(agent).or_insert(then);
             }
         }
-        changes
+        let mut known = std::mem::take(&mut self.known);
+        let all = agents.into_iter().map(|agent| {
+            let before = known.remove(&agent);
+            (agent, before)
+        });
+        self.tell(all.collect()).await
     }
 
-    /// Tells an agent; the change comes back when that did not succeed.
-    async fn tell(&self, change: Change) -> Option<Change> {
-        let agent = &change.agent;
+    /// Tells those who ask.
+    async fn tell_everything(&mut self, asking: &mut Vec<Question>) -> Option<Instant> {
+        // Whoever asks twice is told once.
+        let mut questions: BTreeMap<AgentName, Vec<oneshot::Sender<()>>> = BTreeMap::new();
+        for Question { agent, tried } in asking.drain(..) {
+            questions.entry(agent).or_default().push(tried);
+        }
+        for agent in questions.keys() {
+            self.known.remove(agent);
+        }
+        self.tell(questions.keys().map(|agent| (agent.clone(), None)).collect()).await
+    }
+
+    /// Tells each of these agents what is new to it.
+    async fn tell(&mut self, agents: Vec<(AgentName, Option<Effective>)>) -> Option<Instant> {
+        let this = &*self;
+        let all = stream::iter(agents).map(|(agent, before)| this.tell_one(agent, before));
+        let all: Vec<Told> = all.buffer_unordered(MAX_AT_A_TIME).collect().await;
+        let (mut untold, mut retry) = (0_usize, None);
+        let mut last = None;
+        for Told { agent, before, now, failure } in all {
+            let known = match failure {
+                None => Some(now),
+                // They are told of this change with the next.
+                Some(reason) => {
+                    untold += 1;
+                    if matches!(reason, PublishError::Unavailable(_)) {
+                        retry = Some(Instant::now() + RETRY);
+                    }
+                    last = Some((agent.to_string(), reason));
+                    before
+                }
+            };
+            self.known.extend(known.map(|known| (agent, known)));
+        }
+        if let Some((agent, reason)) = last {
+            let kind = self.news.message_type();
+            tracing::warn!(untold, agent, %reason, kind, "agents were not told of a change");
+        }
+        retry
+    }
+
+    async fn tell_one(&self, agent: AgentName, before: Option<Effective>) -> Told {
+        // Looking at many agents takes a while, and others want to run meanwhile.
+        tokio::task::yield_now().await;
+        let now = of(&self.access, agent.clone());
+        let mut failure = None;
+        if let Some(topic) = self.news.topic(&agent) {
+            for body in self.news.told(before.as_ref(), &now) {
+                let message = self.message(&agent, &topic, body);
+                let published = tokio::time::timeout(PUBLISH_TIME, self.bus.publish(&message)).await;
+                let late = |_| Err(PublishError::Unavailable("no confirm in time".to_owned()));
+                if let Err(error) = published.unwrap_or_else(late) {
+                    failure = Some(error);
+                    break;
+                }
+            }
+        }
+        Told { agent, before, now, failure }
+    }
+
+    fn message(&self, agent: &AgentName, topic: &str, body: Vec<u8>) -> Outgoing {
         let properties = Envelope {
             message_id: Some(new_message_id()),
-            message_type: message_type::TOOLS_CHANGED.to_owned(),
+            message_type: self.news.message_type().to_owned(),
             timestamp: SystemTime::now().duration_since(UNIX_EPOCH).ok().map(|time| time.as_secs()),
             source: Some(self.name.clone()),
             destination: Some(agent.to_string()),
             headers: vec![(header::CONTENT_TRUST.to_owned(), header::TRUST_SYSTEM.to_owned())],
             ..Envelope::default()
         };
-        let message = Outgoing {
-            target: Target::Topic(topic::tools_changed(agent.as_str())),
-            // An agent that does not listen misses nothing: it lists its tools when it wants them.
+        Outgoing {
+            target: Target::Topic(topic.to_owned()),
+            // An agent that does not listen misses nothing: it asks when it wants to know.
             mandatory: false,
             proven: false,
             properties: properties.into_properties(),
-            body: serde_json::to_vec(&change.told).unwrap_or_default().into(),
-        };
-        let published = tokio::time::timeout(PUBLISH_TIME, self.bus.publish(&message)).await;
-        if matches!(published, Ok(Ok(_))) {
-            return None;
+            body: body.into(),
         }
-        tracing::warn!(%agent, "an agent was not told that its tools have changed");
-        Some(change)
     }
 }
 
 /// What an agent has without a binding, and with its own profile.
 fn of(access: &Access, agent: AgentName) -> Effective {
     access.effective(&Caller::agent(agent))
-}
-
-fn difference(before: &Effective, now: &Effective) -> ToolsChanged {
-    let names = |effective: &Effective| effective.names().map(str::to_owned).collect::<BTreeSet<_>>();
-    let (before, after) = (names(before), names(now));
-    ToolsChanged {
-        version: now.version().to_string(),
-        added: after.difference(&before).cloned().collect(),
-        removed: before.difference(&after).cloned().collect(),
-    }
 }

@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 use toolbus_protocol::Envelope;
 
 use self::call::Call;
-use crate::announce::{Announcer, Callers};
+use crate::announce::{Announcer, Asking, Callers, News, ToolNames};
 use crate::answer::Answer;
 use crate::audit::Audit;
 use crate::bulkhead::{self, Stop};
@@ -140,9 +140,16 @@ impl Dispatcher {
 
     /// Tells agents of changes of what they may use.
     #[must_use]
-    pub fn announcer(&self, bus: Arc<dyn Bus>) -> Announcer {
+    pub fn announcer(&self, bus: Arc<dyn Bus>) -> Announcer<ToolNames> {
+        self.announcer_of(ToolNames, bus).0
+    }
+
+    /// Tells agents of changes of something else, and whoever asks everything.
+    #[must_use]
+    pub fn announcer_of<N: News>(&self, news: N, bus: Arc<dyn Bus>) -> (Announcer<N>, Asking) {
         let parts = &self.parts;
-        Announcer::new(parts.settings.name.clone(), self.access().clone(), bus, parts.callers.clone())
+        let (name, access, callers) = (parts.settings.name.clone(), self.access().clone(), parts.callers.clone());
+        Announcer::new(news, name, access, bus, callers)
     }
 
     /// How much is going on.

@@ -36,7 +36,7 @@ pub mod telemetry;
 pub mod tool;
 pub mod toolsets;
 
-pub use announce::Announcer;
+pub use announce::{Announcer, Asking, News, ToolNames};
 pub use arguments::{SchemaError, check_schema};
 pub use deadline::Budgets;
 pub use desk::{About, Answerer, Asked, Desk, Said, Unusable};

@@ -7,6 +7,7 @@
     reason = "a test fails by panicking, helpers outside test functions included"
 )]
 
+mod answering;
 mod bad_input;
 mod cancelling;
 mod policy;

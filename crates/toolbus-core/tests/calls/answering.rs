@@ -1,0 +1,113 @@
+//! Requests on topics that others answer.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+use serde_json::json;
+use tokio::sync::mpsc;
+use toolbus_core::bus::{Bus, Target};
+use toolbus_core::toolsets::SessionSets;
+use toolbus_core::{About, Answerer, Asked, Desk, Said, Service, Unusable};
+
+use crate::world::{Message, Sent, Settled, World, delivery, raw, settings};
+
+const TOPIC: &str = "my.topic";
+
+/// Repeats what it is asked; what is no JSON it cannot read.
+struct Parrot {
+    message_type: Option<&'static str>,
+}
+
+impl Answerer for Parrot {
+    fn message_type(&self) -> Option<&'static str> {
+        self.message_type
+    }
+
+    fn answer<'a>(&'a self, asked: &'a Asked) -> BoxFuture<'a, Result<Option<Said>, Unusable>> {
+        Box::pin(async move {
+            if !asked.has_address() {
+                return Err(Unusable::NoAddress);
+            }
+            let body = toolbus_protocol::parse_object(&asked.body)?;
+            let said = json!({"caller": *asked.caller.name, "said": body});
+            Ok(Some(Said::new("Toolbus.ParrotResponse", &said).of("mcp")))
+        })
+    }
+}
+
+/// What leaves when this message arrives on the parrot's topic.
+async fn sent(parrot: Parrot, message: Message) -> Vec<Sent> {
+    let world = World::new();
+    let about = About {
+        name: "toolbus".to_owned(),
+        version: "1".to_owned(),
+        config_digest: tokio::sync::watch::Sender::new("0".to_owned()).subscribe(),
+        roles: Vec::new(),
+        started: std::time::Instant::now(),
+    };
+    let bus = Arc::clone(&world.bus) as Arc<dyn Bus>;
+    let desk = Desk::new(about, bus, settings().replies, world.dispatcher.clone(), SessionSets::default())
+        .with(TOPIC, Arc::new(parrot));
+    let (mut asked, settlement) = delivery(message);
+    asked.routing_key = TOPIC.to_owned();
+    let (sender, receiver) = mpsc::channel(1);
+    sender.send(asked).await.unwrap();
+    drop(sender);
+    let service = Service::new(world.dispatcher.clone());
+    service.serve_requests(&desk, receiver).await;
+    service.drain(Duration::from_secs(30)).await;
+    assert_eq!(settlement.get(), Some(Settled::Acknowledged));
+    world.bus.sent()
+}
+
+fn is_dead_letter(sent: &Sent, reason: &str) -> bool {
+    let is_dead = matches!(&sent.target, Target::DeadLetter(queue) if queue == "bus7.invoke");
+    is_dead && sent.properties.header("rb-dead-reason") == Some(reason)
+}
+
+#[tokio::test]
+async fn a_request_on_anothers_topic_is_answered_with_the_envelope_of_every_answer() {
+    let all =
+        sent(Parrot { message_type: Some("Toolbus.Parrot") }, raw("{\"a\":1}").typed(Some("Toolbus.Parrot"))).await;
+    let [answer] = &*all else { panic!("{all:?}") };
+    assert_eq!(answer.target, Target::Topic("tool.result.ana".to_owned()));
+    assert_eq!(answer.body, json!({"caller": "ana", "said": {"a": 1}}));
+    let header = |name| answer.properties.header(name);
+    assert_eq!((header("rb-rb-content-trust"), header("rb-rb-tool-provider")), (Some("tool-output"), Some("mcp")));
+    assert_eq!((header("rb-source"), header("rb-destination")), (Some("toolbus"), Some("ana")));
+    assert_eq!(answer.properties.correlation_id.as_deref(), Some("corr-1"));
+}
+
+#[tokio::test]
+async fn a_request_that_cannot_be_read_is_refused_to_its_sender_and_else_put_aside() {
+    for body in ["nonsense".to_owned(), format!("{{\"a\":\"{}\"}}", "x".repeat(64 * 1024))] {
+        let all = sent(Parrot { message_type: None }, raw(body.clone())).await;
+        let [answer] = &*all else { panic!("{all:?}") };
+        assert_eq!(answer.body["code"], "invalid_arguments");
+        assert!(answer.body["message"].as_str().unwrap().starts_with("The request is not usable: it "));
+        let all = sent(Parrot { message_type: None }, raw(body).reply_to(None)).await;
+        assert!(matches!(&*all, [dead] if is_dead_letter(dead, "malformed_request")), "{all:?}");
+    }
+}
+
+#[tokio::test]
+async fn where_one_type_is_expected_others_are_refused_and_where_several_are_the_answerer_decides() {
+    let foreign = || raw("{}").typed(Some("RockBot.Other.Request"));
+    let all = sent(Parrot { message_type: Some("Toolbus.Parrot") }, foreign()).await;
+    assert!(matches!(&*all, [dead] if is_dead_letter(dead, "unknown_type")), "{all:?}");
+    let all = sent(Parrot { message_type: None }, foreign()).await;
+    assert!(matches!(&*all, [answer] if answer.body["caller"] == "ana"), "{all:?}");
+    for parrot in [Parrot { message_type: Some("Toolbus.Parrot") }, Parrot { message_type: None }] {
+        let all = sent(parrot, raw("{}").typed(Some("RockBot.Other.Response"))).await;
+        assert!(all.is_empty(), "answers are answered by nobody: {all:?}");
+    }
+}
+
+#[tokio::test]
+async fn an_address_that_no_answer_may_go_to_is_refused_before_anybody_is_asked() {
+    for address in ["tool.invoke", "mcp.manage", "rockbot.ana"] {
+        let all = sent(Parrot { message_type: None }, raw("{}").reply_to(Some(address))).await;
+        assert!(matches!(&*all, [dead] if is_dead_letter(dead, "reply_to_refused")), "{address}: {all:?}");
+    }
+}
