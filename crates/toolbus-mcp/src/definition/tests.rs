@@ -1,0 +1,193 @@
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use serde_json::from_value;
+use toolbus_core::tool::Validation;
+
+use super::*;
+use crate::filter::ToolFilter;
+use crate::spec::{Origin, Program, ServerName, TransportSpec};
+
+fn spec() -> ServerSpec {
+    let command =
+        Program { command: "server".to_owned(), args: Vec::new(), env: BTreeMap::new(), cwd: None, roots: Vec::new() };
+    ServerSpec {
+        name: ServerName::parse("Files").unwrap(),
+        transport: TransportSpec::Stdio(command),
+        tools: ToolFilter::default(),
+        validation: Validation::Warn,
+        tool_timeout: Some(Duration::from_secs(7)),
+        is_lazy: false,
+        is_disabled: false,
+        origin: Origin::Configuration,
+    }
+}
+
+fn defined(spec: &ServerSpec, place: Option<&ToolsetPlace>, listed: Value) -> Definitions {
+    definitions(spec, place, from_value(listed).unwrap(), Vec::new())
+}
+
+fn one(tool: Value) -> ToolDescriptor {
+    let Definitions { mut tools, hidden } = defined(&spec(), None, json!([tool]));
+    assert_eq!(hidden, []);
+    tools.remove(0)
+}
+
+fn shown_hidden(definitions: &Definitions) -> String {
+    definitions.hidden.iter().map(|tool| format!("{}: {}\n", tool.name, tool.reason)).collect()
+}
+
+#[test]
+fn a_tool_is_described_as_its_server_describes_it() {
+    let tool =
+        one(json!({"name": "read", "description": "Reads.", "inputSchema": {"type": "object", "required": ["path"]}}));
+    insta::assert_debug_snapshot!(tool, @r#"
+    ToolDescriptor {
+        name: "read",
+        description: "Reads.",
+        parameters: Some(
+            Object {
+                "required": Array [
+                    String("path"),
+                ],
+                "type": String("object"),
+            },
+        ),
+        source: "mcp:Files",
+        provider: "mcp",
+        effect: Undeclared,
+        timeout: Some(
+            7s,
+        ),
+        max_in_flight: None,
+        toolset: None,
+        server: Some(
+            "Files",
+        ),
+        validation: Warn,
+        delegates: false,
+    }
+    "#);
+}
+
+#[test]
+fn a_tool_of_a_set_is_published_under_its_prefix() {
+    let place = ToolsetPlace { set: "files".into(), prefix: "fs".into(), needs_session: true };
+    let definitions = defined(&spec(), Some(&place), json!([{"name": "read", "inputSchema": {}}]));
+    let tool = &definitions.tools[0];
+    assert_eq!((&*tool.name, &**tool.bare_name()), ("fs.read", "read"));
+    assert_eq!(tool.toolset, Some(Membership { set: "files".into(), name: "read".into(), needs_session: true }));
+}
+
+#[test]
+fn a_tool_without_a_schema_takes_any_object() {
+    assert_eq!(one(json!({"name": "a", "inputSchema": {}})).parameters.as_deref(), Some(&json!({"type": "object"})));
+}
+
+#[test]
+fn a_tool_without_a_description_has_its_title_or_its_name() {
+    let table = [
+        (json!({"description": "D", "title": "T"}), "D"),
+        (json!({"description": " \n", "title": "T"}), "T"),
+        (json!({"annotations": {"title": "A"}}), "A"),
+        (json!({}), "Tool a of MCP server Files."),
+    ];
+    for (mut tool, expected) in table {
+        tool["name"] = json!("a");
+        tool["inputSchema"] = json!({});
+        assert_eq!(one(tool).description, expected);
+    }
+}
+
+#[test]
+fn a_description_is_bounded_and_has_no_control_characters() {
+    let describe = |text: &str| one(json!({"name": "a", "description": text, "inputSchema": {}})).description;
+    assert_eq!(describe("a\u{1b}[31m\tb\r\nc\u{0}\u{85}"), "a[31m\tb\nc");
+    assert_eq!(describe(&"é".repeat(5000)), format!("{}…", "é".repeat(4096)));
+    assert_eq!(describe(&"x".repeat(8192)), "x".repeat(8192));
+}
+
+#[test]
+fn effects_are_what_annotations_declare() {
+    let table = [
+        (json!(null), Effect::Undeclared),
+        (json!({}), Effect::Undeclared),
+        (json!({"title": "T", "openWorldHint": true}), Effect::Undeclared),
+        (json!({"readOnlyHint": true}), Effect::ReadOnly),
+        (json!({"readOnlyHint": true, "destructiveHint": true}), Effect::ReadOnly),
+        (json!({"idempotentHint": true}), Effect::Idempotent),
+        (json!({"readOnlyHint": false, "idempotentHint": true, "destructiveHint": true}), Effect::Idempotent),
+        (json!({"destructiveHint": true}), Effect::Effectful),
+        (json!({"destructiveHint": false}), Effect::Effectful),
+        (json!({"readOnlyHint": false}), Effect::Effectful),
+        (json!({"idempotentHint": false}), Effect::Effectful),
+    ];
+    for (hints, expected) in table {
+        let tool = one(json!({"name": "a", "inputSchema": {}, "annotations": hints}));
+        assert_eq!(tool.effect, expected, "{hints}");
+    }
+}
+
+#[test]
+fn what_the_filter_does_not_admit_is_left_out() {
+    let spec = ServerSpec { tools: ToolFilter::new(vec![], vec!["B".to_owned()]), ..spec() };
+    let definitions = defined(&spec, None, json!([{"name": "b", "inputSchema": {}}, {"name": "a", "inputSchema": {}}]));
+    assert_eq!(definitions.tools.iter().map(|tool| &*tool.name).collect::<Vec<_>>(), ["a"]);
+    assert_eq!(definitions.hidden, []);
+}
+
+#[test]
+fn one_bad_definition_hides_that_tool_alone() {
+    let schema = json!({"type": "object"});
+    let unreadable = HiddenTool { name: "z".to_owned(), reason: "it has no schema".to_owned() };
+    let listed = json!([
+        {"name": "b", "description": "first", "inputSchema": schema},
+        {"name": "b", "description": "second", "inputSchema": schema},
+        {"name": "", "inputSchema": schema},
+        {"name": "a\u{1b}b", "inputSchema": schema},
+        {"name": " c", "inputSchema": schema},
+        {"name": "n".repeat(129), "inputSchema": schema},
+        {"name": "d", "inputSchema": {"type": "string"}},
+        {"name": "d", "inputSchema": schema},
+        {"name": "e", "inputSchema": {"$ref": "file:///etc/passwd"}},
+        {"name": "f", "inputSchema": {"$ref": "https://example.com/schema"}},
+        {"name": "g", "inputSchema": {"$ref": "#"}},
+        {"name": "h", "inputSchema": {"type": "object", "properties": {"a": {"type": "strin"}}}},
+        {"name": "a", "inputSchema": schema},
+    ]);
+    let definitions = definitions(&spec(), None, from_value(listed).unwrap(), vec![unreadable]);
+    let offered: Vec<_> = definitions.tools.iter().map(|tool| (&*tool.name, &*tool.description)).collect();
+    assert_eq!(offered, [("a", "Tool a of MCP server Files."), ("b", "first")]);
+    insta::assert_snapshot!(shown_hidden(&definitions), @"");
+}
+
+#[test]
+fn a_name_that_its_prefix_makes_too_long_is_hidden() {
+    let place = ToolsetPlace { set: "files".into(), prefix: "p".repeat(200).into(), needs_session: false };
+    let listed = json!([{"name": "n".repeat(55), "inputSchema": {}}, {"name": "n".repeat(54), "inputSchema": {}}]);
+    let definitions = defined(&spec(), Some(&place), listed);
+    assert_eq!(definitions.tools[0].name.len(), 255);
+    insta::assert_snapshot!(shown_hidden(&definitions), @"nnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnn: its name with the prefix of the tool set has more than 255 bytes");
+}
+
+#[test]
+fn of_many_hidden_tools_some_are_named() {
+    let listed: Vec<_> = (0..1000).map(|n| json!({"name": format!("t{n:04}"), "inputSchema": {"type": 1}})).collect();
+    let hidden = defined(&spec(), None, json!(listed)).hidden;
+    assert_eq!(hidden.len(), 201);
+    assert_eq!(hidden[200].reason, "and 800 more tools are hidden");
+}
+
+#[test]
+fn ten_thousand_tools_are_sorted_out_in_time() {
+    let listed = |n: u32| {
+        let properties = json!({"path": {"type": "string"}, format!("p{n}"): {"type": "integer", "minimum": n}});
+        json!({"name": format!("t{n}"), "inputSchema": {"type": "object", "properties": properties}})
+    };
+    let listed = json!((0..10_000).map(listed).collect::<Vec<_>>());
+    let started = Instant::now();
+    let definitions = defined(&spec(), None, listed);
+    assert_eq!((definitions.tools.len(), definitions.hidden.len()), (10_000, 0));
+    assert!(started.elapsed() < Duration::from_secs(20), "{:?}", started.elapsed());
+    println!("{:?}", started.elapsed());
+}
