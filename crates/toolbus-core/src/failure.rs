@@ -13,6 +13,8 @@ pub enum Cause {
     MalformedRequest,
     /// No tool of that name that the caller may see.
     UnknownTool,
+    /// No MCP server of that name of which the caller may see a tool.
+    UnknownServer,
     /// The arguments are not what the tool takes.
     InvalidArguments,
     /// The deadline had passed before the tool could begin.
@@ -51,9 +53,10 @@ pub enum Cause {
 
 impl Cause {
     /// Every cause.
-    pub const ALL: [Self; 19] = [
+    pub const ALL: [Self; 20] = [
         Self::MalformedRequest,
         Self::UnknownTool,
+        Self::UnknownServer,
         Self::InvalidArguments,
         Self::Expired,
         Self::DeadlineExceeded,
@@ -131,7 +134,7 @@ pub const fn verdict(cause: Cause, effect: Effect, started: bool) -> Verdict {
     let interrupted = if may_have_acted { Some(Outcome::Unknown) } else { None };
     let (code, is_retryable, outcome) = match cause {
         Cause::MalformedRequest | Cause::InvalidArguments => (Code::InvalidArguments, false, None),
-        Cause::UnknownTool => (Code::ToolNotFound, false, None),
+        Cause::UnknownTool | Cause::UnknownServer => (Code::ToolNotFound, false, None),
         Cause::Expired => (Code::Timeout, true, Some(Outcome::NotStarted)),
         Cause::DeadlineExceeded => (Code::Timeout, repeatable, interrupted),
         Cause::NotAllowed => (Code::NotAllowed, false, Some(Outcome::NotStarted)),
@@ -177,7 +180,7 @@ impl Status {
 pub const fn error_type(cause: Cause) -> &'static str {
     match cause {
         Cause::MalformedRequest => "malformed_request",
-        Cause::UnknownTool => "tool_not_found",
+        Cause::UnknownTool | Cause::UnknownServer => "tool_not_found",
         Cause::InvalidArguments => "invalid_arguments",
         Cause::Expired => "expired",
         Cause::DeadlineExceeded => "timeout",

@@ -1,12 +1,14 @@
 //! Steps 4 to 7 of a call: may this caller use this tool, so, now? Each ends the call or lets it pass.
 
 mod explain;
+mod wanted;
 
 use std::time::{Duration, Instant};
 
 use serde_json::{Map, Value};
 
 pub use self::explain::{Step, StepName};
+pub use self::wanted::{Route, Wanted};
 use crate::arguments::Arguments;
 use crate::caller::Caller;
 use crate::failure::{Cause, ToolFailure};
@@ -46,41 +48,48 @@ impl Gates {
         effective
     }
 
-    /// Step 4. The tool of this name. A tool that the caller may not see gets the answer of one that is not there.
+    /// Step 4. The tool that the caller means. A tool that the caller may not see gets the answer of one that is not there.
     ///
     /// # Errors
     ///
-    /// [`Cause::UnknownTool`], with the nearest names that the caller may see; [`Cause::InvalidArguments`] when the tool
-    /// needs a session and the caller has none.
+    /// [`Cause::UnknownTool`], with the nearest names that the caller may see; [`Cause::UnknownServer`], with the servers
+    /// that it may use; [`Cause::InvalidArguments`] when the tool needs a session and the caller has none.
     pub fn resolve<'a>(
         &self,
         effective: &'a Effective,
         caller: &Caller,
-        name: &str,
+        wanted: Wanted<'_>,
     ) -> Result<Granted<'a>, ToolFailure> {
-        let Some(granted) = effective.get(name) else { return Err(self.not_found(effective, name)) };
+        let Some(granted) = wanted.find(effective) else { return Err(self.not_found(effective, wanted)) };
         let member = granted.tool.descriptor.toolset.as_ref();
         if member.is_some_and(|member| member.needs_session) && caller.session.is_none() {
-            let text = format!("Tool '{}' works within a session. Give the call a sessionId.", shown(name));
+            let text = format!("Tool '{}' works within a session. Give the call a sessionId.", shown(wanted.name));
             return Err(ToolFailure::new(Cause::InvalidArguments, text));
         }
         Ok(granted)
     }
 
     /// Whether nobody has switched the tool or the caller off while the call waited; else the answer is that of step 4.
-    pub(crate) fn still_on(&self, caller: &Caller, granted: Granted<'_>, asked: &str) -> Result<(), ToolFailure> {
+    pub(crate) fn still_on(&self, caller: &Caller, granted: Granted<'_>, asked: Wanted<'_>) -> Result<(), ToolFailure> {
         if self.access.is_off(caller, &granted.tool.descriptor) {
             return Err(self.not_found(&self.access.effective(caller), asked));
         }
         Ok(())
     }
 
-    fn not_found(&self, effective: &Effective, name: &str) -> ToolFailure {
+    fn not_found(&self, effective: &Effective, wanted: Wanted<'_>) -> ToolFailure {
+        let name = wanted.name;
+        if let Route::Server(server) = wanted.route {
+            return wanted::not_at_server(effective, server, name);
+        }
         if effective.lacks_toolset(name) {
             return ToolFailure::new(Cause::UnknownTool, format!("Toolset not found for {}", shown(name)));
         }
         let near = self.suggestions.near(effective.section_number(), name, effective.names());
-        let mut text = format!("Tool '{}' is not registered.", shown(name));
+        let mut text = match wanted.route {
+            Route::Name => format!("Tool '{}' is not registered.", shown(name)),
+            _ => format!("Tool '{}' not found on any connected MCP server.", shown(name)),
+        };
         if !near.is_empty() {
             let offered: Vec<String> = near.iter().map(|name| format!("'{name}'")).collect();
             text = format!("{text} Did you mean {}?", offered.join(" or "));

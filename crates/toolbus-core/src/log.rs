@@ -69,6 +69,7 @@ impl Log {
         match failure.cause {
             Cause::MalformedRequest
             | Cause::UnknownTool
+            | Cause::UnknownServer
             | Cause::InvalidArguments
             | Cause::NotAllowed
             | Cause::RateLimited => tracing::info!(

@@ -1,6 +1,6 @@
 //! The tools that there are.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use tokio::sync::watch;
@@ -8,6 +8,10 @@ use tokio::sync::watch;
 use crate::tool::{Tool, ToolDescriptor};
 
 /// Every registered tool, by name.
+///
+/// Tools of the configuration have names that are theirs alone. What sources publish that come and go, such as MCP servers,
+/// may clash with them and with each other: then the tool of the configuration has the name, or else that of the source
+/// that comes first by its name, whichever was there first. The others are *shadowed*: there, and not reached by name.
 ///
 /// Readers take a snapshot and hold no lock; a change builds the next snapshot and swaps it in.
 #[derive(Clone)]
@@ -17,7 +21,7 @@ pub struct Registry {
 
 struct Shared {
     current: RwLock<Arc<Snapshot>>,
-    changing: Mutex<()>,
+    parts: Mutex<Parts>,
     version: watch::Sender<u64>,
 }
 
@@ -25,6 +29,30 @@ struct Shared {
 #[derive(Clone, Default)]
 pub struct Snapshot {
     tools: HashMap<Arc<str>, Tool>,
+    shadowed: BTreeMap<Place, Tool>,
+}
+
+/// A source and a name: where a tool is found that others of its name do not hide.
+type Place = (Arc<str>, Arc<str>);
+
+/// What makes a snapshot.
+#[derive(Clone, Default)]
+struct Parts {
+    /// Tools of the configuration.
+    fixed: HashMap<Arc<str>, Tool>,
+    /// What each source has published.
+    published: BTreeMap<Arc<str>, Vec<Tool>>,
+}
+
+/// Two published tools of one name: which of them has it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Clash {
+    /// The name.
+    pub name: Arc<str>,
+    /// Source of the tool that is called by it.
+    pub kept: Arc<str>,
+    /// Source of the tool that is not.
+    pub shadowed: Arc<str>,
 }
 
 /// Why a change of the registry was refused; nothing was changed.
@@ -76,6 +104,17 @@ impl Snapshot {
         self.tools.keys().map(AsRef::as_ref)
     }
 
+    /// The tool of this source and this name, also when it is shadowed; and whether it is.
+    pub(crate) fn find(&self, source: &Arc<str>, name: &Arc<str>) -> Option<(&Tool, bool)> {
+        let by_name = self.tools.get(name).filter(|tool| tool.descriptor.source == *source).map(|tool| (tool, false));
+        by_name.or_else(|| Some((self.shadowed.get(&(Arc::clone(source), Arc::clone(name)))?, true)))
+    }
+
+    /// Every tool that another hides, by source and name.
+    pub fn shadowed(&self) -> impl Iterator<Item = &Tool> {
+        self.shadowed.values()
+    }
+
     /// Number of tools.
     #[must_use]
     pub fn len(&self) -> usize {
@@ -88,19 +127,40 @@ impl Snapshot {
         self.tools.is_empty()
     }
 
+    /// Of what sources publish, the one that comes first has a name.
+    fn new(parts: &Parts) -> Self {
+        let mut snapshot = Self { tools: parts.fixed.clone(), shadowed: BTreeMap::new() };
+        for tool in parts.published.values().flatten() {
+            let ToolDescriptor { name, source, .. } = &*tool.descriptor;
+            if snapshot.tools.contains_key(name) {
+                snapshot.shadowed.insert((Arc::clone(source), Arc::clone(name)), tool.clone());
+            } else {
+                snapshot.tools.insert(Arc::clone(name), tool.clone());
+            }
+        }
+        snapshot
+    }
+}
+
+impl Parts {
     fn insert(&mut self, tool: Tool) -> Result<(), RegistryError> {
         let descriptor = &tool.descriptor;
         let name = Arc::clone(&descriptor.name);
-        if name.is_empty() || name.len() > toolbus_protocol::MAX_SHORT_STRING || name.chars().any(char::is_control) {
-            return Err(RegistryError::Name { name });
-        }
-        if let Some(existing) = self.tools.get(&name) {
+        check(&name)?;
+        if let Some(existing) = self.fixed.get(&name) {
             let owner = Arc::clone(&existing.descriptor.source);
             return Err(RegistryError::Duplicate { name, source_name: Arc::clone(&descriptor.source), owner });
         }
-        self.tools.insert(name, tool);
+        self.fixed.insert(name, tool);
         Ok(())
     }
+}
+
+fn check(name: &Arc<str>) -> Result<(), RegistryError> {
+    if name.is_empty() || name.len() > toolbus_protocol::MAX_SHORT_STRING || name.chars().any(char::is_control) {
+        return Err(RegistryError::Name { name: Arc::clone(name) });
+    }
+    Ok(())
 }
 
 impl Default for Registry {
@@ -116,7 +176,7 @@ impl Registry {
         Self {
             shared: Arc::new(Shared {
                 current: RwLock::default(),
-                changing: Mutex::default(),
+                parts: Mutex::default(),
                 version: watch::Sender::new(0),
             }),
         }
@@ -148,29 +208,53 @@ impl Registry {
 
     /// Removes one tool; false when there was none of that name.
     pub fn unregister(&self, name: &str) -> bool {
-        self.change(|next| next.tools.remove(name).map(drop).ok_or(NoSuchTool)).is_ok()
+        self.change(|next| next.fixed.remove(name).map(drop).ok_or(NoSuchTool)).is_ok()
     }
 
-    /// Replaces all tools of one source, as one change: no caller sees a half of it.
+    /// Replaces what one source has published, as one change: no caller sees a half of it. None takes the source away.
+    /// Returns the names of its tools that others have, and of others' that it has now.
     ///
     /// # Errors
     ///
-    /// When a name is taken by another source, twice in `tools`, or unusable; the source then keeps what it had.
-    pub fn replace_source(&self, source: &str, tools: Vec<Tool>) -> Result<(), RegistryError> {
-        self.change(|next| {
-            next.tools.retain(|_, tool| &*tool.descriptor.source != source);
-            tools.into_iter().try_for_each(|tool| next.insert(tool))
-        })
+    /// When a name is twice in `tools`, or unusable; the source then keeps what it had.
+    pub fn publish(&self, source: &Arc<str>, tools: Vec<Tool>) -> Result<Vec<Clash>, RegistryError> {
+        let mut names = HashSet::with_capacity(tools.len());
+        for tool in &tools {
+            let name = &tool.descriptor.name;
+            check(name)?;
+            if !names.insert(Arc::clone(name)) {
+                let (name, source) = (Arc::clone(name), Arc::clone(source));
+                return Err(RegistryError::Duplicate { name, source_name: Arc::clone(&source), owner: source });
+            }
+        }
+        let change = self.change(|next| {
+            if tools.is_empty() {
+                return next.published.remove(source).map(drop).ok_or(NoSuchTool);
+            }
+            next.published.insert(Arc::clone(source), tools);
+            Ok(())
+        });
+        if change.is_err() {
+            return Ok(Vec::new());
+        }
+        let snapshot = self.snapshot();
+        let clash = |tool: &Tool| {
+            let ToolDescriptor { name, source: shadowed, .. } = &*tool.descriptor;
+            let kept = &snapshot.get(name)?.descriptor.source;
+            let concerns = shadowed == source || kept == source;
+            concerns.then(|| Clash { name: Arc::clone(name), kept: Arc::clone(kept), shadowed: Arc::clone(shadowed) })
+        };
+        Ok(snapshot.shadowed().filter_map(clash).collect())
     }
 
-    /// Replaces every tool, as one change.
+    /// Replaces every tool of the configuration, as one change. What sources have published stays.
     ///
     /// # Errors
     ///
     /// When a name is given twice or unusable; the registry then keeps what it had.
     pub fn replace_all(&self, tools: Vec<Tool>) -> Result<(), RegistryError> {
         self.change(|next| {
-            next.tools.clear();
+            next.fixed.clear();
             tools.into_iter().try_for_each(|tool| next.insert(tool))
         })
     }
@@ -181,11 +265,13 @@ impl Registry {
         self.shared.version.subscribe()
     }
 
-    fn change<E>(&self, edit: impl FnOnce(&mut Snapshot) -> Result<(), E>) -> Result<(), E> {
-        let _one_at_a_time = self.shared.changing.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut next = Snapshot::clone(&self.snapshot());
+    fn change<E>(&self, edit: impl FnOnce(&mut Parts) -> Result<(), E>) -> Result<(), E> {
+        let mut parts = self.shared.parts.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut next = Parts::clone(&parts);
         edit(&mut next)?;
-        *self.shared.current.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(next);
+        let snapshot = Arc::new(Snapshot::new(&next));
+        *parts = next;
+        *self.shared.current.write().unwrap_or_else(PoisonError::into_inner) = snapshot;
         self.shared.version.send_modify(|version| *version += 1);
         Ok(())
     }

@@ -24,6 +24,10 @@ pub struct Catalogue {
     by_name: HashMap<Arc<str>, u32>,
     /// Names that models use instead, for tools whose own name no model accepts.
     by_llm_name: HashMap<Arc<str>, u32>,
+    /// Tools that others of their name hide, by source and name.
+    shadowed: HashMap<(Arc<str>, Arc<str>), u32>,
+    /// Tools of MCP servers, by the server's name in lower case and by their own.
+    by_server: BTreeMap<Box<str>, HashMap<Arc<str>, u32>>,
     /// What each list of patterns matches.
     lists: Vec<Bits>,
     plain: Bits,
@@ -45,6 +49,8 @@ pub(super) struct Entry {
     pub(super) fingerprint: u64,
     /// Channels on which it addresses people.
     pub(super) channels: Arc<[Arc<str>]>,
+    /// Whether another tool has its name.
+    pub(super) is_shadowed: bool,
 }
 
 impl Catalogue {
@@ -61,19 +67,22 @@ impl Catalogue {
         };
         next.switches = switches;
         let mut free: Vec<u32> = (0..).zip(&next.tools).filter(|(_, tool)| tool.is_none()).map(|(n, _)| n).collect();
-        let mut added: Vec<&Tool> =
-            snapshot.tools().filter(|tool| !next.by_name.contains_key(&tool.descriptor.name)).collect();
-        added.sort_by(|a, b| a.descriptor.name.cmp(&b.descriptor.name));
-        for tool in added {
+        let is_new = |tool: &&Tool| !next.by_name.contains_key(&tool.descriptor.name);
+        let is_newly_shadowed = |tool: &&Tool| !next.shadowed.contains_key(&place_of(&tool.descriptor));
+        let mut added: Vec<(&Tool, bool)> = snapshot.tools().filter(is_new).map(|tool| (tool, false)).collect();
+        added.extend(snapshot.shadowed().filter(is_newly_shadowed).map(|tool| (tool, true)));
+        added.sort_by(|(a, _), (b, _)| (&a.descriptor.name, &a.descriptor.source).cmp(&(&b.descriptor.name, &b.descriptor.source)));
+        for (tool, is_shadowed) in added {
             let number = free.pop().unwrap_or_else(|| {
                 next.tools.push(None);
                 u32::try_from(next.tools.len() - 1).unwrap_or(u32::MAX)
             });
-            next.add(number, tool);
+            next.add(number, tool, is_shadowed);
         }
         // A tool that was registered again has another executor.
         for entry in next.tools.iter_mut().flatten() {
-            if let Some(tool) = snapshot.get(&entry.tool.descriptor.name)
+            let old = &entry.tool.descriptor;
+            if let Some((tool, _)) = snapshot.find(&old.source, &old.name)
                 && !Arc::ptr_eq(&tool.descriptor, &entry.tool.descriptor)
             {
                 (entry.tool, entry.fingerprint) = (tool.clone(), tool.fingerprint());
@@ -88,6 +97,8 @@ impl Catalogue {
             tools: Vec::new(),
             by_name: HashMap::new(),
             by_llm_name: HashMap::new(),
+            shadowed: HashMap::new(),
+            by_server: BTreeMap::new(),
             lists: vec![Bits::default(); rules.lists.len()],
             plain: Bits::default(),
             sets: BTreeMap::new(),
@@ -115,6 +126,8 @@ impl Catalogue {
             tools: (0..).zip(&self.tools).map(|(number, tool)| tool.clone().filter(|_| stays(&number))).collect(),
             by_name: names(&self.by_name),
             by_llm_name: names(&self.by_llm_name),
+            shadowed: self.shadowed.iter().filter(|(_, number)| stays(number)).map(|(k, n)| (k.clone(), *n)).collect(),
+            by_server: self.by_server.iter().map(|(server, tools)| (server.clone(), names(tools))).collect(),
             lists: self.lists.iter().map(less).collect(),
             plain: less(&self.plain),
             sets: self.sets.iter().map(|(set, bits)| (Arc::clone(set), less(bits))).collect(),
@@ -126,7 +139,7 @@ impl Catalogue {
         }
     }
 
-    fn add(&mut self, number: u32, tool: &Tool) {
+    fn add(&mut self, number: u32, tool: &Tool, is_shadowed: bool) {
         let descriptor = &tool.descriptor;
         let name = &descriptor.name;
         let (rules, lists) = (&self.rules, &mut self.lists);
@@ -153,9 +166,18 @@ impl Catalogue {
         let addresses = outbound.filter(|(_, outbound)| outbound.is_for(name, descriptor.bare_name()));
         let channels = addresses.map(|(channel, _)| Arc::clone(channel)).collect();
         let fingerprint = tool.fingerprint();
-        let entry = Entry { tool: tool.clone(), key: digest_of(&[name]), fingerprint, channels };
+        let key = if is_shadowed { digest_of(&[name, &descriptor.source]) } else { digest_of(&[name]) };
+        let entry = Entry { tool: tool.clone(), key, fingerprint, channels, is_shadowed };
         if let Some(place) = self.tools.get_mut(number as usize) {
             *place = Some(entry);
+        }
+        if let Some(server) = &descriptor.server {
+            let of_server = self.by_server.entry(server.to_lowercase().into()).or_default();
+            of_server.insert(Arc::clone(descriptor.bare_name()), number);
+        }
+        if is_shadowed {
+            self.shadowed.insert(place_of(descriptor), number);
+            return;
         }
         self.by_name.insert(Arc::clone(name), number);
         let other = llm_name(name);
@@ -184,6 +206,21 @@ impl Catalogue {
         [self.by_name.get(name), self.by_llm_name.get(name)].into_iter().flatten().copied()
     }
 
+    /// Number of the tool of this name that this MCP server has. The case of letters in the server's name does not matter.
+    pub(super) fn number_at(&self, server: &str, tool: &str) -> Option<u32> {
+        self.by_server.get(server.to_lowercase().as_str())?.get(tool).copied()
+    }
+
+    /// Numbers of the tools of this name that MCP servers have, by the servers' names.
+    pub(super) fn numbers_at_any(&self, tool: &str) -> impl Iterator<Item = u32> {
+        self.by_server.values().filter_map(move |tools| tools.get(tool).copied())
+    }
+
+    /// Numbers of all tools of MCP servers, by the servers' names.
+    pub(super) fn numbers_at_all(&self) -> impl Iterator<Item = u32> {
+        self.by_server.values().flat_map(|tools| tools.values().copied())
+    }
+
     pub(super) fn entry(&self, number: u32) -> Option<&Entry> {
         self.tools.get(number as usize)?.as_ref()
     }
@@ -204,10 +241,11 @@ impl Catalogue {
         self.by_name.is_empty()
     }
 
-    /// Every tool, sorted by name, whoever may use it.
+    /// Every tool that can be called by its name, sorted by name, whoever may use it.
     #[must_use]
     pub fn tools(&self) -> Vec<Arc<ToolDescriptor>> {
-        let mut tools: Vec<_> = self.entries().map(|(_, entry)| Arc::clone(&entry.tool.descriptor)).collect();
+        let called = self.entries().filter(|(_, entry)| !entry.is_shadowed);
+        let mut tools: Vec<_> = called.map(|(_, entry)| Arc::clone(&entry.tool.descriptor)).collect();
         tools.sort_by(|a, b| a.name.cmp(&b.name));
         tools
     }
@@ -219,7 +257,8 @@ impl Catalogue {
         let built = self.built.get(section)?.get(cell)?.get(place)?;
         Some(Arc::clone(built.get_or_init(|| {
             let bits = self.bits(section, cell, profile);
-            let (allowed, denied) = (bits.count(), self.len() - bits.count());
+            let allowed = bits.count();
+            let denied = (self.len() + self.shadowed.len()).saturating_sub(allowed);
             let (rules, data) = (&self.rules, SetData::new(bits, self.tools.len()));
             let section = rules.section(section);
             if section.cell(cell).is_news(place, allowed, denied) {
@@ -284,10 +323,13 @@ impl Entry {
     /// Whether the registry still has it, as far as the policy can tell.
     fn is_same(&self, snapshot: &Snapshot) -> bool {
         let old = &self.tool.descriptor;
-        snapshot
-            .get(&old.name)
-            .is_some_and(|tool| tool.descriptor.source == old.source && tool.descriptor.toolset == old.toolset)
+        let now = snapshot.find(&old.source, &old.name);
+        now.is_some_and(|(tool, is_shadowed)| is_shadowed == self.is_shadowed && tool.descriptor.toolset == old.toolset)
     }
+}
+
+fn place_of(descriptor: &ToolDescriptor) -> (Arc<str>, Arc<str>) {
+    (Arc::clone(&descriptor.source), Arc::clone(&descriptor.name))
 }
 
 /// One place for every set that can be asked for: a number that the configuration decides.

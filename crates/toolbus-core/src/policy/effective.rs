@@ -15,7 +15,7 @@ use crate::pattern::Pattern;
 use crate::permit::AgentGate;
 use crate::rate::RateRule;
 use crate::recipients::{AllowedRecipients, Outbound};
-use crate::tool::Tool;
+use crate::tool::{Tool, ToolDescriptor};
 
 /// What one caller may use, at one moment: it stays as it was taken.
 #[derive(Clone)]
@@ -103,19 +103,56 @@ impl Effective {
         self.catalogue.numbers_of(name).find_map(|number| self.granted(set, number))
     }
 
-    /// Every tool that the caller may use, sorted by name.
+    /// The tool of this name that this MCP server has; only if the caller may use it. `tool` is the server's own name for
+    /// it, and the case of letters in the server's name does not matter.
+    #[must_use]
+    pub fn of_server(&self, server: &str, tool: &str) -> Option<Granted<'_>> {
+        self.granted(self.set()?, self.catalogue.number_at(server, tool)?)
+    }
+
+    /// The tool of this name that some MCP server has, by itself or as part of a tool set; only if the caller may use it.
+    #[must_use]
+    pub fn of_any_server(&self, tool: &str) -> Option<Granted<'_>> {
+        let named = self.get(tool).filter(|granted| granted.tool.descriptor.server.is_some());
+        // A server that backs a tool set is reached by its own name, or by those of the set.
+        let is_plain = |granted: &Granted<'_>| granted.tool.descriptor.toolset.is_none();
+        let set = self.set()?;
+        let mut others = self.catalogue.numbers_at_any(tool).filter_map(|number| self.granted(set, number));
+        named.or_else(|| others.find(is_plain))
+    }
+
+    /// Every tool of an MCP server that the caller may use, also those that other tools hide; sorted by server and name.
+    #[must_use]
+    pub fn of_servers(&self) -> Vec<Granted<'_>> {
+        let Some(set) = self.set() else { return Vec::new() };
+        let mut tools: Vec<_> =
+            self.catalogue.numbers_at_all().filter_map(|number| self.granted(set, number)).collect();
+        tools.sort_by(|a, b| {
+            let (a, b) = (&a.tool.descriptor, &b.tool.descriptor);
+            (&a.server, a.bare_name()).cmp(&(&b.server, b.bare_name()))
+        });
+        tools
+    }
+
+    /// Whether the caller could use a tool like this one, if there were one.
+    #[must_use]
+    pub fn admits(&self, descriptor: &ToolDescriptor) -> bool {
+        self.refusal(descriptor).is_none()
+    }
+
+    /// Every tool that the caller may use by its name, sorted by name.
     #[must_use]
     pub fn tools(&self) -> Vec<Granted<'_>> {
         let Some(set) = self.set() else { return Vec::new() };
-        let mut tools: Vec<_> = set.bits.iter().filter_map(|number| self.granted(set, number)).collect();
+        let mut tools: Vec<_> = self.listed(set).collect();
         tools.sort_by(|a, b| a.tool.descriptor.name.cmp(&b.tool.descriptor.name));
         tools
     }
 
     /// Every name that the caller may use, in no order.
     pub fn names(&self) -> impl Iterator<Item = &str> {
-        let numbers = self.set().into_iter().flat_map(|set| set.bits.iter().map(move |number| (set, number)));
-        numbers.filter_map(|(set, number)| Some(&*self.granted(set, number)?.tool.descriptor.name))
+        let listed = self.set().into_iter().flat_map(|set| self.listed(set));
+        listed.map(|granted| &*granted.tool.descriptor.name)
     }
 
     /// Whether there is no tool that the caller may use.
@@ -180,7 +217,7 @@ impl Effective {
     fn fingerprint(&self) -> u64 {
         let sum = |set: &SetData| {
             let entries = set.bits.iter().filter_map(|number| self.catalogue.entry(number));
-            entries.fold(0_u64, |sum, entry| sum.wrapping_add(entry.fingerprint))
+            entries.filter(|entry| !entry.is_shadowed).fold(0_u64, |sum, entry| sum.wrapping_add(entry.fingerprint))
         };
         self.set().map_or(0, |set| *set.fingerprint.get_or_init(|| sum(set)))
     }
@@ -307,6 +344,12 @@ impl Effective {
 
     pub(super) fn cell(&self) -> &Cell {
         self.rules().cell(self.cell)
+    }
+
+    /// What is called by its name.
+    fn listed<'a>(&'a self, set: &'a SetData) -> impl Iterator<Item = Granted<'a>> {
+        let granted = set.bits.iter().filter_map(move |number| self.granted(set, number));
+        granted.filter(|granted| !granted.entry.is_shadowed)
     }
 
     fn granted<'a>(&'a self, set: &SetData, number: u32) -> Option<Granted<'a>> {

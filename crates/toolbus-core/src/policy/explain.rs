@@ -87,7 +87,7 @@ impl Effective {
     }
 
     /// The first rule that refuses.
-    fn refusal(&self, tool: &ToolDescriptor) -> Option<Because> {
+    pub(super) fn refusal(&self, tool: &ToolDescriptor) -> Option<Because> {
         if let Standing::Nothing(reason) = &self.standing {
             return Some(Because::Nothing(*reason));
         }
