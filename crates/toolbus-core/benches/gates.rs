@@ -10,7 +10,6 @@ use std::time::Instant;
 
 use divan::{AllocProfiler, Bencher};
 use serde_json::json;
-use toolbus_core::Gates;
 use toolbus_core::caller::{AgentName, Caller, Identity};
 use toolbus_core::failure::ToolFailure;
 use toolbus_core::pattern::Pattern;
@@ -19,6 +18,8 @@ use toolbus_core::rate::{Rate, RateRule, RateRules};
 use toolbus_core::recipients::{AllowedRecipients, Compare, Outbound, RecipientPath};
 use toolbus_core::registry::Registry;
 use toolbus_core::tool::{Executor, Tool, ToolCall, ToolDescriptor, ToolOutput};
+use toolbus_core::{Gates, Wanted};
+
 use toolbus_protocol::Envelope;
 
 #[global_allocator]
@@ -129,7 +130,8 @@ fn gates_of_a_call(bencher: Bencher<'_, '_>) {
         let (envelope, tools) = &senders[number % senders.len()];
         let caller = gates.access().identify(None, envelope, "tool.invoke").unwrap();
         let effective = gates.enter(&caller);
-        let granted = gates.resolve(&effective, &caller, &tools[number / senders.len() % tools.len()]).unwrap();
+        let granted =
+            gates.resolve(&effective, &caller, Wanted::named(&tools[number / senders.len() % tools.len()])).unwrap();
         let arguments = gates.arguments(&effective, granted, arguments).unwrap();
         gates.recipients(&effective, granted, &arguments).unwrap();
         gates.rate(&effective, granted, Instant::now()).unwrap();
@@ -151,7 +153,8 @@ fn gates_of_a_call_but_arguments(bencher: Bencher<'_, '_>) {
         let (envelope, tools) = &senders[number % senders.len()];
         let caller = gates.access().identify(None, envelope, "tool.invoke").unwrap();
         let effective = gates.enter(&caller);
-        let granted = gates.resolve(&effective, &caller, &tools[number / senders.len() % tools.len()]).unwrap();
+        let granted =
+            gates.resolve(&effective, &caller, Wanted::named(&tools[number / senders.len() % tools.len()])).unwrap();
         gates.recipients(&effective, granted, arguments).unwrap();
         gates.rate(&effective, granted, Instant::now()).unwrap();
     };
@@ -163,6 +166,9 @@ fn gates_of_a_call_but_arguments(bencher: Bencher<'_, '_>) {
 #[divan::bench(sample_count = 30, sample_size = 1, args = ["same names", "other names"])]
 fn rebuild_after_a_source_changed(bencher: Bencher<'_, '_>, change: &str) {
     let access = access();
+    for tool in source(7, 0) {
+        assert!(access.registry().unregister(&tool.descriptor.name));
+    }
     let mut revision = 0;
     bencher.bench_local(|| {
         revision += 1;
@@ -173,7 +179,7 @@ fn rebuild_after_a_source_changed(bencher: Bencher<'_, '_>, change: &str) {
                 .map(|t| with_source(t, 7))
                 .collect(),
         };
-        access.registry().replace_source("source_7", tools).unwrap();
+        access.registry().publish(&"source_7".into(), tools).unwrap();
         access.refresh();
         for number in 0..AGENTS {
             assert!(!access.effective(&Caller::agent(agent(number))).is_empty());

@@ -9,8 +9,9 @@ use serde_json::{Map, Value};
 use toolbus_protocol::parse_object;
 
 use crate::failure::{Cause, ToolFailure};
+use crate::log::Throttle;
 use crate::policy::Forced;
-use crate::tool::{Schema, Tool};
+use crate::tool::{Schema, Tool, Validation};
 
 /// Most violations that are told.
 const MAX_VIOLATIONS: usize = 20;
@@ -27,11 +28,12 @@ pub struct SchemaError(String);
 /// Checks arguments, compiling each schema at its first use. Equal schemas share one compiled form.
 pub(crate) struct Arguments {
     compiled: Mutex<LruCache<[u8; 16], Arc<Validator>>>,
+    warned: Throttle,
 }
 
 impl Arguments {
     pub(crate) fn new() -> Self {
-        Self { compiled: Mutex::new(LruCache::new(MAX_COMPILED)) }
+        Self { compiled: Mutex::new(LruCache::new(MAX_COMPILED)), warned: Throttle::default() }
     }
 
     /// Parses `text`, adds what is set for the caller, and validates all of it against the tool's schema. No text is an
@@ -58,9 +60,9 @@ impl Arguments {
                 return Err(invalid(format!("The argument `{argument}` is set by the operator. Leave it out.")));
             }
         }
-        match &tool.schema {
-            None => Ok(members),
-            Some(schema) => self.validate(tool, schema, members),
+        match (&tool.schema, tool.descriptor.validation) {
+            (None, _) | (_, Validation::Off) => Ok(members),
+            (Some(schema), Validation::Enforce | Validation::Warn) => self.validate(tool, schema, members),
         }
     }
 
@@ -76,7 +78,14 @@ impl Arguments {
         })?;
         let value = Value::Object(members);
         if !validator.is_valid(&value) {
-            return Err(invalid(violations(&validator, &value)));
+            let violations = violations(&validator, &value);
+            if tool.descriptor.validation == Validation::Enforce {
+                return Err(invalid(violations));
+            }
+            if let Some(left_out) = self.warned.due() {
+                let tool = &*tool.descriptor.name;
+                tracing::warn!(tool, violations, left_out, "ran a tool with arguments that its schema does not allow");
+            }
         }
         match value {
             Value::Object(members) => Ok(members),

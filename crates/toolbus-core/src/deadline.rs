@@ -46,6 +46,11 @@ impl Granted {
         Self { asked, age, is_unusable: text.is_some() && asked.is_none() }
     }
 
+    /// The time until a deadline that is fixed already.
+    pub(crate) fn until(deadline: Instant, now: Instant) -> Self {
+        Self { asked: Some(deadline.saturating_duration_since(now)), age: Duration::ZERO, is_unusable: false }
+    }
+
     /// When the call must have ended, given the limit of its tool.
     pub(crate) fn deadline(&self, arrived: Instant, tool_limit: Option<Duration>, budgets: Budgets) -> Instant {
         let budget = match (self.asked, tool_limit) {

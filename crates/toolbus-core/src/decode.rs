@@ -4,12 +4,15 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use toolbus_protocol::message_type::{self, Kind};
-use toolbus_protocol::{Envelope, ParseError, ToolInvokeRequest, bounded, derived_message_id, new_message_id};
+use toolbus_protocol::{
+    Envelope, ParseError, ToolInvokeRequest, bounded, derived_message_id, header, new_message_id, topic,
+};
 
 use crate::bus::Delivery;
 use crate::caller::Caller;
 use crate::deadline::Granted;
 use crate::failure::{Cause, ToolFailure};
+use crate::gates::{Route, Wanted};
 use crate::reply::{Address, ReplyRules};
 use crate::telemetry::DeadReason;
 
@@ -26,8 +29,23 @@ pub(crate) struct Request {
     pub(crate) has_call_id: bool,
     /// The tool, as the caller named it; empty when that could not be read.
     pub(crate) tool_name: String,
+    /// Where the tool is looked for.
+    pub(crate) route: Origin,
     pub(crate) arguments: Option<String>,
     pub(crate) granted: Granted,
+    /// Whether the caller wants to hear of progress.
+    pub(crate) wants_progress: bool,
+}
+
+/// Where a request says that its tool is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Origin {
+    /// Anywhere.
+    Any,
+    /// At some MCP server.
+    AnyServer,
+    /// At this MCP server.
+    Server(String),
 }
 
 /// What a delivery on a topic for requests is.
@@ -58,19 +76,19 @@ pub(crate) fn decode(
             return Decoded::Dead(DeadReason::UnknownType, detail);
         }
     }
-    let address = match rules.check(&envelope.reply_to, &envelope.message_type, &caller) {
+    let address = match rules.check_call(&envelope, &delivery.routing_key, &caller) {
         Ok(address) => address,
         Err(refused) => return Decoded::Dead(DeadReason::ReplyToRefused, refused.to_string()),
     };
     let size = delivery.body.len();
     if size > max_body {
         let text = format!("The request has {size} bytes; at most {max_body} are taken. Send less.");
-        return refused(envelope, address, caller, ToolInvokeRequest::default(), text);
+        return refused(delivery, envelope, address, caller, ToolInvokeRequest::default(), text);
     }
     match ToolInvokeRequest::parse_unnamed(&delivery.body) {
         Ok(mut request) => match unusable(&mut request) {
-            None => Decoded::Call(Request::new(envelope, address, caller, request)),
-            Some(text) => refused(envelope, address, caller, request, text),
+            None => Decoded::Call(Request::new(delivery, envelope, address, caller, request)),
+            Some(text) => refused(delivery, envelope, address, caller, request, text),
         },
         Err(error @ (ParseError::NotUtf8 { .. } | ParseError::NotJson(_) | ParseError::NotAnObject(_)))
             if envelope.reply_to.is_empty() =>
@@ -79,7 +97,7 @@ pub(crate) fn decode(
         }
         Err(error) => {
             let text = format!("The request is not usable: {error}.");
-            refused(envelope, address, caller, ToolInvokeRequest::default(), text)
+            refused(delivery, envelope, address, caller, ToolInvokeRequest::default(), text)
         }
     }
 }
@@ -105,13 +123,46 @@ fn unusable(request: &mut ToolInvokeRequest) -> Option<String> {
     text
 }
 
-fn refused(envelope: Envelope, address: Address, caller: Caller, request: ToolInvokeRequest, text: String) -> Decoded {
-    let request = Request::new(envelope, address, caller, request);
+fn refused(
+    delivery: &Delivery,
+    envelope: Envelope,
+    address: Address,
+    caller: Caller,
+    request: ToolInvokeRequest,
+    text: String,
+) -> Decoded {
+    let request = Request::new(delivery, envelope, address, caller, request);
     Decoded::Refused(request, ToolFailure::new(Cause::MalformedRequest, text))
 }
 
+impl Origin {
+    fn read(envelope: &Envelope, topic: &str) -> Self {
+        match envelope.header(header::MCP_SERVER).map(str::trim) {
+            Some(server) if !server.is_empty() => Self::Server(bounded(server).to_owned()),
+            _ if topic == topic::TOOL_INVOKE_MCP => Self::AnyServer,
+            _ => Self::Any,
+        }
+    }
+}
+
 impl Request {
-    fn new(envelope: Envelope, address: Address, mut caller: Caller, request: ToolInvokeRequest) -> Self {
+    /// The tool that the caller means.
+    pub(crate) fn wanted(&self) -> Wanted<'_> {
+        let route = match &self.route {
+            Origin::Any => Route::Name,
+            Origin::AnyServer => Route::AnyServer,
+            Origin::Server(server) => Route::Server(server),
+        };
+        Wanted { route, name: &self.tool_name }
+    }
+
+    fn new(
+        delivery: &Delivery,
+        envelope: Envelope,
+        address: Address,
+        mut caller: Caller,
+        request: ToolInvokeRequest,
+    ) -> Self {
         let has_call_id = request.tool_call_id.is_some();
         caller.session = request.session_id.filter(|session| !session.is_empty()).map(Arc::from);
         // Not random where anything is known, so that a repeated answer is identical.
@@ -128,6 +179,8 @@ impl Request {
             tool_name: request.tool_name,
             arguments: request.arguments,
             granted: Granted::read(&envelope, SystemTime::now()),
+            route: Origin::read(&envelope, &delivery.routing_key),
+            wants_progress: envelope.header(header::PROGRESS).is_some_and(|value| value.trim() == "1"),
             address,
             envelope,
         }

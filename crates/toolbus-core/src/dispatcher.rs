@@ -4,6 +4,8 @@
 
 mod call;
 mod ending;
+mod inner;
+mod progress;
 
 use std::num::NonZeroUsize;
 use std::panic::AssertUnwindSafe;
@@ -16,8 +18,11 @@ use tokio_util::sync::CancellationToken;
 use toolbus_protocol::Envelope;
 
 use self::call::Call;
+pub use self::inner::{InnerCall, Invoker};
+use self::progress::Telling;
 use crate::announce::{Announcer, Asking, Callers, News, ToolNames};
 use crate::answer::Answer;
+use crate::arrivals::Arrivals;
 use crate::audit::Audit;
 use crate::bulkhead::{self, Stop};
 use crate::bus::{Bus, Delivery};
@@ -27,7 +32,7 @@ use crate::decode::{Decoded, decode};
 use crate::failure::{Cause, ToolFailure, verdict};
 use crate::gates::Gates;
 use crate::log::{Log, Subject};
-use crate::permit::{AgentGate, Permits};
+use crate::permit::{AgentGate, Permit, Permits};
 use crate::policy::{Access, Effective};
 use crate::replay::{Replay, Seen, Slot};
 use crate::reply::{Replies, ReplyRules};
@@ -57,6 +62,8 @@ pub struct Settings {
     pub max_in_flight: usize,
     /// Calls that wait at a time.
     pub max_waiting: usize,
+    /// Whether requests for MCP servers that this daemon does not have are left to other bridges, unanswered.
+    pub ignores_unknown_servers: bool,
 }
 
 /// Handles calls. Cheap to clone.
@@ -75,6 +82,7 @@ struct Parts {
     running: Arc<Running>,
     load: Arc<Load>,
     callers: Callers,
+    arrivals: Arc<dyn Arrivals>,
     audit: Arc<dyn Audit>,
     log: Log,
     /// Cancelled when the time to finish calls is over.
@@ -87,6 +95,8 @@ enum Ended {
     Failed(ToolFailure),
     /// It goes back to its queue, for another daemon or a later start.
     Requeued,
+    /// It is settled without an answer, because another bridge may have what it asks for.
+    Ignored(ToolFailure),
 }
 
 impl From<ToolFailure> for Ended {
@@ -105,6 +115,7 @@ impl Dispatcher {
         telemetry: Arc<dyn Telemetry>,
         audit: Arc<dyn Audit>,
         load: Arc<Load>,
+        arrivals: Arc<dyn Arrivals>,
     ) -> Self {
         // Whatever can be unsettled at once can be redelivered at once.
         let unsettled = settings.max_in_flight.saturating_add(settings.max_waiting);
@@ -118,6 +129,7 @@ impl Dispatcher {
             running: Arc::default(),
             load,
             callers: Callers::default(),
+            arrivals,
             audit,
             log: Log::default(),
             shutdown: CancellationToken::new(),
@@ -208,9 +220,9 @@ impl Dispatcher {
     async fn run(&self, call: &mut Call) -> Result<ToolOutput, Ended> {
         let gates = &self.parts.gates;
         // 4. resolve
-        let effective = gates.enter(&call.request.caller);
-        self.note(&call.request.caller, &effective);
-        let granted = gates.resolve(&effective, &call.request.caller, &call.request.tool_name)?;
+        let effective = self.enter(call).await?;
+        let granted = gates.resolve(&effective, &call.request.caller, call.request.wanted());
+        let granted = granted.map_err(|failure| self.not_found(failure))?;
         call.resolved(granted.tool, self.parts.settings.budgets);
         // 5. arguments
         let arguments = gates.arguments(&effective, granted, call.request.arguments.as_deref())?;
@@ -221,10 +233,11 @@ impl Dispatcher {
         gates.rate(&effective, granted, Instant::now())?;
         // 8. permit
         let entry = self.parts.running.enter(&call.request.caller.owner, &call.request.call_id);
-        let permit = self.permit(call, granted.tool, effective.gate(), entry.token()).await?;
-        gates.still_on(&call.request.caller, granted, &call.request.tool_name)?;
+        let cancel = call.cancelled.clone().unwrap_or_else(|| entry.token().clone());
+        let permit = self.permit(call, granted.tool, effective.gate(), &cancel).await?;
+        gates.still_on(&call.request.caller, granted, call.request.wanted())?;
         // 10. execute
-        let result = self.execute(call, granted.tool, arguments, entry.token()).await;
+        let result = self.execute(call, granted.tool, arguments, &cancel).await;
         drop(permit);
         result
     }
@@ -286,6 +299,32 @@ impl Dispatcher {
         self.send(call, Arc::new(answer)).await;
     }
 
+    /// What the caller may use. A tool that is not there yet, and may come, is waited for as a permit is.
+    async fn enter(&self, call: &Call) -> Result<Effective, Ended> {
+        let (gates, request) = (&self.parts.gates, &call.request);
+        let effective = gates.enter(&request.caller);
+        self.note(&request.caller, &effective);
+        let wanted = request.wanted();
+        if wanted.find(&effective).is_some() {
+            return Ok(effective);
+        }
+        let now = Instant::now();
+        let latest = now + call.deadline.saturating_duration_since(now) / 2;
+        let Some(arrival) = self.parts.arrivals.expect(wanted, &effective, latest) else { return Ok(effective) };
+        tokio::select! {
+            biased;
+            () = self.parts.shutdown.cancelled() => return Err(Ended::Requeued),
+            () = arrival => {}
+        }
+        self.access().catch_up().await;
+        Ok(gates.enter(&request.caller))
+    }
+
+    fn not_found(&self, failure: ToolFailure) -> Ended {
+        let is_others = self.parts.settings.ignores_unknown_servers && failure.cause == Cause::UnknownServer;
+        if is_others { Ended::Ignored(failure) } else { Ended::Failed(failure) }
+    }
+
     /// Remembers who called, so that it is told of changes.
     fn note(&self, caller: &Caller, effective: &Effective) {
         if let Some(agent) = &caller.agent
@@ -303,11 +342,14 @@ impl Dispatcher {
         tool: &Tool,
         agent: &Arc<AgentGate>,
         cancel: &CancellationToken,
-    ) -> Result<crate::permit::Permit, Ended> {
+    ) -> Result<Option<Permit>, Ended> {
         let now = Instant::now();
         if call.request.granted.is_spent() || call.deadline <= now {
             let text = "The deadline of the call had passed before the tool could begin. It was not run.";
             return Err(ToolFailure::new(Cause::Expired, text).into());
+        }
+        if tool.descriptor.delegates {
+            return Ok(None);
         }
         let latest = now + call.deadline.saturating_duration_since(now) / 2;
         // Biased: the place that a stopped call gives up must not go to a call that is stopped as well.
@@ -318,7 +360,7 @@ impl Dispatcher {
                 Err(ToolFailure::new(Cause::CancelledBeforeStart, text).into())
             }
             () = self.parts.shutdown.cancelled() => Err(Ended::Requeued),
-            permit = self.parts.permits.acquire(&tool.descriptor, agent, call.body_size, latest) => permit.map_err(Ended::from),
+            permit = self.parts.permits.acquire(&tool.descriptor, agent, call.body_size, latest) => permit.map(Some).map_err(Ended::from),
         };
         call.waited = now.elapsed();
         permit
@@ -336,6 +378,11 @@ impl Dispatcher {
         let started = Instant::now();
         let request = &call.request;
         let trace = call.span.executing(descriptor, &request.call_id, request.caller.session.as_deref());
+        let (sink, telling) = match call.request.wants_progress {
+            true => Some(Telling::begin(self, call)).unzip(),
+            false => (call.progress.clone(), None),
+        };
+        let request = &call.request;
         let tool_call = ToolCall {
             tool: Arc::clone(descriptor.bare_name()),
             caller: Arc::clone(&request.caller),
@@ -344,10 +391,13 @@ impl Dispatcher {
             deadline: deadline::inner(call.deadline, started),
             cancelled: cancel.child_token(),
             trace,
-            progress: None,
+            progress: sink,
         };
         let stopped = bulkhead::run(Arc::clone(&tool.executor), tool_call, call.deadline, &self.parts.shutdown).await;
         call.ran = Some(started.elapsed());
+        if let Some(telling) = telling {
+            telling.end().await;
+        }
         match stopped {
             Ok(result) => result.map_err(Ended::from),
             Err(Stop::ShuttingDown) if descriptor.effect.is_repeatable() => Err(Ended::Requeued),
@@ -362,6 +412,7 @@ impl Dispatcher {
             Ok(output) => self.result(&mut call, output),
             Err(Ended::Failed(failure)) => self.failure(&mut call, &failure),
             Err(Ended::Requeued) => return self.requeue(call).await,
+            Err(Ended::Ignored(_)) => return self.ignore(call).await,
         };
         self.send(call, Arc::new(answer)).await;
     }
@@ -387,7 +438,7 @@ impl Dispatcher {
     /// Builds the answer of a call without a result, and writes its one line to the log.
     fn refusal(&self, call: &Call, failure: &ToolFailure, started: bool) -> Answer {
         let effect = call.tool.as_ref().map_or(Effect::Undeclared, |tool| tool.effect);
-        let verdict = verdict(failure.cause, effect, started);
+        let verdict = failure.verdict.unwrap_or_else(|| verdict(failure.cause, effect, started));
         let subject = Subject { tool: call.tool.as_deref(), request: &call.request, trace_id: call.span.trace_id() };
         self.parts.log.failure(&subject, failure, self.parts.shutdown.is_cancelled());
         call.recipient().error(&self.parts.settings.name, failure, verdict, call.run())

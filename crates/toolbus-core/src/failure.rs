@@ -88,13 +88,15 @@ pub struct ToolFailure {
     pub detail: Option<String>,
     /// How long the caller should wait before trying again.
     pub retry_after: Option<Duration>,
+    /// What the caller is told of the cause, where that is decided already: for the tool that was called within another.
+    pub verdict: Option<Verdict>,
 }
 
 impl ToolFailure {
     /// A failure with a text for the caller.
     #[must_use]
     pub fn new(cause: Cause, message: impl Into<String>) -> Self {
-        Self { cause, message: message.into(), detail: None, retry_after: None }
+        Self { cause, message: message.into(), detail: None, retry_after: None, verdict: None }
     }
 
     /// Adds what only the log may say.
@@ -250,6 +252,8 @@ mod tests {
         MalformedRequest     started invalid_arguments | final -           | final -           | final -           | final -
         UnknownTool          before  tool_not_found    | final -           | final -           | final -           | final -
         UnknownTool          started tool_not_found    | final -           | final -           | final -           | final -
+        UnknownServer        before  tool_not_found    | final -           | final -           | final -           | final -
+        UnknownServer        started tool_not_found    | final -           | final -           | final -           | final -
         InvalidArguments     before  invalid_arguments | final -           | final -           | final -           | final -
         InvalidArguments     started invalid_arguments | final -           | final -           | final -           | final -
         Expired              before  timeout           | again not_started | again not_started | again not_started | again not_started
@@ -323,6 +327,7 @@ mod tests {
         insta::assert_snapshot!(labels.join("\n"), @"
         MalformedRequest malformed_request
         UnknownTool tool_not_found
+        UnknownServer tool_not_found
         InvalidArguments invalid_arguments
         Expired expired
         DeadlineExceeded timeout

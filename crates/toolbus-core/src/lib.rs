@@ -6,6 +6,7 @@
 mod announce;
 mod answer;
 mod arguments;
+mod arrivals;
 pub mod audit;
 mod bulkhead;
 pub mod bus;
@@ -38,9 +39,10 @@ pub mod toolsets;
 
 pub use announce::{Announcer, Asking, News, ToolNames};
 pub use arguments::{SchemaError, check_schema};
+pub use arrivals::{AllArrived, Arrivals};
 pub use deadline::Budgets;
 pub use desk::{About, Answerer, Asked, Desk, Said, Unusable};
-pub use dispatcher::{Dispatcher, Settings};
-pub use gates::{Gates, Step, StepName};
+pub use dispatcher::{Dispatcher, InnerCall, Invoker, Settings};
+pub use gates::{Gates, Route, Step, StepName, Wanted};
 pub use reply::ReplyRules;
 pub use service::{Drained, Service};

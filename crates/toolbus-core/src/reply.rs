@@ -10,7 +10,7 @@ use bytes::Bytes;
 use lru::LruCache;
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::Instant;
-use toolbus_protocol::{MAX_SHORT_STRING, Properties, ReplyTo, bounded, header, topic};
+use toolbus_protocol::{Envelope, MAX_SHORT_STRING, Properties, ReplyTo, bounded, header, topic};
 
 use crate::answer::Answer;
 use crate::bus::{Bus, Outgoing, PublishError, Routing, Target};
@@ -27,6 +27,8 @@ const LAST_RETRY: Duration = Duration::from_secs(1);
 const MAX_REJECTIONS: u32 = 8;
 /// Longest wait for the confirm of a dead letter.
 pub(crate) const DEAD_LETTER_TIME: Duration = Duration::from_secs(10);
+/// Longest wait for the broker to take what may be lost.
+const TELLING_TIME: Duration = Duration::from_secs(1);
 /// Headers that a dead letter takes over from its request, in bytes: what surely fits into one frame.
 const MAX_COPIED_HEADERS: usize = 32 * 1024;
 
@@ -53,6 +55,13 @@ pub(crate) struct Address {
     mandatory: bool,
     /// As the sender wrote it; empty when absent.
     pub(crate) written: String,
+}
+
+impl Address {
+    /// Of a call whose answer nobody publishes.
+    pub(crate) const fn none() -> Self {
+        Self { first: Target::Queue(String::new()), second: None, mandatory: false, written: String::new() }
+    }
 }
 
 /// An address that no answer may go to.
@@ -131,6 +140,23 @@ impl Buried {
 }
 
 impl ReplyRules {
+    /// The address of a call that arrived on `asked_on`. Without one, a bridge's answer goes to its caller alone, as peers
+    /// expect.
+    pub(crate) fn check_call(
+        &self,
+        envelope: &Envelope,
+        asked_on: &str,
+        caller: &Caller,
+    ) -> Result<Address, AddressRefused> {
+        let address = self.check(&envelope.reply_to, &envelope.message_type, caller)?;
+        Ok(match &caller.agent {
+            Some(agent) if envelope.reply_to.is_empty() && asked_on == topic::TOOL_INVOKE_MCP => {
+                Address { first: Target::Topic(format!("{}.{agent}", topic::TOOL_RESULT)), ..address }
+            }
+            _ => address,
+        })
+    }
+
     /// Reads an address and decides which routes it has.
     pub(crate) fn check(&self, reply_to: &str, message_type: &str, caller: &Caller) -> Result<Address, AddressRefused> {
         let address = |first: Target, second: Option<Target>, mandatory| Address {
@@ -214,6 +240,15 @@ impl Replies {
             PublishError::Unavailable(_) => NotDelivered::BrokerAway,
             PublishError::Closed => NotDelivered::Closed,
         })
+    }
+
+    /// Publishes what may be lost: once, by the route that is known to work.
+    pub(crate) async fn tell(&self, address: &Address, properties: Properties, body: Bytes) {
+        let remembered = self.proven().get(&address.first).cloned();
+        let proven = remembered.is_some();
+        let target = remembered.unwrap_or_else(|| address.first.clone());
+        let message = Outgoing { target, mandatory: false, proven, properties, body };
+        let _ = tokio::time::timeout(TELLING_TIME, self.bus.publish(&message)).await;
     }
 
     /// Tries each route once: the one that worked before, or else all in order.

@@ -15,6 +15,9 @@ pub trait Telemetry: Send + Sync + 'static {
     /// A request arrived; `parent` is the sender's trace. The span lives as long as the call.
     fn arrived(&self, delivery: &Delivery, parent: Option<&TraceContext>) -> Box<dyn CallSpan>;
 
+    /// A call within a call began; `parent` is the trace of the one around it. The span lives as long as the call within.
+    fn nested(&self, parent: Option<&TraceContext>) -> Box<dyn CallSpan>;
+
     /// A message was dead-lettered by us: a request that cannot be answered, or an answer that cannot be delivered.
     fn dead_lettered(&self, queue: &str, reason: DeadReason);
 }
@@ -155,6 +158,10 @@ pub struct Silent;
 
 impl Telemetry for Silent {
     fn arrived(&self, _: &Delivery, parent: Option<&TraceContext>) -> Box<dyn CallSpan> {
+        Box::new(Passing::new(parent))
+    }
+
+    fn nested(&self, parent: Option<&TraceContext>) -> Box<dyn CallSpan> {
         Box::new(Passing::new(parent))
     }
 

@@ -40,7 +40,8 @@ struct Shared {
 /// One call on its way.
 struct Call {
     shared: Arc<Shared>,
-    destination: Arc<Destination>,
+    /// Where its request came from; absent for a call within a call.
+    destination: Option<Arc<Destination>>,
     trace: Trace,
     /// The tool's labels, once it was to run.
     tool: Option<Arc<ToolLabels>>,
@@ -81,7 +82,12 @@ impl Telemetry for Recorder {
             Some(tracer) => Trace::begin(tracer, &shared.identity, &destination, delivery, parent),
             None => Trace::Carried(parent.cloned()),
         };
-        Box::new(Call { shared: Arc::clone(shared), destination, trace, tool: None })
+        Box::new(Call { shared: Arc::clone(shared), destination: Some(destination), trace, tool: None })
+    }
+
+    fn nested(&self, parent: Option<&TraceContext>) -> Box<dyn CallSpan> {
+        let trace = Trace::Carried(parent.cloned());
+        Box::new(Call { shared: Arc::clone(&self.shared), destination: None, trace, tool: None })
     }
 
     fn dead_lettered(&self, queue: &str, reason: DeadReason) {
@@ -129,9 +135,11 @@ impl CallSpan for Call {
     fn finished(mut self: Box<Self>, summary: &Summary<'_>) {
         let failure = Failure::of(summary.end.as_ref());
         if let Some(instruments) = &self.shared.instruments {
-            let processed = self.destination.processed(failure);
-            instruments.process_duration.record(summary.total.as_secs_f64(), processed);
-            instruments.consumed.add(1, processed);
+            if let Some(destination) = &self.destination {
+                let processed = destination.processed(failure);
+                instruments.process_duration.record(summary.total.as_secs_f64(), processed);
+                instruments.consumed.add(1, processed);
+            }
             if let Some(end) = invoked(summary) {
                 self.record_invocation(instruments, end.status, summary);
             }

@@ -10,7 +10,7 @@ use toolbus_core::bus::{Bus, Ownership, Subscription};
 use toolbus_core::policy::Access;
 use toolbus_core::telemetry::{Load, Telemetry};
 use toolbus_core::toolsets::SessionSets;
-use toolbus_core::{About, Budgets, Desk, Dispatcher, Drained, Gates, ReplyRules, Service, Settings};
+use toolbus_core::{AllArrived, About, Budgets, Desk, Dispatcher, Drained, Gates, ReplyRules, Service, Settings};
 use toolbus_protocol::{new_message_id, topic};
 
 use crate::config::Config;
@@ -55,7 +55,7 @@ impl Daemon {
         let settings = settings(config);
         let rules = settings.replies.clone();
         let gates = Arc::new(Gates::new(access.clone()));
-        let dispatcher = Dispatcher::new(settings, Arc::clone(&gates), Arc::clone(&bus), telemetry, audit, load);
+        let dispatcher = Dispatcher::new(settings, Arc::clone(&gates), Arc::clone(&bus), telemetry, audit, load, Arc::new(AllArrived));
         let announcer = dispatcher.announcer(Arc::clone(&bus));
         let digest = watch::Sender::new(config.digest());
         let desk =
@@ -143,5 +143,6 @@ fn settings(config: &Config) -> Settings {
         max_body: usize::try_from(config.invoke.max_body.bytes()).unwrap_or(usize::MAX),
         max_in_flight: config.invoke.max_in_flight,
         max_waiting: config.invoke.max_waiting,
+        ignores_unknown_servers: false,
     }
 }

@@ -3,14 +3,18 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::Parts;
 use serde_json::{Map, Value};
+use tokio_util::sync::CancellationToken;
+use toolbus_protocol::Envelope;
 
+use super::{InnerCall, Parts};
 use crate::answer::{Answer, Recipient, Run};
 use crate::bus::Delivery;
-use crate::deadline::Budgets;
-use crate::decode::Request;
+use crate::deadline::{Budgets, Granted};
+use crate::decode::{Origin, Request};
+use crate::progress::ProgressSink;
 use crate::replay::{Key, Slot};
+use crate::reply::Address;
 use crate::telemetry::{CallSpan, End, Summary};
 use crate::tool::{Tool, ToolDescriptor};
 
@@ -33,6 +37,10 @@ pub(super) struct Call {
     pub(super) waited: Duration,
     /// Time that the tool took, once it began.
     pub(super) ran: Option<Duration>,
+    /// Cancels a call within a call, with the one around it.
+    pub(super) cancelled: Option<CancellationToken>,
+    /// Takes the reports of a call within a call.
+    pub(super) progress: Option<ProgressSink>,
 }
 
 impl Call {
@@ -56,6 +64,44 @@ impl Call {
             replayed: false,
             waited: Duration::ZERO,
             ran: None,
+            cancelled: None,
+            progress: None,
+        })
+    }
+
+    /// A call within a call: nobody delivered it, and nobody but the one around it gets its answer.
+    pub(super) fn within(inner: InnerCall, span: Box<dyn CallSpan>) -> Box<Self> {
+        let InnerCall { caller, call_id, server, tool, arguments, deadline, cancelled, progress, trace: _ } = inner;
+        let now = Instant::now();
+        let body_size = arguments.as_ref().map_or(0, String::len);
+        let request = Request {
+            envelope: Envelope::default(),
+            address: Address::none(),
+            caller,
+            call_id,
+            has_call_id: true,
+            tool_name: tool,
+            route: server.map_or(Origin::Any, Origin::Server),
+            arguments,
+            granted: Granted::until(deadline, now),
+            wants_progress: false,
+        };
+        Box::new(Self {
+            span,
+            request,
+            slot: Arc::default(),
+            key: None,
+            queue: Arc::default(),
+            arrived: now,
+            deadline,
+            body_size,
+            tool: None,
+            arguments: None,
+            replayed: false,
+            waited: Duration::ZERO,
+            ran: None,
+            cancelled: Some(cancelled),
+            progress,
         })
     }
 

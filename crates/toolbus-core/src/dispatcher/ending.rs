@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use toolbus_protocol::Properties;
+use toolbus_protocol::{Outcome, Properties};
 
 use super::Dispatcher;
 use super::call::Call;
@@ -14,7 +14,7 @@ use crate::bus::Delivery;
 use crate::failure::Cause;
 use crate::log::shown;
 use crate::reply::{Buried, DEAD_LETTER_TIME, NotDelivered};
-use crate::telemetry::DeadReason;
+use crate::telemetry::{DeadReason, End};
 use crate::tool::Effect;
 
 /// Time beyond a call's deadline in which its answer may still be delivered.
@@ -28,7 +28,7 @@ impl Dispatcher {
     /// Step 12, reply, and step 13, acknowledge: in this order, always.
     pub(super) async fn send(&self, mut call: Box<Call>, answer: Arc<Answer>) {
         // First: an effect must not go unrecorded because nobody takes its answer.
-        self.audit(&call, &answer);
+        self.audit(&call, answer.end, answer.outcome);
         let built = Instant::now();
         let delivered = self.deliver(&call, &answer).await;
         let confirmed = built.elapsed();
@@ -54,13 +54,13 @@ impl Dispatcher {
     }
 
     /// Records a refusal, and a call of a tool that is not read-only. An answer that was given before was recorded then.
-    fn audit(&self, call: &Call, answer: &Answer) {
+    pub(super) fn audit(&self, call: &Call, end: End, outcome: Option<Outcome>) {
         if call.replayed {
             return;
         }
         let event = match (&call.tool, call.ran) {
             // The tool began, and had nothing to act with: a refusal, too.
-            _ if answer.end.cause == Some(Cause::AuthRequired) => Event::Refused,
+            _ if end.cause == Some(Cause::AuthRequired) => Event::Refused,
             (Some(tool), Some(_)) if tool.effect == Effect::ReadOnly => return,
             (_, Some(_)) => Event::Called,
             (_, None) => Event::Refused,
@@ -74,7 +74,7 @@ impl Dispatcher {
         };
         let audit = &self.parts.audit;
         let hash = call.arguments.as_ref().and_then(|arguments| audit.hash(arguments));
-        audit.record(Record::new(event, &subject, answer.end, answer.outcome).with_arguments(hash));
+        audit.record(Record::new(event, &subject, end, outcome).with_arguments(hash));
     }
 
     /// Publishes an answer until the broker confirms, refuses or finally rejects it, or until shutdown. A broker that is
@@ -202,6 +202,15 @@ impl Dispatcher {
             }
         }
         buried
+    }
+
+    /// Settles a call that is somebody else's to answer.
+    pub(super) async fn ignore(&self, mut call: Box<Call>) {
+        if let Some(key) = call.key {
+            self.parts.replay.forget(key, &call.slot);
+        }
+        call.settle(true).await;
+        call.conclude(None, Instant::now(), Duration::ZERO);
     }
 
     /// Gives a call back to its queue.

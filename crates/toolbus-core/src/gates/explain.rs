@@ -2,6 +2,7 @@
 
 use std::time::Instant;
 
+use super::wanted::Wanted;
 use super::{Gates, too_often};
 use crate::caller::Caller;
 use crate::failure::ToolFailure;
@@ -80,7 +81,7 @@ impl Gates {
 
         let explanation = effective.explain(name);
         let because = explanation.because.to_string();
-        let granted = match self.resolve(&effective, caller, name) {
+        let granted = match self.resolve(&effective, caller, Wanted::named(name)) {
             Ok(granted) => granted,
             // The name may be in order, and the session be what is missing.
             Err(failure) if explanation.is_in => {

@@ -147,6 +147,12 @@ impl Access {
         });
     }
 
+    /// As [`Self::refresh`], not on a thread that calls run on.
+    pub(crate) async fn catch_up(&self) {
+        let access = self.clone();
+        let _ = tokio::task::spawn_blocking(move || access.refresh()).await;
+    }
+
     /// Takes the tools that there are after every change of the registry, until that is gone.
     pub async fn follow(&self) {
         let mut changes = self.shared.registry.changes();

@@ -71,7 +71,9 @@ impl Catalogue {
         let is_newly_shadowed = |tool: &&Tool| !next.shadowed.contains_key(&place_of(&tool.descriptor));
         let mut added: Vec<(&Tool, bool)> = snapshot.tools().filter(is_new).map(|tool| (tool, false)).collect();
         added.extend(snapshot.shadowed().filter(is_newly_shadowed).map(|tool| (tool, true)));
-        added.sort_by(|(a, _), (b, _)| (&a.descriptor.name, &a.descriptor.source).cmp(&(&b.descriptor.name, &b.descriptor.source)));
+        added.sort_by(|(a, _), (b, _)| {
+            (&a.descriptor.name, &a.descriptor.source).cmp(&(&b.descriptor.name, &b.descriptor.source))
+        });
         for (tool, is_shadowed) in added {
             let number = free.pop().unwrap_or_else(|| {
                 next.tools.push(None);

@@ -17,7 +17,7 @@ use toolbus_core::registry::Registry;
 use toolbus_core::telemetry;
 use toolbus_core::tool::{Executor, Membership, Tool, ToolCall, ToolDescriptor, ToolOutput};
 use toolbus_core::toolsets::SessionSets;
-use toolbus_core::{About, Desk, Dispatcher, Gates, Service};
+use toolbus_core::{About, AllArrived, Desk, Dispatcher, Gates, Service};
 use toolbus_protocol::llm_name;
 
 use crate::world::{Message, RecordingBus, call, delivery, request, settings};
@@ -102,7 +102,8 @@ impl World {
         let (bus, gates) = (Arc::<RecordingBus>::default(), Arc::new(Gates::new(access)));
         let of_calls = (Arc::clone(&gates), Arc::clone(&bus) as Arc<dyn Bus>);
         let told = (Arc::new(telemetry::Silent), Arc::new(Silent));
-        let dispatcher = Dispatcher::new(settings(), of_calls.0, of_calls.1, told.0, told.1, Arc::default());
+        let dispatcher =
+            Dispatcher::new(settings(), of_calls.0, of_calls.1, told.0, told.1, Arc::default(), Arc::new(AllArrived));
         Self { bus, gates, dispatcher }
     }
 

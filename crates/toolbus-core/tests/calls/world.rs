@@ -17,7 +17,7 @@ use toolbus_core::policy::{Access, AgentPolicy, Capacity, Policy};
 use toolbus_core::registry::Registry;
 use toolbus_core::telemetry::{CallSpan, DeadReason, End, Load, Summary, Telemetry};
 use toolbus_core::tool::{Effect, Executor, Tool, ToolCall, ToolDescriptor, ToolOutput};
-use toolbus_core::{Budgets, Dispatcher, Gates, ReplyRules, Settings};
+use toolbus_core::{AllArrived, Budgets, Dispatcher, Gates, ReplyRules, Settings};
 use toolbus_protocol::{Properties, TraceContext};
 
 /// How the bus answers a publish.
@@ -131,6 +131,10 @@ struct RecordingTelemetry(Arc<Recorder>);
 
 impl Telemetry for RecordingTelemetry {
     fn arrived(&self, _: &Delivery, parent: Option<&TraceContext>) -> Box<dyn CallSpan> {
+        Box::new(RecordingSpan { recorder: Arc::clone(&self.0), sender: parent.cloned() })
+    }
+
+    fn nested(&self, parent: Option<&TraceContext>) -> Box<dyn CallSpan> {
         Box::new(RecordingSpan { recorder: Arc::clone(&self.0), sender: parent.cloned() })
     }
 
@@ -312,7 +316,15 @@ impl World {
         let telemetry = Arc::new(RecordingTelemetry(Arc::clone(&told)));
         let gates = Arc::new(gates(registry, &settings));
         let bus_of_calls = Arc::clone(&bus) as Arc<dyn Bus>;
-        let dispatcher = Dispatcher::new(settings, gates, bus_of_calls, telemetry, Arc::new(Silent), Arc::clone(&load));
+        let dispatcher = Dispatcher::new(
+            settings,
+            gates,
+            bus_of_calls,
+            telemetry,
+            Arc::new(Silent),
+            Arc::clone(&load),
+            Arc::new(AllArrived),
+        );
         Self { dispatcher, bus, load, told, runs, go_on }
     }
 
@@ -366,6 +378,7 @@ pub(crate) fn settings() -> Settings {
         max_body: 1024 * 1024,
         max_in_flight: 4,
         max_waiting: 4,
+        ignores_unknown_servers: false,
     }
 }
 

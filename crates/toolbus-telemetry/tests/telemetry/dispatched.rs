@@ -13,7 +13,7 @@ use toolbus_core::failure::ToolFailure;
 use toolbus_core::policy::{Access, AgentPolicy, Capacity, Policy};
 use toolbus_core::registry::Registry;
 use toolbus_core::tool::{Executor, Tool, ToolCall, ToolOutput};
-use toolbus_core::{Budgets, Dispatcher, Gates, ReplyRules, Settings};
+use toolbus_core::{AllArrived, Budgets, Dispatcher, Gates, ReplyRules, Settings};
 use toolbus_protocol::{Properties, TraceContext, header};
 use toolbus_telemetry::Protocol;
 use toolbus_testing::otlp::Receiver;
@@ -90,6 +90,7 @@ impl World {
             max_body: 1_024,
             max_in_flight: 2,
             max_waiting: 4,
+            ignores_unknown_servers: false,
         };
         let taker = Arc::<Taker>::default();
         let bus = Arc::clone(&taker) as Arc<dyn Bus>;
@@ -98,7 +99,7 @@ impl World {
         let policy = Policy { default: everybody, ..Policy::default() };
         let capacity = Capacity { max_in_flight: 2, max_waiting: 4 };
         let gates = Arc::new(Gates::new(Access::new(registry, Identity::default(), policy, capacity)));
-        let dispatcher = Dispatcher::new(settings, gates, bus, telemetry, Arc::new(Silent), load);
+        let dispatcher = Dispatcher::new(settings, gates, bus, telemetry, Arc::new(Silent), load, Arc::new(AllArrived));
         Self { dispatcher, taker, go, traces }
     }
 }

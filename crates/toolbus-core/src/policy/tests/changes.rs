@@ -123,8 +123,8 @@ fn numbers_of_tools_that_went_do_not_give_their_rights_to_others() {
     let section = AgentPolicy { tools: only(&["web_*"]), ..AgentPolicy::default() };
     let access = access(some_tools(), policy([("ana", section)]));
     for round in 0..3 {
-        access.registry().replace_source("web", vec![plain(&format!("web_{round}"), "web")]).unwrap();
-        access.registry().replace_source("rest", vec![plain(&format!("pay_{round}"), "rest")]).unwrap();
+        let tools = vec![plain(&format!("web_{round}"), "web"), plain(&format!("pay_{round}"), "rest")];
+        access.registry().replace_all(tools).unwrap();
         access.refresh();
         assert_eq!(of(&access, &caller("ana")), [format!("web_{round}")]);
     }
@@ -135,7 +135,7 @@ fn a_tool_that_changes_its_source_is_judged_anew() {
     let access = access(vec![plain("invoke_agent", "web")], policy([]));
     let synthesis = with_profile(caller("ana"), "a2a-synthesis");
     assert_eq!(of(&access, &synthesis), ["invoke_agent"]);
-    access.registry().replace_source("web", Vec::new()).unwrap();
+    assert!(access.registry().unregister("invoke_agent"));
     access.registry().register(plain("invoke_agent", "a2a")).unwrap();
     access.refresh();
     assert_eq!(of(&access, &synthesis), [""; 0]);

@@ -1,0 +1,27 @@
+//! Tools that are on their way: their servers are being connected to, or start when they are first called.
+
+use std::time::Instant;
+
+use futures_util::future::BoxFuture;
+
+use crate::gates::Wanted;
+use crate::policy::Effective;
+
+/// Knows whose tools may still come.
+pub trait Arrivals: Send + Sync + 'static {
+    /// What to wait for before a tool that was not found is said not to be there: over when the tools are known of all
+    /// servers that may bring it and that the caller may use, or when those failed; at the latest at `latest`. None when
+    /// there is nothing to wait for.
+    fn expect<'a>(&'a self, wanted: Wanted<'a>, effective: &'a Effective, latest: Instant)
+    -> Option<BoxFuture<'a, ()>>;
+}
+
+/// All tools are there from the start.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct AllArrived;
+
+impl Arrivals for AllArrived {
+    fn expect<'a>(&'a self, _: Wanted<'a>, _: &'a Effective, _: Instant) -> Option<BoxFuture<'a, ()>> {
+        None
+    }
+}

@@ -1,0 +1,114 @@
+//! Reports of progress, for callers that want them.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+use tokio::time::MissedTickBehavior;
+use tokio_util::sync::CancellationToken;
+use toolbus_protocol::{Envelope, ToolProgress, bounded, header, message_type, new_message_id};
+
+use super::Dispatcher;
+use super::call::Call;
+use crate::answer::destination;
+use crate::progress::{Progress, ProgressSink};
+use crate::reply::Address;
+
+/// Time between two messages of one call; of the reports in between, the last is told.
+const PERIOD: Duration = Duration::from_millis(50);
+/// Time that the last report gets before the answer overtakes it.
+const LAST: Duration = Duration::from_millis(200);
+/// Longest text of a report, in characters.
+const MAX_MESSAGE: usize = 1_000;
+
+/// Tells a caller how far its call is.
+pub(super) struct Telling {
+    task: JoinHandle<()>,
+    ended: CancellationToken,
+}
+
+impl Telling {
+    /// Publishes what is reported into the sink that comes with it.
+    pub(super) fn begin(dispatcher: &Dispatcher, call: &Call) -> (ProgressSink, Self) {
+        let (sink, reports) = ProgressSink::new();
+        let ended = CancellationToken::new();
+        let request = &call.request;
+        let told = Told {
+            dispatcher: dispatcher.clone(),
+            address: request.address.clone(),
+            envelope: Envelope {
+                message_type: message_type::TOOL_PROGRESS.to_owned(),
+                correlation_id: bounded(&request.envelope.correlation_id).to_owned(),
+                source: Some(dispatcher.parts.settings.name.clone()),
+                destination: destination(&request.envelope, &request.caller),
+                headers: vec![(header::CONTENT_TRUST.to_owned(), header::TRUST_TOOL_OUTPUT.to_owned())],
+                ..Envelope::default()
+            },
+            call_id: request.call_id.to_string(),
+            tool: request.tool_name.clone(),
+        };
+        let task = tokio::spawn(told.all(reports, ended.clone()));
+        (sink, Self { task, ended })
+    }
+
+    /// Returns when everything that was reported has been told, or soon after.
+    pub(super) async fn end(self) {
+        self.ended.cancel();
+        let abort = self.task.abort_handle();
+        if tokio::time::timeout(LAST, self.task).await.is_err() {
+            abort.abort();
+        }
+    }
+}
+
+struct Told {
+    dispatcher: Dispatcher,
+    address: Address,
+    envelope: Envelope,
+    call_id: String,
+    tool: String,
+}
+
+impl Told {
+    async fn all(self, mut reports: mpsc::Receiver<Progress>, ended: CancellationToken) {
+        let mut pace = tokio::time::interval(PERIOD);
+        pace.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                _ = pace.tick() => {}
+                () = ended.cancelled() => {}
+            }
+            let first = tokio::select! {
+                biased;
+                report = reports.recv() => report,
+                // What was reported before the end is there by now.
+                () = ended.cancelled() => reports.try_recv().ok(),
+            };
+            let Some(mut last) = first else { return };
+            while let Ok(later) = reports.try_recv() {
+                last = later;
+            }
+            self.tell(last).await;
+        }
+    }
+
+    async fn tell(&self, report: Progress) {
+        let Progress { progress, total, message } = report;
+        let body = ToolProgress {
+            tool_call_id: self.call_id.clone(),
+            tool_name: self.tool.clone(),
+            progress,
+            total,
+            message: message.map(|text| text.chars().take(MAX_MESSAGE).collect()),
+        };
+        let envelope = Envelope {
+            message_id: Some(new_message_id()),
+            timestamp: SystemTime::now().duration_since(UNIX_EPOCH).ok().map(|time| time.as_secs()),
+            ..self.envelope.clone()
+        };
+        let mut properties = envelope.into_properties();
+        properties.persistent = false;
+        let body = serde_json::to_vec(&body).unwrap_or_default();
+        self.dispatcher.parts.replies.tell(&self.address, properties, body.into()).await;
+    }
+}
