@@ -17,6 +17,7 @@ pub mod identity;
 pub mod invoke;
 mod known;
 mod layers;
+pub mod mcp;
 pub mod outbound;
 pub mod pattern;
 mod places;
@@ -39,7 +40,7 @@ mod warnings;
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path as FilePath, PathBuf};
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -57,6 +58,7 @@ pub use http::HttpConfig;
 pub use identity::IdentityConfig;
 pub use invoke::InvokeConfig;
 pub use layers::{ENVIRONMENT_PREFIX, Override};
+pub use mcp::{McpConfig, McpServers};
 pub use outbound::OutboundConfig;
 pub use pattern::ToolPattern;
 pub use policy::PolicyError;
@@ -71,6 +73,7 @@ pub use telemetry::TelemetryConfig;
 pub use tools::{ToolLimits, ToolsConfig};
 pub use toolsets::ToolsetConfig;
 
+use mcp::ServersFile;
 use problem::{Origin, Part};
 use schema::Node;
 use tree::{Path, Tree};
@@ -109,6 +112,8 @@ pub struct Config {
     /// Tools that only agents have to which their set is bound, by name of the set.
     #[schemars(extend("maxProperties" = 1024, "propertyNames" = {"format": "toolbus-prefix"}))]
     pub toolsets: toolsets::Toolsets,
+    /// MCP servers, whose tools are tools on the bus.
+    pub mcp: McpConfig,
 }
 
 /// Where a configuration comes from; later ones win. `Debug` shows no values: they may be secrets.
@@ -146,12 +151,13 @@ impl Config {
     pub fn digest(&self) -> String {
         let common = Self {
             http: HttpConfig::default(),
-            daemon: DaemonConfig { roles: self.daemon.roles.clone(), ..DaemonConfig::default() },
+            daemon: DaemonConfig { roles: Some(self.roles()), ..DaemonConfig::default() },
             telemetry: TelemetryConfig::default(),
             ..self.clone()
         };
         let written = serde_json::to_vec(&common).unwrap_or_default();
-        Sha256::digest(&written).iter().take(8).map(|byte| format!("{byte:02x}")).collect()
+        let hash = Sha256::new().chain_update(&written).chain_update(self.mcp.file.fingerprint()).finalize();
+        hash.iter().take(8).map(|byte| format!("{byte:02x}")).collect()
     }
 
     /// Reads all sources and checks the result.
@@ -175,19 +181,27 @@ impl Config {
         let strays = warnings::strays(&sources.environment, tree.root());
         differences.extend(resolve_secrets(&mut tree, &schema, &sources.environment));
         let wrong: Vec<Path> = differences.iter().map(|difference| difference.path.clone()).collect();
-        differences.extend(checks::contradictions(&tree, wrong));
+        let servers = servers_file(&tree, &sources.environment);
+        differences.extend(checks::contradictions(&tree, wrong, &servers));
         problems.extend(in_order(&tree, differences));
         if !problems.is_empty() {
             return Err(Problems(problems));
         }
         match serde_json::from_value::<Self>(tree.root().clone()) {
-            Ok(config) => {
+            Ok(mut config) => {
+                config.mcp.file = servers;
                 Ok(Loaded { warnings: strays.into_iter().chain(warnings::warnings(&config)).collect(), config })
             }
             // Not the error's own text: it may repeat a secret.
             Err(_) => Err(Problems(vec![nowhere("cannot be read, though it fits the schema".to_owned())])),
         }
     }
+}
+
+/// What the file says that `mcp.servers_file` names.
+fn servers_file(tree: &Tree, environment: &BTreeMap<String, String>) -> ServersFile {
+    let path = tree.get(&["mcp".to_owned(), "servers_file".to_owned()]).and_then(Value::as_str);
+    path.map(|path| ServersFile::read(FilePath::new(path), environment)).unwrap_or_default()
 }
 
 fn nowhere(what: String) -> Problem {

@@ -124,7 +124,7 @@ fn about(config: &Config, config_digest: watch::Receiver<String>) -> About {
         name: config.bus.name.clone(),
         version: crate::VERSION.to_owned(),
         config_digest,
-        roles: config.daemon.roles.iter().map(|role| role.as_str().to_owned()).collect(),
+        roles: config.roles().iter().map(|role| role.as_str().to_owned()).collect(),
         started: std::time::Instant::now(),
     }
 }

@@ -35,8 +35,25 @@ pub struct BusConfig {
     /// Topics that a request may name for its answer, as patterns: `*` is one word, `#` any number.
     #[schemars(length(max = 64), extend("items" = {"type": "string", "format": "toolbus-topic-pattern"}))]
     pub reply_topics: Vec<String>,
+    /// Queues of others that are consumed instead of the daemon's own.
+    pub compat_queues: CompatQueues,
     /// Certificates for `amqps://`.
     pub tls: TlsConfig,
+}
+
+/// Queues that are there already and are consumed instead of the daemon's own: those of a bridge that it replaces.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub struct CompatQueues {
+    /// For calls of the tools of MCP servers, instead of `PREFIX.mcp`.
+    #[schemars(extend("format" = "toolbus-compat-queue"))]
+    pub mcp: Option<String>,
+    /// For the management of MCP servers, instead of `PREFIX.mcp-manage`.
+    #[schemars(extend("format" = "toolbus-compat-queue"))]
+    pub mcp_manage: Option<String>,
+    /// For requests to tell again which MCP servers there are, instead of `PREFIX.mcp-refresh`.
+    #[schemars(extend("format" = "toolbus-compat-queue"))]
+    pub mcp_refresh: Option<String>,
 }
 
 /// Kind of a durable queue.
@@ -78,6 +95,7 @@ impl Default for BusConfig {
             reply_topics: ["tool.result.#", "script.result.#", "mcp.manage.response.#", "agent.response.#"]
                 .map(str::to_owned)
                 .into(),
+            compat_queues: CompatQueues::default(),
             tls: TlsConfig::default(),
         }
     }

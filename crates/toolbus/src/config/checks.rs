@@ -3,6 +3,7 @@
 mod agents;
 mod endpoints;
 mod identity;
+mod mcp;
 mod tools;
 mod toolsets;
 
@@ -20,6 +21,7 @@ use super::bus::BusConfig;
 use super::http::HttpConfig;
 use super::identity::{IdentityConfig, sidecar_topic};
 use super::invoke::InvokeConfig;
+use super::mcp::ServersFile;
 use super::problem::Part;
 use super::tree::{Path, Tree};
 use super::validate::Difference;
@@ -30,9 +32,9 @@ const MIN_SECRET: usize = 16;
 /// Every contradiction between values that are, each for itself, in order.
 ///
 /// Looks at the tree rather than at the finished configuration, because the rest of it may be wrong; what compares
-/// itself with a wrong value (one in `wrong`) is left out.
-pub(crate) fn contradictions(tree: &Tree, wrong: Vec<Path>) -> Vec<Difference> {
-    let mut checker = Checker { tree, wrong, found: Vec::new() };
+/// itself with a wrong value (one in `wrong`) is left out. `servers` is what the file of MCP servers says.
+pub(crate) fn contradictions(tree: &Tree, wrong: Vec<Path>, servers: &ServersFile) -> Vec<Difference> {
+    let mut checker = Checker { tree, wrong, servers, found: Vec::new() };
     let bus: Option<BusConfig> = checker.section("bus");
     let invoke: Option<InvokeConfig> = checker.section("invoke");
     let identity: Option<IdentityConfig> = checker.section("identity");
@@ -51,6 +53,7 @@ pub(crate) fn contradictions(tree: &Tree, wrong: Vec<Path>) -> Vec<Difference> {
         checker.identity(identity, &sections);
     }
     checker.toolsets(&sections);
+    checker.servers(&sections);
     if let Some(tools) = checker.section("tools") {
         checker.tools(&tools, &sections);
     }
@@ -68,6 +71,7 @@ pub(crate) fn contradictions(tree: &Tree, wrong: Vec<Path>) -> Vec<Difference> {
 struct Checker<'a> {
     tree: &'a Tree,
     wrong: Vec<Path>,
+    servers: &'a ServersFile,
     found: Vec<Difference>,
 }
 
@@ -130,6 +134,18 @@ impl Checker<'_> {
             (Some(_), None) => self.tell(&["bus.tls.cert"], "needs `bus.tls.key`, the private key of this certificate"),
             (None, Some(_)) => self.tell(&["bus.tls.key"], "needs `bus.tls.cert`, the certificate of this key"),
             _ => {}
+        }
+        let compat = &bus.compat_queues;
+        let queues = [("mcp", &compat.mcp), ("mcp-manage", &compat.mcp_manage), ("mcp-refresh", &compat.mcp_refresh)];
+        for (index, (key, queue)) in queues.iter().enumerate() {
+            let twin = queues.iter().take(index).find(|(_, other)| queue.is_some() && queue == other);
+            if let Some((other, _)) = twin {
+                let keys = [format!("bus.compat_queues.{key}"), format!("bus.compat_queues.{other}")];
+                self.tell(
+                    &keys.each_ref().map(String::as_str),
+                    format!("the same queue as for `{other}`; expected another"),
+                );
+            }
         }
         let files = [("bus.tls.ca", &bus.tls.ca), ("bus.tls.cert", &bus.tls.cert), ("bus.tls.key", &bus.tls.key)];
         for (key, file) in files {

@@ -5,13 +5,15 @@ use std::path::PathBuf;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::Config;
+
 /// What this process does.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct DaemonConfig {
-    /// The parts that run in this process; all by default.
+    /// The parts that run in this process; absent: all that are configured.
     #[schemars(length(min = 1), extend("uniqueItems" = true))]
-    pub roles: Vec<Role>,
+    pub roles: Option<Vec<Role>>,
     /// Unix socket for the operator: policy and actions; relative to the working directory. "none": there is none.
     #[serde(with = "socket")]
     #[schemars(with = "String", extend("format" = "toolbus-socket-path"))]
@@ -25,6 +27,8 @@ pub struct DaemonConfig {
 pub enum Role {
     /// Runs the tools that requests on `invoke.topics` ask for.
     Invoke,
+    /// Keeps MCP servers running, and serves what agents ask of them.
+    Mcp,
 }
 
 impl Role {
@@ -33,13 +37,26 @@ impl Role {
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Invoke => "invoke",
+            Self::Mcp => "mcp",
         }
+    }
+}
+
+impl Config {
+    /// The parts that run in this process.
+    #[must_use]
+    pub fn roles(&self) -> Vec<Role> {
+        let configured = || {
+            let mcp = self.mcp.is_configured().then_some(Role::Mcp);
+            std::iter::once(Role::Invoke).chain(mcp).collect()
+        };
+        self.daemon.roles.clone().unwrap_or_else(configured)
     }
 }
 
 impl Default for DaemonConfig {
     fn default() -> Self {
-        Self { roles: vec![Role::Invoke], socket: Some("toolbus.sock".into()) }
+        Self { roles: None, socket: Some("toolbus.sock".into()) }
     }
 }
 

@@ -1,5 +1,6 @@
 //! What the texts of a configuration must look like: the `format`s that its JSON Schema names.
 
+mod mcp;
 mod policy;
 
 use std::net::SocketAddr;
@@ -21,7 +22,7 @@ const MAX_PREFIX: usize = 180;
 pub(crate) type Check = fn(&str) -> Result<(), String>;
 
 /// Every format and its check.
-pub(crate) const FORMATS: [(&str, Check); 22] = [
+pub(crate) const FORMATS: [(&str, Check); 25] = [
     ("toolbus-duration", |text| told(text.parse::<HumanDuration>())),
     ("toolbus-size", |text| told(text.parse::<ByteSize>())),
     ("toolbus-bus-url", |text| told(text.parse::<BusUrl>())),
@@ -31,6 +32,9 @@ pub(crate) const FORMATS: [(&str, Check); 22] = [
     ("toolbus-name", name),
     ("toolbus-exchange", exchange),
     ("toolbus-queue-prefix", queue_prefix),
+    ("toolbus-compat-queue", compat_queue),
+    ("toolbus-mcp-server", mcp::server),
+    ("toolbus-host", mcp::host),
     ("toolbus-topic", topic),
     ("toolbus-topic-pattern", topic_pattern),
     ("toolbus-log-filter", log_filter),
@@ -122,6 +126,11 @@ fn queue_prefix(text: &str) -> Result<(), String> {
     require(text.chars().all(usual), &format!("only letters, digits, `.`, `_` and `-` can be used; {EXPECTED}"))
 }
 
+fn compat_queue(text: &str) -> Result<(), String> {
+    name(text)?;
+    require(!text.starts_with("amq."), "queues that start with `amq.` belong to the broker; expected another name")
+}
+
 fn topic(text: &str) -> Result<(), String> {
     topic_pattern(text)?;
     require(!text.contains(['*', '#']), "a pattern; expected one topic, such as \"tool.result\"")
@@ -178,6 +187,18 @@ mod tests {
             ("toolbus-queue-prefix", "rockbots", true),
             ("toolbus-queue-prefix", "amq.x", false),
             ("toolbus-queue-prefix", "toolbus.{agent}", false),
+            ("toolbus-compat-queue", "rockbot.mcp-bridge.RockBot", true),
+            ("toolbus-compat-queue", "amq.gen-x", false),
+            ("toolbus-mcp-server", "My Server", true),
+            ("toolbus-mcp-server", "", false),
+            ("toolbus-mcp-server", "Management", false),
+            ("toolbus-host", "mcp.example.com", true),
+            ("toolbus-host", "127.0.0.1:8080", true),
+            ("toolbus-host", "[::1]:8080", true),
+            ("toolbus-host", "https://mcp.example.com", false),
+            ("toolbus-host", "mcp.example.com/x", false),
+            ("toolbus-host", "ana@mcp.example.com", false),
+            ("toolbus-host", "", false),
             ("toolbus-topic", "tool.result", true),
             ("toolbus-topic", "tool.#", false),
             ("toolbus-topic-pattern", "tool.#", true),

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
+use super::mcp::{MANAGEMENT_SOURCE, MANAGEMENT_TOOLS};
 use super::registered::builtin;
 use super::tools::ToolsConfig;
 use super::toolsets::{Members, Toolsets};
@@ -29,11 +30,13 @@ pub(crate) struct KnownTool {
     pub(crate) set: Option<String>,
 }
 
-/// Every tool of a configuration, from its parts; `endpoints` are names and schemas as text.
+/// Every tool of a configuration, from its parts; `endpoints` are names and schemas as text. What the tools of MCP
+/// servers are is known once these are connected; `has_servers`: whether there can be any.
 pub(crate) fn known<'a>(
     tools: &ToolsConfig,
     endpoints: impl Iterator<Item = (&'a str, Option<&'a str>)>,
     toolsets: &Toolsets,
+    has_servers: bool,
 ) -> Known {
     let builtin = builtin(tools).into_iter().map(|tool| {
         let descriptor = &tool.descriptor;
@@ -51,13 +54,17 @@ pub(crate) fn known<'a>(
         let set = members.set_of(name).map(|(set, _)| set.to_owned());
         (members.published(name), KnownTool { source: REST.into(), bare_name: name.into(), parameters, set })
     });
-    builtin.chain(endpoints).collect()
+    let management = MANAGEMENT_TOOLS.into_iter().filter(|_| has_servers).map(|name| {
+        let tool = KnownTool { source: MANAGEMENT_SOURCE.into(), bare_name: name.into(), parameters: None, set: None };
+        (name.into(), tool)
+    });
+    builtin.chain(endpoints).chain(management).collect()
 }
 
 impl Config {
     pub(crate) fn known_tools(&self) -> Known {
         let endpoints = self.rest.endpoints.iter().map(|one| (one.name.as_str(), one.parameters.as_deref()));
-        known(&self.tools, endpoints, &self.toolsets)
+        known(&self.tools, endpoints, &self.toolsets, self.mcp.is_configured())
     }
 }
 

@@ -24,9 +24,14 @@ pub struct ToolsetConfig {
     /// Whether all callers share what runs the tools.
     #[serde(default)]
     pub scope: Scope,
-    /// Names of the `rest.endpoints` that it consists of. They are no plain tools.
+    /// For "rest": names of the `rest.endpoints` that it consists of. They are no plain tools.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(min = 1, max = 10_000), extend("items" = {"type": "string", "format": "toolbus-name"}))]
     pub endpoints: Vec<String>,
+    /// For "mcp": the MCP server whose tools it consists of. They are no plain tools.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("format" = "toolbus-mcp-server"))]
+    pub server: Option<String>,
     /// Time without a call after which a session's own part of the set ends.
     #[serde(default = "default_idle_timeout")]
     pub idle_timeout: HumanDuration,
@@ -49,6 +54,8 @@ const fn default_max_sessions() -> usize {
 #[serde(rename_all = "lowercase")]
 #[schemars(inline)]
 pub enum Kind {
+    /// The tools of an MCP server.
+    Mcp,
     /// HTTP endpoints.
     Rest,
 }

@@ -1,5 +1,6 @@
 //! What a configuration may say, and yet hardly means.
 
+mod mcp;
 mod outbound;
 mod policy;
 
@@ -82,10 +83,11 @@ pub(crate) fn warnings(config: &Config) -> Vec<String> {
     }
     let names = config.tool_names();
     for pattern in config.tools.limits.keys() {
-        if !names.iter().any(|name| pattern.matches(name)) {
+        if !config.mcp.is_configured() && !names.iter().any(|name| pattern.matches(name)) {
             warnings.push(format!("tools.limits: `{pattern}` matches no tool"));
         }
     }
     warnings.extend(policy::warnings(config));
+    warnings.extend(mcp::warnings(config));
     warnings
 }

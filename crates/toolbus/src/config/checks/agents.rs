@@ -20,6 +20,8 @@ pub(crate) struct Sections {
     pub(crate) toolsets: Toolsets,
     /// Whether every tool set is in order.
     pub(crate) has_every_toolset: bool,
+    /// Whether there can be MCP servers, whose tools are not known yet.
+    pub(crate) has_servers: bool,
 }
 
 impl Sections {
@@ -31,7 +33,13 @@ impl Sections {
 impl Checker<'_> {
     pub(super) fn sections(&self) -> Sections {
         let (toolsets, has_every_toolset) = self.entries("toolsets");
-        Sections { agents: self.entries("agents").0, outbound: self.entries("outbound").0, toolsets, has_every_toolset }
+        Sections {
+            agents: self.entries("agents").0,
+            outbound: self.entries("outbound").0,
+            toolsets,
+            has_every_toolset,
+            has_servers: self.has_servers(),
+        }
     }
 
     /// Tells of what the sections of agents name and what is not there.

@@ -1,7 +1,9 @@
 //! Whether agents are recognised well enough for the rules that are made for them.
 
+use serde_json::Value;
+
 use super::agents::Sections;
-use super::{Checker, path};
+use super::{Checker, below, path};
 use crate::config::identity::{IdentityConfig, Source, Unknown};
 use crate::config::problem::Part;
 use crate::config::tree::Path;
@@ -27,10 +29,15 @@ impl Checker<'_> {
         self.tell_at(vec![rule, path("identity.source"), path("identity.trust_headers")], Part::Key, what);
     }
 
-    /// Where the first endpoint has credentials of single agents.
+    /// Where the first endpoint or MCP server has credentials of single agents.
     fn credentials_of_agents(&self) -> Option<Path> {
-        let endpoints = self.tree.get(&path("rest.endpoints"))?.as_array()?;
-        let index = endpoints.iter().position(|endpoint| endpoint.pointer("/auth/per_agent").is_some())?;
-        Some(path(&format!("rest.endpoints.{index}.auth.per_agent")))
+        let has_agents = |entry: &Value| entry.pointer("/auth/per_agent").is_some();
+        let endpoints = self.tree.get(&path("rest.endpoints")).and_then(Value::as_array).into_iter().flatten();
+        let servers = self.tree.get(&path("mcp.servers")).and_then(Value::as_object).into_iter().flatten();
+        let endpoint = endpoints.enumerate().find(|(_, endpoint)| has_agents(endpoint));
+        let server = servers.into_iter().find(|(_, server)| has_agents(server));
+        let endpoint = endpoint.map(|(index, _)| below(&path("rest.endpoints"), &[&index.to_string()]));
+        let entry = endpoint.or_else(|| server.map(|(name, _)| below(&path("mcp.servers"), &[name])))?;
+        Some(below(&entry, &["auth", "per_agent"]))
     }
 }

@@ -8,20 +8,26 @@ use serde_json::Value;
 use super::agents::Sections;
 use super::{Checker, path};
 use crate::config::known::{Known, known};
+use crate::config::mcp::MANAGEMENT_TOOLS;
 use crate::config::problem::{Part, expected};
 use crate::config::registered;
 use crate::config::tools::ToolsConfig;
-use crate::config::toolsets::{Members, Toolsets};
+use crate::config::toolsets::Members;
 
 impl Checker<'_> {
     /// Tells of names that are given twice, and of names in lists that no tool has.
     pub(super) fn tools(&mut self, tools: &ToolsConfig, sections: &Sections) {
-        self.names(tools, &sections.toolsets);
-        let known = known(tools, self.endpoint_tools(), &sections.toolsets);
+        self.names(tools, sections);
+        let known = known(tools, self.endpoint_tools(), &sections.toolsets, sections.has_servers);
         self.forced(&known, sections);
         self.ties(&known, sections);
-        // A wrong endpoint or tool set may hold the missing tool.
-        if self.is_wrong_in("rest") || self.is_wrong_in("tools") || !sections.has_every_toolset {
+        // A wrong endpoint or tool set may hold the missing tool, and so may an MCP server.
+        if sections.has_servers
+            || self.is_wrong_in("mcp")
+            || self.is_wrong_in("rest")
+            || self.is_wrong_in("tools")
+            || !sections.has_every_toolset
+        {
             return;
         }
         let names: Vec<&str> = known.keys().map(AsRef::as_ref).collect();
@@ -55,12 +61,16 @@ impl Checker<'_> {
         })
     }
 
-    fn names(&mut self, tools: &ToolsConfig, toolsets: &Toolsets) {
+    fn names(&mut self, tools: &ToolsConfig, sections: &Sections) {
+        let toolsets = &sections.toolsets;
         let members = Members::new(toolsets);
         let mut names: BTreeMap<String, String> = BTreeMap::new();
         for tool in registered::builtin(tools) {
             let owner = "a tool that the daemon brings along (see `tools`)".to_owned();
             names.insert(tool.descriptor.name.to_string(), owner);
+        }
+        for name in MANAGEMENT_TOOLS.into_iter().filter(|_| sections.has_servers) {
+            names.insert(name.to_owned(), "a tool for looking at MCP servers (see `mcp`)".to_owned());
         }
         let endpoints = self.tree.get(&path("rest.endpoints")).and_then(Value::as_array);
         for (index, endpoint) in endpoints.into_iter().flatten().enumerate() {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use toolbus_core::policy::{Profile, Role};
 
-use super::outbound;
+use super::{mcp, outbound};
 use crate::config::agents::{AllowedTools, BindingConfig, matches_either};
 use crate::config::identity::{Source, sidecar_topic};
 use crate::config::known::{Known, KnownTool};
@@ -93,10 +93,11 @@ fn dead_patterns(config: &Config, known: &Known) -> Vec<String> {
     };
     patterns(&config.agents, &config.outbound)
         .into_iter()
-        .filter(|place| !means_any(place))
+        .filter(|place| !means_any(place) && !config.may_be_of_a_server(place))
         .map(|place| {
             let list: Vec<&str> = place.path.iter().take(place.path.len() - 1).map(String::as_str).collect();
-            format!("{}: `{}` matches no tool", list.join("."), place.pattern)
+            let what = if config.mcp.is_configured() { mcp::UNKNOWN } else { "matches no tool" };
+            format!("{}: `{}` {what}", list.join("."), place.pattern)
         })
         .collect()
 }
@@ -112,7 +113,7 @@ struct Rules<'a> {
 
 impl Rules<'_> {
     fn warn(&self, warnings: &mut Vec<String>) {
-        if !self.known.iter().any(|(name, tool)| self.may_use(name, tool)) {
+        if !self.may_use_servers() && !self.known.iter().any(|(name, tool)| self.may_use(name, tool)) {
             warnings.push(format!("{}: has no tool at all", self.place));
         }
         self.unbound(warnings);
@@ -155,6 +156,12 @@ impl Rules<'_> {
                 ));
             }
         }
+    }
+
+    /// Whether it may have tools of MCP servers, which are not known yet.
+    fn may_use_servers(&self) -> bool {
+        let lists = [Some(&self.agent.allowed_tools), self.binding.map(|binding| &binding.allowed_tools)];
+        self.config.mcp.is_configured() && lists.into_iter().flatten().all(|list| *list != AllowedTools::None)
     }
 
     fn may_use(&self, name: &Arc<str>, tool: &KnownTool) -> bool {

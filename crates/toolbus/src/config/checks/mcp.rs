@@ -1,0 +1,118 @@
+//! What MCP servers must be, and what backs a tool set.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+use serde_json::Value;
+use toolbus_mcp::spec::ServerName;
+
+use super::agents::Sections;
+use super::{Checker, below, path};
+use crate::config::mcp::{ServerConfig, misplaced, placeholder};
+use crate::config::problem::{Part, expected};
+use crate::config::toolsets::{Kind, Scope, ToolsetConfig};
+
+impl Checker<'_> {
+    /// Whether there can be MCP servers.
+    pub(super) fn has_servers(&self) -> bool {
+        let servers = self.tree.get(&path("mcp.servers")).and_then(Value::as_object);
+        self.tree.get(&path("mcp.servers_file")).is_some()
+            || servers.is_some_and(|servers| !servers.is_empty())
+            || self.tree.get(&path("mcp.register.enabled")) == Some(&Value::Bool(true))
+    }
+
+    /// Tells of servers that cannot be what is said of them, of names that are given twice, and of tool sets without a
+    /// server of their own.
+    pub(super) fn servers(&mut self, sections: &Sections) {
+        let mut backed: BTreeMap<ServerName, (&str, &ToolsetConfig)> = BTreeMap::new();
+        for (set, config) in &sections.toolsets {
+            let Some(server) = self.backing(set, config) else { continue };
+            if let Some((other, _)) = backed.get(&server) {
+                let what = format!("the MCP server `{server}` belongs to the tool set `{other}` already");
+                self.tell_at(vec![at_server(set)], Part::Value, what);
+                continue;
+            }
+            backed.insert(server, (set, config));
+        }
+        let servers = self.tree.get(&path("mcp.servers")).and_then(Value::as_object);
+        let mut names: BTreeMap<ServerName, &str> = BTreeMap::new();
+        for (name, server) in servers.into_iter().flatten() {
+            let here = below(&path("mcp.servers"), &[name]);
+            if let Ok(parsed) = ServerName::parse(name) {
+                if let Some(other) = names.get(&parsed) {
+                    let what = format!("the same name as `{other}`, because the case of letters does not count");
+                    self.tell_at(vec![here.clone()], Part::Key, what);
+                }
+                names.insert(parsed, name);
+            }
+            if self.wrong.iter().any(|wrong| wrong.starts_with(&here)) {
+                continue;
+            }
+            let Ok(server) = ServerConfig::deserialize(server) else { continue };
+            match server.finish(name) {
+                Err(mistake) if mistake.key.is_empty() => self.tell_at(vec![here], Part::Key, mistake.what),
+                Err(mistake) => {
+                    // What is missing stands for the server as a whole.
+                    let at = vec![below(&here, &[mistake.key]), here];
+                    self.tell_at(at, Part::Value, mistake.what);
+                }
+                Ok((spec, _)) => {
+                    let in_sessions = backed.get(&spec.name).is_some_and(|(_, set)| set.scope == Scope::Session);
+                    if let Some(key) = placeholder(&spec).filter(|_| !in_sessions) {
+                        self.tell_at(vec![below(&here, &[key])], Part::Value, misplaced(key));
+                    }
+                }
+            }
+        }
+    }
+
+    /// The server of a tool set, if it has one; tells of sets with too much or too little.
+    fn backing(&mut self, set: &str, config: &ToolsetConfig) -> Option<ServerName> {
+        let here = ["toolsets", set].map(str::to_owned);
+        let missing = |key: &str, what: &str| format!("`{key}` is missing; expected {what}");
+        match (config.kind, &config.server) {
+            (Kind::Rest, server) => {
+                if server.is_some() {
+                    let what = "not used by a tool set of kind \"rest\"; expected `endpoints` alone";
+                    self.tell_at(vec![at_server(set)], Part::Key, what);
+                }
+                if config.endpoints.is_empty() {
+                    let what = missing("endpoints", "a list of names of `rest.endpoints`");
+                    self.tell_at(vec![here.to_vec()], Part::Value, what);
+                }
+                None
+            }
+            (Kind::Mcp, server) => {
+                if !config.endpoints.is_empty() {
+                    let what = "not used by a tool set of kind \"mcp\"; expected `server` alone";
+                    self.tell_at(vec![below(&here, &["endpoints"])], Part::Key, what);
+                }
+                let Some(name) = server else {
+                    let what = missing("server", "the name of an MCP server");
+                    self.tell_at(vec![here.to_vec()], Part::Value, what);
+                    return None;
+                };
+                let name = ServerName::parse(name).ok()?;
+                self.is_there(set, &name).then_some(name)
+            }
+        }
+    }
+
+    /// Whether there is a server of this name; tells if not.
+    fn is_there(&mut self, set: &str, name: &ServerName) -> bool {
+        let servers = self.tree.get(&path("mcp.servers")).and_then(Value::as_object);
+        let mut names: Vec<&str> = servers.into_iter().flatten().map(|(name, _)| name.as_str()).collect();
+        let is_same = |other: &&str| ServerName::parse(other).is_ok_and(|other| other == *name);
+        if names.iter().any(|other| is_same(other)) || self.servers.has(name) || self.servers.is_unread() {
+            return true;
+        }
+        names.extend(self.servers.names());
+        let hint = if names.is_empty() { "there is none at all".to_owned() } else { expected(name.as_str(), &names) };
+        self.tell_at(vec![at_server(set)], Part::Value, format!("there is no MCP server `{name}`; {hint}"));
+        false
+    }
+}
+
+fn at_server(set: &str) -> Vec<String> {
+    ["toolsets", set, "server"].map(str::to_owned).into()
+}

@@ -1,0 +1,198 @@
+//! `auth` of an MCP server: how requests to it are authorised.
+
+use std::collections::BTreeMap;
+
+use axum::http::{HeaderName, HeaderValue};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use toolbus_mcp::spec::{ClientCredentials, Credential, Credentials};
+
+use super::draft::{Mistake, http_url};
+use crate::config::{Agent, Secret};
+
+/// Credentials by agent.
+type PerAgent = BTreeMap<Agent, AgentCredential>;
+
+/// How requests to an MCP server are authorised. With `per_agent`, each agent has a credential of its own, and an agent
+/// without one is refused.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
+pub enum ServerAuth {
+    /// `Authorization: Bearer …`
+    Bearer {
+        /// The token.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        token: Option<Secret>,
+        /// Tokens of agents: `{ ana = { token = … } }`.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        #[schemars(extend("minProperties" = 1, "maxProperties" = 10_000, "propertyNames" = {"format": "toolbus-agent"}))]
+        per_agent: Option<PerAgent>,
+    },
+    /// A header of the server's own.
+    ApiKey {
+        /// Name of the header.
+        #[serde(default = "default_header")]
+        header: String,
+        /// The key.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        key: Option<Secret>,
+        /// Keys of agents: `{ ana = { key = … } }`.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        #[schemars(extend("minProperties" = 1, "maxProperties" = 10_000, "propertyNames" = {"format": "toolbus-agent"}))]
+        per_agent: Option<PerAgent>,
+    },
+    /// A token that is fetched by the OAuth client credentials grant.
+    ClientCredentials {
+        /// The token endpoint.
+        token_url: String,
+        /// The client's id.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        #[schemars(length(min = 1))]
+        client_id: Option<String>,
+        /// The client's secret.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        client_secret: Option<Secret>,
+        /// Scopes to ask for.
+        #[serde(default)]
+        #[schemars(length(max = 64))]
+        scopes: Vec<String>,
+        /// Clients of agents: `{ ana = { client_id = …, client_secret = … } }`.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        #[schemars(extend("minProperties" = 1, "maxProperties" = 10_000, "propertyNames" = {"format": "toolbus-agent"}))]
+        per_agent: Option<PerAgent>,
+    },
+}
+
+/// The credential of one agent, of the form that the `type` needs.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(untagged, deny_unknown_fields)]
+#[schemars(inline)]
+pub enum AgentCredential {
+    /// For "bearer".
+    Bearer {
+        /// The token.
+        token: Secret,
+    },
+    /// For "api_key".
+    ApiKey {
+        /// The key.
+        key: Secret,
+    },
+    /// For "client_credentials".
+    ClientCredentials {
+        /// The client's id.
+        #[schemars(length(min = 1))]
+        client_id: String,
+        /// The client's secret.
+        client_secret: Secret,
+    },
+}
+
+fn default_header() -> String {
+    "X-Api-Key".to_owned()
+}
+
+fn exposed(secret: &Secret) -> toolbus_core::secret::Secret {
+    toolbus_core::secret::Secret::new(secret.reveal())
+}
+
+impl ServerAuth {
+    /// The credentials as the bridge takes them.
+    pub(super) fn credentials(&self) -> Result<Credentials, Mistake> {
+        let needed = match self {
+            Self::Bearer { .. } => "`token`",
+            Self::ApiKey { .. } => "`key`",
+            Self::ClientCredentials { .. } => "`client_id` and `client_secret`",
+        };
+        let Some(agents) = self.agents() else {
+            let own = self.shared().ok_or_else(|| {
+                Mistake::new("auth", format!("{needed} is missing; expected it here, or in `per_agent` for each agent"))
+            })?;
+            return self.credential(&own).map(Credentials::Shared);
+        };
+        let mut credentials = BTreeMap::new();
+        for (agent, own) in agents {
+            if !self.takes(own) {
+                let what =
+                    format!("expected {needed} for `{agent}` in `per_agent`, as the `type` of this `auth` needs");
+                return Err(Mistake::new("auth", what));
+            }
+            credentials.insert(agent.as_str().to_owned(), self.credential(own)?);
+        }
+        Ok(Credentials::PerAgent(credentials))
+    }
+
+    /// Whether it has a credential that is never sent, because agents have their own.
+    pub(super) fn has_idle_credential(&self) -> bool {
+        self.agents().is_some() && self.shared().is_some()
+    }
+
+    fn agents(&self) -> Option<&PerAgent> {
+        match self {
+            Self::Bearer { per_agent, .. }
+            | Self::ApiKey { per_agent, .. }
+            | Self::ClientCredentials { per_agent, .. } => per_agent.as_ref(),
+        }
+    }
+
+    /// The credential of every caller, if it is complete.
+    fn shared(&self) -> Option<AgentCredential> {
+        match self {
+            Self::Bearer { token, .. } => token.clone().map(|token| AgentCredential::Bearer { token }),
+            Self::ApiKey { key, .. } => key.clone().map(|key| AgentCredential::ApiKey { key }),
+            Self::ClientCredentials { client_id, client_secret, .. } => Some(AgentCredential::ClientCredentials {
+                client_id: client_id.clone()?,
+                client_secret: client_secret.clone()?,
+            }),
+        }
+    }
+
+    const fn takes(&self, own: &AgentCredential) -> bool {
+        matches!(
+            (self, own),
+            (Self::Bearer { .. }, AgentCredential::Bearer { .. })
+                | (Self::ApiKey { .. }, AgentCredential::ApiKey { .. })
+                | (Self::ClientCredentials { .. }, AgentCredential::ClientCredentials { .. })
+        )
+    }
+
+    fn credential(&self, own: &AgentCredential) -> Result<Credential, Mistake> {
+        match own {
+            AgentCredential::Bearer { token } => {
+                header_value(token.reveal())?;
+                Ok(Credential::Bearer(exposed(token)))
+            }
+            AgentCredential::ApiKey { key } => {
+                header_value(key.reveal())?;
+                let Self::ApiKey { header, .. } = self else { return Err(Mistake::new("auth", "has no `header`")) };
+                let name = HeaderName::from_bytes(header.as_bytes())
+                    .map_err(|_| Mistake::new("auth", "`header` is a name that no header can have"))?;
+                Ok(Credential::Header { name: name.as_str().to_owned(), value: exposed(key) })
+            }
+            AgentCredential::ClientCredentials { client_id, client_secret } => self.grant(client_id, client_secret),
+        }
+    }
+
+    fn grant(&self, client_id: &str, client_secret: &Secret) -> Result<Credential, Mistake> {
+        let Self::ClientCredentials { token_url, scopes, .. } = self else {
+            return Err(Mistake::new("auth", "has no `token_url`"));
+        };
+        let is_scope = |scope: &String| !scope.is_empty() && scope.bytes().all(|byte| byte.is_ascii_graphic());
+        if !scopes.iter().all(is_scope) {
+            return Err(Mistake::new("auth", "`scopes` has an entry that is no scope: expected words without spaces"));
+        }
+        let token_url = http_url("token_url", token_url).map_err(|mistake| Mistake { key: "auth", ..mistake })?;
+        Ok(Credential::ClientCredentials(ClientCredentials {
+            token_url,
+            client_id: client_id.to_owned(),
+            client_secret: exposed(client_secret),
+            scopes: scopes.clone(),
+        }))
+    }
+}
+
+/// A credential that travels in a header must fit there.
+fn header_value(text: &str) -> Result<(), Mistake> {
+    let refused = |_| Mistake::new("auth", "has a credential with characters that no header can have");
+    HeaderValue::from_str(text).map(|_| ()).map_err(refused)
+}

@@ -1,0 +1,192 @@
+//! The file of servers that other programs read, too: `mcpServers`, as JSON.
+
+mod entry;
+mod json;
+mod substitution;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+
+use serde_json::value::RawValue;
+use toolbus_mcp::spec::{ServerName, ServerSpec};
+
+use self::json::{Members, elements, position, problem};
+use super::MAX_SERVERS;
+
+/// Largest file, in bytes.
+const MAX_FILE: u64 = 1024 * 1024;
+/// Most names that a warning lists.
+const MAX_NAMED: usize = 8;
+/// Longest name that is repeated, in characters.
+const MAX_SHOWN: usize = 64;
+
+/// What a file of servers says.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct ServersFile {
+    /// Its servers, each with its place in the file.
+    pub(super) entries: Vec<(ServerSpec, String)>,
+    /// Names of servers that are there and cannot be used.
+    refused: BTreeSet<ServerName>,
+    pub(super) warnings: Vec<String>,
+    pub(super) problems: Vec<String>,
+    is_unread: bool,
+}
+
+/// One server as it is written.
+struct Entry<'a> {
+    /// Its name, where the form has names as keys.
+    name: Option<String>,
+    text: &'a RawValue,
+}
+
+impl ServersFile {
+    /// Reads a file; what is wrong with it, or with one of its servers, is among the problems.
+    pub(crate) fn read(path: &Path, environment: &BTreeMap<String, String>) -> Self {
+        let file = path.display().to_string();
+        let unread = |problem: String| Self { problems: vec![problem], is_unread: true, ..Self::default() };
+        let text = match text(path) {
+            Ok(text) => text,
+            Err(what) => return unread(format!("{file}: {what}")),
+        };
+        // Editors on Windows begin files with a mark that is not JSON.
+        let text = text.trim_start_matches('\u{feff}');
+        let mut read = Self::default();
+        match read.parse(&file, text, environment) {
+            Ok(()) => read,
+            Err(problem) => unread(problem),
+        }
+    }
+
+    /// Whether the file could not be read as a whole, so that its servers are not known.
+    pub(crate) const fn is_unread(&self) -> bool {
+        self.is_unread
+    }
+
+    /// Whether it has a server of this name, be it one that cannot be used.
+    pub(crate) fn has(&self, name: &ServerName) -> bool {
+        self.refused.contains(name) || self.entries.iter().any(|(spec, _)| spec.name == *name)
+    }
+
+    /// Names of its servers, as they are written.
+    pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
+        self.entries.iter().map(|(spec, _)| &**spec.name.as_str())
+    }
+
+    /// Takes the servers over from what was read before.
+    pub(super) fn keep(&mut self, before: &Self) {
+        self.entries.clone_from(&before.entries);
+        self.refused.clone_from(&before.refused);
+    }
+
+    /// What tells two of them apart, without secrets.
+    pub(crate) fn fingerprint(&self) -> String {
+        let specs: Vec<_> = self.entries.iter().map(|(spec, _)| spec).collect();
+        format!("{specs:?}")
+    }
+
+    fn parse(&mut self, file: &str, text: &str, environment: &BTreeMap<String, String>) -> Result<(), String> {
+        let entries = self.entries_of(file, text)?;
+        if entries.len() > MAX_SERVERS {
+            return Err(format!("{file}: has {} servers; at most {MAX_SERVERS} can be read", entries.len()));
+        }
+        for Entry { name, text: written } in entries {
+            let place = format!("{file}:{}", position(text, written));
+            self.entry(name, written, &place, environment);
+        }
+        Ok(())
+    }
+
+    /// Every server that the text has, in each of the forms that there are.
+    fn entries_of<'a>(&mut self, file: &str, text: &'a str) -> Result<Vec<Entry<'a>>, String> {
+        let whole: &RawValue = serde_json::from_str(text).map_err(|error| problem(file, &error))?;
+        let expected = || format!("{file}: expected an object with `mcpServers`");
+        let members = Members::of(whole).ok_or_else(expected)?.0;
+        let (mut entries, mut ignored, mut has_servers) = (Vec::new(), Vec::new(), false);
+        for (key, value) in members {
+            let servers = match key.to_lowercase().as_str() {
+                "mcpservers" | "servers" => Some(value),
+                "mcp" => Members::of(value).and_then(|members| {
+                    members.0.into_iter().find(|(key, _)| key.eq_ignore_ascii_case("servers")).map(|(_, value)| value)
+                }),
+                _ => None,
+            };
+            let Some(servers) = servers else {
+                ignored.push(key);
+                continue;
+            };
+            has_servers = true;
+            if let Some(members) = Members::of(servers) {
+                entries.extend(members.0.into_iter().map(|(name, text)| Entry { name: Some(name), text }));
+            } else if let Some(elements) = elements(servers) {
+                entries.extend(elements.into_iter().map(|text| Entry { name: None, text }));
+            } else {
+                let place = position(text, servers);
+                return Err(format!("{file}:{place}: `{}`: expected an object or a list of servers", shown(&key)));
+            }
+        }
+        if !ignored.is_empty() {
+            self.warnings.push(format!("{file}: ignored: {}", listed(&ignored)));
+        }
+        if has_servers { Ok(entries) } else { Err(expected()) }
+    }
+
+    fn entry(&mut self, name: Option<String>, written: &RawValue, place: &str, environment: &BTreeMap<String, String>) {
+        let entry = entry::read(name, written, environment);
+        let shown =
+            entry.name.as_deref().map_or_else(|| "a server without a name".to_owned(), |n| format!("`{}`", shown(n)));
+        if !entry.ignored.is_empty() {
+            self.warnings.push(format!("{place}: {shown}: ignored: {}", listed(&entry.ignored)));
+        }
+        let name = match ServerName::parse(entry.name.as_deref().unwrap_or_default()) {
+            Ok(name) => name,
+            Err(error) => return self.problems.push(format!("{place}: {shown} is left out: the name {error}")),
+        };
+        if self.has(&name) {
+            return self
+                .problems
+                .push(format!("{place}: {shown} is left out: there is a server of this name before it"));
+        }
+        match entry.draft.and_then(|draft| draft.finish(name.clone())) {
+            Ok((spec, warnings)) => {
+                self.warnings.extend(warnings.iter().map(|warning| format!("{place}: {shown}: {warning}")));
+                self.entries.push((spec, place.to_owned()));
+            }
+            Err(mistake) => {
+                self.refused.insert(name);
+                let told = format!("{place}: {shown} is left out: {mistake}");
+                // Nobody misses a server that is not to be used.
+                if entry.is_disabled { self.warnings.push(told) } else { self.problems.push(told) }
+            }
+        }
+    }
+}
+
+fn text(path: &Path) -> Result<String, String> {
+    let unreadable = |error| format!("the file cannot be read: {error}");
+    let mut text = String::new();
+    let file = File::open(path).map_err(unreadable)?;
+    file.take(MAX_FILE + 1).read_to_string(&mut text).map_err(unreadable)?;
+    match text.len() as u64 > MAX_FILE {
+        true => Err("the file is larger than 1 MiB".to_owned()),
+        false => Ok(text),
+    }
+}
+
+/// What the file says, as a message may repeat it.
+fn shown(text: &str) -> String {
+    let mut shown: String = text.chars().take(MAX_SHOWN).flat_map(char::escape_debug).collect();
+    if text.chars().nth(MAX_SHOWN).is_some() {
+        shown.push('…');
+    }
+    shown
+}
+
+fn listed(names: &[String]) -> String {
+    let list: Vec<String> = names.iter().take(MAX_NAMED).map(|name| format!("`{}`", shown(name))).collect();
+    let more = names.len().saturating_sub(MAX_NAMED);
+    list.join(", ") + &if more > 0 { format!(" and {more} more") } else { String::new() }
+}

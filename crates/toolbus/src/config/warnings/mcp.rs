@@ -1,0 +1,53 @@
+//! MCP servers that are hardly meant as they are.
+
+use crate::config::places::Place;
+use crate::config::toolsets::Kind;
+use crate::config::{Config, Role};
+
+/// What is told of a name that no tool has as far as the configuration says.
+pub(super) const UNKNOWN: &str = "is no tool of this configuration; it may be one of an MCP server, which is known once \
+                                  that is connected";
+
+/// What is allowed and yet hardly meant, in words, with what cannot be used now.
+pub(super) fn warnings(config: &Config) -> Vec<String> {
+    let mcp = &config.mcp;
+    let mut warnings = Vec::new();
+    let is_known = |name: &str| config.known_tools().contains_key(name);
+    if mcp.is_configured() {
+        let unknown = config.tools.required.iter().filter(|name| !is_known(name));
+        warnings.extend(unknown.map(|name| format!("tools.required: `{name}` {UNKNOWN}")));
+        if !config.roles().contains(&Role::Mcp) {
+            warnings.push("mcp: not used, because `daemon.roles` has no \"mcp\"".to_owned());
+        }
+    } else {
+        if config.roles().contains(&Role::Mcp) {
+            warnings.push("daemon.roles: \"mcp\" has nothing to do, because there is no MCP server".to_owned());
+        }
+        if config.bus.compat_queues != Default::default() {
+            warnings.push("bus.compat_queues: not used, because there is no MCP server".to_owned());
+        }
+    }
+    let register = &mcp.register;
+    if register.enabled && register.commands.is_empty() && register.hosts.is_empty() {
+        warnings.push("mcp.register: allows no server, because `commands` and `hosts` are empty".to_owned());
+    }
+    let is_open = |first: &str| first.trim_matches('*').is_empty();
+    if register.enabled && register.commands.iter().any(|line| line.first().is_some_and(|one| is_open(one.as_str()))) {
+        warnings.push("mcp.register.commands: lets callers run any program".to_owned());
+    }
+    let servers = config.mcp_servers();
+    warnings.extend(servers.warnings);
+    warnings.extend(servers.problems);
+    warnings
+}
+
+impl Config {
+    /// Whether a pattern may well mean tools of an MCP server: it is no single name, or one of a set that a server backs.
+    pub(super) fn may_be_of_a_server(&self, place: &Place<'_>) -> bool {
+        let start = place.pattern.literal_prefix();
+        let mut sets = self.toolsets.iter().filter(|(_, config)| config.kind == Kind::Mcp);
+        let is_of_set =
+            sets.any(|(set, config)| start.strip_prefix(config.prefix(set)).is_some_and(|rest| rest.starts_with('.')));
+        self.mcp.is_configured() && (!place.pattern.is_exact() || is_of_set)
+    }
+}
