@@ -21,6 +21,7 @@ use crate::audit::AuditError;
 use crate::config::store::StoreOpenError;
 use crate::config::telemetry::{LogFormat, OtlpProtocol};
 use crate::config::{BusUrl, Config, PolicyError, QueueType, ToolsError};
+use crate::http::admin::McpAdmin;
 use crate::http::{Build, Health};
 
 /// What a configuration that reads well cannot be put into practice for.
@@ -170,7 +171,13 @@ pub fn recorder(
 
 /// What the HTTP server tells of this process.
 #[must_use]
-pub fn health(config: &Config, bus: watch::Receiver<BusState>, registry: Registry, load: Arc<Load>) -> Arc<Health> {
+pub fn health(
+    config: &Config,
+    bus: watch::Receiver<BusState>,
+    registry: Registry,
+    servers: Arc<dyn McpAdmin>,
+    load: Arc<Load>,
+) -> Arc<Health> {
     let build = Build { version: env!("CARGO_PKG_VERSION"), commit: env!("TOOLBUS_COMMIT") };
-    Arc::new(Health::new(bus, registry, config.tools.required.clone(), load, build))
+    Arc::new(Health::new(bus, registry, config.tools.required.clone(), servers, load, build))
 }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
-use crate::commands::{agents, bench, call, demo, explain, health, serve, switch, tools};
+use crate::commands::{agents, bench, call, demo, explain, health, mcp, serve, switch, tools};
 use crate::config::{Override, Sources, default_files};
 
 const EXAMPLES: &str = "\
@@ -18,6 +18,7 @@ Examples:
   toolbus agents ana                               what may this agent use, and why
   toolbus explain ana get_weather city=Bogotá      would this call be run, and if not, why
   toolbus disable tool get_weather                 switch something off in the running daemon
+  toolbus mcp list                                 how the MCP servers of the running daemon are
   TOOLBUS__BUS__URL=amqp://broker toolbus tools    the same, with a key from the environment
 
 Configuration, later ones win: defaults, files (--config, else ./toolbus.toml, else /etc/toolbus/toolbus.toml),
@@ -100,6 +101,8 @@ pub(crate) enum Command {
     Disable(switch::SwitchArgs),
     /// Switch on again what was switched off
     Enable(switch::SwitchArgs),
+    /// Show how MCP servers are, and restart them
+    Mcp(mcp::McpArgs),
     /// Find every mistake in the configuration, without connecting to anything
     Check,
     /// Print the JSON Schema of the configuration file

@@ -7,6 +7,7 @@ pub mod check;
 pub mod demo;
 pub mod explain;
 pub mod health;
+pub mod mcp;
 pub mod schema;
 pub mod serve;
 pub mod switch;
@@ -55,6 +56,7 @@ pub async fn run(cli: Cli) -> ExitCode {
         Command::Check => check::run(&sources, output).map_err(told),
         Command::Agents(args) => agents::run(args, &operator()).await.map_err(told_by_kind),
         Command::Explain(args) => explain::run(args, &operator()).await.map_err(told_by_kind),
+        Command::Mcp(args) => mcp::run(args, &operator()).await.map_err(told_by_kind),
         Command::Disable(args) => switch::run(args, true, &operator()).await.map_err(told_by_kind),
         Command::Enable(args) => switch::run(args, false, &operator()).await.map_err(told_by_kind),
         command => match Config::load(&sources) {
@@ -85,6 +87,7 @@ async fn run_configured(command: Command, context: &Context) -> Result<ExitCode,
         | Command::Check
         | Command::Agents(_)
         | Command::Explain(_)
+        | Command::Mcp(_)
         | Command::Disable(_)
         | Command::Enable(_) => Ok(ExitCode::SUCCESS),
     }

@@ -17,7 +17,7 @@ mod host;
 mod probe;
 mod routes;
 
-pub use health::{Blocker, BrokerStatus, Build, Consumer, Counts, Health, Readiness, Status};
+pub use health::{Blocker, BrokerStatus, Build, Consumer, Counts, Health, McpServer, Readiness, Status};
 pub use probe::{ProbeError, probe};
 
 /// Why the server cannot listen, and which key to change.

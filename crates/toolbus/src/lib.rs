@@ -8,10 +8,12 @@ pub mod commands;
 pub mod config;
 pub mod daemon;
 pub mod http;
+pub mod observe;
 pub mod printed;
 pub mod reload;
 pub mod session;
 pub mod signals;
+pub mod watch;
 
 /// Version and commit of this build, such as `0.1.0 (1a2b3c4d5e6f)`.
 pub const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), " (", env!("TOOLBUS_COMMIT"), ")");

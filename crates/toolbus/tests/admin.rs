@@ -188,7 +188,7 @@ fn a_second_daemon_leaves_the_socket_of_the_first() {
 #[test]
 fn nobody_there_is_told_with_the_next_step() {
     let folder = tempfile::tempdir().unwrap();
-    for command in [&["agents"][..], &["explain", "ana", "x"], &["disable", "tool", "x"]] {
+    for command in [&["agents"][..], &["explain", "ana", "x"], &["disable", "tool", "x"], &["mcp", "list"]] {
         let (code, out, err) = run(folder.path(), command, &[]);
         assert_eq!((code, &*out), (7, ""), "{command:?}");
         for part in ["`toolbus.sock`", "toolbus serve", "--socket", "--config"] {
@@ -218,6 +218,20 @@ fn a_file_is_asked_without_a_daemon() {
     assert_eq!(names(&["--as", "ana"]), ["convert_time", "current_time"]);
     assert_eq!(names(&["--as", "ana", "--binding", "whatsapp:sales"]), ["current_time"]);
     assert!(names(&["--as", "bruno"]).is_empty());
+}
+
+#[test]
+fn a_daemon_without_mcp_servers_says_so() {
+    let served = Served::start("");
+    let (code, out, _) = served.run(&["mcp", "list"]);
+    assert!(code == 0 && out.starts_with("the daemon has no MCP servers: "), "{out}");
+    assert_eq!(served.json(&["mcp", "list"])["servers"], Value::Array(Vec::new()));
+    for command in [["mcp", "show", "files"], ["mcp", "restart", "files"]] {
+        let (code, out, err) = served.run(&command);
+        assert!(code == 2 && out.is_empty() && err.starts_with("error: the daemon has no MCP servers: "), "{err}");
+    }
+    let (code, _, err) = served.run(&["mcp", "list", "--config", "toolbus.toml"]);
+    assert!(code == 2 && err.contains("only a running daemon"), "{err}");
 }
 
 #[test]

@@ -17,7 +17,9 @@ use crate::audit::AuditLog;
 use crate::config::BusUrl;
 use crate::config::identity::Source;
 use crate::daemon::{Daemon, Parts};
+use crate::http::admin::{McpAdmin, NoServers};
 use crate::http::doors::{Doors, DoorsError};
+use crate::observe;
 use crate::reload::{Reloaded, Reloader};
 use crate::signals::{Asked, Signals};
 
@@ -71,8 +73,10 @@ pub async fn run(_: ServeArgs, context: &Context) -> Result<ExitCode, ServeError
     let load = Arc::<Load>::default();
     let pipeline = assembly::telemetry(config)?;
     let bus = assembly::bus(config)?;
+    let servers: Arc<dyn McpAdmin> = Arc::new(NoServers);
+    observe::watch(&pipeline, Arc::clone(&servers));
     let telemetry = assembly::recorder(config, &pipeline, &load, &bus.state());
-    let health = assembly::health(config, bus.state(), registry.clone(), Arc::clone(&load));
+    let health = assembly::health(config, bus.state(), registry.clone(), Arc::clone(&servers), Arc::clone(&load));
 
     tracing::info!(
         version = crate::VERSION,
@@ -102,7 +106,7 @@ pub async fn run(_: ServeArgs, context: &Context) -> Result<ExitCode, ServeError
     };
     let daemon = Daemon::start(config, parts);
     let stop_doors = CancellationToken::new();
-    let mut doors = doors.serve(config, Arc::clone(&health), Arc::clone(daemon.gates()), &stop_doors);
+    let mut doors = doors.serve(config, Arc::clone(&health), Arc::clone(daemon.gates()), &servers, &stop_doors);
     let mut reloader =
         Reloader::new(context.sources.clone(), config.clone(), access, sessions, daemon.digest().clone());
     let ending = wait(&mut signals, bus.state(), || {

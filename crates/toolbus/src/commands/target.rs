@@ -224,7 +224,7 @@ impl Target {
 }
 
 /// A text as one segment of a path, or one value of a query.
-fn escaped(text: &str) -> String {
+pub(super) fn escaped(text: &str) -> String {
     percent_encode(text.as_bytes(), NON_ALPHANUMERIC).to_string()
 }
 

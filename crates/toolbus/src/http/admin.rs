@@ -1,5 +1,5 @@
-//! The door for operators: who may use what and why, and what is switched off. On a Unix socket of the daemon's user, and
-//! over HTTP with a token.
+//! The door for operators: who may use what and why, what is switched off, and how MCP servers are. On a Unix socket of the
+//! daemon's user, and over HTTP with a token.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -9,12 +9,16 @@ use toolbus_core::pattern::Pattern;
 use toolbus_core::policy::{Effective, Explanation, Nothing, Summary, Switch, SwitchError};
 use toolbus_core::{Gates, Step};
 
+mod mcp;
 mod routes;
 mod socket;
 mod switches;
 mod token;
 pub mod view;
 
+#[cfg(test)]
+pub(crate) use mcp::example;
+pub use mcp::{McpAdmin, McpError, NoServers};
 pub use routes::{MAX_BODY, guarded, open};
 pub use socket::{AdminSocket, SocketError};
 pub use switches::{LoadError, Switches};

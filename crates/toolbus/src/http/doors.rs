@@ -8,7 +8,7 @@ use toolbus_core::Gates;
 use toolbus_core::policy::Access;
 use toolbus_core::store::Store;
 
-use super::admin::{self, Admin, AdminSocket, LoadError, SocketError, Switches};
+use super::admin::{self, Admin, AdminSocket, LoadError, McpAdmin, SocketError, Switches};
 use super::{Health, HttpError, HttpServer};
 use crate::config::Config;
 
@@ -56,16 +56,17 @@ impl Doors {
         config: &Config,
         health: Arc<Health>,
         gates: Arc<Gates>,
+        servers: &Arc<dyn McpAdmin>,
         stop: &CancellationToken,
     ) -> JoinSet<()> {
         let admin = Arc::new(Admin::new(gates, self.switches));
         let token = config.http.admin_token.as_ref();
-        let over_http = token.map(|token| admin::guarded(Arc::clone(&admin), token.reveal()));
-        let mut servers = JoinSet::new();
-        servers.spawn(self.server.run(health, over_http, stop.clone()));
+        let over_http = token.map(|token| admin::guarded(Arc::clone(&admin), Arc::clone(servers), token.reveal()));
+        let mut tasks = JoinSet::new();
+        tasks.spawn(self.server.run(health, over_http, stop.clone()));
         if let Some(socket) = self.socket {
-            servers.spawn(socket.run(admin::open(admin), stop.clone()));
+            tasks.spawn(socket.run(admin::open(admin, Arc::clone(servers)), stop.clone()));
         }
-        servers
+        tasks
     }
 }

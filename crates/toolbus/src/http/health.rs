@@ -7,8 +7,11 @@ use tokio::sync::watch;
 use toolbus_core::bus::BusState;
 use toolbus_core::registry::Registry;
 use toolbus_core::telemetry::Load;
+use toolbus_mcp::status::{PhaseName, ServerStatus};
 
-/// Longest text of the broker that is shown, in characters.
+use super::admin::McpAdmin;
+
+/// Longest text of others that is shown, in characters.
 const MAX_TEXT: usize = 300;
 
 /// What this program was built from.
@@ -34,6 +37,7 @@ pub struct Health {
 struct ToolState {
     registry: Registry,
     required: Vec<String>,
+    servers: Arc<dyn McpAdmin>,
 }
 
 impl std::fmt::Debug for ToolState {
@@ -105,6 +109,22 @@ pub struct Status {
     pub broker: BrokerStatus,
     /// How much there is.
     pub counts: Counts,
+    /// The MCP servers.
+    pub mcp: Vec<McpServer>,
+}
+
+/// An MCP server in short.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct McpServer {
+    /// Its name.
+    pub name: String,
+    /// What it is doing.
+    pub phase: PhaseName,
+    /// How often it was started again after it had ended by itself.
+    pub restarts: u64,
+    /// What happened last, where something did.
+    pub last_error: Option<String>,
 }
 
 /// The connection to the broker.
@@ -151,10 +171,11 @@ impl Health {
         bus: watch::Receiver<BusState>,
         registry: Registry,
         required: Vec<String>,
+        servers: Arc<dyn McpAdmin>,
         load: Arc<Load>,
         build: Build,
     ) -> Self {
-        let tools = ToolState { registry, required };
+        let tools = ToolState { registry, required, servers };
         Self { bus, tools, load, draining: AtomicBool::new(false), build, started: Instant::now() }
     }
 
@@ -209,8 +230,14 @@ impl Health {
                 in_flight: self.load.in_flight(),
                 waiting: self.load.waiting(),
             },
+            mcp: self.tools.servers.status().into_iter().map(in_short).collect(),
         }
     }
+}
+
+fn in_short(server: ServerStatus) -> McpServer {
+    let ServerStatus { name, phase, restarts, last_error, .. } = server;
+    McpServer { name, phase, restarts, last_error: last_error.as_deref().map(shown) }
 }
 
 fn bus_blockers(state: &BusState) -> Vec<Blocker> {
@@ -232,7 +259,7 @@ fn bus_blockers(state: &BusState) -> Vec<Blocker> {
     blockers
 }
 
-/// A text of the broker as anybody may read it: short, and without the login that an address may hold.
+/// A text of the broker or about a server as anybody may read it: short, and without the login that an address may hold.
 fn shown(text: &str) -> String {
     let mut words = Vec::new();
     for word in text.split(' ') {

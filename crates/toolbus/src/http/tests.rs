@@ -13,7 +13,9 @@ use toolbus_core::failure::ToolFailure;
 use toolbus_core::registry::Registry;
 use toolbus_core::telemetry::Load;
 use toolbus_core::tool::{Executor, Tool, ToolCall, ToolDescriptor, ToolOutput};
+use toolbus_mcp::status::{PhaseName, ServerStatus};
 
+use super::admin::{McpAdmin, example};
 use super::connections::{CONNECTION_TIME, MAX_CONNECTIONS};
 use super::{Build, Health, HttpError, HttpServer, ProbeError, probe};
 
@@ -24,6 +26,24 @@ struct Nothing;
 impl Executor for Nothing {
     async fn execute(&self, _: ToolCall) -> Result<ToolOutput, ToolFailure> {
         Ok(ToolOutput::default())
+    }
+}
+
+/// One MCP server, which tells more than everybody may know.
+struct Servers;
+
+impl McpAdmin for Servers {
+    fn status(&self) -> Vec<ServerStatus> {
+        vec![ServerStatus {
+            phase: PhaseName::Waiting,
+            restarts: 3,
+            last_error: Some("tried http://ana:hunter2@host/mcp twice".to_owned()),
+            ..example("files")
+        }]
+    }
+
+    fn restart(&self, _: &str) -> bool {
+        false
     }
 }
 
@@ -43,7 +63,14 @@ impl World {
         let registry = Registry::new();
         let required = required.iter().map(|name| (*name).to_owned()).collect();
         let build = Build { version: "1.2.3", commit: "abc1234" };
-        let health = Arc::new(Health::new(state, registry.clone(), required, Arc::new(Load::default()), build));
+        let health = Arc::new(Health::new(
+            state,
+            registry.clone(),
+            required,
+            Arc::new(Servers),
+            Arc::new(Load::default()),
+            build,
+        ));
         let server = HttpServer::bind(SocketAddr::from(([127, 0, 0, 1], 0))).await.unwrap();
         let (address, stop) = (server.address(), CancellationToken::new());
         let server = tokio::spawn(server.run(Arc::clone(&health), None, stop.clone()));
@@ -184,6 +211,9 @@ async fn the_status_tells_build_broker_and_counts() {
             "consumers": [{"queue": "toolbus.invoke", "confirmed": true}],
         },
         "counts": {"tools": 2, "inFlight": 0, "waiting": 0},
+        "mcp": [{
+            "name": "files", "phase": "waiting", "restarts": 3, "lastError": "tried http://…@host/mcp twice"
+        }],
     });
     assert_eq!(body, expected);
 }

@@ -10,6 +10,7 @@ use axum::routing::{get, post, put};
 use axum::{Json, Router};
 use bytes::Bytes;
 
+use super::mcp::{self, McpAdmin};
 use super::token::{self, Token};
 use super::view::{Disabled, Question, Refusal, Role};
 use super::{Admin, AdminError};
@@ -17,34 +18,35 @@ use super::{Admin, AdminError};
 /// Largest body of a request, in bytes.
 pub const MAX_BODY: usize = 64 * 1024;
 /// What there is.
-const ROUTES: &str =
-    "no such path: there are /v1/agents, /v1/agents/NAME, /v1/explain, /v1/disabled and /v1/disabled/KIND/NAME";
+const ROUTES: &str = "no such path: there are /v1/agents, /v1/agents/NAME, /v1/explain, /v1/disabled, \
+                      /v1/disabled/KIND/NAME, /v1/mcp, /v1/mcp/NAME and /v1/mcp/NAME/restart";
 
 /// The kind and the name of a switch, out of a path.
 type Named = Result<Path<(String, String)>, PathRejection>;
 
 /// The routes, for whoever can open the socket.
-pub fn open(admin: Arc<Admin>) -> Router {
-    Router::new().nest("/v1", routes(admin)).fallback(unknown)
+pub fn open(admin: Arc<Admin>, servers: Arc<dyn McpAdmin>) -> Router {
+    Router::new().nest("/v1", routes(admin, servers)).fallback(unknown)
 }
 
 /// The routes below `/v1`, for whoever has the token.
-pub fn guarded(admin: Arc<Admin>, token: &str) -> Router {
-    routes(admin).layer(from_fn_with_state(Arc::new(Token::new(token)), token::check))
+pub fn guarded(admin: Arc<Admin>, servers: Arc<dyn McpAdmin>, token: &str) -> Router {
+    routes(admin, servers).layer(from_fn_with_state(Arc::new(Token::new(token)), token::check))
 }
 
-fn routes(admin: Arc<Admin>) -> Router {
+fn routes(admin: Arc<Admin>, servers: Arc<dyn McpAdmin>) -> Router {
     Router::new()
         .route("/agents", get(agents))
         .route("/agents/{name}", get(agent))
         .route("/explain", post(explain))
         .route("/disabled", get(disabled))
         .route("/disabled/{kind}/{name}", put(disable).delete(enable))
+        .with_state(admin)
+        .merge(mcp::routes(servers))
         .fallback(unknown)
         .method_not_allowed_fallback(async || {
             (StatusCode::METHOD_NOT_ALLOWED, Refusal::new("the method is not one of this path"))
         })
-        .with_state(admin)
         .layer(DefaultBodyLimit::max(MAX_BODY))
         .layer(map_response(fresh))
 }

@@ -24,6 +24,7 @@ use crate::http::ask::{AskError, Door};
 use crate::http::{Build, Health, HttpServer};
 
 mod over_http;
+mod servers;
 
 const TOKEN: &str = "s3cret-of-the-operator";
 
@@ -84,16 +85,27 @@ impl Drop for World {
 
 impl World {
     async fn new() -> Self {
+        Self::with(Arc::new(NoServers)).await
+    }
+
+    async fn with(servers: Arc<dyn McpAdmin>) -> Self {
         let (access, folder, stop) = (access(), tempfile::tempdir().unwrap(), CancellationToken::new());
         let admin = Arc::new(Admin::new(Arc::new(Gates::new(access.clone())), Switches::unkept()));
         let socket = AdminSocket::bind(&folder.path().join("s")).await.unwrap();
-        tokio::spawn(socket.run(open(Arc::clone(&admin)), stop.clone()));
+        tokio::spawn(socket.run(open(Arc::clone(&admin), Arc::clone(&servers)), stop.clone()));
         let (bus, state) = watch::channel(BusState::default());
         let build = Build { version: "1.2.3", commit: "abc1234" };
-        let health = Arc::new(Health::new(state, Registry::new(), Vec::new(), Arc::<Load>::default(), build));
+        let health = Arc::new(Health::new(
+            state,
+            Registry::new(),
+            Vec::new(),
+            Arc::new(NoServers),
+            Arc::<Load>::default(),
+            build,
+        ));
         let server = HttpServer::bind(SocketAddr::from(([127, 0, 0, 1], 0))).await.unwrap();
         let address = server.address();
-        tokio::spawn(server.run(health, Some(guarded(admin, TOKEN)), stop.clone()));
+        tokio::spawn(server.run(health, Some(guarded(admin, servers, TOKEN)), stop.clone()));
         Self { access, folder, address, stop, _bus: bus }
     }
 
@@ -361,7 +373,7 @@ async fn requests_that_cannot_be_read_are_refused_in_words() {
         refused(Method::POST, "/v1/explain").await,
     ];
     insta::assert_snapshot!(all.join("\n"), @r#"
-    no such path: there are /v1/agents, /v1/agents/NAME, /v1/explain, /v1/disabled and /v1/disabled/KIND/NAME
+    no such path: there are /v1/agents, /v1/agents/NAME, /v1/explain, /v1/disabled, /v1/disabled/KIND/NAME, /v1/mcp, /v1/mcp/NAME and /v1/mcp/NAME/restart
     `a b` is no name of an agent; expected 1 to 64 letters, digits, `.`, `_` or `-`
     Failed to deserialize query string: bnding: unknown field `bnding`, expected one of `binding`, `profile`, `session`
     Invalid URL: Invalid UTF-8 in `name`

@@ -4,6 +4,7 @@ use axum::Json;
 use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
+use toolbus_mcp::status::ServerStatus;
 
 /// Every agent that has a section, and `default` for everybody else.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -189,6 +190,20 @@ pub struct Switching {
     pub changed: bool,
     /// Whether there is something of this name now.
     pub known: bool,
+}
+
+/// The MCP servers.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct McpServers {
+    /// Every server, by name.
+    pub servers: Vec<ServerStatus>,
+}
+
+/// A server that is being restarted.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct McpRestart {
+    /// Its name, as the configuration has it.
+    pub restarting: String,
 }
 
 /// Why there is no answer.

@@ -1,0 +1,179 @@
+//! `toolbus mcp`: the MCP servers of the running daemon.
+
+mod show;
+
+use std::io::{self, Write};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use axum::http::Method;
+use comfy_table::Table;
+use comfy_table::presets::NOTHING;
+use toolbus_mcp::status::ServerStatus;
+
+use super::target::{Operator, Target, TargetArgs, TargetError, escaped};
+use super::{as_json, one_line, plain};
+use crate::cli::Output;
+use crate::http::admin::view::{McpRestart, McpServers};
+use crate::http::ask::Door;
+use crate::printed::unless_gone;
+
+/// Longest error in the table, in characters; `toolbus mcp show` has it whole.
+const MAX_ERROR: usize = 60;
+
+/// Shows how MCP servers are, and restarts them.
+#[derive(Debug, clap::Args)]
+pub struct McpArgs {
+    #[command(subcommand)]
+    command: McpCommand,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum McpCommand {
+    /// List the servers of the running daemon, one line each
+    List(ListArgs),
+    /// Show all that is known of a server: its tools, what is hidden and why, the last lines of its standard error
+    Show(NamedArgs),
+    /// End a server of the running daemon and start it again
+    Restart(NamedArgs),
+}
+
+#[derive(Debug, clap::Args)]
+struct ListArgs {
+    #[command(flatten)]
+    target: TargetArgs,
+}
+
+#[derive(Debug, clap::Args)]
+struct NamedArgs {
+    /// Name of the server, in any case.
+    name: String,
+    #[command(flatten)]
+    target: TargetArgs,
+}
+
+/// Asks, and prints the answer.
+///
+/// # Errors
+///
+/// When there is no answer, or nothing can be printed.
+pub async fn run(args: McpArgs, operator: &Operator) -> Result<ExitCode, TargetError> {
+    let is_json = operator.output == Output::Json;
+    let text = match args.command {
+        McpCommand::List(args) => {
+            let all: McpServers = door(&args.target, operator)?.ask(Method::GET, "/v1/mcp").await?;
+            if is_json { as_json(&all) } else { list(&all.servers) }
+        }
+        McpCommand::Show(args) => {
+            let path = format!("/v1/mcp/{}", escaped(&args.name));
+            let server: ServerStatus = door(&args.target, operator)?.ask(Method::GET, &path).await?;
+            if is_json { as_json(&server) } else { show::in_full(&server) }
+        }
+        McpCommand::Restart(args) => {
+            let path = format!("/v1/mcp/{}/restart", escaped(&args.name));
+            let restart: McpRestart = door(&args.target, operator)?.ask(Method::POST, &path).await?;
+            if is_json { as_json(&restart) } else { restarting(&restart) }
+        }
+    };
+    unless_gone(writeln!(io::stdout(), "{text}"))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The daemon to ask: files know nothing of how a server is.
+fn door(args: &TargetArgs, operator: &Operator) -> Result<Door, TargetError> {
+    match args.open(operator)? {
+        Target::Daemon(door) => Ok(door),
+        Target::Files(_) => {
+            let text = "only a running daemon knows how its MCP servers are: leave --config out, and point to the daemon \
+                        with --socket or --daemon if it is not found";
+            Err(TargetError::Usage(text.to_owned()))
+        }
+    }
+}
+
+fn list(servers: &[ServerStatus]) -> String {
+    if servers.is_empty() {
+        return "the daemon has no MCP servers: add one to its configuration, under mcp.servers or in mcp.servers_file"
+            .to_owned();
+    }
+    let mut table = Table::new();
+    let header = ["NAME", "TRANSPORT", "PHASE", "TOOLS", "RESTARTS", "LATENCY", "LAST ERROR"];
+    table.load_style(NOTHING).set_header(header);
+    for server in servers {
+        table.add_row([
+            one_line(&server.name),
+            one_line(&server.transport),
+            server.phase.as_str().to_owned(),
+            tools(server),
+            server.restarts.to_string(),
+            latency(server),
+            server.last_error.as_deref().map_or_else(|| "-".to_owned(), shortened),
+        ]);
+    }
+    plain(&table)
+}
+
+fn tools(server: &ServerStatus) -> String {
+    match server.hidden.len() {
+        0 => server.tools.len().to_string(),
+        hidden => format!("{}, {hidden} hidden", server.tools.len()),
+    }
+}
+
+fn latency(server: &ServerStatus) -> String {
+    server.latency_us.map_or_else(|| "-".to_owned(), |time| milliseconds(Duration::from_micros(time)))
+}
+
+fn milliseconds(time: Duration) -> String {
+    format!("{:.1} ms", time.as_secs_f64() * 1e3)
+}
+
+/// The beginning of an error: one line of the table.
+fn shortened(error: &str) -> String {
+    match error.char_indices().nth(MAX_ERROR) {
+        Some((end, _)) => format!("{}…", one_line(error.get(..end).unwrap_or_default()).trim_end()),
+        None => one_line(error),
+    }
+}
+
+fn restarting(restart: &McpRestart) -> String {
+    let name = one_line(&restart.restarting);
+    format!("MCP server {name} is being restarted; `toolbus mcp show` tells when it is ready")
+}
+
+#[cfg(test)]
+mod tests {
+    use toolbus_mcp::status::PhaseName;
+
+    use super::*;
+    use crate::http::admin::example;
+
+    #[test]
+    fn every_server_is_one_line() {
+        let waiting = ServerStatus {
+            phase: PhaseName::Waiting,
+            tools: Vec::new(),
+            hidden: Vec::new(),
+            restarts: 12,
+            latency_us: None,
+            last_error: Some(format!("the server ended\nwith\u{1b}[2J exit code 3, {}", "and so on, ".repeat(20))),
+            ..example("git")
+        };
+        insta::assert_snapshot!(list(&[example("files"), waiting]), @r#"
+        NAME   TRANSPORT  PHASE    TOOLS        RESTARTS  LATENCY  LAST ERROR
+        files  stdio      ready    2, 1 hidden  0         1.2 ms   -
+        git    stdio      waiting  0            12        -        the server ended with\u{1b}[2J exit code 3, and so on, and so on,…
+        "#);
+    }
+
+    #[test]
+    fn a_daemon_without_servers_says_how_to_get_some() {
+        assert!(list(&[]).contains("mcp.servers_file"));
+    }
+
+    #[test]
+    fn a_name_is_printed_without_control_characters() {
+        let restart = McpRestart { restarting: "fi\u{1b}[2Jles".to_owned() };
+        insta::assert_snapshot!(restarting(&restart), @r#"MCP server fi\u{1b}[2Jles is being restarted; `toolbus mcp show` tells when it is ready"#);
+    }
+}

@@ -1,0 +1,149 @@
+//! MCP servers, as operators see them.
+
+use std::sync::Arc;
+
+use axum::extract::rejection::PathRejection;
+use axum::extract::{Path, State};
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use axum::{Json, Router};
+use toolbus_core::log::shown;
+use toolbus_mcp::status::{PhaseName, ServerStatus};
+
+use super::view::{McpRestart, McpServers, Refusal};
+use crate::config::problem::nearest;
+
+/// The MCP servers of the daemon.
+pub trait McpAdmin: Send + Sync + 'static {
+    /// Every server, by name.
+    fn status(&self) -> Vec<ServerStatus>;
+
+    /// Begins to end and start a server, whatever it is doing; false when there is none of this name. Case does not
+    /// count.
+    fn restart(&self, name: &str) -> bool;
+}
+
+/// A daemon without MCP servers.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct NoServers;
+
+impl McpAdmin for NoServers {
+    fn status(&self) -> Vec<ServerStatus> {
+        Vec::new()
+    }
+
+    fn restart(&self, _: &str) -> bool {
+        false
+    }
+}
+
+/// Why a request about a server is refused.
+#[derive(Debug, thiserror::Error)]
+pub enum McpError {
+    /// It cannot be read.
+    #[error("{0}")]
+    Request(String),
+    /// There are none at all.
+    #[error("the daemon has no MCP servers: add one to its configuration, under mcp.servers or in mcp.servers_file")]
+    NoServers,
+    /// There are others.
+    #[error("there is no MCP server `{name}`: {others}")]
+    Unknown {
+        /// The name that was given, as it may be shown.
+        name: String,
+        /// The nearest name, or how to see all.
+        others: String,
+    },
+    /// It is not to be used.
+    #[error("the MCP server `{0}` is disabled in the configuration, so it is not started")]
+    Disabled(String),
+}
+
+impl IntoResponse for McpError {
+    fn into_response(self) -> Response {
+        let code = match self {
+            Self::Request(_) => StatusCode::BAD_REQUEST,
+            Self::NoServers | Self::Unknown { .. } => StatusCode::NOT_FOUND,
+            Self::Disabled(_) => StatusCode::CONFLICT,
+        };
+        (code, Refusal::new(self.to_string())).into_response()
+    }
+}
+
+/// The routes below `/v1/mcp`.
+pub(super) fn routes(servers: Arc<dyn McpAdmin>) -> Router {
+    Router::new()
+        .route("/mcp", get(list))
+        .route("/mcp/{name}", get(one))
+        .route("/mcp/{name}/restart", post(restart))
+        .with_state(servers)
+}
+
+type Servers = State<Arc<dyn McpAdmin>>;
+type Name = Result<Path<String>, PathRejection>;
+
+async fn list(State(servers): Servers) -> Json<McpServers> {
+    Json(McpServers { servers: servers.status() })
+}
+
+async fn one(State(servers): Servers, name: Name) -> Result<Json<ServerStatus>, McpError> {
+    Ok(Json(find(&*servers, name)?))
+}
+
+async fn restart(State(servers): Servers, name: Name) -> Result<(StatusCode, Json<McpRestart>), McpError> {
+    let server = find(&*servers, name)?;
+    if server.phase == PhaseName::Disabled {
+        return Err(McpError::Disabled(server.name));
+    }
+    if !servers.restart(&server.name) {
+        return Err(unknown(&server.name, &servers.status()));
+    }
+    tracing::info!(server = server.name, "admin: an MCP server is restarted");
+    Ok((StatusCode::ACCEPTED, Json(McpRestart { restarting: server.name })))
+}
+
+fn find(servers: &dyn McpAdmin, name: Name) -> Result<ServerStatus, McpError> {
+    let Path(name) = name.map_err(|error| McpError::Request(error.body_text()))?;
+    let (all, folded) = (servers.status(), name.to_lowercase());
+    let found = all.iter().find(|server| server.name.to_lowercase() == folded);
+    found.cloned().ok_or_else(|| unknown(&name, &all))
+}
+
+fn unknown(name: &str, all: &[ServerStatus]) -> McpError {
+    if all.is_empty() {
+        return McpError::NoServers;
+    }
+    let near = nearest(name, all.iter().map(|server| server.name.as_str()));
+    let others = match near {
+        Some(near) => format!("did you mean `{}`?", shown(near)),
+        None => "`toolbus mcp list` shows all".to_owned(),
+    };
+    McpError::Unknown { name: shown(name), others }
+}
+
+/// A server that serves, as tests need one.
+#[cfg(test)]
+pub(crate) fn example(name: &str) -> ServerStatus {
+    use toolbus_mcp::status::HiddenTool;
+
+    ServerStatus {
+        name: name.to_owned(),
+        transport: "stdio".to_owned(),
+        phase: PhaseName::Ready,
+        last_error: None,
+        protocol_version: Some("2025-11-25".to_owned()),
+        implementation: Some("example 1.0".to_owned()),
+        tools: vec!["read_file".to_owned(), "write_file".to_owned()],
+        hidden: vec![HiddenTool { name: "move_file".to_owned(), reason: "denied by deniedTools".to_owned() }],
+        pid: Some(4242),
+        restarts: 0,
+        ready_seconds: Some(3_725),
+        in_flight: 1,
+        latency_us: Some(1_234),
+        stderr: vec!["listening".to_owned()],
+        origin: "configuration".to_owned(),
+        toolset: None,
+        sessions: 0,
+    }
+}

@@ -1,0 +1,118 @@
+use std::sync::Mutex;
+
+use axum::http::Method;
+use toolbus_mcp::status::{PhaseName, ServerStatus};
+
+use super::super::view::{McpRestart, McpServers};
+use super::*;
+
+/// Three servers, and who was to be restarted.
+#[derive(Default)]
+struct Three(Mutex<Vec<String>>);
+
+impl McpAdmin for Three {
+    fn status(&self) -> Vec<ServerStatus> {
+        vec![
+            example("Files"),
+            example("git hub"),
+            ServerStatus { phase: PhaseName::Disabled, pid: None, ..example("old") },
+        ]
+    }
+
+    fn restart(&self, name: &str) -> bool {
+        self.0.lock().unwrap().push(name.to_owned());
+        true
+    }
+}
+
+async fn refused(world: &World, method: Method, path: &str) -> String {
+    match world.socket().ask::<Value>(method, path).await {
+        Err(AskError::Refused(text)) => text,
+        other => panic!("{path}: {other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn every_server_is_told_with_all_that_is_known() {
+    let world = World::with(Arc::new(Three::default())).await;
+    let all: McpServers = world.socket().ask(Method::GET, "/v1/mcp").await.unwrap();
+    let names: Vec<&str> = all.servers.iter().map(|server| server.name.as_str()).collect();
+    assert_eq!(names, ["Files", "git hub", "old"]);
+    insta::assert_json_snapshot!(world.get("/v1/mcp/files").await, @r#"
+    {
+      "hidden": [
+        {
+          "name": "move_file",
+          "reason": "denied by deniedTools"
+        }
+      ],
+      "implementation": "example 1.0",
+      "inFlight": 1,
+      "lastError": null,
+      "latencyUs": 1234,
+      "name": "Files",
+      "origin": "configuration",
+      "phase": "ready",
+      "pid": 4242,
+      "protocolVersion": "2025-11-25",
+      "readySeconds": 3725,
+      "restarts": 0,
+      "sessions": 0,
+      "stderr": [
+        "listening"
+      ],
+      "tools": [
+        "read_file",
+        "write_file"
+      ],
+      "toolset": null,
+      "transport": "stdio"
+    }
+    "#);
+}
+
+#[tokio::test]
+async fn a_server_is_restarted_by_its_name_whatever_its_case() {
+    let three = Arc::new(Three::default());
+    let world = World::with(Arc::clone(&three) as Arc<dyn McpAdmin>).await;
+    let restart: McpRestart = world.socket().ask(Method::POST, "/v1/mcp/fiLES/restart").await.unwrap();
+    assert_eq!(restart.restarting, "Files");
+    let over_http: McpRestart = world.http(TOKEN).ask(Method::POST, "/v1/mcp/git%20hub/restart").await.unwrap();
+    assert_eq!(over_http.restarting, "git hub");
+    assert_eq!(*three.0.lock().unwrap(), ["Files", "git hub"]);
+}
+
+#[tokio::test]
+async fn without_the_token_no_server_is_told_of_or_restarted() {
+    let three = Arc::new(Three::default());
+    let world = World::with(Arc::clone(&three) as Arc<dyn McpAdmin>).await;
+    for line in ["GET /v1/mcp", "GET /v1/mcp/Files", "POST /v1/mcp/Files/restart"] {
+        let answer = world.over_tcp(&format!("{line} HTTP/1.1\r\nHost: localhost\r\n\r\n")).await;
+        assert!(answer.starts_with("HTTP/1.1 401 ") && !answer.contains("Files"), "{line}: {answer}");
+    }
+    assert!(three.0.lock().unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn what_cannot_be_restarted_or_found_is_refused_in_words() {
+    let three = Arc::new(Three::default());
+    let world = World::with(Arc::clone(&three) as Arc<dyn McpAdmin>).await;
+    let none = World::new().await;
+    let all = [
+        refused(&world, Method::GET, "/v1/mcp/fils").await,
+        refused(&world, Method::POST, "/v1/mcp/%1B[2Jnothing/restart").await,
+        refused(&world, Method::POST, "/v1/mcp/old/restart").await,
+        refused(&world, Method::GET, "/v1/mcp/files/restart").await,
+        refused(&world, Method::GET, "/v1/mcp/%FF").await,
+        refused(&none, Method::GET, "/v1/mcp/files").await,
+    ];
+    insta::assert_snapshot!(all.join("\n"), @r#"
+    there is no MCP server `fils`: did you mean `Files`?
+    there is no MCP server `\u{1b}[2Jnothing`: `toolbus mcp list` shows all
+    the MCP server `old` is disabled in the configuration, so it is not started
+    the method is not one of this path
+    Invalid URL: Invalid UTF-8 in `name`
+    the daemon has no MCP servers: add one to its configuration, under mcp.servers or in mcp.servers_file
+    "#);
+    assert!(three.0.lock().unwrap().is_empty());
+}
