@@ -73,13 +73,6 @@ impl Launcher {
         Self { helper: helper.into(), grace: GRACE }
     }
 
-    /// Gives servers another time to end by themselves, before they are sent SIGTERM.
-    #[cfg(test)]
-    pub(crate) fn with_grace(mut self, grace: Duration) -> Self {
-        self.grace = grace;
-        self
-    }
-
     /// Starts a server, and everything that its traffic needs. `name` is the server's, for the log.
     ///
     /// # Errors
@@ -114,6 +107,18 @@ impl Launcher {
         tokio::spawn(wait(child, pid, force.clone(), ended));
         let transport = StdioTransport::new(stdout, stdin, server, closing.clone(), exited.clone());
         Ok((Process { pid, tail, exited, closing, force }, transport))
+    }
+}
+
+#[cfg(test)]
+impl Launcher {
+    /// Uses the supervisor that `cargo test` builds as an example, with another grace.
+    pub(crate) fn of_tests(grace: Duration) -> Self {
+        let tests = std::env::current_exe().unwrap();
+        let built = tests.ancestors().nth(2).unwrap();
+        let helper = built.join("examples/helper");
+        assert!(helper.exists(), "build {} first: cargo build -p toolbus-mcp --examples", helper.display());
+        Self { helper, grace }
     }
 }
 

@@ -1,0 +1,108 @@
+//! How one server ends.
+
+use rmcp::transport::Transport as _;
+use tokio::time::{Instant, timeout};
+use toolbus_testing::patience::eventually;
+
+use super::*;
+use crate::process::Exit;
+
+#[tokio::test]
+async fn a_server_that_exits_at_once_is_told_by_its_exit_code() {
+    let (process, mut transport) = start(LONG, "sys.exit(3)");
+    assert_eq!(failure(&mut transport).await, "the server ended with exit code 3");
+    assert_eq!(tokio::join!(process.exited(), process.exited()), (Exit::Code(3), Exit::Code(3)));
+}
+
+#[tokio::test]
+async fn a_server_that_is_killed_is_told_by_the_signal() {
+    let (_process, mut transport) = start(LONG, "os.kill(os.getpid(), signal.SIGKILL)");
+    assert_eq!(failure(&mut transport).await, "the server was ended by signal 9");
+}
+
+#[tokio::test]
+async fn a_server_that_stops_within_a_message_is_told_so() {
+    let (_process, mut transport) = start(LONG, r#"sys.stdout.write('{"jsonrpc":"2.0","id":1,"resu')"#);
+    assert_eq!(failure(&mut transport).await, "the server ended with exit code 0 in the middle of a message");
+}
+
+#[tokio::test]
+async fn a_server_that_closes_its_standard_output_is_told_so_and_ended() {
+    let (process, mut transport) = start(Duration::ZERO, "os.close(1)\ntime.sleep(1000)");
+    assert_eq!(failure(&mut transport).await, "the server closed its standard output");
+    assert_eq!(process.exited().await, Exit::Signal(15));
+}
+
+#[tokio::test]
+async fn a_server_may_end_in_its_own_time_and_way_when_its_standard_input_is_closed() {
+    let (process, mut transport) =
+        start(LONG, "sys.stdin.read()\nprint('bye', flush=True)\nprint('saved', file=sys.stderr)\nsys.exit(7)");
+    process.stop(LONG).await;
+    assert_eq!(process.exited().await, Exit::Code(7));
+    assert_eq!(failure(&mut transport).await, "the connection was closed");
+    eventually("its last words", async || (process.stderr_tail() == ["saved"]).then_some(())).await;
+}
+
+#[tokio::test]
+async fn what_was_sent_before_the_end_reaches_the_server() {
+    let (process, mut transport) = start(LONG, "print(len(sys.stdin.readlines()), file=sys.stderr)");
+    for id in 0..50 {
+        transport.send(request(id, 10)).await.unwrap();
+    }
+    transport.close().await.unwrap();
+    transport.close().await.unwrap();
+    assert!(transport.send(request(50, 10)).await.is_err());
+    assert_eq!(told::<1>(&process).await, [50]);
+}
+
+#[tokio::test]
+async fn a_server_that_ignores_everything_is_killed_after_its_grace() {
+    let script = "signal.signal(signal.SIGTERM, signal.SIG_IGN)\nprint(os.getpid(), file=sys.stderr)\n\
+                  while True: time.sleep(1000)";
+    let (process, _transport) = start(Duration::ZERO, script);
+    let [server] = told(&process).await;
+    process.stop(LONG).await;
+    assert_eq!(process.exited().await, Exit::Signal(9));
+    assert!(!is_alive(server));
+}
+
+#[tokio::test]
+async fn impatience_ends_a_server_before_its_grace_is_over() {
+    let (process, _transport) = start(LONG, "print(os.getpid(), file=sys.stderr)\ntime.sleep(1000)");
+    let [server] = told(&process).await;
+    let started = Instant::now();
+    process.stop(Duration::ZERO).await;
+    assert!(started.elapsed() < LONG / 2);
+    assert!(!is_alive(server));
+}
+
+#[tokio::test]
+async fn a_server_that_says_nothing_is_waited_for_and_ends_when_its_process_is_dropped() {
+    let (process, mut transport) = start(LONG, "print(os.getpid(), file=sys.stderr)\nsys.stdin.read()");
+    let [server] = told(&process).await;
+    assert!(timeout(Duration::from_millis(50), transport.receive()).await.is_err());
+    drop(process);
+    all_gone(&[server]).await;
+    assert_eq!(failure(&mut transport).await, "the connection was closed");
+}
+
+#[tokio::test]
+async fn a_server_ends_when_its_transport_is_dropped() {
+    let (process, transport) = start(LONG, "sys.stdin.read()");
+    drop(transport);
+    assert_eq!(process.exited().await, Exit::Code(0));
+}
+
+#[tokio::test]
+async fn a_server_whose_supervisor_is_killed_dies_with_it_and_that_is_seen_at_once() {
+    let script = "print(os.getpid(), file=sys.stderr)\n\
+                  print(subprocess.Popen(['sleep', '1000']).pid, file=sys.stderr)\ntime.sleep(1000)";
+    let (process, mut transport) = start(LONG, script);
+    let pids = told::<2>(&process).await;
+    let killed = Instant::now();
+    signal(process.pid().try_into().unwrap(), Signal::KILL);
+    assert_eq!(failure(&mut transport).await, "the server's supervisor was ended by signal 9");
+    // A busy machine needs a multiple of what this takes; a wait that is built in would be longer still.
+    assert!(killed.elapsed() < Duration::from_secs(5));
+    all_gone(&pids).await;
+}

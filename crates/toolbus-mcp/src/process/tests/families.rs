@@ -1,0 +1,111 @@
+//! Servers that start processes of their own: none of them is left.
+
+use std::process::{Command, Stdio};
+
+use rmcp::transport::Transport as _;
+
+use super::*;
+use crate::process::Exit;
+use crate::supervisor::SUPERVISE;
+
+/// Says the process ids of the server, a child, a grandchild, and a process that has fled into a session of its own, to
+/// standard error.
+const FAMILY: &str = "
+def flee():
+    if os.fork() == 0:
+        os.setsid()
+        if os.fork() == 0:
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            os.write(2, b'%d\\n' % os.getpid())
+            time.sleep(1000)
+        os._exit(0)
+os.write(2, b'%d\\n' % os.getpid())
+child = 'import os, subprocess, time; os.write(2, b\"%d\\\\n%d\\\\n\" % (os.getpid(), subprocess.Popen([\"sleep\", \"1000\"]).pid)); time.sleep(1000)'
+subprocess.Popen([sys.executable, '-c', child])
+flee()
+";
+
+fn family(rest: &str) -> String {
+    format!("{FAMILY}{rest}")
+}
+
+#[tokio::test]
+async fn nothing_is_left_of_a_server_that_is_stopped() {
+    let (process, _transport) = start(LONG, &family("sys.stdin.read()"));
+    let pids = told::<4>(&process).await;
+    process.stop(LONG).await;
+    // The supervisor ends last.
+    assert_eq!(pids.map(is_alive), [false; 4]);
+}
+
+#[tokio::test]
+async fn nothing_is_left_of_a_server_that_ends_by_itself() {
+    let (process, mut transport) = start(LONG, &family("sys.stdin.readline()\nsys.exit(4)"));
+    let pids = told::<4>(&process).await;
+    transport.send(request(1, 1)).await.unwrap();
+    assert_eq!(process.exited().await, Exit::Code(4));
+    assert_eq!(pids.map(is_alive), [false; 4]);
+}
+
+#[tokio::test]
+async fn nothing_is_left_when_the_supervisor_is_told_to_end() {
+    let (process, _transport) = start(LONG, &family("time.sleep(1000)"));
+    let pids = told::<4>(&process).await;
+    signal(process.pid().try_into().unwrap(), Signal::TERM);
+    assert_eq!(process.exited().await, Exit::Signal(9));
+    assert_eq!(pids.map(is_alive), [false; 4]);
+}
+
+#[tokio::test]
+async fn nothing_is_left_of_processes_that_hop_from_session_to_session() {
+    let script = "
+for _ in range(3):
+    if os.fork() == 0:
+        while True:
+            if os.fork() != 0: os._exit(0)
+            os.setsid()
+            time.sleep(0.005)
+os.write(2, b'%d\\n' % os.getpid())
+time.sleep(1000)
+";
+    let mut program = python(script);
+    let mark = format!("hopping-{}", std::process::id());
+    program.args.push(mark.clone());
+    let (process, _transport) = Launcher::of_tests(LONG).start("hostile", &program).unwrap();
+    told::<1>(&process).await;
+    assert!(marked(&mark) >= 2);
+    process.stop(Duration::ZERO).await;
+    assert_eq!(marked(&mark), 0);
+}
+
+/// How many processes have an argument that is found nowhere else.
+fn marked(mark: &str) -> usize {
+    let processes = fs::read_dir("/proc").unwrap().flatten();
+    let arguments = processes.filter_map(|process| fs::read(process.path().join("cmdline")).ok());
+    arguments.filter(|arguments| arguments.split(|byte| *byte == 0).any(|argument| argument == mark.as_bytes())).count()
+}
+
+#[tokio::test]
+async fn nothing_is_left_when_the_daemon_is_killed() {
+    // Holds the pipe of a server's standard input, as the daemon does.
+    let daemon = "import subprocess, sys, time\n\
+                  subprocess.Popen(sys.argv[1:], stdin=subprocess.PIPE)\n\
+                  time.sleep(1000)";
+    let launcher = Launcher::of_tests(Duration::from_millis(100));
+    let program = python(&family("time.sleep(1000)"));
+    let mut daemon = Command::new("python3")
+        .args(["-c", daemon])
+        .arg(&launcher.helper)
+        .args([SUPERVISE, "100", &program.command])
+        .args(&program.args)
+        .stdin(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let stderr = std::io::BufReader::new(daemon.stderr.take().unwrap());
+    let pids: Vec<i32> = std::io::BufRead::lines(stderr).take(4).map(|line| line.unwrap().parse().unwrap()).collect();
+    assert!(pids.iter().all(|pid| is_alive(*pid)));
+    daemon.kill().unwrap();
+    daemon.wait().unwrap();
+    all_gone(&pids).await;
+}
