@@ -1,1 +1,65 @@
 //! Tools with which agents look at servers and use them.
+
+mod given;
+mod inner;
+mod invoke;
+pub(crate) mod look;
+mod register;
+mod registrar;
+mod rules;
+#[cfg(test)]
+mod tests;
+pub(crate) mod visible;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+pub use self::inner::{InnerCall, Invoker};
+use serde_json::Value;
+use toolbus_core::log::shown;
+use toolbus_core::policy::Access;
+use toolbus_core::tool::{Tool, ToolDescriptor, Validation};
+
+pub use self::registrar::{Fleet, Registrar};
+pub use self::rules::Rules;
+use self::visible::{Server, listed};
+use crate::peers::Servers;
+
+/// The source of these tools.
+pub const SOURCE: &str = "mcp:management";
+
+/// The management tools; those that add and remove servers only with a `registrar`. They show a caller what it may use, and
+/// nothing else.
+#[must_use]
+pub fn tools(
+    access: &Access,
+    servers: &Arc<dyn Servers>,
+    invoker: Arc<dyn Invoker>,
+    registrar: Option<Arc<Registrar>>,
+) -> Vec<Tool> {
+    let mut tools = vec![
+        look::list(access.clone()),
+        look::details(access.clone(), Arc::clone(servers)),
+        invoke::tool(access.clone(), Arc::clone(servers), invoker),
+    ];
+    if let Some(registrar) = registrar {
+        tools.extend([register::register(Arc::clone(&registrar)), register::unregister(registrar)]);
+    }
+    tools
+}
+
+/// A management tool. Its schema is what a model is told; the tool itself understands more names, and says what is wrong.
+fn descriptor(name: &str, description: &str, parameters: Value) -> ToolDescriptor {
+    ToolDescriptor {
+        description: description.to_owned(),
+        parameters: Some(Arc::new(parameters)),
+        validation: Validation::Off,
+        ..ToolDescriptor::new(name, SOURCE, "mcp")
+    }
+}
+
+/// The answer for a server that there is not, and for one that the caller does not see.
+fn unknown_server(name: &str, visible: &BTreeMap<String, Server<'_>>) -> String {
+    let known = listed(visible.values().map(|server| &**server.name));
+    format!("Unknown MCP server '{}'. Registered servers: {known}.", shown(name))
+}

@@ -1,0 +1,106 @@
+//! `mcp_list_services` and `mcp_get_service_details`: which servers and tools there are for the caller.
+
+use std::sync::Arc;
+
+use serde::Serialize;
+use serde_json::json;
+use toolbus_core::failure::{Cause, ToolFailure};
+use toolbus_core::log::shown;
+use toolbus_core::policy::{Access, Effective, Granted};
+use toolbus_core::tool::{Effect, Executor, Tool, ToolCall, ToolDescriptor, ToolOutput};
+use toolbus_protocol::{McpServerSummary, McpToolDefinition};
+
+use super::given::{Given, SERVER, TOOL};
+use super::visible::{Server, awaited, servers};
+use super::{descriptor, unknown_server};
+use crate::peers::Servers;
+use crate::summary::summary;
+
+/// The tool `mcp_list_services {}`.
+pub(super) fn list(access: Access) -> Tool {
+    let description = "Lists the MCP servers that you can use, each with the names of its tools. Call \
+                       mcp_get_service_details for what a server's tools take.";
+    let parameters = json!({"type": "object", "properties": {}});
+    let descriptor =
+        ToolDescriptor { effect: Effect::ReadOnly, ..descriptor("mcp_list_services", description, parameters) };
+    Tool::new(descriptor, List(access))
+}
+
+/// The tool `mcp_get_service_details {server_name, tool_name?}`.
+pub(super) fn details(access: Access, servers: Arc<dyn Servers>) -> Tool {
+    let description = "Describes the tools of an MCP server: what each does and the JSON Schema of its arguments. Call \
+                       it before mcp_invoke_tool.";
+    let parameters = json!({
+        "type": "object",
+        "properties": {
+            "server_name": {"type": "string", "description": "Name of the MCP server, as mcp_list_services has it"},
+            "tool_name": {"type": "string", "description": "One tool of the server; without it all are described"},
+        },
+        "required": ["server_name"],
+    });
+    let descriptor =
+        ToolDescriptor { effect: Effect::ReadOnly, ..descriptor("mcp_get_service_details", description, parameters) };
+    Tool::new(descriptor, Details { access, servers })
+}
+
+struct List(Access);
+
+struct Details {
+    access: Access,
+    servers: Arc<dyn Servers>,
+}
+
+impl Executor for List {
+    async fn execute(&self, call: ToolCall) -> Result<ToolOutput, ToolFailure> {
+        let effective = self.0.effective(&call.caller);
+        let all: Vec<McpServerSummary> = servers(&effective).values().map(summary_of).collect();
+        as_json(&all)
+    }
+}
+
+impl Executor for Details {
+    async fn execute(&self, call: ToolCall) -> Result<ToolOutput, ToolFailure> {
+        let given = Given(&call.arguments);
+        let (name, tool) = (given.required(SERVER)?, given.text(TOOL)?);
+        let effective = awaited(&self.access, &*self.servers, &call.caller, name, call.deadline).await;
+        let visible = servers(&effective);
+        let Some(server) = visible.get(&name.to_lowercase()) else {
+            return Ok(ToolOutput::error(unknown_server(name, &visible)));
+        };
+        let is_asked = |known: &str| tool.is_none_or(|tool| tool == known);
+        let tools = server.tools.iter().filter(|(known, _)| is_asked(known));
+        let all: Vec<McpToolDefinition> = tools.map(|(name, granted)| defined(&effective, name, *granted)).collect();
+        match tool {
+            Some(tool) if all.is_empty() => {
+                let text = format!("No tool named '{}' found on server '{}'", shown(tool), shown(server.name));
+                Ok(ToolOutput::error(text))
+            }
+            _ => as_json(&all),
+        }
+    }
+}
+
+pub(crate) fn summary_of(server: &Server<'_>) -> McpServerSummary {
+    let tool_names: Vec<String> = server.tools.keys().map(|name| (*name).to_owned()).collect();
+    McpServerSummary {
+        server_name: server.name.to_string(),
+        display_name: None,
+        summary: Some(summary(&tool_names)),
+        tool_count: tool_names.len(),
+        tool_names,
+    }
+}
+
+pub(crate) fn defined(effective: &Effective, name: &str, granted: Granted<'_>) -> McpToolDefinition {
+    let definition = effective.definition(granted);
+    McpToolDefinition {
+        name: name.to_owned(),
+        description: definition.description,
+        parameters_schema: definition.parameters.map(|schema| schema.to_string()),
+    }
+}
+
+fn as_json(value: &impl Serialize) -> Result<ToolOutput, ToolFailure> {
+    let written = serde_json::to_string(value).map(ToolOutput::text);
+    written.map_err(|error| ToolFailure::new(Cause::Failed, "The answer could not be written.").with_detail(error))
+}

@@ -1,0 +1,304 @@
+//! Servers that callers add and remove.
+//!
+//! What is registered is in the store, and nowhere else: so it holds until it is unregistered, and every change is of one
+//! name at a time.
+
+mod record;
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use futures_util::future::BoxFuture;
+use tokio_util::sync::CancellationToken;
+use toolbus_core::caller::Caller;
+use toolbus_core::log::shown;
+use toolbus_core::store::{Store, StoreError};
+use tracing::Instrument;
+
+use self::record::{Owner, Record};
+use super::rules::{Refused, Rules, Target};
+use crate::spec::{Origin, ServerName, ServerSpec};
+
+/// The store's namespace of what is registered: records by the names in lower case.
+const NAMESPACE: &str = "mcp.registered";
+/// Most servers that are registered.
+const MAX_SERVERS: usize = 50;
+/// Most servers that one agent has registered, or all callers together that the policy has no section for.
+const MAX_PER_AGENT: usize = 10;
+/// Longest text of the fleet's that is repeated, in characters.
+const MAX_REASON: usize = 300;
+
+/// The servers that run.
+pub trait Fleet: Send + Sync + 'static {
+    /// Adds a server, in place of any other of its name that was registered, and waits for its first connection, at most
+    /// until `latest`; gives the names of its tools. Dropped half-way, the server is there or not.
+    ///
+    /// # Errors
+    ///
+    /// When it is not connected, with a reason that callers may read; the server then stays until it is removed. When a
+    /// server of its name is configured; nothing is then changed.
+    fn add<'a>(&'a self, spec: ServerSpec, latest: Instant) -> BoxFuture<'a, Result<Vec<String>, String>>;
+
+    /// Removes a server and what it registered; false when there was none of this name.
+    fn remove<'a>(&'a self, name: &'a ServerName) -> BoxFuture<'a, bool>;
+
+    /// Who added the server of this name, in any case of letters; absent when there is none.
+    fn get(&self, name: &str) -> Option<Origin>;
+}
+
+/// Registers servers for callers.
+pub struct Registrar {
+    rules: Rules,
+    store: Arc<dyn Store>,
+    fleet: Arc<dyn Fleet>,
+    /// Held while it is decided whether a change may begin.
+    deciding: tokio::sync::Mutex<()>,
+    /// The names that are being changed, and by whom.
+    changing: Mutex<BTreeMap<Arc<str>, Owner>>,
+}
+
+/// Why a server was not registered or unregistered. The texts are for callers.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum Refusal {
+    #[error("a name has 1 to 64 letters, digits, `.`, `_` and `-`, and is not `management`")]
+    Name,
+    #[error("{0}")]
+    Rules(#[from] Refused),
+    #[error("the name is taken; choose another")]
+    Taken,
+    #[error("another change of this server is under way; try again when it has ended")]
+    Busy,
+    #[error("no more than {MAX_SERVERS} servers can be registered; an operator can remove one")]
+    Full,
+    #[error("no more than {MAX_PER_AGENT} servers can be registered by one agent; unregister one of yours first")]
+    TooMany,
+    #[error("{0}")]
+    Server(String),
+    #[error("it cannot be stored now; try again later")]
+    Store,
+    #[error("the call was given up")]
+    GivenUp,
+    #[error("you have registered no server of this name")]
+    NotYours,
+}
+
+/// A name that is being changed, until this is dropped.
+struct Place {
+    registrar: Arc<Registrar>,
+    name: Arc<str>,
+}
+
+impl Registrar {
+    /// A registrar that keeps to `rules`.
+    #[must_use]
+    pub fn new(rules: Rules, store: Arc<dyn Store>, fleet: Arc<dyn Fleet>) -> Self {
+        Self { rules, store, fleet, deciding: tokio::sync::Mutex::default(), changing: Mutex::default() }
+    }
+
+    /// Everything that was registered, to start it again. What the rules do not allow any more is forgotten.
+    pub async fn restore(&self) -> Vec<ServerSpec> {
+        let keys = self.store.list(NAMESPACE).await.unwrap_or_else(|error| {
+            tracing::error!(%error, "could not read which MCP servers were registered");
+            Vec::new()
+        });
+        let mut specs = Vec::new();
+        for key in keys {
+            let Ok(Some(stored)) = self.store.get(NAMESPACE, &key).await else { continue };
+            match self.restored(&key, &stored) {
+                Ok(spec) => specs.push(spec),
+                Err(reason) => {
+                    tracing::warn!(server = shown(&key), reason, "forgot a registered MCP server");
+                    if let Err(error) = self.store.delete(NAMESPACE, &key).await {
+                        tracing::error!(%error, "could not forget a registered MCP server");
+                    }
+                }
+            }
+        }
+        specs
+    }
+
+    fn restored(&self, key: &str, stored: &[u8]) -> Result<ServerSpec, String> {
+        let record = Record::parse(stored).ok_or("its record cannot be read")?;
+        let spec = record.spec(&self.rules).map_err(|refusal| refusal.to_string())?;
+        if **spec.name.folded() != *key {
+            return Err("its record is of another name".to_owned());
+        }
+        match self.fleet.get(key) {
+            Some(Origin::Configuration) => Err("a server of its name is configured".to_owned()),
+            Some(Origin::Registration) | None => Ok(spec),
+        }
+    }
+
+    /// Registers a server and waits until it is connected, at most until `latest`; gives the number of its tools. On
+    /// failure everything is as before.
+    pub(super) async fn register(
+        self: &Arc<Self>,
+        caller: &Caller,
+        name: &str,
+        target: Target,
+        latest: Instant,
+        given_up: CancellationToken,
+    ) -> Result<usize, Refusal> {
+        let record = Record::new(name, target, Owner::of(caller));
+        let spec = record.spec(&self.rules)?;
+        let registrar = Arc::clone(self);
+        // On its own: its caller may go half-way, and what was begun must be kept or undone even so.
+        let change = async move { registrar.put(record, spec, latest, given_up).await };
+        tokio::spawn(change.in_current_span()).await.unwrap_or(Err(Refusal::GivenUp))
+    }
+
+    /// Removes a server that this caller has registered.
+    pub(super) async fn unregister(self: &Arc<Self>, caller: &Caller, name: &str) -> Result<(), Refusal> {
+        let name = ServerName::parse(name).map_err(|_| Refusal::NotYours)?;
+        let owner = Owner::of(caller);
+        let registrar = Arc::clone(self);
+        let change = async move { registrar.take_away(&name, &owner).await };
+        tokio::spawn(change.in_current_span()).await.unwrap_or(Err(Refusal::GivenUp))
+    }
+
+    async fn put(
+        self: Arc<Self>,
+        record: Record,
+        spec: ServerSpec,
+        latest: Instant,
+        given_up: CancellationToken,
+    ) -> Result<usize, Refusal> {
+        let name = spec.name.clone();
+        let (_place, previous) = self.may_register(&name, &record.owner).await?;
+        let added = tokio::select! {
+            biased;
+            () = given_up.cancelled() => Err(Refusal::GivenUp),
+            added = self.fleet.add(spec, latest) => added.map_err(|reason| Refusal::Server(shortened(&reason))),
+        };
+        let kept = match added {
+            Ok(tools) => self.keep(&name, &record, previous.as_ref()).await.map(|()| tools.len()),
+            Err(refusal) => Err(refusal),
+        };
+        match &kept {
+            Ok(tools) => {
+                tracing::info!(server = %name, agent = shown(&record.owner.name), tools, "registered an MCP server")
+            }
+            Err(_) => self.undo(&name, previous).await,
+        }
+        kept
+    }
+
+    async fn take_away(self: Arc<Self>, name: &ServerName, owner: &Owner) -> Result<(), Refusal> {
+        let _place = {
+            let _one_at_a_time = self.deciding.lock().await;
+            let record = self.record(name.folded()).await?.filter(|record| record.owner.name == owner.name);
+            record.ok_or(Refusal::NotYours)?;
+            self.place(name, owner)?
+        };
+        self.store.delete(NAMESPACE, name.folded()).await.map_err(not_stored)?;
+        self.remove(name).await;
+        tracing::info!(server = %name, agent = shown(&owner.name), "unregistered an MCP server");
+        Ok(())
+    }
+
+    /// Whether the owner may register this name now; with what it has registered by that name before.
+    async fn may_register(
+        self: &Arc<Self>,
+        name: &ServerName,
+        owner: &Owner,
+    ) -> Result<(Place, Option<Record>), Refusal> {
+        let _one_at_a_time = self.deciding.lock().await;
+        // Whoever has a name, and whether the caller may see it: the answer is the same.
+        let mut owners = self.owners().await?;
+        let is_taken = match (owners.get(name.folded()), self.fleet.get(name.as_str())) {
+            (_, Some(Origin::Configuration)) => true,
+            (Some(known), _) => known.name != owner.name,
+            (None, origin) => origin.is_some(),
+        };
+        if is_taken {
+            return Err(Refusal::Taken);
+        }
+        let place = self.place(name, owner)?;
+        owners.remove(name.folded());
+        if owners.len() >= MAX_SERVERS {
+            return Err(Refusal::Full);
+        }
+        if owners.values().filter(|known| known.share == owner.share).count() >= MAX_PER_AGENT {
+            return Err(Refusal::TooMany);
+        }
+        Ok((place, self.record(name.folded()).await?))
+    }
+
+    /// Whoever has registered a name, or is about to.
+    async fn owners(&self) -> Result<BTreeMap<Arc<str>, Owner>, Refusal> {
+        let mut owners = BTreeMap::new();
+        for key in self.store.list(NAMESPACE).await.map_err(not_stored)? {
+            if let Some(record) = self.record(&key).await? {
+                owners.insert(key.into(), record.owner);
+            }
+        }
+        owners.extend(self.changing().iter().map(|(name, owner)| (Arc::clone(name), owner.clone())));
+        Ok(owners)
+    }
+
+    async fn record(&self, key: &str) -> Result<Option<Record>, Refusal> {
+        let stored = self.store.get(NAMESPACE, key).await.map_err(not_stored)?;
+        Ok(stored.and_then(|stored| Record::parse(&stored)))
+    }
+
+    /// Stores a record; when that fails, what was there before is there again as far as can be.
+    async fn keep(&self, name: &ServerName, record: &Record, previous: Option<&Record>) -> Result<(), Refusal> {
+        let Err(error) = self.store.put(NAMESPACE, name.folded(), record.to_bytes()).await else { return Ok(()) };
+        let undone = match previous {
+            Some(previous) => self.store.put(NAMESPACE, name.folded(), previous.to_bytes()).await,
+            None => self.store.delete(NAMESPACE, name.folded()).await.map(drop),
+        };
+        if let Err(error) = undone {
+            tracing::error!(server = %name, %error, "a registered MCP server may be in the store or not");
+        }
+        Err(not_stored(error))
+    }
+
+    async fn undo(&self, name: &ServerName, previous: Option<Record>) {
+        match previous.and_then(|record| record.spec(&self.rules).ok()) {
+            // It connects in its own time.
+            Some(spec) => drop(self.fleet.add(spec, Instant::now()).await),
+            None => self.remove(name).await,
+        }
+    }
+
+    /// Removes a server, unless an operator has configured one of its name meanwhile.
+    async fn remove(&self, name: &ServerName) {
+        if self.fleet.get(name.as_str()) == Some(Origin::Registration) {
+            self.fleet.remove(name).await;
+        }
+    }
+
+    fn place(self: &Arc<Self>, name: &ServerName, owner: &Owner) -> Result<Place, Refusal> {
+        let mut changing = self.changing();
+        if changing.contains_key(name.folded()) {
+            return Err(Refusal::Busy);
+        }
+        changing.insert(Arc::clone(name.folded()), owner.clone());
+        Ok(Place { registrar: Arc::clone(self), name: Arc::clone(name.folded()) })
+    }
+
+    fn changing(&self) -> MutexGuard<'_, BTreeMap<Arc<str>, Owner>> {
+        self.changing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.registrar.changing().remove(&self.name);
+    }
+}
+
+fn not_stored(error: StoreError) -> Refusal {
+    tracing::error!(%error, "could not keep which MCP servers are registered");
+    Refusal::Store
+}
+
+fn shortened(text: &str) -> String {
+    let mut shortened: String = text.chars().take(MAX_REASON).flat_map(char::escape_debug).collect();
+    if text.chars().nth(MAX_REASON).is_some() {
+        shortened.push('…');
+    }
+    shortened
+}

@@ -1,0 +1,88 @@
+//! The servers as one caller sees them: by those of their tools that it may use.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Instant;
+
+use toolbus_core::caller::Caller;
+use toolbus_core::log::shown;
+use toolbus_core::policy::{Access, Effective, Granted};
+
+use crate::peers::Servers;
+use crate::spec::ServerName;
+
+/// Most names that an answer lists.
+const MAX_LISTED: usize = 50;
+
+/// One server that a caller sees. A server of whose tools it may use none is none for it.
+pub(crate) struct Server<'a> {
+    /// Its name, as configured.
+    pub(crate) name: &'a Arc<str>,
+    /// Its tools, by the names that they have within the server.
+    pub(crate) tools: BTreeMap<&'a str, Granted<'a>>,
+}
+
+/// Every server that the caller sees, by its name in lower case.
+pub(crate) fn servers(effective: &Effective) -> BTreeMap<String, Server<'_>> {
+    let mut servers = BTreeMap::new();
+    for granted in effective.tools() {
+        let descriptor = &granted.tool.descriptor;
+        let Some(name) = &descriptor.server else { continue };
+        let server = servers.entry(name.to_lowercase()).or_insert_with(|| Server { name, tools: BTreeMap::new() });
+        server.tools.entry(descriptor.bare_name()).or_insert(granted);
+    }
+    servers
+}
+
+/// What the caller may use, when the tools of this server are known, if they become known until `latest`.
+pub(crate) async fn awaited(
+    access: &Access,
+    known: &dyn Servers,
+    caller: &Caller,
+    server: &str,
+    latest: Instant,
+) -> Effective {
+    let effective = access.effective(caller);
+    let Ok(server) = ServerName::parse(server) else { return effective };
+    // One that is hidden from the caller is not started for it either.
+    if is_registered(access, &server) {
+        return effective;
+    }
+    known.wake(server.as_str(), latest).await;
+    if !is_registered(access, &server) {
+        return effective;
+    }
+    // The policy takes up new tools in its own time, which may be after this.
+    let policy = access.clone();
+    let _ = tokio::task::spawn_blocking(move || policy.refresh()).await;
+    access.effective(caller)
+}
+
+fn is_registered(access: &Access, server: &ServerName) -> bool {
+    let is_its = |name: &Arc<str>| *name.to_lowercase() == **server.folded();
+    access.registry().snapshot().tools().any(|tool| tool.descriptor.server.as_ref().is_some_and(is_its))
+}
+
+/// Some names, for an answer: bounded in number and length.
+pub(crate) fn listed<'a>(names: impl IntoIterator<Item = &'a str>) -> String {
+    let mut names = names.into_iter();
+    let mut listed: Vec<String> = names.by_ref().take(MAX_LISTED).map(shown).collect();
+    let more = names.count();
+    if more > 0 {
+        listed.push(format!("… and {more} more"));
+    }
+    format!("[{}]", listed.join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_of_names_are_bounded() {
+        assert_eq!(listed([]), "[]");
+        assert_eq!(listed(["a", "b\u{7}"]), "[a, b\\u{7}]");
+        let many = vec!["x"; MAX_LISTED + 3];
+        assert!(listed(many).ends_with("x, x, … and 3 more]"));
+    }
+}
