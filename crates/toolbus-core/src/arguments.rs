@@ -20,6 +20,9 @@ const MAX_VIOLATION: usize = 200;
 /// Compiled schemas that are kept.
 const MAX_COMPILED: NonZeroUsize = NonZeroUsize::new(1024).unwrap();
 
+/// Largest compiled form of one pattern, in bytes: counted repetitions let a few characters grow to megabytes.
+const MAX_PATTERN: usize = 2 * 1024 * 1024;
+
 /// Why a schema cannot be used. Compiling never fetches anything: a reference to elsewhere is an error.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
@@ -122,7 +125,7 @@ fn compile(schema: &Value) -> Result<Validator, SchemaError> {
     jsonschema::options()
         .offline()
         // Linear time: schemas and arguments are both somebody else's.
-        .with_pattern_options(PatternOptions::regex())
+        .with_pattern_options(PatternOptions::regex().size_limit(MAX_PATTERN))
         .should_validate_formats(true)
         .build(schema)
         .map_err(|error| SchemaError(shortened(&format!("at `{}`: {error}", error.instance_path()))))
@@ -237,6 +240,12 @@ mod tests {
     #[test]
     fn a_pattern_that_would_need_backtracking_is_refused() {
         assert!(check_schema(&json!({"pattern": "(?=a)b"})).is_err());
+    }
+
+    #[test]
+    fn a_pattern_that_grows_when_compiled_is_refused() {
+        assert!(check_schema(&json!({"pattern": "^(.{1,1000}){1,20}$"})).is_err());
+        assert!(check_schema(&json!({"pattern": "^.{1,1000}$"})).is_ok());
     }
 
     #[test]

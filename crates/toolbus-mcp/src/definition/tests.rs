@@ -158,7 +158,20 @@ fn one_bad_definition_hides_that_tool_alone() {
     let definitions = definitions(&spec(), None, from_value(listed).unwrap(), vec![unreadable]);
     let offered: Vec<_> = definitions.tools.iter().map(|tool| (&*tool.name, &*tool.description)).collect();
     assert_eq!(offered, [("a", "Tool a of MCP server Files."), ("b", "first")]);
-    insta::assert_snapshot!(shown_hidden(&definitions), @"");
+    insta::assert_snapshot!(shown_hidden(&definitions), @r#"
+    : its name is not usable: expected 1 to 128 characters, no control character, and no space at either end
+     c: its name is not usable: expected 1 to 128 characters, no control character, and no space at either end
+    a\u{1b}b: its name is not usable: expected 1 to 128 characters, no control character, and no space at either end
+    b: the server has another tool of this name
+    d: its schema is not one of objects: `type` must be "object"
+    d: the server has another tool of this name
+    e: its schema refers to `file:///etc/passwd`, which is not within it
+    f: its schema refers to `https://example.com/schema`, which is not within it
+    g: its schema applies itself to the same value without end
+    h: its schema is not usable: at `/properties/a/type`: "strin" is not valid under any of the schemas listed in the 'anyOf' keyword
+    nnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnn…: its name is not usable: expected 1 to 128 characters, no control character, and no space at either end
+    z: it has no schema
+    "#);
 }
 
 #[test]

@@ -1,0 +1,174 @@
+//! How often a schema applies its parts to one value.
+//!
+//! A validator that looks for all errors forgets what it has seen: schemas that are reached by two ways are run twice, and
+//! in a schema that contains itself each level of the value would double that.
+
+use std::collections::{HashMap, HashSet};
+
+use super::graph::Graph;
+use super::keywords::Step;
+use super::{MAX_EXPANDED, SchemaProblem};
+
+/// How often schemas are run where it is asked what they have looked at.
+const LOOKING_BACK: usize = 3;
+
+/// Refuses what would not end, and what would take much longer than its arguments are long.
+pub(super) fn check(graph: &Graph<'_>) -> Result<(), SchemaProblem> {
+    let expanded = expanded(graph)?;
+    let order = Order::of(graph);
+    // How many schemas a schema applies to one value at most: to its own, or to any within it.
+    let mut load = expanded;
+    let within = |load: &[usize], place: usize, counts: &dyn Fn(usize) -> bool| {
+        let weight = |target: usize| if counts(target) { load.get(target).copied().unwrap_or_default() } else { 0 };
+        heaviest(graph, &applied(graph, place), weight)
+    };
+    for &place in &order.ending {
+        raise(&mut load, place, |load| within(load, place, &|_| true))?;
+    }
+    for &place in &order.recursive {
+        let again = heaviest(graph, &applied(graph, place), |target| usize::from(!order.ends(target)));
+        if again > 1 {
+            return Err(SchemaProblem::Branching);
+        }
+        raise(&mut load, place, |load| within(load, place, &|target| order.ends(target)))?;
+    }
+    for &place in &order.above {
+        raise(&mut load, place, |load| within(load, place, &|_| true))?;
+    }
+    Ok(())
+}
+
+fn raise(load: &mut [usize], place: usize, of: impl FnOnce(&[usize]) -> usize) -> Result<(), SchemaProblem> {
+    let heaviest = of(load);
+    if heaviest > MAX_EXPANDED {
+        return Err(SchemaProblem::Expanded);
+    }
+    if let Some(own) = load.get_mut(place) {
+        *own = heaviest.max(*own);
+    }
+    Ok(())
+}
+
+/// For each schema the number of those that it applies to the same value, with itself.
+fn expanded(graph: &Graph<'_>) -> Result<Vec<usize>, SchemaProblem> {
+    let order = pruned(graph.len(), |place| graph.same(place).collect());
+    if order.len() < graph.len() {
+        return Err(SchemaProblem::Endless);
+    }
+    let mut expanded = vec![1_usize; graph.len()];
+    for place in order {
+        let within: usize = graph.same(place).filter_map(|target| expanded.get(target)).sum();
+        let within = if graph.looks_back(place) { within * LOOKING_BACK } else { within };
+        if within >= MAX_EXPANDED {
+            return Err(SchemaProblem::Expanded);
+        }
+        if let Some(own) = expanded.get_mut(place) {
+            *own += within;
+        }
+    }
+    Ok(expanded)
+}
+
+/// All schemas, in an order in which their loads can be known.
+struct Order {
+    /// Those that never come to themselves again, each after all that it leads to.
+    ending: Vec<usize>,
+    /// Those that may.
+    recursive: Vec<usize>,
+    /// Those that lead to recursive ones without being part of them, each after all that it leads to.
+    above: Vec<usize>,
+    ends: HashSet<usize>,
+}
+
+impl Order {
+    fn of(graph: &Graph<'_>) -> Self {
+        let targets = |place: usize| -> Vec<usize> {
+            graph.edges(place).iter().filter(|(step, _)| *step != Step::Nothing).map(|(_, target)| *target).collect()
+        };
+        let ending = pruned(graph.len(), targets);
+        let ends: HashSet<usize> = ending.iter().copied().collect();
+        let mut sources = vec![Vec::new(); graph.len()];
+        for place in 0..graph.len() {
+            for target in targets(place) {
+                sources.get_mut(target).into_iter().for_each(|sources: &mut Vec<usize>| sources.push(place));
+            }
+        }
+        let mut above = pruned(graph.len(), |place| sources.get(place).cloned().unwrap_or_default());
+        above.retain(|place| !ends.contains(place));
+        above.reverse();
+        let known: HashSet<usize> = ending.iter().chain(&above).copied().collect();
+        let recursive = (0..graph.len()).filter(|place| !known.contains(place)).collect();
+        Self { ending, recursive, above, ends }
+    }
+
+    fn ends(&self, place: usize) -> bool {
+        self.ends.contains(&place)
+    }
+}
+
+/// The places from which no circle can be reached, each after all that it leads to.
+fn pruned(count: usize, targets: impl Fn(usize) -> Vec<usize>) -> Vec<usize> {
+    let mut left = vec![0_usize; count];
+    let mut sources = vec![Vec::new(); count];
+    for (place, left) in left.iter_mut().enumerate() {
+        for target in targets(place) {
+            *left += 1;
+            sources.get_mut(target).into_iter().for_each(|sources: &mut Vec<usize>| sources.push(place));
+        }
+    }
+    let mut order: Vec<usize> = (0..count).filter(|place| left.get(*place) == Some(&0)).collect();
+    let mut next = 0;
+    while let Some(&place) = order.get(next) {
+        next += 1;
+        for &source in sources.get(place).into_iter().flatten() {
+            let Some(left) = left.get_mut(source) else { continue };
+            *left -= 1;
+            if *left == 0 {
+                order.push(source);
+            }
+        }
+    }
+    order
+}
+
+/// The schemas that a schema applies to the same value, itself first, each as often as it is reached.
+fn applied(graph: &Graph<'_>, place: usize) -> Vec<usize> {
+    let mut applied = vec![place];
+    let mut next = 0;
+    while let Some(&place) = applied.get(next) {
+        next += 1;
+        applied.extend(graph.same(place));
+    }
+    applied
+}
+
+/// The most that the schemas in `applied` apply to any one part of a value.
+fn heaviest(graph: &Graph<'_>, applied: &[usize], weight: impl Fn(usize) -> usize) -> usize {
+    let (mut any_member, mut any_item) = (0, 0);
+    let mut at: HashMap<Step<'_>, usize> = HashMap::new();
+    // What applies to other members or items than these.
+    let mut not_at: HashMap<Step<'_>, usize> = HashMap::new();
+    for &place in applied {
+        let edges = graph.edges(place);
+        let of =
+            |kind| edges.iter().filter(|(step, _)| *step == kind).map(|(_, target)| weight(*target)).sum::<usize>();
+        let (other_member, other_item) = (of(Step::OtherMember), of(Step::OtherItem));
+        any_member += other_member + of(Step::AnyMember);
+        any_item += other_item + of(Step::AnyItem);
+        let mut named = HashSet::new();
+        for &(step, target) in edges {
+            let other = match step {
+                Step::Member(_) => other_member,
+                Step::Item(_) => other_item,
+                _ => continue,
+            };
+            *at.entry(step).or_default() += weight(target);
+            if named.insert(step) {
+                *not_at.entry(step).or_default() += other;
+            }
+        }
+    }
+    let anywhere = |step: &Step<'_>| if matches!(step, Step::Member(_)) { any_member } else { any_item };
+    let there = at.iter().map(|(step, own)| own + anywhere(step) - not_at.get(step).copied().unwrap_or_default());
+    there.chain([any_member, any_item]).max().unwrap_or_default()
+}
