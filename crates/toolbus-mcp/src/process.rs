@@ -14,9 +14,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
-use tokio::process::{Child, Command};
+use tokio::process::{Child, ChildStderr, Command};
 use tokio::sync::watch;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 pub(crate) use self::exit::{Exit, Exited};
@@ -29,6 +29,9 @@ use crate::transport::stdio::StdioTransport;
 const GRACE: Duration = Duration::from_secs(2);
 /// Time that a supervisor has to end everything at once, before it is killed itself.
 const FORCE: Duration = Duration::from_secs(3);
+
+/// Time to read what a server wrote before it ended.
+const LAST_WORDS: Duration = Duration::from_secs(1);
 
 /// Starts servers, each under a supervisor.
 #[derive(Debug, Clone)]
@@ -103,7 +106,7 @@ impl Launcher {
         let (server, tail, closing) = (Arc::<str>::from(name), Arc::new(Tail::default()), CancellationToken::new());
         let (ended, exit) = watch::channel(None);
         let (exited, force) = (Exited::new(exit), CancellationToken::new());
-        tokio::spawn(stderr::read(stderr, Arc::clone(&server), Arc::clone(&tail)));
+        tokio::spawn(listen(stderr, Arc::clone(&server), Arc::clone(&tail), exited.clone()));
         tokio::spawn(wait(child, pid, force.clone(), ended));
         let transport = StdioTransport::new(stdout, stdin, server, closing.clone(), exited.clone());
         Ok((Process { pid, tail, exited, closing, force }, transport))
@@ -161,6 +164,18 @@ impl Process {
 impl Drop for Process {
     fn drop(&mut self) {
         self.closing.cancel();
+    }
+}
+
+/// Reads what a server writes to its standard error. A process that has outlived it may hold that open for ever.
+async fn listen(stderr: ChildStderr, server: Arc<str>, tail: Arc<Tail>, exited: Exited) {
+    let left = async {
+        exited.wait().await;
+        sleep(LAST_WORDS).await;
+    };
+    tokio::select! {
+        () = stderr::read(stderr, server, tail) => {}
+        () = left => {}
     }
 }
 

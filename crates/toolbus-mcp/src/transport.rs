@@ -4,6 +4,7 @@ pub(crate) mod credentials;
 pub(crate) mod http;
 pub(crate) mod sse;
 pub(crate) mod stdio;
+pub(crate) mod values;
 
 use std::sync::{Arc, OnceLock};
 

@@ -57,6 +57,18 @@ async fn nothing_is_left_when_the_supervisor_is_told_to_end() {
 }
 
 #[tokio::test]
+async fn a_process_that_outlives_everything_does_not_hide_the_end_of_its_server() {
+    let (process, mut transport) = start(LONG, &family("time.sleep(1000)"));
+    let pids = told::<4>(&process).await;
+    signal(process.pid().try_into().unwrap(), Signal::KILL);
+    assert_eq!(failure(&mut transport).await, "the server's supervisor was ended by signal 9");
+    // Nobody is left who knows of the one that fled into a session of its own.
+    let alive: Vec<i32> = pids.into_iter().filter(|pid| is_alive(*pid)).collect();
+    assert!(alive.len() <= 1, "{alive:?}");
+    alive.into_iter().for_each(|pid| signal(pid, Signal::KILL));
+}
+
+#[tokio::test]
 async fn nothing_is_left_of_processes_that_hop_from_session_to_session() {
     let script = "
 for _ in range(3):

@@ -21,6 +21,39 @@ async fn a_line_of_a_gigabyte_ends_the_connection_and_costs_little_memory() {
 }
 
 #[tokio::test]
+async fn a_message_of_millions_of_values_ends_the_connection_and_costs_little_memory() {
+    let Some(memory) = alone("traffic::a_message_of_millions_of_values_ends_the_connection_and_costs_little_memory")
+    else {
+        return;
+    };
+    let script = "
+sys.stdout.write('{\"jsonrpc\":\"2.0\",\"id\":1,\"result\":{\"content\":[],\"structuredContent\":[')
+sys.stdout.write('{},' * 5_000_000 + '0]}}\\n')
+sys.stdout.flush()
+sys.stdin.read()
+";
+    let (_process, mut transport) = start(LONG, script);
+    assert_eq!(failure(&mut transport).await, "the server wrote a message of more than 500000 values");
+    assert!(memory.growth() < MAX_GROWTH, "{}", memory.growth());
+}
+
+#[tokio::test]
+async fn a_message_of_as_many_values_as_are_allowed_costs_memory_within_bounds() {
+    let Some(memory) = alone("traffic::a_message_of_as_many_values_as_are_allowed_costs_memory_within_bounds") else {
+        return;
+    };
+    let script = "
+sys.stdout.write('{\"jsonrpc\":\"2.0\",\"id\":1,\"result\":{\"content\":[],\"structuredContent\":[')
+sys.stdout.write('{\"a\":0},' * 124_990 + '0]}}\\n')
+sys.stdout.flush()
+sys.stdin.read()
+";
+    let (_process, mut transport) = start(LONG, script);
+    assert!(transport.receive().await.is_some());
+    assert!(memory.growth() < 4 * MAX_GROWTH, "{}", memory.growth());
+}
+
+#[tokio::test]
 async fn a_flood_on_standard_error_neither_stops_the_server_nor_costs_memory() {
     let Some(memory) = alone("traffic::a_flood_on_standard_error_neither_stops_the_server_nor_costs_memory") else {
         return;

@@ -7,12 +7,13 @@ use std::time::Duration;
 use rmcp::model::ServerJsonRpcMessage;
 use tokio::io::{AsyncBufReadExt as _, AsyncRead, AsyncReadExt as _, BufReader, copy_buf, sink};
 use tokio::sync::{Semaphore, mpsc};
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use toolbus_core::log::shown;
 
 use super::{Received, TransportFailure};
 use crate::process::Exited;
+use crate::transport::values::{self, MAX_VALUES};
 
 /// Longest line, with its end, in bytes. Also what messages that wait to be taken may take together.
 pub(super) const MAX_LINE: usize = 16 * 1024 * 1024;
@@ -24,7 +25,7 @@ const KEPT: usize = 256 * 1024;
 pub(super) const MAX_SKIPPED: u32 = 1000;
 /// Lines without a message that are logged.
 const MAX_LOGGED: u64 = 3;
-/// Time in which a server that has closed its standard output is expected to end.
+/// Time between the end of a server and that of its standard output, whichever comes first.
 const EXIT: Duration = Duration::from_millis(250);
 
 /// Why reading has ended.
@@ -36,6 +37,8 @@ enum End {
     Abandoned,
     /// A line was too long.
     LongLine,
+    /// A message would take too much memory.
+    LargeMessage,
     /// Line after line was no message.
     Noise,
     /// The operating system failed.
@@ -68,10 +71,16 @@ impl<R: AsyncRead + Unpin> Reader<R> {
 
     /// Reads until the end, and says why it came. Whoever waits for a message learns of the end after that.
     pub(super) async fn run(mut self, closing: CancellationToken, exited: Exited, failure: TransportFailure) {
+        // A process that has outlived the server may still hold its standard output.
+        let left = async {
+            exited.wait().await;
+            sleep(EXIT).await;
+        };
         let end = tokio::select! {
             biased;
             () = closing.cancelled() => End::Abandoned,
             end = self.read() => end,
+            () = left => End::Closed { is_within_line: false },
         };
         if self.skipped > 0 {
             tracing::info!(server = &*self.server, lines = self.skipped, "skipped lines that were no MCP messages");
@@ -80,6 +89,7 @@ impl<R: AsyncRead + Unpin> Reader<R> {
         failure.set(match end {
             End::Abandoned => "the connection was closed".to_owned(),
             End::LongLine => format!("the server wrote a line over {} MiB", MAX_LINE / (1024 * 1024)),
+            End::LargeMessage => format!("the server wrote a message of more than {MAX_VALUES} values"),
             End::Noise => format!("the server wrote {MAX_SKIPPED} lines in a row that are no MCP messages"),
             End::Failed(error) => format!("reading from the server failed: {error}"),
             End::Closed { is_within_line } => {
@@ -93,8 +103,12 @@ impl<R: AsyncRead + Unpin> Reader<R> {
         closing.cancel();
         drop(self.to);
         if is_abandoned {
-            // A server that says something while it ends must neither wait nor stumble. Its supervisor bounds the time.
-            let _ = copy_buf(&mut self.from, &mut sink()).await;
+            // A server that says something while it ends must neither wait nor stumble.
+            let mut nowhere = sink();
+            tokio::select! {
+                _ = copy_buf(&mut self.from, &mut nowhere) => {}
+                _ = exited.wait() => {}
+            }
         }
     }
 
@@ -114,6 +128,9 @@ impl<R: AsyncRead + Unpin> Reader<R> {
             let line = self.line.trim_ascii();
             if line.is_empty() {
                 continue;
+            }
+            if !values::are_few(line) {
+                return End::LargeMessage;
             }
             match serde_json::from_slice(line) {
                 Ok(message) => {
