@@ -5,6 +5,7 @@ mod call;
 mod failure;
 mod gate;
 mod list;
+pub(crate) mod message;
 mod opening;
 mod pending;
 mod signals;
@@ -119,15 +120,8 @@ impl Connection {
     ///
     /// When the server does not, or not within 30 s.
     pub(crate) async fn list_tools(&self) -> Result<Listed, ConnectError> {
-        const METHOD: &str = "tools/list";
-        let listing = list::all(async |request| {
-            let timing = Timing::new(&self.described, METHOD, None);
-            let answer = self.ask(request).await;
-            timing.end(error_type(&answer).as_deref());
-            answer
-        });
-        match timeout(LIST_TIME, listing).await {
-            Ok(listed) => listed.map_err(|error| self.failed(METHOD, &error)),
+        match timeout(LIST_TIME, list::all(self)).await {
+            Ok(listed) => listed.map_err(|error| self.failed(list::METHOD, &error)),
             Err(_) => {
                 Err(ConnectError::Failed(format!("the server did not list its tools within {} s", LIST_TIME.as_secs())))
             }
@@ -186,10 +180,9 @@ impl Connection {
                 ("server/discover", ClientRequest::DiscoverRequest(discover))
             }
         };
-        let timing = Timing::new(&self.described, method, None);
-        let answer = self.ask(request).await;
-        let latency = timing.elapsed();
-        timing.end(error_type(&answer).as_deref());
+        let began = Instant::now();
+        let answer = self.ask_timed(method, request).await;
+        let latency = began.elapsed();
         match answer {
             Ok(_) | Err(ServiceError::McpError(_)) => {
                 self.answered(latency);
@@ -226,6 +219,14 @@ impl Connection {
             // The SDK fails what waits only when the transport is closed, which can take seconds.
             _ = self.signals.ended() => Err(ServiceError::TransportClosed),
         }
+    }
+
+    /// The same, told to the observer.
+    async fn ask_timed(&self, method: &'static str, request: ClientRequest) -> Result<ServerResult, ServiceError> {
+        let timing = Timing::new(&self.described, method, None);
+        let answer = self.ask(request).await;
+        timing.end(error_type(&answer).as_deref());
+        answer
     }
 
     fn answered(&self, latency: Duration) {

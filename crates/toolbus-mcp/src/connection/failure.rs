@@ -7,6 +7,7 @@ use rmcp::service::{ClientInitializeError, ServiceError};
 use toolbus_core::failure::{Cause, ToolFailure};
 
 use super::text::shown;
+use crate::transport::http::classify;
 
 /// Longest text of a server within an error, in characters.
 const MAX_TEXT: usize = 2_000;
@@ -67,7 +68,7 @@ pub(super) fn handshake(
             format!("the server answered `{asked}` with the id {received} instead of {expected}")
         }
         ClientInitializeError::ConnectionClosed(_) => {
-            format!("{} before it answered `{asked}`", ended.unwrap_or("the server closed the connection"))
+            format!("{}; `{asked}` was not answered", ended.unwrap_or("the server closed the connection"))
         }
         ClientInitializeError::TransportError { error, .. } => {
             format!("`{asked}` could not be sent: {}", chain(error.error.as_ref()))
@@ -82,11 +83,7 @@ pub(super) fn handshake(
         ClientInitializeError::LegacyFallbackFailed { fallback, .. } => return handshake(fallback, asked, ended, kind),
         other => shown(&other.to_string(), MAX_TEXT),
     };
-    if error.is_authorization_required() || error.auth_challenge().is_some() {
-        ConnectError::AuthRequired(text)
-    } else {
-        kind(text)
-    }
+    if cause_of(error) == Some(Cause::AuthRequired) { ConnectError::AuthRequired(text) } else { kind(text) }
 }
 
 /// A server that agreed on a version which nobody offered.
@@ -101,13 +98,18 @@ pub(super) fn unknown_version(version: &str) -> ConnectError {
 
 /// A request of ours that was not answered.
 pub(super) fn request(method: &str, error: &ServiceError, ended: Option<&str>) -> ConnectError {
+    if let ServiceError::TransportSend(error) = error
+        && classify(error.error.as_ref()) == Some(Cause::AuthRequired)
+    {
+        return ConnectError::AuthRequired(chain(error.error.as_ref()));
+    }
     ConnectError::Failed(match error {
         ServiceError::McpError(error) => {
             format!("the server refused `{method}`: {} ({})", shown(&error.message, MAX_TEXT), error.code.0)
         }
         ServiceError::TransportSend(error) => format!("`{method}` could not be sent: {}", chain(error.error.as_ref())),
         ServiceError::TransportClosed => {
-            format!("{} before it answered `{method}`", ended.unwrap_or("the server closed the connection"))
+            format!("{}; `{method}` was not answered", ended.unwrap_or("the server closed the connection"))
         }
         ServiceError::UnexpectedResponse => {
             format!("the server answered `{method}` with something else than its result")
@@ -120,7 +122,7 @@ pub(super) fn request(method: &str, error: &ServiceError, ended: Option<&str>) -
 pub(super) fn call(tool: &str, error: ServiceError, ended: Option<&str>) -> CallError {
     match error {
         ServiceError::McpError(error) => refused(tool, &error).into(),
-        ServiceError::TransportSend(error) => lost(tool, &chain(error.error.as_ref())),
+        ServiceError::TransportSend(error) => not_sent(tool, error.error.as_ref()),
         ServiceError::UnexpectedResponse => ToolFailure::new(
             Cause::InvalidResult,
             format!("Tool '{tool}' answered with something that is not the result of a call."),
@@ -142,9 +144,31 @@ fn refused(tool: &str, error: &ErrorData) -> ToolFailure {
     }
 }
 
+fn not_sent(tool: &str, error: &(dyn Error + 'static)) -> CallError {
+    let cause = classify(error).unwrap_or(Cause::ConnectionLost);
+    let what = match cause {
+        Cause::ConnectFailed => "cannot be reached: nothing was sent. Try again later.",
+        Cause::Unavailable => "cannot serve now. Try again later.",
+        Cause::AuthRequired => "asks for a credential that only an operator can give.",
+        Cause::ResultTooLarge => "answered with more than is allowed. Ask for less.",
+        Cause::InvalidResult => "answered with something that is not the result of a call.",
+        Cause::Failed => "refused the request. Only an operator can mend this.",
+        _ => return lost(tool, &chain(error)),
+    };
+    ToolFailure::new(cause, format!("The MCP server of tool '{tool}' {what}")).with_detail(chain(error)).into()
+}
+
 fn lost(tool: &str, why: &str) -> CallError {
     let text = format!("The MCP server of tool '{tool}' went away before it answered. It may have acted on the call.");
     CallError { failure: ToolFailure::new(Cause::ConnectionLost, text).with_detail(why), is_lost: true }
+}
+
+/// What an error of a transport over HTTP means.
+fn cause_of(error: &ClientInitializeError) -> Option<Cause> {
+    match error {
+        ClientInitializeError::TransportError { error, .. } => classify(error.error.as_ref()),
+        _ => None,
+    }
 }
 
 /// An error and what caused it.

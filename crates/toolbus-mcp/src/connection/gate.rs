@@ -19,6 +19,7 @@ use serde_json::Value;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
 use super::signals::{Signals, Token};
+use crate::transport::TransportFailure;
 
 /// Longest wait for an answer to the probe.
 pub(super) const PROBE_TIME: Duration = Duration::from_secs(1);
@@ -41,6 +42,7 @@ pub(super) enum Silence {
 pub(super) struct Gate<T> {
     inner: T,
     signals: Arc<Signals>,
+    failure: TransportFailure,
     /// The answer to `roots/list`, if there are any.
     roots: Option<Value>,
     silence: Silence,
@@ -56,8 +58,14 @@ struct Probe {
 }
 
 impl<T: Transport<RoleClient> + 'static> Gate<T> {
-    pub(super) fn new(inner: T, signals: Arc<Signals>, roots: Option<Value>, silence: Silence) -> Self {
-        Self { inner, signals, roots, silence, probe: None, late: None, replies: FuturesUnordered::new() }
+    pub(super) fn new(
+        inner: T,
+        signals: Arc<Signals>,
+        failure: TransportFailure,
+        roots: Option<Value>,
+        silence: Silence,
+    ) -> Self {
+        Self { inner, signals, failure, roots, silence, probe: None, late: None, replies: FuturesUnordered::new() }
     }
 
     /// What the SDK gets of a message.
@@ -127,7 +135,7 @@ impl<T: Transport<RoleClient> + 'static> Gate<T> {
     fn in_place(&mut self) -> Option<ServerJsonRpcMessage> {
         let id = self.probe.take()?.id;
         if self.silence == Silence::IsFailure {
-            self.signals.end("the server did not answer `server/discover` in time", false);
+            self.signals.end("the server kept silent for 1 s", false);
             return None;
         }
         self.late = Some(id.clone());
@@ -179,7 +187,8 @@ impl<T: Transport<RoleClient> + 'static> Transport<RoleClient> for Gate<T> {
                 () = sleep_to(silence) => return self.in_place(),
             };
             let Some(message) = message else {
-                self.signals.end("the server closed the connection", false);
+                let why = self.failure.get().unwrap_or("the server closed the connection");
+                self.signals.end(why, false);
                 return None;
             };
             if let Some(message) = self.let_in(message) {

@@ -10,9 +10,12 @@ use rmcp::service::ServiceError;
 use serde::Serialize;
 use serde_json::Value;
 
+use super::Connection;
 use super::text::shown;
 use crate::status::HiddenTool;
 
+/// The method that lists.
+pub(super) const METHOD: &str = "tools/list";
 /// Most tools that are taken of one server.
 const MAX_TOOLS: usize = 10_000;
 /// Most pages.
@@ -38,16 +41,14 @@ pub(crate) struct Listed {
 }
 
 /// Asks for every page.
-pub(super) async fn all(
-    ask: impl AsyncFn(ClientRequest) -> Result<ServerResult, ServiceError>,
-) -> Result<Listed, ServiceError> {
+pub(super) async fn all(connection: &Connection) -> Result<Listed, ServiceError> {
     let (mut listed, mut bytes, mut seen) = (Listed::default(), 0, HashSet::new());
     let mut cursor: Option<String> = None;
     for _ in 0..MAX_PAGES {
         let params = PaginatedRequestParams::default().with_cursor(cursor.take());
         let request =
             ListToolsRequest { method: Default::default(), params: Some(params), extensions: Default::default() };
-        let next = match ask(ClientRequest::ListToolsRequest(request)).await {
+        let next = match connection.ask_timed(METHOD, ClientRequest::ListToolsRequest(request)).await {
             Ok(ServerResult::ListToolsResult(page)) => listed.add(page, &mut bytes),
             // One definition that cannot be read makes the page one that the SDK does not know.
             Ok(ServerResult::CustomResult(page)) => listed.add_each(page.0, &mut bytes)?,

@@ -15,13 +15,14 @@ use tokio::time::Instant;
 use url::Url;
 
 use super::about::About;
-use super::failure::{self, ConnectError};
+use super::failure::{ConnectError, handshake, unknown_version};
 use super::gate::{Gate, Silence};
 use super::signals::Signals;
 use super::timing::Described;
 use super::{Connection, Generation};
 use crate::observe::Observer;
 use crate::spec::ServerName;
+use crate::transport::TransportFailure;
 
 /// What is to be known of a server before it is spoken to.
 pub(crate) struct Opening<'a> {
@@ -31,6 +32,8 @@ pub(crate) struct Opening<'a> {
     pub(crate) transport: &'static str,
     /// How it was spoken to last time; absent: it is asked.
     pub(crate) generation: Option<Generation>,
+    /// Where the transport says why it has ended.
+    pub(crate) failure: TransportFailure,
     /// Directories that the server is told it may work in.
     pub(crate) roots: Vec<PathBuf>,
     /// Who is told of the traffic.
@@ -47,7 +50,7 @@ impl Connection {
     where
         T: Transport<RoleClient> + 'static,
     {
-        let Opening { server, transport: network, generation, roots, observer } = opening;
+        let Opening { server, transport: network, generation, failure, roots, observer } = opening;
         let silence = match (generation, network) {
             (Some(_), _) => Silence::IsAllowed,
             (None, "pipe") => Silence::IsLegacy,
@@ -56,7 +59,7 @@ impl Connection {
         let roots = roots_result(&roots);
         let client = client(roots.is_some());
         let signals = Arc::new(Signals::default());
-        let gate = Gate::new(transport, Arc::clone(&signals), roots, silence);
+        let gate = Gate::new(transport, Arc::clone(&signals), failure, roots, silence);
 
         let began = Instant::now();
         let opened = client.serve_with_lifecycle(gate, lifecycle(generation)).await;
@@ -101,17 +104,17 @@ fn checked(
     let running = opened.map_err(|error| {
         let ended = signals.why_ended().map(|end| end.why);
         if signals.is_initializing() {
-            failure::handshake(&error, "initialize", ended.as_deref(), ConnectError::Failed)
+            handshake(&error, "initialize", ended.as_deref(), ConnectError::Failed)
         } else if remembered.is_some() {
-            failure::handshake(&error, "server/discover", ended.as_deref(), ConnectError::Failed)
+            handshake(&error, "server/discover", ended.as_deref(), ConnectError::Failed)
         } else {
-            failure::handshake(&error, "server/discover", ended.as_deref(), ConnectError::ProbeFailed)
+            handshake(&error, "server/discover", ended.as_deref(), ConnectError::ProbeFailed)
         }
     })?;
     match running.peer().peer_info() {
         Some(info) if ProtocolVersion::KNOWN_VERSIONS.contains(&info.protocol_version) => Ok((running, info)),
-        Some(info) => Err(failure::unknown_version(info.protocol_version.as_str())),
-        None => Err(failure::unknown_version("")),
+        Some(info) => Err(unknown_version(info.protocol_version.as_str())),
+        None => Err(unknown_version("")),
     }
 }
 
