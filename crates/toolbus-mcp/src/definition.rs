@@ -2,11 +2,12 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use rmcp::model::ToolAnnotations;
 use serde_json::{Map, Value, json};
 use toolbus_core::log::shown;
-use toolbus_core::tool::{Effect, Membership, ToolDescriptor};
+use toolbus_core::tool::{Effect, Membership, ToolDescriptor, Validation};
 
 use crate::schema;
 use crate::spec::ServerSpec;
@@ -18,6 +19,8 @@ const MAX_NAME: usize = 128;
 const MAX_PUBLISHED: usize = toolbus_protocol::MAX_SHORT_STRING;
 /// Longest description, in bytes; what is beyond is cut.
 const MAX_DESCRIPTION: usize = 8 * 1024;
+/// Longest time that is spent on one server's schemas.
+const MAX_TIME: Duration = Duration::from_secs(20);
 /// Most hidden tools that are named.
 const MAX_HIDDEN: usize = 200;
 
@@ -52,6 +55,8 @@ enum Unusable {
     Published,
     #[error("the server has another tool of this name")]
     Duplicate,
+    #[error("its schema was not looked at: those of the server's other tools took too long to check")]
+    Unchecked,
     #[error("{0}")]
     Schema(#[from] schema::SchemaProblem),
 }
@@ -66,15 +71,33 @@ pub(crate) fn definitions(
     listed: Vec<rmcp::model::Tool>,
     unreadable: Vec<HiddenTool>,
 ) -> Definitions {
+    definitions_until(Instant::now() + MAX_TIME, spec, place, listed, unreadable)
+}
+
+fn definitions_until(
+    end: Instant,
+    spec: &ServerSpec,
+    place: Option<&ToolsetPlace>,
+    listed: Vec<rmcp::model::Tool>,
+    unreadable: Vec<HiddenTool>,
+) -> Definitions {
     let source = spec.name.source();
     let (mut tools, mut hidden, mut seen) = (Vec::new(), unreadable, HashSet::new());
     for tool in listed {
         if !spec.tools.admits(&tool.name) {
             continue;
         }
-        match descriptor(spec, &source, place, &tool, &mut seen) {
+        let descriptor = descriptor(spec, &source, place, &tool, &mut seen).and_then(|descriptor| {
+            check(&tool, spec.validation, end)?;
+            Ok(descriptor)
+        });
+        match descriptor {
             Ok(descriptor) => tools.push(descriptor),
-            Err(reason) => hidden.push(HiddenTool { name: shown(&tool.name), reason: reason.to_string() }),
+            Err(reason) => hidden.push(HiddenTool {
+                name: shown(&tool.name),
+                // What the validator says may quote the schema.
+                reason: reason.to_string().replace(char::is_control, " "),
+            }),
         }
     }
     tools.sort_by(|a, b| a.name.cmp(&b.name));
@@ -104,7 +127,6 @@ fn descriptor(
     if !seen.insert(name.to_owned()) {
         return Err(Unusable::Duplicate);
     }
-    schema::check(&tool.input_schema, spec.validation)?;
     Ok(ToolDescriptor {
         description: description(spec, tool),
         parameters: Some(Arc::new(parameters(&tool.input_schema))),
@@ -119,6 +141,13 @@ fn descriptor(
         validation: spec.validation,
         ..ToolDescriptor::new(published, Arc::clone(source), "mcp")
     })
+}
+
+fn check(tool: &rmcp::model::Tool, validation: Validation, end: Instant) -> Result<(), Unusable> {
+    if Instant::now() >= end {
+        return Err(Unusable::Unchecked);
+    }
+    Ok(schema::check(&tool.input_schema, validation)?)
 }
 
 fn description(spec: &ServerSpec, tool: &rmcp::model::Tool) -> String {

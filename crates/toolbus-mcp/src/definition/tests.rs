@@ -1,8 +1,6 @@
 use std::collections::BTreeMap;
-use std::time::{Duration, Instant};
 
 use serde_json::from_value;
-use toolbus_core::tool::Validation;
 
 use super::*;
 use crate::filter::ToolFilter;
@@ -184,6 +182,20 @@ fn a_name_that_its_prefix_makes_too_long_is_hidden() {
 }
 
 #[test]
+fn schemas_that_take_too_long_hide_the_tools_that_are_left() {
+    let listed = from_value(json!([{"name": "a", "inputSchema": {}}])).unwrap();
+    let definitions = definitions_until(Instant::now(), &spec(), None, listed, Vec::new());
+    insta::assert_snapshot!(shown_hidden(&definitions), @"a: its schema was not looked at: those of the server's other tools took too long to check");
+}
+
+#[test]
+fn a_reason_has_no_control_characters() {
+    let schema = json!({"properties": {"a\u{1b}[2J": {"type": "strin"}}});
+    let hidden = defined(&spec(), None, json!([{"name": "a", "inputSchema": schema}])).hidden;
+    assert!(hidden[0].reason.contains("[2J") && !hidden[0].reason.contains(char::is_control), "{hidden:?}");
+}
+
+#[test]
 fn of_many_hidden_tools_some_are_named() {
     let listed: Vec<_> = (0..1000).map(|n| json!({"name": format!("t{n:04}"), "inputSchema": {"type": 1}})).collect();
     let hidden = defined(&spec(), None, json!(listed)).hidden;
@@ -201,6 +213,5 @@ fn ten_thousand_tools_are_sorted_out_in_time() {
     let started = Instant::now();
     let definitions = defined(&spec(), None, listed);
     assert_eq!((definitions.tools.len(), definitions.hidden.len()), (10_000, 0));
-    assert!(started.elapsed() < Duration::from_secs(20), "{:?}", started.elapsed());
-    println!("{:?}", started.elapsed());
+    assert!(started.elapsed() < MAX_TIME / 2, "{:?}", started.elapsed());
 }
