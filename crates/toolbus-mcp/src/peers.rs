@@ -1,8 +1,21 @@
 //! The messages that agents and bridges exchange about servers.
+//!
+//! [`Index`] is what agents are told of servers, [`Refresh`] answers those who ask to be told again, and [`Manage`] answers
+//! everything else that is asked about servers.
+
+mod further;
+mod index;
+mod manage;
+mod refresh;
+mod register;
 
 use std::time::Instant;
 
 use futures_util::future::BoxFuture;
+
+pub use self::index::Index;
+pub use self::manage::Manage;
+pub use self::refresh::Refresh;
 
 /// The servers, as far as the messages about them need them.
 pub trait Servers: Send + Sync + 'static {

@@ -1,0 +1,77 @@
+//! Requests that are not served: each gets an answer that its sender can read.
+
+use serde::Serialize;
+use toolbus_core::log::shown;
+use toolbus_core::{Said, Unusable};
+use toolbus_protocol::{
+    McpAnswerQuestionResponse, McpEchoed, McpGetPromptResponse, McpListResourcesResponse, McpReadResourceResponse,
+    bounded, message_type as types,
+};
+
+/// Longest type that is turned into that of its answer, in bytes.
+const MAX_TYPE: usize = 200;
+
+/// The answer to a request of a type that nobody has heard of.
+#[derive(Debug, Default, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct NotServed {
+    server_name: String,
+    error: String,
+}
+
+/// Says that what is asked for is not offered.
+///
+/// # Errors
+///
+/// When the type is none of which the answer's type could be told.
+pub(super) fn said(message_type: &str, body: &[u8]) -> Result<Said, Unusable> {
+    let is = |name: &str| message_type.eq_ignore_ascii_case(name);
+    // What cannot be read is not repeated; the answer is the same.
+    let McpEchoed { server_name, prompt_name, uri, question_id } = McpEchoed::parse(body).unwrap_or_default();
+    let [server_name, prompt_name, uri, question_id] =
+        [server_name, prompt_name, uri, question_id].map(|text| bounded(&text).to_owned());
+    let error = |what: &str| Some(format!("This bridge serves the tools of MCP servers, and not their {what}."));
+    Ok(if is(types::MCP_GET_PROMPT_REQUEST) {
+        let error = error("prompts");
+        let response = McpGetPromptResponse { server_name, prompt_name, error, ..McpGetPromptResponse::default() };
+        Said::new(types::MCP_GET_PROMPT_RESPONSE, &response)
+    } else if is(types::MCP_LIST_RESOURCES_REQUEST) {
+        let error = error("resources");
+        let response = McpListResourcesResponse { server_name, error, ..McpListResourcesResponse::default() };
+        Said::new(types::MCP_LIST_RESOURCES_RESPONSE, &response)
+    } else if is(types::MCP_READ_RESOURCE_REQUEST) {
+        let error = error("resources");
+        let response = McpReadResourceResponse { server_name, uri, error, ..McpReadResourceResponse::default() };
+        Said::new(types::MCP_READ_RESOURCE_RESPONSE, &response)
+    } else if is(types::MCP_ANSWER_QUESTION_REQUEST) {
+        let error = error("questions");
+        let response = McpAnswerQuestionResponse { question_id, error, ..McpAnswerQuestionResponse::default() };
+        Said::new(types::MCP_ANSWER_QUESTION_RESPONSE, &response)
+    } else {
+        let unknown = || Unusable::Type(shown(message_type));
+        let answer = answer_type(message_type).ok_or_else(unknown)?;
+        let error = format!("This bridge does not serve requests of the type {}.", shown(message_type));
+        Said::new(answer, &NotServed { server_name, error })
+    })
+}
+
+/// The type of the answer to a peer's request that nobody here has heard of.
+fn answer_type(request: &str) -> Option<String> {
+    let is_name = |c: u8| c.is_ascii_alphanumeric() || matches!(c, b'.' | b'_');
+    let is_usable = request.len() <= MAX_TYPE && request.bytes().all(is_name) && types::is_peer(request);
+    request.strip_suffix("Request").filter(|_| is_usable).map(|stem| format!("{stem}Response"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_type_of_an_answer_follows_from_that_of_the_request() {
+        assert_eq!(answer_type("RockBot.Tools.Mcp.McpNewRequest").as_deref(), Some("RockBot.Tools.Mcp.McpNewResponse"));
+        let long = format!("RockBot.{}Request", "x".repeat(MAX_TYPE));
+        for name in ["", "my.Request", "RockBot.Tools.Mcp.McpNew", "RockBot.ü.Request", "RockBot.a b.Request", &long] {
+            assert_eq!(answer_type(name), None, "{name}");
+        }
+    }
+}

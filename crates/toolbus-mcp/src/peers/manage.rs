@@ -1,0 +1,136 @@
+//! `mcp.manage`: what agents ask about servers.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use futures_util::future::BoxFuture;
+use toolbus_core::log::shown;
+use toolbus_core::policy::Access;
+use toolbus_core::{Answerer, Asked, InnerCall, Invoker, Said, Unusable};
+use toolbus_protocol::{
+    McpGetServiceDetailsRequest, McpGetServiceDetailsResponse, McpToolDefinition, ParseError, message_type as types,
+};
+
+use super::{Servers, further, register};
+use crate::management::look::defined;
+use crate::management::visible::{awaited, servers};
+
+/// Longest time that a request takes: agents wait for 30 s, and get an answer a little before.
+const MANAGE_TIME: Duration = Duration::from_secs(25);
+/// Largest answer, in bytes: what surely fits into a message.
+const MAX_ANSWER: usize = 8 * 1024 * 1024;
+/// The kind of backend, as answers name it.
+const PROVIDER: &str = "mcp";
+
+/// Answers what agents ask about servers: with what the asking agent may use, and with an error rather than not at all.
+pub struct Manage {
+    access: Access,
+    servers: Arc<dyn Servers>,
+    invoker: Arc<dyn Invoker>,
+}
+
+impl Manage {
+    /// Answers from `access` and `servers`; what changes something is a call through `invoker`.
+    #[must_use]
+    pub fn new(access: Access, servers: Arc<dyn Servers>, invoker: Arc<dyn Invoker>) -> Self {
+        Self { access, servers, invoker }
+    }
+
+    async fn details(&self, asked: &Asked) -> Said {
+        let response = match McpGetServiceDetailsRequest::parse(&asked.body) {
+            Ok(request) => self.details_of(asked, &request.server_name).await,
+            Err(error) => failed(String::new(), unreadable(&error)),
+        };
+        let said = Said::new(types::MCP_GET_SERVICE_DETAILS_RESPONSE, &response);
+        if said.size() <= MAX_ANSWER {
+            return said;
+        }
+        let error = "The server's tools are too many for one message. Ask for one with mcp_get_service_details and its \
+                     tool_name.";
+        let response = failed(response.server_name, error.to_owned());
+        Said::new(types::MCP_GET_SERVICE_DETAILS_RESPONSE, &response)
+    }
+
+    async fn details_of(&self, asked: &Asked, name: &str) -> McpGetServiceDetailsResponse {
+        let latest = Instant::now() + MANAGE_TIME;
+        let effective = awaited(&self.access, &*self.servers, &asked.caller, name, latest).await;
+        let visible = servers(&effective);
+        let Some(server) = visible.get(&name.to_lowercase()) else {
+            let name = shown(name);
+            let error = format!("Server '{name}' is not connected");
+            return failed(name, error);
+        };
+        let tools: Vec<McpToolDefinition> =
+            server.tools.iter().map(|(name, granted)| defined(&effective, name, *granted)).collect();
+        let about = self.servers.about(server.name).unwrap_or_default();
+        McpGetServiceDetailsResponse {
+            server_name: server.name.to_string(),
+            description: about.description,
+            instructions: about.instructions,
+            tools,
+            error: None,
+        }
+    }
+
+    /// Calls a management tool for the sender of a request, as if the sender had called it.
+    async fn call(&self, asked: &Asked, call: register::Call) -> Said {
+        let id = asked.envelope.message_id.as_deref().unwrap_or(&asked.envelope.correlation_id);
+        let inner = InnerCall {
+            caller: Arc::clone(&asked.caller),
+            call_id: toolbus_protocol::bounded(id).into(),
+            server: None,
+            tool: call.tool.to_owned(),
+            arguments: Some(call.arguments.to_string()),
+            deadline: Instant::now() + MANAGE_TIME,
+            cancelled: tokio_util::sync::CancellationToken::new(),
+            trace: asked.envelope.trace.clone(),
+            progress: None,
+        };
+        let result = self.invoker.invoke(inner).await;
+        call.said(result)
+    }
+}
+
+impl Answerer for Manage {
+    fn message_type(&self) -> Option<&'static str> {
+        None
+    }
+
+    fn answer<'a>(&'a self, asked: &'a Asked) -> BoxFuture<'a, Result<Option<Said>, Unusable>> {
+        Box::pin(async move {
+            let is = |name: &str| asked.envelope.message_type.eq_ignore_ascii_case(name);
+            // No question is held here, so that there is none to let go of, and nobody waits for an answer.
+            if is(types::MCP_RELEASE_SESSION_QUESTIONS_REQUEST) {
+                return Ok(None);
+            }
+            if !asked.has_address() {
+                return Err(Unusable::NoAddress);
+            }
+            let said = if is(types::MCP_GET_SERVICE_DETAILS_REQUEST) {
+                self.details(asked).await
+            } else if is(types::MCP_REGISTER_SERVER_REQUEST) {
+                match register::Call::register(&asked.body) {
+                    Ok(call) => self.call(asked, call).await,
+                    Err(error) => register::refused_register(&unreadable(&error)),
+                }
+            } else if is(types::MCP_UNREGISTER_SERVER_REQUEST) {
+                match register::Call::unregister(&asked.body) {
+                    Ok(call) => self.call(asked, call).await,
+                    Err(error) => register::refused_unregister(&unreadable(&error)),
+                }
+            } else {
+                further::said(&asked.envelope.message_type, &asked.body)?
+            };
+            Ok(Some(said.of(PROVIDER)))
+        })
+    }
+}
+
+/// What the sender of a body that cannot be read is told.
+fn unreadable(error: &ParseError) -> String {
+    format!("The request cannot be read: {error}.")
+}
+
+fn failed(server_name: String, error: String) -> McpGetServiceDetailsResponse {
+    McpGetServiceDetailsResponse { server_name, error: Some(error), ..McpGetServiceDetailsResponse::default() }
+}

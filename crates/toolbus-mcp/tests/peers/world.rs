@@ -1,0 +1,282 @@
+//! A daemon that answers about servers on a bus in memory, and agents on the same bus.
+
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use futures_util::future::BoxFuture;
+use serde_json::{Value, json};
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+use toolbus_broker::embedded::Embedded;
+use toolbus_core::bus::{Bus, Delivery, Outgoing, Ownership, Subscription, Target};
+use toolbus_core::caller::{AgentName, Identity};
+use toolbus_core::failure::ToolFailure;
+use toolbus_core::pattern::Pattern;
+use toolbus_core::policy::{Access, AgentPolicy, Allowed, Capacity, Policy};
+use toolbus_core::registry::Registry;
+use toolbus_core::tool::{Executor, Tool, ToolCall, ToolDescriptor, ToolOutput};
+use toolbus_core::toolsets::SessionSets;
+use toolbus_core::{
+    About, AllArrived, Budgets, Desk, Dispatcher, Gates, Invoker, ReplyRules, Service, Settings, audit, telemetry,
+};
+use toolbus_protocol::{Envelope, Properties, new_message_id, topic};
+
+use toolbus_mcp::peers::{AboutServer, Index, Manage, Refresh, Servers};
+
+/// Longest wait for a message that must come.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Says what it was given.
+struct Repeats;
+
+impl Executor for Repeats {
+    async fn execute(&self, call: ToolCall) -> Result<ToolOutput, ToolFailure> {
+        let given = Value::from((*call.arguments).clone());
+        let name = given["server_name"].as_str().unwrap_or_default();
+        Ok(match name {
+            "refused" => ToolOutput::error("Failed to register server 'refused': the host is not allowed."),
+            "added" => ToolOutput::text("Server 'added' registered successfully. 2 tool(s) available."),
+            "kept" => ToolOutput::error("Failed to remove server 'kept': it was configured by an operator."),
+            _ => ToolOutput::text(format!("{} {given}", call.caller.name)),
+        })
+    }
+}
+
+/// Servers of which one is lazy: when it is woken it publishes a tool.
+pub(crate) struct Fleet {
+    registry: Registry,
+    pub(crate) refreshed: Mutex<Vec<Option<String>>>,
+    pub(crate) woken: Mutex<Vec<String>>,
+}
+
+impl Servers for Fleet {
+    fn refresh(&self, server: Option<&str>) {
+        self.refreshed.lock().unwrap().push(server.map(str::to_owned));
+    }
+
+    fn about(&self, server: &str) -> Option<AboutServer> {
+        (server == "Files").then(|| AboutServer {
+            name: "Files".to_owned(),
+            description: Some("A file system.".to_owned()),
+            instructions: None,
+        })
+    }
+
+    fn wake<'a>(&'a self, server: &'a str, _: Instant) -> BoxFuture<'a, ()> {
+        Box::pin(async move {
+            self.woken.lock().unwrap().push(server.to_owned());
+            if server.eq_ignore_ascii_case("lazy") {
+                publish(&self.registry, "lazy", &["dream"]);
+            }
+        })
+    }
+}
+
+/// Publishes the tools of a server.
+fn publish(registry: &Registry, server: &str, tools: &[&str]) {
+    let source: Arc<str> = format!("mcp:{server}").into();
+    let tool = |name: &&str| {
+        let descriptor = ToolDescriptor {
+            description: format!("Does {name}."),
+            parameters: Some(Arc::new(json!({"type": "object"}))),
+            server: Some(server.into()),
+            ..ToolDescriptor::new(*name, Arc::clone(&source), "mcp")
+        };
+        Tool::new(descriptor, Repeats)
+    };
+    registry.publish(&source, tools.iter().map(tool).collect()).unwrap();
+}
+
+pub(crate) struct World {
+    bus: Embedded,
+    registry: Registry,
+    pub(crate) access: Access,
+    pub(crate) fleet: Arc<Fleet>,
+    running: JoinSet<()>,
+}
+
+/// What an agent, or whoever listens, got.
+#[derive(Debug)]
+pub(crate) struct Got {
+    pub(crate) envelope: Envelope,
+    pub(crate) properties: Properties,
+    pub(crate) body: Value,
+}
+
+/// A queue that somebody listens to.
+pub(crate) struct Listener(mpsc::Receiver<Delivery>);
+
+impl Listener {
+    pub(crate) async fn next(&mut self) -> Got {
+        let delivery = tokio::time::timeout(PATIENCE, self.0.recv()).await.expect("a message").unwrap();
+        let body = serde_json::from_slice(&delivery.body).unwrap();
+        let got = Got { envelope: Envelope::read(&delivery.properties), properties: delivery.properties.clone(), body };
+        delivery.settle.acknowledge().await;
+        got
+    }
+
+    /// The properties of a message whose body may be anything.
+    pub(crate) async fn next_raw(&mut self) -> Properties {
+        let delivery = tokio::time::timeout(PATIENCE, self.0.recv()).await.expect("a message").unwrap();
+        let properties = delivery.properties.clone();
+        delivery.settle.acknowledge().await;
+        properties
+    }
+
+    /// What has arrived by now; nothing more is waited for.
+    pub(crate) fn is_empty(&mut self) -> bool {
+        self.0.try_recv().is_err()
+    }
+}
+
+/// A daemon for `ana`, who may use everything, `bob`, who may use tools that begin with `read`, and `eve`, who may use
+/// nothing.
+fn policy() -> Policy {
+    let only = |tools| AgentPolicy { tools, ..AgentPolicy::default() };
+    let agents =
+        [("ana", Allowed::All), ("bob", Allowed::Only(vec![Pattern::parse("read*").unwrap()])), ("eve", Allowed::None)];
+    let agents = agents.map(|(name, tools)| (AgentName::parse(name).unwrap(), only(tools)));
+    Policy { agents: agents.into(), ..Policy::default() }
+}
+
+impl World {
+    /// The daemon has begun to take requests in; servers are connected later.
+    pub(crate) fn new() -> Self {
+        Self::with(policy(), false)
+    }
+
+    /// The same for other agents; their answers may have to go to topics of their own.
+    pub(crate) fn with(policy: Policy, own_topics_only: bool) -> Self {
+        let (bus, registry) = (Embedded::new(), Registry::new());
+        let access =
+            Access::new(registry.clone(), Identity::default(), policy, Capacity { max_in_flight: 8, max_waiting: 8 });
+        let rules = ReplyRules {
+            reply_topics: vec!["tool.result.#".to_owned(), "mcp.manage.response.#".to_owned()],
+            request_topics: vec!["tool.invoke".to_owned()],
+            queue_prefix: "bus7".to_owned(),
+            default_topic: "tool.result".to_owned(),
+            own_topics_only,
+        };
+        let settings = Settings {
+            name: "toolbus".to_owned(),
+            replies: rules.clone(),
+            budgets: Budgets { default: Duration::from_secs(60), max: Duration::from_secs(120) },
+            max_body: 1024 * 1024,
+            max_in_flight: 8,
+            max_waiting: 8,
+            ignores_unknown_servers: false,
+        };
+        let shared = Arc::new(bus.clone()) as Arc<dyn Bus>;
+        let dispatcher = Dispatcher::new(
+            settings,
+            Arc::new(Gates::new(access.clone())),
+            Arc::clone(&shared),
+            Arc::new(telemetry::Silent),
+            Arc::new(audit::Silent),
+            Arc::default(),
+            Arc::new(AllArrived),
+        );
+        let refreshed = Mutex::default();
+        let fleet = Arc::new(Fleet { registry: registry.clone(), refreshed, woken: Mutex::default() });
+        let servers = Arc::clone(&fleet) as Arc<dyn Servers>;
+        let (announcer, asking) = dispatcher.announcer_of(Index, Arc::clone(&shared));
+        let invoker = Arc::new(dispatcher.clone()) as Arc<dyn Invoker>;
+        let about = About {
+            name: "toolbus".to_owned(),
+            version: "1".to_owned(),
+            config_digest: tokio::sync::watch::channel("0".to_owned()).1,
+            roles: Vec::new(),
+            started: Instant::now(),
+        };
+        let desk = Desk::new(about, shared, rules, dispatcher.clone(), SessionSets::default())
+            .with(topic::MCP_MANAGE, Arc::new(Manage::new(access.clone(), Arc::clone(&servers), invoker)))
+            .with(topic::MCP_REFRESH, Arc::new(Refresh::new(asking, servers)));
+        let mut running = JoinSet::new();
+        let service = Arc::new(Service::new(dispatcher));
+        for (queue, topic) in [("bus7.mcp-manage", topic::MCP_MANAGE), ("bus7.mcp-refresh", topic::MCP_REFRESH)] {
+            let requests = bus.consume(subscription(queue, topic, Ownership::Shared));
+            let (service, desk) = (Arc::clone(&service), desk.clone());
+            running.spawn(async move { service.serve_requests(&desk, requests).await });
+        }
+        let followed = access.clone();
+        running.spawn(async move { followed.follow().await });
+        running.spawn(announcer.run());
+        Self { bus, registry, access, fleet, running }
+    }
+
+    /// A server is connected, has other tools, or is gone if it has none.
+    pub(crate) fn publish(&self, server: &str, tools: &[&str]) {
+        publish(&self.registry, server, tools);
+    }
+
+    /// A tool of no server.
+    pub(crate) fn register(&self, name: &str) {
+        self.registry.register(Tool::new(ToolDescriptor::new(name, "mcp:management", "mcp"), Repeats)).unwrap();
+        self.access.refresh();
+    }
+
+    /// Listens to a topic, through a queue that an agent would have.
+    pub(crate) fn listen(&self, topic: &str) -> Listener {
+        Listener(self.bus.connect().consume(subscription(&format!("rockbot.{topic}"), topic, Ownership::Shared)))
+    }
+
+    /// Listens to what is put aside of a queue.
+    pub(crate) fn dead_letters(&self, queue: &str) -> Listener {
+        let dead = subscription(&format!("{queue}.dlq"), "unused", Ownership::Existing);
+        Listener(self.bus.connect().consume(dead))
+    }
+
+    /// Publishes a request as an agent does.
+    pub(crate) async fn request(&self, request: Request<'_>) {
+        let properties = Envelope {
+            message_id: Some(new_message_id()),
+            message_type: request.message_type.to_owned(),
+            correlation_id: "corr-1".to_owned(),
+            reply_to: request.reply_to.unwrap_or_default().to_owned(),
+            timestamp: Some(1),
+            source: Some(request.agent.to_owned()),
+            ..Envelope::default()
+        };
+        let properties = properties.into_properties();
+        let target = Target::Topic(request.topic.to_owned());
+        let body = request.body.to_owned().into_bytes().into();
+        let message = Outgoing { target, mandatory: false, proven: false, properties, body };
+        self.bus.connect().publish(&message).await.unwrap();
+    }
+
+    /// Asks on `mcp.manage`, as the agent does, and gives the answer.
+    pub(crate) async fn ask(&self, agent: &str, message_type: &str, body: &str) -> Got {
+        let reply_to = topic::mcp_manage_response(agent);
+        let mut answers = self.listen(&reply_to);
+        let message_type = format!("RockBot.Tools.Mcp.Mcp{message_type}");
+        let request =
+            Request { agent, topic: topic::MCP_MANAGE, message_type: &message_type, reply_to: Some(&reply_to), body };
+        self.request(request).await;
+        answers.next().await
+    }
+
+    /// Asks to be told of servers again.
+    pub(crate) async fn ask_for_index(&self, agent: &str, body: &str) {
+        let message_type = toolbus_protocol::message_type::MCP_METADATA_REFRESH_REQUEST;
+        self.request(Request { agent, topic: topic::MCP_REFRESH, message_type, reply_to: None, body }).await;
+    }
+
+    /// Stops what runs.
+    pub(crate) async fn end(mut self) {
+        self.running.shutdown().await;
+    }
+}
+
+/// A request to publish.
+#[derive(Clone, Copy)]
+pub(crate) struct Request<'a> {
+    pub(crate) agent: &'a str,
+    pub(crate) topic: &'a str,
+    pub(crate) message_type: &'a str,
+    pub(crate) reply_to: Option<&'a str>,
+    pub(crate) body: &'a str,
+}
+
+fn subscription(queue: &str, topic: &str, ownership: Ownership) -> Subscription {
+    Subscription { queue: queue.to_owned(), topics: vec![topic.to_owned()], prefetch: 64, ownership }
+}
