@@ -1,7 +1,6 @@
 //! Tools with which agents look at servers and use them.
 
 mod given;
-mod inner;
 mod invoke;
 pub(crate) mod look;
 mod register;
@@ -14,8 +13,8 @@ pub(crate) mod visible;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-pub use self::inner::{InnerCall, Invoker};
 use serde_json::Value;
+use toolbus_core::Invoker;
 use toolbus_core::log::shown;
 use toolbus_core::policy::Access;
 use toolbus_core::tool::{Tool, ToolDescriptor, Validation};

@@ -35,7 +35,7 @@ impl<'a> Given<'a> {
     pub(super) fn text(self, names: Names) -> Result<Option<&'a str>, ToolFailure> {
         match self.value(names)? {
             None => Ok(None),
-            Some(Value::String(text)) => Ok(Some(text).map(String::as_str).filter(|text| !text.is_empty())),
+            Some(Value::String(text)) => Ok(Some(text.as_str()).filter(|text| !text.is_empty())),
             Some(_) => Err(invalid(format!("Parameter '{}' must be a string.", first(names)))),
         }
     }

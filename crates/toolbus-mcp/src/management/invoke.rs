@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use super::inner::{InnerCall, Invoker};
 use serde_json::{Map, Value, json};
 use toolbus_core::failure::{Cause, ToolFailure};
 use toolbus_core::log::shown;
 use toolbus_core::policy::{Access, Effective, Granted};
 use toolbus_core::tool::{Executor, Tool, ToolCall, ToolDescriptor, ToolOutput};
+use toolbus_core::{InnerCall, Invoker};
 
 use super::given::{ARGUMENTS, Given, SERVER, TOOL, invalid};
 use super::visible::{Server, awaited, listed, servers};

@@ -64,7 +64,7 @@ fn is_registered(access: &Access, server: &ServerName) -> bool {
 }
 
 /// Some names, for an answer: bounded in number and length.
-pub(crate) fn listed<'a>(names: impl IntoIterator<Item = &'a str>) -> String {
+pub(super) fn listed<'a>(names: impl IntoIterator<Item = &'a str>) -> String {
     let mut names = names.into_iter();
     let mut listed: Vec<String> = names.by_ref().take(MAX_LISTED).map(shown).collect();
     let more = names.count();

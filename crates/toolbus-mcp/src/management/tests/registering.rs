@@ -249,8 +249,7 @@ fn fleet_after(arguments: Value) -> Vec<TransportSpec> {
     runtime.block_on(async {
         let world = World::new();
         world.register(&agent("ana"), arguments).await;
-        let added = world.fleet.added.lock().unwrap().clone();
-        added
+        std::mem::take(&mut *world.fleet.added.lock().unwrap())
     })
 }
 

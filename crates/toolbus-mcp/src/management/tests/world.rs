@@ -16,10 +16,11 @@ use toolbus_core::policy::{Access, AgentPolicy, Allowed, Capacity, Policy};
 use toolbus_core::registry::Registry;
 use toolbus_core::store::{Store, StoreError};
 use toolbus_core::tool::{Executor, Tool, ToolCall, ToolDescriptor, ToolOutput};
+use toolbus_core::{InnerCall, Invoker};
 use toolbus_store::Memory;
 
 use crate::management::rules::tests::rules;
-use crate::management::{Fleet, InnerCall, Invoker, Registrar, tools};
+use crate::management::{Fleet, Registrar, tools};
 use crate::peers::{AboutServer, Servers};
 use crate::spec::{Origin, ServerName, ServerSpec, TransportSpec};
 
