@@ -11,6 +11,7 @@ pub mod filter;
 pub mod management;
 pub mod observe;
 pub mod peers;
+pub mod probe;
 pub mod process;
 mod result;
 mod schema;
