@@ -14,7 +14,7 @@ use toolbus_protocol::{Envelope, header, new_message_id};
 
 use crate::bus::{Bus, Outgoing, PublishError, Target};
 use crate::caller::{AgentName, Caller};
-use crate::policy::{Access, Effective};
+use crate::policy::{Access, Catalogue, Effective};
 
 pub(crate) use callers::Callers;
 pub use tools::ToolNames;
@@ -62,13 +62,14 @@ pub struct Announcer<N> {
 #[derive(Clone)]
 pub struct Asking {
     access: Access,
-    callers: Callers,
     questions: mpsc::Sender<Question>,
 }
 
 /// An agent that wants to be told everything, and what is dropped when that was tried.
 struct Question {
     agent: AgentName,
+    /// What there is, for an agent that has no section of its own.
+    catalogue: Option<Arc<Catalogue>>,
     tried: oneshot::Sender<()>,
 }
 
@@ -85,11 +86,9 @@ impl Asking {
     pub async fn tell(&self, caller: &Caller) {
         let Some(agent) = &caller.agent else { return };
         let effective = self.access.effective(caller);
-        if effective.is_everybody() {
-            self.callers.note(agent, effective.catalogue());
-        }
+        let catalogue = effective.is_everybody().then(|| Arc::clone(effective.catalogue()));
         let (tried, wait) = oneshot::channel();
-        if self.questions.send(Question { agent: agent.clone(), tried }).await.is_ok() {
+        if self.questions.send(Question { agent: agent.clone(), catalogue, tried }).await.is_ok() {
             let _ = wait.await;
         }
     }
@@ -103,7 +102,7 @@ impl<N: News> Announcer<N> {
             false => access.agents().into_iter().map(|agent| (agent.clone(), of(&access, agent))).collect(),
         };
         let (sender, questions) = mpsc::channel(MAX_ASKING);
-        let asking = Asking { access: access.clone(), callers: callers.clone(), questions: sender };
+        let asking = Asking { access: access.clone(), questions: sender };
         (Self { news, name, access, bus, callers, known, questions }, asking)
     }
 
@@ -157,7 +156,10 @@ impl<N: News> Announcer<N> {
     async fn tell_everything(&mut self, asking: &mut Vec<Question>) -> Option<Instant> {
         // Whoever asks twice is told once.
         let mut questions: BTreeMap<AgentName, Vec<oneshot::Sender<()>>> = BTreeMap::new();
-        for Question { agent, tried } in asking.drain(..) {
+        for Question { agent, catalogue, tried } in asking.drain(..) {
+            if let Some(catalogue) = catalogue {
+                self.callers.note(&agent, &catalogue);
+            }
             questions.entry(agent).or_default().push(tried);
         }
         for agent in questions.keys() {

@@ -7,6 +7,7 @@
     reason = "a test fails by panicking, helpers outside test functions included"
 )]
 
+mod announcing;
 mod answering;
 mod bad_input;
 mod cancelling;

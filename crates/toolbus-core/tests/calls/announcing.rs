@@ -1,0 +1,162 @@
+//! What agents are told without being asked, and once more when they ask.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tokio::time::Instant;
+use toolbus_core::bus::{Bus, Target};
+use toolbus_core::caller::AgentName;
+use toolbus_core::failure::ToolFailure;
+use toolbus_core::policy::Effective;
+use toolbus_core::tool::{Executor, Tool, ToolCall, ToolDescriptor, ToolOutput};
+use toolbus_core::{Asking, News};
+
+use crate::world::{Route, World, agent, call};
+
+struct Says;
+
+impl Executor for Says {
+    async fn execute(&self, _: ToolCall) -> Result<ToolOutput, ToolFailure> {
+        Ok(ToolOutput::text("done"))
+    }
+}
+
+/// Tells by how many there are more tools than before, to everybody but `silent`.
+struct Count;
+
+impl News for Count {
+    fn topic(&self, agent: &AgentName) -> Option<String> {
+        (agent.as_str() != "silent").then(|| format!("count.{agent}"))
+    }
+
+    fn message_type(&self) -> &'static str {
+        "Toolbus.CountChanged"
+    }
+
+    fn begins_untold(&self) -> bool {
+        true
+    }
+
+    fn told(&self, before: Option<&Effective>, now: &Effective) -> Vec<Vec<u8>> {
+        let had = before.map_or(0, |before| before.names().count());
+        let more = now.names().count() - had;
+        if before.is_some() && more == 0 { Vec::new() } else { vec![more.to_string().into_bytes()] }
+    }
+}
+
+/// A world with an announcer, and how to ask it.
+fn world() -> (World, Asking) {
+    let world = World::new();
+    let bus = Arc::clone(&world.bus) as Arc<dyn Bus>;
+    let (announcer, asking) = world.dispatcher.announcer_of(Count, bus);
+    tokio::spawn(announcer.run());
+    (world, asking)
+}
+
+fn add_tool(world: &World, name: &str) {
+    let access = world.dispatcher.access();
+    access.registry().register(Tool::new(ToolDescriptor::new(name, "test", "local"), Says)).unwrap();
+    access.refresh();
+}
+
+/// What was told on a topic so far.
+fn told(world: &World, topic: &str) -> Vec<Value> {
+    let is_it = |target: &Target| *target == Target::Topic(topic.to_owned());
+    world.bus.sent().into_iter().filter(|sent| is_it(&sent.target)).map(|sent| sent.body).collect()
+}
+
+/// Long enough for everything that is due.
+async fn a_minute() {
+    tokio::time::sleep(Duration::from_secs(60)).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn whoever_asks_is_told_everything_at_once_and_then_of_changes_as_one() {
+    let (world, asking) = world();
+    let begun = Instant::now();
+    asking.tell(&agent("ana")).await;
+    assert_eq!(begun.elapsed(), Duration::ZERO);
+    assert_eq!(told(&world, "count.ana"), [json!(9)]);
+    for name in ["one", "two", "three"] {
+        add_tool(&world, name);
+    }
+    a_minute().await;
+    assert_eq!(told(&world, "count.ana"), [json!(9), json!(3)]);
+    asking.tell(&agent("ana")).await;
+    assert_eq!(told(&world, "count.ana"), [json!(9), json!(3), json!(12)], "everything again");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_agent_that_called_lately_is_told_of_changes_and_others_are_not() {
+    let (world, _asking) = world();
+    world.deliver(call("pay", json!({}))).await;
+    add_tool(&world, "one");
+    a_minute().await;
+    assert_eq!(told(&world, "count.ana"), [json!(10)]);
+    assert_eq!(told(&world, "count.bob"), [] as [Value; 0]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_agent_without_a_topic_is_told_nothing_and_does_not_wait_for_it() {
+    let (world, asking) = world();
+    asking.tell(&agent("silent")).await;
+    a_minute().await;
+    assert!(world.bus.sent().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_the_broker_could_not_take_is_told_when_it_is_back() {
+    let (world, asking) = world();
+    let topic = || Target::Topic("count.ana".to_owned());
+    world.bus.route(topic(), Route::Unavailable);
+    asking.tell(&agent("ana")).await;
+    add_tool(&world, "one");
+    a_minute().await;
+    assert_eq!(told(&world, "count.ana"), [] as [Value; 0]);
+    let tries = world.bus.attempts().len();
+    assert!((5..=20).contains(&tries), "at intervals: {tries}");
+    world.bus.route(topic(), Route::Routed);
+    a_minute().await;
+    assert_eq!(told(&world, "count.ana"), [json!(10)], "once, and as it is now");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_queue_does_not_take_waits_for_the_next_change_and_holds_up_nobody_else() {
+    for refusal in [Route::Refused, Route::Rejected] {
+        let (world, asking) = world();
+        asking.tell(&agent("ana")).await;
+        asking.tell(&agent("bob")).await;
+        let topic = || Target::Topic("count.ana".to_owned());
+        world.bus.route(topic(), refusal);
+        add_tool(&world, "one");
+        a_minute().await;
+        assert_eq!(told(&world, "count.bob"), [json!(9), json!(1)]);
+        assert_eq!(
+            world.bus.attempts().iter().filter(|(target, _)| *target == topic()).count(),
+            2,
+            "not over and over"
+        );
+        world.bus.route(topic(), Route::Routed);
+        add_tool(&world, "two");
+        a_minute().await;
+        assert_eq!(told(&world, "count.ana"), [json!(9), json!(2)]);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn names_of_tools_are_told_when_they_change_and_not_before() {
+    let world = World::new();
+    let announcer = world.dispatcher.announcer(Arc::clone(&world.bus) as Arc<dyn Bus>);
+    tokio::spawn(announcer.run());
+    world.deliver(call("pay", json!({}))).await;
+    a_minute().await;
+    assert_eq!(told(&world, "tool.meta.tools.ana"), [] as [Value; 0]);
+    add_tool(&world, "one");
+    world.dispatcher.access().registry().unregister("pay");
+    world.dispatcher.access().refresh();
+    a_minute().await;
+    let all = told(&world, "tool.meta.tools.ana");
+    let [changed] = &*all else { panic!("{all:?}") };
+    assert_eq!((&changed["added"], &changed["removed"]), (&json!(["one"]), &json!(["pay"])));
+}
