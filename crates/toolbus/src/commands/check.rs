@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::{MISTAKE, complain, plain, warn};
 use crate::cli::Output;
 use crate::config::identity::Source;
-use crate::config::{Config, Loaded, Problems, Sources};
+use crate::config::{Config, Loaded, Problem, Problems, Sources};
 use crate::printed::unless_gone;
 
 /// Most tools that are named in the summary.
@@ -28,14 +28,20 @@ pub struct CheckError(#[from] io::Error);
 /// When nothing can be printed.
 pub fn run(sources: &Sources, output: Output) -> Result<ExitCode, CheckError> {
     let result = Config::load(sources);
-    let code = if result.is_ok() { ExitCode::SUCCESS } else { ExitCode::from(MISTAKE) };
+    let is_usable = result.as_ref().is_ok_and(|loaded| loaded.config.mcp_servers().problems.is_empty());
+    let code = if is_usable { ExitCode::SUCCESS } else { ExitCode::from(MISTAKE) };
     match (output, &result) {
         (Output::Json, _) => unless_gone(writeln!(io::stdout(), "{:#}", as_json(sources, &result)))?,
         (Output::Table, Err(problems)) => drop(complain(problems)),
         (Output::Table, Ok(loaded)) => {
-            loaded.warnings.iter().for_each(|warning| warn(warning));
+            let problems = loaded.config.mcp_servers().problems;
+            mere_warnings(loaded, &problems).for_each(|warning| warn(warning));
+            if !is_usable {
+                complain(&of_servers(&problems));
+            }
+            let valid = if is_usable { "configuration is valid" } else { "configuration is valid but for MCP servers" };
             let summary = summary(sources, &loaded.config);
-            unless_gone(writeln!(io::stdout(), "configuration is valid\n{summary}"))?;
+            unless_gone(writeln!(io::stdout(), "{valid}\n{summary}"))?;
         }
     }
     Ok(code)
@@ -43,18 +49,41 @@ pub fn run(sources: &Sources, output: Output) -> Result<ExitCode, CheckError> {
 
 fn as_json(sources: &Sources, result: &Result<Loaded, Problems>) -> Value {
     match result {
-        Ok(loaded) => json!({
-            "valid": true,
-            "files": sources.files,
-            "bus": loaded.config.bus.url,
-            "tools": loaded.config.tool_names(),
-            "warnings": loaded.warnings,
-        }),
+        Ok(loaded) => {
+            let servers = loaded.config.mcp_servers();
+            let names: Vec<_> = servers.specs.iter().map(|spec| spec.name.as_str()).collect();
+            json!({
+                "valid": servers.problems.is_empty(),
+                "files": sources.files,
+                "bus": loaded.config.bus.url,
+                "tools": loaded.config.tool_names(),
+                "servers": names,
+                "warnings": mere_warnings(loaded, &servers.problems).collect::<Vec<_>>(),
+                "problems": listed(&of_servers(&servers.problems)),
+            })
+        }
         Err(problems) => {
-            let problem = |p: &crate::config::Problem| json!({"place": p.place, "key": p.key, "problem": p.what});
-            json!({"valid": false, "files": sources.files, "problems": problems.0.iter().map(problem).collect::<Vec<_>>()})
+            json!({"valid": false, "files": sources.files, "problems": listed(problems)})
         }
     }
+}
+
+fn listed(problems: &Problems) -> Vec<Value> {
+    problems.0.iter().map(|p| json!({"place": p.place, "key": p.key, "problem": p.what})).collect()
+}
+
+/// What cannot be used of the MCP servers; each text begins with its place.
+fn of_servers(problems: &[String]) -> Problems {
+    let problem = |text: &String| {
+        let (place, what) = text.split_once(": ").unwrap_or(("mcp", text));
+        Problem { place: place.to_owned(), key: String::new(), what: what.to_owned() }
+    };
+    Problems(problems.iter().map(problem).collect())
+}
+
+/// The warnings that are no problems of MCP servers, which a daemon starts with all the same.
+fn mere_warnings<'a>(loaded: &'a Loaded, problems: &'a [String]) -> impl Iterator<Item = &'a String> {
+    loaded.warnings.iter().filter(|warning| !problems.contains(warning))
 }
 
 fn summary(sources: &Sources, config: &Config) -> String {
@@ -69,6 +98,7 @@ fn summary(sources: &Sources, config: &Config) -> String {
         ("bus", config.bus.url.to_string()),
         ("queue", format!("{}.invoke ({})", config.queue_prefix(), config.invoke_topics().join(", "))),
         ("tools", format!("{}: {}{more}", names.len(), named.join(", "))),
+        ("servers", servers(config)),
         ("agents", agents(config)),
         ("at a time", format!("{} running, {} waiting", invoke.max_in_flight, invoke.max_waiting)),
         ("time", format!("{} by default, {} at most", invoke.default_timeout, invoke.max_timeout)),
@@ -81,6 +111,17 @@ fn summary(sources: &Sources, config: &Config) -> String {
         table.add_row([name, &value]);
     }
     plain(&table)
+}
+
+/// The MCP servers.
+fn servers(config: &Config) -> String {
+    let specs = config.mcp_servers().specs;
+    let named: Vec<_> = specs.iter().take(MAX_NAMED).map(|spec| spec.name.to_string()).collect();
+    let more = if specs.len() > MAX_NAMED { ", …" } else { "" };
+    match specs.len() {
+        0 => "none".to_owned(),
+        count => format!("{count}: {}{more}", named.join(", ")),
+    }
 }
 
 /// Who has rules of its own, and what becomes of everybody else.
@@ -105,7 +146,8 @@ fn agents(config: &Config) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::Agent;
+    use crate::config::mcp::ServerConfig;
+    use crate::config::{Agent, Override};
 
     #[test]
     fn the_summary_shows_no_credentials() {
@@ -116,6 +158,7 @@ mod tests {
         bus        amqps://broker.example/tools
         queue      toolbus.invoke (tool.invoke)
         tools      2: current_time, convert_time
+        servers    none
         agents     everybody has the rules of agents.default
         at a time  256 running, 1024 waiting
         time       60s by default, 120s at most
@@ -134,6 +177,23 @@ mod tests {
         assert_eq!(agents(&config), "2, known by their login: ana, bruno; everybody else has no tools");
         config.identity.agent = Some(Agent::parse("ana").unwrap());
         assert_eq!(agents(&config), "ana alone, as its sidecar");
+    }
+
+    #[test]
+    fn a_file_of_servers_that_cannot_be_read_is_a_problem() {
+        let missing = Override::new("mcp.servers_file", "/nonexistent/mcp.json");
+        let sources = Sources { overrides: vec![missing], ..Sources::default() };
+        let shown = as_json(&sources, &Config::load(&sources));
+        assert_eq!((&shown["valid"], &shown["warnings"]), (&json!(false), &json!([])));
+        insta::assert_snapshot!(shown["problems"][0]["problem"].as_str().unwrap(), @"the file cannot be read: No such file or directory (os error 2)");
+    }
+
+    #[test]
+    fn the_summary_names_servers() {
+        let mut config = Config::default();
+        let server = ServerConfig { command: Some("x".to_owned()), ..ServerConfig::default() };
+        config.mcp.servers = ["files", "time"].map(|name| (name.to_owned(), server.clone())).into();
+        assert_eq!(servers(&config), "2: files, time");
     }
 
     #[test]

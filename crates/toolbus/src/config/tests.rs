@@ -1,6 +1,7 @@
 //! Every kind of mistake and what is told of it; the order of the layers; that nothing shows a secret.
 
 mod layers;
+mod mcp;
 mod mistakes;
 mod rules;
 mod secrets;

@@ -117,7 +117,7 @@ impl Draft {
         };
         if !unused.is_empty() {
             let keys: Vec<_> = unused.iter().map(|key| format!("`{key}`")).collect();
-            warnings.push(format!("{} is not used, because it has a `{used}`", keys.join(", ")));
+            warnings.push(format!("not used, because it has a `{used}`: {}", keys.join(", ")));
         }
         let spec = ServerSpec {
             name,
@@ -195,7 +195,9 @@ impl Draft {
         require(self.headers.len() <= MAX_HEADERS, "headers", &format!("has more than {MAX_HEADERS} headers"))?;
         for (name, value) in &self.headers {
             let parsed = HeaderName::from_bytes(name.as_bytes());
-            let Ok(header) = parsed else { return Err(Mistake::new("headers", "has a name that no header can have")) };
+            let Ok(header) = parsed else {
+                return Err(Mistake::new("headers", "`headers` has a name that no header can have"));
+            };
             let header = header.as_str();
             require(
                 !OWN_HEADERS.contains(&header),

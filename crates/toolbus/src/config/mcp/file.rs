@@ -136,14 +136,16 @@ impl ServersFile {
 
     fn entry(&mut self, name: Option<String>, written: &RawValue, place: &str, environment: &BTreeMap<String, String>) {
         let entry = entry::read(name, written, environment);
-        let shown =
-            entry.name.as_deref().map_or_else(|| "a server without a name".to_owned(), |n| format!("`{}`", shown(n)));
+        let Some(written_name) = &entry.name else {
+            return self.problems.push(format!("{place}: a server without a `name` is left out"));
+        };
+        let shown = format!("`{}`", shown(written_name));
         if !entry.ignored.is_empty() {
             self.warnings.push(format!("{place}: {shown}: ignored: {}", listed(&entry.ignored)));
         }
-        let name = match ServerName::parse(entry.name.as_deref().unwrap_or_default()) {
+        let name = match ServerName::parse(written_name) {
             Ok(name) => name,
-            Err(error) => return self.problems.push(format!("{place}: {shown} is left out: the name {error}")),
+            Err(error) => return self.problems.push(format!("{place}: left out: {shown} {error}")),
         };
         if self.has(&name) {
             return self

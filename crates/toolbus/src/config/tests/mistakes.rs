@@ -7,7 +7,7 @@ fn endpoint(lines: &str) -> String {
 
 #[test]
 fn an_unknown_section_is_told_with_the_nearest() {
-    insta::assert_snapshot!(problems("[buss]\nname = 'x'"), @"a.toml:1:2: `buss`: unknown key; did you mean `bus`? expected one of `agents`, `audit`, `bus`, `daemon`, `http`, `identity`, `invoke`, `outbound`, `rest`, `store`, `telemetry`, `tools`, `toolsets`");
+    insta::assert_snapshot!(problems("[buss]\nname = 'x'"), @"a.toml:1:2: `buss`: unknown key; did you mean `bus`? expected one of `agents`, `audit`, `bus`, `daemon`, `http`, `identity`, `invoke`, `mcp`, `outbound`, `rest`, `store`, `telemetry`, `tools`, `toolsets`");
 }
 
 #[test]
@@ -17,7 +17,7 @@ fn an_unknown_key_is_told_with_the_nearest() {
 
 #[test]
 fn a_key_of_a_part_that_is_not_there_is_unknown() {
-    insta::assert_snapshot!(problems("[mcp]\nservers_file = 'mcp.json'"), @"a.toml:1:2: `mcp`: unknown key; expected one of `agents`, `audit`, `bus`, `daemon`, `http`, `identity`, `invoke`, `outbound`, `rest`, `store`, `telemetry`, `tools`, `toolsets`");
+    insta::assert_snapshot!(problems("[web]\nsearch = []"), @"a.toml:1:2: `web`: unknown key; expected one of `agents`, `audit`, `bus`, `daemon`, `http`, `identity`, `invoke`, `mcp`, `outbound`, `rest`, `store`, `telemetry`, `tools`, `toolsets`");
 }
 
 #[test]
@@ -57,7 +57,7 @@ fn an_unknown_choice_is_told_with_the_nearest() {
     a.toml:4:12: `telemetry.protocol`: "http" is not known; expected one of "grpc", "http/protobuf"
     a.toml:5:7: `telemetry.log`: the log filter is not valid (`inof` is no level); use for example `info` or `info,toolbus_core=debug`; did you mean `info`?
     "#);
-    insta::assert_snapshot!(problems("[daemon]\nroles = ['mcp']"), @r#"a.toml:2:10: `daemon.roles[0]`: "mcp" is not known; expected "invoke""#);
+    insta::assert_snapshot!(problems("[daemon]\nroles = ['scripts']"), @r#"a.toml:2:10: `daemon.roles[0]`: "scripts" is not known; expected one of "invoke", "mcp""#);
 }
 
 #[test]
@@ -228,7 +228,7 @@ fn all_mistakes_of_all_layers_are_told_at_once() {
     let told = load(&[first, second], &environment, &[("bus.name", "")]).unwrap_err();
     insta::assert_snapshot!(told, @r#"
     environment TOOLBUS__INVOKE__MAX_BDY: `invoke.max_bdy`: unknown key in `invoke`; did you mean `max_body`? expected one of `default_reply_topic`, `default_timeout`, `drain_timeout`, `max_body`, `max_in_flight`, `max_timeout`, `max_waiting`, `topics`
-    a.toml:2:1: `bus.ulr`: unknown key; did you mean `url`? expected one of `dead_letter_exchange`, `exchange`, `name`, `queue_prefix`, `queue_type`, `reply_topics`, `tls`, `url`
+    a.toml:2:1: `bus.ulr`: unknown key; did you mean `url`? expected one of `compat_queues`, `dead_letter_exchange`, `exchange`, `name`, `queue_prefix`, `queue_type`, `reply_topics`, `tls`, `url`
     a.toml:3:14: `bus.queue_type`: found a number; expected one of "quorum", "classic"
     a.toml:6:15: `invoke.max_timeout`: max_timeout (60s) is shorter than default_timeout (90s); expected it to be at least as long
     b.toml:2:10: `http.listen`: "x" is not an address; expected IP:PORT, such as "127.0.0.1:8471"

@@ -52,8 +52,9 @@ fn keys_of_parts_that_are_not_there_are_unknown() {
     a.toml:3:11: `identity.unknown`: "allow" is not known; expected one of "default", "deny"
     "#);
     insta::assert_snapshot!(problems("[toolsets.fs]\nkind = 'mcp'\nscope = 'remote'\nendpoints = ['x']"), @r#"
-    a.toml:2:8: `toolsets.fs.kind`: "mcp" is not known; expected "rest"
     a.toml:3:9: `toolsets.fs.scope`: "remote" is not known; expected one of "session", "shared"
+    a.toml:4:1: `toolsets.fs.endpoints`: not used by a tool set of kind "mcp"; expected `server` alone
+    a.toml:4:14: `toolsets.fs.endpoints[0]`: there is no endpoint `x`; there is none at all
     "#);
 }
 

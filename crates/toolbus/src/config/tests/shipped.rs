@@ -13,6 +13,7 @@ dead_letter_exchange = "rockbot.dlx"
 queue_prefix = "toolbus"
 queue_type = "quorum"
 reply_topics = ["tool.result.#", "script.result.#", "mcp.manage.response.#", "agent.response.#"]
+compat_queues = { mcp = "rockbot.mcp-bridge.RockBot", "mcp-manage" = "a", "mcp-refresh" = "b" }
 tls = { ca = "PEM", cert = "PEM", key = "PEM" }
 
 [invoke]
@@ -26,7 +27,7 @@ max_waiting = 1024
 drain_timeout = "30s"
 
 [daemon]
-roles = ["invoke"]
+roles = ["invoke", "mcp"]
 
 [http]
 listen = "127.0.0.1:8471"
@@ -76,6 +77,8 @@ fn every_designed_key_is_accepted_and_has_the_designed_default() {
     config.bus.url = BusUrl::Embedded;
     config.bus.tls = Default::default();
     config.bus.queue_prefix = None;
+    config.bus.compat_queues = Default::default();
+    config.daemon.roles = None;
     config.telemetry.otlp_endpoint = None;
     config.store = Default::default();
     config.audit = Default::default();
@@ -215,11 +218,17 @@ fn the_documented_configuration_is_valid_with_all_its_examples() {
         "ANA_MESSAGES_KEY",
         "TOOLBUS_ADMIN_TOKEN",
         "AUDIT_KEY",
+        "SEARCH_TOKEN",
+        "ANA_MAIL_TOKEN",
+        "ANA_WIKI_KEY",
+        "TICKETS_SECRET",
+        "ANA_CALENDAR_SECRET",
     ];
     let environment = secrets.map(|name| (name, "a secret of some length"));
     let loaded = load(&[&text], &environment, &[]).unwrap();
     assert_eq!(loaded.config.rest.endpoints.len(), 6);
     assert!(loaded.config.bus.tls.key.is_some());
+    assert_eq!(loaded.config.mcp_servers().specs.len(), 7);
 }
 
 #[test]

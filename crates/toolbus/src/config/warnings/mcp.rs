@@ -12,9 +12,9 @@ pub(super) const UNKNOWN: &str = "is no tool of this configuration; it may be on
 pub(super) fn warnings(config: &Config) -> Vec<String> {
     let mcp = &config.mcp;
     let mut warnings = Vec::new();
-    let is_known = |name: &str| config.known_tools().contains_key(name);
     if mcp.is_configured() {
-        let unknown = config.tools.required.iter().filter(|name| !is_known(name));
+        let known = config.known_tools();
+        let unknown = config.tools.required.iter().filter(|name| !known.contains_key(name.as_str()));
         warnings.extend(unknown.map(|name| format!("tools.required: `{name}` {UNKNOWN}")));
         if !config.roles().contains(&Role::Mcp) {
             warnings.push("mcp: not used, because `daemon.roles` has no \"mcp\"".to_owned());

@@ -84,7 +84,7 @@ impl Reader<'_> {
             }
         };
         if !self.seen.insert(key) {
-            return Err(wrong(key, "is given twice"));
+            return Err(Mistake::new(key, format!("`{key}` is given twice")));
         }
         let mut value: Value = serde_json::from_str(text.get()).map_err(|_| wrong(key, "cannot be read"))?;
         self.substitution.apply(&mut value).map_err(|error| wrong(key, &error.to_string()))?;

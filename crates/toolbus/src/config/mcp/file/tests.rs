@@ -1,0 +1,371 @@
+use std::fs;
+
+use toolbus_mcp::spec::TransportSpec;
+
+use super::*;
+
+const ENVIRONMENT: [(&str, &str); 4] =
+    [("API_KEY", "hunter2"), ("EMPTY", ""), ("HOME", "/home/ana"), ("DOLLAR", "${API_KEY}")];
+
+/// What is read from a text; messages call the file `mcp.json`.
+fn read(text: &str) -> ServersFile {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("mcp.json");
+    fs::write(&path, text).unwrap();
+    let environment = ENVIRONMENT.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
+    let mut read = ServersFile::read(&path, &environment);
+    let here = format!("{}/", folder.path().display());
+    for message in read.problems.iter_mut().chain(&mut read.warnings) {
+        *message = message.replace(&here, "");
+    }
+    for (_, place) in &mut read.entries {
+        *place = place.replace(&here, "");
+    }
+    read
+}
+
+/// Servers, warnings and problems, a line for each.
+fn told(text: &str) -> String {
+    let read = read(text);
+    let mut lines: Vec<String> = read.entries.iter().map(|(spec, place)| format!("{place} {}", line(spec))).collect();
+    lines.extend(read.warnings.iter().map(|warning| format!("warning: {warning}")));
+    lines.extend(read.problems.iter().map(|problem| format!("problem: {problem}")));
+    lines.join("\n")
+}
+
+/// A server in one line, with its secrets.
+fn line(spec: &ServerSpec) -> String {
+    let transport = match &spec.transport {
+        TransportSpec::Stdio(program) => {
+            let env: Vec<_> = program.env.iter().map(|(name, value)| format!("{name}={}", value.expose())).collect();
+            let cwd = program.cwd.as_ref().map(|cwd| format!(" in {}", cwd.display())).unwrap_or_default();
+            format!("{} {:?} {}{cwd}", program.command, program.args, env.join(" "))
+        }
+        TransportSpec::Http(endpoint) => {
+            let headers: Vec<_> =
+                endpoint.headers.iter().map(|(name, value)| format!("{name}: {}", value.expose())).collect();
+            format!("{:?} {} {}", endpoint.kind, endpoint.url, headers.join(" "))
+        }
+    };
+    let flags = [("disabled", spec.is_disabled), ("lazy", spec.is_lazy)];
+    let flags: String = flags.iter().filter(|(_, set)| *set).map(|(flag, _)| format!(" {flag}")).collect();
+    let timeout = spec.tool_timeout.map(|timeout| format!(" {timeout:?}")).unwrap_or_default();
+    format!("{}: {}{flags}{timeout} {:?}", spec.name, transport.trim_end(), spec.validation)
+}
+
+#[test]
+fn a_file_of_claude_desktop_works_unchanged() {
+    insta::assert_snapshot!(told(r#"{
+  "mcpServers": {
+    "filesystem": {
+      "command": "npx",
+      "args": ["-y", "@modelcontextprotocol/server-filesystem", "/Users/ana/Desktop"]
+    },
+    "github": { "command": "docker", "args": ["run", "-i", "--rm"], "env": { "TOKEN": "t" } }
+  },
+  "globalShortcut": "Ctrl+Space"
+}"#), @r#"
+    mcp.json:3:19 filesystem: npx ["-y", "@modelcontextprotocol/server-filesystem", "/Users/ana/Desktop"] Enforce
+    mcp.json:7:15 github: docker ["run", "-i", "--rm"] TOKEN=t Enforce
+    warning: mcp.json: ignored: `globalShortcut`
+    "#);
+}
+
+#[test]
+fn a_file_of_cursor_works_unchanged() {
+    insta::assert_snapshot!(told(r#"{
+  "mcpServers": {
+    "local": { "command": "python", "args": ["${env:HOME}/server.py"], "env": { "API_KEY": "${env:API_KEY}" } },
+    "remote": { "url": "http://localhost:3000/mcp", "headers": { "API_KEY": "value" } }
+  }
+}"#), @r#"
+    mcp.json:3:14 local: python ["/home/ana/server.py"] API_KEY=hunter2 Enforce
+    mcp.json:4:15 remote: Detect http://localhost:3000/mcp API_KEY: value Enforce
+    "#);
+}
+
+#[test]
+fn a_file_of_vs_code_works_but_for_what_it_asks_a_person() {
+    insta::assert_snapshot!(told(r#"{
+  "inputs": [{ "type": "promptString", "id": "key", "password": true }],
+  "servers": {
+    "github": { "type": "http", "url": "https://api.githubcopilot.com/mcp" },
+    "fetch": { "type": "stdio", "command": "uvx", "args": ["mcp-server-fetch"], "envFile": "${workspaceFolder}/.env" },
+    "asks": { "type": "stdio", "command": "x", "env": { "KEY": "${input:key}" } }
+  }
+}"#), @r#"
+    mcp.json:4:15 github: Streamable https://api.githubcopilot.com/mcp Enforce
+    mcp.json:5:14 fetch: uvx ["mcp-server-fetch"] Enforce
+    warning: mcp.json: ignored: `inputs`
+    warning: mcp.json:5:14: `fetch`: ignored: `envFile`
+    problem: mcp.json:6:13: `asks` is left out: `env`: `${input:key}` asks a person, which a daemon cannot do; use a variable of the environment: `${NAME}`
+    "#);
+    insta::assert_snapshot!(told(r#"{"mcp": {"servers": {"a": {"command": "x"}}}, "editor.fontSize": 12}"#), @"
+    mcp.json:1:27 a: x [] Enforce
+    warning: mcp.json: ignored: `editor.fontSize`
+    ");
+}
+
+#[test]
+fn the_settings_of_the_seeds_work_unchanged() {
+    insta::assert_snapshot!(told(r#"{
+  "Logging": {},
+  "Mcp": {
+    "Servers": [
+      { "Name": "files", "Command": "mcp-x", "Arguments": ["/data"], "EnvironmentVariables": { "K": "V" } },
+      { "Name": "bare", "Command": "mcp-y", "Arguments": null }
+    ]
+  }
+}"#), @r#"
+    mcp.json:5:7 files: mcp-x ["/data"] K=V Enforce
+    mcp.json:6:7 bare: mcp-y [] Enforce
+    warning: mcp.json: ignored: `Logging`
+    "#);
+}
+
+#[test]
+fn a_file_of_rockbot_works_unchanged() {
+    insta::assert_snapshot!(told(r#"{"mcpServers":{"files":{"type":"sse","url":"http://host/sse","allowedTools":["read_file"]},
+               "db":{"type":"sse","url":"http://db/sse","deniedTools":["drop_table"]},
+               "local":{"command":"mcp-x","args":["/data"],"env":{"K":"V"}}}}"#), @r#"
+    mcp.json:1:24 files: Sse http://host/sse Enforce
+    mcp.json:2:21 db: Sse http://db/sse Enforce
+    mcp.json:3:24 local: mcp-x ["/data"] K=V Enforce
+    "#);
+    insta::assert_snapshot!(told(r#"{"McpServers":{"new":{"id":"0123456789ab","origin":"agent","type":"sse","transportMode":"auto",
+        "url":"http://host/mcp","headers":{"X-Key":"${API_KEY}"},"toolTimeoutMs":1500,"isSse":true,"elicitation":null}}}"#), @"
+    mcp.json:1:22 new: Detect http://host/mcp X-Key: hunter2 1.5s Enforce
+    warning: mcp.json:1:22: `new`: ignored: `id`, `origin`, `isSse`, `elicitation`
+    warning: mcp.json:1:22: `new`: sends credentials unencrypted; use https://
+    ");
+}
+
+#[test]
+fn members_are_read_in_every_spelling() {
+    let transports = ["streamable-http", "streamableHttp", "http", "HTTP", "sse", "streamable_http", ""];
+    for (kind, expected) in
+        transports.iter().zip(["Streamable", "Streamable", "Streamable", "Streamable", "Sse", "Streamable", "Detect"])
+    {
+        for key in ["type", "Transport"] {
+            let told = told(&format!(r#"{{"mcpServers": {{"a": {{"{key}": "{kind}", "url": "http://h/"}}}}}}"#));
+            assert_eq!(told, format!("mcp.json:1:22 a: {expected} http://h/ Enforce"));
+        }
+    }
+    insta::assert_snapshot!(told(r#"{"MCPSERVERS": {
+        "a": {"COMMAND": "x", "Args": [], "ENV": {"PORT": 3000, "DEBUG": true}, "Cwd": "data", "Type": "Stdio"},
+        "b": {"url": "http://h/", "transportMode": "streamable-http", "type": "sse"},
+        "c": {"url": "http://h/", "TransportMode": "SSE"},
+        "d": {"command": "x", "lazy": true, "Disabled": true, "Validate": "Warn", "TOOLTIMEOUTMS": 60000}
+    }}"#), @"
+    mcp.json:2:14 a: x [] DEBUG=true PORT=3000 in data Enforce
+    mcp.json:3:14 b: Streamable http://h/ Enforce
+    mcp.json:4:14 c: Sse http://h/ Enforce
+    mcp.json:5:14 d: x [] disabled lazy 60s Warn
+    ");
+}
+
+#[test]
+fn variables_stand_in_every_text_and_are_put_in_once() {
+    insta::assert_snapshot!(told(r#"{"mcpServers": {
+        "a": {"command": "${HOME}/x", "args": ["--key=${API_KEY}!", "${DOLLAR}", "${NOT:-a b}", "${EMPTY:-d}", "${EMPTY}", "$HOME", "${open"],
+              "cwd": "${HOME}", "env": {"${HOME}": "${API_KEY}"}},
+        "b": {"url": "https://${NOT:-h}/${API_KEY}", "headers": {"Authorization": "Bearer ${API_KEY}"}}
+    }}"#), @r#"
+    mcp.json:2:14 a: /home/ana/x ["--key=hunter2!", "${API_KEY}", "a b", "d", "", "$HOME", "${open"] ${HOME}=hunter2 in /home/ana Enforce
+    mcp.json:4:14 b: Detect https://h/hunter2 Authorization: Bearer hunter2 Enforce
+    "#);
+}
+
+#[test]
+fn a_variable_that_is_not_there_refuses_its_server_alone() {
+    insta::assert_snapshot!(told(r#"{"mcpServers": {
+        "a": {"command": "x", "env": {"KEY": "${NOT}"}},
+        "b": {"command": "x", "args": ["${x y}"]},
+        "c": {"command": "x", "args": ["${}"]},
+        "d": {"command": "x", "args": ["${NOT}"], "disabled": true},
+        "e": {"command": "x", "note": "${NOT}"}
+    }}"#), @"
+    mcp.json:6:14 e: x [] Enforce
+    warning: mcp.json:5:14: `d` is left out: `args`: the environment variable `NOT` is not set; set it, or write `${NOT:-default}`
+    warning: mcp.json:6:14: `e`: ignored: `note`
+    problem: mcp.json:2:14: `a` is left out: `env`: the environment variable `NOT` is not set; set it, or write `${NOT:-default}`
+    problem: mcp.json:3:14: `b` is left out: `args`: `${x y}` is no variable of the environment; expected `${NAME}` or `${NAME:-default}`
+    problem: mcp.json:4:14: `c` is left out: `args`: `${}` is no variable of the environment; expected `${NAME}` or `${NAME:-default}`
+    ");
+}
+
+#[test]
+fn a_server_that_cannot_be_used_is_left_out_with_its_place() {
+    insta::assert_snapshot!(told(r#"{"mcpServers": {
+        "a": {},
+        "b": {"command": "x", "url": "http://h/"},
+        "c": {"type": "http"},
+        "d": {"type": "stdio", "url": "http://h/"},
+        "e": {"type": "websocket", "url": "http://h/"},
+        "f": {"url": "ftp://h/"},
+        "g": {"url": "http://ana:hunter2@h/"},
+        "h": {"url": "hunter2"},
+        "i": {"command": ["x"]},
+        "j": {"command": " "},
+        "k": {"command": "x", "args": "y"},
+        "l": {"command": "x", "args": [1]},
+        "m": {"command": "x", "env": {"A=B": "hunter2"}},
+        "n": {"command": "x", "env": {"A": null}},
+        "o": {"url": "http://h/", "headers": {"a b": "hunter2"}},
+        "p": {"url": "http://h/", "headers": {"X": "hunter2\n"}},
+        "q": {"url": "http://h/", "headers": {"Host": "x"}},
+        "r": {"command": "x", "toolTimeoutMs": 0},
+        "s": {"command": "x", "toolTimeoutMs": "60s"},
+        "t": {"command": "x", "disabled": "yes"},
+        "u": {"command": "x", "validate": "maybe"},
+        "v": {"command": "x", "Command": "y"},
+        "w": {"command": "x\u0000"},
+        "x": 5,
+        "": {"command": "x"},
+        "management": {"command": "x"},
+        "y": {"command": "x", "transportMode": "carrier pigeon"},
+        "fine": {"command": "x"},
+        "Fine": {"command": "y"}
+    }}"#), @r#"
+    mcp.json:29:17 fine: x [] Enforce
+    problem: mcp.json:2:14: `a` is left out: expected a `command` to run, or the `url` of a server
+    problem: mcp.json:3:14: `b` is left out: has a `command` and a `url`; expected one of them, or a `type` that decides
+    problem: mcp.json:4:14: `c` is left out: `url` is missing; `type` says that it is an HTTP server
+    problem: mcp.json:5:14: `d` is left out: `command` is missing; `type` says that it is a program
+    problem: mcp.json:6:14: `e` is left out: `type`: expected "stdio", "http", "streamable-http" or "sse"
+    problem: mcp.json:7:14: `f` is left out: `url` is no HTTP address; expected "https://host/path"
+    problem: mcp.json:8:14: `g` is left out: `url` has a user or a password, which would be shown; use a header instead
+    problem: mcp.json:9:14: `h` is left out: `url` is no URL (relative URL without a base); expected "https://host/path"
+    problem: mcp.json:10:14: `i` is left out: `command`: expected a text
+    problem: mcp.json:11:14: `j` is left out: `command` is no program
+    problem: mcp.json:12:14: `k` is left out: `args`: expected a list of texts
+    problem: mcp.json:13:14: `l` is left out: `args`: expected a list of texts
+    problem: mcp.json:14:14: `m` is left out: `env` has a name that no variable can have
+    problem: mcp.json:15:14: `n` is left out: `env`: expected an object of texts
+    problem: mcp.json:16:14: `o` is left out: `headers` has a name that no header can have
+    problem: mcp.json:17:14: `p` is left out: `headers` has a value for `x` that no header can have
+    problem: mcp.json:18:14: `q` is left out: `headers` has `host`, which the daemon itself sets
+    problem: mcp.json:19:14: `r` is left out: `toolTimeoutMs`: expected a whole number of milliseconds from 1 to 31622400000
+    problem: mcp.json:20:14: `s` is left out: `toolTimeoutMs`: expected a whole number of milliseconds from 1 to 31622400000
+    problem: mcp.json:21:14: `t` is left out: `disabled`: expected true or false
+    problem: mcp.json:22:14: `u` is left out: `validate`: expected "enforce", "warn" or "off"
+    problem: mcp.json:23:14: `v` is left out: `command` is given twice
+    problem: mcp.json:24:14: `w` is left out: `command` is no program
+    problem: mcp.json:25:14: `x` is left out: expected an object
+    problem: mcp.json:26:13: left out: `` is no name of an MCP server; expected 1 to 64 characters, none of them a control character
+    problem: mcp.json:27:23: left out: `management` is a reserved name; choose another name for this MCP server
+    problem: mcp.json:28:14: `y` is left out: `transportMode`: expected "auto", "streamable-http" or "sse"
+    problem: mcp.json:30:17: `Fine` is left out: there is a server of this name before it
+    "#);
+    insta::assert_snapshot!(told(r#"{"Mcp": {"Servers": [{"Command": "x"}, {"Name": 5, "Command": "x"}, 7]}}"#), @"
+    problem: mcp.json:1:22: a server without a `name` is left out
+    problem: mcp.json:1:40: a server without a `name` is left out
+    problem: mcp.json:1:69: a server without a `name` is left out
+    ");
+}
+
+#[test]
+fn a_server_that_is_refused_is_there_all_the_same() {
+    let read = read(r#"{"mcpServers": {"Files": {"command": 5}}}"#);
+    assert!(read.has(&ServerName::parse("files").unwrap()) && !read.has(&ServerName::parse("file").unwrap()));
+    assert!(!read.is_unread());
+}
+
+#[test]
+fn what_is_hardly_meant_is_a_warning() {
+    insta::assert_snapshot!(told(r#"{"mcpServers": {
+        "a": {"command": "x", "allowedTools": ["p"], "deniedTools": ["q"]},
+        "b": {"type": "http", "url": "http://h/", "command": "x", "args": ["y"]},
+        "c": {"type": "stdio", "url": "http://h/", "command": "x", "headers": {"A": "b"}},
+        "d": {"url": "http://mcp.example.com/", "headers": {"A": "b"}},
+        "e": {"command": "x", "m1": 1, "m2": 1, "m3": 1, "m4": 1, "m5": 1, "m6": 1, "m7": 1, "m8": 1, "m9": 1}
+    }}"#), @"
+    mcp.json:2:14 a: x [] Enforce
+    mcp.json:3:14 b: Streamable http://h/ Enforce
+    mcp.json:4:14 c: x [] Enforce
+    mcp.json:5:14 d: Detect http://mcp.example.com/ A: b Enforce
+    mcp.json:6:14 e: x [] Enforce
+    warning: mcp.json:2:14: `a`: has both a list of allowed and of denied tools; a tool of both is denied
+    warning: mcp.json:3:14: `b`: not used, because it has a `url`: `command`, `args`
+    warning: mcp.json:4:14: `c`: not used, because it has a `command`: `url`, `headers`
+    warning: mcp.json:5:14: `d`: sends credentials unencrypted; use https://
+    warning: mcp.json:6:14: `e`: ignored: `m1`, `m2`, `m3`, `m4`, `m5`, `m6`, `m7`, `m8` and 1 more
+    ");
+    let long =
+        told(&format!(r#"{{"mcpServers": {{"a": {{"command": "x", "{}": 1, "b\u001b[2J": 1}}}}}}"#, "n".repeat(1000)));
+    assert!(long.len() < 300 && long.contains("`b\\u{1b}[2J`"), "{long}");
+}
+
+#[test]
+fn what_is_no_json_is_refused_with_its_place() {
+    let refused = |text: &str| {
+        let read = read(text);
+        assert!(read.is_unread() && read.entries.is_empty() && read.warnings.is_empty());
+        read.problems.join("\n")
+    };
+    insta::assert_snapshot!(refused("{\"mcpServers\": {\n  \"a\": {\"command\": \"x\"},\n}}"), @"mcp.json:3:1: not JSON: key must be a string; JSON has neither comments nor commas after the last element");
+    insta::assert_snapshot!(refused("{\n  // servers\n  \"mcpServers\": {}}"), @"mcp.json:2:3: not JSON: key must be a string; JSON has neither comments nor commas after the last element");
+    insta::assert_snapshot!(refused("{\"mcpServers\": {\"a\": {\"command\": \"hunter2"), @"mcp.json:1:41: not JSON: EOF while parsing a string; JSON has neither comments nor commas after the last element");
+    insta::assert_snapshot!(refused(""), @"mcp.json:1:0: not JSON: EOF while parsing a value; JSON has neither comments nor commas after the last element");
+    insta::assert_snapshot!(refused("{} {}"), @"mcp.json:1:4: not JSON: trailing characters; JSON has neither comments nor commas after the last element");
+    insta::assert_snapshot!(refused("[]"), @"mcp.json: expected an object with `mcpServers`");
+    insta::assert_snapshot!(refused("{}"), @"mcp.json: expected an object with `mcpServers`");
+    insta::assert_snapshot!(refused("{\"mcpServers\": 5}"), @"mcp.json:1:16: `mcpServers`: expected an object or a list of servers");
+    insta::assert_snapshot!(refused(&format!("{{\"mcpServers\": {{{}}}}}", servers(201))), @"mcp.json: has 201 servers; at most 200 can be read");
+    insta::assert_snapshot!(refused(&" ".repeat(1024 * 1024 + 1)), @"mcp.json: the file is larger than 1 MiB");
+}
+
+/// So many servers, without the braces around them.
+fn servers(count: usize) -> String {
+    (0..count).map(|number| format!("\"s{number}\": {{\"command\": \"x\"}}")).collect::<Vec<_>>().join(", ")
+}
+
+#[test]
+fn what_is_large_is_bounded() {
+    assert_eq!(read(&format!("{{\"mcpServers\": {{{}}}}}", servers(200))).entries.len(), 200);
+    let with_args = |count: usize| {
+        format!(r#"{{"mcpServers": {{"a": {{"command": "x", "args": [{}]}}}}}}"#, vec!["\"\""; count].join(","))
+    };
+    assert_eq!(read(&with_args(10_000)).entries.len(), 1);
+    insta::assert_snapshot!(told(&with_args(10_001)), @"problem: mcp.json:1:22: `a` is left out: `args` has more than 10000 arguments");
+
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("mcp.json");
+    fs::write(&path, with_args(100).replace("\"\"", "\"${BIG}\"")).unwrap();
+    let environment = BTreeMap::from([("BIG".to_owned(), "x".repeat(100_000))]);
+    let read = ServersFile::read(&path, &environment);
+    assert!(read.entries.is_empty() && read.problems[0].ends_with("more than 1 MiB with the variables in them"));
+    let deep =
+        format!(r#"{{"mcpServers": {{"a": {{"command": "x", "args": {}1{}}}}}}}"#, "[".repeat(5000), "]".repeat(5000));
+    insta::assert_snapshot!(told(&deep), @"problem: mcp.json:1:22: `a` is left out: `args`: cannot be read");
+}
+
+#[test]
+fn a_file_that_is_not_there_or_endless_is_unread() {
+    let problem = |path: &str| {
+        let read = ServersFile::read(Path::new(path), &BTreeMap::new());
+        assert!(read.is_unread());
+        read.problems.join("\n")
+    };
+    insta::assert_snapshot!(problem("/nonexistent/mcp.json"), @"/nonexistent/mcp.json: the file cannot be read: No such file or directory (os error 2)");
+    insta::assert_snapshot!(problem("/dev/zero"), @"/dev/zero: the file is larger than 1 MiB");
+    insta::assert_snapshot!(problem("/"), @"/: the file cannot be read: Is a directory (os error 21)");
+}
+
+#[test]
+fn a_mark_at_the_start_is_passed_over() {
+    assert_eq!(read("\u{feff}{\"mcpServers\": {\"a\": {\"command\": \"x\"}}}").entries.len(), 1);
+}
+
+#[test]
+fn nothing_secret_is_shown() {
+    let read = read(
+        r#"{"mcpServers": {
+        "a": {"command": "x", "env": {"KEY": "hunter2"}},
+        "b": {"url": "https://h/", "headers": {"Authorization": "Bearer ${API_KEY}"}}
+    }}"#,
+    );
+    assert_eq!(read.entries.len(), 2);
+    let shown = format!("{read:?} {}", read.fingerprint());
+    assert!(!shown.contains("hunter2"), "{shown}");
+}
