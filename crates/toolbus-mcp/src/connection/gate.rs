@@ -31,11 +31,11 @@ const MAX_REPLIES: usize = 64;
 pub(super) enum Silence {
     /// It is taken for a server of the old generation, which may ignore what it does not know: the probe is answered in
     /// its place.
-    IsLegacy,
+    Legacy,
     /// The connection is given up, because the transport takes nothing further before the answer.
-    IsFailure,
+    Failure,
     /// Nobody probes.
-    IsAllowed,
+    Allowed,
 }
 
 /// A transport, with the traffic that is not the SDK's taken out.
@@ -134,7 +134,7 @@ impl<T: Transport<RoleClient> + 'static> Gate<T> {
     /// The answer in place of a server that gave none.
     fn in_place(&mut self) -> Option<ServerJsonRpcMessage> {
         let id = self.probe.take()?.id;
-        if self.silence == Silence::IsFailure {
+        if self.silence == Silence::Failure {
             self.signals.end("the server kept silent for 1 s", false);
             return None;
         }
@@ -155,7 +155,7 @@ impl<T: Transport<RoleClient> + 'static> Transport<RoleClient> for Gate<T> {
         if let ClientJsonRpcMessage::Request(request) = &mut item {
             match &mut request.request {
                 ClientRequest::InitializeRequest(_) => self.signals.initializing(),
-                ClientRequest::DiscoverRequest(_) if self.silence != Silence::IsAllowed => {
+                ClientRequest::DiscoverRequest(_) if self.silence != Silence::Allowed => {
                     let end = self.probe.take().map_or_else(|| Instant::now() + PROBE_TIME, |probe| probe.until);
                     self.probe = Some(Probe { id: request.id.clone(), until: end });
                     until = Some(end);

@@ -1,6 +1,7 @@
 //! Reading what a server sends.
 
 use rmcp::model::{CustomResult, JsonRpcResponse, ServerJsonRpcMessage, ServerResult};
+use serde_json::Value;
 
 /// Reads one message.
 ///
@@ -26,9 +27,23 @@ pub(crate) fn read(text: &[u8]) -> serde_json::Result<ServerJsonRpcMessage> {
     Ok(message)
 }
 
+/// The same for a text that the SDK is going to read: such a page is returned without its metadata, which nobody needs.
+pub(crate) fn readable(text: String) -> String {
+    let is_suspect = ["\"tools\"", "\"_meta\""].iter().all(|member| text.contains(member));
+    if is_suspect
+        && let Ok(ServerJsonRpcMessage::Response(mut response)) = read(text.as_bytes())
+        && let ServerResult::CustomResult(CustomResult(Value::Object(members))) = &mut response.result
+        && members.remove("_meta").is_some()
+        && let Ok(written) = serde_json::to_string(&ServerJsonRpcMessage::Response(response))
+    {
+        return written;
+    }
+    text
+}
+
 #[cfg(test)]
 mod tests {
-    use serde_json::{Value, json};
+    use serde_json::json;
 
     use super::*;
 
@@ -54,5 +69,20 @@ mod tests {
         assert!(matches!(result_of(json!({ "_meta": {} })), ServerResult::CallToolResult(_)));
         assert!(matches!(result_of(json!({ "_meta": {}, "content": [] })), ServerResult::CallToolResult(_)));
         assert!(read(b"{}").is_err());
+    }
+
+    #[test]
+    fn what_the_sdk_reads_is_a_page_to_it_as_well() {
+        let page = json!({ "tools": [{ "name": "bad" }], "resultType": "complete" });
+        let message = |result: &Value| json!({ "jsonrpc": "2.0", "id": 1, "result": result }).to_string();
+        let mut shadowed = page.clone();
+        shadowed["_meta"] = json!({});
+        let read: ServerJsonRpcMessage = serde_json::from_str(&readable(message(&shadowed))).unwrap();
+        let ServerJsonRpcMessage::Response(response) = read else { panic!("{read:?}") };
+        let ServerResult::CustomResult(kept) = response.result else { panic!("it is not kept") };
+        assert_eq!(kept.0, page);
+
+        let result = message(&json!({ "_meta": {}, "content": [], "structuredContent": { "tools": 1 } }));
+        assert_eq!(readable(result.clone()), result);
     }
 }

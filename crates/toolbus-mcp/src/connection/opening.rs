@@ -52,9 +52,9 @@ impl Connection {
     {
         let Opening { server, transport: network, generation, failure, roots, observer } = opening;
         let silence = match (generation, network) {
-            (Some(_), _) => Silence::IsAllowed,
-            (None, "pipe") => Silence::IsLegacy,
-            (None, _) => Silence::IsFailure,
+            (Some(_), _) => Silence::Allowed,
+            (None, "pipe") => Silence::Legacy,
+            (None, _) => Silence::Failure,
         };
         let roots = roots_result(&roots);
         let client = client(roots.is_some());

@@ -17,6 +17,7 @@ use url::Url;
 use self::posts::Posts;
 use super::TransportFailure;
 use super::http::{HttpClient, HttpError, HttpErrorKind, Outgoing, events, is_of_type};
+use crate::connection::message;
 
 /// Messages in a row that may be unreadable before the connection is given up.
 const MAX_UNREADABLE: u32 = 1000;
@@ -68,7 +69,7 @@ impl SseTransport {
             return Ok(None);
         }
         let Some(data) = &event.data else { return Ok(None) };
-        if let Ok(message) = serde_json::from_str(data) {
+        if let Ok(message) = message::read(data.as_bytes()) {
             self.unreadable = 0;
             return Ok(Some(message));
         }

@@ -10,7 +10,7 @@ use toolbus_core::tool::{ToolCall, ToolOutput};
 
 use super::{How, call, open};
 use crate::connection::{ConnectError, Generation};
-use crate::process::Exited;
+use crate::process::{Exit, Exited};
 use crate::transport::stdio::StdioTransport;
 
 /// Reads lines of JSON as simple servers do. With `strict` it ends when the first of them is not `initialize`.
@@ -47,19 +47,26 @@ for line in sys.stdin:
         say({"id": request["id"], "error": {"code": -32601, "message": "Method not found"}})
 "#;
 
-fn start(mode: &str) -> (StdioTransport, Child) {
+/// A program that runs until it is dropped.
+struct Program {
+    _child: Child,
+    /// Nobody tells how it ended.
+    _exit: watch::Sender<Option<Exit>>,
+}
+
+fn start(mode: &str) -> (StdioTransport, Program) {
     let mut command = Command::new("python3");
     command.args(["-c", SERVER, mode]).stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true);
     let mut child = command.spawn().unwrap();
     let (from, to) = (child.stdout.take().unwrap(), child.stdin.take().unwrap());
-    let (_, exit) = watch::channel(None);
+    let (told, exit) = watch::channel(None);
     let transport = StdioTransport::new(from, to, "program".into(), CancellationToken::new(), Exited::new(exit));
-    (transport, child)
+    (transport, Program { _child: child, _exit: told })
 }
 
 #[tokio::test]
 async fn a_program_is_spoken_to_until_it_ends() {
-    let (transport, _child) = start("lenient");
+    let (transport, _program) = start("lenient");
     let connection = open(transport, How::default()).await.unwrap().unwrap();
     assert_eq!(connection.generation(), Generation::Sessions);
     assert_eq!(connection.about().name.as_deref(), Some("program"));
@@ -75,9 +82,9 @@ async fn a_program_is_spoken_to_until_it_ends() {
 
 #[tokio::test]
 async fn a_program_that_bears_no_probe_is_reached_without_one() {
-    let (transport, _child) = start("strict");
+    let (transport, _program) = start("strict");
     assert!(matches!(open(transport, How::default()).await.unwrap(), Err(ConnectError::ProbeFailed(_))));
-    let (transport, _child) = start("strict");
+    let (transport, _program) = start("strict");
     let how = How { generation: Some(Generation::Sessions), ..How::default() };
     let connection = open(transport, how).await.unwrap().unwrap();
     assert_eq!(connection.call("echo", &call()).await.unwrap(), ToolOutput::text("hi"));

@@ -17,6 +17,7 @@ use super::body::{self, MAX_ANSWER, MAX_REFUSAL};
 use super::client::{HttpClient, Outgoing};
 use super::error::{HttpError, HttpErrorKind};
 use super::events::events;
+use crate::connection::message;
 
 /// The header that names a session.
 pub(super) const SESSION: HeaderName = HeaderName::from_static("mcp-session-id");
@@ -140,7 +141,7 @@ impl HttpClient {
             return Err(HttpError::invalid(text).into());
         }
         let body = body::read(origin, response, MAX_ANSWER).await?;
-        match serde_json::from_slice(&body) {
+        match message::read(&body) {
             Ok(ServerJsonRpcMessage::Response(answer)) if answer.id.to_string() == id.to_string() => {
                 Ok(StreamableHttpPostResponse::Json(ServerJsonRpcMessage::Response(answer), session))
             }
@@ -181,13 +182,14 @@ impl HttpClient {
         let failure = self.failure().clone();
         let answers = events(self.origin(), response).filter_map(move |event| {
             let said = match event {
-                Ok(event) => Some(event),
+                Ok(event) => Some(Sse { data: event.data.map(message::readable), ..event }),
                 Err(error) => {
                     tracing::debug!(%error, "an answer was cut short");
-                    if opens {
+                    let is_too_large = error.kind == HttpErrorKind::TooLarge;
+                    if opens && !is_too_large {
                         failure.set(error.to_string());
                     }
-                    (error.kind == HttpErrorKind::TooLarge).then(|| too_large(&error, &id))
+                    is_too_large.then(|| too_large(&error, &id))
                 }
             };
             std::future::ready(said.map(Ok))

@@ -12,6 +12,7 @@ use tokio_util::sync::CancellationToken;
 use toolbus_core::log::shown;
 
 use super::{Received, TransportFailure};
+use crate::connection::message;
 use crate::process::Exited;
 use crate::transport::values::{self, MAX_VALUES};
 
@@ -132,7 +133,7 @@ impl<R: AsyncRead + Unpin> Reader<R> {
             if !values::are_few(line) {
                 return End::LargeMessage;
             }
-            match serde_json::from_slice(line) {
+            match message::read(line) {
                 Ok(message) => {
                     self.skipped_in_a_row = 0;
                     if self.give(message).await.is_none() {
