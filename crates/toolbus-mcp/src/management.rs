@@ -10,18 +10,15 @@ mod rules;
 mod tests;
 pub(crate) mod visible;
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde_json::Value;
 use toolbus_core::Invoker;
-use toolbus_core::log::shown;
 use toolbus_core::policy::Access;
 use toolbus_core::tool::{Tool, ToolDescriptor, Validation};
 
 pub use self::registrar::{Fleet, Registrar};
 pub use self::rules::Rules;
-use self::visible::{Server, listed};
 use crate::peers::Servers;
 
 /// The source of these tools.
@@ -32,15 +29,12 @@ pub const SOURCE: &str = "mcp:management";
 #[must_use]
 pub fn tools(
     access: &Access,
-    servers: &Arc<dyn Servers>,
+    servers: Arc<dyn Servers>,
     invoker: Arc<dyn Invoker>,
     registrar: Option<Arc<Registrar>>,
 ) -> Vec<Tool> {
-    let mut tools = vec![
-        look::list(access.clone()),
-        look::details(access.clone(), Arc::clone(servers)),
-        invoke::tool(access.clone(), Arc::clone(servers), invoker),
-    ];
+    let mut tools =
+        vec![look::list(access.clone()), look::details(access.clone(), servers), invoke::tool(access.clone(), invoker)];
     if let Some(registrar) = registrar {
         tools.extend([register::register(Arc::clone(&registrar)), register::unregister(registrar)]);
     }
@@ -55,10 +49,4 @@ fn descriptor(name: &str, description: &str, parameters: Value) -> ToolDescripto
         validation: Validation::Off,
         ..ToolDescriptor::new(name, SOURCE, "mcp")
     }
-}
-
-/// The answer for a server that there is not, and for one that the caller does not see.
-fn unknown_server(name: &str, visible: &BTreeMap<String, Server<'_>>) -> String {
-    let known = listed(visible.values().map(|server| &**server.name));
-    format!("Unknown MCP server '{}'. Registered servers: {known}.", shown(name))
 }

@@ -10,9 +10,9 @@ use toolbus_core::policy::{Access, Effective, Granted};
 use toolbus_core::tool::{Effect, Executor, Tool, ToolCall, ToolDescriptor, ToolOutput};
 use toolbus_protocol::{McpServerSummary, McpToolDefinition};
 
+use super::descriptor;
 use super::given::{Given, SERVER, TOOL};
-use super::visible::{Server, awaited, servers};
-use super::{descriptor, unknown_server};
+use super::visible::{Server, awaited, listed, servers};
 use crate::peers::Servers;
 use crate::summary::summary;
 
@@ -65,7 +65,9 @@ impl Executor for Details {
         let effective = awaited(&self.access, &*self.servers, &call.caller, name, call.deadline).await;
         let visible = servers(&effective);
         let Some(server) = visible.get(&name.to_lowercase()) else {
-            return Ok(ToolOutput::error(unknown_server(name, &visible)));
+            let known = listed(visible.values().map(|server| &**server.name));
+            let text = format!("Unknown MCP server '{}'. Registered servers: {known}.", shown(name));
+            return Ok(ToolOutput::error(text));
         };
         let is_asked = |known: &str| tool.is_none_or(|tool| tool == known);
         let tools = server.tools.iter().filter(|(known, _)| is_asked(known));

@@ -12,7 +12,7 @@ use crate::peers::Servers;
 use crate::spec::ServerName;
 
 /// Most names that an answer lists.
-const MAX_LISTED: usize = 50;
+const MAX_LISTED: usize = 20;
 
 /// One server that a caller sees. A server of whose tools it may use none is none for it.
 pub(crate) struct Server<'a> {
@@ -25,7 +25,7 @@ pub(crate) struct Server<'a> {
 /// Every server that the caller sees, by its name in lower case.
 pub(crate) fn servers(effective: &Effective) -> BTreeMap<String, Server<'_>> {
     let mut servers = BTreeMap::new();
-    for granted in effective.tools() {
+    for granted in effective.of_servers() {
         let descriptor = &granted.tool.descriptor;
         let Some(name) = &descriptor.server else { continue };
         let server = servers.entry(name.to_lowercase()).or_insert_with(|| Server { name, tools: BTreeMap::new() });
@@ -60,7 +60,8 @@ pub(crate) async fn awaited(
 
 fn is_registered(access: &Access, server: &ServerName) -> bool {
     let is_its = |name: &Arc<str>| *name.to_lowercase() == **server.folded();
-    access.registry().snapshot().tools().any(|tool| tool.descriptor.server.as_ref().is_some_and(is_its))
+    let known = access.registry().snapshot();
+    known.tools().chain(known.shadowed()).any(|tool| tool.descriptor.server.as_ref().is_some_and(is_its))
 }
 
 /// Some names, for an answer: bounded in number and length.

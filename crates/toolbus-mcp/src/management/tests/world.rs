@@ -63,7 +63,7 @@ impl World {
         let (invoker, fleet, store) = (Arc::<Inner>::default(), Arc::<Running>::default(), Arc::<Kept>::default());
         let registrar = Arc::new(Registrar::new(rules(), Arc::clone(&store) as _, Arc::clone(&fleet) as _));
         let known: Arc<dyn Servers> = Arc::clone(&servers) as _;
-        let tools = tools(&access, &known, Arc::clone(&invoker) as _, registers.then(|| Arc::clone(&registrar)));
+        let tools = tools(&access, known, Arc::clone(&invoker) as _, registers.then(|| Arc::clone(&registrar)));
         Self { tools, servers, invoker, fleet, store, registrar }
     }
 
