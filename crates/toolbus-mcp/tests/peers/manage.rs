@@ -53,6 +53,15 @@ async fn a_lazy_server_is_woken_and_one_that_is_hidden_is_not() {
 }
 
 #[tokio::test]
+async fn details_that_no_message_can_hold_are_answered_with_what_to_do_instead() {
+    let world = world();
+    world.publish_described("huge", "a", "x".repeat(20 * 1024 * 1024));
+    let body = details(&world, "ana", "huge").await;
+    insta::assert_snapshot!(body, @r#"{"error":"The server's tools are too many for one message. Ask for one with mcp_get_service_details and its tool_name.","serverName":"huge","tools":[]}"#);
+    world.end().await;
+}
+
+#[tokio::test]
 async fn a_server_is_added_and_removed_by_the_tools_that_do_so_as_their_caller_may_use_them() {
     let world = world();
     let register =

@@ -74,10 +74,15 @@ impl Servers for Fleet {
 
 /// Publishes the tools of a server.
 fn publish(registry: &Registry, server: &str, tools: &[&str]) {
+    let described: Vec<_> = tools.iter().map(|name| (*name, format!("Does {name}."))).collect();
+    publish_described(registry, server, &described);
+}
+
+fn publish_described(registry: &Registry, server: &str, tools: &[(&str, String)]) {
     let source: Arc<str> = format!("mcp:{server}").into();
-    let tool = |name: &&str| {
+    let tool = |(name, description): &(&str, String)| {
         let descriptor = ToolDescriptor {
-            description: format!("Does {name}."),
+            description: description.clone(),
             parameters: Some(Arc::new(json!({"type": "object"}))),
             server: Some(server.into()),
             ..ToolDescriptor::new(*name, Arc::clone(&source), "mcp")
@@ -207,6 +212,12 @@ impl World {
     /// A server is connected, has other tools, or is gone if it has none.
     pub(crate) fn publish(&self, server: &str, tools: &[&str]) {
         publish(&self.registry, server, tools);
+    }
+
+    /// A server is connected whose tool says this of itself.
+    pub(crate) fn publish_described(&self, server: &str, tool: &str, description: String) {
+        publish_described(&self.registry, server, &[(tool, description)]);
+        self.access.refresh();
     }
 
     /// A tool of no server.
