@@ -101,7 +101,7 @@ pub(crate) enum Command {
     Disable(switch::SwitchArgs),
     /// Switch on again what was switched off
     Enable(switch::SwitchArgs),
-    /// Show how MCP servers are, and restart them
+    /// Show how MCP servers are, try one, and restart them
     Mcp(mcp::McpArgs),
     /// Find every mistake in the configuration, without connecting to anything
     Check,

@@ -10,10 +10,11 @@ use crate::support::{Daemon, rabbit};
 
 const METHODS: [&str; 6] = ["initialize", "server/discover", "tools/list", "tools/call", "ping", "a/b"];
 const VERSIONS: [&str; 6] = ["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25", "2026-07-28", ""];
-const ERRORS: [&str; 18] = [
+const ERRORS: [&str; 19] = [
     "tool_error",
     "timeout",
     "cancelled",
+    "connect_failed",
     "connection_lost",
     "auth_required",
     "-32700",
@@ -95,7 +96,7 @@ async fn a_server_that_makes_up_names_and_codes_stays_below_the_limit_of_series(
     let operations = &metrics(&receiver)["mcp.client.operation.duration"];
     assert!(operations.values("otel.metric.overflow").is_empty());
     assert_eq!(operations.value(&[]), Some(6_002.0));
-    assert_eq!(operations.values("gen_ai.tool.name").len(), 2_901);
+    assert_eq!(operations.values("gen_ai.tool.name").len(), 2_801);
     assert_eq!(operations.value(&[("gen_ai.tool.name", "tool_0"), ("toolbus.mcp.server", "files")]), Some(1.0));
     assert_eq!(operations.values("error.type"), ["_OTHER"].into());
 }

@@ -1,6 +1,7 @@
-//! `toolbus mcp`: the MCP servers of the running daemon.
+//! `toolbus mcp`: the MCP servers of the running daemon, and one of a configuration tried alone.
 
 mod show;
+mod test;
 
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -21,7 +22,7 @@ use crate::printed::unless_gone;
 /// Longest error in the table, in characters; `toolbus mcp show` has it whole.
 const MAX_ERROR: usize = 60;
 
-/// Shows how MCP servers are, and restarts them.
+/// Shows how MCP servers are, tries one, and restarts them.
 #[derive(Debug, clap::Args)]
 pub struct McpArgs {
     #[command(subcommand)]
@@ -34,6 +35,8 @@ enum McpCommand {
     List(ListArgs),
     /// Show all that is known of a server: its tools, what is hidden and why, the last lines of its standard error
     Show(NamedArgs),
+    /// Start or connect one server of the configuration by itself, and tell each step
+    Test(test::TestArgs),
     /// End a server of the running daemon and start it again
     Restart(NamedArgs),
 }
@@ -69,6 +72,7 @@ pub async fn run(args: McpArgs, operator: &Operator) -> Result<ExitCode, TargetE
             let server: ServerStatus = door(&args.target, operator)?.ask(Method::GET, &path).await?;
             if is_json { as_json(&server) } else { show::in_full(&server) }
         }
+        McpCommand::Test(args) => return test::run(args, operator).await,
         McpCommand::Restart(args) => {
             let path = format!("/v1/mcp/{}/restart", escaped(&args.name));
             let restart: McpRestart = door(&args.target, operator)?.ask(Method::POST, &path).await?;

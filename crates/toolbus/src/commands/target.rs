@@ -76,6 +76,9 @@ pub enum TargetError {
     /// The configuration cannot be used.
     #[error("{0}")]
     Configuration(Problems),
+    /// The configuration that the command is about cannot be used.
+    #[error("{0}")]
+    Mistakes(Problems),
     /// The configuration cannot be put into practice.
     #[error(transparent)]
     Assembly(#[from] AssemblyError),
@@ -102,6 +105,7 @@ impl TargetError {
                 warn("to ask a running daemon without a configuration, point to it with --socket or --daemon");
                 MISTAKE
             }
+            Self::Mistakes(problems) => complain(problems),
             Self::Ask(AskError::Refused(_)) | Self::Usage(_) | Self::Admin(_) | Self::Assembly(_) => {
                 told(self);
                 MISTAKE

@@ -1,0 +1,144 @@
+//! `toolbus mcp test`: one server of a configuration, tried alone.
+
+use std::io::{self, Write};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anstyle::{AnsiColor, Style};
+use comfy_table::Table;
+use comfy_table::presets::NOTHING;
+use toolbus_mcp::probe::probe;
+use toolbus_mcp::process::Launcher;
+use toolbus_mcp::spec::{ServerName, ServerSpec};
+use toolbus_mcp::status::ProbeReport;
+
+use super::{milliseconds, show};
+use crate::cli::Output;
+use crate::commands::target::{Operator, TargetError};
+use crate::commands::{as_json, one_line, plain, warn};
+use crate::config::problem::nearest;
+use crate::config::{Config, McpServers};
+use crate::printed::unless_gone;
+
+/// Starts or connects one server of the configuration and tells each step: start, handshake, list of tools, ping.
+///
+/// The running daemon is not asked, and its own process of this server goes on. The exit code is 0 when every step worked,
+/// 1 when one failed, 2 for a mistake in the command or the configuration.
+#[derive(Debug, clap::Args)]
+pub(super) struct TestArgs {
+    /// Name of the server, in any case. One that is disabled can be tried, too.
+    name: String,
+}
+
+/// Tries the server, and prints what came of it.
+pub(super) async fn run(args: TestArgs, operator: &Operator) -> Result<ExitCode, TargetError> {
+    let loaded = Config::load(&operator.sources).map_err(TargetError::Mistakes)?;
+    loaded.warnings.iter().for_each(|warning| warn(warning));
+    let spec = find(&loaded.config.mcp_servers(), &args.name)?;
+    let launcher = Launcher::new().map_err(|error| TargetError::Usage(format!("cannot start programs: {error}")))?;
+    let report = probe(&spec, &launcher).await;
+    let printed = match operator.output {
+        Output::Json => writeln!(io::stdout(), "{}", as_json(&report)),
+        Output::Table => writeln!(anstream::stdout(), "{}", in_words(&report)),
+    };
+    unless_gone(printed)?;
+    Ok(ExitCode::from(u8::from(!report.passed())))
+}
+
+fn find(servers: &McpServers, name: &str) -> Result<ServerSpec, TargetError> {
+    let wanted = ServerName::parse(name).ok();
+    if let Some(spec) = servers.specs.iter().find(|spec| Some(&spec.name) == wanted.as_ref()) {
+        return Ok(spec.clone());
+    }
+    let names: Vec<&str> = servers.specs.iter().map(|spec| &**spec.name.as_str()).collect();
+    let others = match nearest(name, names.iter().copied()) {
+        Some(near) => format!("did you mean `{near}`?"),
+        None if names.is_empty() => "add one under mcp.servers, or name a file in mcp.servers_file".to_owned(),
+        None => format!("there are {}", names.join(", ")),
+    };
+    Err(TargetError::Usage(format!("the configuration has no MCP server `{name}` that can be used: {others}")))
+}
+
+fn in_words(report: &ProbeReport) -> String {
+    let mut table = Table::new();
+    table.load_style(NOTHING);
+    for step in &report.steps {
+        let time = milliseconds(Duration::from_micros(step.duration_us));
+        table.add_row([if step.passed { "pass" } else { "fail" }, &one_line(&step.name), &time, &one_line(&step.text)]);
+    }
+    let mut parts = vec![plain(&table)];
+    parts.extend(show::hidden(&report.status.hidden));
+    let failed = report.steps.iter().find(|step| !step.passed);
+    let (colour, verdict) = match failed {
+        Some(step) => {
+            parts.extend(show::stderr(&report.status.stderr));
+            (AnsiColor::Red.on_default(), format!("failed at {}", one_line(&step.name)))
+        }
+        None => (Style::new(), "works".to_owned()),
+    };
+    parts.push(format!("{colour}{verdict}{colour:#}"));
+    parts.join("\n\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use toolbus_mcp::status::{ProbeStep, ServerStatus};
+
+    use super::*;
+    use crate::http::admin::example;
+
+    fn step(name: &str, passed: bool, text: &str) -> ProbeStep {
+        ProbeStep { name: name.to_owned(), duration_us: 12_345, passed, text: text.to_owned() }
+    }
+
+    #[test]
+    fn every_step_is_one_line_and_hidden_tools_are_named() {
+        let steps =
+            vec![step("start", true, "process 7"), step("handshake", true, "2025-11-25 with sessions; a\u{7} 1")];
+        let report = ProbeReport { steps, status: example("files") };
+        insta::assert_snapshot!(anstream::adapter::strip_str(&in_words(&report)), @r#"
+        pass  start      12.3 ms  process 7
+        pass  handshake  12.3 ms  2025-11-25 with sessions; a\u{7} 1
+
+        HIDDEN TOOL  WHY
+        move_file    denied by deniedTools
+
+        works
+        "#);
+    }
+
+    #[test]
+    fn a_failure_comes_with_the_servers_last_words() {
+        let steps =
+            vec![step("start", true, "process 7"), step("handshake", false, "the server ended with exit code 3")];
+        let status = ServerStatus { hidden: Vec::new(), stderr: vec!["no such module".to_owned()], ..example("files") };
+        let report = ProbeReport { steps, status };
+        insta::assert_snapshot!(anstream::adapter::strip_str(&in_words(&report)), @r#"
+        pass  start      12.3 ms  process 7
+        fail  handshake  12.3 ms  the server ended with exit code 3
+
+        standard error, its end:
+          no such module
+
+        failed at handshake
+        "#);
+    }
+
+    #[test]
+    fn a_name_that_is_not_there_is_told_with_the_next_step() {
+        let told = |text: &str, name: &str| {
+            let file = tempfile::Builder::new().suffix(".toml").tempfile().unwrap();
+            std::fs::write(file.path(), text).unwrap();
+            let sources = crate::config::Sources { files: vec![file.path().to_owned()], ..Default::default() };
+            find(&Config::load(&sources).unwrap().config.mcp_servers(), name).err().map(|error| error.to_string())
+        };
+        let two = "[mcp.servers.files]\ncommand = \"a\"\n[mcp.servers.git]\ncommand = \"b\"\n";
+        assert_eq!(told(two, "FILES"), None);
+        let all = [told(two, "fils"), told(two, "weather"), told("", "weather")].map(Option::unwrap).join("\n");
+        insta::assert_snapshot!(all, @r#"
+        the configuration has no MCP server `fils` that can be used: did you mean `files`?
+        the configuration has no MCP server `weather` that can be used: there are files, git
+        the configuration has no MCP server `weather` that can be used: add one under mcp.servers, or name a file in mcp.servers_file
+        "#);
+    }
+}
