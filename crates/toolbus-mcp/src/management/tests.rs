@@ -1,6 +1,7 @@
 //! What callers get of the management tools.
 
 mod calling;
+mod dispatched;
 mod looking;
 mod registering;
 mod storing;

@@ -27,6 +27,7 @@ use crate::spec::{Origin, ServerName, ServerSpec, TransportSpec};
 /// The agents `ana`, who may use reading tools, and `bob`, who may use all; three servers, of which `Lazy` has not been
 /// started.
 pub(super) struct World {
+    pub(super) access: Access,
     pub(super) tools: Vec<Tool>,
     pub(super) servers: Arc<Started>,
     pub(super) invoker: Arc<Inner>,
@@ -64,7 +65,7 @@ impl World {
         let registrar = Arc::new(Registrar::new(rules(), Arc::clone(&store) as _, Arc::clone(&fleet) as _));
         let known: Arc<dyn Servers> = Arc::clone(&servers) as _;
         let tools = tools(&access, known, Arc::clone(&invoker) as _, registers.then(|| Arc::clone(&registrar)));
-        Self { tools, servers, invoker, fleet, store, registrar }
+        Self { access, tools, servers, invoker, fleet, store, registrar }
     }
 
     /// Calls a management tool.
