@@ -93,7 +93,9 @@ impl Requester {
         }
         let mut headers = self.headers.clone();
         headers.extend(outgoing.headers.clone());
-        headers.extend(credential);
+        if let Some((name, value)) = credential {
+            headers.insert(name, value);
+        }
         let mut request = self.http.request(outgoing.method.clone(), outgoing.url.clone()).headers(headers);
         if let Some(body) = &outgoing.body {
             request = request.body(body.clone());

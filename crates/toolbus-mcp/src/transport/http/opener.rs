@@ -10,8 +10,8 @@ use super::probe::{Probed, probe};
 use crate::spec::{Credential, Endpoint, HttpKind};
 use crate::transport::sse::SseTransport;
 
-/// Longest wait for each step of opening a connection.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// Longest wait for each step of opening a connection; longer than that for a connection or a token, whose texts say more.
+const PATIENCE: Duration = Duration::from_secs(15);
 
 /// Opens connections to one server with one credential, and remembers which transport it speaks.
 pub(crate) struct Opener {

@@ -1,1 +1,74 @@
+//! Connections to real servers on free ports, most of them hostile.
 
+mod answers;
+mod authorisation;
+mod detection;
+mod errors;
+mod secrets;
+mod server;
+mod sessions;
+mod sse;
+mod tokens;
+
+use std::collections::BTreeMap;
+
+use rmcp::model::{ClientJsonRpcMessage, ServerJsonRpcMessage};
+use rmcp::transport::Transport as _;
+use serde_json::{Value, json};
+use url::Url;
+
+use super::{HttpError, HttpTransport, OpenError, Opener};
+use crate::spec::{Credential, Credentials, Endpoint, HttpKind};
+
+fn endpoint(url: &Url, kind: HttpKind) -> Endpoint {
+    // Fails where it is installed already.
+    let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
+    Endpoint { url: url.clone(), kind, headers: BTreeMap::new(), credentials: Credentials::None }
+}
+
+fn opener(url: &Url, kind: HttpKind, credential: Option<Credential>) -> Opener {
+    Opener::new(&endpoint(url, kind), credential).unwrap()
+}
+
+async fn open(url: &Url, kind: HttpKind) -> Result<HttpTransport, OpenError> {
+    opener(url, kind, None).open().await
+}
+
+fn message(message: Value) -> ClientJsonRpcMessage {
+    serde_json::from_value(message).unwrap()
+}
+
+fn initialize() -> ClientJsonRpcMessage {
+    let client = json!({ "name": "test", "version": "0" });
+    let params = json!({ "protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": client });
+    message(json!({ "jsonrpc": "2.0", "id": 0, "method": "initialize", "params": params }))
+}
+
+fn call(id: i64) -> ClientJsonRpcMessage {
+    let params = json!({ "name": "echo", "arguments": {} });
+    message(json!({ "jsonrpc": "2.0", "id": id, "method": "tools/call", "params": params }))
+}
+
+fn cancel(id: i64) -> ClientJsonRpcMessage {
+    message(json!({ "jsonrpc": "2.0", "method": "notifications/cancelled", "params": { "requestId": id } }))
+}
+
+/// Shakes hands.
+async fn begin(transport: &mut HttpTransport) -> Result<(), HttpError> {
+    transport.send(initialize()).await?;
+    transport.receive().await.unwrap();
+    transport.send(message(json!({ "jsonrpc": "2.0", "method": "notifications/initialized" }))).await
+}
+
+/// A connection by Streamable HTTP, after the handshake.
+async fn begun(url: &Url) -> HttpTransport {
+    let mut transport = open(url, HttpKind::Streamable).await.unwrap();
+    begin(&mut transport).await.unwrap();
+    transport
+}
+
+/// The next message of the server, as JSON.
+async fn received(transport: &mut HttpTransport) -> Value {
+    let message: ServerJsonRpcMessage = transport.receive().await.unwrap();
+    serde_json::to_value(message).unwrap()
+}

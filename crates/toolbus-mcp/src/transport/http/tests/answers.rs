@@ -1,0 +1,311 @@
+//! Answers of Streamable HTTP that are too much, too little or none.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use axum::body::{Body, Bytes};
+use axum::response::{IntoResponse as _, Response};
+use futures_util::{StreamExt as _, stream};
+use rmcp::transport::Transport as _;
+use serde_json::{Value, json};
+use tokio::sync::{Barrier, Notify};
+use toolbus_core::failure::Cause;
+use toolbus_testing::patience::eventually;
+
+use super::super::classify;
+use super::server::{Asked, Open, Server, endless, events, json_of, orderly, result_of, said, silent_after, status};
+use super::{begin, begun, call, cancel, message, open, received};
+use crate::spec::HttpKind;
+
+/// Room that the two ends of a connection and the parser need beside the limit.
+const SLACK: usize = 16 * 1024 * 1024;
+const LIMIT: usize = 16 * 1024 * 1024;
+const CHUNK: &str = "xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx";
+
+/// A server that answers calls by `answer`, and everything else in order.
+async fn answering(answer: impl Fn(&Asked) -> Response + Send + Sync + 'static) -> Server {
+    Server::start(move |asked| if asked.does("tools/call") { answer(asked) } else { orderly(asked) }).await
+}
+
+#[tokio::test]
+async fn json_and_events_are_answers() {
+    let server = answering(|asked| {
+        let answer = json!({ "jsonrpc": "2.0", "id": asked.id(), "result": said("by event") });
+        if asked.id() == 1 { result_of(asked, &said("by JSON")) } else { events(format!("data: {answer}\n\n")) }
+    })
+    .await;
+    let mut transport = begun(&server.url).await;
+    for (id, text) in [(1, "by JSON"), (2, "by event")] {
+        transport.send(call(id)).await.unwrap();
+        assert_eq!(received(&mut transport).await["result"]["content"][0]["text"], text);
+    }
+    let asked = server.asked().pop().unwrap();
+    assert_eq!(asked.header("user-agent"), Some(concat!("toolbus/", env!("CARGO_PKG_VERSION"))));
+    assert_eq!(asked.header("mcp-protocol-version"), Some("2025-06-18"));
+    assert_eq!(asked.header("accept"), Some("application/json, text/event-stream"));
+}
+
+#[tokio::test]
+async fn an_event_over_the_limit_fails_the_call_with_a_text_and_is_not_kept() {
+    let sent = Arc::new(AtomicUsize::new(0));
+    let counter = Arc::clone(&sent);
+    let server = answering(move |asked| match asked.id() == 1 {
+        true => events(endless(CHUNK, &counter)),
+        false => result_of(asked, &said("still here")),
+    })
+    .await;
+    let mut transport = begun(&server.url).await;
+    transport.send(call(1)).await.unwrap();
+    let answer = received(&mut transport).await;
+    let text = answer["error"]["message"].as_str().unwrap();
+    assert!(text.ends_with("sent an event of more than 16777216 bytes"), "{text}");
+    let taken = sent.load(Ordering::Relaxed);
+    assert!((LIMIT..LIMIT + SLACK).contains(&taken), "{taken}");
+    transport.send(call(2)).await.unwrap();
+    assert_eq!(received(&mut transport).await["result"], said("still here"));
+}
+
+#[tokio::test]
+async fn a_json_body_over_the_limit_fails_the_call_and_is_not_kept() {
+    let sent = Arc::new(AtomicUsize::new(0));
+    let counter = Arc::clone(&sent);
+    let server = answering(move |_| ([("content-type", "application/json")], endless(CHUNK, &counter)).into_response());
+    let server = server.await;
+    let error = begun(&server.url).await.send(call(1)).await.unwrap_err();
+    assert_eq!(classify(&error), Some(Cause::ResultTooLarge));
+    assert!(error.to_string().ends_with("answered more than 16777216 bytes"), "{error}");
+    let taken = sent.load(Ordering::Relaxed);
+    assert!((LIMIT..LIMIT + SLACK).contains(&taken), "{taken}");
+}
+
+#[tokio::test]
+async fn the_body_of_a_refusal_is_not_read_for_long() {
+    let sent = Arc::new(AtomicUsize::new(0));
+    let counter = Arc::clone(&sent);
+    let server = answering(move |_| {
+        let mut response = status(500, "");
+        *response.body_mut() = endless(CHUNK, &counter);
+        response
+    });
+    let server = server.await;
+    let error = begun(&server.url).await.send(call(1)).await.unwrap_err();
+    assert_eq!(error.status, Some(500));
+    assert!(sent.load(Ordering::Relaxed) < SLACK);
+}
+
+#[tokio::test]
+async fn an_answer_that_is_none_fails_the_call_at_once() {
+    let other_id = json!({ "jsonrpc": "2.0", "id": 99, "result": said("for somebody else") }).to_string();
+    let table = [
+        ("application/json", "", "JSON that is no answer to the request"),
+        ("application/json", "{\"half\":", "JSON that is no answer to the request"),
+        ("application/json", "[]", "JSON that is no answer to the request"),
+        ("application/json", other_id.as_str(), "JSON that is no answer to the request"),
+        ("text/html", "<h1>Welcome</h1>", "neither JSON nor events: check the path of its URL"),
+    ];
+    for (kind, body, expected) in table {
+        let (kind, body) = (kind.to_owned(), body.to_owned());
+        let server = answering(move |_| ([("content-type", kind.clone())], body.clone()).into_response()).await;
+        let error = begun(&server.url).await.send(call(1)).await.unwrap_err();
+        assert_eq!(classify(&error), Some(Cause::InvalidResult));
+        assert!(error.to_string().ends_with(expected), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn events_that_are_no_messages_are_left_out() {
+    let server = answering(|asked| {
+        let answer = json!({ "jsonrpc": "2.0", "id": asked.id(), "result": said("at last") });
+        events(format!(": comment\n\nnonsense\n\nevent: ping\ndata: x\n\ndata: {{half\n\ndata: {answer}\n\n"))
+    })
+    .await;
+    let mut transport = begun(&server.url).await;
+    transport.send(call(1)).await.unwrap();
+    assert_eq!(received(&mut transport).await["result"], said("at last"));
+}
+
+#[tokio::test]
+async fn a_stream_that_ends_without_the_answer_fails_the_call() {
+    for text in ["", "data: {}\n\n", "data: half"] {
+        let server = answering(move |_| events(text)).await;
+        let mut transport = begun(&server.url).await;
+        transport.send(call(1)).await.unwrap();
+        let answer = received(&mut transport).await;
+        assert_eq!((&answer["id"], &answer["error"]["code"]), (&json!(1), &json!(-32603)), "{text}");
+    }
+}
+
+#[tokio::test]
+async fn the_error_of_a_refusal_is_passed_on_with_the_id_of_the_request() {
+    let server = answering(|_| {
+        let error = json!({ "code": -32000, "message": "bad request" });
+        let mut response = json_of(&json!({ "jsonrpc": "2.0", "id": "server-error", "error": error }));
+        *response.status_mut() = axum::http::StatusCode::BAD_REQUEST;
+        response
+    })
+    .await;
+    let mut transport = begun(&server.url).await;
+    transport.send(call(7)).await.unwrap();
+    let answer = received(&mut transport).await;
+    assert_eq!(answer, json!({ "jsonrpc": "2.0", "id": 7, "error": { "code": -32000, "message": "bad request" } }));
+}
+
+#[tokio::test]
+async fn discovery_that_is_refused_with_a_status_is_answered_by_an_error() {
+    let discover = || {
+        let meta = json!({
+            "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+            "io.modelcontextprotocol/clientInfo": { "name": "test", "version": "0" },
+            "io.modelcontextprotocol/clientCapabilities": {},
+        });
+        message(json!({ "jsonrpc": "2.0", "id": 5, "method": "server/discover", "params": { "_meta": meta } }))
+    };
+    for code in [400, 404, 405, 422] {
+        let server = Server::start(move |asked| match asked.does("server/discover") {
+            true => status(code, "no"),
+            false => orderly(asked),
+        })
+        .await;
+        let mut transport = open(&server.url, HttpKind::Streamable).await.unwrap();
+        transport.send(discover()).await.unwrap();
+        let answer = received(&mut transport).await;
+        assert_eq!((&answer["id"], &answer["error"]["code"]), (&json!(5), &json!(-32600)), "{code}");
+        begin(&mut transport).await.unwrap();
+        transport.send(call(6)).await.unwrap();
+        assert_eq!(received(&mut transport).await["result"], said("hello"));
+    }
+}
+
+/// A server whose first call hangs, before or after the head of its answer; the number of hanging answers.
+async fn hanging(has_head: bool) -> (Server, Arc<AtomicUsize>) {
+    let open = Arc::new(AtomicUsize::new(0));
+    let counter = Arc::clone(&open);
+    let server = Server::slow(move |asked| {
+        let counter = Arc::clone(&counter);
+        Box::pin(async move {
+            if !asked.does("tools/call") || asked.id() != 1 {
+                return orderly(&asked);
+            }
+            if has_head {
+                return silent_after(": wait\n\n", &counter);
+            }
+            let _open = Open::new(&counter);
+            std::future::pending().await
+        })
+    });
+    (server.await, open)
+}
+
+async fn until(count: usize, open: &AtomicUsize) {
+    eventually("the number of open answers", async || (open.load(Ordering::SeqCst) == count).then_some(())).await;
+}
+
+#[tokio::test]
+async fn a_call_that_hangs_holds_up_no_other_and_ends_when_it_is_cancelled() {
+    for has_head in [true, false] {
+        let (server, open) = hanging(has_head).await;
+        let mut transport = begun(&server.url).await;
+        let hanging = tokio::spawn(transport.send(call(1)));
+        until(1, &open).await;
+        transport.send(call(2)).await.unwrap();
+        assert_eq!(received(&mut transport).await["id"], 2);
+        transport.send(cancel(1)).await.unwrap();
+        until(0, &open).await;
+        hanging.await.unwrap().unwrap();
+        assert_eq!(server.count("notifications/cancelled"), 1);
+    }
+}
+
+#[tokio::test]
+async fn a_request_whose_sender_is_gone_ends() {
+    let (server, open) = hanging(false).await;
+    let mut transport = begun(&server.url).await;
+    let hanging = tokio::spawn(transport.send(call(1)));
+    until(1, &open).await;
+    hanging.abort();
+    until(0, &open).await;
+}
+
+#[tokio::test]
+async fn a_handshake_that_hangs_ends_with_the_connection() {
+    for has_head in [true, false] {
+        for is_dropped in [true, false] {
+            let open_answers = Arc::new(AtomicUsize::new(0));
+            let counter = Arc::clone(&open_answers);
+            let server = Server::slow(move |_| {
+                let counter = Arc::clone(&counter);
+                Box::pin(async move {
+                    if has_head {
+                        return silent_after(": wait\n\n", &counter);
+                    }
+                    let _open = Open::new(&counter);
+                    std::future::pending().await
+                })
+            });
+            let server = server.await;
+            let mut transport = open(&server.url, HttpKind::Streamable).await.unwrap();
+            let sending = tokio::spawn(transport.send(super::initialize()));
+            until(1, &open_answers).await;
+            if is_dropped {
+                drop(transport);
+            } else {
+                transport.close().await.unwrap();
+            }
+            until(0, &open_answers).await;
+            assert_eq!(sending.await.unwrap().is_ok(), has_head);
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_handshake_that_is_cut_short_says_why() {
+    let server = Server::start(|_| events(Body::from(format!("data: {}\n\n", "x".repeat(LIMIT + 1))))).await;
+    let mut transport = open(&server.url, HttpKind::Streamable).await.unwrap();
+    transport.send(super::initialize()).await.unwrap();
+    let answer = received(&mut transport).await;
+    assert!(answer["error"]["message"].as_str().unwrap().ends_with("sent an event of more than 16777216 bytes"));
+
+    let breaking = Arc::new(Notify::new());
+    let told = Arc::clone(&breaking);
+    let server = Server::start(move |_| {
+        let told = Arc::clone(&told);
+        let end = async move {
+            told.notified().await;
+            Err(std::io::Error::other("broken"))
+        };
+        let begin = stream::iter([Ok(Bytes::from_static(b": wait\n\n"))]);
+        events(Body::from_stream(begin.chain(stream::once(end))))
+    })
+    .await;
+    let mut transport = open(&server.url, HttpKind::Streamable).await.unwrap();
+    transport.send(super::initialize()).await.unwrap();
+    breaking.notify_one();
+    assert!(transport.receive().await.is_none());
+    assert!(transport.failure().get().unwrap().ends_with("ended before the answer was complete"));
+}
+
+#[tokio::test]
+async fn a_hundred_calls_are_on_their_way_at_a_time() {
+    const CALLS: usize = 100;
+    let barrier = Arc::new(Barrier::new(CALLS));
+    let server = Server::slow(move |asked| {
+        let barrier = Arc::clone(&barrier);
+        Box::pin(async move {
+            if asked.does("tools/call") {
+                barrier.wait().await;
+            }
+            orderly(&asked)
+        })
+    });
+    let server = server.await;
+    let mut transport = begun(&server.url).await;
+    for id in 1..=CALLS {
+        tokio::spawn(transport.send(call(i64::try_from(id).unwrap())));
+    }
+    let mut answered: Vec<Value> = Vec::new();
+    for _ in 0..CALLS {
+        answered.push(received(&mut transport).await["id"].clone());
+    }
+    answered.sort_by_key(Value::as_i64);
+    assert_eq!(answered, (1..=CALLS).map(|id| json!(id)).collect::<Vec<_>>());
+}

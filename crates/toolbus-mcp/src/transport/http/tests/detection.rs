@@ -1,0 +1,133 @@
+//! Finding out which transport a server speaks.
+
+use std::sync::Arc;
+
+use axum::http::Method;
+use axum::response::Response;
+use rmcp::transport::Transport as _;
+use serde_json::json;
+
+use super::super::{HttpTransport, OpenError};
+use super::server::{Asked, Server, json_of, orderly, result_of, said, silent_after, status};
+use super::{begin, call, opener, received};
+use crate::spec::HttpKind;
+
+/// A server of HTTP+SSE that refuses posts to its URL with `code`.
+fn only_sse(asked: &Asked, code: u16) -> Response {
+    match asked.method {
+        Method::GET => silent_after("event: endpoint\ndata: /messages\n\n", &Arc::default()),
+        _ if asked.path == "/messages" => status(202, ""),
+        _ => status(code, "Cannot POST /mcp"),
+    }
+}
+
+fn refusal_in_json(code: u16) -> Response {
+    let error = json!({ "code": -32000, "message": "no valid session" });
+    let mut response = json_of(&json!({ "jsonrpc": "2.0", "id": null, "error": error }));
+    *response.status_mut() = code.try_into().unwrap();
+    response
+}
+
+#[tokio::test]
+async fn a_server_that_takes_messages_at_its_url_speaks_streamable_http() {
+    let table: [fn(&Asked) -> Response; 7] = [
+        |asked| result_of(asked, &json!({})),
+        |_| status(202, ""),
+        |_| refusal_in_json(400),
+        |_| refusal_in_json(404),
+        |_| refusal_in_json(405),
+        |_| status(406, ""),
+        |_| status(422, "expected initialize"),
+    ];
+    for answer in table {
+        let server = Server::start(move |asked| if asked.does("ping") { answer(asked) } else { orderly(asked) }).await;
+        let opener = opener(&server.url, HttpKind::Detect, None);
+        assert_eq!(opener.kind_name(), "http?");
+        let mut transport = opener.open().await.unwrap();
+        assert_eq!(opener.kind_name(), "http");
+        begin(&mut transport).await.unwrap();
+        transport.send(call(1)).await.unwrap();
+        assert_eq!(received(&mut transport).await["result"], said("hello"));
+        opener.open().await.unwrap();
+        assert_eq!(server.count("ping"), 1, "what was found out is remembered");
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_does_not_is_asked_for_a_stream() {
+    for code in [400, 404, 405] {
+        let server = Server::start(move |asked| only_sse(asked, code)).await;
+        let opener = opener(&server.url, HttpKind::Detect, None);
+        assert!(matches!(opener.open().await.unwrap(), HttpTransport::Sse(_)));
+        assert_eq!(opener.kind_name(), "sse");
+        opener.open().await.unwrap();
+        assert_eq!(server.count("ping"), 1, "what was found out is remembered");
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_is_replaced_by_one_that_speaks_the_other_is_found_out() {
+    let is_replaced = Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let replaced = Arc::clone(&is_replaced);
+    let server = Server::start(move |asked| {
+        let is_replaced = replaced.load(std::sync::atomic::Ordering::SeqCst);
+        if is_replaced { orderly(asked) } else { only_sse(asked, 405) }
+    })
+    .await;
+    let opener = opener(&server.url, HttpKind::Detect, None);
+    opener.open().await.unwrap();
+    is_replaced.store(true, std::sync::atomic::Ordering::SeqCst);
+    assert!(opener.open().await.is_err());
+    assert_eq!(opener.kind_name(), "http?");
+    assert!(matches!(opener.open().await.unwrap(), HttpTransport::Streamable(_)));
+}
+
+#[tokio::test]
+async fn nothing_is_remembered_of_a_server_that_speaks_neither() {
+    for code in [400, 404, 405, 500, 503] {
+        let server = Server::start(move |_| status(code, "no")).await;
+        let opener = opener(&server.url, HttpKind::Detect, None);
+        match opener.open().await {
+            Ok(mut transport) => assert_eq!(transport.send(super::initialize()).await.unwrap_err().status, Some(code)),
+            Err(OpenError::Other(text)) => assert!(text.contains(&format!("answered HTTP {code}; ")), "{text}"),
+            Err(error) => panic!("{error:?}"),
+        }
+        assert_eq!(opener.kind_name(), "http?");
+    }
+}
+
+#[tokio::test]
+async fn what_is_configured_is_not_probed() {
+    let server = Server::start(orderly).await;
+    for (kind, name) in [(HttpKind::Streamable, "http"), (HttpKind::Sse, "sse")] {
+        let opener = opener(&server.url, kind, None);
+        let _ = opener.open().await;
+        assert_eq!(opener.kind_name(), name);
+    }
+    assert_eq!(server.count("ping"), 0);
+}
+
+#[tokio::test]
+async fn a_session_that_a_probe_opened_is_deleted() {
+    let server = Server::start(|asked| {
+        let mut response = if asked.does("ping") { refusal_in_json(400) } else { orderly(asked) };
+        response.headers_mut().insert("mcp-session-id", "by-probe".parse().unwrap());
+        response
+    })
+    .await;
+    opener(&server.url, HttpKind::Detect, None).open().await.unwrap();
+    let asked = server.asked();
+    let deletion = asked.iter().find(|asked| asked.method == Method::DELETE).unwrap();
+    assert_eq!(deletion.header("mcp-session-id"), Some("by-probe"));
+}
+
+#[tokio::test]
+async fn a_server_that_does_not_answer_a_probe_is_given_up() {
+    let server = Server::slow(|_| {
+        tokio::time::pause();
+        Box::pin(std::future::pending())
+    })
+    .await;
+    let error = opener(&server.url, HttpKind::Detect, None).open().await.err().unwrap();
+    insta::assert_snapshot!(error, @"the MCP server did not answer within 15 s");
+}

@@ -1,0 +1,117 @@
+//! Sessions of Streamable HTTP.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use axum::http::Method;
+use rmcp::transport::Transport as _;
+use serde_json::json;
+use toolbus_testing::patience::eventually;
+
+use super::server::{Server, events, orderly, said, silent_after, status};
+use super::{begun, call, open, received};
+use crate::spec::HttpKind;
+
+#[tokio::test]
+async fn a_session_that_the_server_forgot_is_opened_again_and_the_call_repeated() {
+    let calls = AtomicUsize::new(0);
+    let server = Server::start(move |asked| {
+        let is_first = asked.does("tools/call") && calls.fetch_add(1, Ordering::SeqCst) == 0;
+        if is_first { status(404, "no such session") } else { orderly(asked) }
+    })
+    .await;
+    let mut transport = begun(&server.url).await;
+    transport.send(call(1)).await.unwrap();
+    assert_eq!(received(&mut transport).await["result"], said("hello"));
+    assert_eq!([server.count("initialize"), server.count("tools/call")], [2, 2]);
+}
+
+#[tokio::test]
+async fn a_session_that_cannot_be_opened_again_fails_the_call() {
+    let server = Server::start(|asked| match asked.does("tools/call") {
+        true => status(404, "no such session"),
+        false => orderly(asked),
+    })
+    .await;
+    let error = begun(&server.url).await.send(call(1)).await.unwrap_err();
+    insta::assert_snapshot!(error, @"the MCP server no longer knows the session");
+}
+
+#[tokio::test]
+async fn a_session_is_deleted_when_the_connection_is_closed_or_dropped() {
+    for is_dropped in [true, false] {
+        let server = Server::start(orderly).await;
+        let mut transport = begun(&server.url).await;
+        if is_dropped {
+            drop(transport);
+        } else {
+            transport.close().await.unwrap();
+        }
+        let deletion = server.when_asked("the deletion", |asked| asked.method == Method::DELETE).await;
+        assert_eq!(deletion.header("mcp-session-id"), Some("s1"));
+    }
+}
+
+#[tokio::test]
+async fn an_unusable_name_of_a_session_is_refused() {
+    let server = Server::start(|asked| {
+        let mut response = orderly(asked);
+        response.headers_mut().insert("mcp-session-id", "x".repeat(2000).parse().unwrap());
+        response
+    })
+    .await;
+    let mut transport = open(&server.url, HttpKind::Streamable).await.unwrap();
+    let error = transport.send(super::initialize()).await.unwrap_err();
+    assert!(error.to_string().ends_with("named an unusable session"), "{error}");
+}
+
+#[tokio::test]
+async fn notifications_come_by_a_stream_of_their_own() {
+    let open = Arc::new(AtomicUsize::new(0));
+    let counter = Arc::clone(&open);
+    let server = Server::start(move |asked| {
+        let note = json!({ "jsonrpc": "2.0", "method": "notifications/tools/list_changed" });
+        match asked.method {
+            Method::GET => silent_after(&format!("data: {note}\n\n"), &counter),
+            _ => orderly(asked),
+        }
+    })
+    .await;
+    let mut transport = begun(&server.url).await;
+    assert_eq!(received(&mut transport).await["method"], "notifications/tools/list_changed");
+    transport.close().await.unwrap();
+    eventually("the end of the stream", async || (open.load(Ordering::SeqCst) == 0).then_some(())).await;
+}
+
+#[tokio::test]
+async fn a_server_without_a_stream_of_notifications_is_as_good() {
+    for code in [400, 404, 405, 501] {
+        let server = Server::start(move |asked| match asked.method {
+            Method::GET => status(code, "no"),
+            _ => orderly(asked),
+        })
+        .await;
+        let mut transport = begun(&server.url).await;
+        server.when_asked("the stream", |asked| asked.method == Method::GET).await;
+        transport.send(call(1)).await.unwrap();
+        assert_eq!(received(&mut transport).await["result"], said("hello"));
+        assert_eq!(server.asked().iter().filter(|asked| asked.method == Method::GET).count(), 1, "{code}");
+    }
+}
+
+#[tokio::test]
+async fn a_stream_that_always_ends_is_not_asked_for_without_pause() {
+    let server = Server::start(|asked| match asked.method {
+        Method::GET => events("id: 1\nretry: 0\n\n"),
+        _ => orderly(asked),
+    })
+    .await;
+    let mut transport = begun(&server.url).await;
+    server.when_asked("the stream", |asked| asked.method == Method::GET).await;
+    for id in 1..=50 {
+        transport.send(call(id)).await.unwrap();
+        received(&mut transport).await;
+    }
+    let streams = server.asked().iter().filter(|asked| asked.method == Method::GET).count();
+    assert!(streams <= 10, "{streams} streams for 50 calls");
+}
