@@ -74,10 +74,10 @@ impl Manage {
 
     /// Calls a management tool for the sender of a request, as if the sender had called it.
     async fn call(&self, asked: &Asked, call: register::Call) -> Said {
-        let id = asked.envelope.message_id.as_deref().unwrap_or(&asked.envelope.correlation_id);
+        let id = asked.envelope.message_id.as_deref().map(|id| toolbus_protocol::bounded(id).into());
         let inner = InnerCall {
             caller: Arc::clone(&asked.caller),
-            call_id: toolbus_protocol::bounded(id).into(),
+            call_id: id.unwrap_or_else(|| toolbus_protocol::new_message_id().into()),
             server: None,
             tool: call.tool.to_owned(),
             arguments: Some(call.arguments.to_string()),
