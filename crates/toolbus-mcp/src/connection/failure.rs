@@ -21,6 +21,9 @@ pub(crate) enum ConnectError {
     /// The server did not survive the question for its generation, as old ones may: to be asked with `initialize`.
     #[error("{0}")]
     ProbeFailed(String),
+    /// The server is of the new generation, and said so only after it had been sent `initialize`: to be asked without.
+    #[error("{0}")]
+    AnsweredLate(String),
     /// Anything else.
     #[error("{0}")]
     Failed(String),
@@ -31,7 +34,7 @@ impl ConnectError {
     pub(super) const fn error_type(&self) -> &'static str {
         match self {
             Self::AuthRequired(_) => "auth_required",
-            Self::ProbeFailed(_) | Self::Failed(_) => "connect_failed",
+            Self::ProbeFailed(_) | Self::AnsweredLate(_) | Self::Failed(_) => "connect_failed",
         }
     }
 }
@@ -101,7 +104,7 @@ pub(super) fn request(method: &str, error: &ServiceError, ended: Option<&str>) -
     if let ServiceError::TransportSend(error) = error
         && classify(error.error.as_ref()) == Some(Cause::AuthRequired)
     {
-        return ConnectError::AuthRequired(chain(error.error.as_ref()));
+        return ConnectError::AuthRequired(format!("`{method}` could not be sent: {}", chain(error.error.as_ref())));
     }
     ConnectError::Failed(match error {
         ServiceError::McpError(error) => {
@@ -175,4 +178,70 @@ fn cause_of(error: &ClientInitializeError) -> Option<Cause> {
 fn chain(error: &(dyn Error + 'static)) -> String {
     let sources = std::iter::successors(Some(error), |&error| error.source()).take(8);
     shown(&sources.map(ToString::to_string).collect::<Vec<_>>().join(": "), MAX_TEXT)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::any::TypeId;
+    use std::io;
+
+    use insta::assert_snapshot;
+    use rmcp::transport::DynamicTransportError;
+
+    use super::*;
+    use crate::transport::http::{HttpError, HttpErrorKind};
+
+    fn transport(error: impl Error + Send + Sync + 'static) -> DynamicTransportError {
+        DynamicTransportError::from_parts("test", TypeId::of::<()>(), Box::new(error))
+    }
+
+    #[test]
+    fn what_http_servers_refuse_is_told_by_its_kind() {
+        let kinds = [
+            HttpErrorKind::ConnectFailed,
+            HttpErrorKind::ConnectionLost,
+            HttpErrorKind::Unavailable,
+            HttpErrorKind::AuthRequired,
+            HttpErrorKind::TooLarge,
+            HttpErrorKind::InvalidAnswer,
+            HttpErrorKind::Refused,
+        ];
+        let told = kinds.map(|kind| {
+            let error = ServiceError::TransportSend(transport(HttpError::new(kind, "why")));
+            let CallError { failure, is_lost } = call("echo", error, None);
+            assert_eq!((failure.detail.as_deref(), is_lost), (Some("why"), kind == HttpErrorKind::ConnectionLost));
+            format!("{:?}: {}", failure.cause, failure.message)
+        });
+        assert_snapshot!(told.join("\n"), @"
+        ConnectFailed: The MCP server of tool 'echo' cannot be reached: nothing was sent. Try again later.
+        ConnectionLost: The MCP server of tool 'echo' went away before it answered. It may have acted on the call.
+        Unavailable: The MCP server of tool 'echo' cannot serve now. Try again later.
+        AuthRequired: The MCP server of tool 'echo' asks for a credential that only an operator can give.
+        ResultTooLarge: The MCP server of tool 'echo' answered with more than is allowed. Ask for less.
+        InvalidResult: The MCP server of tool 'echo' answered with something that is not the result of a call.
+        Failed: The MCP server of tool 'echo' refused the request. Only an operator can mend this.
+        ");
+    }
+
+    #[test]
+    fn a_server_that_takes_nothing_is_lost() {
+        let broken = ServiceError::TransportSend(transport(io::Error::from(io::ErrorKind::BrokenPipe)));
+        let CallError { failure, is_lost } = call("echo", broken, Some("the server ended with exit code 1"));
+        assert!(is_lost);
+        assert_eq!((failure.cause, failure.detail.as_deref()), (Cause::ConnectionLost, Some("broken pipe")));
+    }
+
+    #[test]
+    fn a_server_that_asks_for_a_credential_is_told_from_others() {
+        let refused = || transport(HttpError::new(HttpErrorKind::AuthRequired, "renew it"));
+        let error = ClientInitializeError::TransportError { error: refused(), context: "test".into() };
+        assert_eq!(
+            handshake(&error, "server/discover", None, ConnectError::ProbeFailed),
+            ConnectError::AuthRequired("`server/discover` could not be sent: renew it".to_owned())
+        );
+        assert_eq!(
+            request("ping", &ServiceError::TransportSend(refused()), None),
+            ConnectError::AuthRequired("`ping` could not be sent: renew it".to_owned())
+        );
+    }
 }

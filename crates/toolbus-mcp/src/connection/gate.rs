@@ -12,7 +12,7 @@ use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use rmcp::RoleClient;
 use rmcp::model::{
     ClientJsonRpcMessage, ClientRequest, ClientResult, CustomResult, ErrorCode, ErrorData, GetExtensions as _,
-    RequestId, RequestMetaObject, ServerJsonRpcMessage, ServerNotification, ServerRequest,
+    RequestId, RequestMetaObject, ServerJsonRpcMessage, ServerNotification, ServerRequest, ServerResult,
 };
 use rmcp::transport::Transport;
 use serde_json::Value;
@@ -94,7 +94,13 @@ impl<T: Transport<RoleClient> + 'static> Gate<T> {
                 self.reply(&request.request, request.id);
                 None
             }
-            ServerJsonRpcMessage::Response(ref response) => self.expected(Some(&response.id)).then_some(message),
+            ServerJsonRpcMessage::Response(ref response) => {
+                let is_expected = self.expected(Some(&response.id));
+                if !is_expected && matches!(response.result, ServerResult::DiscoverResult(_)) {
+                    self.signals.late();
+                }
+                is_expected.then_some(message)
+            }
             ServerJsonRpcMessage::Error(ref error) => self.expected(error.id.as_ref()).then_some(message),
         }
     }
@@ -138,6 +144,7 @@ impl<T: Transport<RoleClient> + 'static> Gate<T> {
             self.signals.end("the server kept silent for 1 s", false);
             return None;
         }
+        self.signals.pass_over_probe();
         self.late = Some(id.clone());
         let error = ErrorData::new(ErrorCode::METHOD_NOT_FOUND, "no answer in time", None);
         Some(ServerJsonRpcMessage::error(error, Some(id)))

@@ -103,18 +103,24 @@ fn checked(
 ) -> Result<(Running, Arc<ServerPeerInfo>), ConnectError> {
     let running = opened.map_err(|error| {
         let ended = signals.why_ended().map(|end| end.why);
-        if signals.is_initializing() {
-            handshake(&error, "initialize", ended.as_deref(), ConnectError::Failed)
-        } else if remembered.is_some() {
-            handshake(&error, "server/discover", ended.as_deref(), ConnectError::Failed)
-        } else {
-            handshake(&error, "server/discover", ended.as_deref(), ConnectError::ProbeFailed)
-        }
+        let asked = if signals.is_initializing() { "initialize" } else { "server/discover" };
+        handshake(&error, asked, ended.as_deref(), kind(remembered, signals))
     })?;
     match running.peer().peer_info() {
         Some(info) if ProtocolVersion::KNOWN_VERSIONS.contains(&info.protocol_version) => Ok((running, info)),
         Some(info) => Err(unknown_version(info.protocol_version.as_str())),
         None => Err(unknown_version("")),
+    }
+}
+
+/// What is to be done about a handshake that failed. Programs that start slowly read the probe after all, and may fail
+/// because of it.
+fn kind(remembered: Option<Generation>, signals: &Signals) -> fn(String) -> ConnectError {
+    let blames_probe = !signals.is_initializing() || signals.is_probe_passed_over();
+    match remembered {
+        None if signals.is_late() => ConnectError::AnsweredLate,
+        None if blames_probe => ConnectError::ProbeFailed,
+        _ => ConnectError::Failed,
     }
 }
 

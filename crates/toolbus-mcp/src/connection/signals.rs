@@ -33,6 +33,8 @@ pub(super) struct Signals {
     next_token: AtomicU64,
     is_subscribed: AtomicBool,
     is_initializing: AtomicBool,
+    is_probe_passed_over: AtomicBool,
+    is_late: AtomicBool,
 }
 
 /// Marks a request whose progress is followed, on its way to the gate.
@@ -78,6 +80,26 @@ impl Signals {
     /// Whether `initialize` was sent.
     pub(super) fn is_initializing(&self) -> bool {
         self.is_initializing.load(Ordering::Relaxed)
+    }
+
+    /// Says that the server kept silent, and is spoken to as one of the old generation.
+    pub(super) fn pass_over_probe(&self) {
+        self.is_probe_passed_over.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether the server kept silent when it was asked for its generation.
+    pub(super) fn is_probe_passed_over(&self) -> bool {
+        self.is_probe_passed_over.load(Ordering::Relaxed)
+    }
+
+    /// Says that the server answered too late that it is of the new generation.
+    pub(super) fn late(&self) {
+        self.is_late.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether it did.
+    pub(super) fn is_late(&self) -> bool {
+        self.is_late.load(Ordering::Relaxed)
     }
 
     /// Says that the connection is over. The first reason counts.

@@ -110,6 +110,27 @@ async fn the_late_answer_to_the_probe_is_dropped() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_server_that_starts_slowly_and_dies_of_the_probe_is_to_be_asked_without() {
+    let (wire, mut script) = wire();
+    let opened = open(wire, How::default());
+    script.expect("server/discover").await;
+    script.expect("initialize").await;
+    drop(script);
+    assert!(matches!(opened.await.unwrap(), Err(ConnectError::ProbeFailed(_))));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_of_the_new_generation_alone_that_starts_slowly_is_to_be_asked_as_such() {
+    let (wire, mut script) = wire();
+    let opened = open(wire, How::default());
+    let probe = script.expect("server/discover").await;
+    let request = script.expect("initialize").await;
+    script.answer(&probe, discovered());
+    script.refuse(&request, -32601, "Method not found");
+    assert!(matches!(opened.await.unwrap(), Err(ConnectError::AnsweredLate(_))));
+}
+
+#[tokio::test(start_paused = true)]
 async fn over_http_a_silent_server_is_to_be_asked_anew() {
     let (wire, mut script) = wire();
     let opened = open(wire, How { is_tcp: true, ..How::default() });
