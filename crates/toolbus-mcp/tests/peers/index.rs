@@ -157,3 +157,15 @@ async fn a_thousand_agents_are_told_in_little_time() {
     assert!(took < Duration::from_secs(30), "{took:?}");
     world.end().await;
 }
+
+#[tokio::test]
+async fn servers_with_a_tool_of_one_name_are_both_told_of_with_it() {
+    let world = World::new();
+    world.publish("a", &["search"]);
+    world.publish("b", &["search"]);
+    world.access.refresh();
+    let mut carl = world.listen(&topic::mcp_servers("carl"));
+    world.ask_for_index("carl", "{}").await;
+    assert_eq!(told(&carl.next().await.body).0, [server("a", &["search"]), server("b", &["search"])]);
+    world.end().await;
+}
