@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{
-    Pid, Signal, WaitOptions, WaitStatus, getpid, kill_process_group, set_child_subreaper, setsid, wait,
+    Pid, Signal, WaitOptions, WaitStatus, getpid, kill_process, kill_process_group, set_child_subreaper, setsid, wait,
 };
 use rustix::{stdio, thread};
 use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM};
@@ -60,15 +60,17 @@ pub(super) fn run(args: impl Iterator<Item = OsString>) -> io::Result<u8> {
         .process_group(0)
         .spawn()?;
     let server = Pid::from_child(&server);
-    // What only the server holds ends with the server; and its directory may be removed.
-    let nowhere = File::options().read(true).write(true).open("/dev/null")?;
+    let ended = let_go().and_then(|()| serve(server, Duration::from_millis(grace.into()), &mut signals));
+    end_all(&mut signals)?;
+    ended
+}
+
+/// Leaves the server alone with its pipes, so that they end with it, and with its directory, so that it may be removed.
+fn let_go() -> io::Result<()> {
+    let nowhere = File::options().write(true).open("/dev/null")?;
     stdio::dup2_stdout(&nowhere)?;
     stdio::dup2_stderr(&nowhere)?;
-    std::env::set_current_dir("/")?;
-
-    let code = serve(server, Duration::from_millis(grace.into()), &mut signals)?;
-    end_all(&mut signals)?;
-    Ok(code)
+    std::env::set_current_dir("/")
 }
 
 /// Waits until the server ends, by itself or because it must.
@@ -94,8 +96,8 @@ fn serve(server: Pid, grace: Duration, signals: &mut Signals) -> io::Result<u8> 
                 }
             }
             Stage::Closed(until) if until <= now => {
-                // It has ended in the meantime: the next round sees that.
-                let _ = kill_process_group(server, Signal::TERM);
+                // A server may have left its group. One that has ended in the meantime is seen in the next round.
+                let _ = kill_process_group(server, Signal::TERM).or_else(|_| kill_process(server, Signal::TERM));
                 Stage::Terminated(now + AFTER_TERM)
             }
             Stage::Terminated(until) if until <= now => return Ok(KILLED),

@@ -67,6 +67,22 @@ async fn a_server_that_ignores_everything_is_killed_after_its_grace() {
 }
 
 #[tokio::test]
+async fn a_server_that_has_left_its_group_is_asked_to_end_too() {
+    let script = "
+def end(*_):
+    print('asked', file=sys.stderr)
+    sys.exit(5)
+signal.signal(signal.SIGTERM, end)
+if os.getpid() == os.getpgrp(): os.setpgid(0, os.getppid())
+print(int(os.getpid() != os.getpgrp()), file=sys.stderr, flush=True)
+while True: time.sleep(1000)";
+    let (process, _transport) = start(Duration::ZERO, script);
+    assert_eq!(told(&process).await, [1]);
+    process.stop(LONG).await;
+    assert_eq!(process.exited().await, Exit::Code(5));
+}
+
+#[tokio::test]
 async fn impatience_ends_a_server_before_its_grace_is_over() {
     let (process, _transport) = start(LONG, "print(os.getpid(), file=sys.stderr)\ntime.sleep(1000)");
     let [server] = told(&process).await;
