@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use toolbus_core::caller::Caller;
 use toolbus_core::log::shown;
-use toolbus_core::policy::{Access, Effective, Granted};
+use toolbus_core::policy::{Access, Effective, Granted, Nothing};
 
 use crate::peers::Servers;
 use crate::spec::ServerName;
@@ -44,8 +44,9 @@ pub(crate) async fn awaited(
 ) -> Effective {
     let effective = access.effective(caller);
     let Ok(server) = ServerName::parse(server) else { return effective };
-    // One that is hidden from the caller is not started for it either.
-    if is_registered(access, &server) {
+    // Whoever may use nothing has nothing started for it, and one that is hidden from the caller is not started either.
+    let may_use_some = matches!(effective.nothing(), None | Some(Nothing::NoneLeft | Nothing::NoTools));
+    if !may_use_some || is_registered(access, &server) {
         return effective;
     }
     known.wake(server.as_str(), latest).await;

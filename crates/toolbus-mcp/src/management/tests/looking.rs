@@ -52,6 +52,15 @@ async fn details_start_a_server_whose_tools_are_not_known() {
 }
 
 #[tokio::test]
+async fn nothing_is_started_for_a_caller_that_may_use_nothing() {
+    let world = World::new();
+    let caller = Caller { binding: Some("mail:nobody".into()), ..agent("bob") };
+    let told = world.told(&caller, "mcp_get_service_details", json!({"server_name": "lazy"})).await;
+    insta::assert_snapshot!(told, @"error: Unknown MCP server 'lazy'. Registered servers: [].");
+    assert!(world.servers.wakes.lock().unwrap().is_empty());
+}
+
+#[tokio::test]
 async fn names_that_are_none_are_told_shortly_and_wake_nobody() {
     let world = World::new();
     let long = "x".repeat(10_000);
