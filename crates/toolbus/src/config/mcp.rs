@@ -11,6 +11,8 @@ use std::path::PathBuf;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use toolbus_core::pattern::Pattern;
+use toolbus_mcp::management::Rules;
 
 pub use self::auth::{AgentCredential, ServerAuth};
 pub(crate) use self::draft::placeholder;
@@ -71,9 +73,23 @@ pub struct RegisterConfig {
         "type": "array", "items": {"type": "string", "format": "toolbus-pattern"}, "minItems": 1, "maxItems": 256,
     }))]
     pub commands: Vec<Vec<ToolPattern>>,
-    /// Hosts that they may have connected to: `mcp.example.com`, with `:port` where that is not the usual one.
+    /// Hosts that they may have connected to, as patterns: `mcp.example.com`, with `:port` where that is not the usual one.
     #[schemars(length(max = 1024), extend("items" = {"type": "string", "format": "toolbus-host"}))]
-    pub hosts: Vec<String>,
+    pub hosts: Vec<ToolPattern>,
+}
+
+impl RegisterConfig {
+    /// What callers may register; `None`: nothing, because that is switched off.
+    #[must_use]
+    pub fn rules(&self) -> Option<Rules> {
+        // Names of hosts are compared in lower case.
+        let host = |host: &ToolPattern| Pattern::parse(&host.as_str().to_lowercase()).ok();
+        let line = |line: &Vec<ToolPattern>| line.iter().map(|pattern| Pattern::clone(pattern)).collect();
+        self.enabled.then(|| Rules {
+            commands: self.commands.iter().map(line).collect(),
+            hosts: self.hosts.iter().filter_map(host).collect(),
+        })
+    }
 }
 
 impl McpConfig {

@@ -103,7 +103,7 @@ impl Checker<'_> {
         let servers = self.tree.get(&path("mcp.servers")).and_then(Value::as_object);
         let mut names: Vec<&str> = servers.into_iter().flatten().map(|(name, _)| name.as_str()).collect();
         let is_same = |other: &&str| ServerName::parse(other).is_ok_and(|other| other == *name);
-        if names.iter().any(|other| is_same(other)) || self.servers.has(name) || self.servers.is_unread() {
+        if names.iter().any(is_same) || self.servers.has(name) || self.servers.is_unread() {
             return true;
         }
         names.extend(self.servers.names());

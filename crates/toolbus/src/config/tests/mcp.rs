@@ -164,8 +164,14 @@ fn what_callers_may_register_is_patterns_and_hosts() {
     insta::assert_snapshot!(problems("[mcp.register]\nenabled = true\ncommands = [['uvx', '[a]'], []]\nhosts = ['https://h', 'h:1']"), @r#"
     a.toml:3:21: `mcp.register.commands[0][1]`: "[a]" has `[`, which means nothing in a pattern: there is `*` for any run of characters and `?` for one
     a.toml:3:29: `mcp.register.commands[1]`: expected at least 1 element
-    a.toml:4:10: `mcp.register.hosts[0]`: "https://h" is no host; expected for example "mcp.example.com" or "127.0.0.1:8080"
+    a.toml:4:10: `mcp.register.hosts[0]`: "https://h" is no host; expected for example "mcp.example.com", "*.example.com:8443" or "::1"
     "#);
+    let rules = |text: &str| load(&[text], &[], &[]).unwrap().config.mcp.register.rules();
+    assert!(rules("[mcp.register]\ncommands = [['uvx']]\nhosts = ['h']").is_none(), "it is switched off");
+    let rules =
+        rules("[mcp.register]\nenabled = true\ncommands = [['uvx', 'a-*']]\nhosts = ['MCP.Example.com']").unwrap();
+    let line: Vec<_> = rules.commands[0].iter().map(|pattern| pattern.as_str()).collect();
+    assert_eq!((line.as_slice(), rules.hosts[0].as_str()), (["uvx", "a-*"].as_slice(), "mcp.example.com"));
     insta::assert_snapshot!(warnings("[mcp.register]\nenabled = true"), @"mcp.register: allows no server, because `commands` and `hosts` are empty");
     insta::assert_snapshot!(warnings("[mcp.register]\nenabled = true\ncommands = [['*', 'x']]"), @"mcp.register.commands: lets callers run any program");
 }
