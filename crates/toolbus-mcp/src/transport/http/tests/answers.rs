@@ -20,7 +20,6 @@ use crate::spec::HttpKind;
 /// Room that the two ends of a connection and the parser need beside the limit.
 const SLACK: usize = 16 * 1024 * 1024;
 const LIMIT: usize = 16 * 1024 * 1024;
-const CHUNK: &str = "xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx";
 
 /// A server that answers calls by `answer`, and everything else in order.
 async fn answering(answer: impl Fn(&Asked) -> Response + Send + Sync + 'static) -> Server {
@@ -50,7 +49,7 @@ async fn an_event_over_the_limit_fails_the_call_with_a_text_and_is_not_kept() {
     let sent = Arc::new(AtomicUsize::new(0));
     let counter = Arc::clone(&sent);
     let server = answering(move |asked| match asked.id() == 1 {
-        true => events(endless(CHUNK, &counter)),
+        true => events(endless("x", &counter)),
         false => result_of(asked, &said("still here")),
     })
     .await;
@@ -69,7 +68,7 @@ async fn an_event_over_the_limit_fails_the_call_with_a_text_and_is_not_kept() {
 async fn a_json_body_over_the_limit_fails_the_call_and_is_not_kept() {
     let sent = Arc::new(AtomicUsize::new(0));
     let counter = Arc::clone(&sent);
-    let server = answering(move |_| ([("content-type", "application/json")], endless(CHUNK, &counter)).into_response());
+    let server = answering(move |_| ([("content-type", "application/json")], endless("x", &counter)).into_response());
     let server = server.await;
     let error = begun(&server.url).await.send(call(1)).await.unwrap_err();
     assert_eq!(classify(&error), Some(Cause::ResultTooLarge));
@@ -84,7 +83,7 @@ async fn the_body_of_a_refusal_is_not_read_for_long() {
     let counter = Arc::clone(&sent);
     let server = answering(move |_| {
         let mut response = status(500, "");
-        *response.body_mut() = endless(CHUNK, &counter);
+        *response.body_mut() = endless("x", &counter);
         response
     });
     let server = server.await;

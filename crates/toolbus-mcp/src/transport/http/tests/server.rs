@@ -160,12 +160,12 @@ pub(super) fn silent_after(text: &str, open: &Arc<AtomicUsize>) -> Response {
     events(Body::from_stream(begin.chain(silence)))
 }
 
-/// `chunk` for ever. `sent` counts the bytes.
-pub(super) fn endless(chunk: &'static str, sent: &Arc<AtomicUsize>) -> Body {
-    let sent = Arc::clone(sent);
+/// `text` for ever, in pieces of some KiB. `sent` counts the bytes.
+pub(super) fn endless(text: &str, sent: &Arc<AtomicUsize>) -> Body {
+    let (piece, sent) = (Bytes::from(text.repeat(16 * 1024 / text.len())), Arc::clone(sent));
     Body::from_stream(stream::repeat_with(move || {
-        sent.fetch_add(chunk.len(), Ordering::Relaxed);
-        Ok::<_, std::io::Error>(Bytes::from_static(chunk.as_bytes()))
+        sent.fetch_add(piece.len(), Ordering::Relaxed);
+        Ok::<_, std::io::Error>(piece.clone())
     }))
 }
 
