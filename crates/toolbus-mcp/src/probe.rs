@@ -134,9 +134,9 @@ impl Probe<'_> {
     /// Finds out how the server is spoken to, as the bridge does: one that does not survive the question is started again.
     async fn shake_hands(&mut self, wire: Wire) -> Result<Arc<Connection>, Failure> {
         match self.open(wire, None).await? {
-            Err(ConnectError::ProbeFailed(_)) => {
+            Err(error) if error.next().is_some() => {
                 let wire = self.start().await?;
-                Ok(self.open(wire, Some(Generation::Sessions)).await??)
+                Ok(self.open(wire, error.next()).await??)
             }
             opened => Ok(opened?),
         }

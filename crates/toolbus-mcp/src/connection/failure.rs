@@ -6,6 +6,7 @@ use rmcp::model::{ErrorCode, ErrorData, ProtocolVersion};
 use rmcp::service::{ClientInitializeError, ServiceError};
 use toolbus_core::failure::{Cause, ToolFailure};
 
+use super::Generation;
 use super::text::shown;
 use crate::transport::http::classify;
 
@@ -30,6 +31,15 @@ pub(crate) enum ConnectError {
 }
 
 impl ConnectError {
+    /// As which generation the server is to be asked next, at once and anew, where that is known.
+    pub(crate) const fn next(&self) -> Option<Generation> {
+        match self {
+            Self::ProbeFailed(_) => Some(Generation::Sessions),
+            Self::AnsweredLate(_) => Some(Generation::Stateless),
+            Self::AuthRequired(_) | Self::Failed(_) => None,
+        }
+    }
+
     /// As metrics label it.
     pub(super) const fn error_type(&self) -> &'static str {
         match self {
