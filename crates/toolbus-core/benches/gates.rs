@@ -16,7 +16,7 @@ use toolbus_core::pattern::Pattern;
 use toolbus_core::policy::{Access, AgentPolicy, Allowed, Capacity, Policy};
 use toolbus_core::rate::{Rate, RateRule, RateRules};
 use toolbus_core::recipients::{AllowedRecipients, Compare, Outbound, RecipientPath};
-use toolbus_core::registry::Registry;
+use toolbus_core::registry::{Rank, Registry};
 use toolbus_core::tool::{Executor, Tool, ToolCall, ToolDescriptor, ToolOutput};
 use toolbus_core::{Gates, Wanted};
 
@@ -179,7 +179,7 @@ fn rebuild_after_a_source_changed(bencher: Bencher<'_, '_>, change: &str) {
                 .map(|t| with_source(t, 7))
                 .collect(),
         };
-        access.registry().publish(&"source_7".into(), tools).unwrap();
+        access.registry().publish(Rank::Configured, &"source_7".into(), tools).unwrap();
         access.refresh();
         for number in 0..AGENTS {
             assert!(!access.effective(&Caller::agent(agent(number))).is_empty());

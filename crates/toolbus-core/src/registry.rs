@@ -11,7 +11,8 @@ use crate::tool::{Tool, ToolDescriptor};
 ///
 /// Tools of the configuration have names that are theirs alone. What sources publish that come and go, such as MCP servers,
 /// may clash with them and with each other: then the tool of the configuration has the name, or else that of the source
-/// that comes first by its name, whichever was there first. The others are *shadowed*: there, and not reached by name.
+/// with the higher rank, or else that of the source that comes first by its name, whichever was there first. The others are
+/// *shadowed*: there, and not reached by name.
 ///
 /// Readers take a snapshot and hold no lock; a change builds the next snapshot and swaps it in.
 #[derive(Clone)]
@@ -32,6 +33,15 @@ pub struct Snapshot {
     shadowed: BTreeMap<Place, Tool>,
 }
 
+/// Whose tools have a name that several sources publish.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Rank {
+    /// A source of the configuration.
+    Configured,
+    /// A source that a caller added: it takes no name from any that an operator chose.
+    Registered,
+}
+
 /// A source and a name: where a tool is found that others of its name do not hide.
 type Place = (Arc<str>, Arc<str>);
 
@@ -41,7 +51,7 @@ struct Parts {
     /// Tools of the configuration.
     fixed: HashMap<Arc<str>, Tool>,
     /// What each source has published.
-    published: BTreeMap<Arc<str>, Vec<Tool>>,
+    published: BTreeMap<(Rank, Arc<str>), Vec<Tool>>,
 }
 
 /// Two published tools of one name: which of them has it.
@@ -217,7 +227,7 @@ impl Registry {
     /// # Errors
     ///
     /// When a name is twice in `tools`, or unusable; the source then keeps what it had.
-    pub fn publish(&self, source: &Arc<str>, tools: Vec<Tool>) -> Result<Vec<Clash>, RegistryError> {
+    pub fn publish(&self, rank: Rank, source: &Arc<str>, tools: Vec<Tool>) -> Result<Vec<Clash>, RegistryError> {
         let mut names = HashSet::with_capacity(tools.len());
         for tool in &tools {
             let name = &tool.descriptor.name;
@@ -228,10 +238,11 @@ impl Registry {
             }
         }
         let change = self.change(|next| {
+            let place = (rank, Arc::clone(source));
             if tools.is_empty() {
-                return next.published.remove(source).map(drop).ok_or(NoSuchTool);
+                return next.published.remove(&place).map(drop).ok_or(NoSuchTool);
             }
-            next.published.insert(Arc::clone(source), tools);
+            next.published.insert(place, tools);
             Ok(())
         });
         if change.is_err() {

@@ -1,1 +1,235 @@
 //! All servers, and their tools in the registry.
+
+mod arriving;
+mod executor;
+mod fleet;
+mod member;
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::Duration;
+
+use tokio_util::task::TaskTracker;
+use toolbus_core::registry::{Clash, Rank, Registry};
+use toolbus_core::tool::{Tool, ToolDescriptor};
+use toolbus_core::toolsets::SessionSet;
+
+use self::member::Member;
+use crate::observe::Observer;
+use crate::peers::{AboutServer, Servers};
+use crate::process::Launcher;
+use crate::spec::{Origin, ServerName, ServerSpec};
+use crate::status::ServerStatus;
+
+/// Longest end of all servers together: they end side by side.
+const SHUTDOWN_TIME: Duration = Duration::from_secs(15);
+
+/// A server, and what it is for.
+#[derive(Clone)]
+pub struct Placed {
+    /// The server.
+    pub spec: ServerSpec,
+    /// The tool set that it backs; absent: its tools are plain ones.
+    pub set: Option<SetPlace>,
+}
+
+/// The tool set that a server backs.
+#[derive(Clone)]
+pub struct SetPlace {
+    /// Name of the set.
+    pub name: Arc<str>,
+    /// What the names of its tools begin with, before a dot.
+    pub prefix: Arc<str>,
+    /// What runs the tools of a set of scope `session`; absent for a set that all sessions share.
+    pub sessions: Option<Arc<SessionSet>>,
+}
+
+/// Changes a tool's descriptor before it is registered: limits that are configured by name.
+pub type Limits = Arc<dyn Fn(&mut ToolDescriptor) + Send + Sync>;
+
+/// Keeps servers running and their tools registered. Cheap to clone.
+#[derive(Clone)]
+pub struct Bridge {
+    shared: Arc<Shared>,
+}
+
+/// What every server works with.
+pub(crate) struct Shared {
+    registry: Registry,
+    launcher: Launcher,
+    observer: Arc<dyn Observer>,
+    limits: RwLock<Limits>,
+    members: RwLock<BTreeMap<ServerName, Arc<Member>>>,
+    /// One change at a time.
+    changing: Mutex<()>,
+    /// Clashes of names that the log knows of.
+    clashes: Mutex<Vec<Clash>>,
+    keepers: TaskTracker,
+}
+
+impl Bridge {
+    /// A bridge without servers, whose tools go to `registry`.
+    #[must_use]
+    pub fn new(registry: Registry, launcher: Launcher, observer: Arc<dyn Observer>) -> Self {
+        Self {
+            shared: Arc::new(Shared {
+                registry,
+                launcher,
+                observer,
+                limits: RwLock::new(Arc::new(|_| {})),
+                members: RwLock::default(),
+                changing: Mutex::default(),
+                clashes: Mutex::default(),
+                keepers: TaskTracker::new(),
+            }),
+        }
+    }
+
+    /// Has these servers, and no others but those that were registered at run time. Servers that stay as they are are not
+    /// touched, whatever happens to the others; none is waited for.
+    pub fn apply(&self, servers: Vec<Placed>, limits: Limits) {
+        *self.shared.limits.write().unwrap_or_else(PoisonError::into_inner) = limits;
+        let _one_at_a_time = self.changing();
+        let mut gone: BTreeMap<ServerName, Arc<Member>> = self.members();
+        gone.retain(|_, member| member.spec().origin == Origin::Configuration);
+        for placed in servers {
+            let name = placed.spec.name.clone();
+            match gone.remove(&name) {
+                Some(member) if member.is(&placed) => member.register(&self.shared),
+                Some(member) => {
+                    self.shared.remove(&member);
+                    self.shared.add(placed);
+                }
+                None => self.shared.add(placed),
+            }
+        }
+        gone.values().for_each(|member| self.shared.remove(member));
+    }
+
+    /// Adds servers that were registered at run time, in an earlier life of the daemon.
+    pub fn restore(&self, servers: Vec<ServerSpec>) {
+        let _one_at_a_time = self.changing();
+        for spec in servers {
+            if self.shared.member(spec.name.as_str()).is_none() {
+                self.shared.add(Placed { spec, set: None });
+            }
+        }
+    }
+
+    /// Returns when every server that is started at once has been tried, at most after `patience`.
+    pub async fn settled(&self, patience: Duration) {
+        let members: Vec<_> = self.members().into_values().filter(|member| member.starts_at_once()).collect();
+        let all = futures_util::future::join_all(members.iter().map(|member| member.arrival(false)));
+        let _ = tokio::time::timeout(patience, all).await;
+    }
+
+    /// What is to be told of each server, by name.
+    #[must_use]
+    pub fn status(&self) -> Vec<ServerStatus> {
+        self.members().values().map(|member| member.status()).collect()
+    }
+
+    /// Starts a server again, named in any case; false when there is none of that name.
+    #[must_use]
+    pub fn restart(&self, name: &str) -> bool {
+        let member = self.shared.member(name);
+        member.iter().for_each(|member| member.restart());
+        member.is_some()
+    }
+
+    /// Ends every server, and returns when they are gone, or soon after.
+    pub async fn shutdown(&self) {
+        {
+            let _one_at_a_time = self.changing();
+            self.members().values().for_each(|member| member.stop());
+        }
+        self.shared.keepers.close();
+        let _ = tokio::time::timeout(SHUTDOWN_TIME, self.shared.keepers.wait()).await;
+    }
+
+    fn members(&self) -> BTreeMap<ServerName, Arc<Member>> {
+        self.shared.members.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn changing(&self) -> MutexGuard<'_, ()> {
+        self.shared.changing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Shared {
+    fn member(&self, name: &str) -> Option<Arc<Member>> {
+        let name = ServerName::parse(name).ok()?;
+        self.members.read().unwrap_or_else(PoisonError::into_inner).get(&name).cloned()
+    }
+
+    fn add(self: &Arc<Self>, placed: Placed) {
+        let name = placed.spec.name.clone();
+        let member = Member::new(placed, &self.launcher, &self.observer);
+        self.members.write().unwrap_or_else(PoisonError::into_inner).insert(name, Arc::clone(&member));
+        member.keep(self);
+    }
+
+    fn remove(&self, member: &Arc<Member>) {
+        let mut members = self.members.write().unwrap_or_else(PoisonError::into_inner);
+        let name = &member.spec().name;
+        if members.get(name).is_some_and(|present| Arc::ptr_eq(present, member)) {
+            members.remove(name);
+        }
+        drop(members);
+        member.stop();
+        self.publish(member.spec(), Vec::new());
+    }
+
+    fn limits(&self) -> Limits {
+        Arc::clone(&self.limits.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Replaces a server's tools in the registry, and tells once of names that clash.
+    fn publish(&self, spec: &ServerSpec, tools: Vec<Tool>) {
+        let source = &spec.name.source();
+        let rank = match spec.origin {
+            Origin::Configuration => Rank::Configured,
+            Origin::Registration => Rank::Registered,
+        };
+        match self.registry.publish(rank, source, tools) {
+            Ok(clashes) => {
+                let mut known = self.clashes.lock().unwrap_or_else(PoisonError::into_inner);
+                known.retain(|clash| clash.kept != *source && clash.shadowed != *source || clashes.contains(clash));
+                for clash in clashes {
+                    if !known.contains(&clash) {
+                        let Clash { name, kept, shadowed } = &clash;
+                        tracing::warn!(
+                            tool = &**name,
+                            kept = &**kept,
+                            shadowed = &**shadowed,
+                            "two sources have a tool of one name; the shadowed one is reached by its server alone"
+                        );
+                        known.push(clash);
+                    }
+                }
+            }
+            Err(error) => tracing::error!(source = &**source, %error, "tools of an MCP server were not registered"),
+        }
+    }
+}
+
+impl Servers for Bridge {
+    fn refresh(&self, server: Option<&str>) {
+        match server {
+            Some(server) => self.shared.member(server).iter().for_each(|member| member.relist()),
+            None => self.members().values().for_each(|member| member.relist()),
+        }
+    }
+
+    fn about(&self, server: &str) -> Option<AboutServer> {
+        self.shared.member(server)?.about()
+    }
+
+    fn wake<'a>(&'a self, server: &'a str, latest: std::time::Instant) -> futures_util::future::BoxFuture<'a, ()> {
+        Box::pin(async move {
+            if let Some(member) = self.shared.member(server).filter(|member| !member.is_known()) {
+                let _ = tokio::time::timeout_at(latest.into(), member.arrival(true)).await;
+            }
+        })
+    }
+}

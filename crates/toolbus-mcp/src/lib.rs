@@ -7,6 +7,7 @@
 pub mod bridge;
 mod connection;
 mod definition;
+mod dial;
 pub mod filter;
 pub mod management;
 pub mod observe;

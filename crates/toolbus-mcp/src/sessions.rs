@@ -1,1 +1,174 @@
 //! Servers that are started for each session of a tool set.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::{Instant, timeout_at};
+use toolbus_core::failure::{Cause, ToolFailure};
+use toolbus_core::log::shown;
+use toolbus_core::secret::Secret;
+use toolbus_core::tool::{Executor, ToolCall, ToolOutput};
+use toolbus_core::toolsets::{Instance, SessionFactory, SessionKey};
+use toolbus_protocol::llm_name;
+
+use crate::connection::{About, Listed};
+use crate::dial::Dialer;
+use crate::observe::Observer;
+use crate::process::Launcher;
+use crate::server::{Keeping, Listener, Server, State};
+use crate::spec::{Program, ServerSpec, TransportSpec};
+
+/// Stands for the caller's agent.
+const AGENT: &str = "{agent}";
+/// Stands for the caller's session.
+const SESSION: &str = "{session}";
+/// Whose session it is when a server is started to list its tools. No agent's name begins so.
+const LISTING: (&str, &str) = ("_toolbus", "_listing");
+/// Longest start of a session's server.
+const START_TIME: Duration = Duration::from_secs(60);
+/// Longest end of a session's server.
+const STOP_TIME: Duration = Duration::from_secs(9);
+
+/// Starts a server for each session.
+pub struct ServerSessions {
+    spec: ServerSpec,
+    launcher: Launcher,
+    observer: Arc<dyn Observer>,
+}
+
+/// The server of one session.
+pub struct SessionServer {
+    server: Arc<Server>,
+    keeper: tokio::task::JoinHandle<()>,
+}
+
+impl ServerSessions {
+    /// Sessions of this server.
+    #[must_use]
+    pub fn new(spec: ServerSpec, launcher: Launcher, observer: Arc<dyn Observer>) -> Self {
+        Self { spec, launcher, observer }
+    }
+}
+
+impl SessionFactory for ServerSessions {
+    type Instance = SessionServer;
+
+    async fn start(&self, key: SessionKey) -> Result<SessionServer, ToolFailure> {
+        let spec = expanded(&self.spec, &key.owner, &key.session);
+        make_directories(&spec).map_err(|error| failed(&spec).with_detail(error))?;
+        let dialer = Dialer::new(&spec, None, &self.launcher, &self.observer);
+        let server = Server::new(spec.name.clone(), Keeping::Always, dialer);
+        let keeper = tokio::spawn(Arc::clone(&server).keep(Arc::new(Unlisted)));
+        let started = SessionServer { server, keeper };
+        let mut states = started.server.states();
+        let settled = states.wait_for(|state| matches!(state, State::Ready(_) | State::Waiting) || state.is_final());
+        let is_ready = match timeout_at(Instant::now() + START_TIME, settled).await {
+            Ok(Ok(state)) => matches!(*state, State::Ready(_)),
+            _ => false,
+        };
+        if is_ready {
+            return Ok(started);
+        }
+        let why = started.server.last_error().unwrap_or_else(|| "it did not get ready in time".to_owned());
+        started.stop().await;
+        Err(failed(&spec).with_detail(why))
+    }
+}
+
+fn failed(spec: &ServerSpec) -> ToolFailure {
+    let name = shown(spec.name.as_str());
+    ToolFailure::new(
+        Cause::ConnectFailed,
+        format!("MCP server '{name}' could not be started for the session. Try again later."),
+    )
+}
+
+impl Executor for SessionServer {
+    async fn execute(&self, call: ToolCall) -> Result<ToolOutput, ToolFailure> {
+        // What a session holds in its server is lost with it: no call is repeated as if nothing had happened.
+        self.server.call(&call.tool, &call, false).await
+    }
+}
+
+impl Instance for SessionServer {
+    async fn stop(&self) {
+        self.server.stop();
+        let gone = async { self.server.states().wait_for(|state| matches!(state, State::Stopped)).await.map(drop) };
+        let _ = tokio::time::timeout(STOP_TIME, gone).await;
+    }
+}
+
+impl Drop for SessionServer {
+    fn drop(&mut self) {
+        self.server.stop();
+        // A keeper that goes on closes its connection by itself.
+        let _ = &self.keeper;
+    }
+}
+
+/// Its tools are known already.
+struct Unlisted;
+
+impl Listener for Unlisted {
+    fn listed(&self, _: &About, _: Listed) -> futures_util::future::BoxFuture<'_, ()> {
+        Box::pin(async {})
+    }
+}
+
+/// The server as it is started to list its tools, for nobody.
+pub(crate) fn for_listing(spec: &ServerSpec) -> ServerSpec {
+    let (agent, session) = LISTING;
+    let listing = fill(spec, agent, session);
+    if let Err(error) = make_directories(&listing) {
+        tracing::warn!(server = &**spec.name.as_str(), %error, "the directories of an MCP server cannot be made");
+    }
+    listing
+}
+
+/// The server of one session of one caller.
+fn expanded(spec: &ServerSpec, owner: &str, session: &str) -> ServerSpec {
+    fill(spec, &as_file_name(owner), &as_file_name(session))
+}
+
+/// A name that leads nowhere else when it stands in a path: letters, digits, `_` and `-`, and dots within. What it is made
+/// of, and nothing else, makes the same one.
+fn as_file_name(text: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
+    let is_safe = text.len() <= 64
+        && text.chars().all(is_plain)
+        && text.starts_with(|c: char| c.is_ascii_alphanumeric())
+        && !text.contains("..");
+    if is_safe { text.to_owned() } else { format!("x-{}", llm_name(&format!("{text} "))) }
+}
+
+fn fill(spec: &ServerSpec, agent: &str, session: &str) -> ServerSpec {
+    let text = |text: &str| text.replace(AGENT, agent).replace(SESSION, session);
+    let path = |path: &PathBuf| PathBuf::from(text(&path.to_string_lossy()));
+    let TransportSpec::Stdio(program) = &spec.transport else { return spec.clone() };
+    let env: BTreeMap<_, _> =
+        program.env.iter().map(|(name, value)| (name.clone(), Secret::new(text(value.expose())))).collect();
+    let program = Program {
+        command: program.command.clone(),
+        args: program.args.iter().map(|argument| text(argument)).collect(),
+        env,
+        cwd: program.cwd.as_ref().map(path),
+        roots: program.roots.iter().map(path).collect(),
+    };
+    ServerSpec { transport: TransportSpec::Stdio(program), ..spec.clone() }
+}
+
+/// The directories that a session works in are its own, so that they are made for it, readable by nobody else.
+fn make_directories(spec: &ServerSpec) -> std::io::Result<()> {
+    let TransportSpec::Stdio(program) = &spec.transport else { return Ok(()) };
+    program.cwd.iter().chain(&program.roots).try_for_each(|path| make_directory(path))
+}
+
+fn make_directory(path: &Path) -> std::io::Result<()> {
+    use std::os::unix::fs::DirBuilderExt;
+    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path)
+}
+
+#[cfg(test)]
+mod tests;

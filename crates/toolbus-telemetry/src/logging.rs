@@ -16,9 +16,9 @@ use tracing_subscriber::registry::Registry;
 const CHATTY: [&str; 9] =
     ["h2", "hyper", "hyper_util", "reqwest", "rustls", "tonic", "tower", "opentelemetry", "opentelemetry_sdk"];
 
-/// The AMQP client: nothing, unless the filter names it. It logs every returned message with its body, at `warn`, and a
-/// caller decides how many are returned. What matters of it is logged by the bus.
-const SILENT: &str = "lapin";
+/// The AMQP and the MCP client: nothing, unless the filter names them. They log messages of outsiders whole, at `warn`, and
+/// outsiders decide how many there are. What matters of them is logged by the bus and by the bridge.
+const SILENT: [&str; 2] = ["lapin", "rmcp"];
 
 /// What is logged, and in which form.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -107,7 +107,9 @@ fn read_filter(text: &str) -> Result<EnvFilter, LoggingError> {
     let chatty = CHATTY.into_iter().filter(|_| general > Some(LevelFilter::WARN)).map(|target| (target, "warn"));
     // Whoever wants warnings only wants to know who did what all the same; whoever wants nothing at all says `off`.
     let audit = (general != Some(LevelFilter::OFF)).then_some((audit::TARGET, "info"));
-    for (target, level) in chatty.chain([(SILENT, "off")]).chain(audit).filter(|(target, _)| !named.contains(target)) {
+    for (target, level) in
+        chatty.chain(SILENT.map(|target| (target, "off"))).chain(audit).filter(|(target, _)| !named.contains(target))
+    {
         let directive: Directive = format!("{target}={level}").parse().map_err(|_| bad(target.to_owned()))?;
         filter = filter.add_directive(directive);
     }

@@ -1,8 +1,11 @@
 //! Where the parts meet: what the configuration says, made of the crates that can do it.
 
+mod servers;
 mod sessions;
 
-pub(crate) use self::sessions::in_sessions;
+pub use self::servers::Servers;
+pub(crate) use self::servers::is_same_server;
+pub(crate) use self::sessions::{in_sessions, limits};
 
 use std::sync::Arc;
 
@@ -13,7 +16,7 @@ use toolbus_core::bus::{Bus, BusState};
 use toolbus_core::policy::{Access, Capacity};
 use toolbus_core::registry::{Registry, RegistryError};
 use toolbus_core::telemetry::{Load, Telemetry};
-use toolbus_core::toolsets::SessionSets;
+use toolbus_core::toolsets::SessionSet;
 use toolbus_protocol::new_message_id;
 use toolbus_telemetry::{Identity, Pipeline, TelemetryError, logging};
 
@@ -48,6 +51,9 @@ pub enum AssemblyError {
     /// The exporter of metrics and traces.
     #[error("[telemetry] {0}")]
     Telemetry(#[from] TelemetryError),
+    /// MCP servers.
+    #[error("no MCP server can be started: {0}")]
+    Servers(std::io::Error),
     /// The log.
     #[error("[telemetry] {0}")]
     Logging(#[from] logging::LoggingError),
@@ -92,16 +98,16 @@ pub fn registry(config: &Config) -> Result<Registry, AssemblyError> {
     Ok(tools(config)?.0)
 }
 
-/// Every configured tool, and the tool sets that are built for each session.
+/// Every configured tool, and the tool sets that are built for each session; those of MCP servers come later.
 ///
 /// # Errors
 ///
 /// When a tool cannot be made, or a name is given twice.
-pub fn tools(config: &Config) -> Result<(Registry, SessionSets), AssemblyError> {
+pub fn tools(config: &Config) -> Result<(Registry, Vec<Arc<SessionSet>>), AssemblyError> {
     let (tools, sets) = in_sessions(config, config.tools()?, |_| None);
     let registry = Registry::new();
     registry.register_all(tools)?;
-    Ok((registry, SessionSets::new(sets)))
+    Ok((registry, sets))
 }
 
 /// Who may use what of these tools.

@@ -1,5 +1,7 @@
 //! The running daemon: consumers on a bus, calls in tasks, and an orderly end.
 
+mod mcp;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,11 +12,17 @@ use toolbus_core::bus::{Bus, Ownership, Subscription};
 use toolbus_core::policy::Access;
 use toolbus_core::telemetry::{Load, Telemetry};
 use toolbus_core::toolsets::SessionSets;
-use toolbus_core::{AllArrived, About, Budgets, Desk, Dispatcher, Drained, Gates, ReplyRules, Service, Settings};
+use toolbus_core::{
+    About, AllArrived, Arrivals, Budgets, Desk, Dispatcher, Drained, Gates, ReplyRules, Service, Settings,
+};
+use toolbus_mcp::management::Registrar;
 use toolbus_protocol::{new_message_id, topic};
 
+use crate::assembly::Servers;
 use crate::config::Config;
+use crate::config::daemon::Role;
 use crate::config::identity::Source;
+use crate::config::mcp::UnknownServer;
 
 /// Small requests that are taken at a time.
 const DESK_PREFETCH: u16 = 64;
@@ -27,6 +35,10 @@ pub struct Parts {
     pub access: Access,
     /// Tool sets that are built for each session.
     pub sessions: SessionSets,
+    /// MCP servers, if this process has any.
+    pub servers: Option<Servers>,
+    /// Adds MCP servers for callers, if they may.
+    pub registrar: Option<Arc<Registrar>>,
     /// What is told of calls.
     pub telemetry: Arc<dyn Telemetry>,
     /// What is kept of calls for those who ask later.
@@ -40,6 +52,7 @@ pub struct Daemon {
     bus: Arc<dyn Bus>,
     service: Arc<Service>,
     sessions: SessionSets,
+    servers: Option<Servers>,
     gates: Arc<Gates>,
     digest: watch::Sender<String>,
     consumers: JoinSet<()>,
@@ -51,48 +64,41 @@ impl Daemon {
     /// Starts taking calls in, as soon as the bus allows.
     #[must_use]
     pub fn start(config: &Config, parts: Parts) -> Self {
-        let Parts { bus, access, sessions, telemetry, audit, load } = parts;
+        let Parts { bus, access, sessions, servers, registrar, telemetry, audit, load } = parts;
         let settings = settings(config);
         let rules = settings.replies.clone();
         let gates = Arc::new(Gates::new(access.clone()));
-        let dispatcher = Dispatcher::new(settings, Arc::clone(&gates), Arc::clone(&bus), telemetry, audit, load, Arc::new(AllArrived));
-        let announcer = dispatcher.announcer(Arc::clone(&bus));
-        let digest = watch::Sender::new(config.digest());
-        let desk =
-            Desk::new(about(config, digest.subscribe()), Arc::clone(&bus), rules, dispatcher.clone(), sessions.clone());
-        let service = Arc::new(Service::new(dispatcher));
-
-        let prefix = config.queue_prefix();
-        let subscribe = |queue: String, topics: Vec<String>, prefetch, ownership| {
-            bus.consume(Subscription { queue, topics, prefetch, ownership })
+        let arrivals: Arc<dyn Arrivals> = match &servers {
+            Some(servers) => Arc::new(servers.bridge().clone()),
+            None => Arc::new(AllArrived),
         };
-        let names = |topics: [&str; 2]| topics.map(str::to_owned).to_vec();
-        let calls =
-            subscribe(format!("{prefix}.invoke"), config.invoke_topics(), config.invoke.prefetch(), Ownership::Shared);
-        let control = subscribe(
-            format!("{prefix}.control"),
-            names([topic::TOOL_LIST, topic::TOOL_PING]),
-            DESK_PREFETCH,
-            Ownership::Shared,
-        );
-        let replica = subscribe(
-            format!("{prefix}.replica.{}", new_message_id()),
-            names([topic::TOOL_CANCEL, topic::TOOL_SESSION_END]),
-            DESK_PREFETCH,
-            Ownership::Replica,
-        );
-
-        let mut consumers = JoinSet::new();
-        let of_calls = Arc::clone(&service);
-        consumers.spawn(async move { of_calls.serve_calls(calls).await });
-        for requests in [control, replica] {
-            let (service, desk) = (Arc::clone(&service), desk.clone());
-            consumers.spawn(async move { service.serve_requests(&desk, requests).await });
-        }
+        let (to_gates, to_bus) = (Arc::clone(&gates), Arc::clone(&bus));
+        let dispatcher = Dispatcher::new(settings, to_gates, to_bus, telemetry, audit, load, arrivals);
         let mut background = JoinSet::new();
+        background.spawn(dispatcher.announcer(Arc::clone(&bus)).run());
+        let digest = watch::Sender::new(config.digest());
+        let about = about(config, digest.subscribe());
+        let mut desk = Desk::new(about, Arc::clone(&bus), rules, dispatcher.clone(), sessions.clone());
+        let mut queues = queues(config);
+        if let Some(servers) = &servers {
+            let wired = mcp::wire(servers.bridge(), registrar, &dispatcher, Arc::clone(&bus));
+            background.spawn(wired.announcer.run());
+            desk = desk.with(topic::MCP_MANAGE, wired.manage).with(topic::MCP_REFRESH, wired.refresh);
+            queues.extend(mcp::queues(config));
+        }
         background.spawn(async move { access.follow().await });
-        background.spawn(announcer.run());
-        Self { bus, service, sessions, gates, digest, consumers, background }
+        let service = Arc::new(Service::new(dispatcher));
+        let mut consumers = JoinSet::new();
+        for (subscription, role) in queues {
+            let (service, desk, deliveries) = (Arc::clone(&service), desk.clone(), bus.consume(subscription));
+            consumers.spawn(async move {
+                match role {
+                    Takes::Calls => service.serve_calls(deliveries).await,
+                    Takes::Requests => service.serve_requests(&desk, deliveries).await,
+                }
+            });
+        }
+        Self { bus, service, sessions, servers, gates, digest, consumers, background }
     }
 
     /// The gates that calls pass.
@@ -114,9 +120,44 @@ impl Daemon {
         self.background.abort_all();
         let drained = self.service.drain(patience).await;
         self.sessions.shutdown().await;
+        if let Some(servers) = &self.servers {
+            servers.bridge().shutdown().await;
+        }
         self.bus.close().await;
         drained
     }
+}
+
+/// What arrives on a queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Takes {
+    Calls,
+    Requests,
+}
+
+/// The queues of every daemon.
+fn queues(config: &Config) -> Vec<(Subscription, Takes)> {
+    let prefix = config.queue_prefix();
+    let names = |topics: [&str; 2]| topics.map(str::to_owned).to_vec();
+    let requests = |queue, topics, ownership| {
+        (Subscription { queue, topics, prefetch: DESK_PREFETCH, ownership }, Takes::Requests)
+    };
+    let control = names([topic::TOOL_LIST, topic::TOOL_PING]);
+    let of_replica = names([topic::TOOL_CANCEL, topic::TOOL_SESSION_END]);
+    let calls = Subscription {
+        queue: format!("{prefix}.invoke"),
+        topics: config.invoke_topics(),
+        prefetch: config.invoke.prefetch(),
+        ownership: Ownership::Shared,
+    };
+    let invoke = config.roles().contains(&Role::Invoke).then_some((calls, Takes::Calls));
+    invoke
+        .into_iter()
+        .chain([
+            requests(format!("{prefix}.control"), control, Ownership::Shared),
+            requests(format!("{prefix}.replica.{}", new_message_id()), of_replica, Ownership::Replica),
+        ])
+        .collect()
 }
 
 fn about(config: &Config, config_digest: watch::Receiver<String>) -> About {
@@ -143,6 +184,6 @@ fn settings(config: &Config) -> Settings {
         max_body: usize::try_from(config.invoke.max_body.bytes()).unwrap_or(usize::MAX),
         max_in_flight: config.invoke.max_in_flight,
         max_waiting: config.invoke.max_waiting,
-        ignores_unknown_servers: false,
+        ignores_unknown_servers: config.mcp.unknown_server == UnknownServer::Ignore,
     }
 }

@@ -6,17 +6,28 @@ use toolbus_core::policy::Access;
 use toolbus_core::registry::RegistryError;
 use toolbus_core::toolsets::SessionSets;
 
-use crate::assembly::in_sessions;
+use crate::assembly::{Servers, in_sessions, is_same_server};
 use crate::config::identity::Source;
-use crate::config::{Agent, Config, PolicyError, Problems, Sources, ToolsConfig, ToolsError};
+use crate::config::toolsets::Kind;
+use crate::config::{Agent, Config, McpConfig, PolicyError, Problems, Sources, ToolsConfig, ToolsError};
 
 /// Keeps the running configuration, and changes what can be changed.
 pub struct Reloader {
     sources: Sources,
     running: Config,
-    access: Access,
-    sessions: SessionSets,
-    digest: watch::Sender<String>,
+    live: Live,
+}
+
+/// What runs, and changes with the configuration.
+pub struct Live {
+    /// Who may use what.
+    pub access: Access,
+    /// Tool sets that are built for each session.
+    pub sessions: SessionSets,
+    /// MCP servers, if this process has any.
+    pub servers: Option<Servers>,
+    /// The hash of what runs.
+    pub digest: watch::Sender<String>,
 }
 
 /// What a reload did.
@@ -51,16 +62,10 @@ pub enum ReloadError {
 }
 
 impl Reloader {
-    /// Reloads from `sources` what runs as `running`, and gives `digest` the hash of what runs then.
+    /// Reloads from `sources` what runs as `running`.
     #[must_use]
-    pub const fn new(
-        sources: Sources,
-        running: Config,
-        access: Access,
-        sessions: SessionSets,
-        digest: watch::Sender<String>,
-    ) -> Self {
-        Self { sources, running, access, sessions, digest }
+    pub const fn new(sources: Sources, running: Config, live: Live) -> Self {
+        Self { sources, running, live }
     }
 
     /// Reads the configuration again and puts it into practice as far as that is possible while running. Calls under way
@@ -71,17 +76,26 @@ impl Reloader {
     /// When anything is wrong with it; then nothing has changed.
     pub fn reload(&mut self) -> Result<Reloaded, ReloadError> {
         let loaded = Config::load(&self.sources)?;
-        let next = loaded.config;
+        let mut next = loaded.config;
         if identity(&self.running) != identity(&next) {
             return Err(ReloadError::Identity);
         }
-        let waiting = waiting(&self.running, &next);
-        let unchanged =
-            |name: &str| is_unchanged(name, &self.running, &next).then(|| self.sessions.get(name)).flatten();
-        let (tools, sets) = in_sessions(&next, next.tools()?, unchanged);
+        next.keep_servers_of(&self.running);
+        let Live { access, sessions, servers, digest } = &self.live;
+        let waiting = waiting(&self.running, &next, servers.is_some());
+        let unchanged = |name: &str| is_unchanged(name, &self.running, &next).then(|| sessions.get(name)).flatten();
+        let (tools, mut sets) = in_sessions(&next, next.tools()?, unchanged);
         let (identity, policy) = (next.identity(), next.policy()?);
-        self.access.replace(identity, policy, |registry| registry.replace_all(tools))?;
-        self.sessions.replace(sets);
+        let planned = servers.as_ref().map(|servers| (servers, servers.plan(&next, unchanged)));
+        access.replace(identity, policy, |registry| registry.replace_all(tools))?;
+        let placed = planned.map(|(servers, (placed, of_servers))| {
+            sets.extend(of_servers);
+            (servers, placed)
+        });
+        sessions.replace(sets);
+        if let Some((servers, placed)) = placed {
+            servers.apply(&next, placed);
+        }
         self.running = Config {
             identity: next.identity,
             agents: next.agents,
@@ -89,10 +103,34 @@ impl Reloader {
             toolsets: next.toolsets,
             tools: ToolsConfig { required: self.running.tools.required.clone(), ..next.tools },
             rest: next.rest,
+            mcp: McpConfig {
+                servers_file: self.running.mcp.servers_file.clone(),
+                unknown_server: self.running.mcp.unknown_server,
+                register: self.running.mcp.register.clone(),
+                ..next.mcp
+            },
             ..self.running.clone()
         };
-        self.digest.send_replace(self.running.digest());
-        Ok(Reloaded { tools: self.access.current().len(), waiting, warnings: loaded.warnings })
+        digest.send_replace(self.running.digest());
+        Ok(Reloaded { tools: access.current().len(), waiting, warnings: loaded.warnings })
+    }
+
+    /// Reads the file of MCP servers again, and nothing else. A file that cannot be read changes nothing.
+    pub fn reload_servers(&mut self) {
+        let Live { sessions, servers: Some(servers), digest, .. } = &self.live else { return };
+        let mut next = self.running.clone();
+        next.read_servers_file(&self.sources.environment);
+        next.keep_servers_of(&self.running);
+        let unchanged = |name: &str| is_unchanged(name, &self.running, &next).then(|| sessions.get(name)).flatten();
+        let (placed, mut sets) = servers.plan(&next, unchanged);
+        let of_endpoints = next.toolsets.iter().filter(|(_, set)| set.kind == Kind::Rest);
+        sets.extend(of_endpoints.filter_map(|(name, _)| sessions.get(name)));
+        let count = placed.len();
+        sessions.replace(sets);
+        servers.apply(&next, placed);
+        self.running = next;
+        digest.send_replace(self.running.digest());
+        tracing::info!(servers = count, "read the file of MCP servers again");
     }
 }
 
@@ -109,11 +147,11 @@ fn is_unchanged(name: &str, running: &Config, next: &Config) -> bool {
         let endpoints: Vec<_> = endpoints.cloned().collect();
         Some((set, endpoints))
     };
-    parts(running) == parts(next)
+    parts(running) == parts(next) && is_same_server(name, running, next)
 }
 
 /// The sections that differ in what a running daemon does not change.
-fn waiting(running: &Config, next: &Config) -> Vec<&'static str> {
+fn waiting(running: &Config, next: &Config, has_servers: bool) -> Vec<&'static str> {
     let sections = [
         ("bus", running.bus != next.bus),
         ("invoke", running.invoke != next.invoke),
@@ -122,6 +160,10 @@ fn waiting(running: &Config, next: &Config) -> Vec<&'static str> {
         ("telemetry", running.telemetry != next.telemetry),
         ("store", running.store != next.store),
         ("audit", running.audit != next.audit),
+        ("mcp", next.mcp.is_configured() && !has_servers),
+        ("mcp.servers_file", running.mcp.servers_file != next.mcp.servers_file),
+        ("mcp.unknown_server", running.mcp.unknown_server != next.mcp.unknown_server),
+        ("mcp.register", running.mcp.register != next.mcp.register),
         ("tools.required", running.tools.required != next.tools.required),
     ];
     sections.into_iter().filter(|(_, differs)| *differs).map(|(name, _)| name).collect()

@@ -5,9 +5,11 @@ use std::time::Duration;
 
 use toolbus_core::audit;
 use toolbus_core::bus::Bus;
-use toolbus_core::telemetry::{Load, Silent};
+use toolbus_core::telemetry::{self, Load};
+use toolbus_core::toolsets::SessionSets;
+use toolbus_mcp::observe::Silent;
 
-use crate::assembly::{self, AssemblyError};
+use crate::assembly::{self, AssemblyError, Servers};
 use crate::config::{BusUrl, Config};
 use crate::daemon::{Daemon, Parts};
 
@@ -18,6 +20,7 @@ const PATIENCE: Duration = Duration::from_secs(1);
 pub struct Session {
     bus: Arc<dyn Bus>,
     daemon: Option<Daemon>,
+    servers: Option<Servers>,
 }
 
 /// Why a command has no bus.
@@ -40,7 +43,7 @@ impl Session {
     pub fn open(config: &Config) -> Result<Self, SessionError> {
         match config.bus.url {
             BusUrl::Embedded => Self::with_daemon(config),
-            BusUrl::Amqp(_) => Ok(Self { bus: assembly::bus(config)?, daemon: None }),
+            BusUrl::Amqp(_) => Ok(Self { bus: assembly::bus(config)?, daemon: None, servers: None }),
         }
     }
 
@@ -51,17 +54,25 @@ impl Session {
     /// As [`Self::open`].
     pub fn with_daemon(config: &Config) -> Result<Self, SessionError> {
         let bus = assembly::bus(config)?;
-        let (registry, sessions) = assembly::tools(config)?;
+        let (registry, mut sets) = assembly::tools(config)?;
+        let servers = Servers::new(config, registry.clone(), Arc::new(Silent))?;
+        if let Some(servers) = &servers {
+            let (placed, of_servers) = servers.plan(config, |_| None);
+            sets.extend(of_servers);
+            servers.apply(config, placed);
+        }
         let parts = Parts {
             bus: Arc::clone(&bus),
             access: assembly::access(config, registry)?,
-            sessions,
-            telemetry: Arc::new(Silent),
+            sessions: SessionSets::new(sets),
+            servers: servers.clone(),
+            registrar: None,
+            telemetry: Arc::new(telemetry::Silent),
             audit: Arc::new(audit::Silent),
             load: Arc::<Load>::default(),
         };
         let daemon = Daemon::start(config, parts);
-        Ok(Self { bus, daemon: Some(daemon) })
+        Ok(Self { bus, daemon: Some(daemon), servers })
     }
 
     /// Waits until calls can be taken and answered, at most `patience`.
@@ -75,6 +86,9 @@ impl Session {
         let reached = tokio::time::timeout(patience, settled).await.is_ok();
         let state = self.bus.state().borrow().clone();
         if reached && state.is_ready() {
+            if let Some(servers) = &self.servers {
+                servers.bridge().settled(patience).await;
+            }
             return Ok(());
         }
         let reason = state.fatal.or(state.last_error).unwrap_or_else(|| "the broker does not answer".to_owned());

@@ -141,9 +141,7 @@ async fn a_hundred_thousand_agents_without_a_section_share_one_budget_and_leave_
     // Places to run are shared, too: two run, sixty wait, and one has no room.
     let client = Client::connect(&site).await;
     let held: Vec<_> = (0..63)
-        .map(|number| {
-            client.request("hold", &json!({"id": "held"})).header("rb-source", &format!("another-{number}"))
-        })
+        .map(|number| client.request("hold", &json!({"id": "held"})).header("rb-source", &format!("another-{number}")))
         .collect();
     for request in &held {
         client.send(request).await;

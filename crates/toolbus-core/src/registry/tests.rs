@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-use super::{Clash, Registry, RegistryError};
+use super::{Clash, Rank, Registry, RegistryError};
 use crate::failure::ToolFailure;
 use crate::tool::{Executor, Tool, ToolCall, ToolDescriptor, ToolOutput};
 
@@ -106,10 +106,10 @@ fn an_unregistered_tool_is_gone_and_its_name_is_free() {
 fn a_source_is_replaced_whole_and_alone() {
     let registry = Registry::new();
     registry.register(tool("mine", "other")).unwrap();
-    registry.publish(&"fs".into(), vec![tool("read", "fs"), tool("write", "fs")]).unwrap();
-    registry.publish(&"fs".into(), vec![tool("read", "fs"), tool("list", "fs")]).unwrap();
+    registry.publish(Rank::Configured, &"fs".into(), vec![tool("read", "fs"), tool("write", "fs")]).unwrap();
+    registry.publish(Rank::Configured, &"fs".into(), vec![tool("read", "fs"), tool("list", "fs")]).unwrap();
     assert_eq!(names(&registry), ["list", "mine", "read"]);
-    registry.publish(&"fs".into(), Vec::new()).unwrap();
+    registry.publish(Rank::Configured, &"fs".into(), Vec::new()).unwrap();
     assert_eq!(names(&registry), ["mine"]);
 }
 
@@ -117,10 +117,10 @@ fn a_source_is_replaced_whole_and_alone() {
 fn a_refused_replacement_changes_nothing() {
     let registry = Registry::new();
     registry.register(tool("mine", "other")).unwrap();
-    registry.publish(&"fs".into(), vec![tool("read", "fs")]).unwrap();
+    registry.publish(Rank::Configured, &"fs".into(), vec![tool("read", "fs")]).unwrap();
     let changes = registry.changes();
     for refused in [vec![tool("list", "fs"), tool("list", "fs")], vec![tool("list", "fs"), tool("", "fs")]] {
-        assert!(registry.publish(&"fs".into(), refused).is_err());
+        assert!(registry.publish(Rank::Configured, &"fs".into(), refused).is_err());
         assert_eq!(names(&registry), ["mine", "read"]);
         assert_eq!(source_of(&registry, "mine").as_deref(), Some("other"));
     }
@@ -159,9 +159,9 @@ async fn every_change_is_told_and_nothing_else() {
     assert!(!changes.has_changed().unwrap(), "a refusal is no change");
     assert!(!registry.unregister("b"));
     assert!(!changes.has_changed().unwrap(), "removing what is not there is no change");
-    registry.publish(&"t".into(), Vec::new()).unwrap();
+    registry.publish(Rank::Configured, &"t".into(), Vec::new()).unwrap();
     assert!(!changes.has_changed().unwrap(), "nothing from a source that had nothing is no change");
-    registry.publish(&"t".into(), vec![tool("b", "t"), tool("c", "t")]).unwrap();
+    registry.publish(Rank::Configured, &"t".into(), vec![tool("b", "t"), tool("c", "t")]).unwrap();
     assert_eq!(*changes.borrow_and_update(), first + 1, "a replacement is one change");
     assert!(registry.unregister("a"));
     assert_eq!(*changes.borrow_and_update(), first + 2);
@@ -171,12 +171,12 @@ async fn every_change_is_told_and_nothing_else() {
 fn a_reader_never_sees_half_a_replacement() {
     let registry = Registry::new();
     let set = |mark: &str| -> Vec<Tool> { (0..20).map(|n| tool(&format!("{mark}{n}"), "s")).collect() };
-    registry.publish(&"s".into(), set("a")).unwrap();
+    registry.publish(Rank::Configured, &"s".into(), set("a")).unwrap();
     let done = AtomicBool::new(false);
     thread::scope(|scope| {
         scope.spawn(|| {
             for round in 0..200 {
-                registry.publish(&"s".into(), set(if round % 2 == 0 { "b" } else { "a" })).unwrap();
+                registry.publish(Rank::Configured, &"s".into(), set(if round % 2 == 0 { "b" } else { "a" })).unwrap();
             }
             done.store(true, Ordering::Release);
         });
@@ -210,7 +210,7 @@ fn concurrent_registrations_are_all_kept() {
 fn ten_thousand_tools_are_kept_and_found() {
     let registry = Registry::new();
     let tools = (0..10_000).map(|n| tool(&format!("tool_{n}"), "many")).collect();
-    registry.publish(&"many".into(), tools).unwrap();
+    registry.publish(Rank::Configured, &"many".into(), tools).unwrap();
     let snapshot = registry.snapshot();
     assert_eq!(snapshot.len(), 10_000);
     assert!((0..10_000).all(|n| snapshot.get(&format!("tool_{n}")).is_some()));
@@ -229,14 +229,16 @@ fn of_sources_that_clash_the_first_by_name_has_the_tool_whichever_came_first() {
         let registry = Registry::new();
         let mut clashes = Vec::new();
         for source in order {
-            clashes = registry.publish(&source.into(), vec![tool("read", source), tool(source, source)]).unwrap();
+            clashes = registry
+                .publish(Rank::Configured, &source.into(), vec![tool("read", source), tool(source, source)])
+                .unwrap();
         }
         assert_eq!(clashes, [clash("read", "alpha", "beta")], "{order:?}");
         assert_eq!(source_of(&registry, "read").as_deref(), Some("alpha"));
         assert_eq!(names(&registry), ["alpha", "beta", "read"]);
         let shadowed: Vec<_> = registry.snapshot().shadowed().map(|tool| tool.descriptor.source.to_string()).collect();
         assert_eq!(shadowed, ["beta"]);
-        registry.publish(&"alpha".into(), Vec::new()).unwrap();
+        registry.publish(Rank::Configured, &"alpha".into(), Vec::new()).unwrap();
         assert_eq!(source_of(&registry, "read").as_deref(), Some("beta"), "what was hidden is found again");
         assert_eq!(registry.snapshot().shadowed().count(), 0);
     }
@@ -245,10 +247,19 @@ fn of_sources_that_clash_the_first_by_name_has_the_tool_whichever_came_first() {
 #[test]
 fn a_tool_of_the_configuration_has_its_name_before_and_after_every_source() {
     let registry = Registry::new();
-    registry.publish(&"alpha".into(), vec![tool("read", "alpha")]).unwrap();
+    registry.publish(Rank::Configured, &"alpha".into(), vec![tool("read", "alpha")]).unwrap();
     registry.register(tool("read", "rest")).unwrap();
     assert_eq!(source_of(&registry, "read").as_deref(), Some("rest"));
     registry.replace_all(vec![tool("other", "rest")]).unwrap();
     assert_eq!(names(&registry), ["other", "read"], "what sources publish stays");
     assert_eq!(source_of(&registry, "read").as_deref(), Some("alpha"));
+}
+
+#[test]
+fn a_source_that_a_caller_added_takes_no_name_from_those_of_the_configuration() {
+    let registry = Registry::new();
+    registry.publish(Rank::Registered, &"aaa".into(), vec![tool("read", "aaa")]).unwrap();
+    assert_eq!(source_of(&registry, "read").as_deref(), Some("aaa"));
+    registry.publish(Rank::Configured, &"files".into(), vec![tool("read", "files")]).unwrap();
+    assert_eq!(source_of(&registry, "read").as_deref(), Some("files"));
 }

@@ -13,7 +13,7 @@ use toolbus_core::caller::{AgentName, Identity};
 use toolbus_core::failure::ToolFailure;
 use toolbus_core::pattern::Pattern;
 use toolbus_core::policy::{Access, AgentPolicy, Allowed, Capacity, Policy};
-use toolbus_core::registry::Registry;
+use toolbus_core::registry::{Rank, Registry};
 use toolbus_core::tool::{Executor, Tool, ToolCall, ToolDescriptor, ToolOutput};
 use toolbus_core::toolsets::SessionSets;
 use toolbus_core::{
@@ -89,7 +89,7 @@ fn publish_described(registry: &Registry, server: &str, tools: &[(&str, String)]
         };
         Tool::new(descriptor, Repeats)
     };
-    registry.publish(&source, tools.iter().map(tool).collect()).unwrap();
+    registry.publish(Rank::Configured, &source, tools.iter().map(tool).collect()).unwrap();
 }
 
 pub(crate) struct World {

@@ -67,7 +67,8 @@ pub(crate) fn in_sessions(
     (others, sets)
 }
 
-fn limits(set: &ToolsetConfig) -> SessionLimits {
+/// How long sessions of a tool set may be idle, and how many there may be.
+pub(crate) fn limits(set: &ToolsetConfig) -> SessionLimits {
     SessionLimits { idle_timeout: set.idle_timeout.get(), max_sessions: set.max_sessions }
 }
 
@@ -77,6 +78,7 @@ mod tests {
 
     use tokio_util::sync::CancellationToken;
     use toolbus_core::caller::{AgentName, Caller};
+    use toolbus_core::toolsets::SessionSets;
 
     use super::*;
     use crate::assembly;
@@ -113,7 +115,8 @@ mod tests {
     #[tokio::test]
     async fn an_endpoint_of_a_session_set_runs_in_its_callers_session() {
         let config: Config = serde_json::from_str(TEXT).unwrap();
-        let (registry, sessions) = assembly::tools(&config).unwrap();
+        let (registry, sets) = assembly::tools(&config).unwrap();
+        let sessions = SessionSets::new(sets);
         let snapshot = registry.snapshot();
         let read = snapshot.get("fs.read").unwrap();
         assert_eq!(run(read, "ana", None).await, Cause::InvalidArguments);
@@ -127,7 +130,8 @@ mod tests {
     #[tokio::test]
     async fn other_endpoints_need_no_session_and_begin_none() {
         let config: Config = serde_json::from_str(TEXT).unwrap();
-        let (registry, sessions) = assembly::tools(&config).unwrap();
+        let (registry, sets) = assembly::tools(&config).unwrap();
+        let sessions = SessionSets::new(sets);
         let snapshot = registry.snapshot();
         for name in ["lists.list", "get"] {
             assert_eq!(run(snapshot.get(name).unwrap(), "ana", None).await, Cause::ConnectFailed, "{name}");

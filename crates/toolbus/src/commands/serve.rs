@@ -10,18 +10,20 @@ use toolbus_core::Drained;
 use toolbus_core::audit::Audit;
 use toolbus_core::bus::BusState;
 use toolbus_core::telemetry::Load;
+use toolbus_core::toolsets::SessionSets;
 
 use super::Context;
-use crate::assembly::{self, AssemblyError};
+use crate::assembly::{self, AssemblyError, Servers};
 use crate::audit::AuditLog;
 use crate::config::BusUrl;
 use crate::config::identity::Source;
 use crate::daemon::{Daemon, Parts};
 use crate::http::admin::{McpAdmin, NoServers};
 use crate::http::doors::{Doors, DoorsError};
-use crate::observe;
-use crate::reload::{Reloaded, Reloader};
+use crate::observe::{self, McpMetrics};
+use crate::reload::{Live, Reloaded, Reloader};
 use crate::signals::{Asked, Signals};
+use crate::watch::FileWatch;
 
 /// Time for the last metrics and spans to leave.
 const FLUSH_TIME: Duration = Duration::from_secs(5);
@@ -67,16 +69,26 @@ pub async fn run(_: ServeArgs, context: &Context) -> Result<ExitCode, ServeError
     assembly::logging(config)?;
     let audit = AuditLog::open(&config.audit).map_err(AssemblyError::from)?;
     let store = config.store.open().map_err(AssemblyError::from)?;
-    let (registry, sessions) = assembly::tools(config)?;
+    let (registry, mut sets) = assembly::tools(config)?;
     let access = assembly::access(config, registry.clone())?;
-    let doors = Doors::open(config, &access, store).await?;
+    let doors = Doors::open(config, &access, Arc::clone(&store)).await?;
     let load = Arc::<Load>::default();
     let pipeline = assembly::telemetry(config)?;
     let bus = assembly::bus(config)?;
-    let servers: Arc<dyn McpAdmin> = Arc::new(NoServers);
-    observe::watch(&pipeline, Arc::clone(&servers));
+    let servers = Servers::new(config, registry.clone(), Arc::new(McpMetrics::new(&pipeline)))?;
+    let registrar = servers.as_ref().and_then(|servers| servers.registrar(config, store));
+    let mut placed = Vec::new();
+    if let Some(servers) = &servers {
+        let (planned, of_servers) = servers.plan(config, |_| None);
+        sets.extend(of_servers);
+        placed = planned;
+    }
+    let sessions = SessionSets::new(sets);
+    let shown: Arc<dyn McpAdmin> =
+        servers.clone().map_or_else(|| Arc::new(NoServers) as _, |servers| Arc::new(servers) as _);
+    observe::watch(&pipeline, Arc::clone(&shown));
     let telemetry = assembly::recorder(config, &pipeline, &load, &bus.state());
-    let health = assembly::health(config, bus.state(), registry.clone(), Arc::clone(&servers), Arc::clone(&load));
+    let health = assembly::health(config, bus.state(), registry.clone(), Arc::clone(&shown), Arc::clone(&load));
 
     tracing::info!(
         version = crate::VERSION,
@@ -100,18 +112,31 @@ pub async fn run(_: ServeArgs, context: &Context) -> Result<ExitCode, ServeError
         bus: Arc::clone(&bus),
         access: access.clone(),
         sessions: sessions.clone(),
+        servers: servers.clone(),
+        registrar: registrar.clone(),
         telemetry,
         audit: Arc::clone(&audit) as Arc<dyn Audit>,
         load,
     };
     let daemon = Daemon::start(config, parts);
     let stop_doors = CancellationToken::new();
-    let mut doors = doors.serve(config, Arc::clone(&health), Arc::clone(daemon.gates()), &servers, &stop_doors);
-    let mut reloader =
-        Reloader::new(context.sources.clone(), config.clone(), access, sessions, daemon.digest().clone());
-    let ending = wait(&mut signals, bus.state(), || {
-        reload(&mut reloader);
-        audit.reopen();
+    let mut doors = doors.serve(config, Arc::clone(&health), Arc::clone(daemon.gates()), &shown, &stop_doors);
+    // Before the file is read again, so that no change of it is missed.
+    let mut file = config.mcp.servers_file.as_deref().filter(|_| servers.is_some()).map(FileWatch::start);
+    let live = Live { access, sessions, servers: servers.clone(), digest: daemon.digest().clone() };
+    let mut reloader = Reloader::new(context.sources.clone(), config.clone(), live);
+    if let Some(servers) = &servers {
+        servers.apply(config, placed);
+        if let Some(registrar) = &registrar {
+            servers.bridge().restore(registrar.restore().await);
+        }
+    }
+    let ending = wait(&mut signals, bus.state(), file.as_mut(), |what| match what {
+        Changed::Configuration => {
+            reload(&mut reloader);
+            audit.reopen();
+        }
+        Changed::ServersFile => reloader.reload_servers(),
     });
     let ending = ending.await;
     health.start_draining();
@@ -153,8 +178,19 @@ fn reload(reloader: &mut Reloader) {
     }
 }
 
-/// Waits for what ends the daemon; until then, has every request for a reload obeyed.
-async fn wait(signals: &mut Signals, mut bus: watch::Receiver<BusState>, mut reload: impl FnMut()) -> Ending {
+/// What may have changed.
+enum Changed {
+    Configuration,
+    ServersFile,
+}
+
+/// Waits for what ends the daemon; until then, has every change put into practice.
+async fn wait(
+    signals: &mut Signals,
+    mut bus: watch::Receiver<BusState>,
+    mut file: Option<&mut FileWatch>,
+    mut reload: impl FnMut(Changed),
+) -> Ending {
     let fatal = async {
         let state = bus.wait_for(|state| state.fatal.is_some()).await.map(|state| state.fatal.clone());
         match state {
@@ -164,11 +200,18 @@ async fn wait(signals: &mut Signals, mut bus: watch::Receiver<BusState>, mut rel
     };
     tokio::pin!(fatal);
     loop {
+        let changed = async {
+            match &mut file {
+                Some(file) => file.changed().await,
+                None => std::future::pending().await,
+            }
+        };
         tokio::select! {
             asked = signals.next() => match asked {
                 Asked::Stop(signal) => return Ending::Signal(signal),
-                Asked::Reload => reload(),
+                Asked::Reload => reload(Changed::Configuration),
             },
+            () = changed => reload(Changed::ServersFile),
             reason = &mut fatal => return Ending::Fatal(reason),
         }
     }

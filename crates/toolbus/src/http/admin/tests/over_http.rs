@@ -48,7 +48,8 @@ async fn a_daemon_without_a_token_says_so_and_one_that_is_gone_too() {
     let closed = HttpServer::bind(SocketAddr::from(([127, 0, 0, 1], 0))).await.unwrap();
     let build = Build { version: "1.2.3", commit: "abc1234" };
     let (_bus, state) = watch::channel(BusState::default());
-    let health = Arc::new(Health::new(state, Registry::new(), Vec::new(), Arc::new(NoServers), Arc::<Load>::default(), build));
+    let health =
+        Arc::new(Health::new(state, Registry::new(), Vec::new(), Arc::new(NoServers), Arc::<Load>::default(), build));
     let url = format!("http://{}", closed.address()).parse().unwrap();
     tokio::spawn(closed.run(health, None, world.stop.clone()));
     let door = Door::Http { url, token: Secret::new(TOKEN) };

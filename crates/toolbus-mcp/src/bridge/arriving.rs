@@ -1,0 +1,38 @@
+//! Tools that may still come: of servers that are being connected to, and of lazy ones.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use futures_util::future::{BoxFuture, join_all};
+use toolbus_core::policy::Effective;
+use toolbus_core::{Arrivals, Route, Wanted};
+
+use super::Bridge;
+use super::member::Member;
+
+impl Arrivals for Bridge {
+    fn expect<'a>(
+        &'a self,
+        wanted: Wanted<'a>,
+        effective: &'a Effective,
+        latest: Instant,
+    ) -> Option<BoxFuture<'a, ()>> {
+        let (members, is_named) = match wanted.route {
+            Route::Server(server) => (self.shared.member(server).into_iter().collect::<Vec<_>>(), true),
+            Route::Name | Route::AnyServer => (self.members().into_values().collect(), false),
+        };
+        // A caller starts nothing, and waits for nothing, that it could not use.
+        let may_use = |member: &Arc<Member>| {
+            let imagined = member.imagined(wanted.name, !is_named);
+            imagined.is_some_and(|descriptor| effective.admits(&descriptor))
+        };
+        let arriving: Vec<_> = members.into_iter().filter(|member| !member.is_known() && may_use(member)).collect();
+        if arriving.is_empty() {
+            return None;
+        }
+        Some(Box::pin(async move {
+            let all = join_all(arriving.iter().map(|member| member.arrival(is_named)));
+            let _ = tokio::time::timeout_at(latest.into(), all).await;
+        }))
+    }
+}

@@ -1,0 +1,29 @@
+//! A tool of a server, as it is run.
+
+use std::sync::Arc;
+
+use toolbus_core::failure::ToolFailure;
+use toolbus_core::tool::{Executor, Tool, ToolCall, ToolDescriptor, ToolOutput};
+
+use super::member::Member;
+
+/// Runs one tool at its server.
+pub(super) struct McpTool {
+    member: Arc<Member>,
+    is_repeatable: bool,
+}
+
+impl McpTool {
+    /// The tool that `descriptor` describes, run by `member`.
+    pub(super) fn tool(member: Arc<Member>, descriptor: ToolDescriptor) -> Tool {
+        let is_repeatable = descriptor.effect.is_repeatable();
+        Tool::new(descriptor, Self { member, is_repeatable })
+    }
+}
+
+impl Executor for McpTool {
+    async fn execute(&self, call: ToolCall) -> Result<ToolOutput, ToolFailure> {
+        let server = self.member.server_for(&call.caller)?;
+        server.call(&call.tool, &call, self.is_repeatable).await
+    }
+}

@@ -1,0 +1,142 @@
+//! MCP servers: what the configuration says of them, kept running by the bridge.
+
+use std::sync::Arc;
+
+use toolbus_core::pattern::Pattern;
+use toolbus_core::registry::Registry;
+use toolbus_core::store::Store;
+use toolbus_core::toolsets::SessionSet;
+use toolbus_mcp::bridge::{Bridge, Limits, Placed, SetPlace};
+use toolbus_mcp::management::{Registrar, Rules};
+use toolbus_mcp::observe::Observer;
+use toolbus_mcp::process::Launcher;
+use toolbus_mcp::sessions::ServerSessions;
+use toolbus_mcp::spec::{ServerName, ServerSpec};
+use toolbus_mcp::status::ServerStatus;
+
+use super::{AssemblyError, limits};
+use crate::config::daemon::Role;
+use crate::config::toolsets::{Kind, Scope};
+use crate::config::{Config, McpServers};
+use crate::http::admin::McpAdmin;
+
+/// The MCP servers of this process. Cheap to clone.
+#[derive(Clone)]
+pub struct Servers {
+    bridge: Bridge,
+    launcher: Launcher,
+    observer: Arc<dyn Observer>,
+}
+
+impl Servers {
+    /// No servers yet; none at all where the configuration gives this process other parts to run.
+    ///
+    /// # Errors
+    ///
+    /// When this system cannot run any.
+    pub fn new(
+        config: &Config,
+        registry: Registry,
+        observer: Arc<dyn Observer>,
+    ) -> Result<Option<Self>, AssemblyError> {
+        if !config.roles().contains(&Role::Mcp) {
+            return Ok(None);
+        }
+        let launcher = Launcher::new().map_err(AssemblyError::Servers)?;
+        let bridge = Bridge::new(registry, launcher.clone(), Arc::clone(&observer));
+        Ok(Some(Self { bridge, launcher, observer }))
+    }
+
+    /// What keeps them.
+    #[must_use]
+    pub const fn bridge(&self) -> &Bridge {
+        &self.bridge
+    }
+
+    /// The servers of a configuration with their places, and the tool sets that are built for each session. A set that
+    /// `known` gives for a name goes on, with its sessions. Nothing is started. What is wrong with servers goes to the log:
+    /// it is no reason to do without the others.
+    pub(crate) fn plan(
+        &self,
+        config: &Config,
+        known: impl Fn(&str) -> Option<Arc<SessionSet>>,
+    ) -> (Vec<Placed>, Vec<Arc<SessionSet>>) {
+        let McpServers { specs, warnings, problems } = config.mcp_servers();
+        for warning in warnings {
+            tracing::warn!(warning, "a suspicious setting of an MCP server");
+        }
+        for problem in problems {
+            tracing::error!(problem, "an MCP server cannot be used");
+        }
+        let mut sets = Vec::new();
+        let placed = specs.into_iter().map(|spec| {
+            let set = set_of(config, &spec.name).map(|(name, set)| {
+                let sessions = (set.scope == Scope::Session).then(|| {
+                    let new = || {
+                        let (launcher, observer) = (self.launcher.clone(), Arc::clone(&self.observer));
+                        SessionSet::new(name, ServerSessions::new(spec.clone(), launcher, observer), limits(set))
+                    };
+                    known(name).unwrap_or_else(new)
+                });
+                sets.extend(sessions.clone());
+                SetPlace { name: name.into(), prefix: set.prefix(name).into(), sessions }
+            });
+            Placed { spec, set }
+        });
+        (placed.collect(), sets)
+    }
+
+    /// Has these servers and no others, from now on.
+    pub(crate) fn apply(&self, config: &Config, placed: Vec<Placed>) {
+        let tools = config.tools.clone();
+        let limits: Limits = Arc::new(move |descriptor| {
+            let limits = tools.limits_of(&descriptor.name);
+            let timeout = limits.timeout.map(crate::config::HumanDuration::get);
+            descriptor.timeout = [descriptor.timeout, timeout].into_iter().flatten().min();
+            descriptor.max_in_flight = [descriptor.max_in_flight, limits.max_in_flight].into_iter().flatten().min();
+        });
+        self.bridge.apply(placed, limits);
+    }
+
+    /// Adds servers for callers, if the configuration allows that.
+    #[must_use]
+    pub fn registrar(&self, config: &Config, store: Arc<dyn Store>) -> Option<Arc<Registrar>> {
+        let register = &config.mcp.register;
+        let hosts = register.hosts.iter().map(|host| Pattern::clone(host)).collect();
+        let commands =
+            register.commands.iter().map(|line| line.iter().map(|pattern| Pattern::clone(pattern)).collect());
+        let rules = Rules { commands: commands.collect(), hosts };
+        register.enabled.then(|| Arc::new(Registrar::new(rules, store, Arc::new(self.bridge.clone()))))
+    }
+}
+
+/// The servers of a configuration, with the tool sets that they back, for those who only try one.
+pub(crate) fn set_of<'a>(
+    config: &'a Config,
+    server: &ServerName,
+) -> Option<(&'a str, &'a crate::config::toolsets::ToolsetConfig)> {
+    let backs = |set: &crate::config::toolsets::ToolsetConfig| {
+        set.kind == Kind::Mcp
+            && set.server.as_deref().and_then(|name| ServerName::parse(name).ok()).is_some_and(|name| name == *server)
+    };
+    config.toolsets.iter().find(|(_, set)| backs(set)).map(|(name, set)| (name.as_str(), set))
+}
+
+impl McpAdmin for Servers {
+    fn status(&self) -> Vec<ServerStatus> {
+        self.bridge.status()
+    }
+
+    fn restart(&self, name: &str) -> bool {
+        self.bridge.restart(name)
+    }
+}
+
+/// Whether a server is the same under both configurations, its place included.
+pub(crate) fn is_same_server(name: &str, running: &Config, next: &Config) -> bool {
+    let spec = |config: &Config| -> Option<ServerSpec> {
+        let name = ServerName::parse(config.toolsets.get(name)?.server.as_deref()?).ok()?;
+        config.mcp_servers().specs.into_iter().find(|spec| spec.name == name)
+    };
+    spec(running) == spec(next)
+}

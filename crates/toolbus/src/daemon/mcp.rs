@@ -1,0 +1,59 @@
+//! What a daemon with MCP servers does besides calls: it is asked about servers, and tells of them.
+
+use std::sync::Arc;
+
+use toolbus_core::bus::{Bus, Ownership, Subscription};
+use toolbus_core::registry::Rank;
+use toolbus_core::{Announcer, Answerer, Dispatcher, Invoker};
+use toolbus_mcp::bridge::Bridge;
+use toolbus_mcp::management::{self, Registrar};
+use toolbus_mcp::peers::{Index, Manage, Refresh, Servers};
+use toolbus_protocol::topic;
+
+use super::{DESK_PREFETCH, Takes};
+use crate::config::Config;
+
+/// Who answers what is asked about servers, and who tells of them.
+pub(super) struct Wired {
+    pub(super) manage: Arc<dyn Answerer>,
+    pub(super) refresh: Arc<dyn Answerer>,
+    pub(super) announcer: Announcer<Index>,
+}
+
+/// Registers the management tools, and puts together what serves messages about servers.
+pub(super) fn wire(
+    bridge: &Bridge,
+    registrar: Option<Arc<Registrar>>,
+    dispatcher: &Dispatcher,
+    bus: Arc<dyn Bus>,
+) -> Wired {
+    let access = dispatcher.access();
+    let servers: Arc<dyn Servers> = Arc::new(bridge.clone());
+    let invoker: Arc<dyn Invoker> = Arc::new(dispatcher.clone());
+    let tools = management::tools(access, Arc::clone(&servers), Arc::clone(&invoker), registrar);
+    if let Err(error) = access.registry().publish(Rank::Configured, &management::SOURCE.into(), tools) {
+        tracing::error!(%error, "the tools that manage MCP servers were not registered");
+    }
+    let (announcer, asking) = dispatcher.announcer_of(Index, bus);
+    let refresh = Refresh::new(asking, Arc::clone(&servers));
+    let manage = Manage::new(access.clone(), servers, invoker);
+    Wired { manage: Arc::new(manage), refresh: Arc::new(refresh), announcer }
+}
+
+/// The queues of a daemon with servers; in the place of each another that is there already, if it is configured.
+pub(super) fn queues(config: &Config) -> [(Subscription, Takes); 3] {
+    let prefix = config.queue_prefix();
+    let queue = |name: &str, instead: &Option<String>, topic: &str, prefetch, takes| {
+        let (queue, ownership) = match instead {
+            Some(queue) => (queue.clone(), Ownership::Existing),
+            None => (format!("{prefix}.{name}"), Ownership::Shared),
+        };
+        (Subscription { queue, topics: vec![topic.to_owned()], prefetch, ownership }, takes)
+    };
+    let instead = &config.bus.compat_queues;
+    [
+        queue("mcp", &instead.mcp, topic::TOOL_INVOKE_MCP, config.invoke.prefetch(), Takes::Calls),
+        queue("mcp-manage", &instead.mcp_manage, topic::MCP_MANAGE, DESK_PREFETCH, Takes::Requests),
+        queue("mcp-refresh", &instead.mcp_refresh, topic::MCP_REFRESH, DESK_PREFETCH, Takes::Requests),
+    ]
+}
