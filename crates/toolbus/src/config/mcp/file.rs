@@ -7,7 +7,7 @@ mod substitution;
 mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::Read;
 use std::path::Path;
 
@@ -169,6 +169,10 @@ impl ServersFile {
 
 fn text(path: &Path) -> Result<String, String> {
     let unreadable = |error| format!("the file cannot be read: {error}");
+    // Opening a pipe would wait for somebody to write to it.
+    if !fs::metadata(path).map_err(unreadable)?.is_file() {
+        return Err("not a regular file".to_owned());
+    }
     let mut text = String::new();
     let file = File::open(path).map_err(unreadable)?;
     file.take(MAX_FILE + 1).read_to_string(&mut text).map_err(unreadable)?;
