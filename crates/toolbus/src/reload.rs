@@ -121,6 +121,7 @@ impl Reloader {
         let mut next = self.running.clone();
         next.read_servers_file(&self.sources.environment);
         next.keep_servers_of(&self.running);
+        tell_news(&self.running, &next);
         let unchanged = |name: &str| is_unchanged(name, &self.running, &next).then(|| sessions.get(name)).flatten();
         let (placed, mut sets) = servers.plan(&next, unchanged);
         let of_endpoints = next.toolsets.iter().filter(|(_, set)| set.kind == Kind::Rest);
@@ -131,6 +132,17 @@ impl Reloader {
         self.running = next;
         digest.send_replace(self.running.digest());
         tracing::info!(servers = count, "read the file of MCP servers again");
+    }
+}
+
+/// Logs what is wrong with MCP servers now and was not before.
+fn tell_news(running: &Config, next: &Config) {
+    let (before, now) = (running.mcp_servers(), next.mcp_servers());
+    for problem in now.problems.iter().filter(|problem| !before.problems.contains(problem)) {
+        tracing::error!(problem, "an MCP server cannot be used");
+    }
+    for warning in now.warnings.iter().filter(|warning| !before.warnings.contains(warning)) {
+        tracing::warn!(warning, "a suspicious setting of an MCP server");
     }
 }
 

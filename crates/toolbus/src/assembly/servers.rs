@@ -2,12 +2,11 @@
 
 use std::sync::Arc;
 
-use toolbus_core::pattern::Pattern;
 use toolbus_core::registry::Registry;
 use toolbus_core::store::Store;
 use toolbus_core::toolsets::SessionSet;
 use toolbus_mcp::bridge::{Bridge, Limits, Placed, SetPlace};
-use toolbus_mcp::management::{Registrar, Rules};
+use toolbus_mcp::management::Registrar;
 use toolbus_mcp::observe::Observer;
 use toolbus_mcp::process::Launcher;
 use toolbus_mcp::sessions::ServerSessions;
@@ -15,9 +14,9 @@ use toolbus_mcp::spec::{ServerName, ServerSpec};
 use toolbus_mcp::status::ServerStatus;
 
 use super::{AssemblyError, limits};
+use crate::config::Config;
 use crate::config::daemon::Role;
 use crate::config::toolsets::{Kind, Scope};
-use crate::config::{Config, McpServers};
 use crate::http::admin::McpAdmin;
 
 /// The MCP servers of this process. Cheap to clone.
@@ -54,22 +53,14 @@ impl Servers {
     }
 
     /// The servers of a configuration with their places, and the tool sets that are built for each session. A set that
-    /// `known` gives for a name goes on, with its sessions. Nothing is started. What is wrong with servers goes to the log:
-    /// it is no reason to do without the others.
+    /// `known` gives for a name goes on, with its sessions. Nothing is started. Servers that cannot be used are left out.
     pub(crate) fn plan(
         &self,
         config: &Config,
         known: impl Fn(&str) -> Option<Arc<SessionSet>>,
     ) -> (Vec<Placed>, Vec<Arc<SessionSet>>) {
-        let McpServers { specs, warnings, problems } = config.mcp_servers();
-        for warning in warnings {
-            tracing::warn!(warning, "a suspicious setting of an MCP server");
-        }
-        for problem in problems {
-            tracing::error!(problem, "an MCP server cannot be used");
-        }
         let mut sets = Vec::new();
-        let placed = specs.into_iter().map(|spec| {
+        let placed = config.mcp_servers().specs.into_iter().map(|spec| {
             let set = set_of(config, &spec.name).map(|(name, set)| {
                 let sessions = (set.scope == Scope::Session).then(|| {
                     let new = || {
@@ -101,12 +92,8 @@ impl Servers {
     /// Adds servers for callers, if the configuration allows that.
     #[must_use]
     pub fn registrar(&self, config: &Config, store: Arc<dyn Store>) -> Option<Arc<Registrar>> {
-        let register = &config.mcp.register;
-        let hosts = register.hosts.iter().map(|host| Pattern::clone(host)).collect();
-        let commands =
-            register.commands.iter().map(|line| line.iter().map(|pattern| Pattern::clone(pattern)).collect());
-        let rules = Rules { commands: commands.collect(), hosts };
-        register.enabled.then(|| Arc::new(Registrar::new(rules, store, Arc::new(self.bridge.clone()))))
+        let fleet = Arc::new(self.bridge.clone());
+        config.mcp.register.rules().map(|rules| Arc::new(Registrar::new(rules, store, fleet)))
     }
 }
 
