@@ -8,6 +8,7 @@ pub mod bridge;
 mod connection;
 mod definition;
 mod dial;
+pub mod direct;
 pub mod filter;
 pub mod management;
 pub mod observe;

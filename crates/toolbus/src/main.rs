@@ -9,6 +9,9 @@ fn main() -> ExitCode {
     if let Some(code) = toolbus_mcp::supervisor::take_over(std::env::args_os()) {
         return code;
     }
+    if let Some(code) = toolbus::commands::bench::mcp::echo::take_over(std::env::args_os()) {
+        return code;
+    }
     let cli = Cli::parse();
     cli.apply_color();
     // Every TLS connection uses this provider; a second installation would be refused, and is none here.

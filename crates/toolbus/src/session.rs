@@ -12,6 +12,7 @@ use toolbus_mcp::observe::Silent;
 use crate::assembly::{self, AssemblyError, Servers};
 use crate::config::{BusUrl, Config};
 use crate::daemon::{Daemon, Parts};
+use crate::http::admin::{McpAdmin, NoServers};
 
 /// Time that calls under way get when the command is done with them.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -93,6 +94,12 @@ impl Session {
         }
         let reason = state.fatal.or(state.last_error).unwrap_or_else(|| "the broker does not answer".to_owned());
         Err(SessionError::NotReady(reason))
+    }
+
+    /// The MCP servers of this process.
+    #[must_use]
+    pub fn servers(&self) -> Arc<dyn McpAdmin> {
+        self.servers.clone().map_or_else(|| Arc::new(NoServers) as _, |servers| Arc::new(servers) as _)
     }
 
     /// The bus.

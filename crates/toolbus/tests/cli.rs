@@ -62,6 +62,30 @@ fn the_configuration_of_the_working_directory_is_read_when_none_is_named() {
 }
 
 #[test]
+fn a_server_of_the_configuration_is_tried_step_by_step() {
+    let tried = |name: &str| {
+        let echo = format!("mcp.servers.echo.command={}", env!("CARGO_BIN_EXE_toolbus"));
+        let word = "mcp.servers.echo.args=[\"__mcp_echo\"]";
+        let gone = "mcp.servers.gone.command=no-such-program";
+        let output = ["--output", "json", "--set", &echo, "--set", word, "--set", gone];
+        toolbus(&[&["mcp", "test", name], &output[..]].concat(), &[])
+    };
+    let good = tried("Echo");
+    assert_eq!(good.status.code(), Some(0), "{}", text(&good.stderr));
+    let report: serde_json::Value = serde_json::from_slice(&good.stdout).unwrap();
+    let names: Vec<&str> =
+        report["steps"].as_array().unwrap().iter().map(|step| step["name"].as_str().unwrap()).collect();
+    assert_eq!(names, ["start", "handshake", "list", "ping"]);
+    assert_eq!(report["status"]["tools"], serde_json::json!(["bench_echo"]));
+    let gone = tried("gone");
+    let report: serde_json::Value = serde_json::from_slice(&gone.stdout).unwrap();
+    assert_eq!((gone.status.code(), &report["steps"][0]["passed"]), (Some(1), &serde_json::json!(false)));
+    let unknown = tried("eco");
+    assert_eq!(unknown.status.code(), Some(2));
+    assert!(text(&unknown.stderr).contains("did you mean `echo`?"), "{}", text(&unknown.stderr));
+}
+
+#[test]
 fn colours_are_for_terminals_unless_asked_for() {
     let is_coloured = |arguments: &[&str], environment: &[(&str, &str)]| {
         toolbus(&[&["check", "--set", "bus.nam=x"], arguments].concat(), environment).stderr.contains(&0x1b)

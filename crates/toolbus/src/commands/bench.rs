@@ -1,7 +1,8 @@
-//! `toolbus bench`: the daemon and a bare responder, measured in turn on the same broker.
+//! `toolbus bench`: the daemon and a bare responder, measured in turn on the same broker; or MCP servers with and without it.
 
 mod children;
 mod errors;
+pub mod mcp;
 mod report;
 mod sink;
 
@@ -9,6 +10,7 @@ use std::io;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use clap::builder::ArgPredicate;
 use indicatif::{ProgressBar, ProgressStyle};
 use toolbus_bench::{BenchError, Figures, Load, Responder, Site, Summary, Usage, UsageError};
 use toolbus_protocol::new_message_id;
@@ -36,8 +38,8 @@ const TOOLBUS: &str = "toolbus";
 /// after it. Needs RabbitMQ: give --bus-url.
 #[derive(Debug, clap::Args)]
 pub struct BenchArgs {
-    /// Calls in flight, measured one after the other.
-    #[arg(long, value_delimiter = ',', default_value = "1,64", value_parser = clap::value_parser!(u16).range(1..=4096))]
+    /// Calls in flight, measured one after the other; with --mcp 1,32 if not given.
+    #[arg(long, value_delimiter = ',', default_value = "1,64", default_value_if("mcp", ArgPredicate::IsPresent, "1,32"), value_parser = clap::value_parser!(u16).range(1..=4096))]
     callers: Vec<u16>,
     /// Rounds; each measures both sides once.
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..=1000))]
@@ -56,6 +58,10 @@ pub struct BenchArgs {
     /// Absent: nothing is exported.
     #[arg(long, value_name = "SHARE")]
     trace_ratio: Option<f64>,
+    /// Measure calls of an MCP server's tool instead, without a broker: through the daemon on the embedded bus, and directly
+    /// from this process. Then what many idle servers cost, and how long a killed one is away.
+    #[arg(long, conflicts_with_all = ["tools", "agents", "trace_ratio"])]
+    mcp: bool,
     /// Internal: be the bare responder of this site.
     #[arg(long, hide = true)]
     responder: Option<String>,
@@ -85,6 +91,9 @@ pub enum MeasureError {
     /// A process could not be measured.
     #[error(transparent)]
     Usage(#[from] UsageError),
+    /// An MCP server or the daemon beside it.
+    #[error("MCP servers cannot be measured: {0}")]
+    Mcp(String),
     /// Nothing can be printed or started.
     #[error("{0}")]
     Io(#[from] io::Error),
@@ -96,6 +105,9 @@ pub enum MeasureError {
 ///
 /// When the broker cannot be reached, the user interrupts, a side does not start, or a call is not answered.
 pub async fn run(args: BenchArgs, context: &Context) -> Result<ExitCode, MeasureError> {
+    if args.mcp {
+        return mcp::run(&args, context).await;
+    }
     let site = site(context)?;
     if let Some(queue) = &args.responder {
         let responder = Responder { site, queue: queue.clone(), topic: queue.clone() };

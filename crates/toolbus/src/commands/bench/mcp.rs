@@ -1,0 +1,121 @@
+//! `toolbus bench --mcp`: calls of an MCP server's tool through the daemon, and directly.
+
+mod crowd;
+pub mod echo;
+mod processes;
+mod report;
+mod sides;
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use toolbus_bench::{Figures, Summary, Usage};
+
+use super::{BenchArgs, MeasureError};
+use crate::commands::Context;
+use crate::config::{Config, Override, Sources};
+use crate::printed::unless_gone;
+use crate::signals::Signals;
+use report::{Report, Row};
+use sides::{Side, Sides};
+
+/// Measurement that does not count, before each that does.
+const WARM_UP: Duration = Duration::from_millis(300);
+/// Longest wait for servers to start.
+const START_TIME: Duration = Duration::from_secs(60);
+/// How often what is waited for is looked at: also the accuracy of times that end with it.
+const LOOK_EVERY: Duration = Duration::from_millis(1);
+
+/// Measures, and prints a table or JSON.
+pub(super) async fn run(args: &BenchArgs, context: &Context) -> Result<ExitCode, MeasureError> {
+    let mut signals = Signals::listen()?;
+    // Dropping the measurement ends every server.
+    let report = tokio::select! {
+        report = measure(args) => report?,
+        _ = signals.stop() => return Err(MeasureError::Interrupted),
+    };
+    unless_gone(report.print(context.output))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn measure(args: &BenchArgs) -> Result<Report, MeasureError> {
+    let bar = super::progress(args);
+    let sides = Sides::start(&configuration(1)?).await?;
+    let mut rows = Vec::new();
+    for callers in &args.callers {
+        let mut summaries = [Summary::default(), Summary::default()];
+        for round in 0..args.rounds {
+            // Who is first changes every round, so that neither side always finds the machine warm.
+            let mut order = [Side::Direct, Side::Bridge];
+            if round % 2 == 1 {
+                order.reverse();
+            }
+            for side in order {
+                let figures = one(&sides, side, usize::from(*callers), args.seconds).await?;
+                if let Some(summary) = summaries.get_mut(side as usize) {
+                    summary.add(figures);
+                }
+                bar.inc(1);
+            }
+        }
+        for (side, summary) in [Side::Direct, Side::Bridge].into_iter().zip(summaries) {
+            rows.extend(summary.median().map(|figures| Row { side: side.name(), callers: *callers, figures }));
+        }
+    }
+    let recovery = sides.recovery(args.rounds).await?;
+    sides.stop().await;
+    bar.finish_and_clear();
+    let crowd = crowd::measure(&configuration(crowd::SERVERS)?).await?;
+    Ok(Report::new(args, rows, recovery, crowd))
+}
+
+async fn one(sides: &Sides, side: Side, callers: usize, seconds: u64) -> Result<Figures, MeasureError> {
+    sides.run(side, callers, WARM_UP).await?;
+    let (server, this) = (sides.server(side)?, std::process::id());
+    let before = [Usage::read(server)?, Usage::read(this)?];
+    let sample = sides.run(side, callers, Duration::from_secs(seconds)).await?;
+    let [of_server, of_this] = before;
+    Ok(Figures::new(sample, [of_server, Usage::read(server)?], [of_this, Usage::read(this)?]))
+}
+
+/// A daemon on the embedded bus, with so many servers that each are this program again, and nothing else.
+fn configuration(servers: usize) -> Result<Config, MeasureError> {
+    let program = std::env::current_exe()?.display().to_string();
+    let of_server = |number: usize| {
+        let key = |member: &str| format!("mcp.servers.bench-{number:03}.{member}");
+        [Override::new(&key("command"), &program), Override::new(&key("args"), &format!("[\"{}\"]", echo::WORD))]
+    };
+    let plain = [Override::new("tools.time", "false"), Override::new("bus.url", "embedded")];
+    let overrides = plain.into_iter().chain((0..servers).flat_map(of_server)).collect();
+    let loaded = Config::load(&Sources { overrides, ..Sources::default() });
+    loaded.map(|loaded| loaded.config).map_err(|problems| MeasureError::Mcp(problems.to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+
+    use super::*;
+    use crate::cli::{Cli, Command};
+
+    fn callers(arguments: &[&str]) -> Vec<u16> {
+        let cli = Cli::try_parse_from([&["toolbus", "bench"], arguments].concat()).unwrap();
+        match cli.command {
+            Command::Bench(args) => args.callers,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn servers_are_measured_at_one_and_at_thirty_two_in_flight_unless_told_otherwise() {
+        assert_eq!(callers(&["--mcp"]), [1, 32]);
+        assert_eq!(callers(&["--mcp", "--callers", "4"]), [4]);
+        assert_eq!(callers(&[]), [1, 64]);
+    }
+
+    #[test]
+    fn each_server_of_the_measurement_is_this_program_again() {
+        let found = configuration(3).unwrap().mcp_servers();
+        assert_eq!((found.specs.len(), found.warnings.len(), found.problems.len()), (3, 0, 0));
+    }
+}
