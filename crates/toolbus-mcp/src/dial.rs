@@ -4,16 +4,20 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use toolbus_core::failure::{Cause, ToolFailure};
+use toolbus_core::log::shown;
+
 use crate::connection::{ConnectError, Connection, Generation, Opening};
 use crate::observe::Observer;
 use crate::process::{Launcher, Process};
 use crate::spec::{Credential, Credentials, Endpoint, ServerName, ServerSpec, TransportSpec};
 use crate::transport::TransportFailure;
-use crate::transport::http::{HttpTransport, OpenError, Opener};
-use crate::transport::stdio::StdioTransport;
+use crate::transport::http::{OpenError, Opener};
 
 /// Time that a process gets to end by itself before it is killed, its supervisor's own patience included.
-const STOP_TIME: Duration = Duration::from_secs(5);
+pub(crate) const STOP_TIME: Duration = Duration::from_secs(5);
+/// The same where the server has failed: a next one waits for its end.
+pub(crate) const LOST_TIME: Duration = Duration::from_millis(500);
 
 /// Opens connections to one server, and remembers how it is spoken to.
 pub(crate) struct Dialer {
@@ -29,15 +33,28 @@ enum Way {
     Http(Result<Opener, OpenError>),
 }
 
-/// A server that was started or reached, and not spoken to yet.
-pub(crate) struct Reached {
-    transport: Transport,
-    process: Option<Process>,
+/// Until when a connection is wanted.
+struct Bounds<'a> {
+    patience: Duration,
+    latest: Instant,
+    given_up: &'a CancellationToken,
 }
 
-enum Transport {
-    Stdio(StdioTransport),
-    Http(HttpTransport),
+impl Bounds<'_> {
+    /// Drops what takes longer.
+    async fn hold<T, E: Into<DialError>>(&self, step: impl Future<Output = Result<T, E>>) -> Result<T, DialError> {
+        tokio::select! {
+            biased;
+            () = self.given_up.cancelled() => Err(DialError::new("the connection was given up")),
+            done = timeout_at(self.latest, step) => match done {
+                Ok(done) => done.map_err(Into::into),
+                Err(_) => {
+                    let seconds = self.patience.as_secs();
+                    Err(DialError::new(format!("the server did not finish its handshake within {seconds} s")))
+                }
+            },
+        }
+    }
 }
 
 /// A connection, with the process at its other end if that is ours.
@@ -110,55 +127,38 @@ impl Dialer {
         matches!(self.way, Way::Stdio(..))
     }
 
-    /// Connects.
-    pub(crate) async fn dial(&self) -> Result<Link, DialError> {
-        let reached = self.reach().await?;
-        match self.shake(reached).await {
+    /// Connects within `patience`, unless it is given up before. Where that fails, nothing is left of the server.
+    ///
+    /// # Errors
+    ///
+    /// When there is no connection.
+    pub(crate) async fn dial(&self, patience: Duration, given_up: &CancellationToken) -> Result<Link, DialError> {
+        let bounds = Bounds { patience, latest: Instant::now() + patience, given_up };
+        match self.attempt(&bounds).await {
             // Some servers of the old generation end when they are asked for the new one.
             Err(DialError { next: Some(next), .. }) => {
                 self.remember(Some(next));
-                let reached = self.reach().await?;
-                self.shake(reached).await
+                self.attempt(&bounds).await
             }
-            shaken => shaken,
+            attempted => attempted,
         }
     }
 
-    /// Starts the server, or reaches it.
-    pub(crate) async fn reach(&self) -> Result<Reached, DialError> {
-        match &self.way {
+    async fn attempt(&self, bounds: &Bounds<'_>) -> Result<Link, DialError> {
+        let (opened, process) = match &self.way {
             Way::Stdio(launcher, program) => {
                 let started = launcher.start(self.server.as_str(), program);
                 let (process, transport) = started.map_err(|error| DialError::new(error.to_string()))?;
-                Ok(Reached { transport: Transport::Stdio(transport), process: Some(process) })
+                let opening = self.opening("pipe", transport.failure());
+                (bounds.hold(Connection::open(transport, opening)).await, Some(process))
             }
             Way::Http(opener) => {
-                let transport = opener.as_ref().map_err(Clone::clone)?.open().await?;
-                Ok(Reached { transport: Transport::Http(transport), process: None })
-            }
-        }
-    }
-
-    /// Agrees with the server on how to speak.
-    pub(crate) async fn shake(&self, reached: Reached) -> Result<Link, DialError> {
-        let Reached { transport, process } = reached;
-        let generation = *self.generation.lock().unwrap_or_else(PoisonError::into_inner);
-        let opening = |transport, failure: TransportFailure| Opening {
-            server: &self.server,
-            transport,
-            generation,
-            failure,
-            roots: self.roots.clone(),
-            observer: Arc::clone(&self.observer),
-        };
-        let opened = match transport {
-            Transport::Stdio(transport) => {
-                let failure = transport.failure();
-                Connection::open(transport, opening("pipe", failure)).await
-            }
-            Transport::Http(transport) => {
-                let failure = transport.failure();
-                Connection::open(transport, opening("tcp", failure)).await
+                let opened = async {
+                    let transport = opener.as_ref().map_err(Clone::clone)?.open().await?;
+                    let opening = self.opening("tcp", transport.failure());
+                    Ok::<_, DialError>(Connection::open(transport, opening).await?)
+                };
+                (bounds.hold(opened).await, None)
             }
         };
         match opened {
@@ -169,18 +169,34 @@ impl Dialer {
             Err(error) => {
                 // What was remembered may be outdated.
                 self.remember(None);
-                let stderr = match &process {
-                    Some(process) => process.stderr_tail(),
-                    None => Vec::new(),
-                };
-                Err(DialError { stderr, ..error.into() })
+                let Some(process) = process else { return Err(error) };
+                process.stop(LOST_TIME).await;
+                Err(DialError { stderr: process.stderr_tail(), ..error })
             }
+        }
+    }
+
+    fn opening(&self, transport: &'static str, failure: TransportFailure) -> Opening<'_> {
+        Opening {
+            server: &self.server,
+            transport,
+            generation: *self.generation.lock().unwrap_or_else(PoisonError::into_inner),
+            failure,
+            roots: self.roots.clone(),
+            observer: Arc::clone(&self.observer),
         }
     }
 
     fn remember(&self, generation: Option<Generation>) {
         *self.generation.lock().unwrap_or_else(PoisonError::into_inner) = generation;
     }
+}
+
+/// What an agent is told that has no credential, where each has one of its own.
+pub(crate) fn no_credential(server: &ServerName) -> ToolFailure {
+    let name = shown(server.as_str());
+    let text = format!("MCP server '{name}' has no credentials for this agent. An operator has to give them.");
+    ToolFailure::new(Cause::AuthRequired, text)
 }
 
 /// The credential with which the tools are listed.
@@ -203,11 +219,13 @@ impl Link {
         self.process.as_ref().map(Process::stderr_tail).unwrap_or_default()
     }
 
-    /// Ends the connection in order, and the process.
-    pub(crate) async fn close(&self) {
-        self.connection.close().await;
-        if let Some(process) = &self.process {
-            process.stop(STOP_TIME).await;
+    /// Ends the connection in order, and the process. What has not ended within `patience` is ended by force; returns when
+    /// nothing is left.
+    pub(crate) async fn close(&self, patience: Duration) {
+        let closing = timeout(patience, self.connection.close());
+        match &self.process {
+            Some(process) => drop(join(closing, process.stop(patience)).await),
+            None => drop(closing.await),
         }
     }
 }

@@ -14,11 +14,11 @@ use toolbus_core::toolsets::{Instance, SessionFactory, SessionKey};
 use toolbus_protocol::llm_name;
 
 use crate::connection::{About, Listed};
-use crate::dial::Dialer;
+use crate::dial::{Dialer, no_credential};
 use crate::observe::Observer;
 use crate::process::Launcher;
-use crate::server::{Keeping, Listener, Server, State};
-use crate::spec::{Program, ServerSpec, TransportSpec};
+use crate::server::{Keeping, Listener, Pace, Server, State};
+use crate::spec::{Credential, Credentials, Endpoint, Program, ServerSpec, TransportSpec};
 
 /// Stands for the caller's agent.
 const AGENT: &str = "{agent}";
@@ -38,10 +38,9 @@ pub struct ServerSessions {
     observer: Arc<dyn Observer>,
 }
 
-/// The server of one session.
+/// The server of one session. Dropping it ends the server.
 pub struct SessionServer {
     server: Arc<Server>,
-    keeper: tokio::task::JoinHandle<()>,
 }
 
 impl ServerSessions {
@@ -56,12 +55,13 @@ impl SessionFactory for ServerSessions {
     type Instance = SessionServer;
 
     async fn start(&self, key: SessionKey) -> Result<SessionServer, ToolFailure> {
+        let credential = credential(&self.spec, &key.owner)?;
         let spec = expanded(&self.spec, &key.owner, &key.session);
         make_directories(&spec).map_err(|error| failed(&spec).with_detail(error))?;
-        let dialer = Dialer::new(&spec, None, &self.launcher, &self.observer);
-        let server = Server::new(spec.name.clone(), Keeping::Always, dialer);
-        let keeper = tokio::spawn(Arc::clone(&server).keep(Arc::new(Unlisted)));
-        let started = SessionServer { server, keeper };
+        let dialer = Dialer::new(&spec, credential, &self.launcher, &self.observer);
+        let server = Server::new(spec.name.clone(), Keeping::Always, Pace::USUAL, dialer);
+        tokio::spawn(Arc::clone(&server).keep(Arc::new(Unlisted)));
+        let started = SessionServer { server };
         let mut states = started.server.states();
         let settled = states.wait_for(|state| matches!(state, State::Ready(_) | State::Waiting) || state.is_final());
         let is_ready = match timeout_at(Instant::now() + START_TIME, settled).await {
@@ -74,6 +74,17 @@ impl SessionFactory for ServerSessions {
         let why = started.server.last_error().unwrap_or_else(|| "it did not get ready in time".to_owned());
         started.stop().await;
         Err(failed(&spec).with_detail(why))
+    }
+}
+
+/// The credential of the agent whose session it is, where each has one of its own. The key of an unknown caller is the
+/// name of no agent.
+fn credential<'a>(spec: &'a ServerSpec, owner: &str) -> Result<Option<&'a Credential>, ToolFailure> {
+    match &spec.transport {
+        TransportSpec::Http(Endpoint { credentials: Credentials::PerAgent(agents), .. }) => {
+            agents.get(owner).map(Some).ok_or_else(|| no_credential(&spec.name))
+        }
+        _ => Ok(None),
     }
 }
 
@@ -103,8 +114,6 @@ impl Instance for SessionServer {
 impl Drop for SessionServer {
     fn drop(&mut self) {
         self.server.stop();
-        // A keeper that goes on closes its connection by itself.
-        let _ = &self.keeper;
     }
 }
 

@@ -6,15 +6,14 @@ use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use toolbus_core::caller::{AgentName, Caller};
-use toolbus_core::failure::{Cause, ToolFailure};
-use toolbus_core::log::shown;
+use toolbus_core::failure::ToolFailure;
 use toolbus_core::tool::{Membership, ToolDescriptor};
 
 use super::executor::McpTool;
 use super::{Placed, SetPlace, Shared};
 use crate::connection::{About, Listed};
 use crate::definition::{Definitions, ToolsetPlace, definitions};
-use crate::dial::Dialer;
+use crate::dial::{Dialer, no_credential};
 use crate::observe::Observer;
 use crate::peers::AboutServer;
 use crate::process::Launcher;
@@ -123,11 +122,7 @@ impl Member {
     pub(super) fn server_for(&self, caller: &Caller) -> Result<&Arc<Server>, ToolFailure> {
         let of_agent = || caller.agent.as_ref().and_then(|agent| self.agents.get(agent));
         let server = if self.agents.is_empty() { self.main.as_ref() } else { of_agent() };
-        server.ok_or_else(|| {
-            let name = shown(self.spec().name.as_str());
-            let text = format!("MCP server '{name}' has no credentials for this agent. An operator has to give them.");
-            ToolFailure::new(Cause::AuthRequired, text)
-        })
+        server.ok_or_else(|| no_credential(&self.spec().name))
     }
 
     /// Whether its tools are known: it was connected to before.

@@ -36,6 +36,24 @@ fn a_session_is_named_in_arguments_environment_directory_and_roots() {
 }
 
 #[test]
+fn a_session_has_the_credential_of_its_own_agent_and_no_other() {
+    let token = |text: &str| Credential::Bearer(Secret::new(text));
+    let endpoint = Endpoint {
+        url: "https://mcp.example.com/mcp".parse().unwrap(),
+        kind: crate::spec::HttpKind::Detect,
+        headers: BTreeMap::new(),
+        credentials: Credentials::PerAgent(["ana", "bruno"].map(|agent| (agent.to_owned(), token(agent))).into()),
+    };
+    let plain = spec(Program { command: "x".to_owned(), args: vec![], env: BTreeMap::new(), cwd: None, roots: vec![] });
+    let http = ServerSpec { transport: TransportSpec::Http(endpoint), ..plain.clone() };
+    assert_eq!(credential(&http, "bruno"), Ok(Some(&token("bruno"))));
+    for owner in ["carla", "unknown:0::ana"] {
+        assert_eq!(credential(&http, owner).unwrap_err().cause, Cause::AuthRequired, "{owner}");
+    }
+    assert_eq!(credential(&plain, "carla"), Ok(None));
+}
+
+#[test]
 fn names_that_are_plain_stay_as_they_are() {
     for name in ["ana", "s1", "ana.b-2_c", "0"] {
         assert_eq!(as_file_name(name), name);
