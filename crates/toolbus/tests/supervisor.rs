@@ -1,4 +1,5 @@
 //! The binary as the supervisor of a server: the words that only the daemon uses.
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::io::Write as _;
 use std::process::{Command, Output, Stdio};
