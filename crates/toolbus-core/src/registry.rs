@@ -36,6 +36,8 @@ pub struct Snapshot {
 /// Whose tools have a name that several sources publish.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Rank {
+    /// A part of the daemon: no server takes a name from it, whatever it lists.
+    Own,
     /// A source of the configuration.
     Configured,
     /// A source that a caller added: it takes no name from any that an operator chose.

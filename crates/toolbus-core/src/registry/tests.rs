@@ -263,3 +263,13 @@ fn a_source_that_a_caller_added_takes_no_name_from_those_of_the_configuration() 
     registry.publish(Rank::Configured, &"files".into(), vec![tool("read", "files")]).unwrap();
     assert_eq!(source_of(&registry, "read").as_deref(), Some("files"));
 }
+
+#[test]
+fn no_server_takes_the_name_of_a_part_of_the_daemon() {
+    let registry = Registry::new();
+    registry.publish(Rank::Configured, &"mcp:a".into(), vec![tool("mcp_invoke_tool", "mcp:a")]).unwrap();
+    let clashes =
+        registry.publish(Rank::Own, &"mcp:management".into(), vec![tool("mcp_invoke_tool", "mcp:management")]);
+    assert_eq!(source_of(&registry, "mcp_invoke_tool").as_deref(), Some("mcp:management"));
+    assert_eq!(clashes.unwrap().len(), 1);
+}

@@ -31,7 +31,7 @@ pub(super) fn wire(
     let servers: Arc<dyn Servers> = Arc::new(bridge.clone());
     let invoker: Arc<dyn Invoker> = Arc::new(dispatcher.clone());
     let tools = management::tools(access, Arc::clone(&servers), Arc::clone(&invoker), registrar);
-    if let Err(error) = access.registry().publish(Rank::Configured, &management::SOURCE.into(), tools) {
+    if let Err(error) = access.registry().publish(Rank::Own, &management::SOURCE.into(), tools) {
         tracing::error!(%error, "the tools that manage MCP servers were not registered");
     }
     let (announcer, asking) = dispatcher.announcer_of(Index, bus);
