@@ -86,7 +86,10 @@ impl Telemetry for Recorder {
     }
 
     fn nested(&self, parent: Option<&TraceContext>) -> Box<dyn CallSpan> {
-        let trace = Trace::Carried(parent.cloned());
+        let trace = match &self.shared.tracer {
+            Some(tracer) => Trace::within(tracer, parent),
+            None => Trace::Carried(parent.cloned()),
+        };
         Box::new(Call { shared: Arc::clone(&self.shared), destination: None, trace, tool: None })
     }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use opentelemetry::trace::{Span as _, SpanBuilder, SpanKind, Status, TraceContextExt, Tracer};
+use opentelemetry::trace::{Span as _, SpanBuilder, SpanContext, SpanKind, Status, TraceContextExt, Tracer};
 use opentelemetry::{Context, KeyValue};
 use opentelemetry_sdk::trace::{SdkTracer, Span};
 use toolbus_core::bus::Delivery;
@@ -29,8 +29,9 @@ pub(crate) enum Trace {
 /// A trace with spans. What is not ended in time ends with it.
 pub(crate) struct Recorded {
     tracer: SdkTracer,
-    process: Span,
-    /// The consumer's span as parent of the others.
+    /// The consumer's span; absent for a call within a call.
+    process: Option<Span>,
+    /// The consumer's span, or that of the call around this one, as parent of the others.
     context: Context,
     carried: Option<TraceContext>,
     tool: Option<(Span, SystemTime)>,
@@ -62,6 +63,18 @@ impl Trace {
         process.set_attributes(consumer(destination, delivery));
         let context = Context::new().with_remote_span_context(process.span_context().clone());
         let tracer = tracer.clone();
+        let process = Some(process);
+        Self::Recorded(Box::new(Recorded { tracer, process, context, carried, tool: None, reply: None, messaging }))
+    }
+
+    /// Begins within another call, whose trace is `parent`.
+    pub(crate) fn within(tracer: &SdkTracer, parent: Option<&TraceContext>) -> Self {
+        let carried = parent.cloned();
+        let Some(around) = parent.and_then(w3c::remote).filter(SpanContext::is_sampled) else {
+            return Self::Carried(carried);
+        };
+        let (tracer, context) = (tracer.clone(), Context::new().with_remote_span_context(around));
+        let (process, messaging) = (None, Vec::new());
         Self::Recorded(Box::new(Recorded { tracer, process, context, carried, tool: None, reply: None, messaging }))
     }
 
@@ -152,8 +165,10 @@ impl Trace {
             // A tool whose call goes back to its queue was never told to have run.
             drop(recorded.tool.take());
             drop(recorded.reply.take());
-            fail(&mut recorded.process, failure.as_str());
-            recorded.process.end();
+            if let Some(process) = &mut recorded.process {
+                fail(process, failure.as_str());
+                process.end();
+            }
         }
     }
 }

@@ -44,6 +44,29 @@ async fn a_sampled_call_continues_its_senders_trace() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_call_within_a_call_is_a_tool_that_runs_and_no_message() {
+    let receiver = Receiver::start().await.unwrap();
+    let daemon = Daemon::start(&receiver, Protocol::Grpc, &[]);
+    let weather = tool("weather");
+    for around in [SAMPLED, UNSAMPLED] {
+        let around = parent(around);
+        let mut call = daemon.telemetry.nested(Some(&around));
+        assert_eq!(call.trace_id(), Some(TRACE));
+        assert!(call.executing(&weather, "c", None).is_some());
+        call.executed(&OK, Duration::from_millis(20));
+        call.finished(&Summary { tool: Some(&weather), end: Some(OK), ..Summary::unanswered(Duration::ZERO) });
+    }
+    daemon.end().await;
+
+    let spans = receiver.spans();
+    assert_eq!(spans.len(), 1);
+    assert_eq!(hex(&span(&spans, "execute_tool weather").parent_span_id), "b7ad6b7169203331");
+    let metrics = metrics(&receiver);
+    assert_eq!(metrics["rockbot.tool.invocations"].value(&[("tool_name", "weather")]), Some(2.0));
+    assert!(!metrics.contains_key("messaging.client.consumed.messages"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_unsampled_call_has_no_spans_and_its_context_goes_on() {
     let receiver = Receiver::start().await.unwrap();
     let daemon = Daemon::start(&receiver, Protocol::Grpc, &[]);
