@@ -4,6 +4,8 @@ mod arriving;
 mod executor;
 mod fleet;
 mod member;
+#[cfg(test)]
+mod tests;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
@@ -18,6 +20,7 @@ use self::member::Member;
 use crate::observe::Observer;
 use crate::peers::{AboutServer, Servers};
 use crate::process::Launcher;
+use crate::server::Pace;
 use crate::spec::{Origin, ServerName, ServerSpec};
 use crate::status::ServerStatus;
 
@@ -58,11 +61,13 @@ pub(crate) struct Shared {
     registry: Registry,
     launcher: Launcher,
     observer: Arc<dyn Observer>,
+    pace: Pace,
     limits: RwLock<Limits>,
     members: RwLock<BTreeMap<ServerName, Arc<Member>>>,
     /// One change at a time.
     changing: Mutex<()>,
-    /// Clashes of names that the log knows of.
+    /// Clashes of names that the log knows of. Held while tools are registered, so that those of a server that is removed
+    /// do not come back.
     clashes: Mutex<Vec<Clash>>,
     keepers: TaskTracker,
 }
@@ -71,11 +76,16 @@ impl Bridge {
     /// A bridge without servers, whose tools go to `registry`.
     #[must_use]
     pub fn new(registry: Registry, launcher: Launcher, observer: Arc<dyn Observer>) -> Self {
+        Self::paced(registry, launcher, observer, Pace::USUAL)
+    }
+
+    fn paced(registry: Registry, launcher: Launcher, observer: Arc<dyn Observer>, pace: Pace) -> Self {
         Self {
             shared: Arc::new(Shared {
                 registry,
                 launcher,
                 observer,
+                pace,
                 limits: RwLock::new(Arc::new(|_| {})),
                 members: RwLock::default(),
                 changing: Mutex::default(),
@@ -95,12 +105,9 @@ impl Bridge {
         for placed in servers {
             let name = placed.spec.name.clone();
             match gone.remove(&name) {
-                Some(member) if member.is(&placed) => member.register(&self.shared),
-                Some(member) => {
-                    self.shared.remove(&member);
-                    self.shared.add(placed);
-                }
-                None => self.shared.add(placed),
+                Some(member) if member.is(&placed) => self.shared.publish(&member),
+                // A name that an operator gives is a caller's no longer.
+                Some(_) | None => drop(self.shared.add(placed)),
             }
         }
         gone.values().for_each(|member| self.shared.remove(member));
@@ -111,7 +118,7 @@ impl Bridge {
         let _one_at_a_time = self.changing();
         for spec in servers {
             if self.shared.member(spec.name.as_str()).is_none() {
-                self.shared.add(Placed { spec, set: None });
+                drop(self.shared.add(Placed { spec, set: None }));
             }
         }
     }
@@ -162,53 +169,66 @@ impl Shared {
         self.members.read().unwrap_or_else(PoisonError::into_inner).get(&name).cloned()
     }
 
-    fn add(self: &Arc<Self>, placed: Placed) {
+    /// Adds a server, in the place of one of its name if there is one.
+    fn add(self: &Arc<Self>, placed: Placed) -> Arc<Member> {
+        let before = self.member(placed.spec.name.as_str());
+        before.iter().for_each(|member| self.remove(member));
         let name = placed.spec.name.clone();
-        let member = Member::new(placed, &self.launcher, &self.observer);
+        let member = Member::new(placed, self.pace, &self.launcher, &self.observer);
         self.members.write().unwrap_or_else(PoisonError::into_inner).insert(name, Arc::clone(&member));
-        member.keep(self);
+        member.keep(self, before.as_ref());
+        member
     }
 
     fn remove(&self, member: &Arc<Member>) {
-        let mut members = self.members.write().unwrap_or_else(PoisonError::into_inner);
-        let name = &member.spec().name;
-        if members.get(name).is_some_and(|present| Arc::ptr_eq(present, member)) {
-            members.remove(name);
-        }
-        drop(members);
         member.stop();
-        self.publish(member.spec(), Vec::new());
+        let mut known = self.clashes.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.has(member) {
+            self.members.write().unwrap_or_else(PoisonError::into_inner).remove(&member.spec().name);
+            self.put(&mut known, member.spec(), Vec::new());
+        }
     }
 
-    fn limits(&self) -> Limits {
-        Arc::clone(&self.limits.read().unwrap_or_else(PoisonError::into_inner))
+    /// Replaces a server's tools in the registry, with the limits as they are now, unless it has been removed meanwhile.
+    fn publish(&self, member: &Arc<Member>) {
+        let mut known = self.clashes.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.has(member) {
+            let limits = Arc::clone(&self.limits.read().unwrap_or_else(PoisonError::into_inner));
+            self.put(&mut known, member.spec(), member.tools(&limits));
+        }
     }
 
-    /// Replaces a server's tools in the registry, and tells once of names that clash.
-    fn publish(&self, spec: &ServerSpec, tools: Vec<Tool>) {
+    fn has(&self, member: &Arc<Member>) -> bool {
+        let members = self.members.read().unwrap_or_else(PoisonError::into_inner);
+        members.get(&member.spec().name).is_some_and(|present| Arc::ptr_eq(present, member))
+    }
+
+    /// Puts tools into the registry, and tells once of names that clash.
+    fn put(&self, known: &mut Vec<Clash>, spec: &ServerSpec, tools: Vec<Tool>) {
         let source = &spec.name.source();
         let rank = match spec.origin {
             Origin::Configuration => Rank::Configured,
             Origin::Registration => Rank::Registered,
         };
-        match self.registry.publish(rank, source, tools) {
-            Ok(clashes) => {
-                let mut known = self.clashes.lock().unwrap_or_else(PoisonError::into_inner);
-                known.retain(|clash| clash.kept != *source && clash.shadowed != *source || clashes.contains(clash));
-                for clash in clashes {
-                    if !known.contains(&clash) {
-                        let Clash { name, kept, shadowed } = &clash;
-                        tracing::warn!(
-                            tool = &**name,
-                            kept = &**kept,
-                            shadowed = &**shadowed,
-                            "two sources have a tool of one name; the shadowed one is reached by its server alone"
-                        );
-                        known.push(clash);
-                    }
-                }
+        let clashes = match self.registry.publish(rank, source, tools) {
+            Ok(clashes) => clashes,
+            Err(error) => {
+                tracing::error!(source = &**source, %error, "tools of an MCP server were not registered");
+                return;
             }
-            Err(error) => tracing::error!(source = &**source, %error, "tools of an MCP server were not registered"),
+        };
+        known.retain(|clash| clash.kept != *source && clash.shadowed != *source || clashes.contains(clash));
+        for clash in clashes {
+            if !known.contains(&clash) {
+                let Clash { name, kept, shadowed } = &clash;
+                tracing::warn!(
+                    tool = &**name,
+                    kept = &**kept,
+                    shadowed = &**shadowed,
+                    "two sources have a tool of one name; the shadowed one is reached by its server alone"
+                );
+                known.push(clash);
+            }
         }
     }
 }

@@ -192,6 +192,11 @@ impl Connection {
         }
     }
 
+    /// Whether the connection is over, so that it takes no further requests.
+    pub(crate) fn is_over(&self) -> bool {
+        self.signals.why_ended().is_some()
+    }
+
     /// Returns when the connection is over, with why.
     pub(crate) async fn closed(&self) -> String {
         self.signals.ended().await.why.as_ref().to_owned()

@@ -4,6 +4,9 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use futures_util::future::join;
+use tokio::time::{Instant, timeout, timeout_at};
+use tokio_util::sync::CancellationToken;
 use toolbus_core::failure::{Cause, ToolFailure};
 use toolbus_core::log::shown;
 
@@ -45,7 +48,7 @@ impl Bounds<'_> {
     async fn hold<T, E: Into<DialError>>(&self, step: impl Future<Output = Result<T, E>>) -> Result<T, DialError> {
         tokio::select! {
             biased;
-            () = self.given_up.cancelled() => Err(DialError::new("the connection was given up")),
+            () = self.given_up.cancelled() => Err(given_up()),
             done = timeout_at(self.latest, step) => match done {
                 Ok(done) => done.map_err(Into::into),
                 Err(_) => {
@@ -55,6 +58,10 @@ impl Bounds<'_> {
             },
         }
     }
+}
+
+fn given_up() -> DialError {
+    DialError::new("the connection was given up")
 }
 
 /// A connection, with the process at its other end if that is ours.
@@ -145,6 +152,9 @@ impl Dialer {
     }
 
     async fn attempt(&self, bounds: &Bounds<'_>) -> Result<Link, DialError> {
+        if bounds.given_up.is_cancelled() {
+            return Err(given_up());
+        }
         let (opened, process) = match &self.way {
             Way::Stdio(launcher, program) => {
                 let started = launcher.start(self.server.as_str(), program);

@@ -1,17 +1,22 @@
 //! A server that is called without the bridge: what the bridge is measured against.
 
 use std::sync::Arc;
+use std::time::Duration;
 
+use tokio_util::sync::CancellationToken;
 use toolbus_core::failure::ToolFailure;
 use toolbus_core::tool::{ToolCall, ToolOutput};
 
-use crate::dial::{Dialer, Link};
+use crate::dial::{Dialer, Link, STOP_TIME};
 use crate::observe::{Observer, Silent};
 use crate::process::Launcher;
 use crate::spec::ServerSpec;
 
 #[cfg(test)]
 mod tests;
+
+/// Longest time until the server takes calls.
+const START_TIME: Duration = Duration::from_secs(60);
 
 /// A server that is reached and spoken to as the bridge does, by the same transport and the same connection, with nothing
 /// around them.
@@ -23,14 +28,14 @@ pub struct Direct(Link);
 pub struct DirectError(String);
 
 impl Direct {
-    /// Starts or connects the server. The caller bounds the time.
+    /// Starts or connects the server, within 60 s.
     ///
     /// # Errors
     ///
     /// When it cannot be started or reached, or does not shake hands.
     pub async fn start(spec: &ServerSpec, launcher: &Launcher) -> Result<Self, DirectError> {
         let observer: Arc<dyn Observer> = Arc::new(Silent);
-        let link = Dialer::new(spec, None, launcher, &observer).dial().await;
+        let link = Dialer::new(spec, None, launcher, &observer).dial(START_TIME, &CancellationToken::new()).await;
         Ok(Self(link.map_err(|error| DirectError(error.text))?))
     }
 
@@ -51,6 +56,6 @@ impl Direct {
 
     /// Ends the server in order.
     pub async fn stop(self) {
-        self.0.close().await;
+        self.0.close(STOP_TIME).await;
     }
 }

@@ -11,20 +11,13 @@ use crate::spec::{Origin, ServerName, ServerSpec};
 impl Fleet for Bridge {
     fn add<'a>(&'a self, spec: ServerSpec, latest: Instant) -> BoxFuture<'a, Result<Vec<String>, String>> {
         Box::pin(async move {
-            let name = spec.name.clone();
             let member = {
                 let _one_at_a_time = self.changing();
-                match self.shared.member(name.as_str()) {
-                    Some(present) if present.spec().origin == Origin::Configuration => {
-                        return Err("a server of this name is configured".to_owned());
-                    }
-                    Some(present) => self.shared.remove(&present),
-                    None => {}
+                if self.get(spec.name.as_str()) == Some(Origin::Configuration) {
+                    return Err("a server of this name is configured".to_owned());
                 }
-                self.shared.add(Placed { spec, set: None });
-                self.shared.member(name.as_str())
+                self.shared.add(Placed { spec, set: None })
             };
-            let Some(member) = member else { return Err("it was removed".to_owned()) };
             let _ = tokio::time::timeout_at(latest.into(), member.arrival(false)).await;
             if member.is_known() {
                 return Ok(member.tool_names());

@@ -1,63 +1,64 @@
 //! One server of the bridge: kept once, or once for each agent that has a credential of its own.
 
+mod status;
+mod tools;
+
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
-use std::time::Duration;
 
-use futures_util::future::BoxFuture;
+use futures_util::future::{BoxFuture, join_all};
+use tokio::sync::watch;
 use toolbus_core::caller::{AgentName, Caller};
 use toolbus_core::failure::ToolFailure;
 use toolbus_core::tool::{Membership, ToolDescriptor};
 
-use super::executor::McpTool;
+use self::tools::Lists;
 use super::{Placed, SetPlace, Shared};
-use crate::connection::{About, Listed};
-use crate::definition::{Definitions, ToolsetPlace, definitions};
 use crate::dial::{Dialer, no_credential};
 use crate::observe::Observer;
 use crate::peers::AboutServer;
 use crate::process::Launcher;
-use crate::server::{Keeping, Listener, Server, State};
+use crate::server::{Keeping, Pace, Server, State};
 use crate::sessions;
-use crate::spec::{Credentials, Origin, ServerSpec, TransportSpec};
-use crate::status::{HiddenTool, PhaseName, ServerStatus};
-
-/// Time without a call after which a lazy server is stopped.
-const LAZY_TIME: Duration = Duration::from_secs(5 * 60);
+use crate::spec::{Credentials, ServerSpec, TransportSpec};
+use crate::status::HiddenTool;
 
 /// A server with all that is known of it.
 pub(super) struct Member {
     placed: Placed,
     /// Absent for one that is not to be used.
     main: Option<Arc<Server>>,
-    /// Of agents that have credentials of their own; the first lists the tools.
+    /// Of agents that have credentials of their own. The first lists the tools, or else whichever is there.
     agents: BTreeMap<AgentName, Arc<Server>>,
     known: Mutex<Known>,
+    /// Whether its tools are known: it was connected to before.
+    is_known: watch::Sender<bool>,
     /// Where its tools are registered.
     shared: OnceLock<std::sync::Weak<Shared>>,
 }
 
 #[derive(Default)]
 struct Known {
-    /// Absent until the server was connected to for the first time.
-    tools: Option<Vec<ToolDescriptor>>,
+    tools: Vec<ToolDescriptor>,
     hidden: Vec<HiddenTool>,
     about: AboutServer,
     implementation: Option<String>,
 }
 
 impl Member {
-    pub(super) fn new(placed: Placed, launcher: &Launcher, observer: &Arc<dyn Observer>) -> Arc<Self> {
+    pub(super) fn new(placed: Placed, pace: Pace, launcher: &Launcher, observer: &Arc<dyn Observer>) -> Arc<Self> {
         let spec = &placed.spec;
         let is_per_session = placed.set.as_ref().is_some_and(|set| set.sessions.is_some());
         let keeping = match (is_per_session, spec.is_lazy) {
             (true, _) => Keeping::UntilListed,
-            (false, true) => Keeping::WhileUsed(LAZY_TIME),
+            (false, true) => Keeping::WhileUsed(pace.idle),
             (false, false) => Keeping::Always,
         };
         let listing = if is_per_session { sessions::for_listing(spec) } else { spec.clone() };
-        let server =
-            |credential| Server::new(spec.name.clone(), keeping, Dialer::new(&listing, credential, launcher, observer));
+        let server = |credential| {
+            let dialer = Dialer::new(&listing, credential, launcher, observer);
+            Server::new(spec.name.clone(), keeping, pace, dialer)
+        };
         let mut agents = BTreeMap::new();
         let mut main = None;
         if !spec.is_disabled {
@@ -72,7 +73,14 @@ impl Member {
                 _ => main = Some(server(None)),
             }
         }
-        Arc::new(Self { placed, main, agents, known: Mutex::default(), shared: OnceLock::new() })
+        Arc::new(Self {
+            placed,
+            main,
+            agents,
+            known: Mutex::default(),
+            is_known: watch::Sender::new(false),
+            shared: OnceLock::new(),
+        })
     }
 
     pub(super) const fn spec(&self) -> &ServerSpec {
@@ -88,16 +96,21 @@ impl Member {
         self.placed.spec == other.spec && place(&self.placed) == place(other)
     }
 
-    /// Keeps its servers from now on.
-    pub(super) fn keep(self: &Arc<Self>, shared: &Arc<Shared>) {
+    /// Keeps its servers from now on, or from when those of the one before are gone: they may hold what there is once.
+    pub(super) fn keep(self: &Arc<Self>, shared: &Arc<Shared>, before: Option<&Arc<Self>>) {
         let _ = self.shared.set(Arc::downgrade(shared));
         for server in self.servers() {
             let is_main = self.main.as_ref().is_some_and(|main| Arc::ptr_eq(main, server));
-            let listener: Arc<dyn Listener> = match is_main {
-                true => Arc::new(Lists(Arc::clone(self))),
-                false => Arc::new(NotAsked),
-            };
-            tokio::spawn(shared.keepers.track_future(Arc::clone(server).keep(listener)));
+            let listener = Arc::new(Lists { member: Arc::clone(self), is_main });
+            let leaving: Vec<_> =
+                before.iter().flat_map(|before| before.servers()).map(|server| server.states()).collect();
+            let server = Arc::clone(server);
+            tokio::spawn(shared.keepers.track_future(async move {
+                for mut states in leaving {
+                    let _ = states.wait_for(|state| matches!(state, State::Stopped)).await;
+                }
+                server.keep(listener).await;
+            }));
         }
     }
 
@@ -127,7 +140,7 @@ impl Member {
 
     /// Whether its tools are known: it was connected to before.
     pub(super) fn is_known(&self) -> bool {
-        self.known().tools.is_some()
+        *self.is_known.borrow()
     }
 
     /// Whether it needs no call to be started.
@@ -138,20 +151,26 @@ impl Member {
     /// Over when its tools are known, or when nothing more will be tried soon; with `patient` false already when the first
     /// try has failed. Starts the server if it waits for that.
     pub(super) fn arrival(self: &Arc<Self>, patient: bool) -> BoxFuture<'static, ()> {
-        let member = Arc::clone(self);
+        let mut is_known = self.is_known.subscribe();
+        let servers: Vec<_> = self.servers().cloned().collect();
         Box::pin(async move {
-            let Some(main) = &member.main else { return };
-            let mut states = main.states();
-            loop {
-                main.wake();
-                let is_over = match &*states.borrow_and_update() {
-                    state if state.is_final() => true,
-                    State::Waiting => !patient,
-                    _ => false,
-                };
-                if is_over || member.is_known() || states.changed().await.is_err() {
-                    return;
+            let all_tried = join_all(servers.iter().map(async |server| {
+                let mut states = server.states();
+                loop {
+                    server.wake();
+                    let is_over = match &*states.borrow_and_update() {
+                        State::Waiting => !patient,
+                        state => state.is_final(),
+                    };
+                    if is_over || states.changed().await.is_err() {
+                        return;
+                    }
                 }
+            }));
+            tokio::select! {
+                biased;
+                _ = is_known.wait_for(|is_known| *is_known) => {}
+                _ = all_tried => {}
             }
         })
     }
@@ -180,133 +199,15 @@ impl Member {
     /// Names of the tools that it offers, as it calls them.
     pub(super) fn tool_names(&self) -> Vec<String> {
         let known = self.known();
-        known.tools.iter().flatten().map(|tool| tool.bare_name().to_string()).collect()
+        known.tools.iter().map(|tool| tool.bare_name().to_string()).collect()
     }
 
     /// Why it is not there, for whoever added it.
     pub(super) fn last_error(&self) -> Option<String> {
-        self.main.as_ref().and_then(|server| server.last_error())
-    }
-
-    pub(super) fn status(&self) -> ServerStatus {
-        let spec = self.spec();
-        let mut status = ServerStatus {
-            name: spec.name.to_string(),
-            transport: match &spec.transport {
-                TransportSpec::Stdio(_) => "stdio".to_owned(),
-                TransportSpec::Http(_) => "http?".to_owned(),
-            },
-            phase: PhaseName::Disabled,
-            last_error: None,
-            protocol_version: None,
-            implementation: None,
-            tools: Vec::new(),
-            hidden: Vec::new(),
-            pid: None,
-            restarts: 0,
-            ready_seconds: None,
-            in_flight: 0,
-            latency_us: None,
-            stderr: Vec::new(),
-            origin: match spec.origin {
-                Origin::Configuration => "configuration".to_owned(),
-                Origin::Registration => "registration".to_owned(),
-            },
-            toolset: self.placed.set.as_ref().map(|set| set.name.to_string()),
-            sessions: self.placed.set.as_ref().and_then(|set| set.sessions.as_ref()).map_or(0, |set| set.sessions()),
-        };
-        let Some(main) = &self.main else { return status };
-        {
-            let known = self.known();
-            status.tools = known.tools.iter().flatten().map(|tool| tool.name.to_string()).collect();
-            status.hidden.clone_from(&known.hidden);
-            status.implementation.clone_from(&known.implementation);
-        }
-        main.dialer().transport_name().clone_into(&mut status.transport);
-        let state = main.state();
-        status.phase = state.phase();
-        status.last_error = main.last_error();
-        status.restarts = self.servers().map(|server| server.restarts()).sum();
-        status.stderr = main.stderr();
-        if let State::Ready(ready) = &state {
-            let connection = &ready.link.connection;
-            status.pid = ready.link.pid();
-            status.protocol_version = Some(connection.about().protocol_version.clone());
-            status.ready_seconds = Some(ready.since.elapsed().as_secs());
-            status.latency_us =
-                connection.last_latency().map(|time| u64::try_from(time.as_micros()).unwrap_or(u64::MAX));
-            status.in_flight = connection.in_flight();
-        }
-        status
-    }
-
-    /// Registers what is known of its tools, with the limits as they are now.
-    pub(super) fn register(self: &Arc<Self>, shared: &Arc<Shared>) {
-        let Some(mut tools) = self.known().tools.clone() else { return };
-        let limits = shared.limits();
-        let tools = tools.drain(..).map(|mut descriptor| {
-            limits(&mut descriptor);
-            match self.placed.set.as_ref().and_then(|set| set.sessions.as_ref()) {
-                Some(sessions) => sessions.tool(descriptor),
-                None => McpTool::tool(Arc::clone(self), descriptor),
-            }
-        });
-        shared.publish(self.spec(), tools.collect());
+        self.servers().find_map(|server| server.last_error())
     }
 
     fn known(&self) -> std::sync::MutexGuard<'_, Known> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// Takes the tools of a member.
-struct Lists(Arc<Member>);
-
-impl Listener for Lists {
-    fn listed(&self, about: &About, listed: Listed) -> BoxFuture<'_, ()> {
-        let (member, about) = (Arc::clone(&self.0), about.clone());
-        Box::pin(async move {
-            let Some(shared) = member.shared.get().and_then(std::sync::Weak::upgrade) else { return };
-            // Schemas are compiled: not on a thread that calls run on.
-            let _ = tokio::task::spawn_blocking(move || take(&member, &shared, about, listed)).await;
-        })
-    }
-}
-
-fn take(member: &Arc<Member>, shared: &Arc<Shared>, about: About, listed: Listed) {
-    let spec = member.spec();
-    let place = member.placed.set.as_ref().map(|set| ToolsetPlace {
-        set: Arc::clone(&set.name),
-        prefix: Arc::clone(&set.prefix),
-        needs_session: set.sessions.is_some(),
-    });
-    let Definitions { tools, hidden } = definitions(spec, place.as_ref(), listed.tools, listed.unreadable);
-    let name = &**spec.name.as_str();
-    {
-        let mut known = member.known();
-        if known.hidden != hidden && !hidden.is_empty() {
-            let first = hidden.first().map(|tool| format!("{}: {}", tool.name, tool.reason));
-            tracing::warn!(server = name, hidden = hidden.len(), first, "tools of an MCP server are not offered");
-        }
-        let called = [about.name.as_deref(), about.version.as_deref()];
-        known.implementation = about.name.is_some().then(|| called.into_iter().flatten().collect::<Vec<_>>().join(" "));
-        known.about = AboutServer {
-            name: String::new(),
-            description: about.description.or(about.title),
-            instructions: about.instructions,
-        };
-        tracing::debug!(server = name, tools = tools.len(), "an MCP server listed its tools");
-        known.tools = Some(tools);
-        known.hidden = hidden;
-    }
-    member.register(shared);
-}
-
-/// Of a server whose tools another one lists.
-struct NotAsked;
-
-impl Listener for NotAsked {
-    fn listed(&self, _: &About, _: Listed) -> BoxFuture<'_, ()> {
-        Box::pin(async {})
     }
 }

@@ -1,0 +1,80 @@
+//! The tools of a member, from what its server lists to the registry.
+
+use std::sync::{Arc, Weak};
+
+use futures_util::future::BoxFuture;
+use toolbus_core::tool::Tool;
+
+use super::Member;
+use crate::bridge::executor::McpTool;
+use crate::bridge::{Limits, Shared};
+use crate::connection::{About, Listed};
+use crate::definition::{Definitions, ToolsetPlace, definitions};
+use crate::peers::AboutServer;
+use crate::server::Listener;
+
+/// Takes the tools of a member.
+pub(super) struct Lists {
+    pub(super) member: Arc<Member>,
+    /// Whether this server is the one whose list counts, where there are several.
+    pub(super) is_main: bool,
+}
+
+impl Listener for Lists {
+    fn listed(&self, about: &About, listed: Listed) -> BoxFuture<'_, ()> {
+        let (member, about) = (Arc::clone(&self.member), about.clone());
+        Box::pin(async move {
+            if !self.is_main && member.is_known() {
+                return;
+            }
+            let Some(shared) = member.shared.get().and_then(Weak::upgrade) else { return };
+            // Schemas are compiled: not on a thread that calls run on.
+            let _ = tokio::task::spawn_blocking(move || take(&member, &shared, about, listed)).await;
+        })
+    }
+}
+
+impl Member {
+    /// What is known of its tools, with these limits.
+    pub(in crate::bridge) fn tools(self: &Arc<Self>, limits: &Limits) -> Vec<Tool> {
+        let descriptors = self.known().tools.clone();
+        let tools = descriptors.into_iter().map(|mut descriptor| {
+            limits(&mut descriptor);
+            match self.placed.set.as_ref().and_then(|set| set.sessions.as_ref()) {
+                Some(sessions) => sessions.tool(descriptor),
+                None => McpTool::tool(Arc::clone(self), descriptor),
+            }
+        });
+        tools.collect()
+    }
+}
+
+fn take(member: &Arc<Member>, shared: &Arc<Shared>, about: About, listed: Listed) {
+    let spec = member.spec();
+    let place = member.placed.set.as_ref().map(|set| ToolsetPlace {
+        set: Arc::clone(&set.name),
+        prefix: Arc::clone(&set.prefix),
+        needs_session: set.sessions.is_some(),
+    });
+    let Definitions { tools, hidden } = definitions(spec, place.as_ref(), listed.tools, listed.unreadable);
+    let name = &**spec.name.as_str();
+    {
+        let mut known = member.known();
+        if known.hidden != hidden && !hidden.is_empty() {
+            let first = hidden.first().map(|tool| format!("{}: {}", tool.name, tool.reason));
+            tracing::warn!(server = name, hidden = hidden.len(), first, "tools of an MCP server are not offered");
+        }
+        let called = [about.name.as_deref(), about.version.as_deref()];
+        known.implementation = about.name.is_some().then(|| called.into_iter().flatten().collect::<Vec<_>>().join(" "));
+        known.about = AboutServer {
+            name: String::new(),
+            description: about.description.or(about.title),
+            instructions: about.instructions,
+        };
+        tracing::debug!(server = name, tools = tools.len(), "an MCP server listed its tools");
+        known.tools = tools;
+        known.hidden = hidden;
+    }
+    shared.publish(member);
+    member.is_known.send_replace(true);
+}

@@ -1,0 +1,145 @@
+//! Calls of a server's tools, whatever the server is doing just now.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::Instant;
+
+use tokio::time::timeout_at;
+use toolbus_core::failure::{Cause, ToolFailure};
+use toolbus_core::log::shown;
+use toolbus_core::tool::{ToolCall, ToolOutput};
+
+use super::{Keeping, Ready, Server, State};
+use crate::connection::Connection;
+
+/// The calls that use a server or wait for it.
+pub(super) struct Users {
+    count: AtomicUsize,
+    /// When the last one ended.
+    last: Mutex<Instant>,
+}
+
+impl Users {
+    pub(super) fn none() -> Self {
+        Self { count: AtomicUsize::new(0), last: Mutex::new(Instant::now()) }
+    }
+
+    /// How many there are.
+    pub(super) fn count(&self) -> usize {
+        self.count.load(Ordering::Acquire)
+    }
+
+    /// Since when there has been none, where there is none.
+    pub(super) fn idle_since(&self) -> Instant {
+        *self.last.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The server was started: the time of being idle begins anew.
+    pub(super) fn note(&self) {
+        *self.last.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+    }
+}
+
+/// One call, from before it looks for a connection until it ends.
+struct Using<'a>(&'a Server);
+
+impl<'a> Using<'a> {
+    fn new(server: &'a Server) -> Self {
+        server.users.count.fetch_add(1, Ordering::AcqRel);
+        Self(server)
+    }
+}
+
+impl Drop for Using<'_> {
+    fn drop(&mut self) {
+        // Only idleness is told from it.
+        if matches!(self.0.keeping, Keeping::WhileUsed(_)) {
+            self.0.users.note();
+        }
+        self.0.users.count.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+impl Server {
+    /// Runs a tool, by the server's own name of it. A call that is lost with its connection is repeated once, on the next,
+    /// if that does no harm.
+    ///
+    /// # Errors
+    ///
+    /// When there is no result.
+    pub(crate) async fn call(
+        &self,
+        tool: &str,
+        call: &ToolCall,
+        is_repeatable: bool,
+    ) -> Result<ToolOutput, ToolFailure> {
+        let _using = Using::new(self);
+        let first = self.ready(call, None).await?;
+        let lost = match first.link.connection.call(tool, call).await {
+            Ok(output) => return Ok(output),
+            Err(error) if error.is_lost && is_repeatable => error,
+            Err(error) => return Err(error.failure),
+        };
+        let Ok(second) = self.ready(call, Some(&first.link.connection)).await else { return Err(lost.failure) };
+        second.link.connection.call(tool, call).await.map_err(|error| error.failure)
+    }
+
+    /// A connection other than the one that was lost, waited for until the call's deadline.
+    async fn ready(&self, call: &ToolCall, lost: Option<&Arc<Connection>>) -> Result<Arc<Ready>, ToolFailure> {
+        if let Some(ready) = self.usable(&self.state.borrow(), lost) {
+            return ready;
+        }
+        let mut states = self.state.subscribe();
+        let settled = async {
+            loop {
+                self.wake();
+                if let Some(ready) = self.usable(&states.borrow_and_update(), lost) {
+                    return ready;
+                }
+                if states.changed().await.is_err() {
+                    return Err(self.unreachable(Cause::ConnectFailed, "it has been stopped"));
+                }
+            }
+        };
+        tokio::select! {
+            biased;
+            settled = timeout_at(call.deadline.into(), settled) => settled.unwrap_or_else(|_| {
+                let name = shown(self.name.as_str());
+                let text = format!("MCP server '{name}' was not connected before the deadline of the call. The tool was not run.");
+                Err(ToolFailure::new(Cause::Expired, text))
+            }),
+            () = call.cancelled.cancelled() => {
+                Err(ToolFailure::new(Cause::CancelledBeforeStart, "The call was cancelled before the tool began."))
+            }
+        }
+    }
+
+    /// What a call gets in this state; none where it has to wait. A connection that has just ended is not `lost` yet, and
+    /// takes no call either.
+    fn usable(&self, state: &State, lost: Option<&Arc<Connection>>) -> Option<Result<Arc<Ready>, ToolFailure>> {
+        match state {
+            State::Ready(ready) => {
+                let connection = &ready.link.connection;
+                let is_there = !connection.is_over() && lost.is_none_or(|lost| !Arc::ptr_eq(lost, connection));
+                is_there.then(|| Ok(Arc::clone(ready)))
+            }
+            State::AuthRequired => Some(Err(self.unreachable(Cause::AuthRequired, "it needs credentials"))),
+            State::Parked => Some(Err(self.unreachable(Cause::ConnectFailed, "it fails again and again"))),
+            State::Stopped => Some(Err(self.unreachable(Cause::ConnectFailed, "it has been stopped"))),
+            State::Idle | State::Connecting | State::Waiting => None,
+        }
+    }
+
+    fn unreachable(&self, cause: Cause, why: &str) -> ToolFailure {
+        let advice = match cause {
+            Cause::AuthRequired => "An operator has to give them.",
+            _ => "Try again later, or ask an operator to look at it.",
+        };
+        let name = shown(self.name.as_str());
+        ToolFailure::new(
+            cause,
+            format!("MCP server '{name}' is registered but not reachable right now ({why}). {advice}"),
+        )
+    }
+}

@@ -1,0 +1,35 @@
+//! How patient the keepers of servers are.
+
+use std::time::Duration;
+
+/// The times that rule the life of a server.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Pace {
+    /// Longest time from a start to the end of the handshake. Package runners fetch what they run first.
+    pub(crate) connect: Duration,
+    /// A server that has been ready for so long has recovered from whatever was wrong.
+    pub(crate) stable: Duration,
+    /// Changes of a list that come close together are one.
+    pub(crate) debounce: Duration,
+    /// Time between two looks at a server that nobody uses.
+    pub(crate) ping_period: Duration,
+    /// Longest wait for a server's answer to a ping.
+    pub(crate) ping_time: Duration,
+    /// Wait before a process that was given up is tried again.
+    pub(crate) parked: Duration,
+    /// Time without a call after which a lazy server is stopped.
+    pub(crate) idle: Duration,
+}
+
+impl Pace {
+    /// What is right for servers that people write.
+    pub(crate) const USUAL: Self = Self {
+        connect: Duration::from_secs(60),
+        stable: Duration::from_secs(60),
+        debounce: Duration::from_millis(200),
+        ping_period: Duration::from_secs(30),
+        ping_time: Duration::from_secs(10),
+        parked: Duration::from_secs(5 * 60),
+        idle: Duration::from_secs(5 * 60),
+    };
+}
