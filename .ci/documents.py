@@ -67,10 +67,15 @@ def forbidden_texts(file: Path) -> list[str]:
 
 
 def example_problems() -> list[str]:
-    """The README shows an example as it is shipped and tested."""
-    example = Path("examples/python/call_tool.py")
-    shown = re.findall(r"^```python\n(.*?)^```", Path("README.md").read_text("utf-8"), re.MULTILINE | re.DOTALL)
-    return [] if shown == [example.read_text("utf-8")] else [f"README.md: its Python is not {example}"]
+    """The README shows examples as they are shipped and tested."""
+    text = Path("README.md").read_text("utf-8")
+    examples = {"python": Path("examples/python/call_tool.py"), "json": Path("examples/mcp.json")}
+    problems = []
+    for language, example in examples.items():
+        shown = re.findall(rf"^```{language}\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+        if shown != [example.read_text("utf-8")]:
+            problems.append(f"README.md: its {language} is not {example}")
+    return problems
 
 
 def main() -> int:
