@@ -4,6 +4,7 @@ use std::time::Instant;
 
 use futures_util::future::BoxFuture;
 
+use crate::failure::ToolFailure;
 use crate::gates::Wanted;
 use crate::policy::Effective;
 
@@ -14,6 +15,10 @@ pub trait Arrivals: Send + Sync + 'static {
     /// there is nothing to wait for.
     fn expect<'a>(&'a self, wanted: Wanted<'a>, effective: &'a Effective, latest: Instant)
     -> Option<BoxFuture<'a, ()>>;
+
+    /// Why a tool that was not found may be there all the same: the caller may use the server that it names, and what that
+    /// server has is not known, because it cannot be reached. None where the tool is not there.
+    fn out_of_reach(&self, wanted: Wanted<'_>, effective: &Effective) -> Option<ToolFailure>;
 }
 
 /// All tools are there from the start.
@@ -22,6 +27,10 @@ pub struct AllArrived;
 
 impl Arrivals for AllArrived {
     fn expect<'a>(&'a self, _: Wanted<'a>, _: &'a Effective, _: Instant) -> Option<BoxFuture<'a, ()>> {
+        None
+    }
+
+    fn out_of_reach(&self, _: Wanted<'_>, _: &Effective) -> Option<ToolFailure> {
         None
     }
 }

@@ -4,13 +4,15 @@
 
 mod call;
 mod ending;
+mod entering;
 mod inner;
 mod progress;
+mod replaying;
 
 use std::num::NonZeroUsize;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use futures_util::FutureExt;
 use serde_json::{Map, Value};
@@ -33,8 +35,8 @@ use crate::failure::{Cause, ToolFailure, verdict};
 use crate::gates::Gates;
 use crate::log::{Log, Subject};
 use crate::permit::{AgentGate, Permit, Permits};
-use crate::policy::{Access, Effective};
-use crate::replay::{Replay, Seen, Slot};
+use crate::policy::Access;
+use crate::replay::{Replay, Slot};
 use crate::reply::{Replies, ReplyRules};
 use crate::running::Running;
 use crate::telemetry::{Load, Summary, Telemetry};
@@ -222,7 +224,7 @@ impl Dispatcher {
         // 4. resolve
         let effective = self.enter(call).await?;
         let granted = gates.resolve(&effective, &call.request.caller, call.request.wanted());
-        let granted = granted.map_err(|failure| self.not_found(failure))?;
+        let granted = granted.map_err(|failure| self.not_found(call, &effective, failure))?;
         call.resolved(granted.tool, self.parts.settings.budgets);
         // 5. arguments
         let arguments = gates.arguments(&effective, granted, call.request.arguments.as_deref())?;
@@ -240,98 +242,6 @@ impl Dispatcher {
         let result = self.execute(call, granted.tool, arguments, &cancel).await;
         drop(permit);
         result
-    }
-
-    /// Step 3. Gives the call its delivery, unless the request was answered or is running already.
-    async fn replay(&self, mut call: Box<Call>, delivery: Delivery) -> Option<Box<Call>> {
-        let replay = &self.parts.replay;
-        call.key = replay.key(&delivery, call.request.has_call_id);
-        let redelivered = delivery.redelivered || delivery.earlier_deliveries > 0;
-        let seen = match call.key {
-            Some(key) if redelivered => replay.look_up(key, delivery.settle),
-            _ => Seen::Never(delivery.settle),
-        };
-        match seen {
-            Seen::Never(settle) => call.slot = Slot::new(settle),
-            Seen::Running(stale) => {
-                // The running call has taken the delivery over, and settles it with its answer.
-                if let Some(stale) = stale {
-                    stale.acknowledge().await;
-                }
-                call.conclude(None, Instant::now(), Duration::ZERO);
-                return None;
-            }
-            Seen::Answered(settle, answer) => {
-                call.slot = Slot::new(settle);
-                call.replayed = true;
-                if let Some(key) = call.key {
-                    replay.resume(key, &call.slot);
-                }
-                // The answer is repeated as it was: with the trace that it had.
-                let _ = call.span.publishing(answer.properties.message_id.as_deref().unwrap_or_default());
-                self.send(call, answer).await;
-                return None;
-            }
-            Seen::Forgotten(settle) => {
-                call.slot = Slot::new(settle);
-                if let Some(key) = call.key {
-                    replay.resume(key, &call.slot);
-                }
-                self.give_up(call, "It was answered before, and the answer is no longer kept").await;
-                return None;
-            }
-        }
-        if let Some(key) = call.key {
-            replay.begin(key, &call.slot);
-        }
-        if delivery.earlier_deliveries >= MAX_EARLIER_DELIVERIES {
-            self.give_up(call, "It was delivered too often without an answer").await;
-            return None;
-        }
-        Some(call)
-    }
-
-    /// Answers a request that must not be run once more.
-    async fn give_up(&self, mut call: Box<Call>, reason: &str) {
-        let text = format!("This request is not run again. {reason}.");
-        let mut answer = self.refusal(&call, &ToolFailure::new(Cause::DeliveredTooOften, text), true);
-        call.trace(&mut answer);
-        self.send(call, Arc::new(answer)).await;
-    }
-
-    /// What the caller may use. A tool that is not there yet, and may come, is waited for as a permit is.
-    async fn enter(&self, call: &Call) -> Result<Effective, Ended> {
-        let (gates, request) = (&self.parts.gates, &call.request);
-        let effective = gates.enter(&request.caller);
-        self.note(&request.caller, &effective);
-        let wanted = request.wanted();
-        if wanted.find(&effective).is_some() {
-            return Ok(effective);
-        }
-        let now = Instant::now();
-        let latest = now + call.deadline.saturating_duration_since(now) / 2;
-        let Some(arrival) = self.parts.arrivals.expect(wanted, &effective, latest) else { return Ok(effective) };
-        tokio::select! {
-            biased;
-            () = self.parts.shutdown.cancelled() => return Err(Ended::Requeued),
-            () = arrival => {}
-        }
-        self.access().catch_up().await;
-        Ok(gates.enter(&request.caller))
-    }
-
-    fn not_found(&self, failure: ToolFailure) -> Ended {
-        let is_others = self.parts.settings.ignores_unknown_servers && failure.cause == Cause::UnknownServer;
-        if is_others { Ended::Ignored(failure) } else { Ended::Failed(failure) }
-    }
-
-    /// Remembers who called, so that it is told of changes.
-    fn note(&self, caller: &Caller, effective: &Effective) {
-        if let Some(agent) = &caller.agent
-            && effective.is_everybody()
-        {
-            self.parts.callers.note(agent, effective.catalogue());
-        }
     }
 
     /// Step 8. A place to run, waited for during at most half of the time that is left, so that a refusal leaves the

@@ -143,6 +143,11 @@ impl Member {
         *self.is_known.borrow()
     }
 
+    /// Why a tool cannot be said not to be there, while its tools are not known; none for one that is not to be used.
+    pub(super) fn out_of_reach(&self) -> Option<ToolFailure> {
+        Some(self.main.as_ref()?.out_of_reach())
+    }
+
     /// Whether it needs no call to be started.
     pub(super) const fn starts_at_once(&self) -> bool {
         self.main.is_some() && !self.placed.spec.is_lazy

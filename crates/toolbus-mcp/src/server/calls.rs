@@ -131,6 +131,12 @@ impl Server {
         }
     }
 
+    /// What a caller is told whose tool is not known because the server was never connected to.
+    pub(crate) fn out_of_reach(&self) -> ToolFailure {
+        let failure = self.usable(&self.state(), None).and_then(Result::err);
+        failure.unwrap_or_else(|| self.unreachable(Cause::ConnectFailed, "it is being connected to"))
+    }
+
     fn unreachable(&self, cause: Cause, why: &str) -> ToolFailure {
         let advice = match cause {
             Cause::AuthRequired => "An operator has to give them.",

@@ -108,6 +108,13 @@ pub async fn run(_: ServeArgs, context: &Context) -> Result<ExitCode, ServeError
             "requests without user_id are refused every tool, as are those of logins without a section in agents"
         );
     }
+    // Before calls are taken, so that each finds the servers that there are to be.
+    if let Some(servers) = &servers {
+        servers.apply(config, placed);
+        if let Some(registrar) = &registrar {
+            servers.bridge().restore(registrar.restore().await);
+        }
+    }
     let parts = Parts {
         bus: Arc::clone(&bus),
         access: access.clone(),
@@ -125,12 +132,6 @@ pub async fn run(_: ServeArgs, context: &Context) -> Result<ExitCode, ServeError
     let mut file = config.mcp.servers_file.as_deref().filter(|_| servers.is_some()).map(FileWatch::start);
     let live = Live { access, sessions, servers: servers.clone(), digest: daemon.digest().clone() };
     let mut reloader = Reloader::new(context.sources.clone(), config.clone(), live);
-    if let Some(servers) = &servers {
-        servers.apply(config, placed);
-        if let Some(registrar) = &registrar {
-            servers.bridge().restore(registrar.restore().await);
-        }
-    }
     let ending = wait(&mut signals, bus.state(), file.as_mut(), |what| match what {
         Changed::Configuration => {
             reload(&mut reloader);

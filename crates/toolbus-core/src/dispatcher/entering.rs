@@ -1,0 +1,57 @@
+//! What a caller may use when its call enters, tools that are on their way included.
+
+use std::time::Instant;
+
+use super::call::Call;
+use super::{Dispatcher, Ended};
+use crate::caller::Caller;
+use crate::deadline;
+use crate::failure::{Cause, ToolFailure};
+use crate::gates::Route;
+use crate::policy::Effective;
+
+impl Dispatcher {
+    /// What the caller may use. A tool that is not there yet, and may come, is waited for: as a permit is, or else, where the
+    /// caller names its server, until the deadline.
+    pub(super) async fn enter(&self, call: &Call) -> Result<Effective, Ended> {
+        let (gates, request) = (&self.parts.gates, &call.request);
+        let effective = gates.enter(&request.caller);
+        self.note(&request.caller, &effective);
+        let wanted = request.wanted();
+        if wanted.find(&effective).is_some() {
+            return Ok(effective);
+        }
+        let now = Instant::now();
+        let latest = match wanted.route {
+            // The caller knows where its tool is: there is nothing else to try.
+            Route::Server(_) => deadline::inner(call.deadline, now),
+            Route::Name | Route::AnyServer => now + call.deadline.saturating_duration_since(now) / 2,
+        };
+        let Some(arrival) = self.parts.arrivals.expect(wanted, &effective, latest) else { return Ok(effective) };
+        tokio::select! {
+            biased;
+            () = self.parts.shutdown.cancelled() => return Err(Ended::Requeued),
+            () = arrival => {}
+        }
+        self.access().catch_up().await;
+        Ok(gates.enter(&request.caller))
+    }
+
+    /// What ends a call whose tool was not found.
+    pub(super) fn not_found(&self, call: &Call, effective: &Effective, failure: ToolFailure) -> Ended {
+        if let Some(failure) = self.parts.arrivals.out_of_reach(call.request.wanted(), effective) {
+            return Ended::Failed(failure);
+        }
+        let is_others = self.parts.settings.ignores_unknown_servers && failure.cause == Cause::UnknownServer;
+        if is_others { Ended::Ignored(failure) } else { Ended::Failed(failure) }
+    }
+
+    /// Remembers who called, so that it is told of changes.
+    fn note(&self, caller: &Caller, effective: &Effective) {
+        if let Some(agent) = &caller.agent
+            && effective.is_everybody()
+        {
+            self.parts.callers.note(agent, effective.catalogue());
+        }
+    }
+}
