@@ -4,6 +4,7 @@
 pub mod backend;
 pub mod client;
 pub mod daemon;
+pub mod mcp;
 pub mod message;
 pub mod program;
 pub mod site;

@@ -1,0 +1,7 @@
+//! MCP servers behind the real binary: those that others wrote, and hostile ones.
+#![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by panicking")]
+
+mod real;
+mod real_content;
+mod real_rules;
+mod real_running;
