@@ -1,3 +1,9 @@
+mod changing;
+mod ending;
+mod lazily;
+mod starting;
+mod world;
+
 use toolbus_core::tool::Validation;
 use toolbus_testing::patience::eventually;
 

@@ -1,0 +1,113 @@
+use std::time::Instant;
+
+use toolbus_core::caller::{AgentName, Caller, Identity};
+use toolbus_core::policy::{Access, AgentPolicy, Allowed, Capacity, Policy};
+use toolbus_core::{Arrivals as _, Route, Wanted};
+
+use super::world::World;
+use super::*;
+use crate::status::PhaseName;
+
+/// The agents `ana`, who may use everything, and `eve`, who may not use what a server called `a` brings.
+fn access(registry: &Registry) -> Access {
+    let eve = AgentPolicy { tools: Allowed::None, ..AgentPolicy::default() };
+    let agents = [("ana", AgentPolicy::default()), ("eve", eve)];
+    let agents = agents.map(|(name, section)| (AgentName::parse(name).unwrap(), section)).into();
+    let policy = Policy { agents, ..Policy::default() };
+    Access::new(registry.clone(), Identity::default(), policy, Capacity { max_in_flight: 16, max_waiting: 16 })
+}
+
+impl World {
+    /// Waits for a tool as a call does. Returns whether there was anything to wait for.
+    async fn expect(&self, agent: &str, route: Route<'_>, name: &str) -> bool {
+        let access = access(&self.registry);
+        let effective = access.effective(&Caller::agent(AgentName::parse(agent).unwrap()));
+        let latest = Instant::now() + Duration::from_secs(60);
+        match self.bridge.expect(Wanted { route, name }, &effective, latest) {
+            Some(arrival) => arrival.await,
+            None => return false,
+        }
+        assert!(Instant::now() < latest, "the wait took all the time");
+        true
+    }
+}
+
+#[tokio::test]
+async fn a_lazy_server_is_started_by_the_first_call_stopped_when_idle_and_started_again() {
+    let world = World::new();
+    world.apply([world.lazy("a"), world.server("b", "well")]);
+    world.bridge.settled(Duration::from_secs(60)).await;
+    world.bridge.refresh(None);
+    world.phase("b", PhaseName::Ready).await;
+    assert_eq!(world.status("a").phase, PhaseName::Idle);
+    assert!(world.noted("a", "pids").is_empty());
+
+    assert!(world.expect("ana", Route::Name, "a_echo").await);
+    let first = world.call("a_echo").await.unwrap();
+    world.phase("a", PhaseName::Idle).await;
+    assert!(world.registry.snapshot().get("a_echo").is_some(), "its tools stay");
+    assert!(!super::world::is_running(&first));
+    assert!(!world.expect("ana", Route::Server("a"), "nothing").await, "its tools are known");
+
+    let second = world.call("a_echo").await.unwrap();
+    assert_ne!(first, second);
+    world.phase("a", PhaseName::Idle).await;
+    assert_eq!(world.noted("a", "pids"), [first, second], "nothing but a call starts it");
+    assert_eq!(world.status("a").restarts, 0);
+    world.end().await;
+}
+
+#[tokio::test]
+async fn a_lazy_server_is_started_by_a_call_that_names_it() {
+    let world = World::new();
+    world.apply([world.lazy("a"), world.lazy("b")]);
+    assert!(world.expect("ana", Route::Server("A"), "a_echo").await);
+    assert!(world.registry.snapshot().get("a_echo").is_some());
+    assert!(world.noted("b", "pids").is_empty());
+    assert!(!world.expect("ana", Route::Server("c"), "a_echo").await, "there is no such server");
+    world.end().await;
+}
+
+#[tokio::test]
+async fn a_caller_that_may_not_use_its_tools_cannot_start_a_server() {
+    let world = World::new();
+    world.apply([world.lazy("a")]);
+    for route in [Route::Name, Route::AnyServer, Route::Server("a")] {
+        assert!(!world.expect("eve", route, "a_echo").await, "{route:?}");
+    }
+    world.bridge.refresh(Some("a"));
+    assert_eq!(world.status("a").phase, PhaseName::Idle);
+    assert!(world.noted("a", "pids").is_empty());
+    world.end().await;
+}
+
+#[tokio::test]
+async fn a_name_that_nobody_has_is_waited_for_while_something_may_come() {
+    let world = World::new();
+    world.touch("broken");
+    world.apply([world.server("a", "well"), ServerSpec { is_disabled: true, ..world.server("b", "well") }]);
+    world.expect("ana", Route::Name, "unknown").await;
+    assert_ne!(world.status("a").phase, PhaseName::Connecting, "it had been tried");
+    world.remove("broken");
+    assert!(world.expect("ana", Route::Server("a"), "unknown").await);
+    world.phase("a", PhaseName::Ready).await;
+    assert!(!world.expect("ana", Route::Server("a"), "unknown").await);
+    world.end().await;
+}
+
+#[tokio::test]
+async fn a_server_in_use_is_not_idle() {
+    let world = World::new();
+    world.apply([world.lazy("a"), world.lazy("b")]);
+    assert!(world.expect("ana", Route::AnyServer, "wait").await);
+    // The first one has the name.
+    let waiting = tokio::spawn(world.begin("wait", Instant::now() + Duration::from_secs(60)));
+    eventually("the call", async || world.noted("a", "calls").pop()).await;
+    world.phase("b", PhaseName::Idle).await;
+    world.call("b_echo").await.unwrap();
+    world.phase("b", PhaseName::Idle).await;
+    world.touch("go");
+    assert!(waiting.await.unwrap().is_ok());
+    assert_eq!(world.noted("a", "pids").len(), 1);
+    world.end().await;
+}
