@@ -10,6 +10,7 @@ mod effective;
 mod explain;
 mod index;
 mod profile;
+mod reach;
 mod rules;
 mod sections;
 mod summary;

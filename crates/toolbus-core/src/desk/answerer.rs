@@ -2,12 +2,14 @@
 
 use std::borrow::Cow;
 use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
 
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use toolbus_protocol::{Envelope, ParseError};
 
 use crate::caller::Caller;
+use crate::deadline::{Budgets, Granted, inner};
 use crate::reply::Address;
 
 /// Answers the requests of one topic.
@@ -68,6 +70,13 @@ impl Asked {
     pub const fn has_address(&self) -> bool {
         self.address.is_some()
     }
+
+    /// Until when the sender waits for an answer, by what it says of that; at most `most` from now.
+    #[must_use]
+    pub fn deadline(&self, most: Duration) -> Instant {
+        let (granted, now) = (Granted::read(&self.envelope, SystemTime::now()), Instant::now());
+        inner(granted.deadline(now, None, Budgets { default: most, max: most }), now)
+    }
 }
 
 impl Said {
@@ -93,5 +102,26 @@ impl Said {
     #[must_use]
     pub const fn size(&self) -> usize {
         self.body.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use toolbus_protocol::header;
+
+    use super::*;
+
+    #[test]
+    fn an_answer_comes_before_its_sender_gives_up_and_before_the_most_that_it_may_take() {
+        let most = Duration::from_secs(25);
+        let table = [(None, 10..=25), (Some("60000"), 10..=25), (Some("4000"), 0..=4), (Some("nonsense"), 10..=25)];
+        for (budget, expected) in table {
+            let headers = budget.map(|text| (header::TIMEOUT_MS.to_owned(), text.to_owned())).into_iter().collect();
+            let envelope = Envelope { headers, ..Envelope::default() };
+            let asked = Asked { envelope, caller: Arc::new(Caller::unknown()), body: Bytes::new(), address: None };
+            let left = asked.deadline(most).saturating_duration_since(Instant::now());
+            assert!(left < Duration::from_secs(*expected.end()), "{budget:?} {left:?}");
+            assert!(left > Duration::from_secs(*expected.start()), "{budget:?} {left:?}");
+        }
     }
 }

@@ -142,7 +142,7 @@ impl Effective {
     }
 
     /// The profiles that narrow the caller: the agent's own, and the one that the request names.
-    fn profiles(&self) -> impl Iterator<Item = &Profile> {
+    pub(super) fn profiles(&self) -> impl Iterator<Item = &Profile> {
         let rules = &self.catalogue.rules;
         let own = self.rules().profile.or_else(|| rules.profile("main"));
         [own, self.profile].into_iter().flatten().filter_map(|number| rules.profiles.get(number))

@@ -120,6 +120,13 @@ impl Profile {
         self
     }
 
+    /// Whether it may allow a tool of this source, by the source or by some name.
+    #[must_use]
+    pub(super) fn could_allow(&self, source: &str) -> bool {
+        let is_allowed = self.allowed_sources.contains(EVERY_SOURCE) || self.allowed_sources.contains(source);
+        !self.denied_sources.contains(source) && (is_allowed || !self.allowed_names.is_empty())
+    }
+
     /// What it says about a tool of a published name, of a name within its tool set, and of a source. A name is denied
     /// under either: a prefix is no way around.
     #[must_use]

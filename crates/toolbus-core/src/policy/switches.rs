@@ -117,6 +117,10 @@ impl Switches {
         [Switch::Tool(Arc::clone(name)), Switch::Source(Arc::clone(source))].into_iter().find(|s| self.0.contains(s))
     }
 
+    pub(crate) fn has_source(&self, source: &Arc<str>) -> bool {
+        self.0.contains(&Switch::Source(Arc::clone(source)))
+    }
+
     pub(crate) fn has_agent(&self, name: &str) -> bool {
         !self.0.is_empty() && self.0.contains(&Switch::Agent(name.into()))
     }

@@ -4,6 +4,7 @@ mod changes;
 mod holes;
 mod profiles;
 mod properties;
+mod reach;
 mod sets;
 
 use std::sync::Arc;

@@ -132,6 +132,8 @@ proptest! {
                 let is_listed = listed.iter().any(|name| **name == *tool.name);
                 prop_assert_eq!(effective.get(&tool.name).is_some(), is_listed, "{:?} {}", caller, tool.name);
                 prop_assert_eq!(naive(&policy, &caller, tool), is_listed, "{:?} {}", caller, tool.name);
+                let could_have = effective.could_have(&tool.source, tool.toolset.as_ref().map(|member| &member.set));
+                prop_assert!(could_have || !is_listed, "{:?} {}", caller, tool.name);
             }
             prop_assert_eq!(effective.nothing().is_some(), listed.is_empty());
         }
