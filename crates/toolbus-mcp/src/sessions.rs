@@ -26,6 +26,8 @@ const AGENT: &str = "{agent}";
 const SESSION: &str = "{session}";
 /// Whose session it is when a server is started to list its tools. No agent's name begins so.
 const LISTING: (&str, &str) = ("_toolbus", "_listing");
+/// What names begin with that are made from others.
+const MADE: &str = "x-";
 /// Longest start of a session's server.
 const START_TIME: Duration = Duration::from_secs(60);
 /// Longest end of a session's server.
@@ -142,14 +144,15 @@ fn expanded(spec: &ServerSpec, owner: &str, session: &str) -> ServerSpec {
 }
 
 /// A name that leads nowhere else when it stands in a path: letters, digits, `_` and `-`, and dots within. What it is made
-/// of, and nothing else, makes the same one.
+/// of, and nothing else, makes the same one: a name that looks made is made anew.
 fn as_file_name(text: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
     let is_safe = text.len() <= 64
         && text.chars().all(is_plain)
         && text.starts_with(|c: char| c.is_ascii_alphanumeric())
-        && !text.contains("..");
-    if is_safe { text.to_owned() } else { format!("x-{}", llm_name(&format!("{text} "))) }
+        && !text.contains("..")
+        && !text.starts_with(MADE);
+    if is_safe { text.to_owned() } else { format!("{MADE}{}", llm_name(&format!("{text} "))) }
 }
 
 fn fill(spec: &ServerSpec, agent: &str, session: &str) -> ServerSpec {

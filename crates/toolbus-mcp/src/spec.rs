@@ -100,8 +100,9 @@ impl fmt::Display for ServerName {
     }
 }
 
-/// Everything that is configured of one server. Two that are equal need no restart.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// Everything that is configured of one server. Two that are equal need no restart: their names are written alike, too,
+/// since the source of the tools has the name as it is written.
+#[derive(Debug, Clone, Eq)]
 pub struct ServerSpec {
     /// Its name.
     pub name: ServerName,
@@ -119,6 +120,20 @@ pub struct ServerSpec {
     pub is_disabled: bool,
     /// Who added it.
     pub origin: Origin,
+}
+
+impl PartialEq for ServerSpec {
+    fn eq(&self, other: &Self) -> bool {
+        let Self { name, transport, tools, validation, tool_timeout, is_lazy, is_disabled, origin } = self;
+        name.written == other.name.written
+            && *transport == other.transport
+            && *tools == other.tools
+            && *validation == other.validation
+            && *tool_timeout == other.tool_timeout
+            && *is_lazy == other.is_lazy
+            && *is_disabled == other.is_disabled
+            && *origin == other.origin
+    }
 }
 
 /// Who added a server.

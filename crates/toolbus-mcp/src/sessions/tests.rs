@@ -60,6 +60,13 @@ fn names_that_are_plain_stay_as_they_are() {
     }
 }
 
+#[test]
+fn nobody_can_take_the_name_that_was_made_for_another() {
+    let made = as_file_name("a/b");
+    assert_ne!(as_file_name(&made), made);
+    assert_eq!(as_file_name("ax-1"), "ax-1");
+}
+
 proptest! {
     #[test]
     fn no_name_leads_out_of_its_place(name in any::<String>(), dots in "[./\\\\a-z]{0,12}") {
