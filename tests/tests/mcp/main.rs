@@ -2,6 +2,9 @@
 #![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by panicking")]
 
 mod real;
+mod real_changes;
+mod real_commands;
 mod real_content;
+mod real_losses;
 mod real_rules;
 mod real_running;
