@@ -9,6 +9,7 @@ use serde_json::{Map, Value, json};
 use toolbus_core::log::shown;
 use toolbus_core::tool::{Effect, Membership, ToolDescriptor, Validation};
 
+use crate::management;
 use crate::schema;
 use crate::spec::ServerSpec;
 use crate::status::HiddenTool;
@@ -47,14 +48,14 @@ pub(crate) struct ToolsetPlace {
 /// Why a tool is hidden.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 enum Unusable {
-    #[error(
-        "its name is not usable: expected 1 to {MAX_NAME} characters, no control character, and no space at either end"
-    )]
+    #[error("its name is not usable: expected 1 to {MAX_NAME} visible characters, and no space at either end")]
     Name,
     #[error("its name with the prefix of the tool set has more than {MAX_PUBLISHED} bytes")]
     Published,
     #[error("the server has another tool of this name")]
     Duplicate,
+    #[error("it has the name of a management tool")]
+    Management,
     #[error("its schema was not looked at: those of the server's other tools took too long to check")]
     Unchecked,
     #[error("{0}")]
@@ -114,7 +115,7 @@ fn descriptor(
     let name = &*tool.name;
     let is_usable = !name.is_empty()
         && name.chars().nth(MAX_NAME).is_none()
-        && !name.chars().any(char::is_control)
+        && !name.chars().any(|c| c.is_control() || is_invisible(c))
         && name.trim() == name;
     if !is_usable {
         return Err(Unusable::Name);
@@ -126,6 +127,10 @@ fn descriptor(
     // The first counts even if it is hidden: what a name means must not depend on what is wrong with another tool.
     if !seen.insert(name.to_owned()) {
         return Err(Unusable::Duplicate);
+    }
+    // Whoever calls such a name means the daemon, also where that does not offer the tool.
+    if management::has_name(name) || management::has_name(&published) {
+        return Err(Unusable::Management);
     }
     Ok(ToolDescriptor {
         description: description(spec, tool),
@@ -141,6 +146,11 @@ fn descriptor(
         validation: spec.validation,
         ..ToolDescriptor::new(published, Arc::clone(source), "mcp")
     })
+}
+
+/// Characters that are not seen, or that change the order in which others are: two names could look the same.
+const fn is_invisible(c: char) -> bool {
+    matches!(c, '\u{ad}' | '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
 }
 
 fn check(tool: &rmcp::model::Tool, validation: Validation, end: Instant) -> Result<(), Unusable> {

@@ -1,18 +1,24 @@
 //! Reading what a server sends.
 
-use rmcp::model::{CustomResult, JsonRpcResponse, ServerJsonRpcMessage, ServerResult};
-use serde_json::Value;
+use rmcp::model::{CustomResult, JsonRpcResponse, RequestId, ServerJsonRpcMessage, ServerResult};
+use serde::Deserialize;
+use serde::de::IgnoredAny;
+use serde_json::value::RawValue;
+use serde_json::{Value, json};
 
 /// Reads one message.
 ///
 /// The SDK takes a page of tools that has metadata, and a definition that it cannot read, for the empty result of a
-/// call. Such a page is kept as it is.
+/// call. Such a page is kept as it is. An answer that cannot be read is one without a result, so that nobody waits for it.
 ///
 /// # Errors
 ///
 /// When it is no message of the protocol.
 pub(crate) fn read(text: &[u8]) -> serde_json::Result<ServerJsonRpcMessage> {
-    let message = serde_json::from_slice(text)?;
+    let message = match serde_json::from_slice(text) {
+        Ok(message) => message,
+        Err(error) => return salvaged(text).ok_or(error),
+    };
     if let ServerJsonRpcMessage::Response(response) = &message
         && let ServerResult::CallToolResult(result) = &response.result
         && result.content.is_empty()
@@ -25,6 +31,42 @@ pub(crate) fn read(text: &[u8]) -> serde_json::Result<ServerJsonRpcMessage> {
         }
     }
     Ok(message)
+}
+
+/// What can be read of an answer that as a whole cannot, most likely because it is nested too deep: whose answer it is, and
+/// of a page of tools those that are well.
+fn salvaged(text: &[u8]) -> Option<ServerJsonRpcMessage> {
+    #[derive(Deserialize)]
+    struct Answer<'a> {
+        id: RequestId,
+        method: Option<IgnoredAny>,
+        #[serde(borrow)]
+        result: Option<&'a RawValue>,
+    }
+    let Answer { id, method: None, result } = serde_json::from_slice(text).ok()? else { return None };
+    let result = result.and_then(salvaged_page).unwrap_or_default();
+    Some(ServerJsonRpcMessage::response(ServerResult::CustomResult(CustomResult(result)), id))
+}
+
+fn salvaged_page(result: &RawValue) -> Option<Value> {
+    #[derive(Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Page<'a> {
+        #[serde(borrow)]
+        tools: Vec<&'a RawValue>,
+        next_cursor: Option<String>,
+    }
+    #[derive(Deserialize)]
+    struct Named {
+        name: Option<String>,
+    }
+    let Page { tools, next_cursor } = serde_json::from_str(result.get()).ok()?;
+    let read = |tool: &RawValue| {
+        let name = || serde_json::from_str(tool.get()).ok().and_then(|Named { name }| name);
+        serde_json::from_str(tool.get()).unwrap_or_else(|_| json!({ "name": name() }))
+    };
+    let tools: Vec<Value> = tools.into_iter().map(read).collect();
+    Some(json!({ "tools": tools, "nextCursor": next_cursor }))
 }
 
 /// The same for a text that the SDK is going to read: such a page is returned without its metadata, which nobody needs.
@@ -69,6 +111,30 @@ mod tests {
         assert!(matches!(result_of(json!({ "_meta": {} })), ServerResult::CallToolResult(_)));
         assert!(matches!(result_of(json!({ "_meta": {}, "content": [] })), ServerResult::CallToolResult(_)));
         assert!(read(b"{}").is_err());
+    }
+
+    #[test]
+    fn an_answer_that_cannot_be_read_is_one_without_a_result() {
+        let deep = format!("{}{}", "[".repeat(100_000), "]".repeat(100_000));
+        let answer = |result: &str| format!(r#"{{"jsonrpc":"2.0","id":7,"result":{result}}}"#);
+        for text in [answer(&deep), answer(r#"{"content":"\ud800"}"#), r#"{"jsonrpc":"2.0","id":7}"#.to_owned()] {
+            let Ok(ServerJsonRpcMessage::Response(response)) = read(text.as_bytes()) else { panic!("{text:.80}") };
+            assert_eq!(response.id, RequestId::Number(7));
+            let ServerResult::CustomResult(result) = response.result else { panic!("{text:.80}") };
+            assert_eq!(result.0, Value::Null);
+        }
+        let request = answer(&deep).replace("result", "method");
+        assert!(read(request.as_bytes()).is_err());
+    }
+
+    #[test]
+    fn one_definition_that_is_nested_too_deep_does_not_hide_the_others() {
+        let deep = format!("{}{}", "[".repeat(200), "]".repeat(200));
+        let page = format!(r#"{{"tools":[{{"name":"bad","inputSchema":{deep}}},{{"name":"good"}}],"nextCursor":"2"}}"#);
+        let text = format!(r#"{{"jsonrpc":"2.0","id":7,"result":{page}}}"#);
+        let Ok(ServerJsonRpcMessage::Response(response)) = read(text.as_bytes()) else { panic!("no answer") };
+        let ServerResult::CustomResult(kept) = response.result else { panic!("it is not kept") };
+        assert_eq!(kept.0, json!({ "tools": [{ "name": "bad" }, { "name": "good" }], "nextCursor": "2" }));
     }
 
     #[test]

@@ -135,6 +135,18 @@ fn what_the_filter_does_not_admit_is_left_out() {
 }
 
 #[test]
+fn no_tool_of_a_server_has_the_name_of_a_management_tool_by_itself_or_in_a_set() {
+    let listed =
+        || json!([{"name": "mcp_invoke_tool", "inputSchema": {}}, {"name": "mcp_invoke_tools", "inputSchema": {}}]);
+    let place = ToolsetPlace { set: "files".into(), prefix: "fs".into(), needs_session: false };
+    for place in [None, Some(&place)] {
+        let definitions = defined(&spec(), place, listed());
+        assert_eq!(definitions.tools.len(), 1);
+        insta::allow_duplicates! { insta::assert_snapshot!(shown_hidden(&definitions), @"mcp_invoke_tool: it has the name of a management tool"); }
+    }
+}
+
+#[test]
 fn one_bad_definition_hides_that_tool_alone() {
     let schema = json!({"type": "object"});
     let unreadable = HiddenTool { name: "z".to_owned(), reason: "it has no schema".to_owned() };
@@ -143,6 +155,7 @@ fn one_bad_definition_hides_that_tool_alone() {
         {"name": "b", "description": "second", "inputSchema": schema},
         {"name": "", "inputSchema": schema},
         {"name": "a\u{1b}b", "inputSchema": schema},
+        {"name": "a\u{202e}b", "inputSchema": schema},
         {"name": " c", "inputSchema": schema},
         {"name": "n".repeat(129), "inputSchema": schema},
         {"name": "d", "inputSchema": {"type": "string"}},
@@ -157,9 +170,10 @@ fn one_bad_definition_hides_that_tool_alone() {
     let offered: Vec<_> = definitions.tools.iter().map(|tool| (&*tool.name, &*tool.description)).collect();
     assert_eq!(offered, [("a", "Tool a of MCP server Files."), ("b", "first")]);
     insta::assert_snapshot!(shown_hidden(&definitions), @r#"
-    : its name is not usable: expected 1 to 128 characters, no control character, and no space at either end
-     c: its name is not usable: expected 1 to 128 characters, no control character, and no space at either end
-    a\u{1b}b: its name is not usable: expected 1 to 128 characters, no control character, and no space at either end
+    : its name is not usable: expected 1 to 128 visible characters, and no space at either end
+     c: its name is not usable: expected 1 to 128 visible characters, and no space at either end
+    a\u{1b}b: its name is not usable: expected 1 to 128 visible characters, and no space at either end
+    a\u{202e}b: its name is not usable: expected 1 to 128 visible characters, and no space at either end
     b: the server has another tool of this name
     d: its schema is not one of objects: `type` must be "object"
     d: the server has another tool of this name
@@ -167,7 +181,7 @@ fn one_bad_definition_hides_that_tool_alone() {
     f: its schema refers to `https://example.com/schema`, which is not within it
     g: its schema applies itself to the same value without end
     h: its schema is not usable: at `/properties/a/type`: "strin" is not valid under any of the schemas listed in the 'anyOf' keyword
-    nnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnn…: its name is not usable: expected 1 to 128 characters, no control character, and no space at either end
+    nnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnn…: its name is not usable: expected 1 to 128 visible characters, and no space at either end
     z: it has no schema
     "#);
 }
