@@ -6,9 +6,9 @@ use lapin::options::{
 };
 use lapin::types::{AMQPValue, FieldArray, FieldTable};
 use lapin::{BasicProperties, Channel, Connection, ConnectionProperties, Error, ErrorKind, ExchangeKind};
-use serde_json::json;
+use serde_json::{Value, json};
 use toolbus_e2e::backend::Backend;
-use toolbus_e2e::client::Client;
+use toolbus_e2e::client::{Client, Request};
 use toolbus_e2e::daemon::Daemon;
 use toolbus_e2e::program::toolbus;
 use toolbus_e2e::site::Site;
@@ -102,7 +102,7 @@ async fn publish(channel: &Channel, exchange: &str, key: &str, user: Option<&str
 #[tokio::test]
 async fn every_row_of_the_recipe_is_what_the_broker_does() {
     let world = World::new().await;
-    let daemon = Daemon::start(&world.site, "").await;
+    let daemon = Daemon::start(&world.site, "[mcp.servers.none]\ncommand = \"none\"\ndisabled = true\n").await;
     let rows = rows();
     assert!(USERS.iter().all(|user| rows.iter().any(|row| row[0] == *user)), "every user has rows");
     assert!(rows.len() >= 60, "{} rows: the table was not read whole", rows.len());
@@ -171,6 +171,43 @@ async fn the_daemon_needs_no_more_than_the_recipe_gives_it() {
     let ana = world.agent("svc-ana").await;
     let again = ana.request("echo", &json!({"text": "again"})).reply_to("tool.result.ana");
     assert_eq!(ana.exchange(&again).await.content(), "again");
+    daemon.stop(&world.site).await;
+}
+
+#[tokio::test]
+async fn an_agent_needs_no_more_than_the_recipe_gives_it_for_mcp_servers() {
+    let world = World::new().await;
+    let ana = world.agent("svc-ana").await;
+    let server = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/python/mcp_server.py");
+    let more = format!(
+        "[identity]\nsource = \"broker\"\nusers = {{ svc-ana = \"ana\", svc-bruno = \"bruno\" }}\n\
+         [agents.ana]\nallowed_tools = [\"count_words\"]\n\
+         [mcp.servers.words]\ncommand = \"python3\"\nargs = [{server:?}]\n"
+    );
+    let path = std::env::var("PATH").unwrap();
+    let daemon = Daemon::launch(&world.site, &more, &[("PATH", &path)]).await;
+    daemon.wait_until_ready().await;
+    let as_ana = |request: Request| request.with(|properties| properties.with_user_id("svc-ana".into()));
+    let indexed = async |name: &str| {
+        let all = ana.received().into_iter();
+        let told = all.filter(|message| message.kind() == "RockBot.Tools.Mcp.McpServersIndexed");
+        let servers: Vec<Value> =
+            told.flat_map(|message| message.body()["servers"].as_array().cloned().unwrap()).collect();
+        let known = servers.iter().filter(|server| server["serverName"] == name).count();
+        (known > 0).then_some(known)
+    };
+    let first = eventually("to be told of the server", async || indexed("words").await).await;
+    ana.send(&as_ana(ana.raw("{}").on("tool.meta.mcp.refresh").reply_to(""))).await;
+    eventually("to be told again", async || (indexed("words").await? > first).then_some(())).await;
+
+    let details = ana.raw(json!({"serverName": "words"}).to_string()).on("mcp.manage");
+    let details = details.of_type("RockBot.Tools.Mcp.McpGetServiceDetailsRequest").reply_to("mcp.manage.response.ana");
+    let details = ana.exchange(&as_ana(details)).await;
+    assert_eq!(details.body()["tools"][0]["name"], "count_words", "{}", details.body());
+
+    let call = ana.request("count_words", &json!({"text": "three little words"})).on("tool.invoke.mcp");
+    let answer = ana.exchange(&as_ana(call.reply_to("tool.result.ana"))).await;
+    assert_eq!(answer.content(), "3 words", "{}", answer.body());
     daemon.stop(&world.site).await;
 }
 
