@@ -3,7 +3,7 @@ use toolbus_mcp::spec::TransportSpec;
 use super::*;
 
 const ENVIRONMENT: [(&str, &str); 4] =
-    [("API_KEY", "hunter2"), ("EMPTY", ""), ("HOME", "/home/ana"), ("DOLLAR", "${API_KEY}")];
+    [("API_KEY", "hunter2"), ("EMPTY", ""), ("HOME", "/data/ana"), ("DOLLAR", "${API_KEY}")];
 
 /// What is read from a text; messages call the file `mcp.json`.
 fn read(text: &str) -> ServersFile {
@@ -16,7 +16,8 @@ fn read(text: &str) -> ServersFile {
     for message in read.problems.iter_mut().chain(&mut read.warnings) {
         *message = message.replace(&here, "");
     }
-    for (_, place) in &mut read.entries {
+    let refused = read.refused.iter_mut().map(|refusal| &mut refusal.place);
+    for place in read.entries.iter_mut().map(|(_, place)| place).chain(refused) {
         *place = place.replace(&here, "");
     }
     read
@@ -27,7 +28,7 @@ fn told(text: &str) -> String {
     let read = read(text);
     let mut lines: Vec<String> = read.entries.iter().map(|(spec, place)| format!("{place} {}", line(spec))).collect();
     lines.extend(read.warnings.iter().map(|warning| format!("warning: {warning}")));
-    lines.extend(read.problems.iter().map(|problem| format!("problem: {problem}")));
+    lines.extend(read.problems().iter().map(|problem| format!("problem: {problem}")));
     lines.join("\n")
 }
 
@@ -57,13 +58,13 @@ fn a_file_of_claude_desktop_works_unchanged() {
   "mcpServers": {
     "filesystem": {
       "command": "npx",
-      "args": ["-y", "@modelcontextprotocol/server-filesystem", "/Users/ana/Desktop"]
+      "args": ["-y", "@modelcontextprotocol/server-filesystem", "/files/ana/Desktop"]
     },
     "github": { "command": "docker", "args": ["run", "-i", "--rm"], "env": { "TOKEN": "t" } }
   },
   "globalShortcut": "Ctrl+Space"
 }"#), @r#"
-    mcp.json:3:19 filesystem: npx ["-y", "@modelcontextprotocol/server-filesystem", "/Users/ana/Desktop"] Enforce
+    mcp.json:3:19 filesystem: npx ["-y", "@modelcontextprotocol/server-filesystem", "/files/ana/Desktop"] Enforce
     mcp.json:7:15 github: docker ["run", "-i", "--rm"] TOKEN=t Enforce
     warning: mcp.json: ignored: `globalShortcut`
     "#);
@@ -77,7 +78,7 @@ fn a_file_of_cursor_works_unchanged() {
     "remote": { "url": "http://localhost:3000/mcp", "headers": { "API_KEY": "value" } }
   }
 }"#), @r#"
-    mcp.json:3:14 local: python ["/home/ana/server.py"] API_KEY=hunter2 Enforce
+    mcp.json:3:14 local: python ["/data/ana/server.py"] API_KEY=hunter2 Enforce
     mcp.json:4:15 remote: Detect http://localhost:3000/mcp API_KEY: value Enforce
     "#);
 }
@@ -169,7 +170,7 @@ fn variables_stand_in_every_text_and_are_put_in_once() {
               "cwd": "${HOME}", "env": {"${HOME}": "${API_KEY}"}},
         "b": {"url": "https://${NOT:-h}/${API_KEY}", "headers": {"Authorization": "Bearer ${API_KEY}"}}
     }}"#), @r#"
-    mcp.json:2:14 a: /home/ana/x ["--key=hunter2!", "${API_KEY}", "a b", "d", "", "$HOME", "${open"] ${HOME}=hunter2 in /home/ana Enforce
+    mcp.json:2:14 a: /data/ana/x ["--key=hunter2!", "${API_KEY}", "a b", "d", "", "$HOME", "${open"] ${HOME}=hunter2 in /data/ana Enforce
     mcp.json:4:14 b: Detect https://h/hunter2 Authorization: Bearer hunter2 Enforce
     "#);
 }
@@ -226,6 +227,9 @@ fn a_server_that_cannot_be_used_is_left_out_with_its_place() {
         "Fine": {"command": "y"}
     }}"#), @r#"
     mcp.json:29:17 fine: x [] Enforce
+    problem: mcp.json:26:13: left out: `` is no name of an MCP server; expected 1 to 64 characters, none of them a control character
+    problem: mcp.json:27:23: left out: `management` is a reserved name; choose another name for this MCP server
+    problem: mcp.json:30:17: `Fine` is left out: there is a server of this name before it
     problem: mcp.json:2:14: `a` is left out: expected a `command` to run, or the `url` of a server
     problem: mcp.json:3:14: `b` is left out: has a `command` and a `url`; expected one of them, or a `type` that decides
     problem: mcp.json:4:14: `c` is left out: `url` is missing; `type` says that it is an HTTP server
@@ -250,10 +254,7 @@ fn a_server_that_cannot_be_used_is_left_out_with_its_place() {
     problem: mcp.json:23:14: `v` is left out: `command` is given twice
     problem: mcp.json:24:14: `w` is left out: `command` is no program
     problem: mcp.json:25:14: `x` is left out: expected an object
-    problem: mcp.json:26:13: left out: `` is no name of an MCP server; expected 1 to 64 characters, none of them a control character
-    problem: mcp.json:27:23: left out: `management` is a reserved name; choose another name for this MCP server
     problem: mcp.json:28:14: `y` is left out: `transportMode`: expected "auto", "streamable-http" or "sse"
-    problem: mcp.json:30:17: `Fine` is left out: there is a server of this name before it
     "#);
     insta::assert_snapshot!(told(r#"{"Mcp": {"Servers": [{"Command": "x"}, {"Name": 5, "Command": "x"}, 7]}}"#), @"
     problem: mcp.json:1:22: a server without a `name` is left out
@@ -267,6 +268,36 @@ fn a_server_that_is_refused_is_there_all_the_same() {
     let read = read(r#"{"mcpServers": {"Files": {"command": 5}}}"#);
     assert!(read.has(&ServerName::parse("files").unwrap()) && !read.has(&ServerName::parse("file").unwrap()));
     assert!(!read.is_unread());
+}
+
+#[test]
+fn a_server_that_is_refused_stays_as_it_was() {
+    let keep = |text: &str| {
+        let before =
+            read(r#"{"mcpServers": {"Files": {"command": "x"}, "web": {"url": "http://h/"}, "c": {"command": "z"}}}"#);
+        let known: Vec<_> = before.entries.iter().map(|(spec, _)| spec.clone()).collect();
+        let mut now = read(text);
+        now.keep(&known, |spec| (&**spec.name.as_str() == "c").then(|| "misplaced".to_owned()));
+        let mut lines: Vec<_> = now.entries.iter().map(|(spec, place)| format!("{place} {}", line(spec))).collect();
+        lines.extend(now.problems());
+        lines.extend(now.outdated().iter().map(|(name, mistake)| format!("{name}: {mistake}")));
+        lines.join("\n")
+    };
+    insta::assert_snapshot!(keep(r#"{"mcpServers": {
+        "files": {"command": "x", "toolTimeoutMs": "30s"},
+        "web": {"url": "http://h/${NOT}", "disabled": true},
+        "new": {"command": "x", "toolTimeoutMs": "30s"},
+        "c": {"command": "misplaced"}
+    }}"#), @"
+    mcp.json:5:14 c: z [] Enforce
+    mcp.json:2:18 Files: x [] Enforce
+    mcp.json:2:18: `files` goes on as it was: `toolTimeoutMs`: expected a whole number of milliseconds from 1 to 31622400000
+    mcp.json:4:16: `new` is left out: `toolTimeoutMs`: expected a whole number of milliseconds from 1 to 31622400000
+    mcp.json:5:14: `c` goes on as it was: misplaced
+    c: mcp.json:5:14: misplaced
+    files: mcp.json:2:18: `toolTimeoutMs`: expected a whole number of milliseconds from 1 to 31622400000
+    ");
+    insta::assert_snapshot!(keep(r#"{"mcpServers": {"web": {"url": "http://other/"}}}"#), @"mcp.json:1:24 web: Detect http://other/ Enforce");
 }
 
 #[test]
@@ -332,7 +363,7 @@ fn what_is_large_is_bounded() {
     fs::write(&path, with_args(100).replace("\"\"", "\"${BIG}\"")).unwrap();
     let environment = BTreeMap::from([("BIG".to_owned(), "x".repeat(100_000))]);
     let read = ServersFile::read(&path, &environment);
-    assert!(read.entries.is_empty() && read.problems[0].ends_with("more than 1 MiB with the variables in them"));
+    assert!(read.entries.is_empty() && read.problems()[0].ends_with("more than 1 MiB with the variables in them"));
     let deep =
         format!(r#"{{"mcpServers": {{"a": {{"command": "x", "args": {}1{}}}}}}}"#, "[".repeat(5000), "]".repeat(5000));
     insta::assert_snapshot!(told(&deep), @"problem: mcp.json:1:22: `a` is left out: `args`: cannot be read");
