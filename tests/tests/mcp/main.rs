@@ -1,6 +1,7 @@
 //! MCP servers behind the real binary: those that others wrote, and hostile ones.
 #![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by panicking")]
 
+mod documents;
 mod real;
 mod real_changes;
 mod real_commands;
