@@ -166,6 +166,20 @@ impl Config {
     ///
     /// Every problem that there is; unless a file cannot be parsed at all, which is then told alone.
     pub fn load(sources: &Sources) -> Result<Loaded, Problems> {
+        Self::load_after(sources, None)
+    }
+
+    /// The same for a process that runs with `running`: MCP servers of the file that cannot be used as they are written
+    /// now stay as they are.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Config::load`].
+    pub fn load_again(sources: &Sources, running: &Self) -> Result<Loaded, Problems> {
+        Self::load_after(sources, Some(running))
+    }
+
+    fn load_after(sources: &Sources, running: Option<&Self>) -> Result<Loaded, Problems> {
         let schema = schema();
         let mut tree = Tree::new();
         let unreadable: Vec<Problem> =
@@ -190,6 +204,9 @@ impl Config {
         match serde_json::from_value::<Self>(tree.root().clone()) {
             Ok(mut config) => {
                 config.mcp.file = servers;
+                if let Some(running) = running {
+                    config.keep_servers_of(running);
+                }
                 Ok(Loaded { warnings: strays.into_iter().chain(warnings::warnings(&config)).collect(), config })
             }
             // Not the error's own text: it may repeat a secret.

@@ -1,7 +1,11 @@
 //! Reading the configuration again: who may use what, limits and endpoints change in a running daemon; the rest does
 //! not.
 
+#[cfg(test)]
+mod tests;
+
 use tokio::sync::watch;
+use tokio::task::{JoinError, spawn_blocking};
 use toolbus_core::policy::Access;
 use toolbus_core::registry::RegistryError;
 use toolbus_core::toolsets::SessionSets;
@@ -59,6 +63,9 @@ pub enum ReloadError {
     /// Two tools of one name.
     #[error(transparent)]
     Registry(#[from] RegistryError),
+    /// Reading came to no end.
+    #[error("the configuration could not be read: {0}")]
+    Reading(#[from] JoinError),
 }
 
 impl Reloader {
@@ -73,14 +80,14 @@ impl Reloader {
     ///
     /// # Errors
     ///
-    /// When anything is wrong with it; then nothing has changed.
-    pub fn reload(&mut self) -> Result<Reloaded, ReloadError> {
-        let loaded = Config::load(&self.sources)?;
-        let mut next = loaded.config;
+    /// When anything is wrong with it; then nothing has changed. Nor has anything if the future is dropped early.
+    pub async fn reload(&mut self) -> Result<Reloaded, ReloadError> {
+        let (sources, running) = (self.sources.clone(), self.running.clone());
+        let loaded = spawn_blocking(move || Config::load_again(&sources, &running)).await??;
+        let next = loaded.config;
         if identity(&self.running) != identity(&next) {
             return Err(ReloadError::Identity);
         }
-        next.keep_servers_of(&self.running);
         let Live { access, sessions, servers, digest } = &self.live;
         let waiting = waiting(&self.running, &next, servers.is_some());
         let unchanged = |name: &str| is_unchanged(name, &self.running, &next).then(|| sessions.get(name)).flatten();
@@ -115,12 +122,25 @@ impl Reloader {
         Ok(Reloaded { tools: access.current().len(), waiting, warnings: loaded.warnings })
     }
 
-    /// Reads the file of MCP servers again, and nothing else. A file that cannot be read changes nothing.
-    pub fn reload_servers(&mut self) {
+    /// Reads the file of MCP servers again, and nothing else. A file that cannot be read changes nothing; a server that
+    /// cannot be used as it is written stays as it is.
+    pub async fn reload_servers(&mut self) {
+        let (environment, running) = (self.sources.environment.clone(), self.running.clone());
+        let reading = spawn_blocking(move || {
+            let mut next = running.clone();
+            next.read_servers_file(&environment);
+            next.keep_servers_of(&running);
+            next
+        });
+        match reading.await {
+            Ok(next) => self.take_servers(next),
+            Err(error) => tracing::error!(%error, "the file of MCP servers could not be read"),
+        }
+    }
+
+    /// Has the servers of `next`, which differs in its file of servers alone.
+    fn take_servers(&mut self, next: Config) {
         let Live { sessions, servers: Some(servers), digest, .. } = &self.live else { return };
-        let mut next = self.running.clone();
-        next.read_servers_file(&self.sources.environment);
-        next.keep_servers_of(&self.running);
         tell_news(&self.running, &next);
         let unchanged = |name: &str| is_unchanged(name, &self.running, &next).then(|| sessions.get(name)).flatten();
         let (placed, mut sets) = servers.plan(&next, unchanged);
@@ -131,7 +151,11 @@ impl Reloader {
         servers.apply(&next, placed);
         self.running = next;
         digest.send_replace(self.running.digest());
-        tracing::info!(servers = count, "read the file of MCP servers again");
+        if self.running.mcp.file.is_unread() {
+            tracing::warn!(servers = count, "the file of MCP servers cannot be read: its servers stay as they are");
+        } else {
+            tracing::info!(servers = count, "read the file of MCP servers again");
+        }
     }
 }
 

@@ -44,12 +44,12 @@ impl Signals {
         }
     }
 
-    /// Waits for the next signal that asks for an end, and gives its name.
+    /// Waits for the next signal that asks for an end, and gives its name. Those that ask for a reload stay.
     pub async fn stop(&mut self) -> &'static str {
-        loop {
-            if let Asked::Stop(signal) = self.next().await {
-                return signal;
-            }
+        tokio::select! {
+            biased;
+            _ = self.terminate.recv() => "SIGTERM",
+            _ = self.interrupt.recv() => "SIGINT",
         }
     }
 }

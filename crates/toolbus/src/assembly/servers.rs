@@ -1,6 +1,7 @@
 //! MCP servers: what the configuration says of them, kept running by the bridge.
 
-use std::sync::Arc;
+use std::collections::BTreeMap;
+use std::sync::{Arc, PoisonError, RwLock};
 
 use toolbus_core::registry::Registry;
 use toolbus_core::store::Store;
@@ -25,6 +26,8 @@ pub struct Servers {
     bridge: Bridge,
     launcher: Launcher,
     observer: Arc<dyn Observer>,
+    /// What is wrong with servers that go on as they were.
+    outdated: Arc<RwLock<BTreeMap<ServerName, String>>>,
 }
 
 impl Servers {
@@ -43,7 +46,7 @@ impl Servers {
         }
         let launcher = Launcher::new().map_err(AssemblyError::Servers)?;
         let bridge = Bridge::new(registry, launcher.clone(), Arc::clone(&observer));
-        Ok(Some(Self { bridge, launcher, observer }))
+        Ok(Some(Self { bridge, launcher, observer, outdated: Arc::default() }))
     }
 
     /// What keeps them.
@@ -79,6 +82,7 @@ impl Servers {
 
     /// Has these servers and no others, from now on.
     pub(crate) fn apply(&self, config: &Config, placed: Vec<Placed>) {
+        *self.outdated.write().unwrap_or_else(PoisonError::into_inner) = config.mcp_servers().outdated;
         let tools = config.tools.clone();
         let limits: Limits = Arc::new(move |descriptor| {
             let limits = tools.limits_of(&descriptor.name);
@@ -111,7 +115,16 @@ pub(crate) fn set_of<'a>(
 
 impl McpAdmin for Servers {
     fn status(&self) -> Vec<ServerStatus> {
-        self.bridge.status()
+        let outdated = self.outdated.read().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.bridge.status();
+        for status in &mut all {
+            let mistake = ServerName::parse(&status.name).ok().and_then(|name| outdated.get(&name));
+            if let Some(mistake) = mistake {
+                let before = status.last_error.take().map(|error| format!("; {error}")).unwrap_or_default();
+                status.last_error = Some(format!("goes on as it was configured before: {mistake}{before}"));
+            }
+        }
+        all
     }
 
     fn restart(&self, name: &str) -> bool {

@@ -132,12 +132,12 @@ pub async fn run(_: ServeArgs, context: &Context) -> Result<ExitCode, ServeError
     let mut file = config.mcp.servers_file.as_deref().filter(|_| servers.is_some()).map(FileWatch::start);
     let live = Live { access, sessions, servers: servers.clone(), digest: daemon.digest().clone() };
     let mut reloader = Reloader::new(context.sources.clone(), config.clone(), live);
-    let ending = wait(&mut signals, bus.state(), file.as_mut(), |what| match what {
+    let ending = wait(&mut signals, bus.state(), file.as_mut(), async |what| match what {
         Changed::Configuration => {
-            reload(&mut reloader);
+            reload(&mut reloader).await;
             audit.reopen();
         }
-        Changed::ServersFile => reloader.reload_servers(),
+        Changed::ServersFile => reloader.reload_servers().await,
     });
     let ending = ending.await;
     health.start_draining();
@@ -164,8 +164,8 @@ pub async fn run(_: ServeArgs, context: &Context) -> Result<ExitCode, ServeError
 }
 
 /// Puts the configuration as it is now into practice, or says why not.
-fn reload(reloader: &mut Reloader) {
-    match reloader.reload() {
+async fn reload(reloader: &mut Reloader) {
+    match reloader.reload().await {
         Ok(Reloaded { tools, waiting, warnings }) => {
             for warning in warnings {
                 tracing::warn!(warning, "reload: a suspicious setting");
@@ -190,7 +190,7 @@ async fn wait(
     signals: &mut Signals,
     mut bus: watch::Receiver<BusState>,
     mut file: Option<&mut FileWatch>,
-    mut reload: impl FnMut(Changed),
+    mut reload: impl AsyncFnMut(Changed),
 ) -> Ending {
     let fatal = async {
         let state = bus.wait_for(|state| state.fatal.is_some()).await.map(|state| state.fatal.clone());
@@ -207,12 +207,18 @@ async fn wait(
                 None => std::future::pending().await,
             }
         };
-        tokio::select! {
+        let what = tokio::select! {
             asked = signals.next() => match asked {
                 Asked::Stop(signal) => return Ending::Signal(signal),
-                Asked::Reload => reload(Changed::Configuration),
+                Asked::Reload => Changed::Configuration,
             },
-            () = changed => reload(Changed::ServersFile),
+            () = changed => Changed::ServersFile,
+            reason = &mut fatal => return Ending::Fatal(reason),
+        };
+        // Files that are slow to read hold no end up.
+        tokio::select! {
+            () = reload(what) => {}
+            signal = signals.stop() => return Ending::Signal(signal),
             reason = &mut fatal => return Ending::Fatal(reason),
         }
     }

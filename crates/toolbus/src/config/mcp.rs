@@ -4,6 +4,7 @@ mod auth;
 mod draft;
 mod file;
 mod found;
+mod placeholders;
 mod server;
 
 use std::collections::BTreeMap;
@@ -15,10 +16,9 @@ use toolbus_core::pattern::Pattern;
 use toolbus_mcp::management::Rules;
 
 pub use self::auth::{AgentCredential, ServerAuth};
-pub(crate) use self::draft::placeholder;
 pub use self::file::ServersFile;
 pub use self::found::McpServers;
-pub(crate) use self::found::misplaced;
+pub(crate) use self::placeholders::{misplaced, placeholder};
 pub use self::server::{ServerConfig, ServerKind, Validate};
 use super::Config;
 use super::pattern::ToolPattern;
@@ -105,12 +105,5 @@ impl Config {
     pub fn read_servers_file(&mut self, environment: &BTreeMap<String, String>) {
         let path = self.mcp.servers_file.as_deref();
         self.mcp.file = path.map(|path| ServersFile::read(path, environment)).unwrap_or_default();
-    }
-
-    /// Keeps the servers that `running` has from the same file, if that cannot be read now: they are unknown then, not gone.
-    pub fn keep_servers_of(&mut self, running: &Self) {
-        if self.mcp.file.is_unread() && self.mcp.servers_file == running.mcp.servers_file {
-            self.mcp.file.keep(&running.mcp.file);
-        }
     }
 }

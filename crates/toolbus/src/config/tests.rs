@@ -1,5 +1,6 @@
 //! Every kind of mistake and what is told of it; the order of the layers; that nothing shows a secret.
 
+mod again;
 mod layers;
 mod mcp;
 mod mistakes;

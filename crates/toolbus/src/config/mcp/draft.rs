@@ -13,6 +13,7 @@ use toolbus_mcp::spec::{
 };
 use url::Url;
 
+use super::placeholders::shared_path;
 use crate::config::bus::is_local;
 
 /// Most arguments of a program, and entries of a list of tools.
@@ -21,8 +22,6 @@ const MAX_LIST: usize = 10_000;
 const MAX_VARIABLES: usize = 1024;
 /// Most headers.
 const MAX_HEADERS: usize = 64;
-/// What stands for the caller in a server of a session.
-const PLACEHOLDERS: [&str; 2] = ["{agent}", "{session}"];
 /// Headers that the transport itself sets.
 const OWN_HEADERS: [&str; 9] = [
     "accept",
@@ -130,6 +129,7 @@ impl Draft {
             transport: self.transport()?,
         };
         warnings.extend(is_exposed(&spec).then(|| "sends credentials unencrypted; use https://".to_owned()));
+        warnings.extend(shared_path(&spec));
         Ok((spec, warnings))
     }
 
@@ -250,19 +250,6 @@ fn is_exposed(spec: &ServerSpec) -> bool {
         Credentials::PerAgent(agents) => agents.values().any(exposes),
     };
     of_grant || (has_secrets && is_plain(&endpoint.url))
-}
-
-/// The key of a program that has a placeholder for the caller, if any has.
-pub(crate) fn placeholder(spec: &ServerSpec) -> Option<&'static str> {
-    let TransportSpec::Stdio(program) = &spec.transport else { return None };
-    let has = |text: &str| PLACEHOLDERS.iter().any(|placeholder| text.contains(placeholder));
-    let keys = [
-        ("args", program.args.iter().any(|arg| has(arg))),
-        ("env", program.env.values().any(|value| has(value.expose()))),
-        ("cwd", program.cwd.iter().any(|cwd| has(&cwd.to_string_lossy()))),
-        ("roots", program.roots.iter().any(|root| has(&root.to_string_lossy()))),
-    ];
-    keys.into_iter().find(|(_, is_there)| *is_there).map(|(key, _)| key)
 }
 
 fn require(holds: bool, key: &'static str, what: &str) -> Result<(), Mistake> {

@@ -2,11 +2,12 @@
 
 mod entry;
 mod json;
+mod refusal;
 mod substitution;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::Read;
 use std::path::Path;
@@ -15,6 +16,7 @@ use serde_json::value::RawValue;
 use toolbus_mcp::spec::{ServerName, ServerSpec};
 
 use self::json::{Members, elements, position, problem};
+use self::refusal::Refusal;
 use super::MAX_SERVERS;
 
 /// Largest file, in bytes.
@@ -29,10 +31,10 @@ const MAX_SHOWN: usize = 64;
 pub struct ServersFile {
     /// Its servers, each with its place in the file.
     pub(super) entries: Vec<(ServerSpec, String)>,
-    /// Names of servers that are there and cannot be used.
-    refused: BTreeSet<ServerName>,
+    refused: Vec<Refusal>,
     pub(super) warnings: Vec<String>,
-    pub(super) problems: Vec<String>,
+    /// What is wrong besides servers that are refused.
+    problems: Vec<String>,
     is_unread: bool,
 }
 
@@ -68,7 +70,8 @@ impl ServersFile {
 
     /// Whether it has a server of this name, be it one that cannot be used.
     pub(crate) fn has(&self, name: &ServerName) -> bool {
-        self.refused.contains(name) || self.entries.iter().any(|(spec, _)| spec.name == *name)
+        self.refused.iter().any(|refusal| refusal.name == *name)
+            || self.entries.iter().any(|(spec, _)| spec.name == *name)
     }
 
     /// Names of its servers, as they are written.
@@ -76,15 +79,10 @@ impl ServersFile {
         self.entries.iter().map(|(spec, _)| &**spec.name.as_str())
     }
 
-    /// Takes the servers over from what was read before.
-    pub(super) fn keep(&mut self, before: &Self) {
-        self.entries.clone_from(&before.entries);
-        self.refused.clone_from(&before.refused);
-    }
-
     /// What tells two of them apart, without secrets.
     pub(crate) fn fingerprint(&self) -> String {
-        let specs: Vec<_> = self.entries.iter().map(|(spec, _)| spec).collect();
+        let mut specs: Vec<_> = self.entries.iter().map(|(spec, _)| spec).collect();
+        specs.sort_by_key(|spec| &spec.name);
         format!("{specs:?}")
     }
 
@@ -158,10 +156,12 @@ impl ServersFile {
                 self.entries.push((spec, place.to_owned()));
             }
             Err(mistake) => {
-                self.refused.insert(name);
-                let told = format!("{place}: {shown} is left out: {mistake}");
                 // Nobody misses a server that is not to be used.
-                if entry.is_disabled { self.warnings.push(told) } else { self.problems.push(told) }
+                if entry.is_disabled {
+                    self.warnings.push(format!("{place}: {shown} is left out: {mistake}"));
+                }
+                let (place, mistake) = (place.to_owned(), mistake.to_string());
+                self.refused.push(Refusal { name, place, mistake, is_disabled: entry.is_disabled });
             }
         }
     }

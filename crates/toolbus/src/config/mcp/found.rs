@@ -1,10 +1,10 @@
 //! The servers of a configuration, from its sections and its file.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use toolbus_mcp::spec::{ServerName, ServerSpec};
 
-use super::draft::placeholder;
+use super::placeholders::{misplaced, placeholder};
 use crate::config::Config;
 use crate::config::toolsets::{Kind, Scope};
 
@@ -17,6 +17,8 @@ pub struct McpServers {
     pub warnings: Vec<String>,
     /// Servers, or the whole file, that cannot be used as they are, in words.
     pub problems: Vec<String>,
+    /// Servers of the file that go on as they were, each with what is wrong with it as it is written now.
+    pub outdated: BTreeMap<ServerName, String>,
 }
 
 impl Config {
@@ -25,8 +27,12 @@ impl Config {
     #[must_use]
     pub fn mcp_servers(&self) -> McpServers {
         let file = &self.mcp.file;
-        let mut found =
-            McpServers { specs: Vec::new(), warnings: file.warnings.clone(), problems: file.problems.clone() };
+        let mut found = McpServers {
+            warnings: file.warnings.clone(),
+            problems: file.problems(),
+            outdated: file.outdated(),
+            ..McpServers::default()
+        };
         let mut names = BTreeSet::new();
         for (name, server) in &self.mcp.servers {
             match server.finish(name) {
@@ -43,8 +49,8 @@ impl Config {
             let name = &spec.name;
             if names.contains(name) {
                 found.warnings.push(format!("{place}: `{name}` is not used, because `mcp.servers` has it, too"));
-            } else if let Some(key) = placeholder(spec).filter(|_| !in_sessions.contains(name)) {
-                found.problems.push(format!("{place}: `{name}` is left out: {}", misplaced(key)));
+            } else if let Some(mistake) = misplaced_in(spec, &in_sessions) {
+                found.problems.push(format!("{place}: `{name}` is left out: {mistake}"));
             } else {
                 found.specs.push(spec.clone());
             }
@@ -59,6 +65,25 @@ impl Config {
         found
     }
 
+    /// Keeps what `running` has of servers that the file has and that cannot be used as they are written now: they are
+    /// unknown then, not gone. A file that cannot be read keeps all of its servers. So does another file, which waits for
+    /// a restart.
+    pub fn keep_servers_of(&mut self, running: &Self) {
+        if self.mcp.servers_file != running.mcp.servers_file {
+            self.mcp.file = running.mcp.file.clone();
+        } else if self.mcp.file.is_unread() {
+            self.mcp.file.keep_all(&running.mcp.file);
+        } else {
+            let in_sessions = self.session_servers();
+            let mistake = |spec: &ServerSpec| misplaced_in(spec, &in_sessions);
+            let in_sections: BTreeSet<_> =
+                self.mcp.servers.keys().filter_map(|name| ServerName::parse(name).ok()).collect();
+            let mut known = running.mcp_servers().specs;
+            known.retain(|spec| !in_sections.contains(&spec.name) && mistake(spec).is_none());
+            self.mcp.file.keep(&known, mistake);
+        }
+    }
+
     /// The servers that are started for each session.
     fn session_servers(&self) -> BTreeSet<ServerName> {
         let sets = self.toolsets.values().filter(|set| set.kind == Kind::Mcp && set.scope == Scope::Session);
@@ -66,9 +91,7 @@ impl Config {
     }
 }
 
-/// What is wrong with a placeholder in a server that all callers share.
-pub(crate) fn misplaced(key: &str) -> String {
-    format!(
-        "`{key}` has `{{agent}}` or `{{session}}`, which have a value only in the server of a tool set of scope \"session\""
-    )
+/// What is wrong with the placeholders of a server, if anything is.
+fn misplaced_in(spec: &ServerSpec, in_sessions: &BTreeSet<ServerName>) -> Option<String> {
+    placeholder(spec).filter(|_| !in_sessions.contains(&spec.name)).map(misplaced)
 }

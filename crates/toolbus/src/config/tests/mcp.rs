@@ -254,43 +254,6 @@ fn a_server_of_the_file_may_back_a_tool_set_once_it_can_be_used() {
 }
 
 #[test]
-fn a_file_that_cannot_be_read_again_keeps_its_servers() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("mcp.json");
-    let mut config = Config::default();
-    config.mcp.servers_file = Some(path.clone());
-    config.read_servers_file(&BTreeMap::new());
-    assert!(config.mcp_servers().problems[0].ends_with("No such file or directory (os error 2)"));
-
-    std::fs::write(&path, r#"{"mcpServers": {"a": {"command": "x"}}}"#).unwrap();
-    config.read_servers_file(&BTreeMap::new());
-    let running = config.clone();
-    assert_eq!((running.mcp_servers().specs.len(), running.mcp_servers().problems.len()), (1, 0));
-
-    std::fs::write(&path, r#"{"mcpServers": {"#).unwrap();
-    let mut next = running.clone();
-    next.read_servers_file(&BTreeMap::new());
-    assert!(next.mcp_servers().specs.is_empty());
-    next.keep_servers_of(&running);
-    assert_eq!(next.mcp_servers().specs, running.mcp_servers().specs);
-    assert!(next.mcp_servers().problems[0].contains(":1:16: not JSON: EOF"), "{:?}", next.mcp_servers().problems);
-
-    std::fs::write(&path, r#"{"mcpServers": {}}"#).unwrap();
-    next.read_servers_file(&BTreeMap::new());
-    next.keep_servers_of(&running);
-    assert!(next.mcp_servers().specs.is_empty(), "a file without servers is not one that cannot be read");
-
-    let elsewhere = Config {
-        mcp: McpConfig { servers_file: Some("/nonexistent".into()), ..Default::default() },
-        ..Config::default()
-    };
-    next = elsewhere;
-    next.read_servers_file(&BTreeMap::new());
-    next.keep_servers_of(&running);
-    assert!(next.mcp_servers().specs.is_empty(), "another file has other servers");
-}
-
-#[test]
 fn the_digest_tells_servers_of_files_apart_and_no_secrets() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("mcp.json");

@@ -1,0 +1,69 @@
+//! Servers that are there and cannot be used as they are written: left out, or kept as they were.
+
+use std::collections::BTreeMap;
+
+use toolbus_mcp::spec::{ServerName, ServerSpec};
+
+use super::{ServersFile, shown};
+
+/// A server that cannot be used as it is written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Refusal {
+    pub(super) name: ServerName,
+    pub(super) place: String,
+    pub(super) mistake: String,
+    /// Whether it says that it is not to be used.
+    pub(super) is_disabled: bool,
+}
+
+impl ServersFile {
+    /// Everything that is wrong, in words.
+    pub(in crate::config::mcp) fn problems(&self) -> Vec<String> {
+        let told = self.refused.iter().filter(|refusal| !refusal.is_disabled).map(|refusal| {
+            let Refusal { name, place, mistake, .. } = refusal;
+            let outcome = if self.is_used(name) { "goes on as it was" } else { "is left out" };
+            format!("{place}: `{}` {outcome}: {mistake}", shown(name.as_str()))
+        });
+        self.problems.iter().cloned().chain(told).collect()
+    }
+
+    /// Servers that go on as they were, each with what is wrong with it as it is written now.
+    pub(in crate::config::mcp) fn outdated(&self) -> BTreeMap<ServerName, String> {
+        let kept = self.refused.iter().filter(|refusal| !refusal.is_disabled && self.is_used(&refusal.name));
+        kept.map(|refusal| (refusal.name.clone(), format!("{}: {}", refusal.place, refusal.mistake))).collect()
+    }
+
+    /// Takes all servers over from what was read before.
+    pub(in crate::config::mcp) fn keep_all(&mut self, before: &Self) {
+        self.entries.clone_from(&before.entries);
+        self.refused.clone_from(&before.refused);
+    }
+
+    /// Takes over those of `known` that are there and cannot be used as they are written, be it for a `mistake` that only
+    /// the rest of the configuration makes one.
+    pub(in crate::config::mcp) fn keep(
+        &mut self,
+        known: &[ServerSpec],
+        mistake: impl Fn(&ServerSpec) -> Option<String>,
+    ) {
+        for before in known {
+            let refusal = self.refused.iter().find(|refusal| refusal.name == before.name && !refusal.is_disabled);
+            if let Some(refusal) = refusal {
+                self.entries.push((before.clone(), refusal.place.clone()));
+                continue;
+            }
+            let Some((spec, place)) = self.entries.iter_mut().find(|(spec, _)| spec.name == before.name) else {
+                continue;
+            };
+            if let Some(mistake) = mistake(spec).filter(|_| !spec.is_disabled) {
+                let (name, place) = (spec.name.clone(), place.clone());
+                self.refused.push(Refusal { name, place, mistake, is_disabled: false });
+                spec.clone_from(before);
+            }
+        }
+    }
+
+    fn is_used(&self, name: &ServerName) -> bool {
+        self.entries.iter().any(|(spec, _)| spec.name == *name)
+    }
+}
