@@ -15,6 +15,7 @@ use toolbus_core::tool::Validation;
 use toolbus_protocol::Format;
 
 use self::world::World;
+use super::has_name;
 
 #[test]
 fn models_are_told_the_names_of_the_issue_and_nothing_of_aliases() {
@@ -22,6 +23,7 @@ fn models_are_told_the_names_of_the_issue_and_nothing_of_aliases() {
     for tool in World::new().tools {
         let descriptor = &tool.descriptor;
         assert_eq!((&*descriptor.source, descriptor.provider), ("mcp:management", "mcp"));
+        assert!(has_name(&descriptor.name), "no server takes it");
         // The tool understands more than its schema says.
         assert_eq!(descriptor.validation, Validation::Off);
         let schema = descriptor.parameters.as_deref().unwrap();
