@@ -1,6 +1,7 @@
 //! One connection to a server: its handshake, its requests and its end.
 
 mod about;
+mod busy;
 mod call;
 mod failure;
 mod gate;
@@ -15,7 +16,7 @@ mod tests;
 mod text;
 mod timing;
 
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -27,6 +28,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 use toolbus_core::failure::{Cause, ToolFailure};
 use toolbus_core::tool::{ToolCall, ToolOutput};
 
+use self::busy::Busy;
 use self::pending::Pending;
 use self::signals::Signals;
 use self::timing::{Described, Timing};
@@ -34,7 +36,7 @@ use crate::observe::Session;
 
 pub(crate) use self::about::About;
 pub(crate) use self::failure::{CallError, ConnectError};
-pub(crate) use self::list::Listed;
+pub(crate) use self::list::{Listed, size};
 pub(crate) use self::opening::Opening;
 
 /// Longest listing of tools, all pages together.
@@ -59,7 +61,7 @@ pub(crate) struct Connection {
     generation: Generation,
     about: About,
     described: Arc<Described>,
-    in_flight: AtomicUsize,
+    busy: Busy,
     /// Microseconds; 0 before the first answer.
     latency: AtomicU64,
 }
@@ -99,9 +101,9 @@ impl Connection {
         &self.about
     }
 
-    /// Calls that wait for their answers.
-    pub(crate) fn in_flight(&self) -> usize {
-        self.in_flight.load(Ordering::Relaxed)
+    /// Whether the server may be at work on a call, so that it answers nothing else.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.busy.is_excuse()
     }
 
     /// Time of the last answer to a ping or a call.
@@ -134,7 +136,7 @@ impl Connection {
     ///
     /// When there is no result; a tool that ran and did not succeed has one.
     pub(crate) async fn call(&self, tool: &str, call: &ToolCall) -> Result<ToolOutput, CallError> {
-        let _entered = Entered::new(&self.in_flight);
+        let entered = self.busy.enter();
         let followed = call.progress.as_ref().and_then(|sink| self.signals.follow(sink));
         let timing = Timing::new(&self.described, "tools/call", Some(tool));
         let granted = call.remaining();
@@ -153,8 +155,11 @@ impl Connection {
                 return Err(ToolFailure::new(Cause::DeadlineExceeded, text).into());
             }
         };
+        if matches!(answer, Ok(_) | Err(ServiceError::McpError(_))) {
+            entered.answered();
+        }
         if answer.is_ok() {
-            self.answered(timing.elapsed());
+            self.note(timing.elapsed());
         }
         let error_type = error_type(&answer);
         let output = match answer {
@@ -185,7 +190,7 @@ impl Connection {
         let latency = began.elapsed();
         match answer {
             Ok(_) | Err(ServiceError::McpError(_)) => {
-                self.answered(latency);
+                self.note(latency);
                 Ok(latency)
             }
             Err(error) => Err(self.failed(method, &error)),
@@ -230,11 +235,14 @@ impl Connection {
     async fn ask_timed(&self, method: &'static str, request: ClientRequest) -> Result<ServerResult, ServiceError> {
         let timing = Timing::new(&self.described, method, None);
         let answer = self.ask(request).await;
+        if matches!(answer, Ok(_) | Err(ServiceError::McpError(_))) {
+            self.busy.answered();
+        }
         timing.end(error_type(&answer).as_deref());
         answer
     }
 
-    fn answered(&self, latency: Duration) {
+    fn note(&self, latency: Duration) {
         let micros = u64::try_from(latency.as_micros()).unwrap_or(u64::MAX);
         self.latency.store(micros.max(1), Ordering::Relaxed);
     }
@@ -245,22 +253,6 @@ impl Connection {
 
     fn why_ended(&self) -> Option<Arc<str>> {
         self.signals.why_ended().map(|end| end.why)
-    }
-}
-
-/// Counts one call until it is dropped.
-struct Entered<'a>(&'a AtomicUsize);
-
-impl<'a> Entered<'a> {
-    fn new(count: &'a AtomicUsize) -> Self {
-        count.fetch_add(1, Ordering::Relaxed);
-        Self(count)
-    }
-}
-
-impl Drop for Entered<'_> {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

@@ -28,7 +28,23 @@ pub(crate) struct Dialer {
     way: Way,
     roots: Vec<PathBuf>,
     observer: Arc<dyn Observer>,
-    generation: Mutex<Option<Generation>>,
+    generation: Remembered,
+    /// Directories that are made before its process is started.
+    directories: Vec<PathBuf>,
+}
+
+/// How a server is spoken to, as far as that is known. Dialers of the same server may share it.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Remembered(Arc<Mutex<Option<Generation>>>);
+
+impl Remembered {
+    fn get(&self) -> Option<Generation> {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn set(&self, generation: Option<Generation>) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = generation;
+    }
 }
 
 enum Way {
@@ -117,7 +133,17 @@ impl Dialer {
             }
         };
         let (server, observer) = (spec.name.clone(), Arc::clone(observer));
-        Self { server, way, roots, observer, generation: Mutex::default() }
+        Self { server, way, roots, observer, generation: Remembered::default(), directories: Vec::new() }
+    }
+
+    /// The same, with what is known of the server already, and what others find out.
+    pub(crate) fn remembering(self, generation: Remembered) -> Self {
+        Self { generation, ..self }
+    }
+
+    /// The same, with these directories made where they are missing, for this user alone.
+    pub(crate) fn making(self, directories: Vec<PathBuf>) -> Self {
+        Self { directories, ..self }
     }
 
     /// `stdio`, `http`, `sse`, or `http?` while that is not known.
@@ -144,7 +170,7 @@ impl Dialer {
         match self.attempt(&bounds).await {
             // Some servers of the old generation end when they are asked for the new one.
             Err(DialError { next: Some(next), .. }) => {
-                self.remember(Some(next));
+                self.generation.set(Some(next));
                 self.attempt(&bounds).await
             }
             attempted => attempted,
@@ -157,6 +183,7 @@ impl Dialer {
         }
         let (opened, process) = match &self.way {
             Way::Stdio(launcher, program) => {
+                bounds.hold(made(self.directories.clone())).await?;
                 let started = launcher.start(self.server.as_str(), program);
                 let (process, transport) = started.map_err(|error| DialError::new(error.to_string()))?;
                 let opening = self.opening("pipe", transport.failure());
@@ -173,12 +200,12 @@ impl Dialer {
         };
         match opened {
             Ok(connection) => {
-                self.remember(Some(connection.generation()));
+                self.generation.set(Some(connection.generation()));
                 Ok(Link { connection, process })
             }
             Err(error) => {
                 // What was remembered may be outdated.
-                self.remember(None);
+                self.generation.set(None);
                 let Some(process) = process else { return Err(error) };
                 process.stop(LOST_TIME).await;
                 Err(DialError { stderr: process.stderr_tail(), ..error })
@@ -190,16 +217,31 @@ impl Dialer {
         Opening {
             server: &self.server,
             transport,
-            generation: *self.generation.lock().unwrap_or_else(PoisonError::into_inner),
+            generation: self.generation.get(),
             failure,
             roots: self.roots.clone(),
             observer: Arc::clone(&self.observer),
         }
     }
+}
 
-    fn remember(&self, generation: Option<Generation>) {
-        *self.generation.lock().unwrap_or_else(PoisonError::into_inner) = generation;
+/// Makes directories, each with what leads to it. A file system may take its time.
+async fn made(directories: Vec<PathBuf>) -> Result<(), DialError> {
+    use std::os::unix::fs::DirBuilderExt;
+    if directories.is_empty() {
+        return Ok(());
     }
+    let making = tokio::task::spawn_blocking(move || {
+        let mut builder = std::fs::DirBuilder::new();
+        builder.recursive(true).mode(0o700);
+        directories.iter().try_for_each(|path| builder.create(path))
+    });
+    let error = match making.await {
+        Ok(Ok(())) => return Ok(()),
+        Ok(Err(error)) => error.to_string(),
+        Err(error) => error.to_string(),
+    };
+    Err(DialError::new(format!("a directory that the server works in cannot be made: {error}")))
 }
 
 /// What an agent is told that has no credential, where each has one of its own.

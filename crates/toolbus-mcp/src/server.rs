@@ -30,6 +30,8 @@ pub(crate) enum Keeping {
     WhileUsed(Duration),
     /// Until its tools are listed: others are started to run them.
     UntilListed,
+    /// Until it ends, since what it holds is lost with it. Its tools are known already.
+    Once,
 }
 
 /// Takes what a server lists.
@@ -104,7 +106,7 @@ impl Server {
             dialer,
             state: watch::Sender::new(match keeping {
                 Keeping::WhileUsed(_) => State::Idle,
-                Keeping::Always | Keeping::UntilListed => State::Connecting,
+                Keeping::Always | Keeping::UntilListed | Keeping::Once => State::Connecting,
             }),
             stop: CancellationToken::new(),
             wanted: Notify::new(),

@@ -1,8 +1,9 @@
 //! Servers that are started for each session of a tool set.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tokio::time::{Instant, timeout_at};
@@ -14,7 +15,7 @@ use toolbus_core::toolsets::{Instance, SessionFactory, SessionKey};
 use toolbus_protocol::llm_name;
 
 use crate::connection::{About, Listed};
-use crate::dial::{Dialer, no_credential};
+use crate::dial::{Dialer, Remembered, no_credential};
 use crate::observe::Observer;
 use crate::process::Launcher;
 use crate::server::{Keeping, Listener, Pace, Server, State};
@@ -38,18 +39,22 @@ pub struct ServerSessions {
     spec: ServerSpec,
     launcher: Launcher,
     observer: Arc<dyn Observer>,
+    /// What one session finds out of how the server is spoken to, the next one knows.
+    remembered: Remembered,
 }
 
 /// The server of one session. Dropping it ends the server.
 pub struct SessionServer {
     server: Arc<Server>,
+    /// Somebody was told that the server has ended by itself.
+    was_told: AtomicBool,
 }
 
 impl ServerSessions {
     /// Sessions of this server.
     #[must_use]
     pub fn new(spec: ServerSpec, launcher: Launcher, observer: Arc<dyn Observer>) -> Self {
-        Self { spec, launcher, observer }
+        Self { spec, launcher, observer, remembered: Remembered::default() }
     }
 }
 
@@ -59,13 +64,14 @@ impl SessionFactory for ServerSessions {
     async fn start(&self, key: SessionKey) -> Result<SessionServer, ToolFailure> {
         let credential = credential(&self.spec, &key.owner)?;
         let spec = expanded(&self.spec, &key.owner, &key.session);
-        make_directories(&spec).map_err(|error| failed(&spec).with_detail(error))?;
-        let dialer = Dialer::new(&spec, credential, &self.launcher, &self.observer);
-        let server = Server::new(spec.name.clone(), Keeping::Always, Pace::USUAL, dialer);
+        let dialer = Dialer::new(&spec, credential, &self.launcher, &self.observer)
+            .remembering(self.remembered.clone())
+            .making(directories(&spec));
+        let server = Server::new(spec.name.clone(), Keeping::Once, Pace::USUAL, dialer);
         tokio::spawn(Arc::clone(&server).keep(Arc::new(Unlisted)));
-        let started = SessionServer { server };
+        let started = SessionServer { server, was_told: AtomicBool::new(false) };
         let mut states = started.server.states();
-        let settled = states.wait_for(|state| matches!(state, State::Ready(_) | State::Waiting) || state.is_final());
+        let settled = states.wait_for(|state| matches!(state, State::Ready(_)) || state.is_final());
         let is_ready = match timeout_at(Instant::now() + START_TIME, settled).await {
             Ok(Ok(state)) => matches!(*state, State::Ready(_)),
             _ => false,
@@ -101,7 +107,36 @@ fn failed(spec: &ServerSpec) -> ToolFailure {
 impl Executor for SessionServer {
     async fn execute(&self, call: ToolCall) -> Result<ToolOutput, ToolFailure> {
         // What a session holds in its server is lost with it: no call is repeated as if nothing had happened.
-        self.server.call(&call.tool, &call, false).await
+        let result = self.server.call(&call.tool, &call, false).await;
+        match result {
+            Err(failure) if self.is_gone() => {
+                self.was_told.store(true, Ordering::Release);
+                Err(self.lost(failure))
+            }
+            result => result,
+        }
+    }
+}
+
+impl SessionServer {
+    /// Whether the server has ended: it was there before.
+    fn is_gone(&self) -> bool {
+        !matches!(self.server.state(), State::Ready(ready) if !ready.link.connection.is_over())
+    }
+
+    /// What the caller is told in the place of `failure`.
+    fn lost(&self, failure: ToolFailure) -> ToolFailure {
+        let name = shown(self.server.name.as_str());
+        let what = match failure.cause {
+            Cause::ConnectFailed | Cause::Expired | Cause::CancelledBeforeStart => "The tool was not run.",
+            _ => "It may have acted on the call.",
+        };
+        let message = format!(
+            "MCP server '{name}' of this session has ended, and what it held for the session is lost. {what} The next call \
+             starts it anew."
+        );
+        let detail = failure.detail.or_else(|| self.server.last_error());
+        ToolFailure { message, detail, ..failure }
     }
 }
 
@@ -110,6 +145,11 @@ impl Instance for SessionServer {
         self.server.stop();
         let gone = async { self.server.states().wait_for(|state| matches!(state, State::Stopped)).await.map(drop) };
         let _ = tokio::time::timeout(STOP_TIME, gone).await;
+    }
+
+    fn is_over(&self) -> bool {
+        // Not as soon as the server has ended: the next call would find another one, and nobody would know.
+        self.was_told.load(Ordering::Acquire)
     }
 }
 
@@ -131,11 +171,7 @@ impl Listener for Unlisted {
 /// The server as it is started to list its tools, for nobody.
 pub(crate) fn for_listing(spec: &ServerSpec) -> ServerSpec {
     let (agent, session) = LISTING;
-    let listing = fill(spec, agent, session);
-    if let Err(error) = make_directories(&listing) {
-        tracing::warn!(server = &**spec.name.as_str(), %error, "the directories of an MCP server cannot be made");
-    }
-    listing
+    fill(spec, agent, session)
 }
 
 /// The server of one session of one caller.
@@ -171,15 +207,10 @@ fn fill(spec: &ServerSpec, agent: &str, session: &str) -> ServerSpec {
     ServerSpec { transport: TransportSpec::Stdio(program), ..spec.clone() }
 }
 
-/// The directories that a session works in are its own, so that they are made for it, readable by nobody else.
-fn make_directories(spec: &ServerSpec) -> std::io::Result<()> {
-    let TransportSpec::Stdio(program) = &spec.transport else { return Ok(()) };
-    program.cwd.iter().chain(&program.roots).try_for_each(|path| make_directory(path))
-}
-
-fn make_directory(path: &Path) -> std::io::Result<()> {
-    use std::os::unix::fs::DirBuilderExt;
-    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path)
+/// The directories that a session works in: they are its own, so that they are made for it.
+pub(crate) fn directories(spec: &ServerSpec) -> Vec<PathBuf> {
+    let TransportSpec::Stdio(program) = &spec.transport else { return Vec::new() };
+    program.cwd.iter().chain(&program.roots).cloned().collect()
 }
 
 #[cfg(test)]

@@ -40,12 +40,19 @@ pub trait SessionFactory: Send + Sync + 'static {
 pub trait Instance: Executor {
     /// Ends whatever the instance holds. Called once, when no call runs any more; dropped when it takes too long.
     fn stop(&self) -> impl Future<Output = ()> + Send;
+
+    /// Whether it is of no further use: its session ends then, and the next call begins another. Asked after each call.
+    fn is_over(&self) -> bool {
+        false
+    }
 }
 
 /// An instance of any type.
 pub(super) trait AnyInstance: AnyExecutor {
     /// See [`Instance::stop`].
     fn stop_boxed(self: Arc<Self>) -> BoxFuture<'static, ()>;
+    /// See [`Instance::is_over`].
+    fn is_over(&self) -> bool;
 }
 
 /// What is left of a start or a stop that panicked.
@@ -63,6 +70,10 @@ pub(super) trait AnyFactory: Send + Sync + 'static {
 impl<I: Instance> AnyInstance for I {
     fn stop_boxed(self: Arc<Self>) -> BoxFuture<'static, ()> {
         Box::pin(async move { self.stop().await })
+    }
+
+    fn is_over(&self) -> bool {
+        Instance::is_over(self)
     }
 }
 

@@ -114,7 +114,13 @@ impl SessionSet {
         let tool = Arc::clone(&call.tool);
         tokio::select! {
             biased;
-            result = instance.execute_boxed(call) => result,
+            result = Arc::clone(&instance).execute_boxed(call) => {
+                // At once, so that whoever has read the answer finds another session.
+                if instance.is_over() {
+                    visit.session.ending.cancel();
+                }
+                result
+            }
             () = visit.session.ending.cancelled() => {
                 cancelled.cancel();
                 let text = format!("Tool '{tool}' was cancelled because the session of its tool set ended.");

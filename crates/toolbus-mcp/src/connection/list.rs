@@ -115,7 +115,7 @@ impl Listed {
 }
 
 /// Bytes of JSON.
-fn size(value: &impl Serialize) -> usize {
+pub(crate) fn size(value: &impl Serialize) -> usize {
     let mut counter = Counter(0);
     // A counter takes everything, and these types have nothing that cannot be written.
     let _ = serde_json::to_writer(&mut counter, value);

@@ -1,7 +1,7 @@
 //! How a connection begins: with a server whose generation is known, or has to be found out.
 
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU64, AtomicUsize};
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
 
 use rmcp::RoleClient;
@@ -15,6 +15,7 @@ use tokio::time::Instant;
 use url::Url;
 
 use super::about::About;
+use super::busy::Busy;
 use super::failure::{ConnectError, handshake, unknown_version};
 use super::gate::{Gate, Silence};
 use super::signals::Signals;
@@ -84,7 +85,7 @@ impl Connection {
             generation: if is_session { Generation::Sessions } else { Generation::Stateless },
             about: About::of(&info),
             described: Arc::new(described),
-            in_flight: AtomicUsize::new(0),
+            busy: Busy::default(),
             latency: AtomicU64::new(0),
         });
         let tells_changes = info.capabilities.tools.as_ref().is_some_and(|tools| tools.list_changed != Some(false));

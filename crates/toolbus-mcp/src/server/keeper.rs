@@ -54,6 +54,12 @@ pub(super) async fn keep(server: &Server, listener: &dyn Listener) {
             End::Stopped => break,
             End::Idle => (failures, is_due) = (0, false),
             End::Restarted => (failures, is_due) = (0, true),
+            End::Lost(error) if server.keeping == Keeping::Once => {
+                let name = &**server.name.as_str();
+                tracing::warn!(server = name, error = error.text, "the MCP server of a session ended, or did not start");
+                server.remember_error(&error.text, error.stderr);
+                break;
+            }
             End::Lost(error) => {
                 failures += 1;
                 // Whoever waits for one that is started by calls, calls for it again.
@@ -189,6 +195,9 @@ async fn connected(server: &Server, listener: &dyn Listener) -> Result<Link, End
 }
 
 async fn list(server: &Server, listener: &dyn Listener, link: &Link) -> Result<(), DialError> {
+    if server.keeping == Keeping::Once {
+        return Ok(());
+    }
     let listed = link.connection.list_tools().await?;
     if let Some(cut) = &listed.cut {
         tracing::warn!(server = &**server.name.as_str(), reason = cut, "an MCP server lists more than is taken");
@@ -231,13 +240,13 @@ async fn silent(server: &Server, connection: &Connection) -> DialError {
             sleep(server.pace.ping_period).await;
         }
         // A server that is busy may answer no ping, and is well.
-        if connection.in_flight() > 0 {
+        if connection.is_busy() {
             silences = 0;
             continue;
         }
         silences = match timeout(server.pace.ping_time, connection.ping()).await {
             Ok(Ok(_)) => 0,
-            _ if connection.in_flight() > 0 => silences,
+            _ if connection.is_busy() => silences,
             _ => silences + 1,
         };
     }

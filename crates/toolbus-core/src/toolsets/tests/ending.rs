@@ -189,3 +189,15 @@ async fn whatever_happens_at_the_same_time_every_start_has_its_stop() {
     assert_eq!(world.stops().len(), world.starts());
     assert!(world.is_empty());
 }
+
+#[tokio::test(start_paused = true)]
+async fn an_instance_that_is_of_no_further_use_ends_its_session_and_the_next_call_begins_another() {
+    let world = World::new(10);
+    assert_eq!(world.count("ana", "s").await.unwrap(), "count 1");
+    world.count("ana", "t").await.unwrap();
+    let failure = world.begin("break", caller("ana", "s")).await.unwrap().unwrap_err();
+    assert_eq!(failure.message, "Broken.");
+    assert_eq!(world.count("ana", "s").await.unwrap(), "count 1");
+    assert_eq!(world.stops(), ["ana/s"]);
+    assert_eq!(world.count("ana", "t").await.unwrap(), "count 2", "the other session goes on");
+}

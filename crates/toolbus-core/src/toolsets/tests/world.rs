@@ -54,6 +54,7 @@ struct Factory {
 struct Counter {
     key: SessionKey,
     calls: AtomicUsize,
+    broken: CancellationToken,
     notes: Arc<Notes>,
     gate: Arc<Semaphore>,
     _alive: Arc<()>,
@@ -92,7 +93,7 @@ impl SessionFactory for Factory {
         let alive = Arc::new(());
         self.notes.instances.lock().unwrap().push(Arc::downgrade(&alive));
         let (notes, gate) = (Arc::clone(&self.notes), Arc::clone(&self.gate));
-        Ok(Counter { key, calls: AtomicUsize::new(0), notes, gate, _alive: alive })
+        Ok(Counter { key, calls: AtomicUsize::new(0), broken: CancellationToken::new(), notes, gate, _alive: alive })
     }
 }
 
@@ -101,6 +102,10 @@ impl Executor for Counter {
         if &*call.tool == "hang" {
             self.notes.tokens.lock().unwrap().push(call.cancelled.clone());
             std::future::pending().await
+        }
+        if &*call.tool == "break" {
+            self.broken.cancel();
+            return Err(ToolFailure::new(Cause::ConnectionLost, "Broken."));
         }
         let count = self.calls.fetch_add(1, Ordering::Relaxed) + 1;
         Ok(ToolOutput::text(format!("{} {count}", call.tool)))
@@ -112,6 +117,10 @@ impl Instance for Counter {
         self.notes.stops.lock().unwrap().push(format!("{}/{}", self.key.owner, self.key.session));
         let how = *self.notes.stop.lock().unwrap();
         go(how, &self.gate).await;
+    }
+
+    fn is_over(&self) -> bool {
+        self.broken.is_cancelled()
     }
 }
 

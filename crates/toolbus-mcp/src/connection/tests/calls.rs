@@ -36,7 +36,7 @@ async fn a_call_carries_its_arguments_and_nothing_that_nobody_asked_for() {
     let (connection, mut script) = session(how.clone()).await;
     let called = start(&connection, call());
     let request = script.expect("tools/call").await;
-    assert_eq!(connection.in_flight(), 1);
+    assert!(connection.is_busy());
     assert_json_snapshot!(request, @r#"
     {
       "id": 1,
@@ -52,7 +52,7 @@ async fn a_call_carries_its_arguments_and_nothing_that_nobody_asked_for() {
     "#);
     script.answer(&request, text("hi"));
     assert_eq!(called.await.unwrap().unwrap(), ToolOutput::text("hi"));
-    assert_eq!(connection.in_flight(), 0);
+    assert!(!connection.is_busy());
     assert!(connection.last_latency().is_some());
     assert_eq!(how.seen.lines().last().unwrap(), "tools/call echo scripted 2025-06-18 -");
 }
@@ -141,7 +141,7 @@ async fn a_call_that_is_dropped_is_cancelled_at_the_server() {
     called.abort();
     told_of_cancellation(&mut script, &request).await;
     assert_eq!(how.seen.lines().last().unwrap(), "tools/call echo scripted 2025-06-18 cancelled");
-    assert_eq!(connection.in_flight(), 0);
+    assert!(!connection.is_busy());
 }
 
 #[tokio::test(start_paused = true)]
