@@ -22,6 +22,8 @@ use crate::connection::message;
 /// The header that names a session.
 pub(super) const SESSION: HeaderName = HeaderName::from_static("mcp-session-id");
 const LAST_EVENT: HeaderName = HeaderName::from_static("last-event-id");
+/// The code of JSON-RPC errors with which servers refuse what is not the fault of a tool.
+const REFUSED: i32 = -32_000;
 /// Longest name of a session, in bytes.
 const MAX_SESSION: usize = 1024;
 const JSON: &str = "application/json";
@@ -115,7 +117,12 @@ impl HttpClient {
                 if status.is_success() {
                     self.answer(response, request.id, opens).await
                 } else {
-                    self.refused(response, request.id, is_discovery).await
+                    match self.refused(response, request.id, is_discovery).await {
+                        Ok(refusal) if session.is_some() && is_forgotten(status, &refusal) => {
+                            Err(Failure::SessionExpired)
+                        }
+                        refused => refused,
+                    }
                 }
             }
         }
@@ -241,6 +248,13 @@ impl HttpClient {
 
 fn correlated(error: ErrorData, id: RequestId, session: Option<String>) -> StreamableHttpPostResponse {
     StreamableHttpPostResponse::Json(ServerJsonRpcMessage::error(error, Some(id)), session)
+}
+
+/// Whether a server refuses a session that it does not know. Many say so with 400 instead of 404, and in words alone.
+fn is_forgotten(status: StatusCode, refusal: &StreamableHttpPostResponse) -> bool {
+    let StreamableHttpPostResponse::Json(ServerJsonRpcMessage::Error(said), _) = refusal else { return false };
+    let ErrorData { code, message, .. } = &said.error;
+    status == StatusCode::BAD_REQUEST && code.0 == REFUSED && message.to_ascii_lowercase().contains("session")
 }
 
 /// An event in place of the one that was too large, so that the caller hears why there is no answer.

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use axum::http::Method;
+use axum::http::{Method, StatusCode};
 use rmcp::transport::Transport as _;
 use serde_json::json;
 use toolbus_testing::patience::eventually;
 
-use super::server::{Server, events, orderly, said, silent_after, status};
+use super::server::{Server, events, json_of, orderly, said, silent_after, status};
 use super::{begun, call, open, received};
 use crate::spec::HttpKind;
 
@@ -24,6 +24,29 @@ async fn a_session_that_the_server_forgot_is_opened_again_and_the_call_repeated(
     transport.send(call(1)).await.unwrap();
     assert_eq!(received(&mut transport).await["result"], said("hello"));
     assert_eq!([server.count("initialize"), server.count("tools/call")], [2, 2]);
+}
+
+#[tokio::test]
+async fn a_server_that_forgot_a_session_may_say_so_in_words_alone() {
+    let table = [(-32000, "Bad Request: No valid session ID provided", 2), (-32602, "session_id is not a number", 1)];
+    for (code, message, sessions) in table {
+        let calls = AtomicUsize::new(0);
+        let server = Server::start(move |asked| {
+            let is_first = asked.does("tools/call") && calls.fetch_add(1, Ordering::SeqCst) == 0;
+            if !is_first {
+                return orderly(asked);
+            }
+            let mut refusal = json_of(&json!({"jsonrpc": "2.0", "error": {"code": code, "message": message}}));
+            *refusal.status_mut() = StatusCode::BAD_REQUEST;
+            refusal
+        })
+        .await;
+        let mut transport = begun(&server.url).await;
+        transport.send(call(1)).await.unwrap();
+        let answer = received(&mut transport).await;
+        assert_eq!(answer["result"] == said("hello"), sessions == 2, "{answer}");
+        assert_eq!([server.count("initialize"), server.count("tools/call")], [sessions, sessions], "{message}");
+    }
 }
 
 #[tokio::test]
