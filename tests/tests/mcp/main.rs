@@ -6,6 +6,7 @@ mod real;
 mod real_changes;
 mod real_commands;
 mod real_content;
+mod real_http;
 mod real_losses;
 mod real_rules;
 mod real_running;
