@@ -3,164 +3,83 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, timeout};
+use tokio_util::sync::CancellationToken;
 
-use crate::connection::{ConnectError, Connection, Generation, Listed, Opening};
+use crate::connection::{Connection, Generation, Listed};
 use crate::definition::{Definitions, definitions};
-use crate::observe::Silent;
-use crate::process::{Launcher, Process};
-use crate::spec::{Credential, Credentials, Origin, ServerSpec, TransportSpec};
+use crate::dial::{DialError, Dialer, Link, STOP_TIME};
+use crate::observe::{Observer, Silent};
+use crate::process::Launcher;
+use crate::spec::{Origin, ServerSpec, TransportSpec};
 use crate::status::{PhaseName, ProbeReport, ProbeStep, ServerStatus};
-use crate::transport::http::{HttpTransport, OpenError, Opener};
-use crate::transport::stdio::StdioTransport;
 
-/// Longest handshake, and longest wait for the answer to a ping.
-const PATIENCE: Duration = Duration::from_secs(30);
-/// Time that the server has to end.
-const STOP: Duration = Duration::from_secs(5);
-/// What a server wrote before it failed may still be on its way.
-const LAST_WORDS: Duration = Duration::from_millis(50);
+/// Longest time until a server is connected: as long as the bridge waits.
+const CONNECT_TIME: Duration = Duration::from_secs(60);
+/// Longest wait for the answer to a ping.
+const PING_TIME: Duration = Duration::from_secs(30);
 
-/// Starts or connects the server, shakes hands, lists its tools, pings it, and ends it again.
+/// Starts or connects the server, lists its tools, pings it, and ends it again.
 pub async fn probe(spec: &ServerSpec, launcher: &Launcher) -> ProbeReport {
-    let mut probe = Probe { spec, launcher, steps: Vec::new(), status: unknown(spec), process: None };
-    let connection = probe.all().await;
-    probe.end(connection).await
+    let mut probe = Probe { spec, steps: Vec::new(), status: unknown(spec) };
+    if let Some(link) = probe.connect(launcher).await {
+        probe.look(&link.connection).await;
+        link.close(STOP_TIME).await;
+        // What it wrote at its end counts, too.
+        probe.status.stderr = link.stderr();
+    }
+    ProbeReport { steps: probe.steps, status: probe.status }
 }
 
 struct Probe<'a> {
     spec: &'a ServerSpec,
-    launcher: &'a Launcher,
     steps: Vec<ProbeStep>,
     status: ServerStatus,
-    process: Option<Process>,
-}
-
-/// A way to a server that has not been spoken to.
-enum Wire {
-    Stdio(StdioTransport),
-    Http(HttpTransport),
-}
-
-/// Why a step failed.
-struct Failure {
-    text: String,
-    phase: PhaseName,
-}
-
-impl Failure {
-    fn new(text: impl ToString) -> Self {
-        Self { text: text.to_string(), phase: PhaseName::Stopped }
-    }
-}
-
-impl From<ConnectError> for Failure {
-    fn from(error: ConnectError) -> Self {
-        let is_for_a_person = matches!(error, ConnectError::AuthRequired(_));
-        let phase = if is_for_a_person { PhaseName::AuthRequired } else { PhaseName::Stopped };
-        Self { text: error.to_string(), phase }
-    }
-}
-
-impl From<OpenError> for Failure {
-    fn from(error: OpenError) -> Self {
-        let is_for_a_person = matches!(error, OpenError::AuthRequired { .. });
-        let phase = if is_for_a_person { PhaseName::AuthRequired } else { PhaseName::Stopped };
-        Self { text: error.to_string(), phase }
-    }
 }
 
 impl Probe<'_> {
-    /// Takes every step until one fails. Returns the connection, if there is one to be closed.
-    async fn all(&mut self) -> Option<Arc<Connection>> {
+    async fn connect(&mut self, launcher: &Launcher) -> Option<Link> {
+        let observer: Arc<dyn Observer> = Arc::new(Silent);
+        let dialer = Dialer::new(self.spec, None, launcher, &observer);
         let began = Instant::now();
-        let started = self.start().await;
-        let started = started.map(|wire| (self.began_as(), wire));
-        let wire = self.note("start", began, started)?;
+        let dialled = dialer.dial(CONNECT_TIME, &CancellationToken::new()).await;
+        dialer.transport_name().clone_into(&mut self.status.transport);
+        let link = self.note("connect", began, dialled.map(|link| (greeting(&link.connection), link)))?;
+        self.status.pid = link.pid();
+        self.status.protocol_version = Some(link.connection.about().protocol_version.clone());
+        self.status.implementation = implementation(&link.connection);
+        Some(link)
+    }
 
+    async fn look(&mut self, connection: &Connection) {
         let began = Instant::now();
-        let opened = self.shake_hands(wire).await;
-        let opened = opened.map(|connection| (greeting(&connection), connection));
-        let connection = self.note("handshake", began, opened)?;
-        self.status.protocol_version = Some(connection.about().protocol_version.clone());
-        self.status.implementation = implementation(&connection);
-
-        let began = Instant::now();
-        let listed = connection.list_tools().await.map_err(Failure::from);
-        let listed = listed.map(|listed| self.sort_out(listed));
-        if self.note("list", began, listed.map(|text| (text, ()))).is_some() {
+        let listed = connection.list_tools().await.map_err(DialError::from);
+        let listed = listed.map(|listed| (self.sort_out(listed), ()));
+        if self.note("list", began, listed).is_some() {
             let began = Instant::now();
-            let answer = timeout(PATIENCE, connection.ping()).await;
-            let answer = answer.map_err(|_| late("ping")).and_then(|answer| answer.map_err(Failure::from));
+            let late =
+                |_| DialError::new(format!("the server did not answer the ping within {} s", PING_TIME.as_secs()));
+            let answer = timeout(PING_TIME, connection.ping()).await.map_err(late);
+            let answer = answer.and_then(|answer| answer.map_err(DialError::from));
             self.status.latency_us = answer.as_ref().ok().map(|latency| micros(*latency));
             self.note("ping", began, answer.map(|_| ("answered".to_owned(), ())));
         }
-        Some(connection)
     }
 
     /// Takes down what came of a step, and since when it went on.
-    fn note<T>(&mut self, name: &str, began: Instant, outcome: Result<(String, T), Failure>) -> Option<T> {
+    fn note<T>(&mut self, name: &str, began: Instant, outcome: Result<(String, T), DialError>) -> Option<T> {
         let duration_us = micros(began.elapsed());
         let (passed, text, value) = match outcome {
             Ok((text, value)) => (true, text, Some(value)),
-            Err(Failure { text, phase }) => {
-                self.status.phase = phase;
+            Err(DialError { text, needs_credentials, stderr, .. }) => {
+                self.status.phase = if needs_credentials { PhaseName::AuthRequired } else { PhaseName::Stopped };
                 self.status.last_error = Some(text.clone());
+                self.status.stderr = stderr;
                 (false, text, None)
             }
         };
         self.steps.push(ProbeStep { name: name.to_owned(), duration_us, passed, text });
         value
-    }
-
-    async fn start(&mut self) -> Result<Wire, Failure> {
-        match &self.spec.transport {
-            TransportSpec::Stdio(program) => {
-                let started = self.launcher.start(self.spec.name.as_str(), program);
-                let (process, transport) = started.map_err(Failure::new)?;
-                self.status.pid = Some(process.pid());
-                self.process = Some(process);
-                Ok(Wire::Stdio(transport))
-            }
-            TransportSpec::Http(endpoint) => {
-                let opener = Opener::new(endpoint, first(&endpoint.credentials))?;
-                let transport = opener.open().await;
-                self.status.transport = opener.kind_name().to_owned();
-                Ok(Wire::Http(transport?))
-            }
-        }
-    }
-
-    /// Finds out how the server is spoken to, as the bridge does: one that does not survive the question is started again.
-    async fn shake_hands(&mut self, wire: Wire) -> Result<Arc<Connection>, Failure> {
-        match self.open(wire, None).await? {
-            Err(error) if error.next().is_some() => {
-                let wire = self.start().await?;
-                Ok(self.open(wire, error.next()).await??)
-            }
-            opened => Ok(opened?),
-        }
-    }
-
-    async fn open(
-        &self,
-        wire: Wire,
-        generation: Option<Generation>,
-    ) -> Result<Result<Arc<Connection>, ConnectError>, Failure> {
-        let (transport, failure, roots) = match (&wire, &self.spec.transport) {
-            (Wire::Stdio(stdio), TransportSpec::Stdio(program)) => ("pipe", stdio.failure(), program.roots.clone()),
-            (Wire::Stdio(stdio), TransportSpec::Http(_)) => ("pipe", stdio.failure(), Vec::new()),
-            (Wire::Http(http), _) => ("tcp", http.failure(), Vec::new()),
-        };
-        let server = &self.spec.name;
-        let opening = Opening { server, transport, generation, failure, roots, observer: Arc::new(Silent) };
-        let opened = async {
-            match wire {
-                Wire::Stdio(stdio) => Connection::open(stdio, opening).await,
-                Wire::Http(http) => Connection::open(http, opening).await,
-            }
-        };
-        timeout(PATIENCE, opened).await.map_err(|_| late("handshake"))
     }
 
     /// Says how many tools there are, and keeps which.
@@ -177,39 +96,10 @@ impl Probe<'_> {
         }
         text
     }
-
-    fn began_as(&self) -> String {
-        self.status.pid.map_or_else(|| format!("transport {}", self.status.transport), |pid| format!("process {pid}"))
-    }
-
-    async fn end(mut self, connection: Option<Arc<Connection>>) -> ProbeReport {
-        if let Some(connection) = connection {
-            connection.close().await;
-        }
-        if let Some(process) = &self.process {
-            process.stop(STOP).await;
-            sleep(LAST_WORDS).await;
-            self.status.stderr = process.stderr_tail();
-        }
-        ProbeReport { steps: self.steps, status: self.status }
-    }
-}
-
-fn late(step: &str) -> Failure {
-    Failure::new(format!("the server did not answer the {step} within {} s", PATIENCE.as_secs()))
 }
 
 fn micros(time: Duration) -> u64 {
     u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
-}
-
-/// The credential with which tools are listed.
-fn first(credentials: &Credentials) -> Option<Credential> {
-    match credentials {
-        Credentials::None => None,
-        Credentials::Shared(credential) => Some(credential.clone()),
-        Credentials::PerAgent(agents) => agents.values().next().cloned(),
-    }
 }
 
 fn greeting(connection: &Connection) -> String {

@@ -117,7 +117,7 @@ pub struct ProbeReport {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ProbeStep {
-    /// `start`, `handshake`, `list` or `ping`.
+    /// `connect`, `list` or `ping`.
     pub name: String,
     /// How long it took, in microseconds.
     pub duration_us: u64,

@@ -6,7 +6,7 @@ use toolbus_core::tool::Validation;
 
 use super::*;
 use crate::filter::ToolFilter;
-use crate::spec::{Endpoint, HttpKind, Program, ServerName};
+use crate::spec::{Credentials, Endpoint, HttpKind, Program, ServerName};
 
 /// Answers by session, and knows three tools, one of them with a schema that cannot be used.
 const GOOD: &str = r#"
@@ -76,8 +76,7 @@ async fn each_step_of_a_good_server_is_told_and_the_server_is_gone_afterwards() 
     assert_eq!(
         steps(&report),
         [
-            ("start", true, &*format!("process {pid}")),
-            ("handshake", true, "2025-06-18 with sessions; sums 7"),
+            ("connect", true, "2025-06-18 with sessions; sums 7"),
             ("list", true, "1 tools, 1 hidden, 1 not allowed by the configuration"),
             ("ping", true, "answered"),
         ]
@@ -93,18 +92,18 @@ async fn each_step_of_a_good_server_is_told_and_the_server_is_gone_afterwards() 
 async fn a_server_that_does_not_survive_the_question_for_its_generation_is_asked_again() {
     let report = tried(&python(&format!("{FRAGILE}{}", GOOD.replace("import json, sys", "import json")))).await;
     assert!(report.passed(), "{report:?}");
-    assert_eq!(report.steps.len(), 4);
+    assert_eq!(report.steps.len(), 3);
 }
 
 #[tokio::test]
 async fn a_server_that_ends_at_once_is_told_with_its_last_words() {
     let report = tried(&python("print('no such database', file=sys.stderr); sys.exit(3)")).await;
     let told = steps(&report);
-    assert_eq!((told.len(), told[1].0, told[1].1), (2, "handshake", false));
-    assert!(told[1].2.contains("exit code 3"), "{}", told[1].2);
+    assert_eq!((told.len(), told[0].0, told[0].1), (1, "connect", false));
+    assert!(told[0].2.contains("exit code 3"), "{}", told[0].2);
     assert_eq!((report.passed(), report.status.phase), (false, PhaseName::Stopped));
     assert_eq!(report.status.stderr, ["no such database"]);
-    assert_eq!(report.status.last_error.as_deref(), Some(told[1].2));
+    assert_eq!(report.status.last_error.as_deref(), Some(told[0].2));
 }
 
 #[tokio::test]
@@ -116,7 +115,7 @@ async fn a_program_that_is_not_there_fails_at_the_start() {
     let report = tried(&missing).await;
     assert_eq!(
         steps(&report),
-        [("start", false, "program 'no-such-program' was not found; give its full path, or check PATH")]
+        [("connect", false, "program 'no-such-program' was not found; give its full path, or check PATH")]
     );
 }
 

@@ -3,15 +3,17 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use tokio::time::timeout_at;
+use tokio::time::{timeout, timeout_at};
 use toolbus_core::failure::{Cause, ToolFailure};
 use toolbus_core::log::shown;
 use toolbus_core::tool::{ToolCall, ToolOutput};
 
 use super::{Keeping, Ready, Server, State};
-use crate::connection::Connection;
+
+/// Time in which the end of a connection shows after a call on it was lost.
+const END_TIME: Duration = Duration::from_millis(100);
 
 /// The calls that use a server or wait for it.
 pub(super) struct Users {
@@ -62,8 +64,8 @@ impl Drop for Using<'_> {
 }
 
 impl Server {
-    /// Runs a tool, by the server's own name of it. A call that is lost with its connection is repeated once, on the next,
-    /// if that does no harm.
+    /// Runs a tool, by the server's own name of it. A call that is lost is repeated once, if that does no harm: on the next
+    /// connection where it was lost with its own, which over HTTP it need not be.
     ///
     /// # Errors
     ///
@@ -75,26 +77,28 @@ impl Server {
         is_repeatable: bool,
     ) -> Result<ToolOutput, ToolFailure> {
         let _using = Using::new(self);
-        let first = self.ready(call, None).await?;
+        let first = self.ready(call).await?;
         let lost = match first.link.connection.call(tool, call).await {
             Ok(output) => return Ok(output),
             Err(error) if error.is_lost && is_repeatable => error,
             Err(error) => return Err(error.failure),
         };
-        let Ok(second) = self.ready(call, Some(&first.link.connection)).await else { return Err(lost.failure) };
+        // What is lost may be known before its cause.
+        let _ = timeout(END_TIME, first.link.connection.closed()).await;
+        let Ok(second) = self.ready(call).await else { return Err(lost.failure) };
         second.link.connection.call(tool, call).await.map_err(|error| error.failure)
     }
 
-    /// A connection other than the one that was lost, waited for until the call's deadline.
-    async fn ready(&self, call: &ToolCall, lost: Option<&Arc<Connection>>) -> Result<Arc<Ready>, ToolFailure> {
-        if let Some(ready) = self.usable(&self.state.borrow(), lost) {
+    /// A connection, waited for until the call's deadline.
+    async fn ready(&self, call: &ToolCall) -> Result<Arc<Ready>, ToolFailure> {
+        if let Some(ready) = self.usable(&self.state.borrow()) {
             return ready;
         }
         let mut states = self.state.subscribe();
         let settled = async {
             loop {
                 self.wake();
-                if let Some(ready) = self.usable(&states.borrow_and_update(), lost) {
+                if let Some(ready) = self.usable(&states.borrow_and_update()) {
                     return ready;
                 }
                 if states.changed().await.is_err() {
@@ -115,15 +119,11 @@ impl Server {
         }
     }
 
-    /// What a call gets in this state; none where it has to wait. A connection that has just ended is not `lost` yet, and
-    /// takes no call either.
-    fn usable(&self, state: &State, lost: Option<&Arc<Connection>>) -> Option<Result<Arc<Ready>, ToolFailure>> {
+    /// What a call gets in this state; none where it has to wait. A connection that has ended takes no call, also where its
+    /// keeper does not know yet.
+    fn usable(&self, state: &State) -> Option<Result<Arc<Ready>, ToolFailure>> {
         match state {
-            State::Ready(ready) => {
-                let connection = &ready.link.connection;
-                let is_there = !connection.is_over() && lost.is_none_or(|lost| !Arc::ptr_eq(lost, connection));
-                is_there.then(|| Ok(Arc::clone(ready)))
-            }
+            State::Ready(ready) => (!ready.link.connection.is_over()).then(|| Ok(Arc::clone(ready))),
             State::AuthRequired => Some(Err(self.unreachable(Cause::AuthRequired, "it needs credentials"))),
             State::Parked => Some(Err(self.unreachable(Cause::ConnectFailed, "it fails again and again"))),
             State::Stopped => Some(Err(self.unreachable(Cause::ConnectFailed, "it has been stopped"))),
@@ -133,7 +133,7 @@ impl Server {
 
     /// What a caller is told whose tool is not known because the server was never connected to.
     pub(crate) fn out_of_reach(&self) -> ToolFailure {
-        let failure = self.usable(&self.state(), None).and_then(Result::err);
+        let failure = self.usable(&self.state()).and_then(Result::err);
         failure.unwrap_or_else(|| self.unreachable(Cause::ConnectFailed, "it is being connected to"))
     }
 

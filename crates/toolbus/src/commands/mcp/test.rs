@@ -20,7 +20,7 @@ use crate::config::problem::nearest;
 use crate::config::{Config, McpServers};
 use crate::printed::unless_gone;
 
-/// Starts or connects one server of the configuration and tells each step: start, handshake, list of tools, ping.
+/// Starts or connects one server of the configuration and tells each step: connect, list of tools, ping.
 ///
 /// The running daemon is not asked, and its own process of this server goes on. The exit code is 0 when every step worked,
 /// 1 when one failed, 2 for a mistake in the command or the configuration.
@@ -93,12 +93,11 @@ mod tests {
 
     #[test]
     fn every_step_is_one_line_and_hidden_tools_are_named() {
-        let steps =
-            vec![step("start", true, "process 7"), step("handshake", true, "2025-11-25 with sessions; a\u{7} 1")];
+        let steps = vec![step("connect", true, "2025-11-25 with sessions; a\u{7} 1"), step("ping", true, "answered")];
         let report = ProbeReport { steps, status: example("files") };
         insta::assert_snapshot!(anstream::adapter::strip_str(&in_words(&report)), @r#"
-        pass  start      12.3 ms  process 7
-        pass  handshake  12.3 ms  2025-11-25 with sessions; a\u{7} 1
+        pass  connect  12.3 ms  2025-11-25 with sessions; a\u{7} 1
+        pass  ping     12.3 ms  answered
 
         HIDDEN TOOL  WHY
         move_file    denied by deniedTools
@@ -109,18 +108,16 @@ mod tests {
 
     #[test]
     fn a_failure_comes_with_the_servers_last_words() {
-        let steps =
-            vec![step("start", true, "process 7"), step("handshake", false, "the server ended with exit code 3")];
+        let steps = vec![step("connect", false, "the server ended with exit code 3")];
         let status = ServerStatus { hidden: Vec::new(), stderr: vec!["no such module".to_owned()], ..example("files") };
         let report = ProbeReport { steps, status };
         insta::assert_snapshot!(anstream::adapter::strip_str(&in_words(&report)), @r#"
-        pass  start      12.3 ms  process 7
-        fail  handshake  12.3 ms  the server ended with exit code 3
+        fail  connect  12.3 ms  the server ended with exit code 3
 
         standard error, its end:
           no such module
 
-        failed at handshake
+        failed at connect
         "#);
     }
 
