@@ -82,8 +82,13 @@ impl Gates {
         if let Route::Server(server) = wanted.route {
             return wanted::not_at_server(effective, server, name);
         }
+        // A call of any server's tool is, if the tool is none of these servers', for another one.
+        let cause = match wanted.route {
+            Route::AnyServer => Cause::UnknownServer,
+            _ => Cause::UnknownTool,
+        };
         if effective.lacks_toolset(name) {
-            return ToolFailure::new(Cause::UnknownTool, format!("Toolset not found for {}", shown(name)));
+            return ToolFailure::new(cause, format!("Toolset not found for {}", shown(name)));
         }
         let near = self.suggestions.near(effective.section_number(), name, effective.names());
         let mut text = match wanted.route {
@@ -94,7 +99,7 @@ impl Gates {
             let offered: Vec<String> = near.iter().map(|name| format!("'{name}'")).collect();
             text = format!("{text} Did you mean {}?", offered.join(" or "));
         }
-        ToolFailure::new(Cause::UnknownTool, text)
+        ToolFailure::new(cause, text)
     }
 
     /// Step 5. The arguments, with those that are set for the caller, valid against the tool's schema.

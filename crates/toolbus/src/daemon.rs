@@ -81,7 +81,8 @@ impl Daemon {
         let mut desk = Desk::new(about, Arc::clone(&bus), rules, dispatcher.clone(), sessions.clone());
         let mut queues = queues(config);
         if let Some(servers) = &servers {
-            let wired = mcp::wire(servers.bridge(), registrar, &dispatcher, Arc::clone(&bus));
+            let ignores_unknown = config.mcp.unknown_server == UnknownServer::Ignore;
+            let wired = mcp::wire(servers.bridge(), registrar, &dispatcher, Arc::clone(&bus), ignores_unknown);
             background.spawn(wired.announcer.run());
             desk = desk.with(topic::MCP_MANAGE, wired.manage).with(topic::MCP_REFRESH, wired.refresh);
             queues.extend(mcp::queues(config));

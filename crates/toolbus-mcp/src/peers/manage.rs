@@ -8,7 +8,8 @@ use toolbus_core::log::shown;
 use toolbus_core::policy::Access;
 use toolbus_core::{Answerer, Asked, InnerCall, Invoker, Said, Unusable};
 use toolbus_protocol::{
-    McpGetServiceDetailsRequest, McpGetServiceDetailsResponse, McpToolDefinition, ParseError, message_type as types,
+    McpEchoed, McpGetServiceDetailsRequest, McpGetServiceDetailsResponse, McpToolDefinition, ParseError,
+    message_type as types,
 };
 
 use super::{Servers, further, register};
@@ -27,13 +28,31 @@ pub struct Manage {
     access: Access,
     servers: Arc<dyn Servers>,
     invoker: Arc<dyn Invoker>,
+    /// Whether requests for servers that the caller does not have are left to other bridges.
+    ignores_unknown: bool,
 }
 
 impl Manage {
-    /// Answers from `access` and `servers`; what changes something is a call through `invoker`.
+    /// Answers from `access` and `servers`; what changes something is a call through `invoker`. With `ignores_unknown`,
+    /// requests for servers that the caller does not have are not answered.
     #[must_use]
-    pub fn new(access: Access, servers: Arc<dyn Servers>, invoker: Arc<dyn Invoker>) -> Self {
-        Self { access, servers, invoker }
+    pub fn new(access: Access, servers: Arc<dyn Servers>, invoker: Arc<dyn Invoker>, ignores_unknown: bool) -> Self {
+        Self { access, servers, invoker, ignores_unknown }
+    }
+
+    /// Whether another bridge may be meant, and not this one.
+    async fn is_others(&self, asked: &Asked) -> bool {
+        if !self.ignores_unknown {
+            return false;
+        }
+        // Whoever may register servers here does so.
+        if asked.envelope.message_type.eq_ignore_ascii_case(types::MCP_REGISTER_SERVER_REQUEST) {
+            return self.access.effective(&asked.caller).get(register::REGISTER).is_none();
+        }
+        let server = McpEchoed::parse(&asked.body).unwrap_or_default().server_name;
+        let latest = Instant::now() + MANAGE_TIME;
+        let effective = awaited(&self.access, &*self.servers, &asked.caller, &server, latest).await;
+        !servers(&effective).contains_key(&server.to_lowercase())
     }
 
     async fn details(&self, asked: &Asked) -> Said {
@@ -105,6 +124,9 @@ impl Answerer for Manage {
             }
             if !asked.has_address() {
                 return Err(Unusable::NoAddress);
+            }
+            if self.is_others(asked).await {
+                return Ok(None);
             }
             let said = if is(types::MCP_GET_SERVICE_DETAILS_REQUEST) {
                 self.details(asked).await

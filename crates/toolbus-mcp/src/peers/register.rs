@@ -19,7 +19,8 @@ pub(super) struct Call {
     server: String,
 }
 
-const REGISTER: &str = "mcp_register_server";
+/// The tool that adds a server.
+pub(super) const REGISTER: &str = "mcp_register_server";
 const UNREGISTER: &str = "mcp_unregister_server";
 
 impl Call {

@@ -194,7 +194,7 @@ impl World {
             started: Instant::now(),
         };
         let desk = Desk::new(about, shared, rules, dispatcher.clone(), SessionSets::default())
-            .with(topic::MCP_MANAGE, Arc::new(Manage::new(access.clone(), Arc::clone(&servers), invoker)))
+            .with(topic::MCP_MANAGE, Arc::new(Manage::new(access.clone(), Arc::clone(&servers), invoker, false)))
             .with(topic::MCP_REFRESH, Arc::new(Refresh::new(asking, servers)));
         let mut running = JoinSet::new();
         let service = Arc::new(Service::new(dispatcher));

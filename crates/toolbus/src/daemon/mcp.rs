@@ -20,12 +20,14 @@ pub(super) struct Wired {
     pub(super) announcer: Announcer<Index>,
 }
 
-/// Registers the management tools, and puts together what serves messages about servers.
+/// Registers the management tools, and puts together what serves messages about servers; with `ignores_unknown` those for
+/// servers that the caller does not have are left to other bridges.
 pub(super) fn wire(
     bridge: &Bridge,
     registrar: Option<Arc<Registrar>>,
     dispatcher: &Dispatcher,
     bus: Arc<dyn Bus>,
+    ignores_unknown: bool,
 ) -> Wired {
     let access = dispatcher.access();
     let servers: Arc<dyn Servers> = Arc::new(bridge.clone());
@@ -36,7 +38,7 @@ pub(super) fn wire(
     }
     let (announcer, asking) = dispatcher.announcer_of(Index, bus);
     let refresh = Refresh::new(asking, Arc::clone(&servers));
-    let manage = Manage::new(access.clone(), servers, invoker);
+    let manage = Manage::new(access.clone(), servers, invoker, ignores_unknown);
     Wired { manage: Arc::new(manage), refresh: Arc::new(refresh), announcer }
 }
 
