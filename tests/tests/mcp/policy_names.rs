@@ -1,0 +1,111 @@
+//! Tools of one name: which is called by it, and how the others are reached.
+
+use serde_json::{Value, json};
+use toolbus_e2e::backend::Backend;
+use toolbus_e2e::client::{Client, Request};
+use toolbus_e2e::daemon::Daemon;
+use toolbus_e2e::site::Site;
+use toolbus_testing::patience::eventually;
+
+use crate::peer::INVOKE;
+use crate::small::{PROGRAM, Small, known, python};
+
+const CLASH: &str = "two sources have a tool of one name; the shadowed one is reached by its server alone";
+
+async fn content(client: &Client, request: &Request) -> String {
+    let answer = client.exchange(request).await;
+    if answer.code().is_empty() { answer.content() } else { answer.code() }
+}
+
+fn asked(client: &Client, server: Option<&str>) -> Request {
+    let request = client.request("same", &json!({"text": "x"}));
+    match server {
+        Some(server) => request.header("rb-rb-mcp-server", server),
+        None => request,
+    }
+}
+
+#[tokio::test]
+async fn the_first_server_by_name_has_the_name_and_the_other_is_reached_by_its_own() {
+    let (site, small) = (Site::shared().await, Small::new());
+    let slow = small.section_with("alpha", &["same"], &[], &[("START_DELAY", "1")], "");
+    let beta = small.section("beta", &["same", "other"], "");
+    let daemon = Daemon::start(&site, &format!("{slow}{beta}")).await;
+    let client = Client::connect(&site).await;
+    known(&daemon, &["beta"]).await;
+    known(&daemon, &["alpha"]).await;
+    for (server, expected) in [(None, "alpha"), (Some("alpha"), "alpha"), (Some("beta"), "beta")] {
+        for topic in ["tool.invoke", INVOKE] {
+            let request = asked(&client, server).on(topic);
+            assert_eq!(content(&client, &request).await, format!("{expected}.same: x"), "{server:?} on {topic}");
+        }
+    }
+    let list = client.exchange(&client.raw("{\"names\":[\"same\"]}").on("tool.list")).await.body();
+    assert_eq!((&list["tools"][0]["source"], list["tools"].as_array().unwrap().len()), (&json!("mcp:alpha"), 1));
+
+    // Said once, however often a server starts.
+    let process = async || daemon.operate(&["mcp", "show", "alpha", "--output", "json"]).await.json()["pid"].clone();
+    let before = process().await;
+    assert_eq!(daemon.operate(&["mcp", "restart", "alpha"]).await.code, 0);
+    eventually("alpha again", async || {
+        let now = process().await;
+        (!now.is_null() && now != before).then_some(())
+    })
+    .await;
+    assert_eq!(content(&client, &asked(&client, None)).await, "alpha.same: x");
+    let clashes = daemon.logged(CLASH);
+    let told: Vec<&Value> = clashes.iter().collect();
+    assert_eq!(told.len(), 1, "{told:?}");
+    assert_eq!(
+        (&told[0]["tool"], &told[0]["kept"], &told[0]["shadowed"]),
+        (&json!("same"), &json!("mcp:alpha"), &json!("mcp:beta"))
+    );
+
+    // When the first is gone, its name is the other's.
+    daemon.reload(&beta).await;
+    eventually("the name to be beta's", async || {
+        (content(&client, &asked(&client, None)).await == "beta.same: x").then_some(())
+    })
+    .await;
+    daemon.stop(&site).await;
+}
+
+#[tokio::test]
+async fn a_rest_tool_has_its_name_whatever_servers_have() {
+    let (site, small, backend) = (Site::shared().await, Small::new(), Backend::start().await);
+    let rest = backend.tool("same", "/work?id={id}", "");
+    let daemon = Daemon::start(&site, &format!("{rest}{}", small.section("alpha", &["same"], ""))).await;
+    known(&daemon, &["alpha"]).await;
+    let client = Client::connect(&site).await;
+    assert_eq!(client.call("same", &json!({"id": "rest"})).await.content(), "worked for rest");
+    assert_eq!(content(&client, &asked(&client, Some("alpha"))).await, "alpha.same: x");
+    assert_eq!(content(&client, &asked(&client, None).on(INVOKE)).await, "alpha.same: x");
+    assert_eq!(daemon.logged(CLASH).len(), 1);
+    daemon.stop(&site).await;
+}
+
+#[tokio::test]
+async fn a_server_that_a_caller_registers_takes_no_name() {
+    let (site, small) = (Site::shared().await, Small::new());
+    let rules = format!(
+        "[mcp]\nregister = {{ enabled = true, commands = [[{:?}, {PROGRAM:?}, \"*\", \"*\"]] }}\n{}",
+        python(),
+        small.section("beta", &["same"], "")
+    );
+    let daemon = Daemon::start(&site, &rules).await;
+    known(&daemon, &["beta"]).await;
+    let client = Client::connect(&site).await;
+    let register = json!({"server_name": "alpha", "command": python(),
+                          "arguments": [PROGRAM, "alpha", "same,echo_alpha,mcp_list_services,current_time"]});
+    let answer = client.call("mcp_register_server", &register).await;
+    // A tool that has the name of a management tool is not even counted.
+    assert_eq!(answer.content(), "Server 'alpha' registered successfully. 3 tool(s) available.");
+    for (server, expected) in [(None, "beta.same: x"), (Some("beta"), "beta.same: x"), (Some("alpha"), "alpha.same: x")]
+    {
+        assert_eq!(content(&client, &asked(&client, server)).await, expected, "{server:?}");
+    }
+    assert_eq!(client.call("echo_alpha", &json!({})).await.content(), "alpha.echo_alpha: ");
+    assert!(client.call("current_time", &json!({})).await.content().contains("UTC"));
+    assert!(client.call("mcp_list_services", &json!({})).await.content().starts_with('['));
+    daemon.stop(&site).await;
+}

@@ -1,0 +1,177 @@
+//! Servers that callers register: what they may, what stays, and what they never decide.
+
+use serde_json::{Value, json};
+use toolbus_e2e::client::{Client, Request};
+use toolbus_e2e::daemon::Daemon;
+use toolbus_e2e::message::Message;
+use toolbus_e2e::site::Site;
+use toolbus_testing::patience::eventually;
+
+use crate::peer::MANAGE;
+use crate::small::{PROGRAM, Small, is_running, known, python};
+
+const AGENTS: &str = "[identity]\ntrust_headers = true\n[agents.ana]\n[agents.bruno]\n[agents.sub]\nprofile = \"subagent\"\n\
+                      [store]\nurl = \"sqlite:toolbus.db\"\n";
+const TOOLS: [&str; 2] = ["mcp_register_server", "mcp_unregister_server"];
+
+fn allowed() -> String {
+    let command = json!([python(), PROGRAM, "*", "*", "*"]);
+    format!("{AGENTS}[mcp]\nregister = {{ enabled = true, commands = [{command}], hosts = [\"mcp.example.com\"] }}\n")
+}
+
+fn arguments(name: &str) -> Value {
+    json!({"server_name": name, "command": python(), "arguments": [PROGRAM, name, "about", "${HOME}"]})
+}
+
+fn manage(client: &Client, kind: &str, body: &Value) -> Request {
+    let request = client.raw(body.to_string()).on(MANAGE);
+    request.of_type(&format!("RockBot.Tools.Mcp.{kind}"))
+}
+
+async fn called(client: &Client, agent: &str, tool: &str, arguments: &Value) -> Message {
+    client.exchange(&client.request(tool, arguments).by(agent)).await
+}
+
+/// What a server tells of itself; the code of the answer when there is none.
+async fn about(client: &Client, agent: &str, server: &str) -> Result<Value, String> {
+    let request = client.request("about", &json!({})).by(agent).header("rb-rb-mcp-server", server);
+    let answer = client.exchange(&request).await;
+    if answer.code().is_empty() { Ok(serde_json::from_str(&answer.content()).unwrap()) } else { Err(answer.code()) }
+}
+
+async fn listed(client: &Client, agent: &str) -> Vec<String> {
+    let list = client.exchange(&client.raw("{}").on("tool.list").by(agent)).await.body();
+    list["tools"].as_array().unwrap().iter().map(|tool| tool["name"].as_str().unwrap().to_owned()).collect()
+}
+
+#[tokio::test]
+async fn nobody_registers_anything_unless_the_configuration_allows_it() {
+    let (site, small) = (Site::shared().await, Small::new());
+    let daemon = Daemon::start(&site, &format!("{AGENTS}{}", small.section("notes", &["about"], ""))).await;
+    known(&daemon, &["notes"]).await;
+    let client = Client::connect(&site).await;
+    let names = listed(&client, "ana").await;
+    for tool in TOOLS {
+        assert!(!names.contains(&tool.to_owned()), "{names:?}");
+        assert_eq!(called(&client, "ana", tool, &arguments("new")).await.code(), "tool_not_found");
+    }
+    for kind in ["McpRegisterServerRequest", "McpUnregisterServerRequest"] {
+        let body = json!({"serverName": "new", "type": "stdio", "command": python()});
+        let answer = client.exchange(&manage(&client, kind, &body).by("ana")).await.body();
+        assert_eq!(answer["success"], false, "{answer}");
+        assert!(answer["error"].as_str().unwrap().contains("is not registered"), "{answer}");
+    }
+    assert_eq!(about(&client, "ana", "new").await, Err("tool_not_found".to_owned()));
+    daemon.stop(&site).await;
+}
+
+#[tokio::test]
+async fn what_the_rules_allow_is_registered_and_is_there_after_a_restart_until_it_is_removed() {
+    let site = Site::shared().await;
+    let daemon = Daemon::start(&site, &allowed()).await;
+    let client = Client::connect(&site).await;
+    let answer = called(&client, "ana", TOOLS[0], &arguments("Mine")).await;
+    assert_eq!(answer.content(), "Server 'Mine' registered successfully. 1 tool(s) available.");
+    let first = about(&client, "bruno", "mine").await.unwrap();
+    assert_eq!(first["arguments"], json!(["${HOME}"]), "what a caller gives is taken as it is");
+    let variables: Vec<&String> = first["environment"].as_object().unwrap().keys().collect();
+    // Python sets it by itself.
+    assert_eq!(variables, ["LC_CTYPE"]);
+
+    let daemon = daemon.restarted().await;
+    assert!(!is_running(&first["pid"]), "it ended with the daemon");
+    let second = eventually("the registered server", async || about(&client, "ana", "MINE").await.ok()).await;
+    assert_ne!(first["pid"], second["pid"]);
+
+    let refused = called(&client, "bruno", TOOLS[1], &json!({"server_name": "mine"})).await;
+    assert_eq!(refused.body()["isError"], true);
+    let request = manage(&client, "McpUnregisterServerRequest", &json!({"serverName": "mine"}));
+    assert_eq!(client.exchange(&request.by("ana")).await.body()["success"], true);
+    eventually("its end", async || (!is_running(&second["pid"])).then_some(())).await;
+    let daemon = daemon.restarted().await;
+    let left = daemon.operate(&["mcp", "list", "--output", "json"]).await.json();
+    assert_eq!(left["servers"], json!([]));
+    assert_eq!(about(&client, "ana", "mine").await, Err("tool_not_found".to_owned()));
+    daemon.stop(&site).await;
+}
+
+#[tokio::test]
+async fn what_the_rules_do_not_allow_is_refused_on_both_ways() {
+    let site = Site::shared().await;
+    let daemon = Daemon::start(&site, &allowed()).await;
+    let client = Client::connect(&site).await;
+    let (python, program) = (python(), PROGRAM);
+    let mut told = Vec::new();
+    for given in [
+        json!({"command": "/bin/sh", "arguments": ["-c", "true"]}),
+        json!({"command": python, "arguments": ["-c", program, "x", "y"]}),
+        json!({"command": python, "arguments": [program, "x", "about"]}),
+        json!({"command": python, "arguments": [program, "x", "about", "-x"]}),
+        json!({"url": "https://other.example.com/mcp"}),
+        json!({"url": "http://mcp.example.com/mcp"}),
+        json!({"command": python, "arguments": [program, "x", "about", "y"], "env": {"LD_PRELOAD": "/tmp/x.so"}}),
+        json!({"command": python, "arguments": [program, "x", "about", "y"], "cwd": "/tmp"}),
+        json!({"url": "https://mcp.example.com/mcp", "headers": {"Authorization": "x"}}),
+    ] {
+        let mut call = given.clone();
+        call["server_name"] = "new".into();
+        let answer = called(&client, "ana", TOOLS[0], &call).await;
+        let text = if answer.code().is_empty() { answer.content() } else { answer.error() };
+        assert!(!answer.code().is_empty() || answer.body()["isError"] == true, "{answer:?}");
+        // The request about servers has no such members at all.
+        if given.get("cwd").is_none() && given.get("headers").is_none() {
+            let body = json!({"serverName": "new", "type": "", "url": given["url"], "command": given["command"],
+                              "args": given["arguments"], "env": given["env"]});
+            let body: serde_json::Map<String, Value> =
+                body.as_object().unwrap().clone().into_iter().filter(|(_, value)| !value.is_null()).collect();
+            let body = Value::from(body);
+            let by_peers = client.exchange(&manage(&client, "McpRegisterServerRequest", &body).by("ana")).await.body();
+            assert_eq!(by_peers["success"], false);
+            assert!(text.ends_with(by_peers["error"].as_str().unwrap()), "{text} and {by_peers}");
+        }
+        told.push(text);
+    }
+    insta::assert_snapshot!(told.join("\n"), @"
+    Failed to register server 'new': this command line is none of those that an operator allows.
+    Failed to register server 'new': this command line is none of those that an operator allows.
+    Failed to register server 'new': this command line is none of those that an operator allows.
+    Failed to register server 'new': this command line is none of those that an operator allows.
+    Failed to register server 'new': the host of this url, on its port, is none of those that an operator allows.
+    Failed to register server 'new': the url must begin with https://; http:// is for this machine alone.
+    Parameter 'env' is none of this tool's. A server that needs an environment, headers or credentials must be configured by an operator.
+    Parameter 'cwd' is none of this tool's. A server that needs an environment, headers or credentials must be configured by an operator.
+    Parameter 'headers' is none of this tool's. A server that needs an environment, headers or credentials must be configured by an operator.
+    ");
+    let left = daemon.operate(&["mcp", "list", "--output", "json"]).await.json();
+    assert_eq!(left["servers"], json!([]));
+    daemon.stop(&site).await;
+}
+
+#[tokio::test]
+async fn a_subagent_neither_registers_nor_removes_servers_on_any_way() {
+    let site = Site::shared().await;
+    let daemon = Daemon::start(&site, &allowed()).await;
+    let client = Client::connect(&site).await;
+    assert_eq!(called(&client, "ana", TOOLS[0], &arguments("mine")).await.code(), "");
+    let server = about(&client, "sub", "mine").await.unwrap();
+    for (agent, profile) in [("sub", None), ("sub", Some("main")), ("ana", Some("subagent"))] {
+        let as_one = |request: Request| match profile {
+            Some(profile) => request.by(agent).header("rb-rb-tool-profile", profile),
+            None => request.by(agent),
+        };
+        let list = client.exchange(&as_one(client.raw("{}").on("tool.list"))).await.body().to_string();
+        for tool in TOOLS {
+            let answer = client.exchange(&as_one(client.request(tool, &arguments("mine")))).await;
+            assert_eq!(answer.code(), "tool_not_found", "{agent} {profile:?}");
+            assert!(!list.contains(tool), "{list}");
+        }
+        for kind in ["McpRegisterServerRequest", "McpUnregisterServerRequest"] {
+            let body = json!({"serverName": "mine", "type": "stdio", "command": python(),
+                              "args": [PROGRAM, "mine", "about", "x"]});
+            let answer = client.exchange(&as_one(manage(&client, kind, &body))).await.body();
+            assert_eq!(answer["success"], false, "{agent} {profile:?}: {answer}");
+        }
+    }
+    assert_eq!(about(&client, "ana", "mine").await.unwrap()["pid"], server["pid"], "as it was");
+    daemon.stop(&site).await;
+}
