@@ -10,3 +10,4 @@ mod real_http;
 mod real_losses;
 mod real_rules;
 mod real_running;
+mod reload_mistakes;

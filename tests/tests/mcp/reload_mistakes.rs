@@ -1,0 +1,70 @@
+//! A mistake in one server of the file, made while the daemon runs: that server stays as it was, whatever reads the file.
+
+use serde_json::{Value, json};
+use toolbus_e2e::client::Client;
+use toolbus_e2e::daemon::Daemon;
+use toolbus_e2e::mcp::{Workplace, ready, status};
+use toolbus_e2e::site::Site;
+use toolbus_testing::patience::eventually;
+
+/// What the log says of every mistake, once.
+const MISTAKE: &str = "an MCP server cannot be used";
+
+/// Waits until the last error of `time` says something of its configuration, or nothing; gives the server's status.
+async fn told(daemon: &Daemon, is_outdated: bool) -> Value {
+    eventually("what is told of the server", async || {
+        let status = status(daemon, "time").await;
+        (status["lastError"].to_string().contains("goes on as it was configured before") == is_outdated)
+            .then_some(status)
+    })
+    .await
+}
+
+#[tokio::test]
+async fn a_server_with_a_mistake_goes_on_as_it_was_and_the_operator_is_told() {
+    let (site, work) = (Site::shared().await, Workplace::new().await);
+    let good = work.servers(&["git", "time"]);
+    let daemon = work.daemon(&site, &good, "").await;
+    let client = Client::connect(&site).await;
+    let [git, time] = [ready(&daemon, "git").await["pid"].clone(), ready(&daemon, "time").await["pid"].clone()];
+    let works = async || {
+        let answer = client.call("get_current_time", &json!({"timezone": "Asia/Tokyo"})).await;
+        assert!(answer.content().contains("+09:00"), "{answer:?}");
+    };
+    works().await;
+
+    for (member, value) in [("toolTimeoutMs", json!("30s")), ("cwd", json!("${NOT_SET_HERE}"))] {
+        let mut wrong = good.clone();
+        wrong["time"][member] = value;
+        work.write(&wrong);
+        let line = eventually("the mistake in the log", async || {
+            daemon.logged(MISTAKE).into_iter().find(|line| line["problem"].to_string().contains(member))
+        })
+        .await;
+        assert!(line["problem"].as_str().unwrap().contains("`time` goes on as it was"), "{line}");
+        let status = told(&daemon, true).await;
+        assert!(status["lastError"].as_str().unwrap().contains(member), "{status}");
+        assert_eq!((&status["pid"], &status["phase"]), (&time, &json!("ready")));
+        works().await;
+    }
+
+    // A signal reads the file, too, and tells nothing that is known.
+    let signalled = format!(
+        "[http]\nadmin_token = \"a-token-of-the-tests\"\n[mcp]\nservers_file = {:?}\n[tools.limits.get_current_time]\n\
+         max_in_flight = 1\n",
+        work.text("mcp.json")
+    );
+    assert_eq!(daemon.reload(&signalled).await["message"], "reload: done");
+    assert_eq!(told(&daemon, true).await["pid"], time);
+    works().await;
+    assert_eq!(daemon.logged(MISTAKE).len(), 2);
+
+    // Who checks the file is not spared.
+    let check = daemon.operate(&["check", "--config", "site.toml", "--config", "more.toml"]).await;
+    assert_eq!(check.code, 2, "{check:?}");
+
+    work.write(&good);
+    assert_eq!(told(&daemon, false).await["pid"], time, "nothing differs from what runs");
+    assert_eq!(ready(&daemon, "git").await["pid"], git);
+    daemon.stop(&site).await;
+}
