@@ -2,6 +2,12 @@
 #![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by panicking")]
 
 mod documents;
+mod peer;
+mod peers;
+mod peers_setups;
+mod policy;
+mod policy_names;
+mod policy_registering;
 mod real;
 mod real_changes;
 mod real_commands;
@@ -11,3 +17,5 @@ mod real_losses;
 mod real_rules;
 mod real_running;
 mod reload_mistakes;
+mod small;
+mod toolsets;
