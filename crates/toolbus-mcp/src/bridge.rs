@@ -4,6 +4,7 @@ mod arriving;
 mod executor;
 mod fleet;
 mod member;
+mod room;
 #[cfg(test)]
 mod tests;
 
@@ -17,6 +18,7 @@ use toolbus_core::tool::{Tool, ToolDescriptor};
 use toolbus_core::toolsets::SessionSet;
 
 use self::member::Member;
+use self::room::{Full, Room, Share};
 use crate::observe::Observer;
 use crate::peers::{AboutServer, Servers};
 use crate::process::Launcher;
@@ -69,6 +71,7 @@ pub(crate) struct Shared {
     /// Clashes of names that the log knows of. Held while tools are registered, so that those of a server that is removed
     /// do not come back.
     clashes: Mutex<Vec<Clash>>,
+    room: Mutex<Room>,
     keepers: TaskTracker,
 }
 
@@ -90,6 +93,7 @@ impl Bridge {
                 members: RwLock::default(),
                 changing: Mutex::default(),
                 clashes: Mutex::default(),
+                room: Mutex::default(),
                 keepers: TaskTracker::new(),
             }),
         }
@@ -185,6 +189,7 @@ impl Shared {
         let mut known = self.clashes.lock().unwrap_or_else(PoisonError::into_inner);
         if self.has(member) {
             self.members.write().unwrap_or_else(PoisonError::into_inner).remove(&member.spec().name);
+            self.room().leave(&member.spec().name);
             self.put(&mut known, member.spec(), Vec::new());
         }
     }
@@ -196,6 +201,18 @@ impl Shared {
             let limits = Arc::clone(&self.limits.read().unwrap_or_else(PoisonError::into_inner));
             self.put(&mut known, member.spec(), member.tools(&limits));
         }
+    }
+
+    /// Takes room for what a server offers now, in the place of what it offered before.
+    fn admit(&self, member: &Arc<Member>, tools: &[ToolDescriptor]) -> Result<(), Full> {
+        let share = Share::of(tools);
+        let mut room = self.room();
+        // One that was removed takes none: nobody would give it back.
+        if self.has(member) { room.take(&member.spec().name, share) } else { Ok(()) }
+    }
+
+    fn room(&self) -> MutexGuard<'_, Room> {
+        self.room.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn has(&self, member: &Arc<Member>) -> bool {

@@ -57,7 +57,8 @@ impl Member {
         let listing = if is_per_session { sessions::for_listing(spec) } else { spec.clone() };
         let server = |credential| {
             let dialer = Dialer::new(&listing, credential, launcher, observer);
-            Server::new(spec.name.clone(), keeping, pace, dialer)
+            let directories = if is_per_session { sessions::directories(&listing) } else { Vec::new() };
+            Server::new(spec.name.clone(), keeping, pace, dialer.making(directories))
         };
         let mut agents = BTreeMap::new();
         let mut main = None;

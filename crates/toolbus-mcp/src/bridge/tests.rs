@@ -1,6 +1,8 @@
 mod changing;
 mod ending;
 mod lazily;
+mod replacing;
+mod sessions;
 mod starting;
 mod world;
 

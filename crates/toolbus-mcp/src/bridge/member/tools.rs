@@ -12,6 +12,7 @@ use crate::connection::{About, Listed};
 use crate::definition::{Definitions, ToolsetPlace, definitions};
 use crate::peers::AboutServer;
 use crate::server::Listener;
+use crate::status::HiddenTool;
 
 /// Takes the tools of a member.
 pub(super) struct Lists {
@@ -56,7 +57,11 @@ fn take(member: &Arc<Member>, shared: &Arc<Shared>, about: About, listed: Listed
         prefix: Arc::clone(&set.prefix),
         needs_session: set.sessions.is_some(),
     });
-    let Definitions { tools, hidden } = definitions(spec, place.as_ref(), listed.tools, listed.unreadable);
+    let Definitions { mut tools, mut hidden } = definitions(spec, place.as_ref(), listed.tools, listed.unreadable);
+    if let Err(full) = shared.admit(member, &tools) {
+        tools.clear();
+        hidden.insert(0, HiddenTool { name: "…".to_owned(), reason: full.to_string() });
+    }
     let name = &**spec.name.as_str();
     {
         let mut known = member.known();

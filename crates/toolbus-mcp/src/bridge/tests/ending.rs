@@ -70,6 +70,21 @@ async fn a_server_that_is_busy_may_leave_pings_without_an_answer() {
 }
 
 #[tokio::test]
+async fn a_server_that_answers_nobody_is_started_again_however_many_calls_wait_for_it() {
+    let world = World::run(&[("a", "well")]).await;
+    let mut calls = tokio::task::JoinSet::new();
+    eventually("another process", async || {
+        calls.spawn(world.begin("silence", Instant::now() + Duration::from_millis(1500)));
+        (world.noted("a", "pids").len() > 1).then_some(())
+    })
+    .await;
+    let status = world.status("a");
+    assert_eq!(status.last_error.as_deref(), Some("the server did not answer 2 pings"));
+    calls.shutdown().await;
+    world.end().await;
+}
+
+#[tokio::test]
 async fn a_shutdown_ends_a_server_that_does_not_want_to_end() {
     let world = World::run(&[("a", "stays"), ("b", "well")]).await;
     stop(&world.noted("b", "pids").pop().unwrap());

@@ -1,7 +1,7 @@
 """A small MCP server whose life a test rules. Arguments: a folder, the server's name, its way of living.
 
-It notes each of its processes in NAME.pids and each call that it runs in NAME.calls, and behaves differently while files
-are there: broken (it ends at once), NAME.tools (further tools, a line each).
+It notes each of its processes in NAME.pids, each message that it gets in NAME.asked and each call that it runs in
+NAME.calls, and behaves differently while files are there: broken (it ends at once), NAME.tools (further tools, a line each).
 """
 
 import json
@@ -74,6 +74,7 @@ for line in sys.stdin:
         continue
     request = json.loads(line)
     method = request.get("method")
+    note("asked", method)
     if "id" not in request:
         continue
     if method == "server/discover":
