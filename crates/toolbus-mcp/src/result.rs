@@ -36,7 +36,7 @@ pub(crate) fn output_of_value(mut result: Value) -> Option<ToolOutput> {
 }
 
 fn assembled(mut blocks: Vec<ContentBlock>, structured: Option<Value>, is_error: bool) -> ToolOutput {
-    if let Some(structured) = structured.filter(|value| !value.is_null()) {
+    if let Some(structured) = structured.filter(|value| !value.is_null() && !same::is_content(&blocks, value)) {
         let texts = texts(&blocks);
         if texts.is_empty() {
             blocks.push(block::text(structured.to_string()));

@@ -1,17 +1,31 @@
-//! Whether a result's text already says what its structured content says.
+//! Whether a result's content already says what its structured content says.
 
 use serde_json::Value;
+use toolbus_protocol::ContentBlock;
+
+use super::block;
 
 /// Whether `value` adds nothing to `texts`.
 ///
 /// MCP asks servers to repeat structured content as JSON text. The common Python SDK wraps what is no object as
-/// `{"result": …}`, writes strings as they are, and each item of a list as a text of its own.
+/// `{"result": …}`, writes strings as they are, and each item of a list as a text of its own. Servers of the reference
+/// wrap their text as `{"content": …}`.
 pub(super) fn is_said(texts: &[&str], value: &Value) -> bool {
-    repeats(texts, value) || unwrapped(value).is_some_and(|inner| repeats(texts, inner))
+    let is_wrapped = |name| unwrapped(value, name).is_some_and(|inner| repeats(texts, inner));
+    repeats(texts, value) || is_wrapped("result") || is_wrapped("content")
 }
 
-fn unwrapped(value: &Value) -> Option<&Value> {
-    value.as_object().filter(|members| members.len() == 1)?.get("result")
+/// Whether `value` is all the content once more, as servers of the reference have it for images and sound.
+pub(super) fn is_content(blocks: &[ContentBlock], value: &Value) -> bool {
+    let Some(Value::Array(items)) = unwrapped(value, "content") else { return false };
+    !items.is_empty()
+        && items.len() == blocks.len()
+        && items.iter().zip(blocks).all(|(item, said)| block::from_value(item) == *said)
+}
+
+/// The only member of an object, if it has this name.
+fn unwrapped<'a>(value: &'a Value, name: &str) -> Option<&'a Value> {
+    value.as_object().filter(|members| members.len() == 1)?.get(name)
 }
 
 fn repeats(texts: &[&str], value: &Value) -> bool {

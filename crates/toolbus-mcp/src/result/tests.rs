@@ -96,6 +96,16 @@ fn structured_content_that_a_text_repeats_adds_nothing() {
 }
 
 #[test]
+fn structured_content_that_is_the_content_once_more_adds_nothing() {
+    let image = json!([{"type": "image", "data": "aGk=", "mimeType": "image/png"}]);
+    insta::assert_snapshot!(answer(json!({"content": image, "structuredContent": {"content": image}})), @r#"{"toolCallId":"1","toolName":"t","content":null,"contentBlocks":[{"type":"image","data":"aGk=","mimeType":"image/png"}],"isError":false}"#);
+    let text = json!([{"type": "text", "text": "a\nb"}]);
+    insta::assert_snapshot!(answer(json!({"content": text, "structuredContent": {"content": "a\nb"}})), @r#"{"toolCallId":"1","toolName":"t","content":"a\nb","isError":false}"#);
+    let others = json!([{"type": "image", "data": "eW8=", "mimeType": "image/png"}]);
+    insta::assert_snapshot!(answer(json!({"content": image, "structuredContent": {"content": others}})), @r#"{"toolCallId":"1","toolName":"t","content":"{\"content\":[{\"data\":\"eW8=\",\"mimeType\":\"image/png\",\"type\":\"image\"}]}","contentBlocks":[{"type":"image","data":"aGk=","mimeType":"image/png"},{"type":"text","text":"{\"content\":[{\"data\":\"eW8=\",\"mimeType\":\"image/png\",\"type\":\"image\"}]}"}],"isError":false}"#);
+}
+
+#[test]
 fn structured_content_that_no_text_repeats_is_kept() {
     insta::assert_snapshot!(answer(json!({"content": [{"type": "text", "text": "15 apples"}], "structuredContent": {"result": 5}})), @r#"{"toolCallId":"1","toolName":"t","content":"15 apples","contentBlocks":[{"type":"text","text":"15 apples"},{"type":"resource","text":"{\"result\":5}","mimeType":"application/json","uri":"toolbus:structured-content"}],"isError":false}"#);
     insta::assert_snapshot!(answer(json!({"content": [{"type": "text", "text": "{}"}], "structuredContent": {"a": "{}"}})), @r#"{"toolCallId":"1","toolName":"t","content":"{}","contentBlocks":[{"type":"text","text":"{}"},{"type":"resource","text":"{\"a\":\"{}\"}","mimeType":"application/json","uri":"toolbus:structured-content"}],"isError":false}"#);
