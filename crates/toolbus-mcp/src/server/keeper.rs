@@ -56,7 +56,11 @@ pub(super) async fn keep(server: &Server, listener: &dyn Listener) {
             End::Restarted => (failures, is_due) = (0, true),
             End::Lost(error) if server.keeping == Keeping::Once => {
                 let name = &**server.name.as_str();
-                tracing::warn!(server = name, error = error.text, "the MCP server of a session ended, or did not start");
+                tracing::warn!(
+                    server = name,
+                    error = error.text,
+                    "the MCP server of a session ended, or did not start"
+                );
                 server.remember_error(&error.text, error.stderr);
                 break;
             }
