@@ -116,6 +116,54 @@ async fn every_kind_of_content_comes_through() {
 }
 
 #[tokio::test]
+async fn a_file_is_sent_once_as_what_it_is() {
+    let (site, work) = (Site::shared().await, Workplace::new().await);
+    std::fs::write(work.path("files/beep.wav"), b"RIFF, and what follows").unwrap();
+    let daemon = work.daemon(&site, &work.servers(&["filesystem"]), "").await;
+    let client = Client::connect(&site).await;
+    let sound = client.call("read_media_file", &json!({"path": work.text("files/beep.wav")})).await;
+    insta::assert_json_snapshot!(shown(&sound), @r#"
+    {
+      "content": null,
+      "contentBlocks": [
+        {
+          "data": "UklGRiwgYW5k…",
+          "mimeType": "audio/wav",
+          "type": "audio"
+        }
+      ],
+      "isError": false
+    }
+    "#);
+    let text = client.call("read_text_file", &json!({"path": work.text("files/hello.txt")})).await;
+    insta::assert_json_snapshot!(shown(&text), @r#"
+    {
+      "content": "hello\nworld\n",
+      "contentBlocks": null,
+      "isError": false
+    }
+    "#);
+    daemon.stop(&site).await;
+}
+
+#[tokio::test]
+async fn a_tool_that_runs_as_a_task_says_that_it_cannot_be_called_here() {
+    let (site, work) = (Site::shared().await, Workplace::new().await);
+    let daemon = work.daemon(&site, &work.servers(&["everything"]), "").await;
+    let client = Client::connect(&site).await;
+    let research = client.call("simulate-research-query", &json!({"topic": "buses"})).await;
+    insta::assert_json_snapshot!(shown(&research), @r#"
+    {
+      "content": "MCP error -32601: Tool simulate-research-query requires task augmentation (taskSupport: 'required')",
+      "contentBlocks": null,
+      "isError": true
+    }
+    "#);
+    assert_eq!(research.error(), "");
+    daemon.stop(&site).await;
+}
+
+#[tokio::test]
 async fn structured_content_is_kept_and_not_said_twice() {
     let (site, work) = (Site::shared().await, Workplace::new().await);
     let daemon = work.daemon(&site, &work.servers(&["everything", "time"]), "").await;
