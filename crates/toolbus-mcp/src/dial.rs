@@ -183,11 +183,15 @@ impl Dialer {
         }
         let (opened, process) = match &self.way {
             Way::Stdio(launcher, program) => {
-                bounds.hold(made(self.directories.clone())).await?;
+                let admitted = async {
+                    made(self.directories.clone()).await?;
+                    Ok::<_, DialError>(launcher.turn().await)
+                };
+                let turn = bounds.hold(admitted).await?;
                 let started = launcher.start(self.server.as_str(), program);
                 let (process, transport) = started.map_err(|error| DialError::new(error.to_string()))?;
                 let opening = self.opening("pipe", transport.failure());
-                (bounds.hold(Connection::open(transport, opening)).await, Some(process))
+                (bounds.hold(turn.run(Connection::open(transport, opening))).await, Some(process))
             }
             Way::Http(opener) => {
                 let opened = async {

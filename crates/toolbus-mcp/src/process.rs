@@ -5,6 +5,7 @@ mod exit;
 mod stderr;
 #[cfg(test)]
 mod tests;
+mod turns;
 
 use std::ffi::OsString;
 use std::io;
@@ -21,6 +22,8 @@ use tokio_util::sync::CancellationToken;
 
 pub(crate) use self::exit::{Exit, Exited};
 use self::stderr::Tail;
+pub(crate) use self::turns::Turn;
+use self::turns::Turns;
 use crate::spec::Program;
 use crate::supervisor::{SUPERVISE, family};
 use crate::transport::stdio::StdioTransport;
@@ -38,6 +41,7 @@ const LAST_WORDS: Duration = Duration::from_secs(1);
 pub struct Launcher {
     helper: PathBuf,
     grace: Duration,
+    turns: Turns,
 }
 
 /// Why no process was started. The texts are for an operator.
@@ -73,7 +77,12 @@ impl Launcher {
     /// Uses another executable of that kind as the supervisor.
     #[must_use]
     pub fn with_helper(helper: impl Into<PathBuf>) -> Self {
-        Self { helper: helper.into(), grace: GRACE }
+        Self { helper: helper.into(), grace: GRACE, turns: Turns::new() }
+    }
+
+    /// Waits until a server may start: a few do at a time.
+    pub(crate) async fn turn(&self) -> Turn {
+        self.turns.next().await
     }
 
     /// Starts a server, and everything that its traffic needs. `name` is the server's, for the log.
@@ -121,7 +130,7 @@ impl Launcher {
         let built = tests.ancestors().nth(2).unwrap();
         let helper = built.join("examples/helper");
         assert!(helper.exists(), "build {} first: cargo build -p toolbus-mcp --examples", helper.display());
-        Self { helper, grace }
+        Self { helper, grace, turns: Turns::new() }
     }
 }
 
