@@ -1,4 +1,5 @@
 mod changing;
+mod credentials;
 mod ending;
 mod lazily;
 mod replacing;
