@@ -141,6 +141,9 @@ impl Reloader {
     /// Has the servers of `next`, which differs in its file of servers alone.
     fn take_servers(&mut self, next: Config) {
         let Live { sessions, servers: Some(servers), digest, .. } = &self.live else { return };
+        if next.mcp.file == self.running.mcp.file {
+            return;
+        }
         tell_news(&self.running, &next);
         let unchanged = |name: &str| is_unchanged(name, &self.running, &next).then(|| sessions.get(name)).flatten();
         let (placed, mut sets) = servers.plan(&next, unchanged);
@@ -163,7 +166,7 @@ impl Reloader {
 fn tell_news(running: &Config, next: &Config) {
     let (before, now) = (running.mcp_servers(), next.mcp_servers());
     for problem in now.problems.iter().filter(|problem| !before.problems.contains(problem)) {
-        tracing::error!(problem, "an MCP server cannot be used");
+        tracing::error!(problem, "MCP servers cannot be used as they are configured");
     }
     for warning in now.warnings.iter().filter(|warning| !before.warnings.contains(warning)) {
         tracing::warn!(warning, "a suspicious setting of an MCP server");

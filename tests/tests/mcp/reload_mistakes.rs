@@ -8,7 +8,7 @@ use toolbus_e2e::site::Site;
 use toolbus_testing::patience::eventually;
 
 /// What the log says of every mistake, once.
-const MISTAKE: &str = "an MCP server cannot be used";
+const MISTAKE: &str = "MCP servers cannot be used as they are configured";
 
 /// Waits until the last error of `time` says something of its configuration, or nothing; gives the server's status.
 async fn told(daemon: &Daemon, is_outdated: bool) -> Value {

@@ -128,10 +128,13 @@ pub async fn run(_: ServeArgs, context: &Context) -> Result<ExitCode, ServeError
     let daemon = Daemon::start(config, parts);
     let stop_doors = CancellationToken::new();
     let mut doors = doors.serve(config, Arc::clone(&health), Arc::clone(daemon.gates()), &shown, &stop_doors);
-    // Before the file is read again, so that no change of it is missed.
+    // Before the file is read again below, so that no change since it was first read is missed.
     let mut file = config.mcp.servers_file.as_deref().filter(|_| servers.is_some()).map(FileWatch::start);
     let live = Live { access, sessions, servers: servers.clone(), digest: daemon.digest().clone() };
     let mut reloader = Reloader::new(context.sources.clone(), config.clone(), live);
+    if file.is_some() {
+        reloader.reload_servers().await;
+    }
     let ending = wait(&mut signals, bus.state(), file.as_mut(), async |what| match what {
         Changed::Configuration => {
             reload(&mut reloader).await;
