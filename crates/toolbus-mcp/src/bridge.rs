@@ -5,6 +5,7 @@ mod executor;
 mod fleet;
 mod member;
 mod room;
+mod servers;
 #[cfg(test)]
 mod tests;
 
@@ -20,7 +21,6 @@ use toolbus_core::toolsets::SessionSet;
 use self::member::Member;
 use self::room::{Full, Room, Share};
 use crate::observe::Observer;
-use crate::peers::{AboutServer, Servers};
 use crate::process::Launcher;
 use crate::server::Pace;
 use crate::spec::{Origin, ServerName, ServerSpec};
@@ -247,26 +247,5 @@ impl Shared {
                 known.push(clash);
             }
         }
-    }
-}
-
-impl Servers for Bridge {
-    fn refresh(&self, server: Option<&str>) {
-        match server {
-            Some(server) => self.shared.member(server).iter().for_each(|member| member.relist()),
-            None => self.members().values().for_each(|member| member.relist()),
-        }
-    }
-
-    fn about(&self, server: &str) -> Option<AboutServer> {
-        self.shared.member(server)?.about()
-    }
-
-    fn wake<'a>(&'a self, server: &'a str, latest: std::time::Instant) -> futures_util::future::BoxFuture<'a, ()> {
-        Box::pin(async move {
-            if let Some(member) = self.shared.member(server).filter(|member| !member.is_known()) {
-                let _ = tokio::time::timeout_at(latest.into(), member.arrival(true)).await;
-            }
-        })
     }
 }

@@ -8,26 +8,33 @@ mod index;
 mod manage;
 mod refresh;
 mod register;
+mod turns;
 
 use std::time::Instant;
 
 use futures_util::future::BoxFuture;
+use toolbus_core::policy::Effective;
 
 pub use self::index::Index;
 pub use self::manage::Manage;
 pub use self::refresh::Refresh;
+use crate::spec::ServerName;
 
 /// The servers, as far as the messages about them need them.
 pub trait Servers: Send + Sync + 'static {
-    /// Asks a server, or all, to list its tools again; servers that are not connected are tried at once. Returns at once.
-    fn refresh(&self, server: Option<&str>);
+    /// The servers of which a caller could use some tool, whether they have such a one or not. No other server is
+    /// refreshed or woken for that caller.
+    fn within_reach(&self, effective: &Effective) -> Vec<ServerName>;
+
+    /// Asks a server to list its tools again; one that waits for its next try is tried at once. Returns at once.
+    fn refresh(&self, server: &ServerName);
 
     /// What a server, named in any case, says of itself, if that is known.
     fn about(&self, server: &str) -> Option<AboutServer>;
 
-    /// Starts a lazy server, named in any case, and waits until its tools are known or that failed, at most until
-    /// `latest`. Where there is nothing to wait for it returns at once.
-    fn wake<'a>(&'a self, server: &'a str, latest: Instant) -> BoxFuture<'a, ()>;
+    /// Starts a lazy server, and waits until its tools are known or that failed, at most until `latest`. Where there is
+    /// nothing to wait for it returns at once.
+    fn wake<'a>(&'a self, server: &'a ServerName, latest: Instant) -> BoxFuture<'a, ()>;
 }
 
 /// What a server says of itself. The texts are the server's own, and bounded.

@@ -10,11 +10,13 @@ use futures_util::future::{BoxFuture, join_all};
 use tokio::sync::watch;
 use toolbus_core::caller::{AgentName, Caller};
 use toolbus_core::failure::ToolFailure;
+use toolbus_core::policy::Effective;
 use toolbus_core::tool::{Membership, ToolDescriptor};
 
 use self::tools::Lists;
 use super::{Placed, SetPlace, Shared};
 use crate::dial::{Dialer, no_credential};
+use crate::management;
 use crate::observe::Observer;
 use crate::peers::AboutServer;
 use crate::process::Launcher;
@@ -195,7 +197,14 @@ impl Member {
             descriptor.toolset = Some(Membership { set: Arc::clone(&set.name), name: bare.into(), needs_session });
         }
         descriptor.server = Some(Arc::clone(spec.name.as_str()));
-        Some(descriptor)
+        let name = descriptor.bare_name();
+        let may_offer = spec.tools.admits(name) && !management::has_name(name);
+        may_offer.then_some(descriptor)
+    }
+
+    /// Whether the caller could use some tool of its, whatever it offers.
+    pub(super) fn is_within_reach(&self, effective: &Effective) -> bool {
+        effective.could_have(&self.spec().name.source(), self.placed.set.as_ref().map(|set| &set.name))
     }
 
     pub(super) fn about(&self) -> Option<AboutServer> {

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use toolbus_core::caller::Caller;
 use toolbus_core::log::shown;
-use toolbus_core::policy::{Access, Effective, Granted, Nothing};
+use toolbus_core::policy::{Access, Effective, Granted};
 
 use crate::peers::Servers;
 use crate::spec::ServerName;
@@ -44,12 +44,11 @@ pub(crate) async fn awaited(
 ) -> Effective {
     let effective = access.effective(caller);
     let Ok(server) = ServerName::parse(server) else { return effective };
-    // Whoever may use nothing has nothing started for it, and one that is hidden from the caller is not started either.
-    let may_use_some = matches!(effective.nothing(), None | Some(Nothing::NoneLeft | Nothing::NoTools));
-    if !may_use_some || is_registered(access, &server) {
+    // Nobody has a server started of whose tools it could use none, or learns from the wait that there is such a server.
+    if is_registered(access, &server) || !known.within_reach(&effective).contains(&server) {
         return effective;
     }
-    known.wake(server.as_str(), latest).await;
+    known.wake(&server, latest).await;
     if !is_registered(access, &server) {
         return effective;
     }

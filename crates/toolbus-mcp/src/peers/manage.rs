@@ -1,22 +1,25 @@
 //! `mcp.manage`: what agents ask about servers.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use futures_util::future::BoxFuture;
+use toolbus_core::failure::{Cause, ToolFailure};
 use toolbus_core::log::shown;
-use toolbus_core::policy::Access;
+use toolbus_core::policy::{Access, Effective};
 use toolbus_core::{Answerer, Asked, InnerCall, Invoker, Said, Unusable};
 use toolbus_protocol::{
     McpEchoed, McpGetServiceDetailsRequest, McpGetServiceDetailsResponse, McpToolDefinition, ParseError,
     message_type as types,
 };
 
+use super::turns::Turns;
 use super::{Servers, further, register};
+use crate::management::SOURCE;
 use crate::management::look::defined;
 use crate::management::visible::{awaited, servers};
 
-/// Longest time that a request takes: agents wait for 30 s, and get an answer a little before.
+/// Longest time that a request takes, whatever its sender says: agents wait for 30 s, and get an answer a little before.
 const MANAGE_TIME: Duration = Duration::from_secs(25);
 /// Largest answer, in bytes: what surely fits into a message.
 const MAX_ANSWER: usize = 8 * 1024 * 1024;
@@ -28,6 +31,7 @@ pub struct Manage {
     access: Access,
     servers: Arc<dyn Servers>,
     invoker: Arc<dyn Invoker>,
+    turns: Turns,
     /// Whether requests for servers that the caller does not have are left to other bridges.
     ignores_unknown: bool,
 }
@@ -37,7 +41,7 @@ impl Manage {
     /// requests for servers that the caller does not have are not answered.
     #[must_use]
     pub fn new(access: Access, servers: Arc<dyn Servers>, invoker: Arc<dyn Invoker>, ignores_unknown: bool) -> Self {
-        Self { access, servers, invoker, ignores_unknown }
+        Self { access, servers, invoker, turns: Turns::default(), ignores_unknown }
     }
 
     /// Whether another bridge may be meant, and not this one.
@@ -50,9 +54,16 @@ impl Manage {
             return self.access.effective(&asked.caller).get(register::REGISTER).is_none();
         }
         let server = McpEchoed::parse(&asked.body).unwrap_or_default().server_name;
-        let latest = Instant::now() + MANAGE_TIME;
-        let effective = awaited(&self.access, &*self.servers, &asked.caller, &server, latest).await;
+        let effective = self.awaited(asked, &server).await;
         !servers(&effective).contains_key(&server.to_lowercase())
+    }
+
+    /// What the sender may use, when the tools of this server are known; of a sender that has others of its requests wait
+    /// for servers, what it may use now.
+    async fn awaited(&self, asked: &Asked, server: &str) -> Effective {
+        let effective = self.access.effective(&asked.caller);
+        let Some(_turn) = self.turns.take(effective.section_name()) else { return effective };
+        awaited(&self.access, &*self.servers, &asked.caller, server, asked.deadline(MANAGE_TIME)).await
     }
 
     async fn details(&self, asked: &Asked) -> Said {
@@ -71,8 +82,7 @@ impl Manage {
     }
 
     async fn details_of(&self, asked: &Asked, name: &str) -> McpGetServiceDetailsResponse {
-        let latest = Instant::now() + MANAGE_TIME;
-        let effective = awaited(&self.access, &*self.servers, &asked.caller, name, latest).await;
+        let effective = self.awaited(asked, name).await;
         let visible = servers(&effective);
         let Some(server) = visible.get(&name.to_lowercase()) else {
             let name = shown(name);
@@ -93,6 +103,16 @@ impl Manage {
 
     /// Calls a management tool for the sender of a request, as if the sender had called it.
     async fn call(&self, asked: &Asked, call: register::Call) -> Said {
+        // A request may hold secrets, which are nothing for a tool that merely has the name.
+        let known = self.access.registry().snapshot();
+        if known.get(call.tool).is_none_or(|tool| *tool.descriptor.source != *SOURCE) {
+            let text = format!("Tool '{}' is not registered: registration is off.", call.tool);
+            return call.said(Err(ToolFailure::new(Cause::UnknownTool, text)));
+        }
+        let Some(_turn) = self.turns.take(self.access.effective(&asked.caller).section_name()) else {
+            let text = "Others of your requests about servers are still under way. Try again when they have ended.";
+            return call.said(Err(ToolFailure::new(Cause::Overloaded, text)));
+        };
         let id = asked.envelope.message_id.as_deref().map(|id| toolbus_protocol::bounded(id).into());
         let inner = InnerCall {
             caller: Arc::clone(&asked.caller),
@@ -100,7 +120,7 @@ impl Manage {
             server: None,
             tool: call.tool.to_owned(),
             arguments: Some(call.arguments.to_string()),
-            deadline: Instant::now() + MANAGE_TIME,
+            deadline: asked.deadline(MANAGE_TIME),
             cancelled: tokio_util::sync::CancellationToken::new(),
             trace: asked.envelope.trace.clone(),
             progress: None,

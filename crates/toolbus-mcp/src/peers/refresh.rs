@@ -1,10 +1,13 @@
 //! `tool.meta.mcp.refresh`: an agent asks to be told again which servers there are.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use futures_util::future::BoxFuture;
+use toolbus_core::caller::Caller;
+use toolbus_core::policy::Access;
 use toolbus_core::{Answerer, Asked, Asking, Said, Unusable};
 use toolbus_protocol::{McpMetadataRefreshRequest, message_type};
 
@@ -13,40 +16,36 @@ use crate::spec::ServerName;
 
 /// Time between two requests that make a server list its tools again.
 const PAUSE: Duration = Duration::from_secs(5);
-/// Servers for which that is remembered.
-const MAX_REMEMBERED: usize = 256;
 
 /// Answers by telling the agent, where it is told of servers anyway, what there is for it now. What its servers list
 /// thereafter follows as a change.
 pub struct Refresh {
+    access: Access,
     asking: Asking,
     servers: Arc<dyn Servers>,
     asked: Mutex<Pauses>,
 }
 
-/// When which server, or all, was last asked to list its tools again.
+/// When which server was asked to list its tools again, of those whose pause is not over.
 #[derive(Default)]
-struct Pauses(HashMap<Option<Arc<str>>, Instant>);
+struct Pauses(BTreeMap<ServerName, Instant>);
 
 impl Refresh {
-    /// Has agents told through `asking`, and `servers` asked.
+    /// Has agents told through `asking`, and those of `servers` asked whose tools they could use by `access`.
     #[must_use]
-    pub fn new(asking: Asking, servers: Arc<dyn Servers>) -> Self {
-        Self { asking, servers, asked: Mutex::default() }
+    pub fn new(access: Access, asking: Asking, servers: Arc<dyn Servers>) -> Self {
+        Self { access, asking, servers, asked: Mutex::default() }
     }
 
-    /// Asks one server, or all, unless that was done just now or there can be no such server.
-    fn ask(&self, server: Option<&str>) {
-        let name = match server.map(ServerName::parse) {
-            None => None,
-            Some(Ok(name)) => Some(name),
-            Some(Err(_)) => return,
-        };
-        let key = name.as_ref().map(|name| Arc::clone(name.folded()));
-        let is_due = self.asked.lock().unwrap_or_else(PoisonError::into_inner).is_due(key, Instant::now());
-        if is_due {
-            self.servers.refresh(name.as_ref().map(|name| &**name.as_str()));
+    /// Asks one server, or all, as far as the caller could use their tools and they were not asked just now.
+    fn ask(&self, caller: &Caller, server: Option<&str>) {
+        let mut servers = self.servers.within_reach(&self.access.effective(caller));
+        if let Some(server) = server {
+            let Ok(server) = ServerName::parse(server) else { return };
+            servers.retain(|known| *known == server);
         }
+        let due = self.asked.lock().unwrap_or_else(PoisonError::into_inner).due(servers, Instant::now());
+        due.iter().for_each(|server| self.servers.refresh(server));
     }
 }
 
@@ -61,7 +60,7 @@ impl Answerer for Refresh {
             if asked.caller.agent.is_none() {
                 return Err(Unusable::NoAgent);
             }
-            self.ask(request.server_name.as_deref());
+            self.ask(&asked.caller, request.server_name.as_deref());
             self.asking.tell(&asked.caller).await;
             Ok(None)
         })
@@ -69,20 +68,17 @@ impl Answerer for Refresh {
 }
 
 impl Pauses {
-    /// Whether the pause is over; it begins again if so.
-    fn is_due(&mut self, server: Option<Arc<str>>, now: Instant) -> bool {
-        let is_over = |last: &Instant| now.saturating_duration_since(*last) >= PAUSE;
-        if self.0.get(&server).is_some_and(|last| !is_over(last)) {
-            return false;
-        }
-        if self.0.len() >= MAX_REMEMBERED {
-            self.0.retain(|_, last| !is_over(last));
-        }
-        let has_room = self.0.len() < MAX_REMEMBERED;
-        if has_room {
-            self.0.insert(server, now);
-        }
-        has_room
+    /// Those of the servers whose pause is over; it begins again.
+    fn due(&mut self, mut servers: Vec<ServerName>, now: Instant) -> Vec<ServerName> {
+        self.0.retain(|_, last| now.saturating_duration_since(*last) < PAUSE);
+        servers.retain(|server| match self.0.entry(server.clone()) {
+            Entry::Occupied(_) => false,
+            Entry::Vacant(place) => {
+                place.insert(now);
+                true
+            }
+        });
+        servers
     }
 }
 
@@ -90,23 +86,25 @@ impl Pauses {
 mod tests {
     use super::*;
 
-    #[test]
-    fn a_server_is_asked_again_after_a_pause_and_each_has_its_own() {
-        let (mut pauses, now) = (Pauses::default(), Instant::now());
-        assert!(pauses.is_due(None, now));
-        assert!(pauses.is_due(Some("a".into()), now));
-        assert!(!pauses.is_due(None, now + PAUSE / 2));
-        assert!(pauses.is_due(None, now + PAUSE));
-        assert!(!pauses.is_due(None, now + PAUSE + PAUSE / 2));
+    fn due(pauses: &mut Pauses, servers: &[&str], now: Instant) -> Vec<String> {
+        let servers = servers.iter().map(|name| ServerName::parse(name).unwrap()).collect();
+        pauses.due(servers, now).iter().map(ToString::to_string).collect()
     }
 
     #[test]
-    fn whoever_makes_up_servers_gets_no_more_than_the_room_that_there_is() {
+    fn a_server_is_asked_again_after_a_pause_and_each_has_its_own() {
         let (mut pauses, now) = (Pauses::default(), Instant::now());
-        let due =
-            |pauses: &mut Pauses, now| (0..10_000).filter(|n| pauses.is_due(Some(n.to_string().into()), now)).count();
-        assert_eq!(due(&mut pauses, now), MAX_REMEMBERED);
-        assert_eq!(due(&mut pauses, now + PAUSE), MAX_REMEMBERED);
-        assert_eq!(pauses.0.len(), MAX_REMEMBERED);
+        assert_eq!(due(&mut pauses, &["A", "b"], now), ["A", "b"]);
+        assert_eq!(due(&mut pauses, &["a", "c"], now + PAUSE / 2), ["c"]);
+        assert_eq!(due(&mut pauses, &["a", "b", "c"], now + PAUSE), ["a", "b"]);
+        assert_eq!(due(&mut pauses, &["c"], now + PAUSE + PAUSE / 2), ["c"]);
+    }
+
+    #[test]
+    fn nothing_is_remembered_of_a_server_whose_pause_is_over() {
+        let (mut pauses, now) = (Pauses::default(), Instant::now());
+        due(&mut pauses, &["a", "b"], now);
+        due(&mut pauses, &["c"], now + PAUSE);
+        assert_eq!(pauses.0.len(), 1);
     }
 }

@@ -98,7 +98,29 @@ async fn whoever_asks_is_told_everything_again_and_servers_are_asked_too_but_not
         world.ask_for_index("ana", body).await;
         assert_eq!(told(&ana.next().await.body), everything, "{body}");
     }
-    assert_eq!(*world.fleet.refreshed.lock().unwrap(), [None, Some("FILES".to_owned())]);
+    assert_eq!(*world.fleet.refreshed.lock().unwrap(), ["Lazy", "files", "stuck"]);
+    world.end().await;
+}
+
+#[tokio::test]
+async fn no_server_is_asked_for_an_agent_that_could_use_nothing_of_it() {
+    let world = World::new();
+    let mut agents = ["eve", "bob"].map(|agent| world.listen(&topic::mcp_servers(agent)));
+    for agent in &mut agents {
+        agent.next().await;
+    }
+    let [mut eve, mut bob] = agents;
+    world.publish("files", &["read"]);
+    bob.next().await;
+    for body in ["{}", r#"{"serverName":"files"}"#] {
+        world.ask_for_index("eve", body).await;
+        eve.next().await;
+    }
+    for name in ["none", "Lazy", "nobody", "LAZY"] {
+        world.ask_for_index("bob", &format!(r#"{{"serverName":"{name}"}}"#)).await;
+        bob.next().await;
+    }
+    assert_eq!(*world.fleet.refreshed.lock().unwrap(), ["Lazy"]);
     world.end().await;
 }
 

@@ -1,5 +1,7 @@
 //! What agents ask about servers.
 
+use std::time::{Duration, Instant};
+
 use serde_json::Value;
 use toolbus_core::policy::Policy;
 use toolbus_protocol::topic;
@@ -47,8 +49,60 @@ async fn a_lazy_server_is_woken_and_one_that_is_hidden_is_not() {
     let world = world();
     let body = details(&world, "ana", "Lazy").await;
     assert_eq!(body["tools"][0]["name"], "dream", "{body}");
-    assert_eq!(details(&world, "eve", "mail").await["error"], "Server 'mail' is not connected");
+    for (agent, server) in [("eve", "mail"), ("eve", "stuck"), ("ana", "none")] {
+        assert_eq!(details(&world, agent, server).await["error"], format!("Server '{server}' is not connected"));
+    }
     assert_eq!(*world.fleet.woken.lock().unwrap(), ["Lazy"]);
+    world.end().await;
+}
+
+#[tokio::test]
+async fn whoever_waits_for_a_server_that_hangs_holds_up_nobody_and_waits_no_longer_than_it_says() {
+    let world = world();
+    let mut answers = world.listen(&topic::mcp_manage_response("ana"));
+    let reply_to = topic::mcp_manage_response("ana");
+    let request = Request {
+        agent: "ana",
+        topic: topic::MCP_MANAGE,
+        message_type: "RockBot.Tools.Mcp.McpGetServiceDetailsRequest",
+        reply_to: Some(&reply_to),
+        body: r#"{"serverName":"stuck"}"#,
+    };
+    // As many as the daemon takes at a time: four wait, and the others are answered with what is known.
+    for _ in 0..64 {
+        world.request(request).await;
+    }
+    for _ in 0..60 {
+        assert_eq!(answers.next().await.body["error"], "Server 'stuck' is not connected");
+    }
+    assert_eq!(*world.fleet.woken.lock().unwrap(), ["stuck"; 4]);
+    let others = details(&world, "bob", "files").await;
+    assert_eq!(others["tools"][0]["name"], "read_file");
+    assert!(answers.is_empty(), "four wait still");
+    world.end().await;
+
+    let world = World::new();
+    let begun = Instant::now();
+    world.request_within(request, Duration::from_millis(500)).await;
+    let mut answers = world.listen(&reply_to);
+    assert_eq!(answers.next().await.body["error"], "Server 'stuck' is not connected");
+    assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
+    world.end().await;
+}
+
+#[tokio::test]
+async fn a_request_to_add_a_server_reaches_no_tool_that_merely_has_the_name() {
+    let world = world();
+    world.publish("aaa", &["mcp_register_server", "mcp_unregister_server"]);
+    world.access.refresh();
+    let mut told = Vec::new();
+    for message_type in ["RegisterServerRequest", "UnregisterServerRequest"] {
+        told.push(world.ask("ana", message_type, r#"{"serverName":"n","env":{"K":"secret"}}"#).await.body.to_string());
+    }
+    insta::assert_snapshot!(told.join("\n"), @r#"
+{"error":"Tool 'mcp_register_server' is not registered: registration is off.","serverName":"n","success":false,"summary":null}
+{"error":"Tool 'mcp_unregister_server' is not registered: registration is off.","serverName":"n","success":false}
+"#);
     world.end().await;
 }
 
@@ -67,7 +121,7 @@ async fn a_server_is_added_and_removed_by_the_tools_that_do_so_as_their_caller_m
     let register =
         r#"{"serverName":"n","type":"sse","url":"https://h/sse","command":null,"args":["a"],"env":{"K":"V"}}"#;
     let refused = world.ask("ana", "RegisterServerRequest", register).await.body;
-    insta::assert_snapshot!(refused, @r#"{"error":"Tool 'mcp_register_server' is not registered.","serverName":"n","success":false,"summary":null}"#);
+    insta::assert_snapshot!(refused, @r#"{"error":"Tool 'mcp_register_server' is not registered: registration is off.","serverName":"n","success":false,"summary":null}"#);
     for tool in ["mcp_register_server", "mcp_unregister_server"] {
         world.register(tool);
     }

@@ -1,5 +1,6 @@
 //! A daemon that answers about servers on a bus in memory, and agents on the same bus.
 
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -12,16 +13,17 @@ use toolbus_core::bus::{Bus, Delivery, Outgoing, Ownership, Subscription, Target
 use toolbus_core::caller::{AgentName, Identity};
 use toolbus_core::failure::ToolFailure;
 use toolbus_core::pattern::Pattern;
-use toolbus_core::policy::{Access, AgentPolicy, Allowed, Capacity, Policy};
+use toolbus_core::policy::{Access, AgentPolicy, Allowed, Capacity, Effective, Policy};
 use toolbus_core::registry::{Rank, Registry};
 use toolbus_core::tool::{Executor, Tool, ToolCall, ToolDescriptor, ToolOutput};
 use toolbus_core::toolsets::SessionSets;
 use toolbus_core::{
     About, AllArrived, Budgets, Desk, Dispatcher, Gates, Invoker, ReplyRules, Service, Settings, audit, telemetry,
 };
-use toolbus_protocol::{Envelope, Properties, new_message_id, topic};
+use toolbus_protocol::{Envelope, Properties, header, new_message_id, topic};
 
 use toolbus_mcp::peers::{AboutServer, Index, Manage, Refresh, Servers};
+use toolbus_mcp::spec::ServerName;
 
 /// Longest wait for a message that must come.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -42,16 +44,24 @@ impl Executor for Repeats {
     }
 }
 
-/// Servers of which one is lazy: when it is woken it publishes a tool.
+/// Servers of which `Lazy` publishes a tool when it is woken, and `stuck` never does.
 pub(crate) struct Fleet {
     registry: Registry,
-    pub(crate) refreshed: Mutex<Vec<Option<String>>>,
+    pub(crate) refreshed: Mutex<Vec<String>>,
     pub(crate) woken: Mutex<Vec<String>>,
 }
 
 impl Servers for Fleet {
-    fn refresh(&self, server: Option<&str>) {
-        self.refreshed.lock().unwrap().push(server.map(str::to_owned));
+    fn within_reach(&self, effective: &Effective) -> Vec<ServerName> {
+        let published = self.registry.snapshot();
+        let published = published.tools().filter_map(|tool| tool.descriptor.server.clone());
+        let all: BTreeSet<_> = published.chain(["Lazy".into(), "stuck".into()]).collect();
+        let all = all.iter().map(|name| ServerName::parse(name).unwrap());
+        all.filter(|name| effective.could_have(&name.source(), None)).collect()
+    }
+
+    fn refresh(&self, server: &ServerName) {
+        self.refreshed.lock().unwrap().push(server.to_string());
     }
 
     fn about(&self, server: &str) -> Option<AboutServer> {
@@ -62,11 +72,12 @@ impl Servers for Fleet {
         })
     }
 
-    fn wake<'a>(&'a self, server: &'a str, _: Instant) -> BoxFuture<'a, ()> {
+    fn wake<'a>(&'a self, server: &'a ServerName, latest: Instant) -> BoxFuture<'a, ()> {
         Box::pin(async move {
-            self.woken.lock().unwrap().push(server.to_owned());
-            if server.eq_ignore_ascii_case("lazy") {
-                publish(&self.registry, "lazy", &["dream"]);
+            self.woken.lock().unwrap().push(server.to_string());
+            match &**server.folded() {
+                "lazy" => publish(&self.registry, "lazy", &["dream"]),
+                _ => tokio::time::sleep_until(latest.into()).await,
             }
         })
     }
@@ -195,7 +206,7 @@ impl World {
         };
         let desk = Desk::new(about, shared, rules, dispatcher.clone(), SessionSets::default())
             .with(topic::MCP_MANAGE, Arc::new(Manage::new(access.clone(), Arc::clone(&servers), invoker, false)))
-            .with(topic::MCP_REFRESH, Arc::new(Refresh::new(asking, servers)));
+            .with(topic::MCP_REFRESH, Arc::new(Refresh::new(access.clone(), asking, servers)));
         let mut running = JoinSet::new();
         let service = Arc::new(Service::new(dispatcher));
         for (queue, topic) in [("bus7.mcp-manage", topic::MCP_MANAGE), ("bus7.mcp-refresh", topic::MCP_REFRESH)] {
@@ -239,12 +250,25 @@ impl World {
 
     /// Publishes a request as an agent does.
     pub(crate) async fn request(&self, request: Request<'_>) {
+        self.send(request, Vec::new()).await;
+    }
+
+    /// The same, as an agent that waits no longer than this.
+    pub(crate) async fn request_within(&self, request: Request<'_>, budget: Duration) {
+        let budget = budget.as_millis().to_string();
+        self.send(request, vec![(header::TIMEOUT_MS.to_owned(), budget)]).await;
+    }
+
+    async fn send(&self, request: Request<'_>, headers: Vec<(String, String)>) {
+        // The time of a message counts where the sender waits for a time.
+        let timestamp = if headers.is_empty() { Some(1) } else { None };
         let properties = Envelope {
+            headers,
             message_id: Some(new_message_id()),
             message_type: request.message_type.to_owned(),
             correlation_id: "corr-1".to_owned(),
             reply_to: request.reply_to.unwrap_or_default().to_owned(),
-            timestamp: Some(1),
+            timestamp,
             source: Some(request.agent.to_owned()),
             ..Envelope::default()
         };

@@ -37,7 +37,7 @@ pub(super) fn wire(
         tracing::error!(%error, "the tools that manage MCP servers were not registered");
     }
     let (announcer, asking) = dispatcher.announcer_of(Index, bus);
-    let refresh = Refresh::new(asking, Arc::clone(&servers));
+    let refresh = Refresh::new(access.clone(), asking, Arc::clone(&servers));
     let manage = Manage::new(access.clone(), servers, invoker, ignores_unknown);
     Wired { manage: Arc::new(manage), refresh: Arc::new(refresh), announcer }
 }

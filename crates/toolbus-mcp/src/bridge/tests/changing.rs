@@ -17,7 +17,7 @@ async fn a_list_that_changes_is_registered_anew_and_bad_tools_are_shown_with_the
     eventually("the added tool", async || world.registry.snapshot().get("added").map(drop)).await;
     assert_eq!(world.call("added").await.unwrap(), pid);
     std::fs::write(world.folder.path().join("a.tools"), "another").unwrap();
-    world.bridge.refresh(Some("A"));
+    world.refresh("A");
     eventually("the other tool", async || world.registry.snapshot().get("another").map(drop)).await;
     assert!(world.registry.snapshot().get("added").is_none());
     world.end().await;

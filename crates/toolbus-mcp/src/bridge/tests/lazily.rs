@@ -6,6 +6,8 @@ use toolbus_core::{Arrivals as _, Route, Wanted};
 
 use super::world::World;
 use super::*;
+use crate::filter::ToolFilter;
+use crate::peers::Servers as _;
 use crate::status::PhaseName;
 
 /// The agents `ana`, who may use everything, and `eve`, who may not use what a server called `a` brings.
@@ -37,7 +39,8 @@ async fn a_lazy_server_is_started_by_the_first_call_stopped_when_idle_and_starte
     let world = World::new();
     world.apply([world.lazy("a"), world.server("b", "well")]);
     world.bridge.settled(Duration::from_secs(60)).await;
-    world.bridge.refresh(None);
+    world.refresh("a");
+    world.refresh("b");
     world.phase("b", PhaseName::Ready).await;
     assert_eq!(world.status("a").phase, PhaseName::Idle);
     assert!(world.noted("a", "pids").is_empty());
@@ -75,9 +78,37 @@ async fn a_caller_that_may_not_use_its_tools_cannot_start_a_server() {
     for route in [Route::Name, Route::AnyServer, Route::Server("a")] {
         assert!(!world.expect("eve", route, "a_echo").await, "{route:?}");
     }
-    world.bridge.refresh(Some("a"));
+    world.refresh("a");
     assert_eq!(world.status("a").phase, PhaseName::Idle);
     assert!(world.noted("a", "pids").is_empty());
+    world.end().await;
+}
+
+#[tokio::test]
+async fn a_server_of_which_a_caller_could_use_nothing_is_out_of_its_reach() {
+    let world = World::new();
+    let set = SetPlace { name: "files".into(), prefix: "fs".into(), sessions: None };
+    let placed = [("a", None), ("Set", Some(set))].map(|(name, set)| Placed { spec: world.lazy(name), set });
+    world.bridge.apply(placed.to_vec(), Arc::new(|_| {}));
+    let access = access(&world.registry);
+    for (agent, expected) in [("ana", &["a"][..]), ("eve", &[])] {
+        let effective = access.effective(&Caller::agent(AgentName::parse(agent).unwrap()));
+        let within_reach: Vec<_> = world.bridge.within_reach(&effective).iter().map(ToString::to_string).collect();
+        assert_eq!(within_reach, expected, "{agent}");
+    }
+    world.end().await;
+}
+
+#[tokio::test]
+async fn no_server_is_started_for_a_name_that_it_cannot_offer() {
+    let world = World::new();
+    let tools = ToolFilter::new(vec!["a_echo".to_owned(), "mcp_register_server".to_owned()], Vec::new());
+    world.apply([ServerSpec { tools, ..world.lazy("a") }]);
+    for name in ["other", "mcp_register_server"] {
+        assert!(!world.expect("ana", Route::Name, name).await, "{name}");
+    }
+    assert!(world.noted("a", "pids").is_empty());
+    assert!(world.expect("ana", Route::Name, "a_echo").await);
     world.end().await;
 }
 

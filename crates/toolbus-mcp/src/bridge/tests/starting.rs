@@ -34,7 +34,7 @@ impl World {
     /// Waits until a server is parked. Each of the waits before is cut short.
     async fn parked(&self, name: &str) {
         eventually("parking", async || {
-            self.bridge.refresh(Some(name));
+            self.refresh(name);
             (self.status(name).phase == PhaseName::Parked).then_some(())
         })
         .await;
@@ -62,7 +62,7 @@ async fn a_restart_gives_a_parked_server_a_new_life_at_once_and_nothing_else_doe
     world.touch("broken");
     kill(&world.noted("a", "pids").pop().unwrap());
     world.parked("a").await;
-    world.bridge.refresh(None);
+    world.refresh("a");
     let failure = world.call("pid").await.unwrap_err();
     assert_eq!(failure.cause, Cause::ConnectFailed);
     insta::assert_snapshot!(failure.message, @"MCP server 'a' is registered but not reachable right now (it fails again and again). Try again later, or ask an operator to look at it.");

@@ -11,6 +11,7 @@ use toolbus_core::failure::ToolFailure;
 use toolbus_core::tool::{ToolCall, ToolOutput};
 
 use super::*;
+use crate::peers::Servers as _;
 use crate::status::PhaseName;
 
 /// Times that a test can wait for. Those of a start are longer than a busy machine needs.
@@ -78,6 +79,11 @@ impl World {
         world
     }
 
+    /// Asks a server for its tools again, as an agent does.
+    pub(super) fn refresh(&self, name: &str) {
+        self.bridge.refresh(&ServerName::parse(name).unwrap());
+    }
+
     pub(super) fn status(&self, name: &str) -> ServerStatus {
         self.bridge.status().into_iter().find(|status| status.name == name).unwrap()
     }
@@ -118,7 +124,7 @@ impl World {
         Arc::clone(&tool.executor).execute_boxed(call)
     }
 
-    /// What a server noted: its processes (`pids`), its calls (`calls`).
+    /// What a server noted: its processes (`pids`), what it was asked (`asked`), its calls (`calls`).
     pub(super) fn noted(&self, name: &str, kind: &str) -> Vec<String> {
         let text = std::fs::read_to_string(self.folder.path().join(format!("{name}.{kind}"))).unwrap_or_default();
         text.lines().map(str::to_owned).collect()

@@ -37,8 +37,8 @@ async fn a_hidden_server_and_a_hidden_tool_get_the_answer_of_one_that_is_not_the
         details(json!({"server_name": "files", "tool_name": "none"})).await.replace("none", "write_file")
     );
     insta::assert_snapshot!(hidden, @"error: No tool named 'write_file' found on server 'Files'");
-    // Nobody else's server is started by asking for it.
-    assert_eq!(*world.servers.wakes.lock().unwrap(), ["none"]);
+    // Nothing is started for those who ask for what they cannot use.
+    assert!(world.servers.wakes.lock().unwrap().is_empty());
 }
 
 #[tokio::test]

@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 use toolbus_core::caller::{AgentName, Caller, Identity};
 use toolbus_core::failure::ToolFailure;
 use toolbus_core::pattern::Pattern;
-use toolbus_core::policy::{Access, AgentPolicy, Allowed, Capacity, Policy};
+use toolbus_core::policy::{Access, AgentPolicy, Allowed, Capacity, Effective, Policy};
 use toolbus_core::registry::Registry;
 use toolbus_core::store::{Store, StoreError};
 use toolbus_core::tool::{Executor, Tool, ToolCall, ToolDescriptor, ToolOutput};
@@ -154,15 +154,20 @@ pub(super) struct Started {
 }
 
 impl Servers for Started {
-    fn refresh(&self, _: Option<&str>) {}
+    fn within_reach(&self, effective: &Effective) -> Vec<ServerName> {
+        let all = ["Files", "mail", "Lazy"].map(|name| ServerName::parse(name).unwrap());
+        all.into_iter().filter(|name| effective.could_have(&name.source(), None)).collect()
+    }
+
+    fn refresh(&self, _: &ServerName) {}
 
     fn about(&self, _: &str) -> Option<AboutServer> {
         None
     }
 
-    fn wake<'a>(&'a self, server: &'a str, _: Instant) -> BoxFuture<'a, ()> {
-        self.wakes.lock().unwrap().push(server.to_owned());
-        if server.to_lowercase() == "lazy" {
+    fn wake<'a>(&'a self, server: &'a ServerName, _: Instant) -> BoxFuture<'a, ()> {
+        self.wakes.lock().unwrap().push(server.to_string());
+        if &**server.folded() == "lazy" {
             self.registry.register(tool("late", "Lazy", "Comes late.", None)).unwrap();
         }
         async {}.boxed()
