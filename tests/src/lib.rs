@@ -1,5 +1,11 @@
 //! Support for the end-to-end tests: the real binary as a process, a raw AMQP client, a REST backend, a shared broker.
-#![expect(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+#![expect(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "a test fails by panicking"
+)]
 
 pub mod backend;
 pub mod client;
