@@ -16,6 +16,7 @@ mod real_http;
 mod real_losses;
 mod real_rules;
 mod real_running;
+mod reload;
 mod reload_mistakes;
 mod small;
 mod toolsets;
