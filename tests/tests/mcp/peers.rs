@@ -119,7 +119,7 @@ async fn agents_are_told_of_a_change_of_the_file_and_of_nothing_else() {
     let before = [first.indexes_since(0).await.len(), second.indexes_since(0).await.len()];
 
     let [notes, mail] = both(&small);
-    small.write(&[notes.clone()]);
+    small.write(std::slice::from_ref(&notes));
     first.knows(&[("Notes", &["read_note", "write_note"])]).await;
     assert_eq!(first.indexes_since(before[0]).await, [json!({"servers": [], "removedServers": ["mail"]})]);
 
