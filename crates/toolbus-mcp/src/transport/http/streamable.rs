@@ -196,7 +196,7 @@ impl HttpClient {
                     if opens && !is_too_large {
                         failure.set(error.to_string());
                     }
-                    is_too_large.then(|| too_large(&error, &id))
+                    is_too_large.then(|| too_large(&id))
                 }
             };
             std::future::ready(said.map(Ok))
@@ -257,9 +257,10 @@ fn is_forgotten(status: StatusCode, refusal: &StreamableHttpPostResponse) -> boo
     status == StatusCode::BAD_REQUEST && code.0 == REFUSED && message.to_ascii_lowercase().contains("session")
 }
 
-/// An event in place of the one that was too large, so that the caller hears why there is no answer.
-fn too_large(error: &HttpError, id: &RequestId) -> Sse {
-    let message = ServerJsonRpcMessage::error(ErrorData::internal_error(error.to_string(), None), Some(id.clone()));
+/// An event in place of the one that was too large, so that the caller hears why there is no answer, and not from where.
+fn too_large(id: &RequestId) -> Sse {
+    let text = format!("its server sent an event of more than {MAX_ANSWER} bytes. Ask for less.");
+    let message = ServerJsonRpcMessage::error(ErrorData::internal_error(text, None), Some(id.clone()));
     Sse::default().data(serde_json::to_string(&message).unwrap_or_default())
 }
 

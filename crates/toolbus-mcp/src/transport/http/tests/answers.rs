@@ -57,7 +57,7 @@ async fn an_event_over_the_limit_fails_the_call_with_a_text_and_is_not_kept() {
     transport.send(call(1)).await.unwrap();
     let answer = received(&mut transport).await;
     let text = answer["error"]["message"].as_str().unwrap();
-    assert!(text.ends_with("sent an event of more than 16777216 bytes"), "{text}");
+    assert!(text.ends_with("sent an event of more than 16777216 bytes. Ask for less."), "{text}");
     let taken = sent.load(Ordering::Relaxed);
     assert!((LIMIT..LIMIT + SLACK).contains(&taken), "{taken}");
     transport.send(call(2)).await.unwrap();
@@ -262,7 +262,7 @@ async fn a_handshake_that_is_cut_short_says_why() {
     let mut transport = open(&server.url, HttpKind::Streamable).await.unwrap();
     transport.send(super::initialize()).await.unwrap();
     let answer = received(&mut transport).await;
-    assert!(answer["error"]["message"].as_str().unwrap().ends_with("sent an event of more than 16777216 bytes"));
+    assert_eq!(answer["error"]["message"], "its server sent an event of more than 16777216 bytes. Ask for less.");
 
     let breaking = Arc::new(Notify::new());
     let told = Arc::clone(&breaking);
