@@ -1,7 +1,7 @@
 //! Names that nobody has ever heard of, in a number that nobody can keep.
 //!
 //! A program of its own, so that no other test runs beside it: it measures memory and processor time.
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by panicking")]
 
 use std::collections::HashMap;
 use std::time::Duration;
