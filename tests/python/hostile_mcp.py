@@ -149,9 +149,11 @@ class OtherId(Server):
 
 
 class Many(Server):
+    count = MANY + 5
+
     def tools(self):
         schema = {"type": "object", "properties": {f"p{n}": {"type": "string", "pattern": "^a+$"} for n in range(2)}}
-        return [tool(f"many_{n}", schema, description="x" * 100) for n in range(MANY + 5)]
+        return [tool(f"many_{n}", schema, description="x" * 100) for n in range(self.count)]
 
 
 class Endless(Server):
@@ -239,6 +241,8 @@ class Notices(Server):
 
 class Changes(Many):
     """Says without a pause that its long list changed."""
+
+    count = MANY // 5
 
     def begun(self):
         forever({"method": "notifications/tools/list_changed"})
