@@ -74,13 +74,13 @@ async fn a_server_is_tried_beside_the_one_that_runs() {
     assert!(tried.out.trim_end().ends_with("works"), "{tried:?}");
     let report = daemon.operate(&["mcp", "test", "memory", "--config", "more.toml", "--output", "json"]).await.json();
     let steps: Vec<_> = report["steps"].as_array().unwrap().iter().map(|step| step["name"].as_str()).collect();
-    assert_eq!(steps, ["start", "handshake", "list", "ping"].map(Some));
+    assert_eq!(steps, ["connect", "list", "ping"].map(Some));
     assert_eq!(report["status"]["tools"].as_array().map(Vec::len), Some(9));
 
     let failed = daemon.operate(&["mcp", "test", "git-elsewhere", "--config", "more.toml"]).await;
     assert_eq!(failed.code, 1, "{failed:?}");
     assert!(
-        failed.out.contains("failed at handshake") && failed.out.contains("not a valid Git repository"),
+        failed.out.contains("failed at connect") && failed.out.contains("not a valid Git repository"),
         "{failed:?}"
     );
     assert_eq!(ready(&daemon, "git").await["pid"], before, "the running one goes on");
