@@ -2,6 +2,7 @@
 #![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by panicking")]
 
 mod documents;
+mod own_names;
 mod peer;
 mod peers;
 mod peers_setups;
