@@ -75,7 +75,7 @@ fn a_server_of_the_configuration_is_tried_step_by_step() {
     let report: serde_json::Value = serde_json::from_slice(&good.stdout).unwrap();
     let names: Vec<&str> =
         report["steps"].as_array().unwrap().iter().map(|step| step["name"].as_str().unwrap()).collect();
-    assert_eq!(names, ["start", "handshake", "list", "ping"]);
+    assert_eq!(names, ["connect", "list", "ping"]);
     assert_eq!(report["status"]["tools"], serde_json::json!(["bench_echo"]));
     let gone = tried("gone");
     let report: serde_json::Value = serde_json::from_slice(&gone.stdout).unwrap();

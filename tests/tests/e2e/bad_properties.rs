@@ -37,13 +37,17 @@ async fn headers_of_any_amqp_type_are_answered() {
     let site = Site::shared().await;
     let daemon = Daemon::start(&site, "[tools]\necho = true\n").await;
     let client = Client::connect(&site).await;
-    let names =
-        ["rb-source", "rb-rb-timeout-ms", "rb-traceparent", "traceparent", "rb-rb-mcp-server", "x-delivery-count"];
+    let names = ["rb-source", "rb-rb-timeout-ms", "rb-traceparent", "traceparent", "x-delivery-count"];
     for value in every_amqp_type() {
         let request = client.request("echo", &json!({"text": "odd"}));
         let request = names.into_iter().fold(request, |request, name| request.header_of(name, value.clone()));
         let answer = client.exchange(&request).await;
         assert_eq!(answer.content(), "odd", "{value:?} got {:?}", answer.body());
+        // What is no text names no server; what is names one that is not there.
+        let request = client.request("echo", &json!({"text": "odd"})).header_of("rb-rb-mcp-server", value.clone());
+        let answer = client.exchange(&request).await;
+        let is_known = answer.body()["content"] == "odd" || answer.body()["code"] == "tool_not_found";
+        assert!(is_known, "{value:?} got {:?}", answer.body());
     }
     daemon.stop(&site).await;
 }
