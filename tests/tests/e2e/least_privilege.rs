@@ -117,6 +117,9 @@ async fn every_row_of_the_recipe_is_what_the_broker_does() {
         }
     }
     assert!(differing.is_empty(), "{differing:#?}");
+    // Everything that was published for the daemon comes before this.
+    let ana = world.agent("svc-ana").await;
+    assert_eq!(ana.call("none", &json!({})).await.code(), "tool_not_found");
     daemon.stop(&world.site).await;
 }
 

@@ -107,7 +107,9 @@ fn summary(sources: &Sources, config: &Config) -> String {
     ];
     let mut table = Table::new();
     table.load_style(NOTHING);
-    for (name, value) in rows {
+    // Nothing is said of servers where there can be none.
+    let is_told = |row: &(&str, String)| row.0 != "servers" || config.mcp.is_configured();
+    for (name, value) in rows.into_iter().filter(is_told) {
         table.add_row([name, &value]);
     }
     plain(&table)
@@ -158,7 +160,6 @@ mod tests {
         bus        amqps://broker.example/tools
         queue      toolbus.invoke (tool.invoke)
         tools      2: current_time, convert_time
-        servers    none
         agents     everybody has the rules of agents.default
         at a time  256 running, 1024 waiting
         time       60s by default, 120s at most
