@@ -62,6 +62,16 @@ pub struct BenchArgs {
     /// from this process. Then what many idle servers cost, and how long a killed one is away.
     #[arg(long, conflicts_with_all = ["tools", "agents", "trace_ratio"])]
     mcp: bool,
+    /// With --mcp: the server to measure with, as a command line that is split at spaces. Absent: the smallest that there can
+    /// be, which is part of this program.
+    #[arg(long, requires = "mcp", value_name = "COMMAND")]
+    mcp_command: Option<String>,
+    /// With --mcp-command: the tool to call.
+    #[arg(long, requires = "mcp_command", value_name = "NAME", default_value = "echo")]
+    mcp_tool: String,
+    /// With --mcp-command: the tool's arguments, as a JSON object.
+    #[arg(long, requires = "mcp_command", value_name = "JSON", default_value = r#"{"message": "hello"}"#)]
+    mcp_arguments: String,
     /// Internal: be the bare responder of this site.
     #[arg(long, hide = true)]
     responder: Option<String>,

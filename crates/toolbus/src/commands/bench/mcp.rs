@@ -5,6 +5,7 @@ pub mod echo;
 mod processes;
 mod report;
 mod sides;
+mod subject;
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -18,6 +19,7 @@ use crate::printed::unless_gone;
 use crate::signals::Signals;
 use report::{Report, Row};
 use sides::{Side, Sides};
+use subject::Subject;
 
 /// Measurement that does not count, before each that does.
 const WARM_UP: Duration = Duration::from_millis(300);
@@ -40,7 +42,9 @@ pub(super) async fn run(args: &BenchArgs, context: &Context) -> Result<ExitCode,
 
 async fn measure(args: &BenchArgs) -> Result<Report, MeasureError> {
     let bar = super::progress(args);
-    let sides = Sides::start(&configuration(1)?).await?;
+    let subject = Subject::of(args)?;
+    let config = configuration(1, &subject)?;
+    let sides = Sides::start(&config, subject.clone()).await?;
     let mut rows = Vec::new();
     for callers in &args.callers {
         let mut summaries = [Summary::default(), Summary::default()];
@@ -65,7 +69,7 @@ async fn measure(args: &BenchArgs) -> Result<Report, MeasureError> {
     let recovery = sides.recovery(args.rounds).await?;
     sides.stop().await;
     bar.finish_and_clear();
-    let crowd = crowd::measure(&configuration(crowd::SERVERS)?).await?;
+    let crowd = crowd::measure(&configuration(crowd::SERVERS, &subject)?).await?;
     Ok(Report::new(args, rows, recovery, crowd))
 }
 
@@ -78,12 +82,12 @@ async fn one(sides: &Sides, side: Side, callers: usize, seconds: u64) -> Result<
     Ok(Figures::new(sample, [of_server, Usage::read(server)?], [of_this, Usage::read(this)?]))
 }
 
-/// A daemon on the embedded bus, with so many servers that each are this program again, and nothing else.
-fn configuration(servers: usize) -> Result<Config, MeasureError> {
-    let program = std::env::current_exe()?.display().to_string();
+/// A daemon on the embedded bus, with so many servers of this kind, and nothing else.
+fn configuration(servers: usize, subject: &Subject) -> Result<Config, MeasureError> {
+    let args = serde_json::to_string(&subject.args).unwrap_or_default();
     let of_server = |number: usize| {
         let key = |member: &str| format!("mcp.servers.bench-{number:03}.{member}");
-        [Override::new(&key("command"), &program), Override::new(&key("args"), &format!("[\"{}\"]", echo::WORD))]
+        [Override::new(&key("command"), &subject.command), Override::new(&key("args"), &args)]
     };
     let plain = [Override::new("tools.time", "false"), Override::new("bus.url", "embedded")];
     let overrides = plain.into_iter().chain((0..servers).flat_map(of_server)).collect();
@@ -114,8 +118,25 @@ mod tests {
     }
 
     #[test]
+    fn another_server_is_a_command_line_and_a_call() {
+        let parsed = |arguments: &[&str]| {
+            let cli = Cli::try_parse_from([&["toolbus", "bench", "--mcp"], arguments].concat()).unwrap();
+            match cli.command {
+                Command::Bench(args) => Subject::of(&args),
+                other => panic!("{other:?}"),
+            }
+        };
+        let subject = parsed(&["--mcp-command", "node  server.js", "--mcp-tool", "say"]).unwrap();
+        assert_eq!((&*subject.command, &*subject.args, &*subject.tool), ("node", &["server.js".to_owned()][..], "say"));
+        assert!(subject.check(Some("anything"), false).is_ok() && subject.check(Some("anything"), true).is_err());
+        assert!(parsed(&["--mcp-command", " "]).is_err());
+        assert!(parsed(&["--mcp-command", "a", "--mcp-arguments", "[]"]).is_err());
+        assert!(parsed(&[]).unwrap().check(Some("anything"), false).is_err(), "its answer is known");
+    }
+
+    #[test]
     fn each_server_of_the_measurement_is_this_program_again() {
-        let found = configuration(3).unwrap().mcp_servers();
+        let found = configuration(3, &Subject::smallest().unwrap()).unwrap().mcp_servers();
         assert_eq!((found.specs.len(), found.warnings.len(), found.problems.len()), (3, 0, 0));
     }
 }

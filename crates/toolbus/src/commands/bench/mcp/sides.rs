@@ -4,9 +4,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures_util::future::try_join_all;
-use serde_json::{Map, Value};
 use tokio_util::sync::CancellationToken;
-use toolbus_bench::{Sample, TEXT};
+use toolbus_bench::Sample;
 use toolbus_core::caller::Caller;
 use toolbus_core::tool::ToolCall;
 use toolbus_mcp::direct::Direct;
@@ -15,7 +14,8 @@ use toolbus_mcp::status::PhaseName;
 use toolbus_protocol::topic;
 
 use super::processes::{kill, server_of};
-use super::{LOOK_EVERY, MeasureError, START_TIME, echo};
+use super::subject::Subject;
+use super::{LOOK_EVERY, MeasureError, START_TIME};
 use crate::client::{Client, Content};
 use crate::config::Config;
 use crate::http::admin::McpAdmin;
@@ -47,11 +47,11 @@ pub(super) struct Sides {
     direct: Direct,
     session: Session,
     client: Client,
-    arguments: Arc<Map<String, Value>>,
+    subject: Subject,
 }
 
 impl Sides {
-    pub(super) async fn start(config: &Config) -> Result<Self, MeasureError> {
+    pub(super) async fn start(config: &Config, subject: Subject) -> Result<Self, MeasureError> {
         let failed = |error: &dyn ToString| MeasureError::Mcp(error.to_string());
         let servers = config.mcp_servers().specs;
         let spec = servers.first().ok_or_else(|| failed(&"no server is configured"))?;
@@ -65,8 +65,7 @@ impl Sides {
         all_ready(&*session.servers()).await?;
         let client = Client::connect(session.bus(), topic::TOOL_INVOKE, START_TIME).await;
         let client = client.map_err(|error| failed(&error))?;
-        let arguments = [("text".to_owned(), Value::from(TEXT))].into_iter().collect();
-        Ok(Self { direct, session, client, arguments: Arc::new(arguments) })
+        Ok(Self { direct, session, client, subject })
     }
 
     /// A closed loop: each of the callers calls, waits for its answer, and calls again, for about this long.
@@ -90,25 +89,26 @@ impl Sides {
 
     async fn call_directly(&self) -> Result<(), MeasureError> {
         let call = ToolCall {
-            tool: echo::TOOL.into(),
+            tool: Arc::clone(&self.subject.tool),
             caller: Arc::new(Caller::unknown()),
             call_id: "bench".into(),
-            arguments: Arc::clone(&self.arguments),
+            arguments: Arc::clone(&self.subject.arguments),
             deadline: Instant::now() + ANSWER_TIME,
             cancelled: CancellationToken::new(),
             trace: None,
             progress: None,
         };
-        let output = self.direct.call(echo::TOOL, &call).await;
+        let output = self.direct.call(&self.subject.tool, &call).await;
         let output = output.map_err(|failure| MeasureError::Mcp(failure.message))?;
-        checked(output.content.as_deref())
+        self.subject.check(output.content.as_deref(), output.is_error)
     }
 
     async fn call_on_the_bus(&self) -> Result<(), MeasureError> {
-        let request = self.client.request(echo::TOOL, Some(&self.arguments), Some(ANSWER_TIME), None);
+        let Subject { tool, arguments, .. } = &self.subject;
+        let request = self.client.request(tool, Some(arguments), Some(ANSWER_TIME), None);
         let answer = self.client.send(&request, ANSWER_TIME).await;
         match answer.map_err(|error| MeasureError::Mcp(error.to_string()))?.content {
-            Content::Result(result) => checked(result.content.as_deref()),
+            Content::Result(result) => self.subject.check(result.content.as_deref(), result.is_error),
             Content::Error(error) => Err(MeasureError::Mcp(error.message)),
         }
     }
@@ -145,14 +145,6 @@ impl Sides {
     pub(super) async fn stop(self) {
         self.session.close().await;
         self.direct.stop().await;
-    }
-}
-
-/// An answer that came is only good when it says what was asked for.
-fn checked(text: Option<&str>) -> Result<(), MeasureError> {
-    match text {
-        Some(TEXT) => Ok(()),
-        other => Err(MeasureError::Mcp(format!("the tool answered {other:?}"))),
     }
 }
 
