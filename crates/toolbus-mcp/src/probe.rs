@@ -11,7 +11,7 @@ use crate::definition::{Definitions, definitions};
 use crate::dial::{DialError, Dialer, Link, STOP_TIME};
 use crate::observe::{Observer, Silent};
 use crate::process::Launcher;
-use crate::spec::{Origin, ServerSpec, TransportSpec};
+use crate::spec::ServerSpec;
 use crate::status::{PhaseName, ProbeReport, ProbeStep, ServerStatus};
 
 /// Longest time until a server is connected: as long as the bridge waits.
@@ -21,7 +21,9 @@ const PING_TIME: Duration = Duration::from_secs(30);
 
 /// Starts or connects the server, lists its tools, pings it, and ends it again.
 pub async fn probe(spec: &ServerSpec, launcher: &Launcher) -> ProbeReport {
-    let mut probe = Probe { spec, steps: Vec::new(), status: unknown(spec) };
+    // The phase stays so when nothing fails.
+    let status = ServerStatus::untried(spec, PhaseName::Ready);
+    let mut probe = Probe { spec, steps: Vec::new(), status };
     if let Some(link) = probe.connect(launcher).await {
         probe.look(&link.connection).await;
         link.close(STOP_TIME).await;
@@ -118,37 +120,6 @@ fn implementation(connection: &Connection) -> Option<String> {
     let about = connection.about();
     let parts: Vec<&str> = [&about.name, &about.version].into_iter().flatten().map(String::as_str).collect();
     (!parts.is_empty()).then(|| parts.join(" "))
-}
-
-/// What is known before anything is tried. Phase and error stay so when nothing fails.
-fn unknown(spec: &ServerSpec) -> ServerStatus {
-    let transport = match &spec.transport {
-        TransportSpec::Stdio(_) => "stdio",
-        TransportSpec::Http(_) => "http?",
-    };
-    let origin = match spec.origin {
-        Origin::Configuration => "configuration",
-        Origin::Registration => "registration",
-    };
-    ServerStatus {
-        name: spec.name.to_string(),
-        transport: transport.to_owned(),
-        phase: PhaseName::Ready,
-        last_error: None,
-        protocol_version: None,
-        implementation: None,
-        tools: Vec::new(),
-        hidden: Vec::new(),
-        pid: None,
-        restarts: 0,
-        ready_seconds: None,
-        in_flight: 0,
-        latency_us: None,
-        stderr: Vec::new(),
-        origin: origin.to_owned(),
-        toolset: None,
-        sessions: 0,
-    }
 }
 
 #[cfg(test)]

@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::spec::{Origin, ServerSpec, TransportSpec};
+
 /// One server, at one moment.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -40,6 +42,39 @@ pub struct ServerStatus {
     pub toolset: Option<String>,
     /// Sessions of the tool set that have a server of their own now.
     pub sessions: usize,
+}
+
+impl ServerStatus {
+    /// What is known of a server before anything is tried.
+    pub(crate) fn untried(spec: &ServerSpec, phase: PhaseName) -> Self {
+        let transport = match &spec.transport {
+            TransportSpec::Stdio(_) => "stdio",
+            TransportSpec::Http(_) => "http?",
+        };
+        let origin = match spec.origin {
+            Origin::Configuration => "configuration",
+            Origin::Registration => "registration",
+        };
+        Self {
+            name: spec.name.to_string(),
+            transport: transport.to_owned(),
+            phase,
+            last_error: None,
+            protocol_version: None,
+            implementation: None,
+            tools: Vec::new(),
+            hidden: Vec::new(),
+            pid: None,
+            restarts: 0,
+            ready_seconds: None,
+            in_flight: 0,
+            latency_us: None,
+            stderr: Vec::new(),
+            origin: origin.to_owned(),
+            toolset: None,
+            sessions: 0,
+        }
+    }
 }
 
 /// A tool that a server has and callers do not get.

@@ -6,7 +6,7 @@ use toolbus_core::tool::Validation;
 
 use super::*;
 use crate::filter::ToolFilter;
-use crate::spec::{Credentials, Endpoint, HttpKind, Program, ServerName};
+use crate::spec::{Credentials, Endpoint, HttpKind, Origin, Program, ServerName, TransportSpec};
 
 /// Answers by session, and knows three tools, one of them with a schema that cannot be used.
 const GOOD: &str = r#"

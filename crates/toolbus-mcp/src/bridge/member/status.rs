@@ -2,37 +2,15 @@
 
 use super::Member;
 use crate::server::State;
-use crate::spec::{Origin, TransportSpec};
 use crate::status::{PhaseName, ServerStatus};
 
 impl Member {
     pub(in crate::bridge) fn status(&self) -> ServerStatus {
-        let spec = self.spec();
-        let mut status = ServerStatus {
-            name: spec.name.to_string(),
-            transport: match &spec.transport {
-                TransportSpec::Stdio(_) => "stdio".to_owned(),
-                TransportSpec::Http(_) => "http?".to_owned(),
-            },
-            phase: PhaseName::Disabled,
-            last_error: None,
-            protocol_version: None,
-            implementation: None,
-            tools: Vec::new(),
-            hidden: Vec::new(),
-            pid: None,
-            restarts: 0,
-            ready_seconds: None,
-            in_flight: 0,
-            latency_us: None,
-            stderr: Vec::new(),
-            origin: match spec.origin {
-                Origin::Configuration => "configuration".to_owned(),
-                Origin::Registration => "registration".to_owned(),
-            },
-            toolset: self.placed.set.as_ref().map(|set| set.name.to_string()),
-            sessions: self.placed.set.as_ref().and_then(|set| set.sessions.as_ref()).map_or(0, |set| set.sessions()),
-        };
+        let mut status = ServerStatus::untried(self.spec(), PhaseName::Disabled);
+        if let Some(set) = &self.placed.set {
+            status.toolset = Some(set.name.to_string());
+            status.sessions = set.sessions.as_ref().map_or(0, |set| set.sessions());
+        }
         let Some(main) = &self.main else { return status };
         {
             let known = self.known();
