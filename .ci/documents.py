@@ -69,12 +69,12 @@ def forbidden_texts(file: Path) -> list[str]:
 def example_problems() -> list[str]:
     """The README shows examples as they are shipped and tested."""
     text = Path("README.md").read_text("utf-8")
-    examples = {"python": Path("examples/python/call_tool.py"), "json": Path("examples/mcp.json")}
+    examples = {"python": ["examples/python/call_tool.py"], "json": ["examples/mcp.json", "examples/mcp_client.json"]}
     problems = []
-    for language, example in examples.items():
+    for language, files in examples.items():
         shown = re.findall(rf"^```{language}\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
-        if shown != [example.read_text("utf-8")]:
-            problems.append(f"README.md: its {language} is not {example}")
+        if shown != [Path(file).read_text("utf-8") for file in files]:
+            problems.append(f"README.md: its {language} is not that of {', '.join(files)}")
     return problems
 
 

@@ -240,12 +240,20 @@ class Notices(Server):
 
 
 class Changes(Many):
-    """Says without a pause that its long list changed."""
+    """Says without a pause that its long list changed. Answers how often it was asked for that."""
 
     count = MANY // 5
+    listed = 0
 
     def begun(self):
         forever({"method": "notifications/tools/list_changed"})
+
+    def list(self, request):
+        self.listed += 1
+        super().list(request)
+
+    def call(self, request):
+        text(request, str(self.listed))
 
 
 class Turning(Server):

@@ -4,7 +4,7 @@ Usage: mcp_small.py NAME TOOL,TOOL,… [ARGUMENT…]
 
 Every tool takes a text and answers `NAME.TOOL: TEXT`, except `about`: it tells the arguments, the environment, the working
 directory, the roots and the process, and how often it was asked. `LOG` in the environment names a file that gets a line for
-each call, `START_DELAY` the seconds that a start takes.
+each call, `START_DELAY` the seconds that a start takes, `LIST` a file with the tools that it lists instead.
 """
 
 import json
@@ -69,6 +69,9 @@ class Server:
                 "capabilities": {"tools": {}},
                 "serverInfo": {"name": NAME, "version": "1"},
             }
+        if method == "tools/list" and "LIST" in os.environ:
+            with open(os.environ["LIST"], encoding="utf-8") as file:
+                return {"tools": [{"inputSchema": SCHEMA, **tool} for tool in json.load(file)]}
         if method == "tools/list":
             return {"tools": [{"name": tool, "description": f"Tells {tool}", "inputSchema": SCHEMA} for tool in TOOLS]}
         if method == "tools/call":

@@ -1,5 +1,6 @@
 //! The daemon as a process of its own.
 
+use std::ffi::OsString;
 use std::path::Path;
 use std::process::{ExitStatus, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -17,6 +18,8 @@ use crate::site::Site;
 
 /// What the log says when a reload changes nothing.
 const REFUSED: &str = "reload: refused; everything stays as it was";
+/// The configuration of a daemon that has no broker.
+const ALONE: &str = "[http]\nlisten = \"127.0.0.1:0\"\n[telemetry]\nlog_format = \"json\"\n";
 /// Longest answer of the HTTP server.
 const HTTP_TIME: Duration = Duration::from_secs(10);
 
@@ -46,6 +49,19 @@ impl Daemon {
         daemon
     }
 
+    /// Starts a daemon without a broker, for those who come over HTTP, and waits until it is ready.
+    pub async fn alone(more: &str) -> Self {
+        Self::alone_with(more, &[]).await
+    }
+
+    /// As [`Self::alone`], with these variables.
+    pub async fn alone_with(more: &str, environment: &[(&str, &str)]) -> Self {
+        let mut daemon = Self::spawn_in(Arc::new(folder_of(ALONE, more)), environment, &[]);
+        daemon.wait_until_listening().await;
+        daemon.wait_until_ready().await;
+        daemon
+    }
+
     /// Starts a daemon and waits until its HTTP server listens.
     ///
     /// # Panics
@@ -57,7 +73,8 @@ impl Daemon {
         daemon
     }
 
-    async fn wait_until_listening(&mut self) {
+    /// Waits until its HTTP server listens.
+    pub async fn wait_until_listening(&mut self) {
         self.http = eventually("the HTTP server", async || {
             let listening = self.logged("HTTP: listening").pop();
             listening.and_then(|line| Some(format!("http://{}", line.get("address")?.as_str()?)))
@@ -72,16 +89,25 @@ impl Daemon {
     /// When no process can be started.
     #[must_use]
     pub fn spawn(site: &Site, more: &str, environment: &[(&str, &str)]) -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        let files = [("site.toml", site.config()), ("more.toml", more.to_owned())];
-        for (name, text) in &files {
-            std::fs::write(folder.path().join(name), text).unwrap();
-        }
-        Self::spawn_in(Arc::new(folder), environment)
+        Self::spawn_by(&[], site, more, environment)
     }
 
-    fn spawn_in(folder: Arc<TempDir>, environment: &[(&str, &str)]) -> Self {
-        let mut child = Command::new(binary())
+    /// Starts a daemon by another program, which becomes it: `launcher` is that program with what comes before the
+    /// binary's path.
+    ///
+    /// # Panics
+    ///
+    /// When no process can be started.
+    #[must_use]
+    pub fn spawn_by(launcher: &[&str], site: &Site, more: &str, environment: &[(&str, &str)]) -> Self {
+        Self::spawn_in(Arc::new(folder_of(&site.config(), more)), environment, launcher)
+    }
+
+    fn spawn_in(folder: Arc<TempDir>, environment: &[(&str, &str)], launcher: &[&str]) -> Self {
+        let binary = binary().into_os_string();
+        let mut words = launcher.iter().map(OsString::from).chain([binary]);
+        let mut child = Command::new(words.next().expect("the binary at least"))
+            .args(words)
             .args(["serve", "--config", "site.toml", "--config", "more.toml"])
             .current_dir(folder.path())
             .env_clear()
@@ -109,7 +135,7 @@ impl Daemon {
     pub async fn restarted(mut self) -> Self {
         self.signal("TERM").await;
         self.ended().await;
-        let mut again = Self::spawn_in(Arc::clone(&self.folder), &[]);
+        let mut again = Self::spawn_in(Arc::clone(&self.folder), &[], &[]);
         again.wait_until_listening().await;
         again.wait_until_ready().await;
         again
@@ -235,4 +261,13 @@ impl Daemon {
         let log = self.log.lock().unwrap_or_else(PoisonError::into_inner);
         log.iter().map(|line| format!("{line}\n")).collect()
     }
+}
+
+/// A folder with the site's configuration, and what is laid over it.
+fn folder_of(site: &str, more: &str) -> TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    for (name, text) in [("site.toml", site), ("more.toml", more)] {
+        std::fs::write(folder.path().join(name), text).unwrap();
+    }
+    folder
 }

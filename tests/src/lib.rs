@@ -9,9 +9,14 @@
 
 pub mod backend;
 pub mod client;
+pub mod conformance;
 pub mod daemon;
+pub mod http;
 pub mod mcp;
+pub mod mcp_client;
 pub mod message;
+pub mod metrics;
 pub mod program;
 pub mod site;
 pub mod sockets;
+pub mod stdio;

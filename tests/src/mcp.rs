@@ -15,7 +15,7 @@ use crate::message::Message;
 use crate::site::Site;
 
 /// By which operators are known.
-const TOKEN: &str = "a-token-of-the-tests";
+pub const TOKEN: &str = "a-token-of-the-tests";
 /// Longest answer of the HTTP server.
 const HTTP_TIME: Duration = Duration::from_secs(10);
 /// The type of reports of progress.
@@ -200,9 +200,23 @@ pub async fn with_progress(client: &Client, request: &Request) -> (Vec<Value>, M
 
 /// The program of a server.
 fn installed(name: &str) -> PathBuf {
-    let folder = std::env::var_os("TOOLBUS_MCP")
-        .expect("TOOLBUS_MCP is not set: run ./tests/run, which brings MCP servers that others wrote");
-    Path::new(&folder).join("bin").join(format!("mcp-server-{name}"))
+    brought().join("bin").join(format!("mcp-server-{name}"))
+}
+
+/// The folder of what `tests/run` installs.
+fn brought() -> PathBuf {
+    let folder = std::env::var_os("TOOLBUS_MCP");
+    folder.expect("TOOLBUS_MCP is not set: run ./tests/run, which brings MCP servers that others wrote").into()
+}
+
+/// Python with the current generation of the SDK.
+///
+/// # Panics
+///
+/// When it was not brought.
+#[must_use]
+pub fn python() -> PathBuf {
+    brought().join("current/bin/python")
 }
 
 /// What servers need of the tests' environment: where programs are, and by what their processes are known afterwards.

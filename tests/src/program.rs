@@ -64,7 +64,18 @@ pub async fn toolbus(arguments: &[&str]) -> Run {
 pub async fn toolbus_in(folder: &Path, arguments: &[&str]) -> Run {
     let mut command = Command::new(binary());
     command.args(arguments).env_clear().current_dir(folder);
-    run(command).await
+    run(command, PATIENCE).await
+}
+
+/// Python with the packages of the tests.
+///
+/// # Panics
+///
+/// When it was not brought.
+#[must_use]
+pub fn interpreter() -> PathBuf {
+    let python = std::env::var_os("TOOLBUS_PYTHON");
+    python.expect("TOOLBUS_PYTHON is not set: run ./tests/run, which brings Python with its packages").into()
 }
 
 /// Runs a Python program with the packages of the tests.
@@ -73,17 +84,16 @@ pub async fn toolbus_in(folder: &Path, arguments: &[&str]) -> Run {
 ///
 /// When there is no Python environment, or the program does not end in time.
 pub async fn python(script: &Path, arguments: &[&str], environment: &[(&str, &str)]) -> Run {
-    let python = std::env::var_os("TOOLBUS_PYTHON")
-        .expect("TOOLBUS_PYTHON is not set: run ./tests/run, which brings Python with its packages");
-    let mut command = Command::new(python);
+    let mut command = Command::new(interpreter());
     command.arg(script).args(arguments).envs(environment.iter().copied());
-    run(command).await
+    run(command, PATIENCE).await
 }
 
-async fn run(mut command: Command) -> Run {
+/// Runs a program to its end, which it must find in this time.
+pub(crate) async fn run(mut command: Command, limit: Duration) -> Run {
     let output = command.stdin(Stdio::null()).kill_on_drop(true).output();
     let Output { status, stdout, stderr } =
-        tokio::time::timeout(PATIENCE, output).await.expect("a program that ends in time").expect("a program");
+        tokio::time::timeout(limit, output).await.expect("a program that ends in time").expect("a program");
     let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
     Run { code: status.code().unwrap_or(-1), out: text(stdout), err: text(stderr) }
 }

@@ -44,6 +44,12 @@ impl Site {
         Self { url: node.url(), exchange: format!("e2e.{id}"), prefix: format!("e2e-{id}") }
     }
 
+    /// The bus inside the daemon, which needs no broker and reaches nobody else.
+    #[must_use]
+    pub fn embedded() -> Self {
+        Self { url: "embedded".to_owned(), exchange: "e2e".to_owned(), prefix: "e2e".to_owned() }
+    }
+
     /// The same broker and exchange, for a sidecar of this agent.
     #[must_use]
     pub fn of_sidecar(&self, agent: &str) -> Self {

@@ -89,7 +89,7 @@ mod tests {
     fn figures(milliseconds: &[u64]) -> Figures {
         let latencies = milliseconds.iter().copied().map(Duration::from_millis).collect();
         let sample = Sample { latencies, elapsed: Duration::from_secs(2) };
-        let used = |seconds| Usage { cpu: Duration::from_secs(seconds), resident: 0, peak: 3 << 20 };
+        let used = |seconds| Usage { cpu: Duration::from_secs(seconds), peak: 3 << 20, ..Usage::default() };
         Figures::new(sample, [used(1), used(2)], [used(0), used(3)])
     }
 

@@ -5,6 +5,8 @@ use std::time::Duration;
 pub struct Usage {
     /// Processor time, user and system, of all its threads.
     pub cpu: Duration,
+    /// The same of the children that have ended, with theirs.
+    pub ended_children: Duration,
     /// Resident memory now, in bytes.
     pub resident: u64,
     /// The most resident memory that it ever had, in bytes.
@@ -42,12 +44,15 @@ impl Usage {
     fn parse(stat: &str, status: &str) -> Option<Self> {
         // The second field is the program's name, which may hold spaces and brackets.
         let (_, fields) = stat.rsplit_once(')')?;
-        let ticks: u32 = fields.split_whitespace().skip(11).take(2).map(|field| field.parse().unwrap_or(0_u32)).sum();
+        let time = |first: usize| {
+            let ticks = fields.split_whitespace().skip(first).take(2).map(|field| field.parse().unwrap_or(0_u32));
+            TICK * ticks.sum::<u32>()
+        };
         let bytes = |name: &str| {
             let line = status.lines().find_map(|line| line.strip_prefix(name))?;
             line.split_whitespace().next()?.parse::<u64>().ok().map(|kib| kib * 1024)
         };
-        Some(Self { cpu: TICK * ticks, resident: bytes("VmRSS:")?, peak: bytes("VmHWM:")? })
+        Some(Self { cpu: time(11), ended_children: time(13), resident: bytes("VmRSS:")?, peak: bytes("VmHWM:")? })
     }
 }
 
@@ -59,7 +64,8 @@ mod tests {
     fn a_process_with_a_strange_name_is_read() {
         let stat = "42 (a) b (c) S 1 42 42 0 -1 4194304 1 0 0 0 130 20 7 8 20 0 9 0 1 2 3";
         let usage = Usage::parse(stat, "Name:\ta\nVmHWM:\t  2048 kB\nVmRSS:\t  1024 kB\n").unwrap();
-        assert_eq!(usage, Usage { cpu: Duration::from_millis(1500), resident: 1 << 20, peak: 2 << 20 });
+        let (cpu, ended_children) = (Duration::from_millis(1500), Duration::from_millis(150));
+        assert_eq!(usage, Usage { cpu, ended_children, resident: 1 << 20, peak: 2 << 20 });
     }
 
     #[test]

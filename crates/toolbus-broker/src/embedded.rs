@@ -164,6 +164,8 @@ impl Drop for Settler {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use bytes::Bytes;
     use toolbus_core::bus::{Bus, Outgoing, Ownership, PublishError, Routing, Subscription, Target};
     use toolbus_protocol::Properties;
@@ -176,7 +178,7 @@ mod tests {
 
     fn message(target: Target, body: &str) -> Outgoing {
         let body = Bytes::copy_from_slice(body.as_bytes());
-        Outgoing { target, mandatory: true, proven: true, properties: Properties::default(), body }
+        Outgoing { target, mandatory: true, proven: true, properties: Arc::new(Properties::default()), body }
     }
 
     fn topic(body: &str) -> Outgoing {

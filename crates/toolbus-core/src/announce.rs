@@ -231,7 +231,7 @@ impl<N: News> Announcer<N> {
             // An agent that does not listen misses nothing: it asks when it wants to know.
             mandatory: false,
             proven: false,
-            properties: properties.into_properties(),
+            properties: properties.into_properties().into(),
             body: body.into(),
         }
     }

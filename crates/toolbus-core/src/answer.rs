@@ -1,15 +1,20 @@
 //! What is sent back: built once, and published again unchanged if need be.
 
+mod script;
+
+use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use serde::Serialize;
+use serde_json::Value;
 use toolbus_protocol::{
-    Envelope, Outcome, Properties, ToolError, ToolInvokeResponse, TraceContext, bounded, derived_message_id, header,
-    message_type,
+    ContentBlock, Envelope, Outcome, Properties, ToolError, ToolInvokeResponse, TraceContext, bounded,
+    derived_message_id, header, message_type,
 };
 
 use crate::caller::{AgentName, Caller};
+use crate::decode::Dialect;
 use crate::failure::{Cause, Status, ToolFailure, Verdict};
 use crate::telemetry::End;
 use crate::tool::ToolOutput;
@@ -27,7 +32,8 @@ const OUTCOME_UNKNOWN: &str = " Whether it had its effect is not known: find out
 /// An answer, ready to be published.
 #[derive(Debug, Clone)]
 pub(crate) struct Answer {
-    pub(crate) properties: Properties,
+    /// Shared, because an answer that is kept is published as it is.
+    pub(crate) properties: Arc<Properties>,
     pub(crate) body: Bytes,
     pub(crate) end: End,
     /// What the caller is told of side effects.
@@ -41,6 +47,7 @@ pub(crate) struct Recipient<'a> {
     pub(crate) caller: &'a Caller,
     pub(crate) call_id: &'a str,
     pub(crate) tool_name: &'a str,
+    pub(crate) dialect: Dialect,
 }
 
 /// What the answer's headers say of the run.
@@ -58,25 +65,49 @@ impl Recipient<'_> {
     ///
     /// When the result is too large to be sent.
     pub(crate) fn result(&self, source: &str, output: ToolOutput, run: Run) -> Result<Answer, ToolFailure> {
-        let size = output.size();
-        if size > MAX_ANSWER {
-            return Err(too_large(size));
-        }
         let status = if output.is_error { Status::Error } else { Status::Ok };
-        let response = ToolInvokeResponse {
-            tool_call_id: self.call_id.to_owned(),
-            tool_name: self.tool_name.to_owned(),
-            content: output.content,
-            content_blocks: (!output.blocks.is_empty()).then_some(output.blocks),
-            is_error: output.is_error,
+        let (message_type, body) = match self.dialect {
+            Dialect::Tool => {
+                checked(output.size())?;
+                let ToolOutput { content, blocks, is_error, structured, .. } = output;
+                let response = ToolInvokeResponse {
+                    tool_call_id: self.call_id.to_owned(),
+                    tool_name: self.tool_name.to_owned(),
+                    content_blocks: self.blocks(blocks, content.as_deref(), structured.as_deref()),
+                    content,
+                    is_error,
+                };
+                (message_type::TOOL_INVOKE_RESPONSE, encode(&response))
+            }
+            Dialect::Script => {
+                let response = script::result(self.call_id, output, run.ran.unwrap_or_default());
+                checked(script::size(&response))?;
+                (message_type::SCRIPT_INVOKE_RESPONSE, encode(&response))
+            }
         };
-        let body = encode(&response);
-        if body.len() > MAX_ANSWER {
-            return Err(too_large(body.len()));
-        }
+        checked(body.len())?;
         let end = End { status, cause: None };
-        let properties = self.properties(source, message_type::TOOL_INVOKE_RESPONSE, run);
+        let properties = self.properties(source, message_type, run);
         Ok(Answer { properties, body, end, outcome: None })
+    }
+
+    /// All of a result, when there is more than text: for a caller that wants it, its structured part by itself, too.
+    fn blocks(
+        &self,
+        mut blocks: Vec<ContentBlock>,
+        text: Option<&str>,
+        structured: Option<&Value>,
+    ) -> Option<Vec<ContentBlock>> {
+        let is_wanted = || self.envelope.header(header::STRUCTURED_CONTENT).is_some_and(|value| value.trim() == "1");
+        let is_missing = || !blocks.iter().any(ContentBlock::is_structured);
+        if let Some(structured) = structured.filter(|_| is_wanted() && is_missing()) {
+            if let Some(text) = text.filter(|_| blocks.is_empty()) {
+                let text = Some(text.to_owned());
+                blocks.push(ContentBlock { kind: "text".to_owned(), text, ..ContentBlock::default() });
+            }
+            blocks.push(ContentBlock::structured(structured.to_string()));
+        }
+        (!blocks.is_empty()).then_some(blocks)
     }
 
     /// Builds the answer that says why there is no result.
@@ -85,21 +116,31 @@ impl Recipient<'_> {
         if verdict.outcome == Some(Outcome::Unknown) {
             message.push_str(OUTCOME_UNKNOWN);
         }
-        let error = ToolError {
-            tool_call_id: self.call_id.to_owned(),
-            tool_name: self.tool_name.to_owned(),
-            code: verdict.code,
-            message,
-            is_retryable: verdict.is_retryable,
-            retry_after_ms: failure.retry_after.map(whole_milliseconds),
-            outcome: verdict.outcome,
+        let (message_type, body) = match self.dialect {
+            Dialect::Tool => {
+                let error = ToolError {
+                    tool_call_id: self.call_id.to_owned(),
+                    tool_name: self.tool_name.to_owned(),
+                    code: verdict.code,
+                    message,
+                    is_retryable: verdict.is_retryable,
+                    retry_after_ms: failure.retry_after.map(whole_milliseconds),
+                    outcome: verdict.outcome,
+                };
+                (message_type::TOOL_ERROR, encode(&error))
+            }
+            Dialect::Script => {
+                let ran = run.ran.unwrap_or_default();
+                let error = script::error(self.call_id, verdict.code, message, failure.retry_after, ran);
+                (message_type::SCRIPT_INVOKE_RESPONSE, encode(&error))
+            }
         };
         let end = End { status: Status::Refused(verdict.code), cause: Some(failure.cause) };
-        let properties = self.properties(source, message_type::TOOL_ERROR, run);
-        Answer { properties, body: encode(&error), end, outcome: verdict.outcome }
+        let properties = self.properties(source, message_type, run);
+        Answer { properties, body, end, outcome: verdict.outcome }
     }
 
-    fn properties(&self, source: &str, message_type: &str, run: Run) -> Properties {
+    fn properties(&self, source: &str, message_type: &str, run: Run) -> Arc<Properties> {
         let milliseconds = |time: Duration| time.as_millis().to_string();
         let mut headers = Vec::with_capacity(4);
         headers.push((header::CONTENT_TRUST.to_owned(), header::TRUST_TOOL_OUTPUT.to_owned()));
@@ -119,6 +160,7 @@ impl Recipient<'_> {
             headers,
         }
         .into_properties()
+        .into()
     }
 }
 
@@ -136,7 +178,7 @@ pub(crate) fn destination(envelope: &Envelope, caller: &Caller) -> Option<String
 impl Answer {
     /// Adds the trace that the answer carries.
     pub(crate) fn set_trace(&mut self, trace: &TraceContext) {
-        let headers = &mut self.properties.headers;
+        let headers = &mut Arc::make_mut(&mut self.properties).headers;
         let parent = trace.traceparent();
         headers.push((header::PEER_TRACEPARENT.to_owned(), parent.to_owned()));
         headers.push((header::TRACEPARENT.to_owned(), parent.to_owned()));
@@ -155,15 +197,19 @@ impl Answer {
     #[cfg(test)]
     pub(crate) fn for_test(bytes: usize) -> Self {
         let end = End { status: Status::Ok, cause: None };
-        Self { properties: Properties::default(), body: Bytes::from(vec![b'x'; bytes]), end, outcome: None }
+        Self { properties: Arc::default(), body: Bytes::from(vec![b'x'; bytes]), end, outcome: None }
     }
 }
 
-fn too_large(size: usize) -> ToolFailure {
+/// Refuses what no broker takes.
+fn checked(size: usize) -> Result<(), ToolFailure> {
+    if size <= MAX_ANSWER {
+        return Ok(());
+    }
     let text = format!(
         "The result is too large to be sent: {size} bytes, and the limit is {MAX_ANSWER}. Ask the tool for less at a time."
     );
-    ToolFailure::new(Cause::ResultTooLarge, text)
+    Err(ToolFailure::new(Cause::ResultTooLarge, text))
 }
 
 /// Serialises a message of ours. These types hold strings, numbers and enums only, which cannot fail.
@@ -180,4 +226,33 @@ fn shortened(text: &str) -> String {
 
 fn unix_seconds() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn blocks(wanted: &str, output: ToolOutput) -> String {
+        let headers = vec![(header::STRUCTURED_CONTENT.to_owned(), wanted.to_owned())];
+        let (envelope, caller) = (Envelope { headers, ..Envelope::default() }, Caller::unknown());
+        let dialect = Dialect::Tool;
+        let recipient = Recipient { envelope: &envelope, caller: &caller, call_id: "1", tool_name: "t", dialect };
+        let answer = recipient.result("here", output, Run::default()).unwrap();
+        let body: Value = serde_json::from_slice(&answer.body).unwrap();
+        body["contentBlocks"].to_string()
+    }
+
+    #[test]
+    fn a_caller_that_wants_the_structured_part_of_a_result_gets_it_once_and_by_itself() {
+        let said = ToolOutput { structured: Some(Box::new(json!({"a": 1}))), ..ToolOutput::text("{\"a\":1}") };
+        insta::assert_snapshot!(blocks("1", said.clone()), @r##"[{"text":"{\"a\":1}","type":"text"},{"mimeType":"application/json","text":"{\"a\":1}","type":"resource","uri":"toolbus:structured-content"}]"##);
+        assert_eq!(blocks("0", said.clone()), "null");
+        let block = vec![ContentBlock::structured("{\"a\":1}".to_owned())];
+        let once = r#"[{"mimeType":"application/json","text":"{\"a\":1}","type":"resource","uri":"toolbus:structured-content"}]"#;
+        assert_eq!(blocks("1", ToolOutput { blocks: block, ..said.clone() }), once);
+        assert_eq!(blocks("1", ToolOutput { content: None, ..said }), once);
+        assert_eq!(blocks("1", ToolOutput::text("plain")), "null");
+    }
 }

@@ -2,12 +2,13 @@
 
 mod hash;
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::{Serialize, Serializer};
 use serde_json::{Map, Value};
-use toolbus_protocol::Outcome;
+use toolbus_protocol::{Code, Outcome};
 
 pub use self::hash::{ArgumentsHash, Keyed};
 use crate::caller::Caller;
@@ -48,6 +49,8 @@ pub enum Event {
     Refused,
     /// A tool was called.
     Called,
+    /// Somebody gave a wrong token at the MCP door.
+    RefusedEntry,
 }
 
 impl Event {
@@ -57,6 +60,7 @@ impl Event {
         match self {
             Self::Refused => "refused",
             Self::Called => "called",
+            Self::RefusedEntry => "refused_entry",
         }
     }
 }
@@ -97,8 +101,15 @@ pub struct Record {
     /// Who registered the tool.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub source: Option<Arc<str>>,
-    /// The caller's id of the call.
-    pub call_id: String,
+    /// The caller's id of the call; absent where there is no call.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub call_id: Option<String>,
+    /// The address that a refused entry came from.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub remote: Option<IpAddr>,
+    /// Refused entries from this address that have no record of their own.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub left_out: Option<u64>,
     /// How it ended: the wire's code, `ok` or `error`.
     #[serde(serialize_with = "status")]
     pub status: Status,
@@ -145,10 +156,38 @@ impl Record {
             tool: tool.map(|tool| Arc::clone(&tool.name)),
             asked: tool.is_none().then(|| shown(asked)),
             source: tool.map(|tool| Arc::clone(&tool.source)),
-            call_id: shown(call_id),
+            call_id: Some(shown(call_id)),
+            remote: None,
+            left_out: None,
             status: end.status,
             cause: end.cause,
             outcome,
+            arguments_hash: None,
+        }
+    }
+
+    /// A record of now, of an entry that was refused, and of so many that have no record of their own.
+    #[must_use]
+    pub fn refused_entry(remote: Option<IpAddr>, left_out: u64) -> Self {
+        Self {
+            time_unix_ms: now(),
+            event: Event::RefusedEntry,
+            agent: None,
+            claimed: None,
+            login: None,
+            verified: false,
+            binding: None,
+            profile: None,
+            session: None,
+            tool: None,
+            asked: None,
+            source: None,
+            call_id: None,
+            remote,
+            left_out: (left_out > 0).then_some(left_out),
+            status: Status::Refused(Code::AuthRequired),
+            cause: None,
+            outcome: None,
             arguments_hash: None,
         }
     }
@@ -176,8 +215,6 @@ fn cause<S: Serializer>(cause: &Option<Cause>, serializer: S) -> Result<S::Ok, S
 
 #[cfg(test)]
 mod tests {
-    use toolbus_protocol::Code;
-
     use super::*;
     use crate::caller::AgentName;
 
@@ -206,6 +243,9 @@ mod tests {
             server: None,
             validation: crate::tool::Validation::Enforce,
             delegates: false,
+            suspicions: Arc::default(),
+            title: None,
+            output_schema: None,
         };
         let subject = Subject { caller: &caller, tool: Some(&tool), asked: "notes_add_1a2b", call_id: "call_7" };
         let end = End { status: Status::Refused(Code::Timeout), cause: Some(Cause::DeadlineExceeded) };
@@ -224,6 +264,12 @@ mod tests {
     }
 
     #[test]
+    fn a_refused_entry_is_recorded_with_where_it_came_from() {
+        let record = Record::refused_entry("192.0.2.7".parse().ok(), 3);
+        insta::assert_snapshot!(written(&record), @r#"{"time_unix_ms":0,"event":"refused_entry","verified":false,"remote":"192.0.2.7","left_out":3,"status":"auth_required"}"#);
+    }
+
+    #[test]
     fn what_outsiders_write_is_cut_and_begins_no_line() {
         let hostile = format!("x\r\n\u{1b}[2J\u{2028}{}", "y".repeat(10_000));
         let text: Option<Arc<str>> = Some(hostile.as_str().into());
@@ -238,7 +284,7 @@ mod tests {
         let record = Record::new(Event::Refused, &subject, REFUSED, None);
         let texts =
             [record.claimed.as_ref(), record.binding.as_ref(), record.profile.as_ref(), record.session.as_ref()];
-        for text in texts.into_iter().chain([record.asked.as_ref(), Some(&record.call_id)]) {
+        for text in texts.into_iter().chain([record.asked.as_ref(), record.call_id.as_ref()]) {
             let text = text.unwrap();
             assert!(text.starts_with("x\\r\\n\\u{1b}[2J\\u{2028}yyy") && text.len() < 200, "{text}");
         }

@@ -64,8 +64,8 @@ pub enum Ownership {
 
 /// A message that arrived.
 pub struct Delivery {
-    /// The message's properties.
-    pub properties: Properties,
+    /// The message's properties. Shared, because whoever can put the message back keeps them as well.
+    pub properties: Arc<Properties>,
     /// The message's body.
     pub body: Bytes,
     /// Name of the queue that it came from.
@@ -114,8 +114,8 @@ pub struct Outgoing {
     /// Whether this address took a message before. An address that did not is published to apart from all others,
     /// because a broker that refuses an address closes the channel.
     pub proven: bool,
-    /// The message's properties.
-    pub properties: Properties,
+    /// The message's properties. Shared, so that a bus in memory passes them on as they are.
+    pub properties: Arc<Properties>,
     /// The message's body.
     pub body: Bytes,
 }

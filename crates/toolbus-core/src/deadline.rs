@@ -32,6 +32,9 @@ pub(crate) struct Granted {
 }
 
 impl Granted {
+    /// Of a caller that names no budget.
+    pub(crate) const UNLIMITED: Self = Self { asked: None, age: Duration::ZERO, is_unusable: false };
+
     /// Reads the caller's budget, less the age of the message where both are known.
     ///
     /// A budget that is no positive number of milliseconds is as good as none.

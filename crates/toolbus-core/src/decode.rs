@@ -1,5 +1,8 @@
 //! From a delivery to a call, or to the reason why there is none.
 
+mod dialect;
+mod script;
+
 use std::sync::Arc;
 use std::time::SystemTime;
 
@@ -8,6 +11,8 @@ use toolbus_protocol::{
     Envelope, ParseError, ToolInvokeRequest, bounded, derived_message_id, header, new_message_id, topic,
 };
 
+use self::dialect::Body;
+pub(crate) use self::dialect::Dialect;
 use crate::bus::Delivery;
 use crate::caller::Caller;
 use crate::deadline::Granted;
@@ -33,6 +38,8 @@ pub(crate) struct Request {
     pub(crate) route: Origin,
     pub(crate) arguments: Option<String>,
     pub(crate) granted: Granted,
+    /// The form of the request, and of its answer.
+    pub(crate) dialect: Dialect,
     /// Whether the caller wants to hear of progress.
     pub(crate) wants_progress: bool,
 }
@@ -68,7 +75,8 @@ pub(crate) fn decode(
     rules: &ReplyRules,
     max_body: usize,
 ) -> Decoded {
-    match message_type::kind(&envelope.message_type, message_type::TOOL_INVOKE_REQUEST) {
+    let dialect = Dialect::of(&delivery.routing_key);
+    match message_type::kind(&envelope.message_type, dialect.request_type()) {
         Kind::Request | Kind::Plain => {}
         Kind::Answer => return Decoded::Ignored,
         Kind::Foreign => {
@@ -83,12 +91,12 @@ pub(crate) fn decode(
     let size = delivery.body.len();
     if size > max_body {
         let text = format!("The request has {size} bytes; at most {max_body} are taken. Send less.");
-        return refused(delivery, envelope, address, caller, ToolInvokeRequest::default(), text);
+        return refused(delivery, envelope, address, caller, dialect.unread(), text);
     }
-    match ToolInvokeRequest::parse_unnamed(&delivery.body) {
-        Ok(mut request) => match unusable(&mut request) {
-            None => Decoded::Call(Request::new(delivery, envelope, address, caller, request)),
-            Some(text) => refused(delivery, envelope, address, caller, request, text),
+    match dialect.read(&delivery.body) {
+        Ok(mut body) => match unusable(&mut body) {
+            None => Decoded::Call(Request::new(delivery, envelope, address, caller, body.request)),
+            Some(text) => refused(delivery, envelope, address, caller, body.request, text),
         },
         Err(error @ (ParseError::NotUtf8 { .. } | ParseError::NotJson(_) | ParseError::NotAnObject(_)))
             if envelope.reply_to.is_empty() =>
@@ -97,13 +105,13 @@ pub(crate) fn decode(
         }
         Err(error) => {
             let text = format!("The request is not usable: {error}.");
-            refused(delivery, envelope, address, caller, ToolInvokeRequest::default(), text)
+            refused(delivery, envelope, address, caller, dialect.unread(), text)
         }
     }
 }
 
 /// Why a request that was read cannot be used. Cuts what is too long, because the answer repeats it.
-fn unusable(request: &mut ToolInvokeRequest) -> Option<String> {
+fn unusable(Body { request, missing }: &mut Body) -> Option<String> {
     let mut text = None;
     let members = [
         ("toolName", Some(&mut request.tool_name)),
@@ -117,8 +125,8 @@ fn unusable(request: &mut ToolInvokeRequest) -> Option<String> {
             *value = bounded(value).to_owned();
         }
     }
-    if request.tool_name.is_empty() {
-        text = Some(format!("The request is not usable: {}.", ParseError::Missing("toolName")));
+    if let Some(member) = *missing {
+        text = Some(format!("The request is not usable: {}.", ParseError::Missing(member)));
     }
     text
 }
@@ -137,6 +145,10 @@ fn refused(
 
 impl Origin {
     fn read(envelope: &Envelope, topic: &str) -> Self {
+        if Dialect::of(topic) == Dialect::Script {
+            // It is for one tool, whatever server a header names.
+            return Self::Any;
+        }
         match envelope.header(header::MCP_SERVER).map(str::trim) {
             Some(server) if !server.is_empty() => Self::Server(bounded(server).to_owned()),
             _ if topic == topic::TOOL_INVOKE_MCP => Self::AnyServer,
@@ -180,6 +192,7 @@ impl Request {
             arguments: request.arguments,
             granted: Granted::read(&envelope, SystemTime::now()),
             route: Origin::read(&envelope, &delivery.routing_key),
+            dialect: Dialect::of(&delivery.routing_key),
             wants_progress: envelope.header(header::PROGRESS).is_some_and(|value| value.trim() == "1"),
             address,
             envelope,

@@ -14,7 +14,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::sync::watch;
 use tokio::time::Instant;
 use toolbus_protocol::message_type::{self, Kind};
-use toolbus_protocol::{Code, Envelope, ParseError, ToolError, bounded, header, new_message_id, topic};
+use toolbus_protocol::{Code, Envelope, ParseError, Properties, ToolError, bounded, header, new_message_id, topic};
 
 use crate::answer::{Answer, destination};
 use crate::bus::{Bus, Delivery};
@@ -186,7 +186,7 @@ impl Desk {
         if !is_of_one(delivery) {
             return;
         }
-        let (properties, body) = (delivery.properties.clone(), delivery.body.clone());
+        let (properties, body) = (Properties::clone(&delivery.properties), delivery.body.clone());
         let reply_to = properties.reply_to.clone().unwrap_or_default();
         self.parts.replies.dead_letter(&delivery.queue, reason, &reply_to, properties, body).await;
     }
@@ -217,7 +217,12 @@ impl Desk {
         }
         .into_properties();
         properties.persistent = said.persistent;
-        Answer { properties, body: said.body.into(), end: End { status: Status::Ok, cause: None }, outcome: None }
+        Answer {
+            properties: properties.into(),
+            body: said.body.into(),
+            end: End { status: Status::Ok, cause: None },
+            outcome: None,
+        }
     }
 }
 

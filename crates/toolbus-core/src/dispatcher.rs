@@ -17,10 +17,11 @@ use std::time::Instant;
 use futures_util::FutureExt;
 use serde_json::{Map, Value};
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 use toolbus_protocol::Envelope;
 
 use self::call::Call;
-pub use self::inner::{InnerCall, Invoker};
+pub use self::inner::{InnerCall, InnerOrigin, Invoker};
 use self::progress::Telling;
 use crate::announce::{Announcer, Asking, Callers, News, ToolNames};
 use crate::answer::Answer;
@@ -36,6 +37,7 @@ use crate::gates::Gates;
 use crate::log::{Log, Subject};
 use crate::permit::{AgentGate, Permit, Permits};
 use crate::policy::Access;
+use crate::redact::Redactor;
 use crate::replay::{Replay, Slot};
 use crate::reply::{Replies, ReplyRules};
 use crate::running::Running;
@@ -64,6 +66,8 @@ pub struct Settings {
     pub max_in_flight: usize,
     /// Calls that wait at a time.
     pub max_waiting: usize,
+    /// Removes the daemon's own secrets from what callers are told.
+    pub redactor: Redactor,
     /// Whether requests for MCP servers that this daemon does not have are left to other bridges, unanswered.
     pub ignores_unknown_servers: bool,
 }
@@ -87,6 +91,8 @@ struct Parts {
     arrivals: Arc<dyn Arrivals>,
     audit: Arc<dyn Audit>,
     log: Log,
+    /// Calls from outside that no message brought.
+    direct: TaskTracker,
     /// Cancelled when the time to finish calls is over.
     shutdown: CancellationToken,
 }
@@ -134,6 +140,7 @@ impl Dispatcher {
             arrivals,
             audit,
             log: Log::default(),
+            direct: TaskTracker::new(),
             shutdown: CancellationToken::new(),
             settings,
         };
@@ -144,6 +151,11 @@ impl Dispatcher {
     /// others are answered `cancelled`.
     pub fn shut_down(&self) {
         self.parts.shutdown.cancel();
+    }
+
+    /// Calls from outside that no message brought. Once this is closed, further ones are refused.
+    pub(crate) fn direct(&self) -> &TaskTracker {
+        &self.parts.direct
     }
 
     /// Cancels the calls of `caller` with this id; false when there is none here.
@@ -218,8 +230,21 @@ impl Dispatcher {
         }
     }
 
-    /// Steps 4 to 10: from a decoded request to a result, or to the first step that refuses.
+    /// Steps 4 to 11: from a decoded request to a result, or to the first step that refuses.
     async fn run(&self, call: &mut Call) -> Result<ToolOutput, Ended> {
+        let mut result = self.attempt(call).await;
+        // 11. shape
+        let redactor = &self.parts.settings.redactor;
+        match &mut result {
+            Ok(output) => redactor.clean_output(output),
+            Err(Ended::Failed(failure) | Ended::Ignored(failure)) => redactor.clean_failure(failure),
+            Err(Ended::Requeued) => {}
+        }
+        result
+    }
+
+    /// Steps 4 to 10.
+    async fn attempt(&self, call: &mut Call) -> Result<ToolOutput, Ended> {
         let gates = &self.parts.gates;
         // 4. resolve
         let effective = self.enter(call).await?;
@@ -292,6 +317,7 @@ impl Dispatcher {
             true => Some(Telling::begin(self, call)).unzip(),
             false => (call.progress.clone(), None),
         };
+        let sink = sink.map(|sink| sink.redacted_by(self.parts.settings.redactor.clone()));
         let request = &call.request;
         let tool_call = ToolCall {
             tool: Arc::clone(descriptor.bare_name()),
@@ -349,9 +375,13 @@ impl Dispatcher {
     fn refusal(&self, call: &Call, failure: &ToolFailure, started: bool) -> Answer {
         let effect = call.tool.as_ref().map_or(Effect::Undeclared, |tool| tool.effect);
         let verdict = failure.verdict.unwrap_or_else(|| verdict(failure.cause, effect, started));
+        self.log_failure(call, failure);
+        call.recipient().error(&self.parts.settings.name, failure, verdict, call.run())
+    }
+
+    fn log_failure(&self, call: &Call, failure: &ToolFailure) {
         let subject = Subject { tool: call.tool.as_deref(), request: &call.request, trace_id: call.span.trace_id() };
         self.parts.log.failure(&subject, failure, self.parts.shutdown.is_cancelled());
-        call.recipient().error(&self.parts.settings.name, failure, verdict, call.run())
     }
 }
 

@@ -69,7 +69,7 @@ impl Gates {
         Ok(granted)
     }
 
-    /// Whether nobody has switched the tool or the caller off while the call waited; else the answer is that of step 4.
+    /// Whether nobody has switched the tool or the caller off, or the tool was held back, while the call waited; else the answer is that of step 4.
     pub(crate) fn still_on(&self, caller: &Caller, granted: Granted<'_>, asked: Wanted<'_>) -> Result<(), ToolFailure> {
         if self.access.is_off(caller, &granted.tool.descriptor) {
             return Err(self.not_found(&self.access.effective(caller), asked));

@@ -28,10 +28,14 @@ pub struct Definition {
     pub name: Arc<str>,
     /// The name as model providers accept it.
     pub llm_name: Arc<str>,
+    /// Its name as people are shown it.
+    pub title: Option<String>,
     /// What it does, for a model.
     pub description: String,
     /// JSON Schema of the arguments that the caller may give; absent: any object.
     pub parameters: Option<Arc<Value>>,
+    /// JSON Schema of the structured part of its results.
+    pub output_schema: Option<Arc<Value>>,
     /// Who registered it.
     pub source: Arc<str>,
     /// What repeating a call would do.
@@ -44,8 +48,10 @@ pub fn definition(descriptor: &ToolDescriptor) -> Definition {
     Definition {
         name: Arc::clone(&descriptor.name),
         llm_name: llm_name(&descriptor.name).into(),
+        title: descriptor.title.clone(),
         description: descriptor.description.clone(),
         parameters: descriptor.parameters.clone(),
+        output_schema: descriptor.output_schema.clone(),
         source: Arc::clone(&descriptor.source),
         effect: descriptor.effect,
     }
@@ -63,6 +69,9 @@ pub fn version<'a>(sorted: impl IntoIterator<Item = &'a Definition>) -> String {
             Effect::Undeclared => "undeclared",
         };
         let mut canonical = json!([tool.name, tool.description, tool.parameters, tool.source, effect]);
+        if let (Value::Array(members), true) = (&mut canonical, tool.title.is_some() || tool.output_schema.is_some()) {
+            members.extend([json!(tool.title), json!(tool.output_schema)]);
+        }
         canonical.sort_all_objects();
         // No JSON text holds a bare line end: one tool cannot pass for two.
         hash.update(canonical.to_string());
@@ -111,6 +120,8 @@ mod tests {
             version([&with_schema(r#"{"required":["b","a"]}"#)]),
             version([&Definition { description: String::new(), ..tool("a") }]),
             version([&Definition { source: "time".into(), ..tool("a") }]),
+            version([&Definition { title: Some("A".to_owned()), ..tool("a") }]),
+            version([&Definition { output_schema: Some(Arc::new(json!({}))), ..tool("a") }]),
         ];
         for effect in [Effect::ReadOnly, Effect::Idempotent, Effect::Effectful] {
             versions.push(version([&Definition { effect, ..tool("a") }]));

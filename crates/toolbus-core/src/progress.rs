@@ -1,6 +1,10 @@
 //! What a tool tells of itself while it runs.
 
+use std::borrow::Cow;
+
 use tokio::sync::mpsc;
+
+use crate::redact::Redactor;
 
 /// Reports that wait to be sent; further ones are dropped, because a later one tells more.
 const WAITING: usize = 16;
@@ -18,18 +22,36 @@ pub struct Progress {
 
 /// Takes the reports of one call. Cheap to clone.
 #[derive(Debug, Clone)]
-pub struct ProgressSink(mpsc::Sender<Progress>);
+pub struct ProgressSink {
+    reports: mpsc::Sender<Progress>,
+    redactor: Redactor,
+}
 
 impl ProgressSink {
     /// A sink, and where its reports come out.
     #[must_use]
     pub fn new() -> (Self, mpsc::Receiver<Progress>) {
         let (sender, receiver) = mpsc::channel(WAITING);
-        (Self(sender), receiver)
+        (Self { reports: sender, redactor: Redactor::default() }, receiver)
     }
 
     /// Reports, if somebody listens and keeps up.
-    pub fn report(&self, progress: Progress) {
-        let _ = self.0.try_send(progress);
+    pub fn report(&self, mut progress: Progress) {
+        if let Some(message) = &mut progress.message {
+            self.redactor.clean(message);
+        }
+        let _ = self.reports.try_send(progress);
+    }
+
+    /// A text without secrets: for whoever cuts it before it is reported.
+    #[must_use]
+    pub fn clean<'a>(&self, text: &'a str) -> Cow<'a, str> {
+        self.redactor.text(text)
+    }
+
+    /// The same sink, whose reports have no secrets.
+    #[must_use]
+    pub(crate) fn redacted_by(self, redactor: Redactor) -> Self {
+        Self { redactor, ..self }
     }
 }

@@ -1,11 +1,12 @@
 //! The tools that there are.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 
 use tokio::sync::watch;
 
-use crate::tool::{Tool, ToolDescriptor};
+use crate::policy::Vetting;
+use crate::tool::{Executor, Tool, ToolDescriptor};
 
 /// Every registered tool, by name.
 ///
@@ -23,6 +24,7 @@ pub struct Registry {
 struct Shared {
     current: RwLock<Arc<Snapshot>>,
     parts: Mutex<Parts>,
+    vetting: OnceLock<Arc<dyn Vetting>>,
     version: watch::Sender<u64>,
 }
 
@@ -189,6 +191,7 @@ impl Registry {
             shared: Arc::new(Shared {
                 current: RwLock::default(),
                 parts: Mutex::default(),
+                vetting: OnceLock::new(),
                 version: watch::Sender::new(0),
             }),
         }
@@ -198,6 +201,25 @@ impl Registry {
     #[must_use]
     pub fn snapshot(&self) -> Arc<Snapshot> {
         Arc::clone(&self.shared.current.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Has `vetting` asked about tools, from now on. The first counts; whether this is it.
+    pub(crate) fn vet(&self, vetting: Arc<dyn Vetting>) -> bool {
+        self.shared.vetting.set(vetting).is_ok()
+    }
+
+    pub(crate) fn vetting(&self) -> Option<&dyn Vetting> {
+        self.shared.vetting.get().map(|vetting| &**vetting)
+    }
+
+    /// Whether a call that was let in may be run by `executor`, whose tool had this source and name then: it has them still,
+    /// or what has them now is not held back. For executors that wait for a source whose tools may have changed meanwhile.
+    pub fn still_admits<E: Executor>(&self, source: &Arc<str>, name: &Arc<str>, executor: &E) -> bool {
+        let Some(vetting) = self.vetting() else { return true };
+        let snapshot = self.snapshot();
+        let Some((tool, _)) = snapshot.find(source, name) else { return true };
+        let is_same = std::ptr::addr_eq(Arc::as_ptr(&tool.executor), std::ptr::from_ref(executor));
+        is_same || vetting.admits(&tool.descriptor)
     }
 
     /// Adds one tool.

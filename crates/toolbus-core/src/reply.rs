@@ -140,8 +140,8 @@ impl Buried {
 }
 
 impl ReplyRules {
-    /// The address of a call that arrived on `asked_on`. Without one, a bridge's answer goes to its caller alone, as peers
-    /// expect.
+    /// The address of a call that arrived on `asked_on`. Without one, a bridge's answer goes to its caller alone, and what
+    /// became of a script to a topic of its own, as peers expect.
     pub(crate) fn check_call(
         &self,
         envelope: &Envelope,
@@ -149,12 +149,15 @@ impl ReplyRules {
         caller: &Caller,
     ) -> Result<Address, AddressRefused> {
         let address = self.check(&envelope.reply_to, &envelope.message_type, caller)?;
-        Ok(match &caller.agent {
-            Some(agent) if envelope.reply_to.is_empty() && asked_on == topic::TOOL_INVOKE_MCP => {
-                Address { first: Target::Topic(format!("{}.{agent}", topic::TOOL_RESULT)), ..address }
-            }
-            _ => address,
-        })
+        if !envelope.reply_to.is_empty() {
+            return Ok(address);
+        }
+        let default = match (asked_on, &caller.agent) {
+            (topic::SCRIPT_INVOKE, _) => topic::SCRIPT_RESULT.to_owned(),
+            (topic::TOOL_INVOKE_MCP, Some(agent)) => format!("{}.{agent}", topic::TOOL_RESULT),
+            _ => return Ok(address),
+        };
+        Ok(Address { first: Target::Topic(default), ..address })
     }
 
     /// Reads an address and decides which routes it has.
@@ -247,7 +250,7 @@ impl Replies {
         let remembered = self.proven().get(&address.first).cloned();
         let proven = remembered.is_some();
         let target = remembered.unwrap_or_else(|| address.first.clone());
-        let message = Outgoing { target, mandatory: false, proven, properties, body };
+        let message = Outgoing { target, mandatory: false, proven, properties: properties.into(), body };
         let _ = tokio::time::timeout(TELLING_TIME, self.bus.publish(&message)).await;
     }
 
@@ -257,7 +260,7 @@ impl Replies {
             target: address.first.clone(),
             mandatory: address.mandatory,
             proven: false,
-            properties: answer.properties.clone(),
+            properties: Arc::clone(&answer.properties),
             body: answer.body.clone(),
         };
         let remembered = self.proven().get(&address.first).cloned();
@@ -309,8 +312,8 @@ impl Replies {
         properties.headers.push((header::DEAD_REASON.to_owned(), reason.as_str().to_owned()));
         properties.headers.push((header::DEAD_REPLY_TO.to_owned(), bounded(reply_to).to_owned()));
         // Never proven: a broker that refuses dead letters must not close the channel that all answers share.
-        let message =
-            Outgoing { target: Target::DeadLetter(queue.to_owned()), mandatory: true, proven: false, properties, body };
+        let (target, properties) = (Target::DeadLetter(queue.to_owned()), Arc::new(properties));
+        let message = Outgoing { target, mandatory: true, proven: false, properties, body };
         let again = |error: &PublishError| matches!(error, PublishError::Unavailable(_) | PublishError::Rejected(_));
         match retry(Instant::now() + DEAD_LETTER_TIME, again, || self.bus.publish(&message)).await {
             Ok(Routing::Routed) => Buried::Kept,

@@ -54,13 +54,20 @@ impl Service {
     ///
     /// To be called when no further delivery can arrive.
     pub async fn drain(&self, patience: Duration) -> Drained {
+        let direct = self.dispatcher.direct();
         self.tasks.close();
-        if tokio::time::timeout(patience, self.tasks.wait()).await.is_ok() {
+        direct.close();
+        if tokio::time::timeout(patience, self.ended()).await.is_ok() {
             return Drained::Finished;
         }
-        let left = self.tasks.len();
+        let left = self.tasks.len() + direct.len();
         self.dispatcher.shut_down();
-        let _ = tokio::time::timeout(CLOSING_TIME, self.tasks.wait()).await;
+        let _ = tokio::time::timeout(CLOSING_TIME, self.ended()).await;
         Drained::Cut(left)
+    }
+
+    async fn ended(&self) {
+        self.tasks.wait().await;
+        self.dispatcher.direct().wait().await;
     }
 }

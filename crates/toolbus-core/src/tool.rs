@@ -1,5 +1,8 @@
 //! Tools: what they are, and how one is run.
 
+mod program;
+mod suspicion;
+
 use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -10,6 +13,8 @@ use sha2::{Digest, Sha256};
 use tokio_util::sync::CancellationToken;
 use toolbus_protocol::{ContentBlock, TraceContext};
 
+pub use self::program::Program;
+pub use self::suspicion::Suspicion;
 use crate::caller::Caller;
 use crate::failure::ToolFailure;
 use crate::progress::ProgressSink;
@@ -41,10 +46,14 @@ impl Effect {
 pub struct ToolDescriptor {
     /// Name, unique in the registry, case-sensitive.
     pub name: Arc<str>,
+    /// Its name as people are shown it; absent: the name.
+    pub title: Option<String>,
     /// What it does, for a model.
     pub description: String,
     /// JSON Schema of its arguments; absent: any object.
     pub parameters: Option<Arc<Value>>,
+    /// JSON Schema of the structured part of its results; absent: they need not have one.
+    pub output_schema: Option<Arc<Value>>,
     /// Who registered it: `rest`, `time`, `mcp:NAME`, … Its metric label.
     pub source: Arc<str>,
     /// The kind of backend, as answers name it: `local`, `rest`, `mcp`, `script`.
@@ -64,6 +73,8 @@ pub struct ToolDescriptor {
     /// Whether it only calls other tools: then its own calls take no place to run, so that those within never wait for
     /// one that a call around them holds.
     pub delegates: bool,
+    /// Why its definition is suspect, where that was looked at; empty: nothing was found.
+    pub suspicions: Arc<[Suspicion]>,
 }
 
 /// What is done about arguments that a tool's schema does not allow.
@@ -95,8 +106,10 @@ impl ToolDescriptor {
     pub fn new(name: impl Into<Arc<str>>, source: impl Into<Arc<str>>, provider: &'static str) -> Self {
         Self {
             name: name.into(),
+            title: None,
             description: String::new(),
             parameters: None,
+            output_schema: None,
             source: source.into(),
             provider,
             effect: Effect::default(),
@@ -106,6 +119,7 @@ impl ToolDescriptor {
             server: None,
             validation: Validation::default(),
             delegates: false,
+            suspicions: Arc::default(),
         }
     }
 
@@ -154,6 +168,10 @@ pub struct ToolOutput {
     pub blocks: Vec<ContentBlock>,
     /// Whether the tool says that it tried and did not succeed.
     pub is_error: bool,
+    /// The structured part of the result, where the tool gave one. Callers of the bus find it in `content` or `blocks`.
+    pub structured: Option<Box<Value>>,
+    /// What a program wrote, where the tool ran one; not on the wire of `tool.invoke`.
+    pub program: Option<Box<Program>>,
 }
 
 impl ToolOutput {
@@ -169,7 +187,7 @@ impl ToolOutput {
         Self { is_error: true, ..Self::text(content) }
     }
 
-    /// Bytes of text and data in the result.
+    /// Bytes of text and data in the result, without what a program wrote.
     #[must_use]
     pub fn size(&self) -> usize {
         let block = |b: &ContentBlock| {
@@ -244,7 +262,9 @@ impl Tool {
             Effect::Undeclared => "",
         };
         let schema = self.schema.as_ref().map(|schema| format!("{:x?}", schema.digest)).unwrap_or_default();
-        digest_of(&[name, description, source, effect, &schema])
+        let output = self.descriptor.output_schema.as_ref().map(|schema| schema.to_string()).unwrap_or_default();
+        let title = self.descriptor.title.as_deref().unwrap_or_default();
+        digest_of(&[name, title, description, source, effect, &schema, &output])
     }
 }
 

@@ -17,6 +17,7 @@ use tokio_util::task::TaskTracker;
 use toolbus_core::registry::{Clash, Rank, Registry};
 use toolbus_core::tool::{Tool, ToolDescriptor};
 use toolbus_core::toolsets::SessionSet;
+use toolbus_trust::scan::Scanner;
 
 use self::member::Member;
 use self::room::{Full, Room, Share};
@@ -63,6 +64,8 @@ pub(crate) struct Shared {
     registry: Registry,
     launcher: Launcher,
     observer: Arc<dyn Observer>,
+    /// Looks at what servers say of their tools.
+    scanner: Scanner,
     pace: Pace,
     limits: RwLock<Limits>,
     members: RwLock<BTreeMap<ServerName, Arc<Member>>>,
@@ -78,16 +81,23 @@ pub(crate) struct Shared {
 impl Bridge {
     /// A bridge without servers, whose tools go to `registry`.
     #[must_use]
-    pub fn new(registry: Registry, launcher: Launcher, observer: Arc<dyn Observer>) -> Self {
-        Self::paced(registry, launcher, observer, Pace::USUAL)
+    pub fn new(registry: Registry, launcher: Launcher, observer: Arc<dyn Observer>, scanner: Scanner) -> Self {
+        Self::paced(registry, launcher, observer, scanner, Pace::USUAL)
     }
 
-    fn paced(registry: Registry, launcher: Launcher, observer: Arc<dyn Observer>, pace: Pace) -> Self {
+    fn paced(
+        registry: Registry,
+        launcher: Launcher,
+        observer: Arc<dyn Observer>,
+        scanner: Scanner,
+        pace: Pace,
+    ) -> Self {
         Self {
             shared: Arc::new(Shared {
                 registry,
                 launcher,
                 observer,
+                scanner,
                 pace,
                 limits: RwLock::new(Arc::new(|_| {})),
                 members: RwLock::default(),

@@ -9,6 +9,7 @@ mod list;
 pub(crate) mod message;
 mod opening;
 mod pending;
+mod redacted;
 mod signals;
 mod subscription;
 #[cfg(test)]
@@ -26,6 +27,7 @@ use rmcp::service::{Peer, PeerRequestOptions, RunningService, ServiceError};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until, timeout};
 use toolbus_core::failure::{Cause, ToolFailure};
+use toolbus_core::redact::Redactor;
 use toolbus_core::tool::{ToolCall, ToolOutput};
 
 use self::busy::Busy;
@@ -60,6 +62,7 @@ pub(crate) struct Connection {
     signals: Arc<Signals>,
     generation: Generation,
     about: About,
+    redactor: Redactor,
     described: Arc<Described>,
     busy: Busy,
     /// Microseconds; 0 before the first answer.
@@ -123,7 +126,11 @@ impl Connection {
     /// When the server does not, or not within 30 s.
     pub(crate) async fn list_tools(&self) -> Result<Listed, ConnectError> {
         match timeout(LIST_TIME, list::all(self)).await {
-            Ok(listed) => listed.map_err(|error| self.failed(list::METHOD, &error)),
+            Ok(Ok(mut listed)) => {
+                redacted::listed(&self.redactor, &mut listed);
+                Ok(listed)
+            }
+            Ok(Err(error)) => Err(self.failed(list::METHOD, &error)),
             Err(_) => {
                 Err(ConnectError::Failed(format!("the server did not list its tools within {} s", LIST_TIME.as_secs())))
             }
@@ -223,12 +230,14 @@ impl Connection {
             let handle = self.peer.send_cancellable_request(request, PeerRequestOptions::no_options()).await?;
             Pending::new(handle).answer().await
         };
-        tokio::select! {
+        let mut answer = tokio::select! {
             biased;
             answer = asking => answer,
             // The SDK fails what waits only when the transport is closed, which can take seconds.
             _ = self.signals.ended() => Err(ServiceError::TransportClosed),
-        }
+        };
+        redacted::answer(&self.redactor, &mut answer);
+        answer
     }
 
     /// The same, told to the observer.

@@ -8,19 +8,19 @@ use rmcp::model::ToolAnnotations;
 use serde_json::{Map, Value, json};
 use toolbus_core::log::shown;
 use toolbus_core::tool::{Effect, Membership, ToolDescriptor, Validation};
+use toolbus_trust::scan::Scanner;
+use toolbus_trust::text;
 
 use crate::management;
 use crate::schema;
 use crate::spec::ServerSpec;
-use crate::status::HiddenTool;
+use crate::status::{CleanedTexts, HiddenTool};
 
 /// Longest name of a tool, in characters.
 const MAX_NAME: usize = 128;
 /// Longest published name, in bytes: that of any tool.
 const MAX_PUBLISHED: usize = toolbus_protocol::MAX_SHORT_STRING;
-/// Longest description, in bytes; what is beyond is cut.
-const MAX_DESCRIPTION: usize = 8 * 1024;
-/// Longest time that is spent on one server's schemas.
+/// Longest time that is spent on one server's schemas and texts.
 const MAX_TIME: Duration = Duration::from_secs(20);
 /// Most hidden tools that are named.
 const MAX_HIDDEN: usize = 200;
@@ -32,6 +32,8 @@ pub(crate) struct Definitions {
     pub(crate) tools: Vec<ToolDescriptor>,
     /// Tools that cannot, sorted by name; of more than 200 the last entry says how many there are.
     pub(crate) hidden: Vec<HiddenTool>,
+    /// What was taken out of the texts of tools that can be called, sorted by their names.
+    pub(crate) cleaned: Vec<CleanedTexts>,
 }
 
 /// The tool set that a server backs.
@@ -65,14 +67,15 @@ enum Unusable {
 /// Sorts out what a server listed. Tools that the filter does not admit are left out: that is the operator's wish, and
 /// no fault of theirs. `unreadable` are those of the list that could not be read at all.
 ///
-/// Compiles each schema, so that a long list costs seconds: not to be called where others wait.
+/// Compiles each schema and scans each text, so that a long list costs seconds: not to be called where others wait.
 pub(crate) fn definitions(
     spec: &ServerSpec,
     place: Option<&ToolsetPlace>,
     listed: Vec<rmcp::model::Tool>,
     unreadable: Vec<HiddenTool>,
+    scanner: &Scanner,
 ) -> Definitions {
-    definitions_until(Instant::now() + MAX_TIME, spec, place, listed, unreadable)
+    definitions_until(Instant::now() + MAX_TIME, spec, place, listed, unreadable, scanner)
 }
 
 fn definitions_until(
@@ -81,9 +84,10 @@ fn definitions_until(
     place: Option<&ToolsetPlace>,
     listed: Vec<rmcp::model::Tool>,
     unreadable: Vec<HiddenTool>,
+    scanner: &Scanner,
 ) -> Definitions {
     let source = spec.name.source();
-    let (mut tools, mut hidden, mut seen) = (Vec::new(), unreadable, HashSet::new());
+    let (mut tools, mut hidden, mut cleaned, mut seen) = (Vec::new(), unreadable, Vec::new(), HashSet::new());
     for tool in listed {
         if !spec.tools.admits(&tool.name) {
             continue;
@@ -93,7 +97,13 @@ fn definitions_until(
             Ok(descriptor)
         });
         match descriptor {
-            Ok(descriptor) => tools.push(descriptor),
+            Ok(mut descriptor) => {
+                let removed = toolbus_trust::vet(&mut descriptor, scanner);
+                if !removed.is_empty() {
+                    cleaned.push(CleanedTexts { name: descriptor.name.to_string(), removed });
+                }
+                tools.push(descriptor);
+            }
             Err(reason) => hidden.push(HiddenTool {
                 name: shown(&tool.name),
                 // What the validator says may quote the schema.
@@ -102,7 +112,8 @@ fn definitions_until(
         }
     }
     tools.sort_by(|a, b| a.name.cmp(&b.name));
-    Definitions { tools, hidden: bounded(hidden) }
+    cleaned.sort_by(|a, b| a.name.cmp(&b.name));
+    Definitions { tools, hidden: bounded(hidden), cleaned }
 }
 
 fn descriptor(
@@ -115,7 +126,9 @@ fn descriptor(
     let name = &*tool.name;
     let is_usable = !name.is_empty()
         && name.chars().nth(MAX_NAME).is_none()
-        && !name.chars().any(|c| c.is_control() || is_invisible(c))
+        && !text::has_unseen(name)
+        // A joiner is seen in some places and not in others: two names could look the same.
+        && !name.contains(['\u{200c}', '\u{200d}'])
         && name.trim() == name;
     if !is_usable {
         return Err(Unusable::Name);
@@ -133,8 +146,10 @@ fn descriptor(
         return Err(Unusable::Management);
     }
     Ok(ToolDescriptor {
+        title: titles(tool).find(|title| says_something(title)).map(str::to_owned),
         description: description(spec, tool),
         parameters: Some(Arc::new(parameters(&tool.input_schema))),
+        output_schema: output_schema(tool),
         effect: effect(tool.annotations.as_ref()),
         timeout: spec.tool_timeout,
         toolset: place.map(|place| Membership {
@@ -148,11 +163,6 @@ fn descriptor(
     })
 }
 
-/// Characters that are not seen, or that change the order in which others are: two names could look the same.
-const fn is_invisible(c: char) -> bool {
-    matches!(c, '\u{ad}' | '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
-}
-
 fn check(tool: &rmcp::model::Tool, validation: Validation, end: Instant) -> Result<(), Unusable> {
     if Instant::now() >= end {
         return Err(Unusable::Unchecked);
@@ -160,33 +170,29 @@ fn check(tool: &rmcp::model::Tool, validation: Validation, end: Instant) -> Resu
     Ok(schema::check(&tool.input_schema, validation)?)
 }
 
-fn description(spec: &ServerSpec, tool: &rmcp::model::Tool) -> String {
-    let titles = [tool.title.as_deref(), tool.annotations.as_ref().and_then(|hints| hints.title.as_deref())];
-    [tool.description.as_deref()]
-        .into_iter()
-        .chain(titles)
-        .flatten()
-        .map(readable)
-        .find(|text| !text.is_empty())
-        .unwrap_or_else(|| format!("Tool {} of MCP server {}.", tool.name, spec.name))
+fn titles(tool: &rmcp::model::Tool) -> impl Iterator<Item = &str> {
+    [tool.title.as_deref(), tool.annotations.as_ref().and_then(|hints| hints.title.as_deref())].into_iter().flatten()
 }
 
-/// The text without control characters, cut where it is too long.
-fn readable(text: &str) -> String {
-    let kept = text.trim().chars().filter(|c| !c.is_control() || matches!(c, '\n' | '\t'));
-    let mut readable = String::new();
-    for c in kept {
-        if readable.len() + c.len_utf8() > MAX_DESCRIPTION {
-            readable.push('…');
-            break;
-        }
-        readable.push(c);
-    }
-    readable
+fn description(spec: &ServerSpec, tool: &rmcp::model::Tool) -> String {
+    let mut texts = tool.description.as_deref().into_iter().chain(titles(tool));
+    let text = texts.find(|text| says_something(text)).map(str::to_owned);
+    text.unwrap_or_else(|| format!("Tool {} of MCP server {}.", tool.name, spec.name))
+}
+
+/// Whether there is anything to see in a text.
+fn says_something(text: &str) -> bool {
+    !text::clean(text, 1).text.is_empty()
 }
 
 fn parameters(schema: &Map<String, Value>) -> Value {
     if schema.is_empty() { json!({"type": "object"}) } else { Value::Object(schema.clone()) }
+}
+
+/// What the tool says of its results, where that can be shown to clients, which compile it.
+fn output_schema(tool: &rmcp::model::Tool) -> Option<Arc<Value>> {
+    let schema = tool.output_schema.as_deref().filter(|schema| schema::check(schema, Validation::Enforce).is_ok())?;
+    Some(Arc::new(Value::Object(schema.clone())))
 }
 
 /// What a server declares. A hint that is absent declares nothing: by the defaults of MCP every tool without hints would

@@ -9,6 +9,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 use toolbus_core::failure::{Cause, ToolFailure};
 use toolbus_core::log::shown;
+use toolbus_core::redact::Redactor;
 
 use crate::connection::{ConnectError, Connection, Generation, Opening};
 use crate::observe::Observer;
@@ -28,6 +29,7 @@ pub(crate) struct Dialer {
     way: Way,
     roots: Vec<PathBuf>,
     observer: Arc<dyn Observer>,
+    redactor: Redactor,
     generation: Remembered,
     /// Directories that are made before its process is started.
     directories: Vec<PathBuf>,
@@ -129,11 +131,12 @@ impl Dialer {
             TransportSpec::Stdio(program) => (Way::Stdio(launcher.clone(), program.clone()), program.roots.clone()),
             TransportSpec::Http(endpoint) => {
                 let credential = credential.cloned().or_else(|| shared(endpoint));
-                (Way::Http(Opener::new(endpoint, credential)), Vec::new())
+                (Way::Http(Opener::new(endpoint, credential, launcher.redactor())), Vec::new())
             }
         };
         let (server, observer) = (spec.name.clone(), Arc::clone(observer));
-        Self { server, way, roots, observer, generation: Remembered::default(), directories: Vec::new() }
+        let redactor = launcher.redactor().clone();
+        Self { server, way, roots, observer, redactor, generation: Remembered::default(), directories: Vec::new() }
     }
 
     /// The same, with what is known of the server already, and what others find out.
@@ -225,6 +228,7 @@ impl Dialer {
             failure,
             roots: self.roots.clone(),
             observer: Arc::clone(&self.observer),
+            redactor: self.redactor.clone(),
         }
     }
 }

@@ -24,3 +24,4 @@ pub mod status;
 pub mod summary;
 pub mod supervisor;
 mod transport;
+mod vetting;

@@ -5,14 +5,16 @@ use std::time::Duration;
 
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
+use toolbus_trust::scan::Scanner;
 
-use crate::connection::{Connection, Generation, Listed};
+use crate::connection::{About, Connection, Generation, Listed};
 use crate::definition::{Definitions, definitions};
 use crate::dial::{DialError, Dialer, Link, STOP_TIME};
 use crate::observe::{Observer, Silent};
 use crate::process::Launcher;
 use crate::spec::ServerSpec;
 use crate::status::{PhaseName, ProbeReport, ProbeStep, ServerStatus};
+use crate::vetting::Vetted;
 
 /// Longest time until a server is connected: as long as the bridge waits.
 const CONNECT_TIME: Duration = Duration::from_secs(60);
@@ -20,10 +22,10 @@ const CONNECT_TIME: Duration = Duration::from_secs(60);
 const PING_TIME: Duration = Duration::from_secs(30);
 
 /// Starts or connects the server, lists its tools, pings it, and ends it again.
-pub async fn probe(spec: &ServerSpec, launcher: &Launcher) -> ProbeReport {
+pub async fn probe(spec: &ServerSpec, launcher: &Launcher, scanner: &Scanner) -> ProbeReport {
     // The phase stays so when nothing fails.
     let status = ServerStatus::untried(spec, PhaseName::Ready);
-    let mut probe = Probe { spec, steps: Vec::new(), status };
+    let mut probe = Probe { spec, scanner, steps: Vec::new(), status };
     if let Some(link) = probe.connect(launcher).await {
         probe.look(&link.connection).await;
         link.close(STOP_TIME).await;
@@ -35,6 +37,7 @@ pub async fn probe(spec: &ServerSpec, launcher: &Launcher) -> ProbeReport {
 
 struct Probe<'a> {
     spec: &'a ServerSpec,
+    scanner: &'a Scanner,
     steps: Vec<ProbeStep>,
     status: ServerStatus,
 }
@@ -56,7 +59,7 @@ impl Probe<'_> {
     async fn look(&mut self, connection: &Connection) {
         let began = Instant::now();
         let listed = connection.list_tools().await.map_err(DialError::from);
-        let listed = listed.map(|listed| (self.sort_out(listed), ()));
+        let listed = listed.map(|listed| (self.sort_out(connection.about(), listed), ()));
         if self.note("list", began, listed).is_some() {
             let began = Instant::now();
             let late =
@@ -85,9 +88,11 @@ impl Probe<'_> {
     }
 
     /// Says how many tools there are, and keeps which.
-    fn sort_out(&mut self, listed: Listed) -> String {
+    fn sort_out(&mut self, about: &About, listed: Listed) -> String {
         let count = listed.tools.len() + listed.unreadable.len();
-        let Definitions { tools, hidden } = definitions(self.spec, None, listed.tools, listed.unreadable);
+        let definitions = definitions(self.spec, None, listed.tools, listed.unreadable, self.scanner);
+        Vetted::new(about, &definitions, self.scanner).tell(&mut self.status);
+        let Definitions { tools, hidden, .. } = definitions;
         self.status.tools = tools.iter().map(|tool| tool.name.to_string()).collect();
         self.status.hidden = hidden;
         let (offered, hidden) = (tools.len(), self.status.hidden.len());

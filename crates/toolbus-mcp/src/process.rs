@@ -19,6 +19,7 @@ use tokio::process::{Child, ChildStderr, Command};
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
+use toolbus_core::redact::Redactor;
 
 pub(crate) use self::exit::{Exit, Exited};
 use self::stderr::Tail;
@@ -42,6 +43,7 @@ pub struct Launcher {
     helper: PathBuf,
     grace: Duration,
     turns: Turns,
+    redactor: Redactor,
 }
 
 /// Why no process was started. The texts are for an operator.
@@ -77,7 +79,18 @@ impl Launcher {
     /// Uses another executable of that kind as the supervisor.
     #[must_use]
     pub fn with_helper(helper: impl Into<PathBuf>) -> Self {
-        Self { helper: helper.into(), grace: GRACE, turns: Turns::new() }
+        Self { helper: helper.into(), grace: GRACE, turns: Turns::new(), redactor: Redactor::default() }
+    }
+
+    /// Has secrets removed from what the servers say that are started, or connected to, with this.
+    #[must_use]
+    pub fn redacting(self, redactor: Redactor) -> Self {
+        Self { redactor, ..self }
+    }
+
+    /// What removes secrets from what servers say, and learns of those that are fetched for them.
+    pub(crate) const fn redactor(&self) -> &Redactor {
+        &self.redactor
     }
 
     /// Waits until a server may start: a few do at a time.
@@ -112,7 +125,8 @@ impl Launcher {
             return Err(io::Error::other("the process has no pipes").into());
         };
 
-        let (server, tail, closing) = (Arc::<str>::from(name), Arc::new(Tail::default()), CancellationToken::new());
+        let (server, tail, closing) =
+            (Arc::<str>::from(name), Arc::new(Tail::new(self.redactor.clone())), CancellationToken::new());
         let (ended, exit) = watch::channel(None);
         let (exited, force) = (Exited::new(exit), CancellationToken::new());
         tokio::spawn(listen(stderr, Arc::clone(&server), Arc::clone(&tail), exited.clone()));
@@ -130,7 +144,7 @@ impl Launcher {
         let built = tests.ancestors().nth(2).unwrap();
         let helper = built.join("examples/helper");
         assert!(helper.exists(), "build {} first: cargo build -p toolbus-mcp --examples", helper.display());
-        Self { helper, grace, turns: Turns::new() }
+        Self { helper, grace, turns: Turns::new(), redactor: Redactor::default() }
     }
 }
 

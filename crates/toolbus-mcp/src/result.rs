@@ -8,9 +8,6 @@ use serde_json::Value;
 use toolbus_core::tool::ToolOutput;
 use toolbus_protocol::ContentBlock;
 
-/// Where the structured content of a result is said to come from.
-const STRUCTURED_URI: &str = "toolbus:structured-content";
-
 /// The result of a tool: its text in `content`, and all of it in `blocks` if there is more than text.
 pub(crate) fn output(result: CallToolResult) -> ToolOutput {
     let blocks = result.content.into_iter().map(block::from_mcp).collect();
@@ -36,18 +33,13 @@ pub(crate) fn output_of_value(mut result: Value) -> Option<ToolOutput> {
 }
 
 fn assembled(mut blocks: Vec<ContentBlock>, structured: Option<Value>, is_error: bool) -> ToolOutput {
-    if let Some(structured) = structured.filter(|value| !value.is_null() && !same::is_content(&blocks, value)) {
+    let structured = structured.filter(|value| !value.is_null());
+    if let Some(structured) = structured.as_ref().filter(|value| !same::is_content(&blocks, value)) {
         let texts = texts(&blocks);
         if texts.is_empty() {
             blocks.push(block::text(structured.to_string()));
-        } else if !same::is_said(&texts, &structured) {
-            blocks.push(ContentBlock {
-                kind: "resource".to_owned(),
-                text: Some(structured.to_string()),
-                mime_type: Some("application/json".to_owned()),
-                uri: Some(STRUCTURED_URI.to_owned()),
-                ..ContentBlock::default()
-            });
+        } else if !same::is_said(&texts, structured) {
+            blocks.push(ContentBlock::structured(structured.to_string()));
         }
     }
     let texts = texts(&blocks);
@@ -55,7 +47,7 @@ fn assembled(mut blocks: Vec<ContentBlock>, structured: Option<Value>, is_error:
     if texts.len() == blocks.len() {
         blocks.clear();
     }
-    ToolOutput { content, blocks, is_error }
+    ToolOutput { content, blocks, is_error, structured: structured.map(Box::new), program: None }
 }
 
 fn texts(blocks: &[ContentBlock]) -> Vec<&str> {

@@ -107,7 +107,7 @@ fn failed(spec: &ServerSpec) -> ToolFailure {
 impl Executor for SessionServer {
     async fn execute(&self, call: ToolCall) -> Result<ToolOutput, ToolFailure> {
         // What a session holds in its server is lost with it: no call is repeated as if nothing had happened.
-        let result = self.server.call(&call.tool, &call, false).await;
+        let result = self.server.call(&call.tool, &call, false, &|| true).await;
         match result {
             Err(failure) if self.is_gone() => {
                 self.was_told.store(true, Ordering::Release);

@@ -1,6 +1,8 @@
 //! What an operator is told of a server.
 
 use serde::{Deserialize, Serialize};
+use toolbus_core::tool::Suspicion;
+use toolbus_trust::text::Removed;
 
 use crate::spec::{Origin, ServerSpec, TransportSpec};
 
@@ -24,6 +26,14 @@ pub struct ServerStatus {
     pub tools: Vec<String>,
     /// Tools that are not offered, and why.
     pub hidden: Vec<HiddenTool>,
+    /// Tools whose definitions look as if they meant to turn the model against the user.
+    pub suspect: Vec<SuspectTexts>,
+    /// How many there are, of which the first are named.
+    pub suspect_total: usize,
+    /// What was taken out of the texts of tools.
+    pub cleaned: Vec<CleanedTexts>,
+    /// How many there are, of which the first are named.
+    pub cleaned_total: usize,
     /// Process id of the server's supervisor.
     pub pid: Option<u32>,
     /// How often it was started again after it had ended by itself.
@@ -64,6 +74,10 @@ impl ServerStatus {
             implementation: None,
             tools: Vec::new(),
             hidden: Vec::new(),
+            suspect: Vec::new(),
+            suspect_total: 0,
+            cleaned: Vec::new(),
+            cleaned_total: 0,
             pid: None,
             restarts: 0,
             ready_seconds: None,
@@ -86,6 +100,29 @@ pub struct HiddenTool {
     /// Why it is not offered.
     pub reason: String,
 }
+
+/// A tool, or what a server says of itself, that looks as if it meant to turn the model against the user.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct SuspectTexts {
+    /// Name of the tool; [`OF_SERVER`] for what the server says of itself.
+    pub name: String,
+    /// What was found.
+    pub suspicions: Vec<Suspicion>,
+}
+
+/// A tool, or what a server says of itself, whose texts were cleaned.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct CleanedTexts {
+    /// Name of the tool; [`OF_SERVER`] for what the server says of itself.
+    pub name: String,
+    /// What was taken out.
+    pub removed: Removed,
+}
+
+/// The name under which what a server says of itself is told.
+pub const OF_SERVER: &str = "(server)";
 
 /// What a server is doing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

@@ -18,6 +18,8 @@ pub const BINDING: &str = "rb-binding";
 pub const MCP_SERVER: &str = "rb-mcp-server";
 /// `1`: the caller wants to hear of progress.
 pub const PROGRESS: &str = "rb-progress";
+/// `1`: the caller wants the structured part of a result in a block of its own.
+pub const STRUCTURED_CONTENT: &str = "rb-structured-content";
 /// How far the content may be trusted.
 pub const CONTENT_TRUST: &str = "rb-content-trust";
 /// On answers, the kind of backend that ran: `local`, `rest`, …
@@ -51,5 +53,5 @@ const PREFIX: &str = "rb-";
 /// `name` as it is written on the wire.
 #[must_use]
 pub fn on_the_wire(name: &str) -> String {
-    format!("{PREFIX}{name}")
+    [PREFIX, name].concat()
 }

@@ -6,6 +6,7 @@
 //! * [`Properties`] are the AMQP properties of a message, [`Envelope`] is their meaning.
 //! * [`ToolInvokeRequest`], [`ToolInvokeResponse`], [`ToolError`] are the bodies of a call,
 //!   [`ToolListRequest`] and its answer those of a listing.
+//! * [`ScriptInvokeRequest`] and [`ScriptInvokeResponse`] are those of a script.
 //! * [`McpServersIndexed`] tells agents of MCP servers, and the requests beside it are what they ask about them.
 //! * [`llm_name`] is a tool's name as model providers accept it.
 //! * [`topic`], [`header`] and [`message_type`] hold the names.
@@ -30,12 +31,13 @@ pub use ids::{derived_message_id, new_message_id};
 pub use json::{MAX_DEPTH, ParseError, parse_object};
 pub use llm_name::llm_name;
 pub use messages::{
-    ContentBlock, Format, MAX_LISTED_NAMES, McpAnswerQuestionResponse, McpEchoed, McpGetPromptResponse,
-    McpGetServiceDetailsRequest, McpGetServiceDetailsResponse, McpListResourcesResponse, McpMetadataRefreshRequest,
-    McpReadResourceResponse, McpRegisterServerRequest, McpRegisterServerResponse, McpServerSummary, McpServersIndexed,
-    McpToolDefinition, McpUnregisterServerRequest, McpUnregisterServerResponse, Ping, Pong, SessionEnd,
-    ToolCancelRequest, ToolCancelResponse, ToolError, ToolInvokeRequest, ToolInvokeResponse, ToolListRequest,
-    ToolListResponse, ToolProgress, ToolsChanged, UnknownFormat,
+    ContentBlock, DEFAULT_SCRIPT_SECONDS, EXECUTE_PYTHON_SCRIPT, Format, MAX_LISTED_NAMES, McpAnswerQuestionResponse,
+    McpEchoed, McpGetPromptResponse, McpGetServiceDetailsRequest, McpGetServiceDetailsResponse,
+    McpListResourcesResponse, McpMetadataRefreshRequest, McpReadResourceResponse, McpRegisterServerRequest,
+    McpRegisterServerResponse, McpServerSummary, McpServersIndexed, McpToolDefinition, McpUnregisterServerRequest,
+    McpUnregisterServerResponse, Ping, Pong, ScriptInvokeRequest, ScriptInvokeResponse, SessionEnd, ToolCancelRequest,
+    ToolCancelResponse, ToolError, ToolInvokeRequest, ToolInvokeResponse, ToolListRequest, ToolListResponse,
+    ToolProgress, ToolsChanged, UnknownFormat,
 };
 pub use properties::{MAX_SHORT_STRING, Properties, bounded};
 pub use trace::TraceContext;

@@ -25,6 +25,11 @@ pub const SESSION_END: &str = "Toolbus.SessionEnd";
 /// Tells an agent that its tools changed.
 pub const TOOLS_CHANGED: &str = "Toolbus.ToolsChanged";
 
+/// A request to run a Python script.
+pub const SCRIPT_INVOKE_REQUEST: &str = "RockBot.Scripts.ScriptInvokeRequest";
+/// What became of a Python script, also when it was not run.
+pub const SCRIPT_INVOKE_RESPONSE: &str = "RockBot.Scripts.ScriptInvokeResponse";
+
 /// Tells an agent which MCP servers there are for it.
 pub const MCP_SERVERS_INDEXED: &str = "RockBot.Tools.Mcp.McpServersIndexed";
 /// Asks to be told again which MCP servers there are.

@@ -7,6 +7,7 @@ mod mcp;
 mod members;
 mod ping;
 mod progress;
+mod script;
 mod session;
 
 pub use cancel::{ToolCancelRequest, ToolCancelResponse};
@@ -20,4 +21,5 @@ pub use mcp::{
 };
 pub use ping::{Ping, Pong};
 pub use progress::ToolProgress;
+pub use script::{DEFAULT_SCRIPT_SECONDS, EXECUTE_PYTHON_SCRIPT, ScriptInvokeRequest, ScriptInvokeResponse};
 pub use session::SessionEnd;

@@ -15,6 +15,11 @@ pub const TOOL_PING: &str = "tool.ping";
 /// Announcements of agents that a session is over.
 pub const TOOL_SESSION_END: &str = "tool.session.end";
 
+/// Requests to run a Python script.
+pub const SCRIPT_INVOKE: &str = "script.invoke";
+/// Where what became of a script goes, if the request has no address.
+pub const SCRIPT_RESULT: &str = "script.result";
+
 /// Requests to be told which MCP servers there are.
 pub const MCP_REFRESH: &str = "tool.meta.mcp.refresh";
 /// Requests about MCP servers.

@@ -1,4 +1,5 @@
-//! What telemetry costs a call, in microseconds of one thread, with a collector that takes everything.
+//! What telemetry costs a call, and a request of an MCP client beside it, in microseconds of one thread, with a collector that takes
+//! everything.
 //!
 //! `cargo run --release -p toolbus-telemetry --example cost`
 
@@ -9,7 +10,7 @@ mod support;
 use std::time::Instant;
 
 use toolbus_core::telemetry::{Silent, Telemetry};
-use toolbus_telemetry::Protocol;
+use toolbus_telemetry::{DoorOperation, DoorRecorder, Protocol};
 use toolbus_testing::otlp::Receiver;
 
 use support::{Daemon, OK, SAMPLED, Script, UNSAMPLED, parent, tool};
@@ -29,13 +30,35 @@ fn per_call(telemetry: &dyn Telemetry, sampled_in_100: u32) -> f64 {
     started.elapsed().as_secs_f64() * 1e6 / f64::from(CALLS)
 }
 
+/// Microseconds of one request.
+fn per_request(recorder: &DoorRecorder, sampled_in_100: u32) -> f64 {
+    let (sampled, unsampled) = (parent(SAMPLED), parent(UNSAMPLED));
+    let started = Instant::now();
+    for number in 0..CALLS {
+        let operation = DoorOperation {
+            method: "tools/call",
+            protocol_version: "2025-11-25",
+            transport: "tcp",
+            session: Some("7f3a9be64c4b4f0d8a1c5e2b9d6f0a13"),
+            request: "7",
+            parent: Some(if number % 100 < sampled_in_100 { &sampled } else { &unsampled }),
+        };
+        if let Some(request) = recorder.started(&operation) {
+            let _ = request.trace().cloned();
+            request.finished(Some("weather"), None);
+        }
+    }
+    started.elapsed().as_secs_f64() * 1e6 / f64::from(CALLS)
+}
+
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     // Making up the calls takes time as well.
     let floor = per_call(&Silent, 0);
     println!("{:<34} {floor:>6.2} µs (taken off below)", "calls without telemetry");
     let nothing = Daemon::with(None, Protocol::Grpc, &[], support::rabbit());
-    println!("{:<34} {:>6.2} µs", "no endpoint", per_call(&*nothing.telemetry, 0) - floor);
+    let (call, request) = (per_call(&*nothing.telemetry, 0) - floor, per_request(&nothing.pipeline.door(), 0));
+    println!("{:<34} {call:>6.2} µs, {request:>6.2} µs of a client's request", "no endpoint");
     for (name, variables, sampled) in [
         ("metrics alone", &[("OTEL_TRACES_EXPORTER", "none")][..], 0),
         ("metrics, 0 % of traces sampled", &[], 0),
@@ -44,7 +67,9 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     ] {
         let receiver = Receiver::start().await?;
         let daemon = Daemon::start(&receiver, Protocol::Grpc, variables);
-        println!("{name:<34} {:>6.2} µs", per_call(&*daemon.telemetry, sampled) - floor);
+        let call = per_call(&*daemon.telemetry, sampled) - floor;
+        let request = per_request(&daemon.pipeline.door(), sampled);
+        println!("{name:<34} {call:>6.2} µs, {request:>6.2} µs of a client's request");
         daemon.end().await;
     }
     Ok(())

@@ -182,6 +182,7 @@ mod tests {
             service_name: "toolbus".into(),
             service_version: "1".into(),
             service_instance: "a".into(),
+            redactor: Default::default(),
         }
     }
 

@@ -11,8 +11,10 @@ use opentelemetry_sdk::metrics::Temporality;
 use opentelemetry_sdk::metrics::data::ResourceMetrics;
 use opentelemetry_sdk::metrics::exporter::PushMetricExporter;
 use opentelemetry_sdk::trace::{Span, SpanData, SpanExporter, SpanProcessor};
+use toolbus_core::redact::Redactor;
 
 use crate::health::Health;
+use crate::redacted::clean_span;
 
 /// How many spans wait to be exported. The SDK drops what its queue cannot take without telling anybody; this counts
 /// the same queue from outside, so that a loss is known.
@@ -64,18 +66,20 @@ impl<E: PushMetricExporter> PushMetricExporter for WatchedMetrics<E> {
     }
 }
 
-/// An exporter of spans whose failures are counted.
+/// An exporter of spans without secrets, whose failures are counted.
 #[derive(Debug)]
 pub(crate) struct WatchedSpans<E> {
     pub(crate) exporter: E,
+    pub(crate) redactor: Redactor,
     pub(crate) health: Arc<Health>,
     pub(crate) waiting: Arc<Waiting>,
 }
 
 impl<E: SpanExporter> SpanExporter for WatchedSpans<E> {
-    async fn export(&self, batch: Vec<SpanData>) -> OTelSdkResult {
+    async fn export(&self, mut batch: Vec<SpanData>) -> OTelSdkResult {
         let count = batch.len();
         self.waiting.leave(count);
+        batch.iter_mut().for_each(|span| clean_span(&self.redactor, span));
         let exported = self.exporter.export(batch).await;
         match &exported {
             Ok(()) => self.health.exported(),

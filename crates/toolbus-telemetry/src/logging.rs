@@ -3,6 +3,7 @@
 use std::io::{self, IsTerminal};
 
 use toolbus_core::audit;
+use toolbus_core::redact::Redactor;
 use tracing::Subscriber;
 use tracing::level_filters::LevelFilter;
 use tracing::subscriber::set_global_default;
@@ -11,6 +12,8 @@ use tracing_subscriber::filter::Directive;
 use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::registry::Registry;
+
+use crate::redacted::RedactedLines;
 
 /// Libraries that say more than an operator wants to know: warnings only, unless the filter names them.
 const CHATTY: [&str; 9] =
@@ -50,14 +53,15 @@ pub enum LoggingError {
     Twice,
 }
 
-/// Sends the log of the whole process to standard error.
+/// Sends the log of the whole process to standard error, without the secrets that `redactor` knows.
 ///
 /// # Errors
 ///
 /// When the filter cannot be read, or when there is a log already.
-pub fn init(settings: &Settings) -> Result<(), LoggingError> {
+pub fn init(settings: &Settings, redactor: Redactor) -> Result<(), LoggingError> {
     let coloured = io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
-    let subscriber = subscriber(settings, io::stderr, coloured)?;
+    let writer = RedactedLines { inner: io::stderr, redactor, format: settings.format };
+    let subscriber = subscriber(settings, writer, coloured)?;
     set_global_default(subscriber).map_err(|_| LoggingError::Twice)
 }
 
@@ -122,9 +126,11 @@ mod tests {
     use std::sync::{Arc, Mutex};
 
     use serde_json::Value;
+    use toolbus_core::redact::Redactor;
+    use toolbus_core::secret::Secret;
     use tracing_subscriber::fmt::MakeWriter;
 
-    use super::{Format, Settings, check_filter, subscriber};
+    use super::{Format, RedactedLines, Settings, check_filter, subscriber};
 
     /// Keeps what is written.
     #[derive(Clone, Default)]
@@ -150,9 +156,15 @@ mod tests {
     }
 
     fn logged(filter: &str, format: Format, speak: impl FnOnce()) -> String {
-        let page = Page::default();
+        logged_without(&[], filter, format, speak)
+    }
+
+    fn logged_without(secrets: &[&str], filter: &str, format: Format, speak: impl FnOnce()) -> String {
+        let (page, redactor) = (Page::default(), Redactor::default());
+        redactor.configure(secrets.iter().map(|secret| Secret::new(*secret)));
         let settings = Settings { filter: filter.to_owned(), format };
-        tracing::subscriber::with_default(subscriber(&settings, page.clone(), false).unwrap(), speak);
+        let writer = RedactedLines { inner: page.clone(), redactor, format };
+        tracing::subscriber::with_default(subscriber(&settings, writer, false).unwrap(), speak);
         String::from_utf8(page.0.lock().unwrap().clone()).unwrap()
     }
 
@@ -183,6 +195,26 @@ mod tests {
             let page = logged("info", format, || tracing::info!(detail = "one\ntwo", "a call failed"));
             assert_eq!(page.lines().count(), 1, "{page}");
         }
+    }
+
+    #[test]
+    fn no_message_and_no_field_holds_a_secret_at_any_level() {
+        let secrets = ["br0ker-p\"ss\\word", "12345678901"];
+        let speak = || {
+            tracing::trace!(url = "amqp://svc:br0ker-p%22ss%5Cword@host", "connecting");
+            tracing::error!(error = ?Some("br0ker-p\"ss\\word"), code = 12_345_678_901_u64, "refused br0ker-p\"ss\\word");
+        };
+        let text = logged_without(&secrets, "trace", Format::Text, speak);
+        assert!(
+            !text.contains("p%22ss") && !text.contains("ss\\") && text.matches("[redacted]").count() == 4,
+            "{text}"
+        );
+        let page = logged_without(&secrets, "trace", Format::Json, speak);
+        let lines: Vec<Value> = page.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        assert_eq!(lines[0]["url"], "amqp://svc:[redacted]@host");
+        assert_eq!(lines[1]["error"], "Some(\"[redacted]\")");
+        assert_eq!(lines[1]["message"], "refused [redacted]");
+        assert_eq!(lines[1]["code"], 12_345_678_901_u64, "a number is no text");
     }
 
     #[test]

@@ -9,10 +9,12 @@ use std::time::Duration;
 use opentelemetry::KeyValue;
 use opentelemetry::metrics::{Histogram, Meter};
 
-use labels::{Kind, Labels, OTHER_NAME, SERVER};
+use labels::{Kind, SERVER};
+
+use crate::labels::{Labels, OTHER_NAME};
 
 /// Seconds, as the conventions for MCP advise.
-const BOUNDS: [f64; 14] = [0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0];
+pub(crate) const BOUNDS: [f64; 14] = [0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0];
 /// Servers whose restarts have a series of their own.
 const MAX_SERVERS: usize = 1_000;
 
@@ -24,8 +26,8 @@ pub struct McpRecorder {
 struct Instruments {
     operation_duration: Histogram<f64>,
     session_duration: Histogram<f64>,
-    operations: Labels,
-    sessions: Labels,
+    operations: Labels<Kind>,
+    sessions: Labels<Kind>,
 }
 
 /// One request to a server.
@@ -69,6 +71,8 @@ pub struct McpServers {
     pub phases: Vec<(&'static str, u64)>,
     /// Every server's name, with the number of its restarts.
     pub restarts: Vec<(String, u64)>,
+    /// Every server's name, with the number of its tools whose definitions are suspect.
+    pub suspects: Vec<(String, u64)>,
 }
 
 impl McpRecorder {
@@ -114,7 +118,7 @@ impl McpRecorder {
 /// Registers what is looked up at each export.
 pub(crate) fn observe(meter: &Meter, look: impl Fn() -> McpServers + Send + Sync + 'static) {
     let look = Arc::new(look);
-    let of_restarts = Arc::clone(&look);
+    let (of_restarts, of_suspects) = (Arc::clone(&look), Arc::clone(&look));
     let servers = meter.u64_observable_gauge("toolbus.mcp.servers").with_unit("{server}");
     let servers = servers.with_description("MCP servers, by what they are doing.");
     let by_phase = servers.with_callback(move |gauge| {
@@ -131,11 +135,19 @@ pub(crate) fn observe(meter: &Meter, look: impl Fn() -> McpServers + Send + Sync
         }
     });
     by_server.build();
+    let suspects = meter.u64_observable_gauge("toolbus.mcp.suspects").with_unit("{tool}");
+    let suspects = suspects.with_description("Tools of MCP servers whose definitions are suspect.");
+    let by_server = suspects.with_callback(move |gauge| {
+        for (server, count) in bounded_servers(of_suspects().suspects) {
+            gauge.observe(count, &[KeyValue::new(SERVER, server)]);
+        }
+    });
+    by_server.build();
 }
 
 /// The first servers by name, and one sum for those that are too many.
-fn bounded_servers(restarts: Vec<(String, u64)>) -> BTreeMap<String, u64> {
-    let mut shown: BTreeMap<String, u64> = restarts.into_iter().collect();
+fn bounded_servers(counts: Vec<(String, u64)>) -> BTreeMap<String, u64> {
+    let mut shown: BTreeMap<String, u64> = counts.into_iter().collect();
     if let Some((first_other, _)) = shown.iter().nth(MAX_SERVERS) {
         let others = shown.split_off(&first_other.clone());
         shown.insert(OTHER_NAME.to_owned(), others.values().sum());
@@ -148,7 +160,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_restarts_of_servers_that_are_too_many_are_one_sum() {
+    fn the_counts_of_servers_that_are_too_many_are_one_sum() {
         let all = (0..MAX_SERVERS + 3).map(|number| (format!("server-{number:05}"), 2)).collect();
         let shown = bounded_servers(all);
         assert_eq!((shown.len(), shown["_other"]), (MAX_SERVERS + 1, 6));

@@ -9,9 +9,11 @@ use opentelemetry_sdk::metrics::{Instrument, PeriodicReader, SdkMeterProvider, S
 use opentelemetry_sdk::trace::{BatchConfigBuilder, BatchSpanProcessor, SdkTracerProvider};
 use tokio::sync::{oneshot, watch};
 use toolbus_core::bus::BusState;
+use toolbus_core::redact::Redactor;
 use toolbus_core::telemetry::{Load, Telemetry};
 
 use crate::call::Recorder;
+use crate::door::{self, DoorRecorder};
 use crate::environment::{Environment, EnvironmentError, Route, Signal};
 use crate::exporter::{Bounded, Waiting, WatchedMetrics, WatchedSpans};
 use crate::health::Health;
@@ -19,9 +21,11 @@ use crate::instruments::{Instruments, observe};
 use crate::mcp::{self, McpRecorder, McpServers};
 use crate::resource::resource;
 use crate::sampling::sampler;
+use crate::scripts::{self, ScriptLoad, ScriptRecorder};
 use crate::settings::{Identity, Settings};
 use crate::tools::MAX_SERIES;
 use crate::transport::{self, TransportError};
+use crate::trust::{self, HeldTools};
 
 /// Name of the instrumentation scope.
 const SCOPE: &str = "toolbus";
@@ -73,7 +77,9 @@ impl Pipeline {
             return Err(TelemetryError::NoRuntime);
         }
         let health = Arc::new(Health::default());
-        let tracing = traces.map(|route| tracing(&route, resource.clone(), &environment, &health)).transpose()?;
+        let redactor = &settings.redactor;
+        let tracing =
+            traces.map(|route| tracing(&route, resource.clone(), &environment, &health, redactor)).transpose()?;
         let metering = metrics.map(|route| metering(&route, resource, &environment, &health)).transpose()?;
         Ok(Self { tracing, metering, health })
     }
@@ -112,6 +118,43 @@ impl Pipeline {
     pub fn watch_mcp(&self, look: impl Fn() -> McpServers + Send + Sync + 'static) {
         if let Some(provider) = &self.metering {
             mcp::observe(&provider.meter(SCOPE), look);
+        }
+    }
+
+    /// What is told of scripts.
+    #[must_use]
+    pub fn scripts(&self) -> ScriptRecorder {
+        ScriptRecorder::new(self.metering.as_ref().map(|provider| provider.meter(SCOPE)).as_ref())
+    }
+
+    /// Has `look` asked at each export how many scripts there are. To be called once; `look` is kept until the end of
+    /// the exporter.
+    pub fn watch_scripts(&self, look: impl Fn() -> ScriptLoad + Send + Sync + 'static) {
+        if let Some(provider) = &self.metering {
+            scripts::observe(&provider.meter(SCOPE), look);
+        }
+    }
+
+    /// What is told of MCP clients.
+    #[must_use]
+    pub fn door(&self) -> DoorRecorder {
+        let tracer = self.tracing.as_ref().map(|provider| provider.tracer(SCOPE));
+        DoorRecorder::new(tracer, self.metering.as_ref().map(|provider| provider.meter(SCOPE)).as_ref())
+    }
+
+    /// Has `sessions` asked at each export how many sessions of MCP clients there are. To be called once; `sessions` is kept
+    /// until the end of the exporter.
+    pub fn watch_door(&self, sessions: impl Fn() -> u64 + Send + Sync + 'static) {
+        if let Some(provider) = &self.metering {
+            door::observe(&provider.meter(SCOPE), sessions);
+        }
+    }
+
+    /// Has `look` asked at each export which sources have tools that are held back. To be called once; `look` is kept until
+    /// the end of the exporter.
+    pub fn watch_pins(&self, look: impl Fn() -> Vec<HeldTools> + Send + Sync + 'static) {
+        if let Some(provider) = &self.metering {
+            trust::observe(&provider.meter(SCOPE), look);
         }
     }
 
@@ -173,6 +216,7 @@ fn tracing(
     resource: Resource,
     environment: &Environment<'_>,
     health: &Arc<Health>,
+    redactor: &Redactor,
 ) -> Result<SdkTracerProvider, TelemetryError> {
     let sampler = sampler(environment)?;
     let queue = size(environment.number("OTEL_BSP_MAX_QUEUE_SIZE", 1..=1_000_000, 2_048)?);
@@ -185,7 +229,8 @@ fn tracing(
         .build();
     let exporter = transport::spans(route).map_err(|source| TelemetryError::Exporter { signal: "traces", source })?;
     let waiting = Waiting::new(queue);
-    let exporter = WatchedSpans { exporter, health: Arc::clone(health), waiting: Arc::clone(&waiting) };
+    let (redactor, health_of_spans) = (redactor.clone(), Arc::clone(health));
+    let exporter = WatchedSpans { exporter, redactor, health: health_of_spans, waiting: Arc::clone(&waiting) };
     let processor = BatchSpanProcessor::builder(exporter).with_batch_config(config).build();
     let processor = Bounded { processor, health: Arc::clone(health), waiting };
     let builder = SdkTracerProvider::builder().with_sampler(sampler).with_resource(resource);

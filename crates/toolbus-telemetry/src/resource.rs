@@ -54,6 +54,7 @@ mod tests {
             service_name: "toolbus".into(),
             service_version: "1.2".into(),
             service_instance: "a".into(),
+            redactor: Default::default(),
         };
         let look_up = |name: &str| variables.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned());
         let resource = resource(&settings, &Environment::new(&look_up)).map_err(|error| error.to_string())?;

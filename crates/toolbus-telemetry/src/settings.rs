@@ -1,7 +1,9 @@
 use std::str::FromStr;
 
+use toolbus_core::redact::Redactor;
+
 /// Where telemetry goes, and for whom.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub struct Settings {
     /// Base address of the collector, `http://host:port` or `https://host:port`; absent: nothing is exported, unless
     /// the environment names one.
@@ -14,6 +16,8 @@ pub struct Settings {
     pub service_version: String,
     /// Value of `service.instance.id`: different for every running daemon.
     pub service_instance: String,
+    /// Removes secrets from what is exported.
+    pub redactor: Redactor,
 }
 
 /// How a collector is spoken to.

@@ -1,12 +1,19 @@
 //! Where the parts meet: what the configuration says, made of the crates that can do it.
 
+mod door;
+mod scripts;
 mod servers;
 mod sessions;
 
+pub use self::door::door;
+pub use self::scripts::{Scripts, ScriptsError};
 pub use self::servers::Servers;
 pub(crate) use self::servers::is_same_server;
 pub(crate) use self::sessions::{in_sessions, limits};
 
+use std::backtrace::{Backtrace, BacktraceStatus};
+use std::io::Write as _;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use tokio::sync::watch;
@@ -14,16 +21,19 @@ use toolbus_broker::embedded::Embedded;
 use toolbus_broker::rabbitmq::{self, RabbitMq};
 use toolbus_core::bus::{Bus, BusState};
 use toolbus_core::policy::{Access, Capacity};
+use toolbus_core::redact::Redactor;
 use toolbus_core::registry::{Registry, RegistryError};
 use toolbus_core::telemetry::{Load, Telemetry};
 use toolbus_core::toolsets::SessionSet;
 use toolbus_protocol::new_message_id;
 use toolbus_telemetry::{Identity, Pipeline, TelemetryError, logging};
+use toolbus_trust::pins::{PinFileError, Pins};
+use toolbus_trust::scan::RulesError;
 
 use crate::audit::AuditError;
 use crate::config::store::StoreOpenError;
 use crate::config::telemetry::{LogFormat, OtlpProtocol};
-use crate::config::{BusUrl, Config, PolicyError, QueueType, ToolsError};
+use crate::config::{BusUrl, Config, PolicyError, QueueType, ToolsError, confidential};
 use crate::http::admin::McpAdmin;
 use crate::http::{Build, Health};
 
@@ -48,12 +58,21 @@ pub enum AssemblyError {
     /// What must outlive a restart.
     #[error(transparent)]
     Store(#[from] StoreOpenError),
+    /// What is pinned.
+    #[error("[pins] {0}")]
+    Pins(#[from] PinFileError),
     /// The exporter of metrics and traces.
     #[error("[telemetry] {0}")]
     Telemetry(#[from] TelemetryError),
     /// MCP servers.
     #[error("no MCP server can be started: {0}")]
     Servers(std::io::Error),
+    /// The scan of what servers say.
+    #[error(transparent)]
+    Scan(RulesError),
+    /// Scripts and commands.
+    #[error(transparent)]
+    Scripts(#[from] ScriptsError),
     /// The log.
     #[error("[telemetry] {0}")]
     Logging(#[from] logging::LoggingError),
@@ -95,10 +114,13 @@ pub fn bus(config: &Config) -> Result<Arc<dyn Bus>, AssemblyError> {
 ///
 /// As [`tools`].
 pub fn registry(config: &Config) -> Result<Registry, AssemblyError> {
-    Ok(tools(config)?.0)
+    let registry = tools(config)?.0;
+    registry.register_all(scripts::described(config)?)?;
+    Ok(registry)
 }
 
-/// Every configured tool, and the tool sets that are built for each session; those of MCP servers come later.
+/// Every configured tool, and the tool sets that are built for each session; those of MCP servers, scripts and commands
+/// come later.
 ///
 /// # Errors
 ///
@@ -121,17 +143,54 @@ pub fn access(config: &Config, registry: Registry) -> Result<Access, AssemblyErr
     Ok(Access::new(registry, config.identity(), config.policy()?, capacity))
 }
 
+/// What is pinned, as `file` has it.
+///
+/// # Errors
+///
+/// When the file is there and cannot be used.
+pub fn pins(config: &Config, file: Option<PathBuf>) -> Result<Pins, AssemblyError> {
+    Ok(Pins::open(file, config.pin_levels())?)
+}
+
+/// What removes the secrets of this configuration.
+#[must_use]
+pub fn redactor(config: &Config) -> Redactor {
+    let redactor = Redactor::default();
+    hide(config, &redactor);
+    redactor
+}
+
+/// Has the secrets of this configuration removed from now on.
+pub(crate) fn hide(config: &Config, redactor: &Redactor) {
+    let of_exporter = confidential::of_exporter(|name| std::env::var(name).ok());
+    redactor.configure(config.secrets().into_iter().map(|given| given.secret).chain(of_exporter));
+}
+
 /// The log of a process that stays.
 ///
 /// # Errors
 ///
 /// When the filter is none, or there is a log already.
-pub fn logging(config: &Config) -> Result<(), AssemblyError> {
+pub fn logging(config: &Config, redactor: &Redactor) -> Result<(), AssemblyError> {
     let format = match config.telemetry.log_format {
         LogFormat::Text => logging::Format::Text,
         LogFormat::Json => logging::Format::Json,
     };
-    Ok(logging::init(&logging::Settings { filter: config.telemetry.log.clone(), format })?)
+    tell_panics(redactor.clone());
+    let settings = logging::Settings { filter: config.telemetry.log.clone(), format };
+    Ok(logging::init(&settings, redactor.clone())?)
+}
+
+/// Has panics told on standard error as they usually are, but without secrets: their texts may quote anything.
+fn tell_panics(redactor: Redactor) {
+    std::panic::set_hook(Box::new(move |panic| {
+        let thread = std::thread::current();
+        let text = format!("thread '{}' {panic}", thread.name().unwrap_or("<unnamed>"));
+        let trace = Backtrace::capture();
+        let trace = if trace.status() == BacktraceStatus::Captured { format!("\n{trace}") } else { String::new() };
+        // There is nowhere else to say it.
+        let _ = writeln!(std::io::stderr(), "{}{trace}", redactor.text(&text));
+    }));
 }
 
 /// The way of metrics and traces to the collector.
@@ -139,7 +198,7 @@ pub fn logging(config: &Config) -> Result<(), AssemblyError> {
 /// # Errors
 ///
 /// When a setting or a variable of the environment cannot be honoured.
-pub fn telemetry(config: &Config) -> Result<Pipeline, AssemblyError> {
+pub fn telemetry(config: &Config, redactor: &Redactor) -> Result<Pipeline, AssemblyError> {
     let settings = toolbus_telemetry::Settings {
         otlp_endpoint: config.telemetry.otlp_endpoint.clone(),
         protocol: match config.telemetry.protocol {
@@ -149,6 +208,7 @@ pub fn telemetry(config: &Config) -> Result<Pipeline, AssemblyError> {
         service_name: config.bus.name.clone(),
         service_version: env!("CARGO_PKG_VERSION").to_owned(),
         service_instance: new_message_id(),
+        redactor: redactor.clone(),
     };
     Ok(Pipeline::start(&settings, &|name| std::env::var(name).ok())?)
 }
@@ -180,10 +240,12 @@ pub fn recorder(
 pub fn health(
     config: &Config,
     bus: watch::Receiver<BusState>,
-    registry: Registry,
+    access: &Access,
     servers: Arc<dyn McpAdmin>,
+    scripts: &Scripts,
     load: Arc<Load>,
 ) -> Arc<Health> {
     let build = Build { version: env!("CARGO_PKG_VERSION"), commit: env!("TOOLBUS_COMMIT") };
-    Arc::new(Health::new(bus, registry, config.tools.required.clone(), servers, load, build))
+    let health = Health::new(bus, access.registry().clone(), config.tools.required.clone(), servers, load, build);
+    Arc::new(health.with_scripts(Arc::new(scripts.clone())).with_access(access.clone()))
 }

@@ -10,6 +10,7 @@ use std::time::Duration;
 use serde_json::{Map, Value};
 use toolbus_core::audit::{ArgumentsHash, Audit, Event, Keyed, Record, TARGET};
 use toolbus_core::failure::error_type;
+use toolbus_core::redact::Redactor;
 use toolbus_protocol::Outcome;
 use uuid::Uuid;
 
@@ -45,19 +46,19 @@ pub struct AuditLog {
 }
 
 impl AuditLog {
-    /// Opens the file and takes the key, or makes one for this run.
+    /// Opens the file and takes the key, or makes one for this run. `redactor` removes secrets from what is written.
     ///
     /// # Errors
     ///
     /// When the file cannot be used.
-    pub fn open(config: &AuditConfig) -> Result<Arc<Self>, AuditError> {
+    pub fn open(config: &AuditConfig, redactor: &Redactor) -> Result<Arc<Self>, AuditError> {
         let keyed = match &config.key {
             Some(key) => Keyed::new(key.reveal().as_bytes()),
             None => Keyed::new(&[*Uuid::new_v4().as_bytes(), *Uuid::new_v4().as_bytes()].concat()),
         };
         let open = |file: &PathBuf| {
             let opened = LogFile::open(file).map_err(|error| AuditError::File { file: file.clone(), error })?;
-            Writer::start(opened).map_err(AuditError::Thread)
+            Writer::start(opened, redactor.clone()).map_err(AuditError::Thread)
         };
         Ok(Arc::new(Self { keyed, writer: config.file.as_ref().map(open).transpose()? }))
     }
@@ -99,6 +100,7 @@ fn log(record: &Record) {
     let message = match record.event {
         Event::Refused => "a call was refused",
         Event::Called => "a tool was called",
+        Event::RefusedEntry => "an entry was refused",
     };
     let outcome = record.outcome.map(|outcome| match outcome {
         Outcome::NotStarted => "not_started",
@@ -119,6 +121,8 @@ fn log(record: &Record) {
         asked = record.asked,
         source = record.source.as_deref(),
         call_id = record.call_id,
+        remote = record.remote.map(tracing::field::display),
+        left_out = record.left_out,
         status = record.status.as_str(),
         cause = record.cause.map(error_type),
         outcome,

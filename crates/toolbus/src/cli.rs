@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
-use crate::commands::{agents, bench, call, demo, explain, health, mcp, serve, switch, tools};
+use crate::commands::{agents, bench, call, demo, explain, health, mcp, pins, serve, switch, tools};
 use crate::config::{Override, Sources, default_files};
 
 const EXAMPLES: &str = "\
@@ -19,6 +19,7 @@ Examples:
   toolbus explain ana get_weather city=Bogotá      would this call be run, and if not, why
   toolbus disable tool get_weather                 switch something off in the running daemon
   toolbus mcp list                                 how the MCP servers of the running daemon are
+  toolbus pins diff read_file                      how this tool changed since it was pinned
   TOOLBUS__BUS__URL=amqp://broker toolbus tools    the same, with a key from the environment
 
 Configuration, later ones win: defaults, files (--config, else ./toolbus.toml, else /etc/toolbus/toolbus.toml),
@@ -101,8 +102,10 @@ pub(crate) enum Command {
     Disable(switch::SwitchArgs),
     /// Switch on again what was switched off
     Enable(switch::SwitchArgs),
-    /// Show how MCP servers are, try one, and restart them
+    /// Show how MCP servers are, try one, restart them; serve an MCP client
     Mcp(mcp::McpArgs),
+    /// Show which tools are not as they were pinned, and let them through
+    Pins(pins::PinsArgs),
     /// Find every mistake in the configuration, without connecting to anything
     Check,
     /// Print the JSON Schema of the configuration file

@@ -1,47 +1,64 @@
-//! A caller on the bus, as an agent is one: for `toolbus call` and `toolbus demo`.
+//! A caller on the bus, as an agent is one.
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+mod inbox;
+mod pending;
+mod sender;
+
+use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
+use serde::Serialize;
 use serde_json::{Map, Value};
-use tokio::sync::{mpsc, oneshot};
-use toolbus_core::bus::{Bus, Delivery, Outgoing, Ownership, PublishError, Routing, Subscription, Target};
+use tokio::sync::watch;
+use toolbus_core::bus::{Bus, BusState, Outgoing, PublishError, Routing, Target};
+use toolbus_core::progress::ProgressSink;
 use toolbus_protocol::{
     Envelope, Properties, ToolError, ToolInvokeRequest, ToolInvokeResponse, TraceContext, header, message_type,
     new_message_id,
 };
 
-/// Answers that may be on their way to one client at a time.
-const PREFETCH: u16 = 64;
+pub use inbox::Inbox;
+pub use pending::Expected;
+use pending::Pending;
+pub use sender::Sender;
 
-/// Publishes requests and receives their answers on a queue of its own.
+/// Publishes requests and receives their answers.
 pub struct Client {
     bus: Arc<dyn Bus>,
+    /// The queue that answers come to, and where they are to go.
+    queue: String,
     reply_to: String,
     topic: String,
     pending: Arc<Pending>,
+    news: watch::Receiver<u64>,
 }
-
-/// Who waits for which answer, by correlation id.
-#[derive(Default)]
-struct Pending(Mutex<HashMap<String, oneshot::Sender<Delivery>>>);
 
 /// A request as it was sent.
 #[derive(Debug, Clone)]
 pub struct Request {
+    /// Where it goes.
+    pub topic: String,
     /// The message's properties.
-    pub properties: Properties,
+    pub properties: Arc<Properties>,
     /// The message's body.
     pub body: Bytes,
 }
 
-/// An answer as it came.
+/// A message as it came.
+#[derive(Debug, Clone)]
+pub struct Received {
+    /// The message's properties.
+    pub properties: Arc<Properties>,
+    /// The message's body.
+    pub body: Bytes,
+}
+
+/// An answer to a call, as it came.
 #[derive(Debug, Clone)]
 pub struct Answer {
     /// The message's properties.
-    pub properties: Properties,
+    pub properties: Arc<Properties>,
     /// The message's body.
     pub body: Bytes,
     /// What it says.
@@ -84,35 +101,61 @@ pub enum ClientError {
 }
 
 impl Client {
-    /// Starts listening for answers, and waits until the broker has confirmed it.
+    /// Starts listening for answers on a queue of its own, and waits until the broker has confirmed it.
     ///
     /// # Errors
     ///
-    /// When the broker cannot be reached within `patience`, or holds something that no retry mends.
+    /// As [`Self::ready`].
     pub async fn connect(bus: Arc<dyn Bus>, topic: &str, patience: Duration) -> Result<Self, ClientError> {
-        let reply_to = format!("reply.{}", new_message_id());
-        let answers = bus.consume(Subscription {
-            queue: reply_to.clone(),
-            topics: Vec::new(),
-            prefetch: PREFETCH,
-            ownership: Ownership::Replica,
-        });
+        let client = Self::start(bus, topic, Inbox::default());
+        client.ready(patience).await?;
+        Ok(client)
+    }
+
+    /// Starts listening for answers. Calls go to `topic`.
+    #[must_use]
+    pub fn start(bus: Arc<dyn Bus>, topic: &str, inbox: Inbox) -> Self {
         let pending = Arc::<Pending>::default();
-        tokio::spawn(receive(answers, Arc::clone(&pending)));
-        let mut state = bus.state();
-        let settled = state.wait_for(|state| {
-            let listens = state.consumers.iter().any(|(queue, confirmed)| *queue == reply_to && *confirmed);
-            state.fatal.is_some() || (state.connected && listens)
-        });
+        let (news, heard) = watch::channel(0);
+        let opened = inbox.open(&*bus);
+        let (queue, reply_to) = (opened.queue.clone(), opened.reply_to.clone());
+        tokio::spawn(opened.receive(Arc::clone(&pending), news));
+        Self { bus, queue, reply_to, topic: topic.to_owned(), pending, news: heard }
+    }
+
+    /// Waits until requests can be sent and their answers heard, at most `patience`.
+    ///
+    /// # Errors
+    ///
+    /// When the broker cannot be reached in time, or holds something that no retry mends.
+    pub async fn ready(&self, patience: Duration) -> Result<(), ClientError> {
+        let mut state = self.bus.state();
+        let settled = state.wait_for(|state| state.fatal.is_some() || self.listens(state));
         let is_settled = tokio::time::timeout(patience, settled).await.is_ok_and(|changed| changed.is_ok());
-        if let Some(reason) = bus.state().borrow().fatal.clone() {
+        if let Some(reason) = self.bus.state().borrow().fatal.clone() {
             return Err(ClientError::Fatal(reason));
         }
         if !is_settled {
-            let why = bus.state().borrow().last_error.as_ref().map(|error| format!(": {error}")).unwrap_or_default();
-            return Err(ClientError::Unreachable(patience, why));
+            let why = self.bus.state().borrow().last_error.as_ref().map(|error| format!(": {error}"));
+            return Err(ClientError::Unreachable(patience, why.unwrap_or_default()));
         }
-        Ok(Self { bus, reply_to, topic: topic.to_owned(), pending })
+        Ok(())
+    }
+
+    fn listens(&self, state: &BusState) -> bool {
+        state.connected && state.consumers.iter().any(|(queue, confirmed)| *queue == self.queue && *confirmed)
+    }
+
+    /// What the bus is doing.
+    #[must_use]
+    pub fn state(&self) -> watch::Receiver<BusState> {
+        self.bus.state()
+    }
+
+    /// Changes with each announcement that the tools of the agent have changed.
+    #[must_use]
+    pub fn news(&self) -> watch::Receiver<u64> {
+        self.news.clone()
     }
 
     /// Builds a request that grants the tool `budget`; without one, the daemon decides.
@@ -127,24 +170,44 @@ impl Client {
         let body = ToolInvokeRequest {
             tool_call_id: Some(new_message_id()),
             tool_name: tool.to_owned(),
-            arguments: arguments.map(|members| Value::Object(members.clone()).to_string()),
+            arguments: arguments.map(|members| serde_json::to_string(members).unwrap_or_default()),
             ..ToolInvokeRequest::default()
         };
+        self.call(&body, budget, trace)
+    }
+
+    /// Builds the request of a call.
+    #[must_use]
+    pub fn call(&self, body: &ToolInvokeRequest, budget: Option<Duration>, trace: Option<TraceContext>) -> Request {
         let trust = (header::CONTENT_TRUST.to_owned(), header::TRUST_TOOL_REQUEST.to_owned());
         let timeout = budget.map(|budget| (header::TIMEOUT_MS.to_owned(), budget.as_millis().to_string()));
         let headers = [trust].into_iter().chain(timeout).collect();
-        let envelope = Envelope {
+        let envelope = Envelope { trace, headers, ..self.envelope(message_type::TOOL_INVOKE_REQUEST) };
+        request(&self.topic, envelope, body)
+    }
+
+    /// Builds a request of another kind.
+    #[must_use]
+    pub fn ask(&self, topic: &str, message_type: &str, body: &impl Serialize) -> Request {
+        request(topic, self.envelope(message_type), body)
+    }
+
+    /// Builds a message that is not answered.
+    #[must_use]
+    pub fn tell(&self, topic: &str, message_type: &str, body: &impl Serialize) -> Request {
+        request(topic, Envelope { reply_to: String::new(), ..self.envelope(message_type) }, body)
+    }
+
+    fn envelope(&self, message_type: &str) -> Envelope {
+        Envelope {
             message_id: Some(new_message_id()),
-            message_type: message_type::TOOL_INVOKE_REQUEST.to_owned(),
+            message_type: message_type.to_owned(),
             correlation_id: new_message_id(),
             reply_to: self.reply_to.clone(),
             timestamp: SystemTime::now().duration_since(UNIX_EPOCH).ok().map(|time| time.as_secs()),
             source: Some("toolbus-cli".to_owned()),
-            trace,
-            headers,
             ..Envelope::default()
-        };
-        Request { properties: envelope.into_properties(), body: serde_json::to_vec(&body).unwrap_or_default().into() }
+        }
     }
 
     /// Publishes a request and waits for its answer, at most `patience`.
@@ -153,54 +216,65 @@ impl Client {
     ///
     /// When the request could not be published, or no readable answer came in time.
     pub async fn send(&self, request: &Request, patience: Duration) -> Result<Answer, ClientError> {
-        let correlation = request.properties.correlation_id.clone().unwrap_or_default();
-        let (sender, answer) = oneshot::channel();
-        self.pending.lock().insert(correlation.clone(), sender);
-        let outcome = tokio::time::timeout(patience, self.exchange(request, answer)).await;
-        self.pending.lock().remove(&correlation);
-        outcome.unwrap_or(Err(ClientError::NoAnswer(patience)))
+        Answer::read(self.exchange(request, patience).await?)
     }
 
-    async fn exchange(&self, request: &Request, answer: oneshot::Receiver<Delivery>) -> Result<Answer, ClientError> {
+    /// The same for an answer of any kind.
+    ///
+    /// # Errors
+    ///
+    /// When the request could not be published, or no answer came in time.
+    pub async fn exchange(&self, request: &Request, patience: Duration) -> Result<Received, ClientError> {
+        let mut expected = self.expect(request, None);
+        let exchange = async {
+            self.publish(request).await?;
+            expected.received().await
+        };
+        tokio::time::timeout(patience, exchange).await.unwrap_or(Err(ClientError::NoAnswer(patience)))
+    }
+
+    /// Is ready for the answer to a request that is to be published, and for the reports of progress before it.
+    #[must_use]
+    pub fn expect(&self, request: &Request, progress: Option<ProgressSink>) -> Expected {
+        self.pending.expect(request.properties.correlation_id.clone().unwrap_or_default(), progress)
+    }
+
+    /// Publishes, and waits for the broker's confirm: without limit while the broker is away.
+    ///
+    /// # Errors
+    ///
+    /// When the broker does not take the message, or nobody listens on its topic.
+    pub async fn publish(&self, request: &Request) -> Result<(), ClientError> {
         let message = Outgoing {
-            target: Target::Topic(self.topic.clone()),
+            target: Target::Topic(request.topic.clone()),
             mandatory: true,
             proven: false,
-            properties: request.properties.clone(),
+            properties: Arc::clone(&request.properties),
             body: request.body.clone(),
         };
-        if self.bus.publish(&message).await? == Routing::Unroutable {
-            return Err(ClientError::Nobody(self.topic.clone()));
-        }
-        let delivery = answer.await.map_err(|_| ClientError::Closed)?;
-        let answer = Answer::read(delivery.properties, delivery.body);
-        delivery.settle.acknowledge().await;
-        answer
-    }
-}
-
-async fn receive(mut answers: mpsc::Receiver<Delivery>, pending: Arc<Pending>) {
-    while let Some(delivery) = answers.recv().await {
-        let correlation = delivery.properties.correlation_id.as_deref().unwrap_or_default();
-        let waiting = pending.lock().remove(correlation);
-        let unclaimed = match waiting {
-            Some(waiting) => waiting.send(delivery).err(),
-            None => Some(delivery),
-        };
-        if let Some(late) = unclaimed {
-            late.settle.acknowledge().await;
+        match self.bus.publish(&message).await? {
+            Routing::Routed => Ok(()),
+            Routing::Unroutable => Err(ClientError::Nobody(request.topic.clone())),
         }
     }
 }
 
-impl Pending {
-    fn lock(&self) -> MutexGuard<'_, HashMap<String, oneshot::Sender<Delivery>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+fn request(topic: &str, envelope: Envelope, body: &impl Serialize) -> Request {
+    Request {
+        topic: topic.to_owned(),
+        properties: envelope.into_properties().into(),
+        body: serde_json::to_vec(body).unwrap_or_default().into(),
     }
 }
 
 impl Answer {
-    fn read(properties: Properties, body: Bytes) -> Result<Self, ClientError> {
+    /// Reads the answer to a call.
+    ///
+    /// # Errors
+    ///
+    /// When it is none.
+    pub fn read(received: Received) -> Result<Self, ClientError> {
+        let Received { properties, body } = received;
         let unreadable = |error: serde_json::Error| ClientError::Unreadable(error.to_string());
         let content = match properties.message_type.as_deref() {
             Some(message_type::TOOL_INVOKE_RESPONSE) => {

@@ -8,6 +8,7 @@ pub mod demo;
 pub mod explain;
 pub mod health;
 pub mod mcp;
+pub mod pins;
 pub mod schema;
 pub mod serve;
 pub mod switch;
@@ -22,6 +23,7 @@ use anstyle::{AnsiColor, Effects, Style};
 use serde::Serialize;
 use target::{Operator, TargetError};
 
+use crate::assembly;
 use crate::cli::{Cli, Command, Output, environment};
 use crate::config::{Config, Problems, Sources};
 use crate::printed::printable;
@@ -57,6 +59,7 @@ pub async fn run(cli: Cli) -> ExitCode {
         Command::Agents(args) => agents::run(args, &operator()).await.map_err(told_by_kind),
         Command::Explain(args) => explain::run(args, &operator()).await.map_err(told_by_kind),
         Command::Mcp(args) => mcp::run(args, &operator()).await.map_err(told_by_kind),
+        Command::Pins(args) => pins::run(args, &operator()).await.map_err(told_by_kind),
         Command::Disable(args) => switch::run(args, true, &operator()).await.map_err(told_by_kind),
         Command::Enable(args) => switch::run(args, false, &operator()).await.map_err(told_by_kind),
         command => match Config::load(&sources) {
@@ -73,7 +76,10 @@ pub async fn run(cli: Cli) -> ExitCode {
 /// Runs a command that needs a configuration. An error has been told; what is left of it is the exit code.
 async fn run_configured(command: Command, context: &Context) -> Result<ExitCode, u8> {
     match command {
-        Command::Serve(args) => serve::run(args, context).await.map_err(told),
+        Command::Serve(args) => serve::run(args, context).await.map_err(|error| {
+            // The log is closed by now, and what ended the daemon may quote whom it spoke to.
+            told(assembly::redactor(&context.config).text(&error.to_string()))
+        }),
         Command::Call(args) => call::run(args, context).await.map_err(|error| {
             told(&error);
             error.exit_code()
@@ -88,6 +94,7 @@ async fn run_configured(command: Command, context: &Context) -> Result<ExitCode,
         | Command::Agents(_)
         | Command::Explain(_)
         | Command::Mcp(_)
+        | Command::Pins(_)
         | Command::Disable(_)
         | Command::Enable(_) => Ok(ExitCode::SUCCESS),
     }

@@ -8,6 +8,8 @@ pub mod agents;
 pub mod audit;
 pub mod bus;
 mod checks;
+pub mod commands;
+pub mod confidential;
 pub mod daemon;
 pub mod duration;
 mod file;
@@ -20,12 +22,14 @@ mod layers;
 pub mod mcp;
 pub mod outbound;
 pub mod pattern;
+pub mod pins;
 mod places;
 pub mod policy;
 pub mod problem;
 mod registered;
 pub mod rest;
 mod schema;
+pub mod script;
 pub mod secret;
 pub mod size;
 pub mod store;
@@ -51,6 +55,8 @@ pub use agent::{Agent, DEFAULT_AGENT};
 pub use agents::AgentConfig;
 pub use audit::AuditConfig;
 pub use bus::{AmqpUrl, BusConfig, BusUrl, QueueType};
+pub use commands::CommandConfig;
+pub use confidential::Confidential;
 pub use daemon::{DaemonConfig, Role};
 pub use duration::HumanDuration;
 pub use file::default_files;
@@ -61,13 +67,15 @@ pub use layers::{ENVIRONMENT_PREFIX, Override};
 pub use mcp::{McpConfig, McpServers};
 pub use outbound::OutboundConfig;
 pub use pattern::ToolPattern;
+pub use pins::PinsConfig;
 pub use policy::PolicyError;
 pub use problem::{Problem, Problems};
 pub use registered::ToolsError;
 pub use rest::RestConfig;
 pub use schema::schema;
+pub use script::ScriptConfig;
 pub use secret::Secret;
-pub use size::ByteSize;
+pub use size::{ByteSize, LargeSize};
 pub use store::StoreConfig;
 pub use telemetry::TelemetryConfig;
 pub use tools::{ToolLimits, ToolsConfig};
@@ -89,7 +97,7 @@ pub struct Config {
     pub invoke: InvokeConfig,
     /// What this process does.
     pub daemon: DaemonConfig,
-    /// Health, readiness and status.
+    /// Health, readiness and status, and the MCP door.
     pub http: HttpConfig,
     /// Metrics, traces and logs.
     pub telemetry: TelemetryConfig,
@@ -114,6 +122,17 @@ pub struct Config {
     pub toolsets: toolsets::Toolsets,
     /// MCP servers, whose tools are tools on the bus.
     pub mcp: McpConfig,
+    /// Whether tools may change what they say of themselves.
+    pub pins: PinsConfig,
+    /// The tool that runs Python scripts; absent: there is none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub script: Option<ScriptConfig>,
+    /// Programs of this machine as tools.
+    #[schemars(length(max = commands::MAX_COMMANDS))]
+    pub commands: Vec<CommandConfig>,
+    /// What the sources gave as secrets.
+    #[serde(skip)]
+    pub(crate) given: confidential::Given,
 }
 
 /// Where a configuration comes from; later ones win. `Debug` shows no values: they may be secrets.
@@ -193,7 +212,8 @@ impl Config {
         let mut differences =
             validate::differences(&tree, &schema).map_err(|error| Problems(vec![nowhere(error.to_string())]))?;
         let strays = warnings::strays(&sources.environment, tree.root());
-        differences.extend(resolve_secrets(&mut tree, &schema, &sources.environment));
+        let (unresolved, given) = resolve_secrets(&mut tree, &schema, &sources.environment);
+        differences.extend(unresolved);
         let wrong: Vec<Path> = differences.iter().map(|difference| difference.path.clone()).collect();
         let servers = servers_file(&tree, &sources.environment);
         differences.extend(checks::contradictions(&tree, wrong, &servers));
@@ -204,8 +224,13 @@ impl Config {
         match serde_json::from_value::<Self>(tree.root().clone()) {
             Ok(mut config) => {
                 config.mcp.file = servers;
+                config.given = confidential::of_tree(&tree, &given);
                 if let Some(running) = running {
                     config.keep_servers_of(running);
+                }
+                if let Some(what) = config.unkept_pins(sources) {
+                    let place = Origin::Default.place(Part::Value);
+                    return Err(Problems(vec![Problem { place, key: "pins.file".to_owned(), what }]));
                 }
                 Ok(Loaded { warnings: strays.into_iter().chain(warnings::warnings(&config)).collect(), config })
             }
@@ -236,23 +261,32 @@ fn in_order(tree: &Tree, mut differences: Vec<Difference>) -> Vec<Problem> {
     differences.into_iter().map(problem).collect()
 }
 
-/// Puts the secrets themselves where the tree says where they are.
-fn resolve_secrets(tree: &mut Tree, schema: &Value, environment: &BTreeMap<String, String>) -> Vec<Difference> {
+/// Puts the secrets themselves where the tree says where they are. Gives the place of each, and whether the tree said that
+/// it is somewhere else.
+fn resolve_secrets(
+    tree: &mut Tree,
+    schema: &Value,
+    environment: &BTreeMap<String, String>,
+) -> (Vec<Difference>, Vec<(Path, bool)>) {
     let mut secrets = Vec::new();
     find_secrets(tree.root(), Node::root(schema), &mut Vec::new(), &mut secrets);
-    let mut differences = Vec::new();
+    let (mut differences, mut given) = (Vec::new(), Vec::new());
     for path in secrets {
         match tree.get(&path).and_then(|value| secret::resolve(value, environment)) {
-            Some(Ok(value)) => tree.replace(&path, value),
+            Some(Ok(value)) => {
+                tree.replace(&path, value);
+                given.push((path, true));
+            }
             Some(Err(error)) => differences.push(Difference { path, part: Part::Value, what: error.to_string() }),
-            None => {}
+            None => given.push((path, false)),
         }
     }
-    differences
+    (differences, given)
 }
 
 fn find_secrets(value: &Value, node: Node<'_>, path: &mut Path, found: &mut Vec<Path>) {
-    if node.is_secret() {
+    // A list of secrets may stand where one may.
+    if node.is_secret() && !value.is_array() {
         found.push(path.clone());
         return;
     }

@@ -1,6 +1,7 @@
 //! The running daemon: consumers on a bus, calls in tasks, and an orderly end.
 
 mod mcp;
+mod pins;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,15 +11,17 @@ use tokio::task::JoinSet;
 use toolbus_core::audit::Audit;
 use toolbus_core::bus::{Bus, Ownership, Subscription};
 use toolbus_core::policy::Access;
+use toolbus_core::redact::Redactor;
 use toolbus_core::telemetry::{Load, Telemetry};
 use toolbus_core::toolsets::SessionSets;
 use toolbus_core::{
-    About, AllArrived, Arrivals, Budgets, Desk, Dispatcher, Drained, Gates, ReplyRules, Service, Settings,
+    About, AllArrived, Arrivals, Budgets, Desk, Dispatcher, Drained, Gates, Invoker, ReplyRules, Service, Settings,
 };
 use toolbus_mcp::management::Registrar;
 use toolbus_protocol::{new_message_id, topic};
+use toolbus_trust::pins::Pins;
 
-use crate::assembly::Servers;
+use crate::assembly::{Scripts, Servers};
 use crate::config::Config;
 use crate::config::daemon::Role;
 use crate::config::identity::Source;
@@ -37,6 +40,10 @@ pub struct Parts {
     pub sessions: SessionSets,
     /// MCP servers, if this process has any.
     pub servers: Option<Servers>,
+    /// What runs scripts and commands.
+    pub scripts: Scripts,
+    /// What tools say of themselves, where that is kept; `access` asks it already.
+    pub pins: Option<Pins>,
     /// Adds MCP servers for callers, if they may.
     pub registrar: Option<Arc<Registrar>>,
     /// What is told of calls.
@@ -45,6 +52,8 @@ pub struct Parts {
     pub audit: Arc<dyn Audit>,
     /// How much is going on.
     pub load: Arc<Load>,
+    /// Removes the daemon's own secrets from what callers are told.
+    pub redactor: Redactor,
 }
 
 /// A daemon that takes calls in.
@@ -53,7 +62,9 @@ pub struct Daemon {
     service: Arc<Service>,
     sessions: SessionSets,
     servers: Option<Servers>,
+    scripts: Scripts,
     gates: Arc<Gates>,
+    invoker: Arc<dyn Invoker>,
     digest: watch::Sender<String>,
     consumers: JoinSet<()>,
     /// What ends with the daemon, and holds nothing up.
@@ -64,8 +75,9 @@ impl Daemon {
     /// Starts taking calls in, as soon as the bus allows.
     #[must_use]
     pub fn start(config: &Config, parts: Parts) -> Self {
-        let Parts { bus, access, sessions, servers, registrar, telemetry, audit, load } = parts;
-        let settings = settings(config);
+        let Parts { bus, access, sessions, servers, scripts, pins, registrar, telemetry, audit, load, redactor } =
+            parts;
+        let settings = settings(config, redactor);
         let rules = settings.replies.clone();
         let gates = Arc::new(Gates::new(access.clone()));
         let arrivals: Arc<dyn Arrivals> = match &servers {
@@ -87,7 +99,11 @@ impl Daemon {
             desk = desk.with(topic::MCP_MANAGE, wired.manage).with(topic::MCP_REFRESH, wired.refresh);
             queues.extend(mcp::queues(config));
         }
+        if let Some(pins) = pins {
+            background.spawn(pins::keep(pins, access.clone()));
+        }
         background.spawn(async move { access.follow().await });
+        let invoker: Arc<dyn Invoker> = Arc::new(dispatcher.clone());
         let service = Arc::new(Service::new(dispatcher));
         let mut consumers = JoinSet::new();
         for (subscription, role) in queues {
@@ -99,13 +115,19 @@ impl Daemon {
                 }
             });
         }
-        Self { bus, service, sessions, servers, gates, digest, consumers, background }
+        Self { bus, service, sessions, servers, scripts, gates, invoker, digest, consumers, background }
     }
 
     /// The gates that calls pass.
     #[must_use]
     pub const fn gates(&self) -> &Arc<Gates> {
         &self.gates
+    }
+
+    /// What runs calls that no message brings.
+    #[must_use]
+    pub const fn invoker(&self) -> &Arc<dyn Invoker> {
+        &self.invoker
     }
 
     /// The hash of the configuration that the daemon says it runs.
@@ -124,6 +146,7 @@ impl Daemon {
         if let Some(servers) = &self.servers {
             servers.bridge().shutdown().await;
         }
+        self.scripts.shutdown().await;
         self.bus.close().await;
         drained
     }
@@ -145,15 +168,16 @@ fn queues(config: &Config) -> Vec<(Subscription, Takes)> {
     };
     let control = names([topic::TOOL_LIST, topic::TOOL_PING]);
     let of_replica = names([topic::TOOL_CANCEL, topic::TOOL_SESSION_END]);
-    let calls = Subscription {
-        queue: format!("{prefix}.invoke"),
-        topics: config.invoke_topics(),
-        prefetch: config.invoke.prefetch(),
-        ownership: Ownership::Shared,
+    let calls = |role, name: &str, topics| {
+        let (queue, prefetch) = (format!("{prefix}.{name}"), config.invoke.prefetch());
+        let subscription = Subscription { queue, topics, prefetch, ownership: Ownership::Shared };
+        config.roles().contains(&role).then_some((subscription, Takes::Calls))
     };
-    let invoke = config.roles().contains(&Role::Invoke).then_some((calls, Takes::Calls));
+    let invoke = calls(Role::Invoke, "invoke", config.invoke_topics());
+    let scripts = calls(Role::Scripts, "script", vec![topic::SCRIPT_INVOKE.to_owned()]);
     invoke
         .into_iter()
+        .chain(scripts)
         .chain([
             requests(format!("{prefix}.control"), control, Ownership::Shared),
             requests(format!("{prefix}.replica.{}", new_message_id()), of_replica, Ownership::Replica),
@@ -171,7 +195,7 @@ fn about(config: &Config, config_digest: watch::Receiver<String>) -> About {
     }
 }
 
-fn settings(config: &Config) -> Settings {
+fn settings(config: &Config, redactor: Redactor) -> Settings {
     Settings {
         name: config.bus.name.clone(),
         replies: ReplyRules {
@@ -185,6 +209,7 @@ fn settings(config: &Config) -> Settings {
         max_body: usize::try_from(config.invoke.max_body.bytes()).unwrap_or(usize::MAX),
         max_in_flight: config.invoke.max_in_flight,
         max_waiting: config.invoke.max_waiting,
+        redactor,
         ignores_unknown_servers: config.mcp.unknown_server == UnknownServer::Ignore,
     }
 }

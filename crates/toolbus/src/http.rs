@@ -1,4 +1,4 @@
-//! The HTTP door for operators: liveness, readiness and status. Nothing that can be asked here changes anything.
+//! The HTTP server: liveness, readiness and status for everybody, the door for operators, and the MCP door.
 
 use std::io;
 use std::net::SocketAddr;
@@ -7,18 +7,24 @@ use std::sync::Arc;
 use axum::Router;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
+use toolbus_core::redact::Redactor;
 
 pub mod admin;
 pub mod ask;
 mod connections;
 pub mod doors;
+mod entrance;
 mod health;
 mod host;
 mod probe;
+mod redacted;
 mod routes;
+mod scripts;
 
+pub use entrance::Entrance;
 pub use health::{Blocker, BrokerStatus, Build, Consumer, Counts, Health, McpServer, Readiness, Status};
 pub use probe::{ProbeError, probe};
+pub use scripts::{ScriptState, ScriptStatus};
 
 /// Why the server cannot listen, and which key to change.
 #[derive(Debug, thiserror::Error)]
@@ -53,6 +59,20 @@ impl HttpError {
     }
 }
 
+/// What the server answers.
+pub struct Site {
+    /// What everybody may ask.
+    pub health: Arc<Health>,
+    /// What operators may, with a token that it looks for itself; absent: nothing.
+    pub admin: Option<Router>,
+    /// Who may enter.
+    pub entrance: Arc<Entrance>,
+    /// What those find who have entered.
+    pub door: Router,
+    /// Removes secrets from what operators are told.
+    pub redactor: Redactor,
+}
+
 /// A server that has its port and serves once it is run.
 #[derive(Debug)]
 pub struct HttpServer {
@@ -79,10 +99,9 @@ impl HttpServer {
         self.address
     }
 
-    /// Serves until `stop` is cancelled, then lets requests in hand finish. What `admin` answers is there too, when
-    /// there is a token for it.
-    pub async fn run(self, health: Arc<Health>, admin: Option<Router>, stop: CancellationToken) {
-        connections::serve(self.listener, routes::router(health, admin), stop).await;
+    /// Serves until `stop` is cancelled, then lets requests in hand finish.
+    pub async fn run(self, site: Site, stop: CancellationToken) {
+        connections::serve(self.listener, routes::router(site), stop).await;
     }
 }
 

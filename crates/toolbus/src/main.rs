@@ -5,7 +5,15 @@ use std::process::ExitCode;
 use clap::Parser;
 use toolbus::cli::Cli;
 
+/// A call allocates some hundred times, and what one thread allocates another one frees.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 fn main() -> ExitCode {
+    // First, while there is one thread: this process may be the helper of a sandbox.
+    if let Some(code) = toolbus_sandbox::take_over(std::env::args_os()) {
+        return code;
+    }
     if let Some(code) = toolbus_mcp::supervisor::take_over(std::env::args_os()) {
         return code;
     }

@@ -4,16 +4,21 @@
 #[cfg(test)]
 mod tests;
 
+use std::sync::Arc;
+
 use tokio::sync::watch;
 use tokio::task::{JoinError, spawn_blocking};
 use toolbus_core::policy::Access;
+use toolbus_core::redact::Redactor;
 use toolbus_core::registry::RegistryError;
 use toolbus_core::toolsets::SessionSets;
+use toolbus_trust::pins::Pins;
 
-use crate::assembly::{Servers, in_sessions, is_same_server};
+use crate::assembly::{Scripts, ScriptsError, Servers, hide, in_sessions, is_same_server};
 use crate::config::identity::Source;
 use crate::config::toolsets::Kind;
-use crate::config::{Agent, Config, McpConfig, PolicyError, Problems, Sources, ToolsConfig, ToolsError};
+use crate::config::{Agent, Config, McpConfig, PinsConfig, PolicyError, Problems, Sources, ToolsConfig, ToolsError};
+use crate::http::Entrance;
 
 /// Keeps the running configuration, and changes what can be changed.
 pub struct Reloader {
@@ -30,8 +35,16 @@ pub struct Live {
     pub sessions: SessionSets,
     /// MCP servers, if this process has any.
     pub servers: Option<Servers>,
+    /// What runs scripts and commands.
+    pub scripts: Scripts,
+    /// Who may enter the MCP door.
+    pub entrance: Arc<Entrance>,
+    /// What is pinned.
+    pub pins: Pins,
     /// The hash of what runs.
     pub digest: watch::Sender<String>,
+    /// What removes the secrets of the configuration.
+    pub redactor: Redactor,
 }
 
 /// What a reload did.
@@ -54,6 +67,9 @@ pub enum ReloadError {
     /// The configured tools cannot be made.
     #[error(transparent)]
     Tools(#[from] ToolsError),
+    /// The configured commands cannot be run.
+    #[error(transparent)]
+    Scripts(#[from] ScriptsError),
     /// The rules cannot be made.
     #[error(transparent)]
     Policy(#[from] PolicyError),
@@ -88,18 +104,27 @@ impl Reloader {
         if identity(&self.running) != identity(&next) {
             return Err(ReloadError::Identity);
         }
-        let Live { access, sessions, servers, digest } = &self.live;
+        let Live { access, sessions, servers, scripts, pins, entrance, digest, redactor } = &self.live;
+        // First: what is refused below may have got as far as the log.
+        hide(&next, redactor);
+        let of_scripts = scripts.tools(&next).await?;
         let waiting = waiting(&self.running, &next, servers.is_some());
         let unchanged = |name: &str| is_unchanged(name, &self.running, &next).then(|| sessions.get(name)).flatten();
-        let (tools, mut sets) = in_sessions(&next, next.tools()?, unchanged);
+        let (mut tools, mut sets) = in_sessions(&next, next.tools()?, unchanged);
+        tools.extend(of_scripts);
         let (identity, policy) = (next.identity(), next.policy()?);
         let planned = servers.as_ref().map(|servers| (servers, servers.plan(&next, unchanged)));
-        access.replace(identity, policy, |registry| registry.replace_all(tools))?;
+        access.replace(identity, policy, |registry| {
+            registry.replace_all(tools)?;
+            pins.set_levels(next.pin_levels());
+            Ok::<_, RegistryError>(())
+        })?;
         let placed = planned.map(|(servers, (placed, of_servers))| {
             sets.extend(of_servers);
             (servers, placed)
         });
         sessions.replace(sets);
+        entrance.replace(&next.http);
         if let Some((servers, placed)) = placed {
             servers.apply(&next, placed);
         }
@@ -110,6 +135,10 @@ impl Reloader {
             toolsets: next.toolsets,
             tools: ToolsConfig { required: self.running.tools.required.clone(), ..next.tools },
             rest: next.rest,
+            commands: next.commands,
+            given: next.given,
+            http: self.running.http.with_live_parts_of(&next.http),
+            pins: PinsConfig { file: self.running.pins.file.clone(), ..next.pins },
             mcp: McpConfig {
                 servers_file: self.running.mcp.servers_file.clone(),
                 unknown_server: self.running.mcp.unknown_server,
@@ -140,10 +169,11 @@ impl Reloader {
 
     /// Has the servers of `next`, which differs in its file of servers alone.
     fn take_servers(&mut self, next: Config) {
-        let Live { sessions, servers: Some(servers), digest, .. } = &self.live else { return };
+        let Live { access, sessions, servers: Some(servers), pins, digest, redactor, .. } = &self.live else { return };
         if next.mcp.file == self.running.mcp.file {
             return;
         }
+        hide(&next, redactor);
         tell_news(&self.running, &next);
         let unchanged = |name: &str| is_unchanged(name, &self.running, &next).then(|| sessions.get(name)).flatten();
         let (placed, mut sets) = servers.plan(&next, unchanged);
@@ -151,6 +181,9 @@ impl Reloader {
         sets.extend(of_endpoints.filter_map(|(name, _)| sessions.get(name)));
         let count = placed.len();
         sessions.replace(sets);
+        // Before what is new is there, and for what stays at once.
+        pins.set_levels(next.pin_levels());
+        access.refresh();
         servers.apply(&next, placed);
         self.running = next;
         digest.send_replace(self.running.digest());
@@ -195,7 +228,7 @@ fn waiting(running: &Config, next: &Config, has_servers: bool) -> Vec<&'static s
         ("bus", running.bus != next.bus),
         ("invoke", running.invoke != next.invoke),
         ("daemon", running.daemon != next.daemon),
-        ("http", running.http != next.http),
+        ("http", running.http.with_live_parts_of(&next.http) != next.http),
         ("telemetry", running.telemetry != next.telemetry),
         ("store", running.store != next.store),
         ("audit", running.audit != next.audit),
@@ -203,6 +236,8 @@ fn waiting(running: &Config, next: &Config, has_servers: bool) -> Vec<&'static s
         ("mcp.servers_file", running.mcp.servers_file != next.mcp.servers_file),
         ("mcp.unknown_server", running.mcp.unknown_server != next.mcp.unknown_server),
         ("mcp.register", running.mcp.register != next.mcp.register),
+        ("script", running.script != next.script),
+        ("pins.file", running.pins.file != next.pins.file),
         ("tools.required", running.tools.required != next.tools.required),
     ];
     sections.into_iter().filter(|(_, differs)| *differs).map(|(name, _)| name).collect()

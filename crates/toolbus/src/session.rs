@@ -1,5 +1,6 @@
 //! A bus for one command: the configured broker, or the whole daemon inside this process.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,8 +9,9 @@ use toolbus_core::bus::Bus;
 use toolbus_core::telemetry::{self, Load};
 use toolbus_core::toolsets::SessionSets;
 use toolbus_mcp::observe::Silent;
+use toolbus_scripts::observe;
 
-use crate::assembly::{self, AssemblyError, Servers};
+use crate::assembly::{self, AssemblyError, Scripts, Servers};
 use crate::config::{BusUrl, Config};
 use crate::daemon::{Daemon, Parts};
 use crate::http::admin::{McpAdmin, NoServers};
@@ -36,27 +38,36 @@ pub enum SessionError {
 }
 
 impl Session {
-    /// Opens the bus of the configuration.
+    /// Opens the bus of the configuration. On the embedded bus, what the file `pins` says is held back.
     ///
     /// # Errors
     ///
     /// When the configuration cannot be put into practice, such as a certificate that cannot be read.
-    pub fn open(config: &Config) -> Result<Self, SessionError> {
+    pub async fn open(config: &Config, pins: Option<PathBuf>) -> Result<Self, SessionError> {
         match config.bus.url {
-            BusUrl::Embedded => Self::with_daemon(config),
+            BusUrl::Embedded => Self::with_daemon(config, pins).await,
             BusUrl::Amqp(_) => Ok(Self { bus: assembly::bus(config)?, daemon: None, servers: None }),
         }
     }
 
-    /// Opens the bus of the configuration, and runs the daemon's parts on it.
+    /// Opens the bus of the configuration, and runs the daemon's parts on it; what the file `pins` says is held back.
     ///
     /// # Errors
     ///
     /// As [`Self::open`].
-    pub fn with_daemon(config: &Config) -> Result<Self, SessionError> {
+    pub async fn with_daemon(config: &Config, pins: Option<PathBuf>) -> Result<Self, SessionError> {
+        let redactor = assembly::redactor(config);
         let bus = assembly::bus(config)?;
         let (registry, mut sets) = assembly::tools(config)?;
-        let servers = Servers::new(config, registry.clone(), Arc::new(Silent))?;
+        let access = assembly::access(config, registry.clone())?;
+        let scripts = Scripts::start(config, Arc::new(observe::Silent)).await.map_err(AssemblyError::from)?;
+        let of_scripts = scripts.tools(config).await.map_err(AssemblyError::from)?;
+        registry.register_all(of_scripts).map_err(AssemblyError::from)?;
+        if let Some(file) = pins {
+            // A command looks, and leaves nothing behind.
+            access.vet(Arc::new(assembly::pins(config, Some(file))?));
+        }
+        let servers = Servers::new(config, registry, Arc::new(Silent), &redactor)?;
         if let Some(servers) = &servers {
             let (placed, of_servers) = servers.plan(config, |_| None);
             sets.extend(of_servers);
@@ -64,13 +75,16 @@ impl Session {
         }
         let parts = Parts {
             bus: Arc::clone(&bus),
-            access: assembly::access(config, registry)?,
+            access,
             sessions: SessionSets::new(sets),
             servers: servers.clone(),
+            scripts,
+            pins: None,
             registrar: None,
             telemetry: Arc::new(telemetry::Silent),
             audit: Arc::new(audit::Silent),
             load: Arc::<Load>::default(),
+            redactor,
         };
         let daemon = Daemon::start(config, parts);
         Ok(Self { bus, daemon: Some(daemon), servers })

@@ -8,7 +8,7 @@ use toolbus_e2e::site::{Site, shared_node};
 use toolbus_testing::otlp::Receiver;
 use toolbus_testing::patience::eventually;
 
-use crate::metrics::sum;
+use toolbus_e2e::metrics::sum;
 
 #[tokio::test]
 async fn an_address_that_is_a_request_topic_or_a_queue_of_ours_is_dead_lettered_and_nothing_is_run() {

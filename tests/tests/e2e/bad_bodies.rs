@@ -7,7 +7,7 @@ use toolbus_e2e::daemon::Daemon;
 use toolbus_e2e::site::Site;
 use toolbus_testing::otlp::Receiver;
 
-use crate::metrics::sum;
+use toolbus_e2e::metrics::sum;
 
 /// Bodies that hold no JSON object.
 const MALFORMED: [&[u8]; 4] = [b"\xff\xfe{}", b"{\"toolName\": ", b"[\"echo\"]", b""];

@@ -12,6 +12,7 @@ use toolbus_e2e::client::{Client, Request};
 use toolbus_e2e::daemon::Daemon;
 use toolbus_e2e::program::toolbus;
 use toolbus_e2e::site::Site;
+use toolbus_e2e::stdio::Stdio;
 use toolbus_testing::patience::eventually;
 
 use crate::recipe::{PASSWORD, RECIPE, USERS, VHOST, World, shipped};
@@ -102,7 +103,11 @@ async fn publish(channel: &Channel, exchange: &str, key: &str, user: Option<&str
 #[tokio::test]
 async fn every_row_of_the_recipe_is_what_the_broker_does() {
     let world = World::new().await;
-    let daemon = Daemon::start(&world.site, "[mcp.servers.none]\ncommand = \"none\"\ndisabled = true\n").await;
+    let parts = "[mcp.servers.none]\ncommand = \"none\"\ndisabled = true\n\
+                 [script]\nrunner = \"local\"\nlocal = { i_understand = true }\n";
+    let path = std::env::var("PATH").unwrap();
+    let daemon = Daemon::launch(&world.site, parts, &[("PATH", &path)]).await;
+    daemon.wait_until_ready().await;
     let rows = rows();
     assert!(USERS.iter().all(|user| rows.iter().any(|row| row[0] == *user)), "every user has rows");
     assert!(rows.len() >= 60, "{} rows: the table was not read whole", rows.len());
@@ -211,6 +216,35 @@ async fn an_agent_needs_no_more_than_the_recipe_gives_it_for_mcp_servers() {
     let call = ana.request("count_words", &json!({"text": "three little words"})).on("tool.invoke.mcp");
     let answer = ana.exchange(&as_ana(call.reply_to("tool.result.ana"))).await;
     assert_eq!(answer.content(), "3 words", "{}", answer.body());
+    daemon.stop(&world.site).await;
+}
+
+#[tokio::test]
+async fn an_mcp_client_on_standard_input_and_output_needs_no_more_than_an_agent() {
+    let world = World::new().await;
+    let rules = |tools: &str| {
+        format!(
+            "[tools]\necho = true\n[identity]\nsource = \"broker\"\nusers = {{ svc-ana = \"ana\" }}\n\
+             [agents.ana]\nallowed_tools = [{tools}]\n"
+        )
+    };
+    let daemon = Daemon::start(&world.site, &rules("\"echo\"")).await;
+    let site = Site { url: world.url("svc-ana"), ..world.site.clone() };
+    let mut client = Stdio::start_with(&site, &["--agent", "ana", "--answers", "svc-ana.answers"]);
+    client.begin().await;
+    assert_eq!(client.names().await, json!(["echo"]));
+    let result = client.call("echo", &json!({"text": "hello"})).await;
+    assert_eq!(result["content"][0]["text"], "hello", "{result}");
+    daemon.reload(&rules("\"echo\", \"current_time\"")).await;
+    client.notification("notifications/tools/list_changed").await;
+    client.close();
+    assert_eq!(client.ended().await.0, Some(0));
+
+    // Without that queue it has none.
+    let mut client = Stdio::start(&site, "ana");
+    client.begin().await;
+    let told = client.names().await;
+    assert!(told.as_str().unwrap().contains("reply."), "{told}");
     daemon.stop(&world.site).await;
 }
 

@@ -9,7 +9,7 @@ use toolbus_e2e::daemon::Daemon;
 use toolbus_e2e::site::Site;
 use toolbus_testing::otlp::Receiver;
 
-use crate::metrics::{count, sum};
+use toolbus_e2e::metrics::{count, sum};
 
 const RULES: &str = r#"
 [identity]

@@ -10,7 +10,7 @@ use toolbus_e2e::site::Site;
 use toolbus_testing::otlp::Receiver;
 use toolbus_testing::otlp::proto::trace::v1::Span;
 
-use crate::metrics::{attribute, count, sum};
+use toolbus_e2e::metrics::{attribute, count, sum};
 
 const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
 const SENDER: &str = "b7ad6b7169203331";
@@ -121,7 +121,7 @@ async fn arguments_and_results_are_not_in_the_log() {
     assert_eq!(client.call("echo", &json!({"text": "my-secret-text"})).await.content(), "my-secret-text");
     client.call("echo", &json!({"text": 7, "my-secret-key": "my-secret-value"})).await;
     let (_, status) = daemon.get("/status").await.unwrap();
-    assert_eq!(status["counts"], json!({"tools": 3, "inFlight": 0, "waiting": 0}));
+    assert_eq!(status["counts"], json!({"tools": 3, "heldBack": 0, "inFlight": 0, "waiting": 0}));
     daemon.signal("TERM").await;
     daemon.ended().await;
     let log = daemon.text();

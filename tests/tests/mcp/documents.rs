@@ -28,7 +28,8 @@ async fn run(folder: &Path, line: &str, environment: &[(&str, &str)]) -> (Option
 
 #[test]
 fn the_readme_shows_the_file_that_ships() {
-    assert_eq!(blocks(README, "json"), [EXAMPLE]);
+    // Another block is for clients of the door.
+    assert_eq!(blocks(README, "json").first(), Some(&EXAMPLE));
 }
 
 #[tokio::test]

@@ -6,6 +6,7 @@ mod own_names;
 mod peer;
 mod peers;
 mod peers_setups;
+mod pins;
 mod policy;
 mod policy_names;
 mod policy_registering;

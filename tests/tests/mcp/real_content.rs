@@ -176,6 +176,16 @@ async fn structured_content_is_kept_and_not_said_twice() {
       "isError": false
     }
     "#);
+    let wanted = client.request("get-structured-content", &json!({"location": "Chicago"}));
+    let weather = client.exchange(&wanted.header("rb-rb-structured-content", "1")).await;
+    insta::assert_json_snapshot!(shown(&weather)["contentBlocks"][1], @r#"
+    {
+      "mimeType": "application/json",
+      "text": "{\"conditions\":\"Light rain / drizzle\",\"humidity\":82,\"temperature\":36}",
+      "type": "resource",
+      "uri": "toolbus:structured-content"
+    }
+    "#);
     let time = client.call("get_current_time", &json!({"timezone": "UTC"})).await;
     let told: Value = serde_json::from_str(&time.content()).unwrap();
     assert_eq!((&told["timezone"], &told["is_dst"]), (&json!("UTC"), &json!(false)));

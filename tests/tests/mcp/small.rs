@@ -78,6 +78,14 @@ impl Small {
         format!("[mcp]\nservers_file = {:?}\n", self.path("mcp.json"))
     }
 
+    /// Has a server whose `LIST` is the file `list` list these tools with these descriptions, from its next start on.
+    pub(crate) fn list(&self, tools: &[(&str, &str)]) {
+        let tool = |(name, description): &(&str, &str)| json!({"name": name, "description": description});
+        let tools: Vec<Value> = tools.iter().map(tool).collect();
+        std::fs::write(self.path("list.new"), json!(tools).to_string()).unwrap();
+        std::fs::rename(self.path("list.new"), self.path("list")).unwrap();
+    }
+
     /// Every call that was run, as `server.tool: text`.
     pub(crate) fn calls(&self) -> Vec<String> {
         let told = std::fs::read_to_string(self.path("calls")).unwrap_or_default();

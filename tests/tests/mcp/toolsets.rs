@@ -225,8 +225,8 @@ async fn a_server_of_a_set_is_reached_by_its_name_through_a_set_that_the_caller_
     let world = World::start("").await;
     let first = world.about("ana", "one").await;
     let named = |agent: &str, session: Option<&str>| {
-        let call = world.call(agent, "about", session);
-        [call.clone().header("rb-rb-mcp-server", "work"), call.on(INVOKE).header("rb-rb-mcp-server", "WORK")]
+        let call = || world.call(agent, "about", session);
+        [call().header("rb-rb-mcp-server", "work"), call().on(INVOKE).header("rb-rb-mcp-server", "WORK")]
     };
     for request in named("ana", Some("one")) {
         assert_eq!(told(&world.client.exchange(&request).await)["pid"], first["pid"]);

@@ -74,11 +74,15 @@ impl Broker {
         if let Some(full) = queues.iter().find(full) {
             return Err(PublishError::Rejected(format!("queue '{full}' is full")));
         }
+        // Nobody verifies a login here, so none is passed on.
+        let properties = match message.properties.user_id {
+            None => Arc::clone(&message.properties),
+            Some(_) => Arc::new(Properties { user_id: None, ..Properties::clone(&message.properties) }),
+        };
         for name in &queues {
             if let Some(queue) = self.queues.get_mut(name) {
                 queue.push(Message {
-                    // Nobody verifies a login here, so none is passed on.
-                    properties: Properties { user_id: None, ..message.properties.clone() },
+                    properties: Arc::clone(&properties),
                     body: message.body.clone(),
                     routing_key: routing_key.to_owned(),
                     deliveries: 0,

@@ -11,7 +11,7 @@ use toolbus_protocol::Properties;
 /// A message, as it lies in a queue.
 #[derive(Debug, Clone)]
 pub(super) struct Message {
-    pub(super) properties: Properties,
+    pub(super) properties: Arc<Properties>,
     pub(super) body: Bytes,
     pub(super) routing_key: String,
     /// How often it was delivered before.

@@ -156,7 +156,7 @@ impl Session {
     fn delivery(self: &Arc<Self>, amqp: lapin::message::Delivery) -> Delivery {
         let settle = Settler { session: self.clone(), tag: amqp.delivery_tag, settled: false };
         Delivery {
-            properties: properties::read(&amqp.properties),
+            properties: properties::read(&amqp.properties).into(),
             // On a first delivery the header is the sender's own invention.
             earlier_deliveries: if amqp.redelivered { properties::earlier_deliveries(&amqp.properties) } else { 0 },
             body: Bytes::from(amqp.data),

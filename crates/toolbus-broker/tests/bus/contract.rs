@@ -1,5 +1,6 @@
 //! What every bus does. Each behaviour is tested by name for each bus, in `embedded.rs` and `rabbitmq.rs`.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use toolbus_core::bus::{Bus, Ownership, PublishError, Routing, Subscription, Target};
@@ -85,7 +86,7 @@ pub(crate) async fn a_dead_letter_lands_beside_its_own_queue_only(bus: &dyn Bus)
     let mut letters = consume_existing(bus, &format!("{queue}.dlq")).await;
     let mut other_letters = consume_existing(bus, &format!("{other}.dlq")).await;
     let mut letter = message(Target::DeadLetter(queue.clone()), "poison");
-    letter.properties.headers = vec![("rb-dead-reason".into(), "unreadable".into())];
+    Arc::make_mut(&mut letter.properties).headers = vec![("rb-dead-reason".into(), "unreadable".into())];
     assert_eq!(bus.publish(&letter).await, Ok(Routing::Routed));
     let arrived = receive(&mut letters).await;
     assert_eq!(arrived.properties.header("rb-dead-reason"), Some("unreadable"));
@@ -145,7 +146,7 @@ pub(crate) async fn after_consuming_is_stopped_what_is_in_hand_can_be_settled(bu
 
 pub(crate) async fn properties_and_headers_arrive_as_they_were_sent(bus: &dyn Bus) {
     let mut deliveries = consume(bus, &unique("properties"), &["t"]).await;
-    let properties = Properties {
+    let properties = Arc::new(Properties {
         content_type: Some("application/json".into()),
         message_id: Some("0123456789abcdef0123456789abcdef".into()),
         message_type: Some("RockBot.Tools.ToolInvokeRequest".into()),
@@ -155,7 +156,7 @@ pub(crate) async fn properties_and_headers_arrive_as_they_were_sent(bus: &dyn Bu
         user_id: None,
         persistent: true,
         headers: vec![("rb-rb-timeout-ms".into(), "500".into()), ("rb-source".into(), "añá".into())],
-    };
+    });
     let mut sent = to_topic("t", "{}");
     sent.properties = properties.clone();
     bus.publish(&sent).await.unwrap();
@@ -163,10 +164,10 @@ pub(crate) async fn properties_and_headers_arrive_as_they_were_sent(bus: &dyn Bu
     assert_eq!(arrived.properties, properties);
     arrived.settle.acknowledge().await;
 
-    sent.properties = Properties::default();
+    sent.properties = Arc::default();
     bus.publish(&sent).await.unwrap();
     let bare = receive(&mut deliveries).await;
-    assert_eq!(bare.properties, Properties::default());
+    assert_eq!(*bare.properties, Properties::default());
     bare.settle.acknowledge().await;
 }
 

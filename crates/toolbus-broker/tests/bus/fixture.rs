@@ -119,7 +119,7 @@ pub(crate) fn message(target: Target, body: &str) -> Outgoing {
         target,
         mandatory: true,
         proven: true,
-        properties: Properties { persistent: true, ..Properties::default() },
+        properties: Properties { persistent: true, ..Properties::default() }.into(),
         body: Bytes::copy_from_slice(body.as_bytes()),
     }
 }

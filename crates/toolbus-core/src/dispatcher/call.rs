@@ -11,7 +11,7 @@ use super::{InnerCall, Parts};
 use crate::answer::{Answer, Recipient, Run};
 use crate::bus::Delivery;
 use crate::deadline::{Budgets, Granted};
-use crate::decode::{Origin, Request};
+use crate::decode::{Dialect, Origin, Request};
 use crate::progress::ProgressSink;
 use crate::replay::{Key, Slot};
 use crate::reply::Address;
@@ -69,11 +69,12 @@ impl Call {
         })
     }
 
-    /// A call within a call: nobody delivered it, and nobody but the one around it gets its answer.
-    pub(super) fn within(inner: InnerCall, span: Box<dyn CallSpan>) -> Box<Self> {
-        let InnerCall { caller, call_id, server, tool, arguments, deadline, cancelled, progress, trace: _ } = inner;
+    /// A call that nobody delivered, so that nobody but who makes it gets its answer.
+    pub(super) fn within(inner: InnerCall, span: Box<dyn CallSpan>, budgets: Budgets) -> Box<Self> {
+        let InnerCall { caller, call_id, server, tool, arguments, deadline, cancelled, progress, .. } = inner;
         let now = Instant::now();
         let body_size = arguments.as_ref().map_or(0, String::len);
+        let granted = deadline.map_or(Granted::UNLIMITED, |deadline| Granted::until(deadline, now));
         let request = Request {
             envelope: Envelope::default(),
             address: Address::none(),
@@ -83,7 +84,8 @@ impl Call {
             tool_name: tool,
             route: server.map_or(Origin::Any, Origin::Server),
             arguments,
-            granted: Granted::until(deadline, now),
+            granted,
+            dialect: Dialect::Tool,
             wants_progress: false,
         };
         Box::new(Self {
@@ -93,7 +95,7 @@ impl Call {
             key: None,
             queue: Arc::default(),
             arrived: now,
-            deadline,
+            deadline: granted.deadline(now, None, budgets),
             body_size,
             tool: None,
             arguments: None,
@@ -124,6 +126,7 @@ impl Call {
             caller: &self.request.caller,
             call_id: &self.request.call_id,
             tool_name: &self.request.tool_name,
+            dialect: self.request.dialect,
         }
     }
 

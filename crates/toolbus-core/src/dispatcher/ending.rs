@@ -115,7 +115,7 @@ impl Dispatcher {
     /// Puts an answer that no queue takes aside, so that it is not lost; false when its request must be kept.
     async fn bury_answer(&self, call: &Call, answer: &Answer, reason: &str) -> bool {
         let address = &call.request.address.written;
-        let (properties, body) = (answer.properties.clone(), answer.body.clone());
+        let (properties, body) = (Properties::clone(&answer.properties), answer.body.clone());
         let buried = self.dead_letter(&call.queue, DeadReason::Undeliverable, address, properties, body).await;
         if buried == Buried::Kept {
             tracing::warn!(
@@ -134,7 +134,7 @@ impl Dispatcher {
         let Delivery { properties, body, queue, settle, .. } = delivery;
         let reply_to = properties.reply_to.clone().unwrap_or_default();
         let message_id = properties.message_id.clone();
-        let buried = self.dead_letter(&queue, reason, &reply_to, properties, body).await;
+        let buried = self.dead_letter(&queue, reason, &reply_to, Arc::unwrap_or_clone(properties), body).await;
         if buried == Buried::Kept
             && let Some(left_out) = self.parts.log.requests.due()
         {

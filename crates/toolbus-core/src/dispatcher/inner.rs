@@ -1,11 +1,12 @@
-//! Calls within calls: what a tool calls for its caller takes the same steps as the caller's own calls.
+//! Calls that no message brings: what a tool calls for its caller, and what comes by another door. They take the same
+//! steps as calls from the bus.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures_util::FutureExt;
-use futures_util::future::BoxFuture;
+use futures_util::future::{BoxFuture, ready};
 use tokio_util::sync::CancellationToken;
 use toolbus_protocol::TraceContext;
 
@@ -13,17 +14,19 @@ use super::call::Call;
 use super::{Dispatcher, Ended, cancelled};
 use crate::bulkhead;
 use crate::caller::Caller;
-use crate::failure::{Status, ToolFailure, verdict};
+use crate::failure::{Cause, Status, ToolFailure, verdict};
 use crate::progress::ProgressSink;
 use crate::telemetry::End;
 use crate::tool::{Effect, ToolOutput};
 
-/// A call that a tool makes for its caller.
+/// A call that a tool makes for its caller, or that came by another door than the bus.
 #[derive(Debug, Clone)]
 pub struct InnerCall {
+    /// Where it comes from.
+    pub origin: InnerOrigin,
     /// Who is asking.
     pub caller: Arc<Caller>,
-    /// The caller's id of the call around it.
+    /// Its id: that of the call around it, if there is one.
     pub call_id: Arc<str>,
     /// The MCP server that has the tool; absent: any tool of the name.
     pub server: Option<String>,
@@ -31,19 +34,29 @@ pub struct InnerCall {
     pub tool: String,
     /// The arguments, as a JSON object; absent: none.
     pub arguments: Option<String>,
-    /// When the call must have ended.
-    pub deadline: Instant,
-    /// Cancelled with the call around it.
+    /// When the call must have ended; absent: as daemon and tool say.
+    pub deadline: Option<Instant>,
+    /// Cancelled with the call around it, or by its caller.
     pub cancelled: CancellationToken,
-    /// The trace of the call around it.
+    /// The trace that it belongs to.
     pub trace: Option<TraceContext>,
     /// Takes the tool's reports of progress.
     pub progress: Option<ProgressSink>,
 }
 
-/// Runs calls within calls.
+/// Where a call comes from that no message brought.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum InnerOrigin {
+    /// From a tool. The call around it tells the log of its failure.
+    Tool,
+    /// From outside.
+    Door,
+}
+
+/// Runs calls that no message brings.
 pub trait Invoker: Send + Sync + 'static {
-    /// Runs one, with all steps.
+    /// Runs one, with all steps. One from a tool runs to its end, whether or not somebody waits for it; one from a door only
+    /// while its future is polled.
     ///
     /// # Errors
     ///
@@ -54,8 +67,18 @@ pub trait Invoker: Send + Sync + 'static {
 impl Invoker for Dispatcher {
     fn invoke(&self, call: InnerCall) -> BoxFuture<'_, Result<ToolOutput, ToolFailure>> {
         let dispatcher = self.clone();
-        // A task of its own: when the call around it is given up, this one still ends in order, and is recorded.
-        let running = tokio::spawn(async move { dispatcher.run_within(call).await });
+        let running = match call.origin {
+            // A task of its own: when the call around it is given up, this one still ends in order, and is recorded.
+            InnerOrigin::Tool => tokio::spawn(async move { dispatcher.run_within(call).await }),
+            InnerOrigin::Door if self.parts.direct.is_closed() => {
+                let text = "The daemon is shutting down. Try again soon.";
+                return ready(Err(ToolFailure::new(Cause::Overloaded, text))).boxed();
+            }
+            // In the caller's own task: whoever waits for it sees to its end.
+            InnerOrigin::Door => {
+                return self.parts.direct.track_future(async move { dispatcher.run_within(call).await }).boxed();
+            }
+        };
         async move { running.await.unwrap_or_else(|_| Err(cancelled("The daemon shut down."))) }.boxed()
     }
 }
@@ -63,7 +86,8 @@ impl Invoker for Dispatcher {
 impl Dispatcher {
     async fn run_within(&self, inner: InnerCall) -> Result<ToolOutput, ToolFailure> {
         let span = self.parts.telemetry.nested(inner.trace.as_ref());
-        let mut call = Call::within(inner, span);
+        let origin = inner.origin;
+        let mut call = Call::within(inner, span, self.parts.settings.budgets);
         let result = AssertUnwindSafe(self.run(&mut call)).catch_unwind().await;
         let result = match result.unwrap_or_else(|panic| Err(bulkhead::broken(&*panic).into())) {
             Ok(output) => Ok(output),
@@ -77,6 +101,9 @@ impl Dispatcher {
                 (End { status, cause: None }, None, Ok(output))
             }
             Err(failure) => {
+                if origin == InnerOrigin::Door {
+                    self.log_failure(&call, &failure);
+                }
                 let effect = call.tool.as_ref().map_or(Effect::Undeclared, |tool| tool.effect);
                 let told = failure.verdict.unwrap_or_else(|| verdict(failure.cause, effect, call.ran.is_some()));
                 let end = End { status: Status::Refused(told.code), cause: Some(failure.cause) };

@@ -63,8 +63,10 @@ fn anthropic(tool: &Definition) -> Value {
 fn mcp(tool: &Definition) -> Value {
     let mut entry = Map::new();
     entry.insert("name".to_owned(), json!(tool.name));
+    entry.extend(tool.title.as_ref().map(|title| ("title".to_owned(), json!(title))));
     describe(&mut entry, &tool.description);
     entry.insert("inputSchema".to_owned(), full(tool.parameters.as_deref()));
+    entry.extend(tool.output_schema.as_ref().map(|schema| ("outputSchema".to_owned(), json!(schema))));
     let hints: Map<_, _> =
         Hints::of(tool.effect).named(["readOnlyHint", "destructiveHint", "idempotentHint"]).collect();
     if !hints.is_empty() {
@@ -158,6 +160,18 @@ mod tests {
     #[test]
     fn an_mcp_client_gets_the_real_name_the_whole_schema_and_hints() {
         insta::assert_snapshot!(rendered(&tool(Effect::ReadOnly), Format::Mcp), @r#"{"annotations":{"destructiveHint":false,"idempotentHint":true,"readOnlyHint":true},"description":"Reads a file.","inputSchema":{"$schema":"https://json-schema.org/draft/2020-12/schema","anyOf":[{"required":["path"]}],"properties":{"bytes[]":{"type":"array"},"path":{"type":"string"}},"required":["path","bytes[]"],"type":"object"},"name":"fs.read"}"#);
+    }
+
+    #[test]
+    fn an_mcp_client_is_told_of_titles_and_of_the_schemas_of_results() {
+        let output_schema = Some(Arc::new(json!({"type": "object"})));
+        let tool = Definition { title: Some("Read".to_owned()), output_schema, ..tool(Effect::Undeclared) };
+        let entry = render(&tool, Format::Mcp);
+        assert_eq!((&entry["title"], &entry["outputSchema"]), (&json!("Read"), &json!({"type": "object"})));
+        assert_eq!(
+            rendered(&tool, Format::Registration),
+            rendered(&Definition { title: None, ..tool.clone() }, Format::Registration)
+        );
     }
 
     #[test]

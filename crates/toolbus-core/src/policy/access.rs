@@ -10,6 +10,7 @@ use toolbus_protocol::Envelope;
 
 use super::catalogue::Catalogue;
 use super::effective::{Effective, Nothing, Standing};
+use super::held::Vetting;
 use super::rules::Policy;
 use super::sections::Rules;
 use super::switches::{Switch, SwitchError};
@@ -65,6 +66,13 @@ impl Access {
         }
     }
 
+    /// Has `vetting` asked about every tool, from now on. The first counts.
+    pub fn vet(&self, vetting: Arc<dyn Vetting>) {
+        if self.shared.registry.vet(vetting) {
+            self.refresh();
+        }
+    }
+
     /// Who may use what, at this moment.
     #[must_use]
     pub fn current(&self) -> Arc<Catalogue> {
@@ -78,6 +86,15 @@ impl Access {
         let mut caller = current.rules.identity.identify(user_id, envelope, topic)?;
         caller.has_section = current.rules.section_of(&caller) > 0;
         Some(caller)
+    }
+
+    /// A caller that somebody else has found out to be this agent; absent for one that nobody knows.
+    #[must_use]
+    pub fn vouched(&self, agent: Option<AgentName>, session: Arc<str>) -> Caller {
+        let known = agent.map(|agent| Caller { verified: true, ..Caller::agent(agent) });
+        let mut caller = Caller { session: Some(session), ..known.unwrap_or_else(Caller::unknown) };
+        caller.has_section = self.current().rules.section_of(&caller) > 0;
+        caller
     }
 
     /// What a caller may use at this moment; in a session that began earlier, with the tool sets of then.
@@ -109,8 +126,8 @@ impl Access {
         }
     }
 
-    /// Forgets a session.
-    pub(crate) fn end_session(&self, caller: &Caller, session: &Arc<str>) {
+    /// Forgets a session, whose next call begins another.
+    pub fn end_session(&self, caller: &Caller, session: &Arc<str>) {
         self.sessions().pop(&(Arc::clone(&caller.owner), Arc::clone(session)));
     }
 
@@ -184,11 +201,12 @@ impl Access {
         was_off
     }
 
-    /// Whether an operator has switched off this tool or this caller since the caller's set was taken.
+    /// Whether this tool or this caller has been switched off, or the tool held back, since the caller's set was taken.
     pub(crate) fn is_off(&self, caller: &Caller, tool: &ToolDescriptor) -> bool {
         let current = self.current();
-        !current.switches.is_empty()
-            && (current.switches.of_tool(&tool.name, &tool.source).is_some() || current.has_switched_off(caller))
+        let is_switched_off =
+            || current.switches.of_tool(&tool.name, &tool.source).is_some() || current.has_switched_off(caller);
+        current.held.reason(tool).is_some() || (!current.switches.is_empty() && is_switched_off())
     }
 
     /// Everything that is switched off.
@@ -218,7 +236,11 @@ impl Access {
 
     fn try_change<E>(&self, next: impl FnOnce(&Catalogue, &Registry) -> Result<Catalogue, E>) -> Result<(), E> {
         let _one_at_a_time = self.shared.changing.lock().unwrap_or_else(PoisonError::into_inner);
-        let next = Arc::new(next(&self.current(), &self.shared.registry)?);
+        let mut next = next(&self.current(), &self.shared.registry)?;
+        if let Some(vetting) = self.shared.registry.vetting() {
+            next.hold_back(vetting);
+        }
+        let next = Arc::new(next);
         let mut current = self.shared.current.write().unwrap_or_else(PoisonError::into_inner);
         let previous = std::mem::replace(&mut *current, next);
         drop(current);

@@ -7,6 +7,7 @@ use toolbus_protocol::llm_name;
 
 use super::bits::Bits;
 use super::effective::SetData;
+use super::held::Held;
 use super::index::ListId;
 use super::profile::Role;
 use super::sections::{EVERYBODY, List, Rules};
@@ -35,6 +36,9 @@ pub struct Catalogue {
     /// What each profile allows.
     profiles: Vec<Bits>,
     disabled: Bits,
+    /// Tools that are held back, by number and with the reasons.
+    pub(super) withheld: Bits,
+    pub(super) held: Held,
     /// The sets that were asked for, by section, cell and profile.
     built: Vec<Vec<Vec<OnceLock<Arc<SetData>>>>>,
 }
@@ -106,6 +110,8 @@ impl Catalogue {
             sets: BTreeMap::new(),
             profiles: vec![Bits::default(); rules.profiles.len()],
             disabled: Bits::default(),
+            withheld: Bits::default(),
+            held: Held::default(),
             switches: Arc::default(),
             built: unbuilt(&rules),
             rules,
@@ -135,6 +141,8 @@ impl Catalogue {
             sets: self.sets.iter().map(|(set, bits)| (Arc::clone(set), less(bits))).collect(),
             profiles: self.profiles.iter().map(less).collect(),
             disabled: Bits::default(),
+            withheld: Bits::default(),
+            held: Held::default(),
             switches: Arc::clone(&self.switches),
             built: unbuilt(&self.rules),
             rules: Arc::clone(&self.rules),
@@ -227,7 +235,7 @@ impl Catalogue {
         self.tools.get(number as usize)?.as_ref()
     }
 
-    fn entries(&self) -> impl Iterator<Item = (u32, &Entry)> {
+    pub(super) fn entries(&self) -> impl Iterator<Item = (u32, &Entry)> {
         (0..).zip(&self.tools).filter_map(|(number, entry)| Some((number, entry.as_ref()?)))
     }
 
@@ -298,6 +306,7 @@ impl Catalogue {
             bits.keep(profile);
         }
         bits.remove(&self.disabled);
+        bits.remove(&self.withheld);
         bits
     }
 

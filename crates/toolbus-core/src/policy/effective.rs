@@ -1,5 +1,7 @@
 //! What one caller may use: the one object that lists, enforces and explains.
 
+mod compared;
+
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::atomic::{AtomicU16, Ordering};
@@ -192,34 +194,6 @@ impl Effective {
             definition.parameters = Some(Arc::new(listing::without(schema, &hidden)));
         }
         definition
-    }
-
-    /// A hash of everything that the caller may use: equal in every daemon that would list the same.
-    #[must_use]
-    pub fn version(&self) -> Arc<str> {
-        let all = || -> Arc<str> {
-            let definitions: Vec<_> = self.tools().into_iter().map(|granted| self.definition(granted)).collect();
-            listing::version(&definitions).into()
-        };
-        match (self.set(), &self.frozen) {
-            // What a session sees is its own, and is not kept for others.
-            (Some(set), None) => Arc::clone(set.version.get_or_init(all)),
-            _ => all(),
-        }
-    }
-
-    /// Whether both would list the same tools, as far as that can be told without listing them.
-    pub(crate) fn lists_like(&self, other: &Self) -> bool {
-        self.fingerprint() == other.fingerprint() && self.rules().arguments == other.rules().arguments
-    }
-
-    /// The sum of the definitions' own: equal sets have equal ones, in whatever order.
-    fn fingerprint(&self) -> u64 {
-        let sum = |set: &SetData| {
-            let entries = set.bits.iter().filter_map(|number| self.catalogue.entry(number));
-            entries.filter(|entry| !entry.is_shadowed).fold(0_u64, |sum, entry| sum.wrapping_add(entry.fingerprint))
-        };
-        self.set().map_or(0, |set| *set.fingerprint.get_or_init(|| sum(set)))
     }
 
     /// The profile that holds: the agent's own, or else the one that the request names.

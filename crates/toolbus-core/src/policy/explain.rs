@@ -34,6 +34,8 @@ pub enum Because {
     Nothing(Nothing),
     /// An operator has switched it off.
     Disabled(Switch),
+    /// It is held back, for this reason.
+    Held(Arc<str>),
     /// It belongs to a tool set that is not bound to the agent.
     NotBound(Arc<str>),
     /// It belongs to a tool set that was bound to the agent after the session began.
@@ -94,6 +96,9 @@ impl Effective {
         let (section, cell) = (self.rules(), self.cell());
         if let Some(switch) = self.catalogue.switches.of_tool(&tool.name, &tool.source) {
             return Some(Because::Disabled(switch));
+        }
+        if let Some(reason) = self.catalogue.held.reason(tool) {
+            return Some(Because::Held(Arc::clone(reason)));
         }
         if let Some(member) = &tool.toolset {
             if !section.toolsets.contains(&member.set) {
@@ -157,6 +162,7 @@ impl fmt::Display for Because {
             Self::Unregistered => f.write_str("there is no such tool"),
             Self::Nothing(reason) => write!(f, "{reason}"),
             Self::Disabled(switch) => write!(f, "switched off by an operator ({switch})"),
+            Self::Held(reason) => write!(f, "held back: {reason}"),
             Self::NotBound(set) => write!(f, "tool set `{set}` is not bound"),
             Self::NotInSession(set) => write!(f, "tool set `{set}` was bound after the session began"),
             Self::NotListed => f.write_str("not in allowed_tools"),

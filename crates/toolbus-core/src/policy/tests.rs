@@ -1,6 +1,7 @@
 //! What a policy comes to.
 
 mod changes;
+mod held;
 mod holes;
 mod profiles;
 mod properties;

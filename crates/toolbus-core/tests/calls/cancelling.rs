@@ -85,12 +85,16 @@ async fn a_drain_without_calls_is_finished_at_once() {
 }
 
 /// A request of `ana` to cancel her call, to be answered on `tool.result.ana`.
-fn cancellation() -> Message {
+pub(crate) fn cancellation() -> Message {
     request(&json!({"toolCallId": "call_1"})).typed(Some("Toolbus.ToolCancelRequest"))
 }
 
 /// Has a service obey these requests, one after the other, and waits until the last was taken.
-async fn obey(world: &World, service: &Service, messages: impl IntoIterator<Item = Message>) -> Vec<Settlement> {
+pub(crate) async fn obey(
+    world: &World,
+    service: &Service,
+    messages: impl IntoIterator<Item = Message>,
+) -> Vec<Settlement> {
     let (sender, receiver) = mpsc::channel(8);
     let mut settlements = Vec::new();
     for message in messages {

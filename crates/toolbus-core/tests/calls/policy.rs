@@ -12,7 +12,7 @@ use toolbus_core::bus::Bus;
 use toolbus_core::caller::{AgentName, Caller, Identity};
 use toolbus_core::failure::ToolFailure;
 use toolbus_core::pattern::Pattern;
-use toolbus_core::policy::{Access, AgentPolicy, Allowed, BindingPolicy, Capacity, Policy, Switch};
+use toolbus_core::policy::{Access, AgentPolicy, Allowed, BindingPolicy, Capacity, Held, Policy, Switch, Vetting};
 use toolbus_core::registry::Registry;
 use toolbus_core::telemetry;
 use toolbus_core::tool::{Executor, Membership, Tool, ToolCall, ToolDescriptor, ToolOutput};
@@ -80,6 +80,21 @@ fn section() -> impl Strategy<Value = AgentPolicy> {
     )
 }
 
+/// Holds back the tool of this name.
+struct Holds(String);
+
+impl Vetting for Holds {
+    fn review(&self, tools: &[Arc<ToolDescriptor>]) -> Held {
+        let mut held = Held::default();
+        tools.iter().filter(|tool| *tool.name == *self.0).for_each(|tool| held.insert(tool, "it changed"));
+        held
+    }
+
+    fn admits(&self, _: &ToolDescriptor) -> bool {
+        true
+    }
+}
+
 struct World {
     bus: Arc<RecordingBus>,
     gates: Arc<Gates>,
@@ -87,7 +102,7 @@ struct World {
 }
 
 impl World {
-    fn new(tools: &[Tool], ana: AgentPolicy, off: Option<&str>) -> Self {
+    fn new(tools: &[Tool], ana: AgentPolicy, off: Option<&str>, held: Option<&str>) -> Self {
         let registry = Registry::new();
         registry.register_all(tools.to_vec()).unwrap();
         let policy = Policy {
@@ -98,6 +113,9 @@ impl World {
         let access = Access::new(registry, Identity::default(), policy, Capacity { max_in_flight: 4, max_waiting: 4 });
         if let Some(name) = off {
             access.disable(Switch::new("tool", name).unwrap()).unwrap();
+        }
+        if let Some(name) = held {
+            access.vet(Arc::new(Holds(name.to_owned())));
         }
         let (bus, gates) = (Arc::<RecordingBus>::default(), Arc::new(Gates::new(access)));
         let of_calls = (Arc::clone(&gates), Arc::clone(&bus) as Arc<dyn Bus>);
@@ -148,11 +166,12 @@ proptest! {
     #[test]
     fn what_is_listed_is_what_can_be_called_and_what_is_explained(
         tools in tools(), ana in section(), off in option::of(0..8_usize),
+        held in option::of(0..8_usize),
         binding in option::of(prop::sample::select(vec!["chat:sales", "chat:other"])),
         profile in option::of(prop::sample::select(vec!["main", "subagent", "root"])),
     ) {
-        let off = off.and_then(|number| Some(tools.get(number)?.descriptor.name.to_string()));
-        let world = World::new(&tools, ana, off.as_deref());
+        let named = |number: Option<usize>| Some(tools.get(number?)?.descriptor.name.to_string());
+        let world = World::new(&tools, ana, named(off).as_deref(), named(held).as_deref());
         let role = |message: Message| {
             let given = [("rb-rb-binding", binding), ("rb-rb-tool-profile", profile)];
             given.into_iter().fold(message, |message, (name, value)| match value {

@@ -81,7 +81,7 @@ impl Bus for RecordingBus {
             self.sent.lock().unwrap().push(Sent {
                 target: message.target.clone(),
                 mandatory: message.mandatory,
-                properties: message.properties.clone(),
+                properties: Properties::clone(&message.properties),
                 body: serde_json::from_slice(&message.body)
                     .unwrap_or_else(|_| Value::String(String::from_utf8_lossy(&message.body).into_owned())),
             });
@@ -218,6 +218,7 @@ impl Drop for Settler {
 pub(crate) struct Message {
     pub(crate) properties: Properties,
     pub(crate) body: Bytes,
+    pub(crate) topic: &'static str,
     pub(crate) redelivered: bool,
     pub(crate) earlier_deliveries: u32,
 }
@@ -239,6 +240,7 @@ pub(crate) fn raw(body: impl Into<Bytes>) -> Message {
             ..Properties::default()
         },
         body: body.into(),
+        topic: "tool.invoke",
         redelivered: false,
         earlier_deliveries: 0,
     }
@@ -368,7 +370,7 @@ pub(crate) fn settings() -> Settings {
     Settings {
         name: "toolbus".to_owned(),
         replies: ReplyRules {
-            reply_topics: vec!["tool.result.#".to_owned(), "agent.response.#".to_owned()],
+            reply_topics: ["tool.result.#", "script.result.#", "agent.response.#"].map(str::to_owned).into(),
             request_topics: vec!["tool.invoke".to_owned(), "my.requests".to_owned()],
             queue_prefix: "bus7".to_owned(),
             default_topic: "tool.result".to_owned(),
@@ -378,6 +380,7 @@ pub(crate) fn settings() -> Settings {
         max_body: 1024 * 1024,
         max_in_flight: 4,
         max_waiting: 4,
+        redactor: Default::default(),
         ignores_unknown_servers: false,
     }
 }
@@ -411,10 +414,10 @@ fn echo_schema() -> Value {
 pub(crate) fn delivery(message: Message) -> (Delivery, Settlement) {
     let settlement = Settlement(Arc::default());
     let delivery = Delivery {
-        properties: message.properties,
+        properties: message.properties.into(),
         body: message.body,
         queue: "bus7.invoke".into(),
-        routing_key: "tool.invoke".to_owned(),
+        routing_key: message.topic.to_owned(),
         redelivered: message.redelivered,
         earlier_deliveries: message.earlier_deliveries,
         delivery_tag: 1,

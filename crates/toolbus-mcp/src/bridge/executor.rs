@@ -10,6 +10,8 @@ use super::member::Member;
 /// Runs one tool at its server.
 pub(super) struct McpTool {
     member: Arc<Member>,
+    /// The name that it is called by.
+    name: Arc<str>,
     is_repeatable: bool,
 }
 
@@ -17,13 +19,15 @@ impl McpTool {
     /// The tool that `descriptor` describes, run by `member`.
     pub(super) fn tool(member: Arc<Member>, descriptor: ToolDescriptor) -> Tool {
         let is_repeatable = descriptor.effect.is_repeatable();
-        Tool::new(descriptor, Self { member, is_repeatable })
+        let name = Arc::clone(&descriptor.name);
+        Tool::new(descriptor, Self { member, name, is_repeatable })
     }
 }
 
 impl Executor for McpTool {
     async fn execute(&self, call: ToolCall) -> Result<ToolOutput, ToolFailure> {
         let server = self.member.server_for(&call.caller)?;
-        server.call(&call.tool, &call, self.is_repeatable).await
+        let is_admitted = || self.member.still_admits(&self.name, self);
+        server.call(&call.tool, &call, self.is_repeatable, &is_admitted).await
     }
 }

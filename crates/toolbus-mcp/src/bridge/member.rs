@@ -24,6 +24,7 @@ use crate::server::{Keeping, Pace, Server, State};
 use crate::sessions;
 use crate::spec::{Credentials, ServerSpec, TransportSpec};
 use crate::status::HiddenTool;
+use crate::vetting::Vetted;
 
 /// A server with all that is known of it.
 pub(super) struct Member {
@@ -45,6 +46,7 @@ struct Known {
     hidden: Vec<HiddenTool>,
     about: AboutServer,
     implementation: Option<String>,
+    vetted: Vetted,
 }
 
 impl Member {

@@ -5,6 +5,7 @@ mod lazily;
 mod replacing;
 mod sessions;
 mod starting;
+mod vetting;
 mod world;
 
 use toolbus_core::tool::Validation;
@@ -38,7 +39,12 @@ fn spec(name: &str, origin: Origin) -> ServerSpec {
 
 #[tokio::test]
 async fn a_server_of_an_operator_takes_the_place_of_one_that_a_caller_registered() {
-    let bridge = Bridge::new(Registry::new(), Launcher::with_helper("/no/such/helper"), Arc::new(Silent));
+    let bridge = Bridge::new(
+        Registry::new(),
+        Launcher::with_helper("/no/such/helper"),
+        Arc::new(Silent),
+        Scanner::new().unwrap(),
+    );
     bridge.restore(vec![spec("files", Origin::Registration), spec("git", Origin::Registration)]);
     bridge.apply(vec![Placed { spec: spec("Files", Origin::Configuration), set: None }], Arc::new(|_| {}));
     let known: Vec<_> = bridge.status().into_iter().map(|server| (server.name, server.origin)).collect();

@@ -12,6 +12,7 @@ use rmcp::service::{ClientInitializeError, ClientLifecycleMode, ClientServiceExt
 use rmcp::transport::Transport;
 use serde_json::{Value, json};
 use tokio::time::Instant;
+use toolbus_core::redact::Redactor;
 use url::Url;
 
 use super::about::About;
@@ -20,7 +21,7 @@ use super::failure::{ConnectError, handshake, unknown_version};
 use super::gate::{Gate, Silence};
 use super::signals::Signals;
 use super::timing::Described;
-use super::{Connection, Generation};
+use super::{Connection, Generation, redacted};
 use crate::observe::Observer;
 use crate::spec::ServerName;
 use crate::transport::TransportFailure;
@@ -39,6 +40,8 @@ pub(crate) struct Opening<'a> {
     pub(crate) roots: Vec<PathBuf>,
     /// Who is told of the traffic.
     pub(crate) observer: Arc<dyn Observer>,
+    /// Removes secrets from what the server says.
+    pub(crate) redactor: Redactor,
 }
 
 impl Connection {
@@ -51,7 +54,7 @@ impl Connection {
     where
         T: Transport<RoleClient> + 'static,
     {
-        let Opening { server, transport: network, generation, failure, roots, observer } = opening;
+        let Opening { server, transport: network, generation, failure, roots, observer, redactor } = opening;
         let silence = match (generation, network) {
             (Some(_), _) => Silence::Allowed,
             (None, "pipe") => Silence::Legacy,
@@ -64,7 +67,7 @@ impl Connection {
 
         let began = Instant::now();
         let opened = client.serve_with_lifecycle(gate, lifecycle(generation)).await;
-        let opened = checked(opened, generation, &signals);
+        let opened = checked(opened, generation, &signals, &redactor);
         let (method, offered) = if signals.is_initializing() {
             ("initialize", ProtocolVersion::LATEST_WITH_INITIALIZE)
         } else {
@@ -83,7 +86,8 @@ impl Connection {
             running: Mutex::new(Some(running)),
             signals,
             generation: if is_session { Generation::Sessions } else { Generation::Stateless },
-            about: About::of(&info),
+            about: About::of(&info, &redactor),
+            redactor,
             described: Arc::new(described),
             busy: Busy::default(),
             latency: AtomicU64::new(0),
@@ -101,8 +105,10 @@ fn checked(
     opened: Result<Running, ClientInitializeError>,
     remembered: Option<Generation>,
     signals: &Signals,
+    redactor: &Redactor,
 ) -> Result<(Running, Arc<ServerPeerInfo>), ConnectError> {
-    let running = opened.map_err(|error| {
+    let running = opened.map_err(|mut error| {
+        redacted::handshake(redactor, &mut error);
         let ended = signals.why_ended().map(|end| end.why);
         let asked = if signals.is_initializing() { "initialize" } else { "server/discover" };
         handshake(&error, asked, ended.as_deref(), kind(remembered, signals))

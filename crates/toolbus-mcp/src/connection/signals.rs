@@ -148,7 +148,11 @@ impl Signals {
         };
         let followed = self.followed();
         if let Some(sink) = token.and_then(|token| followed.get(&token)) {
-            sink.report(Progress { progress, total, message: message.map(|text| shown(&text, MAX_MESSAGE)) });
+            sink.report(Progress {
+                progress,
+                total,
+                message: message.map(|text| shown(&sink.clean(&text), MAX_MESSAGE)),
+            });
         }
     }
 

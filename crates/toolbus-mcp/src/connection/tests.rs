@@ -156,7 +156,15 @@ fn open<T: Transport<RoleClient> + 'static>(transport: T, how: How) -> Opened {
         let server = ServerName::parse("scripted").unwrap();
         let network = if is_tcp { "tcp" } else { "pipe" };
         let observer = Arc::new(seen);
-        let opening = Opening { server: &server, transport: network, generation, failure, roots, observer };
+        let opening = Opening {
+            server: &server,
+            transport: network,
+            generation,
+            failure,
+            roots,
+            observer,
+            redactor: Default::default(),
+        };
         Connection::open(transport, opening).await
     })
 }

@@ -7,7 +7,7 @@ use toolbus_core::failure::ToolFailure;
 use toolbus_core::log::shown;
 use toolbus_core::policy::{Access, Effective};
 use toolbus_core::tool::{Executor, Tool, ToolCall, ToolDescriptor, ToolOutput};
-use toolbus_core::{InnerCall, Invoker};
+use toolbus_core::{InnerCall, InnerOrigin, Invoker};
 
 use super::descriptor;
 use super::given::{ARGUMENTS, Given, SERVER, TOOL, invalid};
@@ -50,12 +50,13 @@ impl Executor for Invoke {
             needs_nothing(&self.access.effective(&call.caller), server, tool)?;
         }
         let inner = InnerCall {
+            origin: InnerOrigin::Tool,
             server: Some(server.to_owned()),
             tool: tool.to_owned(),
             arguments,
             caller: call.caller,
             call_id: call.call_id,
-            deadline: call.deadline,
+            deadline: Some(call.deadline),
             cancelled: call.cancelled,
             trace: call.trace,
             progress: call.progress,

@@ -7,7 +7,7 @@ use futures_util::future::BoxFuture;
 use toolbus_core::failure::{Cause, ToolFailure};
 use toolbus_core::log::shown;
 use toolbus_core::policy::{Access, Effective};
-use toolbus_core::{Answerer, Asked, InnerCall, Invoker, Said, Unusable};
+use toolbus_core::{Answerer, Asked, InnerCall, InnerOrigin, Invoker, Said, Unusable};
 use toolbus_protocol::{
     McpEchoed, McpGetServiceDetailsRequest, McpGetServiceDetailsResponse, McpToolDefinition, ParseError,
     message_type as types,
@@ -115,12 +115,13 @@ impl Manage {
         };
         let id = asked.envelope.message_id.as_deref().map(|id| toolbus_protocol::bounded(id).into());
         let inner = InnerCall {
+            origin: InnerOrigin::Tool,
             caller: Arc::clone(&asked.caller),
             call_id: id.unwrap_or_else(|| toolbus_protocol::new_message_id().into()),
             server: None,
             tool: call.tool.to_owned(),
             arguments: Some(call.arguments.to_string()),
-            deadline: asked.deadline(MANAGE_TIME),
+            deadline: Some(asked.deadline(MANAGE_TIME)),
             cancelled: tokio_util::sync::CancellationToken::new(),
             trace: asked.envelope.trace.clone(),
             progress: None,

@@ -62,7 +62,7 @@ fn python(script: &str) -> ServerSpec {
 }
 
 async fn tried(spec: &ServerSpec) -> ProbeReport {
-    probe(spec, &Launcher::of_tests(Duration::from_secs(1))).await
+    probe(spec, &Launcher::of_tests(Duration::from_secs(1)), &Scanner::new().unwrap()).await
 }
 
 fn steps(report: &ProbeReport) -> Vec<(&str, bool, &str)> {

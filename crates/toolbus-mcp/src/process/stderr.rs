@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use tokio::io::{AsyncBufReadExt as _, AsyncRead, BufReader};
 use tokio::time::{Instant, timeout_at};
+use toolbus_core::redact::Redactor;
 
 /// Lines that are kept.
 const KEPT: usize = 50;
@@ -18,11 +19,18 @@ const PER_PERIOD: u32 = 100;
 /// The time to which that number applies.
 const PERIOD: Duration = Duration::from_secs(1);
 
-/// The last lines.
+/// The last lines, without secrets.
 #[derive(Debug, Default)]
-pub(super) struct Tail(Mutex<VecDeque<String>>);
+pub(super) struct Tail {
+    lines: Mutex<VecDeque<String>>,
+    redactor: Redactor,
+}
 
 impl Tail {
+    pub(super) fn new(redactor: Redactor) -> Self {
+        Self { lines: Mutex::default(), redactor }
+    }
+
     /// The last lines, oldest first.
     pub(super) fn lines(&self) -> Vec<String> {
         self.lock().iter().cloned().collect()
@@ -37,7 +45,7 @@ impl Tail {
     }
 
     fn lock(&self) -> MutexGuard<'_, VecDeque<String>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.lines.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -59,6 +67,8 @@ pub(super) async fn read(from: impl AsyncRead + Unpin, server: Arc<str>, tail: A
             }
         };
         let Some(line) = line else { break };
+        // Before the tail cuts it: a part of a secret would not be known for one.
+        let line = tail.redactor.text(&line);
         tail.push(&line);
         let now = Instant::now();
         if share.until <= now {
@@ -152,6 +162,8 @@ impl<R: AsyncRead + Unpin> Lines<R> {
 
 #[cfg(test)]
 mod tests {
+    use toolbus_core::secret::Secret;
+
     use super::*;
 
     async fn lines(text: &[u8]) -> Vec<String> {
@@ -195,6 +207,18 @@ mod tests {
         assert_eq!(lines.len(), KEPT);
         assert!(lines[0].starts_with("10 ü"));
         assert!(lines.iter().all(|line| line.chars().count() == MAX_KEPT));
+    }
+
+    #[tokio::test]
+    async fn the_tail_has_no_secret_and_no_part_of_one() {
+        let redactor = Redactor::default();
+        redactor.configure([Secret::new("s3cr3t-t0ken")]);
+        let tail = Arc::new(Tail::new(redactor));
+        let text = format!("GITHUB_TOKEN=s3cr3t-t0ken\n{}s3cr3t-t0ken\n", "x".repeat(MAX_KEPT - 5));
+        read(text.as_bytes(), "x".into(), Arc::clone(&tail)).await;
+        let lines = tail.lines();
+        assert_eq!(lines[0], "GITHUB_TOKEN=[redacted]");
+        assert!(lines[1].ends_with("x[reda"), "{}", lines[1]);
     }
 
     #[test]

@@ -64,7 +64,8 @@ impl Drop for Using<'_> {
 }
 
 impl Server {
-    /// Runs a tool, by the server's own name of it. A call that is lost is repeated once, if that does no harm: on the next
+    /// Runs a tool, by the server's own name of it, if `is_admitted` says so once the server is there: what it lists may be
+    /// something else than when the call was let in. A call that is lost is repeated once, if that does no harm: on the next
     /// connection where it was lost with its own, which over HTTP it need not be.
     ///
     /// # Errors
@@ -75,9 +76,13 @@ impl Server {
         tool: &str,
         call: &ToolCall,
         is_repeatable: bool,
+        is_admitted: &(dyn Fn() -> bool + Sync),
     ) -> Result<ToolOutput, ToolFailure> {
         let _using = Using::new(self);
         let first = self.ready(call).await?;
+        if !is_admitted() {
+            return Err(not_there(tool));
+        }
         let lost = match first.link.connection.call(tool, call).await {
             Ok(output) => return Ok(output),
             Err(error) if error.is_lost && is_repeatable => error,
@@ -86,6 +91,9 @@ impl Server {
         // What is lost may be known before its cause.
         let _ = timeout(END_TIME, first.link.connection.closed()).await;
         let Ok(second) = self.ready(call).await else { return Err(lost.failure) };
+        if !is_admitted() {
+            return Err(lost.failure);
+        }
         second.link.connection.call(tool, call).await.map_err(|error| error.failure)
     }
 
@@ -148,4 +156,9 @@ impl Server {
             format!("MCP server '{name}' is registered but not reachable right now ({why}). {advice}"),
         )
     }
+}
+
+/// What is told of a tool that is not there any more.
+fn not_there(tool: &str) -> ToolFailure {
+    ToolFailure::new(Cause::UnknownTool, format!("Tool '{}' is not registered.", shown(tool)))
 }

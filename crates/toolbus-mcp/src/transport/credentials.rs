@@ -3,6 +3,7 @@
 mod token;
 
 use reqwest::header::{AUTHORIZATION, HeaderName, HeaderValue};
+use toolbus_core::redact::Redactor;
 
 pub(crate) use self::token::TokenError;
 use self::token::TokenSource;
@@ -17,7 +18,7 @@ pub(crate) enum Authorizer {
     /// Always the same.
     Fixed(HeaderName, HeaderValue),
     /// A token that is fetched.
-    Fetched(TokenSource),
+    Fetched(Box<TokenSource>),
 }
 
 /// Why a credential cannot be used.
@@ -32,8 +33,12 @@ pub(crate) enum CredentialError {
 }
 
 impl Authorizer {
-    /// Prepares a credential. `http` fetches its tokens.
-    pub(crate) fn new(credential: Option<Credential>, http: &reqwest::Client) -> Result<Self, CredentialError> {
+    /// Prepares a credential. `http` fetches its tokens, which `redactor` learns.
+    pub(crate) fn new(
+        credential: Option<Credential>,
+        http: &reqwest::Client,
+        redactor: &Redactor,
+    ) -> Result<Self, CredentialError> {
         let (name, value) = match credential {
             None => return Ok(Self::None),
             Some(Credential::Bearer(token)) => (AUTHORIZATION, format!("Bearer {}", filled(token.expose())?)),
@@ -41,7 +46,7 @@ impl Authorizer {
             Some(Credential::ClientCredentials(grant)) => {
                 filled(&grant.client_id)?;
                 filled(grant.client_secret.expose())?;
-                return Ok(Self::Fetched(TokenSource::new(grant, http.clone())));
+                return Ok(Self::Fetched(Box::new(TokenSource::new(grant, http.clone(), redactor.clone()))));
             }
         };
         let value = parse_value(&name, &value)?;

@@ -126,7 +126,8 @@ impl Listener {
     pub(crate) async fn next(&mut self) -> Got {
         let delivery = tokio::time::timeout(PATIENCE, self.0.recv()).await.expect("a message").unwrap();
         let body = serde_json::from_slice(&delivery.body).unwrap();
-        let got = Got { envelope: Envelope::read(&delivery.properties), properties: delivery.properties.clone(), body };
+        let properties = Properties::clone(&delivery.properties);
+        let got = Got { envelope: Envelope::read(&properties), properties, body };
         delivery.settle.acknowledge().await;
         got
     }
@@ -134,7 +135,7 @@ impl Listener {
     /// The properties of a message whose body may be anything.
     pub(crate) async fn next_raw(&mut self) -> Properties {
         let delivery = tokio::time::timeout(PATIENCE, self.0.recv()).await.expect("a message").unwrap();
-        let properties = delivery.properties.clone();
+        let properties = Properties::clone(&delivery.properties);
         delivery.settle.acknowledge().await;
         properties
     }
@@ -180,6 +181,7 @@ impl World {
             max_body: 1024 * 1024,
             max_in_flight: 8,
             max_waiting: 8,
+            redactor: Default::default(),
             ignores_unknown_servers: false,
         };
         let shared = Arc::new(bus.clone()) as Arc<dyn Bus>;
@@ -272,7 +274,7 @@ impl World {
             source: Some(request.agent.to_owned()),
             ..Envelope::default()
         };
-        let properties = properties.into_properties();
+        let properties = properties.into_properties().into();
         let target = Target::Topic(request.topic.to_owned());
         let body = request.body.to_owned().into_bytes().into();
         let message = Outgoing { target, mandatory: false, proven: false, properties, body };

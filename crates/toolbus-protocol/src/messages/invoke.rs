@@ -124,6 +124,29 @@ pub struct ContentBlock {
     pub uri: Option<String>,
 }
 
+impl ContentBlock {
+    /// Where the block with the structured part of a result says that it comes from.
+    pub const STRUCTURED_URI: &str = "toolbus:structured-content";
+
+    /// The structured part of a result, as JSON text, in a block of its own.
+    #[must_use]
+    pub fn structured(json: String) -> Self {
+        Self {
+            kind: "resource".to_owned(),
+            text: Some(json),
+            mime_type: Some("application/json".to_owned()),
+            uri: Some(Self::STRUCTURED_URI.to_owned()),
+            ..Self::default()
+        }
+    }
+
+    /// Whether it holds the structured part of a result.
+    #[must_use]
+    pub fn is_structured(&self) -> bool {
+        self.uri.as_deref() == Some(Self::STRUCTURED_URI)
+    }
+}
+
 /// Why there is no result.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, serde::Deserialize)]
 #[serde(rename_all = "camelCase")]

@@ -15,4 +15,6 @@ mod peers;
 #[cfg(test)]
 mod random;
 #[cfg(test)]
+mod scripts;
+#[cfg(test)]
 mod writing;

@@ -1,19 +1,14 @@
 //! Labels of what happens with MCP servers: closed sets, and a bounded number of names.
 
-use std::collections::HashMap;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 
 use opentelemetry::KeyValue;
-use toolbus_protocol::bounded;
 
+use crate::labels::{self, among};
 use crate::tools::MAX_SERIES;
 
 /// The attribute that says which server.
 pub(crate) const SERVER: &str = "toolbus.mcp.server";
-/// Stands for every server, and for every tool, whose combination came too late for labels of its own.
-pub(crate) const OTHER_NAME: &str = "_other";
-/// Stands for every value outside a closed set.
-const OTHER: &str = "_OTHER";
 
 const METHODS: [&str; 5] = ["initialize", "server/discover", "tools/list", "tools/call", "ping"];
 const VERSIONS: [&str; 5] = ["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25", "2026-07-28"];
@@ -66,6 +61,10 @@ impl Kind {
             error: error.map(|error| among(&ERRORS, error)),
         }
     }
+}
+
+impl labels::Kind for Kind {
+    const MAX_OWN: usize = MAX_OWN;
 
     fn labels(self, server: &str, tool: Option<&str>) -> Arc<[KeyValue]> {
         let fixed = [
@@ -80,76 +79,12 @@ impl Kind {
     }
 }
 
-fn among(set: &[&'static str], text: &str) -> &'static str {
-    set.iter().find(|known| **known == text).copied().unwrap_or(OTHER)
-}
-
-/// The attribute sets of one metric.
-#[derive(Debug, Default)]
-pub(crate) struct Labels {
-    own: RwLock<Own>,
-}
-
-#[derive(Debug, Default)]
-struct Own {
-    /// By server, then by tool; what is about no tool is under the empty name, which no tool has.
-    sets: HashMap<Box<str>, HashMap<Box<str>, Vec<Labelled>>>,
-    count: usize,
-}
-
-#[derive(Debug)]
-struct Labelled {
-    kind: Kind,
-    labels: Arc<[KeyValue]>,
-}
-
-impl Own {
-    fn get(&self, server: &str, tool: Option<&str>, kind: Kind) -> Option<Arc<[KeyValue]>> {
-        let sets = self.sets.get(server)?.get(tool.unwrap_or_default())?;
-        sets.iter().find(|labelled| labelled.kind == kind).map(|labelled| Arc::clone(&labelled.labels))
-    }
-}
-
-impl Labels {
-    pub(crate) fn of(&self, server: &str, tool: Option<&str>, kind: Kind) -> Arc<[KeyValue]> {
-        let (server, tool) = (bounded(server), tool.map(bounded));
-        let (found, full) = {
-            let own = self.own.read().unwrap_or_else(PoisonError::into_inner);
-            (own.get(server, tool, kind), own.count >= MAX_OWN)
-        };
-        match found {
-            Some(labels) => labels,
-            None if full => late(tool, kind),
-            None => self.add(server, tool, kind),
-        }
-    }
-
-    fn add(&self, server: &str, tool: Option<&str>, kind: Kind) -> Arc<[KeyValue]> {
-        let mut own = self.own.write().unwrap_or_else(PoisonError::into_inner);
-        // Another request may have been quicker.
-        if let Some(labels) = own.get(server, tool, kind) {
-            return labels;
-        }
-        if own.count >= MAX_OWN {
-            return late(tool, kind);
-        }
-        let labels = kind.labels(server, tool);
-        let of_tool = own.sets.entry(server.into()).or_default().entry(tool.unwrap_or_default().into()).or_default();
-        of_tool.push(Labelled { kind, labels: Arc::clone(&labels) });
-        own.count += 1;
-        labels
-    }
-}
-
-fn late(tool: Option<&str>, kind: Kind) -> Arc<[KeyValue]> {
-    kind.labels(OTHER_NAME, tool.map(|_| OTHER_NAME))
-}
-
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
+    use crate::labels::{Labels, OTHER};
 
     fn texts(labels: &[KeyValue]) -> BTreeSet<String> {
         labels.iter().map(|label| format!("{}={}", label.key, label.value)).collect()
@@ -163,7 +98,7 @@ mod tests {
 
     #[test]
     fn combinations_beyond_the_limit_share_the_names_and_earlier_ones_keep_theirs() {
-        let (labels, kind) = (Labels::default(), Kind::new(Some("tools/call"), "2025-11-25", "pipe", None));
+        let (labels, kind) = (Labels::<Kind>::default(), Kind::new(Some("tools/call"), "2025-11-25", "pipe", None));
         let mut seen = BTreeSet::new();
         for number in 0..MAX_OWN + 500 {
             seen.insert(texts(&labels.of("files", Some(&format!("tool_{number}")), kind)));

@@ -9,7 +9,10 @@ use toolbus_protocol::{Code, Properties};
 use toolbus_telemetry::{Identity, Protocol};
 use toolbus_testing::otlp::Receiver;
 
+use crate::clients;
 use crate::observed::{self, Attributes, Series};
+use crate::pins;
+use crate::scripts;
 use crate::servers;
 use crate::support::{Daemon, OK, SAMPLED, Script, delivery, embedded, parent, rabbit, refused, request, tool};
 use crate::tables::{self, AttributeRow};
@@ -82,7 +85,10 @@ async fn call_in_every_way(receiver: &Receiver, protocol: Protocol, identity: Id
     telemetry.arrived(&delivery(request()), None).finished(&Summary::unanswered(std::time::Duration::ZERO));
     let of_server = ToolDescriptor { provider: "mcp", ..tool("read_file") };
     Script::of(Some(&of_server), OK).tell(telemetry);
+    clients::ask_in_every_way(&daemon.pipeline);
+    pins::look(&daemon.pipeline);
     servers::ask_in_every_way(&daemon.pipeline);
+    scripts::run_in_every_way(&daemon.pipeline);
     daemon.end().await;
 }
 

@@ -32,7 +32,7 @@ impl Bus for Taker {
     }
 
     fn publish<'a>(&'a self, message: &'a Outgoing) -> BoxFuture<'a, Result<Routing, PublishError>> {
-        self.0.lock().unwrap().push(message.properties.clone());
+        self.0.lock().unwrap().push(Properties::clone(&message.properties));
         Box::pin(async { Ok(Routing::Routed) })
     }
 
@@ -90,6 +90,7 @@ impl World {
             max_body: 1_024,
             max_in_flight: 2,
             max_waiting: 4,
+            redactor: Default::default(),
             ignores_unknown_servers: false,
         };
         let taker = Arc::<Taker>::default();

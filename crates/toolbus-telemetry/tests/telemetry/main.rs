@@ -6,12 +6,15 @@
     reason = "a test may panic, and so may what only tests use"
 )]
 
+mod clients;
 mod collector_away;
 mod contract;
 mod dispatched;
 mod encrypted;
 mod labels;
 mod observed;
+mod pins;
+mod scripts;
 mod servers;
 mod spans;
 mod support;

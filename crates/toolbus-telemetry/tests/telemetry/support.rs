@@ -49,6 +49,7 @@ impl Daemon {
             service_name: "toolbus".into(),
             service_version: "0.0.0-test".into(),
             service_instance: "here".into(),
+            redactor: Default::default(),
         };
         let look_up = |name: &str| variables.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned());
         let pipeline = Pipeline::start(&settings, &look_up).unwrap();
@@ -105,7 +106,7 @@ impl Settle for NoBus {
 
 pub(crate) fn delivery(properties: Properties) -> Delivery {
     Delivery {
-        properties,
+        properties: properties.into(),
         body: bytes::Bytes::from_static(b"{}"),
         queue: "toolbus.invoke".into(),
         routing_key: "tool.invoke".into(),

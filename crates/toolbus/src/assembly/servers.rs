@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};
 
+use toolbus_core::redact::Redactor;
 use toolbus_core::registry::Registry;
 use toolbus_core::store::Store;
 use toolbus_core::toolsets::SessionSet;
@@ -13,6 +14,7 @@ use toolbus_mcp::process::Launcher;
 use toolbus_mcp::sessions::ServerSessions;
 use toolbus_mcp::spec::{ServerName, ServerSpec};
 use toolbus_mcp::status::ServerStatus;
+use toolbus_trust::scan::Scanner;
 
 use super::{AssemblyError, limits};
 use crate::config::Config;
@@ -31,7 +33,8 @@ pub struct Servers {
 }
 
 impl Servers {
-    /// No servers yet; none at all where the configuration gives this process other parts to run.
+    /// No servers yet; none at all where the configuration gives this process other parts to run. `redactor` removes secrets
+    /// from what they say.
     ///
     /// # Errors
     ///
@@ -40,12 +43,14 @@ impl Servers {
         config: &Config,
         registry: Registry,
         observer: Arc<dyn Observer>,
+        redactor: &Redactor,
     ) -> Result<Option<Self>, AssemblyError> {
         if !config.roles().contains(&Role::Mcp) {
             return Ok(None);
         }
-        let launcher = Launcher::new().map_err(AssemblyError::Servers)?;
-        let bridge = Bridge::new(registry, launcher.clone(), Arc::clone(&observer));
+        let launcher = Launcher::new().map_err(AssemblyError::Servers)?.redacting(redactor.clone());
+        let scanner = Scanner::new().map_err(AssemblyError::Scan)?;
+        let bridge = Bridge::new(registry, launcher.clone(), Arc::clone(&observer), scanner);
         Ok(Some(Self { bridge, launcher, observer, outdated: Arc::default() }))
     }
 

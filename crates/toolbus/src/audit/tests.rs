@@ -31,7 +31,9 @@ fn record(call_id: &str) -> Record {
         tool: None,
         asked: Some("wether".to_owned()),
         source: None,
-        call_id: call_id.to_owned(),
+        call_id: Some(call_id.to_owned()),
+        remote: None,
+        left_out: None,
         status: Status::Refused(Code::ToolNotFound),
         cause: Some(Cause::UnknownTool),
         outcome: Some(Outcome::NotStarted),
@@ -40,11 +42,11 @@ fn record(call_id: &str) -> Record {
 }
 
 fn to_file(file: &Path) -> Arc<AuditLog> {
-    AuditLog::open(&AuditConfig { file: Some(file.to_owned()), key: None }).unwrap()
+    AuditLog::open(&AuditConfig { file: Some(file.to_owned()), key: None }, &Default::default()).unwrap()
 }
 
 fn with_file(file: LogFile) -> AuditLog {
-    AuditLog { keyed: Keyed::new(b"key"), writer: Some(Writer::start(file).unwrap()) }
+    AuditLog { keyed: Keyed::new(b"key"), writer: Some(Writer::start(file, Default::default()).unwrap()) }
 }
 
 fn folder() -> (tempfile::TempDir, PathBuf) {
@@ -127,7 +129,7 @@ async fn no_text_begins_a_line_in_either_place() {
 
 #[test]
 fn without_a_file_there_is_the_log() {
-    let audit = AuditLog::open(&AuditConfig::default()).unwrap();
+    let audit = AuditLog::open(&AuditConfig::default(), &Default::default()).unwrap();
     assert!(logged(|| audit.record(record("call_7"))).contains("toolbus::audit: a call was refused"));
     audit.reopen();
 }
@@ -135,13 +137,15 @@ fn without_a_file_there_is_the_log() {
 #[test]
 fn a_file_that_cannot_be_used_is_told_with_its_name() {
     let config = AuditConfig { file: Some("/nonexistent/audit.jsonl".into()), key: None };
-    insta::assert_snapshot!(AuditLog::open(&config).err().unwrap(), @"[audit] the file `/nonexistent/audit.jsonl` cannot be used: its folder does not exist; create it, for the daemon's user alone");
+    insta::assert_snapshot!(AuditLog::open(&config, &Default::default()).err().unwrap(), @"[audit] the file `/nonexistent/audit.jsonl` cannot be used: its folder does not exist; create it, for the daemon's user alone");
 }
 
 #[test]
 fn hashes_compare_between_runs_only_with_a_key() {
     let hash = |key: Option<&str>| {
-        AuditLog::open(&AuditConfig { file: None, key: key.map(Secret::new) }).unwrap().hash(&Map::new())
+        AuditLog::open(&AuditConfig { file: None, key: key.map(Secret::new) }, &Default::default())
+            .unwrap()
+            .hash(&Map::new())
     };
     assert!(hash(Some("one")).is_some());
     assert_eq!(hash(Some("one")), hash(Some("one")));

@@ -9,6 +9,7 @@ use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 use toolbus_core::audit::Record;
 use toolbus_core::log::Throttle;
+use toolbus_core::redact::Redactor;
 
 use super::file::LogFile;
 
@@ -39,11 +40,12 @@ pub(super) struct Writer {
 }
 
 impl Writer {
-    pub(super) fn start(file: LogFile) -> io::Result<Self> {
+    pub(super) fn start(file: LogFile, redactor: Redactor) -> io::Result<Self> {
         let (orders, waiting) = mpsc::channel(MAX_WAITING);
         let reopen = Arc::new(AtomicBool::new(false));
         let clerk = Clerk {
             file,
+            redactor,
             orders: waiting,
             reopen: Arc::clone(&reopen),
             lines: Vec::new(),
@@ -87,6 +89,7 @@ impl Writer {
 /// The thread's own part.
 struct Clerk {
     file: LogFile,
+    redactor: Redactor,
     orders: mpsc::Receiver<Order>,
     reopen: Arc<AtomicBool>,
     /// Lines on their way to the file, and how many of their bytes are there.
@@ -127,7 +130,14 @@ impl Clerk {
     fn line(&mut self, record: &Record) {
         let begin = self.lines.len();
         match serde_json::to_writer(&mut self.lines, record) {
-            Ok(()) => self.lines.push(b'\n'),
+            Ok(()) => {
+                let written = self.lines.get(begin..).unwrap_or_default();
+                if let Some(clean) = self.redactor.json(written) {
+                    self.lines.truncate(begin);
+                    self.lines.extend(clean);
+                }
+                self.lines.push(b'\n');
+            }
             Err(error) => {
                 self.lines.truncate(begin);
                 self.tell(&error, "an audit record cannot be written");

@@ -99,11 +99,17 @@ fn of_one(agent: &AgentTools) -> String {
         table.load_style(NOTHING).set_header(["TOOL", "SOURCE", "ALLOWED", "WHY"]);
         for tool in &agent.tools {
             let allowed = if tool.allowed { "yes" } else { "no" };
-            table.add_row([&one_line(&tool.tool), &one_line(&tool.source), allowed, &one_line(&tool.because)]);
+            let because = format!("{}{}", one_line(&tool.because), mark(&tool.suspect));
+            table.add_row([&one_line(&tool.tool), &one_line(&tool.source), allowed, &because]);
         }
         lines.extend([String::new(), plain(&table)]);
     }
     lines.join("\n")
+}
+
+/// What is said of a suspect tool beside the reason.
+fn mark(suspect: &[String]) -> String {
+    if suspect.is_empty() { String::new() } else { format!(" (suspect: {})", one_line(&suspect.join(", "))) }
 }
 
 /// What holds beside the tools; what is not restricted is left out.
@@ -170,10 +176,15 @@ mod tests {
             source: "web".to_owned(),
             allowed,
             because: because.to_owned(),
+            suspect: Vec::new(),
         };
         let tools = vec![
             verdict("web_search", true, "allowed by `web_*`"),
             verdict("a\nb\u{9b}", false, "not in allowed_tools"),
+            Verdict {
+                suspect: vec!["conceal".to_owned(), "file".to_owned()],
+                ..verdict("web_read", true, "allowed by `web_*`")
+            },
         ];
         let named = |name: &str, value: &str| vec![Named { name: name.to_owned(), value: value.to_owned() }];
         let rules = Rules {
@@ -186,7 +197,7 @@ mod tests {
         };
         let agent = AgentTools { agent: "ana".to_owned(), configured: false, nothing: None, rules, tools };
         insta::assert_snapshot!(of_one(&agent), @r#"
-        ana: 1 of 2 tools
+        ana: 2 of 3 tools
         ana has no section in `agents`: it is one of `default`
 
         profile     subagent
@@ -197,6 +208,7 @@ mod tests {
         TOOL        SOURCE  ALLOWED  WHY
         web_search  web     yes      allowed by `web_*`
         a b\u{9b}   web     no       not in allowed_tools
+        web_read    web     yes      allowed by `web_*` (suspect: conceal, file)
         "#);
     }
 }

@@ -1,81 +1,41 @@
-//! `toolbus bench`: the daemon and a bare responder, measured in turn on the same broker; or MCP servers with and without it.
+//! `toolbus bench`: the daemon and a bare responder, measured in turn on the same broker; or MCP servers with and without it;
+//! or scripts; or its door for MCP clients.
 
+mod args;
 mod children;
+mod daemon;
+mod door;
 mod errors;
+mod figures;
+mod gate;
 pub mod mcp;
 mod report;
+mod rounds;
+mod script;
 mod sink;
 
 use std::io;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use clap::builder::ArgPredicate;
-use indicatif::{ProgressBar, ProgressStyle};
-use toolbus_bench::{BenchError, Figures, Load, Responder, Site, Summary, Usage, UsageError};
+use toolbus_bench::{BenchError, ExchangeError, Figures, Load, Responder, Site, Usage, UsageError};
 use toolbus_protocol::new_message_id;
 
 use super::Context;
 use crate::config::{BusUrl, QueueType};
 use crate::printed::unless_gone;
 use crate::signals::Signals;
-use children::{Daemon, Floor};
-use report::{Report, Row};
+pub use args::BenchArgs;
+use children::Floor;
+use figures::Row;
+use report::Report;
+use rounds::Rounds;
 use sink::Sink;
 
-/// Longest measurement of one side in one round, in seconds.
-const MAX_SECONDS: u64 = 600;
 /// Name of the side that is the floor.
 const BARE: &str = "bare responder";
 /// Name of the side that is measured.
 const TOOLBUS: &str = "toolbus";
-
-/// Measures the daemon against a bare responder on the same broker.
-///
-/// Both sides take requests from a durable queue of the same type, answer persistently and confirmed on the same queue
-/// of the caller's, and acknowledge afterwards; the bare responder does nothing else. They are measured in turn within
-/// each round, and the figures are medians over the rounds. Exchange and queues are made for the measurement and removed
-/// after it. Needs RabbitMQ: give --bus-url.
-#[derive(Debug, clap::Args)]
-pub struct BenchArgs {
-    /// Calls in flight, measured one after the other; with --mcp 1,32 if not given.
-    #[arg(long, value_delimiter = ',', default_value = "1,64", default_value_if("mcp", ArgPredicate::IsPresent, "1,32"), value_parser = clap::value_parser!(u16).range(1..=4096))]
-    callers: Vec<u16>,
-    /// Rounds; each measures both sides once.
-    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..=1000))]
-    rounds: u16,
-    /// Seconds of each measurement.
-    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=MAX_SECONDS))]
-    seconds: u64,
-    /// Tools to register beside `echo`: shows that their number costs nothing per call.
-    #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u16).range(0..=10_000))]
-    tools: u16,
-    /// Agents with rules of their own, of 200 patterns each, beside the caller's: shows what the policy costs per call.
-    /// Needs --tools, for the patterns to match.
-    #[arg(long, default_value_t = 0, requires = "tools", value_parser = clap::value_parser!(u16).range(0..=1_000))]
-    agents: u16,
-    /// Share of calls to trace, from 0 to 1, exported over OTLP/HTTP to a sink inside this command, metrics with them.
-    /// Absent: nothing is exported.
-    #[arg(long, value_name = "SHARE")]
-    trace_ratio: Option<f64>,
-    /// Measure calls of an MCP server's tool instead, without a broker: through the daemon on the embedded bus, and directly
-    /// from this process. Then what many idle servers cost, and how long a killed one is away.
-    #[arg(long, conflicts_with_all = ["tools", "agents", "trace_ratio"])]
-    mcp: bool,
-    /// With --mcp: the server to measure with, as a command line that is split at spaces. Absent: the smallest that there can
-    /// be, which is part of this program.
-    #[arg(long, requires = "mcp", value_name = "COMMAND")]
-    mcp_command: Option<String>,
-    /// With --mcp-command: the tool to call.
-    #[arg(long, requires = "mcp_command", value_name = "NAME", default_value = "echo")]
-    mcp_tool: String,
-    /// With --mcp-command: the tool's arguments, as a JSON object.
-    #[arg(long, requires = "mcp_command", value_name = "JSON", default_value = r#"{"message": "hello"}"#)]
-    mcp_arguments: String,
-    /// Internal: be the bare responder of this site.
-    #[arg(long, hide = true)]
-    responder: Option<String>,
-}
 
 /// Why there are no figures.
 #[derive(Debug, thiserror::Error)]
@@ -104,6 +64,15 @@ pub enum MeasureError {
     /// An MCP server or the daemon beside it.
     #[error("MCP servers cannot be measured: {0}")]
     Mcp(String),
+    /// The interpreter or the sandbox.
+    #[error("scripts cannot be measured: {0}")]
+    Script(String),
+    /// The door, or one of the other proxies.
+    #[error("the door cannot be measured: {0}")]
+    Door(String),
+    /// An answer over HTTP that is none.
+    #[error("the door cannot be measured: {0}")]
+    Exchange(#[from] ExchangeError),
     /// Nothing can be printed or started.
     #[error("{0}")]
     Io(#[from] io::Error),
@@ -113,10 +82,16 @@ pub enum MeasureError {
 ///
 /// # Errors
 ///
-/// When the broker cannot be reached, the user interrupts, a side does not start, or a call is not answered.
+/// When the broker cannot be reached, the user interrupts, a side does not start, or a call is not answered. What costs more than it may is none: it is reported, with exit code 1.
 pub async fn run(args: BenchArgs, context: &Context) -> Result<ExitCode, MeasureError> {
     if args.mcp {
         return mcp::run(&args, context).await;
+    }
+    if args.script {
+        return script::run(&args, context).await;
+    }
+    if args.door {
+        return door::run(&args, context).await;
     }
     let site = site(context)?;
     if let Some(queue) = &args.responder {
@@ -156,30 +131,22 @@ async fn measure(args: &BenchArgs, context: &Context, site: &Site, id: &str) -> 
         None => None,
     };
     let mut floor = Floor::start(site, &bare_queue(id), context).await?;
-    let mut daemon = Daemon::start(site, id, args, sink.as_ref(), context).await?;
+    let mut daemon = children::start_daemon(site, id, args, sink.as_ref(), context).await?;
     let idle = Usage::read(daemon.process())?;
 
-    let bar = progress(args);
+    let bar = rounds::progress(u64::from(args.rounds) * 2 * args.callers.len() as u64);
+    let bare = bare_queue(id);
+    let topic = topic(id);
+    let sides = [(BARE, floor.process(), &*bare), (TOOLBUS, daemon.process(), &*topic)];
     let mut rows = Vec::new();
     for callers in &args.callers {
         let mut load = Load::connect(site, usize::from(*callers)).await?;
-        let (mut bare, mut toolbus) = (Summary::default(), Summary::default());
-        for round in 0..args.rounds {
-            // Who is first changes every round, so that neither side always finds the broker warm.
-            let sides = [(&mut bare, floor.process(), bare_queue(id)), (&mut toolbus, daemon.process(), topic(id))];
-            let mut sides = Vec::from(sides);
-            if round % 2 == 1 {
-                sides.reverse();
-            }
-            for (summary, process, topic) in sides {
-                summary.add(one(&mut load, process, &topic, args.seconds).await?);
-                bar.inc(1);
-            }
+        let mut rounds = Rounds::new(&sides, args.rounds, &bar);
+        while let Some((_, process, topic)) = rounds.turn() {
+            rounds.add(one(&mut load, *process, topic, args.seconds).await?);
         }
         load.close().await?;
-        for (side, summary) in [(BARE, bare), (TOOLBUS, toolbus)] {
-            rows.extend(summary.median().map(|figures| Row { side, callers: *callers, figures }));
-        }
+        rows.extend(rounds.medians().map(|((side, ..), figures)| Row { side, callers: *callers, figures }));
     }
     bar.finish_and_clear();
     let report = Report::new(args, context, rows, idle, daemon.ready_after(), sink.map(|sink| sink.spans()));
@@ -222,13 +189,4 @@ fn bare_queue(id: &str) -> String {
 
 fn topic(id: &str) -> String {
     format!("bench.invoke.{id}")
-}
-
-fn progress(args: &BenchArgs) -> ProgressBar {
-    let measurements = u64::from(args.rounds) * 2 * args.callers.len() as u64;
-    let bar = ProgressBar::new(measurements).with_message("measuring");
-    if let Ok(style) = ProgressStyle::with_template("{msg} {bar:32} {pos}/{len}, {eta} left") {
-        bar.set_style(style);
-    }
-    bar
 }

@@ -9,12 +9,12 @@ use std::time::Duration;
 use anstyle::{AnsiColor, Style};
 use serde_json::{Map, Value, json};
 use toolbus_core::caller::AgentName;
-use toolbus_protocol::{Code, Properties, ToolError, ToolInvokeResponse, TraceContext, header, new_message_id};
+use toolbus_protocol::{Code, Properties, ToolError, ToolInvokeResponse, TraceContext, new_message_id};
 
 use super::Context;
 use super::target::RoleArgs;
 use crate::cli::Output;
-use crate::client::{Answer, Client, ClientError, Content, Request};
+use crate::client::{Answer, Client, ClientError, Content, Request, Sender};
 use crate::config::HumanDuration;
 use crate::printed::{printable, unless_gone};
 use crate::session::{Session, SessionError};
@@ -34,7 +34,8 @@ pub struct CallArgs {
     /// Name of the tool.
     name: String,
     /// The arguments: one JSON object, `-` to read one from standard input, or `key=value` pairs. A value that is JSON
-    /// (a number, `true`, `[1,2]`) is taken as such, anything else as text; `key:=JSON` insists on JSON.
+    /// (a number, `true`, `[1,2]`) is taken as such, anything else as text; `key:=JSON` insists on JSON. `key=@FILE` is the
+    /// text of a file, `key=@-` that of standard input; a text that begins with `@` is written `key:='"@text"'`.
     arguments: Vec<String>,
     /// Print the answer's body as JSON; the same as `--output json`.
     #[arg(long)]
@@ -71,15 +72,10 @@ pub enum CallError {
 }
 
 impl CallArgs {
-    /// Says in a request who asks, and as what.
-    fn introduce(&self, properties: &mut Properties) {
-        if let Some(agent) = &self.agent {
-            properties.headers.retain(|(name, _)| name != header::SOURCE);
-            properties.headers.push((header::SOURCE.to_owned(), agent.to_string()));
-        }
-        let role = [(header::TOOL_PROFILE, &self.role.profile), (header::BINDING, &self.role.binding)];
-        let given = role.into_iter().filter_map(|(name, value)| Some((header::on_the_wire(name), value.clone()?)));
-        properties.headers.extend(given);
+    /// Who asks, and as what.
+    fn sender(&self, login: Option<String>) -> Sender {
+        let RoleArgs { binding, profile } = self.role.clone();
+        Sender { agent: self.agent.clone(), login, binding, profile }
     }
 }
 
@@ -118,7 +114,7 @@ pub async fn run(args: CallArgs, context: &Context) -> Result<ExitCode, CallErro
 
 async fn answered(args: &CallArgs, context: &Context) -> Result<Answer, CallError> {
     let arguments = arguments::parse(&args.arguments)?;
-    let session = Session::open(&context.config)?;
+    let session = Session::open(&context.config, context.config.pins.place(&context.sources)).await?;
     let outcome = exchange(args, arguments.as_ref(), &session, context).await;
     session.close().await;
     outcome
@@ -134,11 +130,10 @@ async fn exchange(
     let client = Client::connect(session.bus(), topic, CONNECT_TIME).await?;
     let budget = args.timeout.map(HumanDuration::get);
     let patience = budget.unwrap_or(context.config.invoke.max_timeout.get()).saturating_add(GRACE);
-    let mut request = client.request(&args.name, arguments, budget, new_trace());
-    args.introduce(&mut request.properties);
-    request.properties.user_id = context.config.bus.url.login();
+    let sender = args.sender(context.config.bus.url.login());
+    let request = sender.sign(client.request(&args.name, arguments, budget, new_trace()));
     if args.verbose {
-        unless_gone(show_request(topic, &request))?;
+        unless_gone(show_request(&request))?;
     }
     let answer = client.send(&request, patience).await?;
     if args.verbose {
@@ -206,9 +201,9 @@ fn print_error(error: &ToolError, hint: Option<String>) -> io::Result<()> {
     Ok(())
 }
 
-fn show_request(topic: &str, request: &Request) -> io::Result<()> {
+fn show_request(request: &Request) -> io::Result<()> {
     let dimmed = Style::new().dimmed();
-    writeln!(anstream::stderr(), "{dimmed}topic {topic}{dimmed:#}")?;
+    writeln!(anstream::stderr(), "{dimmed}topic {}{dimmed:#}", request.topic)?;
     show_message("request", &request.properties, &request.body)
 }
 
@@ -239,6 +234,7 @@ fn show_message(title: &str, properties: &Properties, body: &[u8]) -> io::Result
 #[cfg(test)]
 mod tests {
     use clap::Parser as _;
+    use toolbus_protocol::header;
 
     use super::*;
 
@@ -254,7 +250,7 @@ mod tests {
             let args = Cli::parse_from([&["call", "echo"], words].concat()).args;
             let mut properties = Properties::default();
             properties.headers.push((header::SOURCE.to_owned(), "toolbus-cli".to_owned()));
-            args.introduce(&mut properties);
+            args.sender(None).introduce(&mut properties);
             let pairs = properties.headers.iter().map(|(name, value)| format!("{name}={value}"));
             pairs.collect::<Vec<_>>().join(" ")
         };

@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use super::{MISTAKE, complain, plain, warn};
 use crate::cli::Output;
 use crate::config::identity::Source;
+use crate::config::script::Runner;
 use crate::config::{Config, Loaded, Problem, Problems, Sources};
 use crate::printed::unless_gone;
 
@@ -27,7 +28,10 @@ pub struct CheckError(#[from] io::Error);
 ///
 /// When nothing can be printed.
 pub fn run(sources: &Sources, output: Output) -> Result<ExitCode, CheckError> {
-    let result = Config::load(sources);
+    let mut result = Config::load(sources);
+    if let Ok(loaded) = &mut result {
+        loaded.warnings.extend(loaded.config.suspects());
+    }
     let is_usable = result.as_ref().is_ok_and(|loaded| loaded.config.mcp_servers().problems.is_empty());
     let code = if is_usable { ExitCode::SUCCESS } else { ExitCode::from(MISTAKE) };
     match (output, &result) {
@@ -99,6 +103,7 @@ fn summary(sources: &Sources, config: &Config) -> String {
         ("queue", format!("{}.invoke ({})", config.queue_prefix(), config.invoke_topics().join(", "))),
         ("tools", format!("{}: {}{more}", names.len(), named.join(", "))),
         ("servers", servers(config)),
+        ("scripts", scripts(config)),
         ("agents", agents(config)),
         ("at a time", format!("{} running, {} waiting", invoke.max_in_flight, invoke.max_waiting)),
         ("time", format!("{} by default, {} at most", invoke.default_timeout, invoke.max_timeout)),
@@ -107,8 +112,12 @@ fn summary(sources: &Sources, config: &Config) -> String {
     ];
     let mut table = Table::new();
     table.load_style(NOTHING);
-    // Nothing is said of servers where there can be none.
-    let is_told = |row: &(&str, String)| row.0 != "servers" || config.mcp.is_configured();
+    // Nothing is said of servers and scripts where there can be none.
+    let is_told = |row: &(&str, String)| match row.0 {
+        "servers" => config.mcp.is_configured(),
+        "scripts" => config.script.is_some(),
+        _ => true,
+    };
     for (name, value) in rows.into_iter().filter(is_told) {
         table.add_row([name, &value]);
     }
@@ -124,6 +133,17 @@ fn servers(config: &Config) -> String {
         0 => "none".to_owned(),
         count => format!("{count}: {}{more}", named.join(", ")),
     }
+}
+
+/// What runs scripts, and for how long.
+fn scripts(config: &Config) -> String {
+    let Some(script) = &config.script else { return String::new() };
+    let runner = match script.runner {
+        Runner::Sandbox => format!("in the sandbox, \"{}\" at least", script.sandbox.require.level()),
+        Runner::Local => "kept in by nothing".to_owned(),
+    };
+    let longest = script.longest(config.invoke.max_timeout).as_secs_f64();
+    format!("{runner}; {} by default, {longest}s at most", script.timeout)
 }
 
 /// Who has rules of its own, and what becomes of everybody else.
@@ -149,7 +169,7 @@ fn agents(config: &Config) -> String {
 mod tests {
     use super::*;
     use crate::config::mcp::ServerConfig;
-    use crate::config::{Agent, Override};
+    use crate::config::{Agent, Override, ScriptConfig};
 
     #[test]
     fn the_summary_shows_no_credentials() {
@@ -195,6 +215,15 @@ mod tests {
         let server = ServerConfig { command: Some("x".to_owned()), ..ServerConfig::default() };
         config.mcp.servers = ["files", "time"].map(|name| (name.to_owned(), server.clone())).into();
         assert_eq!(servers(&config), "2: files, time");
+    }
+
+    #[test]
+    fn the_summary_says_what_runs_scripts() {
+        let mut script = ScriptConfig::default();
+        let told = |script: &ScriptConfig| scripts(&Config { script: Some(script.clone()), ..Config::default() });
+        assert_eq!(told(&script), "in the sandbox, \"no-namespaces\" at least; 30s by default, 120s at most");
+        script.runner = Runner::Local;
+        assert_eq!(told(&script), "kept in by nothing; 30s by default, 120s at most");
     }
 
     #[test]

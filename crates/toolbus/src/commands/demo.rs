@@ -74,7 +74,7 @@ pub async fn run(_: DemoArgs, context: &Context) -> Result<ExitCode, DemoError> 
     let server = tokio::spawn(async move { axum::serve(listener, weather_service()).await });
     let config = configuration(context, backend.port())?;
 
-    let session = Session::with_daemon(&config)?;
+    let session = Session::with_daemon(&config, None).await?;
     let shown = show(&config, &session).await;
     session.close().await;
     server.abort();

@@ -1,5 +1,7 @@
-//! `toolbus mcp`: the MCP servers of the running daemon, and one of a configuration tried alone.
+//! `toolbus mcp`: the MCP servers of the running daemon, one of a configuration tried alone, and the tools of the bus for an
+//! MCP client.
 
+mod serve;
 mod show;
 mod test;
 
@@ -22,7 +24,7 @@ use crate::printed::unless_gone;
 /// Longest error in the table, in characters; `toolbus mcp show` has it whole.
 const MAX_ERROR: usize = 60;
 
-/// Shows how MCP servers are, tries one, and restarts them.
+/// Shows how MCP servers are, tries one, and restarts them; serves MCP clients.
 #[derive(Debug, clap::Args)]
 pub struct McpArgs {
     #[command(subcommand)]
@@ -39,6 +41,8 @@ enum McpCommand {
     Test(test::TestArgs),
     /// End a server of the running daemon and start it again
     Restart(NamedArgs),
+    /// Serve an MCP client that starts its servers as child processes, with the tools of the bus
+    Serve(serve::ServeArgs),
 }
 
 #[derive(Debug, clap::Args)]
@@ -73,6 +77,7 @@ pub async fn run(args: McpArgs, operator: &Operator) -> Result<ExitCode, TargetE
             if is_json { as_json(&server) } else { show::in_full(&server) }
         }
         McpCommand::Test(args) => return test::run(args, operator).await,
+        McpCommand::Serve(args) => return serve::run(args, operator).await,
         McpCommand::Restart(args) => {
             let path = format!("/v1/mcp/{}/restart", escaped(&args.name));
             let restart: McpRestart = door(&args.target, operator)?.ask(Method::POST, &path).await?;

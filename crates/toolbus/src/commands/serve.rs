@@ -5,22 +5,27 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::watch;
+use tokio::task::spawn_blocking;
 use tokio_util::sync::CancellationToken;
 use toolbus_core::Drained;
 use toolbus_core::audit::Audit;
 use toolbus_core::bus::BusState;
+use toolbus_core::policy::Access;
 use toolbus_core::telemetry::Load;
 use toolbus_core::toolsets::SessionSets;
+use toolbus_trust::pins::Pins;
 
 use super::Context;
-use crate::assembly::{self, AssemblyError, Servers};
+use crate::assembly::{self, AssemblyError, Scripts, Servers};
 use crate::audit::AuditLog;
 use crate::config::BusUrl;
 use crate::config::identity::Source;
 use crate::daemon::{Daemon, Parts};
+use crate::descriptors;
+use crate::http::Entrance;
 use crate::http::admin::{McpAdmin, NoServers};
-use crate::http::doors::{Doors, DoorsError};
-use crate::observe::{self, McpMetrics};
+use crate::http::doors::{Behind, Doors, DoorsError};
+use crate::observe::{self, DoorMetrics, McpMetrics, ScriptMetrics};
 use crate::reload::{Live, Reloaded, Reloader};
 use crate::signals::{Asked, Signals};
 use crate::watch::FileWatch;
@@ -66,16 +71,26 @@ enum Ending {
 pub async fn run(_: ServeArgs, context: &Context) -> Result<ExitCode, ServeError> {
     let config = &context.config;
     let mut signals = Signals::listen()?;
-    assembly::logging(config)?;
-    let audit = AuditLog::open(&config.audit).map_err(AssemblyError::from)?;
+    let redactor = assembly::redactor(config);
+    assembly::logging(config, &redactor)?;
+    if let Some(limit) = descriptors::raise().filter(|limit| *limit < descriptors::ENOUGH) {
+        tracing::info!(limit, "the system lets this process have few files open; raise its limit for many connections");
+    }
+    let audit = AuditLog::open(&config.audit, &redactor).map_err(AssemblyError::from)?;
     let store = config.store.open().map_err(AssemblyError::from)?;
     let (registry, mut sets) = assembly::tools(config)?;
     let access = assembly::access(config, registry.clone())?;
     let doors = Doors::open(config, &access, Arc::clone(&store)).await?;
     let load = Arc::<Load>::default();
-    let pipeline = assembly::telemetry(config)?;
+    let pipeline = assembly::telemetry(config, &redactor)?;
+    let scripts = Scripts::start(config, Arc::new(ScriptMetrics::new(&pipeline))).await.map_err(AssemblyError::from)?;
+    scripts.watch(&pipeline);
+    let of_scripts = scripts.tools(config).await.map_err(AssemblyError::from)?;
+    registry.register_all(of_scripts).map_err(AssemblyError::from)?;
+    let pins = pinned(context, &access).await?;
+    observe::watch_pins(&pipeline, pins.clone());
     let bus = assembly::bus(config)?;
-    let servers = Servers::new(config, registry.clone(), Arc::new(McpMetrics::new(&pipeline)))?;
+    let servers = Servers::new(config, registry.clone(), Arc::new(McpMetrics::new(&pipeline)), &redactor)?;
     let registrar = servers.as_ref().and_then(|servers| servers.registrar(config, store));
     let mut placed = Vec::new();
     if let Some(servers) = &servers {
@@ -88,7 +103,8 @@ pub async fn run(_: ServeArgs, context: &Context) -> Result<ExitCode, ServeError
         servers.clone().map_or_else(|| Arc::new(NoServers) as _, |servers| Arc::new(servers) as _);
     observe::watch(&pipeline, Arc::clone(&shown));
     let telemetry = assembly::recorder(config, &pipeline, &load, &bus.state());
-    let health = assembly::health(config, bus.state(), registry.clone(), Arc::clone(&shown), Arc::clone(&load));
+    let state = bus.state();
+    let health = assembly::health(config, state, &access, Arc::clone(&shown), &scripts, Arc::clone(&load));
 
     tracing::info!(
         version = crate::VERSION,
@@ -120,17 +136,43 @@ pub async fn run(_: ServeArgs, context: &Context) -> Result<ExitCode, ServeError
         access: access.clone(),
         sessions: sessions.clone(),
         servers: servers.clone(),
+        scripts: scripts.clone(),
+        pins: Some(pins.clone()),
         registrar: registrar.clone(),
         telemetry,
         audit: Arc::clone(&audit) as Arc<dyn Audit>,
         load,
+        redactor: redactor.clone(),
     };
     let daemon = Daemon::start(config, parts);
     let stop_doors = CancellationToken::new();
-    let mut doors = doors.serve(config, Arc::clone(&health), Arc::clone(daemon.gates()), &shown, &stop_doors);
+    let entrance = Entrance::new(config, Arc::clone(&audit) as Arc<dyn Audit>, stop_doors.clone());
+    let observer = Arc::new(DoorMetrics::new(&pipeline));
+    let (of_door, invoker, ours) = (access.clone(), Arc::clone(daemon.invoker()), sessions.clone());
+    let door = assembly::door(config, of_door, invoker, ours, servers.clone(), observer, stop_doors.clone());
+    observe::watch_door(&pipeline, door.clone());
+    let behind = Behind {
+        health: Arc::clone(&health),
+        gates: Arc::clone(daemon.gates()),
+        servers: shown,
+        pins: pins.clone(),
+        entrance: Arc::clone(&entrance),
+        door,
+        redactor: redactor.clone(),
+    };
+    let mut doors = doors.serve(config, behind, &stop_doors);
     // Before the file is read again below, so that no change since it was first read is missed.
     let mut file = config.mcp.servers_file.as_deref().filter(|_| servers.is_some()).map(FileWatch::start);
-    let live = Live { access, sessions, servers: servers.clone(), digest: daemon.digest().clone() };
+    let live = Live {
+        access,
+        sessions,
+        servers: servers.clone(),
+        scripts,
+        pins: pins.clone(),
+        entrance,
+        digest: daemon.digest().clone(),
+        redactor,
+    };
     let mut reloader = Reloader::new(context.sources.clone(), config.clone(), live);
     if file.is_some() {
         reloader.reload_servers().await;
@@ -149,6 +191,8 @@ pub async fn run(_: ServeArgs, context: &Context) -> Result<ExitCode, ServeError
         let result = end(daemon, ending, config.invoke.drain_timeout.get()).await;
         stop_doors.cancel();
         while doors.join_next().await.is_some() {}
+        // What is wrong with the file was logged.
+        let _ = tokio::time::timeout(FLUSH_TIME, spawn_blocking(move || pins.save().is_ok())).await;
         if let Err(error) = audit.close(FLUSH_TIME).await {
             tracing::error!(%error, "the last audit records were not written");
         }
@@ -164,6 +208,26 @@ pub async fn run(_: ServeArgs, context: &Context) -> Result<ExitCode, ServeError
             Ok(ExitCode::from(130))
         }
     }
+}
+
+/// Holds back what is not as it was pinned, before anybody calls anything. Where something is to be held back, what was
+/// seen must be kept.
+async fn pinned(context: &Context, access: &Access) -> Result<Pins, AssemblyError> {
+    let config = &context.config;
+    let pins = assembly::pins(config, config.pins.place(&context.sources))?;
+    access.vet(Arc::new(pins.clone()));
+    let saving = pins.clone();
+    let saved = spawn_blocking(move || saving.save()).await;
+    match saved {
+        Ok(Err(error)) if config.pin_levels().hold_anything() => return Err(error.into()),
+        Ok(Ok(true)) => access.refresh(),
+        _ => {}
+    }
+    let held = access.current().held();
+    if held > 0 {
+        tracing::warn!(held, "tools are held back; `toolbus pins` lists them");
+    }
+    Ok(pins)
 }
 
 /// Puts the configuration as it is now into practice, or says why not.

@@ -15,7 +15,7 @@ use crate::assembly::{self, AssemblyError};
 use crate::cli::Output;
 use crate::config::{Config, Problems, Secret, Sources};
 use crate::http::admin::view::{AgentTools, Agents, Explained, Question, Role, Switching};
-use crate::http::admin::{Admin, AdminError, Switches};
+use crate::http::admin::{Admin, AdminError, PinError, Switches};
 use crate::http::ask::{AskError, Door};
 
 /// Variable that holds the token for a daemon that is asked over HTTP.
@@ -91,6 +91,9 @@ pub enum TargetError {
     /// The question itself.
     #[error(transparent)]
     Admin(#[from] AdminError),
+    /// What is asked about pins.
+    #[error(transparent)]
+    Pins(#[from] PinError),
     /// Nothing can be printed.
     #[error("cannot write: {0}")]
     Output(#[from] io::Error),
@@ -106,7 +109,7 @@ impl TargetError {
                 MISTAKE
             }
             Self::Mistakes(problems) => complain(problems),
-            Self::Ask(AskError::Refused(_)) | Self::Usage(_) | Self::Admin(_) | Self::Assembly(_) => {
+            Self::Ask(AskError::Refused(_)) | Self::Usage(_) | Self::Admin(_) | Self::Pins(_) | Self::Assembly(_) => {
                 told(self);
                 MISTAKE
             }
@@ -140,7 +143,7 @@ impl TargetArgs {
         let loaded = Config::load(&operator.sources).map_err(TargetError::Configuration)?;
         if operator.has_files {
             loaded.warnings.iter().for_each(|warning| warn(warning));
-            return Ok(Target::Files(Box::new(of_files(&loaded.config)?)));
+            return Ok(Target::Files(Box::new(of_files(&loaded.config, &operator.sources)?)));
         }
         match loaded.config.daemon.socket {
             Some(path) => Ok(Target::Daemon(Door::Socket(path))),
@@ -172,10 +175,12 @@ impl TargetArgs {
     }
 }
 
-/// Answers from a configuration alone: with the tools that it registers, and nothing switched off.
-pub(crate) fn of_files(config: &Config) -> Result<Admin, AssemblyError> {
-    let gates = Gates::new(assembly::access(config, assembly::registry(config)?)?);
-    Ok(Admin::new(Arc::new(gates), Switches::unkept()))
+/// Answers from a configuration and its pins alone: with the tools that it registers, and nothing switched off.
+pub(crate) fn of_files(config: &Config, sources: &Sources) -> Result<Admin, AssemblyError> {
+    let access = assembly::access(config, assembly::registry(config)?)?;
+    let pins = assembly::pins(config, config.pins.place(sources))?;
+    access.vet(Arc::new(pins.clone()));
+    Ok(Admin::new(Arc::new(Gates::new(access)), Switches::unkept()).with_pins(pins))
 }
 
 impl RoleArgs {

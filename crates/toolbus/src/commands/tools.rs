@@ -15,7 +15,7 @@ use super::target::of_files;
 use super::{Context, one_line, plain, warn};
 use crate::assembly::{self, AssemblyError};
 use crate::cli::Output;
-use crate::config::{Config, HumanDuration};
+use crate::config::{Config, HumanDuration, Sources};
 use crate::http::admin::AdminError;
 use crate::http::admin::view::Role;
 use crate::printed::unless_gone;
@@ -59,7 +59,7 @@ pub enum ListError {
 ///
 /// When a tool cannot be made or registered, or nothing can be printed.
 pub fn run(args: &ToolsArgs, context: &Context) -> Result<ExitCode, ListError> {
-    let rows = args.rows(&context.config)?;
+    let rows = args.rows(&context.config, &context.sources)?;
     let text = match context.output {
         Output::Json => format!("{:#}", Value::Array(rows.iter().map(|row| as_json(row)).collect())),
         Output::Table => table(&rows),
@@ -70,12 +70,12 @@ pub fn run(args: &ToolsArgs, context: &Context) -> Result<ExitCode, ListError> {
 
 impl ToolsArgs {
     /// What is known of every tool, sorted by name.
-    fn rows(&self, config: &Config) -> Result<Vec<Arc<ToolDescriptor>>, ListError> {
+    fn rows(&self, config: &Config, sources: &Sources) -> Result<Vec<Arc<ToolDescriptor>>, ListError> {
         let Some(agent) = &self.agent else {
             return Ok(assembly::registry(config)?.snapshot().list());
         };
         let role = Role { binding: self.binding.clone(), profile: self.profile.clone(), session: None };
-        let effective = of_files(config)?.effective(agent.as_str(), &role)?;
+        let effective = of_files(config, sources)?.effective(agent.as_str(), &role)?;
         if let Some(nothing) = effective.nothing() {
             warn(&format!("{agent} has no tools. {nothing}"));
         }
@@ -154,7 +154,7 @@ mod tests {
             crate::config::ToolPattern::parse("*_time").unwrap(),
             crate::config::ToolLimits { timeout: Some(HumanDuration::from_secs(5)), max_in_flight: Some(2) },
         );
-        insta::assert_snapshot!(table(&ToolsArgs::default().rows(&config).unwrap()), @r#"
+        insta::assert_snapshot!(table(&ToolsArgs::default().rows(&config, &Sources::default()).unwrap()), @r#"
         NAME          SOURCE  EFFECT     TIMEOUT  AT A TIME  DESCRIPTION
         convert_time  time    read-only  5s       2          Converts a local date and time from one time zone to another…
         current_time  time    read-only  5s       2          The present date and time in a time zone, as JSON with `date…
@@ -165,7 +165,7 @@ mod tests {
     #[test]
     fn the_list_for_programs_has_schemas_and_limits() {
         let config = Config::default();
-        let rows = ToolsArgs::default().rows(&config).unwrap();
+        let rows = ToolsArgs::default().rows(&config, &Sources::default()).unwrap();
         let first = as_json(rows.first().unwrap());
         assert_eq!((&first["name"], &first["parameters"]["type"]), (&json!("convert_time"), &json!("object")));
         assert_eq!(first["timeoutMs"], Value::Null);

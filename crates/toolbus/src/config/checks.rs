@@ -1,9 +1,12 @@
 //! What the values of a configuration must be to each other: what no schema can say.
 
 mod agents;
+mod commands;
 mod endpoints;
+mod http;
 mod identity;
 mod mcp;
+mod script;
 mod tools;
 mod toolsets;
 
@@ -61,10 +64,12 @@ pub(crate) fn contradictions(tree: &Tree, wrong: Vec<Path>, servers: &ServersFil
     if let Some(AuditConfig { key, .. }) = checker.section("audit") {
         checker.secret("audit.key", key);
     }
-    if let Some(HttpConfig { admin_token, .. }) = checker.section("http") {
-        checker.secret("http.admin_token", admin_token);
+    if let Some(http) = checker.section::<HttpConfig>("http") {
+        checker.http(&http, identity.as_ref(), invoke.as_ref());
     }
     checker.endpoints();
+    checker.script();
+    checker.commands();
     checker.found
 }
 

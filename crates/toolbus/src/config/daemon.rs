@@ -29,6 +29,8 @@ pub enum Role {
     Invoke,
     /// Keeps MCP servers running, and serves what agents ask of them.
     Mcp,
+    /// Runs the scripts that requests on `script.invoke` bring.
+    Scripts,
 }
 
 impl Role {
@@ -38,6 +40,7 @@ impl Role {
         match self {
             Self::Invoke => "invoke",
             Self::Mcp => "mcp",
+            Self::Scripts => "scripts",
         }
     }
 }
@@ -48,7 +51,8 @@ impl Config {
     pub fn roles(&self) -> Vec<Role> {
         let configured = || {
             let mcp = self.mcp.is_configured().then_some(Role::Mcp);
-            std::iter::once(Role::Invoke).chain(mcp).collect()
+            let scripts = self.script.as_ref().map(|_| Role::Scripts);
+            std::iter::once(Role::Invoke).chain(mcp).chain(scripts).collect()
         };
         self.daemon.roles.clone().unwrap_or_else(configured)
     }

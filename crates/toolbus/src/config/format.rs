@@ -1,7 +1,9 @@
 //! What the texts of a configuration must look like: the `format`s that its JSON Schema names.
 
+mod http;
 mod mcp;
 mod policy;
+mod script;
 
 use std::net::SocketAddr;
 
@@ -12,7 +14,8 @@ use url::Url;
 use super::bus::{AmqpUrl, BusUrl};
 use super::duration::HumanDuration;
 use super::problem::nearest;
-use super::size::ByteSize;
+use super::script::Cpu;
+use super::size::{ByteSize, LargeSize};
 use super::store::StoreUrl;
 
 /// Longest queue prefix in bytes: the longest queue name, with its own endings, stays a short string.
@@ -22,9 +25,13 @@ const MAX_PREFIX: usize = 180;
 pub(crate) type Check = fn(&str) -> Result<(), String>;
 
 /// Every format and its check.
-pub(crate) const FORMATS: [(&str, Check); 25] = [
+pub(crate) const FORMATS: [(&str, Check); 31] = [
     ("toolbus-duration", |text| told(text.parse::<HumanDuration>())),
     ("toolbus-size", |text| told(text.parse::<ByteSize>())),
+    ("toolbus-large-size", |text| told(text.parse::<LargeSize>())),
+    ("toolbus-cpu", |text| told(text.parse::<Cpu>())),
+    ("toolbus-package", script::package),
+    ("toolbus-module", script::module),
     ("toolbus-bus-url", |text| told(text.parse::<BusUrl>())),
     ("toolbus-amqp-url", |text| told(text.parse::<AmqpUrl>())),
     ("toolbus-socket-address", socket_address),
@@ -35,6 +42,8 @@ pub(crate) const FORMATS: [(&str, Check); 25] = [
     ("toolbus-compat-queue", compat_queue),
     ("toolbus-mcp-server", mcp::server),
     ("toolbus-host", mcp::host),
+    ("toolbus-host-name", http::host_name),
+    ("toolbus-origin", http::origin),
     ("toolbus-topic", topic),
     ("toolbus-topic-pattern", topic_pattern),
     ("toolbus-log-filter", log_filter),
@@ -203,6 +212,24 @@ mod tests {
             ("toolbus-host", "mcp.example.com/x", false),
             ("toolbus-host", "ana@mcp.example.com", false),
             ("toolbus-host", "", false),
+            ("toolbus-host-name", "toolbus.example.com", true),
+            ("toolbus-host-name", "intra", true),
+            ("toolbus-host-name", "*.example.com", false),
+            ("toolbus-host-name", "toolbus.example.com:443", false),
+            ("toolbus-host-name", "https://toolbus.example.com", false),
+            ("toolbus-host-name", "toolbus..com", false),
+            ("toolbus-host-name", "", false),
+            ("toolbus-origin", "https://app.example.com", true),
+            ("toolbus-origin", "http://app.example.com:8080", true),
+            ("toolbus-origin", "vscode-webview://1a2b", true),
+            ("toolbus-origin", "https://app.example.com/", false),
+            ("toolbus-origin", "https://App.example.com", false),
+            ("toolbus-origin", "https://app.example.com:443", false),
+            ("toolbus-origin", "https://*.example.com", false),
+            ("toolbus-origin", "https://ana@app.example.com", false),
+            ("toolbus-origin", "app.example.com", false),
+            ("toolbus-origin", "null", false),
+            ("toolbus-origin", "*", false),
             ("toolbus-topic", "tool.result", true),
             ("toolbus-topic", "tool.#", false),
             ("toolbus-topic-pattern", "tool.#", true),
@@ -239,6 +266,20 @@ mod tests {
             ("toolbus-profile", "Main", false),
             ("toolbus-recipient-path", "/cc/*", true),
             ("toolbus-recipient-path", "cc", false),
+            ("toolbus-large-size", "1024GiB", true),
+            ("toolbus-large-size", "1025GiB", false),
+            ("toolbus-cpu", "500m", true),
+            ("toolbus-cpu", "50%", false),
+            ("toolbus-module", "os.path", true),
+            ("toolbus-module", "_x1", true),
+            ("toolbus-module", "os.", false),
+            ("toolbus-module", "1x", false),
+            ("toolbus-module", "os; import sys", false),
+            ("toolbus-module", "", false),
+            ("toolbus-package", "*", true),
+            ("toolbus-package", "requests==2.31.0", true),
+            ("toolbus-package", "--index-url=https://evil", false),
+            ("toolbus-package", "../numpy", false),
         ];
         for (format, text, expected) in table {
             assert_eq!(check(format).unwrap()(text).is_ok(), expected, "{format} {text}");

@@ -5,8 +5,10 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
+use super::commands::COMMAND_SOURCE;
 use super::mcp::{MANAGEMENT_SOURCE, MANAGEMENT_TOOLS};
 use super::registered::builtin;
+use super::script::{SCRIPT_SOURCE, SCRIPT_TOOL};
 use super::tools::ToolsConfig;
 use super::toolsets::{Members, Toolsets};
 use super::{AgentConfig, Config};
@@ -30,14 +32,25 @@ pub(crate) struct KnownTool {
     pub(crate) set: Option<String>,
 }
 
-/// Every tool of a configuration, from its parts; `endpoints` are names and schemas as text. What the tools of MCP
-/// servers are is known once these are connected; `has_servers`: whether there can be any.
-pub(crate) fn known<'a>(
-    tools: &ToolsConfig,
-    endpoints: impl Iterator<Item = (&'a str, Option<&'a str>)>,
-    toolsets: &Toolsets,
-    has_servers: bool,
-) -> Known {
+/// A tool's name, and its schema as text.
+pub(crate) type Named<'a> = (&'a str, Option<&'a str>);
+
+/// The parts of a configuration that name tools.
+pub(crate) struct Declared<'a> {
+    pub(crate) tools: &'a ToolsConfig,
+    pub(crate) endpoints: Vec<Named<'a>>,
+    pub(crate) commands: Vec<Named<'a>>,
+    pub(crate) toolsets: &'a Toolsets,
+    /// Whether there can be MCP servers. What their tools are is known once they are connected.
+    pub(crate) has_servers: bool,
+    /// Whether scripts can be run.
+    pub(crate) has_scripts: bool,
+}
+
+/// Every tool of a configuration, from its parts.
+pub(crate) fn known(declared: Declared<'_>) -> Known {
+    let Declared { tools, endpoints, commands, toolsets, has_servers, has_scripts } = declared;
+    let schema = |text: Option<&str>| text.and_then(|text| serde_json::from_str(text).ok()).map(Arc::new);
     let builtin = builtin(tools).into_iter().map(|tool| {
         let descriptor = &tool.descriptor;
         let tool = KnownTool {
@@ -49,22 +62,30 @@ pub(crate) fn known<'a>(
         (Arc::clone(&descriptor.name), tool)
     });
     let members = Members::new(toolsets);
-    let endpoints = endpoints.map(|(name, parameters)| {
-        let parameters = parameters.and_then(|text| serde_json::from_str(text).ok()).map(Arc::new);
+    let endpoints = endpoints.into_iter().map(|(name, parameters)| {
+        let parameters = schema(parameters);
         let set = members.set_of(name).map(|(set, _)| set.to_owned());
         (members.published(name), KnownTool { source: REST.into(), bare_name: name.into(), parameters, set })
     });
-    let management = MANAGEMENT_TOOLS.into_iter().filter(|_| has_servers).map(|name| {
-        let tool = KnownTool { source: MANAGEMENT_SOURCE.into(), bare_name: name.into(), parameters: None, set: None };
-        (name.into(), tool)
-    });
-    builtin.chain(endpoints).chain(management).collect()
+    let plain = |source: &str, name: &str, parameters| {
+        (name.into(), KnownTool { source: source.into(), bare_name: name.into(), parameters, set: None })
+    };
+    let commands = commands.into_iter().map(|(name, parameters)| plain(COMMAND_SOURCE, name, schema(parameters)));
+    let own = MANAGEMENT_TOOLS.into_iter().filter(|_| has_servers).map(|name| plain(MANAGEMENT_SOURCE, name, None));
+    let script = has_scripts.then(|| plain(SCRIPT_SOURCE, SCRIPT_TOOL, None));
+    builtin.chain(endpoints).chain(commands).chain(own).chain(script).collect()
 }
 
 impl Config {
     pub(crate) fn known_tools(&self) -> Known {
-        let endpoints = self.rest.endpoints.iter().map(|one| (one.name.as_str(), one.parameters.as_deref()));
-        known(&self.tools, endpoints, &self.toolsets, self.mcp.is_configured())
+        known(Declared {
+            tools: &self.tools,
+            endpoints: self.rest.endpoints.iter().map(|one| (one.name.as_str(), one.parameters.as_deref())).collect(),
+            commands: self.commands.iter().map(|one| (one.name.as_str(), one.parameters.as_deref())).collect(),
+            toolsets: &self.toolsets,
+            has_servers: self.mcp.is_configured(),
+            has_scripts: self.script.is_some(),
+        })
     }
 }
 

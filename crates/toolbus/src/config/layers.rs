@@ -120,7 +120,8 @@ pub(crate) fn command_line(tree: &mut Tree, schema: &Value, overrides: &[Overrid
 fn typed(node: Node<'_>, text: &str) -> Value {
     let as_it_stands = || Value::String(text.to_owned());
     let structured = (text.starts_with('[') && node.takes("array")) || (text.starts_with('{') && node.takes("object"));
-    if node.takes("string") && !structured {
+    let is_flag = matches!(text, "true" | "false") && node.takes("boolean");
+    if node.takes("string") && !structured && !is_flag {
         return as_it_stands();
     }
     file::value(text.trim()).unwrap_or_else(as_it_stands)

@@ -8,7 +8,8 @@ use toolbus_tools::{echo, rest, time};
 
 use super::Config;
 use super::rest::Endpoint;
-use super::tools::{ToolLimits, ToolsConfig};
+use super::script::SCRIPT_TOOL;
+use super::tools::ToolsConfig;
 use super::toolsets::{Members, Scope};
 
 /// Why the configured tools cannot be made.
@@ -35,7 +36,7 @@ pub(crate) fn builtin(config: &ToolsConfig) -> Vec<Tool> {
 }
 
 impl Config {
-    /// Every tool that this configuration asks for, with its limits; connects to nothing.
+    /// Every tool that this configuration asks for, with its limits, but for scripts and commands; connects to nothing.
     ///
     /// # Errors
     ///
@@ -52,10 +53,17 @@ impl Config {
                 tools.push(tool);
             }
         }
-        for tool in &mut tools {
-            limit(tool, self.tools.limits_of(&tool.descriptor.name));
-        }
+        tools.iter_mut().for_each(|tool| self.limit(tool));
         Ok(tools)
+    }
+
+    /// Narrows what a tool may do; a limit of its own that is narrower stays.
+    pub(crate) fn limit(&self, tool: &mut Tool) {
+        let limits = self.tools.limits_of(&tool.descriptor.name);
+        let descriptor = Arc::make_mut(&mut tool.descriptor);
+        let timeout = limits.timeout.map(super::HumanDuration::get);
+        descriptor.timeout = [descriptor.timeout, timeout].into_iter().flatten().min();
+        descriptor.max_in_flight = [descriptor.max_in_flight, limits.max_in_flight].into_iter().flatten().min();
     }
 
     /// Name of every tool that this configuration asks for.
@@ -63,7 +71,9 @@ impl Config {
     pub fn tool_names(&self) -> Vec<Arc<str>> {
         let builtin = builtin(&self.tools).into_iter().map(|tool| Arc::clone(&tool.descriptor.name));
         let members = Members::new(&self.toolsets);
-        builtin.chain(self.rest.endpoints.iter().map(|endpoint| members.published(&endpoint.name))).collect()
+        let endpoints = self.rest.endpoints.iter().map(|endpoint| members.published(&endpoint.name));
+        let commands = self.commands.iter().map(|command| command.name.as_str().into());
+        builtin.chain(endpoints).chain(commands).chain(self.script.iter().map(|_| SCRIPT_TOOL.into())).collect()
     }
 }
 
@@ -80,20 +90,13 @@ fn membership(endpoint: &Endpoint, members: &Members<'_>) -> Option<Membership> 
     })
 }
 
-/// Narrows what a tool may do; a limit of its own that is narrower stays.
-fn limit(tool: &mut Tool, limits: ToolLimits) {
-    let descriptor = Arc::make_mut(&mut tool.descriptor);
-    let timeout = limits.timeout.map(super::HumanDuration::get);
-    descriptor.timeout = [descriptor.timeout, timeout].into_iter().flatten().min();
-    descriptor.max_in_flight = [descriptor.max_in_flight, limits.max_in_flight].into_iter().flatten().min();
-}
-
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
     use std::time::Duration;
 
     use super::*;
+    use crate::config::tools::ToolLimits;
     use crate::config::{HumanDuration, ToolPattern};
 
     #[test]

@@ -117,11 +117,7 @@ impl Endpoint {
             },
             timeout: Some(self.timeout.get()),
             max_response: self.max_response.bytes(),
-            effect: match self.effect {
-                Effect::ReadOnly => toolbus_core::tool::Effect::ReadOnly,
-                Effect::Idempotent => toolbus_core::tool::Effect::Idempotent,
-                Effect::Effectful => toolbus_core::tool::Effect::Effectful,
-            },
+            effect: self.effect.declared(),
         }
     }
 }
@@ -150,4 +146,16 @@ pub enum Effect {
     /// Changes something each time.
     #[default]
     Effectful,
+}
+
+impl Effect {
+    /// The same, as the core names it.
+    #[must_use]
+    pub const fn declared(self) -> toolbus_core::tool::Effect {
+        match self {
+            Self::ReadOnly => toolbus_core::tool::Effect::ReadOnly,
+            Self::Idempotent => toolbus_core::tool::Effect::Idempotent,
+            Self::Effectful => toolbus_core::tool::Effect::Effectful,
+        }
+    }
 }

@@ -144,7 +144,8 @@ impl<'a> Node<'a> {
     pub(crate) fn expectation(self) -> String {
         let constants = self.constants();
         if !constants.is_empty() {
-            return quoted(&constants) + if self.takes("array") { " or a list" } else { "" };
+            let flag = if self.takes("boolean") { "true, false or " } else { "" };
+            return format!("{flag}{}{}", quoted(&constants), if self.takes("array") { " or a list" } else { "" });
         }
         if self.is_secret() && self.takes("object") {
             return r#"a text, { env = "NAME" } or { file = "path" }"#.to_owned();

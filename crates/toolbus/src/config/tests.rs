@@ -1,10 +1,13 @@
 //! Every kind of mistake and what is told of it; the order of the layers; that nothing shows a secret.
 
 mod again;
+mod http;
 mod layers;
 mod mcp;
 mod mistakes;
+mod pins;
 mod rules;
+mod scripts;
 mod secrets;
 mod shipped;
 mod suspicious;

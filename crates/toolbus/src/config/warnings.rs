@@ -1,8 +1,11 @@
 //! What a configuration may say, and yet hardly means.
 
+mod http;
 mod mcp;
 mod outbound;
 mod policy;
+mod script;
+mod texts;
 
 use std::collections::BTreeMap;
 
@@ -22,6 +25,9 @@ const KNOWN: [&str; 6] =
 /// Headers that are no credential, whatever they say.
 const HARMLESS: [&str; 4] = ["accept", "accept-language", "content-type", "user-agent"];
 
+/// Most secrets that are named.
+const MAX_UNREMOVABLE: usize = 20;
+
 /// Most stray variables that are named.
 const MAX_STRAYS: usize = 20;
 
@@ -37,6 +43,17 @@ pub(crate) fn strays(environment: &BTreeMap<String, String>, configuration: &Val
         format!("environment {name}: not used; keys of the configuration are written TOOLBUS__SECTION__KEY")
     };
     environment.keys().filter(is_stray).take(MAX_STRAYS).map(warning).collect()
+}
+
+/// Secrets that stay in what leaves the daemon.
+fn unremovable(config: &Config) -> Vec<String> {
+    let unremovable = config.unremovable();
+    let named = unremovable.iter().take(MAX_UNREMOVABLE).map(|(key, why)| {
+        format!("{key}: a secret here is not removed from results and logs, because {why}; use a longer, random one")
+    });
+    let more = unremovable.len().saturating_sub(MAX_UNREMOVABLE);
+    let rest = (more > 0).then(|| format!("and {more} more secrets are not removed from results and logs"));
+    named.chain(rest).collect()
 }
 
 /// Whether there is an `{ env = "name" }` anywhere in it.
@@ -71,9 +88,7 @@ pub(crate) fn warnings(config: &Config) -> Vec<String> {
             warnings.push("bus.tls: the certificates are not used, because no address is amqps://".to_owned());
         }
     }
-    if !config.http.listen.ip().is_loopback() {
-        warnings.push(format!("http.listen: {} can be reached from other machines", config.http.listen));
-    }
+    warnings.extend(http::warnings(config));
     for endpoint in &config.rest.endpoints {
         let is_plain = Url::parse(&endpoint.url).is_ok_and(|url| url.scheme() == "http" && !is_local(&url));
         let is_harmless = |header: &str| HARMLESS.iter().any(|harmless| harmless.eq_ignore_ascii_case(header));
@@ -87,7 +102,10 @@ pub(crate) fn warnings(config: &Config) -> Vec<String> {
             warnings.push(format!("tools.limits: `{pattern}` matches no tool"));
         }
     }
+    warnings.extend(unremovable(config));
     warnings.extend(policy::warnings(config));
     warnings.extend(mcp::warnings(config));
+    warnings.extend(script::warnings(config));
+    warnings.extend(texts::warnings(config));
     warnings
 }

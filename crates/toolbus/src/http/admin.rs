@@ -7,9 +7,12 @@ use std::sync::Arc;
 use toolbus_core::caller::{AgentName, AgentNameError, Caller};
 use toolbus_core::pattern::Pattern;
 use toolbus_core::policy::{Effective, Explanation, Nothing, Summary, Switch, SwitchError};
+use toolbus_core::tool::ToolDescriptor;
 use toolbus_core::{Gates, Step};
+use toolbus_trust::pins::Pins;
 
 mod mcp;
+mod pins;
 mod routes;
 mod socket;
 mod switches;
@@ -19,6 +22,7 @@ pub mod view;
 #[cfg(test)]
 pub(crate) use mcp::example;
 pub use mcp::{McpAdmin, McpError, NoServers};
+pub use pins::PinError;
 pub use routes::{MAX_BODY, guarded, open};
 pub use socket::{AdminSocket, SocketError};
 pub use switches::{LoadError, Switches};
@@ -37,6 +41,7 @@ const MAX_SHOWN: usize = 64;
 pub struct Admin {
     gates: Arc<Gates>,
     switches: Switches,
+    pins: Option<Pins>,
 }
 
 /// Why a request of an operator is refused.
@@ -66,7 +71,7 @@ impl Admin {
     /// Asks the gates that calls pass, and keeps what is switched off in `switches`.
     #[must_use]
     pub const fn new(gates: Arc<Gates>, switches: Switches) -> Self {
-        Self { gates, switches }
+        Self { gates, switches, pins: None }
     }
 
     /// Every agent that has a section, and everybody else.
@@ -109,19 +114,17 @@ impl Admin {
     /// When no agent can have this name.
     pub fn agent(&self, name: &str, role: &Role) -> Result<AgentTools, AdminError> {
         let effective = self.effective(name, role)?;
-        let source_of: HashMap<Arc<str>, Arc<str>> = self
-            .gates
-            .access()
-            .current()
-            .tools()
-            .iter()
-            .map(|tool| (Arc::clone(&tool.name), Arc::clone(&tool.source)))
-            .collect();
-        let verdict = |explanation: Explanation| Verdict {
-            source: source_of.get(&explanation.tool).map(ToString::to_string).unwrap_or_default(),
-            tool: explanation.tool.to_string(),
-            allowed: explanation.is_in,
-            because: explanation.because.to_string(),
+        let tools = self.gates.access().current().tools();
+        let known: HashMap<&str, &ToolDescriptor> = tools.iter().map(|tool| (&*tool.name, &**tool)).collect();
+        let verdict = |explanation: Explanation| {
+            let tool = known.get(&*explanation.tool);
+            Verdict {
+                source: tool.map(|tool| tool.source.to_string()).unwrap_or_default(),
+                tool: explanation.tool.to_string(),
+                allowed: explanation.is_in,
+                because: explanation.because.to_string(),
+                suspect: tool.map(|tool| rules_met(tool)).unwrap_or_default(),
+            }
         };
         Ok(AgentTools {
             agent: name.to_owned(),
@@ -194,6 +197,11 @@ impl Admin {
 }
 
 /// What holds for an agent beside its tools.
+/// Ids of the rules that a suspect definition meets.
+fn rules_met(tool: &ToolDescriptor) -> Vec<String> {
+    tool.suspicions.iter().map(|suspicion| suspicion.rule.to_string()).collect()
+}
+
 fn rules(summary: Summary) -> Rules {
     let named = |(pattern, text): (Pattern, String)| Named { name: pattern.to_string(), value: text };
     Rules {

@@ -6,10 +6,14 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use toolbus_core::Gates;
 use toolbus_core::policy::Access;
+use toolbus_core::redact::Redactor;
 use toolbus_core::store::Store;
+use toolbus_door::Door;
+use toolbus_trust::pins::Pins;
 
 use super::admin::{self, Admin, AdminSocket, LoadError, McpAdmin, SocketError, Switches};
-use super::{Health, HttpError, HttpServer};
+use super::redacted::redacted;
+use super::{Entrance, Health, HttpError, HttpServer, Site};
 use crate::config::Config;
 
 /// The port and the socket, and what was switched off when the daemon last ran.
@@ -17,6 +21,24 @@ pub struct Doors {
     server: HttpServer,
     socket: Option<AdminSocket>,
     switches: Switches,
+}
+
+/// What is behind the doors.
+pub struct Behind {
+    /// How the daemon is.
+    pub health: Arc<Health>,
+    /// The gates that calls pass.
+    pub gates: Arc<Gates>,
+    /// MCP servers.
+    pub servers: Arc<dyn McpAdmin>,
+    /// What is pinned.
+    pub pins: Pins,
+    /// Who may enter the MCP door.
+    pub entrance: Arc<Entrance>,
+    /// The MCP door.
+    pub door: Door,
+    /// Removes secrets from what operators are told.
+    pub redactor: Redactor,
 }
 
 /// Why an operator could not be answered, so that the daemon does not start.
@@ -51,21 +73,23 @@ impl Doors {
 
     /// Serves until `stop` is cancelled; the tasks end once the requests in hand are answered.
     #[must_use]
-    pub fn serve(
-        self,
-        config: &Config,
-        health: Arc<Health>,
-        gates: Arc<Gates>,
-        servers: &Arc<dyn McpAdmin>,
-        stop: &CancellationToken,
-    ) -> JoinSet<()> {
-        let admin = Arc::new(Admin::new(gates, self.switches));
+    pub fn serve(self, config: &Config, behind: Behind, stop: &CancellationToken) -> JoinSet<()> {
+        let Behind { health, gates, servers, pins, entrance, door, redactor } = behind;
+        let admin = Arc::new(Admin::new(gates, self.switches).with_pins(pins));
         let token = config.http.admin_token.as_ref();
-        let over_http = token.map(|token| admin::guarded(Arc::clone(&admin), Arc::clone(servers), token.reveal()));
+        let over_http = token.map(|token| admin::guarded(Arc::clone(&admin), Arc::clone(&servers), token.reveal()));
         let mut tasks = JoinSet::new();
-        tasks.spawn(self.server.run(health, over_http, stop.clone()));
+        let site = Site {
+            health,
+            admin: over_http,
+            entrance,
+            door: toolbus_door::router(door.clone()),
+            redactor: redactor.clone(),
+        };
+        tasks.spawn(door.run());
+        tasks.spawn(self.server.run(site, stop.clone()));
         if let Some(socket) = self.socket {
-            tasks.spawn(socket.run(admin::open(admin, Arc::clone(servers)), stop.clone()));
+            tasks.spawn(socket.run(redacted(admin::open(admin, servers), redactor), stop.clone()));
         }
         tasks
     }

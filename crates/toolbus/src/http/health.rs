@@ -5,11 +5,13 @@ use std::time::Instant;
 use serde::Serialize;
 use tokio::sync::watch;
 use toolbus_core::bus::BusState;
+use toolbus_core::policy::Access;
 use toolbus_core::registry::Registry;
 use toolbus_core::telemetry::Load;
 use toolbus_mcp::status::{PhaseName, ServerStatus};
 
 use super::admin::McpAdmin;
+use super::scripts::{ScriptState, ScriptStatus};
 
 /// Longest text of others that is shown, in characters.
 const MAX_TEXT: usize = 300;
@@ -38,6 +40,9 @@ struct ToolState {
     registry: Registry,
     required: Vec<String>,
     servers: Arc<dyn McpAdmin>,
+    scripts: Option<Arc<dyn ScriptState>>,
+    /// Knows what is held back, where something can be.
+    access: Option<Access>,
 }
 
 impl std::fmt::Debug for ToolState {
@@ -91,6 +96,11 @@ pub enum Blocker {
         /// Name of the tool.
         tool: String,
     },
+    /// A tool that `tools.required` names is held back until an operator approves it.
+    ToolHeldBack {
+        /// Name of the tool.
+        tool: String,
+    },
 }
 
 /// The daemon at one moment. Says nothing of who may do what.
@@ -111,6 +121,9 @@ pub struct Status {
     pub counts: Counts,
     /// The MCP servers.
     pub mcp: Vec<McpServer>,
+    /// How scripts are run, where they are.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub script: Option<ScriptStatus>,
 }
 
 /// An MCP server in short.
@@ -123,6 +136,8 @@ pub struct McpServer {
     pub phase: PhaseName,
     /// How often it was started again after it had ended by itself.
     pub restarts: u64,
+    /// Tools whose definitions are suspect.
+    pub suspect: usize,
     /// What happened last, where something did.
     pub last_error: Option<String>,
 }
@@ -158,6 +173,8 @@ pub struct Consumer {
 pub struct Counts {
     /// Registered tools.
     pub tools: usize,
+    /// Tools of these that are held back until an operator approves them.
+    pub held_back: usize,
     /// Calls running now.
     pub in_flight: usize,
     /// Calls waiting for a permit now.
@@ -175,8 +192,22 @@ impl Health {
         load: Arc<Load>,
         build: Build,
     ) -> Self {
-        let tools = ToolState { registry, required, servers };
+        let tools = ToolState { registry, required, servers, scripts: None, access: None };
         Self { bus, tools, load, draining: AtomicBool::new(false), build, started: Instant::now() }
+    }
+
+    /// The same, which tells of scripts, too.
+    #[must_use]
+    pub fn with_scripts(mut self, scripts: Arc<dyn ScriptState>) -> Self {
+        self.tools.scripts = Some(scripts);
+        self
+    }
+
+    /// The same, which tells of tools that are held back, too.
+    #[must_use]
+    pub fn with_access(mut self, access: Access) -> Self {
+        self.tools.access = Some(access);
+        self
     }
 
     /// Not ready from now on.
@@ -205,6 +236,14 @@ impl Health {
         let tools = self.tools.registry.snapshot();
         let missing = self.tools.required.iter().filter(|name| tools.get(name).is_none());
         blocked_by.extend(missing.map(|name| Blocker::ToolMissing { tool: name.clone() }));
+        if let Some(current) = self.tools.access.as_ref().map(Access::current) {
+            let held = self
+                .tools
+                .required
+                .iter()
+                .filter(|name| tools.get(name).is_some() && current.held_back(name).is_some());
+            blocked_by.extend(held.map(|name| Blocker::ToolHeldBack { tool: name.clone() }));
+        }
         Readiness { ready: blocked_by.is_empty(), blocked_by }
     }
 
@@ -227,17 +266,19 @@ impl Health {
             },
             counts: Counts {
                 tools: self.tools.registry.snapshot().len(),
+                held_back: self.tools.access.as_ref().map_or(0, |access| access.current().held()),
                 in_flight: self.load.in_flight(),
                 waiting: self.load.waiting(),
             },
             mcp: self.tools.servers.status().into_iter().map(in_short).collect(),
+            script: self.tools.scripts.as_ref().and_then(|scripts| scripts.status()),
         }
     }
 }
 
 fn in_short(server: ServerStatus) -> McpServer {
-    let ServerStatus { name, phase, restarts, last_error, .. } = server;
-    McpServer { name, phase, restarts, last_error: last_error.as_deref().map(shown) }
+    let ServerStatus { name, phase, restarts, suspect_total: suspect, last_error, .. } = server;
+    McpServer { name, phase, restarts, suspect, last_error: last_error.as_deref().map(shown) }
 }
 
 fn bus_blockers(state: &BusState) -> Vec<Blocker> {

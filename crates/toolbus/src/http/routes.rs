@@ -8,22 +8,27 @@ use axum::routing::get;
 use axum::{Json, Router, middleware};
 
 use super::health::Health;
-use super::host;
+use super::redacted::redacted;
+use super::{Site, entrance, host};
 
-/// Every route, behind the check of the host: those for everybody, and those of `admin`, which look for a token.
-pub(super) fn router(health: Arc<Health>, admin: Option<Router>) -> Router {
+/// Every route, behind the check of the host: those for everybody, those of `admin`, which look for a token, and the
+/// door, for whom the entrance lets in.
+pub(super) fn router(site: Site) -> Router {
+    let Site { health, admin, entrance, door, redactor } = site;
+    let door = entrance::guarded(Arc::clone(&entrance), door);
     let open = Router::new()
         .route("/healthz", get(alive))
         .route("/livez", get(alive))
         .route("/readyz", get(ready))
         .route("/status", get(status))
-        .fallback(async || (StatusCode::NOT_FOUND, "There are /healthz, /livez, /readyz and /status.\n"))
+        .fallback(async || (StatusCode::NOT_FOUND, "There are /healthz, /livez, /readyz, /status and /mcp.\n"))
         .with_state(health);
-    match admin {
+    let for_operators = match admin {
         Some(admin) => open.nest("/v1", admin),
         None => open,
-    }
-    .layer(middleware::from_fn(host::check))
+    };
+    // What comes through the door was looked at by the dispatcher.
+    redacted(for_operators, redactor).nest("/mcp", door).layer(middleware::from_fn_with_state(entrance, host::check))
 }
 
 /// The process answers; a broker that is away is no reason to restart it.

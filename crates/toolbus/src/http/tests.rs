@@ -1,23 +1,30 @@
+mod held;
+
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::Router;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
+use toolbus_core::audit::Silent;
 use toolbus_core::bus::BusState;
 use toolbus_core::failure::ToolFailure;
 use toolbus_core::registry::Registry;
 use toolbus_core::telemetry::Load;
 use toolbus_core::tool::{Executor, Tool, ToolCall, ToolDescriptor, ToolOutput};
 use toolbus_mcp::status::{PhaseName, ServerStatus};
+use toolbus_sandbox::Level;
+use toolbus_scripts::runner::RunnerStatus;
 
 use super::admin::{McpAdmin, example};
-use super::connections::{CONNECTION_TIME, MAX_CONNECTIONS};
-use super::{Build, Health, HttpError, HttpServer, ProbeError, probe};
+use super::connections::{HEAD_TIME, MAX_STRANGERS};
+use super::{Build, Entrance, Health, HttpError, HttpServer, ProbeError, ScriptState, ScriptStatus, Site, probe};
+use crate::config::Config;
 
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -47,6 +54,12 @@ impl McpAdmin for Servers {
     }
 }
 
+/// A site without doors.
+pub(super) fn site(health: Arc<Health>) -> Site {
+    let entrance = Entrance::new(&Config::default(), Arc::new(Silent), CancellationToken::new());
+    Site { health, admin: None, entrance, door: Router::new(), redactor: Default::default() }
+}
+
 /// A server on a free port, and what feeds it.
 struct World {
     address: SocketAddr,
@@ -73,7 +86,7 @@ impl World {
         ));
         let server = HttpServer::bind(SocketAddr::from(([127, 0, 0, 1], 0))).await.unwrap();
         let (address, stop) = (server.address(), CancellationToken::new());
-        let server = tokio::spawn(server.run(Arc::clone(&health), None, stop.clone()));
+        let server = tokio::spawn(server.run(site(Arc::clone(&health)), stop.clone()));
         Self { address, bus, registry, health, stop, server }
     }
 
@@ -86,9 +99,10 @@ impl World {
         (code, serde_json::from_str(&body).unwrap_or(Value::String(body)))
     }
 
-    /// Sends a request as it stands and reads the answer to its end.
+    /// Sends a request, the last one of its connection, and reads the answer to its end.
     async fn raw(&self, request: &str) -> String {
         let mut stream = TcpStream::connect(self.address).await.unwrap();
+        let request = request.replacen("\r\n", "\r\nConnection: close\r\n", 1);
         stream.write_all(request.as_bytes()).await.unwrap();
         read_all(&mut stream).await
     }
@@ -210,12 +224,36 @@ async fn the_status_tells_build_broker_and_counts() {
             "lastError": "lost amqp://…@host",
             "consumers": [{"queue": "toolbus.invoke", "confirmed": true}],
         },
-        "counts": {"tools": 2, "inFlight": 0, "waiting": 0},
+        "counts": {"tools": 2, "heldBack": 0, "inFlight": 0, "waiting": 0},
         "mcp": [{
-            "name": "files", "phase": "waiting", "restarts": 3, "lastError": "tried http://…@host/mcp twice"
+            "name": "files", "phase": "waiting", "restarts": 3, "suspect": 0, "lastError": "tried http://…@host/mcp twice"
         }],
     });
     assert_eq!(body, expected);
+}
+
+/// Two scripts wait, and one runs.
+struct Scripts;
+
+impl ScriptState for Scripts {
+    fn status(&self) -> Option<ScriptStatus> {
+        let python = Some("3.13.1".to_owned());
+        let runner = RunnerStatus { runner: "sandbox", level: Some(Level::NoNamespaces), python, warm: 4 };
+        Some(ScriptStatus { runner, running: 1, waiting: 2 })
+    }
+}
+
+#[tokio::test]
+async fn the_status_tells_how_scripts_are_run() {
+    let (_bus, state) = watch::channel(good());
+    let build = Build { version: "1.2.3", commit: "abc1234" };
+    let (servers, load) = (Arc::new(Servers), Arc::new(Load::default()));
+    let health = Health::new(state, Registry::new(), Vec::new(), servers, load, build);
+    let status = serde_json::to_value(health.with_scripts(Arc::new(Scripts)).status()).unwrap();
+    let expected = json!({
+        "runner": "sandbox", "level": "no-namespaces", "python": "3.13.1", "warm": 4, "running": 1, "waiting": 2
+    });
+    assert_eq!(status["script"], expected);
 }
 
 #[tokio::test]
@@ -259,13 +297,13 @@ async fn a_head_that_is_too_large_is_refused() {
 async fn clients_that_say_nothing_are_closed_and_block_nobody_for_long() {
     let world = World::new(&[]).await;
     let mut silent = Vec::new();
-    for _ in 0..MAX_CONNECTIONS {
+    for _ in 0..MAX_STRANGERS * 2 {
         silent.push(TcpStream::connect(world.address).await.unwrap());
     }
-    let (code, _) = probe(world.address, "/livez", CONNECTION_TIME * 2).await.unwrap();
+    let (code, _) = probe(world.address, "/livez", PATIENCE).await.unwrap();
     assert_eq!(code, 200);
     for mut stream in silent {
-        let closed = tokio::time::timeout(CONNECTION_TIME, read_all(&mut stream)).await;
+        let closed = tokio::time::timeout(PATIENCE + HEAD_TIME, read_all(&mut stream)).await;
         assert!(closed.is_ok(), "still open");
     }
 }
@@ -322,7 +360,7 @@ async fn a_server_on_every_address_is_probed_on_loopback() {
     let World { health, stop, .. } = World::new(&[]).await;
     let server = HttpServer::bind(SocketAddr::from(([0, 0, 0, 0], 0))).await.unwrap();
     let address = server.address();
-    let running = tokio::spawn(server.run(health, None, stop.clone()));
+    let running = tokio::spawn(server.run(site(health), stop.clone()));
     assert_eq!(probe(address, "/livez", PATIENCE).await.unwrap().0, 200);
     stop.cancel();
     running.await.unwrap();

@@ -2,11 +2,51 @@ use std::process::Command;
 use std::sync::mpsc;
 use std::time::Duration;
 
+use tokio_util::sync::CancellationToken;
+use toolbus_core::audit::Silent;
+
 use super::*;
 use crate::assembly;
 
 /// Longer than a reload that waits for nobody takes.
 const LATE: Duration = Duration::from_secs(10);
+
+fn entrance(config: &Config) -> Arc<Entrance> {
+    Entrance::new(config, Arc::new(Silent), CancellationToken::new())
+}
+
+#[tokio::test]
+async fn commands_change_while_running_and_scripts_with_a_restart() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("a.toml");
+    let command =
+        |name: &str| format!("[[commands]]\nname = '{name}'\ndescription = 'x'\ncommand = ['true']\nsandbox = false\n");
+    let config = Config::default();
+    let (registry, sets) = assembly::tools(&config).unwrap();
+    let live = Live {
+        access: assembly::access(&config, registry).unwrap(),
+        sessions: SessionSets::new(sets),
+        servers: None,
+        scripts: Scripts::default(),
+        entrance: entrance(&config),
+        pins: assembly::pins(&config, None).unwrap(),
+        digest: watch::Sender::new(config.digest()),
+        redactor: Default::default(),
+    };
+    let access = live.access.clone();
+    let mut reloader = Reloader::new(Sources { files: vec![file.clone()], ..Sources::default() }, config, live);
+    let has = |name: &str| access.registry().snapshot().get(name).is_some();
+
+    std::fs::write(&file, command("one")).unwrap();
+    assert_eq!(reloader.reload().await.unwrap().waiting, Vec::<&str>::new());
+    assert!(has("one"));
+    std::fs::write(&file, format!("{}[script]\n", command("two"))).unwrap();
+    assert_eq!(reloader.reload().await.unwrap().waiting, ["script"]);
+    assert!(has("two") && !has("one") && !has("execute_python_script"));
+    std::fs::write(&file, command("two").replace("'true'", "'no-such-program-at-all'")).unwrap();
+    reloader.reload().await.unwrap_err();
+    assert!(has("two"), "nothing has changed");
+}
 
 #[tokio::test]
 async fn a_file_that_is_slow_to_read_holds_no_thread_of_the_runtime_up() {
@@ -19,7 +59,11 @@ async fn a_file_that_is_slow_to_read_holds_no_thread_of_the_runtime_up() {
         access: assembly::access(&config, registry).unwrap(),
         sessions: SessionSets::new(sets),
         servers: None,
+        scripts: Scripts::default(),
+        entrance: entrance(&config),
+        pins: assembly::pins(&config, None).unwrap(),
         digest: watch::Sender::new(config.digest()),
+        redactor: Default::default(),
     };
     let sources = Sources { files: vec![pipe.clone()], ..Sources::default() };
     let mut reloader = Reloader::new(sources, config, live);

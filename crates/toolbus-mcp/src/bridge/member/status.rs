@@ -16,6 +16,7 @@ impl Member {
             let known = self.known();
             status.tools = known.tools.iter().map(|tool| tool.name.to_string()).collect();
             status.hidden.clone_from(&known.hidden);
+            known.vetted.tell(&mut status);
             status.implementation.clone_from(&known.implementation);
         }
         // Of several, one that is there tells most.

@@ -13,6 +13,7 @@ use crate::definition::{Definitions, ToolsetPlace, definitions};
 use crate::peers::AboutServer;
 use crate::server::Listener;
 use crate::status::HiddenTool;
+use crate::vetting::Vetted;
 
 /// Takes the tools of a member.
 pub(super) struct Lists {
@@ -36,6 +37,12 @@ impl Listener for Lists {
 }
 
 impl Member {
+    /// Whether a call of a tool that `executor` had when the call was let in may be run.
+    pub(in crate::bridge) fn still_admits(&self, name: &Arc<str>, executor: &McpTool) -> bool {
+        let shared = self.shared.get().and_then(Weak::upgrade);
+        shared.is_none_or(|shared| shared.registry.still_admits(&self.spec().name.source(), name, executor))
+    }
+
     /// What is known of its tools, with these limits.
     pub(in crate::bridge) fn tools(self: &Arc<Self>, limits: &Limits) -> Vec<Tool> {
         let descriptors = self.known().tools.clone();
@@ -57,7 +64,9 @@ fn take(member: &Arc<Member>, shared: &Arc<Shared>, about: About, listed: Listed
         prefix: Arc::clone(&set.prefix),
         needs_session: set.sessions.is_some(),
     });
-    let Definitions { mut tools, mut hidden } = definitions(spec, place.as_ref(), listed.tools, listed.unreadable);
+    let definitions = definitions(spec, place.as_ref(), listed.tools, listed.unreadable, &shared.scanner);
+    let vetted = Vetted::new(&about, &definitions, &shared.scanner);
+    let Definitions { mut tools, mut hidden, .. } = definitions;
     if let Err(full) = shared.admit(member, &tools) {
         tools.clear();
         hidden.insert(0, HiddenTool { name: "…".to_owned(), reason: full.to_string() });
@@ -69,6 +78,8 @@ fn take(member: &Arc<Member>, shared: &Arc<Shared>, about: About, listed: Listed
             let first = hidden.first().map(|tool| format!("{}: {}", tool.name, tool.reason));
             tracing::warn!(server = name, hidden = hidden.len(), first, "tools of an MCP server are not offered");
         }
+        vetted.log(name, &known.vetted);
+        known.vetted = vetted;
         let called = [about.name.as_deref(), about.version.as_deref()];
         known.implementation = about.name.is_some().then(|| called.into_iter().flatten().collect::<Vec<_>>().join(" "));
         known.about = AboutServer {

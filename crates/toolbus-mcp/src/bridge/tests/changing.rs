@@ -1,5 +1,9 @@
 use std::time::Instant;
 
+use toolbus_core::caller::Identity;
+use toolbus_core::failure::Cause;
+use toolbus_core::policy::{Access, Capacity, Held, Policy, Vetting};
+
 use super::world::{World, is_running};
 use super::*;
 use crate::filter::ToolFilter;
@@ -38,6 +42,8 @@ async fn only_servers_that_changed_are_touched() {
     assert_eq!(world.noted("a", "pids"), [a.as_str()]);
     assert!(is_running(&a) && !is_running(&b), "the next one is started when the last one is gone");
     eventually("the end of the removed one", async || (!is_running(&c)).then_some(())).await;
+    // Its tools are registered a moment before.
+    world.phase("b", PhaseName::Ready).await;
     let phases: Vec<_> = world.bridge.status().into_iter().map(|status| (status.name, status.phase)).collect();
     let expected = [("a", PhaseName::Ready), ("b", PhaseName::Ready), ("d", PhaseName::Disabled)];
     assert_eq!(phases, expected.map(|(name, phase)| (name.to_owned(), phase)));
@@ -106,5 +112,36 @@ async fn servers_are_added_replaced_and_removed_at_run_time() {
     assert!(world.registry.snapshot().get("a_echo").is_none());
     assert_eq!(world.bridge.get("MINE"), Some(Origin::Configuration));
     assert_eq!(world.bridge.get("a"), None);
+    world.end().await;
+}
+
+/// Admits nothing that took the place of something else.
+struct Strict;
+
+impl Vetting for Strict {
+    fn review(&self, _: &[Arc<ToolDescriptor>]) -> Held {
+        Held::default()
+    }
+
+    fn admits(&self, _: &ToolDescriptor) -> bool {
+        false
+    }
+}
+
+#[tokio::test]
+async fn a_call_that_waits_for_its_server_is_not_run_by_one_whose_tools_are_held_back_by_then() {
+    let world = World::run(&[("a", "well")]).await;
+    let capacity = Capacity { max_in_flight: 1, max_waiting: 1 };
+    let access = Access::new(world.registry.clone(), Identity::default(), Policy::default(), capacity);
+    access.vet(Arc::new(Strict));
+    world.call("a_echo").await.unwrap();
+    let calls = world.noted("a", "calls").len();
+    world.touch("broken");
+    let _ = world.call("die").await;
+    let waiting = world.begin("a_echo", Instant::now() + Duration::from_secs(60));
+    world.remove("broken");
+    let failure = waiting.await.unwrap_err();
+    assert_eq!((failure.cause, &*failure.message), (Cause::UnknownTool, "Tool 'a_echo' is not registered."));
+    assert!(world.noted("a", "calls").len() <= calls + 1, "{:?}", world.noted("a", "calls"));
     world.end().await;
 }

@@ -39,7 +39,7 @@ impl World {
 
     pub(super) fn paced(pace: Pace) -> Self {
         let (registry, launcher) = (Registry::new(), Launcher::of_tests(Duration::from_millis(200)));
-        let bridge = Bridge::paced(registry.clone(), launcher, Arc::new(Silent), pace);
+        let bridge = Bridge::paced(registry.clone(), launcher, Arc::new(Silent), Scanner::new().unwrap(), pace);
         let folder = tempfile::tempdir().unwrap();
         std::fs::write(folder.path().join("server.py"), include_str!("server.py")).unwrap();
         Self { bridge, registry, folder }

@@ -19,7 +19,7 @@ async fn the_inner_call_is_the_callers_own_in_every_respect() {
     assert_eq!(world.run("mcp_invoke_tool", call.clone()).await, Ok(ToolOutput::text("done")));
     let inner = world.invoker.calls.lock().unwrap().pop().unwrap();
     assert!(Arc::ptr_eq(&inner.caller, &call.caller));
-    assert_eq!((inner.call_id, inner.deadline), (call.call_id.clone(), call.deadline));
+    assert_eq!((inner.call_id, inner.deadline), (call.call_id.clone(), Some(call.deadline)));
     assert_eq!((inner.server.as_deref(), &*inner.tool), (Some("FILES"), "read_file"));
     assert_eq!(inner.arguments.as_deref(), Some(r#"{"n":1,"path":"a"}"#));
     assert!(inner.progress.is_some() && !inner.cancelled.is_cancelled());

@@ -12,7 +12,7 @@ use toolbus_core::failure::ToolFailure;
 use toolbus_core::policy::Access;
 use toolbus_core::tool::{Executor, Tool, ToolCall, ToolDescriptor, ToolOutput};
 use toolbus_core::{
-    AllArrived, Budgets, Dispatcher, Gates, InnerCall, Invoker, ReplyRules, Settings, audit, telemetry,
+    AllArrived, Budgets, Dispatcher, Gates, InnerCall, InnerOrigin, Invoker, ReplyRules, Settings, audit, telemetry,
 };
 
 use super::world::{World, agent};
@@ -34,6 +34,7 @@ fn dispatcher(access: &Access) -> Dispatcher {
         max_body: 1024 * 1024,
         max_in_flight: 1,
         max_waiting: 1,
+        redactor: Default::default(),
         ignores_unknown_servers: false,
     };
     let dispatcher = Dispatcher::new(
@@ -74,12 +75,13 @@ impl Executor for Back {
 
 async fn told(dispatcher: &Dispatcher, caller: &Caller, arguments: Value) -> String {
     let call = InnerCall {
+        origin: InnerOrigin::Tool,
         caller: Arc::new(caller.clone()),
         call_id: "call-1".into(),
         server: None,
         tool: "mcp_invoke_tool".to_owned(),
         arguments: Some(arguments.to_string()),
-        deadline: Instant::now() + Duration::from_secs(60),
+        deadline: Some(Instant::now() + Duration::from_secs(60)),
         cancelled: CancellationToken::new(),
         trace: None,
         progress: None,

@@ -9,6 +9,8 @@ use reqwest::{Response, StatusCode};
 use serde::Deserialize;
 use tokio::sync::Mutex;
 use tokio::time::Instant;
+use toolbus_core::redact::Redactor;
+use toolbus_core::secret::Secret;
 use url::form_urlencoded::byte_serialize;
 
 use crate::spec::ClientCredentials;
@@ -62,6 +64,8 @@ pub(crate) struct TokenSource {
     grant: ClientCredentials,
     http: reqwest::Client,
     state: Mutex<State>,
+    /// Is told of every token, before it is used.
+    redactor: Redactor,
 }
 
 enum State {
@@ -83,8 +87,8 @@ struct ErrorAnswer {
 }
 
 impl TokenSource {
-    pub(super) fn new(grant: ClientCredentials, http: reqwest::Client) -> Self {
-        Self { grant, http, state: Mutex::new(State::Empty) }
+    pub(super) fn new(grant: ClientCredentials, http: reqwest::Client, redactor: Redactor) -> Self {
+        Self { grant, http, state: Mutex::new(State::Empty), redactor }
     }
 
     /// The value of the header that carries the token.
@@ -159,6 +163,7 @@ impl TokenSource {
         }
         let value = parse_value(&AUTHORIZATION, &format!("Bearer {}", answer.access_token))
             .map_err(|_| self.unusable("its token has characters that a header cannot carry"))?;
+        self.redactor.learn(&Secret::new(answer.access_token));
         Ok((value, lifetime(answer.expires_in.as_ref())))
     }
 

@@ -8,6 +8,7 @@ use reqwest::header::{AUTHORIZATION, HeaderMap, HeaderValue};
 use reqwest::redirect::Policy;
 use reqwest::{Method, Response, StatusCode};
 use tokio_util::sync::CancellationToken;
+use toolbus_core::redact::Redactor;
 use url::Url;
 
 use super::error::HttpError;
@@ -37,7 +38,11 @@ pub(super) struct Requester {
 }
 
 impl Requester {
-    pub(super) fn new(endpoint: &Endpoint, credential: Option<Credential>) -> Result<Self, OpenError> {
+    pub(super) fn new(
+        endpoint: &Endpoint,
+        credential: Option<Credential>,
+        redactor: &Redactor,
+    ) -> Result<Self, OpenError> {
         let http = reqwest::Client::builder()
             .user_agent(concat!("toolbus/", env!("CARGO_PKG_VERSION")))
             .redirect(Policy::none())
@@ -61,7 +66,8 @@ impl Requester {
         let _ = url.set_username("");
         let _ = url.set_password(None);
         let origin = url.origin().ascii_serialization();
-        let authorizer = Authorizer::new(credential, &http).map_err(|error| OpenError::Other(error.to_string()))?;
+        let authorizer =
+            Authorizer::new(credential, &http, redactor).map_err(|error| OpenError::Other(error.to_string()))?;
         Ok(Self { http, url, origin, headers, authorizer })
     }
 

@@ -14,7 +14,7 @@ use super::error::{HttpError, HttpErrorKind};
 /// Longest id of an event, in bytes; longer ones are ignored.
 const MAX_ID: usize = 1024;
 /// How soon a server may have us come back, in milliseconds.
-const RETRY_MS: std::ops::RangeInclusive<u64> = 1_000..=60_000;
+const RETRY_MS: std::ops::RangeInclusive<u64> = 500..=60_000;
 /// Room for a line that is kept for the next, in bytes.
 const KEPT_LINE: usize = 64 * 1024;
 
@@ -176,7 +176,7 @@ mod tests {
 
     #[test]
     fn a_server_cannot_have_us_come_back_at_once_or_never() {
-        for (asked, granted) in [("0", 1_000), ("2500", 2_500), ("18446744073709551615", 60_000)] {
+        for (asked, granted) in [("0", 500), ("2500", 2_500), ("18446744073709551615", 60_000)] {
             assert_eq!(parsed(&[format!("retry: {asked}\n\n").as_bytes()]), [Sse::default().retry(granted)]);
         }
     }

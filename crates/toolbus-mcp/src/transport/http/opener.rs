@@ -3,6 +3,8 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use toolbus_core::redact::Redactor;
+
 use super::HttpTransport;
 use super::client::{HttpClient, Requester};
 use super::error::{HttpError, HttpErrorKind};
@@ -39,13 +41,17 @@ pub(crate) enum OpenError {
 }
 
 impl Opener {
-    /// Prepares connections. Nothing is sent.
+    /// Prepares connections. Nothing is sent. `redactor` learns the tokens that are fetched.
     ///
     /// # Errors
     ///
     /// When the URL, a header or the credential cannot be used.
-    pub(crate) fn new(endpoint: &Endpoint, credential: Option<Credential>) -> Result<Self, OpenError> {
-        let requester = Arc::new(Requester::new(endpoint, credential)?);
+    pub(crate) fn new(
+        endpoint: &Endpoint,
+        credential: Option<Credential>,
+        redactor: &Redactor,
+    ) -> Result<Self, OpenError> {
+        let requester = Arc::new(Requester::new(endpoint, credential, redactor)?);
         Ok(Self { requester, configured: endpoint.kind, found: Mutex::new(endpoint.kind) })
     }
 

@@ -27,7 +27,7 @@ fn endpoint(url: &Url, kind: HttpKind) -> Endpoint {
 }
 
 fn opener(url: &Url, kind: HttpKind, credential: Option<Credential>) -> Opener {
-    Opener::new(&endpoint(url, kind), credential).unwrap()
+    Opener::new(&endpoint(url, kind), credential, &Default::default()).unwrap()
 }
 
 async fn open(url: &Url, kind: HttpKind) -> Result<HttpTransport, OpenError> {

@@ -3,28 +3,19 @@
 use std::fmt::Write as _;
 use std::io;
 use std::net::SocketAddr;
-use std::path::PathBuf;
 use std::process::Stdio;
-use std::time::{Duration, Instant};
 
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
 use toolbus_bench::{AGENT, Site, TEXT};
 
+use super::daemon::{Daemon, START_TIME, free_address, this_program};
 use super::errors::Errors;
-use super::{BARE, BenchArgs, MeasureError, Sink, TOOLBUS, topic};
+use super::{BARE, BenchArgs, MeasureError, Sink, topic};
 use crate::commands::Context;
-use crate::http::probe;
 
 /// What the bare responder prints once it listens.
 pub(super) const READY: &str = "ready";
-/// Longest wait for a side to start.
-const START_TIME: Duration = Duration::from_secs(60);
-/// Longest wait for a side to end.
-const STOP_TIME: Duration = Duration::from_secs(10);
-/// How often readiness is asked for: also the accuracy of the time to readiness.
-const ASK_EVERY: Duration = Duration::from_millis(2);
-
 /// Patterns of each agent, where there are rules for agents.
 const PATTERNS: usize = 200;
 
@@ -32,14 +23,6 @@ const PATTERNS: usize = 200;
 pub(super) struct Floor {
     child: Child,
     _errors: Errors,
-}
-
-/// The daemon.
-pub(super) struct Daemon {
-    child: Child,
-    errors: Errors,
-    settings: PathBuf,
-    ready_after: Duration,
 }
 
 impl Floor {
@@ -72,66 +55,27 @@ impl Floor {
     }
 }
 
-impl Daemon {
-    pub(super) async fn start(
-        site: &Site,
-        id: &str,
-        args: &BenchArgs,
-        sink: Option<&Sink>,
-        context: &Context,
-    ) -> Result<Self, MeasureError> {
-        let settings = std::env::temp_dir().join(format!("toolbus-bench-{id}.toml"));
-        let address = free_address().await?;
-        std::fs::write(&settings, configuration(site, id, address, args, sink, context))?;
-        let mut command = command(site)?;
-        if let Some(ratio) = args.trace_ratio {
-            command.env("OTEL_TRACES_SAMPLER", "parentbased_traceidratio");
-            command.env("OTEL_TRACES_SAMPLER_ARG", ratio.to_string());
-        }
-        let begun = Instant::now();
-        let mut child = command.arg("--config").arg(&settings).arg("serve").spawn()?;
-        let errors = Errors::of(&mut child);
-        let mut daemon = Self { child, errors, settings, ready_after: Duration::ZERO };
-        while !matches!(probe(address, "/readyz", START_TIME).await, Ok((200, _))) {
-            if begun.elapsed() > START_TIME || daemon.child.try_wait()?.is_some() {
-                let _ = daemon.child.kill().await;
-                return Err(MeasureError::Start(TOOLBUS, daemon.errors.last_words().await));
-            }
-            tokio::time::sleep(ASK_EVERY).await;
-        }
-        daemon.ready_after = begun.elapsed();
-        Ok(daemon)
+/// The daemon on this broker.
+pub(super) async fn start_daemon(
+    site: &Site,
+    id: &str,
+    args: &BenchArgs,
+    sink: Option<&Sink>,
+    context: &Context,
+) -> Result<Daemon, MeasureError> {
+    let address = free_address().await?;
+    let mut command = command(site)?;
+    if let Some(ratio) = args.trace_ratio {
+        command.env("OTEL_TRACES_SAMPLER", "parentbased_traceidratio");
+        command.env("OTEL_TRACES_SAMPLER_ARG", ratio.to_string());
     }
-
-    pub(super) fn process(&self) -> u32 {
-        self.child.id().unwrap_or_default()
-    }
-
-    /// From its start to its readiness.
-    pub(super) fn ready_after(&self) -> Duration {
-        self.ready_after
-    }
-
-    /// Asks it to drain, and ends it if it does not.
-    pub(super) async fn stop(&mut self) {
-        let asked = Command::new("kill").arg(self.process().to_string()).status().await;
-        let ended = tokio::time::timeout(STOP_TIME, self.child.wait()).await;
-        if asked.is_err() || ended.is_err() {
-            let _ = self.child.kill().await;
-        }
-    }
+    Daemon::launch(command, id, address, &configuration(site, id, address, args, sink, context)).await
 }
 
-impl Drop for Daemon {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.settings);
-    }
-}
-
-/// This program again. The broker's URL goes through the environment: a command line is for everybody to read.
+/// This program on this broker. The URL goes through the environment: a command line is for everybody to read.
 fn command(site: &Site) -> io::Result<Command> {
-    let mut command = Command::new(std::env::current_exe()?);
-    command.env("TOOLBUS__BUS__URL", &site.url).stdin(Stdio::null()).stderr(Stdio::piped()).kill_on_drop(true);
+    let mut command = this_program()?;
+    command.env("TOOLBUS__BUS__URL", &site.url);
     Ok(command)
 }
 
@@ -203,8 +147,4 @@ fn policy(args: &BenchArgs) -> String {
         );
     }
     text
-}
-
-async fn free_address() -> io::Result<SocketAddr> {
-    tokio::net::TcpListener::bind("127.0.0.1:0").await?.local_addr()
 }

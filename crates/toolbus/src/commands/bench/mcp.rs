@@ -2,22 +2,23 @@
 
 mod crowd;
 pub mod echo;
-mod processes;
+pub(super) mod processes;
 mod report;
 mod sides;
-mod subject;
+pub(super) mod subject;
 
 use std::process::ExitCode;
 use std::time::Duration;
 
-use toolbus_bench::{Figures, Summary, Usage};
+use toolbus_bench::{Figures, Usage};
 
+use super::figures::Row;
+use super::rounds::{self, Rounds};
 use super::{BenchArgs, MeasureError};
 use crate::commands::Context;
 use crate::config::{Config, Override, Sources};
 use crate::printed::unless_gone;
-use crate::signals::Signals;
-use report::{Report, Row};
+use report::Report;
 use sides::{Side, Sides};
 use subject::Subject;
 
@@ -30,47 +31,30 @@ const LOOK_EVERY: Duration = Duration::from_millis(1);
 
 /// Measures, and prints a table or JSON.
 pub(super) async fn run(args: &BenchArgs, context: &Context) -> Result<ExitCode, MeasureError> {
-    let mut signals = Signals::listen()?;
     // Dropping the measurement ends every server.
-    let report = tokio::select! {
-        report = measure(args) => report?,
-        _ = signals.stop() => return Err(MeasureError::Interrupted),
-    };
+    let report = rounds::in_a_task(measure(args.clone())).await?;
     unless_gone(report.print(context.output))?;
     Ok(ExitCode::SUCCESS)
 }
 
-async fn measure(args: &BenchArgs) -> Result<Report, MeasureError> {
-    let bar = super::progress(args);
-    let subject = Subject::of(args)?;
+async fn measure(args: BenchArgs) -> Result<Report, MeasureError> {
+    let bar = rounds::progress(u64::from(args.rounds) * 2 * args.callers.len() as u64);
+    let subject = Subject::of(&args)?;
     let config = configuration(1, &subject)?;
     let sides = Sides::start(&config, subject.clone()).await?;
     let mut rows = Vec::new();
     for callers in &args.callers {
-        let mut summaries = [Summary::default(), Summary::default()];
-        for round in 0..args.rounds {
-            // Who is first changes every round, so that neither side always finds the machine warm.
-            let mut order = [Side::Direct, Side::Bridge];
-            if round % 2 == 1 {
-                order.reverse();
-            }
-            for side in order {
-                let figures = one(&sides, side, usize::from(*callers), args.seconds).await?;
-                if let Some(summary) = summaries.get_mut(side as usize) {
-                    summary.add(figures);
-                }
-                bar.inc(1);
-            }
+        let mut rounds = Rounds::new(&[Side::Direct, Side::Bridge], args.rounds, &bar);
+        while let Some(side) = rounds.turn() {
+            rounds.add(one(&sides, *side, usize::from(*callers), args.seconds).await?);
         }
-        for (side, summary) in [Side::Direct, Side::Bridge].into_iter().zip(summaries) {
-            rows.extend(summary.median().map(|figures| Row { side: side.name(), callers: *callers, figures }));
-        }
+        rows.extend(rounds.medians().map(|(side, figures)| Row { side: side.name(), callers: *callers, figures }));
     }
     let recovery = sides.recovery(args.rounds).await?;
     sides.stop().await;
     bar.finish_and_clear();
     let crowd = crowd::measure(&configuration(crowd::SERVERS, &subject)?).await?;
-    Ok(Report::new(args, rows, recovery, crowd))
+    Ok(Report::new(&args, rows, recovery, crowd))
 }
 
 async fn one(sides: &Sides, side: Side, callers: usize, seconds: u64) -> Result<Figures, MeasureError> {

@@ -3,10 +3,10 @@
 use std::io::{self, Write};
 use std::time::Duration;
 
-use comfy_table::{CellAlignment, Table, presets};
 use serde::Serialize;
-use toolbus_bench::{Figures, Usage};
+use toolbus_bench::Usage;
 
+use super::figures::{self, Row};
 use super::{BARE, BenchArgs, TOOLBUS};
 use crate::cli::Output;
 use crate::commands::Context;
@@ -26,16 +26,6 @@ pub(super) struct Report {
     ready_ms: f64,
     rows: Vec<Row>,
     ratios: Vec<Ratio>,
-}
-
-/// One side at one concurrency.
-#[derive(Debug, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub(super) struct Row {
-    pub(super) side: &'static str,
-    pub(super) callers: u16,
-    #[serde(flatten)]
-    pub(super) figures: Figures,
 }
 
 /// The daemon against the floor.
@@ -73,47 +63,13 @@ impl Report {
     }
 
     pub(super) fn print(&self, output: Output) -> io::Result<()> {
-        let mut out = anstream::stdout().lock();
-        match output {
-            Output::Json => {
-                let text = serde_json::to_string_pretty(self).map_err(io::Error::other)?;
-                writeln!(out, "{text}")
-            }
-            Output::Table => self.print_table(&mut out),
-        }
+        figures::print(self, output, Self::print_table)
     }
 
-    fn print_table(&self, out: &mut impl Write) -> io::Result<()> {
-        let mut table = Table::new();
-        table.load_style(presets::ASCII_MARKDOWN);
-        table.set_header([
-            "in flight",
-            "side",
-            "calls/s",
-            "p50 ms",
-            "p95 ms",
-            "p99 ms",
-            "CPU s/1000",
-            "load CPU s/1000",
-            "peak MiB",
-        ]);
-        for Row { side, callers, figures } in &self.rows {
-            table.add_row([
-                callers.to_string(),
-                (*side).to_owned(),
-                format!("{:.0}", figures.calls_per_second),
-                format!("{:.3}", figures.p50_ms),
-                format!("{:.3}", figures.p95_ms),
-                format!("{:.3}", figures.p99_ms),
-                format!("{:.4}", figures.cpu_seconds_per_1000),
-                format!("{:.4}", figures.load_cpu_seconds_per_1000),
-                format!("{:.1}", figures.peak_mib),
-            ]);
-        }
-        for column in table.column_iter_mut().skip(2) {
-            column.set_cell_alignment(CellAlignment::Right);
-        }
-        writeln!(out, "{table}\n")?;
+    fn print_table(&self, out: &mut dyn Write) -> io::Result<()> {
+        let columns: [figures::Column; 3] =
+            [("CPU s/1000", figures::cpu), ("load CPU s/1000", figures::load_cpu), ("peak MiB", figures::peak)];
+        writeln!(out, "{}\n", figures::table(&self.rows, "calls", &columns))?;
         for Ratio { callers, throughput, p50, cpu } in &self.ratios {
             writeln!(
                 out,

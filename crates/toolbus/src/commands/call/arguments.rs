@@ -1,12 +1,15 @@
 //! The arguments of a call, as they are written on the command line.
 
+use std::fs::File;
 use std::io::{self, Read};
 
 use serde_json::{Map, Value};
 use toolbus_protocol::{Code, ParseError};
 
-/// Largest JSON document that is read from standard input, in bytes.
+/// Most that is read from standard input or a file, in bytes.
 const MAX_INPUT: u64 = 64 * 1024 * 1024;
+/// The value that stands for what is read from standard input.
+const STDIN: &str = "@-";
 
 /// Why the arguments cannot be sent.
 #[derive(Debug, thiserror::Error)]
@@ -20,6 +23,19 @@ pub enum ArgumentsError {
     /// A key again.
     #[error("`{0}` is given twice; give every key once")]
     Repeated(String),
+    /// The file after `=@`.
+    #[error("the file `{file}` for `{key}` cannot be read: {error}; if a text is meant: {key}:='{text}'", text = Value::from(format!("@{file}")))]
+    File {
+        /// The key.
+        key: String,
+        /// The file.
+        file: String,
+        /// Why.
+        error: io::Error,
+    },
+    /// Standard input for several keys.
+    #[error("standard input can be read once; give `@-` for one key")]
+    Again,
     /// The value after `:=`.
     #[error("the value of `{0}` is not JSON: {1}")]
     Value(String, serde_json::Error),
@@ -35,17 +51,16 @@ pub enum ArgumentsError {
 pub(in crate::commands) fn parse(words: &[String]) -> Result<Option<Map<String, Value>>, ArgumentsError> {
     match words {
         [] => Ok(None),
-        [dash] if dash == "-" => {
-            let mut text = String::new();
-            io::stdin().take(MAX_INPUT).read_to_string(&mut text)?;
-            Ok(Some(toolbus_protocol::parse_object(text.as_bytes())?))
-        }
+        [dash] if dash == "-" => Ok(Some(toolbus_protocol::parse_object(text(io::stdin())?.as_bytes())?)),
         [text] if is_object(text) => Ok(Some(toolbus_protocol::parse_object(text.as_bytes())?)),
         words if words.iter().any(|word| word == "-" || is_object(word)) => Err(ArgumentsError::Mixed),
         pairs => {
             let mut members = Map::new();
+            if pairs.iter().filter(|pair| pair.split_once('=').is_some_and(|(_, value)| value == STDIN)).count() > 1 {
+                return Err(ArgumentsError::Again);
+            }
             for pair in pairs {
-                let (key, value) = parse_pair(pair)?;
+                let (key, value) = parse_pair(pair, &mut io::stdin())?;
                 if members.insert(key.clone(), value).is_some() {
                     return Err(ArgumentsError::Repeated(key));
                 }
@@ -69,18 +84,30 @@ pub(in crate::commands) fn hint(words: &[String], code: Code) -> Option<String> 
     })
 }
 
+/// Everything that is read there, as it stands.
+fn text(source: impl Read) -> io::Result<String> {
+    let mut text = String::new();
+    source.take(MAX_INPUT).read_to_string(&mut text)?;
+    Ok(text)
+}
+
 fn is_object(word: &str) -> bool {
     word.trim_start().starts_with('{')
 }
 
-fn parse_pair(pair: &str) -> Result<(String, Value), ArgumentsError> {
+fn parse_pair(pair: &str, stdin: &mut impl Read) -> Result<(String, Value), ArgumentsError> {
     let (key, value) = pair.split_once('=').ok_or_else(|| ArgumentsError::Form(pair.to_owned()))?;
     match key.strip_suffix(':') {
         Some(key) => match serde_json::from_str(value) {
             Ok(value) => Ok((key.to_owned(), value)),
             Err(error) => Err(ArgumentsError::Value(key.to_owned(), error)),
         },
+        None if value == STDIN => Ok((key.to_owned(), Value::from(text(stdin)?))),
         None => {
+            if let Some(file) = value.strip_prefix('@') {
+                let failed = |error| ArgumentsError::File { key: key.to_owned(), file: file.to_owned(), error };
+                return Ok((key.to_owned(), Value::from(File::open(file).and_then(text).map_err(failed)?)));
+            }
             let value = serde_json::from_str(value).unwrap_or_else(|_| Value::String(value.to_owned()));
             Ok((key.to_owned(), value))
         }
@@ -112,6 +139,17 @@ mod tests {
     }
 
     #[test]
+    fn a_text_is_taken_from_a_file_or_from_standard_input_as_it_stands() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), "{\"n\": 1}\n").unwrap();
+        let at = file.path().display();
+        assert_eq!(parsed(&[&format!("script=@{at}"), "n=1"]), json!({"script": "{\"n\": 1}\n", "n": 1}));
+        let mut stdin: &[u8] = b"print(1)\n";
+        assert_eq!(parse_pair("script=@-", &mut stdin).unwrap(), ("script".to_owned(), json!("print(1)\n")));
+        assert_eq!(parsed(&["to:=\"@ana\"", "mail=ana@host"]), json!({"to": "@ana", "mail": "ana@host"}));
+    }
+
+    #[test]
     fn mistakes_are_told() {
         let refused = |given: &[&str]| parse(&words(given)).unwrap_err().to_string();
         insta::assert_snapshot!(refused(&["city"]), @"`city` is neither a JSON object nor key=value");
@@ -119,6 +157,8 @@ mod tests {
         insta::assert_snapshot!(refused(&["days:=x"]), @"the value of `days` is not JSON: expected value at line 1 column 1");
         insta::assert_snapshot!(refused(&["{}", "days=3"]), @"give one JSON object or key=value pairs, not both");
         insta::assert_snapshot!(refused(&["days=3", "-"]), @"give one JSON object or key=value pairs, not both");
+        insta::assert_snapshot!(refused(&["to=@ana's"]), @r#"the file `ana's` for `to` cannot be read: No such file or directory (os error 2); if a text is meant: to:='"@ana's"'"#);
+        insta::assert_snapshot!(refused(&["a=@-", "b=@-"]), @"standard input can be read once; give `@-` for one key");
         insta::assert_snapshot!(refused(&["days=3", "days:=4"]), @"`days` is given twice; give every key once");
     }
 

@@ -11,6 +11,7 @@ use toolbus_mcp::probe::probe;
 use toolbus_mcp::process::Launcher;
 use toolbus_mcp::spec::{ServerName, ServerSpec};
 use toolbus_mcp::status::ProbeReport;
+use toolbus_trust::scan::Scanner;
 
 use super::{milliseconds, show};
 use crate::cli::Output;
@@ -36,7 +37,8 @@ pub(super) async fn run(args: TestArgs, operator: &Operator) -> Result<ExitCode,
     loaded.warnings.iter().for_each(|warning| warn(warning));
     let spec = find(&loaded.config.mcp_servers(), &args.name)?;
     let launcher = Launcher::new().map_err(|error| TargetError::Usage(format!("cannot start programs: {error}")))?;
-    let report = probe(&spec, &launcher).await;
+    let scanner = Scanner::new().map_err(|error| TargetError::Usage(error.to_string()))?;
+    let report = probe(&spec, &launcher, &scanner).await;
     let printed = match operator.output {
         Output::Json => writeln!(io::stdout(), "{}", as_json(&report)),
         Output::Table => writeln!(anstream::stdout(), "{}", in_words(&report)),
@@ -68,6 +70,8 @@ fn in_words(report: &ProbeReport) -> String {
     }
     let mut parts = vec![plain(&table)];
     parts.extend(show::hidden(&report.status.hidden));
+    parts.extend(show::suspect(&report.status));
+    parts.extend(show::cleaned(&report.status));
     let failed = report.steps.iter().find(|step| !step.passed);
     let (colour, verdict) = match failed {
         Some(step) => {

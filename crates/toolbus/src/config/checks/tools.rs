@@ -7,10 +7,11 @@ use serde_json::Value;
 
 use super::agents::Sections;
 use super::{Checker, path};
-use crate::config::known::{Known, known};
+use crate::config::known::{Declared, Known, Named, known};
 use crate::config::mcp::MANAGEMENT_TOOLS;
 use crate::config::problem::{Part, expected};
 use crate::config::registered;
+use crate::config::script::SCRIPT_TOOL;
 use crate::config::tools::ToolsConfig;
 use crate::config::toolsets::Members;
 
@@ -18,16 +19,19 @@ impl Checker<'_> {
     /// Tells of names that are given twice, and of names in lists that no tool has.
     pub(super) fn tools(&mut self, tools: &ToolsConfig, sections: &Sections) {
         self.names(tools, sections);
-        let known = known(tools, self.endpoint_tools(), &sections.toolsets, sections.has_servers);
+        let known = known(Declared {
+            tools,
+            endpoints: self.endpoint_tools().collect(),
+            commands: self.named("commands").collect(),
+            toolsets: &sections.toolsets,
+            has_servers: sections.has_servers,
+            has_scripts: self.has_scripts(),
+        });
         self.forced(&known, sections);
         self.ties(&known, sections);
-        // A wrong endpoint or tool set may hold the missing tool, and so may an MCP server.
-        if sections.has_servers
-            || self.is_wrong_in("mcp")
-            || self.is_wrong_in("rest")
-            || self.is_wrong_in("tools")
-            || !sections.has_every_toolset
-        {
+        // A wrong endpoint, command or tool set may hold the missing tool, and so may an MCP server.
+        let is_any_wrong = ["mcp", "rest", "commands", "tools"].into_iter().any(|section| self.is_wrong_in(section));
+        if sections.has_servers || is_any_wrong || !sections.has_every_toolset {
             return;
         }
         let names: Vec<&str> = known.keys().map(AsRef::as_ref).collect();
@@ -54,11 +58,17 @@ impl Checker<'_> {
     }
 
     /// Name and schema of every endpoint.
-    pub(super) fn endpoint_tools(&self) -> impl Iterator<Item = (&str, Option<&str>)> {
-        let endpoints = self.tree.get(&path("rest.endpoints")).and_then(Value::as_array);
-        endpoints.into_iter().flatten().filter_map(|endpoint| {
-            Some((endpoint.get("name")?.as_str()?, endpoint.get("parameters").and_then(Value::as_str)))
-        })
+    pub(super) fn endpoint_tools(&self) -> impl Iterator<Item = Named<'_>> {
+        self.named("rest.endpoints")
+    }
+
+    /// Name and schema of every tool in a list of sections.
+    fn named(&self, list: &str) -> impl Iterator<Item = Named<'_>> {
+        let tools = self.tree.get(&path(list)).and_then(Value::as_array);
+        tools
+            .into_iter()
+            .flatten()
+            .filter_map(|tool| Some((tool.get("name")?.as_str()?, tool.get("parameters").and_then(Value::as_str))))
     }
 
     fn names(&mut self, tools: &ToolsConfig, sections: &Sections) {
@@ -72,20 +82,27 @@ impl Checker<'_> {
         for name in MANAGEMENT_TOOLS.into_iter().filter(|_| sections.has_servers) {
             names.insert(name.to_owned(), "a tool for looking at MCP servers (see `mcp`)".to_owned());
         }
-        let endpoints = self.tree.get(&path("rest.endpoints")).and_then(Value::as_array);
-        for (index, endpoint) in endpoints.into_iter().flatten().enumerate() {
-            let Some(name) = endpoint.get("name").and_then(Value::as_str) else { continue };
-            let key = format!("rest.endpoints.{index}.name");
+        if self.has_scripts() {
+            names.insert(SCRIPT_TOOL.to_owned(), "the tool that runs scripts (see `script`)".to_owned());
+        }
+        let lists = [("rest.endpoints", "endpoint"), ("commands", "command")].map(|(list, what)| {
+            let tools = self.tree.get(&path(list)).and_then(Value::as_array);
+            tools.into_iter().flatten().enumerate().map(move |(index, tool)| (list, what, index, tool))
+        });
+        for (list, what, index, tool) in lists.into_iter().flatten() {
+            let Some(name) = tool.get("name").and_then(Value::as_str) else { continue };
+            let key = format!("{list}.{index}.name");
             if let Some(owner) = names.get(name) {
                 self.tell(&[&key], format!("`{name}` is also the name of {owner}; expected a name of its own"));
                 continue;
             }
             let place = self.tree.origin(&path(&key)).place(Part::Value);
-            names.insert(name.to_owned(), format!("the endpoint at {place}"));
+            names.insert(name.to_owned(), format!("the {what} at {place}"));
+            let is_member = list == "rest.endpoints" && members.set_of(name).is_some();
             let taken = toolsets
                 .iter()
                 .find(|(set, config)| name.strip_prefix(config.prefix(set)).is_some_and(|rest| rest.starts_with('.')));
-            if let (Some((set, _)), None) = (taken, members.set_of(name)) {
+            if let (Some((set, _)), false) = (taken, is_member) {
                 let what = format!("`{name}` would be read as a tool of the tool set `{set}`; expected another name");
                 self.tell(&[&key], what);
             }

@@ -18,6 +18,7 @@ use toolbus_mcp::spec::{ServerName, ServerSpec};
 use self::json::{Members, elements, position, problem};
 use self::refusal::Refusal;
 use super::MAX_SERVERS;
+use crate::config::pins::Pin;
 
 /// Largest file, in bytes.
 const MAX_FILE: u64 = 1024 * 1024;
@@ -31,6 +32,8 @@ const MAX_SHOWN: usize = 64;
 pub struct ServersFile {
     /// Its servers, each with its place in the file.
     pub(super) entries: Vec<(ServerSpec, String)>,
+    /// What is done about changes of their tools, where that is said.
+    pub(super) pins: BTreeMap<ServerName, Pin>,
     refused: Vec<Refusal>,
     pub(super) warnings: Vec<String>,
     /// What is wrong besides servers that are refused.
@@ -154,6 +157,7 @@ impl ServersFile {
             Ok((spec, warnings)) => {
                 self.warnings.extend(warnings.iter().map(|warning| format!("{place}: {shown}: {warning}")));
                 self.entries.push((spec, place.to_owned()));
+                self.pins.extend(entry.pin.map(|pin| (name, pin)));
             }
             Err(mistake) => {
                 // Nobody misses a server that is not to be used.

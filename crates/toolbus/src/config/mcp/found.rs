@@ -3,9 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use toolbus_mcp::spec::{ServerName, ServerSpec};
+use toolbus_trust::pins::Level;
 
 use super::placeholders::{misplaced, placeholder};
 use crate::config::Config;
+use crate::config::pins::Pin;
 use crate::config::toolsets::{Kind, Scope};
 
 /// The MCP servers of a configuration.
@@ -13,6 +15,8 @@ use crate::config::toolsets::{Kind, Scope};
 pub struct McpServers {
     /// Those that can be used, at most one of each name.
     pub specs: Vec<ServerSpec>,
+    /// What is done about changes of their tools, by source; absent where that is not said of the server itself.
+    pub pins: BTreeMap<String, Level>,
     /// What is allowed and yet hardly meant, in words.
     pub warnings: Vec<String>,
     /// Servers, or the whole file, that cannot be used as they are, in words.
@@ -39,6 +43,7 @@ impl Config {
                 Ok((spec, warnings)) => {
                     found.warnings.extend(warnings.iter().map(|warning| format!("mcp.servers.{name}: {warning}")));
                     names.insert(spec.name.clone());
+                    found.pins.extend(server.pin.map(|pin| (spec.name.source().to_string(), pin.0)));
                     found.specs.push(spec);
                 }
                 Err(mistake) => found.problems.push(format!("mcp.servers.{name}: {mistake}")),
@@ -52,6 +57,7 @@ impl Config {
             } else if let Some(mistake) = misplaced_in(spec, &in_sessions) {
                 found.problems.push(format!("{place}: `{name}` is left out: {mistake}"));
             } else {
+                found.pins.extend(file.pins.get(name).map(|pin| (name.source().to_string(), pin.0)));
                 found.specs.push(spec.clone());
             }
         }
@@ -80,8 +86,16 @@ impl Config {
                 self.mcp.servers.keys().filter_map(|name| ServerName::parse(name).ok()).collect();
             let mut known = running.mcp_servers().specs;
             known.retain(|spec| !in_sections.contains(&spec.name) && mistake(spec).is_none());
-            self.mcp.file.keep(&known, mistake);
+            self.mcp.file.keep(&known, &running.pins_of_servers(), mistake);
         }
+    }
+
+    /// What is said of changes of the tools of each server.
+    fn pins_of_servers(&self) -> BTreeMap<ServerName, Pin> {
+        let of_section = |(name, pin): (&String, Option<Pin>)| Some((ServerName::parse(name).ok()?, pin?));
+        let mut pins = self.mcp.file.pins.clone();
+        pins.extend(self.mcp.servers.iter().map(|(name, server)| (name, server.pin)).filter_map(of_section));
+        pins
     }
 
     /// The servers that are started for each session.

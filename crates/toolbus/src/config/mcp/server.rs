@@ -10,6 +10,7 @@ use toolbus_mcp::spec::{Credentials, HttpKind, ServerName, ServerSpec};
 
 use super::auth::ServerAuth;
 use super::draft::{Draft, Kind, Mistake};
+use crate::config::pins::Pin;
 use crate::config::{HumanDuration, Secret};
 
 /// One MCP server: a program with `command`, or an HTTP server with `url`.
@@ -57,6 +58,9 @@ pub struct ServerConfig {
     pub validate: Validate,
     /// Longest run of one call; absent: the daemon's.
     pub tool_timeout: Option<HumanDuration>,
+    /// Whether tools that changed are held back until an operator approves them; "strict": suspect ones, too. Absent: as
+    /// `pins.sources` says.
+    pub pin: Option<Pin>,
 }
 
 /// A transport.

@@ -75,7 +75,7 @@ fn a_cluster_of_brokers_is_a_list_in_any_layer() {
 fn what_is_hardly_meant_is_warned_of() {
     let text = r#"
         [bus]
-        url = ["amqp://guest:guest@broker", "amqp://guest:guest@localhost", "amqps://ana:secret@broker"]
+        url = ["amqp://guest:guest@broker", "amqp://guest:guest@localhost", "amqps://ana:secret-of-ana@broker"]
         [http]
         listen = "0.0.0.0:8471"
         [tools.limits.webb]
@@ -84,12 +84,12 @@ fn what_is_hardly_meant_is_warned_of() {
         name = "weather"
         description = "Weather"
         url = "http://api.example/"
-        auth = { type = "bearer", token = "secret" }
+        auth = { type = "bearer", token = "secret-of-weather" }
         [[rest.endpoints]]
         name = "notes"
         description = "Notes"
         url = "http://api.example/"
-        headers = { Accept = "application/json", X-Token = "secret" }
+        headers = { Accept = "application/json", X-Token = "secret-of-notes" }
         [[rest.endpoints]]
         name = "news"
         description = "News"
@@ -116,8 +116,12 @@ fn a_variable_that_only_looks_like_a_key_is_warned_of() {
         url = "https://api.example/"
         auth = { type = "bearer", token = { env = "TOOLBUS_WEATHER" } }
     "#;
-    let environment =
-        [("TOOLBUS_BUS_URL", "amqp://x"), ("TOOLBUS_COMMIT", "abc"), ("TOOLBUS_WEATHER", "secret"), ("TOOLBUS", "x")];
+    let environment = [
+        ("TOOLBUS_BUS_URL", "amqp://x"),
+        ("TOOLBUS_COMMIT", "abc"),
+        ("TOOLBUS_WEATHER", "secret-of-weather"),
+        ("TOOLBUS", "x"),
+    ];
     insta::assert_snapshot!(load(&[text], &environment, &[]).unwrap().warnings.join("\n"), @"environment TOOLBUS_BUS_URL: not used; keys of the configuration are written TOOLBUS__SECTION__KEY");
 }
 

@@ -53,6 +53,7 @@ denied_tools = ["write_file"]
 lazy = false
 validate = "enforce"
 tool_timeout = "60s"
+pin = false
 
 [mcp.servers.remote]
 url = "https://mcp.example.com/mcp"
@@ -133,13 +134,13 @@ fn credentials_of_agents_need_agents_that_are_recognised() {
 
 #[test]
 fn a_server_is_a_program_or_an_address() {
-    insta::assert_snapshot!(problems("[mcp.servers.a]\nlazy = true\n[mcp.servers.b]\ncommand = 'x'\nurl = 'http://h/'\n[mcp.servers.c]\ntype = 'sse'\n[mcp.servers.d]\nurl = 'h'\n[mcp.servers.e]\ncommand = 'x'\ntype = 'websocket'\npin = true"), @r#"
+    insta::assert_snapshot!(problems("[mcp.servers.a]\nlazy = true\n[mcp.servers.b]\ncommand = 'x'\nurl = 'http://h/'\n[mcp.servers.c]\ntype = 'sse'\n[mcp.servers.d]\nurl = 'h'\n[mcp.servers.e]\ncommand = 'x'\ntype = 'websocket'\npinned = true"), @r#"
     a.toml:1:14: `mcp.servers.a`: expected a `command` to run, or the `url` of a server
     a.toml:3:1: `mcp.servers.b`: has a `command` and a `url`; expected one of them, or a `type` that decides
     a.toml:6:1: `mcp.servers.c`: `url` is missing; `type` says that it is an HTTP server
     a.toml:9:7: `mcp.servers.d.url`: `url` is no URL (relative URL without a base); expected "https://host/path"
     a.toml:12:8: `mcp.servers.e.type`: "websocket" is not known; expected one of "stdio", "http", "streamable-http", "sse"
-    a.toml:13:1: `mcp.servers.e.pin`: unknown key; expected one of `allowed_tools`, `args`, `auth`, `command`, `cwd`, `denied_tools`, `disabled`, `env`, `headers`, `lazy`, `roots`, `tool_timeout`, `type`, `url`, `validate`
+    a.toml:13:1: `mcp.servers.e.pinned`: unknown key; expected one of `allowed_tools`, `args`, `auth`, `command`, `cwd`, `denied_tools`, `disabled`, `env`, `headers`, `lazy`, `pin`, `roots`, `tool_timeout`, `type`, `url`, `validate`
     "#);
     insta::assert_snapshot!(problems("[mcp.servers.a]\nurl = 'http://h/'\nheaders = { Host = 'x' }\n[mcp.servers.b]\ncommand = 'x'\nenv = { 'A=B' = 'hunter2' }\n[mcp.servers.c]\ncommand = ''\nvalidate = 'on'\ntool_timeout = '60'"), @r#"
     a.toml:3:11: `mcp.servers.a.headers`: `headers` has `host`, which the daemon itself sets

@@ -7,7 +7,7 @@ fn endpoint(lines: &str) -> String {
 
 #[test]
 fn an_unknown_section_is_told_with_the_nearest() {
-    insta::assert_snapshot!(problems("[buss]\nname = 'x'"), @"a.toml:1:2: `buss`: unknown key; did you mean `bus`? expected one of `agents`, `audit`, `bus`, `daemon`, `http`, `identity`, `invoke`, `mcp`, `outbound`, `rest`, `store`, `telemetry`, `tools`, `toolsets`");
+    insta::assert_snapshot!(problems("[buss]\nname = 'x'"), @"a.toml:1:2: `buss`: unknown key; did you mean `bus`? expected one of `agents`, `audit`, `bus`, `commands`, `daemon`, `http`, `identity`, `invoke`, `mcp`, `outbound`, `pins`, `rest`, `script`, `store`, `telemetry`, `tools`, `toolsets`");
 }
 
 #[test]
@@ -17,7 +17,7 @@ fn an_unknown_key_is_told_with_the_nearest() {
 
 #[test]
 fn a_key_of_a_part_that_is_not_there_is_unknown() {
-    insta::assert_snapshot!(problems("[web]\nsearch = []"), @"a.toml:1:2: `web`: unknown key; expected one of `agents`, `audit`, `bus`, `daemon`, `http`, `identity`, `invoke`, `mcp`, `outbound`, `rest`, `store`, `telemetry`, `tools`, `toolsets`");
+    insta::assert_snapshot!(problems("[web]\nsearch = []"), @"a.toml:1:2: `web`: unknown key; expected one of `agents`, `audit`, `bus`, `commands`, `daemon`, `http`, `identity`, `invoke`, `mcp`, `outbound`, `pins`, `rest`, `script`, `store`, `telemetry`, `tools`, `toolsets`");
 }
 
 #[test]
@@ -57,7 +57,7 @@ fn an_unknown_choice_is_told_with_the_nearest() {
     a.toml:4:12: `telemetry.protocol`: "http" is not known; expected one of "grpc", "http/protobuf"
     a.toml:5:7: `telemetry.log`: the log filter is not valid (`inof` is no level); use for example `info` or `info,toolbus_core=debug`; did you mean `info`?
     "#);
-    insta::assert_snapshot!(problems("[daemon]\nroles = ['scripts']"), @r#"a.toml:2:10: `daemon.roles[0]`: "scripts" is not known; expected one of "invoke", "mcp""#);
+    insta::assert_snapshot!(problems("[daemon]\nroles = ['script']"), @r#"a.toml:2:10: `daemon.roles[0]`: "script" is not known; did you mean "scripts"? expected one of "invoke", "mcp", "scripts""#);
 }
 
 #[test]

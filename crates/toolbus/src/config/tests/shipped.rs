@@ -2,6 +2,7 @@ use std::io::Write;
 use std::path::Path as FilePath;
 
 use super::*;
+use crate::config::script::PackagesConfig;
 
 /// Every key that this daemon's part of the design names.
 const DESIGNED: &str = r##"
@@ -27,10 +28,12 @@ max_waiting = 1024
 drain_timeout = "30s"
 
 [daemon]
-roles = ["invoke", "mcp"]
+roles = ["invoke", "mcp", "scripts"]
 
 [http]
 listen = "127.0.0.1:8471"
+tokens = { ana = { env = "ANA_TOKEN" } }
+open = false
 
 [telemetry]
 otlp_endpoint = "http://127.0.0.1:4317"
@@ -65,25 +68,54 @@ body = "none"
 timeout = "10s"
 max_response = "1MiB"
 effect = "read-only"
+
+[[commands]]
+name = "git_log"
+description = "Last commits of the work tree"
+command = ["git", "log", "-n", "{count}", "--oneline"]
+parameters = '{"type":"object","properties":{"count":{"type":"integer","maximum":100}},"required":["count"]}'
+stdin = "none"
+sandbox = true
+timeout = "10s"
+effect = "read-only"
+
+[script]
+runner = "sandbox"
+timeout = "30s"
+max_timeout = "300s"
+memory = "256MiB"
+cpu = "500m"
+max_output = "1MiB"
+max_in_flight = 2
+python = "python3"
+packages = { allow = ["requests", "numpy"] }
+sandbox = { require = "no-namespaces" }
+pool = { min = 0, max = 4 }
 "##;
 
 #[test]
 fn every_designed_key_is_accepted_and_has_the_designed_default() {
     let pem = tempfile::NamedTempFile::new().unwrap();
     let text = DESIGNED.replace("PEM", &pem.path().display().to_string());
-    let mut config = load(&[&text], &[("WEATHER_TOKEN", "secret")], &[]).unwrap().config;
-    assert_eq!(config.rest.endpoints.len(), 1);
+    let mut config = load(&[&text], &[("WEATHER_TOKEN", "secret"), ("ANA_TOKEN", "secret")], &[]).unwrap().config;
+    assert_eq!((config.rest.endpoints.len(), config.commands.len()), (1, 1));
+    let script = config.script.take().unwrap();
+    let packages = PackagesConfig { allow: Vec::new(), ..script.packages };
+    let others = ScriptConfig { max_timeout: None, max_in_flight: None, packages, ..script };
+    assert_eq!(others, ScriptConfig::default());
     // What has no default, or another than the example.
     config.bus.url = BusUrl::Embedded;
     config.bus.tls = Default::default();
     config.bus.queue_prefix = None;
     config.bus.compat_queues = Default::default();
     config.daemon.roles = None;
+    config.http.tokens.clear();
     config.telemetry.otlp_endpoint = None;
     config.store = Default::default();
     config.audit = Default::default();
     config.tools.limits.clear();
     config.rest.endpoints.clear();
+    config.commands.clear();
     assert_eq!(config, Config::default());
 }
 
@@ -223,12 +255,25 @@ fn the_documented_configuration_is_valid_with_all_its_examples() {
         "ANA_WIKI_KEY",
         "TICKETS_SECRET",
         "ANA_CALENDAR_SECRET",
+        "INDEX_URL",
+        "REPORT_TOKEN",
+        "ANA_TOKEN",
+        "ANA_NEXT_TOKEN",
     ];
-    let environment = secrets.map(|name| (name, "a secret of some length"));
+    let secret = |name| match name {
+        "INDEX_URL" => "https://index.example/simple".to_owned(),
+        _ => format!("a secret of some length: {name}"),
+    };
+    let values = secrets.map(secret);
+    let environment: Vec<_> = secrets.into_iter().zip(values.iter().map(String::as_str)).collect();
+    // The folders of commands must be there.
+    let text = text.replace("\"/srv/work\"", "\"/usr\"");
     let loaded = load(&[&text], &environment, &[]).unwrap();
-    assert_eq!(loaded.config.rest.endpoints.len(), 6);
+    assert_eq!((loaded.config.rest.endpoints.len(), loaded.config.commands.len()), (6, 1));
     assert!(loaded.config.bus.tls.key.is_some());
     assert_eq!(loaded.config.mcp_servers().specs.len(), 7);
+    let script = loaded.config.script.unwrap();
+    assert_eq!(script.max_timeout, Some(HumanDuration::from_secs(300)));
 }
 
 #[test]

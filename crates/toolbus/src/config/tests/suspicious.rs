@@ -143,7 +143,7 @@ fn what_a_sidecar_does_not_serve_is_told() {
 #[test]
 fn a_shared_credential_beside_those_of_agents_is_told() {
     let text = "[identity]\nsource = 'broker'\n[[rest.endpoints]]\nname = 'x'\ndescription = 'x'\nurl = 'https://h/'\n\
-        auth = { type = 'bearer', token = 's', per_agent = { ana = { token = 't' } } }";
+        auth = { type = 'bearer', token = 'of-everybody', per_agent = { ana = { token = 'of-ana-alone' } } }";
     insta::assert_snapshot!(warnings(text), @"rest.endpoints: `x` never sends its shared credential, because `per_agent` is there");
 }
 

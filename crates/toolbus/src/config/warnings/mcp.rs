@@ -1,5 +1,6 @@
 //! MCP servers that are hardly meant as they are.
 
+use crate::config::mcp::MANAGEMENT_SOURCE;
 use crate::config::places::Place;
 use crate::config::toolsets::Kind;
 use crate::config::{Config, Role};
@@ -35,7 +36,15 @@ pub(super) fn warnings(config: &Config) -> Vec<String> {
     if register.enabled && register.commands.iter().any(|line| line.first().is_some_and(|one| is_open(one.as_str()))) {
         warnings.push("mcp.register.commands: lets callers run any program".to_owned());
     }
+    let known = config.known_tools();
     let servers = config.mcp_servers();
+    for pattern in config.pins.sources.keys().filter(|pattern| pattern.is_exact()) {
+        let is_source = known.values().any(|tool| pattern.matches(&tool.source));
+        let is_server = servers.specs.iter().any(|spec| pattern.matches(&spec.name.source()));
+        if !is_source && !is_server && !pattern.matches(MANAGEMENT_SOURCE) {
+            warnings.push(format!("pins.sources: `{pattern}` is no source of this configuration"));
+        }
+    }
     warnings.extend(servers.warnings);
     warnings.extend(servers.problems);
     warnings

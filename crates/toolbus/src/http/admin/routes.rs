@@ -11,6 +11,7 @@ use axum::{Json, Router};
 use bytes::Bytes;
 
 use super::mcp::{self, McpAdmin};
+use super::pins;
 use super::token::{self, Token};
 use super::view::{Disabled, Question, Refusal, Role};
 use super::{Admin, AdminError};
@@ -19,7 +20,8 @@ use super::{Admin, AdminError};
 pub const MAX_BODY: usize = 64 * 1024;
 /// What there is.
 const ROUTES: &str = "no such path: there are /v1/agents, /v1/agents/NAME, /v1/explain, /v1/disabled, \
-                      /v1/disabled/KIND/NAME, /v1/mcp, /v1/mcp/NAME and /v1/mcp/NAME/restart";
+                      /v1/disabled/KIND/NAME, /v1/mcp, /v1/mcp/NAME, /v1/mcp/NAME/restart, /v1/pins, /v1/pins/NAME and \
+                      /v1/pins/NAME/approve";
 
 /// The kind and the name of a switch, out of a path.
 type Named = Result<Path<(String, String)>, PathRejection>;
@@ -41,7 +43,8 @@ fn routes(admin: Arc<Admin>, servers: Arc<dyn McpAdmin>) -> Router {
         .route("/explain", post(explain))
         .route("/disabled", get(disabled))
         .route("/disabled/{kind}/{name}", put(disable).delete(enable))
-        .with_state(admin)
+        .with_state(Arc::clone(&admin))
+        .merge(pins::routes(admin))
         .merge(mcp::routes(servers))
         .fallback(unknown)
         .method_not_allowed_fallback(async || {

@@ -21,9 +21,11 @@ use toolbus_core::tool::{Executor, Tool, ToolCall, ToolDescriptor, ToolOutput};
 use super::*;
 use crate::config::Secret;
 use crate::http::ask::{AskError, Door};
-use crate::http::{Build, Health, HttpServer};
+use crate::http::tests::site;
+use crate::http::{Build, Health, HttpServer, Site};
 
 mod over_http;
+mod pins;
 mod servers;
 
 const TOKEN: &str = "s3cret-of-the-operator";
@@ -105,7 +107,7 @@ impl World {
         ));
         let server = HttpServer::bind(SocketAddr::from(([127, 0, 0, 1], 0))).await.unwrap();
         let address = server.address();
-        tokio::spawn(server.run(health, Some(guarded(admin, servers, TOKEN)), stop.clone()));
+        tokio::spawn(server.run(Site { admin: Some(guarded(admin, servers, TOKEN)), ..site(health) }, stop.clone()));
         Self { access, folder, address, stop, _bus: bus }
     }
 
@@ -129,7 +131,7 @@ impl World {
     async fn raw(&self, request: &str) -> String {
         let mut stream = UnixStream::connect(self.path()).await.unwrap();
         // A server that refuses early may have closed by now.
-        let _ = stream.write_all(request.as_bytes()).await;
+        let _ = stream.write_all(last(request).as_bytes()).await;
         let mut answer = Vec::new();
         let _ = stream.read_to_end(&mut answer).await;
         String::from_utf8(answer).unwrap()
@@ -137,11 +139,16 @@ impl World {
 
     async fn over_tcp(&self, request: &str) -> String {
         let mut stream = TcpStream::connect(self.address).await.unwrap();
-        stream.write_all(request.as_bytes()).await.unwrap();
+        stream.write_all(last(request).as_bytes()).await.unwrap();
         let mut answer = String::new();
         stream.read_to_string(&mut answer).await.unwrap();
         answer
     }
+}
+
+/// The last request of its connection.
+fn last(request: &str) -> String {
+    request.replacen("\r\n", "\r\nConnection: close\r\n", 1)
 }
 
 #[tokio::test]
@@ -373,7 +380,7 @@ async fn requests_that_cannot_be_read_are_refused_in_words() {
         refused(Method::POST, "/v1/explain").await,
     ];
     insta::assert_snapshot!(all.join("\n"), @r#"
-    no such path: there are /v1/agents, /v1/agents/NAME, /v1/explain, /v1/disabled, /v1/disabled/KIND/NAME, /v1/mcp, /v1/mcp/NAME and /v1/mcp/NAME/restart
+    no such path: there are /v1/agents, /v1/agents/NAME, /v1/explain, /v1/disabled, /v1/disabled/KIND/NAME, /v1/mcp, /v1/mcp/NAME, /v1/mcp/NAME/restart, /v1/pins, /v1/pins/NAME and /v1/pins/NAME/approve
     `a b` is no name of an agent; expected 1 to 64 letters, digits, `.`, `_` or `-`
     Failed to deserialize query string: bnding: unknown field `bnding`, expected one of `binding`, `profile`, `session`
     Invalid URL: Invalid UTF-8 in `name`

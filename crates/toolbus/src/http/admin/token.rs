@@ -1,20 +1,18 @@
 use std::sync::Arc;
-use std::time::Duration;
 
 use axum::extract::{Request, State};
-use axum::http::header::{AUTHORIZATION, WWW_AUTHENTICATE};
-use axum::http::{HeaderMap, StatusCode};
+use axum::http::StatusCode;
+use axum::http::header::{CONNECTION, WWW_AUTHENTICATE};
 use axum::middleware::Next;
 use axum::response::{IntoResponse as _, Response};
 use sha2::{Digest as _, Sha256};
 use subtle::ConstantTimeEq as _;
 use toolbus_core::log::Throttle;
+use toolbus_door::keeper::bearer;
 
 use super::view::Refusal;
-
-/// How long a wrong token waits for its answer: as long as a client may hold a connection by saying nothing, so that
-/// guessing holds up others no more than silence does. With the bound on connections, this bounds guesses per second.
-pub(super) const PENALTY: Duration = Duration::from_secs(2);
+use crate::http::connections::Link;
+use crate::http::entrance::slowed;
 
 /// The token that opens the routes for operators over TCP.
 pub(super) struct Token {
@@ -36,28 +34,39 @@ impl Token {
 
 /// Lets nobody pass without the token. A wrong one is answered late, and logged.
 pub(super) async fn check(State(token): State<Arc<Token>>, request: Request, next: Next) -> Response {
+    let link = request.extensions().get::<Arc<Link>>();
     match bearer(request.headers()) {
-        Some(given) if token.is(given) => next.run(request).await,
+        Some(given) if token.is(given) => {
+            // Where every place is taken, it keeps the one that it has.
+            if let Some(link) = link {
+                link.vouch().await;
+            }
+            next.run(request).await
+        }
         None => refused("a token is needed: `Authorization: Bearer`, with the value of http.admin_token"),
         Some(_) => {
             if let Some(left_out) = token.wrong.due() {
                 tracing::warn!(left_out, "admin: a wrong token was given over HTTP");
             }
-            tokio::time::sleep(PENALTY).await;
-            refused("the token is not the value of http.admin_token")
+            if !slowed(link).await {
+                return closing(
+                    StatusCode::TOO_MANY_REQUESTS,
+                    "too many wrong tokens are being given; try again later",
+                );
+            }
+            closing(StatusCode::UNAUTHORIZED, "the token is not the value of http.admin_token")
         }
     }
 }
 
-/// The token of a request, if it gives exactly one.
-fn bearer(headers: &HeaderMap) -> Option<&[u8]> {
-    let mut given = headers.get_all(AUTHORIZATION).iter();
-    let (scheme, token) = given.next().filter(|_| given.next().is_none())?.as_bytes().split_at_checked(7)?;
-    scheme.eq_ignore_ascii_case(b"bearer ").then_some(token.trim_ascii())
-}
-
 fn refused(error: &str) -> Response {
     (StatusCode::UNAUTHORIZED, [(WWW_AUTHENTICATE, "Bearer")], Refusal::new(error)).into_response()
+}
+
+/// The last answer of a connection.
+fn closing(code: StatusCode, error: &str) -> Response {
+    let headers = [(WWW_AUTHENTICATE, "Bearer"), (CONNECTION, "close")];
+    (code, headers, Refusal::new(error)).into_response()
 }
 
 #[cfg(test)]
@@ -70,22 +79,6 @@ mod tests {
         assert!(token.is(b"s3cret"));
         for other in ["", "s3cre", "s3cret ", "S3cret", "s3crets"] {
             assert!(!token.is(other.as_bytes()), "{other:?}");
-        }
-    }
-
-    #[test]
-    fn one_header_of_one_scheme_gives_a_token() {
-        let given = |values: &[&str]| {
-            let mut headers = HeaderMap::new();
-            for value in values {
-                headers.append(AUTHORIZATION, value.parse().unwrap());
-            }
-            bearer(&headers).map(|token| String::from_utf8(token.to_vec()).unwrap())
-        };
-        assert_eq!(given(&["Bearer abc"]).as_deref(), Some("abc"));
-        assert_eq!(given(&["bearer  abc"]).as_deref(), Some("abc"));
-        for none in [&[][..], &["abc"], &["Basic abc"], &["Bearerabc"], &["Bearer abc", "Bearer abc"]] {
-            assert_eq!(given(none), None, "{none:?}");
         }
     }
 }

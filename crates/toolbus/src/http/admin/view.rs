@@ -1,5 +1,7 @@
 //! What the door for operators takes and answers, as JSON.
 
+pub mod pins;
+
 use axum::Json;
 use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
@@ -111,6 +113,9 @@ pub struct Verdict {
     pub allowed: bool,
     /// Why, or why not.
     pub because: String,
+    /// Rules of the scan that its definition meets; absent: none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub suspect: Vec<String>,
 }
 
 /// A call that is asked about, and not made.

@@ -64,7 +64,7 @@ async fn a_credential_is_in_no_log_line_and_no_error() {
             for kind in [HttpKind::Detect, HttpKind::Streamable, HttpKind::Sse] {
                 let mut endpoint = endpoint(&url, kind);
                 endpoint.headers.insert("X-Other".to_owned(), "hunter2-header".into());
-                match Opener::new(&endpoint, Some(credential.clone())).unwrap().open().await {
+                match Opener::new(&endpoint, Some(credential.clone()), &Default::default()).unwrap().open().await {
                     Ok(mut transport) => match begin(&mut transport).await {
                         Ok(()) => {
                             transport.send(call(1)).await.unwrap();

@@ -34,7 +34,7 @@ pub(super) struct Crowd {
 
 pub(super) async fn measure(config: &Config) -> Result<Crowd, MeasureError> {
     let begun = Instant::now();
-    let session = Session::with_daemon(config).map_err(|error| MeasureError::Mcp(error.to_string()))?;
+    let session = Session::with_daemon(config, None).await.map_err(|error| MeasureError::Mcp(error.to_string()))?;
     sides::all_ready(&*session.servers()).await?;
     let ready = begun.elapsed();
     let supervisors: Vec<u32> = session.servers().status().iter().filter_map(|server| server.pid).collect();

@@ -21,7 +21,7 @@ fn parse(rollup: &str) -> Option<u64> {
 }
 
 /// Ends a process at once.
-pub(super) async fn kill(process: u32) -> io::Result<()> {
+pub(in crate::commands::bench) async fn kill(process: u32) -> io::Result<()> {
     let status = tokio::process::Command::new("kill").args(["-s", "KILL", &process.to_string()]).status().await?;
     if status.success() { Ok(()) } else { Err(io::Error::other(format!("process {process} cannot be killed"))) }
 }

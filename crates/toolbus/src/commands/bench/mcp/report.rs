@@ -3,15 +3,13 @@
 use std::io::{self, Write};
 use std::time::Duration;
 
-use comfy_table::{CellAlignment, Table, presets};
 use serde::Serialize;
-use toolbus_bench::Figures;
 
 use super::crowd::Crowd;
 use super::sides::Side;
 use crate::cli::Output;
-use crate::commands::as_json;
 use crate::commands::bench::BenchArgs;
+use crate::commands::bench::figures::{self, Row};
 
 /// Everything that was measured.
 #[derive(Debug, Serialize)]
@@ -24,16 +22,6 @@ pub(super) struct Report {
     comparisons: Vec<Comparison>,
     recovery_ms: f64,
     crowd: Crowd,
-}
-
-/// One side at one concurrency.
-#[derive(Debug, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub(super) struct Row {
-    pub(super) side: &'static str,
-    pub(super) callers: u16,
-    #[serde(flatten)]
-    pub(super) figures: Figures,
 }
 
 /// The daemon against the server alone.
@@ -59,34 +47,12 @@ impl Report {
     }
 
     pub(super) fn print(&self, output: Output) -> io::Result<()> {
-        let mut out = anstream::stdout().lock();
-        match output {
-            Output::Json => writeln!(out, "{}", as_json(self)),
-            Output::Table => self.print_table(&mut out),
-        }
+        figures::print(self, output, Self::print_table)
     }
 
-    fn print_table(&self, out: &mut impl Write) -> io::Result<()> {
-        let mut table = Table::new();
-        table.load_style(presets::ASCII_MARKDOWN);
-        let costs = ["CPU s/1000", "server CPU s/1000"];
-        table.set_header(["in flight", "side", "calls/s", "p50 ms", "p95 ms", "p99 ms"].into_iter().chain(costs));
-        for Row { side, callers, figures } in &self.rows {
-            table.add_row([
-                callers.to_string(),
-                (*side).to_owned(),
-                format!("{:.0}", figures.calls_per_second),
-                format!("{:.3}", figures.p50_ms),
-                format!("{:.3}", figures.p95_ms),
-                format!("{:.3}", figures.p99_ms),
-                format!("{:.4}", figures.load_cpu_seconds_per_1000),
-                format!("{:.4}", figures.cpu_seconds_per_1000),
-            ]);
-        }
-        for column in table.column_iter_mut().skip(2) {
-            column.set_cell_alignment(CellAlignment::Right);
-        }
-        writeln!(out, "{table}\n")?;
+    fn print_table(&self, out: &mut dyn Write) -> io::Result<()> {
+        let columns: [figures::Column; 2] = [("CPU s/1000", figures::load_cpu), ("server CPU s/1000", figures::cpu)];
+        writeln!(out, "{}\n", figures::table(&self.rows, "calls", &columns))?;
         for Comparison { callers, throughput, added_p50_ms } in &self.comparisons {
             writeln!(
                 out,
@@ -115,28 +81,14 @@ fn comparison(rows: &[Row], callers: u16) -> Option<Comparison> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn row(side: Side, callers: u16, calls_per_second: f64, p50_ms: f64) -> Row {
-        let (p95_ms, p99_ms) = (p50_ms * 2.0, p50_ms * 3.0);
-        let (cpu_seconds_per_1000, load_cpu_seconds_per_1000, peak_mib) = (0.01, 0.02, 3.0);
-        let figures = Figures {
-            calls_per_second,
-            p50_ms,
-            p95_ms,
-            p99_ms,
-            cpu_seconds_per_1000,
-            load_cpu_seconds_per_1000,
-            peak_mib,
-        };
-        Row { side: side.name(), callers, figures }
-    }
+    use crate::commands::bench::figures::tests::row;
 
     #[test]
     fn the_daemon_is_compared_with_the_server_alone_at_the_same_concurrency() {
         let rows = [
-            row(Side::Direct, 1, 1_000.0, 1.0),
-            row(Side::Bridge, 1, 800.0, 1.25),
-            row(Side::Direct, 32, 10_000.0, 3.0),
+            row(Side::Direct.name(), 1, 1_000.0, 1.0),
+            row(Side::Bridge.name(), 1, 800.0, 1.25),
+            row(Side::Direct.name(), 32, 10_000.0, 3.0),
         ];
         let expected = Comparison { callers: 1, throughput: 0.8, added_p50_ms: 0.25 };
         assert_eq!(comparison(&rows, 1), Some(expected));

@@ -60,7 +60,7 @@ impl Sides {
         let direct = tokio::time::timeout(START_TIME, started).await;
         let direct = direct.map_err(|_| failed(&"the server did not answer"))?.map_err(|error| failed(&error))?;
 
-        let session = Session::with_daemon(config).map_err(|error| failed(&error))?;
+        let session = Session::with_daemon(config, None).await.map_err(|error| failed(&error))?;
         session.ready(START_TIME).await.map_err(|error| failed(&error))?;
         all_ready(&*session.servers()).await?;
         let client = Client::connect(session.bus(), topic::TOOL_INVOKE, START_TIME).await;

@@ -10,18 +10,18 @@ use super::echo;
 
 /// A server, and the call that is repeated.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Subject {
-    pub(super) command: String,
-    pub(super) args: Vec<String>,
-    pub(super) tool: Arc<str>,
-    pub(super) arguments: Arc<Map<String, Value>>,
+pub(in crate::commands::bench) struct Subject {
+    pub(in crate::commands::bench) command: String,
+    pub(in crate::commands::bench) args: Vec<String>,
+    pub(in crate::commands::bench) tool: Arc<str>,
+    pub(in crate::commands::bench) arguments: Arc<Map<String, Value>>,
     /// What the tool answers; absent: anything that is no error.
-    pub(super) answer: Option<&'static str>,
+    pub(in crate::commands::bench) answer: Option<&'static str>,
 }
 
 impl Subject {
     /// What the arguments name, or else this program as the smallest server.
-    pub(super) fn of(args: &BenchArgs) -> Result<Self, MeasureError> {
+    pub(in crate::commands::bench) fn of(args: &BenchArgs) -> Result<Self, MeasureError> {
         let Some(command) = &args.mcp_command else { return Self::smallest() };
         let mut words = command.split_whitespace().map(str::to_owned);
         let command = words.next().ok_or_else(|| MeasureError::Mcp("--mcp-command is empty".to_owned()))?;

@@ -12,6 +12,7 @@ use toolbus_mcp::spec::HttpKind;
 use super::json::Members;
 use super::substitution::Substitution;
 use crate::config::mcp::draft::{Draft, Kind, Mistake};
+use crate::config::pins::Pin;
 
 /// Longest `toolTimeoutMs`: a year.
 const MAX_TIMEOUT_MS: u64 = 366 * 24 * 3600 * 1000;
@@ -20,6 +21,8 @@ const MAX_TIMEOUT_MS: u64 = 366 * 24 * 3600 * 1000;
 pub(super) struct Written {
     pub(super) name: Option<String>,
     pub(super) draft: Result<Draft, Mistake>,
+    /// What is done about changes of its tools; absent where that is not said, or not so that it can be read.
+    pub(super) pin: Option<Pin>,
     /// Whether it says that it is not to be used, whatever else is wrong with it.
     pub(super) is_disabled: bool,
     /// Names of members that mean nothing here.
@@ -30,12 +33,13 @@ pub(super) struct Written {
 pub(super) fn read(name: Option<String>, text: &RawValue, environment: &BTreeMap<String, String>) -> Written {
     let Some(Members(members)) = Members::of(text) else {
         let draft = Err(wrong("", "expected an object"));
-        return Written { name, draft, is_disabled: false, ignored: Vec::new() };
+        return Written { name, draft, pin: None, is_disabled: false, ignored: Vec::new() };
     };
     let mut reader = Reader {
         name,
         draft: Draft::default(),
         transport_mode: None,
+        pin: None,
         seen: BTreeSet::new(),
         ignored: Vec::new(),
         substitution: Substitution::new(environment),
@@ -48,13 +52,14 @@ pub(super) fn read(name: Option<String>, text: &RawValue, environment: &BTreeMap
         draft.kind = Some(Kind::Http(mode));
     }
     let draft = mistake.map_or(Ok(draft), Err);
-    Written { name: reader.name, draft, is_disabled, ignored: reader.ignored }
+    Written { name: reader.name, draft, pin: reader.pin, is_disabled, ignored: reader.ignored }
 }
 
 struct Reader<'a> {
     name: Option<String>,
     draft: Draft,
     transport_mode: Option<HttpKind>,
+    pin: Option<Pin>,
     seen: BTreeSet<&'static str>,
     ignored: Vec<String>,
     substitution: Substitution<'a>,
@@ -78,6 +83,7 @@ impl Reader<'_> {
             "disabled" => "disabled",
             "lazy" => "lazy",
             "validate" => "validate",
+            "pin" => "pin",
             _ => {
                 self.ignored.push(member);
                 return Ok(());
@@ -109,6 +115,7 @@ impl Reader<'_> {
             "toolTimeoutMs" => draft.tool_timeout = Some(milliseconds(key, &value)?),
             "disabled" => draft.is_disabled = flag(key, &value)?,
             "lazy" => draft.is_lazy = flag(key, &value)?,
+            "pin" => self.pin = Some(pin(value)?),
             _ => draft.validation = validation(&text("validate", value)?)?,
         }
         Ok(())
@@ -149,6 +156,10 @@ fn scalars(key: &'static str, value: Value) -> Result<BTreeMap<String, Secret>, 
 
 fn flag(key: &'static str, value: &Value) -> Result<bool, Mistake> {
     value.as_bool().ok_or_else(|| wrong(key, "expected true or false"))
+}
+
+fn pin(value: Value) -> Result<Pin, Mistake> {
+    serde_json::from_value(value).map_err(|_| wrong("pin", r#"expected true, false or "strict""#))
 }
 
 fn milliseconds(key: &'static str, value: &Value) -> Result<Duration, Mistake> {

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use toolbus_mcp::spec::{ServerName, ServerSpec};
 
 use super::{ServersFile, shown};
+use crate::config::pins::Pin;
 
 /// A server that cannot be used as it is written.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -37,19 +38,22 @@ impl ServersFile {
     pub(in crate::config::mcp) fn keep_all(&mut self, before: &Self) {
         self.entries.clone_from(&before.entries);
         self.refused.clone_from(&before.refused);
+        self.pins.clone_from(&before.pins);
     }
 
     /// Takes over those of `known` that are there and cannot be used as they are written, be it for a `mistake` that only
-    /// the rest of the configuration makes one.
+    /// the rest of the configuration makes one; with their `pins`, so that no mistake lets anything through.
     pub(in crate::config::mcp) fn keep(
         &mut self,
         known: &[ServerSpec],
+        pins: &BTreeMap<ServerName, Pin>,
         mistake: impl Fn(&ServerSpec) -> Option<String>,
     ) {
         for before in known {
             let refusal = self.refused.iter().find(|refusal| refusal.name == before.name && !refusal.is_disabled);
             if let Some(refusal) = refusal {
                 self.entries.push((before.clone(), refusal.place.clone()));
+                keep_pin(&mut self.pins, &before.name, pins);
                 continue;
             }
             let Some((spec, place)) = self.entries.iter_mut().find(|(spec, _)| spec.name == before.name) else {
@@ -59,11 +63,20 @@ impl ServersFile {
                 let (name, place) = (spec.name.clone(), place.clone());
                 self.refused.push(Refusal { name, place, mistake, is_disabled: false });
                 spec.clone_from(before);
+                keep_pin(&mut self.pins, &before.name, pins);
             }
         }
     }
 
     fn is_used(&self, name: &ServerName) -> bool {
         self.entries.iter().any(|(spec, _)| spec.name == *name)
+    }
+}
+
+/// Takes over what was said of a server before.
+fn keep_pin(pins: &mut BTreeMap<ServerName, Pin>, name: &ServerName, before: &BTreeMap<ServerName, Pin>) {
+    match before.get(name) {
+        Some(pin) => drop(pins.insert(name.clone(), *pin)),
+        None => drop(pins.remove(name)),
     }
 }

@@ -277,7 +277,7 @@ fn a_server_that_is_refused_stays_as_it_was() {
             read(r#"{"mcpServers": {"Files": {"command": "x"}, "web": {"url": "http://h/"}, "c": {"command": "z"}}}"#);
         let known: Vec<_> = before.entries.iter().map(|(spec, _)| spec.clone()).collect();
         let mut now = read(text);
-        now.keep(&known, |spec| (&**spec.name.as_str() == "c").then(|| "misplaced".to_owned()));
+        now.keep(&known, &BTreeMap::new(), |spec| (&**spec.name.as_str() == "c").then(|| "misplaced".to_owned()));
         let mut lines: Vec<_> = now.entries.iter().map(|(spec, place)| format!("{place} {}", line(spec))).collect();
         lines.extend(now.problems());
         lines.extend(now.outdated().iter().map(|(name, mistake)| format!("{name}: {mistake}")));

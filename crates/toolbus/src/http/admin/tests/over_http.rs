@@ -1,8 +1,8 @@
 use std::time::Instant;
 
-use super::super::token::PENALTY;
 use super::super::view::Disabled;
 use super::*;
+use crate::http::entrance::PENALTY;
 
 #[tokio::test]
 async fn over_http_the_same_is_told_to_whoever_has_the_token() {
@@ -51,7 +51,7 @@ async fn a_daemon_without_a_token_says_so_and_one_that_is_gone_too() {
     let health =
         Arc::new(Health::new(state, Registry::new(), Vec::new(), Arc::new(NoServers), Arc::<Load>::default(), build));
     let url = format!("http://{}", closed.address()).parse().unwrap();
-    tokio::spawn(closed.run(health, None, world.stop.clone()));
+    tokio::spawn(closed.run(site(health), world.stop.clone()));
     let door = Door::Http { url, token: Secret::new(TOKEN) };
     let error = door.ask::<Value>(Method::GET, "/v1/agents").await.unwrap_err();
     assert!(matches!(error, AskError::Closed(_)) && error.to_string().contains("http.admin_token"), "{error}");

@@ -40,6 +40,8 @@ async fn every_server_is_told_with_all_that_is_known() {
     assert_eq!(names, ["Files", "git hub", "old"]);
     insta::assert_json_snapshot!(world.get("/v1/mcp/files").await, @r#"
     {
+      "cleaned": [],
+      "cleanedTotal": 0,
       "hidden": [
         {
           "name": "move_file",
@@ -61,6 +63,8 @@ async fn every_server_is_told_with_all_that_is_known() {
       "stderr": [
         "listening"
       ],
+      "suspect": [],
+      "suspectTotal": 0,
       "tools": [
         "read_file",
         "write_file"

@@ -5,7 +5,8 @@ use toolbus_testing::otlp::proto::common::v1::{AnyValue, KeyValue, any_value};
 use toolbus_testing::otlp::proto::metrics::v1::{metric, number_data_point};
 
 /// The text of an attribute, empty when absent.
-pub(crate) fn attribute<'a>(attributes: &'a [KeyValue], name: &str) -> &'a str {
+#[must_use]
+pub fn attribute<'a>(attributes: &'a [KeyValue], name: &str) -> &'a str {
     let found = attributes.iter().find(|attribute| attribute.key == name);
     match found.and_then(|attribute| attribute.value.as_ref()) {
         Some(AnyValue { value: Some(any_value::Value::StringValue(text)) }) => text,
@@ -17,8 +18,13 @@ fn has(attributes: &[KeyValue], labels: &[(&str, &str)]) -> bool {
     labels.iter().all(|(name, value)| attribute(attributes, name) == *value)
 }
 
-/// What a counter with these labels came to, in the last export.
-pub(crate) fn sum(receiver: &Receiver, name: &str, labels: &[(&str, &str)]) -> i64 {
+/// What a counter or gauge with these labels came to, in the last export.
+///
+/// # Panics
+///
+/// When it is of another kind.
+#[must_use]
+pub fn sum(receiver: &Receiver, name: &str, labels: &[(&str, &str)]) -> i64 {
     let metrics = receiver.metrics();
     let points = metrics.into_iter().filter(|metric| metric.name == name).flat_map(|metric| match metric.data {
         Some(metric::Data::Sum(sum)) => sum.data_points,
@@ -33,7 +39,8 @@ pub(crate) fn sum(receiver: &Receiver, name: &str, labels: &[(&str, &str)]) -> i
 }
 
 /// How many values a histogram with these labels has, in the last export.
-pub(crate) fn count(receiver: &Receiver, name: &str, labels: &[(&str, &str)]) -> u64 {
+#[must_use]
+pub fn count(receiver: &Receiver, name: &str, labels: &[(&str, &str)]) -> u64 {
     let metrics = receiver.metrics();
     let points = metrics.into_iter().filter(|metric| metric.name == name).flat_map(|metric| match metric.data {
         Some(metric::Data::Histogram(histogram)) => histogram.data_points,

@@ -1,0 +1,122 @@
+use std::io;
+use std::time::{Duration, Instant};
+
+use tokio::task::JoinSet;
+
+use crate::load::Sample;
+
+/// Wait after what failed, so that a server which refuses at once is not asked more often than one that answers.
+const AFTER_FAILURE: Duration = Duration::from_millis(10);
+
+/// Why there is no good answer.
+#[derive(Debug, thiserror::Error)]
+pub enum ExchangeError {
+    /// Nobody listens.
+    #[error("cannot be connected: {0}")]
+    Connect(io::Error),
+    /// The connection broke, or what came is no HTTP.
+    #[error("the connection failed: {0}")]
+    Connection(#[from] hyper::Error),
+    /// No answer in time.
+    #[error("no answer within {0} s")]
+    Late(u64),
+    /// Not the answer that was wanted.
+    #[error("answered {0}: {1}")]
+    Refused(u16, String),
+    /// Not what the protocol says.
+    #[error("{0}")]
+    Unreadable(String),
+    /// Anything else.
+    #[error("{0}")]
+    Other(String),
+}
+
+/// Something that is asked again and again.
+pub trait Exchange: Send + 'static {
+    /// Asks once, and looks whether the answer is good.
+    ///
+    /// # Errors
+    ///
+    /// When there is no good answer.
+    fn once(&mut self) -> impl Future<Output = Result<(), ExchangeError>> + Send;
+}
+
+/// What a closed loop measured.
+#[derive(Debug, Clone)]
+pub struct Outcome {
+    /// The good answers.
+    pub sample: Sample,
+    /// How many were not good.
+    pub failures: u64,
+    /// What one of those said.
+    pub failure: Option<String>,
+}
+
+impl Outcome {
+    /// The sample, where every answer was good.
+    ///
+    /// # Errors
+    ///
+    /// What was said where one was not.
+    pub fn flawless(self) -> Result<Sample, ExchangeError> {
+        match self.failure {
+            None => Ok(self.sample),
+            Some(failure) => Err(ExchangeError::Unreadable(failure)),
+        }
+    }
+}
+
+/// A closed loop of callers, each in a task of its own: it asks, waits for the answer, and asks again, for about this long.
+///
+/// # Errors
+///
+/// When a task ended before its time.
+pub async fn closed_loop<E: Exchange>(callers: &mut Vec<E>, time: Duration) -> io::Result<Outcome> {
+    let started = Instant::now();
+    let mut tasks = JoinSet::new();
+    for mut caller in callers.drain(..) {
+        tasks.spawn(async move {
+            let mut told = Told::default();
+            while started.elapsed() < time {
+                told.once(&mut caller).await;
+            }
+            (caller, told)
+        });
+    }
+    let mut all = Told::default();
+    while let Some(ended) = tasks.join_next().await {
+        let (caller, told) = ended.map_err(io::Error::other)?;
+        callers.push(caller);
+        all.add(told);
+    }
+    let Told { latencies, failures, failure } = all;
+    Ok(Outcome { sample: Sample { latencies, elapsed: started.elapsed() }, failures, failure })
+}
+
+/// What one caller was told.
+#[derive(Default)]
+struct Told {
+    latencies: Vec<Duration>,
+    failures: u64,
+    failure: Option<String>,
+}
+
+impl Told {
+    async fn once(&mut self, caller: &mut impl Exchange) {
+        let begun = Instant::now();
+        match caller.once().await {
+            Ok(()) => self.latencies.push(begun.elapsed()),
+            Err(error) => {
+                self.failures += 1;
+                self.failure.get_or_insert_with(|| error.to_string());
+                tokio::time::sleep(AFTER_FAILURE).await;
+            }
+        }
+    }
+
+    fn add(&mut self, other: Self) {
+        self.latencies.extend(other.latencies);
+        self.failures += other.failures;
+        self.failure = self.failure.take().or(other.failure);
+    }
+}

@@ -1,0 +1,190 @@
+use std::net::SocketAddr;
+use std::pin::{Pin, pin};
+use std::time::Duration;
+
+use futures_util::future::{Either, select};
+use http_body_util::{BodyExt, Full};
+use hyper::body::{Bytes, Incoming};
+use hyper::client::conn::http1::{self, SendRequest};
+use hyper::header::HOST;
+use hyper::{HeaderMap, Method, Request, Response, StatusCode, Uri};
+use hyper_util::rt::TokioIo;
+use tokio::net::TcpStream;
+use tokio::task::JoinHandle;
+
+use crate::exchange::ExchangeError;
+
+/// Most that is repeated of an answer that was not good, in bytes.
+const MAX_TOLD: usize = 300;
+/// Longest wait for one answer.
+const ANSWER_TIME: Duration = Duration::from_secs(30);
+
+/// What is sent.
+type Outgoing = Full<Bytes>;
+
+/// A connection that is kept for the next request, and opened again where the server closed it.
+///
+/// Whoever waits for an answer reads it from the socket as well, so that no task has to wake another one.
+pub(crate) struct Connection {
+    address: SocketAddr,
+    open: Option<Open>,
+}
+
+struct Open {
+    sender: SendRequest<Outgoing>,
+    socket: Pin<Box<http1::Connection<TokioIo<TcpStream>, Outgoing>>>,
+}
+
+/// An answer, read to its end.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    pub(crate) status: StatusCode,
+    pub(crate) headers: HeaderMap,
+    pub(crate) body: Bytes,
+}
+
+/// An answer that does not end: it is read, and kept open until this is dropped.
+#[derive(Debug)]
+pub struct Stream(JoinHandle<()>);
+
+impl Connection {
+    /// Nothing is connected before the first request.
+    pub(crate) const fn new(address: SocketAddr) -> Self {
+        Self { address, open: None }
+    }
+
+    pub(crate) const fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Sends a request, and waits for the whole answer.
+    pub(crate) async fn send(&mut self, request: Request<Outgoing>) -> Result<Answer, ExchangeError> {
+        let answer = match tokio::time::timeout(ANSWER_TIME, self.exchange(request)).await {
+            Ok(answer) => answer,
+            Err(_) => Err(ExchangeError::Late(ANSWER_TIME.as_secs())),
+        };
+        if answer.is_err() {
+            self.open = None;
+        }
+        answer
+    }
+
+    async fn exchange(&mut self, request: Request<Outgoing>) -> Result<Answer, ExchangeError> {
+        let Open { sender, socket } = match &mut self.open {
+            Some(open) if !open.sender.is_closed() => open,
+            open => open.insert(Open::connect(self.address).await?),
+        };
+        let (answer, is_over) = {
+            let exchange = pin!(async { Answer::read(sender.send_request(request).await?).await });
+            match select(exchange, socket).await {
+                Either::Left((answer, _)) => (answer, false),
+                // The server closes after this answer, which may be there already.
+                Either::Right((_, exchange)) => (exchange.await, true),
+            }
+        };
+        if is_over {
+            self.open = None;
+        }
+        answer
+    }
+
+    /// Sends a request whose answer is a stream.
+    pub(crate) async fn stream(&self, request: Request<Outgoing>) -> Result<Stream, ExchangeError> {
+        let Open { mut sender, socket } = Open::connect(self.address).await?;
+        let task = tokio::spawn(async move {
+            let _ = socket.await;
+        });
+        let stream = Stream(task);
+        let answer = tokio::time::timeout(ANSWER_TIME, sender.send_request(request)).await;
+        let answer = answer.map_err(|_| ExchangeError::Late(ANSWER_TIME.as_secs()))??;
+        if answer.status() != StatusCode::OK {
+            return Err(Answer::read(answer).await?.refusal());
+        }
+        let reading = tokio::spawn(async move {
+            // The connection lives as long as both parts of it.
+            let (_sender, _socket, mut body) = (sender, stream, answer.into_body());
+            while let Some(Ok(_)) = body.frame().await {}
+        });
+        Ok(Stream(reading))
+    }
+}
+
+impl Open {
+    async fn connect(address: SocketAddr) -> Result<Self, ExchangeError> {
+        let socket = TcpStream::connect(address).await.map_err(ExchangeError::Connect)?;
+        // Whatever is held back for an acknowledgement costs 40 ms.
+        socket.set_nodelay(true).map_err(ExchangeError::Connect)?;
+        let (sender, socket) = http1::handshake(TokioIo::new(socket)).await?;
+        Ok(Self { sender, socket: Box::pin(socket) })
+    }
+}
+
+impl Answer {
+    async fn read(response: Response<Incoming>) -> Result<Self, ExchangeError> {
+        let (head, body) = response.into_parts();
+        let body = body.collect().await?.to_bytes();
+        Ok(Self { status: head.status, headers: head.headers, body })
+    }
+
+    /// What to tell of an answer that is not the wanted one.
+    pub(crate) fn refusal(&self) -> ExchangeError {
+        let text = String::from_utf8_lossy(self.body.get(..MAX_TOLD).unwrap_or(&self.body)).into_owned();
+        ExchangeError::Refused(self.status.as_u16(), text)
+    }
+}
+
+impl Stream {
+    /// Whether the server has ended it.
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        self.0.is_finished()
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+/// A page that is asked for again and again, and must not change.
+pub struct Page {
+    connection: Connection,
+    uri: Uri,
+    headers: HeaderMap,
+    first: Option<Bytes>,
+}
+
+impl Page {
+    /// A page of the server at this address.
+    ///
+    /// # Errors
+    ///
+    /// When the path is none.
+    pub fn new(address: SocketAddr, path: &str) -> Result<Self, ExchangeError> {
+        let uri = path.parse().map_err(|_| ExchangeError::Unreadable(format!("{path:?} is no path")))?;
+        let headers = HeaderMap::from_iter([(HOST, host(address)?)]);
+        Ok(Self { connection: Connection::new(address), uri, headers, first: None })
+    }
+}
+
+impl crate::exchange::Exchange for Page {
+    async fn once(&mut self) -> Result<(), ExchangeError> {
+        let mut request = Request::new(Full::default());
+        *request.method_mut() = Method::GET;
+        *request.uri_mut() = self.uri.clone();
+        *request.headers_mut() = self.headers.clone();
+        let answer = self.connection.send(request).await?;
+        let is_same = self.first.as_ref().is_none_or(|first| *first == answer.body);
+        if answer.status != StatusCode::OK || !is_same {
+            return Err(answer.refusal());
+        }
+        self.first = Some(answer.body);
+        Ok(())
+    }
+}
+
+/// What `Host` says.
+pub(crate) fn host(address: SocketAddr) -> Result<hyper::header::HeaderValue, ExchangeError> {
+    address.to_string().parse().map_err(|_| ExchangeError::Unreadable(format!("{address} is no host")))
+}

@@ -1,0 +1,74 @@
+//! Tools that are there and that nobody may use, because an operator has to look at them first.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use super::catalogue::Catalogue;
+use crate::tool::ToolDescriptor;
+
+/// Decides which tools are held back. Not an operator's switch: it looks at what tools say of themselves.
+pub trait Vetting: Send + Sync + 'static {
+    /// Which of these tools nobody may use. Asked about every tool that there is whenever anything changes, before anybody
+    /// can use what is new. Calls go on meanwhile, but no other change can be made: so this touches no file.
+    fn review(&self, tools: &[Arc<ToolDescriptor>]) -> Held;
+
+    /// Whether a tool may be used as it is described now. Asked about one that took the place of another while a call of that
+    /// one waited for its source, and that no review may have seen yet.
+    fn admits(&self, tool: &ToolDescriptor) -> bool;
+}
+
+/// Tools that are held back, each with the reason, for operators.
+#[derive(Debug, Clone, Default)]
+pub struct Held(HashMap<(Arc<str>, Arc<str>), Arc<str>>);
+
+impl Held {
+    /// Holds a tool back.
+    pub fn insert(&mut self, tool: &ToolDescriptor, reason: impl Into<Arc<str>>) {
+        self.0.insert((Arc::clone(&tool.source), Arc::clone(&tool.name)), reason.into());
+    }
+
+    /// Why a tool is held back, if it is.
+    #[must_use]
+    pub fn reason(&self, tool: &ToolDescriptor) -> Option<&Arc<str>> {
+        if self.0.is_empty() {
+            return None;
+        }
+        self.0.get(&(Arc::clone(&tool.source), Arc::clone(&tool.name)))
+    }
+
+    /// Number of tools.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether no tool is held back.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+impl Catalogue {
+    /// Has `vetting` look at every tool.
+    pub(super) fn hold_back(&mut self, vetting: &dyn Vetting) {
+        let tools: Vec<_> = self.entries().map(|(_, entry)| Arc::clone(&entry.tool.descriptor)).collect();
+        self.held = vetting.review(&tools);
+        let is_held = |tool: &ToolDescriptor| self.held.reason(tool).is_some();
+        let withheld = self.entries().filter(|(_, entry)| is_held(&entry.tool.descriptor)).map(|(number, _)| number);
+        self.withheld = withheld.collect();
+    }
+
+    /// Number of tools that are held back.
+    #[must_use]
+    pub fn held(&self) -> usize {
+        self.held.len()
+    }
+
+    /// Why the tool that is called by this name is held back, if it is.
+    #[must_use]
+    pub fn held_back(&self, name: &str) -> Option<&Arc<str>> {
+        let tool = self.numbers_of(name).find_map(|number| self.entry(number))?;
+        self.held.reason(&tool.tool.descriptor)
+    }
+}

@@ -1,0 +1,154 @@
+//! Tools that are held back.
+
+use std::sync::Mutex;
+
+use super::*;
+use crate::gates::{Gates, Route, Wanted};
+use crate::policy::{Because, Held, Vetting};
+use crate::registry::Rank;
+
+/// Holds back what is named, and remembers how often it was asked.
+#[derive(Default)]
+struct Holds(Mutex<(Vec<&'static str>, usize)>);
+
+impl Holds {
+    fn set(&self, names: &[&'static str]) {
+        self.0.lock().unwrap().0 = names.to_vec();
+    }
+}
+
+impl Vetting for Holds {
+    fn review(&self, tools: &[Arc<ToolDescriptor>]) -> Held {
+        let mut this = self.0.lock().unwrap();
+        this.1 += 1;
+        let mut held = Held::default();
+        for tool in tools.iter().filter(|tool| this.0.contains(&&*tool.name)) {
+            held.insert(tool, "its definition changed");
+        }
+        held
+    }
+
+    fn admits(&self, _: &ToolDescriptor) -> bool {
+        true
+    }
+}
+
+fn vetted(tools: Vec<Tool>) -> (Access, Arc<Holds>) {
+    let access = access(tools, policy([("ana", AgentPolicy::default())]));
+    let holds = Arc::new(Holds::default());
+    access.vet(Arc::clone(&holds) as Arc<dyn Vetting>);
+    (access, holds)
+}
+
+fn of_server(name: &str, server: &str) -> Tool {
+    let mut tool = plain(name, &format!("mcp:{server}"));
+    Arc::make_mut(&mut tool.descriptor).server = Some(server.into());
+    tool
+}
+
+#[test]
+fn a_tool_that_is_held_back_is_in_no_set_by_no_route() {
+    let (access, holds) = vetted(vec![of_server("read file", "fs"), of_server("write", "fs")]);
+    let ana = caller("ana");
+    let routes = |effective: &Effective| {
+        [
+            effective.get("read file").is_some(),
+            effective.get(&toolbus_protocol::llm_name("read file")).is_some(),
+            effective.of_server("FS", "read file").is_some(),
+            effective.of_any_server("read file").is_some(),
+            effective.of_servers().len() == 2,
+            effective.tools().len() == 2,
+            effective.names().any(|name| name == "read file"),
+        ]
+    };
+    let before = access.effective(&ana);
+    assert_eq!(routes(&before), [true; 7]);
+    holds.set(&["read file"]);
+    access.refresh();
+    let after = access.effective(&ana);
+    assert_eq!(routes(&after), [false; 7]);
+    assert!(after.get("write").is_some(), "the rest of the source stays");
+    assert!(!before.lists_like(&after), "agents are told of the change");
+    holds.set(&[]);
+    access.refresh();
+    assert_eq!(routes(&access.effective(&ana)), [true; 7]);
+}
+
+#[test]
+fn callers_are_told_of_a_held_tool_what_they_are_told_of_none_and_operators_why() {
+    let (access, holds) = vetted(some_tools());
+    holds.set(&["get_weather"]);
+    access.refresh();
+    let gates = Gates::new(access);
+    let told = |name: &'static str, route| {
+        let effective = gates.enter(&caller("ana"));
+        let failure = gates.resolve(&effective, &caller("ana"), Wanted { route, name }).err().unwrap();
+        (failure.cause, failure.message.replace(name, "…"))
+    };
+    for route in [Route::Name, Route::AnyServer, Route::Server("fs")] {
+        assert_eq!(told("get_weather", route), told("no_such_thing", route), "{route:?}");
+    }
+    let effective = gates.access().effective(&caller("ana"));
+    let explanation = effective.explain("get_weather");
+    assert_eq!(explanation.because, Because::Held("its definition changed".into()));
+    assert_eq!(explanation.because.to_string(), "held back: its definition changed");
+    assert!(effective.explain_all().contains(&explanation));
+    let current = gates.access().current();
+    assert_eq!(current.held_back("get_weather").map(|reason| &**reason), Some("its definition changed"));
+    assert_eq!(current.held_back("web_search"), None);
+    assert_eq!(current.held_back("no_such_thing"), None);
+}
+
+#[test]
+fn nothing_new_can_be_used_before_it_was_looked_at() {
+    let (access, holds) = vetted(some_tools());
+    holds.set(&["late", "later"]);
+    access.registry().publish(Rank::Configured, &"mcp:fs".into(), vec![of_server("late", "fs")]).unwrap();
+    access.refresh();
+    assert!(access.effective(&caller("ana")).get("late").is_none());
+    let next = policy([("ana", AgentPolicy::default())]);
+    access.replace(Identity::default(), next, |registry| registry.register(plain("later", "rest"))).unwrap();
+    assert!(access.effective(&caller("ana")).get("later").is_none());
+    let asked = holds.0.lock().unwrap().1;
+    access.disable("tool web_search".parse().unwrap()).unwrap();
+    assert_eq!(holds.0.lock().unwrap().1, asked + 1, "every change asks");
+    assert!(access.effective(&caller("ana")).get("late").is_none(), "a switch lets nothing out");
+}
+
+#[test]
+fn a_call_that_waited_is_refused_when_its_tool_was_held_back_meanwhile() {
+    let (access, holds) = vetted(some_tools());
+    let gates = Gates::new(access.clone());
+    let effective = gates.enter(&caller("ana"));
+    let wanted = Wanted::named("get_weather");
+    let granted = gates.resolve(&effective, &caller("ana"), wanted).unwrap();
+    assert!(gates.still_on(&caller("ana"), granted, wanted).is_ok());
+    holds.set(&["get_weather"]);
+    access.refresh();
+    let failure = gates.still_on(&caller("ana"), granted, wanted).unwrap_err();
+    assert_eq!(failure.message, "Tool 'get_weather' is not registered.");
+}
+
+#[test]
+fn a_hidden_tool_is_held_back_by_its_source_and_not_by_its_name() {
+    // The first that looks at a registry's tools is the only one.
+    let access = access(vec![plain("read", "rest")], policy([("ana", AgentPolicy::default())]));
+    access.registry().publish(Rank::Configured, &"mcp:a".into(), vec![of_server("read", "a")]).unwrap();
+    struct OfA;
+    impl Vetting for OfA {
+        fn review(&self, tools: &[Arc<ToolDescriptor>]) -> Held {
+            let mut held = Held::default();
+            tools.iter().filter(|tool| &*tool.source == "mcp:a").for_each(|tool| held.insert(tool, "new"));
+            held
+        }
+
+        fn admits(&self, _: &ToolDescriptor) -> bool {
+            true
+        }
+    }
+    let of_a = Access::new(access.registry().clone(), Identity::default(), policy([]), CAPACITY);
+    of_a.vet(Arc::new(OfA));
+    let effective = of_a.effective(&caller("ana"));
+    assert!(effective.get("read").is_some());
+    assert!(effective.of_server("a", "read").is_none());
+}

@@ -1,0 +1,203 @@
+//! Keeps the daemon's own secrets out of everything that leaves it.
+//!
+//! A [`Redactor`] knows the secrets and the forms in which they are met (`forms`), finds all of them in one pass
+//! (`matcher`), and puts [`REDACTED`] where they stood. A text without any is not copied. Whole secrets alone are
+//! removed: a part of one that changed an answer could be guessed, character by character.
+
+mod forms;
+mod json;
+mod matcher;
+mod output;
+#[cfg(test)]
+mod tests;
+
+use std::borrow::Cow;
+use std::collections::{BTreeSet, VecDeque};
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+
+use serde_json::Value;
+
+use self::matcher::Matcher;
+use crate::secret::Secret;
+
+/// What stands where a secret stood.
+pub const REDACTED: &str = "[redacted]";
+
+/// Shortest secret that is removed, in bytes: a shorter one stands in ordinary texts by chance.
+pub const MIN_SECRET: usize = 8;
+
+/// Secrets of which the configuration says nothing, or nothing any more, that are still removed; of more the oldest are
+/// forgotten.
+const MAX_OTHERS: usize = 1024;
+
+/// Passwords that everybody knows. To remove them would hide ordinary words, and tell whoever tries them that they are in
+/// use.
+const WELL_KNOWN: [&str; 23] = [
+    "12345678",
+    "123456789",
+    "1234567890",
+    "administrator",
+    "anonymous",
+    "changeit",
+    "changeme",
+    "changethis",
+    "database",
+    "development",
+    "disabled",
+    "localhost",
+    "passw0rd",
+    "password",
+    "password1",
+    "password123",
+    "postgres",
+    "production",
+    "qwertyuiop",
+    "rabbitmq",
+    "secretsecret",
+    "supersecret",
+    "undefined",
+];
+
+/// Why a secret is not removed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Obstacle {
+    /// It would be found by chance.
+    #[error("it is shorter than {MIN_SECRET} bytes")]
+    TooShort,
+    /// It is a word that texts may have for other reasons.
+    #[error("it is a well-known default, or one character again and again")]
+    WellKnown,
+}
+
+/// Why a secret cannot be removed from texts, if it cannot.
+#[must_use]
+pub fn obstacle(secret: &str) -> Option<Obstacle> {
+    let secret = secret.trim();
+    let mut characters = secret.chars();
+    let first = characters.next();
+    if secret.len() < MIN_SECRET {
+        Some(Obstacle::TooShort)
+    } else if WELL_KNOWN.contains(&&*secret.to_ascii_lowercase()) || characters.all(|other| Some(other) == first) {
+        Some(Obstacle::WellKnown)
+    } else {
+        None
+    }
+}
+
+/// Removes secrets. Clones know the same ones, and learn together.
+#[derive(Clone, Default)]
+pub struct Redactor(Arc<Shared>);
+
+#[derive(Default)]
+struct Shared {
+    /// Absent while there is nothing to remove.
+    matcher: RwLock<Option<Arc<Matcher>>>,
+    /// Held while a matcher is built.
+    known: Mutex<Known>,
+}
+
+#[derive(Default)]
+struct Known {
+    configured: BTreeSet<String>,
+    /// Fetched at run time, or configured before; the oldest first.
+    others: VecDeque<String>,
+}
+
+impl Redactor {
+    /// Removes the secrets of a configuration from now on. Those of the last one are still removed: they may be in use
+    /// elsewhere, and in answers that are kept.
+    pub fn configure(&self, secrets: impl IntoIterator<Item = Secret>) {
+        let configured: BTreeSet<String> = secrets.into_iter().filter_map(removable).collect();
+        let mut known = self.0.known.lock().unwrap_or_else(PoisonError::into_inner);
+        if configured == known.configured {
+            return;
+        }
+        let before = std::mem::replace(&mut known.configured, configured);
+        for outdated in before {
+            known.remember(outdated);
+        }
+        self.rebuild(&known);
+    }
+
+    /// Removes a secret, too, that was fetched at run time.
+    pub fn learn(&self, secret: &Secret) {
+        let Some(secret) = removable(secret.clone()) else { return };
+        let mut known = self.0.known.lock().unwrap_or_else(PoisonError::into_inner);
+        if known.remember(secret) {
+            self.rebuild(&known);
+        }
+    }
+
+    fn rebuild(&self, known: &Known) {
+        match Matcher::new(known.configured.iter().chain(&known.others)) {
+            Ok(matcher) => {
+                *self.0.matcher.write().unwrap_or_else(PoisonError::into_inner) = matcher.map(Arc::new);
+            }
+            Err(error) => {
+                tracing::error!(%error, "secrets are removed as before: there is no matcher for the new ones")
+            }
+        }
+    }
+
+    fn matcher(&self) -> Option<Arc<Matcher>> {
+        self.0.matcher.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The text without secrets.
+    #[must_use]
+    pub fn text<'a>(&self, text: &'a str) -> Cow<'a, str> {
+        let replaced = self.matcher().and_then(|matcher| matcher.replaced(text.as_bytes()));
+        replaced.map_or(Cow::Borrowed(text), |bytes| Cow::Owned(matcher::to_text(bytes)))
+    }
+
+    /// Removes secrets from a text in its place. True if there were any.
+    pub fn clean(&self, text: &mut String) -> bool {
+        self.matcher().is_some_and(|matcher| matcher.clean(text))
+    }
+
+    /// Removes secrets from every text within a JSON value, the names of members included. Numbers stay as they are.
+    pub fn clean_value(&self, value: &mut Value) {
+        if let Some(matcher) = self.matcher() {
+            json::clean(&matcher, value);
+        }
+    }
+
+    /// Bytes of a text without secrets; nothing when they have none.
+    #[must_use]
+    pub fn bytes(&self, bytes: &[u8]) -> Option<Vec<u8>> {
+        self.matcher()?.replaced(bytes)
+    }
+
+    /// A JSON text without secrets, which is JSON still: nothing but strings is changed. Nothing when it has none.
+    #[must_use]
+    pub fn json(&self, text: &[u8]) -> Option<Vec<u8>> {
+        json::replaced(&*self.matcher()?, text)
+    }
+}
+
+impl fmt::Debug for Redactor {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("Redactor")
+    }
+}
+
+impl Known {
+    /// True if it was not known.
+    fn remember(&mut self, secret: String) -> bool {
+        if self.configured.contains(&secret) || self.others.contains(&secret) {
+            return false;
+        }
+        if self.others.len() >= MAX_OTHERS {
+            self.others.pop_front();
+        }
+        self.others.push_back(secret);
+        true
+    }
+}
+
+/// The secret without white space around it, unless that cannot be removed.
+fn removable(secret: Secret) -> Option<String> {
+    let secret = secret.expose().trim();
+    obstacle(secret).is_none().then(|| secret.to_owned())
+}

@@ -1,0 +1,265 @@
+use base64::Engine as _;
+use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
+use proptest::prelude::*;
+use serde_json::{Value, json};
+use toolbus_protocol::ContentBlock;
+
+use super::{MAX_OTHERS, Obstacle, Redactor, obstacle};
+use crate::failure::{Cause, ToolFailure};
+use crate::secret::Secret;
+use crate::tool::{Program, ToolOutput};
+
+const TOKEN: &str = "tok-Zq7+Yw/3 Ä\"x\\";
+
+fn knowing<'a>(secrets: impl IntoIterator<Item = &'a str>) -> Redactor {
+    let redactor = Redactor::default();
+    redactor.configure(secrets.into_iter().map(Secret::from));
+    redactor
+}
+
+fn json_of(redactor: &Redactor, text: &str) -> Option<String> {
+    redactor.json(text.as_bytes()).map(|bytes| String::from_utf8(bytes).unwrap())
+}
+
+#[test]
+fn a_secret_is_removed_as_it_is_and_as_encodings_write_it() {
+    let redactor = knowing([TOKEN]);
+    let table = [
+        TOKEN,
+        "tok-Zq7%2BYw%2F3%20%C3%84%22x%5C",
+        "tok-Zq7%2bYw%2f3%20%c3%84%22x%5c",
+        "tok-Zq7%2BYw%2F3+%C3%84%22x%5C",
+        "tok-Zq7+Yw%2F3%20%C3%84%22x%5C",
+        r#"tok-Zq7+Yw/3 Ä\"x\\"#,
+        r#"tok-Zq7+Yw\/3 Ä\"x\\"#,
+        r#"tok-Zq7+Yw/3 \u00c4\"x\\"#,
+        r#"tok-Zq7+Yw/3 Ä\\\"x\\\\"#,
+    ];
+    for form in table {
+        assert_eq!(redactor.text(&format!("a={form}&b")), "a=[redacted]&b", "{form}");
+    }
+}
+
+#[test]
+fn a_secret_is_removed_from_base64_wherever_it_begins_there() {
+    let redactor = knowing(["s3cr3t-t0ken"]);
+    for user in ["", "u", "us", "ana", "bobby"] {
+        for tail in ["", "x", "yz", "end"] {
+            let texts = ["s3cr3t-t0ken".to_owned(), "\0".repeat(12), "\u{7f}".repeat(12)]
+                .map(|secret| format!("{user}:{secret}{tail}"));
+            for encode in [|text: &String| STANDARD.encode(text), |text: &String| URL_SAFE_NO_PAD.encode(text)] {
+                let [encoded, others @ ..] = texts.each_ref().map(encode);
+                let clean = redactor.text(&encoded).into_owned();
+                let (start, end) = clean.split_once("[redacted]").unwrap_or_else(|| panic!("{texts:?}: {clean}"));
+                // What is left holds no bit of the secret: it is the same around any other text.
+                let is_same = |other: &String| other.starts_with(start) && other.ends_with(end);
+                assert!(others.iter().all(is_same), "{texts:?}: {clean}");
+            }
+        }
+    }
+}
+
+#[test]
+fn secrets_that_overlap_are_removed_whole() {
+    let redactor = knowing(["hunter2-hunter2", "hunter2-hunter2-longer", "longer-and-longer"]);
+    let table = [
+        ("hunter2-hunter2-longer hunter2-hunter2", "[redacted] [redacted]"),
+        ("a hunter2-hunter2-longer-and-longer b", "a [redacted] b"),
+        ("hunter2-hunter2hunter2-hunter2", "[redacted][redacted]"),
+        ("hunter2-hunter2-hunter2", "[redacted]"),
+        ("hunter2-hunter hunter2-longe", "hunter2-hunter hunter2-longe"),
+    ];
+    for (text, expected) in table {
+        assert_eq!(redactor.text(text), expected);
+    }
+}
+
+#[test]
+fn a_part_of_a_secret_changes_nothing() {
+    let secret = "correct-horse-battery-staple";
+    let redactor = knowing([secret]);
+    for length in 1..secret.len() {
+        let (start, end) = secret.split_at(length);
+        for part in [start, &format!("{start}#{end}")] {
+            assert_eq!(redactor.text(part), part);
+        }
+    }
+}
+
+#[test]
+fn what_anybody_would_guess_is_not_removed() {
+    for word in ["", "guest", "1234567", "  short  "] {
+        assert_eq!(obstacle(word), Some(Obstacle::TooShort), "{word}");
+    }
+    for word in ["password", "ChangeMe", "postgres", "xxxxxxxxxxxx", "--------"] {
+        assert_eq!(obstacle(word), Some(Obstacle::WellKnown), "{word}");
+    }
+    assert_eq!(obstacle("pa55-words"), None);
+    let redactor = knowing(["guest", "password", "00000000"]);
+    assert_eq!(redactor.text("guest password 00000000"), "guest password 00000000");
+}
+
+#[test]
+fn nothing_is_copied_where_there_is_no_secret() {
+    for redactor in [Redactor::default(), knowing(["s3cr3t-t0ken"])] {
+        assert!(matches!(redactor.text("an ordinary text"), std::borrow::Cow::Borrowed(_)));
+        assert_eq!(redactor.bytes(b"an ordinary text"), None);
+        assert_eq!(redactor.json(br#"{"an": "ordinary text"}"#), None);
+    }
+}
+
+#[test]
+fn json_keeps_its_numbers_and_its_form() {
+    let redactor = knowing(["1234567890123", "line\none-two", "name-of-a-member"]);
+    let table = [
+        (r#"{"n": 1234567890123, "s": "1234567890123"}"#, r#"{"n": 1234567890123, "s": "[redacted]"}"#),
+        (r#"{ "a":"line\none-two" , "b":1.50}"#, r#"{ "a":"[redacted]" , "b":1.50}"#),
+        (r#"["x\"1234567890123\"\\"]"#, r#"["x\"[redacted]\"\\"]"#),
+        (r#"{"name-of-a-member": true}"#, r#"{"[redacted]": true}"#),
+        (r#"{"text": "{\"a\": \"line\\none-two\"}"}"#, r#"{"text": "{\"a\": \"[redacted]\"}"}"#),
+        ("no JSON: 1234567890123 \"", "no JSON: [redacted] \""),
+    ];
+    for (text, expected) in table {
+        assert_eq!(json_of(&redactor, text).as_deref(), Some(expected));
+    }
+    assert_eq!(json_of(&redactor, r#"{"n": 1234567890123}"#), None);
+
+    let mut value = json!({"n": 1_234_567_890_123_u64, "deep": [{"name-of-a-member": "is 1234567890123"}], "b": null});
+    redactor.clean_value(&mut value);
+    assert_eq!(value, json!({"n": 1_234_567_890_123_u64, "deep": [{"[redacted]": "is [redacted]"}], "b": null}));
+}
+
+#[test]
+fn every_text_of_a_result_is_cleaned() {
+    let secret = "s3cr3t-t0ken";
+    let redactor = knowing([secret]);
+    let block = ContentBlock {
+        kind: "resource".to_owned(),
+        text: Some(secret.to_owned()),
+        data: Some(STANDARD.encode(format!("PNG {secret} PNG"))),
+        mime_type: Some("text/plain".to_owned()),
+        uri: Some(format!("http://x/?key={secret}")),
+    };
+    let program = Program {
+        stdout: Some(secret.to_owned()),
+        stderr: Some(format!("{secret}\n")),
+        exit_code: 1,
+        elapsed: Default::default(),
+    };
+    let mut output = ToolOutput { blocks: vec![block], ..ToolOutput::text(secret) }.of_program(program);
+    output.structured = Some(Box::new(json!({"token": secret, "size": 12})));
+    redactor.clean_output(&mut output);
+    insta::assert_debug_snapshot!(output, @r#"
+    ToolOutput {
+        content: Some(
+            "[redacted]",
+        ),
+        blocks: [
+            ContentBlock {
+                kind: "resource",
+                text: Some(
+                    "[redacted]",
+                ),
+                data: Some(
+                    "W3JlZGFjdGVkXQ==",
+                ),
+                mime_type: Some(
+                    "text/plain",
+                ),
+                uri: Some(
+                    "http://x/?key=[redacted]",
+                ),
+            },
+        ],
+        is_error: false,
+        structured: Some(
+            Object {
+                "size": Number(12),
+                "token": String("[redacted]"),
+            },
+        ),
+        program: Some(
+            Program {
+                stdout: Some(
+                    "[redacted]",
+                ),
+                stderr: Some(
+                    "[redacted]\n",
+                ),
+                exit_code: 1,
+                elapsed: 0ns,
+            },
+        ),
+    }
+    "#);
+    let mut failure = ToolFailure::new(Cause::Failed, format!("refused {secret}")).with_detail(format!("as {secret}"));
+    redactor.clean_failure(&mut failure);
+    assert_eq!((&*failure.message, failure.detail.as_deref()), ("refused [redacted]", Some("as [redacted]")));
+}
+
+#[test]
+fn secrets_of_before_and_those_that_are_fetched_are_removed_too() {
+    let redactor = knowing(["first-secret"]);
+    let clone = redactor.clone();
+    redactor.configure([Secret::new("second-secret")]);
+    clone.learn(&Secret::new("fetched-token"));
+    clone.learn(&Secret::new("fetched-token"));
+    assert_eq!(redactor.text("first-secret second-secret fetched-token"), "[redacted] [redacted] [redacted]");
+}
+
+#[test]
+fn of_secrets_that_come_and_go_the_oldest_are_forgotten() {
+    let redactor = knowing(["configured-secret"]);
+    let token = |number: usize| format!("token-{number:06}");
+    redactor.configure((0..MAX_OTHERS + 2).map(|number| Secret::new(token(number))));
+    redactor.configure([Secret::new("configured-secret")]);
+    assert_eq!(redactor.text(&token(1)), token(1));
+    assert_eq!(redactor.text(&token(2)), "[redacted]");
+    let last = token(MAX_OTHERS + 1);
+    assert_eq!(redactor.text(&format!("{last} configured-secret")), "[redacted] [redacted]");
+}
+
+#[test]
+fn a_very_long_secret_is_removed_as_far_as_it_goes() {
+    let long: String =
+        (0..200_000_u32).map(|number| char::from(b'a' + (u64::from(number).pow(2) % 23) as u8)).collect();
+    let redactor = knowing([&*long]);
+    assert_eq!(redactor.text(&format!("<{long}>")), "<[redacted]>");
+    let part = &long[..10_000];
+    assert_eq!(redactor.text(&format!("<{part}>")), "<[redacted]>");
+    assert_eq!(redactor.text(&long[..4000]), long[..4000]);
+}
+
+#[test]
+fn many_secrets_are_all_removed() {
+    let secrets: Vec<String> =
+        (0..2_000_u32).map(|number| format!("agent-{number}-{:x}", u64::from(number) * 7_919_317)).collect();
+    let redactor = knowing(secrets.iter().map(String::as_str));
+    let text = secrets.join(" ");
+    assert_eq!(redactor.text(&text), vec!["[redacted]"; secrets.len()].join(" "));
+}
+
+#[test]
+fn a_secret_that_repeats_itself_holds_nothing_up() {
+    let redactor = knowing([&*"ab".repeat(2_000)]);
+    let text = "ab".repeat(200_000);
+    let clean = redactor.text(&text);
+    assert!(clean.starts_with("[redacted]") && clean.len() < 10_000, "{}", clean.len());
+}
+
+proptest! {
+    #[test]
+    fn no_text_holds_a_secret_afterwards(
+        secrets in prop::collection::vec("[a-c\"\\\\/é]{8,14}", 1..4), parts in prop::collection::vec("[a-c]{0,3}", 1..6)
+    ) {
+        let redactor = knowing(secrets.iter().map(String::as_str));
+        let secrets: Vec<_> = secrets.iter().filter(|secret| obstacle(secret).is_none()).collect();
+        let text: String = parts.iter().enumerate()
+            .map(|(index, part)| format!("{part}{}", secrets.get(index % 4).map_or("", |secret| secret))).collect();
+        let clean = redactor.text(&text).into_owned();
+        prop_assert!(secrets.iter().all(|secret| !clean.contains(secret.trim())), "{clean}");
+        let value = json!({"a": [text, 7]});
+        let written = json_of(&redactor, &value.to_string()).unwrap_or_else(|| value.to_string());
+        prop_assert_eq!(serde_json::from_str::<Value>(&written).unwrap(), json!({"a": [clean, 7]}));
+    }
+}

@@ -1,0 +1,74 @@
+//! Calls that no message brings.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::json;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+use toolbus_core::caller::AgentName;
+use toolbus_core::failure::{Cause, ToolFailure};
+use toolbus_core::tool::ToolOutput;
+use toolbus_core::{Drained, InnerCall, InnerOrigin, Invoker as _, Service};
+
+use crate::world::World;
+
+/// A call that came by another door.
+fn call(world: &World, tool: &str, session: &str) -> InnerCall {
+    let caller = world.dispatcher.access().vouched(AgentName::parse("ana").ok(), session.into());
+    InnerCall {
+        origin: InnerOrigin::Door,
+        caller: Arc::new(caller),
+        call_id: "call_1".into(),
+        server: None,
+        tool: tool.to_owned(),
+        arguments: Some(json!({}).to_string()),
+        deadline: None,
+        cancelled: CancellationToken::new(),
+        trace: None,
+        progress: None,
+    }
+}
+
+fn begin(world: &World, call: InnerCall) -> JoinHandle<Result<ToolOutput, ToolFailure>> {
+    let dispatcher = world.dispatcher.clone();
+    tokio::spawn(async move { dispatcher.invoke(call).await })
+}
+
+fn cause(result: Result<ToolOutput, ToolFailure>) -> Cause {
+    result.unwrap_err().cause
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_without_a_budget_has_that_of_the_daemon() {
+    let world = World::new();
+    let begun = tokio::time::Instant::now();
+    let waiting = begin(&world, call(&world, "wait_effectful", "s"));
+    assert_eq!(cause(waiting.await.unwrap()), Cause::DeadlineExceeded);
+    assert!(begun.elapsed() >= Duration::from_secs(50), "{:?}", begun.elapsed());
+    assert!(world.bus.attempts().is_empty(), "nobody on the bus waits for it");
+}
+
+#[tokio::test]
+async fn a_caller_whom_somebody_else_has_found_out_is_verified() {
+    let world = World::new();
+    let caller = call(&world, "echo", "s").caller;
+    assert!(caller.verified);
+    assert_eq!((&*caller.owner, caller.session.as_deref()), ("ana", Some("s")));
+    let nobody = world.dispatcher.access().vouched(None, "s".into());
+    assert!(!nobody.verified && nobody.agent.is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_drain_waits_for_it_then_ends_it_and_further_ones_are_refused() {
+    let world = World::new();
+    let running = begin(&world, call(&world, "wait_effectful", "s"));
+    world.until_running(1).await;
+    let service = Service::new(world.dispatcher.clone());
+    let begun = tokio::time::Instant::now();
+    assert_eq!(service.drain(Duration::from_secs(5)).await, Drained::Cut(1));
+    assert_eq!(begun.elapsed(), Duration::from_secs(5));
+    assert_eq!(cause(running.await.unwrap()), Cause::Cancelled);
+    let late = begin(&world, call(&world, "echo", "s")).await.unwrap().unwrap_err();
+    assert_eq!((late.cause, &*late.message), (Cause::Overloaded, "The daemon is shutting down. Try again soon."));
+}

@@ -1,0 +1,68 @@
+//! Whatever carries something of a tool is marked as that, on every path.
+
+use serde_json::json;
+use toolbus_core::failure::ToolFailure;
+use toolbus_core::progress::Progress;
+use toolbus_core::tool::{Executor, Tool, ToolCall, ToolDescriptor, ToolOutput};
+
+use crate::world::{Message, Sent, World, call};
+
+const MARK: &str = "rb-rb-content-trust";
+
+/// Says how far it is, and ends.
+struct Reporting;
+
+impl Executor for Reporting {
+    async fn execute(&self, call: ToolCall) -> Result<ToolOutput, ToolFailure> {
+        let message = Some("reading what somebody wrote".to_owned());
+        call.progress.as_ref().unwrap().report(Progress { progress: 1.0, total: None, message });
+        Ok(ToolOutput::text("done"))
+    }
+}
+
+#[track_caller]
+fn is_marked(sent: &Sent) {
+    let type_of = &sent.properties.message_type;
+    assert_eq!(sent.properties.header(MARK), Some("tool-output"), "{type_of:?} {}", sent.body);
+}
+
+#[tokio::test]
+async fn every_answer_to_a_call_is_marked_whatever_became_of_it() {
+    let world = World::new();
+    let at_a_server = Message { topic: "tool.invoke.mcp", ..call("read_file", json!({})) };
+    let calls = [
+        (call("echo", json!({"text": "hello"})), "RockBot.Tools.ToolInvokeResponse"),
+        (call("sad", json!({})), "RockBot.Tools.ToolInvokeResponse"),
+        (call("fail", json!({})), "RockBot.Tools.ToolError"),
+        (call("panic", json!({})), "RockBot.Tools.ToolError"),
+        (call("huge", json!({})), "RockBot.Tools.ToolError"),
+        (call("echo", json!({"text": 1})), "RockBot.Tools.ToolError"),
+        (call("nothing", json!({})), "RockBot.Tools.ToolError"),
+        (at_a_server.header("rb-rb-mcp-server", "files"), "RockBot.Tools.ToolError"),
+    ];
+    for (message, message_type) in calls {
+        let sent = world.answer(message).await;
+        assert_eq!(sent.properties.message_type.as_deref(), Some(message_type), "{}", sent.body);
+        is_marked(&sent);
+    }
+}
+
+#[tokio::test]
+async fn an_answer_that_is_sent_again_is_marked_again() {
+    let world = World::new();
+    world.answer(call("pay", json!({}))).await;
+    is_marked(&world.answer(call("pay", json!({})).redelivered()).await);
+}
+
+#[tokio::test]
+async fn what_a_tool_says_on_its_way_is_marked_as_its_result_is() {
+    let world = World::new();
+    let tool = Tool::new(ToolDescriptor::new("report", "test", "local"), Reporting);
+    world.dispatcher.access().registry().register(tool).unwrap();
+    world.dispatcher.access().refresh();
+    world.deliver(call("report", json!({})).header("rb-rb-progress", "1")).await;
+    let sent = world.bus.sent();
+    let types: Vec<_> = sent.iter().filter_map(|sent| sent.properties.message_type.as_deref()).collect();
+    assert_eq!(types, ["Toolbus.ToolProgress", "RockBot.Tools.ToolInvokeResponse"]);
+    sent.iter().for_each(is_marked);
+}

@@ -1,0 +1,102 @@
+//! The daemon's own secrets in what callers are told.
+
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
+use toolbus_core::failure::{Cause, ToolFailure};
+use toolbus_core::progress::{Progress, ProgressSink};
+use toolbus_core::redact::Redactor;
+use toolbus_core::secret::Secret;
+use toolbus_core::tool::{Effect, Executor, Tool, ToolCall, ToolDescriptor, ToolOutput};
+use toolbus_core::{InnerCall, InnerOrigin, Invoker};
+
+use crate::world::{World, agent, call};
+
+const SECRET: &str = "s3cr3t-t0ken-0123";
+
+/// Tells the secret wherever it is asked to.
+struct Leak;
+
+impl Executor for Leak {
+    async fn execute(&self, call: ToolCall) -> Result<ToolOutput, ToolFailure> {
+        if let Some(sink) = &call.progress {
+            sink.report(Progress { progress: 1.0, total: None, message: Some(format!("with {SECRET}")) });
+        }
+        match call.arguments.get("how").and_then(Value::as_str).unwrap_or_default() {
+            "result" => Ok(ToolOutput::text(format!("it is {SECRET}"))),
+            "error" => Ok(ToolOutput::error(format!("not {SECRET}"))),
+            "structured" => {
+                let structured = Some(Box::new(json!({"token": SECRET, "n": 1})));
+                Ok(ToolOutput { structured, ..ToolOutput::text("done") })
+            }
+            _ => Err(ToolFailure::new(Cause::Failed, format!("broken by {SECRET}")).with_detail(SECRET)),
+        }
+    }
+}
+
+fn world() -> World {
+    let redactor = Redactor::default();
+    redactor.configure([Secret::new(SECRET)]);
+    let world = World::with(|settings| settings.redactor = redactor);
+    let descriptor = ToolDescriptor { effect: Effect::ReadOnly, ..ToolDescriptor::new("leak", "test", "local") };
+    world.dispatcher.access().registry().register(Tool::new(descriptor, Leak)).unwrap();
+    world.dispatcher.access().refresh();
+    world
+}
+
+fn inner(how: &str, progress: Option<ProgressSink>) -> InnerCall {
+    InnerCall {
+        origin: InnerOrigin::Door,
+        caller: agent("ana").into(),
+        call_id: "c".into(),
+        server: None,
+        tool: "leak".to_owned(),
+        arguments: Some(json!({"how": how}).to_string()),
+        deadline: Some(Instant::now() + Duration::from_secs(30)),
+        cancelled: CancellationToken::new(),
+        trace: None,
+        progress,
+    }
+}
+
+#[tokio::test]
+async fn an_answer_has_no_secret_whatever_the_call_ended_with() {
+    let world = world();
+    for (how, expected) in
+        [("result", "it is [redacted]"), ("error", "not [redacted]"), ("failure", "broken by [redacted]")]
+    {
+        let body = world.answer(call("leak", json!({"how": how}))).await.body;
+        let told = [&body["content"], &body["message"]].into_iter().find_map(Value::as_str);
+        assert_eq!(told, Some(expected), "{body}");
+    }
+}
+
+#[tokio::test]
+async fn a_call_within_a_call_has_none_either() {
+    let world = world();
+    let output = world.dispatcher.invoke(inner("structured", None)).await.unwrap();
+    assert_eq!(output.structured.as_deref(), Some(&json!({"token": "[redacted]", "n": 1})));
+    let failure = world.dispatcher.invoke(inner("failure", None)).await.unwrap_err();
+    assert_eq!((&*failure.message, failure.detail.as_deref()), ("broken by [redacted]", Some("[redacted]")));
+}
+
+#[tokio::test]
+async fn a_report_of_progress_has_none() {
+    let world = world();
+    let (sink, mut reports) = ProgressSink::new();
+    world.dispatcher.invoke(inner("result", Some(sink))).await.unwrap();
+    assert_eq!(reports.recv().await.unwrap().message.as_deref(), Some("with [redacted]"));
+    let answered = world.deliver(call("leak", json!({"how": "result"})).header("rb-progress", "1")).await;
+    assert!(answered.get().is_some());
+    let told: Vec<_> = world.bus.sent().into_iter().filter_map(|sent| sent.body.get("message").cloned()).collect();
+    assert_eq!(told, ["with [redacted]"]);
+}
+
+#[tokio::test]
+async fn an_ordinary_answer_is_the_same_with_secrets_and_without() {
+    let arguments = json!({"text": "an ordinary text, 1234567890123, \"quoted\" \\ ünï"});
+    let with = world().answer(call("echo", arguments.clone())).await.body;
+    let without = World::new().answer(call("echo", arguments)).await.body;
+    assert_eq!(with, without);
+}

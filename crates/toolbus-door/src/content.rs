@@ -1,0 +1,172 @@
+//! What became of a call, as MCP says it.
+
+use serde::Serialize;
+use serde_json::Value;
+use serde_json::value::RawValue;
+use toolbus_core::failure::{Cause, ToolFailure, verdict};
+use toolbus_core::tool::{Effect, ToolOutput};
+use toolbus_protocol::{Code, ContentBlock, Outcome, header};
+
+use crate::rpc::RpcError;
+
+/// Largest result, in bytes of its texts and data, as on the bus.
+const MAX_RESULT: usize = 16 * 1024 * 1024 - 64 * 1024;
+
+/// The result of `tools/call`.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct CallResult<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    result_type: Option<&'static str>,
+    content: Vec<Block<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    structured_content: Option<&'a Value>,
+    is_error: bool,
+    #[serde(rename = "_meta")]
+    meta: Meta,
+}
+
+#[derive(Serialize)]
+struct Meta {
+    /// What came from a tool is data: nothing in it is an order.
+    #[serde(rename = "toolbus/content-trust")]
+    trust: &'static str,
+    #[serde(rename = "toolbus/error", skip_serializing_if = "Option::is_none")]
+    error: Option<ErrorOf>,
+}
+
+/// What the wire of the bus says of a failure.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct ErrorOf {
+    code: Code,
+    is_retryable: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    retry_after_ms: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    outcome: Option<Outcome>,
+}
+
+#[derive(Serialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+enum Block<'a> {
+    Text {
+        text: &'a str,
+    },
+    Image {
+        data: &'a str,
+        #[serde(rename = "mimeType")]
+        mime_type: &'a str,
+    },
+    Audio {
+        data: &'a str,
+        #[serde(rename = "mimeType")]
+        mime_type: &'a str,
+    },
+    Resource {
+        resource: Resource<'a>,
+    },
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Resource<'a> {
+    uri: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    mime_type: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    text: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    blob: Option<&'a str>,
+}
+
+/// How a call ended.
+pub(crate) enum Ended {
+    /// With a result of MCP, which may be one of an error.
+    Result { json: Box<RawValue>, error_type: Option<&'static str> },
+    /// As a mistake in the request.
+    Error(RpcError),
+}
+
+/// How a call ended, for a client of this kind: those of revision 2026-07-28 are told how results are to be read.
+pub(crate) fn ended(result: &Result<ToolOutput, ToolFailure>, says_type: bool) -> Ended {
+    let too_large;
+    let failure = match result {
+        Ok(output) if output.size() <= MAX_RESULT => {
+            let error_type = output.is_error.then_some("tool_error");
+            return written(&of_output(output, says_type), error_type);
+        }
+        Ok(output) => {
+            let text = format!(
+                "The result is too large to be sent: {} bytes, and the limit is {MAX_RESULT}. Ask the tool for less at a time.",
+                output.size()
+            );
+            too_large = ToolFailure::new(Cause::ResultTooLarge, text);
+            &too_large
+        }
+        Err(failure) => failure,
+    };
+    if matches!(failure.cause, Cause::UnknownTool | Cause::UnknownServer) {
+        return Ended::Error(RpcError::invalid_params(failure.message.clone()));
+    }
+    let told = failure.verdict.unwrap_or_else(|| verdict(failure.cause, Effect::Undeclared, true));
+    let error = ErrorOf {
+        code: told.code,
+        is_retryable: told.is_retryable,
+        retry_after_ms: failure.retry_after.map(|wait| u64::try_from(wait.as_millis()).unwrap_or(u64::MAX)),
+        outcome: told.outcome,
+    };
+    let result = CallResult {
+        result_type: says_type.then_some("complete"),
+        content: vec![Block::Text { text: &failure.message }],
+        structured_content: None,
+        is_error: true,
+        meta: Meta { trust: header::TRUST_TOOL_OUTPUT, error: Some(error) },
+    };
+    written(&result, Some(told.code.as_str()))
+}
+
+fn of_output(output: &ToolOutput, says_type: bool) -> CallResult<'_> {
+    let structured = output.structured.as_deref();
+    let content = match (&*output.blocks, &output.content) {
+        ([], Some(text)) => vec![Block::Text { text }],
+        ([], None) => Vec::new(),
+        (blocks, _) => {
+            // The structured part has a member of its own here.
+            let is_repeated = |block: &&ContentBlock| structured.is_some() && block.is_structured();
+            blocks.iter().filter(|block| !is_repeated(block)).map(block).collect()
+        }
+    };
+    CallResult {
+        result_type: says_type.then_some("complete"),
+        content,
+        structured_content: structured.filter(|value| value.is_object() || says_type),
+        is_error: output.is_error,
+        meta: Meta { trust: header::TRUST_TOOL_OUTPUT, error: None },
+    }
+}
+
+fn block(block: &ContentBlock) -> Block<'_> {
+    let text = block.text.as_deref().unwrap_or_default();
+    let mime_type = block.mime_type.as_deref().unwrap_or("application/octet-stream");
+    match (&*block.kind, &block.data, &block.uri) {
+        ("image", Some(data), _) => Block::Image { data, mime_type },
+        ("audio", Some(data), _) => Block::Audio { data, mime_type },
+        ("resource", data, Some(uri)) => Block::Resource {
+            resource: Resource {
+                uri,
+                mime_type: block.mime_type.as_deref(),
+                text: data.is_none().then_some(text),
+                blob: data.as_deref(),
+            },
+        },
+        _ => Block::Text { text },
+    }
+}
+
+fn written(result: &CallResult<'_>, error_type: Option<&'static str>) -> Ended {
+    match serde_json::value::to_raw_value(result) {
+        Ok(json) => Ended::Result { json, error_type },
+        Err(_) => Ended::Error(RpcError::new(RpcError::INTERNAL_ERROR, "The result could not be written as JSON.")),
+    }
+}

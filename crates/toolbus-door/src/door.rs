@@ -1,0 +1,219 @@
+//! The protocol, whatever carries it: a message comes in, an answer goes out.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use serde_json::value::RawValue;
+use tokio_util::sync::CancellationToken;
+use toolbus_core::caller::Caller;
+use toolbus_protocol::TraceContext;
+
+use crate::backend::Backend;
+use crate::flow::Flow;
+use crate::meta::Meta;
+use crate::methods::{self, Method};
+use crate::observe::{Observer, Operation};
+use crate::peer::Peer;
+use crate::rpc::{self, Call, Id, RpcError};
+use crate::sessions::{Limits, Session, Sessions, Underway};
+use crate::version::Version;
+use crate::visitor::TokenId;
+
+/// Sessions of everybody together.
+const MAX_SESSIONS: usize = 10_000;
+/// Sessions that one token may have.
+const MAX_SESSIONS_OF_TOKEN: usize = 2_000;
+/// Time without a request and without a stream after which a session ends.
+const SESSION_IDLE: Duration = Duration::from_secs(60 * 60);
+/// Time between two looks for sessions that are over.
+const SWEEP_PERIOD: Duration = Duration::from_secs(60);
+
+/// How the door presents itself, and what it takes.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// The daemon's name, as it tells clients.
+    pub name: String,
+    /// Its version.
+    pub version: String,
+    /// Largest message, in bytes.
+    pub max_body: usize,
+}
+
+/// The MCP server. Cheap to clone.
+#[derive(Clone)]
+pub struct Door {
+    pub(crate) parts: Arc<Parts>,
+}
+
+pub(crate) struct Parts {
+    pub(crate) settings: Settings,
+    pub(crate) backend: Arc<dyn Backend>,
+    pub(crate) observer: Arc<dyn Observer>,
+    pub(crate) sessions: Sessions,
+    /// Cancelled when the door closes.
+    pub(crate) closing: CancellationToken,
+}
+
+/// The answer to a request.
+pub(crate) enum Answer {
+    /// It is there.
+    Now(Bytes),
+    /// It is there, and says what is wrong with the request.
+    Refused(RpcError, Bytes),
+    /// It comes later, perhaps after other messages.
+    Later(Flow),
+}
+
+impl Door {
+    /// Puts the parts together. The door closes when `closing` is cancelled.
+    #[must_use]
+    pub fn new(
+        settings: Settings,
+        backend: Arc<dyn Backend>,
+        observer: Arc<dyn Observer>,
+        closing: CancellationToken,
+    ) -> Self {
+        let limits = Limits { total: MAX_SESSIONS, per_token: MAX_SESSIONS_OF_TOKEN, idle: SESSION_IDLE };
+        let sessions = Sessions::new(limits);
+        Self { parts: Arc::new(Parts { settings, backend, observer, sessions, closing }) }
+    }
+
+    /// Ends sessions that nobody uses, and all of them when the door closes.
+    pub async fn run(self) {
+        let mut sweep = tokio::time::interval(SWEEP_PERIOD);
+        while self.parts.closing.run_until_cancelled(sweep.tick()).await.is_some() {
+            self.parts.sessions.expired().iter().for_each(|session| self.ended(session));
+        }
+        self.parts.sessions.all().iter().for_each(|session| self.ended(session));
+    }
+
+    /// Number of sessions.
+    #[must_use]
+    pub fn sessions(&self) -> usize {
+        self.parts.sessions.len()
+    }
+
+    /// Begins a session, as `initialize` asks for it. `outside` is the trace that the transport tells.
+    pub(crate) fn begin(
+        &self,
+        call: &Call<'_>,
+        token: Option<TokenId>,
+        transport: &'static str,
+        outside: Option<TraceContext>,
+        caller: impl FnOnce(Arc<str>) -> Caller,
+    ) -> Result<(Peer, Bytes), RpcError> {
+        let version = methods::initialize::version(call.params)?;
+        let trace = Meta::of(call.params).trace().or(outside);
+        let begun = self.parts.sessions.begin(token, version, transport, caller);
+        let operation = Operation {
+            method: Method::Initialize.as_str(),
+            version,
+            transport,
+            session: begun.as_ref().ok().map(|(session, _)| &*session.id),
+            request: call.id.as_json(),
+            parent: trace.as_ref(),
+        };
+        let started = self.parts.observer.started(&operation);
+        let (session, evicted) = match begun {
+            Ok(begun) => begun,
+            Err(full) => {
+                let error = RpcError::new(RpcError::INTERNAL_ERROR, full.to_string());
+                started.finished(None, Some("-32603"));
+                return Err(error);
+            }
+        };
+        if let Some(evicted) = evicted {
+            self.ended(&evicted);
+        }
+        let body = rpc::success(&call.id, methods::initialize::result(&self.parts.settings, version));
+        started.finished(None, None);
+        Ok((Peer::of(session), body))
+    }
+
+    /// Begins a session of a client whose requests stand alone, where its connection is known by other means.
+    pub(crate) fn begin_alone(
+        &self,
+        transport: &'static str,
+        caller: impl FnOnce(Arc<str>) -> Caller,
+    ) -> Result<Peer, RpcError> {
+        let begun = self.parts.sessions.begin(None, Version::V20260728, transport, caller);
+        let (session, _) = begun.map_err(|full| RpcError::new(RpcError::INTERNAL_ERROR, full.to_string()))?;
+        Ok(Peer::of(session))
+    }
+
+    /// Answers a request.
+    pub(crate) async fn answer(&self, peer: &Peer, call: &Call<'_>) -> Answer {
+        let method = Method::parse(&call.method);
+        let meta = Meta::of(call.params);
+        let trace = meta.trace().or_else(|| peer.trace.clone());
+        let operation = Operation {
+            method: method.map_or("unknown", Method::as_str),
+            version: peer.version,
+            transport: peer.transport,
+            session: peer.session.as_ref().map(|session| &*session.id),
+            request: call.id.as_json(),
+            parent: trace.as_ref(),
+        };
+        let started = self.parts.observer.started(&operation);
+        let method = method.filter(|method| method.is_for(peer));
+        let answered = match method {
+            Some(Method::CallTool) => {
+                let trace = started.trace().or(trace);
+                match methods::call::begin(&self.parts, peer, call, meta.progress_token(), trace) {
+                    Ok(flow) => return Answer::Later(flow.observed(started)),
+                    Err(error) => Err(error),
+                }
+            }
+            Some(Method::Listen) => match methods::listen::begin(&self.parts, peer, call).await {
+                Ok(flow) => return Answer::Later(flow.observed(started)),
+                Err(error) => Err(error),
+            },
+            Some(method) => methods::answer(&self.parts, peer, method, call).await,
+            None => Err(RpcError::method_not_found(&call.method)),
+        };
+        match answered {
+            Ok(body) => {
+                started.finished(None, None);
+                Answer::Now(body)
+            }
+            Err(error) => {
+                started.finished(None, Some(&error.code.to_string()));
+                let body = rpc::failure(Some(&call.id), &error);
+                Answer::Refused(error, body)
+            }
+        }
+    }
+
+    /// Takes note of what is not answered.
+    pub(crate) fn notified(&self, peer: &Peer, method: &str, params: Option<&RawValue>) {
+        if method == "notifications/cancelled"
+            && let (Some(session), Some(id)) = (&peer.session, params.and_then(methods::cancelled))
+        {
+            session.cancel(&id);
+        }
+    }
+
+    /// Ends a session at its client's wish.
+    pub(crate) fn end(&self, session: &Session) {
+        if let Some(session) = self.parts.sessions.end(session) {
+            self.ended(&session);
+        }
+    }
+
+    fn ended(&self, session: &Session) {
+        session.ended.cancel();
+        self.parts.backend.end_session(&session.caller);
+        self.parts.observer.session_ended(session.version, session.transport, session.began.elapsed());
+    }
+}
+
+impl Parts {
+    /// Notes that a request is under way.
+    pub(crate) fn enter(peer: &Peer, id: &Id) -> Result<Underway, RpcError> {
+        match &peer.session {
+            Some(session) => session.enter(id),
+            None => Ok(Underway::alone()),
+        }
+    }
+}

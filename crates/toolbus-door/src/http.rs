@@ -1,0 +1,98 @@
+//! Streamable HTTP: the protocol over `POST`, `GET` and `DELETE` of one address.
+//!
+//! Who may enter has been decided before: each request carries a [`Visitor`].
+
+mod body;
+mod events;
+mod headers;
+mod post;
+mod refusal;
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::{Extension, Request, State};
+use axum::http::header::ALLOW;
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::{IntoResponse as _, Response};
+use axum::routing::post;
+use toolbus_core::caller::Caller;
+
+use self::headers::Narrowed;
+use crate::door::Door;
+use crate::news::News;
+use crate::rpc::{RpcError, notification};
+use crate::sessions::Session;
+use crate::visitor::Visitor;
+
+/// How requests come, as telemetry names it.
+const TRANSPORT: &str = "tcp";
+
+/// The routes of the door, relative to where it is. Each request must carry a [`Visitor`] as an extension.
+pub fn router(door: Door) -> Router {
+    // Otherwise `HEAD` would be taken for `GET`, and the stream that it begins would end the one that there is.
+    let no_head = async || (StatusCode::METHOD_NOT_ALLOWED, [(ALLOW, "GET,POST,DELETE")]);
+    Router::new().route("/", post(post::handle).get(listen).delete(end).head(no_head)).with_state(door)
+}
+
+/// `GET`: the news of a session, as long as it is listened to.
+async fn listen(State(door): State<Door>, Extension(visitor): Extension<Visitor>, headers: HeaderMap) -> Response {
+    if !headers::accepts(&headers, headers::EVENTS) {
+        return refusal::not_acceptable("The header Accept must allow text/event-stream.");
+    }
+    let session = match session(&door, &visitor, &headers) {
+        Ok(session) => session,
+        Err(refused) => return *refused,
+    };
+    let stream = session.stream();
+    let backend = Arc::clone(&door.parts.backend);
+    let news = News::begin(backend, Arc::clone(&session.caller), Some(&session)).await;
+    let news = futures_util::stream::unfold(news, async |mut news| {
+        let method = news.next().await?;
+        Some((notification(method, None::<()>), news))
+    });
+    let over = door.parts.closing.clone();
+    events::response(news, events::any([stream, visitor.revoked, over]))
+}
+
+/// `DELETE`: the end of a session.
+async fn end(State(door): State<Door>, Extension(visitor): Extension<Visitor>, request: Request) -> Response {
+    match session(&door, &visitor, request.headers()) {
+        Ok(session) => {
+            door.end(&session);
+            StatusCode::NO_CONTENT.into_response()
+        }
+        Err(refused) => *refused,
+    }
+}
+
+/// The session that a request names.
+fn session(door: &Door, visitor: &Visitor, headers: &HeaderMap) -> Result<Arc<Session>, Box<Response>> {
+    let refused = |error: RpcError| Box::new(refusal::bad_request(None, &error));
+    headers::known_version(headers).map_err(refused)?;
+    let Some(id) = headers::one(headers, headers::SESSION_ID).map_err(refused)? else {
+        let text = "The header Mcp-Session-Id is missing. Begin with `initialize`, and send the id that it answers.";
+        return Err(refused(RpcError::new(RpcError::INVALID_REQUEST, text)));
+    };
+    let narrowed = Narrowed::read(headers).map_err(refused)?;
+    let session = door.parts.sessions.get(id, visitor.token).ok_or_else(|| Box::new(refusal::no_session()))?;
+    match narrowed.is_of(&session.caller) {
+        true => Ok(session),
+        false => Err(refused(RpcError::new(
+            RpcError::INVALID_REQUEST,
+            "The headers rb-binding and rb-tool-profile of a session are those of its `initialize`. Begin another session to change them.",
+        ))),
+    }
+}
+
+/// The caller that a visitor is.
+fn caller(door: &Door, visitor: &Visitor, narrowed: Narrowed<'_>, session: Arc<str>) -> Caller {
+    Caller {
+        binding: narrowed.binding.map(Arc::from),
+        profile: narrowed.profile.map(Arc::from),
+        ..door.parts.backend.caller(visitor.agent.clone(), session)
+    }
+}
+
+#[cfg(test)]
+mod tests;

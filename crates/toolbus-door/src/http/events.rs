@@ -1,0 +1,50 @@
+//! Answers that are streams of events.
+
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
+use axum::response::{IntoResponse as _, Response};
+use bytes::{BufMut as _, Bytes, BytesMut};
+use futures_util::{FutureExt as _, Stream, StreamExt as _};
+use tokio_util::sync::CancellationToken;
+
+/// Time without an event after which a comment is sent, so that nobody on the way takes the stream for dead, and so that a
+/// client that is gone is noticed.
+const KEEP_ALIVE: Duration = Duration::from_secs(15);
+
+/// Waits for any of these.
+pub(super) async fn any<const N: usize>(tokens: [CancellationToken; N]) {
+    futures_util::future::select_all(tokens.iter().map(|token| token.cancelled().boxed())).await;
+}
+
+/// A stream of messages, which is cut off once `over` ends.
+pub(super) fn response(
+    messages: impl Stream<Item = Bytes> + Send + 'static,
+    over: impl Future<Output = ()> + Send + 'static,
+) -> Response {
+    let messages: Pin<Box<dyn Stream<Item = Bytes> + Send>> = Box::pin(messages);
+    let events = futures_util::stream::unfold(messages, async |mut messages| {
+        let event = match tokio::time::timeout(KEEP_ALIVE, messages.next()).await {
+            Ok(message) => event(&message?),
+            Err(_) => Bytes::from_static(b": still here\n\n"),
+        };
+        Some((Ok::<_, Infallible>(event), messages))
+    });
+    // The head leaves with the first bytes of the body: without any, a client would wait for it.
+    let first = futures_util::stream::iter([Ok(Bytes::from_static(b": here\n\n"))]);
+    let events = first.chain(events).take_until(Box::pin(over));
+    let headers = [(CONTENT_TYPE, "text/event-stream"), (CACHE_CONTROL, "no-cache, no-transform")];
+    (headers, [("x-accel-buffering", "no")], Body::from_stream(events)).into_response()
+}
+
+fn event(message: &[u8]) -> Bytes {
+    // JSON as it is written here has no line end.
+    let mut event = BytesMut::with_capacity(message.len() + 32);
+    event.put_slice(b"event: message\ndata: ");
+    event.put_slice(message);
+    event.put_slice(b"\n\n");
+    event.freeze()
+}

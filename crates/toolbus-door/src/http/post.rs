@@ -1,0 +1,147 @@
+//! `POST`: one message of a client, and the answer to it.
+
+use std::time::Duration;
+
+use axum::extract::{Extension, Request, State};
+use axum::http::{HeaderMap, HeaderValue, StatusCode};
+use axum::response::{IntoResponse as _, Response};
+use futures_util::stream;
+use tokio_util::sync::CancellationToken;
+
+use super::headers::Narrowed;
+use super::{TRANSPORT, body, caller, events, headers, refusal, session};
+use crate::door::{Answer, Door};
+use crate::flow::{Flow, Step};
+use crate::meta::Meta;
+use crate::peer::Peer;
+use crate::rpc::{Call, Message, RpcError};
+use crate::visitor::Visitor;
+
+/// Time after which a client is told that its answer will take longer: nobody on the way waits for a head for ever.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+pub(super) async fn handle(
+    State(door): State<Door>,
+    Extension(visitor): Extension<Visitor>,
+    request: Request,
+) -> Response {
+    let (head, body) = request.into_parts();
+    let headers = &head.headers;
+    if !headers::accepts_both(headers) {
+        return refusal::not_acceptable("The header Accept must allow application/json and text/event-stream.");
+    }
+    if !headers::is_json(headers) {
+        return refusal::unsupported_type();
+    }
+    let body = match body::read(body, door.parts.settings.max_body).await {
+        Ok(body) => body,
+        Err(refused) => return refused,
+    };
+    match Message::read(&body) {
+        Ok(Message::Request(call)) => answer(&door, visitor, headers, &call).await,
+        Ok(Message::Notification { method, params }) => {
+            if headers.contains_key(headers::SESSION_ID) {
+                match session(&door, &visitor, headers) {
+                    Ok(session) => door.notified(&Peer::of(session), &method, params),
+                    Err(refused) => return *refused,
+                }
+            }
+            StatusCode::ACCEPTED.into_response()
+        }
+        Ok(Message::Answer) => StatusCode::ACCEPTED.into_response(),
+        Err((id, error)) => refusal::bad_request(id.as_ref(), &error),
+    }
+}
+
+async fn answer(door: &Door, visitor: Visitor, headers: &HeaderMap, call: &Call<'_>) -> Response {
+    if call.method == "initialize" {
+        return begin(door, &visitor, headers, call);
+    }
+    let meta = Meta::of(call.params);
+    let peer = if headers::stands_alone(headers, call, &meta) {
+        if let Err(error) = headers::agree(headers, call, &meta) {
+            return refusal::bad_request(Some(&call.id), &error);
+        }
+        let narrowed = match Narrowed::read(headers) {
+            Ok(narrowed) => narrowed,
+            Err(error) => return refusal::bad_request(Some(&call.id), &error),
+        };
+        // What is built for the sessions of others belongs to the token.
+        let session = visitor.token.map_or_else(|| "open".to_owned(), |token| format!("token-{:016x}", token.0));
+        Peer::alone(caller(door, &visitor, narrowed, session.into()).into(), TRANSPORT)
+    } else {
+        match session(door, &visitor, headers) {
+            Ok(session) => Peer::of(session),
+            Err(refused) => return *refused,
+        }
+    };
+    let peer = peer.within(headers::trace(headers));
+    match door.answer(&peer, call).await {
+        Answer::Now(body) => refusal::json(StatusCode::OK, body),
+        Answer::Refused(error, body) => refusal::json(status(&peer, &error), body),
+        Answer::Later(flow) => later(door, &visitor, flow).await,
+    }
+}
+
+fn begin(door: &Door, visitor: &Visitor, headers: &HeaderMap, call: &Call<'_>) -> Response {
+    let narrowed = match Narrowed::read(headers) {
+        Ok(narrowed) => narrowed,
+        Err(error) => return refusal::bad_request(Some(&call.id), &error),
+    };
+    let outside = headers::trace(headers);
+    let begun = door.begin(call, visitor.token, TRANSPORT, outside, |id| caller(door, visitor, narrowed, id));
+    match begun {
+        Ok((peer, body)) => {
+            let mut response = refusal::json(StatusCode::OK, body);
+            let id = peer.session.as_ref().and_then(|session| HeaderValue::from_str(&session.id).ok());
+            if let Some(id) = id {
+                response.headers_mut().insert(headers::SESSION_ID, id);
+            }
+            response
+        }
+        Err(error) if error.code == RpcError::INTERNAL_ERROR => {
+            refusal::json(StatusCode::SERVICE_UNAVAILABLE, crate::rpc::failure(Some(&call.id), &error))
+        }
+        Err(error) => refusal::bad_request(Some(&call.id), &error),
+    }
+}
+
+/// Answers with JSON when nothing comes before the answer and it comes soon; else with a stream.
+async fn later(door: &Door, visitor: &Visitor, mut flow: Flow) -> Response {
+    let first = tokio::time::timeout(PATIENCE, flow.next()).await.ok();
+    if let Some(Step::Last(body)) = first {
+        return refusal::json(StatusCode::OK, body);
+    }
+    flow.detach();
+    let steps = stream::unfold((first, Some(flow)), async |(first, flow)| {
+        let mut flow = flow?;
+        let step = match first {
+            Some(step) => step,
+            None => flow.next().await,
+        };
+        match step {
+            Step::Interim(message) => Some((message, (None, Some(flow)))),
+            Step::Last(message) => Some((message, (None, None))),
+            Step::Nothing => None,
+        }
+    });
+    events::response(steps, withdrawn(visitor.revoked.clone(), door.parts.closing.clone()))
+}
+
+/// Waits until a token does not count any more. When the door closes, none does; but answers in hand are still given then.
+async fn withdrawn(revoked: CancellationToken, closing: CancellationToken) {
+    revoked.cancelled().await;
+    if closing.is_cancelled() {
+        std::future::pending().await
+    }
+}
+
+/// Clients of revision 2026-07-28 are told by the status, too, what is wrong with a request.
+fn status(peer: &Peer, error: &RpcError) -> StatusCode {
+    match error.code {
+        _ if !peer.is_alone() => StatusCode::OK,
+        RpcError::METHOD_NOT_FOUND => StatusCode::NOT_FOUND,
+        RpcError::UNSUPPORTED_PROTOCOL_VERSION | RpcError::HEADER_MISMATCH => StatusCode::BAD_REQUEST,
+        _ => StatusCode::OK,
+    }
+}

@@ -1,0 +1,10 @@
+mod calls;
+mod changes;
+mod gone;
+mod headers;
+mod messages;
+mod outcomes;
+mod results;
+mod sessions;
+mod streams;
+mod world;

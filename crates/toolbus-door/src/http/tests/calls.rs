@@ -1,0 +1,136 @@
+//! Calls under way: their ids, cancelling, and progress.
+
+use std::time::Duration;
+
+use serde_json::json;
+
+use super::world::{World, call, cancel, message};
+
+#[tokio::test(start_paused = true)]
+async fn an_id_is_used_once_at_a_time_and_again_afterwards() {
+    let world = World::new();
+    let session = world.begin(&world.ana).await;
+    let message = call(1, "wait");
+    let first = world.ask(&world.ana, &session, &message);
+    tokio::pin!(first);
+    assert!(futures_util::poll!(&mut first).is_pending());
+    let refusal = world.ask(&world.ana, &session, &call(1, "echo")).await.refusal().await;
+    insta::assert_snapshot!(refusal, @"200 1 -32600 A request of the id 1 is under way in this session. Use each id once.");
+    world.backend.release.notify_one();
+    assert_eq!(first.await.json().await["result"]["content"][0]["text"], "released");
+    let again = world.ask(&world.ana, &session, &call(1, "echo")).await.json().await;
+    assert_eq!(again["result"]["isError"], false);
+    assert_eq!(world.backend.log(), ["began wait", "ended wait", "began echo", "ended echo"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn cancelling_before_after_and_twice_reaches_a_call_once_and_no_other() {
+    let world = World::new();
+    let session = world.begin(&world.ana).await;
+    assert_eq!(world.ask(&world.ana, &session, &cancel(1)).await.status.as_u16(), 202);
+    let message = call(1, "wait");
+    let waiting = world.ask(&world.ana, &session, &message);
+    tokio::pin!(waiting);
+    assert!(futures_util::poll!(&mut waiting).is_pending(), "what was cancelled before it began was another request");
+    for _ in 0..2 {
+        assert_eq!(world.ask(&world.ana, &session, &cancel(1)).await.status.as_u16(), 202);
+    }
+    let mut reply = waiting.await;
+    assert!(reply.is_stream());
+    assert_eq!(reply.event().await, None);
+    world.ask(&world.ana, &session, &cancel(1)).await;
+    let next = world.ask(&world.ana, &session, &call(1, "echo")).await.json().await;
+    assert_eq!(next["result"]["isError"], false);
+    assert_eq!(world.backend.log(), ["began wait", "ended wait cancelled", "began echo", "ended echo"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn nobody_cancels_a_request_of_another_session_or_of_another_agent() {
+    let world = World::new();
+    world.backend.has("bea", &["wait"]);
+    let (session, second) = (world.begin(&world.ana).await, world.begin(&world.ana).await);
+    let of_bea = world.begin(&world.bea).await;
+    let message = call(1, "wait");
+    let waiting = world.ask(&world.ana, &session, &message);
+    tokio::pin!(waiting);
+    assert!(futures_util::poll!(&mut waiting).is_pending());
+    assert_eq!(world.ask(&world.ana, &second, &cancel(1)).await.status.as_u16(), 202);
+    assert_eq!(world.ask(&world.bea, &of_bea, &cancel(1)).await.status.as_u16(), 202);
+    assert_eq!(world.ask(&world.bea, &session, &cancel(1)).await.status.as_u16(), 404);
+    assert_eq!(
+        world.post(&world.ana, &[], &cancel(1)).await.status.as_u16(),
+        202,
+        "without a session it names nothing"
+    );
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert!(futures_util::poll!(&mut waiting).is_pending());
+    world.backend.release.notify_one();
+    assert_eq!(waiting.await.json().await["result"]["isError"], false);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_text_is_another_id_than_a_number() {
+    let world = World::new();
+    let session = world.begin(&world.ana).await;
+    let message = call(1, "wait");
+    let waiting = world.ask(&world.ana, &session, &message);
+    tokio::pin!(waiting);
+    assert!(futures_util::poll!(&mut waiting).is_pending());
+    let of_text = json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": "1"}});
+    world.ask(&world.ana, &session, &of_text).await;
+    world.backend.release.notify_one();
+    assert_eq!(waiting.await.json().await["result"]["isError"], false);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_that_takes_long_comes_as_a_stream_that_shows_that_it_lives() {
+    let world = World::new();
+    let session = world.begin(&world.ana).await;
+    let begun = tokio::time::Instant::now();
+    let mut reply = world.ask(&world.ana, &session, &call(1, "wait")).await;
+    assert!(reply.is_stream());
+    assert_eq!(begun.elapsed(), Duration::from_secs(5));
+    let backend = world.backend.clone();
+    tokio::spawn(async move {
+        tokio::time::sleep(Duration::from_secs(60)).await;
+        backend.release.notify_one();
+    });
+    assert_eq!(reply.event().await.unwrap()["result"]["content"][0]["text"], "released");
+    assert_eq!(reply.event().await, None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_storm_of_progress_reaches_a_slow_reader_in_order_and_the_answer_comes_last() {
+    let world = World::new();
+    let session = world.begin(&world.ana).await;
+    let storm = message(1, "tools/call", json!({"name": "storm", "_meta": {"progressToken": "t"}}));
+    let mut reply = world.ask(&world.ana, &session, &storm).await;
+    let mut reports = Vec::new();
+    loop {
+        // The tool is long done.
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let event = reply.event().await.unwrap();
+        if event["result"].is_object() {
+            assert_eq!((&event["id"], &event["result"]["content"][0]["text"]), (&json!(1), &json!("calm")));
+            break;
+        }
+        assert_eq!(
+            (&event["method"], &event["params"]["progressToken"]),
+            (&json!("notifications/progress"), &json!("t"))
+        );
+        reports.push(event["params"]["progress"].as_f64().unwrap());
+    }
+    assert!(reports.is_sorted_by(|one, other| one < other), "{reports:?}");
+    assert!((1..100).contains(&reports.len()), "what nobody reads is not kept: {} reports", reports.len());
+    assert_eq!(reply.event().await, None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn progress_is_told_to_nobody_who_did_not_ask_for_it_in_a_way_that_can_be_repeated() {
+    let world = World::new();
+    let session = world.begin(&world.ana).await;
+    for token in [json!(null), json!(1.5), json!({}), json!([1]), json!("x".repeat(300))] {
+        let call = message(1, "tools/call", json!({"name": "echo", "_meta": {"progressToken": token}}));
+        assert!(!world.ask(&world.ana, &session, &call).await.is_stream(), "{token}");
+    }
+}

@@ -1,0 +1,100 @@
+//! Clients that go away in the midst of a call, and tokens that are withdrawn.
+
+use std::time::Duration;
+
+use serde_json::json;
+use toolbus_testing::patience::eventually;
+
+use super::world::{World, call, cancel, message};
+
+#[tokio::test(start_paused = true)]
+async fn in_a_session_a_call_outlives_its_connection_ends_once_and_leaves_its_id() {
+    let world = World::new();
+    let session = world.begin(&world.ana).await;
+    for after in [1, 10] {
+        // Before and after the answer became a stream.
+        let message = call(1, "wait");
+        let lost = tokio::time::timeout(Duration::from_secs(after), world.ask(&world.ana, &session, &message)).await;
+        drop(lost);
+        let refusal = world.ask(&world.ana, &session, &call(1, "echo")).await.refusal().await;
+        assert!(refusal.starts_with("200 1 -32600 A request of the id 1 is under way"), "{refusal}");
+        world.backend.release.notify_one();
+        eventually("the id to be free", async || {
+            let answer = world.ask(&world.ana, &session, &call(1, "echo")).await.json().await;
+            answer["result"].is_object().then_some(())
+        })
+        .await;
+    }
+    let waits: Vec<_> = world.backend.log().into_iter().filter(|line| line.contains("wait")).collect();
+    assert_eq!(waits, ["began wait", "ended wait", "began wait", "ended wait"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_whose_client_is_gone_can_still_be_cancelled() {
+    let world = World::new();
+    let session = world.begin(&world.ana).await;
+    let message = call(1, "wait");
+    drop(tokio::time::timeout(Duration::from_secs(1), world.ask(&world.ana, &session, &message)).await);
+    world.ask(&world.ana, &session, &cancel(1)).await;
+    eventually("its end", async || (world.backend.log().len() == 2).then_some(())).await;
+    assert_eq!(world.backend.log(), ["began wait", "ended wait cancelled"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_that_stands_alone_is_cancelled_with_its_connection() {
+    let world = World::new();
+    for after in [1, 10] {
+        let params = json!({"name": "wait"});
+        let asked = world.alone(&world.ana, 1, "tools/call", params);
+        drop(tokio::time::timeout(Duration::from_secs(after), asked).await);
+        eventually("its end", async || world.backend.log().last()?.ends_with("cancelled").then_some(())).await;
+    }
+    assert_eq!(world.backend.log().len(), 4, "each ended once");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_token_that_is_withdrawn_ends_streams_at_once() {
+    let world = World::new();
+    let session = world.begin(&world.ana).await;
+    let mut news = world.get(&world.ana, &session).await;
+    let mut answer = world.ask(&world.ana, &session, &call(1, "wait")).await;
+    let listen = json!({"notifications": {"toolsListChanged": true}});
+    let mut listening = world.alone(&world.ana, 2, "subscriptions/listen", listen).await;
+    assert_eq!(listening.event().await.unwrap()["method"], "notifications/subscriptions/acknowledged");
+    world.ana.revoked.cancel();
+    world.backend.has("ana", &["other"]);
+    for stream in [&mut news, &mut answer, &mut listening] {
+        assert_eq!(stream.event().await, None);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn when_the_door_closes_streams_of_news_end_and_calls_in_hand_are_answered() {
+    let mut world = World::new();
+    // As the daemon has it: no token counts once the door closes.
+    world.ana.revoked = world.closing.child_token();
+    let session = world.begin(&world.ana).await;
+    let mut news = world.get(&world.ana, &session).await;
+    let mut answer = world.ask(&world.ana, &session, &call(1, "wait")).await;
+    assert!(answer.is_stream());
+    let listen = json!({"notifications": {"toolsListChanged": true}});
+    let mut listening = world.alone(&world.ana, 2, "subscriptions/listen", listen).await;
+    listening.event().await.unwrap();
+    world.closing.cancel();
+    assert_eq!(news.event().await, None);
+    assert_eq!(listening.event().await.unwrap()["result"]["resultType"], "complete");
+    assert_eq!(listening.event().await, None);
+    world.backend.release.notify_one();
+    assert_eq!(answer.event().await.unwrap()["result"]["content"][0]["text"], "released");
+    assert_eq!(answer.event().await, None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_never_reads_its_answer_holds_no_call_up() {
+    let world = World::new();
+    let session = world.begin(&world.ana).await;
+    let storm = message(1, "tools/call", json!({"name": "storm", "_meta": {"progressToken": 1}}));
+    let _unread = world.ask(&world.ana, &session, &storm).await;
+    eventually("the end of the call", async || (world.backend.log().len() == 2).then_some(())).await;
+    assert_eq!(world.backend.log(), ["began storm", "ended storm"]);
+}

@@ -1,0 +1,200 @@
+//! Bodies that are no message, or none that should be taken.
+
+use std::time::Duration;
+
+use axum::body::{Body, Bytes};
+use futures_util::{StreamExt as _, stream};
+use serde_json::json;
+use tokio::time::Instant;
+
+use super::world::{BOTH, JSON, MAX_BODY, World, call, cancel, hello, message};
+
+/// What a body gets in a session of ana's.
+async fn refused(body: impl Into<Body>) -> String {
+    let world = World::new();
+    let session = world.begin(&world.ana).await;
+    let refusal = world.send(&world.ana, &[JSON, BOTH, ("mcp-session-id", &session)], body).await.refusal().await;
+    assert_eq!(world.backend.log(), [""; 0], "nothing ran");
+    refusal
+}
+
+/// A body that comes in pieces, each of them after a while.
+fn slowly(pieces: usize, pause: Duration) -> Body {
+    let pieces = stream::iter(0..pieces).then(move |_| async move {
+        tokio::time::sleep(pause).await;
+        Ok::<_, std::convert::Infallible>(Bytes::from_static(b" "))
+    });
+    Body::from_stream(pieces)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_body_that_is_no_text_is_refused() {
+    insta::assert_snapshot!(refused(b"\xff\xfe{}".to_vec()).await, @"400 null -32700 The message is no JSON: expected value at line 1 column 1.");
+    let invalid = [&b"{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"p\xffng\"}"[..]].concat();
+    insta::assert_snapshot!(refused(invalid).await, @"400 null -32700 The message is no JSON: invalid unicode code point at line 1 column 36.");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_body_that_is_no_json_or_not_all_of_it_is_refused() {
+    insta::assert_snapshot!(refused("").await, @"400 null -32700 The message is no JSON: EOF while parsing a value at line 1 column 0.");
+    insta::assert_snapshot!(refused("hello").await, @"400 null -32700 The message is no JSON: expected value at line 1 column 1.");
+    insta::assert_snapshot!(refused(r#"{"jsonrpc":"2.0","id":1,"meth"#).await, @"400 null -32700 The message is no JSON: EOF while parsing a string at line 1 column 29.");
+    insta::assert_snapshot!(refused("{} {}").await, @"400 null -32700 The message is no JSON: trailing characters at line 1 column 4.");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_batch_is_refused() {
+    insta::assert_snapshot!(refused(r#" [{"jsonrpc":"2.0","id":1,"method":"ping"}]"#).await, @"400 null -32600 Batches are not taken: send one message at a time.");
+}
+
+#[tokio::test(start_paused = true)]
+async fn members_that_are_there_twice_are_refused() {
+    for body in [
+        r#"{"jsonrpc":"2.0","id":1,"id":2,"method":"ping"}"#,
+        r#"{"jsonrpc":"2.0","id":1,"method":"ping","method":"tools/list"}"#,
+        r#"{"jsonrpc":"2.0","id":1,"method":"ping","params":{},"params":{"name":"x"}}"#,
+    ] {
+        let refusal = refused(body).await;
+        assert!(
+            refusal.starts_with("400 null -32600 The message is no JSON-RPC message: duplicate field `"),
+            "{refusal}"
+        );
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_id_that_is_null_broken_or_too_long_is_refused() {
+    for id in ["null", "1.5", "1e3", "{}", "[1]", "true", &format!("{:?}", "x".repeat(300)), &"9".repeat(300)] {
+        let refusal = refused(format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"ping"}}"#)).await;
+        let text = "400 null -32600 The id of a request is a string or a whole number, of at most 256 bytes.";
+        assert_eq!(refusal, text, "{id}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_error_repeats_only_a_little_of_what_it_is_about() {
+    let long = "x".repeat(MAX_BODY / 2);
+    for body in [
+        json!(long),
+        json!({"jsonrpc": "2.0", "id": 1, "method": long}),
+        json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": long}),
+        json!({"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": long}),
+        json!({"jsonrpc": "2.0", "id": 1, "method": "resources/read", "params": long}),
+        json!({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": long}),
+        json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": long}}),
+        json!({"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {"cursor": long}}),
+    ] {
+        let world = World::new();
+        let session = world.begin(&world.ana).await;
+        let text = world.ask(&world.ana, &session, &body).await.text().await;
+        assert!(text.len() < 500 && text.contains(r#""error":{"code":-32"#), "{} bytes: {text:.500}", text.len());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn ten_thousand_levels_neither_end_the_process_nor_reach_a_tool_as_parameters() {
+    let deep = |levels: usize| format!("{}{}", "[".repeat(levels), "]".repeat(levels));
+    let body = |params: String| format!(r#"{{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{params}}}"#);
+    insta::assert_snapshot!(refused(deep(10_000)).await, @"400 null -32600 Batches are not taken: send one message at a time.");
+    let refusal = refused(body(deep(10_000))).await;
+    assert!(refusal.starts_with("200 1 -32602 The parameters are not what the method takes: "), "{refusal}");
+    let refusal = refused(body(format!(r#"{{"name":"echo","arguments":{}}}"#, deep(10_000)))).await;
+    assert_eq!(refusal, "200 1 -32602 The arguments are no JSON object.");
+    let refusal = refused(body(format!(r#"{{"name":{}}}"#, deep(10_000)))).await;
+    assert!(refusal.starts_with("200 1 -32602 "), "{refusal}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_body_that_is_too_large_is_refused() {
+    let body = " ".repeat(MAX_BODY + 1);
+    insta::assert_snapshot!(refused(body).await, @"413 null -32600 The message has more than 1048576 bytes. Send less.");
+    let endless =
+        Body::from_stream(stream::repeat(Ok::<_, std::convert::Infallible>(Bytes::from_static(&[b' '; 4096]))));
+    insta::assert_snapshot!(refused(endless).await, @"413 null -32600 The message has more than 1048576 bytes. Send less.");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_body_that_comes_too_slowly_is_refused() {
+    let begun = Instant::now();
+    let refusal = refused(slowly(1_000, Duration::from_secs(1))).await;
+    insta::assert_snapshot!(refusal, @"408 null -32600 The message did not come in time.");
+    assert_eq!(begun.elapsed(), Duration::from_secs(30));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_name_that_is_empty_huge_or_no_text_is_refused_or_names_no_tool() {
+    let world = World::new();
+    let session = world.begin(&world.ana).await;
+    let mut told = String::new();
+    for name in [json!(""), json!("a\u{0}\u{202e}b"), json!("x".repeat(1_025)), json!(7), json!(null)] {
+        let message = message(1, "tools/call", json!({"name": name}));
+        told += &(world.ask(&world.ana, &session, &message).await.refusal().await + "\n");
+    }
+    let missing = message(1, "tools/call", json!({}));
+    told += &world.ask(&world.ana, &session, &missing).await.refusal().await;
+    insta::assert_snapshot!(told.escape_debug().to_string().replace("\\n", "\n"), @r"
+    200 1 -32602 Tool \'\' is not registered.
+    200 1 -32602 Tool \'a\0\u{202e}b\' is not registered.
+    200 1 -32602 The name has 1025 bytes; at most 1024 are taken.
+    200 1 -32602 The parameters are not what the method takes: invalid type: integer `7`, expected a string at line 1 column 9.
+    200 1 -32602 The parameters are not what the method takes: invalid type: null, expected a string at line 1 column 12.
+    200 1 -32602 The parameters are not what the method takes: missing field `name` at line 1 column 2.
+    ");
+    assert_eq!(world.backend.log(), [""; 0]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn arguments_that_are_no_object_are_refused() {
+    let world = World::new();
+    let session = world.begin(&world.ana).await;
+    for arguments in [json!([1]), json!("{}"), json!(7), json!(true)] {
+        let message = message(1, "tools/call", json!({"name": "echo", "arguments": arguments}));
+        let refusal = world.ask(&world.ana, &session, &message).await.refusal().await;
+        assert_eq!(refusal, "200 1 -32602 The arguments are no JSON object.", "{arguments}");
+    }
+    let none = message(1, "tools/call", json!({"name": "echo", "arguments": null}));
+    assert_eq!(world.ask(&world.ana, &session, &none).await.json().await["result"]["isError"], false);
+    assert_eq!(world.backend.log(), ["began echo", "ended echo"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_no_request_is_taken_and_not_answered() {
+    let world = World::new();
+    let session = world.begin(&world.ana).await;
+    let answer = json!({"jsonrpc": "2.0", "id": 1, "result": {}});
+    let unknown = json!({"jsonrpc": "2.0", "method": "notifications/made_up", "params": {"a": 1}});
+    let malformed = json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": {}}});
+    for body in [answer, unknown, malformed, cancel(99)] {
+        let reply = world.ask(&world.ana, &session, &body).await;
+        assert_eq!((reply.status.as_u16(), reply.text().await.as_str()), (202, ""), "{body}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_handshake_without_a_version_is_refused_and_begins_no_session() {
+    let world = World::new();
+    for params in [json!({}), json!({"protocolVersion": 7}), json!([])] {
+        let refusal = world.post(&world.ana, &[], &message(1, "initialize", params)).await.refusal().await;
+        assert!(refusal.starts_with("400 1 -32602 The parameters are not what the method takes: "), "{refusal}");
+    }
+    assert_eq!(world.door.sessions(), 0);
+    world.post(&world.ana, &[], &hello()).await;
+    assert_eq!(world.door.sessions(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn ids_that_are_written_in_other_letters_are_the_same() {
+    let world = World::new();
+    let session = world.begin(&world.ana).await;
+    let raw = |id: &str| format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"tools/call","params":{{"name":"wait"}}}}"#);
+    let headers = [JSON, BOTH, ("mcp-session-id", &*session)];
+    let first = world.send(&world.ana, &headers, raw(r#""a/é""#));
+    tokio::pin!(first);
+    assert!(futures_util::poll!(&mut first).is_pending());
+    let second = world.send(&world.ana, &headers, raw(r#""\u0061\/\u00e9""#)).await.refusal().await;
+    insta::assert_snapshot!(second, @r#"200 "a/é" -32600 A request of the id "a/é" is under way in this session. Use each id once."#);
+    let cancelled = r#"{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":"\u0061/é"}}"#;
+    world.send(&world.ana, &headers, cancelled).await;
+    assert_eq!(first.await.event().await, None, "a request that was cancelled is not answered");
+    assert_eq!(world.ask(&world.ana, &session, &call(2, "echo")).await.status.as_u16(), 200);
+}

@@ -1,0 +1,94 @@
+//! Results of every kind.
+
+use serde_json::{Value, json};
+use toolbus_core::tool::ToolOutput;
+use toolbus_protocol::ContentBlock;
+
+use super::world::{World, call};
+
+/// The result of a call that ends with this output, in a session and to a client that has none.
+async fn both(output: ToolOutput) -> [Value; 2] {
+    let world = World::new();
+    let session = world.begin(&world.ana).await;
+    world.backend.script(Ok(output.clone()));
+    let in_session = world.ask(&world.ana, &session, &call(1, "scripted")).await.json().await;
+    world.backend.script(Ok(output));
+    let alone = world.alone(&world.ana, 1, "tools/call", json!({"name": "scripted"})).await.json().await;
+    [in_session, alone].map(|mut answer| answer["result"].take())
+}
+
+fn block(kind: &str) -> ContentBlock {
+    ContentBlock { kind: kind.to_owned(), text: None, data: None, mime_type: None, uri: None }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_text_is_a_block_of_text_marked_as_the_tools_own() {
+    let [in_session, alone] = both(ToolOutput::text("Sunny.\n\"22\" °C \u{0}")).await;
+    insta::assert_snapshot!(in_session, @r#"{"_meta":{"toolbus/content-trust":"tool-output"},"content":[{"text":"Sunny.\n\"22\" °C \u0000","type":"text"}],"isError":false}"#);
+    insta::assert_snapshot!(alone, @r#"{"_meta":{"toolbus/content-trust":"tool-output"},"content":[{"text":"Sunny.\n\"22\" °C \u0000","type":"text"}],"isError":false,"resultType":"complete"}"#);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_the_tool_itself_calls_an_error_is_one_and_has_no_code() {
+    let [in_session, _] = both(ToolOutput::error("No such city.")).await;
+    insta::assert_snapshot!(in_session, @r#"{"_meta":{"toolbus/content-trust":"tool-output"},"content":[{"text":"No such city.","type":"text"}],"isError":true}"#);
+    let [nothing, _] = both(ToolOutput::default()).await;
+    assert_eq!(nothing["content"], json!([]));
+}
+
+#[tokio::test(start_paused = true)]
+async fn every_kind_of_block_is_one_that_the_protocol_knows() {
+    let text = |text: &str| Some(text.to_owned());
+    let blocks = vec![
+        ContentBlock { text: text("one"), ..block("text") },
+        ContentBlock { data: text("aW1n"), mime_type: text("image/png"), ..block("image") },
+        ContentBlock { data: text("c291bmQ="), mime_type: text("audio/wav"), ..block("audio") },
+        ContentBlock { data: text("aW1n"), ..block("image") },
+        ContentBlock {
+            uri: text("file:///a"),
+            text: text("inside"),
+            mime_type: text("text/plain"),
+            ..block("resource")
+        },
+        ContentBlock { uri: text("file:///b"), data: text("YmxvYg=="), ..block("resource") },
+        ContentBlock { uri: text("file:///c"), text: text("a link"), ..block("resource_link") },
+        ContentBlock { text: text("from the future"), ..block("hologram") },
+        block("image"),
+        block("text"),
+    ];
+    let [in_session, alone] = both(ToolOutput { blocks, ..ToolOutput::default() }).await;
+    assert_eq!(in_session["content"], alone["content"]);
+    let shown: Vec<String> = in_session["content"].as_array().unwrap().iter().map(Value::to_string).collect();
+    insta::assert_snapshot!(shown.join("\n"), @r#"
+    {"text":"one","type":"text"}
+    {"data":"aW1n","mimeType":"image/png","type":"image"}
+    {"data":"c291bmQ=","mimeType":"audio/wav","type":"audio"}
+    {"data":"aW1n","mimeType":"application/octet-stream","type":"image"}
+    {"resource":{"mimeType":"text/plain","text":"inside","uri":"file:///a"},"type":"resource"}
+    {"resource":{"blob":"YmxvYg==","uri":"file:///b"},"type":"resource"}
+    {"text":"a link","type":"text"}
+    {"text":"from the future","type":"text"}
+    {"text":"","type":"text"}
+    {"text":"","type":"text"}
+    "#);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_structured_part_is_told_to_each_generation_as_far_as_it_knows_such() {
+    for (value, to_sessions) in [(json!({"a": 1}), true), (json!([1, 2]), false), (json!("text"), false)] {
+        let output = ToolOutput { structured: Some(Box::new(value.clone())), ..ToolOutput::text("as text") };
+        let [in_session, alone] = both(output).await;
+        assert_eq!(in_session.get("structuredContent").is_some(), to_sessions, "{value}");
+        assert_eq!(alone["structuredContent"], value);
+        assert_eq!(in_session["content"][0]["text"], "as text", "{value}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_result_may_have_sixteen_megabytes_and_no_more() {
+    let limit = 16 * 1024 * 1024 - 64 * 1024;
+    let [in_session, _] = both(ToolOutput::text("x".repeat(limit))).await;
+    assert_eq!(in_session["content"][0]["text"].as_str().unwrap().len(), limit);
+    let [refused, _] = both(ToolOutput::text("x".repeat(limit + 1))).await;
+    insta::assert_snapshot!(refused, @r#"{"_meta":{"toolbus/content-trust":"tool-output","toolbus/error":{"code":"execution_failed","isRetryable":false,"outcome":"unknown"}},"content":[{"text":"The result is too large to be sent: 16711681 bytes, and the limit is 16711680. Ask the tool for less at a time.","type":"text"}],"isError":true}"#);
+}

@@ -1,0 +1,128 @@
+//! Whose a session is, how many there may be, and what is left of one that has ended.
+
+use std::time::Duration;
+
+use serde_json::json;
+
+use super::world::{World, call, cancel, message};
+use crate::visitor::{TokenId, Visitor};
+
+#[tokio::test(start_paused = true)]
+async fn a_session_that_there_is_not_and_one_of_another_token_look_the_same() {
+    let world = World::new();
+    let session = world.begin(&world.ana).await;
+    let unknown = world.ask(&world.ana, "made-up", &call(1, "echo")).await.refusal().await;
+    insta::assert_snapshot!(unknown, @"404 null -32600 There is no such session, or none of this token: it has ended, perhaps. Begin with `initialize`.");
+    let of_other = world.ask(&world.bea, &session, &call(1, "echo")).await.refusal().await;
+    let other_token = Visitor { token: Some(TokenId(7)), ..world.ana.clone() };
+    let by_other_token = world.ask(&other_token, &session, &call(1, "echo")).await.refusal().await;
+    let without = Visitor { token: None, agent: None, ..world.ana.clone() };
+    let by_stranger = world.ask(&without, &session, &call(1, "echo")).await.refusal().await;
+    assert_eq!([of_other, by_other_token, by_stranger], [unknown.clone(), unknown.clone(), unknown]);
+    assert_eq!(world.get(&world.bea, &session).await.status.as_u16(), 404);
+    assert_eq!(world.delete(&world.bea, &session).await.as_u16(), 404);
+    assert_eq!(world.ask(&world.ana, &session, &call(1, "echo")).await.status.as_u16(), 200);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_id_in_other_letters_twice_or_empty_names_no_session() {
+    let world = World::new();
+    let session = world.begin(&world.ana).await;
+    let upper = session.to_uppercase();
+    assert_ne!(upper, session, "an id without letters would show nothing");
+    assert_eq!(world.ask(&world.ana, &upper, &call(1, "echo")).await.status.as_u16(), 404);
+    assert_eq!(world.ask(&world.ana, "", &call(1, "echo")).await.status.as_u16(), 404);
+    let twice = [("mcp-session-id", &*session), ("mcp-session-id", &*session)];
+    let refusal = world.post(&world.ana, &twice, &call(1, "echo")).await.refusal().await;
+    insta::assert_snapshot!(refusal, @"400 null -32600 The header mcp-session-id must have one value, of ASCII.");
+    let refusal = world.post(&world.ana, &[], &call(1, "echo")).await.refusal().await;
+    insta::assert_snapshot!(refusal, @"400 null -32600 The header Mcp-Session-Id is missing. Begin with `initialize`, and send the id that it answers.");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_session_that_was_ended_is_gone_and_its_calls_are_cancelled() {
+    let world = World::new();
+    let session = world.begin(&world.ana).await;
+    let message = call(1, "wait");
+    let waiting = world.ask(&world.ana, &session, &message);
+    tokio::pin!(waiting);
+    assert!(futures_util::poll!(&mut waiting).is_pending());
+    let mut stream = world.get(&world.ana, &session).await;
+    assert_eq!(world.delete(&world.ana, &session).await.as_u16(), 204);
+    assert_eq!(stream.event().await, None);
+    assert_eq!(waiting.await.event().await, None);
+    assert_eq!(world.delete(&world.ana, &session).await.as_u16(), 404);
+    assert_eq!(world.ask(&world.ana, &session, &call(2, "echo")).await.status.as_u16(), 404);
+    assert_eq!(world.get(&world.ana, &session).await.status.as_u16(), 404);
+    assert_eq!(world.ask(&world.ana, &session, &cancel(1)).await.status.as_u16(), 404);
+    assert_eq!(world.backend.log(), ["began wait", "end of a session of ana", "ended wait cancelled"]);
+    assert_eq!(world.door.sessions(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_token_that_begins_session_after_session_ends_its_own_and_nobody_elses() {
+    let world = World::new();
+    let (of_bea, in_use) = (world.begin(&world.bea).await, world.begin(&world.ana).await);
+    let _stream = world.get(&world.ana, &in_use).await;
+    let mut first = None;
+    for _ in 0..2_500 {
+        tokio::time::advance(Duration::from_millis(1)).await;
+        let session = world.begin(&world.ana).await;
+        first.get_or_insert(session);
+    }
+    assert_eq!(world.door.sessions(), 2_001);
+    assert_eq!(world.ask(&world.bea, &of_bea, &message(1, "ping", json!({}))).await.status.as_u16(), 200);
+    assert_eq!(world.ask(&world.ana, &in_use, &message(1, "ping", json!({}))).await.status.as_u16(), 200);
+    assert_eq!(world.ask(&world.ana, &first.unwrap(), &message(1, "ping", json!({}))).await.status.as_u16(), 404);
+    let ended = world.backend.log().iter().filter(|line| *line == "end of a session of ana").count();
+    assert_eq!(ended, 501, "what was built for a session that made room is taken down");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_token_whose_sessions_are_all_in_use_begins_no_other() {
+    let world = World::new();
+    let mut streams = Vec::new();
+    for _ in 0..2_000 {
+        let session = world.begin(&world.ana).await;
+        streams.push(world.get(&world.ana, &session).await);
+    }
+    let refusal = world.post(&world.ana, &[], &super::world::hello()).await.refusal().await;
+    insta::assert_snapshot!(refusal, @"503 0 -32603 There are too many sessions. End one that is not used, or try again later.");
+    world.begin(&world.bea).await;
+    assert_eq!(world.door.sessions(), 2_001);
+}
+
+#[tokio::test(start_paused = true)]
+async fn sessions_that_nobody_uses_end_by_themselves_and_all_of_them_with_the_door() {
+    let world = World::new();
+    let running = tokio::spawn(world.door.clone().run());
+    let (idle, listening) = (world.begin(&world.ana).await, world.begin(&world.bea).await);
+    let mut stream = world.get(&world.bea, &listening).await;
+    tokio::time::sleep(Duration::from_secs(61 * 60)).await;
+    assert_eq!(world.door.sessions(), 1);
+    assert_eq!(world.ask(&world.ana, &idle, &call(1, "echo")).await.status.as_u16(), 404);
+    world.closing.cancel();
+    running.await.unwrap();
+    assert_eq!(stream.event().await, None);
+    assert_eq!(world.backend.log(), ["end of a session of ana", "end of a session of bea"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_session_has_so_many_requests_under_way_and_takes_more_once_one_has_ended() {
+    let world = World::new();
+    let session = world.begin(&world.ana).await;
+    let messages: Vec<_> = (0..512).map(|id| call(id, "wait")).collect();
+    let mut waiting: Vec<_> =
+        messages.iter().map(|message| Box::pin(world.ask(&world.ana, &session, message))).collect();
+    for request in &mut waiting {
+        assert!(futures_util::poll!(request).is_pending());
+    }
+    let refusal = world.ask(&world.ana, &session, &call(600, "echo")).await.refusal().await;
+    insta::assert_snapshot!(refusal, @"200 600 -32600 512 requests of this session are under way. Wait until one is answered.");
+    let other = world.begin(&world.ana).await;
+    assert_eq!(world.ask(&world.ana, &other, &call(600, "echo")).await.status.as_u16(), 200);
+    world.ask(&world.ana, &session, &cancel(7)).await;
+    assert_eq!(waiting.remove(7).await.event().await, None);
+    let answer = world.ask(&world.ana, &session, &call(7, "echo")).await.json().await;
+    assert_eq!(answer["result"]["isError"], false, "{answer}");
+}

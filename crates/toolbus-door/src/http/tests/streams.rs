@@ -1,0 +1,140 @@
+//! Streams of news: who listens, and what is told.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::world::{Reply, World, message};
+
+const TOOLS: &str = "notifications/tools/list_changed";
+const RESOURCES: &str = "notifications/resources/list_changed";
+
+/// What comes next, if it comes soon.
+async fn soon(stream: &mut Reply) -> Option<Value> {
+    tokio::time::timeout(Duration::from_secs(60), stream.event()).await.ok().flatten()
+}
+
+fn method(event: Option<Value>) -> String {
+    event.map_or_else(String::new, |event| event["method"].as_str().unwrap_or_default().to_owned())
+}
+
+async fn list(world: &World, session: &str) {
+    for method in ["tools/list", "resources/list"] {
+        world.ask(&world.ana, session, &message(1, method, json!({}))).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_changes_is_told_once_for_each_burst() {
+    let world = World::new();
+    let session = world.begin(&world.ana).await;
+    list(&world, &session).await;
+    let mut stream = world.get(&world.ana, &session).await;
+    assert_eq!(soon(&mut stream).await, None);
+    for number in 0..10 {
+        world.backend.has("ana", &["echo", &format!("new_{number}")]);
+        world.backend.says(&format!("text {number}"));
+    }
+    assert_eq!([method(soon(&mut stream).await), method(soon(&mut stream).await)], [TOOLS, RESOURCES]);
+    assert_eq!(soon(&mut stream).await, None);
+    world.backend.has("ana", &["echo"]);
+    assert_eq!(method(soon(&mut stream).await), TOOLS);
+    assert_eq!(soon(&mut stream).await, None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_concerns_others_and_what_is_as_before_is_not_told() {
+    let world = World::new();
+    let session = world.begin(&world.ana).await;
+    let mut stream = world.get(&world.ana, &session).await;
+    world.backend.has("bea", &["secret"]);
+    world.backend.has("ana", &["wait", "storm", "scripted", "echo"]);
+    assert_eq!(soon(&mut stream).await, None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_changed_while_nobody_listened_is_told_to_who_listens_again() {
+    let world = World::new();
+    let session = world.begin(&world.ana).await;
+    list(&world, &session).await;
+    world.backend.has("ana", &["echo"]);
+    let mut stream = world.get(&world.ana, &session).await;
+    assert_eq!(method(soon(&mut stream).await), TOOLS);
+    assert_eq!(soon(&mut stream).await, None);
+    drop(stream);
+    list(&world, &session).await;
+    let mut stream = world.get(&world.ana, &session).await;
+    assert_eq!(soon(&mut stream).await, None, "it has listed what there is");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_told_to_a_stream_that_broke_is_told_again() {
+    let world = World::new();
+    let session = world.begin(&world.ana).await;
+    list(&world, &session).await;
+    let mut stream = world.get(&world.ana, &session).await;
+    world.backend.has("ana", &["echo"]);
+    assert_eq!(method(soon(&mut stream).await), TOOLS, "as far as the server can know");
+    drop(stream);
+    let mut again = world.get(&world.ana, &session).await;
+    assert_eq!(method(soon(&mut again).await), TOOLS);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_never_listed_is_told_what_changed_since_it_first_listened() {
+    let world = World::new();
+    let session = world.begin(&world.ana).await;
+    drop(world.get(&world.ana, &session).await);
+    world.backend.says("something new");
+    let mut stream = world.get(&world.ana, &session).await;
+    assert_eq!(method(soon(&mut stream).await), RESOURCES);
+    assert_eq!(soon(&mut stream).await, None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stream_that_nobody_reads_keeps_nothing_of_ten_thousand_changes() {
+    let world = World::new();
+    let session = world.begin(&world.ana).await;
+    let mut stream = world.get(&world.ana, &session).await;
+    for number in 0..10_000 {
+        world.backend.has("ana", &["echo", &format!("new_{number}")]);
+    }
+    assert_eq!(method(soon(&mut stream).await), TOOLS);
+    assert_eq!(soon(&mut stream).await, None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_second_stream_of_a_session_takes_the_place_of_the_first() {
+    let world = World::new();
+    let session = world.begin(&world.ana).await;
+    let mut first = world.get(&world.ana, &session).await;
+    let mut second = world.get(&world.ana, &session).await;
+    world.backend.has("ana", &["echo"]);
+    assert_eq!(first.event().await, None);
+    assert_eq!(method(soon(&mut second).await), TOOLS);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stream_of_a_client_without_a_session_tells_what_it_asked_for() {
+    let world = World::new();
+    let listen = json!({"notifications": {"toolsListChanged": true, "promptsListChanged": true}});
+    let mut stream = world.alone(&world.ana, 7, "subscriptions/listen", listen).await;
+    let first = stream.event().await.unwrap();
+    insta::assert_snapshot!(first, @r#"{"jsonrpc":"2.0","method":"notifications/subscriptions/acknowledged","params":{"_meta":{"io.modelcontextprotocol/subscriptionId":7},"notifications":{"toolsListChanged":true}}}"#);
+    world.backend.says("something new");
+    world.backend.has("ana", &["echo"]);
+    let told = soon(&mut stream).await.unwrap();
+    insta::assert_snapshot!(told, @r#"{"jsonrpc":"2.0","method":"notifications/tools/list_changed","params":{"_meta":{"io.modelcontextprotocol/subscriptionId":7}}}"#);
+    assert_eq!(soon(&mut stream).await, None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stream_must_be_accepted_and_is_of_a_session() {
+    let world = World::new();
+    let session = world.begin(&world.ana).await;
+    assert_eq!(world.get(&world.ana, "made-up").await.status.as_u16(), 404);
+    let mut stream = world.get(&world.ana, &session).await;
+    assert!(stream.is_stream());
+    assert_eq!(stream.headers["cache-control"], "no-cache, no-transform");
+    assert_eq!(soon(&mut stream).await, None);
+}

@@ -1,0 +1,311 @@
+//! A door whose tools do as the tests say.
+
+use std::collections::BTreeMap;
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::pin::Pin;
+use std::sync::{Arc, Mutex};
+
+use axum::body::{Body, Bytes};
+use axum::extract::{Extension, Request, State};
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::Response;
+use futures_util::future::{BoxFuture, ready};
+use futures_util::{FutureExt as _, Stream, StreamExt as _};
+use serde_json::{Value, json};
+use tokio::sync::{Notify, watch};
+use tokio_util::sync::CancellationToken;
+use toolbus_core::caller::{AgentName, Caller};
+use toolbus_core::failure::{Cause, ToolFailure};
+use toolbus_core::listing::{Definition, definition};
+use toolbus_core::progress::Progress;
+use toolbus_core::tool::{ToolDescriptor, ToolOutput};
+
+use crate::backend::{Backend, BackendCall, Document, Listed, Unavailable};
+use crate::door::{Door, Settings};
+use crate::observe::Silent;
+use crate::visitor::{TokenId, Visitor};
+
+/// Largest message.
+pub(super) const MAX_BODY: usize = 1024 * 1024;
+pub(super) const JSON: (&str, &str) = ("content-type", "application/json");
+pub(super) const BOTH: (&str, &str) = ("accept", "application/json, text/event-stream");
+
+/// Tools and texts, by agent, and what became of calls.
+pub(super) struct Fake {
+    tools: Mutex<BTreeMap<String, Vec<String>>>,
+    documents: Mutex<Vec<Document>>,
+    changes: watch::Sender<u64>,
+    /// What happened, in order.
+    log: Mutex<Vec<String>>,
+    /// Lets calls of `wait` end.
+    pub(super) release: Notify,
+    /// What the next call of `scripted` ends with.
+    scripted: Mutex<Option<Result<ToolOutput, ToolFailure>>>,
+}
+
+impl Fake {
+    pub(super) fn has(&self, agent: &str, tools: &[&str]) {
+        let tools = tools.iter().map(|tool| (*tool).to_owned()).collect();
+        self.tools.lock().unwrap().insert(agent.to_owned(), tools);
+        self.changes.send_modify(|version| *version += 1);
+    }
+
+    pub(super) fn says(&self, text: &str) {
+        let document = Document {
+            uri: "toolbus://servers/one/instructions".to_owned(),
+            name: "one-instructions".to_owned(),
+            title: "Instructions of one".to_owned(),
+            description: "What one says.".to_owned(),
+            mime_type: "text/plain",
+            text: text.into(),
+        };
+        *self.documents.lock().unwrap() = vec![document];
+        self.changes.send_modify(|version| *version += 1);
+    }
+
+    pub(super) fn script(&self, result: Result<ToolOutput, ToolFailure>) {
+        *self.scripted.lock().unwrap() = Some(result);
+    }
+
+    pub(super) fn log(&self) -> Vec<String> {
+        self.log.lock().unwrap().clone()
+    }
+
+    fn note(&self, what: String) {
+        self.log.lock().unwrap().push(what);
+    }
+
+    fn tools_of(&self, caller: &Caller) -> Vec<String> {
+        let mut tools = self.tools.lock().unwrap().get(&*caller.owner).cloned().unwrap_or_default();
+        tools.sort();
+        tools
+    }
+}
+
+/// A backend that a door shares with its test.
+struct Shared(Arc<Fake>);
+
+impl Backend for Shared {
+    fn caller(&self, agent: Option<AgentName>, session: Arc<str>) -> Caller {
+        Caller { session: Some(session), ..agent.map_or_else(Caller::unknown, Caller::agent) }
+    }
+
+    fn list<'a>(&'a self, caller: &'a Caller) -> BoxFuture<'a, Result<Listed, Unavailable>> {
+        let defined = |name: String| definition(&ToolDescriptor::new(name, "tests", "local"));
+        let tools: Vec<Definition> = self.0.tools_of(caller).into_iter().map(defined).collect();
+        ready(Ok(Listed { tools })).boxed()
+    }
+
+    fn documents<'a>(&'a self, _: &'a Caller) -> BoxFuture<'a, Result<Vec<Document>, Unavailable>> {
+        ready(Ok(self.0.documents.lock().unwrap().clone())).boxed()
+    }
+
+    fn fingerprints<'a>(&'a self, caller: &'a Caller) -> BoxFuture<'a, (u64, u64)> {
+        let [mut tools, mut texts] = [DefaultHasher::new(), DefaultHasher::new()];
+        self.0.tools_of(caller).hash(&mut tools);
+        self.0.documents.lock().unwrap().iter().for_each(|document| document.text.hash(&mut texts));
+        ready((tools.finish(), texts.finish())).boxed()
+    }
+
+    fn tool(&self, caller: &Caller, name: &str) -> Option<Arc<str>> {
+        self.0.tools_of(caller).iter().any(|tool| tool == name).then(|| name.into())
+    }
+
+    fn call(&self, call: BackendCall) -> BoxFuture<'static, Result<ToolOutput, ToolFailure>> {
+        let fake = Arc::clone(&self.0);
+        async move {
+            let BackendCall { caller, tool, arguments, cancelled, progress, .. } = call;
+            if !fake.tools_of(&caller).contains(&tool) {
+                return Err(ToolFailure::new(Cause::UnknownTool, format!("Tool '{tool}' is not registered.")));
+            }
+            fake.note(format!("began {tool}"));
+            let result = match &*tool {
+                "wait" => tokio::select! {
+                    () = fake.release.notified() => Ok(ToolOutput::text("released")),
+                    () = cancelled.cancelled() => Err(ToolFailure::new(Cause::Cancelled, "The call was cancelled.")),
+                },
+                "storm" => {
+                    for step in 0..100_000_u32 {
+                        let progress_now = Progress { progress: step.into(), total: None, message: None };
+                        progress.as_ref().unwrap().report(progress_now);
+                        if step % 100 == 0 {
+                            tokio::task::yield_now().await;
+                        }
+                    }
+                    Ok(ToolOutput::text("calm"))
+                }
+                "scripted" => fake.scripted.lock().unwrap().take().unwrap(),
+                _ => Ok(ToolOutput::text(arguments.unwrap_or_default())),
+            };
+            fake.note(format!("ended {tool}{}", if cancelled.is_cancelled() { " cancelled" } else { "" }));
+            result
+        }
+        .boxed()
+    }
+
+    fn changes(&self) -> watch::Receiver<u64> {
+        self.0.changes.subscribe()
+    }
+
+    fn end_session(&self, caller: &Caller) {
+        self.0.note(format!("end of a session of {}", caller.owner));
+    }
+}
+
+/// A door, and two clients: `ana` and `bea`.
+pub(super) struct World {
+    pub(super) backend: Arc<Fake>,
+    pub(super) door: Door,
+    pub(super) closing: CancellationToken,
+    pub(super) ana: Visitor,
+    pub(super) bea: Visitor,
+}
+
+fn visitor(agent: &str, token: u64) -> Visitor {
+    Visitor { agent: AgentName::parse(agent).ok(), token: Some(TokenId(token)), revoked: CancellationToken::new() }
+}
+
+impl World {
+    pub(super) fn new() -> Self {
+        let backend = Arc::new(Fake {
+            tools: Mutex::default(),
+            documents: Mutex::default(),
+            changes: watch::Sender::new(0),
+            log: Mutex::default(),
+            release: Notify::new(),
+            scripted: Mutex::default(),
+        });
+        backend.has("ana", &["echo", "scripted", "storm", "wait"]);
+        let settings = Settings { name: "toolbus".to_owned(), version: "0.0.0".to_owned(), max_body: MAX_BODY };
+        let closing = CancellationToken::new();
+        let shared = Arc::new(Shared(Arc::clone(&backend)));
+        let door = Door::new(settings, shared, Arc::new(Silent), closing.clone());
+        Self { backend, door, closing, ana: visitor("ana", 1), bea: visitor("bea", 2) }
+    }
+
+    /// Sends a body with exactly these headers.
+    pub(super) async fn send(&self, visitor: &Visitor, headers: &[(&str, &str)], body: impl Into<Body>) -> Reply {
+        let request = request("POST", headers, body);
+        Reply::of(super::super::post::handle(State(self.door.clone()), Extension(visitor.clone()), request).await)
+    }
+
+    /// Sends a message, with these headers besides those that all have.
+    pub(super) async fn post(&self, visitor: &Visitor, headers: &[(&str, &str)], message: &Value) -> Reply {
+        let headers: Vec<_> = [JSON, BOTH].into_iter().chain(headers.iter().copied()).collect();
+        self.send(visitor, &headers, message.to_string()).await
+    }
+
+    /// Sends a message of a session.
+    pub(super) async fn ask(&self, visitor: &Visitor, session: &str, message: &Value) -> Reply {
+        self.post(visitor, &[("mcp-session-id", session)], message).await
+    }
+
+    /// Sends a request of revision 2026-07-28, as it should be.
+    pub(super) async fn alone(&self, visitor: &Visitor, id: i64, method: &str, params: Value) -> Reply {
+        let message = standing_alone(id, method, params);
+        let name = message["params"]["name"].as_str().unwrap_or_default().to_owned();
+        let headers = [("mcp-protocol-version", "2026-07-28"), ("mcp-method", method), ("mcp-name", &name)];
+        self.post(visitor, &headers, &message).await
+    }
+
+    /// Begins a session, and gives its id.
+    pub(super) async fn begin(&self, visitor: &Visitor) -> String {
+        let reply = self.post(visitor, &[], &hello()).await;
+        assert_eq!(reply.status, StatusCode::OK);
+        reply.headers["mcp-session-id"].to_str().unwrap().to_owned()
+    }
+
+    pub(super) async fn get(&self, visitor: &Visitor, session: &str) -> Reply {
+        let headers = [("accept", "text/event-stream"), ("mcp-session-id", session)];
+        let request = request("GET", &headers, "");
+        let (head, _) = request.into_parts();
+        Reply::of(super::super::listen(State(self.door.clone()), Extension(visitor.clone()), head.headers).await)
+    }
+
+    pub(super) async fn delete(&self, visitor: &Visitor, session: &str) -> StatusCode {
+        let request = request("DELETE", &[("mcp-session-id", session)], "");
+        super::super::end(State(self.door.clone()), Extension(visitor.clone()), request).await.status()
+    }
+}
+
+fn request(method: &str, headers: &[(&str, &str)], body: impl Into<Body>) -> Request {
+    let mut request = Request::builder().method(method).uri("/");
+    for (name, value) in headers {
+        request = request.header(*name, value.as_bytes());
+    }
+    request.body(body.into()).unwrap()
+}
+
+pub(super) fn hello() -> Value {
+    let params =
+        json!({"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}});
+    json!({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": params})
+}
+
+pub(super) fn message(id: i64, method: &str, params: Value) -> Value {
+    json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params})
+}
+
+pub(super) fn call(id: i64, tool: &str) -> Value {
+    message(id, "tools/call", json!({"name": tool, "arguments": {"n": id}}))
+}
+
+pub(super) fn cancel(id: i64) -> Value {
+    json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": id}})
+}
+
+/// A request that says of itself all that one of revision 2026-07-28 must.
+pub(super) fn standing_alone(id: i64, method: &str, mut params: Value) -> Value {
+    params["_meta"]["io.modelcontextprotocol/protocolVersion"] = "2026-07-28".into();
+    params["_meta"]["io.modelcontextprotocol/clientCapabilities"] = json!({});
+    message(id, method, params)
+}
+
+/// An answer, of which the body can be read bit by bit.
+pub(super) struct Reply {
+    pub(super) status: StatusCode,
+    pub(super) headers: HeaderMap,
+    body: Pin<Box<dyn Stream<Item = Bytes> + Send>>,
+}
+
+impl Reply {
+    fn of(response: Response) -> Self {
+        let (head, body) = response.into_parts();
+        let body = Box::pin(body.into_data_stream().map(|chunk| chunk.unwrap()));
+        Self { status: head.status, headers: head.headers, body }
+    }
+
+    pub(super) fn is_stream(&self) -> bool {
+        self.headers["content-type"] == "text/event-stream"
+    }
+
+    pub(super) async fn text(self) -> String {
+        let chunks: Vec<Bytes> = self.body.collect().await;
+        String::from_utf8(chunks.concat()).unwrap()
+    }
+
+    pub(super) async fn json(self) -> Value {
+        assert!(!self.is_stream());
+        serde_json::from_str(&self.text().await).unwrap()
+    }
+
+    /// The next message of a stream; none at its end.
+    pub(super) async fn event(&mut self) -> Option<Value> {
+        loop {
+            let chunk = self.body.next().await?;
+            let text = std::str::from_utf8(&chunk).unwrap();
+            if let Some(data) = text.strip_prefix("event: message\ndata: ") {
+                return Some(serde_json::from_str(data).unwrap());
+            }
+            assert!(text.starts_with(": "), "{text}");
+        }
+    }
+
+    /// The status, and the code and text of the error.
+    pub(super) async fn refusal(self) -> String {
+        let status = self.status.as_u16();
+        let body = self.json().await;
+        let error = &body["error"];
+        format!("{status} {} {} {}", body["id"], error["code"], error["message"].as_str().unwrap_or("no error"))
+    }
+}

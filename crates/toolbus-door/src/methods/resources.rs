@@ -1,0 +1,89 @@
+//! `resources/list` and `resources/read`: what the servers behind the tools say about their use.
+
+use bytes::Bytes;
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+
+use super::{FRESH_MS, Listing, optional, required};
+use crate::backend::Document;
+use crate::cursor::Cursor;
+use crate::door::Parts;
+use crate::peer::Peer;
+use crate::rpc::{self, Call, RpcError};
+use crate::sessions::Listed;
+
+#[derive(Deserialize)]
+#[serde(expecting = "an object")]
+struct Read {
+    uri: String,
+}
+
+pub(super) async fn list(parts: &Parts, peer: &Peer, call: &Call<'_>) -> Result<Bytes, RpcError> {
+    let listing: Listing = optional(call.params)?;
+    let cursor = Cursor::read(listing.cursor.as_deref())?;
+    if let Some(session) = peer.session.as_ref().filter(|_| listing.cursor.is_none()) {
+        let (_, texts) = parts.backend.fingerprints(&peer.caller).await;
+        session.lists(Listed { tools: None, texts: Some(texts) });
+    }
+    let documents = documents(parts, peer).await?;
+    let size = |document: &Document| document.uri.len() + document.description.len();
+    let (page, next) = cursor.page(&documents, |document| &document.uri, entry, size);
+    Ok(answered(peer, call, json!({"resources": page}), next))
+}
+
+/// There is none: each text has an address of its own.
+pub(super) fn templates(peer: &Peer, call: &Call<'_>) -> Result<Bytes, RpcError> {
+    let listing: Listing = optional(call.params)?;
+    Cursor::read(listing.cursor.as_deref())?;
+    Ok(answered(peer, call, json!({"resourceTemplates": []}), None))
+}
+
+pub(super) async fn read(parts: &Parts, peer: &Peer, call: &Call<'_>) -> Result<Bytes, RpcError> {
+    let params = call.params.ok_or_else(|| RpcError::invalid_params("The parameter `uri` is missing."))?;
+    let Read { uri } = required(params)?;
+    let documents = documents(parts, peer).await?;
+    let Some(document) = documents.iter().find(|document| document.uri == uri) else {
+        let code = if peer.is_alone() { RpcError::INVALID_PARAMS } else { RpcError::RESOURCE_NOT_FOUND };
+        let text = format!("There is no resource `{}`.", toolbus_core::log::shown(&uri));
+        return Err(RpcError {
+            data: Some(json!({"uri": uri.chars().take(1024).collect::<String>()})),
+            ..RpcError::new(code, text)
+        });
+    };
+    let contents = json!([{"uri": document.uri, "mimeType": document.mime_type, "text": document.text}]);
+    Ok(answered(peer, call, json!({"contents": contents}), None))
+}
+
+async fn documents(parts: &Parts, peer: &Peer) -> Result<Vec<Document>, RpcError> {
+    let documents = parts.backend.documents(&peer.caller).await;
+    documents.map_err(|error| RpcError::new(RpcError::INTERNAL_ERROR, error.to_string()))
+}
+
+fn entry(document: &Document) -> Value {
+    json!({
+        "uri": document.uri,
+        "name": document.name,
+        "title": document.title,
+        "description": document.description,
+        "mimeType": document.mime_type,
+        "size": document.text.len(),
+    })
+}
+
+fn answered(peer: &Peer, call: &Call<'_>, mut result: Value, next: Option<String>) -> Bytes {
+    if let Some(members) = result.as_object_mut() {
+        hint(peer, members);
+        if let Some(next) = next {
+            members.insert("nextCursor".to_owned(), next.into());
+        }
+    }
+    rpc::success(&call.id, result)
+}
+
+fn hint(peer: &Peer, members: &mut Map<String, Value>) {
+    if peer.is_alone() {
+        members.insert("resultType".to_owned(), "complete".into());
+        members.insert("ttlMs".to_owned(), FRESH_MS.into());
+        members.insert("cacheScope".to_owned(), "private".into());
+    }
+}

@@ -1,0 +1,61 @@
+//! What is told of the traffic with clients, by the names of OpenTelemetry's conventions for MCP.
+
+use std::time::Duration;
+
+use toolbus_protocol::TraceContext;
+
+use crate::version::Version;
+
+/// Takes what happens at the door into metrics and traces. Implementations neither block nor fail.
+pub trait Observer: Send + Sync + 'static {
+    /// A request has come.
+    fn started(&self, operation: &Operation<'_>) -> Box<dyn Started>;
+    /// A session has ended.
+    fn session_ended(&self, version: Version, transport: &'static str, duration: Duration);
+}
+
+/// A request of a client.
+#[derive(Debug, Clone, Copy)]
+pub struct Operation<'a> {
+    /// The method; `unknown` for one that there is not.
+    pub method: &'static str,
+    /// Revision of the protocol.
+    pub version: Version,
+    /// `tcp` or `pipe`.
+    pub transport: &'static str,
+    /// The client's session.
+    pub session: Option<&'a str>,
+    /// The request's id, as JSON.
+    pub request: &'a str,
+    /// The client's trace.
+    pub parent: Option<&'a TraceContext>,
+}
+
+/// A request that is under way.
+pub trait Started: Send {
+    /// The trace to go on in.
+    fn trace(&self) -> Option<TraceContext>;
+    /// It was answered. `tool` is the name of the tool that was called, where the client has it; `error_type` is `tool_error`, the wire's code of a
+    /// failure, or a JSON-RPC error code.
+    fn finished(self: Box<Self>, tool: Option<&str>, error_type: Option<&str>);
+}
+
+/// Tells nobody.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Silent;
+
+impl Observer for Silent {
+    fn started(&self, _: &Operation<'_>) -> Box<dyn Started> {
+        Box::new(Self)
+    }
+
+    fn session_ended(&self, _: Version, _: &'static str, _: Duration) {}
+}
+
+impl Started for Silent {
+    fn trace(&self) -> Option<TraceContext> {
+        None
+    }
+
+    fn finished(self: Box<Self>, _: Option<&str>, _: Option<&str>) {}
+}

@@ -1,0 +1,174 @@
+use std::borrow::Cow;
+
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use super::RpcError;
+use super::error::bounded;
+
+/// Longest id of a request, in bytes: answers repeat it.
+const MAX_ID: usize = 256;
+
+/// The id of a request, as the client wrote it.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct Id(Box<str>);
+
+/// A request: something that is answered.
+#[derive(Debug)]
+pub(crate) struct Call<'a> {
+    /// Its id.
+    pub(crate) id: Id,
+    /// What is asked for.
+    pub(crate) method: Cow<'a, str>,
+    /// With which parameters.
+    pub(crate) params: Option<&'a RawValue>,
+}
+
+/// What a client sent.
+#[derive(Debug)]
+pub(crate) enum Message<'a> {
+    Request(Call<'a>),
+    Notification {
+        method: Cow<'a, str>,
+        params: Option<&'a RawValue>,
+    },
+    /// An answer. Nothing is ever asked of clients, so that it can be left unread.
+    Answer,
+}
+
+#[derive(Deserialize)]
+#[serde(expecting = "an object")]
+struct Raw<'a> {
+    #[serde(borrow)]
+    jsonrpc: Option<Cow<'a, str>>,
+    #[serde(borrow, default, deserialize_with = "present")]
+    id: Option<&'a RawValue>,
+    #[serde(borrow)]
+    method: Option<Cow<'a, str>>,
+    #[serde(borrow)]
+    params: Option<&'a RawValue>,
+    #[serde(borrow)]
+    result: Option<&'a RawValue>,
+    #[serde(borrow)]
+    error: Option<&'a RawValue>,
+}
+
+/// Keeps `null` apart from what is absent.
+fn present<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<&'de RawValue>, D::Error> {
+    <&RawValue>::deserialize(deserializer).map(Some)
+}
+
+impl Id {
+    /// Reads an id: a string or a whole number. Equal ones are equal, however their letters are written.
+    fn read(raw: &RawValue) -> Option<Self> {
+        let text = raw.get();
+        let is_number = || text.strip_prefix('-').unwrap_or(text).bytes().all(|byte| byte.is_ascii_digit());
+        if text.len() > MAX_ID || !(text.starts_with('"') || is_number()) {
+            return None;
+        }
+        if text.contains('\\') {
+            let letters: String = serde_json::from_str(text).ok()?;
+            return serde_json::to_string(&letters).ok().map(|text| Self(text.into()));
+        }
+        Some(Self(text.into()))
+    }
+
+    /// The id as JSON.
+    pub(crate) fn as_json(&self) -> &str {
+        &self.0
+    }
+
+    /// The id of a member of parameters that names another request.
+    pub(crate) fn of(raw: &RawValue) -> Option<Self> {
+        Self::read(raw)
+    }
+}
+
+impl<'a> Message<'a> {
+    /// Reads a message.
+    ///
+    /// # Errors
+    ///
+    /// When it is none; with the id, where that can be told.
+    pub(crate) fn read(body: &'a [u8]) -> Result<Self, (Option<Id>, RpcError)> {
+        let first = body.iter().find(|byte| !byte.is_ascii_whitespace());
+        if first == Some(&b'[') {
+            let text = "Batches are not taken: send one message at a time.";
+            return Err((None, RpcError::new(RpcError::INVALID_REQUEST, text)));
+        }
+        let raw: Raw<'a> = serde_json::from_slice(body).map_err(|error| {
+            let (code, what) = match error.classify() {
+                serde_json::error::Category::Data => (RpcError::INVALID_REQUEST, "no JSON-RPC message"),
+                _ => (RpcError::PARSE_ERROR, "no JSON"),
+            };
+            (None, RpcError::new(code, format!("The message is {what}: {}.", bounded(&error))))
+        })?;
+        let invalid = |id, text: &str| (id, RpcError::new(RpcError::INVALID_REQUEST, text));
+        let id = raw.id.map(|id| Id::read(id).ok_or(id));
+        if raw.jsonrpc.as_deref() != Some("2.0") {
+            return Err(invalid(
+                id.and_then(Result::ok),
+                "The message has no member `jsonrpc` with the value \"2.0\".",
+            ));
+        }
+        match (id, raw.method) {
+            (Some(Err(_)), Some(_)) => {
+                Err(invalid(None, "The id of a request is a string or a whole number, of at most 256 bytes."))
+            }
+            (Some(Ok(id)), Some(method)) => Ok(Self::Request(Call { id, method, params: raw.params })),
+            (None, Some(method)) => Ok(Self::Notification { method, params: raw.params }),
+            (Some(_), None) if raw.result.is_some() || raw.error.is_some() => Ok(Self::Answer),
+            (id, None) => Err(invalid(id.and_then(Result::ok), "The message has no member `method`.")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str) -> String {
+        match Message::read(text.as_bytes()) {
+            Ok(Message::Request(call)) => {
+                format!("request {} {} {}", call.id.as_json(), call.method, call.params.map_or("-", RawValue::get))
+            }
+            Ok(Message::Notification { method, .. }) => format!("notification {method}"),
+            Ok(Message::Answer) => "answer".to_owned(),
+            Err((id, error)) => {
+                format!("{} {} {}", id.map_or("-".to_owned(), |id| id.0.into()), error.code, error.message)
+            }
+        }
+    }
+
+    #[test]
+    fn requests_notifications_and_answers_are_told_apart() {
+        let request = read(r#" {"jsonrpc":"2.0","id":"a\"b","method":"tools/call","params":{"name":"x"}}"#);
+        assert_eq!(request, r#"request "a\"b" tools/call {"name":"x"}"#);
+        assert_eq!(read(r#"{"jsonrpc":"2.0","id":-7,"method":"ping"}"#), "request -7 ping -");
+        assert_eq!(
+            read(r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#),
+            "notification notifications/initialized"
+        );
+        assert_eq!(read(r#"{"jsonrpc":"2.0","id":1,"result":{}}"#), "answer");
+        assert_eq!(read(r#"{"jsonrpc":"2.0","id":1,"error":{"code":1,"message":""}}"#), "answer");
+    }
+
+    #[test]
+    fn whatever_is_no_message_is_refused_with_what_is_wrong() {
+        insta::assert_snapshot!(read("[]"), @"- -32600 Batches are not taken: send one message at a time.");
+        insta::assert_snapshot!(read("{"), @"- -32700 The message is no JSON: EOF while parsing an object at line 1 column 1.");
+        insta::assert_snapshot!(read("7"), @"- -32600 The message is no JSON-RPC message: invalid type: integer `7`, expected an object at line 1 column 1.");
+        insta::assert_snapshot!(read(r#"{"id":1,"method":"ping"}"#), @r#"1 -32600 The message has no member `jsonrpc` with the value "2.0"."#);
+        insta::assert_snapshot!(read(r#"{"jsonrpc":"2.0","id":1}"#), @"1 -32600 The message has no member `method`.");
+        for id in ["null", "1.5", "{}", "true", &format!("{:?}", "x".repeat(300))] {
+            let text = format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"ping"}}"#);
+            assert_eq!(
+                read(&text),
+                "- -32600 The id of a request is a string or a whole number, of at most 256 bytes.",
+                "{id}"
+            );
+        }
+        let twice = read(r#"{"jsonrpc":"2.0","id":1,"id":2,"method":"ping"}"#);
+        assert!(twice.starts_with("- -32600 "), "{twice}");
+    }
+}

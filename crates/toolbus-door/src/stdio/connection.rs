@@ -1,0 +1,257 @@
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::future::BoxFuture;
+use futures_util::{FutureExt as _, poll};
+use serde_json::json;
+use serde_json::value::RawValue;
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+use toolbus_core::caller::{AgentName, Caller};
+use tracing::debug;
+
+use super::TRANSPORT;
+use super::lines::Line;
+use crate::door::{Answer, Door};
+use crate::flow::{Flow, Step};
+use crate::meta::Meta;
+use crate::methods::Method;
+use crate::news::News;
+use crate::peer::Peer;
+use crate::rpc::{self, Call, Id, Message, RpcError};
+use crate::sessions::{Session, Underway};
+
+/// Requests under way, besides those that listen.
+const MAX_UNDERWAY: usize = 64;
+/// Requests that listen.
+const MAX_LISTENING: usize = 16;
+
+/// The one client, and what it is waiting for.
+pub(super) struct Connection {
+    door: Door,
+    agent: Option<AgentName>,
+    outgoing: mpsc::Sender<Bytes>,
+    /// The client, where it began with a handshake.
+    session: Option<Peer>,
+    /// The client, where its requests say all that is to be known. It has a session as well, which it is not told of: by it
+    /// its requests can be cancelled, and what was built for it is ended.
+    alone: Option<Peer>,
+    requests: JoinSet<()>,
+    listening: JoinSet<()>,
+    news: JoinSet<()>,
+}
+
+impl Connection {
+    pub(super) fn new(door: Door, agent: Option<AgentName>, outgoing: mpsc::Sender<Bytes>) -> Self {
+        let (requests, listening, news) = (JoinSet::new(), JoinSet::new(), JoinSet::new());
+        Self { door, agent, outgoing, session: None, alone: None, requests, listening, news }
+    }
+
+    /// Takes a line of the client's. Returns before a request in it is answered.
+    pub(super) async fn take(&mut self, line: Line) {
+        let line = match line {
+            Line::Whole(line) if line.iter().all(u8::is_ascii_whitespace) => return,
+            Line::Whole(line) => line,
+            Line::TooLong => {
+                let limit = self.door.parts.settings.max_body;
+                let text = format!("The message has more than {limit} bytes. Send less.");
+                return self.send(rpc::failure(None, &RpcError::new(RpcError::INVALID_REQUEST, text))).await;
+            }
+        };
+        match Message::read(&line) {
+            Ok(Message::Request(call)) => {
+                if let Err(error) = self.request(&call).await {
+                    self.send(rpc::failure(Some(&call.id), &error)).await;
+                }
+            }
+            Ok(Message::Notification { method, params }) => self.notified(&method, params),
+            Ok(Message::Answer) => {}
+            Err((id, error)) => self.send(rpc::failure(id.as_ref(), &error)).await,
+        }
+    }
+
+    /// Waits until the requests under way are answered, at most so long. Nobody listens any more.
+    pub(super) async fn drain(&mut self, patience: Duration) {
+        self.listening.shutdown().await;
+        self.news.shutdown().await;
+        let answered = async { while self.requests.join_next().await.is_some() {} };
+        let _ = tokio::time::timeout(patience, answered).await;
+    }
+
+    /// Cancels what is under way, gives it a moment to end, and ends the sessions.
+    pub(super) async fn end(&mut self, patience: Duration) {
+        self.news.shutdown().await;
+        for session in self.sessions() {
+            self.door.end(session);
+        }
+        let ended = async {
+            while self.requests.join_next().await.is_some() {}
+            while self.listening.join_next().await.is_some() {}
+        };
+        let _ = tokio::time::timeout(patience, ended).await;
+        self.requests.shutdown().await;
+        self.listening.shutdown().await;
+    }
+
+    async fn request(&mut self, call: &Call<'_>) -> Result<(), RpcError> {
+        if call.method == Method::Initialize.as_str() {
+            let body = self.begin(call)?;
+            self.send(body).await;
+            return Ok(());
+        }
+        let meta = Meta::of(call.params);
+        let peer = if meta.stands_alone(&call.method) {
+            meta.revision()?;
+            self.alone()?
+        } else if let Some(peer) = &self.session {
+            peer.clone()
+        } else if call.method == Method::Ping.as_str() {
+            self.send(rpc::success(&call.id, json!({}))).await;
+            return Ok(());
+        } else {
+            let text = "There is no session. Begin with `initialize`, or say in the request's `_meta` which revision it is written in.";
+            return Err(RpcError::new(RpcError::INVALID_REQUEST, text));
+        };
+        let listens = call.method == Method::Listen.as_str();
+        let (set, limit) = match listens {
+            true => (&mut self.listening, MAX_LISTENING),
+            false => (&mut self.requests, MAX_UNDERWAY),
+        };
+        while set.try_join_next().is_some() {}
+        if set.len() >= limit {
+            let text = format!("{limit} such requests are under way. Wait until one is answered, or cancel one.");
+            return Err(RpcError::new(RpcError::INVALID_REQUEST, text));
+        }
+        let underway = match (&peer.session, listens) {
+            (Some(session), true) => Some(session.enter(&call.id)?),
+            _ => None,
+        };
+        let owned = Owned::of(call);
+        let mut answering = answer(self.door.clone(), peer, owned, underway, self.outgoing.clone());
+        // What comes next may cancel it, so that it must have begun.
+        if poll!(&mut answering).is_pending() {
+            set.spawn(answering);
+        }
+        Ok(())
+    }
+
+    /// The handshake.
+    fn begin(&mut self, call: &Call<'_>) -> Result<Bytes, RpcError> {
+        if self.session.is_some() {
+            let text = "There is a session already, which lasts as long as this connection.";
+            return Err(RpcError::new(RpcError::INVALID_REQUEST, text));
+        }
+        let caller = self.caller();
+        let (peer, body) = self.door.begin(call, None, TRANSPORT, None, caller)?;
+        self.session = Some(peer);
+        Ok(body)
+    }
+
+    /// The client as one whose requests stand alone.
+    fn alone(&mut self) -> Result<Peer, RpcError> {
+        if let Some(peer) = &self.alone {
+            return Ok(peer.clone());
+        }
+        let peer = self.door.begin_alone(TRANSPORT, self.caller())?;
+        self.alone = Some(peer.clone());
+        Ok(peer)
+    }
+
+    fn notified(&mut self, method: &str, params: Option<&RawValue>) {
+        for peer in [&self.session, &self.alone].into_iter().flatten() {
+            self.door.notified(peer, method, params);
+        }
+        if method == "notifications/initialized"
+            && self.news.is_empty()
+            && let Some(peer) = &self.session
+        {
+            self.news.spawn(tell(self.door.clone(), peer.clone(), self.outgoing.clone()));
+        }
+    }
+
+    fn caller(&self) -> impl FnOnce(Arc<str>) -> Caller + use<> {
+        let (backend, agent) = (Arc::clone(&self.door.parts.backend), self.agent.clone());
+        move |session| backend.caller(agent, session)
+    }
+
+    fn sessions(&self) -> impl Iterator<Item = &Session> {
+        [&self.session, &self.alone].into_iter().flatten().filter_map(|peer| peer.session.as_deref())
+    }
+
+    async fn send(&self, message: Bytes) {
+        // Where nobody reads any more, the connection is over: whoever takes messages sees to that.
+        let _ = self.outgoing.send(message).await;
+    }
+}
+
+/// A request, apart from the line that it came in.
+struct Owned {
+    id: Id,
+    method: String,
+    params: Option<Box<RawValue>>,
+}
+
+impl Owned {
+    fn of(call: &Call<'_>) -> Self {
+        Self {
+            id: call.id.clone(),
+            method: call.method.clone().into_owned(),
+            params: call.params.map(RawValue::to_owned),
+        }
+    }
+}
+
+/// Answers a request, with whatever comes before its answer.
+fn answer(
+    door: Door,
+    peer: Peer,
+    request: Owned,
+    underway: Option<Underway>,
+    outgoing: mpsc::Sender<Bytes>,
+) -> BoxFuture<'static, ()> {
+    async move {
+        let Owned { id, method, params } = request;
+        let call = Call { id, method: method.into(), params: params.as_deref() };
+        let sent = match door.answer(&peer, &call).await {
+            Answer::Now(body) | Answer::Refused(_, body) => outgoing.send(body).await,
+            Answer::Later(mut flow) => match &underway {
+                None => follow(&mut flow, &outgoing).await,
+                // Nobody waits for an answer to what was cancelled.
+                Some(underway) => tokio::select! {
+                    biased;
+                    sent = follow(&mut flow, &outgoing) => sent,
+                    () = underway.cancelled.cancelled() => Ok(()),
+                },
+            },
+        };
+        if sent.is_err() {
+            debug!("nobody reads the answer to a request");
+        }
+    }
+    .boxed()
+}
+
+async fn follow(flow: &mut Flow, outgoing: &mpsc::Sender<Bytes>) -> Result<(), mpsc::error::SendError<Bytes>> {
+    loop {
+        match flow.next().await {
+            Step::Interim(message) => {
+                flow.detach();
+                outgoing.send(message).await?;
+            }
+            Step::Last(message) => return outgoing.send(message).await,
+            Step::Nothing => return Ok(()),
+        }
+    }
+}
+
+/// Tells the client of a session what changes for it.
+async fn tell(door: Door, peer: Peer, outgoing: mpsc::Sender<Bytes>) {
+    let backend = Arc::clone(&door.parts.backend);
+    let mut news = News::begin(backend, Arc::clone(&peer.caller), peer.session.as_deref()).await;
+    while let Some(method) = news.next().await {
+        if outgoing.send(rpc::notification(method, None::<()>)).await.is_err() {
+            return;
+        }
+    }
+}

@@ -1,0 +1,5 @@
+mod bad_input;
+mod endings;
+mod stateless;
+mod traffic;
+mod world;

@@ -1,0 +1,241 @@
+//! One client of a door with a backend of the tests'.
+
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use futures_util::FutureExt as _;
+use futures_util::future::{BoxFuture, ready};
+use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, DuplexStream, Lines};
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+use toolbus_core::caller::{AgentName, Caller};
+use toolbus_core::failure::{Cause, ToolFailure};
+use toolbus_core::listing::{Definition, definition};
+use toolbus_core::progress::Progress;
+use toolbus_core::tool::{ToolDescriptor, ToolOutput};
+
+use crate::backend::{Backend, BackendCall, Document, Listed, Unavailable};
+use crate::door::{Door, Settings};
+use crate::observe::Silent;
+use crate::stdio::End;
+
+/// Longest message that is taken.
+pub(super) const MAX_BODY: usize = 4_096;
+/// Longest wait for a message; time is paused.
+const PATIENCE: Duration = Duration::from_secs(600);
+
+/// The handshake of a client.
+pub(super) const INITIALIZE: &str = r#"{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"test","version":"1"}}}"#;
+pub(super) const INITIALIZED: &str = r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#;
+
+/// Tools that do what their names say, and a list that can be changed.
+pub(super) struct Fake {
+    tools: watch::Sender<Vec<&'static str>>,
+    changes: watch::Sender<u64>,
+    log: Mutex<Vec<String>>,
+}
+
+impl Fake {
+    pub(super) fn offer(&self, tools: &[&'static str]) {
+        self.tools.send_replace(tools.to_vec());
+        self.changes.send_modify(|count| *count += 1);
+    }
+
+    fn note(&self, what: impl Into<String>) {
+        self.log.lock().unwrap().push(what.into());
+    }
+
+    /// What happened, in order.
+    pub(super) fn log(&self) -> Vec<String> {
+        self.log.lock().unwrap().clone()
+    }
+}
+
+/// The backend is kept by the test, too.
+struct Shared(Arc<Fake>);
+
+impl Backend for Shared {
+    fn caller(&self, agent: Option<AgentName>, session: Arc<str>) -> Caller {
+        Caller { session: Some(session), ..Caller::agent(agent.unwrap()) }
+    }
+
+    fn list<'a>(&'a self, caller: &'a Caller) -> BoxFuture<'a, Result<Listed, Unavailable>> {
+        assert_eq!(&*caller.name, "ana");
+        let tool = |name: &&str| -> Definition { definition(&ToolDescriptor::new(*name, "test", "local")) };
+        ready(Ok(Listed { tools: self.0.tools.borrow().iter().map(tool).collect() })).boxed()
+    }
+
+    fn documents<'a>(&'a self, _: &'a Caller) -> BoxFuture<'a, Result<Vec<Document>, Unavailable>> {
+        ready(Ok(Vec::new())).boxed()
+    }
+
+    fn fingerprints<'a>(&'a self, _: &'a Caller) -> BoxFuture<'a, (u64, u64)> {
+        let mut hash = DefaultHasher::new();
+        self.0.tools.borrow().hash(&mut hash);
+        ready((hash.finish(), 0)).boxed()
+    }
+
+    fn tool(&self, _: &Caller, name: &str) -> Option<Arc<str>> {
+        self.0.tools.borrow().contains(&name).then(|| name.into())
+    }
+
+    fn call(&self, call: BackendCall) -> BoxFuture<'static, Result<ToolOutput, ToolFailure>> {
+        let fake = Arc::clone(&self.0);
+        let running = tokio::spawn(async move {
+            let BackendCall { tool, arguments, cancelled, progress, .. } = call;
+            match &*tool {
+                "echo" => Ok(ToolOutput::text(arguments.unwrap_or_default())),
+                "second" => {
+                    tokio::time::sleep(Duration::from_secs(1)).await;
+                    fake.note("second: done");
+                    Ok(ToolOutput::text("done"))
+                }
+                "large" => Ok(ToolOutput::text("x".repeat(100_000))),
+                "counts" => {
+                    for count in 1..=3_u32 {
+                        if let Some(progress) = &progress {
+                            progress.report(Progress { progress: count.into(), total: Some(3.0), message: None });
+                        }
+                        tokio::time::sleep(Duration::from_secs(1)).await;
+                    }
+                    Ok(ToolOutput::text("counted"))
+                }
+                "waits" => {
+                    cancelled.cancelled().await;
+                    fake.note("waits: cancelled");
+                    Err(ToolFailure::new(Cause::Cancelled, "The call was cancelled."))
+                }
+                _ => Err(ToolFailure::new(Cause::UnknownTool, format!("There is no tool `{tool}`."))),
+            }
+        });
+        async move { running.await.unwrap() }.boxed()
+    }
+
+    fn changes(&self) -> watch::Receiver<u64> {
+        self.0.changes.subscribe()
+    }
+
+    fn end_session(&self, _: &Caller) {
+        self.0.note("session ended");
+    }
+}
+
+/// The client's side.
+pub(super) struct World {
+    pub(super) fake: Arc<Fake>,
+    pub(super) closing: CancellationToken,
+    served: JoinHandle<End>,
+    input: Option<DuplexStream>,
+    output: Option<Lines<BufReader<DuplexStream>>>,
+}
+
+impl World {
+    pub(super) fn new() -> Self {
+        Self::with_pipe(1 << 20)
+    }
+
+    /// The client has said hello.
+    pub(super) async fn begun() -> Self {
+        let mut world = Self::new();
+        world.say(INITIALIZE).await;
+        world.hear().await;
+        world
+    }
+
+    /// What the client does not read fits into a pipe of so many bytes, or waits.
+    pub(super) fn with_pipe(bytes: usize) -> Self {
+        let fake = Arc::new(Fake {
+            tools: watch::Sender::new(vec!["counts", "echo", "waits"]),
+            changes: watch::Sender::new(0),
+            log: Mutex::default(),
+        });
+        let settings = Settings { name: "toolbus".to_owned(), version: "1".to_owned(), max_body: MAX_BODY };
+        let closing = CancellationToken::new();
+        let backend = Arc::new(Shared(Arc::clone(&fake)));
+        let door = Door::new(settings, backend, Arc::new(Silent), closing.clone());
+        let (input, server_input) = tokio::io::duplex(bytes);
+        let (server_output, output) = tokio::io::duplex(bytes);
+        let agent = AgentName::parse("ana").unwrap();
+        let served = tokio::spawn(door.serve(Some(agent), server_input, server_output));
+        let output = Some(BufReader::new(output).lines());
+        Self { fake, closing, served, input: Some(input), output }
+    }
+
+    pub(super) async fn say(&mut self, line: &str) {
+        self.write(format!("{line}\n").as_bytes()).await;
+    }
+
+    pub(super) async fn write(&mut self, bytes: &[u8]) {
+        self.input.as_mut().unwrap().write_all(bytes).await.unwrap();
+    }
+
+    /// The next line of the server's.
+    pub(super) async fn hear(&mut self) -> String {
+        let line = self.output.as_mut().unwrap().next_line();
+        tokio::time::timeout(PATIENCE, line).await.expect("a message in time").unwrap().expect("a message")
+    }
+
+    /// Asks, and gives the next line, which is the answer where nothing else is under way.
+    pub(super) async fn ask(&mut self, line: &str) -> String {
+        self.say(line).await;
+        self.hear().await
+    }
+
+    /// Asserts that the server has nothing to say.
+    pub(super) async fn hear_nothing(&mut self) {
+        let line = tokio::time::timeout(Duration::from_secs(60), self.output.as_mut().unwrap().next_line()).await;
+        assert!(line.is_err(), "{line:?}");
+    }
+
+    /// Closes the input, as clients do that are done.
+    pub(super) fn close_input(&mut self) {
+        self.input = None;
+    }
+
+    /// The client does not read any more.
+    pub(super) fn close_output(&mut self) {
+        self.output = None;
+    }
+
+    /// Waits for the end of the server. Gives what it still had to say, and why it ended.
+    pub(super) async fn ended(mut self) -> (Vec<String>, End, Vec<String>) {
+        let mut rest = Vec::new();
+        if let Some(output) = &mut self.output {
+            while let Some(line) = tokio::time::timeout(PATIENCE, output.next_line()).await.unwrap().unwrap() {
+                rest.push(line);
+            }
+        }
+        let end = tokio::time::timeout(PATIENCE, &mut self.served).await.expect("an end in time").unwrap();
+        (rest, end, self.fake.log())
+    }
+
+    /// Waits for the end of the server without reading what it has to say.
+    pub(super) async fn served_to_its_end(&mut self) -> End {
+        tokio::time::timeout(PATIENCE, &mut self.served).await.expect("an end in time").unwrap()
+    }
+}
+
+/// A call of a tool.
+pub(super) fn call(id: u32, tool: &str) -> String {
+    format!(
+        r#"{{"jsonrpc":"2.0","id":{id},"method":"tools/call","params":{{"name":"{tool}","arguments":{{"n":{id}}}}}}}"#
+    )
+}
+
+/// A request without parameters.
+pub(super) fn plain(id: u32, method: &str) -> String {
+    format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"{method}"}}"#)
+}
+
+pub(super) fn cancel(id: u32) -> String {
+    format!(r#"{{"jsonrpc":"2.0","method":"notifications/cancelled","params":{{"requestId":{id}}}}}"#)
+}
+
+/// A request of the generation without sessions; `params` are further ones, each followed by a comma.
+pub(super) fn alone(id: u32, method: &str, params: &str) -> String {
+    format!(
+        r#"{{"jsonrpc":"2.0","id":{id},"method":"{method}","params":{{{params}"_meta":{{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{{}}}}}}}}"#
+    )
+}

@@ -1,0 +1,117 @@
+use serde::de::{IgnoredAny, MapAccess};
+use serde::{Serialize, Serializer};
+
+use super::members::{Members, read_members};
+use crate::json::ParseError;
+
+/// The tool that a [`ScriptInvokeRequest`] calls.
+pub const EXECUTE_PYTHON_SCRIPT: &str = "execute_python_script";
+/// Seconds that a script may take, where its caller does not say.
+pub const DEFAULT_SCRIPT_SECONDS: i64 = 30;
+
+/// A request to run a Python script.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ScriptInvokeRequest {
+    /// The caller's id of this call, by which alone peers know the answer.
+    pub tool_call_id: Option<String>,
+    /// The script's text.
+    pub script: Option<String>,
+    /// What the script may read as its input.
+    pub input_data: Option<String>,
+    /// Seconds that the script may take; [`DEFAULT_SCRIPT_SECONDS`] when absent.
+    #[serde(serialize_with = "or_default")]
+    pub timeout_seconds: Option<i64>,
+    /// Packages to install before it runs.
+    pub pip_packages: Option<Vec<String>>,
+}
+
+impl ScriptInvokeRequest {
+    /// Reads a body: member names in any case, unknown members ignored, a member named twice refused.
+    ///
+    /// # Errors
+    ///
+    /// When the body is not UTF-8, not JSON, not an object, too deep, or without a script.
+    pub fn parse(body: &[u8]) -> Result<Self, ParseError> {
+        let request = Self::parse_empty(body)?;
+        if request.script.is_none() {
+            return Err(ParseError::Missing("script"));
+        }
+        Ok(request)
+    }
+
+    /// Reads a body like [`Self::parse`], also one without a script: for whoever refuses such a request, and names the
+    /// call when doing so.
+    ///
+    /// # Errors
+    ///
+    /// When the body is not UTF-8, not JSON, not an object, or too deep.
+    pub fn parse_empty(body: &[u8]) -> Result<Self, ParseError> {
+        read_members(body)
+    }
+}
+
+/// Peers read a number here, never a null.
+fn or_default<S: Serializer>(seconds: &Option<i64>, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_i64(seconds.unwrap_or(DEFAULT_SCRIPT_SECONDS))
+}
+
+impl Members for ScriptInvokeRequest {
+    const NAMES: &'static [&'static str] = &["toolCallId", "script", "inputData", "timeoutSeconds", "pipPackages"];
+
+    fn read<'de, A: MapAccess<'de>>(&mut self, name: &str, members: &mut A) -> Result<(), A::Error> {
+        match name {
+            "toolCallId" => self.tool_call_id = members.next_value::<Option<String>>()?.filter(|id| !id.is_empty()),
+            "script" => self.script = members.next_value()?,
+            "inputData" => self.input_data = members.next_value()?,
+            "timeoutSeconds" => self.timeout_seconds = members.next_value()?,
+            "pipPackages" => self.pip_packages = members.next_value()?,
+            _ => {
+                members.next_value::<IgnoredAny>()?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What became of a script. There is no other form of answer: where there is no result, the exit code is
+/// [`Self::NOT_RUN`] and `stderr` says why.
+#[derive(Debug, Clone, Default, PartialEq, Eq, serde::Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ScriptInvokeResponse {
+    /// Id of the call.
+    pub tool_call_id: String,
+    /// What the script wrote to its standard output; absent when nothing.
+    pub output: Option<String>,
+    /// What it wrote to its standard error; absent when nothing.
+    pub stderr: Option<String>,
+    /// Its exit code.
+    pub exit_code: i32,
+    /// Milliseconds that it took.
+    pub elapsed_ms: u64,
+}
+
+impl ScriptInvokeResponse {
+    /// The exit code of a script that was not run, or did not come to its own end.
+    pub const NOT_RUN: i32 = -1;
+
+    /// Whether the script succeeded. It travels as `isSuccess`, and is ignored when read.
+    #[must_use]
+    pub const fn is_success(&self) -> bool {
+        self.exit_code == 0
+    }
+}
+
+impl Serialize for ScriptInvokeResponse {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        use serde::ser::SerializeStruct as _;
+        let mut response = serializer.serialize_struct("ScriptInvokeResponse", 6)?;
+        response.serialize_field("toolCallId", &self.tool_call_id)?;
+        response.serialize_field("output", &self.output)?;
+        response.serialize_field("stderr", &self.stderr)?;
+        response.serialize_field("exitCode", &self.exit_code)?;
+        response.serialize_field("isSuccess", &self.is_success())?;
+        response.serialize_field("elapsedMs", &self.elapsed_ms)?;
+        response.end()
+    }
+}

@@ -1,0 +1,39 @@
+//! The processes between the daemon and a program that nobody trusts.
+//!
+//! The daemon starts itself again by a hidden word: that is the *watchdog* ([`watch`]), outside of the confinement, which
+//! looks at time, memory and processor time, and ends everything when the daemon does. It forks the *keeper*
+//! ([`keep`]), the first process inside of the namespaces, which puts the files in place, starts the *program*
+//! ([`start`]), and collects what it leaves. All have one thread, so that forking is safe.
+
+mod artifacts;
+mod filter;
+mod fork;
+mod fs_rules;
+mod inherited;
+mod keep;
+mod limits;
+mod mounts;
+mod start;
+mod tree;
+mod unlinked;
+mod usage;
+mod watch;
+mod work;
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+/// The word that makes this executable a helper.
+pub(crate) const SANDBOX: &str = "__sandbox";
+
+/// Runs as a helper, where the arguments (with the program's name first) say so. Absent: they do not.
+///
+/// Call it first of all in `main`, while the process has one thread.
+#[must_use]
+pub fn take_over(mut args: impl Iterator<Item = OsString>) -> Option<ExitCode> {
+    let word = args.nth(1)?;
+    (word == SANDBOX).then(|| match watch::run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(_) => ExitCode::FAILURE,
+    })
+}

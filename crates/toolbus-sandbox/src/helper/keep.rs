@@ -1,0 +1,325 @@
+//! The keeper: the first process inside of the confinement. It starts the program, looks at what it uses, and collects what
+//! it leaves.
+
+use std::fs::File;
+use std::io::{self, Read as _, Write as _};
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{Mode, OFlags, open};
+use rustix::io::Errno;
+use rustix::pipe::{PipeFlags, pipe_with};
+use rustix::process::{
+    Pid, PidfdFlags, Signal, WaitOptions, WaitStatus, kill_process, pidfd_open, set_parent_process_death_signal, wait,
+};
+use rustix::stdio;
+
+use super::artifacts::{self, Collected};
+use super::filter::Filters;
+use super::fork::{Forked, fork};
+use super::start::{self, Doors};
+use super::tree::{Tree, Used};
+use super::work::{Folder, JOB, OUT};
+use super::{limits, mounts, unlinked, usage, watch};
+use crate::level::Level;
+use crate::outcome::{Ending, Stop, Usage};
+use crate::wire::{self, Head, Order, Program, Report, Said, Told};
+
+/// Time between two looks at what a program uses, while it is young, and later.
+const LOOKS: [Duration; 2] = [Duration::from_millis(10), Duration::from_millis(25)];
+/// How long a program is young.
+const YOUTH: Duration = Duration::from_millis(200);
+/// Time between two looks at a work folder on disk.
+const DISK_LOOK: Duration = Duration::from_millis(50);
+
+/// What a keeper is to do, and what was made for it.
+pub(super) struct Task<'a> {
+    pub(super) order: &'a Order,
+    /// The work folder, where that is on a disk.
+    pub(super) folder: Option<&'a Folder>,
+    pub(super) filters: &'a Filters,
+}
+
+/// Runs as the keeper; returns its exit code.
+pub(super) fn run(daemon: &UnixStream, task: &Task<'_>, mapped: OwnedFd) -> i32 {
+    let Ok(mut daemon) = daemon.try_clone() else { return 1 };
+    let told = match keep(&mut daemon, task, mapped) {
+        Ok(Some((report, artifacts))) => send_report(&mut daemon, &report, &artifacts),
+        // The daemon has gone.
+        Ok(None) => Ok(()),
+        Err(error) => wire::send(&mut daemon, &Told::Failed(error.to_string())),
+    };
+    i32::from(told.is_err())
+}
+
+fn send_report(daemon: &mut UnixStream, report: &Report, artifacts: &[Vec<u8>]) -> io::Result<()> {
+    wire::send(daemon, &Told::Ended(report.clone()))?;
+    artifacts.iter().try_for_each(|bytes| daemon.write_all(bytes))
+}
+
+fn keep(daemon: &mut UnixStream, task: &Task<'_>, mapped: OwnedFd) -> io::Result<Option<(Report, Vec<Vec<u8>>)>> {
+    set_parent_process_death_signal(Some(Signal::KILL))?;
+    // A watchdog that died before the line above has closed its end.
+    File::from(mapped).read_exact(&mut [0])?;
+    watch::hide()?;
+    let Task { order, folder, .. } = task;
+    let (tree, work) = match folder {
+        None => (Tree::of_namespace(mounts::enter(order)?), PathBuf::from(mounts::WORK)),
+        Some(folder) => {
+            let proc = open("/proc", OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+            (Tree::of_descendants(proc), folder.path().to_owned())
+        }
+    };
+    let Some(Said::Start(program)) = wire::receive(daemon)? else { return Ok(None) };
+    let mut keeper = Keeper { task, order, tree, work, program: None };
+    if order.plan.waits {
+        let mut doors = keeper.start(&program, &File::open("/dev/null")?)?;
+        if wait_until_ready(daemon, &mut doors)? {
+            wire::send(daemon, &Told::Ready)?;
+            keeper.wait_for_job(daemon)?;
+        }
+        let Some((head, _)) = keeper.take_job(daemon)? else { return Ok(None) };
+        keeper.limit(&head)?;
+        doors.go()?;
+        return keeper.attend(daemon, &head);
+    }
+    let Some((head, stdin)) = keeper.take_job(daemon)? else { return Ok(None) };
+    let _doors = keeper.start(&program, &stdin)?;
+    keeper.limit(&head)?;
+    keeper.attend(daemon, &head)
+}
+
+struct Keeper<'a> {
+    task: &'a Task<'a>,
+    order: &'a Order,
+    tree: Tree,
+    /// Where its work folder is, as it sees it.
+    work: PathBuf,
+    program: Option<Pid>,
+}
+
+impl Keeper<'_> {
+    /// Starts the program.
+    fn start(&mut self, program: &Program, stdin: &File) -> io::Result<Doors> {
+        let (go, tell_go) = pipe_with(PipeFlags::CLOEXEC)?;
+        let (ready, tell_ready) = pipe_with(PipeFlags::CLOEXEC)?;
+        let (failure, tell_failure) = pipe_with(PipeFlags::CLOEXEC)?;
+        match fork()? {
+            Forked::Child => start::run(self.task, program, &self.work, stdin, [go, tell_ready], tell_failure),
+            Forked::Parent(program) => {
+                self.program = Some(program);
+                drop((go, tell_ready, tell_failure));
+                // Its output ends with it, and not with this process.
+                let nowhere = File::options().write(true).open("/dev/null")?;
+                stdio::dup2_stdout(&nowhere)?;
+                stdio::dup2_stderr(&nowhere)?;
+                let mut text = String::new();
+                // Ends without a word when the program begins.
+                File::from(failure).take(4096).read_to_string(&mut text)?;
+                if text.is_empty() { Ok(Doors::new(tell_go, ready)) } else { Err(io::Error::other(text)) }
+            }
+        }
+    }
+
+    /// Waits until the daemon says something, or has gone.
+    ///
+    /// # Errors
+    ///
+    /// When the program ends before that: whoever has a job takes another one.
+    fn wait_for_job(&self, daemon: &UnixStream) -> io::Result<()> {
+        let Some(program) = self.program else { return Ok(()) };
+        let program = pidfd_open(program, PidfdFlags::empty())?;
+        loop {
+            match ready_of([(daemon.as_fd(), PollFlags::IN), (program.as_fd(), PollFlags::IN)], None)? {
+                [true, _] => return Ok(()),
+                [false, true] => return Err(io::Error::other("it ended while it waited for its job")),
+                [false, false] => {}
+            }
+        }
+    }
+
+    /// Waits for the job and puts its files in place. Returns it with its standard input.
+    fn take_job(&self, daemon: &mut UnixStream) -> io::Result<Option<(Head, File)>> {
+        let Some(Said::Job(head)) = wire::receive(daemon)? else { return Ok(None) };
+        let job = open(self.work.join(JOB), OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW, Mode::empty())?;
+        for (name, length) in &head.files {
+            let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+            let file = rustix::fs::openat(&job, name.as_str(), flags, Mode::from_raw_mode(0o644))?;
+            copy(daemon, &mut File::from(file), *length)?;
+        }
+        let stdin = if head.stdin == 0 {
+            File::open("/dev/null")?
+        } else {
+            let mut stdin = File::from(rustix::fs::memfd_create("stdin", rustix::fs::MemfdFlags::CLOEXEC)?);
+            copy(daemon, &mut stdin, head.stdin)?;
+            io::Seek::rewind(&mut stdin)?;
+            stdin
+        };
+        Ok(Some((head, stdin)))
+    }
+
+    fn limit(&self, head: &Head) -> io::Result<()> {
+        match self.program.map(|program| limits::cpu(program, head.cpu_ms)) {
+            // It has ended already, or this is no user who may say so: then the looks at its processor time are all there is.
+            Some(Err(Errno::SRCH | Errno::PERM)) | None => Ok(()),
+            Some(limited) => Ok(limited?),
+        }
+    }
+
+    /// Looks after the program until it has ended, by itself or because it must, and nothing of it is left.
+    fn attend(&self, daemon: &mut UnixStream, head: &Head) -> io::Result<Option<(Report, Vec<Vec<u8>>)>> {
+        let Some(program) = self.program else { return Ok(None) };
+        let begun = Instant::now();
+        let deadline = begun + Duration::from_millis(head.time_ms);
+        let exited = pidfd_open(program, PidfdFlags::empty())?;
+        let (mut peak, mut next_disk) = (0, begun + DISK_LOOK);
+        let ending = loop {
+            let now = Instant::now();
+            if deadline <= now {
+                break Ending::Stopped(Stop::Time);
+            }
+            let [young, old] = LOOKS;
+            let look = if now - begun < YOUTH { young } else { old };
+            let patience = look.min(deadline - now);
+            let [said, ended] =
+                ready_of([(daemon.as_fd(), PollFlags::IN), (exited.as_fd(), PollFlags::IN)], Some(patience))?;
+            if let Some(status) = reap(program)? {
+                break ending_of(status);
+            }
+            if said {
+                match wire::receive::<Said>(daemon) {
+                    Ok(Some(Said::Stop(stop))) => break Ending::Stopped(stop),
+                    _ => return Ok(None),
+                }
+            }
+            if ended {
+                continue;
+            }
+            let used = self.used();
+            peak = peak.max(used.memory);
+            if let Some(stop) = self.exceeded(&used, head) {
+                break Ending::Stopped(stop);
+            }
+            if let Some(folder) = self.task.folder.filter(|_| next_disk <= now) {
+                if is_full(folder, program, self.order) {
+                    break Ending::Stopped(Stop::Disk);
+                }
+                next_disk = Instant::now() + DISK_LOOK;
+            }
+        };
+        match self.alone() {
+            Some(program) => {
+                // Fails where it has ended already.
+                let _ = kill_process(program, Signal::KILL);
+            }
+            None => self.tree.kill(),
+        }
+        while !matches!(wait(WaitOptions::empty()), Err(Errno::CHILD)) {}
+        let usage = usage::of_children();
+        let collected = match ending {
+            Ending::Stopped(_) => Collected::default(),
+            _ => artifacts::collect(&self.work.join(OUT), self.order.plan.limits.artifacts),
+        };
+        if let Some(folder) = self.task.folder {
+            folder.remove();
+        }
+        let (artifacts, bytes) =
+            collected.files.into_iter().map(|(name, bytes)| ((name, bytes.len() as u64), bytes)).unzip();
+        let usage = Usage { peak_memory: usage.peak_memory.max(peak), ..usage };
+        Ok(Some((Report { ending, usage, artifacts, left_out: collected.left_out }, bytes)))
+    }
+
+    /// The program, where it cannot have children: without namespaces the filter of system calls lets nobody have any.
+    fn alone(&self) -> Option<Pid> {
+        self.program.filter(|_| self.order.level == Level::NoNamespaces)
+    }
+
+    fn used(&self) -> Used {
+        let mut used = self.tree.used(self.alone());
+        used.cpu_ms += usage::of_children().cpu_us / 1000;
+        used
+    }
+
+    fn exceeded(&self, used: &Used, head: &Head) -> Option<Stop> {
+        let limits = &self.order.plan.limits;
+        if used.memory > limits.memory {
+            Some(Stop::Memory)
+        } else if used.cpu_ms > head.cpu_ms {
+            Some(Stop::Cpu)
+        } else if used.tasks > limits.processes {
+            Some(Stop::Processes)
+        } else {
+            None
+        }
+    }
+}
+
+/// Waits for the program to say that it is ready. Returns whether it has; otherwise the daemon did not wait for that.
+fn wait_until_ready(daemon: &UnixStream, doors: &mut Doors) -> io::Result<bool> {
+    loop {
+        let [has_job, said] = ready_of([(daemon.as_fd(), PollFlags::IN), (doors.ready(), PollFlags::IN)], None)?;
+        if has_job {
+            return Ok(false);
+        }
+        if said {
+            return match doors.was_ready()? {
+                true => Ok(true),
+                false => Err(io::Error::other("it ended before it was ready")),
+            };
+        }
+    }
+}
+
+/// Whether a work folder on disk holds too much.
+fn is_full(folder: &Folder, program: Pid, order: &Order) -> bool {
+    let limits = &order.plan.limits;
+    let size = folder.size(limits.files);
+    let unlinked = || unlinked::bytes(program, folder.path(), limits.file_size);
+    size.files > limits.files || size.bytes > limits.disk || size.bytes + unlinked() > limits.disk
+}
+
+/// Takes in what has ended. Returns how `program` did, if it has.
+fn reap(program: Pid) -> io::Result<Option<WaitStatus>> {
+    loop {
+        match wait(WaitOptions::NOHANG) {
+            Ok(Some((pid, status))) if pid == program => return Ok(Some(status)),
+            Ok(Some(_)) => {}
+            Ok(None) | Err(Errno::CHILD) => return Ok(None),
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+fn ending_of(status: WaitStatus) -> Ending {
+    match (status.exit_status(), status.terminating_signal()) {
+        (_, Some(signal)) if signal == Signal::XCPU.as_raw() => Ending::Stopped(Stop::Cpu),
+        (_, Some(signal)) => Ending::Signalled(signal),
+        (Some(code), None) => Ending::Exited(code),
+        (None, None) => Ending::Exited(-1),
+    }
+}
+
+/// Copies exactly so many bytes.
+fn copy(from: &mut UnixStream, to: &mut File, length: u64) -> io::Result<()> {
+    match io::copy(&mut from.take(length), to)? {
+        copied if copied == length => Ok(()),
+        _ => Err(io::ErrorKind::UnexpectedEof.into()),
+    }
+}
+
+/// Waits for either of two, or for the time to pass. Returns which of them has something.
+fn ready_of<const N: usize>(
+    waited_for: [(BorrowedFd<'_>, PollFlags); N],
+    patience: Option<Duration>,
+) -> io::Result<[bool; N]> {
+    let patience = patience.and_then(|patience| Timespec::try_from(patience).ok());
+    let mut all = waited_for.map(|(fd, flags)| PollFd::from_borrowed_fd(fd, flags));
+    match poll(&mut all, patience.as_ref()) {
+        Ok(_) => Ok(all.each_ref().map(|one| !one.revents().is_empty())),
+        Err(Errno::INTR) => Ok([false; N]),
+        Err(error) => Err(error.into()),
+    }
+}

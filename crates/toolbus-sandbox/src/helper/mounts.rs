@@ -1,0 +1,231 @@
+//! A file system of its own: what may be read, a work folder in memory, and nothing else.
+#![allow(unsafe_code, reason = "there is no safe interface to mount_setattr")]
+
+use std::ffi::CString;
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Component, Path, PathBuf};
+
+use rustix::fs::{CWD, Gid, Mode, OFlags, Uid, mkdirat, openat, symlinkat};
+use rustix::mount::{
+    FsMountFlags, FsOpenFlags, MountAttrFlags, MountPropagationFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags,
+    fsconfig_create, fsconfig_set_string, fsmount, fsopen, mount_change, move_mount, open_tree, unmount,
+};
+use rustix::process::{fchdir, pivot_root};
+use rustix::system::sethostname;
+use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
+
+use super::work::{PARTS, TEMPORARY};
+use crate::wire::Order;
+
+/// The work folder.
+pub(super) const WORK: &str = "/work";
+/// User and group of a program within namespaces of its own.
+const INSIDE: u32 = 1000;
+/// What the machine is called there.
+const HOST_NAME: &[u8] = b"sandbox";
+/// Where the new root is built; whatever is there is covered for this process alone.
+const BUILT_AT: &str = "/tmp";
+/// Devices that every program may use.
+const DEVICES: [&str; 5] = ["null", "zero", "full", "random", "urandom"];
+
+/// A tree that was taken from the old root, and where it goes.
+struct Taken {
+    tree: OwnedFd,
+    at: PathBuf,
+    is_folder: bool,
+}
+
+/// Says that namespaces are not to be had.
+pub(super) fn unavailable(error: io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("no namespaces of its own: {error}"))
+}
+
+/// Moves this process into a file system of its own, whose work folder is in memory, as the one user of its namespace.
+/// Returns a `/proc` of its namespace, which no path leads to.
+pub(super) fn enter(order: &Order) -> io::Result<OwnedFd> {
+    let plan = &order.plan;
+    mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)?;
+    // While this process is still who started it, so that its rights lead to what it may show.
+    let mut taken = Vec::new();
+    let mut links = Vec::new();
+    for (paths, is_writable) in [(&plan.write, true), (&plan.read, false)] {
+        for path in outermost(paths) {
+            match fs::symlink_metadata(&path) {
+                Ok(found) if found.is_symlink() => links.push((fs::read_link(&path)?, path)),
+                Ok(found) => taken.push(take(&path, found.is_dir(), !is_writable)?),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => return Err(about(&path, error)),
+            }
+        }
+    }
+    for device in DEVICES {
+        let path = Path::new("/dev").join(device);
+        let tree = open_tree(CWD, &path, cloned()).map_err(|error| about(&path, error.into()))?;
+        taken.push(Taken { tree, at: path, is_folder: false });
+    }
+    let proc = memory("proc", &[])?;
+
+    become_inside(order.user.is_some())?;
+    sethostname(HOST_NAME)?;
+    let root = memory("tmpfs", &[("size", "1m"), ("nr_inodes", "4096"), ("mode", "0755")])?;
+    let (size, files) = (plan.limits.disk.to_string(), (plan.limits.files + 8).to_string());
+    let work = memory("tmpfs", &[("size", &size), ("nr_inodes", &files), ("mode", "0755")])?;
+    set_attributes(&work, libc::MOUNT_ATTR_NOEXEC, 0)?;
+    for part in PARTS {
+        mkdirat(&work, part, Mode::from_raw_mode(0o700))?;
+    }
+    attach(&work, &root, Path::new(WORK), true)?;
+    // The shortest first, so that what lies in another is not covered by it.
+    taken.sort_by_key(|taken| taken.at.as_os_str().len());
+    for Taken { tree, at, is_folder } in taken {
+        attach(&tree, &root, &at, is_folder).map_err(|error| about(&at, error))?;
+    }
+    links.push((Path::new(WORK).join(TEMPORARY), "/tmp".into()));
+    links.push((Path::new(WORK).join(TEMPORARY), "/dev/shm".into()));
+    for (target, path) in links {
+        link(&root, &target, &path)?;
+    }
+    // Of this mount alone, so that what is attached below stays as it is.
+    set_attributes(&root, libc::MOUNT_ATTR_RDONLY, 0)?;
+
+    move_mount(&root, "", CWD, BUILT_AT, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)?;
+    fchdir(&root)?;
+    pivot_root(".", ".")?;
+    unmount(".", UnmountFlags::DETACH)?;
+    std::env::set_current_dir(WORK)?;
+    Ok(proc)
+}
+
+/// Paths that do not lie in another of them.
+fn outermost(paths: &[PathBuf]) -> Vec<PathBuf> {
+    let mut outer: Vec<PathBuf> = Vec::new();
+    let mut sorted: Vec<&PathBuf> = paths.iter().collect();
+    sorted.sort_by_key(|path| path.as_os_str().len());
+    for path in sorted {
+        if !outer.iter().any(|outer| path.starts_with(outer)) {
+            outer.push(path.clone());
+        }
+    }
+    outer
+}
+
+const fn cloned() -> OpenTreeFlags {
+    OpenTreeFlags::OPEN_TREE_CLONE.union(OpenTreeFlags::OPEN_TREE_CLOEXEC).union(OpenTreeFlags::AT_RECURSIVE)
+}
+
+fn take(path: &Path, is_folder: bool, read_only: bool) -> io::Result<Taken> {
+    let tree = open_tree(CWD, path, cloned()).map_err(|error| about(path, error.into()))?;
+    let read_only = if read_only { libc::MOUNT_ATTR_RDONLY } else { 0 };
+    set_attributes(&tree, read_only, libc::AT_RECURSIVE).map_err(|error| about(path, error))?;
+    Ok(Taken { tree, at: path.to_owned(), is_folder })
+}
+
+/// A file system that is not attached to anything.
+fn memory(kind: &str, options: &[(&str, &str)]) -> io::Result<OwnedFd> {
+    let context = fsopen(kind, FsOpenFlags::FSOPEN_CLOEXEC).map_err(|error| naming(kind, error.into()))?;
+    for (key, value) in options {
+        fsconfig_set_string(&context, *key, *value)?;
+    }
+    fsconfig_create(&context).map_err(|error| naming(kind, error.into()))?;
+    let hardened = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV;
+    fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, hardened).map_err(|error| naming(kind, error.into()))
+}
+
+/// Drops the user that started this process for the one of its namespace; what it may do there stays.
+fn become_inside(drops_groups: bool) -> io::Result<()> {
+    if drops_groups {
+        set_thread_groups(&[])?;
+    }
+    let (user, group) = (Uid::from_raw(INSIDE), Gid::from_raw(INSIDE));
+    set_thread_res_gid(group, group, group)?;
+    Ok(set_thread_res_uid(user, user, user)?)
+}
+
+fn attach(tree: &OwnedFd, root: &OwnedFd, at: &Path, is_folder: bool) -> io::Result<()> {
+    let (parent, name) = parent_of(root, at)?;
+    match is_folder {
+        true => ignore_existing(mkdirat(&parent, &*name, Mode::from_raw_mode(0o755)))?,
+        false => {
+            let flags = OFlags::CREATE | OFlags::WRONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+            openat(&parent, &*name, flags, Mode::from_raw_mode(0o644))?;
+        }
+    }
+    Ok(move_mount(tree, "", &parent, &*name, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)?)
+}
+
+fn link(root: &OwnedFd, target: &Path, path: &Path) -> io::Result<()> {
+    let (parent, name) = parent_of(root, path)?;
+    ignore_existing(symlinkat(target, &parent, &*name))
+}
+
+fn ignore_existing(made: rustix::io::Result<()>) -> io::Result<()> {
+    match made {
+        Err(rustix::io::Errno::EXIST) => Ok(()),
+        made => Ok(made?),
+    }
+}
+
+/// Makes the folders that lead to a path below `root`.
+fn parent_of(root: &OwnedFd, path: &Path) -> io::Result<(OwnedFd, CString)> {
+    let mut names: Vec<CString> = path
+        .components()
+        .filter_map(|part| match part {
+            Component::Normal(name) => CString::new(name.as_bytes()).ok(),
+            _ => None,
+        })
+        .collect();
+    let last = names.pop().ok_or_else(|| io::Error::other("the root itself cannot be shown"))?;
+    let flags = OFlags::DIRECTORY | OFlags::PATH | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+    let mut parent = openat(root, c".", flags, Mode::empty())?;
+    for name in names {
+        ignore_existing(mkdirat(&parent, &*name, Mode::from_raw_mode(0o755)))?;
+        parent = openat(&parent, &*name, flags, Mode::empty())?;
+    }
+    Ok((parent, last))
+}
+
+/// Adds attributes to a mount, with `AT_RECURSIVE` also to all below it. Never takes any away.
+fn set_attributes(mount: &OwnedFd, attributes: u64, depth: libc::c_int) -> io::Result<()> {
+    let set = libc::mount_attr {
+        attr_set: attributes | libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NODEV,
+        attr_clr: 0,
+        propagation: 0,
+        userns_fd: 0,
+    };
+    let mount: BorrowedFd<'_> = mount.as_fd();
+    let flags = libc::AT_EMPTY_PATH | depth;
+    // SAFETY: the path is a string that ends with NUL, and the attributes are what the size says.
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_mount_setattr,
+            mount.as_raw_fd(),
+            c"".as_ptr(),
+            flags,
+            &raw const set,
+            size_of::<libc::mount_attr>(),
+        )
+    };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+fn about(path: &Path, error: io::Error) -> io::Error {
+    naming(&path.display().to_string(), error)
+}
+
+fn naming(what: &str, error: io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("{what}: {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_within_another_is_shown_with_it() {
+        let paths = ["/usr/lib/python3", "/usr/lib", "/lib64", "/usr/library"].map(PathBuf::from);
+        assert_eq!(outermost(&paths), ["/lib64", "/usr/lib", "/usr/library"].map(PathBuf::from));
+    }
+}

@@ -1,0 +1,140 @@
+//! Becoming the program.
+
+use std::fs::File;
+use std::io::{self, Read as _, Write as _};
+use std::os::fd::{AsFd as _, BorrowedFd, IntoRawFd as _, OwnedFd};
+use std::os::unix::process::CommandExt as _;
+use std::path::Path;
+use std::process::Command;
+
+use rustix::fs::{Gid, Uid};
+use rustix::io::{FdFlags, fcntl_dupfd_cloexec, fcntl_setfd};
+use rustix::process::{Signal, set_parent_process_death_signal, setsid};
+use rustix::stdio::dup2_stdin;
+use rustix::thread::{
+    CapabilitySet, CapabilitySets, set_capabilities, set_no_new_privs, set_thread_groups, set_thread_res_gid,
+    set_thread_res_uid,
+};
+
+use super::fork::leave;
+use super::keep::Task;
+use super::work::{HOME, JOB, OUT, TEMPORARY};
+use super::{fs_rules, limits};
+use crate::level::Level;
+use crate::wire::{GO, Program, READY};
+
+/// The keeper's ends of what it and the program tell each other.
+pub(super) struct Doors {
+    go: File,
+    ready: File,
+}
+
+impl Doors {
+    pub(super) fn new(go: OwnedFd, ready: OwnedFd) -> Self {
+        Self { go: go.into(), ready: ready.into() }
+    }
+
+    pub(super) fn ready(&self) -> BorrowedFd<'_> {
+        self.ready.as_fd()
+    }
+
+    /// Whether the program has said so, or has closed its end instead.
+    pub(super) fn was_ready(&mut self) -> io::Result<bool> {
+        Ok(self.ready.read(&mut [0])? == 1)
+    }
+
+    /// Tells the program that its job is there. One that has ended is seen by its end.
+    pub(super) fn go(&mut self) -> io::Result<()> {
+        match self.go.write_all(&[0]) {
+            Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Confines this process and becomes the program.
+pub(super) fn run(
+    task: &Task<'_>,
+    program: &Program,
+    work: &Path,
+    stdin: &File,
+    doors: [OwnedFd; 2],
+    failure: OwnedFd,
+) -> ! {
+    // Out of the way of the doors.
+    let failure = fcntl_dupfd_cloexec(&failure, READY + 1).unwrap_or(failure);
+    let Err(error) = become_program(task, program, work, stdin, doors);
+    let _ = File::from(failure).write_all(error.to_string().as_bytes());
+    leave(127)
+}
+
+enum Never {}
+
+fn become_program(
+    task: &Task<'_>,
+    program: &Program,
+    work: &Path,
+    stdin: &File,
+    doors: [OwnedFd; 2],
+) -> Result<Never, io::Error> {
+    let order = task.order;
+    let plan = &order.plan;
+    setsid()?;
+    dup2_stdin(stdin)?;
+    let mut command = Command::new(&program.program);
+    command.args(&program.args).env_clear().envs(&program.env);
+    let home = work.join(HOME);
+    command.env("HOME", &home).env("TMPDIR", work.join(TEMPORARY));
+    command.env("TOOLBUS_OUTPUT", work.join(OUT)).env("TOOLBUS_JOB", work.join(JOB));
+    std::env::set_current_dir(&home)?;
+    hand_over(doors, plan.waits)?;
+
+    let has_namespaces = order.level == Level::Full;
+    limits::apply(&plan.limits, has_namespaces || order.user.is_some()).map_err(naming("limits"))?;
+    if let (false, Some(user)) = (has_namespaces, order.user) {
+        let (user, group) = (Uid::from_raw(user), Gid::from_raw(user));
+        set_thread_groups(&[])?;
+        set_thread_res_gid(group, group, group)?;
+        set_thread_res_uid(user, user, user)?;
+    }
+    set_parent_process_death_signal(Some(Signal::KILL))?;
+    let nothing = CapabilitySet::empty();
+    set_capabilities(None, CapabilitySets { effective: nothing, permitted: nothing, inheritable: nothing })?;
+    set_no_new_privs(true)?;
+    if order.level >= Level::NoNamespaces {
+        fs_rules::restrict(plan, work).map_err(naming("Landlock"))?;
+    }
+    match task.filters.apply(plan, has_namespaces) {
+        Err(error) if order.level >= Level::NoNamespaces => return Err(naming("seccomp")(error)),
+        _ => {}
+    }
+    Err(naming("the program")(command.exec()))
+}
+
+/// Puts the two doors where the program expects them; nothing else is inherited.
+fn hand_over(doors: [OwnedFd; 2], waits: bool) -> io::Result<()> {
+    if !waits {
+        return Ok(());
+    }
+    // Out of the way first, so that neither takes the other's place.
+    let doors = doors.map(|door| fcntl_dupfd_cloexec(door, READY + 1));
+    for (door, at) in doors.into_iter().zip([GO, READY]) {
+        place(door?, at)?;
+    }
+    Ok(())
+}
+
+#[expect(unsafe_code, reason = "file descriptors with numbers that were agreed on")]
+fn place(door: OwnedFd, at: i32) -> io::Result<()> {
+    use std::os::fd::FromRawFd as _;
+    // SAFETY: whatever has this number belongs to this process, which becomes another program and uses it no more.
+    let mut target = unsafe { OwnedFd::from_raw_fd(at) };
+    rustix::io::dup2(&door, &mut target)?;
+    fcntl_setfd(&target, FdFlags::empty())?;
+    let _ = target.into_raw_fd();
+    Ok(())
+}
+
+fn naming(what: &'static str) -> impl Fn(io::Error) -> io::Error {
+    move |error| io::Error::new(error.kind(), format!("{what}: {error}"))
+}

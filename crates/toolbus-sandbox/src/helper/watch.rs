@@ -1,0 +1,115 @@
+//! The watchdog: outside of the confinement, it ends everything when the daemon does.
+
+use std::fs;
+use std::io::{self, Write as _};
+use std::os::fd::AsFd as _;
+use std::os::unix::net::UnixStream;
+
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
+use rustix::pipe::{PipeFlags, pipe_with};
+use rustix::process::{
+    DumpableBehavior, Pid, PidfdFlags, Signal, WaitOptions, getegid, geteuid, getpid, kill_process, pidfd_open,
+    set_child_subreaper, set_dumpable_behavior, setsid, waitpid,
+};
+use rustix::{stdio, thread};
+
+use super::filter::Filters;
+use super::fork::{Forked, fork_into, leave};
+use super::tree::Tree;
+use super::work::Folder;
+use super::{inherited, keep, limits, mounts};
+use crate::level::Level;
+use crate::wire::{self, Order, Told};
+
+/// User and group of a program within namespaces of its own.
+const INSIDE: u32 = 1000;
+
+/// Takes one order from the daemon, and returns when nothing of it is left.
+pub(super) fn run() -> io::Result<()> {
+    inherited::close()?;
+    limits::no_core()?;
+    inherited::reset();
+    // Fails for a leader of a group, who has no need of it.
+    let _ = setsid();
+    set_child_subreaper(Some(getpid()))?;
+    let _ = thread::set_name(c"toolbus-sandbox");
+    let mut daemon = UnixStream::from(stdio::stdin().try_clone_to_owned()?);
+    // While nobody waits.
+    let filters = Filters::prepare()?;
+    let Some(order) = wire::receive::<Order>(&mut daemon)? else { return Ok(()) };
+    let told = serve(&daemon, &order, &filters);
+    if let Err(error) = &told {
+        wire::send(&mut daemon, &Told::Failed(error.to_string()))?;
+    }
+    told
+}
+
+fn serve(daemon: &UnixStream, order: &Order, filters: &Filters) -> io::Result<()> {
+    // Removed when this function returns.
+    let folder = (order.level < Level::Full).then(|| Folder::make(order)).transpose()?;
+    let (mapped, tell_mapped) = pipe_with(PipeFlags::CLOEXEC)?;
+    let keeper = match fork_into(order.level, order.plan.network).map_err(mounts::unavailable)? {
+        Forked::Parent(keeper) => keeper,
+        Forked::Child => {
+            drop(tell_mapped);
+            leave(keep::run(daemon, &keep::Task { order, folder: folder.as_ref(), filters }, mapped));
+        }
+    };
+    // The program's output ends with the program, and not with this process.
+    let nowhere = fs::File::options().read(true).write(true).open("/dev/null")?;
+    stdio::dup2_stdout(&nowhere)?;
+    stdio::dup2_stderr(&nowhere)?;
+    let ended = || -> io::Result<()> {
+        if order.level == Level::Full {
+            map(keeper, order.user)?;
+        }
+        // Not before: who is not privileged could not write the maps of one that is hidden. Nothing else runs yet.
+        hide()?;
+        fs::File::from(tell_mapped).write_all(&[0])?;
+        let keeper = pidfd_open(keeper, PidfdFlags::empty())?;
+        wait(daemon, &keeper)
+    }();
+    let _ = kill_process(keeper, Signal::KILL);
+    let _ = waitpid(Some(keeper), WaitOptions::empty());
+    if order.level == Level::LimitsOnly {
+        let proc = rustix::fs::open("/proc", rustix::fs::OFlags::DIRECTORY | rustix::fs::OFlags::CLOEXEC, 0.into())?;
+        Tree::of_descendants(proc).kill();
+    }
+    ended
+}
+
+/// Waits until the keeper has ended, or the daemon has.
+fn wait(daemon: &UnixStream, keeper: &impl std::os::fd::AsFd) -> io::Result<()> {
+    let mut both = [
+        PollFd::from_borrowed_fd(daemon.as_fd(), PollFlags::empty()),
+        PollFd::from_borrowed_fd(keeper.as_fd(), PollFlags::IN),
+    ];
+    loop {
+        match poll(&mut both, None) {
+            Ok(_) => return Ok(()),
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+/// Hides the memory of this process from others of its user.
+pub(super) fn hide() -> io::Result<()> {
+    Ok(set_dumpable_behavior(DumpableBehavior::NotDumpable)?)
+}
+
+/// Says who the keeper's one user is outside.
+fn map(keeper: Pid, user: Option<u32>) -> io::Result<()> {
+    let of = |file: &str| format!("/proc/{}/{file}", keeper.as_raw_nonzero());
+    let (outer_user, outer_group) = match user {
+        Some(user) => (user, user),
+        None => {
+            // Who is not privileged may map a group only without the right to drop others.
+            fs::write(of("setgroups"), "deny")?;
+            (geteuid().as_raw(), getegid().as_raw())
+        }
+    };
+    fs::write(of("uid_map"), format!("{INSIDE} {outer_user} 1"))?;
+    fs::write(of("gid_map"), format!("{INSIDE} {outer_group} 1"))
+}

@@ -1,0 +1,182 @@
+//! The work folder of a run that has no file system of its own.
+
+use std::ffi::CStr;
+use std::fs::DirBuilder;
+use std::io;
+use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::os::unix::fs::{DirBuilderExt as _, chown};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, chmod, open, openat, statat};
+use rustix::io::Errno;
+
+use crate::removal;
+use crate::wire::Order;
+
+/// What is in a work folder: the current directory, temporary files, files that come back, and the job's.
+pub(super) const PARTS: [&str; 4] = [HOME, TEMPORARY, OUT, JOB];
+/// The current directory.
+pub(super) const HOME: &str = "home";
+/// Where temporary files go.
+pub(super) const TEMPORARY: &str = "tmp";
+/// What comes back.
+pub(super) const OUT: &str = "out";
+/// The job's files.
+pub(super) const JOB: &str = "job";
+
+/// Deepest folder that is looked into.
+const DEEPEST: usize = 64;
+
+/// A folder of one run's own on a disk of the daemon's. Removed when dropped.
+#[derive(Debug)]
+pub(super) struct Folder(PathBuf);
+
+impl Folder {
+    /// Makes it, for its user alone.
+    pub(super) fn make(order: &Order) -> io::Result<Self> {
+        // The process id is this one's alone for as long as the folder exists, but for one that was killed.
+        let path = order.base.join(format!("run-{}", std::process::id()));
+        match removal::remove(&path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        let mut private = DirBuilder::new();
+        private.mode(0o700).create(&path)?;
+        let folder = Self(path);
+        for part in PARTS {
+            private.create(folder.0.join(part))?;
+        }
+        if let Some(user) = order.user {
+            for path in PARTS.iter().map(|part| folder.0.join(part)).chain([folder.0.clone()]) {
+                chown(path, Some(user), Some(user))?;
+            }
+        }
+        Ok(folder)
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.0
+    }
+
+    /// Removes it, if it is still there.
+    pub(super) fn remove(&self) {
+        let _ = removal::remove(&self.0);
+    }
+
+    /// Files and folders in it, and the bytes that they take; as far as `most` files.
+    pub(super) fn size(&self, most: u64) -> Size {
+        let mut size = Size::default();
+        match open(&self.0, FOLDER, Mode::empty()) {
+            Ok(folder) => add(&folder, most, 0, &mut size),
+            Err(_) => size.files = most + 1,
+        }
+        size
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        self.remove();
+    }
+}
+
+/// How much is in a folder.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Size {
+    pub(super) files: u64,
+    pub(super) bytes: u64,
+}
+
+/// Adds what is in a folder. One that hides what is in it counts as too much. Nothing that is there can be trusted to stay
+/// what it is, so that no link is followed.
+fn add(folder: &OwnedFd, most: u64, depth: usize, size: &mut Size) {
+    let entries = match Dir::read_from(folder) {
+        Ok(entries) if depth <= DEEPEST => entries,
+        _ => {
+            size.files = most + 1;
+            return;
+        }
+    };
+    for entry in entries.flatten() {
+        let name = entry.file_name();
+        if matches!(name.to_bytes(), b"." | b"..") {
+            continue;
+        }
+        // Of the entry itself, wherever it points. One that is gone has been removed in the meantime.
+        let Ok(found) = statat(folder, name, AtFlags::SYMLINK_NOFOLLOW) else { continue };
+        size.files += 1;
+        size.bytes += u64::try_from(found.st_blocks).unwrap_or_default() * 512;
+        if size.files <= most && FileType::from_raw_mode(found.st_mode) == FileType::Directory {
+            match enter(folder, name) {
+                Ok(within) => add(&within, most, depth + 1, size),
+                // Removed or replaced in the meantime.
+                Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => {}
+                Err(_) => size.files = most + 1,
+            }
+        }
+        if size.files > most {
+            return;
+        }
+    }
+}
+
+const FOLDER: OFlags = OFlags::DIRECTORY.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+
+/// Opens a folder in another, also one that nobody may read.
+fn enter(parent: &OwnedFd, name: &CStr) -> rustix::io::Result<OwnedFd> {
+    match openat(parent, name, FOLDER, Mode::empty()) {
+        Err(Errno::ACCESS) => {
+            // By its descriptor, so that it is changed and not what has taken its place.
+            let found = openat(parent, name, FOLDER.union(OFlags::PATH), Mode::empty())?;
+            chmod(format!("/proc/self/fd/{}", found.as_raw_fd()), Mode::RWXU)?;
+            openat(parent, name, FOLDER, Mode::empty())
+        }
+        opened => opened,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::fs::{self, Permissions};
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+    use crate::level::Level;
+    use crate::plan::{Limits, Plan};
+
+    fn order(base: &Path) -> Order {
+        let limits =
+            Limits { memory: 1, disk: 1, files: 1, file_size: 1, open_files: 1, processes: 1, output: 1, artifacts: 1 };
+        let plan = Plan {
+            program: "/bin/true".into(),
+            args: Vec::new(),
+            env: BTreeMap::new(),
+            read: Vec::new(),
+            write: Vec::new(),
+            network: false,
+            metadata: false,
+            waits: false,
+            limits,
+        };
+        Order { plan, level: Level::NoNamespaces, user: None, base: base.to_owned() }
+    }
+
+    #[test]
+    fn a_folder_is_measured_without_following_links_and_removed_whatever_is_in_it() {
+        let base = tempfile::tempdir().unwrap();
+        let folder = Folder::make(&order(base.path())).unwrap();
+        let home = folder.path().join(HOME);
+        fs::write(home.join("data"), vec![1; 10_000]).unwrap();
+        std::os::unix::fs::symlink("/usr", home.join("usr")).unwrap();
+        fs::create_dir(home.join("closed")).unwrap();
+        fs::write(home.join("closed/file"), "x").unwrap();
+        fs::set_permissions(home.join("closed"), Permissions::from_mode(0o0)).unwrap();
+        let size = folder.size(100);
+        assert!(size.files >= 7 && size.files <= 8, "{size:?}");
+        assert!(size.bytes >= 10_000 && size.bytes < 100_000, "{size:?}");
+        assert_eq!(folder.size(3).files, 4, "no more is counted than is needed");
+        drop(folder);
+        assert_eq!(fs::read_dir(base.path()).unwrap().count(), 0);
+    }
+}

@@ -1,0 +1,22 @@
+//! Programs that nobody trusts, run so that nothing else on the machine notices.
+//!
+//! [`Sandbox::start`] starts a program under a [`Plan`]; it is confined before its first instruction and waits for its
+//! [`Job`]. [`Waiting::run`] gives it one and returns an [`Outcome`] when nothing of it is left. [`Sandbox::probe`] finds out, by
+//! trying, which [`Level`] this system allows.
+//!
+//! Confinement is applied by this executable itself, started again by a hidden word ([`take_over`]): a process of one
+//! thread, in which forking is safe.
+
+mod helper;
+mod level;
+mod outcome;
+mod plan;
+mod removal;
+mod sandbox;
+mod wire;
+
+pub use helper::take_over;
+pub use level::Level;
+pub use outcome::{Artifact, Ending, Outcome, Stop, Stream, Usage};
+pub use plan::{Job, Limits, Plan};
+pub use sandbox::{Probed, Sandbox, SandboxError, Waiting};

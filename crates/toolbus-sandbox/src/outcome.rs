@@ -1,0 +1,100 @@
+//! What became of a run.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+
+/// What became of a run, of which nothing is left.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Outcome {
+    /// How it ended.
+    pub ending: Ending,
+    /// What it wrote to its standard output.
+    pub stdout: Stream,
+    /// What it wrote to its standard error.
+    pub stderr: Stream,
+    /// The regular files that it left in `out`, by name.
+    pub artifacts: Vec<Artifact>,
+    /// Files in `out` that did not come back, because they are too large, too many, or no regular files.
+    pub left_out: u64,
+    /// What it took.
+    pub usage: Usage,
+    /// From the job to the end.
+    pub elapsed: Duration,
+}
+
+/// How a program ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Ending {
+    /// By itself, with this exit code.
+    Exited(i32),
+    /// By this signal, which nobody here sent.
+    Signalled(i32),
+    /// It was ended because it used too much.
+    Stopped(Stop),
+}
+
+/// What a program used too much of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Stop {
+    /// Time.
+    Time,
+    /// Processor time.
+    Cpu,
+    /// Resident memory.
+    Memory,
+    /// Processes and threads.
+    Processes,
+    /// Bytes or files in the work folder.
+    Disk,
+    /// Bytes on standard output or standard error.
+    Output,
+}
+
+impl Stop {
+    /// Every one.
+    pub const ALL: [Self; 6] = [Self::Time, Self::Cpu, Self::Memory, Self::Processes, Self::Disk, Self::Output];
+
+    /// Its name in metrics.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Time => "time",
+            Self::Cpu => "cpu",
+            Self::Memory => "memory",
+            Self::Processes => "processes",
+            Self::Disk => "disk",
+            Self::Output => "output",
+        }
+    }
+}
+
+/// What was read of one stream.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Stream {
+    /// Its beginning, at most [`crate::Limits::output`] bytes.
+    pub bytes: Bytes,
+    /// Whether there was more.
+    pub is_cut: bool,
+}
+
+/// A file that came back.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Artifact {
+    /// Its name: one part of a path, valid UTF-8.
+    pub name: String,
+    /// What is in it.
+    pub bytes: Bytes,
+}
+
+/// What a run took.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Usage {
+    /// Processor time of all its processes, in microseconds.
+    pub cpu_us: u64,
+    /// Most resident memory that was seen of all its processes together, or of one, in bytes.
+    pub peak_memory: u64,
+}

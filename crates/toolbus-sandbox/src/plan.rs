@@ -1,0 +1,78 @@
+//! What a program may do, and what it is to do.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+
+/// What a program is and may do: fixed before it starts.
+///
+/// It has a work folder of its own: `home`, empty, is its current directory and `HOME`; beside that are `tmp` (its `TMPDIR`),
+/// `out`, whose files come back, and `job` with the files of its job.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Plan {
+    /// The program: an absolute path.
+    pub program: PathBuf,
+    /// Its arguments, without its name.
+    pub args: Vec<String>,
+    /// Its whole environment, but for `HOME` and `TMPDIR`, which are in the work folder.
+    pub env: BTreeMap<String, String>,
+    /// What it may read and execute: absolute paths of files and folders. Missing ones are left out.
+    pub read: Vec<PathBuf>,
+    /// What it may change, too.
+    pub write: Vec<PathBuf>,
+    /// Whether it may use the network of the daemon.
+    pub network: bool,
+    /// Whether it may change modes, owners and times of files, where it has a file system of its own.
+    pub metadata: bool,
+    /// Whether it says when it is ready for its job, and is told when that is there: by a byte each on file descriptors 4
+    /// and 3. Without it the program is started when its job is there.
+    pub waits: bool,
+    /// The most that it may use.
+    pub limits: Limits,
+}
+
+impl Plan {
+    /// Whether a sandbox that was made for this plan serves another one, whose program only is different.
+    pub(crate) fn fits(&self, other: &Self) -> bool {
+        let Self { program: _, args: _, env: _, read, write, network, metadata, waits, limits } = self;
+        (read, write, network, metadata, waits, limits)
+            == (&other.read, &other.write, &other.network, &other.metadata, &other.waits, &other.limits)
+    }
+}
+
+/// The most that one run may use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Limits {
+    /// Resident memory of all its processes together, in bytes.
+    pub memory: u64,
+    /// Bytes in its work folder.
+    pub disk: u64,
+    /// Files and folders in its work folder.
+    pub files: u64,
+    /// Bytes of one file.
+    pub file_size: u64,
+    /// File descriptors of one process.
+    pub open_files: u64,
+    /// Processes and threads.
+    pub processes: u64,
+    /// Bytes of each of its standard output and standard error.
+    pub output: u64,
+    /// Bytes of all files that come back together.
+    pub artifacts: u64,
+}
+
+/// What a program is to do, once.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Job {
+    /// Files that are put into `job`, by name (one part, no `/`).
+    pub files: Vec<(String, Bytes)>,
+    /// What it reads from its standard input.
+    pub stdin: Bytes,
+    /// Time that it may take.
+    pub time: Duration,
+    /// Processor time that it may take.
+    pub cpu: Duration,
+}

@@ -1,0 +1,282 @@
+//! Starting programs, from the daemon's side.
+
+mod base;
+mod run;
+mod users;
+
+use std::io;
+use std::path::PathBuf;
+use std::process::Stdio;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use serde::Serialize;
+use tokio::io::AsyncWriteExt as _;
+use tokio::net::UnixStream;
+use tokio::process::{Child, ChildStderr, ChildStdout, Command};
+
+use self::base::Base;
+use self::users::Users;
+use crate::helper::SANDBOX;
+use crate::level::Level;
+use crate::outcome::{Ending, Outcome};
+use crate::plan::{Job, Plan};
+use crate::wire::{self, Order, Program, Said, Told};
+
+/// Runs programs at one level. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Sandbox {
+    level: Level,
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    helper: PathBuf,
+    /// Dropped first: it may have a folder in `base`.
+    ahead: Mutex<Ahead>,
+    base: Base,
+    users: Option<Users>,
+}
+
+/// What is made before it is needed.
+#[derive(Debug, Default)]
+struct Ahead {
+    /// A sandbox, with the plan that it is for.
+    spare: Option<(Level, Plan, Helper)>,
+    is_over: bool,
+}
+
+/// Why a program did not run. The texts are for an operator.
+#[derive(Debug, thiserror::Error)]
+pub enum SandboxError {
+    /// The operating system refused.
+    #[error("cannot start a confined process: {0}")]
+    System(#[from] io::Error),
+    /// The confinement could not be made, or the program not be started.
+    #[error("the sandbox could not be made: {0}")]
+    Confinement(String),
+    /// The helper ended before its time.
+    #[error("the sandbox's helper ended unexpectedly")]
+    Lost,
+}
+
+/// A confined program that waits for its job. Dropping it ends the program.
+#[derive(Debug)]
+pub struct Waiting {
+    helper: Helper,
+    plan: Plan,
+    is_ready: bool,
+    sandbox: Sandbox,
+}
+
+/// The process that watches over one program.
+#[derive(Debug)]
+struct Helper {
+    child: Child,
+    socket: UnixStream,
+    stdout: ChildStdout,
+    stderr: ChildStderr,
+}
+
+/// What was found out about a system by trying.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Probed {
+    /// The strongest level at which the program ran; absent: none.
+    pub level: Option<Level>,
+    /// Why stronger ones did not work, the strongest first. For an operator.
+    pub refused: Vec<(Level, String)>,
+}
+
+impl Sandbox {
+    /// Uses this executable, whose `main` calls [`crate::take_over`], as the helper.
+    ///
+    /// # Errors
+    ///
+    /// When `/proc` is not there, or no folder for work folders can be made.
+    pub fn new(level: Level) -> io::Result<Self> {
+        // Leads to the running program even where its file has been replaced by a newer one.
+        let helper = PathBuf::from("/proc/self/exe");
+        helper.metadata()?;
+        Self::with_helper(helper, level)
+    }
+
+    /// Uses another executable of that kind as the helper.
+    ///
+    /// # Errors
+    ///
+    /// When no folder for work folders can be made.
+    pub fn with_helper(helper: impl Into<PathBuf>, level: Level) -> io::Result<Self> {
+        let shared = Shared {
+            helper: helper.into(),
+            base: Base::make()?,
+            users: Users::of_this_process(),
+            ahead: Mutex::default(),
+        };
+        Ok(Self { level, shared: Arc::new(shared) })
+    }
+
+    /// The level at which programs run.
+    #[must_use]
+    pub const fn level(&self) -> Level {
+        self.level
+    }
+
+    /// The same at another level.
+    #[must_use]
+    pub fn at(&self, level: Level) -> Self {
+        Self { level, shared: Arc::clone(&self.shared) }
+    }
+
+    /// Finds the strongest level, not above this one, at which a program does its job with exit code 0. The job may look
+    /// for what the level promises.
+    pub async fn probe(&self, plan: &Plan, job: impl Fn(Level) -> Job) -> Probed {
+        let mut refused = Vec::new();
+        for level in Level::ALL.into_iter().rev().filter(|level| *level <= self.level) {
+            match self.at(level).try_out(plan, job(level)).await {
+                Ok(()) => return Probed { level: Some(level), refused },
+                Err(why) => refused.push((level, why)),
+            }
+        }
+        Probed { level: None, refused }
+    }
+
+    async fn try_out(&self, plan: &Plan, job: Job) -> Result<(), String> {
+        let started = self.start(plan).await.map_err(|error| error.to_string())?;
+        let outcome = started.run(job).await.map_err(|error| error.to_string())?;
+        match outcome.ending {
+            Ending::Exited(0) => Ok(()),
+            ending => Err(format!("{ending:?}: {}", String::from_utf8_lossy(&outcome.stderr.bytes).trim())),
+        }
+    }
+
+    /// Starts a program. For one that waits, the next sandbox like its own is made when it has ended: not while
+    /// it needs the processors.
+    ///
+    /// # Errors
+    ///
+    /// When it cannot be started.
+    pub async fn start(&self, plan: &Plan) -> Result<Waiting, SandboxError> {
+        let mut helper = match self.take_spare(plan) {
+            Some(helper) => helper,
+            None => self.shared.make(self.level, plan).await?,
+        };
+        let Plan { program, args, env, .. } = plan.clone();
+        helper.say(&Said::Start(Program { program, args, env })).await?;
+        Ok(Waiting { helper, plan: plan.clone(), is_ready: !plan.waits, sandbox: self.clone() })
+    }
+
+    /// Ends what was made ahead, at every level. Programs can still be started; nothing is made ahead for them any more.
+    pub fn close(&self) {
+        let mut ahead = self.shared.ahead();
+        ahead.is_over = true;
+        ahead.spare = None;
+    }
+
+    fn take_spare(&self, plan: &Plan) -> Option<Helper> {
+        let mut ahead = self.shared.ahead();
+        let (level, of, mut helper) = ahead.spare.take()?;
+        let fits = level == self.level && of.fits(plan);
+        if !fits && !plan.waits {
+            // Others may still want it.
+            ahead.spare = Some((level, of, helper));
+            return None;
+        }
+        // One that was killed while it waited is of no use.
+        (fits && matches!(helper.child.try_wait(), Ok(None))).then_some(helper)
+    }
+}
+
+impl Shared {
+    fn ahead(&self) -> MutexGuard<'_, Ahead> {
+        self.ahead.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    async fn make_spare(&self, level: Level, plan: Plan) {
+        let is_wanted = |ahead: &Ahead| ahead.spare.is_none() && !ahead.is_over;
+        if !is_wanted(&self.ahead()) {
+            return;
+        }
+        if let Ok(helper) = self.make(level, &plan).await {
+            let mut ahead = self.ahead();
+            // Of two that were made at the same time one is enough.
+            if is_wanted(&ahead) {
+                ahead.spare = Some((level, plan, helper));
+            }
+        }
+    }
+
+    /// Has a sandbox made.
+    async fn make(&self, level: Level, plan: &Plan) -> Result<Helper, SandboxError> {
+        let mut helper = self.spawn()?;
+        let order = Order {
+            plan: plan.clone(),
+            level,
+            user: self.users.as_ref().map(Users::next),
+            base: self.base.path().to_owned(),
+        };
+        helper.say(&order).await?;
+        Ok(helper)
+    }
+
+    fn spawn(&self) -> io::Result<Helper> {
+        let (ours, theirs) = std::os::unix::net::UnixStream::pair()?;
+        ours.set_nonblocking(true)?;
+        let mut command = Command::new(&self.helper);
+        command.arg0("toolbus").arg(SANDBOX).env_clear().current_dir("/");
+        command.stdin(Stdio::from(std::os::fd::OwnedFd::from(theirs))).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn()?;
+        match (child.stdout.take(), child.stderr.take()) {
+            (Some(stdout), Some(stderr)) => Ok(Helper { child, socket: UnixStream::from_std(ours)?, stdout, stderr }),
+            _ => Err(io::Error::other("the process has no pipes")),
+        }
+    }
+}
+
+impl Helper {
+    async fn say(&mut self, message: &impl Serialize) -> Result<(), SandboxError> {
+        self.socket.write_all(&wire::frame(message)?).await.map_err(|_| SandboxError::Lost)
+    }
+}
+
+impl Waiting {
+    /// Waits until the program says that it is ready; at once, where it does not say so.
+    ///
+    /// # Errors
+    ///
+    /// When it cannot be confined or started, or ends instead.
+    pub async fn ready(&mut self) -> Result<(), SandboxError> {
+        if self.is_ready {
+            return Ok(());
+        }
+        match run::told(&mut self.helper.socket).await? {
+            Told::Ready => {
+                self.is_ready = true;
+                Ok(())
+            }
+            Told::Failed(why) => Err(SandboxError::Confinement(why)),
+            Told::Ended(_) => Err(SandboxError::Lost),
+        }
+    }
+
+    /// Whether it has ended while it waited.
+    pub fn is_gone(&mut self) -> bool {
+        !matches!(self.helper.child.try_wait(), Ok(None))
+    }
+
+    /// Has it do its job, and returns when nothing of it is left. Dropping the future ends the program.
+    ///
+    /// # Errors
+    ///
+    /// When it could not be run. What the program does wrong is an [`Outcome`].
+    pub async fn run(self, job: Job) -> Result<Outcome, SandboxError> {
+        let Self { helper, plan, sandbox, .. } = self;
+        let outcome = run::run(helper, &plan.limits, job).await;
+        if plan.waits {
+            tokio::spawn(async move { sandbox.shared.make_spare(sandbox.level, plan).await });
+        }
+        outcome
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,95 @@
+//! The folder that holds the work folders of one daemon.
+
+use std::fs::{self, DirBuilder, Permissions};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rustix::process::geteuid;
+
+use crate::removal;
+
+/// What its name begins with; a process id follows, and a number.
+const PREFIX: &str = "toolbus-sandbox-";
+/// Entered, and not listed, by the users that programs run as.
+const MODE: u32 = 0o711;
+/// How often, and how long after each other, its removal is tried while helpers end.
+const TRIES: usize = 100;
+const BETWEEN: Duration = Duration::from_millis(20);
+
+/// A folder in which nobody but this user makes others. Removed when dropped.
+#[derive(Debug)]
+pub(super) struct Base(PathBuf);
+
+impl Base {
+    /// Makes it, and removes those of daemons that ended without doing so.
+    pub(super) fn make() -> io::Result<Self> {
+        let temporary = std::env::temp_dir();
+        remove_stale(&temporary);
+        let own = std::process::id();
+        // Another user may have taken a name.
+        let found = (0..1000).map(|number| temporary.join(format!("{PREFIX}{own}-{number}"))).find_map(|path| {
+            match DirBuilder::new().mode(MODE).create(&path) {
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => None,
+                // Whatever the daemon's umask is.
+                made => {
+                    Some(made.and_then(|()| fs::set_permissions(&path, Permissions::from_mode(MODE))).map(|()| path))
+                }
+            }
+        });
+        found.unwrap_or_else(|| Err(io::Error::other("every name for a work folder is taken"))).map(Self)
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for Base {
+    fn drop(&mut self) {
+        let path = std::mem::take(&mut self.0);
+        if fs::remove_dir(&path).is_err() {
+            // Helpers that are ending remove their own folders first. What is left when the process ends is for the next.
+            std::thread::spawn(move || {
+                (0..TRIES).any(|_| {
+                    std::thread::park_timeout(BETWEEN);
+                    fs::remove_dir(&path).is_ok()
+                })
+            });
+        }
+    }
+}
+
+fn remove_stale(temporary: &Path) {
+    for entry in fs::read_dir(temporary).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let pid = name.to_str().and_then(|name| name.strip_prefix(PREFIX)?.split_once('-')?.0.parse::<u32>().ok());
+        let is_own = entry.metadata().is_ok_and(|found| found.is_dir() && found.uid() == geteuid().as_raw());
+        if pid.is_some_and(|pid| !Path::new(&format!("/proc/{pid}")).exists()) && is_own {
+            let _ = removal::remove(&entry.path());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn folders_of_daemons_that_are_gone_are_removed_and_others_are_not() {
+        let temporary = tempfile::tempdir().unwrap();
+        let folder = |name: &str| temporary.path().join(name);
+        let mine = format!("{PREFIX}{}-0", std::process::id());
+        for name in [&*mine, "toolbus-sandbox-4194305-0", "toolbus-sandbox-x-0", "other"] {
+            fs::create_dir_all(folder(name).join("run-1")).unwrap();
+        }
+        remove_stale(temporary.path());
+        let mut left: Vec<String> = fs::read_dir(temporary.path())
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
+        left.sort();
+        assert_eq!(left, ["other", &*mine, "toolbus-sandbox-x-0"]);
+    }
+}

@@ -1,0 +1,139 @@
+//! One run: the job in, the output and the report out.
+
+use std::io;
+use std::time::{Duration, Instant};
+
+use bytes::{Bytes, BytesMut};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::UnixStream;
+use tokio::sync::Notify;
+use tokio::time::timeout;
+
+use super::{Helper, SandboxError};
+use crate::outcome::{Artifact, Ending, Outcome, Stop, Stream};
+use crate::plan::{Job, Limits};
+use crate::wire::{self, Head, Report, Said, Told};
+
+/// Time that a helper has beyond the program's to end it and to say so.
+const GRACE: Duration = Duration::from_secs(10);
+
+/// Reads what the helper says next.
+pub(super) async fn told(socket: &mut UnixStream) -> Result<Told, SandboxError> {
+    let read = async {
+        let mut length = [0; 4];
+        socket.read_exact(&mut length).await?;
+        let mut body = vec![0; wire::length(length)?];
+        socket.read_exact(&mut body).await?;
+        Ok::<_, io::Error>(serde_json::from_slice(&body)?)
+    };
+    read.await.map_err(|_| SandboxError::Lost)
+}
+
+/// Gives a program its job, and returns when nothing of it is left.
+pub(super) async fn run(helper: Helper, limits: &Limits, job: Job) -> Result<Outcome, SandboxError> {
+    let Helper { mut child, mut socket, stdout, stderr } = helper;
+    let begun = Instant::now();
+    let patience = job.time.saturating_add(GRACE);
+    let outcome = async {
+        send(&mut socket, &job).await;
+        let too_much = Notify::new();
+        let (stdout, stderr, report) = tokio::join!(
+            drain(stdout, limits.output, &too_much),
+            drain(stderr, limits.output, &too_much),
+            report(&mut socket, &too_much),
+        );
+        let elapsed = begun.elapsed();
+        let (Report { mut ending, usage, artifacts: _, left_out }, artifacts) = report?;
+        if stdout.is_cut || stderr.is_cut {
+            // Whether it was ended for that, or had just ended by itself.
+            ending = Ending::Stopped(Stop::Output);
+        }
+        // Nothing of the program is left; its helper ends in its own time.
+        tokio::spawn(async move { child.wait().await });
+        Ok(Outcome { ending, stdout, stderr, artifacts, left_out, usage, elapsed })
+    };
+    match timeout(patience, outcome).await {
+        Ok(outcome) => outcome,
+        // Dropping its socket has the helper end everything; one that does not is beyond help.
+        Err(_) => Err(SandboxError::Lost),
+    }
+}
+
+/// Sends the job. A helper that has gone has said why, which is read next.
+async fn send(socket: &mut UnixStream, job: &Job) {
+    let milliseconds = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+    let head = Head {
+        files: job.files.iter().map(|(name, bytes)| (name.clone(), bytes.len() as u64)).collect(),
+        stdin: job.stdin.len() as u64,
+        time_ms: milliseconds(job.time),
+        cpu_ms: milliseconds(job.cpu),
+    };
+    let sent = async {
+        socket.write_all(&wire::frame(&Said::Job(head))?).await?;
+        for bytes in job.files.iter().map(|(_, bytes)| bytes).chain([&job.stdin]) {
+            socket.write_all(bytes).await?;
+        }
+        Ok::<_, io::Error>(())
+    };
+    let _ = sent.await;
+}
+
+/// Waits for the report, and tells the helper when there was too much output.
+async fn report(socket: &mut UnixStream, too_much: &Notify) -> Result<(Report, Vec<Artifact>), SandboxError> {
+    // Half a message must not be lost: the halves of the socket are used at the same time.
+    let (mut from, mut to) = socket.split();
+    let stop = async {
+        too_much.notified().await;
+        if let Ok(frame) = wire::frame(&Said::Stop(Stop::Output)) {
+            let _ = to.write_all(&frame).await;
+        }
+        std::future::pending::<()>().await;
+    };
+    let read = async {
+        let report = loop {
+            let mut length = [0; 4];
+            from.read_exact(&mut length).await?;
+            let mut body = vec![0; wire::length(length)?];
+            from.read_exact(&mut body).await?;
+            match serde_json::from_slice(&body)? {
+                Told::Ended(report) => break report,
+                Told::Failed(why) => return Ok(Err(SandboxError::Confinement(why))),
+                // It got its job before it said so.
+                Told::Ready => {}
+            }
+        };
+        let mut artifacts = Vec::new();
+        for (name, length) in &report.artifacts {
+            let mut bytes = vec![0; usize::try_from(*length).map_err(io::Error::other)?];
+            from.read_exact(&mut bytes).await?;
+            artifacts.push(Artifact { name: name.clone(), bytes: bytes.into() });
+        }
+        Ok::<_, io::Error>(Ok((report, artifacts)))
+    };
+    tokio::select! {
+        read = read => read.map_err(|_| SandboxError::Lost)?,
+        () = stop => Err(SandboxError::Lost),
+    }
+}
+
+/// Reads a stream to its end, and keeps its beginning.
+async fn drain(mut stream: impl AsyncRead + Unpin, most: u64, too_much: &Notify) -> Stream {
+    let most = usize::try_from(most).unwrap_or(usize::MAX);
+    let (mut kept, mut is_cut, mut rest) = (BytesMut::new(), false, [0; 8192]);
+    loop {
+        let read = if kept.len() < most {
+            let room = most - kept.len();
+            (&mut stream).take(room as u64).read_buf(&mut kept).await
+        } else {
+            let read = stream.read(&mut rest).await;
+            if !is_cut && matches!(read, Ok(count) if count > 0) {
+                is_cut = true;
+                too_much.notify_one();
+            }
+            read
+        };
+        if !matches!(read, Ok(count) if count > 0) {
+            return Stream { bytes: Bytes::from(kept), is_cut };
+        }
+    }
+}

@@ -1,0 +1,113 @@
+//! What the daemon and its helper tell each other over a socket: frames of JSON, each after its length, and then the bytes
+//! of files that a frame announces.
+
+use std::collections::BTreeMap;
+use std::io::{self, Read, Write};
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+
+use crate::level::Level;
+use crate::outcome::{Ending, Stop, Usage};
+use crate::plan::Plan;
+
+/// Largest frame, in bytes, without the files that follow.
+pub(crate) const MAX_FRAME: usize = 4 * 1024 * 1024;
+/// File descriptor on which a program is told that its job is there.
+pub(crate) const GO: i32 = 3;
+/// File descriptor on which a program says that it is ready.
+pub(crate) const READY: i32 = 4;
+
+/// The sandbox that is to be made; the program in it is told later.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Order {
+    pub(crate) plan: Plan,
+    pub(crate) level: Level,
+    /// User and group to run as; absent: those of the daemon.
+    pub(crate) user: Option<u32>,
+    /// Where its work folder is made, where it is not in memory.
+    pub(crate) base: PathBuf,
+}
+
+/// What the daemon says after that.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) enum Said {
+    /// The program that is to be started.
+    Start(Program),
+    /// The job. The bytes of its files follow, in order, then those of its standard input.
+    Job(Head),
+    /// It is to end at once, for this reason.
+    Stop(Stop),
+}
+
+/// A program that is to be started.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Program {
+    pub(crate) program: PathBuf,
+    pub(crate) args: Vec<String>,
+    pub(crate) env: BTreeMap<String, String>,
+}
+
+/// A job, without the bytes.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub(crate) struct Head {
+    pub(crate) files: Vec<(String, u64)>,
+    pub(crate) stdin: u64,
+    pub(crate) time_ms: u64,
+    pub(crate) cpu_ms: u64,
+}
+
+/// What the helper says.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) enum Told {
+    /// The program waits for its job.
+    Ready,
+    /// The program could not be confined or started.
+    Failed(String),
+    /// It has ended, and nothing of it is left. The bytes of artifacts follow, in order.
+    Ended(Report),
+}
+
+/// How a run went.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Report {
+    pub(crate) ending: Ending,
+    pub(crate) usage: Usage,
+    pub(crate) artifacts: Vec<(String, u64)>,
+    pub(crate) left_out: u64,
+}
+
+/// A frame, ready to be sent.
+pub(crate) fn frame(message: &impl Serialize) -> io::Result<Vec<u8>> {
+    let body = serde_json::to_vec(message)?;
+    let length = u32::try_from(body.len()).ok().filter(|length| *length as usize <= MAX_FRAME);
+    let length = length.ok_or_else(|| io::Error::other("a message is too large"))?;
+    let mut frame = Vec::with_capacity(body.len() + 4);
+    frame.extend_from_slice(&length.to_be_bytes());
+    frame.extend_from_slice(&body);
+    Ok(frame)
+}
+
+/// The length that a frame begins with.
+pub(crate) fn length(bytes: [u8; 4]) -> io::Result<usize> {
+    let length = u32::from_be_bytes(bytes) as usize;
+    if length > MAX_FRAME { Err(io::Error::other("a message is too large")) } else { Ok(length) }
+}
+
+/// Writes a frame.
+pub(crate) fn send(to: &mut impl Write, message: &impl Serialize) -> io::Result<()> {
+    to.write_all(&frame(message)?)
+}
+
+/// Reads a frame. Absent: the other side has closed.
+pub(crate) fn receive<T: DeserializeOwned>(from: &mut impl Read) -> io::Result<Option<T>> {
+    let mut bytes = [0; 4];
+    match from.read_exact(&mut bytes) {
+        Ok(()) => {}
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(None),
+        Err(error) => return Err(error),
+    }
+    let mut body = vec![0; length(bytes)?];
+    from.read_exact(&mut body)?;
+    Ok(Some(serde_json::from_slice(&body)?))
+}

@@ -1,0 +1,63 @@
+//! Runs the script on its standard input as the daemon does, and is its own helper: for tests that run it as another user,
+//! or kill it. `@DAEMON@` in the script becomes the id of this process.
+//!
+//! Usage: `run_script full|no-namespaces MILLISECONDS`. Prints how it ended, and then what it wrote.
+
+#![expect(clippy::unwrap_used, reason = "what is wrong is told by a panic")]
+
+use std::io::{Read as _, Write as _};
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use toolbus_sandbox::{Level, Limits, Sandbox};
+use toolbus_scripts::interpreter::Interpreter;
+use toolbus_scripts::runner::sandbox::{PoolSettings, SandboxRunner, SandboxSettings};
+use toolbus_scripts::runner::{Runner as _, Script};
+
+const LIMITS: Limits = Limits {
+    memory: 128 << 20,
+    disk: 16 << 20,
+    files: 200,
+    file_size: 8 << 20,
+    open_files: 64,
+    processes: 16,
+    output: 64 * 1024,
+    artifacts: 1 << 20,
+};
+
+fn main() -> ExitCode {
+    if let Some(code) = toolbus_sandbox::take_over(std::env::args_os()) {
+        return code;
+    }
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    runtime.block_on(run());
+    ExitCode::SUCCESS
+}
+
+async fn run() {
+    let mut args = std::env::args().skip(1);
+    let level = args.next().and_then(|name| Level::ALL.into_iter().find(|level| level.as_str() == name)).unwrap();
+    let time = Duration::from_millis(args.next().unwrap().parse().unwrap());
+    let mut source = String::new();
+    std::io::stdin().read_to_string(&mut source).unwrap();
+    let settings = SandboxSettings {
+        interpreter: Interpreter::find("/usr/bin/python3").await.unwrap(),
+        limits: LIMITS,
+        require: level,
+        strongest: level,
+        pool: PoolSettings::default(),
+    };
+    let runner = SandboxRunner::start(settings, Sandbox::new(level).unwrap()).await.unwrap();
+    let script = Script {
+        source: source.replace("@DAEMON@", &std::process::id().to_string()),
+        input: None,
+        packages: Vec::new(),
+        time,
+        cpu: Duration::from_secs(30),
+        deadline: Instant::now() + time + Duration::from_secs(30),
+    };
+    let outcome = runner.run(script).await.unwrap().outcome;
+    let mut stdout = std::io::stdout().lock();
+    writeln!(stdout, "{:?}", outcome.ending).unwrap();
+    stdout.write_all(&outcome.stdout.bytes).unwrap();
+}

@@ -1,0 +1,259 @@
+//! Everything that can be known to be wrong before the first call.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use serde_json::{Map, Value};
+use toolbus_core::SchemaError;
+use toolbus_core::tool::ToolDescriptor;
+use toolbus_protocol::{ParseError, parse_object};
+use toolbus_sandbox::Sandbox;
+
+use super::executor::{Command, Place};
+use super::template::{Template, TemplateError, Use};
+use super::{CommandSettings, Stdin};
+use crate::environment::{self, ProgramError};
+use crate::system;
+
+/// Variables that the sandbox sets itself.
+const OF_THE_SANDBOX: [&str; 2] = ["HOME", "TMPDIR"];
+
+/// What is wrong with a command's settings.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum CommandError {
+    /// No name.
+    #[error("a command needs a name")]
+    Name,
+    /// The command.
+    #[error("the command {0}")]
+    Template(#[from] TemplateError),
+    /// There is no program to run.
+    #[error(transparent)]
+    Program(#[from] ProgramError),
+    /// A placeholder that no argument can fill.
+    #[error("the command has a placeholder `{{{0}}}`, but `parameters` has no property of that name")]
+    Undeclared(String),
+    /// A placeholder for a value of a property that is none.
+    #[error("the command has a placeholder `{{{0}}}`, but its property is a list; write `{{{0}...}}`")]
+    IsList(String),
+    /// A placeholder for a list of a property that is none.
+    #[error("the command has a placeholder `{{{0}...}}`, but its property is no list; write `{{{0}}}`")]
+    NoList(String),
+    /// A placeholder for what can be no argument.
+    #[error("the command has a placeholder `{{{0}}}`, but its property is an object, which is no argument")]
+    IsObject(String),
+    /// A property that does nothing.
+    #[error("`parameters` has a property `{0}`, but neither the command nor its standard input has it")]
+    Unused(String),
+    /// The schema is no JSON object.
+    #[error("`parameters` must be a JSON Schema object: {0}")]
+    ParametersJson(#[from] ParseError),
+    /// The schema is not one of objects.
+    #[error("`parameters` must have `\"type\": \"object\"`: arguments are an object")]
+    ParametersType,
+    /// The schema cannot be used.
+    #[error("`parameters` is not a usable JSON Schema: {0}")]
+    ParametersSchema(#[from] SchemaError),
+    /// What is allowed does not exist.
+    #[error("`allow_dash` has `{0}`, which is no placeholder of the command")]
+    AllowDash(String),
+    /// The folder cannot be used.
+    #[error("'{0}' does not exist or is no folder")]
+    Folder(String),
+    /// What it may use does not exist.
+    #[error("'{path}' does not exist")]
+    Path {
+        /// The key that has it.
+        key: &'static str,
+        /// The path.
+        path: String,
+    },
+    /// A name or value that no variable can have.
+    #[error("`{0}` cannot be set: neither a name with `=` nor a NUL character can")]
+    Variable(String),
+    /// A variable that is the sandbox's.
+    #[error("`{0}` cannot be set: in the sandbox it leads to a folder of the command's own")]
+    Reserved(String),
+    /// No time at all.
+    #[error("the timeout must be more than zero")]
+    Timeout,
+    /// Something that only the sandbox has.
+    #[error("without the sandbox the command may use everything; leave `{0}` out")]
+    Unconfined(&'static str),
+    /// It cannot be confined.
+    #[error("there is no sandbox to run the command in")]
+    NoSandbox,
+}
+
+impl CommandError {
+    /// The configuration key that is wrong.
+    #[must_use]
+    pub const fn key(&self) -> &'static str {
+        match self {
+            Self::Name => "name",
+            Self::Template(_) | Self::Program(_) | Self::Undeclared(_) => "command",
+            Self::IsList(_) | Self::NoList(_) | Self::IsObject(_) => "command",
+            Self::Unused(_) | Self::ParametersJson(_) | Self::ParametersType | Self::ParametersSchema(_) => {
+                "parameters"
+            }
+            Self::AllowDash(_) => "allow_dash",
+            Self::Folder(_) => "cwd",
+            Self::Path { key, .. } | Self::Unconfined(key) => key,
+            Self::Variable(_) | Self::Reserved(_) => "env",
+            Self::Timeout => "timeout",
+            Self::NoSandbox => "sandbox",
+        }
+    }
+}
+
+/// Checks the settings, and makes of them what runs and what is known of it.
+pub(super) fn command(
+    settings: CommandSettings,
+    sandbox: Option<&Sandbox>,
+    daemon: impl IntoIterator<Item = (OsString, OsString)>,
+) -> Result<(ToolDescriptor, Command), CommandError> {
+    if settings.name.trim().is_empty() {
+        return Err(CommandError::Name);
+    }
+    if settings.timeout.is_some_and(|timeout| timeout.is_zero()) {
+        return Err(CommandError::Timeout);
+    }
+    let template = Template::parse(&settings.command)?;
+    let parameters = settings.parameters.as_deref().map(schema).transpose()?;
+    check_placeholders(&template, parameters.as_ref(), &settings)?;
+    let here = std::env::current_dir().unwrap_or_else(|_| PathBuf::from("/"));
+    let cwd = settings.cwd.as_deref().map(|cwd| folder(&here, cwd)).transpose()?;
+    let environment = environment(&settings, daemon)?;
+    let program = environment::find(&template.program, cwd.as_deref().unwrap_or(&here), &environment)?;
+    let place = match (settings.sandbox, sandbox) {
+        (false, _) => unconfined(&settings).map(|()| Place::Unconfined)?,
+        (true, sandbox) => {
+            let write = system::existing(paths("write", &settings.write, &here)?);
+            let mut read = readable(&settings, &here, &program, cwd.as_deref())?;
+            // What may be changed may be read; named twice, it would be read-only.
+            read.retain(|path| !write.iter().any(|write| path.starts_with(write)));
+            // Last, for those who only want to know what is wrong.
+            let sandbox = sandbox.ok_or(CommandError::NoSandbox)?.clone();
+            Place::Sandbox { sandbox, read, write, network: settings.network }
+        }
+    };
+
+    let descriptor = ToolDescriptor {
+        description: settings.description,
+        parameters: parameters.map(|schema| Arc::new(Value::Object(schema))),
+        effect: settings.effect,
+        timeout: settings.timeout,
+        ..ToolDescriptor::new(settings.name, "command", "command")
+    };
+    let command = Command {
+        program,
+        template,
+        allow_dash: settings.allow_dash,
+        stdin: settings.stdin,
+        output: settings.output,
+        timeout: settings.timeout,
+        cwd,
+        environment,
+        limits: settings.limits,
+        cpu_millis: settings.cpu_millis,
+        place,
+    };
+    Ok((descriptor, command))
+}
+
+fn schema(text: &str) -> Result<Map<String, Value>, CommandError> {
+    let schema = parse_object(text.as_bytes())?;
+    if schema.get("type").is_none_or(|kind| kind != "object") {
+        return Err(CommandError::ParametersType);
+    }
+    let schema = Value::Object(schema);
+    toolbus_core::check_schema(&schema)?;
+    match schema {
+        Value::Object(members) => Ok(members),
+        _ => Ok(Map::new()),
+    }
+}
+
+fn check_placeholders(
+    template: &Template,
+    parameters: Option<&Map<String, Value>>,
+    settings: &CommandSettings,
+) -> Result<(), CommandError> {
+    let properties = parameters.and_then(|schema| schema.get("properties")).and_then(Value::as_object);
+    for (name, used) in template.placeholders() {
+        let property = properties.and_then(|properties| properties.get(name));
+        let property = property.ok_or_else(|| CommandError::Undeclared(name.to_owned()))?;
+        match (used, property.get("type").and_then(Value::as_str)) {
+            (_, Some("object")) => return Err(CommandError::IsObject(name.to_owned())),
+            (Use::Value, Some("array")) => return Err(CommandError::IsList(name.to_owned())),
+            (Use::List, Some(kind)) if kind != "array" => return Err(CommandError::NoList(name.to_owned())),
+            _ => {}
+        }
+    }
+    let is_used = |name: &str| template.placeholders().any(|(used, _)| used == name);
+    if let Some(name) = settings.allow_dash.iter().find(|name| !is_used(name)) {
+        return Err(CommandError::AllowDash(name.clone()));
+    }
+    let mut names = properties.into_iter().flat_map(Map::keys);
+    match names.find(|name| settings.stdin == Stdin::None && !is_used(name)) {
+        Some(name) => Err(CommandError::Unused(name.clone())),
+        None => Ok(()),
+    }
+}
+
+/// The whole environment of the program, but for what the sandbox adds.
+fn environment(
+    settings: &CommandSettings,
+    daemon: impl IntoIterator<Item = (OsString, OsString)>,
+) -> Result<BTreeMap<OsString, OsString>, CommandError> {
+    let is_reserved = |name: &str| settings.sandbox && OF_THE_SANDBOX.contains(&name);
+    for (name, value) in &settings.env {
+        if name.is_empty() || name.contains(['=', '\0']) || value.expose().contains('\0') {
+            return Err(CommandError::Variable(name.escape_default().to_string()));
+        }
+        if is_reserved(name) {
+            return Err(CommandError::Reserved(name.clone()));
+        }
+    }
+    let inherited = environment::inherited(daemon).filter(|(name, _)| !name.to_str().is_some_and(is_reserved));
+    Ok(inherited.chain(settings.env.iter().map(|(name, value)| (name.into(), value.expose().into()))).collect())
+}
+
+/// What only means something in the sandbox must not stand where it means nothing.
+fn unconfined(settings: &CommandSettings) -> Result<(), CommandError> {
+    let given =
+        [("read", !settings.read.is_empty()), ("write", !settings.write.is_empty()), ("network", settings.network)];
+    given.iter().find(|(_, is_given)| *is_given).map_or(Ok(()), |(key, _)| Err(CommandError::Unconfined(key)))
+}
+
+/// Everything that it may read.
+fn readable(
+    settings: &CommandSettings,
+    here: &Path,
+    program: &Path,
+    cwd: Option<&Path>,
+) -> Result<Vec<PathBuf>, CommandError> {
+    let own = paths("read", &settings.read, here)?;
+    let of_the_network = system::NETWORK.iter().filter(|_| settings.network);
+    let of_the_system = system::PROGRAMS.iter().chain(of_the_network).map(PathBuf::from);
+    let of_the_program = [Some(program.to_owned()), system::store_of(program), cwd.map(Path::to_owned)];
+    Ok(system::existing(of_the_system.chain(of_the_program.into_iter().flatten()).chain(own)))
+}
+
+fn paths(key: &'static str, paths: &[PathBuf], here: &Path) -> Result<Vec<PathBuf>, CommandError> {
+    paths
+        .iter()
+        .map(|path| {
+            let absolute = here.join(path);
+            let missing = || CommandError::Path { key, path: path.display().to_string() };
+            if absolute.exists() { Ok(absolute) } else { Err(missing()) }
+        })
+        .collect()
+}
+
+fn folder(here: &Path, cwd: &Path) -> Result<PathBuf, CommandError> {
+    let absolute = here.join(cwd);
+    if absolute.is_dir() { Ok(absolute) } else { Err(CommandError::Folder(cwd.display().to_string())) }
+}

@@ -1,0 +1,124 @@
+//! Running the calls of one command.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use bytes::Bytes;
+use toolbus_core::failure::{Cause, ToolFailure};
+use toolbus_core::tool::{Executor, ToolCall, ToolOutput};
+use toolbus_sandbox::{Job, Limits, Outcome, Plan, Sandbox};
+
+use super::template::Template;
+use super::{Output, Stdin, output};
+use crate::unconfined::{self, Run};
+
+/// Most time that is kept for ending a program and reading what is left.
+const MAX_MARGIN: Duration = Duration::from_millis(100);
+
+/// Goes to the folder and becomes the program. What it is given are arguments, of which nothing is expanded again.
+const IN_FOLDER: &str = r#"cd -- "$0" && exec "$@""#;
+/// What understands that.
+const SHELL: &str = "/bin/sh";
+
+/// A command whose settings have been checked.
+#[derive(Debug)]
+pub(super) struct Command {
+    pub(super) program: PathBuf,
+    pub(super) template: Template,
+    pub(super) allow_dash: Vec<String>,
+    pub(super) stdin: Stdin,
+    pub(super) output: Output,
+    pub(super) timeout: Option<Duration>,
+    pub(super) cwd: Option<PathBuf>,
+    pub(super) environment: BTreeMap<OsString, OsString>,
+    pub(super) limits: Limits,
+    pub(super) cpu_millis: u32,
+    pub(super) place: Place,
+}
+
+/// Where a command runs.
+#[derive(Debug)]
+pub(super) enum Place {
+    /// Confined.
+    Sandbox { sandbox: Sandbox, read: Vec<PathBuf>, write: Vec<PathBuf>, network: bool },
+    /// As the daemon itself does.
+    Unconfined,
+}
+
+/// What one call runs.
+struct Filled {
+    args: Vec<String>,
+    stdin: Bytes,
+    time: Duration,
+}
+
+impl Executor for Command {
+    async fn execute(&self, call: ToolCall) -> Result<ToolOutput, ToolFailure> {
+        let filled = self.fill(&call)?;
+        let time = filled.time;
+        let outcome = match &self.place {
+            Place::Unconfined => self.run_unconfined(filled).await,
+            Place::Sandbox { sandbox, read, write, network } => {
+                self.run_confined(sandbox, (read, write, *network), filled).await
+            }
+        };
+        let unavailable =
+            |detail| ToolFailure::new(Cause::Unavailable, "The command cannot be run now.").with_detail(detail);
+        output::read(&outcome.map_err(unavailable)?, self.output, time, &self.limits)
+    }
+}
+
+impl Command {
+    fn fill(&self, call: &ToolCall) -> Result<Filled, ToolFailure> {
+        let args = self.template.fill(&call.arguments, &self.allow_dash);
+        let args = args.map_err(|error| ToolFailure::new(Cause::InvalidArguments, error.to_string()))?;
+        let stdin = match self.stdin {
+            Stdin::None => Bytes::new(),
+            Stdin::Arguments => serde_json::to_vec(&*call.arguments).unwrap_or_default().into(),
+        };
+        let left = call.remaining();
+        let time = left.saturating_sub((left / 20).min(MAX_MARGIN)).min(self.timeout.unwrap_or(Duration::MAX));
+        Ok(Filled { args, stdin, time })
+    }
+
+    async fn run_unconfined(&self, Filled { args, stdin, time }: Filled) -> Result<Outcome, String> {
+        let (program, env, cwd, output) = (&self.program, &self.environment, self.cwd.as_deref(), self.limits.output);
+        let run = unconfined::run(Run { program, args: &args, env, cwd, stdin, time, output });
+        run.await.map_err(|error| format!("cannot start '{}': {error}", program.display()))
+    }
+
+    async fn run_confined(
+        &self,
+        sandbox: &Sandbox,
+        (read, write, network): (&[PathBuf], &[PathBuf], bool),
+        Filled { args, stdin, time }: Filled,
+    ) -> Result<Outcome, String> {
+        let (program, args) = match &self.cwd {
+            None => (self.program.clone(), args),
+            Some(cwd) => (PathBuf::from(SHELL), in_folder(cwd, &self.program, args)),
+        };
+        let text = |text: &OsString| text.to_string_lossy().into_owned();
+        let plan = Plan {
+            program,
+            args,
+            env: self.environment.iter().map(|(name, value)| (text(name), text(value))).collect(),
+            read: read.to_owned(),
+            write: write.to_owned(),
+            network,
+            metadata: true,
+            waits: false,
+            limits: self.limits,
+        };
+        let waiting = sandbox.start(&plan).await.map_err(|error| error.to_string())?;
+        let cpu = time.saturating_mul(self.cpu_millis) / 1000;
+        waiting.run(Job { files: Vec::new(), stdin, time, cpu }).await.map_err(|error| error.to_string())
+    }
+}
+
+/// The arguments of the shell that goes to the folder and becomes the program.
+fn in_folder(cwd: &Path, program: &Path, args: Vec<String>) -> Vec<String> {
+    let text = |path: &Path| path.to_string_lossy().into_owned();
+    ["-c".to_owned(), IN_FOLDER.to_owned(), text(cwd), text(program)].into_iter().chain(args).collect()
+}

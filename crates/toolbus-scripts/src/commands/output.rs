@@ -1,0 +1,107 @@
+//! What a command's end says.
+
+use std::time::Duration;
+
+use serde_json::Value;
+use toolbus_core::failure::{Cause, ToolFailure};
+use toolbus_core::tool::{Program, ToolOutput};
+use toolbus_sandbox::{Ending, Limits, Outcome, Stop, Stream};
+
+use super::Output;
+
+/// Most characters of what a program wrote that an error shows.
+const MAX_SHOWN: usize = 4000;
+/// What is said of a program that printed nothing.
+const NOTHING: &str = "(no output)";
+
+/// Makes a result of an outcome.
+pub(super) fn read(
+    outcome: &Outcome,
+    output: Output,
+    time: Duration,
+    limits: &Limits,
+) -> Result<ToolOutput, ToolFailure> {
+    let output = match outcome.ending {
+        Ending::Exited(0) => match output {
+            Output::Text => ToolOutput::text(said(&outcome.stdout).unwrap_or_else(|| NOTHING.to_owned())),
+            Output::Json => json(&outcome.stdout)?,
+        },
+        Ending::Exited(code) => failed(&format!("Command failed (exit {code})"), outcome),
+        Ending::Signalled(signal) => failed(&format!("Command was ended by signal {signal}"), outcome),
+        Ending::Stopped(Stop::Time) => {
+            let text = format!("The command was ended: it took longer than {}.", duration(time));
+            return Err(ToolFailure::new(Cause::DeadlineExceeded, text));
+        }
+        Ending::Stopped(stop) => failed(&format!("Command was ended: {}", used_up(stop, limits)), outcome),
+    };
+    Ok(output.of_program(program(outcome)))
+}
+
+fn program(outcome: &Outcome) -> Program {
+    let exit_code = match outcome.ending {
+        Ending::Exited(code) => code,
+        Ending::Signalled(_) | Ending::Stopped(_) => -1,
+    };
+    Program { stdout: said(&outcome.stdout), stderr: said(&outcome.stderr), exit_code, elapsed: outcome.elapsed }
+}
+
+/// One JSON value, written again without what is not needed.
+fn json(stdout: &Stream) -> Result<ToolOutput, ToolFailure> {
+    match serde_json::from_slice::<Value>(&stdout.bytes) {
+        Ok(value) => Ok(ToolOutput::text(value.to_string())),
+        Err(error) => {
+            let text = "The command printed something else than one JSON value.";
+            let detail =
+                format!("{error}: {}", said(stdout).map_or_else(|| NOTHING.to_owned(), |text| last(&text, 200)));
+            Err(ToolFailure::new(Cause::InvalidResult, text).with_detail(detail))
+        }
+    }
+}
+
+/// The tool's report that it did not succeed, with what the program said about it: its standard error or else its output.
+fn failed(what: &str, outcome: &Outcome) -> ToolOutput {
+    let text = said(&outcome.stderr).or_else(|| said(&outcome.stdout));
+    ToolOutput::error(text.map_or_else(|| what.to_owned(), |text| format!("{what}:\n{}", last(&text, MAX_SHOWN))))
+}
+
+/// What was written, without the line ends after it; nothing if that is all.
+fn said(stream: &Stream) -> Option<String> {
+    let text = String::from_utf8_lossy(&stream.bytes);
+    let text = text.trim_end_matches(['\n', '\r']);
+    (!text.trim().is_empty()).then(|| text.to_owned())
+}
+
+/// The end of a text, where what went wrong is said.
+fn last(text: &str, most: usize) -> String {
+    let count = text.chars().count();
+    if count <= most {
+        return text.to_owned();
+    }
+    let end: String = text.chars().skip(count - most).collect();
+    format!("[{} characters left out]\n{end}", count - most)
+}
+
+fn used_up(stop: Stop, limits: &Limits) -> String {
+    match stop {
+        Stop::Time => "it took too long".to_owned(),
+        Stop::Cpu => "it used up its processor time".to_owned(),
+        Stop::Memory => format!("it needed more than {} of memory", size(limits.memory)),
+        Stop::Processes => format!("it started more than {} processes", limits.processes),
+        Stop::Disk => format!("it wrote more than {} or {} files", size(limits.disk), limits.files),
+        Stop::Output => format!("it printed more than {}", size(limits.output)),
+    }
+}
+
+fn size(bytes: u64) -> String {
+    const KIB: u64 = 1024;
+    const MIB: u64 = 1024 * KIB;
+    match bytes {
+        bytes if bytes >= MIB && bytes.is_multiple_of(MIB) => format!("{} MiB", bytes / MIB),
+        bytes if bytes >= KIB && bytes.is_multiple_of(KIB) => format!("{} KiB", bytes / KIB),
+        bytes => format!("{bytes} bytes"),
+    }
+}
+
+fn duration(time: Duration) -> String {
+    if time.subsec_millis() == 0 { format!("{} s", time.as_secs()) } else { format!("{} ms", time.as_millis()) }
+}

@@ -1,0 +1,149 @@
+//! Commands in the sandbox. Without namespaces they start no programs, so the shell does everything itself.
+
+use std::fs::{self, Permissions};
+use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+
+use super::*;
+use crate::testing::{LEVELS, sandbox};
+
+fn confined(command: &[&str]) -> CommandSettings {
+    CommandSettings { sandbox: true, ..unconfined(command) }
+}
+
+fn sh(script: &str) -> CommandSettings {
+    confined(&["/bin/sh", "-c", script])
+}
+
+/// A folder that every user may enter and write to, because a command may run as another.
+fn folder() -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    fs::set_permissions(folder.path(), Permissions::from_mode(0o777)).unwrap();
+    folder
+}
+
+/// What a command prints at a level.
+async fn printed(sandbox: &Sandbox, settings: CommandSettings) -> String {
+    let output = run_in(sandbox, settings, json!({})).await.unwrap();
+    assert!(!output.is_error, "{}: {output:?}", sandbox.level());
+    output.content.unwrap()
+}
+
+#[tokio::test]
+async fn a_confined_command_runs_as_an_unconfined_one_does() {
+    for level in LEVELS {
+        let sandbox = sandbox(level);
+        let mut echo = with(&["echo", "a {text}", "{list...}"], &["text", "list"]);
+        echo.sandbox = true;
+        let output = run_in(&sandbox, echo, json!({"text": "$(id) x", "list": ["*"]})).await.unwrap();
+        assert_eq!(output.content.unwrap(), "a $(id) x *", "{level}");
+
+        let mut cat = with(&["/bin/cat"], &["a"]);
+        (cat.sandbox, cat.stdin, cat.output) = (true, Stdin::Arguments, Output::Json);
+        assert_eq!(run_in(&sandbox, cat, json!({"a": 1})).await.unwrap().content.unwrap(), r#"{"a":1}"#, "{level}");
+
+        let output = run_in(&sandbox, sh("echo out; echo why >&2; exit 3"), json!({})).await.unwrap();
+        assert_eq!(
+            (output.is_error, output.content.unwrap()),
+            (true, "Command failed (exit 3):\nwhy".to_owned()),
+            "{level}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn it_reads_and_changes_what_it_is_given_and_nothing_else() {
+    for level in LEVELS {
+        let sandbox = sandbox(level);
+        let (given, other) = (folder(), folder());
+        for place in [&given, &other] {
+            fs::write(place.path().join("file"), "content\n").unwrap();
+        }
+        let file = |place: &tempfile::TempDir| place.path().join("file").display().to_string();
+
+        let mut reads = sh(&format!("read -r line <{}; echo $line; read -r line <{}", file(&given), file(&other)));
+        reads.read = vec![given.path().to_owned()];
+        let text = run_in(&sandbox, reads.clone(), json!({})).await.unwrap();
+        assert!(text.is_error && text.program.unwrap().stdout.as_deref() == Some("content"), "{level}");
+        reads.command[2] = format!("echo x >{}", file(&given));
+        assert!(run_in(&sandbox, reads, json!({})).await.unwrap().is_error, "{level}");
+
+        let mut writes = sh(&format!("echo more >{0}/new; read -r line <{0}/new; echo $line", given.path().display()));
+        writes.write = vec![given.path().to_owned()];
+        assert_eq!(printed(&sandbox, writes).await, "more", "{level}");
+        assert_eq!(fs::read_to_string(given.path().join("new")).unwrap(), "more\n", "{level}");
+    }
+}
+
+#[tokio::test]
+async fn it_runs_in_the_folder_that_is_configured_and_else_in_an_empty_one() {
+    for level in LEVELS {
+        let sandbox = sandbox(level);
+        let work = folder();
+        fs::write(work.path().join("file"), "").unwrap();
+        let mut settings = with(&["/bin/sh", "-c", "pwd; echo *; echo \"$0\"", "{text}"], &["text"]);
+        (settings.sandbox, settings.cwd) = (true, Some(work.path().to_owned()));
+        let output = run_in(&sandbox, settings, json!({"text": "$(id) 'x'"})).await.unwrap();
+        let expected = format!("{}\nfile\n$(id) 'x'", work.path().display());
+        assert_eq!(output.content.unwrap(), expected, "{level}");
+        let mut changes = sh("echo more >file && echo changed");
+        (changes.cwd, changes.write) = (Some(work.path().to_owned()), vec![work.path().to_owned()]);
+        fs::set_permissions(work.path().join("file"), Permissions::from_mode(0o666)).unwrap();
+        assert_eq!(printed(&sandbox, changes.clone()).await, "changed", "{level}");
+        changes.write = Vec::new();
+        assert!(run_in(&sandbox, changes, json!({})).await.unwrap().is_error, "{level}");
+        assert_eq!(printed(&sandbox, sh("echo *; : >file; echo *")).await, "*\nfile", "{level}");
+    }
+}
+
+#[tokio::test]
+async fn it_has_the_network_only_where_it_is_allowed() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let connect = format!("import socket; socket.create_connection(('127.0.0.1', {port})); print('connected')");
+    // The system's own Python can be read whatever runs these tests.
+    let python = ["/usr/bin/python3", "/usr/local/bin/python3"].into_iter().find(|file| Path::new(file).exists());
+    for level in LEVELS {
+        let sandbox = sandbox(level);
+        let mut settings = confined(&[python.unwrap(), "-c", &connect]);
+        let output = run_in(&sandbox, settings.clone(), json!({})).await.unwrap();
+        assert!(output.is_error, "{level}: {output:?}");
+        settings.network = true;
+        assert_eq!(printed(&sandbox, settings).await, "connected", "{level}");
+    }
+}
+
+#[tokio::test]
+async fn it_is_ended_when_it_uses_too_much() {
+    for level in LEVELS {
+        let sandbox = sandbox(level);
+        let mut settings = sh("while :; do :; done");
+        settings.timeout = Some(Duration::from_millis(500));
+        let failure = run_in(&sandbox, settings.clone(), json!({})).await.unwrap_err();
+        assert_eq!(failure.message, "The command was ended: it took longer than 500 ms.", "{level}");
+
+        // Little processor time, and much time to get it on a machine that is busy.
+        (settings.timeout, settings.cpu_millis) = (Some(Duration::from_secs(140)), 5);
+        let output = run_in(&sandbox, settings, json!({})).await.unwrap();
+        assert_eq!(output.content.unwrap(), "Command was ended: it used up its processor time", "{level}");
+
+        let mut settings = sh("while :; do echo 0123456; done");
+        settings.limits.output = 2048;
+        let text = run_in(&sandbox, settings, json!({})).await.unwrap().content.unwrap();
+        assert!(text.starts_with("Command was ended: it printed more than 2 KiB:\n0123456\n"), "{level}: {text}");
+    }
+}
+
+#[tokio::test]
+async fn it_has_its_own_home_and_none_of_the_daemons_variables() {
+    for level in LEVELS {
+        let sandbox = sandbox(level);
+        let mut settings = sh("echo $HOME; echo $GREETING; echo ${{CARGO_MANIFEST_DIR:-none}}");
+        settings.env = BTreeMap::from([("GREETING".to_owned(), "hello".into())]);
+        let text = printed(&sandbox, settings).await;
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines[1..], ["hello", "none"], "{level}");
+        assert_ne!(Some(lines[0]), std::env::var("HOME").ok().as_deref(), "{level}");
+    }
+}

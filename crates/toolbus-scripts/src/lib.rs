@@ -1,0 +1,20 @@
+//! Python scripts and configured commands as tools.
+//!
+//! [`tool`] is `execute_python_script`: it reads the arguments, waits for its turn in the [`queue`], has a
+//! [`runner::Runner`] run the script, and words the result. [`commands`] makes tools of configured programs.
+
+pub mod commands;
+mod environment;
+pub mod interpreter;
+pub mod observe;
+pub mod packages;
+pub mod queue;
+pub mod requirement;
+pub mod runner;
+mod system;
+#[cfg(test)]
+mod testing;
+pub mod tool;
+mod unconfined;
+
+pub use environment::ProgramError;

@@ -1,0 +1,238 @@
+//! The packages of scripts: which are allowed, and how they get into a folder that a script can read.
+
+mod mask;
+mod pip;
+mod store;
+#[cfg(test)]
+mod tests;
+mod tree;
+
+use std::collections::HashMap;
+use std::ffi::OsString;
+use std::io;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use futures_util::FutureExt as _;
+use futures_util::future::{BoxFuture, Shared, WeakShared};
+use tokio::time::timeout_at;
+use toolbus_core::secret::Secret;
+use toolbus_sandbox::Sandbox;
+
+use self::pip::Pip;
+use self::store::{Store, key};
+use crate::interpreter::Interpreter;
+use crate::requirement::{AllowedPackages, Requirement};
+
+/// Puts packages into a folder.
+pub trait Installer: Send + Sync + 'static {
+    /// Returns a folder with these packages, for `PYTHONPATH`. It stays as it is for as long as the script may run.
+    fn install<'a>(
+        &'a self,
+        packages: &'a [Requirement],
+        deadline: Instant,
+    ) -> BoxFuture<'a, Result<PathBuf, PackageError>>;
+}
+
+/// Why there is no such folder.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum PackageError {
+    /// One of them may not be installed. The text is for the caller.
+    #[error("{0}")]
+    Refused(String),
+    /// pip ended with an error.
+    #[error("pip install failed (exit {exit_code}):\n{stderr}")]
+    Failed {
+        /// pip's exit code.
+        exit_code: i32,
+        /// What it said, bounded and without credentials.
+        stderr: String,
+    },
+    /// pip took too long.
+    #[error("pip install timed out after {seconds}s")]
+    TimedOut {
+        /// The time that it had.
+        seconds: u64,
+    },
+    /// Something is wrong here. The text is for an operator.
+    #[error("{0}")]
+    Unavailable(String),
+}
+
+/// How packages are installed, and kept.
+#[derive(Debug, Clone)]
+pub struct PackageSettings {
+    /// Those that scripts may ask for.
+    pub allow: AllowedPackages,
+    /// Longest time that installing may take.
+    pub timeout: Duration,
+    /// Most bytes that the packages of one script may take.
+    pub max_size: u64,
+    /// The folder that keeps what was installed.
+    pub cache: PathBuf,
+    /// Most bytes that it keeps.
+    pub max_cache: u64,
+    /// How long what was found for names without a version is used before it is looked for again.
+    pub ttl: Duration,
+    /// The index that packages come from; absent: what pip is configured for.
+    pub index_url: Option<Secret>,
+}
+
+/// Installs packages with pip, and keeps them. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct PackageCache {
+    inner: Arc<Inner>,
+}
+
+type Installing = BoxFuture<'static, Result<PathBuf, PackageError>>;
+
+struct Inner {
+    allow: AllowedPackages,
+    timeout: Duration,
+    ttl: Duration,
+    abi: String,
+    pip: Pip,
+    store: Store,
+    /// What is being installed, by request.
+    running: Mutex<HashMap<String, WeakShared<Installing>>>,
+}
+
+impl std::fmt::Debug for Inner {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Inner").field("store", &self.store).finish_non_exhaustive()
+    }
+}
+
+impl PackageCache {
+    /// Opens the folder, and removes what was left half done. pip runs in the sandbox; without one it runs as the daemon
+    /// does, which is for development alone.
+    ///
+    /// # Errors
+    ///
+    /// When the folder cannot be made or written to.
+    pub fn open(settings: PackageSettings, interpreter: &Interpreter, sandbox: Option<&Sandbox>) -> io::Result<Self> {
+        Self::open_with(settings, interpreter, sandbox, std::env::vars_os())
+    }
+
+    fn open_with(
+        settings: PackageSettings,
+        interpreter: &Interpreter,
+        sandbox: Option<&Sandbox>,
+        daemon: impl IntoIterator<Item = (OsString, OsString)>,
+    ) -> io::Result<Self> {
+        let PackageSettings { allow, timeout, max_size, cache, max_cache, ttl, index_url } = settings;
+        let store = Store::open(&cache, max_cache)?;
+        let pip = Pip::new(interpreter, sandbox, index_url.as_ref(), max_size, daemon);
+        let (abi, running) = (format!("{} {}", interpreter.version, interpreter.abi), Mutex::default());
+        Ok(Self { inner: Arc::new(Inner { allow, timeout, ttl, abi, pip, store, running }) })
+    }
+}
+
+impl Installer for PackageCache {
+    fn install<'a>(
+        &'a self,
+        packages: &'a [Requirement],
+        deadline: Instant,
+    ) -> BoxFuture<'a, Result<PathBuf, PackageError>> {
+        async move {
+            let begun = Instant::now();
+            let admitted =
+                self.inner.allow.admit(packages).map_err(|error| PackageError::Refused(error.to_string()))?;
+            if let Some(set) = self.inner.find(&admitted).await? {
+                return Ok(set);
+            }
+            let installing = Inner::share(&self.inner, admitted);
+            let seconds = deadline.saturating_duration_since(begun).as_secs();
+            timeout_at(deadline.into(), installing).await.unwrap_or(Err(PackageError::TimedOut { seconds }))
+        }
+        .boxed()
+    }
+}
+
+impl Inner {
+    /// By what a request is known: packages, interpreter and where they come from.
+    fn request(&self, admitted: &[Requirement]) -> String {
+        let packages = admitted.iter().map(Requirement::as_str);
+        key(&packages.chain([self.abi.as_str(), self.pip.source()]).collect::<Vec<_>>())
+    }
+
+    /// What was installed for this before. Versions that are named stay the same; others may be superseded.
+    async fn find(&self, admitted: &[Requirement]) -> Result<Option<PathBuf>, PackageError> {
+        let ttl = (!admitted.iter().all(Requirement::is_pinned)).then_some(self.ttl);
+        let (store, request) = (self.store.clone(), self.request(admitted));
+        blocking(move || Ok(store.find(&request, ttl))).await
+    }
+
+    /// Installs, once for all who want the same at a time. It goes on for as long as one of them waits.
+    fn share(this: &Arc<Self>, admitted: Vec<Requirement>) -> Shared<Installing> {
+        let request = this.request(&admitted);
+        let mut running = this.running.lock().unwrap_or_else(PoisonError::into_inner);
+        running.retain(|_, installing| installing.upgrade().is_some());
+        if let Some(installing) = running.get(&request).and_then(WeakShared::upgrade) {
+            return installing;
+        }
+        let installing = Arc::clone(this).make(admitted).boxed().shared();
+        running.extend(installing.downgrade().map(|weak| (request, weak)));
+        installing
+    }
+
+    async fn make(self: Arc<Self>, admitted: Vec<Requirement>) -> Result<PathBuf, PackageError> {
+        // Another may have ended between the look and the start.
+        if let Some(set) = self.find(&admitted).await? {
+            return Ok(set);
+        }
+        let begun = Instant::now();
+        let store = self.store.clone();
+        let workshop = blocking(move || Ok(store.workshop()?)).await?;
+        self.pip.install(&admitted, &workshop, self.timeout).await?;
+        let (this, request) = (Arc::clone(&self), self.request(&admitted));
+        let (set, installed) = blocking(move || {
+            let (bytes, installed) = pip::installed(&workshop.target())?;
+            this.pip.check_size(bytes)?;
+            let set = this.store.keep(&workshop, &request, &[&this.abi, this.pip.source()], &installed)?;
+            this.store.trim();
+            Ok((set, installed))
+        })
+        .await?;
+        tracing::info!(
+            packages = installed.join(" "),
+            elapsed_ms = begun.elapsed().as_millis(),
+            "packages were installed"
+        );
+        Ok(set)
+    }
+}
+
+/// Why work on the disk came to nothing.
+enum Failure {
+    System(io::Error),
+    Package(PackageError),
+}
+
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Self {
+        Self::System(error)
+    }
+}
+
+impl From<PackageError> for Failure {
+    fn from(error: PackageError) -> Self {
+        Self::Package(error)
+    }
+}
+
+/// Does what takes time on the disk, beside everything else.
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, Failure> + Send + 'static,
+) -> Result<T, PackageError> {
+    let unavailable = |error: &dyn std::error::Error| {
+        PackageError::Unavailable(format!("the folder of packages cannot be used: {error}"))
+    };
+    match tokio::task::spawn_blocking(work).await {
+        Ok(Ok(value)) => Ok(value),
+        Ok(Err(Failure::Package(error))) => Err(error),
+        Ok(Err(Failure::System(error))) => Err(unavailable(&error)),
+        Err(error) => Err(unavailable(&error)),
+    }
+}

@@ -1,0 +1,213 @@
+//! What has been installed, on disk.
+//!
+//! ```text
+//! sets/KEY         packages in certain versions, read-only; its time of change is that of its last use
+//! asked/KEY.json   what a request led to, and when
+//! new/ID           what is being made or taken apart, locked for as long as somebody does
+//! ```
+//!
+//! Several daemons may share one such folder: everything appears and disappears under its name at once.
+
+use std::fs::{self, DirBuilder, File, Permissions};
+use std::hash::{BuildHasher as _, RandomState};
+use std::io::{self, Write as _};
+use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use rustix::fs::{FlockOperation, flock};
+use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
+
+use super::tree;
+
+/// Time after which a set that was handed out is no longer in use.
+const IN_USE: Duration = Duration::from_secs(60 * 60);
+
+/// Entered by others, and not listed.
+const HIDDEN: u32 = 0o711;
+
+/// Most time between making a folder and locking it.
+const UNLOCKED: Duration = Duration::from_secs(60);
+
+/// The folder with everything.
+#[derive(Debug, Clone)]
+pub(super) struct Store {
+    root: PathBuf,
+    /// Bytes of all sets together.
+    most: u64,
+}
+
+/// What a request led to.
+#[derive(Debug, Serialize, Deserialize)]
+struct Answer {
+    /// The key of the set.
+    set: String,
+    /// For whoever looks.
+    packages: Vec<String>,
+    /// When, in seconds since 1970.
+    at: u64,
+}
+
+/// A folder in which a set is made. Dropping it removes it.
+#[derive(Debug)]
+pub(super) struct Workshop {
+    folder: PathBuf,
+    /// Says that somebody is at work here.
+    _lock: File,
+}
+
+impl Store {
+    /// Opens a store, and removes what was left half done.
+    pub(super) fn open(root: &Path, most: u64) -> io::Result<Self> {
+        for part in ["sets", "asked", "new"] {
+            fs::create_dir_all(root.join(part))?;
+        }
+        // pip and scripts may run as users who get there by name; nobody else is to find the names. Whatever the umask is.
+        for part in ["sets", "new"] {
+            fs::set_permissions(root.join(part), Permissions::from_mode(HIDDEN))?;
+        }
+        let store = Self { root: fs::canonicalize(root)?, most };
+        store.clear();
+        Ok(store)
+    }
+
+    /// The set to which a request led, if that is not longer ago than `ttl`.
+    pub(super) fn find(&self, request: &str, ttl: Option<Duration>) -> Option<PathBuf> {
+        let answer = self.answer(&self.asked(request))?;
+        let age = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH + Duration::from_secs(answer.at));
+        // A time to come is a clock that was wrong.
+        let is_fresh = ttl.is_none_or(|ttl| age.is_ok_and(|age| age < ttl));
+        let set = self.set(&answer.set);
+        (is_fresh && use_now(&set).is_ok()).then_some(set)
+    }
+
+    /// A folder for a new set.
+    pub(super) fn workshop(&self) -> io::Result<Workshop> {
+        let [first, second] = [(); 2].map(|()| RandomState::new().hash_one(SystemTime::now()));
+        let folder = self.root.join("new").join(format!("{first:016x}{second:016x}"));
+        DirBuilder::new().mode(HIDDEN).create(&folder)?;
+        fs::set_permissions(&folder, Permissions::from_mode(HIDDEN))?;
+        let lock = File::open(&folder)?;
+        flock(&lock, FlockOperation::NonBlockingLockExclusive)?;
+        for part in ["target", "tmp"] {
+            fs::create_dir(folder.join(part))?;
+        }
+        Ok(Workshop { folder, _lock: lock })
+    }
+
+    /// Keeps the set that was made, and returns where it is. `packages` are its names and versions, which may mean something else
+    /// where `of` is different: the interpreter, and the place that they are from.
+    pub(super) fn keep(&self, made: &Workshop, request: &str, of: &[&str], packages: &[String]) -> io::Result<PathBuf> {
+        let name = key(&packages.iter().map(String::as_str).chain(of.iter().copied()).collect::<Vec<_>>());
+        let set = self.set(&name);
+        match fs::rename(made.target(), &set) {
+            // Another request led to the same packages.
+            Err(_) if set.is_dir() => {}
+            moved => moved.and_then(|()| tree::close(&set))?,
+        }
+        use_now(&set)?;
+        let at = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
+        let answer = serde_json::to_vec(&Answer { set: name, packages: packages.to_vec(), at })?;
+        let written = made.folder.join("answer");
+        File::create(&written)?.write_all(&answer)?;
+        fs::rename(written, self.asked(request))?;
+        Ok(set)
+    }
+
+    /// Removes sets until the rest fits, those first that have not been used for the longest time. Those in use stay, and
+    /// so does one that was just made.
+    pub(super) fn trim(&self) {
+        let mut sets: Vec<(SystemTime, PathBuf, u64)> = entries(&self.root.join("sets"))
+            .filter_map(|set| Some((fs::metadata(&set).ok()?.modified().ok()?, tree::size(&set), set)))
+            .map(|(used, size, set)| (used, set, size))
+            .collect();
+        sets.sort();
+        let mut size: u64 = sets.iter().map(|(_, _, size)| size).sum();
+        let is_idle = |used: &SystemTime| used.elapsed().is_ok_and(|idle| idle > IN_USE);
+        for (_, set, bytes) in sets.iter().filter(|(used, ..)| is_idle(used)) {
+            if size <= self.most {
+                break;
+            }
+            tracing::info!(set = %set.display(), bytes, "packages of scripts that were not used any more are removed");
+            size = size.saturating_sub(*bytes);
+            self.discard(set);
+        }
+        let answers = entries(&self.root.join("asked"));
+        let stale = answers.filter(|file| self.answer(file).is_none_or(|answer| !self.set(&answer.set).is_dir()));
+        stale.for_each(|file| drop(fs::remove_file(file)));
+        self.clear();
+    }
+
+    /// Has a set gone at once, whoever opens it next.
+    fn discard(&self, set: &Path) {
+        let Ok(workshop) = self.workshop() else { return };
+        // A folder cannot be moved by others than root while it is read-only.
+        let _ = tree::unclose(set);
+        let _ = fs::rename(set, workshop.folder.join("old"));
+    }
+
+    /// Removes what nobody works on any more.
+    fn clear(&self) {
+        // A folder that was made just now may not be locked yet.
+        let is_old = |folder: &PathBuf| {
+            let made = fs::metadata(folder).and_then(|metadata| metadata.modified());
+            made.is_ok_and(|made| made.elapsed().is_ok_and(|age| age > UNLOCKED))
+        };
+        for folder in entries(&self.root.join("new")).filter(is_old) {
+            let lock = File::open(&folder);
+            if lock.is_ok_and(|lock| flock(&lock, FlockOperation::NonBlockingLockExclusive).is_ok()) {
+                let _ = tree::remove(&folder);
+            }
+        }
+    }
+
+    fn answer(&self, file: &Path) -> Option<Answer> {
+        serde_json::from_slice(&fs::read(file).ok()?).ok()
+    }
+
+    fn set(&self, name: &str) -> PathBuf {
+        self.root.join("sets").join(name)
+    }
+
+    fn asked(&self, request: &str) -> PathBuf {
+        self.root.join("asked").join(format!("{request}.json"))
+    }
+}
+
+impl Workshop {
+    /// Where the set is made.
+    pub(super) fn target(&self) -> PathBuf {
+        self.folder.join("target")
+    }
+
+    /// For files that are not kept.
+    pub(super) fn tmp(&self) -> PathBuf {
+        self.folder.join("tmp")
+    }
+}
+
+impl Drop for Workshop {
+    fn drop(&mut self) {
+        let _ = tree::remove(&self.folder);
+    }
+}
+
+/// A name for some texts, which nobody can make equal to that of others.
+pub(super) fn key(texts: &[&str]) -> String {
+    let mut digest = Sha256::new();
+    for text in texts {
+        digest.update((text.len() as u64).to_be_bytes());
+        digest.update(text);
+    }
+    digest.finalize().iter().take(16).map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Notes that a set is used.
+fn use_now(set: &Path) -> io::Result<()> {
+    File::open(set)?.set_modified(SystemTime::now())
+}
+
+fn entries(folder: &Path) -> impl Iterator<Item = PathBuf> + use<> {
+    fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path())
+}

@@ -1,0 +1,132 @@
+//! Versions and what is said of them, by the [specification of version specifiers].
+//!
+//! [specification of version specifiers]: https://packaging.python.org/en/latest/specifications/version-specifiers/
+
+use std::fmt;
+
+use super::cursor::Cursor;
+use super::error::Mistake;
+
+/// Every operator; one that begins another comes after it.
+const OPERATORS: [&str; 8] = ["===", "==", "~=", "!=", "<=", ">=", "<", ">"];
+
+/// An operator and a version, normalised.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Specifier {
+    operator: &'static str,
+    version: String,
+}
+
+impl Specifier {
+    pub(super) fn read(from: &mut Cursor<'_>) -> Result<Self, Mistake> {
+        let operator = from.take_any(&OPERATORS).ok_or(Mistake::Operator)?;
+        if operator == "===" {
+            return Err(Mistake::Arbitrary);
+        }
+        from.skip_spaces();
+        let read = Version::read(from).filter(|_| matches!(from.rest().bytes().next(), None | Some(b' ' | b',')));
+        let version = read.ok_or(Mistake::Version)?;
+        let is_equality = matches!(operator, "==" | "!=");
+        if version.is_wildcard && (!is_equality || !version.tail.is_empty() || version.local.is_some()) {
+            return Err(Mistake::Wildcard);
+        }
+        if version.local.is_some() && !is_equality {
+            return Err(Mistake::Local);
+        }
+        if operator == "~=" && version.release.len() < 2 {
+            return Err(Mistake::Compatible);
+        }
+        Ok(Self { operator, version: version.to_string() })
+    }
+}
+
+impl fmt::Display for Specifier {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}{}", self.operator, self.version)
+    }
+}
+
+/// The parts of a version.
+struct Version<'a> {
+    epoch: &'a str,
+    release: Vec<&'a str>,
+    /// Pre-release, post-release and development release.
+    tail: String,
+    local: Option<String>,
+    /// Whether `.*` stands at its end.
+    is_wildcard: bool,
+}
+
+impl<'a> Version<'a> {
+    fn read(from: &mut Cursor<'a>) -> Option<Self> {
+        let _ = from.take_any(&["v", "V"]);
+        let mut release = vec![from.number()?];
+        let mut epoch = "0";
+        if from.take("!") {
+            epoch = std::mem::replace(&mut release, vec![from.number()?]).into_iter().next()?;
+        }
+        while let Some(number) = from.attempt(|from| from.take(".").then(|| from.number())?) {
+            release.push(number);
+        }
+        let mut tail = String::new();
+        let parts = [pre(from), post(from), labelled(from, &["dev"]).map(|number| format!(".dev{number}"))];
+        parts.into_iter().flatten().for_each(|part| tail.push_str(&part));
+        let local = if from.take("+") { Some(local(from)?) } else { None };
+        let is_wildcard = from.take(".*");
+        Some(Self { epoch, release, tail, local, is_wildcard })
+    }
+}
+
+impl fmt::Display for Version<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.epoch != "0" {
+            write!(f, "{}!", self.epoch)?;
+        }
+        write!(f, "{}{}", self.release.join("."), self.tail)?;
+        if let Some(local) = &self.local {
+            write!(f, "+{local}")?;
+        }
+        f.write_str(if self.is_wildcard { ".*" } else { "" })
+    }
+}
+
+fn pre(from: &mut Cursor<'_>) -> Option<String> {
+    let forms = [(["alpha", "a"].as_slice(), "a"), (&["beta", "b"], "b"), (&["preview", "pre", "rc", "c"], "rc")];
+    forms.iter().find_map(|(labels, form)| Some(format!("{form}{}", labelled(from, labels)?)))
+}
+
+fn post(from: &mut Cursor<'_>) -> Option<String> {
+    let implicit = from.attempt(|from| from.take("-").then(|| from.number())?);
+    let number = implicit.or_else(|| labelled(from, &["post", "rev", "r"]))?;
+    Some(format!(".post{number}"))
+}
+
+/// A label in any case with separators around it, and its number, which is 0 where there is none.
+fn labelled<'a>(from: &mut Cursor<'a>, labels: &[&str]) -> Option<&'a str> {
+    const SEPARATORS: [&str; 3] = [".", "-", "_"];
+    from.attempt(|from| {
+        let _ = from.take_any(&SEPARATORS);
+        let word = from.take_while(|c| c.is_ascii_alphabetic());
+        labels.iter().find(|label| label.eq_ignore_ascii_case(word))?;
+        let number = from.attempt(|from| {
+            let _ = from.take_any(&SEPARATORS);
+            from.number()
+        });
+        Some(number.unwrap_or("0"))
+    })
+}
+
+/// What stands after `+`: words of letters and digits.
+fn local(from: &mut Cursor<'_>) -> Option<String> {
+    let mut words = Vec::new();
+    loop {
+        let word = from.take_while(|c| c.is_ascii_alphanumeric());
+        if word.is_empty() {
+            return None;
+        }
+        words.push(word.to_ascii_lowercase());
+        if from.rest().starts_with(".*") || from.take_any(&[".", "-", "_"]).is_none() {
+            return Some(words.join("."));
+        }
+    }
+}

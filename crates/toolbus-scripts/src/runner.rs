@@ -1,0 +1,111 @@
+//! What runs scripts.
+
+pub mod local;
+pub mod sandbox;
+
+use std::time::{Duration, Instant};
+
+use futures_util::future::BoxFuture;
+use serde::Serialize;
+use toolbus_sandbox::{Level, Outcome};
+
+use crate::packages::PackageError;
+use crate::requirement::Requirement;
+
+/// Runs scripts, one for each call of [`Self::run`], however many at a time: that is the queue's to bound.
+///
+/// The sandbox and the local runner implement it. A runner that starts a pod in a cluster, or asks a service elsewhere,
+/// implements the same: nothing here says that the script runs on this machine.
+pub trait Runner: Send + Sync + 'static {
+    /// Runs a script to its end. Dropping the future ends the script, and everything that it started.
+    fn run(&self, script: Script) -> BoxFuture<'_, Result<Finished, RunFailure>>;
+
+    /// What runs, and how well it is kept in.
+    fn status(&self) -> RunnerStatus;
+
+    /// Ends what is kept ready. No script is run any more.
+    fn shutdown(&self) -> BoxFuture<'_, ()>;
+}
+
+/// A script, and what it may take.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Script {
+    /// The text of the program.
+    pub source: String,
+    /// What it is given: `ROCKBOT_INPUT`, and the file that `TOOLBUS_INPUT_FILE` names.
+    pub input: Option<String>,
+    /// The packages that it imports.
+    pub packages: Vec<Requirement>,
+    /// Time that it may take, installing packages not included.
+    pub time: Duration,
+    /// Processor time that it may take.
+    pub cpu: Duration,
+    /// When it has to have ended, whatever of its time is left: nobody waits for the answer any more.
+    pub deadline: Instant,
+}
+
+impl Script {
+    /// Time that it may take, if it begins now.
+    #[must_use]
+    pub fn time_left(&self) -> Duration {
+        self.time.min(self.deadline.saturating_duration_since(Instant::now()))
+    }
+}
+
+/// What became of a script that ran.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Finished {
+    /// How it ended, and what it wrote.
+    pub outcome: Outcome,
+    /// Whether an interpreter was ready for it.
+    pub start: StartKind,
+    /// Time that its packages took.
+    pub installing: Duration,
+}
+
+/// Whether an interpreter was ready.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum StartKind {
+    /// One was started for the script.
+    Cold,
+    /// One was waiting.
+    Warm,
+}
+
+impl StartKind {
+    /// Its name in metrics.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Cold => "cold",
+            Self::Warm => "warm",
+        }
+    }
+}
+
+/// Why a script did not run.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum RunFailure {
+    /// Its packages could not be had.
+    #[error(transparent)]
+    Packages(#[from] PackageError),
+    /// Something is wrong here. The text is for an operator.
+    #[error("{0}")]
+    Unavailable(String),
+}
+
+/// What runs scripts, for an operator.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RunnerStatus {
+    /// `sandbox` or `local`.
+    pub runner: &'static str,
+    /// How much keeps scripts in; absent where nothing does.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub level: Option<Level>,
+    /// Version of Python; absent while it is not known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub python: Option<String>,
+    /// Interpreters that wait for a script.
+    pub warm: usize,
+}

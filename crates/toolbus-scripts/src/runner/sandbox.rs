@@ -1,0 +1,168 @@
+//! Scripts in the sandbox: each in an interpreter of its own, which was started for it or waits warm.
+
+mod plan;
+mod pool;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::FutureExt as _;
+use futures_util::future::BoxFuture;
+use toolbus_sandbox::{Job, Level, Limits, Probed, Sandbox};
+
+use self::plan::Plans;
+use self::pool::Pool;
+pub use self::pool::PoolSettings;
+use super::{Finished, RunFailure, Runner, RunnerStatus, Script, StartKind};
+use crate::interpreter::Interpreter;
+use crate::packages::{Installer, PackageError};
+
+/// Runs scripts in the sandbox.
+pub struct SandboxRunner {
+    sandbox: Sandbox,
+    plans: Plans,
+    python: String,
+    pool: Pool,
+    installer: Option<Arc<dyn Installer>>,
+}
+
+/// What the sandbox runner works with.
+pub struct SandboxSettings {
+    /// What runs scripts.
+    pub interpreter: Interpreter,
+    /// The most that a script may use.
+    pub limits: Limits,
+    /// The least that must keep it in.
+    pub require: Level,
+    /// The most that is tried; what is there is used below it.
+    pub strongest: Level,
+    /// Interpreters that wait.
+    pub pool: PoolSettings,
+}
+
+/// Why scripts cannot be run. The texts are for an operator.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The operating system refused.
+    #[error("cannot make a sandbox: {0}")]
+    System(#[from] std::io::Error),
+    /// Less keeps a script in than is required.
+    #[error(
+        "the sandbox reaches {reached}, and script.sandbox.require asks for '{require}' ({why}); \
+         allow what is missing, or require less",
+        reached = level.map_or("no level at all".to_owned(), |level| format!("'{level}'"))
+    )]
+    TooWeak {
+        /// What is reached.
+        level: Option<Level>,
+        /// What is required.
+        require: Level,
+        /// Why it is not more.
+        why: String,
+    },
+}
+
+impl SandboxRunner {
+    /// Finds out by trying how much keeps scripts in, and gets ready to run some.
+    ///
+    /// # Errors
+    ///
+    /// When that is less than required, or nothing.
+    pub async fn start(settings: SandboxSettings, sandbox: Sandbox) -> Result<Self, StartError> {
+        let SandboxSettings { interpreter, limits, require, strongest, pool } = settings;
+        let plans = Plans::new(&interpreter, limits, &pool.imports);
+        let probed = sandbox.at(strongest).probe(&plans.cold(None), check).await;
+        let level = reached(probed, require)?;
+        tracing::info!(%level, python = interpreter.version, "scripts run in the sandbox");
+        let sandbox = sandbox.at(level);
+        let pool = Pool::start(pool, sandbox.clone(), plans.warm());
+        Ok(Self { sandbox, plans, python: interpreter.version, pool, installer: None })
+    }
+
+    /// Where scripts are kept in.
+    #[must_use]
+    pub const fn sandbox(&self) -> &Sandbox {
+        &self.sandbox
+    }
+
+    /// The same, whose scripts can have packages.
+    #[must_use]
+    pub fn with_installer(mut self, installer: Arc<dyn Installer>) -> Self {
+        self.installer = Some(installer);
+        self
+    }
+
+    async fn run_in_sandbox(&self, script: Script) -> Result<Finished, RunFailure> {
+        let begun = tokio::time::Instant::now();
+        let packages = match (script.packages.as_slice(), &self.installer) {
+            ([], _) => None,
+            (packages, Some(installer)) => Some(installer.install(packages, script.deadline).await?),
+            (_, None) => return Err(PackageError::Refused("No packages can be installed here.".to_owned()).into()),
+        };
+        let installing = if packages.is_some() { begun.elapsed() } else { Duration::ZERO };
+        let unavailable = |error: toolbus_sandbox::SandboxError| RunFailure::Unavailable(error.to_string());
+        let warm = if packages.is_none() { self.pool.take() } else { None };
+        let (waiting, start) = match warm {
+            Some(waiting) => (waiting, StartKind::Warm),
+            None => {
+                let plan = self.plans.cold(packages.as_deref());
+                (self.sandbox.start(&plan).await.map_err(unavailable)?, StartKind::Cold)
+            }
+        };
+        let (time, cpu) = (script.time_left(), script.cpu);
+        let files = vec![
+            ("script.py".to_owned(), Bytes::from(script.source)),
+            ("input".to_owned(), Bytes::from(script.input.unwrap_or_default())),
+        ];
+        let job = Job { files, time, cpu, ..Job::default() };
+        let outcome = waiting.run(job).await.map_err(unavailable)?;
+        Ok(Finished { outcome, start, installing })
+    }
+}
+
+/// The level that was reached, where that is enough.
+pub(crate) fn reached(probed: Probed, require: Level) -> Result<Level, StartError> {
+    let why = probed.refused.iter().map(|(level, why)| format!("{level}: {why}")).collect::<Vec<_>>().join("; ");
+    match probed.level {
+        Some(level) if level >= require => {
+            if !why.is_empty() {
+                tracing::warn!(%level, why, "the sandbox is weaker than it could be");
+            }
+            Ok(level)
+        }
+        level => Err(StartError::TooWeak { level, require, why }),
+    }
+}
+
+/// A job that succeeds where a script is kept in as a level says.
+fn check(level: Level) -> Job {
+    let source = if level == Level::LimitsOnly { "" } else { include_str!("sandbox/check.py") };
+    Job {
+        files: vec![("script.py".to_owned(), source.into()), ("input".to_owned(), Bytes::new())],
+        time: Duration::from_secs(10),
+        cpu: Duration::from_secs(10),
+        ..Job::default()
+    }
+}
+
+impl Runner for SandboxRunner {
+    fn run(&self, script: Script) -> BoxFuture<'_, Result<Finished, RunFailure>> {
+        self.run_in_sandbox(script).boxed()
+    }
+
+    fn status(&self) -> RunnerStatus {
+        RunnerStatus {
+            runner: "sandbox",
+            level: Some(self.sandbox.level()),
+            python: Some(self.python.clone()),
+            warm: self.pool.ready(),
+        }
+    }
+
+    fn shutdown(&self) -> BoxFuture<'_, ()> {
+        self.pool.shutdown();
+        self.sandbox.close();
+        std::future::ready(()).boxed()
+    }
+}

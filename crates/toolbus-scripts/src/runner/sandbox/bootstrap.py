@@ -1,0 +1,60 @@
+# Runs as `python -I -S -c …`: prepares what a script expects, waits for one, and becomes it.
+# Arguments: modules to import before that, and the folder of packages, if any.
+import builtins, posix, sys
+
+
+def wait_for_script():
+    builtins.exit = builtins.quit = sys.exit
+    imports, packages = sys.argv[1:3]
+    job = posix.environ.pop(b"TOOLBUS_JOB").decode()
+    posix.unsetenv(b"TOOLBUS_JOB")
+    # Its own folder first, then packages; the job's own folder last, where tracebacks find the lines of the script.
+    sys.path.insert(0, posix.getcwd())
+    sys.path.extend([packages, job] if packages else [job])
+    for name in imports.split():
+        try:
+            __import__(name)
+        except ImportError:
+            pass
+    posix.write(4, b".")
+    posix.close(4)
+    gone = not posix.read(3, 1)
+    posix.close(3)
+    if gone:
+        posix._exit(0)
+    with open(job + "/input", "rb") as file:
+        text = file.read()
+    variables = {b"TOOLBUS_INPUT_FILE": (job + "/input").encode()}
+    if b"\0" not in text and len(text) < 128 * 1024 - len("ROCKBOT_INPUT="):
+        # No variable can hold more, in programs that the script starts; the file does.
+        variables[b"ROCKBOT_INPUT"] = text
+    for name, value in variables.items():
+        posix.putenv(name, value)
+        posix.environ[name] = value
+        # Filled from there when it was imported.
+        if "os" in sys.modules:
+            sys.modules["os"].environ._data[name] = value
+    if "os" in sys.modules:
+        sys.modules["os"].environ._data.pop(b"TOOLBUS_JOB", None)
+    sys.argv[:] = ["script.py"]
+    with open(job + "/script.py", "rb") as file:
+        return file.read()
+
+
+def run(source):
+    module = type(sys)("__main__")
+    module.__builtins__ = __builtins__
+    module.__file__ = "script.py"
+    sys.modules["__main__"] = module
+    try:
+        exec(compile(source, "script.py", "exec", dont_inherit=True), module.__dict__)
+    except SystemExit:
+        raise
+    except BaseException as error:
+        # The first frame is this one, which is none of the script's.
+        error.__traceback__ = error.__traceback__.tb_next
+        sys.excepthook(type(error), error, error.__traceback__)
+        sys.exit(1)
+
+
+run(wait_for_script())

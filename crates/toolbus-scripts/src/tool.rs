@@ -1,0 +1,171 @@
+//! The tool `execute_python_script`.
+
+mod arguments;
+mod artifacts;
+mod descriptor;
+#[cfg(test)]
+mod tests;
+mod text;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use toolbus_core::failure::{Cause, ToolFailure};
+use toolbus_core::tool::{Executor, Program, Tool, ToolCall, ToolOutput};
+use toolbus_sandbox::{Level, Limits};
+
+use crate::observe::{End, Observer, Run};
+use crate::packages::PackageError;
+use crate::queue::{FairQueue, QueueError, Turn};
+use crate::requirement::AllowedPackages;
+use crate::runner::{Finished, RunFailure, Runner, Script};
+use arguments::Arguments;
+use text::Given;
+
+/// A script ends this much before its call, at the most, so that its result gets there.
+const MAX_MARGIN: Duration = Duration::from_millis(500);
+/// When a caller that was refused for lack of room may try again.
+const RETRY_AFTER: Duration = Duration::from_secs(1);
+/// Whose scripts those are of callers that name no agent: they share a place, or each name would have one.
+const UNKNOWN: &str = "unknown callers";
+/// The exit code of what did not run.
+const NOT_RUN: i32 = -1;
+
+/// What scripts may take, and what is said of it.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// Time of a script that asks for none.
+    pub timeout: Duration,
+    /// The most that one may ask for.
+    pub max_timeout: Duration,
+    /// Processor time that a script gets, in thousandths of its time.
+    pub cpu_millis: u32,
+    /// What the runner keeps scripts within: it is told here to callers.
+    pub limits: Limits,
+    /// The packages that scripts may ask for.
+    pub packages: AllowedPackages,
+    /// The most that installing them takes.
+    pub package_timeout: Duration,
+}
+
+/// Runs scripts: reads the arguments, waits for a turn, has the runner run the script, and words the result.
+pub struct ScriptTool {
+    runner: Arc<dyn Runner>,
+    queue: FairQueue,
+    observer: Arc<dyn Observer>,
+    settings: Settings,
+}
+
+impl ScriptTool {
+    /// Puts the parts together. Each agent has its turn in `queue`.
+    #[must_use]
+    pub fn new(runner: Arc<dyn Runner>, queue: FairQueue, observer: Arc<dyn Observer>, settings: Settings) -> Self {
+        Self { runner, queue, observer, settings }
+    }
+
+    /// The tool, for the registry.
+    #[must_use]
+    pub fn into_tool(self) -> Tool {
+        // Limits alone keep no script from the network.
+        let has_network = self.runner.status().level.is_none_or(|level| level < Level::NoNamespaces);
+        Tool::new(descriptor::descriptor(&self.settings, has_network), self)
+    }
+
+    /// Waits for a turn: so long that a script has the time that it asks for, or half of what its call has.
+    async fn turn(&self, call: &ToolCall, time: Duration, deadline: Instant) -> Result<Turn, ToolFailure> {
+        let to_go = deadline.saturating_duration_since(Instant::now());
+        let latest = deadline.checked_sub(time.min(to_go / 2)).unwrap_or(deadline);
+        let owner = if call.caller.agent.is_some() { Arc::clone(&call.caller.owner) } else { UNKNOWN.into() };
+        self.queue.acquire(&owner, latest).await.map_err(|error| {
+            let message = match error {
+                QueueError::Full => "Too many scripts are waiting to run. Wait for some to end, or run fewer.",
+                QueueError::TooLate => "No place to run the script came free in time.",
+            };
+            ToolFailure::new(Cause::Overloaded, message).with_retry_after(RETRY_AFTER)
+        })
+    }
+
+    /// Processor time that a script gets with this time.
+    fn cpu(&self, time: Duration) -> Duration {
+        time.saturating_mul(self.settings.cpu_millis) / 1000
+    }
+}
+
+impl Executor for ScriptTool {
+    async fn execute(&self, call: ToolCall) -> Result<ToolOutput, ToolFailure> {
+        let Arguments { script, input, time, packages } = Arguments::read(&call.arguments, &self.settings)?;
+        let begun = Instant::now();
+        let margin = MAX_MARGIN.min(call.remaining() / 10);
+        let deadline = call.deadline.checked_sub(margin).unwrap_or(call.deadline);
+        let turn = self.turn(&call, time, deadline).await?;
+
+        // Dropped with this future, it is told as a run that was cancelled.
+        let mut watched = Watched::begin(self, begun.elapsed());
+        let cpu = self.cpu(time.min(deadline.saturating_duration_since(Instant::now())));
+        let result = self.runner.run(Script { source: script, input, packages, time, cpu, deadline }).await;
+        watched.run.ended(&result);
+        let elapsed = watched.begun.elapsed();
+        drop(watched);
+        drop(turn);
+        match result {
+            Ok(Finished { outcome, start: _, installing }) => {
+                Ok(text::output(&outcome, installing, Given { limits: &self.settings.limits, time, cpu }))
+            }
+            Err(failure) => not_run(failure, elapsed),
+        }
+    }
+}
+
+/// What is told of a script that did not run.
+fn not_run(failure: RunFailure, elapsed: Duration) -> Result<ToolOutput, ToolFailure> {
+    let unavailable = |message, detail| Err(ToolFailure::new(Cause::Unavailable, message).with_detail(detail));
+    let error = match failure {
+        RunFailure::Unavailable(detail) => {
+            return unavailable("Scripts cannot be run at the moment. Tell the operator if it stays so.", detail);
+        }
+        RunFailure::Packages(PackageError::Unavailable(detail)) => {
+            return unavailable(
+                "Packages cannot be installed at the moment. Tell the operator if it stays so.",
+                detail,
+            );
+        }
+        RunFailure::Packages(error) => error,
+    };
+    let exit_code = match &error {
+        PackageError::Failed { exit_code, .. } => *exit_code,
+        PackageError::Refused(_) | PackageError::TimedOut { .. } | PackageError::Unavailable(_) => NOT_RUN,
+    };
+    let text = error.to_string();
+    let program = Program { stdout: None, stderr: Some(text.clone()), exit_code, elapsed };
+    Ok(ToolOutput::error(text).of_program(program))
+}
+
+/// A run that is told when this is dropped.
+struct Watched<'a> {
+    observer: &'a dyn Observer,
+    begun: Instant,
+    run: Run,
+}
+
+impl<'a> Watched<'a> {
+    fn begin(tool: &'a ScriptTool, waited: Duration) -> Self {
+        let status = tool.runner.status();
+        let run = Run {
+            runner: status.runner,
+            level: status.level,
+            end: End::Cancelled,
+            signal: None,
+            waited,
+            duration: Duration::ZERO,
+            ran: None,
+        };
+        Self { observer: &*tool.observer, begun: Instant::now(), run }
+    }
+}
+
+impl Drop for Watched<'_> {
+    fn drop(&mut self) {
+        self.run.duration = self.begun.elapsed();
+        self.observer.run(&self.run);
+    }
+}

@@ -1,0 +1,87 @@
+//! What a model is told of the tool.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use toolbus_core::tool::{Effect, ToolDescriptor, Validation};
+use toolbus_protocol::EXECUTE_PYTHON_SCRIPT;
+
+use super::Settings;
+use super::arguments::{INPUT_DATA, PIP_PACKAGES, SCRIPT, TIMEOUT_SECONDS};
+use super::text::measure::{seconds, size};
+
+/// Who registers the tool, and the kind of its backend.
+const SOURCE: &str = "script";
+/// Time that a call has beyond its script's, to start it and to bring its files back.
+const AROUND: Duration = Duration::from_secs(10);
+
+/// What is known of the tool. Its arguments are checked by the tool itself: it takes numbers in strings, and brings them
+/// within bounds, which no schema says that a model would be better off with.
+pub(super) fn descriptor(settings: &Settings, has_network: bool) -> ToolDescriptor {
+    let installing = if settings.packages.is_empty() { Duration::ZERO } else { settings.package_timeout };
+    ToolDescriptor {
+        description: description(settings, has_network),
+        parameters: Some(Arc::new(parameters(settings))),
+        effect: Effect::Effectful,
+        timeout: Some(settings.max_timeout + installing + AROUND),
+        validation: Validation::Off,
+        ..ToolDescriptor::new(EXECUTE_PYTHON_SCRIPT, SOURCE, SOURCE)
+    }
+}
+
+fn description(settings: &Settings, has_network: bool) -> String {
+    let limits = &settings.limits;
+    let network = if has_network { "" } else { " There is no network." };
+    format!(
+        "Runs a Python script and returns what it prints to standard output. Each script runs by itself, in an empty \
+         folder that is gone afterwards.{network} Files that it writes to the folder named by the environment variable \
+         TOOLBUS_OUTPUT come back with the answer, at most {artifacts} together. A script fails when it exits with \
+         another code than 0; its standard error is shown then. It may use {memory} of memory, {disk} of disk and \
+         {processes} processes and threads, and print {output}.",
+        artifacts = size(limits.artifacts),
+        memory = size(limits.memory),
+        disk = size(limits.disk),
+        processes = limits.processes,
+        output = size(limits.output),
+    )
+}
+
+fn parameters(settings: &Settings) -> Value {
+    let (default, most) = (seconds(settings.timeout.min(settings.max_timeout)), seconds(settings.max_timeout));
+    json!({
+        "type": "object",
+        "properties": {
+            SCRIPT: {
+                "type": "string",
+                "description": "The text of the Python program. Print the answer to standard output.",
+            },
+            INPUT_DATA: {
+                "type": "string",
+                "description": "Data for the script, for example JSON. The script finds it in the file that the \
+                    environment variable TOOLBUS_INPUT_FILE names, and, up to 128 KiB, in the variable ROCKBOT_INPUT.",
+            },
+            TIMEOUT_SECONDS: {
+                "type": "integer",
+                "description": format!("Seconds that the script may run. Default: {default}, at most {most}."),
+            },
+            PIP_PACKAGES: {
+                "type": "array",
+                "items": { "type": "string" },
+                "description": packages(settings),
+            },
+        },
+        "required": [SCRIPT],
+        "additionalProperties": false,
+    })
+}
+
+fn packages(settings: &Settings) -> String {
+    if settings.packages.is_empty() {
+        return "Leave it out: no packages can be installed. The standard library is there.".to_owned();
+    }
+    format!(
+        "Packages that the script imports beyond the standard library, such as [\"name\", \"name==1.2\"]; {}.",
+        settings.packages.listed()
+    )
+}

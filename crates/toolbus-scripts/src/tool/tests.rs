@@ -1,0 +1,363 @@
+//! The tool with a runner that does what it is told.
+
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use futures_util::FutureExt as _;
+use futures_util::future::BoxFuture;
+use serde_json::{Value, json};
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
+use toolbus_core::caller::{AgentName, Caller};
+use toolbus_core::failure::{Cause, ToolFailure};
+use toolbus_core::tool::{Tool, ToolCall, ToolOutput};
+use toolbus_sandbox::{Ending, Level, Limits, Outcome, Stop, Stream, Usage};
+
+use super::{ScriptTool, Settings};
+use crate::observe::{End, Observer, Run};
+use crate::packages::PackageError;
+use crate::queue::{Bounds, FairQueue};
+use crate::requirement::AllowedPackages;
+use crate::runner::{Finished, RunFailure, Runner, RunnerStatus, Script, StartKind};
+
+pub(super) const LIMITS: Limits = Limits {
+    memory: 256 << 20,
+    disk: 64 << 20,
+    files: 4096,
+    file_size: 64 << 20,
+    open_files: 256,
+    processes: 64,
+    output: 1 << 20,
+    artifacts: 4 << 20,
+};
+
+/// Scripts of at most 300 s, half a processor, and two packages.
+pub(super) fn settings() -> Settings {
+    Settings {
+        timeout: Duration::from_secs(30),
+        max_timeout: Duration::from_secs(300),
+        cpu_millis: 500,
+        limits: LIMITS,
+        packages: AllowedPackages::parse(&["requests", "numpy"]).unwrap(),
+        package_timeout: Duration::from_secs(120),
+    }
+}
+
+/// Gives back what it is told, and keeps what it was given. Without an answer it runs until it is let go.
+#[derive(Default)]
+struct Fake {
+    answer: Mutex<Option<Result<Finished, RunFailure>>>,
+    scripts: Mutex<Vec<Script>>,
+    runs: Mutex<Vec<Run>>,
+    go: Notify,
+}
+
+impl Runner for Fake {
+    fn run(&self, script: Script) -> BoxFuture<'_, Result<Finished, RunFailure>> {
+        self.scripts.lock().unwrap().push(script);
+        let answer = self.answer.lock().unwrap().clone();
+        async {
+            match answer {
+                Some(answer) => answer,
+                None => {
+                    self.go.notified().await;
+                    Ok(finished(Ending::Exited(0), "went on"))
+                }
+            }
+        }
+        .boxed()
+    }
+
+    fn status(&self) -> RunnerStatus {
+        RunnerStatus { runner: "fake", level: Some(Level::Full), python: None, warm: 1 }
+    }
+
+    fn shutdown(&self) -> BoxFuture<'_, ()> {
+        std::future::ready(()).boxed()
+    }
+}
+
+impl Observer for Arc<Fake> {
+    fn run(&self, run: &Run) {
+        self.runs.lock().unwrap().push(*run);
+    }
+}
+
+fn finished(ending: Ending, stdout: &str) -> Finished {
+    let outcome = Outcome {
+        ending,
+        stdout: Stream { bytes: Bytes::from(stdout.to_owned()), is_cut: false },
+        stderr: Stream::default(),
+        artifacts: Vec::new(),
+        left_out: 0,
+        usage: Usage { cpu_us: 1_500_000, peak_memory: 1 << 20 },
+        elapsed: Duration::from_secs(2),
+    };
+    Finished { outcome, start: StartKind::Warm, installing: Duration::from_secs(1) }
+}
+
+/// The tool and what is behind it. One script runs at a time, and one of each agent may wait.
+struct World {
+    fake: Arc<Fake>,
+    queue: FairQueue,
+    tool: Tool,
+}
+
+impl World {
+    fn new() -> Self {
+        let fake = Arc::new(Fake::default());
+        let queue = FairQueue::new(Bounds { running: 1, waiting_per_owner: 1, waiting: 10 });
+        let runner: Arc<dyn Runner> = Arc::clone(&fake) as _;
+        let observer = Arc::new(Arc::clone(&fake));
+        let tool = ScriptTool::new(runner, queue.clone(), observer, settings()).into_tool();
+        Self { fake, queue, tool }
+    }
+
+    fn answering(answer: Result<Finished, RunFailure>) -> Self {
+        let world = Self::new();
+        *world.fake.answer.lock().unwrap() = Some(answer);
+        world
+    }
+
+    fn call(
+        &self,
+        caller: Caller,
+        time: Duration,
+        arguments: Value,
+    ) -> BoxFuture<'static, Result<ToolOutput, ToolFailure>> {
+        let Value::Object(arguments) = arguments else { panic!("arguments are an object") };
+        let call = ToolCall {
+            tool: Arc::clone(&self.tool.descriptor.name),
+            call_id: "call-1".into(),
+            caller: Arc::new(caller),
+            arguments: Arc::new(arguments),
+            deadline: Instant::now() + time,
+            cancelled: CancellationToken::new(),
+            trace: None,
+            progress: None,
+        };
+        Arc::clone(&self.tool.executor).execute_boxed(call)
+    }
+
+    async fn run(&self, arguments: Value) -> Result<ToolOutput, ToolFailure> {
+        self.call(agent("a"), Duration::from_secs(600), arguments).await
+    }
+
+    /// Begins a call of this agent, which then runs or waits.
+    fn begin(&self, caller: Caller) -> BoxFuture<'static, Result<ToolOutput, ToolFailure>> {
+        let mut call = self.call(caller, Duration::from_secs(600), json!({"script": "pass"}));
+        assert!((&mut call).now_or_never().is_none(), "it ended at once");
+        call
+    }
+
+    fn script(&self) -> Script {
+        self.fake.scripts.lock().unwrap().last().unwrap().clone()
+    }
+
+    fn ends(&self) -> Vec<End> {
+        self.fake.runs.lock().unwrap().iter().map(|run| run.end).collect()
+    }
+}
+
+fn agent(name: &str) -> Caller {
+    Caller { agent: Some(AgentName::parse(name).unwrap()), name: name.into(), owner: name.into(), ..Caller::unknown() }
+}
+
+/// An unknown caller that gives itself a name.
+fn unknown(name: &str) -> Caller {
+    Caller { owner: format!("unknown:0::{name}").into(), name: name.into(), ..Caller::unknown() }
+}
+
+#[tokio::test]
+async fn a_script_runs_with_what_it_asks_for_and_its_output_is_the_result() {
+    let world = World::answering(Ok(finished(Ending::Exited(0), "42\n")));
+    let arguments =
+        json!({"script": "print(42)", "input_data": "{}", "timeout_seconds": "40", "pip_packages": ["Requests"]});
+    let output = world.run(arguments).await.unwrap();
+    assert_eq!((output.content.as_deref(), output.is_error), (Some("42\n"), false));
+    let program = output.program.unwrap();
+    assert_eq!((program.exit_code, program.stdout.as_deref()), (0, Some("42\n")));
+
+    let script = world.script();
+    assert_eq!((&*script.source, script.input.as_deref()), ("print(42)", Some("{}")));
+    assert_eq!((script.time, script.cpu), (Duration::from_secs(40), Duration::from_secs(20)));
+    assert_eq!(script.packages.iter().map(|package| package.as_str()).collect::<Vec<_>>(), ["requests"]);
+}
+
+#[tokio::test]
+async fn a_call_with_less_time_gives_its_script_less() {
+    let world = World::answering(Ok(finished(Ending::Stopped(Stop::Time), "")));
+    let call = world.call(agent("a"), Duration::from_secs(10), json!({"script": "pass"}));
+    let latest = Instant::now() + Duration::from_secs(10);
+    let output = call.await.unwrap();
+    let script = world.script();
+    let margin = latest - script.deadline;
+    assert!(margin >= Duration::from_millis(400) && margin < Duration::from_secs(2), "{margin:?}");
+    assert!(script.cpu < Duration::from_secs(5) && script.cpu > Duration::from_secs(4), "{:?}", script.cpu);
+    assert!(output.is_error && output.content.unwrap().contains("timed out after 2s."));
+}
+
+#[tokio::test]
+async fn packages_that_cannot_be_had_are_told_as_the_tools_own_failure() {
+    let told = async |error| {
+        let output = World::answering(Err(RunFailure::Packages(error))).run(json!({"script": "pass"})).await.unwrap();
+        let program = output.program.unwrap();
+        assert_eq!((output.is_error, program.stdout, program.stderr.as_ref()), (true, None, output.content.as_ref()));
+        format!("{}: {}", program.exit_code, output.content.unwrap())
+    };
+    let failed = PackageError::Failed { exit_code: 2, stderr: "ERROR: no such package".to_owned() };
+    insta::assert_snapshot!(told(failed).await, @"
+    2: pip install failed (exit 2):
+    ERROR: no such package
+    ");
+    insta::assert_snapshot!(told(PackageError::TimedOut { seconds: 120 }).await, @"-1: pip install timed out after 120s");
+    insta::assert_snapshot!(told(PackageError::Refused("No packages here.".to_owned())).await, @"-1: No packages here.");
+}
+
+#[tokio::test]
+async fn what_is_wrong_here_is_told_to_the_operator_alone() {
+    let told = async |failure| {
+        let failure = World::answering(Err(failure)).run(json!({"script": "pass"})).await.unwrap_err();
+        format!("{:?}: {} ({})", failure.cause, failure.message, failure.detail.unwrap())
+    };
+    let runner = RunFailure::Unavailable("no /bin/python".to_owned());
+    insta::assert_snapshot!(told(runner).await, @"Unavailable: Scripts cannot be run at the moment. Tell the operator if it stays so. (no /bin/python)");
+    let packages = RunFailure::Packages(PackageError::Unavailable("disk full".to_owned()));
+    insta::assert_snapshot!(told(packages).await, @"Unavailable: Packages cannot be installed at the moment. Tell the operator if it stays so. (disk full)");
+}
+
+#[tokio::test]
+async fn arguments_are_looked_at_before_a_turn_is_taken() {
+    let world = World::new();
+    let _running = world.begin(agent("a"));
+    let failure = world.run(json!({"script": "pass", "pip_packages": "requests"})).await.unwrap_err();
+    assert_eq!(failure.cause, Cause::InvalidArguments);
+    let failure = world.run(json!({"script": "pass", "pip_packages": ["evil"]})).await.unwrap_err();
+    assert_eq!(failure.cause, Cause::NotAllowed);
+}
+
+#[tokio::test]
+async fn a_script_waits_for_its_turn_and_too_many_are_refused() {
+    let world = World::new();
+    let running = world.begin(agent("a"));
+    let waiting = world.begin(agent("a"));
+    assert_eq!((world.queue.running(), world.queue.waiting(), world.fake.scripts.lock().unwrap().len()), (1, 1, 1));
+    let refused = world.run(json!({"script": "pass"})).await.unwrap_err();
+    insta::assert_snapshot!(refused.message, @"Too many scripts are waiting to run. Wait for some to end, or run fewer.");
+    assert_eq!((refused.cause, refused.retry_after), (Cause::Overloaded, Some(Duration::from_secs(1))));
+
+    world.fake.go.notify_one();
+    assert_eq!(running.await.unwrap().content.as_deref(), Some("went on"));
+    world.fake.go.notify_one();
+    assert!(waiting.await.is_ok());
+    assert_eq!((world.queue.running(), world.queue.waiting()), (0, 0));
+}
+
+#[tokio::test]
+async fn unknown_callers_share_a_place_whatever_they_call_themselves() {
+    let world = World::new();
+    let _running = world.begin(agent("a"));
+    let _waiting = world.begin(unknown("one"));
+    let refused = world.call(unknown("other"), Duration::from_secs(600), json!({"script": "pass"})).await.unwrap_err();
+    assert_eq!(refused.cause, Cause::Overloaded);
+    let _of_another = world.begin(agent("b"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_script_that_would_have_too_little_time_left_does_not_begin() {
+    let world = World::new();
+    let _running = world.begin(agent("a"));
+    let began = tokio::time::Instant::now();
+    let call = world.call(agent("b"), Duration::from_secs(100), json!({"script": "pass", "timeout_seconds": 60}));
+    let failure = call.await.unwrap_err();
+    insta::assert_snapshot!(failure.message, @"No place to run the script came free in time.");
+    assert_eq!(failure.cause, Cause::Overloaded);
+    // Half of what the call has, since the script asks for more.
+    assert_eq!(began.elapsed().as_secs_f64().round(), 50.0);
+}
+
+#[tokio::test]
+async fn who_gives_up_ends_the_run_and_frees_the_place() {
+    let world = World::new();
+    let running = world.begin(agent("a"));
+    drop(running);
+    assert_eq!((world.queue.running(), world.ends()), (0, vec![End::Cancelled]));
+}
+
+#[tokio::test]
+async fn every_run_is_told_once() {
+    let world = World::answering(Ok(finished(Ending::Signalled(11), "")));
+    world.run(json!({"script": "pass"})).await.unwrap();
+    let runs = world.fake.runs.lock().unwrap().clone();
+    let [run] = &runs[..] else { panic!("{runs:?}") };
+    let ran = run.ran.unwrap();
+    assert_eq!((run.runner, run.level, run.end, run.signal), ("fake", Some(Level::Full), End::Signalled, Some(11)));
+    assert_eq!((ran.start, ran.installing, ran.artifacts), (StartKind::Warm, Duration::from_secs(1), 0));
+    assert_eq!((ran.cpu, ran.peak_memory), (Duration::from_millis(1500), 1 << 20));
+
+    for (failure, end) in [
+        (RunFailure::Packages(PackageError::TimedOut { seconds: 1 }), End::Packages),
+        (RunFailure::Unavailable(String::new()), End::Unavailable),
+    ] {
+        let world = World::answering(Err(failure));
+        let _ = world.run(json!({"script": "pass"})).await;
+        assert_eq!(world.ends(), [end]);
+    }
+}
+
+#[test]
+fn what_a_model_is_told() {
+    let descriptor = World::new().tool.descriptor;
+    insta::assert_snapshot!(descriptor.description, @"Runs a Python script and returns what it prints to standard output. Each script runs by itself, in an empty folder that is gone afterwards. There is no network. Files that it writes to the folder named by the environment variable TOOLBUS_OUTPUT come back with the answer, at most 4 MiB together. A script fails when it exits with another code than 0; its standard error is shown then. It may use 256 MiB of memory, 64 MiB of disk and 64 processes and threads, and print 1 MiB.");
+    insta::assert_json_snapshot!(descriptor.parameters.as_deref(), @r#"
+    {
+      "additionalProperties": false,
+      "properties": {
+        "input_data": {
+          "description": "Data for the script, for example JSON. The script finds it in the file that the environment variable TOOLBUS_INPUT_FILE names, and, up to 128 KiB, in the variable ROCKBOT_INPUT.",
+          "type": "string"
+        },
+        "pip_packages": {
+          "description": "Packages that the script imports beyond the standard library, such as [\"name\", \"name==1.2\"]; allowed are: numpy, requests.",
+          "items": {
+            "type": "string"
+          },
+          "type": "array"
+        },
+        "script": {
+          "description": "The text of the Python program. Print the answer to standard output.",
+          "type": "string"
+        },
+        "timeout_seconds": {
+          "description": "Seconds that the script may run. Default: 30s, at most 300s.",
+          "type": "integer"
+        }
+      },
+      "required": [
+        "script"
+      ],
+      "type": "object"
+    }
+    "#);
+    assert_eq!(
+        (&*descriptor.name, &*descriptor.source, descriptor.provider),
+        ("execute_python_script", "script", "script")
+    );
+    // The script's own, its packages', and some to start and end it.
+    assert_eq!(descriptor.timeout, Some(Duration::from_secs(300 + 120 + 10)));
+    toolbus_core::check_schema(descriptor.parameters.as_deref().unwrap()).unwrap();
+}
+
+#[test]
+fn a_model_is_told_of_no_packages_and_no_network_only_where_it_is_so() {
+    let none = Settings { packages: AllowedPackages::default(), ..settings() };
+    let descriptor = super::descriptor::descriptor(&none, true);
+    assert!(!descriptor.description.contains("network"));
+    let packages = descriptor.parameters.unwrap()["properties"]["pip_packages"]["description"].clone();
+    insta::assert_snapshot!(packages, @r#""Leave it out: no packages can be installed. The standard library is there.""#);
+    assert_eq!(descriptor.timeout, Some(Duration::from_secs(310)));
+    let any = Settings { packages: AllowedPackages::parse(&["*"]).unwrap(), ..settings() };
+    let parameters = super::descriptor::descriptor(&any, false).parameters.unwrap();
+    assert!(parameters["properties"]["pip_packages"]["description"].as_str().unwrap().ends_with("; any is allowed."));
+}

@@ -1,0 +1,204 @@
+//! Programs that run as the daemon itself does: with bounds on their time and output, and nothing that keeps them in.
+//!
+//! What they start ends with them, unless it makes a session or process group of its own.
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::io;
+use std::os::unix::process::ExitStatusExt as _;
+use std::path::Path;
+use std::pin::pin;
+use std::process::{ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command};
+use tokio::signal::unix::{self, SignalKind};
+use tokio::time::{sleep, timeout};
+use toolbus_sandbox::{Ending, Outcome, Stop, Stream, Usage};
+
+/// Time to read what is left in the pipes once the program has ended: something that left its group may hold them open.
+const LAST_WORDS: Duration = Duration::from_secs(1);
+
+/// What to run.
+#[derive(Debug)]
+pub(crate) struct Run<'a> {
+    /// The program: an absolute path.
+    pub(crate) program: &'a Path,
+    /// Its arguments, without its name.
+    pub(crate) args: &'a [String],
+    /// Its whole environment.
+    pub(crate) env: &'a BTreeMap<OsString, OsString>,
+    /// Where it runs; absent: where the daemon does.
+    pub(crate) cwd: Option<&'a Path>,
+    /// What it reads from its standard input.
+    pub(crate) stdin: Bytes,
+    /// Time that it may take.
+    pub(crate) time: Duration,
+    /// Bytes of each of its standard output and standard error.
+    pub(crate) output: u64,
+}
+
+/// Runs a program to its end. Dropping the future ends the program, and all of its process group.
+///
+/// Of [`Usage`] nothing is known, and no files come back.
+///
+/// # Errors
+///
+/// When it cannot be started. What it does wrong is an [`Outcome`].
+pub(crate) async fn run(run: Run<'_>) -> io::Result<Outcome> {
+    let started = Instant::now();
+    let mut command = Command::new(run.program);
+    command.args(run.args).env_clear().envs(run.env).process_group(0).kill_on_drop(true);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    if let Some(cwd) = run.cwd {
+        command.current_dir(cwd);
+    }
+    // Before the start, so that its end cannot be missed.
+    let children = unix::signal(SignalKind::child())?;
+    let (group, pipes) = Group::start(&mut command)?;
+    let (mut stdout, mut stderr) = (Kept::default(), Kept::default());
+    let stop = watch(&group, children, pipes, &run, (&mut stdout, &mut stderr)).await;
+    let status = group.end().await?;
+    let ending = stop.map_or_else(|| ending(status), Ending::Stopped);
+    let (artifacts, usage) = (Vec::new(), Usage::default());
+    let (stdout, stderr) = (stdout.into(), stderr.into());
+    Ok(Outcome { ending, stdout, stderr, artifacts, left_out: 0, usage, elapsed: started.elapsed() })
+}
+
+/// Feeds a program and reads what it writes, until it has ended, or is to be stopped.
+async fn watch(
+    group: &Group,
+    children: unix::Signal,
+    pipes: Pipes,
+    run: &Run<'_>,
+    (stdout, stderr): (&mut Kept, &mut Kept),
+) -> Option<Stop> {
+    let mut late = pin!(sleep(run.time));
+    let mut ended = pin!(group.ended(children));
+    let mut feeding = pin!(feed(pipes.stdin, &run.stdin));
+    let mut reading = pin!(async {
+        tokio::try_join!(stdout.read(pipes.stdout, run.output), stderr.read(pipes.stderr, run.output)).err()
+    });
+    let (mut is_fed, mut is_read) = (false, false);
+    loop {
+        tokio::select! {
+            () = &mut late => return Some(Stop::Time),
+            () = &mut ended => break,
+            () = &mut feeding, if !is_fed => is_fed = true,
+            stop = &mut reading, if !is_read => match stop {
+                Some(stop) => return Some(stop),
+                None => is_read = true,
+            },
+        }
+    }
+    if is_read {
+        return None;
+    }
+    group.kill();
+    timeout(LAST_WORDS, reading).await.unwrap_or_default()
+}
+
+fn ending(status: ExitStatus) -> Ending {
+    match (status.code(), status.signal()) {
+        (Some(code), _) => Ending::Exited(code),
+        (None, Some(signal)) => Ending::Signalled(signal),
+        // No system knows of a third way.
+        (None, None) => Ending::Exited(-1),
+    }
+}
+
+/// Writes a program's standard input, and closes it. A program need not read it.
+async fn feed(mut stdin: ChildStdin, bytes: &[u8]) {
+    let _ = stdin.write_all(bytes).await;
+}
+
+/// What was read of one stream.
+#[derive(Default)]
+struct Kept {
+    bytes: Vec<u8>,
+    is_cut: bool,
+}
+
+impl Kept {
+    /// Reads to the end, and says to stop when there is more than `most`. What was read stays when the future is dropped.
+    async fn read(&mut self, mut from: impl AsyncRead + Unpin, most: u64) -> Result<(), Stop> {
+        let most = usize::try_from(most).unwrap_or(usize::MAX);
+        while from.read_buf(&mut self.bytes).await.is_ok_and(|length| length > 0) {
+            if self.bytes.len() > most {
+                self.bytes.truncate(most);
+                self.is_cut = true;
+                return Err(Stop::Output);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl From<Kept> for Stream {
+    fn from(Kept { bytes, is_cut }: Kept) -> Self {
+        Self { bytes: bytes.into(), is_cut }
+    }
+}
+
+/// What a program reads and writes.
+struct Pipes {
+    stdin: ChildStdin,
+    stdout: ChildStdout,
+    stderr: ChildStderr,
+}
+
+/// A program and all of its process group. Dropping it kills them.
+struct Group {
+    /// The program, which stays a zombie until [`Self::end`] has killed the group, so that the group's number means no other.
+    child: Child,
+    leader: Pid,
+}
+
+impl Group {
+    fn start(command: &mut Command) -> io::Result<(Self, Pipes)> {
+        let mut child = command.spawn()?;
+        let leader = child.id().and_then(|id| i32::try_from(id).ok()).and_then(Pid::from_raw);
+        let (Some(leader), Some(stdin), Some(stdout), Some(stderr)) =
+            (leader, child.stdin.take(), child.stdout.take(), child.stderr.take())
+        else {
+            return Err(io::Error::other("the process has no pipes"));
+        };
+        Ok((Self { child, leader }, Pipes { stdin, stdout, stderr }))
+    }
+
+    /// Returns when the program has ended, and leaves it a zombie. Others of its group may go on.
+    async fn ended(&self, mut children: unix::Signal) {
+        let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+        // An error means that there is no such child, which cannot be waited for.
+        while let Ok(None) = waitid(WaitId::Pid(self.leader), options) {
+            if children.recv().await.is_none() {
+                return;
+            }
+        }
+    }
+
+    fn kill(&self) {
+        let _ = kill_process_group(self.leader, Signal::KILL);
+    }
+
+    /// Kills what is left.
+    async fn end(mut self) -> io::Result<ExitStatus> {
+        self.kill();
+        self.child.wait().await
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        // Once it has been waited for, the number may be another's.
+        if self.child.id().is_some() {
+            self.kill();
+        }
+    }
+}

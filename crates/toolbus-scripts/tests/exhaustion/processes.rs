@@ -1,0 +1,157 @@
+//! Processes and threads: too many, and those that want to stay.
+
+use std::time::Duration;
+
+use toolbus_sandbox::{Ending, Level, Stop};
+use toolbus_scripts::runner::Script;
+
+use crate::world::{assert_printed, both, brief, living, named, run, script, text, told, warm};
+
+#[tokio::test]
+async fn a_script_has_as_many_processes_as_it_may_or_none() {
+    let source = "
+import os, time
+count = 0
+try:
+    while True:
+        if os.fork() == 0:
+            time.sleep(600)
+        count += 1
+except OSError as error:
+    print(error.strerror, 1 <= count <= 16)
+";
+    assert_printed(
+        &both(script(source)).await,
+        ["Resource temporarily unavailable True", "Operation not permitted False"],
+    );
+}
+
+#[tokio::test]
+async fn a_fork_bomb_ends_with_its_time_and_leaves_no_process() {
+    let source = "
+while True:
+    try:
+        os.fork()
+    except OSError:
+        pass
+";
+    for outcome in both(brief(named("atk-forkbomb", source), 2000)).await {
+        assert!(matches!(outcome.ending, Ending::Stopped(Stop::Time | Stop::Processes | Stop::Memory)), "{outcome:?}");
+    }
+    assert_eq!(living("atk-forkbomb"), 0);
+}
+
+#[tokio::test]
+async fn a_chain_of_processes_that_fork_and_end_does_not_escape() {
+    // Who is looked at has gone already, and has a child by then.
+    let source = "
+if os.fork() == 0:
+    while True:
+        if os.fork() != 0:
+            os._exit(0)
+time.sleep(600)
+";
+    let Outcomes { full, less } =
+        Outcomes::of(Script { cpu: Duration::from_secs(2), ..brief(named("atk-chain", source), 3000) }).await;
+    assert!(matches!(full, Ending::Stopped(Stop::Time | Stop::Cpu)), "{full:?}");
+    assert_eq!((less, living("atk-chain")), (Ending::Exited(1), 0));
+}
+
+struct Outcomes {
+    full: Ending,
+    less: Ending,
+}
+
+impl Outcomes {
+    async fn of(script: Script) -> Self {
+        let [full, less] = both(script).await;
+        Self { full: full.ending, less: less.ending }
+    }
+}
+
+#[tokio::test]
+async fn threads_end_at_the_limit() {
+    let source = "
+import threading
+begun = 0
+try:
+    while begun < 1000:
+        threading.Thread(target=threading.Event().wait, daemon=True).start()
+        begun += 1
+except RuntimeError:
+    pass
+print(1 <= begun < 16)
+";
+    for outcome in both(script(source)).await {
+        // Where other processes of the same user count as well, it is noticed later, and ends the script.
+        let is_counted = (outcome.ending, &*text(&outcome.stdout)) == (Ending::Exited(0), "True\n");
+        assert!(is_counted || outcome.ending == Ending::Stopped(Stop::Processes), "{outcome:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_daemon_of_a_script_does_not_outlive_it() {
+    let source = "
+if os.fork() == 0:
+    try:
+        os.setsid()
+    except OSError:
+        pass
+    if os.fork() == 0:
+        for descriptor in range(3):
+            os.close(descriptor)
+        time.sleep(600)
+    os._exit(0)
+os.wait()
+print('done')
+";
+    for outcomes in [both(script(named("atk-daemon", source))).await, warm(script(named("atk-daemon", source))).await] {
+        let [full, less] = outcomes;
+        assert_eq!(told(&full), (Ending::Exited(0), "done\n".to_owned(), String::new()));
+        assert_eq!(less.ending, Ending::Exited(1));
+        assert!(text(&less.stderr).contains("Operation not permitted"), "{less:?}");
+    }
+    assert_eq!(living("atk-daemon"), 0);
+}
+
+#[tokio::test]
+async fn nobody_leaves_the_session_of_a_script() {
+    let source = "
+import os
+def attempt(what):
+    try:
+        return what()
+    except OSError as error:
+        return error.strerror
+print(attempt(os.setsid), attempt(lambda: os.setpgid(0, 0)))
+";
+    assert_printed(&both(script(source)).await, ["Operation not permitted Operation not permitted"; 2]);
+}
+
+#[tokio::test]
+async fn other_programs_run_where_processes_are_its_own_and_not_elsewhere() {
+    let source = "
+import subprocess
+print(subprocess.run(['/usr/bin/python3', '-c', 'print(6 * 7)'], capture_output=True, text=True).stdout.strip())
+";
+    let [full, less] = both(script(source)).await;
+    println!("{full:?} {less:?}");
+    assert_eq!(full.ending, Ending::Exited(0), "{full:?}");
+    assert_eq!(less.ending, Ending::Exited(1));
+    assert!(text(&less.stderr).ends_with("PermissionError: [Errno 1] Operation not permitted\n"), "{less:?}");
+}
+
+#[tokio::test]
+async fn a_pool_of_processes_works_where_processes_are_its_own() {
+    let source = "
+import multiprocessing
+def double(number):
+    return 2 * number
+with multiprocessing.get_context('fork').Pool(2) as pool:
+    print(pool.map(double, range(4)))
+";
+    let full = run(Level::Full, script(source)).await;
+    assert_eq!(told(&full), (Ending::Exited(0), "[0, 2, 4, 6]\n".to_owned(), String::new()));
+    let less = run(Level::NoNamespaces, script(source)).await;
+    assert_eq!(less.ending, Ending::Exited(1), "{less:?}");
+}

@@ -1,0 +1,127 @@
+//! Scripts that do not end.
+
+use std::time::{Duration, Instant};
+
+use toolbus_sandbox::{Ending, Stop};
+use toolbus_scripts::runner::Script;
+
+use crate::world::{both, brief, living, named, script, warm};
+
+/// Asserts that a script that has 1.5 s is ended with them, however loaded the machine is.
+async fn assert_out_of_time(name: &str, source: &str) {
+    for (how, outcomes) in
+        [("cold", both(brief(named(name, source), 1500)).await), ("warm", warm(brief(named(name, source), 1500)).await)]
+    {
+        for outcome in outcomes {
+            assert_eq!(outcome.ending, Ending::Stopped(Stop::Time), "{how}: {outcome:?}");
+            assert!(outcome.elapsed >= Duration::from_millis(1500), "{how}: {outcome:?}");
+            assert!(outcome.elapsed < Duration::from_secs(11), "{how}: {outcome:?}");
+        }
+    }
+    assert_eq!(living(name), 0);
+}
+
+#[tokio::test]
+async fn a_sleep_past_the_deadline_is_ended() {
+    assert_out_of_time("atk-sleep", "time.sleep(600)").await;
+}
+
+#[tokio::test]
+async fn a_script_that_ignores_signals_is_ended() {
+    let source = "
+import signal
+for number in range(1, 65):
+    try:
+        signal.signal(number, signal.SIG_IGN)
+    except (OSError, ValueError):
+        pass
+signal.pthread_sigmask(signal.SIG_BLOCK, range(1, 65))
+while True:
+    time.sleep(600)
+";
+    assert_out_of_time("atk-ignores", source).await;
+}
+
+#[tokio::test]
+async fn a_loop_in_python_is_ended() {
+    assert_out_of_time("atk-loop", "while True:\n    pass").await;
+}
+
+#[tokio::test]
+async fn a_regular_expression_that_never_ends_is_ended() {
+    assert_out_of_time("atk-regex", "import re\nre.match('(a+)+$', 'a' * 64 + 'b')").await;
+}
+
+#[tokio::test]
+async fn a_number_that_never_ends_is_ended() {
+    assert_out_of_time("atk-power", "10 ** (10 ** 9)").await;
+}
+
+#[tokio::test]
+async fn a_thread_that_goes_on_is_ended() {
+    assert_out_of_time("atk-thread", "import threading\nthreading.Thread(target=time.sleep, args=(600,)).start()")
+        .await;
+}
+
+#[tokio::test]
+async fn what_is_to_happen_at_exit_is_ended_too() {
+    assert_out_of_time("atk-atexit", "import atexit\natexit.register(time.sleep, 600)").await;
+}
+
+#[tokio::test]
+async fn processor_time_ends_a_script_before_its_time() {
+    let source = "while True:\n    pass";
+    for outcome in both(Script { cpu: Duration::from_millis(500), ..script(source) }).await {
+        assert_eq!(outcome.ending, Ending::Stopped(Stop::Cpu));
+        assert!(outcome.usage.cpu_us >= 400_000, "{outcome:?}");
+    }
+}
+
+#[tokio::test]
+async fn processor_time_of_children_and_threads_counts() {
+    let children = "
+import os
+for _ in range(3):
+    if os.fork() == 0:
+        break
+while True:
+    pass
+";
+    let threads = "
+import hashlib, threading
+def work():
+    while True:
+        hashlib.sha256(bytes(1 << 20))
+for _ in range(3):
+    threading.Thread(target=work).start()
+";
+    let limited = |source: &str| Script { cpu: Duration::from_millis(800), ..script(source) };
+    let [full, less] = both(limited(children)).await;
+    assert_eq!((full.ending, less.ending), (Ending::Stopped(Stop::Cpu), Ending::Exited(1)));
+    let [full, less] = both(limited(threads)).await;
+    assert_eq!((full.ending, less.ending), (Ending::Stopped(Stop::Cpu), Ending::Stopped(Stop::Cpu)));
+}
+
+#[tokio::test]
+async fn a_signal_of_the_processor_limit_that_is_ignored_changes_nothing() {
+    let source = "
+import signal
+signal.signal(signal.SIGXCPU, signal.SIG_IGN)
+while True:
+    pass
+";
+    for outcome in both(Script { cpu: Duration::from_millis(500), ..script(source) }).await {
+        assert_eq!(outcome.ending, Ending::Stopped(Stop::Cpu));
+    }
+}
+
+#[tokio::test]
+async fn a_script_ends_when_nobody_waits_for_it_whatever_time_it_has() {
+    let begun = Instant::now();
+    let script =
+        || Script { deadline: Instant::now() + Duration::from_secs(4), ..script("import time\ntime.sleep(600)") };
+    for outcome in both(script()).await {
+        assert_eq!(outcome.ending, Ending::Stopped(Stop::Time));
+    }
+    assert!(begun.elapsed() < Duration::from_secs(40));
+}

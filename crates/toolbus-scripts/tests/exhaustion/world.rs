@@ -1,0 +1,135 @@
+//! The sandbox runner at both levels, with limits that a test reaches soon.
+
+use std::fs;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use tokio::sync::OnceCell;
+use toolbus_sandbox::{Ending, Level, Limits, Outcome, Sandbox, Stream};
+use toolbus_scripts::interpreter::Interpreter;
+use toolbus_scripts::runner::sandbox::{PoolSettings, SandboxRunner, SandboxSettings};
+use toolbus_scripts::runner::{Runner as _, Script, StartKind};
+
+const MIB: u64 = 1024 * 1024;
+
+/// What a script may use here.
+pub(crate) const LIMITS: Limits = Limits {
+    memory: 128 * MIB,
+    disk: 16 * MIB,
+    files: 200,
+    file_size: 8 * MIB,
+    open_files: 64,
+    processes: 16,
+    output: 64 * 1024,
+    artifacts: MIB,
+};
+
+/// The interpreter of the machine: also other users may read it.
+pub(crate) async fn interpreter() -> Interpreter {
+    static FOUND: OnceCell<Interpreter> = OnceCell::const_new();
+    FOUND.get_or_init(async || Interpreter::find("/usr/bin/python3").await.unwrap()).await.clone()
+}
+
+/// The program that confines, which cargo builds beside the tests.
+pub(crate) fn helper() -> PathBuf {
+    let tests = std::env::current_exe().unwrap();
+    let helper = tests.ancestors().nth(2).unwrap().join("examples/script_helper");
+    assert!(helper.exists(), "build {} first: cargo build -p toolbus-scripts --examples", helper.display());
+    helper
+}
+
+/// A runner at exactly this level, with as many interpreters waiting.
+pub(crate) async fn runner(level: Level, warm: usize) -> SandboxRunner {
+    let settings = SandboxSettings {
+        interpreter: interpreter().await,
+        limits: LIMITS,
+        require: level,
+        strongest: level,
+        pool: PoolSettings { min: warm, max: warm, imports: vec!["json".to_owned()] },
+    };
+    SandboxRunner::start(settings, Sandbox::with_helper(helper(), level).unwrap()).await.unwrap()
+}
+
+/// A script with more time than it should need.
+pub(crate) fn script(source: impl Into<String>) -> Script {
+    Script {
+        source: source.into(),
+        input: None,
+        packages: Vec::new(),
+        time: Duration::from_secs(60),
+        cpu: Duration::from_secs(30),
+        deadline: Instant::now() + Duration::from_secs(120),
+    }
+}
+
+/// A script that has so little time.
+pub(crate) fn brief(source: impl Into<String>, milliseconds: u64) -> Script {
+    Script { time: Duration::from_millis(milliseconds), ..script(source) }
+}
+
+/// Runs a script, started for it, at one level.
+pub(crate) async fn run(level: Level, script: Script) -> Outcome {
+    runner(level, 0).await.run(script).await.unwrap().outcome
+}
+
+/// Runs a script at `full`, and at `no-namespaces`.
+pub(crate) async fn both(script: Script) -> [Outcome; 2] {
+    let (full, less) = tokio::join!(run(Level::Full, script.clone()), run(Level::NoNamespaces, script));
+    [full, less]
+}
+
+/// Runs a script at both levels in an interpreter that waited for it.
+pub(crate) async fn warm(script: Script) -> [Outcome; 2] {
+    let one = async |level, script| {
+        let runner = runner(level, 1).await;
+        toolbus_testing::patience::eventually("a warm interpreter", async || (runner.status().warm == 1).then_some(()))
+            .await;
+        let finished = runner.run(script).await.unwrap();
+        assert_eq!(finished.start, StartKind::Warm, "{level}");
+        finished.outcome
+    };
+    let (full, less) = tokio::join!(one(Level::Full, script.clone()), one(Level::NoNamespaces, script));
+    [full, less]
+}
+
+/// How it ended, and both of its streams.
+pub(crate) fn told(outcome: &Outcome) -> (Ending, String, String) {
+    (outcome.ending, text(&outcome.stdout), text(&outcome.stderr))
+}
+
+/// Asserts that both ended by themselves with 0 and printed this.
+pub(crate) fn assert_printed(outcomes: &[Outcome; 2], expected: [&str; 2]) {
+    for (outcome, expected) in outcomes.iter().zip(expected) {
+        assert_eq!(told(outcome), (Ending::Exited(0), format!("{expected}\n"), String::new()));
+    }
+}
+
+/// What a stream holds, as text.
+pub(crate) fn text(stream: &Stream) -> String {
+    String::from_utf8_lossy(&stream.bytes).into_owned()
+}
+
+/// Lines that give a script, and all that it starts, a name by which [`living`] finds it.
+pub(crate) fn named(name: &str, source: &str) -> String {
+    assert!(name.len() < 16, "the kernel keeps 15 bytes");
+    format!("import ctypes, os, sys, time\nctypes.CDLL(None).prctl(15, b'{name}', 0, 0, 0)\n{source}")
+}
+
+/// How many processes of this name are alive on the machine.
+pub(crate) fn living(name: &str) -> usize {
+    let is_alive = |stat: &str| {
+        let state = stat.rsplit_once(") ").map(|(_, rest)| rest.starts_with(['Z', 'X']));
+        stat.contains(&format!("({name})")) && state == Some(false)
+    };
+    let stats = fs::read_dir("/proc").unwrap().flatten().map(|entry| fs::read_to_string(entry.path().join("stat")));
+    stats.flatten().filter(|stat| is_alive(stat)).count()
+}
+
+/// Work folders of this process that hold more than 100 folders in each other.
+pub(crate) fn deep_folders() -> Vec<PathBuf> {
+    let own = format!("toolbus-sandbox-{}-", std::process::id());
+    let bases = fs::read_dir(std::env::temp_dir()).unwrap().flatten();
+    let bases = bases.filter(|base| base.file_name().to_string_lossy().starts_with(&own));
+    let runs = bases.flat_map(|base| fs::read_dir(base.path()).into_iter().flatten().flatten());
+    runs.map(|run| run.path()).filter(|run| run.join("home").join("d/".repeat(100)).exists()).collect()
+}

@@ -1,0 +1,105 @@
+//! What there is besides the test: processes, folders, descriptors, mounts, memory.
+
+use std::fs;
+use std::path::PathBuf;
+use std::sync::{Mutex, PoisonError};
+
+use rustix::process::{Pid, getpid, set_child_subreaper};
+use toolbus_testing::patience::eventually;
+
+/// What a process has that scripts could leave it.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Possessions {
+    pub(crate) processes: Vec<String>,
+    folders: Vec<PathBuf>,
+    descriptors: Vec<String>,
+    mounts: String,
+}
+
+/// Runs a test while no other one does. Orphans of what it starts become children of this process, where they are seen.
+pub(crate) fn alone(test: impl Future<Output = ()>) {
+    static ALONE: Mutex<()> = Mutex::new(());
+    let guard = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    set_child_subreaper(Some(getpid())).unwrap();
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    runtime.block_on(test);
+    drop(runtime);
+    drop(guard);
+}
+
+impl Possessions {
+    pub(crate) fn now() -> Self {
+        let descriptors = fs::read_dir("/proc/self/fd").unwrap().flatten();
+        let mut descriptors: Vec<String> = descriptors
+            .filter_map(|entry| fs::read_link(entry.path()).ok())
+            .map(|target| target.to_string_lossy().split(':').next().unwrap().to_owned())
+            .filter(|target| !target.starts_with("/proc/"))
+            .collect();
+        descriptors.sort();
+        let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
+        Self { processes: descendants(), folders: work_folders(), descriptors, mounts }
+    }
+
+    /// Waits until everything is again as it was.
+    pub(crate) async fn are_back(&self, when: &str) {
+        let is_back = async || (Self::now() == *self).then_some(());
+        if tokio::time::timeout(std::time::Duration::from_secs(20), eventually(when, is_back)).await.is_err() {
+            assert_eq!(Self::now(), *self, "{when}");
+        }
+    }
+}
+
+/// Folders of this process's sandboxes.
+pub(crate) fn work_folders() -> Vec<PathBuf> {
+    let own = format!("toolbus-sandbox-{}-", std::process::id());
+    let found = fs::read_dir(std::env::temp_dir()).unwrap().flatten();
+    found.filter(|entry| entry.file_name().to_string_lossy().starts_with(&own)).map(|entry| entry.path()).collect()
+}
+
+/// Processes that this one started, and those that they did, with their names.
+pub(crate) fn descendants() -> Vec<String> {
+    let mut known = vec![std::process::id().to_string()];
+    let stats: Vec<(String, String, String)> = stats().collect();
+    let mut found = Vec::new();
+    let mut at = 0;
+    while let Some(parent) = known.get(at).cloned() {
+        for (pid, name, _) in stats.iter().filter(|(.., of)| *of == parent) {
+            known.push(pid.clone());
+            found.push(format!("{pid} {name}"));
+        }
+        at += 1;
+    }
+    found
+}
+
+/// The processes of this name, each with its parent and the parent of that.
+pub(crate) fn lineages(name: &str) -> Vec<[Pid; 3]> {
+    let stats: Vec<(String, String, String)> = stats().collect();
+    let parent = |pid: &str| stats.iter().find(|(own, ..)| own == pid).map(|(.., parent)| parent.clone());
+    let pid = |text: String| Pid::from_raw(text.parse().ok()?);
+    let named = stats.iter().filter(|(_, found, _)| found == name);
+    let lineages = named.filter_map(|(program, ..)| {
+        let keeper = parent(program)?;
+        let watchdog = parent(&keeper)?;
+        Some([pid(program.clone())?, pid(keeper)?, pid(watchdog)?])
+    });
+    lineages.collect()
+}
+
+/// Id, name and parent of every living process.
+fn stats() -> impl Iterator<Item = (String, String, String)> {
+    let texts = fs::read_dir("/proc").unwrap().flatten().map(|entry| fs::read_to_string(entry.path().join("stat")));
+    texts.flatten().filter_map(|stat| {
+        let (pid, rest) = stat.split_once(" (")?;
+        let (name, rest) = rest.rsplit_once(") ")?;
+        let mut fields = rest.split(' ');
+        let state = fields.next()?;
+        (state != "Z" && state != "X").then_some((pid.to_owned(), name.to_owned(), fields.next()?.to_owned()))
+    })
+}
+
+/// Resident memory of this process, in bytes.
+pub(crate) fn memory() -> u64 {
+    let pages: u64 = fs::read_to_string("/proc/self/statm").unwrap().split(' ').nth(1).unwrap().parse().unwrap();
+    pages * 4096
+}

@@ -1,0 +1,17 @@
+//! What is left when a script, a daemon, or a process between them has ended. One test at a time, because they compare
+//! what the whole process has. `docs/sandbox.md` lists every test here.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "a test fails by panicking, helpers outside test functions included"
+)]
+
+mod left;
+mod many;
+mod other_user;
+mod sudden;
+#[allow(dead_code, reason = "tests of exhaustion use more of it")]
+#[path = "../exhaustion/world.rs"]
+mod world;

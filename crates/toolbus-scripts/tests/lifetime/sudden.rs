@@ -1,0 +1,131 @@
+//! Sudden ends: of the caller, of the daemon, and of each process between it and the script.
+
+use std::path::Path;
+use std::process::Stdio;
+
+use rustix::process::{Signal, kill_process};
+use tokio::io::AsyncWriteExt as _;
+use tokio::process::Command;
+use toolbus_sandbox::{Ending, Level};
+use toolbus_scripts::runner::{Finished, RunFailure, Runner as _};
+use toolbus_testing::patience::eventually;
+
+use crate::left::{Possessions, alone, lineages, work_folders};
+use crate::world::{helper, living, named, runner, script, text};
+
+const LEVELS: [Level; 2] = [Level::Full, Level::NoNamespaces];
+/// Stays, with a child and a thread where it may have them.
+const STAYS: &str = "
+import threading
+threading.Thread(target=time.sleep, args=(600,)).start()
+try:
+    os.fork()
+except OSError:
+    pass
+time.sleep(600)
+";
+
+#[test]
+fn a_run_that_is_dropped_ends_with_all_that_it_started() {
+    alone(async {
+        let before = Possessions::now();
+        for level in LEVELS {
+            for warm in [0, 1] {
+                let runner = runner(level, warm).await;
+                eventually("the pool", async || (runner.status().warm == warm).then_some(())).await;
+                let run = runner.run(script(named("atk-dropped", STAYS)));
+                let begun = eventually("the script", async || (living("atk-dropped") > 0).then_some(()));
+                tokio::select! {
+                    finished = run => panic!("{level}: {finished:?}"),
+                    () = begun => {}
+                }
+                eventually("its end", async || (living("atk-dropped") == 0).then_some(())).await;
+                runner.shutdown().await;
+            }
+        }
+        before.are_back("after runs were dropped").await;
+    });
+}
+
+#[test]
+fn a_daemon_that_is_killed_leaves_no_process_and_no_folder() {
+    alone(async {
+        let before = Possessions::now();
+        for level in LEVELS {
+            let temporary = tempfile::tempdir().unwrap();
+            let mut daemon = daemon(level, temporary.path());
+            give(&mut daemon, &named("atk-orphan", STAYS)).await;
+            eventually("the script", async || (living("atk-orphan") > 0).then_some(())).await;
+            daemon.start_kill().unwrap();
+            daemon.wait().await.unwrap();
+            eventually("its end", async || (living("atk-orphan") == 0).then_some(())).await;
+            let files = || std::fs::read_dir(temporary.path()).unwrap().flatten();
+            let runs = || files().flat_map(|base| std::fs::read_dir(base.path()).unwrap()).count();
+            eventually("the removal of its folder", async || (runs() == 0).then_some(())).await;
+            assert_eq!(files().count(), 1, "{level}: what held the folders of runs");
+
+            let mut next = self::daemon(level, temporary.path());
+            give(&mut next, "print('next')").await;
+            let output = next.wait_with_output().await.unwrap();
+            assert_eq!(String::from_utf8_lossy(&output.stdout), "Exited(0)\nnext\n", "{level}");
+            // It removes that; its own may wait for the next again.
+            assert!(files().count() <= 1, "{level}");
+            eventually("the removal of its folder", async || (runs() == 0).then_some(())).await;
+        }
+        before.are_back("after daemons were killed").await;
+    });
+}
+
+fn daemon(level: Level, temporary: &Path) -> tokio::process::Child {
+    let mut command = Command::new(helper().with_file_name("run_script"));
+    command.args([level.as_str(), "600000"]).env("TMPDIR", temporary);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true).spawn().unwrap()
+}
+
+async fn give(daemon: &mut tokio::process::Child, source: &str) {
+    daemon.stdin.take().unwrap().write_all(source.as_bytes()).await.unwrap();
+}
+
+/// Kills the program or its keeper while a script runs.
+async fn kill_one(level: Level, which: usize) -> Result<Finished, RunFailure> {
+    let runner = runner(level, 0).await;
+    let kill = async {
+        let pids = eventually("the script", async || lineages("atk-killed").into_iter().next()).await;
+        kill_process(pids[which], Signal::KILL).unwrap();
+        std::future::pending::<()>().await;
+    };
+    let result = tokio::select! {
+        result = runner.run(script(named("atk-killed", "time.sleep(600)"))) => result,
+        () = kill => unreachable!(),
+    };
+    eventually("the end of all", async || (living("atk-killed") == 0).then_some(())).await;
+    let after = runner.run(script("print('after')")).await.unwrap();
+    assert_eq!((after.outcome.ending, text(&after.outcome.stdout)), (Ending::Exited(0), "after\n".to_owned()));
+    let runs = || work_folders().iter().flat_map(|base| std::fs::read_dir(base).unwrap()).count();
+    eventually("the removal of its folder", async || (runs() == 0).then_some(())).await;
+    result
+}
+
+#[test]
+fn a_keeper_that_is_killed_is_an_error_and_leaves_nothing() {
+    alone(async {
+        let before = Possessions::now();
+        for level in LEVELS {
+            let error = kill_one(level, 1).await.unwrap_err();
+            assert_eq!(error.to_string(), "the sandbox's helper ended unexpectedly", "{level}");
+        }
+        before.are_back("after keepers were killed").await;
+    });
+}
+
+#[test]
+fn a_script_that_is_killed_from_outside_is_told_as_that() {
+    alone(async {
+        let before = Possessions::now();
+        for level in LEVELS {
+            let finished = kill_one(level, 0).await.unwrap();
+            assert_eq!(finished.outcome.ending, Ending::Signalled(9), "{level}");
+        }
+        before.are_back("after scripts were killed").await;
+    });
+}

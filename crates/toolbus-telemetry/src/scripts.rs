@@ -1,0 +1,144 @@
+//! What is recorded of scripts.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use opentelemetry::KeyValue;
+use opentelemetry::metrics::{Counter, Histogram, Meter};
+
+/// Seconds that a script may take: from what a warm interpreter needs to the longest that is usual.
+const RUN_BOUNDS: [f64; 15] = [0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0];
+/// Bytes, from 8 MiB to 8 GiB.
+const MEMORY_BOUNDS: [f64; 11] = [
+    8_388_608.0,
+    16_777_216.0,
+    33_554_432.0,
+    67_108_864.0,
+    134_217_728.0,
+    268_435_456.0,
+    536_870_912.0,
+    1_073_741_824.0,
+    2_147_483_648.0,
+    4_294_967_296.0,
+    8_589_934_592.0,
+];
+
+/// How runs end.
+const OUTCOMES: [&str; 12] = [
+    "ok",
+    "failed",
+    "signal",
+    "time",
+    "cpu",
+    "memory",
+    "processes",
+    "disk",
+    "output",
+    "packages",
+    "unavailable",
+    "cancelled",
+];
+const STARTS: [&str; 2] = ["cold", "warm"];
+/// Stands for every value outside a closed set.
+const OTHER: &str = "_OTHER";
+
+/// Records runs of scripts. Without a collector it does nothing.
+pub struct ScriptRecorder {
+    instruments: Option<Instruments>,
+}
+
+struct Instruments {
+    runs: Counter<u64>,
+    duration: Histogram<f64>,
+    queue_duration: Histogram<f64>,
+    cpu_time: Histogram<f64>,
+    memory_peak: Histogram<u64>,
+}
+
+/// One run of a script.
+#[derive(Debug, Clone, Copy)]
+pub struct ScriptRun<'a> {
+    /// How it ended. What is not documented is recorded as `_OTHER`.
+    pub outcome: &'a str,
+    /// `cold` or `warm`; absent for one that did not run.
+    pub start: Option<&'a str>,
+    /// From its turn to its end.
+    pub duration: Duration,
+    /// Until its turn.
+    pub waited: Duration,
+    /// Processor time, where it was measured.
+    pub cpu: Option<Duration>,
+    /// Most memory in bytes, where it was measured.
+    pub peak_memory: Option<u64>,
+}
+
+/// What is looked up at each export.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ScriptLoad {
+    /// Scripts that wait for their turn.
+    pub waiting: u64,
+    /// Scripts that run.
+    pub running: u64,
+    /// Interpreters that wait for a script.
+    pub warm: u64,
+}
+
+impl ScriptRecorder {
+    pub(crate) fn new(meter: Option<&Meter>) -> Self {
+        Self { instruments: meter.map(Instruments::new) }
+    }
+
+    /// Records a run that is over.
+    pub fn run(&self, run: &ScriptRun<'_>) {
+        let Some(instruments) = &self.instruments else { return };
+        let ScriptRun { outcome, start, duration, waited, cpu, peak_memory } = *run;
+        let outcome = KeyValue::new("outcome", among(&OUTCOMES, outcome));
+        let start = start.map(|start| KeyValue::new("start", among(&STARTS, start)));
+        let labels: Vec<KeyValue> = [outcome].into_iter().chain(start).collect();
+        instruments.runs.add(1, &labels);
+        instruments.duration.record(duration.as_secs_f64(), &labels);
+        instruments.queue_duration.record(waited.as_secs_f64(), &[]);
+        if let Some(cpu) = cpu {
+            instruments.cpu_time.record(cpu.as_secs_f64(), &[]);
+        }
+        if let Some(peak_memory) = peak_memory {
+            instruments.memory_peak.record(peak_memory, &[]);
+        }
+    }
+}
+
+impl Instruments {
+    fn new(meter: &Meter) -> Self {
+        let seconds = |name: &'static str, description: &'static str| {
+            let builder = meter.f64_histogram(name).with_unit("s").with_description(description);
+            builder.with_boundaries(RUN_BOUNDS.to_vec()).build()
+        };
+        let runs = meter.u64_counter("toolbus.script.runs").with_unit("{run}");
+        let memory = meter.u64_histogram("toolbus.script.memory.peak").with_unit("By");
+        let memory = memory.with_description("Most memory that a script used.");
+        Self {
+            runs: runs.with_description("Scripts that had their turn.").build(),
+            duration: seconds("toolbus.script.duration", "From a script's turn to its end."),
+            queue_duration: seconds("toolbus.script.queue.duration", "How long a script waited for its turn."),
+            cpu_time: seconds("toolbus.script.cpu.time", "Processor time of a script."),
+            memory_peak: memory.with_boundaries(MEMORY_BOUNDS.to_vec()).build(),
+        }
+    }
+}
+
+/// Registers what is looked up at each export.
+pub(crate) fn observe(meter: &Meter, look: impl Fn() -> ScriptLoad + Send + Sync + 'static) {
+    let look = Arc::new(look);
+    let gauge = |name: &'static str, unit: &'static str, description: &'static str, part: fn(ScriptLoad) -> u64| {
+        let look = Arc::clone(&look);
+        let gauge = meter.u64_observable_gauge(name).with_unit(unit).with_description(description);
+        gauge.with_callback(move |gauge| gauge.observe(part(look()), &[])).build();
+    };
+    gauge("toolbus.script.waiting", "{script}", "Scripts that wait for their turn.", |load| load.waiting);
+    gauge("toolbus.script.running", "{script}", "Scripts that run.", |load| load.running);
+    gauge("toolbus.script.warm", "{interpreter}", "Interpreters that wait for a script.", |load| load.warm);
+}
+
+fn among(known: &[&'static str], value: &str) -> &'static str {
+    known.iter().find(|known| **known == value).copied().unwrap_or(OTHER)
+}

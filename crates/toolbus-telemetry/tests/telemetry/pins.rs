@@ -1,0 +1,36 @@
+//! What is recorded of tools that are held back.
+
+use toolbus_telemetry::{HeldTools, Pipeline, Protocol};
+use toolbus_testing::otlp::Receiver;
+
+use crate::observed::metrics;
+use crate::support::{Daemon, rabbit};
+
+/// What the contract says that can be asked.
+pub(crate) fn look(pipeline: &Pipeline) {
+    pipeline.watch_pins(|| {
+        let source = |name: &str, held, changes| HeldTools { source: name.to_owned(), held, changes };
+        vec![source("mcp:files", 2, 3), source("rest", 0, 0)]
+    });
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn held_tools_and_changes_are_looked_up_at_each_export() {
+    let receiver = Receiver::start().await.unwrap();
+    let daemon = Daemon::start(&receiver, Protocol::Grpc, &[("OTEL_TRACES_EXPORTER", "none")]);
+    look(&daemon.pipeline);
+    daemon.end().await;
+
+    let metrics = metrics(&receiver);
+    let of = |name: &str, source| metrics[name].value(&[("tool_source", source)]);
+    assert_eq!(of("toolbus.pins.held", "mcp:files"), Some(2.0));
+    assert_eq!(of("toolbus.pins.held", "rest"), Some(0.0));
+    assert_eq!(of("toolbus.pins.changes", "mcp:files"), Some(3.0));
+}
+
+#[tokio::test]
+async fn without_an_endpoint_nobody_is_asked() {
+    let daemon = Daemon::with(None, Protocol::Grpc, &[], rabbit());
+    daemon.pipeline.watch_pins(|| panic!("asked"));
+    daemon.end().await;
+}

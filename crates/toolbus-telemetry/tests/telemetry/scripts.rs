@@ -1,0 +1,77 @@
+//! What is told of scripts.
+
+use std::time::Duration;
+
+use toolbus_telemetry::{Pipeline, Protocol, ScriptLoad, ScriptRun};
+use toolbus_testing::otlp::Receiver;
+
+use crate::observed::metrics;
+use crate::support::{Daemon, rabbit};
+
+const OUTCOMES: [&str; 13] = [
+    "ok",
+    "failed",
+    "signal",
+    "time",
+    "cpu",
+    "memory",
+    "processes",
+    "disk",
+    "output",
+    "packages",
+    "unavailable",
+    "cancelled",
+    "exploded",
+];
+const LOAD: ScriptLoad = ScriptLoad { waiting: 3, running: 2, warm: 1 };
+
+fn run() -> ScriptRun<'static> {
+    ScriptRun {
+        outcome: "ok",
+        start: Some("warm"),
+        duration: Duration::from_millis(30),
+        waited: Duration::from_millis(5),
+        cpu: Some(Duration::from_millis(20)),
+        peak_memory: Some(20 << 20),
+    }
+}
+
+/// Every end of a run that the contract knows, and more.
+pub(crate) fn run_in_every_way(pipeline: &Pipeline) {
+    let recorder = pipeline.scripts();
+    for outcome in OUTCOMES {
+        recorder.run(&ScriptRun { outcome, ..run() });
+    }
+    for start in [Some("cold"), Some("lukewarm"), None] {
+        recorder.run(&ScriptRun { start, ..run() });
+    }
+    pipeline.watch_scripts(|| LOAD);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_script_took_is_recorded_where_it_was_measured() {
+    let receiver = Receiver::start().await.unwrap();
+    let daemon = Daemon::start(&receiver, Protocol::Grpc, &[("OTEL_TRACES_EXPORTER", "none")]);
+    let recorder = daemon.pipeline.scripts();
+    recorder.run(&run());
+    recorder.run(&ScriptRun { outcome: "cancelled", start: None, cpu: None, peak_memory: None, ..run() });
+    daemon.pipeline.watch_scripts(|| LOAD);
+    daemon.end().await;
+
+    let metrics = metrics(&receiver);
+    let value = |name: &str, labels: &[(&str, &str)]| metrics[&format!("toolbus.script.{name}")].value(labels);
+    assert_eq!(value("runs", &[("outcome", "ok"), ("start", "warm")]), Some(1.0));
+    assert_eq!(value("runs", &[("outcome", "cancelled")]), Some(1.0));
+    for (name, count) in [("duration", 2.0), ("queue.duration", 2.0), ("cpu.time", 1.0), ("memory.peak", 1.0)] {
+        assert_eq!(value(name, &[]), Some(count), "{name}");
+    }
+    assert_eq!(["waiting", "running", "warm"].map(|name| value(name, &[])), [Some(3.0), Some(2.0), Some(1.0)]);
+}
+
+#[tokio::test]
+async fn without_an_endpoint_nothing_is_recorded_and_nobody_is_asked() {
+    let daemon = Daemon::with(None, Protocol::Grpc, &[], rabbit());
+    run_in_every_way(&daemon.pipeline);
+    daemon.pipeline.watch_scripts(|| panic!("asked"));
+    daemon.end().await;
+}

@@ -1,0 +1,297 @@
+//! Pins: what each tool says of itself is remembered, so that it cannot change unseen.
+//!
+//! [`Pins`] compares the tools that there are with what is kept in a file, and holds back what differs where that is
+//! asked for. The first sight of a source is how it is to stay.
+
+mod book;
+mod definition;
+mod diff;
+mod differences;
+mod file;
+mod level;
+mod record;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use jiff::Timestamp;
+use tokio::sync::Notify;
+use toolbus_core::policy::{Held, Vetting};
+use toolbus_core::tool::ToolDescriptor;
+
+use self::book::{Book, News, NewsKind};
+pub use self::definition::{Definition, Digest, NoDigest};
+pub use self::diff::unified;
+pub use self::differences::{Difference, Entry, Mismatch, offer};
+use self::file::PinFile;
+pub use self::file::PinFileError;
+pub use self::level::{Level, Levels};
+use self::record::Record;
+pub use self::record::State;
+
+/// Most changes that the log tells one by one, of those that are found at a time.
+const MAX_LINES: usize = 20;
+
+/// What is pinned. Cheap to clone.
+#[derive(Clone)]
+pub struct Pins {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    file: Option<PinFile>,
+    book: Mutex<Book>,
+    /// One use of the file at a time.
+    filing: Mutex<()>,
+    unsaved: Notify,
+    /// Why the file could not be used last.
+    problem: Mutex<Option<String>>,
+}
+
+/// Why nothing was approved.
+#[derive(Debug, thiserror::Error)]
+pub enum ApproveError {
+    /// There is nothing, or something else, to approve.
+    #[error(transparent)]
+    Mismatch(#[from] Mismatch),
+    /// It could not be written down, so that it would be held back again later.
+    #[error(transparent)]
+    File(#[from] PinFileError),
+}
+
+/// How many tools of a source are how.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Count {
+    /// The source.
+    pub source: String,
+    /// Tools that are held back.
+    pub held: usize,
+    /// Definitions that were not as they were, since the start.
+    pub changes: u64,
+}
+
+impl Pins {
+    /// Pins of a file, which need not be there yet; without one they are forgotten with the process. Blocks while it reads.
+    ///
+    /// # Errors
+    ///
+    /// When the file is there and cannot be read, or holds something else: what is in it is unknown then, not absent.
+    pub fn open(file: Option<PathBuf>, levels: Levels) -> Result<Self, PinFileError> {
+        let file = file.map(PinFile::new);
+        let record = file.as_ref().map(PinFile::read).transpose()?.flatten().unwrap_or_default();
+        let shared = Shared {
+            file,
+            book: Mutex::new(Book::of(record, levels)),
+            filing: Mutex::default(),
+            unsaved: Notify::new(),
+            problem: Mutex::default(),
+        };
+        Ok(Self { shared: Arc::new(shared) })
+    }
+
+    /// The file, if there is one.
+    #[must_use]
+    pub fn file(&self) -> Option<&Path> {
+        self.shared.file.as_ref().map(PinFile::path)
+    }
+
+    /// Sets what is done about changes; counts from the next review.
+    pub fn set_levels(&self, levels: Levels) {
+        self.book().levels = levels;
+    }
+
+    /// Waits until there is something to [save](Self::save).
+    pub async fn unsaved(&self) {
+        self.shared.unsaved.notified().await;
+    }
+
+    /// Why the file could not be used last, if it could not.
+    #[must_use]
+    pub fn problem(&self) -> Option<String> {
+        self.shared.problem.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Writes what is new into the file, and takes over what others wrote; whether that makes another review necessary.
+    /// Blocks.
+    ///
+    /// # Errors
+    ///
+    /// When the file cannot be used. What is known stays known.
+    pub fn save(&self) -> Result<bool, PinFileError> {
+        let result = self.filed(|book| Ok(((), book.record.clone())));
+        self.note(result.map(|()| self.book().needs_review))
+    }
+
+    /// Takes over what others wrote into the file; whether that makes another review necessary. Writes nothing: two
+    /// processes that see different tools would never end. Blocks.
+    ///
+    /// # Errors
+    ///
+    /// When the file cannot be read. What is known stays known.
+    pub fn reload(&self) -> Result<bool, PinFileError> {
+        let Some(file) = &self.shared.file else { return Ok(false) };
+        let _one_at_a_time = self.filing();
+        let result = file.read().map(|written| {
+            let written = written.unwrap_or_default();
+            let mut book = self.book();
+            if book.lacks_any(&written) {
+                self.shared.unsaved.notify_one();
+            }
+            let news = book.merge(written, &now());
+            let needs_review = book.needs_review;
+            drop(book);
+            tell(&news);
+            needs_review
+        });
+        self.note(result)
+    }
+
+    /// Every tool that is pinned or there, of one source or of all, by source and name.
+    #[must_use]
+    pub fn list(&self, source: Option<&str>) -> Vec<Entry> {
+        self.book().entries(source)
+    }
+
+    /// How the tools differ that a name means: those of the source of this name, or else those of this name.
+    ///
+    /// # Errors
+    ///
+    /// When nothing has the name.
+    pub fn find(&self, name: &str, source: Option<&str>) -> Result<Vec<Difference>, Mismatch> {
+        self.book().find(name, source)
+    }
+
+    /// Pins what a name means as it is now, if that is what was shown: [`offer`] is its fingerprint. Counts from the next
+    /// review. Blocks.
+    ///
+    /// # Errors
+    ///
+    /// When it is something else, or cannot be written; then nothing is approved.
+    pub fn approve(&self, name: &str, source: Option<&str>, shown: Digest) -> Result<Vec<Difference>, ApproveError> {
+        self.filed(|book| {
+            let offered = book.offered(name, source, shown)?;
+            let mut next = book.record.clone();
+            differences::approve(&mut next, &offered, &now());
+            Ok((offered, next))
+        })
+    }
+
+    /// How many tools are held back and how many changes there were, by source.
+    #[must_use]
+    pub fn counts(&self) -> Vec<Count> {
+        let book = self.book();
+        let mut counts: BTreeMap<String, Count> = BTreeMap::new();
+        for entry in book.entries(None) {
+            counts.entry(entry.source).or_default().held += usize::from(entry.is_held);
+        }
+        for (source, changes) in &book.changes {
+            counts.entry(source.clone()).or_default().changes = *changes;
+        }
+        counts.into_iter().map(|(source, count)| Count { source, ..count }).collect()
+    }
+
+    /// Has `next` decide what is written, of what is known and what others wrote, while nobody else writes.
+    fn filed<T, E: From<PinFileError>>(&self, next: impl FnOnce(&Book) -> Result<(T, Record), E>) -> Result<T, E> {
+        let _one_at_a_time = self.filing();
+        let on_disk = self.shared.file.as_ref().map(|file| Ok::<_, PinFileError>((file, file.lock()?, file.read()?)));
+        let on_disk = on_disk.transpose()?;
+        let (value, record, news) = {
+            let mut book = self.book();
+            let written = on_disk.as_ref().map(|(_, _, written)| written.clone().unwrap_or_default());
+            let news = written.map(|written| book.merge(written, &now())).unwrap_or_default();
+            let (value, record) = next(&book)?;
+            (value, record, news)
+        };
+        tell(&news);
+        // Not with the book open, which everybody waits for.
+        if let Some((file, lock, written)) = &on_disk
+            && written.as_ref() != Some(&record)
+            && let Err(error) = file.write(&record, lock)
+        {
+            let trimmed = self.book().trimmed(&record);
+            if !error.is_full() || trimmed == record {
+                return Err(error.into());
+            }
+            file.write(&trimmed, lock)?;
+        }
+        let news = self.book().merge(record, &now());
+        tell(&news);
+        Ok(value)
+    }
+
+    /// Remembers what is wrong with the file, and logs it once.
+    fn note<T>(&self, result: Result<T, PinFileError>) -> Result<T, PinFileError> {
+        let problem = result.as_ref().err().map(ToString::to_string);
+        let mut known = self.shared.problem.lock().unwrap_or_else(PoisonError::into_inner);
+        match &problem {
+            Some(error) if known.as_ref() != Some(error) && self.book().levels.hold_anything() => {
+                tracing::error!(error, "pins are not kept: what is seen now is forgotten at a restart");
+            }
+            Some(error) if known.as_ref() != Some(error) => {
+                tracing::info!(error, "what tools say of themselves is not kept; nothing is pinned");
+            }
+            None if known.is_some() => tracing::info!("pins are kept again"),
+            _ => {}
+        }
+        *known = problem;
+        result
+    }
+
+    fn book(&self) -> MutexGuard<'_, Book> {
+        self.shared.book.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn filing(&self) -> MutexGuard<'_, ()> {
+        self.shared.filing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Vetting for Pins {
+    fn review(&self, tools: &[Arc<ToolDescriptor>]) -> Held {
+        let mut book = self.book();
+        let (held, news) = book.review(tools, &now());
+        if std::mem::take(&mut book.is_unsaved) {
+            self.shared.unsaved.notify_one();
+        }
+        drop(book);
+        tell(&news);
+        held
+    }
+
+    fn admits(&self, tool: &ToolDescriptor) -> bool {
+        self.book().admits(tool)
+    }
+}
+
+/// The present moment, to the second.
+fn now() -> String {
+    let now = Timestamp::now();
+    Timestamp::from_second(now.as_second()).unwrap_or(now).to_string()
+}
+
+/// Writes to the log what was not known before.
+fn tell(news: &[News]) {
+    for News { source, kind } in news.iter().take(MAX_LINES) {
+        match kind {
+            NewsKind::FirstSeen(tools) => {
+                tracing::info!(source, tools, "the tools of a source are pinned as they are first seen")
+            }
+            NewsKind::Tool { tool, state, is_held: true } => tracing::warn!(
+                source,
+                tool,
+                state = state.as_str(),
+                "a tool is held back; `toolbus pins diff` shows why, and `toolbus pins approve` lets it through"
+            ),
+            NewsKind::Tool { tool, state, is_held: false } => {
+                tracing::info!(source, tool, state = state.as_str(), "a tool is not as it was; it is not held back");
+            }
+        }
+    }
+    if let Some(more) = news.len().checked_sub(MAX_LINES).filter(|more| *more > 0) {
+        tracing::warn!(more, "more tools are not as they were; `toolbus pins` lists them all");
+    }
+}
+
+#[cfg(test)]
+mod tests;

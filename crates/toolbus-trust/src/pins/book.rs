@@ -1,0 +1,217 @@
+//! What is pinned and what is there, side by side.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+
+use toolbus_core::policy::Held;
+use toolbus_core::tool::ToolDescriptor;
+
+use super::definition::{Definition, Digest};
+use super::level::{Level, Levels};
+use super::record::{Pin, Present, Record, Source, State};
+
+/// Most changes of one source that are remembered as told.
+const MAX_TOLD: usize = 10_000;
+/// Most sources of which those are kept that are gone and not pinned.
+const MAX_SOURCES: usize = 1_000;
+/// Most findings that a reason names.
+const MAX_FINDINGS: usize = 3;
+
+/// What was made of each descriptor, by source and name.
+type Seen = HashMap<(Arc<str>, Arc<str>), (Arc<ToolDescriptor>, Present)>;
+
+/// Everything that is known.
+#[derive(Default)]
+pub(super) struct Book {
+    pub(super) record: Record,
+    pub(super) levels: Levels,
+    /// What each source has now, by the names within it.
+    pub(super) present: BTreeMap<String, BTreeMap<String, Present>>,
+    seen: Seen,
+    /// What was told of each source, so that it is told once.
+    told: BTreeMap<String, BTreeSet<(String, State, Option<Digest>)>>,
+    /// How many changes were told, by source.
+    pub(super) changes: BTreeMap<String, u64>,
+    /// Whether the record changed since somebody last asked.
+    pub(super) is_unsaved: bool,
+    /// Whether other tools may be held back than the last review said.
+    pub(super) needs_review: bool,
+}
+
+/// Something that was not known before.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct News {
+    pub(super) source: String,
+    pub(super) kind: NewsKind,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum NewsKind {
+    /// The source is seen for the first time, with so many tools.
+    FirstSeen(usize),
+    /// A tool is not as it was.
+    Tool { tool: String, state: State, is_held: bool },
+}
+
+impl Book {
+    /// What is pinned already.
+    pub(super) fn of(record: Record, levels: Levels) -> Self {
+        let mut book = Self { record, levels, ..Self::default() };
+        // What waited for an operator when the record was written was told then.
+        for (source, kept) in &book.record.sources {
+            let told = book.told.entry(source.clone()).or_default();
+            for (tool, seen) in &kept.pending {
+                let state = if kept.tools.contains_key(tool) { State::Changed } else { State::New };
+                told.insert((tool.clone(), state, Some(seen.digest)));
+            }
+        }
+        book
+    }
+
+    /// Takes in the tools that there are now. Returns those that are held back, and what is to be told.
+    pub(super) fn review(&mut self, tools: &[Arc<ToolDescriptor>], now: &str) -> (Held, Vec<News>) {
+        let mut before = std::mem::take(&mut self.seen);
+        self.present.clear();
+        for tool in tools {
+            let place = (Arc::clone(&tool.source), Arc::clone(&tool.name));
+            let known = before.remove(&place).filter(|(known, _)| Arc::ptr_eq(known, tool));
+            let (_, present) = known.unwrap_or_else(|| {
+                let (name, definition) = (Arc::clone(&tool.name), Definition::of(tool));
+                (Arc::clone(tool), Present { name, definition, finding: finding(tool) })
+            });
+            let of_source = self.present.entry(tool.source.to_string()).or_default();
+            of_source.insert(tool.bare_name().to_string(), present.clone());
+            self.seen.insert(place, (Arc::clone(tool), present));
+        }
+        let news = self.observe(now);
+        self.needs_review = false;
+        (self.held(tools), news)
+    }
+
+    /// Takes over what another process has pinned, or this one has written; what only this one knows stays.
+    pub(super) fn merge(&mut self, written: Record, now: &str) -> Vec<News> {
+        let own = std::mem::replace(&mut self.record, written);
+        for (name, source) in &own.sources {
+            self.record.sources.entry(name.clone()).or_insert_with(|| source.clone());
+        }
+        let news = self.observe(now);
+        self.needs_review |= self.record != own;
+        news
+    }
+
+    /// Brings the record up to date with what there is.
+    fn observe(&mut self, now: &str) -> Vec<News> {
+        let (mut news, mut found) = (Vec::new(), Vec::new());
+        for (name, present) in &self.present {
+            let level = self.levels.of(name);
+            let source = self.record.sources.entry(name.clone()).or_insert_with(|| {
+                self.is_unsaved = true;
+                news.push(News { source: name.clone(), kind: NewsKind::FirstSeen(present.len()) });
+                Source::first_seen(present, now)
+            });
+            let observed = source.observe(present, level, now);
+            self.is_unsaved |= observed.is_changed;
+            let mut tools = observed.news;
+            let is_suspect = |tool: &&String| {
+                present.get(*tool).is_some_and(|here| source.state(tool, here, level) == State::Suspect)
+            };
+            tools.extend(present.keys().filter(is_suspect).map(|tool| (tool.clone(), State::Suspect)));
+            for (tool, state) in tools {
+                let digest = present.get(&tool).map(|here| here.definition.digest());
+                found.push((name.clone(), tool, state, digest, level));
+            }
+        }
+        if self.record.sources.len() > MAX_SOURCES {
+            let is_missed = |source: &String| self.present.contains_key(source) || self.levels.of(source).holds();
+            self.record.sources.retain(|source, _| is_missed(source));
+            self.is_unsaved = true;
+        }
+        let tell = |(source, tool, state, digest, level)| self.tell(source, tool, state, digest, level);
+        news.extend(found.into_iter().filter_map(tell));
+        news
+    }
+
+    fn tell(
+        &mut self,
+        source: String,
+        tool: String,
+        state: State,
+        digest: Option<Digest>,
+        level: Level,
+    ) -> Option<News> {
+        let told = self.told.entry(source.clone()).or_default();
+        // Rather twice than not at all; and no source has another one silenced.
+        if told.len() >= MAX_TOLD {
+            told.clear();
+        }
+        if !told.insert((tool.clone(), state, digest)) {
+            return None;
+        }
+        *self.changes.entry(source.clone()).or_default() += 1;
+        let is_held = level.holds() && state != State::Missing;
+        Some(News { source, kind: NewsKind::Tool { tool, state, is_held } })
+    }
+
+    fn held(&self, tools: &[Arc<ToolDescriptor>]) -> Held {
+        let mut held = Held::default();
+        for tool in tools {
+            let level = self.levels.of(&tool.source);
+            let place = (Arc::clone(&tool.source), Arc::clone(&tool.name));
+            let (Some((_, present)), Some(source)) = (self.seen.get(&place), self.record.sources.get(&*tool.source))
+            else {
+                continue;
+            };
+            let state = source.state(tool.bare_name(), present, level);
+            if level.holds()
+                && let Some(reason) = reason(state, present)
+            {
+                held.insert(tool, reason);
+            }
+        }
+        held
+    }
+
+    /// Whether a tool would not be held back. A source that was never seen has nothing that could have changed.
+    pub(super) fn admits(&self, tool: &ToolDescriptor) -> bool {
+        let level = self.levels.of(&tool.source);
+        let Some(source) = self.record.sources.get(&*tool.source).filter(|_| level.holds()) else { return true };
+        let present =
+            Present { name: Arc::clone(&tool.name), definition: Definition::of(tool), finding: finding(tool) };
+        reason(source.state(tool.bare_name(), &present, level), &present).is_none()
+    }
+
+    /// Whether a source is there that the record does not have.
+    pub(super) fn lacks_any(&self, record: &Record) -> bool {
+        self.record.sources.keys().any(|source| !record.sources.contains_key(source))
+    }
+
+    /// Leaves out of a record that is too large what nobody misses: sources that are gone and whose changes are told only,
+    /// and what tools were before.
+    pub(super) fn trimmed(&self, record: &Record) -> Record {
+        let mut record = record.clone();
+        record.sources.retain(|source, _| self.present.contains_key(source) || self.levels.of(source).holds());
+        let pins = record.sources.values_mut().flat_map(|source| source.tools.values_mut());
+        pins.for_each(|pin: &mut Pin| pin.before = None);
+        record
+    }
+}
+
+/// What is suspect about a tool, in words.
+fn finding(tool: &ToolDescriptor) -> Option<String> {
+    let found: Vec<String> = tool.suspicions.iter().take(MAX_FINDINGS).map(ToString::to_string).collect();
+    (!found.is_empty()).then(|| found.join("; "))
+}
+
+/// Why a tool is held back, for operators; none if it is not.
+pub(super) fn reason(state: State, present: &Present) -> Option<String> {
+    let why = match state {
+        State::Pinned | State::Recorded | State::Missing => return None,
+        State::Changed => "its definition changed since it was pinned".to_owned(),
+        State::New => "it is new since its source was pinned".to_owned(),
+        State::Suspect => format!("it is suspect: {}", present.finding.as_deref().unwrap_or_default()),
+    };
+    Some(format!("{why}; see `toolbus pins diff {}`", present.name))
+}
+
+#[cfg(test)]
+mod tests;

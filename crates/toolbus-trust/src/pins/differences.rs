@@ -1,0 +1,192 @@
+//! What there is to tell of pins, and what an operator can approve.
+
+use std::collections::BTreeSet;
+
+use super::book::{Book, reason};
+use super::definition::{Definition, Digest};
+use super::level::Level;
+use super::record::{Pin, Present, Record, Source, State, digest_of};
+
+/// What source names of MCP servers begin with.
+const MCP: &str = "mcp:";
+
+/// How one tool is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Entry {
+    /// Its source.
+    pub source: String,
+    /// Its name within the source.
+    pub tool: String,
+    /// The name that it is called by, where that is known.
+    pub name: String,
+    /// How it is, compared with what is pinned.
+    pub state: State,
+    /// Whether it is held back.
+    pub is_held: bool,
+    /// Since when it is like this.
+    pub since: String,
+    /// Why it is held back.
+    pub reason: Option<String>,
+}
+
+/// How one tool differs from what is pinned.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Difference {
+    /// How it is.
+    pub entry: Entry,
+    /// What is pinned, or what it was before.
+    pub before: Option<Definition>,
+    /// What it is now.
+    pub after: Option<Definition>,
+}
+
+/// Why there is nothing to show, or to approve.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Mismatch {
+    /// Nothing has the name.
+    #[error("no tool and no source is called `{0}`; `toolbus pins` lists them")]
+    Unknown(String),
+    /// Several sources have a tool of the name.
+    #[error("several sources have a tool `{0}`: {1}; name one with --source")]
+    Ambiguous(String, String),
+    /// It is as it was.
+    #[error("there is nothing to approve: `{0}` is as it was pinned")]
+    Nothing(String),
+    /// It is not what was shown.
+    #[error("`{0}` changed again since it was shown; look at `toolbus pins diff {0}` once more")]
+    Again(String),
+}
+
+impl State {
+    /// Whether an operator can do something about it.
+    #[must_use]
+    pub const fn is_open(self) -> bool {
+        matches!(self, Self::Changed | Self::New | Self::Missing | Self::Suspect)
+    }
+}
+
+/// The fingerprint of what an approval would pin.
+#[must_use]
+pub fn offer(differences: &[Difference]) -> Digest {
+    let mut texts = Vec::new();
+    for Difference { entry, after, .. } in differences.iter().filter(|difference| difference.entry.state.is_open()) {
+        let now = after.as_ref().map_or_else(|| "missing".to_owned(), |after| after.digest().to_string());
+        texts.extend([entry.source.clone(), entry.tool.clone(), now]);
+    }
+    Digest::of(texts.iter().map(String::as_str))
+}
+
+impl Book {
+    /// Every tool that is pinned or there, of one source or of all; by source and name.
+    pub(super) fn entries(&self, only: Option<&str>) -> Vec<Entry> {
+        self.differences(|source, _, _| only.is_none_or(|only| only == source))
+            .into_iter()
+            .map(|difference| difference.entry)
+            .collect()
+    }
+
+    /// The tools that a name means: of the source of this name, or else those of this name.
+    pub(super) fn find(&self, name: &str, source: Option<&str>) -> Result<Vec<Difference>, Mismatch> {
+        let is_source = |source: &str| self.record.sources.contains_key(source) || self.present.contains_key(source);
+        let of_server = format!("{MCP}{name}");
+        let found = match source {
+            Some(only) => self.differences(|source, tool, called| source == only && (tool == name || called == name)),
+            None if is_source(name) => self.differences(|source, _, _| source == name),
+            None => {
+                let by_name = self.differences(|_, tool, called| tool == name || called == name);
+                let is_server = by_name.is_empty() && is_source(&of_server);
+                if is_server { self.differences(|source, _, _| source == of_server) } else { by_name }
+            }
+        };
+        if found.is_empty() { Err(Mismatch::Unknown(name.to_owned())) } else { Ok(found) }
+    }
+
+    /// What is to be approved by a name, if it is what was shown: with this fingerprint.
+    pub(super) fn offered(&self, name: &str, source: Option<&str>, shown: Digest) -> Result<Vec<Difference>, Mismatch> {
+        let mut found = self.find(name, source)?;
+        found.retain(|difference| difference.entry.state.is_open());
+        if found.is_empty() {
+            return Err(Mismatch::Nothing(name.to_owned()));
+        }
+        let sources: BTreeSet<_> = found.iter().map(|difference| difference.entry.source.as_str()).collect();
+        if sources.len() > 1 {
+            let sources = sources.into_iter().collect::<Vec<_>>().join(", ");
+            return Err(Mismatch::Ambiguous(name.to_owned(), sources));
+        }
+        if offer(&found) != shown {
+            return Err(Mismatch::Again(name.to_owned()));
+        }
+        Ok(found)
+    }
+
+    fn differences(&self, is_meant: impl Fn(&str, &str, &str) -> bool) -> Vec<Difference> {
+        let sources: BTreeSet<&String> = self.record.sources.keys().chain(self.present.keys()).collect();
+        let mut all = Vec::new();
+        for source in sources {
+            let Some(kept) = self.record.sources.get(source) else { continue };
+            let present = self.present.get(source);
+            let level = self.levels.of(source);
+            let here = present.into_iter().flat_map(|present| present.keys());
+            let names: BTreeSet<&String> = kept.tools.keys().chain(kept.pending.keys()).chain(here).collect();
+            for tool in names {
+                let now = present.and_then(|present| present.get(tool));
+                let called = now.map_or(tool.as_str(), |now| &*now.name);
+                if is_meant(source, tool, called) {
+                    all.push(difference(source, tool, kept, present.map(|_| now), level));
+                }
+            }
+        }
+        all
+    }
+}
+
+/// How a tool is; `now` is absent where nobody knows what its source has.
+fn difference(source: &str, tool: &str, kept: &Source, now: Option<Option<&Present>>, level: Level) -> Difference {
+    let (pin, pending) = (kept.tools.get(tool), kept.pending.get(tool));
+    let state = match now {
+        None => kept.recorded_state(tool, level),
+        Some(None) => State::Missing,
+        Some(Some(now)) => kept.state(tool, now, level),
+    };
+    let now = now.flatten();
+    let after = match now {
+        Some(now) => Some(now.definition.clone()),
+        None if state == State::Missing => None,
+        None => pending.map(|seen| seen.definition.clone()).or_else(|| pin.map(|pin| pin.definition.clone())),
+    };
+    let is_pin = |pin: &Pin| after.as_ref().is_some_and(|after| after.digest() == pin.digest);
+    let before = match pin {
+        Some(pin) if state == State::Changed && is_pin(pin) => pin.before.as_ref().map(|seen| seen.definition.clone()),
+        Some(pin) => Some(pin.definition.clone()),
+        None => None,
+    };
+    let since = pending.map(|seen| &seen.since).or_else(|| pin.map(|pin| &pin.since)).cloned().unwrap_or_default();
+    let is_held = level.holds() && matches!(state, State::Changed | State::New | State::Suspect);
+    let entry = Entry {
+        source: source.to_owned(),
+        tool: tool.to_owned(),
+        name: now.map_or_else(|| tool.to_owned(), |now| now.name.to_string()),
+        state,
+        is_held,
+        since,
+        reason: now.filter(|_| is_held).and_then(|now| reason(state, now)),
+    };
+    Difference { entry, before, after }
+}
+
+/// Pins what was offered.
+pub(super) fn approve(record: &mut Record, offered: &[Difference], now: &str) {
+    for Difference { entry, after, .. } in offered {
+        let Some(source) = record.sources.get_mut(&entry.source) else { continue };
+        source.pending.remove(&entry.tool);
+        match after {
+            Some(definition) => {
+                source.tools.insert(entry.tool.clone(), Pin::new(definition, now, true));
+            }
+            None => {
+                source.tools.remove(&entry.tool);
+            }
+        }
+        source.digest = digest_of(&source.tools);
+    }
+}

@@ -1,0 +1,204 @@
+//! The file of pins: read whole, and replaced whole.
+
+use std::fs::{self, File};
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use rustix::fs::{FlockOperation, Mode, OFlags};
+use rustix::io::Errno;
+use serde::Deserialize;
+
+use super::definition::{Definition, Digest};
+use super::record::{Record, VERSION, digest_of};
+
+/// Largest file, in bytes.
+const MAX_FILE: usize = 64 << 20;
+/// Longest wait for another process that holds the file.
+const MAX_WAIT: Duration = Duration::from_secs(5);
+/// Time between two tries.
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// Why the file of pins cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[error("the pin file `{}` {problem}", path.display())]
+pub struct PinFileError {
+    path: PathBuf,
+    problem: Problem,
+}
+
+impl PinFileError {
+    /// Whether there is too much to write.
+    pub(super) const fn is_full(&self) -> bool {
+        matches!(self.problem, Problem::Full)
+    }
+}
+
+/// What is wrong with a file.
+#[derive(Debug, thiserror::Error)]
+enum Problem {
+    #[error("cannot be written: its folder does not exist; create it, or set pins.file")]
+    NoFolder,
+    #[error("is a symbolic link; name the file itself")]
+    Link,
+    #[error("is no regular file")]
+    NoFile,
+    #[error("is larger than {} MiB", MAX_FILE >> 20)]
+    TooLarge,
+    #[error("would be larger than {} MiB", MAX_FILE >> 20)]
+    Full,
+    #[error("is broken: {0}; put back a copy of it, or, to pin everything as it is now, move it away")]
+    Broken(String),
+    #[error(
+        "is of version {0}, and this program reads version {VERSION} alone; use the program that wrote it, or move it away"
+    )]
+    Version(u64),
+    #[error("is held by another process for too long")]
+    Locked,
+    #[error("cannot be read: {0}")]
+    Reading(io::Error),
+    #[error("cannot be written: {0}")]
+    Writing(io::Error),
+}
+
+/// The file of pins.
+#[derive(Debug, Clone)]
+pub(super) struct PinFile {
+    path: PathBuf,
+}
+
+/// Held while the file is read and replaced, against other processes.
+pub(super) struct Lock(#[expect(dead_code, reason = "its end releases the lock")] File);
+
+impl PinFile {
+    pub(super) const fn new(path: PathBuf) -> Self {
+        Self { path }
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// What the file holds; nothing while there is none.
+    pub(super) fn read(&self) -> Result<Option<Record>, PinFileError> {
+        let Some(text) = self.text().map_err(|problem| self.error(problem))? else { return Ok(None) };
+        parse(&text).map(Some).map_err(|problem| self.error(problem))
+    }
+
+    /// Waits until no other process changes the file.
+    pub(super) fn lock(&self) -> Result<Lock, PinFileError> {
+        let path = beside(&self.path, ".lock");
+        let file = create(&path, OFlags::empty()).map_err(|problem| self.error(problem))?;
+        let end = Instant::now() + MAX_WAIT;
+        loop {
+            match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+                Ok(()) => return Ok(Lock(file)),
+                Err(Errno::WOULDBLOCK) if Instant::now() >= end => return Err(self.error(Problem::Locked)),
+                Err(Errno::WOULDBLOCK | Errno::INTR) => std::thread::park_timeout(PAUSE),
+                Err(error) => return Err(self.error(Problem::Writing(error.into()))),
+            }
+        }
+    }
+
+    /// Replaces the file: whoever reads it, and whenever this ends, it is the old one or the new one.
+    pub(super) fn write(&self, record: &Record, _lock: &Lock) -> Result<(), PinFileError> {
+        let mut text =
+            serde_json::to_vec_pretty(record).map_err(|error| self.error(Problem::Broken(error.to_string())))?;
+        text.push(b'\n');
+        if text.len() > MAX_FILE {
+            return Err(self.error(Problem::Full));
+        }
+        self.replace(&text).map_err(|problem| self.error(problem))
+    }
+
+    fn replace(&self, text: &[u8]) -> Result<(), Problem> {
+        let next = beside(&self.path, ".new");
+        let mut file = create(&next, OFlags::TRUNC)?;
+        file.write_all(text).and_then(|()| file.sync_all()).map_err(Problem::Writing)?;
+        fs::rename(&next, &self.path).map_err(Problem::Writing)?;
+        // The new name must outlive a crash, too. Not every file system can be told so.
+        let folder = self.path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let _ = File::open(folder).and_then(|folder| folder.sync_all());
+        Ok(())
+    }
+
+    fn text(&self) -> Result<Option<String>, Problem> {
+        // Not blocking: opening a pipe would wait for its other end.
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let file = match rustix::fs::open(&self.path, flags, Mode::empty()) {
+            Ok(file) => File::from(file),
+            Err(Errno::NOENT) => return Ok(None),
+            Err(Errno::LOOP) => return Err(Problem::Link),
+            Err(error) => return Err(Problem::Reading(error.into())),
+        };
+        if !file.metadata().map_err(Problem::Reading)?.is_file() {
+            return Err(Problem::NoFile);
+        }
+        let mut text = Vec::new();
+        file.take(MAX_FILE as u64 + 1).read_to_end(&mut text).map_err(Problem::Reading)?;
+        if text.len() > MAX_FILE {
+            return Err(Problem::TooLarge);
+        }
+        String::from_utf8(text).map(Some).map_err(|_| Problem::Broken("it is no text in UTF-8".to_owned()))
+    }
+
+    fn error(&self, problem: Problem) -> PinFileError {
+        PinFileError { path: self.path.clone(), problem }
+    }
+}
+
+/// The file of the same name with something after it.
+fn beside(path: &Path, end: &str) -> PathBuf {
+    let mut name = path.file_name().unwrap_or_default().to_owned();
+    name.push(end);
+    path.with_file_name(name)
+}
+
+/// Opens a file to write, for this user alone.
+fn create(path: &Path, more: OFlags) -> Result<File, Problem> {
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC | more;
+    let opened = rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR);
+    opened.map(File::from).map_err(|error| match error {
+        Errno::NOENT => Problem::NoFolder,
+        Errno::LOOP => Problem::Link,
+        other => Problem::Writing(other.into()),
+    })
+}
+
+/// Reads a record, and whether its fingerprints are those of what it holds.
+fn parse(text: &str) -> Result<Record, Problem> {
+    #[derive(Deserialize)]
+    struct Versioned {
+        version: u64,
+    }
+    let broken = |error: serde_json::Error| Problem::Broken(error.to_string());
+    let Versioned { version } = serde_json::from_str(text).map_err(broken)?;
+    if version != VERSION {
+        return Err(Problem::Version(version));
+    }
+    let mut record: Record = serde_json::from_str(text).map_err(broken)?;
+    for (name, source) in &mut record.sources {
+        let wrong =
+            |tool: &str| Problem::Broken(format!("the fingerprint of tool {tool:?} of source {name:?} is not its own"));
+        for (tool, pin) in &mut source.tools {
+            pin.definition = fitting(&pin.definition, pin.digest).ok_or_else(|| wrong(tool))?;
+            if let Some(before) = &mut pin.before {
+                before.definition = fitting(&before.definition, before.digest).ok_or_else(|| wrong(tool))?;
+            }
+        }
+        for (tool, seen) in &mut source.pending {
+            seen.definition = fitting(&seen.definition, seen.digest).ok_or_else(|| wrong(tool))?;
+        }
+        if digest_of(&source.tools) != source.digest {
+            return Err(Problem::Broken(format!("the fingerprint of source {name:?} is not its own")));
+        }
+    }
+    Ok(record)
+}
+
+fn fitting(definition: &Definition, digest: Digest) -> Option<Definition> {
+    definition.clone().with_digest(digest)
+}
+
+#[cfg(test)]
+mod tests;

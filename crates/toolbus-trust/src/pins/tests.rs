@@ -1,0 +1,146 @@
+use std::fs;
+
+use super::*;
+
+fn tool(name: &str, description: &str) -> Arc<ToolDescriptor> {
+    let description = description.to_owned();
+    Arc::new(ToolDescriptor { description, ..ToolDescriptor::new(name, "mcp:a", "mcp") })
+}
+
+fn pins(file: Option<&Path>) -> Pins {
+    let levels = Levels::new([("mcp:a".to_owned(), Level::Hold)], []);
+    Pins::open(file.map(Path::to_owned), levels).unwrap()
+}
+
+fn held(pins: &Pins, tools: &[Arc<ToolDescriptor>]) -> usize {
+    pins.review(tools).len()
+}
+
+fn shown(pins: &Pins, name: &str) -> Digest {
+    offer(&pins.find(name, None).unwrap())
+}
+
+#[tokio::test]
+async fn what_was_first_seen_is_pinned_over_a_restart() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("pins.json");
+    let first = pins(Some(&file));
+    assert_eq!(held(&first, &[tool("read", "1")]), 0);
+    first.unsaved().await;
+    assert!(!first.save().unwrap(), "what this process knows needs no other look");
+    let second = pins(Some(&file));
+    assert_eq!(held(&second, &[tool("read", "2")]), 1);
+    let entry = &second.list(None)[0];
+    assert_eq!((&*entry.tool, entry.state, entry.is_held), ("read", State::Changed, true));
+    assert_eq!(second.counts(), [Count { source: "mcp:a".to_owned(), held: 1, changes: 1 }]);
+}
+
+#[test]
+fn an_approval_counts_for_other_processes_and_after_a_restart() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("pins.json");
+    let (one, other) = (pins(Some(&file)), pins(Some(&file)));
+    let next = [tool("read", "2")];
+    for pins in [&one, &other] {
+        held(pins, &[tool("read", "1")]);
+        pins.save().unwrap();
+        assert_eq!(held(pins, &next), 1);
+    }
+    let digest = shown(&one, "read");
+    assert_eq!(one.approve("read", None, digest).unwrap().len(), 1);
+    assert_eq!(held(&one, &next), 0);
+    assert!(other.reload().unwrap());
+    assert_eq!(held(&other, &next), 0);
+    assert!(!other.reload().unwrap());
+    assert_eq!(held(&pins(Some(&file)), &next), 0);
+}
+
+#[test]
+fn an_approval_without_a_daemon_is_of_what_waits_in_the_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("pins.json");
+    let daemon = pins(Some(&file));
+    held(&daemon, &[tool("read", "1")]);
+    held(&daemon, &[tool("read", "2")]);
+    daemon.save().unwrap();
+    drop(daemon);
+    let command = pins(Some(&file));
+    assert_eq!(command.list(None)[0].state, State::Changed);
+    let digest = shown(&command, "a");
+    command.approve("a", None, digest).unwrap();
+    let daemon = pins(Some(&file));
+    assert_eq!((held(&daemon, &[tool("read", "2")]), held(&daemon, &[tool("read", "1")])), (0, 1));
+}
+
+#[test]
+fn two_processes_that_see_different_sources_keep_both() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("pins.json");
+    let (one, other) = (pins(Some(&file)), pins(Some(&file)));
+    held(&one, &[tool("read", "1")]);
+    let of_rest = Arc::new(ToolDescriptor::new("get", "rest", "rest"));
+    held(&other, &[of_rest]);
+    one.save().unwrap();
+    other.save().unwrap();
+    let sources: Vec<_> = pins(Some(&file)).list(None).into_iter().map(|entry| entry.source).collect();
+    assert_eq!(sources, ["mcp:a", "rest"]);
+}
+
+#[test]
+fn of_two_processes_that_see_a_source_first_the_first_to_write_decides() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("pins.json");
+    let (one, other) = (pins(Some(&file)), pins(Some(&file)));
+    held(&one, &[tool("read", "1")]);
+    let different = [tool("read", "2")];
+    assert_eq!(held(&other, &different), 0);
+    one.save().unwrap();
+    assert!(other.save().unwrap(), "what it has must be looked at again");
+    assert_eq!(held(&other, &different), 1);
+}
+
+#[test]
+fn a_file_that_breaks_is_not_replaced_and_what_is_held_stays_held() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("pins.json");
+    let pins = pins(Some(&file));
+    held(&pins, &[tool("read", "1")]);
+    pins.save().unwrap();
+    let written = fs::read(&file).unwrap();
+    fs::write(&file, "{").unwrap();
+    let next = [tool("read", "2")];
+    assert_eq!(held(&pins, &next), 1);
+    assert!(pins.save().is_err() && pins.reload().is_err());
+    let digest = shown(&pins, "read");
+    assert!(matches!(pins.approve("read", None, digest), Err(ApproveError::File(_))));
+    assert_eq!((held(&pins, &next), fs::read_to_string(&file).unwrap()), (1, "{".to_owned()));
+    assert!(pins.problem().unwrap().contains("is broken"));
+    fs::write(&file, written).unwrap();
+    pins.save().unwrap();
+    assert_eq!(pins.problem(), None);
+    pins.approve("read", None, digest).unwrap();
+    assert_eq!(held(&pins, &next), 0);
+}
+
+#[test]
+fn without_a_file_pins_hold_until_the_process_ends() {
+    let pins = pins(None);
+    held(&pins, &[tool("read", "1")]);
+    assert_eq!(held(&pins, &[tool("read", "2")]), 1);
+    assert!(!pins.save().unwrap());
+    let digest = shown(&pins, "read");
+    pins.approve("read", None, digest).unwrap();
+    assert_eq!(held(&pins, &[tool("read", "2")]), 0);
+}
+
+#[test]
+fn a_level_that_is_raised_pins_what_is_there_and_one_that_is_lowered_lets_go() {
+    let pins = Pins::open(None, Levels::default()).unwrap();
+    held(&pins, &[tool("read", "1")]);
+    assert_eq!(held(&pins, &[tool("read", "2")]), 0);
+    pins.set_levels(Levels::new([("mcp:a".to_owned(), Level::Hold)], []));
+    assert_eq!(held(&pins, &[tool("read", "2")]), 0);
+    assert_eq!(held(&pins, &[tool("read", "3")]), 1);
+    pins.set_levels(Levels::default());
+    assert_eq!(held(&pins, &[tool("read", "3")]), 0);
+}

@@ -1,0 +1,135 @@
+//! The scan for texts that address the model against the user.
+//!
+//! It looks for known ways of saying so. What it finds is a sign and no proof, and what it does not find is no proof
+//! either: whoever words an attack anew passes. What it looks for is data: `scan/rules.toml`.
+
+mod encoded;
+mod haystack;
+mod normal;
+mod rules;
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use toolbus_core::tool::{Suspicion, ToolDescriptor};
+
+use self::haystack::{Haystack, Texts};
+pub use self::rules::RulesError;
+use self::rules::{Check, Rules, Weight};
+use crate::schema::{Place, Role, each_text};
+use crate::text::Removed;
+
+/// Most findings that are told of one tool.
+const MAX_FINDINGS: usize = 8;
+
+/// Looks for what the rules say. Made once, for all scans; a clone shares them.
+#[derive(Debug, Clone)]
+pub struct Scanner(Arc<Rules>);
+
+struct Finding {
+    rule: Arc<str>,
+    weight: Weight,
+    suspicion: Suspicion,
+}
+
+impl Scanner {
+    /// One with the rules that come with it.
+    ///
+    /// # Errors
+    ///
+    /// When they cannot be read.
+    pub fn new() -> Result<Self, RulesError> {
+        Rules::parse(include_str!("scan/rules.toml")).map(|rules| Self(Arc::new(rules)))
+    }
+
+    /// Why a tool is suspect; empty when nothing was found. `removed` is what cleaning its texts took out.
+    #[must_use]
+    pub fn tool(&self, tool: &ToolDescriptor, removed: &Removed) -> Arc<[Suspicion]> {
+        self.scan(&Definition(tool), removed)
+    }
+
+    /// Why texts that belong together are suspect, such as what a server says of itself, each with a name for its place.
+    #[must_use]
+    pub fn texts(&self, texts: &[(&str, &str)], removed: &Removed) -> Arc<[Suspicion]> {
+        self.scan(&texts, removed)
+    }
+
+    /// Why a rule is there, by its id.
+    #[must_use]
+    pub fn why(&self, rule: &str) -> Option<&str> {
+        self.0.why(rule)
+    }
+
+    fn scan(&self, texts: &impl Texts, removed: &Removed) -> Arc<[Suspicion]> {
+        let haystack = Haystack::of(texts);
+        let mut findings = Vec::new();
+        for (rule, at) in self.0.matches(haystack.bytes()) {
+            let (place, excerpt) = haystack.told(texts, at);
+            findings.push(Finding::new(&rule.id, rule.weight, place, excerpt));
+        }
+        self.check(&haystack, texts, removed, &mut findings);
+        let mut rules = HashSet::new();
+        findings.retain(|finding| rules.insert(Arc::clone(&finding.rule)));
+        let is_suspect = findings.iter().any(|finding| finding.weight == Weight::High) || findings.len() > 1;
+        findings.sort_by_key(|finding| finding.weight);
+        findings.truncate(MAX_FINDINGS);
+        findings.into_iter().filter(|_| is_suspect).map(|finding| finding.suspicion).collect()
+    }
+
+    fn check(&self, haystack: &Haystack, texts: &impl Texts, removed: &Removed, findings: &mut Vec<Finding>) {
+        for (check, rule) in self.0.checks() {
+            let found = match check {
+                Check::Deliberate if removed.deliberate > 0 => Some(("texts".to_owned(), removed.to_string())),
+                Check::Deliberate => None,
+                Check::UnseenName => haystack.unseen_name(texts),
+                Check::FarAway => haystack.far_away(texts),
+                Check::LeftOut => haystack.left_out(texts),
+                Check::Encoded => encoded::decoded(texts).find_map(|decoded| {
+                    let says =
+                        |text: &str| self.0.matches(text.as_bytes()).any(|(rule, _)| rule.weight == Weight::High);
+                    let told = normal::of(&decoded.text);
+                    says(&told).then(|| (decoded.place, haystack::shortened(&told)))
+                }),
+            };
+            if let Some((place, excerpt)) = found {
+                findings.push(Finding::new(&rule.id, rule.weight, place, excerpt));
+            }
+        }
+    }
+}
+
+impl Finding {
+    fn new(rule: &Arc<str>, weight: Weight, place: String, excerpt: String) -> Self {
+        Self { rule: Arc::clone(rule), weight, suspicion: Suspicion { rule: Arc::clone(rule), place, excerpt } }
+    }
+}
+
+/// All that a model is told of a tool.
+struct Definition<'a>(&'a ToolDescriptor);
+
+impl Texts for Definition<'_> {
+    fn each<'v>(&'v self, visit: &mut dyn FnMut(&Place<'_>, Role, &'v str)) {
+        let ToolDescriptor { title, description, parameters, output_schema, .. } = self.0;
+        visit(&Place::root("name"), Role::Name, self.0.bare_name());
+        if let Some(title) = title {
+            visit(&Place::root("title"), Role::Prose, title);
+        }
+        visit(&Place::root("description"), Role::Prose, description);
+        for (place, schema) in [("parameters", parameters), ("outputSchema", output_schema)] {
+            if let Some(schema) = schema {
+                each_text(schema, &Place::root(place), visit);
+            }
+        }
+    }
+}
+
+impl Texts for &[(&str, &str)] {
+    fn each<'v>(&'v self, visit: &mut dyn FnMut(&Place<'_>, Role, &'v str)) {
+        for (place, text) in *self {
+            visit(&Place::root(place), Role::Prose, text);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,66 @@
+//! The MCP door, put together.
+
+use std::sync::Arc;
+
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+use tokio_util::sync::CancellationToken;
+use toolbus_core::Invoker;
+use toolbus_core::policy::{Access, Effective};
+use toolbus_core::toolsets::SessionSets;
+use toolbus_door::{Document, Door, Local, NoShelf, Observer, Settings, Shelf};
+use toolbus_mcp::peers::Servers as _;
+
+use super::Servers;
+use crate::config::Config;
+
+/// What MCP servers say of their use, for whoever may use some tool of theirs.
+struct Instructions(Servers);
+
+impl Shelf for Instructions {
+    fn documents(&self, effective: &Effective) -> Vec<Document> {
+        let mut names: Vec<Arc<str>> =
+            effective.of_servers().into_iter().filter_map(|granted| granted.tool.descriptor.server.clone()).collect();
+        // Sorted by server already.
+        names.dedup();
+        let mut documents: Vec<Document> = names.iter().filter_map(|name| self.document(name)).collect();
+        documents.sort_by(|a, b| a.uri.cmp(&b.uri));
+        documents
+    }
+}
+
+impl Instructions {
+    fn document(&self, server: &str) -> Option<Document> {
+        let about = self.0.bridge().about(server)?;
+        let text = about.instructions.filter(|text| !text.trim().is_empty())?;
+        Some(Document {
+            uri: format!("toolbus://servers/{}/instructions", utf8_percent_encode(&about.name, NON_ALPHANUMERIC)),
+            name: format!("{}-instructions", about.name),
+            title: format!("Instructions of {}", about.name),
+            description: format!("What the MCP server {} says about the use of its tools.", about.name),
+            mime_type: "text/plain",
+            text: text.into(),
+        })
+    }
+}
+
+/// The door to the tools of this process. It closes when `closing` is cancelled.
+#[must_use]
+pub fn door(
+    config: &Config,
+    access: Access,
+    invoker: Arc<dyn Invoker>,
+    sessions: SessionSets,
+    servers: Option<Servers>,
+    observer: Arc<dyn Observer>,
+    closing: CancellationToken,
+) -> Door {
+    let settings = Settings {
+        name: config.bus.name.clone(),
+        version: crate::VERSION.to_owned(),
+        max_body: config.max_door_body(),
+    };
+    let shelf: Arc<dyn Shelf> =
+        servers.map_or_else(|| Arc::new(NoShelf) as _, |servers| Arc::new(Instructions(servers)) as _);
+    let backend = Arc::new(Local::new(access, invoker, sessions, shelf));
+    Door::new(settings, backend, observer, closing)
+}

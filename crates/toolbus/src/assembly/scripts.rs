@@ -1,0 +1,240 @@
+//! Scripts and commands: what the configuration says of them, with what runs them.
+
+use std::sync::Arc;
+
+use futures_util::future::{BoxFuture, FutureExt as _, ready};
+use tokio::sync::OnceCell;
+use toolbus_core::tool::Tool;
+use toolbus_sandbox::{Level, Sandbox};
+use toolbus_scripts::commands::{self, CommandError};
+use toolbus_scripts::interpreter::{Interpreter, InterpreterError};
+use toolbus_scripts::observe::{Observer, Silent};
+use toolbus_scripts::packages::{Installer, PackageCache};
+use toolbus_scripts::queue::{Bounds, FairQueue};
+use toolbus_scripts::runner::local::LocalRunner;
+use toolbus_scripts::runner::sandbox::{SandboxRunner, SandboxSettings, StartError};
+use toolbus_scripts::runner::{Finished, RunFailure, Runner, RunnerStatus, Script};
+use toolbus_scripts::tool::ScriptTool;
+use toolbus_telemetry::Pipeline;
+
+use crate::config::script::{self, ScriptConfig};
+use crate::config::{Config, Role};
+use crate::http::{ScriptState, ScriptStatus};
+use crate::observe;
+
+/// What runs the scripts and commands of this process. Cheap to clone.
+#[derive(Clone, Default)]
+pub struct Scripts {
+    shared: Arc<Shared>,
+}
+
+#[derive(Default)]
+struct Shared {
+    /// Absent where this process runs no scripts.
+    scripts: Option<Running>,
+    /// Where commands are kept in. Looked for when there is a command that needs it.
+    sandbox: OnceCell<Sandbox>,
+}
+
+/// The tool that runs scripts, with its parts.
+struct Running {
+    tool: Tool,
+    runner: Arc<dyn Runner>,
+    queue: FairQueue,
+}
+
+/// Why scripts or commands cannot be run.
+#[derive(Debug, thiserror::Error)]
+pub enum ScriptsError {
+    /// There is no Python.
+    #[error("script.python: {0}")]
+    Interpreter(#[from] InterpreterError),
+    /// There is no sandbox, or one that is too weak.
+    #[error(transparent)]
+    Sandbox(#[from] StartError),
+    /// What was installed cannot be kept.
+    #[error("script.packages.cache: the folder `{folder}` cannot be used: {error}")]
+    Cache {
+        /// The folder.
+        folder: String,
+        /// Why.
+        error: std::io::Error,
+    },
+    /// A command that cannot work.
+    #[error("command `{name}`: {error}")]
+    Command {
+        /// Name of its tool.
+        name: String,
+        /// What is wrong with it.
+        error: CommandError,
+    },
+}
+
+impl Scripts {
+    /// Gets ready to run what the configuration asks for, and finds out how well this system can keep it in.
+    ///
+    /// # Errors
+    ///
+    /// When there is no interpreter, or less keeps scripts in than is required.
+    pub async fn start(config: &Config, observer: Arc<dyn Observer>) -> Result<Self, ScriptsError> {
+        let sandbox = OnceCell::new();
+        let scripts = match script_section(config) {
+            Some(section) => Some(Running::start(section, config, observer, &sandbox).await?),
+            None => None,
+        };
+        Ok(Self { shared: Arc::new(Shared { scripts, sandbox }) })
+    }
+
+    /// The tools of scripts and commands, with their limits. That of scripts is the one of the start.
+    ///
+    /// # Errors
+    ///
+    /// When a command cannot work, or cannot be kept in as is required.
+    pub async fn tools(&self, config: &Config) -> Result<Vec<Tool>, ScriptsError> {
+        let mut tools: Vec<Tool> = self.shared.scripts.iter().map(|scripts| scripts.tool.clone()).collect();
+        for command in commands_of(config) {
+            let sandbox = if command.sandbox { Some(self.sandbox(config).await?) } else { None };
+            tools.push(made(&command.name, commands::tool(command.settings(), sandbox))?);
+        }
+        tools.iter_mut().for_each(|tool| config.limit(tool));
+        Ok(tools)
+    }
+
+    /// Has how many scripts there are told at each export. To be called once.
+    pub fn watch(&self, pipeline: &Pipeline) {
+        if let Some(Running { runner, queue, .. }) = &self.shared.scripts {
+            observe::watch_scripts(pipeline, queue.clone(), Arc::clone(runner));
+        }
+    }
+
+    /// Ends what is kept ready.
+    pub async fn shutdown(&self) {
+        if let Some(scripts) = &self.shared.scripts {
+            scripts.runner.shutdown().await;
+        }
+    }
+
+    async fn sandbox(&self, config: &Config) -> Result<&Sandbox, StartError> {
+        let require = config.script.as_ref().map(|script| script.sandbox).unwrap_or_default().require.level();
+        self.shared.sandbox.get_or_try_init(|| commands::sandbox(require)).await
+    }
+}
+
+impl ScriptState for Scripts {
+    fn status(&self) -> Option<ScriptStatus> {
+        let Running { runner, queue, .. } = self.shared.scripts.as_ref()?;
+        Some(ScriptStatus { runner: runner.status(), running: queue.running(), waiting: queue.waiting() })
+    }
+}
+
+impl Running {
+    async fn start(
+        section: &ScriptConfig,
+        config: &Config,
+        observer: Arc<dyn Observer>,
+        sandbox: &OnceCell<Sandbox>,
+    ) -> Result<Self, ScriptsError> {
+        let interpreter = Interpreter::find(&section.python).await?;
+        let runner: Arc<dyn Runner> = match section.runner {
+            script::Runner::Local => {
+                let installer = installer(section, &interpreter, None)?;
+                Arc::new(LocalRunner::new(interpreter, section.limits(), installer))
+            }
+            script::Runner::Sandbox => {
+                let strongest = Sandbox::new(Level::Full).map_err(StartError::from)?;
+                let settings = SandboxSettings {
+                    interpreter,
+                    limits: section.limits(),
+                    require: section.sandbox.require.level(),
+                    strongest: Level::Full,
+                    pool: section.pool(),
+                };
+                let python = settings.interpreter.clone();
+                let runner = SandboxRunner::start(settings, strongest).await?;
+                // Commands and pip are kept in as scripts are.
+                let _ = sandbox.set(runner.sandbox().clone());
+                match installer(section, &python, Some(runner.sandbox()))? {
+                    Some(installer) => Arc::new(runner.with_installer(installer)),
+                    None => Arc::new(runner),
+                }
+            }
+        };
+        let queue = FairQueue::new(bounds(section, config));
+        let settings = section.settings(config.invoke.max_timeout);
+        let tool = ScriptTool::new(Arc::clone(&runner), queue.clone(), observer, settings).into_tool();
+        Ok(Self { tool, runner, queue })
+    }
+}
+
+/// Installs the packages that scripts may ask for, if there are any.
+fn installer(
+    section: &ScriptConfig,
+    interpreter: &Interpreter,
+    sandbox: Option<&Sandbox>,
+) -> Result<Option<Arc<dyn Installer>>, ScriptsError> {
+    if section.packages.allow.is_empty() {
+        return Ok(None);
+    }
+    let folder = section.packages.cache.display().to_string();
+    let cache = PackageCache::open(section.package_settings(), interpreter, sandbox)
+        .map_err(|error| ScriptsError::Cache { folder, error })?;
+    Ok(Some(Arc::new(cache)))
+}
+
+/// What is said of scripts, where this process runs them.
+fn script_section(config: &Config) -> Option<&ScriptConfig> {
+    config.script.as_ref().filter(|_| config.roles().contains(&Role::Scripts))
+}
+
+/// The commands that this process runs.
+fn commands_of(config: &Config) -> &[crate::config::CommandConfig] {
+    if config.roles().contains(&Role::Invoke) { &config.commands } else { &[] }
+}
+
+/// The queue bounds what waits of one agent; what waits of all has a place to run already, as calls.
+fn bounds(section: &ScriptConfig, config: &Config) -> Bounds {
+    Bounds {
+        running: section.in_flight(),
+        waiting_per_owner: section.max_waiting,
+        waiting: config.invoke.max_in_flight,
+    }
+}
+
+fn made(name: &str, tool: Result<Tool, CommandError>) -> Result<Tool, ScriptsError> {
+    tool.map_err(|error| ScriptsError::Command { name: name.to_owned(), error })
+}
+
+/// The tools of scripts and commands for those who only look: nothing is started, and they are not to be called.
+///
+/// # Errors
+///
+/// When a command cannot work.
+pub(crate) fn described(config: &Config) -> Result<Vec<Tool>, ScriptsError> {
+    let script = script_section(config).map(|section| {
+        let level = (section.runner == script::Runner::Sandbox).then(|| section.sandbox.require.level());
+        let (queue, settings) = (FairQueue::new(bounds(section, config)), section.settings(config.invoke.max_timeout));
+        ScriptTool::new(Arc::new(Nowhere(level)), queue, Arc::new(Silent), settings).into_tool()
+    });
+    let commands = commands_of(config);
+    let commands = commands.iter().map(|command| made(&command.name, commands::tool(command.described(), None)));
+    let mut tools = script.map(Ok).into_iter().chain(commands).collect::<Result<Vec<_>, _>>()?;
+    tools.iter_mut().for_each(|tool| config.limit(tool));
+    Ok(tools)
+}
+
+/// Runs no script.
+struct Nowhere(Option<Level>);
+
+impl Runner for Nowhere {
+    fn run(&self, _: Script) -> BoxFuture<'_, Result<Finished, RunFailure>> {
+        ready(Err(RunFailure::Unavailable("this process only describes the tool".to_owned()))).boxed()
+    }
+
+    fn status(&self) -> RunnerStatus {
+        RunnerStatus { runner: "none", level: self.0, python: None, warm: 0 }
+    }
+
+    fn shutdown(&self) -> BoxFuture<'_, ()> {
+        ready(()).boxed()
+    }
+}

@@ -1,0 +1,40 @@
+use std::sync::Arc;
+
+use toolbus_core::caller::AgentName;
+use toolbus_protocol::{Properties, header};
+
+use super::Request;
+
+/// Who asks, and as what.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Sender {
+    /// The agent, by its own account; absent: none that is known.
+    pub agent: Option<AgentName>,
+    /// The login at the broker, which the broker compares.
+    pub login: Option<String>,
+    /// The binding, as `channel:account`.
+    pub binding: Option<String>,
+    /// The profile.
+    pub profile: Option<String>,
+}
+
+impl Sender {
+    /// Says in a request who asks.
+    #[must_use]
+    pub fn sign(&self, mut request: Request) -> Request {
+        self.introduce(Arc::make_mut(&mut request.properties));
+        request
+    }
+
+    /// Says in the properties of a request who asks.
+    pub fn introduce(&self, properties: &mut Properties) {
+        if let Some(agent) = &self.agent {
+            properties.headers.retain(|(name, _)| name != header::SOURCE);
+            properties.headers.push((header::SOURCE.to_owned(), agent.to_string()));
+        }
+        let role = [(header::TOOL_PROFILE, &self.profile), (header::BINDING, &self.binding)];
+        let given = role.into_iter().filter_map(|(name, value)| Some((header::on_the_wire(name), value.clone()?)));
+        properties.headers.extend(given);
+        properties.user_id.clone_from(&self.login);
+    }
+}

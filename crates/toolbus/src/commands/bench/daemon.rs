@@ -1,0 +1,90 @@
+//! A daemon in a process of its own.
+
+use std::io;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use tokio::process::{Child, Command};
+
+use super::errors::Errors;
+use super::{MeasureError, TOOLBUS};
+use crate::http::probe;
+
+/// Longest wait for a side to start.
+pub(super) const START_TIME: Duration = Duration::from_secs(60);
+/// Longest wait for a side to end.
+const STOP_TIME: Duration = Duration::from_secs(10);
+/// How often readiness is asked for: also the accuracy of the time to readiness.
+const ASK_EVERY: Duration = Duration::from_millis(2);
+
+/// The daemon.
+pub(super) struct Daemon {
+    child: Child,
+    errors: Errors,
+    settings: PathBuf,
+    ready_after: Duration,
+}
+
+impl Daemon {
+    /// Has `program` serve with this configuration, and waits until it is ready on its address.
+    pub(super) async fn launch(
+        mut program: Command,
+        id: &str,
+        address: SocketAddr,
+        configuration: &str,
+    ) -> Result<Self, MeasureError> {
+        let settings = std::env::temp_dir().join(format!("toolbus-bench-{id}.toml"));
+        std::fs::write(&settings, configuration)?;
+        let begun = Instant::now();
+        let mut child = program.arg("--config").arg(&settings).arg("serve").spawn()?;
+        let errors = Errors::of(&mut child);
+        let mut daemon = Self { child, errors, settings, ready_after: Duration::ZERO };
+        while !matches!(probe(address, "/readyz", START_TIME).await, Ok((200, _))) {
+            if begun.elapsed() > START_TIME || daemon.child.try_wait()?.is_some() {
+                let _ = daemon.child.kill().await;
+                return Err(MeasureError::Start(TOOLBUS, daemon.errors.last_words().await));
+            }
+            tokio::time::sleep(ASK_EVERY).await;
+        }
+        daemon.ready_after = begun.elapsed();
+        Ok(daemon)
+    }
+
+    pub(super) fn process(&self) -> u32 {
+        self.child.id().unwrap_or_default()
+    }
+
+    /// From its start to its readiness.
+    pub(super) fn ready_after(&self) -> Duration {
+        self.ready_after
+    }
+
+    /// Asks it to drain, and ends it if it does not.
+    pub(super) async fn stop(&mut self) {
+        let asked = Command::new("kill").arg(self.process().to_string()).status().await;
+        let ended = tokio::time::timeout(STOP_TIME, self.child.wait()).await;
+        if asked.is_err() || ended.is_err() {
+            let _ = self.child.kill().await;
+        }
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.settings);
+    }
+}
+
+/// This program again, to be ended with what it is held by.
+pub(super) fn this_program() -> io::Result<Command> {
+    let mut command = Command::new(std::env::current_exe()?);
+    command.stdin(Stdio::null()).stderr(Stdio::piped()).kill_on_drop(true);
+    Ok(command)
+}
+
+/// An address that nobody listens on.
+pub(super) async fn free_address() -> io::Result<SocketAddr> {
+    tokio::net::TcpListener::bind("127.0.0.1:0").await?.local_addr()
+}

@@ -1,0 +1,123 @@
+//! `toolbus mcp serve --stdio`: the tools of the bus for one MCP client that starts its servers as child processes.
+
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
+use toolbus_core::caller::AgentName;
+use toolbus_door::{Door, Settings, Silent};
+use toolbus_protocol::topic;
+use tracing::info;
+
+use crate::assembly;
+use crate::client::{Inbox, Sender};
+use crate::commands::target::{Operator, RoleArgs, TargetError};
+use crate::commands::warn;
+use crate::config::identity::Source;
+use crate::config::{BusUrl, Config};
+use crate::remote::{self, Remote};
+use crate::signals::Signals;
+
+/// Time that the last messages get to leave.
+const CLOSE_TIME: Duration = Duration::from_secs(1);
+
+/// Serves one MCP client, as an agent on the bus.
+#[derive(Debug, clap::Args)]
+pub(super) struct ServeArgs {
+    /// Speak over standard input and output, for a client that starts its servers as child processes.
+    #[arg(long)]
+    stdio: bool,
+    /// The agent that the client is: the header `rb-source`. Without it: `identity.agent`. A daemon with `identity.source =
+    /// "broker"` believes the login of `bus.url` alone.
+    #[arg(long, value_name = "AGENT", value_parser = AgentName::parse)]
+    agent: Option<AgentName>,
+    #[command(flatten)]
+    role: RoleArgs,
+    /// Queue that was made for this process, where its login may declare none: it must be bound to `tool.result.AGENT`, and to
+    /// `tool.meta.tools.AGENT` to hear of changes.
+    #[arg(long, value_name = "QUEUE")]
+    answers: Option<String>,
+}
+
+/// Serves until the client goes away.
+pub(super) async fn run(args: ServeArgs, operator: &Operator) -> Result<ExitCode, TargetError> {
+    if !args.stdio {
+        let text = "give --stdio: the MCP door over HTTP is part of `toolbus serve`, at /mcp";
+        return Err(TargetError::Usage(text.to_owned()));
+    }
+    let loaded = Config::load(&operator.sources).map_err(TargetError::Mistakes)?;
+    loaded.warnings.iter().for_each(|warning| warn(warning));
+    let mut config = loaded.config;
+    if config.bus.url == BusUrl::Embedded {
+        let text = "bus.url is \"embedded\", a bus inside one process, so that there is no daemon to reach: give the \
+                    broker of `toolbus serve`, with --bus-url or the variable TOOLBUS__BUS__URL";
+        return Err(TargetError::Usage(text.to_owned()));
+    }
+    let agent = agent(&args, &config)?;
+    assembly::logging(&config, &assembly::redactor(&config))?;
+    // Connections are told apart by it.
+    config.bus.name = format!("{}.{agent}", config.bus.name);
+    serve(args, agent, &config).await
+}
+
+async fn serve(args: ServeArgs, agent: AgentName, config: &Config) -> Result<ExitCode, TargetError> {
+    let mut signals = Signals::listen()?;
+    let closing = CancellationToken::new();
+    let close = closing.clone();
+    tokio::spawn(async move {
+        let _ = signals.next().await;
+        close.cancel();
+        // Who asks twice does not want to wait.
+        let _ = signals.next().await;
+        std::process::exit(130);
+    });
+    let bus = assembly::bus(config)?;
+    let remote = Remote::start(Arc::clone(&bus), settings(args, &agent, config));
+    let settings = Settings {
+        name: "toolbus".to_owned(),
+        version: crate::VERSION.to_owned(),
+        max_body: usize::try_from(config.invoke.max_body.bytes()).unwrap_or(usize::MAX),
+    };
+    let door = Door::new(settings, Arc::new(remote.clone()), Arc::new(Silent), closing);
+    let end = door.serve(Some(agent), tokio::io::stdin(), tokio::io::stdout()).await;
+    info!(?end, "the client is served");
+    remote.close(CLOSE_TIME).await;
+    let _ = tokio::time::timeout(CLOSE_TIME, bus.close()).await;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn settings(args: ServeArgs, agent: &AgentName, config: &Config) -> remote::Settings {
+    let RoleArgs { binding, profile } = args.role;
+    let news = topic::tools_changed(agent.as_str());
+    let inbox = match args.answers {
+        None => Inbox::Own { topics: vec![news] },
+        Some(queue) => {
+            let reply_to = format!("{}.{agent}", topic::TOOL_RESULT);
+            Inbox::Given { queue, reply_to, topics: vec![news] }
+        }
+    };
+    let topic = config.invoke.topics.first().map_or(topic::TOOL_INVOKE, String::as_str);
+    remote::Settings {
+        topic: topic.to_owned(),
+        sender: Sender { agent: Some(agent.clone()), login: config.bus.url.login(), binding, profile },
+        inbox,
+        max_timeout: config.invoke.max_timeout.get(),
+    }
+}
+
+/// The agent that the client is.
+fn agent(args: &ServeArgs, config: &Config) -> Result<AgentName, TargetError> {
+    let configured = || config.identity.agent.as_deref().cloned();
+    // The daemon knows better, but news are told by this name.
+    let login = || (config.identity.source == Source::Broker).then(|| config.bus.url.login()).flatten();
+    let known = || {
+        let login = login()?;
+        config.identity.users.get(&login).map(|agent| (**agent).clone()).or_else(|| AgentName::parse(&login).ok())
+    };
+    args.agent.clone().or_else(configured).or_else(known).ok_or_else(|| {
+        let text =
+            "say which agent the client is, with --agent NAME: it gets what the rules of the daemon allow that agent";
+        TargetError::Usage(text.to_owned())
+    })
+}

@@ -1,0 +1,66 @@
+//! Whether the tokens of the MCP door tell agents apart, and nobody is let in by mistake.
+
+use std::collections::BTreeMap;
+
+use super::{Checker, below, path};
+use crate::config::Agent;
+use crate::config::http::{AgentTokens, HttpConfig, Open};
+use crate::config::identity::IdentityConfig;
+use crate::config::invoke::InvokeConfig;
+use crate::config::problem::Part;
+
+impl Checker<'_> {
+    pub(super) fn http(&mut self, http: &HttpConfig, identity: Option<&IdentityConfig>, invoke: Option<&InvokeConfig>) {
+        self.secret("http.admin_token", http.admin_token.clone());
+        self.tokens(http);
+        if let Some(own) = identity.and_then(|identity| identity.agent.as_ref()) {
+            for agent in http.tokens.keys().filter(|agent| *agent != own) {
+                let what = format!("this daemon is the sidecar of `{own}` alone; expected a token of that agent");
+                self.tell_at(vec![token_of(agent), path("identity.agent")], Part::Key, what);
+            }
+        }
+        if http.open == Open::Local && !http.listen.ip().is_loopback() {
+            let what = format!(
+                "lets in clients without a token, and {} can be reached from other machines; expected tokens in \
+                 `http.tokens`, an address of this machine in `http.listen`, or \"network\" if everybody who reaches \
+                 the port may use the tools",
+                http.listen
+            );
+            self.tell(&["http.open", "http.listen"], what);
+        }
+        if let (Some(max_body), Some(invoke)) = (http.max_body, invoke)
+            && max_body < invoke.max_body
+        {
+            let what = format!(
+                "{max_body} is less than `invoke.max_body` ({}); expected at least as much, so that every call fits",
+                invoke.max_body
+            );
+            self.tell(&["http.max_body", "invoke.max_body"], what);
+        }
+    }
+
+    /// Tells of tokens that are given twice. The token itself is never told.
+    fn tokens(&mut self, http: &HttpConfig) {
+        let mut seen: BTreeMap<&str, &Agent> = BTreeMap::new();
+        for (agent, tokens) in &http.tokens {
+            for (index, token) in tokens.all().iter().enumerate() {
+                let place = match tokens {
+                    AgentTokens::One(_) => token_of(agent),
+                    AgentTokens::Several(_) => below(&token_of(agent), &[&index.to_string()]),
+                };
+                if http.admin_token.as_ref() == Some(token) {
+                    let what = "the same as `http.admin_token`, which is for operators; expected another token";
+                    self.tell_at(vec![place.clone(), path("http.admin_token")], Part::Value, what);
+                }
+                if let Some(other) = seen.insert(token.reveal(), agent) {
+                    let what = format!("the same token as for `{other}`; expected one that no other has");
+                    self.tell_at(vec![place], Part::Value, what);
+                }
+            }
+        }
+    }
+}
+
+fn token_of(agent: &Agent) -> Vec<String> {
+    below(&path("http.tokens"), &[agent.as_str()])
+}

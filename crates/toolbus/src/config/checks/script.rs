@@ -1,0 +1,83 @@
+//! What is said of scripts.
+
+use serde_json::Value;
+use toolbus_scripts::requirement::AllowedPackages;
+use url::Url;
+
+use super::{Checker, path};
+use crate::config::script::{LocalConfig, Runner, ScriptConfig};
+
+/// Least memory that an interpreter starts with.
+const LEAST_MEMORY: u64 = 32 * 1024 * 1024;
+
+impl Checker<'_> {
+    pub(super) fn has_scripts(&self) -> bool {
+        self.tree.get(&path("script")).is_some()
+    }
+
+    /// Tells of what contradicts itself in the section of scripts, and of the role without the section.
+    pub(super) fn script(&mut self) {
+        if !self.has_scripts() {
+            return self.role_without_section();
+        }
+        let Some(script) = self.section::<ScriptConfig>("script") else { return };
+        if script.runner == Runner::Local && script.local == LocalConfig::default() {
+            self.tell(
+                &["script.runner"],
+                "\"local\" keeps scripts from nothing: they can read and change all that the daemon can; expected \
+                 \"sandbox\", or `script.local.i_understand = true`",
+            );
+        }
+        if let Some(most) = script.max_timeout.filter(|most| *most < script.timeout) {
+            self.tell(
+                &["script.max_timeout", "script.timeout"],
+                format!(
+                    "max_timeout ({most}) is shorter than timeout ({}); expected it to be at least as long",
+                    script.timeout
+                ),
+            );
+        } else if script.longest_asked() < script.timeout {
+            self.tell(
+                &["script.timeout"],
+                format!(
+                    "{} is longer than max_timeout, which is {} by default; give `max_timeout` too",
+                    script.timeout,
+                    script.longest_asked()
+                ),
+            );
+        }
+        if script.memory.bytes() < LEAST_MEMORY {
+            let what = format!("{} is too little for Python to start; expected at least 32MiB", script.memory);
+            self.tell(&["script.memory"], what);
+        }
+        if script.pool.min > script.pool.max {
+            let (min, max) = (script.pool.min, script.pool.max);
+            let what = format!("min ({min}) is more than max ({max}); expected it to be at most as many");
+            self.tell(&["script.pool.min", "script.pool.max"], what);
+        }
+        if script.packages.max_size > script.packages.max_cache {
+            let (one, all) = (script.packages.max_size, script.packages.max_cache);
+            let what = format!("max_cache ({all}) has no room for the packages of one script, max_size ({one})");
+            self.tell(&["script.packages.max_cache", "script.packages.max_size"], what);
+        }
+        for (position, mistake) in AllowedPackages::parse(&script.packages.allow).err().into_iter().flatten() {
+            self.tell(&[&format!("script.packages.allow.{position}")], mistake.to_string());
+        }
+        if let Some(index) = &script.packages.index_url
+            && !Url::parse(index.reveal()).is_ok_and(|url| matches!(url.scheme(), "https" | "http") && url.has_host())
+        {
+            // Not the address itself: there may be a login in it.
+            self.tell(&["script.packages.index_url"], "no address of an index; expected \"https://host/simple\"");
+        }
+    }
+
+    fn role_without_section(&mut self) {
+        let roles = self.tree.get(&path("daemon.roles")).and_then(Value::as_array);
+        if let Some(index) = roles.and_then(|roles| roles.iter().position(|role| role == "scripts")) {
+            self.tell(
+                &[&format!("daemon.roles.{index}")],
+                "there is no section [script], so that no script could be run; add it, or leave this role out",
+            );
+        }
+    }
+}

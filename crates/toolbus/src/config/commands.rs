@@ -1,0 +1,189 @@
+//! `[[commands]]`: programs of this machine as tools.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use toolbus_core::secret;
+use toolbus_sandbox::Limits;
+use toolbus_scripts::commands as runs;
+
+use super::duration::HumanDuration;
+use super::rest::Effect;
+use super::secret::Secret;
+use super::size::{ByteSize, LargeSize};
+
+/// Most commands of a configuration.
+pub(crate) const MAX_COMMANDS: usize = 1024;
+/// The source of their tools.
+pub(crate) const COMMAND_SOURCE: &str = "command";
+/// Files and folders in the work folder of a command.
+const FILES: u64 = 4096;
+/// Files that one process of a command may have open.
+const OPEN_FILES: u64 = 256;
+
+/// A program as a tool.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct CommandConfig {
+    /// Name of the tool.
+    #[schemars(extend("format" = "toolbus-name"))]
+    pub name: String,
+    /// What it does, for a model.
+    #[schemars(length(min = 1, max = 65_536))]
+    pub description: String,
+    /// The program, which is looked up in `PATH`, and its arguments, with those of the call in braces: `["git", "log", "-n",
+    /// "{count}"]`. Each element is one argument, whatever is in it; there is no shell.
+    #[schemars(length(min = 1, max = 256))]
+    pub command: Vec<String>,
+    /// JSON Schema of the arguments, as JSON text; absent: any object.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parameters: Option<String>,
+    /// What it reads from its standard input.
+    #[serde(default)]
+    pub stdin: Stdin,
+    /// What it writes to its standard output.
+    #[serde(default)]
+    pub output: Output,
+    /// Whether it is kept in, as scripts are.
+    #[serde(default = "yes")]
+    pub sandbox: bool,
+    /// Longest run of one call.
+    #[serde(default = "default_timeout")]
+    pub timeout: HumanDuration,
+    /// What repeating a call would do.
+    #[serde(default)]
+    pub effect: Effect,
+    /// Its working directory; absent: an empty one of its own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1))]
+    pub cwd: Option<PathBuf>,
+    /// Variables of its environment; a value may be a secret. It has none of the daemon's but those that every program needs.
+    #[serde(default)]
+    #[schemars(extend("maxProperties" = 1024))]
+    pub env: BTreeMap<String, Secret>,
+    /// In the sandbox: files and folders that it may read, besides those of the system's programs.
+    #[serde(default)]
+    #[schemars(length(max = 256))]
+    pub read: Vec<PathBuf>,
+    /// In the sandbox: files and folders that it may change.
+    #[serde(default)]
+    #[schemars(length(max = 256))]
+    pub write: Vec<PathBuf>,
+    /// In the sandbox: whether it may use the network.
+    #[serde(default)]
+    pub network: bool,
+    /// Arguments whose values may begin with `-`, so that the program may take them for options.
+    #[serde(default)]
+    #[schemars(length(max = 256))]
+    pub allow_dash: Vec<String>,
+    /// Most of its output that is read.
+    #[serde(default = "default_max_output")]
+    pub max_output: ByteSize,
+    /// In the sandbox: its memory, with all processes that it starts.
+    #[serde(default = "default_memory")]
+    pub memory: LargeSize,
+    /// In the sandbox: bytes in its work folder.
+    #[serde(default = "default_disk")]
+    pub disk: LargeSize,
+    /// In the sandbox: processes and threads.
+    #[serde(default = "default_processes")]
+    #[schemars(range(min = 1, max = 4096))]
+    pub processes: u64,
+}
+
+const fn yes() -> bool {
+    true
+}
+
+const fn default_timeout() -> HumanDuration {
+    HumanDuration::from_secs(10)
+}
+
+const fn default_max_output() -> ByteSize {
+    ByteSize::from_mib(1)
+}
+
+const fn default_memory() -> LargeSize {
+    LargeSize::from_mib(512)
+}
+
+const fn default_disk() -> LargeSize {
+    LargeSize::from_mib(64)
+}
+
+const fn default_processes() -> u64 {
+    64
+}
+
+impl CommandConfig {
+    /// The command as the scripts crate takes it, which checks what goes beyond a single key.
+    #[must_use]
+    pub fn settings(&self) -> runs::CommandSettings {
+        let env = self.env.iter().map(|(name, value)| (name.clone(), secret::Secret::new(value.reveal())));
+        runs::CommandSettings {
+            description: self.description.clone(),
+            parameters: self.parameters.clone(),
+            stdin: match self.stdin {
+                Stdin::None => runs::Stdin::None,
+                Stdin::Arguments => runs::Stdin::Arguments,
+            },
+            output: match self.output {
+                Output::Text => runs::Output::Text,
+                Output::Json => runs::Output::Json,
+            },
+            sandbox: self.sandbox,
+            timeout: Some(self.timeout.get()),
+            effect: self.effect.declared(),
+            cwd: self.cwd.clone(),
+            env: env.collect(),
+            read: self.read.clone(),
+            write: self.write.clone(),
+            network: self.network,
+            allow_dash: self.allow_dash.clone(),
+            limits: Limits {
+                memory: self.memory.bytes(),
+                disk: self.disk.bytes(),
+                files: FILES,
+                file_size: self.disk.bytes(),
+                open_files: OPEN_FILES,
+                processes: self.processes,
+                output: self.max_output.bytes(),
+                artifacts: 0,
+            },
+            ..runs::CommandSettings::new(self.name.as_str(), self.command.iter().map(String::as_str))
+        }
+    }
+
+    /// The same, for those who only want to know what the tool is: it needs no sandbox, and is not to be called.
+    #[must_use]
+    pub fn described(&self) -> runs::CommandSettings {
+        let (read, write) = (Vec::new(), Vec::new());
+        runs::CommandSettings { sandbox: false, network: false, read, write, ..self.settings() }
+    }
+}
+
+/// What a command reads from its standard input.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+#[schemars(inline)]
+pub enum Stdin {
+    /// Nothing.
+    #[default]
+    None,
+    /// The arguments of the call, as a JSON object.
+    Arguments,
+}
+
+/// What a command writes to its standard output.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+#[schemars(inline)]
+pub enum Output {
+    /// Text.
+    #[default]
+    Text,
+    /// One JSON value.
+    Json,
+}

@@ -1,0 +1,192 @@
+//! `[script]`: the tool that runs Python scripts.
+
+mod cpu;
+mod parts;
+
+use std::thread::available_parallelism;
+use std::time::Duration;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use toolbus_core::secret;
+use toolbus_sandbox::Limits;
+use toolbus_scripts::packages::PackageSettings;
+use toolbus_scripts::requirement::AllowedPackages;
+use toolbus_scripts::runner::sandbox::PoolSettings;
+use toolbus_scripts::tool;
+
+pub use self::cpu::Cpu;
+pub use self::parts::{LocalConfig, PackagesConfig, PoolConfig, Require, SandboxConfig};
+use super::duration::HumanDuration;
+use super::size::{ByteSize, LargeSize};
+
+/// Name of the tool that runs scripts.
+pub(crate) const SCRIPT_TOOL: &str = "execute_python_script";
+/// Its source.
+pub(crate) const SCRIPT_SOURCE: &str = "script";
+/// The longest that a script may run where the configuration says nothing.
+const LONGEST: HumanDuration = HumanDuration::from_secs(300);
+
+/// The tool that runs Python scripts: there when this section is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct ScriptConfig {
+    /// What runs scripts.
+    pub runner: Runner,
+    /// Time of a script that asks for none.
+    pub timeout: HumanDuration,
+    /// The longest that a script may ask for; absent: 300s, as far as `invoke.max_timeout` lets it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_timeout: Option<HumanDuration>,
+    /// Memory of a script, with all processes that it starts.
+    pub memory: LargeSize,
+    /// Share of a core, on average: a script may use its time multiplied by this as processor time.
+    pub cpu: Cpu,
+    /// Most of its standard output, and of its standard error, that is read.
+    pub max_output: ByteSize,
+    /// Bytes in its work folder.
+    pub disk: LargeSize,
+    /// Files and folders in its work folder.
+    #[schemars(range(min = 16, max = 1_000_000))]
+    pub files: u64,
+    /// Largest file that it may write.
+    pub file_size: LargeSize,
+    /// Files that one process may have open.
+    #[schemars(range(min = 32, max = 65_536))]
+    pub open_files: u64,
+    /// Processes and threads.
+    #[schemars(range(min = 1, max = 4096))]
+    pub processes: u64,
+    /// Most of the files it leaves for its caller, together.
+    pub artifacts: ByteSize,
+    /// Scripts that run at a time; absent: one for each core.
+    #[schemars(range(min = 1, max = 1024))]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_in_flight: Option<usize>,
+    /// Scripts of one agent that wait for their turn.
+    #[schemars(range(max = 65_535))]
+    pub max_waiting: usize,
+    /// The interpreter; a name is looked up in `PATH`.
+    #[schemars(length(min = 1, max = 4096))]
+    pub python: String,
+    /// Packages that scripts may ask for.
+    pub packages: PackagesConfig,
+    /// How scripts are kept in.
+    pub sandbox: SandboxConfig,
+    /// Interpreters that are started before there is a script for them.
+    pub pool: PoolConfig,
+    /// Of the runner "local".
+    pub local: LocalConfig,
+}
+
+/// What runs scripts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+#[schemars(inline)]
+pub enum Runner {
+    /// Processes of this machine that are kept in.
+    #[default]
+    Sandbox,
+    /// Processes of this machine that nothing keeps in: for development.
+    Local,
+}
+
+impl Default for ScriptConfig {
+    fn default() -> Self {
+        Self {
+            runner: Runner::default(),
+            timeout: HumanDuration::from_secs(30),
+            max_timeout: None,
+            memory: LargeSize::from_mib(256),
+            cpu: Cpu::HALF,
+            max_output: ByteSize::from_mib(1),
+            disk: LargeSize::from_mib(64),
+            files: 4096,
+            file_size: LargeSize::from_mib(64),
+            open_files: 256,
+            processes: 64,
+            artifacts: ByteSize::from_mib(4),
+            max_in_flight: None,
+            max_waiting: 64,
+            python: "python3".to_owned(),
+            packages: PackagesConfig::default(),
+            sandbox: SandboxConfig::default(),
+            pool: PoolConfig::default(),
+            local: LocalConfig::default(),
+        }
+    }
+}
+
+impl ScriptConfig {
+    /// The longest that a script may run where no call runs longer than `longest_call`.
+    #[must_use]
+    pub fn longest(&self, longest_call: HumanDuration) -> Duration {
+        self.max_timeout.unwrap_or(LONGEST).min(longest_call).get()
+    }
+
+    /// Scripts that run at a time.
+    #[must_use]
+    pub fn in_flight(&self) -> usize {
+        self.max_in_flight.unwrap_or_else(|| available_parallelism().map_or(1, usize::from))
+    }
+
+    /// The most that a script may use.
+    #[must_use]
+    pub fn limits(&self) -> Limits {
+        Limits {
+            memory: self.memory.bytes(),
+            disk: self.disk.bytes(),
+            files: self.files,
+            file_size: self.file_size.bytes(),
+            open_files: self.open_files,
+            processes: self.processes,
+            output: self.max_output.bytes(),
+            artifacts: self.artifacts.bytes(),
+        }
+    }
+
+    /// What the tool does where no call runs longer than `longest_call`.
+    #[must_use]
+    pub fn settings(&self, longest_call: HumanDuration) -> tool::Settings {
+        tool::Settings {
+            timeout: self.timeout.min(longest_call).get(),
+            max_timeout: self.longest(longest_call),
+            cpu_millis: self.cpu.millis(),
+            limits: self.limits(),
+            packages: self.allowed_packages(),
+            package_timeout: self.packages.timeout.get(),
+        }
+    }
+
+    /// How packages are installed.
+    #[must_use]
+    pub fn package_settings(&self) -> PackageSettings {
+        let PackagesConfig { timeout, max_size, cache, max_cache, ttl, index_url, .. } = &self.packages;
+        PackageSettings {
+            allow: self.allowed_packages(),
+            timeout: timeout.get(),
+            max_size: max_size.bytes(),
+            cache: cache.clone(),
+            max_cache: max_cache.bytes(),
+            ttl: ttl.get(),
+            index_url: index_url.as_ref().map(|url| secret::Secret::new(url.reveal())),
+        }
+    }
+
+    /// Mistakes in it were found when the configuration was loaded.
+    fn allowed_packages(&self) -> AllowedPackages {
+        AllowedPackages::parse(&self.packages.allow).unwrap_or_default()
+    }
+
+    /// What is kept ready.
+    #[must_use]
+    pub fn pool(&self) -> PoolSettings {
+        PoolSettings { min: self.pool.min, max: self.pool.max, imports: self.pool.imports.clone() }
+    }
+
+    /// The longest that a script may ask for, whatever calls may.
+    pub(crate) fn longest_asked(&self) -> HumanDuration {
+        self.max_timeout.unwrap_or(LONGEST)
+    }
+}

@@ -1,0 +1,91 @@
+//! Who may enter at the MCP door: what cannot be, what is hardly meant, and that no token is shown.
+
+use super::*;
+
+/// Long enough for nobody to warn of it.
+const LONG: &str = "s3cret-s3cret-s3cret";
+
+fn warnings(text: &str) -> String {
+    load(&[text], &[], &[]).unwrap().warnings.join("\n")
+}
+
+#[test]
+fn an_agent_may_have_a_token_or_several_from_wherever_secrets_come() {
+    let text = "[identity]\ntrust_headers = true\n[agents.ana]\n[agents.bea]\n\
+        [http]\ntokens = { ana = { env = 'A' }, bea = [{ env = 'B' }, 'plain-s3cret-of-bea'] }";
+    let loaded = load(&[text], &[("A", LONG), ("B", "another-s3cret-of-bea")], &[]).unwrap();
+    let tokens: Vec<_> =
+        loaded.config.http.each_token().map(|(agent, token)| (agent.to_string(), token.reveal())).collect();
+    let expected = [("ana", LONG), ("bea", "another-s3cret-of-bea"), ("bea", "plain-s3cret-of-bea")];
+    assert_eq!(tokens, expected.map(|(agent, token)| (agent.to_owned(), token)));
+    assert!(!format!("{loaded:?} {}", serde_json::to_string(&loaded.config).unwrap()).contains("s3cret"));
+    assert_eq!(loaded.warnings, Vec::<String>::new());
+}
+
+#[test]
+fn a_token_that_is_not_to_be_had_or_of_the_wrong_kind_is_a_problem() {
+    insta::assert_snapshot!(problems("[http]\ntokens = { ana = ['x', { env = 'NONE' }] }"), @"a.toml:2:24: `http.tokens.ana[1]`: the environment variable `NONE` is not set, or is empty; set it, or name another source of this secret");
+    insta::assert_snapshot!(problems("[http]\ntokens = { default = 'x' }"), @"a.toml:2:12: `http.tokens.default`: stands for every agent without a section; expected the name of one agent");
+    insta::assert_snapshot!(problems("[http]\nopen = 'yes'"), @r#"a.toml:2:8: `http.open`: "yes" is not known; expected "network""#);
+}
+
+#[test]
+fn tokens_tell_agents_and_operators_apart() {
+    let text =
+        format!("[http]\nadmin_token = '{LONG}'\ntokens = {{ ana = ['{LONG}'], bea = 'of-both', cleo = 'of-both' }}");
+    let told = problems(&text);
+    assert!(!told.contains("s3cret") && !told.contains("of-both"), "{told}");
+    insta::assert_snapshot!(told, @"
+    a.toml:3:19: `http.tokens.ana[0]`: the same as `http.admin_token`, which is for operators; expected another token
+    a.toml:3:68: `http.tokens.cleo`: the same token as for `bea`; expected one that no other has
+    ");
+}
+
+#[test]
+fn a_sidecar_has_tokens_of_its_own_agent_alone() {
+    let text = format!("[identity]\nagent = 'ana'\n[http]\ntokens = {{ ana = '{LONG}', bea = 'of-bea' }}");
+    insta::assert_snapshot!(problems(&text), @"a.toml:4:42: `http.tokens.bea`: this daemon is the sidecar of `ana` alone; expected a token of that agent");
+}
+
+#[test]
+fn a_door_that_is_open_to_other_machines_must_be_meant() {
+    insta::assert_snapshot!(problems("[http]\nopen = true\nlisten = '0.0.0.0:8471'"), @r#"a.toml:2:8: `http.open`: lets in clients without a token, and 0.0.0.0:8471 can be reached from other machines; expected tokens in `http.tokens`, an address of this machine in `http.listen`, or "network" if everybody who reaches the port may use the tools"#);
+    assert_eq!(warnings("[http]\nopen = true"), "");
+    insta::assert_snapshot!(warnings("[http]\nopen = 'network'\nlisten = '0.0.0.0:8471'"), @"
+    http.listen: 0.0.0.0:8471 can be reached from other machines
+    http.open: everybody who reaches the port may use what a caller without a section may
+    ");
+}
+
+#[test]
+fn a_body_has_room_for_every_call() {
+    insta::assert_snapshot!(problems("[http]\nmax_body = '1MiB'\n[invoke]\nmax_body = '2MiB'"), @"a.toml:2:12: `http.max_body`: 1MiB is less than `invoke.max_body` (2MiB); expected at least as much, so that every call fits");
+    for (text, expected) in [("", 4), ("[invoke]\nmax_body = '8MiB'", 8), ("[http]\nmax_body = '2MiB'", 2)] {
+        assert_eq!(load(&[text], &[], &[]).unwrap().config.max_door_body(), expected * 1024 * 1024, "{text}");
+    }
+}
+
+#[test]
+fn names_and_origins_are_exact() {
+    insta::assert_snapshot!(problems("[http]\nallowed_hosts = ['*.example.com']\nallowed_origins = ['https://app.example.com/']"), @r#"
+    a.toml:2:18: `http.allowed_hosts[0]`: "*.example.com" is no name of a host; expected one alone, without scheme, port and wildcard, such as "toolbus.example.com"
+    a.toml:3:20: `http.allowed_origins[0]`: "https://app.example.com/" is no origin as browsers send it; expected scheme, host and, where it is not the usual one, port, such as "https://app.example.com"
+    "#);
+}
+
+#[test]
+fn weak_tokens_and_agents_without_rules_are_warned_of() {
+    insta::assert_snapshot!(warnings("[http]\nlisten = '0.0.0.0:8471'\ntokens = { ana = 'short' }"), @"
+    http.listen: 0.0.0.0:8471 can be reached from other machines
+    http.tokens: tokens travel to 0.0.0.0:8471 unencrypted; let a proxy that speaks TLS listen there
+    http.tokens.ana: 5 bytes long, which can be guessed; use at least 16 random ones
+    http.tokens: `ana` has no section in `agents`, so it may use what everybody may
+    http.tokens.ana: a secret here is not removed from results and logs, because it is shorter than 8 bytes; use a longer, random one
+    ");
+    let text =
+        format!("[identity]\ntrust_headers = true\n[agents.bea]\n[http]\nopen = true\ntokens = {{ ana = '{LONG}' }}");
+    insta::assert_snapshot!(warnings(&text), @"
+    http.open: clients without a token have no tool, because callers without a section have none (`identity.unknown`)
+    http.tokens: `ana` has no tool, because it has no section in `agents`
+    ");
+}

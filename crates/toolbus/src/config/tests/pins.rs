@@ -1,0 +1,101 @@
+//! Whether tools may change what they say of themselves.
+
+use toolbus_trust::pins::Level;
+
+use super::*;
+
+/// The levels of these sources, with a file of servers of this text.
+fn levels(toml: &str, json: &str, sources: &[&str]) -> Vec<Level> {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("mcp.json");
+    std::fs::write(&file, json).unwrap();
+    let levels = load(&[&format!("mcp.servers_file = {file:?}\n{toml}")], &[], &[]).unwrap().config.pin_levels();
+    sources.iter().map(|source| levels.of(source)).collect()
+}
+
+const SECTIONS: &str = r#"
+[pins]
+sources = { "rest" = true, "mcp:*" = "strict" }
+
+[mcp.servers.Files]
+command = "x"
+pin = true
+
+[mcp.servers.git]
+command = "x"
+pin = false
+
+[mcp.servers.web]
+url = "http://127.0.0.1/"
+"#;
+
+#[test]
+fn what_is_said_of_a_server_comes_before_patterns_wherever_it_is_said() {
+    let json = r#"{"mcpServers": {
+        "a": {"command": "x", "Pin": true}, "b": {"command": "x", "pin": null}, "git": {"command": "x", "pin": true}
+    }}"#;
+    let sources = ["rest", "command", "mcp:Files", "mcp:git", "mcp:web", "mcp:a", "mcp:b"];
+    let expected = [Level::Hold, Level::Watch, Level::Hold, Level::Watch, Level::Strict, Level::Hold, Level::Strict];
+    assert_eq!(levels(SECTIONS, json, &sources), expected);
+}
+
+#[test]
+fn a_pin_can_be_given_in_the_environment_and_on_the_command_line() {
+    let server = "[mcp.servers.files]\ncommand = \"x\"\n";
+    for (text, level) in [("true", Level::Hold), ("false", Level::Watch), ("strict", Level::Strict)] {
+        let by_variable = load(&[server], &[("TOOLBUS__MCP__SERVERS__FILES__PIN", text)], &[]).unwrap();
+        let by_option = load(&[server], &[], &[("mcp.servers.files.pin", text)]).unwrap();
+        for loaded in [by_variable, by_option] {
+            assert_eq!(loaded.config.pin_levels().of("mcp:files"), level, "{text}");
+        }
+    }
+}
+
+#[test]
+fn what_is_no_pin_is_told_with_what_is_expected() {
+    insta::assert_snapshot!(problems("[mcp.servers.a]\ncommand = 'x'\npin = 'yes'\n"), @r#"a.toml:3:7: `mcp.servers.a.pin`: "yes" is not known; expected "strict""#);
+    insta::assert_snapshot!(problems("[pins]\nsources = { rest = 1 }\n"), @r#"a.toml:2:20: `pins.sources.rest`: found a number; expected true, false or "strict""#);
+    let json = r#"{"mcpServers": {"a": {"command": "x", "pin": "yes"}}}"#;
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("mcp.json");
+    std::fs::write(&file, json).unwrap();
+    let told = load(&[&format!("mcp.servers_file = {file:?}")], &[], &[]).unwrap().warnings.join("\n");
+    assert!(told.ends_with(r#"`a` is left out: `pin`: expected true, false or "strict""#), "{told}");
+}
+
+#[test]
+fn a_server_that_stays_as_it_was_for_a_mistake_stays_pinned() {
+    let folder = tempfile::tempdir().unwrap();
+    let (toml, json) = (folder.path().join("a.toml"), folder.path().join("mcp.json"));
+    std::fs::write(&toml, format!("mcp.servers_file = {json:?}")).unwrap();
+    let sources = Sources { files: vec![toml], ..Sources::default() };
+    let good = r#"{"mcpServers": {"a": {"command": "x", "pin": true}}}"#;
+    std::fs::write(&json, good).unwrap();
+    let running = Config::load(&sources).unwrap().config;
+    for mistake in [good.replace("\"x\"", "7"), good.replace("true", "\"no\""), "{".to_owned()] {
+        std::fs::write(&json, &mistake).unwrap();
+        let next = Config::load_again(&sources, &running).unwrap().config;
+        assert_eq!(next.pin_levels().of("mcp:a"), Level::Hold, "{mistake}");
+    }
+    std::fs::write(&json, good.replace("true", "false")).unwrap();
+    let next = Config::load_again(&sources, &running).unwrap().config;
+    assert_eq!(next.pin_levels().of("mcp:a"), Level::Watch);
+}
+
+#[test]
+fn pins_that_would_be_forgotten_by_accident_are_a_mistake() {
+    let pinned = [("pins.sources.rest", "true")];
+    insta::assert_snapshot!(load(&[], &[], &pinned).unwrap_err(), @r#"configuration: `pins.file`: is missing, and there is no configuration file to keep pins next to; expected the path of a file, or "none" to forget them with the process"#);
+    for file in ["none", "/tmp/p.json"] {
+        assert!(load(&[], &[], &[pinned[0], ("pins.file", file)]).is_ok(), "{file}");
+    }
+    assert!(load(&[], &[], &[("pins.sources.rest", "false")]).is_ok());
+    assert!(load(&["[pins]\nsources = { rest = true }\n"], &[], &[]).is_ok());
+}
+
+#[test]
+fn a_source_that_there_is_not_is_hardly_meant() {
+    let text = "[pins]\nsources = { time = true, tiem = true, 'mcp:management' = true, 'mcp:*' = true }\n";
+    let loaded = load(&[text], &[], &[]).unwrap();
+    assert_eq!(loaded.warnings, ["pins.sources: `tiem` is no source of this configuration"]);
+}

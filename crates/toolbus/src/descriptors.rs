@@ -1,0 +1,34 @@
+//! How many files and connections the process may have open.
+
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+/// What all places for connections, MCP servers and files of the daemon fit into. No more: programs that the daemon starts
+/// inherit it, and some of them go through all that there could be.
+pub const ENOUGH: u64 = 8192;
+
+/// Raises what the system gives a program at first, as far as it may be raised. What it is then; none is no limit.
+pub fn raise() -> Option<u64> {
+    let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
+    let wanted = maximum.map_or(ENOUGH, |maximum| maximum.min(ENOUGH));
+    match current {
+        Some(few) if few < wanted => {
+            let raised = Rlimit { current: Some(wanted), maximum };
+            Some(if setrlimit(Resource::Nofile, raised).is_ok() { wanted } else { few })
+        }
+        enough => enough,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_limit_is_raised_and_never_lowered() {
+        let before = getrlimit(Resource::Nofile).current;
+        let after = raise();
+        assert_eq!(after, getrlimit(Resource::Nofile).current);
+        assert!(after.is_none_or(|after| before.is_some_and(|before| after >= before)), "{before:?} {after:?}");
+        assert_eq!(raise(), after);
+    }
+}

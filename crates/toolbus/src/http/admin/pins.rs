@@ -1,0 +1,185 @@
+//! Pins, as operators see them: what is held back, how it changed, and letting it through.
+
+use std::sync::Arc;
+
+use axum::extract::rejection::{BytesRejection, PathRejection, QueryRejection};
+use axum::extract::{Path, Query, State};
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use axum::{Json, Router};
+use bytes::Bytes;
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use toolbus_trust::pins::{ApproveError, Definition, Difference, Entry, Mismatch, Pins, offer};
+
+use super::view::Refusal;
+use super::view::pins::{Approval, Approved, Changed, Changes, Pinned, PinnedTools};
+use super::{Admin, AdminError};
+
+/// Most tools whose definitions are shown at a time.
+const MAX_CHANGES: usize = 50;
+/// Most bytes of definitions that are shown at a time.
+const MAX_SHOWN: usize = 4 << 20;
+
+/// Why a request about pins is refused.
+#[derive(Debug, thiserror::Error)]
+pub enum PinError {
+    /// It cannot be read.
+    #[error("{0}")]
+    Request(String),
+    /// Nothing is pinned here.
+    #[error("nothing is pinned in this process")]
+    NoPins,
+    /// It means nothing, or something else than was shown.
+    #[error(transparent)]
+    Mismatch(#[from] Mismatch),
+    /// What was approved cannot be kept, so that it was not approved.
+    #[error("nothing was approved: {0}")]
+    File(String),
+}
+
+impl Admin {
+    /// The same, which tells of pins, too.
+    #[must_use]
+    pub fn with_pins(mut self, pins: Pins) -> Self {
+        self.pins = Some(pins);
+        self
+    }
+
+    /// Every tool that is pinned or there, of one source or of all.
+    ///
+    /// # Errors
+    ///
+    /// When nothing is pinned here.
+    pub fn pins(&self, source: Option<&str>) -> Result<PinnedTools, PinError> {
+        let pins = self.pinned()?;
+        let tools = pins.list(source).into_iter().map(pinned).collect();
+        Ok(PinnedTools { file: pins.file().map(|file| file.display().to_string()), problem: pins.problem(), tools })
+    }
+
+    /// How what a name means differs from what is pinned.
+    ///
+    /// # Errors
+    ///
+    /// When it means nothing.
+    pub fn pin_changes(&self, name: &str, source: Option<&str>) -> Result<Changes, PinError> {
+        let found = self.pinned()?.find(name, source)?;
+        let (digest, is_one) = (offer(&found), found.len() == 1);
+        // A tool that is asked for by its name is shown also if it is as it was.
+        let mut open: Vec<_> = found.into_iter().filter(|found| is_one || found.entry.state.is_open()).collect();
+        let (count, mut bytes) = (open.len(), 0);
+        open.truncate(MAX_CHANGES);
+        open.retain(|found| {
+            let sizes =
+                [&found.before, &found.after].into_iter().flatten().map(|definition| definition.as_json().len());
+            let size: usize = sizes.sum();
+            let fits = bytes == 0 || bytes + size <= MAX_SHOWN;
+            bytes += if fits { size } else { 0 };
+            fits
+        });
+        let more = count - open.len();
+        Ok(Changes { name: name.to_owned(), digest, changes: open.into_iter().map(changed).collect(), more })
+    }
+
+    /// Lets through what a name means, at once, if it is what was shown.
+    ///
+    /// # Errors
+    ///
+    /// When it is something else, or cannot be kept; then everything stays as it was.
+    pub async fn approve_pin(&self, name: &str, approval: Approval) -> Result<Approved, PinError> {
+        let (pins, access) = (self.pinned()?.clone(), self.gates.access().clone());
+        let named = name.to_owned();
+        let approving = tokio::task::spawn_blocking(move || {
+            let approved = pins.approve(&named, approval.source.as_deref(), approval.digest);
+            // Also where it failed: others may have written meanwhile.
+            access.refresh();
+            approved
+        });
+        let approved = approving.await.map_err(|_| PinError::File("the daemon is ending".to_owned()))?;
+        let approved = approved.map_err(|error| match error {
+            ApproveError::Mismatch(mismatch) => PinError::Mismatch(mismatch),
+            ApproveError::File(error) => PinError::File(error.to_string()),
+        })?;
+        tracing::info!(name, tools = approved.len(), "admin: definitions were approved");
+        Ok(Approved { approved: approved.into_iter().map(|difference| pinned(difference.entry)).collect() })
+    }
+
+    fn pinned(&self) -> Result<&Pins, PinError> {
+        self.pins.as_ref().ok_or(PinError::NoPins)
+    }
+}
+
+fn pinned(entry: Entry) -> Pinned {
+    let Entry { source, tool, name, state, is_held, since, reason } = entry;
+    Pinned { source, tool, name, state, held: is_held, since, reason }
+}
+
+fn changed(difference: Difference) -> Changed {
+    let shown = |definition: Definition| RawValue::from_string(definition.as_json().to_string()).ok();
+    Changed {
+        before: difference.before.and_then(shown),
+        after: difference.after.and_then(shown),
+        is: pinned(difference.entry),
+    }
+}
+
+impl IntoResponse for PinError {
+    fn into_response(self) -> Response {
+        let code = match &self {
+            Self::Request(_) => StatusCode::BAD_REQUEST,
+            Self::NoPins | Self::Mismatch(Mismatch::Unknown(_)) => StatusCode::NOT_FOUND,
+            Self::Mismatch(_) => StatusCode::CONFLICT,
+            Self::File(_) => StatusCode::INTERNAL_SERVER_ERROR,
+        };
+        (code, Refusal::new(self.to_string())).into_response()
+    }
+}
+
+/// The routes below `/v1/pins`.
+pub(super) fn routes(admin: Arc<Admin>) -> Router {
+    Router::new()
+        .route("/pins", get(list))
+        .route("/pins/{name}", get(changes))
+        .route("/pins/{name}/approve", post(approve))
+        .with_state(admin)
+}
+
+/// Which source is meant.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Of {
+    source: Option<String>,
+}
+
+type Name = Result<Path<String>, PathRejection>;
+type Source = Result<Query<Of>, QueryRejection>;
+
+async fn list(State(admin): State<Arc<Admin>>, of: Source) -> Result<Json<PinnedTools>, PinError> {
+    let Query(Of { source }) = of.map_err(|error| PinError::Request(error.body_text()))?;
+    Ok(Json(admin.pins(source.as_deref())?))
+}
+
+async fn changes(State(admin): State<Arc<Admin>>, name: Name, of: Source) -> Result<Json<Changes>, PinError> {
+    let Path(name) = name.map_err(|error| PinError::Request(error.body_text()))?;
+    let Query(Of { source }) = of.map_err(|error| PinError::Request(error.body_text()))?;
+    Ok(Json(admin.pin_changes(&name, source.as_deref())?))
+}
+
+async fn approve(
+    State(admin): State<Arc<Admin>>,
+    name: Name,
+    body: Result<Bytes, BytesRejection>,
+) -> Result<Response, AdminError> {
+    let Path(name) = name.map_err(|error| AdminError::Request(error.body_text()))?;
+    let body = body.map_err(|error| match error.status() {
+        StatusCode::PAYLOAD_TOO_LARGE => AdminError::TooLarge,
+        _ => AdminError::Request(error.body_text()),
+    })?;
+    let approval: Approval = serde_json::from_slice(&body)
+        .map_err(|error| AdminError::Request(format!("the body is not usable: {error}")))?;
+    Ok(match admin.approve_pin(&name, approval).await {
+        Ok(approved) => Json(approved).into_response(),
+        Err(error) => error.into_response(),
+    })
+}

@@ -1,0 +1,124 @@
+use toolbus_core::tool::ToolDescriptor;
+use toolbus_trust::pins::{Level, Levels, Pins, State};
+
+use super::super::view::pins::{Approval, Approved, Changes, PinnedTools};
+use super::*;
+
+/// A door to a daemon with a tool that is pinned, and that can be changed.
+struct Pinned {
+    access: Access,
+    folder: TempDir,
+    stop: CancellationToken,
+}
+
+impl Drop for Pinned {
+    fn drop(&mut self) {
+        self.stop.cancel();
+    }
+}
+
+impl Pinned {
+    async fn new() -> Self {
+        let (access, folder, stop) = (access(), tempfile::tempdir().unwrap(), CancellationToken::new());
+        let levels = Levels::new([("files".to_owned(), Level::Hold)], []);
+        let pins = Pins::open(Some(folder.path().join("pins.json")), levels).unwrap();
+        let admin = Admin::new(Arc::new(Gates::new(access.clone())), Switches::unkept()).with_pins(pins.clone());
+        let socket = AdminSocket::bind(&folder.path().join("s")).await.unwrap();
+        tokio::spawn(socket.run(open(Arc::new(admin), Arc::new(NoServers)), stop.clone()));
+        let this = Self { access, folder, stop };
+        this.say("Reads.");
+        this.access.vet(Arc::new(pins));
+        this
+    }
+
+    /// Has the tool `read` of source `files` say this of itself.
+    fn say(&self, description: &str) {
+        let descriptor =
+            ToolDescriptor { description: description.to_owned(), ..ToolDescriptor::new("read", "files", "local") };
+        let registry = self.access.registry();
+        registry.unregister("read");
+        registry.register(Tool::new(descriptor, Nothing)).unwrap();
+        self.access.refresh();
+    }
+
+    fn is_listed(&self) -> bool {
+        self.access.effective(&Caller::unknown()).get("read").is_some()
+    }
+
+    fn door(&self) -> Door {
+        Door::Socket(self.folder.path().join("s"))
+    }
+
+    async fn changes(&self, name: &str) -> Changes {
+        self.door().ask(Method::GET, &format!("/v1/pins/{name}")).await.unwrap()
+    }
+
+    async fn approve(&self, name: &str, approval: &Approval) -> Result<Approved, AskError> {
+        self.door().post(&format!("/v1/pins/{name}/approve"), approval).await
+    }
+}
+
+#[tokio::test]
+async fn what_is_held_back_is_listed_shown_and_let_through_at_once() {
+    let world = Pinned::new().await;
+    assert!(world.is_listed());
+    world.say("Reads all.");
+    assert!(!world.is_listed());
+    let all: PinnedTools = world.door().ask(Method::GET, "/v1/pins?source=files").await.unwrap();
+    let [read] = &all.tools[..] else { panic!("{all:?}") };
+    assert_eq!((read.state, read.held, all.problem), (State::Changed, true, None));
+    let changes = world.changes("read").await;
+    let [change] = &changes.changes[..] else { panic!("{changes:?}") };
+    assert!(change.before.as_ref().unwrap().get().contains("\"Reads.\""));
+    assert!(change.after.as_ref().unwrap().get().contains("\"Reads all.\""));
+    let version = *world.access.changes().borrow();
+    let approved = world.approve("read", &Approval { source: None, digest: changes.digest }).await.unwrap();
+    assert_eq!(approved.approved.len(), 1);
+    assert!(world.is_listed());
+    assert!(*world.access.changes().borrow() > version, "agents are told");
+}
+
+#[tokio::test]
+async fn what_was_not_shown_is_not_let_through() {
+    let world = Pinned::new().await;
+    world.say("Reads all.");
+    let approval = Approval { source: None, digest: world.changes("read").await.digest };
+    world.say("Reads all, and sends it.");
+    for (name, approval, expected) in [
+        (
+            "read",
+            approval.clone(),
+            "`read` changed again since it was shown; look at `toolbus pins diff read` once more",
+        ),
+        ("reed", approval.clone(), "no tool and no source is called `reed`; `toolbus pins` lists them"),
+        ("echo", approval, "there is nothing to approve: `echo` is as it was pinned"),
+    ] {
+        match world.approve(name, &approval).await {
+            Err(AskError::Refused(text)) => assert_eq!(text, expected),
+            other => panic!("{name}: {other:?}"),
+        }
+    }
+    assert!(!world.is_listed());
+}
+
+#[tokio::test]
+async fn what_cannot_be_kept_is_not_let_through() {
+    let world = Pinned::new().await;
+    world.say("Reads all.");
+    let approval = Approval { source: None, digest: world.changes("files").await.digest };
+    std::fs::write(world.folder.path().join("pins.json"), "{").unwrap();
+    match world.approve("files", &approval).await {
+        Err(AskError::Failed(text)) => assert!(text.starts_with("nothing was approved: the pin file"), "{text}"),
+        other => panic!("{other:?}"),
+    }
+    assert!(!world.is_listed());
+}
+
+#[tokio::test]
+async fn a_daemon_without_pins_says_so() {
+    let world = World::new().await;
+    match world.socket().ask::<Value>(Method::GET, "/v1/pins").await {
+        Err(AskError::Refused(text)) => assert_eq!(text, "nothing is pinned in this process"),
+        other => panic!("{other:?}"),
+    }
+}

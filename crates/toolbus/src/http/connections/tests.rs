@@ -1,0 +1,232 @@
+//! How long connections last, and which make room for others.
+
+use std::convert::Infallible;
+
+use axum::Extension;
+use axum::body::Body;
+use axum::routing::get;
+use futures_util::StreamExt as _;
+use futures_util::stream::{iter, pending, repeat};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+use super::harness::{Client, Server, WINDOW};
+use super::*;
+
+/// A server, and what lets its slow requests end.
+struct World {
+    server: Server,
+    go_on: Arc<Notify>,
+}
+
+impl World {
+    fn new() -> Self {
+        let go_on = Arc::new(Notify::new());
+        let held = Arc::clone(&go_on);
+        let slow = async move || {
+            held.notified().await;
+            "slow"
+        };
+        let slowed = slow.clone();
+        let slowed = async move |Extension(link): Extension<Arc<Link>>| {
+            assert!(link.slow_down());
+            slowed().await
+        };
+        let known = async |Extension(link): Extension<Arc<Link>>| link.vouch().await.to_string();
+        let quiet = async |Extension(link): Extension<Arc<Link>>| {
+            assert!(link.vouch().await);
+            link.take_any_time();
+            Body::from_stream(iter([Ok::<_, Infallible>("x")]).chain(pending()))
+        };
+        let endless = async |Extension(link): Extension<Arc<Link>>| {
+            link.take_any_time();
+            Body::from_stream(repeat(Ok::<_, Infallible>("x".repeat(100))))
+        };
+        let routes = Router::new()
+            .route("/quick", get(async || "quick"))
+            .route("/slow", get(slow))
+            .route("/slowed", get(slowed))
+            .route("/known", get(known))
+            .route("/stream", get(quiet))
+            .route("/endless", get(endless))
+            .route("/panic", get(async || -> &'static str { panic!("a handler that panics") }));
+        Self { server: Server::start(routes), go_on }
+    }
+
+    fn connect(&self) -> Client {
+        self.server.connect()
+    }
+
+    /// Connections that each have had an answer to this.
+    async fn connected(&self, count: usize, path: &str) -> Vec<Client> {
+        let mut clients = Vec::new();
+        for _ in 0..count {
+            let mut client = self.connect();
+            assert_eq!(client.ask(path).await.0, 200);
+            clients.push(client);
+        }
+        clients
+    }
+
+    /// Connections that wait for their answer.
+    async fn waiting(&self, count: usize, path: &str) -> Vec<Client> {
+        let mut clients: Vec<Client> = (0..count).map(|_| self.connect()).collect();
+        for client in &mut clients {
+            client.send(path).await;
+        }
+        // Everything that can happen without time passing has happened after this.
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        clients
+    }
+}
+
+fn quick() -> (u16, String) {
+    (200, "quick".to_owned())
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_connection_serves_one_request_after_the_other() {
+    let world = World::new();
+    let mut client = world.connect();
+    for _ in 0..100 {
+        assert_eq!(client.ask("/quick").await, quick());
+    }
+    for _ in 0..3 {
+        client.send("/quick").await;
+    }
+    for _ in 0..3 {
+        assert_eq!(client.body().await, quick());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_connection_that_says_nothing_is_closed_soon_and_one_that_has_said_something_later() {
+    let world = World::new();
+    assert_eq!(world.connect().closed_after().await.as_secs(), HEAD_TIME.as_secs());
+    let mut client = world.connected(1, "/quick").await.remove(0);
+    tokio::time::sleep(IDLE_TIME - HEAD_TIME).await;
+    assert_eq!(client.ask("/quick").await, quick());
+    assert_eq!(client.closed_after().await.as_secs(), IDLE_TIME.as_secs());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_head_that_comes_in_drops_is_waited_for_no_longer_than_one_that_does_not_come() {
+    let world = World::new();
+    let mut client = world.connected(1, "/quick").await.remove(0);
+    tokio::time::sleep(IDLE_TIME / 2).await;
+    let started = Instant::now();
+    while client.0.write_all(b"G").await.is_ok() {
+        tokio::time::sleep(HEAD_TIME / 10).await;
+    }
+    assert!(started.elapsed() >= HEAD_TIME && started.elapsed() < HEAD_TIME * 2, "{:?}", started.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_has_its_time_and_a_stream_has_any() {
+    let world = World::new();
+    let mut slow = world.waiting(1, "/slow").await.remove(0);
+    assert_eq!(slow.closed_after().await.as_secs(), REQUEST_TIME.as_secs() - 1);
+    let mut stream = world.connect();
+    assert_eq!(stream.ask("/stream").await.0, 200);
+    let later = tokio::time::timeout(IDLE_TIME * 60, stream.closed_after()).await;
+    assert!(later.is_err(), "a stream was closed after {later:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stream_whose_client_takes_nothing_is_closed() {
+    let world = World::new();
+    let mut client = world.connect();
+    assert_eq!(client.ask("/endless").await.0, 200);
+    tokio::time::sleep(WRITE_TIME * 2).await;
+    let mut rest = Vec::new();
+    let _ = client.0.read_to_end(&mut rest).await;
+    assert!(rest.len() <= WINDOW, "{} bytes came", rest.len());
+}
+
+#[tokio::test(start_paused = true)]
+async fn connections_that_wait_for_a_request_make_room_for_one_that_has_one() {
+    let world = World::new();
+    let started = Instant::now();
+    let mut idle = world.connected(MAX_STRANGERS, "/quick").await;
+    let silent: Vec<Client> = (0..MAX_STRANGERS).map(|_| world.connect()).collect();
+    assert_eq!(world.connect().ask("/quick").await, quick());
+    assert_eq!(started.elapsed().as_secs(), 0);
+    // Those that had waited longest went.
+    assert_eq!(idle.remove(0).closed_after().await.as_secs(), 0);
+    drop(silent);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_waits_while_every_place_is_taken_by_another() {
+    let world = World::new();
+    let mut busy = world.waiting(MAX_STRANGERS, "/slow").await;
+    let started = Instant::now();
+    let mut last = world.waiting(1, "/quick").await.remove(0);
+    tokio::time::sleep(REQUEST_TIME / 2).await;
+    world.go_on.notify_one();
+    // Whoever is answered would stay for its next request, were there nobody else.
+    assert_eq!(last.body().await, quick());
+    assert_eq!(started.elapsed().as_secs(), REQUEST_TIME.as_secs() / 2);
+    let mut answered = 0;
+    for client in &mut busy {
+        answered += usize::from(client.answer().await.code == 200);
+    }
+    assert_eq!(answered, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn connections_that_are_vouched_for_take_no_place_of_strangers() {
+    let world = World::new();
+    let streams = world.connected(MAX_KNOWN, "/stream").await;
+    assert_eq!(world.connected(MAX_STRANGERS, "/quick").await.len(), MAX_STRANGERS);
+    // No further one finds a place, until one rests or ends.
+    assert_eq!(world.connect().ask("/known").await, (200, "false".to_owned()));
+    drop(streams);
+    assert_eq!(world.connect().ask("/known").await, (200, "true".to_owned()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_that_is_vouched_for_takes_the_place_of_the_one_that_has_rested_longest() {
+    let world = World::new();
+    let mut known = world.connected(MAX_KNOWN, "/known").await;
+    assert_eq!(world.connect().ask("/known").await, (200, "true".to_owned()));
+    assert_eq!(known[0].closed_after().await.as_secs(), 0);
+    assert_eq!(known[1].ask("/quick").await, quick());
+}
+
+#[tokio::test(start_paused = true)]
+async fn connections_that_are_slowed_down_take_no_place_of_strangers() {
+    let world = World::new();
+    let _slowed = world.waiting(MAX_STRANGERS, "/slowed").await;
+    let _more = world.waiting(MAX_STRANGERS, "/slowed").await;
+    assert_eq!(world.connected(MAX_STRANGERS, "/quick").await.len(), MAX_STRANGERS);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_panic_is_answered_and_closes_nothing_else() {
+    let world = World::new();
+    let mut other = world.connected(1, "/quick").await.remove(0);
+    let mut client = world.connect();
+    assert_eq!(client.ask("/panic").await.0, 500);
+    assert_eq!(client.closed_after().await.as_secs(), 0);
+    assert_eq!(other.ask("/quick").await, quick());
+}
+
+#[tokio::test(start_paused = true)]
+async fn at_the_end_what_is_in_hand_is_answered_and_everything_else_is_closed() {
+    let world = World::new();
+    let mut idle = world.connected(1, "/quick").await.remove(0);
+    let mut stream = world.connected(1, "/stream").await.remove(0);
+    let mut slow = world.waiting(1, "/slow").await.remove(0);
+    let mut stuck = world.waiting(1, "/slow").await.remove(0);
+    let started = Instant::now();
+    world.server.stop.cancel();
+    assert_eq!(idle.closed_after().await.as_secs(), 0);
+    world.go_on.notify_one();
+    assert_eq!(slow.body().await, (200, "slow".to_owned()));
+    assert_eq!(slow.closed_after().await.as_secs(), 0);
+    world.server.task.await.unwrap();
+    assert!(started.elapsed() <= REQUEST_TIME, "{:?}", started.elapsed());
+    assert_eq!((stream.closed_after().await.as_secs(), stuck.answer().await.code), (0, 0));
+}

@@ -1,0 +1,78 @@
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use toolbus_core::audit::{Audit, Record};
+use toolbus_core::log::Throttle;
+
+/// Time between two records of one address.
+const PERIOD: Duration = Duration::from_secs(10);
+/// Most addresses that are told apart.
+const MAX_ADDRESSES: usize = 256;
+
+/// Tells of wrong tokens: the first of an address at once, and the number of those that follow.
+pub(super) struct Attempts {
+    audit: Arc<dyn Audit>,
+    /// What each address did since its last record.
+    addresses: Arc<Mutex<HashMap<Option<IpAddr>, u64>>>,
+    log: Throttle,
+}
+
+impl Attempts {
+    pub(super) fn new(audit: Arc<dyn Audit>) -> Self {
+        Self { audit, addresses: Arc::default(), log: Throttle::default() }
+    }
+
+    /// Somebody at this address gave a wrong token.
+    pub(super) fn tell(&self, remote: Option<IpAddr>) {
+        if let Some(left_out) = self.log.due() {
+            let remote = remote.map(tracing::field::display);
+            tracing::warn!(remote, left_out, "door: a wrong token was given");
+        }
+        if let Some(counted) = self.begins(remote) {
+            self.audit.record(Record::refused_entry(remote, 0));
+            self.follow(counted);
+        }
+    }
+
+    /// Counts an attempt. As whose it is counted, if it is the first.
+    fn begins(&self, remote: Option<IpAddr>) -> Option<Option<IpAddr>> {
+        let mut addresses = self.addresses.lock().unwrap_or_else(PoisonError::into_inner);
+        // Whoever comes from too many addresses is counted with everybody else.
+        let key = if addresses.contains_key(&remote) || addresses.len() < MAX_ADDRESSES { remote } else { None };
+        match addresses.get_mut(&key) {
+            Some(left_out) => {
+                *left_out = left_out.saturating_add(1);
+                None
+            }
+            None => {
+                addresses.insert(key, 0);
+                Some(key)
+            }
+        }
+    }
+
+    /// Records how many followed, for as long as any do.
+    fn follow(&self, remote: Option<IpAddr>) {
+        let (audit, addresses) = (Arc::clone(&self.audit), Arc::clone(&self.addresses));
+        tokio::spawn(async move {
+            loop {
+                tokio::time::sleep(PERIOD).await;
+                let left_out = {
+                    let mut addresses = addresses.lock().unwrap_or_else(PoisonError::into_inner);
+                    let Some(count) = addresses.get_mut(&remote) else { return };
+                    let left_out = std::mem::take(count);
+                    if left_out == 0 {
+                        addresses.remove(&remote);
+                    }
+                    left_out
+                };
+                if left_out == 0 {
+                    return;
+                }
+                audit.record(Record::refused_entry(remote, left_out));
+            }
+        });
+    }
+}

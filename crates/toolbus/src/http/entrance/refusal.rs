@@ -1,0 +1,129 @@
+use std::time::Duration;
+
+use axum::Json;
+use axum::body::Body;
+use axum::http::header::{CACHE_CONTROL, CONNECTION, RETRY_AFTER, WWW_AUTHENTICATE};
+use axum::http::{HeaderValue, StatusCode};
+use axum::response::{IntoResponse as _, Response};
+use serde_json::json;
+
+use super::PENALTY;
+use super::body::discard;
+
+/// Code of a refusal, of those that JSON-RPC leaves to servers.
+const CODE: i32 = -32000;
+
+/// Why a request does not pass, and what to do about it. Clients of MCP read it as an error of their protocol.
+#[derive(Debug)]
+pub(super) struct Refusal {
+    status: StatusCode,
+    text: String,
+    /// Value of `WWW-Authenticate`.
+    challenge: Option<&'static str>,
+    retry_after: Option<Duration>,
+    /// Whether the connection ends with this.
+    closes: bool,
+}
+
+impl Refusal {
+    fn new(status: StatusCode, text: impl Into<String>) -> Self {
+        Self { status, text: text.into(), challenge: None, retry_after: None, closes: false }
+    }
+
+    fn unauthorized(text: &str, challenge: &'static str) -> Self {
+        Self { challenge: Some(challenge), ..Self::new(StatusCode::UNAUTHORIZED, text) }
+    }
+
+    pub(super) fn closed() -> Self {
+        Self::new(
+            StatusCode::NOT_FOUND,
+            "the MCP door is closed: give agents tokens with http.tokens, or set http.open = true",
+        )
+    }
+
+    pub(super) fn origin() -> Self {
+        Self::new(
+            StatusCode::FORBIDDEN,
+            "pages of this origin may not use this server: its operator lists those that may in http.allowed_origins",
+        )
+    }
+
+    pub(super) fn in_url() -> Self {
+        Self::new(
+            StatusCode::BAD_REQUEST,
+            "a token in the URL is not taken, because URLs are kept in logs and histories: send the header \
+             `Authorization: Bearer` with it, and have it changed if it was a real one",
+        )
+    }
+
+    pub(super) fn no_token() -> Self {
+        Self::unauthorized(
+            "a token is needed: send the header `Authorization: Bearer` with the token that http.tokens has for your \
+             agent",
+            "Bearer",
+        )
+    }
+
+    pub(super) fn unreadable() -> Self {
+        Self::unauthorized("send one header `Authorization`, of the form `Bearer TOKEN`", "Bearer")
+    }
+
+    pub(super) fn wrong_token() -> Self {
+        let refusal = Self::unauthorized(
+            "this token is none of http.tokens: look whether it is complete and has not been replaced",
+            "Bearer error=\"invalid_token\"",
+        );
+        Self { closes: true, ..refusal }
+    }
+
+    pub(super) fn too_many_attempts() -> Self {
+        let refusal =
+            Self::new(StatusCode::TOO_MANY_REQUESTS, "too many wrong tokens are being given; try again later");
+        Self { retry_after: Some(PENALTY), closes: true, ..refusal }
+    }
+
+    pub(super) fn full() -> Self {
+        let refusal =
+            Self::new(StatusCode::SERVICE_UNAVAILABLE, "too many connections are open; close some, or try again later");
+        Self { retry_after: Some(PENALTY), closes: true, ..refusal }
+    }
+
+    pub(super) fn no_room() -> Self {
+        let refusal =
+            Self::new(StatusCode::SERVICE_UNAVAILABLE, "too many large requests are on their way; try again later");
+        Self { retry_after: Some(PENALTY), closes: true, ..refusal }
+    }
+
+    pub(super) fn large_body(max: usize) -> Self {
+        let text = format!("the body is larger than {max} bytes, which is http.max_body");
+        Self { closes: true, ..Self::new(StatusCode::PAYLOAD_TOO_LARGE, text) }
+    }
+
+    pub(super) fn slow_body() -> Self {
+        Self { closes: true, ..Self::new(StatusCode::REQUEST_TIMEOUT, "the body took too long to come") }
+    }
+
+    pub(super) fn broken_body() -> Self {
+        Self { closes: true, ..Self::new(StatusCode::BAD_REQUEST, "the body did not come as a whole") }
+    }
+
+    /// As an answer, once the body of the request is out of its way.
+    pub(super) async fn answer(self, body: Body) -> Response {
+        discard(body).await;
+        let Self { status, text, challenge, retry_after, closes } = self;
+        let error = json!({"jsonrpc": "2.0", "error": {"code": CODE, "message": text}});
+        let mut answer = (status, Json(error)).into_response();
+        let headers = answer.headers_mut();
+        headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+        if let Some(challenge) = challenge {
+            headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static(challenge));
+        }
+        if let Some(time) = retry_after {
+            headers.insert(RETRY_AFTER, time.as_secs().into());
+        }
+        if closes {
+            headers.insert(CONNECTION, HeaderValue::from_static("close"));
+        }
+        answer
+    }
+}

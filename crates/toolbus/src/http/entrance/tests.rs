@@ -1,0 +1,363 @@
+//! The table of who may enter, and that whoever may not holds nobody up.
+
+use std::sync::Mutex;
+
+use axum::Extension;
+use axum::routing::any;
+use serde_json::{Map, Value};
+use tokio::sync::watch;
+use tokio::time::Instant;
+use toolbus_core::audit::{ArgumentsHash, Event, Record};
+use toolbus_core::bus::BusState;
+use toolbus_core::registry::Registry;
+use toolbus_core::telemetry::Load;
+
+use super::*;
+use crate::config::http::AgentTokens;
+use crate::config::{Agent, Secret};
+use crate::http::admin::NoServers;
+use crate::http::connections::harness::{Answer, Client, Server};
+use crate::http::connections::{GRACE, MAX_SLOWED, MAX_STRANGERS};
+use crate::http::tests::site;
+use crate::http::{Build, Health, Site, routes};
+
+const TOKEN: &str = "s3cret-of-ana-1234";
+
+/// Keeps records for tests.
+#[derive(Default)]
+struct Kept(Mutex<Vec<Record>>);
+
+impl Audit for Kept {
+    fn record(&self, record: Record) {
+        self.0.lock().unwrap().push(record);
+    }
+
+    fn hash(&self, _: &Map<String, Value>) -> Option<ArgumentsHash> {
+        None
+    }
+}
+
+/// A server whose door says who came, and how much was brought.
+struct World {
+    server: Server,
+    entrance: Arc<Entrance>,
+    audit: Arc<Kept>,
+}
+
+fn config(lines: &str) -> HttpConfig {
+    let mut config: HttpConfig = serde_json::from_value(serde_json::json!({"tokens": {"ana": TOKEN}})).unwrap();
+    match lines {
+        "open" => config.open = Open::Local,
+        "closed" => config.tokens.clear(),
+        "small" => config.max_body = "4KiB".parse().ok(),
+        "named" => {
+            config.allowed_hosts.push("toolbus.example.com".to_owned());
+            config.allowed_origins.push("https://app.example.com".to_owned());
+        }
+        _ => {}
+    }
+    config
+}
+
+impl World {
+    fn new(lines: &str) -> Self {
+        let audit = Arc::new(Kept::default());
+        let stop = CancellationToken::new();
+        let config = Config { http: config(lines), ..Config::default() };
+        let entrance = Entrance::new(&config, Arc::clone(&audit) as Arc<dyn Audit>, stop);
+        let say = async |Extension(visitor): Extension<Visitor>, body: axum::body::Bytes| {
+            let who = visitor.agent.map_or("anybody".to_owned(), |agent| agent.to_string());
+            format!("{who} {}", body.len())
+        };
+        let (_, state) = watch::channel(BusState::default());
+        let build = Build { version: "1.2.3", commit: "abc1234" };
+        let health =
+            Health::new(state, Registry::new(), Vec::new(), Arc::new(NoServers), Arc::<Load>::default(), build);
+        let door = Router::new().route("/", any(say));
+        let site = Site { entrance: Arc::clone(&entrance), door, ..site(Arc::new(health)) };
+        Self { server: Server::start(routes::router(site)), entrance, audit }
+    }
+
+    /// The answer to a request that has these lines in its head.
+    async fn ask(&self, line: &str, head: &[&str], body: &str) -> Answer {
+        let mut client = self.server.connect();
+        client.request(line, head, body).await
+    }
+
+    async fn with(&self, head: &[&str]) -> Answer {
+        self.ask("POST /mcp", head, "").await
+    }
+}
+
+impl Client {
+    async fn request(&mut self, line: &str, head: &[&str], body: &str) -> Answer {
+        let host = if head.iter().any(|line| line.starts_with("Host:")) { "" } else { "Host: localhost\r\n" };
+        let length = if body.is_empty() { String::new() } else { format!("Content-Length: {}\r\n", body.len()) };
+        let head: String = head.iter().map(|line| format!("{line}\r\n")).collect();
+        self.write(&format!("{line} HTTP/1.1\r\n{host}{length}{head}\r\n{body}")).await;
+        self.answer().await
+    }
+}
+
+fn token() -> String {
+    format!("Authorization: Bearer {TOKEN}")
+}
+
+fn wrong() -> &'static str {
+    "Authorization: Bearer not-the-right-one"
+}
+
+/// What an error says to a client of MCP.
+fn message(answer: &Answer) -> String {
+    let body: Value = serde_json::from_str(&answer.body).unwrap();
+    assert_eq!((&body["jsonrpc"], &body["error"]["code"], body.get("id")), (&"2.0".into(), &(-32000).into(), None));
+    body["error"]["message"].as_str().unwrap().to_owned()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_token_opens_the_door_and_its_agent_comes_in() {
+    let world = World::new("");
+    let answer = world.with(&[&token()]).await;
+    assert_eq!((answer.code, answer.body.as_str()), (200, "ana 0"));
+    let answer = world.ask("POST /mcp", &[&token()], "four").await;
+    assert_eq!((answer.code, answer.body.as_str()), (200, "ana 4"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn whoever_has_no_token_is_told_what_to_do_at_once_and_may_try_again_on_the_same_connection() {
+    let world = World::new("");
+    let started = Instant::now();
+    let mut client = world.server.connect();
+    for head in [&[][..], &["Authorization: Basic YTpi"], &[&token(), &token()], &["Authorization: Bearer"]] {
+        let answer = client.request("POST /mcp", head, "{}").await;
+        assert_eq!(answer.code, 401, "{head:?}");
+        assert!(answer.head.contains("www-authenticate: bearer\r\n"), "{answer:?}");
+        assert!(message(&answer).contains("`Authorization"), "{answer:?}");
+    }
+    assert_eq!(client.request("POST /mcp", &[&token()], "{}").await.code, 200);
+    assert_eq!(started.elapsed(), Duration::ZERO);
+    assert!(world.audit.0.lock().unwrap().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_wrong_token_is_answered_late_recorded_and_the_last_of_its_connection() {
+    let world = World::new("");
+    let started = Instant::now();
+    let mut client = world.server.connect();
+    let answer = client.request("POST /mcp", &[wrong()], "{}").await;
+    assert_eq!((answer.code, started.elapsed()), (401, PENALTY));
+    assert!(answer.head.contains("www-authenticate: bearer error=\"invalid_token\""), "{answer:?}");
+    assert!(message(&answer).contains("http.tokens"));
+    assert_eq!(client.closed_after().await, Duration::ZERO);
+    let records = world.audit.0.lock().unwrap();
+    let recorded: Vec<_> = records.iter().map(|record| (record.event, record.remote, record.left_out)).collect();
+    assert_eq!(recorded, [(Event::RefusedEntry, "192.0.2.7".parse().ok(), None)]);
+    assert!(!format!("{records:?}").contains("not-the-right-one"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_flood_of_wrong_tokens_holds_no_right_one_up_and_leaves_few_records() {
+    let world = World::new("");
+    let started = Instant::now();
+    let mut flood = Vec::new();
+    for _ in 0..1000 {
+        let mut client = world.server.connect();
+        flood.push(tokio::spawn(async move { client.request("POST /mcp", &[wrong()], "").await.code }));
+    }
+    for _ in 0..100 {
+        assert_eq!(world.with(&[&token()]).await.code, 200);
+    }
+    assert_eq!(started.elapsed(), Duration::ZERO);
+    let mut codes = [0, 0];
+    for answered in flood {
+        match answered.await.unwrap() {
+            401 => codes[0] += 1,
+            429 => codes[1] += 1,
+            other => panic!("{other}"),
+        }
+    }
+    assert_eq!(codes, [MAX_SLOWED, 1000 - MAX_SLOWED]);
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    let left_out: Vec<_> = world.audit.0.lock().unwrap().iter().map(|record| record.left_out).collect();
+    assert_eq!(left_out, [None, Some(999)]);
+    // A later one is a first one again.
+    assert_eq!(world.with(&[wrong()]).await.code, 401);
+    assert_eq!(world.audit.0.lock().unwrap().len(), 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn whoever_has_a_token_gets_in_while_strangers_take_every_place_that_they_may() {
+    let world = World::new("");
+    let _silent: Vec<Client> = (0..MAX_STRANGERS * 4).map(|_| world.server.connect()).collect();
+    let started = Instant::now();
+    assert_eq!(world.with(&[&token()]).await.code, 200);
+    // Each of them is given its grace, and no more.
+    assert!(started.elapsed() <= GRACE * 4 + Duration::from_millis(100), "{:?}", started.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_open_door_lets_in_whoever_has_no_token_and_refuses_a_wrong_one() {
+    let world = World::new("open");
+    assert_eq!(world.with(&[]).await.body, "anybody 0");
+    assert_eq!(world.with(&[&token()]).await.body, "ana 0");
+    assert_eq!(world.with(&[wrong()]).await.code, 401);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_closed_door_is_not_there() {
+    let world = World::new("closed");
+    for head in [&[][..], &["Authorization: Bearer s3cret-of-ana-1234"]] {
+        let answer = world.with(head).await;
+        assert!(answer.code == 404 && message(&answer).contains("http.tokens"), "{answer:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn tokens_change_at_once() {
+    let world = World::new("");
+    let mut client = world.server.connect();
+    assert_eq!(client.request("POST /mcp", &[&token()], "").await.code, 200);
+    let mut next = config("");
+    next.tokens.clear();
+    let bea = AgentTokens::One(Secret::new("another-secret-of-bea"));
+    next.tokens.insert(Agent::parse("bea").unwrap(), bea);
+    world.entrance.replace(&next);
+    assert_eq!(world.with(&["Authorization: Bearer another-secret-of-bea"]).await.body, "bea 0");
+    assert_eq!(client.request("POST /mcp", &[&token()], "").await.code, 401);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_token_in_the_url_is_refused_with_what_to_do_instead() {
+    let world = World::new("");
+    for query in ["token=x", "a=1&access_token=x", "API_KEY", "Authorization=Bearer%20x"] {
+        let answer = world.ask(&format!("POST /mcp?{query}"), &[&token()], "").await;
+        assert!(answer.code == 400 && message(&answer).contains("in the URL"), "{query}: {answer:?}");
+    }
+    assert_eq!(world.ask("POST /mcp?session=1", &[&token()], "").await.code, 200);
+}
+
+#[tokio::test(start_paused = true)]
+async fn other_hosts_and_pages_are_refused() {
+    let world = World::new("named");
+    let table = [
+        (&["Host: localhost"][..], 200),
+        (&["Host: 127.0.0.1:8471"], 200),
+        (&["Host: toolbus.example.com"], 200),
+        (&["Host: evil.example"], 421),
+        (&["Host: localhost", "Host: localhost"], 421),
+        (&["Host: localhost", "Origin: http://localhost:6274"], 200),
+        (&["Host: localhost", "Origin: https://app.example.com"], 200),
+        (&["Host: localhost", "Origin: http://evil.example"], 403),
+        (&["Host: evil.example", "Origin: http://evil.example"], 421),
+        (&["Host: localhost", "Origin: null"], 403),
+    ];
+    for (head, expected) in table {
+        let with_token: Vec<&str> = head.iter().copied().chain(["Authorization: Bearer s3cret-of-ana-1234"]).collect();
+        let answer = world.with(&with_token).await;
+        assert_eq!(answer.code, expected, "{head:?}: {answer:?}");
+        if expected == 403 {
+            assert!(message(&answer).contains("http.allowed_origins"), "{answer:?}");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_browser_is_told_what_an_allowed_page_may_send_and_read() {
+    let world = World::new("");
+    let asking = ["Origin: http://localhost:6274", "Access-Control-Request-Method: POST"];
+    let wanted = "Access-Control-Request-Headers: authorization,mcp-protocol-version";
+    let answer = world.ask("OPTIONS /mcp", &[asking[0], asking[1], wanted], "").await;
+    assert_eq!(answer.code, 204);
+    for line in [
+        "access-control-allow-origin: http://localhost:6274\r\n",
+        "access-control-allow-methods: get, post, delete, options\r\n",
+        "access-control-allow-headers: authorization,mcp-protocol-version\r\n",
+        "vary: origin\r\n",
+    ] {
+        assert!(answer.head.contains(line), "{line}: {}", answer.head);
+    }
+    for head in [&[asking[0], &token()][..], &[asking[0]]] {
+        let answer = world.with(head).await;
+        assert!(answer.head.contains("access-control-allow-origin: http://localhost:6274\r\n"), "{answer:?}");
+        assert!(answer.head.contains("access-control-expose-headers: mcp-session-id"), "{answer:?}");
+    }
+    let answer = world.ask("OPTIONS /mcp", &["Origin: http://evil.example", asking[1]], "").await;
+    assert!(answer.code == 403 && !answer.head.contains("access-control"), "{answer:?}");
+    let answer = world.with(&[&token()]).await;
+    assert!(!answer.head.contains("access-control"), "{answer:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_body_is_read_up_to_its_bound_whether_or_not_its_length_is_told() {
+    let world = World::new("small");
+    let fits = "x".repeat(4096);
+    assert_eq!(world.ask("POST /mcp", &[&token()], &fits).await.body, "ana 4096");
+    assert_eq!(world.ask("POST /mcp", &[&token()], &format!("{fits}x")).await.code, 413);
+    let chunk = format!("400\r\n{}\r\n", "x".repeat(0x400));
+    let chunked = |count| format!("{}0\r\n\r\n", chunk.repeat(count));
+    for (count, expected) in [(4, 200), (5, 413)] {
+        let mut client = world.server.connect();
+        let head =
+            format!("POST /mcp HTTP/1.1\r\nHost: localhost\r\n{}\r\nTransfer-Encoding: chunked\r\n\r\n", token());
+        client.write(&format!("{head}{}", chunked(count))).await;
+        let answer = client.answer().await;
+        assert_eq!(answer.code, expected, "{answer:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_body_that_does_not_come_is_waited_for_no_longer_than_its_time() {
+    let world = World::new("");
+    let mut client = world.server.connect();
+    let started = Instant::now();
+    let answer = client.request("POST /mcp", &[&token(), "Content-Length: 100"], "").await;
+    assert_eq!(answer.code, 408);
+    assert_eq!(started.elapsed().as_secs(), 10);
+    assert_eq!(client.closed_after().await, Duration::ZERO);
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_body_is_read_before_the_token_is_right() {
+    let world = World::new("");
+    let mut client = world.server.connect();
+    let started = Instant::now();
+    let answer = client.request("POST /mcp", &["Content-Length: 100000000"], "").await;
+    assert_eq!((answer.code, started.elapsed().as_secs()), (401, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn strangers_who_announce_bodies_and_send_none_keep_nobody_out() {
+    let world = World::new("");
+    let mut waiting: Vec<Client> = (0..MAX_STRANGERS * 4).map(|_| world.server.connect()).collect();
+    for client in &mut waiting {
+        client.write("POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n").await;
+    }
+    let started = Instant::now();
+    assert_eq!(world.with(&[&token()]).await.code, 200);
+    assert!(started.elapsed() < PENALTY, "{:?}", started.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn large_bodies_together_are_bounded_and_small_ones_always_pass() {
+    let world = World::new("");
+    let large = 3_900_000;
+    let mut begun = Vec::new();
+    for _ in 0..20 {
+        let mut client = world.server.connect();
+        let length = format!("Content-Length: {}", large + 1);
+        begun.push(tokio::spawn(async move {
+            // All but the last byte.
+            client.write(&format!("POST /mcp HTTP/1.1\r\nHost: localhost\r\n{}\r\n{length}\r\n\r\n", token())).await;
+            tokio::io::AsyncWriteExt::write_all(&mut client.0, "x".repeat(large).as_bytes()).await.ok();
+            client.answer().await.code
+        }));
+    }
+    tokio::time::sleep(Duration::from_millis(1)).await;
+    assert_eq!(world.ask("POST /mcp", &[&token()], &"x".repeat(1000)).await.code, 200);
+    let mut codes = Vec::new();
+    for client in begun {
+        codes.push(client.await.unwrap());
+    }
+    codes.sort_unstable();
+    assert_eq!((codes[0], codes[19]), (408, 503), "{codes:?}");
+}

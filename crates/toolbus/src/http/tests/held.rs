@@ -1,0 +1,40 @@
+//! Tools that are there, and held back.
+
+use toolbus_core::caller::Identity;
+use toolbus_core::policy::{Access, Capacity, Held, Policy, Vetting};
+
+use super::*;
+
+/// Holds back what is named.
+struct Holds(&'static [&'static str]);
+
+impl Vetting for Holds {
+    fn review(&self, tools: &[Arc<ToolDescriptor>]) -> Held {
+        let mut held = Held::default();
+        tools.iter().filter(|tool| !self.admits(tool)).for_each(|tool| held.insert(tool, "it changed"));
+        held
+    }
+
+    fn admits(&self, tool: &ToolDescriptor) -> bool {
+        !self.0.contains(&&*tool.name)
+    }
+}
+
+#[tokio::test]
+async fn a_required_tool_that_is_held_back_is_not_missing_and_blocks_all_the_same() {
+    let registry = Registry::new();
+    for name in ["get_weather", "echo", "other"] {
+        registry.register(Tool::new(ToolDescriptor::new(name, "test", "local"), Nothing)).unwrap();
+    }
+    let capacity = Capacity { max_in_flight: 1, max_waiting: 1 };
+    let access = Access::new(registry.clone(), Identity::default(), Policy::default(), capacity);
+    access.vet(Arc::new(Holds(&["get_weather", "other"])));
+    let (_bus, state) = watch::channel(good());
+    let required = ["get_weather", "echo"].map(str::to_owned).to_vec();
+    let (load, build) = (Arc::<Load>::default(), Build { version: "1.2.3", commit: "abc1234" });
+    let health = Health::new(state, registry, required, Arc::new(Servers), load, build).with_access(access);
+    let readiness = serde_json::to_value(health.readiness()).unwrap();
+    let blocked_by = json!([{"reason": "tool_held_back", "tool": "get_weather"}]);
+    assert_eq!(readiness, json!({"ready": false, "blockedBy": blocked_by}));
+    assert_eq!(health.status().counts.held_back, 2);
+}

@@ -1,0 +1,73 @@
+//! A tool as a daemon lists it for MCP clients.
+
+use std::sync::Arc;
+
+use serde_json::Value;
+use toolbus_core::listing::Definition;
+use toolbus_core::tool::Effect;
+use toolbus_protocol::llm_name;
+
+/// Where the definition came from, which this process is not told.
+const SOURCE: &str = "bus";
+
+/// Reads a tool; nothing of what has no name.
+pub(super) fn read(tool: &Value) -> Option<Definition> {
+    let text = |name: &str| tool.get(name).and_then(Value::as_str);
+    let schema = |name: &str| tool.get(name).filter(|schema| schema.is_object()).cloned().map(Arc::new);
+    let name = text("name").filter(|name| !name.is_empty())?;
+    Some(Definition {
+        name: name.into(),
+        llm_name: llm_name(name).into(),
+        title: text("title").map(str::to_owned),
+        description: text("description").unwrap_or_default().to_owned(),
+        parameters: schema("inputSchema"),
+        output_schema: schema("outputSchema"),
+        source: SOURCE.into(),
+        effect: effect(tool),
+    })
+}
+
+/// What is said of repeating a call. Of a tool that nobody declared, nothing is.
+fn effect(tool: &Value) -> Effect {
+    let hint = |name: &str| tool.get("annotations").and_then(|hints| hints.get(name)).and_then(Value::as_bool);
+    match (hint("readOnlyHint"), hint("idempotentHint")) {
+        (Some(true), _) => Effect::ReadOnly,
+        (_, Some(true)) => Effect::Idempotent,
+        (Some(false), Some(false)) => Effect::Effectful,
+        _ => Effect::Undeclared,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+    use toolbus_core::listing::{definition, render};
+    use toolbus_core::tool::ToolDescriptor;
+    use toolbus_protocol::Format;
+
+    use super::*;
+
+    #[test]
+    fn a_tool_is_the_same_on_both_sides_of_the_bus() {
+        for effect in [Effect::ReadOnly, Effect::Idempotent, Effect::Effectful, Effect::Undeclared] {
+            let here = definition(&ToolDescriptor {
+                title: Some("Read a file".to_owned()),
+                description: "Reads a file.".to_owned(),
+                parameters: Some(Arc::new(json!({"type": "object", "properties": {"path": {}}}))),
+                output_schema: Some(Arc::new(json!({"type": "object"}))),
+                effect,
+                ..ToolDescriptor::new("fs.read", SOURCE, "mcp")
+            });
+            assert_eq!(read(&render(&here, Format::Mcp)), Some(here), "{effect:?}");
+        }
+    }
+
+    #[test]
+    fn what_has_no_name_is_no_tool() {
+        for tool in [json!({}), json!({"name": ""}), json!({"name": 7}), json!([])] {
+            assert_eq!(read(&tool), None, "{tool}");
+        }
+        let bare = read(&json!({"name": "a", "inputSchema": true, "annotations": 1})).unwrap();
+        assert_eq!((bare.parameters, bare.effect), (None, Effect::Undeclared));
+    }
+}

@@ -1,0 +1,256 @@
+//! What the agent may use, as the daemon last said, and asking for it.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::{Notify, watch};
+use tokio::time::Instant;
+use toolbus_core::listing::Definition;
+use toolbus_door::Unavailable;
+use toolbus_protocol::{Format, ToolError, ToolListRequest, ToolListResponse, message_type, topic};
+use tracing::{info, warn};
+
+use super::call::lost;
+use super::{Parts, definition, sentence};
+use crate::client::{ClientError, Received};
+
+/// How long a list counts without asking again. The daemon tells of changes.
+const FRESH: Duration = Duration::from_secs(5);
+/// Time between two looks whether a list is still the same, for what is not told: a daemon may have been replaced.
+const LOOK_PERIOD: Duration = Duration::from_secs(60);
+/// The same while there is no list.
+const RETRY_PERIOD: Duration = Duration::from_secs(2);
+/// Longest wait for the broker and the daemon together.
+const LIST_TIME: Duration = Duration::from_secs(10);
+/// How long it counts that nobody answered, so that two who ask do not wait one after the other.
+const FAILED_TIME: Duration = Duration::from_secs(1);
+
+/// The lists of all sessions.
+pub(super) struct Listing {
+    known: Mutex<HashMap<Arc<str>, Option<List>>>,
+    /// Held while the daemon is asked.
+    asking: tokio::sync::Mutex<()>,
+    /// When nobody answered last, and why.
+    failed: Mutex<Option<(Instant, Unavailable)>>,
+    changes: watch::Sender<u64>,
+    begun: Notify,
+}
+
+/// A list, as the daemon gave it.
+#[derive(Debug, Clone)]
+pub(super) struct List {
+    /// The daemon's digest of it.
+    pub(super) version: String,
+    /// The tools, sorted by name.
+    pub(super) tools: Arc<[Definition]>,
+    asked: Instant,
+}
+
+impl List {
+    /// The tool that is meant by a name: its own, or the one that models know it by.
+    pub(super) fn tool(&self, name: &str) -> Option<&Definition> {
+        let named = |is_it: fn(&Definition, &str) -> bool| self.tools.iter().find(|tool| is_it(tool, name));
+        named(|tool, name| *tool.name == *name).or_else(|| named(|tool, name| *tool.llm_name == *name))
+    }
+}
+
+impl Default for Listing {
+    fn default() -> Self {
+        Self {
+            known: Mutex::default(),
+            asking: tokio::sync::Mutex::default(),
+            failed: Mutex::default(),
+            changes: watch::Sender::new(0),
+            begun: Notify::new(),
+        }
+    }
+}
+
+impl Listing {
+    /// A session begins: its list will be wanted.
+    pub(super) fn begin(&self, session: &Arc<str>) {
+        self.lock().insert(Arc::clone(session), None);
+        self.begun.notify_one();
+    }
+
+    /// A session is over. Whether the daemon was ever reached for it.
+    pub(super) fn end(&self, session: &Arc<str>) -> bool {
+        self.lock().remove(session).flatten().is_some()
+    }
+
+    /// The list of a session, as it was last told.
+    pub(super) fn known(&self, session: Option<&Arc<str>>) -> Option<List> {
+        self.lock().get(session?).cloned().flatten()
+    }
+
+    pub(super) fn changes(&self) -> watch::Receiver<u64> {
+        self.changes.subscribe()
+    }
+
+    fn fresh(&self, session: &Arc<str>) -> Option<List> {
+        self.known(Some(session)).filter(|list| list.asked.elapsed() < FRESH)
+    }
+
+    fn sessions(&self) -> Vec<Arc<str>> {
+        self.lock().keys().cloned().collect()
+    }
+
+    fn is_complete(&self) -> bool {
+        self.lock().values().all(Option::is_some)
+    }
+
+    fn learn(&self, session: &Arc<str>, list: &List) {
+        let before = match self.lock().get_mut(session) {
+            Some(known) => known.replace(list.clone()),
+            None => return,
+        };
+        if before.is_none_or(|before| before.version != list.version) {
+            self.changes.send_modify(|count| *count += 1);
+        }
+    }
+
+    /// Why nobody answered, if that was a moment ago.
+    fn failed(&self) -> Option<Unavailable> {
+        let failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner);
+        failed.as_ref().filter(|(at, _)| at.elapsed() < FAILED_TIME).map(|(_, error)| error.clone())
+    }
+
+    /// Notes that nobody answered. Whether that is news.
+    fn fail(&self, error: &Unavailable) -> bool {
+        let mut failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = failed.replace((Instant::now(), error.clone()));
+        before.is_none_or(|(_, before)| before != *error)
+    }
+
+    fn recover(&self) {
+        *self.failed.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<Arc<str>, Option<List>>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Parts {
+    /// The list of a session: as it was told a moment ago, or as it is. Where nobody answers, as it was last told.
+    pub(super) async fn list(&self, session: Option<&Arc<str>>) -> Result<List, Unavailable> {
+        let Some(session) = session else { return Err(Unavailable("A caller without a session has no list.".into())) };
+        let error = match self.listing.fresh(session) {
+            Some(list) => return Ok(list),
+            None => match self.ask(session, false).await {
+                Ok(list) => return Ok(list),
+                Err(error) => error,
+            },
+        };
+        self.listing.known(Some(session)).ok_or(error)
+    }
+
+    /// Keeps the lists as they are told, for ever.
+    pub(super) async fn keep_lists(&self) {
+        let mut news = self.client.news();
+        let mut state = self.client.state();
+        let mut losses = state.borrow().reconnects;
+        loop {
+            let period = if self.listing.is_complete() { LOOK_PERIOD } else { RETRY_PERIOD };
+            tokio::select! {
+                () = tokio::time::sleep(period) => {}
+                () = self.listing.begun.notified() => {}
+                Ok(()) = news.changed() => {}
+                // What was told meanwhile was told to nobody.
+                () = lost(&mut state, losses) => {}
+            }
+            losses = state.borrow_and_update().reconnects;
+            for session in self.listing.sessions() {
+                let _ = self.ask(&session, true).await;
+            }
+        }
+    }
+
+    /// Asks the daemon, unless somebody else has just done so. With `anew`, that somebody was answered does not count.
+    async fn ask(&self, session: &Arc<str>, anew: bool) -> Result<List, Unavailable> {
+        if let Some(error) = self.listing.failed() {
+            return Err(error);
+        }
+        let _asking = self.listing.asking.lock().await;
+        if let Some(error) = self.listing.failed() {
+            return Err(error);
+        }
+        if let Some(list) = self.listing.fresh(session).filter(|_| !anew) {
+            return Ok(list);
+        }
+        let asked = tokio::time::timeout(LIST_TIME, self.asked(session)).await;
+        let error = match asked.unwrap_or(Err(ClientError::NoAnswer(LIST_TIME))) {
+            Ok(Ok(list)) => {
+                self.listing.learn(session, &list);
+                self.listing.recover();
+                return Ok(list);
+            }
+            Ok(Err(refused)) => Unavailable(refused.message),
+            Err(error) => unavailable(&error),
+        };
+        // Said once, and again when the reason changes.
+        if self.listing.fail(&error) {
+            warn!(reason = error.0, "the tools cannot be listed");
+        }
+        Err(error)
+    }
+
+    async fn asked(&self, session: &Arc<str>) -> Result<Result<List, ToolError>, ClientError> {
+        self.client.ready(LIST_TIME).await?;
+        let before = self.listing.known(Some(session));
+        let body = ToolListRequest {
+            session_id: Some(session.as_ref().to_owned()),
+            format: Some(Format::Mcp),
+            if_version: before.as_ref().map(|list| list.version.clone()),
+            ..ToolListRequest::default()
+        };
+        let asked = Instant::now();
+        let request = self.client.ask(topic::TOOL_LIST, message_type::TOOL_LIST_REQUEST, &body);
+        let received = self.client.exchange(&self.sender.sign(request), LIST_TIME).await?;
+        let response = match read(&received)? {
+            Ok(response) => response,
+            Err(refused) => return Ok(Err(refused)),
+        };
+        if let Some(before) = before.filter(|before| response.not_modified && before.version == response.version) {
+            return Ok(Ok(List { asked, ..before }));
+        }
+        self.tell_operator(&response);
+        let mut tools: Vec<Definition> = response.tools.iter().filter_map(definition::read).collect();
+        tools.sort_by(|a, b| a.name.cmp(&b.name));
+        Ok(Ok(List { version: response.version, tools: tools.into(), asked }))
+    }
+
+    fn tell_operator(&self, response: &ToolListResponse) {
+        info!(agent = response.agent, tools = response.tools.len(), "the tools were listed");
+        if let Some(notice) = &response.notice {
+            warn!(agent = response.agent, notice, "there are no tools for this agent");
+        }
+        let claimed = self.sender.agent.as_ref().map(|agent| agent.as_str());
+        if claimed.is_some_and(|claimed| claimed != response.agent) {
+            warn!(
+                claimed,
+                agent = response.agent,
+                "the daemon takes this client for another agent: name that one with --agent"
+            );
+        }
+    }
+}
+
+fn read(received: &Received) -> Result<Result<ToolListResponse, ToolError>, ClientError> {
+    let unreadable = |error: serde_json::Error| ClientError::Unreadable(error.to_string());
+    match received.properties.message_type.as_deref() {
+        Some(message_type::TOOL_LIST_RESPONSE) => serde_json::from_slice(&received.body).map(Ok).map_err(unreadable),
+        Some(message_type::TOOL_ERROR) => serde_json::from_slice(&received.body).map(Err).map_err(unreadable),
+        other => Err(ClientError::Unreadable(format!("unexpected type {:?}", other.unwrap_or_default()))),
+    }
+}
+
+fn unavailable(error: &ClientError) -> Unavailable {
+    let advice = match error {
+        ClientError::Unreachable(..) => " Check that the broker runs, and bus.url.",
+        ClientError::NoAnswer(_) => " Check that `toolbus serve` runs, on the same broker and exchange.",
+        _ => "",
+    };
+    Unavailable(format!("The tools cannot be listed: {}{advice}", sentence(error)))
+}

@@ -1,0 +1,3 @@
+mod calls;
+mod lists;
+mod world;

@@ -1,0 +1,193 @@
+//! Calls over the bus, and what becomes of them.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tokio::time::Instant;
+use toolbus_core::bus::Target;
+use toolbus_core::failure::{Cause, ToolFailure};
+use toolbus_core::progress::ProgressSink;
+use toolbus_core::tool::ToolOutput;
+use toolbus_door::Backend as _;
+use toolbus_protocol::{message_type, topic};
+
+use super::world::{MAX_TIMEOUT, World};
+use crate::client::Inbox;
+
+/// Three tools, of which one changes nothing.
+fn tools() -> Value {
+    let hints = |read_only: bool| json!({"readOnlyHint": read_only, "idempotentHint": read_only});
+    json!([{"name": "read", "annotations": hints(true)}, {"name": "write", "annotations": hints(false)}])
+}
+
+fn result(asked: &super::world::Asked, content: &str) -> Value {
+    json!({"toolCallId": asked.body["toolCallId"], "toolName": asked.body["toolName"], "content": content, "isError": false})
+}
+
+fn told(failure: &ToolFailure) -> String {
+    let verdict = failure.verdict.unwrap();
+    format!("{:?} {} {} {:?}: {}", failure.cause, verdict.code, verdict.is_retryable, verdict.outcome, failure.message)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_says_who_asks_and_what_is_wanted_and_its_result_is_read() {
+    let mut world = World::listed(&tools()).await;
+    let (mut call, _cancelled) = world.call("read");
+    let (sink, mut reports) = ProgressSink::new();
+    call.progress = Some(sink);
+    let running = tokio::spawn(world.remote.call(call));
+    let asked = world.asked_on(topic::TOOL_INVOKE).await;
+    let mut body = asked.body.clone();
+    assert_eq!(body["toolCallId"].take().as_str().unwrap().len(), 32);
+    insta::assert_snapshot!(body.to_string(), @r#"{"arguments":"{\"a\":1}","batchId":null,"sessionId":"session","toolCallId":null,"toolName":"read"}"#);
+    let headers = ["rb-source", "rb-rb-binding", "rb-rb-timeout-ms", "rb-rb-progress", "rb-rb-structured-content"];
+    assert_eq!(headers.map(|name| asked.header(name)), ["ana", "chat:one", "120000", "1", "1"]);
+    let report = json!({"toolCallId": "", "toolName": "", "progress": 1.0, "total": 2.0, "message": "half"});
+    world.answer(&asked, message_type::TOOL_PROGRESS, &report).await;
+    let told = reports.recv().await.unwrap();
+    assert_eq!((told.progress, told.total, told.message.as_deref()), (1.0, Some(2.0), Some("half")));
+    let structured = json!({"type": "resource", "uri": "toolbus:structured-content", "text": "{\"b\":2}"});
+    let mut answer = result(&asked, "two");
+    answer["contentBlocks"] = json!([{"type": "text", "text": "two"}, structured]);
+    world.answer(&asked, message_type::TOOL_INVOKE_RESPONSE, &answer).await;
+    let output = running.await.unwrap().unwrap();
+    assert_eq!((output.content.as_deref(), output.structured.as_deref()), (Some("two"), Some(&json!({"b": 2}))));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_the_daemon_says_of_a_failure_is_what_the_client_is_told() {
+    let mut world = World::listed(&tools()).await;
+    let mut table = String::new();
+    for (code, more) in [
+        ("tool_not_found", json!({})),
+        ("invalid_arguments", json!({})),
+        ("timeout", json!({"isRetryable": true, "outcome": "unknown"})),
+        ("not_allowed", json!({"outcome": "not_started"})),
+        ("rate_limited", json!({"isRetryable": true, "retryAfterMs": 1500, "outcome": "not_started"})),
+        ("overloaded", json!({"isRetryable": true})),
+        ("cancelled", json!({})),
+        ("auth_required", json!({})),
+        ("execution_failed", json!({"outcome": "failed"})),
+        ("something_new", json!({})),
+    ] {
+        let (call, _cancelled) = world.call("write");
+        let running = tokio::spawn(world.remote.call(call));
+        let asked = world.asked_on(topic::TOOL_INVOKE).await;
+        let mut error = json!({"toolCallId": "", "toolName": "", "code": code, "message": "Why."});
+        error.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        world.answer(&asked, message_type::TOOL_ERROR, &error).await;
+        let failure = running.await.unwrap().unwrap_err();
+        table += &format!("{} {:?}\n", told(&failure), failure.retry_after);
+    }
+    insta::assert_snapshot!(table, @"
+    UnknownTool tool_not_found false None: Why. None
+    InvalidArguments invalid_arguments false None: Why. None
+    DeadlineExceeded timeout true Some(Unknown): Why. None
+    NotAllowed not_allowed false Some(NotStarted): Why. None
+    RateLimited rate_limited true Some(NotStarted): Why. Some(1.5s)
+    Overloaded overloaded true None: Why. None
+    Cancelled cancelled false None: Why. None
+    AuthRequired auth_required false None: Why. None
+    Failed execution_failed false Some(Failed): Why. None
+    InvalidResult execution_failed false Some(Unknown): There is no result: the answer could not be read: unknown variant `something_new`, expected one of `tool_not_found`, `invalid_arguments`, `timeout`, `execution_failed`, `not_allowed`, `rate_limited`, `overloaded`, `cancelled`, `auth_required` at line 1 column 23. Whether it had its effect is not known: find out before calling again. None
+    ");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_cancelled_call_is_cancelled_at_the_daemon_again_and_again_for_a_while() {
+    let mut world = World::listed(&tools()).await;
+    let (call, cancelled) = world.call("write");
+    let running = tokio::spawn(world.remote.call(call));
+    let asked = world.asked_on(topic::TOOL_INVOKE).await;
+    cancelled.cancel();
+    for _ in 0..4 {
+        let cancel = world.asked_on(topic::TOOL_CANCEL).await;
+        assert_eq!(
+            (cancel.body, cancel.properties.reply_to.as_deref()),
+            (json!({"toolCallId": asked.body["toolCallId"]}), Some(""))
+        );
+    }
+    insta::assert_snapshot!(told(&running.await.unwrap().unwrap_err()), @"Cancelled cancelled false Some(Unknown): The call was cancelled. Whether it had its effect is not known: find out before calling again.");
+
+    // One that has been answered meanwhile has its result.
+    let (call, cancelled) = world.call("write");
+    let running = tokio::spawn(world.remote.call(call));
+    let asked = world.asked_on(topic::TOOL_INVOKE).await;
+    cancelled.cancel();
+    world.asked_on(topic::TOOL_CANCEL).await;
+    world.answer(&asked, message_type::TOOL_INVOKE_RESPONSE, &result(&asked, "done")).await;
+    assert_eq!(running.await.unwrap(), Ok(ToolOutput::text("done")));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_without_an_answer_ends_with_what_is_known() {
+    let mut world = World::listed(&tools()).await;
+    let mut table = String::new();
+    for (tool, is_lost) in [("read", false), ("write", false), ("none", false), ("read", true), ("write", true)] {
+        let (call, _cancelled) = world.call(tool);
+        let began = Instant::now();
+        let running = tokio::spawn(world.remote.call(call));
+        world.asked_on(topic::TOOL_INVOKE).await;
+        if is_lost {
+            world.lose();
+        }
+        let failure = running.await.unwrap().unwrap_err();
+        let seconds = began.elapsed().as_secs();
+        assert_eq!(seconds, if is_lost { 30 } else { MAX_TIMEOUT.as_secs() + 5 }, "{tool}");
+        table += &format!("{}\n", told(&failure));
+        // Whatever it is doing, nobody waits for it any more.
+        world.asked_on(topic::TOOL_CANCEL).await;
+    }
+    insta::assert_snapshot!(table, @"
+    DeadlineExceeded timeout true None: No answer came within 120 s. Check that the daemon runs.
+    DeadlineExceeded timeout false Some(Unknown): No answer came within 120 s. Check that the daemon runs. Whether it had its effect is not known: find out before calling again.
+    DeadlineExceeded timeout true Some(Unknown): No answer came within 120 s. Check that the daemon runs. Whether it had its effect is not known: find out before calling again.
+    ConnectionLost execution_failed true None: The connection to the broker was lost, and no answer has come since.
+    ConnectionLost execution_failed false Some(Unknown): The connection to the broker was lost, and no answer has come since. Whether it had its effect is not known: find out before calling again.
+    ");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_that_comes_after_a_lost_connection_counts() {
+    let mut world = World::listed(&tools()).await;
+    let (call, _cancelled) = world.call("write");
+    let running = tokio::spawn(world.remote.call(call));
+    let asked = world.asked_on(topic::TOOL_INVOKE).await;
+    world.lose();
+    tokio::time::sleep(Duration::from_secs(29)).await;
+    world.answer(&asked, message_type::TOOL_INVOKE_RESPONSE, &result(&asked, "late")).await;
+    assert_eq!(running.await.unwrap(), Ok(ToolOutput::text("late")));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_that_cannot_be_sent_was_not_made() {
+    let world = World::without_a_daemon(Inbox::default());
+    let (call, cancelled) = world.call("read");
+    insta::assert_snapshot!(told(&world.remote.call(call).await.unwrap_err()), @"ConnectFailed execution_failed true Some(NotStarted): The call was not made: nobody listens on topic `tool.invoke`: is a daemon running with this topic in invoke.topics, on this exchange?");
+    world.disconnect("broker: connection refused");
+    let (call, _) = world.call("read");
+    insta::assert_snapshot!(told(&world.remote.call(call).await.unwrap_err()), @"ConnectFailed execution_failed true Some(NotStarted): The call was not made: the broker could not be reached within 10.0s: broker: connection refused.");
+    let (call, early) = world.call("read");
+    early.cancel();
+    assert_eq!(world.remote.call(call).await.unwrap_err().cause, Cause::CancelledBeforeStart);
+    drop(cancelled);
+}
+
+#[tokio::test(start_paused = true)]
+async fn in_a_queue_that_others_can_reach_only_what_came_by_a_topic_counts() {
+    let mut world = World::given("svc-ana.answers", "tool.result.ana").await;
+    let (call, _cancelled) = world.call("read");
+    let running = tokio::spawn(world.remote.call(call));
+    let asked = world.asked_on(topic::TOOL_INVOKE).await;
+    assert_eq!(asked.properties.reply_to.as_deref(), Some("tool.result.ana"));
+    let correlation = asked.properties.correlation_id.clone();
+    let answers = [
+        (Target::Queue("svc-ana.answers".to_owned()), "forged"),
+        (Target::Topic("tool.result.ana".to_owned()), "true"),
+    ];
+    for (target, content) in answers {
+        let body = result(&asked, content);
+        world.publish(target, message_type::TOOL_INVOKE_RESPONSE, correlation.clone(), &body).await;
+    }
+    assert_eq!(running.await.unwrap(), Ok(ToolOutput::text("true")));
+}

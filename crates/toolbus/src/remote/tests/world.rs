@@ -1,0 +1,221 @@
+//! A bus on which the test is the daemon.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+use serde_json::{Value, json};
+use tokio::sync::{mpsc, watch};
+use tokio_util::sync::CancellationToken;
+use toolbus_broker::embedded::Embedded;
+use toolbus_core::bus::{Bus, BusState, Delivery, Outgoing, Ownership, PublishError, Routing, Subscription, Target};
+use toolbus_core::caller::{AgentName, Caller};
+use toolbus_door::{Backend as _, BackendCall};
+use toolbus_protocol::{Envelope, Properties, message_type, topic};
+
+use crate::client::{Inbox, Sender};
+use crate::remote::{Remote, Settings};
+
+/// Longest wait for anything; time is paused.
+const PATIENCE: Duration = Duration::from_secs(3_600);
+pub(super) const MAX_TIMEOUT: Duration = Duration::from_secs(120);
+
+/// The embedded bus, which can lose its connection.
+pub(super) struct Breakable {
+    bus: Embedded,
+    state: watch::Sender<BusState>,
+}
+
+impl Bus for Breakable {
+    fn consume(&self, subscription: Subscription) -> mpsc::Receiver<Delivery> {
+        let consumer = (subscription.queue.clone(), true);
+        self.state.send_modify(|state| state.consumers.push(consumer));
+        self.bus.consume(subscription)
+    }
+
+    fn publish<'a>(&'a self, message: &'a Outgoing) -> BoxFuture<'a, Result<Routing, PublishError>> {
+        // The bus itself does not show logins.
+        assert_eq!(message.properties.user_id.as_deref(), Some("svc-ana"), "the broker knows who asks");
+        self.bus.publish(message)
+    }
+
+    fn state(&self) -> watch::Receiver<BusState> {
+        self.state.subscribe()
+    }
+
+    fn stop_consuming(&self) -> BoxFuture<'_, ()> {
+        self.bus.stop_consuming()
+    }
+
+    fn close(&self) -> BoxFuture<'_, ()> {
+        self.bus.close()
+    }
+}
+
+/// What the daemon was asked.
+pub(super) struct Asked {
+    pub(super) topic: String,
+    pub(super) properties: Arc<Properties>,
+    pub(super) body: Value,
+}
+
+impl Asked {
+    pub(super) fn header(&self, name: &str) -> String {
+        self.properties.header(name).unwrap_or_default().to_owned()
+    }
+}
+
+pub(super) struct World {
+    pub(super) remote: Remote,
+    pub(super) caller: Arc<Caller>,
+    daemon: Option<mpsc::Receiver<Delivery>>,
+    bus: Embedded,
+    broken: Arc<Breakable>,
+}
+
+impl World {
+    /// A remote for the agent ana, and a daemon that was asked for its tools, and told them.
+    pub(super) async fn listed(tools: &Value) -> Self {
+        let mut world = Self::new(Inbox::default());
+        world.tell_list("1", tools).await;
+        world.remote.list(&world.caller).await.unwrap();
+        world
+    }
+
+    pub(super) fn new(inbox: Inbox) -> Self {
+        let mut world = Self::without_a_daemon(inbox);
+        world.bring_a_daemon();
+        world
+    }
+
+    /// A remote that hears answers on a queue which somebody made for it.
+    pub(super) async fn given(queue: &str, reply_to: &str) -> Self {
+        let (embedded, topics) = (Embedded::new(), vec![topic::tools_changed("ana")]);
+        let operator = embedded.connect();
+        let bound = [&topics[..], &[reply_to.to_owned()]].concat();
+        let subscription =
+            Subscription { queue: queue.to_owned(), topics: bound, prefetch: 1, ownership: Ownership::Shared };
+        drop(operator.consume(subscription));
+        operator.stop_consuming().await;
+        let mut world =
+            Self::on(embedded, Inbox::Given { queue: queue.to_owned(), reply_to: reply_to.to_owned(), topics });
+        world.bring_a_daemon();
+        world
+    }
+
+    pub(super) fn without_a_daemon(inbox: Inbox) -> Self {
+        Self::on(Embedded::new(), inbox)
+    }
+
+    fn on(embedded: Embedded, inbox: Inbox) -> Self {
+        let state = watch::Sender::new(BusState { connected: true, ..BusState::default() });
+        let broken = Arc::new(Breakable { bus: embedded.connect(), state });
+        let sender = Sender {
+            agent: Some(AgentName::parse("ana").unwrap()),
+            login: Some("svc-ana".to_owned()),
+            binding: Some("chat:one".to_owned()),
+            profile: None,
+        };
+        let settings = Settings { topic: topic::TOOL_INVOKE.to_owned(), sender, inbox, max_timeout: MAX_TIMEOUT };
+        let remote = Remote::start(Arc::clone(&broken) as Arc<dyn Bus>, settings);
+        let caller = Arc::new(remote.caller(Some(AgentName::parse("ana").unwrap()), "session".into()));
+        Self { remote, caller, daemon: None, bus: embedded, broken }
+    }
+
+    pub(super) fn bring_a_daemon(&mut self) {
+        let topics = [topic::TOOL_INVOKE, topic::TOOL_LIST, topic::TOOL_CANCEL, topic::TOOL_SESSION_END];
+        self.daemon = Some(self.bus.consume(Subscription {
+            queue: "daemon".to_owned(),
+            topics: topics.map(str::to_owned).into(),
+            prefetch: 100,
+            ownership: Ownership::Replica,
+        }));
+    }
+
+    /// The next thing that the daemon is asked.
+    pub(super) async fn asked(&mut self) -> Asked {
+        let next = self.daemon.as_mut().unwrap().recv();
+        let delivery = tokio::time::timeout(PATIENCE, next).await.expect("a request in time").unwrap();
+        let asked = Asked {
+            topic: delivery.routing_key.clone(),
+            properties: Arc::clone(&delivery.properties),
+            body: serde_json::from_slice(&delivery.body).unwrap(),
+        };
+        delivery.settle.acknowledge().await;
+        asked
+    }
+
+    /// The next thing on this topic; what the daemon is asked besides is passed over.
+    pub(super) async fn asked_on(&mut self, topic: &str) -> Asked {
+        loop {
+            let asked = self.asked().await;
+            if asked.topic == topic {
+                return asked;
+            }
+        }
+    }
+
+    /// Answers a request.
+    pub(super) async fn answer(&self, asked: &Asked, message_type: &str, body: &Value) {
+        let to = asked.properties.reply_to.clone().unwrap();
+        self.publish(Target::Queue(to), message_type, asked.properties.correlation_id.clone(), body).await;
+    }
+
+    /// Publishes anything.
+    pub(super) async fn publish(&self, target: Target, kind: &str, correlation: Option<String>, body: &Value) {
+        let envelope = Envelope {
+            message_type: kind.to_owned(),
+            correlation_id: correlation.unwrap_or_default(),
+            ..Envelope::default()
+        };
+        let message = Outgoing {
+            target,
+            mandatory: true,
+            proven: false,
+            properties: envelope.into_properties().into(),
+            body: body.to_string().into(),
+        };
+        assert_eq!(self.bus.publish(&message).await.unwrap(), Routing::Routed, "{kind}");
+    }
+
+    /// Waits for the question for tools, and tells these.
+    pub(super) async fn tell_list(&mut self, version: &str, tools: &Value) -> Asked {
+        let asked = self.asked_on(topic::TOOL_LIST).await;
+        let body = json!({"agent": "ana", "version": version, "tools": tools});
+        self.answer(&asked, message_type::TOOL_LIST_RESPONSE, &body).await;
+        asked
+    }
+
+    /// The names of the tools, as clients are told.
+    pub(super) async fn names(&self) -> Result<Vec<String>, String> {
+        let listed = self.remote.list(&self.caller).await.map_err(|error| error.to_string())?;
+        Ok(listed.tools.iter().map(|tool| tool.name.to_string()).collect())
+    }
+
+    /// A call of a tool, and what cancels it.
+    pub(super) fn call(&self, tool: &str) -> (BackendCall, CancellationToken) {
+        let cancelled = CancellationToken::new();
+        let call = BackendCall {
+            caller: Arc::clone(&self.caller),
+            tool: tool.to_owned(),
+            arguments: Some(r#"{"a":1}"#.to_owned()),
+            cancelled: cancelled.clone(),
+            trace: None,
+            progress: None,
+        };
+        (call, cancelled)
+    }
+
+    /// The connection is lost, and back at once.
+    pub(super) fn lose(&self) {
+        self.broken.state.send_modify(|state| state.reconnects += 1);
+    }
+
+    /// The connection is lost, for this reason.
+    pub(super) fn disconnect(&self, reason: &str) {
+        self.broken.state.send_modify(|state| {
+            state.connected = false;
+            state.last_error = Some(reason.to_owned());
+        });
+    }
+}

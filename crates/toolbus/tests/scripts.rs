@@ -1,0 +1,139 @@
+//! Scripts and commands from the command line, as a user has them run.
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::io::Write as _;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+use tempfile::TempDir;
+
+/// Scripts and one command, under whatever this system allows.
+const CONFIG: &str = r#"
+[script]
+pool = { max = 0 }
+sandbox = { require = "limits-only" }
+
+[[commands]]
+name = "greet"
+description = "Greets"
+command = ["echo", "hello", "{name}"]
+parameters = '{"type":"object","properties":{"name":{"type":"string"}},"required":["name"]}'
+effect = "read-only"
+"#;
+
+/// A folder with a configuration.
+fn folder(config: &str) -> TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("toolbus.toml"), config).unwrap();
+    folder
+}
+
+fn toolbus(folder: &Path, args: &[&str], input: &str) -> Output {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_toolbus"))
+        .current_dir(folder)
+        .args(args)
+        .env("NO_COLOR", "1")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
+    child.wait_with_output().unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+#[test]
+fn a_script_is_run_from_the_command_line() {
+    let folder = folder(CONFIG);
+    let script = "import os, sys\nprint(int(os.environ['ROCKBOT_INPUT']) * 2)";
+    let args = ["call", "execute_python_script", &format!("script={script}"), "input_data:=\"21\""];
+    let done = toolbus(folder.path(), &args, "");
+    assert_eq!((text(&done.stdout).trim(), done.status.code()), ("42", Some(0)), "{}", text(&done.stderr));
+}
+
+#[test]
+fn a_script_is_read_from_a_file_or_from_standard_input() {
+    let folder = folder(CONFIG);
+    std::fs::write(folder.path().join("job.py"), "print('from a file')").unwrap();
+    let done = toolbus(folder.path(), &["call", "execute_python_script", "script=@job.py"], "");
+    assert_eq!(text(&done.stdout).trim(), "from a file", "{}", text(&done.stderr));
+    let done = toolbus(folder.path(), &["call", "execute_python_script", "script=@-"], "print('from a pipe')");
+    assert_eq!(text(&done.stdout).trim(), "from a pipe", "{}", text(&done.stderr));
+}
+
+#[test]
+fn a_script_that_fails_is_told_as_such() {
+    let folder = folder(CONFIG);
+    let done = toolbus(folder.path(), &["call", "execute_python_script", "script=import sys; sys.exit(3)"], "");
+    assert_eq!(done.status.code(), Some(1), "{}", text(&done.stderr));
+    assert!(text(&done.stderr).contains("exit"), "{}", text(&done.stderr));
+}
+
+#[test]
+fn a_command_is_run_from_the_command_line() {
+    let folder = folder(CONFIG);
+    let done = toolbus(folder.path(), &["call", "greet", "name=Ana; ls"], "");
+    assert_eq!((text(&done.stdout).trim(), done.status.code()), ("hello Ana; ls", Some(0)), "{}", text(&done.stderr));
+}
+
+#[test]
+fn the_tools_are_listed_without_anything_being_started() {
+    let folder = folder(&CONFIG.replace("pool =", "python = 'no-such-python'\npool ="));
+    let done = toolbus(folder.path(), &["tools"], "");
+    let listed = text(&done.stdout);
+    assert!(listed.contains("execute_python_script") && listed.contains("greet"), "{listed} {}", text(&done.stderr));
+}
+
+#[test]
+fn a_python_that_is_not_there_stops_the_start_with_the_key() {
+    let folder = folder(&CONFIG.replace("pool =", "python = 'no-such-python'\npool ="));
+    let done = toolbus(folder.path(), &["serve"], "");
+    let told = text(&done.stderr);
+    assert_ne!(done.status.code(), Some(0));
+    assert!(told.contains("script.python: program 'no-such-python' was not found"), "{told}");
+}
+
+#[test]
+fn the_example_configuration_does_what_it_says() {
+    let example = concat!(env!("CARGO_MANIFEST_DIR"), "/../../config/scripts.toml");
+    // Whatever this system allows.
+    let given = ["call", "--config", example, "--set", "script.sandbox.require=limits-only"];
+    let folder = tempfile::tempdir().unwrap();
+    let call = |rest: &[&str]| {
+        let done = toolbus(folder.path(), &[&given, rest].concat(), "");
+        assert_eq!(done.status.code(), Some(0), "{}", text(&done.stderr));
+        text(&done.stdout)
+    };
+    assert_eq!(call(&["execute_python_script", "script=print(6 * 7)"]).trim(), "42");
+    assert_eq!(call(&["which_day", "words=2026-01-01 +1 day"]).trim(), "Friday, 02 January 2026");
+}
+
+#[test]
+fn bench_measures_scripts_and_tells_what_they_leave_behind() {
+    let folder = folder("");
+    let given = ["--script", "--rounds", "1", "--seconds", "1", "--callers", "2", "--scripts", "5", "--output", "json"];
+    let done = toolbus(folder.path(), &[&["bench"], &given[..]].concat(), "");
+    // How fast it is depends on what else this machine does: that is not looked at, nor the exit code, which says it.
+    let report: serde_json::Value = serde_json::from_slice(&done.stdout).unwrap_or_default();
+    let is = |row: &serde_json::Value, side: &str| row["side"].as_str().is_some_and(|name| name.starts_with(side));
+    let rows = report["rows"].as_array().unwrap_or_else(|| panic!("{}", text(&done.stderr)));
+    for side in ["plain", "cold, ", "warm", "cold", "pool"] {
+        let row = rows.iter().find(|row| is(row, side)).unwrap_or_else(|| panic!("no {side}: {report}"));
+        assert!(row["p50Ms"].as_f64().unwrap() > 0.0 && row["callsPerSecond"].as_f64().unwrap() > 0.0, "{row}");
+    }
+    let has_bwrap = rows.iter().any(|row| is(row, "bwrap"));
+    let is_told_as_absent = report["absent"].as_array().unwrap().iter().any(|absent| absent[0] == "bwrap");
+    assert_ne!(has_bwrap, is_told_as_absent, "{report}");
+    assert!(report["throughput"][0]["cold"].as_f64().unwrap() > 0.0, "{report}");
+    for growth in report["growth"].as_array().unwrap() {
+        for of in ["descriptors", "processes", "folders", "mounts"] {
+            assert_eq!(growth["before"][of], growth["after"][of], "{of}: {growth}");
+        }
+    }
+    let all_met = report["gates"].as_array().unwrap().iter().all(|gate| gate["isMet"] == true);
+    assert_eq!(done.status.success(), all_met, "{report}");
+}

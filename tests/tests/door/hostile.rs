@@ -1,0 +1,96 @@
+//! Clients that leave, and rules that change under a client's feet.
+
+mod leaving;
+mod ruling;
+
+use serde_json::{Value, json};
+use toolbus_e2e::backend::Backend;
+use toolbus_e2e::daemon::Daemon;
+use toolbus_e2e::http::{Connection, hello, posted};
+
+const ANA: &str = "Authorization: Bearer the-token-of-ana";
+const BEA: &str = "Authorization: Bearer the-token-of-bea";
+
+struct World {
+    backend: Backend,
+    daemon: Daemon,
+}
+
+/// Rules by which ana has these tools, and whatever else is said of her, and bea has `echo`.
+fn rules(backend: &Backend, tools: &[&str], more: &str) -> String {
+    let gate = backend.tool("gate", "/gate?id={id}", "");
+    let large = backend.endpoint(
+        "large",
+        "/bytes/{count}",
+        r#"{"type":"object","properties":{"count":{"type":"integer"}}}"#,
+        "max_response = \"32MiB\"",
+    );
+    format!(
+        "[audit]\nfile = \"audit.jsonl\"\n[tools]\necho = true\n[identity]\ntrust_headers = true\n\
+         [http]\ntokens = {{ ana = \"the-token-of-ana\", bea = \"the-token-of-bea\" }}\n\
+         [agents.ana]\nallowed_tools = {tools:?}\n{more}\n[agents.bea]\nallowed_tools = [\"echo\"]\n{gate}{large}"
+    )
+}
+
+impl World {
+    async fn new(tools: &[&str]) -> Self {
+        let backend = Backend::start().await;
+        let daemon = Daemon::alone(&rules(&backend, tools, "")).await;
+        Self { backend, daemon }
+    }
+
+    async fn client(&self) -> Connection {
+        Connection::open(self.daemon.listen()).await
+    }
+
+    /// Begins a session, and gives the header that names it.
+    async fn session(&self, token: &str) -> String {
+        let began = self.client().await.post(&[token], &hello()).await;
+        format!("Mcp-Session-Id: {}", began.header("mcp-session-id").unwrap())
+    }
+
+    async fn ask(&self, head: &[&str], message: &Value) -> Value {
+        self.client().await.post(head, message).await.json()
+    }
+
+    /// Listens for the news of a session.
+    async fn listen(&self, token: &str, session: &str) -> Connection {
+        let mut stream = self.client().await;
+        let head = format!("{token}\r\n{session}\r\nAccept: text/event-stream");
+        stream.write(&format!("GET /mcp HTTP/1.1\r\nHost: localhost\r\n{head}\r\n\r\n")).await;
+        assert!(stream.saw(": here").await);
+        stream
+    }
+
+    /// Sends a message, and does not wait for its answer.
+    async fn send(&self, head: &[&str], message: &Value) -> Connection {
+        let (mut client, body) = (self.client().await, message.to_string());
+        client.write(&posted(head, body.len())).await;
+        client.write(&body).await;
+        client
+    }
+
+    /// What the audit has of calls of a tool.
+    fn audited(&self, tool: &str) -> Vec<String> {
+        let text = std::fs::read_to_string(self.daemon.folder().join("audit.jsonl")).unwrap_or_default();
+        let whole = text.rfind('\n').map_or("", |end| &text[..=end]);
+        let records = whole.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+        let of_tool = records.filter(|record| record["tool"] == tool);
+        of_tool.map(|record| format!("{} {}", record["event"], record["status"]).replace('"', "")).collect()
+    }
+}
+
+fn call(id: i64, tool: &str, arguments: &Value) -> Value {
+    json!({"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": {"name": tool, "arguments": arguments}})
+}
+
+/// A call of a client that has no session, and its headers.
+fn alone(id: i64, tool: &str, arguments: &Value) -> ([String; 3], Value) {
+    let mut message = call(id, tool, arguments);
+    message["params"]["_meta"] = json!({
+        "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+        "io.modelcontextprotocol/clientCapabilities": {},
+    });
+    let headers = ["MCP-Protocol-Version: 2026-07-28", "Mcp-Method: tools/call", &format!("Mcp-Name: {tool}")];
+    (headers.map(str::to_owned), message)
+}

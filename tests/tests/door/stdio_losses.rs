@@ -1,0 +1,96 @@
+//! The broker and the daemon gone, while a client is served over standard input and output.
+
+use serde_json::json;
+use toolbus_e2e::backend::Backend;
+use toolbus_e2e::daemon::Daemon;
+use toolbus_e2e::site::Site;
+use toolbus_e2e::stdio::Stdio;
+use toolbus_testing::patience::eventually;
+use toolbus_testing::rabbit::RabbitNode;
+
+#[tokio::test]
+async fn without_a_broker_a_client_is_told_so_and_without_a_daemon_too() {
+    let nowhere = Site { url: "amqp://127.0.0.1:1".to_owned(), exchange: "none".to_owned(), prefix: "none".to_owned() };
+    let mut client = Stdio::start(&nowhere, "ana");
+    client.begin().await;
+    let (list, call) =
+        (client.request("tools/list", &json!({})).await, client.request("tools/call", &json!({"name": "echo"})).await);
+    let listed = client.answer(list).await;
+    let text = listed["error"]["message"].as_str().unwrap().to_owned();
+    assert!(text.contains("the broker could not be reached within 10.0s") && text.contains("bus.url"), "{listed}");
+    let called = client.answer(call).await;
+    insta::assert_json_snapshot!(called["result"]["_meta"]["toolbus/error"], @r#"
+    {
+      "code": "execution_failed",
+      "isRetryable": true,
+      "outcome": "not_started"
+    }
+    "#);
+    client.close();
+    assert_eq!(client.ended().await.0, Some(0));
+
+    let mut client = Stdio::start(&Site::shared().await, "ana");
+    client.begin().await;
+    let text = client.names().await;
+    assert!(text.as_str().unwrap().contains("nobody listens on topic `tool.list`"), "{text}");
+    let called = client.call("echo", &json!({})).await;
+    assert_eq!(called["_meta"]["toolbus/error"]["outcome"], "not_started", "{called}");
+}
+
+#[tokio::test]
+async fn a_client_that_was_there_first_is_told_when_the_daemon_comes() {
+    let site = Site::shared().await;
+    let mut client = Stdio::start(&site, "ana");
+    client.begin().await;
+    assert!(client.names().await.is_string());
+    let daemon = Daemon::start(&site, "[tools]\necho = true\n").await;
+    client.notification("notifications/tools/list_changed").await;
+    assert!(client.names().await.as_array().unwrap().contains(&json!("echo")));
+    daemon.stop(&site).await;
+}
+
+#[tokio::test]
+async fn a_call_outlives_a_lost_connection_and_what_is_lost_is_told() {
+    let (node, backend) = (RabbitNode::start().await, Backend::start().await);
+    let site = Site::on(&node);
+    let tools = backend.tool("hold", "/gate?id={id}", "timeout = \"110s\"");
+    let daemon = Daemon::start(&site, &format!("[tools]\necho = true\n{tools}")).await;
+    let mut client = Stdio::start(&site, "ana");
+    client.begin().await;
+    assert!(client.names().await.is_array());
+    let call = client.request("tools/call", &json!({"name": "hold", "arguments": {"id": "held"}})).await;
+    backend.wait_for("held").await;
+    node.ctl(&["close_all_connections", "maintenance"]).await;
+    eventually("the client's loss", async || client.log().contains("no connection to the broker").then_some(())).await;
+    // New calls wait for the connection.
+    let echoed = client.call("echo", &json!({"text": "again"})).await;
+    assert_eq!(echoed["content"][0]["text"], "again", "{echoed}");
+    daemon.wait_until_ready().await;
+    backend.open();
+    let answer = client.answer(call).await;
+    assert_eq!(answer["result"]["content"][0]["text"], "passed held", "{answer}");
+    client.close();
+    assert_eq!(client.ended().await.0, Some(0));
+    daemon.stop(&site).await;
+}
+
+#[tokio::test]
+async fn a_call_whose_answer_never_comes_is_answered_with_what_is_known() {
+    let (node, backend) = (RabbitNode::start().await, Backend::start().await);
+    let site = Site::on(&node);
+    let tools = backend.tool("hold", "/gate?id={id}", "timeout = \"110s\"");
+    let _daemon = Daemon::start(&site, &tools).await;
+    let mut client = Stdio::start(&site, "ana");
+    client.begin().await;
+    assert!(client.names().await.is_array());
+    let call = client.request("tools/call", &json!({"name": "hold", "arguments": {"id": "held"}})).await;
+    backend.wait_for("held").await;
+    node.kill();
+    let answer = client.answer(call).await;
+    assert_eq!(answer["result"]["isError"], true, "{answer}");
+    let text = answer["result"]["content"][0]["text"].as_str().unwrap();
+    insta::assert_snapshot!(text, @"The connection to the broker was lost, and no answer has come since. Whether it had its effect is not known: find out before calling again.");
+    assert_eq!(answer["result"]["_meta"]["toolbus/error"]["outcome"], "unknown");
+    client.close();
+    assert_eq!(client.ended().await.0, Some(0), "without the broker, too");
+}

@@ -1,0 +1,86 @@
+//! Requests for scripts as RockBot's agents publish them, under the users and permissions of the recipe. The parts look at scripts and
+//! commands in the daemon that serves.
+
+mod answers;
+mod confined;
+mod levels;
+mod life;
+mod requests;
+mod seen;
+mod setup;
+mod turns;
+
+use serde_json::{Value, json};
+use toolbus_e2e::client::{Client, Request};
+use toolbus_e2e::daemon::Daemon;
+use toolbus_e2e::message::Message;
+
+use crate::recipe::World;
+
+/// A daemon that takes requests for scripts, of which `bruno` may have none run.
+async fn daemon(world: &World) -> Daemon {
+    let more = "[script]\nrunner = \"local\"\nlocal = { i_understand = true }\n\
+                [identity]\nsource = \"broker\"\nusers = { svc-ana = \"ana\", svc-bruno = \"bruno\" }\n\
+                [agents.ana]\nallowed_tools = [\"execute_python_script\"]\n[agents.bruno]\nallowed_tools = [\"current_time\"]\n";
+    let path = std::env::var("PATH").unwrap();
+    let daemon = Daemon::launch(&world.site, more, &[("PATH", &path)]).await;
+    daemon.wait_until_ready().await;
+    daemon
+}
+
+/// What RockBot's agent of this name publishes.
+fn request(client: &Client, name: &str, script: Option<&str>) -> Request {
+    let mut request = client.raw("");
+    let body = json!({
+        "toolCallId": request.correlation, "script": script, "inputData": null, "timeoutSeconds": 30, "pipPackages": null
+    });
+    request.body = body.to_string().into_bytes();
+    request.on("script.invoke").header("rb-source", name).with(|properties| {
+        properties
+            .with_type("RockBot.Scripts.ScriptInvokeRequest".into())
+            .with_reply_to(format!("script.result.{name}").into())
+            .with_user_id(format!("svc-{name}").into())
+    })
+}
+
+/// The body of an answer, which is of the one type that agents read.
+fn told(answer: &Message) -> Value {
+    assert_eq!((answer.kind(), &*answer.exchange), ("RockBot.Scripts.ScriptInvokeResponse", "rockbot"));
+    answer.body()
+}
+
+#[tokio::test]
+async fn a_request_for_a_script_is_answered_on_its_agents_topic_in_the_one_form_that_agents_read() {
+    let world = World::new().await;
+    let daemon = daemon(&world).await;
+    let (ana, bruno) = (world.agent("svc-ana").await, world.agent("svc-bruno").await);
+    let refused = |asked: &Request, text: &str| {
+        json!({
+            "toolCallId": asked.correlation, "output": null, "stderr": text,
+            "exitCode": -1, "isSuccess": false, "elapsedMs": 0
+        })
+    };
+
+    let asked = request(&ana, "ana", None);
+    let answer = ana.exchange(&asked).await;
+    assert_eq!(answer.routing_key, "script.result.ana");
+    assert_eq!(told(&answer), refused(&asked, "The request is not usable: missing member `script`."));
+
+    let asked = request(&bruno, "bruno", Some("print('hi')"));
+    let answer = bruno.exchange(&asked).await;
+    assert_eq!(answer.routing_key, "script.result.bruno");
+    assert_eq!(told(&answer), refused(&asked, "Tool 'execute_python_script' is not registered."));
+    daemon.stop(&world.site).await;
+}
+
+#[tokio::test]
+async fn a_daemon_without_the_part_for_scripts_has_no_queue_of_them() {
+    let world = World::new().await;
+    let daemon = Daemon::start(&world.site, "[tools]\necho = true\n").await;
+    let connection = world.connect("toolbus").await;
+    let channel = connection.create_channel().await.unwrap();
+    let passive = lapin::options::QueueDeclareOptions { passive: true, ..Default::default() };
+    let declared = channel.queue_declare("toolbus.script".into(), passive, Default::default()).await;
+    assert!(declared.is_err_and(|error| error.to_string().contains("NOT_FOUND")));
+    daemon.stop(&world.site).await;
+}

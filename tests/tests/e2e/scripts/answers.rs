@@ -1,0 +1,139 @@
+//! What a caller of `execute_python_script` gets.
+
+use serde_json::{Value, json};
+use toolbus_e2e::client::Client;
+use toolbus_e2e::program::toolbus_in;
+use toolbus_e2e::site::Site;
+
+use super::setup::{PATH, SCRIPT, call, start, start_by};
+
+/// Makes a wheel of the package `local_lib`.
+const WHEEL: &str = r"
+import sys, zipfile
+with zipfile.ZipFile(sys.argv[1] + '/local_lib-1.5-py3-none-any.whl', 'w') as wheel:
+    info = 'local_lib-1.5.dist-info'
+    wheel.writestr('local_lib/__init__.py', 'version = 1.5\n')
+    wheel.writestr(info + '/METADATA', 'Metadata-Version: 2.1\nName: local_lib\nVersion: 1.5\n')
+    wheel.writestr(info + '/WHEEL', 'Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n')
+    wheel.writestr(info + '/RECORD', '')
+";
+
+#[tokio::test]
+async fn a_script_answers_with_what_it_prints_fails_with_both_streams_and_is_ended_in_time() {
+    let site = Site::shared().await;
+    let daemon = start(&site, SCRIPT).await;
+    let client = Client::connect(&site).await;
+    let run = async |script: &str, more: &Value| {
+        let body = client.exchange(&call(&client, script, more)).await.body();
+        (body["isError"].as_bool(), body["content"].as_str().unwrap_or_default().to_owned(), body)
+    };
+
+    let both = "import os\nprint(os.environ['ROCKBOT_INPUT'], open(os.environ['TOOLBUS_INPUT_FILE']).read())";
+    let (is_error, content, _) = run(both, &json!({"input_data": "sieben"})).await;
+    assert_eq!((is_error, &*content), (Some(false), "sieben sieben\n"));
+    let (_, content, _) = run(both, &json!({"input_data": {"n": 7}})).await;
+    assert_eq!(content, "{\"n\":7} {\"n\":7}\n");
+    let (is_error, content, _) = run("pass", &json!({})).await;
+    assert_eq!((is_error, &*content), (Some(false), "(no output)"));
+
+    let failing = "import sys\nprint('half')\nsys.exit('no more')";
+    let (is_error, content, _) = run(failing, &json!({})).await;
+    assert_eq!((is_error, &*content), (Some(true), "Script failed (exit 1):\nhalf\nstderr:\nno more\n"));
+
+    let (is_error, content, _) = run("import time\ntime.sleep(60)", &json!({"timeout_seconds": "1"})).await;
+    assert_eq!(is_error, Some(true));
+    insta::assert_snapshot!(content, @"execute_python_script timed out after 1s. Either increase timeout_seconds, simplify the script, or consider an alternative approach that does not require script execution.");
+
+    let left = "import os\nopen(os.environ['TOOLBUS_OUTPUT'] + '/table.csv', 'w').write('a,b\\n')\nprint('done')";
+    let (_, content, body) = run(left, &json!({})).await;
+    assert_eq!(content, "done\n");
+    insta::assert_json_snapshot!(body["contentBlocks"], @r#"
+    [
+      {
+        "text": "done\n",
+        "type": "text"
+      },
+      {
+        "mimeType": "text/csv",
+        "text": "a,b\n",
+        "type": "resource",
+        "uri": "toolbus:output/table.csv"
+      }
+    ]
+    "#);
+
+    let (_, _, refused) = run("import six", &json!({"pip_packages": ["six"]})).await;
+    assert_eq!(refused["code"], "not_allowed", "{refused}");
+    daemon.stop(&site).await;
+}
+
+#[tokio::test]
+async fn a_script_has_the_packages_that_are_allowed_and_no_others() {
+    let (site, folder) = (Site::shared().await, tempfile::tempdir().unwrap());
+    std::fs::set_permissions(folder.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    let python = with_pip();
+    assert!(std::process::Command::new(python).args(["-c", WHEEL]).arg(folder.path()).status().unwrap().success());
+    let (cache, wheels) = (folder.path().join("cache"), folder.path().to_str().unwrap());
+    let more = format!(
+        "{SCRIPT}python = {python:?}\npackages = {{ allow = [\"local-lib<2\"], cache = {cache:?} }}\n\
+         [invoke]\nmax_timeout = \"300s\"\ndefault_timeout = \"300s\"\n"
+    );
+    let index = [("PIP_NO_INDEX", "1"), ("PIP_FIND_LINKS", wheels)];
+    let daemon = start_by(&[], &site, &more, &index).await;
+    let client = Client::connect(&site).await;
+    let script = "import local_lib, os\nprint(local_lib.version, sorted(name for name in os.environ if 'PIP' in name))";
+    let answer = client.exchange(&call(&client, script, &json!({"pip_packages": ["Local_Lib"]}))).await;
+    assert_eq!(answer.content(), "1.5 []\n", "{}", answer.body());
+    for (refused, code) in [
+        ("six", "not_allowed"),
+        ("local-lib @ file:///tmp/x.whl", "invalid_arguments"),
+        ("--index-url=http://127.0.0.1", "invalid_arguments"),
+    ] {
+        let answer = client.exchange(&call(&client, script, &json!({"pip_packages": [refused]}))).await;
+        assert_eq!(answer.code(), code, "{refused}: {}", answer.body());
+    }
+    let absent = client.exchange(&call(&client, script, &json!({"pip_packages": ["local-lib>=2"]}))).await;
+    assert!(absent.content().starts_with("pip install failed (exit 1):"), "{}", absent.body());
+    let without = client.exchange(&call(&client, script, &json!({}))).await;
+    assert!(without.content().contains("No module named 'local_lib'"), "{}", without.body());
+    daemon.stop(&site).await;
+}
+
+/// An interpreter with pip, the system's first: other users can run it.
+fn with_pip() -> &'static str {
+    let has_pip = |python: &&str| {
+        let asked = std::process::Command::new(python).args(["-I", "-m", "pip", "--version"]).output();
+        asked.is_ok_and(|asked| asked.status.success())
+    };
+    ["/usr/bin/python3", "/usr/local/bin/python3", "python3"].into_iter().find(has_pip).unwrap()
+}
+
+#[tokio::test]
+async fn call_takes_a_script_from_a_file_and_from_standard_input_over_the_bus() {
+    let site = Site::shared().await;
+    let daemon = start(&site, SCRIPT).await;
+    std::fs::write(daemon.folder().join("job.py"), "print('from', 'a file')").unwrap();
+    let names = site.arguments();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let called =
+        toolbus_in(daemon.folder(), &[&["call", "execute_python_script", "script=@job.py"], &*names].concat()).await;
+    assert_eq!((called.code, &*called.out), (0, "from a file\n"), "{called:?}");
+
+    let mut child = tokio::process::Command::new(toolbus_e2e::program::binary())
+        .args(["call", "execute_python_script", "script=@-"])
+        .args(names)
+        .env_clear()
+        .envs(PATH)
+        .current_dir(daemon.folder())
+        .stdin(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()
+        .unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    tokio::io::AsyncWriteExt::write_all(&mut stdin, b"print('from', 'a pipe')").await.unwrap();
+    drop(stdin);
+    let output = child.wait_with_output().await.unwrap();
+    assert_eq!((output.status.code(), &*output.stdout), (Some(0), &b"from a pipe\n"[..]));
+    daemon.stop(&site).await;
+}

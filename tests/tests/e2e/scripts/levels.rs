@@ -1,0 +1,43 @@
+//! Where the system does not allow what is required.
+
+use serde_json::json;
+use toolbus_e2e::client::Client;
+use toolbus_e2e::daemon::Daemon;
+use toolbus_e2e::site::Site;
+
+use super::setup::{PATH, SCRIPT, WITHOUT_NAMESPACES, call, start, start_by, status};
+
+#[tokio::test]
+async fn the_daemon_does_not_start_where_less_keeps_scripts_in_than_is_required() {
+    let site = Site::shared().await;
+    let full = format!("{SCRIPT}sandbox = {{ require = \"full\" }}\n");
+    let mut refused = Daemon::spawn_by(&WITHOUT_NAMESPACES, &site, &full, &PATH);
+    assert_eq!(refused.ended().await.code(), Some(1), "{}", refused.text());
+    let told = refused.text();
+    let why = "the sandbox reaches 'no-namespaces', and script.sandbox.require asks for 'full' (full: the sandbox could \
+               not be made: no namespaces of its own: ";
+    assert!(told.contains(why) && told.contains("allow what is missing, or require less"), "{told}");
+    assert!(site.consumers(&format!("{}.script", site.prefix)).await.is_none(), "no request is taken");
+
+    let daemon = start_by(&WITHOUT_NAMESPACES, &site, SCRIPT, &[]).await;
+    let client = Client::connect(&site).await;
+    let answer = client.exchange(&call(&client, "print('kept in')", &json!({}))).await;
+    assert_eq!(answer.content(), "kept in\n");
+    assert_eq!(status(&daemon).await["level"], "no-namespaces");
+    daemon.stop(&site).await;
+}
+
+#[tokio::test]
+async fn the_runner_that_keeps_scripts_from_nothing_wants_that_to_be_understood() {
+    let site = Site::shared().await;
+    let mut refused = Daemon::spawn(&site, "[script]\nrunner = \"local\"\n", &PATH);
+    assert_ne!(refused.ended().await.code(), Some(0));
+    assert!(refused.text().contains("script.local.i_understand"), "{}", refused.text());
+
+    let daemon = start(&site, "[script]\nrunner = \"local\"\nlocal = { i_understand = true }\n").await;
+    let client = Client::connect(&site).await;
+    let answer = client.exchange(&call(&client, "print(open('/etc/passwd').read(4))", &json!({}))).await;
+    assert_eq!(answer.content(), "root\n");
+    assert_eq!(status(&daemon).await["runner"], "local");
+    daemon.stop(&site).await;
+}

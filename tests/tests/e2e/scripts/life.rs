@@ -1,0 +1,89 @@
+//! How scripts end with their calls, and with the daemon.
+
+use std::os::unix::fs::PermissionsExt as _;
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+use toolbus_e2e::client::Client;
+use toolbus_e2e::site::Site;
+use toolbus_testing::patience::eventually;
+
+use super::setup::{SCRIPT, WITHOUT_NAMESPACES, asked, call, descendants, lives, running, start, start_by};
+
+/// Runs until it is ended.
+const FOREVER: &str = "import time\nwhile True: time.sleep(0.05)";
+
+#[tokio::test]
+async fn a_script_that_is_cancelled_leaves_no_process_within_a_second() {
+    let site = Site::shared().await;
+    let daemon = start(&site, SCRIPT).await;
+    let client = Client::connect(&site).await;
+    let request = asked(&client, FOREVER, &json!({"toolCallId": "long", "timeoutSeconds": 60}));
+    client.send(&request).await;
+    running(&daemon).await;
+
+    let mut cancel = client.raw(json!({"toolCallId": "long"}).to_string());
+    cancel.routing_key = "tool.cancel".to_owned();
+    let begun = Instant::now();
+    assert_eq!(client.exchange(&cancel).await.body(), json!({"toolCallId": "long", "cancelled": true}));
+    eventually("the end of its processes", async || descendants(daemon.pid()).is_empty().then_some(())).await;
+    assert!(begun.elapsed() < Duration::from_secs(1), "{:?}", begun.elapsed());
+    let answer = client.answer(&request).await.body();
+    assert_eq!((&answer["exitCode"], &answer["toolCallId"]), (&json!(-1), &json!("long")), "{answer}");
+    assert!(answer["stderr"].as_str().unwrap().contains("cancelled"), "{answer}");
+    daemon.stop(&site).await;
+}
+
+#[tokio::test]
+async fn a_script_may_finish_while_the_daemon_drains() {
+    let site = Site::shared().await;
+    let mut daemon = start(&site, SCRIPT).await;
+    let client = Client::connect(&site).await;
+    let request = call(&client, "import time\ntime.sleep(1)\nprint('finished')", &json!({}));
+    client.send(&request).await;
+    running(&daemon).await;
+    daemon.signal("TERM").await;
+    assert_eq!(daemon.ended().await.code(), Some(0), "{}", daemon.text());
+    assert_eq!(client.answer(&request).await.content(), "finished\n");
+}
+
+#[tokio::test]
+async fn a_script_that_outlasts_the_drain_is_ended_and_told_as_cancelled() {
+    let site = Site::shared().await;
+    let mut daemon = start(&site, &format!("{SCRIPT}[invoke]\ndrain_timeout = \"200ms\"\n")).await;
+    let client = Client::connect(&site).await;
+    let request = call(&client, FOREVER, &json!({}));
+    client.send(&request).await;
+    let processes = running(&daemon).await;
+    daemon.signal("TERM").await;
+    assert_eq!(daemon.ended().await.code(), Some(0), "{}", daemon.text());
+    let answer = client.answer(&request).await;
+    assert_eq!((answer.code().as_str(), &answer.body()["outcome"]), ("cancelled", &json!("unknown")));
+    eventually("the end of its processes", async || (!processes.iter().any(|pid| lives(*pid))).then_some(())).await;
+    assert_eq!(site.ready(&site.queue()).await, 0, "it is not run again");
+}
+
+#[tokio::test]
+async fn of_a_daemon_that_is_killed_no_script_and_no_folder_is_left() {
+    for launcher in [&[][..], &WITHOUT_NAMESPACES] {
+        let (site, temporary) = (Site::shared().await, tempfile::tempdir().unwrap());
+        std::fs::set_permissions(temporary.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+        let variables = [("TMPDIR", temporary.path().to_str().unwrap())];
+        let mut daemon = start_by(launcher, &site, SCRIPT, &variables).await;
+        let client = Client::connect(&site).await;
+        client.send(&call(&client, FOREVER, &json!({}))).await;
+        let processes = running(&daemon).await;
+        daemon.signal("KILL").await;
+        daemon.ended().await;
+        eventually("the end of its processes", async || (!processes.iter().any(|pid| lives(*pid))).then_some(())).await;
+        // The one that held the folders of runs is for the next daemon to remove.
+        let folders = || std::fs::read_dir(temporary.path()).unwrap().flatten().map(|entry| entry.path());
+        for folder in folders() {
+            let left: Vec<_> = std::fs::read_dir(&folder).unwrap().collect();
+            assert!(left.is_empty(), "{left:?}");
+        }
+        site.purge(&site.queue()).await;
+        start_by(launcher, &site, SCRIPT, &variables).await.stop(&site).await;
+        assert_eq!(folders().count(), 0);
+    }
+}

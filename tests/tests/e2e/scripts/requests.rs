@@ -1,0 +1,98 @@
+//! Requests on `script.invoke`, where headers are believed.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use toolbus_e2e::client::Client;
+use toolbus_e2e::site::Site;
+use toolbus_testing::patience::eventually;
+use toolbus_testing::proxy::Proxy;
+
+use super::setup::{SCRIPT, asked, start};
+
+const AGENTS: &str = "[identity]\ntrust_headers = true\n[agents.ana]\nallowed_tools = [\"execute_python_script\"]\n\
+                      [agents.bruno]\nallowed_tools = [\"current_time\"]\n";
+
+#[tokio::test]
+async fn a_request_is_answered_where_it_says_or_on_the_usual_topic_stream_by_stream() {
+    let site = Site::shared().await;
+    let daemon = start(&site, &format!("{SCRIPT}{AGENTS}")).await;
+    let client = Client::connect(&site).await;
+    client.bind("script.result").await;
+    let told = async |agent: &str, script: &str, more: &Value| {
+        let answer = client.exchange(&asked(&client, script, more).by(agent)).await;
+        assert_eq!(answer.kind(), "RockBot.Scripts.ScriptInvokeResponse");
+        let mut body = answer.body();
+        let elapsed = body["elapsedMs"].take().as_u64().unwrap();
+        body.as_object_mut().unwrap().remove("toolCallId");
+        body.as_object_mut().unwrap().remove("elapsedMs");
+        (body, elapsed)
+    };
+
+    let script = "import os, sys\nprint(os.environ['ROCKBOT_INPUT'])\nprint('beside', file=sys.stderr)\nsys.exit(4)";
+    let (body, elapsed) = told("ana", script, &json!({"inputData": "in"})).await;
+    assert_eq!(body, json!({"output": "in\n", "stderr": "beside\n", "exitCode": 4, "isSuccess": false}));
+    assert!(elapsed > 0);
+
+    let (body, elapsed) = told("ana", "import time\ntime.sleep(60)", &json!({"timeoutSeconds": 1})).await;
+    assert_eq!((&body["exitCode"], &body["output"]), (&json!(-1), &Value::Null), "{body}");
+    assert!(body["stderr"].as_str().unwrap().contains("timed out"), "{body}");
+    assert!((1_000..10_000).contains(&elapsed), "{elapsed}");
+
+    let (body, elapsed) = told("bruno", "print(1)", &json!({})).await;
+    let text = "Tool 'execute_python_script' is not registered.";
+    assert_eq!(body, json!({"output": null, "stderr": text, "exitCode": -1, "isSuccess": false}));
+    assert_eq!(elapsed, 0);
+
+    let mut without = asked(&client, "print('on the topic')", &json!({})).by("ana");
+    without.properties = lapin::BasicProperties::default()
+        .with_type("RockBot.Scripts.ScriptInvokeRequest".into())
+        .with_message_id(without.correlation.as_str().into())
+        .with_correlation_id(without.correlation.as_str().into());
+    let answer = client.exchange(&without).await;
+    assert_eq!((&*answer.exchange, &*answer.routing_key), (&*site.exchange, "script.result"));
+    assert_eq!(answer.body()["output"], "on the topic\n");
+    daemon.stop(&site).await;
+}
+
+#[tokio::test]
+async fn a_request_that_is_delivered_again_is_not_run_again_while_it_runs_and_not_when_it_is_answered() {
+    let site = Site::shared().await;
+    let client = Client::connect(&site).await;
+    let folder = tempfile::tempdir().unwrap();
+    let (ran, go) = (folder.path().join("ran"), folder.path().join("go"));
+    // The connection of the daemon alone is lost.
+    let (before, address) = site.url.split_once('@').unwrap();
+    let (address, vhost) =
+        address.split_once('/').map_or((address, String::new()), |(at, vhost)| (at, format!("/{vhost}")));
+    let target = tokio::net::lookup_host(address).await.unwrap().next().unwrap();
+    let proxy = Proxy::start(target).await.unwrap();
+    let behind = Site { url: format!("{before}@{}{vhost}", proxy.address()), ..site.clone() };
+    let more = "[script]\nrunner = \"local\"\nlocal = { i_understand = true }\n";
+    let daemon = start(&behind, more).await;
+
+    let script = format!(
+        "import os, time\nopen({ran:?}, 'a').write('x')\nwhile not os.path.exists({go:?}): time.sleep(0.01)\nprint('once', time.time_ns())"
+    );
+    let request = asked(&client, &script, &json!({}));
+    client.send(&request).await;
+    let count = || std::fs::read_to_string(&ran).unwrap_or_default().len();
+    eventually("the script", async || (count() == 1).then_some(())).await;
+    proxy.cut();
+    daemon.blocked_by("disconnected").await;
+    proxy.restore();
+    daemon.wait_until_ready().await;
+    let queue = format!("{}.script", site.prefix);
+    site.wait_for_ready(&queue, 0).await;
+    std::fs::write(&go, "").unwrap();
+    let answer = client.answer(&request).await;
+    assert!(answer.body()["output"].as_str().unwrap().starts_with("once "), "{}", answer.body());
+
+    assert_eq!(count(), 1);
+    assert_eq!(client.answers_to(&request.correlation).len(), 1);
+    // Nothing comes late.
+    tokio::time::timeout(Duration::from_secs(60), client.caught_up()).await.unwrap();
+    assert_eq!((count(), client.answers_to(&request.correlation).len()), (1, 1));
+    daemon.stop(&site).await;
+    assert!(site.take(&queue).await.is_none());
+}

@@ -1,0 +1,109 @@
+//! Daemons that run scripts, and what is seen of their processes.
+
+use std::collections::HashSet;
+use std::fs;
+
+use serde_json::{Value, json};
+use toolbus_e2e::client::{Client, Request};
+use toolbus_e2e::daemon::Daemon;
+use toolbus_e2e::site::Site;
+use toolbus_testing::patience::eventually;
+
+/// Scripts that nothing is made ready for: a process of the daemon's is one of a script then.
+pub(super) const SCRIPT: &str = "[script]\npool = { max = 0 }\n";
+/// Where the interpreter is that other users may run, too.
+pub(super) const PATH: [(&str, &str); 1] = [("PATH", "/usr/bin:/bin:/usr/local/bin")];
+/// Becomes a program in a place where no namespaces are to be had.
+pub(super) const WITHOUT_NAMESPACES: [&str; 6] = [
+    "unshare",
+    "--user",
+    "--map-root-user",
+    "sh",
+    "-c",
+    "echo 0 >/proc/sys/user/max_user_namespaces && exec \"$0\" \"$@\"",
+];
+
+/// A daemon with this configuration that is ready.
+pub(super) async fn start(site: &Site, more: &str) -> Daemon {
+    start_by(&[], site, more, &[]).await
+}
+
+/// The same, by another program and with more variables.
+pub(super) async fn start_by(launcher: &[&str], site: &Site, more: &str, variables: &[(&str, &str)]) -> Daemon {
+    let mut daemon = Daemon::spawn_by(launcher, site, more, &[&PATH, variables].concat());
+    daemon.wait_until_listening().await;
+    daemon.wait_until_ready().await;
+    daemon
+}
+
+/// A call of the tool for scripts, with more arguments.
+pub(super) fn call(client: &Client, script: &str, more: &Value) -> Request {
+    let mut arguments = json!({"script": script});
+    if let (Some(all), Some(more)) = (arguments.as_object_mut(), more.as_object()) {
+        all.extend(more.clone());
+    }
+    client.request("execute_python_script", &arguments)
+}
+
+/// A request on `script.invoke`, with more members.
+pub(super) fn asked(client: &Client, script: &str, more: &Value) -> Request {
+    let mut body = json!({"script": script});
+    if let (Some(all), Some(more)) = (body.as_object_mut(), more.as_object()) {
+        all.extend(more.clone());
+    }
+    client.raw(body.to_string()).on("script.invoke").of_type("RockBot.Scripts.ScriptInvokeRequest")
+}
+
+/// What `/status` says of scripts.
+pub(super) async fn status(daemon: &Daemon) -> Value {
+    daemon.get("/status").await.unwrap().1["script"].clone()
+}
+
+/// Waits until a script runs in a process of the daemon's, and gives all of these processes.
+pub(super) async fn running(daemon: &Daemon) -> HashSet<u32> {
+    eventually("a script", async || {
+        let processes = descendants(daemon.pid());
+        let is_python = |pid: &u32| fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(|exe| shows_python(&exe));
+        processes.iter().any(is_python).then_some(processes)
+    })
+    .await
+}
+
+fn shows_python(exe: &std::path::Path) -> bool {
+    exe.file_name().is_some_and(|name| name.to_string_lossy().starts_with("python"))
+}
+
+/// Processes that this one has started, and those that they have.
+pub(super) fn descendants(of: u32) -> HashSet<u32> {
+    let listed = fs::read_dir("/proc").unwrap().flatten();
+    let parents: Vec<(u32, u32)> = listed
+        .filter_map(|entry| {
+            let pid = entry.file_name().to_str()?.parse().ok()?;
+            Some((pid, parent(pid)?))
+        })
+        .collect();
+    let mut family = HashSet::from([of]);
+    loop {
+        let before = family.len();
+        family.extend(
+            parents.iter().filter(|(_, parent)| family.contains(parent)).map(|(pid, _)| *pid).collect::<Vec<_>>(),
+        );
+        if family.len() == before {
+            family.remove(&of);
+            return family;
+        }
+    }
+}
+
+/// The parent of a process that lives.
+fn parent(pid: u32) -> Option<u32> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
+    let state = fields.next()?;
+    fields.next()?.parse().ok().filter(|_| state != "Z")
+}
+
+/// Whether a process lives.
+pub(super) fn lives(pid: u32) -> bool {
+    parent(pid).is_some()
+}

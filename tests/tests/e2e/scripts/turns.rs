@@ -1,0 +1,39 @@
+//! Agents take turns.
+
+use serde_json::json;
+use toolbus_e2e::client::{Client, Request};
+use toolbus_e2e::site::Site;
+use toolbus_testing::patience::eventually;
+
+use super::setup::{asked, start, status};
+
+/// Scripts of ana that wait.
+const WAITING: usize = 20;
+/// Most of ana's that are answered between bruno's request and its answer: the one that runs, and one more for the way.
+const BETWEEN: usize = 3;
+
+#[tokio::test]
+async fn twenty_waiting_scripts_of_one_agent_delay_another_by_a_run_and_not_by_twenty() {
+    let site = Site::shared().await;
+    let more = "[script]\nmax_in_flight = 1\npool = { max = 0 }\n[invoke]\ndrain_timeout = \"100ms\"\n\
+                [identity]\ntrust_headers = true\n[agents.ana]\n[agents.bruno]\n";
+    let daemon = start(&site, more).await;
+    let client = Client::connect(&site).await;
+    let requests: Vec<Request> = (0..=WAITING)
+        .map(|_| asked(&client, "import time\ntime.sleep(0.3)", &json!({"timeoutSeconds": 60})).by("ana"))
+        .collect();
+    for request in &requests {
+        client.send(request).await;
+    }
+    eventually("most of ana's to wait", async || (status(&daemon).await["waiting"].as_u64()? >= 15).then_some(()))
+        .await;
+    let answered = || requests.iter().filter(|request| !client.answers_to(&request.correlation).is_empty()).count();
+    let before = answered();
+    let bruno = asked(&client, "print('bruno')", &json!({"timeoutSeconds": 60})).by("bruno");
+    let answer = client.exchange(&bruno).await;
+    let after = answered();
+    assert_eq!(answer.body()["output"], "bruno\n", "{}", answer.body());
+    assert!(after <= before + BETWEEN, "{before} of ana's were answered before, {after} after");
+    assert!(after < WAITING, "ana's were waiting all the time");
+    daemon.stop(&site).await;
+}
