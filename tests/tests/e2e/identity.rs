@@ -311,7 +311,7 @@ async fn the_configuration_of_the_recipe_separates_its_agents() {
     let (world, backend) = (recipe::World::new().await, Backend::start().await);
     let section = RECIPE.split("\n## ").find(|section| section.starts_with("The daemon's configuration")).unwrap();
     let written = section.split("```").nth(1).unwrap().strip_prefix("toml").unwrap();
-    let url = "amqp://toolbus:PASSWORD@127.0.0.1:5672/tools";
+    let url = "amqp://toolbus:BROKER-PASSWORD@127.0.0.1:5672/tools";
     assert!(written.contains(url), "{written}");
     let configuration = written.replace(url, &world.site.url);
     let weather = backend.tool("get_weather", "/work?id={id}", "");
