@@ -242,7 +242,7 @@ class Notices(Server):
 class Changes(Many):
     """Says without a pause that its long list changed. Answers how often it was asked for that."""
 
-    count = MANY // 5
+    count = MANY // 20
     listed = 0
 
     def begun(self):

@@ -4,6 +4,7 @@ mod status;
 mod tools;
 
 use std::collections::BTreeMap;
+use std::hash::RandomState;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use futures_util::future::{BoxFuture, join_all};
@@ -47,6 +48,9 @@ struct Known {
     about: AboutServer,
     implementation: Option<String>,
     vetted: Vetted,
+    /// The fingerprint of what all this was made from.
+    said: Option<u64>,
+    fingerprints: RandomState,
 }
 
 impl Member {

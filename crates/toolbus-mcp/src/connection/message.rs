@@ -1,6 +1,9 @@
 //! Reading what a server sends.
 
-use rmcp::model::{CustomResult, JsonRpcResponse, RequestId, ServerJsonRpcMessage, ServerResult};
+use rmcp::model::{
+    CallToolResult, ContentBlock, CustomResult, JsonRpcResponse, JsonRpcVersion2_0, MetaObject, RequestId, ResultType,
+    ServerJsonRpcMessage, ServerResult,
+};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::value::RawValue;
@@ -15,6 +18,11 @@ use serde_json::{Value, json};
 ///
 /// When it is no message of the protocol.
 pub(crate) fn read(text: &[u8]) -> serde_json::Result<ServerJsonRpcMessage> {
+    if let Ok(answer) = serde_json::from_slice::<Answered>(text)
+        && let Some(message) = answer.message()
+    {
+        return Ok(message);
+    }
     let message = match serde_json::from_slice(text) {
         Ok(message) => message,
         Err(error) => return salvaged(text).ok_or(error),
@@ -31,6 +39,47 @@ pub(crate) fn read(text: &[u8]) -> serde_json::Result<ServerJsonRpcMessage> {
         }
     }
     Ok(message)
+}
+
+/// The answer to a call, as servers write it. The SDK tries one kind of message and of result after the other, which takes
+/// several times as long; what has these members and no other is the same to it.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Answered {
+    #[serde(rename = "jsonrpc")]
+    _version: JsonRpcVersion2_0,
+    id: RequestId,
+    result: Called,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+struct Called {
+    result_type: Option<ResultType>,
+    content: Vec<ContentBlock>,
+    #[serde(default, deserialize_with = "present")]
+    structured_content: Option<Value>,
+    is_error: Option<bool>,
+    #[serde(rename = "_meta")]
+    meta: Option<MetaObject>,
+}
+
+impl Answered {
+    fn message(self) -> Option<ServerJsonRpcMessage> {
+        let Called { result_type, content, structured_content, is_error, meta } = self.result;
+        if result_type.as_ref().is_some_and(|kind| !kind.is_complete()) {
+            return None;
+        }
+        let mut result = CallToolResult::default();
+        (result.result_type, result.content, result.structured_content) = (result_type, content, structured_content);
+        (result.is_error, result.meta) = (is_error, meta);
+        Some(ServerJsonRpcMessage::response(ServerResult::CallToolResult(result), self.id))
+    }
+}
+
+/// Keeps `null` apart from what is absent.
+fn present<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<Value>, D::Error> {
+    Value::deserialize(deserializer).map(Some)
 }
 
 /// What can be read of an answer that as a whole cannot, most likely because it is nested too deep: whose answer it is, and
@@ -94,6 +143,36 @@ mod tests {
         match read(message.to_string().as_bytes()) {
             Ok(ServerJsonRpcMessage::Response(response)) => response.result,
             other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn an_answer_to_a_call_is_what_the_sdk_makes_of_it() {
+        let text =
+            json!({ "type": "text", "text": "a\u{e9}", "annotations": { "priority": 1.0 }, "_meta": { "a": 1 } });
+        let image = json!({ "type": "image", "data": "AA==", "mimeType": "image/png", "more": 1 });
+        let table = [
+            (true, json!({ "content": [text, image] })),
+            (true, json!({ "content": [], "isError": false, "resultType": "complete" })),
+            (true, json!({ "content": [text], "structuredContent": null, "isError": true, "_meta": { "b": [] } })),
+            (true, json!({ "content": [], "structuredContent": { "tools": [1.5] } })),
+            (false, json!({ "content": [], "tools": [] })),
+            (false, json!({ "content": [], "resultType": "input_required", "inputRequests": {} })),
+            (false, json!({ "content": [], "resultType": "other" })),
+            (false, json!({ "content": [{ "type": "hologram" }] })),
+            (false, json!({ "content": null })),
+            (false, json!({ "isError": true })),
+            (false, json!({})),
+        ];
+        for id in [json!(7), json!("7")] {
+            for (is_read_at_once, result) in &table {
+                let message = json!({ "jsonrpc": "2.0", "id": id, "result": result }).to_string();
+                let at_once = serde_json::from_str::<Answered>(&message).ok().and_then(Answered::message);
+                assert_eq!(at_once.is_some(), *is_read_at_once, "{message}");
+                let Some(at_once) = at_once else { continue };
+                let by_the_sdk: ServerJsonRpcMessage = serde_json::from_str(&message).unwrap();
+                assert_eq!(format!("{at_once:?}"), format!("{by_the_sdk:?}"));
+            }
         }
     }
 

@@ -1,11 +1,12 @@
 //! The tools of a member, from what its server lists to the registry.
 
+use std::hash::{BuildHasher as _, Hash as _, Hasher as _};
 use std::sync::{Arc, Weak};
 
 use futures_util::future::BoxFuture;
 use toolbus_core::tool::Tool;
 
-use super::Member;
+use super::{Known, Member};
 use crate::bridge::executor::McpTool;
 use crate::bridge::{Limits, Shared};
 use crate::connection::{About, Listed};
@@ -57,7 +58,33 @@ impl Member {
     }
 }
 
+impl Known {
+    /// By which what a server says is known again. Its keys are secret, so that no server can have other tools taken for the
+    /// same ones.
+    fn fingerprint(&self, about: &About, listed: &Listed) -> u64 {
+        let mut hasher = self.fingerprints.build_hasher();
+        (&about.name, &about.version, &about.title, &about.description, &about.instructions).hash(&mut hasher);
+        for tool in &listed.tools {
+            serde_json::to_vec(tool).unwrap_or_default().hash(&mut hasher);
+        }
+        for HiddenTool { name, reason } in &listed.unreadable {
+            (name, reason).hash(&mut hasher);
+        }
+        hasher.finish()
+    }
+}
+
+/// Makes tools of what a server lists. One that says what it said before has them already: compiling the schemas of a
+/// long list takes seconds.
 fn take(member: &Arc<Member>, shared: &Arc<Shared>, about: About, listed: Listed) {
+    let said = {
+        let known = member.known();
+        let said = known.fingerprint(&about, &listed);
+        if known.said == Some(said) {
+            return;
+        }
+        said
+    };
     let spec = member.spec();
     let place = member.placed.set.as_ref().map(|set| ToolsetPlace {
         set: Arc::clone(&set.name),
@@ -67,7 +94,8 @@ fn take(member: &Arc<Member>, shared: &Arc<Shared>, about: About, listed: Listed
     let definitions = definitions(spec, place.as_ref(), listed.tools, listed.unreadable, &shared.scanner);
     let vetted = Vetted::new(&about, &definitions, &shared.scanner);
     let Definitions { mut tools, mut hidden, .. } = definitions;
-    if let Err(full) = shared.admit(member, &tools) {
+    let admitted = shared.admit(member, &tools);
+    if let Err(full) = &admitted {
         tools.clear();
         hidden.insert(0, HiddenTool { name: "…".to_owned(), reason: full.to_string() });
     }
@@ -90,6 +118,8 @@ fn take(member: &Arc<Member>, shared: &Arc<Shared>, about: About, listed: Listed
         tracing::debug!(server = name, tools = tools.len(), "an MCP server listed its tools");
         known.tools = tools;
         known.hidden = hidden;
+        // What found no room may find it the next time.
+        known.said = admitted.is_ok().then_some(said);
     }
     shared.publish(member);
     member.is_known.send_replace(true);

@@ -28,6 +28,23 @@ async fn a_list_that_changes_is_registered_anew_and_bad_tools_are_shown_with_the
 }
 
 #[tokio::test]
+async fn a_list_that_is_the_same_again_changes_nothing() {
+    let world = World::run(&[("a", "well")]).await;
+    let lists = || world.noted("a", "asked").iter().filter(|asked| *asked == "tools/list").count();
+    let changes = world.registry.changes();
+    let (before, first) = (*changes.borrow(), lists());
+    for again in 1..=2 {
+        world.refresh("a");
+        eventually("another list", async || (lists() == first + again).then_some(())).await;
+    }
+    std::fs::write(world.folder.path().join("a.tools"), "another").unwrap();
+    world.refresh("a");
+    eventually("the other tool", async || world.registry.snapshot().get("another").map(drop)).await;
+    assert_eq!(*changes.borrow(), before + 1);
+    world.end().await;
+}
+
+#[tokio::test]
 async fn only_servers_that_changed_are_touched() {
     let world = World::run(&[("a", "well"), ("b", "well"), ("c", "well")]).await;
     let pid = |name: &str| world.noted(name, "pids").pop().unwrap();
