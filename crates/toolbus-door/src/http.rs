@@ -44,15 +44,16 @@ async fn listen(State(door): State<Door>, Extension(visitor): Extension<Visitor>
         Ok(session) => session,
         Err(refused) => return *refused,
     };
+    // Ends with whatever holds it: this request, if its client goes meanwhile, or else the body of its answer.
     let stream = session.stream();
+    let over = events::any([stream.over.clone(), visitor.revoked, door.parts.closing.clone()]);
     let backend = Arc::clone(&door.parts.backend);
     let news = News::begin(backend, Arc::clone(&session.caller), Some(&session)).await;
-    let news = futures_util::stream::unfold(news, async |mut news| {
+    let news = futures_util::stream::unfold((news, stream), async |(mut news, stream)| {
         let method = news.next().await?;
-        Some((notification(method, None::<()>), news))
+        Some((notification(method, None::<()>), (news, stream)))
     });
-    let over = door.parts.closing.clone();
-    events::response(news, events::any([stream, visitor.revoked, over]))
+    events::response(news, over)
 }
 
 /// `DELETE`: the end of a session.

@@ -51,6 +51,14 @@ pub(crate) struct Underway {
     pub(crate) cancelled: CancellationToken,
 }
 
+/// A stream of news that is open, until this is dropped.
+#[derive(Debug)]
+pub(crate) struct Streaming {
+    session: Arc<Session>,
+    /// Cancelled when there is to be no more of it.
+    pub(crate) over: CancellationToken,
+}
+
 impl Session {
     pub(super) fn new(
         id: Arc<str>,
@@ -89,12 +97,12 @@ impl Session {
     }
 
     /// Begins a stream of news in the place of one that there may be.
-    pub(crate) fn stream(&self) -> CancellationToken {
-        let stream = self.ended.child_token();
-        if let Some(before) = self.lock().stream.replace(stream.clone()) {
+    pub(crate) fn stream(self: &Arc<Self>) -> Streaming {
+        let over = self.ended.child_token();
+        if let Some(before) = self.lock().stream.replace(over.clone()) {
             before.cancel();
         }
-        stream
+        Streaming { session: Arc::clone(self), over }
     }
 
     /// What the client listed last. What it never listed is as it was when it began to listen, which is `now`.
@@ -139,6 +147,13 @@ impl Underway {
     /// A request that stands alone: nobody can name it to cancel it.
     pub(crate) fn alone() -> Self {
         Self { session: None, cancelled: CancellationToken::new() }
+    }
+}
+
+impl Drop for Streaming {
+    fn drop(&mut self) {
+        self.over.cancel();
+        self.session.touch();
     }
 }
 

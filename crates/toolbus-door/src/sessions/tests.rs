@@ -83,7 +83,22 @@ async fn a_request_is_cancelled_by_its_id_and_no_id_is_used_twice_at_a_time() {
 async fn a_session_has_one_stream_the_last() {
     let (session, _) = begin(&Sessions::new(LIMITS), 1).unwrap();
     let (first, second) = (session.stream(), session.stream());
-    assert!(first.is_cancelled() && !second.is_cancelled());
+    assert!(first.over.is_cancelled() && !second.over.is_cancelled());
+    drop(first);
+    assert!(!second.over.is_cancelled());
     session.ended.cancel();
-    assert!(second.is_cancelled());
+    assert!(second.over.is_cancelled());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_session_whose_stream_has_ended_is_idle_from_then_on() {
+    let sessions = Sessions::new(LIMITS);
+    let (session, _) = begin(&sessions, 1).unwrap();
+    let stream = session.stream();
+    tokio::time::advance(Duration::from_secs(60)).await;
+    assert!(sessions.expired().is_empty());
+    drop(stream);
+    assert!(sessions.expired().is_empty(), "it was in use until now");
+    tokio::time::advance(Duration::from_secs(60)).await;
+    assert_eq!(sessions.expired().len(), 1);
 }

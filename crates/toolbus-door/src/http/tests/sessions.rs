@@ -108,6 +108,23 @@ async fn sessions_that_nobody_uses_end_by_themselves_and_all_of_them_with_the_do
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_session_whose_client_has_gone_from_its_stream_ends_like_any_other() {
+    let world = World::new();
+    let running = tokio::spawn(world.door.clone().run());
+    let session = world.begin(&world.ana).await;
+    let mut stream = world.get(&world.ana, &session).await;
+    let listening = tokio::time::timeout(Duration::from_secs(59 * 60), stream.event()).await;
+    assert!(listening.is_err());
+    drop(stream);
+    tokio::time::sleep(Duration::from_secs(59 * 60)).await;
+    assert_eq!(world.door.sessions(), 1, "it was in use until its stream ended");
+    tokio::time::sleep(Duration::from_secs(2 * 60)).await;
+    assert_eq!(world.door.sessions(), 0);
+    assert_eq!(world.backend.log(), ["end of a session of ana"]);
+    running.abort();
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_session_has_so_many_requests_under_way_and_takes_more_once_one_has_ended() {
     let world = World::new();
     let session = world.begin(&world.ana).await;
