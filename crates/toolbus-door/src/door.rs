@@ -16,9 +16,8 @@ use crate::methods::{self, Method};
 use crate::observe::{Observer, Operation};
 use crate::peer::Peer;
 use crate::rpc::{self, Call, Id, RpcError};
-use crate::sessions::{Limits, Session, Sessions, Underway};
+use crate::sessions::{Limits, Owner, Session, Sessions, Underway};
 use crate::version::Version;
-use crate::visitor::TokenId;
 
 /// Sessions of everybody together.
 const MAX_SESSIONS: usize = 10_000;
@@ -98,14 +97,14 @@ impl Door {
     pub(crate) fn begin(
         &self,
         call: &Call<'_>,
-        token: Option<TokenId>,
+        owner: Owner,
         transport: &'static str,
         outside: Option<TraceContext>,
         caller: impl FnOnce(Arc<str>) -> Caller,
     ) -> Result<(Peer, Bytes), RpcError> {
         let version = methods::initialize::version(call.params)?;
         let trace = Meta::of(call.params).trace().or(outside);
-        let begun = self.parts.sessions.begin(token, version, transport, caller);
+        let begun = self.parts.sessions.begin(owner, version, transport, caller);
         let operation = Operation {
             method: Method::Initialize.as_str(),
             version,
@@ -137,7 +136,7 @@ impl Door {
         transport: &'static str,
         caller: impl FnOnce(Arc<str>) -> Caller,
     ) -> Result<Peer, RpcError> {
-        let begun = self.parts.sessions.begin(None, Version::V20260728, transport, caller);
+        let begun = self.parts.sessions.begin(Owner::default(), Version::V20260728, transport, caller);
         let (session, _) = begun.map_err(|full| RpcError::new(RpcError::INTERNAL_ERROR, full.to_string()))?;
         Ok(Peer::of(session))
     }

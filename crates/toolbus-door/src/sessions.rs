@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use toolbus_core::caller::Caller;
 use toolbus_protocol::new_message_id;
 
-pub(crate) use session::{Listed, Session, Underway};
+pub(crate) use session::{Listed, Owner, Session, Underway};
 
 use crate::version::Version;
 use crate::visitor::TokenId;
@@ -42,25 +42,29 @@ impl Sessions {
         Self { limits, by_id: Mutex::default() }
     }
 
-    /// Begins a session, if there is room for it, and gives those that had to end for it. Of the sessions of a token that has as
-    /// many as it may, the one that has been idle for longest makes room.
+    /// Begins a session, if there is room for it, and gives the one that had to end for it. Of the sessions of a token that has
+    /// as many as it may, the one that has been idle for longest makes room; where there is none for anybody, one whose token
+    /// was withdrawn goes first.
     pub(crate) fn begin(
         &self,
-        token: Option<TokenId>,
+        owner: Owner,
         version: Version,
         transport: &'static str,
         caller: impl FnOnce(Arc<str>) -> Caller,
     ) -> Result<(Arc<Session>, Option<Arc<Session>>), Full> {
+        let token = owner.token;
         let id: Arc<str> = new_message_id().into();
         let session =
-            Arc::new(Session::new(Arc::clone(&id), token, version, transport, caller(Arc::clone(&id)).into()));
+            Arc::new(Session::new(Arc::clone(&id), owner, version, transport, caller(Arc::clone(&id)).into()));
         let mut by_id = self.lock();
         let mut evicted = None;
-        let of_token = || by_id.values().filter(|other| other.token == token);
-        if by_id.len() >= self.limits.total || of_token().count() >= self.limits.per_token {
-            let idle = of_token().filter(|other| other.is_idle());
-            let oldest = idle.min_by_key(|other| other.last_used()).map(|other| Arc::clone(&other.id)).ok_or(Full)?;
-            evicted = by_id.remove(&oldest);
+        let has_all = by_id.values().filter(|other| other.is_of(token)).count() >= self.limits.per_token;
+        if has_all || by_id.len() >= self.limits.total {
+            let makes_room = |other: &Session| other.is_of(token) || (!has_all && other.is_revoked());
+            let idle = by_id.values().filter(|other| makes_room(other) && other.is_idle());
+            let first = idle.min_by_key(|other| (!other.is_revoked(), other.last_used()));
+            let first = first.map(|other| Arc::clone(&other.id)).ok_or(Full)?;
+            evicted = by_id.remove(&first);
         }
         by_id.insert(id, Arc::clone(&session));
         Ok((session, evicted))
@@ -68,7 +72,7 @@ impl Sessions {
 
     /// The session of this id, if it belongs to this token.
     pub(crate) fn get(&self, id: &str, token: Option<TokenId>) -> Option<Arc<Session>> {
-        let session = self.lock().get(id).filter(|session| session.token == token).cloned()?;
+        let session = self.lock().get(id).filter(|session| session.is_of(token)).cloned()?;
         session.touch();
         Some(session)
     }
@@ -78,11 +82,12 @@ impl Sessions {
         self.lock().remove(&session.id)
     }
 
-    /// Takes away the sessions that nobody has used for long enough.
+    /// Takes away the sessions that nobody has used for long enough, and those that nobody can use any more.
     pub(crate) fn expired(&self) -> Vec<Arc<Session>> {
-        let Some(latest) = Instant::now().checked_sub(self.limits.idle) else { return Vec::new() };
+        let latest = Instant::now().checked_sub(self.limits.idle);
         let mut by_id = self.lock();
-        let is_over = |session: &Session| session.is_idle() && session.last_used() <= latest;
+        let is_unused = |session: &Session| latest.is_some_and(|latest| session.last_used() <= latest);
+        let is_over = |session: &Session| session.is_idle() && (session.is_revoked() || is_unused(session));
         let ids: Vec<_> =
             by_id.values().filter(|session| is_over(session)).map(|session| Arc::clone(&session.id)).collect();
         ids.iter().filter_map(|id| by_id.remove(id)).collect()

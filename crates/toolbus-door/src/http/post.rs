@@ -15,6 +15,7 @@ use crate::flow::{Flow, Step};
 use crate::meta::Meta;
 use crate::peer::Peer;
 use crate::rpc::{Call, Message, RpcError};
+use crate::sessions::Owner;
 use crate::visitor::Visitor;
 
 /// Time after which a client is told that its answer will take longer: nobody on the way waits for a head for ever.
@@ -89,7 +90,8 @@ fn begin(door: &Door, visitor: &Visitor, headers: &HeaderMap, call: &Call<'_>) -
         Err(error) => return refusal::bad_request(Some(&call.id), &error),
     };
     let outside = headers::trace(headers);
-    let begun = door.begin(call, visitor.token, TRANSPORT, outside, |id| caller(door, visitor, narrowed, id));
+    let owner = Owner { token: visitor.token, revoked: visitor.revoked.clone() };
+    let begun = door.begin(call, owner, TRANSPORT, outside, |id| caller(door, visitor, narrowed, id));
     match begun {
         Ok((peer, body)) => {
             let mut response = refusal::json(StatusCode::OK, body);

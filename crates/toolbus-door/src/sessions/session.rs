@@ -12,11 +12,19 @@ use crate::visitor::TokenId;
 /// Most requests of one session that are under way.
 const MAX_UNDERWAY: usize = 512;
 
+/// Whose a session is. By default nobody's in particular, for ever.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Owner {
+    pub(crate) token: Option<TokenId>,
+    /// Cancelled once the token does not count any more: from then on nobody can use the session.
+    pub(crate) revoked: CancellationToken,
+}
+
 /// One client's session.
 #[derive(Debug)]
 pub(crate) struct Session {
     pub(crate) id: Arc<str>,
-    pub(crate) token: Option<TokenId>,
+    owner: Owner,
     pub(crate) caller: Arc<Caller>,
     pub(crate) version: Version,
     /// `tcp` or `pipe`.
@@ -62,7 +70,7 @@ pub(crate) struct Streaming {
 impl Session {
     pub(super) fn new(
         id: Arc<str>,
-        token: Option<TokenId>,
+        owner: Owner,
         version: Version,
         transport: &'static str,
         caller: Arc<Caller>,
@@ -70,7 +78,7 @@ impl Session {
         let now = Instant::now();
         let state =
             Mutex::new(State { last_used: now, underway: HashMap::new(), stream: None, listed: Listed::default() });
-        Self { id, token, caller, version, transport, began: now, ended: CancellationToken::new(), state }
+        Self { id, owner, caller, version, transport, began: now, ended: CancellationToken::new(), state }
     }
 
     /// Notes that a request is under way, so that it can be cancelled.
@@ -116,6 +124,16 @@ impl Session {
         let listed = &mut self.lock().listed;
         listed.tools = now.tools.or(listed.tools);
         listed.texts = now.texts.or(listed.texts);
+    }
+
+    /// Whether it is one of this token.
+    pub(super) fn is_of(&self, token: Option<TokenId>) -> bool {
+        self.owner.token == token
+    }
+
+    /// Whether its token does not count any more.
+    pub(super) fn is_revoked(&self) -> bool {
+        self.owner.revoked.is_cancelled()
     }
 
     pub(super) fn touch(&self) {

@@ -5,9 +5,17 @@ use crate::rpc::{Call, Message};
 
 const LIMITS: Limits = Limits { total: 3, per_token: 2, idle: Duration::from_secs(60) };
 
+fn owner(token: u64) -> Owner {
+    Owner { token: Some(TokenId(token)), ..Owner::default() }
+}
+
 fn begin(sessions: &Sessions, token: u64) -> Result<(Arc<Session>, Option<Arc<Session>>), Full> {
+    begin_of(sessions, &owner(token))
+}
+
+fn begin_of(sessions: &Sessions, owner: &Owner) -> Result<(Arc<Session>, Option<Arc<Session>>), Full> {
     let caller = |id| Caller { session: Some(id), ..Caller::agent(AgentName::parse("ana").unwrap()) };
-    sessions.begin(Some(TokenId(token)), Version::V20251125, "tcp", caller)
+    sessions.begin(owner.clone(), Version::V20251125, "tcp", caller)
 }
 
 fn id(text: &str) -> crate::rpc::Id {
@@ -36,7 +44,7 @@ async fn the_session_of_a_token_that_has_been_idle_for_longest_makes_room() {
     tokio::time::advance(Duration::from_secs(1)).await;
     let (second, _) = begin(&sessions, 1).unwrap();
     tokio::time::advance(Duration::from_secs(1)).await;
-    assert!(sessions.get(&first.id, first.token).is_some());
+    assert!(sessions.get(&first.id, Some(TokenId(1))).is_some());
     let (_, evicted) = begin(&sessions, 1).unwrap();
     assert_eq!(evicted.unwrap().id, second.id);
     assert_eq!(sessions.len(), 2);
@@ -65,6 +73,42 @@ async fn sessions_end_when_they_have_been_idle_for_long_enough() {
     assert!(sessions.expired().is_empty(), "it was in use until now");
     tokio::time::advance(Duration::from_secs(60)).await;
     assert_eq!(sessions.expired().len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn sessions_of_a_token_that_was_withdrawn_end_with_what_they_have_under_way() {
+    let sessions = Sessions::new(LIMITS);
+    let gone = owner(1);
+    let (idle, used) = (begin_of(&sessions, &gone).unwrap().0, begin_of(&sessions, &gone).unwrap().0);
+    begin(&sessions, 2).unwrap();
+    let underway = used.enter(&id("1")).unwrap();
+    gone.revoked.cancel();
+    let ended: Vec<_> = sessions.expired().iter().map(|session| Arc::clone(&session.id)).collect();
+    assert_eq!(ended, [Arc::clone(&idle.id)]);
+    drop(underway);
+    assert_eq!(sessions.expired().len(), 1);
+    assert_eq!(sessions.len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn sessions_of_a_token_that_was_withdrawn_make_room_for_everybody_first() {
+    let sessions = Sessions::new(LIMITS);
+    let gone = owner(1);
+    begin(&sessions, 2).unwrap();
+    tokio::time::advance(Duration::from_secs(1)).await;
+    let (first, second) = (begin_of(&sessions, &gone).unwrap().0, begin_of(&sessions, &gone).unwrap().0);
+    let stream = second.stream();
+    assert_eq!(begin(&sessions, 3).unwrap_err(), Full);
+    gone.revoked.cancel();
+    let (_, evicted) = begin(&sessions, 2).unwrap();
+    assert_eq!(evicted.unwrap().id, first.id, "and not the token's own, which has been idle for longer");
+    drop(stream);
+    let (third, evicted) = begin(&sessions, 2).unwrap();
+    assert_ne!(evicted.unwrap().id, second.id, "one that has as many as it may makes room by its own");
+    let (_, evicted) = begin(&sessions, 3).unwrap();
+    assert_eq!(evicted.unwrap().id, second.id);
+    assert_eq!(begin(&sessions, 4).unwrap_err(), Full);
+    drop(third);
 }
 
 #[tokio::test(start_paused = true)]

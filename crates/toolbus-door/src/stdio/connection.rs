@@ -20,7 +20,7 @@ use crate::methods::Method;
 use crate::news::News;
 use crate::peer::Peer;
 use crate::rpc::{self, Call, Id, Message, RpcError};
-use crate::sessions::{Session, Underway};
+use crate::sessions::{Owner, Session, Underway};
 
 /// Requests under way, besides those that listen.
 const MAX_UNDERWAY: usize = 64;
@@ -143,7 +143,7 @@ impl Connection {
             return Err(RpcError::new(RpcError::INVALID_REQUEST, text));
         }
         let caller = self.caller();
-        let (peer, body) = self.door.begin(call, None, TRANSPORT, None, caller)?;
+        let (peer, body) = self.door.begin(call, Owner::default(), TRANSPORT, None, caller)?;
         self.session = Some(peer);
         Ok(body)
     }

@@ -125,6 +125,19 @@ async fn a_session_whose_client_has_gone_from_its_stream_ends_like_any_other() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn sessions_whose_token_was_withdrawn_end_soon() {
+    let world = World::new();
+    let running = tokio::spawn(world.door.clone().run());
+    world.begin(&world.ana).await;
+    world.begin(&world.bea).await;
+    world.ana.revoked.cancel();
+    tokio::time::sleep(Duration::from_secs(61)).await;
+    assert_eq!(world.backend.log(), ["end of a session of ana"]);
+    assert_eq!(world.door.sessions(), 1);
+    running.abort();
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_session_has_so_many_requests_under_way_and_takes_more_once_one_has_ended() {
     let world = World::new();
     let session = world.begin(&world.ana).await;
