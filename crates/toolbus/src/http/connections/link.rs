@@ -121,15 +121,19 @@ impl Link {
         self.state().enter(Phase::Answering(Some(REQUEST_TIME)));
     }
 
-    /// All of an answer is on its way.
+    /// All of an answer is on its way, though much of it may not have left yet.
     pub(super) fn answered(&self) {
         self.state().enter(Phase::Idle);
     }
 
-    /// Whether the client takes what is written.
+    /// Whether the client takes what is written, told when that changes.
     pub(super) fn wrote(&self, is_blocked: bool) {
         let mut state = self.state();
-        state.blocked = is_blocked.then(|| state.blocked.unwrap_or_else(Instant::now));
+        state.blocked = is_blocked.then(Instant::now);
+        if state.phase == Phase::Idle {
+            // It rests from the end of its answer on, not while it takes that.
+            state.since = Instant::now();
+        }
     }
 
     /// The server stops: whatever is under way has as long as any request.
@@ -178,9 +182,11 @@ impl Link {
 }
 
 impl State {
-    /// Whether it can end without a loss. A head that has only just begun may be here as a whole, and not read yet.
+    /// Whether it can end without a loss. A head that has only just begun may be here as a whole, and not read yet; and of an
+    /// answer, something may be left.
     fn waits(&self) -> bool {
         match self.phase {
+            _ if self.blocked.is_some() => false,
             Phase::Idle => true,
             Phase::Head => self.since.elapsed() >= GRACE,
             Phase::Answering(_) | Phase::Evicted => false,

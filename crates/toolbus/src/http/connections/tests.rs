@@ -14,6 +14,9 @@ use tokio::time::Instant;
 use super::harness::{Client, Server, WINDOW};
 use super::*;
 
+/// An answer that is long in leaving, in bytes.
+const LARGE: usize = 30 * WINDOW;
+
 /// A server, and what lets its slow requests end.
 struct World {
     server: Server,
@@ -50,6 +53,7 @@ impl World {
             .route("/known", get(known))
             .route("/stream", get(quiet))
             .route("/endless", get(endless))
+            .route("/large", get(async || "x".repeat(LARGE)))
             .route("/panic", get(async || -> &'static str { panic!("a handler that panics") }));
         Self { server: Server::start(routes), go_on }
     }
@@ -142,6 +146,37 @@ async fn a_stream_whose_client_takes_nothing_is_closed() {
     let mut rest = Vec::new();
     let _ = client.0.read_to_end(&mut rest).await;
     assert!(rest.len() <= WINDOW, "{} bytes came", rest.len());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_takes_its_answer_slowly_gets_all_of_it_and_may_then_rest() {
+    let world = World::new();
+    let mut client = world.connect();
+    let started = Instant::now();
+    client.send("/large").await;
+    let (mut taken, mut part) = (0, [0; WINDOW]);
+    while taken < LARGE {
+        tokio::time::sleep(WRITE_TIME / 2).await;
+        let count = client.0.read(&mut part).await.unwrap();
+        assert_ne!(count, 0, "it was closed after {taken} bytes");
+        taken += count;
+    }
+    assert!(started.elapsed() > IDLE_TIME * 2, "{:?}", started.elapsed());
+    // What is on its way counts as taken.
+    let rest = client.closed_after().await;
+    assert!(rest > IDLE_TIME - WRITE_TIME && rest <= IDLE_TIME, "{rest:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_still_takes_its_answer_makes_no_room() {
+    let world = World::new();
+    let mut taking = world.connect();
+    taking.send("/large").await;
+    tokio::time::sleep(Duration::from_millis(1)).await;
+    let mut idle = world.connected(MAX_STRANGERS - 1, "/quick").await;
+    assert_eq!(world.connect().ask("/quick").await, quick());
+    assert_eq!(idle.remove(0).closed_after().await.as_secs(), 0);
+    assert_eq!(taking.body().await, (200, "x".repeat(LARGE)));
 }
 
 #[tokio::test(start_paused = true)]
