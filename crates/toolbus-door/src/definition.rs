@@ -7,8 +7,12 @@ use serde_json::{Value, json};
 use toolbus_core::listing::Definition;
 use toolbus_core::tool::Effect;
 
+use crate::version::Version;
+
 /// Longest name of a tool, in characters.
 const MAX_NAME: usize = 128;
+/// Asks clients to repeat an argument in a header of HTTP. Nobody here would look whether they agree, so that nobody is asked.
+const HEADER: &str = "x-mcp-header";
 
 /// A tool, as MCP has it.
 #[derive(Debug, Serialize)]
@@ -35,13 +39,17 @@ struct Annotations {
 }
 
 impl<'a> Tool<'a> {
-    pub(crate) fn new(definition: &'a Definition) -> Self {
+    /// The tool, for a client of this revision.
+    pub(crate) fn new(definition: &'a Definition, version: Version) -> Self {
         Self {
             name: name(definition),
             title: definition.title.as_deref(),
             description: &definition.description,
             input_schema: input_schema(definition.parameters.as_deref()),
-            output_schema: definition.output_schema.as_deref(),
+            output_schema: definition
+                .output_schema
+                .as_deref()
+                .filter(|schema| !version.has_sessions() || is_of_objects(schema)),
             annotations: annotations(definition.effect),
         }
     }
@@ -64,13 +72,55 @@ pub(crate) fn size(definition: &Definition) -> usize {
 /// MCP wants it said that arguments are an object, which here goes without saying.
 fn input_schema(parameters: Option<&Value>) -> Cow<'_, Value> {
     match parameters {
-        Some(schema) if schema.get("type").is_some_and(|kind| kind == "object") => Cow::Borrowed(schema),
+        Some(schema) if is_of_objects(schema) && !may_ask_for_headers(schema) => Cow::Borrowed(schema),
         Some(Value::Object(members)) => {
             let mut members = members.clone();
             members.insert("type".to_owned(), "object".into());
-            Cow::Owned(Value::Object(members))
+            let mut schema = Value::Object(members);
+            ask_for_no_headers(&mut schema);
+            Cow::Owned(schema)
         }
         _ => Cow::Owned(json!({"type": "object"})),
+    }
+}
+
+/// Whether it says that it is of objects. Clients of revisions before 2026-07-28 take no list in which a schema of results
+/// does not.
+fn is_of_objects(schema: &Value) -> bool {
+    schema.get("type").is_some_and(|kind| kind == "object")
+}
+
+/// Whether anything in it is named as what asks for headers is: most schemas need not be copied.
+fn may_ask_for_headers(value: &Value) -> bool {
+    match value {
+        Value::Object(members) => members.contains_key(HEADER) || members.values().any(may_ask_for_headers),
+        Value::Array(items) => items.iter().any(may_ask_for_headers),
+        _ => false,
+    }
+}
+
+/// Takes out what asks for headers, at every depth: a client drops a tool that asks where it must not.
+fn ask_for_no_headers(schema: &mut Value) {
+    match schema {
+        Value::Object(members) => {
+            members.remove(HEADER);
+            for (keyword, value) in members {
+                match (&**keyword, value) {
+                    // Values of arguments, whatever they are.
+                    ("const" | "default" | "enum" | "examples", _) => {}
+                    // Names that the tool gives, and a schema of each.
+                    (
+                        "$defs" | "definitions" | "dependentSchemas" | "patternProperties" | "properties",
+                        Value::Object(named),
+                    ) => {
+                        named.values_mut().for_each(ask_for_no_headers);
+                    }
+                    (_, value) => ask_for_no_headers(value),
+                }
+            }
+        }
+        Value::Array(schemas) => schemas.iter_mut().for_each(ask_for_no_headers),
+        _ => {}
     }
 }
 
@@ -93,7 +143,11 @@ mod tests {
     use super::*;
 
     fn shown(descriptor: ToolDescriptor) -> String {
-        serde_json::to_string(&Tool::new(&definition(&descriptor))).unwrap()
+        shown_to(Version::V20251125, &descriptor)
+    }
+
+    fn shown_to(version: Version, descriptor: &ToolDescriptor) -> String {
+        serde_json::to_string(&Tool::new(&definition(descriptor), version)).unwrap()
     }
 
     #[test]
@@ -115,6 +169,50 @@ mod tests {
         insta::assert_snapshot!(shown(bare.clone()), @r#"{"name":"bare","description":"","inputSchema":{"type":"object"}}"#);
         let untyped = ToolDescriptor { parameters: Some(Arc::new(json!({"required": ["a"]}))), ..bare };
         insta::assert_snapshot!(shown(untyped), @r#"{"name":"bare","description":"","inputSchema":{"required":["a"],"type":"object"}}"#);
+    }
+
+    #[test]
+    fn a_schema_of_results_that_are_no_objects_is_told_to_those_who_take_such() {
+        for (schema, to_sessions) in [
+            (json!({"type": "object", "required": ["a"]}), true),
+            (json!({"type": "array"}), false),
+            (json!({"type": ["object", "null"]}), false),
+            (json!({"anyOf": [{"type": "object"}]}), false),
+            (json!(true), false),
+        ] {
+            let tool = ToolDescriptor {
+                output_schema: Some(Arc::new(schema.clone())),
+                ..ToolDescriptor::new("shapes", "rest", "rest")
+            };
+            for version in Version::ALL {
+                let is_told = shown_to(version, &tool).contains(&format!(r#""outputSchema":{schema}"#));
+                assert_eq!(is_told, to_sessions || version == Version::V20260728, "{version}: {schema}");
+            }
+        }
+    }
+
+    #[test]
+    fn nobody_is_asked_for_headers_that_nobody_compares() {
+        let asks = |schema: Value| {
+            let tool =
+                ToolDescriptor { parameters: Some(Arc::new(schema)), ..ToolDescriptor::new("query", "rest", "rest") };
+            shown_to(Version::V20260728, &tool)
+        };
+        let region = json!({"type": "string", "x-mcp-header": "Region"});
+        let nested = json!({"type": "object", "properties": {"region": region}});
+        let everywhere = json!({
+            "type": "object",
+            "properties": {"region": region, "x-mcp-header": {"type": "string", "x-mcp-header": "Own"}, "place": nested},
+            "items": [region],
+            "anyOf": [nested],
+            "$defs": {"properties": region},
+            "default": {"x-mcp-header": "a value"},
+        });
+        insta::assert_snapshot!(asks(everywhere), @r#"{"name":"query","description":"","inputSchema":{"$defs":{"properties":{"type":"string"}},"anyOf":[{"properties":{"region":{"type":"string"}},"type":"object"}],"default":{"x-mcp-header":"a value"},"items":[{"type":"string"}],"properties":{"place":{"properties":{"region":{"type":"string"}},"type":"object"},"region":{"type":"string"},"x-mcp-header":{"type":"string"}},"type":"object"}}"#);
+        let plain =
+            r#"{"name":"query","description":"","inputSchema":{"properties":{"x-mcp-header":{}},"type":"object"}}"#;
+        assert_eq!(asks(json!({"type": "object", "properties": {"x-mcp-header": {}}})), plain);
+        assert_eq!(asks(json!({"properties": {"x-mcp-header": {}}})), plain);
     }
 
     #[test]

@@ -39,7 +39,7 @@ pub(super) async fn list(parts: &Parts, peer: &Peer, call: &Call<'_>) -> Result<
     let is_alone = peer.is_alone();
     let result = Tools {
         result_type: is_alone.then_some("complete"),
-        tools: tools.into_iter().map(Tool::new).collect(),
+        tools: tools.into_iter().map(|tool| Tool::new(tool, peer.version)).collect(),
         next_cursor,
         ttl_ms: is_alone.then_some(FRESH_MS),
         cache_scope: is_alone.then_some("private"),
