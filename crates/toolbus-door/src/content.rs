@@ -8,9 +8,12 @@ use toolbus_core::tool::{Effect, ToolOutput};
 use toolbus_protocol::{Code, ContentBlock, Outcome, header};
 
 use crate::rpc::RpcError;
+use crate::version::Version;
 
 /// Largest result, in bytes of its texts and data, as on the bus.
 const MAX_RESULT: usize = 16 * 1024 * 1024 - 64 * 1024;
+/// Address of a sound, for clients whose revision knows no other block for it.
+const AUDIO_URI: &str = "toolbus:audio";
 
 /// The result of `tools/call`.
 #[derive(Serialize)]
@@ -88,13 +91,13 @@ pub(crate) enum Ended {
     Error(RpcError),
 }
 
-/// How a call ended, for a client of this kind: those of revision 2026-07-28 are told how results are to be read.
-pub(crate) fn ended(result: &Result<ToolOutput, ToolFailure>, says_type: bool) -> Ended {
+/// How a call ended, for a client of this revision.
+pub(crate) fn ended(result: &Result<ToolOutput, ToolFailure>, version: Version) -> Ended {
     let too_large;
     let failure = match result {
         Ok(output) if output.size() <= MAX_RESULT => {
             let error_type = output.is_error.then_some("tool_error");
-            return written(&of_output(output, says_type), error_type);
+            return written(&of_output(output, version), error_type);
         }
         Ok(output) => {
             let text = format!(
@@ -117,7 +120,7 @@ pub(crate) fn ended(result: &Result<ToolOutput, ToolFailure>, says_type: bool) -
         outcome: told.outcome,
     };
     let result = CallResult {
-        result_type: says_type.then_some("complete"),
+        result_type: result_type(version),
         content: vec![Block::Text { text: &failure.message }],
         structured_content: None,
         is_error: true,
@@ -126,31 +129,40 @@ pub(crate) fn ended(result: &Result<ToolOutput, ToolFailure>, says_type: bool) -
     written(&result, Some(told.code.as_str()))
 }
 
-fn of_output(output: &ToolOutput, says_type: bool) -> CallResult<'_> {
-    let structured = output.structured.as_deref();
+/// Clients of revision 2026-07-28 are told how results are to be read.
+fn result_type(version: Version) -> Option<&'static str> {
+    (!version.has_sessions()).then_some("complete")
+}
+
+fn of_output(output: &ToolOutput, version: Version) -> CallResult<'_> {
+    // In sessions, it is an object or not told.
+    let structured = output.structured.as_deref().filter(|value| value.is_object() || !version.has_sessions());
     let content = match (&*output.blocks, &output.content) {
         ([], Some(text)) => vec![Block::Text { text }],
         ([], None) => Vec::new(),
         (blocks, _) => {
             // The structured part has a member of its own here.
             let is_repeated = |block: &&ContentBlock| structured.is_some() && block.is_structured();
-            blocks.iter().filter(|block| !is_repeated(block)).map(block).collect()
+            blocks.iter().filter(|block| !is_repeated(block)).map(|of| block(of, version)).collect()
         }
     };
     CallResult {
-        result_type: says_type.then_some("complete"),
+        result_type: result_type(version),
         content,
-        structured_content: structured.filter(|value| value.is_object() || says_type),
+        structured_content: structured,
         is_error: output.is_error,
         meta: Meta { trust: header::TRUST_TOOL_OUTPUT, error: None },
     }
 }
 
-fn block(block: &ContentBlock) -> Block<'_> {
+fn block(block: &ContentBlock, version: Version) -> Block<'_> {
     let text = block.text.as_deref().unwrap_or_default();
     let mime_type = block.mime_type.as_deref().unwrap_or("application/octet-stream");
     match (&*block.kind, &block.data, &block.uri) {
         ("image", Some(data), _) => Block::Image { data, mime_type },
+        ("audio", Some(data), _) if version < Version::V20250326 => Block::Resource {
+            resource: Resource { uri: AUDIO_URI, mime_type: Some(mime_type), text: None, blob: Some(data) },
+        },
         ("audio", Some(data), _) => Block::Audio { data, mime_type },
         ("resource", data, Some(uri)) => Block::Resource {
             resource: Resource {

@@ -19,6 +19,7 @@ use crate::observe::Started;
 use crate::peer::Peer;
 use crate::rpc::{self, Id, RpcError};
 use crate::sessions::Underway;
+use crate::version::Version;
 
 type Running = BoxFuture<'static, Result<ToolOutput, ToolFailure>>;
 
@@ -34,7 +35,7 @@ pub(crate) struct CallFlow {
     is_detached: bool,
     underway: Option<Underway>,
     progress: Option<(Box<RawValue>, mpsc::Receiver<Progress>)>,
-    says_type: bool,
+    version: Version,
     /// Whether the call goes on when the client has gone: in a session, a connection that is lost says nothing of its wish.
     survives: bool,
     pub(super) started: Option<Box<dyn Started>>,
@@ -75,7 +76,7 @@ impl CallFlow {
             is_detached: false,
             underway: Some(underway),
             progress: progress.map(|(token, reports)| (token.to_owned(), reports)),
-            says_type: peer.is_alone(),
+            version: peer.version,
             survives: peer.session.is_some(),
             started: None,
         }
@@ -140,7 +141,7 @@ impl CallFlow {
             finished(Some("cancelled"));
             return Step::Nothing;
         }
-        match content::ended(result, self.says_type) {
+        match content::ended(result, self.version) {
             Ended::Result { json, error_type } => {
                 finished(error_type);
                 Step::Last(rpc::success(&self.id, json))

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use toolbus_core::tool::ToolOutput;
 use toolbus_protocol::ContentBlock;
 
-use super::world::{World, call};
+use super::world::{World, call, hello};
 
 /// The result of a call that ends with this output, in a session and to a client that has none.
 async fn both(output: ToolOutput) -> [Value; 2] {
@@ -82,6 +82,47 @@ async fn a_structured_part_is_told_to_each_generation_as_far_as_it_knows_such() 
         assert_eq!(alone["structuredContent"], value);
         assert_eq!(in_session["content"][0]["text"], "as text", "{value}");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_structured_part_that_is_a_block_as_well_is_told_to_everybody_and_once() {
+    for (value, in_content) in [(json!({"a": 1}), false), (json!([1, 2]), true)] {
+        let text = ContentBlock { text: Some("two numbers".to_owned()), ..block("text") };
+        let output = ToolOutput {
+            blocks: vec![text, ContentBlock::structured(value.to_string())],
+            structured: Some(Box::new(value.clone())),
+            ..ToolOutput::default()
+        };
+        let [in_session, alone] = both(output).await;
+        assert_eq!((&alone["structuredContent"], alone["content"].as_array().unwrap().len()), (&value, 1));
+        assert_eq!(in_session.get("structuredContent").is_some(), !in_content, "{value}");
+        let repeated = in_session["content"][1]["resource"]["text"].as_str();
+        assert_eq!(repeated, in_content.then(|| value.to_string()).as_deref(), "{value}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_sound_is_a_resource_where_the_revision_knows_no_sounds() {
+    let world = World::new();
+    let mut told = String::new();
+    for version in ["2024-11-05", "2025-03-26"] {
+        let mut hello = hello();
+        hello["params"]["protocolVersion"] = version.into();
+        let begun = world.post(&world.ana, &[], &hello).await;
+        let session = begun.headers["mcp-session-id"].to_str().unwrap();
+        let sound = ContentBlock {
+            data: Some("c291bmQ=".to_owned()),
+            mime_type: Some("audio/wav".to_owned()),
+            ..block("audio")
+        };
+        world.backend.script(Ok(ToolOutput { blocks: vec![sound], ..ToolOutput::default() }));
+        let answer = world.ask(&world.ana, session, &call(1, "scripted")).await.json().await;
+        told += &format!("{version} {}\n", answer["result"]["content"]);
+    }
+    insta::assert_snapshot!(told, @r#"
+    2024-11-05 [{"resource":{"blob":"c291bmQ=","mimeType":"audio/wav","uri":"toolbus:audio"},"type":"resource"}]
+    2025-03-26 [{"data":"c291bmQ=","mimeType":"audio/wav","type":"audio"}]
+    "#);
 }
 
 #[tokio::test(start_paused = true)]
