@@ -1,5 +1,6 @@
 use bytes::Bytes;
-use serde_json::{Map, Value, json};
+use serde::Serialize;
+use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
 use super::Step;
@@ -8,13 +9,11 @@ use crate::methods::initialize::server_info;
 use crate::methods::listen::Wanted;
 use crate::news::{self, News};
 use crate::observe::Started;
-use crate::rpc;
-
-const SUBSCRIPTION: &str = "io.modelcontextprotocol/subscriptionId";
+use crate::rpc::{self, Id};
 
 /// News for a client that listens.
 pub(crate) struct ListenFlow {
-    subscription: Value,
+    subscription: Id,
     accepted: Option<Value>,
     wanted: Wanted,
     news: News,
@@ -24,10 +23,35 @@ pub(crate) struct ListenFlow {
     pub(super) started: Option<Box<dyn Started>>,
 }
 
+/// What each message of a subscription says of it.
+#[derive(Serialize)]
+struct Meta<'a> {
+    #[serde(rename = "io.modelcontextprotocol/subscriptionId")]
+    subscription: &'a Id,
+    #[serde(rename = "io.modelcontextprotocol/serverInfo", skip_serializing_if = "Option::is_none")]
+    server_info: Option<&'a Value>,
+}
+
+#[derive(Serialize)]
+struct Params<'a> {
+    #[serde(rename = "_meta")]
+    meta: Meta<'a>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    notifications: Option<Value>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Over<'a> {
+    result_type: &'static str,
+    #[serde(rename = "_meta")]
+    meta: Meta<'a>,
+}
+
 impl ListenFlow {
     pub(crate) fn new(
         settings: &Settings,
-        subscription: Value,
+        subscription: Id,
         accepted: Value,
         wanted: Wanted,
         news: News,
@@ -50,25 +74,22 @@ impl ListenFlow {
             return Step::Nothing;
         }
         if let Some(accepted) = self.accepted.take() {
-            return Step::Interim(self.notification(
-                "notifications/subscriptions/acknowledged",
-                Map::from_iter([("notifications".to_owned(), accepted)]),
-            ));
+            return Step::Interim(self.notification("notifications/subscriptions/acknowledged", Some(accepted)));
         }
         loop {
             let next = self.closing.run_until_cancelled(self.news.next()).await.flatten();
             match next {
                 Some(news::TOOLS) if self.wanted.tools_list_changed != Some(true) => {}
                 Some(news::RESOURCES) if self.wanted.resources_list_changed != Some(true) => {}
-                Some(method) => return Step::Interim(self.notification(method, Map::new())),
+                Some(method) => return Step::Interim(self.notification(method, None)),
                 None => return self.end(),
             }
         }
     }
 
-    fn notification(&self, method: &str, mut params: Map<String, Value>) -> Bytes {
-        params.insert("_meta".to_owned(), json!({SUBSCRIPTION: self.subscription}));
-        rpc::notification(method, Some(params))
+    fn notification(&self, method: &str, notifications: Option<Value>) -> Bytes {
+        let meta = Meta { subscription: &self.subscription, server_info: None };
+        rpc::notification(method, Some(Params { meta, notifications }))
     }
 
     /// The door closes.
@@ -77,13 +98,8 @@ impl ListenFlow {
         if let Some(started) = self.started.take() {
             started.finished(None, None);
         }
-        let meta = json!({SUBSCRIPTION: self.subscription, "io.modelcontextprotocol/serverInfo": self.server_info});
-        let answer = json!({
-            "jsonrpc": "2.0",
-            "id": self.subscription,
-            "result": {"resultType": "complete", "_meta": meta},
-        });
-        Step::Last(answer.to_string().into())
+        let meta = Meta { subscription: &self.subscription, server_info: Some(&self.server_info) };
+        Step::Last(rpc::success(&self.subscription, Over { result_type: "complete", meta }))
     }
 }
 

@@ -30,8 +30,6 @@ pub(crate) struct Wanted {
 pub(crate) async fn begin(parts: &Parts, peer: &Peer, call: &Call<'_>) -> Result<Flow, RpcError> {
     let params = call.params.ok_or_else(|| RpcError::invalid_params("The parameter `notifications` is missing."))?;
     let Params { notifications } = required(params)?;
-    let subscription = serde_json::from_str(call.id.as_json())
-        .map_err(|_| RpcError::invalid_params("The id of the request cannot be repeated."))?;
     let mut accepted = Map::new();
     for (name, wanted) in [
         ("toolsListChanged", notifications.tools_list_changed),
@@ -44,7 +42,7 @@ pub(crate) async fn begin(parts: &Parts, peer: &Peer, call: &Call<'_>) -> Result
     let news = News::begin(Arc::clone(&parts.backend), Arc::clone(&peer.caller), None).await;
     Ok(Flow::Listen(ListenFlow::new(
         &parts.settings,
-        subscription,
+        call.id.clone(),
         Value::Object(accepted),
         notifications,
         news,

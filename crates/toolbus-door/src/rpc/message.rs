@@ -1,6 +1,7 @@
 use std::borrow::Cow;
 
-use serde::Deserialize;
+use serde::ser::Error as _;
+use serde::{Deserialize, Serialize, Serializer};
 use serde_json::value::RawValue;
 
 use super::RpcError;
@@ -81,6 +82,14 @@ impl Id {
     /// The id of a member of parameters that names another request.
     pub(crate) fn of(raw: &RawValue) -> Option<Self> {
         Self::read(raw)
+    }
+}
+
+impl Serialize for Id {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        // An id that was read is JSON. As it was written, because a number may be larger than any that is known here.
+        let raw: &RawValue = serde_json::from_str(&self.0).map_err(S::Error::custom)?;
+        raw.serialize(serializer)
     }
 }
 

@@ -1,21 +1,20 @@
 use bytes::Bytes;
 use serde::Serialize;
 use serde_json::Value;
-use serde_json::value::RawValue;
 
 use super::{Id, RpcError};
 
 #[derive(Serialize)]
 struct Success<'a, R> {
     jsonrpc: &'static str,
-    id: &'a RawValue,
+    id: &'a Id,
     result: R,
 }
 
 #[derive(Serialize)]
 struct Failure<'a> {
     jsonrpc: &'static str,
-    id: Option<&'a RawValue>,
+    id: Option<&'a Id>,
     error: Body<'a>,
 }
 
@@ -37,16 +36,11 @@ struct Notification<'a, P> {
 
 /// The answer to a request that has a result.
 pub(crate) fn success(id: &Id, result: impl Serialize) -> Bytes {
-    match serde_json::from_str(id.as_json()) {
-        Ok(id) => written(&Success { jsonrpc: "2.0", id, result }),
-        // An id that was read is JSON.
-        Err(_) => Bytes::new(),
-    }
+    written(&Success { jsonrpc: "2.0", id, result })
 }
 
 /// The answer to a request that has none.
 pub(crate) fn failure(id: Option<&Id>, error: &RpcError) -> Bytes {
-    let id = id.and_then(|id| serde_json::from_str(id.as_json()).ok());
     let error = Body { code: error.code, message: &error.message, data: error.data.as_ref() };
     written(&Failure { jsonrpc: "2.0", id, error })
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::world::{Reply, World, message};
+use super::world::{BOTH, JSON, Reply, World, message, standing_alone};
 
 const TOOLS: &str = "notifications/tools/list_changed";
 const RESOURCES: &str = "notifications/resources/list_changed";
@@ -126,6 +126,24 @@ async fn a_stream_of_a_client_without_a_session_tells_what_it_asked_for() {
     let told = soon(&mut stream).await.unwrap();
     insta::assert_snapshot!(told, @r#"{"jsonrpc":"2.0","method":"notifications/tools/list_changed","params":{"_meta":{"io.modelcontextprotocol/subscriptionId":7}}}"#);
     assert_eq!(soon(&mut stream).await, None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stream_repeats_its_id_as_the_client_wrote_it() {
+    let world = World::new();
+    let id = "123456789012345678901234567890";
+    let listen = json!({"notifications": {"toolsListChanged": true}});
+    let request =
+        standing_alone(7, "subscriptions/listen", listen).to_string().replace("\"id\":7", &format!("\"id\":{id}"));
+    let headers = [JSON, BOTH, ("mcp-protocol-version", "2026-07-28"), ("mcp-method", "subscriptions/listen")];
+    let stream = world.send(&world.ana, &headers, request).await;
+    world.closing.cancel();
+    let text = stream.text().await;
+    let said: Vec<&str> = text.lines().filter_map(|line| line.strip_prefix("data: ")).collect();
+    insta::assert_snapshot!(said.join("\n"), @r#"
+    {"jsonrpc":"2.0","method":"notifications/subscriptions/acknowledged","params":{"_meta":{"io.modelcontextprotocol/subscriptionId":123456789012345678901234567890},"notifications":{"toolsListChanged":true}}}
+    {"jsonrpc":"2.0","id":123456789012345678901234567890,"result":{"resultType":"complete","_meta":{"io.modelcontextprotocol/subscriptionId":123456789012345678901234567890,"io.modelcontextprotocol/serverInfo":{"name":"toolbus","title":"Toolbus","version":"0.0.0"}}}}
+    "#);
 }
 
 #[tokio::test(start_paused = true)]

@@ -66,7 +66,7 @@ async fn when_the_door_closes_calls_are_cancelled_and_those_who_listen_are_told(
     world.closing.cancel();
     let (rest, end, mut log) = world.ended().await;
     assert_eq!(end, End::Closed);
-    insta::assert_snapshot!(rest.join("\n"), @r#"{"id":2,"jsonrpc":"2.0","result":{"_meta":{"io.modelcontextprotocol/serverInfo":{"name":"toolbus","title":"Toolbus","version":"1"},"io.modelcontextprotocol/subscriptionId":2},"resultType":"complete"}}"#);
+    insta::assert_snapshot!(rest.join("\n"), @r#"{"jsonrpc":"2.0","id":2,"result":{"resultType":"complete","_meta":{"io.modelcontextprotocol/subscriptionId":2,"io.modelcontextprotocol/serverInfo":{"name":"toolbus","title":"Toolbus","version":"1"}}}}"#);
     log.sort();
     assert_eq!(log, ["session ended", "session ended", "waits: cancelled"]);
 }
