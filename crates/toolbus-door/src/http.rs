@@ -1,8 +1,7 @@
 //! Streamable HTTP: the protocol over `POST`, `GET` and `DELETE` of one address.
 //!
-//! Who may enter has been decided before: each request carries a [`Visitor`].
+//! Who may enter has been decided before: each request carries a [`Visitor`], and a body that was read within its bounds.
 
-mod body;
 mod events;
 mod headers;
 mod post;
@@ -11,7 +10,7 @@ mod refusal;
 use std::sync::Arc;
 
 use axum::Router;
-use axum::extract::{Extension, Request, State};
+use axum::extract::{Extension, State};
 use axum::http::header::ALLOW;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse as _, Response};
@@ -28,7 +27,8 @@ use crate::visitor::Visitor;
 /// How requests come, as telemetry names it.
 const TRANSPORT: &str = "tcp";
 
-/// The routes of the door, relative to where it is. Each request must carry a [`Visitor`] as an extension.
+/// The routes of the door, relative to where it is. Each request must carry a [`Visitor`] as an extension, and its body must be
+/// there as a whole, in memory.
 pub fn router(door: Door) -> Router {
     // Otherwise `HEAD` would be taken for `GET`, and the stream that it begins would end the one that there is.
     let no_head = async || (StatusCode::METHOD_NOT_ALLOWED, [(ALLOW, "GET,POST,DELETE")]);
@@ -57,8 +57,8 @@ async fn listen(State(door): State<Door>, Extension(visitor): Extension<Visitor>
 }
 
 /// `DELETE`: the end of a session.
-async fn end(State(door): State<Door>, Extension(visitor): Extension<Visitor>, request: Request) -> Response {
-    match session(&door, &visitor, request.headers()) {
+async fn end(State(door): State<Door>, Extension(visitor): Extension<Visitor>, headers: HeaderMap) -> Response {
+    match session(&door, &visitor, &headers) {
         Ok(session) => {
             door.end(&session);
             StatusCode::NO_CONTENT.into_response()

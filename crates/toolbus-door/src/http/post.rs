@@ -2,14 +2,15 @@
 
 use std::time::Duration;
 
-use axum::extract::{Extension, Request, State};
+use axum::body::Bytes;
+use axum::extract::{Extension, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::{IntoResponse as _, Response};
 use futures_util::stream;
 use tokio_util::sync::CancellationToken;
 
 use super::headers::Narrowed;
-use super::{TRANSPORT, body, caller, events, headers, refusal, session};
+use super::{TRANSPORT, caller, events, headers, refusal, session};
 use crate::door::{Answer, Door};
 use crate::flow::{Flow, Step};
 use crate::meta::Meta;
@@ -24,25 +25,20 @@ const PATIENCE: Duration = Duration::from_secs(5);
 pub(super) async fn handle(
     State(door): State<Door>,
     Extension(visitor): Extension<Visitor>,
-    request: Request,
+    headers: HeaderMap,
+    body: Bytes,
 ) -> Response {
-    let (head, body) = request.into_parts();
-    let headers = &head.headers;
-    if !headers::accepts_both(headers) {
+    if !headers::accepts_both(&headers) {
         return refusal::not_acceptable("The header Accept must allow application/json and text/event-stream.");
     }
-    if !headers::is_json(headers) {
+    if !headers::is_json(&headers) {
         return refusal::unsupported_type();
     }
-    let body = match body::read(body, door.parts.settings.max_body).await {
-        Ok(body) => body,
-        Err(refused) => return refused,
-    };
     match Message::read(&body) {
-        Ok(Message::Request(call)) => answer(&door, visitor, headers, &call).await,
+        Ok(Message::Request(call)) => answer(&door, visitor, &headers, &call).await,
         Ok(Message::Notification { method, params }) => {
             if headers.contains_key(headers::SESSION_ID) {
-                match session(&door, &visitor, headers) {
+                match session(&door, &visitor, &headers) {
                     Ok(session) => door.notified(&Peer::of(session), &method, params),
                     Err(refused) => return *refused,
                 }

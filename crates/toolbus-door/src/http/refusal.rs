@@ -25,16 +25,6 @@ pub(super) fn unsupported_type() -> Response {
     json(StatusCode::UNSUPPORTED_MEDIA_TYPE, failure(None, &error))
 }
 
-pub(super) fn too_large(limit: usize) -> Response {
-    let text = format!("The message has more than {limit} bytes. Send less.");
-    json(StatusCode::PAYLOAD_TOO_LARGE, failure(None, &RpcError::new(RpcError::INVALID_REQUEST, text)))
-}
-
-pub(super) fn too_slow() -> Response {
-    let error = RpcError::new(RpcError::INVALID_REQUEST, "The message did not come in time.");
-    json(StatusCode::REQUEST_TIMEOUT, failure(None, &error))
-}
-
 pub(super) fn no_session() -> Response {
     let text = "There is no such session, or none of this token: it has ended, perhaps. Begin with `initialize`.";
     json(StatusCode::NOT_FOUND, failure(None, &RpcError::new(RpcError::INVALID_REQUEST, text)))

@@ -1,30 +1,17 @@
 //! Bodies that are no message, or none that should be taken.
 
-use std::time::Duration;
-
-use axum::body::{Body, Bytes};
-use futures_util::{StreamExt as _, stream};
+use axum::body::Bytes;
 use serde_json::json;
-use tokio::time::Instant;
 
 use super::world::{BOTH, JSON, MAX_BODY, World, call, cancel, hello, message};
 
 /// What a body gets in a session of ana's.
-async fn refused(body: impl Into<Body>) -> String {
+async fn refused(body: impl Into<Bytes>) -> String {
     let world = World::new();
     let session = world.begin(&world.ana).await;
     let refusal = world.send(&world.ana, &[JSON, BOTH, ("mcp-session-id", &session)], body).await.refusal().await;
     assert_eq!(world.backend.log(), [""; 0], "nothing ran");
     refusal
-}
-
-/// A body that comes in pieces, each of them after a while.
-fn slowly(pieces: usize, pause: Duration) -> Body {
-    let pieces = stream::iter(0..pieces).then(move |_| async move {
-        tokio::time::sleep(pause).await;
-        Ok::<_, std::convert::Infallible>(Bytes::from_static(b" "))
-    });
-    Body::from_stream(pieces)
 }
 
 #[tokio::test(start_paused = true)]
@@ -102,23 +89,6 @@ async fn ten_thousand_levels_neither_end_the_process_nor_reach_a_tool_as_paramet
     assert_eq!(refusal, "200 1 -32602 The arguments are no JSON object.");
     let refusal = refused(body(format!(r#"{{"name":{}}}"#, deep(10_000)))).await;
     assert!(refusal.starts_with("200 1 -32602 "), "{refusal}");
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_body_that_is_too_large_is_refused() {
-    let body = " ".repeat(MAX_BODY + 1);
-    insta::assert_snapshot!(refused(body).await, @"413 null -32600 The message has more than 1048576 bytes. Send less.");
-    let endless =
-        Body::from_stream(stream::repeat(Ok::<_, std::convert::Infallible>(Bytes::from_static(&[b' '; 4096]))));
-    insta::assert_snapshot!(refused(endless).await, @"413 null -32600 The message has more than 1048576 bytes. Send less.");
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_body_that_comes_too_slowly_is_refused() {
-    let begun = Instant::now();
-    let refusal = refused(slowly(1_000, Duration::from_secs(1))).await;
-    insta::assert_snapshot!(refusal, @"408 null -32600 The message did not come in time.");
-    assert_eq!(begun.elapsed(), Duration::from_secs(30));
 }
 
 #[tokio::test(start_paused = true)]

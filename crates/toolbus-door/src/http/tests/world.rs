@@ -5,9 +5,9 @@ use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 
-use axum::body::{Body, Bytes};
-use axum::extract::{Extension, Request, State};
-use axum::http::{HeaderMap, StatusCode};
+use axum::body::Bytes;
+use axum::extract::{Extension, State};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use axum::response::Response;
 use futures_util::future::{BoxFuture, ready};
 use futures_util::{FutureExt as _, Stream, StreamExt as _};
@@ -184,9 +184,9 @@ impl World {
     }
 
     /// Sends a body with exactly these headers.
-    pub(super) async fn send(&self, visitor: &Visitor, headers: &[(&str, &str)], body: impl Into<Body>) -> Reply {
-        let request = request("POST", headers, body);
-        Reply::of(super::super::post::handle(State(self.door.clone()), Extension(visitor.clone()), request).await)
+    pub(super) async fn send(&self, visitor: &Visitor, headers: &[(&str, &str)], body: impl Into<Bytes>) -> Reply {
+        let (door, visitor) = (State(self.door.clone()), Extension(visitor.clone()));
+        Reply::of(super::super::post::handle(door, visitor, head(headers), body.into()).await)
     }
 
     /// Sends a message, with these headers besides those that all have.
@@ -216,24 +216,21 @@ impl World {
     }
 
     pub(super) async fn get(&self, visitor: &Visitor, session: &str) -> Reply {
-        let headers = [("accept", "text/event-stream"), ("mcp-session-id", session)];
-        let request = request("GET", &headers, "");
-        let (head, _) = request.into_parts();
-        Reply::of(super::super::listen(State(self.door.clone()), Extension(visitor.clone()), head.headers).await)
+        let headers = head(&[("accept", "text/event-stream"), ("mcp-session-id", session)]);
+        Reply::of(super::super::listen(State(self.door.clone()), Extension(visitor.clone()), headers).await)
     }
 
     pub(super) async fn delete(&self, visitor: &Visitor, session: &str) -> StatusCode {
-        let request = request("DELETE", &[("mcp-session-id", session)], "");
-        super::super::end(State(self.door.clone()), Extension(visitor.clone()), request).await.status()
+        let headers = head(&[("mcp-session-id", session)]);
+        super::super::end(State(self.door.clone()), Extension(visitor.clone()), headers).await.status()
     }
 }
 
-fn request(method: &str, headers: &[(&str, &str)], body: impl Into<Body>) -> Request {
-    let mut request = Request::builder().method(method).uri("/");
-    for (name, value) in headers {
-        request = request.header(*name, value.as_bytes());
-    }
-    request.body(body.into()).unwrap()
+fn head(headers: &[(&str, &str)]) -> HeaderMap {
+    let header = |(name, value): &(&str, &str)| -> (HeaderName, HeaderValue) {
+        (name.parse().unwrap(), HeaderValue::from_bytes(value.as_bytes()).unwrap())
+    };
+    headers.iter().map(header).collect()
 }
 
 pub(super) fn hello() -> Value {
