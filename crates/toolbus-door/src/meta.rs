@@ -39,7 +39,7 @@ impl<'a> Meta<'a> {
     /// Reads what the parameters of a request say of it. What cannot be read says nothing.
     pub(crate) fn of(params: Option<&'a RawValue>) -> Self {
         let params = params.and_then(|params| serde_json::from_str::<Params<'a>>(params.get()).ok());
-        let meta = params.and_then(|params| params.meta);
+        let meta = params.and_then(|params| params.meta).filter(|meta| meta.get().starts_with('{'));
         meta.and_then(|meta| serde_json::from_str(meta.get()).ok()).unwrap_or_default()
     }
 
@@ -134,6 +134,7 @@ mod tests {
             "[]",
             "{}",
             r#"{"_meta":7}"#,
+            r#"{"_meta":[7,"2026-07-28",{},"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"]}"#,
             r#"{"_meta":{"progressToken":1.5,"traceparent":7,"io.modelcontextprotocol/protocolVersion":1,"io.modelcontextprotocol/clientCapabilities":null}}"#,
         ] {
             let params = raw(params);

@@ -59,6 +59,11 @@ fn present<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<&
     <&RawValue>::deserialize(deserializer).map(Some)
 }
 
+/// Whether members are found by their names: of a list, they would be read by their places.
+fn is_object(value: &RawValue) -> bool {
+    value.get().starts_with('{')
+}
+
 impl Id {
     /// Reads an id: a string or a whole number. Equal ones are equal, however their letters are written.
     fn read(raw: &RawValue) -> Option<Self> {
@@ -124,8 +129,13 @@ impl<'a> Message<'a> {
             (Some(Err(_)), Some(_)) => {
                 Err(invalid(None, "The id of a request is a string or a whole number, of at most 256 bytes."))
             }
+            (Some(Ok(id)), Some(_)) if raw.params.is_some_and(|params| !is_object(params)) => {
+                Err((Some(id), RpcError::invalid_params("The parameters are no JSON object.")))
+            }
             (Some(Ok(id)), Some(method)) => Ok(Self::Request(Call { id, method, params: raw.params })),
-            (None, Some(method)) => Ok(Self::Notification { method, params: raw.params }),
+            (None, Some(method)) => {
+                Ok(Self::Notification { method, params: raw.params.filter(|params| is_object(params)) })
+            }
             (Some(_), None) if raw.result.is_some() || raw.error.is_some() => Ok(Self::Answer),
             (id, None) => Err(invalid(id.and_then(Result::ok), "The message has no member `method`.")),
         }
@@ -141,7 +151,9 @@ mod tests {
             Ok(Message::Request(call)) => {
                 format!("request {} {} {}", call.id.as_json(), call.method, call.params.map_or("-", RawValue::get))
             }
-            Ok(Message::Notification { method, .. }) => format!("notification {method}"),
+            Ok(Message::Notification { method, params }) => {
+                format!("notification {method}{}", params.map_or("", RawValue::get))
+            }
             Ok(Message::Answer) => "answer".to_owned(),
             Err((id, error)) => {
                 format!("{} {} {}", id.map_or("-".to_owned(), |id| id.0.into()), error.code, error.message)
@@ -179,5 +191,16 @@ mod tests {
         }
         let twice = read(r#"{"jsonrpc":"2.0","id":1,"id":2,"method":"ping"}"#);
         assert!(twice.starts_with("- -32600 "), "{twice}");
+    }
+
+    #[test]
+    fn parameters_have_names() {
+        for params in ["[]", r#"["echo"]"#, "7", "\"name\"", "true"] {
+            let request = format!(r#"{{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{params}}}"#);
+            assert_eq!(read(&request), "1 -32602 The parameters are no JSON object.", "{params}");
+            let notification = format!(r#"{{"jsonrpc":"2.0","method":"notifications/cancelled","params":{params}}}"#);
+            assert_eq!(read(&notification), "notification notifications/cancelled", "{params}");
+        }
+        assert_eq!(read(r#"{"jsonrpc":"2.0","id":1,"method":"ping","params":null}"#), "request 1 ping -");
     }
 }

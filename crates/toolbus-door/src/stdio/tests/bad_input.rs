@@ -59,7 +59,7 @@ async fn whatever_is_no_message_is_answered_with_what_is_wrong_and_the_next_one_
     {\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"tools/call\",\"params\":{\"name\":7}}
       {"jsonrpc":"2.0","id":1,"error":{"code":-32602,"message":"The parameters are not what the method takes: invalid type: integer `7`, expected a string at line 1 column 9."}}
     {\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"tools/call\",\"params\":[]}
-      {"jsonrpc":"2.0","id":1,"error":{"code":-32602,"message":"The parameters are not what the method takes: invalid length 0, expected an object at line 1 column 2."}}
+      {"jsonrpc":"2.0","id":1,"error":{"code":-32602,"message":"The parameters are no JSON object."}}
     {\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"tools/call\"}
       {"jsonrpc":"2.0","id":1,"error":{"code":-32602,"message":"The parameter `name` is missing."}}
     {\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"tools/call\",\"params\":{\"name\":\"echo\",\"arguments\":[]}}
