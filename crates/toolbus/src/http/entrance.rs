@@ -135,6 +135,11 @@ impl Entrance {
     }
 }
 
+/// Tells a client of the door that it asks for another host.
+pub(super) async fn misdirected(text: &str, body: Body) -> Response {
+    Refusal::misdirected(text).answer(body).await
+}
+
 /// Waits as whoever gave a wrong token does. Whether there was room to wait.
 pub(super) async fn slowed(link: Option<&Arc<Link>>) -> bool {
     let has_room = link.is_none_or(|link| link.slow_down());

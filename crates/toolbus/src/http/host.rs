@@ -8,11 +8,10 @@ use axum::http::{StatusCode, Uri};
 use axum::middleware::Next;
 use axum::response::{IntoResponse as _, Response};
 
-use super::entrance::{Entrance, Names};
+use super::entrance::{self, Entrance, Names};
 
-const REFUSAL: &str = "This server is addressed by IP address, as `localhost`, or by a name that its operator lists in \
-                       http.allowed_hosts: check the host in the address, and the `Host` header that a proxy sends \
-                       on.\n";
+const REFUSAL: &str = "this server is addressed by IP address, as `localhost`, or by a name that its operator lists in \
+                       http.allowed_hosts: check the host in the address, and the `Host` header that a proxy sends on";
 
 /// Refuses requests that name another host.
 ///
@@ -21,10 +20,17 @@ const REFUSAL: &str = "This server is addressed by IP address, as `localhost`, o
 /// probes send.
 pub(super) async fn check(State(entrance): State<Arc<Entrance>>, request: Request, next: Next) -> Response {
     if is_ours(&request, &entrance.names()) {
-        next.run(request).await
-    } else {
-        (StatusCode::MISDIRECTED_REQUEST, REFUSAL).into_response()
+        return next.run(request).await;
     }
+    match is_for_door(request.uri().path()) {
+        true => entrance::misdirected(REFUSAL, request.into_body()).await,
+        false => (StatusCode::MISDIRECTED_REQUEST, format!("{REFUSAL}\n")).into_response(),
+    }
+}
+
+/// Whether it is a client of MCP that asks, which reads errors of its protocol alone.
+fn is_for_door(path: &str) -> bool {
+    path.strip_prefix("/mcp").is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
 fn is_ours(request: &Request, names: &Names) -> bool {

@@ -48,6 +48,10 @@ impl Refusal {
         )
     }
 
+    pub(super) fn misdirected(text: &str) -> Self {
+        Self::new(StatusCode::MISDIRECTED_REQUEST, text)
+    }
+
     pub(super) fn in_url() -> Self {
         Self::new(
             StatusCode::BAD_REQUEST,

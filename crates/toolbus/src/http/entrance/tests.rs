@@ -258,7 +258,12 @@ async fn other_hosts_and_pages_are_refused() {
         if expected == 403 {
             assert!(message(&answer).contains("http.allowed_origins"), "{answer:?}");
         }
+        if expected == 421 {
+            assert!(message(&answer).contains("http.allowed_hosts"), "{answer:?}");
+        }
     }
+    let elsewhere = world.ask("GET /mcpx", &["Host: evil.example"], "").await;
+    assert!(elsewhere.code == 421 && elsewhere.body.starts_with("this server"), "{elsewhere:?}");
 }
 
 #[tokio::test(start_paused = true)]
