@@ -30,6 +30,8 @@ use self::slots::Slots;
 pub(super) const MAX_STRANGERS: usize = 64;
 /// Connections that have shown a valid token.
 pub(super) const MAX_KNOWN: usize = 1216;
+/// Connections of clients without a token, where the door is open. They take no place of those that have one.
+pub(super) const MAX_GUESTS: usize = 256;
 /// Connections that gave a wrong token and wait for their refusal.
 pub(super) const MAX_SLOWED: usize = 256;
 /// How long a client may take to send the head of a request, from its first byte.

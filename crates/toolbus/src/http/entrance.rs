@@ -126,7 +126,11 @@ impl Entrance {
             }
         };
         if let Some(link) = link {
-            if !link.vouch().await {
+            let has_place = match visitor.token {
+                Some(_) => link.vouch().await,
+                None => link.welcome().await,
+            };
+            if !has_place {
                 return Err(Refusal::full());
             }
             link.take_any_time();

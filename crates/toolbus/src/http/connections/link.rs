@@ -78,6 +78,13 @@ impl Link {
         self.is(Class::Known) || self.take(self.slots.place_soon(Class::Known).await, Class::Known)
     }
 
+    /// Gives the connection a place among those of clients that need no token. Whether there is one.
+    pub(crate) async fn welcome(&self) -> bool {
+        self.is(Class::Known)
+            || self.is(Class::Guest)
+            || self.take(self.slots.place_soon(Class::Guest).await, Class::Guest)
+    }
+
     /// Gives the connection a place among those that wait for their refusal. Whether there is one.
     pub(crate) fn slow_down(&self) -> bool {
         self.is(Class::Slowed) || self.take(self.slots.place(Class::Slowed), Class::Slowed)

@@ -9,7 +9,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 
 use super::link::Link;
-use super::{MAX_KNOWN, MAX_SLOWED, MAX_STRANGERS};
+use super::{MAX_GUESTS, MAX_KNOWN, MAX_SLOWED, MAX_STRANGERS};
 
 /// Longest wait for the place of a connection that was told to end.
 const EVICTION_TIME: Duration = Duration::from_secs(1);
@@ -21,6 +21,7 @@ const RETRY: Duration = Duration::from_millis(20);
 pub(super) struct Slots {
     strangers: Arc<Semaphore>,
     known: Arc<Semaphore>,
+    guests: Arc<Semaphore>,
     slowed: Arc<Semaphore>,
     links: Mutex<HashMap<u64, Arc<Link>>>,
     next: AtomicU64,
@@ -33,6 +34,8 @@ pub(super) enum Class {
     Stranger,
     /// A valid token.
     Known,
+    /// That it may enter without a token.
+    Guest,
     /// A wrong token.
     Slowed,
 }
@@ -43,6 +46,7 @@ impl Slots {
         Self {
             strangers: places(MAX_STRANGERS),
             known: places(MAX_KNOWN),
+            guests: places(MAX_GUESTS),
             slowed: places(MAX_SLOWED),
             links: Mutex::default(),
             next: AtomicU64::new(0),
@@ -93,15 +97,14 @@ impl Slots {
         match class {
             Class::Stranger => &self.strangers,
             Class::Known => &self.known,
+            Class::Guest => &self.guests,
             Class::Slowed => &self.slowed,
         }
     }
 
     /// Ends what waits for a request, because the system has nothing left.
     pub(super) fn make_room(&self) {
-        if !self.evict(Class::Stranger) {
-            self.evict(Class::Known);
-        }
+        let _ = [Class::Stranger, Class::Guest, Class::Known].into_iter().any(|class| self.evict(class));
     }
 
     pub(super) fn leave(&self, id: u64) {

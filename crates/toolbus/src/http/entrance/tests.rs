@@ -1,9 +1,11 @@
 //! The table of who may enter, and that whoever may not holds nobody up.
 
+use std::convert::Infallible;
 use std::sync::Mutex;
 
 use axum::Extension;
 use axum::routing::any;
+use futures_util::StreamExt as _;
 use serde_json::{Map, Value};
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -17,7 +19,7 @@ use crate::config::http::AgentTokens;
 use crate::config::{Agent, Secret};
 use crate::http::admin::NoServers;
 use crate::http::connections::harness::{Answer, Client, Server};
-use crate::http::connections::{GRACE, MAX_SLOWED, MAX_STRANGERS};
+use crate::http::connections::{GRACE, MAX_GUESTS, MAX_SLOWED, MAX_STRANGERS};
 use crate::http::tests::site;
 use crate::http::{Build, Health, Site, routes};
 
@@ -73,7 +75,9 @@ impl World {
         let build = Build { version: "1.2.3", commit: "abc1234" };
         let health =
             Health::new(state, Registry::new(), Vec::new(), Arc::new(NoServers), Arc::<Load>::default(), build);
-        let door = Router::new().route("/", any(say));
+        let first = || futures_util::stream::iter([Ok::<_, Infallible>("x")]);
+        let quiet = async move || Body::from_stream(first().chain(futures_util::stream::pending()));
+        let door = Router::new().route("/", any(say)).route("/stream", any(quiet));
         let site = Site { entrance: Arc::clone(&entrance), door, ..site(Arc::new(health)) };
         Self { server: Server::start(routes::router(site)), entrance, audit }
     }
@@ -224,6 +228,22 @@ async fn tokens_change_at_once() {
     world.entrance.replace(&next);
     assert_eq!(world.with(&["Authorization: Bearer another-secret-of-bea"]).await.body, "bea 0");
     assert_eq!(client.request("POST /mcp", &[&token()], "").await.code, 401);
+}
+
+#[tokio::test(start_paused = true)]
+async fn clients_without_a_token_take_no_place_of_those_that_have_one() {
+    let world = World::new("open");
+    let mut streams = Vec::new();
+    for _ in 0..MAX_GUESTS {
+        let mut client = world.server.connect();
+        assert_eq!(client.request("GET /mcp/stream", &[], "").await.code, 200);
+        streams.push(client);
+    }
+    let answer = world.with(&[]).await;
+    assert!(answer.code == 503 && message(&answer).contains("too many connections"), "{answer:?}");
+    assert_eq!(world.with(&[&token()]).await.body, "ana 0");
+    streams.pop();
+    assert_eq!(world.with(&[]).await.body, "anybody 0");
 }
 
 #[tokio::test(start_paused = true)]
