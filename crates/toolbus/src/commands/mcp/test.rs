@@ -7,6 +7,7 @@ use std::time::Duration;
 use anstyle::{AnsiColor, Style};
 use comfy_table::Table;
 use comfy_table::presets::NOTHING;
+use toolbus_core::redact::Redactor;
 use toolbus_mcp::probe::probe;
 use toolbus_mcp::process::Launcher;
 use toolbus_mcp::spec::{ServerName, ServerSpec};
@@ -14,6 +15,7 @@ use toolbus_mcp::status::ProbeReport;
 use toolbus_trust::scan::Scanner;
 
 use super::{milliseconds, show};
+use crate::assembly;
 use crate::cli::Output;
 use crate::commands::target::{Operator, TargetError};
 use crate::commands::{as_json, one_line, plain, warn};
@@ -36,9 +38,11 @@ pub(super) async fn run(args: TestArgs, operator: &Operator) -> Result<ExitCode,
     let loaded = Config::load(&operator.sources).map_err(TargetError::Mistakes)?;
     loaded.warnings.iter().for_each(|warning| warn(warning));
     let spec = find(&loaded.config.mcp_servers(), &args.name)?;
+    let redactor = assembly::redactor(&loaded.config);
     let launcher = Launcher::new().map_err(|error| TargetError::Usage(format!("cannot start programs: {error}")))?;
+    let launcher = launcher.redacting(redactor.clone());
     let scanner = Scanner::new().map_err(|error| TargetError::Usage(error.to_string()))?;
-    let report = probe(&spec, &launcher, &scanner).await;
+    let report = without_secrets(&probe(&spec, &launcher, &scanner).await, &redactor)?;
     let printed = match operator.output {
         Output::Json => writeln!(io::stdout(), "{}", as_json(&report)),
         Output::Table => writeln!(anstream::stdout(), "{}", in_words(&report)),
@@ -59,6 +63,15 @@ fn find(servers: &McpServers, name: &str) -> Result<ServerSpec, TargetError> {
         None => format!("there are {}", names.join(", ")),
     };
     Err(TargetError::Usage(format!("the configuration has no MCP server `{name}` that can be used: {others}")))
+}
+
+/// The report, whose texts may quote anything that the server said. There is none where a secret is a word of its form.
+fn without_secrets(report: &ProbeReport, redactor: &Redactor) -> Result<ProbeReport, TargetError> {
+    let cleaned = serde_json::to_value(report).and_then(|mut value| {
+        redactor.clean_value(&mut value);
+        serde_json::from_value(value)
+    });
+    cleaned.map_err(|_| TargetError::Usage("the report cannot be shown without the secrets in it".to_owned()))
 }
 
 fn in_words(report: &ProbeReport) -> String {
