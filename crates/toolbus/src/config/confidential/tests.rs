@@ -18,12 +18,32 @@ fn a_name_says_whether_a_value_is_secret() {
         "Cookie",
         "AWS_SECRET_ACCESS_KEY",
         "X-Auth",
+        "DB_PASS",
+        "MYSQL_PWD",
+        "GITHUB_PAT",
+        "gcp.creds",
+        "session-jwt",
+        "--pass",
     ] {
         assert!(names_secret(name), "{name}");
     }
-    for name in
-        ["LOG_LEVEL", "HOME", "PWD", "Accept", "SORT_KEY", "public-key", "PRIMARYKEY", "key", "AUTHOR", "monkeys", ""]
-    {
+    for name in [
+        "LOG_LEVEL",
+        "HOME",
+        "PWD",
+        "OLDPWD",
+        "--pat",
+        "BYPASS",
+        "PASS_THROUGH",
+        "Accept",
+        "SORT_KEY",
+        "public-key",
+        "PRIMARYKEY",
+        "key",
+        "AUTHOR",
+        "monkeys",
+        "",
+    ] {
         assert!(!names_secret(name), "{name}");
     }
 }

@@ -19,6 +19,10 @@ const SECRET: [&str; 11] = [
     "authorization",
     "cookie",
 ];
+/// Whole last words that do.
+const SHORT: [&str; 3] = ["pass", "creds", "jwt"];
+/// Last words that do behind another one: alone they are a directory, or a pattern.
+const AMBIGUOUS: [&str; 2] = ["pwd", "pat"];
 /// What a key is that opens nothing.
 const HARMLESS_KEYS: [&str; 8] = ["primary", "foreign", "sort", "partition", "public", "group", "row", "hot"];
 
@@ -59,7 +63,8 @@ pub(super) fn names_secret(name: &str) -> bool {
     let lower = name.to_lowercase();
     let words: Vec<&str> = lower.split(|c: char| !c.is_alphanumeric()).filter(|word| !word.is_empty()).collect();
     match words.as_slice() {
-        [.., last] if SECRET.iter().any(|end| last.ends_with(end)) => true,
+        [.., last] if SECRET.iter().any(|end| last.ends_with(end)) || SHORT.contains(last) => true,
+        [.., _, last] if AMBIGUOUS.contains(last) => true,
         [.., kind, "key"] => !HARMLESS_KEYS.contains(kind),
         [.., last] => {
             last.ends_with("key")
