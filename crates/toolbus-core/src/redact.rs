@@ -4,6 +4,7 @@
 //! (`matcher`), and puts [`REDACTED`] where they stood. A text without any is not copied. Whole secrets alone are
 //! removed: a part of one that changed an answer could be guessed, character by character.
 
+mod candidates;
 mod forms;
 mod json;
 mod matcher;

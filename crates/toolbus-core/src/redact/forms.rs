@@ -16,11 +16,11 @@ const COMPONENT: &AsciiSet = &STRICT.remove(b'!').remove(b'*').remove(b'\'').rem
 const LENIENT: &AsciiSet =
     &COMPONENT.remove(b'$').remove(b'&').remove(b'+').remove(b',').remove(b':').remove(b';').remove(b'=').remove(b'@');
 
-/// How much of the text around a form holds bits of the secret, too.
+/// Whether the digits of Base64 around a form hold bits of the secret, too.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Edges {
-    pub(super) before: usize,
-    pub(super) after: usize,
+    pub(super) before: bool,
+    pub(super) after: bool,
 }
 
 /// Every form of a secret, as it is and as encodings write it, each once.
@@ -65,9 +65,9 @@ fn in_base64(text: &[u8], offset: usize, is_url_safe: bool) -> (String, Edges) {
     padded.extend_from_slice(text);
     let encoded = if is_url_safe { URL_SAFE_NO_PAD.encode(&padded) } else { STANDARD_NO_PAD.encode(&padded) };
     // One byte is in two characters, two bytes are in three: the last of them, or the one at the beginning, is shared.
-    let (first, before) = [(0, 0), (2, 1), (3, 1)].get(offset).copied().unwrap_or_default();
-    let after = usize::from(!padded.len().is_multiple_of(3));
-    let last = encoded.len() - after;
+    let (first, before) = [(0, false), (2, true), (3, true)].get(offset).copied().unwrap_or_default();
+    let after = !padded.len().is_multiple_of(3);
+    let last = encoded.len() - usize::from(after);
     (encoded.get(first..last).unwrap_or_default().to_owned(), Edges { before, after })
 }
 

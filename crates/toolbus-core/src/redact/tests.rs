@@ -240,6 +240,48 @@ fn many_secrets_are_all_removed() {
 }
 
 #[test]
+fn of_secrets_that_begin_alike_the_longest_is_removed() {
+    let mut secrets: Vec<String> = (0..300).map(|number| format!("eyJhbGci.{number}")).collect();
+    secrets.extend([
+        "eyJhbGci".to_owned(),
+        "eyJhbGci.7.and-so-on".to_owned(),
+        format!("eyJhbGci.{}", "x".repeat(9_000)),
+    ]);
+    secrets.push(format!("eyJhbGci.{}{}", "x".repeat(6_000), "y".repeat(100)));
+    let redactor = knowing(secrets.iter().map(String::as_str));
+    for secret in &secrets {
+        assert_eq!(redactor.text(&format!("<{secret}>")), "<[redacted]>", "{secret}");
+    }
+    let table = [
+        ("eyJhbGci.7.and-so-o", "[redacted].and-so-o"),
+        ("eyJhbGci.299999", "[redacted]999"),
+        ("eyJhbGci.~", "[redacted].~"),
+        ("eyJhbGci", "[redacted]"),
+        ("eyJhbGc", "eyJhbGc"),
+    ];
+    for (text, expected) in table {
+        assert_eq!(redactor.text(text), expected);
+    }
+}
+
+#[test]
+fn secrets_that_begin_alike_hold_nothing_up() {
+    let token = |number: usize| format!("eyJhbGciOiJIUzI1NiJ9.{number:06}");
+    let time = |secrets: usize| {
+        let tokens: Vec<String> = (0..secrets).map(token).collect();
+        let (redactor, text) = (knowing(tokens.iter().map(String::as_str)), "eyJhbGciOiJIUzI1NiJ9.".repeat(2_000));
+        let look = || {
+            let begin = std::time::Instant::now();
+            assert_eq!(redactor.bytes(text.as_bytes()), None);
+            begin.elapsed()
+        };
+        std::iter::repeat_with(look).take(5).min().unwrap()
+    };
+    let (few, many) = (time(4), time(4_000));
+    assert!(many < few * 50, "a thousand times as many secrets took {many:?} instead of {few:?}");
+}
+
+#[test]
 fn a_secret_that_repeats_itself_holds_nothing_up() {
     let redactor = knowing([&*"ab".repeat(2_000)]);
     let text = "ab".repeat(200_000);
