@@ -4,6 +4,7 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 use toolbus_protocol::ContentBlock;
 
+use super::forms::forms;
 use super::{MAX_OTHERS, Obstacle, Redactor, obstacle};
 use crate::failure::{Cause, ToolFailure};
 use crate::secret::Secret;
@@ -34,10 +35,55 @@ fn a_secret_is_removed_as_it_is_and_as_encodings_write_it() {
         r#"tok-Zq7+Yw\/3 Ä\"x\\"#,
         r#"tok-Zq7+Yw/3 \u00c4\"x\\"#,
         r#"tok-Zq7+Yw/3 Ä\\\"x\\\\"#,
+        r#"tok-Zq7+Yw/3 \u00C4\"x\\"#,
+        r#"tok-Zq7\u002BYw/3 \u00C4\u0022x\\"#,
     ];
     for form in table {
         assert_eq!(redactor.text(&format!("a={form}&b")), "a=[redacted]&b", "{form}");
     }
+}
+
+#[test]
+fn a_secret_is_removed_from_json_whatever_its_writer_escapes() {
+    let redactor = knowing(["a+b&c<d>e'f`g=h", "tab\u{1f}-and-é"]);
+    let table = [
+        r"a+b\u0026c\u003cd\u003ee'f`g=h",
+        r"a+b\u0026c\u003Cd\u003Ee'f`g=h",
+        r"a+b\u0026c\u003cd\u003ee\u0027f`g\u003dh",
+        r"a+b\u0026c\u003Cd\u003Ee\u0027f`g=h",
+        r"a\u002Bb\u0026c\u003Cd\u003Ee\u0027f\u0060g=h",
+        r"a\u002bb\u0026c\u003cd\u003ee\u0027f\u0060g=h",
+        r"a\\u002Bb\\u0026c\\u003Cd\\u003Ee\\u0027f\\u0060g=h",
+        r"tab\u001F-and-\u00E9",
+        r"tab\u001f-and-\u00e9",
+        r"tab\u001f-and-é",
+    ];
+    for form in table {
+        assert_eq!(redactor.text(&format!(r#"{{"a":"{form}"}}"#)), r#"{"a":"[redacted]"}"#);
+    }
+}
+
+#[test]
+fn base64_is_known_in_json_although_its_digits_are_escaped() {
+    // Of these bits `/` and `+` are made, also together with those around them.
+    let secret = "😀\u{7ff}?\u{7ff}?w\u{7ff}>-s3cr3t-o";
+    let redactor = knowing([secret]);
+    for (before, after) in ["", "o", "oo"].into_iter().flat_map(|before| ["", "é", "😀"].map(|after| (before, after)))
+    {
+        let encoded = STANDARD.encode(format!("{before}{secret}{after}"));
+        for (digit, escape) in [('/', "/"), ('/', r"\/"), ('+', r"\u002B"), ('+', r"\u002b")] {
+            let json = format!("\"Basic {}\"", encoded.replace(digit, escape));
+            let clean = redactor.text(&json);
+            assert!(clean.contains("[redacted]") && clean.len() < 36, "{json} {clean}");
+            serde_json::from_str::<String>(&clean).unwrap_or_else(|error| panic!("{json} {clean}: {error}"));
+        }
+    }
+}
+
+#[test]
+fn a_secret_has_further_forms_only_where_letters_are_written_in_several_ways() {
+    let count = |secret| forms(secret).len();
+    assert_eq!([count("s3cr3t-t0ken-0123"), count("s3cr3t&t0ken-0123"), count("s3cr3t+t0ken-0123")], [4, 10, 13]);
 }
 
 #[test]
