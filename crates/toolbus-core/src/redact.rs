@@ -13,7 +13,7 @@ mod output;
 mod tests;
 
 use std::borrow::Cow;
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
@@ -28,9 +28,9 @@ pub const REDACTED: &str = "[redacted]";
 /// Shortest secret that is removed, in bytes: a shorter one stands in ordinary texts by chance.
 pub const MIN_SECRET: usize = 8;
 
-/// Secrets of which the configuration says nothing, or nothing any more, that are still removed; of more the oldest are
+/// Secrets that are still removed although they are neither configured nor in use any more; of more the oldest are
 /// forgotten.
-const MAX_OTHERS: usize = 1024;
+const MAX_OUTDATED: usize = 1024;
 
 /// Passwords that everybody knows. To remove them would hide ordinary words, and tell whoever tries them that they are in
 /// use.
@@ -101,8 +101,16 @@ struct Shared {
 #[derive(Default)]
 struct Known {
     configured: BTreeSet<String>,
-    /// Fetched at run time, or configured before; the oldest first.
-    others: VecDeque<String>,
+    /// Fetched at run time, with how many have them in use.
+    in_use: BTreeMap<String, usize>,
+    /// Outdated ones; those that were in use last at the end.
+    outdated: VecDeque<String>,
+}
+
+/// A secret that was fetched: it is removed as long as this is there, and then as one that is outdated.
+pub struct Learnt {
+    secret: String,
+    redactor: Redactor,
 }
 
 impl Redactor {
@@ -115,23 +123,25 @@ impl Redactor {
             return;
         }
         let before = std::mem::replace(&mut known.configured, configured);
-        for outdated in before {
-            known.remember(outdated);
-        }
+        before.into_iter().for_each(|outdated| known.remember(outdated));
         self.rebuild(&known);
     }
 
-    /// Removes a secret, too, that was fetched at run time.
-    pub fn learn(&self, secret: &Secret) {
-        let Some(secret) = removable(secret.clone()) else { return };
+    /// Removes a secret, too, that was fetched at run time. Nothing for one that cannot be removed.
+    #[must_use = "what is not in use may be forgotten"]
+    pub fn learn(&self, secret: &Secret) -> Option<Learnt> {
+        let secret = removable(secret.clone())?;
         let mut known = self.0.known.lock().unwrap_or_else(PoisonError::into_inner);
-        if known.remember(secret) {
+        let is_new = !known.all().any(|other| *other == secret);
+        *known.in_use.entry(secret.clone()).or_default() += 1;
+        if is_new {
             self.rebuild(&known);
         }
+        Some(Learnt { secret, redactor: self.clone() })
     }
 
     fn rebuild(&self, known: &Known) {
-        match Matcher::new(known.configured.iter().chain(&known.others)) {
+        match Matcher::new(known.all()) {
             Ok(matcher) => {
                 *self.0.matcher.write().unwrap_or_else(PoisonError::into_inner) = matcher.map(Arc::new);
             }
@@ -184,16 +194,43 @@ impl fmt::Debug for Redactor {
 }
 
 impl Known {
-    /// True if it was not known.
-    fn remember(&mut self, secret: String) -> bool {
-        if self.configured.contains(&secret) || self.others.contains(&secret) {
-            return false;
+    fn all(&self) -> impl Iterator<Item = &String> {
+        self.configured.iter().chain(self.in_use.keys()).chain(&self.outdated)
+    }
+
+    /// Keeps what is no longer configured, or no longer in use.
+    fn remember(&mut self, secret: String) {
+        self.outdated.retain(|other| *other != secret);
+        if self.configured.contains(&secret) || self.in_use.contains_key(&secret) {
+            return;
         }
-        if self.others.len() >= MAX_OTHERS {
-            self.others.pop_front();
+        if self.outdated.len() >= MAX_OUTDATED {
+            self.outdated.pop_front();
         }
-        self.others.push_back(secret);
-        true
+        self.outdated.push_back(secret);
+    }
+
+    /// One fewer has the secret in use.
+    fn release(&mut self, secret: &str) {
+        let Some((secret, users)) = self.in_use.remove_entry(secret) else { return };
+        if users > 1 {
+            self.in_use.insert(secret, users - 1);
+        } else {
+            self.remember(secret);
+        }
+    }
+}
+
+impl Drop for Learnt {
+    fn drop(&mut self) {
+        // What is forgotten for it is removed until there is a new matcher.
+        self.redactor.0.known.lock().unwrap_or_else(PoisonError::into_inner).release(&self.secret);
+    }
+}
+
+impl fmt::Debug for Learnt {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("Learnt")
     }
 }
 

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use toolbus_protocol::ContentBlock;
 
 use super::forms::forms;
-use super::{MAX_OTHERS, Obstacle, Redactor, obstacle};
+use super::{MAX_OUTDATED, Obstacle, Redactor, obstacle};
 use crate::failure::{Cause, ToolFailure};
 use crate::secret::Secret;
 use crate::tool::{Program, ToolOutput};
@@ -248,20 +248,42 @@ fn secrets_of_before_and_those_that_are_fetched_are_removed_too() {
     let redactor = knowing(["first-secret"]);
     let clone = redactor.clone();
     redactor.configure([Secret::new("second-secret")]);
-    clone.learn(&Secret::new("fetched-token"));
-    clone.learn(&Secret::new("fetched-token"));
+    let learnt = clone.learn(&Secret::new("fetched-token"));
+    drop(clone.learn(&Secret::new("fetched-token")));
     assert_eq!(redactor.text("first-secret second-secret fetched-token"), "[redacted] [redacted] [redacted]");
+    drop(learnt);
+    redactor.configure([]);
+    assert_eq!(redactor.text("first-secret second-secret fetched-token"), "[redacted] [redacted] [redacted]");
+}
+
+#[test]
+fn a_token_is_removed_as_long_as_it_is_in_use_and_forgotten_last() {
+    let redactor = Redactor::default();
+    let in_use = redactor.learn(&Secret::new("token-in-use"));
+    let come_and_go = |numbers: std::ops::Range<usize>| {
+        redactor.configure(numbers.map(|number| Secret::new(format!("token-{number:06}"))));
+        redactor.configure([]);
+    };
+    come_and_go(0..MAX_OUTDATED + 1);
+    assert_eq!(redactor.text("token-in-use"), "[redacted]");
+    drop(in_use);
+    come_and_go(2_000..2_000 + MAX_OUTDATED - 1);
+    assert_eq!(redactor.text("token-in-use"), "[redacted]");
+    // What comes again is as new as any other.
+    redactor.configure([Secret::new("token-in-use")]);
+    come_and_go(4_000..4_000 + MAX_OUTDATED);
+    assert_eq!(redactor.text("token-in-use"), "token-in-use");
 }
 
 #[test]
 fn of_secrets_that_come_and_go_the_oldest_are_forgotten() {
     let redactor = knowing(["configured-secret"]);
     let token = |number: usize| format!("token-{number:06}");
-    redactor.configure((0..MAX_OTHERS + 2).map(|number| Secret::new(token(number))));
+    redactor.configure((0..MAX_OUTDATED + 2).map(|number| Secret::new(token(number))));
     redactor.configure([Secret::new("configured-secret")]);
     assert_eq!(redactor.text(&token(1)), token(1));
     assert_eq!(redactor.text(&token(2)), "[redacted]");
-    let last = token(MAX_OTHERS + 1);
+    let last = token(MAX_OUTDATED + 1);
     assert_eq!(redactor.text(&format!("{last} configured-secret")), "[redacted] [redacted]");
 }
 

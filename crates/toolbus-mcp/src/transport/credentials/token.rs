@@ -9,7 +9,7 @@ use reqwest::{Response, StatusCode};
 use serde::Deserialize;
 use tokio::sync::Mutex;
 use tokio::time::Instant;
-use toolbus_core::redact::Redactor;
+use toolbus_core::redact::{Learnt, Redactor};
 use toolbus_core::secret::Secret;
 use url::form_urlencoded::byte_serialize;
 
@@ -70,8 +70,15 @@ pub(crate) struct TokenSource {
 
 enum State {
     Empty,
-    Good { value: HeaderValue, until: Instant },
+    Good { value: HeaderValue, until: Instant, _learnt: Option<Learnt> },
     Failed { error: TokenError, until: Instant },
+}
+
+/// A new token, which is removed from texts while it is kept.
+struct Fetched {
+    value: HeaderValue,
+    lifetime: Duration,
+    learnt: Option<Learnt>,
 }
 
 #[derive(Deserialize)]
@@ -95,14 +102,14 @@ impl TokenSource {
     pub(super) async fn value(&self) -> Result<HeaderValue, TokenError> {
         let mut state = self.state.lock().await;
         match &*state {
-            State::Good { value, until } if Instant::now() < *until => return Ok(value.clone()),
+            State::Good { value, until, .. } if Instant::now() < *until => return Ok(value.clone()),
             State::Failed { error, until } if Instant::now() < *until => return Err(error.clone()),
             _ => {}
         }
         let fetched = tokio::time::timeout(PATIENCE, self.fetch()).await;
         match fetched.unwrap_or_else(|_| Err(TokenError::Unreachable(self.origin()))) {
-            Ok((value, lifetime)) => {
-                *state = State::Good { value: value.clone(), until: Instant::now() + lifetime };
+            Ok(Fetched { value, lifetime, learnt }) => {
+                *state = State::Good { value: value.clone(), until: Instant::now() + lifetime, _learnt: learnt };
                 Ok(value)
             }
             Err(error) => {
@@ -120,7 +127,7 @@ impl TokenSource {
         }
     }
 
-    async fn fetch(&self) -> Result<(HeaderValue, Duration), TokenError> {
+    async fn fetch(&self) -> Result<Fetched, TokenError> {
         let scope = self.grant.scopes.join(" ");
         let mut form = vec![("grant_type", "client_credentials")];
         if !scope.is_empty() {
@@ -153,7 +160,7 @@ impl TokenSource {
         Ok(body)
     }
 
-    fn token(&self, body: &[u8]) -> Result<(HeaderValue, Duration), TokenError> {
+    fn token(&self, body: &[u8]) -> Result<Fetched, TokenError> {
         let answer: Answer = serde_json::from_slice(body).map_err(|_| self.unusable("it has no access_token"))?;
         if answer.token_type.is_some_and(|kind| !kind.eq_ignore_ascii_case("bearer")) {
             return Err(self.unusable("its token is no bearer token"));
@@ -163,8 +170,8 @@ impl TokenSource {
         }
         let value = parse_value(&AUTHORIZATION, &format!("Bearer {}", answer.access_token))
             .map_err(|_| self.unusable("its token has characters that a header cannot carry"))?;
-        self.redactor.learn(&Secret::new(answer.access_token));
-        Ok((value, lifetime(answer.expires_in.as_ref())))
+        let learnt = self.redactor.learn(&Secret::new(answer.access_token));
+        Ok(Fetched { value, lifetime: lifetime(answer.expires_in.as_ref()), learnt })
     }
 
     fn refusal(&self, status: StatusCode, body: &[u8]) -> TokenError {

@@ -9,11 +9,13 @@ use axum::response::{IntoResponse as _, Response};
 use rmcp::transport::Transport as _;
 use serde_json::json;
 use toolbus_core::failure::Cause;
+use toolbus_core::redact::Redactor;
+use toolbus_core::secret::Secret;
 use url::Url;
 
-use super::super::{HttpTransport, OpenError, classify};
+use super::super::{HttpTransport, OpenError, Opener, classify};
 use super::server::{Asked, Server, endless, json_of, orderly, redirect, said, status};
-use super::{begin, call, opener, received};
+use super::{begin, call, endpoint, opener, received};
 use crate::spec::{ClientCredentials, Credential, HttpKind};
 
 fn grant(token_url: &Url) -> Option<Credential> {
@@ -64,6 +66,20 @@ async fn a_token_is_asked_for_as_the_standard_has_it_and_kept() {
     assert_eq!(asked.header("authorization"), Some("Basic dG9vbCtidXM6czMlM0FjcmV0JTJGJUMzJUJD"));
     assert_eq!(asked.header("content-type"), Some("application/x-www-form-urlencoded"));
     insta::assert_snapshot!(String::from_utf8_lossy(&asked.body), @"grant_type=client_credentials&scope=read+write");
+}
+
+#[tokio::test]
+async fn a_token_is_removed_from_texts_as_long_as_it_is_used() {
+    let tokens =
+        Server::start(|_| json_of(&json!({ "access_token": "a-fetched-token", "token_type": "Bearer" }))).await;
+    let server = Server::start(orderly).await;
+    let redactor = Redactor::default();
+    let opener = Opener::new(&endpoint(&server.url, HttpKind::Streamable), grant(&tokens.url), &redactor).unwrap();
+    let mut transport = opener.open().await.unwrap();
+    begin(&mut transport).await.unwrap();
+    redactor.configure((0..2_000).map(|number| Secret::new(format!("outdated-{number:04}"))));
+    redactor.configure([]);
+    assert_eq!(redactor.text("a-fetched-token"), "[redacted]");
 }
 
 #[tokio::test]
