@@ -1,13 +1,13 @@
 //! What became of a call, as MCP says it.
 
+use bytes::Bytes;
 use serde::Serialize;
 use serde_json::Value;
-use serde_json::value::RawValue;
 use toolbus_core::failure::{Cause, ToolFailure, verdict};
 use toolbus_core::tool::{Effect, ToolOutput};
 use toolbus_protocol::{Code, ContentBlock, Outcome, header};
 
-use crate::rpc::RpcError;
+use crate::rpc::{self, Id, RpcError};
 use crate::version::Version;
 
 /// Largest result, in bytes of its texts and data, as on the bus.
@@ -83,21 +83,22 @@ struct Resource<'a> {
     blob: Option<&'a str>,
 }
 
-/// How a call ended.
-pub(crate) enum Ended {
-    /// With a result of MCP, which may be one of an error.
-    Result { json: Box<RawValue>, error_type: Option<&'static str> },
-    /// As a mistake in the request.
-    Error(RpcError),
+/// What is told of a call that has ended.
+pub(crate) struct Ended {
+    /// The answer to the request.
+    pub(crate) body: Bytes,
+    /// What went wrong, as metrics have it.
+    pub(crate) error_type: Option<&'static str>,
 }
 
-/// How a call ended, for a client of this revision.
-pub(crate) fn ended(result: &Result<ToolOutput, ToolFailure>, version: Version) -> Ended {
+/// What is told of a call that has ended, to a client of this revision: a result, which may be one of an error, or the
+/// mistake in the request.
+pub(crate) fn ended(id: &Id, result: &Result<ToolOutput, ToolFailure>, version: Version) -> Ended {
     let too_large;
     let failure = match result {
         Ok(output) if output.size() <= MAX_RESULT => {
             let error_type = output.is_error.then_some("tool_error");
-            return written(&of_output(output, version), error_type);
+            return Ended { body: rpc::success(id, of_output(output, version)), error_type };
         }
         Ok(output) => {
             let text = format!(
@@ -110,7 +111,8 @@ pub(crate) fn ended(result: &Result<ToolOutput, ToolFailure>, version: Version) 
         Err(failure) => failure,
     };
     if matches!(failure.cause, Cause::UnknownTool | Cause::UnknownServer) {
-        return Ended::Error(RpcError::invalid_params(failure.message.clone()));
+        let error = RpcError::invalid_params(failure.message.clone());
+        return Ended { body: rpc::failure(Some(id), &error), error_type: Some("-32602") };
     }
     let told = failure.verdict.unwrap_or_else(|| verdict(failure.cause, Effect::Undeclared, true));
     let error = ErrorOf {
@@ -126,7 +128,7 @@ pub(crate) fn ended(result: &Result<ToolOutput, ToolFailure>, version: Version) 
         is_error: true,
         meta: Meta { trust: header::TRUST_TOOL_OUTPUT, error: Some(error) },
     };
-    written(&result, Some(told.code.as_str()))
+    Ended { body: rpc::success(id, result), error_type: Some(told.code.as_str()) }
 }
 
 /// Clients of revision 2026-07-28 are told how results are to be read.
@@ -173,12 +175,5 @@ fn block(block: &ContentBlock, version: Version) -> Block<'_> {
             },
         },
         _ => Block::Text { text },
-    }
-}
-
-fn written(result: &CallResult<'_>, error_type: Option<&'static str>) -> Ended {
-    match serde_json::value::to_raw_value(result) {
-        Ok(json) => Ended::Result { json, error_type },
-        Err(_) => Ended::Error(RpcError::new(RpcError::INTERNAL_ERROR, "The result could not be written as JSON.")),
     }
 }

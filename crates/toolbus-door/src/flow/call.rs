@@ -17,7 +17,7 @@ use crate::backend::Backend;
 use crate::content::{self, Ended};
 use crate::observe::Started;
 use crate::peer::Peer;
-use crate::rpc::{self, Id, RpcError};
+use crate::rpc::{self, Id};
 use crate::sessions::Underway;
 use crate::version::Version;
 
@@ -141,23 +141,9 @@ impl CallFlow {
             finished(Some("cancelled"));
             return Step::Nothing;
         }
-        match content::ended(result, self.version) {
-            Ended::Result { json, error_type } => {
-                finished(error_type);
-                Step::Last(rpc::success(&self.id, json))
-            }
-            Ended::Error(error) => {
-                finished(Some(code(&error)));
-                Step::Last(rpc::failure(Some(&self.id), &error))
-            }
-        }
-    }
-}
-
-const fn code(error: &RpcError) -> &'static str {
-    match error.code {
-        RpcError::INVALID_PARAMS => "-32602",
-        _ => "-32603",
+        let Ended { body, error_type } = content::ended(&self.id, result, self.version);
+        finished(error_type);
+        Step::Last(body)
     }
 }
 
