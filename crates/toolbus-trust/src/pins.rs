@@ -96,9 +96,10 @@ impl Pins {
         self.shared.file.as_ref().map(PinFile::path)
     }
 
-    /// Sets what is done about changes; counts from the next review.
+    /// Sets what is done about changes; counts from the next review. A source that is there, and that the levels name no
+    /// more, keeps what it had until it is gone.
     pub fn set_levels(&self, levels: Levels) {
-        self.book().levels = levels;
+        self.book().set_levels(levels);
     }
 
     /// Waits until there is something to [save](Self::save).

@@ -68,6 +68,10 @@ impl Book {
         book
     }
 
+    pub(super) fn set_levels(&mut self, levels: Levels) {
+        self.levels.replace(levels, |source| self.present.contains_key(source));
+    }
+
     /// Takes in the tools that there are now. Returns those that are held back, and what is to be told.
     pub(super) fn review(&mut self, tools: &[Arc<ToolDescriptor>], now: &str) -> (Held, Vec<News>) {
         let mut before = std::mem::take(&mut self.seen);
@@ -83,6 +87,7 @@ impl Book {
             of_source.insert(tool.bare_name().to_string(), present.clone());
             self.seen.insert(place, (Arc::clone(tool), present));
         }
+        self.levels.forget_gone(|source| self.present.contains_key(source));
         let news = self.observe(now);
         self.needs_review = false;
         (self.held(tools), news)
@@ -107,7 +112,7 @@ impl Book {
             let source = self.record.sources.entry(name.clone()).or_insert_with(|| {
                 self.is_unsaved = true;
                 news.push(News { source: name.clone(), kind: NewsKind::FirstSeen(present.len()) });
-                Source::first_seen(present, now)
+                Source::first_seen(present, level, now)
             });
             let observed = source.observe(present, level, now);
             self.is_unsaved |= observed.is_changed;

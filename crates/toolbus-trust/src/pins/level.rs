@@ -22,6 +22,8 @@ pub struct Levels {
     exact: BTreeMap<Box<str>, Level>,
     /// The most specific first.
     patterns: Vec<(Pattern, Level)>,
+    /// At least this, for sources that are named no more and still there.
+    kept: BTreeMap<Box<str>, Level>,
 }
 
 impl Level {
@@ -40,14 +42,40 @@ impl Levels {
     ) -> Self {
         let mut patterns: Vec<_> = patterns.into_iter().collect();
         patterns.sort_by_key(|(pattern, _)| std::cmp::Reverse(pattern.specificity()));
-        Self { exact: exact.into_iter().map(|(source, level)| (source.into(), level)).collect(), patterns }
+        let exact = exact.into_iter().map(|(source, level)| (source.into(), level)).collect();
+        Self { exact, patterns, kept: BTreeMap::new() }
+    }
+
+    /// The same, which names these sources, too, whatever decides their levels.
+    #[must_use]
+    pub fn naming(mut self, sources: impl IntoIterator<Item = String>) -> Self {
+        for source in sources {
+            let level = self.of(&source);
+            self.exact.insert(source.into(), level);
+        }
+        self
     }
 
     /// The level of a source.
     #[must_use]
     pub fn of(&self, source: &str) -> Level {
         let by_pattern = || self.patterns.iter().find(|(pattern, _)| pattern.matches(source)).map(|(_, level)| *level);
-        self.exact.get(source).copied().or_else(by_pattern).unwrap_or_default()
+        let level = self.exact.get(source).copied().or_else(by_pattern).unwrap_or_default();
+        self.kept.get(source).copied().unwrap_or_default().max(level)
+    }
+
+    /// Becomes `next`. A source that is named no more keeps its level while it is there: its tools go a moment after its
+    /// name, and nothing may be let through in between.
+    pub(super) fn replace(&mut self, next: Self, is_there: impl Fn(&str) -> bool) {
+        let before = std::mem::replace(self, next);
+        let named = before.exact.keys().chain(before.kept.keys());
+        let lost = named.filter(|source| !self.exact.contains_key(*source) && is_there(source));
+        self.kept = lost.map(|source| (source.clone(), before.of(source))).collect();
+    }
+
+    /// Forgets the levels of sources that are named no more and gone.
+    pub(super) fn forget_gone(&mut self, is_there: impl Fn(&str) -> bool) {
+        self.kept.retain(|source, _| is_there(source));
     }
 
     /// Whether any source may have something held back.
@@ -73,5 +101,30 @@ mod tests {
         assert!(levels.hold_anything());
         assert_eq!(Levels::default().of("rest"), Level::Watch);
         assert!(!Levels::new([("a".to_owned(), Level::Watch)], []).hold_anything());
+    }
+
+    #[test]
+    fn a_source_that_is_named_no_more_keeps_its_level_until_it_is_gone() {
+        let strict = || [(Pattern::parse("mcp:*").unwrap(), Level::Strict)];
+        let mut levels = Levels::new([], strict()).naming(["mcp:files".to_owned(), "mcp:gone".to_owned()]);
+        let of = |levels: &Levels| ["mcp:files", "mcp:gone", "mcp:registered"].map(|source| levels.of(source));
+        let is_there = |source: &str| source != "mcp:gone";
+        for _ in 0..2 {
+            levels.replace(Levels::default(), is_there);
+            assert_eq!(of(&levels), [Level::Strict, Level::Watch, Level::Watch]);
+        }
+        levels.forget_gone(|_| false);
+        assert_eq!(of(&levels), [Level::Watch; 3]);
+    }
+
+    #[test]
+    fn what_is_said_of_a_source_that_stays_counts_at_once() {
+        let named = |level| Levels::new([("mcp:files".to_owned(), level)], []);
+        let mut levels = named(Level::Strict);
+        levels.replace(named(Level::Watch), |_| true);
+        assert_eq!(levels.of("mcp:files"), Level::Watch);
+        levels.replace(named(Level::Hold), |_| true);
+        levels.replace(Levels::default().naming(["mcp:files".to_owned()]), |_| true);
+        assert_eq!(levels.of("mcp:files"), Level::Watch, "without a word of its own it has the default");
     }
 }

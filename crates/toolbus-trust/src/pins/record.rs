@@ -27,6 +27,10 @@ pub(super) struct Source {
     pub(super) since: String,
     /// Fingerprint of its set of tools.
     pub(super) digest: Digest,
+    /// Whether its changes were ever held back. What it was pinned as stays then, until an operator approves something
+    /// else: those who hold nothing back do not overwrite it, neither this process later nor another one.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(super) held: bool,
     /// Its tools, by their names within it.
     pub(super) tools: BTreeMap<String, Pin>,
     /// Tools that differ from what is pinned, and wait for an operator.
@@ -137,16 +141,22 @@ impl Pin {
 
 impl Source {
     /// A source that is seen for the first time: what it has is how it is to stay.
-    pub(super) fn first_seen(present: &BTreeMap<String, Present>, now: &str) -> Self {
+    pub(super) fn first_seen(present: &BTreeMap<String, Present>, level: Level, now: &str) -> Self {
         let pin = |(name, tool): (&String, &Present)| (name.clone(), Pin::new(&tool.definition, now, false));
         let tools: BTreeMap<_, _> = present.iter().map(pin).collect();
-        Self { since: now.to_owned(), digest: digest_of(&tools), tools, pending: BTreeMap::new() }
+        let (since, digest) = (now.to_owned(), digest_of(&tools));
+        Self { since, digest, held: level.holds(), tools, pending: BTreeMap::new() }
     }
 
-    /// Takes in what the source has now. What is pinned stays as it is where changes are held back; elsewhere it follows.
+    /// Takes in what the source has now. What is pinned stays as it is where changes are held back, or once were; elsewhere
+    /// it follows.
     pub(super) fn observe(&mut self, present: &BTreeMap<String, Present>, level: Level, now: &str) -> Observed {
         if level.holds() {
-            return self.hold(present, now);
+            let is_changed = !std::mem::replace(&mut self.held, true) | self.wait(present, now);
+            return Observed { news: self.compare(present), is_changed };
+        }
+        if self.held {
+            return Observed { news: self.compare(present), is_changed: false };
         }
         let observed = self.follow(present, now);
         if observed.is_changed {
@@ -155,29 +165,39 @@ impl Source {
         observed
     }
 
-    fn hold(&mut self, present: &BTreeMap<String, Present>, now: &str) -> Observed {
-        let mut news = Vec::new();
+    /// Has what differs wait for an operator; whether that changes anything.
+    fn wait(&mut self, present: &BTreeMap<String, Present>, now: &str) -> bool {
         let waiting = self.pending.len();
-        let differs = |tools: &BTreeMap<String, Pin>, name: &String, tool: &Present| {
-            tools.get(name).is_none_or(|pin| pin.digest != tool.definition.digest())
-        };
-        self.pending.retain(|name, _| present.get(name).is_some_and(|tool| differs(&self.tools, name, tool)));
+        let tools = &self.tools;
+        let differs =
+            |name: &String, tool: &Present| tools.get(name).is_none_or(|pin| pin.digest != tool.definition.digest());
+        self.pending.retain(|name, _| present.get(name).is_some_and(|tool| differs(name, tool)));
         let mut is_changed = self.pending.len() != waiting;
-        for (name, tool) in present.iter().filter(|(name, tool)| differs(&self.tools, name, tool)) {
+        for (name, tool) in present.iter().filter(|(name, tool)| differs(name, tool)) {
             if self.pending.get(name).is_none_or(|seen| seen.digest != tool.definition.digest()) {
                 self.pending.insert(name.clone(), Seen::new(&tool.definition, now));
                 is_changed = true;
             }
-            news.push((name.clone(), if self.tools.contains_key(name) { State::Changed } else { State::New }));
         }
+        is_changed
+    }
+
+    /// What is not as it was pinned.
+    fn compare(&self, present: &BTreeMap<String, Present>) -> Vec<(String, State)> {
+        let here = present.iter().filter_map(|(name, tool)| {
+            let state = match self.tools.get(name) {
+                None => State::New,
+                Some(pin) if pin.digest != tool.definition.digest() => State::Changed,
+                Some(_) => return None,
+            };
+            Some((name.clone(), state))
+        });
         let missing = self.tools.keys().filter(|name| !present.contains_key(*name));
-        news.extend(missing.map(|name| (name.clone(), State::Missing)));
-        Observed { news, is_changed }
+        here.chain(missing.map(|name| (name.clone(), State::Missing))).collect()
     }
 
     fn follow(&mut self, present: &BTreeMap<String, Present>, now: &str) -> Observed {
         let mut news = Vec::new();
-        let waited = !std::mem::take(&mut self.pending).is_empty();
         self.tools.retain(|name, _| {
             let stays = present.contains_key(name);
             news.extend((!stays).then(|| (name.clone(), State::Missing)));
@@ -195,7 +215,7 @@ impl Source {
                 news.push((name.clone(), State::Changed));
             }
         }
-        Observed { is_changed: waited || !news.is_empty(), news }
+        Observed { is_changed: !news.is_empty(), news }
     }
 
     /// How a tool is that is there.

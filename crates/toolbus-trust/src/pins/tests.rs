@@ -141,6 +141,39 @@ fn a_level_that_is_raised_pins_what_is_there_and_one_that_is_lowered_lets_go() {
     pins.set_levels(Levels::new([("mcp:a".to_owned(), Level::Hold)], []));
     assert_eq!(held(&pins, &[tool("read", "2")]), 0);
     assert_eq!(held(&pins, &[tool("read", "3")]), 1);
-    pins.set_levels(Levels::default());
+    pins.set_levels(Levels::new([("mcp:a".to_owned(), Level::Watch)], []));
     assert_eq!(held(&pins, &[tool("read", "3")]), 0);
+}
+
+#[test]
+fn a_source_whose_name_goes_before_its_tools_lets_nothing_through() {
+    let pins = pins(None);
+    let (first, next) = ([tool("read", "1")], [tool("read", "2")]);
+    held(&pins, &first);
+    assert_eq!(held(&pins, &next), 1);
+    pins.set_levels(Levels::default());
+    assert_eq!(held(&pins, &next), 1, "named no more, and still there");
+    assert!(!pins.admits(&next[0]));
+    assert_eq!(held(&pins, &[]), 0);
+    assert_eq!(held(&pins, &next), 0, "there again, and nothing asks for it to be held");
+    pins.set_levels(Levels::new([("mcp:a".to_owned(), Level::Hold)], []));
+    assert_eq!((held(&pins, &next), held(&pins, &first)), (1, 0), "nobody approved it");
+}
+
+#[test]
+fn a_process_that_holds_nothing_back_leaves_the_pins_of_others_as_they_are() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("pins.json");
+    let holding = pins(Some(&file));
+    held(&holding, &[tool("read", "1")]);
+    holding.save().unwrap();
+    let watching = Pins::open(Some(file.clone()), Levels::default()).unwrap();
+    let next = [tool("read", "2")];
+    assert_eq!(held(&watching, &next), 0);
+    let entry = &watching.list(None)[0];
+    assert_eq!((entry.state, entry.is_held), (State::Changed, false));
+    watching.save().unwrap();
+    holding.reload().unwrap();
+    assert_eq!(held(&holding, &next), 1);
+    assert_eq!(held(&pins(Some(&file)), &next), 1);
 }

@@ -97,11 +97,12 @@ impl PinsConfig {
 }
 
 impl Config {
-    /// What is done about changes, by source.
+    /// What is done about changes, by source. Every MCP server is named.
     #[must_use]
     pub fn pin_levels(&self) -> Levels {
         let patterns = self.pins.sources.iter().map(|(pattern, pin)| (Pattern::clone(pattern), pin.0));
-        Levels::new(self.mcp_servers().pins, patterns)
+        let servers = self.mcp_servers();
+        Levels::new(servers.pins, patterns).naming(servers.specs.iter().map(|spec| spec.name.source().to_string()))
     }
 
     /// What is missing for pins to outlast a restart, if something is.

@@ -4,6 +4,9 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 use toolbus_core::audit::Silent;
+use toolbus_core::failure::ToolFailure;
+use toolbus_core::registry::Rank;
+use toolbus_core::tool::{Executor, Tool, ToolCall, ToolDescriptor, ToolOutput};
 
 use super::*;
 use crate::assembly;
@@ -11,8 +14,26 @@ use crate::assembly;
 /// Longer than a reload that waits for nobody takes.
 const LATE: Duration = Duration::from_secs(10);
 
-fn entrance(config: &Config) -> Arc<Entrance> {
-    Entrance::new(config, Arc::new(Silent), CancellationToken::new())
+struct Nothing;
+
+impl Executor for Nothing {
+    async fn execute(&self, _: ToolCall) -> Result<ToolOutput, ToolFailure> {
+        Ok(ToolOutput::default())
+    }
+}
+
+fn live(config: &Config) -> Live {
+    let (registry, sets) = assembly::tools(config).unwrap();
+    Live {
+        access: assembly::access(config, registry).unwrap(),
+        sessions: SessionSets::new(sets),
+        servers: None,
+        scripts: Scripts::default(),
+        entrance: Entrance::new(config, Arc::new(Silent), CancellationToken::new()),
+        pins: assembly::pins(config, None).unwrap(),
+        digest: watch::Sender::new(config.digest()),
+        redactor: Default::default(),
+    }
 }
 
 #[tokio::test]
@@ -22,17 +43,7 @@ async fn commands_change_while_running_and_scripts_with_a_restart() {
     let command =
         |name: &str| format!("[[commands]]\nname = '{name}'\ndescription = 'x'\ncommand = ['true']\nsandbox = false\n");
     let config = Config::default();
-    let (registry, sets) = assembly::tools(&config).unwrap();
-    let live = Live {
-        access: assembly::access(&config, registry).unwrap(),
-        sessions: SessionSets::new(sets),
-        servers: None,
-        scripts: Scripts::default(),
-        entrance: entrance(&config),
-        pins: assembly::pins(&config, None).unwrap(),
-        digest: watch::Sender::new(config.digest()),
-        redactor: Default::default(),
-    };
+    let live = live(&config);
     let access = live.access.clone();
     let mut reloader = Reloader::new(Sources { files: vec![file.clone()], ..Sources::default() }, config, live);
     let has = |name: &str| access.registry().snapshot().get(name).is_some();
@@ -54,17 +65,7 @@ async fn a_file_that_is_slow_to_read_holds_no_thread_of_the_runtime_up() {
     let pipe = folder.path().join("a.toml");
     assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
     let config = Config::default();
-    let (registry, sets) = assembly::tools(&config).unwrap();
-    let live = Live {
-        access: assembly::access(&config, registry).unwrap(),
-        sessions: SessionSets::new(sets),
-        servers: None,
-        scripts: Scripts::default(),
-        entrance: entrance(&config),
-        pins: assembly::pins(&config, None).unwrap(),
-        digest: watch::Sender::new(config.digest()),
-        redactor: Default::default(),
-    };
+    let live = live(&config);
     let sources = Sources { files: vec![pipe.clone()], ..Sources::default() };
     let mut reloader = Reloader::new(sources, config, live);
 
@@ -83,4 +84,29 @@ async fn a_file_that_is_slow_to_read_holds_no_thread_of_the_runtime_up() {
     let_go.send(()).unwrap();
     assert_eq!(reload.await.unwrap().waiting, ["invoke"]);
     writer.join().unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn a_pinned_server_that_is_taken_out_lets_nothing_through_while_it_goes() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("a.toml");
+    std::fs::write(&file, "[mcp.servers.x]\ncommand = 'true'\npin = true\n[pins]\nfile = 'none'\n").unwrap();
+    let sources = Sources { files: vec![file.clone()], ..Sources::default() };
+    let config = Config::load(&sources).unwrap().config;
+    let live = live(&config);
+    let (access, pins) = (live.access.clone(), live.pins.clone());
+    let mut reloader = Reloader::new(sources, config, live);
+    access.vet(Arc::new(pins.clone()));
+    let say = |text: &str| {
+        let descriptor = ToolDescriptor { description: text.to_owned(), ..ToolDescriptor::new("read", "mcp:x", "mcp") };
+        access.registry().publish(Rank::Configured, &"mcp:x".into(), vec![Tool::new(descriptor, Nothing)]).unwrap();
+        access.refresh();
+    };
+    let held = || pins.counts().iter().map(|count| count.held).sum::<usize>();
+    say("Reads.");
+    say("Reads all.");
+    assert_eq!(held(), 1);
+    std::fs::write(&file, "").unwrap();
+    reloader.reload().await.unwrap();
+    assert_eq!(held(), 1, "its tools are still there");
 }
