@@ -8,9 +8,6 @@ use toolbus_trust::pins::{Definition, State, unified};
 use crate::commands::{one_line, plain};
 use crate::http::admin::view::pins::{Approved, Changed, Changes, Pinned, PinnedTools};
 
-/// Digits of a digest that are shown.
-const DIGITS: usize = 16;
-
 /// Every tool in a line, those that need a look first.
 pub(super) fn table(all: &PinnedTools) -> String {
     let mut lines = Vec::new();
@@ -53,9 +50,8 @@ pub(super) fn differences(changes: &Changes) -> String {
     let is_open = changes.changes.iter().any(|change| change.is.state.is_open());
     let name = one_line(&changes.name);
     parts.push(if is_open {
-        let digest = changes.digest.to_string();
-        let digits: String = digest.trim_start_matches("sha256:").chars().take(DIGITS).collect();
-        format!("To let exactly this through: toolbus pins approve {name} --digest {digits}")
+        // Whole: whoever writes both definitions finds two whose digests begin alike.
+        format!("To let exactly this through: toolbus pins approve {name} --digest {}", changes.digest)
     } else {
         format!("{name} is as it was pinned")
     });
@@ -80,9 +76,10 @@ fn read(definition: Option<&RawValue>) -> Option<Definition> {
     serde_json::from_str(definition?.get()).ok()
 }
 
-/// What was let through.
-pub(super) fn approved(changes: &Changes, approved: &Approved) -> String {
-    let shown = changes.changes.iter().filter(|change| change.is.state.is_open()).map(difference);
+/// What was let through, and how it changed unless that was looked at before.
+pub(super) fn approved(changes: Option<&Changes>, approved: &Approved) -> String {
+    let changes = changes.into_iter().flat_map(|changes| &changes.changes);
+    let shown = changes.filter(|change| change.is.state.is_open()).map(difference);
     let line = |tool: &Pinned| {
         let (name, source) = (one_line(&tool.name), one_line(&tool.source));
         match tool.state {
@@ -151,7 +148,7 @@ mod tests {
 
         … and 2 more tools; `toolbus pins` lists them
 
-        To let exactly this through: toolbus pins approve read --digest e3b0c44298fc1c14
+        To let exactly this through: toolbus pins approve read --digest sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855
         ");
     }
 
@@ -160,7 +157,7 @@ mod tests {
         let is = pinned("read", State::Changed, true);
         let changes = vec![changed(is.clone(), Some(BEFORE), Some(AFTER))];
         let changes = Changes { name: "read".to_owned(), digest: offer(&[]), changes, more: 0 };
-        let text = approved(&changes, &Approved { approved: vec![is, pinned("old", State::Missing, false)] });
+        let text = approved(Some(&changes), &Approved { approved: vec![is, pinned("old", State::Missing, false)] });
         assert!(text.contains("+   Sends it away."), "{text}");
         assert!(text.ends_with("read of mcp:files is pinned as it is now\nold of mcp:files is forgotten"), "{text}");
     }
