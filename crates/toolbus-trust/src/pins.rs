@@ -154,11 +154,12 @@ impl Pins {
         self.book().entries(source)
     }
 
-    /// How the tools differ that a name means: those of the source of this name, or else those of this name.
+    /// How the tools differ that a name means: those of the source of this name, of the MCP server of this name, or of this
+    /// name.
     ///
     /// # Errors
     ///
-    /// When nothing has the name.
+    /// When nothing has the name, or both a server and a tool have it.
     pub fn find(&self, name: &str, source: Option<&str>) -> Result<Vec<Difference>, Mismatch> {
         self.book().find(name, source)
     }

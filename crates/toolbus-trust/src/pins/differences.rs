@@ -49,6 +49,11 @@ pub enum Mismatch {
     /// Several sources have a tool of the name.
     #[error("several sources have a tool `{0}`: {1}; name one with --source")]
     Ambiguous(String, String),
+    /// An MCP server and tools have the name.
+    #[error(
+        "an MCP server and a tool of {1} are called `{0}`: write `{MCP}{0}` for the server, or name the tool's with --source"
+    )]
+    Both(String, String),
     /// It is as it was.
     #[error("there is nothing to approve: `{0}` is as it was pinned")]
     Nothing(String),
@@ -85,7 +90,7 @@ impl Book {
             .collect()
     }
 
-    /// The tools that a name means: of the source of this name, or else those of this name.
+    /// The tools that a name means: those of the source of this name, of the MCP server of this name, or of this name.
     pub(super) fn find(&self, name: &str, source: Option<&str>) -> Result<Vec<Difference>, Mismatch> {
         let is_source = |source: &str| self.record.sources.contains_key(source) || self.present.contains_key(source);
         let of_server = format!("{MCP}{name}");
@@ -94,8 +99,12 @@ impl Book {
             None if is_source(name) => self.differences(|source, _, _| source == name),
             None => {
                 let by_name = self.differences(|_, tool, called| tool == name || called == name);
-                let is_server = by_name.is_empty() && is_source(&of_server);
-                if is_server { self.differences(|source, _, _| source == of_server) } else { by_name }
+                match (is_source(&of_server), by_name.is_empty()) {
+                    // No server takes the name of another for a tool of its own.
+                    (true, false) => return Err(Mismatch::Both(name.to_owned(), sources_of(&by_name))),
+                    (true, true) => self.differences(|source, _, _| source == of_server),
+                    (false, _) => by_name,
+                }
             }
         };
         if found.is_empty() { Err(Mismatch::Unknown(name.to_owned())) } else { Ok(found) }
@@ -108,10 +117,10 @@ impl Book {
         if found.is_empty() {
             return Err(Mismatch::Nothing(name.to_owned()));
         }
-        let sources: BTreeSet<_> = found.iter().map(|difference| difference.entry.source.as_str()).collect();
-        if sources.len() > 1 {
-            let sources = sources.into_iter().collect::<Vec<_>>().join(", ");
-            return Err(Mismatch::Ambiguous(name.to_owned(), sources));
+        let mut sources = found.iter().map(|difference| &difference.entry.source);
+        let first = sources.next();
+        if sources.any(|source| Some(source) != first) {
+            return Err(Mismatch::Ambiguous(name.to_owned(), sources_of(&found)));
         }
         if offer(&found) != shown {
             return Err(Mismatch::Again(name.to_owned()));
@@ -138,6 +147,12 @@ impl Book {
         }
         all
     }
+}
+
+/// The sources of these, each once.
+fn sources_of(differences: &[Difference]) -> String {
+    let sources: BTreeSet<_> = differences.iter().map(|difference| difference.entry.source.as_str()).collect();
+    sources.into_iter().collect::<Vec<_>>().join(", ")
 }
 
 /// How a tool is; `now` is absent where nobody knows what its source has.

@@ -122,6 +122,21 @@ fn a_source_is_meant_before_a_tool_that_took_its_name() {
 }
 
 #[test]
+fn a_name_that_a_server_and_a_tool_have_means_neither() {
+    let mut book = Book::of(Record::default(), holding(&["mcp:files", "mcp:evil"]));
+    let read = |description| tool("mcp:files", "read", description);
+    held(&mut book, &[read("1"), tool("mcp:evil", "look", "1")]);
+    held(&mut book, &[read("2"), tool("mcp:evil", "look", "1"), tool("mcp:evil", "files", "1")]);
+    insta::assert_snapshot!(book.find("files", None).unwrap_err(), @"an MCP server and a tool of mcp:evil are called `files`: write `mcp:files` for the server, or name the tool's with --source");
+    let tools = |name, source| {
+        let found = book.find(name, source).unwrap();
+        found.into_iter().map(|found| (found.entry.source, found.entry.tool)).collect::<Vec<_>>()
+    };
+    assert_eq!(tools("mcp:files", None), [("mcp:files".to_owned(), "read".to_owned())]);
+    assert_eq!(tools("files", Some("mcp:evil")), [("mcp:evil".to_owned(), "files".to_owned())]);
+}
+
+#[test]
 fn what_others_wrote_counts_and_what_only_this_process_saw_stays() {
     let mut book = Book::of(Record::default(), holding(&["mcp:a", "mcp:b"]));
     held(&mut book, &[tool("mcp:a", "read", "2"), tool("mcp:b", "look", "1")]);
