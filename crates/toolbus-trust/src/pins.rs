@@ -4,6 +4,7 @@
 //! asked for. The first sight of a source is how it is to stay.
 
 mod book;
+mod bounds;
 mod definition;
 mod diff;
 mod differences;
@@ -24,8 +25,8 @@ use self::book::{Book, News, NewsKind};
 pub use self::definition::{Definition, Digest, NoDigest};
 pub use self::diff::unified;
 pub use self::differences::{Difference, Entry, Mismatch, offer};
-use self::file::PinFile;
 pub use self::file::PinFileError;
+use self::file::{Lock, PinFile};
 pub use self::level::{Level, Levels};
 use self::record::Record;
 pub use self::record::State;
@@ -209,17 +210,40 @@ impl Pins {
         // Not with the book open, which everybody waits for.
         if let Some((file, lock, written)) = &on_disk
             && written.as_ref() != Some(&record)
-            && let Err(error) = file.write(&record, lock)
         {
-            let trimmed = self.book().trimmed(&record);
-            if !error.is_full() || trimmed == record {
-                return Err(error.into());
-            }
-            file.write(&trimmed, lock)?;
+            self.write(file, lock, written.as_ref(), &record)?;
         }
         let news = self.book().merge(record, &now());
         tell(&news);
         Ok(value)
+    }
+
+    /// Writes a record, without what nobody misses if it is too large.
+    fn write(
+        &self,
+        file: &PinFile,
+        lock: &Lock,
+        written: Option<&Record>,
+        record: &Record,
+    ) -> Result<(), PinFileError> {
+        let Err(error) = file.write(record, lock) else { return Ok(()) };
+        if !error.is_full() {
+            return Err(error);
+        }
+        let (trimmed, is_lost) = {
+            let book = self.book();
+            let trimmed = book.trimmed(record);
+            let is_left_out = |name: &String| !trimmed.sources.contains_key(name);
+            let is_news = |name: &String, source| book.record.sources.get(name) != Some(source);
+            let is_lost = record.sources.iter().any(|(name, source)| is_left_out(name) && is_news(name, source));
+            (trimmed, is_lost)
+        };
+        // What somebody approves must not be what is left out.
+        if is_lost || trimmed == *record {
+            return Err(error);
+        }
+        // Nor is the same written again and again.
+        if written == Some(&trimmed) { Ok(()) } else { file.write(&trimmed, lock) }
     }
 
     /// Remembers what is wrong with the file, and logs it once.

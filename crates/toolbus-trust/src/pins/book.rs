@@ -8,12 +8,10 @@ use toolbus_core::tool::ToolDescriptor;
 
 use super::definition::{Definition, Digest};
 use super::level::{Level, Levels};
-use super::record::{Pin, Present, Record, Source, State};
+use super::record::{Present, Record, Source, State};
 
 /// Most changes of one source that are remembered as told.
 const MAX_TOLD: usize = 10_000;
-/// Most sources of which those are kept that are gone and not pinned.
-const MAX_SOURCES: usize = 1_000;
 /// Most findings that a reason names.
 const MAX_FINDINGS: usize = 3;
 
@@ -28,8 +26,11 @@ pub(super) struct Book {
     /// What each source has now, by the names within it.
     pub(super) present: BTreeMap<String, BTreeMap<String, Present>>,
     seen: Seen,
+    /// The number of the last review that found each source, of those that this process has seen.
+    pub(super) last_seen: BTreeMap<String, u64>,
+    reviews: u64,
     /// What was told of each source, so that it is told once.
-    told: BTreeMap<String, BTreeSet<(String, State, Option<Digest>)>>,
+    pub(super) told: BTreeMap<String, BTreeSet<(String, State, Option<Digest>)>>,
     /// How many changes were told, by source.
     pub(super) changes: BTreeMap<String, u64>,
     /// Whether the record changed since somebody last asked.
@@ -88,15 +89,19 @@ impl Book {
             self.seen.insert(place, (Arc::clone(tool), present));
         }
         self.levels.forget_gone(|source| self.present.contains_key(source));
+        self.reviews += 1;
+        self.last_seen.extend(self.present.keys().map(|source| (source.clone(), self.reviews)));
         let news = self.observe(now);
         self.needs_review = false;
         (self.held(tools), news)
     }
 
-    /// Takes over what another process has pinned, or this one has written; what only this one knows stays.
+    /// Takes over what another process has pinned, or this one has written; what only this one knows stays. What this one
+    /// merely read is forgotten when it is written no more.
     pub(super) fn merge(&mut self, written: Record, now: &str) -> Vec<News> {
         let own = std::mem::replace(&mut self.record, written);
-        for (name, source) in &own.sources {
+        let kept: Vec<_> = own.sources.iter().filter(|(name, _)| self.is_own(name)).collect();
+        for (name, source) in kept {
             self.record.sources.entry(name.clone()).or_insert_with(|| source.clone());
         }
         let news = self.observe(now);
@@ -126,10 +131,9 @@ impl Book {
                 found.push((name.clone(), tool, state, digest, level));
             }
         }
-        if self.record.sources.len() > MAX_SOURCES {
-            let is_missed = |source: &String| self.present.contains_key(source) || self.levels.of(source).holds();
-            self.record.sources.retain(|source, _| is_missed(source));
-            self.is_unsaved = true;
+        // What makes it grow makes room.
+        if !news.is_empty() {
+            self.forget_gone();
         }
         let tell = |(source, tool, state, digest, level)| self.tell(source, tool, state, digest, level);
         news.extend(found.into_iter().filter_map(tell));
@@ -185,19 +189,14 @@ impl Book {
         reason(source.state(tool.bare_name(), &present, level), &present).is_none()
     }
 
-    /// Whether a source is there that the record does not have.
+    /// Whether this process knows a source that the record should have and does not.
     pub(super) fn lacks_any(&self, record: &Record) -> bool {
-        self.record.sources.keys().any(|source| !record.sources.contains_key(source))
+        self.record.sources.keys().any(|source| self.is_own(source) && !record.sources.contains_key(source))
     }
 
-    /// Leaves out of a record that is too large what nobody misses: sources that are gone and whose changes are told only,
-    /// and what tools were before.
-    pub(super) fn trimmed(&self, record: &Record) -> Record {
-        let mut record = record.clone();
-        record.sources.retain(|source, _| self.present.contains_key(source) || self.levels.of(source).holds());
-        let pins = record.sources.values_mut().flat_map(|source| source.tools.values_mut());
-        pins.for_each(|pin: &mut Pin| pin.before = None);
-        record
+    /// Whether this process is to keep a source, whatever others write.
+    fn is_own(&self, source: &str) -> bool {
+        self.last_seen.contains_key(source) || self.levels.name(source)
     }
 }
 

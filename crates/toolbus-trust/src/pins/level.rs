@@ -64,6 +64,12 @@ impl Levels {
         self.kept.get(source).copied().unwrap_or_default().max(level)
     }
 
+    /// Whether a source is named, and not only meant with others.
+    pub(super) fn name(&self, source: &str) -> bool {
+        let is_name = |pattern: &Pattern| pattern.is_exact() && pattern.matches(source);
+        self.exact.contains_key(source) || self.patterns.iter().any(|(pattern, _)| is_name(pattern))
+    }
+
     /// Becomes `next`. A source that is named no more keeps its level while it is there: its tools go a moment after its
     /// name, and nothing may be let through in between.
     pub(super) fn replace(&mut self, next: Self, is_there: impl Fn(&str) -> bool) {

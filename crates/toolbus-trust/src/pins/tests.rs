@@ -177,3 +177,19 @@ fn a_process_that_holds_nothing_back_leaves_the_pins_of_others_as_they_are() {
     assert_eq!(held(&holding, &next), 1);
     assert_eq!(held(&pins(Some(&file)), &next), 1);
 }
+
+#[test]
+fn a_server_that_nobody_named_and_that_fills_the_file_keeps_no_other_out() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("pins.json");
+    let pins = pins(Some(&file));
+    let large = ToolDescriptor { description: "x".repeat(65 << 20), ..ToolDescriptor::new("fill", "mcp:b", "mcp") };
+    held(&pins, &[tool("read", "1"), Arc::new(large)]);
+    assert!(!pins.save().unwrap());
+    let sources = |pins: &Pins| pins.list(None).into_iter().map(|entry| entry.source).collect::<Vec<_>>();
+    assert_eq!(sources(&self::pins(Some(&file))), ["mcp:a"]);
+    assert_eq!(sources(&pins), ["mcp:a", "mcp:b"]);
+    let written = file.metadata().unwrap().modified().unwrap();
+    pins.save().unwrap();
+    assert_eq!(file.metadata().unwrap().modified().unwrap(), written, "the same is not written again and again");
+}

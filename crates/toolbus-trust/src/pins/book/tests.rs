@@ -1,4 +1,5 @@
 use serde_json::json;
+use toolbus_core::pattern::Pattern;
 use toolbus_core::tool::Suspicion;
 
 use super::super::differences::{Mismatch, approve, offer};
@@ -191,14 +192,41 @@ fn a_tool_of_a_set_keeps_its_pin_under_another_prefix() {
 }
 
 #[test]
-fn sources_that_come_and_go_do_not_fill_the_record() {
-    let mut book = Book::of(Record::default(), holding(&["mcp:kept"]));
-    held(&mut book, &[tool("mcp:kept", "read", "1")]);
-    for number in 0..=MAX_SOURCES {
-        held(&mut book, &[tool(&format!("mcp:{number}"), "read", "1")]);
+fn sources_that_come_and_go_do_not_fill_the_record_not_even_held_ones() {
+    let pattern = |text: &str| (Pattern::parse(text).unwrap(), Level::Hold);
+    let levels = Levels::new([("mcp:kept".to_owned(), Level::Watch)], [pattern("mcp:*"), pattern("mcp:meant")]);
+    let mut book = Book::of(Record::default(), levels);
+    held(&mut book, &[tool("mcp:kept", "read", "1"), tool("mcp:meant", "read", "1")]);
+    let others: Vec<_> = (0..=1_001).map(|number| tool(&format!("mcp:{number}"), "read", "1")).collect();
+    for part in [&others[..1], &others[1..1_001], &others[1_001..]] {
+        held(&mut book, part);
     }
-    assert!(book.record.sources.len() < MAX_SOURCES);
-    assert!(book.record.sources.contains_key("mcp:kept"));
+    let has = |source: &str| book.record.sources.contains_key(source);
+    assert!(has("mcp:kept") && has("mcp:meant") && has("mcp:1") && has("mcp:1001") && !has("mcp:0"));
+    assert_eq!(book.record.sources.len(), 1_003);
+    assert!(book.is_unsaved && !book.last_seen.contains_key("mcp:0"));
+}
+
+#[test]
+fn large_sources_that_are_gone_are_forgotten_before_what_small_ones_have() {
+    let mut book = Book::of(Record::default(), Levels::new([], [(Pattern::parse("*").unwrap(), Level::Hold)]));
+    held(&mut book, &[tool("mcp:small", "read", "1")]);
+    let large = "x".repeat(3 << 20);
+    for name in ["mcp:a", "mcp:b", "mcp:c", "mcp:d"] {
+        held(&mut book, &[tool(name, "read", &large)]);
+    }
+    assert_eq!(book.record.sources.keys().collect::<Vec<_>>(), ["mcp:b", "mcp:c", "mcp:d", "mcp:small"]);
+}
+
+#[test]
+fn what_was_merely_read_is_forgotten_when_it_is_written_no_more() {
+    let mut other = Book::of(Record::default(), holding(&[]));
+    held(&mut other, &[tool("mcp:b", "look", "1")]);
+    let mut book = Book::of(other.record, holding(&["mcp:a"]));
+    held(&mut book, &[tool("mcp:c", "see", "1")]);
+    assert!(book.lacks_any(&Record::default()));
+    book.merge(Record::default(), "later");
+    assert_eq!(book.record.sources.keys().collect::<Vec<_>>(), ["mcp:c"]);
 }
 
 #[test]
