@@ -1,7 +1,8 @@
 //! The file of pins: read whole, and replaced whole.
 
-use std::fs::{self, File};
+use std::fs::{self, File, Permissions};
 use std::io::{self, Read, Write};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, fchown};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -16,6 +17,10 @@ use super::record::{Record, VERSION, digest_of};
 const MAX_FILE: usize = 64 << 20;
 /// Longest wait for another process that holds the file.
 const MAX_WAIT: Duration = Duration::from_secs(5);
+/// Permissions of a new file: for its owner alone.
+const PRIVATE: u32 = 0o600;
+/// The user who may do everything.
+const ROOT: u32 = 0;
 /// Time between two tries.
 const PAUSE: Duration = Duration::from_millis(20);
 
@@ -55,6 +60,8 @@ enum Problem {
     Version(u64),
     #[error("is held by another process for too long")]
     Locked,
+    #[error("cannot be written: it could not be given to its owner, user {0} of group {1}: {2}; write it as that user")]
+    Owner(u32, u32, io::Error),
     #[error("cannot be read: {0}")]
     Reading(io::Error),
     #[error("cannot be written: {0}")]
@@ -87,8 +94,7 @@ impl PinFile {
 
     /// Waits until no other process changes the file.
     pub(super) fn lock(&self) -> Result<Lock, PinFileError> {
-        let path = beside(&self.path, ".lock");
-        let file = create(&path, OFlags::empty()).map_err(|problem| self.error(problem))?;
+        let file = self.open_lock().map_err(|problem| self.error(problem))?;
         let end = Instant::now() + MAX_WAIT;
         loop {
             match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
@@ -111,14 +117,57 @@ impl PinFile {
         self.replace(&text).map_err(|problem| self.error(problem))
     }
 
+    fn open_lock(&self) -> Result<File, Problem> {
+        let path = beside(&self.path, ".lock");
+        match create(&path, OFlags::EXCL) {
+            Err(Problem::Writing(error)) if error.kind() == io::ErrorKind::AlreadyExists => {
+                create(&path, OFlags::empty())
+            }
+            new => {
+                let file = new?;
+                // A lock that another user cannot take would be worse than none.
+                self.hand_over(&file).inspect_err(|_| drop(fs::remove_file(&path)))?;
+                Ok(file)
+            }
+        }
+    }
+
+    /// Gives a new file to who owns the file of pins, or else its folder, with the same permissions: somebody else, such as
+    /// root beside a daemon with a user of its own, must not lock its owner out.
+    fn hand_over(&self, new: &File) -> Result<(), Problem> {
+        let before = fs::symlink_metadata(&self.path).ok();
+        let heir = match &before {
+            Some(before) => before.clone(),
+            None => fs::metadata(self.folder()).map_err(Problem::Writing)?,
+        };
+        let own = new.metadata().map_err(Problem::Writing)?;
+        if (own.uid(), own.gid()) != (heir.uid(), heir.gid())
+            && let Err(error) = fchown(new, Some(heir.uid()), Some(heir.gid()))
+        {
+            // Root is locked out of nothing, and the owner of a folder not by others who write into it.
+            let is_locked_out = heir.uid() != ROOT && (before.is_some() || own.uid() == ROOT);
+            if is_locked_out {
+                return Err(Problem::Owner(heir.uid(), heir.gid(), error));
+            }
+        }
+        let mode = before.map_or(PRIVATE, |before| before.mode() & 0o777 | PRIVATE);
+        new.set_permissions(Permissions::from_mode(mode)).map_err(Problem::Writing)
+    }
+
+    fn folder(&self) -> &Path {
+        self.path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
+    }
+
     fn replace(&self, text: &[u8]) -> Result<(), Problem> {
         let next = beside(&self.path, ".new");
-        let mut file = create(&next, OFlags::TRUNC)?;
+        // What a crash left may be another user's.
+        let _ = fs::remove_file(&next);
+        let mut file = create(&next, OFlags::EXCL)?;
+        self.hand_over(&file)?;
         file.write_all(text).and_then(|()| file.sync_all()).map_err(Problem::Writing)?;
         fs::rename(&next, &self.path).map_err(Problem::Writing)?;
         // The new name must outlive a crash, too. Not every file system can be told so.
-        let folder = self.path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        let _ = File::open(folder).and_then(|folder| folder.sync_all());
+        let _ = File::open(self.folder()).and_then(|folder| folder.sync_all());
         Ok(())
     }
 

@@ -1,4 +1,4 @@
-use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::fs::{chown, symlink};
 
 use toolbus_core::tool::ToolDescriptor;
 
@@ -34,6 +34,40 @@ fn what_is_written_is_read_by_this_user_alone_and_nothing_else_is_left() {
     let mut names: Vec<_> = fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     names.sort();
     assert_eq!(names, ["pins.json", "pins.json.lock"]);
+}
+
+/// Owner, group and permissions.
+fn rights(path: &Path) -> (u32, u32, u32) {
+    let metadata = path.metadata().unwrap();
+    (metadata.uid(), metadata.gid(), metadata.mode() & 0o777)
+}
+
+#[test]
+fn a_file_stays_its_owners_with_its_permissions_whoever_replaces_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("pins.json");
+    fs::write(&path, serde_json::to_vec(&Record::default()).unwrap()).unwrap();
+    fs::set_permissions(&path, Permissions::from_mode(0o640)).unwrap();
+    // Only root can; for others the permissions are all that there is to keep.
+    let _ = chown(&path, Some(12_345), Some(12_346));
+    let before = rights(&path);
+    let file = PinFile::new(path.clone());
+    file.write(&record(), &file.lock().unwrap()).unwrap();
+    assert_eq!(file.read().unwrap(), Some(record()));
+    assert_eq!(rights(&path), before);
+    assert_eq!(rights(&beside(&path, ".lock")), before);
+}
+
+#[test]
+fn a_first_file_is_its_folders_owners() {
+    let folder = tempfile::tempdir().unwrap();
+    let _ = chown(folder.path(), Some(12_345), Some(12_346));
+    let path = folder.path().join("pins.json");
+    let file = PinFile::new(path.clone());
+    file.write(&record(), &file.lock().unwrap()).unwrap();
+    let (user, group, _) = rights(folder.path());
+    assert_eq!(rights(&path), (user, group, 0o600));
+    assert_eq!(rights(&beside(&path, ".lock")), (user, group, 0o600));
 }
 
 #[test]
