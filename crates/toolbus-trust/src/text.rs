@@ -7,6 +7,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+pub(crate) use self::kinds::is_invisible;
 use self::kinds::{Kind, Walk};
 
 /// A text that may be shown and given to a model.

@@ -4,6 +4,7 @@ use serde_json::Value;
 use similar::TextDiff;
 
 use super::definition::Definition;
+use crate::text::is_invisible;
 
 /// Most lines of one difference.
 const MAX_LINES: usize = 400;
@@ -85,14 +86,6 @@ impl Lines {
 fn visible(c: char) -> impl Iterator<Item = char> {
     let is_seen = !c.is_control() && !is_invisible(c);
     is_seen.then_some(c).into_iter().chain((!is_seen).then(|| c.escape_unicode()).into_iter().flatten())
-}
-
-/// Characters that are not seen, or that change the order in which others are.
-const fn is_invisible(c: char) -> bool {
-    matches!(c,
-        '\u{ad}' | '\u{34f}' | '\u{61c}' | '\u{115f}' | '\u{1160}' | '\u{17b4}' | '\u{17b5}' | '\u{180b}'..='\u{180f}'
-        | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{3164}'
-        | '\u{fe00}'..='\u{fe0f}' | '\u{feff}' | '\u{ffa0}' | '\u{fff0}'..='\u{fffb}' | '\u{e0000}'..='\u{e0fff}')
 }
 
 #[cfg(test)]

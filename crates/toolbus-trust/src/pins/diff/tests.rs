@@ -2,6 +2,7 @@ use serde_json::json;
 use toolbus_core::tool::ToolDescriptor;
 
 use super::*;
+use crate::text;
 
 fn definition(description: &str, schema: Value) -> Definition {
     Definition::of(&ToolDescriptor {
@@ -55,6 +56,17 @@ fn nothing_reaches_the_terminal_that_is_not_seen() {
     assert!(shown.contains(r"Re\u{1b}[2Jads.\u{d}\u{202e}\u{200b}\u{e0041}"), "{shown}");
     assert!(shown.contains(r"\u{9b}31m\u{2066}"), "{shown}");
     assert!(shown.chars().all(|c| c == '\n' || !c.is_control()));
+}
+
+#[test]
+fn whatever_is_cleaned_away_elsewhere_is_seen_in_a_difference() {
+    let all = ('\u{80}'..=char::MAX).filter(|c| text::has_unseen(&c.to_string()));
+    let unseen: String = all.clone().collect();
+    for c in ['\u{1d173}', '\u{1bca0}', '\u{e000}', '\u{fdd0}', '\u{1fffe}', '\u{10fffd}'] {
+        assert!(unseen.contains(c), "{c:?}");
+    }
+    let escaped: String = all.flat_map(visible).collect();
+    assert!(escaped.is_ascii());
 }
 
 #[test]
