@@ -23,7 +23,7 @@ use toolbus_core::tool::ToolDescriptor;
 
 use self::book::{Book, News, NewsKind};
 pub use self::definition::{Definition, Digest, NoDigest};
-pub use self::diff::unified;
+pub use self::diff::{Unified, unified};
 pub use self::differences::{Difference, Entry, Mismatch, offer};
 pub use self::file::PinFileError;
 use self::file::{Lock, PinFile};

@@ -15,19 +15,28 @@ const MAX_WIDTH: usize = 400;
 /// Lines around each change that stay as they are.
 const CONTEXT: usize = 3;
 
+/// A difference, line by line.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Unified {
+    /// The lines; the last one says how many are left out, if any are.
+    pub text: String,
+    /// How many are left out.
+    pub left_out: usize,
+}
+
 /// The difference of two definitions, line by line as `diff -u` has it; one that is absent has no lines. Characters that
-/// a terminal would obey, or that are not seen, are escaped; of many lines the last says how many are left out.
+/// a terminal would obey, or that are not seen, are escaped.
 #[must_use]
-pub fn unified(before: Option<&Definition>, after: Option<&Definition>) -> String {
+pub fn unified(before: Option<&Definition>, after: Option<&Definition>) -> Unified {
     let (before, after) = (before.map(readable).unwrap_or_default(), after.map(readable).unwrap_or_default());
     let difference = TextDiff::from_lines(&before, &after);
     let text = difference.unified_diff().context_radius(CONTEXT).to_string();
     let mut lines: Vec<String> = text.lines().take(MAX_LINES).map(str::to_owned).collect();
-    let more = text.lines().count().saturating_sub(MAX_LINES);
-    if more > 0 {
-        lines.push(format!("… and {more} more lines"));
+    let left_out = text.lines().count().saturating_sub(MAX_LINES);
+    if left_out > 0 {
+        lines.push(format!("… and {left_out} more lines"));
     }
-    lines.join("\n")
+    Unified { text: lines.join("\n"), left_out }
 }
 
 /// A definition in lines, in which everything can be seen: texts by sentence, so that a changed word does not hide in a

@@ -1,7 +1,12 @@
 use serde_json::json;
 use toolbus_core::tool::ToolDescriptor;
 
+use super::unified as whole;
 use super::*;
+
+fn unified(before: Option<&Definition>, after: Option<&Definition>) -> String {
+    whole(before, after).text
+}
 use crate::text;
 
 fn definition(description: &str, schema: Value) -> Definition {
@@ -82,7 +87,7 @@ fn long_lines_are_broken_and_many_are_counted() {
     let shown = unified(Some(&before), Some(&after));
     assert!(shown.lines().all(|line| line.chars().count() <= MAX_WIDTH + 3), "{shown}");
     assert_eq!(shown.matches('x').count(), MAX_WIDTH * 3, "nothing is left out");
-    let shown = unified(Some(&before), Some(&definition(&"a\n".repeat(1_000), json!({}))));
-    assert_eq!(shown.lines().count(), MAX_LINES + 1);
-    assert!(shown.ends_with("more lines"), "{shown}");
+    let Unified { text, left_out } = whole(Some(&before), Some(&definition(&"a\n".repeat(1_000), json!({}))));
+    assert_eq!(text.lines().count(), MAX_LINES + 1);
+    assert!(left_out > 500 && text.ends_with(&format!("… and {left_out} more lines")), "{text}");
 }

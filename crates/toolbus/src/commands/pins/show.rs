@@ -3,7 +3,7 @@
 use comfy_table::Table;
 use comfy_table::presets::NOTHING;
 use serde_json::value::RawValue;
-use toolbus_trust::pins::{Definition, State, unified};
+use toolbus_trust::pins::{Definition, State, Unified, unified};
 
 use crate::commands::{one_line, plain};
 use crate::http::admin::view::pins::{Approved, Changed, Changes, Pinned, PinnedTools};
@@ -41,35 +41,42 @@ fn state(tool: &Pinned) -> String {
     }
 }
 
-/// How each tool changed, and how to let it through.
+/// How each tool changed, and how to let it through, if all of it is shown.
 pub(super) fn differences(changes: &Changes) -> String {
-    let mut parts: Vec<String> = changes.changes.iter().map(difference).collect();
+    let (mut parts, left_out): (Vec<String>, Vec<usize>) = changes.changes.iter().map(difference).unzip();
     if changes.more > 0 {
         parts.push(format!("… and {} more tools; `toolbus pins` lists them", changes.more));
     }
     let is_open = changes.changes.iter().any(|change| change.is.state.is_open());
-    let name = one_line(&changes.name);
-    parts.push(if is_open {
-        // Whole: whoever writes both definitions finds two whose digests begin alike.
-        format!("To let exactly this through: toolbus pins approve {name} --digest {}", changes.digest)
-    } else {
+    let (name, digest) = (one_line(&changes.name), changes.digest);
+    // Nobody is led to approve what they have not seen. The digest is whole: whoever writes both definitions finds two
+    // whose digests begin alike.
+    parts.push(if !is_open {
         format!("{name} is as it was pinned")
+    } else if changes.more > 0 {
+        "More changed than is shown here; look at the tools one by one: toolbus pins diff TOOL".to_owned()
+    } else if left_out.iter().any(|lines| *lines > 0) {
+        format!(
+            "More changed than is shown here; all of it, and its digest, is printed by: toolbus pins diff {name} \
+             --output json"
+        )
+    } else {
+        format!("To let exactly this through: toolbus pins approve {name} --digest {digest}")
     });
     parts.join("\n\n")
 }
 
-fn difference(change: &Changed) -> String {
+/// How a tool changed, and how many lines of that are left out.
+fn difference(change: &Changed) -> (String, usize) {
     let Pinned { source, name, since, reason, .. } = &change.is;
     let state = state(&change.is);
     let head = format!("{} of {}: {state} since {}", one_line(name), one_line(source), one_line(since));
-    let (before, after) = (read(change.before.as_deref()), read(change.after.as_deref()));
-    let lines = match (change.is.state, unified(before.as_ref(), after.as_ref())) {
-        // It is as it was first seen, which is what is to be looked at.
-        (State::Suspect, _) => unified(None, after.as_ref()),
-        (_, lines) => lines,
-    };
+    // What is suspect is as it was first seen, which is what is to be looked at.
+    let before = change.before.as_deref().filter(|_| change.is.state != State::Suspect);
+    let Unified { text, left_out } = unified(read(before).as_ref(), read(change.after.as_deref()).as_ref());
     let reason = reason.iter().filter(|_| change.is.state == State::Suspect).map(|reason| one_line(reason));
-    [head].into_iter().chain(reason).chain((!lines.is_empty()).then_some(lines)).collect::<Vec<_>>().join("\n")
+    let parts = [head].into_iter().chain(reason).chain((!text.is_empty()).then_some(text));
+    (parts.collect::<Vec<_>>().join("\n"), left_out)
 }
 
 fn read(definition: Option<&RawValue>) -> Option<Definition> {
@@ -79,7 +86,7 @@ fn read(definition: Option<&RawValue>) -> Option<Definition> {
 /// What was let through, and how it changed unless that was looked at before.
 pub(super) fn approved(changes: Option<&Changes>, approved: &Approved) -> String {
     let changes = changes.into_iter().flat_map(|changes| &changes.changes);
-    let shown = changes.filter(|change| change.is.state.is_open()).map(difference);
+    let shown = changes.filter(|change| change.is.state.is_open()).map(|change| difference(change).0);
     let line = |tool: &Pinned| {
         let (name, source) = (one_line(&tool.name), one_line(&tool.source));
         match tool.state {
@@ -136,7 +143,7 @@ mod tests {
     #[test]
     fn a_difference_ends_with_how_to_let_exactly_it_through() {
         let changes = vec![changed(pinned("read", State::Changed, true), Some(BEFORE), Some(AFTER))];
-        let changes = Changes { name: "read".to_owned(), digest: offer(&[]), changes, more: 2 };
+        let changes = Changes { name: "read".to_owned(), digest: offer(&[]), changes, more: 0 };
         insta::assert_snapshot!(differences(&changes), @r"
         read of mcp:files: changed, held back since 2026-01-02T03:04:05Z
         @@ -2,4 +2,4 @@
@@ -146,10 +153,21 @@ mod tests {
         -   Nothing else.
         +   Sends it away.
 
-        … and 2 more tools; `toolbus pins` lists them
-
         To let exactly this through: toolbus pins approve read --digest sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855
         ");
+    }
+
+    #[test]
+    fn nobody_is_led_to_approve_what_is_not_shown() {
+        let end = |after: &str, more| {
+            let changes = vec![changed(pinned("read", State::Changed, true), Some(BEFORE), Some(after))];
+            let text = differences(&Changes { name: "read".to_owned(), digest: offer(&[]), changes, more });
+            assert!(!text.contains("approve"), "{text}");
+            text.lines().last().unwrap().to_owned()
+        };
+        insta::assert_snapshot!(end(AFTER, 2), @"More changed than is shown here; look at the tools one by one: toolbus pins diff TOOL");
+        let long = format!(r#"{{"description":"{}","name":"read"}}"#, r"a\n".repeat(1_000));
+        insta::assert_snapshot!(end(&long, 0), @"More changed than is shown here; all of it, and its digest, is printed by: toolbus pins diff read --output json");
     }
 
     #[test]
