@@ -200,7 +200,7 @@ impl ToolOutput {
 /// Runs the calls of one tool.
 ///
 /// Runs inside a bulkhead: a panic, a passed deadline and a cancellation are handled outside, the latter two by
-/// dropping the future.
+/// dropping the future. What blocks its thread belongs in `spawn_blocking`: other calls run in the same one.
 pub trait Executor: Send + Sync + 'static {
     /// Runs one call to its end.
     ///

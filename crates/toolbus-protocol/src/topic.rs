@@ -69,6 +69,13 @@ pub const REQUEST_TOPICS: [&str; 15] = [
 /// Source: AMQP 0-9-1, topic exchange.
 #[must_use]
 pub fn matches(pattern: &str, topic: &str) -> bool {
+    // Most pairs differ from their first letter on.
+    if let (Some(&wanted), Some(found)) = (pattern.as_bytes().first(), topic.as_bytes().first())
+        && wanted != *found
+        && !matches!(wanted, b'*' | b'#')
+    {
+        return false;
+    }
     let (mut pattern, mut topic) = (Words(Some(pattern)), Words(Some(topic)));
     // Where to go on when the words after the last `#` did not fit: one remembered place is enough, because a later `#`
     // can take over whatever an earlier one might. A hostile pattern costs at most pattern × topic steps.
