@@ -43,12 +43,21 @@ fn main() -> ExitCode {
     }
 }
 
+/// Sets another number of threads than half of the processors.
+const THREADS: &str = "TOKIO_WORKER_THREADS";
+/// Most threads that can be asked for.
+const MAX_THREADS: usize = 1024;
+
 /// Runs tasks in one thread for every two processors: the others are for agents, the broker and the servers of tools, and
-/// work that goes from thread to thread costs twice the processor time. `TOKIO_WORKER_THREADS` says otherwise.
+/// work that goes from thread to thread costs twice the processor time.
 fn runtime() -> io::Result<Runtime> {
-    let mut builder = Builder::new_multi_thread();
-    if env::var_os("TOKIO_WORKER_THREADS").is_none() {
-        builder.worker_threads(available_parallelism().map_or(1, NonZero::get).div_ceil(2));
-    }
-    builder.enable_all().build()
+    let threads = match env::var_os(THREADS) {
+        None => available_parallelism().map_or(1, NonZero::get).div_ceil(2),
+        Some(text) => {
+            let number = text.to_str().and_then(|text| text.parse().ok());
+            let number = number.filter(|number| (1..=MAX_THREADS).contains(number));
+            number.ok_or_else(|| io::Error::other(format!("{THREADS} must be a number from 1 to {MAX_THREADS}")))?
+        }
+    };
+    Builder::new_multi_thread().worker_threads(threads).enable_all().build()
 }

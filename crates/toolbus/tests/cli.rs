@@ -39,6 +39,18 @@ fn problems_end_with_two_and_are_all_told_on_standard_error() {
 }
 
 #[test]
+fn a_number_of_threads_that_cannot_be_had_is_told() {
+    let check = |threads| toolbus(&["check"], &[("TOKIO_WORKER_THREADS", threads)]);
+    assert_eq!(check("3").status.code(), Some(0));
+    for wrong in ["", "0", "-1", "many", "1025"] {
+        let output = check(wrong);
+        assert_eq!(output.status.code(), Some(1), "{wrong}");
+        let told = text(&output.stderr);
+        assert_eq!(told, "error: cannot start: TOKIO_WORKER_THREADS must be a number from 1 to 1024\n", "{wrong}");
+    }
+}
+
+#[test]
 fn programs_can_read_what_is_printed() {
     let json = |arguments: &[&str]| {
         let output = toolbus(arguments, &[]);
