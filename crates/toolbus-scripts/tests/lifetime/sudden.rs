@@ -101,6 +101,8 @@ async fn kill_one(level: Level, which: usize) -> Result<Finished, RunFailure> {
     eventually("the end of all", async || (living("atk-killed") == 0).then_some(())).await;
     let after = runner.run(script("print('after')")).await.unwrap();
     assert_eq!((after.outcome.ending, text(&after.outcome.stdout)), (Ending::Exited(0), "after\n".to_owned()));
+    // The sandbox that was made for a next script has a folder, too.
+    runner.shutdown().await;
     let runs = || work_folders().iter().flat_map(|base| std::fs::read_dir(base).unwrap()).count();
     eventually("the removal of its folder", async || (runs() == 0).then_some(())).await;
     result

@@ -156,6 +156,7 @@ async fn a_call_that_waits_for_its_server_is_not_run_by_one_whose_tools_are_held
     world.touch("broken");
     let _ = world.call("die").await;
     let waiting = world.begin("a_echo", Instant::now() + Duration::from_secs(60));
+    std::fs::write(world.folder.path().join("a.tools"), "another").unwrap();
     world.remove("broken");
     let failure = waiting.await.unwrap_err();
     assert_eq!((failure.cause, &*failure.message), (Cause::UnknownTool, "Tool 'a_echo' is not registered."));
