@@ -22,7 +22,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use rmcp::RoleClient;
-use rmcp::model::{ClientConfig, ClientRequest, DiscoverRequest, DiscoverRequestParams, PingRequest, ServerResult};
+use rmcp::model::{
+    ClientConfig, ClientRequest, DiscoverRequest, DiscoverRequestParams, PingRequest, RequestMetaObject, ServerResult,
+};
 use rmcp::service::{Peer, PeerRequestOptions, RunningService, ServiceError};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until, timeout};
@@ -32,9 +34,10 @@ use toolbus_core::tool::{ToolCall, ToolOutput};
 
 use self::busy::Busy;
 use self::pending::Pending;
-use self::signals::Signals;
+use self::signals::{Signals, Token};
 use self::timing::{Described, Timing};
 use crate::observe::Session;
+use crate::transport::stdio::Lane;
 
 pub(crate) use self::about::About;
 pub(crate) use self::failure::{CallError, ConnectError};
@@ -60,6 +63,10 @@ pub(crate) struct Connection {
     peer: Peer<RoleClient>,
     running: Mutex<Option<RunningService<RoleClient, ClientConfig>>>,
     signals: Arc<Signals>,
+    /// A shorter way for calls, where the transport has one.
+    lane: Option<Lane>,
+    /// What every request says, to a server without sessions.
+    meta: Option<RequestMetaObject>,
     generation: Generation,
     about: About,
     redactor: Redactor,
@@ -147,10 +154,9 @@ impl Connection {
         let followed = call.progress.as_ref().and_then(|sink| self.signals.follow(sink));
         let timing = Timing::new(&self.described, "tools/call", Some(tool));
         let granted = call.remaining();
-        let request = call::request(tool, call, followed.as_ref().map(|followed| followed.token));
         let answer = tokio::select! {
             biased;
-            answer = self.ask(request) => answer,
+            answer = self.run(tool, call, followed.as_ref().map(|followed| followed.token)) => answer,
             () = call.cancelled.cancelled() => {
                 timing.end(Some("cancelled"));
                 let text = format!("The call of tool '{tool}' was cancelled.");
@@ -224,12 +230,32 @@ impl Connection {
         }
     }
 
+    /// Sends the request of a call and waits for its answer. Reports of progress come before it only where they take the same
+    /// way.
+    async fn run(&self, tool: &str, call: &ToolCall, token: Option<Token>) -> Result<ServerResult, ServiceError> {
+        match &self.lane {
+            Some(lane) if token.is_none() => {
+                let params = call::params(tool, call, self.meta.as_ref());
+                self.answered(lane.ask("tools/call", &params)).await
+            }
+            _ => self.ask(call::request(tool, call, token)).await,
+        }
+    }
+
     /// Sends a request and waits for its answer. Dropped before, it tells the server.
     async fn ask(&self, request: ClientRequest) -> Result<ServerResult, ServiceError> {
         let asking = async {
             let handle = self.peer.send_cancellable_request(request, PeerRequestOptions::no_options()).await?;
             Pending::new(handle).answer().await
         };
+        self.answered(asking).await
+    }
+
+    /// The answer to a request, or the end of the connection.
+    async fn answered(
+        &self,
+        asking: impl Future<Output = Result<ServerResult, ServiceError>>,
+    ) -> Result<ServerResult, ServiceError> {
         let mut answer = tokio::select! {
             biased;
             answer = asking => answer,

@@ -193,7 +193,7 @@ impl Dialer {
                 let turn = bounds.hold(admitted).await?;
                 let started = launcher.start(self.server.as_str(), program);
                 let (process, transport) = started.map_err(|error| DialError::new(error.to_string()))?;
-                let opening = self.opening("pipe", transport.failure());
+                let opening = Opening { lane: Some(transport.lane()), ..self.opening("pipe", transport.failure()) };
                 (bounds.hold(turn.run(Connection::open(transport, opening))).await, Some(process))
             }
             Way::Http(opener) => {
@@ -225,6 +225,7 @@ impl Dialer {
             server: &self.server,
             transport,
             generation: self.generation.get(),
+            lane: None,
             failure,
             roots: self.roots.clone(),
             observer: Arc::clone(&self.observer),

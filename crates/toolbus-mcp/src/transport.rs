@@ -8,6 +8,9 @@ pub(crate) mod values;
 
 use std::sync::{Arc, OnceLock};
 
+/// What a server is told of a request that is given up.
+pub(crate) const GIVEN_UP: &str = "nobody waits for the answer any more";
+
 /// Why a transport has ended, for whoever wonders that it has. Its parts and its owner share it; the first reason counts.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct TransportFailure(Arc<OnceLock<String>>);

@@ -3,20 +3,49 @@
 use rmcp::model::{
     CallToolRequest, CallToolRequestParams, CallToolResult, ClientRequest, Extensions, RequestMetaObject, ServerResult,
 };
+use serde::Serialize;
+use serde_json::{Map, Value};
 use toolbus_core::failure::{Cause, ToolFailure};
 use toolbus_core::tool::{ToolCall, ToolOutput};
 
 use super::signals::Token;
 
-/// The request of a call. `token` names it in reports of its progress.
+/// The parameters of a call, as they are written.
+#[derive(Serialize)]
+pub(super) struct Params<'a> {
+    name: &'a str,
+    arguments: &'a Map<String, Value>,
+    #[serde(rename = "_meta", skip_serializing_if = "Option::is_none")]
+    meta: Option<RequestMetaObject>,
+}
+
+/// The parameters of a call, where `common` is what every request says.
+pub(super) fn params<'a>(tool: &'a str, call: &'a ToolCall, common: Option<&RequestMetaObject>) -> Params<'a> {
+    let meta = match (common.cloned(), trace(call)) {
+        (Some(mut common), Some(trace)) => {
+            common.extend(trace);
+            Some(common)
+        }
+        (common, trace) => common.or(trace),
+    };
+    Params { name: tool, arguments: &call.arguments, meta }
+}
+
+/// The trace of a call, for the server to go on with.
+fn trace(call: &ToolCall) -> Option<RequestMetaObject> {
+    let trace = call.trace.as_ref()?;
+    let mut meta = RequestMetaObject::new();
+    meta.set_traceparent(trace.traceparent());
+    if let Some(state) = trace.tracestate() {
+        meta.set_tracestate(state);
+    }
+    Some(meta)
+}
+
+/// The request of a call, for the SDK. `token` names it in reports of its progress.
 pub(super) fn request(tool: &str, call: &ToolCall, token: Option<Token>) -> ClientRequest {
     let mut extensions = Extensions::new();
-    if let Some(trace) = &call.trace {
-        let mut meta = RequestMetaObject::new();
-        meta.set_traceparent(trace.traceparent());
-        if let Some(state) = trace.tracestate() {
-            meta.set_tracestate(state);
-        }
+    if let Some(meta) = trace(call) {
         extensions.insert(meta);
     }
     if let Some(token) = token {

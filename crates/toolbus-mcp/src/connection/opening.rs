@@ -6,7 +6,8 @@ use std::sync::{Arc, Mutex};
 
 use rmcp::RoleClient;
 use rmcp::model::{
-    ClientCapabilities, ClientConfig, Implementation, ProtocolVersion, RootsCapabilities, ServerPeerInfo,
+    ClientCapabilities, ClientConfig, Implementation, ProtocolVersion, RequestMetaObject, RootsCapabilities,
+    ServerPeerInfo,
 };
 use rmcp::service::{ClientInitializeError, ClientLifecycleMode, ClientServiceExt as _, RunningService};
 use rmcp::transport::Transport;
@@ -25,6 +26,7 @@ use super::{Connection, Generation, redacted};
 use crate::observe::Observer;
 use crate::spec::ServerName;
 use crate::transport::TransportFailure;
+use crate::transport::stdio::Lane;
 
 /// What is to be known of a server before it is spoken to.
 pub(crate) struct Opening<'a> {
@@ -34,6 +36,8 @@ pub(crate) struct Opening<'a> {
     pub(crate) transport: &'static str,
     /// How it was spoken to last time; absent: it is asked.
     pub(crate) generation: Option<Generation>,
+    /// A shorter way for calls, where the transport has one.
+    pub(crate) lane: Option<Lane>,
     /// Where the transport says why it has ended.
     pub(crate) failure: TransportFailure,
     /// Directories that the server is told it may work in.
@@ -54,7 +58,7 @@ impl Connection {
     where
         T: Transport<RoleClient> + 'static,
     {
-        let Opening { server, transport: network, generation, failure, roots, observer, redactor } = opening;
+        let Opening { server, transport: network, generation, lane, failure, roots, observer, redactor } = opening;
         let silence = match (generation, network) {
             (Some(_), _) => Silence::Allowed,
             (None, "pipe") => Silence::Legacy,
@@ -62,6 +66,9 @@ impl Connection {
         };
         let roots = roots_result(&roots);
         let client = client(roots.is_some());
+        let mut meta = RequestMetaObject::new();
+        meta.set_client_info(client.client_info.clone());
+        meta.set_client_capabilities(client.capabilities.clone());
         let signals = Arc::new(Signals::default());
         let gate = Gate::new(transport, Arc::clone(&signals), failure, roots, silence);
 
@@ -81,10 +88,13 @@ impl Connection {
         let (running, info) = opened?;
 
         let is_session = signals.is_initializing();
+        meta.set_protocol_version(info.protocol_version.clone());
         let connection = Arc::new(Self {
             peer: running.peer().clone(),
             running: Mutex::new(Some(running)),
             signals,
+            lane,
+            meta: (!is_session).then_some(meta),
             generation: if is_session { Generation::Sessions } else { Generation::Stateless },
             about: About::of(&info, &redactor),
             redactor,

@@ -5,6 +5,8 @@ use rmcp::model::ServerResult;
 use rmcp::service::{RequestHandle, ServiceError};
 use tokio::runtime::Handle;
 
+use crate::transport::GIVEN_UP;
+
 /// A request that was sent. The server is told when nobody waits for its answer any more.
 pub(super) struct Pending(Option<RequestHandle<RoleClient>>);
 
@@ -28,7 +30,7 @@ impl Drop for Pending {
         if let Ok(runtime) = Handle::try_current() {
             runtime.spawn(async move {
                 // It fails where the connection is over, and then there is nobody to tell.
-                let _ = handle.cancel(Some("nobody waits for the answer any more".to_owned())).await;
+                let _ = handle.cancel(Some(GIVEN_UP.to_owned())).await;
             });
         }
     }

@@ -4,6 +4,7 @@ mod asides;
 mod calls;
 mod ending;
 mod handshake;
+mod lane;
 mod listing;
 mod program;
 
@@ -26,6 +27,7 @@ use super::{ConnectError, Connection, Generation, Opening, message};
 use crate::observe::{Observer, Operation, Session};
 use crate::spec::ServerName;
 use crate::transport::TransportFailure;
+use crate::transport::stdio::Lane;
 
 /// What a server of the old generation answers to `initialize`.
 fn initialized() -> Value {
@@ -145,13 +147,14 @@ struct How {
     roots: Vec<PathBuf>,
     failure: TransportFailure,
     is_tcp: bool,
+    lane: Option<Lane>,
     seen: Seen,
 }
 
 type Opened = JoinHandle<Result<Arc<Connection>, ConnectError>>;
 
 fn open<T: Transport<RoleClient> + 'static>(transport: T, how: How) -> Opened {
-    let How { generation, roots, failure, is_tcp, seen } = how;
+    let How { generation, roots, failure, is_tcp, lane, seen } = how;
     tokio::spawn(async move {
         let server = ServerName::parse("scripted").unwrap();
         let network = if is_tcp { "tcp" } else { "pipe" };
@@ -160,6 +163,7 @@ fn open<T: Transport<RoleClient> + 'static>(transport: T, how: How) -> Opened {
             server: &server,
             transport: network,
             generation,
+            lane,
             failure,
             roots,
             observer,

@@ -1,5 +1,6 @@
 //! Lines of JSON over the standard input and output of a child process.
 
+mod lane;
 mod reader;
 #[cfg(test)]
 mod tests;
@@ -17,8 +18,11 @@ use tokio::sync::{OwnedSemaphorePermit, mpsc};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
+use self::lane::Asked;
 use super::TransportFailure;
 use crate::process::Exited;
+
+pub(crate) use self::lane::Lane;
 
 /// Messages that wait to be written. Whoever sends more waits.
 const OUTGOING: usize = 64;
@@ -33,17 +37,24 @@ type Received = (ServerJsonRpcMessage, OwnedSemaphorePermit);
 /// Messages to and from a child process. A task reads and another one writes whole lines, so that dropping a future of
 /// this transport never leaves half a line behind. Dropping the transport closes the server's standard input.
 pub(crate) struct StdioTransport {
-    outgoing: mpsc::Sender<ClientJsonRpcMessage>,
+    outgoing: mpsc::Sender<Vec<u8>>,
+    asked: Arc<Asked>,
     incoming: mpsc::Receiver<Received>,
     closing: CancellationToken,
     writer: JoinHandle<()>,
     failure: TransportFailure,
 }
 
-/// The server takes no messages any more.
-#[derive(Debug, Clone, thiserror::Error)]
-#[error("the connection to the server has ended")]
-pub(crate) struct Ended;
+/// Why a message is not sent.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum NotSent {
+    /// The server takes no messages any more.
+    #[error("the connection to the server has ended")]
+    Ended,
+    /// It has no form in JSON.
+    #[error("the message cannot be written: {0}")]
+    Unwritable(#[from] serde_json::Error),
+}
 
 impl StdioTransport {
     /// Begins to read and to write. `closing` ends both, and is cancelled when nothing comes any more; `exited` tells why the server
@@ -58,10 +69,16 @@ impl StdioTransport {
         let (outgoing, to_write) = mpsc::channel(OUTGOING);
         let (read, incoming) = mpsc::channel(INCOMING);
         let failure = TransportFailure::default();
-        let reader = reader::Reader::new(from, server, read);
+        let asked = Arc::<Asked>::default();
+        let reader = reader::Reader::new(from, server, Arc::clone(&asked), read);
         tokio::spawn(reader.run(closing.clone(), exited, failure.clone()));
         let writer = tokio::spawn(writer::run(to, to_write, closing.clone()));
-        Self { outgoing, incoming, closing, writer, failure }
+        Self { outgoing, asked, incoming, closing, writer, failure }
+    }
+
+    /// A way for requests beside this transport's own messages.
+    pub(crate) fn lane(&self) -> Lane {
+        Lane::new(self.outgoing.clone(), Arc::clone(&self.asked))
     }
 
     /// Where it will be said why the transport has ended.
@@ -71,17 +88,17 @@ impl StdioTransport {
 }
 
 impl Transport<RoleClient> for StdioTransport {
-    type Error = Ended;
+    type Error = NotSent;
 
     /// Queues a message, in the order of the calls while there is room. The future waits for room.
-    fn send(&mut self, message: ClientJsonRpcMessage) -> impl Future<Output = Result<(), Ended>> + Send + 'static {
-        let queued = self.outgoing.try_send(message);
+    fn send(&mut self, message: ClientJsonRpcMessage) -> impl Future<Output = Result<(), NotSent>> + Send + 'static {
+        let queued = writer::line(&message).map(|line| self.outgoing.try_send(line));
         let outgoing = self.outgoing.clone();
         async move {
-            match queued {
+            match queued? {
                 Ok(()) => Ok(()),
-                Err(TrySendError::Full(message)) => outgoing.send(message).await.map_err(|_| Ended),
-                Err(TrySendError::Closed(_)) => Err(Ended),
+                Err(TrySendError::Full(line)) => outgoing.send(line).await.map_err(|_| NotSent::Ended),
+                Err(TrySendError::Closed(_)) => Err(NotSent::Ended),
             }
         }
     }
@@ -91,7 +108,7 @@ impl Transport<RoleClient> for StdioTransport {
     }
 
     /// Writes what was queued, as far as the server takes it at once, and closes its standard input.
-    async fn close(&mut self) -> Result<(), Ended> {
+    async fn close(&mut self) -> Result<(), NotSent> {
         self.closing.cancel();
         // A second call finds the task gone, and a task that failed has closed its end too.
         if !self.writer.is_finished() {

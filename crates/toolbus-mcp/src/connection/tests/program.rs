@@ -67,7 +67,8 @@ fn start(mode: &str) -> (StdioTransport, Program) {
 #[tokio::test]
 async fn a_program_is_spoken_to_until_it_ends() {
     let (transport, _program) = start("lenient");
-    let connection = open(transport, How::default()).await.unwrap().unwrap();
+    let how = How { lane: Some(transport.lane()), ..How::default() };
+    let connection = open(transport, how).await.unwrap().unwrap();
     assert_eq!(connection.generation(), Generation::Sessions);
     assert_eq!(connection.about().name.as_deref(), Some("program"));
     assert_eq!(connection.list_tools().await.unwrap().tools.len(), 1);
@@ -75,6 +76,7 @@ async fn a_program_is_spoken_to_until_it_ends() {
     let output = connection.call("echo", &ToolCall { progress: Some(sink), ..call() }).await.unwrap();
     assert_eq!(output, ToolOutput::text("hi"));
     assert_eq!(reports.recv().await.unwrap().progress, 0.5);
+    assert_eq!(connection.call("echo", &call()).await.unwrap(), ToolOutput::text("hi"));
     connection.ping().await.unwrap();
     assert!(connection.call("die", &call()).await.unwrap_err().is_lost);
     connection.close().await;

@@ -11,7 +11,7 @@ use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use toolbus_core::log::shown;
 
-use super::{Received, TransportFailure};
+use super::{Asked, Received, TransportFailure};
 use crate::connection::message;
 use crate::process::Exited;
 use crate::transport::values::{self, MAX_VALUES};
@@ -51,6 +51,7 @@ pub(super) struct Reader<R> {
     from: BufReader<R>,
     line: Vec<u8>,
     server: Arc<str>,
+    asked: Arc<Asked>,
     to: mpsc::Sender<Received>,
     room: Arc<Semaphore>,
     skipped: u64,
@@ -58,11 +59,12 @@ pub(super) struct Reader<R> {
 }
 
 impl<R: AsyncRead + Unpin> Reader<R> {
-    pub(super) fn new(from: R, server: Arc<str>, to: mpsc::Sender<Received>) -> Self {
+    pub(super) fn new(from: R, server: Arc<str>, asked: Arc<Asked>, to: mpsc::Sender<Received>) -> Self {
         Self {
             from: BufReader::with_capacity(CHUNK, from),
             line: Vec::new(),
             server,
+            asked,
             to,
             room: Arc::new(Semaphore::new(MAX_LINE)),
             skipped: 0,
@@ -136,7 +138,9 @@ impl<R: AsyncRead + Unpin> Reader<R> {
             match message::read(line) {
                 Ok(message) => {
                     self.skipped_in_a_row = 0;
-                    if self.give(message).await.is_none() {
+                    if let Some(message) = self.asked.take(message)
+                        && self.give(message).await.is_none()
+                    {
                         return End::Abandoned;
                     }
                 }

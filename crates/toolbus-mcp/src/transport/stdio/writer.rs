@@ -2,7 +2,7 @@
 
 use std::io;
 
-use rmcp::model::ClientJsonRpcMessage;
+use serde::Serialize;
 use tokio::io::{AsyncWrite, AsyncWriteExt as _};
 use tokio::sync::mpsc;
 use tokio::time::sleep;
@@ -16,11 +16,7 @@ const BATCH: usize = 64 * 1024;
 const KEPT: usize = 256 * 1024;
 
 /// Writes until it is told to close, or until the server takes nothing any more.
-pub(super) async fn run(
-    to: impl AsyncWrite + Unpin,
-    messages: mpsc::Receiver<ClientJsonRpcMessage>,
-    closing: CancellationToken,
-) {
+pub(super) async fn run(to: impl AsyncWrite + Unpin, messages: mpsc::Receiver<Vec<u8>>, closing: CancellationToken) {
     let too_late = async {
         closing.cancelled().await;
         sleep(FLUSH).await;
@@ -34,7 +30,7 @@ pub(super) async fn run(
 
 async fn write(
     mut to: impl AsyncWrite + Unpin,
-    mut messages: mpsc::Receiver<ClientJsonRpcMessage>,
+    mut messages: mpsc::Receiver<Vec<u8>>,
     closing: &CancellationToken,
 ) -> io::Result<()> {
     let mut lines = Vec::new();
@@ -48,11 +44,11 @@ async fn write(
             }
         };
         let Some(first) = first else { return Ok(()) };
-        append(&mut lines, &first)?;
+        lines.extend_from_slice(&first);
         while lines.len() < BATCH
             && let Ok(next) = messages.try_recv()
         {
-            append(&mut lines, &next)?;
+            lines.extend_from_slice(&next);
         }
         to.write_all(&lines).await?;
         to.flush().await?;
@@ -61,8 +57,9 @@ async fn write(
     }
 }
 
-fn append(lines: &mut Vec<u8>, message: &ClientJsonRpcMessage) -> serde_json::Result<()> {
-    serde_json::to_writer(&mut *lines, message)?;
-    lines.push(b'\n');
-    Ok(())
+/// A message as it is written, with its end.
+pub(super) fn line(message: &impl Serialize) -> serde_json::Result<Vec<u8>> {
+    let mut line = serde_json::to_vec(message)?;
+    line.push(b'\n');
+    Ok(line)
 }
