@@ -146,6 +146,10 @@ impl Settle for Settler {
     fn requeue(mut self: Box<Self>) -> BoxFuture<'static, ()> {
         Box::pin(async move { self.settle(true) })
     }
+
+    fn is_sure(&self) -> bool {
+        true
+    }
 }
 
 impl Drop for Settler {
@@ -167,7 +171,8 @@ mod tests {
     use std::sync::Arc;
 
     use bytes::Bytes;
-    use toolbus_core::bus::{Bus, Outgoing, Ownership, PublishError, Routing, Subscription, Target};
+    use tokio::sync::mpsc;
+    use toolbus_core::bus::{Bus, Delivery, Outgoing, Ownership, PublishError, Routing, Subscription, Target};
     use toolbus_protocol::Properties;
 
     use super::Embedded;
@@ -183,6 +188,12 @@ mod tests {
 
     fn topic(body: &str) -> Outgoing {
         message(Target::Topic("t".into()), body)
+    }
+
+    async fn taken(deliveries: &mut mpsc::Receiver<Delivery>) -> Bytes {
+        let delivery = deliveries.recv().await.unwrap();
+        delivery.settle.acknowledge().await;
+        delivery.body
     }
 
     #[tokio::test]
@@ -231,6 +242,34 @@ mod tests {
             delivery.settle.requeue().await;
         }
         assert_eq!(letters.recv().await.unwrap().body, "poison");
+    }
+
+    #[tokio::test]
+    async fn a_queue_that_comes_or_goes_changes_where_messages_go() {
+        let bus = Embedded::new();
+        assert_eq!(bus.publish(&topic("nobody")).await, Ok(Routing::Unroutable));
+        let mut kept = bus.consume(subscription("kept", Ownership::Shared));
+        let other = bus.connect();
+        let mut replica = other.consume(subscription("replica", Ownership::Replica));
+        for text in ["first", "second"] {
+            assert_eq!(bus.publish(&message(Target::Queue("replica".into()), text)).await, Ok(Routing::Routed));
+            assert_eq!(taken(&mut replica).await, text);
+        }
+        assert_eq!(bus.publish(&topic("both")).await, Ok(Routing::Routed));
+        assert_eq!((taken(&mut kept).await, taken(&mut replica).await), ("both".into(), "both".into()));
+        other.close().await;
+        assert_eq!(bus.publish(&message(Target::Queue("replica".into()), "late")).await, Ok(Routing::Unroutable));
+        assert_eq!(bus.publish(&topic("one")).await, Ok(Routing::Routed));
+    }
+
+    #[tokio::test]
+    async fn no_number_of_addresses_fills_the_memory() {
+        let bus = Embedded::new();
+        for number in 0..5_000 {
+            let nobody = message(Target::Queue(format!("reply.{number}")), "x");
+            assert_eq!(bus.publish(&nobody).await, Ok(Routing::Unroutable));
+        }
+        assert!(super::lock(&bus.broker).remembered() <= 1_024);
     }
 
     #[tokio::test]

@@ -71,7 +71,7 @@ pub struct Delivery {
     /// Name of the queue that it came from.
     pub queue: Arc<str>,
     /// Topic that it was published with.
-    pub routing_key: String,
+    pub routing_key: Arc<str>,
     /// Whether the broker has delivered it before, to us or to another consumer.
     pub redelivered: bool,
     /// How often it was delivered before, where the broker counts (quorum queues and the embedded bus).
@@ -102,6 +102,10 @@ pub trait Settle: Send + Sync {
     fn acknowledge(self: Box<Self>) -> BoxFuture<'static, ()>;
     /// The message goes back to its queue, for this consumer or another.
     fn requeue(self: Box<Self>) -> BoxFuture<'static, ()>;
+    /// Whether an acknowledgement cannot be lost on its way, so that the message never comes again after it.
+    fn is_sure(&self) -> bool {
+        false
+    }
 }
 
 /// A message to publish.

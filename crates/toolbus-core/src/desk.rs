@@ -243,7 +243,7 @@ fn malformed(asked: &Asked, delivery: &Delivery, refused: &Refused) -> Said {
     let id = asked.envelope.message_id.as_deref().unwrap_or(&asked.envelope.correlation_id);
     let error = ToolError {
         tool_call_id: bounded(id).to_owned(),
-        tool_name: delivery.routing_key.clone(),
+        tool_name: delivery.routing_key.to_string(),
         code: Code::InvalidArguments,
         message: format!("The request is not usable: {refused}."),
         is_retryable: false,

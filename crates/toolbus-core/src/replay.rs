@@ -1,7 +1,7 @@
 //! Answers that were given, kept for requests that the broker delivers again.
 //!
 //! A broker redelivers whatever was not acknowledged when a connection broke, also when its answer had already left.
-//! Only deliveries that the broker marks as redelivered are looked up: two requests that merely look alike are two.
+//! Where an acknowledgement cannot be lost, answers are not kept. Only deliveries that the broker marks as redelivered are looked up: two requests that merely look alike are two.
 
 use std::collections::HashMap;
 use std::collections::hash_map::RandomState;
@@ -49,6 +49,11 @@ impl Slot {
     /// Takes the delivery out, to settle it.
     pub(crate) fn take(&self) -> Option<Box<dyn Settle>> {
         lock(&self.0).take()
+    }
+
+    /// Whether a delivery that is acknowledged now never comes again.
+    pub(crate) fn is_sure(&self) -> bool {
+        lock(&self.0).as_ref().is_some_and(|settle| settle.is_sure())
     }
 
     /// Puts a later delivery in; the earlier one, which the broker has forgotten, comes back.

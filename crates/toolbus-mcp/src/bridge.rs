@@ -232,7 +232,7 @@ impl Shared {
 
     /// Puts tools into the registry, and tells once of names that clash.
     fn put(&self, known: &mut Vec<Clash>, spec: &ServerSpec, tools: Vec<Tool>) {
-        let source = &spec.name.source();
+        let source = spec.name.source();
         let rank = match spec.origin {
             Origin::Configuration => Rank::Configured,
             Origin::Registration => Rank::Registered,

@@ -92,7 +92,7 @@ fn definitions_until(
         if !spec.tools.admits(&tool.name) {
             continue;
         }
-        let descriptor = descriptor(spec, &source, place, &tool, &mut seen).and_then(|descriptor| {
+        let descriptor = descriptor(spec, source, place, &tool, &mut seen).and_then(|descriptor| {
             check(&tool, spec.validation, end)?;
             Ok(descriptor)
         });

@@ -23,6 +23,7 @@ const RESERVED: [&str; 1] = ["management"];
 pub struct ServerName {
     written: Arc<str>,
     folded: Arc<str>,
+    source: Arc<str>,
 }
 
 /// A text that names no server.
@@ -52,7 +53,7 @@ impl ServerName {
         if RESERVED.contains(&folded.as_str()) {
             return Err(ServerNameError::Reserved);
         }
-        Ok(Self { written: text.into(), folded: folded.into() })
+        Ok(Self { written: text.into(), folded: folded.into(), source: format!("mcp:{text}").into() })
     }
 
     /// The name as it was written.
@@ -69,8 +70,8 @@ impl ServerName {
 
     /// The source of the server's tools: `mcp:{name}`.
     #[must_use]
-    pub fn source(&self) -> Arc<str> {
-        format!("mcp:{}", self.written).into()
+    pub const fn source(&self) -> &Arc<str> {
+        &self.source
     }
 }
 

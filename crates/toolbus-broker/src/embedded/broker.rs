@@ -12,6 +12,8 @@ use toolbus_protocol::{Properties, topic};
 use super::Settler;
 use super::queue::{Bounds, Consumer, Message, Overflow, Queue};
 
+/// Addresses whose queues are remembered. Whoever publishes chooses them.
+const MAX_ROUTES: usize = 1_024;
 /// Deliveries of one message after which a queue with dead letters gives up on it, as RabbitMQ does.
 const DELIVERY_LIMIT: u32 = 20;
 
@@ -28,6 +30,8 @@ pub(super) struct Broker {
     queues: HashMap<Arc<str>, Queue>,
     /// Patterns, and the queues bound by them.
     bindings: BTreeSet<(String, Arc<str>)>,
+    /// Where messages go, as long as queues and bindings stay as they are.
+    routes: HashMap<Target, Route>,
     /// Queues that are gone with the client that has them to itself.
     replicas: Vec<(Arc<str>, Arc<watch::Sender<BusState>>)>,
     consumers: u64,
@@ -35,10 +39,25 @@ pub(super) struct Broker {
     hand: Option<Hand>,
 }
 
+/// Where messages with one address go.
+#[derive(Clone)]
+struct Route {
+    routing_key: Arc<str>,
+    queues: Arc<[Arc<str>]>,
+}
+
 impl Broker {
     pub(super) fn new(bounds: Bounds) -> Self {
-        let (queues, bindings) = (HashMap::new(), BTreeSet::new());
-        Self { bounds, queues, bindings, replicas: Vec::new(), consumers: 0, delivery_tag: 0, hand: None }
+        Self {
+            bounds,
+            queues: HashMap::new(),
+            bindings: BTreeSet::new(),
+            routes: HashMap::new(),
+            replicas: Vec::new(),
+            consumers: 0,
+            delivery_tag: 0,
+            hand: None,
+        }
     }
 
     /// Declares and binds what the subscription says, and subscribes.
@@ -50,6 +69,7 @@ impl Broker {
         hand: Hand,
     ) {
         self.hand = Some(hand);
+        self.routes.clear();
         let name: Arc<str> = subscription.queue.as_str().into();
         if subscription.ownership == Ownership::Replica {
             self.replicas.push((name.clone(), client.clone()));
@@ -69,7 +89,7 @@ impl Broker {
 
     /// Routes a message: to all its queues, or, when one of them is full, to none.
     pub(super) fn publish(&mut self, message: &Outgoing) -> Result<Routing, PublishError> {
-        let (routing_key, queues) = self.route(&message.target);
+        let Route { routing_key, queues } = self.route(&message.target);
         let full = |queue: &&Arc<str>| self.queues.get(*queue).is_some_and(|it| !it.has_room(message.body.len()));
         if let Some(full) = queues.iter().find(full) {
             return Err(PublishError::Rejected(format!("queue '{full}' is full")));
@@ -79,12 +99,12 @@ impl Broker {
             None => Arc::clone(&message.properties),
             Some(_) => Arc::new(Properties { user_id: None, ..Properties::clone(&message.properties) }),
         };
-        for name in &queues {
+        for name in &*queues {
             if let Some(queue) = self.queues.get_mut(name) {
                 queue.push(Message {
                     properties: Arc::clone(&properties),
                     body: message.body.clone(),
-                    routing_key: routing_key.to_owned(),
+                    routing_key: Arc::clone(&routing_key),
                     deliveries: 0,
                 });
             }
@@ -119,6 +139,7 @@ impl Broker {
     /// Ends a client: its consumers, and the queues that it has to itself.
     pub(super) fn close(&mut self, client: &Arc<watch::Sender<BusState>>) {
         self.end_consumers(client);
+        self.routes.clear();
         let (gone, kept) = std::mem::take(&mut self.replicas).into_iter().partition(|(_, it)| Arc::ptr_eq(it, client));
         self.replicas = kept;
         for (name, _) in gone {
@@ -127,9 +148,26 @@ impl Broker {
         }
     }
 
-    fn route<'a>(&self, target: &'a Target) -> (&'a str, Vec<Arc<str>>) {
+    fn route(&mut self, target: &Target) -> Route {
+        if let Some(known) = self.routes.get(target) {
+            return known.clone();
+        }
+        let route = self.find_route(target);
+        if self.routes.len() >= MAX_ROUTES {
+            self.routes.clear();
+        }
+        self.routes.insert(target.clone(), route.clone());
+        route
+    }
+
+    #[cfg(test)]
+    pub(super) fn remembered(&self) -> usize {
+        self.routes.len()
+    }
+
+    fn find_route(&self, target: &Target) -> Route {
         let one = |name: &str| self.queues.get(name).filter(|it| it.is_declared()).map(|it| it.name().clone());
-        match target {
+        let (routing_key, queues) = match target {
             Target::Queue(name) => (name, one(name).into_iter().collect()),
             Target::DeadLetter(name) => (name, one(&dead_letters_of(name)).into_iter().collect()),
             Target::Topic(topic) => {
@@ -137,7 +175,8 @@ impl Broker {
                 let queues: BTreeSet<_> = bound.map(|(_, queue)| queue.clone()).collect();
                 (topic, queues.into_iter().collect())
             }
-        }
+        };
+        Route { routing_key: routing_key.as_str().into(), queues }
     }
 
     fn queue(&mut self, name: &Arc<str>) -> &mut Queue {

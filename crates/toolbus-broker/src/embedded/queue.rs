@@ -13,7 +13,7 @@ use toolbus_protocol::Properties;
 pub(super) struct Message {
     pub(super) properties: Arc<Properties>,
     pub(super) body: Bytes,
-    pub(super) routing_key: String,
+    pub(super) routing_key: Arc<str>,
     /// How often it was delivered before.
     pub(super) deliveries: u32,
 }

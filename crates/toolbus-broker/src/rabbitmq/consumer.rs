@@ -161,7 +161,7 @@ impl Session {
             earlier_deliveries: if amqp.redelivered { properties::earlier_deliveries(&amqp.properties) } else { 0 },
             body: Bytes::from(amqp.data),
             queue: self.queue.clone(),
-            routing_key: String::from(amqp.routing_key),
+            routing_key: amqp.routing_key.as_str().into(),
             redelivered: amqp.redelivered,
             delivery_tag: amqp.delivery_tag,
             arrived: Instant::now(),

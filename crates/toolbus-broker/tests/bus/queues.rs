@@ -129,7 +129,7 @@ async fn a_message_over_the_delivery_limit_is_dead_lettered_beside_its_queue() {
         delivery.settle.requeue().await;
     }
     let letter = receive(&mut letters).await;
-    assert_eq!((text(&letter).as_str(), letter.routing_key.as_str()), ("poison", queue.as_str()));
+    assert_eq!((text(&letter).as_str(), &*letter.routing_key), ("poison", queue.as_str()));
     letter.settle.acknowledge().await;
     bus.close().await;
 }

@@ -47,7 +47,11 @@ impl Dispatcher {
             }
         };
         if let Some(key) = call.key {
-            self.parts.replay.answered(key, &call.slot, Arc::clone(&answer));
+            if settled && call.slot.is_sure() {
+                self.parts.replay.forget(key, &call.slot);
+            } else {
+                self.parts.replay.answered(key, &call.slot, Arc::clone(&answer));
+            }
         }
         call.settle(settled).await;
         call.conclude(Some(answer.end), built, confirmed);

@@ -50,7 +50,7 @@ async fn sent(parrot: Parrot, message: Message) -> Vec<Sent> {
     let desk = Desk::new(about, bus, settings().replies, world.dispatcher.clone(), SessionSets::default())
         .with(TOPIC, Arc::new(parrot));
     let (mut asked, settlement) = delivery(message);
-    asked.routing_key = TOPIC.to_owned();
+    asked.routing_key = TOPIC.into();
     let (sender, receiver) = mpsc::channel(1);
     sender.send(asked).await.unwrap();
     drop(sender);

@@ -99,7 +99,7 @@ pub(crate) async fn obey(
     let mut settlements = Vec::new();
     for message in messages {
         let (mut delivery, settlement) = delivery(message);
-        delivery.routing_key = "tool.cancel".to_owned();
+        delivery.routing_key = "tool.cancel".into();
         sender.send(delivery).await.unwrap();
         settlements.push(settlement);
     }

@@ -148,7 +148,7 @@ impl World {
         let bus = Arc::clone(&self.bus) as Arc<dyn Bus>;
         let desk = Desk::new(about, bus, settings().replies, self.dispatcher.clone(), SessionSets::default());
         let (mut asked, _) = delivery(role(request(&json!({})).typed(Some("Toolbus.ToolListRequest"))));
-        asked.routing_key = "tool.list".to_owned();
+        asked.routing_key = "tool.list".into();
         let (sender, receiver) = mpsc::channel(1);
         sender.send(asked).await.unwrap();
         drop(sender);

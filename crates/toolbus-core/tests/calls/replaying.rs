@@ -2,10 +2,33 @@
 
 use std::time::Duration;
 
+use futures_util::future::BoxFuture;
 use serde_json::json;
-use toolbus_core::bus::Target;
+use toolbus_core::bus::{Delivery, Settle, Target};
 
-use crate::world::{Route, Settled, World, call, request};
+use crate::world::{Message, Route, Settled, Settlement, World, call, delivery, request};
+
+/// Acknowledges so that it cannot be lost.
+struct Sure(Box<dyn Settle>);
+
+impl Settle for Sure {
+    fn acknowledge(self: Box<Self>) -> BoxFuture<'static, ()> {
+        self.0.acknowledge()
+    }
+
+    fn requeue(self: Box<Self>) -> BoxFuture<'static, ()> {
+        self.0.requeue()
+    }
+
+    fn is_sure(&self) -> bool {
+        true
+    }
+}
+
+fn surely(message: Message) -> (Delivery, Settlement) {
+    let (delivery, settlement) = delivery(message);
+    (Delivery { settle: Box::new(Sure(delivery.settle)), ..delivery }, settlement)
+}
 
 #[tokio::test]
 async fn a_redelivered_request_that_was_answered_is_not_run_again() {
@@ -14,6 +37,33 @@ async fn a_redelivered_request_that_was_answered_is_not_run_again() {
     let again = world.answer(call("pay", json!({})).redelivered()).await;
     assert_eq!((world.runs(), world.told.published()), (1, 2), "each publish has its span");
     assert_eq!((first.body, first.properties), (again.body, again.properties), "identical, message id included");
+}
+
+#[tokio::test]
+async fn an_answer_is_not_kept_where_its_acknowledgement_cannot_be_lost() {
+    let world = World::new();
+    let (first, settlement) = surely(call("pay", json!({})));
+    world.dispatcher.handle(first).await;
+    assert_eq!(settlement.get(), Some(Settled::Acknowledged));
+    world.dispatcher.handle(surely(call("pay", json!({})).redelivered()).0).await;
+    assert_eq!(world.runs(), 2, "it cannot be the same request");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_that_was_not_confirmed_is_kept_wherever_its_request_goes_back_to() {
+    let world = World::new();
+    let address = Target::Topic("tool.result.ana".into());
+    world.bus.route(address.clone(), Route::Unavailable);
+    let (first, settlement) = surely(call("pay", json!({})));
+    let dispatcher = world.dispatcher.clone();
+    let handling = tokio::spawn(async move { dispatcher.handle(first).await });
+    tokio::time::sleep(Duration::from_secs(600)).await;
+    world.dispatcher.shut_down();
+    handling.await.unwrap();
+    assert_eq!(settlement.get(), Some(Settled::Requeued));
+    world.bus.route(address, Route::Routed);
+    let again = world.answer(call("pay", json!({})).redelivered()).await;
+    assert_eq!((world.runs(), &again.body["content"]), (1, &json!("paid")));
 }
 
 #[tokio::test]

@@ -417,7 +417,7 @@ pub(crate) fn delivery(message: Message) -> (Delivery, Settlement) {
         properties: message.properties.into(),
         body: message.body,
         queue: "bus7.invoke".into(),
-        routing_key: message.topic.to_owned(),
+        routing_key: message.topic.into(),
         redelivered: message.redelivered,
         earlier_deliveries: message.earlier_deliveries,
         delivery_tag: 1,

@@ -192,7 +192,7 @@ impl Member {
     /// A tool of this name as it would be if the server had it; none when it cannot be the server's.
     pub(super) fn imagined(&self, name: &str, is_published: bool) -> Option<ToolDescriptor> {
         let spec = self.spec();
-        let mut descriptor = ToolDescriptor::new(name, spec.name.source(), "mcp");
+        let mut descriptor = ToolDescriptor::new(name, Arc::clone(spec.name.source()), "mcp");
         if let Some(set) = &self.placed.set {
             let bare = match is_published {
                 true => name.strip_prefix(&*set.prefix)?.strip_prefix('.')?,
@@ -210,7 +210,7 @@ impl Member {
 
     /// Whether the caller could use some tool of its, whatever it offers.
     pub(super) fn is_within_reach(&self, effective: &Effective) -> bool {
-        effective.could_have(&self.spec().name.source(), self.placed.set.as_ref().map(|set| &set.name))
+        effective.could_have(self.spec().name.source(), self.placed.set.as_ref().map(|set| &set.name))
     }
 
     pub(super) fn about(&self) -> Option<AboutServer> {

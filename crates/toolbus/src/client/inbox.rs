@@ -67,7 +67,8 @@ impl Opened {
     /// Hands what comes to whom it is for, until the bus is closed.
     pub(super) async fn receive(mut self, pending: Arc<Pending>, news: watch::Sender<u64>) {
         while let Some(delivery) = self.deliveries.recv().await {
-            let is_trusted = self.trusted.as_ref().is_none_or(|topics| topics.contains(&delivery.routing_key));
+            let is_trusted =
+                self.trusted.as_ref().is_none_or(|topics| topics.iter().any(|topic| **topic == *delivery.routing_key));
             let kind = delivery.properties.message_type.as_deref();
             let unclaimed = match kind {
                 _ if !is_trusted => Some(delivery),

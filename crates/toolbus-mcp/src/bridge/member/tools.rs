@@ -41,7 +41,7 @@ impl Member {
     /// Whether a call of a tool that `executor` had when the call was let in may be run.
     pub(in crate::bridge) fn still_admits(&self, name: &Arc<str>, executor: &McpTool) -> bool {
         let shared = self.shared.get().and_then(Weak::upgrade);
-        shared.is_none_or(|shared| shared.registry.still_admits(&self.spec().name.source(), name, executor))
+        shared.is_none_or(|shared| shared.registry.still_admits(self.spec().name.source(), name, executor))
     }
 
     /// What is known of its tools, with these limits.

@@ -156,7 +156,7 @@ pub(super) struct Started {
 impl Servers for Started {
     fn within_reach(&self, effective: &Effective) -> Vec<ServerName> {
         let all = ["Files", "mail", "Lazy"].map(|name| ServerName::parse(name).unwrap());
-        all.into_iter().filter(|name| effective.could_have(&name.source(), None)).collect()
+        all.into_iter().filter(|name| effective.could_have(name.source(), None)).collect()
     }
 
     fn refresh(&self, _: &ServerName) {}

@@ -7,6 +7,7 @@ use std::time::Duration;
 use rmcp::model::ServerJsonRpcMessage;
 use tokio::io::{AsyncBufReadExt as _, AsyncRead, AsyncReadExt as _, BufReader, copy_buf, sink};
 use tokio::sync::{Semaphore, mpsc};
+use tokio::task::coop::consume_budget;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use toolbus_core::log::shown;
@@ -117,6 +118,8 @@ impl<R: AsyncRead + Unpin> Reader<R> {
 
     async fn read(&mut self) -> End {
         loop {
+            // A flood of what nobody waits for must not keep this thread from everything else.
+            consume_budget().await;
             self.line.clear();
             self.line.shrink_to(KEPT);
             // A limit that a usize holds, a u64 holds.

@@ -40,7 +40,7 @@ pub(super) fn warnings(config: &Config) -> Vec<String> {
     let servers = config.mcp_servers();
     for pattern in config.pins.sources.keys().filter(|pattern| pattern.is_exact()) {
         let is_source = known.values().any(|tool| pattern.matches(&tool.source));
-        let is_server = servers.specs.iter().any(|spec| pattern.matches(&spec.name.source()));
+        let is_server = servers.specs.iter().any(|spec| pattern.matches(spec.name.source()));
         if !is_source && !is_server && !pattern.matches(MANAGEMENT_SOURCE) {
             warnings.push(format!("pins.sources: `{pattern}` is no source of this configuration"));
         }

@@ -137,7 +137,7 @@ impl World {
         let next = self.daemon.as_mut().unwrap().recv();
         let delivery = tokio::time::timeout(PATIENCE, next).await.expect("a request in time").unwrap();
         let asked = Asked {
-            topic: delivery.routing_key.clone(),
+            topic: delivery.routing_key.to_string(),
             properties: Arc::clone(&delivery.properties),
             body: serde_json::from_slice(&delivery.body).unwrap(),
         };
