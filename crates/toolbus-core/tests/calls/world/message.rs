@@ -1,0 +1,129 @@
+//! What is delivered, and how it was settled.
+
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
+
+use bytes::Bytes;
+use futures_util::future::BoxFuture;
+use serde_json::{Value, json};
+use toolbus_core::bus::{Delivery, Settle};
+use toolbus_protocol::Properties;
+
+/// How a delivery was settled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Settled {
+    Acknowledged,
+    Requeued,
+    Dropped,
+}
+
+/// Tells how one delivery was settled.
+#[derive(Clone)]
+pub(crate) struct Settlement(Arc<Mutex<Option<Settled>>>);
+
+impl Settlement {
+    pub(crate) fn get(&self) -> Option<Settled> {
+        *self.0.lock().unwrap()
+    }
+}
+
+struct Settler(Settlement);
+
+impl Settler {
+    fn settle(self, how: Settled) -> BoxFuture<'static, ()> {
+        *self.0.0.lock().unwrap() = Some(how);
+        Box::pin(async {})
+    }
+}
+
+impl Settle for Settler {
+    fn acknowledge(self: Box<Self>) -> BoxFuture<'static, ()> {
+        self.settle(Settled::Acknowledged)
+    }
+
+    fn requeue(self: Box<Self>) -> BoxFuture<'static, ()> {
+        self.settle(Settled::Requeued)
+    }
+}
+
+impl Drop for Settler {
+    fn drop(&mut self) {
+        self.0.0.lock().unwrap().get_or_insert(Settled::Dropped);
+    }
+}
+
+/// A request to be delivered.
+#[derive(Clone)]
+pub(crate) struct Message {
+    pub(crate) properties: Properties,
+    pub(crate) body: Bytes,
+    pub(crate) topic: &'static str,
+    pub(crate) redelivered: bool,
+    pub(crate) earlier_deliveries: u32,
+}
+
+/// A request of a peer named `ana`, to be answered on `tool.result.ana`.
+pub(crate) fn request(body: &Value) -> Message {
+    raw(body.to_string().into_bytes())
+}
+
+/// The same with any body.
+pub(crate) fn raw(body: impl Into<Bytes>) -> Message {
+    Message {
+        properties: Properties {
+            message_id: Some("0f8fad5bd9cb469fa16570867728950e".to_owned()),
+            message_type: Some("RockBot.Tools.ToolInvokeRequest".to_owned()),
+            correlation_id: Some("corr-1".to_owned()),
+            reply_to: Some("tool.result.ana".to_owned()),
+            headers: vec![("rb-source".to_owned(), "ana".to_owned())],
+            ..Properties::default()
+        },
+        body: body.into(),
+        topic: "tool.invoke",
+        redelivered: false,
+        earlier_deliveries: 0,
+    }
+}
+
+/// A call of `tool` with these arguments.
+pub(crate) fn call(tool: &str, arguments: Value) -> Message {
+    request(&json!({"toolCallId": "call_1", "toolName": tool, "arguments": arguments}))
+}
+
+impl Message {
+    pub(crate) fn reply_to(mut self, address: Option<&str>) -> Self {
+        self.properties.reply_to = address.map(str::to_owned);
+        self
+    }
+
+    pub(crate) fn typed(mut self, message_type: Option<&str>) -> Self {
+        self.properties.message_type = message_type.map(str::to_owned);
+        self
+    }
+
+    pub(crate) fn header(mut self, name: &str, value: &str) -> Self {
+        self.properties.headers.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
+    pub(crate) fn redelivered(mut self) -> Self {
+        self.redelivered = true;
+        self
+    }
+}
+
+pub(crate) fn delivery(message: Message) -> (Delivery, Settlement) {
+    let settlement = Settlement(Arc::default());
+    let delivery = Delivery {
+        properties: message.properties.into(),
+        body: message.body,
+        queue: "bus7.invoke".into(),
+        routing_key: message.topic.into(),
+        redelivered: message.redelivered,
+        earlier_deliveries: message.earlier_deliveries,
+        delivery_tag: 1,
+        arrived: Instant::now(),
+        settle: Box::new(Settler(settlement.clone())),
+    };
+    (delivery, settlement)
+}
