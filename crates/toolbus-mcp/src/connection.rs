@@ -234,7 +234,7 @@ impl Connection {
     /// way.
     async fn run(&self, tool: &str, call: &ToolCall, token: Option<Token>) -> Result<ServerResult, ServiceError> {
         match &self.lane {
-            Some(lane) if token.is_none() => {
+            Some(lane) if token.is_none() && lane.is_open() => {
                 let params = call::params(tool, call, self.meta.as_ref());
                 self.answered(lane.ask("tools/call", &params)).await
             }

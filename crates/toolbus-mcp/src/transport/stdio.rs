@@ -92,6 +92,7 @@ impl Transport<RoleClient> for StdioTransport {
 
     /// Queues a message, in the order of the calls while there is room. The future waits for room.
     fn send(&mut self, message: ClientJsonRpcMessage) -> impl Future<Output = Result<(), NotSent>> + Send + 'static {
+        self.asked.note(&message);
         let queued = writer::line(&message).map(|line| self.outgoing.try_send(line));
         let outgoing = self.outgoing.clone();
         async move {

@@ -57,7 +57,7 @@ impl Servers for Fleet {
         let published = published.tools().filter_map(|tool| tool.descriptor.server.clone());
         let all: BTreeSet<_> = published.chain(["Lazy".into(), "stuck".into()]).collect();
         let all = all.iter().map(|name| ServerName::parse(name).unwrap());
-        all.filter(|name| effective.could_have(&name.source(), None)).collect()
+        all.filter(|name| effective.could_have(name.source(), None)).collect()
     }
 
     fn refresh(&self, server: &ServerName) {

@@ -80,7 +80,7 @@ async fn a_call_has_an_id_that_the_sdk_has_not() {
     let request = server.expect("tools/call").await;
     assert_json_snapshot!(request, @r#"
     {
-      "id": 4294967296,
+      "id": 1073741824,
       "jsonrpc": "2.0",
       "method": "tools/call",
       "params": {

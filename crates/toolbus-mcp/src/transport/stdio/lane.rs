@@ -2,10 +2,10 @@
 //! of the request itself.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::collections::hash_map::Entry;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use rmcp::model::{ErrorData, RequestId, ServerJsonRpcMessage, ServerResult};
+use rmcp::model::{ClientJsonRpcMessage, ErrorData, RequestId, ServerJsonRpcMessage, ServerResult};
 use rmcp::service::ServiceError;
 use serde::Serialize;
 use serde_json::json;
@@ -15,8 +15,11 @@ use tokio::sync::{mpsc, oneshot};
 use super::writer::line;
 use crate::transport::GIVEN_UP;
 
-/// The first id: those of the SDK have 32 bits.
-const FIRST: i64 = 1 << 32;
+/// The first id and how many there are. Those of the SDK count from 0. Ids stay below 2³¹, because servers that keep them
+/// in 32 bits with a sign work with other clients.
+const FIRST: i64 = 1 << 30;
+/// So many ids of the SDK before the first of these, requests go its way: those under way end long before it is there.
+const MARGIN: i64 = 1 << 20;
 
 /// Asks a server on its standard input. Answers come as they are read, so that they may overtake notifications that the
 /// server wrote before them. Clones share the transport, and do not keep it open.
@@ -26,11 +29,18 @@ pub(crate) struct Lane {
     asked: Arc<Asked>,
 }
 
-/// Who waits for which answer. Bounded by the requests under way.
+/// The requests that go by lanes.
 #[derive(Default)]
-pub(super) struct Asked {
-    waiting: Mutex<HashMap<i64, oneshot::Sender<Answer>>>,
-    requests: AtomicI64,
+pub(super) struct Asked(Mutex<Requests>);
+
+#[derive(Default)]
+struct Requests {
+    /// Who waits for which answer. Bounded by the requests under way.
+    waiting: HashMap<i64, oneshot::Sender<Answer>>,
+    /// How many there were.
+    count: i64,
+    /// Whether the ids of the SDK come near.
+    is_over: bool,
 }
 
 type Answer = Result<ServerResult, ErrorData>;
@@ -48,6 +58,11 @@ impl Lane {
         Self { outgoing, asked }
     }
 
+    /// Whether requests may go this way.
+    pub(crate) fn is_open(&self) -> bool {
+        !self.asked.lock().is_over
+    }
+
     /// Sends a request and waits for its answer, without limit. Dropped before, it tells the server.
     ///
     /// # Errors
@@ -55,12 +70,10 @@ impl Lane {
     /// When the server refuses, or takes no messages any more. The end of a server that does not answer any more has to be
     /// watched for by the caller.
     pub(crate) async fn ask<P: Serialize>(&self, method: &str, params: &P) -> Result<ServerResult, ServiceError> {
-        let id = FIRST + self.asked.requests.fetch_add(1, Ordering::Relaxed);
-        let request = Request { jsonrpc: "2.0", id, method, params };
-        let request = line(&request).map_err(|_| ServiceError::UnexpectedResponse)?;
         let (sender, answer) = oneshot::channel();
-        self.asked.waiting().insert(id, sender);
-        let mut waiting = Waiting { lane: self, id, is_sent: false };
+        let mut waiting = Waiting { lane: self, id: self.asked.lock().begin(sender), is_sent: false };
+        let request = Request { jsonrpc: "2.0", id: waiting.id, method, params };
+        let request = line(&request).map_err(|_| ServiceError::UnexpectedResponse)?;
         self.outgoing.send(request).await.map_err(|_| ServiceError::TransportClosed)?;
         waiting.is_sent = true;
         let answer = answer.await;
@@ -96,7 +109,7 @@ struct Waiting<'a> {
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
-        self.lane.asked.waiting().remove(&self.id);
+        self.lane.asked.lock().waiting.remove(&self.id);
         if self.is_sent {
             self.lane.give_up(self.id);
         }
@@ -104,16 +117,15 @@ impl Drop for Waiting<'_> {
 }
 
 impl Asked {
-    /// Hands an answer to whoever waits for it, and drops one that nobody waits for any more. Whatever is not an answer to a
-    /// request from here comes back.
+    /// Hands an answer to whoever waits for it. Whatever nobody waits for here comes back.
     pub(super) fn take(&self, message: ServerJsonRpcMessage) -> Option<ServerJsonRpcMessage> {
         let id = match &message {
-            ServerJsonRpcMessage::Response(response) => ours(&response.id),
-            ServerJsonRpcMessage::Error(error) => error.id.as_ref().and_then(ours),
+            ServerJsonRpcMessage::Response(response) => number(&response.id),
+            ServerJsonRpcMessage::Error(error) => error.id.as_ref().and_then(number),
             ServerJsonRpcMessage::Request(_) | ServerJsonRpcMessage::Notification(_) => None,
         };
-        let Some(id) = id else { return Some(message) };
-        let Some(waiting) = self.waiting().remove(&id) else { return None };
+        let waiting = id.filter(|id| *id >= FIRST).and_then(|id| self.lock().waiting.remove(&id));
+        let Some(waiting) = waiting else { return Some(message) };
         // Who waited may have given up just now.
         let _ = match message {
             ServerJsonRpcMessage::Response(response) => waiting.send(Ok(response.result)),
@@ -123,16 +135,75 @@ impl Asked {
         None
     }
 
-    fn waiting(&self) -> MutexGuard<'_, HashMap<i64, oneshot::Sender<Answer>>> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Notes the id of a request that the SDK sends.
+    pub(super) fn note(&self, message: &ClientJsonRpcMessage) {
+        if let ClientJsonRpcMessage::Request(request) = message
+            && number(&request.id).is_some_and(|id| id >= FIRST - MARGIN)
+        {
+            self.lock().is_over = true;
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Requests> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// The number of a request from here. Some servers turn it into a text.
-fn ours(id: &RequestId) -> Option<i64> {
-    let number = match id {
-        RequestId::Number(number) => *number,
-        RequestId::String(text) => text.parse().ok()?,
-    };
-    (number >= FIRST).then_some(number)
+impl Requests {
+    /// The id of a further request, whose answer goes to `sender`.
+    fn begin(&mut self, sender: oneshot::Sender<Answer>) -> i64 {
+        loop {
+            let id = FIRST + self.count % FIRST;
+            self.count += 1;
+            if let Entry::Vacant(vacant) = self.waiting.entry(id) {
+                vacant.insert(sender);
+                return id;
+            }
+        }
+    }
+}
+
+/// The number of a request. Some servers turn it into a text.
+fn number(id: &RequestId) -> Option<i64> {
+    match id {
+        RequestId::Number(number) => Some(*number),
+        RequestId::String(text) => text.parse().ok(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn ping(id: i64) -> ClientJsonRpcMessage {
+        serde_json::from_value(json!({ "jsonrpc": "2.0", "id": id, "method": "ping" })).unwrap()
+    }
+
+    #[test]
+    fn ids_have_31_bits_and_are_used_again_unless_they_are_still_waited_for() {
+        let mut requests = Requests::default();
+        let mut begin = |count| {
+            requests.count = count;
+            let (sender, waiting) = oneshot::channel();
+            let id = requests.begin(sender);
+            (id, waiting)
+        };
+        let (first, _waiting) = begin(0);
+        assert_eq!(first, FIRST);
+        assert_eq!(begin(FIRST - 1).0, i64::from(i32::MAX));
+        assert_eq!(begin(FIRST).0, FIRST + 1, "the first still waits");
+    }
+
+    #[test]
+    fn the_sdk_has_all_requests_before_its_ids_are_those_of_lanes() {
+        let asked = Arc::<Asked>::default();
+        let lane = Lane::new(mpsc::channel(1).0, Arc::clone(&asked));
+        asked.note(&ping(FIRST - MARGIN - 1));
+        assert!(lane.is_open());
+        asked.note(&ping(FIRST - MARGIN));
+        asked.note(&ping(1));
+        assert!(!lane.is_open());
+    }
 }
