@@ -21,9 +21,9 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use toolbus_core::caller::Caller;
-use toolbus_core::tool::ToolCall;
+use toolbus_core::tool::{ToolCall, ToolOutput};
 
-use super::{ConnectError, Connection, Generation, Opening, message};
+use super::{CallError, ConnectError, Connection, Generation, Opening, message};
 use crate::observe::{Observer, Operation, Session};
 use crate::spec::ServerName;
 use crate::transport::TransportFailure;
@@ -207,6 +207,12 @@ fn call() -> ToolCall {
         trace: None,
         progress: None,
     }
+}
+
+/// Calls the tool `echo` in a task.
+fn start(connection: &Arc<Connection>, call: ToolCall) -> JoinHandle<Result<ToolOutput, CallError>> {
+    let connection = Arc::clone(connection);
+    tokio::spawn(async move { connection.call("echo", &call).await })
 }
 
 fn text(text: &str) -> Value {

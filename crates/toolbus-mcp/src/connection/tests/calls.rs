@@ -3,21 +3,13 @@ use std::time::{Duration, Instant};
 
 use insta::{assert_json_snapshot, assert_snapshot};
 use serde_json::{Value, json};
-use tokio::task::JoinHandle;
 use toolbus_core::failure::Cause;
 use toolbus_core::progress::ProgressSink;
 use toolbus_core::tool::{ToolCall, ToolOutput};
 use toolbus_protocol::TraceContext;
 
-use super::{How, Script, call, session, stateless, text};
-use crate::connection::{CallError, Connection};
-
-type Called = JoinHandle<Result<ToolOutput, CallError>>;
-
-fn start(connection: &Arc<Connection>, call: ToolCall) -> Called {
-    let connection = Arc::clone(connection);
-    tokio::spawn(async move { connection.call("echo", &call).await })
-}
+use super::{How, Script, call, session, start, stateless, text};
+use crate::connection::CallError;
 
 /// What comes of a call that is answered with `answer`, whose id is set.
 async fn answered(mut answer: Value) -> Result<ToolOutput, CallError> {

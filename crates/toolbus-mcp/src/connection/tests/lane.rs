@@ -13,7 +13,7 @@ use toolbus_core::progress::ProgressSink;
 use toolbus_core::tool::{ToolCall, ToolOutput};
 use toolbus_protocol::TraceContext;
 
-use super::{How, call, discovered, initialized, open, text};
+use super::{How, call, discovered, initialized, open, start, text};
 use crate::connection::{Connection, Generation};
 use crate::process::{Exit, Exited};
 use crate::transport::stdio::StdioTransport;
@@ -64,13 +64,6 @@ async fn connect(generation: Generation) -> (Arc<Connection>, Server) {
     let connection = opened.await.unwrap().unwrap();
     server.expect(next).await;
     (connection, server)
-}
-
-type Called = tokio::task::JoinHandle<Result<ToolOutput, crate::connection::CallError>>;
-
-fn start(connection: &Arc<Connection>, call: ToolCall) -> Called {
-    let connection = Arc::clone(connection);
-    tokio::spawn(async move { connection.call("echo", &call).await })
 }
 
 #[tokio::test]
