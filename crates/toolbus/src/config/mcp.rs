@@ -16,6 +16,7 @@ use toolbus_core::pattern::Pattern;
 use toolbus_mcp::management::Rules;
 
 pub use self::auth::{AgentCredential, ServerAuth};
+pub(crate) use self::file::INPUT_PREFIX;
 pub use self::file::ServersFile;
 pub use self::found::McpServers;
 pub(crate) use self::placeholders::{misplaced, placeholder};

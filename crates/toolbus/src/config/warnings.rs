@@ -13,6 +13,7 @@ use serde_json::Value;
 use url::Url;
 
 use super::bus::is_local;
+use super::mcp::INPUT_PREFIX;
 use super::{AmqpUrl, BusUrl, Config, ENVIRONMENT_PREFIX};
 
 /// Start of the variables that look as if they belonged to the daemon.
@@ -36,6 +37,7 @@ pub(crate) fn strays(environment: &BTreeMap<String, String>, configuration: &Val
     let is_stray = |name: &&String| {
         name.starts_with(LOOKALIKE)
             && !name.starts_with(ENVIRONMENT_PREFIX)
+            && !name.starts_with(INPUT_PREFIX)
             && !KNOWN.contains(&name.as_str())
             && !names_variable(configuration, name)
     };

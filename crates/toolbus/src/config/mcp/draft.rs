@@ -49,6 +49,8 @@ pub(crate) struct Draft {
     pub(super) credentials: Credentials,
     pub(super) allowed: Vec<String>,
     pub(super) denied: Vec<String>,
+    /// Whether no tool is offered, whatever the lists say.
+    pub(super) offers_none: bool,
     pub(super) validation: Validation,
     pub(super) tool_timeout: Option<Duration>,
     pub(super) is_lazy: bool,
@@ -92,6 +94,7 @@ impl Default for Draft {
             credentials: Credentials::None,
             allowed: Vec::new(),
             denied: Vec::new(),
+            offers_none: false,
             validation: Validation::default(),
             tool_timeout: None,
             is_lazy: false,
@@ -107,6 +110,9 @@ impl Draft {
         if !self.allowed.is_empty() && !self.denied.is_empty() {
             warnings.push("has both a list of allowed and of denied tools; a tool of both is denied".to_owned());
         }
+        if self.offers_none {
+            warnings.push("offers no tool, because its list of tools is empty".to_owned());
+        }
         if self.allowed.len().max(self.denied.len()) > MAX_LIST {
             return Err(Mistake::new("", format!("more than {MAX_LIST} tools in a list")));
         }
@@ -120,7 +126,10 @@ impl Draft {
         }
         let spec = ServerSpec {
             name,
-            tools: ToolFilter::new(self.allowed.clone(), self.denied.clone()),
+            tools: match self.offers_none {
+                true => ToolFilter::new(Vec::new(), vec!["*".to_owned()]),
+                false => ToolFilter::new(self.allowed.clone(), self.denied.clone()),
+            },
             validation: self.validation,
             tool_timeout: self.tool_timeout,
             is_lazy: self.is_lazy,

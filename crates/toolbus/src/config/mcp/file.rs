@@ -1,6 +1,7 @@
 //! The file of servers that other programs read, too: `mcpServers`, as JSON.
 
 mod entry;
+mod env_file;
 mod json;
 mod refusal;
 mod substitution;
@@ -12,11 +13,14 @@ use std::fs::{self, File};
 use std::io::Read;
 use std::path::Path;
 
+use serde_json::Value;
 use serde_json::value::RawValue;
 use toolbus_mcp::spec::{ServerName, ServerSpec};
 
-use self::json::{Members, elements, position, problem};
+use self::json::{Members, elements, plain, position, problem};
 use self::refusal::Refusal;
+pub(crate) use self::substitution::INPUT_PREFIX;
+use self::substitution::Variables;
 use super::MAX_SERVERS;
 use crate::config::pins::Pin;
 
@@ -53,14 +57,13 @@ impl ServersFile {
     pub(crate) fn read(path: &Path, environment: &BTreeMap<String, String>) -> Self {
         let file = path.display().to_string();
         let unread = |problem: String| Self { problems: vec![problem], is_unread: true, ..Self::default() };
-        let text = match text(path) {
-            Ok(text) => text,
+        let text = match text(path, MAX_FILE) {
+            // Editors on Windows begin files with a mark that is not JSON.
+            Ok(text) => plain(text.trim_start_matches('\u{feff}')),
             Err(what) => return unread(format!("{file}: {what}")),
         };
-        // Editors on Windows begin files with a mark that is not JSON.
-        let text = text.trim_start_matches('\u{feff}');
         let mut read = Self::default();
-        match read.parse(&file, text, environment) {
+        match read.parse(&file, &text, Variables::new(path, environment)) {
             Ok(()) => read,
             Err(problem) => unread(problem),
         }
@@ -89,27 +92,36 @@ impl ServersFile {
         format!("{specs:?}")
     }
 
-    fn parse(&mut self, file: &str, text: &str, environment: &BTreeMap<String, String>) -> Result<(), String> {
-        let entries = self.entries_of(file, text)?;
+    fn parse(&mut self, file: &str, text: &str, mut variables: Variables<'_>) -> Result<(), String> {
+        let entries = self.entries_of(file, text, &mut variables)?;
         if entries.len() > MAX_SERVERS {
             return Err(format!("{file}: has {} servers; at most {MAX_SERVERS} can be read", entries.len()));
         }
         for Entry { name, text: written } in entries {
             let place = format!("{file}:{}", position(text, written));
-            self.entry(name, written, &place, environment);
+            self.entry(name, written, &place, &variables);
         }
         Ok(())
     }
 
     /// Every server that the text has, in each of the forms that there are.
-    fn entries_of<'a>(&mut self, file: &str, text: &'a str) -> Result<Vec<Entry<'a>>, String> {
+    fn entries_of<'a>(
+        &mut self,
+        file: &str,
+        text: &'a str,
+        variables: &mut Variables<'_>,
+    ) -> Result<Vec<Entry<'a>>, String> {
         let whole: &RawValue = serde_json::from_str(text).map_err(|error| problem(file, &error))?;
         let expected = || format!("{file}: expected an object with `mcpServers`");
         let members = Members::of(whole).ok_or_else(expected)?.0;
         let (mut entries, mut ignored, mut has_servers) = (Vec::new(), Vec::new(), false);
         for (key, value) in members {
             let servers = match key.to_lowercase().as_str() {
-                "mcpservers" | "servers" => Some(value),
+                "mcpservers" | "servers" | "context_servers" => Some(value),
+                "inputs" => {
+                    variables.inputs.extend(inputs(value));
+                    continue;
+                }
                 "mcp" => Members::of(value).and_then(|members| {
                     members.0.into_iter().find(|(key, _)| key.eq_ignore_ascii_case("servers")).map(|(_, value)| value)
                 }),
@@ -130,19 +142,20 @@ impl ServersFile {
             }
         }
         if !ignored.is_empty() {
-            self.warnings.push(format!("{file}: ignored: {}", listed(&ignored)));
+            self.warnings.push(format!("{file}: ignored: {}", listed(ignored.iter().map(|name| (name, None)))));
         }
         if has_servers { Ok(entries) } else { Err(expected()) }
     }
 
-    fn entry(&mut self, name: Option<String>, written: &RawValue, place: &str, environment: &BTreeMap<String, String>) {
-        let entry = entry::read(name, written, environment);
+    fn entry(&mut self, name: Option<String>, written: &RawValue, place: &str, variables: &Variables<'_>) {
+        let entry = entry::read(name, written, variables);
         let Some(written_name) = &entry.name else {
             return self.problems.push(format!("{place}: a server without a `name` is left out"));
         };
         let shown = format!("`{}`", shown(written_name));
         if !entry.ignored.is_empty() {
-            self.warnings.push(format!("{place}: {shown}: ignored: {}", listed(&entry.ignored)));
+            let ignored = listed(entry.ignored.iter().map(|(name, near)| (name, *near)));
+            self.warnings.push(format!("{place}: {shown}: ignored: {ignored}"));
         }
         let name = match ServerName::parse(written_name) {
             Ok(name) => name,
@@ -171,7 +184,18 @@ impl ServersFile {
     }
 }
 
-fn text(path: &Path) -> Result<String, String> {
+/// What a person would be offered for each input of VS Code, by its id. What is not offered is asked.
+fn inputs(written: &RawValue) -> BTreeMap<String, String> {
+    let Ok(Value::Array(inputs)) = serde_json::from_str(written.get()) else { return BTreeMap::new() };
+    let offered = |input: &Value| {
+        let text = |key: &str| input.get(key).and_then(Value::as_str).map(str::to_owned);
+        Some((text("id")?, text("default")?))
+    };
+    inputs.iter().filter_map(offered).collect()
+}
+
+/// The text of a regular file of at most `limit` bytes.
+fn text(path: &Path, limit: u64) -> Result<String, String> {
     let unreadable = |error| format!("the file cannot be read: {error}");
     // Opening a pipe would wait for somebody to write to it.
     if !fs::metadata(path).map_err(unreadable)?.is_file() {
@@ -179,9 +203,9 @@ fn text(path: &Path) -> Result<String, String> {
     }
     let mut text = String::new();
     let file = File::open(path).map_err(unreadable)?;
-    file.take(MAX_FILE + 1).read_to_string(&mut text).map_err(unreadable)?;
-    match text.len() as u64 > MAX_FILE {
-        true => Err("the file is larger than 1 MiB".to_owned()),
+    file.take(limit + 1).read_to_string(&mut text).map_err(unreadable)?;
+    match text.len() as u64 > limit {
+        true => Err(format!("the file is larger than {} KiB", limit / 1024)),
         false => Ok(text),
     }
 }
@@ -195,8 +219,15 @@ fn shown(text: &str) -> String {
     shown
 }
 
-fn listed(names: &[String]) -> String {
-    let list: Vec<String> = names.iter().take(MAX_NAMED).map(|name| format!("`{}`", shown(name))).collect();
+/// Names of members, each with the one that may be meant.
+fn listed<'a>(names: impl ExactSizeIterator<Item = (&'a String, Option<&'static str>)>) -> String {
     let more = names.len().saturating_sub(MAX_NAMED);
+    let list: Vec<String> = names
+        .take(MAX_NAMED)
+        .map(|(name, near)| {
+            let near = near.map(|near| format!(" (did you mean `{near}`?)")).unwrap_or_default();
+            format!("`{}`{near}", shown(name))
+        })
+        .collect();
     list.join(", ") + &if more > 0 { format!(" and {more} more") } else { String::new() }
 }

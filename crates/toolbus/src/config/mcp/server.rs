@@ -131,6 +131,7 @@ impl ServerConfig {
             credentials: self.auth.as_ref().map_or(Ok(Credentials::None), ServerAuth::credentials)?,
             allowed: self.allowed_tools.clone(),
             denied: self.denied_tools.clone(),
+            offers_none: false,
             validation: self.validate.into(),
             tool_timeout: self.tool_timeout.map(HumanDuration::get),
             is_lazy: self.lazy,

@@ -70,7 +70,7 @@ fn a_server_with_a_mistake_stays_as_it_was_until_that_is_mended() {
     insta::assert_snapshot!(told(&unread), @"
     web: http://h/
     Files: x
-    warning: mcp.json:1:1: not JSON: EOF while parsing an object; JSON has neither comments nor commas after the last element
+    warning: mcp.json:1:1: not JSON: EOF while parsing an object
     warning: mcp.json:1:26: `files` goes on as it was: `toolTimeoutMs`: expected a whole number of milliseconds from 1 to 31622400000
     ");
     let mended = r#"{"mcpServers": {"files": {"command": "y"}}}"#;
@@ -130,7 +130,7 @@ fn a_file_that_cannot_be_read_again_keeps_its_servers_and_an_empty_one_has_none(
     insta::assert_snapshot!(told(&files.again("", "{", Some(&running))), @"
     Files: x
     web: http://h/
-    warning: mcp.json:1:1: not JSON: EOF while parsing an object; JSON has neither comments nor commas after the last element
+    warning: mcp.json:1:1: not JSON: EOF while parsing an object
     ");
     insta::assert_snapshot!(told(&files.again("", r#"{"mcpServers": {}}"#, Some(&running))), @"");
 }

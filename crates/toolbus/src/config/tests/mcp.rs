@@ -249,7 +249,7 @@ fn a_server_of_the_file_may_back_a_tool_set_once_it_can_be_used() {
     let unread = with_file(set, "{").unwrap();
     insta::assert_snapshot!(unread.warnings.join("\n"), @"
     toolsets.fs: no agent has this tool set
-    mcp.json:1:1: not JSON: EOF while parsing an object; JSON has neither comments nor commas after the last element
+    mcp.json:1:1: not JSON: EOF while parsing an object
     toolsets.fs: there is no MCP server `files` now
     ");
 }

@@ -1,6 +1,6 @@
 //! One server of the file: its members, whatever their case, in the spellings of those who write such files.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde_json::Value;
@@ -9,13 +9,81 @@ use toolbus_core::secret::Secret;
 use toolbus_core::tool::Validation;
 use toolbus_mcp::spec::HttpKind;
 
+use super::env_file;
 use super::json::Members;
-use super::substitution::Substitution;
+use super::substitution::{Substitution, Variables};
 use crate::config::mcp::draft::{Draft, Kind, Mistake};
 use crate::config::pins::Pin;
+use crate::config::problem::nearest;
 
 /// Longest `toolTimeoutMs`: a year.
 const MAX_TIMEOUT_MS: u64 = 366 * 24 * 3600 * 1000;
+/// Key of the list of tools that are offered alone; as `allowedTools` an empty one offers all.
+const ALLOWED: &str = "allowedTools";
+/// The same, of which an empty list offers none: so it is in Gemini CLI, Codex and Copilot.
+const INCLUDED: &str = "includeTools";
+/// Key of the list of tools that are not offered.
+const DENIED: &str = "deniedTools";
+/// Every spelling of a member, and the key that it means. Case, `-` and `_` do not count.
+const MEMBERS: [(&str, &str); 34] = [
+    ("name", "name"),
+    ("command", "command"),
+    ("args", "args"),
+    ("arguments", "args"),
+    ("env", "env"),
+    ("environmentVariables", "env"),
+    ("envFile", "envFile"),
+    ("cwd", "cwd"),
+    ("url", "url"),
+    ("serverUrl", "url"),
+    ("httpUrl", "httpUrl"),
+    ("type", "type"),
+    ("transport", "type"),
+    ("transportMode", "transportMode"),
+    ("headers", "headers"),
+    ("allowedTools", ALLOWED),
+    ("includeTools", INCLUDED),
+    ("includedTools", INCLUDED),
+    ("enabledTools", INCLUDED),
+    ("availableTools", INCLUDED),
+    ("tools", INCLUDED),
+    ("deniedTools", DENIED),
+    ("excludeTools", DENIED),
+    ("excludedTools", DENIED),
+    ("disabledTools", DENIED),
+    ("disallowedTools", DENIED),
+    ("blockedTools", DENIED),
+    ("toolTimeoutMs", "toolTimeoutMs"),
+    ("disabled", "disabled"),
+    ("enabled", "enabled"),
+    ("isActive", "enabled"),
+    ("lazy", "lazy"),
+    ("validate", "validate"),
+    ("pin", "pin"),
+];
+/// What the names of members contain that say which calls need no confirmation. They take no tool away.
+const CONFIRMATIONS: [&str; 4] = ["approv", "alwaysallow", "trust", "confirm"];
+/// Names of members, besides those with `tool` in them, that are likely to choose among tools.
+const CHOICES: [&str; 18] = [
+    "allow",
+    "allowed",
+    "allowlist",
+    "block",
+    "blocked",
+    "blocklist",
+    "blacklist",
+    "deny",
+    "denied",
+    "denylist",
+    "exclude",
+    "excludetags",
+    "filter",
+    "filters",
+    "include",
+    "includetags",
+    "onlyallow",
+    "whitelist",
+];
 
 /// What is written of one server.
 pub(super) struct Written {
@@ -25,12 +93,12 @@ pub(super) struct Written {
     pub(super) pin: Option<Pin>,
     /// Whether it says that it is not to be used, whatever else is wrong with it.
     pub(super) is_disabled: bool,
-    /// Names of members that mean nothing here.
-    pub(super) ignored: Vec<String>,
+    /// Names of members that mean nothing here, each with the nearest name that does.
+    pub(super) ignored: Vec<(String, Option<&'static str>)>,
 }
 
 /// Reads a server; `name` is absent where it is a member.
-pub(super) fn read(name: Option<String>, text: &RawValue, environment: &BTreeMap<String, String>) -> Written {
+pub(super) fn read(name: Option<String>, text: &RawValue, variables: &Variables<'_>) -> Written {
     let Some(Members(members)) = Members::of(text) else {
         let draft = Err(wrong("", "expected an object"));
         return Written { name, draft, pin: None, is_disabled: false, ignored: Vec::new() };
@@ -38,15 +106,27 @@ pub(super) fn read(name: Option<String>, text: &RawValue, environment: &BTreeMap
     let mut reader = Reader {
         name,
         draft: Draft::default(),
+        env_file: BTreeMap::new(),
         transport_mode: None,
         pin: None,
-        seen: BTreeSet::new(),
+        seen: BTreeMap::new(),
         ignored: Vec::new(),
-        substitution: Substitution::new(environment),
+        substitution: Substitution::new(variables),
     };
-    let is_disabled = members.iter().any(|(key, value)| key.eq_ignore_ascii_case("disabled") && value.get() == "true");
+    let is_disabled = members.iter().any(|(member, value)| {
+        let off = match known(member) {
+            Some((_, "disabled")) => "true",
+            Some((_, "enabled")) => "false",
+            _ => return false,
+        };
+        value.get() == off
+    });
     let mistake = members.into_iter().find_map(|(member, value)| reader.member(member, value).err());
     let mut draft = reader.draft;
+    // What is said of the server itself comes before what its file says.
+    for (name, value) in reader.env_file {
+        draft.env.entry(name).or_insert(value);
+    }
     // The most exact of the words for a transport decides between those for HTTP.
     if let (Some(mode), None | Some(Kind::Http(_)), Some(_)) = (reader.transport_mode, draft.kind, &draft.url) {
         draft.kind = Some(Kind::Http(mode));
@@ -58,68 +138,136 @@ pub(super) fn read(name: Option<String>, text: &RawValue, environment: &BTreeMap
 struct Reader<'a> {
     name: Option<String>,
     draft: Draft,
+    /// What `envFile` gives.
+    env_file: BTreeMap<String, Secret>,
     transport_mode: Option<HttpKind>,
     pin: Option<Pin>,
-    seen: BTreeSet<&'static str>,
-    ignored: Vec<String>,
+    /// The keys that were given, each as it was spelt.
+    seen: BTreeMap<&'static str, &'static str>,
+    ignored: Vec<(String, Option<&'static str>)>,
     substitution: Substitution<'a>,
 }
 
 impl Reader<'_> {
     fn member(&mut self, member: String, text: &RawValue) -> Result<(), Mistake> {
-        let key = match member.to_lowercase().as_str() {
-            "name" if self.name.is_none() || self.seen.contains("name") => "name",
-            "command" => "command",
-            "args" | "arguments" => "args",
-            "env" | "environmentvariables" => "env",
-            "cwd" => "cwd",
-            "url" => "url",
-            "type" | "transport" => "type",
-            "transportmode" => "transportMode",
-            "headers" => "headers",
-            "allowedtools" => "allowedTools",
-            "deniedtools" => "deniedTools",
-            "tooltimeoutms" => "toolTimeoutMs",
-            "disabled" => "disabled",
-            "lazy" => "lazy",
-            "validate" => "validate",
-            "pin" => "pin",
-            _ => {
-                self.ignored.push(member);
-                return Ok(());
-            }
+        let found = known(&member);
+        // A server that is called by its key may have a `name` that means nothing.
+        let is_name =
+            |(_, key): &(&str, &str)| *key == "name" && self.name.is_some() && !self.seen.contains_key("name");
+        let Some((spelling, key)) = found.filter(|found| !is_name(found)) else {
+            return self.unknown(member, text);
         };
-        if !self.seen.insert(key) {
-            return Err(Mistake::new(key, format!("`{key}` is given twice")));
+        let meaning = match key {
+            INCLUDED => ALLOWED,
+            "httpUrl" => "url",
+            key => key,
+        };
+        if let Some(before) = self.seen.insert(meaning, spelling) {
+            let what = match before == spelling {
+                true => format!("`{spelling}` is given twice"),
+                false => format!("`{before}` and `{spelling}` mean the same; expected one of them"),
+            };
+            return Err(Mistake::new(key, what));
         }
-        let mut value: Value = serde_json::from_str(text.get()).map_err(|_| wrong(key, "cannot be read"))?;
-        self.substitution.apply(&mut value).map_err(|error| wrong(key, &error.to_string()))?;
+        let mut value: Value = serde_json::from_str(text.get()).map_err(|_| wrong(spelling, "cannot be read"))?;
+        self.substitution.apply(&mut value).map_err(|error| wrong(spelling, &error.to_string()))?;
         // Some programs write what is absent as null.
-        if value.is_null() { Ok(()) } else { self.value(key, value) }
+        if value.is_null() { Ok(()) } else { self.value(key, spelling, value) }
     }
 
-    fn value(&mut self, key: &'static str, value: Value) -> Result<(), Mistake> {
+    /// Leaves a member out that means nothing here.
+    ///
+    /// # Errors
+    ///
+    /// If it may be a list of tools: without it, tools would be offered that it leaves out.
+    fn unknown(&mut self, member: String, text: &RawValue) -> Result<(), Mistake> {
+        let name = folded(&member);
+        let near =
+            nearest(&member, MEMBERS.map(|(spelling, _)| spelling)).filter(|near| !near.eq_ignore_ascii_case(&name));
+        let is_near_list = near.and_then(known).is_some_and(|(_, key)| matches!(key, ALLOWED | INCLUDED | DENIED));
+        let is_choice = is_near_list || name.contains("tool") || CHOICES.contains(&name.as_str());
+        let has_parts = text.get().starts_with(['[', '{', '"']);
+        if is_choice && has_parts && !CONFIRMATIONS.iter().any(|word| name.contains(word)) {
+            let near = near.map(|near| format!("did you mean `{near}`? ")).unwrap_or_default();
+            let what = format!(
+                "`{}` may choose among its tools in a way that is not known here; {near}write `{INCLUDED}` or `{DENIED}`, \
+                 or remove it",
+                super::shown(&member)
+            );
+            return Err(Mistake::new("", what));
+        }
+        self.ignored.push((member, near));
+        Ok(())
+    }
+
+    fn value(&mut self, key: &'static str, spelling: &'static str, value: Value) -> Result<(), Mistake> {
         let draft = &mut self.draft;
         match key {
-            "name" => self.name = Some(text(key, value)?),
-            "command" => draft.command = Some(text(key, value)?),
-            "args" => draft.args = texts(key, value)?,
-            "env" => draft.env = scalars(key, value)?,
-            "cwd" => draft.cwd = Some(text(key, value)?.into()),
-            "url" => draft.url = Some(text(key, value)?),
-            "type" => draft.kind = kind(&text(key, value)?)?,
-            "transportMode" => self.transport_mode = mode(&text(key, value)?)?,
-            "headers" => draft.headers = scalars(key, value)?,
-            "allowedTools" => draft.allowed = texts(key, value)?,
-            "deniedTools" => draft.denied = texts(key, value)?,
-            "toolTimeoutMs" => draft.tool_timeout = Some(milliseconds(key, &value)?),
-            "disabled" => draft.is_disabled = flag(key, &value)?,
-            "lazy" => draft.is_lazy = flag(key, &value)?,
+            "name" => self.name = Some(text(spelling, value)?),
+            "command" => match value {
+                // As Zed had it: an object with the program and its arguments.
+                Value::Object(program) => self.program(program)?,
+                value => draft.command = Some(text(spelling, value)?),
+            },
+            "args" => draft.args = texts(spelling, value)?,
+            "env" => draft.env = scalars(spelling, value)?,
+            "envFile" => {
+                self.env_file = env_file::read(&text(spelling, value)?).map_err(|error| wrong(spelling, &error))?
+            }
+            "cwd" => draft.cwd = Some(text(spelling, value)?.into()),
+            "url" => draft.url = Some(text(spelling, value)?),
+            "httpUrl" => {
+                draft.url = Some(text(spelling, value)?);
+                self.transport_mode = self.transport_mode.or(Some(HttpKind::Streamable));
+            }
+            "type" => draft.kind = kind(&text(spelling, value)?)?,
+            "transportMode" => self.transport_mode = mode(&text(spelling, value)?)?.or(self.transport_mode),
+            "headers" => draft.headers = scalars(spelling, value)?,
+            ALLOWED => draft.allowed = texts(spelling, value)?,
+            INCLUDED => {
+                draft.allowed = texts(spelling, value)?;
+                draft.offers_none = draft.allowed.is_empty();
+            }
+            DENIED => draft.denied = texts(spelling, value)?,
+            "toolTimeoutMs" => draft.tool_timeout = Some(milliseconds(spelling, &value)?),
+            "disabled" => draft.is_disabled |= flag(spelling, &value)?,
+            "enabled" => draft.is_disabled |= !flag(spelling, &value)?,
+            "lazy" => draft.is_lazy = flag(spelling, &value)?,
             "pin" => self.pin = Some(pin(value)?),
             _ => draft.validation = validation(&text("validate", value)?)?,
         }
         Ok(())
     }
+
+    /// A program whose arguments and environment stand beside it.
+    fn program(&mut self, members: serde_json::Map<String, Value>) -> Result<(), Mistake> {
+        for (member, value) in members {
+            let (key, spelling) = match member.as_str() {
+                "path" => ("command", "command.path"),
+                "args" => ("args", "command.args"),
+                "env" => ("env", "command.env"),
+                _ => {
+                    self.ignored.push((format!("command.{member}"), None));
+                    continue;
+                }
+            };
+            if key != "command" && self.seen.insert(key, spelling).is_some() {
+                return Err(Mistake::new(key, format!("`{key}` is given twice")));
+            }
+            match value {
+                Value::Null => {}
+                Value::Object(_) if key == "command" => return Err(wrong(spelling, "expected a text")),
+                value => self.value(key, spelling, value)?,
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The spelling and the key of a member, if it means anything here.
+fn known(member: &str) -> Option<(&'static str, &'static str)> {
+    let name = folded(member);
+    MEMBERS.into_iter().find(|(spelling, _)| spelling.eq_ignore_ascii_case(&name))
 }
 
 fn wrong(key: &'static str, what: &str) -> Mistake {
@@ -176,7 +324,8 @@ fn folded(text: &str) -> String {
 fn kind(text: &str) -> Result<Option<Kind>, Mistake> {
     match folded(text).as_str() {
         "" => Ok(None),
-        "stdio" => Ok(Some(Kind::Stdio)),
+        // Copilot calls it local.
+        "stdio" | "local" => Ok(Some(Kind::Stdio)),
         "http" | "streamablehttp" => Ok(Some(Kind::Http(HttpKind::Streamable))),
         "sse" => Ok(Some(Kind::Http(HttpKind::Sse))),
         _ => Err(wrong("type", r#"expected "stdio", "http", "streamable-http" or "sse""#)),

@@ -53,13 +53,97 @@ pub(super) fn position(text: &str, part: &RawValue) -> String {
     format!("{line}:{column}")
 }
 
+/// A text of JSON without the comments and the commas after the last element that VS Code and Zed allow. Each character of
+/// them is a space then, so that everything else keeps its line and column.
+pub(super) fn plain(text: &str) -> String {
+    let mut plain = String::with_capacity(text.len());
+    // Place of a comma that nothing but space and comments has followed.
+    let mut comma = None;
+    let mut rest = text.chars().peekable();
+    while let Some(c) = rest.next() {
+        match (c, rest.peek()) {
+            ('"', _) => {
+                comma = None;
+                plain.push(c);
+                while let Some(c) = rest.next() {
+                    plain.push(c);
+                    match c {
+                        '"' => break,
+                        '\\' => plain.extend(rest.next()),
+                        _ => {}
+                    }
+                }
+            }
+            ('/', Some('/')) => {
+                plain.push(' ');
+                while let Some(c) = rest.next_if(|c| *c != '\n') {
+                    plain.push(blank(c));
+                }
+            }
+            ('/', Some('*')) => {
+                plain.push(' ');
+                let mut before = ' ';
+                // The star of the beginning ends nothing.
+                plain.extend(rest.next().map(blank));
+                for c in rest.by_ref() {
+                    plain.push(blank(c));
+                    if (before, c) == ('*', '/') {
+                        break;
+                    }
+                    before = c;
+                }
+            }
+            (',', _) => {
+                comma = Some(plain.len());
+                plain.push(c);
+            }
+            ('}' | ']', _) => {
+                if let Some(place) = comma.take() {
+                    plain.replace_range(place..=place, " ");
+                }
+                plain.push(c);
+            }
+            _ => {
+                comma = comma.filter(|_| c.is_whitespace());
+                plain.push(c);
+            }
+        }
+    }
+    plain
+}
+
+/// What stands for a character of a comment.
+const fn blank(c: char) -> char {
+    if c == '\n' { c } else { ' ' }
+}
+
 /// Why a text is no JSON, with its place.
 pub(super) fn problem(file: &str, error: &serde_json::Error) -> String {
     let text = error.to_string();
     let what = text.split(" at line ").next().unwrap_or_default();
-    format!(
-        "{file}:{}:{}: not JSON: {what}; JSON has neither comments nor commas after the last element",
-        error.line(),
-        error.column()
-    )
+    format!("{file}:{}:{}: not JSON: {what}", error.line(), error.column())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::plain;
+
+    #[test]
+    fn comments_and_last_commas_become_spaces_of_the_same_width() {
+        for (text, expected) in [
+            ("[1, // one\n 2]", "[1,       \n 2]"),
+            ("[1,]", "[1 ]"),
+            ("{\"a\": [1, /* é,] */ ], }", "{\"a\": [1            ]  }"),
+            ("[1 /* a\n * b */, 2]", "[1     \n       , 2]"),
+            // A comment that is empty, one that ends with stars, and one that does not end.
+            ("[/**/1/***/]/*", "[    1     ]  "),
+            ("[\"//, /* ]\", \"\\\",]\"]", "[\"//, /* ]\", \"\\\",]\"]"),
+            // Commas that no dialect allows stay what they are.
+            ("[,1,,]", "[,1, ]"),
+            ("[1 / 2]", "[1 / 2]"),
+            ("\"open", "\"open"),
+        ] {
+            assert_eq!(plain(text), expected, "{text}");
+        }
+    }
 }

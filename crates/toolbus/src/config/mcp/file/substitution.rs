@@ -1,6 +1,7 @@
-//! `${NAME}` and `${NAME:-default}` in the texts of a file of servers.
+//! `${NAME}`, `${NAME:-default}` and the variables of editors in the texts of a file of servers.
 
 use std::collections::BTreeMap;
+use std::path::{Path, absolute};
 
 use serde_json::Value;
 
@@ -8,29 +9,79 @@ use serde_json::Value;
 const MAX_BYTES: usize = 1024 * 1024;
 /// Longest name that is repeated, in characters.
 const MAX_SHOWN: usize = 64;
+/// Folders in which editors keep their settings for the folder above.
+const OF_EDITORS: [&str; 3] = [".vscode", ".cursor", ".roo"];
+/// What the names of the variables begin with that answer for inputs.
+pub(crate) const INPUT_PREFIX: &str = "TOOLBUS_INPUT_";
 
 /// Why a text cannot be completed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(super) enum SubstitutionError {
     #[error("the environment variable `{0}` is not set; set it, or write `${{{0}:-default}}`")]
     Unset(String),
-    #[error("`${{{0}}}` asks a person, which a daemon cannot do; use a variable of the environment: `${{NAME}}`")]
-    Input(String),
+    #[error("`${{{0}}}` asks a person, which a daemon cannot do; set the environment variable `{1}`")]
+    Input(String, String),
     #[error("`${{{0}}}` is no variable of the environment; expected `${{NAME}}` or `${{NAME:-default}}`")]
     Form(String),
     #[error("its texts have more than 1 MiB with the variables in them")]
     TooLarge,
 }
 
+/// What stands for the variables of one file.
+pub(super) struct Variables<'a> {
+    environment: &'a BTreeMap<String, String>,
+    /// What editors have for `${workspaceFolder}`: the folder of the file, or the one above if that is `.vscode` or the like.
+    workspace: String,
+    /// What a person would be offered for an input, by its id.
+    pub(super) inputs: BTreeMap<String, String>,
+}
+
+impl<'a> Variables<'a> {
+    /// The variables of the file at `path`, without inputs.
+    pub(super) fn new(path: &Path, environment: &'a BTreeMap<String, String>) -> Self {
+        let path = absolute(path).unwrap_or_else(|_| path.to_owned());
+        let folder = path.parent().unwrap_or(Path::new("/"));
+        let is_of_editor = folder.file_name().is_some_and(|name| OF_EDITORS.iter().any(|of_editor| name == *of_editor));
+        let workspace = folder.parent().filter(|_| is_of_editor).unwrap_or(folder);
+        Self { environment, workspace: workspace.display().to_string(), inputs: BTreeMap::new() }
+    }
+
+    /// What an editor has for a variable of its own, where a daemon has it, too.
+    fn of_editor(&self, name: &str) -> Option<&str> {
+        match name {
+            "workspaceFolder" => Some(&self.workspace),
+            "workspaceFolderBasename" => self.workspace.rsplit('/').next(),
+            "userHome" => self.environment.get("HOME").map(String::as_str),
+            "pathSeparator" | "/" => Some("/"),
+            _ => None,
+        }
+    }
+
+    /// What stands for what a person would be asked.
+    fn input(&self, id: &str) -> Result<&str, SubstitutionError> {
+        let variable = input_variable(id);
+        let given = self.environment.get(&variable).or_else(|| self.inputs.get(id));
+        given
+            .map(String::as_str)
+            .ok_or_else(|| SubstitutionError::Input(format!("input:{}", super::shown(id)), variable))
+    }
+}
+
+/// The environment variable that answers for an input.
+fn input_variable(id: &str) -> String {
+    let id = id.chars().take(MAX_SHOWN).map(|c| if c.is_ascii_alphanumeric() { c.to_ascii_uppercase() } else { '_' });
+    INPUT_PREFIX.chars().chain(id).collect()
+}
+
 /// Completes the texts of one server.
 pub(super) struct Substitution<'a> {
-    environment: &'a BTreeMap<String, String>,
+    variables: &'a Variables<'a>,
     left: usize,
 }
 
 impl<'a> Substitution<'a> {
-    pub(super) const fn new(environment: &'a BTreeMap<String, String>) -> Self {
-        Self { environment, left: MAX_BYTES }
+    pub(super) const fn new(variables: &'a Variables<'a>) -> Self {
+        Self { variables, left: MAX_BYTES }
     }
 
     /// Completes every text in a value; what a variable holds is not looked at again.
@@ -71,6 +122,12 @@ impl<'a> Substitution<'a> {
     where
         'a: 'b,
     {
+        if let Some(id) = variable.strip_prefix("input:") {
+            return self.variables.input(id);
+        }
+        if let Some(value) = self.variables.of_editor(variable) {
+            return Ok(value);
+        }
         let (name, default) = match variable.split_once(":-") {
             Some((name, default)) => (name, Some(default)),
             None => (variable, None),
@@ -79,11 +136,9 @@ impl<'a> Substitution<'a> {
         let name = name.strip_prefix("env:").unwrap_or(name);
         let begins = name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_');
         if !begins || !name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_') {
-            let shown: String = variable.chars().take(MAX_SHOWN).flat_map(char::escape_debug).collect();
-            let is_input = variable.starts_with("input:");
-            return Err(if is_input { SubstitutionError::Input(shown) } else { SubstitutionError::Form(shown) });
+            return Err(SubstitutionError::Form(super::shown(variable)));
         }
-        match (self.environment.get(name), default) {
+        match (self.variables.environment.get(name), default) {
             (Some(value), Some(default)) if value.is_empty() => Ok(default),
             (Some(value), _) => Ok(value),
             (None, Some(default)) => Ok(default),

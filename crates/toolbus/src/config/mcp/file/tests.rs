@@ -2,8 +2,13 @@ use toolbus_mcp::spec::TransportSpec;
 
 use super::*;
 
-const ENVIRONMENT: [(&str, &str); 4] =
-    [("API_KEY", "hunter2"), ("EMPTY", ""), ("HOME", "/data/ana"), ("DOLLAR", "${API_KEY}")];
+const ENVIRONMENT: [(&str, &str); 5] = [
+    ("API_KEY", "hunter2"),
+    ("EMPTY", ""),
+    ("HOME", "/data/ana"),
+    ("DOLLAR", "${API_KEY}"),
+    ("TOOLBUS_INPUT_API_KEY", "hunter2"),
+];
 
 /// What is read from a text; messages call the file `mcp.json`.
 fn read(text: &str) -> ServersFile {
@@ -13,7 +18,8 @@ fn read(text: &str) -> ServersFile {
     let environment = ENVIRONMENT.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
     let mut read = ServersFile::read(&path, &environment);
     let here = format!("{}/", folder.path().display());
-    for message in read.problems.iter_mut().chain(&mut read.warnings) {
+    let mistakes = read.refused.iter_mut().map(|refusal| &mut refusal.mistake);
+    for message in read.problems.iter_mut().chain(&mut read.warnings).chain(mistakes) {
         *message = message.replace(&here, "");
     }
     let refused = read.refused.iter_mut().map(|refusal| &mut refusal.place);
@@ -84,24 +90,183 @@ fn a_file_of_cursor_works_unchanged() {
 }
 
 #[test]
-fn a_file_of_vs_code_works_but_for_what_it_asks_a_person() {
+fn a_file_of_vs_code_works_with_what_it_asks_a_person_from_the_environment() {
     insta::assert_snapshot!(told(r#"{
-  "inputs": [{ "type": "promptString", "id": "key", "password": true }],
+  // what is asked
+  "inputs": [
+    { "type": "promptString", "id": "api-key", "password": true },
+    { "type": "pickString", "id": "region", "options": ["eu", "us"], "default": "eu" }, /* offered */
+  ],
   "servers": {
-    "github": { "type": "http", "url": "https://api.githubcopilot.com/mcp" },
-    "fetch": { "type": "stdio", "command": "uvx", "args": ["mcp-server-fetch"], "envFile": "${workspaceFolder}/.env" },
-    "asks": { "type": "stdio", "command": "x", "env": { "KEY": "${input:key}" } }
-  }
+    "github": { "type": "http", "url": "https://api.githubcopilot.com/mcp" }, // remote
+    "asks": { "type": "stdio", "command": "x", "env": { "KEY": "${input:api-key}", "REGION": "${input:region}", }, },
+    "home": { "command": "x", "args": ["${userHome}${/}y${pathSeparator}"] },
+    "more": { "command": "x", "env": { "KEY": "${input:other key}" } },
+    "config": { "command": "${config:mcp.command}" },
+  },
 }"#), @r#"
-    mcp.json:4:15 github: Streamable https://api.githubcopilot.com/mcp Enforce
-    mcp.json:5:14 fetch: uvx ["mcp-server-fetch"] Enforce
-    warning: mcp.json: ignored: `inputs`
-    warning: mcp.json:5:14: `fetch`: ignored: `envFile`
-    problem: mcp.json:6:13: `asks` is left out: `env`: `${input:key}` asks a person, which a daemon cannot do; use a variable of the environment: `${NAME}`
+    mcp.json:8:15 github: Streamable https://api.githubcopilot.com/mcp Enforce
+    mcp.json:9:13 asks: x [] KEY=hunter2 REGION=eu Enforce
+    mcp.json:10:13 home: x ["/data/ana/y/"] Enforce
+    problem: mcp.json:11:13: `more` is left out: `env`: `${input:other key}` asks a person, which a daemon cannot do; set the environment variable `TOOLBUS_INPUT_OTHER_KEY`
+    problem: mcp.json:12:15: `config` is left out: `command`: `${config:mcp.command}` is no variable of the environment; expected `${NAME}` or `${NAME:-default}`
     "#);
     insta::assert_snapshot!(told(r#"{"mcp": {"servers": {"a": {"command": "x"}}}, "editor.fontSize": 12}"#), @"
     mcp.json:1:27 a: x [] Enforce
     warning: mcp.json: ignored: `editor.fontSize`
+    ");
+}
+
+#[test]
+fn the_workspace_is_the_folder_of_the_file_or_of_its_hidden_folder() {
+    let folder = tempfile::tempdir().unwrap();
+    let hidden = folder.path().join("work/.vscode");
+    fs::create_dir_all(&hidden).unwrap();
+    for (file, expected) in [(hidden.join("mcp.json"), "work"), (folder.path().join("work/mcp.json"), "work")] {
+        fs::write(&file, r#"{"servers": {"a": {"command": "${workspaceFolder}/${workspaceFolderBasename}"}}}"#)
+            .unwrap();
+        let read = ServersFile::read(&file, &BTreeMap::new());
+        let expected = format!("a: {} [] Enforce", folder.path().join(expected).join(expected).display());
+        assert_eq!(read.entries.iter().map(|(spec, _)| line(spec)).collect::<Vec<_>>(), [expected]);
+    }
+}
+
+#[test]
+fn the_variables_of_an_env_file_are_those_of_the_server_unless_it_has_its_own() {
+    let folder = tempfile::tempdir().unwrap();
+    let (file, variables) = (folder.path().join("mcp.json"), folder.path().join(".env"));
+    let told = || {
+        fs::write(
+            &file,
+            r#"{"servers": {"a": {"envFile": "${workspaceFolder}/.env", "command": "x", "env": {"A": "own"}}}}"#,
+        )
+        .unwrap();
+        let read = ServersFile::read(&file, &BTreeMap::new());
+        let lines = read.entries.iter().map(|(spec, _)| line(spec)).chain(read.problems());
+        lines.collect::<Vec<_>>().join("\n").replace(&*folder.path().to_string_lossy(), "")
+    };
+    insta::assert_snapshot!(told(), @"/mcp.json:1:19: `a` is left out: `envFile`: `/.env`: the file cannot be read: No such file or directory (os error 2)");
+    fs::write(&variables, "A=file\nexport B='b c'\n").unwrap();
+    insta::assert_snapshot!(told(), @"a: x [] A=own B=b c Enforce");
+    fs::write(&variables, "A=1\nhunter2\n").unwrap();
+    insta::assert_snapshot!(told(), @"/mcp.json:1:19: `a` is left out: `envFile`: `/.env`: line 2 is no variable; expected NAME=value");
+    fs::write(&variables, "#".repeat(64 * 1024 + 1)).unwrap();
+    insta::assert_snapshot!(told(), @"/mcp.json:1:19: `a` is left out: `envFile`: `/.env`: the file is larger than 64 KiB");
+}
+
+#[test]
+fn files_of_windsurf_gemini_zed_codex_and_copilot_work_unchanged() {
+    insta::assert_snapshot!(told(r#"{"mcpServers": {
+        "windsurf": {"serverUrl": "https://h/sse", "headers": {"A": "b"}},
+        "gemini": {"httpUrl": "https://h/mcp", "timeout": 5000, "trust": true},
+        "copilot": {"type": "local", "command": "x", "args": [], "tools": ["*"]},
+        "codex": {"command": "x", "enabled": true, "tool_timeout_ms": 1000}
+    }}"#), @"
+    mcp.json:2:21 windsurf: Detect https://h/sse A: b Enforce
+    mcp.json:3:19 gemini: Streamable https://h/mcp Enforce
+    mcp.json:4:20 copilot: x [] Enforce
+    mcp.json:5:18 codex: x [] 1s Enforce
+    warning: mcp.json:3:19: `gemini`: ignored: `timeout`, `trust`
+    ");
+    insta::assert_snapshot!(told(r#"{
+        // Zed's settings
+        "theme": "One",
+        "context_servers": {
+            "new": {"source": "custom", "enabled": true, "command": "x", "args": ["y"], "env": {}},
+            "old": {"command": {"path": "x", "args": ["y"], "env": {"A": "b"}}, "settings": {}},
+            "off": {"enabled": false, "command": "x"},
+            "twice": {"command": {"path": "x", "args": ["y"]}, "args": ["z"]},
+            "remote": {"url": "https://h/mcp"},
+        },
+    }"#), @r#"
+    mcp.json:5:20 new: x ["y"] Enforce
+    mcp.json:6:20 old: x ["y"] A=b Enforce
+    mcp.json:7:20 off: x [] disabled Enforce
+    mcp.json:9:23 remote: Detect https://h/mcp Enforce
+    warning: mcp.json: ignored: `theme`
+    warning: mcp.json:5:20: `new`: ignored: `source`
+    warning: mcp.json:6:20: `old`: ignored: `settings`
+    problem: mcp.json:8:22: `twice` is left out: `command.args` and `args` mean the same; expected one of them
+    "#);
+}
+
+/// Which of the tools `read`, `write` and `delete` a server offers, or why it is left out.
+fn offered(members: &str) -> String {
+    let read = read(&format!(r#"{{"mcpServers": {{"a": {{"command": "x", {members}}}}}}}"#));
+    let of_server = |(spec, _): &(ServerSpec, String)| {
+        let offered = ["read", "write", "delete"].into_iter().filter(|name| spec.tools.admits(name));
+        format!("[{}]", offered.collect::<Vec<_>>().join(", "))
+    };
+    read.entries.iter().map(of_server).chain(read.problems()).collect::<Vec<_>>().join("\n")
+}
+
+#[test]
+fn a_list_of_tools_counts_in_every_dialect() {
+    for member in
+        ["allowedTools", "includeTools", "includedTools", "enabledTools", "enabled_tools", "tools", "availableTools"]
+    {
+        assert_eq!(offered(&format!(r#""{member}": ["read"]"#)), "[read]", "{member}");
+        assert_eq!(offered(&format!(r#""{member}": ["*"]"#)), "[read, write, delete]", "{member}");
+        // Of an empty list RockBot offers all, and everybody else none.
+        let of_none = if member == "allowedTools" { "[read, write, delete]" } else { "[]" };
+        assert_eq!(offered(&format!(r#""{member}": []"#)), of_none, "{member}");
+        assert_eq!(offered(&format!(r#""{member}": null"#)), "[read, write, delete]", "{member}");
+    }
+    for member in [
+        "deniedTools",
+        "excludeTools",
+        "excludedTools",
+        "disabledTools",
+        "disabled_tools",
+        "disallowedTools",
+        "blockedTools",
+    ] {
+        assert_eq!(offered(&format!(r#""{member}": ["delete", "w*"]"#)), "[read]", "{member}");
+    }
+    assert_eq!(offered(r#""excludeTools": ["read"], "includeTools": ["read", "write"]"#), "[write]");
+    // What may be called without asking a person takes no tool away.
+    for member in ["alwaysAllow", "autoApprove", "alwaysAllowTools", "disabledAutoApproveTools", "trustedTools"] {
+        assert_eq!(offered(&format!(r#""{member}": ["read"]"#)), "[read, write, delete]", "{member}");
+    }
+}
+
+#[test]
+fn a_server_whose_list_of_tools_is_not_understood_is_left_out() {
+    let all = [
+        r#""includeTools": "read""#,
+        r#""tools": {"read": true}"#,
+        r#""tools": ["read", 5]"#,
+        r#""disabledTools": {"delete": true}"#,
+        r#""includeTools": ["read"], "allowedTools": ["read", "write"]"#,
+        r#""includeTols": ["read"]"#,
+        r#""tool": ["read"]"#,
+        r#""toolFilter": {"mode": "allow", "list": ["read"]}"#,
+        r#""onlyAllow": ["read"]"#,
+        r#""exclude_tags": ["danger"]"#,
+        r#""options": {}, "filter": "read*""#,
+    ];
+    let told = all.map(|members| offered(members).replace("mcp.json:1:22: `a` is left out: ", "")).join("\n");
+    insta::assert_snapshot!(told, @"
+    `includeTools`: expected a list of texts
+    `tools`: expected a list of texts
+    `tools`: expected a list of texts
+    `disabledTools`: expected a list of texts
+    `includeTools` and `allowedTools` mean the same; expected one of them
+    `includeTols` may choose among its tools in a way that is not known here; did you mean `includeTools`? write `includeTools` or `deniedTools`, or remove it
+    `tool` may choose among its tools in a way that is not known here; did you mean `tools`? write `includeTools` or `deniedTools`, or remove it
+    `toolFilter` may choose among its tools in a way that is not known here; write `includeTools` or `deniedTools`, or remove it
+    `onlyAllow` may choose among its tools in a way that is not known here; write `includeTools` or `deniedTools`, or remove it
+    `exclude_tags` may choose among its tools in a way that is not known here; did you mean `excludeTools`? write `includeTools` or `deniedTools`, or remove it
+    `filter` may choose among its tools in a way that is not known here; write `includeTools` or `deniedTools`, or remove it
+    ");
+    assert_eq!(offered(r#""toolTimeoutSec": 5, "toolsEnabled": true"#), "[read, write, delete]");
+}
+
+#[test]
+fn a_misspelt_member_is_told_with_the_nearest_name() {
+    insta::assert_snapshot!(told(r#"{"mcpServers": {"a": {"comand": "y", "command": "x", "heders": {}, "name": "b", "colour": "red"}}}"#), @"
+    mcp.json:1:22 a: x [] Enforce
+    warning: mcp.json:1:22: `a`: ignored: `comand` (did you mean `command`?), `heders` (did you mean `headers`?), `name`, `colour`
     ");
 }
 
@@ -332,16 +497,16 @@ fn what_is_no_json_is_refused_with_its_place() {
         assert!(read.is_unread() && read.entries.is_empty() && read.warnings.is_empty());
         read.problems.join("\n")
     };
-    insta::assert_snapshot!(refused("{\"mcpServers\": {\n  \"a\": {\"command\": \"x\"},\n}}"), @"mcp.json:3:1: not JSON: key must be a string; JSON has neither comments nor commas after the last element");
-    insta::assert_snapshot!(refused("{\n  // servers\n  \"mcpServers\": {}}"), @"mcp.json:2:3: not JSON: key must be a string; JSON has neither comments nor commas after the last element");
-    insta::assert_snapshot!(refused("{\"mcpServers\": {\"a\": {\"command\": \"hunter2"), @"mcp.json:1:41: not JSON: EOF while parsing a string; JSON has neither comments nor commas after the last element");
-    insta::assert_snapshot!(refused(""), @"mcp.json:1:0: not JSON: EOF while parsing a value; JSON has neither comments nor commas after the last element");
-    insta::assert_snapshot!(refused("{} {}"), @"mcp.json:1:4: not JSON: trailing characters; JSON has neither comments nor commas after the last element");
+    insta::assert_snapshot!(refused("{\"mcpServers\": {\n  \"a\": {\"command\": \"x\"},,\n}}"), @"mcp.json:3:1: not JSON: key must be a string");
+    insta::assert_snapshot!(refused("{\n  # servers\n  \"mcpServers\": {}}"), @"mcp.json:2:3: not JSON: key must be a string");
+    insta::assert_snapshot!(refused("{\"mcpServers\": {\"a\": {\"command\": \"hunter2"), @"mcp.json:1:41: not JSON: EOF while parsing a string");
+    insta::assert_snapshot!(refused(""), @"mcp.json:1:0: not JSON: EOF while parsing a value");
+    insta::assert_snapshot!(refused("{} {}"), @"mcp.json:1:4: not JSON: trailing characters");
     insta::assert_snapshot!(refused("[]"), @"mcp.json: expected an object with `mcpServers`");
     insta::assert_snapshot!(refused("{}"), @"mcp.json: expected an object with `mcpServers`");
     insta::assert_snapshot!(refused("{\"mcpServers\": 5}"), @"mcp.json:1:16: `mcpServers`: expected an object or a list of servers");
     insta::assert_snapshot!(refused(&format!("{{\"mcpServers\": {{{}}}}}", servers(201))), @"mcp.json: has 201 servers; at most 200 can be read");
-    insta::assert_snapshot!(refused(&" ".repeat(1024 * 1024 + 1)), @"mcp.json: the file is larger than 1 MiB");
+    insta::assert_snapshot!(refused(&" ".repeat(1024 * 1024 + 1)), @"mcp.json: the file is larger than 1024 KiB");
 }
 
 /// So many servers, without the braces around them.
