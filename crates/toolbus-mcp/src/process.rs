@@ -7,6 +7,7 @@ mod stderr;
 mod tests;
 mod turns;
 
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -105,11 +106,7 @@ impl Launcher {
     /// When there is no such program or directory, or the operating system refuses.
     pub(crate) fn start(&self, name: &str, program: &Program) -> Result<(Process, StdioTransport), SpawnError> {
         let environment = environment::of(program, std::env::vars_os());
-        if let Some(cwd) = program.cwd.as_deref().filter(|cwd| !cwd.is_dir()) {
-            return Err(SpawnError::NoDirectory(cwd.display().to_string()));
-        }
-        let path = environment.get(&OsString::from("PATH")).map(OsString::as_os_str);
-        environment::find(&program.command, program.cwd.as_deref().unwrap_or(Path::new(".")), path)?;
+        find(program, &environment)?;
 
         let mut command = Command::new(&self.helper);
         command.arg0("toolbus").arg(SUPERVISE).arg(self.grace.as_millis().to_string());
@@ -134,6 +131,22 @@ impl Launcher {
         let transport = StdioTransport::new(stdout, stdin, server, closing.clone(), exited.clone());
         Ok((Process { pid, tail, exited, closing, force }, transport))
     }
+}
+
+/// Why a program would not be started now, as far as that can be told without starting it.
+#[must_use]
+pub fn hindrance(program: &Program) -> Option<String> {
+    let environment = environment::of(program, std::env::vars_os());
+    find(program, &environment).err().map(|error| error.to_string())
+}
+
+/// Whether there are a program and its directory.
+fn find(program: &Program, environment: &BTreeMap<OsString, OsString>) -> Result<(), SpawnError> {
+    if let Some(cwd) = program.cwd.as_deref().filter(|cwd| !cwd.is_dir()) {
+        return Err(SpawnError::NoDirectory(cwd.display().to_string()));
+    }
+    let path = environment.get(&OsString::from("PATH")).map(OsString::as_os_str);
+    environment::find(&program.command, program.cwd.as_deref().unwrap_or(Path::new(".")), path).map(drop)
 }
 
 #[cfg(test)]

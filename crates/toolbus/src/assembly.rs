@@ -31,6 +31,7 @@ use toolbus_trust::pins::{PinFileError, Pins};
 use toolbus_trust::scan::RulesError;
 
 use crate::audit::AuditError;
+use crate::config::daemon::Role;
 use crate::config::store::StoreOpenError;
 use crate::config::telemetry::{LogFormat, OtlpProtocol};
 use crate::config::{BusUrl, Config, PolicyError, QueueType, ToolsError, confidential};
@@ -247,5 +248,8 @@ pub fn health(
 ) -> Arc<Health> {
     let build = Build { version: env!("CARGO_PKG_VERSION"), commit: env!("TOOLBUS_COMMIT") };
     let health = Health::new(bus, access.registry().clone(), config.tools.required.clone(), servers, load, build);
-    Arc::new(health.with_scripts(Arc::new(scripts.clone())).with_access(access.clone()))
+    // Another process looks after the servers where this one has no part in them.
+    let required = if config.roles().contains(&Role::Mcp) { config.mcp.required.clone() } else { Vec::new() };
+    let health = health.with_scripts(Arc::new(scripts.clone())).with_access(access.clone());
+    Arc::new(health.with_required_servers(required))
 }

@@ -141,6 +141,7 @@ impl Reloader {
             pins: PinsConfig { file: self.running.pins.file.clone(), ..next.pins },
             mcp: McpConfig {
                 servers_file: self.running.mcp.servers_file.clone(),
+                required: self.running.mcp.required.clone(),
                 unknown_server: self.running.mcp.unknown_server,
                 register: self.running.mcp.register.clone(),
                 ..next.mcp
@@ -234,6 +235,7 @@ fn waiting(running: &Config, next: &Config, has_servers: bool) -> Vec<&'static s
         ("audit", running.audit != next.audit),
         ("mcp", next.mcp.is_configured() && !has_servers),
         ("mcp.servers_file", running.mcp.servers_file != next.mcp.servers_file),
+        ("mcp.required", running.mcp.required != next.mcp.required),
         ("mcp.unknown_server", running.mcp.unknown_server != next.mcp.unknown_server),
         ("mcp.register", running.mcp.register != next.mcp.register),
         ("script", running.script != next.script),

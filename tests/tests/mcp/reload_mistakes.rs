@@ -7,6 +7,8 @@ use toolbus_e2e::mcp::{Workplace, ready, status};
 use toolbus_e2e::site::Site;
 use toolbus_testing::patience::eventually;
 
+use crate::small::{Small, known};
+
 /// What the log says of every mistake, once.
 const MISTAKE: &str = "MCP servers cannot be used as they are configured";
 
@@ -66,5 +68,41 @@ async fn a_server_with_a_mistake_goes_on_as_it_was_and_the_operator_is_told() {
     work.write(&good);
     assert_eq!(told(&daemon, false).await["pid"], time, "nothing differs from what runs");
     assert_eq!(ready(&daemon, "git").await["pid"], git);
+    daemon.stop(&site).await;
+}
+
+#[tokio::test]
+async fn a_required_server_blocks_until_its_file_is_there_and_right() {
+    let (site, small) = (Site::shared().await, Small::new());
+    let more = format!("{}required = ['files']\n", small.file());
+    let daemon = Daemon::launch(&site, &more, &[]).await;
+    assert_eq!(daemon.blocked_by("mcp_server_missing").await["server"], "files");
+    let unread = "mcp.json: the file cannot be read: No such file or directory";
+    let listed = daemon.operate(&["mcp", "list"]).await;
+    assert!(listed.out.contains(unread), "{listed:?}");
+    let status = daemon.get("/status").await.unwrap().1;
+    assert!(status["mcpProblems"][0].as_str().unwrap().contains(unread), "{status}");
+
+    small.write(&[("files", json!({"command": "x", "includeTools": "read"}))]);
+    eventually("the mistake in the list", async || {
+        let listed = daemon.operate(&["mcp", "list"]).await;
+        listed.out.contains("`files` is left out: `includeTools`: expected a list of texts").then_some(())
+    })
+    .await;
+    let shown = daemon.operate(&["mcp", "show", "files"]).await;
+    assert!(shown.err.contains("`files` is left out: `includeTools`"), "{shown:?}");
+    assert_eq!(daemon.blocked_by("mcp_server_missing").await["server"], "files");
+
+    small.write(&[("files", json!({"command": "/nonexistent/program"}))]);
+    let blocker = daemon.blocked_by("mcp_server_not_ready").await;
+    assert_eq!(blocker["server"], "files");
+
+    let mut entry = small.entry("files", &["read", "write"]);
+    entry["includeTools"] = json!(["read"]);
+    small.write(&[("files", entry)]);
+    daemon.wait_until_ready().await;
+    let listed = known(&daemon, &["files"]).await;
+    assert_eq!(listed["servers"][0]["tools"], json!(["read"]), "{listed}");
+    assert_eq!(listed.get("problems"), None, "{listed}");
     daemon.stop(&site).await;
 }

@@ -28,8 +28,17 @@ pub struct Servers {
     bridge: Bridge,
     launcher: Launcher,
     observer: Arc<dyn Observer>,
-    /// What is wrong with servers that go on as they were.
-    outdated: Arc<RwLock<BTreeMap<ServerName, String>>>,
+    /// What is wrong with servers as they are configured.
+    mistakes: Arc<RwLock<Mistakes>>,
+}
+
+/// What is wrong with servers as they are configured.
+#[derive(Debug, Default)]
+struct Mistakes {
+    /// Of each server that goes on as it was.
+    outdated: BTreeMap<ServerName, String>,
+    /// Everything, a line each.
+    problems: Vec<String>,
 }
 
 impl Servers {
@@ -51,7 +60,7 @@ impl Servers {
         let launcher = Launcher::new().map_err(AssemblyError::Servers)?.redacting(redactor.clone());
         let scanner = Scanner::new().map_err(AssemblyError::Scan)?;
         let bridge = Bridge::new(registry, launcher.clone(), Arc::clone(&observer), scanner);
-        Ok(Some(Self { bridge, launcher, observer, outdated: Arc::default() }))
+        Ok(Some(Self { bridge, launcher, observer, mistakes: Arc::default() }))
     }
 
     /// What keeps them.
@@ -87,7 +96,8 @@ impl Servers {
 
     /// Has these servers and no others, from now on.
     pub(crate) fn apply(&self, config: &Config, placed: Vec<Placed>) {
-        *self.outdated.write().unwrap_or_else(PoisonError::into_inner) = config.mcp_servers().outdated;
+        let crate::config::McpServers { outdated, problems, .. } = config.mcp_servers();
+        *self.mistakes.write().unwrap_or_else(PoisonError::into_inner) = Mistakes { outdated, problems };
         let tools = config.tools.clone();
         let limits: Limits = Arc::new(move |descriptor| {
             let limits = tools.limits_of(&descriptor.name);
@@ -120,16 +130,20 @@ pub(crate) fn set_of<'a>(
 
 impl McpAdmin for Servers {
     fn status(&self) -> Vec<ServerStatus> {
-        let outdated = self.outdated.read().unwrap_or_else(PoisonError::into_inner);
+        let mistakes = self.mistakes.read().unwrap_or_else(PoisonError::into_inner);
         let mut all = self.bridge.status();
         for status in &mut all {
-            let mistake = ServerName::parse(&status.name).ok().and_then(|name| outdated.get(&name));
+            let mistake = ServerName::parse(&status.name).ok().and_then(|name| mistakes.outdated.get(&name));
             if let Some(mistake) = mistake {
                 let before = status.last_error.take().map(|error| format!("; {error}")).unwrap_or_default();
                 status.last_error = Some(format!("goes on as it was configured before: {mistake}{before}"));
             }
         }
         all
+    }
+
+    fn problems(&self) -> Vec<String> {
+        self.mistakes.read().unwrap_or_else(PoisonError::into_inner).problems.clone()
     }
 
     fn restart(&self, name: &str) -> bool {

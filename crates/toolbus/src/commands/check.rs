@@ -31,6 +31,7 @@ pub fn run(sources: &Sources, output: Output) -> Result<ExitCode, CheckError> {
     let mut result = Config::load(sources);
     if let Ok(loaded) = &mut result {
         loaded.warnings.extend(loaded.config.suspects());
+        loaded.warnings.extend(loaded.config.missing_programs());
     }
     let is_usable = result.as_ref().is_ok_and(|loaded| loaded.config.mcp_servers().problems.is_empty());
     let code = if is_usable { ExitCode::SUCCESS } else { ExitCode::from(MISTAKE) };
@@ -207,6 +208,21 @@ mod tests {
         let shown = as_json(&sources, &Config::load(&sources));
         assert_eq!((&shown["valid"], &shown["warnings"]), (&json!(false), &json!([])));
         insta::assert_snapshot!(shown["problems"][0]["problem"].as_str().unwrap(), @"the file cannot be read: No such file or directory (os error 2)");
+    }
+
+    #[test]
+    fn a_program_that_is_not_there_is_told() {
+        let mut config = Config::default();
+        let server = |command: &str| ServerConfig { command: Some(command.to_owned()), ..ServerConfig::default() };
+        let placeholder = ServerConfig { cwd: Some("/srv/{agent}".into()), ..server("./no-such-program") };
+        let disabled = ServerConfig { disabled: true, ..server("no-such-program") };
+        let servers = [("a", server("no-such-program")), ("b", server("sh")), ("c", placeholder), ("d", disabled)];
+        config.mcp.servers = servers.map(|(name, server)| (name.to_owned(), server)).into();
+        let told = config.missing_programs();
+        assert_eq!(
+            told,
+            ["MCP server `a`: program 'no-such-program' was not found; give its full path, or check PATH"]
+        );
     }
 
     #[test]

@@ -69,7 +69,7 @@ pub async fn run(args: McpArgs, operator: &Operator) -> Result<ExitCode, TargetE
     let text = match args.command {
         McpCommand::List(args) => {
             let all: McpServers = door(&args.target, operator)?.ask(Method::GET, "/v1/mcp").await?;
-            if is_json { as_json(&all) } else { list(&all.servers) }
+            if is_json { as_json(&all) } else { list(&all) }
         }
         McpCommand::Show(args) => {
             let path = format!("/v1/mcp/{}", escaped(&args.name));
@@ -100,7 +100,12 @@ fn door(args: &TargetArgs, operator: &Operator) -> Result<Door, TargetError> {
     }
 }
 
-fn list(servers: &[ServerStatus]) -> String {
+fn list(all: &McpServers) -> String {
+    let McpServers { servers, problems } = all;
+    let problems = problems.iter().map(|problem| format!("problem: {}", one_line(problem)));
+    if servers.is_empty() && problems.len() > 0 {
+        return problems.collect::<Vec<_>>().join("\n");
+    }
     if servers.is_empty() {
         return "the daemon has no MCP servers: add one to its configuration, under mcp.servers or in mcp.servers_file"
             .to_owned();
@@ -119,7 +124,7 @@ fn list(servers: &[ServerStatus]) -> String {
             server.last_error.as_deref().map_or_else(|| "-".to_owned(), shortened),
         ]);
     }
-    plain(&table)
+    std::iter::once(plain(&table)).chain(problems).collect::<Vec<_>>().join("\n")
 }
 
 fn tools(server: &ServerStatus) -> String {
@@ -168,16 +173,22 @@ mod tests {
             last_error: Some(format!("the server ended\nwith\u{1b}[2J exit code 3, {}", "and so on, ".repeat(20))),
             ..example("git")
         };
-        insta::assert_snapshot!(list(&[example("files"), waiting]), @r#"
+        let mut all = McpServers { servers: vec![example("files"), waiting], problems: Vec::new() };
+        insta::assert_snapshot!(list(&all), @r#"
         NAME   TRANSPORT  PHASE    TOOLS        RESTARTS  LATENCY  LAST ERROR
         files  stdio      ready    2, 1 hidden  0         1.2 ms   -
         git    stdio      waiting  0            12        -        the server ended with\u{1b}[2J exit code 3, and so on, and so on,…
         "#);
+        all.problems = vec!["mcp.json:1:2: `a` is left out:\n\u{7}".to_owned()];
+        let last = r"problem: mcp.json:1:2: `a` is left out: \u{7}";
+        assert_eq!(list(&all).lines().last().unwrap(), last);
+        all.servers.clear();
+        assert_eq!(list(&all), last);
     }
 
     #[test]
     fn a_daemon_without_servers_says_how_to_get_some() {
-        assert!(list(&[]).contains("mcp.servers_file"));
+        assert!(list(&McpServers { servers: Vec::new(), problems: Vec::new() }).contains("mcp.servers_file"));
     }
 
     #[test]

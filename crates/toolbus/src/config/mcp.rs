@@ -39,6 +39,9 @@ pub struct McpConfig {
     /// JSON file with more servers, in the form `mcpServers` that other programs have; relative to the working directory.
     #[schemars(length(min = 1))]
     pub servers_file: Option<PathBuf>,
+    /// Names of servers without which the daemon is not ready, ASCII case ignored.
+    #[schemars(length(max = MAX_SERVERS), extend("items" = {"type": "string", "format": "toolbus-mcp-server"}))]
+    pub required: Vec<String>,
     /// What becomes of a request for a server that is not known here.
     pub unknown_server: UnknownServer,
     /// Whether callers may add servers at run time.

@@ -40,8 +40,9 @@ struct ToolState {
     registry: Registry,
     required: Vec<String>,
     servers: Arc<dyn McpAdmin>,
+    required_servers: Vec<String>,
     scripts: Option<Arc<dyn ScriptState>>,
-    /// Knows what is held back, where something can be.
+    /// Knows what is quarantined, where something can be.
     access: Option<Access>,
 }
 
@@ -96,10 +97,24 @@ pub enum Blocker {
         /// Name of the tool.
         tool: String,
     },
-    /// A tool that `tools.required` names is held back until an operator approves it.
+    /// A tool that `tools.required` names is quarantined until an operator approves it.
     ToolHeldBack {
         /// Name of the tool.
         tool: String,
+    },
+    /// An MCP server that `mcp.required` names is not there: it was left out for a mistake, or its file cannot be read.
+    McpServerMissing {
+        /// Name of the server.
+        server: String,
+    },
+    /// An MCP server that `mcp.required` names takes no calls.
+    McpServerNotReady {
+        /// Name of the server.
+        server: String,
+        /// What it is doing.
+        phase: PhaseName,
+        /// What happened last, where something did.
+        detail: Option<String>,
     },
 }
 
@@ -121,6 +136,8 @@ pub struct Status {
     pub counts: Counts,
     /// The MCP servers.
     pub mcp: Vec<McpServer>,
+    /// What is wrong with MCP servers as they are configured: a file that cannot be read, servers that are left out.
+    pub mcp_problems: Vec<String>,
     /// How scripts are run, where they are.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub script: Option<ScriptStatus>,
@@ -173,7 +190,7 @@ pub struct Consumer {
 pub struct Counts {
     /// Registered tools.
     pub tools: usize,
-    /// Tools of these that are held back until an operator approves them.
+    /// Tools of these that are quarantined until an operator approves them.
     pub held_back: usize,
     /// Calls running now.
     pub in_flight: usize,
@@ -192,7 +209,8 @@ impl Health {
         load: Arc<Load>,
         build: Build,
     ) -> Self {
-        let tools = ToolState { registry, required, servers, scripts: None, access: None };
+        let tools =
+            ToolState { registry, required, servers, required_servers: Vec::new(), scripts: None, access: None };
         Self { bus, tools, load, draining: AtomicBool::new(false), build, started: Instant::now() }
     }
 
@@ -203,7 +221,14 @@ impl Health {
         self
     }
 
-    /// The same, which tells of tools that are held back, too.
+    /// The same, which is not ready without these MCP servers. ASCII case does not count.
+    #[must_use]
+    pub fn with_required_servers(mut self, names: Vec<String>) -> Self {
+        self.tools.required_servers = names;
+        self
+    }
+
+    /// The same, which tells of tools that are quarantined, too.
     #[must_use]
     pub fn with_access(mut self, access: Access) -> Self {
         self.tools.access = Some(access);
@@ -244,6 +269,7 @@ impl Health {
                 .filter(|name| tools.get(name).is_some() && current.held_back(name).is_some());
             blocked_by.extend(held.map(|name| Blocker::ToolHeldBack { tool: name.clone() }));
         }
+        blocked_by.extend(self.tools.server_blockers());
         Readiness { ready: blocked_by.is_empty(), blocked_by }
     }
 
@@ -271,8 +297,31 @@ impl Health {
                 waiting: self.load.waiting(),
             },
             mcp: self.tools.servers.status().into_iter().map(in_short).collect(),
+            mcp_problems: self.tools.servers.problems().iter().map(|problem| shown(problem)).collect(),
             script: self.tools.scripts.as_ref().and_then(|scripts| scripts.status()),
         }
+    }
+}
+
+impl ToolState {
+    /// The MCP servers that are required and do not take calls.
+    fn server_blockers(&self) -> Vec<Blocker> {
+        if self.required_servers.is_empty() {
+            return Vec::new();
+        }
+        let servers = self.servers.status();
+        let blocker = |name: &String| {
+            let server = servers.iter().find(|server| server.name.eq_ignore_ascii_case(name));
+            let Some(server) = server else { return Some(Blocker::McpServerMissing { server: name.clone() }) };
+            // A server that is started by its first call, or for each session, is ready for one.
+            let takes_calls = matches!(server.phase, PhaseName::Ready | PhaseName::Idle);
+            (!takes_calls).then(|| Blocker::McpServerNotReady {
+                server: name.clone(),
+                phase: server.phase,
+                detail: server.last_error.as_deref().map(shown),
+            })
+        };
+        self.required_servers.iter().filter_map(blocker).collect()
     }
 }
 

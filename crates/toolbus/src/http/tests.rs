@@ -228,6 +228,7 @@ async fn the_status_tells_build_broker_and_counts() {
         "mcp": [{
             "name": "files", "phase": "waiting", "restarts": 3, "suspect": 0, "lastError": "tried http://…@host/mcp twice"
         }],
+        "mcpProblems": [],
     });
     assert_eq!(body, expected);
 }

@@ -34,6 +34,12 @@ impl Checker<'_> {
             }
             backed.insert(server, (set, config));
         }
+        let required = self.tree.get(&path("mcp.required")).and_then(Value::as_array);
+        for (index, name) in required.into_iter().flatten().enumerate() {
+            let name = name.as_str().and_then(|name| ServerName::parse(name).ok());
+            let Some(name) = name else { continue };
+            self.is_there(path(&format!("mcp.required.{index}")), &name);
+        }
         let servers = self.tree.get(&path("mcp.servers")).and_then(Value::as_object);
         let mut names: BTreeMap<ServerName, &str> = BTreeMap::new();
         for (name, server) in servers.into_iter().flatten() {
@@ -93,13 +99,13 @@ impl Checker<'_> {
                     return None;
                 };
                 let name = ServerName::parse(name).ok()?;
-                self.is_there(set, &name).then_some(name)
+                self.is_there(at_server(set), &name).then_some(name)
             }
         }
     }
 
-    /// Whether there is a server of this name; tells if not.
-    fn is_there(&mut self, set: &str, name: &ServerName) -> bool {
+    /// Whether there is a server of this name, which is written `at` this place; tells if not.
+    fn is_there(&mut self, at: Vec<String>, name: &ServerName) -> bool {
         let servers = self.tree.get(&path("mcp.servers")).and_then(Value::as_object);
         let mut names: Vec<&str> = servers.into_iter().flatten().map(|(name, _)| name.as_str()).collect();
         let is_same = |other: &&str| ServerName::parse(other).is_ok_and(|other| other == *name);
@@ -108,7 +114,7 @@ impl Checker<'_> {
         }
         names.extend(self.servers.names());
         let hint = if names.is_empty() { "there is none at all".to_owned() } else { expected(name.as_str(), &names) };
-        self.tell_at(vec![at_server(set)], Part::Value, format!("there is no MCP server `{name}`; {hint}"));
+        self.tell_at(vec![at], Part::Value, format!("there is no MCP server `{name}`; {hint}"));
         false
     }
 }

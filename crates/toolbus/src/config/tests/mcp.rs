@@ -329,3 +329,13 @@ fn no_problem_of_a_server_shows_a_secret() {
         format!("{loaded:?} {:?} {}", loaded.config.mcp_servers(), serde_json::to_string(&loaded.config).unwrap());
     assert!(!shown.contains("hunter2"), "{shown}");
 }
+
+#[test]
+fn a_required_server_is_one_of_the_configuration() {
+    let required = "mcp.required = ['Files', 'git']\n[mcp.servers.files]\ncommand = 'x'\n";
+    insta::assert_snapshot!(with_file(required, r#"{"mcpServers": {"gut": {"command": "x"}}}"#).unwrap_err(), @"a.toml:2:26: `mcp.required[1]`: there is no MCP server `git`; did you mean `gut`? expected one of `files`, `gut`");
+    // A server that is left out, or may be in a file that cannot be read, is a matter of readiness.
+    for file in [r#"{"mcpServers": {"git": {"command": 5}}}"#, "{"] {
+        assert_eq!(with_file(required, file).unwrap().config.mcp.required, ["Files", "git"]);
+    }
+}

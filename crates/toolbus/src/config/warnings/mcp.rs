@@ -1,6 +1,9 @@
 //! MCP servers that are hardly meant as they are.
 
-use crate::config::mcp::MANAGEMENT_SOURCE;
+use toolbus_mcp::process::hindrance;
+use toolbus_mcp::spec::{ServerSpec, TransportSpec};
+
+use crate::config::mcp::{MANAGEMENT_SOURCE, placeholder};
 use crate::config::places::Place;
 use crate::config::toolsets::Kind;
 use crate::config::{Config, Role};
@@ -51,6 +54,18 @@ pub(super) fn warnings(config: &Config) -> Vec<String> {
 }
 
 impl Config {
+    /// Programs of MCP servers that cannot be started here, by server: for who checks a configuration. The daemon tries them.
+    pub(crate) fn missing_programs(&self) -> Vec<String> {
+        let missing = |spec: ServerSpec| match &spec.transport {
+            // What stands for a placeholder is known to a session alone.
+            TransportSpec::Stdio(program) if !spec.is_disabled && placeholder(&spec).is_none() => {
+                Some(format!("MCP server `{}`: {}", spec.name, hindrance(program)?))
+            }
+            _ => None,
+        };
+        self.mcp_servers().specs.into_iter().filter_map(missing).collect()
+    }
+
     /// Whether a pattern may well mean tools of an MCP server: it is no single name, or one of a set that a server backs.
     pub(super) fn may_be_of_a_server(&self, place: &Place<'_>) -> bool {
         let start = place.pattern.literal_prefix();

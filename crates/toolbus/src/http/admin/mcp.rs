@@ -19,6 +19,11 @@ pub trait McpAdmin: Send + Sync + 'static {
     /// Every server, by name.
     fn status(&self) -> Vec<ServerStatus>;
 
+    /// What is wrong with servers as they are configured, so that they are not used or go on as they were; a line each.
+    fn problems(&self) -> Vec<String> {
+        Vec::new()
+    }
+
     /// Begins to end and start a server, whatever it is doing; false when there is none of this name. Case does not
     /// count.
     fn restart(&self, name: &str) -> bool;
@@ -55,6 +60,9 @@ pub enum McpError {
         /// The nearest name, or how to see all.
         others: String,
     },
+    /// It cannot be used as it is configured.
+    #[error("{0}")]
+    LeftOut(String),
     /// It is not to be used.
     #[error("the MCP server `{0}` is disabled in the configuration, so it is not started")]
     Disabled(String),
@@ -64,7 +72,7 @@ impl IntoResponse for McpError {
     fn into_response(self) -> Response {
         let code = match self {
             Self::Request(_) => StatusCode::BAD_REQUEST,
-            Self::NoServers | Self::Unknown { .. } => StatusCode::NOT_FOUND,
+            Self::NoServers | Self::Unknown { .. } | Self::LeftOut(_) => StatusCode::NOT_FOUND,
             Self::Disabled(_) => StatusCode::CONFLICT,
         };
         (code, Refusal::new(self.to_string())).into_response()
@@ -84,7 +92,7 @@ type Servers = State<Arc<dyn McpAdmin>>;
 type Name = Result<Path<String>, PathRejection>;
 
 async fn list(State(servers): Servers) -> Json<McpServers> {
-    Json(McpServers { servers: servers.status() })
+    Json(McpServers { servers: servers.status(), problems: servers.problems() })
 }
 
 async fn one(State(servers): Servers, name: Name) -> Result<Json<ServerStatus>, McpError> {
@@ -97,7 +105,7 @@ async fn restart(State(servers): Servers, name: Name) -> Result<(StatusCode, Jso
         return Err(McpError::Disabled(server.name));
     }
     if !servers.restart(&server.name) {
-        return Err(unknown(&server.name, &servers.status()));
+        return Err(unknown(&server.name, &servers.status(), &*servers));
     }
     tracing::info!(server = server.name, "admin: an MCP server is restarted");
     Ok((StatusCode::ACCEPTED, Json(McpRestart { restarting: server.name })))
@@ -107,10 +115,14 @@ fn find(servers: &dyn McpAdmin, name: Name) -> Result<ServerStatus, McpError> {
     let Path(name) = name.map_err(|error| McpError::Request(error.body_text()))?;
     let (all, folded) = (servers.status(), name.to_lowercase());
     let found = all.iter().find(|server| server.name.to_lowercase() == folded);
-    found.cloned().ok_or_else(|| unknown(&name, &all))
+    found.cloned().ok_or_else(|| unknown(&name, &all, servers))
 }
 
-fn unknown(name: &str, all: &[ServerStatus]) -> McpError {
+fn unknown(name: &str, all: &[ServerStatus], servers: &dyn McpAdmin) -> McpError {
+    let quoted = format!("`{}`", name.to_lowercase());
+    if let Some(problem) = servers.problems().into_iter().find(|problem| problem.to_lowercase().contains(&quoted)) {
+        return McpError::LeftOut(problem);
+    }
     if all.is_empty() {
         return McpError::NoServers;
     }

@@ -202,6 +202,9 @@ pub struct Switching {
 pub struct McpServers {
     /// Every server, by name.
     pub servers: Vec<ServerStatus>,
+    /// What is wrong with servers as they are configured; absent: nothing.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub problems: Vec<String>,
 }
 
 /// A server that is being restarted.

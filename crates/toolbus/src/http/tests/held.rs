@@ -38,3 +38,45 @@ async fn a_required_tool_that_is_held_back_is_not_missing_and_blocks_all_the_sam
     assert_eq!(readiness, json!({"ready": false, "blockedBy": blocked_by}));
     assert_eq!(health.status().counts.held_back, 2);
 }
+
+/// Servers in every state that counts, and one that was left out.
+struct Several;
+
+impl McpAdmin for Several {
+    fn status(&self) -> Vec<ServerStatus> {
+        let server = |name: &str, phase, last_error: Option<&str>| ServerStatus {
+            phase,
+            last_error: last_error.map(str::to_owned),
+            ..example(name)
+        };
+        vec![
+            server("Files", PhaseName::Ready, None),
+            server("lazy", PhaseName::Idle, None),
+            server("gone", PhaseName::Waiting, Some("program 'gone' was not found")),
+        ]
+    }
+
+    fn problems(&self) -> Vec<String> {
+        vec!["mcp.json:3:4: `bad` is left out: `command` is no program".to_owned()]
+    }
+
+    fn restart(&self, _: &str) -> bool {
+        false
+    }
+}
+
+#[tokio::test]
+async fn a_required_server_that_takes_no_calls_blocks_and_what_was_left_out_is_told() {
+    let (_bus, state) = watch::channel(good());
+    let (load, build) = (Arc::<Load>::default(), Build { version: "1.2.3", commit: "abc1234" });
+    let health = Health::new(state, Registry::new(), Vec::new(), Arc::new(Several), load, build);
+    assert!(health.readiness().ready, "no server is required");
+    let required = ["files", "lazy", "gone", "bad"].map(str::to_owned).to_vec();
+    let health = health.with_required_servers(required);
+    let blocked_by = json!([
+        {"reason": "mcp_server_not_ready", "server": "gone", "phase": "waiting", "detail": "program 'gone' was not found"},
+        {"reason": "mcp_server_missing", "server": "bad"},
+    ]);
+    assert_eq!(serde_json::to_value(health.readiness()).unwrap(), json!({"ready": false, "blockedBy": blocked_by}));
+    assert_eq!(health.status().mcp_problems, Several.problems());
+}
