@@ -244,6 +244,21 @@ class Metrics(unittest.TestCase):
             self.assertEqual(set(rule["annotations"]), {"summary", "description"}, rule["alert"])
 
 
+class Alerts(unittest.TestCase):
+    UNIT_TESTS = ROOT / "tests/alerts.yml"
+
+    def test_each_fires_when_it_should_and_not_before(self):
+        command = ["promtool", "test", "rules", str(self.UNIT_TESTS)]
+        result = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60)
+        self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
+
+    def test_each_has_a_case_in_which_it_fires_and_one_in_which_it_does_not(self):
+        cases = [case for test in read_yaml(self.UNIT_TESTS)["tests"] for case in test["alert_rule_test"]]
+        alerts = {rule["alert"] for group in ALERTS["groups"] for rule in group["rules"]}
+        self.assertEqual({case["alertname"] for case in cases if "exp_alerts" in case}, alerts)
+        self.assertEqual({case["alertname"] for case in cases if "exp_alerts" not in case}, alerts)
+
+
 class Image(unittest.TestCase):
     def instructions(self, name: str) -> list[str]:
         joined = DOCKERFILE.replace("\\\n", " ")

@@ -21,7 +21,7 @@ use crate::bus::{Bus, Delivery};
 use crate::dispatcher::Dispatcher;
 use crate::failure::Status;
 use crate::log::shown;
-use crate::reply::{AddressRefused, Replies, ReplyRules};
+use crate::reply::{AddressRefused, Buried, Replies, ReplyRules};
 use crate::telemetry::{DeadReason, End};
 use crate::toolsets::SessionSets;
 
@@ -188,7 +188,10 @@ impl Desk {
         }
         let (properties, body) = (Properties::clone(&delivery.properties), delivery.body.clone());
         let reply_to = properties.reply_to.clone().unwrap_or_default();
-        self.parts.replies.dead_letter(&delivery.queue, reason, &reply_to, properties, body).await;
+        let buried = self.parts.replies.dead_letter(&delivery.queue, reason, &reply_to, properties, body).await;
+        if buried == Buried::Kept {
+            self.parts.dispatcher.telemetry().dead_lettered(&delivery.queue, reason);
+        }
     }
 
     async fn answer(&self, asked: &Asked, said: Option<Said>) {

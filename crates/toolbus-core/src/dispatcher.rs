@@ -178,6 +178,11 @@ impl Dispatcher {
         Announcer::new(news, name, access, bus, callers)
     }
 
+    /// What is told of messages and calls.
+    pub(crate) fn telemetry(&self) -> &dyn Telemetry {
+        &*self.parts.telemetry
+    }
+
     /// How much is going on.
     pub(crate) fn load(&self) -> &Load {
         &self.parts.load

@@ -18,6 +18,10 @@ pub trait Telemetry: Send + Sync + 'static {
     /// A call within a call began; `parent` is the trace of the one around it. The span lives as long as the call within.
     fn nested(&self, parent: Option<&TraceContext>) -> Box<dyn CallSpan>;
 
+    /// Messages of this queue are about to be taken. What is counted of it begins at zero, so that the first increase can be
+    /// told from a series that has just begun.
+    fn consuming(&self, queue: &str);
+
     /// A message was dead-lettered by us: a request that cannot be answered, or an answer that cannot be delivered.
     fn dead_lettered(&self, queue: &str, reason: DeadReason);
 }
@@ -92,6 +96,9 @@ pub enum DeadReason {
 }
 
 impl DeadReason {
+    /// Every reason.
+    pub const ALL: [Self; 4] = [Self::Malformed, Self::UnknownType, Self::ReplyToRefused, Self::Undeliverable];
+
     /// Value of the header and of the metric label.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
@@ -164,6 +171,8 @@ impl Telemetry for Silent {
     fn nested(&self, parent: Option<&TraceContext>) -> Box<dyn CallSpan> {
         Box::new(Passing::new(parent))
     }
+
+    fn consuming(&self, _: &str) {}
 
     fn dead_lettered(&self, _: &str, _: DeadReason) {}
 }

@@ -52,6 +52,9 @@ impl Recorder {
         let identity = Arc::new(identity);
         let destinations = Destinations::new(Arc::clone(&identity));
         let (sent, by_status) = (sent(&identity), Prebuilt::default());
+        if let Some(instruments) = &instruments {
+            sent.iter().for_each(|labels| instruments.sent.add(0, labels));
+        }
         let shared = Shared { identity, tracer, instruments, destinations, tools: Tools::new(), sent, by_status };
         Self { shared: Arc::new(shared) }
     }
@@ -93,10 +96,22 @@ impl Telemetry for Recorder {
         Box::new(Call { shared: Arc::clone(&self.shared), destination: None, trace, tool: None })
     }
 
+    fn consuming(&self, queue: &str) {
+        for reason in DeadReason::ALL {
+            self.shared.count_dead_letters(queue, reason, 0);
+        }
+    }
+
     fn dead_lettered(&self, queue: &str, reason: DeadReason) {
-        if let Some(instruments) = &self.shared.instruments {
+        self.shared.count_dead_letters(queue, reason, 1);
+    }
+}
+
+impl Shared {
+    fn count_dead_letters(&self, queue: &str, reason: DeadReason, number: u64) {
+        if let Some(instruments) = &self.instruments {
             let labels = [KeyValue::new("reason", reason.as_str()), KeyValue::new("queue", queue.to_owned())];
-            instruments.dead_letters.add(1, &labels);
+            instruments.dead_letters.add(number, &labels);
         }
     }
 }

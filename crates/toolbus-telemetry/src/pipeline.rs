@@ -158,6 +158,14 @@ impl Pipeline {
         }
     }
 
+    /// Exports what there is so far, without being waited for: a counter that begins at zero has been seen at zero when it
+    /// first grows, which the first regular export would be too late for.
+    pub fn export_now(&self) {
+        if let Some(provider) = self.metering.clone() {
+            drop(apart("metrics", move || provider.force_flush()));
+        }
+    }
+
     /// Exports what is left, for `limit` at most. Calls that go on meanwhile are no longer recorded.
     ///
     /// # Errors

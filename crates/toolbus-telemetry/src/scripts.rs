@@ -92,9 +92,7 @@ impl ScriptRecorder {
     pub fn run(&self, run: &ScriptRun<'_>) {
         let Some(instruments) = &self.instruments else { return };
         let ScriptRun { outcome, start, duration, waited, cpu, peak_memory } = *run;
-        let outcome = KeyValue::new("outcome", among(&OUTCOMES, outcome));
-        let start = start.map(|start| KeyValue::new("start", among(&STARTS, start)));
-        let labels: Vec<KeyValue> = [outcome].into_iter().chain(start).collect();
+        let labels = labels(among(&OUTCOMES, outcome), start.map(|start| among(&STARTS, start)));
         instruments.runs.add(1, &labels);
         instruments.duration.record(duration.as_secs_f64(), &labels);
         instruments.queue_duration.record(waited.as_secs_f64(), &[]);
@@ -116,8 +114,13 @@ impl Instruments {
         let runs = meter.u64_counter("toolbus.script.runs").with_unit("{run}");
         let memory = meter.u64_histogram("toolbus.script.memory.peak").with_unit("By");
         let memory = memory.with_description("Most memory that a script used.");
+        let runs = runs.with_description("Scripts that had their turn.").build();
+        for outcome in OUTCOMES {
+            runs.add(0, &labels(outcome, None));
+            STARTS.iter().for_each(|start| runs.add(0, &labels(outcome, Some(start))));
+        }
         Self {
-            runs: runs.with_description("Scripts that had their turn.").build(),
+            runs,
             duration: seconds("toolbus.script.duration", "From a script's turn to its end."),
             queue_duration: seconds("toolbus.script.queue.duration", "How long a script waited for its turn."),
             cpu_time: seconds("toolbus.script.cpu.time", "Processor time of a script."),
@@ -137,6 +140,12 @@ pub(crate) fn observe(meter: &Meter, look: impl Fn() -> ScriptLoad + Send + Sync
     gauge("toolbus.script.waiting", "{script}", "Scripts that wait for their turn.", |load| load.waiting);
     gauge("toolbus.script.running", "{script}", "Scripts that run.", |load| load.running);
     gauge("toolbus.script.warm", "{interpreter}", "Interpreters that wait for a script.", |load| load.warm);
+}
+
+fn labels(outcome: &'static str, start: Option<&'static str>) -> Vec<KeyValue> {
+    let outcome = KeyValue::new("outcome", outcome);
+    let start = start.map(|start| KeyValue::new("start", start));
+    [outcome].into_iter().chain(start).collect()
 }
 
 fn among(known: &[&'static str], value: &str) -> &'static str {

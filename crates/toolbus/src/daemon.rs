@@ -85,7 +85,8 @@ impl Daemon {
             None => Arc::new(AllArrived),
         };
         let (to_gates, to_bus) = (Arc::clone(&gates), Arc::clone(&bus));
-        let dispatcher = Dispatcher::new(settings, to_gates, to_bus, telemetry, audit, load, arrivals);
+        let of_calls = Arc::clone(&telemetry);
+        let dispatcher = Dispatcher::new(settings, to_gates, to_bus, of_calls, audit, load, arrivals);
         let mut background = JoinSet::new();
         background.spawn(dispatcher.announcer(Arc::clone(&bus)).run());
         let digest = watch::Sender::new(config.digest());
@@ -107,6 +108,9 @@ impl Daemon {
         let service = Arc::new(Service::new(dispatcher));
         let mut consumers = JoinSet::new();
         for (subscription, role) in queues {
+            if subscription.ownership != Ownership::Replica {
+                telemetry.consuming(&subscription.queue);
+            }
             let (service, desk, deliveries) = (Arc::clone(&service), desk.clone(), bus.consume(subscription));
             consumers.spawn(async move {
                 match role {

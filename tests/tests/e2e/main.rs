@@ -10,6 +10,7 @@ mod cancelling;
 mod changes;
 mod commands;
 mod control;
+mod dashboard;
 mod drain;
 mod fairness;
 mod hidden;

@@ -141,6 +141,8 @@ impl Telemetry for RecordingTelemetry {
         Box::new(RecordingSpan { recorder: Arc::clone(&self.0), sender: parent.cloned() })
     }
 
+    fn consuming(&self, _: &str) {}
+
     fn dead_lettered(&self, _: &str, _: DeadReason) {
         self.0.dead_letters.fetch_add(1, Ordering::SeqCst);
     }

@@ -8,6 +8,7 @@ use toolbus_core::tool::ToolDescriptor;
 use toolbus_protocol::{Code, Properties};
 use toolbus_telemetry::{Identity, Protocol};
 use toolbus_testing::otlp::Receiver;
+use toolbus_testing::patience::eventually;
 
 use crate::clients;
 use crate::observed::{self, Attributes, Series};
@@ -16,9 +17,6 @@ use crate::scripts;
 use crate::servers;
 use crate::support::{Daemon, OK, SAMPLED, Script, delivery, embedded, parent, rabbit, refused, request, tool};
 use crate::tables::{self, AttributeRow};
-
-const DEAD: [DeadReason; 4] =
-    [DeadReason::Malformed, DeadReason::UnknownType, DeadReason::ReplyToRefused, DeadReason::Undeliverable];
 
 /// Everything that arrived, from as many daemons as it takes to see every attribute both present and absent.
 #[derive(Default)]
@@ -79,7 +77,7 @@ async fn call_in_every_way(receiver: &Receiver, protocol: Protocol, identity: Id
     Script::of(None, refused(Code::ToolNotFound, Cause::UnknownTool)).tell(telemetry);
     Script { properties: Properties::default(), ..Script::of(Some(&weather), OK) }.tell(telemetry);
     Script { delivered: false, ..Script::of(Some(&weather), OK) }.tell(telemetry);
-    for reason in DEAD {
+    for reason in DeadReason::ALL {
         telemetry.dead_lettered("toolbus.invoke", reason);
     }
     telemetry.arrived(&delivery(request()), None).finished(&Summary::unanswered(std::time::Duration::ZERO));
@@ -140,6 +138,36 @@ async fn what_arrives_over_grpc_is_what_is_documented() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_arrives_over_http_is_what_is_documented() {
     check(&Arrived::over(Protocol::HttpProtobuf).await);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_counter_whose_labels_are_known_begins_at_zero_and_is_exported_at_once() {
+    let receiver = Receiver::start().await.unwrap();
+    // Regular exports, every 60 s, come too late for this test.
+    let daemon = Daemon::start(&receiver, Protocol::Grpc, &[]);
+    let _scripts = daemon.pipeline.scripts();
+    daemon.telemetry.consuming("toolbus.invoke");
+    daemon.pipeline.export_now();
+    let values = async |name: &str| {
+        let metrics = observed::metrics(&receiver);
+        let points = &metrics.get(name)?.points;
+        Some(points.iter().map(|(_, value)| *value).collect::<Vec<_>>())
+    };
+    let known = [
+        ("toolbus.dead_letters", DeadReason::ALL.len()),
+        // Delivered, and not delivered.
+        ("messaging.client.sent.messages", 2),
+        // Twelve outcomes, of scripts that did not start, started cold, and started warm.
+        ("toolbus.script.runs", 12 * 3),
+    ];
+    for (name, series) in known {
+        assert_eq!(eventually(name, async || values(name).await).await, vec![0.0; series], "{name}");
+    }
+    daemon.telemetry.dead_lettered("toolbus.invoke", DeadReason::Malformed);
+    daemon.end().await;
+    let dead = &observed::metrics(&receiver)["toolbus.dead_letters"];
+    let labels = [("queue", "toolbus.invoke"), ("reason", "malformed_request")];
+    assert_eq!((dead.value(&labels), dead.points.len()), (Some(1.0), DeadReason::ALL.len()));
 }
 
 #[test]

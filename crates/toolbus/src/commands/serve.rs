@@ -145,6 +145,7 @@ pub async fn run(_: ServeArgs, context: &Context) -> Result<ExitCode, ServeError
         redactor: redactor.clone(),
     };
     let daemon = Daemon::start(config, parts);
+    pipeline.export_now();
     let stop_doors = CancellationToken::new();
     let entrance = Entrance::new(config, Arc::clone(&audit) as Arc<dyn Audit>, stop_doors.clone());
     let observer = Arc::new(DoorMetrics::new(&pipeline));

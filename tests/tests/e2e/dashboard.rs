@@ -1,0 +1,263 @@
+//! The dashboard and the alerts, evaluated by Prometheus over what a real daemon exports.
+
+use std::fmt::Write;
+use std::process::Stdio;
+use std::sync::Arc;
+
+use axum::Router;
+use axum::routing::get;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tokio::process::{Child, Command};
+use tokio::task::JoinSet;
+use toolbus_e2e::client::Client;
+use toolbus_e2e::daemon::Daemon;
+use toolbus_e2e::http::{Connection, hello};
+use toolbus_e2e::metrics::attribute;
+use toolbus_e2e::program::interpreter;
+use toolbus_e2e::site::Site;
+use toolbus_testing::otlp::Receiver;
+use toolbus_testing::otlp::proto::common::v1::KeyValue;
+use toolbus_testing::otlp::proto::metrics::v1::metric::Data;
+use toolbus_testing::otlp::proto::metrics::v1::{Metric, number_data_point};
+use toolbus_testing::patience::eventually;
+
+const DASHBOARD: &str = include_str!("../../../deploy/grafana/dashboards/toolbus.json");
+const ALERTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy/prometheus/alerts.yml");
+const SMALL_SERVER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/python/mcp_small.py");
+const ANA: &str = "Authorization: Bearer the-token-of-ana";
+
+/// A metric's name as the collector's exporter for Prometheus writes it.
+fn series_name(metric: &Metric) -> String {
+    let (is_counter, is_gauge) =
+        (matches!(metric.data, Some(Data::Sum(_))), matches!(metric.data, Some(Data::Gauge(_))));
+    let unit = match metric.unit.as_str() {
+        "ms" => "_milliseconds",
+        "s" => "_seconds",
+        "By" => "_bytes",
+        "1" if is_gauge => "_ratio",
+        _ => "",
+    };
+    let total = if is_counter { "_total" } else { "" };
+    format!("{}{unit}{total}", metric.name.replace('.', "_"))
+}
+
+/// The last export as Prometheus reads it, with the labels by which the collector tells daemons apart.
+fn exposition(receiver: &Receiver) -> String {
+    let resource = receiver.resources().pop().map(|resource| resource.attributes).unwrap_or_default();
+    let own = format!(
+        "job={:?},instance={:?}",
+        attribute(&resource, "service.name"),
+        attribute(&resource, "service.instance.id")
+    );
+    let labels = |attributes: &[KeyValue], more: &str| {
+        let pairs = attributes.iter().map(|pair| (pair.key.replace('.', "_"), attribute(attributes, &pair.key)));
+        pairs.fold(format!("{own}{more}"), |text, (key, value)| format!("{text},{key}={value:?}"))
+    };
+    let mut text = String::new();
+    for metric in receiver.metrics() {
+        let name = series_name(&metric);
+        let points = match metric.data {
+            Some(Data::Histogram(histogram)) => {
+                for point in histogram.data_points {
+                    let bounds = point.explicit_bounds.iter().map(f64::to_string).chain(["+Inf".to_owned()]);
+                    let mut so_far = 0;
+                    for (bound, count) in bounds.zip(point.bucket_counts) {
+                        so_far += count;
+                        let labels = labels(&point.attributes, &format!(",le=\"{bound}\""));
+                        writeln!(text, "{name}_bucket{{{labels}}} {so_far}").unwrap();
+                    }
+                    let labels = labels(&point.attributes, "");
+                    writeln!(text, "{name}_count{{{labels}}} {}", point.count).unwrap();
+                    writeln!(text, "{name}_sum{{{labels}}} {}", point.sum.unwrap_or_default()).unwrap();
+                }
+                continue;
+            }
+            Some(Data::Sum(sum)) => sum.data_points,
+            Some(Data::Gauge(gauge)) => gauge.data_points,
+            other => panic!("{name} is a {other:?}"),
+        };
+        for point in points {
+            let value = match point.value {
+                Some(number_data_point::Value::AsInt(value)) => value,
+                other => panic!("{name} is no whole number: {other:?}"),
+            };
+            writeln!(text, "{name}{{{}}} {value}", labels(&point.attributes, "")).unwrap();
+        }
+    }
+    text
+}
+
+/// A Prometheus of the test's own that reads what a receiver got, once per second; it ends when dropped.
+struct Prometheus {
+    address: String,
+    _process: Child,
+    _folder: TempDir,
+    _exporter: JoinSet<()>,
+}
+
+impl Prometheus {
+    async fn reading(receiver: &Arc<Receiver>) -> Self {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let exported = listener.local_addr().unwrap();
+        let receiver = Arc::clone(receiver);
+        let routes = Router::new().route("/metrics", get(async move || exposition(&receiver)));
+        let mut exporter = JoinSet::new();
+        exporter.spawn(async move { drop(axum::serve(listener, routes).await) });
+
+        let folder = tempfile::tempdir().unwrap();
+        let configuration = format!(
+            "global: {{ scrape_interval: 1s, evaluation_interval: 1s }}\nrule_files: [{ALERTS:?}]\nscrape_configs:\n\
+             - {{ job_name: daemon, honor_labels: true, static_configs: [{{ targets: [{:?}] }}] }}\n",
+            exported.to_string()
+        );
+        std::fs::write(folder.path().join("prometheus.yml"), configuration).unwrap();
+        let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let process = Command::new("prometheus")
+            .args(["--config.file=prometheus.yml", "--storage.tsdb.path=data"])
+            .arg(format!("--web.listen-address={free}"))
+            .current_dir(folder.path())
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .kill_on_drop(true)
+            .spawn()
+            .unwrap_or_else(|error| panic!("no prometheus ({error}): run ./tests/run, which brings it"));
+        let prometheus =
+            Self { address: format!("http://{free}"), _process: process, _folder: folder, _exporter: exporter };
+        eventually("Prometheus", async || prometheus.get("status/config").await).await;
+        prometheus
+    }
+
+    /// The data of an answer; none while Prometheus does not answer with success.
+    async fn get(&self, path: &str) -> Option<Value> {
+        let url = format!("{}/api/v1/{path}", self.address);
+        let client = reqwest::Client::builder().no_proxy().build().unwrap();
+        let answer = client.get(url).send().await.ok()?.bytes().await.ok()?;
+        let answer: Value = serde_json::from_slice(&answer).ok()?;
+        (answer["status"] == "success").then(|| answer["data"].clone())
+    }
+
+    /// The values that an expression has now, those apart that are no number.
+    async fn values(&self, expression: &str) -> Vec<f64> {
+        let escaped: String = expression.bytes().map(|byte| format!("%{byte:02X}")).collect();
+        let data = self.get(&format!("query?query={escaped}")).await;
+        let data = data.unwrap_or_else(|| panic!("Prometheus does not accept {expression}"));
+        let values = data["result"].as_array().unwrap().iter().map(|series| series["value"][1].as_str().unwrap());
+        values.map(|value| value.parse().unwrap()).filter(|value: &f64| !value.is_nan()).collect()
+    }
+}
+
+/// What the dashboard asks, with its variables as they are at first.
+fn expressions() -> Vec<String> {
+    let dashboard: Value = serde_json::from_str(DASHBOARD).unwrap();
+    let variables = dashboard["templating"]["list"].as_array().unwrap().iter();
+    let variables = variables.map(|variable| {
+        let query = variable["query"]["query"].as_str().unwrap();
+        let inner = query.strip_prefix("label_values(").and_then(|rest| rest.strip_suffix(')')).unwrap();
+        let (metric, label) = inner.split_once(", ").unwrap();
+        format!("{metric}{{{label}!=\"\"}}")
+    });
+    let panels = dashboard["panels"].as_array().unwrap().iter();
+    let targets = panels.flat_map(|panel| panel["targets"].as_array().unwrap());
+    let filled = targets.map(|target| {
+        let expression = target["expr"].as_str().unwrap();
+        expression.replace("$__rate_interval", "1m").replace("$job", ".*").replace("$tool", ".*")
+    });
+    variables.chain(filled).collect()
+}
+
+/// A daemon with a tool, MCP servers of which one does not run, and an MCP client.
+struct World {
+    site: Site,
+    daemon: Daemon,
+    agent: Client,
+    door: Connection,
+    session: String,
+}
+
+impl World {
+    async fn reporting_to(receiver: &Receiver) -> Self {
+        let site = Site::shared().await;
+        let more = format!(
+            "[tools]\necho = true\n[http]\ntokens = {{ ana = \"the-token-of-ana\" }}\n\
+             [telemetry]\notlp_endpoint = {:?}\n\
+             [mcp.servers.words]\ncommand = {:?}\nargs = [{SMALL_SERVER:?}, \"words\", \"say\"]\n\
+             [mcp.servers.broken]\ncommand = \"false\"\n",
+            receiver.grpc_endpoint(),
+            interpreter(),
+        );
+        let daemon = Daemon::launch(&site, &more, &[("OTEL_METRIC_EXPORT_INTERVAL", "200")]).await;
+        daemon.wait_until_ready().await;
+        let agent = Client::connect(&site).await;
+        let mut door = Connection::open(daemon.listen()).await;
+        let id = door.post(&[ANA], &hello()).await.header("mcp-session-id").unwrap().to_owned();
+        Self { site, daemon, agent, door, session: format!("Mcp-Session-Id: {id}") }
+    }
+
+    /// Calls that succeed and calls that fail, by the bus and by MCP.
+    async fn call_everything(&mut self) {
+        assert_eq!(self.agent.call("echo", &json!({"text": "a"})).await.content(), "a");
+        assert_eq!(self.agent.call("say", &json!({"text": "a"})).await.content(), "words.say: a");
+        assert_eq!(self.agent.call("absent", &json!({})).await.code(), "tool_not_found");
+        for tool in ["echo", "absent"] {
+            let params = json!({"name": tool, "arguments": {"text": "a"}});
+            let call = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params});
+            assert_eq!(self.door.post(&[ANA, &self.session], &call).await.code, 200);
+        }
+    }
+}
+
+#[tokio::test]
+async fn every_query_of_the_dashboard_shows_what_a_daemon_exports() {
+    let receiver = Arc::new(Receiver::start().await.unwrap());
+    let mut world = World::reporting_to(&receiver).await;
+    let prometheus = Prometheus::reading(&receiver).await;
+    let mut empty = expressions();
+    assert!(empty.len() >= 30, "{} queries: the dashboard was not read whole", empty.len());
+    let started = std::time::Instant::now();
+    while !empty.is_empty() {
+        let patient = started.elapsed() < toolbus_testing::patience::PATIENCE;
+        assert!(patient, "queries without a value: {empty:#?}\nof:\n{}", exposition(&receiver));
+        world.call_everything().await;
+        let mut still_empty = Vec::new();
+        for expression in empty {
+            if prometheus.values(&expression).await.is_empty() {
+                still_empty.push(expression);
+            }
+        }
+        empty = still_empty;
+    }
+    world.daemon.stop(&world.site).await;
+}
+
+#[tokio::test]
+async fn the_first_dead_letter_of_each_queue_is_an_increase_and_raises_the_alert() {
+    let receiver = Arc::new(Receiver::start().await.unwrap());
+    let world = World::reporting_to(&receiver).await;
+    let prometheus = Prometheus::reading(&receiver).await;
+    // Two samples at zero, before anything happens.
+    eventually("counts from zero", async || {
+        let counts = prometheus.values("count_over_time(toolbus_dead_letters_total[5m]) >= 2").await;
+        (counts.len() >= 8).then_some(())
+    })
+    .await;
+    assert_eq!(prometheus.values("toolbus_dead_letters_total > 0").await, [0.0; 0]);
+    for topic in ["tool.invoke", "tool.list"] {
+        // An answer must not go where requests travel.
+        world.agent.send(&world.agent.raw("{}").on(topic).reply_to("tool.invoke")).await;
+    }
+    let of_panel = expressions().into_iter().find(|text| text.contains("toolbus_dead_letters_total")).unwrap();
+    let increased = format!("{of_panel} > 0");
+    eventually("an increase", async || (!prometheus.values(&increased).await.is_empty()).then_some(())).await;
+    let alerts = "count by (queue) (ALERTS{alertname=\"ToolbusDeadLetters\", alertstate=\"firing\"})";
+    eventually("the alert, of both queues", async || (prometheus.values(alerts).await.len() == 2).then_some(())).await;
+    let rules = prometheus.get("rules").await.unwrap();
+    for rule in rules["groups"][0]["rules"].as_array().unwrap() {
+        assert_eq!(rule["health"], "ok", "{rule}");
+    }
+    for queue in [world.site.queue(), format!("{}.control", world.site.prefix)] {
+        world.site.take_dead_letter_of(&queue).await;
+    }
+    world.daemon.stop(&world.site).await;
+}
