@@ -3,17 +3,22 @@
 import json
 import os
 import sys
+import time
 import uuid
 
 import pika
 
-url = os.environ.get("AMQP_URL", "amqp://guest:guest@127.0.0.1:5672/%2f")
+broker = pika.URLParameters(os.environ.get("AMQP_URL", "amqp://guest:guest@127.0.0.1:5672/%2f"))
 tool, arguments = sys.argv[1], json.loads(sys.argv[2]) if len(sys.argv) > 2 else {}
 
-connection = pika.BlockingConnection(pika.URLParameters(url))
+connection = pika.BlockingConnection(broker)
 channel = connection.channel()
 channel.confirm_delivery()  # so that a request that no queue takes is an error here
-answers = channel.queue_declare(queue="", exclusive=True).method.queue  # our own, gone with us
+
+# The broker passes what is sent to this address on to whoever published the request: no queue has to be declared.
+answers = []
+reply_to = "amq.rabbitmq.reply-to"
+channel.basic_consume(reply_to, lambda _channel, _method, *answer: answers.append(answer), auto_ack=True)
 
 call = uuid.uuid4().hex
 channel.basic_publish(
@@ -21,22 +26,24 @@ channel.basic_publish(
     routing_key="tool.invoke",
     body=json.dumps({"toolName": tool, "arguments": arguments}),
     properties=pika.BasicProperties(
-        reply_to=answers,
+        reply_to=reply_to,
         correlation_id=call,  # comes back in the answer
         message_id=call,  # by which the daemon knows a redelivered request
+        user_id=broker.credentials.username,  # our login, for which the broker vouches
         delivery_mode=2,  # survives a restart of the broker
         headers={"rb-timeout-ms": "10000"},  # what we grant the tool
     ),
     mandatory=True,
 )
 
-for _, properties, body in channel.consume(answers, auto_ack=True, inactivity_timeout=20):
-    if properties is None:
+patience = time.monotonic() + 20
+while not answers:
+    if time.monotonic() > patience:
         sys.exit("no answer within 20 s")
-    if properties.correlation_id == call:
-        break
+    connection.process_data_events(time_limit=1)
 connection.close()
 
+properties, body = answers[0]
 answer = json.loads(body)
 if properties.type == "RockBot.Tools.ToolError":
     sys.exit(f"{answer['code']}: {answer['message']} (retryable: {answer['isRetryable']})")

@@ -186,6 +186,15 @@ impl RabbitNode {
         }
     }
 
+    /// A shell script that is `rabbitmqctl` for this node, in whatever folder it is run.
+    #[must_use]
+    pub fn ctl_script(&self) -> String {
+        let command = self.command("rabbitmqctl");
+        let variables = command.get_envs().filter_map(|(name, value)| Some((name, value?)));
+        let exports = variables.map(|(name, value)| format!("export {}='{}'\n", name.display(), value.display()));
+        format!("#!/bin/sh\n{}exec '{}' \"$@\"\n", exports.collect::<String>(), command.get_program().display())
+    }
+
     /// Applies definitions: users, permissions, topic permissions, exchanges, queues and more, as the JSON that
     /// `rabbitmqctl import_definitions` reads. One call (some seconds) instead of one for each of them.
     ///

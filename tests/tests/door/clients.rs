@@ -14,7 +14,7 @@ fn of_readme(url: &str) -> String {
     let readme = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../README.md")).unwrap();
     let section = readme.split("## Use it from an MCP client").nth(1).unwrap();
     let json = section.split("```json\n").nth(1).unwrap().split("```").next().unwrap();
-    let (address, token) = ("http://127.0.0.1:8471/mcp", "ANA_TOKEN");
+    let (address, token) = ("http://127.0.0.1:8471/mcp", "${ANA_TOKEN}");
     assert!(json.contains(address) && json.contains(token), "{json}");
     json.replace(address, url).replace(token, TOKEN)
 }

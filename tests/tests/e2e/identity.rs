@@ -311,14 +311,17 @@ async fn the_configuration_of_the_recipe_separates_its_agents() {
     let (world, backend) = (recipe::World::new().await, Backend::start().await);
     let section = RECIPE.split("\n## ").find(|section| section.starts_with("The daemon's configuration")).unwrap();
     let written = section.split("```").nth(1).unwrap().strip_prefix("toml").unwrap();
+    assert_eq!(written.trim_start(), include_str!("../../../config/rabbitmq.toml"));
     let url = "amqp://toolbus:BROKER-PASSWORD@127.0.0.1:5672/tools";
     assert!(written.contains(url), "{written}");
-    let configuration = written.replace(url, &world.site.url);
-    let weather = backend.tool("get_weather", "/work?id={id}", "");
-    let daemon = Daemon::start(&world.site, &format!("{configuration}{weather}")).await;
+    let service = "https://weather.example/v1/current";
+    assert!(written.contains(service), "{written}");
+    let backend_url = format!("http://127.0.0.1:{}/work", backend.port());
+    let configuration = written.replace(url, &world.site.url).replace(service, &backend_url);
+    let daemon = Daemon::start(&world.site, &configuration).await;
     assert!(section.contains(REFUSED.split(", as").next().unwrap()) && daemon.logged(REFUSED).len() == 1);
 
-    let arguments = json!({"id": "Quito"});
+    let arguments = json!({"city": "Quito"});
     for (user, agent, weather, time) in
         [("svc-ana", "ana", "", "tool_not_found"), ("svc-bruno", "bruno", "tool_not_found", "")]
     {
@@ -334,7 +337,7 @@ async fn the_configuration_of_the_recipe_separates_its_agents() {
         assert_eq!(unsigned.code(), "tool_not_found", "{user} without user_id");
     }
     let operator = Site { url: world.url("operator"), ..world.site.clone() };
-    let call = ["call", "get_weather", "id=Lima"].map(str::to_owned).to_vec();
+    let call = ["call", "get_weather", "city=Lima"].map(str::to_owned).to_vec();
     let call = [call, operator.arguments()].concat();
     let called = toolbus(&call.iter().map(String::as_str).collect::<Vec<_>>()).await;
     assert_eq!((called.code, called.out.trim()), (0, "worked for Lima"), "{called:?}");

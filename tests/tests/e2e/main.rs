@@ -11,6 +11,7 @@ mod changes;
 mod commands;
 mod control;
 mod dashboard;
+mod documents;
 mod drain;
 mod fairness;
 mod hidden;

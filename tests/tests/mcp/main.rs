@@ -1,7 +1,6 @@
 //! MCP servers behind the real binary: those that others wrote, and hostile ones.
 #![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by panicking")]
 
-mod documents;
 mod own_names;
 mod peer;
 mod peers;
