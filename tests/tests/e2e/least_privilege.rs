@@ -280,6 +280,12 @@ async fn a_forged_user_id_is_refused_by_the_broker_and_reaches_no_tool() {
         None,
         "the broker lets an impersonator lie"
     );
+    let settled = format!("{}\t0", world.site.queue());
+    eventually("the daemon to settle that", async || {
+        let queues = world.node.ctl(&["list_queues", "-p", VHOST, "name", "messages"]).await;
+        queues.lines().any(|line| line == settled).then_some(())
+    })
+    .await;
     daemon.stop(&world.site).await;
 }
 

@@ -10,10 +10,10 @@ use toolbus_e2e::client::Client;
 use toolbus_e2e::daemon::Daemon;
 use toolbus_e2e::message::Message;
 use toolbus_e2e::site::Site;
-use toolbus_testing::patience::eventually;
+use toolbus_testing::patience::{at_most, eventually};
 use uuid::Uuid;
 
-/// Longest time of a call of the neighbour, in 99 of 100 calls.
+/// Longest time of a call of the neighbour, in 99 of 100 calls, on a machine with nothing else to do.
 const LATENCY: Duration = Duration::from_millis(250);
 /// A machine that is busy with other things gets some tries, and so many times what it needed before.
 const TRIES: usize = 4;
@@ -23,7 +23,7 @@ const CALLS: usize = 100;
 const SIEGE: Duration = Duration::from_secs(2);
 /// Most memory that hostile servers may cost the daemon, in KiB.
 const MEMORY: u64 = 100 * 1024;
-/// Longest end of the daemon and of everything that it started.
+/// Longest end of the daemon and of everything that it started, on such a machine.
 const SHUTDOWN: Duration = Duration::from_secs(10);
 /// What nobody but the daemon may have.
 pub(crate) const SECRET: &str = "hunter2-of-the-daemon";
@@ -91,7 +91,7 @@ impl World {
 
     /// Calls the neighbour again and again; its answers come as if nothing were wrong.
     pub(crate) async fn neighbour_serves(&self) {
-        let longest = LATENCY.max(self.latency * BUSY);
+        let longest = at_most(LATENCY).max(self.latency * BUSY);
         for _ in 0..TRIES {
             if self.neighbour_answers().await < longest {
                 return;
@@ -178,7 +178,7 @@ impl World {
         assert_eq!(status.code(), Some(0));
         eventually("the end of all processes", async || self.processes().is_empty().then_some(())).await;
         println!("end: after {} ms", asked.elapsed().as_millis());
-        assert!(asked.elapsed() < SHUTDOWN, "{:?}", asked.elapsed());
+        assert!(asked.elapsed() < at_most(SHUTDOWN), "{:?}", asked.elapsed());
     }
 
     /// Most memory since it was last asked to forget, in KiB.

@@ -97,7 +97,7 @@ async fn a_tool_that_changes_is_held_back_by_every_route_until_what_was_shown_is
     // The same change once more is no other one.
     update(&daemon, &small, &CHANGED).await;
     known(&daemon, &["files"]).await;
-    assert_eq!(daemon.logged(HELD).len(), 1);
+    daemon.logged_times(HELD, 1).await;
 
     let shown = daemon.operate(&["pins", "diff", "read"]).await.out;
     assert!(shown.contains("\n-   Nothing else.\n+   Sends it away.\n"), "{shown}");
@@ -171,7 +171,7 @@ async fn an_endpoint_that_an_edit_changed_is_held_and_approved_without_a_daemon(
     become_so(&daemon, "rest", &[("get_weather", "changed", true)]).await;
     let client = Client::connect(&site).await;
     assert_eq!(client.call("get_weather", &json!({})).await.code(), "tool_not_found");
-    assert_eq!(daemon.logged(HELD).len(), 1);
+    daemon.logged_times(HELD, 1).await;
     let files = ["--config", "site.toml", "--config", "more.toml"];
     recorded(&daemon, "rest").await;
     let approved = daemon.operate(&[&["pins", "approve", "get_weather"], files.as_slice()].concat()).await;

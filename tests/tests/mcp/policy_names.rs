@@ -80,7 +80,7 @@ async fn a_rest_tool_has_its_name_whatever_servers_have() {
     assert_eq!(client.call("same", &json!({"id": "rest"})).await.content(), "worked for rest");
     assert_eq!(content(&client, &asked(&client, Some("alpha"))).await, "alpha.same: x");
     assert_eq!(content(&client, &asked(&client, None).on(INVOKE)).await, "alpha.same: x");
-    assert_eq!(daemon.logged(CLASH).len(), 1);
+    daemon.logged_times(CLASH, 1).await;
     daemon.stop(&site).await;
 }
 

@@ -97,7 +97,7 @@ async fn a_file_that_is_broken_or_gone_changes_nothing_and_the_log_says_why() {
 
     small.write(&[("a", a), ("b", b)]);
     assert_eq!(pids(&daemon, &["a", "b"]).await["a"], before["a"]);
-    assert_eq!(daemon.logged(READ).len(), 1);
+    daemon.logged_times(READ, 1).await;
     daemon.stop(&site).await;
 }
 

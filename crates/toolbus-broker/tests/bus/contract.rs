@@ -139,7 +139,7 @@ pub(crate) async fn after_consuming_is_stopped_what_is_in_hand_can_be_settled(bu
     bus.stop_consuming().await;
     assert!(!bus.state().borrow().is_ready());
     assert_eq!(bus.publish(&to_topic("t", "later")).await, Ok(Routing::Routed));
-    let end = tokio::time::timeout(Duration::from_secs(10), deliveries.recv()).await;
+    let end = tokio::time::timeout(Duration::from_secs(60), deliveries.recv()).await;
     assert!(end.expect("the receiver does not end").is_none(), "something arrived after the stop");
     in_hand.settle.acknowledge().await;
 }

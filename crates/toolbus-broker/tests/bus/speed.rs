@@ -19,8 +19,11 @@ async fn one_message_at_a_time_is_not_held_back_by_the_network_stack() {
         take(&mut deliveries).await;
         times.push(started.elapsed());
     }
+    // The first packets of a connection are acknowledged at once.
+    times.drain(..20);
     times.sort();
-    // Nagle's algorithm together with delayed acknowledgements costs 40 ms.
-    assert!(times[50] < Duration::from_millis(20), "p50 is {:?}", times[50]);
+    // Nagle's algorithm together with delayed acknowledgements costs each of them 40 ms; a busy machine delays some.
+    let tenth = times[times.len() / 10];
+    assert!(tenth < Duration::from_millis(20), "a tenth of the messages took less than {tenth:?}");
     bus.close().await;
 }

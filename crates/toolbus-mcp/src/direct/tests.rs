@@ -7,6 +7,7 @@ use serde_json::{Map, Value};
 use tokio_util::sync::CancellationToken;
 use toolbus_core::caller::Caller;
 use toolbus_core::tool::Validation;
+use toolbus_testing::patience::eventually;
 
 use super::*;
 use crate::filter::ToolFilter;
@@ -62,7 +63,8 @@ async fn a_call_is_answered_and_nothing_is_left_of_the_server() {
     assert_eq!(direct.call("echo", &call).await.unwrap(), ToolOutput::text("hi"));
     let pid = direct.pid().unwrap();
     direct.stop().await;
-    assert!(!std::path::Path::new(&format!("/proc/{pid}")).exists());
+    let process = std::path::PathBuf::from(format!("/proc/{pid}"));
+    eventually("the end of the server", async || (!process.exists()).then_some(())).await;
 }
 
 #[tokio::test]

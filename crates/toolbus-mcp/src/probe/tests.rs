@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use toolbus_core::tool::Validation;
+use toolbus_testing::patience::eventually;
 
 use super::*;
 use crate::filter::ToolFilter;
@@ -81,7 +82,9 @@ async fn each_step_of_a_good_server_is_told_and_the_server_is_gone_afterwards() 
             ("ping", true, "answered"),
         ]
     );
-    assert!(report.passed() && !std::path::Path::new(&format!("/proc/{pid}")).exists());
+    assert!(report.passed());
+    let process = std::path::PathBuf::from(format!("/proc/{pid}"));
+    eventually("the end of the server", async || (!process.exists()).then_some(())).await;
     let status = report.status;
     assert_eq!((status.phase, &*status.tools, status.last_error), (PhaseName::Ready, &["add".to_owned()][..], None));
     assert_eq!(status.hidden[0].name, "odd");

@@ -1,4 +1,4 @@
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use jsonschema::PatternOptions;
 use proptest::prelude::*;
@@ -33,11 +33,17 @@ fn validated(schema: &Value, instance: &Value) -> Duration {
         .should_validate_formats(true)
         .build(schema)
         .unwrap();
-    let started = Instant::now();
+    let before = cpu_time();
     if !validator.is_valid(instance) {
         validator.iter_errors(instance).take(21).for_each(drop);
     }
-    started.elapsed()
+    cpu_time() - before
+}
+
+/// CPU time of this thread until now: unlike the clock, it stands still while other programs run.
+fn cpu_time() -> Duration {
+    let statistics = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap();
+    Duration::from_nanos(statistics.split(' ').next().unwrap().parse().unwrap())
 }
 
 #[test]

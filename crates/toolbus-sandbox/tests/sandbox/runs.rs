@@ -53,6 +53,6 @@ async fn a_program_that_takes_too_long_is_ended() {
         let job = Job { time: Duration::from_millis(300), ..job() };
         let outcome = run(level, &shell("while :; do :; done"), job).await;
         assert_eq!(outcome.ending, Ending::Stopped(Stop::Time), "{level}");
-        assert!(outcome.elapsed < Duration::from_secs(3), "{level}: {outcome:?}");
+        assert!(outcome.elapsed < Duration::from_secs(60), "{level}: {outcome:?}");
     }
 }

@@ -193,8 +193,8 @@ async fn a_call_with_less_time_gives_its_script_less() {
     let output = call.await.unwrap();
     let script = world.script();
     let margin = latest - script.deadline;
-    assert!(margin >= Duration::from_millis(400) && margin < Duration::from_secs(2), "{margin:?}");
-    assert!(script.cpu < Duration::from_secs(5) && script.cpu > Duration::from_secs(4), "{:?}", script.cpu);
+    assert!(margin >= Duration::from_millis(400) && margin < Duration::from_secs(5), "{margin:?}");
+    assert!(script.cpu < Duration::from_secs(5) && script.cpu > Duration::from_secs(2), "{:?}", script.cpu);
     assert!(output.is_error && output.content.unwrap().contains("timed out after 2s."));
 }
 

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use toolbus_sandbox::{Ending, Outcome, Stop};
 
-use crate::world::{LIMITS, both, brief, living, named, script, text, warm};
+use crate::world::{LIMITS, both, brief, ended, named, script, text, warm};
 
 fn assert_cut(outcome: &Outcome) {
     assert_eq!(outcome.ending, Ending::Stopped(Stop::Output), "{outcome:?}");
@@ -88,7 +88,7 @@ time.sleep(600)
         assert_eq!((outcome.ending, text(&outcome.stdout)), (Ending::Stopped(Stop::Time), "said\n".to_owned()));
     }
     assert!(begun.elapsed() < Duration::from_secs(60));
-    assert_eq!(living("atk-lingers"), 0);
+    ended("atk-lingers").await;
 }
 
 #[tokio::test]

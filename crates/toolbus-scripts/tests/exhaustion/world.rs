@@ -9,6 +9,7 @@ use toolbus_sandbox::{Ending, Level, Limits, Outcome, Sandbox, Stream};
 use toolbus_scripts::interpreter::Interpreter;
 use toolbus_scripts::runner::sandbox::{PoolSettings, SandboxRunner, SandboxSettings};
 use toolbus_scripts::runner::{Runner as _, Script, StartKind};
+use toolbus_testing::patience::eventually;
 
 const MIB: u64 = 1024 * 1024;
 
@@ -123,6 +124,11 @@ pub(crate) fn living(name: &str) -> usize {
     };
     let stats = fs::read_dir("/proc").unwrap().flatten().map(|entry| fs::read_to_string(entry.path().join("stat")));
     stats.flatten().filter(|stat| is_alive(stat)).count()
+}
+
+/// Waits until no process of this name lives: what was killed is still seen for a moment on a busy machine.
+pub(crate) async fn ended(name: &str) {
+    eventually("the end of every process of a script", async || (living(name) == 0).then_some(())).await;
 }
 
 /// Work folders of this process that hold more than 100 folders in each other.

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 use toolbus_e2e::client::Client;
 use toolbus_e2e::site::Site;
-use toolbus_testing::patience::eventually;
+use toolbus_testing::patience::{at_most, eventually};
 
 use super::setup::{SCRIPT, WITHOUT_NAMESPACES, asked, call, descendants, lives, running, start, start_by};
 
@@ -27,7 +27,7 @@ async fn a_script_that_is_cancelled_leaves_no_process_within_a_second() {
     let begun = Instant::now();
     assert_eq!(client.exchange(&cancel).await.body(), json!({"toolCallId": "long", "cancelled": true}));
     eventually("the end of its processes", async || descendants(daemon.pid()).is_empty().then_some(())).await;
-    assert!(begun.elapsed() < Duration::from_secs(1), "{:?}", begun.elapsed());
+    assert!(begun.elapsed() < at_most(Duration::from_secs(1)), "{:?}", begun.elapsed());
     let answer = client.answer(&request).await.body();
     assert_eq!((&answer["exitCode"], &answer["toolCallId"]), (&json!(-1), &json!("long")), "{answer}");
     assert!(answer["stderr"].as_str().unwrap().contains("cancelled"), "{answer}");
@@ -78,12 +78,10 @@ async fn of_a_daemon_that_is_killed_no_script_and_no_folder_is_left() {
         eventually("the end of its processes", async || (!processes.iter().any(|pid| lives(*pid))).then_some(())).await;
         // The one that held the folders of runs is for the next daemon to remove.
         let folders = || std::fs::read_dir(temporary.path()).unwrap().flatten().map(|entry| entry.path());
-        for folder in folders() {
-            let left: Vec<_> = std::fs::read_dir(&folder).unwrap().collect();
-            assert!(left.is_empty(), "{left:?}");
-        }
+        let runs = || folders().flat_map(|folder| std::fs::read_dir(folder).into_iter().flatten()).count();
+        eventually("the removal of every run", async || (runs() == 0).then_some(())).await;
         site.purge(&site.queue()).await;
         start_by(launcher, &site, SCRIPT, &variables).await.stop(&site).await;
-        assert_eq!(folders().count(), 0);
+        eventually("the removal of what held them", async || (folders().count() == 0).then_some(())).await;
     }
 }

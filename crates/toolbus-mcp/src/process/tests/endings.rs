@@ -63,7 +63,7 @@ async fn a_server_that_ignores_everything_is_killed_after_its_grace() {
     let [server] = told(&process).await;
     process.stop(LONG).await;
     assert_eq!(process.exited().await, Exit::Signal(9));
-    assert!(!is_alive(server));
+    all_gone(&[server]).await;
 }
 
 #[tokio::test]
@@ -86,7 +86,7 @@ async fn impatience_ends_a_server_before_its_grace_is_over() {
     let started = Instant::now();
     process.stop(Duration::ZERO).await;
     assert!(started.elapsed() < LONG / 2);
-    assert!(!is_alive(server));
+    all_gone(&[server]).await;
 }
 
 #[tokio::test]
@@ -115,7 +115,6 @@ async fn a_server_whose_supervisor_is_killed_dies_with_it_and_that_is_seen_at_on
     let killed = Instant::now();
     signal(process.pid().try_into().unwrap(), Signal::KILL);
     assert_eq!(failure(&mut transport).await, "the server's supervisor was ended by signal 9");
-    // A busy machine needs a multiple of what this takes; a wait that is built in would be longer still.
-    assert!(killed.elapsed() < Duration::from_secs(5));
+    assert!(killed.elapsed() < LONG / 2, "it is not the wait for an end in order");
     all_gone(&pids).await;
 }
