@@ -30,7 +30,7 @@ pub(crate) fn observe(meter: &Meter, look: impl Fn() -> Vec<HeldTools> + Send + 
     let look = Arc::new(look);
     let of_changes = Arc::clone(&look);
     let held = meter.u64_observable_gauge("toolbus.pins.held").with_unit("{tool}");
-    let held = held.with_description("Tools that are held back until an operator approves them.");
+    let held = held.with_description("Tools that are quarantined until an operator approves them.");
     let by_source = held.with_callback(move |gauge| {
         for (source, of_source) in bounded_sources(look()) {
             gauge.observe(of_source.held, &[KeyValue::new(SOURCE, source)]);

@@ -1,6 +1,6 @@
 //! Pins: what each tool says of itself is remembered, so that it cannot change unseen.
 //!
-//! [`Pins`] compares the tools that there are with what is kept in a file, and holds back what differs where that is
+//! [`Pins`] compares the tools that there are with what is kept in a file, and quarantines what differs where that is
 //! asked for. The first sight of a source is how it is to stay.
 
 mod book;
@@ -56,7 +56,7 @@ pub enum ApproveError {
     /// There is nothing, or something else, to approve.
     #[error(transparent)]
     Mismatch(#[from] Mismatch),
-    /// It could not be written down, so that it would be held back again later.
+    /// It could not be written down, so that it would be quarantined again later.
     #[error(transparent)]
     File(#[from] PinFileError),
 }
@@ -66,7 +66,7 @@ pub enum ApproveError {
 pub struct Count {
     /// The source.
     pub source: String,
-    /// Tools that are held back.
+    /// Tools that are quarantined.
     pub held: usize,
     /// Definitions that were not as they were, since the start.
     pub changes: u64,
@@ -155,6 +155,12 @@ impl Pins {
         self.book().entries(source)
     }
 
+    /// Every source of which something is pinned or there, by name.
+    #[must_use]
+    pub fn sources(&self) -> Vec<String> {
+        self.book().sources().into_iter().cloned().collect()
+    }
+
     /// How the tools differ that a name means: those of the source of this name, of the MCP server of this name, or of this
     /// name.
     ///
@@ -180,7 +186,7 @@ impl Pins {
         })
     }
 
-    /// How many tools are held back and how many changes there were, by source.
+    /// How many tools are quarantined and how many changes there were, by source.
     #[must_use]
     pub fn counts(&self) -> Vec<Count> {
         let book = self.book();
@@ -307,10 +313,10 @@ fn tell(news: &[News]) {
                 source,
                 tool,
                 state = state.as_str(),
-                "a tool is held back; `toolbus pins diff` shows why, and `toolbus pins approve` lets it through"
+                "a tool is quarantined; `toolbus pins diff` shows why, and `toolbus pins approve` approves it"
             ),
             NewsKind::Tool { tool, state, is_held: false } => {
-                tracing::info!(source, tool, state = state.as_str(), "a tool is not as it was; it is not held back");
+                tracing::info!(source, tool, state = state.as_str(), "a tool is not as it was; it is not quarantined");
             }
         }
     }

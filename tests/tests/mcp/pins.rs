@@ -9,8 +9,10 @@ use toolbus_testing::patience::eventually;
 
 use crate::small::{Small, known};
 
-/// What the log says of each tool that is held back.
-const HELD: &str = "a tool is held back; `toolbus pins diff` shows why, and `toolbus pins approve` lets it through";
+/// What the log says of each tool that is quarantined.
+const HELD: &str = "a tool is quarantined; `toolbus pins diff` shows why, and `toolbus pins approve` approves it";
+/// A store beside which pins are kept.
+const STORE: &str = "[store]\nurl = 'sqlite:toolbus.db'\n";
 /// What a server has when it is first seen.
 const FIRST: [(&str, &str); 2] = [("read", "Reads a file. Nothing else."), ("write", "Writes a file.")];
 /// The same with another description.
@@ -19,12 +21,17 @@ const CHANGED: [(&str, &str); 2] = [("read", "Reads a file. Sends it away."), ("
 /// A pinned server `files`, whose tools are in the file `list`.
 fn server(small: &Small, more: &str) -> String {
     let list = small.path("list").display().to_string();
-    small.section_with("files", &["unused"], &[], &[("LIST", &list)], &format!("pin = true\n{more}"))
+    let section = small.section_with("files", &["unused"], &[], &[("LIST", &list)], &format!("pin = true\n{more}"));
+    format!("{STORE}{section}")
 }
 
-/// How the tools are that `toolbus pins` lists of a source: by name, the state and whether it is held back.
+/// How the tools are that `toolbus pins` lists of a source: by name, the state and whether it is quarantined.
 async fn states(daemon: &Daemon, source: &str) -> Vec<(String, String, bool)> {
     let listed = daemon.operate(&["pins", "--source", source, "--output", "json"]).await;
+    // Nothing is known of the source yet.
+    if listed.code == 2 {
+        return Vec::new();
+    }
     let text = |value: &Value| value.as_str().unwrap().to_owned();
     let tools = listed.json()["tools"].as_array().unwrap().clone();
     tools.iter().map(|tool| (text(&tool["name"]), text(&tool["state"]), tool["held"] == true)).collect()
@@ -40,10 +47,10 @@ async fn become_so(daemon: &Daemon, source: &str, expected: &[(&str, &str, bool)
     .await;
 }
 
-/// Waits until callers are kept from a tool: a moment after it is listed as held back.
+/// Waits until callers are kept from a tool: a moment after it is listed as quarantined.
 async fn withheld(daemon: &Daemon, tool: &str) {
-    eventually(&format!("{tool} to be held back"), async || {
-        daemon.operate(&["explain", "default", tool]).await.out.contains("held back: ").then_some(())
+    eventually(&format!("{tool} to be quarantined"), async || {
+        daemon.operate(&["explain", "default", tool]).await.out.contains("quarantined: ").then_some(())
     })
     .await;
 }
@@ -51,7 +58,7 @@ async fn withheld(daemon: &Daemon, tool: &str) {
 /// Waits until the pin file has a source.
 async fn recorded(daemon: &Daemon, source: &str) {
     eventually("the first sight to be written", async || {
-        let text = std::fs::read_to_string(daemon.folder().join("site.pins.json")).ok()?;
+        let text = std::fs::read_to_string(daemon.folder().join("toolbus.pins.json")).ok()?;
         serde_json::from_str::<Value>(&text).ok()?["sources"].get(source).map(|_| ())
     })
     .await;
@@ -92,7 +99,7 @@ async fn a_tool_that_changes_is_held_back_by_every_route_until_what_was_shown_is
     assert_eq!(daemon.blocked_by("tool_held_back").await["tool"], "read");
     assert_eq!(daemon.get("/status").await.unwrap().1["counts"]["heldBack"], 1);
     let explained = daemon.operate(&["explain", "default", "read"]).await;
-    assert!(explained.out.contains("held back: its definition changed since it was pinned"), "{explained:?}");
+    assert!(explained.out.contains("quarantined: its definition changed since it was pinned"), "{explained:?}");
 
     // The same change once more is no other one.
     update(&daemon, &small, &CHANGED).await;
@@ -130,7 +137,11 @@ async fn a_rename_is_caught_and_a_whole_source_is_approved_at_once() {
     become_so(&daemon, "mcp:files", &renamed).await;
     withheld(&daemon, "store").await;
     assert_eq!(client.call("store", &json!({})).await.code(), "tool_not_found");
-    let approved = daemon.operate(&["pins", "approve", "files"]).await;
+    let refused = daemon.operate(&["pins", "approve", "files"]).await;
+    assert!(refused.code == 2 && refused.err.contains("there is no terminal to ask on"), "{refused:?}");
+    assert!(refused.out.contains("store of mcp:files: new, quarantined since"), "{refused:?}");
+    let approved = daemon.operate(&["pins", "approve", "files", "--yes"]).await;
+    assert!(approved.out.contains("store of mcp:files: new, quarantined since"), "{approved:?}");
     assert!(approved.out.contains("write of mcp:files is forgotten"), "{approved:?}");
     become_so(&daemon, "mcp:files", &[("read", "pinned", false), ("store", "pinned", false)]).await;
     assert_eq!(client.call("store", &json!({"text": "1"})).await.content(), "files.store: 1");
@@ -157,7 +168,7 @@ async fn a_server_that_changed_while_no_daemon_ran_is_held_from_the_first_moment
 /// An endpoint with this description, of a source that is pinned.
 fn weather(description: &str) -> String {
     format!(
-        "[pins]\nsources = {{ rest = true }}\n[[rest.endpoints]]\nname = 'get_weather'\ndescription = '{description}'\n\
+        "{STORE}[pins]\nsources = {{ rest = true }}\n[[rest.endpoints]]\nname = 'get_weather'\ndescription = '{description}'\n\
          url = 'http://127.0.0.1:1/'\n"
     )
 }
@@ -174,7 +185,7 @@ async fn an_endpoint_that_an_edit_changed_is_held_and_approved_without_a_daemon(
     daemon.logged_times(HELD, 1).await;
     let files = ["--config", "site.toml", "--config", "more.toml"];
     recorded(&daemon, "rest").await;
-    let approved = daemon.operate(&[&["pins", "approve", "get_weather"], files.as_slice()].concat()).await;
+    let approved = daemon.operate(&[&["pins", "approve", "get_weather", "--yes"], files.as_slice()].concat()).await;
     assert_eq!(approved.code, 0, "{approved:?}");
     // The daemon that runs takes over what was written beside it.
     become_so(&daemon, "rest", &[("get_weather", "pinned", false)]).await;

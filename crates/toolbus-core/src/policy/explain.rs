@@ -34,7 +34,7 @@ pub enum Because {
     Nothing(Nothing),
     /// An operator has switched it off.
     Disabled(Switch),
-    /// It is held back, for this reason.
+    /// It is quarantined, for this reason.
     Held(Arc<str>),
     /// It belongs to a tool set that is not bound to the agent.
     NotBound(Arc<str>),
@@ -162,7 +162,7 @@ impl fmt::Display for Because {
             Self::Unregistered => f.write_str("there is no such tool"),
             Self::Nothing(reason) => write!(f, "{reason}"),
             Self::Disabled(switch) => write!(f, "switched off by an operator ({switch})"),
-            Self::Held(reason) => write!(f, "held back: {reason}"),
+            Self::Held(reason) => write!(f, "quarantined: {reason}"),
             Self::NotBound(set) => write!(f, "tool set `{set}` is not bound"),
             Self::NotInSession(set) => write!(f, "tool set `{set}` was bound after the session began"),
             Self::NotListed => f.write_str("not in allowed_tools"),

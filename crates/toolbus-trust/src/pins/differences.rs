@@ -21,11 +21,11 @@ pub struct Entry {
     pub name: String,
     /// How it is, compared with what is pinned.
     pub state: State,
-    /// Whether it is held back.
+    /// Whether it is quarantined.
     pub is_held: bool,
     /// Since when it is like this.
     pub since: String,
-    /// Why it is held back.
+    /// Why it is quarantined.
     pub reason: Option<String>,
 }
 
@@ -128,10 +128,14 @@ impl Book {
         Ok(found)
     }
 
+    /// Every source of which something is pinned or there.
+    pub(super) fn sources(&self) -> BTreeSet<&String> {
+        self.record.sources.keys().chain(self.present.keys()).collect()
+    }
+
     fn differences(&self, is_meant: impl Fn(&str, &str, &str) -> bool) -> Vec<Difference> {
-        let sources: BTreeSet<&String> = self.record.sources.keys().chain(self.present.keys()).collect();
         let mut all = Vec::new();
-        for source in sources {
+        for source in self.sources() {
             let Some(kept) = self.record.sources.get(source) else { continue };
             let present = self.present.get(source);
             let level = self.levels.of(source);

@@ -60,11 +60,13 @@ enum Problem {
     Version(u64),
     #[error("is held by another process for too long")]
     Locked,
-    #[error("cannot be written: it could not be given to its owner, user {0} of group {1}: {2}; write it as that user")]
+    #[error(
+        "cannot be written: it could not be given to its owner, user {0} of group {1}: {2}; write it as that user, or set pins.file"
+    )]
     Owner(u32, u32, io::Error),
     #[error("cannot be read: {0}")]
     Reading(io::Error),
-    #[error("cannot be written: {0}")]
+    #[error("cannot be written: {0}; set pins.file to a file that this user may write")]
     Writing(io::Error),
 }
 

@@ -114,7 +114,7 @@ pub async fn run(args: CallArgs, context: &Context) -> Result<ExitCode, CallErro
 
 async fn answered(args: &CallArgs, context: &Context) -> Result<Answer, CallError> {
     let arguments = arguments::parse(&args.arguments)?;
-    let session = Session::open(&context.config, context.config.pins.place(&context.sources)).await?;
+    let session = Session::open(&context.config, context.config.pin_file(&context.sources)).await?;
     let outcome = exchange(args, arguments.as_ref(), &session, context).await;
     session.close().await;
     outcome

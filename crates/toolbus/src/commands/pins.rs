@@ -2,14 +2,14 @@
 
 mod show;
 
-use std::io::{self, Write};
+use std::io::{self, BufRead, IsTerminal as _, Read as _, Write};
 use std::process::ExitCode;
 
 use axum::http::Method;
 use toolbus_trust::pins::Digest;
 
 use super::target::{Operator, Target, TargetArgs, TargetError, escaped};
-use super::{as_json, warn};
+use super::{as_json, one_line, warn};
 use crate::cli::Output;
 use crate::http::admin::view::pins::{Approval, Approved, Changes, PinnedTools};
 use crate::printed::unless_gone;
@@ -23,7 +23,7 @@ use crate::printed::unless_gone;
 pub struct PinsArgs {
     #[command(subcommand)]
     command: Option<PinsCommand>,
-    /// Only tools of this source, such as `rest` or `mcp:files`.
+    /// Only tools of this source, such as `rest` or `mcp:files`; of an MCP server its name will do.
     #[arg(long)]
     source: Option<String>,
     #[command(flatten)]
@@ -34,9 +34,10 @@ pub struct PinsArgs {
 enum PinsCommand {
     /// Show how a tool, or every tool of a source, changed since it was pinned
     Diff(NamedArgs),
-    /// Pin a tool, or a whole source, as it is now, so that it is no longer held back
+    /// Pin a tool, or a whole source, as it is now, so that it is no longer quarantined
     ///
-    /// What is pinned is printed. With --digest, it must be what `toolbus pins diff` showed, and is not printed again.
+    /// Shows what changed, and asks. With --digest, it must be what `toolbus pins diff` showed, and is neither shown again nor
+    /// asked for; with --yes, it is shown and not asked for.
     Approve(ApproveArgs),
 }
 
@@ -44,7 +45,7 @@ enum PinsCommand {
 struct NamedArgs {
     /// Name of a tool or of a source.
     name: String,
-    /// The source that has the tool.
+    /// The source that has the tool; of an MCP server its name will do.
     #[arg(long)]
     source: Option<String>,
     #[command(flatten)]
@@ -58,7 +59,13 @@ struct ApproveArgs {
     /// The digest that `toolbus pins diff` showed: anything else is refused.
     #[arg(long)]
     digest: Option<Digest>,
+    /// Approve whatever there is, without a question.
+    #[arg(long, short = 'y', conflicts_with = "digest")]
+    yes: bool,
 }
+
+/// Longest answer to a question, in bytes.
+const MAX_ANSWER: u64 = 64;
 
 /// Asks, and prints the answer.
 ///
@@ -83,22 +90,65 @@ pub async fn run(args: PinsArgs, operator: &Operator) -> Result<ExitCode, Target
 }
 
 async fn approve(args: ApproveArgs, operator: &Operator, is_json: bool) -> Result<String, TargetError> {
-    let ApproveArgs { named: NamedArgs { name, source, target }, digest } = args;
+    let ApproveArgs { named: NamedArgs { name, source, target }, digest, yes } = args;
     let target = target.open(operator)?;
     // What was looked at before is not looked at again: it is for the daemon to say whether it is still the same.
-    let (changes, digest) = match digest {
-        Some(digest) => (None, digest),
+    let digest = match digest {
+        Some(digest) => digest,
         None => {
             let changes = target.pin_changes(&name, source.as_deref()).await?;
-            let digest = changes.digest;
-            (Some(changes), digest)
+            let shown = show::changed(&changes);
+            if shown.is_open {
+                // Standard output has nothing but JSON where that was asked for.
+                unless_gone(match is_json {
+                    true => writeln!(io::stderr(), "{}\n", shown.text),
+                    false => writeln!(io::stdout(), "{}\n", shown.text),
+                })?;
+            }
+            if yes && changes.more > 0 {
+                warn(&format!("{} more tools are approved than are shown", changes.more));
+            }
+            if !yes && shown.is_open {
+                if !shown.is_whole {
+                    let text = format!("nothing was approved: {}; or give --yes", show::rest(&changes));
+                    return Err(TargetError::Usage(text));
+                }
+                let is_terminal = io::stdin().is_terminal() && io::stderr().is_terminal();
+                confirm(&name, is_terminal, &mut io::stdin().lock(), &mut io::stderr())?;
+            }
+            changes.digest
         }
     };
     let approved = target.approve_pin(&name, Approval { source, digest }).await?;
-    if let Some(more) = changes.as_ref().map(|changes| changes.more).filter(|more| *more > 0) {
-        warn(&format!("{more} more tools were approved than are shown"));
+    Ok(if is_json { as_json(&approved) } else { show::approved(&approved) })
+}
+
+/// Asks whether what was shown is to be approved.
+///
+/// # Errors
+///
+/// If the answer is not yes, or there is no terminal to ask on.
+fn confirm(
+    name: &str,
+    is_terminal: bool,
+    input: &mut impl BufRead,
+    output: &mut impl Write,
+) -> Result<(), TargetError> {
+    if !is_terminal {
+        let name = one_line(name);
+        return Err(TargetError::Usage(format!(
+            "nothing was approved, because there is no terminal to ask on: look at `toolbus pins diff {name}` and give the \
+             --digest that it ends with, or --yes to approve whatever there is"
+        )));
     }
-    Ok(if is_json { as_json(&approved) } else { show::approved(changes.as_ref(), &approved) })
+    write!(output, "Approve this? [y/N] ")?;
+    output.flush()?;
+    let mut answer = String::new();
+    input.take(MAX_ANSWER).read_line(&mut answer)?;
+    match answer.trim().to_ascii_lowercase().as_str() {
+        "y" | "yes" => Ok(()),
+        _ => Err(TargetError::Usage("nothing was approved".to_owned())),
+    }
 }
 
 impl Target {
@@ -139,6 +189,26 @@ mod tests {
     fn is_taken(digest: &str) -> bool {
         let command = PinsArgs::augment_args(Command::new("pins"));
         command.try_get_matches_from(["pins", "approve", "read", "--digest", digest]).is_ok()
+    }
+
+    #[test]
+    fn only_a_yes_on_a_terminal_is_one() {
+        let asked = |is_terminal: bool, answer: &str| {
+            let mut question = Vec::new();
+            let result = confirm("read", is_terminal, &mut answer.as_bytes(), &mut question);
+            (result.err().map(|error| error.to_string()), String::from_utf8(question).unwrap())
+        };
+        let question = "Approve this? [y/N] ".to_owned();
+        for answer in ["y\n", "Yes\n", "YES", " y \n"] {
+            assert_eq!(asked(true, answer), (None, question.clone()), "{answer:?}");
+        }
+        let long = format!("{}y\n", " ".repeat(100));
+        for answer in ["\n", "", "n\n", "yess\n", "no y\n", &long] {
+            assert_eq!(asked(true, answer), (Some("nothing was approved".to_owned()), question.clone()), "{answer:?}");
+        }
+        let (refused, question) = asked(false, "y\n");
+        assert_eq!(question, "");
+        insta::assert_snapshot!(refused.unwrap(), @"nothing was approved, because there is no terminal to ask on: look at `toolbus pins diff read` and give the --digest that it ends with, or --yes to approve whatever there is");
     }
 
     #[test]

@@ -211,11 +211,11 @@ pub async fn run(_: ServeArgs, context: &Context) -> Result<ExitCode, ServeError
     }
 }
 
-/// Holds back what is not as it was pinned, before anybody calls anything. Where something is to be held back, what was
+/// Quarantines what is not as it was pinned, before anybody calls anything. Where something is to be quarantined, what was
 /// seen must be kept.
 async fn pinned(context: &Context, access: &Access) -> Result<Pins, AssemblyError> {
     let config = &context.config;
-    let pins = assembly::pins(config, config.pins.place(&context.sources))?;
+    let pins = assembly::pins(config, config.pin_file(&context.sources))?;
     access.vet(Arc::new(pins.clone()));
     let saving = pins.clone();
     let saved = spawn_blocking(move || saving.save()).await;
@@ -226,7 +226,7 @@ async fn pinned(context: &Context, access: &Access) -> Result<Pins, AssemblyErro
     }
     let held = access.current().held();
     if held > 0 {
-        tracing::warn!(held, "tools are held back; `toolbus pins` lists them");
+        tracing::warn!(held, "tools are quarantined; `toolbus pins` lists them");
     }
     Ok(pins)
 }

@@ -178,7 +178,7 @@ impl TargetArgs {
 /// Answers from a configuration and its pins alone: with the tools that it registers, and nothing switched off.
 pub(crate) fn of_files(config: &Config, sources: &Sources) -> Result<Admin, AssemblyError> {
     let access = assembly::access(config, assembly::registry(config)?)?;
-    let pins = assembly::pins(config, config.pins.place(sources))?;
+    let pins = assembly::pins(config, config.pin_file(sources))?;
     access.vet(Arc::new(pins.clone()));
     Ok(Admin::new(Arc::new(Gates::new(access)), Switches::unkept()).with_pins(pins))
 }

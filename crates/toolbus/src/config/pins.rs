@@ -10,18 +10,24 @@ use toolbus_core::pattern::Pattern;
 use toolbus_trust::pins::{Level, Levels};
 
 use super::pattern::ToolPattern;
+use super::store::StoreUrl;
 use super::{Config, Sources};
 
 /// What stands for no file.
 const NONE: &str = "none";
-/// What the name of the file ends with.
+/// What the name of the file ends with, in the place of the store's ending.
 const ENDING: &str = "pins.json";
+/// Name of the file where the store has none.
+const NAME: &str = "toolbus.pins.json";
+/// Variable that a service manager sets to the directories of a service's state, with `:` between them.
+const STATE_DIRECTORY: &str = "STATE_DIRECTORY";
 
 /// Whether tools may change what they say of themselves.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct PinsConfig {
-    /// File in which is kept what was seen; absent: next to the first configuration file. "none": it is forgotten.
+    /// File in which is kept what was seen; absent: beside the store's file, or else in `$STATE_DIRECTORY`, or else nowhere.
+    /// "none": nowhere.
     #[schemars(length(min = 1))]
     pub file: Option<PathBuf>,
     /// What is done about changes, by pattern of sources: `rest`, `command`, `mcp:*`. The `pin` of an MCP server comes first,
@@ -30,8 +36,8 @@ pub struct PinsConfig {
     pub sources: BTreeMap<ToolPattern, Pin>,
 }
 
-/// What is done when a tool is not what it was: nothing with `false`; it is held back with `true`; with "strict" suspect ones
-/// are, too.
+/// What is done when a tool is not what it was: nothing with `false`; it is quarantined with `true`; with "strict" suspect
+/// ones are, too.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Pin(pub Level);
 
@@ -84,19 +90,22 @@ impl JsonSchema for Pin {
     }
 }
 
-impl PinsConfig {
-    /// The file, where there is one: the one that is named, or one next to the first file of the configuration.
+impl Config {
+    /// The file in which pins are kept, if there is one: the one that is named, or one with the state of the daemon. Never
+    /// one beside the configuration, which may be in a checkout or on a read-only mount.
     #[must_use]
-    pub fn place(&self, sources: &Sources) -> Option<PathBuf> {
-        match &self.file {
-            Some(file) if file == Path::new(NONE) => None,
-            Some(file) => Some(file.clone()),
-            None => sources.files.first().map(|file| file.with_extension(ENDING)),
+    pub fn pin_file(&self, sources: &Sources) -> Option<PathBuf> {
+        match (&self.pins.file, &self.store.url) {
+            (Some(file), _) if file == Path::new(NONE) => None,
+            (Some(file), _) => Some(file.clone()),
+            (None, StoreUrl::Sqlite(store)) => Some(store.with_extension(ENDING)),
+            (None, StoreUrl::Memory) => {
+                let folders = sources.environment.get(STATE_DIRECTORY)?;
+                folders.split(':').find(|folder| !folder.is_empty()).map(|folder| Path::new(folder).join(NAME))
+            }
         }
     }
-}
 
-impl Config {
     /// What is done about changes, by source. Every MCP server is named.
     #[must_use]
     pub fn pin_levels(&self) -> Levels {
@@ -107,12 +116,30 @@ impl Config {
 
     /// What is missing for pins to outlast a restart, if something is.
     pub(super) fn unkept_pins(&self, sources: &Sources) -> Option<String> {
-        let is_meant = self.pins.file.is_some() || self.pins.place(sources).is_some();
-        (!is_meant && self.pin_levels().hold_anything()).then(|| {
-            "is missing, and there is no configuration file to keep pins next to; expected the path of a file, or \"none\" \
-             to forget them with the process"
-                .to_owned()
-        })
+        if self.pins.file.is_some() || !self.pin_levels().hold_anything() {
+            return None;
+        }
+        let place = self.pin_file(sources);
+        // Where earlier versions kept them. To begin anew would trust whatever there is now.
+        let left = sources.files.first().map(|file| file.with_extension(ENDING)).filter(|file| file.is_file());
+        match (place, left) {
+            (Some(place), Some(left)) if place != left && !place.exists() => Some(format!(
+                "is missing, and `{}`, beside the configuration, has pins of an earlier version; move it to `{}`, or name it",
+                left.display(),
+                place.display()
+            )),
+            (Some(_), _) => None,
+            (None, Some(left)) => Some(format!(
+                "is missing, and `{}`, beside the configuration, has pins of an earlier version; move it to where the \
+                 daemon may write, and name it",
+                left.display()
+            )),
+            (None, None) => Some(format!(
+                "is missing, and the daemon keeps no state beside which pins could be; expected the path of a file that it \
+                 may write, a store.url such as \"sqlite:/var/lib/toolbus/toolbus.db\", the variable {STATE_DIRECTORY}, or \
+                 \"none\" to forget pins with the process"
+            )),
+        }
     }
 }
 
@@ -121,6 +148,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::config::StoreConfig;
 
     #[test]
     fn a_pin_is_written_as_it_is_read() {
@@ -134,14 +162,42 @@ mod tests {
     }
 
     #[test]
-    fn the_file_is_next_to_the_configuration_unless_another_is_named_or_none() {
-        let sources =
-            |files: &[&str]| Sources { files: files.iter().map(PathBuf::from).collect(), ..Sources::default() };
-        let file = |file: Option<&str>| PinsConfig { file: file.map(PathBuf::from), ..PinsConfig::default() };
-        let beside = file(None).place(&sources(&["/etc/toolbus/toolbus.toml", "more.toml"]));
-        assert_eq!(beside, Some("/etc/toolbus/toolbus.pins.json".into()));
-        assert_eq!(file(None).place(&sources(&[])), None);
-        assert_eq!(file(Some("p.json")).place(&sources(&["a.toml"])), Some("p.json".into()));
-        assert_eq!(file(Some("none")).place(&sources(&["a.toml"])), None);
+    fn the_file_is_with_the_state_of_the_daemon_unless_another_is_named_or_none() {
+        let file = |file: Option<&str>, store: &str, state: &str| {
+            let pins = PinsConfig { file: file.map(PathBuf::from), ..PinsConfig::default() };
+            let config = Config { pins, store: StoreConfig { url: store.parse().unwrap() }, ..Config::default() };
+            let environment = [(STATE_DIRECTORY.to_owned(), state.to_owned())].into();
+            let sources =
+                Sources { files: vec!["/etc/toolbus/toolbus.toml".into()], environment, ..Sources::default() };
+            config.pin_file(&sources)
+        };
+        let store = "sqlite:/var/lib/toolbus/daemon.db";
+        assert_eq!(file(None, store, "/state"), Some("/var/lib/toolbus/daemon.pins.json".into()));
+        assert_eq!(file(None, "memory:", "/state:/other"), Some("/state/toolbus.pins.json".into()));
+        assert_eq!(file(None, "memory:", ""), None);
+        assert_eq!(file(Some("p.json"), store, "/state"), Some("p.json".into()));
+        assert_eq!(file(Some("none"), store, "/state"), None);
+    }
+
+    #[test]
+    fn pins_of_an_earlier_version_are_not_left_behind() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        std::fs::write(path("toolbus.pins.json"), "{}").unwrap();
+        std::fs::write(path("toolbus.toml"), "[pins]\nsources = { rest = true }\n").unwrap();
+        let sources = |state: &str| Sources {
+            files: vec![path("toolbus.toml")],
+            environment: [(STATE_DIRECTORY.to_owned(), state.to_owned())].into(),
+            ..Sources::default()
+        };
+        let told = |state: &str| Config::load(&sources(state)).err().map(|problems| problems.to_string());
+        let here = folder.path().display().to_string();
+        let state = path("state").display().to_string();
+        insta::assert_snapshot!(told(&state).unwrap().replace(&here, ""), @"configuration: `pins.file`: is missing, and `/toolbus.pins.json`, beside the configuration, has pins of an earlier version; move it to `/state/toolbus.pins.json`, or name it");
+        insta::assert_snapshot!(told("").unwrap().replace(&here, ""), @"configuration: `pins.file`: is missing, and `/toolbus.pins.json`, beside the configuration, has pins of an earlier version; move it to where the daemon may write, and name it");
+        assert_eq!(told(&here), None, "it is the file itself");
+        std::fs::create_dir(path("state")).unwrap();
+        std::fs::rename(path("toolbus.pins.json"), path("state/toolbus.pins.json")).unwrap();
+        assert_eq!(told(&state), None);
     }
 }

@@ -91,7 +91,7 @@ fn callers_are_told_of_a_held_tool_what_they_are_told_of_none_and_operators_why(
     let effective = gates.access().effective(&caller("ana"));
     let explanation = effective.explain("get_weather");
     assert_eq!(explanation.because, Because::Held("its definition changed".into()));
-    assert_eq!(explanation.because.to_string(), "held back: its definition changed");
+    assert_eq!(explanation.because.to_string(), "quarantined: its definition changed");
     assert!(effective.explain_all().contains(&explanation));
     let current = gates.access().current();
     assert_eq!(current.held_back("get_weather").map(|reason| &**reason), Some("its definition changed"));

@@ -124,6 +124,16 @@ fn what_is_no_file_of_ours_is_neither_read_nor_replaced() {
 }
 
 #[test]
+fn a_file_that_cannot_be_written_is_told_with_the_key_that_names_another() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("file"), "").unwrap();
+    for place in ["file/pins.json", "nothing/pins.json"] {
+        let told = PinFile::new(folder.path().join(place)).lock().err().unwrap().to_string();
+        assert!(told.contains("cannot be written") && told.contains("set pins.file"), "{told}");
+    }
+}
+
+#[test]
 fn one_process_at_a_time_has_the_file() {
     let folder = tempfile::tempdir().unwrap();
     let file = PinFile::new(folder.path().join("pins.json"));

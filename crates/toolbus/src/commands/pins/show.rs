@@ -35,35 +35,58 @@ pub(super) fn table(all: &PinnedTools) -> String {
 
 fn state(tool: &Pinned) -> String {
     match (tool.state.is_open(), tool.held) {
-        (_, true) => format!("{}, held back", tool.state.as_str()),
-        (true, false) if tool.state != State::Missing => format!("{}, not held", tool.state.as_str()),
+        (_, true) => format!("{}, quarantined", tool.state.as_str()),
+        (true, false) if tool.state != State::Missing => format!("{}, not quarantined", tool.state.as_str()),
         _ => tool.state.as_str().to_owned(),
     }
 }
 
-/// How each tool changed, and how to let it through, if all of it is shown.
-pub(super) fn differences(changes: &Changes) -> String {
+/// How tools changed.
+pub(super) struct Shown {
+    /// Each of them.
+    pub(super) text: String,
+    /// Whether nothing is left out of it.
+    pub(super) is_whole: bool,
+    /// Whether there is anything to approve.
+    pub(super) is_open: bool,
+}
+
+/// How each tool changed.
+pub(super) fn changed(changes: &Changes) -> Shown {
     let (mut parts, left_out): (Vec<String>, Vec<usize>) = changes.changes.iter().map(difference).unzip();
     if changes.more > 0 {
         parts.push(format!("… and {} more tools; `toolbus pins` lists them", changes.more));
     }
-    let is_open = changes.changes.iter().any(|change| change.is.state.is_open());
+    Shown {
+        text: parts.join("\n\n"),
+        is_whole: changes.more == 0 && left_out.iter().all(|lines| *lines == 0),
+        is_open: changes.changes.iter().any(|change| change.is.state.is_open()),
+    }
+}
+
+/// How to see what is left out.
+pub(super) fn rest(changes: &Changes) -> String {
+    let name = one_line(&changes.name);
+    match changes.more {
+        0 => format!(
+            "more changed than is shown here; all of it, and its digest, is printed by `toolbus pins diff {name} --output json`"
+        ),
+        _ => "more changed than is shown here; look at the tools one by one, with `toolbus pins diff TOOL`".to_owned(),
+    }
+}
+
+/// How each tool changed, and how to approve it, if all of it is shown.
+pub(super) fn differences(changes: &Changes) -> String {
+    let Shown { text, is_whole, is_open } = changed(changes);
     let (name, digest) = (one_line(&changes.name), changes.digest);
     // Nobody is led to approve what they have not seen. The digest is whole: whoever writes both definitions finds two
     // whose digests begin alike.
-    parts.push(if !is_open {
-        format!("{name} is as it was pinned")
-    } else if changes.more > 0 {
-        "More changed than is shown here; look at the tools one by one: toolbus pins diff TOOL".to_owned()
-    } else if left_out.iter().any(|lines| *lines > 0) {
-        format!(
-            "More changed than is shown here; all of it, and its digest, is printed by: toolbus pins diff {name} \
-             --output json"
-        )
-    } else {
-        format!("To let exactly this through: toolbus pins approve {name} --digest {digest}")
-    });
-    parts.join("\n\n")
+    let end = match (is_open, is_whole) {
+        (false, _) => format!("{name} is as it was pinned"),
+        (true, false) => rest(changes),
+        (true, true) => format!("To approve exactly this: toolbus pins approve {name} --digest {digest}"),
+    };
+    [text, end].into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("\n\n")
 }
 
 /// How a tool changed, and how many lines of that are left out.
@@ -83,10 +106,8 @@ fn read(definition: Option<&RawValue>) -> Option<Definition> {
     serde_json::from_str(definition?.get()).ok()
 }
 
-/// What was let through, and how it changed unless that was looked at before.
-pub(super) fn approved(changes: Option<&Changes>, approved: &Approved) -> String {
-    let changes = changes.into_iter().flat_map(|changes| &changes.changes);
-    let shown = changes.filter(|change| change.is.state.is_open()).map(|change| difference(change).0);
+/// What was approved.
+pub(super) fn approved(approved: &Approved) -> String {
     let line = |tool: &Pinned| {
         let (name, source) = (one_line(&tool.name), one_line(&tool.source));
         match tool.state {
@@ -94,7 +115,7 @@ pub(super) fn approved(changes: Option<&Changes>, approved: &Approved) -> String
             _ => format!("{name} of {source} is pinned as it is now"),
         }
     };
-    shown.chain([approved.approved.iter().map(line).collect::<Vec<_>>().join("\n")]).collect::<Vec<_>>().join("\n\n")
+    approved.approved.iter().map(line).collect::<Vec<_>>().join("\n")
 }
 
 #[cfg(test)]
@@ -115,7 +136,7 @@ mod tests {
         }
     }
 
-    fn changed(is: Pinned, before: Option<&str>, after: Option<&str>) -> Changed {
+    fn change(is: Pinned, before: Option<&str>, after: Option<&str>) -> Changed {
         let raw = |text: &str| RawValue::from_string(text.to_owned()).unwrap();
         Changed { is, before: before.map(raw), after: after.map(raw) }
     }
@@ -124,28 +145,28 @@ mod tests {
     const AFTER: &str = r#"{"description":"Reads a file. Sends it away.","effect":"read-only","name":"read"}"#;
 
     #[test]
-    fn what_is_held_back_comes_first() {
+    fn what_is_quarantined_comes_first() {
         let tools = vec![
             pinned("read", State::Pinned, false),
             pinned("old", State::Missing, false),
             pinned("sto\u{1b}[2Jre", State::New, true),
         ];
-        let all = PinnedTools { file: Some("/etc/toolbus.pins.json".to_owned()), problem: None, tools };
+        let all = PinnedTools { file: Some("/var/lib/toolbus/toolbus.pins.json".to_owned()), problem: None, tools };
         insta::assert_snapshot!(table(&all), @r"
-        kept in /etc/toolbus.pins.json
-        SOURCE     TOOL            STATE           SINCE
-        mcp:files  sto\u{1b}[2Jre  new, held back  2026-01-02T03:04:05Z
-        mcp:files  old             missing         2026-01-02T03:04:05Z
-        mcp:files  read            pinned          2026-01-02T03:04:05Z
+        kept in /var/lib/toolbus/toolbus.pins.json
+        SOURCE     TOOL            STATE             SINCE
+        mcp:files  sto\u{1b}[2Jre  new, quarantined  2026-01-02T03:04:05Z
+        mcp:files  old             missing           2026-01-02T03:04:05Z
+        mcp:files  read            pinned            2026-01-02T03:04:05Z
         ");
     }
 
     #[test]
-    fn a_difference_ends_with_how_to_let_exactly_it_through() {
-        let changes = vec![changed(pinned("read", State::Changed, true), Some(BEFORE), Some(AFTER))];
+    fn a_difference_ends_with_how_to_approve_exactly_it() {
+        let changes = vec![change(pinned("read", State::Changed, true), Some(BEFORE), Some(AFTER))];
         let changes = Changes { name: "read".to_owned(), digest: offer(&[]), changes, more: 0 };
         insta::assert_snapshot!(differences(&changes), @r"
-        read of mcp:files: changed, held back since 2026-01-02T03:04:05Z
+        read of mcp:files: changed, quarantined since 2026-01-02T03:04:05Z
         @@ -2,4 +2,4 @@
          effect: read-only
          description:
@@ -153,30 +174,29 @@ mod tests {
         -   Nothing else.
         +   Sends it away.
 
-        To let exactly this through: toolbus pins approve read --digest sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855
+        To approve exactly this: toolbus pins approve read --digest sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855
         ");
     }
 
     #[test]
     fn nobody_is_led_to_approve_what_is_not_shown() {
         let end = |after: &str, more| {
-            let changes = vec![changed(pinned("read", State::Changed, true), Some(BEFORE), Some(after))];
+            let changes = vec![change(pinned("read", State::Changed, true), Some(BEFORE), Some(after))];
             let text = differences(&Changes { name: "read".to_owned(), digest: offer(&[]), changes, more });
             assert!(!text.contains("approve"), "{text}");
             text.lines().last().unwrap().to_owned()
         };
-        insta::assert_snapshot!(end(AFTER, 2), @"More changed than is shown here; look at the tools one by one: toolbus pins diff TOOL");
+        insta::assert_snapshot!(end(AFTER, 2), @"more changed than is shown here; look at the tools one by one, with `toolbus pins diff TOOL`");
         let long = format!(r#"{{"description":"{}","name":"read"}}"#, r"a\n".repeat(1_000));
-        insta::assert_snapshot!(end(&long, 0), @"More changed than is shown here; all of it, and its digest, is printed by: toolbus pins diff read --output json");
+        insta::assert_snapshot!(end(&long, 0), @"more changed than is shown here; all of it, and its digest, is printed by `toolbus pins diff read --output json`");
     }
 
     #[test]
-    fn an_approval_shows_what_it_was_of() {
-        let is = pinned("read", State::Changed, true);
-        let changes = vec![changed(is.clone(), Some(BEFORE), Some(AFTER))];
-        let changes = Changes { name: "read".to_owned(), digest: offer(&[]), changes, more: 0 };
-        let text = approved(Some(&changes), &Approved { approved: vec![is, pinned("old", State::Missing, false)] });
-        assert!(text.contains("+   Sends it away."), "{text}");
-        assert!(text.ends_with("read of mcp:files is pinned as it is now\nold of mcp:files is forgotten"), "{text}");
+    fn an_approval_names_every_tool() {
+        let tools = vec![pinned("read", State::Changed, true), pinned("old", State::Missing, false)];
+        insta::assert_snapshot!(approved(&Approved { approved: tools }), @"
+        read of mcp:files is pinned as it is now
+        old of mcp:files is forgotten
+        ");
     }
 }

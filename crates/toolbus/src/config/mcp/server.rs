@@ -58,7 +58,7 @@ pub struct ServerConfig {
     pub validate: Validate,
     /// Longest run of one call; absent: the daemon's.
     pub tool_timeout: Option<HumanDuration>,
-    /// Whether tools that changed are held back until an operator approves them; "strict": suspect ones, too. Absent: as
+    /// Whether tools that changed are quarantined until an operator approves them; "strict": suspect ones, too. Absent: as
     /// `pins.sources` says.
     pub pin: Option<Pin>,
 }

@@ -4,12 +4,15 @@ use toolbus_trust::pins::Level;
 
 use super::*;
 
+/// Where a daemon of the tests could keep pins.
+const STATE: (&str, &str) = ("STATE_DIRECTORY", "/nonexistent");
+
 /// The levels of these sources, with a file of servers of this text.
 fn levels(toml: &str, json: &str, sources: &[&str]) -> Vec<Level> {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("mcp.json");
     std::fs::write(&file, json).unwrap();
-    let levels = load(&[&format!("mcp.servers_file = {file:?}\n{toml}")], &[], &[]).unwrap().config.pin_levels();
+    let levels = load(&[&format!("mcp.servers_file = {file:?}\n{toml}")], &[STATE], &[]).unwrap().config.pin_levels();
     sources.iter().map(|source| levels.of(source)).collect()
 }
 
@@ -43,8 +46,8 @@ fn what_is_said_of_a_server_comes_before_patterns_wherever_it_is_said() {
 fn a_pin_can_be_given_in_the_environment_and_on_the_command_line() {
     let server = "[mcp.servers.files]\ncommand = \"x\"\n";
     for (text, level) in [("true", Level::Hold), ("false", Level::Watch), ("strict", Level::Strict)] {
-        let by_variable = load(&[server], &[("TOOLBUS__MCP__SERVERS__FILES__PIN", text)], &[]).unwrap();
-        let by_option = load(&[server], &[], &[("mcp.servers.files.pin", text)]).unwrap();
+        let by_variable = load(&[server], &[STATE, ("TOOLBUS__MCP__SERVERS__FILES__PIN", text)], &[]).unwrap();
+        let by_option = load(&[server], &[STATE], &[("mcp.servers.files.pin", text)]).unwrap();
         for loaded in [by_variable, by_option] {
             assert_eq!(loaded.config.pin_levels().of("mcp:files"), level, "{text}");
         }
@@ -68,7 +71,8 @@ fn a_server_that_stays_as_it_was_for_a_mistake_stays_pinned() {
     let folder = tempfile::tempdir().unwrap();
     let (toml, json) = (folder.path().join("a.toml"), folder.path().join("mcp.json"));
     std::fs::write(&toml, format!("mcp.servers_file = {json:?}")).unwrap();
-    let sources = Sources { files: vec![toml], ..Sources::default() };
+    let environment = [STATE].map(|(name, value)| (name.to_owned(), value.to_owned())).into();
+    let sources = Sources { files: vec![toml], environment, ..Sources::default() };
     let good = r#"{"mcpServers": {"a": {"command": "x", "pin": true}}}"#;
     std::fs::write(&json, good).unwrap();
     let running = Config::load(&sources).unwrap().config;
@@ -85,17 +89,23 @@ fn a_server_that_stays_as_it_was_for_a_mistake_stays_pinned() {
 #[test]
 fn pins_that_would_be_forgotten_by_accident_are_a_mistake() {
     let pinned = [("pins.sources.rest", "true")];
-    insta::assert_snapshot!(load(&[], &[], &pinned).unwrap_err(), @r#"configuration: `pins.file`: is missing, and there is no configuration file to keep pins next to; expected the path of a file, or "none" to forget them with the process"#);
+    for files in [&[][..], &["[daemon]\n"]] {
+        let told = load(files, &[], &pinned).unwrap_err();
+        insta::allow_duplicates! {
+            insta::assert_snapshot!(told, @r#"configuration: `pins.file`: is missing, and the daemon keeps no state beside which pins could be; expected the path of a file that it may write, a store.url such as "sqlite:/var/lib/toolbus/toolbus.db", the variable STATE_DIRECTORY, or "none" to forget pins with the process"#);
+        }
+    }
     for file in ["none", "/tmp/p.json"] {
         assert!(load(&[], &[], &[pinned[0], ("pins.file", file)]).is_ok(), "{file}");
     }
     assert!(load(&[], &[], &[("pins.sources.rest", "false")]).is_ok());
-    assert!(load(&["[pins]\nsources = { rest = true }\n"], &[], &[]).is_ok());
+    assert!(load(&["[store]\nurl = 'sqlite:toolbus.db'\n"], &[], &pinned).is_ok());
+    assert!(load(&[], &[STATE], &pinned).is_ok());
 }
 
 #[test]
 fn a_source_that_there_is_not_is_hardly_meant() {
     let text = "[pins]\nsources = { time = true, tiem = true, 'mcp:management' = true, 'mcp:*' = true }\n";
-    let loaded = load(&[text], &[], &[]).unwrap();
+    let loaded = load(&[text], &[STATE], &[]).unwrap();
     assert_eq!(loaded.warnings, ["pins.sources: `tiem` is no source of this configuration"]);
 }

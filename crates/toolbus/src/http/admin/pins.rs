@@ -1,4 +1,4 @@
-//! Pins, as operators see them: what is held back, how it changed, and letting it through.
+//! Pins, as operators see them: what is quarantined, how it changed, and approving it.
 
 use std::sync::Arc;
 
@@ -11,16 +11,20 @@ use axum::{Json, Router};
 use bytes::Bytes;
 use serde::Deserialize;
 use serde_json::value::RawValue;
+use toolbus_core::log::shown;
 use toolbus_trust::pins::{ApproveError, Definition, Difference, Entry, Mismatch, Pins, offer};
 
 use super::view::Refusal;
 use super::view::pins::{Approval, Approved, Changed, Changes, Pinned, PinnedTools};
 use super::{Admin, AdminError};
+use crate::config::problem::expected;
 
 /// Most tools whose definitions are shown at a time.
 const MAX_CHANGES: usize = 50;
 /// Most bytes of definitions that are shown at a time.
 const MAX_SHOWN: usize = 4 << 20;
+/// What source names of MCP servers begin with.
+const SERVERS: &str = "mcp:";
 
 /// Why a request about pins is refused.
 #[derive(Debug, thiserror::Error)]
@@ -31,6 +35,14 @@ pub enum PinError {
     /// Nothing is pinned here.
     #[error("nothing is pinned in this process")]
     NoPins,
+    /// There is no such source.
+    #[error("nothing is known of a source `{name}`: {others}")]
+    UnknownSource {
+        /// The name that was given, as it may be shown.
+        name: String,
+        /// The nearest name, and those that there are.
+        others: String,
+    },
     /// It means nothing, or something else than was shown.
     #[error(transparent)]
     Mismatch(#[from] Mismatch),
@@ -47,14 +59,15 @@ impl Admin {
         self
     }
 
-    /// Every tool that is pinned or there, of one source or of all.
+    /// Every tool that is pinned or there, of one source or of all. A source has its own name, or that of its MCP server.
     ///
     /// # Errors
     ///
-    /// When nothing is pinned here.
+    /// If nothing is pinned here, or nothing is known of the source.
     pub fn pins(&self, source: Option<&str>) -> Result<PinnedTools, PinError> {
         let pins = self.pinned()?;
-        let tools = pins.list(source).into_iter().map(pinned).collect();
+        let source = self.source(source)?;
+        let tools = pins.list(source.as_deref()).into_iter().map(pinned).collect();
         Ok(PinnedTools { file: pins.file().map(|file| file.display().to_string()), problem: pins.problem(), tools })
     }
 
@@ -62,9 +75,10 @@ impl Admin {
     ///
     /// # Errors
     ///
-    /// When it means nothing.
+    /// If it means nothing, or nothing is known of the source.
     pub fn pin_changes(&self, name: &str, source: Option<&str>) -> Result<Changes, PinError> {
-        let found = self.pinned()?.find(name, source)?;
+        let source = self.source(source)?;
+        let found = self.pinned()?.find(name, source.as_deref())?;
         let (digest, is_one) = (offer(&found), found.len() == 1);
         // A tool that is asked for by its name is shown also if it is as it was.
         let mut open: Vec<_> = found.into_iter().filter(|found| is_one || found.entry.state.is_open()).collect();
@@ -89,9 +103,9 @@ impl Admin {
     /// When it is something else, or cannot be kept; then everything stays as it was.
     pub async fn approve_pin(&self, name: &str, approval: Approval) -> Result<Approved, PinError> {
         let (pins, access) = (self.pinned()?.clone(), self.gates.access().clone());
-        let named = name.to_owned();
+        let (named, source) = (name.to_owned(), self.source(approval.source.as_deref())?);
         let approving = tokio::task::spawn_blocking(move || {
-            let approved = pins.approve(&named, approval.source.as_deref(), approval.digest);
+            let approved = pins.approve(&named, source.as_deref(), approval.digest);
             // Also where it failed: others may have written meanwhile.
             access.refresh();
             approved
@@ -107,6 +121,24 @@ impl Admin {
 
     fn pinned(&self) -> Result<&Pins, PinError> {
         self.pins.as_ref().ok_or(PinError::NoPins)
+    }
+
+    /// The source that is meant by a name, which may be that of an MCP server.
+    fn source(&self, name: Option<&str>) -> Result<Option<String>, PinError> {
+        let Some(name) = name else { return Ok(None) };
+        let sources = self.pinned()?.sources();
+        let of_server = format!("{SERVERS}{name}");
+        let found = [name, &of_server].into_iter().find(|name| sources.iter().any(|source| source == name));
+        if let Some(found) = found {
+            return Ok(Some(found.to_owned()));
+        }
+        let mut names: Vec<&str> = sources.iter().map(String::as_str).collect();
+        // One without `mcp:` is far from all that have it.
+        names.extend(
+            sources.iter().filter_map(|source| source.strip_prefix(SERVERS)).filter(|_| !name.starts_with(SERVERS)),
+        );
+        let others = if names.is_empty() { "no source was seen yet".to_owned() } else { expected(name, &names) };
+        Err(PinError::UnknownSource { name: shown(name), others })
     }
 }
 
@@ -128,7 +160,7 @@ impl IntoResponse for PinError {
     fn into_response(self) -> Response {
         let code = match &self {
             Self::Request(_) => StatusCode::BAD_REQUEST,
-            Self::NoPins | Self::Mismatch(Mismatch::Unknown(_)) => StatusCode::NOT_FOUND,
+            Self::NoPins | Self::UnknownSource { .. } | Self::Mismatch(Mismatch::Unknown(_)) => StatusCode::NOT_FOUND,
             Self::Mismatch(_) => StatusCode::CONFLICT,
             Self::File(_) => StatusCode::INTERNAL_SERVER_ERROR,
         };

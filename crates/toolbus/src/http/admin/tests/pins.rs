@@ -20,7 +20,7 @@ impl Drop for Pinned {
 impl Pinned {
     async fn new() -> Self {
         let (access, folder, stop) = (access(), tempfile::tempdir().unwrap(), CancellationToken::new());
-        let levels = Levels::new([("files".to_owned(), Level::Hold)], []);
+        let levels = Levels::new([("mcp:files".to_owned(), Level::Hold)], []);
         let pins = Pins::open(Some(folder.path().join("pins.json")), levels).unwrap();
         let admin = Admin::new(Arc::new(Gates::new(access.clone())), Switches::unkept()).with_pins(pins.clone());
         let socket = AdminSocket::bind(&folder.path().join("s")).await.unwrap();
@@ -31,10 +31,10 @@ impl Pinned {
         this
     }
 
-    /// Has the tool `read` of source `files` say this of itself.
+    /// Has the tool `read` of source `mcp:files` say this of itself.
     fn say(&self, description: &str) {
         let descriptor =
-            ToolDescriptor { description: description.to_owned(), ..ToolDescriptor::new("read", "files", "local") };
+            ToolDescriptor { description: description.to_owned(), ..ToolDescriptor::new("read", "mcp:files", "local") };
         let registry = self.access.registry();
         registry.unregister("read");
         registry.register(Tool::new(descriptor, Nothing)).unwrap();
@@ -121,4 +121,23 @@ async fn a_daemon_without_pins_says_so() {
         Err(AskError::Refused(text)) => assert_eq!(text, "nothing is pinned in this process"),
         other => panic!("{other:?}"),
     }
+}
+
+#[tokio::test]
+async fn a_source_has_the_name_of_its_server_too_and_one_that_is_not_there_is_told_with_the_nearest() {
+    let world = Pinned::new().await;
+    world.say("Reads all.");
+    for source in ["files", "mcp:files"] {
+        let all: PinnedTools = world.door().ask(Method::GET, &format!("/v1/pins?source={source}")).await.unwrap();
+        assert_eq!(all.tools.len(), 1, "{source}");
+        assert_eq!(world.changes(&format!("read?source={source}")).await.changes.len(), 1, "{source}");
+    }
+    let refused = async |path: &str| match world.door().ask::<Value>(Method::GET, path).await {
+        Err(AskError::Refused(text)) => text,
+        other => panic!("{path}: {other:?}"),
+    };
+    insta::assert_snapshot!(refused("/v1/pins?source=mcp:file").await, @"nothing is known of a source `mcp:file`: did you mean `mcp:files`? expected one of `mcp:files`, `subagent`, `test`, `web`");
+    insta::assert_snapshot!(refused("/v1/pins/read?source=fils").await, @"nothing is known of a source `fils`: did you mean `files`? expected one of `mcp:files`, `subagent`, `test`, `web`, `files`");
+    let approval = Approval { source: Some("files".to_owned()), digest: world.changes("read").await.digest };
+    assert_eq!(world.approve("read", &approval).await.unwrap().approved.len(), 1);
 }

@@ -26,11 +26,11 @@ pub struct Pinned {
     pub name: String,
     /// How it is, compared with what is pinned.
     pub state: State,
-    /// Whether it is held back.
+    /// Whether it is quarantined.
     pub held: bool,
     /// Since when it is like this.
     pub since: String,
-    /// Why it is held back.
+    /// Why it is quarantined.
     pub reason: Option<String>,
 }
 
