@@ -56,6 +56,9 @@ pub struct Subscription {
 pub enum Ownership {
     /// Ours and durable, with a dead-letter queue beside it.
     Shared,
+    /// As `Shared`, for messages that live for seconds: it need not outlast a node of the broker, so it is never
+    /// replicated where we declare it.
+    ShortLived,
     /// Ours alone: exclusive, gone with the connection, no dead letters.
     Replica,
     /// Somebody else's: it must exist, and is consumed as it is.

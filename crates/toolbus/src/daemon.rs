@@ -183,7 +183,7 @@ fn queues(config: &Config) -> Vec<(Subscription, Takes)> {
         .into_iter()
         .chain(scripts)
         .chain([
-            requests(format!("{prefix}.control"), control, Ownership::Shared),
+            requests(format!("{prefix}.control"), control, Ownership::ShortLived),
             requests(format!("{prefix}.replica.{}", new_message_id()), of_replica, Ownership::Replica),
         ])
         .collect()

@@ -74,7 +74,7 @@ impl Broker {
         if subscription.ownership == Ownership::Replica {
             self.replicas.push((name.clone(), client.clone()));
         }
-        if subscription.ownership == Ownership::Shared {
+        if matches!(subscription.ownership, Ownership::Shared | Ownership::ShortLived) {
             self.queue(&dead_letters_of(&name)).declare(Overflow::DropHead);
         }
         if subscription.ownership != Ownership::Existing {

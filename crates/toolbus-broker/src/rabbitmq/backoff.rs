@@ -1,15 +1,13 @@
 //! How long to wait before the next attempt.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use backon::{BackoffBuilder, ExponentialBackoff, ExponentialBuilder};
 
 const SHORTEST: Duration = Duration::from_millis(100);
-const LONGEST: Duration = Duration::from_secs(30);
-/// What lasted this long counts as healthy: its loss starts from the shortest wait again.
-const HEALTHY: Duration = Duration::from_secs(5);
+const LONGEST: Duration = Duration::from_secs(5);
 
-/// Waits that double from 100 ms to 30 s, each with up to as much again in jitter.
+/// Waits that double from 100 ms to 5 s, with up to as much again in jitter while they grow.
 pub(super) struct Backoff {
     waits: ExponentialBackoff,
 }
@@ -25,9 +23,9 @@ impl Backoff {
         Self { waits }
     }
 
-    /// The wait after something that was opened then (if it was) and lost now.
-    pub(super) fn after(&mut self, opened: Option<Instant>) -> Duration {
-        if opened.is_some_and(|opened| opened.elapsed() >= HEALTHY) {
+    /// The wait before the next attempt. After what was healthy, the waits start from the shortest again.
+    pub(super) fn after(&mut self, was_healthy: bool) -> Duration {
+        if was_healthy {
             *self = Self::new();
         }
         self.waits.next().unwrap_or(LONGEST).min(LONGEST)
@@ -36,26 +34,23 @@ impl Backoff {
 
 #[cfg(test)]
 mod tests {
-    use std::time::{Duration, Instant};
-
     use super::{Backoff, LONGEST, SHORTEST};
 
     #[test]
     fn waits_grow_to_the_longest_and_stay_there() {
         let mut backoff = Backoff::new();
-        let waits: Vec<_> = (0..20).map(|_| backoff.after(None)).collect();
+        let waits: Vec<_> = (0..20).map(|_| backoff.after(false)).collect();
         assert!(waits[0] >= SHORTEST && waits[0] <= SHORTEST * 2, "{waits:?}");
         assert!(waits[5] > waits[0]);
         assert!(waits[10..].iter().all(|wait| *wait == LONGEST), "{waits:?}");
     }
 
     #[test]
-    fn what_lasted_long_enough_starts_again_from_the_shortest_wait() {
+    fn waits_start_from_the_shortest_again_after_what_was_healthy() {
         let mut backoff = Backoff::new();
         for _ in 0..10 {
-            backoff.after(None);
+            backoff.after(false);
         }
-        let opened = Instant::now().checked_sub(Duration::from_secs(60)).unwrap();
-        assert!(backoff.after(Some(opened)) <= SHORTEST * 2);
+        assert!(backoff.after(true) <= SHORTEST * 2);
     }
 }

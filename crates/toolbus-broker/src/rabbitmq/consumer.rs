@@ -1,5 +1,6 @@
 //! One consumer: declares its queue, subscribes, hands deliveries on, and does it all again after every loss.
 
+use std::convert::Infallible;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -17,24 +18,21 @@ use toolbus_core::bus::{Delivery, Settle, Subscription};
 use tracing::{debug, error, info, warn};
 
 use super::backoff::Backoff;
-use super::link::Link;
+use super::link::{HEALTHY, Link};
 use super::settings::Checked;
 use super::state::State;
-use super::topology::{self, TopologyError};
+use super::topology::{self, Bindings, TopologyError};
 use super::{cause, properties};
 
 /// Longest wait for the broker to confirm that a consumer is cancelled.
 const CANCEL_TIME: Duration = Duration::from_secs(5);
 
-/// Longest wait for a queue to be declared, bound and subscribed. A quorum queue without a leader answers nothing.
-const SUBSCRIBE_TIME: Duration = Duration::from_secs(30);
+/// Longest wait for a queue to be declared, bound and subscribed, and for its bindings to be renewed. A quorum queue
+/// without a leader answers nothing.
+const SUBSCRIBE_TIME: Duration = Duration::from_secs(10);
 
-fn no_answer() -> TopologyError {
-    TopologyError::Lost(format!(
-        "the broker did not answer within {} s: is the queue available?",
-        SUBSCRIBE_TIME.as_secs()
-    ))
-}
+/// Time between two renewals of a queue's bindings, which end with their exchange and are not announced to anybody.
+const RENEW_PERIOD: Duration = Duration::from_secs(10);
 
 /// What a consumer's task needs.
 pub(super) struct Consumer {
@@ -55,15 +53,17 @@ impl Consumer {
         loop {
             let Some(Ok(connection)) = self.stop.run_until_cancelled(self.link.open()).await else { return };
             let mut opened = None;
-            let subscribing = tokio::time::timeout(SUBSCRIBE_TIME, self.subscribe(&connection));
-            let subscribed = self.stop.run_until_cancelled(subscribing).await;
-            let reason = match subscribed.map(|it| it.unwrap_or_else(|_| Err(no_answer()))) {
+            let subscribing = self.in_time(self.subscribe(&connection));
+            let reason = match self.stop.run_until_cancelled(subscribing).await {
                 None => return,
-                Some(Ok((session, stream))) => {
+                Some(Ok(Subscribed { session, stream, bindings })) => {
                     opened = Some(Instant::now());
                     info!(queue, "consuming");
                     self.state.consuming(self.id, true);
-                    let lost = self.hand_on(&session, stream, &deliveries).await;
+                    let lost = tokio::select! {
+                        lost = self.hand_on(&session, stream, &deliveries) => lost,
+                        never = self.renew(&connection, bindings) => match never {},
+                    };
                     self.state.consuming(self.id, false);
                     let Some(reason) = lost else {
                         if !self.stop.is_cancelled() {
@@ -80,7 +80,7 @@ impl Consumer {
                     return self.stop.cancelled().await;
                 }
             };
-            let wait = backoff.after(opened);
+            let wait = backoff.after(opened.is_some_and(|opened| opened.elapsed() >= HEALTHY));
             // The loss of a connection has been said by its keeper.
             if self.link.is_open() {
                 self.state.failed(&reason);
@@ -94,19 +94,64 @@ impl Consumer {
         }
     }
 
-    async fn subscribe(&self, connection: &Connection) -> Result<(Arc<Session>, lapin::Consumer), TopologyError> {
-        topology::queue(connection, &self.settings, &self.subscription).await?;
+    /// Gives up what the broker does not answer, with what an operator can do about it.
+    async fn in_time<T>(&self, work: impl Future<Output = Result<T, TopologyError>>) -> Result<T, TopologyError> {
+        tokio::time::timeout(SUBSCRIBE_TIME, work).await.unwrap_or_else(|_| {
+            let (queue, seconds) = (&self.subscription.queue, SUBSCRIBE_TIME.as_secs());
+            Err(TopologyError::Lost(format!(
+                "the broker did not answer about queue '{queue}' within {seconds} s; it is tried again. If that goes on, the queue is damaged or has no leader: see 'rabbitmqctl list_queues name type state leader', and delete it, or restart the broker"
+            )))
+        })
+    }
+
+    /// Renews the bindings at intervals, so that an exchange that was deleted and declared anew leads here again. While
+    /// that fails, the consumer does not count as confirmed.
+    async fn renew(&self, connection: &Connection, mut bindings: Bindings) -> Infallible {
+        let mut is_deaf = false;
+        loop {
+            tokio::time::sleep(RENEW_PERIOD).await;
+            let renewing = topology::renew(connection, &self.settings, &self.subscription, &bindings);
+            let queue = self.subscription.queue.as_str();
+            match self.in_time(renewing).await {
+                Ok(renewed) => {
+                    bindings = renewed.unwrap_or(bindings);
+                    if is_deaf {
+                        info!(queue, "the bindings are back");
+                        self.state.consuming(self.id, true);
+                    }
+                    is_deaf = false;
+                }
+                Err(TopologyError::Lost(reason) | TopologyError::Fatal(reason)) => {
+                    // The loss of a connection has been said by its keeper.
+                    if !self.link.is_open() {
+                        continue;
+                    }
+                    if !is_deaf {
+                        warn!(queue, reason, "the bindings could not be renewed, and requests may not arrive");
+                    }
+                    is_deaf = true;
+                    self.state.failed(&reason);
+                    self.state.consuming(self.id, false);
+                }
+            }
+        }
+    }
+
+    async fn subscribe(&self, connection: &Connection) -> Result<Subscribed, TopologyError> {
+        let bindings = topology::queue(connection, &self.settings, &self.subscription).await?;
         let lost = |error: lapin::Error| TopologyError::Lost(cause::words(&error));
         let queue = properties::short("queue name", &self.subscription.queue)
             .map_err(|error| TopologyError::Fatal(error.to_string()))?;
         let channel = connection.create_channel().await.map_err(lost)?;
+        let mut opening = Opening { channel: Some(channel.clone()), runtime: Handle::current() };
         // Without a bound the client would buffer the whole queue.
         let prefetch = self.subscription.prefetch.max(1);
         channel.basic_qos(prefetch, BasicQosOptions::default()).await.map_err(lost)?;
         let consume = channel.basic_consume(queue, "".into(), BasicConsumeOptions::default(), FieldTable::default());
         let stream = consume.await.map_err(lost)?;
+        opening.channel = None;
         let session = Session { channel, queue: self.subscription.queue.as_str().into(), runtime: Handle::current() };
-        Ok((Arc::new(session), stream))
+        Ok(Subscribed { session: Arc::new(session), stream, bindings })
     }
 
     /// Hands deliveries on until the subscription is lost (and says why), or until it is to end (`None`).
@@ -129,7 +174,10 @@ impl Consumer {
                 next = stream.next() => next,
             };
             let delivery = match next {
-                Some(Ok(delivery)) => session.delivery(delivery),
+                Some(Ok(delivery)) => {
+                    self.link.carried();
+                    session.delivery(delivery)
+                }
                 Some(Err(error)) => return Some(cause::words(&error)),
                 None => return Some("the broker cancelled the consumer (was the queue deleted?)".to_owned()),
             };
@@ -143,6 +191,29 @@ impl Consumer {
         session.cancel(stream).await;
         None
     }
+}
+
+/// A channel whose consumer is not confirmed yet. One that is given up is closed: otherwise the broker might confirm the
+/// consumer later, and deliver to nobody.
+struct Opening {
+    channel: Option<Channel>,
+    runtime: Handle,
+}
+
+impl Drop for Opening {
+    fn drop(&mut self) {
+        if let Some(channel) = self.channel.take() {
+            // Failing means that it is closed already.
+            self.runtime.spawn(async move { channel.close(200, "given up".into()).await });
+        }
+    }
+}
+
+/// What a queue's consumer consists of.
+struct Subscribed {
+    session: Arc<Session>,
+    stream: lapin::Consumer,
+    bindings: Bindings,
 }
 
 /// A subscription and its channel. The channel lives until its last delivery is settled.

@@ -1,18 +1,22 @@
 //! Keeps one connection open: connects, watches, and connects again with back-off.
 
+use std::convert::Infallible;
 use std::fmt;
+use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use futures_util::StreamExt;
+use lapin::options::{BasicPublishOptions, ConfirmSelectOptions};
 use lapin::uri::AMQPUri;
-use lapin::{Connection, ConnectionProperties, Event};
+use lapin::{BasicProperties, Connection, ConnectionProperties, Event};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, error, info, warn};
 
 use super::backoff::Backoff;
-use super::cause;
+use super::cause::{self, ACCESS_REFUSED};
 use super::settings::{Checked, host_of};
 use super::state::State;
 use super::topology::{self, TopologyError};
@@ -23,6 +27,13 @@ const CONNECT_TIME: Duration = Duration::from_secs(10);
 const CLOSE_TIME: Duration = Duration::from_secs(3);
 /// How often a connection is looked at, in case its loss was not announced.
 const PULSE: Duration = Duration::from_secs(1);
+
+/// What lasted this long was healthy, even if it carried nothing.
+pub(super) const HEALTHY: Duration = Duration::from_secs(5);
+/// Time between two messages that show whether the broker takes and confirms messages.
+const PROBE_PERIOD: Duration = Duration::from_secs(10);
+/// Longest wait for the confirm of such a message until the bus is not ready.
+const CONFIRM_TIME: Duration = Duration::from_secs(10);
 
 /// What a connection is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,7 +53,10 @@ impl fmt::Display for Role {
 
 /// The connection while it is open; it ends with the keeper, when the bus is closed.
 #[derive(Clone)]
-pub(super) struct Link(watch::Receiver<Option<Arc<Connection>>>);
+pub(super) struct Link {
+    connection: watch::Receiver<Option<Arc<Connection>>>,
+    carried: Arc<AtomicBool>,
+}
 
 /// The bus has been closed.
 #[derive(Debug)]
@@ -51,7 +65,7 @@ pub(super) struct Closed;
 impl Link {
     /// Waits for an open connection.
     pub(super) async fn open(&self) -> Result<Arc<Connection>, Closed> {
-        let mut link = self.0.clone();
+        let mut link = self.connection.clone();
         let usable = |link: &Option<Arc<Connection>>| link.as_ref().is_some_and(|it| it.status().connected());
         let link = link.wait_for(usable).await.map_err(|_| Closed)?;
         link.clone().ok_or(Closed)
@@ -59,12 +73,17 @@ impl Link {
 
     /// Whether there is a connection now.
     pub(super) fn is_open(&self) -> bool {
-        self.0.borrow().as_ref().is_some_and(|connection| connection.status().connected())
+        self.connection.borrow().as_ref().is_some_and(|connection| connection.status().connected())
+    }
+
+    /// Notes that the connection has carried a message: after its loss, the next one is tried soon.
+    pub(super) fn carried(&self) {
+        self.carried.store(true, Ordering::Relaxed);
     }
 
     /// Whether the bus has been closed.
     pub(super) fn is_closed(&self) -> bool {
-        self.0.has_changed().is_err()
+        self.connection.has_changed().is_err()
     }
 }
 
@@ -75,6 +94,8 @@ pub(super) struct Keeper {
     state: Arc<State>,
     closing: CancellationToken,
     link: watch::Sender<Option<Arc<Connection>>>,
+    /// Whether the present connection has carried a message.
+    carried: Arc<AtomicBool>,
 }
 
 impl Keeper {
@@ -84,8 +105,10 @@ impl Keeper {
         state: Arc<State>,
         closing: CancellationToken,
     ) -> (Self, Link) {
-        let (link, receiver) = watch::channel(None);
-        (Self { role, settings, state, closing, link }, Link(receiver))
+        let (link, connection) = watch::channel(None);
+        let carried = Arc::new(AtomicBool::new(false));
+        let shown = Link { connection, carried: carried.clone() };
+        (Self { role, settings, state, closing, link, carried }, shown)
     }
 
     /// Runs until the bus is closed, or until something is wrong that no retry mends.
@@ -103,7 +126,7 @@ impl Keeper {
                     info!(role = %self.role, broker = host, "connected to the broker");
                     self.state.opened(self.role);
                     self.link.send_replace(Some(connection.clone()));
-                    let lost = closing.run_until_cancelled(self.watch(&connection)).await;
+                    let lost = closing.run_until_cancelled(self.keep(&connection)).await;
                     self.link.send_replace(None);
                     let Some(reason) = lost else { return self.close(&connection).await };
                     self.state.lost(self.role, &reason);
@@ -119,7 +142,8 @@ impl Keeper {
                     return closing.cancelled().await;
                 }
             };
-            let wait = backoff.after(opened);
+            let carried = self.carried.swap(false, Ordering::Relaxed);
+            let wait = backoff.after(carried || opened.is_some_and(|opened| opened.elapsed() >= HEALTHY));
             // Said once per loss, and again when the reason changes.
             if opened.is_some() || told != reason {
                 warn!(role = %self.role, reason, next_attempt_ms = wait.as_millis(), "no connection to the broker");
@@ -165,6 +189,49 @@ impl Keeper {
     }
 
     /// Waits for the end of a connection, and says why it ended.
+    async fn keep(&self, connection: &Connection) -> String {
+        if self.role == Role::Consume {
+            return self.watch(connection).await;
+        }
+        tokio::select! {
+            reason = self.watch(connection) => reason,
+            never = self.probe(connection) => match never {},
+        }
+    }
+
+    /// Publishes a message that no queue takes, again and again, and notes whether the broker confirms it.
+    ///
+    /// A broker tells of an alarm only those that publish, so a daemon without calls would not know of it.
+    async fn probe(&self, connection: &Connection) -> Infallible {
+        loop {
+            let mut probe = pin!(confirmed(connection));
+            let outcome = match tokio::time::timeout(CONFIRM_TIME, &mut probe).await {
+                Ok(outcome) => outcome,
+                // A second message would wait behind the first, so that one is waited for. Of an alarm, all is said.
+                Err(_) => {
+                    if !self.state.is_blocked() {
+                        let seconds = CONFIRM_TIME.as_secs();
+                        let reason = format!("the broker has not confirmed a message for {seconds} s");
+                        warn!(reason, "the broker takes no messages for now");
+                        self.state.unconfirmed(Some(&reason));
+                    }
+                    probe.await
+                }
+            };
+            self.state.unconfirmed(None);
+            match outcome {
+                Err(error) if cause::code(&error) == Some(ACCESS_REFUSED) => {
+                    debug!("this user may not write to the default exchange; missing confirms will not be noticed");
+                    return std::future::pending().await;
+                }
+                Err(error) => debug!(%error, "whether the broker confirms messages is not known"),
+                Ok(()) => {}
+            }
+            tokio::time::sleep(PROBE_PERIOD).await;
+        }
+    }
+
+    /// Follows what the client says of a connection until its end, and says why it ended.
     async fn watch(&self, connection: &Connection) -> String {
         let mut events = connection.events_listener();
         let mut pulse = tokio::time::interval(PULSE);
@@ -201,4 +268,14 @@ impl Keeper {
             Err(_) => warn!(role = %self.role, "the broker did not confirm the close in time"),
         }
     }
+}
+
+/// Publishes a message that no queue takes, and waits for its confirm. The name of a queue is never empty.
+async fn confirmed(connection: &Connection) -> Result<(), lapin::Error> {
+    let channel = connection.create_channel().await?;
+    channel.confirm_select(ConfirmSelectOptions::default()).await?;
+    let (nowhere, options) = ("".into(), BasicPublishOptions::default());
+    let publish = channel.basic_publish("".into(), nowhere, options, &[], BasicProperties::default());
+    publish.await?.await?;
+    channel.close(200, "done".into()).await
 }

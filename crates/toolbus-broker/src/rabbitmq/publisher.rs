@@ -1,6 +1,7 @@
 //! Publishing with confirms: proven addresses share one channel, others have one each while it lasts.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use bytes::Bytes;
 use lapin::options::{BasicPublishOptions, ConfirmSelectOptions};
@@ -8,6 +9,7 @@ use lapin::types::ShortString;
 use lapin::{Channel, Confirmation, Error};
 use tokio::sync::{Semaphore, watch};
 use toolbus_core::bus::{BusState, Outgoing, PublishError, Routing, Target};
+use tracing::warn;
 
 use super::cause::{self, ACCESS_REFUSED, NOT_FOUND, PRECONDITION_FAILED};
 use super::link::Link;
@@ -17,6 +19,8 @@ use super::settings::Checked;
 
 /// Messages to unproven addresses on their way at a time; further ones wait for one of them.
 const MAX_CHANNELS: usize = 64;
+/// Longest wait for a channel to be opened.
+const OPEN_TIME: Duration = Duration::from_secs(10);
 
 /// The publishing half of the bus.
 ///
@@ -53,7 +57,12 @@ impl Publisher {
     pub(super) async fn publish(&self, message: &Outgoing) -> Result<Routing, PublishError> {
         let prepared = self.prepare(message)?;
         self.wait_while_blocked().await?;
-        if message.proven { self.publish_shared(prepared).await } else { self.publish_alone(prepared).await }
+        let published =
+            if message.proven { self.publish_shared(prepared).await } else { self.publish_alone(prepared).await };
+        if published.is_ok() {
+            self.link.carried();
+        }
+        published
     }
 
     async fn publish_shared(&self, prepared: Prepared) -> Result<Routing, PublishError> {
@@ -170,7 +179,17 @@ impl Prepared {
 pub(super) async fn open(link: &Link) -> Result<Channel, PublishError> {
     let unavailable = |error: Error| PublishError::Unavailable(cause::words(&error));
     let connection = link.open().await.map_err(|_| PublishError::Closed)?;
-    let channel = connection.create_channel().await.map_err(unavailable)?;
-    channel.confirm_select(ConfirmSelectOptions::default()).await.map_err(unavailable)?;
-    Ok(channel)
+    let opening = async {
+        let channel = connection.create_channel().await?;
+        channel.confirm_select(ConfirmSelectOptions::default()).await?;
+        Ok(channel)
+    };
+    match tokio::time::timeout(OPEN_TIME, opening).await {
+        Ok(opened) => opened.map_err(unavailable),
+        Err(_) => {
+            let seconds = OPEN_TIME.as_secs();
+            warn!("the broker did not open a channel for publishing within {seconds} s; it is tried again");
+            Err(PublishError::Unavailable(format!("no channel within {seconds} s")))
+        }
+    }
 }

@@ -22,6 +22,10 @@ struct Hidden {
     /// Whether the connection for consuming is open, and that for publishing.
     consume: bool,
     publish: bool,
+    /// Why the broker says that it takes no messages.
+    alarm: Option<String>,
+    /// That it does not confirm them, without saying why.
+    unconfirmed: Option<String>,
     /// Numbers of the consumers, in the order of the shown ones.
     consumers: Vec<u64>,
     last_consumer: u64,
@@ -46,13 +50,13 @@ impl State {
     /// An open connection was lost.
     pub(super) fn lost(&self, role: Role, reason: &str) {
         self.mark(role, false);
+        if role == Role::Publish {
+            self.block(|hidden| (hidden.alarm, hidden.unconfirmed) = (None, None));
+        }
         self.shown.send_modify(|state| {
             state.connected = false;
             state.reconnects += 1;
             state.last_error = Some(bounded(reason));
-            if role == Role::Publish {
-                state.blocked = None;
-            }
         });
     }
 
@@ -74,9 +78,30 @@ impl State {
         });
     }
 
-    /// The broker takes no messages, or takes them again.
+    /// The broker says that it takes no messages, or that it takes them again.
     pub(super) fn blocked(&self, reason: Option<&str>) {
-        self.shown.send_modify(|state| state.blocked = reason.map(bounded));
+        self.block(|hidden| hidden.alarm = reason.map(bounded));
+    }
+
+    /// The broker does not confirm messages, or confirms them again.
+    pub(super) fn unconfirmed(&self, reason: Option<&str>) {
+        self.block(|hidden| hidden.unconfirmed = reason.map(bounded));
+    }
+
+    /// Whether the broker takes no messages.
+    pub(super) fn is_blocked(&self) -> bool {
+        self.shown.borrow().blocked.is_some()
+    }
+
+    fn block(&self, change: impl FnOnce(&mut Hidden)) {
+        let mut hidden = self.hidden();
+        change(&mut hidden);
+        let blocked = hidden.alarm.clone().or_else(|| hidden.unconfirmed.clone());
+        self.shown.send_if_modified(|state| {
+            let is_other = state.blocked != blocked;
+            state.blocked = blocked;
+            is_other
+        });
     }
 
     /// A queue that is meant to be consumed. Gives the consumer's number.
@@ -165,6 +190,19 @@ mod tests {
         assert!(state.watch().borrow().blocked.is_some());
         state.lost(Role::Publish, "gone");
         assert!(state.watch().borrow().blocked.is_none());
+    }
+
+    #[test]
+    fn what_the_broker_says_itself_is_shown_before_missing_confirms() {
+        let state = State::default();
+        let shown = || state.watch().borrow().blocked.clone();
+        state.unconfirmed(Some("no confirm"));
+        state.blocked(Some("low on memory"));
+        assert_eq!(shown().as_deref(), Some("low on memory"));
+        state.blocked(None);
+        assert_eq!(shown().as_deref(), Some("no confirm"));
+        state.unconfirmed(None);
+        assert_eq!(shown(), None);
     }
 
     #[test]

@@ -20,6 +20,8 @@ const DELIVERY_LIMIT: i64 = 20;
 const DEAD_LETTER_TTL_MS: i64 = 72 * 60 * 60 * 1_000;
 const DEAD_LETTER_MAX_MESSAGES: i64 = 10_000;
 const DEAD_LETTER_MAX_BYTES: i64 = 256 * 1024 * 1024;
+/// The key of the configuration that decides the type of our queues.
+const QUEUE_TYPE_KEY: &str = "bus.queue_type";
 
 /// Why something could not be declared or subscribed.
 #[derive(Debug, thiserror::Error)]
@@ -47,18 +49,28 @@ pub(super) async fn exchanges(connection: &Connection, settings: &Checked) -> Re
     Ok(())
 }
 
+/// Bindings that were made, and the dead-letter queue, if there is one.
+pub(super) struct Bindings(Vec<Binding>);
+
+struct Binding {
+    queue: ShortString,
+    exchange: ShortString,
+    key: ShortString,
+}
+
 /// Declares and binds what a subscription needs.
 pub(super) async fn queue(
     connection: &Connection,
     settings: &Checked,
     subscription: &Subscription,
-) -> Result<(), TopologyError> {
+) -> Result<Bindings, TopologyError> {
     let name = short(&subscription.queue)?;
+    let mut bindings = Vec::new();
     match subscription.ownership {
         Ownership::Existing => {
             let options = QueueDeclareOptions { passive: true, ..QueueDeclareOptions::default() };
             let found = declare(connection, &name, options, FieldTable::default()).await;
-            return found.map_err(|error| match cause::code(&error) {
+            return found.map(|()| Bindings(bindings)).map_err(|error| match cause::code(&error) {
                 Some(NOT_FOUND) => TopologyError::Lost(format!("queue '{name}' does not exist; it is waited for")),
                 _ => lost("queue", &name, &error),
             });
@@ -68,38 +80,92 @@ pub(super) async fn queue(
             let declared = declare(connection, &name, options, FieldTable::default()).await;
             declared.map_err(|error| lost("queue", &name, &error))?;
         }
-        Ownership::Shared => shared(connection, settings, &name).await?,
+        Ownership::Shared => {
+            bindings.extend(shared(connection, settings, &name, &[settings.queue_type]).await?);
+        }
+        Ownership::ShortLived => {
+            bindings.extend(shared(connection, settings, &name, &[QueueType::Classic, QueueType::Quorum]).await?);
+        }
     }
     for topic in &subscription.topics {
-        bind(connection, &name, &settings.exchange, &short(topic)?).await?;
+        let binding = Binding { queue: name.clone(), exchange: settings.exchange.clone(), key: short(topic)? };
+        bindings.extend(bind(connection, binding).await?);
     }
-    Ok(())
+    Ok(Bindings(bindings))
 }
 
-/// A durable queue and its dead-letter queue, the latter first, so that no dead letter is lost.
-async fn shared(connection: &Connection, settings: &Checked, name: &ShortString) -> Result<(), TopologyError> {
+/// Makes the bindings again: that costs little where they are there. What else is gone is declared again, and then all
+/// bindings are given anew.
+pub(super) async fn renew(
+    connection: &Connection,
+    settings: &Checked,
+    subscription: &Subscription,
+    bindings: &Bindings,
+) -> Result<Option<Bindings>, TopologyError> {
+    let renewed = on_own_channel(connection, async move |channel: Channel| {
+        // Looking needs no right, and so leaves no refusal in the broker's log.
+        let look = ExchangeDeclareOptions { passive: true, ..ExchangeDeclareOptions::default() };
+        for exchange in [&settings.exchange, &settings.dead_letter_exchange] {
+            channel.exchange_declare(exchange.clone(), ExchangeKind::Topic, look, FieldTable::default()).await?;
+        }
+        for Binding { queue, exchange, key } in &bindings.0 {
+            let (queue, exchange, key) = (queue.clone(), exchange.clone(), key.clone());
+            channel.queue_bind(queue, exchange, key, QueueBindOptions::default(), FieldTable::default()).await?;
+        }
+        Ok(())
+    });
+    if renewed.await.is_ok() {
+        return Ok(None);
+    }
+    exchanges(connection, settings).await?;
+    queue(connection, settings, subscription).await.map(Some)
+}
+
+/// A durable queue of the first of these types, or as it is if it exists with another of them; and its dead-letter
+/// queue, which comes first, so that no dead letter is lost. Gives the binding of the latter.
+async fn shared(
+    connection: &Connection,
+    settings: &Checked,
+    name: &ShortString,
+    types: &[QueueType],
+) -> Result<Option<Binding>, TopologyError> {
     let dead_letters = short(&format!("{name}.dlq"))?;
     let durable = |passive| QueueDeclareOptions { durable: true, passive, ..QueueDeclareOptions::default() };
     actively_or_passively("queue", &dead_letters, "delete or rename the queue", |passive| {
         declare(connection, &dead_letters, durable(passive), dead_letter_arguments())
     })
     .await?;
-    bind(connection, &dead_letters, &settings.dead_letter_exchange, name).await?;
+    let binding = Binding { queue: dead_letters, exchange: settings.dead_letter_exchange.clone(), key: name.clone() };
+    let bound = bind(connection, binding).await?;
 
     let advice = "delete the queue, or set bus.queue_prefix so that another one is used";
-    actively_or_passively("queue", name, advice, |passive| {
-        declare(connection, name, durable(passive), queue_arguments(settings, name))
+    actively_or_passively("queue", name, advice, |passive| async move {
+        let mut declared = Ok(());
+        for queue_type in types {
+            let arguments = queue_arguments(settings, name, *queue_type);
+            declared = declare(connection, name, durable(passive), arguments).await;
+            if !declared.as_ref().is_err_and(is_of_another_type) {
+                break;
+            }
+        }
+        declared
     })
-    .await
+    .await?;
+    Ok(bound)
 }
 
-fn queue_arguments(settings: &Checked, name: &ShortString) -> FieldTable {
+fn is_of_another_type(error: &Error) -> bool {
+    cause::code(error) == Some(PRECONDITION_FAILED)
+        && differing_argument(&cause::words(error)).1 == Some(QUEUE_TYPE_KEY)
+}
+
+fn queue_arguments(settings: &Checked, name: &ShortString, queue_type: QueueType) -> FieldTable {
     let mut arguments = FieldTable::default();
-    arguments.insert("x-queue-type".into(), text(settings.queue_type.as_str()));
+    arguments.insert("x-queue-type".into(), text(queue_type.as_str()));
     arguments.insert("x-dead-letter-exchange".into(), text(settings.dead_letter_exchange.as_str()));
     // Under the queue's own name, so that dead letters do not spill into the queues of other owners.
     arguments.insert("x-dead-letter-routing-key".into(), text(name.as_str()));
-    if settings.queue_type == QueueType::Quorum {
+    if queue_type == QueueType::Quorum {
         arguments.insert("x-delivery-limit".into(), AMQPValue::LongLongInt(DELIVERY_LIMIT));
     }
     arguments
@@ -153,7 +219,7 @@ fn differing_argument(words: &str) -> (String, Option<&'static str>) {
     let values = words.split_once("': ").map(|(_, values)| values);
     let Some((argument, _)) = argument else { return (format!("other arguments ({words})"), None) };
     let key = match argument {
-        "x-queue-type" => Some("bus.queue_type"),
+        "x-queue-type" => Some(QUEUE_TYPE_KEY),
         "x-dead-letter-exchange" => Some("bus.dead_letter_exchange"),
         _ => None,
     };
@@ -161,13 +227,10 @@ fn differing_argument(words: &str) -> (String, Option<&'static str>) {
     (format!("another '{argument}'{values}"), key)
 }
 
-/// A binding that we may not make is the operator's to make: what is bound already stays bound.
-async fn bind(
-    connection: &Connection,
-    queue: &ShortString,
-    exchange: &ShortString,
-    key: &ShortString,
-) -> Result<(), TopologyError> {
+/// Binds, and gives what was bound. A binding that we may not make is the operator's to make: what is bound already
+/// stays bound.
+async fn bind(connection: &Connection, binding: Binding) -> Result<Option<Binding>, TopologyError> {
+    let Binding { queue, exchange, key } = &binding;
     let bound = on_own_channel(connection, async move |channel: Channel| {
         let (queue, exchange, key) = (queue.clone(), exchange.clone(), key.clone());
         channel.queue_bind(queue, exchange, key, QueueBindOptions::default(), FieldTable::default()).await
@@ -175,9 +238,10 @@ async fn bind(
     match bound.await {
         Err(error) if cause::code(&error) == Some(ACCESS_REFUSED) => {
             debug!(queue = queue.as_str(), topic = key.as_str(), "may not be bound by this user; taken as bound");
-            Ok(())
+            Ok(None)
         }
-        bound => bound.map_err(|error| lost("binding of queue", queue, &error)),
+        Err(error) => Err(lost("binding of queue", queue, &error)),
+        Ok(()) => Ok(Some(binding)),
     }
 }
 

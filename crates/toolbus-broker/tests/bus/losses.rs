@@ -1,16 +1,17 @@
 //! Every kind of loss ends in working again.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::sync::{Mutex, MutexGuard, OnceCell};
 use toolbus_broker::rabbitmq::{RabbitMq, Settings};
-use toolbus_core::bus::{Bus, BusState, Ownership, Subscription};
+use toolbus_core::bus::{Bus, BusState, Outgoing, Ownership, Routing, Subscription, Target};
 use toolbus_testing::patience::{PATIENCE, eventually};
 use toolbus_testing::proxy::Proxy;
 use toolbus_testing::rabbit::RabbitNode;
 
 use crate::fixture::{
-    consume, deliver, node, rabbitmq, ready, receive, settings, subscription, take, text, to_topic, unique, until,
+    consume, deliver, message, node, rabbitmq, ready, receive, settings, subscription, take, text, to_topic, unique,
+    until,
 };
 
 /// A node that is broken on purpose, by one test at a time.
@@ -37,6 +38,11 @@ async fn still_works(bus: &dyn Bus, deliveries: &mut tokio::sync::mpsc::Receiver
     deliver(bus, &to_topic("t", &body)).await;
     // An earlier message, published in doubt, may come first.
     while take(deliveries).await != body {}
+}
+
+/// Publishes until a queue takes it.
+async fn deliver_when_bound(bus: &dyn Bus, message: &Outgoing) {
+    eventually("a queue to take it", async || (bus.publish(message).await == Ok(Routing::Routed)).then_some(())).await;
 }
 
 #[tokio::test]
@@ -96,6 +102,105 @@ async fn while_the_broker_is_blocked_publishing_waits_and_acknowledging_goes_on(
 }
 
 #[tokio::test]
+async fn an_alarm_of_the_broker_is_noticed_without_a_message_of_ours() {
+    let node = fragile().await;
+    let bus = start(node.url()).await;
+    let _deliveries = consume(&bus, &unique("alarm"), &["t"]).await;
+    node.ctl(&["set_vm_memory_high_watermark", "0"]).await;
+    until(&bus, "the alarm", |state| state.blocked.is_some() && !state.is_ready()).await;
+    node.ctl(&["set_vm_memory_high_watermark", "0.4"]).await;
+    ready(&bus).await;
+    bus.close().await;
+}
+
+#[tokio::test]
+async fn a_broker_that_confirms_nothing_more_is_not_ready_until_it_does() {
+    let node = &node().await.0;
+    let proxy = Proxy::start(node.address()).await.unwrap();
+    let url = node.url().replace(&node.address().to_string(), &proxy.address().to_string());
+    // Long enough that missing confirms are noticed before missing heartbeats.
+    let bus = start(url + "?heartbeat=600").await;
+    let mut deliveries = consume(&bus, &unique("unconfirmed"), &["t"]).await;
+    proxy.freeze();
+    let state = until(&bus, "missing confirms", |state| state.blocked.is_some()).await;
+    assert!(state.blocked.as_ref().unwrap().contains("not confirmed") && !state.is_ready(), "{state:?}");
+    proxy.restore();
+    still_works(&bus, &mut deliveries).await;
+    assert_eq!(bus.state().borrow().reconnects, 0);
+    bus.close().await;
+}
+
+#[tokio::test]
+async fn an_exchange_that_was_deleted_is_declared_again_and_leads_to_its_queues() {
+    let settings = settings(&node().await.0.url());
+    let exchanges = [settings.exchange.clone(), settings.dead_letter_exchange.clone()];
+    let bus = RabbitMq::start(settings).unwrap();
+    let queue = unique("renewed");
+    let mut deliveries = consume(&bus, &queue, &["t"]).await;
+    for exchange in exchanges {
+        let delete = format!(
+            "rabbit_exchange:delete(rabbit_misc:r(<<\"/\">>, exchange, <<\"{exchange}\">>), false, <<\"test\">>)."
+        );
+        node().await.0.ctl(&["eval", &delete]).await;
+    }
+    for target in [Target::Topic("t".to_owned()), Target::DeadLetter(queue.clone())] {
+        deliver_when_bound(&bus, &message(target, "hello")).await;
+    }
+    assert_eq!(take(&mut deliveries).await, "hello");
+    still_works(&bus, &mut deliveries).await;
+    bus.close().await;
+}
+
+#[tokio::test]
+async fn a_queue_that_does_not_answer_is_named_and_tried_again_while_others_are_served() {
+    let node = fragile().await;
+    let settings = settings(&node.url());
+    let (silent, other) = (unique("silent"), unique("other"));
+    let first = RabbitMq::start(settings.clone()).unwrap();
+    drop(consume(&first, &silent, &["silent"]).await);
+    first.close().await;
+    node.ctl(&["eval", &format!("sys:suspend('%2F_{silent}').")]).await;
+
+    let bus = RabbitMq::start(settings).unwrap();
+    let mut silent_deliveries = bus.consume(subscription(&silent, &["silent"]));
+    let mut deliveries = bus.consume(subscription(&other, &["t"]));
+    deliver_when_bound(&bus, &to_topic("t", "served")).await;
+    assert_eq!(take(&mut deliveries).await, "served");
+    let state = until(&bus, "a reason", |state| state.last_error.is_some()).await;
+    let text = state.last_error.as_deref().unwrap_or_default();
+    for part in [silent.as_str(), "did not answer", "tried again", "rabbitmqctl"] {
+        assert!(text.contains(part), "{part} is not in {text}");
+    }
+    assert!(!state.is_ready() && state.fatal.is_none());
+
+    node.ctl(&["eval", &format!("sys:resume('%2F_{silent}').")]).await;
+    ready(&bus).await;
+    deliver(&bus, &to_topic("silent", "at last")).await;
+    assert_eq!(take(&mut silent_deliveries).await, "at last");
+    bus.close().await;
+}
+
+#[tokio::test]
+async fn connections_that_carried_messages_and_live_short_are_opened_again_at_once() {
+    /// Losses after which a back-off that grows each time waits for more than 12 s.
+    const LOSSES: u32 = 9;
+    let (proxy, bus) = behind_a_proxy().await;
+    let mut deliveries = consume(&bus, &unique("short"), &["t"]).await;
+    let mut away = Duration::ZERO;
+    for _ in 0..LOSSES {
+        still_works(&bus, &mut deliveries).await;
+        proxy.cut();
+        until(&bus, "the loss", |state| !state.connected).await;
+        proxy.restore();
+        let since = Instant::now();
+        ready(&bus).await;
+        away = since.elapsed();
+    }
+    assert!(away < Duration::from_secs(10), "{away:?}");
+    bus.close().await;
+}
+
+#[tokio::test]
 async fn connections_closed_by_the_operator_are_opened_again() {
     let node = fragile().await;
     let bus = start(node.url()).await;
@@ -137,11 +242,7 @@ async fn a_queue_deleted_while_consumed_is_declared_again() {
     let queue = unique("deleted");
     let mut deliveries = consume(&bus, &queue, &["t"]).await;
     node().await.0.ctl(&["delete_queue", &queue]).await;
-    eventually("the queue to be back", async || {
-        let outcome = bus.publish(&to_topic("t", "hello")).await;
-        (outcome == Ok(toolbus_core::bus::Routing::Routed)).then_some(())
-    })
-    .await;
+    deliver_when_bound(&bus, &to_topic("t", "hello")).await;
     assert_eq!(take(&mut deliveries).await, "hello");
     still_works(&bus, &mut deliveries).await;
     bus.close().await;

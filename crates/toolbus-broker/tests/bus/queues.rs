@@ -67,6 +67,28 @@ async fn classic_queues_are_durable_and_have_no_delivery_limit() {
 }
 
 #[tokio::test]
+async fn a_queue_for_short_lived_messages_is_classic_and_is_used_as_it_is_where_it_is_not() {
+    let settings = settings(&node().await.0.url());
+    let (fresh, older) = (unique("fresh"), unique("older"));
+    let before = RabbitMq::start(settings.clone()).unwrap();
+    drop(consume(&before, &older, &["older"]).await);
+    before.close().await;
+
+    let bus = RabbitMq::start(settings).unwrap();
+    for (queue, kind) in [(&fresh, "classic"), (&older, "quorum")] {
+        let short_lived = Subscription { ownership: Ownership::ShortLived, ..subscription(queue, &[queue]) };
+        let mut deliveries = bus.consume(short_lived);
+        until(&bus, "readiness", toolbus_core::bus::BusState::is_ready).await;
+        deliver(&bus, &to_topic(queue, "hello")).await;
+        assert_eq!(take(&mut deliveries).await, "hello");
+        let line = listed(&QUEUES, queue).await;
+        assert!(line.contains(&format!("\t{kind}\ttrue\tfalse")), "{line}");
+    }
+    assert_eq!(bus.state().borrow().fatal, None);
+    bus.close().await;
+}
+
+#[tokio::test]
 async fn the_queue_of_a_replica_is_exclusive_and_ends_with_its_connection() {
     let bus = rabbitmq().await;
     let queue = unique("replica");
