@@ -91,6 +91,10 @@ impl Bus for Embedded {
         })
     }
 
+    fn has_queue<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Option<bool>> {
+        Box::pin(async { Some(lock(&self.broker).has_queue(name)) })
+    }
+
     fn state(&self) -> watch::Receiver<BusState> {
         self.state.subscribe()
     }

@@ -35,6 +35,9 @@ use self::state::State;
 /// Longest wait for consumers to be cancelled, and for connections to be closed.
 const CLOSE_TIME: Duration = Duration::from_secs(8);
 
+/// Longest wait for the broker to say whether a queue exists.
+const LOOK_TIME: Duration = Duration::from_secs(2);
+
 /// A bus on RabbitMQ. Dropping it ends its tasks without waiting for them; [`Bus::close`] does so in order.
 pub struct RabbitMq {
     settings: Arc<Checked>,
@@ -97,6 +100,14 @@ impl Bus for RabbitMq {
 
     fn publish<'a>(&'a self, message: &'a Outgoing) -> BoxFuture<'a, Result<Routing, PublishError>> {
         Box::pin(self.publisher.publish(message))
+    }
+
+    /// Asked for on the connection that consumes: one that publishes may be blocked.
+    fn has_queue<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Option<bool>> {
+        Box::pin(async move {
+            let asking = async { topology::has_queue(&*self.consume.open().await.ok()?, name).await };
+            tokio::time::timeout(LOOK_TIME, asking).await.ok().flatten()
+        })
     }
 
     fn state(&self) -> watch::Receiver<BusState> {

@@ -28,6 +28,9 @@ pub trait Bus: Send + Sync + 'static {
     /// See [`PublishError`]; after any of them the message may or may not have arrived.
     fn publish<'a>(&'a self, message: &'a Outgoing) -> BoxFuture<'a, Result<Routing, PublishError>>;
 
+    /// Whether a queue of this name exists; absent where that cannot be told now.
+    fn has_queue<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Option<bool>>;
+
     /// What the bus is doing now, and every change of it.
     fn state(&self) -> watch::Receiver<BusState>;
 

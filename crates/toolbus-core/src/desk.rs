@@ -20,7 +20,7 @@ use crate::answer::{Answer, destination};
 use crate::bus::{Bus, Delivery};
 use crate::dispatcher::Dispatcher;
 use crate::failure::Status;
-use crate::log::shown;
+use crate::log::{Throttle, shown};
 use crate::reply::{AddressRefused, Buried, Replies, ReplyRules};
 use crate::telemetry::{DeadReason, End};
 use crate::toolsets::SessionSets;
@@ -60,6 +60,7 @@ struct Parts {
     replies: Replies,
     dispatcher: Dispatcher,
     sessions: SessionSets,
+    undelivered: Throttle,
 }
 
 /// Why a request is not obeyed.
@@ -96,7 +97,10 @@ impl Desk {
     ) -> Self {
         // A rejected answer ends at once: who asked can ask again, and waiting would hold up the others.
         let replies = Replies::new(bus, rules, 0);
-        Self { parts: Arc::new(Parts { about, replies, dispatcher, sessions }), answerers: Arc::default() }
+        Self {
+            parts: Arc::new(Parts { about, replies, dispatcher, sessions, undelivered: Throttle::default() }),
+            answerers: Arc::default(),
+        }
     }
 
     /// Has the requests of `topic` answered by somebody else.
@@ -197,9 +201,11 @@ impl Desk {
     async fn answer(&self, asked: &Asked, said: Option<Said>) {
         let (Some(address), Some(said)) = (&asked.address, said) else { return };
         let answer = self.message(asked, said);
-        if let Err(reason) = self.parts.replies.deliver(address, &answer, Instant::now() + REPLY_TIME).await {
-            let reply_to = shown(&address.written);
-            tracing::warn!(%reason, reply_to, kind = answer.properties.message_type, "an answer was not delivered");
+        if let Err(reason) = self.parts.replies.deliver(address, &answer, Instant::now() + REPLY_TIME).await
+            && let Some(left_out) = self.parts.undelivered.due()
+        {
+            let (reply_to, kind) = (shown(&address.written), &answer.properties.message_type);
+            tracing::warn!(%reason, reply_to, kind, left_out, "an answer was not delivered");
         }
     }
 

@@ -39,9 +39,9 @@ use crate::permit::{AgentGate, Permit, Permits};
 use crate::policy::Access;
 use crate::redact::Redactor;
 use crate::replay::{Replay, Slot};
-use crate::reply::{Replies, ReplyRules};
+use crate::reply::{AddressRefused, Replies, ReplyRules};
 use crate::running::Running;
-use crate::telemetry::{Load, Summary, Telemetry};
+use crate::telemetry::{DeadReason, Load, Summary, Telemetry};
 use crate::tool::{Effect, Tool, ToolCall, ToolOutput};
 
 /// A request that was delivered this often before is answered instead of tried again.
@@ -207,7 +207,13 @@ impl Dispatcher {
             return;
         };
         // 1. decode
-        match decode(&delivery, envelope, caller, parts.replies.rules(), parts.settings.max_body) {
+        let decoded = match decode(&delivery, envelope, caller, parts.replies.rules(), parts.settings.max_body) {
+            Decoded::Call(request) if parts.replies.is_nowhere(&request.address).await => {
+                Decoded::Dead(DeadReason::ReplyToRefused, AddressRefused::Nowhere.to_string())
+            }
+            decoded => decoded,
+        };
+        match decoded {
             Decoded::Call(request) => {
                 // 3. replay
                 if let Some(mut call) = self.replay(Call::new(parts, request, span, &delivery), delivery).await {

@@ -15,10 +15,10 @@ const MAX_SHOWN: usize = 64;
 const PERIOD: Duration = Duration::from_secs(60);
 
 /// Lets one line through per minute, and counts those that it leaves out.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub struct Throttle(Mutex<Lines>);
 
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct Lines {
     next: Option<Instant>,
     left_out: u64,
@@ -48,7 +48,10 @@ pub(crate) struct Log {
     overloaded: Throttle,
     budgets: Throttle,
     pub(crate) requests: Throttle,
+    pub(crate) undeliverable: Throttle,
+    pub(crate) unconfirmed: Throttle,
     pub(crate) not_buried: Throttle,
+    pub(crate) no_queue: Throttle,
     pub(crate) broker_away: Throttle,
 }
 

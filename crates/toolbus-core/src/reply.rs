@@ -53,6 +53,8 @@ pub(crate) struct Address {
     first: Target,
     second: Option<Target>,
     mandatory: bool,
+    /// Whether a peer means a topic that answers may not go to, so that a queue of that name is hardly there.
+    is_doubtful: bool,
     /// As the sender wrote it; empty when absent.
     pub(crate) written: String,
 }
@@ -60,7 +62,8 @@ pub(crate) struct Address {
 impl Address {
     /// Of a call whose answer nobody publishes.
     pub(crate) const fn none() -> Self {
-        Self { first: Target::Queue(String::new()), second: None, mandatory: false, written: String::new() }
+        let first = Target::Queue(String::new());
+        Self { first, second: None, mandatory: false, is_doubtful: false, written: String::new() }
     }
 }
 
@@ -73,6 +76,8 @@ pub(crate) enum AddressRefused {
     OwnedQueue,
     #[error("it is a topic of another agent, or of none")]
     OthersTopic,
+    #[error("bus.reply_topics does not permit this topic, and there is no queue of that name")]
+    Nowhere,
     #[error("it is longer than {MAX_SHORT_STRING} bytes")]
     TooLong,
 }
@@ -166,6 +171,7 @@ impl ReplyRules {
             first,
             second,
             mandatory,
+            is_doubtful: false,
             written: reply_to.to_owned(),
         };
         let topic = |name: &str| match self.is_reply_topic(name) {
@@ -181,7 +187,7 @@ impl ReplyRules {
                 self.check_name(name)?;
                 match topic(name)? {
                     Some(topic) => address(topic, Some(queue(name)), true),
-                    None => address(queue(name), None, true),
+                    None => Address { is_doubtful: true, ..address(queue(name), None, true) },
                 }
             }
             ReplyTo::QueueFirst(name) => {
@@ -228,6 +234,16 @@ impl Replies {
 
     pub(crate) fn rules(&self) -> &ReplyRules {
         &self.rules
+    }
+
+    /// Whether no answer would arrive at an address: a peer's topic that is not permitted, and no queue has its name.
+    pub(crate) async fn is_nowhere(&self, address: &Address) -> bool {
+        match &address.first {
+            Target::Queue(name) if address.is_doubtful && !self.proven().contains(&address.first) => {
+                self.bus.has_queue(name).await == Some(false)
+            }
+            _ => false,
+        }
     }
 
     /// Publishes an answer until the broker confirms it, at most until `until`, and a few times if it is rejected.

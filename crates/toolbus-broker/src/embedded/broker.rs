@@ -60,6 +60,10 @@ impl Broker {
         }
     }
 
+    pub(super) fn has_queue(&self, name: &str) -> bool {
+        self.queues.get(name).is_some_and(Queue::is_declared)
+    }
+
     /// Declares and binds what the subscription says, and subscribes.
     pub(super) fn consume(
         &mut self,

@@ -1,10 +1,21 @@
 //! Errors of the AMQP client in words for an operator.
 
+use std::time::Duration;
+
+use lapin::uri::{AMQPScheme, AMQPUri};
 use lapin::{Error, ErrorKind};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+/// Longest wait for what listens somewhere to show what it is.
+const LOOK_TIME: Duration = Duration::from_secs(2);
+/// What begins AMQP 0-9-1, and ends a request to servers that wait for lines.
+const GREETING: &[u8] = b"AMQP\x00\x00\x09\x01\r\n\r\n";
 
 /// AMQP reply codes that mean something here.
 pub(super) const ACCESS_REFUSED: u16 = 403;
 pub(super) const NOT_FOUND: u16 = 404;
+pub(super) const RESOURCE_LOCKED: u16 = 405;
 pub(super) const PRECONDITION_FAILED: u16 = 406;
 const NOT_ALLOWED: u16 = 530;
 
@@ -38,5 +49,34 @@ pub(super) fn connecting(error: &Error) -> String {
             )
         }
         _ => words(error),
+    }
+}
+
+/// What listens there instead of what the URL says, and what to change: the client itself tells of frames or records that
+/// it cannot read.
+pub(super) async fn other_protocol(uri: &AMQPUri) -> Option<String> {
+    let authority = &uri.authority;
+    let looking = async {
+        let mut stream = TcpStream::connect((authority.host.as_str(), authority.port)).await.ok()?;
+        stream.write_all(GREETING).await.ok()?;
+        let mut answer = [0; 5];
+        stream.read_exact(&mut answer).await.ok()?;
+        Some(answer)
+    };
+    let answer = tokio::time::timeout(LOOK_TIME, looking).await.ok().flatten()?;
+    let (is_tls, port) = (uri.scheme == AMQPScheme::AMQPS, authority.port);
+    match &answer {
+        b"HTTP/" => Some(format!(
+            "port {port} speaks HTTP, not AMQP: give bus.url the broker's AMQP port, by default 5672, or 5671 with amqps://"
+        )),
+        // An alert or a handshake.
+        [0x15 | 0x16, 0x03, ..] if !is_tls => Some(format!(
+            "port {port} speaks TLS: use amqps:// in bus.url, or the broker's plain port, by default 5672"
+        )),
+        // The first frame of a broker, or the version that it would rather speak.
+        [0x01, 0x00, 0x00, ..] | b"AMQP\x00" if is_tls => Some(format!(
+            "port {port} speaks AMQP without TLS: use amqp:// in bus.url, or the broker's TLS port, by default 5671"
+        )),
+        _ => None,
     }
 }

@@ -181,9 +181,15 @@ impl Keeper {
         let properties = ConnectionProperties::default().with_connection_name(name.into());
         let runtime = lapin::runtime::default_runtime().map_err(|error| lost(&error))?;
         let tls = self.settings.tls.clone();
-        let connection = Connection::connect_uri_with_config(endpoint.clone(), properties, tls, runtime)
-            .await
-            .map_err(|error| lost(&error))?;
+        let connecting = Connection::connect_uri_with_config(endpoint.clone(), properties, tls, runtime);
+        let connection = match connecting.await {
+            Ok(connection) => connection,
+            Err(error) if cause::code(&error).is_some() => return Err(lost(&error)),
+            Err(error) => {
+                let other = cause::other_protocol(endpoint).await;
+                return Err(other.map_or_else(|| lost(&error), TopologyError::Lost));
+            }
+        };
         topology::exchanges(&connection, &self.settings).await?;
         Ok(connection)
     }

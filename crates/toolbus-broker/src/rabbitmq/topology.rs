@@ -11,7 +11,7 @@ use lapin::{Channel, Connection, Error, ExchangeKind};
 use toolbus_core::bus::{Ownership, Subscription};
 use tracing::debug;
 
-use super::cause::{self, ACCESS_REFUSED, NOT_FOUND, PRECONDITION_FAILED};
+use super::cause::{self, ACCESS_REFUSED, NOT_FOUND, PRECONDITION_FAILED, RESOURCE_LOCKED};
 use super::settings::{Checked, QueueType};
 
 /// Deliveries of one message after which a quorum queue gives up on it.
@@ -119,6 +119,20 @@ pub(super) async fn renew(
     }
     exchanges(connection, settings).await?;
     queue(connection, settings, subscription).await.map(Some)
+}
+
+/// Whether a queue of this name exists, as far as the broker says.
+pub(super) async fn has_queue(connection: &Connection, name: &str) -> Option<bool> {
+    let options = QueueDeclareOptions { passive: true, ..QueueDeclareOptions::default() };
+    match declare(connection, &short(name).ok()?, options, FieldTable::default()).await {
+        Ok(()) => Some(true),
+        Err(error) => match cause::code(&error)? {
+            // Another connection's own.
+            RESOURCE_LOCKED => Some(true),
+            NOT_FOUND => Some(false),
+            _ => None,
+        },
+    }
 }
 
 /// A durable queue of the first of these types, or as it is if it exists with another of them; and its dead-letter

@@ -5,6 +5,8 @@ use std::path::PathBuf;
 
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use tempfile::TempDir;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpListener;
 use toolbus_broker::rabbitmq::RabbitMq;
 use toolbus_core::bus::Bus;
 use toolbus_testing::rabbit::TlsFiles;
@@ -66,4 +68,31 @@ async fn a_private_authority_that_is_not_configured_is_refused() {
     let bus = RabbitMq::start(settings(&node.tls_url())).unwrap();
     let state = until(&bus, "a refusal", |state| state.last_error.is_some()).await;
     assert!(!state.connected && state.last_error.as_ref().unwrap().contains("certificate"), "{state:?}");
+}
+
+#[tokio::test]
+async fn a_port_with_another_protocol_is_named_at_once_with_what_to_change() {
+    let http = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let http_port = http.local_addr().unwrap().port();
+    tokio::spawn(async move {
+        loop {
+            let (mut stream, _) = http.accept().await.unwrap();
+            let _ = stream.read(&mut [0; 64]).await;
+            let _ = stream.write_all(b"HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\n\r\n").await;
+        }
+    });
+    let (node, authority) = node().await;
+    let (plain, tls) = (node.url(), node.tls_url());
+    for (url, parts) in [
+        (tls.replace("amqps://", "amqp://"), ["speaks TLS", "amqps://"]),
+        (plain.replace("amqp://", "amqps://"), ["speaks AMQP without TLS", "amqp://"]),
+        (format!("amqp://guest:guest@127.0.0.1:{http_port}/%2f"), ["speaks HTTP", "5672"]),
+        (format!("amqps://guest:guest@127.0.0.1:{http_port}/%2f"), ["speaks HTTP", "5671"]),
+    ] {
+        let bus = RabbitMq::start(settings_with_ca(&url, authority.ca())).unwrap();
+        let state = until(&bus, "a reason", |state| state.last_error.is_some()).await;
+        let text = state.last_error.as_deref().unwrap_or_default();
+        assert!(parts.iter().all(|part| text.contains(part)), "{url}: {text}");
+        bus.close().await;
+    }
 }

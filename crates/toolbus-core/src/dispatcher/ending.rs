@@ -37,12 +37,15 @@ impl Dispatcher {
             Ok(()) => true,
             Err(NotDelivered::Undeliverable(reason)) => self.bury_answer(&call, &answer, &reason).await,
             Err(reason @ (NotDelivered::BrokerAway | NotDelivered::Closed)) => {
-                tracing::warn!(
-                    call_id = %shown(&call.request.call_id),
-                    trace_id = call.span.trace_id(),
-                    %reason,
-                    "an answer was not confirmed; the request goes back to its queue"
-                );
+                if let Some(left_out) = self.parts.log.unconfirmed.due() {
+                    tracing::warn!(
+                        call_id = %shown(&call.request.call_id),
+                        trace_id = call.span.trace_id(),
+                        %reason,
+                        left_out,
+                        "an answer was not confirmed; the request goes back to its queue"
+                    );
+                }
                 false
             }
         };
@@ -121,12 +124,15 @@ impl Dispatcher {
         let address = &call.request.address.written;
         let (properties, body) = (Properties::clone(&answer.properties), answer.body.clone());
         let buried = self.dead_letter(&call.queue, DeadReason::Undeliverable, address, properties, body).await;
-        if buried == Buried::Kept {
+        if buried == Buried::Kept
+            && let Some(left_out) = self.parts.log.undeliverable.due()
+        {
             tracing::warn!(
                 call_id = %shown(&call.request.call_id),
                 reply_to = %shown(address),
                 trace_id = call.span.trace_id(),
                 reason,
+                left_out,
                 "dead-lettered an answer that cannot be delivered"
             );
         }
@@ -178,7 +184,10 @@ impl Dispatcher {
         match &buried {
             Buried::Kept => parts.telemetry.dead_lettered(queue, reason),
             Buried::NoQueue => {
-                tracing::error!(queue, reason = reason_of, "dropped a dead letter: there is no queue for it");
+                if let Some(left_out) = parts.log.no_queue.due() {
+                    let reason = reason_of;
+                    tracing::error!(queue, reason, left_out, "dropped a dead letter: there is no queue for it");
+                }
             }
             Buried::Refused(error) => {
                 if let Some(left_out) = parts.log.not_buried.due() {

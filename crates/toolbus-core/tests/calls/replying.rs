@@ -1,9 +1,13 @@
 //! Where answers go, and what happens when they cannot get there.
 
+use std::io;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use serde_json::json;
 use toolbus_core::bus::Target;
+use tracing::Level;
+use tracing_subscriber::fmt::MakeWriter;
 
 use crate::world::{Message, Route, Settled, Settlement, World, call};
 
@@ -66,12 +70,62 @@ async fn a_plain_clients_address_without_a_queue_is_tried_as_a_topic() {
 
 #[tokio::test]
 async fn a_name_outside_the_reply_topics_is_tried_as_a_queue_only() {
-    for message_type in [None, PEER] {
-        let world = World::new();
-        world.bus.route(queue("amq.gen-42"), Route::Unroutable);
-        world.deliver(pay().typed(message_type).reply_to(Some("amq.gen-42"))).await;
-        let tried: Vec<Target> = world.bus.attempts().into_iter().map(|(target, _)| target).collect();
-        assert_eq!(tried, [queue("amq.gen-42"), Target::DeadLetter("bus7.invoke".to_owned())]);
+    let world = World::new();
+    world.bus.route(queue("amq.gen-42"), Route::Unroutable);
+    world.deliver(pay().typed(None).reply_to(Some("amq.gen-42"))).await;
+    let tried: Vec<Target> = world.bus.attempts().into_iter().map(|(target, _)| target).collect();
+    assert_eq!(tried, [queue("amq.gen-42"), dead_letters()]);
+}
+
+#[tokio::test]
+async fn a_peers_topic_that_is_not_permitted_is_refused_before_the_tool_runs_unless_a_queue_has_its_name() {
+    let world = World::new();
+    let answer = world.answer(pay().typed(PEER).reply_to(Some("elsewhere.ana"))).await;
+    assert_eq!((answer.target, world.runs()), (queue("elsewhere.ana"), 1));
+
+    let world = World::new();
+    world.bus.route(queue("elsewhere.ana"), Route::Unroutable);
+    let letter = world.answer(pay().typed(PEER).reply_to(Some("elsewhere.ana"))).await;
+    assert_eq!((letter.target, world.runs()), (dead_letters(), 0));
+    assert_eq!(letter.properties.header("rb-dead-reason"), Some("reply_to_refused"));
+    assert_eq!(letter.properties.header("rb-dead-reply-to"), Some("elsewhere.ana"));
+}
+
+#[tokio::test]
+async fn answers_that_no_queue_takes_are_logged_once_and_not_each() {
+    let page = Page::default();
+    let subscriber = tracing_subscriber::fmt().with_max_level(Level::WARN).with_writer(page.clone()).finish();
+    let _guard = tracing::subscriber::set_default(subscriber);
+    let world = World::new();
+    world.bus.route(queue("full"), Route::Unroutable);
+    for _ in 0..50 {
+        assert_eq!(world.answer(pay().typed(None).reply_to(Some("full"))).await.target, dead_letters());
+    }
+    let lines = String::from_utf8(page.0.lock().unwrap().clone()).unwrap();
+    assert_eq!(lines.matches("dead-lettered an answer").count(), 1, "{lines}");
+    assert_eq!(lines.lines().count(), 1, "{lines}");
+}
+
+/// What was logged.
+#[derive(Clone, Default)]
+struct Page(Arc<Mutex<Vec<u8>>>);
+
+impl io::Write for Page {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(line);
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl MakeWriter<'_> for Page {
+    type Writer = Self;
+
+    fn make_writer(&self) -> Self {
+        self.clone()
     }
 }
 

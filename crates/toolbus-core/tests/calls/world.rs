@@ -92,6 +92,11 @@ impl Bus for RecordingBus {
         Box::pin(async move { outcome })
     }
 
+    fn has_queue<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Option<bool>> {
+        let route = self.routes.lock().unwrap().get(&Target::Queue(name.to_owned())).copied();
+        Box::pin(async move { Some(route != Some(Route::Unroutable)) })
+    }
+
     fn state(&self) -> watch::Receiver<BusState> {
         watch::channel(BusState::default()).1
     }

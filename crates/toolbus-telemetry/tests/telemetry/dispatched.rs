@@ -36,6 +36,10 @@ impl Bus for Taker {
         Box::pin(async { Ok(Routing::Routed) })
     }
 
+    fn has_queue<'a>(&'a self, _: &'a str) -> BoxFuture<'a, Option<bool>> {
+        Box::pin(async { None })
+    }
+
     fn state(&self) -> watch::Receiver<BusState> {
         watch::channel(BusState::default()).1
     }

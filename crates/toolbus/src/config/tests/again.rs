@@ -146,7 +146,7 @@ fn another_file_of_servers_waits_for_a_restart() {
 #[test]
 fn a_path_of_sessions_that_agents_share_is_a_warning() {
     let files = Files::new();
-    let set = "[agents.ana]\ntoolsets = ['fs']\n[identity]\nsource = 'broker'\n\
+    let set = "[agents.ana]\ntoolsets = ['fs']\n[identity]\nsource = 'broker'\nunknown = 'deny'\n\
                [toolsets.fs]\nkind = 'mcp'\nserver = 'files'\nscope = 'session'\n";
     let told = |member: &str| {
         let json = format!(r#"{{"mcpServers": {{"files": {{"command": "x", {member}}}}}}}"#);

@@ -273,7 +273,7 @@ fn the_digest_tells_servers_of_files_apart_and_no_secrets() {
 
 #[test]
 fn names_of_tools_that_servers_may_have_are_warnings() {
-    let agent = "[identity]\nsource = 'broker'\n[agents.ana]\ntoolsets = ['fs']\nallowed_tools = ['read_file', 'web_*', 'fs.read_file', 'mcp_invoke_tool', 'curent_time']\n";
+    let agent = "[identity]\nsource = 'broker'\nunknown = 'deny'\n[agents.ana]\ntoolsets = ['fs']\nallowed_tools = ['read_file', 'web_*', 'fs.read_file', 'mcp_invoke_tool', 'curent_time']\n";
     let server = "[mcp.servers.files]\ncommand = 'x'\n[toolsets.fs]\nkind = 'mcp'\nserver = 'files'\n";
     let limits = "[tools]\nrequired = ['read_file', 'current_time']\n[tools.limits.'get_*']\nmax_in_flight = 1\n";
     insta::assert_snapshot!(warnings(&format!("{agent}{server}{limits}")), @"
@@ -281,7 +281,8 @@ fn names_of_tools_that_servers_may_have_are_warnings() {
     agents.ana.allowed_tools: `curent_time` is no tool of this configuration; it may be one of an MCP server, which is known once that is connected
     tools.required: `read_file` is no tool of this configuration; it may be one of an MCP server, which is known once that is connected
     ");
-    let only = "[mcp.servers.files]\ncommand = 'x'\n[tools]\ntime = false\n[identity]\nsource = 'broker'\n";
+    let only =
+        "[mcp.servers.files]\ncommand = 'x'\n[tools]\ntime = false\n[identity]\nsource = 'broker'\nunknown = 'deny'\n";
     insta::assert_snapshot!(warnings(&format!("{only}[agents.ana]\nmax_in_flight = 1\n[agents.bob]\nallowed_tools = 'none'")), @"agents.bob: has no tool at all");
 }
 

@@ -149,8 +149,7 @@ fn a_command_must_be_complete() {
 
 #[test]
 fn the_tools_of_commands_and_scripts_can_be_named_in_rules() {
-    let rules =
-        "[identity]\nsource = 'broker'\n[agents.ana]\nallowed_tools = ['list', 'execute_python_script']\n[script]\n";
+    let rules = "identity.source = 'broker'\nidentity.unknown = 'deny'\n[agents.ana]\nallowed_tools = ['list', 'execute_python_script']\n[script]\n";
     assert_eq!(load(&[&format!("{rules}{}", command(""))], &[], &[]).unwrap().warnings, Vec::<String>::new());
     insta::assert_snapshot!(problems(&rules.replace("[script]\n", "")), @"
     a.toml:4:18: `agents.ana.allowed_tools[0]`: no tool `list` is configured; expected one of `convert_time`, `current_time`

@@ -152,3 +152,13 @@ fn names_of_agents_that_end_like_others_are_told_where_topics_tell_agents_apart(
     let agents = "[bus]\nurl = 'amqp://127.0.0.1'\n[identity]\nsource = 'broker'\n[agents.'ana.bruno']\n[agents.bruno]\n[agents.uno]";
     insta::assert_snapshot!(warnings(agents), @r#"agents."ana.bruno": `bruno` may have answers sent to its topics; use a name without a dot"#);
 }
+
+#[test]
+fn agents_without_user_id_are_warned_of_where_the_broker_tells_who_is_who() {
+    let servers = "[mcp.servers.files]\ncommand = 'files'\n";
+    let broker = "[identity]\nsource = 'broker'\n";
+    assert!(warnings(&format!("{broker}{servers}")).contains("send no `user_id`, as RockBot's do, get no answer"));
+    assert_eq!(warnings(broker), "");
+    assert_eq!(warnings(&format!("{broker}unknown = 'deny'\n{servers}")), "");
+    assert!(!warnings(&format!("[identity]\nagent = 'ana'\n{servers}")).contains("user_id"));
+}

@@ -10,7 +10,7 @@ use crate::config::agents::{AllowedTools, BindingConfig, matches_either};
 use crate::config::identity::{Source, sidecar_topic};
 use crate::config::known::{Known, KnownTool};
 use crate::config::places::{Place, patterns};
-use crate::config::{Agent, AgentConfig, Config, DEFAULT_AGENT};
+use crate::config::{Agent, AgentConfig, Config, DEFAULT_AGENT, daemon};
 
 /// What is allowed and yet hardly meant, in words.
 pub(super) fn warnings(config: &Config) -> Vec<String> {
@@ -45,6 +45,15 @@ fn identity(config: &Config) -> Vec<String> {
     }
     if identity.source == Source::Header && !identity.users.is_empty() {
         warnings.push("identity.users: not used, because `identity.source` is \"header\"".to_owned());
+    }
+    let may_have_peers = config.mcp.is_configured() || config.roles().contains(&daemon::Role::Scripts);
+    if identity.source == Source::Broker && identity.agent.is_none() && identity.unknown.is_none() && may_have_peers {
+        warnings.push(
+            "identity.source: under \"broker\", agents that send no `user_id`, as RockBot's do, get no answer at all; \
+             give each of them a sidecar with `identity.agent`, or have them set `user_id`. Where there are none, write \
+             `identity.unknown`"
+                .to_owned(),
+        );
     }
     if identity.source == Source::Broker {
         // Reply topics end with the name of their agent.

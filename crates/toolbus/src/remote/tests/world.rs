@@ -39,6 +39,10 @@ impl Bus for Breakable {
         self.bus.publish(message)
     }
 
+    fn has_queue<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Option<bool>> {
+        self.bus.has_queue(name)
+    }
+
     fn state(&self) -> watch::Receiver<BusState> {
         self.state.subscribe()
     }
