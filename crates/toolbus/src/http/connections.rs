@@ -15,6 +15,7 @@ use std::time::Duration;
 use axum::Router;
 use hyper::server::conn::http1;
 use hyper_util::rt::TokioIo;
+use rustix::net::sockopt::set_socket_send_buffer_size;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio_util::sync::CancellationToken;
@@ -43,7 +44,11 @@ pub(super) const REQUEST_TIME: Duration = Duration::from_secs(10);
 /// How long a connection may wait for its next request.
 pub(super) const IDLE_TIME: Duration = Duration::from_secs(60);
 /// How long a client may take none of what is sent to it.
-pub(super) const WRITE_TIME: Duration = Duration::from_secs(10);
+pub(super) const WRITE_TIME: Duration = Duration::from_secs(30);
+/// What the system keeps of an answer until the client takes it, in bytes. By itself it would keep some 4 MiB, and then
+/// tell of what is taken by the third of that: a client that takes 100 kB/s would seem to take nothing for ten seconds,
+/// and each that does not read would cost as much.
+const SEND_BUFFER: usize = 256 * 1024;
 /// Largest head of a request, in bytes.
 const MAX_HEAD: usize = 16 * 1024;
 /// Most headers of a request.
@@ -68,6 +73,7 @@ impl Accept for TcpListener {
         // Head and body of an answer may leave in two writes; the second must not wait until the first is acknowledged.
         // One that cannot be set is one of a client that is gone.
         let _ = stream.set_nodelay(true);
+        let _ = set_socket_send_buffer_size(&stream, SEND_BUFFER);
         Ok((stream, Some(remote.ip().to_canonical())))
     }
 }

@@ -1,6 +1,7 @@
 //! Who may enter: names of this server, pages of browsers, and tokens. Everything that the MCP door answers passes here
 //! first.
 
+mod answers;
 mod attempts;
 mod body;
 mod origin;
@@ -20,6 +21,7 @@ use tokio_util::sync::CancellationToken;
 use toolbus_core::audit::Audit;
 use toolbus_door::{Entry, Keeper, Visitor};
 
+use self::answers::Answers;
 use self::attempts::Attempts;
 use self::body::Bodies;
 use self::refusal::Refusal;
@@ -39,6 +41,7 @@ pub struct Entrance {
     names: RwLock<Arc<Names>>,
     attempts: Attempts,
     bodies: Bodies,
+    answers: Answers,
 }
 
 /// Names that are no address.
@@ -59,6 +62,7 @@ impl Entrance {
             names: RwLock::default(),
             attempts: Attempts::new(audit),
             bodies: Bodies::new(config.max_door_body()),
+            answers: Answers::default(),
         };
         entrance.replace(&config.http);
         Arc::new(entrance)
@@ -97,10 +101,11 @@ async fn check(State(entrance): State<Arc<Entrance>>, request: Request, next: Ne
         Ok(visitor) => match entrance.bodies.read(body, &parts.headers).await {
             Err((refusal, rest)) => refusal.answer(rest).await,
             Ok(whole) => {
+                let token = visitor.token;
                 parts.extensions.insert::<Visitor>(visitor);
                 let answer = next.run(Request::from_parts(parts, Body::from(whole.bytes))).await;
                 drop(whole.room);
-                answer
+                entrance.answers.counted(answer, token).await
             }
         },
     };
@@ -127,7 +132,7 @@ impl Entrance {
         };
         if let Some(link) = link {
             let has_place = match visitor.token {
-                Some(_) => link.vouch().await,
+                Some(token) => link.vouch(Some(token)).await,
                 None => link.welcome().await,
             };
             if !has_place {

@@ -39,7 +39,7 @@ pub(super) async fn check(State(token): State<Arc<Token>>, request: Request, nex
         Some(given) if token.is(given) => {
             // Where every place is taken, it keeps the one that it has.
             if let Some(link) = link {
-                link.vouch().await;
+                link.vouch(None).await;
             }
             next.run(request).await
         }

@@ -7,16 +7,18 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::link::Link;
 
-/// A stream that tells its link what comes, and whether what leaves is taken.
+/// A stream that tells its link what comes, and whether what leaves is taken: the system keeps little of it
+/// ([`super::SEND_BUFFER`]), so what is written was taken, but for that.
 pub(super) struct Watched<S> {
     stream: S,
     link: Arc<Link>,
     is_blocked: bool,
+    has_begun: bool,
 }
 
 impl<S> Watched<S> {
     pub(super) const fn new(stream: S, link: Arc<Link>) -> Self {
-        Self { stream, link, is_blocked: false }
+        Self { stream, link, is_blocked: false, has_begun: false }
     }
 
     fn wrote<T>(&mut self, result: Poll<T>) -> Poll<T> {
@@ -32,7 +34,11 @@ impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<Result<()>> {
         let before = buffer.filled().len();
         let result = Pin::new(&mut self.stream).poll_read(cx, buffer);
-        if buffer.filled().len() > before {
+        if let Some(bytes) = buffer.filled().get(before..).filter(|bytes| !bytes.is_empty()) {
+            if !self.has_begun {
+                self.has_begun = true;
+                self.link.began(bytes);
+            }
             self.link.heard();
         }
         result

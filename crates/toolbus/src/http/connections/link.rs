@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use tokio::sync::{Notify, OwnedSemaphorePermit};
 use tokio::time::Instant;
+use toolbus_door::TokenId;
 
 use super::slots::{Class, Slots};
 use super::{GRACE, HEAD_TIME, IDLE_TIME, REQUEST_TIME, WRITE_TIME};
@@ -29,6 +30,8 @@ struct State {
     /// What is left when the server stops.
     end: Option<Instant>,
     class: Class,
+    /// The token that it has shown.
+    token: Option<TokenId>,
     place: Option<OwnedSemaphorePermit>,
 }
 
@@ -63,6 +66,7 @@ impl Link {
             blocked: None,
             end: None,
             class: Class::Stranger,
+            token: None,
             place: Some(place),
         };
         Self { id, remote, slots, state: Mutex::new(state), evicted: Notify::new() }
@@ -73,9 +77,21 @@ impl Link {
         self.remote
     }
 
-    /// Gives the connection a place among those that have shown a valid token. Whether there is one.
-    pub(crate) async fn vouch(&self) -> bool {
-        self.is(Class::Known) || self.take(self.slots.place_soon(Class::Known).await, Class::Known)
+    /// Gives the connection a place among those that have shown a valid token: `token`, of whose connections there may
+    /// be so many, or that of operators. Whether there is one.
+    pub(crate) async fn vouch(&self, token: Option<TokenId>) -> bool {
+        if self.is(Class::Known) {
+            return true;
+        }
+        let place = match token {
+            Some(token) => self.slots.place_of(token).await,
+            None => self.slots.place_soon(Class::Known).await,
+        };
+        let is_there = self.take(place, Class::Known);
+        if is_there {
+            self.state().token = token;
+        }
+        is_there
     }
 
     /// Gives the connection a place among those of clients that need no token. Whether there is one.
@@ -97,6 +113,11 @@ impl Link {
         }
     }
 
+    /// Whether it has its place by this token.
+    pub(super) fn is_of(&self, token: TokenId) -> bool {
+        self.state().token == Some(token)
+    }
+
     fn is(&self, class: Class) -> bool {
         self.state().class == class
     }
@@ -113,6 +134,16 @@ impl Link {
 
     pub(super) fn leave_on_drop(self: &Arc<Self>) -> Leaving {
         Leaving(Arc::clone(self))
+    }
+
+    /// The first bytes have come. Tells operators of a client that mistakes this port for another.
+    pub(super) fn began(&self, bytes: &[u8]) {
+        let protocol = match bytes {
+            [0x16, 0x03, ..] => "TLS",
+            [b'A', b'M', b'Q', b'P', ..] => "AMQP",
+            _ => return,
+        };
+        self.slots.speaks(protocol, self.remote);
     }
 
     /// Bytes have come.
@@ -161,13 +192,15 @@ impl Link {
         times.into_iter().flatten().min()
     }
 
-    /// Since when it has been waiting for a request, if it does and is of this class.
-    pub(super) fn waits_since(&self, class: Class) -> Option<Instant> {
+    /// Since when it could have been ended without a loss, if it can and is of this class. One that takes no answer comes
+    /// after all that wait for a request.
+    pub(super) fn waits_since(&self, class: Class) -> Option<(bool, Instant)> {
         let state = self.state();
-        (state.class == class && state.waits()).then_some(state.since)
+        let waits = state.class == class && state.waits();
+        waits.then(|| (state.blocked.is_some(), state.blocked.unwrap_or(state.since)))
     }
 
-    /// Has it closed, if it still waits for a request: one that comes at the same moment is answered.
+    /// Has it closed, if it still can be: a request that comes at the same moment is answered.
     pub(super) fn evict(&self) -> bool {
         let mut state = self.state();
         let waits = state.waits();
@@ -190,10 +223,13 @@ impl Link {
 
 impl State {
     /// Whether it can end without a loss. A head that has only just begun may be here as a whole, and not read yet; and of an
-    /// answer, something may be left.
+    /// answer, something may be left. A stranger that takes nothing of it loses its place all the same: others that
+    /// say no more must get their answers, and probes of this daemon's health are among them.
     fn waits(&self) -> bool {
+        if let Some(blocked) = self.blocked {
+            return self.class == Class::Stranger && self.phase != Phase::Evicted && blocked.elapsed() >= GRACE;
+        }
         match self.phase {
-            _ if self.blocked.is_some() => false,
             Phase::Idle => true,
             Phase::Head => self.since.elapsed() >= GRACE,
             Phase::Answering(_) | Phase::Evicted => false,

@@ -6,7 +6,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
+use toolbus_core::log::Throttle;
+use toolbus_door::TokenId;
 
 use super::link::Link;
 use super::{MAX_GUESTS, MAX_KNOWN, MAX_SLOWED, MAX_STRANGERS};
@@ -25,6 +27,7 @@ pub(super) struct Slots {
     slowed: Arc<Semaphore>,
     links: Mutex<HashMap<u64, Arc<Link>>>,
     next: AtomicU64,
+    foreign: Throttle,
 }
 
 /// What a connection has shown.
@@ -50,6 +53,7 @@ impl Slots {
             slowed: places(MAX_SLOWED),
             links: Mutex::default(),
             next: AtomicU64::new(0),
+            foreign: Throttle::default(),
         }
     }
 
@@ -70,7 +74,7 @@ impl Slots {
         let place = Arc::clone(&self.strangers).acquire_owned();
         let mut place = pin!(place);
         loop {
-            self.evict(Class::Stranger);
+            self.evict(|link| link.waits_since(Class::Stranger));
             // What cannot make room now can soon.
             if let Ok(place) = timeout(RETRY, place.as_mut()).await {
                 return place.ok();
@@ -85,9 +89,31 @@ impl Slots {
 
     /// A place that is free now, or that of the connection that has waited longest for a request.
     pub(super) async fn place_soon(&self, class: Class) -> Option<OwnedSemaphorePermit> {
-        let now = self.place(class);
-        if now.is_some() || !self.evict(class) {
-            return now;
+        match self.place(class) {
+            None => self.place_after(class, |link| link.waits_since(class)).await,
+            now => now,
+        }
+    }
+
+    /// A place for a connection that has shown this token, of which there may be as many as places are free. So there is
+    /// always one left for another token, and several that want all get equal shares. Beyond that, a connection of the
+    /// same token makes room.
+    pub(super) async fn place_of(&self, token: TokenId) -> Option<OwnedSemaphorePermit> {
+        let count = self.links().values().filter(|link| link.is_of(token)).count();
+        if count == 0 || count < self.known.available_permits() {
+            return self.place_soon(Class::Known).await;
+        }
+        self.place_after(Class::Known, |link| link.waits_since(Class::Known).filter(|_| link.is_of(token))).await
+    }
+
+    /// The place of the connection that has waited longest, of those for which `waits_since` says so.
+    async fn place_after(
+        &self,
+        class: Class,
+        waits_since: impl Fn(&Link) -> Option<(bool, Instant)>,
+    ) -> Option<OwnedSemaphorePermit> {
+        if !self.evict(waits_since) {
+            return None;
         }
         let place = Arc::clone(self.places(class)).acquire_owned();
         timeout(EVICTION_TIME, place).await.ok()?.ok()
@@ -104,17 +130,31 @@ impl Slots {
 
     /// Ends what waits for a request, because the system has nothing left.
     pub(super) fn make_room(&self) {
-        let _ = [Class::Stranger, Class::Guest, Class::Known].into_iter().any(|class| self.evict(class));
+        let classes = [Class::Stranger, Class::Guest, Class::Known];
+        let _ = classes.into_iter().any(|class| self.evict(|link| link.waits_since(class)));
     }
 
     pub(super) fn leave(&self, id: u64) {
         self.links().remove(&id);
     }
 
-    fn evict(&self, class: Class) -> bool {
+    /// Notes that a client begins with another protocol than HTTP.
+    pub(super) fn speaks(&self, protocol: &str, remote: Option<IpAddr>) {
+        if let Some(left_out) = self.foreign.due() {
+            let remote = remote.map(tracing::field::display);
+            tracing::warn!(
+                remote,
+                left_out,
+                "HTTP: a client speaks {protocol} here, and this port takes HTTP without TLS alone: use http:// in its \
+                 address, or a proxy that ends TLS"
+            );
+        }
+    }
+
+    fn evict(&self, waits_since: impl Fn(&Link) -> Option<(bool, Instant)>) -> bool {
         let longest = {
             let links = self.links();
-            let waiting = links.iter().filter_map(|(id, link)| Some((link.waits_since(class)?, id, link)));
+            let waiting = links.iter().filter_map(|(id, link)| Some((waits_since(link)?, id, link)));
             waiting.min_by_key(|(since, id, _)| (*since, *id)).map(|(_, _, link)| Arc::clone(link))
         };
         longest.is_some_and(|link| link.evict())

@@ -4,12 +4,16 @@ use std::convert::Infallible;
 
 use axum::Extension;
 use axum::body::Body;
+use axum::extract::Path;
+use axum::http::StatusCode;
+use axum::response::IntoResponse as _;
 use axum::routing::get;
 use futures_util::StreamExt as _;
 use futures_util::stream::{iter, pending, repeat};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::sync::Notify;
 use tokio::time::Instant;
+use toolbus_door::TokenId;
 
 use super::harness::{Client, Server, WINDOW};
 use super::*;
@@ -36,11 +40,18 @@ impl World {
             assert!(link.slow_down());
             slowed().await
         };
-        let known = async |Extension(link): Extension<Arc<Link>>| link.vouch().await.to_string();
+        let known = async |Extension(link): Extension<Arc<Link>>| link.vouch(None).await.to_string();
         let quiet = async |Extension(link): Extension<Arc<Link>>| {
-            assert!(link.vouch().await);
+            assert!(link.vouch(None).await);
             link.take_any_time();
             Body::from_stream(iter([Ok::<_, Infallible>("x")]).chain(pending()))
+        };
+        let of_token = async |Path(token): Path<u64>, Extension(link): Extension<Arc<Link>>| {
+            if !link.vouch(Some(TokenId(token))).await {
+                return StatusCode::SERVICE_UNAVAILABLE.into_response();
+            }
+            link.take_any_time();
+            Body::from_stream(iter([Ok::<_, Infallible>("x")]).chain(pending())).into_response()
         };
         let endless = async |Extension(link): Extension<Arc<Link>>| {
             link.take_any_time();
@@ -52,6 +63,7 @@ impl World {
             .route("/slowed", get(slowed))
             .route("/known", get(known))
             .route("/stream", get(quiet))
+            .route("/stream/{token}", get(of_token))
             .route("/endless", get(endless))
             .route("/large", get(async || "x".repeat(LARGE)))
             .route("/panic", get(async || -> &'static str { panic!("a handler that panics") }));
@@ -219,6 +231,50 @@ async fn connections_that_are_vouched_for_take_no_place_of_strangers() {
     assert_eq!(world.connect().ask("/known").await, (200, "false".to_owned()));
     drop(streams);
     assert_eq!(world.connect().ask("/known").await, (200, "true".to_owned()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_token_leaves_places_to_every_other() {
+    let world = World::new();
+    // As many as it is given, until there is no more for it.
+    let streams = async |token: u64| {
+        let mut streams = Vec::new();
+        loop {
+            let mut client = world.connect();
+            if client.ask(&format!("/stream/{token}")).await.0 != 200 {
+                return streams;
+            }
+            streams.push(client);
+        }
+    };
+    let (first, second, third) = (streams(1).await, streams(2).await, streams(3).await);
+    assert_eq!([first.len(), second.len(), third.len()], [MAX_KNOWN / 2, MAX_KNOWN / 4, MAX_KNOWN / 8]);
+    // What one gives back, the others may have.
+    drop(first);
+    tokio::time::sleep(Duration::from_millis(1)).await;
+    assert!(streams(3).await.len() > MAX_KNOWN / 8);
+    drop((second, third));
+}
+
+#[tokio::test(start_paused = true)]
+async fn strangers_that_take_no_answer_leave_room_for_others() {
+    let world = World::new();
+    let deaf = world.waiting(160, "/large").await;
+    let started = Instant::now();
+    assert_eq!(world.connect().ask("/quick").await, quick());
+    assert!(started.elapsed() <= Duration::from_secs(3), "{:?}", started.elapsed());
+    drop(deaf);
+}
+
+#[tokio::test]
+async fn the_system_keeps_little_of_what_a_client_does_not_take() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+    let (stream, _) = listener.accept_one().await.unwrap();
+    // The system reserves as much again for its own use.
+    let size = rustix::net::sockopt::socket_send_buffer_size(&stream).unwrap();
+    assert!(size <= 2 * SEND_BUFFER, "{size}");
+    drop(client);
 }
 
 #[tokio::test(start_paused = true)]

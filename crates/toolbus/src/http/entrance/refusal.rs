@@ -98,6 +98,15 @@ impl Refusal {
         Self { retry_after: Some(PENALTY), closes: true, ..refusal }
     }
 
+    pub(super) fn untaken() -> Self {
+        let refusal = Self::new(
+            StatusCode::SERVICE_UNAVAILABLE,
+            "the call was carried out, but its result is not sent, because too much waits for this client already: read \
+             the answers that are on their way, and find out what the call did before calling again",
+        );
+        Self { retry_after: Some(PENALTY), closes: true, ..refusal }
+    }
+
     pub(super) fn large_body(max: usize) -> Self {
         let text = format!("the body is larger than {max} bytes, which is http.max_body");
         Self { closes: true, ..Self::new(StatusCode::PAYLOAD_TOO_LARGE, text) }
