@@ -239,6 +239,7 @@ mod tests {
             effect: crate::tool::Effect::Effectful,
             timeout: None,
             max_in_flight: None,
+            own_name: None,
             toolset: None,
             server: None,
             validation: crate::tool::Validation::Enforce,

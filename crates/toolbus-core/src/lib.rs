@@ -33,7 +33,7 @@ mod running;
 pub mod secret;
 mod service;
 pub mod store;
-mod suggest;
+pub mod suggest;
 pub mod telemetry;
 pub mod tool;
 pub mod toolsets;

@@ -1,19 +1,27 @@
 //! The tools that there are.
 
+use std::borrow::Cow;
+use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::convert::Infallible;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 
 use tokio::sync::watch;
+use toolbus_protocol::llm_name;
 
-use crate::policy::Vetting;
+use crate::policy::{Claim, Vetting};
 use crate::tool::{Executor, Tool, ToolDescriptor};
+
+/// Most names whose owners are remembered while the owners do not publish them.
+const MAX_OWNERS: usize = 100_000;
 
 /// Every registered tool, by name.
 ///
 /// Tools of the configuration have names that are theirs alone. What sources publish that come and go, such as MCP servers,
-/// may clash with them and with each other: then the tool of the configuration has the name, or else that of the source
-/// with the higher rank, or else that of the source that comes first by its name, whichever was there first. The others are
-/// *shadowed*: there, and not reached by name.
+/// may clash with them and with each other. Then the name belongs to, in this order: the tool of the configuration; the
+/// source with the higher rank; the source whose tool of that name is pinned, connected or not; once names are
+/// [kept](Self::keep_names), the source that had it first; the source that was seen with it first, in this process or an
+/// earlier one; the source that comes first by its name. The others are *shadowed*: there, and not reached by name.
 ///
 /// Readers take a snapshot and hold no lock; a change builds the next snapshot and swaps it in.
 #[derive(Clone)]
@@ -33,6 +41,8 @@ struct Shared {
 pub struct Snapshot {
     tools: HashMap<Arc<str>, Tool>,
     shadowed: BTreeMap<Place, Tool>,
+    /// Owners of names that only other sources publish now.
+    absent: HashMap<Arc<str>, Arc<str>>,
 }
 
 /// Whose tools have a name that several sources publish.
@@ -56,16 +66,21 @@ struct Parts {
     fixed: HashMap<Arc<str>, Tool>,
     /// What each source has published.
     published: BTreeMap<(Rank, Arc<str>), Vec<Tool>>,
+    /// The source of each name that is kept. One that publishes nothing at the moment, because it is started again, has its
+    /// names still.
+    owners: HashMap<Arc<str>, (Rank, Arc<str>)>,
+    /// Whether names are kept.
+    is_keeping: bool,
 }
 
-/// Two published tools of one name: which of them has it.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// A published tool of a name that another source has.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Clash {
     /// The name.
     pub name: Arc<str>,
-    /// Source of the tool that is called by it.
+    /// Source that has the name, whether it publishes a tool of it now or not.
     pub kept: Arc<str>,
-    /// Source of the tool that is not.
+    /// Source of the tool that is not called by it.
     pub shadowed: Arc<str>,
 }
 
@@ -129,6 +144,25 @@ impl Snapshot {
         self.shadowed.values()
     }
 
+    /// Every tool that is not called by its name, with the source that has the name.
+    pub fn clashes(&self) -> impl Iterator<Item = Clash> {
+        self.shadowed().filter_map(|tool| {
+            let ToolDescriptor { name, source, .. } = &*tool.descriptor;
+            let kept = Arc::clone(self.owner(name)?);
+            Some(Clash { name: Arc::clone(name), kept, shadowed: Arc::clone(source) })
+        })
+    }
+
+    /// The source that has a name, whether it publishes a tool of it now or not; only of names that some source publishes.
+    fn owner(&self, name: &Arc<str>) -> Option<&Arc<str>> {
+        self.tools.get(name).map(|tool| &tool.descriptor.source).or_else(|| self.absent.get(name))
+    }
+
+    /// Owners of names that only other sources publish now.
+    pub(crate) const fn absent(&self) -> &HashMap<Arc<str>, Arc<str>> {
+        &self.absent
+    }
+
     /// Number of tools.
     #[must_use]
     pub fn len(&self) -> usize {
@@ -141,18 +175,70 @@ impl Snapshot {
         self.tools.is_empty()
     }
 
-    /// Of what sources publish, the one that comes first has a name.
-    fn new(parts: &Parts) -> Self {
-        let mut snapshot = Self { tools: parts.fixed.clone(), shadowed: BTreeMap::new() };
-        for tool in parts.published.values().flatten() {
-            let ToolDescriptor { name, source, .. } = &*tool.descriptor;
+    fn new(parts: &Parts, vetting: Option<&dyn Vetting>) -> Self {
+        let mut snapshot = Self { tools: parts.fixed.clone(), ..Self::default() };
+        let mut first: HashMap<&Arc<str>, (Rank, &Tool)> = HashMap::new();
+        for ((rank, _), tools) in &parts.published {
+            for tool in tools {
+                let last = match first.entry(&tool.descriptor.name) {
+                    Entry::Vacant(place) => {
+                        place.insert((*rank, tool));
+                        continue;
+                    }
+                    Entry::Occupied(mut place) => {
+                        let (next, other) = ((*rank, tool), *place.get());
+                        if parts.seniority(next, vetting) < parts.seniority(other, vetting) {
+                            place.insert(next).1
+                        } else {
+                            tool
+                        }
+                    }
+                };
+                snapshot.shadow(last);
+            }
+        }
+        let reserved = vetting.map(Vetting::reserved).unwrap_or_default();
+        // A tool is called by the name that models use for it as well, so that this is its own, too.
+        let fixed = parts.fixed.iter().map(|(name, tool)| (name, &tool.descriptor.source));
+        let published = first.iter().map(|(name, (_, tool))| (*name, &tool.descriptor.source));
+        let aliases: HashMap<String, Arc<str>> = fixed
+            .chain(published)
+            .chain(&reserved)
+            .filter_map(|(name, source)| match llm_name(name) {
+                Cow::Owned(alias) => Some((alias, Arc::clone(source))),
+                Cow::Borrowed(_) => None,
+            })
+            .collect();
+        for (name, (rank, tool)) in first {
+            let owner = reserved.get(name).or_else(|| parts.away(name, rank)).filter(|owner| {
+                rank != Rank::Own && **owner != tool.descriptor.source && !snapshot.has_at(owner, name)
+            });
+            let owner = aliases.get(&**name).or(owner);
             if snapshot.tools.contains_key(name) {
-                snapshot.shadowed.insert((Arc::clone(source), Arc::clone(name)), tool.clone());
+                snapshot.shadow(tool);
+            } else if let Some(owner) = owner {
+                snapshot.absent.insert(Arc::clone(name), Arc::clone(owner));
+                snapshot.shadow(tool);
             } else {
                 snapshot.tools.insert(Arc::clone(name), tool.clone());
             }
         }
         snapshot
+    }
+
+    fn shadow(&mut self, tool: &Tool) {
+        let ToolDescriptor { name, source, .. } = &*tool.descriptor;
+        self.shadowed.insert((Arc::clone(source), Arc::clone(name)), tool.clone());
+    }
+
+    /// Whether a source has lost this name to another.
+    fn has_at(&self, source: &Arc<str>, name: &Arc<str>) -> bool {
+        self.shadowed.contains_key(&(Arc::clone(source), Arc::clone(name)))
+    }
+
+    /// Whether the same sources have the same names as in `other`, of the same published tools.
+    fn gives_names_like(&self, other: &Self) -> bool {
+        self.absent == other.absent && self.shadowed.keys().eq(other.shadowed.keys())
     }
 }
 
@@ -167,6 +253,38 @@ impl Parts {
         }
         self.fixed.insert(name, tool);
         Ok(())
+    }
+
+    /// By which it is decided who has a name: the least has it.
+    fn seniority<'a>(&'a self, (rank, tool): (Rank, &'a Tool), vetting: Option<&dyn Vetting>) -> impl Ord + use<'a> {
+        let ToolDescriptor { name, source, .. } = &*tool.descriptor;
+        let Claim { is_pinned, since } = vetting.map(|vetting| vetting.claim(&tool.descriptor)).unwrap_or_default();
+        let is_owner = !is_pinned && self.owners.get(name).is_some_and(|(_, owner)| owner == source);
+        (rank, !is_pinned, !is_owner, since.is_none(), since, source)
+    }
+
+    /// The source that a kept name waits for: its owner, while that publishes nothing. A source of a higher rank waits for none.
+    fn away(&self, name: &Arc<str>, rank: Rank) -> Option<&Arc<str>> {
+        let (owners_rank, owner) = self.owners.get(name)?;
+        let is_there = || self.published.keys().any(|(_, source)| source == owner);
+        (*owners_rank <= rank && !is_there()).then_some(owner)
+    }
+
+    /// Notes who has which name, where names are kept.
+    fn note_owners(&mut self, snapshot: &Snapshot) {
+        if !self.is_keeping {
+            return;
+        }
+        for ((rank, source), tools) in &self.published {
+            let has = |name: &Arc<str>| snapshot.get(name).is_some_and(|tool| tool.descriptor.source == *source);
+            for tool in tools.iter().filter(|tool| has(&tool.descriptor.name)) {
+                self.owners.insert(Arc::clone(&tool.descriptor.name), (*rank, Arc::clone(source)));
+            }
+        }
+        if self.owners.len() > MAX_OWNERS {
+            let is_there = |name: &Arc<str>| snapshot.tools.contains_key(name) || snapshot.absent.contains_key(name);
+            self.owners.retain(|name, _| is_there(name));
+        }
     }
 }
 
@@ -273,13 +391,51 @@ impl Registry {
             return Ok(Vec::new());
         }
         let snapshot = self.snapshot();
-        let clash = |tool: &Tool| {
-            let ToolDescriptor { name, source: shadowed, .. } = &*tool.descriptor;
-            let kept = &snapshot.get(name)?.descriptor.source;
-            let concerns = shadowed == source || kept == source;
-            concerns.then(|| Clash { name: Arc::clone(name), kept: Arc::clone(kept), shadowed: Arc::clone(shadowed) })
-        };
-        Ok(snapshot.shadowed().filter_map(clash).collect())
+        Ok(snapshot.clashes().filter(|clash| clash.shadowed == *source || clash.kept == *source).collect())
+    }
+
+    /// Has each name stay with the source that has it from now on, until that lists its tools without it, or is
+    /// [forgotten](Self::forget). Before that, as while servers start, what decides does not depend on which comes first.
+    pub fn keep_names(&self) {
+        if let Some(vetting) = self.vetting() {
+            vetting.end_start();
+        }
+        let Ok(()) = self.change(|next| {
+            next.is_keeping = true;
+            Ok::<_, Infallible>(())
+        });
+    }
+
+    /// Whether names stay with the sources that have them.
+    #[must_use]
+    pub fn is_keeping_names(&self) -> bool {
+        self.shared.parts.lock().unwrap_or_else(PoisonError::into_inner).is_keeping
+    }
+
+    /// Takes a source away for good, with its right to names.
+    pub fn forget(&self, source: &Arc<str>) {
+        let forgotten = self.change(|next| {
+            let (owners, published) = (next.owners.len(), next.published.len());
+            next.owners.retain(|_, (_, owner)| owner != source);
+            next.published.retain(|(_, known), _| known != source);
+            let is_changed = owners != next.owners.len() || published != next.published.len();
+            if is_changed { Ok(()) } else { Err(NoSuchTool) }
+        });
+        drop(forgotten);
+    }
+
+    /// The tools of this moment, with names given as pins have it now.
+    pub(crate) fn vetted(&self) -> Arc<Snapshot> {
+        if self.vetting().is_some() {
+            let parts = self.shared.parts.lock().unwrap_or_else(PoisonError::into_inner);
+            let next = Snapshot::new(&parts, self.vetting());
+            let is_same = next.gives_names_like(&self.snapshot());
+            drop(parts);
+            if !is_same {
+                let Ok(()) = self.change(|_| Ok::<_, Infallible>(()));
+            }
+        }
+        self.snapshot()
     }
 
     /// Replaces every tool of the configuration, as one change. What sources have published stays.
@@ -304,7 +460,8 @@ impl Registry {
         let mut parts = self.shared.parts.lock().unwrap_or_else(PoisonError::into_inner);
         let mut next = Parts::clone(&parts);
         edit(&mut next)?;
-        let snapshot = Arc::new(Snapshot::new(&next));
+        let snapshot = Arc::new(Snapshot::new(&next, self.vetting()));
+        next.note_owners(&snapshot);
         *parts = next;
         *self.shared.current.write().unwrap_or_else(PoisonError::into_inner) = snapshot;
         self.shared.version.send_modify(|version| *version += 1);

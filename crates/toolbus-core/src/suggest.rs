@@ -41,7 +41,9 @@ impl Suggestions {
     }
 }
 
-fn nearest<'a>(missed: &str, names: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
+/// At most three of `names`, nearest first. Costs the product of the lengths for each name that is about as long.
+#[must_use]
+pub fn nearest<'a>(missed: &str, names: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
     let furthest = (missed.len() / 3).max(1);
     let lower = missed.to_lowercase();
     let mut near: Vec<(usize, &str)> = names

@@ -1,5 +1,6 @@
 //! Tools: what they are, and how one is run.
 
+mod naming;
 mod program;
 mod suspicion;
 
@@ -13,6 +14,7 @@ use sha2::{Digest, Sha256};
 use tokio_util::sync::CancellationToken;
 use toolbus_protocol::{ContentBlock, TraceContext};
 
+pub use self::naming::Naming;
 pub use self::program::Program;
 pub use self::suspicion::Suspicion;
 use crate::caller::Caller;
@@ -64,6 +66,8 @@ pub struct ToolDescriptor {
     pub timeout: Option<Duration>,
     /// Calls that may run at a time; absent: the daemon's.
     pub max_in_flight: Option<usize>,
+    /// Its name at the source, where that is another one; absent for tools of a set, whose `toolset` has it.
+    pub own_name: Option<Arc<str>>,
     /// The tool set that it belongs to; absent for a plain tool.
     pub toolset: Option<Membership>,
     /// The MCP server that has it; absent for a tool of anything else.
@@ -115,6 +119,7 @@ impl ToolDescriptor {
             effect: Effect::default(),
             timeout: None,
             max_in_flight: None,
+            own_name: None,
             toolset: None,
             server: None,
             validation: Validation::default(),
@@ -123,10 +128,11 @@ impl ToolDescriptor {
         }
     }
 
-    /// The name without the prefix of a tool set.
+    /// The name that its source knows it by: without the prefix of a tool set or server, and not renamed.
     #[must_use]
     pub fn bare_name(&self) -> &Arc<str> {
-        self.toolset.as_ref().map_or(&self.name, |member| &member.name)
+        let in_set = self.toolset.as_ref().map(|member| &member.name);
+        in_set.or(self.own_name.as_ref()).unwrap_or(&self.name)
     }
 }
 

@@ -10,6 +10,7 @@ mod servers;
 mod tests;
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
@@ -27,6 +28,8 @@ use crate::server::Pace;
 use crate::spec::{Origin, ServerName, ServerSpec};
 use crate::status::ServerStatus;
 
+/// Longest time in which servers that start together are tried before names are kept.
+const START_TIME: Duration = Duration::from_secs(10);
 /// Longest end of all servers together: they end side by side.
 const SHUTDOWN_TIME: Duration = Duration::from_secs(15);
 
@@ -75,6 +78,8 @@ pub(crate) struct Shared {
     /// do not come back.
     clashes: Mutex<Vec<Clash>>,
     room: Mutex<Room>,
+    /// Whether names are kept, or will be once the servers of the start have been tried.
+    is_keeping_names: AtomicBool,
     keepers: TaskTracker,
 }
 
@@ -104,6 +109,7 @@ impl Bridge {
                 changing: Mutex::default(),
                 clashes: Mutex::default(),
                 room: Mutex::default(),
+                is_keeping_names: AtomicBool::new(false),
                 keepers: TaskTracker::new(),
             }),
         }
@@ -124,7 +130,20 @@ impl Bridge {
                 Some(_) | None => drop(self.shared.add(placed)),
             }
         }
-        gone.values().for_each(|member| self.shared.remove(member));
+        gone.values().for_each(|member| self.shared.forget(member));
+        self.keep_names();
+    }
+
+    /// Has names stay where they are once the servers of the start have been tried: which of them is faster decides nothing.
+    fn keep_names(&self) {
+        if self.shared.is_keeping_names.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        let bridge = self.clone();
+        tokio::spawn(self.shared.keepers.track_future(async move {
+            bridge.settled(START_TIME).await;
+            bridge.shared.registry.keep_names();
+        }));
     }
 
     /// Adds servers that were registered at run time, in an earlier life of the daemon.
@@ -186,7 +205,11 @@ impl Shared {
     /// Adds a server, in the place of one of its name if there is one.
     fn add(self: &Arc<Self>, placed: Placed) -> Arc<Member> {
         let before = self.member(placed.spec.name.as_str());
-        before.iter().for_each(|member| self.remove(member));
+        if let Some(before) = &before {
+            // Written in another case, it is another source.
+            let is_same_source = before.spec().name.source() == placed.spec.name.source();
+            if is_same_source { self.remove(before) } else { self.forget(before) }
+        }
         let name = placed.spec.name.clone();
         let member = Member::new(placed, self.pace, &self.launcher, &self.observer);
         self.members.write().unwrap_or_else(PoisonError::into_inner).insert(name, Arc::clone(&member));
@@ -194,6 +217,16 @@ impl Shared {
         member
     }
 
+    /// Removes a server for good, with its right to names.
+    fn forget(&self, member: &Arc<Member>) {
+        self.remove(member);
+        let mut known = self.clashes.lock().unwrap_or_else(PoisonError::into_inner);
+        let source = member.spec().name.source();
+        self.registry.forget(source);
+        known.retain(|clash| clash.kept != *source && clash.shadowed != *source);
+    }
+
+    /// Removes a server, whose names wait for the next one of its source.
     fn remove(&self, member: &Arc<Member>) {
         member.stop();
         let mut known = self.clashes.lock().unwrap_or_else(PoisonError::into_inner);

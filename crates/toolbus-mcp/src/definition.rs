@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 use rmcp::model::ToolAnnotations;
 use serde_json::{Map, Value, json};
 use toolbus_core::log::shown;
-use toolbus_core::tool::{Effect, Membership, ToolDescriptor, Validation};
+use toolbus_core::suggest::nearest;
+use toolbus_core::tool::{Effect, Membership, Naming, ToolDescriptor, Validation};
 use toolbus_trust::scan::Scanner;
 use toolbus_trust::text;
 
@@ -52,10 +53,12 @@ pub(crate) struct ToolsetPlace {
 enum Unusable {
     #[error("its name is not usable: expected 1 to {MAX_NAME} visible characters, and no space at either end")]
     Name,
-    #[error("its name with the prefix of the tool set has more than {MAX_PUBLISHED} bytes")]
+    #[error("its name with the prefixes of tool set and server has more than {MAX_PUBLISHED} bytes")]
     Published,
     #[error("the server has another tool of this name")]
     Duplicate,
+    #[error("`rename` gives its name to another tool of the server")]
+    Renamed,
     #[error("it has the name of a management tool")]
     Management,
     #[error("its schema was not looked at: those of the server's other tools took too long to check")]
@@ -87,12 +90,17 @@ fn definitions_until(
     scanner: &Scanner,
 ) -> Definitions {
     let source = spec.name.source();
+    let naming = Naming { set: place.map(|place| Arc::clone(&place.prefix)), ..spec.naming.clone() };
+    let mut own_names: Vec<String> = Vec::new();
     let (mut tools, mut hidden, mut cleaned, mut seen) = (Vec::new(), unreadable, Vec::new(), HashSet::new());
     for tool in listed {
+        if !naming.renamed.is_empty() {
+            own_names.push(tool.name.to_string());
+        }
         if !spec.tools.admits(&tool.name) {
             continue;
         }
-        let descriptor = descriptor(spec, source, place, &tool, &mut seen).and_then(|descriptor| {
+        let descriptor = descriptor(spec, source, place, &naming, &tool, &mut seen).and_then(|descriptor| {
             check(&tool, spec.validation, end)?;
             Ok(descriptor)
         });
@@ -111,6 +119,7 @@ fn definitions_until(
             }),
         }
     }
+    hidden.extend(not_there(&naming, &own_names));
     tools.sort_by(|a, b| a.name.cmp(&b.name));
     cleaned.sort_by(|a, b| a.name.cmp(&b.name));
     Definitions { tools, hidden: bounded(hidden), cleaned }
@@ -120,6 +129,7 @@ fn descriptor(
     spec: &ServerSpec,
     source: &Arc<str>,
     place: Option<&ToolsetPlace>,
+    naming: &Naming,
     tool: &rmcp::model::Tool,
     seen: &mut HashSet<String>,
 ) -> Result<ToolDescriptor, Unusable> {
@@ -133,13 +143,17 @@ fn descriptor(
     if !is_usable {
         return Err(Unusable::Name);
     }
-    let published = place.map_or_else(|| name.to_owned(), |place| format!("{}.{name}", place.prefix));
+    let published = naming.published(name);
     if published.len() > MAX_PUBLISHED {
         return Err(Unusable::Published);
     }
     // The first counts even if it is hidden: what a name means must not depend on what is wrong with another tool.
     if !seen.insert(name.to_owned()) {
         return Err(Unusable::Duplicate);
+    }
+    // Nor does a tool take the name that an operator has given to another one.
+    if naming.own(&published) != Some(name) {
+        return Err(Unusable::Renamed);
     }
     // Whoever calls such a name means the daemon, also where that does not offer the tool.
     if management::has_name(name) || management::has_name(&published) {
@@ -152,6 +166,7 @@ fn descriptor(
         output_schema: output_schema(tool),
         effect: effect(tool.annotations.as_ref()),
         timeout: spec.tool_timeout,
+        own_name: (place.is_none() && published != name).then(|| name.into()),
         toolset: place.map(|place| Membership {
             set: Arc::clone(&place.set),
             name: name.into(),
@@ -161,6 +176,18 @@ fn descriptor(
         validation: spec.validation,
         ..ToolDescriptor::new(published, Arc::clone(source), "mcp")
     })
+}
+
+/// Tools that are renamed and that the server does not have, with the names that may be meant.
+fn not_there(naming: &Naming, own_names: &[String]) -> Vec<HiddenTool> {
+    let missed = naming.renamed.keys().filter(|renamed| !own_names.iter().any(|name| **name == ***renamed));
+    let told = |renamed: &Arc<str>| {
+        let near = nearest(renamed, own_names.iter().map(String::as_str));
+        let near: Vec<String> = near.into_iter().map(|name| format!("`{}`", shown(name))).collect();
+        let hint = if near.is_empty() { String::new() } else { format!("; did you mean {}?", near.join(" or ")) };
+        HiddenTool { name: shown(renamed), reason: format!("`rename` has it, and the server has no such tool{hint}") }
+    };
+    missed.take(MAX_HIDDEN).map(told).collect()
 }
 
 fn check(tool: &rmcp::model::Tool, validation: Validation, end: Instant) -> Result<(), Unusable> {

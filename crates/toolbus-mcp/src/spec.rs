@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use toolbus_core::secret::Secret;
-use toolbus_core::tool::Validation;
+use toolbus_core::tool::{Naming, Validation};
 use url::Url;
 
 use crate::filter::ToolFilter;
@@ -109,8 +109,10 @@ pub struct ServerSpec {
     pub name: ServerName,
     /// How it is reached.
     pub transport: TransportSpec,
-    /// Which of its tools are offered.
+    /// Which of its tools are offered, by the server's own names.
     pub tools: ToolFilter,
+    /// How its tools are called, without what a tool set adds.
+    pub naming: Naming,
     /// What is done about arguments that its schemas do not allow.
     pub validation: Validation,
     /// Longest run of one call; absent: the daemon's.
@@ -125,10 +127,11 @@ pub struct ServerSpec {
 
 impl PartialEq for ServerSpec {
     fn eq(&self, other: &Self) -> bool {
-        let Self { name, transport, tools, validation, tool_timeout, is_lazy, is_disabled, origin } = self;
+        let Self { name, transport, tools, naming, validation, tool_timeout, is_lazy, is_disabled, origin } = self;
         name.written == other.name.written
             && *transport == other.transport
             && *tools == other.tools
+            && *naming == other.naming
             && *validation == other.validation
             && *tool_timeout == other.tool_timeout
             && *is_lazy == other.is_lazy

@@ -26,6 +26,10 @@ pub struct ServerStatus {
     pub tools: Vec<String>,
     /// Tools that are not offered, and why.
     pub hidden: Vec<HiddenTool>,
+    /// Tools that are called by this server alone, because another source has their names.
+    pub shadowed: Vec<ShadowedTool>,
+    /// How many there are, of which the first are named.
+    pub shadowed_total: usize,
     /// Tools whose definitions look as if they meant to turn the model against the user.
     pub suspect: Vec<SuspectTexts>,
     /// How many there are, of which the first are named.
@@ -74,6 +78,8 @@ impl ServerStatus {
             implementation: None,
             tools: Vec::new(),
             hidden: Vec::new(),
+            shadowed: Vec::new(),
+            shadowed_total: 0,
             suspect: Vec::new(),
             suspect_total: 0,
             cleaned: Vec::new(),
@@ -99,6 +105,16 @@ pub struct HiddenTool {
     pub name: String,
     /// Why it is not offered.
     pub reason: String,
+}
+
+/// A tool that is called by its server alone, because another source has its name.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ShadowedTool {
+    /// The name.
+    pub name: String,
+    /// The source that has it, whether it offers a tool of the name now or not.
+    pub owner: String,
 }
 
 /// A tool, or what a server says of itself, that looks as if it meant to turn the model against the user.

@@ -73,6 +73,8 @@ pub struct McpServers {
     pub restarts: Vec<(String, u64)>,
     /// Every server's name, with the number of its tools whose definitions are suspect.
     pub suspects: Vec<(String, u64)>,
+    /// Every server's name, with the number of its tools whose names other sources have.
+    pub shadowed: Vec<(String, u64)>,
 }
 
 impl McpRecorder {
@@ -118,7 +120,7 @@ impl McpRecorder {
 /// Registers what is looked up at each export.
 pub(crate) fn observe(meter: &Meter, look: impl Fn() -> McpServers + Send + Sync + 'static) {
     let look = Arc::new(look);
-    let (of_restarts, of_suspects) = (Arc::clone(&look), Arc::clone(&look));
+    let (of_restarts, of_suspects, of_shadowed) = (Arc::clone(&look), Arc::clone(&look), Arc::clone(&look));
     let servers = meter.u64_observable_gauge("toolbus.mcp.servers").with_unit("{server}");
     let servers = servers.with_description("MCP servers, by what they are doing.");
     let by_phase = servers.with_callback(move |gauge| {
@@ -139,6 +141,14 @@ pub(crate) fn observe(meter: &Meter, look: impl Fn() -> McpServers + Send + Sync
     let suspects = suspects.with_description("Tools of MCP servers whose definitions are suspect.");
     let by_server = suspects.with_callback(move |gauge| {
         for (server, count) in bounded_servers(of_suspects().suspects) {
+            gauge.observe(count, &[KeyValue::new(SERVER, server)]);
+        }
+    });
+    by_server.build();
+    let shadowed = meter.u64_observable_gauge("toolbus.mcp.shadowed").with_unit("{tool}");
+    let shadowed = shadowed.with_description("Tools of MCP servers whose names other sources have.");
+    let by_server = shadowed.with_callback(move |gauge| {
+        for (server, count) in bounded_servers(of_shadowed().shadowed) {
             gauge.observe(count, &[KeyValue::new(SERVER, server)]);
         }
     });

@@ -12,13 +12,13 @@ mod file;
 mod level;
 mod record;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use jiff::Timestamp;
 use tokio::sync::Notify;
-use toolbus_core::policy::{Held, Vetting};
+use toolbus_core::policy::{Claim, Held, Vetting};
 use toolbus_core::tool::ToolDescriptor;
 
 use self::book::{Book, News, NewsKind};
@@ -27,7 +27,7 @@ pub use self::diff::{Unified, unified};
 pub use self::differences::{Difference, Entry, Mismatch, offer};
 pub use self::file::PinFileError;
 use self::file::{Lock, PinFile};
-pub use self::level::{Level, Levels};
+pub use self::level::{Level, Levels, Named};
 use self::record::Record;
 pub use self::record::State;
 
@@ -81,9 +81,11 @@ impl Pins {
     pub fn open(file: Option<PathBuf>, levels: Levels) -> Result<Self, PinFileError> {
         let file = file.map(PinFile::new);
         let record = file.as_ref().map(PinFile::read).transpose()?.flatten().unwrap_or_default();
+        let mut book = Book::of(record, levels);
+        book.starting = Some(now());
         let shared = Shared {
             file,
-            book: Mutex::new(Book::of(record, levels)),
+            book: Mutex::new(book),
             filing: Mutex::default(),
             unsaved: Notify::new(),
             problem: Mutex::default(),
@@ -294,6 +296,18 @@ impl Vetting for Pins {
     fn admits(&self, tool: &ToolDescriptor) -> bool {
         self.book().admits(tool)
     }
+
+    fn end_start(&self) {
+        self.book().starting = None;
+    }
+
+    fn claim(&self, tool: &ToolDescriptor) -> Claim {
+        self.book().claim(tool)
+    }
+
+    fn reserved(&self) -> HashMap<Arc<str>, Arc<str>> {
+        self.book().reserved()
+    }
 }
 
 /// The present moment, to the second.
@@ -309,6 +323,11 @@ fn tell(news: &[News]) {
             NewsKind::FirstSeen(tools) => {
                 tracing::info!(source, tools, "the tools of a source are pinned as they are first seen")
             }
+            NewsKind::Renamed(before) => tracing::warn!(
+                source,
+                before,
+                "a source is pinned as one that is gone was, which it seems to be under another name; what differs is quarantined"
+            ),
             NewsKind::Tool { tool, state, is_held: true } => tracing::warn!(
                 source,
                 tool,

@@ -152,11 +152,13 @@ pub fn watch_pins(pipeline: &Pipeline, pins: Pins) {
 fn counted(servers: Vec<ServerStatus>) -> McpServers {
     let in_phase = |phase: PhaseName| servers.iter().filter(|server| server.phase == phase).count();
     let phases = PhaseName::ALL.map(|phase| (phase.as_str(), u64::try_from(in_phase(phase)).unwrap_or(u64::MAX)));
-    let suspect =
-        |server: &ServerStatus| (server.name.clone(), u64::try_from(server.suspect_total).unwrap_or(u64::MAX));
+    let number = |count: usize| u64::try_from(count).unwrap_or(u64::MAX);
+    let suspect = |server: &ServerStatus| (server.name.clone(), number(server.suspect_total));
+    let shadowed = |server: &ServerStatus| (server.name.clone(), number(server.shadowed_total));
     McpServers {
         phases: phases.to_vec(),
         suspects: servers.iter().map(suspect).collect(),
+        shadowed: servers.iter().map(shadowed).collect(),
         restarts: servers.into_iter().map(|server| (server.name, server.restarts)).collect(),
     }
 }
@@ -172,14 +174,21 @@ mod tests {
     use crate::http::admin::example;
 
     #[test]
-    fn every_phase_is_counted_and_every_servers_restarts_and_suspects() {
-        let parked = ServerStatus { phase: PhaseName::Parked, restarts: 9, suspect_total: 2, ..example("git") };
+    fn every_phase_is_counted_and_every_servers_restarts_suspects_and_shadowed_tools() {
+        let parked = ServerStatus {
+            phase: PhaseName::Parked,
+            restarts: 9,
+            suspect_total: 2,
+            shadowed_total: 7,
+            ..example("git")
+        };
         let counted = counted(vec![example("files"), example("time"), parked]);
         assert_eq!(counted.phases.len(), PhaseName::ALL.len());
         let of = |name: &str| counted.phases.iter().find(|(phase, _)| *phase == name).map(|(_, count)| *count);
         assert_eq!((of("ready"), of("parked"), of("idle")), (Some(2), Some(1), Some(0)));
         assert_eq!(counted.restarts, [("files".to_owned(), 0), ("time".to_owned(), 0), ("git".to_owned(), 9)]);
         assert_eq!(counted.suspects, [("files".to_owned(), 0), ("time".to_owned(), 0), ("git".to_owned(), 2)]);
+        assert_eq!(counted.shadowed, [("files".to_owned(), 0), ("time".to_owned(), 0), ("git".to_owned(), 7)]);
     }
 
     #[test]

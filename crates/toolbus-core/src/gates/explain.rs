@@ -1,12 +1,13 @@
 //! The gates, walked without running anything.
 
+use std::fmt::Write;
 use std::time::Instant;
 
 use super::wanted::Wanted;
 use super::{Gates, too_often};
 use crate::caller::Caller;
 use crate::failure::ToolFailure;
-use crate::policy::Effective;
+use crate::policy::{Because, Effective, listed};
 
 /// What one step says of a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -80,7 +81,12 @@ impl Gates {
         ));
 
         let explanation = effective.explain(name);
-        let because = explanation.because.to_string();
+        let mut because = explanation.because.to_string();
+        let others = effective.shadowed_at(&explanation.tool);
+        if !others.is_empty() && !matches!(explanation.because, Because::Absent(..)) {
+            let others = listed(&others);
+            let _ = write!(because, "; {others} also has a tool of this name, which is called by its server");
+        }
         let granted = match self.resolve(&effective, caller, Wanted::named(name)) {
             Ok(granted) => granted,
             // The name may be in order, and the session be what is missing.

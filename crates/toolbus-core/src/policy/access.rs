@@ -152,7 +152,7 @@ impl Access {
         self.try_change(|current, registry| {
             tools(registry)?;
             let rules = Rules::new(identity, policy, self.shared.capacity, Some(&current.rules));
-            Ok(Catalogue::new(Arc::new(rules), Arc::clone(&current.switches), &registry.snapshot(), None))
+            Ok(Catalogue::new(Arc::new(rules), Arc::clone(&current.switches), &registry.vetted(), None))
         })
     }
 
@@ -160,7 +160,7 @@ impl Access {
     pub fn refresh(&self) {
         self.change(|current, registry| {
             let (rules, switches) = (Arc::clone(&current.rules), Arc::clone(&current.switches));
-            Catalogue::new(rules, switches, &registry.snapshot(), Some(current))
+            Catalogue::new(rules, switches, &registry.vetted(), Some(current))
         });
     }
 

@@ -13,7 +13,7 @@ use super::profile::Role;
 use super::sections::{EVERYBODY, List, Rules};
 use super::switches::Switches;
 use crate::caller::{AgentName, Caller};
-use crate::registry::Snapshot;
+use crate::registry::{Clash, Snapshot};
 use crate::tool::{Tool, ToolDescriptor, digest_of};
 
 /// Everything that can be asked about who may use what. Immutable: a change makes another.
@@ -27,6 +27,8 @@ pub struct Catalogue {
     by_llm_name: HashMap<Arc<str>, u32>,
     /// Tools that others of their name hide, by source and name.
     shadowed: HashMap<(Arc<str>, Arc<str>), u32>,
+    /// Owners of names that only other sources publish now.
+    absent: HashMap<Arc<str>, Arc<str>>,
     /// Tools of MCP servers, by the server's name in lower case and by their own.
     by_server: BTreeMap<Box<str>, HashMap<Arc<str>, u32>>,
     /// What each list of patterns matches.
@@ -70,6 +72,7 @@ impl Catalogue {
             None => Self::empty(Arc::clone(&rules)),
         };
         next.switches = switches;
+        next.absent.clone_from(snapshot.absent());
         let mut free: Vec<u32> = (0..).zip(&next.tools).filter(|(_, tool)| tool.is_none()).map(|(n, _)| n).collect();
         let is_new = |tool: &&Tool| !next.by_name.contains_key(&tool.descriptor.name);
         let is_newly_shadowed = |tool: &&Tool| !next.shadowed.contains_key(&place_of(&tool.descriptor));
@@ -104,6 +107,7 @@ impl Catalogue {
             by_name: HashMap::new(),
             by_llm_name: HashMap::new(),
             shadowed: HashMap::new(),
+            absent: HashMap::new(),
             by_server: BTreeMap::new(),
             lists: vec![Bits::default(); rules.lists.len()],
             plain: Bits::default(),
@@ -135,6 +139,7 @@ impl Catalogue {
             by_name: names(&self.by_name),
             by_llm_name: names(&self.by_llm_name),
             shadowed: self.shadowed.iter().filter(|(_, number)| stays(number)).map(|(k, n)| (k.clone(), *n)).collect(),
+            absent: HashMap::new(),
             by_server: self.by_server.iter().map(|(server, tools)| (server.clone(), names(tools))).collect(),
             lists: self.lists.iter().map(less).collect(),
             plain: less(&self.plain),
@@ -160,7 +165,7 @@ impl Catalogue {
             }
         };
         rules.index.lists_of(name, |list| note(list, false));
-        if descriptor.toolset.is_some() {
+        if descriptor.bare_name() != name {
             rules.index.lists_of(descriptor.bare_name(), |list| note(list, true));
         }
         match &descriptor.toolset {
@@ -237,6 +242,43 @@ impl Catalogue {
 
     pub(super) fn entries(&self) -> impl Iterator<Item = (u32, &Entry)> {
         (0..).zip(&self.tools).filter_map(|(number, entry)| Some((number, entry.as_ref()?)))
+    }
+
+    /// The source that has this name, if a tool of another is shadowed by it.
+    pub(super) fn owner_of_shadowed(&self, name: &Arc<str>) -> Option<&Arc<str>> {
+        let holder = self.by_name.get(name).and_then(|number| self.entry(*number));
+        holder.map(|entry| &entry.tool.descriptor.source).or_else(|| self.absent.get(name))
+    }
+
+    /// Owners of names that only other sources publish now.
+    pub(super) const fn absent(&self) -> &HashMap<Arc<str>, Arc<str>> {
+        &self.absent
+    }
+
+    /// Whether a name belongs to an MCP server, connected or not; of names that a tool is shadowed by.
+    pub(super) fn is_of_server(&self, name: &Arc<str>) -> bool {
+        let holder = self.by_name.get(name).and_then(|number| self.entry(*number));
+        holder.is_none_or(|entry| entry.tool.descriptor.server.is_some())
+    }
+
+    /// Sources whose tools of this name are shadowed, sorted.
+    pub(super) fn shadowed_at(&self, name: &str) -> Vec<&Arc<str>> {
+        let of_name = self.shadowed.keys().filter(|(_, shadowed)| **shadowed == *name);
+        let mut sources: Vec<_> = of_name.map(|(source, _)| source).collect();
+        sources.sort();
+        sources
+    }
+
+    /// Every tool that is not called by its name, sorted by name.
+    #[must_use]
+    pub fn clashes(&self) -> Vec<Clash> {
+        let clash = |(shadowed, name): &(Arc<str>, Arc<str>)| {
+            let kept = Arc::clone(self.owner_of_shadowed(name)?);
+            Some(Clash { name: Arc::clone(name), kept, shadowed: Arc::clone(shadowed) })
+        };
+        let mut clashes: Vec<_> = self.shadowed.keys().filter_map(clash).collect();
+        clashes.sort();
+        clashes
     }
 
     /// Number of tools that there are, whoever may use them.
@@ -335,7 +377,10 @@ impl Entry {
     fn is_same(&self, snapshot: &Snapshot) -> bool {
         let old = &self.tool.descriptor;
         let now = snapshot.find(&old.source, &old.name);
-        now.is_some_and(|(tool, is_shadowed)| is_shadowed == self.is_shadowed && tool.descriptor.toolset == old.toolset)
+        now.is_some_and(|(tool, is_shadowed)| {
+            let new = &tool.descriptor;
+            is_shadowed == self.is_shadowed && new.toolset == old.toolset && new.own_name == old.own_name
+        })
     }
 }
 

@@ -112,15 +112,19 @@ impl Effective {
         self.granted(self.set()?, self.catalogue.number_at(server, tool)?)
     }
 
-    /// The tool of this name that some MCP server has, by itself or as part of a tool set; only if the caller may use it.
+    /// The tool of this published name that some MCP server has, by itself or as part of a tool set; only if the caller may
+    /// use it. Where a tool of no server has the name, that of the server which comes first.
     #[must_use]
     pub fn of_any_server(&self, tool: &str) -> Option<Granted<'_>> {
         let named = self.get(tool).filter(|granted| granted.tool.descriptor.server.is_some());
-        // A server that backs a tool set is reached by its own name, or by those of the set.
-        let is_plain = |granted: &Granted<'_>| granted.tool.descriptor.toolset.is_none();
+        // A name that belongs to a server is that server's alone, also while it is not connected.
+        let is_hidden_by_none = |granted: &Granted<'_>| {
+            let ToolDescriptor { name, .. } = &*granted.tool.descriptor;
+            **name == *tool && !self.catalogue.is_of_server(name)
+        };
         let set = self.set()?;
         let mut others = self.catalogue.numbers_at_any(tool).filter_map(|number| self.granted(set, number));
-        named.or_else(|| others.find(is_plain))
+        named.or_else(|| others.find(is_hidden_by_none))
     }
 
     /// Every tool of an MCP server that the caller may use, also those that other tools hide; sorted by server and name.

@@ -30,6 +30,8 @@ pub enum Because {
     Allowed(Pattern),
     /// There is no such tool.
     Unregistered,
+    /// The first source has the name and publishes no tool of it now; tools of the others are reached by their server.
+    Absent(Arc<str>, Vec<Arc<str>>),
     /// The caller has no tool at all.
     Nothing(Nothing),
     /// An operator has switched it off.
@@ -71,13 +73,29 @@ impl Effective {
             }
             first = first.or(Some(explanation));
         }
-        first.unwrap_or_else(|| Explanation { tool: name.into(), is_in: false, because: Because::Unregistered })
+        first.unwrap_or_else(|| {
+            let name = Arc::from(name);
+            let because = match self.catalogue.owner_of_shadowed(&name) {
+                Some(owner) => Because::Absent(Arc::clone(owner), self.shadowed_at(&name)),
+                None => Because::Unregistered,
+            };
+            Explanation { tool: name, is_in: false, because }
+        })
     }
 
-    /// Why the caller may use each of the tools that there are, or may not; sorted by name.
+    /// Sources whose tools of this name are not called by it, because another source has the name; sorted.
+    #[must_use]
+    pub fn shadowed_at(&self, name: &str) -> Vec<Arc<str>> {
+        self.catalogue.shadowed_at(name).into_iter().cloned().collect()
+    }
+
+    /// Why the caller may use each of the tools that there are, or may not, and each name whose owner is away; sorted by name.
     #[must_use]
     pub fn explain_all(&self) -> Vec<Explanation> {
-        self.catalogue.tools().iter().map(|descriptor| self.explanation(descriptor)).collect()
+        let mut all: Vec<_> = self.catalogue.tools().iter().map(|descriptor| self.explanation(descriptor)).collect();
+        all.extend(self.catalogue.absent().keys().map(|name| self.explain(name)));
+        all.sort_by(|a, b| a.tool.cmp(&b.tool));
+        all
     }
 
     fn explanation(&self, tool: &ToolDescriptor) -> Explanation {
@@ -160,6 +178,12 @@ impl fmt::Display for Because {
             Self::Unrestricted => f.write_str("no list restricts it"),
             Self::Allowed(pattern) => write!(f, "allowed by `{pattern}`"),
             Self::Unregistered => f.write_str("there is no such tool"),
+            Self::Absent(owner, others) => write!(
+                f,
+                "the name belongs to `{owner}`, which does not offer it now; {} also has a tool of this name, which is \
+                 called by its server",
+                listed(others)
+            ),
             Self::Nothing(reason) => write!(f, "{reason}"),
             Self::Disabled(switch) => write!(f, "switched off by an operator ({switch})"),
             Self::Held(reason) => write!(f, "quarantined: {reason}"),
@@ -175,4 +199,9 @@ impl fmt::Display for Because {
             Self::ProfileLacks(profile, source) => write!(f, "profile `{profile}` does not have source `{source}`"),
         }
     }
+}
+
+/// Sources, as a text names them.
+pub(crate) fn listed(sources: &[Arc<str>]) -> String {
+    sources.iter().map(|source| format!("`{source}`")).collect::<Vec<_>>().join(", ")
 }

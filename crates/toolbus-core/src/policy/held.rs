@@ -15,6 +15,29 @@ pub trait Vetting: Send + Sync + 'static {
     /// Whether a tool may be used as it is described now. Asked about one that took the place of another while a call of that
     /// one waited for its source, and that no review may have seen yet.
     fn admits(&self, tool: &ToolDescriptor) -> bool;
+
+    /// What is kept of this tool under its name. Where several sources list the name, it decides which of them has it.
+    fn claim(&self, tool: &ToolDescriptor) -> Claim {
+        let _ = tool;
+        Claim::default()
+    }
+
+    /// The sources of the start are known. What is seen first later is younger than all of them, which are of one age.
+    fn end_start(&self) {}
+
+    /// Published names that pinned sources have, and nobody else while those do not publish them; each with its source.
+    fn reserved(&self) -> HashMap<Arc<str>, Arc<str>> {
+        HashMap::new()
+    }
+}
+
+/// What is kept of a tool under its name.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Claim {
+    /// Whether it is pinned, or will be as it is seen first now.
+    pub is_pinned: bool,
+    /// When its source was seen first with a tool of this name, in RFC 3339; `None` if that is not known.
+    pub since: Option<String>,
 }
 
 /// Tools that are held back, each with the reason, for operators.

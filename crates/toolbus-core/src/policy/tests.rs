@@ -3,6 +3,7 @@
 mod changes;
 mod held;
 mod holes;
+mod names;
 mod profiles;
 mod properties;
 mod reach;

@@ -1,11 +1,15 @@
 //! What becomes of tools that come and go.
 
-use std::sync::Arc;
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::thread;
+
+use toolbus_protocol::llm_name;
 
 use super::{Clash, Rank, Registry, RegistryError};
 use crate::failure::ToolFailure;
+use crate::policy::{Claim, Held, Vetting};
 use crate::tool::{Executor, Tool, ToolCall, ToolDescriptor, ToolOutput};
 
 struct Says(&'static str);
@@ -242,6 +246,156 @@ fn of_sources_that_clash_the_first_by_name_has_the_tool_whichever_came_first() {
         assert_eq!(source_of(&registry, "read").as_deref(), Some("beta"), "what was hidden is found again");
         assert_eq!(registry.snapshot().shadowed().count(), 0);
     }
+}
+
+/// What is pinned, as `source/name`, and since when each source has what it has.
+struct Claims {
+    pinned: Mutex<Vec<&'static str>>,
+    since: Vec<(&'static str, &'static str)>,
+}
+
+impl Vetting for Claims {
+    fn review(&self, _: &[Arc<ToolDescriptor>]) -> Held {
+        Held::default()
+    }
+
+    fn admits(&self, _: &ToolDescriptor) -> bool {
+        true
+    }
+
+    fn claim(&self, tool: &ToolDescriptor) -> Claim {
+        let pinned = self.pinned.lock().unwrap();
+        let since =
+            self.since.iter().find(|(source, _)| *source == &*tool.source).map(|(_, since)| (*since).to_owned());
+        Claim { is_pinned: pinned.contains(&&*format!("{}/{}", tool.source, tool.name)), since }
+    }
+
+    fn reserved(&self) -> HashMap<Arc<str>, Arc<str>> {
+        let pinned = self.pinned.lock().unwrap();
+        pinned
+            .iter()
+            .filter_map(|place| place.split_once('/'))
+            .map(|(source, name)| (name.into(), source.into()))
+            .collect()
+    }
+}
+
+fn claiming(pinned: &[&'static str], since: &[(&'static str, &'static str)]) -> (Registry, Arc<Claims>) {
+    let registry = Registry::new();
+    let claims = Arc::new(Claims { pinned: Mutex::new(pinned.to_vec()), since: since.to_vec() });
+    assert!(registry.vet(Arc::clone(&claims) as Arc<dyn Vetting>));
+    (registry, claims)
+}
+
+fn publish(registry: &Registry, source: &str, names: &[&str]) -> Vec<Clash> {
+    let tools = names.iter().map(|name| tool(name, source)).collect();
+    registry.publish(Rank::Configured, &source.into(), tools).unwrap()
+}
+
+#[test]
+fn a_name_that_is_kept_stays_with_the_source_that_had_it_first() {
+    let registry = Registry::new();
+    publish(&registry, "zzz", &["read"]);
+    publish(&registry, "aaa", &["list"]);
+    registry.keep_names();
+    assert_eq!(publish(&registry, "aaa", &["list", "read"]), [clash("read", "zzz", "aaa")]);
+    assert_eq!(source_of(&registry, "read").as_deref(), Some("zzz"));
+    publish(&registry, "zzz", &["other"]);
+    assert_eq!(source_of(&registry, "read").as_deref(), Some("aaa"), "its owner lists it no more");
+    publish(&registry, "zzz", &["other", "read"]);
+    assert_eq!(source_of(&registry, "read").as_deref(), Some("aaa"), "and is the newcomer then");
+}
+
+#[test]
+fn a_source_that_is_started_again_finds_its_names_and_one_that_is_forgotten_does_not() {
+    let registry = Registry::new();
+    registry.keep_names();
+    publish(&registry, "zzz", &["read"]);
+    publish(&registry, "zzz", &[]);
+    assert_eq!(publish(&registry, "aaa", &["read"]), [clash("read", "zzz", "aaa")]);
+    assert_eq!(source_of(&registry, "read"), None, "the name waits for its owner");
+    publish(&registry, "zzz", &["read"]);
+    assert_eq!(source_of(&registry, "read").as_deref(), Some("zzz"));
+    registry.forget(&"zzz".into());
+    assert_eq!(source_of(&registry, "read").as_deref(), Some("aaa"));
+    publish(&registry, "zzz", &["read"]);
+    assert_eq!(source_of(&registry, "read").as_deref(), Some("aaa"));
+}
+
+#[test]
+fn a_source_of_a_caller_has_no_name_waiting_for_it_that_one_of_the_configuration_lists() {
+    let registry = Registry::new();
+    registry.keep_names();
+    let publish_registered = |tools| registry.publish(Rank::Registered, &"aaa".into(), tools).unwrap();
+    publish_registered(vec![tool("read", "aaa")]);
+    publish_registered(Vec::new());
+    publish(&registry, "files", &["read"]);
+    assert_eq!(source_of(&registry, "read").as_deref(), Some("files"));
+}
+
+#[test]
+fn a_tool_that_is_removed_from_the_configuration_keeps_its_name_from_nobody() {
+    let registry = Registry::new();
+    registry.keep_names();
+    registry.register(tool("read", "rest")).unwrap();
+    publish(&registry, "files", &["read"]);
+    registry.unregister("read");
+    assert_eq!(source_of(&registry, "read").as_deref(), Some("files"));
+}
+
+#[test]
+fn a_pinned_name_is_its_sources_whoever_comes_first() {
+    for order in [["aaa", "zzz"], ["zzz", "aaa"]] {
+        let (registry, _) =
+            claiming(&["zzz/read"], &[("aaa", "2026-01-01T00:00:00Z"), ("zzz", "2026-01-02T00:00:00Z")]);
+        registry.keep_names();
+        let clashes = order.map(|source| publish(&registry, source, &["read"]));
+        assert_eq!(clashes[1], [clash("read", "zzz", "aaa")], "{order:?}");
+        assert_eq!(source_of(&registry, "read").as_deref(), Some("zzz"), "{order:?}");
+    }
+}
+
+#[test]
+fn a_pinned_name_waits_for_its_source_and_is_free_once_it_is_not_pinned() {
+    let (registry, claims) = claiming(&["zzz/read"], &[]);
+    registry.keep_names();
+    assert_eq!(publish(&registry, "aaa", &["read", "list"]), [clash("read", "zzz", "aaa")]);
+    assert_eq!(names(&registry), ["list"]);
+    publish(&registry, "zzz", &["other"]);
+    assert_eq!(source_of(&registry, "read"), None, "its source lists it no more, and nobody has approved that");
+    claims.pinned.lock().unwrap().clear();
+    assert_eq!(registry.vetted().get("read").map(|tool| tool.descriptor.source.to_string()).as_deref(), Some("aaa"));
+    let changes = *registry.changes().borrow();
+    let _ = registry.vetted();
+    assert_eq!(*registry.changes().borrow(), changes, "nothing else has changed");
+}
+
+#[test]
+fn no_tool_takes_the_name_that_models_use_for_another() {
+    let (registry, _) = claiming(&["away/run it"], &[]);
+    registry.register(tool("say it", "rest")).unwrap();
+    publish(&registry, "zzz", &["read file", "list"]);
+    let aliases = ["read file", "say it", "run it"].map(|name| llm_name(name).into_owned());
+    let clashes = publish(&registry, "aaa", &[&aliases[0], &aliases[1], &aliases[2], "other"]);
+    let owners: Vec<&str> = clashes.iter().map(|clash| &*clash.kept).collect();
+    assert_eq!((clashes.len(), owners.contains(&"zzz"), owners.contains(&"rest")), (3, true, true), "{clashes:?}");
+    assert_eq!(names(&registry), ["list", "other", "read file", "say it"]);
+}
+
+#[test]
+fn of_sources_that_start_together_the_one_that_was_seen_first_has_the_name() {
+    for order in [["aaa", "zzz"], ["zzz", "aaa"]] {
+        let (registry, _) = claiming(&[], &[("zzz", "2026-01-01T00:00:00Z"), ("aaa", "2026-01-02T00:00:00Z")]);
+        for source in order {
+            publish(&registry, source, &["read"]);
+        }
+        assert_eq!(source_of(&registry, "read").as_deref(), Some("zzz"), "{order:?}");
+    }
+    let (registry, _) = claiming(&[], &[("zzz", "2026-01-01T00:00:00Z")]);
+    for source in ["aaa", "zzz"] {
+        publish(&registry, source, &["read"]);
+    }
+    assert_eq!(source_of(&registry, "read").as_deref(), Some("zzz"), "the other was never seen");
 }
 
 #[test]

@@ -31,7 +31,7 @@ impl Fleet for Bridge {
             let _one_at_a_time = self.changing();
             let member =
                 self.shared.member(name.as_str()).filter(|member| member.spec().origin == Origin::Registration);
-            member.iter().for_each(|member| self.shared.remove(member));
+            member.iter().for_each(|member| self.shared.forget(member));
             member.is_some()
         })
     }

@@ -12,7 +12,7 @@ use tokio::sync::watch;
 use toolbus_core::caller::{AgentName, Caller};
 use toolbus_core::failure::ToolFailure;
 use toolbus_core::policy::Effective;
-use toolbus_core::tool::{Membership, ToolDescriptor};
+use toolbus_core::tool::{Membership, Naming, ToolDescriptor};
 
 use self::tools::Lists;
 use super::{Placed, SetPlace, Shared};
@@ -192,15 +192,15 @@ impl Member {
     /// A tool of this name as it would be if the server had it; none when it cannot be the server's.
     pub(super) fn imagined(&self, name: &str, is_published: bool) -> Option<ToolDescriptor> {
         let spec = self.spec();
-        let mut descriptor = ToolDescriptor::new(name, Arc::clone(spec.name.source()), "mcp");
+        let prefix = self.placed.set.as_ref().map(|set| Arc::clone(&set.prefix));
+        let naming = Naming { set: prefix, ..spec.naming.clone() };
+        let own = if is_published { naming.own(name)? } else { name };
+        let published = naming.published(own);
+        let mut descriptor = ToolDescriptor::new(published, Arc::clone(spec.name.source()), "mcp");
+        descriptor.own_name = Some(own.into());
         if let Some(set) = &self.placed.set {
-            let bare = match is_published {
-                true => name.strip_prefix(&*set.prefix)?.strip_prefix('.')?,
-                false => name,
-            };
-            descriptor.name = format!("{}.{bare}", set.prefix).into();
             let needs_session = set.sessions.is_some();
-            descriptor.toolset = Some(Membership { set: Arc::clone(&set.name), name: bare.into(), needs_session });
+            descriptor.toolset = Some(Membership { set: Arc::clone(&set.name), name: own.into(), needs_session });
         }
         descriptor.server = Some(Arc::clone(spec.name.as_str()));
         let name = descriptor.bare_name();

@@ -2,13 +2,14 @@ mod changing;
 mod credentials;
 mod ending;
 mod lazily;
+mod naming;
 mod replacing;
 mod sessions;
 mod starting;
 mod vetting;
 mod world;
 
-use toolbus_core::tool::Validation;
+use toolbus_core::tool::{Naming, Validation};
 use toolbus_testing::patience::eventually;
 
 use super::*;
@@ -29,6 +30,7 @@ fn spec(name: &str, origin: Origin) -> ServerSpec {
         name: ServerName::parse(name).unwrap(),
         transport: TransportSpec::Stdio(program),
         tools: ToolFilter::default(),
+        naming: Naming::default(),
         validation: Validation::Enforce,
         tool_timeout: None,
         is_lazy: false,

@@ -13,6 +13,7 @@ fn spec() -> ServerSpec {
         name: ServerName::parse("Files").unwrap(),
         transport: TransportSpec::Stdio(command),
         tools: ToolFilter::default(),
+        naming: Naming::default(),
         validation: Validation::Warn,
         tool_timeout: Some(Duration::from_secs(7)),
         is_lazy: false,
@@ -60,6 +61,7 @@ fn a_tool_is_described_as_its_server_describes_it() {
             7s,
         ),
         max_in_flight: None,
+        own_name: None,
         toolset: None,
         server: Some(
             "Files",
@@ -78,6 +80,50 @@ fn a_tool_of_a_set_is_published_under_its_prefix() {
     let tool = &definitions.tools[0];
     assert_eq!((&*tool.name, &**tool.bare_name()), ("fs.read", "read"));
     assert_eq!(tool.toolset, Some(Membership { set: "files".into(), name: "read".into(), needs_session: true }));
+}
+
+fn renaming(prefix: Option<&str>, renamed: &[(&str, &str)]) -> ServerSpec {
+    let renamed = renamed.iter().map(|(own, name)| ((*own).into(), (*name).into())).collect();
+    ServerSpec { naming: Naming { set: None, prefix: prefix.map(Arc::from), renamed }, ..spec() }
+}
+
+fn names(definitions: &Definitions) -> Vec<(&str, &str)> {
+    definitions.tools.iter().map(|tool| (&*tool.name, &**tool.bare_name())).collect()
+}
+
+#[test]
+fn tools_are_published_under_the_names_that_the_operator_gives_them() {
+    let listed = json!([{"name": "read", "inputSchema": {}}, {"name": "list", "inputSchema": {}}]);
+    let plain = defined(&renaming(Some("files"), &[("read", "open")]), None, listed.clone());
+    assert_eq!(names(&plain), [("files_list", "list"), ("open", "read")]);
+    assert_eq!(plain.tools[0].toolset, None);
+    let place = ToolsetPlace { set: "files".into(), prefix: "fs".into(), needs_session: false };
+    let in_set = defined(&renaming(None, &[("read", "open")]), Some(&place), listed);
+    assert_eq!(names(&in_set), [("fs.list", "list"), ("fs.open", "read")]);
+}
+
+#[test]
+fn no_tool_takes_the_name_that_another_one_is_given() {
+    let listed = json!([{"name": "open", "inputSchema": {}}, {"name": "read", "inputSchema": {}}]);
+    let definitions = defined(&renaming(None, &[("read", "open")]), None, listed.clone());
+    assert_eq!(names(&definitions), [("open", "read")]);
+    insta::assert_snapshot!(shown_hidden(&definitions), @"open: `rename` gives its name to another tool of the server");
+    let swapped = defined(&renaming(None, &[("read", "open"), ("open", "read")]), None, listed);
+    assert_eq!(names(&swapped), [("open", "read"), ("read", "open")]);
+    let own = defined(&renaming(Some("mcp"), &[]), None, json!([{"name": "invoke_tool", "inputSchema": {}}]));
+    insta::assert_snapshot!(shown_hidden(&own), @"invoke_tool: it has the name of a management tool");
+}
+
+#[test]
+fn a_tool_that_is_renamed_and_not_there_is_told_with_the_nearest_names() {
+    let listed = json!([{"name": "read_file", "inputSchema": {}}, {"name": "list", "inputSchema": {}}]);
+    let mut spec = renaming(None, &[("read_fiel", "open"), ("entirely_else", "x"), ("list", "y")]);
+    let expected = "\
+        entirely_else: `rename` has it, and the server has no such tool\n\
+        read_fiel: `rename` has it, and the server has no such tool; did you mean `read_file`?\n";
+    assert_eq!(shown_hidden(&defined(&spec, None, listed.clone())), expected);
+    spec.tools = ToolFilter::new(Vec::new(), vec!["list".to_owned()]);
+    assert_eq!(shown_hidden(&defined(&spec, None, listed)), expected, "one that is denied is there");
 }
 
 #[test]
@@ -233,7 +279,7 @@ fn a_name_that_its_prefix_makes_too_long_is_hidden() {
     let listed = json!([{"name": "n".repeat(55), "inputSchema": {}}, {"name": "n".repeat(54), "inputSchema": {}}]);
     let definitions = defined(&spec(), Some(&place), listed);
     assert_eq!(definitions.tools[0].name.len(), 255);
-    insta::assert_snapshot!(shown_hidden(&definitions), @"nnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnn: its name with the prefix of the tool set has more than 255 bytes");
+    insta::assert_snapshot!(shown_hidden(&definitions), @"nnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnn: its name with the prefixes of tool set and server has more than 255 bytes");
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Map, Value};
 use tokio_util::sync::CancellationToken;
 use toolbus_core::caller::Caller;
-use toolbus_core::tool::Validation;
+use toolbus_core::tool::{Naming, Validation};
 use toolbus_testing::patience::eventually;
 
 use super::*;
@@ -33,6 +33,7 @@ fn python(script: &str) -> ServerSpec {
         name: ServerName::parse("echo").unwrap(),
         transport: TransportSpec::Stdio(Program { command, args, env, cwd: None, roots: Vec::new() }),
         tools: ToolFilter::new(Vec::new(), Vec::new()),
+        naming: Naming::default(),
         validation: Validation::Enforce,
         tool_timeout: None,
         is_lazy: false,

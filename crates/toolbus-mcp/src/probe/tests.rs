@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use toolbus_core::tool::Validation;
+use toolbus_core::tool::{Naming, Validation};
 use toolbus_testing::patience::eventually;
 
 use super::*;
@@ -48,6 +48,7 @@ fn spec(transport: TransportSpec) -> ServerSpec {
         name: ServerName::parse("sums").unwrap(),
         transport,
         tools: ToolFilter::new(Vec::new(), vec!["secret".to_owned()]),
+        naming: Naming::default(),
         validation: Validation::Enforce,
         tool_timeout: None,
         is_lazy: false,

@@ -5,13 +5,14 @@ use proptest::prelude::*;
 use super::*;
 use crate::filter::ToolFilter;
 use crate::spec::{Origin, ServerName};
-use toolbus_core::tool::Validation;
+use toolbus_core::tool::{Naming, Validation};
 
 fn spec(program: Program) -> ServerSpec {
     ServerSpec {
         name: ServerName::parse("files").unwrap(),
         transport: TransportSpec::Stdio(program),
         tools: ToolFilter::default(),
+        naming: Naming::default(),
         validation: Validation::Enforce,
         tool_timeout: None,
         is_lazy: false,

@@ -2,7 +2,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::sync::Mutex;
 
-use toolbus_core::tool::Validation;
+use toolbus_core::tool::{Naming, Validation};
 use toolbus_trust::text::Removed;
 
 use super::*;
@@ -78,6 +78,7 @@ fn a_long_list_of_suspects_is_a_few_lines_and_a_few_names() {
         name: ServerName::parse("files").unwrap(),
         transport: TransportSpec::Stdio(command),
         tools: ToolFilter::default(),
+        naming: Naming::default(),
         validation: Validation::Enforce,
         tool_timeout: None,
         is_lazy: false,

@@ -78,6 +78,7 @@ pub(crate) fn ask_in_every_way(pipeline: &Pipeline) {
         phases: PHASES.into_iter().map(|phase| (phase, 1)).collect(),
         restarts: vec![("files".to_owned(), 2)],
         suspects: vec![("files".to_owned(), 1)],
+        shadowed: vec![("files".to_owned(), 1)],
     });
 }
 
@@ -103,13 +104,14 @@ async fn a_server_that_makes_up_names_and_codes_stays_below_the_limit_of_series(
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn phases_restarts_and_suspects_are_looked_up_at_each_export() {
+async fn phases_restarts_suspects_and_shadowed_tools_are_looked_up_at_each_export() {
     let receiver = Receiver::start().await.unwrap();
     let daemon = Daemon::start(&receiver, Protocol::Grpc, &[("OTEL_TRACES_EXPORTER", "none")]);
     daemon.pipeline.watch_mcp(|| McpServers {
         phases: vec![("ready", 2), ("parked", 0)],
         restarts: vec![("files".to_owned(), 7), ("git".to_owned(), 0)],
         suspects: vec![("files".to_owned(), 3), ("git".to_owned(), 0)],
+        shadowed: vec![("files".to_owned(), 0), ("git".to_owned(), 7)],
     });
     daemon.end().await;
 
@@ -119,6 +121,8 @@ async fn phases_restarts_and_suspects_are_looked_up_at_each_export() {
     assert_eq!(metrics["toolbus.mcp.restarts"].value(&[("toolbus.mcp.server", "files")]), Some(7.0));
     assert_eq!(metrics["toolbus.mcp.suspects"].value(&[("toolbus.mcp.server", "files")]), Some(3.0));
     assert_eq!(metrics["toolbus.mcp.suspects"].value(&[("toolbus.mcp.server", "git")]), Some(0.0));
+    assert_eq!(metrics["toolbus.mcp.shadowed"].value(&[("toolbus.mcp.server", "files")]), Some(0.0));
+    assert_eq!(metrics["toolbus.mcp.shadowed"].value(&[("toolbus.mcp.server", "git")]), Some(7.0));
 }
 
 #[tokio::test]

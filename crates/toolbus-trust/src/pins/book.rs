@@ -3,10 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
-use toolbus_core::policy::Held;
+use toolbus_core::policy::{Claim, Held};
 use toolbus_core::tool::ToolDescriptor;
 
 use super::definition::{Definition, Digest};
+use super::differences::MCP;
 use super::level::{Level, Levels};
 use super::record::{Present, Record, Source, State};
 
@@ -29,6 +30,8 @@ pub(super) struct Book {
     /// The number of the last review that found each source, of those that this process has seen.
     pub(super) last_seen: BTreeMap<String, u64>,
     reviews: u64,
+    /// When the process began, until all sources of its start are known: which of them was faster is not remembered.
+    pub(super) starting: Option<String>,
     /// What was told of each source, so that it is told once.
     pub(super) told: BTreeMap<String, BTreeSet<(String, State, Option<Digest>)>>,
     /// How many changes were told, by source.
@@ -50,6 +53,8 @@ pub(super) struct News {
 pub(super) enum NewsKind {
     /// The source is seen for the first time, with so many tools.
     FirstSeen(usize),
+    /// The source is seen for the first time, and pinned as this one was, which is gone.
+    Renamed(String),
     /// A tool is not as it was.
     Tool { tool: String, state: State, is_held: bool },
 }
@@ -114,11 +119,24 @@ impl Book {
         let (mut news, mut found) = (Vec::new(), Vec::new());
         for (name, present) in &self.present {
             let level = self.levels.of(name);
-            let source = self.record.sources.entry(name.clone()).or_insert_with(|| {
+            let reached = self.levels.reached(name);
+            if !self.record.sources.contains_key(name) {
+                let before = if level.holds() { self.predecessor(reached, present) } else { None };
+                let (kind, source) = match before {
+                    Some((before, source)) => (NewsKind::Renamed(before.clone()), source.renamed()),
+                    None => {
+                        let first = self.starting.as_deref().unwrap_or(now);
+                        (NewsKind::FirstSeen(present.len()), Source::first_seen(present, level, now).since(first))
+                    }
+                };
                 self.is_unsaved = true;
-                news.push(News { source: name.clone(), kind: NewsKind::FirstSeen(present.len()) });
-                Source::first_seen(present, level, now)
-            });
+                news.push(News { source: name.clone(), kind });
+                self.record.sources.insert(name.clone(), source);
+            }
+            let Some(source) = self.record.sources.get_mut(name) else { continue };
+            if reached.is_some() && source.reached != reached {
+                (source.reached, self.is_unsaved) = (reached, true);
+            }
             let observed = source.observe(present, level, now);
             self.is_unsaved |= observed.is_changed;
             let mut tools = observed.news;
@@ -138,6 +156,20 @@ impl Book {
         let tell = |(source, tool, state, digest, level)| self.tell(source, tool, state, digest, level);
         news.extend(found.into_iter().filter_map(tell));
         news
+    }
+
+    /// The pinned source that is gone and that a source seems to be under another name: it is reached in the same way, or else
+    /// most like it by the names of its tools.
+    fn predecessor(&self, reached: Option<Digest>, present: &BTreeMap<String, Present>) -> Option<(&String, &Source)> {
+        let is_gone = |name: &String| self.levels.is_gone(name, self.present.contains_key(name));
+        let gone =
+            self.record.sources.iter().filter(|(name, source)| source.held && name.starts_with(MCP) && is_gone(name));
+        let like = gone.filter_map(|(name, source)| {
+            let is_reached_alike = reached.is_some() && source.reached == reached;
+            let shared = source.resembles(present);
+            (is_reached_alike || shared.is_some()).then_some(((is_reached_alike, shared), (name, source)))
+        });
+        like.max_by_key(|(likeness, (_, source))| (*likeness, &source.since)).map(|(_, found)| found)
     }
 
     fn tell(
@@ -187,6 +219,33 @@ impl Book {
         let present =
             Present { name: Arc::clone(&tool.name), definition: Definition::of(tool), finding: finding(tool) };
         reason(source.state(tool.bare_name(), &present, level), &present).is_none()
+    }
+
+    /// What is kept of a tool under its name. A source that is seen for the first time has all that it lists pinned.
+    pub(super) fn claim(&self, tool: &ToolDescriptor) -> Claim {
+        let holds = self.levels.of(&tool.source).holds();
+        let Some(source) = self.record.sources.get(&*tool.source) else {
+            return Claim { is_pinned: holds, since: self.starting.clone() };
+        };
+        let pin = source.tools.get(&**tool.bare_name());
+        let since = pin.map(|pin| pin.first().to_owned()).or_else(|| self.starting.clone());
+        Claim { is_pinned: holds && pin.is_some(), since }
+    }
+
+    /// The names of pinned tools of the MCP servers that are configured, whether they are there or not, each with the source
+    /// that was seen with it first.
+    pub(super) fn reserved(&self) -> HashMap<Arc<str>, Arc<str>> {
+        let holds =
+            |source: &str| source.starts_with(MCP) && self.levels.name(source) && self.levels.of(source).holds();
+        let mut first: HashMap<String, (&str, &str)> = HashMap::new();
+        for (source, kept) in self.record.sources.iter().filter(|(source, _)| holds(source)) {
+            for (tool, pin) in &kept.tools {
+                let next = (pin.first(), source.as_str());
+                let known = first.entry(self.levels.published(source, tool)).or_insert(next);
+                *known = next.min(*known);
+            }
+        }
+        first.into_iter().map(|(name, (_, source))| (name.into(), source.into())).collect()
     }
 
     /// Whether this process knows a source that the record should have and does not.

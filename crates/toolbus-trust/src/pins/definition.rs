@@ -32,7 +32,7 @@ pub struct Definition {
 
 impl Digest {
     /// That of some texts, which no others have.
-    pub(super) fn of<'a>(texts: impl IntoIterator<Item = &'a str>) -> Self {
+    pub fn of<'a>(texts: impl IntoIterator<Item = &'a str>) -> Self {
         let mut digest = Sha256::new();
         for text in texts {
             digest.update((text.len() as u64).to_be_bytes());
@@ -62,6 +62,7 @@ impl Definition {
             effect,
             timeout: _,
             max_in_flight: _,
+            own_name: _,
             toolset: _,
             server: _,
             validation: _,

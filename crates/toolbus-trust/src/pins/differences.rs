@@ -8,7 +8,7 @@ use super::level::Level;
 use super::record::{Pin, Present, Record, Source, State, digest_of};
 
 /// What source names of MCP servers begin with.
-const MCP: &str = "mcp:";
+pub(super) const MCP: &str = "mcp:";
 
 /// How one tool is.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -200,7 +200,8 @@ pub(super) fn approve(record: &mut Record, offered: &[Difference], now: &str) {
         source.pending.remove(&entry.tool);
         match after {
             Some(definition) => {
-                source.tools.insert(entry.tool.clone(), Pin::new(definition, now, true));
+                let pin = Pin::new(definition, now, true).after(source.tools.get(&entry.tool));
+                source.tools.insert(entry.tool.clone(), pin);
             }
             None => {
                 source.tools.remove(&entry.tool);

@@ -3,6 +3,9 @@
 use std::collections::BTreeMap;
 
 use toolbus_core::pattern::Pattern;
+use toolbus_core::tool::Naming;
+
+use super::definition::Digest;
 
 /// What is done when a tool is not what it was.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
@@ -16,12 +19,25 @@ pub enum Level {
     Strict,
 }
 
+/// A source that the configuration names.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Named {
+    /// Its name.
+    pub source: String,
+    /// How its tools are called.
+    pub naming: Naming,
+    /// Fingerprint of how it is reached, by which it is known again under another name; `None` if it is not reached.
+    pub reached: Option<Digest>,
+}
+
 /// The level of every source.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Levels {
     exact: BTreeMap<Box<str>, Level>,
     /// The most specific first.
     patterns: Vec<(Pattern, Level)>,
+    /// What else the configuration says of the sources that it names.
+    named: BTreeMap<Box<str>, Named>,
     /// At least this, for sources that are named no more and still there.
     kept: BTreeMap<Box<str>, Level>,
 }
@@ -43,17 +59,33 @@ impl Levels {
         let mut patterns: Vec<_> = patterns.into_iter().collect();
         patterns.sort_by_key(|(pattern, _)| std::cmp::Reverse(pattern.specificity()));
         let exact = exact.into_iter().map(|(source, level)| (source.into(), level)).collect();
-        Self { exact, patterns, kept: BTreeMap::new() }
+        Self { exact, patterns, ..Self::default() }
     }
 
-    /// The same, which names these sources, too, whatever decides their levels.
+    /// The same, which names these sources, too, whatever decides their levels, and knows how their tools are called.
     #[must_use]
-    pub fn naming(mut self, sources: impl IntoIterator<Item = String>) -> Self {
-        for source in sources {
-            let level = self.of(&source);
-            self.exact.insert(source.into(), level);
+    pub fn naming(mut self, sources: impl IntoIterator<Item = Named>) -> Self {
+        for named in sources {
+            let level = self.of(&named.source);
+            self.exact.insert(named.source.as_str().into(), level);
+            self.named.insert(named.source.as_str().into(), named);
         }
         self
+    }
+
+    /// The name that a tool of a source is published under.
+    pub(super) fn published(&self, source: &str, own: &str) -> String {
+        self.named.get(source).map_or_else(|| own.to_owned(), |named| named.naming.published(own))
+    }
+
+    /// Fingerprint of how a source is reached, where that is known.
+    pub(super) fn reached(&self, source: &str) -> Option<Digest> {
+        self.named.get(source)?.reached
+    }
+
+    /// Whether nothing has a source any more: the configuration does not, and it is not there, or not for longer than a moment.
+    pub(super) fn is_gone(&self, source: &str, is_there: bool) -> bool {
+        !self.exact.contains_key(source) && (!is_there || self.kept.contains_key(source))
     }
 
     /// The level of a source.
@@ -95,6 +127,10 @@ impl Levels {
 mod tests {
     use super::*;
 
+    fn plainly(source: &str) -> Named {
+        Named { source: source.to_owned(), naming: Naming::default(), reached: None }
+    }
+
     #[test]
     fn the_name_of_a_source_decides_before_patterns_and_of_those_the_most_specific() {
         let pattern = |text: &str| Pattern::parse(text).unwrap();
@@ -112,7 +148,7 @@ mod tests {
     #[test]
     fn a_source_that_is_named_no_more_keeps_its_level_until_it_is_gone() {
         let strict = || [(Pattern::parse("mcp:*").unwrap(), Level::Strict)];
-        let mut levels = Levels::new([], strict()).naming(["mcp:files".to_owned(), "mcp:gone".to_owned()]);
+        let mut levels = Levels::new([], strict()).naming(["mcp:files", "mcp:gone"].map(plainly));
         let of = |levels: &Levels| ["mcp:files", "mcp:gone", "mcp:registered"].map(|source| levels.of(source));
         let is_there = |source: &str| source != "mcp:gone";
         for _ in 0..2 {
@@ -130,7 +166,7 @@ mod tests {
         levels.replace(named(Level::Watch), |_| true);
         assert_eq!(levels.of("mcp:files"), Level::Watch);
         levels.replace(named(Level::Hold), |_| true);
-        levels.replace(Levels::default().naming(["mcp:files".to_owned()]), |_| true);
+        levels.replace(Levels::default().naming([plainly("mcp:files")]), |_| true);
         assert_eq!(levels.of("mcp:files"), Level::Watch, "without a word of its own it has the default");
     }
 }

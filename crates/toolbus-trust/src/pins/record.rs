@@ -31,6 +31,9 @@ pub(super) struct Source {
     /// else: those who hold nothing back do not overwrite it, neither this process later nor another one.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(super) held: bool,
+    /// Fingerprint of how it was reached, by which it is known again under another name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) reached: Option<Digest>,
     /// Its tools, by their names within it.
     pub(super) tools: BTreeMap<String, Pin>,
     /// Tools that differ from what is pinned, and wait for an operator.
@@ -47,6 +50,9 @@ pub(super) struct Pin {
     /// When an operator approved it; absent: it was like this when it was first seen.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) approved: Option<String>,
+    /// When a tool of its name was first seen here; absent: that is `since`. It does not change with the definition.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) first: Option<String>,
     pub(super) digest: Digest,
     pub(super) definition: Definition,
     /// What it was before its last change, where that held nothing back.
@@ -132,10 +138,22 @@ impl Pin {
         Self {
             since: since.to_owned(),
             approved: is_approved.then(|| since.to_owned()),
+            first: None,
             digest: definition.digest(),
             definition: definition.clone(),
             before: None,
         }
+    }
+
+    /// When a tool of its name was first seen here.
+    pub(super) fn first(&self) -> &str {
+        self.first.as_deref().unwrap_or(&self.since)
+    }
+
+    /// The same in the place of another pin of its name, if there was one.
+    pub(super) fn after(mut self, before: Option<&Self>) -> Self {
+        self.first = before.map(|before| before.first().to_owned()).filter(|first| *first != self.since);
+        self
     }
 }
 
@@ -145,7 +163,27 @@ impl Source {
         let pin = |(name, tool): (&String, &Present)| (name.clone(), Pin::new(&tool.definition, now, false));
         let tools: BTreeMap<_, _> = present.iter().map(pin).collect();
         let (since, digest) = (now.to_owned(), digest_of(&tools));
-        Self { since, digest, held: level.holds(), tools, pending: BTreeMap::new() }
+        Self { since, digest, held: level.holds(), reached: None, tools, pending: BTreeMap::new() }
+    }
+
+    /// The same, whose tools count as first seen at this time.
+    pub(super) fn since(mut self, first: &str) -> Self {
+        for pin in self.tools.values_mut() {
+            pin.first = (pin.since != first).then(|| first.to_owned());
+        }
+        self
+    }
+
+    /// The same under another name: what it was pinned as counts there, too.
+    pub(super) fn renamed(&self) -> Self {
+        Self { pending: BTreeMap::new(), ..self.clone() }
+    }
+
+    /// In how far a source that lists these tools may be this one: at least half of the tools of either have the names of the
+    /// other's. The number of those.
+    pub(super) fn resembles(&self, present: &BTreeMap<String, Present>) -> Option<usize> {
+        let shared = self.tools.keys().filter(|name| present.contains_key(*name)).count();
+        (shared > 0 && shared * 2 >= self.tools.len().min(present.len())).then_some(shared)
     }
 
     /// Takes in what the source has now. What is pinned stays as it is where changes are held back, or once were; elsewhere
@@ -211,7 +249,8 @@ impl Source {
             };
             if pin.digest != tool.definition.digest() {
                 let before = Seen { since: pin.since.clone(), digest: pin.digest, definition: pin.definition.clone() };
-                *pin = Pin { before: Some(before), ..Pin::new(&tool.definition, now, false) };
+                let next = Pin::new(&tool.definition, now, false).after(Some(pin));
+                *pin = Pin { before: Some(before), ..next };
                 news.push((name.clone(), State::Changed));
             }
         }

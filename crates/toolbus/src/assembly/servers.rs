@@ -19,7 +19,7 @@ use toolbus_trust::scan::Scanner;
 use super::{AssemblyError, limits};
 use crate::config::Config;
 use crate::config::daemon::Role;
-use crate::config::toolsets::{Kind, Scope};
+use crate::config::toolsets::Scope;
 use crate::http::admin::McpAdmin;
 
 /// The MCP servers of this process. Cheap to clone.
@@ -78,7 +78,7 @@ impl Servers {
     ) -> (Vec<Placed>, Vec<Arc<SessionSet>>) {
         let mut sets = Vec::new();
         let placed = config.mcp_servers().specs.into_iter().map(|spec| {
-            let set = set_of(config, &spec.name).map(|(name, set)| {
+            let set = config.set_of_server(&spec.name).map(|(name, set)| {
                 let sessions = (set.scope == Scope::Session).then(|| {
                     let new = || {
                         let (launcher, observer) = (self.launcher.clone(), Arc::clone(&self.observer));
@@ -114,18 +114,6 @@ impl Servers {
         let fleet = Arc::new(self.bridge.clone());
         config.mcp.register.rules().map(|rules| Arc::new(Registrar::new(rules, store, fleet)))
     }
-}
-
-/// The servers of a configuration, with the tool sets that they back, for those who only try one.
-pub(crate) fn set_of<'a>(
-    config: &'a Config,
-    server: &ServerName,
-) -> Option<(&'a str, &'a crate::config::toolsets::ToolsetConfig)> {
-    let backs = |set: &crate::config::toolsets::ToolsetConfig| {
-        set.kind == Kind::Mcp
-            && set.server.as_deref().and_then(|name| ServerName::parse(name).ok()).is_some_and(|name| name == *server)
-    };
-    config.toolsets.iter().find(|(_, set)| backs(set)).map(|(name, set)| (name.as_str(), set))
 }
 
 impl McpAdmin for Servers {

@@ -99,12 +99,17 @@ fn of_one(agent: &AgentTools) -> String {
         table.load_style(NOTHING).set_header(["TOOL", "SOURCE", "ALLOWED", "WHY"]);
         for tool in &agent.tools {
             let allowed = if tool.allowed { "yes" } else { "no" };
-            let because = format!("{}{}", one_line(&tool.because), mark(&tool.suspect));
+            let because = format!("{}{}{}", one_line(&tool.because), shadows(&tool.shadows), mark(&tool.suspect));
             table.add_row([&one_line(&tool.tool), &one_line(&tool.source), allowed, &because]);
         }
         lines.extend([String::new(), plain(&table)]);
     }
     lines.join("\n")
+}
+
+/// What is said of a tool whose name others have, too.
+fn shadows(sources: &[String]) -> String {
+    if sources.is_empty() { String::new() } else { format!(" (shadows: {})", one_line(&sources.join(", "))) }
 }
 
 /// What is said of a suspect tool beside the reason.
@@ -176,12 +181,14 @@ mod tests {
             source: "web".to_owned(),
             allowed,
             because: because.to_owned(),
+            shadows: Vec::new(),
             suspect: Vec::new(),
         };
         let tools = vec![
             verdict("web_search", true, "allowed by `web_*`"),
             verdict("a\nb\u{9b}", false, "not in allowed_tools"),
             Verdict {
+                shadows: vec!["mcp:aaa".to_owned()],
                 suspect: vec!["conceal".to_owned(), "file".to_owned()],
                 ..verdict("web_read", true, "allowed by `web_*`")
             },
@@ -208,7 +215,7 @@ mod tests {
         TOOL        SOURCE  ALLOWED  WHY
         web_search  web     yes      allowed by `web_*`
         a b\u{9b}   web     no       not in allowed_tools
-        web_read    web     yes      allowed by `web_*` (suspect: conceal, file)
+        web_read    web     yes      allowed by `web_*` (shadows: mcp:aaa) (suspect: conceal, file)
         "#);
     }
 }

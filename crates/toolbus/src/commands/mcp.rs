@@ -128,10 +128,9 @@ fn list(all: &McpServers) -> String {
 }
 
 fn tools(server: &ServerStatus) -> String {
-    match server.hidden.len() {
-        0 => server.tools.len().to_string(),
-        hidden => format!("{}, {hidden} hidden", server.tools.len()),
-    }
+    let counts = [(server.shadowed_total, "shadowed"), (server.hidden.len(), "hidden")];
+    let more = counts.into_iter().filter(|(count, _)| *count > 0);
+    more.fold(server.tools.len().to_string(), |text, (count, what)| format!("{text}, {count} {what}"))
 }
 
 fn latency(server: &ServerStatus) -> String {
@@ -173,11 +172,13 @@ mod tests {
             last_error: Some(format!("the server ended\nwith\u{1b}[2J exit code 3, {}", "and so on, ".repeat(20))),
             ..example("git")
         };
-        let mut all = McpServers { servers: vec![example("files"), waiting], problems: Vec::new() };
+        let second = ServerStatus { shadowed_total: 2, ..example("second") };
+        let mut all = McpServers { servers: vec![example("files"), waiting, second], problems: Vec::new() };
         insta::assert_snapshot!(list(&all), @r#"
-        NAME   TRANSPORT  PHASE    TOOLS        RESTARTS  LATENCY  LAST ERROR
-        files  stdio      ready    2, 1 hidden  0         1.2 ms   -
-        git    stdio      waiting  0            12        -        the server ended with\u{1b}[2J exit code 3, and so on, and so on,…
+        NAME    TRANSPORT  PHASE    TOOLS                    RESTARTS  LATENCY  LAST ERROR
+        files   stdio      ready    2, 1 hidden              0         1.2 ms   -
+        git     stdio      waiting  0                        12        -        the server ended with\u{1b}[2J exit code 3, and so on, and so on,…
+        second  stdio      ready    2, 2 shadowed, 1 hidden  0         1.2 ms   -
         "#);
         all.problems = vec!["mcp.json:1:2: `a` is left out:\n\u{7}".to_owned()];
         let last = r"problem: mcp.json:1:2: `a` is left out: \u{7}";

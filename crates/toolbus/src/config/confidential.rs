@@ -134,6 +134,12 @@ fn of_program(program: &Program) -> Vec<String> {
     values
 }
 
+/// The arguments of a program that hold no secret.
+pub(super) fn open_arguments(arguments: &[String]) -> impl Iterator<Item = &str> {
+    let before = std::iter::once(None).chain(arguments.iter().map(|argument| Some(&**argument)));
+    before.zip(arguments).filter(|(before, one)| argument(*before, one).is_empty()).map(|(_, one)| one.as_str())
+}
+
 fn of_arguments(arguments: &[String]) -> Vec<String> {
     let before = std::iter::once(None).chain(arguments.iter().map(|argument| Some(&**argument)));
     before.zip(arguments).flat_map(|(before, one)| argument(before, one)).collect()

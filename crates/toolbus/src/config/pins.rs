@@ -7,8 +7,11 @@ use std::path::{Path, PathBuf};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use toolbus_core::pattern::Pattern;
-use toolbus_trust::pins::{Level, Levels};
+use toolbus_core::tool::Naming;
+use toolbus_mcp::spec::{Program, TransportSpec};
+use toolbus_trust::pins::{Digest, Level, Levels, Named};
 
+use super::confidential::open_arguments;
 use super::pattern::ToolPattern;
 use super::store::StoreUrl;
 use super::{Config, Sources};
@@ -111,7 +114,15 @@ impl Config {
     pub fn pin_levels(&self) -> Levels {
         let patterns = self.pins.sources.iter().map(|(pattern, pin)| (Pattern::clone(pattern), pin.0));
         let servers = self.mcp_servers();
-        Levels::new(servers.pins, patterns).naming(servers.specs.iter().map(|spec| spec.name.source().to_string()))
+        let named = servers.specs.iter().map(|spec| {
+            let set = self.set_of_server(&spec.name).map(|(name, set)| set.prefix(name).into());
+            Named {
+                source: spec.name.source().to_string(),
+                naming: Naming { set, ..spec.naming.clone() },
+                reached: Some(reached(&spec.transport)),
+            }
+        });
+        Levels::new(servers.pins, patterns).naming(named)
     }
 
     /// What is missing for pins to outlast a restart, if something is.
@@ -139,6 +150,20 @@ impl Config {
                  may write, a store.url such as \"sqlite:/var/lib/toolbus/toolbus.db\", the variable {STATE_DIRECTORY}, or \
                  \"none\" to forget pins with the process"
             )),
+        }
+    }
+}
+
+/// Fingerprint of how a server is reached: by which command line, or under which address. Secrets are not part of it.
+fn reached(transport: &TransportSpec) -> Digest {
+    match transport {
+        TransportSpec::Stdio(Program { command, args, .. }) => {
+            Digest::of(["stdio", command].into_iter().chain(open_arguments(args)))
+        }
+        TransportSpec::Http(endpoint) => {
+            let mut url = endpoint.url.clone();
+            url.set_query(None);
+            Digest::of(["http", url.as_str()])
         }
     }
 }

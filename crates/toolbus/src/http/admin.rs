@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use toolbus_core::caller::{AgentName, AgentNameError, Caller};
 use toolbus_core::pattern::Pattern;
-use toolbus_core::policy::{Effective, Explanation, Nothing, Summary, Switch, SwitchError};
+use toolbus_core::policy::{Because, Effective, Explanation, Nothing, Summary, Switch, SwitchError};
 use toolbus_core::tool::ToolDescriptor;
 use toolbus_core::{Gates, Step};
 use toolbus_trust::pins::Pins;
@@ -119,10 +119,17 @@ impl Admin {
         let verdict = |explanation: Explanation| {
             let tool = known.get(&*explanation.tool);
             Verdict {
-                source: tool.map(|tool| tool.source.to_string()).unwrap_or_default(),
+                source: match (&explanation.because, tool) {
+                    (Because::Absent(owner, _), _) => owner.to_string(),
+                    (_, tool) => tool.map(|tool| tool.source.to_string()).unwrap_or_default(),
+                },
                 tool: explanation.tool.to_string(),
                 allowed: explanation.is_in,
                 because: explanation.because.to_string(),
+                shadows: match explanation.because {
+                    Because::Absent(..) => Vec::new(),
+                    _ => effective.shadowed_at(&explanation.tool).iter().map(ToString::to_string).collect(),
+                },
                 suspect: tool.map(|tool| rules_met(tool)).unwrap_or_default(),
             }
         };

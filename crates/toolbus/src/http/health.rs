@@ -155,6 +155,8 @@ pub struct McpServer {
     pub restarts: u64,
     /// Tools whose definitions are suspect.
     pub suspect: usize,
+    /// Tools that are called by this server alone, because other sources have their names.
+    pub shadowed: usize,
     /// What happened last, where something did.
     pub last_error: Option<String>,
 }
@@ -326,8 +328,9 @@ impl ToolState {
 }
 
 fn in_short(server: ServerStatus) -> McpServer {
-    let ServerStatus { name, phase, restarts, suspect_total: suspect, last_error, .. } = server;
-    McpServer { name, phase, restarts, suspect, last_error: last_error.as_deref().map(shown) }
+    let ServerStatus { name, phase, restarts, suspect_total: suspect, shadowed_total: shadowed, last_error, .. } =
+        server;
+    McpServer { name, phase, restarts, suspect, shadowed, last_error: last_error.as_deref().map(shown) }
 }
 
 fn bus_blockers(state: &BusState) -> Vec<Blocker> {

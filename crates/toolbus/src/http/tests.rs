@@ -226,7 +226,8 @@ async fn the_status_tells_build_broker_and_counts() {
         },
         "counts": {"tools": 2, "heldBack": 0, "inFlight": 0, "waiting": 0},
         "mcp": [{
-            "name": "files", "phase": "waiting", "restarts": 3, "suspect": 0, "lastError": "tried http://…@host/mcp twice"
+            "name": "files", "phase": "waiting", "restarts": 3, "suspect": 0, "shadowed": 0,
+            "lastError": "tried http://…@host/mcp twice"
         }],
         "mcpProblems": [],
     });

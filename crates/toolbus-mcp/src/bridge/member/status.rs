@@ -1,8 +1,13 @@
 //! What an operator is told of a member.
 
+use std::sync::Weak;
+
 use super::Member;
 use crate::server::State;
-use crate::status::{PhaseName, ServerStatus};
+use crate::status::{PhaseName, ServerStatus, ShadowedTool};
+
+/// Most tools that are named of those whose names others have.
+const MAX_TOLD: usize = 200;
 
 impl Member {
     pub(in crate::bridge) fn status(&self) -> ServerStatus {
@@ -19,6 +24,7 @@ impl Member {
             known.vetted.tell(&mut status);
             status.implementation.clone_from(&known.implementation);
         }
+        self.tell_shadowed(&mut status);
         // Of several, one that is there tells most.
         let server = self.servers().find(|server| matches!(server.state(), State::Ready(_))).unwrap_or(main);
         server.dialer().transport_name().clone_into(&mut status.transport);
@@ -37,5 +43,18 @@ impl Member {
                 connection.last_latency().map(|time| u64::try_from(time.as_micros()).unwrap_or(u64::MAX));
         }
         status
+    }
+
+    fn tell_shadowed(&self, status: &mut ServerStatus) {
+        let Some(shared) = self.shared.get().and_then(Weak::upgrade) else { return };
+        let snapshot = shared.registry.snapshot();
+        let mut clashes: Vec<_> =
+            snapshot.clashes().filter(|clash| clash.shadowed == *self.spec().name.source()).collect();
+        clashes.sort();
+        status.shadowed_total = clashes.len();
+        let shadowed = clashes.into_iter().take(MAX_TOLD);
+        status.shadowed = shadowed
+            .map(|clash| ShadowedTool { name: clash.name.to_string(), owner: clash.kept.to_string() })
+            .collect();
     }
 }

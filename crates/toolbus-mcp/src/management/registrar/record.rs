@@ -5,7 +5,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 use toolbus_core::caller::Caller;
-use toolbus_core::tool::Validation;
+use toolbus_core::tool::{Naming, Validation};
 
 use super::Refusal;
 use crate::filter::ToolFilter;
@@ -70,6 +70,7 @@ impl Record {
             name,
             transport: rules.transport(&self.target)?,
             tools: ToolFilter::default(),
+            naming: Naming::default(),
             validation: Validation::Enforce,
             tool_timeout: None,
             is_lazy: false,

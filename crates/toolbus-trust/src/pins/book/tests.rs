@@ -1,8 +1,9 @@
 use serde_json::json;
 use toolbus_core::pattern::Pattern;
-use toolbus_core::tool::Suspicion;
+use toolbus_core::tool::{Naming, Suspicion};
 
 use super::super::differences::{Mismatch, approve, offer};
+use super::super::level::Named;
 use super::*;
 
 fn tool(source: &str, name: &str, description: &str) -> Arc<ToolDescriptor> {
@@ -36,6 +37,133 @@ fn only_what_changed_is_held_and_only_where_that_is_asked_for() {
     };
     assert_eq!(news, [told("mcp:a", "read", true), told("mcp:b", "look", false)]);
     assert_eq!(book.changes, [("mcp:a".to_owned(), 1), ("mcp:b".to_owned(), 1)].into());
+}
+
+fn reserved(book: &Book) -> Vec<(String, String)> {
+    let mut names: Vec<_> =
+        book.reserved().into_iter().map(|(name, source)| (name.to_string(), source.to_string())).collect();
+    names.sort();
+    names
+}
+
+fn pair(name: &str, source: &str) -> (String, String) {
+    (name.to_owned(), source.to_owned())
+}
+
+#[test]
+fn the_names_of_pinned_tools_are_their_sources_also_while_that_is_away() {
+    let mut book = Book::of(Record::default(), holding(&["mcp:a"]));
+    let [read, look] = [tool("mcp:a", "read", "1"), tool("mcp:b", "look", "1")];
+    let unseen = Claim { is_pinned: true, since: None };
+    assert_eq!(book.claim(&read), unseen, "it is pinned as soon as it is seen");
+    held(&mut book, &[read.clone(), look.clone()]);
+    let since = Some("now".to_owned());
+    assert_eq!(book.claim(&read), Claim { is_pinned: true, since: since.clone() });
+    assert_eq!(book.claim(&look), Claim { is_pinned: false, since });
+    assert_eq!(book.claim(&tool("mcp:a", "new", "1")), Claim::default(), "nobody has approved it");
+    assert_eq!(reserved(&book), [pair("read", "mcp:a")]);
+    let next = Book::of(book.record.clone(), holding(&["mcp:a"]));
+    assert_eq!(reserved(&next), [pair("read", "mcp:a")]);
+    book.levels = Levels::default();
+    assert_eq!(reserved(&book), [], "it is pinned no more");
+}
+
+#[test]
+fn a_reserved_name_is_the_published_one_and_the_source_that_had_it_first_has_it() {
+    let mut book = Book::of(Record::default(), holding(&["mcp:a", "mcp:b"]));
+    book.review(&[tool("mcp:b", "read", "1")], "2026-01-01T00:00:00Z");
+    let both = [tool("mcp:a", "read", "1"), tool("mcp:b", "read", "1"), tool("mcp:a", "list", "1")];
+    book.review(&both, "2026-01-02T00:00:00Z");
+    assert_eq!(reserved(&book), [pair("list", "mcp:a"), pair("read", "mcp:b")]);
+    let changed = [tool("mcp:b", "read", "2")];
+    book.review(&changed, "2026-01-03T00:00:00Z");
+    let offered = book.offered("mcp:b", None, offer(&book.find("mcp:b", None).unwrap())).unwrap();
+    approve(&mut book.record, &offered, "2026-01-03T00:00:00Z");
+    assert_eq!(reserved(&book)[1], pair("read", "mcp:b"), "an approval makes it no newcomer");
+    assert_eq!(book.claim(&changed[0]).since.as_deref(), Some("2026-01-01T00:00:00Z"));
+    let naming = Naming { prefix: Some("b".into()), ..Naming::default() };
+    book.levels = holding(&["mcp:a", "mcp:b"]).naming([Named { source: "mcp:b".to_owned(), naming, reached: None }]);
+    assert_eq!(reserved(&book), [pair("b_read", "mcp:b"), pair("list", "mcp:a"), pair("read", "mcp:a")]);
+}
+
+fn reached(source: &str, how: &str) -> Levels {
+    let reached = Some(Digest::of([how]));
+    let named = Named { source: source.to_owned(), naming: Naming::default(), reached };
+    holding(&[source]).naming([named])
+}
+
+#[test]
+fn a_server_that_is_renamed_and_changed_at_once_is_held_to_what_it_was_pinned_as() {
+    for (how, tools) in [
+        ("the same command", [tool("mcp:b", "entirely", "2"), tool("mcp:b", "other", "2")]),
+        ("another command", [tool("mcp:b", "read", "2"), tool("mcp:b", "write", "1")]),
+    ] {
+        let mut before = Book::of(Record::default(), reached("mcp:a", "the same command"));
+        held(&mut before, &[tool("mcp:a", "read", "1"), tool("mcp:a", "write", "1")]);
+        let mut after = Book::of(before.record, reached("mcp:b", how));
+        let (is_held, news) = after.review(&tools, "later");
+        assert_eq!(news[0], News { source: "mcp:b".to_owned(), kind: NewsKind::Renamed("mcp:a".to_owned()) }, "{how}");
+        let changed: Vec<&str> =
+            tools.iter().filter(|tool| is_held.reason(tool).is_some()).map(|tool| &*tool.name).collect();
+        let expected: &[&str] = if how == "the same command" { &["entirely", "other"] } else { &["read"] };
+        assert_eq!(changed, expected, "{how}");
+        let offered = after.offered("mcp:b", None, offer(&after.find("mcp:b", None).unwrap())).unwrap();
+        approve(&mut after.record, &offered, "later");
+        assert_eq!(held(&mut after, &tools), [""; 0], "{how}");
+    }
+}
+
+#[test]
+fn a_server_that_is_renamed_while_its_tools_are_still_there_is_held_as_well() {
+    let mut book = Book::of(Record::default(), holding(&["mcp:a"]));
+    let old = tool("mcp:a", "read", "1");
+    held(&mut book, &[old.clone()]);
+    book.set_levels(holding(&["mcp:b"]));
+    assert_eq!(held(&mut book, &[old, tool("mcp:b", "read", "2")]), ["read"]);
+}
+
+#[test]
+fn a_server_that_is_renamed_alone_stays_pinned_and_one_that_is_another_is_first_seen() {
+    let mut before = Book::of(Record::default(), reached("mcp:a", "a"));
+    held(&mut before, &[tool("mcp:a", "read", "1"), tool("mcp:a", "write", "1"), tool("mcp:a", "list", "1")]);
+    let mut after = Book::of(before.record.clone(), reached("mcp:b", "a"));
+    let same = ["read", "write", "list"].map(|name| tool("mcp:b", name, "1"));
+    assert_eq!(held(&mut after, &same), [""; 0]);
+    assert_eq!(held(&mut after, &[tool("mcp:b", "read", "2")]), ["read"]);
+    let mut another = Book::of(before.record.clone(), reached("mcp:c", "c"));
+    let other = ["read", "look", "search"].map(|name| tool("mcp:c", name, "2"));
+    let (is_held, news) = another.review(&other, "later");
+    assert_eq!(is_held.len(), 0, "one name in three is a coincidence");
+    assert_eq!(news[0].kind, NewsKind::FirstSeen(3));
+    let mut both = Book::of(before.record, holding(&["mcp:a", "mcp:b"]));
+    assert_eq!(held(&mut both, &[tool("mcp:b", "read", "2")]), [""; 0], "the other is still configured");
+}
+
+#[test]
+fn sources_of_one_start_are_of_one_age_whichever_is_faster_and_later_ones_are_younger() {
+    let mut book = Book::of(Record::default(), Levels::default());
+    book.starting = Some("2026-01-01T00:00:00Z".to_owned());
+    let [a, b, c] = ["mcp:a", "mcp:b", "mcp:c"].map(|source| tool(source, "read", "1"));
+    let started = Some("2026-01-01T00:00:00Z".to_owned());
+    book.review(&[b.clone()], "2026-01-01T00:00:01Z");
+    assert_eq!([&a, &b].map(|tool| book.claim(tool).since), [started.clone(), started.clone()]);
+    book.review(&[a.clone(), b.clone()], "2026-01-01T00:00:02Z");
+    book.starting = None;
+    assert_eq!(book.claim(&c).since, None);
+    book.review(&[a.clone(), b.clone(), c.clone()], "2026-01-01T00:00:03Z");
+    let mut next = Book::of(book.record, Levels::default());
+    next.starting = Some("2026-01-02T00:00:00Z".to_owned());
+    let later = Some("2026-01-01T00:00:03Z".to_owned());
+    assert_eq!([&a, &b, &c].map(|tool| next.claim(tool).since), [started.clone(), started, later]);
+}
+
+#[test]
+fn a_change_that_is_followed_makes_a_tool_no_newcomer_under_its_name() {
+    let mut book = Book::of(Record::default(), Levels::default());
+    for (text, now) in [("1", "2026-01-01T00:00:00Z"), ("2", "2026-01-02T00:00:00Z"), ("3", "2026-01-03T00:00:00Z")] {
+        book.review(&[tool("mcp:a", "read", text)], now);
+    }
+    assert_eq!(book.claim(&tool("mcp:a", "read", "3")).since.as_deref(), Some("2026-01-01T00:00:00Z"));
 }
 
 #[test]

@@ -8,7 +8,14 @@ use super::*;
 fn record() -> Record {
     let descriptor = ToolDescriptor { description: "Reads.".to_owned(), ..ToolDescriptor::new("read", "rest", "rest") };
     let tools = [("read".to_owned(), Pin::new(&Definition::of(&descriptor), "1", false))].into();
-    let source = Source { since: "1".to_owned(), digest: digest_of(&tools), held: true, tools, pending: [].into() };
+    let source = Source {
+        since: "1".to_owned(),
+        digest: digest_of(&tools),
+        held: true,
+        reached: None,
+        tools,
+        pending: [].into(),
+    };
     Record { sources: [("rest".to_owned(), source)].into(), ..Record::default() }
 }
 

@@ -13,6 +13,7 @@ pub(super) fn in_full(server: &ServerStatus) -> String {
     if !server.tools.is_empty() {
         parts.push(titled("tools", &server.tools));
     }
+    parts.extend(shadowed(server));
     parts.extend(hidden(&server.hidden));
     parts.extend(suspect(server));
     parts.extend(cleaned(server));
@@ -52,6 +53,18 @@ fn in_words(seconds: u64) -> String {
         7_200..172_800 => format!("{} h", seconds / 3_600),
         _ => format!("{} days", seconds / 86_400),
     }
+}
+
+/// The tools that are called by this server alone, and how that can be changed.
+fn shadowed(server: &ServerStatus) -> Option<String> {
+    let mut table = Table::new();
+    table.load_style(NOTHING).set_header(["SHADOWED TOOL", "THE NAME BELONGS TO"]);
+    for tool in &server.shadowed {
+        table.add_row([one_line(&tool.name), one_line(&tool.owner)]);
+    }
+    let more = and_more(server.shadowed_total, server.shadowed.len(), "shadowed");
+    let hint = "called by this server alone; give it a `prefix`, or `rename` the tools, to have them called by name";
+    (!server.shadowed.is_empty()).then(|| format!("{}{more}\n{hint}", plain(&table)))
 }
 
 /// The tools that are not offered, and why.
@@ -110,7 +123,7 @@ fn titled(title: &str, lines: &[String]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use toolbus_mcp::status::{CleanedTexts, OF_SERVER, PhaseName, SuspectTexts};
+    use toolbus_mcp::status::{CleanedTexts, OF_SERVER, PhaseName, ShadowedTool, SuspectTexts};
     use toolbus_trust::text::Removed;
 
     use super::*;
@@ -164,6 +177,19 @@ mod tests {
         "#);
         let shown = in_full(&server);
         assert!(shown.contains("SUSPECT TOOL") && shown.contains("CLEANED TOOL"), "{shown}");
+    }
+
+    #[test]
+    fn a_server_is_shown_with_the_tools_whose_names_others_have() {
+        let shadowed = vec![ShadowedTool { name: "read_file".to_owned(), owner: "mcp:zzz".to_owned() }];
+        let server = ServerStatus { shadowed, shadowed_total: 3, ..example("aaa") };
+        insta::assert_snapshot!(super::shadowed(&server).unwrap(), @r"
+        SHADOWED TOOL  THE NAME BELONGS TO
+        read_file      mcp:zzz
+        and 2 more are shadowed
+        called by this server alone; give it a `prefix`, or `rename` the tools, to have them called by name
+        ");
+        assert!(in_full(&server).contains("SHADOWED TOOL"));
     }
 
     #[test]

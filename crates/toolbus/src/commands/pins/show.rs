@@ -25,7 +25,7 @@ pub(super) fn table(all: &PinnedTools) -> String {
     let mut table = Table::new();
     table.load_style(NOTHING).set_header(["SOURCE", "TOOL", "STATE", "SINCE"]);
     let mut tools: Vec<&Pinned> = all.tools.iter().collect();
-    tools.sort_by_key(|tool| (!tool.held, !tool.state.is_open()));
+    tools.sort_by_key(|tool| (!tool.held, !tool.state.is_open(), tool.shadowed_by.is_none()));
     for tool in tools {
         table.add_row([one_line(&tool.source), one_line(&tool.name), state(tool), one_line(&tool.since)]);
     }
@@ -34,10 +34,14 @@ pub(super) fn table(all: &PinnedTools) -> String {
 }
 
 fn state(tool: &Pinned) -> String {
-    match (tool.state.is_open(), tool.held) {
+    let state = match (tool.state.is_open(), tool.held) {
         (_, true) => format!("{}, quarantined", tool.state.as_str()),
         (true, false) if tool.state != State::Missing => format!("{}, not quarantined", tool.state.as_str()),
         _ => tool.state.as_str().to_owned(),
+    };
+    match &tool.shadowed_by {
+        Some(owner) => format!("{state}, shadowed by {}", one_line(owner)),
+        None => state,
     }
 }
 
@@ -133,6 +137,7 @@ mod tests {
             held,
             since: "2026-01-02T03:04:05Z".to_owned(),
             reason: None,
+            shadowed_by: None,
         }
     }
 
@@ -148,16 +153,18 @@ mod tests {
     fn what_is_quarantined_comes_first() {
         let tools = vec![
             pinned("read", State::Pinned, false),
+            Pinned { shadowed_by: Some("mcp:zzz".to_owned()), ..pinned("write", State::Recorded, false) },
             pinned("old", State::Missing, false),
             pinned("sto\u{1b}[2Jre", State::New, true),
         ];
         let all = PinnedTools { file: Some("/var/lib/toolbus/toolbus.pins.json".to_owned()), problem: None, tools };
         insta::assert_snapshot!(table(&all), @r"
         kept in /var/lib/toolbus/toolbus.pins.json
-        SOURCE     TOOL            STATE             SINCE
-        mcp:files  sto\u{1b}[2Jre  new, quarantined  2026-01-02T03:04:05Z
-        mcp:files  old             missing           2026-01-02T03:04:05Z
-        mcp:files  read            pinned            2026-01-02T03:04:05Z
+        SOURCE     TOOL            STATE                          SINCE
+        mcp:files  sto\u{1b}[2Jre  new, quarantined               2026-01-02T03:04:05Z
+        mcp:files  old             missing                        2026-01-02T03:04:05Z
+        mcp:files  write           recorded, shadowed by mcp:zzz  2026-01-02T03:04:05Z
+        mcp:files  read            pinned                         2026-01-02T03:04:05Z
         ");
     }
 

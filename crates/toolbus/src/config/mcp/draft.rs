@@ -2,11 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::http::{HeaderName, HeaderValue};
+use toolbus_core::log::shown;
 use toolbus_core::secret::Secret;
-use toolbus_core::tool::Validation;
+use toolbus_core::tool::{Naming, Validation};
 use toolbus_mcp::filter::ToolFilter;
 use toolbus_mcp::spec::{
     Credential, Credentials, Endpoint, HttpKind, Origin, Program, ServerName, ServerSpec, TransportSpec,
@@ -20,6 +22,12 @@ use crate::config::bus::is_local;
 const MAX_LIST: usize = 10_000;
 /// Most variables of an environment.
 const MAX_VARIABLES: usize = 1024;
+/// Most tools that have other names.
+const MAX_RENAMED: usize = 1024;
+/// Longest prefix, in characters.
+const MAX_PREFIX: usize = 32;
+/// Longest name that a tool is given, in characters: what models accept.
+const MAX_RENAMED_NAME: usize = 64;
 /// Most headers.
 const MAX_HEADERS: usize = 64;
 /// Headers that the transport itself sets.
@@ -51,6 +59,8 @@ pub(crate) struct Draft {
     pub(super) denied: Vec<String>,
     /// Whether no tool is offered, whatever the lists say.
     pub(super) offers_none: bool,
+    pub(super) prefix: Option<String>,
+    pub(super) renamed: BTreeMap<String, String>,
     pub(super) validation: Validation,
     pub(super) tool_timeout: Option<Duration>,
     pub(super) is_lazy: bool,
@@ -95,6 +105,8 @@ impl Default for Draft {
             allowed: Vec::new(),
             denied: Vec::new(),
             offers_none: false,
+            prefix: None,
+            renamed: BTreeMap::new(),
             validation: Validation::default(),
             tool_timeout: None,
             is_lazy: false,
@@ -130,6 +142,7 @@ impl Draft {
                 true => ToolFilter::new(Vec::new(), vec!["*".to_owned()]),
                 false => ToolFilter::new(self.allowed.clone(), self.denied.clone()),
             },
+            naming: self.naming()?,
             validation: self.validation,
             tool_timeout: self.tool_timeout,
             is_lazy: self.is_lazy,
@@ -140,6 +153,36 @@ impl Draft {
         warnings.extend(is_exposed(&spec).then(|| "sends credentials unencrypted; use https://".to_owned()));
         warnings.extend(shared_path(&spec));
         Ok((spec, warnings))
+    }
+
+    /// How its tools are called. Names that the operator gives are such that every model accepts them as they are.
+    fn naming(&self) -> Result<Naming, Mistake> {
+        let is_name = |name: &str, longest: usize| {
+            let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-');
+            name.starts_with(|c: char| c.is_ascii_alphabetic()) && name.chars().all(is_plain) && name.len() <= longest
+        };
+        let form = |longest| {
+            format!("expected a letter, and then at most {} letters, digits, `_` and `-` of ASCII", longest - 1)
+        };
+        if let Some(prefix) = &self.prefix {
+            require(is_name(prefix, MAX_PREFIX), "prefix", &format!("is no prefix: {}", form(MAX_PREFIX)))?;
+        }
+        require(self.renamed.len() <= MAX_RENAMED, "rename", &format!("has more than {MAX_RENAMED} tools"))?;
+        let mut given = BTreeMap::new();
+        for (own, name) in &self.renamed {
+            let (own_shown, shown) = (shown(own), shown(name));
+            require(
+                is_name(name, MAX_RENAMED_NAME),
+                "rename",
+                &format!("gives `{own_shown}` a name that cannot be used: {}", form(MAX_RENAMED_NAME)),
+            )?;
+            if let Some(other) = given.insert(name, own_shown.clone()) {
+                let what = format!("`rename` gives two tools the name `{shown}`: `{other}` and `{own_shown}`");
+                return Err(Mistake::new("rename", what));
+            }
+        }
+        let renamed = self.renamed.iter().map(|(own, name)| (own.as_str().into(), name.as_str().into()));
+        Ok(Naming { set: None, prefix: self.prefix.as_deref().map(Arc::from), renamed: renamed.collect() })
     }
 
     /// The keys that only a program has, of those that are there.

@@ -8,7 +8,7 @@ use toolbus_trust::pins::Level;
 use super::placeholders::{misplaced, placeholder};
 use crate::config::Config;
 use crate::config::pins::Pin;
-use crate::config::toolsets::{Kind, Scope};
+use crate::config::toolsets::{Kind, Scope, ToolsetConfig};
 
 /// The MCP servers of a configuration.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -88,6 +88,15 @@ impl Config {
             known.retain(|spec| !in_sections.contains(&spec.name) && mistake(spec).is_none());
             self.mcp.file.keep(&known, &running.pins_of_servers(), mistake);
         }
+    }
+
+    /// The tool set that a server backs, with its name.
+    pub(crate) fn set_of_server(&self, server: &ServerName) -> Option<(&str, &ToolsetConfig)> {
+        let backs = |set: &ToolsetConfig| {
+            set.kind == Kind::Mcp
+                && set.server.as_deref().is_some_and(|name| ServerName::parse(name).is_ok_and(|name| name == *server))
+        };
+        self.toolsets.iter().find(|(_, set)| backs(set)).map(|(name, set)| (name.as_str(), set))
     }
 
     /// What is said of changes of the tools of each server.

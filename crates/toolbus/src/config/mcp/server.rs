@@ -44,10 +44,16 @@ pub struct ServerConfig {
     pub headers: BTreeMap<String, Secret>,
     /// How requests are authorised; absent: by nothing besides the headers.
     pub auth: Option<ServerAuth>,
-    /// Names of the tools that are offered, ASCII case ignored; none: all.
+    /// What the names of its tools begin with, before an underscore: `files` makes `read_file` `files_read_file`.
+    #[schemars(length(min = 1, max = 32))]
+    pub prefix: Option<String>,
+    /// Other names for some of its tools, which get no `prefix`: `{ read_file = "open_document" }`.
+    #[schemars(extend("maxProperties" = 1024))]
+    pub rename: BTreeMap<String, String>,
+    /// Names of the tools that are offered, as the server has them, ASCII case ignored; none: all.
     #[schemars(length(max = 10_000), extend("items" = {"type": "string", "format": "toolbus-name"}))]
     pub allowed_tools: Vec<String>,
-    /// Names of tools that are not offered, whatever else allows them.
+    /// Names of tools that are not offered, as the server has them, whatever else allows them.
     #[schemars(length(max = 10_000), extend("items" = {"type": "string", "format": "toolbus-name"}))]
     pub denied_tools: Vec<String>,
     /// Whether it is started by its first call and stopped when idle.
@@ -132,6 +138,8 @@ impl ServerConfig {
             allowed: self.allowed_tools.clone(),
             denied: self.denied_tools.clone(),
             offers_none: false,
+            prefix: self.prefix.clone(),
+            renamed: self.rename.clone(),
             validation: self.validate.into(),
             tool_timeout: self.tool_timeout.map(HumanDuration::get),
             is_lazy: self.lazy,

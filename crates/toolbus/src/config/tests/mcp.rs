@@ -74,6 +74,42 @@ fn every_designed_key_is_accepted() {
 }
 
 #[test]
+fn tools_are_called_as_the_operator_says_in_sections_and_in_the_file() {
+    let section =
+        specs("[mcp.servers.a]\ncommand = 'x'\nprefix = 'files'\nrename = { read_file = 'open', list = 'read_file' }");
+    let json = r#"{"mcpServers": {"a": {"command": "x", "Prefix": "files", "rename": {"read_file": "open", "list": "read_file"}}}}"#;
+    let file = with_file("", json).unwrap();
+    assert_eq!(file.warnings, [""; 0]);
+    for spec in [&section[0], &file.config.mcp_servers().specs[0]] {
+        let names = ["read_file", "list", "move"].map(|own| spec.naming.published(own));
+        assert_eq!(names, ["open", "read_file", "files_move"]);
+    }
+}
+
+#[test]
+fn a_name_that_not_every_model_takes_and_one_for_two_tools_are_told() {
+    let long = format!("prefix = '{}'", "p".repeat(33));
+    let table = [
+        (
+            "prefix = 'my files'",
+            "`prefix` is no prefix: expected a letter, and then at most 31 letters, digits, `_` and `-` of ASCII",
+        ),
+        ("prefix = '9'", "`prefix` is no prefix"),
+        (&long, "prefix"),
+        (
+            "rename = { read = 'my.read' }",
+            "`rename` gives `read` a name that cannot be used: expected a letter, and then at most 63 letters",
+        ),
+        ("rename = { read = '' }", "`rename` gives `read` a name that cannot be used"),
+        ("rename = { read = 'open', see = 'open' }", "`rename` gives two tools the name `open`: `read` and `see`"),
+    ];
+    for (line, expected) in table {
+        let told = load(&[&format!("[mcp.servers.a]\ncommand = 'x'\n{line}")], &[], &[]).unwrap_err();
+        assert!(told.contains(expected), "{line}: {told}");
+    }
+}
+
+#[test]
 fn a_type_is_one_of_four_and_may_be_left_out() {
     let kind = |lines: &str| match &specs(&format!("[mcp.servers.a]\n{lines}"))[0].transport {
         TransportSpec::Stdio(_) => None,
@@ -140,7 +176,7 @@ fn a_server_is_a_program_or_an_address() {
     a.toml:6:1: `mcp.servers.c`: `url` is missing; `type` says that it is an HTTP server
     a.toml:9:7: `mcp.servers.d.url`: `url` is no URL (relative URL without a base); expected "https://host/path"
     a.toml:12:8: `mcp.servers.e.type`: "websocket" is not known; expected one of "stdio", "http", "streamable-http", "sse"
-    a.toml:13:1: `mcp.servers.e.pinned`: unknown key; expected one of `allowed_tools`, `args`, `auth`, `command`, `cwd`, `denied_tools`, `disabled`, `env`, `headers`, `lazy`, `pin`, `roots`, `tool_timeout`, `type`, `url`, `validate`
+    a.toml:13:1: `mcp.servers.e.pinned`: unknown key; expected one of `allowed_tools`, `args`, `auth`, `command`, `cwd`, `denied_tools`, `disabled`, `env`, `headers`, `lazy`, `pin`, `prefix`, `rename`, `roots`, `tool_timeout`, `type`, `url`, `validate`
     "#);
     insta::assert_snapshot!(problems("[mcp.servers.a]\nurl = 'http://h/'\nheaders = { Host = 'x' }\n[mcp.servers.b]\ncommand = 'x'\nenv = { 'A=B' = 'hunter2' }\n[mcp.servers.c]\ncommand = ''\nvalidate = 'on'\ntool_timeout = '60'"), @r#"
     a.toml:3:11: `mcp.servers.a.headers`: `headers` has `host`, which the daemon itself sets

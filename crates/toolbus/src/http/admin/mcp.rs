@@ -148,6 +148,8 @@ pub(crate) fn example(name: &str) -> ServerStatus {
         implementation: Some("example 1.0".to_owned()),
         tools: vec!["read_file".to_owned(), "write_file".to_owned()],
         hidden: vec![HiddenTool { name: "move_file".to_owned(), reason: "denied by deniedTools".to_owned() }],
+        shadowed: Vec::new(),
+        shadowed_total: 0,
         suspect: Vec::new(),
         suspect_total: 0,
         cleaned: Vec::new(),

@@ -1,5 +1,6 @@
 //! Pins, as operators see them: what is quarantined, how it changed, and approving it.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use axum::extract::rejection::{BytesRejection, PathRejection, QueryRejection};
@@ -67,7 +68,14 @@ impl Admin {
     pub fn pins(&self, source: Option<&str>) -> Result<PinnedTools, PinError> {
         let pins = self.pinned()?;
         let source = self.source(source)?;
-        let tools = pins.list(source.as_deref()).into_iter().map(pinned).collect();
+        let clashes = self.gates.access().current().clashes();
+        let owners: HashMap<(&str, &str), &str> =
+            clashes.iter().map(|clash| ((&*clash.shadowed, &*clash.name), &*clash.kept)).collect();
+        let with_owner = |entry: Entry| {
+            let owner = owners.get(&(&*entry.source, &*entry.name)).map(|owner| (*owner).to_owned());
+            Pinned { shadowed_by: owner, ..pinned(entry) }
+        };
+        let tools = pins.list(source.as_deref()).into_iter().map(with_owner).collect();
         Ok(PinnedTools { file: pins.file().map(|file| file.display().to_string()), problem: pins.problem(), tools })
     }
 
@@ -144,7 +152,7 @@ impl Admin {
 
 fn pinned(entry: Entry) -> Pinned {
     let Entry { source, tool, name, state, is_held, since, reason } = entry;
-    Pinned { source, tool, name, state, held: is_held, since, reason }
+    Pinned { source, tool, name, state, held: is_held, since, reason, shadowed_by: None }
 }
 
 fn changed(difference: Difference) -> Changed {

@@ -113,6 +113,9 @@ pub struct Verdict {
     pub allowed: bool,
     /// Why, or why not.
     pub because: String,
+    /// Sources that have a tool of this name, too, which is called by its server alone; absent: none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub shadows: Vec<String>,
     /// Rules of the scan that its definition meets; absent: none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub suspect: Vec<String>,

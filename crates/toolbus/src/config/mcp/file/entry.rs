@@ -25,7 +25,7 @@ const INCLUDED: &str = "includeTools";
 /// Key of the list of tools that are not offered.
 const DENIED: &str = "deniedTools";
 /// Every spelling of a member, and the key that it means. Case, `-` and `_` do not count.
-const MEMBERS: [(&str, &str); 34] = [
+const MEMBERS: [(&str, &str); 36] = [
     ("name", "name"),
     ("command", "command"),
     ("args", "args"),
@@ -60,6 +60,8 @@ const MEMBERS: [(&str, &str); 34] = [
     ("lazy", "lazy"),
     ("validate", "validate"),
     ("pin", "pin"),
+    ("prefix", "prefix"),
+    ("rename", "rename"),
 ];
 /// What the names of members contain that say which calls need no confirmation. They take no tool away.
 const CONFIRMATIONS: [&str; 4] = ["approv", "alwaysallow", "trust", "confirm"];
@@ -234,6 +236,8 @@ impl Reader<'_> {
             "enabled" => draft.is_disabled |= !flag(spelling, &value)?,
             "lazy" => draft.is_lazy = flag(spelling, &value)?,
             "pin" => self.pin = Some(pin(value)?),
+            "prefix" => draft.prefix = Some(text(spelling, value)?),
+            "rename" => draft.renamed = names(spelling, value)?,
             _ => draft.validation = validation(&text("validate", value)?)?,
         }
         Ok(())
@@ -300,6 +304,10 @@ fn scalars(key: &'static str, value: Value) -> Result<BTreeMap<String, Secret>, 
         _ => Err(wrong(key, "expected an object of texts")),
     };
     members.into_iter().map(of_member).collect()
+}
+
+fn names(key: &'static str, value: Value) -> Result<BTreeMap<String, String>, Mistake> {
+    serde_json::from_value(value).map_err(|_| wrong(key, "expected an object of texts"))
 }
 
 fn flag(key: &'static str, value: &Value) -> Result<bool, Mistake> {

@@ -60,6 +60,8 @@ async fn every_server_is_told_with_all_that_is_known() {
       "readySeconds": 3725,
       "restarts": 0,
       "sessions": 0,
+      "shadowed": [],
+      "shadowedTotal": 0,
       "stderr": [
         "listening"
       ],

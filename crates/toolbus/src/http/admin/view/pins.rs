@@ -32,6 +32,9 @@ pub struct Pinned {
     pub since: String,
     /// Why it is quarantined.
     pub reason: Option<String>,
+    /// The source that has its name, where that is another one: it is called by its server alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shadowed_by: Option<String>,
 }
 
 /// How what a name means differs from what is pinned.
