@@ -1,7 +1,7 @@
 //! Keeps the daemon's own secrets out of everything that leaves it.
 //!
 //! A [`Redactor`] knows the secrets and the forms in which they are met (`forms`), finds all of them in one pass
-//! (`matcher`), and puts [`REDACTED`] where they stood. A text without any is not copied. Whole secrets alone are
+//! (`matcher`), also in what a text was before it was percent-encoded, escaped for HTML or broken into lines (`views`), and puts [`REDACTED`] where they stood. A text without any is not copied. Whole secrets alone are
 //! removed: a part of one that changed an answer could be guessed, character by character.
 
 mod candidates;
@@ -11,6 +11,7 @@ mod matcher;
 mod output;
 #[cfg(test)]
 mod tests;
+mod views;
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -160,6 +161,15 @@ impl Redactor {
     pub fn text<'a>(&self, text: &'a str) -> Cow<'a, str> {
         let replaced = self.matcher().and_then(|matcher| matcher.replaced(text.as_bytes()));
         replaced.map_or(Cow::Borrowed(text), |bytes| Cow::Owned(matcher::to_text(bytes)))
+    }
+
+    /// The beginning of a text without secrets, those that go on behind it included: at most `length` bytes of the text.
+    #[must_use]
+    pub fn beginning<'a>(&self, text: &'a str, length: usize) -> Cow<'a, str> {
+        let length = text.floor_char_boundary(length);
+        let replaced = self.matcher().and_then(|matcher| matcher.beginning(text.as_bytes(), length));
+        let beginning = || Cow::Borrowed(text.get(..length).unwrap_or_default());
+        replaced.map_or_else(beginning, |bytes| Cow::Owned(matcher::to_text(bytes)))
     }
 
     /// Removes secrets from a text in its place. True if there were any.

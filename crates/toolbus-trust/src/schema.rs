@@ -6,8 +6,8 @@ use serde_json::{Map, Value};
 
 use crate::text::{self, Removed};
 
-/// Longest prose of a schema, in bytes; what is beyond is cut.
-const MAX_PROSE: usize = 4 * 1024;
+/// Longest prose of a schema, in bytes, as of a tool's description; what is beyond is cut.
+const MAX_PROSE: usize = 8 * 1024;
 /// Longest title, in bytes.
 const MAX_TITLE: usize = 256;
 /// Values deeper than this are left alone. What parses has no more, and whoever offers a schema bounds it far lower.

@@ -88,6 +88,26 @@ pub fn has_unseen(name: &str) -> bool {
     name.chars().any(|c| c.is_control() || matches!(c, '\u{2028}' | '\u{2029}')) || unseen(name).characters() > 0
 }
 
+/// The text in one line, as a log may have it: what [`clean`] would take out, line breaks and tabs are escaped.
+#[must_use]
+pub fn escaped(text: &str) -> Cow<'_, str> {
+    if text.bytes().all(|byte| matches!(byte, b' '..=b'~')) {
+        return Cow::Borrowed(text);
+    }
+    let (mut line, mut walk) = (String::with_capacity(text.len()), Walk::new(text));
+    let mut next = walk.next();
+    while let Some((at, kind)) = next {
+        next = walk.next();
+        // Two characters where they are one line break.
+        let written = text.get(at..next.map_or(text.len(), |(end, _)| end)).unwrap_or_default();
+        match kind {
+            Kind::Kept(c) if !c.is_control() => line.push(c),
+            _ => line.extend(written.chars().flat_map(char::escape_default)),
+        }
+    }
+    Cow::Owned(line)
+}
+
 /// The characters that [`clean`] would leave.
 pub(crate) fn seen(text: &str) -> impl Iterator<Item = char> {
     let mut walk = Walk::new(text);

@@ -94,6 +94,6 @@ fn escapes() -> impl Iterator<Item = &'static str> {
     ESCAPED_DIGITS.into_iter().flat_map(|(_, escapes)| escapes.iter().copied())
 }
 
-fn is_digit(byte: &u8) -> bool {
+pub(super) fn is_digit(byte: &u8) -> bool {
     byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'/' | b'-' | b'_')
 }

@@ -10,11 +10,6 @@ use super::MIN_SECRET;
 
 /// As forms of HTML and most libraries encode.
 const STRICT: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
-/// As `encodeURIComponent` does.
-const COMPONENT: &AsciiSet = &STRICT.remove(b'!').remove(b'*').remove(b'\'').remove(b'(').remove(b')');
-/// What a URL leaves as it is in a query or a path.
-const LENIENT: &AsciiSet =
-    &COMPONENT.remove(b'$').remove(b'&').remove(b'+').remove(b',').remove(b':').remove(b';').remove(b'=').remove(b'@');
 
 /// Characters of ASCII that JSON may have as they are, and that are escaped by number: nowhere; by Go; by Gson; for HTML by
 /// others; by .NET.
@@ -30,7 +25,8 @@ pub(super) struct Edges {
     pub(super) after: bool,
 }
 
-/// Every form of a secret, as it is and as encodings write it, each once.
+/// Every form of a secret, as it is and as encodings write it, each once; without those that a [view](super::views) of the
+/// text has.
 pub(super) fn forms(secret: &str) -> BTreeMap<String, Edges> {
     let mut forms = BTreeMap::new();
     let mut add = |form: String, edges: Edges| {
@@ -51,13 +47,8 @@ pub(super) fn forms(secret: &str) -> BTreeMap<String, Edges> {
         }
     }
     let whole = Edges::default();
-    for set in [STRICT, COMPONENT, LENIENT] {
-        let encoded = utf8_percent_encode(secret, set).to_string();
-        add(lowered(&encoded), whole);
-        add(encoded, whole);
-    }
-    add(lowered(&form_encoded), whole);
-    add(form_encoded, whole);
+    // As forms of HTML write it, which are percent-encoded besides.
+    add(secret.replace(' ', "+"), whole);
     for escaped in in_json(secret) {
         // A text of JSON may be a string of another one.
         for text in [json_escaped(&escaped), escaped] {
@@ -115,16 +106,4 @@ fn json_character(character: char, is_numbered: bool, is_upper: bool) -> String 
     let mut units = [0; 2];
     let units = character.encode_utf16(&mut units).iter();
     units.map(|unit| if is_upper { format!("\\u{unit:04X}") } else { format!("\\u{unit:04x}") }).collect()
-}
-
-/// Percent-encoded with digits in lower case.
-fn lowered(encoded: &str) -> String {
-    let mut left = 0;
-    let lower = |c: char| {
-        left = if c == '%' { 2 } else { left };
-        let is_digit = left > 0 && c != '%';
-        left -= usize::from(is_digit);
-        if is_digit { c.to_ascii_lowercase() } else { c }
-    };
-    encoded.chars().map(lower).collect()
 }

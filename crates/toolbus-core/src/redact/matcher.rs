@@ -7,6 +7,7 @@ use aho_corasick::{AhoCorasick, AhoCorasickKind, BuildError, Input, MatchKind};
 
 use super::candidates::Candidates;
 use super::forms::forms;
+use super::views::View;
 use super::{MIN_SECRET, REDACTED};
 
 /// Most beginnings for which the fast kind of automaton is built, which takes some kilobytes for each.
@@ -44,25 +45,63 @@ impl Matcher {
 
     /// Whether any secret stands in `text`.
     pub(super) fn finds(&self, text: &[u8]) -> bool {
-        self.next(text, 0).is_some()
+        let is_in = |text: &[u8]| self.next(text, 0).is_some();
+        is_in(text) || View::ALL.iter().any(|view| view.decoded(text).is_some_and(|decoded| is_in(&decoded)))
     }
 
     /// The text without secrets; nothing when it has none.
     pub(super) fn replaced(&self, text: &[u8]) -> Option<Vec<u8>> {
-        let mut place = self.next(text, 0)?;
-        let (mut clean, mut done) = (Vec::with_capacity(text.len()), 0);
-        loop {
-            let next = self.widen(text, &mut place);
+        self.beginning(text, text.len())
+    }
+
+    /// The first `length` bytes of the text without secrets, of those that go on behind them, too; nothing when all of the
+    /// text has none.
+    pub(super) fn beginning(&self, text: &[u8], length: usize) -> Option<Vec<u8>> {
+        let places = self.places(text);
+        if places.is_empty() {
+            return None;
+        }
+        let (mut clean, mut done) = (Vec::with_capacity(length), 0);
+        for place in places.into_iter().take_while(|place| place.start < length) {
             clean.extend_from_slice(text.get(done..place.start).unwrap_or_default());
             clean.extend_from_slice(REDACTED.as_bytes());
             done = place.end;
-            match next {
-                Some(next) => place = next,
-                None => break,
+        }
+        clean.extend_from_slice(text.get(done..length).unwrap_or_default());
+        Some(clean)
+    }
+
+    /// Where secrets stand, in the text as it is and as it was before it was encoded, in order and apart from each other.
+    fn places(&self, text: &[u8]) -> Vec<Range<usize>> {
+        let mut places = self.plain_places(text);
+        let in_text = places.len();
+        for view in View::ALL {
+            if let Some(decoded) = view.decoded(text) {
+                places.extend(view.origins(text, self.plain_places(&decoded)));
             }
         }
-        clean.extend_from_slice(text.get(done..).unwrap_or_default());
-        Some(clean)
+        if places.len() == in_text {
+            return places;
+        }
+        places.sort_by_key(|place| place.start);
+        let mut apart: Vec<Range<usize>> = Vec::with_capacity(places.len());
+        for place in places {
+            match apart.last_mut() {
+                Some(last) if place.start < last.end => last.end = last.end.max(place.end),
+                _ => apart.push(place),
+            }
+        }
+        apart
+    }
+
+    /// Where forms of secrets stand in the text as it is.
+    fn plain_places(&self, text: &[u8]) -> Vec<Range<usize>> {
+        let (mut places, mut next) = (Vec::new(), self.next(text, 0));
+        while let Some(mut place) = next {
+            next = self.widen(text, &mut place);
+            places.push(place);
+        }
+        places
     }
 
     /// Removes secrets from a text in its place. True if there were any.

@@ -1,0 +1,166 @@
+//! Texts as they were before an encoding that may write any character, each in several ways: so many forms of a secret
+//! that the text is decoded instead.
+
+use std::ops::Range;
+
+use memchr::{memchr, memchr2};
+
+use super::candidates::is_digit;
+
+/// Digits of Base64 that a line has at least before it is taken for one that was broken.
+const MIN_LINE: usize = 16;
+/// Longest entity of HTML, in bytes.
+const MAX_ENTITY: usize = 12;
+/// `&`, as it is and as libraries escape it in JSON.
+const AMPERSANDS: [&[u8]; 2] = [b"&", b"\\u0026"];
+/// Ends of lines, as they are and as JSON escapes them.
+const LINE_ENDS: [&[u8]; 3] = [b"\n", b"\\n", b"\\r\\n"];
+
+/// What a text may have been encoded by.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum View {
+    /// Percent-encoding, whichever characters a library encodes.
+    Percent,
+    /// Entities of HTML and XML.
+    Html,
+    /// Base64 in lines.
+    Lines,
+}
+
+/// A place where a text is encoded, and what stood there before.
+struct Token {
+    place: Range<usize>,
+    plain: [u8; 4],
+    length: usize,
+}
+
+impl View {
+    pub(super) const ALL: [Self; 3] = [Self::Percent, Self::Html, Self::Lines];
+
+    /// The text without the encoding; none where it has nothing of the kind.
+    pub(super) fn decoded(self, text: &[u8]) -> Option<Vec<u8>> {
+        let mut token = self.next(text, 0)?;
+        let (mut decoded, mut done) = (Vec::with_capacity(text.len()), 0);
+        loop {
+            decoded.extend_from_slice(text.get(done..token.place.start)?);
+            decoded.extend_from_slice(token.plain.get(..token.length)?);
+            done = token.place.end;
+            match self.next(text, done) {
+                Some(next) => token = next,
+                None => break,
+            }
+        }
+        decoded.extend_from_slice(text.get(done..)?);
+        Some(decoded)
+    }
+
+    /// Where places of the decoded text, in their order, stand in the text itself.
+    pub(super) fn origins(self, text: &[u8], places: Vec<Range<usize>>) -> Vec<Range<usize>> {
+        let mut walk = Walk { view: self, text, origin: 0, decoded: 0, token: self.next(text, 0) };
+        let origin = |place: Range<usize>| {
+            let start = walk.origin(place.start).start;
+            start..walk.origin(place.end.saturating_sub(1)).end
+        };
+        places.into_iter().map(origin).collect()
+    }
+
+    /// The first encoded place at `from` or later.
+    fn next(self, text: &[u8], mut from: usize) -> Option<Token> {
+        loop {
+            let rest = text.get(from..)?;
+            let found = match self {
+                Self::Percent => memchr(b'%', rest),
+                Self::Html => memchr2(b'&', b'\\', rest),
+                Self::Lines => memchr2(b'\n', b'\\', rest),
+            }?;
+            let start = from + found;
+            let token = match self {
+                Self::Percent => percent(text, start),
+                Self::Html => entity(text, start),
+                Self::Lines => line_end(text, start),
+            };
+            if token.is_some() {
+                return token;
+            }
+            from = start + 1;
+        }
+    }
+}
+
+/// A way through a text and what was decoded from it.
+struct Walk<'a> {
+    view: View,
+    text: &'a [u8],
+    origin: usize,
+    decoded: usize,
+    token: Option<Token>,
+}
+
+impl Walk<'_> {
+    /// Where the byte `at` of the decoded text comes from; `at` never decreases.
+    fn origin(&mut self, at: usize) -> Range<usize> {
+        loop {
+            let as_it_is = self.token.as_ref().map_or(self.text.len(), |token| token.place.start) - self.origin;
+            if at < self.decoded + as_it_is {
+                let origin = self.origin + (at - self.decoded);
+                return origin..origin + 1;
+            }
+            let Some(token) = &self.token else { return self.text.len()..self.text.len() };
+            if at < self.decoded + as_it_is + token.length {
+                return token.place.clone();
+            }
+            self.decoded += as_it_is + token.length;
+            self.origin = token.place.end;
+            self.token = self.view.next(self.text, self.origin);
+        }
+    }
+}
+
+/// `%2F`.
+fn percent(text: &[u8], start: usize) -> Option<Token> {
+    let digit = |at: usize| char::from(*text.get(start + at)?).to_digit(16);
+    let byte = u8::try_from(digit(1)? * 16 + digit(2)?).ok()?;
+    Some(Token { place: start..start + 3, plain: [byte, 0, 0, 0], length: 1 })
+}
+
+/// `&amp;`, `&#39;`, `&#x2F;`.
+fn entity(text: &[u8], start: usize) -> Option<Token> {
+    let rest = text.get(start..)?;
+    let ampersand = AMPERSANDS.into_iter().find(|ampersand| rest.starts_with(ampersand))?.len();
+    let name = rest.get(ampersand..)?;
+    let length = name.iter().take(MAX_ENTITY).position(|byte| *byte == b';')?;
+    let character = named(std::str::from_utf8(name.get(..length)?).ok()?)?;
+    let mut plain = [0; 4];
+    let written = character.encode_utf8(&mut plain).len();
+    Some(Token { place: start..start + ampersand + length + 1, plain, length: written })
+}
+
+/// The character of an entity: those that have to be escaped have names, and any has a number.
+fn named(name: &str) -> Option<char> {
+    let Some(number) = name.strip_prefix('#') else {
+        return match name {
+            "amp" => Some('&'),
+            "lt" => Some('<'),
+            "gt" => Some('>'),
+            "quot" => Some('"'),
+            "apos" => Some('\''),
+            _ => None,
+        };
+    };
+    let number = match number.strip_prefix(['x', 'X']) {
+        Some(digits) => u32::from_str_radix(digits, 16),
+        None => number.parse(),
+    };
+    char::from_u32(number.ok()?)
+}
+
+/// The end of a line of Base64, with what the next one is indented by.
+fn line_end(text: &[u8], start: usize) -> Option<Token> {
+    let (before, rest) = text.split_at_checked(start)?;
+    let before = before.strip_suffix(b"\r").unwrap_or(before);
+    let is_line = before.len() >= MIN_LINE && before.iter().rev().take(MIN_LINE).all(is_digit);
+    let end = LINE_ENDS.into_iter().find(|end| rest.starts_with(end)).filter(|_| is_line)?.len();
+    let indent = rest.iter().skip(end).take_while(|byte| matches!(byte, b' ' | b'\t')).count();
+    let place = before.len()..start + end + indent;
+    is_digit(text.get(place.end)?).then_some(Token { place, plain: [0; 4], length: 0 })
+}
