@@ -10,14 +10,15 @@ use crate::policy::Effective;
 
 /// Knows whose tools may still come.
 pub trait Arrivals: Send + Sync + 'static {
-    /// What to wait for before a tool that was not found is said not to be there: over when the tools are known of all
-    /// servers that may bring it and that the caller may use, or when those failed; at the latest at `latest`. None when
-    /// there is nothing to wait for.
+    /// What to wait for before a tool that was not found is said not to be there: over when a server brought it, when the
+    /// tools are known of all servers that may bring it and that the caller may use, or when those failed or take long; at
+    /// the latest at `latest`. None when there is nothing to wait for.
     fn expect<'a>(&'a self, wanted: Wanted<'a>, effective: &'a Effective, latest: Instant)
     -> Option<BoxFuture<'a, ()>>;
 
-    /// Why a tool that was not found may be there all the same: the caller may use the server that it names, and what that
-    /// server has is not known, because it cannot be reached. None where the tool is not there.
+    /// Why a tool that was not found may be there all the same: what a server has that the caller may use is not known,
+    /// because the caller names it and it cannot be reached, or because it is being connected to for the first time. None
+    /// where the tool is not there.
     fn out_of_reach(&self, wanted: Wanted<'_>, effective: &Effective) -> Option<ToolFailure>;
 }
 

@@ -36,9 +36,10 @@ pub(crate) struct AgentGate {
 type ToolLimit = (Arc<str>, usize);
 
 /// Places of a call that waits, given back when it no longer does.
-struct Waiting {
+pub(crate) struct Waiting {
     _agent: [OwnedSemaphorePermit; 2],
     _daemon: [OwnedSemaphorePermit; 2],
+    _counted: LoadGuard,
 }
 
 /// Grants permits: of the tool, then of the agent, then of the daemon.
@@ -79,8 +80,7 @@ impl Permits {
         if let Some(permit) = self.at_once(of_tool.as_ref(), agent) {
             return Ok(permit);
         }
-        let _places = self.wait(agent, bytes)?;
-        let _counted = self.load.enter_waiting();
+        let _waiting = self.wait(agent, bytes)?;
         let in_turn = async {
             let (tool, agent) = both(of_tool.as_ref(), &agent.running).await?;
             Some(self.permit(tool, agent, Arc::clone(&self.daemon).acquire_owned().await.ok()?))
@@ -100,8 +100,13 @@ impl Permits {
         Some(self.permit(tool, agent, Arc::clone(&self.daemon).try_acquire_owned().ok()?))
     }
 
-    /// Takes a place among those who wait: first among those of the agent, who learns nothing of how busy others are.
-    fn wait(&self, agent: &AgentGate, bytes: usize) -> Result<Waiting, ToolFailure> {
+    /// Takes a place among those who wait, whatever for: first among those of the agent, who learns nothing of how busy
+    /// others are. `bytes` is what the call holds while it waits.
+    ///
+    /// # Errors
+    ///
+    /// [`Cause::Overloaded`] when too many wait already.
+    pub(crate) fn wait(&self, agent: &AgentGate, bytes: usize) -> Result<Waiting, ToolFailure> {
         let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
         let take = |places: &Arc<Semaphore>, room: &Arc<Semaphore>| {
             let place = Arc::clone(places).try_acquire_owned().ok()?;
@@ -111,6 +116,7 @@ impl Permits {
         Ok(Waiting {
             _agent: take(&agent.waiting, &agent.waiting_bytes).ok_or_else(|| too_many(" of this agent"))?,
             _daemon: take(&self.waiting, &self.waiting_bytes).ok_or_else(|| too_many(""))?,
+            _counted: self.load.enter_waiting(),
         })
     }
 

@@ -55,6 +55,8 @@ pub(crate) struct Server {
     /// Somebody wants its tools to be listed again.
     relist: Notify,
     restarts: AtomicU64,
+    /// When the last try to connect began.
+    tried: Mutex<Instant>,
     last_error: Mutex<Option<String>>,
     stderr: Mutex<Vec<String>>,
     users: Users,
@@ -67,7 +69,10 @@ pub(crate) enum State {
     Connecting,
     Ready(Arc<Ready>),
     Waiting,
-    Parked,
+    /// Given up for a while; from `due` on, a call has it tried at once.
+    Parked {
+        due: Instant,
+    },
     AuthRequired,
     Stopped,
 }
@@ -85,15 +90,24 @@ impl State {
             Self::Connecting => PhaseName::Connecting,
             Self::Ready(_) => PhaseName::Ready,
             Self::Waiting => PhaseName::Waiting,
-            Self::Parked => PhaseName::Parked,
+            Self::Parked { .. } => PhaseName::Parked,
             Self::AuthRequired => PhaseName::AuthRequired,
             Self::Stopped => PhaseName::Stopped,
         }
     }
 
-    /// Whether nothing will happen for a while unless somebody does something.
-    pub(crate) const fn is_final(&self) -> bool {
-        matches!(self, Self::Parked | Self::AuthRequired | Self::Stopped)
+    /// Whether nothing will happen for a while, and no call changes that.
+    pub(crate) fn is_final(&self) -> bool {
+        matches!(self, Self::Parked { .. } | Self::AuthRequired | Self::Stopped) && !self.starts_when_called()
+    }
+
+    /// Whether it is for a call to have the server started.
+    fn starts_when_called(&self) -> bool {
+        match self {
+            Self::Idle => true,
+            Self::Parked { due } => *due <= Instant::now(),
+            _ => false,
+        }
     }
 }
 
@@ -113,6 +127,7 @@ impl Server {
             restart: Notify::new(),
             relist: Notify::new(),
             restarts: AtomicU64::new(0),
+            tried: Mutex::new(Instant::now()),
             last_error: Mutex::default(),
             stderr: Mutex::default(),
             users: Users::none(),
@@ -145,16 +160,37 @@ impl Server {
         }
     }
 
-    /// Starts the server if it waits for that.
+    /// Starts the server if it waits for a call.
     pub(crate) fn wake(&self) {
         // The state is held meanwhile, so that nobody wants a server of which its keeper knows that it was wanted.
-        if let State::Idle = &*self.state.borrow() {
+        if self.state.borrow().starts_when_called() {
             self.wanted.notify_one();
         }
     }
 
+    /// Until when it is worth waiting for a server whose tools have never been known: for as long as most servers take for
+    /// their first list, from when it is tried.
+    pub(crate) fn promising_until(&self) -> Instant {
+        let tried = match self.state() {
+            State::Connecting => self.tried(),
+            _ => Instant::now(),
+        };
+        tried + self.pace.arrival
+    }
+
+    /// When the last try to connect began.
+    fn tried(&self) -> Instant {
+        *self.tried.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether it has never been tried to the end, so that nothing can be said of it.
+    pub(crate) fn is_untried(&self) -> bool {
+        matches!(self.state(), State::Idle | State::Connecting) && self.last_error().is_none()
+    }
+
     /// The server is being started, which is all that anybody could want.
     fn begin(&self) {
+        *self.tried.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
         self.state.send_replace(State::Connecting);
         let _ = self.wanted.notified().now_or_never();
         let _ = self.restart.notified().now_or_never();

@@ -12,7 +12,8 @@ use crate::policy::Effective;
 
 impl Dispatcher {
     /// What the caller may use. A tool that is not there yet, and may come, is waited for: as a permit is, or else, where the
-    /// caller names its server, until the deadline.
+    /// caller names its server, until the deadline. The call waits among those of its agent, so that an agent that asks for
+    /// what nobody has takes no place of another.
     pub(super) async fn enter(&self, call: &Call) -> Result<Effective, Ended> {
         let (gates, request) = (&self.parts.gates, &call.request);
         let effective = gates.enter(&request.caller);
@@ -28,6 +29,7 @@ impl Dispatcher {
             Route::Name | Route::AnyServer => now + call.deadline.saturating_duration_since(now) / 2,
         };
         let Some(arrival) = self.parts.arrivals.expect(wanted, &effective, latest) else { return Ok(effective) };
+        let _waiting = self.parts.permits.wait(effective.gate(), call.body_size)?;
         tokio::select! {
             biased;
             () = self.parts.shutdown.cancelled() => return Err(Ended::Requeued),
@@ -39,10 +41,15 @@ impl Dispatcher {
 
     /// What ends a call whose tool was not found.
     pub(super) fn not_found(&self, call: &Call, effective: &Effective, failure: ToolFailure) -> Ended {
-        if let Some(failure) = self.parts.arrivals.out_of_reach(call.request.wanted(), effective) {
+        let wanted = call.request.wanted();
+        let is_others = self.parts.settings.ignores_unknown_servers && failure.cause == Cause::UnknownServer;
+        // Another bridge may have the tool now, which is more than that a server here may come to have it.
+        if is_others && wanted.route == Route::AnyServer {
+            return Ended::Ignored(failure);
+        }
+        if let Some(failure) = self.parts.arrivals.out_of_reach(wanted, effective) {
             return Ended::Failed(failure);
         }
-        let is_others = self.parts.settings.ignores_unknown_servers && failure.cause == Cause::UnknownServer;
         if is_others { Ended::Ignored(failure) } else { Ended::Failed(failure) }
     }
 

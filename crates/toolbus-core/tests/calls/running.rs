@@ -1,10 +1,16 @@
 //! Calls that run, and what their answers are.
 
-use std::time::Duration;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
+use futures_util::future::BoxFuture;
 use insta::assert_json_snapshot;
 use serde_json::json;
+use tokio::sync::Notify;
 use toolbus_core::bus::Target;
+use toolbus_core::failure::ToolFailure;
+use toolbus_core::policy::Effective;
+use toolbus_core::{Arrivals, Wanted};
 
 use crate::world::{Settled, World, call, request};
 
@@ -233,4 +239,40 @@ async fn a_panic_of_the_daemons_own_code_is_one_answer_too_and_gives_the_place_b
     world.told.break_calls(false);
     assert_eq!(world.answer(call("pay", json!({}))).await.body["content"], "paid");
     assert_eq!(world.runs(), 1);
+}
+
+/// A server that hangs, until it is told to go on.
+#[derive(Default)]
+struct Hanging(Notify);
+
+impl Arrivals for Hanging {
+    fn expect<'a>(&'a self, _: Wanted<'a>, _: &'a Effective, _: Instant) -> Option<BoxFuture<'a, ()>> {
+        Some(Box::pin(self.0.notified()))
+    }
+
+    fn out_of_reach(&self, _: Wanted<'_>, _: &Effective) -> Option<ToolFailure> {
+        None
+    }
+}
+
+#[tokio::test]
+async fn calls_that_wait_for_a_server_are_bounded_as_those_that_wait_for_a_permit() {
+    let hanging = Arc::new(Hanging::default());
+    let world = World::arriving(|settings| settings.max_waiting = 2, Arc::clone(&hanging) as Arc<dyn Arrivals>);
+    let numbered =
+        |number: u32| request(&json!({"toolCallId": format!("call_{number}"), "toolName": "unknown", "arguments": {}}));
+    let waiting = [1, 2].map(|number| world.begin(numbered(number)));
+    while world.load.waiting() < 2 {
+        tokio::task::yield_now().await;
+    }
+    let refused = world.answer(numbered(3)).await;
+    assert_eq!(refused.body["code"], "overloaded");
+    assert_eq!(refused.body["message"], "Too many calls of this agent are waiting. Try again later.");
+    assert_eq!(world.answer(call("echo", json!({"text": "still served"}))).await.body["content"], "still served");
+    hanging.0.notify_waiters();
+    for (handled, _) in waiting {
+        handled.await.unwrap();
+    }
+    assert_eq!(world.load.waiting(), 0);
+    assert_eq!(world.bus.sent().last().unwrap().body["code"], "tool_not_found");
 }

@@ -18,7 +18,7 @@ use toolbus_core::policy::{Access, AgentPolicy, Capacity, Policy};
 use toolbus_core::registry::Registry;
 use toolbus_core::telemetry::{CallSpan, DeadReason, End, Load, Summary, Telemetry};
 use toolbus_core::tool::{Effect, Executor, Tool, ToolCall, ToolDescriptor, ToolOutput};
-use toolbus_core::{AllArrived, Budgets, Dispatcher, Gates, ReplyRules, Settings};
+use toolbus_core::{AllArrived, Arrivals, Budgets, Dispatcher, Gates, ReplyRules, Settings};
 use toolbus_protocol::{Properties, TraceContext};
 
 pub(crate) use self::message::{Message, Settled, Settlement, call, delivery, raw, request};
@@ -196,6 +196,11 @@ impl World {
     }
 
     pub(crate) fn with(edit: impl FnOnce(&mut Settings)) -> Self {
+        Self::arriving(edit, Arc::new(AllArrived))
+    }
+
+    /// The same, with tools that may still come.
+    pub(crate) fn arriving(edit: impl FnOnce(&mut Settings), arrivals: Arc<dyn Arrivals>) -> Self {
         let (bus, load): (Arc<RecordingBus>, Arc<Load>) = Default::default();
         let (runs, go_on): (Arc<AtomicUsize>, Arc<Notify>) = Default::default();
         let mut settings = settings();
@@ -225,15 +230,8 @@ impl World {
         let telemetry = Arc::new(RecordingTelemetry(Arc::clone(&told)));
         let gates = Arc::new(gates(registry, &settings));
         let bus_of_calls = Arc::clone(&bus) as Arc<dyn Bus>;
-        let dispatcher = Dispatcher::new(
-            settings,
-            gates,
-            bus_of_calls,
-            telemetry,
-            Arc::new(Silent),
-            Arc::clone(&load),
-            Arc::new(AllArrived),
-        );
+        let dispatcher =
+            Dispatcher::new(settings, gates, bus_of_calls, telemetry, Arc::new(Silent), Arc::clone(&load), arrivals);
         Self { dispatcher, bus, load, told, runs, go_on }
     }
 

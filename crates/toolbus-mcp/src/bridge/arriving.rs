@@ -1,14 +1,19 @@
 //! Tools that may still come: of servers that are being connected to, and of lazy ones.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use futures_util::future::{BoxFuture, join_all};
-use toolbus_core::failure::ToolFailure;
+use futures_util::future::BoxFuture;
+use futures_util::stream::{FuturesUnordered, StreamExt as _};
+use toolbus_core::failure::{Cause, ToolFailure};
+use toolbus_core::log::shown;
 use toolbus_core::policy::Effective;
 use toolbus_core::{Arrivals, Route, Wanted};
 
 use super::Bridge;
 use super::member::Member;
+
+/// When a caller may try again whose tool may still come.
+const RETRY_AFTER: Duration = Duration::from_secs(5);
 
 impl Arrivals for Bridge {
     fn expect<'a>(
@@ -27,16 +32,41 @@ impl Arrivals for Bridge {
             return None;
         }
         Some(Box::pin(async move {
-            let all = join_all(arriving.iter().map(|member| member.arrival(is_named)));
-            let _ = tokio::time::timeout_at(latest.into(), all).await;
+            let mut each: FuturesUnordered<_> = arriving
+                .iter()
+                .map(async |member| {
+                    let until = if is_named { None } else { member.promising_until() };
+                    let until = until.map_or(latest, |until| until.min(latest));
+                    let _ = tokio::time::timeout_at(until.into(), member.arrival(is_named)).await;
+                    member
+                })
+                .collect();
+            while let Some(member) = each.next().await {
+                if member.has_brought(wanted.name) {
+                    return;
+                }
+            }
         }))
     }
 
     fn out_of_reach(&self, wanted: Wanted<'_>, effective: &Effective) -> Option<ToolFailure> {
-        let Route::Server(server) = wanted.route else { return None };
+        let Route::Server(server) = wanted.route else {
+            let mut members = self.members().into_values();
+            let is_open = members.any(|member| member.is_untried() && may_use(&member, wanted, effective));
+            return is_open.then(|| not_known_yet(wanted.name));
+        };
         let member = self.shared.member(server).filter(|member| !member.is_known())?;
         may_use(&member, wanted, effective).then(|| member.out_of_reach()).flatten()
     }
+}
+
+/// What is told of a tool that a server may have which is being connected to for the first time.
+fn not_known_yet(name: &str) -> ToolFailure {
+    let text = format!(
+        "Tool '{}' is not there yet: an MCP server that may have it is still being connected to. Try again in a few seconds.",
+        shown(name)
+    );
+    ToolFailure::new(Cause::ConnectFailed, text).with_retry_after(RETRY_AFTER)
 }
 
 /// Whether the caller could use the tool if the server had it. A caller starts nothing, waits for nothing, and learns of

@@ -6,6 +6,7 @@ mod tools;
 use std::collections::BTreeMap;
 use std::hash::RandomState;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Instant;
 
 use futures_util::future::{BoxFuture, join_all};
 use tokio::sync::watch;
@@ -152,6 +153,21 @@ impl Member {
         *self.is_known.borrow()
     }
 
+    /// Until when it is worth waiting for its tools without knowing that it has what is wanted.
+    pub(super) fn promising_until(&self) -> Option<Instant> {
+        self.servers().map(|server| server.promising_until()).max()
+    }
+
+    /// Whether what it has is about to be known for the first time, as far as anybody can say.
+    pub(super) fn is_untried(&self) -> bool {
+        !self.is_known() && self.servers().any(|server| server.is_untried())
+    }
+
+    /// Whether it has brought a tool of this name, its own or the one that it is registered with.
+    pub(super) fn has_brought(&self, name: &str) -> bool {
+        self.known().tools.iter().any(|tool| &*tool.name == name || &**tool.bare_name() == name)
+    }
+
     /// Why a tool cannot be said not to be there, while its tools are not known; none for one that is not to be used.
     pub(super) fn out_of_reach(&self) -> Option<ToolFailure> {
         Some(self.main.as_ref()?.out_of_reach())
@@ -171,12 +187,15 @@ impl Member {
             let all_tried = join_all(servers.iter().map(async |server| {
                 let mut states = server.states();
                 loop {
-                    server.wake();
                     let is_over = match &*states.borrow_and_update() {
                         State::Waiting => !patient,
                         state => state.is_final(),
                     };
-                    if is_over || states.changed().await.is_err() {
+                    if is_over {
+                        return;
+                    }
+                    server.wake();
+                    if states.changed().await.is_err() {
                         return;
                     }
                 }

@@ -4,7 +4,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
 
 /// Failures in a row after which a server is given up for a while.
-const PARKED_AFTER: u32 = 6;
+pub(super) const PARKED_AFTER: u32 = 6;
 /// Longest wait before a remote server is tried again: connecting to it costs little.
 const LONGEST: Duration = Duration::from_secs(30);
 /// Wait after the first failure.

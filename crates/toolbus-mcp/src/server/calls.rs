@@ -105,10 +105,10 @@ impl Server {
         let mut states = self.state.subscribe();
         let settled = async {
             loop {
-                self.wake();
                 if let Some(ready) = self.usable(&states.borrow_and_update()) {
                     return ready;
                 }
+                self.wake();
                 if states.changed().await.is_err() {
                     return Err(self.unreachable(Cause::ConnectFailed, "it has been stopped"));
                 }
@@ -131,9 +131,10 @@ impl Server {
     /// keeper does not know yet.
     fn usable(&self, state: &State) -> Option<Result<Arc<Ready>, ToolFailure>> {
         match state {
+            state if state.starts_when_called() => None,
             State::Ready(ready) => (!ready.link.connection.is_over()).then(|| Ok(Arc::clone(ready))),
             State::AuthRequired => Some(Err(self.unreachable(Cause::AuthRequired, "it needs credentials"))),
-            State::Parked => Some(Err(self.unreachable(Cause::ConnectFailed, "it fails again and again"))),
+            State::Parked { .. } => Some(Err(self.unreachable(Cause::ConnectFailed, "it fails again and again"))),
             State::Stopped => Some(Err(self.unreachable(Cause::ConnectFailed, "it has been stopped"))),
             State::Idle | State::Connecting | State::Waiting => None,
         }

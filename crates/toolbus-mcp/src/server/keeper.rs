@@ -17,6 +17,9 @@ use crate::dial::{DialError, LOST_TIME, Link, STOP_TIME};
 
 /// Pings in a row without an answer after which a server is started again.
 const MAX_SILENCES: u32 = 2;
+/// Tries of a server that was given up, which calls ask for, take one part in so many of the time: one that hangs must not
+/// keep its callers waiting all the time.
+const RETRY_SHARE: u32 = 10;
 /// A server whose list takes long, and changes all the time, is asked for it during one part in so many of the time.
 const LISTING_SHARE: u32 = 10;
 /// Longest pause between two listings.
@@ -107,12 +110,13 @@ async fn failed(server: &Server, error: DialError, failures: u32, was_ready: boo
     } else {
         tracing::warn!(server = name, error = error.text, failures, retry_ms, "an MCP server cannot be connected to");
     }
+    let took = if was_ready { Duration::ZERO } else { server.tried().elapsed() };
     let state = match (error.needs_credentials, wait.is_parked) {
         (true, _) => State::AuthRequired,
-        (false, true) => State::Parked,
+        (false, true) => State::Parked { due: Instant::now() + server.pace.retry.max(took * RETRY_SHARE) },
         (false, false) => State::Waiting,
     };
-    if matches!(state, State::Parked) {
+    if matches!(state, State::Parked { .. }) && failures == backoff::PARKED_AFTER {
         tracing::error!(server = name, failures, retry_ms, "an MCP server fails again and again: parked");
     }
     server.remember_error(&error.text, error.stderr);

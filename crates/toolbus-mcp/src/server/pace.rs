@@ -15,8 +15,12 @@ pub(crate) struct Pace {
     pub(crate) ping_period: Duration,
     /// Longest wait for a server's answer to a ping.
     pub(crate) ping_time: Duration,
-    /// Wait before a process that was given up is tried again.
+    /// Wait before a process that was given up is tried again, if nobody calls it.
     pub(crate) parked: Duration,
+    /// Least time after a failure until a call has a server tried again that was given up.
+    pub(crate) retry: Duration,
+    /// How long calls that do not name a server wait for one whose tools have never been known, from when it is tried.
+    pub(crate) arrival: Duration,
     /// Time without a call after which a lazy server is stopped.
     pub(crate) idle: Duration,
 }
@@ -30,6 +34,8 @@ impl Pace {
         ping_period: Duration::from_secs(30),
         ping_time: Duration::from_secs(10),
         parked: Duration::from_secs(5 * 60),
+        retry: Duration::from_secs(5),
+        arrival: Duration::from_secs(5),
         idle: Duration::from_secs(5 * 60),
     };
 }

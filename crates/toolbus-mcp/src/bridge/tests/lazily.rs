@@ -1,10 +1,11 @@
 use std::time::Instant;
 
 use toolbus_core::caller::{AgentName, Caller, Identity};
+use toolbus_core::failure::Cause;
 use toolbus_core::policy::{Access, AgentPolicy, Allowed, Capacity, Policy};
 use toolbus_core::{Arrivals as _, Route, Wanted};
 
-use super::world::World;
+use super::world::{HASTE, World};
 use super::*;
 use crate::filter::ToolFilter;
 use crate::peers::Servers as _;
@@ -123,6 +124,40 @@ async fn a_name_that_nobody_has_is_waited_for_while_something_may_come() {
     assert!(world.expect("ana", Route::Server("a"), "unknown").await);
     world.phase("a", PhaseName::Ready).await;
     assert!(!world.expect("ana", Route::Server("a"), "unknown").await);
+    world.end().await;
+}
+
+#[tokio::test]
+async fn a_tool_is_waited_for_until_its_own_server_has_brought_it() {
+    let world = World::new();
+    world.apply([world.server("a", "mute"), world.lazy("b")]);
+    for route in [Route::Name, Route::AnyServer] {
+        world.expect("ana", route, "b_echo").await;
+        assert!(world.registry.snapshot().get("b_echo").is_some());
+        assert_eq!(world.status("a").phase, PhaseName::Connecting, "its handshake is not over");
+    }
+    world.end().await;
+}
+
+#[tokio::test]
+async fn a_name_that_nobody_has_is_not_waited_for_until_a_handshake_is_over() {
+    let world = World::paced(Pace { arrival: Duration::from_millis(100), ..HASTE });
+    world.apply([world.server("a", "mute"), world.lazy("b")]);
+    assert!(world.expect("ana", Route::Name, "unknown").await);
+    assert_eq!(world.status("a").phase, PhaseName::Connecting);
+
+    let (policy, wanted) = (access(&world.registry), Wanted { route: Route::Name, name: "unknown" });
+    let not_yet = |agent: &str| {
+        let effective = policy.effective(&Caller::agent(AgentName::parse(agent).unwrap()));
+        world.bridge.out_of_reach(wanted, &effective)
+    };
+    let failure = not_yet("ana").unwrap();
+    assert_eq!(failure.cause, Cause::ConnectFailed);
+    insta::assert_snapshot!(failure.message, @"Tool 'unknown' is not there yet: an MCP server that may have it is still being connected to. Try again in a few seconds.");
+    assert!(not_yet("eve").is_none(), "she could not use it");
+    world.apply([world.server("c", "ends")]);
+    world.phase("c", PhaseName::Waiting).await;
+    assert!(not_yet("ana").is_none(), "it has been tried");
     world.end().await;
 }
 

@@ -39,6 +39,8 @@ def tools():
 
 
 def call(name):
+    if WAY == "chatty":
+        print(f"called {name}", file=sys.stderr, flush=True)
     is_first = not (FOLDER / f"{NAME}.calls").exists()
     note("calls", name)
     if name == "die" or (is_first and name.endswith("dies_once")) or (is_first and name == "die_once"):
@@ -82,6 +84,8 @@ for line in sys.stdin:
     if "id" not in request:
         continue
     if method == "server/discover":
+        if WAY == "chatty":
+            print("no such method\n" * 30, file=sys.stderr, flush=True)
         say({"id": request["id"], "error": {"code": -32601, "message": "no such method"}})
     else:
         say({"id": request["id"], "result": answer(method, request.get("params", {}))})

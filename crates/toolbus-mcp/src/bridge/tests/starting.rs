@@ -55,6 +55,19 @@ async fn a_server_that_fails_again_and_again_is_parked_and_tried_again_later() {
 }
 
 #[tokio::test]
+async fn a_call_that_finds_a_server_parked_tries_it_soon() {
+    let world = World::paced(Pace { parked: Duration::from_secs(3600), retry: Duration::from_millis(100), ..HASTE });
+    world.apply([world.server("a", "well")]);
+    world.phase("a", PhaseName::Ready).await;
+    world.touch("broken");
+    kill(&world.noted("a", "pids").pop().unwrap());
+    world.parked("a").await;
+    world.remove("broken");
+    eventually("a call that starts it", async || world.call("pid").await.ok()).await;
+    world.end().await;
+}
+
+#[tokio::test]
 async fn a_restart_gives_a_parked_server_a_new_life_at_once_and_nothing_else_does() {
     let world = World::paced(Pace { parked: Duration::from_secs(3600), ..HASTE });
     world.apply([world.server("a", "well")]);
@@ -63,8 +76,10 @@ async fn a_restart_gives_a_parked_server_a_new_life_at_once_and_nothing_else_doe
     kill(&world.noted("a", "pids").pop().unwrap());
     world.parked("a").await;
     world.refresh("a");
+    let tried = world.noted("a", "pids");
     let failure = world.call("pid").await.unwrap_err();
     assert_eq!(failure.cause, Cause::ConnectFailed);
+    assert_eq!(world.noted("a", "pids"), tried, "it was tried a moment ago");
     insta::assert_snapshot!(failure.message, @"MCP server 'a' is registered but not reachable right now (it fails again and again). Try again later, or ask an operator to look at it.");
     world.remove("broken");
     assert_eq!(world.status("a").phase, PhaseName::Parked);
@@ -86,6 +101,27 @@ async fn a_call_waits_for_a_server_that_is_being_connected_to_until_its_deadline
     world.remove("broken");
     let pid = waiting.await.unwrap().content.unwrap();
     assert_eq!(world.noted("a", "pids").last(), Some(&pid));
+    world.end().await;
+}
+
+#[tokio::test]
+async fn what_a_server_writes_about_the_probe_is_kept_and_not_logged() {
+    let world = World::new();
+    let log = world.folder.path().join("log");
+    let writer = Mutex::new(std::fs::File::create(&log).unwrap());
+    let subscriber = tracing_subscriber::fmt().with_max_level(tracing::Level::INFO).with_writer(writer).finish();
+    let _guard = tracing::subscriber::set_default(subscriber);
+    let logged = || std::fs::read_to_string(&log).unwrap();
+
+    world.apply([world.server("a", "chatty")]);
+    world.phase("a", PhaseName::Ready).await;
+    eventually("a line of the log", async || {
+        world.call("pid").await.unwrap();
+        logged().contains("called pid").then_some(())
+    })
+    .await;
+    assert!(world.status("a").stderr.contains(&"no such method".to_owned()));
+    assert!(!logged().contains("no such method"));
     world.end().await;
 }
 

@@ -22,6 +22,8 @@ pub(super) const HASTE: Pace = Pace {
     ping_period: Duration::from_millis(300),
     ping_time: Duration::from_millis(700),
     parked: Duration::from_secs(3),
+    retry: Duration::from_secs(3600),
+    arrival: Duration::from_secs(20),
     idle: Duration::from_millis(400),
 };
 
