@@ -90,12 +90,13 @@ class Neighbour(Server):
 
 def forever(message):
     """Says it again and again beside everything else. A method alone is a notification."""
-    lines = json.dumps({"jsonrpc": "2.0", **message}).encode() + b"\n"
+    line = json.dumps({"jsonrpc": "2.0", **message}).encode() + b"\n"
+    lines = line * max(1, min(500, 100_000 // len(line)))
 
     def loop():
         while True:
             with turn_to_write:
-                raw(lines * 500)
+                raw(lines)
             # Else this thread would never let another one write.
             time.sleep(0.001)
 
@@ -239,6 +240,11 @@ class Notices(Server):
         forever({"method": "notifications/cancelled", "params": {"requestId": 1}})
 
 
+class Blasts(Server):
+    def begun(self):
+        forever({"method": "notifications/message", "params": {"level": "error", "data": [["x" * 100] * 10] * 1_000}})
+
+
 class Changes(Many):
     """Says without a pause that its long list changed. Answers how often it was asked for that."""
 
@@ -372,7 +378,7 @@ WAYS = {
     "neighbour": Neighbour().run, "plain": Server().run, "garbage": garbage, "half": half, "held": held, "line": line,
     "silent": silent, "exits": exits, "mute": Mute().run, "other-id": OtherId().run, "many": Many().run,
     "endless": Endless().run, "duplicates": Duplicates().run, "schemas": Schemas().run, "stubborn": Stubborn().run,
-    "forks": Forks().run, "stderr": Stderr().run, "notices": Notices().run, "changes": Changes().run,
+    "forks": Forks().run, "stderr": Stderr().run, "notices": Notices().run, "blasts": Blasts().run, "changes": Changes().run,
     "turning": Turning().run, "never-again": NeverAgain().run, "reports": Reports().run, "asks": Asks().run,
     "deaf": Deaf().run, "huge": Huge().run, "deep": Deep().run, "names": Names().run, "prose": Prose().run,
     "spy": Spy().run,

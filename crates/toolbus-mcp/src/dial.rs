@@ -23,6 +23,9 @@ pub(crate) const STOP_TIME: Duration = Duration::from_secs(5);
 /// The same where the server has failed: a next one waits for its end.
 pub(crate) const LOST_TIME: Duration = Duration::from_millis(500);
 
+/// Time after a handshake in which what a server wrote about the probe is read.
+const PROBE_ECHO: Duration = Duration::from_millis(250);
+
 /// Opens connections to one server, and remembers how it is spoken to.
 pub(crate) struct Dialer {
     server: ServerName,
@@ -193,8 +196,18 @@ impl Dialer {
                 let turn = bounds.hold(admitted).await?;
                 let started = launcher.start(self.server.as_str(), program);
                 let (process, transport) = started.map_err(|error| DialError::new(error.to_string()))?;
-                let opening = Opening { lane: Some(transport.lane()), ..self.opening("pipe", transport.failure()) };
-                (bounds.hold(turn.run(Connection::open(transport, opening))).await, Some(process))
+                let opening = self.opening("pipe", transport.failure());
+                // What a server writes about a probe that it does not know is no news.
+                let is_probed = opening.generation.is_none();
+                if is_probed {
+                    process.hush(bounds.patience);
+                }
+                let opening = Opening { lane: Some(transport.lane()), ..opening };
+                let opened = bounds.hold(turn.run(Connection::open(transport, opening))).await;
+                if is_probed && opened.is_ok() {
+                    process.hush(PROBE_ECHO);
+                }
+                (opened, Some(process))
             }
             Way::Http(opener) => {
                 let opened = async {

@@ -27,7 +27,7 @@ use self::stderr::Tail;
 pub(crate) use self::turns::Turn;
 use self::turns::Turns;
 use crate::spec::Program;
-use crate::supervisor::{SUPERVISE, family};
+use crate::supervisor::{GUARD, family};
 use crate::transport::stdio::StdioTransport;
 
 /// Time that a server has to end by itself once its standard input is closed, before it is sent SIGTERM.
@@ -38,7 +38,7 @@ const FORCE: Duration = Duration::from_secs(3);
 /// Time to read what a server wrote before it ended.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
-/// Starts servers, each under a supervisor.
+/// Starts servers, each under a guard and a supervisor.
 #[derive(Debug, Clone)]
 pub struct Launcher {
     helper: PathBuf,
@@ -109,7 +109,7 @@ impl Launcher {
         find(program, &environment)?;
 
         let mut command = Command::new(&self.helper);
-        command.arg0("toolbus").arg(SUPERVISE).arg(self.grace.as_millis().to_string());
+        command.arg0("toolbus").arg(GUARD).arg(self.grace.as_millis().to_string());
         command.arg(&program.command).args(&program.args).env_clear().envs(environment);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         if let Some(cwd) = &program.cwd {
@@ -129,7 +129,7 @@ impl Launcher {
         tokio::spawn(listen(stderr, Arc::clone(&server), Arc::clone(&tail), exited.clone()));
         tokio::spawn(wait(child, pid, force.clone(), ended));
         let transport = StdioTransport::new(stdout, stdin, server, closing.clone(), exited.clone());
-        Ok((Process { pid, tail, exited, closing, force }, transport))
+        Ok((Process { guard: pid, tail, exited, closing, force }, transport))
     }
 }
 
@@ -164,7 +164,7 @@ impl Launcher {
 /// A server that was started. Dropping it closes the server's standard input, and so ends it and all that it started,
 /// within the grace and a few seconds.
 pub(crate) struct Process {
-    pid: u32,
+    guard: u32,
     tail: Arc<Tail>,
     exited: Exited,
     closing: CancellationToken,
@@ -172,14 +172,19 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    /// The process id of the supervisor.
-    pub(crate) const fn pid(&self) -> u32 {
-        self.pid
+    /// The process id of the supervisor, or of its guard where the system does not tell.
+    pub(crate) fn pid(&self) -> u32 {
+        family::child_of(self.guard).unwrap_or(self.guard)
     }
 
     /// The last lines, at most 50, that it wrote to its standard error: oldest first, each at most 500 characters.
     pub(crate) fn stderr_tail(&self) -> Vec<String> {
         self.tail.lines()
+    }
+
+    /// Has what it writes to its standard error logged for debugging alone, for so long from now on.
+    pub(crate) fn hush(&self, time: Duration) {
+        self.tail.hush(time);
     }
 
     /// How it ended, as soon as it has. May be awaited by several tasks, and again and again.
@@ -235,7 +240,7 @@ async fn wait(mut child: Child, pid: u32, force: CancellationToken, ended: watch
     };
     let exit = status.map_or(Exit::Unknown, Exit::from);
     if let (Exit::Unsupervised(_), Ok(leader)) = (exit, i32::try_from(pid)) {
-        // The server dies with its supervisor; what it started is left in the supervisor's session.
+        // The supervisor ends everything when its guard is gone, if it can; the rest is left in the guard's session.
         let _ = tokio::task::spawn_blocking(move || family::end_session(leader)).await;
     }
     ended.send_replace(Some(exit));

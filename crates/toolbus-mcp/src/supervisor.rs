@@ -1,8 +1,9 @@
-//! The small process that stands between the daemon and a server that it started.
+//! The two small processes that stand between the daemon and a server that it started.
 //!
-//! The daemon starts itself again by a hidden word. That process leads a session of its own, adopts whatever the server
-//! leaves behind, and sees the pipe to the server's standard input hang up when the daemon closes it or dies, whatever
-//! killed it. So nothing that a server starts outlives it, and no server outlives the daemon. It has one thread, because
+//! The daemon starts itself again by a hidden word, as a guard, which starts itself as a supervisor. Each leads a session
+//! of its own, adopts whatever is left behind by what it started, and sees the pipe to the server's standard input hang
+//! up when the daemon closes it or dies, whatever killed it. So nothing that a server starts outlives it, and no server
+//! outlives the daemon, also where one of the two was killed or stopped by what it watches. Each has one thread, because
 //! the parent-death signal is tied to the thread that started the child.
 
 mod exec;
@@ -13,21 +14,27 @@ use std::ffi::OsString;
 use std::io;
 use std::process::ExitCode;
 
-/// The word that makes this executable a supervisor. Arguments: the grace in milliseconds, then the command.
-pub(crate) const SUPERVISE: &str = "__supervise";
+/// The word that makes this executable a guard. Arguments: the grace in milliseconds, then the command.
+pub(crate) const GUARD: &str = "__guard";
+/// The word that makes a guard watch what it has started. Arguments: its patience in milliseconds, then the process id.
+const WATCH: &str = "__watch";
+/// The word that makes this executable a supervisor. Arguments: as for a guard.
+const SUPERVISE: &str = "__supervise";
 /// The word that makes this executable become the server. Arguments: the supervisor's process id, then the command.
 const EXEC: &str = "__exec";
 /// Exit code where the supervisor itself cannot work.
 const FAILED: u8 = 125;
 
-/// Runs as a supervisor, where the arguments (with the program's name first) say so. Absent: they do not.
+/// Runs as a guard or a supervisor, where the arguments (with the program's name first) say so. Absent: they do not.
 ///
 /// Call it first of all in `main`, while the process has one thread.
 #[must_use]
 pub fn take_over(mut args: impl Iterator<Item = OsString>) -> Option<ExitCode> {
     let role = args.nth(1)?;
     let ended = match role.to_str()? {
-        SUPERVISE => watch::run(args),
+        GUARD => watch::guard(args),
+        WATCH => watch::watch(args),
+        SUPERVISE => watch::supervise(args),
         EXEC => exec::run(args),
         _ => return None,
     };
@@ -56,7 +63,7 @@ mod tests {
 
     #[test]
     fn only_the_hidden_words_take_over() {
-        for arguments in [&["toolbus"][..], &["toolbus", "serve"], &["toolbus", "--help", "__supervise"]] {
+        for arguments in [&["toolbus"][..], &["toolbus", "serve"], &["toolbus", "--help", "__guard"]] {
             assert!(take_over(words(arguments)).is_none());
         }
     }

@@ -37,6 +37,15 @@ async fn a_flood_of_notifications_is_dropped_as_it_comes() {
 }
 
 #[tokio::test]
+async fn a_flood_of_notifications_of_a_megabyte_leaves_others_their_time() {
+    let world = World::besieged("blasts").await;
+    world.seen("ready", "").await;
+    assert!(share(&world).await < 1.5);
+    assert_eq!(world.strike().await.content(), "done");
+    world.end().await;
+}
+
+#[tokio::test]
 async fn a_list_that_is_said_to_change_all_the_time_is_asked_for_seldom() {
     let world = World::besieged("changes").await;
     world.seen("ready", "").await;

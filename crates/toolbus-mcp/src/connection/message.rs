@@ -41,6 +41,20 @@ pub(crate) fn read(text: &[u8]) -> serde_json::Result<ServerJsonRpcMessage> {
     Ok(message)
 }
 
+/// Longest notification that is read, in bytes: none that is of use comes near it.
+pub(crate) const MAX_NOTIFICATION: usize = 64 * 1024;
+
+/// Whether a text is a notification that is too long to be of use. Finding that out costs a small part of reading it.
+pub(crate) fn is_long_notification(text: &[u8]) -> bool {
+    #[derive(Deserialize)]
+    struct Head {
+        method: Option<IgnoredAny>,
+        id: Option<IgnoredAny>,
+    }
+    text.len() > MAX_NOTIFICATION
+        && matches!(serde_json::from_slice(text), Ok(Head { method: Some(IgnoredAny), id: None }))
+}
+
 /// The answer to a call, as servers write it. The SDK tries one kind of message and of result after the other, which takes
 /// several times as long; what has these members and no other is the same to it.
 #[derive(Deserialize)]
@@ -174,6 +188,21 @@ mod tests {
                 assert_eq!(format!("{at_once:?}"), format!("{by_the_sdk:?}"));
             }
         }
+    }
+
+    #[test]
+    fn a_notification_is_long_by_its_length_and_nothing_else_is() {
+        let text = |length: usize| "x".repeat(length);
+        let notice =
+            |length| json!({"jsonrpc": "2.0", "method": "notifications/x", "params": {"id": 1, "t": text(length)}});
+        let request =
+            json!({"jsonrpc": "2.0", "id": 1, "method": "roots/list", "params": {"t": text(MAX_NOTIFICATION)}});
+        let answer = json!({"jsonrpc": "2.0", "id": 1, "result": {"method": text(MAX_NOTIFICATION)}});
+        let table = [(true, notice(MAX_NOTIFICATION)), (false, notice(60_000)), (false, request), (false, answer)];
+        for (is_long, message) in table {
+            assert_eq!(is_long_notification(message.to_string().as_bytes()), is_long);
+        }
+        assert!(!is_long_notification("x".repeat(2 * MAX_NOTIFICATION).as_bytes()));
     }
 
     #[test]

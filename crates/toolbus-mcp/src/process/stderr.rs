@@ -7,6 +7,7 @@ use std::time::Duration;
 use tokio::io::{AsyncBufReadExt as _, AsyncRead, BufReader};
 use tokio::time::{Instant, timeout_at};
 use toolbus_core::redact::Redactor;
+use toolbus_trust::text::escaped;
 
 /// Lines that are kept.
 const KEPT: usize = 50;
@@ -14,6 +15,9 @@ const KEPT: usize = 50;
 const MAX_KEPT: usize = 500;
 /// Longest line that is logged, in bytes as it was written.
 const MAX_LINE: usize = 8 * 1024;
+/// How much more of a line is looked at for secrets that begin in what is logged, in bytes: as much as a long one takes
+/// where each of its bytes is percent-encoded.
+const LOOKAHEAD: usize = 12 * 1024;
 /// Lines that are logged in one period.
 const PER_PERIOD: u32 = 100;
 /// The time to which that number applies.
@@ -24,16 +28,33 @@ const PERIOD: Duration = Duration::from_secs(1);
 pub(super) struct Tail {
     lines: Mutex<VecDeque<String>>,
     redactor: Redactor,
+    /// Until when lines are logged for debugging alone.
+    hushed: Mutex<Option<Instant>>,
 }
 
 impl Tail {
     pub(super) fn new(redactor: Redactor) -> Self {
-        Self { lines: Mutex::default(), redactor }
+        Self { redactor, ..Self::default() }
+    }
+
+    /// Has lines logged for debugging alone for so long from now on.
+    pub(super) fn hush(&self, time: Duration) {
+        *self.hushed.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now() + time);
+    }
+
+    fn is_hushed(&self, now: Instant) -> bool {
+        self.hushed.lock().unwrap_or_else(PoisonError::into_inner).is_some_and(|until| now < until)
     }
 
     /// The last lines, oldest first.
     pub(super) fn lines(&self) -> Vec<String> {
         self.lock().iter().cloned().collect()
+    }
+
+    /// A line as it may be logged.
+    fn cleaned(&self, line: &str) -> String {
+        // Before anything cuts or escapes it: a part of a secret would not be known for one.
+        escaped(&self.redactor.beginning(line, MAX_LINE)).into_owned()
     }
 
     fn push(&self, line: &str) {
@@ -67,14 +88,15 @@ pub(super) async fn read(from: impl AsyncRead + Unpin, server: Arc<str>, tail: A
             }
         };
         let Some(line) = line else { break };
-        // Before the tail cuts it: a part of a secret would not be known for one.
-        let line = tail.redactor.text(&line);
+        let line = tail.cleaned(&line);
         tail.push(&line);
         let now = Instant::now();
         if share.until <= now {
             say_left_out(&server, share.renew(now));
         }
-        if share.take() {
+        if tail.is_hushed(now) {
+            tracing::debug!(target: "toolbus::mcp::stderr", server = &*server, "{line}");
+        } else if share.take() {
             tracing::info!(target: "toolbus::mcp::stderr", server = &*server, "{line}");
         }
     }
@@ -123,7 +145,7 @@ struct Lines<R> {
 }
 
 impl<R: AsyncRead + Unpin> Lines<R> {
-    /// The next line, without control characters. Cancel-safe.
+    /// The beginning of the next line. Cancel-safe.
     async fn next(&mut self) -> Option<String> {
         loop {
             let available = self.from.fill_buf().await.unwrap_or_default();
@@ -133,7 +155,7 @@ impl<R: AsyncRead + Unpin> Lines<R> {
             let end = available.iter().position(|byte| *byte == b'\n');
             let (text, _) = available.split_at(end.unwrap_or(available.len()));
             let used = text.len() + usize::from(end.is_some());
-            let wanted = if self.is_cut { 0 } else { MAX_LINE - self.line.len() };
+            let wanted = if self.is_cut { 0 } else { MAX_LINE + LOOKAHEAD - self.line.len() };
             self.line.extend(text.iter().take(wanted));
             let is_full = !self.is_cut && text.len() > wanted;
             let is_whole = end.is_some() && !self.is_cut;
@@ -146,17 +168,9 @@ impl<R: AsyncRead + Unpin> Lines<R> {
     }
 
     fn give(&mut self) -> String {
-        let text = String::from_utf8_lossy(&self.line);
-        let mut shown = String::with_capacity(text.len());
-        for character in text.trim_end().chars() {
-            if character.is_control() {
-                shown.extend(character.escape_default());
-            } else {
-                shown.push(character);
-            }
-        }
+        let line = String::from_utf8_lossy(&self.line).trim_end().to_owned();
         self.line.clear();
-        shown
+        line
     }
 }
 
@@ -175,12 +189,51 @@ mod tests {
         all
     }
 
+    /// What is kept of a text.
+    async fn kept(text: &str, redactor: Redactor) -> Vec<String> {
+        let tail = Arc::new(Tail::new(redactor));
+        read(text.as_bytes(), "x".into(), Arc::clone(&tail)).await;
+        tail.lines()
+    }
+
     #[tokio::test]
-    async fn lines_are_shown_without_control_characters_and_broken_text() {
-        assert_eq!(
-            lines(b"one\r\n\x1b[31mred\x1b[0m\n\n\xff \"quoted\"\nlast").await,
-            ["one", "\\u{1b}[31mred\\u{1b}[0m", "", "\u{fffd} \"quoted\"", "last"]
-        );
+    async fn lines_are_read_without_their_ends_and_with_broken_text_marked() {
+        assert_eq!(lines(b"one\r\n\n\xff \"quoted\"\nlast").await, ["one", "", "\u{fffd} \"quoted\"", "last"]);
+    }
+
+    #[tokio::test]
+    async fn what_nobody_sees_and_what_breaks_or_turns_a_line_is_escaped() {
+        let table = [
+            ("\u{1b}[31mred\u{1b}[0m", r"\u{1b}[31mred\u{1b}[0m"),
+            ("a\tb\u{85}c\u{2028}d\u{2029}e", r"a\tb\u{85}c\u{2028}d\u{2029}e"),
+            ("\u{202e}txt.exe\u{202c} \u{2066}x\u{2069}", r"\u{202e}txt.exe\u{202c} \u{2066}x\u{2069}"),
+            ("hi\u{e0068}\u{e0069}\u{200b}", r"hi\u{e0068}\u{e0069}\u{200b}"),
+            ("done ✔\u{fe0f} \"für\" '\\n'", "done ✔\u{fe0f} \"für\" '\\n'"),
+        ];
+        for (written, expected) in table {
+            assert_eq!(kept(written, Redactor::default()).await, [expected]);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_secret_where_a_line_is_cut_leaves_no_part() {
+        let secret = "s3cr3t-t0ken-of-30-characters!";
+        for encoded in [secret.to_owned(), secret.bytes().map(|byte| format!("%{byte:02X}")).collect()] {
+            for begin in [MAX_LINE - 1, MAX_LINE - 14, MAX_LINE - secret.len(), MAX_LINE + LOOKAHEAD - 14] {
+                let redactor = Redactor::default();
+                redactor.configure([Secret::new(secret)]);
+                let tail = Tail::new(redactor);
+                // What is removed before it does not bring the end of what was read into the log.
+                let others = format!("{secret} ").repeat(begin / 31);
+                for before in ["x".repeat(begin), others + &"x".repeat(begin % 31)] {
+                    assert_eq!(before.len(), begin);
+                    let read = lines(format!("{before}{encoded}{}\n", "y".repeat(100_000)).as_bytes()).await;
+                    let [line] = <[String; 1]>::try_from(read).unwrap();
+                    let line = tail.cleaned(&line);
+                    assert!(!line.contains("s3") && !line.contains("%73"), "{begin} {line}");
+                }
+            }
+        }
     }
 
     #[tokio::test]
@@ -188,14 +241,14 @@ mod tests {
         let mut text = vec![b'x'; 100 * 1024];
         text.extend(b"\nnext\n");
         let lines = lines(&text).await;
-        assert_eq!(lines.iter().map(String::len).collect::<Vec<_>>(), [MAX_LINE, 4]);
+        assert_eq!(lines.iter().map(String::len).collect::<Vec<_>>(), [MAX_LINE + LOOKAHEAD, 4]);
     }
 
     #[tokio::test]
     async fn a_line_of_exactly_the_limit_is_one_line() {
-        let mut text = vec![b'x'; MAX_LINE];
+        let mut text = vec![b'x'; MAX_LINE + LOOKAHEAD];
         text.extend(b"\nnext");
-        assert_eq!(lines(&text).await.iter().map(String::len).collect::<Vec<_>>(), [MAX_LINE, 4]);
+        assert_eq!(lines(&text).await.iter().map(String::len).collect::<Vec<_>>(), [MAX_LINE + LOOKAHEAD, 4]);
     }
 
     #[tokio::test]

@@ -17,6 +17,12 @@ struct Relative {
     is_dead: bool,
 }
 
+/// The first child of a process, if it has one and the system tells.
+pub(crate) fn child_of(parent: u32) -> Option<u32> {
+    let children = fs::read_to_string(format!("/proc/{parent}/task/{parent}/children")).ok()?;
+    children.split_ascii_whitespace().next()?.parse().ok()
+}
+
 /// Kills every process that descends from this one.
 pub(super) fn kill_descendants(ancestor: Pid) {
     for pid in descendants(ancestor.as_raw_nonzero().get(), &all()) {

@@ -68,7 +68,9 @@ impl SseTransport {
         if !matches!(event.event.as_deref(), None | Some("" | "message")) {
             return Ok(None);
         }
-        let Some(data) = &event.data else { return Ok(None) };
+        let Some(data) = event.data.as_ref().filter(|data| !message::is_long_notification(data.as_bytes())) else {
+            return Ok(None);
+        };
         if let Ok(message) = message::read(data.as_bytes()) {
             self.unreadable = 0;
             return Ok(Some(message));

@@ -6,7 +6,7 @@ use rmcp::transport::Transport as _;
 
 use super::*;
 use crate::process::Exit;
-use crate::supervisor::SUPERVISE;
+use crate::supervisor::GUARD;
 
 /// Says the process ids of the server, a child, a grandchild, and a process that has fled into a session of its own, to
 /// standard error.
@@ -57,15 +57,37 @@ async fn nothing_is_left_when_the_supervisor_is_told_to_end() {
 }
 
 #[tokio::test]
-async fn a_process_that_outlives_everything_does_not_hide_the_end_of_its_server() {
-    let (process, mut transport) = start(LONG, &family("time.sleep(1000)"));
+async fn nothing_is_left_of_a_server_whose_supervisor_or_guard_is_killed() {
+    for is_guard in [false, true] {
+        let (process, mut transport) = start(LONG, &family("time.sleep(1000)"));
+        let pids = told::<4>(&process).await;
+        let victim = if is_guard { process.guard } else { process.pid() };
+        signal(victim.try_into().unwrap(), Signal::KILL);
+        assert_eq!(failure(&mut transport).await, "the server's supervisor was ended by signal 9");
+        all_gone(&pids).await;
+    }
+}
+
+#[tokio::test]
+async fn nothing_is_left_of_a_server_that_kills_its_supervisor() {
+    let attack = "sys.stdin.readline()\nos.kill(os.getppid(), signal.SIGKILL)\ntime.sleep(1000)";
+    let (process, mut transport) = start(LONG, &family(attack));
     let pids = told::<4>(&process).await;
-    signal(process.pid().try_into().unwrap(), Signal::KILL);
-    assert_eq!(failure(&mut transport).await, "the server's supervisor was ended by signal 9");
-    // Nobody is left who knows of the one that fled into a session of its own.
-    let alive: Vec<i32> = pids.into_iter().filter(|pid| is_alive(*pid)).collect();
-    assert!(alive.len() <= 1, "{alive:?}");
-    alive.into_iter().for_each(|pid| signal(pid, Signal::KILL));
+    transport.send(request(1, 1)).await.unwrap();
+    assert_eq!(process.exited().await, Exit::Unsupervised(9));
+    assert_eq!(pids.map(is_alive), [false; 4]);
+}
+
+#[tokio::test]
+async fn nothing_is_left_of_a_server_that_stops_its_supervisor_again_and_again() {
+    let attack = "
+while True:
+    os.kill(os.getppid(), signal.SIGSTOP)
+    time.sleep(0.01)";
+    let (process, _transport) = start(Duration::from_millis(100), &family(attack));
+    let pids = told::<4>(&process).await;
+    process.stop(LONG).await;
+    assert_eq!(pids.map(is_alive), [false; 4]);
 }
 
 #[tokio::test]
@@ -99,23 +121,41 @@ fn marked(mark: &str) -> usize {
 
 #[tokio::test]
 async fn nothing_is_left_when_the_daemon_is_killed() {
+    nothing_is_left_of("time.sleep(1000)", 4).await;
+}
+
+#[tokio::test]
+async fn nothing_is_left_when_the_daemon_is_killed_after_its_guards_and_supervisors_were_stopped() {
+    let status = "open('/proc/%d/stat' % os.getppid()).read()";
+    let attack = format!(
+        "guard = int({status}.rsplit(')', 1)[1].split()[1])
+for pid in guard, os.getppid(): os.kill(pid, signal.SIGSTOP)
+os.write(2, b'%d\\n' % os.getpid())
+time.sleep(1000)"
+    );
+    nothing_is_left_of(&attack, 5).await;
+}
+
+/// Kills a daemon whose server does this, when the server and what it started have said so many process ids.
+async fn nothing_is_left_of(rest: &str, said: usize) {
     // Holds the pipe of a server's standard input, as the daemon does.
     let daemon = "import subprocess, sys, time\n\
                   subprocess.Popen(sys.argv[1:], stdin=subprocess.PIPE)\n\
                   time.sleep(1000)";
     let launcher = Launcher::of_tests(Duration::from_millis(100));
-    let program = python(&family("time.sleep(1000)"));
+    let program = python(&family(rest));
     let mut daemon = Command::new("python3")
         .args(["-c", daemon])
         .arg(&launcher.helper)
-        .args([SUPERVISE, "100", &program.command])
+        .args([GUARD, "100", &program.command])
         .args(&program.args)
         .stdin(Stdio::null())
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
     let stderr = std::io::BufReader::new(daemon.stderr.take().unwrap());
-    let pids: Vec<i32> = std::io::BufRead::lines(stderr).take(4).map(|line| line.unwrap().parse().unwrap()).collect();
+    let pids: Vec<i32> =
+        std::io::BufRead::lines(stderr).take(said).map(|line| line.unwrap().parse().unwrap()).collect();
     assert!(pids.iter().all(|pid| is_alive(*pid)));
     daemon.kill().unwrap();
     daemon.wait().unwrap();

@@ -189,7 +189,10 @@ impl HttpClient {
         let failure = self.failure().clone();
         let answers = events(self.origin(), response).filter_map(move |event| {
             let said = match event {
-                Ok(event) => Some(Sse { data: event.data.map(message::readable), ..event }),
+                Ok(event) => {
+                    let data = event.data.filter(|data| !message::is_long_notification(data.as_bytes()));
+                    Some(Sse { data: data.map(message::readable), ..event })
+                }
                 Err(error) => {
                     tracing::debug!(%error, "an answer was cut short");
                     let is_too_large = error.kind == HttpErrorKind::TooLarge;

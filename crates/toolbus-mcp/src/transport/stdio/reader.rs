@@ -2,12 +2,13 @@
 
 use std::io;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rmcp::model::ServerJsonRpcMessage;
 use tokio::io::{AsyncBufReadExt as _, AsyncRead, AsyncReadExt as _, BufReader, copy_buf, sink};
 use tokio::sync::{Semaphore, mpsc};
 use tokio::task::coop::consume_budget;
+use tokio::task::spawn_blocking;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use toolbus_core::log::shown;
@@ -21,6 +22,12 @@ use crate::transport::values::{self, MAX_VALUES};
 pub(super) const MAX_LINE: usize = 16 * 1024 * 1024;
 /// Bytes that are read at once.
 const CHUNK: usize = 64 * 1024;
+/// Longer lines are read on a thread of their own kind, in bytes: they would keep this one from every other call for
+/// milliseconds.
+const LONG: usize = 64 * 1024;
+/// After a long line that was dropped, reading rests for so many times as long as that took, so that a flood of them gets
+/// a part of the processor.
+const REST: u32 = 3;
 /// Memory that is kept between lines, in bytes.
 const KEPT: usize = 256 * 1024;
 /// Lines without a message that end the connection, when they follow one another.
@@ -45,6 +52,28 @@ enum End {
     Noise,
     /// The operating system failed.
     Failed(io::Error),
+}
+
+/// Why a line is not read.
+enum Unread {
+    /// It would take too much memory.
+    TooLarge,
+    /// It is a long notification, which nobody needs.
+    Unneeded,
+    /// It is no message.
+    Noise(serde_json::Error),
+}
+
+/// The message of a line; none in an empty one.
+fn parse(line: &[u8]) -> Result<Option<ServerJsonRpcMessage>, Unread> {
+    let line = line.trim_ascii();
+    if line.is_empty() {
+        return Ok(None);
+    }
+    if !values::are_few(line) {
+        return Err(Unread::TooLarge);
+    }
+    message::read(line).map(Some).map_err(Unread::Noise)
 }
 
 /// Reads one server's lines.
@@ -131,15 +160,16 @@ impl<R: AsyncRead + Unpin> Reader<R> {
                 let is_long = self.line.len() == MAX_LINE;
                 return if is_long { End::LongLine } else { End::Closed { is_within_line: !self.line.is_empty() } };
             }
-            let line = self.line.trim_ascii();
-            if line.is_empty() {
-                continue;
-            }
-            if !values::are_few(line) {
-                return End::LargeMessage;
-            }
-            match message::read(line) {
-                Ok(message) => {
+            let began = Instant::now();
+            let message = if self.line.len() > LONG { self.parse_elsewhere().await } else { parse(&self.line) };
+            match message {
+                Ok(None) => {}
+                Err(Unread::TooLarge) => return End::LargeMessage,
+                Err(Unread::Unneeded) => {
+                    self.skipped_in_a_row = 0;
+                    sleep(began.elapsed() * REST).await;
+                }
+                Ok(Some(message)) => {
                     self.skipped_in_a_row = 0;
                     if let Some(message) = self.asked.take(message)
                         && self.give(message).await.is_none()
@@ -147,7 +177,7 @@ impl<R: AsyncRead + Unpin> Reader<R> {
                         return End::Abandoned;
                     }
                 }
-                Err(error) => {
+                Err(Unread::Noise(error)) => {
                     self.skip(&error);
                     if self.skipped_in_a_row == MAX_SKIPPED {
                         return End::Noise;
@@ -155,6 +185,19 @@ impl<R: AsyncRead + Unpin> Reader<R> {
                 }
             }
         }
+    }
+
+    /// The same as [`parse`] for a long line, off this thread.
+    async fn parse_elsewhere(&mut self) -> Result<Option<ServerJsonRpcMessage>, Unread> {
+        let line = std::mem::take(&mut self.line);
+        let parsed = spawn_blocking(move || {
+            let message = if message::is_long_notification(&line) { Err(Unread::Unneeded) } else { parse(&line) };
+            (message, line)
+        });
+        // A thread that did not come back is one of a runtime that ends.
+        let (message, line) = parsed.await.unwrap_or((Ok(None), Vec::new()));
+        self.line = line;
+        message
     }
 
     async fn give(&mut self, message: ServerJsonRpcMessage) -> Option<()> {

@@ -206,3 +206,21 @@ async fn closing_writes_what_is_queued_but_waits_for_nobody_who_does_not_read() 
     assert_eq!(started.elapsed().as_millis() / 10 * 10, FLUSH.as_millis());
     drop(server);
 }
+
+#[tokio::test]
+async fn long_notifications_are_dropped_and_what_comes_between_them_is_read() {
+    let (mut transport, server) = connect();
+    let notice = format!(
+        "{{\"jsonrpc\":\"2.0\",\"method\":\"notifications/message\",\"params\":{{\"data\":\"{}\"}}}}\n",
+        "x".repeat(1024 * 1024)
+    );
+    let answer =
+        |id: usize, text: &str| format!("{{\"jsonrpc\":\"2.0\",\"id\":{id},\"result\":{{\"text\":\"{text}\"}}}}\n");
+    let long = "y".repeat(100_000);
+    let texts = [notice.clone(), answer(1, "short"), notice.clone(), notice, answer(2, &long)].concat();
+    let mut output = server.output;
+    let written = tokio::spawn(async move { output.write_all(texts.as_bytes()).await.unwrap() });
+    assert!(received(&mut transport).await.contains("short"));
+    assert!(received(&mut transport).await.contains(&long));
+    written.await.unwrap();
+}
