@@ -3,7 +3,7 @@
 mod callers;
 mod tools;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -38,7 +38,7 @@ pub trait News: Send + Sync + 'static {
     /// The type of the messages.
     fn message_type(&self) -> &'static str;
 
-    /// Whether agents with a section of their own know nothing at the start, so that they are told everything then.
+    /// Whether agents that are configured know nothing at the start, so that they are told everything then.
     fn begins_untold(&self) -> bool;
 
     /// The bodies of the messages for an agent that had `before` and has `now`: none when nothing has changed. Without
@@ -99,7 +99,7 @@ impl<N: News> Announcer<N> {
     pub(crate) fn new(news: N, name: String, access: Access, bus: Arc<dyn Bus>, callers: Callers) -> (Self, Asking) {
         let known = match news.begins_untold() {
             true => HashMap::new(),
-            false => access.agents().into_iter().map(|agent| (agent.clone(), of(&access, agent))).collect(),
+            false => access.configured_agents().into_iter().map(|agent| (agent.clone(), of(&access, agent))).collect(),
         };
         let (sender, questions) = mpsc::channel(MAX_ASKING);
         let asking = Asking { access: access.clone(), questions: sender };
@@ -136,7 +136,7 @@ impl<N: News> Announcer<N> {
 
     /// Tells everybody for whom something has changed; says when to try again, if that would help.
     async fn tell_changes(&mut self) -> Option<Instant> {
-        let mut agents: BTreeSet<AgentName> = self.access.agents().into_iter().collect();
+        let mut agents = self.access.configured_agents();
         agents.extend(self.callers.lately());
         if !self.news.begins_untold() {
             for (agent, first) in self.callers.take_firsts() {

@@ -42,8 +42,11 @@ pub fn tools(
     invoker: Arc<dyn Invoker>,
     registrar: Option<Arc<Registrar>>,
 ) -> Vec<Tool> {
-    let mut tools =
-        vec![look::list(access.clone()), look::details(access.clone(), servers), invoke::tool(access.clone(), invoker)];
+    let mut tools = vec![
+        look::list(access.clone(), Arc::clone(&servers)),
+        look::details(access.clone(), servers),
+        invoke::tool(access.clone(), invoker),
+    ];
     if let Some(registrar) = registrar {
         tools.extend([register::register(Arc::clone(&registrar)), register::unregister(registrar)]);
     }

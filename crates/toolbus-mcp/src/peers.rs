@@ -3,6 +3,7 @@
 //! [`Index`] is what agents are told of servers, [`Refresh`] answers those who ask to be told again, and [`Manage`] answers
 //! everything else that is asked about servers.
 
+mod asked;
 mod further;
 mod index;
 mod manage;
@@ -15,6 +16,7 @@ use std::time::Instant;
 use futures_util::future::BoxFuture;
 use toolbus_core::policy::Effective;
 
+pub use self::asked::AskedBefore;
 pub use self::index::Index;
 pub use self::manage::Manage;
 pub use self::refresh::Refresh;
@@ -25,6 +27,9 @@ pub trait Servers: Send + Sync + 'static {
     /// The servers of which a caller could use some tool, whether they have such a one or not. No other server is
     /// refreshed or woken for that caller.
     fn within_reach(&self, effective: &Effective) -> Vec<ServerName>;
+
+    /// Those of them that have never been started, and are by their first use: nobody knows their tools.
+    fn asleep(&self, effective: &Effective) -> Vec<ServerName>;
 
     /// Asks a server to list its tools again; one that waits for its next try is tried at once. Returns at once.
     fn refresh(&self, server: &ServerName);

@@ -12,6 +12,7 @@ use toolbus_core::audit::Audit;
 use toolbus_core::bus::{Bus, Ownership, Subscription};
 use toolbus_core::policy::Access;
 use toolbus_core::redact::Redactor;
+use toolbus_core::store::Store;
 use toolbus_core::telemetry::{Load, Telemetry};
 use toolbus_core::toolsets::SessionSets;
 use toolbus_core::{
@@ -46,6 +47,8 @@ pub struct Parts {
     pub pins: Option<Pins>,
     /// Adds MCP servers for callers, if they may.
     pub registrar: Option<Arc<Registrar>>,
+    /// What must outlive the process.
+    pub store: Arc<dyn Store>,
     /// What is told of calls.
     pub telemetry: Arc<dyn Telemetry>,
     /// What is kept of calls for those who ask later.
@@ -75,7 +78,7 @@ impl Daemon {
     /// Starts taking calls in, as soon as the bus allows.
     #[must_use]
     pub fn start(config: &Config, parts: Parts) -> Self {
-        let Parts { bus, access, sessions, servers, scripts, pins, registrar, telemetry, audit, load, redactor } =
+        let Parts { bus, access, sessions, servers, scripts, pins, registrar, store, telemetry, audit, load, redactor } =
             parts;
         let settings = settings(config, redactor);
         let rules = settings.replies.clone();
@@ -95,8 +98,10 @@ impl Daemon {
         let mut queues = queues(config);
         if let Some(servers) = &servers {
             let ignores_unknown = config.mcp.unknown_server == UnknownServer::Ignore;
-            let wired = mcp::wire(servers.bridge(), registrar, &dispatcher, Arc::clone(&bus), ignores_unknown);
+            let wired = mcp::wire(servers.bridge(), registrar, &dispatcher, Arc::clone(&bus), store, ignores_unknown);
             background.spawn(wired.announcer.run());
+            let refresh = Arc::clone(&wired.refresh);
+            background.spawn(async move { refresh.tell_again().await });
             desk = desk.with(topic::MCP_MANAGE, wired.manage).with(topic::MCP_REFRESH, wired.refresh);
             queues.extend(mcp::queues(config));
         }

@@ -10,6 +10,7 @@ use toolbus_core::telemetry::{self, Load};
 use toolbus_core::toolsets::SessionSets;
 use toolbus_mcp::observe::Silent;
 use toolbus_scripts::observe;
+use toolbus_store::Memory;
 
 use crate::assembly::{self, AssemblyError, Scripts, Servers};
 use crate::config::{BusUrl, Config};
@@ -81,6 +82,7 @@ impl Session {
             scripts,
             pins: None,
             registrar: None,
+            store: Arc::new(Memory::default()),
             telemetry: Arc::new(telemetry::Silent),
             audit: Arc::new(audit::Silent),
             load: Arc::<Load>::default(),

@@ -99,7 +99,8 @@ async fn a_server_that_a_caller_registers_takes_no_name() {
                           "arguments": [PROGRAM, "alpha", "same,echo_alpha,mcp_list_services,current_time"]});
     let answer = client.call("mcp_register_server", &register).await;
     // A tool that has the name of a management tool is not even counted.
-    assert_eq!(answer.content(), "Server 'alpha' registered successfully. 3 tool(s) available.");
+    let lasting = "It is gone when the daemon ends: register it again then.";
+    assert_eq!(answer.content(), format!("Server 'alpha' registered successfully. 3 tool(s) available. {lasting}"));
     for (server, expected) in [(None, "beta.same: x"), (Some("beta"), "beta.same: x"), (Some("alpha"), "alpha.same: x")]
     {
         assert_eq!(content(&client, &asked(&client, server)).await, expected, "{server:?}");

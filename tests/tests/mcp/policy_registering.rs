@@ -71,7 +71,8 @@ async fn what_the_rules_allow_is_registered_and_is_there_after_a_restart_until_i
     let daemon = Daemon::start(&site, &allowed()).await;
     let client = Client::connect(&site).await;
     let answer = called(&client, "ana", TOOLS[0], &arguments("Mine")).await;
-    assert_eq!(answer.content(), "Server 'Mine' registered successfully. 1 tool(s) available.");
+    let lasting = "It stays until you unregister it, also when the daemon restarts.";
+    assert_eq!(answer.content(), format!("Server 'Mine' registered successfully. 1 tool(s) available. {lasting}"));
     let first = about(&client, "bruno", "mine").await.unwrap();
     assert_eq!(first["arguments"], json!(["${HOME}"]), "what a caller gives is taken as it is");
     let variables: Vec<&String> = first["environment"].as_object().unwrap().keys().collect();

@@ -1,5 +1,6 @@
 //! The present catalogue, and every way to change it.
 
+use std::collections::BTreeSet;
 use std::convert::Infallible;
 use std::num::NonZeroUsize;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
@@ -112,6 +113,14 @@ impl Access {
     #[must_use]
     pub fn agents(&self) -> Vec<AgentName> {
         self.current().rules.sections().filter_map(|section| section.agent.clone()).collect()
+    }
+
+    /// Every agent that this daemon is there for by its configuration: those with a section, and that of a sidecar.
+    #[must_use]
+    pub fn configured_agents(&self) -> BTreeSet<AgentName> {
+        let current = self.current();
+        let of_sidecar = current.rules.identity.sidecar.as_ref().map(|sidecar| sidecar.agent.clone());
+        current.rules.sections().filter_map(|section| section.agent.clone()).chain(of_sidecar).collect()
     }
 
     /// Notes that a session has begun, so that tool sets which are bound later wait for the next one. Callers without any

@@ -173,6 +173,11 @@ impl Member {
         Some(self.main.as_ref()?.out_of_reach())
     }
 
+    /// Whether its tools are not known because it starts with its first use.
+    pub(super) fn is_asleep(&self) -> bool {
+        self.main.is_some() && self.placed.spec.is_lazy && !self.is_known()
+    }
+
     /// Whether it needs no call to be started.
     pub(super) const fn starts_at_once(&self) -> bool {
         self.main.is_some() && !self.placed.spec.is_lazy

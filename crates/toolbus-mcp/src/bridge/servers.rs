@@ -15,6 +15,14 @@ impl Servers for Bridge {
         members.filter(|(_, member)| member.is_within_reach(effective)).map(|(name, _)| name).collect()
     }
 
+    fn asleep(&self, effective: &Effective) -> Vec<ServerName> {
+        let members = self.members().into_iter();
+        members
+            .filter(|(_, member)| member.is_asleep() && member.is_within_reach(effective))
+            .map(|(name, _)| name)
+            .collect()
+    }
+
     fn refresh(&self, server: &ServerName) {
         self.shared.member(server.as_str()).iter().for_each(|member| member.relist());
     }

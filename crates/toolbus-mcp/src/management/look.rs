@@ -1,5 +1,6 @@
 //! `mcp_list_services` and `mcp_get_service_details`: which servers and tools there are for the caller.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde::Serialize;
@@ -14,16 +15,21 @@ use super::descriptor;
 use super::given::{Given, SERVER, TOOL};
 use super::visible::{Server, awaited, listed, servers};
 use crate::peers::Servers;
+use crate::spec::ServerName;
 use crate::summary::summary;
 
+/// The summary of a server whose tools are not known because nobody has used it.
+const STARTS_ON_FIRST_USE: &str =
+    "Starts on first use: its tools are not known yet. mcp_get_service_details starts it.";
+
 /// The tool `mcp_list_services {}`.
-pub(super) fn list(access: Access) -> Tool {
+pub(super) fn list(access: Access, servers: Arc<dyn Servers>) -> Tool {
     let description = "Lists the MCP servers that you can use, each with the names of its tools. Call \
                        mcp_get_service_details for what a server's tools take.";
     let parameters = json!({"type": "object", "properties": {}});
     let descriptor =
         ToolDescriptor { effect: Effect::ReadOnly, ..descriptor("mcp_list_services", description, parameters) };
-    Tool::new(descriptor, List(access))
+    Tool::new(descriptor, List { access, servers })
 }
 
 /// The tool `mcp_get_service_details {server_name, tool_name?}`.
@@ -43,7 +49,10 @@ pub(super) fn details(access: Access, servers: Arc<dyn Servers>) -> Tool {
     Tool::new(descriptor, Details { access, servers })
 }
 
-struct List(Access);
+struct List {
+    access: Access,
+    servers: Arc<dyn Servers>,
+}
 
 struct Details {
     access: Access,
@@ -52,9 +61,9 @@ struct Details {
 
 impl Executor for List {
     async fn execute(&self, call: ToolCall) -> Result<ToolOutput, ToolFailure> {
-        let effective = self.0.effective(&call.caller);
-        let all: Vec<McpServerSummary> = servers(&effective).values().map(summary_of).collect();
-        as_json(&all)
+        let effective = self.access.effective(&call.caller);
+        let all = summaries(&effective, &self.servers.asleep(&effective));
+        as_json(&all.values().collect::<Vec<_>>())
     }
 }
 
@@ -82,7 +91,19 @@ impl Executor for Details {
     }
 }
 
-pub(crate) fn summary_of(server: &Server<'_>) -> McpServerSummary {
+/// What a caller is told of each server, by the server's name in lower case; `asleep` are those whose tools nobody knows.
+pub(crate) fn summaries(effective: &Effective, asleep: &[ServerName]) -> BTreeMap<String, McpServerSummary> {
+    let asleep = asleep.iter().map(|name| {
+        let summary = Some(STARTS_ON_FIRST_USE.to_owned());
+        let server_name = name.to_string();
+        (name.folded().to_string(), McpServerSummary { server_name, summary, ..McpServerSummary::default() })
+    });
+    let known = servers(effective);
+    // One whose tools came a moment ago has them.
+    asleep.chain(known.iter().map(|(folded, server)| (folded.clone(), summary_of(server)))).collect()
+}
+
+fn summary_of(server: &Server<'_>) -> McpServerSummary {
     let tool_names: Vec<String> = server.tools.keys().map(|name| (*name).to_owned()).collect();
     McpServerSummary {
         server_name: server.name.to_string(),

@@ -82,8 +82,9 @@ impl Executor for Register {
         let done = self.0.register(&call.caller, name, target, latest, call.cancelled.clone()).await;
         Ok(match done {
             Ok(tools) => ToolOutput::text(format!(
-                "Server '{}' registered successfully. {tools} tool(s) available.",
-                shown(name)
+                "Server '{}' registered successfully. {tools} tool(s) available. {}",
+                shown(name),
+                self.0.lasting()
             )),
             Err(refusal) => ToolOutput::error(format!(
                 "Failed to register server '{}': {}.",

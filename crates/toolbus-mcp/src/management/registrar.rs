@@ -51,6 +51,8 @@ pub trait Fleet: Send + Sync + 'static {
 pub struct Registrar {
     rules: Rules,
     store: Arc<dyn Store>,
+    /// Whether what is stored outlives the process.
+    is_lasting: bool,
     fleet: Arc<dyn Fleet>,
     /// Held while it is decided whether a change may begin.
     deciding: tokio::sync::Mutex<()>,
@@ -90,10 +92,18 @@ struct Place {
 }
 
 impl Registrar {
-    /// A registrar that keeps to `rules`.
+    /// A registrar that keeps to `rules`; `is_lasting` says whether what is in the store outlives the process.
     #[must_use]
-    pub fn new(rules: Rules, store: Arc<dyn Store>, fleet: Arc<dyn Fleet>) -> Self {
-        Self { rules, store, fleet, deciding: tokio::sync::Mutex::default(), changing: Mutex::default() }
+    pub fn new(rules: Rules, store: Arc<dyn Store>, is_lasting: bool, fleet: Arc<dyn Fleet>) -> Self {
+        Self { rules, store, is_lasting, fleet, deciding: tokio::sync::Mutex::default(), changing: Mutex::default() }
+    }
+
+    /// How long a server lasts, for whoever registers it.
+    pub(super) const fn lasting(&self) -> &'static str {
+        match self.is_lasting {
+            true => "It stays until you unregister it, also when the daemon restarts.",
+            false => "It is gone when the daemon ends: register it again then.",
+        }
     }
 
     /// Everything that was registered, to start it again. What the rules do not allow any more is forgotten.

@@ -1,26 +1,42 @@
 //! `tool.meta.mcp.{agent}`: the servers that an agent may use.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use toolbus_core::News;
 use toolbus_core::caller::AgentName;
 use toolbus_core::policy::Effective;
 use toolbus_protocol::{McpServerSummary, McpServersIndexed, message_type, topic};
 
-use crate::management::look::summary_of;
-use crate::management::visible::servers;
+use super::Servers;
+use crate::management::look::summaries;
 
 /// Text of one message, in bytes; what is more goes into further messages.
 const MAX_MESSAGE: usize = 1024 * 1024;
 
 /// The servers of which an agent may use tools, with the names of those tools. Agents are told of them at the start, when
 /// they ask, and then of changes.
-pub struct Index;
+pub struct Index {
+    servers: Arc<dyn Servers>,
+}
+
+impl Index {
+    /// Tells of these servers.
+    #[must_use]
+    pub fn new(servers: Arc<dyn Servers>) -> Self {
+        Self { servers }
+    }
+}
+
+/// The topic on which an agent is told of servers. An agent of such a name would have every bridge take its index for a
+/// request.
+fn topic_of(agent: &AgentName) -> Option<String> {
+    Some(topic::mcp_servers(agent.as_str())).filter(|topic| topic != topic::MCP_REFRESH)
+}
 
 impl News for Index {
     fn topic(&self, agent: &AgentName) -> Option<String> {
-        // An agent of such a name would have every bridge take its index for a request.
-        Some(topic::mcp_servers(agent.as_str())).filter(|topic| topic != topic::MCP_REFRESH)
+        topic_of(agent)
     }
 
     fn message_type(&self) -> &'static str {
@@ -32,12 +48,14 @@ impl News for Index {
     }
 
     fn told(&self, before: Option<&Effective>, now: &Effective) -> Vec<Vec<u8>> {
-        let now = summaries(now);
+        // Those that start with their first use are told with everything, and as soon as their tools are known.
+        let asleep = self.servers.asleep(now);
+        let now = summaries(now, &asleep);
         let told = match before {
             // Somebody waits for this message, even if there is nothing in it.
             None => McpServersIndexed { servers: now.into_values().collect(), removed_servers: Vec::new() },
             Some(before) => {
-                let told = difference(&summaries(before), now);
+                let told = difference(&summaries(before, &asleep), now);
                 if told.servers.is_empty() && told.removed_servers.is_empty() {
                     return Vec::new();
                 }
@@ -46,11 +64,6 @@ impl News for Index {
         };
         parts(told).iter().map(|part| serde_json::to_vec(part).unwrap_or_default()).collect()
     }
-}
-
-/// What an agent is told of each server, by the server's name in lower case.
-fn summaries(effective: &Effective) -> BTreeMap<String, McpServerSummary> {
-    servers(effective).iter().map(|(folded, server)| (folded.clone(), summary_of(server))).collect()
 }
 
 fn difference(
@@ -90,7 +103,7 @@ mod tests {
 
     #[test]
     fn an_agent_of_the_name_of_the_request_is_told_nothing() {
-        let topic = |agent: &str| Index.topic(&AgentName::parse(agent).unwrap());
+        let topic = |agent: &str| topic_of(&AgentName::parse(agent).unwrap());
         assert_eq!(topic("refresh"), None);
         assert_eq!(topic("ana").as_deref(), Some("tool.meta.mcp.ana"));
     }

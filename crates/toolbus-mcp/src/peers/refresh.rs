@@ -5,13 +5,13 @@ use std::collections::btree_map::Entry;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use futures_util::future::BoxFuture;
+use futures_util::future::{BoxFuture, join_all};
 use toolbus_core::caller::Caller;
 use toolbus_core::policy::Access;
 use toolbus_core::{Answerer, Asked, Asking, Said, Unusable};
 use toolbus_protocol::{McpMetadataRefreshRequest, message_type};
 
-use super::Servers;
+use super::{AskedBefore, Servers};
 use crate::spec::ServerName;
 
 /// Time between two requests that make a server list its tools again.
@@ -24,6 +24,7 @@ pub struct Refresh {
     asking: Asking,
     servers: Arc<dyn Servers>,
     asked: Mutex<Pauses>,
+    before: AskedBefore,
 }
 
 /// When which server was asked to list its tools again, of those whose pause is not over.
@@ -31,10 +32,29 @@ pub struct Refresh {
 struct Pauses(BTreeMap<ServerName, Instant>);
 
 impl Refresh {
-    /// Has agents told through `asking`, and those of `servers` asked whose tools they could use by `access`.
+    /// Has agents told through `asking`, and those of `servers` asked whose tools they could use by `access`. Who asked is
+    /// remembered in `before`.
     #[must_use]
-    pub fn new(access: Access, asking: Asking, servers: Arc<dyn Servers>) -> Self {
-        Self { access, asking, servers, asked: Mutex::default() }
+    pub fn new(access: Access, asking: Asking, servers: Arc<dyn Servers>, before: AskedBefore) -> Self {
+        Self { access, asking, servers, asked: Mutex::default(), before }
+    }
+
+    /// Has every agent told that asked before the last restart, and is not told at the start anyway.
+    pub async fn tell_again(&self) {
+        let configured = self.access.configured_agents();
+        let agents = self.before.agents().await.into_iter().filter(|agent| !configured.contains(agent));
+        let tell = async |agent| self.asking.tell(&Caller { has_section: false, ..Caller::agent(agent) }).await;
+        join_all(agents.map(tell)).await;
+    }
+
+    /// Remembers an agent that could use some server and that nobody has configured.
+    async fn remember(&self, caller: &Caller) {
+        if let Some(agent) = &caller.agent
+            && !caller.has_section
+            && !self.servers.within_reach(&self.access.effective(caller)).is_empty()
+        {
+            self.before.note(agent).await;
+        }
     }
 
     /// Asks one server, or all, as far as the caller could use their tools and they were not asked just now.
@@ -62,6 +82,7 @@ impl Answerer for Refresh {
             }
             self.ask(&asked.caller, request.server_name.as_deref());
             self.asking.tell(&asked.caller).await;
+            self.remember(&asked.caller).await;
             Ok(None)
         })
     }

@@ -1,14 +1,18 @@
 //! What agents are told of servers.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use toolbus_core::caller::AgentName;
+use toolbus_core::caller::{AgentName, Identity, Sidecar};
 use toolbus_core::policy::{AgentPolicy, Policy};
+use toolbus_core::store::Store;
 use toolbus_protocol::{McpServersIndexed, message_type, topic};
+use toolbus_store::Memory;
+use toolbus_testing::patience::eventually;
 
-use super::world::{Request, World};
+use super::world::{Request, World, policy};
 
 /// The servers and tools of an index, and the servers that are gone.
 fn told(body: &Value) -> (Vec<(String, Vec<String>)>, Vec<String>) {
@@ -189,5 +193,54 @@ async fn servers_with_a_tool_of_one_name_are_both_told_of_with_it() {
     let mut carl = world.listen(&topic::mcp_servers("carl"));
     world.ask_for_index("carl", "{}").await;
     assert_eq!(told(&carl.next().await.body).0, [server("a", &["search"]), server("b", &["search"])]);
+    world.end().await;
+}
+
+#[tokio::test]
+async fn the_agent_of_a_sidecar_is_told_at_the_start() {
+    let (ana, topic) = (AgentName::parse("ana").unwrap(), "tool.invoke.agent.ana".to_owned());
+    let identity = Identity { sidecar: Some(Sidecar { agent: ana, topic }), ..Identity::default() };
+    let world = World::of(identity, Policy::default(), false, Arc::new(Memory::default()), &[]);
+    let mut ana = world.listen(&topic::mcp_servers("ana"));
+    assert_eq!(told(&ana.next().await.body), (vec![], vec![]));
+    world.publish("files", &["read_file"]);
+    assert_eq!(told(&ana.next().await.body), (vec![server("files", &["read_file"])], vec![]));
+    world.end().await;
+}
+
+#[tokio::test]
+async fn an_agent_that_asked_is_told_again_after_a_restart_and_another_is_not() {
+    let store: Arc<dyn Store> = Arc::new(Memory::default());
+    let start = || World::of(Identity::default(), Policy::default(), false, Arc::clone(&store), &[]);
+    let world = start();
+    let mut zoe = world.listen(&topic::mcp_servers("zoe"));
+    world.ask_for_index("zoe", "{}").await;
+    zoe.next().await;
+    eventually("who asked to be stored", async || store.get("mcp.asked", "agents").await.unwrap()).await;
+    world.end().await;
+
+    let world = start();
+    let [mut zoe, mut yan] = ["zoe", "yan"].map(|agent| world.listen(&topic::mcp_servers(agent)));
+    assert_eq!(told(&zoe.next().await.body), (vec![], vec![]));
+    world.publish("files", &["read_file"]);
+    assert_eq!(told(&zoe.next().await.body), (vec![server("files", &["read_file"])], vec![]));
+    assert!(yan.is_empty());
+    world.end().await;
+}
+
+#[tokio::test]
+async fn a_server_that_starts_with_its_first_use_is_told_once_and_then_its_tools() {
+    let world = World::of(Identity::default(), policy(), false, Arc::new(Memory::default()), &["Lazy"]);
+    let [mut ana, mut eve] = ["ana", "eve"].map(|agent| world.listen(&topic::mcp_servers(agent)));
+    insta::assert_snapshot!(ana.next().await.body, @r#"{"removedServers":[],"servers":[{"displayName":null,"serverName":"Lazy","summary":"Starts on first use: its tools are not known yet. mcp_get_service_details starts it.","toolCount":0,"toolNames":[]}]}"#);
+    assert_eq!(told(&eve.next().await.body), (vec![], vec![]), "she may use nothing");
+    world.publish("files", &["read_file"]);
+    assert_eq!(
+        told(&ana.next().await.body),
+        (vec![server("files", &["read_file"])], vec![]),
+        "and not the lazy one again"
+    );
+    world.publish("Lazy", &["dream"]);
+    assert_eq!(told(&ana.next().await.body), (vec![server("Lazy", &["dream"])], vec![]));
     world.end().await;
 }

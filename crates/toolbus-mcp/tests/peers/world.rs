@@ -15,6 +15,7 @@ use toolbus_core::failure::ToolFailure;
 use toolbus_core::pattern::Pattern;
 use toolbus_core::policy::{Access, AgentPolicy, Allowed, Capacity, Effective, Policy};
 use toolbus_core::registry::{Rank, Registry};
+use toolbus_core::store::Store;
 use toolbus_core::tool::{Executor, Tool, ToolCall, ToolDescriptor, ToolOutput};
 use toolbus_core::toolsets::SessionSets;
 use toolbus_core::{
@@ -22,8 +23,9 @@ use toolbus_core::{
 };
 use toolbus_protocol::{Envelope, Properties, header, new_message_id, topic};
 
-use toolbus_mcp::peers::{AboutServer, Index, Manage, Refresh, Servers};
+use toolbus_mcp::peers::{AboutServer, AskedBefore, Index, Manage, Refresh, Servers};
 use toolbus_mcp::spec::ServerName;
+use toolbus_store::Memory;
 
 /// Longest wait for a message that must come.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -49,6 +51,7 @@ pub(crate) struct Fleet {
     registry: Registry,
     pub(crate) refreshed: Mutex<Vec<String>>,
     pub(crate) woken: Mutex<Vec<String>>,
+    asleep: BTreeSet<String>,
 }
 
 impl Servers for Fleet {
@@ -58,6 +61,12 @@ impl Servers for Fleet {
         let all: BTreeSet<_> = published.chain(["Lazy".into(), "stuck".into()]).collect();
         let all = all.iter().map(|name| ServerName::parse(name).unwrap());
         all.filter(|name| effective.could_have(name.source(), None)).collect()
+    }
+
+    fn asleep(&self, effective: &Effective) -> Vec<ServerName> {
+        let mut servers = self.within_reach(effective);
+        servers.retain(|server| self.asleep.contains(&**server.as_str()));
+        servers
     }
 
     fn refresh(&self, server: &ServerName) {
@@ -148,7 +157,7 @@ impl Listener {
 
 /// A daemon for `ana`, who may use everything, `bob`, who may use tools that begin with `read`, and `eve`, who may use
 /// nothing.
-fn policy() -> Policy {
+pub(crate) fn policy() -> Policy {
     let only = |tools| AgentPolicy { tools, ..AgentPolicy::default() };
     let agents =
         [("ana", Allowed::All), ("bob", Allowed::Only(vec![Pattern::parse("read*").unwrap()])), ("eve", Allowed::None)];
@@ -164,9 +173,20 @@ impl World {
 
     /// The same for other agents; their answers may have to go to topics of their own.
     pub(crate) fn with(policy: Policy, own_topics_only: bool) -> Self {
+        Self::of(Identity::default(), policy, own_topics_only, Arc::new(Memory::default()), &[])
+    }
+
+    /// The same for agents that are told apart in another way, with what an earlier daemon has stored, and with servers that
+    /// start with their first use.
+    pub(crate) fn of(
+        identity: Identity,
+        policy: Policy,
+        own_topics_only: bool,
+        store: Arc<dyn Store>,
+        asleep: &[&str],
+    ) -> Self {
         let (bus, registry) = (Embedded::new(), Registry::new());
-        let access =
-            Access::new(registry.clone(), Identity::default(), policy, Capacity { max_in_flight: 8, max_waiting: 8 });
+        let access = Access::new(registry.clone(), identity, policy, Capacity { max_in_flight: 8, max_waiting: 8 });
         let rules = ReplyRules {
             reply_topics: vec!["tool.result.#".to_owned(), "mcp.manage.response.#".to_owned()],
             request_topics: vec!["tool.invoke".to_owned()],
@@ -195,10 +215,13 @@ impl World {
             Arc::new(AllArrived),
         );
         let refreshed = Mutex::default();
-        let fleet = Arc::new(Fleet { registry: registry.clone(), refreshed, woken: Mutex::default() });
+        let asleep = asleep.iter().map(|server| (*server).into()).collect();
+        let fleet = Arc::new(Fleet { registry: registry.clone(), refreshed, woken: Mutex::default(), asleep });
         let servers = Arc::clone(&fleet) as Arc<dyn Servers>;
-        let (announcer, asking) = dispatcher.announcer_of(Index, Arc::clone(&shared));
+        let (announcer, asking) = dispatcher.announcer_of(Index::new(Arc::clone(&servers)), Arc::clone(&shared));
         let invoker = Arc::new(dispatcher.clone()) as Arc<dyn Invoker>;
+        let before = AskedBefore::new(store);
+        let refresh = Arc::new(Refresh::new(access.clone(), asking, Arc::clone(&servers), before));
         let about = About {
             name: "toolbus".to_owned(),
             version: "1".to_owned(),
@@ -207,8 +230,8 @@ impl World {
             started: Instant::now(),
         };
         let desk = Desk::new(about, shared, rules, dispatcher.clone(), SessionSets::default())
-            .with(topic::MCP_MANAGE, Arc::new(Manage::new(access.clone(), Arc::clone(&servers), invoker, false)))
-            .with(topic::MCP_REFRESH, Arc::new(Refresh::new(access.clone(), asking, servers)));
+            .with(topic::MCP_MANAGE, Arc::new(Manage::new(access.clone(), servers, invoker, false)))
+            .with(topic::MCP_REFRESH, Arc::clone(&refresh) as _);
         let mut running = JoinSet::new();
         let service = Arc::new(Service::new(dispatcher));
         for (queue, topic) in [("bus7.mcp-manage", topic::MCP_MANAGE), ("bus7.mcp-refresh", topic::MCP_REFRESH)] {
@@ -219,6 +242,7 @@ impl World {
         let followed = access.clone();
         running.spawn(async move { followed.follow().await });
         running.spawn(announcer.run());
+        running.spawn(async move { refresh.tell_again().await });
         Self { bus, registry, access, fleet, running }
     }
 

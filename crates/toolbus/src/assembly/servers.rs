@@ -19,6 +19,7 @@ use toolbus_trust::scan::Scanner;
 use super::{AssemblyError, limits};
 use crate::config::Config;
 use crate::config::daemon::Role;
+use crate::config::store::StoreUrl;
 use crate::config::toolsets::Scope;
 use crate::http::admin::McpAdmin;
 
@@ -112,7 +113,8 @@ impl Servers {
     #[must_use]
     pub fn registrar(&self, config: &Config, store: Arc<dyn Store>) -> Option<Arc<Registrar>> {
         let fleet = Arc::new(self.bridge.clone());
-        config.mcp.register.rules().map(|rules| Arc::new(Registrar::new(rules, store, fleet)))
+        let is_lasting = config.store.url != StoreUrl::Memory;
+        config.mcp.register.rules().map(|rules| Arc::new(Registrar::new(rules, store, is_lasting, fleet)))
     }
 }
 

@@ -91,7 +91,7 @@ pub async fn run(_: ServeArgs, context: &Context) -> Result<ExitCode, ServeError
     observe::watch_pins(&pipeline, pins.clone());
     let bus = assembly::bus(config)?;
     let servers = Servers::new(config, registry.clone(), Arc::new(McpMetrics::new(&pipeline)), &redactor)?;
-    let registrar = servers.as_ref().and_then(|servers| servers.registrar(config, store));
+    let registrar = servers.as_ref().and_then(|servers| servers.registrar(config, Arc::clone(&store)));
     let mut placed = Vec::new();
     if let Some(servers) = &servers {
         let (planned, of_servers) = servers.plan(config, |_| None);
@@ -139,6 +139,7 @@ pub async fn run(_: ServeArgs, context: &Context) -> Result<ExitCode, ServeError
         scripts: scripts.clone(),
         pins: Some(pins.clone()),
         registrar: registrar.clone(),
+        store,
         telemetry,
         audit: Arc::clone(&audit) as Arc<dyn Audit>,
         load,

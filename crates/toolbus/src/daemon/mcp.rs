@@ -4,10 +4,11 @@ use std::sync::Arc;
 
 use toolbus_core::bus::{Bus, Ownership, Subscription};
 use toolbus_core::registry::Rank;
+use toolbus_core::store::Store;
 use toolbus_core::{Announcer, Answerer, Dispatcher, Invoker};
 use toolbus_mcp::bridge::Bridge;
 use toolbus_mcp::management::{self, Registrar};
-use toolbus_mcp::peers::{Index, Manage, Refresh, Servers};
+use toolbus_mcp::peers::{AskedBefore, Index, Manage, Refresh, Servers};
 use toolbus_protocol::topic;
 
 use super::{DESK_PREFETCH, Takes};
@@ -16,17 +17,18 @@ use crate::config::Config;
 /// Who answers what is asked about servers, and who tells of them.
 pub(super) struct Wired {
     pub(super) manage: Arc<dyn Answerer>,
-    pub(super) refresh: Arc<dyn Answerer>,
+    pub(super) refresh: Arc<Refresh>,
     pub(super) announcer: Announcer<Index>,
 }
 
 /// Registers the management tools, and puts together what serves messages about servers; with `ignores_unknown` those for
-/// servers that the caller does not have are left to other bridges.
+/// servers that the caller does not have are left to other bridges. `store` remembers who asked about servers.
 pub(super) fn wire(
     bridge: &Bridge,
     registrar: Option<Arc<Registrar>>,
     dispatcher: &Dispatcher,
     bus: Arc<dyn Bus>,
+    store: Arc<dyn Store>,
     ignores_unknown: bool,
 ) -> Wired {
     let access = dispatcher.access();
@@ -36,8 +38,8 @@ pub(super) fn wire(
     if let Err(error) = access.registry().publish(Rank::Own, &management::SOURCE.into(), tools) {
         tracing::error!(%error, "the tools that manage MCP servers were not registered");
     }
-    let (announcer, asking) = dispatcher.announcer_of(Index, bus);
-    let refresh = Refresh::new(access.clone(), asking, Arc::clone(&servers));
+    let (announcer, asking) = dispatcher.announcer_of(Index::new(Arc::clone(&servers)), bus);
+    let refresh = Refresh::new(access.clone(), asking, Arc::clone(&servers), AskedBefore::new(store));
     let manage = Manage::new(access.clone(), servers, invoker, ignores_unknown);
     Wired { manage: Arc::new(manage), refresh: Arc::new(refresh), announcer }
 }

@@ -4,10 +4,10 @@ use toolbus_core::caller::Caller;
 use super::world::{World, agent};
 
 #[tokio::test]
-async fn a_caller_is_shown_the_servers_of_whose_tools_it_may_use_some() {
+async fn a_caller_is_shown_the_servers_of_whose_tools_it_may_use_some_and_those_that_nobody_has_started() {
     let world = World::new();
-    insta::assert_snapshot!(world.told(&agent("ana"), "mcp_list_services", json!({})).await, @r#"[{"serverName":"Files","displayName":null,"summary":"Provides 2 tool(s): read_all, read_file.","toolCount":2,"toolNames":["read_all","read_file"]}]"#);
-    insta::assert_snapshot!(world.told(&agent("bob"), "mcp_list_services", json!({})).await, @r#"[{"serverName":"Files","displayName":null,"summary":"Provides 3 tool(s): read_all, read_file, write_file.","toolCount":3,"toolNames":["read_all","read_file","write_file"]},{"serverName":"mail","displayName":null,"summary":"Provides 1 tool(s): send_mail.","toolCount":1,"toolNames":["send_mail"]}]"#);
+    insta::assert_snapshot!(world.told(&agent("ana"), "mcp_list_services", json!({})).await, @r#"[{"serverName":"Files","displayName":null,"summary":"Provides 2 tool(s): read_all, read_file.","toolCount":2,"toolNames":["read_all","read_file"]},{"serverName":"Lazy","displayName":null,"summary":"Starts on first use: its tools are not known yet. mcp_get_service_details starts it.","toolCount":0,"toolNames":[]}]"#);
+    insta::assert_snapshot!(world.told(&agent("bob"), "mcp_list_services", json!({})).await, @r#"[{"serverName":"Files","displayName":null,"summary":"Provides 3 tool(s): read_all, read_file, write_file.","toolCount":3,"toolNames":["read_all","read_file","write_file"]},{"serverName":"Lazy","displayName":null,"summary":"Starts on first use: its tools are not known yet. mcp_get_service_details starts it.","toolCount":0,"toolNames":[]},{"serverName":"mail","displayName":null,"summary":"Provides 1 tool(s): send_mail.","toolCount":1,"toolNames":["send_mail"]}]"#);
 }
 
 #[tokio::test]

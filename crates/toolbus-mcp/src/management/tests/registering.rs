@@ -23,7 +23,7 @@ async fn stored(world: &World) -> Vec<String> {
 async fn a_server_is_registered_and_removed() {
     let world = World::new();
     let ana = agent("ana");
-    insta::assert_snapshot!(world.register(&ana, line("Mine")).await, @"Server 'Mine' registered successfully. 2 tool(s) available.");
+    insta::assert_snapshot!(world.register(&ana, line("Mine")).await, @"Server 'Mine' registered successfully. 2 tool(s) available. It stays until you unregister it, also when the daemon restarts.");
     assert_eq!((world.fleet.names(), stored(&world).await), (vec!["Mine".to_owned()], vec!["mine".to_owned()]));
     insta::assert_snapshot!(world.unregister(&ana, "MINE").await, @"Server 'MINE' removed successfully.");
     assert_eq!((world.fleet.names(), stored(&world).await), (vec![], vec![]));
@@ -41,7 +41,7 @@ async fn the_peers_forms_are_understood() {
     ];
     for form in forms {
         let told = world.register(&agent("ana"), form).await;
-        assert!(told.ends_with("registered successfully. 2 tool(s) available."), "{told}");
+        assert!(told.ends_with("registered successfully. 2 tool(s) available. It stays until you unregister it, also when the daemon restarts."), "{told}");
     }
     let kinds: Vec<String> = world
         .fleet
@@ -139,7 +139,7 @@ async fn a_name_is_replaced_by_its_own_agent_alone() {
     insta::assert_snapshot!(world.unregister(&ana, "files").await, @"error: Failed to remove server 'files': you have registered no server of this name.");
     insta::assert_snapshot!(world.unregister(&ana, "none").await, @"error: Failed to remove server 'none': you have registered no server of this name.");
     let other = json!({"server_name": "X", "command": "uvx", "args": ["mcp-server-time"]});
-    insta::assert_snapshot!(world.register(&ana, other).await, @"Server 'X' registered successfully. 2 tool(s) available.");
+    insta::assert_snapshot!(world.register(&ana, other).await, @"Server 'X' registered successfully. 2 tool(s) available. It stays until you unregister it, also when the daemon restarts.");
     assert_eq!((world.fleet.names(), stored(&world).await), (vec!["X".to_owned()], vec!["x".to_owned()]));
 }
 

@@ -13,7 +13,7 @@ async fn put(world: &World, key: &str, value: Value) {
 
 /// The names that another daemon with the same store would restore.
 async fn restored(world: &World, rules: Rules) -> Vec<String> {
-    let registrar = Registrar::new(rules, Arc::clone(&world.store) as _, Arc::new(Running::default()));
+    let registrar = Registrar::new(rules, Arc::clone(&world.store) as _, false, Arc::new(Running::default()));
     registrar.restore().await.iter().map(|spec| spec.name.to_string()).collect()
 }
 

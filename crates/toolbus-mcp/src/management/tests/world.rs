@@ -62,7 +62,7 @@ impl World {
         let access = Access::new(registry.clone(), Identity::default(), policy, capacity);
         let servers = Arc::new(Started { registry, wakes: Mutex::default() });
         let (invoker, fleet, store) = (Arc::<Inner>::default(), Arc::<Running>::default(), Arc::<Kept>::default());
-        let registrar = Arc::new(Registrar::new(rules(), Arc::clone(&store) as _, Arc::clone(&fleet) as _));
+        let registrar = Arc::new(Registrar::new(rules(), Arc::clone(&store) as _, true, Arc::clone(&fleet) as _));
         let known: Arc<dyn Servers> = Arc::clone(&servers) as _;
         let tools = tools(&access, known, Arc::clone(&invoker) as _, registers.then(|| Arc::clone(&registrar)));
         Self { access, tools, servers, invoker, fleet, store, registrar }
@@ -157,6 +157,11 @@ impl Servers for Started {
     fn within_reach(&self, effective: &Effective) -> Vec<ServerName> {
         let all = ["Files", "mail", "Lazy"].map(|name| ServerName::parse(name).unwrap());
         all.into_iter().filter(|name| effective.could_have(name.source(), None)).collect()
+    }
+
+    fn asleep(&self, effective: &Effective) -> Vec<ServerName> {
+        let is_awake = !self.wakes.lock().unwrap().is_empty();
+        self.within_reach(effective).into_iter().filter(|name| !is_awake && &**name.folded() == "lazy").collect()
     }
 
     fn refresh(&self, _: &ServerName) {}
