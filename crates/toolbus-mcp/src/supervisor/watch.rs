@@ -143,7 +143,8 @@ fn serve(ward: Ward, child: Pid, grace: Duration, signals: &mut Signals) -> io::
         stage = match stage {
             Stage::Serving => {
                 if signals.wait(Some(&input), None)? {
-                    Stage::Closed(now + grace)
+                    // Not `now`, which was before the wait.
+                    Stage::Closed(Instant::now() + grace)
                 } else {
                     Stage::Serving
                 }

@@ -165,7 +165,10 @@ async fn a_name_that_nobody_has_is_not_waited_for_until_a_handshake_is_over() {
 async fn a_server_in_use_is_not_idle() {
     let world = World::new();
     world.apply([world.lazy("a"), world.lazy("b")]);
-    assert!(world.expect("ana", Route::AnyServer, "wait").await);
+    for tool in ["b_echo", "a_echo"] {
+        world.expect("ana", Route::AnyServer, tool).await;
+        assert!(world.registry.snapshot().get(tool).is_some());
+    }
     // The first one has the name.
     let waiting = tokio::spawn(world.begin("wait", Instant::now() + Duration::from_secs(60)));
     eventually("the call", async || world.noted("a", "calls").pop()).await;

@@ -44,6 +44,15 @@ async fn a_server_may_end_in_its_own_time_and_way_when_its_standard_input_is_clo
 }
 
 #[tokio::test]
+async fn a_server_that_was_idle_for_longer_than_its_grace_has_all_of_it() {
+    let script = "time.sleep(2.2)\nprint(os.getpid(), file=sys.stderr)\nsys.stdin.read()\ntime.sleep(0.2)\nsys.exit(7)";
+    let (process, _transport) = start(Duration::from_secs(2), script);
+    told::<1>(&process).await;
+    process.stop(LONG).await;
+    assert_eq!(process.exited().await, Exit::Code(7));
+}
+
+#[tokio::test]
 async fn what_was_sent_before_the_end_reaches_the_server() {
     let (process, mut transport) = start(LONG, "print(len(sys.stdin.readlines()), file=sys.stderr)");
     for id in 0..50 {
