@@ -2,7 +2,8 @@
 //!
 //! What differs from a reader's machine: `cargo run` and `cargo build` take the binary under test instead of building one;
 //! the ports of the broker and of the daemon are free ones, in all files of the copy and by `TOOLBUS__HTTP__LISTEN`;
-//! `rabbitmqctl` obeys a node of the test; `/etc/toolbus`, `/srv` and `/run/secrets` are folders in the copy.
+//! `rabbitmqctl` obeys a node of the test; `/etc/toolbus`, `/srv`, `/run/secrets` and `/var/lib/toolbus` are folders in
+//! the copy.
 
 mod blocks;
 
@@ -22,8 +23,10 @@ use self::blocks::{Block, Kind, blocks, fits};
 const LONGEST: &str = "300";
 /// Where documents say that broker and daemon listen.
 const PORTS: [&str; 2] = ["127.0.0.1:5672", "127.0.0.1:8471"];
+/// What a command names that uses the broker.
+const BROKER: [&str; 4] = [PORTS[0], "local-broker.toml", "/etc/toolbus", "rabbitmqctl"];
 /// Folders of a machine that are folders of the copy here.
-const FOLDERS: [&str; 3] = ["/etc/toolbus", "/srv", "/run/secrets"];
+const FOLDERS: [&str; 4] = ["/etc/toolbus", "/srv", "/run/secrets", "/var/lib/toolbus"];
 /// As `cargo`: the binary is built already.
 const CARGO: &str = "#!/bin/sh
 case \"$1 $2 $3\" in
@@ -48,10 +51,10 @@ struct Copy {
 }
 
 impl Copy {
-    /// A copy for a document, with a broker if it speaks of one.
+    /// A copy for a document, with a broker if its commands use one.
     async fn for_document(document: &str) -> Self {
-        let uses_broker =
-            [PORTS[0], "local-broker.toml", "/etc/toolbus", "rabbitmqctl"].iter().any(|sign| document.contains(sign));
+        let blocks = blocks(document);
+        let uses_broker = steps(&blocks).iter().any(|(_, text, _)| BROKER.iter().any(|sign| text.contains(sign)));
         let node = if uses_broker { Some(RabbitNode::start().await) } else { None };
         let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
         let broker = node.as_ref().map_or_else(|| PORTS[0].to_owned(), |node| node.address().to_string());
@@ -91,7 +94,15 @@ impl Copy {
                 String::from_utf8(content).map_or_else(|raw| raw.into_bytes(), |text| self.here(&text).into());
             self.write(&format!("clone/{name}"), content, root.join(name).metadata().unwrap().permissions());
         }
-        for folder in ["clone/target/release", "home", "machine/srv/notes", "machine/srv/work", "printed", "programs"] {
+        for folder in [
+            "clone/target/release",
+            "home",
+            "machine/srv/notes",
+            "machine/srv/work",
+            "machine/var/lib/toolbus",
+            "printed",
+            "programs",
+        ] {
             fs::create_dir_all(self.path(folder)).unwrap();
         }
         symlink(binary(), self.path("clone/target/release/toolbus")).unwrap();
@@ -179,20 +190,7 @@ impl Copy {
 
     /// Runs all commands in one shell, as a reader would in one terminal.
     async fn run(&self, blocks: &[Block]) -> Vec<String> {
-        // What is run, and what it should print, if the document says so.
-        let mut steps: Vec<(usize, String, Option<&str>)> = Vec::new();
-        for Block { line, kind } in blocks {
-            match kind {
-                Kind::Script(text) => steps.push((*line, format!("set -e\n{text}\nset +e"), None)),
-                Kind::Daemon { command, health } => {
-                    steps.push((*line, format!("stop\n{command} &\ndaemon=$!\nready {health} || exit 1"), None));
-                }
-                Kind::Commands(commands) => {
-                    steps.extend(commands.iter().map(|(command, printed)| (*line, command.clone(), Some(&**printed))));
-                }
-                Kind::Toml(_) | Kind::Json(_) | Kind::Python(_) | Kind::Nothing => {}
-            }
-        }
+        let steps = steps(blocks);
         let mut script = PROLOGUE.replace("DAEMON", PORTS[1]);
         for (number, (_, text, _)) in steps.iter().enumerate() {
             script += &format!("exec >'{}' 2>&1\n{text}\n: >'{}'\n", self.printed(number), self.done(number));
@@ -225,6 +223,24 @@ impl Copy {
     fn done(&self, number: usize) -> String {
         self.path(&format!("printed/{number}.done")).display().to_string()
     }
+}
+
+/// What is run of a document, with the line of its block, and what it should print, if the document says so.
+fn steps(blocks: &[Block]) -> Vec<(usize, String, Option<&str>)> {
+    let mut steps = Vec::new();
+    for Block { line, kind } in blocks {
+        match kind {
+            Kind::Script(text) => steps.push((*line, format!("set -e\n{text}\nset +e"), None)),
+            Kind::Daemon { command, health } => {
+                steps.push((*line, format!("stop\n{command} &\ndaemon=$!\nready {health} || exit 1"), None));
+            }
+            Kind::Commands(commands) => {
+                steps.extend(commands.iter().map(|(command, printed)| (*line, command.clone(), Some(&**printed))));
+            }
+            Kind::Toml(_) | Kind::Json(_) | Kind::Python(_) | Kind::Nothing => {}
+        }
+    }
+    steps
 }
 
 /// What is not as a document of the repository says. `has_program` puts `toolbus` where the shell finds it, as after an

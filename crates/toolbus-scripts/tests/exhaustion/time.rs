@@ -15,7 +15,7 @@ async fn assert_out_of_time(name: &str, source: &str) {
         for outcome in outcomes {
             assert_eq!(outcome.ending, Ending::Stopped(Stop::Time), "{how}: {outcome:?}");
             assert!(outcome.elapsed >= Duration::from_millis(1500), "{how}: {outcome:?}");
-            assert!(outcome.elapsed < Duration::from_secs(11), "{how}: {outcome:?}");
+            assert!(outcome.elapsed < Duration::from_secs(60), "{how}: {outcome:?}");
         }
     }
     ended(name).await;

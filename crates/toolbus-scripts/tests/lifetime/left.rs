@@ -43,7 +43,7 @@ impl Possessions {
     /// Waits until everything is again as it was.
     pub(crate) async fn are_back(&self, when: &str) {
         let is_back = async || (Self::now() == *self).then_some(());
-        if tokio::time::timeout(std::time::Duration::from_secs(20), eventually(when, is_back)).await.is_err() {
+        if tokio::time::timeout(std::time::Duration::from_secs(60), eventually(when, is_back)).await.is_err() {
             assert_eq!(Self::now(), *self, "{when}");
         }
     }

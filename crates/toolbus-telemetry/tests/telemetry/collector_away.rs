@@ -12,7 +12,7 @@ use crate::support::{Daemon, OK, SAMPLED, Script, parent, rabbit, tool};
 
 const SHORT: Duration = Duration::from_millis(200);
 /// More than any machine needs beyond [`SHORT`], and less than an exporter's own limits.
-const SOON: Duration = Duration::from_secs(4);
+const SOON: Duration = Duration::from_secs(8);
 const OFTEN: [(&str, &str); 2] = [("OTEL_METRIC_EXPORT_INTERVAL", "20"), ("OTEL_BSP_SCHEDULE_DELAY", "20")];
 
 fn call(daemon: &Daemon, times: usize) {
