@@ -116,6 +116,11 @@ impl Default for Draft {
 }
 
 impl Draft {
+    /// The same server, not to be used.
+    pub(super) fn disabled(self) -> Self {
+        Self { is_disabled: true, ..self }
+    }
+
     /// The server, and what is hardly meant about it, in words.
     pub(super) fn finish(self, name: ServerName) -> Result<(ServerSpec, Vec<String>), Mistake> {
         let mut warnings = Vec::new();

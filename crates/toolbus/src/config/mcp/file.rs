@@ -22,7 +22,9 @@ use self::refusal::Refusal;
 pub(crate) use self::substitution::INPUT_PREFIX;
 use self::substitution::Variables;
 use super::MAX_SERVERS;
+use super::draft::Draft;
 use crate::config::pins::Pin;
+use crate::config::problem::nearest;
 
 /// Largest file, in bytes.
 const MAX_FILE: u64 = 1024 * 1024;
@@ -30,6 +32,8 @@ const MAX_FILE: u64 = 1024 * 1024;
 const MAX_NAMED: usize = 8;
 /// Longest name that is repeated, in characters.
 const MAX_SHOWN: usize = 64;
+/// Members that hold servers.
+const ROOTS: [&str; 3] = ["mcpServers", "servers", "context_servers"];
 
 /// What a file of servers says.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -43,6 +47,22 @@ pub struct ServersFile {
     /// What is wrong besides servers that are refused.
     problems: Vec<String>,
     is_unread: bool,
+}
+
+/// Which servers are used, by the names that Gemini CLI has beside them.
+#[derive(Default)]
+struct Choice {
+    /// The only ones that are.
+    allowed: Option<Vec<String>>,
+    /// Those that are not, whatever else allows them.
+    excluded: Vec<String>,
+}
+
+impl Choice {
+    fn admits(&self, name: &str) -> bool {
+        let is_in = |names: &[String]| names.iter().any(|listed| listed.eq_ignore_ascii_case(name));
+        !is_in(&self.excluded) && self.allowed.as_deref().is_none_or(is_in)
+    }
 }
 
 /// One server as it is written.
@@ -93,13 +113,14 @@ impl ServersFile {
     }
 
     fn parse(&mut self, file: &str, text: &str, mut variables: Variables<'_>) -> Result<(), String> {
-        let entries = self.entries_of(file, text, &mut variables)?;
+        let mut choice = Choice::default();
+        let entries = self.entries_of(file, text, &mut variables, &mut choice)?;
         if entries.len() > MAX_SERVERS {
             return Err(format!("{file}: has {} servers; at most {MAX_SERVERS} can be read", entries.len()));
         }
         for Entry { name, text: written } in entries {
             let place = format!("{file}:{}", position(text, written));
-            self.entry(name, written, &place, &variables);
+            self.entry(name, written, &place, &variables, &choice);
         }
         Ok(())
     }
@@ -110,11 +131,16 @@ impl ServersFile {
         file: &str,
         text: &'a str,
         variables: &mut Variables<'_>,
+        choice: &mut Choice,
     ) -> Result<Vec<Entry<'a>>, String> {
         let whole: &RawValue = serde_json::from_str(text).map_err(|error| problem(file, &error))?;
         let expected = || format!("{file}: expected an object with `mcpServers`");
         let members = Members::of(whole).ok_or_else(expected)?.0;
         let (mut entries, mut ignored, mut has_servers) = (Vec::new(), Vec::new(), false);
+        let names = |key: &str, value: &RawValue| {
+            let names: Result<Option<Vec<String>>, _> = serde_json::from_str(value.get());
+            names.map_err(|_| format!("{file}:{}: `{key}`: expected a list of texts", position(text, value)))
+        };
         for (key, value) in members {
             let servers = match key.to_lowercase().as_str() {
                 "mcpservers" | "servers" | "context_servers" => Some(value),
@@ -122,13 +148,32 @@ impl ServersFile {
                     variables.inputs.extend(inputs(value));
                     continue;
                 }
-                "mcp" => Members::of(value).and_then(|members| {
-                    members.0.into_iter().find(|(key, _)| key.eq_ignore_ascii_case("servers")).map(|(_, value)| value)
-                }),
+                "allowmcpservers" => {
+                    choice.allowed = names(&key, value)?;
+                    continue;
+                }
+                "excludemcpservers" => {
+                    choice.excluded = names(&key, value)?.unwrap_or_default();
+                    continue;
+                }
+                "mcp" => {
+                    let mut servers = None;
+                    for (key, value) in Members::of(value).map(|members| members.0).unwrap_or_default() {
+                        match key.to_lowercase().as_str() {
+                            "servers" => servers = Some(value),
+                            "allowed" => choice.allowed = names("mcp.allowed", value)?,
+                            "excluded" => choice.excluded = names("mcp.excluded", value)?.unwrap_or_default(),
+                            _ => ignored.push((format!("mcp.{key}"), None)),
+                        }
+                    }
+                    let Some(servers) = servers else { continue };
+                    Some(servers)
+                }
                 _ => None,
             };
             let Some(servers) = servers else {
-                ignored.push(key);
+                let near = nearest(&key, ROOTS);
+                ignored.push((key, near));
                 continue;
             };
             has_servers = true;
@@ -141,17 +186,32 @@ impl ServersFile {
                 return Err(format!("{file}:{place}: `{}`: expected an object or a list of servers", shown(&key)));
             }
         }
-        if !ignored.is_empty() {
-            self.warnings.push(format!("{file}: ignored: {}", listed(ignored.iter().map(|name| (name, None)))));
+        let ignored = listed(ignored.iter().map(|(name, near)| (name, *near)));
+        match (has_servers, ignored.is_empty()) {
+            (true, true) => {}
+            (true, false) => self.warnings.push(format!("{file}: ignored: {ignored}")),
+            (false, true) => return Err(expected()),
+            (false, false) => return Err(format!("{}; found {ignored}", expected())),
         }
-        if has_servers { Ok(entries) } else { Err(expected()) }
+        Ok(entries)
     }
 
-    fn entry(&mut self, name: Option<String>, written: &RawValue, place: &str, variables: &Variables<'_>) {
-        let entry = entry::read(name, written, variables);
+    fn entry(
+        &mut self,
+        name: Option<String>,
+        written: &RawValue,
+        place: &str,
+        variables: &Variables<'_>,
+        choice: &Choice,
+    ) {
+        let mut entry = entry::read(name, written, variables);
         let Some(written_name) = &entry.name else {
             return self.problems.push(format!("{place}: a server without a `name` is left out"));
         };
+        if !choice.admits(written_name) {
+            entry.is_disabled = true;
+            entry.draft = entry.draft.map(Draft::disabled);
+        }
         let shown = format!("`{}`", shown(written_name));
         if !entry.ignored.is_empty() {
             let ignored = listed(entry.ignored.iter().map(|(name, near)| (name, *near)));

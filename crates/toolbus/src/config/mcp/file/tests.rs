@@ -263,6 +263,30 @@ fn a_server_whose_list_of_tools_is_not_understood_is_left_out() {
 }
 
 #[test]
+fn servers_that_gemini_leaves_out_by_name_are_disabled() {
+    let with = |more: &str| {
+        told(&format!(r#"{{"mcpServers": {{"a": {{"command": "x"}}, "B": {{"command": "x"}}}}, {more}}}"#))
+    };
+    let neither = "mcp.json:1:22 a: x [] Enforce\nmcp.json:1:45 B: x [] Enforce";
+    assert_eq!(with(r#""mcp": {"allowed": ["a", "b"], "excluded": null}"#), neither);
+    let only_a = "mcp.json:1:22 a: x [] Enforce\nmcp.json:1:45 B: x [] disabled Enforce";
+    for more in [
+        r#""mcp": {"allowed": ["a"]}"#,
+        r#""mcp": {"excluded": ["b"]}"#,
+        r#""mcp": {"allowed": ["a", "B"], "excluded": ["B"]}"#,
+        r#""allowMCPServers": ["a"]"#,
+        r#""excludeMCPServers": ["B"]"#,
+    ] {
+        assert_eq!(with(more), only_a, "{more}");
+    }
+    insta::assert_snapshot!(with(r#""mcp": {"allowed": "a"}"#), @"problem: mcp.json:1:83: `mcp.allowed`: expected a list of texts");
+    assert_eq!(
+        with(r#""mcp": {"serverCommand": "x"}"#),
+        format!("{neither}\nwarning: mcp.json: ignored: `mcp.serverCommand`")
+    );
+}
+
+#[test]
 fn a_misspelt_member_is_told_with_the_nearest_name() {
     insta::assert_snapshot!(told(r#"{"mcpServers": {"a": {"comand": "y", "command": "x", "heders": {}, "name": "b", "colour": "red"}}}"#), @"
     mcp.json:1:22 a: x [] Enforce
@@ -504,6 +528,7 @@ fn what_is_no_json_is_refused_with_its_place() {
     insta::assert_snapshot!(refused("{} {}"), @"mcp.json:1:4: not JSON: trailing characters");
     insta::assert_snapshot!(refused("[]"), @"mcp.json: expected an object with `mcpServers`");
     insta::assert_snapshot!(refused("{}"), @"mcp.json: expected an object with `mcpServers`");
+    insta::assert_snapshot!(refused(r#"{"mcpServer": {}, "a": 1}"#), @"mcp.json: expected an object with `mcpServers`; found `mcpServer` (did you mean `mcpServers`?), `a`");
     insta::assert_snapshot!(refused("{\"mcpServers\": 5}"), @"mcp.json:1:16: `mcpServers`: expected an object or a list of servers");
     insta::assert_snapshot!(refused(&format!("{{\"mcpServers\": {{{}}}}}", servers(201))), @"mcp.json: has 201 servers; at most 200 can be read");
     insta::assert_snapshot!(refused(&" ".repeat(1024 * 1024 + 1)), @"mcp.json: the file is larger than 1024 KiB");
