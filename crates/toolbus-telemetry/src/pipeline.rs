@@ -166,6 +166,14 @@ impl Pipeline {
         }
     }
 
+    /// Has `look` asked at each export how many reloads of the configuration there were, by outcome. To be called once;
+    /// `look` is kept until the end of the exporter.
+    pub fn watch_reloads(&self, look: impl Fn() -> [(&'static str, u64); 2] + Send + Sync + 'static) {
+        if let Some(provider) = &self.metering {
+            trust::observe_reloads(&provider.meter(SCOPE), look);
+        }
+    }
+
     /// Exports what is left, for `limit` at most. Calls that go on meanwhile are no longer recorded.
     ///
     /// # Errors

@@ -1,4 +1,4 @@
-//! What is recorded of tools that are not as they were.
+//! What is recorded of tools and configurations that are not as they were.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -45,6 +45,18 @@ pub(crate) fn observe(meter: &Meter, look: impl Fn() -> Vec<HeldTools> + Send + 
         }
     });
     by_source.build();
+}
+
+/// Registers how many reloads of the configuration there were, by outcome.
+pub(crate) fn observe_reloads(meter: &Meter, look: impl Fn() -> [(&'static str, u64); 2] + Send + Sync + 'static) {
+    let reloads = meter.u64_observable_counter("toolbus.config.reloads").with_unit("{reload}");
+    let reloads = reloads.with_description("Reloads of the configuration.");
+    let by_outcome = reloads.with_callback(move |counter| {
+        for (outcome, count) in look() {
+            counter.observe(count, &[KeyValue::new("outcome", outcome)]);
+        }
+    });
+    by_outcome.build();
 }
 
 /// The first sources by name, and one sum for those that are too many.

@@ -246,7 +246,7 @@ pub fn health(
     scripts: &Scripts,
     load: Arc<Load>,
 ) -> Arc<Health> {
-    let build = Build { version: env!("CARGO_PKG_VERSION"), commit: env!("TOOLBUS_COMMIT") };
+    let build = Build { version: env!("CARGO_PKG_VERSION").into(), commit: env!("TOOLBUS_COMMIT").into() };
     let health = Health::new(bus, access.registry().clone(), config.tools.required.clone(), servers, load, build);
     // Another process looks after the servers where this one has no part in them.
     let required = if config.roles().contains(&Role::Mcp) { config.mcp.required.clone() } else { Vec::new() };

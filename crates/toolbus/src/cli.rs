@@ -1,11 +1,12 @@
 //! The command line.
 
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{ArgAction, Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand, ValueEnum};
 
-use crate::commands::{agents, bench, call, demo, explain, health, mcp, pins, serve, switch, tools};
+use crate::commands::{agents, bench, call, daemon, demo, explain, health, mcp, pins, serve, switch, tools};
 use crate::config::{Override, Sources, default_files};
 
 const EXAMPLES: &str = "\
@@ -14,16 +15,21 @@ Examples:
   toolbus serve --config config/toolbus.toml       run the daemon
   toolbus call get_weather city=Bogotá             call a tool, as an agent would
   toolbus check --config config/toolbus.toml       find every mistake in a configuration
-  toolbus tools --set tools.echo=true              list the tools that it registers
+  toolbus tools get_weather                        what is known of a tool, with an example of a call
+  toolbus reload                                   take changes of the configuration over, and tell which
   toolbus agents ana                               what may this agent use, and why
   toolbus explain ana get_weather city=Bogotá      would this call be run, and if not, why
   toolbus disable tool get_weather                 switch something off in the running daemon
-  toolbus mcp list                                 how the MCP servers of the running daemon are
+  toolbus mcp list                                 how the MCP servers are
   toolbus pins diff read_file                      how this tool changed since it was pinned
   TOOLBUS__BUS__URL=amqp://broker toolbus tools    the same, with a key from the environment
 
-Configuration, later ones win: defaults, files (--config, else ./toolbus.toml, else /etc/toolbus/toolbus.toml),
-environment (TOOLBUS__SECTION__KEY), command line.";
+Every command takes --config FILE, the configuration of the daemon that is meant, and --output json; --help-all shows
+these and other global options. Configuration, later ones win: defaults, files (--config, else ./toolbus.toml, else
+/etc/toolbus/toolbus.toml), environment (TOOLBUS__SECTION__KEY), command line.";
+
+/// The option that shows the global options, too.
+const HELP_ALL: &str = "--help-all";
 
 const SCHEMA_USE: &str = "\
 Editors with TOML support complete and check a configuration file whose first line is
@@ -40,31 +46,34 @@ pub struct Cli {
     pub(crate) command: Command,
 }
 
-/// What every command understands.
+/// What every command understands. Help shows it with `--help-all` alone.
 #[derive(Clone, Default, Args)]
 #[command(next_help_heading = "Global options")]
 pub struct GlobalArgs {
-    /// Configuration file; repeat it to lay files over each other.
-    #[arg(long, short, global = true, value_name = "FILE")]
+    /// Configuration file of the daemon that is meant; repeat it to lay files over each other.
+    #[arg(long, short, global = true, hide = true, value_name = "FILE")]
     config: Vec<PathBuf>,
     /// Change one key of the configuration, such as `invoke.drain_timeout=10s`; may be repeated.
-    #[arg(long = "set", global = true, value_name = "KEY=VALUE", value_parser = assignment)]
+    #[arg(long = "set", global = true, hide = true, value_name = "KEY=VALUE", value_parser = assignment)]
     set: Vec<Override>,
     /// Broker to use: the key `bus.url`. Credentials given here are visible to other users of this machine.
-    #[arg(long, global = true, value_name = "URL")]
+    #[arg(long, global = true, hide = true, value_name = "URL")]
     bus_url: Option<String>,
     /// Address of the HTTP server: the key `http.listen`.
-    #[arg(long, global = true, value_name = "IP:PORT")]
+    #[arg(long, global = true, hide = true, value_name = "IP:PORT")]
     listen: Option<String>,
     /// What is logged: the key `telemetry.log`.
-    #[arg(long, global = true, value_name = "LEVEL")]
+    #[arg(long, global = true, hide = true, value_name = "LEVEL")]
     log: Option<String>,
     /// How results are printed.
-    #[arg(long, global = true, value_enum, default_value_t)]
+    #[arg(long, global = true, hide = true, value_enum, default_value_t)]
     pub(crate) output: Output,
     /// When to use colours; `auto` looks at the terminal and at NO_COLOR.
-    #[arg(long, global = true, value_enum, default_value_t)]
+    #[arg(long, global = true, hide = true, value_enum, default_value_t)]
     color: Color,
+    /// Print help with the global options, such as --config, --set and --output.
+    #[arg(long, global = true, action = ArgAction::HelpLong, help_heading = "Options", display_order = 1_000)]
+    help_all: Option<bool>,
 }
 
 /// How results are printed.
@@ -92,8 +101,12 @@ pub(crate) enum Command {
     Serve(serve::ServeArgs),
     /// Call a tool over the bus, as an agent would
     Call(call::CallArgs),
-    /// List the tools that the configuration registers
+    /// List the tools, or show all that is known of one
     Tools(tools::ToolsArgs),
+    /// Show how the running daemon is
+    Status(daemon::StatusArgs),
+    /// Have the running daemon read its configuration again, and tell what changed
+    Reload(daemon::ReloadArgs),
     /// Show who may use what, and why
     Agents(agents::AgentsArgs),
     /// Show whether a call would be run, and what refuses it
@@ -120,6 +133,22 @@ pub(crate) enum Command {
 }
 
 impl Cli {
+    /// Reads the command line of this process; ends the process for help and for mistakes.
+    #[must_use]
+    pub fn read() -> Self {
+        let words: Vec<OsString> = std::env::args_os().collect();
+        let is_asked = words.iter().take_while(|word| *word != "--").any(|word| word == HELP_ALL);
+        let mut command = Self::definition(is_asked);
+        let matches = command.clone().get_matches_from(words);
+        Self::from_arg_matches(&matches).unwrap_or_else(|error| error.format(&mut command).exit())
+    }
+
+    /// The definition of the command line; its help shows global options only if told to.
+    #[must_use]
+    pub fn definition(shows_global: bool) -> clap::Command {
+        Self::command().mut_args(|arg| if shows_global && arg.is_global_set() { arg.hide(false) } else { arg })
+    }
+
     /// Decides on colours, for everything that is printed through `anstream`.
     pub fn apply_color(&self) {
         let choice = match self.global.color {
@@ -132,11 +161,6 @@ impl Cli {
 }
 
 impl GlobalArgs {
-    /// Whether the command names files of its own.
-    pub(crate) const fn has_files(&self) -> bool {
-        !self.config.is_empty()
-    }
-
     /// Where the configuration comes from.
     #[must_use]
     pub fn sources(&self, environment: BTreeMap<String, String>) -> Sources {
@@ -176,9 +200,24 @@ fn assignment(text: &str) -> Result<Override, &'static str> {
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
-
     use super::*;
+
+    fn help(shows_global: bool, words: &[&str]) -> String {
+        let option = if shows_global { HELP_ALL } else { "--help" };
+        let words = [&["toolbus"], words, &[option]].concat();
+        Cli::definition(shows_global).try_get_matches_from(words).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn help_shows_a_commands_own_options_and_the_global_ones_if_asked() {
+        for words in [&["agents"][..], &["mcp", "list"], &[]] {
+            let (short, all) = (help(false, words), help(true, words));
+            assert!(!short.contains("--bus-url <") && short.contains("--help-all"), "{short}");
+            assert!(all.contains("--bus-url <URL>") && all.contains("Global options:"), "{all}");
+        }
+        let all = help(true, &["agents"]);
+        assert!(all.find("--socket") < all.find("--bus-url"), "{all}");
+    }
 
     #[test]
     fn the_command_line_is_in_order() {

@@ -4,6 +4,7 @@ pub mod agents;
 pub mod bench;
 pub mod call;
 pub mod check;
+pub mod daemon;
 pub mod demo;
 pub mod explain;
 pub mod health;
@@ -51,7 +52,7 @@ pub struct Context {
 pub async fn run(cli: Cli) -> ExitCode {
     let sources = cli.global.sources(environment());
     let output = cli.global.output;
-    let operator = || Operator { sources: sources.clone(), has_files: cli.global.has_files(), output };
+    let operator = || Operator { sources: sources.clone(), output };
     let told_by_kind = |error: TargetError| error.tell();
     let outcome = match cli.command {
         Command::Schema => schema::run().map_err(told),
@@ -59,6 +60,9 @@ pub async fn run(cli: Cli) -> ExitCode {
         Command::Agents(args) => agents::run(args, &operator()).await.map_err(told_by_kind),
         Command::Explain(args) => explain::run(args, &operator()).await.map_err(told_by_kind),
         Command::Mcp(args) => mcp::run(args, &operator()).await.map_err(told_by_kind),
+        Command::Tools(args) => tools::run(args, &operator()).await.map_err(told_by_kind),
+        Command::Status(args) => daemon::status(args, &operator()).await.map_err(told_by_kind),
+        Command::Reload(args) => daemon::reload(args, &operator()).await.map_err(told_by_kind),
         Command::Pins(args) => pins::run(args, &operator()).await.map_err(told_by_kind),
         Command::Disable(args) => switch::run(args, true, &operator()).await.map_err(told_by_kind),
         Command::Enable(args) => switch::run(args, false, &operator()).await.map_err(told_by_kind),
@@ -87,7 +91,6 @@ async fn run_configured(command: Command, context: &Context) -> Result<ExitCode,
         Command::Demo(args) => demo::run(args, context).await.map_err(told),
         Command::Bench(args) => bench::run(args, context).await.map_err(told),
         Command::Health(args) => health::run(args, context).await.map_err(told),
-        Command::Tools(args) => tools::run(&args, context).map_err(told),
         // Run before any configuration is read.
         Command::Schema
         | Command::Check
@@ -95,6 +98,9 @@ async fn run_configured(command: Command, context: &Context) -> Result<ExitCode,
         | Command::Explain(_)
         | Command::Mcp(_)
         | Command::Pins(_)
+        | Command::Tools(_)
+        | Command::Status(_)
+        | Command::Reload(_)
         | Command::Disable(_)
         | Command::Enable(_) => Ok(ExitCode::SUCCESS),
     }
@@ -110,6 +116,11 @@ pub(crate) fn complain(problems: &Problems) -> u8 {
 
 pub(crate) fn warn(text: &str) {
     eprint(&format!("{YELLOW}warning:{YELLOW:#} {text}"));
+}
+
+/// Says on standard error what the result is to be taken for.
+pub(crate) fn note(text: &str) {
+    eprint(&format!("note: {}", printable(text)));
 }
 
 fn told(error: impl Display) -> u8 {

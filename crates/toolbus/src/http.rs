@@ -22,7 +22,10 @@ mod routes;
 mod scripts;
 
 pub use entrance::Entrance;
-pub use health::{Blocker, BrokerStatus, Build, Consumer, Counts, Health, McpServer, Readiness, Status};
+pub use health::{
+    Blocker, BrokerStatus, Build, Consumer, Counts, Health, LastReload, McpServer, Readiness, ReloadCounts,
+    ReloadReport, Status,
+};
 pub use probe::{ProbeError, probe};
 pub use scripts::{ScriptState, ScriptStatus};
 

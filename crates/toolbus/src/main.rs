@@ -6,7 +6,6 @@ use std::num::NonZero;
 use std::process::ExitCode;
 use std::thread::available_parallelism;
 
-use clap::Parser;
 use tokio::runtime::{Builder, Runtime};
 use toolbus::cli::Cli;
 
@@ -25,7 +24,7 @@ fn main() -> ExitCode {
     if let Some(code) = toolbus::commands::bench::mcp::echo::take_over(env::args_os()) {
         return code;
     }
-    let cli = Cli::parse();
+    let cli = Cli::read();
     cli.apply_color();
     // Every TLS connection uses this provider; a second installation would be refused, and is none here.
     let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();

@@ -18,6 +18,7 @@ use toolbus_telemetry::{
 };
 use toolbus_trust::pins::{Count, Pins};
 
+use crate::http::Health;
 use crate::http::admin::McpAdmin;
 
 /// Records requests to MCP servers, and connections to them.
@@ -145,6 +146,14 @@ pub fn watch_pins(pipeline: &Pipeline, pins: Pins) {
         let of_source =
             |count: Count| HeldTools { source: count.source, held: number(count.held), changes: count.changes };
         pins.counts().into_iter().map(of_source).collect()
+    });
+}
+
+/// Has `health` asked at each export how many reloads there were. To be called once.
+pub fn watch_reloads(pipeline: &Pipeline, health: Arc<Health>) {
+    pipeline.watch_reloads(move || {
+        let counts = health.reloads();
+        [("applied", counts.applied), ("refused", counts.refused)]
     });
 }
 

@@ -4,6 +4,7 @@
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use tokio::sync::watch;
@@ -18,7 +19,7 @@ use crate::assembly::{Scripts, ScriptsError, Servers, hide, in_sessions, is_same
 use crate::config::identity::Source;
 use crate::config::toolsets::Kind;
 use crate::config::{Agent, Config, McpConfig, PinsConfig, PolicyError, Problems, Sources, ToolsConfig, ToolsError};
-use crate::http::Entrance;
+use crate::http::{Entrance, ReloadReport};
 
 /// Keeps the running configuration, and changes what can be changed.
 pub struct Reloader {
@@ -45,17 +46,6 @@ pub struct Live {
     pub digest: watch::Sender<String>,
     /// What removes the secrets of the configuration.
     pub redactor: Redactor,
-}
-
-/// What a reload did.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Reloaded {
-    /// Number of tools that there are now.
-    pub tools: usize,
-    /// Sections that differ and wait for a restart.
-    pub waiting: Vec<&'static str>,
-    /// What is allowed and yet hardly meant, in words.
-    pub warnings: Vec<String>,
 }
 
 /// Why everything stays as it was.
@@ -97,7 +87,7 @@ impl Reloader {
     /// # Errors
     ///
     /// When anything is wrong with it; then nothing has changed. Nor has anything if the future is dropped early.
-    pub async fn reload(&mut self) -> Result<Reloaded, ReloadError> {
+    pub async fn reload(&mut self) -> Result<ReloadReport, ReloadError> {
         let (sources, running) = (self.sources.clone(), self.running.clone());
         let loaded = spawn_blocking(move || Config::load_again(&sources, &running)).await??;
         let next = loaded.config;
@@ -109,6 +99,8 @@ impl Reloader {
         hide(&next, redactor);
         let of_scripts = scripts.tools(&next).await?;
         let waiting = waiting(&self.running, &next, servers.is_some());
+        let changed = changed(&self.running, &next, &waiting);
+        let before = names(access);
         let unchanged = |name: &str| is_unchanged(name, &self.running, &next).then(|| sessions.get(name)).flatten();
         let (mut tools, mut sets) = in_sessions(&next, next.tools()?, unchanged);
         tools.extend(of_scripts);
@@ -149,7 +141,18 @@ impl Reloader {
             ..self.running.clone()
         };
         digest.send_replace(self.running.digest());
-        Ok(Reloaded { tools: access.current().len(), waiting, warnings: loaded.warnings })
+        let now = names(access);
+        let beyond = |these: &BTreeSet<String>, those: &BTreeSet<String>| these.difference(those).cloned().collect();
+        Ok(ReloadReport {
+            applied: true,
+            changed,
+            waiting: waiting.into_iter().map(str::to_owned).collect(),
+            tools: access.current().len(),
+            added: beyond(&now, &before),
+            removed: beyond(&before, &now),
+            warnings: loaded.warnings,
+            error: None,
+        })
     }
 
     /// Reads the file of MCP servers again, and nothing else. A file that cannot be read changes nothing; a server that
@@ -221,6 +224,29 @@ fn is_unchanged(name: &str, running: &Config, next: &Config) -> bool {
         Some((set, endpoints))
     };
     parts(running) == parts(next) && is_same_server(name, running, next)
+}
+
+/// Names of the tools that there are.
+fn names(access: &Access) -> BTreeSet<String> {
+    access.current().tools().iter().map(|tool| tool.name.to_string()).collect()
+}
+
+/// The sections that differ in what a running daemon takes over.
+fn changed(running: &Config, next: &Config, waiting: &[&str]) -> Vec<String> {
+    let http = running.http.with_live_parts_of(&next.http) != running.http;
+    let sections = [
+        ("identity", running.identity != next.identity),
+        ("agents", running.agents != next.agents),
+        ("outbound", running.outbound != next.outbound),
+        ("toolsets", running.toolsets != next.toolsets),
+        ("tools", running.tools != next.tools && !waiting.contains(&"tools.required")),
+        ("rest", running.rest != next.rest),
+        ("commands", running.commands != next.commands),
+        ("http", http),
+        ("pins", running.pins != next.pins && !waiting.contains(&"pins.file")),
+        ("mcp", running.mcp != next.mcp && !waiting.iter().any(|name| name.starts_with("mcp"))),
+    ];
+    sections.into_iter().filter(|(_, differs)| *differs).map(|(name, _)| name.to_owned()).collect()
 }
 
 /// The sections that differ in what a running daemon does not change.

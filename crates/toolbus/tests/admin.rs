@@ -205,10 +205,18 @@ fn a_file_is_asked_without_a_daemon() {
     assert!(asked(&["agents"]).1.contains("whatsapp:sales"));
     assert_eq!(asked(&["explain", "ana", "current_time", "timezone=UTC"]).0, 0);
     assert_eq!(asked(&["explain", "bruno", "current_time", "timezone=UTC"]).0, 1);
-    let (code, _, err) = asked(&["disable", "tool", "current_time"]);
-    assert!(code == 2 && err.contains("only a running daemon"), "{err}");
-    let (code, _, err) = asked(&["agents", "--socket", "x"]);
-    assert!(code == 2 && err.contains("give one of them"), "{err}");
+    let (_, _, err) = asked(&["agents"]);
+    assert!(
+        err.starts_with("note: no daemon is asked, the configuration alone is looked at: no daemon answers"),
+        "{err}"
+    );
+    assert!(!asked(&["agents", "--offline"]).2.contains("note"));
+    for command in [&["disable", "tool", "current_time"][..], &["mcp", "list"], &["status"], &["reload"]] {
+        let (code, out, err) = asked(command);
+        assert!(code == 7 && out.is_empty() && err.contains("no daemon answers"), "{err}");
+    }
+    assert_eq!(asked(&["agents", "--socket", "x"]).0, 7);
+    assert_eq!(asked(&["agents", "--socket", "x", "--offline"]).0, 2);
     let names = |arguments: &[&str]| {
         let (code, out, _) = asked(&[&["tools", "--output", "json"], arguments].concat());
         assert_eq!(code, 0);
@@ -230,8 +238,74 @@ fn a_daemon_without_mcp_servers_says_so() {
         let (code, out, err) = served.run(&command);
         assert!(code == 2 && out.is_empty() && err.starts_with("error: the daemon has no MCP servers: "), "{err}");
     }
-    let (code, _, err) = served.run(&["mcp", "list", "--config", "toolbus.toml"]);
-    assert!(code == 2 && err.contains("only a running daemon"), "{err}");
+    assert_eq!(served.run(&["mcp", "list", "--config", "toolbus.toml"]), served.run(&["mcp", "list"]));
+}
+
+#[test]
+fn the_configuration_names_the_daemon_that_runs_it_and_no_other() {
+    let served = Served::start("");
+    assert_eq!(served.run(&["disable", "tool", "current_time", "--config", "toolbus.toml"]).0, 0);
+    let (code, out, err) = served.run(&["agents", "--config", "toolbus.toml"]);
+    assert!(code == 0 && out.contains("switched off: tool current_time") && err.is_empty(), "{out}{err}");
+    let out = served.run(&["agents", "--config", "toolbus.toml", "--offline"]).1;
+    assert!(!out.contains("switched off"), "{out}");
+    // Another configuration with the same socket is not that of this daemon.
+    std::fs::write(served.folder.path().join("other.toml"), CONFIGURATION).unwrap();
+    let (code, out, err) = served.run(&["agents", "--config", "other.toml"]);
+    assert!(code == 0 && !out.contains("switched off"), "{out}");
+    assert!(err.starts_with("note: no daemon is asked") && err.contains("/toolbus.toml`"), "{err}");
+    let (code, _, err) = served.run(&["enable", "tool", "current_time", "--config", "other.toml"]);
+    assert!(code == 7 && err.contains("/toolbus.toml`") && err.contains("--socket"), "{err}");
+    assert_eq!(served.run(&["enable", "tool", "current_time", "--socket", "toolbus.sock"]).0, 0);
+}
+
+#[test]
+fn every_live_tool_is_shown_with_an_example_that_can_be_called() {
+    let served = Served::start("");
+    served.run(&["disable", "tool", "current_time"]);
+    let (code, out, err) = served.run(&["tools"]);
+    assert_eq!((code, &*err), (0, ""));
+    insta::assert_snapshot!(out, @r#"
+    NAME          SOURCE  EFFECT     TIMEOUT  AT A TIME  DESCRIPTION
+    convert_time  time    read-only  -        -          Converts a local date and time from one time zone to another…
+    current_time  time    read-only  -        -          (tool current_time is switched off) The present date and time in a time zone, as JSON with `date…
+    "#);
+    let tool = served.json(&["tools", "convert_time"]);
+    assert_eq!((&tool["source"], &tool["effect"]), (&Value::from("time"), &Value::from("read-only")));
+    let arguments = tool["exampleArguments"].to_string();
+    assert_eq!(served.run(&["explain", "ana", "convert_time", &arguments]).0, 0);
+    let out = served.run(&["tools", "convert_time", "--as", "ana"]).1;
+    assert!(out.contains("Example:\n  toolbus call convert_time "), "{out}");
+    let (code, out, err) = served.run(&["tools", "convert_tim"]);
+    assert_eq!((code, &*out, &*err), (2, "", "error: there is no tool `convert_tim`: did you mean `convert_time`?"));
+    assert_eq!(served.json(&["tools", "--as", "bruno"]), Value::Array(Vec::new()));
+    assert_eq!(served.run(&["tools", "--binding", "whatsapp:sales"]).0, 2);
+}
+
+#[test]
+fn a_reload_is_waited_for_and_tells_what_changed_or_why_not() {
+    let served = Served::start("");
+    let write = |text: &str| std::fs::write(served.folder.path().join("toolbus.toml"), text).unwrap();
+    assert!(served.run(&["status"]).1.contains("none since the start"));
+    assert_eq!(served.run(&["reload"]).1.lines().next(), Some("applied: 2 tools; changed: nothing"));
+    write(&format!("{CONFIGURATION}\n[tools]\necho = true\n[bus]\nname = \"other\"\n"));
+    let (code, out, err) = served.run(&["reload"]);
+    assert_eq!((code, &*err), (0, ""));
+    insta::assert_snapshot!(out, @r#"
+    applied: 3 tools; changed: tools
+    tools added: echo
+    changed, and waits for a restart: bus
+    warning: identity.trust_headers: the rules for agents hold only while no sender on the bus claims to be another
+    "#);
+    write("[agents.ana]\nallowed_tool = []\n");
+    let (code, out, err) = served.run(&["reload"]);
+    assert!(code == 1 && out.contains("allowed_tool") && err.is_empty(), "{out}{err}");
+    let status = served.json(&["status"]);
+    assert_eq!((&status["reload"]["applied"], &status["counts"]["tools"]), (&Value::from(false), &Value::from(3)));
+    assert!(status["reload"]["error"].as_str().unwrap().contains("allowed_tool"), "{status}");
+    assert!(status["files"][0].as_str().unwrap().ends_with("/toolbus.toml"), "{status}");
+    let (code, out, _) = served.run(&["status"]);
+    assert!(code == 0 && out.contains("ready    yes") && out.contains("refused"), "{out}");
 }
 
 #[test]

@@ -183,7 +183,7 @@ async fn an_endpoint_that_an_edit_changed_is_held_and_approved_without_a_daemon(
     let client = Client::connect(&site).await;
     assert_eq!(client.call("get_weather", &json!({})).await.code(), "tool_not_found");
     daemon.logged_times(HELD, 1).await;
-    let files = ["--config", "site.toml", "--config", "more.toml"];
+    let files = ["--offline", "--config", "site.toml", "--config", "more.toml"];
     recorded(&daemon, "rest").await;
     let approved = daemon.operate(&[&["pins", "approve", "get_weather", "--yes"], files.as_slice()].concat()).await;
     assert_eq!(approved.code, 0, "{approved:?}");

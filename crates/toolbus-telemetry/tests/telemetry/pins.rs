@@ -12,6 +12,7 @@ pub(crate) fn look(pipeline: &Pipeline) {
         let source = |name: &str, held, changes| HeldTools { source: name.to_owned(), held, changes };
         vec![source("mcp:files", 2, 3), source("rest", 0, 0)]
     });
+    pipeline.watch_reloads(|| [("applied", 2), ("refused", 0)]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -26,6 +27,8 @@ async fn held_tools_and_changes_are_looked_up_at_each_export() {
     assert_eq!(of("toolbus.pins.held", "mcp:files"), Some(2.0));
     assert_eq!(of("toolbus.pins.held", "rest"), Some(0.0));
     assert_eq!(of("toolbus.pins.changes", "mcp:files"), Some(3.0));
+    let reloads = |outcome| metrics["toolbus.config.reloads"].value(&[("outcome", outcome)]);
+    assert_eq!((reloads("applied"), reloads("refused")), (Some(2.0), Some(0.0)));
 }
 
 #[tokio::test]

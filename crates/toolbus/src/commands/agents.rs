@@ -14,8 +14,9 @@ use crate::printed::unless_gone;
 
 /// Lists the agents; with a name, that agent's tools: which it may use, which not, and why.
 ///
-/// `default` is every agent without a section in the configuration. The answer is the running daemon's; with --config, it
-/// is what the files say, without tools that are only known once connected and without what is switched off.
+/// `default` is every agent without a section in the configuration. The answer is that of the daemon that runs the
+/// configuration. Where none runs, and with --offline, it is what the configuration alone says: without tools that are only
+/// known once connected, and without what is switched off.
 #[derive(Debug, clap::Args)]
 pub struct AgentsArgs {
     /// Name of an agent.
@@ -36,7 +37,7 @@ pub async fn run(args: AgentsArgs, operator: &Operator) -> Result<ExitCode, Targ
     if args.name.is_none() && is_for_one {
         return Err(TargetError::Usage("--binding and --profile need the name of an agent".to_owned()));
     }
-    let target = args.target.open(operator)?;
+    let target = args.target.open(operator).await?;
     let text = match args.name {
         None => {
             let agents = target.agents().await?;

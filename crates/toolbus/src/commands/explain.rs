@@ -54,7 +54,7 @@ pub async fn run(args: ExplainArgs, operator: &Operator) -> Result<ExitCode, Tar
         profile: args.role.profile,
         session: args.session,
     };
-    let explained = args.target.open(operator)?.explain(&question).await?;
+    let explained = args.target.open(operator).await?.explain(&question).await?;
     let printed = match operator.output {
         Output::Json => writeln!(io::stdout(), "{}", as_json(&explained)),
         Output::Table => writeln!(anstream::stdout(), "{}", gates(&explained)),

@@ -14,11 +14,10 @@ use comfy_table::Table;
 use comfy_table::presets::NOTHING;
 use toolbus_mcp::status::ServerStatus;
 
-use super::target::{Operator, Target, TargetArgs, TargetError, escaped};
+use super::target::{DaemonArgs, Operator, TargetError, escaped};
 use super::{as_json, one_line, plain};
 use crate::cli::Output;
 use crate::http::admin::view::{McpRestart, McpServers};
-use crate::http::ask::Door;
 use crate::printed::unless_gone;
 
 /// Longest error in the table, in characters; `toolbus mcp show` has it whole.
@@ -48,7 +47,7 @@ enum McpCommand {
 #[derive(Debug, clap::Args)]
 struct ListArgs {
     #[command(flatten)]
-    target: TargetArgs,
+    daemon: DaemonArgs,
 }
 
 #[derive(Debug, clap::Args)]
@@ -56,7 +55,7 @@ struct NamedArgs {
     /// Name of the server, in any case.
     name: String,
     #[command(flatten)]
-    target: TargetArgs,
+    daemon: DaemonArgs,
 }
 
 /// Asks, and prints the answer.
@@ -68,36 +67,24 @@ pub async fn run(args: McpArgs, operator: &Operator) -> Result<ExitCode, TargetE
     let is_json = operator.output == Output::Json;
     let text = match args.command {
         McpCommand::List(args) => {
-            let all: McpServers = door(&args.target, operator)?.ask(Method::GET, "/v1/mcp").await?;
+            let all: McpServers = args.daemon.open(operator).await?.ask(Method::GET, "/v1/mcp").await?;
             if is_json { as_json(&all) } else { list(&all) }
         }
         McpCommand::Show(args) => {
             let path = format!("/v1/mcp/{}", escaped(&args.name));
-            let server: ServerStatus = door(&args.target, operator)?.ask(Method::GET, &path).await?;
+            let server: ServerStatus = args.daemon.open(operator).await?.ask(Method::GET, &path).await?;
             if is_json { as_json(&server) } else { show::in_full(&server) }
         }
         McpCommand::Test(args) => return test::run(args, operator).await,
         McpCommand::Serve(args) => return serve::run(args, operator).await,
         McpCommand::Restart(args) => {
             let path = format!("/v1/mcp/{}/restart", escaped(&args.name));
-            let restart: McpRestart = door(&args.target, operator)?.ask(Method::POST, &path).await?;
+            let restart: McpRestart = args.daemon.open(operator).await?.ask(Method::POST, &path).await?;
             if is_json { as_json(&restart) } else { restarting(&restart) }
         }
     };
     unless_gone(writeln!(io::stdout(), "{text}"))?;
     Ok(ExitCode::SUCCESS)
-}
-
-/// The daemon to ask: files know nothing of how a server is.
-fn door(args: &TargetArgs, operator: &Operator) -> Result<Door, TargetError> {
-    match args.open(operator)? {
-        Target::Daemon(door) => Ok(door),
-        Target::Files(_) => {
-            let text = "only a running daemon knows how its MCP servers are: leave --config out, and point to the daemon \
-                        with --socket or --daemon if it is not found";
-            Err(TargetError::Usage(text.to_owned()))
-        }
-    }
 }
 
 fn list(all: &McpServers) -> String {

@@ -16,8 +16,8 @@ use crate::printed::unless_gone;
 
 /// Shows which tools are not as they were pinned, how they changed, and lets them through.
 ///
-/// Without a command it lists every tool that is pinned, what needs a look first. With --config, the pin file alone is
-/// looked at and changed, for when no daemon runs.
+/// Without a command it lists every tool that is pinned, what needs a look first. Where no daemon runs the
+/// configuration, and with --offline, the pin file alone is looked at and changed.
 #[derive(Debug, clap::Args)]
 #[command(args_conflicts_with_subcommands = true)]
 pub struct PinsArgs {
@@ -76,11 +76,11 @@ pub async fn run(args: PinsArgs, operator: &Operator) -> Result<ExitCode, Target
     let is_json = operator.output == Output::Json;
     let text = match args.command {
         None => {
-            let all = args.target.open(operator)?.pins(args.source.as_deref()).await?;
+            let all = args.target.open(operator).await?.pins(args.source.as_deref()).await?;
             if is_json { as_json(&all) } else { show::table(&all) }
         }
         Some(PinsCommand::Diff(NamedArgs { name, source, target })) => {
-            let changes = target.open(operator)?.pin_changes(&name, source.as_deref()).await?;
+            let changes = target.open(operator).await?.pin_changes(&name, source.as_deref()).await?;
             if is_json { as_json(&changes) } else { show::differences(&changes) }
         }
         Some(PinsCommand::Approve(args)) => approve(args, operator, is_json).await?,
@@ -91,7 +91,7 @@ pub async fn run(args: PinsArgs, operator: &Operator) -> Result<ExitCode, Target
 
 async fn approve(args: ApproveArgs, operator: &Operator, is_json: bool) -> Result<String, TargetError> {
     let ApproveArgs { named: NamedArgs { name, source, target }, digest, yes } = args;
-    let target = target.open(operator)?;
+    let target = target.open(operator).await?;
     // What was looked at before is not looked at again: it is for the daemon to say whether it is still the same.
     let digest = match digest {
         Some(digest) => digest,

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 use tokio::task::spawn_blocking;
 use tokio_util::sync::CancellationToken;
 use toolbus_core::Drained;
@@ -22,11 +22,11 @@ use crate::config::BusUrl;
 use crate::config::identity::Source;
 use crate::daemon::{Daemon, Parts};
 use crate::descriptors;
-use crate::http::Entrance;
-use crate::http::admin::{McpAdmin, NoServers};
+use crate::http::admin::{DaemonAdmin, McpAdmin, NoServers, ReloadRequest};
 use crate::http::doors::{Behind, Doors, DoorsError};
+use crate::http::{Entrance, ReloadReport};
 use crate::observe::{self, DoorMetrics, McpMetrics, ScriptMetrics};
-use crate::reload::{Live, Reloaded, Reloader};
+use crate::reload::{Live, Reloader};
 use crate::signals::{Asked, Signals};
 use crate::watch::FileWatch;
 
@@ -153,8 +153,11 @@ pub async fn run(_: ServeArgs, context: &Context) -> Result<ExitCode, ServeError
     let (of_door, invoker, ours) = (access.clone(), Arc::clone(daemon.invoker()), sessions.clone());
     let door = assembly::door(config, of_door, invoker, ours, servers.clone(), observer, stop_doors.clone());
     observe::watch_door(&pipeline, door.clone());
+    let (admin, mut reloads) = DaemonAdmin::new(Arc::clone(&health), &context.sources.files);
+    observe::watch_reloads(&pipeline, Arc::clone(&health));
     let behind = Behind {
         health: Arc::clone(&health),
+        daemon: admin,
         gates: Arc::clone(daemon.gates()),
         servers: shown,
         pins: pins.clone(),
@@ -179,10 +182,13 @@ pub async fn run(_: ServeArgs, context: &Context) -> Result<ExitCode, ServeError
     if file.is_some() {
         reloader.reload_servers().await;
     }
-    let ending = wait(&mut signals, bus.state(), file.as_mut(), async |what| match what {
-        Changed::Configuration => {
-            reload(&mut reloader).await;
+    let ending = wait(&mut signals, bus.state(), file.as_mut(), &mut reloads, async |what| match what {
+        Changed::Configuration(asked) => {
+            let report = reload(&mut reloader).await;
             audit.reopen();
+            health.reloaded(report.clone());
+            // An operator who no longer waits finds it in the status.
+            let _ = asked.map(|asked| asked.send(report));
         }
         Changed::ServersFile => reloader.reload_servers().await,
     });
@@ -233,24 +239,29 @@ async fn pinned(context: &Context, access: &Access) -> Result<Pins, AssemblyErro
 }
 
 /// Puts the configuration as it is now into practice, or says why not.
-async fn reload(reloader: &mut Reloader) {
+async fn reload(reloader: &mut Reloader) -> ReloadReport {
     match reloader.reload().await {
-        Ok(Reloaded { tools, waiting, warnings }) => {
-            for warning in warnings {
+        Ok(report) => {
+            for warning in &report.warnings {
                 tracing::warn!(warning, "reload: a suspicious setting");
             }
-            for section in waiting {
+            for section in &report.waiting {
                 tracing::warn!(section, "reload: this section has changed, and waits for a restart");
             }
-            tracing::info!(tools, "reload: done");
+            tracing::info!(tools = report.tools, changed = report.changed.join(", "), "reload: done");
+            report
         }
-        Err(error) => tracing::error!(%error, "reload: refused; everything stays as it was"),
+        Err(error) => {
+            tracing::error!(%error, "reload: refused; everything stays as it was");
+            ReloadReport { error: Some(error.to_string()), ..ReloadReport::default() }
+        }
     }
 }
 
 /// What may have changed.
 enum Changed {
-    Configuration,
+    /// The configuration; by the request of an operator who waits for the report, or by a signal.
+    Configuration(Option<ReloadRequest>),
     ServersFile,
 }
 
@@ -259,6 +270,7 @@ async fn wait(
     signals: &mut Signals,
     mut bus: watch::Receiver<BusState>,
     mut file: Option<&mut FileWatch>,
+    reloads: &mut mpsc::Receiver<ReloadRequest>,
     mut reload: impl AsyncFnMut(Changed),
 ) -> Ending {
     let fatal = async {
@@ -279,8 +291,9 @@ async fn wait(
         let what = tokio::select! {
             asked = signals.next() => match asked {
                 Asked::Stop(signal) => return Ending::Signal(signal),
-                Asked::Reload => Changed::Configuration,
+                Asked::Reload => Changed::Configuration(None),
             },
+            Some(asked) = reloads.recv() => Changed::Configuration(Some(asked)),
             () = changed => Changed::ServersFile,
             reason = &mut fatal => return Ending::Fatal(reason),
         };

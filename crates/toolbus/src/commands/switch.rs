@@ -3,9 +3,10 @@
 use std::io::{self, Write};
 use std::process::ExitCode;
 
+use axum::http::Method;
 use clap::ValueEnum;
 
-use super::target::{Operator, TargetArgs, TargetError};
+use super::target::{DaemonArgs, Operator, TargetError, escaped};
 use super::{as_json, one_line, warn};
 use crate::cli::Output;
 use crate::http::admin::view::Switching;
@@ -22,7 +23,7 @@ pub struct SwitchArgs {
     /// Its name.
     name: String,
     #[command(flatten)]
-    target: TargetArgs,
+    daemon: DaemonArgs,
 }
 
 /// What can be switched off.
@@ -52,8 +53,9 @@ impl Kind {
 ///
 /// When the daemon does not answer or refuses, or nothing can be printed.
 pub async fn run(args: SwitchArgs, off: bool, operator: &Operator) -> Result<ExitCode, TargetError> {
-    let target = args.target.open(operator)?;
-    let switching = target.switch(args.kind.name(), &args.name, off).await?;
+    let path = format!("/v1/disabled/{}/{}", args.kind.name(), escaped(&args.name));
+    let method = if off { Method::PUT } else { Method::DELETE };
+    let switching: Switching = args.daemon.open(operator).await?.ask(method, &path).await?;
     let text = match operator.output {
         Output::Json => as_json(&switching),
         Output::Table => in_words(&switching),

@@ -1,8 +1,8 @@
-//! Whom commands for operators ask: a running daemon, or a configuration alone.
+//! Whom commands for operators ask: the daemon that runs a configuration, or the configuration alone.
 
 use std::fs::File;
 use std::io::{self, Read};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use axum::http::Method;
@@ -10,12 +10,12 @@ use percent_encoding::{NON_ALPHANUMERIC, percent_encode};
 use toolbus_core::Gates;
 use url::Url;
 
-use super::{MISTAKE, complain, told, warn};
+use super::{MISTAKE, complain, note, told, warn};
 use crate::assembly::{self, AssemblyError};
 use crate::cli::Output;
 use crate::config::{Config, Problems, Secret, Sources};
-use crate::http::admin::view::{AgentTools, Agents, Explained, Question, Role, Switching};
-use crate::http::admin::{Admin, AdminError, PinError, Switches};
+use crate::http::admin::view::{AgentTools, Agents, DaemonStatus, Explained, Question, Role, Tools};
+use crate::http::admin::{Admin, AdminError, PinError, Switches, ToolsQuery};
 use crate::http::ask::{AskError, Door};
 
 /// Variable that holds the token for a daemon that is asked over HTTP.
@@ -25,10 +25,10 @@ const MAX_TOKEN: u64 = 64 * 1024;
 /// Exit code when no daemon answers.
 const NOBODY: u8 = 7;
 
-/// Which daemon is asked. With --config, none is: the answer comes from the files alone.
+/// The daemon that is asked: the one that runs the configuration, unless another is named.
 #[derive(Debug, Clone, Default, clap::Args)]
-pub struct TargetArgs {
-    /// Unix socket of the daemon; without it, that of `daemon.socket` in the configuration that is found without --config.
+pub struct DaemonArgs {
+    /// Unix socket of the daemon; without it, the `daemon.socket` of the configuration.
     #[arg(long, value_name = "PATH", conflicts_with = "daemon")]
     socket: Option<PathBuf>,
     /// Ask over HTTP instead, such as `http://127.0.0.1:8471`. The token, its `http.admin_token`, is read from the variable
@@ -38,6 +38,16 @@ pub struct TargetArgs {
     /// File that holds the token.
     #[arg(long, value_name = "FILE", requires = "daemon")]
     admin_token_file: Option<PathBuf>,
+}
+
+/// The daemon that is asked, or the configuration alone.
+#[derive(Debug, Clone, Default, clap::Args)]
+pub struct TargetArgs {
+    #[command(flatten)]
+    daemon: DaemonArgs,
+    /// Ask no daemon: the answer is what the configuration alone comes to, as it is when none runs.
+    #[arg(long, conflicts_with_all = ["socket", "daemon"])]
+    offline: bool,
 }
 
 /// As what the agent asks.
@@ -56,8 +66,6 @@ pub struct RoleArgs {
 pub struct Operator {
     /// Where the configuration comes from.
     pub sources: Sources,
-    /// Whether --config names files.
-    pub has_files: bool,
     /// How results are printed.
     pub output: Output,
 }
@@ -82,12 +90,23 @@ pub enum TargetError {
     /// The configuration cannot be put into practice.
     #[error(transparent)]
     Assembly(#[from] AssemblyError),
+    /// There is no socket to ask on.
+    #[error("{0}")]
+    NoSocket(&'static str),
     /// The command contradicts itself, or cannot be read.
     #[error("{0}")]
     Usage(String),
     /// The running daemon.
     #[error(transparent)]
     Ask(#[from] AskError),
+    /// A daemon of another configuration has the socket.
+    #[error("{place} is that of a daemon with {files}: name the files of that one with --config, or give --socket")]
+    Other {
+        /// The socket.
+        place: String,
+        /// The configuration that the daemon runs.
+        files: String,
+    },
     /// The question itself.
     #[error(transparent)]
     Admin(#[from] AdminError),
@@ -109,50 +128,52 @@ impl TargetError {
                 MISTAKE
             }
             Self::Mistakes(problems) => complain(problems),
-            Self::Ask(AskError::Refused(_)) | Self::Usage(_) | Self::Admin(_) | Self::Pins(_) | Self::Assembly(_) => {
+            Self::Ask(AskError::Refused(_))
+            | Self::NoSocket(_)
+            | Self::Usage(_)
+            | Self::Admin(_)
+            | Self::Pins(_)
+            | Self::Assembly(_) => {
                 told(self);
                 MISTAKE
             }
             Self::Ask(AskError::Failed(_)) | Self::Output(_) => told(self),
-            Self::Ask(_) => {
+            Self::Ask(_) | Self::Other { .. } => {
                 told(self);
                 NOBODY
             }
         }
     }
+
+    /// Whether no daemon runs the configuration, as far as this process can see.
+    const fn is_absence(&self) -> bool {
+        matches!(self, Self::Ask(AskError::Nobody { .. }) | Self::Other { .. } | Self::NoSocket(_))
+    }
 }
 
-impl TargetArgs {
-    /// Finds out whom to ask; a daemon is not asked yet.
+impl DaemonArgs {
+    /// Finds the daemon: the one that is named, else the one that runs the configuration.
     ///
     /// # Errors
     ///
-    /// When the command contradicts itself, or needs a configuration that cannot be used.
-    pub fn open(&self, operator: &Operator) -> Result<Target, TargetError> {
-        let is_pointed = self.socket.is_some() || self.daemon.is_some();
-        if operator.has_files && is_pointed {
-            let text = "--config looks at files alone, --socket and --daemon ask a running daemon: give one of them";
-            return Err(TargetError::Usage(text.to_owned()));
-        }
-        if let Some(url) = &self.daemon {
-            return Ok(Target::Daemon(Door::Http { url: url.clone(), token: self.token(operator)? }));
-        }
-        if let Some(path) = &self.socket {
-            return Ok(Target::Daemon(Door::Socket(path.clone())));
-        }
-        let loaded = Config::load(&operator.sources).map_err(TargetError::Configuration)?;
-        if operator.has_files {
-            loaded.warnings.iter().for_each(|warning| warn(warning));
-            return Ok(Target::Files(Box::new(of_files(&loaded.config, &operator.sources)?)));
-        }
-        match loaded.config.daemon.socket {
-            Some(path) => Ok(Target::Daemon(Door::Socket(path))),
+    /// If the configuration cannot be used, or no daemon that runs it answers.
+    pub async fn open(&self, operator: &Operator) -> Result<Door, TargetError> {
+        match self.named(operator)? {
+            Some(door) => Ok(door),
             None => {
-                let text = "daemon.socket is \"none\", so there is no socket to ask on: use --daemon, or --config for a \
-                            file alone";
-                Err(TargetError::Usage(text.to_owned()))
+                let loaded = Config::load(&operator.sources).map_err(TargetError::Configuration)?;
+                running(&loaded.config, &operator.sources).await
             }
         }
+    }
+
+    /// The daemon that the options name, if they name one.
+    fn named(&self, operator: &Operator) -> Result<Option<Door>, TargetError> {
+        Ok(match (&self.daemon, &self.socket) {
+            (Some(url), _) => Some(Door::Http { url: url.clone(), token: self.token(operator)? }),
+            (None, Some(path)) => Some(Door::Socket(path.clone())),
+            (None, None) => None,
+        })
     }
 
     fn token(&self, operator: &Operator) -> Result<Secret, TargetError> {
@@ -173,6 +194,76 @@ impl TargetArgs {
             token => Ok(Secret::new(token)),
         }
     }
+}
+
+impl TargetArgs {
+    /// Finds the daemon as [`DaemonArgs::open`] does. With `--offline`, and where there is a configuration and no daemon that
+    /// runs it, the configuration alone answers; the second case is told on standard error.
+    ///
+    /// # Errors
+    ///
+    /// If the configuration cannot be used; or no daemon answers, and there is no configuration either.
+    pub async fn open(&self, operator: &Operator) -> Result<Target, TargetError> {
+        self.find(operator, operator.is_configured()).await
+    }
+
+    /// The same, for what the defaults can answer as well.
+    ///
+    /// # Errors
+    ///
+    /// If the configuration cannot be used.
+    pub async fn open_always(&self, operator: &Operator) -> Result<Target, TargetError> {
+        self.find(operator, true).await
+    }
+
+    async fn find(&self, operator: &Operator, may_go_without: bool) -> Result<Target, TargetError> {
+        if let Some(door) = self.daemon.named(operator)? {
+            return Ok(Target::Daemon(door));
+        }
+        let loaded = Config::load(&operator.sources).map_err(TargetError::Configuration)?;
+        if !self.offline {
+            match running(&loaded.config, &operator.sources).await {
+                Ok(door) => return Ok(Target::Daemon(door)),
+                Err(error) if error.is_absence() && may_go_without => {
+                    note(&format!("no daemon is asked, the configuration alone is looked at: {error}"));
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        loaded.warnings.iter().for_each(|warning| warn(warning));
+        Ok(Target::Files(Box::new(of_files(&loaded.config, &operator.sources)?)))
+    }
+}
+
+impl Operator {
+    /// Whether there is more than the defaults.
+    fn is_configured(&self) -> bool {
+        !self.sources.files.is_empty() || !self.sources.overrides.is_empty()
+    }
+}
+
+/// The daemon on the socket of `config`, if it runs the same files.
+async fn running(config: &Config, sources: &Sources) -> Result<Door, TargetError> {
+    let Some(path) = &config.daemon.socket else {
+        let text = "daemon.socket is \"none\", so there is no socket to ask on: use --daemon";
+        return Err(TargetError::NoSocket(text));
+    };
+    let door = Door::Socket(path.clone());
+    let daemon: DaemonStatus = door.ask(Method::GET, "/v1/status").await?;
+    if daemon.files.len() == sources.files.len() && daemon.files.iter().zip(&sources.files).all(|(a, b)| is_same(a, b))
+    {
+        return Ok(door);
+    }
+    let files = daemon.files.iter().map(|file| format!("`{}`", file.display())).collect::<Vec<_>>();
+    let files = if files.is_empty() { "no configuration file".to_owned() } else { files.join(", ") };
+    Err(TargetError::Other { place: door.to_string(), files })
+}
+
+/// Whether `path` leads to the file that a daemon calls `absolute`.
+fn is_same(absolute: &Path, path: &Path) -> bool {
+    let is_written_so = || std::path::absolute(path).is_ok_and(|path| path == absolute);
+    let leads_there = || Some(absolute.canonicalize().ok()? == path.canonicalize().ok()?);
+    is_written_so() || leads_there().unwrap_or(false)
 }
 
 /// Answers from a configuration and its pins alone: with the tools that it registers, and nothing switched off.
@@ -201,12 +292,20 @@ impl Target {
         match self {
             Self::Daemon(door) => {
                 let given = [("binding", &role.binding), ("profile", &role.profile), ("session", &role.session)];
-                let pairs =
-                    given.into_iter().filter_map(|(key, value)| Some(format!("{key}={}", escaped(value.as_ref()?))));
-                let query = pairs.collect::<Vec<_>>().join("&");
-                Ok(door.ask(Method::GET, &format!("/v1/agents/{}?{query}", escaped(name))).await?)
+                Ok(door.ask(Method::GET, &format!("/v1/agents/{}?{}", escaped(name), query_of(given))).await?)
             }
             Self::Files(admin) => Ok(admin.agent(name, role)?),
+        }
+    }
+
+    pub(crate) async fn tools(&self, query: &ToolsQuery) -> Result<Tools, TargetError> {
+        let ToolsQuery { name, agent, binding, profile } = query;
+        match self {
+            Self::Daemon(door) => {
+                let given = [("name", name), ("agent", agent), ("binding", binding), ("profile", profile)];
+                Ok(door.ask(Method::GET, &format!("/v1/tools?{}", query_of(given))).await?)
+            }
+            Self::Files(admin) => Ok(admin.tools(query)?),
         }
     }
 
@@ -216,20 +315,12 @@ impl Target {
             Self::Files(admin) => Ok(admin.explain(question)?),
         }
     }
+}
 
-    pub(crate) async fn switch(&self, kind: &str, name: &str, off: bool) -> Result<Switching, TargetError> {
-        match self {
-            Self::Daemon(door) => {
-                let method = if off { Method::PUT } else { Method::DELETE };
-                Ok(door.ask(method, &format!("/v1/disabled/{}/{}", escaped(kind), escaped(name))).await?)
-            }
-            Self::Files(_) => {
-                let text = "only a running daemon can switch something off and on: leave --config out, and point to the \
-                            daemon with --socket or --daemon if it is not found";
-                Err(TargetError::Usage(text.to_owned()))
-            }
-        }
-    }
+/// The query of an address, with the values that there are.
+fn query_of<'a>(given: impl IntoIterator<Item = (&'a str, &'a Option<String>)>) -> String {
+    let pairs = given.into_iter().filter_map(|(key, value)| Some(format!("{key}={}", escaped(value.as_ref()?))));
+    pairs.collect::<Vec<_>>().join("&")
 }
 
 /// A text as one segment of a path, or one value of a query.
@@ -253,49 +344,68 @@ fn daemon_url(text: &str) -> Result<Url, &'static str> {
 mod tests {
     use super::*;
 
-    fn operator(has_files: bool, environment: &[(&str, &str)]) -> Operator {
+    fn operator(environment: &[(&str, &str)]) -> Operator {
         let environment = environment.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
-        Operator { sources: Sources { environment, ..Sources::default() }, has_files, output: Output::Table }
+        Operator { sources: Sources { environment, ..Sources::default() }, output: Output::Table }
     }
 
-    fn refused(args: &TargetArgs, operator: &Operator) -> String {
-        args.open(operator).err().unwrap().to_string()
+    fn over_http() -> DaemonArgs {
+        DaemonArgs { daemon: Some(daemon_url("http://127.0.0.1:8471").unwrap()), ..DaemonArgs::default() }
     }
 
-    fn over_http() -> TargetArgs {
-        TargetArgs { daemon: Some(daemon_url("http://127.0.0.1:8471").unwrap()), ..TargetArgs::default() }
+    #[tokio::test]
+    async fn the_socket_of_the_configuration_is_asked_unless_something_else_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let socket = folder.path().join("t.sock").display().to_string();
+        let moved = operator(&[("TOOLBUS__DAEMON__SOCKET", &socket)]);
+        let error = DaemonArgs::default().open(&moved).await.unwrap_err().to_string();
+        assert!(error.starts_with(&format!("no daemon answers on the socket `{socket}`: ")), "{error}");
+        let named = DaemonArgs { socket: Some("x".into()), ..DaemonArgs::default() };
+        assert_eq!(named.open(&moved).await.unwrap().to_string(), "the socket `x`");
+        let http = over_http().open(&operator(&[(TOKEN_VARIABLE, "t")])).await.unwrap();
+        assert_eq!(http.to_string(), "http://127.0.0.1:8471");
+    }
+
+    #[tokio::test]
+    async fn the_configuration_alone_answers_where_there_is_one_and_no_daemon() {
+        let folder = tempfile::tempdir().unwrap();
+        let socket = folder.path().join("t.sock").display().to_string();
+        let mut operator = operator(&[("TOOLBUS__DAEMON__SOCKET", &socket)]);
+        let default = TargetArgs::default();
+        let offline = TargetArgs { offline: true, ..TargetArgs::default() };
+        assert!(matches!(default.open(&operator).await, Err(TargetError::Ask(AskError::Nobody { .. }))));
+        assert!(matches!(default.open_always(&operator).await, Ok(Target::Files(_))));
+        assert!(matches!(offline.open(&operator).await, Ok(Target::Files(_))));
+        operator.sources.files = vec![folder.path().join("toolbus.toml")];
+        std::fs::write(folder.path().join("toolbus.toml"), "").unwrap();
+        assert!(matches!(default.open(&operator).await, Ok(Target::Files(_))));
+    }
+
+    #[tokio::test]
+    async fn what_cannot_be_asked_says_what_to_do() {
+        let refused = async |args: DaemonArgs, operator: Operator| args.open(&operator).await.unwrap_err().to_string();
+        let none = operator(&[("TOOLBUS__DAEMON__SOCKET", "none")]);
+        insta::assert_snapshot!(refused(DaemonArgs::default(), none).await, @r#"daemon.socket is "none", so there is no socket to ask on: use --daemon"#);
+        insta::assert_snapshot!(refused(over_http(), operator(&[])).await, @"--daemon needs the daemon's http.admin_token: set TOOLBUS_ADMIN_TOKEN, or give --admin-token-file");
     }
 
     #[test]
-    fn the_socket_of_the_configuration_is_asked_unless_something_else_is_named() {
-        let place = |args: TargetArgs, operator: &Operator| match args.open(operator) {
-            Ok(Target::Daemon(door)) => door.to_string(),
-            Ok(Target::Files(_)) => "files".to_owned(),
-            Err(error) => panic!("{error}"),
-        };
-        assert_eq!(place(TargetArgs::default(), &operator(false, &[])), "the socket `toolbus.sock`");
-        let moved = operator(false, &[("TOOLBUS__DAEMON__SOCKET", "/run/t.sock")]);
-        assert_eq!(place(TargetArgs::default(), &moved), "the socket `/run/t.sock`");
-        let named = TargetArgs { socket: Some("x".into()), ..TargetArgs::default() };
-        assert_eq!(place(named, &moved), "the socket `x`");
-        assert_eq!(place(over_http(), &operator(false, &[(TOKEN_VARIABLE, "t")])), "http://127.0.0.1:8471");
-        assert_eq!(place(TargetArgs::default(), &operator(true, &[])), "files");
-    }
-
-    #[test]
-    fn what_cannot_be_asked_says_what_to_do() {
-        let none = operator(false, &[("TOOLBUS__DAEMON__SOCKET", "none")]);
-        insta::assert_snapshot!(refused(&TargetArgs::default(), &none), @r#"daemon.socket is "none", so there is no socket to ask on: use --daemon, or --config for a file alone"#);
-        insta::assert_snapshot!(refused(&over_http(), &operator(false, &[])), @"--daemon needs the daemon's http.admin_token: set TOOLBUS_ADMIN_TOKEN, or give --admin-token-file");
-        insta::assert_snapshot!(refused(&over_http(), &operator(true, &[])), @"--config looks at files alone, --socket and --daemon ask a running daemon: give one of them");
+    fn a_file_is_the_same_by_its_path_and_by_where_it_leads() {
+        let folder = tempfile::tempdir().unwrap();
+        let (file, link, other) = (folder.path().join("a"), folder.path().join("b"), folder.path().join("c"));
+        std::fs::write(&file, "").unwrap();
+        std::fs::write(&other, "").unwrap();
+        std::os::unix::fs::symlink(&file, &link).unwrap();
+        assert!(is_same(&file, &link) && is_same(&folder.path().join("gone"), &folder.path().join("gone")));
+        assert!(!is_same(&file, &other) && !is_same(&folder.path().join("gone"), &file));
     }
 
     #[test]
     fn a_token_file_is_read_without_its_line_break() {
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), "s3cret\n").unwrap();
-        let args = TargetArgs { admin_token_file: Some(file.path().to_owned()), ..over_http() };
-        assert_eq!(args.token(&operator(false, &[])).unwrap().reveal(), "s3cret");
+        let args = DaemonArgs { admin_token_file: Some(file.path().to_owned()), ..over_http() };
+        assert_eq!(args.token(&operator(&[])).unwrap().reveal(), "s3cret");
     }
 
     #[test]

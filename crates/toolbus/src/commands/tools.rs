@@ -1,150 +1,148 @@
-//! `toolbus tools`: the tools that the configuration registers.
+//! `toolbus tools`: the tools of the running daemon, or of its configuration.
+
+mod example;
 
 use std::io::{self, Write};
 use std::process::ExitCode;
-use std::sync::Arc;
 use std::time::Duration;
 
 use comfy_table::Table;
 use comfy_table::presets::NOTHING;
-use serde_json::{Value, json};
+use serde_json::json;
 use toolbus_core::caller::AgentName;
-use toolbus_core::tool::{Effect, ToolDescriptor};
 
-use super::target::of_files;
-use super::{Context, one_line, plain, warn};
-use crate::assembly::{self, AssemblyError};
+use super::target::{Operator, RoleArgs, TargetArgs, TargetError};
+use super::{as_json, one_line, plain, warn};
 use crate::cli::Output;
-use crate::config::{Config, HumanDuration, Sources};
-use crate::http::admin::AdminError;
-use crate::http::admin::view::Role;
-use crate::printed::unless_gone;
+use crate::config::HumanDuration;
+use crate::http::admin::ToolsQuery;
+use crate::http::admin::view::{ToolDetails, Tools};
+use crate::printed::{printable, unless_gone};
 
-/// Longest description in the table, in characters; `--output json` has it whole.
+/// Longest description in the table, in characters; `toolbus tools NAME` has it whole.
 const MAX_DESCRIPTION: usize = 60;
 
-/// Lists the tools that the configuration registers; with --as, those of them that this agent gets.
+/// Lists the tools; with a name, all that is known of that tool, and an example of a call.
 ///
-/// Nothing is connected to. What the agent gets of a running daemon is told by `toolbus agents NAME`.
+/// The answer is that of the daemon that runs the configuration. Where none runs, and with --offline, it is what the
+/// configuration registers, without the tools of MCP servers.
 #[derive(Debug, Default, clap::Args)]
 pub struct ToolsArgs {
-    /// The agent; `default` for one without a section in the configuration.
+    /// Name of a tool.
+    name: Option<String>,
+    /// Only tools that this agent may use, as it is shown them; `default` for one without a section in the configuration.
     #[arg(long = "as", value_name = "AGENT", value_parser = AgentName::parse)]
     agent: Option<AgentName>,
-    /// The agent's binding.
-    #[arg(long, value_name = "CHANNEL:ACCOUNT", requires = "agent")]
-    binding: Option<String>,
-    /// The profile that the request names.
-    #[arg(long, value_name = "NAME", requires = "agent")]
-    profile: Option<String>,
-}
-
-/// Why there is no list.
-#[derive(Debug, thiserror::Error)]
-pub enum ListError {
-    /// The configuration cannot be put into practice.
-    #[error(transparent)]
-    Assembly(#[from] AssemblyError),
-    /// The agent cannot be asked about.
-    #[error(transparent)]
-    Admin(#[from] AdminError),
-    /// Nothing can be printed.
-    #[error("cannot write: {0}")]
-    Output(#[from] io::Error),
+    #[command(flatten)]
+    role: RoleArgs,
+    #[command(flatten)]
+    target: TargetArgs,
 }
 
 /// Prints the list.
 ///
 /// # Errors
 ///
-/// When a tool cannot be made or registered, or nothing can be printed.
-pub fn run(args: &ToolsArgs, context: &Context) -> Result<ExitCode, ListError> {
-    let rows = args.rows(&context.config, &context.sources)?;
-    let text = match context.output {
-        Output::Json => format!("{:#}", Value::Array(rows.iter().map(|row| as_json(row)).collect())),
-        Output::Table => table(&rows),
+/// If there is no answer or no such tool, or nothing can be printed.
+pub async fn run(args: ToolsArgs, operator: &Operator) -> Result<ExitCode, TargetError> {
+    let RoleArgs { binding, profile } = args.role;
+    if args.agent.is_none() && (binding.is_some() || profile.is_some()) {
+        return Err(TargetError::Usage("--binding and --profile need --as AGENT".to_owned()));
+    }
+    let agent = args.agent.map(|agent| agent.to_string());
+    let query = ToolsQuery { name: args.name, agent, binding, profile };
+    let Tools { nothing, tools } = args.target.open_always(operator).await?.tools(&query).await?;
+    if let Some(nothing) = nothing {
+        warn(&format!("{} has no tools. {nothing}", query.agent.as_deref().unwrap_or_default()));
+    }
+    let text = match (operator.output, &query.name, tools.as_slice()) {
+        (Output::Json, None, tools) => as_json(&tools),
+        (Output::Json, Some(_), tools) => as_json(&tools.first().map(|tool| {
+            let mut json = json!(tool);
+            json["exampleArguments"] = example::arguments(tool.parameters.as_ref()).into();
+            json
+        })),
+        (Output::Table, Some(_), [tool, ..]) => in_full(tool),
+        (Output::Table, _, tools) => table(tools),
     };
     unless_gone(writeln!(io::stdout(), "{text}"))?;
     Ok(ExitCode::SUCCESS)
 }
 
-impl ToolsArgs {
-    /// What is known of every tool, sorted by name.
-    fn rows(&self, config: &Config, sources: &Sources) -> Result<Vec<Arc<ToolDescriptor>>, ListError> {
-        let Some(agent) = &self.agent else {
-            return Ok(assembly::registry(config)?.snapshot().list());
-        };
-        let role = Role { binding: self.binding.clone(), profile: self.profile.clone(), session: None };
-        let effective = of_files(config, sources)?.effective(agent.as_str(), &role)?;
-        if let Some(nothing) = effective.nothing() {
-            warn(&format!("{agent} has no tools. {nothing}"));
-        }
-        let shown = effective.tools().into_iter().map(|granted| {
-            let mut tool = ToolDescriptor::clone(&granted.tool.descriptor);
-            tool.parameters = effective.definition(granted).parameters;
-            Arc::new(tool)
-        });
-        Ok(shown.collect())
-    }
-}
-
-fn table(rows: &[Arc<ToolDescriptor>]) -> String {
+fn table(tools: &[ToolDetails]) -> String {
     let mut table = Table::new();
     table.load_style(NOTHING).set_header(["NAME", "SOURCE", "EFFECT", "TIMEOUT", "AT A TIME", "DESCRIPTION"]);
-    for tool in rows {
-        let timeout = tool.timeout.map_or_else(|| "-".to_owned(), in_words);
-        let at_a_time = tool.max_in_flight.map_or_else(|| "-".to_owned(), |calls| calls.to_string());
-        let description = one_line(&shortened(&tool.description));
+    for tool in tools {
+        let description = match &tool.unavailable {
+            Some(reason) => format!("({}) {}", shortened(reason), shortened(&tool.description)),
+            None => shortened(&tool.description),
+        };
         table.add_row([
             &one_line(&tool.name),
             &one_line(&tool.source),
-            effect(tool.effect),
-            &timeout,
-            &at_a_time,
-            &description,
+            &one_line(&tool.effect),
+            &timeout(tool),
+            &at_a_time(tool),
+            &one_line(&description),
         ]);
     }
     plain(&table)
 }
 
-/// The beginning of a description: one line of the table.
-fn shortened(description: &str) -> String {
-    let line = description.lines().next().unwrap_or_default();
+/// All that is known of a tool.
+fn in_full(tool: &ToolDetails) -> String {
+    let mut table = Table::new();
+    table.load_style(NOTHING);
+    let state = tool.unavailable.as_deref().map_or_else(|| "can be called".to_owned(), one_line);
+    let rows = [
+        ("tool", one_line(&tool.name)),
+        ("source", one_line(&tool.source)),
+        ("effect", one_line(&tool.effect)),
+        ("timeout", timeout(tool)),
+        ("at a time", at_a_time(tool)),
+        ("state", state),
+    ];
+    for (name, value) in rows {
+        table.add_row([name, &value]);
+    }
+    let schema = tool.parameters.as_ref().map_or_else(|| "any object".to_owned(), |schema| format!("{schema:#}"));
+    let parts = [
+        plain(&table),
+        printable(tool.description.trim_end()).into_owned(),
+        format!("Arguments:\n{}", printable(&schema)),
+        format!("Example:\n  {}", printable(&example::command(&tool.name, tool.parameters.as_ref()))),
+    ];
+    parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("\n\n")
+}
+
+/// The beginning of a text: one line of the table.
+fn shortened(text: &str) -> String {
+    let line = text.lines().next().unwrap_or_default();
     match line.char_indices().nth(MAX_DESCRIPTION) {
         Some((end, _)) => format!("{}…", line.get(..end).unwrap_or_default().trim_end()),
         None => line.to_owned(),
     }
 }
 
-fn in_words(timeout: Duration) -> String {
-    HumanDuration::try_from(timeout).map_or_else(|_| format!("{timeout:?}"), |timeout| timeout.to_string())
+fn timeout(tool: &ToolDetails) -> String {
+    let in_words =
+        |timeout| HumanDuration::try_from(timeout).map_or_else(|_| format!("{timeout:?}"), |it| it.to_string());
+    tool.timeout_ms.map_or_else(|| "-".to_owned(), |ms| in_words(Duration::from_millis(ms)))
 }
 
-const fn effect(effect: Effect) -> &'static str {
-    match effect {
-        Effect::ReadOnly => "read-only",
-        Effect::Idempotent => "idempotent",
-        Effect::Effectful => "effectful",
-        Effect::Undeclared => "undeclared",
-    }
-}
-
-fn as_json(tool: &ToolDescriptor) -> Value {
-    json!({
-        "name": &*tool.name,
-        "description": tool.description,
-        "source": &*tool.source,
-        "provider": tool.provider,
-        "effect": effect(tool.effect),
-        "timeoutMs": tool.timeout.map(|timeout| timeout.as_millis() as u64),
-        "maxInFlight": tool.max_in_flight,
-        "parameters": tool.parameters.as_deref(),
-    })
+fn at_a_time(tool: &ToolDetails) -> String {
+    tool.max_in_flight.map_or_else(|| "-".to_owned(), |calls| calls.to_string())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::commands::target::of_files;
+    use crate::config::{Config, Sources};
+
+    fn all(config: &Config) -> Vec<ToolDetails> {
+        of_files(config, &Sources::default()).unwrap().tools(&ToolsQuery::default()).unwrap().tools
+    }
 
     #[test]
     fn the_table_names_every_tool_with_its_limits() {
@@ -154,7 +152,7 @@ mod tests {
             crate::config::ToolPattern::parse("*_time").unwrap(),
             crate::config::ToolLimits { timeout: Some(HumanDuration::from_secs(5)), max_in_flight: Some(2) },
         );
-        insta::assert_snapshot!(table(&ToolsArgs::default().rows(&config, &Sources::default()).unwrap()), @r#"
+        insta::assert_snapshot!(table(&all(&config)), @r#"
         NAME          SOURCE  EFFECT     TIMEOUT  AT A TIME  DESCRIPTION
         convert_time  time    read-only  5s       2          Converts a local date and time from one time zone to another…
         current_time  time    read-only  5s       2          The present date and time in a time zone, as JSON with `date…
@@ -163,12 +161,56 @@ mod tests {
     }
 
     #[test]
+    fn a_tool_is_shown_with_its_schema_and_a_call_that_can_be_copied() {
+        let tool = ToolDetails {
+            name: "send".to_owned(),
+            description: "Sends\u{1b}[2J a text.\nTwice.".to_owned(),
+            source: "rest".to_owned(),
+            provider: "rest".to_owned(),
+            effect: "effectful".to_owned(),
+            timeout_ms: Some(1500),
+            max_in_flight: None,
+            unavailable: Some("held back: it is suspect".to_owned()),
+            parameters: Some(json!({"type": "object", "properties": {"to": {"type": "string"}}, "required": ["to"]})),
+        };
+        insta::assert_snapshot!(in_full(&tool), @r#"
+        tool       send
+        source     rest
+        effect     effectful
+        timeout    1500ms
+        at a time  -
+        state      held back: it is suspect
+
+        Sends\u{1b}[2J a text.
+        Twice.
+
+        Arguments:
+        {
+          "properties": {
+            "to": {
+              "type": "string"
+            }
+          },
+          "required": [
+            "to"
+          ],
+          "type": "object"
+        }
+
+        Example:
+          toolbus call send to=text
+        "#);
+        insta::assert_snapshot!(table(&[tool]), @r#"
+        NAME  SOURCE  EFFECT     TIMEOUT  AT A TIME  DESCRIPTION
+        send  rest    effectful  1500ms   -          (held back: it is suspect) Sends\u{1b}[2J a text.
+        "#);
+    }
+
+    #[test]
     fn the_list_for_programs_has_schemas_and_limits() {
-        let config = Config::default();
-        let rows = ToolsArgs::default().rows(&config, &Sources::default()).unwrap();
-        let first = as_json(rows.first().unwrap());
+        let first = json!(all(&Config::default()).first().unwrap());
         assert_eq!((&first["name"], &first["parameters"]["type"]), (&json!("convert_time"), &json!("object")));
-        assert_eq!(first["timeoutMs"], Value::Null);
+        assert_eq!(first["timeoutMs"], serde_json::Value::Null);
     }
 
     #[test]

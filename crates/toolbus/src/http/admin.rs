@@ -11,14 +11,17 @@ use toolbus_core::tool::ToolDescriptor;
 use toolbus_core::{Gates, Step};
 use toolbus_trust::pins::Pins;
 
+mod daemon;
 mod mcp;
 mod pins;
 mod routes;
 mod socket;
 mod switches;
 mod token;
+mod tools;
 pub mod view;
 
+pub use daemon::{DaemonAdmin, ReloadRequest};
 #[cfg(test)]
 pub(crate) use mcp::example;
 pub use mcp::{McpAdmin, McpError, NoServers};
@@ -26,6 +29,7 @@ pub use pins::PinError;
 pub use routes::{MAX_BODY, guarded, open};
 pub use socket::{AdminSocket, SocketError};
 pub use switches::{LoadError, Switches};
+pub use tools::ToolsQuery;
 
 use view::{
     AgentSummary, AgentTools, Agents, Explained, Gate, Named, Question, Role, Rules, Switched, Switching, Verdict,
@@ -42,6 +46,7 @@ pub struct Admin {
     gates: Arc<Gates>,
     switches: Switches,
     pins: Option<Pins>,
+    daemon: Option<DaemonAdmin>,
 }
 
 /// Why a request of an operator is refused.
@@ -56,6 +61,9 @@ pub enum AdminError {
     /// It names no agent.
     #[error("`{0}` {1}")]
     Agent(String, AgentNameError),
+    /// There is no tool of this name; the text says which others there are.
+    #[error("{0}")]
+    Tool(String),
     /// It names nothing that can be switched.
     #[error("{0}")]
     Switch(SwitchError),
@@ -71,7 +79,14 @@ impl Admin {
     /// Asks the gates that calls pass, and keeps what is switched off in `switches`.
     #[must_use]
     pub const fn new(gates: Arc<Gates>, switches: Switches) -> Self {
-        Self { gates, switches, pins: None }
+        Self { gates, switches, pins: None, daemon: None }
+    }
+
+    /// The same, which tells of the daemon as a whole, too.
+    #[must_use]
+    pub fn with_daemon(mut self, daemon: DaemonAdmin) -> Self {
+        self.daemon = Some(daemon);
+        self
     }
 
     /// Every agent that has a section, and everybody else.
@@ -203,12 +218,12 @@ impl Admin {
     }
 }
 
-/// What holds for an agent beside its tools.
 /// Ids of the rules that a suspect definition meets.
 fn rules_met(tool: &ToolDescriptor) -> Vec<String> {
     tool.suspicions.iter().map(|suspicion| suspicion.rule.to_string()).collect()
 }
 
+/// What holds for an agent beside its tools.
 fn rules(summary: Summary) -> Rules {
     let named = |(pattern, text): (Pattern, String)| Named { name: pattern.to_string(), value: text };
     Rules {

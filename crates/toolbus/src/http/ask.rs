@@ -51,8 +51,8 @@ pub enum AskError {
     Forbidden(PathBuf),
     /// Nobody listens.
     #[error(
-        "no daemon answers on {place}: {source}. Start one with `toolbus serve`; or point to one that runs, with --socket \
-         (its daemon.socket) or --daemon (its http.listen); or look at a file alone, with --config"
+        "no daemon answers on {place}: {source}. Start one with `toolbus serve`; or point to one that runs, with --config \
+         (its configuration), --socket (its daemon.socket) or --daemon (its http.listen)"
     )]
     Nobody {
         /// The address that was tried.
@@ -61,8 +61,8 @@ pub enum AskError {
         source: io::Error,
     },
     /// The time is over.
-    #[error("{0} did not answer within {PATIENCE:.0?}; its log may tell why")]
-    TimedOut(String),
+    #[error("{0} did not answer within {1:.0?}; its log may tell why")]
+    TimedOut(String, Duration),
     /// The daemon takes no tokens.
     #[error(
         "{0} answers no operators: set http.admin_token in its configuration, or ask on its machine, with --socket"
@@ -86,7 +86,19 @@ impl Door {
     ///
     /// When there is no answer, or the answer is a refusal.
     pub async fn ask<A: DeserializeOwned>(&self, method: Method, path: &str) -> Result<A, AskError> {
-        self.exchange(method, path, Body::empty()).await
+        self.ask_within(PATIENCE, method, path).await
+    }
+
+    /// The same with another limit to the wait for the answer.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::ask`].
+    pub async fn ask_within<A>(&self, patience: Duration, method: Method, path: &str) -> Result<A, AskError>
+    where
+        A: DeserializeOwned,
+    {
+        self.exchange(patience, method, path, Body::empty()).await
     }
 
     /// Sends `question` as JSON.
@@ -99,14 +111,17 @@ impl Door {
         if body.len() > MAX_BODY {
             return Err(AskError::Refused(format!("the question is larger than {} KiB", MAX_BODY / 1024)));
         }
-        self.exchange(Method::POST, path, body.into()).await
+        self.exchange(PATIENCE, Method::POST, path, body.into()).await
     }
 
-    async fn exchange<A: DeserializeOwned>(&self, method: Method, path: &str, body: Body) -> Result<A, AskError> {
+    async fn exchange<A>(&self, patience: Duration, method: Method, path: &str, body: Body) -> Result<A, AskError>
+    where
+        A: DeserializeOwned,
+    {
         let request = self.request(method, path, body)?;
-        let (status, answer) = tokio::time::timeout(PATIENCE, self.send(request))
+        let (status, answer) = tokio::time::timeout(patience, self.send(request))
             .await
-            .map_err(|_| AskError::TimedOut(self.to_string()))??;
+            .map_err(|_| AskError::TimedOut(self.to_string(), patience))??;
         if status.is_success() {
             return serde_json::from_slice(&answer).map_err(|error| self.unreadable(error));
         }

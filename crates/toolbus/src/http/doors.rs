@@ -11,7 +11,7 @@ use toolbus_core::store::Store;
 use toolbus_door::Door;
 use toolbus_trust::pins::Pins;
 
-use super::admin::{self, Admin, AdminSocket, LoadError, McpAdmin, SocketError, Switches};
+use super::admin::{self, Admin, AdminSocket, DaemonAdmin, LoadError, McpAdmin, SocketError, Switches};
 use super::redacted::redacted;
 use super::{Entrance, Health, HttpError, HttpServer, Site};
 use crate::config::Config;
@@ -27,6 +27,8 @@ pub struct Doors {
 pub struct Behind {
     /// How the daemon is.
     pub health: Arc<Health>,
+    /// The daemon as a whole, for operators.
+    pub daemon: DaemonAdmin,
     /// The gates that calls pass.
     pub gates: Arc<Gates>,
     /// MCP servers.
@@ -74,8 +76,8 @@ impl Doors {
     /// Serves until `stop` is cancelled; the tasks end once the requests in hand are answered.
     #[must_use]
     pub fn serve(self, config: &Config, behind: Behind, stop: &CancellationToken) -> JoinSet<()> {
-        let Behind { health, gates, servers, pins, entrance, door, redactor } = behind;
-        let admin = Arc::new(Admin::new(gates, self.switches).with_pins(pins));
+        let Behind { health, daemon, gates, servers, pins, entrance, door, redactor } = behind;
+        let admin = Arc::new(Admin::new(gates, self.switches).with_pins(pins).with_daemon(daemon));
         let token = config.http.admin_token.as_ref();
         let over_http = token.map(|token| admin::guarded(Arc::clone(&admin), Arc::clone(&servers), token.reveal()));
         let mut tasks = JoinSet::new();

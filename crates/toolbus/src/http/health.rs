@@ -1,8 +1,9 @@
-use std::sync::Arc;
+use std::borrow::Cow;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 use toolbus_core::bus::BusState;
 use toolbus_core::policy::Access;
@@ -17,12 +18,12 @@ use super::scripts::{ScriptState, ScriptStatus};
 const MAX_TEXT: usize = 300;
 
 /// What this program was built from.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Build {
     /// Version of the package.
-    pub version: &'static str,
+    pub version: Cow<'static, str>,
     /// Commit of the source, or `unknown`.
-    pub commit: &'static str,
+    pub commit: Cow<'static, str>,
 }
 
 /// What is known of the daemon's health, fed by its parts.
@@ -34,6 +35,57 @@ pub struct Health {
     draining: AtomicBool,
     build: Build,
     started: Instant,
+    reloads: Mutex<Reloads>,
+}
+
+/// The reloads of the configuration since the start.
+#[derive(Debug, Default)]
+struct Reloads {
+    last: Option<(Instant, ReloadReport)>,
+    counts: ReloadCounts,
+}
+
+/// How many reloads of the configuration there were since the start, by outcome.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ReloadCounts {
+    /// Those that were applied.
+    pub applied: u64,
+    /// Those that were refused.
+    pub refused: u64,
+}
+
+/// What came of a reload of the configuration.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ReloadReport {
+    /// Whether the configuration was applied; otherwise everything stayed as it was.
+    pub applied: bool,
+    /// Sections that differ from before, and are in force now.
+    pub changed: Vec<String>,
+    /// Sections that differ, and wait for a restart.
+    pub waiting: Vec<String>,
+    /// Number of tools that there are now.
+    pub tools: usize,
+    /// Names of tools that there were not before. MCP servers that start have theirs later.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub added: Vec<String>,
+    /// Names of tools that are gone.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub removed: Vec<String>,
+    /// What is valid, and suspicious.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub warnings: Vec<String>,
+    /// Why it was refused.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+}
+
+impl ReloadReport {
+    /// The parts that everybody may read: no name of a tool, and no text about the configuration.
+    fn public(self) -> Self {
+        let Self { applied, changed, waiting, tools, .. } = self;
+        Self { applied, changed, waiting, tools, ..Self::default() }
+    }
 }
 
 struct ToolState {
@@ -63,7 +115,7 @@ pub struct Readiness {
 }
 
 /// One reason for not being ready.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "reason", rename_all = "snake_case", rename_all_fields = "camelCase")]
 pub enum Blocker {
     /// The daemon finishes its calls and takes no new ones.
@@ -119,7 +171,7 @@ pub enum Blocker {
 }
 
 /// The daemon at one moment. Says nothing of who may do what.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Status {
     /// What this program was built from.
@@ -139,12 +191,26 @@ pub struct Status {
     /// What is wrong with MCP servers as they are configured: a file that cannot be read, servers that are left out.
     pub mcp_problems: Vec<String>,
     /// How scripts are run, where they are.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none", skip_deserializing)]
     pub script: Option<ScriptStatus>,
+    /// The last reload of the configuration, where there was one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reload: Option<LastReload>,
+}
+
+/// The last reload of the configuration.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct LastReload {
+    /// Seconds since it ended.
+    pub seconds_ago: u64,
+    /// What came of it.
+    #[serde(flatten)]
+    pub report: ReloadReport,
 }
 
 /// An MCP server in short.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct McpServer {
     /// Its name.
@@ -162,7 +228,7 @@ pub struct McpServer {
 }
 
 /// The connection to the broker.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct BrokerStatus {
     /// Whether it is open.
@@ -178,7 +244,7 @@ pub struct BrokerStatus {
 }
 
 /// A queue that is meant to be consumed.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Consumer {
     /// Name of the queue.
     pub queue: String,
@@ -187,7 +253,7 @@ pub struct Consumer {
 }
 
 /// How much there is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Counts {
     /// Registered tools.
@@ -213,7 +279,15 @@ impl Health {
     ) -> Self {
         let tools =
             ToolState { registry, required, servers, required_servers: Vec::new(), scripts: None, access: None };
-        Self { bus, tools, load, draining: AtomicBool::new(false), build, started: Instant::now() }
+        Self {
+            bus,
+            tools,
+            load,
+            draining: AtomicBool::new(false),
+            build,
+            started: Instant::now(),
+            reloads: Mutex::default(),
+        }
     }
 
     /// The same, which tells of scripts, too.
@@ -281,7 +355,7 @@ impl Health {
         let ready = self.readiness().ready;
         let bus = self.bus.borrow().clone();
         Status {
-            build: self.build,
+            build: self.build.clone(),
             uptime_seconds: self.started.elapsed().as_secs(),
             ready,
             draining: self.is_draining(),
@@ -301,7 +375,38 @@ impl Health {
             mcp: self.tools.servers.status().into_iter().map(in_short).collect(),
             mcp_problems: self.tools.servers.problems().iter().map(|problem| shown(problem)).collect(),
             script: self.tools.scripts.as_ref().and_then(|scripts| scripts.status()),
+            reload: self.last_reload(),
         }
+    }
+
+    /// Remembers what came of a reload that has just ended.
+    pub fn reloaded(&self, report: ReloadReport) {
+        let mut reloads = self.reloads.lock().unwrap_or_else(PoisonError::into_inner);
+        let counts = &mut reloads.counts;
+        let count = if report.applied { &mut counts.applied } else { &mut counts.refused };
+        *count += 1;
+        reloads.last = Some((Instant::now(), report));
+    }
+
+    /// How many reloads there were since the start.
+    #[must_use]
+    pub fn reloads(&self) -> ReloadCounts {
+        self.reloads.lock().unwrap_or_else(PoisonError::into_inner).counts
+    }
+
+    fn last_reload(&self) -> Option<LastReload> {
+        let reloads = self.reloads.lock().unwrap_or_else(PoisonError::into_inner);
+        let (ended, report) = reloads.last.as_ref()?;
+        Some(LastReload { seconds_ago: ended.elapsed().as_secs(), report: report.clone() })
+    }
+}
+
+impl Status {
+    /// The parts that everybody may read.
+    #[must_use]
+    pub fn public(self) -> Self {
+        let public = |last: LastReload| LastReload { report: last.report.public(), ..last };
+        Self { reload: self.reload.map(public), ..self }
     }
 }
 

@@ -43,7 +43,7 @@ async fn ready(State(health): State<Arc<Health>>) -> impl IntoResponse {
 }
 
 async fn status(State(health): State<Arc<Health>>) -> impl IntoResponse {
-    fresh(Json(health.status()))
+    fresh(Json(health.status().public()))
 }
 
 /// An answer that is true now and that nobody may keep.

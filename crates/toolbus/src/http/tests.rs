@@ -75,7 +75,7 @@ impl World {
         let (bus, state) = watch::channel(good());
         let registry = Registry::new();
         let required = required.iter().map(|name| (*name).to_owned()).collect();
-        let build = Build { version: "1.2.3", commit: "abc1234" };
+        let build = Build { version: "1.2.3".into(), commit: "abc1234".into() };
         let health = Arc::new(Health::new(
             state,
             registry.clone(),
@@ -248,7 +248,7 @@ impl ScriptState for Scripts {
 #[tokio::test]
 async fn the_status_tells_how_scripts_are_run() {
     let (_bus, state) = watch::channel(good());
-    let build = Build { version: "1.2.3", commit: "abc1234" };
+    let build = Build { version: "1.2.3".into(), commit: "abc1234".into() };
     let (servers, load) = (Arc::new(Servers), Arc::new(Load::default()));
     let health = Health::new(state, Registry::new(), Vec::new(), servers, load, build);
     let status = serde_json::to_value(health.with_scripts(Arc::new(Scripts)).status()).unwrap();

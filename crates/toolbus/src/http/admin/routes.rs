@@ -11,15 +11,14 @@ use axum::{Json, Router};
 use bytes::Bytes;
 
 use super::mcp::{self, McpAdmin};
-use super::pins;
 use super::token::{self, Token};
 use super::view::{Disabled, Question, Refusal, Role};
-use super::{Admin, AdminError};
+use super::{Admin, AdminError, daemon, pins, tools};
 
 /// Largest body of a request, in bytes.
 pub const MAX_BODY: usize = 64 * 1024;
 /// What there is.
-const ROUTES: &str = "no such path: there are /v1/agents, /v1/agents/NAME, /v1/explain, /v1/disabled, \
+const ROUTES: &str = "no such path: there are /v1/status, /v1/reload, /v1/tools, /v1/agents, /v1/agents/NAME, /v1/explain, /v1/disabled, \
                       /v1/disabled/KIND/NAME, /v1/mcp, /v1/mcp/NAME, /v1/mcp/NAME/restart, /v1/pins, /v1/pins/NAME and \
                       /v1/pins/NAME/approve";
 
@@ -37,6 +36,7 @@ pub fn guarded(admin: Arc<Admin>, servers: Arc<dyn McpAdmin>, token: &str) -> Ro
 }
 
 fn routes(admin: Arc<Admin>, servers: Arc<dyn McpAdmin>) -> Router {
+    let daemon = admin.daemon.clone().map(daemon::routes).unwrap_or_default();
     Router::new()
         .route("/agents", get(agents))
         .route("/agents/{name}", get(agent))
@@ -44,7 +44,9 @@ fn routes(admin: Arc<Admin>, servers: Arc<dyn McpAdmin>) -> Router {
         .route("/disabled", get(disabled))
         .route("/disabled/{kind}/{name}", put(disable).delete(enable))
         .with_state(Arc::clone(&admin))
+        .merge(tools::routes(Arc::clone(&admin)))
         .merge(pins::routes(admin))
+        .merge(daemon)
         .merge(mcp::routes(servers))
         .fallback(unknown)
         .method_not_allowed_fallback(async || {
@@ -109,6 +111,7 @@ impl IntoResponse for AdminError {
     fn into_response(self) -> Response {
         let code = match self {
             Self::Request(_) | Self::Agent(..) | Self::Switch(_) => StatusCode::BAD_REQUEST,
+            Self::Tool(_) => StatusCode::NOT_FOUND,
             Self::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
             Self::TooMany(_) => StatusCode::CONFLICT,
             Self::Store(_) => StatusCode::INTERNAL_SERVER_ERROR,

@@ -2,11 +2,16 @@
 
 pub mod pins;
 
+use std::path::PathBuf;
+
 use axum::Json;
 use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use serde_json::value::RawValue;
 use toolbus_mcp::status::ServerStatus;
+
+use crate::http::health::{Blocker, Status};
 
 /// Every agent that has a section, and `default` for everybody else.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -198,6 +203,54 @@ pub struct Switching {
     pub changed: bool,
     /// Whether there is something of this name now.
     pub known: bool,
+}
+
+/// The daemon as a whole.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct DaemonStatus {
+    /// Files of its configuration, as absolute paths.
+    pub files: Vec<PathBuf>,
+    /// Why it is not ready.
+    pub blocked_by: Vec<Blocker>,
+    /// What everybody may know, and the last reload as a whole.
+    #[serde(flatten)]
+    pub status: Status,
+}
+
+/// The tools that there are, or those of one agent.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Tools {
+    /// Why the agent has none, if something takes them all away.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nothing: Option<String>,
+    /// The tools, by name.
+    pub tools: Vec<ToolDetails>,
+}
+
+/// All that is known of a tool.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ToolDetails {
+    /// Its name.
+    pub name: String,
+    /// What it does.
+    pub description: String,
+    /// Where it comes from.
+    pub source: String,
+    /// The kind of backend.
+    pub provider: String,
+    /// What repeating a call would do.
+    pub effect: String,
+    /// Longest run of one call, in milliseconds; absent: the daemon's.
+    pub timeout_ms: Option<u64>,
+    /// Calls that may run at a time; absent: the daemon's.
+    pub max_in_flight: Option<usize>,
+    /// Why it cannot be called now, such as being disabled.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unavailable: Option<String>,
+    /// JSON Schema of the arguments; absent: any object.
+    pub parameters: Option<Value>,
 }
 
 /// The MCP servers.

@@ -72,7 +72,7 @@ impl World {
             format!("{who} {}", body.len())
         };
         let (_, state) = watch::channel(BusState::default());
-        let build = Build { version: "1.2.3", commit: "abc1234" };
+        let build = Build { version: "1.2.3".into(), commit: "abc1234".into() };
         let health =
             Health::new(state, Registry::new(), Vec::new(), Arc::new(NoServers), Arc::<Load>::default(), build);
         let first = || futures_util::stream::iter([Ok::<_, Infallible>("x")]);

@@ -31,7 +31,7 @@ async fn a_required_tool_that_is_held_back_is_not_missing_and_blocks_all_the_sam
     access.vet(Arc::new(Holds(&["get_weather", "other"])));
     let (_bus, state) = watch::channel(good());
     let required = ["get_weather", "echo"].map(str::to_owned).to_vec();
-    let (load, build) = (Arc::<Load>::default(), Build { version: "1.2.3", commit: "abc1234" });
+    let (load, build) = (Arc::<Load>::default(), Build { version: "1.2.3".into(), commit: "abc1234".into() });
     let health = Health::new(state, registry, required, Arc::new(Servers), load, build).with_access(access);
     let readiness = serde_json::to_value(health.readiness()).unwrap();
     let blocked_by = json!([{"reason": "tool_held_back", "tool": "get_weather"}]);

@@ -46,7 +46,7 @@ async fn a_wrong_token_waits_for_its_refusal_and_holds_up_no_right_one() {
 async fn a_daemon_without_a_token_says_so_and_one_that_is_gone_too() {
     let world = World::new().await;
     let closed = HttpServer::bind(SocketAddr::from(([127, 0, 0, 1], 0))).await.unwrap();
-    let build = Build { version: "1.2.3", commit: "abc1234" };
+    let build = Build { version: "1.2.3".into(), commit: "abc1234".into() };
     let (_bus, state) = watch::channel(BusState::default());
     let health =
         Arc::new(Health::new(state, Registry::new(), Vec::new(), Arc::new(NoServers), Arc::<Load>::default(), build));
@@ -56,7 +56,7 @@ async fn a_daemon_without_a_token_says_so_and_one_that_is_gone_too() {
     let error = door.ask::<Value>(Method::GET, "/v1/agents").await.unwrap_err();
     assert!(matches!(error, AskError::Closed(_)) && error.to_string().contains("http.admin_token"), "{error}");
     let error = Door::Socket("/nonexistent/s".into()).ask::<Value>(Method::GET, "/v1/agents").await.unwrap_err();
-    insta::assert_snapshot!(error, @"no daemon answers on the socket `/nonexistent/s`: No such file or directory (os error 2). Start one with `toolbus serve`; or point to one that runs, with --socket (its daemon.socket) or --daemon (its http.listen); or look at a file alone, with --config");
+    insta::assert_snapshot!(error, @"no daemon answers on the socket `/nonexistent/s`: No such file or directory (os error 2). Start one with `toolbus serve`; or point to one that runs, with --config (its configuration), --socket (its daemon.socket) or --daemon (its http.listen)");
     let error = world.http("a\nb").ask::<Value>(Method::GET, "/v1/agents").await.unwrap_err();
     assert!(matches!(error, AskError::Refused(_)), "{error}");
 }

@@ -1,0 +1,171 @@
+//! `toolbus status` and `toolbus reload`: the running daemon as a whole.
+
+use std::io::{self, Write};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use axum::http::Method;
+use comfy_table::Table;
+use comfy_table::presets::NOTHING;
+use serde_json::Value;
+
+use super::target::{DaemonArgs, Operator, TargetError};
+use super::{as_json, one_line, plain};
+use crate::cli::Output;
+use crate::http::admin::view::DaemonStatus;
+use crate::http::{Blocker, ReloadReport};
+use crate::printed::unless_gone;
+
+/// Longest wait for a reload: it may have files to read, and programs to look for.
+const RELOAD_TIME: Duration = Duration::from_secs(120);
+/// Most tools that are named.
+const MAX_NAMED: usize = 20;
+
+/// Shows how the running daemon is: its files, the broker, its tools, MCP servers and the last reload.
+///
+/// The exit code is 0 when it is ready, 1 when it is not, 7 when no daemon answers.
+#[derive(Debug, clap::Args)]
+pub struct StatusArgs {
+    #[command(flatten)]
+    daemon: DaemonArgs,
+}
+
+/// Has the running daemon read its configuration again, waits until it has, and tells what changed.
+///
+/// The exit code is 0 when the configuration is in force, 1 when it was refused: then everything stays as it was.
+#[derive(Debug, clap::Args)]
+pub struct ReloadArgs {
+    #[command(flatten)]
+    daemon: DaemonArgs,
+}
+
+/// Prints how the daemon is.
+///
+/// # Errors
+///
+/// If no daemon answers, or nothing can be printed.
+pub async fn status(args: StatusArgs, operator: &Operator) -> Result<ExitCode, TargetError> {
+    let answer: Value = args.daemon.open(operator).await?.ask(Method::GET, "/v1/status").await?;
+    let is_ready = answer.get("ready").and_then(Value::as_bool).unwrap_or_default();
+    let text = match operator.output {
+        Output::Json => as_json(&answer),
+        Output::Table => {
+            let unreadable = |error| TargetError::Usage(format!("the daemon is of another version: {error}"));
+            shown(&serde_json::from_value(answer).map_err(unreadable)?)
+        }
+    };
+    unless_gone(writeln!(io::stdout(), "{text}"))?;
+    Ok(ExitCode::from(u8::from(!is_ready)))
+}
+
+/// Reloads, and prints what came of it.
+///
+/// # Errors
+///
+/// If no daemon answers, or nothing can be printed.
+pub async fn reload(args: ReloadArgs, operator: &Operator) -> Result<ExitCode, TargetError> {
+    let door = args.daemon.open(operator).await?;
+    let report: ReloadReport = door.ask_within(RELOAD_TIME, Method::POST, "/v1/reload").await?;
+    let printed = match operator.output {
+        Output::Json => writeln!(io::stdout(), "{}", as_json(&report)),
+        Output::Table => writeln!(io::stdout(), "{}", reloaded(&report)),
+    };
+    unless_gone(printed)?;
+    Ok(ExitCode::from(u8::from(!report.applied)))
+}
+
+fn shown(daemon: &DaemonStatus) -> String {
+    let DaemonStatus { files, blocked_by, status } = daemon;
+    let mut table = Table::new();
+    table.load_style(NOTHING);
+    let mut add = |name: &str, value: String| {
+        table.add_row([name, &one_line(&value)]);
+    };
+    let build = &status.build;
+    add("version", format!("{} ({}), up for {}", build.version, build.commit, in_words(status.uptime_seconds)));
+    let files: Vec<_> = files.iter().map(|file| file.display().to_string()).collect();
+    add("files", if files.is_empty() { "none: defaults".to_owned() } else { files.join(", ") });
+    add("ready", if status.ready { "yes".to_owned() } else { "no".to_owned() });
+    for blocker in blocked_by {
+        add("", reason(blocker));
+    }
+    let broker = &status.broker;
+    let connected = if broker.connected { "connected" } else { "not connected" };
+    let confirmed = broker.consumers.iter().filter(|consumer| consumer.confirmed).count();
+    let lost = broker.reconnects;
+    add(
+        "broker",
+        format!("{connected}, {confirmed} of {} queues consumed, {lost} connections lost", broker.consumers.len()),
+    );
+    let counts = status.counts;
+    add("tools", format!("{}, {} held back", counts.tools, counts.held_back));
+    add("calls", format!("{} running, {} waiting", counts.in_flight, counts.waiting));
+    for (number, server) in status.mcp.iter().enumerate() {
+        let error = server.last_error.as_deref().map(|error| format!(": {error}")).unwrap_or_default();
+        add(if number == 0 { "servers" } else { "" }, format!("{} {}{error}", server.name, server.phase.as_str()));
+    }
+    match &status.reload {
+        None => add("reload", "none since the start".to_owned()),
+        Some(last) => {
+            let outcome = if last.report.applied { "applied" } else { "refused" };
+            add("reload", format!("{outcome} {} ago", in_words(last.seconds_ago)));
+        }
+    }
+    let mut text = plain(&table);
+    if let Some(last) = &status.reload {
+        text = format!("{text}\n\n{}", reloaded(&last.report));
+    }
+    text
+}
+
+/// What came of a reload, one line for each thing.
+fn reloaded(report: &ReloadReport) -> String {
+    let mut lines = Vec::new();
+    match &report.error {
+        Some(error) => {
+            lines.push(format!("refused, everything stays as it was:\n{}", crate::printed::printable(error)))
+        }
+        None if !report.applied => lines.push("refused, everything stays as it was".to_owned()),
+        None => {
+            let changed = if report.changed.is_empty() { "nothing" } else { &report.changed.join(", ") };
+            lines.push(format!("applied: {} tools; changed: {changed}", report.tools));
+        }
+    }
+    let listed = |what: &str, names: &[String]| {
+        let shown = one_line(&names.iter().take(MAX_NAMED).map(String::as_str).collect::<Vec<_>>().join(", "));
+        let more = if names.len() > MAX_NAMED { ", …" } else { "" };
+        (!names.is_empty()).then(|| format!("{what}: {shown}{more}"))
+    };
+    lines.extend(listed("tools added", &report.added));
+    lines.extend(listed("tools removed", &report.removed));
+    lines.extend(listed("changed, and waits for a restart", &report.waiting));
+    lines.extend(report.warnings.iter().map(|warning| format!("warning: {}", one_line(warning))));
+    lines.join("\n")
+}
+
+fn reason(blocker: &Blocker) -> String {
+    match blocker {
+        Blocker::Draining => "it finishes its calls and takes no new ones".to_owned(),
+        Blocker::BusClosed => "the bus has ended".to_owned(),
+        Blocker::Disconnected { detail } => {
+            format!("no connection to the broker{}", detail.as_ref().map(|it| format!(": {it}")).unwrap_or_default())
+        }
+        Blocker::BrokerBlocked { detail } => format!("the broker takes no messages: {detail}"),
+        Blocker::Misconfigured { detail } => detail.clone(),
+        Blocker::NoConsumer => "no queue is consumed".to_owned(),
+        Blocker::ConsumerNotConfirmed { queue } => format!("the broker has not confirmed the consumer of {queue}"),
+        Blocker::ToolMissing { tool } => format!("the required tool {tool} is missing"),
+        Blocker::ToolHeldBack { tool } => format!("the required tool {tool} is held back"),
+    }
+}
+
+/// A time in its two largest units.
+fn in_words(seconds: u64) -> String {
+    let (minutes, hours, days) = (seconds / 60, seconds / 3_600, seconds / 86_400);
+    match (days, hours, minutes) {
+        (0, 0, 0) => format!("{seconds} s"),
+        (0, 0, _) => format!("{minutes} min {} s", seconds % 60),
+        (0, _, _) => format!("{hours} h {} min", minutes % 60),
+        _ => format!("{days} d {} h", hours % 24),
+    }
+}

@@ -1,0 +1,173 @@
+//! An example of a call, made from the schema of a tool's arguments.
+
+use serde_json::{Map, Value, json};
+
+/// Deepest nesting that an example follows; references may lead in a circle.
+const MAX_DEPTH: usize = 8;
+/// Most items of a list that are made up for `minItems`.
+const MAX_ITEMS: u64 = 4;
+/// Most characters that are made up for `minLength`.
+const MAX_LENGTH: u64 = 64;
+
+/// The command that makes the call.
+pub(super) fn command(name: &str, schema: Option<&Value>) -> String {
+    let pairs = arguments(schema).into_iter().map(|(key, value)| quoted(&pair(&key, &value)));
+    [quoted(name)].into_iter().chain(pairs).fold("toolbus call".to_owned(), |line, word| format!("{line} {word}"))
+}
+
+/// Arguments that the schema asks for; where it asks for none, the first that it knows.
+pub(super) fn arguments(schema: Option<&Value>) -> Map<String, Value> {
+    let Some(root) = schema else { return Map::new() };
+    let members = object(root, root, 0);
+    if !members.is_empty() {
+        return members;
+    }
+    let first = properties(root).next().map(|(key, schema)| (key.clone(), value(schema, root, 0)));
+    first.into_iter().collect()
+}
+
+fn properties(schema: &Value) -> impl Iterator<Item = (&String, &Value)> {
+    schema.get("properties").and_then(Value::as_object).into_iter().flatten()
+}
+
+/// The required members of an object.
+fn object(schema: &Value, root: &Value, depth: usize) -> Map<String, Value> {
+    let required = schema.get("required").and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str);
+    let member = |key: &str| {
+        let known = schema.get("properties").and_then(|properties| properties.get(key));
+        (key.to_owned(), known.map_or_else(|| json!("text"), |schema| value(schema, root, depth + 1)))
+    };
+    required.map(member).collect()
+}
+
+/// A value that the schema is likely to accept.
+fn value(schema: &Value, root: &Value, depth: usize) -> Value {
+    if depth > MAX_DEPTH {
+        return Value::Null;
+    }
+    let first_of = |key: &str| schema.get(key).and_then(Value::as_array).and_then(|values| values.first());
+    let given =
+        [schema.get("const"), first_of("examples"), schema.get("example"), schema.get("default"), first_of("enum")];
+    if let Some(given) = given.into_iter().flatten().next() {
+        return given.clone();
+    }
+    let referred = schema.get("$ref").and_then(Value::as_str).and_then(|it| root.pointer(it.strip_prefix('#')?));
+    if let Some(inner) =
+        referred.or_else(|| first_of("anyOf")).or_else(|| first_of("oneOf")).or_else(|| first_of("allOf"))
+    {
+        return value(inner, root, depth + 1);
+    }
+    let kind = schema.get("type").and_then(|kind| kind.as_str().or_else(|| kind.as_array()?.first()?.as_str()));
+    match kind {
+        Some("integer" | "number") => number(schema),
+        Some("boolean") => Value::Bool(true),
+        Some("null") => Value::Null,
+        Some("array") => {
+            let item = schema.get("items").map_or_else(|| json!("text"), |items| value(items, root, depth + 1));
+            let count = schema.get("minItems").and_then(Value::as_u64).unwrap_or(1).clamp(1, MAX_ITEMS);
+            (0..count).map(|_| item.clone()).collect()
+        }
+        Some("object") => Value::Object(object(schema, root, depth)),
+        None if schema.get("properties").is_some() => Value::Object(object(schema, root, depth)),
+        _ => Value::String(text(schema)),
+    }
+}
+
+fn number(schema: &Value) -> Value {
+    let bound = |key: &str| schema.get(key).filter(|bound| bound.is_number());
+    let above = bound("exclusiveMinimum").and_then(Value::as_i64).map(|least| json!(least.saturating_add(1)));
+    let most = bound("maximum").filter(|most| most.as_f64().is_some_and(|most| most < 1.0));
+    above.or_else(|| bound("minimum").cloned()).or_else(|| most.cloned()).unwrap_or_else(|| json!(1))
+}
+
+fn text(schema: &Value) -> String {
+    let of_format = match schema.get("format").and_then(Value::as_str) {
+        Some("date") => "2026-01-31",
+        Some("date-time") => "2026-01-31T12:00:00Z",
+        Some("time") => "12:00:00Z",
+        Some("duration") => "PT1H",
+        Some("email") => "ana@example.com",
+        Some("hostname") => "example.com",
+        Some("ipv4") => "192.0.2.1",
+        Some("ipv6") => "2001:db8::1",
+        Some("uri" | "url") => "https://example.com/",
+        Some("uuid") => "123e4567-e89b-12d3-a456-426614174000",
+        _ => "text",
+    };
+    let length = |key: &str| schema.get(key).and_then(Value::as_u64).map(|length| length.min(MAX_LENGTH));
+    let least = length("minLength").and_then(|least| usize::try_from(least).ok()).unwrap_or(0);
+    let mut text = format!("{of_format:x<least$}");
+    if let Some(most) = length("maxLength").and_then(|most| usize::try_from(most).ok()) {
+        text.truncate(most);
+    }
+    text
+}
+
+/// An argument as `toolbus call` takes it: as text where that is taken for the value, else as JSON.
+fn pair(key: &str, value: &Value) -> String {
+    match value {
+        Value::String(text) if !text.starts_with('@') && serde_json::from_str::<Value>(text).is_err() => {
+            format!("{key}={text}")
+        }
+        value => format!("{key}:={value}"),
+    }
+}
+
+/// A word as a shell takes it.
+fn quoted(word: &str) -> String {
+    let is_plain = |c: char| c.is_alphanumeric() || "-_.,:/@%+=".contains(c);
+    if !word.is_empty() && word.chars().all(is_plain) {
+        return word.to_owned();
+    }
+    format!("'{}'", word.replace('\'', r"'\''"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::commands::call::arguments::parse;
+
+    #[test]
+    fn an_example_fits_the_schema_that_it_was_made_from() {
+        let schemas = [
+            json!({"type": "object"}),
+            json!({"properties": {"city": {"type": "string", "minLength": 9}, "days": {"type": "integer", "minimum": 3}},
+                   "required": ["city", "days"]}),
+            json!({"properties": {"a": {"type": "string", "format": "date"}, "b": {"type": ["number", "null"], "exclusiveMinimum": 7},
+                   "c": {"type": "string", "enum": ["it's", "y"]}, "d": {"type": "boolean"}, "e": {"type": "string", "const": "5"}},
+                   "required": ["a", "b", "c", "d", "e"]}),
+            json!({"properties": {"to": {"$ref": "#/$defs/people"}}, "required": ["to"], "$defs": {
+                   "people": {"type": "array", "minItems": 2, "items": {"$ref": "#/$defs/person"}},
+                   "person": {"type": "object", "properties": {"name": {"type": "string", "maxLength": 2}}, "required": ["name"]}}}),
+            json!({"properties": {"when": {"anyOf": [{"type": "integer", "maximum": -4}, {"type": "null"}]}}, "required": ["when"]}),
+            json!({"properties": {"only": {"type": "string", "default": "@home"}}}),
+        ];
+        for schema in schemas {
+            let made = Value::Object(arguments(Some(&schema)));
+            assert!(jsonschema::is_valid(&schema, &made), "{schema}: {made}");
+        }
+    }
+
+    #[test]
+    fn a_schema_that_refers_to_itself_comes_to_an_end() {
+        let schema = json!({"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/a"}},
+                            "properties": {"a": {"$ref": "#/$defs/a"}}, "required": ["a"]});
+        assert_eq!(command("t", Some(&schema)), "toolbus call t a:=null");
+    }
+
+    #[test]
+    fn the_command_is_read_as_the_arguments_that_were_meant() {
+        let schema = json!({"properties": {
+            "city": {"const": "Bogotá d'ici"}, "zip": {"const": "0123"}, "n": {"const": "5"}, "at": {"const": "@ana"},
+            "days": {"const": [1, 2]}, "empty": {"const": ""}
+        }, "required": ["city", "zip", "n", "at", "days", "empty"]});
+        let line = command("get weather", Some(&schema));
+        let output =
+            std::process::Command::new("sh").arg("-c").arg(line.replacen("toolbus call", "printf '%s\\n'", 1)).output();
+        let printed = String::from_utf8(output.unwrap().stdout).unwrap();
+        let words: Vec<String> = printed.lines().map(str::to_owned).collect();
+        let (name, words) = words.split_first().unwrap();
+        assert_eq!(name, "get weather");
+        assert_eq!(parse(words).unwrap().unwrap(), arguments(Some(&schema)));
+    }
+}
