@@ -1,5 +1,6 @@
 //! Tools as they are listed to whoever may use them.
 
+mod inlined;
 mod render;
 mod schema;
 mod without;

@@ -38,6 +38,18 @@ pub fn llm_name(name: &str) -> Cow<'_, str> {
     Cow::Owned(changed)
 }
 
+/// The name of a tool as Gemini accepts it, too: as [`llm_name`], and begins with a letter or `_`.
+#[must_use]
+pub fn gemini_name(name: &str) -> Cow<'_, str> {
+    let is_first = |c: char| c.is_ascii_alphabetic() || c == '_';
+    let known = llm_name(name);
+    if known.starts_with(is_first) {
+        return known;
+    }
+    // The space makes sure that a hash follows: the name with `_` alone could be another tool's own.
+    Cow::Owned(llm_name(&format!("_{name} ")).into_owned())
+}
+
 const fn is_accepted(c: char) -> bool {
     c.is_ascii_alphanumeric() || matches!(c, '_' | '-')
 }
@@ -50,10 +62,25 @@ mod tests {
     use proptest::prelude::*;
     use proptest::test_runner::{Config, TestRunner};
 
-    use super::{MAX_LLM_NAME, is_accepted, llm_name};
+    use super::{MAX_LLM_NAME, gemini_name, is_accepted, llm_name};
 
     fn is_valid(name: &str) -> bool {
         (1..=MAX_LLM_NAME).contains(&name.len()) && name.chars().all(is_accepted)
+    }
+
+    #[test]
+    fn a_name_begins_with_a_letter_for_gemini() {
+        for name in ["read", "_read", "Read-1", "fs.read"] {
+            assert_eq!(gemini_name(name), llm_name(name), "{name}");
+        }
+        for name in ["3d", "-x", "3d.view", &"7".repeat(64)] {
+            let changed = gemini_name(name);
+            assert!(
+                changed.starts_with('_') && changed.len() <= MAX_LLM_NAME && changed.chars().all(is_accepted),
+                "{changed}"
+            );
+        }
+        assert_ne!(gemini_name("3d"), gemini_name("_3d"));
     }
 
     #[test]

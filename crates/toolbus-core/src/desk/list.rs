@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use toolbus_protocol::{ToolListRequest, ToolListResponse, message_type};
+use toolbus_protocol::{ToolListRequest, ToolListResponse, gemini_name, message_type};
 
 use super::{Asked, Desk, Refused, Said, body};
 use crate::bus::Delivery;
@@ -25,7 +25,8 @@ impl Desk {
         let mut response = ToolListResponse { agent, version, not_modified, ..ToolListResponse::default() };
         if !not_modified {
             let is_asked = |names: &[String], name: &str, llm_name: &str| {
-                names.is_empty() || names.iter().any(|asked| asked == name || asked == llm_name)
+                names.is_empty()
+                    || names.iter().any(|asked| asked == name || asked == llm_name || **asked == *gemini_name(name))
             };
             let names = request.names.unwrap_or_default();
             let definitions = effective.tools().into_iter().map(|granted| effective.definition(granted));

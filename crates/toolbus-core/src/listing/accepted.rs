@@ -16,7 +16,10 @@ fn rules(format: Format) -> Validator {
     let text = match format {
         Format::Registration => include_str!("accepted/registration.json"),
         Format::OpenAi => include_str!("accepted/openai.json"),
+        Format::OpenAiResponses => include_str!("accepted/openai-responses.json"),
         Format::Anthropic => include_str!("accepted/anthropic.json"),
+        Format::Gemini => include_str!("accepted/gemini.json"),
+        Format::Bedrock => include_str!("accepted/bedrock.json"),
         Format::Mcp => include_str!("accepted/mcp.json"),
     };
     jsonschema::validator_for(&serde_json::from_str(text).unwrap()).unwrap()
@@ -109,4 +112,23 @@ fn the_rules_refuse_what_providers_refuse() {
     assert!(anthropic.is_valid(&tool("t", json!({"a": {"properties": {"ids[]": {}}}}))));
     assert!(!anthropic.is_valid(&tool("t", json!({"ids[]": {}}))));
     assert!(!anthropic.is_valid(&tool("fs.read", json!({}))));
+    let gemini = rules(Format::Gemini);
+    let declared =
+        |name: &str, parameters: Value| json!({"name": name, "description": "d", "parametersJsonSchema": parameters});
+    assert!(gemini.is_valid(&declared("t", object(json!({"ids[]": {"type": ["string", "null"]}})))));
+    for (name, properties) in [("3d", json!({})), ("t", json!({"a": {"$ref": "#"}})), ("t", json!({"a": {"const": 1}}))]
+    {
+        assert!(!gemini.is_valid(&declared(name, object(properties.clone()))), "{name} {properties}");
+    }
+    let responses = rules(Format::OpenAiResponses);
+    let flat = json!({"type": "function", "name": "t", "strict": false, "parameters": object(json!({}))});
+    assert!(responses.is_valid(&flat) && !responses.is_valid(&function(object(json!({})))));
+    let bedrock = rules(Format::Bedrock);
+    let specified = |schema: Value| json!({"toolSpec": {"name": "t", "inputSchema": {"json": schema}}});
+    assert!(bedrock.is_valid(&specified(object(json!({"a": {"pattern": "x"}})))));
+    for refused in
+        [json!({"type": "object", "properties": {}, "additionalProperties": false}), object(json!({"ids[]": {}}))]
+    {
+        assert!(!bedrock.is_valid(&specified(refused.clone())), "{refused}");
+    }
 }

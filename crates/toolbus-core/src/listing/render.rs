@@ -1,7 +1,8 @@
 use serde_json::{Map, Value, json};
-use toolbus_protocol::Format;
+use toolbus_protocol::{Format, gemini_name};
 
 use super::Definition;
+use super::inlined::{of_bedrock, of_gemini};
 use super::schema::{ANY_OBJECT, full, is_anthropic_name, simple};
 use super::without::without;
 use crate::tool::Effect;
@@ -18,7 +19,10 @@ pub fn render(tool: &Definition, format: Format) -> Value {
     match format {
         Format::Registration => registration(tool),
         Format::OpenAi => openai(tool),
+        Format::OpenAiResponses => openai_responses(tool),
         Format::Anthropic => anthropic(tool),
+        Format::Gemini => gemini(tool),
+        Format::Bedrock => bedrock(tool),
         Format::Mcp => mcp(tool),
     }
 }
@@ -45,19 +49,49 @@ fn openai(tool: &Definition) -> Value {
     json!({"type": "function", "function": function})
 }
 
+fn openai_responses(tool: &Definition) -> Value {
+    let mut entry = Map::new();
+    entry.insert("type".to_owned(), json!("function"));
+    entry.insert("name".to_owned(), json!(tool.llm_name));
+    describe(&mut entry, &cut(&tool.description));
+    entry.insert("parameters".to_owned(), simple(tool.parameters.as_deref()));
+    // Taken for `true` where it is absent; then every property must be required, which few tools' are.
+    entry.insert("strict".to_owned(), json!(false));
+    Value::Object(entry)
+}
+
 fn anthropic(tool: &Definition) -> Value {
-    let schema = simple(tool.parameters.as_deref());
-    let refused: Vec<&str> = match schema.get("properties") {
-        Some(Value::Object(properties)) => {
-            properties.keys().map(String::as_str).filter(|name| !is_anthropic_name(name)).collect()
-        }
-        _ => Vec::new(),
-    };
     let mut entry = Map::new();
     entry.insert("name".to_owned(), json!(tool.llm_name));
     describe(&mut entry, &tool.description);
-    entry.insert("input_schema".to_owned(), without(&schema, &refused));
+    entry.insert("input_schema".to_owned(), nameable(&simple(tool.parameters.as_deref())));
     Value::Object(entry)
+}
+
+fn gemini(tool: &Definition) -> Value {
+    let mut entry = Map::new();
+    entry.insert("name".to_owned(), json!(gemini_name(&tool.name)));
+    // Required there.
+    let description = if tool.description.is_empty() { &*tool.name } else { &tool.description };
+    entry.insert("description".to_owned(), json!(description));
+    entry.insert("parametersJsonSchema".to_owned(), of_gemini(&simple(tool.parameters.as_deref())));
+    Value::Object(entry)
+}
+
+fn bedrock(tool: &Definition) -> Value {
+    let mut entry = Map::new();
+    entry.insert("name".to_owned(), json!(tool.llm_name));
+    describe(&mut entry, &tool.description);
+    let schema = of_bedrock(&nameable(&simple(tool.parameters.as_deref())));
+    entry.insert("inputSchema".to_owned(), json!({"json": schema}));
+    json!({"toolSpec": entry})
+}
+
+/// The schema without the properties at its root whose names Anthropic's models do not accept.
+fn nameable(schema: &Value) -> Value {
+    let properties = schema.get("properties").and_then(Value::as_object).into_iter().flat_map(Map::keys);
+    let refused: Vec<&str> = properties.map(String::as_str).filter(|name| !is_anthropic_name(name)).collect();
+    without(schema, &refused)
 }
 
 fn mcp(tool: &Definition) -> Value {
@@ -153,6 +187,14 @@ mod tests {
     }
 
     #[test]
+    fn the_newer_formats_of_providers_are_theirs() {
+        let rendered = |format| rendered(&tool(Effect::ReadOnly), format);
+        insta::assert_snapshot!(rendered(Format::OpenAiResponses), @r#"{"description":"Reads a file.","name":"fs_read_4074bc025755","parameters":{"properties":{"bytes[]":{"items":{},"type":"array"},"path":{"type":"string"}},"required":["bytes[]","path"],"type":"object"},"strict":false,"type":"function"}"#);
+        insta::assert_snapshot!(rendered(Format::Gemini), @r#"{"description":"Reads a file.","name":"fs_read_4074bc025755","parametersJsonSchema":{"properties":{"bytes[]":{"items":{},"type":"array"},"path":{"type":"string"}},"required":["bytes[]","path"],"type":"object"}}"#);
+        insta::assert_snapshot!(rendered(Format::Bedrock), @r#"{"toolSpec":{"description":"Reads a file.","inputSchema":{"json":{"properties":{"path":{"type":"string"}},"required":["path"],"type":"object"}},"name":"fs_read_4074bc025755"}}"#);
+    }
+
+    #[test]
     fn a_model_of_anthropic_gets_no_argument_that_it_could_not_name() {
         insta::assert_snapshot!(rendered(&tool(Effect::ReadOnly), Format::Anthropic), @r#"{"description":"Reads a file.","input_schema":{"properties":{"path":{"type":"string"}},"required":["path"],"type":"object"},"name":"fs_read_4074bc025755"}"#);
     }
@@ -181,7 +223,10 @@ mod tests {
         insta::assert_snapshot!(all.join("\n"), @r#"
         {"description":"","llmName":"now","name":"now","parametersSchema":"{\"properties\":{},\"type\":\"object\"}","source":"time"}
         {"function":{"name":"now","parameters":{"properties":{},"type":"object"}},"type":"function"}
+        {"name":"now","parameters":{"properties":{},"type":"object"},"strict":false,"type":"function"}
         {"input_schema":{"properties":{},"type":"object"},"name":"now"}
+        {"description":"now","name":"now","parametersJsonSchema":{"properties":{},"type":"object"}}
+        {"toolSpec":{"inputSchema":{"json":{"properties":{},"type":"object"}},"name":"now"}}
         {"inputSchema":{"properties":{},"type":"object"},"name":"now"}
         "#);
     }

@@ -13,7 +13,7 @@ const MAX_ANTHROPIC_NAME: usize = 64;
 /// Keywords that OpenAI or Anthropic refuse at the root, or that mean nothing there once their properties are taken out.
 const REFUSED: [&str; 7] = ["$ref", "allOf", "anyOf", "oneOf", "not", "enum", "const"];
 /// Keywords that hold one schema.
-const ONE: [&str; 12] = [
+pub(super) const ONE: [&str; 12] = [
     "items",
     "additionalItems",
     "additionalProperties",
@@ -28,9 +28,9 @@ const ONE: [&str; 12] = [
     "else",
 ];
 /// Keywords that hold a list of schemas; `items` did once.
-const SEVERAL: [&str; 5] = ["allOf", "anyOf", "oneOf", "prefixItems", "items"];
+pub(super) const SEVERAL: [&str; 5] = ["allOf", "anyOf", "oneOf", "prefixItems", "items"];
 /// Keywords that hold schemas by name.
-const BY_NAME: [&str; 6] =
+pub(super) const BY_NAME: [&str; 6] =
     ["properties", "patternProperties", "$defs", "definitions", "dependentSchemas", "dependencies"];
 
 /// Whether Anthropic accepts a property of this name at the root: `^[a-zA-Z0-9_.-]{1,64}$`.
@@ -124,7 +124,7 @@ impl<'a> Lifted<'a> {
 }
 
 /// What a reference to the same document means.
-fn resolve<'a>(document: &'a Value, reference: &str) -> Option<&'a Value> {
+pub(super) fn resolve<'a>(document: &'a Value, reference: &str) -> Option<&'a Value> {
     let pointer = percent_decode_str(reference.strip_prefix('#')?).decode_utf8().ok()?;
     document.pointer(&pointer)
 }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, OnceLock};
 
-use toolbus_protocol::llm_name;
+use toolbus_protocol::{gemini_name, llm_name};
 
 use super::bits::Bits;
 use super::effective::SetData;
@@ -195,9 +195,10 @@ impl Catalogue {
             return;
         }
         self.by_name.insert(Arc::clone(name), number);
-        let other = llm_name(name);
-        if *other != **name {
-            self.by_llm_name.insert(other.into(), number);
+        for other in [llm_name(name), gemini_name(name)] {
+            if *other != **name {
+                self.by_llm_name.insert(other.into(), number);
+            }
         }
     }
 

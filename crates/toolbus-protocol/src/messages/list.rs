@@ -19,20 +19,36 @@ pub enum Format {
     Registration,
     /// As a request to OpenAI's chat completions takes them.
     OpenAi,
+    /// As a request to OpenAI's Responses takes them.
+    OpenAiResponses,
     /// As a request to Anthropic's messages takes them.
     Anthropic,
+    /// As the `functionDeclarations` of a request to Gemini take them.
+    Gemini,
+    /// As the `toolConfig.tools` of a request to Bedrock's Converse take them.
+    Bedrock,
     /// As an MCP server lists them.
     Mcp,
 }
 
 /// A text that names none of the formats.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("unknown format; expected `registration`, `openai`, `anthropic` or `mcp`")]
+#[error(
+    "unknown format; expected `registration`, `openai`, `openai-responses`, `anthropic`, `gemini`, `bedrock` or `mcp`"
+)]
 pub struct UnknownFormat;
 
 impl Format {
     /// Every format.
-    pub const ALL: [Self; 4] = [Self::Registration, Self::OpenAi, Self::Anthropic, Self::Mcp];
+    pub const ALL: [Self; 7] = [
+        Self::Registration,
+        Self::OpenAi,
+        Self::OpenAiResponses,
+        Self::Anthropic,
+        Self::Gemini,
+        Self::Bedrock,
+        Self::Mcp,
+    ];
 
     /// The format as written on the wire.
     #[must_use]
@@ -40,7 +56,10 @@ impl Format {
         match self {
             Self::Registration => "registration",
             Self::OpenAi => "openai",
+            Self::OpenAiResponses => "openai-responses",
             Self::Anthropic => "anthropic",
+            Self::Gemini => "gemini",
+            Self::Bedrock => "bedrock",
             Self::Mcp => "mcp",
         }
     }

@@ -69,8 +69,8 @@ fn every_format_is_read_as_it_is_written() {
 #[test]
 fn an_unknown_format_is_refused_with_the_names_of_those_that_exist() {
     insta::assert_snapshot!(
-        refusal(r#"{"format":"gemini"}"#),
-        @"unknown format; expected `registration`, `openai`, `anthropic` or `mcp` at line 1 column 19"
+        refusal(r#"{"format":"cohere"}"#),
+        @"unknown format; expected `registration`, `openai`, `openai-responses`, `anthropic`, `gemini`, `bedrock` or `mcp` at line 1 column 19"
     );
     for format in ["OpenAI", "registration ", "hunter2"] {
         let text = refusal(&format!(r#"{{"format":"{format}"}}"#));

@@ -1,0 +1,162 @@
+//! Schemas without references, for providers that know few keywords of JSON Schema.
+
+use serde_json::{Map, Value, json};
+
+use super::schema::{BY_NAME, ONE, SEVERAL, resolve};
+
+/// Deepest chain of references that is followed; beyond, and in a circle, anything fits.
+const MAX_REFERENCES: usize = 8;
+/// Most schemas within one that is written out; beyond, anything fits.
+const MAX_SCHEMAS: usize = 5_000;
+
+/// Keywords that Gemini documents for JSON Schemas.
+const GEMINI: [&str; 16] = [
+    "type",
+    "format",
+    "title",
+    "description",
+    "enum",
+    "items",
+    "prefixItems",
+    "minItems",
+    "maxItems",
+    "minimum",
+    "maximum",
+    "anyOf",
+    "oneOf",
+    "properties",
+    "additionalProperties",
+    "required",
+];
+/// Keywords that Amazon's models accept at the root.
+const BEDROCK_ROOT: [&str; 3] = ["type", "properties", "required"];
+
+/// The schema as Gemini documents schemas: without references, and with the keywords that it knows.
+pub(super) fn of_gemini(schema: &Value) -> Value {
+    let mut schema = Inliner::new(schema).schema(schema, 0);
+    keep_gemini(&mut schema);
+    schema
+}
+
+/// The schema as all models of Bedrock accept one: without references, and at the root with nothing but properties.
+pub(super) fn of_bedrock(schema: &Value) -> Value {
+    let mut schema = Inliner::new(schema).schema(schema, 0);
+    if let Value::Object(members) = &mut schema {
+        members.retain(|keyword, _| BEDROCK_ROOT.contains(&keyword.as_str()));
+    }
+    schema
+}
+
+/// Writes out what references stand for.
+struct Inliner<'a> {
+    document: &'a Value,
+    left: usize,
+}
+
+impl<'a> Inliner<'a> {
+    const fn new(document: &'a Value) -> Self {
+        Self { document, left: MAX_SCHEMAS }
+    }
+
+    /// A schema; `references` were followed on the way to it.
+    fn schema(&mut self, schema: &'a Value, references: usize) -> Value {
+        let Value::Object(members) = schema else { return schema.clone() };
+        if self.left == 0 {
+            return json!({});
+        }
+        self.left -= 1;
+        let mut inlined = Map::new();
+        for (keyword, value) in members {
+            let value = match (keyword.as_str(), value) {
+                ("$ref" | "$defs" | "definitions", _) => continue,
+                (name, Value::Object(by_name)) if BY_NAME.contains(&name) => {
+                    let inner = by_name.iter().map(|(name, schema)| (name.clone(), self.schema(schema, references)));
+                    Value::Object(inner.collect())
+                }
+                (name, Value::Array(schemas)) if SEVERAL.contains(&name) => {
+                    schemas.iter().map(|schema| self.schema(schema, references)).collect()
+                }
+                (name, value) if ONE.contains(&name) => self.schema(value, references),
+                (_, value) => value.clone(),
+            };
+            inlined.insert(keyword.clone(), value);
+        }
+        let target = members.get("$ref").and_then(Value::as_str).and_then(|it| resolve(self.document, it));
+        if let Some(target) = target.filter(|_| references < MAX_REFERENCES)
+            && let Value::Object(target) = self.schema(target, references + 1)
+        {
+            // What stands beside a reference says more about the place.
+            target.into_iter().for_each(|(keyword, value)| drop(inlined.entry(keyword).or_insert(value)));
+        }
+        Value::Object(inlined)
+    }
+}
+
+/// Leaves out keywords that Gemini does not document.
+fn keep_gemini(schema: &mut Value) {
+    if schema.is_boolean() {
+        *schema = json!({});
+    }
+    let Value::Object(members) = schema else { return };
+    if let Some(only) = members.remove("const") {
+        members.entry("enum").or_insert_with(|| json!([only]));
+    }
+    members.retain(|keyword, _| GEMINI.contains(&keyword.as_str()));
+    if let Some(Value::Array(values)) = members.get_mut("enum") {
+        values.retain(|value| value.is_number() || value.as_str().is_some_and(|text| !text.is_empty()));
+    }
+    if members.get("enum").is_some_and(|values| values.as_array().is_none_or(Vec::is_empty)) {
+        members.remove("enum");
+    }
+    for (keyword, value) in members.iter_mut() {
+        match (keyword.as_str(), value) {
+            ("properties", Value::Object(properties)) => properties.values_mut().for_each(keep_gemini),
+            ("anyOf" | "oneOf" | "prefixItems", Value::Array(schemas)) => schemas.iter_mut().for_each(keep_gemini),
+            ("additionalProperties", Value::Bool(_)) => {}
+            ("items" | "additionalProperties", inner) => keep_gemini(inner),
+            _ => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn references_are_written_out_and_circles_end() {
+        let schema = json!({
+            "type": "object",
+            "properties": {"root": {"$ref": "#/$defs/node", "description": "Here."}},
+            "$defs": {"node": {"type": "object", "description": "A node.", "properties": {"next": {"$ref": "#/$defs/node"}}}}
+        });
+        for inlined in [of_gemini(&schema), of_bedrock(&schema)] {
+            let text = inlined.to_string();
+            assert!(!text.contains("$ref") && !text.contains("$defs"), "{text}");
+            assert_eq!(inlined["properties"]["root"]["description"], "Here.");
+            assert_eq!(inlined["properties"]["root"]["properties"]["next"]["description"], "A node.");
+            assert_eq!(text.matches("A node.").count(), MAX_REFERENCES - 1);
+        }
+    }
+
+    #[test]
+    fn a_schema_that_grows_without_end_is_cut() {
+        let branch = json!({"properties": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/b"}, "c": {"$ref": "#/$defs/b"},
+            "d": {"$ref": "#/$defs/b"}, "e": {"$ref": "#/$defs/b"}, "f": {"$ref": "#/$defs/b"}}});
+        let schema = json!({"type": "object", "properties": {"root": {"$ref": "#/$defs/b"}}, "$defs": {"b": branch}});
+        let size = of_bedrock(&schema).to_string().len();
+        assert!(size < MAX_SCHEMAS * 32, "{size} bytes");
+    }
+
+    #[test]
+    fn gemini_gets_the_keywords_that_it_documents() {
+        let schema = json!({"type": "object", "additionalProperties": false, "minProperties": 1, "properties": {
+            "a": {"const": "x", "pattern": "x"}, "b": {"type": "boolean", "enum": [true]}, "c": true,
+            "d": {"type": "array", "items": true, "uniqueItems": true}, "e": {"enum": ["", "y", 3, null], "default": "y"}
+        }});
+        let expected = json!({"type": "object", "additionalProperties": false, "properties": {
+            "a": {"enum": ["x"]}, "b": {"type": "boolean"}, "c": {}, "d": {"type": "array", "items": {}}, "e": {"enum": ["y", 3]}
+        }});
+        assert_eq!(of_gemini(&schema), expected);
+    }
+}
