@@ -6,12 +6,15 @@ use std::path::PathBuf;
 
 use clap::{ArgAction, Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand, ValueEnum};
 
-use crate::commands::{agents, bench, call, daemon, demo, explain, health, mcp, pins, serve, switch, tools};
+use crate::commands::{
+    agents, bench, call, completions, connect, daemon, demo, explain, health, init, mcp, pins, serve, switch, tools,
+};
 use crate::config::{Override, Sources, default_files};
 
 const EXAMPLES: &str = "\
 Examples:
   toolbus demo                                     see real calls answered, with nothing to install
+  toolbus init                                     write a first configuration
   toolbus serve --config config/toolbus.toml       run the daemon
   toolbus call get_weather city=Bogotá             call a tool, as an agent would
   toolbus check --config config/toolbus.toml       find every mistake in a configuration
@@ -21,6 +24,8 @@ Examples:
   toolbus explain ana get_weather city=Bogotá      would this call be run, and if not, why
   toolbus disable tool get_weather                 switch something off in the running daemon
   toolbus mcp list                                 how the MCP servers are
+  toolbus mcp add time -- uvx mcp-server-time      add one to the configuration
+  toolbus connect cursor --write                   have an MCP client use the tools of the bus
   toolbus pins diff read_file                      how this tool changed since it was pinned
   TOOLBUS__BUS__URL=amqp://broker toolbus tools    the same, with a key from the environment
 
@@ -97,6 +102,8 @@ enum Color {
 /// What to do.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
+    /// Write a first configuration, with comments
+    Init(init::InitArgs),
     /// Run the daemon until it is told to stop
     Serve(serve::ServeArgs),
     /// Call a tool over the bus, as an agent would
@@ -115,8 +122,10 @@ pub(crate) enum Command {
     Disable(switch::SwitchArgs),
     /// Switch on again what was switched off
     Enable(switch::SwitchArgs),
-    /// Show how MCP servers are, try one, restart them; serve an MCP client
+    /// Show how MCP servers are, add one, try one, restart them; serve an MCP client
     Mcp(mcp::McpArgs),
+    /// Print or write the entry with which an MCP client finds the tools of the bus
+    Connect(connect::ConnectArgs),
     /// Show which tools are not as they were pinned, and let them through
     Pins(pins::PinsArgs),
     /// Find every mistake in the configuration, without connecting to anything
@@ -130,6 +139,10 @@ pub(crate) enum Command {
     Bench(bench::BenchArgs),
     /// Ask a running daemon whether it is ready; for health checks of containers
     Health(health::HealthArgs),
+    /// Print completions for a shell
+    Completions(completions::CompletionsArgs),
+    /// Print the manual page, or write one page for each command
+    Man(completions::ManArgs),
 }
 
 impl Cli {
@@ -161,6 +174,11 @@ impl Cli {
 }
 
 impl GlobalArgs {
+    /// The file that --config names, the last of them.
+    pub(crate) fn named_file(&self) -> Option<PathBuf> {
+        self.config.last().cloned()
+    }
+
     /// Where the configuration comes from.
     #[must_use]
     pub fn sources(&self, environment: BTreeMap<String, String>) -> Sources {

@@ -4,10 +4,14 @@ pub mod agents;
 pub mod bench;
 pub mod call;
 pub mod check;
+pub mod completions;
+pub mod connect;
 pub mod daemon;
 pub mod demo;
+mod edit;
 pub mod explain;
 pub mod health;
+pub mod init;
 pub mod mcp;
 pub mod pins;
 pub mod schema;
@@ -60,6 +64,10 @@ pub async fn run(cli: Cli) -> ExitCode {
         Command::Agents(args) => agents::run(args, &operator()).await.map_err(told_by_kind),
         Command::Explain(args) => explain::run(args, &operator()).await.map_err(told_by_kind),
         Command::Mcp(args) => mcp::run(args, &operator()).await.map_err(told_by_kind),
+        Command::Init(args) => init::run(args, &operator(), cli.global.named_file()).map_err(told_by_kind),
+        Command::Connect(args) => connect::run(&args, &operator()).map_err(told_by_kind),
+        Command::Completions(args) => completions::completions(&args).map_err(told),
+        Command::Man(args) => completions::man(&args).map_err(told),
         Command::Tools(args) => tools::run(args, &operator()).await.map_err(told_by_kind),
         Command::Status(args) => daemon::status(args, &operator()).await.map_err(told_by_kind),
         Command::Reload(args) => daemon::reload(args, &operator()).await.map_err(told_by_kind),
@@ -98,6 +106,10 @@ async fn run_configured(command: Command, context: &Context) -> Result<ExitCode,
         | Command::Explain(_)
         | Command::Mcp(_)
         | Command::Pins(_)
+        | Command::Init(_)
+        | Command::Connect(_)
+        | Command::Completions(_)
+        | Command::Man(_)
         | Command::Tools(_)
         | Command::Status(_)
         | Command::Reload(_)

@@ -156,6 +156,133 @@ fn colours_are_for_terminals_unless_asked_for() {
 }
 
 #[test]
+fn a_first_configuration_is_valid_and_replaces_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = |arguments: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_toolbus"));
+        command.args(arguments).env_clear().current_dir(folder.path()).stdin(std::process::Stdio::null());
+        let output = command.output().unwrap();
+        (output.status.code(), format!("{}{}", text(&output.stdout), text(&output.stderr)))
+    };
+    let (code, told) = run(&["init", "--agent", "ana", "--echo"]);
+    assert!(code == Some(0) && told.starts_with("wrote toolbus.toml; "), "{told}");
+    assert_eq!(run(&["check"]).0, Some(0));
+    assert_eq!(run(&["call", "echo", "text=hello", "--as", "bruno"]).0, Some(3));
+    let before = std::fs::read_to_string(folder.path().join("toolbus.toml")).unwrap();
+    for (name, arguments) in
+        [("plain.toml", &["--yes"][..]), ("broker.toml", &["--bus-url", "amqp://ana:s3cret@broker/tools"])]
+    {
+        assert_eq!(run(&[&["init", name], arguments].concat()).0, Some(0), "{name}");
+        assert_eq!(run(&["check", "--config", name]).0, Some(0), "{name}");
+        // What is written as a comment is valid, too.
+        let written = std::fs::read_to_string(folder.path().join(name)).unwrap();
+        let is_key = |line: &&str| line.starts_with('#') && !line.starts_with("# ") && *line != "#";
+        assert!(written.lines().filter(is_key).count() > 5, "{written}");
+        let all: Vec<&str> = written.lines().map(|line| if is_key(&line) { &line[1..] } else { line }).collect();
+        std::fs::write(folder.path().join("all.toml"), all.join("\n")).unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_toolbus"));
+        let output = command.args(["check", "--config", "all.toml"]).env_clear().current_dir(folder.path());
+        let output = output.env("ANA_TOKEN", "0123456789abcdef0123456789abcdef").output().unwrap();
+        assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    }
+    let refused = run(&["init"]);
+    assert!(refused.0 == Some(2) && refused.1.contains("--force"), "{}", refused.1);
+    assert_eq!(run(&["init", "bad.toml", "--bus-url", "http://x"]).0, Some(2));
+    assert!(!folder.path().join("bad.toml").exists());
+    assert_eq!(std::fs::read_to_string(folder.path().join("toolbus.toml")).unwrap(), before);
+    assert_eq!(run(&["init", "--force"]).0, Some(0));
+    let left: Vec<_> = std::fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert!(left.iter().all(|name| !name.to_string_lossy().starts_with('.')), "{left:?}");
+}
+
+#[test]
+fn a_server_is_added_to_the_configuration_and_checked_first() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = |arguments: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_toolbus"));
+        let output = command.args(arguments).env_clear().current_dir(folder.path()).output().unwrap();
+        (output.status.code(), format!("{}{}", text(&output.stdout), text(&output.stderr)))
+    };
+    let file = folder.path().join("toolbus.toml");
+    let program = env!("CARGO_BIN_EXE_toolbus");
+    let (code, told) = run(&["mcp", "add", "Echo", "--env", "LOG=a \"b\"", "--", program, "__mcp_echo"]);
+    assert!(code == Some(0) && told.contains("toolbus reload"), "{told}");
+    assert_eq!(run(&["mcp", "test", "echo"]).0, Some(0));
+    let (code, told) =
+        run(&["mcp", "add", "web", "--url", "https://mcp.example.com/mcp", "--token-env", "WEB_TOKEN", "--pin"]);
+    assert!(code == Some(0) && told.contains("the daemon needs the variable WEB_TOKEN"), "{told}");
+    let before = std::fs::read_to_string(&file).unwrap();
+    assert!(before.contains("pin = true\n") && before.contains("[mcp.servers.Echo]"), "{before}");
+    let (code, told) = run(&["mcp", "add", "echo", "--", "true"]);
+    assert!(code == Some(2), "{told}");
+    for mistake in
+        [&["mcp", "add", "a b", "--", "true"][..], &["mcp", "add", "x", "--url", "mailto:x"], &["mcp", "add", "x"]]
+    {
+        let (code, told) = run(mistake);
+        assert!(code == Some(2) && !told.contains(".toolbus.toml."), "{told}");
+    }
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), before);
+    assert!(run(&["mcp", "add", "x", "--print", "--", "true"]).1.starts_with("# Added by"));
+}
+
+#[test]
+fn a_client_is_connected_and_its_other_entries_stay() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = |arguments: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_toolbus"));
+        let output = command.args(arguments).env_clear().current_dir(folder.path()).output().unwrap();
+        (output.status.code(), text(&output.stdout).to_owned(), text(&output.stderr).to_owned())
+    };
+    let json = |text: &str| serde_json::from_str::<serde_json::Value>(text).unwrap();
+    let broker = "[bus]\nurl = \"amqp://ana:s3cret@broker/tools\"\n";
+    std::fs::write(folder.path().join("toolbus.toml"), broker).unwrap();
+    let (code, out, _) = run(&["connect", "claude", "--agent", "ana"]);
+    let entry = &json(&out)["mcpServers"]["toolbus"];
+    assert_eq!((code, &entry["command"]), (Some(0), &serde_json::json!(env!("CARGO_BIN_EXE_toolbus"))));
+    let file = folder.path().join("toolbus.toml").display().to_string();
+    assert_eq!(entry["args"], serde_json::json!(["mcp", "serve", "--stdio", "--config", file, "--agent", "ana"]));
+    assert!(!out.contains("s3cret"), "{out}");
+    let (_, out, _) = run(&["connect", "vscode", "--http", "--token-env", "ANA_TOKEN"]);
+    let entry = &json(&out)["servers"]["toolbus"];
+    assert_eq!(entry["url"], "http://127.0.0.1:8471/mcp");
+    assert_eq!(entry["headers"]["Authorization"], "Bearer ${env:ANA_TOKEN}");
+    let file = folder.path().join(".cursor/mcp.json");
+    assert_eq!(run(&["connect", "cursor", "--write"]).0, Some(0));
+    let mut written = json(&std::fs::read_to_string(&file).unwrap());
+    written["mcpServers"]["other"] = serde_json::json!({"command": "x"});
+    std::fs::write(&file, written.to_string()).unwrap();
+    assert_eq!(run(&["connect", "cursor", "--write", "--http"]).0, Some(2));
+    assert_eq!(run(&["connect", "cursor", "--write", "--http", "--force"]).0, Some(0));
+    let now = json(&std::fs::read_to_string(&file).unwrap());
+    assert_eq!(
+        (&now["mcpServers"]["other"]["command"], &now["mcpServers"]["toolbus"]["type"]),
+        (&"x".into(), &"http".into())
+    );
+    assert_eq!(run(&["connect", "claude-desktop", "--http"]).0, Some(2));
+}
+
+#[test]
+fn completions_and_manual_know_every_command() {
+    let folder = tempfile::tempdir().unwrap();
+    for shell in ["bash", "zsh", "fish"] {
+        let output = toolbus(&["completions", shell], &[]);
+        assert_eq!(output.status.code(), Some(0), "{shell}");
+        for word in ["explain", "restart", "admin-token-file", "bus-url"] {
+            assert!(text(&output.stdout).contains(word), "{shell}: {word}");
+        }
+    }
+    let script = folder.path().join("toolbus.bash");
+    std::fs::write(&script, toolbus(&["completions", "bash"], &[]).stdout).unwrap();
+    assert!(Command::new("bash").arg("-n").arg(&script).status().unwrap().success());
+    let page = toolbus(&["man"], &[]);
+    assert!(text(&page.stdout).contains(".TH toolbus 1"), "{}", text(&page.stdout));
+    assert_eq!(toolbus(&["man", "--dir", folder.path().to_str().unwrap()], &[]).status.code(), Some(0));
+    for name in ["toolbus.1", "toolbus-call.1", "toolbus-mcp-add.1"] {
+        assert!(folder.path().join(name).exists(), "{name}");
+    }
+}
+
+#[test]
 fn the_version_names_the_commit() {
     let output = toolbus(&["--version"], &[]);
     let version = text(&output.stdout).trim();

@@ -86,7 +86,9 @@ impl<'a> Inliner<'a> {
             && let Value::Object(target) = self.schema(target, references + 1)
         {
             // What stands beside a reference says more about the place.
-            target.into_iter().for_each(|(keyword, value)| drop(inlined.entry(keyword).or_insert(value)));
+            for (keyword, value) in target {
+                inlined.entry(keyword).or_insert(value);
+            }
         }
         Value::Object(inlined)
     }

@@ -1,18 +1,24 @@
 //! `toolbus call`: one call over the bus, as an agent would make it.
 
 pub(super) mod arguments;
+mod blocks;
 
 use std::io::{self, IsTerminal, Write};
+use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anstyle::{AnsiColor, Style};
 use serde_json::{Map, Value, json};
 use toolbus_core::caller::AgentName;
-use toolbus_protocol::{Code, Properties, ToolError, ToolInvokeResponse, TraceContext, new_message_id};
+use toolbus_core::progress::{Progress, ProgressSink};
+use toolbus_protocol::{
+    Code, Properties, ToolError, ToolInvokeRequest, ToolInvokeResponse, TraceContext, header, new_message_id,
+};
 
-use super::Context;
 use super::target::RoleArgs;
+use super::{Context, one_line};
 use crate::cli::Output;
 use crate::client::{Answer, Client, ClientError, Content, Request, Sender};
 use crate::config::HumanDuration;
@@ -49,6 +55,18 @@ pub struct CallArgs {
     agent: Option<AgentName>,
     #[command(flatten)]
     role: RoleArgs,
+    /// MCP server that has the tool, where several tools have the name.
+    #[arg(long, value_name = "NAME")]
+    server: Option<String>,
+    /// Session of the caller: calls of one session reach the same servers of tool sets.
+    #[arg(long, value_name = "ID")]
+    session: Option<String>,
+    /// Show on standard error how far the tool is, where it reports that.
+    #[arg(long)]
+    progress: bool,
+    /// Folder to save images, sounds and other files of the result in. No file is replaced.
+    #[arg(long, value_name = "DIR")]
+    save: Option<PathBuf>,
     /// Show both messages with their properties, and the trace id.
     #[arg(long, short)]
     verbose: bool,
@@ -101,6 +119,9 @@ pub async fn run(args: CallArgs, context: &Context) -> Result<ExitCode, CallErro
     match answered(&args, context).await {
         Ok(answer) => {
             unless_gone(print(&args, is_json, &answer))?;
+            if let Content::Result(result) = &answer.content {
+                blocks::keep(result, &args.name, args.save.as_deref())?;
+            }
             Ok(ExitCode::from(exit_code(&answer.content)))
         }
         Err(error) if is_json => {
@@ -131,15 +152,56 @@ async fn exchange(
     let budget = args.timeout.map(HumanDuration::get);
     let patience = budget.unwrap_or(context.config.invoke.max_timeout.get()).saturating_add(GRACE);
     let sender = args.sender(context.config.bus.url.login());
-    let request = sender.sign(client.request(&args.name, arguments, budget, new_trace()));
+    let body = ToolInvokeRequest {
+        tool_call_id: Some(new_message_id()),
+        tool_name: args.name.clone(),
+        arguments: arguments.map(|members| serde_json::to_string(members).unwrap_or_default()),
+        session_id: args.session.clone(),
+        batch_id: None,
+    };
+    let mut request = client.call(&body, budget, new_trace());
+    let wanted = [(header::MCP_SERVER, args.server.clone()), (header::PROGRESS, args.progress.then(|| "1".to_owned()))];
+    let wanted = wanted.into_iter().filter_map(|(name, value)| Some((header::on_the_wire(name), value?)));
+    Arc::make_mut(&mut request.properties).headers.extend(wanted);
+    let request = sender.sign(request);
     if args.verbose {
         unless_gone(show_request(&request))?;
     }
-    let answer = client.send(&request, patience).await?;
+    let answer = match args.progress {
+        false => client.send(&request, patience).await?,
+        true => followed(&client, &request, patience).await?,
+    };
     if args.verbose {
         unless_gone(show_message("answer", &answer.properties, &answer.body))?;
     }
     Ok(answer)
+}
+
+/// The answer to a request, after reports of progress on standard error.
+async fn followed(client: &Client, request: &Request, patience: Duration) -> Result<Answer, CallError> {
+    let (sink, mut reports) = ProgressSink::new();
+    let mut expected = client.expect(request, Some(sink));
+    let exchange = async {
+        client.publish(request).await?;
+        expected.received().await
+    };
+    let limited = tokio::time::timeout(patience, exchange);
+    tokio::pin!(limited);
+    let received = loop {
+        tokio::select! {
+            biased;
+            Some(report) = reports.recv() => unless_gone(show_progress(&report))?,
+            received = &mut limited => break received,
+        }
+    };
+    Ok(Answer::read(received.unwrap_or(Err(ClientError::NoAnswer(patience)))?)?)
+}
+
+fn show_progress(report: &Progress) -> io::Result<()> {
+    let Progress { progress, total, message } = report;
+    let total = total.map(|total| format!(" of {total}")).unwrap_or_default();
+    let message = message.as_deref().map(|text| format!(": {}", one_line(text))).unwrap_or_default();
+    writeln!(anstream::stderr(), "progress {progress}{total}{message}")
 }
 
 /// A trace of our own, so that the call can be found wherever the daemon's traces go.

@@ -98,11 +98,14 @@ fn shown(daemon: &DaemonStatus) -> String {
         format!("{connected}, {confirmed} of {} queues consumed, {lost} connections lost", broker.consumers.len()),
     );
     let counts = status.counts;
-    add("tools", format!("{}, {} held back", counts.tools, counts.held_back));
+    add("tools", format!("{}, {} quarantined", counts.tools, counts.held_back));
     add("calls", format!("{} running, {} waiting", counts.in_flight, counts.waiting));
     for (number, server) in status.mcp.iter().enumerate() {
         let error = server.last_error.as_deref().map(|error| format!(": {error}")).unwrap_or_default();
         add(if number == 0 { "servers" } else { "" }, format!("{} {}{error}", server.name, server.phase.as_str()));
+    }
+    for problem in &status.mcp_problems {
+        add("problem", problem.clone());
     }
     match &status.reload {
         None => add("reload", "none since the start".to_owned()),
@@ -155,7 +158,12 @@ fn reason(blocker: &Blocker) -> String {
         Blocker::NoConsumer => "no queue is consumed".to_owned(),
         Blocker::ConsumerNotConfirmed { queue } => format!("the broker has not confirmed the consumer of {queue}"),
         Blocker::ToolMissing { tool } => format!("the required tool {tool} is missing"),
-        Blocker::ToolHeldBack { tool } => format!("the required tool {tool} is held back"),
+        Blocker::McpServerMissing { server } => format!("the required MCP server {server} is missing"),
+        Blocker::McpServerNotReady { server, phase, detail } => {
+            let detail = detail.as_ref().map(|detail| format!(": {detail}")).unwrap_or_default();
+            format!("the required MCP server {server} is {}{detail}", phase.as_str())
+        }
+        Blocker::ToolHeldBack { tool } => format!("the required tool {tool} is quarantined"),
     }
 }
 

@@ -1,6 +1,7 @@
 //! `toolbus mcp`: the MCP servers of the running daemon, one of a configuration tried alone, and the tools of the bus for an
 //! MCP client.
 
+mod add;
 mod serve;
 mod show;
 mod test;
@@ -23,7 +24,7 @@ use crate::printed::unless_gone;
 /// Longest error in the table, in characters; `toolbus mcp show` has it whole.
 const MAX_ERROR: usize = 60;
 
-/// Shows how MCP servers are, tries one, and restarts them; serves MCP clients.
+/// Shows how MCP servers are, adds one, tries one, and restarts them; serves MCP clients.
 #[derive(Debug, clap::Args)]
 pub struct McpArgs {
     #[command(subcommand)]
@@ -36,6 +37,8 @@ enum McpCommand {
     List(ListArgs),
     /// Show all that is known of a server: its tools, what is hidden and why, the last lines of its standard error
     Show(NamedArgs),
+    /// Add a server to the configuration
+    Add(add::AddArgs),
     /// Start or connect one server of the configuration by itself, and tell each step
     Test(test::TestArgs),
     /// End a server of the running daemon and start it again
@@ -75,6 +78,7 @@ pub async fn run(args: McpArgs, operator: &Operator) -> Result<ExitCode, TargetE
             let server: ServerStatus = args.daemon.open(operator).await?.ask(Method::GET, &path).await?;
             if is_json { as_json(&server) } else { show::in_full(&server) }
         }
+        McpCommand::Add(args) => return add::run(&args, operator),
         McpCommand::Test(args) => return test::run(args, operator).await,
         McpCommand::Serve(args) => return serve::run(args, operator).await,
         McpCommand::Restart(args) => {

@@ -146,6 +146,7 @@ pub async fn run(_: ServeArgs, context: &Context) -> Result<ExitCode, ServeError
         redactor: redactor.clone(),
     };
     let daemon = Daemon::start(config, parts);
+    observe::watch_reloads(&pipeline, Arc::clone(&health));
     pipeline.export_now();
     let stop_doors = CancellationToken::new();
     let entrance = Entrance::new(config, Arc::clone(&audit) as Arc<dyn Audit>, stop_doors.clone());
@@ -154,7 +155,6 @@ pub async fn run(_: ServeArgs, context: &Context) -> Result<ExitCode, ServeError
     let door = assembly::door(config, of_door, invoker, ours, servers.clone(), observer, stop_doors.clone());
     observe::watch_door(&pipeline, door.clone());
     let (admin, mut reloads) = DaemonAdmin::new(Arc::clone(&health), &context.sources.files);
-    observe::watch_reloads(&pipeline, Arc::clone(&health));
     let behind = Behind {
         health: Arc::clone(&health),
         daemon: admin,
@@ -188,7 +188,9 @@ pub async fn run(_: ServeArgs, context: &Context) -> Result<ExitCode, ServeError
             audit.reopen();
             health.reloaded(report.clone());
             // An operator who no longer waits finds it in the status.
-            let _ = asked.map(|asked| asked.send(report));
+            if let Some(asked) = asked {
+                let _ = asked.send(report);
+            }
         }
         Changed::ServersFile => reloader.reload_servers().await,
     });

@@ -1,5 +1,6 @@
 //! Whom commands for operators ask: the daemon that runs a configuration, or the configuration alone.
 
+use std::borrow::Borrow;
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
@@ -10,16 +11,19 @@ use percent_encoding::{NON_ALPHANUMERIC, percent_encode};
 use toolbus_core::Gates;
 use url::Url;
 
-use super::{MISTAKE, complain, note, told, warn};
+use super::{MISTAKE, complain, edit, note, told, warn};
 use crate::assembly::{self, AssemblyError};
 use crate::cli::Output;
-use crate::config::{Config, Problems, Secret, Sources};
+use crate::config::{Config, DaemonConfig, Problems, Secret, Sources};
 use crate::http::admin::view::{AgentTools, Agents, DaemonStatus, Explained, Question, Role, Tools};
 use crate::http::admin::{Admin, AdminError, PinError, Switches, ToolsQuery};
 use crate::http::ask::{AskError, Door};
 
 /// Variable that holds the token for a daemon that is asked over HTTP.
 pub(crate) const TOKEN_VARIABLE: &str = "TOOLBUS_ADMIN_TOKEN";
+/// Key and variable of the socket.
+const SOCKET_KEY: &str = "daemon.socket";
+const SOCKET_VARIABLE: &str = "TOOLBUS__DAEMON__SOCKET";
 /// Largest file with a token, in bytes.
 const MAX_TOKEN: u64 = 64 * 1024;
 /// Exit code when no daemon answers.
@@ -161,8 +165,9 @@ impl DaemonArgs {
         match self.named(operator)? {
             Some(door) => Ok(door),
             None => {
-                let loaded = Config::load(&operator.sources).map_err(TargetError::Configuration)?;
-                running(&loaded.config, &operator.sources).await
+                let loaded = Config::load(&operator.sources).map(|loaded| loaded.config);
+                let found = running(socket(&loaded, &operator.sources), &operator.sources).await;
+                found.map_err(|error| loaded.err().map_or(error, TargetError::Configuration))
             }
         }
     }
@@ -220,16 +225,18 @@ impl TargetArgs {
         if let Some(door) = self.daemon.named(operator)? {
             return Ok(Target::Daemon(door));
         }
-        let loaded = Config::load(&operator.sources).map_err(TargetError::Configuration)?;
+        let loaded = Config::load(&operator.sources);
         if !self.offline {
-            match running(&loaded.config, &operator.sources).await {
+            let config = loaded.as_ref().map(|loaded| &loaded.config);
+            match running(socket(&config, &operator.sources), &operator.sources).await {
                 Ok(door) => return Ok(Target::Daemon(door)),
-                Err(error) if error.is_absence() && may_go_without => {
+                Err(error) if loaded.is_ok() && error.is_absence() && may_go_without => {
                     note(&format!("no daemon is asked, the configuration alone is looked at: {error}"));
                 }
-                Err(error) => return Err(error),
+                Err(error) => return Err(loaded.err().map_or(error, TargetError::Configuration)),
             }
         }
+        let loaded = loaded.map_err(TargetError::Configuration)?;
         loaded.warnings.iter().for_each(|warning| warn(warning));
         Ok(Target::Files(Box::new(of_files(&loaded.config, &operator.sources)?)))
     }
@@ -242,16 +249,37 @@ impl Operator {
     }
 }
 
-/// The daemon on the socket of `config`, if it runs the same files.
-async fn running(config: &Config, sources: &Sources) -> Result<Door, TargetError> {
-    let Some(path) = &config.daemon.socket else {
+/// The socket of a configuration; of one with mistakes, as far as it can be read: its daemon runs what it was before.
+fn socket(loaded: &Result<impl Borrow<Config>, impl Sized>, sources: &Sources) -> Option<PathBuf> {
+    if let Ok(config) = loaded {
+        return config.borrow().daemon.socket.clone();
+    }
+    let of_file = |file: &PathBuf| {
+        let table: toml::Table = edit::read(file).ok()??.parse().ok()?;
+        Some(table.get("daemon")?.get("socket")?.as_str()?.to_owned())
+    };
+    let given = sources.overrides.iter().rev().find(|given| given.key == SOCKET_KEY).map(|given| given.value.clone());
+    let variable = || sources.environment.get(SOCKET_VARIABLE).cloned();
+    let written = given.or_else(variable).or_else(|| sources.files.iter().rev().find_map(of_file));
+    match written.as_deref() {
+        Some("none") => None,
+        Some(path) => Some(path.into()),
+        None => DaemonConfig::default().socket,
+    }
+}
+
+/// The daemon on a socket, if it runs the files of `sources`, or there are none to compare.
+async fn running(socket: Option<PathBuf>, sources: &Sources) -> Result<Door, TargetError> {
+    let Some(path) = socket else {
         let text = "daemon.socket is \"none\", so there is no socket to ask on: use --daemon";
         return Err(TargetError::NoSocket(text));
     };
-    let door = Door::Socket(path.clone());
+    let door = Door::Socket(path);
     let daemon: DaemonStatus = door.ask(Method::GET, "/v1/status").await?;
-    if daemon.files.len() == sources.files.len() && daemon.files.iter().zip(&sources.files).all(|(a, b)| is_same(a, b))
-    {
+    let pairs = || daemon.files.iter().zip(&sources.files);
+    let is_meant = daemon.files.len() == sources.files.len() && pairs().all(|(theirs, ours)| is_same(theirs, ours));
+    // Where no file is named or found, the daemon of this folder is meant, whatever it runs.
+    if is_meant || sources.files.is_empty() {
         return Ok(door);
     }
     let files = daemon.files.iter().map(|file| format!("`{}`", file.display())).collect::<Vec<_>>();

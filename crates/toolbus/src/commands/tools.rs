@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use comfy_table::Table;
 use comfy_table::presets::NOTHING;
-use serde_json::json;
+use serde::Serialize;
+use serde_json::{Map, Value};
 use toolbus_core::caller::AgentName;
 
 use super::target::{Operator, RoleArgs, TargetArgs, TargetError};
@@ -39,6 +40,15 @@ pub struct ToolsArgs {
     target: TargetArgs,
 }
 
+/// All that is known of a tool, with arguments of a call.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Exemplified<'a> {
+    #[serde(flatten)]
+    tool: &'a ToolDetails,
+    example_arguments: Map<String, Value>,
+}
+
 /// Prints the list.
 ///
 /// # Errors
@@ -57,11 +67,10 @@ pub async fn run(args: ToolsArgs, operator: &Operator) -> Result<ExitCode, Targe
     }
     let text = match (operator.output, &query.name, tools.as_slice()) {
         (Output::Json, None, tools) => as_json(&tools),
-        (Output::Json, Some(_), tools) => as_json(&tools.first().map(|tool| {
-            let mut json = json!(tool);
-            json["exampleArguments"] = example::arguments(tool.parameters.as_ref()).into();
-            json
-        })),
+        (Output::Json, Some(_), tools) => {
+            let example = |tool: &ToolDetails| example::arguments(tool.parameters.as_ref());
+            as_json(&tools.first().map(|tool| Exemplified { tool, example_arguments: example(tool) }))
+        }
         (Output::Table, Some(_), [tool, ..]) => in_full(tool),
         (Output::Table, _, tools) => table(tools),
     };
@@ -136,6 +145,8 @@ fn at_a_time(tool: &ToolDetails) -> String {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
     use crate::commands::target::of_files;
     use crate::config::{Config, Sources};
@@ -170,7 +181,7 @@ mod tests {
             effect: "effectful".to_owned(),
             timeout_ms: Some(1500),
             max_in_flight: None,
-            unavailable: Some("held back: it is suspect".to_owned()),
+            unavailable: Some("quarantined: it is suspect".to_owned()),
             parameters: Some(json!({"type": "object", "properties": {"to": {"type": "string"}}, "required": ["to"]})),
         };
         insta::assert_snapshot!(in_full(&tool), @r#"
@@ -179,7 +190,7 @@ mod tests {
         effect     effectful
         timeout    1500ms
         at a time  -
-        state      held back: it is suspect
+        state      quarantined: it is suspect
 
         Sends\u{1b}[2J a text.
         Twice.
@@ -202,7 +213,7 @@ mod tests {
         "#);
         insta::assert_snapshot!(table(&[tool]), @r#"
         NAME  SOURCE  EFFECT     TIMEOUT  AT A TIME  DESCRIPTION
-        send  rest    effectful  1500ms   -          (held back: it is suspect) Sends\u{1b}[2J a text.
+        send  rest    effectful  1500ms   -          (quarantined: it is suspect) Sends\u{1b}[2J a text.
         "#);
     }
 
@@ -210,7 +221,7 @@ mod tests {
     fn the_list_for_programs_has_schemas_and_limits() {
         let first = json!(all(&Config::default()).first().unwrap());
         assert_eq!((&first["name"], &first["parameters"]["type"]), (&json!("convert_time"), &json!("object")));
-        assert_eq!(first["timeoutMs"], serde_json::Value::Null);
+        assert_eq!(first["timeoutMs"], Value::Null);
     }
 
     #[test]

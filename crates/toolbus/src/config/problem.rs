@@ -1,6 +1,7 @@
 //! What is wrong with a configuration, and where.
 
 use std::fmt;
+use std::path::Path;
 
 /// Most problems that are shown; what is left off is counted.
 const MAX_SHOWN: usize = 100;
@@ -60,6 +61,15 @@ impl Origin {
             Self::CommandLine(option) => format!("command line {option}"),
             Self::Default => "configuration".to_owned(),
         }
+    }
+}
+
+impl Problems {
+    /// The same problems, told of `file`, which was read as `draft`.
+    pub(crate) fn of_file(mut self, draft: &Path, file: &Path) -> Self {
+        let (draft, file) = (draft.display().to_string(), file.display().to_string());
+        self.0.iter_mut().for_each(|problem| problem.place = problem.place.replace(&draft, &file));
+        self
     }
 }
 

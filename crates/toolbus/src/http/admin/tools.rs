@@ -105,7 +105,7 @@ impl Admin {
         if let Some(switch) = access.disabled().iter().find(|switch| is_off(switch)) {
             return Some(format!("{} {} is switched off", switch.kind(), switch.name()));
         }
-        access.current().held_back(&tool.name).map(|reason| format!("held back: {reason}"))
+        access.current().held_back(&tool.name).map(|reason| format!("quarantined: {reason}"))
     }
 }
 

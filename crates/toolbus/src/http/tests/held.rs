@@ -68,7 +68,7 @@ impl McpAdmin for Several {
 #[tokio::test]
 async fn a_required_server_that_takes_no_calls_blocks_and_what_was_left_out_is_told() {
     let (_bus, state) = watch::channel(good());
-    let (load, build) = (Arc::<Load>::default(), Build { version: "1.2.3", commit: "abc1234" });
+    let (load, build) = (Arc::<Load>::default(), Build { version: "1.2.3".into(), commit: "abc1234".into() });
     let health = Health::new(state, Registry::new(), Vec::new(), Arc::new(Several), load, build);
     assert!(health.readiness().ready, "no server is required");
     let required = ["files", "lazy", "gone", "bad"].map(str::to_owned).to_vec();

@@ -1,0 +1,64 @@
+//! `toolbus completions` and `toolbus man`: made from the definition of the command line.
+
+use std::io::{self, Write as _};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap_complete::Shell;
+
+use crate::cli::Cli;
+use crate::printed::unless_gone;
+
+/// Name of the program, as shells know it.
+const PROGRAM: &str = "toolbus";
+
+/// Prints completions for a shell.
+///
+/// For bash: `toolbus completions bash > ~/.local/share/bash-completion/completions/toolbus`. For zsh: the same as
+/// `_toolbus` in a folder of `$fpath`. For fish: `~/.config/fish/completions/toolbus.fish`.
+#[derive(Debug, clap::Args)]
+pub struct CompletionsArgs {
+    /// The shell.
+    shell: Shell,
+}
+
+/// Prints the manual page, or writes one page for each command.
+#[derive(Debug, clap::Args)]
+pub struct ManArgs {
+    /// Folder to write a page for each command into, such as `/usr/local/share/man/man1`; files of these names are replaced.
+    #[arg(long, value_name = "DIR")]
+    dir: Option<PathBuf>,
+}
+
+/// Prints the completions.
+///
+/// # Errors
+///
+/// If nothing can be printed.
+pub fn completions(args: &CompletionsArgs) -> io::Result<ExitCode> {
+    let mut text = Vec::new();
+    clap_complete::generate(args.shell, &mut Cli::definition(true), PROGRAM, &mut text);
+    unless_gone(io::stdout().write_all(&text))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Prints or writes the manual.
+///
+/// # Errors
+///
+/// If nothing can be printed or written.
+pub fn man(args: &ManArgs) -> io::Result<ExitCode> {
+    let definition = Cli::definition(true);
+    match &args.dir {
+        Some(folder) => {
+            std::fs::create_dir_all(folder)?;
+            clap_mangen::generate_to(definition, folder)?;
+        }
+        None => {
+            let mut text = Vec::new();
+            clap_mangen::Man::new(definition).render(&mut text)?;
+            unless_gone(io::stdout().write_all(&text))?;
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,302 @@
+//! `toolbus connect`: the entry with which an MCP client finds the tools of the bus.
+
+use std::collections::BTreeMap;
+use std::io::{self, Write as _};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::ValueEnum;
+use serde_json::value::RawValue;
+use serde_json::{Map, Value, json};
+use toolbus_core::caller::AgentName;
+
+use super::edit::{self, Draft};
+use super::target::{Operator, TargetError};
+use super::{note, warn};
+use crate::config::{BusUrl, Config};
+use crate::printed::unless_gone;
+
+/// Prints the entry for an MCP client, or writes it into the client's file.
+///
+/// The client starts `toolbus mcp serve --stdio` where the configuration names a broker; with --http, and without a
+/// broker, it asks the daemon's own MCP server, with a token from its environment.
+#[derive(Debug, clap::Args)]
+pub struct ConnectArgs {
+    /// The client.
+    client: Client,
+    /// Write the entry into the client's file; other entries stay as they are.
+    #[arg(long)]
+    write: bool,
+    /// The client's file; without it, the one of the project, or of the user for Claude Desktop.
+    #[arg(long, value_name = "FILE")]
+    file: Option<PathBuf>,
+    /// Name of the entry.
+    #[arg(long, default_value = "toolbus")]
+    name: String,
+    /// The agent that the client is.
+    #[arg(long, value_name = "AGENT", value_parser = AgentName::parse)]
+    agent: Option<AgentName>,
+    /// Connect over HTTP.
+    #[arg(long)]
+    http: bool,
+    /// Variable of the client's environment that holds its token, one of `http.tokens`.
+    #[arg(long, value_name = "VARIABLE", default_value = "TOOLBUS_TOKEN")]
+    token_env: String,
+    /// Replace an entry of the same name.
+    #[arg(long, requires = "write")]
+    force: bool,
+}
+
+/// MCP clients whose files are known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Client {
+    /// Claude Code: `.mcp.json` of the project.
+    Claude,
+    /// Claude Desktop, which speaks over standard input and output alone.
+    ClaudeDesktop,
+    /// Cursor: `.cursor/mcp.json` of the project.
+    Cursor,
+    /// Visual Studio Code: `.vscode/mcp.json` of the project.
+    #[value(name = "vscode")]
+    VsCode,
+}
+
+impl Client {
+    /// The member of the file that holds the servers.
+    const fn section(self) -> &'static str {
+        match self {
+            Self::VsCode => "servers",
+            Self::Claude | Self::ClaudeDesktop | Self::Cursor => "mcpServers",
+        }
+    }
+
+    /// How the file refers to a variable.
+    fn variable(self, name: &str) -> String {
+        match self {
+            Self::VsCode | Self::Cursor => format!("${{env:{name}}}"),
+            Self::Claude | Self::ClaudeDesktop => format!("${{{name}}}"),
+        }
+    }
+
+    /// The file, as far as it is known.
+    fn file(self, environment: &BTreeMap<String, String>) -> Option<PathBuf> {
+        let home = || environment.get("HOME").filter(|home| !home.is_empty()).map(PathBuf::from);
+        match self {
+            Self::Claude => Some(".mcp.json".into()),
+            Self::Cursor => Some(".cursor/mcp.json".into()),
+            Self::VsCode => Some(".vscode/mcp.json".into()),
+            Self::ClaudeDesktop if cfg!(target_os = "macos") => {
+                Some(home()?.join("Library/Application Support/Claude/claude_desktop_config.json"))
+            }
+            Self::ClaudeDesktop => {
+                let base = environment.get("XDG_CONFIG_HOME").filter(|folder| !folder.is_empty()).map(PathBuf::from);
+                Some(base.or_else(|| Some(home()?.join(".config")))?.join("Claude/claude_desktop_config.json"))
+            }
+        }
+    }
+}
+
+/// Prints or writes the entry.
+///
+/// # Errors
+///
+/// If the configuration cannot be used, the client cannot be connected in this way, or its file cannot be changed.
+pub fn run(args: &ConnectArgs, operator: &Operator) -> Result<ExitCode, TargetError> {
+    let loaded = Config::load(&operator.sources).map_err(TargetError::Mistakes)?;
+    let entry = entry(args, &loaded.config, &operator.sources.files)?;
+    let (section, name) = (args.client.section(), args.name.as_str());
+    if !args.write {
+        unless_gone(writeln!(io::stdout(), "{:#}", json!({section: {name: entry}})))?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let file = args.file.clone().or_else(|| args.client.file(&operator.sources.environment));
+    let file =
+        file.ok_or_else(|| TargetError::Usage("the client's file is not known: name it with --file".to_owned()))?;
+    let before = edit::read(&file)?;
+    let next = with_entry(before.as_deref().unwrap_or_default(), section, name, &entry, args.force)
+        .map_err(|reason| TargetError::Usage(format!("`{}` stays as it is: {reason}", file.display())))?;
+    Draft::new(&file, &next, true)?.keep(before.is_some())?;
+    unless_gone(writeln!(io::stdout(), "wrote the entry {name} into {}", file.display()))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The entry of a client that gets the tools of this configuration's daemon.
+fn entry(args: &ConnectArgs, config: &Config, files: &[PathBuf]) -> Result<Value, TargetError> {
+    let is_typed = args.client != Client::ClaudeDesktop;
+    let mut entry = Map::new();
+    if args.http || config.bus.url == BusUrl::Embedded {
+        if args.client == Client::ClaudeDesktop {
+            let text = "Claude Desktop starts its servers as programs, and `toolbus mcp serve --stdio` needs a broker: set \
+                        bus.url";
+            return Err(TargetError::Usage(text.to_owned()));
+        }
+        if config.http.tokens.is_empty() {
+            warn("the configuration has no http.tokens, so that no token lets a client in");
+        }
+        note(&format!("the client needs its token in the variable {}", args.token_env));
+        entry.insert("type".to_owned(), json!("http"));
+        entry.insert("url".to_owned(), json!(format!("http://{}/mcp", reachable(config.http.listen))));
+        let token = args.client.variable(&args.token_env);
+        entry.insert("headers".to_owned(), json!({"Authorization": format!("Bearer {token}")}));
+        return Ok(Value::Object(entry));
+    }
+    let program = std::env::current_exe()?;
+    let mut words = vec!["mcp".to_owned(), "serve".to_owned(), "--stdio".to_owned()];
+    for file in files {
+        let absolute = std::path::absolute(file)?;
+        words.extend(["--config".to_owned(), absolute.display().to_string()]);
+    }
+    if let Some(agent) = &args.agent {
+        words.extend(["--agent".to_owned(), agent.to_string()]);
+    } else if config.identity.agent.is_none() {
+        note("--agent NAME says which agent the client is; without it, the login on the broker must");
+    }
+    if files.is_empty() {
+        note("the client needs the address of the broker in the variable TOOLBUS__BUS__URL");
+        entry.insert("env".to_owned(), json!({"TOOLBUS__BUS__URL": args.client.variable("TOOLBUS__BUS__URL")}));
+    }
+    if is_typed {
+        entry.insert("type".to_owned(), json!("stdio"));
+    }
+    entry.insert("command".to_owned(), json!(program.display().to_string()));
+    entry.insert("args".to_owned(), json!(words));
+    Ok(Value::Object(entry))
+}
+
+/// The address by which a program of this machine reaches one that is listened on.
+fn reachable(listen: SocketAddr) -> SocketAddr {
+    let ip = if listen.ip().is_unspecified() { IpAddr::V4(Ipv4Addr::LOCALHOST) } else { listen.ip() };
+    SocketAddr::new(ip, listen.port())
+}
+
+/// Members of an object, as they are written.
+type Members<'a> = BTreeMap<String, &'a RawValue>;
+
+/// The text of a file with the entry in it. All else stays as it is written.
+fn with_entry(text: &str, section: &str, name: &str, entry: &Value, may_replace: bool) -> Result<String, String> {
+    if text.trim().is_empty() {
+        return Ok(format!("{:#}\n", json!({section: {name: entry}})));
+    }
+    let unreadable = |error| format!("it is not plain JSON ({error}); without --write, the entry is printed");
+    let root: Members<'_> = serde_json::from_str(text).map_err(unreadable)?;
+    let Some(servers) = root.get(section) else {
+        return Ok(inserted(text, text.trim(), &root, section, &json!({name: entry})));
+    };
+    let members: Members<'_> = serde_json::from_str(servers.get()).map_err(unreadable)?;
+    let Some(known) = members.get(name) else {
+        return Ok(inserted(text, servers.get(), &members, name, entry));
+    };
+    if serde_json::from_str::<Value>(known.get()).is_ok_and(|known| known == *entry) {
+        return Ok(text.to_owned());
+    }
+    if !may_replace {
+        return Err(format!(
+            "it has an entry `{name}` already: --force replaces it, --name gives this one another name"
+        ));
+    }
+    let start = offset(text, known.get());
+    Ok(spliced(text, start, start + known.get().len(), &indented(entry, indent_at(text, start))))
+}
+
+/// The text with a member at the end of `object`, a part of it that has `members`.
+fn inserted(text: &str, object: &str, members: &Members<'_>, name: &str, value: &Value) -> String {
+    let last = members.values().max_by_key(|value| offset(text, value.get()));
+    let key = Value::from(name);
+    match last {
+        Some(last) => {
+            let start = offset(text, last.get());
+            let (indent, end) = (indent_at(text, start), start + last.get().len());
+            spliced(text, end, end, &format!(",\n{indent}{key}: {}", indented(value, indent)))
+        }
+        None => {
+            let start = offset(text, object);
+            let outer = indent_at(text, start);
+            let inner = format!("{outer}  ");
+            let object_text = format!("{{\n{inner}{key}: {}\n{outer}}}", indented(value, &inner));
+            spliced(text, start, start + object.len(), &object_text)
+        }
+    }
+}
+
+/// Where a part of a text begins, in bytes.
+fn offset(text: &str, part: &str) -> usize {
+    part.as_ptr().addr().saturating_sub(text.as_ptr().addr())
+}
+
+/// The space at the beginning of the line of a place.
+fn indent_at(text: &str, at: usize) -> &str {
+    let before = text.get(..at).unwrap_or_default();
+    let line = before.get(before.rfind('\n').map_or(0, |end| end + 1)..).unwrap_or_default();
+    line.get(..line.len() - line.trim_start().len()).unwrap_or_default()
+}
+
+fn indented(value: &Value, indent: &str) -> String {
+    format!("{value:#}").replace('\n', &format!("\n{indent}"))
+}
+
+fn spliced(text: &str, start: usize, end: usize, with: &str) -> String {
+    let (before, after) = (text.get(..start).unwrap_or_default(), text.get(end..).unwrap_or_default());
+    format!("{before}{with}{after}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ENTRY: &str = r#"{"command": "toolbus"}"#;
+
+    fn entered(text: &str, may_replace: bool) -> Result<String, String> {
+        with_entry(text, "mcpServers", "toolbus", &serde_json::from_str(ENTRY).unwrap(), may_replace)
+    }
+
+    #[test]
+    fn an_entry_is_added_and_the_rest_stays_as_it_is_written() {
+        let text = "{\n    \"zeta\": 1.50,\n    \"mcpServers\": {\n        \"files\": {\"command\": \"x\"}\n    },\n    \"a\": [ ]\n}\n";
+        insta::assert_snapshot!(entered(text, false).unwrap(), @r#"
+        {
+            "zeta": 1.50,
+            "mcpServers": {
+                "files": {"command": "x"},
+                "toolbus": {
+                  "command": "toolbus"
+                }
+            },
+            "a": [ ]
+        }
+        "#);
+        for text in
+            ["", "{}", "{\"mcpServers\": {}}", "{\"theme\": \"dark\"}", "{\"mcpServers\":{\"é\":{}},\"x\":\"{}\"}"]
+        {
+            let next: Value = serde_json::from_str(&entered(text, false).unwrap()).unwrap();
+            let mut before: Value = serde_json::from_str(text).unwrap_or_else(|_| json!({}));
+            before["mcpServers"]["toolbus"] = serde_json::from_str(ENTRY).unwrap();
+            assert_eq!(next, before, "{text}");
+        }
+    }
+
+    #[test]
+    fn an_entry_of_the_same_name_is_replaced_only_if_that_is_asked_for() {
+        let text = "{\"mcpServers\": {\"toolbus\": {\"command\": \"old\"}, \"b\": {}}}";
+        assert!(entered(text, false).unwrap_err().contains("--force"));
+        let next = entered(text, true).unwrap();
+        assert_eq!(serde_json::from_str::<Value>(&next).unwrap()["mcpServers"]["toolbus"]["command"], "toolbus");
+        assert_eq!(entered(&next, false).unwrap(), next);
+    }
+
+    #[test]
+    fn a_file_that_is_no_plain_json_stays_as_it_is() {
+        for text in ["{ // mine\n}", "[]", "{\"mcpServers\": []}", "{"] {
+            assert!(entered(text, true).unwrap_err().contains("plain JSON"), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_client_asks_the_address_that_this_machine_has() {
+        assert_eq!(reachable("0.0.0.0:8471".parse().unwrap()).to_string(), "127.0.0.1:8471");
+        assert_eq!(reachable("192.0.2.7:1".parse().unwrap()).to_string(), "192.0.2.7:1");
+        assert_eq!(Client::ClaudeDesktop.file(&BTreeMap::new()), None);
+        let home = BTreeMap::from([("HOME".to_owned(), "/home/ana".to_owned())]);
+        assert!(Client::ClaudeDesktop.file(&home).unwrap().starts_with("/home/ana"));
+    }
+}

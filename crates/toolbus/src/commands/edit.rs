@@ -1,0 +1,120 @@
+//! Files that commands write for people: whole, or not at all.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read as _, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+
+use super::target::TargetError;
+
+/// Largest file that is changed, in bytes.
+const MAX_FILE: u64 = 8 << 20;
+/// Permissions of a new file that may hold a secret: for its owner alone.
+const PRIVATE: u32 = 0o600;
+/// Permissions of another new file, before the mask of the process.
+const PUBLIC: u32 = 0o666;
+
+/// The next content of a file, written beside it; removed unless it is put in place.
+pub(super) struct Draft {
+    target: PathBuf,
+    path: PathBuf,
+}
+
+/// The text of a file; `None` if there is none.
+///
+/// # Errors
+///
+/// If it cannot be read, is no text, or has more than 8 MiB.
+pub(super) fn read(path: &Path) -> Result<Option<String>, TargetError> {
+    let mut text = String::new();
+    let read = File::open(path).and_then(|file| file.take(MAX_FILE + 1).read_to_string(&mut text));
+    match read {
+        Ok(size) if u64::try_from(size).is_ok_and(|size| size <= MAX_FILE) => Ok(Some(text)),
+        Ok(_) => Err(failed(path, "read", &io::Error::other("it is larger than 8 MiB"))),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(failed(path, "read", &error)),
+    }
+}
+
+impl Draft {
+    /// Writes the next content of `target`, with the permissions of the file that is there.
+    ///
+    /// # Errors
+    ///
+    /// If nothing can be written beside it.
+    pub(super) fn new(target: &Path, text: &str, is_private: bool) -> Result<Self, TargetError> {
+        // A link stays one, and leads to what is new.
+        let target = target.canonicalize().unwrap_or_else(|_| target.to_owned());
+        let name = target.file_name().unwrap_or_default().to_string_lossy();
+        let path = target.with_file_name(format!(".{name}.{}", std::process::id()));
+        let wrong = |error| failed(&target, "written", &error);
+        if let Some(folder) = target.parent().filter(|folder| !folder.as_os_str().is_empty()) {
+            fs::create_dir_all(folder).map_err(wrong)?;
+        }
+        let mode = if is_private { PRIVATE } else { PUBLIC };
+        let mut file = OpenOptions::new().write(true).create_new(true).mode(mode).open(&path).map_err(wrong)?;
+        let draft = Self { target: target.clone(), path };
+        if let Ok(before) = fs::metadata(&target) {
+            file.set_permissions(before.permissions()).map_err(wrong)?;
+        }
+        file.write_all(text.as_bytes()).and_then(|()| file.sync_all()).map_err(wrong)?;
+        Ok(draft)
+    }
+
+    /// Where it is until it is put in place.
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Puts it in place of what is there, or, unless it `may_replace` that, of nothing.
+    ///
+    /// # Errors
+    ///
+    /// If there is a file that it may not replace, or the system refuses.
+    pub(super) fn keep(self, may_replace: bool) -> Result<(), TargetError> {
+        let kept = match may_replace {
+            true => fs::rename(&self.path, &self.target),
+            false => fs::hard_link(&self.path, &self.target),
+        };
+        kept.map_err(|error| match error.kind() {
+            io::ErrorKind::AlreadyExists => {
+                TargetError::Usage(format!("`{}` is there already: --force replaces it", self.target.display()))
+            }
+            _ => failed(&self.target, "written", &error),
+        })
+    }
+}
+
+impl Drop for Draft {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+fn failed(path: &Path, what: &str, error: &io::Error) -> TargetError {
+    TargetError::Usage(format!("`{}` cannot be {what}: {error}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{PermissionsExt as _, symlink};
+
+    use super::*;
+
+    #[test]
+    fn a_draft_replaces_a_file_only_if_it_may_and_leaves_nothing_else() {
+        let folder = tempfile::tempdir().unwrap();
+        let (file, link) = (folder.path().join("new/a"), folder.path().join("link"));
+        Draft::new(&file, "one", true).unwrap().keep(false).unwrap();
+        assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, PRIVATE);
+        let refused = Draft::new(&file, "two", false).unwrap().keep(false).unwrap_err().to_string();
+        assert!(refused.contains("--force"), "{refused}");
+        assert_eq!(read(&file).unwrap().as_deref(), Some("one"));
+        symlink(&file, &link).unwrap();
+        Draft::new(&link, "two", false).unwrap().keep(true).unwrap();
+        assert_eq!(read(&file).unwrap().as_deref(), Some("two"));
+        assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, PRIVATE);
+        assert!(link.is_symlink() && fs::read_dir(folder.path().join("new")).unwrap().count() == 1);
+        assert_eq!(read(&folder.path().join("none")).unwrap(), None);
+    }
+}

@@ -1,0 +1,201 @@
+//! `toolbus init`: a first configuration, with comments.
+
+use std::fmt::Write as _;
+use std::io::{self, BufRead as _, IsTerminal as _, Write as _};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use serde_json::Value;
+use toolbus_core::caller::AgentName;
+
+use super::edit::Draft;
+use super::target::{Operator, TargetError};
+use crate::config::{BusUrl, Config, Sources};
+use crate::printed::unless_gone;
+
+/// The file that is written unless another is named.
+pub(super) const FILE: &str = "toolbus.toml";
+/// Longest answer that is read, in bytes.
+const MAX_ANSWER: u64 = 4096;
+
+const HEAD: &str = "\
+# Configuration of Toolbus, written by `toolbus init`.
+#
+#   toolbus check     finds every mistake
+#   toolbus serve     runs the daemon, from this folder or with --config
+#   toolbus mcp add   adds an MCP server
+#
+# What is absent has its default. `toolbus schema` prints every key, for editors.
+
+# The message broker. \"embedded\" is a bus inside the daemon, which only MCP clients can reach.
+[bus]
+";
+
+const TOOLS: &str = "
+# Tools that the daemon brings along.
+[tools]
+time = true
+";
+
+/// Without a broker there is no login to tell callers apart by, and nobody else on the bus.
+const EMBEDDED: &str = "
+# How callers are told apart: by what they say, because nothing but this daemon is on its bus.
+[identity]
+trust_headers = true
+";
+
+const BROKER: &str = "
+# How callers are told apart: by their login on the broker (`user_id`), which no other can forge.
+[identity]
+source = \"broker\"
+";
+
+const NO_AGENTS: &str = "
+# Who may use what. Without a section of any agent, every caller may use every tool.
+#[agents.ana]
+#allowed_tools = [\"*_time\", \"files_*\"]
+";
+
+const REST: &str = "
+# An HTTP endpoint as a tool.
+#[[rest.endpoints]]
+#name = \"get_status\"
+#description = \"Status of the service\"
+#url = \"https://api.example.com/status\"
+#method = \"GET\"
+";
+
+/// Writes a first configuration, with comments, from the options and from answers.
+///
+/// It asks where standard input is a terminal, unless --yes is given. --bus-url names the broker. The result is checked
+/// before it is written.
+#[derive(Debug, clap::Args)]
+pub struct InitArgs {
+    /// File to write; without it, that of --config, or `toolbus.toml`.
+    file: Option<PathBuf>,
+    /// Agent that may use every tool, while callers without a section may use none; may be repeated.
+    #[arg(long = "agent", value_name = "AGENT", value_parser = AgentName::parse)]
+    agents: Vec<AgentName>,
+    /// File with MCP servers in the form `mcpServers` that other programs have.
+    #[arg(long, value_name = "FILE")]
+    servers_file: Option<PathBuf>,
+    /// Offer the tool `echo`, to try things out.
+    #[arg(long)]
+    echo: bool,
+    /// Ask nothing.
+    #[arg(long, short)]
+    yes: bool,
+    /// Replace a file that is there.
+    #[arg(long)]
+    force: bool,
+}
+
+/// Writes the file.
+///
+/// # Errors
+///
+/// If the file is there already, the answers make no valid configuration, or it cannot be written.
+pub fn run(args: InitArgs, operator: &Operator, named: Option<PathBuf>) -> Result<ExitCode, TargetError> {
+    let InitArgs { file, mut agents, mut servers_file, echo, yes, force } = args;
+    let file = file.or(named).unwrap_or_else(|| FILE.into());
+    if file.exists() && !force {
+        return Err(TargetError::Usage(format!("`{}` is there already: --force replaces it", file.display())));
+    }
+    let given = operator.sources.overrides.iter().rev().find(|given| given.key == "bus.url");
+    let mut url = given.map(|given| given.value.clone());
+    if !yes && io::stdin().is_terminal() {
+        if url.is_none() {
+            url = asked("Broker, such as amqp://user:password@host/vhost (empty: none, a bus inside the daemon)")?;
+        }
+        if agents.is_empty()
+            && let Some(name) = asked("Agent that may use every tool (empty: whoever calls may)")?
+        {
+            agents.push(AgentName::parse(&name).map_err(|error| TargetError::Usage(format!("`{name}` {error}")))?);
+        }
+        if servers_file.is_none() {
+            servers_file = asked("File with MCP servers of another program (empty: none)")?.map(PathBuf::from);
+        }
+    }
+    let text = text(url.as_deref(), &agents, servers_file.as_deref().map(|file| file.display().to_string()), echo);
+    // The address of a broker may have a password.
+    let draft = Draft::new(&file, &text, url.is_some())?;
+    let sources = Sources { files: vec![draft.path().to_owned()], ..Sources::default() };
+    let loaded = Config::load(&sources).map_err(|problems| problems.of_file(draft.path(), &file));
+    let loaded = loaded.map_err(TargetError::Mistakes)?;
+    draft.keep(force)?;
+    let next = match loaded.config.bus.url {
+        BusUrl::Embedded => {
+            "`toolbus call current_time timezone=UTC` tries a tool, and `toolbus serve` runs the daemon"
+        }
+        BusUrl::Amqp(_) => "`toolbus serve` runs the daemon",
+    };
+    unless_gone(writeln!(io::stdout(), "wrote {}; {next}", file.display()))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn text(url: Option<&str>, agents: &[AgentName], servers_file: Option<String>, echo: bool) -> String {
+    let mut text = HEAD.to_owned();
+    // Writing to a string cannot fail.
+    let _ = writeln!(text, "url = {}", quoted(url.unwrap_or("embedded")));
+    text += TOOLS;
+    let _ = writeln!(text, "echo = {echo}");
+    text += if url.is_some() { BROKER } else { EMBEDDED };
+    if agents.is_empty() {
+        text += NO_AGENTS;
+    } else {
+        text += "\n# Who may use what. Callers without a section may use nothing.\n";
+        for agent in agents {
+            let _ = writeln!(text, "[agents.{}]\nallowed_tools = [\"*\"]", key(agent.as_str()));
+        }
+    }
+    let agent = agents.first().map_or("ana", AgentName::as_str);
+    let variable = agent.to_uppercase().replace(|c: char| !c.is_ascii_alphanumeric(), "_");
+    let _ = write!(
+        text,
+        "\n# Bearer tokens of MCP clients, by agent. Without any, there is no MCP server at /mcp.\n#[http]\n\
+         #tokens = {{ {} = {{ env = \"{variable}_TOKEN\" }} }}\n",
+        key(agent)
+    );
+    text += "\n# MCP servers, whose tools are tools on the bus. `toolbus mcp add NAME -- COMMAND` adds one.\n";
+    match servers_file {
+        Some(file) => drop(writeln!(text, "[mcp]\nservers_file = {}", quoted(&file))),
+        None => text += "#[mcp.servers.files]\n#command = \"mcp-server-filesystem\"\n#args = [\"/srv/files\"]\n",
+    }
+    text + REST
+}
+
+/// Asks for a line; `None` if it is empty.
+fn asked(question: &str) -> Result<Option<String>, TargetError> {
+    let mut out = io::stdout();
+    write!(out, "{question}: ")?;
+    out.flush()?;
+    let mut line = String::new();
+    io::Read::take(io::stdin().lock(), MAX_ANSWER).read_line(&mut line)?;
+    Ok(Some(line.trim().to_owned()).filter(|line| !line.is_empty()))
+}
+
+/// A text as TOML writes it.
+pub(super) fn quoted(text: &str) -> String {
+    // As JSON writes it, but for one character that TOML wants escaped.
+    Value::from(text).to_string().replace('\u{7f}', r"\u007F")
+}
+
+/// A key as TOML writes it.
+pub(super) fn key(text: &str) -> String {
+    let is_bare = !text.is_empty() && text.bytes().all(|c| c.is_ascii_alphanumeric() || matches!(c, b'_' | b'-'));
+    if is_bare { text.to_owned() } else { quoted(text) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_text_is_written_as_toml_reads_it() {
+        for text in ["", "plain", "a \"b\" \\ c", "line\nend\u{7f}\u{1b}", "ünï"] {
+            let document = format!("{} = {}", key(text), quoted(text));
+            let table: toml::Table = toml::from_str(&document).unwrap();
+            assert_eq!(table.get(text).and_then(toml::Value::as_str), Some(text), "{document}");
+        }
+    }
+}

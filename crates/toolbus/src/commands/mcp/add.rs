@@ -1,0 +1,122 @@
+//! `toolbus mcp add`: one more server in a configuration.
+
+use std::fmt::Write as _;
+use std::io::{self, Write as _};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use crate::commands::edit::{self, Draft};
+use crate::commands::init::{FILE, key, quoted};
+use crate::commands::note;
+use crate::commands::target::{Operator, TargetError};
+use crate::config::{Config, Sources};
+use crate::printed::unless_gone;
+
+/// Adds an MCP server to the configuration: a program, after `--`, or --url.
+///
+/// A section with comments is added at the end of the configuration file (the last of --config), which is checked before
+/// it is written. `toolbus reload` has a running daemon take it over.
+#[derive(Debug, clap::Args)]
+pub(super) struct AddArgs {
+    /// Name of the server.
+    name: String,
+    /// Address of a server over HTTP.
+    #[arg(long, value_name = "URL", conflicts_with = "command")]
+    url: Option<String>,
+    /// Variable of the daemon's environment that holds the bearer token for --url.
+    #[arg(long, value_name = "VARIABLE", requires = "url")]
+    token_env: Option<String>,
+    /// Variable of the program's environment: NAME=VALUE, or NAME alone to hand the daemon's on; may be repeated.
+    #[arg(long, value_name = "NAME[=VALUE]", conflicts_with = "url")]
+    env: Vec<String>,
+    /// Quarantine tools that change since they were first seen, until `toolbus pins approve`.
+    #[arg(long)]
+    pin: bool,
+    /// Print the section, and write nothing.
+    #[arg(long)]
+    print: bool,
+    /// The program and its arguments.
+    #[arg(last = true, value_name = "COMMAND", required_unless_present = "url")]
+    command: Vec<String>,
+}
+
+/// Adds the server, and says what to do next.
+pub(super) fn run(args: &AddArgs, operator: &Operator) -> Result<ExitCode, TargetError> {
+    let section = section(args);
+    if args.print {
+        unless_gone(write!(io::stdout(), "{section}"))?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let file = operator.sources.files.last().cloned().unwrap_or_else(|| PathBuf::from(FILE));
+    let before = edit::read(&file)?;
+    if before.is_some() {
+        let config = Config::load(&operator.sources).map_err(TargetError::Mistakes)?.config;
+        let folded = args.name.to_lowercase();
+        if config.mcp_servers().specs.iter().any(|spec| spec.name.as_str().to_lowercase() == folded) {
+            let text = format!("there is an MCP server `{}` already: change it in `{}`", args.name, file.display());
+            return Err(TargetError::Usage(text));
+        }
+    }
+    let is_new = before.is_none();
+    let mut text = before.unwrap_or_default();
+    if !text.is_empty() {
+        text += if text.ends_with('\n') { "\n" } else { "\n\n" };
+    }
+    let draft = Draft::new(&file, &(text + &section), is_new)?;
+    let mut sources = Sources { files: operator.sources.files.clone(), ..operator.sources.clone() };
+    sources.files.pop();
+    sources.files.push(draft.path().to_owned());
+    let unset: Vec<&str> = wanted(args).filter(|name| !sources.environment.contains_key(*name)).collect();
+    for name in &unset {
+        sources.environment.insert((*name).to_owned(), "set where the daemon runs".to_owned());
+    }
+    let mistakes = |problems| TargetError::Mistakes(problems);
+    let loaded = Config::load(&sources).map_err(|problems| mistakes(problems.of_file(draft.path(), &file)))?;
+    if let Some(problem) = loaded.config.mcp_servers().problems.first() {
+        return Err(TargetError::Usage(format!("nothing was written: {problem}")));
+    }
+    draft.keep(!is_new)?;
+    let name = &args.name;
+    for variable in unset {
+        note(&format!("the daemon needs the variable {variable}, which is not set here"));
+    }
+    let written =
+        format!("added {name} to {}; `toolbus mcp test {name}` tries it, `toolbus reload` starts it", file.display());
+    unless_gone(writeln!(io::stdout(), "{written}"))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Variables of the daemon's environment that the section refers to.
+fn wanted(args: &AddArgs) -> impl Iterator<Item = &str> {
+    let handed_on = args.env.iter().filter(|pair| !pair.contains('=')).map(String::as_str);
+    handed_on.chain(args.token_env.as_deref())
+}
+
+fn section(args: &AddArgs) -> String {
+    let mut text = format!("# Added by `toolbus mcp add`.\n[mcp.servers.{}]\n", key(&args.name));
+    // Writing to a string cannot fail.
+    if let Some(url) = &args.url {
+        let _ = writeln!(text, "url = {}", quoted(url));
+        match &args.token_env {
+            Some(name) => drop(writeln!(text, "auth = {{ type = \"bearer\", token = {{ env = {} }} }}", quoted(name))),
+            None => text += "#auth = { type = \"bearer\", token = { env = \"TOKEN\" } }\n",
+        }
+    }
+    if let Some((program, arguments)) = args.command.split_first() {
+        let arguments = arguments.iter().map(|argument| quoted(argument)).collect::<Vec<_>>().join(", ");
+        let _ = writeln!(text, "command = {}\nargs = [{arguments}]", quoted(program));
+        text += "# It has no variables of the daemon's environment but those that every program needs, and these.\n";
+        let variable = |pair: &String| match pair.split_once('=') {
+            Some((name, value)) => format!("{} = {}", key(name), quoted(value)),
+            None => format!("{} = {{ env = {} }}", key(pair), quoted(pair)),
+        };
+        let variables = args.env.iter().map(variable).collect::<Vec<_>>().join(", ");
+        match args.env.is_empty() {
+            true => text += "#env = { TOKEN = { env = \"TOKEN\" } }\n",
+            false => drop(writeln!(text, "env = {{ {variables} }}")),
+        }
+    }
+    text += "# Names of the tools that are offered; [] is all.\nallowed_tools = []\n";
+    text += "# Whether tools that changed since they were first seen are quarantined until `toolbus pins approve`.\n";
+    text + if args.pin { "pin = true\n" } else { "#pin = true\n" }
+}
