@@ -117,7 +117,7 @@ fn a_server_that_is_renamed_and_changed_at_once_is_held_to_what_it_was_pinned_as
 fn a_server_that_is_renamed_while_its_tools_are_still_there_is_held_as_well() {
     let mut book = Book::of(Record::default(), holding(&["mcp:a"]));
     let old = tool("mcp:a", "read", "1");
-    held(&mut book, &[old.clone()]);
+    held(&mut book, std::slice::from_ref(&old));
     book.set_levels(holding(&["mcp:b"]));
     assert_eq!(held(&mut book, &[old, tool("mcp:b", "read", "2")]), ["read"]);
 }
@@ -145,7 +145,7 @@ fn sources_of_one_start_are_of_one_age_whichever_is_faster_and_later_ones_are_yo
     book.starting = Some("2026-01-01T00:00:00Z".to_owned());
     let [a, b, c] = ["mcp:a", "mcp:b", "mcp:c"].map(|source| tool(source, "read", "1"));
     let started = Some("2026-01-01T00:00:00Z".to_owned());
-    book.review(&[b.clone()], "2026-01-01T00:00:01Z");
+    book.review(std::slice::from_ref(&b), "2026-01-01T00:00:01Z");
     assert_eq!([&a, &b].map(|tool| book.claim(tool).since), [started.clone(), started.clone()]);
     book.review(&[a.clone(), b.clone()], "2026-01-01T00:00:02Z");
     book.starting = None;
