@@ -298,6 +298,7 @@ impl Dispatcher {
             return Ok(None);
         }
         let latest = now + call.deadline.saturating_duration_since(now) / 2;
+        let caller = call.request.sharer();
         // Biased: the place that a stopped call gives up must not go to a call that is stopped as well.
         let permit = tokio::select! {
             biased;
@@ -306,7 +307,7 @@ impl Dispatcher {
                 Err(ToolFailure::new(Cause::CancelledBeforeStart, text).into())
             }
             () = self.parts.shutdown.cancelled() => Err(Ended::Requeued),
-            permit = self.parts.permits.acquire(&tool.descriptor, agent, call.body_size, latest) => permit.map(Some).map_err(Ended::from),
+            permit = self.parts.permits.acquire(&tool.descriptor, agent, caller, call.body_size, latest) => permit.map(Some).map_err(Ended::from),
         };
         call.waited = now.elapsed();
         permit

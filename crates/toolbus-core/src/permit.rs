@@ -1,10 +1,19 @@
-//! How many calls run and wait at a time.
+//! How many calls run and wait at a time, and whose turn it is.
+//!
+//! A place is given under three limits: the tool's, the agent's, and the daemon's. Beside them each caller may take only a
+//! multiple of the places that are free, so that some stay free for others however many callers ask for all they can
+//! get: the threshold that switches use for the queues of a shared memory. Where calls wait, the next is of the caller of
+//! whom the fewest run.
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+#[cfg(test)]
+mod tests;
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::oneshot;
 
 use crate::failure::{Cause, ToolFailure};
 use crate::telemetry::{Load, LoadGuard};
@@ -16,55 +25,92 @@ const MAX_WAITING_BYTES: usize = 64 * 1024 * 1024;
 /// When a refused caller may try again.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
+/// An agent may run this many calls for each place that is free, and so may a caller without a section of the places that
+/// such callers share: three quarters of all while it is alone, and with N of them one place in 3 N + 1 stays free.
+const PER_FREE: usize = 3;
+/// The same for calls of an agent that wait: half of all places while it is alone.
+const WAITING_PER_FREE: usize = 1;
+
 /// The right to run: held while a call runs, given back when dropped.
 pub(crate) struct Permit {
-    _tool: Option<OwnedSemaphorePermit>,
-    _agent: OwnedSemaphorePermit,
-    _daemon: OwnedSemaphorePermit,
+    state: Arc<Mutex<State>>,
+    claim: Claim,
     _running: LoadGuard,
 }
 
-/// How many calls of one agent run and wait at a time, so that others always find room.
+/// How many calls of one agent, or of all callers without a section, run and wait at a time.
 pub(crate) struct AgentGate {
-    running: Arc<Semaphore>,
-    waiting: Arc<Semaphore>,
-    /// Half of what the bodies of all waiting calls may hold.
-    waiting_bytes: Arc<Semaphore>,
+    max_in_flight: usize,
+    max_queued: usize,
+    /// Whether several callers share it.
+    is_shared: bool,
+    /// Changed under the lock of [`Permits`] only.
+    used: Used,
+}
+
+/// What calls use of the places that there are.
+#[derive(Default)]
+struct Used {
+    running: AtomicUsize,
+    waiting: AtomicUsize,
+    /// Bytes of the bodies of waiting calls.
+    bytes: AtomicUsize,
 }
 
 /// A tool's name and its limit, so that a tool registered again with another limit gets what it says.
 type ToolLimit = (Arc<str>, usize);
 
-/// Places of a call that waits, given back when it no longer does.
-pub(crate) struct Waiting {
-    _agent: [OwnedSemaphorePermit; 2],
-    _daemon: [OwnedSemaphorePermit; 2],
-    _counted: LoadGuard,
+/// What a call needs to run.
+#[derive(Clone)]
+struct Claim {
+    tool: Option<ToolLimit>,
+    agent: Arc<AgentGate>,
+    caller: Arc<str>,
 }
 
-/// Grants permits: of the tool, then of the agent, then of the daemon.
+/// A call that waits.
+struct Waiter {
+    number: u64,
+    claim: Claim,
+    bytes: usize,
+    given: oneshot::Sender<()>,
+}
+
+/// Grants permits.
 pub(crate) struct Permits {
-    daemon: Arc<Semaphore>,
-    waiting: Arc<Semaphore>,
-    waiting_bytes: Arc<Semaphore>,
-    tools: Mutex<HashMap<ToolLimit, Arc<Semaphore>>>,
+    state: Arc<Mutex<State>>,
     load: Arc<Load>,
+}
+
+struct State {
+    max_in_flight: usize,
+    max_waiting: usize,
+    daemon: Used,
+    /// Calls that run of each tool that has a limit.
+    tools: HashMap<ToolLimit, usize>,
+    /// Of callers that share a gate; each is here while it has calls.
+    callers: HashMap<Arc<str>, Used>,
+    /// In the order in which they came. None of them could run now.
+    queue: VecDeque<Waiter>,
+    next_number: u64,
 }
 
 impl Permits {
     pub(crate) fn new(max_in_flight: usize, max_waiting: usize, load: Arc<Load>) -> Self {
-        Self {
-            daemon: Arc::new(Semaphore::new(max_in_flight)),
-            waiting: Arc::new(Semaphore::new(max_waiting)),
-            waiting_bytes: Arc::new(Semaphore::new(MAX_WAITING_BYTES)),
-            tools: Mutex::default(),
-            load,
-        }
+        let state = State {
+            max_in_flight,
+            max_waiting,
+            daemon: Used::default(),
+            tools: HashMap::new(),
+            callers: HashMap::new(),
+            queue: VecDeque::new(),
+            next_number: 0,
+        };
+        Self { state: Arc::new(Mutex::new(state)), load }
     }
 
-    /// Waits for a permit, at most until `deadline`; `bytes` is what the call holds while it waits.
-    ///
-    /// A call that waits for the place of its tool or of its agent holds none of the daemon's.
+    /// Waits for a permit, at most until `deadline`. `caller` is told from others that share the same gate; `bytes` is what
+    /// the call holds while it waits.
     ///
     /// # Errors
     ///
@@ -72,286 +118,284 @@ impl Permits {
     pub(crate) async fn acquire(
         &self,
         tool: &ToolDescriptor,
-        agent: &AgentGate,
+        agent: &Arc<AgentGate>,
+        caller: Arc<str>,
         bytes: usize,
         deadline: Instant,
     ) -> Result<Permit, ToolFailure> {
-        let of_tool = self.semaphore(tool);
-        if let Some(permit) = self.at_once(of_tool.as_ref(), agent) {
-            return Ok(permit);
-        }
-        let _waiting = self.wait(agent, bytes)?;
-        let in_turn = async {
-            let (tool, agent) = both(of_tool.as_ref(), &agent.running).await?;
-            Some(self.permit(tool, agent, Arc::clone(&self.daemon).acquire_owned().await.ok()?))
+        let tool = tool.max_in_flight.map(|limit| (Arc::clone(&tool.name), limit));
+        let claim = Claim { tool, agent: Arc::clone(agent), caller };
+        let (given, place) = oneshot::channel();
+        let number = {
+            let mut state = lock(&self.state);
+            if state.fits(&claim) {
+                state.begin(&claim);
+                return Ok(self.permit(claim));
+            }
+            state.wait(claim.clone(), bytes, given)?
         };
-        match tokio::time::timeout_at(deadline.into(), in_turn).await {
-            Ok(Some(permit)) => Ok(permit),
-            _ => Err(overloaded("No place to run this call came free in time.")),
+        let mut waiting = Waiting { permits: self, claim: Some(claim), number, place };
+        let _counted = self.load.enter_waiting();
+        match tokio::time::timeout_at(deadline.into(), &mut waiting.place).await {
+            Ok(Ok(())) => waiting.claim.take().map(|claim| self.permit(claim)),
+            _ => None,
         }
+        .ok_or_else(|| overloaded("No place to run this call came free in time."))
     }
 
-    fn at_once(&self, of_tool: Option<&Arc<Semaphore>>, agent: &AgentGate) -> Option<Permit> {
-        let tool = match of_tool {
-            Some(semaphore) => Some(Arc::clone(semaphore).try_acquire_owned().ok()?),
-            None => None,
-        };
-        let agent = Arc::clone(&agent.running).try_acquire_owned().ok()?;
-        Some(self.permit(tool, agent, Arc::clone(&self.daemon).try_acquire_owned().ok()?))
-    }
-
-    /// Takes a place among those who wait, whatever for: first among those of the agent, who learns nothing of how busy
-    /// others are. `bytes` is what the call holds while it waits.
+    /// Takes a place among those who wait, for a call that waits for something else than a permit.
     ///
     /// # Errors
     ///
     /// [`Cause::Overloaded`] when too many wait already.
-    pub(crate) fn wait(&self, agent: &AgentGate, bytes: usize) -> Result<Waiting, ToolFailure> {
-        let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
-        let take = |places: &Arc<Semaphore>, room: &Arc<Semaphore>| {
-            let place = Arc::clone(places).try_acquire_owned().ok()?;
-            Some([place, Arc::clone(room).try_acquire_many_owned(bytes).ok()?])
-        };
-        let too_many = |whose| overloaded(&format!("Too many calls{whose} are waiting."));
-        Ok(Waiting {
-            _agent: take(&agent.waiting, &agent.waiting_bytes).ok_or_else(|| too_many(" of this agent"))?,
-            _daemon: take(&self.waiting, &self.waiting_bytes).ok_or_else(|| too_many(""))?,
-            _counted: self.load.enter_waiting(),
-        })
-    }
-
-    fn permit(
+    pub(crate) fn wait(
         &self,
-        tool: Option<OwnedSemaphorePermit>,
-        agent: OwnedSemaphorePermit,
-        daemon: OwnedSemaphorePermit,
-    ) -> Permit {
-        Permit { _tool: tool, _agent: agent, _daemon: daemon, _running: self.load.enter_running() }
+        agent: &Arc<AgentGate>,
+        caller: Arc<str>,
+        bytes: usize,
+    ) -> Result<WaitingElsewhere, ToolFailure> {
+        let claim = Claim { tool: None, agent: Arc::clone(agent), caller };
+        lock(&self.state).admit(&claim, bytes)?;
+        let state = Arc::clone(&self.state);
+        Ok(WaitingElsewhere { state, claim, bytes, _counted: self.load.enter_waiting() })
     }
 
-    fn semaphore(&self, tool: &ToolDescriptor) -> Option<Arc<Semaphore>> {
-        let limit = tool.max_in_flight?;
-        let mut tools = self.tools.lock().unwrap_or_else(PoisonError::into_inner);
-        let semaphore = tools.entry((Arc::clone(&tool.name), limit)).or_insert_with(|| Arc::new(Semaphore::new(limit)));
-        Some(Arc::clone(semaphore))
+    fn permit(&self, claim: Claim) -> Permit {
+        Permit { state: Arc::clone(&self.state), claim, _running: self.load.enter_running() }
+    }
+}
+
+/// The place of a call that waits for something else than a permit, given back when dropped.
+pub(crate) struct WaitingElsewhere {
+    state: Arc<Mutex<State>>,
+    claim: Claim,
+    bytes: usize,
+    _counted: LoadGuard,
+}
+
+impl Drop for WaitingElsewhere {
+    fn drop(&mut self) {
+        lock(&self.state).left(&self.claim, self.bytes);
+    }
+}
+
+/// A call that waits, or was given a place that it has not taken yet.
+struct Waiting<'a> {
+    permits: &'a Permits,
+    /// Absent once the place was taken.
+    claim: Option<Claim>,
+    number: u64,
+    /// Closed without a place when the call made room for another.
+    place: oneshot::Receiver<()>,
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        let Some(claim) = &self.claim else { return };
+        let mut state = lock(&self.permits.state);
+        if !state.leave(self.number) && self.place.try_recv().is_ok() {
+            state.end(claim);
+        }
+    }
+}
+
+impl Drop for Permit {
+    fn drop(&mut self) {
+        lock(&self.state).end(&self.claim);
+    }
+}
+
+impl State {
+    /// Whether a call could begin now.
+    fn fits(&self, claim: &Claim) -> bool {
+        let Claim { tool, agent, caller } = claim;
+        let of_agent = agent.used.running();
+        let free = self.max_in_flight.saturating_sub(self.daemon.running());
+        let free_to_agent = agent.max_in_flight.saturating_sub(of_agent);
+        let share = share(PER_FREE, agent.max_in_flight, self.max_in_flight);
+        free > 0
+            && free_to_agent > 0
+            && of_agent < free.saturating_mul(share)
+            && (!agent.is_shared || self.running_of(caller) < free_to_agent.saturating_mul(PER_FREE))
+            && tool.as_ref().is_none_or(|tool| self.tools.get(tool).is_none_or(|running| *running < tool.1))
+    }
+
+    fn running_of(&self, caller: &str) -> usize {
+        self.callers.get(caller).map_or(0, Used::running)
+    }
+
+    fn begin(&mut self, claim: &Claim) {
+        self.count(claim, |used| add(&used.running, 1));
+        if let Some(tool) = &claim.tool {
+            *self.tools.entry(tool.clone()).or_default() += 1;
+        }
+    }
+
+    /// Ends the run of a call, and gives its place to the next ones.
+    fn end(&mut self, claim: &Claim) {
+        self.count(claim, |used| subtract(&used.running, 1));
+        if let Some(tool) = &claim.tool
+            && let Some(running) = self.tools.get_mut(tool)
+        {
+            *running = running.saturating_sub(1);
+            if *running == 0 {
+                self.tools.remove(tool);
+            }
+        }
+        while let Some(next) = self.next() {
+            self.left(&next.claim, next.bytes);
+            self.begin(&next.claim);
+            // A call that stopped waiting meanwhile ends this when its `Waiting` is dropped.
+            let _ = next.given.send(());
+        }
+    }
+
+    /// Takes the next call that can run out of the queue.
+    fn next(&mut self) -> Option<Waiter> {
+        let turn = |(position, waiter): (usize, &Waiter)| {
+            let Claim { agent, caller, .. } = &waiter.claim;
+            (agent.used.running(), if agent.is_shared { self.running_of(caller) } else { 0 }, position)
+        };
+        let can_run = self.queue.iter().enumerate().filter(|(_, waiter)| self.fits(&waiter.claim));
+        let (_, _, position) = can_run.map(turn).min()?;
+        self.queue.remove(position)
+    }
+
+    /// Takes a place among those who wait: first among those of the agent, who learns nothing of how busy others are.
+    fn admit(&mut self, claim: &Claim, bytes: usize) -> Result<(), ToolFailure> {
+        let agent = Arc::clone(&claim.agent);
+        let (of_agent, all) = (&agent.used, &self.daemon);
+        let room_of_agent = (MAX_WAITING_BYTES / 2).saturating_sub(of_agent.bytes());
+        let room = MAX_WAITING_BYTES.saturating_sub(all.bytes());
+        let free_to_agent = agent.max_queued.saturating_sub(of_agent.waiting());
+        let has_share = !agent.is_shared || self.waiting_of(claim) <= free_to_agent.saturating_mul(PER_FREE);
+        if bytes > room_of_agent || !((free_to_agent > 0 && has_share) || self.make_room(claim, Some(&agent))) {
+            return Err(overloaded("Too many calls of this agent are waiting."));
+        }
+        let free = self.max_waiting.saturating_sub(self.daemon.waiting());
+        let share = share(WAITING_PER_FREE, agent.max_queued, self.max_waiting);
+        let has_share = of_agent.waiting() <= free.saturating_mul(share) && of_agent.bytes() <= room;
+        if bytes > room || !((free > 0 && has_share) || self.make_room(claim, None)) {
+            return Err(overloaded("Too many calls are waiting."));
+        }
+        self.count(claim, |used| {
+            add(&used.waiting, 1);
+            add(&used.bytes, bytes);
+        });
+        Ok(())
+    }
+
+    /// Lets a call wait for its turn.
+    fn wait(&mut self, claim: Claim, bytes: usize, given: oneshot::Sender<()>) -> Result<u64, ToolFailure> {
+        self.admit(&claim, bytes)?;
+        let number = self.next_number;
+        self.next_number += 1;
+        self.queue.push_back(Waiter { number, claim, bytes, given });
+        Ok(number)
+    }
+
+    /// For the only waiting call of its caller: removes the last one of the caller of whom the most wait, of this agent or
+    /// of any. False when there is none of whom two wait.
+    fn make_room(&mut self, claim: &Claim, of: Option<&Arc<AgentGate>>) -> bool {
+        if self.waiting_of(claim) > 0 {
+            return false;
+        }
+        let others = self
+            .queue
+            .iter()
+            .enumerate()
+            .filter(|(_, waiter)| of.is_none_or(|agent| Arc::ptr_eq(agent, &waiter.claim.agent)));
+        let most = others.map(|(position, waiter)| (self.waiting_of(&waiter.claim), position)).max();
+        let Some((2.., position)) = most else { return false };
+        let last = self.queue.remove(position);
+        last.inspect(|waiter| self.left(&waiter.claim, waiter.bytes)).is_some()
+    }
+
+    /// How many calls of this caller wait.
+    fn waiting_of(&self, claim: &Claim) -> usize {
+        let of_caller = || self.callers.get(&claim.caller).map_or(0, Used::waiting);
+        if claim.agent.is_shared { of_caller() } else { claim.agent.used.waiting() }
+    }
+
+    /// Removes a call from the queue; false when it is there no more, because it was given a place.
+    fn leave(&mut self, number: u64) -> bool {
+        let position = self.queue.binary_search_by_key(&number, |waiter| waiter.number);
+        let left = position.ok().and_then(|position| self.queue.remove(position));
+        left.inspect(|waiter| self.left(&waiter.claim, waiter.bytes)).is_some()
+    }
+
+    /// Counts a call that left the queue.
+    fn left(&mut self, claim: &Claim, bytes: usize) {
+        self.count(claim, |used| {
+            subtract(&used.waiting, 1);
+            subtract(&used.bytes, bytes);
+        });
+    }
+
+    /// Counts a call at the daemon, at its agent, and at its caller where several share the agent's places.
+    fn count(&mut self, claim: &Claim, change: impl Fn(&Used)) {
+        change(&self.daemon);
+        change(&claim.agent.used);
+        if claim.agent.is_shared {
+            let of_caller = self.callers.entry(Arc::clone(&claim.caller)).or_default();
+            change(of_caller);
+            if of_caller.running() == 0 && of_caller.waiting() == 0 {
+                self.callers.remove(&claim.caller);
+            }
+        }
     }
 }
 
 impl AgentGate {
-    /// At most `max_in_flight` calls run and `max_queued` wait.
+    /// Of one agent, of which at most `max_in_flight` calls run and `max_queued` wait.
     #[must_use]
     pub(crate) fn new(max_in_flight: usize, max_queued: usize) -> Self {
-        Self {
-            running: Arc::new(Semaphore::new(max_in_flight)),
-            waiting: Arc::new(Semaphore::new(max_queued)),
-            waiting_bytes: Arc::new(Semaphore::new(MAX_WAITING_BYTES / 2)),
-        }
+        Self { max_in_flight, max_queued, is_shared: false, used: Used::default() }
+    }
+
+    /// Of several callers, of all of whom at most `max_in_flight` calls run and `max_queued` wait.
+    #[must_use]
+    pub(crate) fn shared(max_in_flight: usize, max_queued: usize) -> Self {
+        Self { is_shared: true, ..Self::new(max_in_flight, max_queued) }
     }
 }
 
-/// Waits for a place of the tool and one of the agent, holding neither while it waits for the other: an agent at its limit
-/// must not keep a tool from others, and a tool at its limit must not keep an agent from its other tools.
-async fn both(
-    tool: Option<&Arc<Semaphore>>,
-    agent: &Arc<Semaphore>,
-) -> Option<(Option<OwnedSemaphorePermit>, OwnedSemaphorePermit)> {
-    let Some(tool) = tool else {
-        return Some((None, Arc::clone(agent).acquire_owned().await.ok()?));
-    };
-    loop {
-        let of_tool = Arc::clone(tool).acquire_owned().await.ok()?;
-        if let Ok(of_agent) = Arc::clone(agent).try_acquire_owned() {
-            return Some((Some(of_tool), of_agent));
-        }
-        drop(of_tool);
-        let of_agent = Arc::clone(agent).acquire_owned().await.ok()?;
-        if let Ok(of_tool) = Arc::clone(tool).try_acquire_owned() {
-            return Some((Some(of_tool), of_agent));
-        }
+impl Used {
+    fn running(&self) -> usize {
+        self.running.load(Ordering::Relaxed)
     }
+
+    fn waiting(&self) -> usize {
+        self.waiting.load(Ordering::Relaxed)
+    }
+
+    fn bytes(&self) -> usize {
+        self.bytes.load(Ordering::Relaxed)
+    }
+}
+
+fn add(count: &AtomicUsize, number: usize) {
+    count.fetch_add(number, Ordering::Relaxed);
+}
+
+fn subtract(count: &AtomicUsize, number: usize) {
+    count.fetch_sub(number, Ordering::Relaxed);
+}
+
+/// How many places an agent may take for each that is free: so many that one with a limit above the usual share reaches
+/// that limit while it is alone.
+fn share(usual: usize, limit: usize, all: usize) -> usize {
+    match all.checked_sub(limit) {
+        Some(others) if others > 0 => usual.max(limit.div_ceil(others)),
+        _ => usize::MAX,
+    }
+}
+
+fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
+    // Nothing panics under the lock.
+    state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn overloaded(reason: &str) -> ToolFailure {
     ToolFailure::new(Cause::Overloaded, format!("{reason} Try again later.")).with_retry_after(RETRY_AFTER)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn permits(running: usize, waiting: usize) -> Permits {
-        Permits::new(running, waiting, Arc::default())
-    }
-
-    fn tool(limit: Option<usize>) -> ToolDescriptor {
-        ToolDescriptor { max_in_flight: limit, ..ToolDescriptor::new("slow", "test", "local") }
-    }
-
-    /// An agent without limits of its own.
-    fn anyone() -> AgentGate {
-        AgentGate::new(100, 100)
-    }
-
-    fn soon() -> Instant {
-        Instant::now() + Duration::from_millis(20)
-    }
-
-    fn later() -> Instant {
-        Instant::now() + Duration::from_secs(30)
-    }
-
-    #[tokio::test]
-    async fn a_free_place_is_given_at_once_and_counted() {
-        let permits = permits(1, 0);
-        let permit = permits.acquire(&tool(None), &anyone(), 10, soon()).await.unwrap();
-        assert_eq!(permits.load.in_flight(), 1);
-        drop(permit);
-        assert_eq!(permits.load.in_flight(), 0);
-    }
-
-    #[tokio::test]
-    async fn without_room_to_wait_a_call_is_refused_at_once() {
-        let permits = permits(1, 0);
-        let _held = permits.acquire(&tool(None), &anyone(), 10, later()).await.unwrap();
-        let refused = permits.acquire(&tool(None), &anyone(), 10, later()).await.err().unwrap();
-        assert_eq!(refused.cause, Cause::Overloaded);
-        assert_eq!(refused.retry_after, Some(RETRY_AFTER));
-    }
-
-    #[tokio::test]
-    async fn waiting_ends_with_the_deadline() {
-        let permits = permits(1, 8);
-        let _held = permits.acquire(&tool(None), &anyone(), 10, later()).await.unwrap();
-        assert_eq!(permits.acquire(&tool(None), &anyone(), 10, soon()).await.err().unwrap().cause, Cause::Overloaded);
-        assert_eq!(permits.load.waiting(), 0);
-    }
-
-    #[tokio::test]
-    async fn a_waiting_call_gets_the_place_that_comes_free() {
-        let permits = Arc::new(permits(1, 8));
-        let held = permits.acquire(&tool(None), &anyone(), 10, later()).await.unwrap();
-        let waiting = tokio::spawn({
-            let permits = Arc::clone(&permits);
-            async move { permits.acquire(&tool(None), &anyone(), 10, later()).await.is_ok() }
-        });
-        while permits.load.waiting() == 0 {
-            tokio::task::yield_now().await;
-        }
-        drop(held);
-        assert!(waiting.await.unwrap());
-    }
-
-    #[tokio::test]
-    async fn a_tool_at_its_limit_leaves_places_to_others() {
-        let permits = permits(2, 0);
-        let _held = permits.acquire(&tool(Some(1)), &anyone(), 10, later()).await.unwrap();
-        assert!(permits.acquire(&tool(Some(1)), &anyone(), 10, later()).await.is_err());
-        let other = ToolDescriptor::new("other", "test", "local");
-        assert!(permits.acquire(&other, &anyone(), 10, later()).await.is_ok());
-    }
-
-    #[tokio::test]
-    async fn waiting_calls_are_bounded_in_bytes() {
-        let permits = permits(1, 8);
-        let _held = permits.acquire(&tool(None), &anyone(), 10, later()).await.unwrap();
-        assert!(permits.acquire(&tool(None), &anyone(), MAX_WAITING_BYTES / 2 + 1, later()).await.is_err());
-    }
-
-    #[tokio::test]
-    async fn an_agent_at_its_limit_leaves_places_to_others() {
-        let permits = permits(2, 8);
-        let (ana, bob) = (AgentGate::new(1, 0), AgentGate::new(1, 0));
-        let _held = permits.acquire(&tool(None), &ana, 10, later()).await.unwrap();
-        let refused = permits.acquire(&tool(None), &ana, 10, later()).await.err().unwrap();
-        assert_eq!(refused.message, "Too many calls of this agent are waiting. Try again later.");
-        assert!(permits.acquire(&tool(None), &bob, 10, later()).await.is_ok());
-    }
-
-    #[tokio::test]
-    async fn a_thousand_waiting_calls_of_one_agent_do_not_delay_the_first_of_another() {
-        let permits = Arc::new(permits(8, 2_000));
-        let ana = Arc::new(AgentGate::new(6, 1_000));
-        let held: Vec<_> = (0..6).map(|_| permits.at_once(None, &ana).unwrap()).collect();
-        let waiting: Vec<_> = (0..1_000)
-            .map(|_| {
-                let (permits, ana) = (Arc::clone(&permits), Arc::clone(&ana));
-                tokio::spawn(async move { permits.acquire(&tool(None), &ana, 10, later()).await.is_ok() })
-            })
-            .collect();
-        while permits.load.waiting() < 1_000 {
-            tokio::task::yield_now().await;
-        }
-        assert!(permits.acquire(&tool(None), &ana, 10, later()).await.is_err(), "no room to wait for one more");
-        let first = permits.at_once(None, &anyone());
-        assert!(first.is_some());
-        drop((held, first));
-        for call in waiting {
-            assert!(call.await.unwrap());
-        }
-        assert_eq!((permits.load.waiting(), permits.load.in_flight()), (0, 0));
-    }
-
-    #[tokio::test]
-    async fn a_call_that_waits_for_its_agent_holds_no_place_of_the_daemon() {
-        let permits = Arc::new(permits(2, 8));
-        let ana = AgentGate::new(1, 1);
-        let _held = permits.acquire(&tool(None), &ana, 10, later()).await.unwrap();
-        let any = tool(None);
-        let waiting = permits.acquire(&any, &ana, 10, later());
-        tokio::pin!(waiting);
-        assert!(futures_util::poll!(&mut waiting).is_pending());
-        assert!(permits.at_once(None, &anyone()).is_some());
-    }
-
-    #[tokio::test]
-    async fn a_call_that_waits_for_its_tool_holds_no_place_of_its_agent_but_counts_as_waiting() {
-        let permits = permits(3, 8);
-        let (ana, slow) = (AgentGate::new(1, 1), tool(Some(1)));
-        let _held = permits.acquire(&slow, &anyone(), 10, later()).await.unwrap();
-        let waiting = permits.acquire(&slow, &ana, 10, later());
-        tokio::pin!(waiting);
-        assert!(futures_util::poll!(&mut waiting).is_pending());
-        let refused = permits.acquire(&slow, &ana, 10, later()).await.err().unwrap();
-        assert_eq!(refused.message, "Too many calls of this agent are waiting. Try again later.");
-        assert!(permits.at_once(None, &ana).is_some());
-    }
-
-    #[tokio::test]
-    async fn an_agent_at_its_limit_keeps_no_tool_from_others_and_a_tool_at_its_limit_no_agent_from_its_other_tools() {
-        let permits = permits(8, 8);
-        let (ana, limited) = (AgentGate::new(2, 8), tool(Some(1)));
-        let at_once =
-            |tool: &ToolDescriptor, agent: &AgentGate| permits.at_once(permits.semaphore(tool).as_ref(), agent);
-        let held = [at_once(&tool(None), &ana).unwrap(), at_once(&tool(None), &ana).unwrap()];
-        let waits = permits.acquire(&limited, &ana, 10, later());
-        tokio::pin!(waits);
-        assert!(futures_util::poll!(&mut waits).is_pending(), "for ana's place");
-        let others = at_once(&limited, &anyone()).unwrap();
-        drop(held);
-        assert!(futures_util::poll!(&mut waits).is_pending(), "for the tool's place");
-        let another = [at_once(&tool(None), &ana).unwrap(), at_once(&tool(None), &ana).unwrap()];
-        drop((others, another));
-        assert!(waits.await.is_ok());
-    }
-
-    #[tokio::test]
-    async fn a_call_that_stops_waiting_gives_everything_back() {
-        let permits = permits(1, 1);
-        let ana = AgentGate::new(1, 1);
-        let held = permits.acquire(&tool(None), &ana, 10, later()).await.unwrap();
-        assert!(permits.acquire(&tool(Some(1)), &ana, 10, soon()).await.is_err());
-        drop(held);
-        assert!(permits.at_once(permits.semaphore(&tool(Some(1))).as_ref(), &ana).is_some());
-        assert!(permits.wait(&ana, 10).is_ok());
-    }
-
-    #[tokio::test]
-    async fn bodies_of_one_agent_fill_half_of_the_room_at_most() {
-        let permits = permits(1, 8);
-        let ana = AgentGate::new(1, 8);
-        assert!(permits.wait(&ana, MAX_WAITING_BYTES / 2 + 1).is_err());
-        let _waits = permits.wait(&ana, MAX_WAITING_BYTES / 2).unwrap();
-        assert!(permits.wait(&ana, 1).is_err());
-        assert!(permits.wait(&anyone(), MAX_WAITING_BYTES / 2).is_ok());
-    }
 }

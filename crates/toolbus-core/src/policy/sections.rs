@@ -222,7 +222,10 @@ impl Section {
             toolsets: written.toolsets.iter().cloned().collect(),
             arguments: written.arguments.clone(),
             profile: written.profile.as_ref().and_then(|name| profiles.iter().position(|p| p.name() == &**name)),
-            gate: Arc::new(AgentGate::new(limits.max_in_flight, limits.max_queued)),
+            gate: Arc::new(match agent {
+                Some(_) => AgentGate::new(limits.max_in_flight, limits.max_queued),
+                None => AgentGate::shared(limits.max_in_flight, limits.max_queued),
+            }),
             limits,
             whole,
             bindings,
