@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use divan::{AllocProfiler, Bencher};
 use serde_json::json;
@@ -124,6 +124,8 @@ fn gates_of_a_call(bencher: Bencher<'_, '_>) {
     let gates = Gates::new(access());
     let senders = senders(gates.access());
     let arguments = Some(r#"{"to": "+57 300 111 2233", "text": "hello"}"#);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+    let sharer: Arc<str> = "ana".into();
     let next = AtomicUsize::new(0);
     let call = || {
         let number = next.fetch_add(1, Ordering::Relaxed);
@@ -132,7 +134,9 @@ fn gates_of_a_call(bencher: Bencher<'_, '_>) {
         let effective = gates.enter(&caller);
         let granted =
             gates.resolve(&effective, &caller, Wanted::named(&tools[number / senders.len() % tools.len()])).unwrap();
-        let arguments = gates.arguments(&effective, granted, arguments).unwrap();
+        let deadline = Instant::now() + Duration::from_secs(60);
+        let checked = gates.arguments(&effective, granted, arguments, Arc::clone(&sharer), deadline);
+        let arguments = runtime.block_on(checked).unwrap();
         gates.recipients(&effective, granted, &arguments).unwrap();
         gates.rate(&effective, granted, Instant::now()).unwrap();
     };

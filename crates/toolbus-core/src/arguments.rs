@@ -1,15 +1,21 @@
 //! Arguments: one parse into an object, valid against the tool's schema.
 
-use std::num::NonZeroUsize;
-use std::sync::{Arc, Mutex, PoisonError};
+mod compiled;
+mod meter;
 
-use jsonschema::{PatternOptions, Validator};
-use lru::LruCache;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
 use serde_json::{Map, Value};
 use toolbus_protocol::parse_object;
 
+use self::compiled::{Cache, Compiled};
+pub use self::compiled::{SchemaError, check_schema};
+use self::meter::{Meter, Spent};
+use crate::bulkhead;
 use crate::failure::{Cause, ToolFailure};
 use crate::log::Throttle;
+use crate::permit::{AgentGate, Permits};
 use crate::policy::Forced;
 use crate::tool::{Schema, Tool, Validation};
 
@@ -17,26 +23,57 @@ use crate::tool::{Schema, Tool, Validation};
 const MAX_VIOLATIONS: usize = 20;
 /// Longest text about one violation, in characters.
 const MAX_VIOLATION: usize = 200;
-/// Compiled schemas that are kept.
-const MAX_COMPILED: NonZeroUsize = NonZeroUsize::new(1024).unwrap();
+/// Most errors that are looked for, with those within branches of `anyOf` and its like.
+const MAX_ERRORS: usize = 200;
 
-/// Largest compiled form of one pattern, in bytes: counted repetitions let a few characters grow to megabytes.
-const MAX_PATTERN: usize = 2 * 1024 * 1024;
+/// Arguments up to this size are checked on the task's own thread, in bytes.
+const MAX_AT_ONCE: usize = 16 * 1024;
+/// Steps of such a check: a few milliseconds. One that needs more gets its turn.
+const STEPS_AT_ONCE: u64 = 50_000;
+/// Steps of a check that has its turn: each value of the largest arguments, some twenty times.
+const STEPS_IN_TURN: u64 = 10_000_000;
+/// Steps of looking for what is wrong.
+const STEPS_FOR_ERRORS: u64 = 1_000_000;
+/// Longest check.
+const MAX_CHECK: Duration = Duration::from_secs(3);
+/// Checks that wait for their turn.
+const MAX_WAITING: usize = 256;
 
-/// Why a schema cannot be used. Compiling never fetches anything: a reference to elsewhere is an error.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct SchemaError(String);
-
-/// Checks arguments, compiling each schema at its first use. Equal schemas share one compiled form.
+/// Checks arguments. Large ones take turns, beside the threads that everything else runs on.
 pub(crate) struct Arguments {
-    compiled: Mutex<LruCache<[u8; 16], Arc<Validator>>>,
+    checker: Arc<Checker>,
+    turns: Permits,
+    gate: Arc<AgentGate>,
+}
+
+/// Compiles each schema at its first use, and checks arguments against it.
+struct Checker {
+    schemas: Cache,
     warned: Throttle,
+}
+
+/// Why arguments are refused.
+enum Refused {
+    Failure(ToolFailure),
+    /// The check cost more than it may.
+    Spent(Spent),
+}
+
+impl From<ToolFailure> for Refused {
+    fn from(failure: ToolFailure) -> Self {
+        Self::Failure(failure)
+    }
 }
 
 impl Arguments {
     pub(crate) fn new() -> Self {
-        Self { compiled: Mutex::new(LruCache::new(MAX_COMPILED)), warned: Throttle::default() }
+        // Half of the processors, so that checks leave the other half to everything else.
+        let places = std::thread::available_parallelism().map_or(1, |processors| processors.get().div_ceil(2));
+        Self {
+            checker: Arc::new(Checker { schemas: Cache::new(), warned: Throttle::default() }),
+            turns: Permits::new(places, MAX_WAITING, Arc::default()),
+            gate: Arc::new(AgentGate::shared(places, MAX_WAITING)),
+        }
     }
 
     /// Parses `text`, adds what is set for the caller, and validates all of it against the tool's schema. No text is an
@@ -51,6 +88,71 @@ impl Arguments {
         text: Option<&str>,
         forced: Option<&Forced>,
     ) -> Result<Map<String, Value>, ToolFailure> {
+        let until = Instant::now() + MAX_CHECK;
+        self.checker.check(tool, text, forced, STEPS_IN_TURN, until).map_err(Refused::into_failure)
+    }
+
+    /// Like [`Self::check`], but never holds up a task for more than some milliseconds: what may take longer waits for its
+    /// turn among `caller` and others, and runs on a thread of its own.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Self::check`]; [`Cause::Overloaded`] when too many wait; [`Cause::Expired`] at `deadline`.
+    pub(crate) async fn check_in_turn(
+        &self,
+        tool: &Tool,
+        text: Option<&str>,
+        forced: Option<Arc<Forced>>,
+        caller: Arc<str>,
+        deadline: Instant,
+    ) -> Result<Map<String, Value>, ToolFailure> {
+        let now = Instant::now();
+        let size = text.map_or(0, str::len);
+        if size <= MAX_AT_ONCE && self.checker.is_ready(tool) {
+            let until = now + MAX_CHECK;
+            match self.checker.check(tool, text, forced.as_deref(), STEPS_AT_ONCE, until) {
+                Err(Refused::Spent(Spent::Work)) => {}
+                checked => return checked.map_err(Refused::into_failure),
+            }
+        }
+        let latest = now + deadline.saturating_duration_since(now) / 2;
+        let turn = self.turns.acquire(&tool.descriptor, &self.gate, caller, size, latest).await?;
+        let (checker, tool, text) = (Arc::clone(&self.checker), tool.clone(), text.map(str::to_owned));
+        let check = tokio::task::spawn_blocking(move || {
+            // Held by the check and not by the call, which may end before.
+            let _turn = turn;
+            let until = deadline.min(Instant::now() + MAX_CHECK);
+            checker.check(&tool, text.as_deref(), forced.as_deref(), STEPS_IN_TURN, until)
+        });
+        match tokio::time::timeout_at(deadline.into(), check).await {
+            Ok(Ok(Err(Refused::Spent(Spent::Work)))) if Instant::now() >= deadline => Err(expired()),
+            Ok(Ok(checked)) => checked.map_err(Refused::into_failure),
+            Ok(Err(broken)) => Err(match broken.try_into_panic() {
+                Ok(panic) => bulkhead::broken(&*panic),
+                Err(_) => ToolFailure::new(Cause::Cancelled, "The daemon shut down before the tool began."),
+            }),
+            Err(_) => Err(expired()),
+        }
+    }
+}
+
+impl Checker {
+    /// Whether nothing has to be compiled for this tool.
+    fn is_ready(&self, tool: &Tool) -> bool {
+        match (&tool.schema, tool.descriptor.validation) {
+            (None, _) | (_, Validation::Off) => true,
+            (Some(schema), _) => self.schemas.get(schema).is_some(),
+        }
+    }
+
+    fn check(
+        &self,
+        tool: &Tool,
+        text: Option<&str>,
+        forced: Option<&Forced>,
+        steps: u64,
+        until: Instant,
+    ) -> Result<Map<String, Value>, Refused> {
         let text = text.map_or("", str::trim);
         let mut members = if text.is_empty() {
             Map::new()
@@ -60,35 +162,25 @@ impl Arguments {
         for (argument, value) in forced.into_iter().flat_map(|forced| &forced.0) {
             // Refused and not replaced: the tool would do something else than its caller asked for.
             if members.insert(argument.clone(), value.clone()).is_some() {
-                return Err(invalid(format!("The argument `{argument}` is set by the operator. Leave it out.")));
+                let text = format!("The argument `{argument}` is set by the operator. Leave it out.");
+                return Err(invalid(text).into());
             }
         }
-        match (&tool.schema, tool.descriptor.validation) {
-            (None, _) | (_, Validation::Off) => Ok(members),
-            (Some(schema), Validation::Enforce | Validation::Warn) => self.validate(tool, schema, members),
-        }
-    }
-
-    fn validate(
-        &self,
-        tool: &Tool,
-        schema: &Schema,
-        members: Map<String, Value>,
-    ) -> Result<Map<String, Value>, ToolFailure> {
-        let validator = self.compiled(schema).map_err(|error| {
-            let text = format!("Tool '{}' has a parameter schema that cannot be used.", tool.descriptor.name);
-            ToolFailure::new(Cause::Failed, text).with_detail(error)
-        })?;
+        let validation = tool.descriptor.validation;
+        let (Some(schema), Validation::Enforce | Validation::Warn) = (&tool.schema, validation) else {
+            return Ok(members);
+        };
+        let compiled = self.compiled(tool, schema)?;
         let value = Value::Object(members);
-        if !validator.is_valid(&value) {
-            let violations = violations(&validator, &value);
-            if tool.descriptor.validation == Validation::Enforce {
-                return Err(invalid(violations));
-            }
-            if let Some(left_out) = self.warned.due() {
-                let tool = &*tool.descriptor.name;
-                tracing::warn!(tool, violations, left_out, "ran a tool with arguments that its schema does not allow");
-            }
+        let refused = match compiled.check(&value, steps, until) {
+            Ok(None) => None,
+            Ok(Some(violations)) => Some((Refused::Failure(invalid(violations.clone())), violations)),
+            Err(spent) => Some((Refused::Spent(spent), spent.text().to_owned())),
+        };
+        match refused {
+            Some((refused, _)) if validation == Validation::Enforce => return Err(refused),
+            Some((_, text)) => self.warn(tool, &text),
+            None => {}
         }
         match value {
             Value::Object(members) => Ok(members),
@@ -96,56 +188,68 @@ impl Arguments {
         }
     }
 
-    fn compiled(&self, schema: &Schema) -> Result<Arc<Validator>, SchemaError> {
-        if let Some(validator) = self.lock().get(&schema.digest) {
-            return Ok(Arc::clone(validator));
-        }
-        // Compiled outside the lock: a large schema must not hold up other tools. Twice does no harm.
-        let validator = Arc::new(compile(&schema.value)?);
-        self.lock().put(schema.digest, Arc::clone(&validator));
-        Ok(validator)
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, LruCache<[u8; 16], Arc<Validator>>> {
-        self.compiled.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// Checks that a tool's schema can be used: valid JSON Schema, no reference to elsewhere, no pattern that would need
-/// backtracking.
-///
-/// # Errors
-///
-/// When it cannot, saying where.
-pub fn check_schema(schema: &Value) -> Result<(), SchemaError> {
-    compile(schema).map(drop)
-}
-
-fn compile(schema: &Value) -> Result<Validator, SchemaError> {
-    jsonschema::options()
-        .offline()
-        // Linear time: schemas and arguments are both somebody else's.
-        .with_pattern_options(PatternOptions::regex().size_limit(MAX_PATTERN))
-        .should_validate_formats(true)
-        .build(schema)
-        .map_err(|error| SchemaError(shortened(&format!("at `{}`: {error}", error.instance_path()))))
-}
-
-fn violations(validator: &Validator, value: &Value) -> String {
-    let mut lines: Vec<String> = validator
-        .iter_errors(value)
-        .take(MAX_VIOLATIONS + 1)
-        .map(|error| {
-            let path = error.instance_path().to_string();
-            let path = if path.is_empty() { "/" } else { &path };
-            shortened(&format!("{path}: {}", error.masked()))
+    fn compiled(&self, tool: &Tool, schema: &Schema) -> Result<Arc<Compiled>, ToolFailure> {
+        self.schemas.compiled(schema).map_err(|error| {
+            let text = format!("Tool '{}' has a parameter schema that cannot be used.", tool.descriptor.name);
+            ToolFailure::new(Cause::Failed, text).with_detail(error)
         })
-        .collect();
-    if lines.len() > MAX_VIOLATIONS {
-        lines.truncate(MAX_VIOLATIONS);
-        lines.push("… and more".to_owned());
     }
-    format!("The arguments do not fit the tool's parameters: {}", lines.join("; "))
+
+    fn warn(&self, tool: &Tool, violations: &str) {
+        if let Some(left_out) = self.warned.due() {
+            let tool = &*tool.descriptor.name;
+            tracing::warn!(tool, violations, left_out, "ran a tool with arguments that its schema does not allow");
+        }
+    }
+}
+
+impl Compiled {
+    /// What is wrong with `value`, if anything is.
+    fn check(&self, value: &Value, steps: u64, until: Instant) -> Result<Option<String>, Spent> {
+        let meter = |steps| Meter::new(steps, MAX_ERRORS, until, self.longest_text, self.longest_name);
+        if meter(steps).run(value, |node| self.validator.is_valid(node))? {
+            return Ok(None);
+        }
+        let meter = meter(STEPS_FOR_ERRORS.min(steps));
+        let lines = meter.run(value, |node| {
+            let lines = self.validator.iter_errors(node).take(MAX_VIOLATIONS + 1).map(|error| {
+                let path = error.instance_path().to_string();
+                let path = if path.is_empty() { "/" } else { &path };
+                shortened(&format!("{path}: {}", error.masked()))
+            });
+            lines.collect::<Vec<_>>()
+        });
+        // That they do not fit is known; only where is not.
+        let mut lines = lines.unwrap_or_default();
+        if lines.is_empty() {
+            return Ok(Some(
+                "The arguments do not fit the tool's parameters, in too many ways to say where.".to_owned(),
+            ));
+        }
+        if lines.len() > MAX_VIOLATIONS || meter.is_full() {
+            lines.truncate(MAX_VIOLATIONS);
+            lines.push("… and more".to_owned());
+        }
+        Ok(Some(format!("The arguments do not fit the tool's parameters: {}", lines.join("; "))))
+    }
+}
+
+impl Spent {
+    const fn text(self) -> &'static str {
+        match self {
+            Self::Work => "The arguments take too much work to check. Send fewer values, or shorter ones.",
+            Self::Text => "A text in the arguments is too long for the patterns of the tool's parameters. Shorten it.",
+        }
+    }
+}
+
+impl Refused {
+    fn into_failure(self) -> ToolFailure {
+        match self {
+            Self::Failure(failure) => failure,
+            Self::Spent(spent) => invalid(spent.text().to_owned()),
+        }
+    }
 }
 
 fn shortened(text: &str) -> String {
@@ -153,6 +257,11 @@ fn shortened(text: &str) -> String {
         Some((end, _)) => format!("{}…", text.get(..end).unwrap_or_default()),
         None => text.to_owned(),
     }
+}
+
+fn expired() -> ToolFailure {
+    let text = "The deadline of the call passed while its arguments were checked. The tool was not run.";
+    ToolFailure::new(Cause::Expired, text)
 }
 
 fn invalid(message: String) -> ToolFailure {
@@ -231,36 +340,119 @@ mod tests {
     }
 
     #[test]
-    fn a_schema_that_refers_elsewhere_is_refused() {
-        for reference in ["http://127.0.0.1:1/schema.json", "file:///etc/passwd"] {
-            assert!(check_schema(&json!({"$ref": reference})).is_err(), "{reference}");
-        }
-    }
-
-    #[test]
-    fn a_pattern_that_would_need_backtracking_is_refused() {
-        assert!(check_schema(&json!({"pattern": "(?=a)b"})).is_err());
-    }
-
-    #[test]
-    fn a_pattern_that_grows_when_compiled_is_refused() {
-        assert!(check_schema(&json!({"pattern": "^(.{1,1000}){1,20}$"})).is_err());
-        assert!(check_schema(&json!({"pattern": "^.{1,1000}$"})).is_ok());
-    }
-
-    #[test]
     fn a_schema_that_refers_to_itself_ends() {
         let schema = json!({"type": "object", "properties": {"next": {"$ref": "#"}}});
         assert!(Arguments::new().check(&tool(schema), Some(r#"{"next": {"next": {}}}"#), None).is_ok());
         assert!(Arguments::new().check(&tool(json!({"$ref": "#"})), Some("{}"), None).is_ok());
     }
 
+    /// An array of numbers, as the arguments of a tool.
+    fn numbers(count: usize) -> String {
+        format!(r#"{{"list":[{}]}}"#, vec!["1"; count].join(","))
+    }
+
+    fn list_of(items: &Value) -> Value {
+        json!({"type": "object", "properties": {"list": {"type": "array", "items": items}}})
+    }
+
     #[test]
-    fn equal_schemas_share_one_compiled_form() {
-        let arguments = Arguments::new();
-        for _ in 0..3 {
-            arguments.check(&tool(json!({"type": "object"})), None, None).unwrap();
+    fn half_a_million_wrong_values_are_refused_with_the_first_ones() {
+        let began = Instant::now();
+        let message = refusal(list_of(&json!({"type": "string"})), &numbers(500_000));
+        assert!(message.contains("/list/0: ") && message.contains("/list/19: "), "{message}");
+        assert!(message.ends_with("… and more") && message.len() < 2_000, "{message}");
+        assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
+    }
+
+    #[test]
+    fn many_values_that_fit_none_of_many_branches_are_refused() {
+        let branches: Vec<Value> =
+            (0..400).map(|n| json!({"type": "array", "items": {"type": "string", "minLength": n}})).collect();
+        let schema = json!({"type": "object", "properties": {"list": {"anyOf": branches}}});
+        let message = refusal(schema, &numbers(20_000));
+        assert!(message.starts_with("The arguments do not fit the tool's parameters: /list: "), "{message}");
+        let branches: Vec<Value> = (0..400).map(|n| json!({"type": "string", "minLength": n})).collect();
+        let message = refusal(list_of(&json!({"anyOf": branches})), &numbers(20_000));
+        assert!(message.contains("/list/0: "), "{message}");
+    }
+
+    #[test]
+    fn a_schema_that_makes_work_without_end_is_left() {
+        // 2^60 looks at the same text.
+        let branch = |n: usize| json!({"allOf": [{"$ref": format!("#/$defs/d{}", n + 1)}, {"$ref": format!("#/$defs/d{}", n + 1)}]});
+        let mut defs: Map<String, Value> = (0..60).map(|n| (format!("d{n}"), branch(n))).collect();
+        defs.insert("d60".to_owned(), json!({"type": "string"}));
+        let schema = json!({"$defs": defs, "properties": {"a": {"$ref": "#/$defs/d0"}}});
+        let message = refusal(schema, r#"{"a": "x"}"#);
+        assert_eq!(message, Spent::Work.text());
+    }
+
+    #[test]
+    fn large_arguments_that_fit_pass() {
+        let tool = tool(list_of(&json!({"anyOf": [{"type": "string"}, {"type": "integer"}]})));
+        let members = Arguments::new().check(&tool, Some(&numbers(200_000)), None).unwrap();
+        assert_eq!(members["list"].as_array().unwrap().len(), 200_000);
+    }
+
+    /// Patterns of which each byte of a text makes a new state.
+    fn costly() -> Value {
+        let pattern = |n: usize| json!({"pattern": format!("(?:a|b)*a(?:a|b){{{}}}c", 200 + n)});
+        let all: Vec<Value> = (0..60).map(pattern).collect();
+        json!({"type": "object", "properties": {"text": {"type": "string", "not": {"anyOf": all}}}})
+    }
+
+    #[test]
+    fn a_long_text_and_costly_patterns_end_in_some_seconds() {
+        for length in [60_000, 500_000] {
+            let text: String = (0..length).map(|n: u64| if n * n % 7 < 3 { 'a' } else { 'b' }).collect();
+            let began = Instant::now();
+            let checked = Arguments::new().check(&tool(costly()), Some(&json!({"text": text}).to_string()), None);
+            assert!(began.elapsed() < Duration::from_secs(30), "{length}: {:?} {checked:?}", began.elapsed());
         }
-        assert_eq!(arguments.lock().len(), 1);
+    }
+
+    #[tokio::test]
+    async fn a_large_check_holds_up_no_other_task() {
+        let arguments = Arc::new(Arguments::new());
+        let check = tokio::spawn({
+            let arguments = Arc::clone(&arguments);
+            async move {
+                let tool = tool(costly());
+                let text = json!({"text": "ab".repeat(100_000)}).to_string();
+                let deadline = Instant::now() + Duration::from_secs(60);
+                arguments.check_in_turn(&tool, Some(&text), None, "ana".into(), deadline).await.is_ok()
+            }
+        });
+        // This test has one thread: a check on it would leave a single turn to the loop.
+        let mut turns = 0;
+        while !check.is_finished() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+            turns += 1;
+        }
+        assert!(turns > 3, "{turns}");
+        check.await.unwrap();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_check_that_outlasts_the_call_is_told_as_its_deadline() {
+        let arguments = Arguments::new();
+        let tool = tool(costly());
+        let text = json!({"text": "ab".repeat(100_000)}).to_string();
+        let deadline = Instant::now();
+        let failure = arguments.check_in_turn(&tool, Some(&text), None, "ana".into(), deadline).await.unwrap_err();
+        assert_eq!(failure.cause, Cause::Expired);
+    }
+
+    #[tokio::test]
+    async fn a_small_check_that_needs_many_steps_gets_its_turn() {
+        let branches: Vec<Value> = (0..400).map(|n| json!({"type": "string", "minLength": n})).collect();
+        let tool = tool(list_of(&json!({"anyOf": branches, "not": {"type": "number"}})));
+        let arguments = Arguments::new();
+        let deadline = Instant::now() + Duration::from_secs(60);
+        for _ in 0..2 {
+            let checked = arguments.check_in_turn(&tool, Some(&numbers(1_000)), None, "ana".into(), deadline).await;
+            let message = checked.unwrap_err().message;
+            assert!(message.contains("/list/0: "), "{message}");
+        }
     }
 }

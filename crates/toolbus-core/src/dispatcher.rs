@@ -263,7 +263,8 @@ impl Dispatcher {
         let granted = granted.map_err(|failure| self.not_found(call, &effective, failure))?;
         call.resolved(granted.tool, self.parts.settings.budgets);
         // 5. arguments
-        let arguments = gates.arguments(&effective, granted, call.request.arguments.as_deref())?;
+        let (text, sharer) = (call.request.arguments.as_deref(), call.request.sharer());
+        let arguments = gates.arguments(&effective, granted, text, sharer, call.deadline).await?;
         let arguments = call.checked(arguments);
         // 6. recipients
         gates.recipients(&effective, granted, &arguments)?;

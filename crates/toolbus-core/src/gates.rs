@@ -3,6 +3,7 @@
 mod explain;
 mod wanted;
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde_json::{Map, Value};
@@ -102,18 +103,22 @@ impl Gates {
         ToolFailure::new(cause, text)
     }
 
-    /// Step 5. The arguments, with those that are set for the caller, valid against the tool's schema.
+    /// Step 5. The arguments, with those that are set for the caller, valid against the tool's schema. Large ones wait for
+    /// their turn among those of `sharer` and others.
     ///
     /// # Errors
     ///
-    /// [`Cause::InvalidArguments`], naming what is wrong and never the values.
-    pub fn arguments(
+    /// [`Cause::InvalidArguments`], naming what is wrong and never the values; [`Cause::Overloaded`] when too many wait;
+    /// [`Cause::Expired`] at `deadline`.
+    pub async fn arguments(
         &self,
         effective: &Effective,
         granted: Granted<'_>,
         text: Option<&str>,
+        sharer: Arc<str>,
+        deadline: Instant,
     ) -> Result<Map<String, Value>, ToolFailure> {
-        self.arguments.check(granted.tool, text, effective.forced(granted).as_deref())
+        self.arguments.check_in_turn(granted.tool, text, effective.forced(granted), sharer, deadline).await
     }
 
     /// Step 6. Whether the caller may address everybody whom the arguments name.

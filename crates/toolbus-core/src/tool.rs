@@ -276,7 +276,7 @@ impl Tool {
 
 impl Schema {
     /// Schemas may come from outside, so the digest is one that nobody can make collide.
-    fn new(value: &Arc<Value>) -> Self {
+    pub(crate) fn new(value: &Arc<Value>) -> Self {
         let mut digest = [0_u8; 16];
         for (to, from) in digest.iter_mut().zip(Sha256::digest(value.to_string())) {
             *to = from;

@@ -101,14 +101,15 @@ impl Gates {
         };
         steps.push(pass(StepName::Resolve, because));
 
-        let arguments = match self.arguments(&effective, granted, arguments) {
+        let forced = effective.forced(granted);
+        let arguments = match self.arguments.check(granted.tool, arguments, forced.as_deref()) {
             Ok(arguments) => arguments,
             Err(failure) => {
                 steps.push(refuse(StepName::Arguments, failure.message.clone(), failure));
                 return;
             }
         };
-        let forced = effective.forced(granted).map(|forced| forced.0.keys().cloned().collect::<Vec<_>>().join(", "));
+        let forced = forced.map(|forced| forced.0.keys().cloned().collect::<Vec<_>>().join(", "));
         let set = forced.map_or_else(String::new, |names| format!("; set by the policy: {names}"));
         steps.push(pass(StepName::Arguments, format!("valid{set}")));
 

@@ -1,5 +1,4 @@
 use futures_util::FutureExt;
-use tokio::task::JoinHandle;
 
 use super::*;
 

@@ -1,0 +1,226 @@
+//! Schemas made ready for checking, and how many are kept.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use jsonschema::{PatternOptions, Validator};
+use lru::LruCache;
+use serde_json::Value;
+
+use super::meter::Metered;
+use super::shortened;
+use crate::tool::Schema;
+
+/// Largest compiled forms of one pattern, in bytes. Counted repetitions let a few characters grow to megabytes. The
+/// smallest that takes every pattern of a schema is used, so that what a pattern may cost is known.
+const PATTERN_SIZES: [usize; 4] = [16 * 1024, 64 * 1024, 256 * 1024, 1024 * 1024];
+/// The patterns of one schema may take this much together, in bytes.
+const MAX_PATTERNS: usize = 4 * 1024 * 1024;
+/// Bytes of a pattern's compiled form times bytes of the text that it is compared with: some seconds at the worst, when
+/// each byte visits all of the form. A comparison cannot be stopped.
+const MAX_COMPARISON: usize = 16 * 1024 * 1024 * 1024;
+/// For each byte of a pattern's compiled form, the states that the engine makes while it compares, at the most.
+const STATES_PER_BYTE: usize = 2;
+/// Comparisons of one pattern that keep states of their own.
+const KEPT_STATES: usize = 2;
+/// Memory of a compiled schema without its patterns, for each byte of its text.
+const MEMORY_PER_BYTE: usize = 16;
+/// All compiled schemas that are kept may take this much, in bytes.
+const MAX_KEPT: usize = 64 * 1024 * 1024;
+
+/// Why a schema cannot be used. Compiling never fetches anything: a reference to elsewhere is an error.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct SchemaError(String);
+
+/// A schema that arguments can be checked against.
+pub(super) struct Compiled {
+    pub(super) validator: Validator<Metered>,
+    /// Longest text that its patterns are compared with, in bytes.
+    pub(super) longest_text: usize,
+    /// Longest name of a member, which all patterns may be compared with, in bytes.
+    pub(super) longest_name: usize,
+    /// Memory that it takes at the most, in bytes.
+    size: usize,
+}
+
+/// Checks that a tool's schema can be used: valid JSON Schema, no reference to elsewhere, no pattern that would need
+/// backtracking, and none that takes too much memory.
+///
+/// # Errors
+///
+/// When it cannot, saying where.
+pub fn check_schema(schema: &Value) -> Result<(), SchemaError> {
+    Compiled::new(schema).map(drop)
+}
+
+impl Compiled {
+    pub(super) fn new(schema: &Value) -> Result<Self, SchemaError> {
+        let patterns = patterns(schema);
+        let fits = |size: &usize| size.saturating_mul(patterns) <= MAX_PATTERNS;
+        let mut refused = SchemaError(format!(
+            "has {patterns} patterns; at most {} can be used",
+            MAX_PATTERNS / PATTERN_SIZES.first().copied().unwrap_or(MAX_PATTERNS)
+        ));
+        for size in PATTERN_SIZES.into_iter().filter(fits) {
+            match build(schema, size) {
+                Ok(validator) => return Ok(Self::sized(validator, schema, patterns, size)),
+                Err(error) => refused = error,
+            }
+            if patterns == 0 {
+                break;
+            }
+        }
+        Err(refused)
+    }
+
+    fn sized(validator: Validator<Metered>, schema: &Value, patterns: usize, size: usize) -> Self {
+        let longest = |bytes: usize| if patterns == 0 { usize::MAX } else { MAX_COMPARISON / bytes };
+        let text = schema.to_string().len().saturating_mul(MEMORY_PER_BYTE);
+        Self {
+            validator,
+            longest_text: longest(size),
+            longest_name: longest(size.saturating_mul(patterns)),
+            size: text + patterns * size * (1 + STATES_PER_BYTE * KEPT_STATES),
+        }
+    }
+}
+
+fn build(schema: &Value, size: usize) -> Result<Validator<Metered>, SchemaError> {
+    // Linear time: schemas and arguments are both somebody else's.
+    let patterns = PatternOptions::regex().size_limit(size).dfa_size_limit(size * STATES_PER_BYTE);
+    jsonschema::options_for::<Metered>()
+        .offline()
+        .with_pattern_options(patterns)
+        .should_validate_formats(true)
+        .build(schema)
+        .map_err(|error| SchemaError(shortened(&format!("at `{}`: {error}", error.instance_path()))))
+}
+
+/// Number of patterns in a schema; parts that are no schemas may count, too.
+fn patterns(schema: &Value) -> usize {
+    match schema {
+        Value::Array(elements) => elements.iter().map(patterns).sum(),
+        Value::Object(members) => {
+            let own = |(name, value): (&String, &Value)| match (&**name, value) {
+                ("pattern", Value::String(_)) => 1,
+                ("patternProperties", Value::Object(of)) => of.len(),
+                _ => 0,
+            };
+            members.iter().map(own).sum::<usize>() + members.values().map(patterns).sum::<usize>()
+        }
+        _ => 0,
+    }
+}
+
+/// Compiled schemas, the latest used ones. Equal schemas share one.
+pub(super) struct Cache {
+    kept: Mutex<Kept>,
+}
+
+struct Kept {
+    schemas: LruCache<[u8; 16], Arc<Compiled>>,
+    /// Memory that they take together, in bytes.
+    size: usize,
+}
+
+impl Cache {
+    pub(super) fn new() -> Self {
+        Self { kept: Mutex::new(Kept { schemas: LruCache::unbounded(), size: 0 }) }
+    }
+
+    /// The compiled form of a schema that was used before and is kept.
+    pub(super) fn get(&self, schema: &Schema) -> Option<Arc<Compiled>> {
+        self.lock().schemas.get(&schema.digest).cloned()
+    }
+
+    /// The compiled form of a schema.
+    pub(super) fn compiled(&self, schema: &Schema) -> Result<Arc<Compiled>, SchemaError> {
+        if let Some(compiled) = self.get(schema) {
+            return Ok(compiled);
+        }
+        // Compiled outside the lock: a large schema must not hold up other tools. Twice does no harm.
+        let compiled = Arc::new(Compiled::new(&schema.value)?);
+        let mut kept = self.lock();
+        kept.size += compiled.size;
+        if let Some(replaced) = kept.schemas.put(schema.digest, Arc::clone(&compiled)) {
+            kept.size -= replaced.size;
+        }
+        // The new one stays, whatever its size: it is in use.
+        while kept.size > MAX_KEPT && kept.schemas.len() > 1 {
+            let Some((_, oldest)) = kept.schemas.pop_lru() else { break };
+            kept.size -= oldest.size;
+        }
+        Ok(compiled)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Kept> {
+        // Nothing panics under the lock.
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::tool::Schema;
+
+    /// Patterns of which each byte of a text makes a new state.
+    fn costly(patterns: usize, tool: usize) -> Value {
+        let pattern = |n: usize| json!({"pattern": format!("(?:a|b)*a(?:a|b){{{}}}x{tool}", 200 + n)});
+        json!({"allOf": (0..patterns).map(pattern).collect::<Vec<_>>()})
+    }
+
+    #[test]
+    fn a_schema_that_refers_elsewhere_is_refused() {
+        for reference in ["http://127.0.0.1:1/schema.json", "file:///etc/passwd"] {
+            assert!(check_schema(&json!({"$ref": reference})).is_err(), "{reference}");
+        }
+    }
+
+    #[test]
+    fn a_pattern_that_would_need_backtracking_is_refused() {
+        assert!(check_schema(&json!({"pattern": "(?=a)b"})).is_err());
+    }
+
+    #[test]
+    fn a_pattern_that_grows_when_compiled_is_refused() {
+        assert!(check_schema(&json!({"pattern": "^(.{1,1000}){1,20}$"})).is_err());
+        assert!(check_schema(&json!({"pattern": "^.{1,1000}$"})).is_ok());
+    }
+
+    #[test]
+    fn many_patterns_must_be_small() {
+        let large = |n: usize| json!({"pattern": format!("^.{{1,{}}}$", 900 + n)});
+        let schema = |count| json!({"allOf": (0..count).map(large).collect::<Vec<_>>()});
+        assert!(check_schema(&schema(2)).is_ok());
+        assert!(check_schema(&schema(40)).is_err());
+        let small = |n: usize| json!({"pattern": format!("^[a-z]+{n}$")});
+        let schema = |count| json!({"allOf": (0..count).map(small).collect::<Vec<_>>()});
+        assert!(check_schema(&schema(250)).is_ok());
+        let error = check_schema(&schema(300)).unwrap_err().to_string();
+        assert_eq!(error, "has 300 patterns; at most 256 can be used");
+    }
+
+    #[test]
+    fn equal_schemas_share_one_compiled_form() {
+        let cache = Cache::new();
+        let schema = || Schema::new(&Arc::new(json!({"type": "object"})));
+        let first = cache.compiled(&schema()).unwrap();
+        assert!(Arc::ptr_eq(&first, &cache.compiled(&schema()).unwrap()));
+    }
+
+    #[test]
+    fn compiled_schemas_are_kept_by_size() {
+        let cache = Cache::new();
+        let schemas: Vec<_> = (0..50).map(|tool| Schema::new(&Arc::new(costly(60, tool)))).collect();
+        for schema in &schemas {
+            cache.compiled(schema).unwrap();
+        }
+        let kept = cache.lock();
+        assert!(kept.size <= MAX_KEPT && kept.schemas.len() < 50, "{} with {} bytes", kept.schemas.len(), kept.size);
+        assert_eq!(kept.size, kept.schemas.iter().map(|(_, compiled)| compiled.size).sum::<usize>());
+        assert!(kept.schemas.contains(&schemas[49].digest));
+    }
+}

@@ -1,0 +1,275 @@
+//! Arguments as the validator reads them: every look costs a step, and a check that costs too much ends.
+//!
+//! The validator collects every error of every branch before it gives out the first, and has no way to be stopped. It
+//! reads values through a trait, however, so what bounds it is in the reading: lists seem to end once enough errors are
+//! known, and a check over its budget is left by unwinding.
+
+use std::any::Any;
+use std::borrow::Cow;
+use std::cell::Cell;
+use std::panic::{self, AssertUnwindSafe};
+use std::slice;
+use std::time::Instant;
+
+use jsonschema::json::{self, Array, Json, NodeIdentity, Object, SerdeJson};
+use jsonschema::types::JsonType;
+use serde_json::{Map, Number, Value, map};
+
+/// Bytes of text that cost a step.
+const BYTES_PER_STEP: usize = 16;
+/// Steps between two looks at the clock; a power of two.
+const STEPS_PER_LOOK: u64 = 4096;
+
+/// Why a check ended before it was done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Spent {
+    /// It took too many steps, or too long.
+    Work,
+    /// A text is too long for the patterns of the schema.
+    Text,
+}
+
+/// What one check may cost.
+pub(super) struct Meter {
+    steps: Cell<u64>,
+    errors: Cell<usize>,
+    until: Instant,
+    longest_text: usize,
+    longest_name: usize,
+}
+
+impl Meter {
+    /// A meter of `steps` until `until`. Patterns are compared with texts of at most `longest_text` bytes, and with names
+    /// of members of at most `longest_name` bytes. Lists seem to end after about `errors` errors.
+    pub(super) fn new(steps: u64, errors: usize, until: Instant, longest_text: usize, longest_name: usize) -> Self {
+        Self { steps: Cell::new(steps), errors: Cell::new(errors), until, longest_text, longest_name }
+    }
+
+    /// Runs a check over `value`.
+    ///
+    /// # Errors
+    ///
+    /// If it costs more than the meter has.
+    pub(super) fn run<'a, T>(&'a self, value: &'a Value, check: impl FnOnce(Node<'a>) -> T) -> Result<T, Spent> {
+        let node = Node { value, meter: Some(self) };
+        panic::catch_unwind(AssertUnwindSafe(|| check(node))).map_err(|payload| spent(payload))
+    }
+
+    /// Whether errors are left out because there are so many.
+    pub(super) fn is_full(&self) -> bool {
+        self.errors.get() == 0
+    }
+
+    fn charge(&self, steps: u64) {
+        let before = self.steps.get();
+        let left = before.saturating_sub(steps);
+        self.steps.set(left);
+        let looks = before / STEPS_PER_LOOK != left / STEPS_PER_LOOK;
+        if left == 0 || (looks && Instant::now() >= self.until) {
+            stop(Spent::Work);
+        }
+    }
+
+    fn charge_text(&self, length: usize, longest: usize) {
+        if length > longest {
+            stop(Spent::Text);
+        }
+        self.charge(1 + (length / BYTES_PER_STEP) as u64);
+    }
+}
+
+/// Leaves the check, whatever depth of the validator it is in. No hook is called, so nothing is logged.
+fn stop(spent: Spent) -> ! {
+    panic::resume_unwind(Box::new(spent))
+}
+
+fn spent(payload: Box<dyn Any + Send>) -> Spent {
+    match payload.downcast::<Spent>() {
+        Ok(spent) => *spent,
+        Err(panic) => panic::resume_unwind(panic),
+    }
+}
+
+/// The representation of values that the validator is made for.
+pub(super) struct Metered;
+
+/// A value and its meter.
+#[derive(Clone, Copy)]
+pub(super) struct Node<'a> {
+    value: &'a Value,
+    /// Absent for the name of a member, which was charged with the member.
+    meter: Option<&'a Meter>,
+}
+
+impl<'a> Node<'a> {
+    fn look(&self) -> &'a Value {
+        if let Some(meter) = self.meter {
+            meter.charge(1);
+        }
+        self.value
+    }
+}
+
+impl Json for Metered {
+    type Node<'a> = Node<'a>;
+    type PreparedKey = String;
+    type StringBuffer = Value;
+
+    fn prepare_key(key: &str) -> String {
+        key.to_owned()
+    }
+
+    fn with_string_node<T>(buffer: &mut Value, string: &str, f: impl FnOnce(Node<'_>) -> T) -> T {
+        SerdeJson::with_string_node(buffer, string, |value| f(Node { value, meter: None }))
+    }
+}
+
+impl<'a> json::Node<'a, Metered> for Node<'a> {
+    type Object = Members<'a>;
+    type Array = Elements<'a>;
+    type Number = &'a Number;
+
+    fn as_object(&self) -> Option<Members<'a>> {
+        self.look().as_object().map(|members| Members { members, meter: self.meter })
+    }
+
+    fn as_array(&self) -> Option<Elements<'a>> {
+        self.look().as_array().map(|elements| Elements { elements, meter: self.meter })
+    }
+
+    fn as_string(&self) -> Option<Cow<'a, str>> {
+        let text = self.look().as_str()?;
+        if let Some(meter) = self.meter {
+            meter.charge_text(text.len(), meter.longest_text);
+        }
+        Some(Cow::Borrowed(text))
+    }
+
+    fn as_number(&self) -> Option<&'a Number> {
+        self.look().as_number()
+    }
+
+    fn as_boolean(&self) -> Option<bool> {
+        self.look().as_bool()
+    }
+
+    fn is_null(&self) -> bool {
+        self.look().is_null()
+    }
+
+    fn json_type(&self) -> JsonType {
+        json::Node::<SerdeJson>::json_type(&self.look())
+    }
+
+    fn string_length(&self) -> Option<u64> {
+        json::Node::<SerdeJson>::string_length(&self.look())
+    }
+
+    fn equals_value(&self, expected: &Value) -> bool {
+        json::Node::<SerdeJson>::equals_value(&self.look(), expected)
+    }
+
+    /// Called for each error that the validator makes, and for nothing else.
+    fn to_value(&self) -> Cow<'a, Value> {
+        if let Some(meter) = self.meter {
+            meter.errors.set(meter.errors.get().saturating_sub(1));
+        }
+        Cow::Borrowed(self.value)
+    }
+
+    fn identity(&self) -> Option<NodeIdentity> {
+        json::Node::<SerdeJson>::identity(&self.value)
+    }
+}
+
+/// The members of an object.
+pub(super) struct Members<'a> {
+    members: &'a Map<String, Value>,
+    meter: Option<&'a Meter>,
+}
+
+/// Goes through the members of an object, until there are errors enough.
+pub(super) struct EachMember<'a> {
+    members: map::Iter<'a>,
+    meter: Option<&'a Meter>,
+}
+
+impl<'a> Object<'a, Metered> for Members<'a> {
+    type Node = Node<'a>;
+    type MemberName = &'a str;
+    type MembersIter = EachMember<'a>;
+
+    fn len(&self) -> usize {
+        self.members.len()
+    }
+
+    fn get(&self, key: &String) -> Option<Node<'a>> {
+        self.members.get(key).map(|value| Node { value, meter: self.meter })
+    }
+
+    fn members(&self) -> EachMember<'a> {
+        EachMember { members: self.members.iter(), meter: self.meter }
+    }
+}
+
+impl<'a> Iterator for EachMember<'a> {
+    type Item = (&'a str, Node<'a>);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.meter.is_some_and(Meter::is_full) {
+            return None;
+        }
+        let (name, value) = self.members.next()?;
+        if let Some(meter) = self.meter {
+            meter.charge_text(name.len(), meter.longest_name);
+        }
+        Some((name, Node { value, meter: self.meter }))
+    }
+}
+
+/// The elements of an array.
+pub(super) struct Elements<'a> {
+    elements: &'a [Value],
+    meter: Option<&'a Meter>,
+}
+
+/// Goes through the elements of an array, until there are errors enough.
+pub(super) struct EachElement<'a> {
+    elements: slice::Iter<'a, Value>,
+    meter: Option<&'a Meter>,
+}
+
+impl<'a> Array<'a, Metered> for Elements<'a> {
+    type Node = Node<'a>;
+    type ElementsIter = EachElement<'a>;
+
+    fn len(&self) -> usize {
+        self.elements.len()
+    }
+
+    fn elements(&self) -> EachElement<'a> {
+        EachElement { elements: self.elements.iter(), meter: self.meter }
+    }
+
+    fn is_unique(&self) -> bool {
+        if let Some(meter) = self.meter {
+            meter.charge(self.elements.len() as u64);
+        }
+        Array::<SerdeJson>::is_unique(&self.elements)
+    }
+}
+
+impl<'a> Iterator for EachElement<'a> {
+    type Item = Node<'a>;
+
+    fn next(&mut self) -> Option<Node<'a>> {
+        if self.meter.is_some_and(Meter::is_full) {
+            return None;
+        }
+        let value = self.elements.next()?;
+        if let Some(meter) = self.meter {
+            meter.charge(1);
+        }
+        Some(Node { value, meter: self.meter })
+    }
+}
