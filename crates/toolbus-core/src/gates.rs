@@ -16,9 +16,8 @@ use crate::failure::{Cause, ToolFailure};
 use crate::log::shown;
 use crate::policy::{Access, Effective, Granted};
 use crate::rate::RateLimits;
-use crate::recipients::Outbound;
+use crate::recipients::{self, Outbound};
 use crate::suggest::Suggestions;
-use crate::tool::Tool;
 
 /// The gates that a call passes before it may run.
 pub struct Gates {
@@ -133,7 +132,7 @@ impl Gates {
         arguments: &Map<String, Value>,
     ) -> Result<(), ToolFailure> {
         for (outbound, allowed) in effective.recipients(granted) {
-            undeclared(granted.tool, outbound, arguments)?;
+            undeclared(effective, granted, outbound, arguments)?;
             if let Err(refused) = allowed.check(outbound, arguments) {
                 return Err(ToolFailure::new(Cause::NotAllowed, refused.to_string()));
             }
@@ -158,16 +157,22 @@ fn too_often(granted: Granted<'_>, wait: Duration) -> ToolFailure {
     ToolFailure::new(Cause::RateLimited, text).with_retry_after(wait)
 }
 
-/// Refuses arguments that the tool's schema does not declare: nobody has said that they hold no recipient.
-fn undeclared(tool: &Tool, outbound: &Outbound, arguments: &Map<String, Value>) -> Result<(), ToolFailure> {
-    let declared = tool.descriptor.parameters.as_deref().and_then(|schema| schema.get("properties"));
-    let Some(declared) = declared.and_then(Value::as_object) else { return Ok(()) };
-    let is_known = |name: &String| declared.contains_key(name) || outbound.reads(name);
+/// Refuses arguments that neither the tool's schema nor the policy declares: nobody has said that they hold no recipient.
+fn undeclared(
+    effective: &Effective,
+    granted: Granted<'_>,
+    outbound: &Outbound,
+    arguments: &Map<String, Value>,
+) -> Result<(), ToolFailure> {
+    let declared = granted.tool.descriptor.parameters.as_deref().map(recipients::declared).unwrap_or_default();
+    let forced = effective.forced(granted);
+    let is_forced = |name: &String| forced.as_ref().is_some_and(|forced| forced.0.contains_key(name));
+    let is_known = |name: &String| declared.contains(name.as_str()) || outbound.reads(name) || is_forced(name);
     match arguments.keys().find(|name| !is_known(name)) {
         None => Ok(()),
         Some(name) => {
             let text = format!(
-                "The argument `{}` is none of the tool's, and might name a recipient. Leave it out.",
+                "The tool's parameters do not declare the argument `{}`, which might name a recipient. Leave it out.",
                 shown(name)
             );
             Err(ToolFailure::new(Cause::NotAllowed, text))

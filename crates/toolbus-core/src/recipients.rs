@@ -1,6 +1,7 @@
 //! Whom a call may address: the one gate between the arguments of a call and the tools that send something to people.
 
 mod compare;
+mod declared;
 mod path;
 
 use std::collections::HashSet;
@@ -10,6 +11,7 @@ use std::sync::Arc;
 use serde_json::{Map, Value};
 
 pub use self::compare::Compare;
+pub use self::declared::declared;
 use self::path::Found;
 pub use self::path::{RecipientPath, RecipientPathError};
 use crate::log::shown;
@@ -100,7 +102,8 @@ impl AllowedRecipients {
         Ok(Self { compare, listed: listed.collect::<Result<_, _>>()? })
     }
 
-    /// Whether the arguments of a call name somebody, and nobody who is not in the list.
+    /// Whether the arguments of a call name somebody, and nobody who is not in the list. An object in which recipients
+    /// stand, such as an element of a list, names one itself: what else it holds may be one that no path reads.
     ///
     /// # Errors
     ///
@@ -114,7 +117,17 @@ impl AllowedRecipients {
                 self.allows(found, path).map_err(refused)
             })?;
         }
-        if names_somebody { Ok(()) } else { Err(refused(Reason::Nobody(outbound.recipients.clone()))) }
+        if !names_somebody {
+            return Err(refused(Reason::Nobody(outbound.recipients.clone())));
+        }
+        for argument in arguments.keys() {
+            let paths = outbound.recipients.iter().filter(|path| path.argument() == argument).cloned();
+            let paths: Vec<_> = paths.collect();
+            if !paths.is_empty() && !path::name_somebody(&paths, arguments) {
+                return Err(refused(Reason::Nobody(paths)));
+            }
+        }
+        Ok(())
     }
 
     fn allows(&self, found: Found<'_>, path: &RecipientPath) -> Result<(), Reason> {

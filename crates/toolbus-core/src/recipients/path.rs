@@ -121,6 +121,40 @@ fn descend<'a, E>(
     }
 }
 
+/// Whether every object on the way of these paths, which begin with one argument, has a member that one of them reads.
+/// The values must have the shapes of the paths.
+pub(super) fn name_somebody(paths: &[RecipientPath], arguments: &Map<String, Value>) -> bool {
+    let steps: Vec<_> = paths.iter().map(|path| &*path.steps).collect();
+    let argument = paths.first().and_then(|path| arguments.get(&path.argument));
+    argument.is_none_or(|value| every_object_names_somebody(&steps, value))
+}
+
+fn every_object_names_somebody(paths: &[&[Step]], value: &Value) -> bool {
+    let below = |step: &Step| -> Vec<&[Step]> {
+        let rests = paths.iter().filter_map(|path| path.split_first());
+        rests.filter(|(first, _)| *first == step).map(|(_, rest)| rest).collect()
+    };
+    match value {
+        Value::Array(elements) => {
+            let paths = below(&Step::EveryElement);
+            elements.iter().all(|element| every_object_names_somebody(&paths, element))
+        }
+        Value::Object(members) => {
+            let mut named = paths.iter().filter_map(|path| match path.first() {
+                Some(step @ Step::Key(key)) => Some((step, members.get(key)?)),
+                _ => None,
+            });
+            let mut names_somebody = false;
+            let all = named.all(|(step, value)| {
+                names_somebody = true;
+                every_object_names_somebody(&below(step), value)
+            });
+            all && names_somebody
+        }
+        _ => true,
+    }
+}
+
 impl Step {
     fn parse(text: &str) -> Result<Self, RecipientPathError> {
         match text {

@@ -225,3 +225,47 @@ fn a_binding_that_says_nothing_of_a_channel_opens_nothing_there() {
     assert!(may(&bound, "web_search", "a") && !may(&bound, "web_search", "x"), "as the agent");
     assert!(may(&bound, "web_browse", "c") && !may(&bound, "web_browse", "b"), "in the agent's place");
 }
+
+#[test]
+fn what_no_schema_declares_is_refused_beside_a_list_of_recipients() {
+    use crate::recipients::{AllowedRecipients, Compare, Outbound, RecipientPath};
+    let schemas = [
+        ("open", Some(serde_json::json!({"type": "object"}))),
+        ("referred", Some(serde_json::json!({"$ref": "#/$defs/a", "$defs": {"a": {"properties": {"text": {}}}}}))),
+        ("combined", Some(serde_json::json!({"allOf": [{"properties": {"text": {}}}]}))),
+        ("none", None),
+    ];
+    let tool = |(name, schema): &(&str, Option<serde_json::Value>)| {
+        let parameters = schema.clone().map(Arc::new);
+        Tool::new(ToolDescriptor { parameters, ..ToolDescriptor::new(*name, "test", "local") }, Nothing)
+    };
+    let outbound = Outbound {
+        channel: "phone".into(),
+        tools: patterns(&["*"]),
+        recipients: vec![RecipientPath::parse("/to").unwrap()],
+        compare: Compare::Exact,
+    };
+    let listed = AllowedRecipients::new(Compare::Exact, &["a"]).unwrap();
+    let section = AgentPolicy {
+        recipients: Arc::new([("phone".into(), listed)].into()),
+        arguments: vec![forced("*", "tenant", "x")],
+        ..AgentPolicy::default()
+    };
+    let outbound = [("phone".into(), Arc::new(outbound))].into();
+    let gates = crate::Gates::new(access(
+        schemas.iter().map(tool).collect(),
+        Policy { outbound, ..policy([("ana", section)]) },
+    ));
+    let effective = gates.access().effective(&caller("ana"));
+    let may = |tool: &str, arguments: serde_json::Value| {
+        gates.recipients(&effective, effective.get(tool).unwrap(), arguments.as_object().unwrap()).is_ok()
+    };
+    for (name, schema) in &schemas {
+        assert!(may(name, serde_json::json!({"to": "a", "tenant": "x"})), "{name}: what the policy sets");
+        for other in ["bcc", "To", "phone"] {
+            assert!(!may(name, serde_json::json!({"to": "a", other: "b"})), "{name}: {other}");
+        }
+        let declares = schema.as_ref().is_some_and(|schema| schema.to_string().contains("text"));
+        assert_eq!(may(name, serde_json::json!({"to": "a", "text": "b"})), declares, "{name}: text");
+    }
+}

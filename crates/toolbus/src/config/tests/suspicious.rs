@@ -102,13 +102,13 @@ fn arguments_that_may_hide_a_recipient_are_told_where_there_is_a_list() {
     });
     let listed = "[agents.ana]\ntoolsets = ['files']\noutbound_allowlist = { whatsapp = ['+1555'] }";
     insta::assert_snapshot!(with(&format!("{}{listed}", tools.concat())), @r#"
-    outbound.whatsapp: `send_0` has no schema with properties; its other arguments are not looked at
-    outbound.whatsapp: `send_17` has no schema with properties; its other arguments are not looked at
+    outbound.whatsapp: `send_0` has no schema that declares its arguments; those that hold no recipient are refused for agents with an `outbound_allowlist`
+    outbound.whatsapp: `send_17` has no schema that declares its arguments; those that hold no recipient are refused for agents with an `outbound_allowlist`
     outbound.whatsapp: `send_40` has an open schema; arguments that the schema does not declare are refused for agents with an `outbound_allowlist`
     "#);
     let in_a_binding = "[agents.ana]\ntoolsets = ['files']\nallowed_tools = ['*_time']\n[[agents.ana.bindings]]\n\
         channel = 'c'\naccount = 'a'\noutbound_allowlist = { whatsapp = ['+1555'] }";
-    insta::assert_snapshot!(with(&format!("{}{in_a_binding}", tools[0])), @"outbound.whatsapp: `send_0` has no schema with properties; its other arguments are not looked at");
+    insta::assert_snapshot!(with(&format!("{}{in_a_binding}", tools[0])), @"outbound.whatsapp: `send_0` has no schema that declares its arguments; those that hold no recipient are refused for agents with an `outbound_allowlist`");
     let unlisted = "[agents.ana]\ntoolsets = ['files']\nallowed_tools = ['*_time']";
     assert_eq!(with(&format!("{}{unlisted}", tools.concat())), "");
 }

@@ -1,6 +1,7 @@
 //! Tools that address people, and of whose arguments too little is known.
 
 use serde_json::Value;
+use toolbus_core::recipients::declared;
 
 use crate::config::agents::{AgentConfig, matches_either};
 use crate::config::known::{Known, KnownTool};
@@ -33,16 +34,19 @@ impl OutboundConfig {
 impl KnownTool {
     /// What becomes of arguments that nothing is known of, if it may be given any.
     fn unknown_arguments(&self) -> Option<&'static str> {
-        let key = |key: &str| self.parameters.as_ref().and_then(|schema| schema.get(key));
-        if key("additionalProperties") == Some(&Value::Bool(false)) {
+        let schema = self.parameters.as_ref();
+        if schema.and_then(|schema| schema.get("additionalProperties")) == Some(&Value::Bool(false)) {
             None
-        } else if key("properties").is_some() {
+        } else if schema.is_some_and(|schema| !declared(schema).is_empty()) {
             Some(
                 "has an open schema; arguments that the schema does not declare are refused for agents with an \
                  `outbound_allowlist`",
             )
         } else {
-            Some("has no schema with properties; its other arguments are not looked at")
+            Some(
+                "has no schema that declares its arguments; those that hold no recipient are refused for agents with an \
+                 `outbound_allowlist`",
+            )
         }
     }
 }
