@@ -120,6 +120,7 @@ mod tests {
             caller: Arc::new(crate::caller::Caller::unknown()),
             arguments: Arc::new(Map::new()),
             deadline: Instant::now(),
+            limit: std::time::Duration::ZERO,
             cancelled: CancellationToken::new(),
             trace: None,
             progress: None,

@@ -338,6 +338,7 @@ impl Dispatcher {
             call_id: Arc::clone(&request.call_id),
             arguments,
             deadline: deadline::inner(call.deadline, started),
+            limit: call.deadline.saturating_duration_since(call.arrived),
             cancelled: cancel.child_token(),
             trace,
             progress: sink,

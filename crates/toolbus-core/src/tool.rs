@@ -18,7 +18,7 @@ pub use self::naming::Naming;
 pub use self::program::Program;
 pub use self::suspicion::Suspicion;
 use crate::caller::Caller;
-use crate::failure::ToolFailure;
+use crate::failure::{Cause, ToolFailure};
 use crate::progress::ProgressSink;
 
 /// What repeating a call would do.
@@ -149,6 +149,8 @@ pub struct ToolCall {
     pub arguments: Arc<Map<String, Value>>,
     /// When to give up: a little before the call's own deadline, so that the executor's error is the one that is told.
     pub deadline: Instant,
+    /// The time that the call has in all, as its caller or the tool's settings gave it: what texts tell.
+    pub limit: Duration,
     /// Cancelled when nobody waits any more. An executor that ignores it is dropped.
     pub cancelled: CancellationToken,
     /// The trace to continue in requests to others.
@@ -162,6 +164,23 @@ impl ToolCall {
     #[must_use]
     pub fn remaining(&self) -> Duration {
         self.deadline.saturating_duration_since(Instant::now())
+    }
+
+    /// The failure of a call whose tool did not answer in time. `own_limit` is what the tool allows each call, if anything.
+    #[must_use]
+    pub fn timed_out(&self, own_limit: Option<Duration>) -> ToolFailure {
+        let limit = own_limit.unwrap_or(self.limit).min(self.limit);
+        let text = format!("Tool '{}' did not answer within {}.", self.tool, time_text(limit));
+        ToolFailure::new(Cause::DeadlineExceeded, text)
+    }
+}
+
+/// A limit of time as callers are told it: `5 s`, or `1500 ms`.
+#[must_use]
+pub fn time_text(time: Duration) -> String {
+    match time.as_millis() {
+        whole if whole % 1000 == 0 => format!("{} s", whole / 1000),
+        milliseconds => format!("{milliseconds} ms"),
     }
 }
 

@@ -153,7 +153,6 @@ impl Connection {
         let entered = self.busy.enter();
         let followed = call.progress.as_ref().and_then(|sink| self.signals.follow(sink));
         let timing = Timing::new(&self.described, "tools/call", Some(tool));
-        let granted = call.remaining();
         let answer = tokio::select! {
             biased;
             answer = self.run(tool, call, followed.as_ref().map(|followed| followed.token)) => answer,
@@ -164,8 +163,7 @@ impl Connection {
             }
             () = sleep_until(call.deadline.into()) => {
                 timing.end(Some("timeout"));
-                let text = format!("Tool '{tool}' did not answer within {} ms.", granted.as_millis());
-                return Err(ToolFailure::new(Cause::DeadlineExceeded, text).into());
+                return Err(call.timed_out(None).into());
             }
         };
         if matches!(answer, Ok(_) | Err(ServiceError::McpError(_))) {

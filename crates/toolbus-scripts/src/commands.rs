@@ -84,7 +84,7 @@ pub enum Output {
 }
 
 impl CommandSettings {
-    /// A confined command with defaults: no arguments, nothing on standard input, text on standard output, effectful.
+    /// A confined command with defaults: no arguments, nothing on standard input, text on standard output, an effect that nobody declared.
     #[must_use]
     pub fn new(name: impl Into<String>, command: impl IntoIterator<Item = impl Into<String>>) -> Self {
         Self {
@@ -96,7 +96,7 @@ impl CommandSettings {
             output: Output::default(),
             sandbox: true,
             timeout: None,
-            effect: Effect::Effectful,
+            effect: Effect::Undeclared,
             cwd: None,
             env: BTreeMap::new(),
             read: Vec::new(),

@@ -17,6 +17,7 @@ pub(crate) fn call(tool: &Tool, arguments: Value) -> ToolCall {
         caller: std::sync::Arc::new(toolbus_core::caller::Caller::unknown()),
         arguments: Arc::new(arguments),
         deadline: Instant::now() + Duration::from_secs(30),
+        limit: Duration::from_secs(30),
         cancelled: CancellationToken::new(),
         trace: None,
         progress: None,

@@ -52,7 +52,7 @@ impl Meter {
     /// If it costs more than the meter has.
     pub(super) fn run<'a, T>(&'a self, value: &'a Value, check: impl FnOnce(Node<'a>) -> T) -> Result<T, Spent> {
         let node = Node { value, meter: Some(self) };
-        panic::catch_unwind(AssertUnwindSafe(|| check(node))).map_err(|payload| spent(payload))
+        panic::catch_unwind(AssertUnwindSafe(|| check(node))).map_err(spent)
     }
 
     /// Whether errors are left out because there are so many.

@@ -55,6 +55,7 @@ async fn the_executor_that_was_registered_is_the_one_that_runs() {
         call_id: "1".into(),
         arguments: Arc::default(),
         deadline: std::time::Instant::now(),
+        limit: std::time::Duration::ZERO,
         cancelled: tokio_util::sync::CancellationToken::new(),
         trace: None,
         progress: None,

@@ -161,7 +161,7 @@ fn not_sent(tool: &str, error: &(dyn Error + 'static)) -> CallError {
     let cause = classify(error).unwrap_or(Cause::ConnectionLost);
     let what = match cause {
         Cause::ConnectFailed => "cannot be reached: nothing was sent. Try again later.",
-        Cause::Unavailable => "cannot serve now. Try again later.",
+        Cause::Unavailable => "cannot serve now.",
         Cause::AuthRequired => "asks for a credential that only an operator can give.",
         Cause::ResultTooLarge => "answered with more than is allowed. Ask for less.",
         Cause::InvalidResult => "answered with something that is not the result of a call.",
@@ -225,7 +225,7 @@ mod tests {
         assert_snapshot!(told.join("\n"), @"
         ConnectFailed: The MCP server of tool 'echo' cannot be reached: nothing was sent. Try again later.
         ConnectionLost: The MCP server of tool 'echo' went away before it answered. It may have acted on the call.
-        Unavailable: The MCP server of tool 'echo' cannot serve now. Try again later.
+        Unavailable: The MCP server of tool 'echo' cannot serve now.
         AuthRequired: The MCP server of tool 'echo' asks for a credential that only an operator can give.
         ResultTooLarge: The MCP server of tool 'echo' answered with more than is allowed. Ask for less.
         InvalidResult: The MCP server of tool 'echo' answered with something that is not the result of a call.

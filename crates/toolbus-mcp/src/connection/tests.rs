@@ -203,6 +203,7 @@ fn call() -> ToolCall {
         call_id: "call-1".into(),
         arguments: Arc::new(arguments.as_object().unwrap().clone()),
         deadline: Instant::now() + Duration::from_secs(30),
+        limit: Duration::from_secs(30),
         cancelled: CancellationToken::new(),
         trace: None,
         progress: None,

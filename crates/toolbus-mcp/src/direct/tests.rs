@@ -57,6 +57,7 @@ async fn a_call_is_answered_and_nothing_is_left_of_the_server() {
         call_id: "1".into(),
         arguments: Arc::new(arguments),
         deadline: Instant::now() + Duration::from_secs(60),
+        limit: Duration::from_secs(60),
         cancelled: CancellationToken::new(),
         trace: None,
         progress: None,

@@ -57,7 +57,7 @@ struct Filled {
 impl Executor for Command {
     async fn execute(&self, call: ToolCall) -> Result<ToolOutput, ToolFailure> {
         let filled = self.fill(&call)?;
-        let time = filled.time;
+        let limit = self.timeout.unwrap_or(call.limit).min(call.limit);
         let outcome = match &self.place {
             Place::Unconfined => self.run_unconfined(filled).await,
             Place::Sandbox { sandbox, read, write, network } => {
@@ -66,7 +66,7 @@ impl Executor for Command {
         };
         let unavailable =
             |detail| ToolFailure::new(Cause::Unavailable, "The command cannot be run now.").with_detail(detail);
-        output::read(&outcome.map_err(unavailable)?, self.output, time, &self.limits)
+        output::read(&outcome.map_err(unavailable)?, self.output, limit, &self.limits)
     }
 }
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 use toolbus_core::failure::{Cause, ToolFailure};
-use toolbus_core::tool::{Program, ToolOutput};
+use toolbus_core::tool::{Program, ToolOutput, time_text};
 use toolbus_sandbox::{Ending, Limits, Outcome, Stop, Stream};
 
 use super::Output;
@@ -29,7 +29,7 @@ pub(super) fn read(
         Ending::Exited(code) => failed(&format!("Command failed (exit {code})"), outcome),
         Ending::Signalled(signal) => failed(&format!("Command was ended by signal {signal}"), outcome),
         Ending::Stopped(Stop::Time) => {
-            let text = format!("The command was ended: it took longer than {}.", duration(time));
+            let text = format!("The command was ended: it took longer than {}.", time_text(time));
             return Err(ToolFailure::new(Cause::DeadlineExceeded, text));
         }
         Ending::Stopped(stop) => failed(&format!("Command was ended: {}", used_up(stop, limits)), outcome),
@@ -100,8 +100,4 @@ fn size(bytes: u64) -> String {
         bytes if bytes >= KIB && bytes.is_multiple_of(KIB) => format!("{} KiB", bytes / KIB),
         bytes => format!("{bytes} bytes"),
     }
-}
-
-fn duration(time: Duration) -> String {
-    if time.subsec_millis() == 0 { format!("{} s", time.as_secs()) } else { format!("{} ms", time.as_millis()) }
 }

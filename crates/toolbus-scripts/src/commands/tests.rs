@@ -47,6 +47,7 @@ async fn run_tool(tool: &Tool, arguments: Value, time: Duration) -> Result<ToolO
         caller: Arc::new(toolbus_core::caller::Caller::unknown()),
         arguments: Arc::new(arguments),
         deadline: Instant::now() + time,
+        limit: time,
         cancelled: CancellationToken::new(),
         trace: None,
         progress: None,

@@ -133,6 +133,7 @@ impl World {
             caller: Arc::new(caller),
             arguments: Arc::new(arguments),
             deadline: Instant::now() + time,
+            limit: time,
             cancelled: CancellationToken::new(),
             trace: None,
             progress: None,

@@ -71,6 +71,7 @@ async fn told(tool: &Tool, packages: &Value) -> String {
         caller: Arc::new(Caller::unknown()),
         arguments: Arc::new(arguments),
         deadline: Instant::now() + Duration::from_secs(60),
+        limit: Duration::from_secs(60),
         cancelled: CancellationToken::new(),
         trace: None,
         progress: None,

@@ -72,7 +72,7 @@ async fn error(mut response: Response, limit: usize, mask: &Mask) -> Result<Stri
 }
 
 fn unavailable(name: &str, response: &Response) -> ToolFailure {
-    let message = format!("Tool '{name}' cannot serve now: HTTP {}. Try again later.", response.status());
+    let message = format!("Tool '{name}' cannot serve now: HTTP {}.", response.status());
     let failure = ToolFailure::new(Cause::Unavailable, message);
     match retry_after(response.headers()) {
         Some(wait) => failure.with_retry_after(wait),

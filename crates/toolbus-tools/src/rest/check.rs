@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde_json::{Map, Value};
 use toolbus_core::SchemaError;
 use toolbus_core::caller::AgentName;
-use toolbus_core::tool::ToolDescriptor;
+use toolbus_core::tool::{Effect, ToolDescriptor};
 use toolbus_protocol::{ParseError, parse_object};
 
 use super::credentials::Credentials;
@@ -111,7 +111,10 @@ pub(super) fn endpoint(settings: Settings, client: &Client) -> Result<(ToolDescr
     let descriptor = ToolDescriptor {
         description: settings.description,
         parameters: parameters.map(|schema| Arc::new(Value::Object(schema))),
-        effect: settings.effect,
+        effect: match settings.effect {
+            Effect::Undeclared => settings.method.effect(),
+            declared => declared,
+        },
         timeout: settings.timeout,
         ..ToolDescriptor::new(settings.name, "rest", "rest")
     };
@@ -200,8 +203,17 @@ mod tests {
     }
 
     #[test]
-    fn an_endpoint_is_effectful_unless_it_says_otherwise() {
-        assert_eq!(tool(weather(), &Client::new().unwrap()).unwrap().descriptor.effect, Effect::Effectful);
+    fn an_endpoint_without_an_effect_has_that_of_its_method() {
+        let client = Client::new().unwrap();
+        let effect = |method: Method, effect: Effect| {
+            tool(Settings { method, effect, ..weather() }, &client).unwrap().descriptor.effect
+        };
+        let of_methods = Method::ALL.map(|method| effect(method, Effect::Undeclared));
+        let [get, post, put, patch, delete, head] = of_methods;
+        assert_eq!((get, head), (Effect::ReadOnly, Effect::ReadOnly));
+        assert_eq!((put, delete), (Effect::Idempotent, Effect::Idempotent));
+        assert_eq!((post, patch), (Effect::Undeclared, Effect::Undeclared));
+        assert_eq!(effect(Method::Get, Effect::Effectful), Effect::Effectful);
     }
 
     #[test]

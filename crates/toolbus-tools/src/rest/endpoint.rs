@@ -35,7 +35,7 @@ impl Executor for Endpoint {
         let limit = call.remaining().min(self.timeout.unwrap_or(Duration::MAX));
         tokio::time::timeout(limit, self.exchange(request, &carried.mask))
             .await
-            .unwrap_or_else(|_| Err(failure::timeout(&self.name, limit)))
+            .unwrap_or_else(|_| Err(call.timed_out(self.timeout)))
     }
 }
 

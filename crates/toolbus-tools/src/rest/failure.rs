@@ -2,7 +2,6 @@
 
 use std::error::Error;
 use std::io;
-use std::time::Duration;
 
 use toolbus_core::failure::{Cause, ToolFailure};
 
@@ -29,11 +28,6 @@ pub(super) fn while_reading(name: &str, error: reqwest::Error) -> ToolFailure {
 fn of(name: &str, (cause, what): (Cause, &str), error: reqwest::Error) -> ToolFailure {
     let error = error.without_url();
     ToolFailure::new(cause, format!("Tool '{name}' {what}.")).with_detail(chain(&error))
-}
-
-/// The endpoint took too long.
-pub(super) fn timeout(name: &str, limit: Duration) -> ToolFailure {
-    ToolFailure::new(Cause::DeadlineExceeded, format!("Tool '{name}' did not answer within {} ms.", limit.as_millis()))
 }
 
 fn judge(error: &reqwest::Error) -> (Cause, &'static str) {

@@ -34,12 +34,12 @@ pub struct Settings {
     pub timeout: Option<Duration>,
     /// Largest answer, in bytes after decompression; at least 1.
     pub max_response: u64,
-    /// What repeating a call would do.
+    /// What repeating a call would do; undeclared: what its method says.
     pub effect: Effect,
 }
 
 impl Settings {
-    /// An endpoint with defaults: `GET`, no credentials, 1 MiB of answer, effectful.
+    /// An endpoint with defaults: `GET`, no credentials, 1 MiB of answer, the effect that its method has.
     #[must_use]
     pub fn new(name: impl Into<String>, url: impl Into<String>) -> Self {
         Self {
@@ -54,7 +54,7 @@ impl Settings {
             body: Body::default(),
             timeout: None,
             max_response: 1024 * 1024,
-            effect: Effect::Effectful,
+            effect: Effect::Undeclared,
         }
     }
 }
@@ -88,7 +88,7 @@ pub enum Method {
 }
 
 impl Method {
-    const ALL: [Self; 6] = [Self::Get, Self::Post, Self::Put, Self::Patch, Self::Delete, Self::Head];
+    pub(super) const ALL: [Self; 6] = [Self::Get, Self::Post, Self::Put, Self::Patch, Self::Delete, Self::Head];
 
     /// The name, as requests carry it.
     #[must_use]
@@ -100,6 +100,15 @@ impl Method {
             Self::Patch => "PATCH",
             Self::Delete => "DELETE",
             Self::Head => "HEAD",
+        }
+    }
+
+    /// What repeating a request does by the method's definition (RFC 9110, 9.2).
+    pub(super) const fn effect(self) -> Effect {
+        match self {
+            Self::Get | Self::Head => Effect::ReadOnly,
+            Self::Put | Self::Delete => Effect::Idempotent,
+            Self::Post | Self::Patch => Effect::Undeclared,
         }
     }
 

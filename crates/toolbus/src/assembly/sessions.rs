@@ -105,6 +105,7 @@ mod tests {
             call_id: "c".into(),
             arguments: Arc::default(),
             deadline: Instant::now() + Duration::from_secs(30),
+            limit: Duration::from_secs(30),
             cancelled: CancellationToken::new(),
             trace: None,
             progress: None,

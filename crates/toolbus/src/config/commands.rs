@@ -52,9 +52,9 @@ pub struct CommandConfig {
     /// Longest run of one call.
     #[serde(default = "default_timeout")]
     pub timeout: HumanDuration,
-    /// What repeating a call would do.
-    #[serde(default)]
-    pub effect: Effect,
+    /// What repeating a call would do; absent: not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub effect: Option<Effect>,
     /// Its working directory; absent: an empty one of its own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1))]
@@ -135,7 +135,7 @@ impl CommandConfig {
             },
             sandbox: self.sandbox,
             timeout: Some(self.timeout.get()),
-            effect: self.effect.declared(),
+            effect: self.effect.map(Effect::declared).unwrap_or_default(),
             cwd: self.cwd.clone(),
             env: env.collect(),
             read: self.read.clone(),

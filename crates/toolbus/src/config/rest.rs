@@ -58,9 +58,9 @@ pub struct Endpoint {
     /// Largest response that is read.
     #[serde(default = "default_max_response")]
     pub max_response: ByteSize,
-    /// What repeating a call would do.
-    #[serde(default)]
-    pub effect: Effect,
+    /// What repeating a call would do; absent: what the method says, nothing for POST and PATCH.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub effect: Option<Effect>,
 }
 
 const fn default_timeout() -> HumanDuration {
@@ -117,7 +117,7 @@ impl Endpoint {
             },
             timeout: Some(self.timeout.get()),
             max_response: self.max_response.bytes(),
-            effect: self.effect.declared(),
+            effect: self.effect.map(Effect::declared).unwrap_or_default(),
         }
     }
 }
@@ -135,7 +135,7 @@ pub enum Body {
 }
 
 /// What repeating a call would do.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 #[schemars(inline)]
 pub enum Effect {
@@ -144,7 +144,6 @@ pub enum Effect {
     /// Changes something, once, however often it is repeated.
     Idempotent,
     /// Changes something each time.
-    #[default]
     Effectful,
 }
 

@@ -73,6 +73,7 @@ impl World {
             call_id: "1".into(),
             arguments: Arc::default(),
             deadline: Instant::now() + Duration::from_secs(60),
+            limit: Duration::from_secs(60),
             cancelled: CancellationToken::new(),
             trace: None,
             progress: None,

@@ -42,6 +42,7 @@ impl Desk {
             call_id: "1".into(),
             arguments: Arc::default(),
             deadline: Instant::now() + Duration::from_secs(60),
+            limit: Duration::from_secs(60),
             cancelled: CancellationToken::new(),
             trace: None,
             progress: None,

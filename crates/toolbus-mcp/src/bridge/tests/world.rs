@@ -119,6 +119,7 @@ impl World {
             call_id: "1".into(),
             arguments: Arc::default(),
             deadline,
+            limit: deadline.saturating_duration_since(Instant::now()),
             cancelled: CancellationToken::new(),
             trace: None,
             progress: None,

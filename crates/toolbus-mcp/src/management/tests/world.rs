@@ -108,6 +108,7 @@ pub(super) fn call(caller: &Caller, tool: &str, arguments: Value) -> ToolCall {
         caller: Arc::new(caller.clone()),
         arguments: Arc::new(arguments),
         deadline: Instant::now() + Duration::from_secs(30),
+        limit: Duration::from_secs(30),
         cancelled: CancellationToken::new(),
         trace: None,
         progress: None,

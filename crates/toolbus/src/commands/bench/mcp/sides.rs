@@ -94,6 +94,7 @@ impl Sides {
             call_id: "bench".into(),
             arguments: Arc::clone(&self.subject.arguments),
             deadline: Instant::now() + ANSWER_TIME,
+            limit: ANSWER_TIME,
             cancelled: CancellationToken::new(),
             trace: None,
             progress: None,

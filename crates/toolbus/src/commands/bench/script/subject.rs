@@ -114,6 +114,7 @@ pub(super) async fn call(tool: &ScriptTool) -> Result<(), MeasureError> {
         call_id: "bench".into(),
         arguments: Arc::new(arguments),
         deadline: Instant::now() + 2 * TIME,
+        limit: 2 * TIME,
         cancelled: CancellationToken::new(),
         trace: None,
         progress: None,
