@@ -67,13 +67,14 @@ impl Backend {
         Self { base, seen, gate, _server: server }
     }
 
-    /// Configuration of a tool here; `more` are further keys of its section.
+    /// Configuration of a tool here, which changes something unless `more`, further keys of its section, says otherwise.
     #[must_use]
     pub fn endpoint(&self, name: &str, path: &str, parameters: &str, more: &str) -> String {
         let base = &self.base;
+        let effect = if more.contains("effect = ") { "" } else { "effect = \"effectful\"\n" };
         format!(
             "[[rest.endpoints]]\nname = \"{name}\"\ndescription = \"A tool of the tests\"\nurl = \"{base}{path}\"\n\
-             parameters = '{parameters}'\n{more}\n"
+             parameters = '{parameters}'\n{effect}{more}\n"
         )
     }
 

@@ -28,6 +28,8 @@ const MAX_MESSAGE: usize = 4_000;
 /// What a caller has to know before it repeats a call that may have had its effect. Said in the text, because a peer shows
 /// its model nothing else.
 const OUTCOME_UNKNOWN: &str = " Whether it had its effect is not known: find out before calling again.";
+/// The same, where the call is told as retryable.
+const MAY_REPEAT: &str = " It may have had its effect: calling again may repeat that.";
 
 /// An answer, ready to be published.
 #[derive(Debug, Clone)]
@@ -114,7 +116,7 @@ impl Recipient<'_> {
     pub(crate) fn error(&self, source: &str, failure: &ToolFailure, verdict: Verdict, run: Run) -> Answer {
         let mut message = shortened(&failure.message);
         if verdict.outcome == Some(Outcome::Unknown) {
-            message.push_str(OUTCOME_UNKNOWN);
+            message.push_str(if verdict.is_retryable { MAY_REPEAT } else { OUTCOME_UNKNOWN });
         }
         let (message_type, body) = match self.dialect {
             Dialect::Tool => {

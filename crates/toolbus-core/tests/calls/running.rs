@@ -144,6 +144,8 @@ async fn a_declared_effectful_tool_that_timed_out_must_not_be_repeated() {
     assert_eq!((&sent.body["isRetryable"], &sent.body["outcome"]), (&json!(false), &json!("unknown")));
     let sent = World::new().answer(call("wait_undeclared", json!({})).header("rb-timeout-ms", "30")).await;
     assert_eq!((&sent.body["isRetryable"], &sent.body["outcome"]), (&json!(true), &json!("unknown")));
+    let message = sent.body["message"].as_str().unwrap();
+    assert!(message.ends_with(" It may have had its effect: calling again may repeat that."), "{message}");
 }
 
 #[tokio::test]

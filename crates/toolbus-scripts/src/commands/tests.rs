@@ -128,9 +128,9 @@ fn a_tool_is_described_as_configured() {
 }
 
 #[test]
-fn a_command_is_confined_and_effectful_unless_it_says_otherwise() {
+fn a_command_is_confined_and_its_effect_undeclared_unless_it_says_otherwise() {
     let settings = CommandSettings::new("command", ["echo"]);
-    assert!(settings.sandbox && settings.effect == Effect::Effectful && !settings.network);
+    assert!(settings.sandbox && settings.effect == Effect::Undeclared && !settings.network);
     assert_eq!(tool(settings, None).unwrap_err(), CommandError::NoSandbox);
 }
 
