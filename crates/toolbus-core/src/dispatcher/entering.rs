@@ -29,7 +29,7 @@ impl Dispatcher {
             Route::Name | Route::AnyServer => now + call.deadline.saturating_duration_since(now) / 2,
         };
         let Some(arrival) = self.parts.arrivals.expect(wanted, &effective, latest) else { return Ok(effective) };
-        let _waiting = self.parts.permits.wait(effective.gate(), call.body_size)?;
+        let _waiting = self.parts.permits.wait(effective.gate(), call.request.sharer(), call.body_size)?;
         tokio::select! {
             biased;
             () = self.parts.shutdown.cancelled() => return Err(Ended::Requeued),
