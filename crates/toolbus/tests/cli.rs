@@ -200,7 +200,9 @@ fn a_server_is_added_to_the_configuration_and_checked_first() {
     let folder = tempfile::tempdir().unwrap();
     let run = |arguments: &[&str]| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_toolbus"));
-        let output = command.args(arguments).env_clear().current_dir(folder.path()).output().unwrap();
+        // Where what is pinned is kept.
+        command.args(arguments).env_clear().env("STATE_DIRECTORY", folder.path());
+        let output = command.current_dir(folder.path()).output().unwrap();
         (output.status.code(), format!("{}{}", text(&output.stdout), text(&output.stderr)))
     };
     let file = folder.path().join("toolbus.toml");
