@@ -39,6 +39,22 @@ fn problems_end_with_two_and_are_all_told_on_standard_error() {
 }
 
 #[test]
+fn every_mistake_of_a_command_is_told_where_there_is_no_shell() {
+    let folder = tempfile::tempdir().unwrap();
+    let command = "[[commands]]\nname = 'x'\ndescription = 'x'\ncommand = ['no-such-program']\ntimeout = '0s'\n";
+    std::fs::write(folder.path().join("toolbus.toml"), command).unwrap();
+    let without_programs = "mount -t tmpfs none /bin && exec \"$0\" \"$@\"";
+    // The time is for a check that comes to no end.
+    let launcher = ["60", "unshare", "--user", "--map-root-user", "--mount", "sh", "-c", without_programs];
+    let mut check = Command::new("timeout");
+    check.args(launcher).args([env!("CARGO_BIN_EXE_toolbus"), "check"]).current_dir(folder.path());
+    let output = check.output().unwrap();
+    let told = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{told}");
+    assert!(told.contains("program 'no-such-program' was not found") && told.contains("commands[0].timeout"), "{told}");
+}
+
+#[test]
 fn a_number_of_threads_that_cannot_be_had_is_told() {
     let check = |threads| toolbus(&["check"], &[("TOKIO_WORKER_THREADS", threads)]);
     assert_eq!(check("3").status.code(), Some(0));

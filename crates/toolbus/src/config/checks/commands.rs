@@ -8,6 +8,9 @@ use super::{Checker, path};
 use crate::config::commands::CommandConfig;
 use crate::config::tree::Path;
 
+/// A program that is there wherever this one runs, also where there is no shell.
+const STAND_IN: &str = "/proc/self/exe";
+
 impl Checker<'_> {
     /// Lets the scripts crate look at every command, as far as that is in order by itself.
     pub(super) fn commands(&mut self) {
@@ -33,8 +36,13 @@ impl Checker<'_> {
                     "allow_dash" => vec![key("allow_dash"), key("command")],
                     other => vec![key(other)],
                 };
+                let place = path(&key(mistake.key()));
+                // What stands for a wrong key may be wrong itself, such as where there is no /proc.
+                if self.wrong.contains(&place) {
+                    break;
+                }
                 self.tell(&related.iter().map(String::as_str).collect::<Vec<_>>(), mistake.to_string());
-                self.wrong.push(path(&key(mistake.key())));
+                self.wrong.push(place);
                 let Some(members) = command.as_object_mut() else { break };
                 if members.remove(mistake.key()).is_none() {
                     break;
@@ -51,7 +59,7 @@ fn complete(command: &mut Map<String, Value>) {
         command.entry(key).or_insert_with(|| Value::from("command"));
     }
     if !command.contains_key("command") {
-        command.insert("command".to_owned(), Value::from(vec!["/bin/sh"]));
+        command.insert("command".to_owned(), Value::from(vec![STAND_IN]));
         // What its own arguments would have had is not told as unused.
         command.insert("stdin".to_owned(), Value::from("arguments"));
     }
