@@ -26,6 +26,6 @@ pub(crate) use explain::listed;
 pub use explain::{Because, Explanation};
 pub use held::{Claim, Held, Vetting};
 pub use profile::{EVERY_SOURCE, Profile, Role};
-pub use rules::{AgentPolicy, Allowed, BindingPolicy, Policy};
+pub use rules::{AgentPolicy, Allowed, BindingPolicy, Policy, UnknownCallers};
 pub use summary::Summary;
 pub use switches::{Switch, SwitchError};

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use clap::{ArgAction, Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand, ValueEnum};
 
 use crate::commands::{
-    agents, bench, call, completions, connect, daemon, demo, explain, health, init, mcp, pins, serve, switch, tools,
+    agents, bench, call, check, completions, connect, daemon, demo, explain, health, init, mcp, pins, serve, switch, tools,
 };
 use crate::config::{Override, Sources, default_files};
 
@@ -128,8 +128,8 @@ pub(crate) enum Command {
     Connect(connect::ConnectArgs),
     /// Show which tools are not as they were pinned, and let them through
     Pins(pins::PinsArgs),
-    /// Find every mistake in the configuration, without connecting to anything
-    Check,
+    /// Find every mistake in the configuration, without connecting to the broker
+    Check(check::CheckArgs),
     /// Print the JSON Schema of the configuration file
     #[command(after_help = SCHEMA_USE)]
     Schema,

@@ -60,7 +60,7 @@ pub async fn run(cli: Cli) -> ExitCode {
     let told_by_kind = |error: TargetError| error.tell();
     let outcome = match cli.command {
         Command::Schema => schema::run().map_err(told),
-        Command::Check => check::run(&sources, output).map_err(told),
+        Command::Check(args) => check::run(args, &operator()).await.map_err(told_by_kind),
         Command::Agents(args) => agents::run(args, &operator()).await.map_err(told_by_kind),
         Command::Explain(args) => explain::run(args, &operator()).await.map_err(told_by_kind),
         Command::Mcp(args) => mcp::run(args, &operator()).await.map_err(told_by_kind),
@@ -101,7 +101,7 @@ async fn run_configured(command: Command, context: &Context) -> Result<ExitCode,
         Command::Health(args) => health::run(args, context).await.map_err(told),
         // Run before any configuration is read.
         Command::Schema
-        | Command::Check
+        | Command::Check(_)
         | Command::Agents(_)
         | Command::Explain(_)
         | Command::Mcp(_)

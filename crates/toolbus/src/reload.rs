@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use tokio::sync::watch;
 use tokio::task::{JoinError, spawn_blocking};
+use toolbus_core::caller::AgentName;
 use toolbus_core::policy::Access;
 use toolbus_core::redact::Redactor;
 use toolbus_core::registry::RegistryError;
@@ -66,6 +67,9 @@ pub enum ReloadError {
     /// Callers would be told apart in another way.
     #[error("identity.source and identity.agent change with a restart alone; put them back, or restart the daemon")]
     Identity,
+    /// Callers without a section would get more than before, and nothing says that they shall.
+    #[error("{0}")]
+    Widening(String),
     /// Two tools of one name.
     #[error(transparent)]
     Registry(#[from] RegistryError),
@@ -95,6 +99,11 @@ impl Reloader {
             return Err(ReloadError::Identity);
         }
         let Live { access, sessions, servers, scripts, pins, entrance, digest, redactor } = &self.live;
+        let agents = access.agents();
+        let agents: Vec<&str> = agents.iter().map(AgentName::as_str).collect();
+        if let Some(widening) = next.widening(access.unknown_callers(), &agents) {
+            return Err(ReloadError::Widening(widening));
+        }
         // First: what is refused below may have got as far as the log.
         hide(&next, redactor);
         let of_scripts = scripts.tools(&next).await?;

@@ -161,6 +161,41 @@ async fn how_callers_are_told_apart_changes_with_a_restart_alone() {
 }
 
 #[tokio::test]
+async fn a_layer_that_loses_the_agents_opens_nothing_until_that_is_written() {
+    let site = Site::shared().await;
+    let tools = "[tools]\necho = true\n";
+    let agents = "[identity]\ntrust_headers = true\n[agents.ana]\nallowed_tools = [\"echo\"]\n";
+    let daemon = Daemon::start(&site, &format!("{tools}{agents}")).await;
+    let client = Client::connect(&site).await;
+    let by_stranger = async || {
+        let request = client.request("current_time", &json!({})).by("stranger");
+        client.exchange(&request).await.code()
+    };
+    assert_eq!(by_stranger().await, "tool_not_found");
+    for lost in ["", tools, "[agents.default]\ndenied_tools = [\"echo\"]\n"] {
+        let line = daemon.reload(lost).await;
+        assert_eq!(line["message"], REFUSED, "{lost:?}");
+        let error = line["error"].as_str().unwrap();
+        assert!(
+            error.contains("the sections of agents are gone (ana)") && error.contains("identity.unknown"),
+            "{error}"
+        );
+        assert_eq!(by_stranger().await, "tool_not_found", "{lost:?}");
+        let check = daemon.operate(&["check", "--config", "site.toml", "--config", "more.toml"]).await;
+        assert_eq!(check.code, 0, "by itself it is in order: {check:?}");
+        let socket = ["--socket", "toolbus.sock"];
+        let check =
+            daemon.operate(&[&["check", "--config", "site.toml", "--config", "more.toml"][..], &socket].concat());
+        let check = check.await;
+        assert_eq!(check.code, 2, "{check:?}");
+        assert!(check.err.contains(error), "{check:?}");
+    }
+    assert_eq!(daemon.reload("[identity]\nunknown = \"default\"\n").await["message"], "reload: done");
+    assert_eq!(by_stranger().await, "");
+    daemon.stop(&site).await;
+}
+
+#[tokio::test]
 async fn no_call_is_lost_while_the_configuration_is_reloaded_over_and_over() {
     let (site, backend) = (Site::shared().await, Backend::start().await);
     let versions = [

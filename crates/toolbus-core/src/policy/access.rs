@@ -12,7 +12,7 @@ use toolbus_protocol::Envelope;
 use super::catalogue::Catalogue;
 use super::effective::{Effective, Nothing, Standing};
 use super::held::Vetting;
-use super::rules::Policy;
+use super::rules::{Policy, UnknownCallers};
 use super::sections::Rules;
 use super::switches::{Switch, SwitchError};
 use crate::caller::{AgentName, Caller, Identity};
@@ -121,6 +121,12 @@ impl Access {
         let current = self.current();
         let of_sidecar = current.rules.identity.sidecar.as_ref().map(|sidecar| sidecar.agent.clone());
         current.rules.sections().filter_map(|section| section.agent.clone()).chain(of_sidecar).collect()
+    }
+
+    /// What callers without a section get.
+    #[must_use]
+    pub fn unknown_callers(&self) -> UnknownCallers {
+        self.current().rules.policy.unknown_callers()
     }
 
     /// Notes that a session has begun, so that tool sets which are bound later wait for the next one. Callers without any

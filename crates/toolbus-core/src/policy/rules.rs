@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::caller::AgentName;
@@ -23,6 +24,30 @@ pub struct Policy {
     pub toolsets: BTreeMap<Arc<str>, Arc<str>>,
     /// Tools that address people, by the name of the channel.
     pub outbound: BTreeMap<Arc<str>, Arc<Outbound>>,
+}
+
+/// What callers without a section get.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum UnknownCallers {
+    /// No tool.
+    Denied,
+    /// What the section `default` leaves them.
+    Restricted,
+    /// Every tool that is in no tool set.
+    Open,
+}
+
+impl Policy {
+    /// What callers without a section get.
+    #[must_use]
+    pub fn unknown_callers(&self) -> UnknownCallers {
+        match self.default.is_restricting() {
+            _ if self.deny_unknown => UnknownCallers::Denied,
+            true => UnknownCallers::Restricted,
+            false => UnknownCallers::Open,
+        }
+    }
 }
 
 /// What one agent may use.
@@ -48,6 +73,15 @@ pub struct AgentPolicy {
     pub arguments: Vec<(Pattern, Arc<Map<String, Value>>)>,
     /// Its channels, each narrower than the agent itself.
     pub bindings: Vec<BindingPolicy>,
+}
+
+impl AgentPolicy {
+    /// Whether anything but the number of calls is narrower than without rules.
+    fn is_restricting(&self) -> bool {
+        let Self { tools, denied, profile, rates, recipients, arguments, .. } = self;
+        let is_open = *tools == Allowed::All && denied.is_empty() && profile.is_none();
+        !(is_open && rates.rules().is_empty() && recipients.is_empty() && arguments.is_empty())
+    }
 }
 
 /// What an agent may use on behalf of one channel and account.

@@ -140,6 +140,8 @@ fn rules(rules: &Rules) -> String {
 
 #[cfg(test)]
 mod tests {
+    use toolbus_core::policy::UnknownCallers;
+
     use super::*;
     use crate::http::admin::view::Verdict;
 
@@ -166,7 +168,7 @@ mod tests {
         };
         let off = |kind: &str, name: &str| Switched { kind: kind.to_owned(), name: name.to_owned() };
         let disabled = vec![off("agent", "ana"), off("tool", "web\u{1b}[2J\nsearch")];
-        insta::assert_snapshot!(of_all(&Agents { agents: vec![agent, everybody], disabled }), @r#"
+        insta::assert_snapshot!(of_all(&Agents { agents: vec![agent, everybody], unknown: UnknownCallers::Restricted, disabled }), @r#"
         AGENT    TOOLS  PROFILE   RUNNING  WAITING  RATE LIMITS  BINDINGS
         ana      2/3    subagent  32       64       web_*        whatsapp:sales, whatsapp:support  switched off
         default  2/3    -         32       64       -            -

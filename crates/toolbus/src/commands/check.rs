@@ -7,31 +7,49 @@ use comfy_table::Table;
 use comfy_table::presets::NOTHING;
 use serde_json::{Value, json};
 
+use super::target::{DaemonArgs, Operator, Target, TargetError};
 use super::{MISTAKE, complain, plain, warn};
 use crate::cli::Output;
-use crate::config::identity::Source;
 use crate::config::script::Runner;
 use crate::config::{Config, Loaded, Problem, Problems, Sources};
+use crate::http::admin::EVERYBODY;
+use crate::http::admin::view::Agents;
 use crate::printed::unless_gone;
 
 /// Most tools that are named in the summary.
 const MAX_NAMED: usize = 10;
 
-/// Why nothing was told.
-#[derive(Debug, thiserror::Error)]
-#[error("cannot write: {0}")]
-pub struct CheckError(#[from] io::Error);
+/// Finds every mistake in the configuration, without connecting to the broker or to any server.
+///
+/// With --socket or --daemon, the running daemon is asked, too: a configuration that it would refuse on a reload has a
+/// mistake.
+#[derive(Debug, clap::Args)]
+pub struct CheckArgs {
+    #[command(flatten)]
+    daemon: DaemonArgs,
+}
 
 /// Checks, and tells what was found. Exit code 2 when the configuration cannot be used.
 ///
 /// # Errors
 ///
-/// When nothing can be printed.
-pub fn run(sources: &Sources, output: Output) -> Result<ExitCode, CheckError> {
+/// If the daemon does not answer that is to be asked, or nothing can be printed.
+pub async fn run(args: CheckArgs, operator: &Operator) -> Result<ExitCode, TargetError> {
+    let (sources, output) = (&operator.sources, operator.output);
     let mut result = Config::load(sources);
     if let Ok(loaded) = &mut result {
         loaded.warnings.extend(loaded.config.suspects());
         loaded.warnings.extend(loaded.config.missing_programs());
+    }
+    if let (Ok(loaded), Some(door)) = (&result, args.daemon.named(operator)?) {
+        let place = door.to_string();
+        let Agents { agents, unknown, .. } = Target::Daemon(door).agents().await?;
+        let named: Vec<&str> =
+            agents.iter().map(|agent| agent.agent.as_str()).filter(|name| *name != EVERYBODY).collect();
+        if let Some(what) = loaded.config.widening(unknown, &named) {
+            let what = format!("the daemon would refuse a reload: {what}");
+            result = Err(Problems(vec![Problem { place, key: String::new(), what }]));
+        }
     }
     let is_usable = result.as_ref().is_ok_and(|loaded| loaded.config.mcp_servers().problems.is_empty());
     let code = if is_usable { ExitCode::SUCCESS } else { ExitCode::from(MISTAKE) };
@@ -105,7 +123,7 @@ fn summary(sources: &Sources, config: &Config) -> String {
         ("tools", format!("{}: {}{more}", names.len(), named.join(", "))),
         ("servers", servers(config)),
         ("scripts", scripts(config)),
-        ("agents", agents(config)),
+        ("agents", config.callers()),
         ("at a time", format!("{} running, {} waiting", invoke.max_in_flight, invoke.max_waiting)),
         ("time", format!("{} by default, {} at most", invoke.default_timeout, invoke.max_timeout)),
         ("http", config.http.listen.to_string()),
@@ -147,30 +165,11 @@ fn scripts(config: &Config) -> String {
     format!("{runner}; {} by default, {longest}s at most", script.timeout)
 }
 
-/// Who has rules of its own, and what becomes of everybody else.
-fn agents(config: &Config) -> String {
-    let by = match config.identity.source {
-        Source::Header => "the header rb-source",
-        Source::Broker => "their login",
-    };
-    if let Some(agent) = &config.identity.agent {
-        return format!("{agent} alone, as its sidecar");
-    }
-    let named: Vec<&str> = config.agents.keys().filter(|name| !name.is_default()).map(|name| name.as_str()).collect();
-    let others = if config.denies_unknown() { "has no tools" } else { "has the rules of agents.default" };
-    let shown = named.iter().take(MAX_NAMED).copied().collect::<Vec<_>>().join(", ");
-    let more = if named.len() > MAX_NAMED { ", …" } else { "" };
-    match named.len() {
-        0 => format!("everybody {others}"),
-        count => format!("{count}, known by {by}: {shown}{more}; everybody else {others}"),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::config::mcp::ServerConfig;
-    use crate::config::{Agent, Override, ScriptConfig};
+    use crate::config::{Override, ScriptConfig};
 
     #[test]
     fn the_summary_shows_no_credentials() {
@@ -181,24 +180,12 @@ mod tests {
         bus        amqps://broker.example/tools
         queue      toolbus.invoke (tool.invoke)
         tools      2: current_time, convert_time
-        agents     everybody has the rules of agents.default
+        agents     every caller may use every tool
         at a time  256 running, 1024 waiting
         time       60s by default, 120s at most
         http       127.0.0.1:8471
         telemetry  not sent
         "#);
-    }
-
-    #[test]
-    fn the_summary_says_who_has_rules() {
-        let mut config = Config::default();
-        for name in ["ana", "bruno", "default"] {
-            config.agents.insert(Agent::parse(name).unwrap(), Default::default());
-        }
-        config.identity.source = Source::Broker;
-        assert_eq!(agents(&config), "2, known by their login: ana, bruno; everybody else has no tools");
-        config.identity.agent = Some(Agent::parse("ana").unwrap());
-        assert_eq!(agents(&config), "ana alone, as its sidecar");
     }
 
     #[test]

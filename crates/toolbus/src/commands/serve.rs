@@ -113,6 +113,7 @@ pub async fn run(_: ServeArgs, context: &Context) -> Result<ExitCode, ServeError
         tools = registry.snapshot().len(),
         "starting"
     );
+    tracing::info!(callers = config.callers(), "who may use tools");
     if config.bus.url == BusUrl::Embedded {
         tracing::warn!("the bus is embedded: no other process can reach this daemon; set bus.url to use RabbitMQ");
         if config.identity.source == Source::Broker {

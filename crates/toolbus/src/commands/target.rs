@@ -173,7 +173,11 @@ impl DaemonArgs {
     }
 
     /// The daemon that the options name, if they name one.
-    fn named(&self, operator: &Operator) -> Result<Option<Door>, TargetError> {
+    ///
+    /// # Errors
+    ///
+    /// If the token for --daemon is missing.
+    pub(crate) fn named(&self, operator: &Operator) -> Result<Option<Door>, TargetError> {
         Ok(match (&self.daemon, &self.socket) {
             (Some(url), _) => Some(Door::Http { url: url.clone(), token: self.token(operator)? }),
             (None, Some(path)) => Some(Door::Socket(path.clone())),

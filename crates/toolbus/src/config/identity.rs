@@ -5,8 +5,12 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use toolbus_core::caller::{Identity, IdentitySource, Sidecar};
+use toolbus_core::policy::UnknownCallers;
 
-use super::{Agent, Config};
+use super::{Agent, AgentConfig, Config, DEFAULT_AGENT};
+
+/// Most agents that a text names.
+const MAX_NAMED: usize = 10;
 
 /// How callers are told apart.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
@@ -75,6 +79,56 @@ impl Config {
         }
     }
 
+    /// What a reload of this configuration would open to callers without a section, although it does not say so: for a
+    /// daemon that gives them `running`, and whose `agents` have a section (`default` is no agent). Absent when it opens
+    /// nothing, or `identity.unknown` is written.
+    #[must_use]
+    pub fn widening(&self, running: UnknownCallers, agents: &[&str]) -> Option<String> {
+        let keeps_default = self.agents.contains_key(DEFAULT_AGENT);
+        let opens = match running {
+            UnknownCallers::Denied => true,
+            UnknownCallers::Restricted => !keeps_default,
+            UnknownCallers::Open => false,
+        };
+        if !opens || self.identity.unknown.is_some() || self.denies_unknown() {
+            return None;
+        }
+        let (lost, before) = match running {
+            UnknownCallers::Restricted => ("the section agents.default is gone".to_owned(), "are restricted"),
+            _ if agents.is_empty() => ("identity.unknown is gone".to_owned(), "are denied every tool"),
+            _ => (format!("the sections of agents are gone ({})", listed(agents)), "are denied every tool"),
+        };
+        let then = if keeps_default { "get what agents.default allows" } else { "get every tool" };
+        Some(format!(
+            "{lost}, so that callers without a section, who {before} now, would {then}; put back what is gone (a file may \
+             be empty or half written), or write identity.unknown = \"default\" if this is meant"
+        ))
+    }
+
+    /// Who may use tools, in one line: the agents with a section, and what every other caller gets.
+    #[must_use]
+    pub fn callers(&self) -> String {
+        if let Some(agent) = &self.identity.agent {
+            return format!("{agent} alone, as its sidecar");
+        }
+        let by = match self.identity.source {
+            Source::Header => "the header rb-source",
+            Source::Broker => "their login",
+        };
+        let is_restricting = self.agents.get(DEFAULT_AGENT).is_some_and(AgentConfig::is_restricting);
+        let gets = match (self.denies_unknown(), is_restricting) {
+            (true, _) => "is denied every tool",
+            (false, true) => "has the rules of agents.default",
+            (false, false) if self.toolsets.is_empty() => "may use every tool",
+            (false, false) => "may use every tool that is in no tool set",
+        };
+        let named: Vec<&str> = self.agents.keys().filter(|name| !name.is_default()).map(|name| name.as_str()).collect();
+        match named.len() {
+            0 => format!("every caller {gets}"),
+            count => format!("{count}, known by {by}: {}; every other caller {gets}", listed(&named)),
+        }
+    }
+
     /// Start of the name of every queue of the daemon; a sidecar has one of its own.
     #[must_use]
     pub fn queue_prefix(&self) -> String {
@@ -95,6 +149,12 @@ impl Config {
     fn sidecar_topic(&self) -> Option<String> {
         self.identity.agent.as_ref().map(sidecar_topic)
     }
+}
+
+/// The first of these names, and whether there are more.
+fn listed(names: &[&str]) -> String {
+    let more = if names.len() > MAX_NAMED { ", …" } else { "" };
+    format!("{}{more}", names.iter().take(MAX_NAMED).copied().collect::<Vec<_>>().join(", "))
 }
 
 /// Start of the names of queues, where none is configured.
@@ -133,5 +193,48 @@ mod tests {
         assert!(config.denies_unknown());
         config.identity.unknown = Some(Unknown::Default);
         assert!(!config.denies_unknown());
+    }
+
+    fn of_agents(agents: &[&str]) -> Config {
+        let mut config = Config::default();
+        for agent in agents {
+            config.agents.insert(Agent::parse(agent).unwrap(), Default::default());
+        }
+        config
+    }
+
+    #[test]
+    fn a_configuration_without_the_agents_of_before_opens_nothing_unless_it_says_so() {
+        let denied = |next: &Config| next.widening(UnknownCallers::Denied, &["ana", "bruno"]);
+        insta::assert_snapshot!(denied(&of_agents(&[])).unwrap(), @r#"the sections of agents are gone (ana, bruno), so that callers without a section, who are denied every tool now, would get every tool; put back what is gone (a file may be empty or half written), or write identity.unknown = "default" if this is meant"#);
+        assert!(denied(&of_agents(&["default"])).unwrap().contains("would get what agents.default allows"));
+        assert_eq!(denied(&of_agents(&["ana"])), None, "the others are denied");
+        for said in [Unknown::Default, Unknown::Deny] {
+            let mut next = of_agents(&[]);
+            next.identity.unknown = Some(said);
+            assert_eq!(denied(&next), None, "{said:?}");
+        }
+        let lost = of_agents(&[]).widening(UnknownCallers::Denied, &[]).unwrap();
+        assert!(lost.starts_with("identity.unknown is gone"), "{lost}");
+    }
+
+    #[test]
+    fn rules_for_everybody_are_not_lost_unsaid() {
+        let restricted = |next: &Config| next.widening(UnknownCallers::Restricted, &[]);
+        assert!(restricted(&of_agents(&[])).unwrap().starts_with("the section agents.default is gone"));
+        assert_eq!(restricted(&of_agents(&["default"])), None, "another rule is written");
+        assert_eq!(restricted(&of_agents(&["ana"])), None, "the others are denied");
+        assert_eq!(of_agents(&[]).widening(UnknownCallers::Open, &[]), None);
+    }
+
+    #[test]
+    fn who_may_use_tools_is_told_in_a_line() {
+        let mut config = of_agents(&[]);
+        assert_eq!(config.callers(), "every caller may use every tool");
+        config.agents = of_agents(&["ana", "bruno", "default"]).agents;
+        config.identity.source = Source::Broker;
+        assert_eq!(config.callers(), "2, known by their login: ana, bruno; every other caller is denied every tool");
+        config.identity.agent = Some(Agent::parse("ana").unwrap());
+        assert_eq!(config.callers(), "ana alone, as its sidecar");
     }
 }

@@ -110,7 +110,7 @@ impl Admin {
                 disabled: effective.nothing() == Some(Nothing::Disabled),
             }
         };
-        Agents { agents: callers.map(summary).collect(), disabled: self.disabled() }
+        Agents { agents: callers.map(summary).collect(), unknown: access.unknown_callers(), disabled: self.disabled() }
     }
 
     /// What one agent may use.

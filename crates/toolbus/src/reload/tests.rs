@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 use toolbus_core::audit::Silent;
+use toolbus_core::caller::Caller;
 use toolbus_core::failure::ToolFailure;
 use toolbus_core::registry::Rank;
 use toolbus_core::tool::{Executor, Tool, ToolCall, ToolDescriptor, ToolOutput};
@@ -57,6 +58,34 @@ async fn commands_change_while_running_and_scripts_with_a_restart() {
     std::fs::write(&file, command("two").replace("'true'", "'no-such-program-at-all'")).unwrap();
     reloader.reload().await.unwrap_err();
     assert!(has("two"), "nothing has changed");
+}
+
+#[tokio::test]
+async fn a_layer_that_is_truncated_opens_nothing_to_callers_that_were_denied_or_restricted() {
+    for lost in ["[agents.ana]\ntoolsets = []\n", "[agents.default]\nallowed_tools = ['echo']\n"] {
+        let folder = tempfile::tempdir().unwrap();
+        let files = ["tools.toml", "agents.toml"].map(|name| folder.path().join(name));
+        let [tools, agents] = &files;
+        std::fs::write(tools, "[tools]\necho = true\n[identity]\ntrust_headers = true\n").unwrap();
+        std::fs::write(agents, lost).unwrap();
+        let sources = Sources { files: files.to_vec(), ..Sources::default() };
+        let config = Config::load(&sources).unwrap().config;
+        let live = live(&config);
+        let access = live.access.clone();
+        let mut reloader = Reloader::new(sources, config, live);
+        let by_stranger = || access.effective(&Caller::unknown()).names().count();
+        let before = by_stranger();
+
+        std::fs::write(agents, "").unwrap();
+        let error = reloader.reload().await.unwrap_err();
+        assert!(matches!(error, ReloadError::Widening(_)), "{error}");
+        assert_eq!(by_stranger(), before, "{lost}");
+        std::fs::write(agents, lost).unwrap();
+        reloader.reload().await.unwrap();
+        std::fs::write(agents, "[identity]\nunknown = 'default'\n").unwrap();
+        reloader.reload().await.unwrap();
+        assert!(by_stranger() > before, "{lost}");
+    }
 }
 
 #[tokio::test]

@@ -188,7 +188,8 @@ async fn every_agent_is_listed_with_what_it_has() {
           "kind": "tool",
           "name": "echo"
         }
-      ]
+      ],
+      "unknown": "open"
     }
     "#);
 }

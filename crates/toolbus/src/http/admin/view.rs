@@ -9,6 +9,7 @@ use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use serde_json::value::RawValue;
+use toolbus_core::policy::UnknownCallers;
 use toolbus_mcp::status::ServerStatus;
 
 use crate::http::health::{Blocker, Status};
@@ -18,6 +19,8 @@ use crate::http::health::{Blocker, Status};
 pub struct Agents {
     /// One entry each, `default` last.
     pub agents: Vec<AgentSummary>,
+    /// What callers without a section get.
+    pub unknown: UnknownCallers,
     /// What is switched off.
     pub disabled: Vec<Switched>,
 }
