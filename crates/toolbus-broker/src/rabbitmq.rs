@@ -35,7 +35,7 @@ use self::state::State;
 /// Longest wait for consumers to be cancelled, and for connections to be closed.
 const CLOSE_TIME: Duration = Duration::from_secs(8);
 
-/// Longest wait for the broker to say whether a queue exists.
+/// Longest wait for the broker to say what it has of a queue.
 const LOOK_TIME: Duration = Duration::from_secs(2);
 
 /// A bus on RabbitMQ. Dropping it ends its tasks without waiting for them; [`Bus::close`] does so in order.
@@ -112,6 +112,26 @@ impl Bus for RabbitMq {
 
     fn state(&self) -> watch::Receiver<BusState> {
         self.state.watch()
+    }
+
+    fn consumer_count<'a>(&'a self, queue: &'a str) -> BoxFuture<'a, Option<u32>> {
+        Box::pin(async move {
+            let asking = async { topology::consumer_count(&*self.consume.open().await.ok()?, queue).await };
+            tokio::time::timeout(LOOK_TIME, asking).await.ok().flatten()
+        })
+    }
+
+    fn remove<'a>(&'a self, queues: &'a [String]) -> BoxFuture<'a, ()> {
+        Box::pin(async move {
+            let removing = async {
+                if let Ok(connection) = self.consume.open().await {
+                    topology::remove(&connection, &self.settings, queues).await;
+                }
+            };
+            if tokio::time::timeout(CLOSE_TIME, removing).await.is_err() {
+                warn!("the broker did not delete everything in time");
+            }
+        })
     }
 
     fn stop_consuming(&self) -> BoxFuture<'_, ()> {

@@ -143,6 +143,9 @@ impl<N: News> Announcer<N> {
                 let then = Effective::new(first, &Caller::agent(agent.clone()));
                 self.known.entry(agent).or_insert(then);
             }
+            for (agent, listed) in self.callers.take_listed() {
+                self.known.insert(agent.clone(), Effective::new(listed, &Caller::agent(agent)));
+            }
         }
         let mut known = std::mem::take(&mut self.known);
         let all = agents.into_iter().map(|agent| {

@@ -34,6 +34,17 @@ pub trait Bus: Send + Sync + 'static {
     /// What the bus is doing now, and every change of it.
     fn state(&self) -> watch::Receiver<BusState>;
 
+    /// How many consumers a queue has; absent where there is no such queue, or the broker does not say.
+    fn consumer_count<'a>(&'a self, _queue: &'a str) -> BoxFuture<'a, Option<u32>> {
+        Box::pin(std::future::ready(None))
+    }
+
+    /// Deletes what outlives the process: these queues and their dead-letter queues where nobody consumes them, and the
+    /// exchanges where nothing is bound to them any more.
+    fn remove<'a>(&'a self, _queues: &'a [String]) -> BoxFuture<'a, ()> {
+        Box::pin(std::future::ready(()))
+    }
+
     /// Cancels every consumer, so that no further delivery arrives. Deliveries in hand can still be settled.
     fn stop_consuming(&self) -> BoxFuture<'_, ()>;
 
@@ -181,6 +192,9 @@ pub struct BusState {
     pub reconnects: u64,
     /// The last reason for being unconnected, in words for an operator.
     pub last_error: Option<String>,
+    /// Why the broker refuses this client (its login, its virtual host, an exchange), if it does. It is tried again, and
+    /// helps once an operator has changed that.
+    pub refused: Option<String>,
     /// A mistake that no retry mends, and what to do about it: the daemon stops with this text.
     pub fatal: Option<String>,
 }

@@ -36,7 +36,7 @@ use crate::failure::{Cause, ToolFailure, verdict};
 use crate::gates::Gates;
 use crate::log::{Log, Subject};
 use crate::permit::{AgentGate, Permit, Permits};
-use crate::policy::Access;
+use crate::policy::{Access, Effective};
 use crate::redact::Redactor;
 use crate::replay::{Replay, Slot};
 use crate::reply::{AddressRefused, Replies, ReplyRules};
@@ -181,6 +181,16 @@ impl Dispatcher {
     /// What is told of messages and calls.
     pub(crate) fn telemetry(&self) -> &dyn Telemetry {
         &*self.parts.telemetry
+    }
+
+    /// Notes that a caller has listed all of its tools out of this set, so that changes are told relative to them.
+    pub(crate) fn note_list(&self, caller: &Caller, effective: &Effective) {
+        if let Some(agent) = &caller.agent {
+            self.parts.callers.note_list(agent, effective.catalogue());
+            if effective.is_everybody() {
+                self.parts.callers.note(agent, effective.catalogue());
+            }
+        }
     }
 
     /// How much is going on.

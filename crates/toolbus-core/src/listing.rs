@@ -16,6 +16,7 @@ use toolbus_protocol::llm_name;
 
 use crate::tool::{Effect, ToolDescriptor};
 
+pub(crate) use render::cut_description;
 pub use render::render;
 pub use without::without;
 

@@ -39,6 +39,8 @@ pub struct CommandSettings {
     pub stdin: Stdin,
     /// What it prints.
     pub output: Output,
+    /// Exit codes with which it has succeeded.
+    pub success_codes: Vec<u8>,
     /// Whether it is confined.
     pub sandbox: bool,
     /// Longest run of one call; absent: the daemon's.
@@ -94,6 +96,7 @@ impl CommandSettings {
             parameters: None,
             stdin: Stdin::default(),
             output: Output::default(),
+            success_codes: vec![0],
             sandbox: true,
             timeout: None,
             effect: Effect::Undeclared,

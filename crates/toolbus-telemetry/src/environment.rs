@@ -37,6 +37,17 @@ pub(crate) struct Route {
     pub(crate) certificate: Option<Vec<u8>>,
 }
 
+impl Route {
+    /// The endpoint without credentials and query, for the log.
+    pub(crate) fn shown(&self) -> String {
+        let (scheme, rest) = self.endpoint.split_once("://").unwrap_or(("http", &self.endpoint));
+        let rest = rest.split(['?', '#']).next().unwrap_or_default();
+        let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
+        let host = authority.rsplit('@').next().unwrap_or_default();
+        format!("{scheme}://{host}{path}")
+    }
+}
+
 /// Longest time of one export, as OTLP says.
 const TIMEOUT: Duration = Duration::from_secs(10);
 const ENDPOINT: &str = "use http://host:port or https://host:port";
@@ -276,5 +287,16 @@ mod tests {
     fn an_empty_variable_counts_as_absent() {
         let empty = [("OTEL_EXPORTER_OTLP_ENDPOINT", " "), ("OTEL_EXPORTER_OTLP_PROTOCOL", "")];
         assert_eq!(endpoint(Signal::Traces, Some("http://a"), &empty).as_deref(), Some("http://a"));
+    }
+
+    #[test]
+    fn the_log_names_the_collector_without_credentials() {
+        let shown = |endpoint: &str| {
+            let (protocol, timeout) = (Protocol::Grpc, std::time::Duration::ZERO);
+            Route { endpoint: endpoint.to_owned(), protocol, timeout, certificate: None }.shown()
+        };
+        assert_eq!(shown("http://collector:4317"), "http://collector:4317");
+        assert_eq!(shown("https://ana:hunter2@collector/v1/traces?token=hunter2"), "https://collector/v1/traces");
+        assert_eq!(shown("https://collector?user=a@b"), "https://collector");
     }
 }

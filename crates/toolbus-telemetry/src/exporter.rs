@@ -44,13 +44,15 @@ impl Waiting {
 /// An exporter of metrics whose failures are counted.
 pub(crate) struct WatchedMetrics<E> {
     pub(crate) exporter: E,
+    /// Where it sends to, without credentials.
+    pub(crate) endpoint: String,
     pub(crate) health: Arc<Health>,
 }
 
 impl<E: PushMetricExporter> PushMetricExporter for WatchedMetrics<E> {
     async fn export(&self, metrics: &ResourceMetrics) -> OTelSdkResult {
         let exported = self.exporter.export(metrics).await;
-        exported.inspect_err(|error| self.health.export_failed("metrics", error))
+        exported.inspect_err(|error| self.health.export_failed("metrics", &self.endpoint, error))
     }
 
     fn force_flush(&self) -> OTelSdkResult {
@@ -70,6 +72,8 @@ impl<E: PushMetricExporter> PushMetricExporter for WatchedMetrics<E> {
 #[derive(Debug)]
 pub(crate) struct WatchedSpans<E> {
     pub(crate) exporter: E,
+    /// Where it sends to, without credentials.
+    pub(crate) endpoint: String,
     pub(crate) redactor: Redactor,
     pub(crate) health: Arc<Health>,
     pub(crate) waiting: Arc<Waiting>,
@@ -85,7 +89,7 @@ impl<E: SpanExporter> SpanExporter for WatchedSpans<E> {
             Ok(()) => self.health.exported(),
             Err(error) => {
                 self.health.drop_spans(count);
-                self.health.export_failed("traces", error);
+                self.health.export_failed("traces", &self.endpoint, error);
             }
         }
         exported

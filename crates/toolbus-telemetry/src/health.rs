@@ -2,6 +2,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use toolbus_core::log::with_dates;
+
 /// Least time between two lines of the log about a collector that fails.
 const QUIET: Duration = Duration::from_secs(60);
 /// Longest part of an exporter's error that is logged, in characters.
@@ -32,13 +34,13 @@ impl Health {
         self.dropped_spans.fetch_add(u64::try_from(count).unwrap_or(u64::MAX), Ordering::Relaxed);
     }
 
-    pub(crate) fn export_failed(&self, signal: &'static str, error: &dyn std::fmt::Display) {
+    pub(crate) fn export_failed(&self, signal: &'static str, endpoint: &str, error: &dyn std::fmt::Display) {
         let failed_exports = self.failed_exports.fetch_add(1, Ordering::Relaxed) + 1;
         if self.may_speak(Instant::now()) {
-            let error: String = error.to_string().chars().take(MAX_SHOWN).collect();
+            let error: String = with_dates(&error.to_string()).chars().take(MAX_SHOWN).collect();
             let dropped_spans = self.dropped_spans();
             self.told_spans.store(dropped_spans, Ordering::Relaxed);
-            tracing::warn!(signal, failed_exports, dropped_spans, error, "could not export telemetry");
+            tracing::warn!(signal, endpoint, failed_exports, dropped_spans, error, "could not export telemetry");
         }
     }
 
@@ -95,8 +97,8 @@ mod tests {
     #[test]
     fn failures_and_drops_are_all_counted() {
         let health = Health::default();
-        health.export_failed("traces", &"refused");
-        health.export_failed("metrics", &"refused");
+        health.export_failed("traces", "http://collector:4317", &"refused");
+        health.export_failed("metrics", "http://collector:4317", &"refused");
         health.drop_spans(3);
         assert_eq!((health.failed_exports(), health.dropped_spans()), (2, 3));
     }

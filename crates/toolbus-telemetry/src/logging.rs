@@ -1,6 +1,6 @@
 //! The log: text or JSON on standard error. What is logged, and how, is in `docs/logging.md`.
 
-use std::io::{self, IsTerminal};
+use std::io;
 
 use toolbus_core::audit;
 use toolbus_core::redact::Redactor;
@@ -30,12 +30,14 @@ pub struct Settings {
     pub filter: String,
     /// How a line looks.
     pub format: Format,
+    /// Whether text is coloured.
+    pub coloured: bool,
 }
 
 /// How a line of the log looks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Format {
-    /// For people; coloured on a terminal.
+    /// For people.
     #[default]
     Text,
     /// One JSON object for each line, with the fields of an event beside its message.
@@ -59,9 +61,8 @@ pub enum LoggingError {
 ///
 /// When the filter cannot be read, or when there is a log already.
 pub fn init(settings: &Settings, redactor: Redactor) -> Result<(), LoggingError> {
-    let coloured = io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
     let writer = RedactedLines { inner: io::stderr, redactor, format: settings.format };
-    let subscriber = subscriber(settings, writer, coloured)?;
+    let subscriber = subscriber(settings, writer)?;
     set_global_default(subscriber).map_err(|_| LoggingError::Twice)
 }
 
@@ -74,16 +75,12 @@ pub fn check_filter(filter: &str) -> Result<(), LoggingError> {
     read_filter(filter).map(drop)
 }
 
-fn subscriber<W>(
-    settings: &Settings,
-    writer: W,
-    coloured: bool,
-) -> Result<Box<dyn Subscriber + Send + Sync>, LoggingError>
+fn subscriber<W>(settings: &Settings, writer: W) -> Result<Box<dyn Subscriber + Send + Sync>, LoggingError>
 where
     W: for<'writer> MakeWriter<'writer> + Send + Sync + 'static,
 {
     let filtered = Registry::default().with(read_filter(&settings.filter)?);
-    let layer = tracing_subscriber::fmt::layer().with_writer(writer).with_ansi(coloured);
+    let layer = tracing_subscriber::fmt::layer().with_writer(writer).with_ansi(settings.coloured);
     Ok(match settings.format {
         Format::Text => Box::new(filtered.with(layer)),
         Format::Json => {
@@ -162,9 +159,9 @@ mod tests {
     fn logged_without(secrets: &[&str], filter: &str, format: Format, speak: impl FnOnce()) -> String {
         let (page, redactor) = (Page::default(), Redactor::default());
         redactor.configure(secrets.iter().map(|secret| Secret::new(*secret)));
-        let settings = Settings { filter: filter.to_owned(), format };
+        let settings = Settings { filter: filter.to_owned(), format, coloured: false };
         let writer = RedactedLines { inner: page.clone(), redactor, format };
-        tracing::subscriber::with_default(subscriber(&settings, writer, false).unwrap(), speak);
+        tracing::subscriber::with_default(subscriber(&settings, writer).unwrap(), speak);
         String::from_utf8(page.0.lock().unwrap().clone()).unwrap()
     }
 

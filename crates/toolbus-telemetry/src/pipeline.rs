@@ -246,7 +246,13 @@ fn tracing(
     let exporter = transport::spans(route).map_err(|source| TelemetryError::Exporter { signal: "traces", source })?;
     let waiting = Waiting::new(queue);
     let (redactor, health_of_spans) = (redactor.clone(), Arc::clone(health));
-    let exporter = WatchedSpans { exporter, redactor, health: health_of_spans, waiting: Arc::clone(&waiting) };
+    let exporter = WatchedSpans {
+        exporter,
+        endpoint: route.shown(),
+        redactor,
+        health: health_of_spans,
+        waiting: Arc::clone(&waiting),
+    };
     let processor = BatchSpanProcessor::builder(exporter).with_batch_config(config).build();
     let processor = Bounded { processor, health: Arc::clone(health), waiting };
     let builder = SdkTracerProvider::builder().with_sampler(sampler).with_resource(resource);
@@ -262,7 +268,7 @@ fn metering(
     let interval = environment.number("OTEL_METRIC_EXPORT_INTERVAL", 1..=3_600_000, 60_000)?;
     let exporter =
         transport::metrics(route).map_err(|source| TelemetryError::Exporter { signal: "metrics", source })?;
-    let exporter = WatchedMetrics { exporter, health: Arc::clone(health) };
+    let exporter = WatchedMetrics { exporter, endpoint: route.shown(), health: Arc::clone(health) };
     let reader = PeriodicReader::builder(exporter).with_interval(Duration::from_millis(interval)).build();
     let limited = |_: &Instrument| Stream::builder().with_cardinality_limit(MAX_SERIES).build().ok();
     Ok(SdkMeterProvider::builder().with_resource(resource).with_reader(reader).with_view(limited).build())

@@ -177,18 +177,23 @@ pub fn logging(config: &Config, redactor: &Redactor) -> Result<(), AssemblyError
         LogFormat::Text => logging::Format::Text,
         LogFormat::Json => logging::Format::Json,
     };
-    tell_panics(redactor.clone());
-    let settings = logging::Settings { filter: config.telemetry.log.clone(), format };
+    tell_panics(redactor.clone(), format);
+    let coloured = anstream::AutoStream::choice(&std::io::stderr()) != anstream::ColorChoice::Never;
+    let settings = logging::Settings { filter: config.telemetry.log.clone(), format, coloured };
     Ok(logging::init(&settings, redactor.clone())?)
 }
 
-/// Has panics told on standard error as they usually are, but without secrets: their texts may quote anything.
-fn tell_panics(redactor: Redactor) {
+/// Has panics told on standard error as they usually are, but without secrets: their texts may quote anything. Under JSON
+/// they are lines of the log.
+fn tell_panics(redactor: Redactor, format: logging::Format) {
     std::panic::set_hook(Box::new(move |panic| {
         let thread = std::thread::current();
         let text = format!("thread '{}' {panic}", thread.name().unwrap_or("<unnamed>"));
         let trace = Backtrace::capture();
         let trace = if trace.status() == BacktraceStatus::Captured { format!("\n{trace}") } else { String::new() };
+        if format == logging::Format::Json {
+            return tracing::error!(panic = format!("{text}{trace}"), "a panic");
+        }
         // There is nowhere else to say it.
         let _ = writeln!(std::io::stderr(), "{}{trace}", redactor.text(&text));
     }));

@@ -7,7 +7,8 @@ use std::path::PathBuf;
 use clap::{ArgAction, Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand, ValueEnum};
 
 use crate::commands::{
-    agents, bench, call, check, completions, connect, daemon, demo, explain, health, init, mcp, pins, serve, switch, tools,
+    agents, bench, call, check, completions, connect, daemon, demo, explain, health, init, mcp, pins, serve, switch,
+    tools,
 };
 use crate::config::{Override, Sources, default_files};
 
@@ -146,10 +147,12 @@ pub(crate) enum Command {
 }
 
 impl Cli {
-    /// Reads the command line of this process; ends the process for help and for mistakes.
+    /// Reads the command line of this process, and decides on colours for everything that is printed through `anstream`:
+    /// also for help and for mistakes in the command line itself. Ends the process for help and for mistakes.
     #[must_use]
     pub fn read() -> Self {
         let words: Vec<OsString> = std::env::args_os().collect();
+        color(words.iter().map(|word| word.to_string_lossy().into_owned())).write_global();
         let is_asked = words.iter().take_while(|word| *word != "--").any(|word| word == HELP_ALL);
         let mut command = Self::definition(is_asked);
         let matches = command.clone().get_matches_from(words);
@@ -160,16 +163,6 @@ impl Cli {
     #[must_use]
     pub fn definition(shows_global: bool) -> clap::Command {
         Self::command().mut_args(|arg| if shows_global && arg.is_global_set() { arg.hide(false) } else { arg })
-    }
-
-    /// Decides on colours, for everything that is printed through `anstream`.
-    pub fn apply_color(&self) {
-        let choice = match self.global.color {
-            Color::Auto => anstream::ColorChoice::Auto,
-            Color::Always => anstream::ColorChoice::Always,
-            Color::Never => anstream::ColorChoice::Never,
-        };
-        choice.write_global();
     }
 }
 
@@ -192,6 +185,18 @@ impl GlobalArgs {
             Some(Override { option: option.to_owned(), key: key.to_owned(), value: value.clone()? })
         });
         Sources { files, environment, overrides: self.set.iter().cloned().chain(named).collect() }
+    }
+}
+
+/// What --color says, wherever it stands; what follows `--` is no option.
+fn color(arguments: impl Iterator<Item = String>) -> anstream::ColorChoice {
+    let options: Vec<String> = arguments.take_while(|argument| argument != "--").collect();
+    let apart = options.windows(2).find_map(|pair| (pair.first()? == "--color").then(|| pair.get(1).cloned())?);
+    let joined = || options.iter().find_map(|option| option.strip_prefix("--color=").map(str::to_owned));
+    match apart.or_else(joined).and_then(|text| Color::from_str(&text, false).ok()).unwrap_or_default() {
+        Color::Auto => anstream::ColorChoice::Auto,
+        Color::Always => anstream::ColorChoice::Always,
+        Color::Never => anstream::ColorChoice::Never,
     }
 }
 

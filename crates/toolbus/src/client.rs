@@ -83,6 +83,15 @@ pub enum ClientError {
     /// No daemon listens on the topic.
     #[error("nobody listens on topic `{0}`: is a daemon running with this topic in invoke.topics, on this exchange?")]
     Nobody(String),
+    /// The queue of the daemon has no consumer.
+    #[error(
+        "no daemon takes calls from the queue `{0}`: start one, or check that its bus.url (virtual host) and \
+         bus.queue_prefix are these"
+    )]
+    NoDaemon(String),
+    /// The broker refuses this client.
+    #[error("the bus cannot be used: {0}")]
+    Refused(String),
     /// The broker could not be reached in time.
     #[error("the broker could not be reached within {0:.1?}{1}")]
     Unreachable(Duration, String),
@@ -127,13 +136,17 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// When the broker cannot be reached in time, or holds something that no retry mends.
+    /// When the broker cannot be reached in time, refuses the login, virtual host or exchange, or holds something that no
+    /// retry mends.
     pub async fn ready(&self, patience: Duration) -> Result<(), ClientError> {
         let mut state = self.bus.state();
-        let settled = state.wait_for(|state| state.fatal.is_some() || self.listens(state));
+        let settled = state.wait_for(|state| state.fatal.is_some() || state.refused.is_some() || self.listens(state));
         let is_settled = tokio::time::timeout(patience, settled).await.is_ok_and(|changed| changed.is_ok());
         if let Some(reason) = self.bus.state().borrow().fatal.clone() {
             return Err(ClientError::Fatal(reason));
+        }
+        if let Some(reason) = self.bus.state().borrow().refused.clone() {
+            return Err(ClientError::Refused(reason));
         }
         if !is_settled {
             let why = self.bus.state().borrow().last_error.as_ref().map(|error| format!(": {error}"));

@@ -27,10 +27,14 @@ use std::process::ExitCode;
 use anstyle::{AnsiColor, Effects, Style};
 use serde::Serialize;
 use target::{Operator, TargetError};
+use toolbus_core::redact::Redactor;
+use toolbus_telemetry::logging;
 
 use crate::assembly;
 use crate::cli::{Cli, Command, Output, environment};
-use crate::config::{Config, Problems, Sources};
+use crate::config::problem::{MAX_SHOWN, Problem};
+use crate::config::telemetry::LogFormat;
+use crate::config::{Config, Loaded, Problems, Sources};
 use crate::printed::printable;
 
 /// Exit code of a mistake in the command line or the configuration.
@@ -50,6 +54,8 @@ pub struct Context {
     pub sources: Sources,
     /// How results are printed.
     pub output: Output,
+    /// What is allowed in the configuration and yet hardly meant.
+    pub warnings: Vec<String>,
 }
 
 /// Runs a command to its end.
@@ -75,10 +81,14 @@ pub async fn run(cli: Cli) -> ExitCode {
         Command::Disable(args) => switch::run(args, true, &operator()).await.map_err(told_by_kind),
         Command::Enable(args) => switch::run(args, false, &operator()).await.map_err(told_by_kind),
         command => match Config::load(&sources) {
+            Err(problems) if matches!(command, Command::Serve(_)) && logs_json(&sources) => Err(log(&problems)),
             Err(problems) => Err(complain(&problems)),
-            Ok(loaded) => {
-                loaded.warnings.iter().for_each(|warning| warn(warning));
-                run_configured(command, &Context { config: loaded.config, sources, output }).await
+            Ok(Loaded { config, warnings }) => {
+                // Those of the daemon go to its log.
+                if !matches!(command, Command::Serve(_)) {
+                    warnings.iter().for_each(|warning| warn(warning));
+                }
+                run_configured(command, &Context { config, sources, output, warnings }).await
             }
         },
     };
@@ -89,8 +99,13 @@ pub async fn run(cli: Cli) -> ExitCode {
 async fn run_configured(command: Command, context: &Context) -> Result<ExitCode, u8> {
     match command {
         Command::Serve(args) => serve::run(args, context).await.map_err(|error| {
-            // The log is closed by now, and what ended the daemon may quote whom it spoke to.
-            told(assembly::redactor(&context.config).text(&error.to_string()))
+            // What ended the daemon may quote whom it spoke to.
+            let error = assembly::redactor(&context.config).text(&error.to_string()).into_owned();
+            if context.config.telemetry.log_format == LogFormat::Json && tracing::enabled!(tracing::Level::ERROR) {
+                tracing::error!(error, "stopped by an error");
+                return 1;
+            }
+            told(error)
         }),
         Command::Call(args) => call::run(args, context).await.map_err(|error| {
             told(&error);
@@ -116,6 +131,23 @@ async fn run_configured(command: Command, context: &Context) -> Result<ExitCode,
         | Command::Disable(_)
         | Command::Enable(_) => Ok(ExitCode::SUCCESS),
     }
+}
+
+/// Whether a daemon with these sources logs JSON.
+fn logs_json(sources: &Sources) -> bool {
+    Config::log_format(sources) == LogFormat::Json
+}
+
+/// Logs every problem of a configuration as JSON.
+fn log(problems: &Problems) -> u8 {
+    let settings = logging::Settings { filter: "error".to_owned(), format: logging::Format::Json, coloured: false };
+    if logging::init(&settings, Redactor::default()).is_err() {
+        return complain(problems);
+    }
+    for Problem { place, key, what } in problems.0.iter().take(MAX_SHOWN) {
+        tracing::error!(place, key, problem = what, "a problem in the configuration");
+    }
+    MISTAKE
 }
 
 /// Tells of every problem of a configuration.

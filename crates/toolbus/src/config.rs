@@ -84,6 +84,7 @@ pub use toolsets::ToolsetConfig;
 use mcp::ServersFile;
 use problem::{Origin, Part};
 use schema::Node;
+use telemetry::LogFormat;
 use tree::{Path, Tree};
 use validate::Difference;
 
@@ -196,6 +197,18 @@ impl Config {
     /// As for [`Config::load`].
     pub fn load_again(sources: &Sources, running: &Self) -> Result<Loaded, Problems> {
         Self::load_after(sources, Some(running))
+    }
+
+    /// How a daemon with these sources logs, as far as they can be read: also one that does not start.
+    #[must_use]
+    pub fn log_format(sources: &Sources) -> LogFormat {
+        let (schema, mut tree) = (schema(), Tree::new());
+        // What is wrong with them has been told, or will be.
+        let _ = sources.files.iter().filter(|file| file::layer(&mut tree, file).is_err()).count();
+        let _ = layers::environment(&mut tree, &schema, &sources.environment);
+        let _ = layers::command_line(&mut tree, &schema, &sources.overrides);
+        let format = tree.get(&["telemetry".to_owned(), "log_format".to_owned()]);
+        format.and_then(|format| LogFormat::deserialize(format).ok()).unwrap_or_default()
     }
 
     fn load_after(sources: &Sources, running: Option<&Self>) -> Result<Loaded, Problems> {

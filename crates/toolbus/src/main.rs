@@ -25,7 +25,6 @@ fn main() -> ExitCode {
         return code;
     }
     let cli = Cli::read();
-    cli.apply_color();
     // Every TLS connection uses this provider; a second installation would be refused, and is none here.
     let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
     match runtime() {

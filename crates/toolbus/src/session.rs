@@ -99,7 +99,7 @@ impl Session {
     /// When the broker cannot be reached in time, or holds something that no retry mends.
     pub async fn ready(&self, patience: Duration) -> Result<(), SessionError> {
         let mut state = self.bus.state();
-        let settled = state.wait_for(|state| state.is_ready() || state.fatal.is_some());
+        let settled = state.wait_for(|state| state.is_ready() || state.refused.is_some() || state.fatal.is_some());
         let reached = tokio::time::timeout(patience, settled).await.is_ok();
         let state = self.bus.state().borrow().clone();
         if reached && state.is_ready() {
@@ -108,7 +108,11 @@ impl Session {
             }
             return Ok(());
         }
-        let reason = state.fatal.or(state.last_error).unwrap_or_else(|| "the broker does not answer".to_owned());
+        let reason = state
+            .fatal
+            .or(state.refused)
+            .or(state.last_error)
+            .unwrap_or_else(|| "the broker does not answer".to_owned());
         Err(SessionError::NotReady(reason))
     }
 
@@ -122,6 +126,15 @@ impl Session {
     #[must_use]
     pub fn bus(&self) -> Arc<dyn Bus> {
         Arc::clone(&self.bus)
+    }
+
+    /// Deletes the queues that the session consumes, and the exchanges, from the broker, and closes the bus in order.
+    pub async fn remove(self) {
+        let queues: Vec<String> = self.bus.state().borrow().consumers.iter().map(|(queue, _)| queue.clone()).collect();
+        // What is consumed would be declared again.
+        self.bus.stop_consuming().await;
+        self.bus.remove(&queues).await;
+        self.close().await;
     }
 
     /// Closes the bus in order.

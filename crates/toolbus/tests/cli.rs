@@ -75,6 +75,10 @@ fn programs_can_read_what_is_printed() {
     assert_eq!(json(&["check", "--output", "json"])["valid"], true);
     assert_eq!(json(&["check", "--output", "json", "--set", "bus.nam=x"])["problems"][0]["key"], "bus.nam");
     assert_eq!(json(&["tools", "--output", "json"])[0]["name"], "convert_time");
+    let demo = json(&["demo", "--output", "json"]);
+    let outcomes: Vec<_> =
+        demo["calls"].as_array().unwrap().iter().map(|call| call["outcome"].as_str().unwrap()).collect();
+    assert_eq!(outcomes, ["ok", "ok", "ok", "error", "invalid_arguments", "tool_not_found", "timeout"]);
     assert_eq!(json(&["schema"])["$schema"], "https://json-schema.org/draft/2020-12/schema");
 }
 
@@ -169,6 +173,10 @@ fn colours_are_for_terminals_unless_asked_for() {
     assert!(!is_coloured(&[], &[("NO_COLOR", "1")]));
     assert!(!is_coloured(&["--color", "never"], &[("CLICOLOR_FORCE", "1")]));
     assert!(is_coloured(&["--color", "always"], &[]));
+    let help = |arguments: &[&str]| toolbus(arguments, &[]).stdout.contains(&0x1b);
+    assert!(!help(&["--help"]) && help(&["--color=always", "--help"]));
+    let mistake = |arguments: &[&str]| toolbus(arguments, &[]).stderr.contains(&0x1b);
+    assert!(!mistake(&["chekc"]) && mistake(&["chekc", "--color", "always"]));
 }
 
 #[test]

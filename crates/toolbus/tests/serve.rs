@@ -16,8 +16,15 @@ struct Served {
 
 impl Served {
     fn start(arguments: &[&str]) -> Self {
+        Self::start_by(&[], arguments)
+    }
+
+    /// By another program, which becomes the daemon.
+    fn start_by(launcher: &[&str], arguments: &[&str]) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let mut child = Command::new(env!("CARGO_BIN_EXE_toolbus"))
+        let mut words = launcher.iter().copied().chain([env!("CARGO_BIN_EXE_toolbus")]);
+        let mut child = Command::new(words.next().unwrap())
+            .args(words)
             .args(["serve", "--listen", "127.0.0.1:0"])
             .args(arguments)
             .env_clear()
@@ -75,4 +82,48 @@ fn a_second_signal_ends_the_daemon_at_once_even_while_telemetry_leaves() {
     served.signal("INT");
     served.read_until("stopping at once");
     assert_eq!(served.code(), Some(130));
+}
+
+#[test]
+fn a_daemon_with_mcp_clients_is_not_said_to_be_out_of_reach() {
+    let mut served = Served::start(&["--set", "http.open=true", "--color", "always"]);
+    let told = served.read_until("the bus is embedded");
+    assert!(told.contains("INFO") && told.contains("MCP clients") && !told.contains("no other process"), "{told}");
+    assert!(told.contains('\u{1b}'), "{told}");
+}
+
+#[test]
+fn a_low_limit_of_open_files_is_a_warning_with_what_is_needed() {
+    let mut served = Served::start_by(&["sh", "-c", "ulimit -n 300 && exec \"$0\" \"$@\""], &[]);
+    let told = served.read_until("limit of open files");
+    assert!(told.contains("WARN") && told.contains("limit=300") && told.contains("needed=8192"), "{told}");
+}
+
+#[test]
+fn every_line_of_a_log_in_json_is_json_whatever_happens() {
+    let json = ["--set", "telemetry.log_format=json"];
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let taken = format!("http.listen={}", taken.local_addr().unwrap());
+    let suspicious = "tools.limits.nothing_like_it.timeout=1s";
+    let endings: [(&[&str], i32, &str); 2] = [
+        (&["--set", suspicious, "--set", &taken], 1, "stopped by an error"),
+        (&["--set", "bus.nam=x", "--set", "invoke.max_in_flight=none"], 2, "a problem in the configuration"),
+    ];
+    for (arguments, code, message) in endings {
+        let folder = tempfile::tempdir().unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_toolbus"));
+        let output =
+            command.arg("serve").args(json).args(arguments).env_clear().current_dir(folder.path()).output().unwrap();
+        assert_eq!(output.status.code(), Some(code), "{output:?}");
+        let text = String::from_utf8(output.stderr).unwrap();
+        let lines: Vec<serde_json::Value> =
+            text.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|_| panic!("no JSON: {line}"))).collect();
+        assert_eq!(lines.last().unwrap()["message"], message, "{text}");
+        if code == 1 {
+            assert!(lines.iter().any(|line| line["message"] == "a suspicious setting"), "{text}");
+        } else {
+            let keys: Vec<_> = lines.iter().map(|line| line["key"].as_str().unwrap()).collect();
+            assert_eq!(keys, ["bus.nam", "invoke.max_in_flight"]);
+        }
+    }
 }

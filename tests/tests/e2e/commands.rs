@@ -2,11 +2,14 @@
 
 use std::net::SocketAddr;
 
+use lapin::ExchangeKind;
+use lapin::options::ExchangeDeclareOptions;
+use lapin::types::FieldTable;
 use serde_json::Value;
 use toolbus_e2e::backend::Backend;
 use toolbus_e2e::daemon::Daemon;
 use toolbus_e2e::program::{Run, toolbus};
-use toolbus_e2e::site::Site;
+use toolbus_e2e::site::{Site, shared_node};
 
 /// Nothing listens here.
 const NOWHERE: &str = "127.0.0.1:1";
@@ -100,12 +103,40 @@ async fn call_says_when_nobody_listens_and_when_there_is_no_broker() {
     Daemon::start(&site, "[invoke]\ntopics = [\"elsewhere\"]\n").await.stop(&site).await;
     let nobody = at(&site, &["call", "echo", "text=x"]).await;
     assert_eq!(nobody.code, 7, "{nobody:?}");
-    assert!(nobody.err.contains("nobody listens on topic `tool.invoke`"), "{nobody:?}");
+    assert!(nobody.err.contains("no daemon takes calls from the queue"), "{nobody:?}");
 
     site.url = format!("amqp://guest:hunter2@{NOWHERE}/%2f");
     let away = at(&site, &["call", "echo", "text=x"]).await;
     assert_eq!(away.code, 7, "{away:?}");
     assert!(away.err.contains("could not be reached") && !away.err.contains("hunter2"), "{away:?}");
+}
+
+#[tokio::test]
+async fn what_the_broker_refuses_is_told_at_once_and_not_as_out_of_reach() {
+    let site = Site::shared().await;
+    let other = Site::on(shared_node().await);
+    let (_connection, channel) = other.channel().await;
+    let (options, arguments) = (ExchangeDeclareOptions::default(), FieldTable::default());
+    channel.exchange_declare(other.exchange.as_str().into(), ExchangeKind::Direct, options, arguments).await.unwrap();
+    let wrong: [(&dyn Fn(&mut Site), &str); 3] = [
+        (&|site| site.url = site.url.replace("guest:guest", "guest:hunter2"), "the broker refused the login"),
+        (&|site| site.url = site.url.replace("%2f", "nowhere"), "the broker refused the virtual host"),
+        (&|site| site.exchange.clone_from(&other.exchange), "exists with"),
+    ];
+    for (change, told) in wrong {
+        let mut site = site.clone();
+        change(&mut site);
+        let run = at(&site, &["call", "echo", "text=x"]).await;
+        assert_eq!(run.code, 7, "{run:?}");
+        assert!(run.err.contains(told) && !run.err.contains("could not be reached"), "{told}: {run:?}");
+        assert!(!run.err.contains("hunter2"), "{run:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_script_is_run_where_there_is_no_configuration() {
+    let run = toolbus(&["call", "execute_python_script", "script=print(6*7)"]).await;
+    assert!(run.code == 0 && run.out.contains("42"), "{run:?}");
 }
 
 #[tokio::test]
@@ -117,7 +148,7 @@ async fn a_call_without_a_daemon_on_a_fresh_broker_says_so_too() {
 }
 
 #[tokio::test]
-async fn the_demonstration_runs_on_the_broker_too_and_leaves_no_message() {
+async fn the_demonstration_runs_on_the_broker_too_and_leaves_nothing_there() {
     let site = Site::shared().await;
     let demo = at(&site, &["demo"]).await;
     assert_eq!(demo.code, 0, "{demo:?}");
@@ -127,7 +158,7 @@ async fn the_demonstration_runs_on_the_broker_too_and_leaves_no_message() {
     assert!(demo.out.contains("p50 ") && !demo.out.contains("guest:guest@"), "{}", demo.out);
     // The demonstration keeps to names of its own, whatever the configuration says.
     for queue in ["toolbus-demo.invoke", "toolbus-demo.invoke.dlq"] {
-        assert_eq!(site.ready(queue).await, 0, "{queue}");
+        assert_eq!(site.consumers(queue).await, None, "{queue} is still there");
     }
 }
 
@@ -145,7 +176,8 @@ async fn health_asks_the_daemon() {
     daemon.blocked_by("disconnected").await;
     let unready = toolbus(&["health", "--listen", daemon.listen()]).await;
     assert_eq!((unready.code, unready.json()["ready"].clone()), (1, Value::Bool(false)), "{unready:?}");
-    assert_eq!(toolbus(&["health", "--live", "--listen", daemon.listen()]).await.code, 0);
+    let live = toolbus(&["health", "--live", "--listen", daemon.listen(), "--output", "json"]).await;
+    assert_eq!((live.code, live.json().is_object()), (0, true), "{live:?}");
     let nobody: SocketAddr = NOWHERE.parse().unwrap();
     assert_eq!(toolbus(&["health", "--listen", &nobody.to_string()]).await.code, 1);
 }

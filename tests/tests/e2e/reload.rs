@@ -172,7 +172,7 @@ async fn a_layer_that_loses_the_agents_opens_nothing_until_that_is_written() {
         client.exchange(&request).await.code()
     };
     assert_eq!(by_stranger().await, "tool_not_found");
-    for lost in ["", tools, "[agents.default]\ndenied_tools = [\"echo\"]\n"] {
+    for lost in ["", tools, "[agents.default]\nmax_in_flight = 3\n"] {
         let line = daemon.reload(lost).await;
         assert_eq!(line["message"], REFUSED, "{lost:?}");
         let error = line["error"].as_str().unwrap();
@@ -183,10 +183,8 @@ async fn a_layer_that_loses_the_agents_opens_nothing_until_that_is_written() {
         assert_eq!(by_stranger().await, "tool_not_found", "{lost:?}");
         let check = daemon.operate(&["check", "--config", "site.toml", "--config", "more.toml"]).await;
         assert_eq!(check.code, 0, "by itself it is in order: {check:?}");
-        let socket = ["--socket", "toolbus.sock"];
-        let check =
-            daemon.operate(&[&["check", "--config", "site.toml", "--config", "more.toml"][..], &socket].concat());
-        let check = check.await;
+        let asking = ["check", "--config", "site.toml", "--config", "more.toml", "--socket", "toolbus.sock"];
+        let check = daemon.operate(&asking).await;
         assert_eq!(check.code, 2, "{check:?}");
         assert!(check.err.contains(error), "{check:?}");
     }

@@ -61,8 +61,10 @@ async fn a_queue_with_other_arguments_stops_the_daemon_with_what_to_do() {
     let mut daemon = Daemon::spawn(&site, ECHO, &[]);
     assert_eq!(daemon.ended().await.code(), Some(1));
     let told = daemon.text();
-    let last = told.lines().last().unwrap().replace(&site.prefix, "PREFIX").replace(&site.exchange, "EXCHANGE");
-    insta::assert_snapshot!(last, @r#""error: queue 'PREFIX.invoke' exists with another 'x-dead-letter-exchange' (received the value 'EXCHANGE.dlx' of type 'longstr' but current is none); delete the queue, or set bus.queue_prefix so that another one is used, or set bus.dead_letter_exchange to what it has""#);
+    let last: serde_json::Value = serde_json::from_str(told.lines().last().unwrap()).unwrap();
+    assert_eq!(last["message"], "stopped by an error");
+    let error = last["error"].as_str().unwrap().replace(&site.prefix, "PREFIX").replace(&site.exchange, "EXCHANGE");
+    insta::assert_snapshot!(error, @"queue 'PREFIX.invoke' exists with another 'x-dead-letter-exchange' (received the value 'EXCHANGE.dlx' of type 'longstr' but current is none); delete the queue, or set bus.queue_prefix so that another one is used, or set bus.dead_letter_exchange to what it has");
 }
 
 #[tokio::test]

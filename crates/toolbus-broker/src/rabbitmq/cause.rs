@@ -6,6 +6,7 @@ use lapin::uri::{AMQPScheme, AMQPUri};
 use lapin::{Error, ErrorKind};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
+use toolbus_core::log::with_dates;
 
 /// Longest wait for what listens somewhere to show what it is.
 const LOOK_TIME: Duration = Duration::from_secs(2);
@@ -31,9 +32,14 @@ pub(super) fn code(error: &Error) -> Option<u16> {
 pub(super) fn words(error: &Error) -> String {
     match error.kind() {
         ErrorKind::ProtocolError(error) => error.get_message().to_string(),
-        ErrorKind::IOError(error) => error.to_string(),
-        _ => error.to_string(),
+        ErrorKind::IOError(error) => with_dates(&error.to_string()),
+        _ => with_dates(&error.to_string()),
     }
+}
+
+/// Whether the broker refuses the login or the virtual host.
+pub(super) fn is_refusal(error: &Error) -> bool {
+    matches!(code(error), Some(ACCESS_REFUSED | NOT_ALLOWED))
 }
 
 /// Why a connection could not be opened.

@@ -73,7 +73,7 @@ impl Consumer {
                     };
                     reason
                 }
-                Some(Err(TopologyError::Lost(reason))) => reason,
+                Some(Err(TopologyError::Lost(reason) | TopologyError::Refused(reason))) => reason,
                 Some(Err(TopologyError::Fatal(reason))) => {
                     error!(queue, reason, "the queue cannot be consumed like this");
                     self.state.fatal(&reason);
@@ -121,7 +121,7 @@ impl Consumer {
                     }
                     is_deaf = false;
                 }
-                Err(TopologyError::Lost(reason) | TopologyError::Fatal(reason)) => {
+                Err(TopologyError::Lost(reason) | TopologyError::Refused(reason) | TopologyError::Fatal(reason)) => {
                     // The loss of a connection has been said by its keeper.
                     if !self.link.is_open() {
                         continue;

@@ -136,6 +136,10 @@ impl Keeper {
                     self.state.failed(&reason);
                     reason
                 }
+                Some(Err(TopologyError::Refused(reason))) => {
+                    self.state.refused(&reason);
+                    reason
+                }
                 Some(Err(TopologyError::Fatal(reason))) => {
                     error!(role = %self.role, reason, "the broker cannot be used like this");
                     self.state.fatal(&reason);
@@ -165,6 +169,9 @@ impl Keeper {
             match tokio::time::timeout(CONNECT_TIME, self.open(endpoint)).await {
                 Ok(Ok(connection)) => return Ok((connection, host)),
                 Ok(Err(TopologyError::Lost(reason))) => failure = TopologyError::Lost(format!("{host}: {reason}")),
+                Ok(Err(TopologyError::Refused(reason))) => {
+                    failure = TopologyError::Refused(format!("{host}: {reason}"))
+                }
                 Ok(Err(fatal)) => return Err(fatal),
                 Err(_) => {
                     let reason = format!("{host}: no answer within {} s", CONNECT_TIME.as_secs());
@@ -184,6 +191,7 @@ impl Keeper {
         let connecting = Connection::connect_uri_with_config(endpoint.clone(), properties, tls, runtime);
         let connection = match connecting.await {
             Ok(connection) => connection,
+            Err(error) if cause::is_refusal(&error) => return Err(TopologyError::Refused(cause::connecting(&error))),
             Err(error) if cause::code(&error).is_some() => return Err(lost(&error)),
             Err(error) => {
                 let other = cause::other_protocol(endpoint).await;

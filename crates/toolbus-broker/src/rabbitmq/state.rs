@@ -41,6 +41,7 @@ impl State {
         let connected = self.mark(role, true);
         self.shown.send_modify(|state| {
             state.connected = connected;
+            state.refused = None;
             if connected {
                 state.last_error = None;
             }
@@ -69,6 +70,14 @@ impl State {
     /// Something could not be opened, declared or subscribed; it is tried again.
     pub(super) fn failed(&self, reason: &str) {
         self.shown.send_modify(|state| state.last_error = Some(bounded(reason)));
+    }
+
+    /// The broker refuses this client; it is tried again.
+    pub(super) fn refused(&self, reason: &str) {
+        self.shown.send_modify(|state| {
+            state.refused = Some(bounded(reason));
+            state.last_error = Some(bounded(reason));
+        });
     }
 
     /// Something is wrong that no retry mends. The first such text stays.

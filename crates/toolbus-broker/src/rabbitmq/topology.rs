@@ -5,7 +5,9 @@
 use std::fmt::Display;
 use std::future::Future;
 
-use lapin::options::{ExchangeDeclareOptions, QueueBindOptions, QueueDeclareOptions};
+use lapin::options::{
+    ExchangeDeclareOptions, ExchangeDeleteOptions, QueueBindOptions, QueueDeclareOptions, QueueDeleteOptions,
+};
 use lapin::types::{AMQPValue, FieldTable, ShortString};
 use lapin::{Channel, Connection, Error, ExchangeKind};
 use toolbus_core::bus::{Ownership, Subscription};
@@ -29,6 +31,9 @@ pub(super) enum TopologyError {
     /// It may work later.
     #[error("{0}")]
     Lost(String),
+    /// It works once an operator has changed something at the broker or in the configuration.
+    #[error("{0}")]
+    Refused(String),
     /// It never will; the text says what to do.
     #[error("{0}")]
     Fatal(String),
@@ -216,9 +221,10 @@ async fn actively_or_passively<F: Future<Output = Result<(), Error>>>(
         Some(ACCESS_REFUSED) => {
             debug!(kind, name = name.as_str(), "may not be declared by this user; looking for it");
             declare(true).await.map_err(|error| match cause::code(&error) {
-                Some(NOT_FOUND) => TopologyError::Lost(format!(
+                Some(NOT_FOUND) => TopologyError::Refused(format!(
                     "{kind} '{name}' does not exist, and this user may not declare it: declare it, or give the user the right to configure it"
                 )),
+                Some(ACCESS_REFUSED) => TopologyError::Refused(format!("{kind} '{name}': {}", cause::words(&error))),
                 _ => lost(kind, name, &error),
             })
         }
@@ -269,6 +275,40 @@ async fn declare(
         channel.queue_declare(name.clone(), options, arguments).await.map(drop)
     })
     .await
+}
+
+/// How many consumers a queue has, where the broker tells this user.
+pub(super) async fn consumer_count(connection: &Connection, queue: &str) -> Option<u32> {
+    let options = QueueDeclareOptions { passive: true, ..QueueDeclareOptions::default() };
+    let channel = connection.create_channel().await.ok()?;
+    let queue = channel.queue_declare(short(queue).ok()?, options, FieldTable::default()).await.ok()?;
+    // Whatever becomes of the channel, the count is known.
+    let _ = channel.close(200, "done".into()).await;
+    Some(queue.consumer_count())
+}
+
+/// Deletes queues that nobody consumes, with their dead-letter queues, and then the exchanges that nothing is bound to.
+pub(super) async fn remove(connection: &Connection, settings: &Checked, queues: &[String]) {
+    let told = |kind, name: &ShortString, result: Result<(), Error>| {
+        if let Err(error) = result {
+            debug!(kind, name = name.as_str(), reason = cause::words(&error), "not deleted");
+        }
+    };
+    for name in queues.iter().flat_map(|queue| [queue.clone(), format!("{queue}.dlq")]) {
+        // Quorum queues refuse `if_unused`.
+        if consumer_count(connection, &name).await != Some(0) {
+            continue;
+        }
+        let Ok(name) = short(&name) else { continue };
+        let options = QueueDeleteOptions::default();
+        let delete = async |channel: Channel| channel.queue_delete(name.clone(), options).await.map(drop);
+        told("queue", &name, on_own_channel(connection, delete).await);
+    }
+    for name in [&settings.exchange, &settings.dead_letter_exchange] {
+        let options = ExchangeDeleteOptions { if_unused: true, ..ExchangeDeleteOptions::default() };
+        let delete = async |channel: Channel| channel.exchange_delete(name.clone(), options).await;
+        told("exchange", name, on_own_channel(connection, delete).await);
+    }
 }
 
 async fn on_own_channel(

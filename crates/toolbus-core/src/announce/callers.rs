@@ -14,9 +14,16 @@ const MAX_SEEN: NonZeroUsize = NonZeroUsize::new(1_000).unwrap();
 /// How long an agent counts as having called lately.
 const LATELY: Duration = Duration::from_secs(60 * 60);
 
-/// Agents without a section of their own that called.
+/// Agents whose last list waits to be compared with what there is.
+const MAX_LISTED: NonZeroUsize = NonZeroUsize::new(10_000).unwrap();
+
+/// Agents without a section of their own that called, and what agents were listed.
 #[derive(Clone)]
-pub(crate) struct Callers(Arc<Mutex<LruCache<AgentName, Visit>>>);
+pub(crate) struct Callers {
+    seen: Arc<Mutex<LruCache<AgentName, Visit>>>,
+    /// What there was when an agent listed its tools last, until that has been compared.
+    listed: Arc<Mutex<LruCache<AgentName, Arc<Catalogue>>>>,
+}
 
 /// When an agent called last, and what there was when it called first, until that has been compared.
 struct Visit {
@@ -26,7 +33,10 @@ struct Visit {
 
 impl Default for Callers {
     fn default() -> Self {
-        Self(Arc::new(Mutex::new(LruCache::new(MAX_SEEN))))
+        Self {
+            seen: Arc::new(Mutex::new(LruCache::new(MAX_SEEN))),
+            listed: Arc::new(Mutex::new(LruCache::new(MAX_LISTED))),
+        }
     }
 }
 
@@ -39,6 +49,17 @@ impl Callers {
             Some(visit) => visit.last = now,
             None => drop(seen.put(agent.clone(), Visit { last: now, first: Some(Arc::clone(catalogue)) })),
         }
+    }
+
+    /// Notes that an agent has listed all of its tools.
+    pub(crate) fn note_list(&self, agent: &AgentName, catalogue: &Arc<Catalogue>) {
+        self.listed().put(agent.clone(), Arc::clone(catalogue));
+    }
+
+    /// What there was when agents listed their tools last; each is given once.
+    pub(super) fn take_listed(&self) -> Vec<(AgentName, Arc<Catalogue>)> {
+        let mut listed = self.listed();
+        std::iter::from_fn(|| listed.pop_lru()).collect()
     }
 
     /// The agents that called lately.
@@ -58,6 +79,10 @@ impl Callers {
     }
 
     fn seen(&self) -> MutexGuard<'_, LruCache<AgentName, Visit>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn listed(&self) -> MutexGuard<'_, LruCache<AgentName, Arc<Catalogue>>> {
+        self.listed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -2,12 +2,15 @@
 
 use std::sync::Arc;
 
-use toolbus_protocol::{ToolListRequest, ToolListResponse, gemini_name, message_type};
+use toolbus_protocol::{Format, ToolListRequest, ToolListResponse, gemini_name, message_type};
 
 use super::{Asked, Desk, Refused, Said, body};
 use crate::bus::Delivery;
 use crate::caller::Caller;
-use crate::listing::render;
+use crate::listing::{Definition, cut_description, render};
+
+/// Most tools that a notice names.
+const MAX_NAMED: usize = 20;
 
 impl Desk {
     /// The sender's tools; with the reason when there are none.
@@ -18,6 +21,8 @@ impl Desk {
         caller.profile = agreed("profile", caller.profile, request.profile)?;
         caller.binding = agreed("binding", caller.binding, request.binding)?;
         caller.session = request.session_id.filter(|session| !session.is_empty()).map(Arc::from);
+        // Changes are told of what an agent has without a binding, and with its own profile.
+        let mut is_whole = caller.profile.is_none() && caller.binding.is_none();
         let effective = self.parts.dispatcher.access().effective(&caller);
         let version = effective.version().to_string();
         let agent = caller.name.to_string();
@@ -30,14 +35,32 @@ impl Desk {
             };
             let names = request.names.unwrap_or_default();
             let definitions = effective.tools().into_iter().map(|granted| effective.definition(granted));
-            response.tools = definitions
-                .filter(|definition| is_asked(&names, &definition.name, &definition.llm_name))
-                .map(|definition| render(&definition, format))
-                .collect();
-            response.notice = effective.nothing().map(|reason| reason.to_string());
+            let definitions: Vec<_> =
+                definitions.filter(|definition| is_asked(&names, &definition.name, &definition.llm_name)).collect();
+            response.tools = definitions.iter().map(|definition| render(definition, format)).collect();
+            let nothing = effective.nothing().map(|reason| reason.to_string());
+            response.notice = nothing.or_else(|| cut_notice(&definitions, format));
+            is_whole &= names.is_empty();
+        }
+        if is_whole {
+            self.parts.dispatcher.note_list(&caller, &effective);
         }
         Ok(Some(Said::new(message_type::TOOL_LIST_RESPONSE, &response)))
     }
+}
+
+/// Names the tools whose descriptions the format does not take whole.
+fn cut_notice(definitions: &[Definition], format: Format) -> Option<String> {
+    let cut: Vec<&str> = definitions
+        .iter()
+        .filter(|definition| cut_description(&definition.description, format).is_some())
+        .map(|definition| &*definition.name)
+        .collect();
+    let more = if cut.len() > MAX_NAMED { ", …" } else { "" };
+    let named = cut.iter().take(MAX_NAMED).copied().collect::<Vec<_>>().join(", ");
+    (!cut.is_empty()).then(|| {
+        format!("{} descriptions are cut, because the format `{format}` takes no longer ones: {named}{more}", cut.len())
+    })
 }
 
 /// What header and body say, when they do not say different things.

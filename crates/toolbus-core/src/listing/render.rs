@@ -44,7 +44,8 @@ fn registration(tool: &Definition) -> Value {
 fn openai(tool: &Definition) -> Value {
     let mut function = Map::new();
     function.insert("name".to_owned(), json!(tool.llm_name));
-    describe(&mut function, &cut(&tool.description));
+    let cut = cut_description(&tool.description, Format::OpenAi);
+    describe(&mut function, cut.as_deref().unwrap_or(&tool.description));
     function.insert("parameters".to_owned(), simple(tool.parameters.as_deref()));
     json!({"type": "function", "function": function})
 }
@@ -53,7 +54,8 @@ fn openai_responses(tool: &Definition) -> Value {
     let mut entry = Map::new();
     entry.insert("type".to_owned(), json!("function"));
     entry.insert("name".to_owned(), json!(tool.llm_name));
-    describe(&mut entry, &cut(&tool.description));
+    let cut = cut_description(&tool.description, Format::OpenAiResponses);
+    describe(&mut entry, cut.as_deref().unwrap_or(&tool.description));
     entry.insert("parameters".to_owned(), simple(tool.parameters.as_deref()));
     // Taken for `true` where it is absent; then every property must be required, which few tools' are.
     entry.insert("strict".to_owned(), json!(false));
@@ -116,11 +118,11 @@ fn describe(entry: &mut Map<String, Value>, description: &str) {
     }
 }
 
-fn cut(description: &str) -> String {
-    if description.chars().nth(MAX_OPENAI_DESCRIPTION).is_none() {
-        return description.to_owned();
-    }
-    description.chars().take(MAX_OPENAI_DESCRIPTION - 1).chain(['…']).collect()
+/// A description as long as a format takes it, where it does not take it whole.
+pub(crate) fn cut_description(description: &str, format: Format) -> Option<String> {
+    let is_cut = matches!(format, Format::OpenAi | Format::OpenAiResponses)
+        && description.chars().nth(MAX_OPENAI_DESCRIPTION).is_some();
+    is_cut.then(|| description.chars().take(MAX_OPENAI_DESCRIPTION - 1).chain(['…']).collect())
 }
 
 /// What is known of a tool's effect, as the hints of MCP put it; absent: not known.

@@ -85,6 +85,15 @@ impl Profile {
         &self.name
     }
 
+    /// Whether a request means it by this name. Case, hyphens and underscores do not count: agents write `A2ASynthesis`, too.
+    #[must_use]
+    pub fn is_named(&self, name: &str) -> bool {
+        let letters = |name: &str| {
+            name.bytes().filter(|byte| !b"-_".contains(byte)).map(|byte| byte.to_ascii_lowercase()).collect::<Vec<_>>()
+        };
+        self.name == name || letters(&self.name) == letters(name)
+    }
+
     /// A copy of another name.
     #[must_use]
     pub fn named(mut self, name: impl Into<Cow<'static, str>>) -> Self {

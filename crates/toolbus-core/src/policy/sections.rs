@@ -169,7 +169,7 @@ impl Rules {
     }
 
     pub(crate) fn profile(&self, name: &str) -> Option<usize> {
-        self.profiles.iter().position(|profile| profile.name() == name)
+        self.profiles.iter().position(|profile| profile.is_named(name))
     }
 
     /// The pattern of a list that means this tool.
@@ -221,7 +221,7 @@ impl Section {
             denied: lists.denied(&written.denied),
             toolsets: written.toolsets.iter().cloned().collect(),
             arguments: written.arguments.clone(),
-            profile: written.profile.as_ref().and_then(|name| profiles.iter().position(|p| p.name() == &**name)),
+            profile: written.profile.as_ref().and_then(|name| profiles.iter().position(|p| p.is_named(name))),
             gate: Arc::new(match agent {
                 Some(_) => AgentGate::new(limits.max_in_flight, limits.max_queued),
                 None => AgentGate::shared(limits.max_in_flight, limits.max_queued),

@@ -4,15 +4,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 use toolbus_core::bus::{Bus, Target};
 use toolbus_core::caller::AgentName;
 use toolbus_core::failure::ToolFailure;
 use toolbus_core::policy::Effective;
 use toolbus_core::tool::{Executor, Tool, ToolCall, ToolDescriptor, ToolOutput};
-use toolbus_core::{Asking, News};
+use toolbus_core::toolsets::SessionSets;
+use toolbus_core::{About, Asking, Desk, News, Service};
 
-use crate::world::{Route, World, agent, call};
+use crate::world::{Route, World, agent, call, delivery, request, settings};
 
 struct Says;
 
@@ -64,6 +66,28 @@ fn add_tool(world: &World, name: &str) {
 fn told(world: &World, topic: &str) -> Vec<Value> {
     let is_it = |target: &Target| *target == Target::Topic(topic.to_owned());
     world.bus.sent().into_iter().filter(|sent| is_it(&sent.target)).map(|sent| sent.body).collect()
+}
+
+/// What ana is answered who lists her tools in a format.
+async fn list(world: &World, format: Option<&str>) -> Value {
+    let about = About {
+        name: "toolbus".to_owned(),
+        version: String::new(),
+        config_digest: watch::channel(String::new()).1,
+        roles: Vec::new(),
+        started: std::time::Instant::now(),
+    };
+    let bus = Arc::clone(&world.bus) as Arc<dyn Bus>;
+    let desk = Desk::new(about, bus, settings().replies, world.dispatcher.clone(), SessionSets::default());
+    let (mut asked, _) = delivery(request(&json!({"format": format})).typed(Some("Toolbus.ToolListRequest")));
+    asked.routing_key = "tool.list".into();
+    let (sender, receiver) = mpsc::channel(1);
+    sender.send(asked).await.unwrap();
+    drop(sender);
+    let service = Service::new(world.dispatcher.clone());
+    service.serve_requests(&desk, receiver).await;
+    service.drain(Duration::from_secs(30)).await;
+    world.bus.sent().pop().unwrap().body
 }
 
 /// Long enough for everything that is due.
@@ -159,4 +183,37 @@ async fn names_of_tools_are_told_when_they_change_and_not_before() {
     let all = told(&world, "tool.meta.tools.ana");
     let [changed] = &*all else { panic!("{all:?}") };
     assert_eq!((&changed["added"], &changed["removed"]), (&json!(["one"]), &json!(["pay"])));
+}
+
+#[tokio::test(start_paused = true)]
+async fn changes_are_told_relative_to_what_the_agent_listed_last() {
+    let world = World::new();
+    let announcer = world.dispatcher.announcer(Arc::clone(&world.bus) as Arc<dyn Bus>);
+    tokio::spawn(announcer.run());
+    world.deliver(call("pay", json!({}))).await;
+    a_minute().await;
+    add_tool(&world, "one");
+    // Before anybody is told of it.
+    let listed = list(&world, None).await;
+    assert!(listed["tools"].as_array().unwrap().iter().any(|tool| tool["name"] == "one"), "{listed}");
+    a_minute().await;
+    assert_eq!(told(&world, "tool.meta.tools.ana"), [] as [Value; 0], "it knows that already");
+    add_tool(&world, "two");
+    a_minute().await;
+    let all = told(&world, "tool.meta.tools.ana");
+    let [changed] = &*all else { panic!("{all:?}") };
+    assert_eq!((&changed["added"], &changed["removed"]), (&json!(["two"]), &json!([])));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_list_names_the_tools_whose_descriptions_its_format_cuts() {
+    let world = World::new();
+    let access = world.dispatcher.access();
+    let long = ToolDescriptor { description: "x".repeat(1025), ..ToolDescriptor::new("long", "test", "local") };
+    access.registry().register(Tool::new(long, Says)).unwrap();
+    access.refresh();
+    let notice = |listed: Value| listed["notice"].as_str().map(str::to_owned);
+    let openai = notice(list(&world, Some("openai")).await).unwrap();
+    assert_eq!(openai, "1 descriptions are cut, because the format `openai` takes no longer ones: long");
+    assert_eq!(notice(list(&world, Some("anthropic")).await), None);
 }

@@ -153,6 +153,7 @@ pub(super) fn command(
         allow_dash: settings.allow_dash,
         stdin: settings.stdin,
         output: settings.output,
+        success_codes: settings.success_codes,
         timeout: settings.timeout,
         cwd,
         environment,

@@ -30,6 +30,7 @@ pub(super) struct Command {
     pub(super) allow_dash: Vec<String>,
     pub(super) stdin: Stdin,
     pub(super) output: Output,
+    pub(super) success_codes: Vec<u8>,
     pub(super) timeout: Option<Duration>,
     pub(super) cwd: Option<PathBuf>,
     pub(super) environment: BTreeMap<OsString, OsString>,
@@ -66,7 +67,7 @@ impl Executor for Command {
         };
         let unavailable =
             |detail| ToolFailure::new(Cause::Unavailable, "The command cannot be run now.").with_detail(detail);
-        output::read(&outcome.map_err(unavailable)?, self.output, limit, &self.limits)
+        output::read(&outcome.map_err(unavailable)?, self.output, &self.success_codes, limit, &self.limits)
     }
 }
 

@@ -18,11 +18,13 @@ const NOTHING: &str = "(no output)";
 pub(super) fn read(
     outcome: &Outcome,
     output: Output,
+    success_codes: &[u8],
     time: Duration,
     limits: &Limits,
 ) -> Result<ToolOutput, ToolFailure> {
+    let is_success = |code| u8::try_from(code).is_ok_and(|code| success_codes.contains(&code));
     let output = match outcome.ending {
-        Ending::Exited(0) => match output {
+        Ending::Exited(code) if is_success(code) => match output {
             Output::Text => ToolOutput::text(said(&outcome.stdout).unwrap_or_else(|| NOTHING.to_owned())),
             Output::Json => json(&outcome.stdout)?,
         },

@@ -4,6 +4,7 @@ use std::error::Error;
 use std::io;
 
 use toolbus_core::failure::{Cause, ToolFailure};
+use toolbus_core::log::with_dates;
 
 use super::client::SendError;
 
@@ -80,5 +81,5 @@ fn tls_inside(mut outer: &io::Error) -> Option<&rustls::Error> {
 }
 
 fn chain(error: &reqwest::Error) -> String {
-    sources(error).map(ToString::to_string).collect::<Vec<_>>().join(": ")
+    with_dates(&sources(error).map(ToString::to_string).collect::<Vec<_>>().join(": "))
 }

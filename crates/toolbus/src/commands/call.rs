@@ -21,7 +21,8 @@ use super::target::RoleArgs;
 use super::{Context, one_line};
 use crate::cli::Output;
 use crate::client::{Answer, Client, ClientError, Content, Request, Sender};
-use crate::config::HumanDuration;
+use crate::config::script::SCRIPT_TOOL;
+use crate::config::{BusUrl, HumanDuration};
 use crate::printed::{printable, unless_gone};
 use crate::session::{Session, SessionError};
 use arguments::ArgumentsError;
@@ -135,7 +136,12 @@ pub async fn run(args: CallArgs, context: &Context) -> Result<ExitCode, CallErro
 
 async fn answered(args: &CallArgs, context: &Context) -> Result<Answer, CallError> {
     let arguments = arguments::parse(&args.arguments)?;
-    let session = Session::open(&context.config, context.config.pin_file(&context.sources)).await?;
+    let mut config = context.config.clone();
+    if args.name == SCRIPT_TOOL && config.bus.url == BusUrl::Embedded && context.sources.files.is_empty() {
+        // Nobody else could run it, and nothing says that nobody shall.
+        config.script.get_or_insert_default();
+    }
+    let session = Session::open(&config, config.pin_file(&context.sources)).await?;
     let outcome = exchange(args, arguments.as_ref(), &session, context).await;
     session.close().await;
     outcome
@@ -149,6 +155,10 @@ async fn exchange(
 ) -> Result<Answer, CallError> {
     let topic = context.config.invoke.topics.first().map_or(toolbus_protocol::topic::TOOL_INVOKE, String::as_str);
     let client = Client::connect(session.bus(), topic, CONNECT_TIME).await?;
+    let queue = format!("{}.invoke", context.config.queue_prefix());
+    if session.bus().consumer_count(&queue).await == Some(0) {
+        return Err(ClientError::NoDaemon(queue).into());
+    }
     let budget = args.timeout.map(HumanDuration::get);
     let patience = budget.unwrap_or(context.config.invoke.max_timeout.get()).saturating_add(GRACE);
     let sender = args.sender(context.config.bus.url.login());
@@ -231,7 +241,7 @@ fn print(args: &CallArgs, is_json: bool, answer: &Answer) -> io::Result<()> {
     }
     match &answer.content {
         Content::Result(result) => print_result(&mut out, result),
-        Content::Error(error) => print_error(error, arguments::hint(&args.arguments, error.code)),
+        Content::Error(error) => print_error(error, arguments::hint(&args.arguments, error.code, &error.message)),
     }
 }
 

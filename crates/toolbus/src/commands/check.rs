@@ -62,7 +62,12 @@ pub async fn run(args: CheckArgs, operator: &Operator) -> Result<ExitCode, Targe
             if !is_usable {
                 complain(&of_servers(&problems));
             }
-            let valid = if is_usable { "configuration is valid" } else { "configuration is valid but for MCP servers" };
+            let files = match sources.files.len() {
+                0 | 1 => String::new(),
+                count => format!(" ({count} files, laid over each other)"),
+            };
+            let but = if is_usable { "" } else { " but for MCP servers" };
+            let valid = format!("configuration is valid{but}{files}");
             let summary = summary(sources, &loaded.config);
             unless_gone(writeln!(io::stdout(), "{valid}\n{summary}"))?;
         }

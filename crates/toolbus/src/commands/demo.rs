@@ -15,6 +15,7 @@ use tokio::net::TcpListener;
 use url::form_urlencoded;
 
 use super::Context;
+use crate::cli::Output;
 use crate::client::{Answer, Client, ClientError, Content};
 use crate::config::{BusUrl, Config, Override, Problems};
 use crate::printed::unless_gone;
@@ -75,14 +76,44 @@ pub async fn run(_: DemoArgs, context: &Context) -> Result<ExitCode, DemoError> 
     let config = configuration(context, backend.port())?;
 
     let session = Session::with_daemon(&config, None).await?;
-    let shown = show(&config, &session).await;
-    session.close().await;
+    let shown = match context.output {
+        Output::Table => show(&config, &session).await,
+        Output::Json => report(&config, &session).await,
+    };
+    session.remove().await;
     server.abort();
     shown.map(|()| ExitCode::SUCCESS)
 }
 
+fn topic(config: &Config) -> &str {
+    config.invoke.topics.first().map_or(toolbus_protocol::topic::TOOL_INVOKE, String::as_str)
+}
+
+/// The same calls for programs, as one JSON object.
+async fn report(config: &Config, session: &Session) -> Result<(), DemoError> {
+    session.ready(CONNECT_TIME).await?;
+    let client = Client::connect(session.bus(), topic(config), CONNECT_TIME).await?;
+    let mut calls = Vec::new();
+    for scene in scenes() {
+        let request = client.request(scene.tool, scene.arguments.as_object(), Some(scene.budget), None);
+        let begun = Instant::now();
+        let answer = client.send(&request, scene.budget + CONNECT_TIME).await?;
+        let elapsed = begun.elapsed();
+        let body = |body: &[u8]| serde_json::from_slice::<Value>(body).unwrap_or_default();
+        calls.push(json!({
+            "title": scene.title,
+            "request": body(&request.body),
+            "answer": body(&answer.body),
+            "outcome": scene.check(&answer)?,
+            "milliseconds": elapsed.as_secs_f64() * 1e3,
+        }));
+    }
+    let report = json!({"bus": config.bus.url, "topic": topic(config), "calls": calls});
+    Ok(unless_gone(writeln!(io::stdout(), "{report:#}"))?)
+}
+
 async fn show(config: &Config, session: &Session) -> Result<(), DemoError> {
-    let topic = config.invoke.topics.first().map_or(toolbus_protocol::topic::TOOL_INVOKE, String::as_str);
+    let topic = topic(config);
     session.ready(CONNECT_TIME).await?;
     let client = Client::connect(session.bus(), topic, CONNECT_TIME).await?;
     let bold = Style::new().bold();
@@ -109,7 +140,19 @@ async fn play(client: &Client, scene: &Scene) -> Result<(), DemoError> {
     let colour = if outcome == "ok" { AnsiColor::Green } else { AnsiColor::Yellow }.on_default();
     say(format_args!("  {dimmed}←{dimmed:#} {}", String::from_utf8_lossy(&answer.body)))?;
     say(format_args!("  {colour}{outcome}{colour:#} {dimmed}after {:.1} ms{dimmed:#}\n", elapsed.as_secs_f64() * 1e3))?;
-    if outcome == scene.outcome { Ok(()) } else { Err(DemoError::Unexpected(scene.title, scene.outcome, outcome)) }
+    scene.check(&answer).map(drop)
+}
+
+impl Scene {
+    /// The outcome, if it is the one that the scene must have.
+    fn check(&self, answer: &Answer) -> Result<String, DemoError> {
+        let outcome = outcome(answer);
+        if outcome == self.outcome {
+            Ok(outcome)
+        } else {
+            Err(DemoError::Unexpected(self.title, self.outcome, outcome))
+        }
+    }
 }
 
 /// Calls one after the other, so that each latency is one whole way there and back.
@@ -151,7 +194,7 @@ fn farewell(url: &BusUrl) -> Result<(), DemoError> {
             "\nThe same against RabbitMQ, where any AMQP client can take part:\n  toolbus demo --bus-url amqp://guest:guest@127.0.0.1:5672/%2f"
         )),
         BusUrl::Amqp(_) => say(format_args!(
-            "\nThe daemon of this demonstration is gone; its queues (toolbus-demo.…) stay on the broker. Start one to keep:\n  toolbus serve --bus-url amqp://USER:PASSWORD@HOST:5672/%2f"
+            "\nThe daemon of this demonstration ends, and its queues and exchanges go with it. Start one to keep:\n  toolbus serve --bus-url amqp://USER:PASSWORD@HOST:5672/%2f"
         )),
     }
     .map_err(DemoError::from)
@@ -253,7 +296,6 @@ fn say(text: std::fmt::Arguments<'_>) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::Output;
     use crate::config::Sources;
 
     #[test]
@@ -265,7 +307,7 @@ mod tests {
             Override::new("tools.limits.echo.timeout", "1ms"),
         ];
         let sources = Sources { overrides, ..Sources::default() };
-        let context = Context { config: Config::default(), sources, output: Output::Table };
+        let context = Context { config: Config::default(), sources, output: Output::Table, warnings: Vec::new() };
         let tools = configuration(&context, 1).unwrap().tools;
         assert!(tools.time && tools.echo && tools.required.is_empty() && tools.limits.is_empty(), "{tools:?}");
     }

@@ -62,8 +62,8 @@ pub async fn run(args: ExplainArgs, operator: &Operator) -> Result<ExitCode, Tar
     unless_gone(printed)?;
     let refuses_arguments = |gate: &Gate| !gate.passes && gate.step == StepName::Arguments.as_str();
     if operator.output == Output::Table
-        && explained.steps.iter().any(refuses_arguments)
-        && let Some(hint) = arguments::hint(&words, Code::InvalidArguments)
+        && let Some(gate) = explained.steps.iter().find(|gate| refuses_arguments(gate))
+        && let Some(hint) = arguments::hint(&words, Code::InvalidArguments, &gate.text)
     {
         unless_gone(writeln!(io::stderr(), "hint: {hint}"))?;
     }

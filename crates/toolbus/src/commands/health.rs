@@ -4,7 +4,10 @@ use std::io::Write;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use serde_json::{Value, json};
+
 use super::Context;
+use crate::cli::Output;
 use crate::http::{ProbeError, probe};
 
 /// Longest wait for an answer.
@@ -26,7 +29,12 @@ pub struct HealthArgs {
 pub async fn run(args: HealthArgs, context: &Context) -> Result<ExitCode, ProbeError> {
     let path = if args.live { "/livez" } else { "/readyz" };
     let (status, body) = probe(context.config.http.listen, path, PATIENCE).await?;
-    // A health check looks at the exit code; the text is for people.
-    let _ = writeln!(anstream::stdout(), "{}", body.trim_end());
+    // A health check looks at the exit code; the text is for people. Only /livez has one that is no JSON.
+    let text = body.trim_end();
+    let shown = match context.output {
+        Output::Json if serde_json::from_str::<Value>(text).is_err() => json!({"status": text}).to_string(),
+        _ => text.to_owned(),
+    };
+    let _ = writeln!(anstream::stdout(), "{shown}");
     Ok(ExitCode::from(u8::from(status != 200)))
 }

@@ -74,7 +74,14 @@ pub async fn run(_: ServeArgs, context: &Context) -> Result<ExitCode, ServeError
     let redactor = assembly::redactor(config);
     assembly::logging(config, &redactor)?;
     if let Some(limit) = descriptors::raise().filter(|limit| *limit < descriptors::ENOUGH) {
-        tracing::info!(limit, "the system lets this process have few files open; raise its limit for many connections");
+        tracing::warn!(
+            limit,
+            needed = descriptors::ENOUGH,
+            "the limit of open files is low; raise it to what is needed (LimitNOFILE= of systemd, ulimit -n)"
+        );
+    }
+    for warning in &context.warnings {
+        tracing::warn!(warning, "a suspicious setting");
     }
     let audit = AuditLog::open(&config.audit, &redactor).map_err(AssemblyError::from)?;
     let store = config.store.open().map_err(AssemblyError::from)?;
@@ -115,7 +122,11 @@ pub async fn run(_: ServeArgs, context: &Context) -> Result<ExitCode, ServeError
     );
     tracing::info!(callers = config.callers(), "who may use tools");
     if config.bus.url == BusUrl::Embedded {
-        tracing::warn!("the bus is embedded: no other process can reach this daemon; set bus.url to use RabbitMQ");
+        if config.http.takes_clients() {
+            tracing::info!("the bus is embedded: MCP clients alone reach this daemon; set bus.url to use RabbitMQ");
+        } else {
+            tracing::warn!("the bus is embedded: no other process can reach this daemon; set bus.url to use RabbitMQ");
+        }
         if config.identity.source == Source::Broker {
             tracing::warn!("no broker vouches for anybody on the embedded bus: every caller is unknown");
         }

@@ -46,6 +46,10 @@ pub struct CommandConfig {
     /// What it writes to its standard output.
     #[serde(default)]
     pub output: Output,
+    /// Exit codes with which it has succeeded: `[0, 1]` for a program that says with 1 that it found nothing, as `grep` does.
+    #[serde(default = "default_success_codes")]
+    #[schemars(length(min = 1, max = 256))]
+    pub success_codes: Vec<u8>,
     /// Whether it is kept in, as scripts are.
     #[serde(default = "yes")]
     pub sandbox: bool,
@@ -97,6 +101,10 @@ const fn yes() -> bool {
     true
 }
 
+fn default_success_codes() -> Vec<u8> {
+    vec![0]
+}
+
 const fn default_timeout() -> HumanDuration {
     HumanDuration::from_secs(10)
 }
@@ -133,6 +141,7 @@ impl CommandConfig {
                 Output::Text => runs::Output::Text,
                 Output::Json => runs::Output::Json,
             },
+            success_codes: self.success_codes.clone(),
             sandbox: self.sandbox,
             timeout: Some(self.timeout.get()),
             effect: self.effect.map(Effect::declared).unwrap_or_default(),

@@ -62,6 +62,12 @@ impl HttpConfig {
         self.tokens.iter().flat_map(|(agent, tokens)| tokens.all().iter().map(move |token| (agent, token)))
     }
 
+    /// Whether MCP clients may enter, with a token or without one.
+    #[must_use]
+    pub fn takes_clients(&self) -> bool {
+        self.open != Open::No || self.each_token().next().is_some()
+    }
+
     /// The parts that a running daemon takes over from another configuration.
     #[must_use]
     pub fn with_live_parts_of(&self, other: &Self) -> Self {

@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::Path;
 
 /// Most problems that are shown; what is left off is counted.
-const MAX_SHOWN: usize = 100;
+pub const MAX_SHOWN: usize = 100;
 /// Most names that are told where one of them is expected.
 const MAX_NAMED: usize = 24;
 /// Longest missed name that is compared with the known ones, in bytes.

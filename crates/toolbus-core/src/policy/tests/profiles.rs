@@ -103,3 +103,20 @@ fn a_changed_copy_leaves_the_named_profile_as_it_was() {
 fn a_profile_that_allows_nothing_has_nothing() {
     assert_eq!(Profile::new("none").judge("web_search", "web_search", "web"), Role::NotAllowed);
 }
+
+#[test]
+fn a_profile_is_meant_by_every_spelling_that_agents_use() {
+    let named =
+        |name: &str| Profile::all().into_iter().find(|profile| profile.is_named(name)).map(|one| one.name().to_owned());
+    for (spelling, name) in [
+        ("Main", "main"),
+        ("A2ASynthesis", "a2a-synthesis"),
+        ("a2a_synthesis", "a2a-synthesis"),
+        ("SubAgent", "subagent"),
+    ] {
+        assert_eq!(named(spelling).as_deref(), Some(name));
+    }
+    for other in ["", "-", "mains", "a2a synthesis", "mäin"] {
+        assert_eq!(named(other), None, "{other}");
+    }
+}

@@ -98,7 +98,7 @@ fn denied_tools_win_over_allowed_ones_everywhere() {
 fn a_profile_narrows_and_an_unknown_one_has_nothing() {
     let access = access(some_tools(), policy([("ana", AgentPolicy::default())]));
     assert!(!of(&access, &with_profile(caller("ana"), "subagent")).contains(&"spawn_subagent".to_owned()));
-    for name in ["Main", "root", "main ", "subagent,main"] {
+    for name in ["mains", "root", "main ", "subagent,main"] {
         let effective = access.effective(&with_profile(caller("ana"), name));
         assert_eq!(effective.nothing(), Some(Empty::UnknownProfile), "{name}");
     }

@@ -7,6 +7,7 @@ use reqwest::header::{HeaderMap, WWW_AUTHENTICATE};
 use rmcp::service::ServiceError;
 use rmcp::transport::streamable_http_client::StreamableHttpError;
 use toolbus_core::failure::Cause;
+use toolbus_core::log::with_dates;
 
 use crate::transport::credentials::TokenError;
 
@@ -109,7 +110,7 @@ fn root(error: &reqwest::Error) -> String {
     while let Some(source) = innermost.source() {
         innermost = source;
     }
-    if innermost.is::<reqwest::Error>() { "it timed out".to_owned() } else { innermost.to_string() }
+    if innermost.is::<reqwest::Error>() { "it timed out".to_owned() } else { with_dates(&innermost.to_string()) }
 }
 
 /// RFC 6750, section 3.1.

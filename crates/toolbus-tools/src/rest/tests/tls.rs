@@ -2,12 +2,14 @@
 
 use std::io::{Read as _, Write as _};
 use std::sync::Arc;
+use std::time::Duration;
 
 use rustls::crypto::aws_lc_rs;
-use rustls::pki_types::PrivateKeyDer;
-use rustls::{ServerConfig, ServerConnection, Stream};
+use rustls::pki_types::{PrivateKeyDer, UnixTime};
+use rustls::{CertificateError, ServerConfig, ServerConnection, Stream};
 use serde_json::json;
 use toolbus_core::failure::Cause;
+use toolbus_core::log::with_dates;
 
 use super::tool;
 use crate::testing::run;
@@ -38,6 +40,19 @@ async fn a_certificate_that_nobody_trusts_is_refused_with_a_clear_text() {
     assert_eq!(failure.cause, Cause::Failed, "{failure:?}");
     assert!(failure.message.contains("certificate that is not trusted"), "{}", failure.message);
     assert!(!server.await.unwrap(), "a request was sent over an untrusted connection");
+}
+
+#[test]
+fn the_dates_of_a_certificate_are_told_as_dates() {
+    let at = |seconds| UnixTime::since_unix_epoch(Duration::from_secs(seconds));
+    let (time, not_after, not_before) = (at(1_763_852_400), at(1_763_766_000), at(1_763_938_800));
+    for error in [
+        CertificateError::ExpiredContext { time, not_after },
+        CertificateError::NotValidYetContext { time, not_before },
+    ] {
+        let told = with_dates(&rustls::Error::InvalidCertificate(error).to_string());
+        assert!(told.contains("2025-11-22T23:00:00Z") && !told.contains("1763") && !told.contains("UNIX"), "{told}");
+    }
 }
 
 #[tokio::test]

@@ -70,13 +70,19 @@ pub(in crate::commands) fn parse(words: &[String]) -> Result<Option<Map<String, 
     }
 }
 
-/// What to try when the tool refuses arguments that were given as pairs: a text that looks like JSON was sent as such.
-pub(in crate::commands) fn hint(words: &[String], code: Code) -> Option<String> {
+/// What to try when the tool wants a string for an argument that was given as a pair: a text that looks like JSON was sent
+/// as such.
+pub(in crate::commands) fn hint(words: &[String], code: Code, refusal: &str) -> Option<String> {
     if code != Code::InvalidArguments || words.iter().any(|word| is_object(word)) {
         return None;
     }
+    let wants_string = |key: &str| {
+        let violations = refusal.split([';', ' ']).skip_while(|word| *word != format!("/{key}:"));
+        violations.skip(1).take_while(|word| !word.starts_with('/')).any(|word| word.contains("\"string\""))
+    };
     let guessed = words.iter().filter_map(|word| word.split_once('=')).find(|(key, value)| {
-        !key.ends_with(':') && serde_json::from_str(value).is_ok_and(|value: Value| !value.is_string())
+        let is_json = || serde_json::from_str(value).is_ok_and(|value: Value| !value.is_string());
+        !key.ends_with(':') && wants_string(key) && is_json()
     });
     guessed.map(|(key, value)| {
         let text = Value::from(value);
@@ -163,12 +169,22 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_of_what_was_taken_as_json_says_how_to_send_text() {
-        let given = |given: &[&str]| hint(&words(given), Code::InvalidArguments);
-        assert_eq!(given(&["city=x", "zip=5"]).unwrap(), r#"`zip=5` was sent as JSON; if a text is meant: zip:='"5"'"#);
-        for other in [&["city=x"][..], &["zip:=5"], &["{\"zip\": 5}"], &[]] {
-            assert_eq!(given(other), None, "{other:?}");
+    fn a_refusal_of_what_was_taken_as_json_says_how_to_send_text_where_one_is_wanted() {
+        let told = |given: &[&str], violations: &str| {
+            let refusal = format!("The arguments do not fit the tool's parameters: {violations}");
+            hint(&words(given), Code::InvalidArguments, &refusal)
+        };
+        let zip = r#"/zip: value is not of type "string""#;
+        let text = told(&["city=x", "zip=5"], zip).unwrap();
+        assert_eq!(text, r#"`zip=5` was sent as JSON; if a text is meant: zip:='"5"'"#);
+        for other in [&["city=x"][..], &["zip:=5"], &["{\"zip\": 5}"], &["days=5"], &[]] {
+            assert_eq!(told(other, zip), None, "{other:?}");
         }
-        assert_eq!(hint(&words(&["zip=5"]), Code::Timeout), None);
+        let wants_other = r#"/zip: value is greater than 4; /city: value is not of type "string""#;
+        assert_eq!(told(&["zip=5"], wants_other), None);
+        assert!(
+            told(&["zip=5"], r#"/city: value is too long; /zip: value is not of types "null", "string""#).is_some()
+        );
+        assert_eq!(hint(&words(&["zip=5"]), Code::Timeout, zip), None);
     }
 }

@@ -51,7 +51,7 @@ pub(super) fn profile(text: &str) -> Result<(), String> {
     let profiles = Profile::all();
     let names: Vec<&str> = profiles.iter().map(Profile::name).collect();
     let unknown = || format!("there is no profile {:?}; {}", shortened(text), expected(text, &names));
-    if names.contains(&text) { Ok(()) } else { Err(unknown()) }
+    if profiles.iter().any(|profile| profile.is_named(text)) { Ok(()) } else { Err(unknown()) }
 }
 
 pub(super) fn recipient_path(text: &str) -> Result<(), String> {

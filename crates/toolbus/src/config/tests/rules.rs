@@ -144,10 +144,10 @@ fn tool_sets_have_prefixes_and_endpoints_of_their_own() {
 
 #[test]
 fn an_agent_names_tool_sets_profiles_and_channels_that_there_are() {
-    let lines = "[agents.ana]\ntoolsets = ['file']\nprofile = 'Main'\noutbound_allowlist = { whatsap = ['+1'] }";
+    let lines = "[agents.ana]\ntoolsets = ['file']\nprofile = 'Mein'\noutbound_allowlist = { whatsap = ['+1'] }";
     insta::assert_snapshot!(problems(&with(lines)), @r#"
     a.toml:20:13: `agents.ana.toolsets[0]`: there is no tool set `file`; did you mean `files`? expected `files`
-    a.toml:21:11: `agents.ana.profile`: there is no profile "Main"; did you mean `main`? expected one of `main`, `subagent`, `scheduled`, `a2a-synthesis`
+    a.toml:21:11: `agents.ana.profile`: there is no profile "Mein"; did you mean `main`? expected one of `main`, `subagent`, `scheduled`, `a2a-synthesis`
     a.toml:22:24: `agents.ana.outbound_allowlist.whatsap`: no section `outbound.whatsap` says which tools address people there; did you mean `whatsapp`? expected `whatsapp`
     "#);
     insta::assert_snapshot!(problems("[identity]\nsource = 'broker'\n[agents.ana]\ntoolsets = ['file']\noutbound_allowlist = { mail = ['a@b.c'] }"), @r#"
@@ -244,7 +244,7 @@ fn answers_cannot_go_to_the_topic_of_a_sidecar() {
 
 #[test]
 fn a_profile_is_one_that_there_is() {
-    insta::assert_snapshot!(problems(&with("[agents.ana]\nprofile = 'Main'")), @r#"a.toml:20:11: `agents.ana.profile`: there is no profile "Main"; did you mean `main`? expected one of `main`, `subagent`, `scheduled`, `a2a-synthesis`"#);
+    insta::assert_snapshot!(problems(&with("[agents.ana]\nprofile = 'Mein'")), @r#"a.toml:20:11: `agents.ana.profile`: there is no profile "Mein"; did you mean `main`? expected one of `main`, `subagent`, `scheduled`, `a2a-synthesis`"#);
 }
 
 #[test]

@@ -143,7 +143,7 @@ fn a_command_must_be_complete() {
     a.toml:1:1: `commands[0]`: `description` is missing; expected a text
     a.toml:3:11: `commands[0].command`: expected at least 1 element
     a.toml:4:10: `commands[0].output`: "xml" is not known; expected one of "text", "json"
-    a.toml:5:1: `commands[0].stdn`: unknown key; did you mean `stdin`? expected one of `allow_dash`, `command`, `cwd`, `description`, `disk`, `effect`, `env`, `max_output`, `memory`, `name`, `network`, `output`, `parameters`, `processes`, `read`, `sandbox`, `stdin`, `timeout`, `write`
+    a.toml:5:1: `commands[0].stdn`: unknown key; did you mean `stdin`? expected one of `allow_dash`, `command`, `cwd`, `description`, `disk`, `effect`, `env`, `max_output`, `memory`, `name`, `network`, `output`, `parameters`, `processes`, `read`, `sandbox`, `stdin`, `success_codes`, `timeout`, `write`
     "#);
 }
 

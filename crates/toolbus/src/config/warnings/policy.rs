@@ -177,7 +177,8 @@ impl Rules<'_> {
         let passes = |allowed: &AllowedTools, denied: &[_]| {
             allowed.allows(name) && !matches_either(denied, name, &tool.bare_name)
         };
-        let profile = Profile::all().into_iter().find(|one| Some(one.name()) == self.agent.profile.as_deref());
+        let profile =
+            Profile::all().into_iter().find(|one| self.agent.profile.as_deref().is_some_and(|name| one.is_named(name)));
         let role = profile.map(|profile| profile.judge(name, &tool.bare_name, &tool.source));
         tool.is_bound(self.agent)
             && role.is_none_or(|role| role == Role::Allowed)
