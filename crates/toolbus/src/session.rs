@@ -60,10 +60,11 @@ impl Session {
         let redactor = assembly::redactor(config);
         let bus = assembly::bus(config)?;
         let (registry, mut sets) = assembly::tools(config)?;
-        let access = assembly::access(config, registry.clone())?;
         let scripts = Scripts::start(config, Arc::new(observe::Silent)).await.map_err(AssemblyError::from)?;
         let of_scripts = scripts.tools(config).await.map_err(AssemblyError::from)?;
         registry.register_all(of_scripts).map_err(AssemblyError::from)?;
+        // After the registrations: a call right after the start must find their tools.
+        let access = assembly::access(config, registry.clone())?;
         if let Some(file) = pins {
             // A command looks, and leaves nothing behind.
             access.vet(Arc::new(assembly::pins(config, Some(file))?));

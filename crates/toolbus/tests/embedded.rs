@@ -89,8 +89,13 @@ fn a_time_is_granted_only_when_one_is_given() {
 
 #[test]
 fn a_reader_that_goes_away_is_no_error() {
-    let commands =
-        [&["tools"][..], &["schema"], &["check"], &["demo"], &["call", "current_time", "timezone=UTC", "--json"]];
+    let commands = [
+        &["tools", "--offline"][..],
+        &["schema"],
+        &["check"],
+        &["demo"],
+        &["call", "current_time", "timezone=UTC", "--json"],
+    ];
     for arguments in commands {
         let folder = tempfile::tempdir().unwrap();
         let (reader, writer) = std::io::pipe().unwrap();

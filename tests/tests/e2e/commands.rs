@@ -118,14 +118,16 @@ async fn what_the_broker_refuses_is_told_at_once_and_not_as_out_of_reach() {
     let (_connection, channel) = other.channel().await;
     let (options, arguments) = (ExchangeDeclareOptions::default(), FieldTable::default());
     channel.exchange_declare(other.exchange.as_str().into(), ExchangeKind::Direct, options, arguments).await.unwrap();
-    let wrong: [(&dyn Fn(&mut Site), &str); 3] = [
-        (&|site| site.url = site.url.replace("guest:guest", "guest:hunter2"), "the broker refused the login"),
-        (&|site| site.url = site.url.replace("%2f", "nowhere"), "the broker refused the virtual host"),
-        (&|site| site.exchange.clone_from(&other.exchange), "exists with"),
+    let [mut login, mut host, mut exchange] = [site.clone(), site.clone(), site];
+    login.url = login.url.replace("guest:guest", "guest:hunter2");
+    host.url = host.url.replace("%2f", "nowhere");
+    exchange.exchange.clone_from(&other.exchange);
+    let wrong = [
+        (login, "the broker refused the login"),
+        (host, "the broker refused the virtual host"),
+        (exchange, "exists with"),
     ];
-    for (change, told) in wrong {
-        let mut site = site.clone();
-        change(&mut site);
+    for (site, told) in wrong {
         let run = at(&site, &["call", "echo", "text=x"]).await;
         assert_eq!(run.code, 7, "{run:?}");
         assert!(run.err.contains(told) && !run.err.contains("could not be reached"), "{told}: {run:?}");

@@ -66,7 +66,7 @@ async fn results_that_are_too_large_or_no_text_are_failures_with_one_answer_each
     huge: execution_failed | unknown | Tool 'huge' answered with more than the 1048576 bytes that are allowed. Ask for less. Whether it had its effect is not known: find out before calling again. | - | retryable false
     over_the_bus: execution_failed | unknown | The result is too large to be sent: 20000000 bytes, and the limit is 16711680. Ask the tool for less at a time. Whether it had its effect is not known: find out before calling again. | - | retryable false
     garbage: execution_failed | unknown | Tool 'garbage' answered with application/octet-stream, which is not text. Whether it had its effect is not known: find out before calling again. | - | retryable false
-    unavailable: execution_failed | - | Tool 'unavailable' cannot serve now: HTTP 503 Service Unavailable. Try again later. | - | retryable true
+    unavailable: execution_failed | - | Tool 'unavailable' cannot serve now: HTTP 503 Service Unavailable. | - | retryable true
     teapot: - | - | - | HTTP 418 I'm a teapot: as asked | retryable null
     nobody: execution_failed | not_started | Tool 'nobody' could not be reached: there was no connection. Nothing was sent; try again later. | - | retryable true
     ");

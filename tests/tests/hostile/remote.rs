@@ -138,7 +138,7 @@ async fn answers_that_are_huge_or_cut_are_refused_at_once() {
     }
     insta::assert_snapshot!(told.join("\n"), @r"
     huge: execution_failed: Tool 'strike' failed: its server sent an event of more than 16777216 bytes. Ask for less. Whether it had its effect is not known: find out before calling again.
-    cut: execution_failed: The MCP server of tool 'strike' went away before it answered. It may have acted on the call. Whether it had its effect is not known: find out before calling again.
+    cut: execution_failed: The MCP server of tool 'strike' went away before it answered. It may have had its effect: calling again may repeat that.
     ");
 }
 

@@ -12,7 +12,7 @@ async fn a_result_of_100_mb_is_refused() {
     assert_ne!(answer.code(), "", "{:?}", answer.data.len());
     let shown = world.shown("hostile").await;
     assert!(shown["lastError"].as_str().unwrap().contains("a line over 16 MiB"), "{shown}");
-    insta::assert_snapshot!(answer.error(), @"The MCP server of tool 'strike' went away before it answered. It may have acted on the call. Whether it had its effect is not known: find out before calling again.");
+    insta::assert_snapshot!(answer.error(), @"The MCP server of tool 'strike' went away before it answered. It may have had its effect: calling again may repeat that.");
     world.end().await;
 }
 
@@ -30,7 +30,7 @@ async fn a_result_of_a_million_values_ends_the_connection() {
     let world = World::besieged("deep").await;
     world.seen("ready", "").await;
     let answer = world.strike_beside_neighbour(json!({"kind": "wide"})).await;
-    insta::assert_snapshot!(format!("{}: {}", answer.code(), answer.error()), @"execution_failed: The MCP server of tool 'strike' went away before it answered. It may have acted on the call. Whether it had its effect is not known: find out before calling again.");
+    insta::assert_snapshot!(format!("{}: {}", answer.code(), answer.error()), @"execution_failed: The MCP server of tool 'strike' went away before it answered. It may have had its effect: calling again may repeat that.");
     let shown = world.shown("hostile").await;
     assert!(shown["lastError"].as_str().unwrap().contains("more than 500000 values"), "{shown}");
     world.end().await;

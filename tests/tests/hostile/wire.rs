@@ -34,7 +34,8 @@ async fn a_line_without_an_end_is_not_kept() {
 async fn a_server_that_says_nothing_is_seen_to_connect_and_its_tool_is_not_waited_for() {
     let world = World::besieged("silent").await;
     world.seen("connecting", "").await;
-    assert_eq!(world.strike().await.code(), "tool_not_found");
+    // Retryable: the server may have the tool once its first connection is there.
+    assert_eq!(world.strike().await.code(), "execution_failed");
     world.end().await;
 }
 

@@ -33,7 +33,7 @@ async fn an_operator_lists_shows_and_restarts_servers() {
     broken stdio waiting 0 0
     off stdio disabled 0 0
     sqlite stdio ready 6 0
-    time stdio ready 2 0
+    time stdio ready 2, 1
     ");
     let json = daemon.operate(&["mcp", "list", "--output", "json"]).await.json();
     assert_eq!(json["servers"].as_array().map(Vec::len), Some(4));

@@ -51,7 +51,7 @@ async fn a_call_that_may_have_acted_fails_at_once_with_its_server_and_is_not_rep
     {
       "code": "execution_failed",
       "isRetryable": true,
-      "message": "The MCP server of tool 'write_query' went away before it answered. It may have acted on the call. Whether it had its effect is not known: find out before calling again.",
+      "message": "The MCP server of tool 'write_query' went away before it answered. It may have had its effect: calling again may repeat that.",
       "outcome": "unknown",
       "toolCallId": "[the message's id]",
       "toolName": "write_query"

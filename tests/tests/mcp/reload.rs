@@ -82,7 +82,7 @@ async fn a_file_that_is_broken_or_gone_changes_nothing_and_the_log_says_why() {
     let client = Client::connect(&site).await;
     let before = pids(&daemon, &["a"]).await;
 
-    std::fs::write(small.path("mcp.json"), "{\n  \"mcpServers\": {\n    \"a\": {,}\n").unwrap();
+    std::fs::write(small.path("mcp.json"), "{\n  \"mcpServers\": {\n    \"a\": {:}\n").unwrap();
     let line = eventually("a problem", async || daemon.logged(UNUSABLE).pop()).await;
     assert!(line["problem"].as_str().unwrap().contains("mcp.json:3:11: not JSON"), "{line}");
     eventually("the old servers to stay", async || daemon.logged(KEPT).pop()).await;

@@ -172,7 +172,7 @@ fn not_sent(tool: &str, error: &(dyn Error + 'static)) -> CallError {
 }
 
 fn lost(tool: &str, why: &str) -> CallError {
-    let text = format!("The MCP server of tool '{tool}' went away before it answered. It may have acted on the call.");
+    let text = format!("The MCP server of tool '{tool}' went away before it answered.");
     CallError { failure: ToolFailure::new(Cause::ConnectionLost, text).with_detail(why), is_lost: true }
 }
 
@@ -224,7 +224,7 @@ mod tests {
         });
         assert_snapshot!(told.join("\n"), @"
         ConnectFailed: The MCP server of tool 'echo' cannot be reached: nothing was sent. Try again later.
-        ConnectionLost: The MCP server of tool 'echo' went away before it answered. It may have acted on the call.
+        ConnectionLost: The MCP server of tool 'echo' went away before it answered.
         Unavailable: The MCP server of tool 'echo' cannot serve now.
         AuthRequired: The MCP server of tool 'echo' asks for a credential that only an operator can give.
         ResultTooLarge: The MCP server of tool 'echo' answered with more than is allowed. Ask for less.

@@ -296,7 +296,7 @@ mod tests {
         assert_eq!(reachable("0.0.0.0:8471".parse().unwrap()).to_string(), "127.0.0.1:8471");
         assert_eq!(reachable("192.0.2.7:1".parse().unwrap()).to_string(), "192.0.2.7:1");
         assert_eq!(Client::ClaudeDesktop.file(&BTreeMap::new()), None);
-        let home = BTreeMap::from([("HOME".to_owned(), "/home/ana".to_owned())]);
-        assert!(Client::ClaudeDesktop.file(&home).unwrap().starts_with("/home/ana"));
+        let home = BTreeMap::from([("HOME".to_owned(), "/srv/ana".to_owned())]);
+        assert!(Client::ClaudeDesktop.file(&home).unwrap().starts_with("/srv/ana"));
     }
 }

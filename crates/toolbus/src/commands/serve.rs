@@ -94,6 +94,8 @@ pub async fn run(_: ServeArgs, context: &Context) -> Result<ExitCode, ServeError
     scripts.watch(&pipeline);
     let of_scripts = scripts.tools(config).await.map_err(AssemblyError::from)?;
     registry.register_all(of_scripts).map_err(AssemblyError::from)?;
+    // Calls that come right after the start must find these tools.
+    access.refresh();
     let pins = pinned(context, &access).await?;
     observe::watch_pins(&pipeline, pins.clone());
     let bus = assembly::bus(config)?;
