@@ -26,7 +26,7 @@ fn asked(client: &Client, server: Option<&str>) -> Request {
 }
 
 #[tokio::test]
-async fn the_server_that_had_a_name_first_keeps_it_and_the_other_is_reached_by_its_own() {
+async fn the_first_server_by_name_has_the_name_and_the_other_is_reached_by_its_own() {
     let (site, small) = (Site::shared().await, Small::new());
     let slow = small.section_with("alpha", &["same"], &[], &[("START_DELAY", "1")], "");
     let beta = small.section("beta", &["same", "other"], "");
@@ -34,37 +34,42 @@ async fn the_server_that_had_a_name_first_keeps_it_and_the_other_is_reached_by_i
     let client = Client::connect(&site).await;
     known(&daemon, &["beta"]).await;
     known(&daemon, &["alpha"]).await;
-    for (server, expected) in [(None, "beta"), (Some("alpha"), "alpha"), (Some("beta"), "beta")] {
+    // Names are settled once every server has been tried; before that, beta answers.
+    eventually("the name to be alpha's", async || {
+        (content(&client, &asked(&client, None)).await == "alpha.same: x").then_some(())
+    })
+    .await;
+    for (server, expected) in [(None, "alpha"), (Some("alpha"), "alpha"), (Some("beta"), "beta")] {
         for topic in ["tool.invoke", INVOKE] {
             let request = asked(&client, server).on(topic);
             assert_eq!(content(&client, &request).await, format!("{expected}.same: x"), "{server:?} on {topic}");
         }
     }
     let list = client.exchange(&client.raw("{\"names\":[\"same\"]}").on("tool.list")).await.body();
-    assert_eq!((&list["tools"][0]["source"], list["tools"].as_array().unwrap().len()), (&json!("mcp:beta"), 1));
+    assert_eq!((&list["tools"][0]["source"], list["tools"].as_array().unwrap().len()), (&json!("mcp:alpha"), 1));
 
     // Said once, however often a server starts.
-    let process = async || daemon.operate(&["mcp", "show", "beta", "--output", "json"]).await.json()["pid"].clone();
+    let process = async || daemon.operate(&["mcp", "show", "alpha", "--output", "json"]).await.json()["pid"].clone();
     let before = process().await;
-    assert_eq!(daemon.operate(&["mcp", "restart", "beta"]).await.code, 0);
-    eventually("beta again", async || {
+    assert_eq!(daemon.operate(&["mcp", "restart", "alpha"]).await.code, 0);
+    eventually("alpha again", async || {
         let now = process().await;
         (!now.is_null() && now != before).then_some(())
     })
     .await;
-    assert_eq!(content(&client, &asked(&client, None)).await, "beta.same: x");
+    assert_eq!(content(&client, &asked(&client, None)).await, "alpha.same: x");
     let clashes = daemon.logged(CLASH);
     let told: Vec<&Value> = clashes.iter().collect();
     assert_eq!(told.len(), 1, "{told:?}");
     assert_eq!(
         (&told[0]["tool"], &told[0]["kept"], &told[0]["shadowed"]),
-        (&json!("same"), &json!("mcp:beta"), &json!("mcp:alpha"))
+        (&json!("same"), &json!("mcp:alpha"), &json!("mcp:beta"))
     );
 
     // When the first is gone, its name is the other's.
-    daemon.reload(&slow).await;
-    eventually("the name to be alpha's", async || {
-        (content(&client, &asked(&client, None)).await == "alpha.same: x").then_some(())
+    daemon.reload(&beta).await;
+    eventually("the name to be beta's", async || {
+        (content(&client, &asked(&client, None)).await == "beta.same: x").then_some(())
     })
     .await;
     daemon.stop(&site).await;
