@@ -398,6 +398,10 @@ impl Registry {
     /// [forgotten](Self::forget). Before that, as while servers start, what decides does not depend on which comes first.
     pub fn keep_names(&self) {
         if let Some(vetting) = self.vetting() {
+            // The last tools of the start may not have been reviewed yet, and would be taken for younger.
+            let snapshot = self.snapshot();
+            let tools = snapshot.tools.values().chain(snapshot.shadowed.values());
+            vetting.review(&tools.map(|tool| Arc::clone(&tool.descriptor)).collect::<Vec<_>>());
             vetting.end_start();
         }
         let Ok(()) = self.change(|next| {

@@ -428,3 +428,52 @@ fn no_server_takes_the_name_of_a_part_of_the_daemon() {
     assert_eq!(source_of(&registry, "mcp_invoke_tool").as_deref(), Some("mcp:management"));
     assert_eq!(clashes.unwrap().len(), 1);
 }
+
+/// Gives each source the age of its first review.
+#[derive(Default)]
+struct Ages {
+    has_started: AtomicBool,
+    seen: Mutex<HashMap<Arc<str>, &'static str>>,
+}
+
+impl Ages {
+    fn present(&self) -> &'static str {
+        if self.has_started.load(Ordering::Relaxed) { "later" } else { "at the start" }
+    }
+}
+
+impl Vetting for Ages {
+    fn review(&self, tools: &[Arc<ToolDescriptor>]) -> Held {
+        let mut seen = self.seen.lock().unwrap();
+        for tool in tools {
+            seen.entry(Arc::clone(&tool.source)).or_insert_with(|| self.present());
+        }
+        Held::default()
+    }
+
+    fn admits(&self, _: &ToolDescriptor) -> bool {
+        true
+    }
+
+    fn claim(&self, tool: &ToolDescriptor) -> Claim {
+        let since = self.seen.lock().unwrap().get(&tool.source).copied().unwrap_or_else(|| self.present());
+        Claim { is_pinned: false, since: Some(since.to_owned()) }
+    }
+
+    fn end_start(&self) {
+        self.has_started.store(true, Ordering::Relaxed);
+    }
+}
+
+/// The last source of the start was taken for younger than the others if its review came after the end of the start, so
+/// that the same configuration gave a name now to one source, now to another.
+#[test]
+fn a_source_of_the_start_that_nobody_has_reviewed_yet_is_as_old_as_the_others() {
+    let (registry, ages) = (Registry::new(), Arc::new(Ages::default()));
+    assert!(registry.vet(Arc::clone(&ages) as Arc<dyn Vetting>));
+    publish(&registry, "beta", &["read"]);
+    ages.review(&[tool("read", "beta").descriptor]);
+    publish(&registry, "alpha", &["read"]);
+    registry.keep_names();
+    assert_eq!(source_of(&registry, "read").as_deref(), Some("alpha"));
+}
