@@ -15,7 +15,7 @@ connection = pika.BlockingConnection(broker)
 channel = connection.channel()
 channel.confirm_delivery()  # so that a request that no queue takes is an error here
 
-# The broker passes what is sent to this address on to whoever published the request: no queue has to be declared.
+# Direct reply-to: the broker forwards messages for this address to the publisher's consumer. No queue is declared.
 answers = []
 reply_to = "amq.rabbitmq.reply-to"
 channel.basic_consume(reply_to, lambda _channel, _method, *answer: answers.append(answer), auto_ack=True)

@@ -34,7 +34,7 @@ const WAITING_PER_FREE: usize = 1;
 /// The right to run: held while a call runs, given back when dropped.
 pub(crate) struct Permit {
     state: Arc<Mutex<State>>,
-    claim: Claim,
+    request: PermitRequest,
     _running: LoadGuard,
 }
 
@@ -62,7 +62,7 @@ type ToolLimit = (Arc<str>, usize);
 
 /// What a call needs to run.
 #[derive(Clone)]
-struct Claim {
+struct PermitRequest {
     tool: Option<ToolLimit>,
     agent: Arc<AgentGate>,
     caller: Arc<str>,
@@ -71,7 +71,7 @@ struct Claim {
 /// A call that waits.
 struct Waiter {
     number: u64,
-    claim: Claim,
+    request: PermitRequest,
     bytes: usize,
     given: oneshot::Sender<()>,
 }
@@ -124,20 +124,20 @@ impl Permits {
         deadline: Instant,
     ) -> Result<Permit, ToolFailure> {
         let tool = tool.max_in_flight.map(|limit| (Arc::clone(&tool.name), limit));
-        let claim = Claim { tool, agent: Arc::clone(agent), caller };
+        let request = PermitRequest { tool, agent: Arc::clone(agent), caller };
         let (given, place) = oneshot::channel();
         let number = {
             let mut state = lock(&self.state);
-            if state.fits(&claim) {
-                state.begin(&claim);
-                return Ok(self.permit(claim));
+            if state.fits(&request) {
+                state.begin(&request);
+                return Ok(self.permit(request));
             }
-            state.wait(claim.clone(), bytes, given)?
+            state.wait(request.clone(), bytes, given)?
         };
-        let mut waiting = Waiting { permits: self, claim: Some(claim), number, place };
+        let mut waiting = Waiting { permits: self, request: Some(request), number, place };
         let _counted = self.load.enter_waiting();
         match tokio::time::timeout_at(deadline.into(), &mut waiting.place).await {
-            Ok(Ok(())) => waiting.claim.take().map(|claim| self.permit(claim)),
+            Ok(Ok(())) => waiting.request.take().map(|request| self.permit(request)),
             _ => None,
         }
         .ok_or_else(|| overloaded("No place to run this call came free in time."))
@@ -154,28 +154,28 @@ impl Permits {
         caller: Arc<str>,
         bytes: usize,
     ) -> Result<WaitingElsewhere, ToolFailure> {
-        let claim = Claim { tool: None, agent: Arc::clone(agent), caller };
-        lock(&self.state).admit(&claim, bytes)?;
+        let request = PermitRequest { tool: None, agent: Arc::clone(agent), caller };
+        lock(&self.state).admit(&request, bytes)?;
         let state = Arc::clone(&self.state);
-        Ok(WaitingElsewhere { state, claim, bytes, _counted: self.load.enter_waiting() })
+        Ok(WaitingElsewhere { state, request, bytes, _counted: self.load.enter_waiting() })
     }
 
-    fn permit(&self, claim: Claim) -> Permit {
-        Permit { state: Arc::clone(&self.state), claim, _running: self.load.enter_running() }
+    fn permit(&self, request: PermitRequest) -> Permit {
+        Permit { state: Arc::clone(&self.state), request, _running: self.load.enter_running() }
     }
 }
 
 /// The place of a call that waits for something else than a permit, given back when dropped.
 pub(crate) struct WaitingElsewhere {
     state: Arc<Mutex<State>>,
-    claim: Claim,
+    request: PermitRequest,
     bytes: usize,
     _counted: LoadGuard,
 }
 
 impl Drop for WaitingElsewhere {
     fn drop(&mut self) {
-        lock(&self.state).left(&self.claim, self.bytes);
+        lock(&self.state).left(&self.request, self.bytes);
     }
 }
 
@@ -183,7 +183,7 @@ impl Drop for WaitingElsewhere {
 struct Waiting<'a> {
     permits: &'a Permits,
     /// Absent once the place was taken.
-    claim: Option<Claim>,
+    request: Option<PermitRequest>,
     number: u64,
     /// Closed without a place when the call made room for another.
     place: oneshot::Receiver<()>,
@@ -191,24 +191,24 @@ struct Waiting<'a> {
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
-        let Some(claim) = &self.claim else { return };
+        let Some(request) = &self.request else { return };
         let mut state = lock(&self.permits.state);
         if !state.leave(self.number) && self.place.try_recv().is_ok() {
-            state.end(claim);
+            state.end(request);
         }
     }
 }
 
 impl Drop for Permit {
     fn drop(&mut self) {
-        lock(&self.state).end(&self.claim);
+        lock(&self.state).end(&self.request);
     }
 }
 
 impl State {
     /// Whether a call could begin now.
-    fn fits(&self, claim: &Claim) -> bool {
-        let Claim { tool, agent, caller } = claim;
+    fn fits(&self, request: &PermitRequest) -> bool {
+        let PermitRequest { tool, agent, caller } = request;
         let of_agent = agent.used.running();
         let free = self.max_in_flight.saturating_sub(self.daemon.running());
         let free_to_agent = agent.max_in_flight.saturating_sub(of_agent);
@@ -224,17 +224,17 @@ impl State {
         self.callers.get(caller).map_or(0, Used::running)
     }
 
-    fn begin(&mut self, claim: &Claim) {
-        self.count(claim, |used| add(&used.running, 1));
-        if let Some(tool) = &claim.tool {
+    fn begin(&mut self, request: &PermitRequest) {
+        self.count(request, |used| add(&used.running, 1));
+        if let Some(tool) = &request.tool {
             *self.tools.entry(tool.clone()).or_default() += 1;
         }
     }
 
     /// Ends the run of a call, and gives its place to the next ones.
-    fn end(&mut self, claim: &Claim) {
-        self.count(claim, |used| subtract(&used.running, 1));
-        if let Some(tool) = &claim.tool
+    fn end(&mut self, request: &PermitRequest) {
+        self.count(request, |used| subtract(&used.running, 1));
+        if let Some(tool) = &request.tool
             && let Some(running) = self.tools.get_mut(tool)
         {
             *running = running.saturating_sub(1);
@@ -243,8 +243,8 @@ impl State {
             }
         }
         while let Some(next) = self.next() {
-            self.left(&next.claim, next.bytes);
-            self.begin(&next.claim);
+            self.left(&next.request, next.bytes);
+            self.begin(&next.request);
             // A call that stopped waiting meanwhile ends this when its `Waiting` is dropped.
             let _ = next.given.send(());
         }
@@ -253,32 +253,32 @@ impl State {
     /// Takes the next call that can run out of the queue.
     fn next(&mut self) -> Option<Waiter> {
         let turn = |(position, waiter): (usize, &Waiter)| {
-            let Claim { agent, caller, .. } = &waiter.claim;
+            let PermitRequest { agent, caller, .. } = &waiter.request;
             (agent.used.running(), if agent.is_shared { self.running_of(caller) } else { 0 }, position)
         };
-        let can_run = self.queue.iter().enumerate().filter(|(_, waiter)| self.fits(&waiter.claim));
+        let can_run = self.queue.iter().enumerate().filter(|(_, waiter)| self.fits(&waiter.request));
         let (_, _, position) = can_run.map(turn).min()?;
         self.queue.remove(position)
     }
 
     /// Takes a place among those who wait: first among those of the agent, who learns nothing of how busy others are.
-    fn admit(&mut self, claim: &Claim, bytes: usize) -> Result<(), ToolFailure> {
-        let agent = Arc::clone(&claim.agent);
+    fn admit(&mut self, request: &PermitRequest, bytes: usize) -> Result<(), ToolFailure> {
+        let agent = Arc::clone(&request.agent);
         let (of_agent, all) = (&agent.used, &self.daemon);
         let room_of_agent = (MAX_WAITING_BYTES / 2).saturating_sub(of_agent.bytes());
         let room = MAX_WAITING_BYTES.saturating_sub(all.bytes());
         let free_to_agent = agent.max_queued.saturating_sub(of_agent.waiting());
-        let has_share = !agent.is_shared || self.waiting_of(claim) <= free_to_agent.saturating_mul(PER_FREE);
-        if bytes > room_of_agent || !((free_to_agent > 0 && has_share) || self.make_room(claim, Some(&agent))) {
+        let has_share = !agent.is_shared || self.waiting_of(request) <= free_to_agent.saturating_mul(PER_FREE);
+        if bytes > room_of_agent || !((free_to_agent > 0 && has_share) || self.make_room(request, Some(&agent))) {
             return Err(overloaded("Too many calls of this agent are waiting."));
         }
         let free = self.max_waiting.saturating_sub(self.daemon.waiting());
         let share = share(WAITING_PER_FREE, agent.max_queued, self.max_waiting);
         let has_share = of_agent.waiting() <= free.saturating_mul(share) && of_agent.bytes() <= room;
-        if bytes > room || !((free > 0 && has_share) || self.make_room(claim, None)) {
+        if bytes > room || !((free > 0 && has_share) || self.make_room(request, None)) {
             return Err(overloaded("Too many calls are waiting."));
         }
-        self.count(claim, |used| {
+        self.count(request, |used| {
             add(&used.waiting, 1);
             add(&used.bytes, bytes);
         });
@@ -286,61 +286,61 @@ impl State {
     }
 
     /// Lets a call wait for its turn.
-    fn wait(&mut self, claim: Claim, bytes: usize, given: oneshot::Sender<()>) -> Result<u64, ToolFailure> {
-        self.admit(&claim, bytes)?;
+    fn wait(&mut self, request: PermitRequest, bytes: usize, given: oneshot::Sender<()>) -> Result<u64, ToolFailure> {
+        self.admit(&request, bytes)?;
         let number = self.next_number;
         self.next_number += 1;
-        self.queue.push_back(Waiter { number, claim, bytes, given });
+        self.queue.push_back(Waiter { number, request, bytes, given });
         Ok(number)
     }
 
     /// For the only waiting call of its caller: removes the last one of the caller of whom the most wait, of this agent or
     /// of any. False when there is none of whom two wait.
-    fn make_room(&mut self, claim: &Claim, of: Option<&Arc<AgentGate>>) -> bool {
-        if self.waiting_of(claim) > 0 {
+    fn make_room(&mut self, request: &PermitRequest, of: Option<&Arc<AgentGate>>) -> bool {
+        if self.waiting_of(request) > 0 {
             return false;
         }
         let others = self
             .queue
             .iter()
             .enumerate()
-            .filter(|(_, waiter)| of.is_none_or(|agent| Arc::ptr_eq(agent, &waiter.claim.agent)));
-        let most = others.map(|(position, waiter)| (self.waiting_of(&waiter.claim), position)).max();
+            .filter(|(_, waiter)| of.is_none_or(|agent| Arc::ptr_eq(agent, &waiter.request.agent)));
+        let most = others.map(|(position, waiter)| (self.waiting_of(&waiter.request), position)).max();
         let Some((2.., position)) = most else { return false };
         let last = self.queue.remove(position);
-        last.inspect(|waiter| self.left(&waiter.claim, waiter.bytes)).is_some()
+        last.inspect(|waiter| self.left(&waiter.request, waiter.bytes)).is_some()
     }
 
     /// How many calls of this caller wait.
-    fn waiting_of(&self, claim: &Claim) -> usize {
-        let of_caller = || self.callers.get(&claim.caller).map_or(0, Used::waiting);
-        if claim.agent.is_shared { of_caller() } else { claim.agent.used.waiting() }
+    fn waiting_of(&self, request: &PermitRequest) -> usize {
+        let of_caller = || self.callers.get(&request.caller).map_or(0, Used::waiting);
+        if request.agent.is_shared { of_caller() } else { request.agent.used.waiting() }
     }
 
     /// Removes a call from the queue; false when it is there no more, because it was given a place.
     fn leave(&mut self, number: u64) -> bool {
         let position = self.queue.binary_search_by_key(&number, |waiter| waiter.number);
         let left = position.ok().and_then(|position| self.queue.remove(position));
-        left.inspect(|waiter| self.left(&waiter.claim, waiter.bytes)).is_some()
+        left.inspect(|waiter| self.left(&waiter.request, waiter.bytes)).is_some()
     }
 
     /// Counts a call that left the queue.
-    fn left(&mut self, claim: &Claim, bytes: usize) {
-        self.count(claim, |used| {
+    fn left(&mut self, request: &PermitRequest, bytes: usize) {
+        self.count(request, |used| {
             subtract(&used.waiting, 1);
             subtract(&used.bytes, bytes);
         });
     }
 
     /// Counts a call at the daemon, at its agent, and at its caller where several share the agent's places.
-    fn count(&mut self, claim: &Claim, change: impl Fn(&Used)) {
+    fn count(&mut self, request: &PermitRequest, change: impl Fn(&Used)) {
         change(&self.daemon);
-        change(&claim.agent.used);
-        if claim.agent.is_shared {
-            let of_caller = self.callers.entry(Arc::clone(&claim.caller)).or_default();
+        change(&request.agent.used);
+        if request.agent.is_shared {
+            let of_caller = self.callers.entry(Arc::clone(&request.caller)).or_default();
             change(of_caller);
             if of_caller.running() == 0 && of_caller.waiting() == 0 {
-                self.callers.remove(&claim.caller);
+                self.callers.remove(&request.caller);
             }
         }
     }

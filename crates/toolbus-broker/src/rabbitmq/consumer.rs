@@ -194,7 +194,7 @@ impl Consumer {
 }
 
 /// A channel whose consumer is not confirmed yet. One that is given up is closed: otherwise the broker might confirm the
-/// consumer later, and deliver to nobody.
+/// consumer later and deliver to a channel without a reader.
 struct Opening {
     channel: Option<Channel>,
     runtime: Handle,

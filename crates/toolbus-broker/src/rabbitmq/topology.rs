@@ -287,7 +287,7 @@ pub(super) async fn consumer_count(connection: &Connection, queue: &str) -> Opti
     Some(queue.consumer_count())
 }
 
-/// Deletes queues that nobody consumes, with their dead-letter queues, and then the exchanges that nothing is bound to.
+/// Deletes queues without a consumer, with their dead-letter queues, and then the exchanges that nothing is bound to.
 pub(super) async fn remove(connection: &Connection, settings: &Checked, queues: &[String]) {
     let told = |kind, name: &ShortString, result: Result<(), Error>| {
         if let Err(error) = result {

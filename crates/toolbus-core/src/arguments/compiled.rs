@@ -86,7 +86,7 @@ impl Compiled {
 }
 
 fn build(schema: &Value, size: usize) -> Result<Validator<Metered>, SchemaError> {
-    // Linear time: schemas and arguments are both somebody else's.
+    // Linear time: schemas come from servers and arguments from callers.
     let patterns = PatternOptions::regex().size_limit(size).dfa_size_limit(size * STATES_PER_BYTE);
     jsonschema::options_for::<Metered>()
         .offline()
@@ -114,10 +114,10 @@ fn patterns(schema: &Value) -> usize {
 
 /// Compiled schemas, the latest used ones. Equal schemas share one.
 pub(super) struct Cache {
-    kept: Mutex<Kept>,
+    kept: Mutex<SchemaCache>,
 }
 
-struct Kept {
+struct SchemaCache {
     schemas: LruCache<[u8; 16], Arc<Compiled>>,
     /// Memory that they take together, in bytes.
     size: usize,
@@ -125,7 +125,7 @@ struct Kept {
 
 impl Cache {
     pub(super) fn new() -> Self {
-        Self { kept: Mutex::new(Kept { schemas: LruCache::unbounded(), size: 0 }) }
+        Self { kept: Mutex::new(SchemaCache { schemas: LruCache::unbounded(), size: 0 }) }
     }
 
     /// The compiled form of a schema that was used before and is kept.
@@ -153,7 +153,7 @@ impl Cache {
         Ok(compiled)
     }
 
-    fn lock(&self) -> MutexGuard<'_, Kept> {
+    fn lock(&self) -> MutexGuard<'_, SchemaCache> {
         // Nothing panics under the lock.
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }

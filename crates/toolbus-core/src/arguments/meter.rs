@@ -125,12 +125,12 @@ impl Json for Metered {
 }
 
 impl<'a> json::Node<'a, Metered> for Node<'a> {
-    type Object = Members<'a>;
+    type Object = MeteredObject<'a>;
     type Array = Elements<'a>;
     type Number = &'a Number;
 
-    fn as_object(&self) -> Option<Members<'a>> {
-        self.look().as_object().map(|members| Members { members, meter: self.meter })
+    fn as_object(&self) -> Option<MeteredObject<'a>> {
+        self.look().as_object().map(|members| MeteredObject { members, meter: self.meter })
     }
 
     fn as_array(&self) -> Option<Elements<'a>> {
@@ -183,7 +183,7 @@ impl<'a> json::Node<'a, Metered> for Node<'a> {
 }
 
 /// The members of an object.
-pub(super) struct Members<'a> {
+pub(super) struct MeteredObject<'a> {
     members: &'a Map<String, Value>,
     meter: Option<&'a Meter>,
 }
@@ -194,7 +194,7 @@ pub(super) struct EachMember<'a> {
     meter: Option<&'a Meter>,
 }
 
-impl<'a> Object<'a, Metered> for Members<'a> {
+impl<'a> Object<'a, Metered> for MeteredObject<'a> {
     type Node = Node<'a>;
     type MemberName = &'a str;
     type MembersIter = EachMember<'a>;

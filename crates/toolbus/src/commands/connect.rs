@@ -11,7 +11,7 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 use toolbus_core::caller::AgentName;
 
-use super::edit::{self, Draft};
+use super::edit::{self, NewFile};
 use super::target::{Operator, TargetError};
 use super::{note, warn};
 use crate::config::{BusUrl, Config};
@@ -116,7 +116,7 @@ pub fn run(args: &ConnectArgs, operator: &Operator) -> Result<ExitCode, TargetEr
     let before = edit::read(&file)?;
     let next = with_entry(before.as_deref().unwrap_or_default(), section, name, &entry, args.force)
         .map_err(|reason| TargetError::Usage(format!("`{}` stays as it is: {reason}", file.display())))?;
-    Draft::new(&file, &next, true)?.keep(before.is_some())?;
+    NewFile::new(&file, &next, true)?.keep(before.is_some())?;
     unless_gone(writeln!(io::stdout(), "wrote the entry {name} into {}", file.display()))?;
     Ok(ExitCode::SUCCESS)
 }

@@ -15,7 +15,7 @@ const PRIVATE: u32 = 0o600;
 const PUBLIC: u32 = 0o666;
 
 /// The next content of a file, written beside it; removed unless it is put in place.
-pub(super) struct Draft {
+pub(super) struct NewFile {
     target: PathBuf,
     path: PathBuf,
 }
@@ -36,7 +36,7 @@ pub(super) fn read(path: &Path) -> Result<Option<String>, TargetError> {
     }
 }
 
-impl Draft {
+impl NewFile {
     /// Writes the next content of `target`, with the permissions of the file that is there.
     ///
     /// # Errors
@@ -85,7 +85,7 @@ impl Draft {
     }
 }
 
-impl Drop for Draft {
+impl Drop for NewFile {
     fn drop(&mut self) {
         let _ = fs::remove_file(&self.path);
     }
@@ -105,13 +105,13 @@ mod tests {
     fn a_draft_replaces_a_file_only_if_it_may_and_leaves_nothing_else() {
         let folder = tempfile::tempdir().unwrap();
         let (file, link) = (folder.path().join("new/a"), folder.path().join("link"));
-        Draft::new(&file, "one", true).unwrap().keep(false).unwrap();
+        NewFile::new(&file, "one", true).unwrap().keep(false).unwrap();
         assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, PRIVATE);
-        let refused = Draft::new(&file, "two", false).unwrap().keep(false).unwrap_err().to_string();
+        let refused = NewFile::new(&file, "two", false).unwrap().keep(false).unwrap_err().to_string();
         assert!(refused.contains("--force"), "{refused}");
         assert_eq!(read(&file).unwrap().as_deref(), Some("one"));
         symlink(&file, &link).unwrap();
-        Draft::new(&link, "two", false).unwrap().keep(true).unwrap();
+        NewFile::new(&link, "two", false).unwrap().keep(true).unwrap();
         assert_eq!(read(&file).unwrap().as_deref(), Some("two"));
         assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, PRIVATE);
         assert!(link.is_symlink() && fs::read_dir(folder.path().join("new")).unwrap().count() == 1);

@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use serde_json::Value;
 use toolbus_core::caller::AgentName;
 
-use super::edit::Draft;
+use super::edit::NewFile;
 use super::target::{Operator, TargetError};
 use crate::config::{BusUrl, Config, Sources};
 use crate::printed::unless_gone;
@@ -118,7 +118,7 @@ pub fn run(args: InitArgs, operator: &Operator, named: Option<PathBuf>) -> Resul
     }
     let text = text(url.as_deref(), &agents, servers_file.as_deref().map(|file| file.display().to_string()), echo);
     // The address of a broker may have a password.
-    let draft = Draft::new(&file, &text, url.is_some())?;
+    let draft = NewFile::new(&file, &text, url.is_some())?;
     let sources = Sources { files: vec![draft.path().to_owned()], ..Sources::default() };
     let loaded = Config::load(&sources).map_err(|problems| problems.of_file(draft.path(), &file));
     let loaded = loaded.map_err(TargetError::Mistakes)?;

@@ -5,7 +5,7 @@ use std::io::{self, Write as _};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use crate::commands::edit::{self, Draft};
+use crate::commands::edit::{self, NewFile};
 use crate::commands::init::{FILE, key, quoted};
 use crate::commands::note;
 use crate::commands::target::{Operator, TargetError};
@@ -62,7 +62,7 @@ pub(super) fn run(args: &AddArgs, operator: &Operator) -> Result<ExitCode, Targe
     if !text.is_empty() {
         text += if text.ends_with('\n') { "\n" } else { "\n\n" };
     }
-    let draft = Draft::new(&file, &(text + &section), is_new)?;
+    let draft = NewFile::new(&file, &(text + &section), is_new)?;
     let mut sources = Sources { files: operator.sources.files.clone(), ..operator.sources.clone() };
     sources.files.pop();
     sources.files.push(draft.path().to_owned());
