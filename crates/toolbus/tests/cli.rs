@@ -249,6 +249,11 @@ fn a_server_is_added_to_the_configuration_and_checked_first() {
     }
     assert_eq!(std::fs::read_to_string(&file).unwrap(), before);
     assert!(run(&["mcp", "add", "x", "--print", "--", "true"]).1.starts_with("# Added by"));
+    // What is wrong with another server was so before.
+    std::fs::write(folder.path().join("mcp.json"), r#"{"mcpServers": {"gh": {"command": "${NOWHERE}"}}}"#).unwrap();
+    std::fs::write(&file, "[mcp]\nservers_file = \"mcp.json\"\n").unwrap();
+    let (code, told) = run(&["mcp", "add", "y", "--", program, "__mcp_echo"]);
+    assert!(code == Some(0) && told.contains("added y"), "{told}");
 }
 
 #[test]

@@ -401,12 +401,16 @@ impl Health {
     }
 }
 
+/// Stands for what is wrong with an MCP server where everybody may read.
+const NOT_PUBLIC: &str = "an MCP server is left out: `toolbus status` says which, and why";
+
 impl Status {
-    /// The parts that everybody may read.
+    /// The parts that everybody may read: no text about the configuration, which names files and variables.
     #[must_use]
     pub fn public(self) -> Self {
         let public = |last: LastReload| LastReload { report: last.report.public(), ..last };
-        Self { reload: self.reload.map(public), ..self }
+        let mcp_problems = self.mcp_problems.iter().map(|_| NOT_PUBLIC.to_owned()).collect();
+        Self { reload: self.reload.map(public), mcp_problems, ..self }
     }
 }
 

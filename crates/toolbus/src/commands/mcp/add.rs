@@ -49,10 +49,13 @@ pub(super) fn run(args: &AddArgs, operator: &Operator) -> Result<ExitCode, Targe
     }
     let file = operator.sources.files.last().cloned().unwrap_or_else(|| PathBuf::from(FILE));
     let before = edit::read(&file)?;
+    let mut known = Vec::new();
     if before.is_some() {
         let config = Config::load(&operator.sources).map_err(TargetError::Mistakes)?.config;
         let folded = args.name.to_lowercase();
-        if config.mcp_servers().specs.iter().any(|spec| spec.name.as_str().to_lowercase() == folded) {
+        let servers = config.mcp_servers();
+        known = servers.problems.iter().map(ToString::to_string).collect();
+        if servers.specs.iter().any(|spec| spec.name.as_str().to_lowercase() == folded) {
             let text = format!("there is an MCP server `{}` already: change it in `{}`", args.name, file.display());
             return Err(TargetError::Usage(text));
         }
@@ -72,7 +75,9 @@ pub(super) fn run(args: &AddArgs, operator: &Operator) -> Result<ExitCode, Targe
     }
     let mistakes = |problems| TargetError::Mistakes(problems);
     let loaded = Config::load(&sources).map_err(|problems| mistakes(problems.of_file(draft.path(), &file)))?;
-    if let Some(problem) = loaded.config.mcp_servers().problems.first() {
+    // What is wrong with other servers was so before.
+    let servers = loaded.config.mcp_servers();
+    if let Some(problem) = servers.problems.iter().find(|problem| !known.contains(&problem.to_string())) {
         return Err(TargetError::Usage(format!("nothing was written: {problem}")));
     }
     draft.keep(!is_new)?;

@@ -99,12 +99,13 @@ impl Refusal {
     }
 
     pub(super) fn untaken() -> Self {
+        // Without a time to try again: proxies would, and the call has had its effect.
         let refusal = Self::new(
             StatusCode::SERVICE_UNAVAILABLE,
-            "the call was carried out, but its result is not sent, because too much waits for this client already: read \
-             the answers that are on their way, and find out what the call did before calling again",
+            "the request was carried out, but its answer is not sent, because too much waits for this client already: \
+             read the answers that are on their way, and if it was a call, find out what it did before calling again",
         );
-        Self { retry_after: Some(PENALTY), closes: true, ..refusal }
+        Self { closes: true, ..refusal }
     }
 
     pub(super) fn large_body(max: usize) -> Self {
