@@ -157,6 +157,17 @@ class Many(Server):
         return [tool(f"many_{n}", schema, description="x" * 100) for n in range(self.count)]
 
 
+class Large(Many):
+    """As many tools as there may be at once, of about a kilobyte each."""
+
+    count = 9_000
+
+    def tools(self):
+        properties = {f"property_{n}": {"type": "string", "description": "y" * 400} for n in range(2)}
+        schema = {"type": "object", "properties": properties}
+        return [tool(f"many_{n}", schema, description="x" * 100) for n in range(self.count)]
+
+
 class Endless(Server):
     """Every page leads to another one."""
 
@@ -376,7 +387,7 @@ class Spy(Server):
 
 WAYS = {
     "neighbour": Neighbour().run, "plain": Server().run, "garbage": garbage, "half": half, "held": held, "line": line,
-    "silent": silent, "exits": exits, "mute": Mute().run, "other-id": OtherId().run, "many": Many().run,
+    "silent": silent, "exits": exits, "mute": Mute().run, "other-id": OtherId().run, "many": Many().run, "large": Large().run,
     "endless": Endless().run, "duplicates": Duplicates().run, "schemas": Schemas().run, "stubborn": Stubborn().run,
     "forks": Forks().run, "stderr": Stderr().run, "notices": Notices().run, "blasts": Blasts().run, "changes": Changes().run,
     "turning": Turning().run, "never-again": NeverAgain().run, "reports": Reports().run, "asks": Asks().run,

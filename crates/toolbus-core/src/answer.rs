@@ -22,6 +22,8 @@ use crate::tool::ToolOutput;
 /// Largest body of an answer, in bytes: what a broker accepts by default, less room for its own framing.
 pub(crate) const MAX_ANSWER: usize = 16 * 1024 * 1024 - 64 * 1024;
 
+/// Size from which an answer is large, in bytes: few of these are made at a time.
+pub(crate) const LARGE: usize = 256 * 1024;
 /// Longest text of an error, in characters.
 const MAX_MESSAGE: usize = 4_000;
 
@@ -167,7 +169,7 @@ impl Recipient<'_> {
 }
 
 /// Milliseconds after which a wait is over: rounded up, so that trying again after them is never too early.
-fn whole_milliseconds(wait: Duration) -> u64 {
+pub(crate) fn whole_milliseconds(wait: Duration) -> u64 {
     u64::try_from(wait.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
 }
 

@@ -12,12 +12,11 @@ use toolbus_protocol::parse_object;
 use self::compiled::{Cache, Compiled};
 pub use self::compiled::{SchemaError, check_schema};
 use self::meter::{Meter, Spent};
-use crate::bulkhead;
 use crate::failure::{Cause, ToolFailure};
 use crate::log::Throttle;
-use crate::permit::{AgentGate, Permits};
 use crate::policy::Forced;
 use crate::tool::{Schema, Tool, Validation};
+use crate::turns::Turns;
 
 /// Most violations that are told.
 const MAX_VIOLATIONS: usize = 20;
@@ -36,14 +35,11 @@ const STEPS_IN_TURN: u64 = 10_000_000;
 const STEPS_FOR_ERRORS: u64 = 1_000_000;
 /// Longest check.
 const MAX_CHECK: Duration = Duration::from_secs(3);
-/// Checks that wait for their turn.
-const MAX_WAITING: usize = 256;
 
 /// Checks arguments. Large ones take turns, beside the threads that everything else runs on.
 pub(crate) struct Arguments {
     checker: Arc<Checker>,
-    turns: Permits,
-    gate: Arc<AgentGate>,
+    turns: Turns,
 }
 
 /// Compiles each schema at its first use, and checks arguments against it.
@@ -67,13 +63,8 @@ impl From<ToolFailure> for Refused {
 
 impl Arguments {
     pub(crate) fn new() -> Self {
-        // Half of the processors, so that checks leave the other half to everything else.
-        let places = std::thread::available_parallelism().map_or(1, |processors| processors.get().div_ceil(2));
-        Self {
-            checker: Arc::new(Checker { schemas: Cache::new(), warned: Throttle::default() }),
-            turns: Permits::new(places, MAX_WAITING, Arc::default()),
-            gate: Arc::new(AgentGate::shared(places, MAX_WAITING)),
-        }
+        let checker = Checker { schemas: Cache::new(), warned: Throttle::default() };
+        Self { checker: Arc::new(checker), turns: Turns::new() }
     }
 
     /// Parses `text`, adds what is set for the caller, and validates all of it against the tool's schema. No text is an
@@ -115,23 +106,16 @@ impl Arguments {
                 checked => return checked.map_err(Refused::into_failure),
             }
         }
-        let latest = now + deadline.saturating_duration_since(now) / 2;
-        let turn = self.turns.acquire(&tool.descriptor, &self.gate, caller, size, latest).await?;
         let (checker, tool, text) = (Arc::clone(&self.checker), tool.clone(), text.map(str::to_owned));
-        let check = tokio::task::spawn_blocking(move || {
-            // Held by the check and not by the call, which may end before.
-            let _turn = turn;
+        let check = move || {
             let until = deadline.min(Instant::now() + MAX_CHECK);
             checker.check(&tool, text.as_deref(), forced.as_deref(), STEPS_IN_TURN, until)
-        });
-        match tokio::time::timeout_at(deadline.into(), check).await {
-            Ok(Ok(Err(Refused::Spent(Spent::Work)))) if Instant::now() >= deadline => Err(expired()),
-            Ok(Ok(checked)) => checked.map_err(Refused::into_failure),
-            Ok(Err(broken)) => Err(match broken.try_into_panic() {
-                Ok(panic) => bulkhead::broken(&*panic),
-                Err(_) => ToolFailure::new(Cause::Cancelled, "The daemon shut down before the tool began."),
-            }),
-            Err(_) => Err(expired()),
+        };
+        match self.turns.run(caller, size, deadline, check).await {
+            Ok((Err(Refused::Spent(Spent::Work)), _)) if Instant::now() >= deadline => Err(expired()),
+            Ok((checked, _)) => checked.map_err(Refused::into_failure),
+            Err(late) if late.cause == Cause::Expired => Err(expired()),
+            Err(failure) => Err(failure),
         }
     }
 }

@@ -9,7 +9,7 @@ use toolbus_protocol::{Envelope, bounded, header};
 /// Longest name of an agent, in bytes.
 const MAX_NAME: usize = 64;
 /// Name of a caller that does not say who it is.
-pub(crate) const UNKNOWN_CALLER: &str = "unknown";
+const UNKNOWN_CALLER: &str = "unknown";
 
 /// The name of an agent: 1 to 64 letters, digits, `.`, `_` and `-`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -164,6 +164,19 @@ impl Identity {
 }
 
 impl Caller {
+    /// What tells the caller from others that share limits, as the transport shows it: the agent, the login at the broker,
+    /// the name that the sender gives itself, or where its answers go.
+    #[must_use]
+    pub fn sharer(&self, reply_to: &str) -> Arc<str> {
+        match (&self.agent, &self.login) {
+            (Some(_), _) => Arc::clone(&self.owner),
+            // No name of an agent has a colon.
+            (None, Some(login)) => format!("login:{login}").into(),
+            (None, None) if *self.name == *UNKNOWN_CALLER => format!("reply:{reply_to}").into(),
+            (None, None) => Arc::clone(&self.owner),
+        }
+    }
+
     /// A caller that is unknown.
     #[must_use]
     pub fn unknown() -> Self {

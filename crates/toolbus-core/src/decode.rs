@@ -14,7 +14,7 @@ use toolbus_protocol::{
 use self::dialect::Body;
 pub(crate) use self::dialect::Dialect;
 use crate::bus::Delivery;
-use crate::caller::{Caller, UNKNOWN_CALLER};
+use crate::caller::Caller;
 use crate::deadline::Granted;
 use crate::failure::{Cause, ToolFailure};
 use crate::gates::{Route, Wanted};
@@ -168,17 +168,9 @@ impl Request {
         Wanted { route, name: &self.tool_name }
     }
 
-    /// What tells its caller from others that share limits, as the transport shows it: the agent, the login at the
-    /// broker, the name that the sender gives itself, or where its answers go.
+    /// What tells its caller from others that share limits.
     pub(crate) fn sharer(&self) -> Arc<str> {
-        let Caller { agent, login, name, owner, .. } = &*self.caller;
-        match (agent, login) {
-            (Some(_), _) => Arc::clone(owner),
-            // No name of an agent has a colon.
-            (None, Some(login)) => format!("login:{login}").into(),
-            (None, None) if **name == *UNKNOWN_CALLER => format!("reply:{}", self.address.written).into(),
-            (None, None) => Arc::clone(owner),
-        }
+        self.caller.sharer(&self.address.written)
     }
 
     fn new(

@@ -16,14 +16,17 @@ use tokio::time::Instant;
 use toolbus_protocol::message_type::{self, Kind};
 use toolbus_protocol::{Code, Envelope, ParseError, Properties, ToolError, bounded, header, new_message_id, topic};
 
-use crate::answer::{Answer, destination};
+use crate::answer::{Answer, destination, whole_milliseconds};
 use crate::bus::{Bus, Delivery};
 use crate::dispatcher::Dispatcher;
-use crate::failure::Status;
+use crate::failure::{Status, ToolFailure, verdict};
 use crate::log::{Throttle, shown};
 use crate::reply::{AddressRefused, Buried, Replies, ReplyRules};
 use crate::telemetry::{DeadReason, End};
+use crate::tool::Effect;
 use crate::toolsets::SessionSets;
+
+use self::list::Kept;
 
 pub use answerer::{Answerer, Asked, Said, Unusable};
 
@@ -61,6 +64,7 @@ struct Parts {
     dispatcher: Dispatcher,
     sessions: SessionSets,
     undelivered: Throttle,
+    kept: Kept,
 }
 
 /// Why a request is not obeyed.
@@ -77,6 +81,15 @@ enum Refused {
     Unusable(#[from] Unusable),
     #[error("{0}")]
     Contradiction(String),
+    /// It is none of the request's own fault.
+    #[error("{}", .0.message)]
+    Failed(ToolFailure),
+}
+
+impl From<ToolFailure> for Refused {
+    fn from(failure: ToolFailure) -> Self {
+        Self::Failed(failure)
+    }
 }
 
 impl From<ParseError> for Refused {
@@ -98,7 +111,14 @@ impl Desk {
         // A rejected answer ends at once: who asked can ask again, and waiting would hold up the others.
         let replies = Replies::new(bus, rules, 0);
         Self {
-            parts: Arc::new(Parts { about, replies, dispatcher, sessions, undelivered: Throttle::default() }),
+            parts: Arc::new(Parts {
+                about,
+                replies,
+                dispatcher,
+                sessions,
+                undelivered: Throttle::default(),
+                kept: Kept::default(),
+            }),
             answerers: Arc::default(),
         }
     }
@@ -130,7 +150,7 @@ impl Desk {
         }
         match &*delivery.routing_key {
             topic::TOOL_CANCEL => self.cancel(delivery, asked),
-            topic::TOOL_LIST => self.list(delivery, asked),
+            topic::TOOL_LIST => self.list(delivery, asked).await,
             topic::TOOL_PING => Ok(Some(self.ping(asked))),
             topic::TOOL_SESSION_END => self.end_session(delivery, asked),
             _ => Err(Refused::NotOurs),
@@ -171,7 +191,7 @@ impl Desk {
             // What reaches every replica is answered by none, so that its sender does not hear as many refusals.
             (Some(asked), refused) if asked.address.is_some() && is_of_one(delivery) => {
                 tracing::info!(%topic, caller, reason = %refused, "refused a request");
-                self.answer(asked, Some(malformed(asked, delivery, refused))).await;
+                self.answer(asked, Some(refusal(asked, delivery, refused))).await;
             }
             (_, refused) => {
                 tracing::info!(%topic, caller, reason = %refused, "ignored a request that cannot be answered");
@@ -199,7 +219,8 @@ impl Desk {
     }
 
     async fn answer(&self, asked: &Asked, said: Option<Said>) {
-        let (Some(address), Some(said)) = (&asked.address, said) else { return };
+        let (Some(address), Some(mut said)) = (&asked.address, said) else { return };
+        let _turn = said.turn.take();
         let answer = self.message(asked, said);
         if let Err(reason) = self.parts.replies.deliver(address, &answer, Instant::now() + REPLY_TIME).await
             && let Some(left_out) = self.parts.undelivered.due()
@@ -248,7 +269,7 @@ fn body(delivery: &Delivery) -> Result<&[u8], Refused> {
     }
 }
 
-fn malformed(asked: &Asked, delivery: &Delivery, refused: &Refused) -> Said {
+fn refusal(asked: &Asked, delivery: &Delivery, refused: &Refused) -> Said {
     let id = asked.envelope.message_id.as_deref().unwrap_or(&asked.envelope.correlation_id);
     let error = ToolError {
         tool_call_id: bounded(id).to_owned(),
@@ -258,6 +279,19 @@ fn malformed(asked: &Asked, delivery: &Delivery, refused: &Refused) -> Said {
         is_retryable: false,
         retry_after_ms: None,
         outcome: None,
+    };
+    let error = match refused {
+        Refused::Failed(failure) => {
+            let verdict = verdict(failure.cause, Effect::ReadOnly, false);
+            ToolError {
+                code: verdict.code,
+                message: failure.message.clone(),
+                is_retryable: verdict.is_retryable,
+                retry_after_ms: failure.retry_after.map(whole_milliseconds),
+                ..error
+            }
+        }
+        _ => error,
     };
     Said::new(message_type::TOOL_ERROR, &error)
 }

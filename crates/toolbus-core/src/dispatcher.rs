@@ -16,6 +16,8 @@ use std::time::Instant;
 
 use futures_util::FutureExt;
 use serde_json::{Map, Value};
+use tokio::runtime::{Handle, RuntimeFlavor};
+use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use toolbus_protocol::Envelope;
@@ -24,7 +26,7 @@ use self::call::Call;
 pub use self::inner::{InnerCall, InnerOrigin, Invoker};
 use self::progress::Telling;
 use crate::announce::{Announcer, Asking, Callers, News, ToolNames};
-use crate::answer::Answer;
+use crate::answer::{Answer, LARGE};
 use crate::arrivals::Arrivals;
 use crate::audit::Audit;
 use crate::bulkhead::{self, Stop};
@@ -84,6 +86,8 @@ struct Parts {
     replies: Replies,
     telemetry: Arc<dyn Telemetry>,
     permits: Permits,
+    /// Taken while a large result is made into an answer.
+    large: Arc<Semaphore>,
     replay: Replay,
     running: Arc<Running>,
     load: Arc<Load>,
@@ -133,6 +137,7 @@ impl Dispatcher {
             replies: Replies::new(bus, settings.replies.clone(), unsettled / WAIT_FOR_ROOM),
             telemetry,
             permits: Permits::new(settings.max_in_flight, settings.max_waiting, Arc::clone(&load)),
+            large: Arc::new(Semaphore::new(1)),
             replay: Replay::new(kept, MAX_KEPT_BYTES),
             running: Arc::default(),
             load,
@@ -198,6 +203,15 @@ impl Dispatcher {
         &self.parts.load
     }
 
+    /// Whether a caller may list its tools again by now.
+    ///
+    /// # Errors
+    ///
+    /// [`Cause::RateLimited`], with the time after which it may.
+    pub(crate) fn listing_rate(&self, effective: &Effective) -> Result<(), ToolFailure> {
+        self.parts.gates.listing_rate(effective, Instant::now())
+    }
+
     /// Who may use what.
     #[must_use]
     pub fn access(&self) -> &Access {
@@ -257,7 +271,7 @@ impl Dispatcher {
         // 11. shape
         let redactor = &self.parts.settings.redactor;
         match &mut result {
-            Ok(output) => redactor.clean_output(output),
+            Ok(output) => beside(is_large(output), || redactor.clean_output(output)),
             Err(Ended::Failed(failure) | Ended::Ignored(failure)) => redactor.clean_failure(failure),
             Err(Ended::Requeued) => {}
         }
@@ -287,7 +301,12 @@ impl Dispatcher {
         gates.still_on(&call.request.caller, granted, call.request.wanted())?;
         // 10. execute
         let result = self.execute(call, granted.tool, arguments, &cancel).await;
-        drop(permit);
+        if let Ok(output) = &result
+            && is_large(output)
+        {
+            call.turn = Arc::clone(&self.parts.large).acquire_owned().await.ok();
+            call.permit = permit;
+        }
         result
     }
 
@@ -318,7 +337,7 @@ impl Dispatcher {
                 Err(ToolFailure::new(Cause::CancelledBeforeStart, text).into())
             }
             () = self.parts.shutdown.cancelled() => Err(Ended::Requeued),
-            permit = self.parts.permits.acquire(&tool.descriptor, agent, caller, call.body_size, latest) => permit.map(Some).map_err(Ended::from),
+            permit = self.parts.permits.acquire(Some(&tool.descriptor), agent, caller, call.body_size, latest) => permit.map(Some).map_err(Ended::from),
         };
         call.waited = now.elapsed();
         permit
@@ -378,7 +397,10 @@ impl Dispatcher {
     }
 
     fn result(&self, call: &mut Call, output: ToolOutput) -> Answer {
-        match call.recipient().result(&self.parts.settings.name, output, call.run()) {
+        let built =
+            beside(is_large(&output), || call.recipient().result(&self.parts.settings.name, output, call.run()));
+        call.turn = None;
+        match built {
             Ok(mut answer) => {
                 call.executed(&answer.end);
                 call.trace(&mut answer);
@@ -407,6 +429,16 @@ impl Dispatcher {
         let subject = Subject { tool: call.tool.as_deref(), request: &call.request, trace_id: call.span.trace_id() };
         self.parts.log.failure(&subject, failure, self.parts.shutdown.is_cancelled());
     }
+}
+
+fn is_large(output: &ToolOutput) -> bool {
+    output.size() > LARGE
+}
+
+/// Does work that takes long where the threads that everything else runs on do not wait for it, if there are several.
+fn beside<T>(takes_long: bool, work: impl FnOnce() -> T) -> T {
+    let has_others = || Handle::try_current().is_ok_and(|handle| handle.runtime_flavor() == RuntimeFlavor::MultiThread);
+    if takes_long && has_others() { tokio::task::block_in_place(work) } else { work() }
 }
 
 fn cancelled(text: &str) -> ToolFailure {

@@ -150,6 +150,20 @@ impl Gates {
         let (cell, tool) = effective.rate_key(granted);
         self.rates.take(cell, tool, rule.rate(), now).map_err(|wait| too_often(granted, wait))
     }
+
+    /// Takes one token of (agent, binding, `tool.list`).
+    ///
+    /// # Errors
+    ///
+    /// [`Cause::RateLimited`], with the time after which there is a token again.
+    pub(crate) fn listing_rate(&self, effective: &Effective, now: Instant) -> Result<(), ToolFailure> {
+        let Some(rule) = effective.listing_rate() else { return Ok(()) };
+        let (cell, listing) = effective.listing_rate_key();
+        self.rates.take(cell, listing, rule.rate(), now).map_err(|wait| {
+            let text = "The tools were listed too often. Try again later.";
+            ToolFailure::new(Cause::RateLimited, text).with_retry_after(wait)
+        })
+    }
 }
 
 fn too_often(granted: Granted<'_>, wait: Duration) -> ToolFailure {

@@ -37,6 +37,7 @@ pub mod suggest;
 pub mod telemetry;
 pub mod tool;
 pub mod toolsets;
+mod turns;
 
 pub use announce::{Announcer, Asking, News, ToolNames};
 pub use arguments::{SchemaError, check_schema};
@@ -47,3 +48,4 @@ pub use dispatcher::{Dispatcher, InnerCall, InnerOrigin, Invoker, Settings};
 pub use gates::{Gates, Route, Step, StepName, Wanted};
 pub use reply::ReplyRules;
 pub use service::{Drained, Service};
+pub use turns::{Turn, Turns};

@@ -117,13 +117,13 @@ impl Permits {
     /// [`Cause::Overloaded`] when too many wait already, or none comes free in time.
     pub(crate) async fn acquire(
         &self,
-        tool: &ToolDescriptor,
+        tool: Option<&ToolDescriptor>,
         agent: &Arc<AgentGate>,
         caller: Arc<str>,
         bytes: usize,
         deadline: Instant,
     ) -> Result<Permit, ToolFailure> {
-        let tool = tool.max_in_flight.map(|limit| (Arc::clone(&tool.name), limit));
+        let tool = tool.and_then(|tool| Some((Arc::clone(&tool.name), tool.max_in_flight?)));
         let request = PermitRequest { tool, agent: Arc::clone(agent), caller };
         let (given, place) = oneshot::channel();
         let number = {

@@ -333,3 +333,21 @@ async fn what_is_listed_can_be_called_by_either_name_and_nothing_else_can() {
     assert!(backend.total() > 0);
     daemon.stop(&site).await;
 }
+
+#[tokio::test]
+async fn listing_is_limited_as_if_it_were_a_tool() {
+    let site = Site::shared().await;
+    let rules = "[identity]\ntrust_headers = true\n\
+        [agents.ana]\ntool_rate_limits = { \"tool.list\" = { rps = 0.001, burst = 2 } }\n[agents.bob]\n";
+    let daemon = Daemon::start(&site, rules).await;
+    let client = Client::connect(&site).await;
+    for _ in 0..2 {
+        assert_eq!(client.exchange(&list(&client, "ana", &json!({}))).await.kind(), "Toolbus.ToolListResponse");
+    }
+    let mut refused = client.exchange(&list(&client, "ana", &json!({}))).await.body();
+    assert!(refused["retryAfterMs"].take().as_u64().is_some_and(|wait| (900_000..=1_000_000).contains(&wait)));
+    refused["toolCallId"].take();
+    insta::assert_json_snapshot!(refused, @r#""#);
+    assert_eq!(client.exchange(&list(&client, "bob", &json!({}))).await.kind(), "Toolbus.ToolListResponse");
+    daemon.stop(&site).await;
+}

@@ -3,6 +3,8 @@
 use std::net::TcpListener;
 
 use serde_json::{Value, json};
+use toolbus_e2e::client::Request;
+use toolbus_e2e::message::Message;
 use toolbus_testing::patience::eventually;
 
 use crate::world::World;
@@ -26,6 +28,62 @@ async fn of_a_list_without_measure_ten_thousand_tools_are_taken() {
     let call = async || (world.client.call("many_0", &json!({})).await.content() == "done").then_some(());
     eventually("the first of them", call).await;
     world.neighbour_serves().await;
+    world.end().await;
+}
+
+/// Sends so many requests, lets the neighbour serve beside them, and gives the kinds of the answers.
+async fn beside_neighbour(world: &World, requests: Vec<Request>) -> Vec<Message> {
+    for request in &requests {
+        world.client.send(request).await;
+    }
+    world.neighbour_serves().await;
+    let mut answers = Vec::new();
+    for request in &requests {
+        answers.push(world.client.answer(request).await);
+    }
+    answers
+}
+
+#[tokio::test]
+async fn listing_thousands_of_tools_again_and_again_costs_others_neither_memory_nor_time() {
+    let mut world = World::besieged("large").await;
+    world.seen("ready", "").await;
+    let is_whole = async || {
+        let list = world.client.exchange(&world.client.raw("{}").on("tool.list")).await.body();
+        (list["tools"].as_array()?.len() > 9_000).then_some(())
+    };
+    eventually("all tools to be listed", is_whole).await;
+    world.rest();
+    let list = |_| world.client.raw("{}").on("tool.list");
+    let answers = beside_neighbour(&world, (0..60).map(list).collect()).await;
+    let is_list = |answer: &&Message| answer.kind() == "Toolbus.ToolListResponse";
+    let lists = answers.iter().filter(is_list).count();
+    println!("lists: {lists} of {}", answers.len());
+    assert!(lists > 0 && answers.iter().all(|answer| is_list(&answer) || answer.code() == "overloaded"));
+    let manage = |_| {
+        let request = world.client.raw(json!({"serverName": "hostile"}).to_string()).on("mcp.manage");
+        request.of_type("RockBot.Tools.Mcp.McpGetServiceDetailsRequest")
+    };
+    beside_neighbour(&world, (0..60).map(manage).collect()).await;
+    world.end().await;
+}
+
+#[tokio::test]
+async fn details_of_thousands_of_tools_at_once_are_refused_in_few_words() {
+    let mut world = World::besieged("large").await;
+    world.seen("ready", "").await;
+    let of_one = json!({"server_name": "hostile", "tool_name": "many_8999"});
+    eventually("the details of one tool", async || {
+        let one = world.client.call("mcp_get_service_details", &of_one).await;
+        one.content().contains("property_1").then_some(())
+    })
+    .await;
+    world.rest();
+    let details = |_| world.client.request("mcp_get_service_details", &json!({"server_name": "hostile"}));
+    let answers = beside_neighbour(&world, (0..200).map(details).collect()).await;
+    let refused: Vec<String> = answers.iter().map(Message::content).collect();
+    insta::assert_snapshot!(refused[0], @"The 9000 tools of server 'hostile' are too many to describe at once. Ask for one by its tool_name; mcp_list_services has their names.");
+    assert!(refused.iter().all(|answer| *answer == refused[0]));
     world.end().await;
 }
 

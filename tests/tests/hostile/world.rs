@@ -59,9 +59,14 @@ impl World {
         let mut world = Self { site, daemon, client, base, tag, latency: Duration::ZERO, resting: 0, _turn: turn };
         world.seen_of("neighbour", "ready", "").await;
         world.latency = world.neighbour_answers().await;
-        fs::write(format!("/proc/{}/clear_refs", world.daemon.pid()), "5").unwrap();
-        world.resting = world.peak();
+        world.rest();
         world
+    }
+
+    /// Has memory count from here on, and not what it took so far.
+    pub(crate) fn rest(&mut self) {
+        fs::write(format!("/proc/{}/clear_refs", self.daemon.pid()), "5").unwrap();
+        self.resting = self.peak();
     }
 
     /// The same, and then a server `hostile` that behaves so. The neighbour serves meanwhile.

@@ -8,9 +8,11 @@ use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use toolbus_protocol::{Envelope, ParseError};
 
+use crate::answer::LARGE;
 use crate::caller::Caller;
 use crate::deadline::{Budgets, Granted, inner};
 use crate::reply::Address;
+use crate::turns::Turn;
 
 /// Answers the requests of one topic.
 pub trait Answerer: Send + Sync + 'static {
@@ -39,12 +41,13 @@ pub struct Asked {
 }
 
 /// A message to send back.
-#[derive(Debug)]
 pub struct Said {
     pub(super) message_type: Cow<'static, str>,
     pub(super) body: Vec<u8>,
     pub(super) persistent: bool,
     pub(super) provider: Option<&'static str>,
+    /// Held until the message is sent.
+    pub(super) turn: Option<Turn>,
 }
 
 /// Why a request is not obeyed.
@@ -71,6 +74,12 @@ impl Asked {
         self.address.is_some()
     }
 
+    /// What tells the sender from others that share limits.
+    #[must_use]
+    pub fn sharer(&self) -> Arc<str> {
+        self.caller.sharer(self.address.as_ref().map_or("", |address| &address.written))
+    }
+
     /// Until when the sender waits for an answer, by what it says of that; at most `most` from now.
     #[must_use]
     pub fn deadline(&self, most: Duration) -> Instant {
@@ -88,7 +97,15 @@ impl Said {
             body: serde_json::to_vec(body).unwrap_or_default(),
             persistent: true,
             provider: None,
+            turn: None,
         }
+    }
+
+    /// Keeps a turn until the message is sent, if the message is large: only so many of those are held in memory at a time.
+    #[must_use]
+    pub fn in_turn(mut self, turn: Turn) -> Self {
+        self.turn = (self.size() > LARGE).then_some(turn);
+        self
     }
 
     /// Names the kind of backend that it comes from.

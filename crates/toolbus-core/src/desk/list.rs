@@ -1,63 +1,135 @@
 //! `tool.list`: what the sender may use, as it may use it.
 
-use std::sync::Arc;
+use std::num::NonZeroUsize;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
+use lru::LruCache;
+use serde_json::value::{RawValue, to_raw_value};
 use toolbus_protocol::{Format, ToolListRequest, ToolListResponse, gemini_name, message_type};
 
 use super::{Asked, Desk, Refused, Said, body};
+use crate::answer::MAX_ANSWER;
 use crate::bus::Delivery;
 use crate::caller::Caller;
+use crate::failure::{Cause, ToolFailure};
 use crate::listing::{Definition, cut_description, render};
+use crate::policy::Effective;
 
 /// Most tools that a notice names.
 const MAX_NAMED: usize = 20;
+/// Longest time until a list is ready, whatever its sender says.
+const LIST_TIME: Duration = Duration::from_secs(25);
+/// Lists that are kept. None is larger than an answer may be, so that this bounds their memory, too.
+const MAX_KEPT: NonZeroUsize = NonZeroUsize::new(2).unwrap();
+
+/// The lists that were asked for last, by version and format: agents ask alike, and again.
+pub(super) struct Kept(Mutex<LruCache<(Arc<str>, Format), Arc<Listed>>>);
+
+/// Tools as an answer has them.
+struct Listed {
+    tools: Vec<Box<RawValue>>,
+    notice: Option<String>,
+}
 
 impl Desk {
     /// The sender's tools; with the reason when there are none.
-    pub(super) fn list(&self, delivery: &Delivery, asked: &Asked) -> Result<Option<Said>, Refused> {
+    pub(super) async fn list(&self, delivery: &Delivery, asked: &Asked) -> Result<Option<Said>, Refused> {
         let request = ToolListRequest::parse(body(delivery)?)?;
-        let format = request.format.unwrap_or_default();
         let mut caller = Caller::clone(&asked.caller);
-        caller.profile = agreed("profile", caller.profile, request.profile)?;
-        caller.binding = agreed("binding", caller.binding, request.binding)?;
-        caller.session = request.session_id.filter(|session| !session.is_empty()).map(Arc::from);
-        // Changes are told of what an agent has without a binding, and with its own profile.
-        let mut is_whole = caller.profile.is_none() && caller.binding.is_none();
-        let effective = self.parts.dispatcher.access().effective(&caller);
-        let version = effective.version().to_string();
-        let agent = caller.name.to_string();
+        caller.profile = agreed("profile", caller.profile, request.profile.clone())?;
+        caller.binding = agreed("binding", caller.binding, request.binding.clone())?;
+        caller.session = request.session_id.clone().filter(|session| !session.is_empty()).map(Arc::from);
+        let access = self.parts.dispatcher.access();
+        let effective = access.effective(&caller);
+        self.parts.dispatcher.listing_rate(&effective)?;
+        let desk = self.clone();
+        let work = move || desk.listed(&caller, &effective, &request);
+        let (said, turn) =
+            access.turns().run(asked.sharer(), delivery.body.len(), asked.deadline(LIST_TIME), work).await?;
+        Ok(Some(said?.in_turn(turn)))
+    }
+
+    fn listed(&self, caller: &Caller, effective: &Effective, request: &ToolListRequest) -> Result<Said, ToolFailure> {
+        let version = effective.version();
+        let names = request.names.as_deref().unwrap_or_default();
         let not_modified = request.if_version.as_deref() == Some(&*version);
-        let mut response = ToolListResponse { agent, version, not_modified, ..ToolListResponse::default() };
-        if !not_modified {
-            let is_asked = |names: &[String], name: &str, llm_name: &str| {
-                names.is_empty()
-                    || names.iter().any(|asked| asked == name || asked == llm_name || **asked == *gemini_name(name))
-            };
-            let names = request.names.unwrap_or_default();
-            let definitions = effective.tools().into_iter().map(|granted| effective.definition(granted));
-            let definitions: Vec<_> =
-                definitions.filter(|definition| is_asked(&names, &definition.name, &definition.llm_name)).collect();
-            response.tools = definitions.iter().map(|definition| render(definition, format)).collect();
-            let nothing = effective.nothing().map(|reason| reason.to_string());
-            response.notice = nothing.or_else(|| cut_notice(&definitions, format));
-            is_whole &= names.is_empty();
+        let listed = match not_modified {
+            true => None,
+            false => Some(self.parts.kept.listed(effective, &version, request.format.unwrap_or_default(), names)),
+        };
+        let response = ToolListResponse {
+            agent: caller.name.to_string(),
+            version: version.to_string(),
+            tools: listed.as_ref().map_or(&[][..], |listed| &listed.tools),
+            notice: listed.as_ref().and_then(|listed| listed.notice.clone()),
+            not_modified,
+        };
+        let said = Said::new(message_type::TOOL_LIST_RESPONSE, &response);
+        if said.size() > MAX_ANSWER {
+            let size = said.size();
+            let text = format!(
+                "The list has {size} bytes, and one answer at most {MAX_ANSWER}. Ask for some of the tools by `names`."
+            );
+            return Err(ToolFailure::new(Cause::ResultTooLarge, text));
         }
-        if is_whole {
-            self.parts.dispatcher.note_list(&caller, &effective);
+        // Changes are told of what an agent has without a binding, and with its own profile.
+        if caller.profile.is_none() && caller.binding.is_none() && (names.is_empty() || not_modified) {
+            self.parts.dispatcher.note_list(caller, effective);
         }
-        Ok(Some(Said::new(message_type::TOOL_LIST_RESPONSE, &response)))
+        Ok(said)
+    }
+}
+
+impl Default for Kept {
+    fn default() -> Self {
+        Self(Mutex::new(LruCache::new(MAX_KEPT)))
+    }
+}
+
+impl Kept {
+    /// The tools of these names, or all. `version` is that of `effective`.
+    fn listed(&self, effective: &Effective, version: &Arc<str>, format: Format, names: &[String]) -> Arc<Listed> {
+        let lists = || self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let key = (Arc::clone(version), format);
+        if names.is_empty()
+            && let Some(kept) = lists().get(&key)
+        {
+            return Arc::clone(kept);
+        }
+        let listed = Arc::new(Listed::new(effective, format, names));
+        if names.is_empty() && listed.tools.iter().map(|tool| tool.get().len()).sum::<usize>() <= MAX_ANSWER {
+            lists().put(key, Arc::clone(&listed));
+        }
+        listed
+    }
+}
+
+impl Listed {
+    fn new(effective: &Effective, format: Format, names: &[String]) -> Self {
+        let is_asked = |definition: &Definition| {
+            let Definition { name, llm_name, .. } = definition;
+            let is_its = |asked: &String| **asked == **name || **asked == **llm_name || **asked == *gemini_name(name);
+            names.is_empty() || names.iter().any(is_its)
+        };
+        let (mut tools, mut cut) = (Vec::new(), Vec::new());
+        let definitions = effective.tools().into_iter().map(|granted| effective.definition(granted));
+        for definition in definitions.filter(is_asked) {
+            if cut_description(&definition.description, format).is_some() {
+                cut.push(Arc::clone(&definition.name));
+            }
+            // As text: values take many times the memory. They hold nothing that cannot be written.
+            tools.extend(to_raw_value(&render(&definition, format)));
+        }
+        let nothing = effective.nothing().map(|reason| reason.to_string());
+        Self { tools, notice: nothing.or_else(|| cut_notice(&cut, format)) }
     }
 }
 
 /// Names the tools whose descriptions the format does not take whole.
-fn cut_notice(definitions: &[Definition], format: Format) -> Option<String> {
-    let cut: Vec<&str> = definitions
-        .iter()
-        .filter(|definition| cut_description(&definition.description, format).is_some())
-        .map(|definition| &*definition.name)
-        .collect();
+fn cut_notice(cut: &[Arc<str>], format: Format) -> Option<String> {
     let more = if cut.len() > MAX_NAMED { ", …" } else { "" };
-    let named = cut.iter().take(MAX_NAMED).copied().collect::<Vec<_>>().join(", ");
+    let named = cut.iter().take(MAX_NAMED).map(|name| &**name).collect::<Vec<_>>().join(", ");
     (!cut.is_empty()).then(|| {
         format!("{} descriptions are cut, because the format `{format}` takes no longer ones: {named}{more}", cut.len())
     })

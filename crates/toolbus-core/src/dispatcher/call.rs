@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde_json::{Map, Value};
+use tokio::sync::OwnedSemaphorePermit;
 use tokio_util::sync::CancellationToken;
 use toolbus_protocol::Envelope;
 
@@ -12,6 +13,7 @@ use crate::answer::{Answer, Recipient, Run};
 use crate::bus::Delivery;
 use crate::deadline::{Budgets, Granted};
 use crate::decode::{Dialect, Origin, Request};
+use crate::permit::Permit;
 use crate::progress::ProgressSink;
 use crate::replay::{Key, Slot};
 use crate::reply::Address;
@@ -37,6 +39,10 @@ pub(super) struct Call {
     pub(super) waited: Duration,
     /// Time that the tool took, once it began.
     pub(super) ran: Option<Duration>,
+    /// Held until a large result is cleaned and encoded.
+    pub(super) turn: Option<OwnedSemaphorePermit>,
+    /// Its place to run, where its result is large: kept until the answer is delivered, which bounds what answers hold.
+    pub(super) permit: Option<Permit>,
     /// Cancels a call within a call, with the one around it.
     pub(super) cancelled: Option<CancellationToken>,
     /// Takes the reports of a call within a call.
@@ -64,6 +70,8 @@ impl Call {
             replayed: false,
             waited: Duration::ZERO,
             ran: None,
+            turn: None,
+            permit: None,
             cancelled: None,
             progress: None,
         })
@@ -102,6 +110,8 @@ impl Call {
             replayed: false,
             waited: Duration::ZERO,
             ran: None,
+            turn: None,
+            permit: None,
             cancelled: Some(cancelled),
             progress,
         })

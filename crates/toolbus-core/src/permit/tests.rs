@@ -29,7 +29,7 @@ fn me() -> Arc<str> {
 
 /// A permit, if there is one now.
 fn at_once(permits: &Permits, tool: &ToolDescriptor, agent: &Arc<AgentGate>, caller: &str) -> Option<Permit> {
-    permits.acquire(tool, agent, caller.into(), 10, later()).now_or_never()?.ok()
+    permits.acquire(Some(tool), agent, caller.into(), 10, later()).now_or_never()?.ok()
 }
 
 /// Makes `count` calls, each in a task of its own and of this length, and returns once each has a place or was refused.
@@ -41,7 +41,7 @@ async fn flood(permits: &Arc<Permits>, agent: &Arc<AgentGate>, caller: &str, cou
         tokio::spawn(async move {
             // Within the same step the call is placed.
             placed.fetch_add(1, Ordering::Relaxed);
-            let Ok(permit) = permits.acquire(&tool(None), &agent, caller, 10, later()).await else { return };
+            let Ok(permit) = permits.acquire(Some(&tool(None)), &agent, caller, 10, later()).await else { return };
             tokio::time::sleep(runs).await;
             drop(permit);
         });
@@ -62,7 +62,7 @@ fn later() -> Instant {
 #[tokio::test]
 async fn a_free_place_is_given_at_once_and_counted() {
     let permits = permits(1, 0);
-    let permit = permits.acquire(&tool(None), &anyone(), me(), 10, soon()).await.unwrap();
+    let permit = permits.acquire(Some(&tool(None)), &anyone(), me(), 10, soon()).await.unwrap();
     assert_eq!(permits.load.in_flight(), 1);
     drop(permit);
     assert_eq!(permits.load.in_flight(), 0);
@@ -71,8 +71,8 @@ async fn a_free_place_is_given_at_once_and_counted() {
 #[tokio::test]
 async fn without_room_to_wait_a_call_is_refused_at_once() {
     let permits = permits(1, 0);
-    let _held = permits.acquire(&tool(None), &anyone(), me(), 10, later()).await.unwrap();
-    let refused = permits.acquire(&tool(None), &anyone(), me(), 10, later()).await.err().unwrap();
+    let _held = permits.acquire(Some(&tool(None)), &anyone(), me(), 10, later()).await.unwrap();
+    let refused = permits.acquire(Some(&tool(None)), &anyone(), me(), 10, later()).await.err().unwrap();
     assert_eq!(refused.cause, Cause::Overloaded);
     assert_eq!(refused.retry_after, Some(RETRY_AFTER));
 }
@@ -80,18 +80,21 @@ async fn without_room_to_wait_a_call_is_refused_at_once() {
 #[tokio::test]
 async fn waiting_ends_with_the_deadline() {
     let permits = permits(1, 8);
-    let _held = permits.acquire(&tool(None), &anyone(), me(), 10, later()).await.unwrap();
-    assert_eq!(permits.acquire(&tool(None), &anyone(), me(), 10, soon()).await.err().unwrap().cause, Cause::Overloaded);
+    let _held = permits.acquire(Some(&tool(None)), &anyone(), me(), 10, later()).await.unwrap();
+    assert_eq!(
+        permits.acquire(Some(&tool(None)), &anyone(), me(), 10, soon()).await.err().unwrap().cause,
+        Cause::Overloaded
+    );
     assert_eq!(permits.load.waiting(), 0);
 }
 
 #[tokio::test]
 async fn a_waiting_call_gets_the_place_that_comes_free() {
     let permits = Arc::new(permits(1, 8));
-    let held = permits.acquire(&tool(None), &anyone(), me(), 10, later()).await.unwrap();
+    let held = permits.acquire(Some(&tool(None)), &anyone(), me(), 10, later()).await.unwrap();
     let waiting = tokio::spawn({
         let permits = Arc::clone(&permits);
-        async move { permits.acquire(&tool(None), &anyone(), me(), 10, later()).await.is_ok() }
+        async move { permits.acquire(Some(&tool(None)), &anyone(), me(), 10, later()).await.is_ok() }
     });
     while permits.load.waiting() == 0 {
         tokio::task::yield_now().await;
@@ -103,27 +106,27 @@ async fn a_waiting_call_gets_the_place_that_comes_free() {
 #[tokio::test]
 async fn a_tool_at_its_limit_leaves_places_to_others() {
     let permits = permits(2, 0);
-    let _held = permits.acquire(&tool(Some(1)), &anyone(), me(), 10, later()).await.unwrap();
-    assert!(permits.acquire(&tool(Some(1)), &anyone(), me(), 10, later()).await.is_err());
+    let _held = permits.acquire(Some(&tool(Some(1))), &anyone(), me(), 10, later()).await.unwrap();
+    assert!(permits.acquire(Some(&tool(Some(1))), &anyone(), me(), 10, later()).await.is_err());
     let other = ToolDescriptor::new("other", "test", "local");
-    assert!(permits.acquire(&other, &anyone(), me(), 10, later()).await.is_ok());
+    assert!(permits.acquire(Some(&other), &anyone(), me(), 10, later()).await.is_ok());
 }
 
 #[tokio::test]
 async fn waiting_calls_are_bounded_in_bytes() {
     let permits = permits(1, 8);
-    let _held = permits.acquire(&tool(None), &anyone(), me(), 10, later()).await.unwrap();
-    assert!(permits.acquire(&tool(None), &anyone(), me(), MAX_WAITING_BYTES / 2 + 1, later()).await.is_err());
+    let _held = permits.acquire(Some(&tool(None)), &anyone(), me(), 10, later()).await.unwrap();
+    assert!(permits.acquire(Some(&tool(None)), &anyone(), me(), MAX_WAITING_BYTES / 2 + 1, later()).await.is_err());
 }
 
 #[tokio::test]
 async fn an_agent_at_its_limit_leaves_places_to_others() {
     let permits = permits(2, 8);
     let (ana, bob) = (agent(1, 0), agent(1, 0));
-    let _held = permits.acquire(&tool(None), &ana, me(), 10, later()).await.unwrap();
-    let refused = permits.acquire(&tool(None), &ana, me(), 10, later()).await.err().unwrap();
+    let _held = permits.acquire(Some(&tool(None)), &ana, me(), 10, later()).await.unwrap();
+    let refused = permits.acquire(Some(&tool(None)), &ana, me(), 10, later()).await.err().unwrap();
     assert_eq!(refused.message, "Too many calls of this agent are waiting. Try again later.");
-    assert!(permits.acquire(&tool(None), &bob, me(), 10, later()).await.is_ok());
+    assert!(permits.acquire(Some(&tool(None)), &bob, me(), 10, later()).await.is_ok());
 }
 
 #[tokio::test]
@@ -134,13 +137,13 @@ async fn a_thousand_waiting_calls_of_one_agent_do_not_delay_the_first_of_another
     let waiting: Vec<_> = (0..1_000)
         .map(|_| {
             let (permits, ana) = (Arc::clone(&permits), Arc::clone(&ana));
-            tokio::spawn(async move { permits.acquire(&tool(None), &ana, me(), 10, later()).await.is_ok() })
+            tokio::spawn(async move { permits.acquire(Some(&tool(None)), &ana, me(), 10, later()).await.is_ok() })
         })
         .collect();
     while permits.load.waiting() < 1_000 {
         tokio::task::yield_now().await;
     }
-    assert!(permits.acquire(&tool(None), &ana, me(), 10, later()).await.is_err(), "no room to wait for one more");
+    assert!(permits.acquire(Some(&tool(None)), &ana, me(), 10, later()).await.is_err(), "no room to wait for one more");
     let first = at_once(&permits, &tool(None), &anyone(), "me");
     assert!(first.is_some());
     drop((held, first));
@@ -154,9 +157,9 @@ async fn a_thousand_waiting_calls_of_one_agent_do_not_delay_the_first_of_another
 async fn a_call_that_waits_for_its_agent_holds_no_place_of_the_daemon() {
     let permits = Arc::new(permits(2, 8));
     let ana = agent(1, 1);
-    let _held = permits.acquire(&tool(None), &ana, me(), 10, later()).await.unwrap();
+    let _held = permits.acquire(Some(&tool(None)), &ana, me(), 10, later()).await.unwrap();
     let any = tool(None);
-    let waiting = permits.acquire(&any, &ana, me(), 10, later());
+    let waiting = permits.acquire(Some(&any), &ana, me(), 10, later());
     tokio::pin!(waiting);
     assert!(futures_util::poll!(&mut waiting).is_pending());
     assert!(at_once(&permits, &tool(None), &anyone(), "me").is_some());
@@ -166,11 +169,11 @@ async fn a_call_that_waits_for_its_agent_holds_no_place_of_the_daemon() {
 async fn a_call_that_waits_for_its_tool_holds_no_place_of_its_agent_but_counts_as_waiting() {
     let permits = permits(3, 8);
     let (ana, slow) = (agent(1, 1), tool(Some(1)));
-    let _held = permits.acquire(&slow, &anyone(), me(), 10, later()).await.unwrap();
-    let waiting = permits.acquire(&slow, &ana, me(), 10, later());
+    let _held = permits.acquire(Some(&slow), &anyone(), me(), 10, later()).await.unwrap();
+    let waiting = permits.acquire(Some(&slow), &ana, me(), 10, later());
     tokio::pin!(waiting);
     assert!(futures_util::poll!(&mut waiting).is_pending());
-    let refused = permits.acquire(&slow, &ana, me(), 10, later()).await.err().unwrap();
+    let refused = permits.acquire(Some(&slow), &ana, me(), 10, later()).await.err().unwrap();
     assert_eq!(refused.message, "Too many calls of this agent are waiting. Try again later.");
     assert!(at_once(&permits, &tool(None), &ana, "me").is_some());
 }
@@ -181,7 +184,7 @@ async fn an_agent_at_its_limit_keeps_no_tool_from_others_and_a_tool_at_its_limit
     let (ana, limited) = (agent(2, 8), tool(Some(1)));
     let at_once = |tool: &ToolDescriptor, agent: &Arc<AgentGate>| at_once(&permits, tool, agent, "me");
     let held = [at_once(&tool(None), &ana).unwrap(), at_once(&tool(None), &ana).unwrap()];
-    let waits = permits.acquire(&limited, &ana, me(), 10, later());
+    let waits = permits.acquire(Some(&limited), &ana, me(), 10, later());
     tokio::pin!(waits);
     assert!(futures_util::poll!(&mut waits).is_pending(), "for ana's place");
     let others = at_once(&limited, &anyone()).unwrap();
@@ -196,8 +199,8 @@ async fn an_agent_at_its_limit_keeps_no_tool_from_others_and_a_tool_at_its_limit
 async fn a_call_that_stops_waiting_gives_everything_back() {
     let permits = permits(1, 1);
     let ana = agent(1, 1);
-    let held = permits.acquire(&tool(None), &ana, me(), 10, later()).await.unwrap();
-    assert!(permits.acquire(&tool(Some(1)), &ana, me(), 10, soon()).await.is_err());
+    let held = permits.acquire(Some(&tool(None)), &ana, me(), 10, later()).await.unwrap();
+    assert!(permits.acquire(Some(&tool(Some(1))), &ana, me(), 10, soon()).await.is_err());
     drop(held);
     assert!(at_once(&permits, &tool(Some(1)), &ana, "me").is_some());
     assert_eq!(waiting_of(&ana), 0);
@@ -207,20 +210,20 @@ async fn a_call_that_stops_waiting_gives_everything_back() {
 async fn bodies_of_one_agent_fill_half_of_the_room_at_most() {
     let permits = permits(1, 8);
     let (any, ana, other) = (tool(None), agent(1, 8), anyone());
-    let _held = permits.acquire(&any, &anyone(), me(), 10, later()).await.unwrap();
+    let _held = permits.acquire(Some(&any), &anyone(), me(), 10, later()).await.unwrap();
     let half = MAX_WAITING_BYTES / 2;
-    assert!(permits.acquire(&any, &ana, me(), half + 1, later()).await.is_err());
-    let waits = permits.acquire(&any, &ana, me(), half, later());
+    assert!(permits.acquire(Some(&any), &ana, me(), half + 1, later()).await.is_err());
+    let waits = permits.acquire(Some(&any), &ana, me(), half, later());
     tokio::pin!(waits);
     assert!(futures_util::poll!(&mut waits).is_pending());
-    assert!(permits.acquire(&any, &ana, me(), 1, later()).await.is_err());
-    assert!(permits.acquire(&any, &other, me(), half, later()).now_or_never().is_none(), "it waits");
+    assert!(permits.acquire(Some(&any), &ana, me(), 1, later()).await.is_err());
+    assert!(permits.acquire(Some(&any), &other, me(), half, later()).now_or_never().is_none(), "it waits");
 }
 
 /// How long the first call of a caller waits beside floods of calls that take a second each.
 async fn wait_of_quiet(permits: &Permits, agent: &Arc<AgentGate>) -> Duration {
     let asked = tokio::time::Instant::now();
-    permits.acquire(&tool(None), agent, "quiet".into(), 10, later()).await.unwrap();
+    permits.acquire(Some(&tool(None)), agent, "quiet".into(), 10, later()).await.unwrap();
     asked.elapsed()
 }
 

@@ -18,6 +18,7 @@ use super::switches::{Switch, SwitchError};
 use crate::caller::{AgentName, Caller, Identity};
 use crate::registry::Registry;
 use crate::tool::ToolDescriptor;
+use crate::turns::Turns;
 
 /// Sessions whose tool sets are remembered.
 const MAX_SESSIONS: NonZeroUsize = NonZeroUsize::new(10_000).unwrap();
@@ -47,6 +48,7 @@ struct Shared {
     changing: Mutex<()>,
     sessions: Mutex<Sessions>,
     version: watch::Sender<u64>,
+    turns: Turns,
 }
 
 impl Access {
@@ -63,6 +65,7 @@ impl Access {
                 changing: Mutex::default(),
                 sessions: Mutex::new(LruCache::new(MAX_SESSIONS)),
                 version: watch::Sender::new(0),
+                turns: Turns::new(),
             }),
         }
     }
@@ -107,6 +110,12 @@ impl Access {
             effective.frozen = self.sessions().get(&key).cloned();
         }
         effective
+    }
+
+    /// Turns for listing what callers may use, which takes long where there are thousands of tools.
+    #[must_use]
+    pub fn turns(&self) -> &Turns {
+        &self.shared.turns
     }
 
     /// Every agent that has a section of its own.

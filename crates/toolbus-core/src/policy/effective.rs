@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use serde_json::{Map, Value};
+use toolbus_protocol::topic;
 
 use super::bits::Bits;
 use super::catalogue::{Catalogue, Entry};
@@ -80,6 +81,8 @@ pub(super) struct SetData {
     capacity: usize,
 }
 
+/// Stands for listing where rates are counted by tool.
+const LISTING: u64 = 0;
 const UNASKED: u16 = 0;
 const NO_RATE: u16 = 1;
 const FIRST_RATE: u16 = 2;
@@ -252,6 +255,17 @@ impl Effective {
             known => known,
         };
         rates.rule(number.checked_sub(FIRST_RATE)?)
+    }
+
+    /// How often the caller may list its tools, if that is limited: as if `tool.list` were a tool.
+    pub(crate) fn listing_rate(&self) -> Option<&RateRule> {
+        let rates = &self.cell().rates;
+        rates.rule(rates.rule_of(topic::TOOL_LIST)?)
+    }
+
+    /// What tells this caller's lists from all others, and from calls.
+    pub(crate) fn listing_rate_key(&self) -> (u64, u64) {
+        (self.cell().key, LISTING)
     }
 
     /// What it was taken from.

@@ -22,6 +22,9 @@ use crate::summary::summary;
 const STARTS_ON_FIRST_USE: &str =
     "Starts on first use: its tools are not known yet. mcp_get_service_details starts it.";
 
+/// Largest description of a server's tools at once, in bytes of texts and schemas: more than a model reads.
+const MAX_DETAILS: usize = 1024 * 1024;
+
 /// The tool `mcp_list_services {}`.
 pub(super) fn list(access: Access, servers: Arc<dyn Servers>) -> Tool {
     let description = "Lists the MCP servers that you can use, each with the names of its tools. Call \
@@ -62,33 +65,65 @@ struct Details {
 impl Executor for List {
     async fn execute(&self, call: ToolCall) -> Result<ToolOutput, ToolFailure> {
         let effective = self.access.effective(&call.caller);
-        let all = summaries(&effective, &self.servers.asleep(&effective));
-        as_json(&all.values().collect::<Vec<_>>())
+        let servers = Arc::clone(&self.servers);
+        let list = move || {
+            let all = summaries(&effective, &servers.asleep(&effective));
+            as_json(&all.values().collect::<Vec<_>>())
+        };
+        in_turn(&self.access, &call, list).await
     }
 }
 
 impl Executor for Details {
     async fn execute(&self, call: ToolCall) -> Result<ToolOutput, ToolFailure> {
         let given = Given(&call.arguments);
-        let (name, tool) = (given.required(SERVER)?, given.text(TOOL)?);
-        let effective = awaited(&self.access, &*self.servers, &call.caller, name, call.deadline).await;
-        let visible = servers(&effective);
-        let Some(server) = visible.get(&name.to_lowercase()) else {
-            let known = listed(visible.values().map(|server| &**server.name));
-            let text = format!("Unknown MCP server '{}'. Registered servers: {known}.", shown(name));
+        let (name, tool) = (given.required(SERVER)?.to_owned(), given.text(TOOL)?.map(str::to_owned));
+        let effective = awaited(&self.access, &*self.servers, &call.caller, &name, call.deadline).await;
+        in_turn(&self.access, &call, move || described(&effective, &name, tool.as_deref())).await
+    }
+}
+
+/// Does what takes long for thousands of tools, beside the threads that calls run on.
+async fn in_turn(
+    access: &Access,
+    call: &ToolCall,
+    work: impl FnOnce() -> Result<ToolOutput, ToolFailure> + Send + 'static,
+) -> Result<ToolOutput, ToolFailure> {
+    let (output, _turn) = access.turns().run(call.caller.sharer(""), 0, call.deadline, work).await?;
+    output
+}
+
+/// The tools of a server, or one of them.
+fn described(effective: &Effective, name: &str, tool: Option<&str>) -> Result<ToolOutput, ToolFailure> {
+    let visible = servers(effective);
+    let Some(server) = visible.get(&name.to_lowercase()) else {
+        let known = listed(visible.values().map(|server| &**server.name));
+        let text = format!("Unknown MCP server '{}'. Registered servers: {known}.", shown(name));
+        return Ok(ToolOutput::error(text));
+    };
+    if let Some(tool) = tool {
+        let Some(granted) = server.tools.get(tool) else {
+            let text = format!("No tool named '{}' found on server '{}'", shown(tool), shown(server.name));
             return Ok(ToolOutput::error(text));
         };
-        let is_asked = |known: &str| tool.is_none_or(|tool| tool == known);
-        let tools = server.tools.iter().filter(|(known, _)| is_asked(known));
-        let all: Vec<McpToolDefinition> = tools.map(|(name, granted)| defined(&effective, name, *granted)).collect();
-        match tool {
-            Some(tool) if all.is_empty() => {
-                let text = format!("No tool named '{}' found on server '{}'", shown(tool), shown(server.name));
-                Ok(ToolOutput::error(text))
-            }
-            _ => as_json(&all),
-        }
+        return as_json(&[defined(effective, tool, *granted)]);
     }
+    let (mut all, mut size) = (Vec::new(), 0);
+    for (name, granted) in &server.tools {
+        let tool = defined(effective, name, *granted);
+        size += tool.description.len() + tool.parameters_schema.as_deref().map_or(0, str::len);
+        if size > MAX_DETAILS {
+            let text = format!(
+                "The {} tools of server '{}' are too many to describe at once. Ask for one by its tool_name; \
+                 mcp_list_services has their names.",
+                server.tools.len(),
+                shown(server.name)
+            );
+            return Ok(ToolOutput::error(text));
+        }
+        all.push(tool);
+    }
+    as_json(&all)
 }
 
 /// What a caller is told of each server, by the server's name in lower case; `asleep` are those whose tools nobody knows.

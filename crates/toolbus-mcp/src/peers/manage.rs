@@ -67,37 +67,25 @@ impl Manage {
     }
 
     async fn details(&self, asked: &Asked) -> Said {
-        let response = match McpGetServiceDetailsRequest::parse(&asked.body) {
-            Ok(request) => self.details_of(asked, &request.server_name).await,
-            Err(error) => failed(String::new(), unreadable(&error)),
+        let name = match McpGetServiceDetailsRequest::parse(&asked.body) {
+            Ok(request) => request.server_name,
+            Err(error) => return details_said(&failed(String::new(), unreadable(&error))),
         };
-        let said = Said::new(types::MCP_GET_SERVICE_DETAILS_RESPONSE, &response);
-        if said.size() <= MAX_ANSWER {
-            return said;
-        }
-        let error = "The server's tools are too many for one message. Ask for one with mcp_get_service_details and its \
-                     tool_name.";
-        let response = failed(response.server_name, error.to_owned());
-        Said::new(types::MCP_GET_SERVICE_DETAILS_RESPONSE, &response)
-    }
-
-    async fn details_of(&self, asked: &Asked, name: &str) -> McpGetServiceDetailsResponse {
-        let effective = self.awaited(asked, name).await;
-        let visible = servers(&effective);
-        let Some(server) = visible.get(&name.to_lowercase()) else {
-            let name = shown(name);
-            let error = format!("Server '{name}' is not connected");
-            return failed(name, error);
+        let effective = self.awaited(asked, &name).await;
+        let (servers, server) = (Arc::clone(&self.servers), name.clone());
+        let work = move || {
+            let said = details_said(&details_of(&effective, &*servers, &server));
+            if said.size() <= MAX_ANSWER {
+                return said;
+            }
+            let error = "The server's tools are too many for one message. Ask for one with mcp_get_service_details and \
+                         its tool_name.";
+            details_said(&failed(server, error.to_owned()))
         };
-        let tools: Vec<McpToolDefinition> =
-            server.tools.iter().map(|(name, granted)| defined(&effective, name, *granted)).collect();
-        let about = self.servers.about(server.name).unwrap_or_default();
-        McpGetServiceDetailsResponse {
-            server_name: server.name.to_string(),
-            description: about.description,
-            instructions: about.instructions,
-            tools,
-            error: None,
+        let turns = self.access.turns();
+        match turns.run(asked.sharer(), asked.body.len(), asked.deadline(MANAGE_TIME), work).await {
+            Ok((said, turn)) => said.in_turn(turn),
+            Err(failure) => details_said(&failed(name, failure.message)),
         }
     }
 
@@ -167,6 +155,29 @@ impl Answerer for Manage {
             Ok(Some(said.of(PROVIDER)))
         })
     }
+}
+
+fn details_of(effective: &Effective, known: &dyn Servers, name: &str) -> McpGetServiceDetailsResponse {
+    let visible = servers(effective);
+    let Some(server) = visible.get(&name.to_lowercase()) else {
+        let name = shown(name);
+        let error = format!("Server '{name}' is not connected");
+        return failed(name, error);
+    };
+    let tools: Vec<McpToolDefinition> =
+        server.tools.iter().map(|(name, granted)| defined(effective, name, *granted)).collect();
+    let about = known.about(server.name).unwrap_or_default();
+    McpGetServiceDetailsResponse {
+        server_name: server.name.to_string(),
+        description: about.description,
+        instructions: about.instructions,
+        tools,
+        error: None,
+    }
+}
+
+fn details_said(response: &McpGetServiceDetailsResponse) -> Said {
+    Said::new(types::MCP_GET_SERVICE_DETAILS_RESPONSE, response)
 }
 
 /// What the sender of a body that cannot be read is told.

@@ -178,16 +178,16 @@ impl<'de> Visitor<'de> for NamesVisitor {
     }
 }
 
-/// The tools that a caller may use.
+/// The tools that a caller may use. `T` is how they are held: as values, or as the text of a JSON array.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, serde::Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct ToolListResponse {
+pub struct ToolListResponse<T = Vec<Value>> {
     /// The agent whose tools these are.
     pub agent: String,
     /// Digest of all of them: equal as long as nothing about them changes.
     pub version: String,
     /// The tools, in the format that was asked for.
-    pub tools: Vec<Value>,
+    pub tools: T,
     /// What the agent's developer should know, in words.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub notice: Option<String>,
