@@ -206,6 +206,17 @@ class Schemas(Server):
         return [tool(name, schema) for name, schema in schemas.items()] + [{"name": "none"}, 7]
 
 
+class Patterns(Server):
+    """Has THING tools, of whose patterns each byte of a text makes a new state."""
+
+    def tools(self):
+        def schema(tool):
+            patterns = [{"pattern": f"(?:a|b)*a(?:a|b){{{200 + n}}}c{tool}"} for n in range(60)]
+            return {"type": "object", "properties": {"text": {"type": "string", "not": {"anyOf": patterns}}}}
+
+        return [tool(f"match_{n}", schema(n)) for n in range(int(THING))]
+
+
 class Stubborn(Server):
     """Ends for no signal and no end of input."""
 
@@ -392,7 +403,7 @@ WAYS = {
     "forks": Forks().run, "stderr": Stderr().run, "notices": Notices().run, "blasts": Blasts().run, "changes": Changes().run,
     "turning": Turning().run, "never-again": NeverAgain().run, "reports": Reports().run, "asks": Asks().run,
     "deaf": Deaf().run, "huge": Huge().run, "deep": Deep().run, "names": Names().run, "prose": Prose().run,
-    "spy": Spy().run,
+    "spy": Spy().run, "patterns": Patterns().run,
 }
 
 try:

@@ -211,6 +211,27 @@ impl Daemon {
         self.child.id().expect("a running daemon")
     }
 
+    /// Forgets the most memory that the process has held until now.
+    ///
+    /// # Panics
+    ///
+    /// When it has ended.
+    pub fn forget_peak(&self) {
+        std::fs::write(format!("/proc/{}/clear_refs", self.pid()), "5").unwrap();
+    }
+
+    /// The most memory that the process has held since [`Self::forget_peak`], in KiB.
+    ///
+    /// # Panics
+    ///
+    /// When it has ended.
+    #[must_use]
+    pub fn peak(&self) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid())).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("a peak");
+        line.trim().trim_end_matches(" kB").parse().expect("a number")
+    }
+
     /// Sends a signal, such as `TERM`.
     ///
     /// # Panics

@@ -10,6 +10,7 @@ mod cancelling;
 mod changes;
 mod commands;
 mod control;
+mod costly_checks;
 mod dashboard;
 mod documents;
 mod drain;

@@ -65,8 +65,8 @@ impl World {
 
     /// Has memory count from here on, and not what it took so far.
     pub(crate) fn rest(&mut self) {
-        fs::write(format!("/proc/{}/clear_refs", self.daemon.pid()), "5").unwrap();
-        self.resting = self.peak();
+        self.daemon.forget_peak();
+        self.resting = self.daemon.peak();
     }
 
     /// The same, and then a server `hostile` that behaves so. The neighbour serves meanwhile.
@@ -174,7 +174,7 @@ impl World {
 
     /// Ends the daemon: in time, in order, and with everything that it started.
     pub(crate) async fn end(mut self) {
-        let grown = self.peak().saturating_sub(self.resting);
+        let grown = self.daemon.peak().saturating_sub(self.resting);
         println!("memory: {} KiB more than {} KiB", grown, self.resting);
         assert!(grown < MEMORY, "{grown} KiB");
         let asked = Instant::now();
@@ -184,13 +184,6 @@ impl World {
         eventually("the end of all processes", async || self.processes().is_empty().then_some(())).await;
         println!("end: after {} ms", asked.elapsed().as_millis());
         assert!(asked.elapsed() < at_most(SHUTDOWN), "{:?}", asked.elapsed());
-    }
-
-    /// Most memory since it was last asked to forget, in KiB.
-    fn peak(&self) -> u64 {
-        let status = fs::read_to_string(format!("/proc/{}/status", self.daemon.pid())).unwrap();
-        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
-        line.trim().trim_end_matches(" kB").parse().unwrap()
     }
 }
 
