@@ -70,11 +70,17 @@ impl Backend {
     /// Configuration of a tool here, which changes something unless `more`, further keys of its section, says otherwise.
     #[must_use]
     pub fn endpoint(&self, name: &str, path: &str, parameters: &str, more: &str) -> String {
-        let base = &self.base;
         let effect = if more.contains("effect = ") { "" } else { "effect = \"effectful\"\n" };
+        self.endpoint_by_default(name, path, parameters, &format!("{effect}{more}"))
+    }
+
+    /// The same, with the effect that its method has by default.
+    #[must_use]
+    pub fn endpoint_by_default(&self, name: &str, path: &str, parameters: &str, more: &str) -> String {
+        let base = &self.base;
         format!(
             "[[rest.endpoints]]\nname = \"{name}\"\ndescription = \"A tool of the tests\"\nurl = \"{base}{path}\"\n\
-             parameters = '{parameters}'\n{effect}{more}\n"
+             parameters = '{parameters}'\n{more}\n"
         )
     }
 

@@ -1,5 +1,7 @@
 //! What a call gets whose tool does not behave.
 
+use std::fmt::Write as _;
+
 use serde_json::json;
 use toolbus_e2e::backend::Backend;
 use toolbus_e2e::client::Client;
@@ -35,6 +37,50 @@ async fn a_tool_that_never_returns_gets_one_timeout_and_holds_nobody_up() {
     backend.open();
     daemon.stop(&site).await;
     assert_eq!(client.answers_to(&held.correlation).len(), 1, "one answer");
+}
+
+#[tokio::test]
+async fn whether_a_timeout_may_be_retried_follows_from_the_method_and_its_text_has_the_whole_limit() {
+    let (site, backend) = (Site::shared().await, Backend::start().await);
+    let parameters = r#"{"type":"object","properties":{"id":{"type":"string"}},"required":["id"]}"#;
+    let tool = |name: &str, keys: &str| {
+        backend.endpoint_by_default(name, "/gate?id={id}", parameters, &format!("timeout = \"1s\"\n{keys}"))
+    };
+    let tools = [
+        tool("look", ""),
+        tool("put", "method = \"PUT\""),
+        tool("post", "method = \"POST\""),
+        tool("act", "effect = \"effectful\""),
+    ];
+    let daemon = Daemon::start(&site, &tools.concat()).await;
+    let client = Client::connect(&site).await;
+    let mut calls: Vec<_> = ["look", "put", "post", "act"].map(|tool| (tool, "1000")).into();
+    // A limit of the caller's own, below the tool's.
+    calls.push(("look", "600"));
+    let requests: Vec<_> = calls
+        .iter()
+        .map(|(tool, limit)| client.request(tool, &json!({"id": tool})).header("rb-timeout-ms", limit))
+        .collect();
+    for request in &requests {
+        client.send(request).await;
+    }
+    let mut told = String::new();
+    for ((tool, limit), request) in calls.iter().zip(&requests) {
+        let body = client.answer(request).await.body();
+        let text = |name: &str| body.get(name).and_then(serde_json::Value::as_str).unwrap_or("-").to_owned();
+        let [code, outcome, message] = ["code", "outcome", "message"].map(text);
+        writeln!(told, "{tool} in {limit} ms: {code} | {outcome} | retryable {} | {message}", body["isRetryable"])
+            .unwrap();
+    }
+    insta::assert_snapshot!(told, @"
+    look in 1000 ms: timeout | - | retryable true | Tool 'look' did not answer within 1 s.
+    put in 1000 ms: timeout | unknown | retryable true | Tool 'put' did not answer within 1 s. It may have had its effect: calling again may repeat that.
+    post in 1000 ms: timeout | unknown | retryable true | Tool 'post' did not answer within 1 s. It may have had its effect: calling again may repeat that.
+    act in 1000 ms: timeout | unknown | retryable false | Tool 'act' did not answer within 1 s. Whether it had its effect is not known: find out before calling again.
+    look in 600 ms: timeout | - | retryable true | Tool 'look' did not answer within 600 ms.
+    ");
+    backend.open();
+    daemon.stop(&site).await;
 }
 
 #[tokio::test]
