@@ -9,6 +9,7 @@ mod bad_properties;
 mod cancelling;
 mod changes;
 mod commands;
+mod commands_mcp;
 mod control;
 mod costly_checks;
 mod dashboard;
