@@ -36,3 +36,4 @@ mod switches;
 mod telemetry;
 mod tools;
 mod worked_example;
+mod wrong_port;
