@@ -24,7 +24,10 @@ const LIST_TIME: Duration = Duration::from_secs(25);
 const MAX_KEPT: NonZeroUsize = NonZeroUsize::new(2).unwrap();
 
 /// The lists that were asked for last, by version and format: agents ask alike, and again.
-pub(super) struct Kept(Mutex<LruCache<(Arc<str>, Format), Arc<Listed>>>);
+pub(super) struct Kept(Mutex<LruCache<Key, Arc<Listed>>>);
+
+/// Version and format.
+type Key = (Arc<str>, Format);
 
 /// Tools as an answer has them.
 struct Listed {
