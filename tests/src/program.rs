@@ -89,6 +89,19 @@ pub async fn python(script: &Path, arguments: &[&str], environment: &[(&str, &st
     run(command, PATIENCE).await
 }
 
+/// Checks a file of tools by what model providers publish, with `tests/providers/check.py`.
+///
+/// # Panics
+///
+/// When their packages were not brought, or the check does not end in time.
+pub async fn check_by_providers(file: &Path) -> Run {
+    let environment = std::env::var_os("TOOLBUS_PROVIDERS");
+    let environment = environment.expect("TOOLBUS_PROVIDERS is not set: run ./tests/run, which brings their packages");
+    let mut command = Command::new(Path::new(&environment).join("bin/python"));
+    command.arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("providers/check.py")).arg(file);
+    run(command, PATIENCE).await
+}
+
 /// Runs a program to its end, which it must find in this time.
 pub(crate) async fn run(mut command: Command, limit: Duration) -> Run {
     let output = command.stdin(Stdio::null()).kill_on_drop(true).output();

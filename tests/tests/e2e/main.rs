@@ -25,6 +25,7 @@ mod losses;
 mod outbound;
 mod peers;
 mod plain_clients;
+mod providers;
 mod recipe;
 mod refusals;
 mod reload;

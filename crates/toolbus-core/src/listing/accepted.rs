@@ -25,6 +25,18 @@ fn rules(format: Format) -> Validator {
     jsonschema::validator_for(&serde_json::from_str(text).unwrap()).unwrap()
 }
 
+/// Names that a schema requires somewhere without defining them, which JSON Schema cannot forbid and Gemini refuses.
+fn undefined(schema: &Value) -> Vec<&Value> {
+    let Value::Object(members) = schema else {
+        return schema.as_array().into_iter().flatten().flat_map(undefined).collect();
+    };
+    // What is called so may be a property.
+    let required = members.get("required").and_then(Value::as_array).into_iter().flatten();
+    let defined = |name: &&Value| schema["properties"].get(name.as_str().unwrap()).is_some();
+    let here = required.filter(|name| !defined(name));
+    here.chain(members.values().flat_map(undefined)).collect()
+}
+
 /// Names of properties: those that keywords have, and those that not everybody accepts, among them.
 fn name() -> impl Strategy<Value = String> {
     prop_oneof!["[ab]", select(vec!["$id", "type", "anyOf", "ids[]", "ä", ""]).prop_map(str::to_owned), "[a.]{60,70}"]
@@ -78,6 +90,8 @@ proptest! {
             let entry = render(&tool, format);
             let problems: Vec<String> = rules(format).iter_errors(&entry).map(|error| error.to_string()).collect();
             prop_assert!(problems.is_empty(), "{}: {:?}\n{}", format, problems, entry);
+            let undefined = if format == Format::Gemini { undefined(&entry) } else { Vec::new() };
+            prop_assert!(undefined.is_empty(), "{}: {:?}\n{}", format, undefined, entry);
         }
     }
 
@@ -116,8 +130,12 @@ fn the_rules_refuse_what_providers_refuse() {
     let declared =
         |name: &str, parameters: Value| json!({"name": name, "description": "d", "parametersJsonSchema": parameters});
     assert!(gemini.is_valid(&declared("t", object(json!({"ids[]": {"type": ["string", "null"]}})))));
-    for (name, properties) in [("3d", json!({})), ("t", json!({"a": {"$ref": "#"}})), ("t", json!({"a": {"const": 1}}))]
-    {
+    for (name, properties) in [
+        ("3d", json!({})),
+        ("t", json!({"a": {"$ref": "#"}})),
+        ("t", json!({"a": {"const": 1}})),
+        ("t", json!({"a": {"type": "any"}})),
+    ] {
         assert!(!gemini.is_valid(&declared(name, object(properties.clone()))), "{name} {properties}");
     }
     let responses = rules(Format::OpenAiResponses);

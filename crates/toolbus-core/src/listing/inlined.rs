@@ -9,7 +9,8 @@ const MAX_REFERENCES: usize = 8;
 /// Most schemas within one that is written out; beyond, anything fits.
 const MAX_SCHEMAS: usize = 5_000;
 
-/// Keywords that Gemini documents for JSON Schemas.
+/// Keywords that Gemini documents for JSON Schemas: the list at `response_json_schema` of `GenerateContentConfig`, in
+/// `google/genai/types.py` of the package google-genai 3.4.0, without those of references.
 const GEMINI: [&str; 16] = [
     "type",
     "format",
@@ -28,6 +29,8 @@ const GEMINI: [&str; 16] = [
     "additionalProperties",
     "required",
 ];
+/// Types of JSON Schema: `JSONSchemaType` in the same file.
+const GEMINI_TYPES: [&str; 7] = ["null", "boolean", "object", "array", "number", "integer", "string"];
 /// Keywords that Amazon's models accept at the root.
 const BEDROCK_ROOT: [&str; 3] = ["type", "properties", "required"];
 
@@ -110,6 +113,8 @@ fn keep_gemini(schema: &mut Value) {
     if members.get("enum").is_some_and(|values| values.as_array().is_none_or(Vec::is_empty)) {
         members.remove("enum");
     }
+    keep_gemini_types(members);
+    keep_defined(members);
     for (keyword, value) in members.iter_mut() {
         match (keyword.as_str(), value) {
             ("properties", Value::Object(properties)) => properties.values_mut().for_each(keep_gemini),
@@ -118,6 +123,31 @@ fn keep_gemini(schema: &mut Value) {
             ("items" | "additionalProperties", inner) => keep_gemini(inner),
             _ => {}
         }
+    }
+}
+
+/// Leaves out types that Gemini does not know.
+fn keep_gemini_types(members: &mut Map<String, Value>) {
+    let is_known = |kind: &Value| kind.as_str().is_some_and(|kind| GEMINI_TYPES.contains(&kind));
+    let fits = match members.get_mut("type") {
+        Some(Value::Array(kinds)) => {
+            kinds.retain(is_known);
+            !kinds.is_empty()
+        }
+        kind => kind.is_none_or(|kind| is_known(kind)),
+    };
+    if !fits {
+        members.remove("type");
+    }
+}
+
+/// Leaves out of `required` what `properties` does not have: the service answers `property is not defined`.
+fn keep_defined(members: &mut Map<String, Value>) {
+    let Some(Value::Array(mut names)) = members.remove("required") else { return };
+    let defined = members.get("properties").and_then(Value::as_object);
+    names.retain(|name| name.as_str().is_some_and(|name| defined.is_some_and(|defined| defined.contains_key(name))));
+    if !names.is_empty() {
+        members.insert("required".to_owned(), Value::Array(names));
     }
 }
 
@@ -158,6 +188,17 @@ mod tests {
         }});
         let expected = json!({"type": "object", "additionalProperties": false, "properties": {
             "a": {"enum": ["x"]}, "b": {"type": "boolean"}, "c": {}, "d": {"type": "array", "items": {}}, "e": {"enum": ["y", 3]}
+        }});
+        assert_eq!(of_gemini(&schema), expected);
+    }
+
+    #[test]
+    fn gemini_is_asked_for_no_property_that_is_not_defined_and_no_type_that_is_none() {
+        let schema = json!({"type": "object", "required": ["a", "x"], "properties": {
+            "a": {"type": "object", "required": ["b"]}, "c": {"type": ["string", "file"]}, "d": {"type": "any"}
+        }});
+        let expected = json!({"type": "object", "required": ["a"], "properties": {
+            "a": {"type": "object"}, "c": {"type": ["string"]}, "d": {}
         }});
         assert_eq!(of_gemini(&schema), expected);
     }
