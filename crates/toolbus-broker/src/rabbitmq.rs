@@ -9,6 +9,7 @@ mod cause;
 mod consumer;
 mod link;
 mod pipeline;
+mod probe;
 mod properties;
 mod publisher;
 mod settings;
@@ -22,7 +23,7 @@ use futures_util::future::BoxFuture;
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
-use toolbus_core::bus::{Bus, BusState, Delivery, Outgoing, PublishError, Routing, Subscription};
+use toolbus_core::bus::{Bus, BusState, Delivery, Outgoing, PublishError, Routing, Subscription, Target};
 use tracing::warn;
 
 use self::consumer::Consumer;
@@ -108,6 +109,10 @@ impl Bus for RabbitMq {
             let asking = async { topology::has_queue(&*self.consume.open().await.ok()?, name).await };
             tokio::time::timeout(LOOK_TIME, asking).await.ok().flatten()
         })
+    }
+
+    fn refusal<'a>(&'a self, target: &'a Target) -> BoxFuture<'a, Option<String>> {
+        Box::pin(self.publisher.refusal(target))
     }
 
     fn state(&self) -> watch::Receiver<BusState> {

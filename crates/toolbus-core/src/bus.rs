@@ -31,6 +31,12 @@ pub trait Bus: Send + Sync + 'static {
     /// Whether a queue of this name exists; absent where that cannot be told now.
     fn has_queue<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Option<bool>>;
 
+    /// Why the broker would refuse a message for this target, in its own words; absent where it would take it, or where
+    /// that cannot be told now. Nothing is published.
+    fn refusal<'a>(&'a self, _target: &'a Target) -> BoxFuture<'a, Option<String>> {
+        Box::pin(std::future::ready(None))
+    }
+
     /// What the bus is doing now, and every change of it.
     fn state(&self) -> watch::Receiver<BusState>;
 

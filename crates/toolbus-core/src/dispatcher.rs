@@ -41,7 +41,7 @@ use crate::permit::{AgentGate, Permit, Permits};
 use crate::policy::{Access, Effective};
 use crate::redact::Redactor;
 use crate::replay::{Replay, Slot};
-use crate::reply::{AddressRefused, Replies, ReplyRules};
+use crate::reply::{Replies, ReplyRules};
 use crate::running::Running;
 use crate::telemetry::{DeadReason, Load, Summary, Telemetry};
 use crate::tool::{Effect, Tool, ToolCall, ToolOutput};
@@ -232,9 +232,10 @@ impl Dispatcher {
         };
         // 1. decode
         let decoded = match decode(&delivery, envelope, caller, parts.replies.rules(), parts.settings.max_body) {
-            Decoded::Call(request) if parts.replies.is_nowhere(&request.address).await => {
-                Decoded::Dead(DeadReason::ReplyToRefused, AddressRefused::Nowhere.to_string())
-            }
+            Decoded::Call(request) => match self.address_refused(&request, &delivery).await {
+                Some(refused) => Decoded::Dead(DeadReason::ReplyToRefused, refused.to_string()),
+                None => Decoded::Call(request),
+            },
             decoded => decoded,
         };
         match decoded {

@@ -107,6 +107,12 @@ impl Replay {
         Some(Key(hasher.finish()))
     }
 
+    /// Whether a request is running, or was answered.
+    pub(crate) fn knows(&self, key: Key) -> bool {
+        let entries = self.lock();
+        entries.answers.contains(&key) || entries.running.get(&key).is_some_and(|slot| slot.strong_count() > 0)
+    }
+
     /// Looks up a redelivered request; one that is still running takes the delivery over.
     pub(crate) fn look_up(&self, key: Key, settle: Box<dyn Settle>) -> Seen {
         let mut entries = self.lock();

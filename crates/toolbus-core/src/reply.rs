@@ -1,6 +1,7 @@
 //! Where an answer goes, and getting it there.
 //!
-//! An answer is a message with our authority, so its address is checked before the tool runs.
+//! An answer is a message with our authority, so its address is checked before the tool runs: by our rules, and, until
+//! it has taken an answer, by what the broker says of it.
 
 use std::num::NonZeroUsize;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,7 +18,7 @@ use crate::bus::{Bus, Outgoing, PublishError, Routing, Target};
 use crate::caller::{AgentName, Caller};
 use crate::telemetry::DeadReason;
 
-/// Addresses whose working route is remembered.
+/// Addresses whose working route is remembered, and addresses that are remembered because they had none.
 const MAX_REMEMBERED: NonZeroUsize = NonZeroUsize::new(4096).unwrap();
 /// First wait before an answer is published again.
 const FIRST_RETRY: Duration = Duration::from_millis(20);
@@ -78,6 +79,10 @@ pub(crate) enum AddressRefused {
     OthersTopic,
     #[error("bus.reply_topics does not permit this topic, and there is no queue of that name")]
     Nowhere,
+    #[error("there is no queue of that name")]
+    NoQueue,
+    #[error("the broker does not let the daemon publish there: {0}")]
+    Forbidden(String),
     #[error("it is longer than {MAX_SHORT_STRING} bytes")]
     TooLong,
 }
@@ -114,6 +119,8 @@ pub(crate) struct Replies {
     bus: Arc<dyn Bus>,
     rules: ReplyRules,
     proven: Mutex<LruCache<Target, Target>>,
+    /// Addresses at which no queue took the last answer.
+    failed: Mutex<LruCache<Target, ()>>,
     /// Places for rejected answers that wait to be published again. A full queue is its owner's doing, and each answer
     /// that waits for it keeps its request unsettled: were all allowed to, one caller could stop the daemon for everybody.
     places: Semaphore,
@@ -229,20 +236,34 @@ impl Replies {
     /// At most `places` answers that the broker rejects wait at a time; the others are undeliverable at once.
     pub(crate) fn new(bus: Arc<dyn Bus>, rules: ReplyRules, places: usize) -> Self {
         let places = Semaphore::new(places.min(Semaphore::MAX_PERMITS));
-        Self { bus, rules, proven: Mutex::new(LruCache::new(MAX_REMEMBERED)), places }
+        let (proven, failed) = (LruCache::new(MAX_REMEMBERED), LruCache::new(MAX_REMEMBERED));
+        Self { bus, rules, proven: Mutex::new(proven), failed: Mutex::new(failed), places }
     }
 
     pub(crate) fn rules(&self) -> &ReplyRules {
         &self.rules
     }
 
-    /// Whether no answer would arrive at an address: a peer's topic that is not permitted, and no queue has its name.
-    pub(crate) async fn is_nowhere(&self, address: &Address) -> bool {
-        match &address.first {
-            Target::Queue(name) if address.is_doubtful && !self.proven().contains(&address.first) => {
-                self.bus.has_queue(name).await == Some(false)
+    /// Why no answer would arrive at an address, as far as the broker tells. One that took an answer is not asked for.
+    pub(crate) async fn refusal(&self, address: &Address) -> Option<AddressRefused> {
+        if self.proven().contains(&address.first) {
+            return None;
+        }
+        let is_suspect = address.is_doubtful || lock(&self.failed).contains(&address.first);
+        let mut refusal = self.refusal_of(&address.first, is_suspect).await?;
+        if let Some(second) = &address.second {
+            refusal = self.refusal_of(second, true).await?;
+        }
+        Some(if address.is_doubtful && refusal == AddressRefused::NoQueue { AddressRefused::Nowhere } else { refusal })
+    }
+
+    /// The broker is asked for a queue only if there is a reason: it logs an error for each that is another's own.
+    async fn refusal_of(&self, target: &Target, is_suspect: bool) -> Option<AddressRefused> {
+        match target {
+            Target::Queue(name) if is_suspect && self.bus.has_queue(name).await == Some(false) => {
+                Some(AddressRefused::NoQueue)
             }
-            _ => false,
+            _ => self.bus.refusal(target).await.map(AddressRefused::Forbidden),
         }
     }
 
@@ -303,6 +324,7 @@ impl Replies {
             match self.bus.publish(&message).await {
                 Ok(Routing::Routed) => {
                     self.proven().put(address.first.clone(), message.target);
+                    lock(&self.failed).pop(&address.first);
                     return Ok(());
                 }
                 Ok(Routing::Unroutable) => {}
@@ -310,6 +332,7 @@ impl Replies {
                 Err(error) => return Err(error),
             }
         }
+        lock(&self.failed).put(address.first.clone(), ());
         Err(PublishError::Refused(refusal))
     }
 
@@ -340,8 +363,12 @@ impl Replies {
     }
 
     fn proven(&self) -> MutexGuard<'_, LruCache<Target, Target>> {
-        self.proven.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.proven)
     }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Tries again, at growing intervals, after what `again` agrees to, at most until `until`.

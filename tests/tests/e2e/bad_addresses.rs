@@ -81,7 +81,48 @@ async fn requests_whose_queues_for_answers_are_full_hold_up_no_other_caller() {
 }
 
 #[tokio::test]
-async fn an_address_that_the_broker_does_not_permit_harms_no_other_caller() {
+async fn what_the_broker_refuses_or_does_not_have_is_found_out_before_the_tool_runs() {
+    let (mut site, backend) = (Site::shared().await, Backend::start().await);
+    let (all, user) = (site.url.clone(), site.prefix.clone());
+    let node = shared_node().await;
+    node.ctl(&["add_user", &user, "secret"]).await;
+    node.ctl(&["set_permissions", "-p", "/", &user, ".*", ".*", ".*"]).await;
+    node.ctl(&["set_topic_permissions", "-p", "/", &user, &site.exchange, r"^tool\.result\.ana$", ".*"]).await;
+    site.url = node.url_of(&user, "secret");
+    let daemon = Daemon::start(&site, &backend.tool("work", "/work?id={id}", "")).await;
+    let client = Client::connect_as(&site, &all).await;
+    for topic in ["tool.result.ana", "tool.result.bruno"] {
+        client.bind(topic).await;
+    }
+    let call = |id: &str, address: &str| client.request("work", &json!({"id": id})).reply_to(address);
+    for _ in 0..2 {
+        client.send(&call("forbidden", "tool.result.bruno").of_type("RockBot.Tools.ToolInvokeRequest")).await;
+        let dead = site.take_dead_letter().await;
+        assert_eq!(dead.header("rb-dead-reason"), "reply_to_refused");
+        assert_eq!(dead.header("rb-dead-reply-to"), "tool.result.bruno");
+    }
+    assert_eq!(backend.count("forbidden"), 0);
+    // Whether a queue is there is asked once an answer to it had nowhere to go.
+    for reason in ["undeliverable_answer", "reply_to_refused", "reply_to_refused"] {
+        client.send(&call("lost", "answers.that-are-gone")).await;
+        assert_eq!(site.take_dead_letter().await.header("rb-dead-reason"), reason);
+    }
+    assert_eq!(backend.count("lost"), 1);
+
+    let by_topic = call("topic", "tool.result.ana");
+    assert_eq!(client.exchange(&by_topic).await.content(), "worked for topic");
+    assert_eq!(client.call("work", &json!({"id": "queue"})).await.content(), "worked for queue");
+    let direct = Client::listening_on(&site, &all, "amq.rabbitmq.reply-to").await;
+    assert_eq!(direct.call("work", &json!({"id": "direct"})).await.content(), "worked for direct");
+    // A probe is delivered to nobody.
+    assert_eq!(client.caught_up().await.len(), 2);
+    let (_, status) = daemon.get("/status").await.unwrap();
+    assert_eq!(status["broker"]["reconnects"], 0);
+    daemon.stop(&site).await;
+}
+
+#[tokio::test]
+async fn an_address_that_the_broker_does_not_permit_is_refused_before_the_tool_runs_and_harms_no_other_caller() {
     let (mut site, backend) = (Site::shared().await, Backend::start().await);
     let (all, user) = (site.url.clone(), site.prefix.clone());
     let node = shared_node().await;
@@ -102,7 +143,7 @@ async fn an_address_that_the_broker_does_not_permit_harms_no_other_caller() {
     for request in permitted.iter().chain(&forbidden) {
         client.send(request).await;
     }
-    backend.wait_for("bad-4").await;
+    backend.wait_for("good-19").await;
     backend.open();
     for request in &permitted {
         assert!(client.answer(request).await.content().starts_with("passed good"), "other callers are unharmed");
@@ -111,10 +152,14 @@ async fn an_address_that_the_broker_does_not_permit_harms_no_other_caller() {
         let dead = full.take_dead_letter().await;
         assert_eq!(
             (dead.header("rb-dead-reason"), dead.header("rb-dead-reply-to")),
-            ("undeliverable_answer", client.queue())
+            ("reply_to_refused", client.queue())
         );
-        assert!(dead.content().starts_with("passed bad"));
+        assert_eq!(dead.body()["toolName"], "hold", "the request itself");
     }
+    assert_eq!((0..5).map(|n| backend.count(&format!("bad-{n}"))).sum::<usize>(), 0);
+    let logged = daemon.logged("dead-lettered a request");
+    let detail = logged[0]["detail"].as_str().unwrap();
+    assert!(detail.starts_with("the broker does not let the daemon publish there: "), "{logged:?}");
     let (_, status) = daemon.get("/status").await.unwrap();
     assert_eq!(status["broker"]["reconnects"], 0);
     daemon.stop(&full).await;

@@ -14,6 +14,7 @@ use tracing::warn;
 use super::cause::{self, ACCESS_REFUSED, NOT_FOUND, PRECONDITION_FAILED};
 use super::link::Link;
 use super::pipeline::Shared;
+use super::probe::PublishProbe;
 use super::properties;
 use super::settings::Checked;
 
@@ -38,6 +39,7 @@ pub(super) struct Publisher {
     places: Semaphore,
     /// Channels for unproven addresses that are not in use; the last one used is used next.
     idle: Mutex<Vec<Channel>>,
+    probe: PublishProbe,
 }
 
 impl Publisher {
@@ -45,6 +47,7 @@ impl Publisher {
         Self {
             exchange: settings.exchange.clone(),
             dead_letter_exchange: settings.dead_letter_exchange.clone(),
+            probe: PublishProbe::new(link.clone()),
             link,
             state,
             shared: Shared::default(),
@@ -63,6 +66,15 @@ impl Publisher {
             self.link.carried();
         }
         published
+    }
+
+    /// See [`toolbus_core::bus::Bus::refusal`].
+    pub(super) async fn refusal(&self, target: &Target) -> Option<String> {
+        if self.state.borrow().blocked.is_some() {
+            return None;
+        }
+        let (exchange, address) = self.place(target);
+        self.probe.refusal(exchange, properties::short("address", address).ok()?).await
     }
 
     async fn publish_shared(&self, prepared: Prepared) -> Result<Routing, PublishError> {
@@ -114,12 +126,17 @@ impl Publisher {
         state.wait_for(|state| state.blocked.is_none()).await.map(drop).map_err(|_| PublishError::Closed)
     }
 
-    fn prepare(&self, message: &Outgoing) -> Result<Prepared, PublishError> {
-        let (exchange, address) = match &message.target {
+    /// The exchange and the routing key of a target.
+    fn place<'a>(&self, target: &'a Target) -> (ShortString, &'a str) {
+        match target {
             Target::Topic(topic) => (self.exchange.clone(), topic),
             Target::Queue(queue) => (ShortString::default(), queue),
             Target::DeadLetter(queue) => (self.dead_letter_exchange.clone(), queue),
-        };
+        }
+    }
+
+    fn prepare(&self, message: &Outgoing) -> Result<Prepared, PublishError> {
+        let (exchange, address) = self.place(&message.target);
         Ok(Prepared {
             exchange,
             address: properties::short("address", address)?,
@@ -150,7 +167,7 @@ pub(super) enum Failure {
 }
 
 /// The broker's words, if it refused the address.
-fn refusal(error: &Error) -> Option<String> {
+pub(super) fn refusal(error: &Error) -> Option<String> {
     matches!(cause::code(error)?, ACCESS_REFUSED | NOT_FOUND | PRECONDITION_FAILED).then(|| cause::words(error))
 }
 

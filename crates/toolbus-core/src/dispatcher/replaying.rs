@@ -6,17 +6,18 @@ use std::time::{Duration, Instant};
 use super::call::Call;
 use super::{Dispatcher, MAX_EARLIER_DELIVERIES};
 use crate::bus::Delivery;
+use crate::decode::Request;
 use crate::failure::{Cause, ToolFailure};
 use crate::replay::{Seen, Slot};
+use crate::reply::AddressRefused;
 
 impl Dispatcher {
     /// Step 3. Gives the call its delivery, unless the request was answered or is running already.
     pub(super) async fn replay(&self, mut call: Box<Call>, delivery: Delivery) -> Option<Box<Call>> {
         let replay = &self.parts.replay;
         call.key = replay.key(&delivery, call.request.has_call_id);
-        let redelivered = delivery.redelivered || delivery.earlier_deliveries > 0;
         let seen = match call.key {
-            Some(key) if redelivered => replay.look_up(key, delivery.settle),
+            Some(key) if is_redelivered(&delivery) => replay.look_up(key, delivery.settle),
             _ => Seen::Never(delivery.settle),
         };
         match seen {
@@ -59,6 +60,16 @@ impl Dispatcher {
         Some(call)
     }
 
+    /// Why the answer of a request would not arrive. A request that is running or was answered is not asked for: what its
+    /// tool did must not be lost with it.
+    pub(super) async fn address_refused(&self, request: &Request, delivery: &Delivery) -> Option<AddressRefused> {
+        let replay = &self.parts.replay;
+        if is_redelivered(delivery) && replay.key(delivery, request.has_call_id).is_some_and(|key| replay.knows(key)) {
+            return None;
+        }
+        self.parts.replies.refusal(&request.address).await
+    }
+
     /// Answers a request that must not be run once more.
     async fn give_up(&self, mut call: Box<Call>, reason: &str) {
         let text = format!("This request is not run again. {reason}.");
@@ -66,4 +77,8 @@ impl Dispatcher {
         call.trace(&mut answer);
         self.send(call, Arc::new(answer)).await;
     }
+}
+
+const fn is_redelivered(delivery: &Delivery) -> bool {
+    delivery.redelivered || delivery.earlier_deliveries > 0
 }

@@ -78,6 +78,19 @@ async fn a_name_outside_the_reply_topics_is_tried_as_a_queue_only() {
 }
 
 #[tokio::test]
+async fn while_a_queue_that_took_no_answer_is_not_there_no_tool_is_run_for_it() {
+    let world = World::new();
+    let call = || pay().typed(None).reply_to(Some("mine"));
+    world.bus.route(queue("mine"), Route::Unroutable);
+    for reason in ["undeliverable_answer", "reply_to_refused", "reply_to_refused"] {
+        let letter = world.answer(call()).await;
+        assert_eq!((letter.properties.header("rb-dead-reason"), world.runs()), (Some(reason), 1));
+    }
+    world.bus.route(queue("mine"), Route::Routed);
+    assert_eq!((world.answer(call()).await.target, world.runs()), (queue("mine"), 2));
+}
+
+#[tokio::test]
 async fn a_peers_topic_that_is_not_permitted_is_refused_before_the_tool_runs_unless_a_queue_has_its_name() {
     let world = World::new();
     let answer = world.answer(pay().typed(PEER).reply_to(Some("elsewhere.ana"))).await;
@@ -97,9 +110,12 @@ async fn answers_that_no_queue_takes_are_logged_once_and_not_each() {
     let subscriber = tracing_subscriber::fmt().with_max_level(Level::WARN).with_writer(page.clone()).finish();
     let _guard = tracing::subscriber::set_default(subscriber);
     let world = World::new();
-    world.bus.route(queue("full"), Route::Unroutable);
+    for target in [topic("tool.result.gone"), queue("tool.result.gone")] {
+        world.bus.route(target, Route::Unroutable);
+    }
     for _ in 0..50 {
-        assert_eq!(world.answer(pay().typed(None).reply_to(Some("full"))).await.target, dead_letters());
+        let call = pay().typed(None).reply_to(Some("tool.result.gone"));
+        assert_eq!(world.answer(call).await.target, dead_letters());
     }
     let lines = String::from_utf8(page.0.lock().unwrap().clone()).unwrap();
     assert_eq!(lines.matches("dead-lettered an answer").count(), 1, "{lines}");
@@ -163,12 +179,42 @@ async fn an_answer_that_nobody_takes_is_dead_lettered_and_the_request_acknowledg
 }
 
 #[tokio::test]
-async fn an_address_that_the_broker_refuses_harms_nobody_else() {
+async fn an_address_that_the_broker_refuses_is_refused_before_the_tool_runs_and_harms_nobody_else() {
     let world = World::new();
     world.bus.route(queue("forbidden"), Route::Refused);
     let sent = world.answer(pay().typed(None).reply_to(Some("forbidden"))).await;
-    assert_eq!(sent.target, Target::DeadLetter("bus7.invoke".to_owned()));
+    assert_eq!((sent.target, world.runs()), (dead_letters(), 0));
+    assert_eq!(sent.properties.header("rb-dead-reason"), Some("reply_to_refused"));
     assert_eq!(world.answer(pay()).await.body["content"], "paid");
+    world.bus.route(topic("tool.result"), Route::Refused);
+    assert_eq!(world.answer(pay().reply_to(None)).await.target, dead_letters());
+    assert_eq!(world.runs(), 1, "nor without an address, where the default is refused");
+}
+
+#[tokio::test]
+async fn an_address_runs_a_tool_if_one_of_its_routes_is_open() {
+    let world = World::new();
+    world.bus.route(topic("tool.result.ana"), Route::Refused);
+    assert_eq!(world.answer(pay().typed(PEER)).await.target, queue("tool.result.ana"));
+    let world = World::new();
+    world.bus.route(topic("tool.result.ana"), Route::Refused);
+    world.bus.route(queue("tool.result.ana"), Route::Unroutable);
+    assert_eq!((world.answer(pay().typed(PEER)).await.target, world.runs()), (dead_letters(), 0));
+}
+
+#[tokio::test]
+async fn an_address_that_took_an_answer_is_asked_for_again_only_after_it_failed() {
+    let world = World::new();
+    for _ in 0..3 {
+        world.answer(pay().typed(PEER)).await;
+    }
+    assert_eq!(world.bus.asked(), 1);
+    world.bus.route(topic("tool.result.ana"), Route::Refused);
+    world.bus.route(queue("tool.result.ana"), Route::Refused);
+    let late = world.answer(pay().typed(PEER)).await;
+    assert_eq!((late.properties.header("rb-dead-reason"), world.runs()), (Some("undeliverable_answer"), 4));
+    let next = world.answer(pay().typed(PEER)).await;
+    assert_eq!((next.properties.header("rb-dead-reason"), world.runs()), (Some("reply_to_refused"), 4));
 }
 
 #[tokio::test]

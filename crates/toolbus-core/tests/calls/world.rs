@@ -46,6 +46,7 @@ pub(crate) struct Sent {
 pub(crate) struct RecordingBus {
     routes: Mutex<HashMap<Target, Route>>,
     attempts: Mutex<Vec<(Target, bool)>>,
+    asked: AtomicUsize,
     sent: Mutex<Vec<Sent>>,
 }
 
@@ -57,6 +58,11 @@ impl RecordingBus {
 
     pub(crate) fn sent(&self) -> Vec<Sent> {
         self.sent.lock().unwrap().clone()
+    }
+
+    /// Questions about addresses.
+    pub(crate) fn asked(&self) -> usize {
+        self.asked.load(Ordering::SeqCst)
     }
 
     /// Every publish that was tried, and whether its address was said to be proven.
@@ -95,6 +101,12 @@ impl Bus for RecordingBus {
     fn has_queue<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Option<bool>> {
         let route = self.routes.lock().unwrap().get(&Target::Queue(name.to_owned())).copied();
         Box::pin(async move { Some(route != Some(Route::Unroutable)) })
+    }
+
+    fn refusal<'a>(&'a self, target: &'a Target) -> BoxFuture<'a, Option<String>> {
+        self.asked.fetch_add(1, Ordering::SeqCst);
+        let route = self.routes.lock().unwrap().get(target).copied();
+        Box::pin(async move { matches!(route, Some(Route::Refused)).then(|| "ACCESS_REFUSED".to_owned()) })
     }
 
     fn state(&self) -> watch::Receiver<BusState> {
