@@ -219,6 +219,100 @@ async fn an_agent_needs_no_more_than_the_recipe_gives_it_for_mcp_servers() {
     daemon.stop(&world.site).await;
 }
 
+/// What RockBot's stock agent sends: it names itself, sets no `user_id`, and wants its answer on its own topic.
+fn of_stock_agent(client: &Client, topic: &str, kind: &str, body: &Value) -> Request {
+    let request = client.raw(body.to_string()).on(topic).of_type(kind).header("rb-source", "ana");
+    request.with(|it| it.with_content_type("application/json".into()).with_timestamp(now()))
+}
+
+fn now() -> u64 {
+    std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs()
+}
+
+#[tokio::test]
+async fn an_agent_without_user_id_is_served_by_its_sidecar_on_its_own_topic_beside_a_daemon_that_believes_the_broker() {
+    let world = World::new().await;
+    let rules = "[tools]\necho = true\n[agents.ana]\nallowed_tools = [\"echo\"]\n";
+    let shared = format!("{rules}[identity]\nsource = \"broker\"\nusers = {{ svc-ana = \"ana\" }}\n");
+    let shared = Daemon::start(&world.site, &shared).await;
+    let own = world.site.of_sidecar("ana");
+    let topics = "[invoke]\ntopics = [\"tool.invoke.agent.ana\"]\n";
+    let sidecar = Daemon::start(&own, &format!("{rules}{topics}[identity]\nagent = \"ana\"\n")).await;
+
+    let ana = world.agent("svc-ana").await;
+    let call = |topic: &str| {
+        let body =
+            json!({"toolCallId": "c1", "toolName": "echo", "arguments": "{\"text\":\"from ana\"}", "sessionId": "s"});
+        of_stock_agent(&ana, topic, "RockBot.Tools.ToolInvokeRequest", &body).reply_to("tool.result.ana")
+    };
+    let answer = ana.exchange(&call("tool.invoke.agent.ana")).await;
+    assert_eq!((answer.content().as_str(), answer.exchange.as_str()), ("from ana", "rockbot"), "{answer:?}");
+    assert_eq!((answer.routing_key.as_str(), answer.kind()), ("tool.result.ana", "RockBot.Tools.ToolInvokeResponse"));
+
+    // On the shared topic the daemon that asks the broker who it is does not know it.
+    let operator = Site { url: world.url("operator"), ..world.site.clone() };
+    ana.send(&call("tool.invoke")).await;
+    assert_eq!(operator.take_dead_letter().await.header("rb-dead-reason"), "reply_to_refused");
+    sidecar.stop(&own).await;
+    shared.stop(&world.site).await;
+}
+
+#[tokio::test]
+async fn a_stock_agent_is_served_by_its_sidecar_in_a_virtual_host_of_its_own() {
+    let world = World::new().await;
+    let ctl = |arguments: &'static [&'static str]| world.node.ctl(arguments);
+    ctl(&["add_vhost", "of-ana"]).await;
+    ctl(&["set_permissions", "-p", "of-ana", "svc-ana", r"^rockbot(\..*)?$", r"^rockbot(\..*)?$", r"^rockbot(\..*)?$"])
+        .await;
+    let of_daemon = r"^(toolbus\..*|rockbot|rockbot\.dlx)$";
+    world.node.ctl(&["set_permissions", "-p", "of-ana", "toolbus", of_daemon, of_daemon, of_daemon]).await;
+
+    // As RockBot starts: exchanges, and a queue for answers with its dead letters.
+    let url = world.node.url_on("of-ana", "svc-ana", PASSWORD);
+    let connection = Connection::connect(&url, ConnectionProperties::default()).await.unwrap();
+    let channel = connection.create_channel().await.unwrap();
+    let durable = ExchangeDeclareOptions { durable: true, ..ExchangeDeclareOptions::default() };
+    for exchange in ["rockbot", "rockbot.dlx"] {
+        let declared = channel.exchange_declare(exchange.into(), ExchangeKind::Topic, durable, FieldTable::default());
+        declared.await.unwrap();
+    }
+    let durable = QueueDeclareOptions { durable: true, ..QueueDeclareOptions::default() };
+    let mut dead = FieldTable::default();
+    dead.insert("x-dead-letter-exchange".into(), AMQPValue::LongString("rockbot.dlx".into()));
+    let queue = "rockbot.mcp-proxy.ana";
+    channel.queue_declare(format!("{queue}.dlq").into(), durable, FieldTable::default()).await.unwrap();
+    channel.queue_declare(queue.into(), durable, dead).await.unwrap();
+    for topic in ["tool.result.ana", "tool.meta.mcp.ana", "mcp.manage.response.ana"] {
+        act(&channel, "bind queue", &[queue, "rockbot", topic]).await.unwrap();
+    }
+
+    let site = Site { url: world.node.url_on("of-ana", "toolbus", PASSWORD), ..world.site.of_sidecar("ana") };
+    let server = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/python/mcp_server.py");
+    let rules = format!(
+        "[identity]\nagent = \"ana\"\n[agents.ana]\nallowed_tools = [\"count_words\"]\n\
+         [mcp.servers.words]\ncommand = \"python3\"\nargs = [{server:?}]\n"
+    );
+    let path = std::env::var("PATH").unwrap();
+    let sidecar = Daemon::launch(&site, &rules, &[("PATH", &path)]).await;
+    sidecar.wait_until_ready().await;
+    let ana = Client::listening_on(&site, &url, queue).await;
+    let refresh = "RockBot.Tools.Mcp.McpMetadataRefreshRequest";
+    ana.send(&of_stock_agent(&ana, "tool.meta.mcp.refresh", refresh, &json!({})).reply_to("")).await;
+    eventually("to be told of the server", async || {
+        let all = ana.received().into_iter();
+        let mut indexed = all.filter(|message| message.kind() == "RockBot.Tools.Mcp.McpServersIndexed");
+        indexed.any(|message| message.body()["servers"][0]["serverName"] == "words").then_some(())
+    })
+    .await;
+    let arguments = r#"{"text":"three little words"}"#;
+    let body = json!({"toolCallId": "c1", "toolName": "count_words", "arguments": arguments, "sessionId": null});
+    let call = of_stock_agent(&ana, "tool.invoke.mcp", "RockBot.Tools.ToolInvokeRequest", &body);
+    let call = call.header("rb-rb-mcp-server", "words").header("rb-rb-timeout-ms", "60000");
+    let answer = ana.exchange(&call.reply_to("tool.result.ana")).await;
+    assert_eq!(answer.content(), "3 words", "{}", answer.body());
+    sidecar.stop(&site).await;
+}
+
 #[tokio::test]
 async fn an_mcp_client_on_standard_input_and_output_needs_no_more_than_an_agent() {
     let world = World::new().await;
