@@ -25,6 +25,7 @@ pub use effective::{Effective, Forced, Granted, Nothing};
 pub(crate) use explain::listed;
 pub use explain::{Because, Explanation};
 pub use held::{Claim, Held, Vetting};
+pub(crate) use profile::is_same_name;
 pub use profile::{EVERY_SOURCE, Profile, Role};
 pub use rules::{AgentPolicy, Allowed, BindingPolicy, Policy, UnknownCallers};
 pub use summary::Summary;

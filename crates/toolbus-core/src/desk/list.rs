@@ -14,7 +14,7 @@ use crate::bus::Delivery;
 use crate::caller::Caller;
 use crate::failure::{Cause, ToolFailure};
 use crate::listing::{Definition, cut_description, render};
-use crate::policy::Effective;
+use crate::policy::{Effective, is_same_name};
 
 /// Most tools that a notice names.
 const MAX_NAMED: usize = 20;
@@ -40,8 +40,8 @@ impl Desk {
     pub(super) async fn list(&self, delivery: &Delivery, asked: &Asked) -> Result<Option<Said>, Refused> {
         let request = ToolListRequest::parse(body(delivery)?)?;
         let mut caller = Caller::clone(&asked.caller);
-        caller.profile = agreed("profile", caller.profile, request.profile.clone())?;
-        caller.binding = agreed("binding", caller.binding, request.binding.clone())?;
+        caller.profile = agreed("profile", caller.profile, request.profile.clone(), is_same_name)?;
+        caller.binding = agreed("binding", caller.binding, request.binding.clone(), str::eq)?;
         caller.session = request.session_id.clone().filter(|session| !session.is_empty()).map(Arc::from);
         let access = self.parts.dispatcher.access();
         let effective = access.effective(&caller);
@@ -139,11 +139,33 @@ fn cut_notice(cut: &[Arc<str>], format: Format) -> Option<String> {
 }
 
 /// What header and body say, when they do not say different things.
-fn agreed(what: &str, header: Option<Arc<str>>, body: Option<String>) -> Result<Option<Arc<str>>, Refused> {
+fn agreed(
+    what: &str,
+    header: Option<Arc<str>>,
+    body: Option<String>,
+    is_same: fn(&str, &str) -> bool,
+) -> Result<Option<Arc<str>>, Refused> {
     match (header, body.filter(|value| !value.is_empty())) {
-        (Some(header), Some(body)) if *header != *body => {
+        (Some(header), Some(body)) if !is_same(&header, &body) => {
             Err(Refused::Contradiction(format!("its header and its body name different {what}s; name one")))
         }
         (header, body) => Ok(header.or(body.map(Arc::from))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn profile(header: &str, body: &str) -> Option<String> {
+        agreed("profile", Some(header.into()), Some(body.to_owned()), is_same_name).ok()?.map(|name| name.to_string())
+    }
+
+    #[test]
+    fn one_profile_in_two_spellings_is_no_contradiction() {
+        assert_eq!(profile("Main", "main").as_deref(), Some("Main"));
+        assert_eq!(profile("a2a-synthesis", "A2ASynthesis").as_deref(), Some("a2a-synthesis"));
+        assert_eq!(profile("main", "subagent"), None);
+        assert_eq!(profile("main", "").as_deref(), Some("main"));
     }
 }

@@ -29,6 +29,14 @@ pub enum Role {
     NotAllowed,
 }
 
+/// Whether two names mean one profile. Case, hyphens and underscores do not count: agents write `A2ASynthesis`, too.
+pub(crate) fn is_same_name(one: &str, other: &str) -> bool {
+    let letters = |name: &str| {
+        name.bytes().filter(|byte| !b"-_".contains(byte)).map(|byte| byte.to_ascii_lowercase()).collect::<Vec<_>>()
+    };
+    one == other || letters(one) == letters(other)
+}
+
 impl Profile {
     /// A profile that allows nothing.
     #[must_use]
@@ -85,13 +93,10 @@ impl Profile {
         &self.name
     }
 
-    /// Whether a request means it by this name. Case, hyphens and underscores do not count: agents write `A2ASynthesis`, too.
+    /// Whether a request means it by this name.
     #[must_use]
     pub fn is_named(&self, name: &str) -> bool {
-        let letters = |name: &str| {
-            name.bytes().filter(|byte| !b"-_".contains(byte)).map(|byte| byte.to_ascii_lowercase()).collect::<Vec<_>>()
-        };
-        self.name == name || letters(&self.name) == letters(name)
+        is_same_name(&self.name, name)
     }
 
     /// A copy of another name.
