@@ -26,7 +26,7 @@ use crate::telemetry::{DeadReason, End};
 use crate::tool::Effect;
 use crate::toolsets::SessionSets;
 
-use self::list::Kept;
+use self::list::ListCache;
 
 pub use answerer::{Answerer, Asked, Said, Unusable};
 
@@ -64,7 +64,7 @@ struct Parts {
     dispatcher: Dispatcher,
     sessions: SessionSets,
     undelivered: Throttle,
-    kept: Kept,
+    lists: ListCache,
 }
 
 /// Why a request is not obeyed.
@@ -117,7 +117,7 @@ impl Desk {
                 dispatcher,
                 sessions,
                 undelivered: Throttle::default(),
-                kept: Kept::default(),
+                lists: ListCache::default(),
             }),
             answerers: Arc::default(),
         }

@@ -9,7 +9,7 @@ mod index;
 mod manage;
 mod refresh;
 mod register;
-mod turns;
+mod waiting;
 
 use std::time::Instant;
 

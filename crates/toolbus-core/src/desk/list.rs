@@ -24,13 +24,13 @@ const LIST_TIME: Duration = Duration::from_secs(25);
 const MAX_KEPT: NonZeroUsize = NonZeroUsize::new(2).unwrap();
 
 /// The lists that were asked for last, by version and format: agents ask alike, and again.
-pub(super) struct Kept(Mutex<LruCache<Key, Arc<Listed>>>);
+pub(super) struct ListCache(Mutex<LruCache<ListKey, Arc<RenderedTools>>>);
 
 /// Version and format.
-type Key = (Arc<str>, Format);
+type ListKey = (Arc<str>, Format);
 
 /// Tools as an answer has them.
-struct Listed {
+struct RenderedTools {
     tools: Vec<Box<RawValue>>,
     notice: Option<String>,
 }
@@ -59,7 +59,7 @@ impl Desk {
         let not_modified = request.if_version.as_deref() == Some(&*version);
         let listed = match not_modified {
             true => None,
-            false => Some(self.parts.kept.listed(effective, &version, request.format.unwrap_or_default(), names)),
+            false => Some(self.parts.lists.listed(effective, &version, request.format.unwrap_or_default(), names)),
         };
         let response = ToolListResponse {
             agent: caller.name.to_string(),
@@ -84,15 +84,21 @@ impl Desk {
     }
 }
 
-impl Default for Kept {
+impl Default for ListCache {
     fn default() -> Self {
         Self(Mutex::new(LruCache::new(MAX_KEPT)))
     }
 }
 
-impl Kept {
+impl ListCache {
     /// The tools of these names, or all. `version` is that of `effective`.
-    fn listed(&self, effective: &Effective, version: &Arc<str>, format: Format, names: &[String]) -> Arc<Listed> {
+    fn listed(
+        &self,
+        effective: &Effective,
+        version: &Arc<str>,
+        format: Format,
+        names: &[String],
+    ) -> Arc<RenderedTools> {
         let lists = || self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let key = (Arc::clone(version), format);
         if names.is_empty()
@@ -100,7 +106,7 @@ impl Kept {
         {
             return Arc::clone(kept);
         }
-        let listed = Arc::new(Listed::new(effective, format, names));
+        let listed = Arc::new(RenderedTools::new(effective, format, names));
         if names.is_empty() && listed.tools.iter().map(|tool| tool.get().len()).sum::<usize>() <= MAX_ANSWER {
             lists().put(key, Arc::clone(&listed));
         }
@@ -108,7 +114,7 @@ impl Kept {
     }
 }
 
-impl Listed {
+impl RenderedTools {
     fn new(effective: &Effective, format: Format, names: &[String]) -> Self {
         let is_asked = |definition: &Definition| {
             let Definition { name, llm_name, .. } = definition;

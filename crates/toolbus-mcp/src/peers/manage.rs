@@ -13,7 +13,7 @@ use toolbus_protocol::{
     message_type as types,
 };
 
-use super::turns::Turns;
+use super::waiting::WaitLimits;
 use super::{Servers, further, register};
 use crate::management::SOURCE;
 use crate::management::look::defined;
@@ -31,7 +31,7 @@ pub struct Manage {
     access: Access,
     servers: Arc<dyn Servers>,
     invoker: Arc<dyn Invoker>,
-    turns: Turns,
+    waiting: WaitLimits,
     /// Whether requests for servers that the caller does not have are left to other bridges.
     ignores_unknown: bool,
 }
@@ -41,7 +41,7 @@ impl Manage {
     /// requests for servers that the caller does not have are not answered.
     #[must_use]
     pub fn new(access: Access, servers: Arc<dyn Servers>, invoker: Arc<dyn Invoker>, ignores_unknown: bool) -> Self {
-        Self { access, servers, invoker, turns: Turns::default(), ignores_unknown }
+        Self { access, servers, invoker, waiting: WaitLimits::default(), ignores_unknown }
     }
 
     /// Whether another bridge may be meant, and not this one.
@@ -62,7 +62,7 @@ impl Manage {
     /// for servers, what it may use now.
     async fn awaited(&self, asked: &Asked, server: &str) -> Effective {
         let effective = self.access.effective(&asked.caller);
-        let Some(_turn) = self.turns.take(effective.section_name()) else { return effective };
+        let Some(_turn) = self.waiting.take(effective.section_name()) else { return effective };
         awaited(&self.access, &*self.servers, &asked.caller, server, asked.deadline(MANAGE_TIME)).await
     }
 
@@ -97,7 +97,7 @@ impl Manage {
             let text = format!("Tool '{}' is not registered: registration is off.", call.tool);
             return call.said(Err(ToolFailure::new(Cause::UnknownTool, text)));
         }
-        let Some(_turn) = self.turns.take(self.access.effective(&asked.caller).section_name()) else {
+        let Some(_turn) = self.waiting.take(self.access.effective(&asked.caller).section_name()) else {
             let text = "Others of your requests about servers are still under way. Try again when they have ended.";
             return call.said(Err(ToolFailure::new(Cause::Overloaded, text)));
         };

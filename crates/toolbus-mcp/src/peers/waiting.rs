@@ -11,14 +11,14 @@ const MAX_WAITING: usize = 4;
 /// Who waits how often, by name of the section that a caller has: callers without one are one agent, so that there are no
 /// more names than the configuration gives.
 #[derive(Default)]
-pub(super) struct Turns(Mutex<HashMap<Arc<str>, Arc<Semaphore>>>);
+pub(super) struct WaitLimits(Mutex<HashMap<Arc<str>, Arc<Semaphore>>>);
 
-impl Turns {
-    /// A turn to wait, until it is dropped; none for a section that has all of its turns already.
+impl WaitLimits {
+    /// A place to wait, until it is dropped; `None` if the section has all of its places already.
     pub(super) fn take(&self, section: &str) -> Option<OwnedSemaphorePermit> {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let turns = all.entry(section.into()).or_insert_with(|| Arc::new(Semaphore::new(MAX_WAITING)));
-        Arc::clone(turns).try_acquire_owned().ok()
+        let limits = all.entry(section.into()).or_insert_with(|| Arc::new(Semaphore::new(MAX_WAITING)));
+        Arc::clone(limits).try_acquire_owned().ok()
     }
 }
 
@@ -27,12 +27,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_agent_has_its_own_turns_and_gets_them_back() {
-        let turns = Turns::default();
-        let mut held: Vec<_> = (0..MAX_WAITING).map(|_| turns.take("ana").unwrap()).collect();
-        assert!(turns.take("ana").is_none());
-        assert!(turns.take("bob").is_some());
+    fn each_agent_has_places_of_its_own_and_gets_them_back() {
+        let limits = WaitLimits::default();
+        let mut held: Vec<_> = (0..MAX_WAITING).map(|_| limits.take("ana").unwrap()).collect();
+        assert!(limits.take("ana").is_none());
+        assert!(limits.take("bob").is_some());
         held.pop();
-        assert!(turns.take("ana").is_some());
+        assert!(limits.take("ana").is_some());
     }
 }
