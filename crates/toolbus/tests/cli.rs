@@ -219,6 +219,48 @@ fn a_first_configuration_is_valid_and_replaces_nothing() {
     assert!(left.iter().all(|name| !name.to_string_lossy().starts_with('.')), "{left:?}");
 }
 
+/// Runs a program at a terminal, types the lines of its first argument, and prints what the terminal shows.
+const TERMINAL: &str = "
+import os, pty, sys
+pid, terminal = pty.fork()
+if pid == 0:
+    os.execv(sys.argv[2], sys.argv[2:])
+os.write(terminal, sys.argv[1].encode())
+while True:
+    try:
+        shown = os.read(terminal, 4096)
+    except OSError:
+        break
+    if not shown:
+        break
+    sys.stdout.buffer.write(shown)
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+";
+
+#[test]
+fn at_a_terminal_init_asks_for_what_no_option_says() {
+    let folder = tempfile::tempdir().unwrap();
+    let typed = |lines: &str, arguments: &[&str]| {
+        let mut command = Command::new("python3");
+        command.args(["-c", TERMINAL, lines, env!("CARGO_BIN_EXE_toolbus"), "init"]).args(arguments);
+        let output = command.current_dir(folder.path()).output().unwrap();
+        (output.status.code(), format!("{}{}", text(&output.stdout), text(&output.stderr)))
+    };
+    let written = |name: &str| std::fs::read_to_string(folder.path().join(name)).unwrap_or_default();
+    let (code, shown) = typed("amqp://ana:s3cret@broker/tools\nana\n\n", &[]);
+    assert!(code == Some(0) && shown.contains("Broker, such as") && shown.contains("Agent that may"), "{shown}");
+    let file = written("toolbus.toml");
+    assert!(file.contains("url = \"amqp://ana:s3cret@broker/tools\"\n") && file.contains("[agents.ana]\n"), "{file}");
+    let (code, shown) = typed("\n\n", &["none.toml", "--agent", "bob"]);
+    assert!(code == Some(0) && !shown.contains("Agent that may"), "{shown}");
+    assert!(written("none.toml").contains("url = \"embedded\"\n"), "{shown}");
+    let (code, shown) = typed("\nno agent\n\n", &["bad.toml"]);
+    assert!(code == Some(2) && shown.contains("`no agent` is no name of an agent"), "{shown}");
+    assert_eq!(written("bad.toml"), "");
+    let (code, shown) = typed("", &["yes.toml", "--yes"]);
+    assert!(code == Some(0) && !shown.contains("Broker, such as"), "{shown}");
+}
+
 #[test]
 fn a_server_is_added_to_the_configuration_and_checked_first() {
     let folder = tempfile::tempdir().unwrap();
