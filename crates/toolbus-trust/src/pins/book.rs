@@ -9,7 +9,7 @@ use toolbus_core::tool::ToolDescriptor;
 use super::definition::{Definition, Digest};
 use super::differences::MCP;
 use super::level::{Level, Levels};
-use super::record::{Present, Record, Source, State};
+use super::record::{Moment, Present, Record, Source, State};
 
 /// Most changes of one source that are remembered as told.
 const MAX_TOLD: usize = 10_000;
@@ -30,7 +30,8 @@ pub(super) struct Book {
     /// The number of the last review that found each source, of those that this process has seen.
     pub(super) last_seen: BTreeMap<String, u64>,
     reviews: u64,
-    /// When the process began, until all sources of its start are known: which of them was faster is not remembered.
+    /// When the process began, until all sources of its start are known. Tools that are new before that are recorded
+    /// with this age, so that it does not matter which source was faster.
     pub(super) starting: Option<String>,
     /// What was told of each source, so that it is told once.
     pub(super) told: BTreeMap<String, BTreeSet<(String, State, Option<Digest>)>>,
@@ -117,6 +118,7 @@ impl Book {
     /// Brings the record up to date with what there is.
     fn observe(&mut self, now: &str) -> Vec<News> {
         let (mut news, mut found) = (Vec::new(), Vec::new());
+        let at = Moment { now, first: self.starting.as_deref().unwrap_or(now) };
         for (name, present) in &self.present {
             let level = self.levels.of(name);
             let reached = self.levels.reached(name);
@@ -124,10 +126,7 @@ impl Book {
                 let before = if level.holds() { self.predecessor(reached, present) } else { None };
                 let (kind, source) = match before {
                     Some((before, source)) => (NewsKind::Renamed(before.clone()), source.renamed()),
-                    None => {
-                        let first = self.starting.as_deref().unwrap_or(now);
-                        (NewsKind::FirstSeen(present.len()), Source::first_seen(present, level, now).since(first))
-                    }
+                    None => (NewsKind::FirstSeen(present.len()), Source::first_seen(present, level, at)),
                 };
                 self.is_unsaved = true;
                 news.push(News { source: name.clone(), kind });
@@ -137,7 +136,7 @@ impl Book {
             if reached.is_some() && source.reached != reached {
                 (source.reached, self.is_unsaved) = (reached, true);
             }
-            let observed = source.observe(present, level, now);
+            let observed = source.observe(present, level, at);
             self.is_unsaved |= observed.is_changed;
             let mut tools = observed.news;
             let is_suspect = |tool: &&String| {

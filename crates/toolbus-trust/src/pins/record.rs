@@ -79,6 +79,15 @@ pub(super) struct Present {
     pub(super) finding: Option<String>,
 }
 
+/// When tools are looked at.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Moment<'a> {
+    /// The present time.
+    pub(super) now: &'a str,
+    /// When tools that are new now count as first seen.
+    pub(super) first: &'a str,
+}
+
 /// What came of looking at what a source has.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Observed {
@@ -145,33 +154,35 @@ impl Pin {
         }
     }
 
+    /// The same, whose name counts as first seen at this time.
+    fn first_at(mut self, first: &str) -> Self {
+        self.first = (self.since != first).then(|| first.to_owned());
+        self
+    }
+
     /// When a tool of its name was first seen here.
     pub(super) fn first(&self) -> &str {
         self.first.as_deref().unwrap_or(&self.since)
     }
 
     /// The same in the place of another pin of its name, if there was one.
-    pub(super) fn after(mut self, before: Option<&Self>) -> Self {
-        self.first = before.map(|before| before.first().to_owned()).filter(|first| *first != self.since);
-        self
+    pub(super) fn after(self, before: Option<&Self>) -> Self {
+        match before {
+            Some(before) => self.first_at(before.first()),
+            None => self,
+        }
     }
 }
 
 impl Source {
     /// A source that is seen for the first time: what it has is how it is to stay.
-    pub(super) fn first_seen(present: &BTreeMap<String, Present>, level: Level, now: &str) -> Self {
-        let pin = |(name, tool): (&String, &Present)| (name.clone(), Pin::new(&tool.definition, now, false));
+    pub(super) fn first_seen(present: &BTreeMap<String, Present>, level: Level, at: Moment<'_>) -> Self {
+        let pin = |(name, tool): (&String, &Present)| {
+            (name.clone(), Pin::new(&tool.definition, at.now, false).first_at(at.first))
+        };
         let tools: BTreeMap<_, _> = present.iter().map(pin).collect();
-        let (since, digest) = (now.to_owned(), digest_of(&tools));
+        let (since, digest) = (at.now.to_owned(), digest_of(&tools));
         Self { since, digest, held: level.holds(), reached: None, tools, pending: BTreeMap::new() }
-    }
-
-    /// The same, whose tools count as first seen at this time.
-    pub(super) fn since(mut self, first: &str) -> Self {
-        for pin in self.tools.values_mut() {
-            pin.first = (pin.since != first).then(|| first.to_owned());
-        }
-        self
     }
 
     /// The same under another name: what it was pinned as counts there, too.
@@ -188,15 +199,15 @@ impl Source {
 
     /// Takes in what the source has now. What is pinned stays as it is where changes are held back, or once were; elsewhere
     /// it follows.
-    pub(super) fn observe(&mut self, present: &BTreeMap<String, Present>, level: Level, now: &str) -> Observed {
+    pub(super) fn observe(&mut self, present: &BTreeMap<String, Present>, level: Level, at: Moment<'_>) -> Observed {
         if level.holds() {
-            let is_changed = !std::mem::replace(&mut self.held, true) | self.wait(present, now);
+            let is_changed = !std::mem::replace(&mut self.held, true) | self.wait(present, at.now);
             return Observed { news: self.compare(present), is_changed };
         }
         if self.held {
             return Observed { news: self.compare(present), is_changed: false };
         }
-        let observed = self.follow(present, now);
+        let observed = self.follow(present, at);
         if observed.is_changed {
             self.digest = digest_of(&self.tools);
         }
@@ -234,7 +245,7 @@ impl Source {
         here.chain(missing.map(|name| (name.clone(), State::Missing))).collect()
     }
 
-    fn follow(&mut self, present: &BTreeMap<String, Present>, now: &str) -> Observed {
+    fn follow(&mut self, present: &BTreeMap<String, Present>, at: Moment<'_>) -> Observed {
         let mut news = Vec::new();
         self.tools.retain(|name, _| {
             let stays = present.contains_key(name);
@@ -243,13 +254,13 @@ impl Source {
         });
         for (name, tool) in present {
             let Some(pin) = self.tools.get_mut(name) else {
-                self.tools.insert(name.clone(), Pin::new(&tool.definition, now, false));
+                self.tools.insert(name.clone(), Pin::new(&tool.definition, at.now, false).first_at(at.first));
                 news.push((name.clone(), State::New));
                 continue;
             };
             if pin.digest != tool.definition.digest() {
                 let before = Seen { since: pin.since.clone(), digest: pin.digest, definition: pin.definition.clone() };
-                let next = Pin::new(&tool.definition, now, false).after(Some(pin));
+                let next = Pin::new(&tool.definition, at.now, false).after(Some(pin));
                 *pin = Pin { before: Some(before), ..next };
                 news.push((name.clone(), State::Changed));
             }

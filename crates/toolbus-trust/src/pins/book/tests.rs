@@ -158,6 +158,27 @@ fn sources_of_one_start_are_of_one_age_whichever_is_faster_and_later_ones_are_yo
 }
 
 #[test]
+fn tools_that_known_sources_list_anew_at_a_start_are_of_one_age_whichever_is_faster() {
+    let mut before = Book::of(Record::default(), Levels::default());
+    before.review(&[tool("mcp:a", "read", "1"), tool("mcp:b", "read", "1")], "2026-01-01T00:00:00Z");
+    let mut book = Book::of(before.record, Levels::default());
+    book.starting = Some("2026-01-02T00:00:00Z".to_owned());
+    let [a, b] = ["mcp:a", "mcp:b"].map(|source| [tool(source, "read", "1"), tool(source, "find", "1")]);
+    book.review(&b, "2026-01-02T00:00:01Z");
+    book.review(&[a.clone(), b.clone()].concat(), "2026-01-02T00:00:02Z");
+    book.starting = None;
+    let later = tool("mcp:b", "list", "1");
+    let all = [a.as_slice(), &b, std::slice::from_ref(&later)].concat();
+    book.review(&all, "2026-01-02T00:00:03Z");
+    let next = Book::of(book.record, Levels::default());
+    let since = |tool: &ToolDescriptor| next.claim(tool).since;
+    for (number, first) in ["2026-01-01T00:00:00Z", "2026-01-02T00:00:00Z"].into_iter().enumerate() {
+        assert_eq!([since(&a[number]).as_deref(), since(&b[number]).as_deref()], [Some(first); 2]);
+    }
+    assert_eq!(since(&later).as_deref(), Some("2026-01-02T00:00:03Z"), "it is new after the start");
+}
+
+#[test]
 fn a_change_that_is_followed_makes_a_tool_no_newcomer_under_its_name() {
     let mut book = Book::of(Record::default(), Levels::default());
     for (text, now) in [("1", "2026-01-01T00:00:00Z"), ("2", "2026-01-02T00:00:00Z"), ("3", "2026-01-03T00:00:00Z")] {
