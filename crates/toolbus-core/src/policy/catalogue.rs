@@ -206,7 +206,7 @@ impl Catalogue {
         if self.switches.is_empty() {
             return Bits::default();
         }
-        let is_off = |tool: &ToolDescriptor| self.switches.of_tool(&tool.name, &tool.source).is_some();
+        let is_off = |tool: &ToolDescriptor| self.switches.of_tool(tool).is_some();
         self.entries().filter(|(_, entry)| is_off(&entry.tool.descriptor)).map(|(number, _)| number).collect()
     }
 

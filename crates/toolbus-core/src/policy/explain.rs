@@ -112,7 +112,7 @@ impl Effective {
             return Some(Because::Nothing(*reason));
         }
         let (section, cell) = (self.rules(), self.cell());
-        if let Some(switch) = self.catalogue.switches.of_tool(&tool.name, &tool.source) {
+        if let Some(switch) = self.catalogue.switches.of_tool(tool) {
             return Some(Because::Disabled(switch));
         }
         if let Some(reason) = self.catalogue.held.reason(tool) {

@@ -5,6 +5,8 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
+use crate::tool::ToolDescriptor;
+
 /// Most things that can be switched off at a time.
 const MAX_SWITCHES: usize = 10_000;
 /// Longest name, in bytes.
@@ -13,7 +15,7 @@ const MAX_NAME: usize = 255;
 /// Something that can be switched off.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Switch {
-    /// One tool, by its published name.
+    /// One tool, by its published name or by the one that its source knows it by.
     Tool(Arc<str>),
     /// One agent: it sees and calls nothing. `default` is everybody without a section.
     Agent(Arc<str>),
@@ -112,9 +114,12 @@ impl Switches {
         self.0.is_empty()
     }
 
-    /// The switch that takes this tool away, if any does.
-    pub(crate) fn of_tool(&self, name: &Arc<str>, source: &Arc<str>) -> Option<Switch> {
-        [Switch::Tool(Arc::clone(name)), Switch::Source(Arc::clone(source))].into_iter().find(|s| self.0.contains(s))
+    /// The switch that takes this tool away, if any does. As in lists that deny, a name is the published one or the
+    /// source's own, so that a prefix that is added later switches nothing on.
+    pub(crate) fn of_tool(&self, tool: &ToolDescriptor) -> Option<Switch> {
+        let names = [&tool.name, tool.bare_name()].map(|name| Switch::Tool(Arc::clone(name)));
+        let source = Switch::Source(Arc::clone(&tool.source));
+        names.into_iter().chain([source]).find(|switch| self.0.contains(switch))
     }
 
     pub(crate) fn has_source(&self, source: &Arc<str>) -> bool {

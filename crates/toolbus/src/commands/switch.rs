@@ -29,7 +29,7 @@ pub struct SwitchArgs {
 /// What can be switched off.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Kind {
-    /// One tool, by its published name.
+    /// Tools, by the name that they are called by or the one that their MCP server or tool set knows them by.
     Tool,
     /// One agent: it sees and calls nothing. `default` is every agent without a section.
     Agent,

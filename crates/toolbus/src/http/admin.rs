@@ -209,7 +209,9 @@ impl Admin {
     fn is_known(&self, switch: &Switch) -> bool {
         let access = self.gates.access();
         match switch {
-            Switch::Tool(name) => access.current().tools().iter().any(|tool| tool.name == *name),
+            Switch::Tool(name) => {
+                access.current().tools().iter().any(|tool| tool.name == *name || tool.bare_name() == name)
+            }
             Switch::Source(name) => access.current().tools().iter().any(|tool| tool.source == *name),
             Switch::Agent(name) => {
                 **name == *EVERYBODY || access.agents().iter().any(|agent| agent.as_str() == &**name)

@@ -1,7 +1,7 @@
 //! What happens when tools, rules or switches change.
 
 use super::*;
-use crate::policy::{Nothing as Empty, Switch};
+use crate::policy::{Because, Nothing as Empty, Switch};
 
 fn switch(text: &str) -> Switch {
     text.parse().unwrap()
@@ -44,6 +44,33 @@ fn what_is_switched_off_is_gone_at_once_and_comes_back() {
     access.disable(switch("agent ana")).unwrap();
     assert_eq!(access.effective(&caller("ana")).nothing(), Some(Empty::Disabled));
     assert!(!of(&access, &caller("bob")).is_empty());
+}
+
+#[test]
+fn a_tool_that_is_switched_off_stays_so_under_a_prefix_or_another_name() {
+    let renamed = |name: &str| {
+        let own_name = Some("read_file".into());
+        Tool::new(ToolDescriptor { own_name, ..ToolDescriptor::new(name, "mcp:d", "mcp") }, Nothing)
+    };
+    let sets = AgentPolicy { toolsets: vec!["fs".into()], ..AgentPolicy::default() };
+    for tool in
+        [plain("read_file", "mcp:d"), renamed("d_read_file"), renamed("open"), member("fs", "read_file", "mcp:d")]
+    {
+        let name = Arc::clone(&tool.descriptor.name);
+        let access = access(Vec::new(), policy([("ana", sets.clone())]));
+        access.disable(switch("tool read_file")).unwrap();
+        access.registry().register(tool).unwrap();
+        access.refresh();
+        let effective = access.effective(&caller("ana"));
+        assert!(effective.get(&name).is_none(), "{name}");
+        assert_eq!(effective.explain(&name).because, Because::Disabled(switch("tool read_file")), "{name}");
+        assert!(access.enable(&switch("tool read_file")));
+        let effective = access.effective(&caller("ana"));
+        let tool = &effective.get(&name).unwrap().tool.descriptor;
+        assert!(!access.is_off(&caller("ana"), tool), "{name}");
+        access.disable(switch("tool read_file")).unwrap();
+        assert!(access.is_off(&caller("ana"), tool), "a call that waits is not run: {name}");
+    }
 }
 
 #[test]

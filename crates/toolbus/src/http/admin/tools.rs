@@ -9,7 +9,6 @@ use axum::{Json, Router};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use toolbus_core::log::shown;
-use toolbus_core::policy::Switch;
 use toolbus_core::tool::{Effect, ToolDescriptor};
 
 use super::view::{Role, ToolDetails, Tools};
@@ -97,12 +96,7 @@ impl Admin {
     /// Why nobody can call `tool` now.
     fn unavailable(&self, tool: &ToolDescriptor) -> Option<String> {
         let access = self.gates.access();
-        let is_off = |switch: &Switch| match switch {
-            Switch::Tool(name) => *name == tool.name,
-            Switch::Source(name) => *name == tool.source,
-            Switch::Agent(_) => false,
-        };
-        if let Some(switch) = access.disabled().iter().find(|switch| is_off(switch)) {
+        if let Some(switch) = access.switch_of(tool) {
             return Some(format!("{} {} is switched off", switch.kind(), switch.name()));
         }
         access.current().held_back(&tool.name).map(|reason| format!("quarantined: {reason}"))
