@@ -29,7 +29,7 @@ pub use code::{Code, Outcome, UnknownCode};
 pub use envelope::Envelope;
 pub use ids::{derived_message_id, new_message_id};
 pub use json::{MAX_DEPTH, ParseError, parse_object};
-pub use llm_name::{gemini_name, llm_name};
+pub use llm_name::{gemini_name, is_alias, is_alias_of, llm_name, rest_of_alias};
 pub use messages::{
     ContentBlock, DEFAULT_SCRIPT_SECONDS, EXECUTE_PYTHON_SCRIPT, Format, MAX_LISTED_NAMES, McpAnswerQuestionResponse,
     McpEchoed, McpGetPromptResponse, McpGetServiceDetailsRequest, McpGetServiceDetailsResponse,

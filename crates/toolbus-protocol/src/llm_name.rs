@@ -18,6 +18,17 @@ pub fn llm_name(name: &str) -> Cow<'_, str> {
     if (1..=MAX_LLM_NAME).contains(&name.len()) && name.chars().all(is_accepted) {
         return Cow::Borrowed(name);
     }
+    let mut changed = readable(name);
+    changed.push('_');
+    for byte in Sha256::digest(name).into_iter().take(HASH_BYTES) {
+        // Writing to a string cannot fail.
+        let _ = write!(changed, "{byte:02x}");
+    }
+    Cow::Owned(changed)
+}
+
+/// The part of a changed name before the hash.
+fn readable(name: &str) -> String {
     let mut changed = String::with_capacity(MAX_LLM_NAME);
     let mut in_run = false;
     for c in name.chars() {
@@ -30,24 +41,50 @@ pub fn llm_name(name: &str) -> Cow<'_, str> {
         }
         in_run = !accepted;
     }
-    changed.push('_');
-    for byte in Sha256::digest(name).into_iter().take(HASH_BYTES) {
-        // Writing to a string cannot fail.
-        let _ = write!(changed, "{byte:02x}");
-    }
-    Cow::Owned(changed)
+    changed
 }
 
 /// The name of a tool as Gemini accepts it, too: as [`llm_name`], and begins with a letter or `_`.
 #[must_use]
 pub fn gemini_name(name: &str) -> Cow<'_, str> {
-    let is_first = |c: char| c.is_ascii_alphabetic() || c == '_';
     let known = llm_name(name);
     if known.starts_with(is_first) {
         return known;
     }
     // The space makes sure that a hash follows: the name with `_` alone could be another tool's own.
     Cow::Owned(llm_name(&format!("_{name} ")).into_owned())
+}
+
+/// Whether a name has the form that [`llm_name`] gives to names that it changes.
+#[must_use]
+pub fn is_alias(name: &str) -> bool {
+    stem(name).is_some()
+}
+
+/// Whether models use `alias` for the tool `name`, whose own name they do not accept.
+#[must_use]
+pub fn is_alias_of(alias: &str, name: &str) -> bool {
+    is_alias(alias) && (*llm_name(name) == *alias || *gemini_name(name) == *alias)
+}
+
+/// What is readable in `alias` after `beginning`; `None` if no name that begins so has this alias.
+#[must_use]
+pub fn rest_of_alias<'a>(alias: &'a str, beginning: &str) -> Option<&'a str> {
+    let stem = stem(alias)?;
+    let for_gemini = || (!beginning.starts_with(is_first)).then(|| readable(&format!("_{beginning}")));
+    stem.strip_prefix(&*readable(beginning)).or_else(|| stem.strip_prefix(&*for_gemini()?))
+}
+
+/// An alias without its hash; `None` for a name that is no alias.
+fn stem(name: &str) -> Option<&str> {
+    let (stem, hash) = name.rsplit_once('_')?;
+    let is_digit = |c: char| c.is_ascii_digit() || ('a'..='f').contains(&c);
+    let is_hash = hash.len() == 2 * HASH_BYTES && hash.chars().all(is_digit);
+    (is_hash && name.len() <= MAX_LLM_NAME && stem.chars().all(is_accepted)).then_some(stem)
+}
+
+const fn is_first(c: char) -> bool {
+    c.is_ascii_alphabetic() || c == '_'
 }
 
 const fn is_accepted(c: char) -> bool {
@@ -62,7 +99,7 @@ mod tests {
     use proptest::prelude::*;
     use proptest::test_runner::{Config, TestRunner};
 
-    use super::{MAX_LLM_NAME, gemini_name, is_accepted, llm_name};
+    use super::{MAX_LLM_NAME, gemini_name, is_accepted, is_alias, is_alias_of, llm_name, rest_of_alias};
 
     fn is_valid(name: &str) -> bool {
         (1..=MAX_LLM_NAME).contains(&name.len()) && name.chars().all(is_accepted)
@@ -133,6 +170,31 @@ mod tests {
     fn a_name_that_looks_like_a_changed_one_is_left_alone() {
         let changed = llm_name("fs.read").into_owned();
         assert_eq!(llm_name(&changed), changed);
+    }
+
+    #[test]
+    fn an_alias_is_told_from_other_names_and_what_it_begins_with_is_found_in_it() {
+        let long = "n".repeat(64);
+        let table = [
+            ("fs.", "read_file", Some("read_file")),
+            ("fs.", "größe", Some("gr_e")),
+            ("my set.", "a", Some("a")),
+            ("3d.", "view", Some("view")),
+            (&*long, ".x", Some("")),
+        ];
+        for (beginning, rest, expected) in table {
+            let name = format!("{beginning}{rest}");
+            let alias = llm_name(&name);
+            assert!(is_alias(&alias) && is_alias_of(&alias, &name) && !is_alias_of(&alias, &format!("{name}x")));
+            assert_eq!(rest_of_alias(&alias, beginning), expected, "{name}");
+            assert_eq!(rest_of_alias(&alias, "git."), None, "{name}");
+            assert!(rest_of_alias(&gemini_name(&name), beginning).is_some(), "{name}");
+            assert!(is_alias_of(&gemini_name(&name), &name), "{name}");
+        }
+        for name in ["read_file", "fs.read_file", "fs_read_2055DFB06562", "fs_read_2055dfb0656", "2055dfb06562", ""] {
+            assert!(!is_alias(name), "{name}");
+            assert!(!is_alias_of(name, name), "{name}");
+        }
     }
 
     #[test]

@@ -75,4 +75,5 @@ fn may_use(member: &Member, wanted: Wanted<'_>, effective: &Effective) -> bool {
     let is_published = !matches!(wanted.route, Route::Server(_));
     let imagined = member.imagined(wanted.name, is_published);
     imagined.is_some_and(|descriptor| effective.admits(&descriptor))
+        || (is_published && member.may_offer_as(wanted.name, effective))
 }

@@ -14,6 +14,7 @@ use toolbus_core::caller::{AgentName, Caller};
 use toolbus_core::failure::ToolFailure;
 use toolbus_core::policy::Effective;
 use toolbus_core::tool::{Membership, Naming, ToolDescriptor};
+use toolbus_protocol::{is_alias_of, rest_of_alias};
 
 use self::tools::Lists;
 use super::{Placed, SetPlace, Shared};
@@ -163,9 +164,12 @@ impl Member {
         !self.is_known() && self.servers().any(|server| server.is_untried())
     }
 
-    /// Whether it has brought a tool of this name, its own or the one that it is registered with.
+    /// Whether it has brought a tool of this name: its own, the one that it is registered with, or the one that models
+    /// use for that.
     pub(super) fn has_brought(&self, name: &str) -> bool {
-        self.known().tools.iter().any(|tool| &*tool.name == name || &**tool.bare_name() == name)
+        let has =
+            |tool: &ToolDescriptor| &*tool.name == name || &**tool.bare_name() == name || is_alias_of(name, &tool.name);
+        self.known().tools.iter().any(has)
     }
 
     /// Why a tool cannot be said not to be there, while its tools are not known; none for one that is not to be used.
@@ -215,9 +219,7 @@ impl Member {
 
     /// A tool of this name as it would be if the server had it; none when it cannot be the server's.
     pub(super) fn imagined(&self, name: &str, is_published: bool) -> Option<ToolDescriptor> {
-        let spec = self.spec();
-        let prefix = self.placed.set.as_ref().map(|set| Arc::clone(&set.prefix));
-        let naming = Naming { set: prefix, ..spec.naming.clone() };
+        let (spec, naming) = (self.spec(), self.naming());
         let own = if is_published { naming.own(name)? } else { name };
         let published = naming.published(own);
         let mut descriptor = ToolDescriptor::new(published, Arc::clone(spec.name.source()), "mcp");
@@ -230,6 +232,29 @@ impl Member {
         let name = descriptor.bare_name();
         let may_offer = spec.tools.admits(name) && !management::has_name(name);
         may_offer.then_some(descriptor)
+    }
+
+    /// Whether the caller could use the tool for which models use `alias`, if the server had it. An alias tells the name
+    /// that it stands for only where no more than the set's dot was replaced; elsewhere the caller must be able to use
+    /// some tool of the server.
+    pub(super) fn may_offer_as(&self, alias: &str, effective: &Effective) -> bool {
+        let naming = self.naming();
+        let beginning = match (&naming.set, &naming.prefix) {
+            (Some(set), _) => format!("{set}."),
+            (None, Some(prefix)) => format!("{prefix}_"),
+            (None, None) => return false,
+        };
+        let Some(rest) = rest_of_alias(alias, &beginning) else { return false };
+        let likely = format!("{beginning}{rest}");
+        if is_alias_of(alias, &likely) {
+            return self.imagined(&likely, true).is_some_and(|descriptor| effective.admits(&descriptor));
+        }
+        self.is_within_reach(effective)
+    }
+
+    fn naming(&self) -> Naming {
+        let set = self.placed.set.as_ref().map(|set| Arc::clone(&set.prefix));
+        Naming { set, ..self.spec().naming.clone() }
     }
 
     /// Whether the caller could use some tool of its, whatever it offers.

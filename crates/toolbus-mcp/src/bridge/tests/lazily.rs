@@ -2,8 +2,11 @@ use std::time::Instant;
 
 use toolbus_core::caller::{AgentName, Caller, Identity};
 use toolbus_core::failure::Cause;
+use toolbus_core::pattern::Pattern;
 use toolbus_core::policy::{Access, AgentPolicy, Allowed, Capacity, Policy};
+use toolbus_core::tool::Naming;
 use toolbus_core::{Arrivals as _, Route, Wanted};
+use toolbus_protocol::llm_name;
 
 use super::world::{HASTE, World};
 use super::*;
@@ -96,6 +99,43 @@ async fn a_server_of_which_a_caller_could_use_nothing_is_out_of_its_reach() {
         let effective = access.effective(&Caller::agent(AgentName::parse(agent).unwrap()));
         let within_reach: Vec<_> = world.bridge.within_reach(&effective).iter().map(ToString::to_string).collect();
         assert_eq!(within_reach, expected, "{agent}");
+    }
+    world.end().await;
+}
+
+#[tokio::test]
+async fn a_lazy_server_of_a_set_is_started_by_the_name_that_models_use() {
+    let world = World::new();
+    let placed = |spec: ServerSpec, prefix: &str| Placed {
+        spec,
+        set: Some(SetPlace { name: prefix.into(), prefix: prefix.into(), sessions: None }),
+    };
+    let naming = Naming { renamed: [("b_echo".into(), "b.echo".into())].into(), ..Naming::default() };
+    let mute = Placed { spec: world.server("c", "mute"), set: None };
+    let other = placed(ServerSpec { naming, ..world.lazy("b") }, "other");
+    world.bridge.apply(vec![placed(world.lazy("a"), "fs"), other, mute], Arc::new(|_| {}));
+
+    let section = |toolsets: &[&str], tools| AgentPolicy {
+        toolsets: toolsets.iter().map(|set| (*set).into()).collect(),
+        tools,
+        ..AgentPolicy::default()
+    };
+    let echo = Allowed::Only(vec![Pattern::parse("fs.b_echo").unwrap()]);
+    let agents = [("ana", section(&["fs", "other"], Allowed::All)), ("eve", section(&["fs"], echo))];
+    let agents = agents.map(|(name, section)| (AgentName::parse(name).unwrap(), section)).into();
+    let toolsets = ["fs", "other"].map(|set| (set.into(), set.into())).into();
+    let policy = Policy { agents, toolsets, ..Policy::default() };
+    let capacity = Capacity { max_in_flight: 16, max_waiting: 16 };
+    let access = Access::new(world.registry.clone(), Identity::default(), policy, capacity);
+    let effective = |agent: &str| access.effective(&Caller::agent(AgentName::parse(agent).unwrap()));
+    let (ana, eve, latest) = (effective("ana"), effective("eve"), Instant::now() + Duration::from_secs(60));
+    for name in ["fs.a_echo", "other.b.echo"] {
+        let wanted = Wanted { route: Route::Name, name: &llm_name(name) };
+        assert!(world.bridge.expect(wanted, &eve, latest).is_none(), "she could not use it: {name}");
+        assert!(world.registry.snapshot().get(name).is_none());
+        world.bridge.expect(wanted, &ana, latest).unwrap().await;
+        assert!(world.registry.snapshot().get(name).is_some(), "{name}");
+        assert_eq!(world.status("c").phase, PhaseName::Connecting, "nothing waits for another server: {name}");
     }
     world.end().await;
 }
