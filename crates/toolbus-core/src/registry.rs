@@ -43,6 +43,8 @@ pub struct Snapshot {
     shadowed: BTreeMap<Place, Tool>,
     /// Owners of names that only other sources publish now.
     absent: HashMap<Arc<str>, Arc<str>>,
+    /// The number of changes before it and with it.
+    version: u64,
 }
 
 /// Whose tools have a name that several sources publish.
@@ -161,6 +163,11 @@ impl Snapshot {
     /// Owners of names that only other sources publish now.
     pub(crate) const fn absent(&self) -> &HashMap<Arc<str>, Arc<str>> {
         &self.absent
+    }
+
+    /// The number of changes of the registry that led to it.
+    pub(crate) const fn version(&self) -> u64 {
+        self.version
     }
 
     /// Number of tools.
@@ -464,7 +471,8 @@ impl Registry {
         let mut parts = self.shared.parts.lock().unwrap_or_else(PoisonError::into_inner);
         let mut next = Parts::clone(&parts);
         edit(&mut next)?;
-        let snapshot = Arc::new(Snapshot::new(&next, self.vetting()));
+        let version = self.snapshot().version + 1;
+        let snapshot = Arc::new(Snapshot { version, ..Snapshot::new(&next, self.vetting()) });
         next.note_owners(&snapshot);
         *parts = next;
         *self.shared.current.write().unwrap_or_else(PoisonError::into_inner) = snapshot;

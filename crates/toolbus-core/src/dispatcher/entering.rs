@@ -28,14 +28,30 @@ impl Dispatcher {
             Route::Server(_) => deadline::inner(call.deadline, now),
             Route::Name | Route::AnyServer => now + call.deadline.saturating_duration_since(now) / 2,
         };
-        let Some(arrival) = self.parts.arrivals.expect(wanted, &effective, latest) else { return Ok(effective) };
-        let _waiting = self.parts.permits.wait(effective.gate(), call.request.sharer(), call.body_size)?;
-        tokio::select! {
-            biased;
-            () = self.parts.shutdown.cancelled() => return Err(Ended::Requeued),
-            () = arrival => {}
+        let arrival = self.parts.arrivals.expect(wanted, &effective, latest);
+        let access = self.access();
+        // The registry has tools before the catalogue does, and `expect` leaves out servers whose tools are registered.
+        let is_latest = access.has_latest(&effective);
+        if arrival.is_none() && is_latest {
+            drop(arrival);
+            return Ok(effective);
         }
-        self.access().catch_up().await;
+        let _waiting = self.parts.permits.wait(effective.gate(), call.request.sharer(), call.body_size)?;
+        if !is_latest {
+            access.catch_up().await;
+            let refreshed = gates.enter(&request.caller);
+            if arrival.is_none() || wanted.find(&refreshed).is_some() {
+                return Ok(refreshed);
+            }
+        }
+        if let Some(arrival) = arrival {
+            tokio::select! {
+                biased;
+                () = self.parts.shutdown.cancelled() => return Err(Ended::Requeued),
+                () = arrival => {}
+            }
+        }
+        access.catch_up().await;
         Ok(gates.enter(&request.caller))
     }
 

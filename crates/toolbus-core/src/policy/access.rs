@@ -46,10 +46,14 @@ struct Shared {
     capacity: Capacity,
     current: RwLock<Arc<Catalogue>>,
     changing: Mutex<()>,
+    catching_up: tokio::sync::Mutex<()>,
     sessions: Mutex<Sessions>,
     version: watch::Sender<u64>,
     turns: Turns,
 }
+
+/// The catalogue has all tools of the registry.
+struct UpToDate;
 
 impl Access {
     /// Puts rules and tools together.
@@ -63,6 +67,7 @@ impl Access {
                 capacity,
                 current: RwLock::new(Arc::new(catalogue)),
                 changing: Mutex::default(),
+                catching_up: tokio::sync::Mutex::default(),
                 sessions: Mutex::new(LruCache::new(MAX_SESSIONS)),
                 version: watch::Sender::new(0),
                 turns: Turns::new(),
@@ -182,16 +187,36 @@ impl Access {
 
     /// Takes the tools that there are now.
     pub fn refresh(&self) {
-        self.change(|current, registry| {
-            let (rules, switches) = (Arc::clone(&current.rules), Arc::clone(&current.switches));
-            Catalogue::new(rules, switches, &registry.vetted(), Some(current))
-        });
+        self.change(Catalogue::refreshed);
     }
 
-    /// As [`Self::refresh`], not on a thread that calls run on.
+    /// Whether `effective` was taken with all the tools that the registry has now.
+    pub(crate) fn has_latest(&self, effective: &Effective) -> bool {
+        self.is_made_from_latest(effective.catalogue())
+    }
+
+    /// As [`Self::refresh`], where the catalogue is older than the registry, and not on a thread that calls run on. Of
+    /// the calls that wait for it, one makes the catalogue that the others find.
     pub(crate) async fn catch_up(&self) {
+        let _one_at_a_time = self.shared.catching_up.lock().await;
+        if self.is_made_from_latest(&self.current()) {
+            return;
+        }
         let access = self.clone();
-        let _ = tokio::task::spawn_blocking(move || access.refresh()).await;
+        let refreshed = tokio::task::spawn_blocking(move || {
+            access.try_change(|current, registry| {
+                // Another change may have brought the tools while this one waited.
+                if access.is_made_from_latest(current) {
+                    return Err(UpToDate);
+                }
+                Ok(current.refreshed(registry))
+            })
+        });
+        let _ = refreshed.await;
+    }
+
+    fn is_made_from_latest(&self, catalogue: &Catalogue) -> bool {
+        catalogue.version == self.shared.registry.snapshot().version()
     }
 
     /// Takes the tools that there are after every change of the registry, until that is gone.

@@ -13,13 +13,15 @@ use super::profile::Role;
 use super::sections::{EVERYBODY, List, Rules};
 use super::switches::Switches;
 use crate::caller::{AgentName, Caller};
-use crate::registry::{Clash, Snapshot};
+use crate::registry::{Clash, Registry, Snapshot};
 use crate::tool::{Tool, ToolDescriptor, digest_of};
 
 /// Everything that can be asked about who may use what. Immutable: a change makes another.
 pub struct Catalogue {
     pub(super) rules: Arc<Rules>,
     pub(super) switches: Arc<Switches>,
+    /// The version of the registry that it was made from.
+    pub(super) version: u64,
     /// Every tool by its number; numbers of tools that are gone stay free until a tool takes them.
     tools: Vec<Option<Entry>>,
     by_name: HashMap<Arc<str>, u32>,
@@ -72,6 +74,7 @@ impl Catalogue {
             None => Self::empty(Arc::clone(&rules)),
         };
         next.switches = switches;
+        next.version = snapshot.version();
         next.absent.clone_from(snapshot.absent());
         let mut free: Vec<u32> = (0..).zip(&next.tools).filter(|(_, tool)| tool.is_none()).map(|(n, _)| n).collect();
         let is_new = |tool: &&Tool| !next.by_name.contains_key(&tool.descriptor.name);
@@ -101,6 +104,11 @@ impl Catalogue {
         next
     }
 
+    /// The catalogue that follows on this one, with the tools that there are now.
+    pub(super) fn refreshed(&self, registry: &Registry) -> Self {
+        Self::new(Arc::clone(&self.rules), Arc::clone(&self.switches), &registry.vetted(), Some(self))
+    }
+
     fn empty(rules: Arc<Rules>) -> Self {
         Self {
             tools: Vec::new(),
@@ -118,6 +126,7 @@ impl Catalogue {
             held: Held::default(),
             switches: Arc::default(),
             built: unbuilt(&rules),
+            version: 0,
             rules,
         }
     }
@@ -150,6 +159,7 @@ impl Catalogue {
             held: Held::default(),
             switches: Arc::clone(&self.switches),
             built: unbuilt(&self.rules),
+            version: self.version,
             rules: Arc::clone(&self.rules),
         }
     }

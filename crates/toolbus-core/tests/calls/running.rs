@@ -10,7 +10,9 @@ use tokio::sync::Notify;
 use toolbus_core::bus::Target;
 use toolbus_core::failure::ToolFailure;
 use toolbus_core::policy::Effective;
-use toolbus_core::{Arrivals, Wanted};
+use toolbus_core::registry::Rank;
+use toolbus_core::tool::{Executor, Tool, ToolCall, ToolDescriptor, ToolOutput};
+use toolbus_core::{AllArrived, Arrivals, Wanted};
 
 use crate::world::{Settled, World, call, request};
 
@@ -277,4 +279,49 @@ async fn calls_that_wait_for_a_server_are_bounded_as_those_that_wait_for_a_permi
     }
     assert_eq!(world.load.waiting(), 0);
     assert_eq!(world.bus.sent().last().unwrap().body["code"], "tool_not_found");
+}
+
+/// A tool that came with a server.
+struct Arrived;
+
+impl Executor for Arrived {
+    async fn execute(&self, _: ToolCall) -> Result<ToolOutput, ToolFailure> {
+        Ok(ToolOutput::text("arrived"))
+    }
+}
+
+fn arrive(world: &World) {
+    let tool = Tool::new(ToolDescriptor::new("arrived", "mcp:a", "mcp"), Arrived);
+    world.dispatcher.access().registry().publish(Rank::Configured, &"mcp:a".into(), vec![tool]).unwrap();
+}
+
+#[tokio::test]
+async fn a_tool_that_is_registered_and_not_yet_in_the_catalogue_is_there() {
+    for arrivals in [Arc::new(AllArrived) as Arc<dyn Arrivals>, Arc::new(Hanging::default())] {
+        let world = World::arriving(|_| {}, arrivals);
+        arrive(&world);
+        assert_eq!(world.answer(call("arrived", json!({}))).await.body["content"], "arrived");
+        assert_eq!(world.load.waiting(), 0);
+    }
+}
+
+#[tokio::test]
+async fn calls_that_waited_for_one_server_have_one_catalogue_made() {
+    let hanging = Arc::new(Hanging::default());
+    let world = World::arriving(|_| {}, Arc::clone(&hanging) as Arc<dyn Arrivals>);
+    let numbered =
+        |number: u32| request(&json!({"toolCallId": format!("call_{number}"), "toolName": "arrived", "arguments": {}}));
+    let waiting = [1, 2, 3, 4].map(|number| world.begin(numbered(number)));
+    while world.load.waiting() < waiting.len() {
+        tokio::task::yield_now().await;
+    }
+    let catalogues = world.dispatcher.access().changes();
+    let before = *catalogues.borrow();
+    arrive(&world);
+    hanging.0.notify_waiters();
+    for (handled, _) in waiting {
+        handled.await.unwrap();
+    }
+    assert!(world.bus.sent().iter().all(|sent| sent.body["content"] == "arrived"));
+    assert_eq!(*catalogues.borrow() - before, 1);
 }
