@@ -288,6 +288,7 @@ fn refusal(asked: &Asked, delivery: &Delivery, refused: &Refused) -> Said {
                 message: failure.message.clone(),
                 is_retryable: verdict.is_retryable,
                 retry_after_ms: failure.retry_after.map(whole_milliseconds),
+                outcome: verdict.outcome,
                 ..error
             }
         }

@@ -335,7 +335,7 @@ async fn what_is_listed_can_be_called_by_either_name_and_nothing_else_can() {
 }
 
 #[tokio::test]
-async fn listing_is_limited_as_if_it_were_a_tool() {
+async fn listing_is_limited_where_a_rate_names_it() {
     let site = Site::shared().await;
     let rules = "[identity]\ntrust_headers = true\n\
         [agents.ana]\ntool_rate_limits = { \"tool.list\" = { rps = 0.001, burst = 2 } }\n[agents.bob]\n";
@@ -347,7 +347,17 @@ async fn listing_is_limited_as_if_it_were_a_tool() {
     let mut refused = client.exchange(&list(&client, "ana", &json!({}))).await.body();
     assert!(refused["retryAfterMs"].take().as_u64().is_some_and(|wait| (900_000..=1_000_000).contains(&wait)));
     refused["toolCallId"].take();
-    insta::assert_json_snapshot!(refused, @r#""#);
+    insta::assert_json_snapshot!(refused, @r#"
+    {
+      "code": "rate_limited",
+      "isRetryable": true,
+      "message": "The tools were listed too often. Try again later.",
+      "outcome": "not_started",
+      "retryAfterMs": null,
+      "toolCallId": null,
+      "toolName": "tool.list"
+    }
+    "#);
     assert_eq!(client.exchange(&list(&client, "bob", &json!({}))).await.kind(), "Toolbus.ToolListResponse");
     daemon.stop(&site).await;
 }

@@ -257,10 +257,11 @@ impl Effective {
         rates.rule(number.checked_sub(FIRST_RATE)?)
     }
 
-    /// How often the caller may list its tools, if that is limited: as if `tool.list` were a tool.
+    /// How often the caller may list its tools, if a rule names `tool.list`. Patterns are of tools: a limit for all of
+    /// them must not leave an agent without its list.
     pub(crate) fn listing_rate(&self) -> Option<&RateRule> {
         let rates = &self.cell().rates;
-        rates.rule(rates.rule_of(topic::TOOL_LIST)?)
+        rates.rule(rates.rule_of(topic::TOOL_LIST)?).filter(|rule| rule.pattern().is_exact())
     }
 
     /// What tells this caller's lists from all others, and from calls.
