@@ -11,7 +11,7 @@ use toolbus_protocol::parse_object;
 
 use self::compiled::{Cache, Compiled};
 pub use self::compiled::{SchemaError, check_schema};
-use self::meter::{Meter, Spent};
+use self::meter::{Limits, Meter, Spent};
 use crate::failure::{Cause, ToolFailure};
 use crate::log::Throttle;
 use crate::policy::Forced;
@@ -29,11 +29,13 @@ const MAX_ERRORS: usize = 200;
 const MAX_AT_ONCE: usize = 16 * 1024;
 /// Steps of such a check: a few milliseconds. One that needs more gets its turn.
 const STEPS_AT_ONCE: u64 = 50_000;
+/// Bytes of texts times bytes of the compiled patterns that such a check compares them with: a few milliseconds, too.
+const COMPARISONS_AT_ONCE: u64 = 16 * 1024 * 1024;
 /// Steps of a check that has its turn: each value of the largest arguments, some twenty times.
 const STEPS_IN_TURN: u64 = 10_000_000;
 /// Steps of looking for what is wrong.
 const STEPS_FOR_ERRORS: u64 = 1_000_000;
-/// Longest check.
+/// Longest check, but for a comparison that it has begun.
 const MAX_CHECK: Duration = Duration::from_secs(3);
 
 /// Checks arguments. Large ones take turns, beside the threads that everything else runs on.
@@ -79,8 +81,8 @@ impl Arguments {
         text: Option<&str>,
         forced: Option<&Forced>,
     ) -> Result<Map<String, Value>, ToolFailure> {
-        let until = Instant::now() + MAX_CHECK;
-        self.checker.check(tool, text, forced, STEPS_IN_TURN, until).map_err(Refused::into_failure)
+        let limits = Limits::in_turn(Instant::now() + MAX_CHECK);
+        self.checker.check(tool, text, forced, limits).map_err(Refused::into_failure)
     }
 
     /// Like [`Self::check`], but never holds up a task for more than some milliseconds: what may take longer waits for its
@@ -100,16 +102,15 @@ impl Arguments {
         let now = Instant::now();
         let size = text.map_or(0, str::len);
         if size <= MAX_AT_ONCE && self.checker.is_ready(tool) {
-            let until = now + MAX_CHECK;
-            match self.checker.check(tool, text, forced.as_deref(), STEPS_AT_ONCE, until) {
+            match self.checker.check(tool, text, forced.as_deref(), Limits::at_once(now + MAX_CHECK)) {
                 Err(Refused::Spent(Spent::Work)) => {}
                 checked => return checked.map_err(Refused::into_failure),
             }
         }
         let (checker, tool, text) = (Arc::clone(&self.checker), tool.clone(), text.map(str::to_owned));
         let check = move || {
-            let until = deadline.min(Instant::now() + MAX_CHECK);
-            checker.check(&tool, text.as_deref(), forced.as_deref(), STEPS_IN_TURN, until)
+            let limits = Limits::in_turn(deadline.min(Instant::now() + MAX_CHECK));
+            checker.check(&tool, text.as_deref(), forced.as_deref(), limits)
         };
         match self.turns.run(caller, size, deadline, check).await {
             Ok((Err(Refused::Spent(Spent::Work)), _)) if Instant::now() >= deadline => Err(expired()),
@@ -134,8 +135,7 @@ impl Checker {
         tool: &Tool,
         text: Option<&str>,
         forced: Option<&Forced>,
-        steps: u64,
-        until: Instant,
+        limits: Limits,
     ) -> Result<Map<String, Value>, Refused> {
         let text = text.map_or("", str::trim);
         let mut members = if text.is_empty() {
@@ -156,9 +156,10 @@ impl Checker {
         };
         let compiled = self.compiled(tool, schema)?;
         let value = Value::Object(members);
-        let refused = match compiled.check(&value, steps, until) {
+        let refused = match compiled.check(&value, limits) {
             Ok(None) => None,
             Ok(Some(violations)) => Some((Refused::Failure(invalid(violations.clone())), violations)),
+            Err(Spent::Work) if limits.at_once => return Err(Refused::Spent(Spent::Work)),
             Err(spent) => Some((Refused::Spent(spent), spent.text().to_owned())),
         };
         match refused {
@@ -189,12 +190,13 @@ impl Checker {
 
 impl Compiled {
     /// What is wrong with `value`, if anything is.
-    fn check(&self, value: &Value, steps: u64, until: Instant) -> Result<Option<String>, Spent> {
-        let meter = |steps| Meter::new(steps, MAX_ERRORS, until, self.longest_text, self.longest_name);
-        if meter(steps).run(value, |node| self.validator.is_valid(node))? {
+    fn check(&self, value: &Value, limits: Limits) -> Result<Option<String>, Spent> {
+        let meter = Meter::new(limits, MAX_ERRORS, self.patterns);
+        if meter.run(value, |node| self.validator.is_valid(node))? {
             return Ok(None);
         }
-        let meter = meter(STEPS_FOR_ERRORS.min(steps));
+        let steps = STEPS_FOR_ERRORS.min(limits.steps);
+        let meter = Meter::new(Limits { steps, ..limits }, MAX_ERRORS, self.patterns);
         let lines = meter.run(value, |node| {
             let lines = self.validator.iter_errors(node).take(MAX_VIOLATIONS + 1).map(|error| {
                 let path = error.instance_path().to_string();
@@ -203,6 +205,9 @@ impl Compiled {
             });
             lines.collect::<Vec<_>>()
         });
+        if limits.at_once && lines == Err(Spent::Work) {
+            return Err(Spent::Work);
+        }
         // That they do not fit is known; only where is not.
         let mut lines = lines.unwrap_or_default();
         if lines.is_empty() {
@@ -215,6 +220,18 @@ impl Compiled {
             lines.push("… and more".to_owned());
         }
         Ok(Some(format!("The arguments do not fit the tool's parameters: {}", lines.join("; "))))
+    }
+}
+
+impl Limits {
+    /// Of a check on the task's own thread.
+    const fn at_once(until: Instant) -> Self {
+        Self { steps: STEPS_AT_ONCE, comparisons: COMPARISONS_AT_ONCE, until, at_once: true }
+    }
+
+    /// Of a check that has its turn. What all of its comparisons take is bounded by the clock.
+    const fn in_turn(until: Instant) -> Self {
+        Self { steps: STEPS_IN_TURN, comparisons: u64::MAX, until, at_once: false }
     }
 }
 
@@ -378,6 +395,15 @@ mod tests {
         assert_eq!(members["list"].as_array().unwrap().len(), 200_000);
     }
 
+    /// Letters a and b without an order that a pattern could make use of.
+    fn random(length: usize) -> String {
+        let next = |state: &mut u64| {
+            *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            Some(if *state >> 63 == 0 { 'a' } else { 'b' })
+        };
+        std::iter::repeat_with(|| ()).scan(1, |state, ()| next(state)).take(length).collect()
+    }
+
     /// Patterns of which each byte of a text makes a new state.
     fn costly() -> Value {
         let pattern = |n: usize| json!({"pattern": format!("(?:a|b)*a(?:a|b){{{}}}c", 200 + n)});
@@ -415,6 +441,69 @@ mod tests {
         }
         assert!(turns > 3, "{turns}");
         check.await.unwrap();
+    }
+
+    /// Of some 50 KiB, of which each byte of a text visits all.
+    const COSTLY_PATTERN: &str = "(?:a|b)*a(?:a|b){400}c";
+
+    fn with_costly_pattern() -> Value {
+        json!({"type": "object", "properties": {"text": {"type": "string", "pattern": COSTLY_PATTERN}}})
+    }
+
+    /// Turns that other tasks of the same thread get while these arguments are checked, once the schema is compiled.
+    async fn turns_beside(schema: Value, text: String) -> u32 {
+        let arguments = Arc::new(Arguments::new());
+        let tool = tool(schema);
+        arguments.check(&tool, Some("{}"), None).unwrap();
+        assert!(text.len() <= MAX_AT_ONCE && arguments.checker.is_ready(&tool));
+        let deadline = Instant::now() + Duration::from_secs(60);
+        let check =
+            tokio::spawn(
+                async move { arguments.check_in_turn(&tool, Some(&text), None, "ana".into(), deadline).await },
+            );
+        let mut turns = 0;
+        while !check.is_finished() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+            turns += 1;
+        }
+        assert!(!check.await.unwrap().unwrap_err().message.contains("work"));
+        turns
+    }
+
+    #[tokio::test]
+    async fn a_small_text_and_a_costly_pattern_hold_up_no_other_task() {
+        let text = json!({"text": random(16_000)}).to_string();
+        let turns = turns_beside(with_costly_pattern(), text).await;
+        assert!(turns > 3, "{turns}");
+    }
+
+    #[tokio::test]
+    async fn a_small_name_and_a_costly_pattern_hold_up_no_other_task() {
+        let text = json!({random(16_000): 1}).to_string();
+        let turns = turns_beside(json!({"propertyNames": {"pattern": COSTLY_PATTERN}}), text).await;
+        assert!(turns > 3, "{turns}");
+    }
+
+    #[test]
+    fn each_costly_comparison_looks_at_the_clock_before_it_begins() {
+        let compiled = Compiled::new(&with_costly_pattern()).unwrap();
+        // Too short for a look after so many steps.
+        let value = json!({"text": random(2_000)});
+        assert_eq!(compiled.check(&value, Limits::in_turn(Instant::now())), Err(Spent::Work));
+    }
+
+    #[test]
+    fn usual_patterns_are_compared_at_once() {
+        let pattern = |of: &str| json!({"type": "string", "pattern": of});
+        let schema = json!({"type": "object", "additionalProperties": false, "properties": {
+            "email": pattern(r"^[^@\s]+@[^@\s]+\.[a-zA-Z]{2,}$"), "day": pattern(r"^\d{4}-\d{2}-\d{2}$"),
+            "id": pattern("^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$"), "name": pattern(r"^[\w .-]+$")
+        }});
+        let compiled = Compiled::new(&schema).unwrap();
+        let value = json!({"email": "ana@example.com", "day": "2026-01-31", "name": "x".repeat(100),
+            "id": "123e4567-e89b-12d3-a456-426614174000"});
+        let limits = Limits::at_once(Instant::now() + Duration::from_secs(60));
+        assert_eq!(compiled.check(&value, limits), Ok(None));
     }
 
     #[tokio::test(start_paused = true)]

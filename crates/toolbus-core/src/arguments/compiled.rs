@@ -6,18 +6,17 @@ use jsonschema::{PatternOptions, Validator};
 use lru::LruCache;
 use serde_json::Value;
 
-use super::meter::Metered;
+use super::meter::{Metered, PatternBytes};
 use super::shortened;
 use crate::tool::Schema;
 
 /// Largest compiled forms of one pattern, in bytes. Counted repetitions let a few characters grow to megabytes. The
 /// smallest that takes every pattern of a schema is used, so that what a pattern may cost is known.
-const PATTERN_SIZES: [usize; 4] = [16 * 1024, 64 * 1024, 256 * 1024, 1024 * 1024];
+const PATTERN_SIZES: [usize; 6] = [1024, 4 * 1024, 16 * 1024, 64 * 1024, 256 * 1024, 1024 * 1024];
+/// However small a pattern is, it counts as this much where memory is concerned, in bytes: the engine needs some.
+const LEAST_MEMORY: usize = 16 * 1024;
 /// The patterns of one schema may take this much together, in bytes.
 const MAX_PATTERNS: usize = 4 * 1024 * 1024;
-/// Bytes of a pattern's compiled form times bytes of the text that it is compared with: some seconds at the worst, when
-/// each byte visits all of the form. A comparison cannot be stopped.
-const MAX_COMPARISON: usize = 16 * 1024 * 1024 * 1024;
 /// For each byte of a pattern's compiled form, the states that the engine makes while it compares, at the most.
 const STATES_PER_BYTE: usize = 2;
 /// Comparisons of one pattern that keep states of their own.
@@ -35,10 +34,7 @@ pub struct SchemaError(String);
 /// A schema that arguments can be checked against.
 pub(super) struct Compiled {
     pub(super) validator: Validator<Metered>,
-    /// Longest text that its patterns are compared with, in bytes.
-    pub(super) longest_text: usize,
-    /// Longest name of a member, which all patterns may be compared with, in bytes.
-    pub(super) longest_name: usize,
+    pub(super) patterns: PatternBytes,
     /// Memory that it takes at the most, in bytes.
     size: usize,
 }
@@ -55,39 +51,38 @@ pub fn check_schema(schema: &Value) -> Result<(), SchemaError> {
 
 impl Compiled {
     pub(super) fn new(schema: &Value) -> Result<Self, SchemaError> {
-        let patterns = patterns(schema);
-        let fits = |size: &usize| size.saturating_mul(patterns) <= MAX_PATTERNS;
-        let mut refused = SchemaError(format!(
-            "has {patterns} patterns; at most {} can be used",
-            MAX_PATTERNS / PATTERN_SIZES.first().copied().unwrap_or(MAX_PATTERNS)
-        ));
+        let patterns = PatternCount::of(schema);
+        if patterns.all == 0 {
+            // Those of the metaschemas, to which a schema may refer, are few and small.
+            return build(schema, LEAST_MEMORY).map(|validator| Self::sized(validator, schema, &patterns, 0));
+        }
+        let fits = |size: &usize| size.max(&LEAST_MEMORY).saturating_mul(patterns.all) <= MAX_PATTERNS;
+        let mut refused =
+            SchemaError(format!("has {} patterns; at most {} can be used", patterns.all, MAX_PATTERNS / LEAST_MEMORY));
         for size in PATTERN_SIZES.into_iter().filter(fits) {
             match build(schema, size) {
-                Ok(validator) => return Ok(Self::sized(validator, schema, patterns, size)),
+                Ok(validator) => return Ok(Self::sized(validator, schema, &patterns, size)),
                 Err(error) => refused = error,
-            }
-            if patterns == 0 {
-                break;
             }
         }
         Err(refused)
     }
 
-    fn sized(validator: Validator<Metered>, schema: &Value, patterns: usize, size: usize) -> Self {
-        let longest = |bytes: usize| if patterns == 0 { usize::MAX } else { MAX_COMPARISON / bytes };
+    /// `size` is the largest compiled form of its patterns, in bytes.
+    fn sized(validator: Validator<Metered>, schema: &Value, patterns: &PatternCount, size: usize) -> Self {
         let text = schema.to_string().len().saturating_mul(MEMORY_PER_BYTE);
         Self {
             validator,
-            longest_text: longest(size),
-            longest_name: longest(size.saturating_mul(patterns)),
-            size: text + patterns * size * (1 + STATES_PER_BYTE * KEPT_STATES),
+            patterns: PatternBytes { of_texts: size, of_names: size.saturating_mul(patterns.of_names) },
+            size: text + patterns.all * size.max(LEAST_MEMORY) * (1 + STATES_PER_BYTE * KEPT_STATES),
         }
     }
 }
 
 fn build(schema: &Value, size: usize) -> Result<Validator<Metered>, SchemaError> {
     // Linear time: schemas come from servers and arguments from callers.
-    let patterns = PatternOptions::regex().size_limit(size).dfa_size_limit(size * STATES_PER_BYTE);
+    let states = size.max(LEAST_MEMORY) * STATES_PER_BYTE;
+    let patterns = PatternOptions::regex().size_limit(size).dfa_size_limit(states);
     jsonschema::options_for::<Metered>()
         .offline()
         .with_pattern_options(patterns)
@@ -96,19 +91,42 @@ fn build(schema: &Value, size: usize) -> Result<Validator<Metered>, SchemaError>
         .map_err(|error| SchemaError(shortened(&format!("at `{}`: {error}", error.instance_path()))))
 }
 
-/// Number of patterns in a schema; parts that are no schemas may count, too.
-fn patterns(schema: &Value) -> usize {
-    match schema {
-        Value::Array(elements) => elements.iter().map(patterns).sum(),
-        Value::Object(members) => {
-            let own = |(name, value): (&String, &Value)| match (&**name, value) {
-                ("pattern", Value::String(_)) => 1,
-                ("patternProperties", Value::Object(of)) => of.len(),
-                _ => 0,
-            };
-            members.iter().map(own).sum::<usize>() + members.values().map(patterns).sum::<usize>()
+/// Patterns in a schema; parts that are no schemas may count, too.
+#[derive(Default)]
+struct PatternCount {
+    all: usize,
+    /// Those that names of members may be compared with.
+    of_names: usize,
+}
+
+impl PatternCount {
+    fn of(schema: &Value) -> Self {
+        let mut count = Self::default();
+        let has_rules_for_names = count.add(schema);
+        // Such a rule may refer to any part of the schema.
+        if has_rules_for_names {
+            count.of_names = count.all;
         }
-        _ => 0,
+        count
+    }
+
+    /// Adds the patterns of `part`; whether `propertyNames` is in it.
+    fn add(&mut self, part: &Value) -> bool {
+        match part {
+            Value::Array(elements) => elements.iter().fold(false, |has, element| self.add(element) || has),
+            Value::Object(members) => members.iter().fold(false, |has, (name, value)| {
+                match (&**name, value) {
+                    ("pattern", Value::String(_)) => self.all += 1,
+                    ("patternProperties", Value::Object(of)) => {
+                        self.all += of.len();
+                        self.of_names += of.len();
+                    }
+                    _ => {}
+                }
+                self.add(value) || has || name == "propertyNames"
+            }),
+            _ => false,
+        }
     }
 }
 

@@ -19,6 +19,11 @@ use serde_json::{Map, Number, Value, map};
 const BYTES_PER_STEP: usize = 16;
 /// Steps between two looks at the clock; a power of two.
 const STEPS_PER_LOOK: u64 = 4096;
+/// Bytes of a pattern's compiled form times bytes of the text that it is compared with: some tenths of a second at the
+/// worst, when each byte visits all of the form. A comparison cannot be stopped.
+const MAX_COMPARISON: u64 = 8 * 1024 * 1024 * 1024;
+/// The clock is looked at before comparisons that take more than this together, in the same unit.
+const COMPARED_PER_LOOK: u64 = 16 * 1024 * 1024;
 
 /// Why a check ended before it was done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,19 +35,48 @@ pub(super) enum Spent {
 }
 
 /// What one check may cost.
+#[derive(Clone, Copy)]
+pub(super) struct Limits {
+    /// Looks at values and at 16 bytes of a text.
+    pub(super) steps: u64,
+    /// Bytes of texts times bytes of the compiled patterns that they are compared with, of all comparisons.
+    pub(super) comparisons: u64,
+    pub(super) until: Instant,
+    /// Whether a check that reaches these limits is done again with larger ones.
+    pub(super) at_once: bool,
+}
+
+/// Bytes that the compiled patterns of a schema may take at the most; zero where nothing is compared.
+#[derive(Clone, Copy)]
+pub(super) struct PatternBytes {
+    /// The largest pattern. A text is compared with one at a time.
+    pub(super) of_texts: usize,
+    /// All patterns for names of members. A name may be compared with all of them.
+    pub(super) of_names: usize,
+}
+
+/// Counts what one check costs.
 pub(super) struct Meter {
     steps: Cell<u64>,
+    comparisons: Cell<u64>,
+    /// Comparisons since they last led to a look at the clock.
+    compared: Cell<u64>,
     errors: Cell<usize>,
     until: Instant,
-    longest_text: usize,
-    longest_name: usize,
+    patterns: PatternBytes,
 }
 
 impl Meter {
-    /// A meter of `steps` until `until`. Patterns are compared with texts of at most `longest_text` bytes, and with names
-    /// of members of at most `longest_name` bytes. Lists seem to end after about `errors` errors.
-    pub(super) fn new(steps: u64, errors: usize, until: Instant, longest_text: usize, longest_name: usize) -> Self {
-        Self { steps: Cell::new(steps), errors: Cell::new(errors), until, longest_text, longest_name }
+    /// A meter for a schema with `patterns`. Lists seem to end after about `errors` errors.
+    pub(super) fn new(limits: Limits, errors: usize, patterns: PatternBytes) -> Self {
+        Self {
+            steps: Cell::new(limits.steps),
+            comparisons: Cell::new(limits.comparisons),
+            compared: Cell::new(0),
+            errors: Cell::new(errors),
+            until: limits.until,
+            patterns,
+        }
     }
 
     /// Runs a check over `value`.
@@ -70,9 +104,20 @@ impl Meter {
         }
     }
 
-    fn charge_text(&self, length: usize, longest: usize) {
-        if length > longest {
+    /// Charges a text of `length` bytes, and its comparison with patterns of `size` bytes, before they are compared.
+    fn charge_text(&self, length: usize, size: usize) {
+        let comparison = (length as u64).saturating_mul(size as u64);
+        if comparison > MAX_COMPARISON {
             stop(Spent::Text);
+        }
+        let Some(left) = self.comparisons.get().checked_sub(comparison) else { stop(Spent::Work) };
+        self.comparisons.set(left);
+        self.compared.set(self.compared.get() + comparison);
+        if self.compared.get() > COMPARED_PER_LOOK {
+            self.compared.set(0);
+            if Instant::now() >= self.until {
+                stop(Spent::Work);
+            }
         }
         self.charge(1 + (length / BYTES_PER_STEP) as u64);
     }
@@ -140,7 +185,7 @@ impl<'a> json::Node<'a, Metered> for Node<'a> {
     fn as_string(&self) -> Option<Cow<'a, str>> {
         let text = self.look().as_str()?;
         if let Some(meter) = self.meter {
-            meter.charge_text(text.len(), meter.longest_text);
+            meter.charge_text(text.len(), meter.patterns.of_texts);
         }
         Some(Cow::Borrowed(text))
     }
@@ -221,7 +266,7 @@ impl<'a> Iterator for EachMember<'a> {
         }
         let (name, value) = self.members.next()?;
         if let Some(meter) = self.meter {
-            meter.charge_text(name.len(), meter.longest_name);
+            meter.charge_text(name.len(), meter.patterns.of_names);
         }
         Some((name, Node { value, meter: self.meter }))
     }
