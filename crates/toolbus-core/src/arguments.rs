@@ -377,15 +377,23 @@ mod tests {
         assert!(message.contains("/list/0: "), "{message}");
     }
 
+    /// 2^60 looks at what `applied` gives to the first definition.
+    fn without_end(applied: &Value) -> Value {
+        let next = |n: usize| json!({"$ref": format!("#/$defs/d{}", n + 1)});
+        let mut defs: Map<String, Value> =
+            (0..60).map(|n| (format!("d{n}"), json!({"allOf": [next(n), next(n)]}))).collect();
+        defs.insert("d60".to_owned(), json!({"minLength": 1}));
+        let mut schema = applied.clone();
+        schema["$defs"] = defs.into();
+        schema
+    }
+
     #[test]
     fn a_schema_that_makes_work_without_end_is_left() {
-        // 2^60 looks at the same text.
-        let branch = |n: usize| json!({"allOf": [{"$ref": format!("#/$defs/d{}", n + 1)}, {"$ref": format!("#/$defs/d{}", n + 1)}]});
-        let mut defs: Map<String, Value> = (0..60).map(|n| (format!("d{n}"), branch(n))).collect();
-        defs.insert("d60".to_owned(), json!({"type": "string"}));
-        let schema = json!({"$defs": defs, "properties": {"a": {"$ref": "#/$defs/d0"}}});
-        let message = refusal(schema, r#"{"a": "x"}"#);
-        assert_eq!(message, Spent::Work.text());
+        let first = json!({"$ref": "#/$defs/d0"});
+        for applied in [json!({"properties": {"a": first}}), json!({"propertyNames": first})] {
+            assert_eq!(refusal(without_end(&applied), r#"{"a": "x"}"#), Spent::Work.text(), "{applied}");
+        }
     }
 
     #[test]

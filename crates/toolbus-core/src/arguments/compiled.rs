@@ -95,37 +95,34 @@ fn build(schema: &Value, size: usize) -> Result<Validator<Metered>, SchemaError>
 #[derive(Default)]
 struct PatternCount {
     all: usize,
-    /// Those that names of members may be compared with.
+    /// Those of `patternProperties`.
     of_names: usize,
 }
 
 impl PatternCount {
     fn of(schema: &Value) -> Self {
         let mut count = Self::default();
-        let has_rules_for_names = count.add(schema);
-        // Such a rule may refer to any part of the schema.
-        if has_rules_for_names {
-            count.of_names = count.all;
-        }
+        count.add(schema);
         count
     }
 
-    /// Adds the patterns of `part`; whether `propertyNames` is in it.
-    fn add(&mut self, part: &Value) -> bool {
+    fn add(&mut self, part: &Value) {
         match part {
-            Value::Array(elements) => elements.iter().fold(false, |has, element| self.add(element) || has),
-            Value::Object(members) => members.iter().fold(false, |has, (name, value)| {
-                match (&**name, value) {
-                    ("pattern", Value::String(_)) => self.all += 1,
-                    ("patternProperties", Value::Object(of)) => {
-                        self.all += of.len();
-                        self.of_names += of.len();
+            Value::Array(elements) => elements.iter().for_each(|element| self.add(element)),
+            Value::Object(members) => {
+                for (name, value) in members {
+                    match (&**name, value) {
+                        ("pattern", Value::String(_)) => self.all += 1,
+                        ("patternProperties", Value::Object(of)) => {
+                            self.all += of.len();
+                            self.of_names += of.len();
+                        }
+                        _ => {}
                     }
-                    _ => {}
+                    self.add(value);
                 }
-                self.add(value) || has || name == "propertyNames"
-            }),
-            _ => false,
+            }
+            _ => {}
         }
     }
 }

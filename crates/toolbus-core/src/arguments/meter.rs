@@ -6,8 +6,9 @@
 
 use std::any::Any;
 use std::borrow::Cow;
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::panic::{self, AssertUnwindSafe};
+use std::rc::Rc;
 use std::slice;
 use std::time::Instant;
 
@@ -51,8 +52,13 @@ pub(super) struct Limits {
 pub(super) struct PatternBytes {
     /// The largest pattern. A text is compared with one at a time.
     pub(super) of_texts: usize,
-    /// All patterns for names of members. A name may be compared with all of them.
+    /// All patterns of `patternProperties`. A name may be compared with all of them.
     pub(super) of_names: usize,
+}
+
+thread_local! {
+    /// The meter of the check that runs on this thread. The validator makes nodes of names out of nothing but their text.
+    static RUNNING: RefCell<Option<Rc<Meter>>> = const { RefCell::new(None) };
 }
 
 /// Counts what one check costs.
@@ -68,15 +74,15 @@ pub(super) struct Meter {
 
 impl Meter {
     /// A meter for a schema with `patterns`. Lists seem to end after about `errors` errors.
-    pub(super) fn new(limits: Limits, errors: usize, patterns: PatternBytes) -> Self {
-        Self {
+    pub(super) fn new(limits: Limits, errors: usize, patterns: PatternBytes) -> Rc<Self> {
+        Rc::new(Self {
             steps: Cell::new(limits.steps),
             comparisons: Cell::new(limits.comparisons),
             compared: Cell::new(0),
             errors: Cell::new(errors),
             until: limits.until,
             patterns,
-        }
+        })
     }
 
     /// Runs a check over `value`.
@@ -84,9 +90,16 @@ impl Meter {
     /// # Errors
     ///
     /// If it costs more than the meter has.
-    pub(super) fn run<'a, T>(&'a self, value: &'a Value, check: impl FnOnce(Node<'a>) -> T) -> Result<T, Spent> {
+    pub(super) fn run<'a, T>(
+        self: &'a Rc<Self>,
+        value: &'a Value,
+        check: impl FnOnce(Node<'a>) -> T,
+    ) -> Result<T, Spent> {
         let node = Node { value, meter: Some(self) };
-        panic::catch_unwind(AssertUnwindSafe(|| check(node))).map_err(spent)
+        let before = RUNNING.replace(Some(Rc::clone(self)));
+        let checked = panic::catch_unwind(AssertUnwindSafe(|| check(node)));
+        RUNNING.set(before);
+        checked.map_err(spent)
     }
 
     /// Whether errors are left out because there are so many.
@@ -142,7 +155,7 @@ pub(super) struct Metered;
 #[derive(Clone, Copy)]
 pub(super) struct Node<'a> {
     value: &'a Value,
-    /// Absent for the name of a member, which was charged with the member.
+    /// Absent while no check runs.
     meter: Option<&'a Meter>,
 }
 
@@ -165,7 +178,8 @@ impl Json for Metered {
     }
 
     fn with_string_node<T>(buffer: &mut Value, string: &str, f: impl FnOnce(Node<'_>) -> T) -> T {
-        SerdeJson::with_string_node(buffer, string, |value| f(Node { value, meter: None }))
+        let meter = RUNNING.with_borrow(Option::clone);
+        SerdeJson::with_string_node(buffer, string, |value| f(Node { value, meter: meter.as_deref() }))
     }
 }
 
