@@ -8,6 +8,9 @@ use super::schema::{BY_NAME, ONE, SEVERAL, resolve};
 const MAX_REFERENCES: usize = 8;
 /// Most schemas within one that is written out; beyond, anything fits.
 const MAX_SCHEMAS: usize = 5_000;
+/// Most bytes of names and of values that are no schemas, such as `enum`, within one that is written out; beyond, anything
+/// fits.
+const MAX_BYTES: usize = 1024 * 1024;
 
 /// Keywords that Gemini documents for JSON Schemas: the list at `response_json_schema` of `GenerateContentConfig`, in
 /// `google/genai/types.py` of the package google-genai 3.4.0, without those of references.
@@ -54,20 +57,26 @@ pub(super) fn of_bedrock(schema: &Value) -> Value {
 struct Inliner<'a> {
     document: &'a Value,
     left: usize,
+    bytes_left: usize,
 }
 
 impl<'a> Inliner<'a> {
     const fn new(document: &'a Value) -> Self {
-        Self { document, left: MAX_SCHEMAS }
+        Self { document, left: MAX_SCHEMAS, bytes_left: MAX_BYTES }
     }
 
     /// A schema; `references` were followed on the way to it.
     fn schema(&mut self, schema: &'a Value, references: usize) -> Value {
-        let Value::Object(members) = schema else { return schema.clone() };
         if self.left == 0 {
             return json!({});
         }
         self.left -= 1;
+        let Some(bytes_left) = self.bytes_left.checked_sub(own_bytes(schema)) else {
+            self.left = 0;
+            return json!({});
+        };
+        self.bytes_left = bytes_left;
+        let Value::Object(members) = schema else { return schema.clone() };
         let mut inlined = Map::new();
         for (keyword, value) in members {
             let value = match (keyword.as_str(), value) {
@@ -94,6 +103,29 @@ impl<'a> Inliner<'a> {
             }
         }
         Value::Object(inlined)
+    }
+}
+
+/// Bytes of a schema without those of the schemas in it: each of these counts by itself.
+fn own_bytes(schema: &Value) -> usize {
+    let Value::Object(members) = schema else { return bytes(schema) };
+    let of_keyword = |(keyword, value): (&String, &Value)| match (keyword.as_str(), value) {
+        ("$ref" | "$defs" | "definitions", _) => 0,
+        (name, Value::Object(by_name)) if BY_NAME.contains(&name) => by_name.keys().map(String::len).sum(),
+        (name, Value::Array(_)) if SEVERAL.contains(&name) => 0,
+        (name, _) if ONE.contains(&name) => 0,
+        (name, value) => name.len() + bytes(value),
+    };
+    members.iter().map(of_keyword).sum()
+}
+
+/// About the bytes that a value takes as JSON.
+fn bytes(value: &Value) -> usize {
+    match value {
+        Value::String(text) => text.len() + 2,
+        Value::Array(elements) => elements.iter().map(|element| bytes(element) + 1).sum::<usize>() + 2,
+        Value::Object(members) => members.iter().map(|(name, value)| name.len() + bytes(value) + 4).sum::<usize>() + 2,
+        Value::Null | Value::Bool(_) | Value::Number(_) => 8,
     }
 }
 
@@ -178,6 +210,33 @@ mod tests {
         let schema = json!({"type": "object", "properties": {"root": {"$ref": "#/$defs/b"}}, "$defs": {"b": branch}});
         let size = of_bedrock(&schema).to_string().len();
         assert!(size < MAX_SCHEMAS * 32, "{size} bytes");
+    }
+
+    #[test]
+    fn values_that_references_multiply_are_cut() {
+        let long = "x".repeat(45_000);
+        let fifteen = |of: &str| -> Value {
+            let properties = (0..15).map(|n| (format!("p{n}"), json!({"$ref": format!("#/$defs/{of}")})));
+            json!({"type": "object", "properties": properties.collect::<Map<_, _>>()})
+        };
+        let values = [
+            json!({"enum": [long]}),
+            json!({"const": long}),
+            json!({"anyOf": [long]}),
+            json!({"dependencies": {"a": [long]}}),
+            json!({"items": long}),
+            json!({"default": {"of": [long]}}),
+            json!({"required": [long]}),
+            json!({"properties": {long.clone(): {}}}),
+            json!({(long.clone()): 1}),
+        ];
+        for leaf in values {
+            let mut schema = fifteen("a");
+            schema["$defs"] = json!({"a": fifteen("b"), "b": fifteen("leaf"), "leaf": leaf});
+            let size = of_bedrock(&schema).to_string().len();
+            assert!(size < MAX_BYTES + MAX_SCHEMAS * 32, "{size} bytes");
+            assert!(size > 100_000, "some are written out: {size} bytes");
+        }
     }
 
     #[test]
