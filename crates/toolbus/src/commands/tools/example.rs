@@ -1,9 +1,15 @@
 //! An example of a call, made from the schema of a tool's arguments.
 
+use std::cell::Cell;
+
 use serde_json::{Map, Value, json};
 
 /// Deepest nesting that an example follows; references may lead in a circle.
 const MAX_DEPTH: usize = 8;
+/// Most values of an example, with the schemas on the way to them. Beyond, arguments are `null` and their members left out.
+const MAX_VALUES: usize = 200;
+/// Longest value that is taken from the schema itself, such as a default, in bytes.
+const MAX_GIVEN: usize = 1024;
 /// Most items of a list that are made up for `minItems`.
 const MAX_ITEMS: u64 = 4;
 /// Most characters that are made up for `minLength`.
@@ -18,11 +24,12 @@ pub(super) fn command(name: &str, schema: Option<&Value>) -> String {
 /// Arguments that the schema asks for; where it asks for none, the first that it knows.
 pub(super) fn arguments(schema: Option<&Value>) -> Map<String, Value> {
     let Some(root) = schema else { return Map::new() };
-    let members = object(root, root, 0);
+    let example = Example { root, left: Cell::new(MAX_VALUES) };
+    let members = example.object(root, 0);
     if !members.is_empty() {
         return members;
     }
-    let first = properties(root).next().map(|(key, schema)| (key.clone(), value(schema, root, 0)));
+    let first = properties(root).next().map(|(key, schema)| (key.clone(), example.value(schema, 0)));
     first.into_iter().collect()
 }
 
@@ -30,46 +37,68 @@ fn properties(schema: &Value) -> impl Iterator<Item = (&String, &Value)> {
     schema.get("properties").and_then(Value::as_object).into_iter().flatten()
 }
 
-/// The required members of an object.
-fn object(schema: &Value, root: &Value, depth: usize) -> Map<String, Value> {
-    let required = schema.get("required").and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str);
-    let member = |key: &str| {
-        let known = schema.get("properties").and_then(|properties| properties.get(key));
-        (key.to_owned(), known.map_or_else(|| json!("text"), |schema| value(schema, root, depth + 1)))
-    };
-    required.map(member).collect()
+/// Makes values from the parts of one schema.
+struct Example<'a> {
+    root: &'a Value,
+    /// Values that may still be made.
+    left: Cell<usize>,
 }
 
-/// A value that the schema is likely to accept.
-fn value(schema: &Value, root: &Value, depth: usize) -> Value {
-    if depth > MAX_DEPTH {
-        return Value::Null;
+impl Example<'_> {
+    /// Counts a value that is made; false when there are enough.
+    fn take(&self) -> bool {
+        let left = self.left.get();
+        self.left.set(left.saturating_sub(1));
+        left > 0
     }
-    let first_of = |key: &str| schema.get(key).and_then(Value::as_array).and_then(|values| values.first());
-    let given =
-        [schema.get("const"), first_of("examples"), schema.get("example"), schema.get("default"), first_of("enum")];
-    if let Some(given) = given.into_iter().flatten().next() {
-        return given.clone();
+
+    /// The required members of an object.
+    fn object(&self, schema: &Value, depth: usize) -> Map<String, Value> {
+        let required = schema.get("required").and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str);
+        let member = |key: &str| {
+            let known = schema.get("properties").and_then(|properties| properties.get(key));
+            let value = match known {
+                Some(schema) => self.value(schema, depth + 1),
+                None if self.take() => json!("text"),
+                None => Value::Null,
+            };
+            (key.to_owned(), value)
+        };
+        required.take_while(|_| depth == 0 || self.left.get() > 0).map(member).collect()
     }
-    let referred = schema.get("$ref").and_then(Value::as_str).and_then(|it| root.pointer(it.strip_prefix('#')?));
-    if let Some(inner) =
-        referred.or_else(|| first_of("anyOf")).or_else(|| first_of("oneOf")).or_else(|| first_of("allOf"))
-    {
-        return value(inner, root, depth + 1);
-    }
-    let kind = schema.get("type").and_then(|kind| kind.as_str().or_else(|| kind.as_array()?.first()?.as_str()));
-    match kind {
-        Some("integer" | "number") => number(schema),
-        Some("boolean") => Value::Bool(true),
-        Some("null") => Value::Null,
-        Some("array") => {
-            let item = schema.get("items").map_or_else(|| json!("text"), |items| value(items, root, depth + 1));
-            let count = schema.get("minItems").and_then(Value::as_u64).unwrap_or(1).clamp(1, MAX_ITEMS);
-            (0..count).map(|_| item.clone()).collect()
+
+    /// A value that the schema is likely to accept.
+    fn value(&self, schema: &Value, depth: usize) -> Value {
+        if !self.take() || depth > MAX_DEPTH {
+            return Value::Null;
         }
-        Some("object") => Value::Object(object(schema, root, depth)),
-        None if schema.get("properties").is_some() => Value::Object(object(schema, root, depth)),
-        _ => Value::String(text(schema)),
+        let first_of = |key: &str| schema.get(key).and_then(Value::as_array).and_then(|values| values.first());
+        let given =
+            [schema.get("const"), first_of("examples"), schema.get("example"), schema.get("default"), first_of("enum")];
+        if let Some(given) = given.into_iter().flatten().find(|given| given.to_string().len() <= MAX_GIVEN) {
+            return given.clone();
+        }
+        let referred = schema.get("$ref").and_then(Value::as_str);
+        let referred = referred.and_then(|it| self.root.pointer(it.strip_prefix('#')?));
+        if let Some(inner) =
+            referred.or_else(|| first_of("anyOf")).or_else(|| first_of("oneOf")).or_else(|| first_of("allOf"))
+        {
+            return self.value(inner, depth + 1);
+        }
+        let kind = schema.get("type").and_then(|kind| kind.as_str().or_else(|| kind.as_array()?.first()?.as_str()));
+        match kind {
+            Some("integer" | "number") => number(schema),
+            Some("boolean") => Value::Bool(true),
+            Some("null") => Value::Null,
+            Some("array") => {
+                let count = schema.get("minItems").and_then(Value::as_u64).unwrap_or(1).clamp(1, MAX_ITEMS);
+                let items = schema.get("items");
+                (0..count).map(|_| items.map_or_else(|| json!("text"), |items| self.value(items, depth + 1))).collect()
+            }
+            Some("object") => Value::Object(self.object(schema, depth)),
+            None if schema.get("properties").is_some() => Value::Object(self.object(schema, depth)),
+            _ => Value::String(text(schema)),
+        }
     }
 }
 
@@ -153,6 +182,21 @@ mod tests {
         let schema = json!({"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/a"}},
                             "properties": {"a": {"$ref": "#/$defs/a"}}, "required": ["a"]});
         assert_eq!(command("t", Some(&schema)), "toolbus call t a:=null");
+    }
+
+    #[test]
+    fn a_schema_that_requires_without_end_gets_a_short_example() {
+        let names: Vec<String> = (0..240).map(|n| format!("m{n}")).collect();
+        let members: Map<String, Value> = names.iter().map(|n| (n.clone(), json!({"$ref": "#/$defs/a"}))).collect();
+        let object = json!({"type": "object", "properties": members, "required": names});
+        let lists = json!({"type": "array", "minItems": 4, "items": {"$ref": "#/$defs/a"}});
+        let long = json!({"default": {"of": ["x".repeat(45_000)]}, "type": "null"});
+        for (properties, inner) in [(&members, &object), (&members, &lists), (&members, &long)] {
+            let schema = json!({"properties": properties, "required": names, "$defs": {"a": inner}});
+            let line = command("t", Some(&schema));
+            assert!(line.len() < 20_000, "{} bytes", line.len());
+            assert!(line.contains("m0:=") && line.contains(" m239:=null"), "{line}");
+        }
     }
 
     #[test]
