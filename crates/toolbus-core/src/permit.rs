@@ -44,9 +44,25 @@ pub(crate) struct AgentGate {
     max_queued: usize,
     /// Whether several callers share it.
     is_shared: bool,
+    texts: &'static Texts,
     /// Changed under the lock of [`Permits`] only.
     used: Used,
 }
+
+/// What a caller is told at a gate.
+struct Texts {
+    /// When too many wait.
+    full: &'static str,
+    /// When no place came free.
+    late: &'static str,
+}
+
+const CALLS: Texts =
+    Texts { full: "Too many calls of this agent are waiting.", late: "No place to run this call came free in time." };
+const TURNS: Texts = Texts {
+    full: "Too many calls wait for their turn to be checked or listed.",
+    late: "No turn to check or list this call came in time.",
+};
 
 /// What calls use of the places that there are.
 #[derive(Default)]
@@ -134,13 +150,14 @@ impl Permits {
             }
             state.wait(request.clone(), bytes, given)?
         };
+        let late = agent.texts.late;
         let mut waiting = Waiting { permits: self, request: Some(request), number, place };
         let _counted = self.load.enter_waiting();
         match tokio::time::timeout_at(deadline.into(), &mut waiting.place).await {
             Ok(Ok(())) => waiting.request.take().map(|request| self.permit(request)),
             _ => None,
         }
-        .ok_or_else(|| overloaded("No place to run this call came free in time."))
+        .ok_or_else(|| overloaded(late))
     }
 
     /// Takes a place among those who wait, for a call that waits for something else than a permit.
@@ -264,18 +281,26 @@ impl State {
     /// Takes a place among those who wait: first among those of the agent, who learns nothing of how busy others are.
     fn admit(&mut self, request: &PermitRequest, bytes: usize) -> Result<(), ToolFailure> {
         let agent = Arc::clone(&request.agent);
-        let (of_agent, all) = (&agent.used, &self.daemon);
-        let room_of_agent = (MAX_WAITING_BYTES / 2).saturating_sub(of_agent.bytes());
-        let room = MAX_WAITING_BYTES.saturating_sub(all.bytes());
+        let of_agent = &agent.used;
         let free_to_agent = agent.max_queued.saturating_sub(of_agent.waiting());
         let has_share = !agent.is_shared || self.waiting_of(request) <= free_to_agent.saturating_mul(PER_FREE);
-        if bytes > room_of_agent || !((free_to_agent > 0 && has_share) || self.make_room(request, Some(&agent))) {
-            return Err(overloaded("Too many calls of this agent are waiting."));
+        let has_place = (free_to_agent > 0 && has_share) || self.make_place(request, Some(&agent));
+        let room_of_agent = (MAX_WAITING_BYTES / 2).saturating_sub(of_agent.bytes());
+        let left = room_of_agent.checked_sub(bytes);
+        let has_room =
+            left.is_some_and(|left| !agent.is_shared || self.bytes_of(request) <= left.saturating_mul(PER_FREE));
+        let lacking = bytes.saturating_sub(room_of_agent);
+        if !has_place || !(has_room || self.make_room(request, Some(&agent), lacking)) {
+            return Err(overloaded(agent.texts.full));
         }
         let free = self.max_waiting.saturating_sub(self.daemon.waiting());
         let share = share(WAITING_PER_FREE, agent.max_queued, self.max_waiting);
-        let has_share = of_agent.waiting() <= free.saturating_mul(share) && of_agent.bytes() <= room;
-        if bytes > room || !((free > 0 && has_share) || self.make_room(request, None)) {
+        let has_share = of_agent.waiting() <= free.saturating_mul(share);
+        let has_place = (free > 0 && has_share) || self.make_place(request, None);
+        let room = MAX_WAITING_BYTES.saturating_sub(self.daemon.bytes());
+        let has_share = of_agent.bytes() <= room;
+        let lacking = if has_share { bytes.saturating_sub(room) } else { bytes };
+        if !has_place || !(lacking == 0 || self.make_room(request, None, lacking)) {
             return Err(overloaded("Too many calls are waiting."));
         }
         self.count(request, |used| {
@@ -296,25 +321,55 @@ impl State {
 
     /// For the only waiting call of its caller: removes the last one of the caller of whom the most wait, of this agent or
     /// of any. False when there is none of whom two wait.
-    fn make_room(&mut self, request: &PermitRequest, of: Option<&Arc<AgentGate>>) -> bool {
+    fn make_place(&mut self, request: &PermitRequest, of: Option<&Arc<AgentGate>>) -> bool {
         if self.waiting_of(request) > 0 {
             return false;
         }
-        let others = self
-            .queue
-            .iter()
-            .enumerate()
-            .filter(|(_, waiter)| of.is_none_or(|agent| Arc::ptr_eq(agent, &waiter.request.agent)));
+        let others = self.queue.iter().enumerate().filter(|(_, waiter)| waiter.request.is_of(of));
         let most = others.map(|(position, waiter)| (self.waiting_of(&waiter.request), position)).max();
         let Some((2.., position)) = most else { return false };
         let last = self.queue.remove(position);
         last.inspect(|waiter| self.left(&waiter.request, waiter.bytes)).is_some()
     }
 
+    /// For the only waiting call of its caller: removes the last ones of the caller whose calls beside its first hold the
+    /// most, of this agent or of any, until `lacking` bytes are free. False, with nothing removed, when they hold less.
+    fn make_room(&mut self, request: &PermitRequest, of: Option<&Arc<AgentGate>>, lacking: usize) -> bool {
+        if self.waiting_of(request) > 0 {
+            return false;
+        }
+        let mut callers = HashMap::<_, Vec<(u64, usize)>>::new();
+        for waiter in self.queue.iter().filter(|waiter| waiter.request.is_of(of)) {
+            let PermitRequest { agent, caller, .. } = &waiter.request;
+            let caller = (Arc::as_ptr(agent), agent.is_shared.then_some(&**caller));
+            callers.entry(caller).or_default().push((waiter.number, waiter.bytes));
+        }
+        let beside_first = |calls: &[(u64, usize)]| calls.iter().skip(1).map(|(_, bytes)| bytes).sum::<usize>();
+        let most = callers.into_values().max_by_key(|calls| beside_first(calls));
+        let Some(calls) = most.filter(|calls| beside_first(calls) >= lacking) else { return false };
+        let mut freed = 0;
+        for (number, bytes) in calls.into_iter().rev() {
+            if freed >= lacking {
+                break;
+            }
+            freed += bytes;
+            self.leave(number);
+        }
+        true
+    }
+
     /// How many calls of this caller wait.
     fn waiting_of(&self, request: &PermitRequest) -> usize {
-        let of_caller = || self.callers.get(&request.caller).map_or(0, Used::waiting);
-        if request.agent.is_shared { of_caller() } else { request.agent.used.waiting() }
+        self.used_by(request).map_or(0, Used::waiting)
+    }
+
+    /// Bytes of the bodies of this caller's waiting calls.
+    fn bytes_of(&self, request: &PermitRequest) -> usize {
+        self.used_by(request).map_or(0, Used::bytes)
+    }
+
+    fn used_by<'a>(&'a self, request: &'a PermitRequest) -> Option<&'a Used> {
+        if request.agent.is_shared { self.callers.get(&request.caller) } else { Some(&request.agent.used) }
     }
 
     /// Removes a call from the queue; false when it is there no more, because it was given a place.
@@ -346,17 +401,30 @@ impl State {
     }
 }
 
+impl PermitRequest {
+    /// Whether it is of this agent; every one is of any.
+    fn is_of(&self, agent: Option<&Arc<AgentGate>>) -> bool {
+        agent.is_none_or(|agent| Arc::ptr_eq(agent, &self.agent))
+    }
+}
+
 impl AgentGate {
     /// Of one agent, of which at most `max_in_flight` calls run and `max_queued` wait.
     #[must_use]
     pub(crate) fn new(max_in_flight: usize, max_queued: usize) -> Self {
-        Self { max_in_flight, max_queued, is_shared: false, used: Used::default() }
+        Self { max_in_flight, max_queued, is_shared: false, texts: &CALLS, used: Used::default() }
     }
 
     /// Of several callers, of all of whom at most `max_in_flight` calls run and `max_queued` wait.
     #[must_use]
     pub(crate) fn shared(max_in_flight: usize, max_queued: usize) -> Self {
         Self { is_shared: true, ..Self::new(max_in_flight, max_queued) }
+    }
+
+    /// Like [`Self::shared`], for work that takes turns before a call runs.
+    #[must_use]
+    pub(crate) fn of_turns(max_in_flight: usize, max_queued: usize) -> Self {
+        Self { texts: &TURNS, ..Self::shared(max_in_flight, max_queued) }
     }
 }
 

@@ -26,7 +26,7 @@ impl Turns {
         let places = std::thread::available_parallelism().map_or(1, |processors| processors.get().div_ceil(2));
         Self {
             permits: Arc::new(Permits::new(places, MAX_WAITING, Arc::default())),
-            gate: Arc::new(AgentGate::shared(places, MAX_WAITING)),
+            gate: Arc::new(AgentGate::of_turns(places, MAX_WAITING)),
         }
     }
 

@@ -284,3 +284,105 @@ async fn two_agents_that_flood_share_what_there_is() {
     let running = [&ana, &bob].map(|agent| agent.used.running());
     assert!(running.iter().all(|running| (90..=140).contains(running)), "{running:?}");
 }
+
+/// A call that waits with a body of so many bytes; absent when it was refused.
+async fn waits<'a>(
+    permits: &'a Permits,
+    agent: &'a Arc<AgentGate>,
+    caller: &str,
+    bytes: usize,
+) -> Option<impl Future<Output = Result<Permit, ToolFailure>> + Unpin + 'a> {
+    let mut waits = Box::pin(permits.acquire(None, agent, caller.into(), bytes, later()));
+    futures_util::poll!(&mut waits).is_pending().then_some(waits)
+}
+
+const MIB: usize = 1024 * 1024;
+
+#[tokio::test]
+async fn one_caller_of_those_that_share_a_gate_does_not_fill_the_room_for_bodies() {
+    let (permits, shared) = (permits(1, 256), Arc::new(AgentGate::shared(1, 256)));
+    let _held = at_once(&permits, &tool(None), &shared, "flood").unwrap();
+    let mut flood = Vec::new();
+    while let Some(waiting) = waits(&permits, &shared, "flood", MIB).await {
+        flood.push(waiting);
+    }
+    assert_eq!(flood.len(), 24, "three quarters of the room");
+    assert!(waits(&permits, &shared, "flood", MIB).await.is_none());
+    assert!(waits(&permits, &shared, "quiet", 8 * MIB).await.is_some());
+}
+
+#[tokio::test]
+async fn the_first_call_of_a_caller_gets_the_room_of_the_last_ones_whose_bodies_are_the_most() {
+    let (permits, shared) = (permits(1, 256), Arc::new(AgentGate::shared(1, 256)));
+    let _held = at_once(&permits, &tool(None), &shared, "flood").unwrap();
+    let mut floods = Vec::new();
+    for (caller, bytes) in (0..40).map(|call| (["heavy", "light"][call % 2], [MIB, MIB / 4][call % 2])) {
+        floods.extend(waits(&permits, &shared, caller, bytes).await.map(|waiting| (caller, waiting)));
+    }
+    let fill = shared_room(&shared);
+    let first = waits(&permits, &shared, "filler", fill).await;
+    assert!(first.is_some() && shared_room(&shared) == 0);
+    assert!(waits(&permits, &shared, "filler", 1).await.is_none(), "it waits already");
+    let quiet = waits(&permits, &shared, "quiet", 2 * MIB).await;
+    assert!(quiet.is_some());
+    let mut removed = Vec::new();
+    for (caller, waiting) in &mut floods {
+        if let std::task::Poll::Ready(refused) = futures_util::poll!(waiting) {
+            assert_eq!(refused.err().unwrap().cause, Cause::Overloaded);
+            removed.push(*caller);
+        }
+    }
+    assert_eq!(removed, ["heavy", "heavy"]);
+}
+
+fn shared_room(gate: &AgentGate) -> usize {
+    MAX_WAITING_BYTES / 2 - gate.used.bytes()
+}
+
+#[tokio::test]
+async fn a_call_that_others_could_not_make_room_for_removes_none() {
+    let (permits, shared) = (permits(1, 256), Arc::new(AgentGate::shared(1, 256)));
+    let _held = at_once(&permits, &tool(None), &shared, "flood").unwrap();
+    let mut others = Vec::new();
+    for caller in 0..32 {
+        others.extend(waits(&permits, &shared, &format!("caller-{caller}"), MIB).await);
+    }
+    assert_eq!((others.len(), shared_room(&shared)), (32, 0));
+    let refused = permits.acquire(None, &shared, "quiet".into(), MIB, later()).await.err().unwrap();
+    assert_eq!(refused.message, "Too many calls of this agent are waiting. Try again later.");
+    for waiting in &mut others {
+        assert!(futures_util::poll!(waiting).is_pending());
+    }
+}
+
+#[tokio::test]
+async fn the_first_call_of_a_caller_gets_the_room_of_others_when_bodies_fill_that_of_the_daemon() {
+    let permits = permits(1, 256);
+    let (ana, bob, shared) = (agent(1, 100), agent(1, 100), Arc::new(AgentGate::shared(1, 256)));
+    let _held = at_once(&permits, &tool(None), &ana, "ana").unwrap();
+    let mut floods = Vec::new();
+    for agent in [&ana, &bob] {
+        while let Some(waiting) = waits(&permits, agent, "agent", MIB).await {
+            floods.push(waiting);
+        }
+    }
+    // Beyond its share the gate that many share gets room of those whose bodies are the most, and takes no more.
+    let mut first = Vec::new();
+    for caller in 0..12 {
+        first.extend(waits(&permits, &shared, &format!("caller-{caller}"), MIB).await);
+    }
+    assert_eq!(first.len(), 12);
+    let mut removed = 0;
+    for waiting in &mut floods {
+        removed += usize::from(futures_util::poll!(waiting).is_ready());
+    }
+    assert!((1..12).contains(&removed), "{removed}");
+}
+
+#[tokio::test]
+async fn a_refused_turn_is_told_as_one() {
+    let (permits, turns) = (permits(1, 0), Arc::new(AgentGate::of_turns(1, 0)));
+    let _held = at_once(&permits, &tool(None), &turns, "ana").unwrap();
+    let refused = permits.acquire(None, &turns, "bob".into(), 10, later()).await.err().unwrap();
+    assert_eq!(refused.message, "Too many calls wait for their turn to be checked or listed. Try again later.");
+}
