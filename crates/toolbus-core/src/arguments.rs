@@ -12,6 +12,7 @@ use toolbus_protocol::parse_object;
 use self::compiled::{Cache, Compiled};
 pub use self::compiled::{SchemaError, check_schema};
 use self::meter::{Limits, Meter, Spent};
+use crate::deadline;
 use crate::failure::{Cause, ToolFailure};
 use crate::log::Throttle;
 use crate::policy::Forced;
@@ -106,6 +107,9 @@ impl Arguments {
                 Err(Refused::Spent(Spent::Work)) => {}
                 checked => return checked.map_err(Refused::into_failure),
             }
+        }
+        if deadline <= now {
+            return Err(deadline::passed());
         }
         let (checker, tool, text) = (Arc::clone(&self.checker), tool.clone(), text.map(str::to_owned));
         let check = move || {

@@ -4,6 +4,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use toolbus_protocol::{Envelope, header};
 
+use crate::failure::{Cause, ToolFailure};
+
 /// How long calls may take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Budgets {
@@ -86,6 +88,12 @@ fn age(sent: u64, now: SystemTime) -> Duration {
     let now = now.duration_since(UNIX_EPOCH).unwrap_or_default();
     let age = now.saturating_sub(Duration::from_secs(sent)).saturating_sub(TIMESTAMP_RESOLUTION);
     if age > IMPLAUSIBLE_AGE { Duration::ZERO } else { age }
+}
+
+/// The failure of a call whose deadline is over before its tool began.
+pub(crate) fn passed() -> ToolFailure {
+    let text = "The deadline of the call had passed before the tool could begin. It was not run.";
+    ToolFailure::new(Cause::Expired, text)
 }
 
 #[cfg(test)]

@@ -322,8 +322,7 @@ impl Dispatcher {
     ) -> Result<Option<Permit>, Ended> {
         let now = Instant::now();
         if call.request.granted.is_spent() || call.deadline <= now {
-            let text = "The deadline of the call had passed before the tool could begin. It was not run.";
-            return Err(ToolFailure::new(Cause::Expired, text).into());
+            return Err(deadline::passed().into());
         }
         if tool.descriptor.delegates {
             return Ok(None);

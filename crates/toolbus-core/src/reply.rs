@@ -246,7 +246,8 @@ impl Replies {
 
     /// Why no answer would arrive at an address, as far as the broker tells. One that took an answer is not asked for.
     pub(crate) async fn refusal(&self, address: &Address) -> Option<AddressRefused> {
-        if self.proven().contains(&address.first) {
+        // RabbitMQ delivers to an address of its direct reply-to at once, also what is asked in a transaction.
+        if !address.mandatory || self.proven().contains(&address.first) {
             return None;
         }
         let is_suspect = address.is_doubtful || lock(&self.failed).contains(&address.first);

@@ -32,7 +32,8 @@ type ListKey = (Arc<str>, Format);
 /// Tools as an answer has them.
 struct RenderedTools {
     tools: Vec<Box<RawValue>>,
-    notice: Option<String>,
+    /// Which descriptions are cut, if any are.
+    cut: Option<String>,
 }
 
 impl Desk {
@@ -65,7 +66,11 @@ impl Desk {
             agent: caller.name.to_string(),
             version: version.to_string(),
             tools: listed.as_ref().map_or(&[][..], |listed| &listed.tools),
-            notice: listed.as_ref().and_then(|listed| listed.notice.clone()),
+            notice: listed.as_ref().and_then(|listed| {
+                // Not kept: there are several reasons for one empty list.
+                let nothing = effective.nothing().map(|reason| reason.to_string());
+                nothing.or_else(|| listed.cut.clone())
+            }),
             not_modified,
         };
         let said = Said::new(message_type::TOOL_LIST_RESPONSE, &response);
@@ -130,8 +135,7 @@ impl RenderedTools {
             // As text: values take many times the memory. They hold nothing that cannot be written.
             tools.extend(to_raw_value(&render(&definition, format)));
         }
-        let nothing = effective.nothing().map(|reason| reason.to_string());
-        Self { tools, notice: nothing.or_else(|| cut_notice(&cut, format)) }
+        Self { tools, cut: cut_notice(&cut, format) }
     }
 }
 

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use toolbus_protocol::topic;
+
 use super::OutboundConfig;
 use super::agents::{AgentConfig, Agents, AllowedTools, Rates};
 use super::pattern::ToolPattern;
@@ -79,8 +81,10 @@ impl<'a> Places<'a> {
         self.list(&[here, &["allowed_tools"]].concat(), allowed.patterns(), Names::Published);
     }
 
+    /// The name of the topic on which tools are listed is none of a tool, and limits that.
     fn rates(&mut self, here: &[&str], rates: &'a Rates) {
-        self.keys(&[here, &["tool_rate_limits"]].concat(), rates.keys());
+        let of_tools = rates.keys().filter(|pattern| pattern.as_str() != topic::TOOL_LIST);
+        self.keys(&[here, &["tool_rate_limits"]].concat(), of_tools);
     }
 
     fn list(&mut self, here: &[&str], patterns: &'a [ToolPattern], names: Names) {
