@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Checks documents: links resolve, and no file speaks of one machine or of unfinished work."""
+"""Checks documents: links resolve, lines end, and no file speaks of one machine or of unfinished work."""
 
 import re
 import subprocess
@@ -10,6 +10,7 @@ from urllib.parse import unquote
 LINK = re.compile(r"\[[^\]]*\]\(\s*<?([^)\s>]+)>?(?:\s+\"[^\"]*\")?\s*\)")
 REFERENCE = re.compile(r"^\[[^\]]+\]:\s*<?(\S+?)>?\s*$", re.MULTILINE)
 FENCE = re.compile(r"^(```|~~~).*?^\1", re.MULTILINE | re.DOTALL)
+MAX_LINE = 120
 HEADING = re.compile(r"^#{1,6}\s+(.+?)\s*#*$", re.MULTILINE)
 
 # Texts that belong in no file, and why.
@@ -53,6 +54,16 @@ def link_problems(document: Path) -> list[str]:
     return problems
 
 
+def long_lines(document: Path) -> list[str]:
+    """Lines of prose over MAX_LINE characters; tables, code, comments and the targets of links cannot be broken."""
+    prose = FENCE.sub(lambda block: re.sub(r".+", "", block[0]), document.read_text("utf-8"))
+    return [
+        f"{document}:{number}: the line has more than {MAX_LINE} characters"
+        for number, line in enumerate(prose.splitlines(), 1)
+        if len(re.sub(r"\]\([^)]*\)", "]", line)) > MAX_LINE and not line.lstrip().startswith(("|", "<!--"))
+    ]
+
+
 def forbidden_texts(file: Path) -> list[str]:
     try:
         lines = file.read_text("utf-8").splitlines()
@@ -86,6 +97,7 @@ def main() -> int:
     files = [file for file in files if file.parts[0] != "vendor" or file in ours]
     this = Path(__file__).resolve()
     problems = [text for file in files if file.suffix == ".md" for text in link_problems(file)]
+    problems += [text for file in files if file.suffix == ".md" for text in long_lines(file)]
     problems += [text for file in files if file.resolve() != this for text in forbidden_texts(file)]
     problems += example_problems()
     print("\n".join(problems) or f"{len(files)} files, nothing to object to")
