@@ -305,8 +305,9 @@ impl Dispatcher {
         if let Ok(output) = &result
             && is_large(output)
         {
-            call.turn = Arc::clone(&self.parts.large).acquire_owned().await.ok();
             call.permit = permit;
+            call.permit.iter_mut().for_each(Permit::release_tool);
+            call.turn = Arc::clone(&self.parts.large).acquire_owned().await.ok();
         }
         result
     }

@@ -216,6 +216,15 @@ impl Drop for Waiting<'_> {
     }
 }
 
+impl Permit {
+    /// Gives the tool's place back, and keeps those of the agent and of the daemon.
+    pub(crate) fn release_tool(&mut self) {
+        if let Some(tool) = self.request.tool.take() {
+            lock(&self.state).end_at_tool(Some(&tool));
+        }
+    }
+}
+
 impl Drop for Permit {
     fn drop(&mut self) {
         lock(&self.state).end(&self.request);
@@ -251,7 +260,12 @@ impl State {
     /// Ends the run of a call, and gives its place to the next ones.
     fn end(&mut self, request: &PermitRequest) {
         self.count(request, |used| subtract(&used.running, 1));
-        if let Some(tool) = &request.tool
+        self.end_at_tool(request.tool.as_ref());
+    }
+
+    /// Ends the run of a call as far as its tool is concerned, and begins the calls that can run now.
+    fn end_at_tool(&mut self, tool: Option<&ToolLimit>) {
+        if let Some(tool) = tool
             && let Some(running) = self.tools.get_mut(tool)
         {
             *running = running.saturating_sub(1);

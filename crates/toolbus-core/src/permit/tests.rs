@@ -386,3 +386,18 @@ async fn a_refused_turn_is_told_as_one() {
     let refused = permits.acquire(None, &turns, "bob".into(), 10, later()).await.err().unwrap();
     assert_eq!(refused.message, "Too many calls wait for their turn to be checked or listed. Try again later.");
 }
+
+#[tokio::test]
+async fn a_call_can_give_its_tools_place_back_and_keep_its_own() {
+    let permits = permits(2, 10);
+    let mut held = permits.acquire(Some(&tool(Some(1))), &anyone(), me(), 10, later()).await.unwrap();
+    let limited = tool(Some(1));
+    let agent = anyone();
+    let mut waits = std::pin::pin!(permits.acquire(Some(&limited), &agent, me(), 10, later()));
+    assert!(waits.as_mut().now_or_never().is_none(), "the tool runs one call at a time");
+    held.release_tool();
+    let _next = waits.await.unwrap();
+    assert!(permits.acquire(None, &agent, me(), 10, later()).now_or_never().is_none(), "both places are taken");
+    drop(held);
+    assert!(permits.acquire(None, &agent, me(), 10, later()).await.is_ok());
+}

@@ -231,6 +231,22 @@ async fn an_answer_is_published_again_until_the_broker_is_back() {
     assert_eq!((world.bus.sent().len(), world.runs()), (1, 1));
 }
 
+#[tokio::test]
+async fn a_call_with_a_large_result_keeps_its_place_until_its_answer_is_delivered() {
+    for (length, kept) in [(10, 0), (300 * 1024, 1)] {
+        let world = World::new();
+        world.bus.route(topic("tool.result.ana"), Route::Unavailable);
+        let (task, settled) = world.begin(call("echo", json!({"text": "x".repeat(length)})).typed(PEER));
+        while world.bus.attempts().len() < 2 {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(world.load.in_flight(), kept, "{length} bytes");
+        world.bus.route(topic("tool.result.ana"), Route::Routed);
+        task.await.unwrap();
+        assert_eq!((settled.get(), world.load.in_flight()), (Some(Settled::Acknowledged), 0));
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_request_whose_dead_letter_is_not_confirmed_goes_back_to_its_queue() {
     let world = World::new();
