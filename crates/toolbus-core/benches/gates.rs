@@ -13,12 +13,12 @@ use serde_json::json;
 use toolbus_core::caller::{AgentName, Caller, Identity};
 use toolbus_core::failure::ToolFailure;
 use toolbus_core::pattern::Pattern;
-use toolbus_core::policy::{Access, AgentPolicy, Allowed, Capacity, Policy};
+use toolbus_core::policy::{AgentPolicy, Allowed, Capacity, Policy, PolicyHandle};
 use toolbus_core::rate::{Rate, RateRule, RateRules};
 use toolbus_core::recipients::{AllowedRecipients, Compare, Outbound, RecipientPath};
 use toolbus_core::registry::{Rank, Registry};
 use toolbus_core::tool::{Executor, Tool, ToolCall, ToolDescriptor, ToolOutput};
-use toolbus_core::{Gates, Wanted};
+use toolbus_core::{Gates, ToolRef};
 
 use toolbus_protocol::Envelope;
 
@@ -100,14 +100,14 @@ fn policy() -> Policy {
     }
 }
 
-fn access() -> Access {
+fn access() -> PolicyHandle {
     let registry = Registry::new();
     registry.register_all((0..TOOLS).map(|number| tool(number, 0)).collect()).unwrap();
-    Access::new(registry, Identity::default(), policy(), Capacity { max_in_flight: 256, max_waiting: 1024 })
+    PolicyHandle::new(registry, Identity::default(), policy(), Capacity { max_in_flight: 256, max_waiting: 1024 })
 }
 
 /// A sender's envelope, and the names of tools that it may call.
-fn senders(access: &Access) -> Vec<(Envelope, Vec<String>)> {
+fn senders(access: &PolicyHandle) -> Vec<(Envelope, Vec<String>)> {
     let sender = |number| {
         let name = agent(number);
         let effective = access.effective(&Caller::agent(name.clone()));
@@ -133,7 +133,7 @@ fn gates_of_a_call(bencher: Bencher<'_, '_>) {
         let caller = gates.access().identify(None, envelope, "tool.invoke").unwrap();
         let effective = gates.enter(&caller);
         let granted =
-            gates.resolve(&effective, &caller, Wanted::named(&tools[number / senders.len() % tools.len()])).unwrap();
+            gates.resolve(&effective, &caller, ToolRef::named(&tools[number / senders.len() % tools.len()])).unwrap();
         let deadline = Instant::now() + Duration::from_secs(60);
         let checked = gates.arguments(&effective, granted, arguments, Arc::clone(&sharer), deadline);
         let arguments = runtime.block_on(checked).unwrap();
@@ -158,7 +158,7 @@ fn gates_of_a_call_but_arguments(bencher: Bencher<'_, '_>) {
         let caller = gates.access().identify(None, envelope, "tool.invoke").unwrap();
         let effective = gates.enter(&caller);
         let granted =
-            gates.resolve(&effective, &caller, Wanted::named(&tools[number / senders.len() % tools.len()])).unwrap();
+            gates.resolve(&effective, &caller, ToolRef::named(&tools[number / senders.len() % tools.len()])).unwrap();
         gates.recipients(&effective, granted, arguments).unwrap();
         gates.rate(&effective, granted, Instant::now()).unwrap();
     };
@@ -219,7 +219,7 @@ fn memory() {
     let policy = policy();
     let before = resident();
     let capacity = Capacity { max_in_flight: 256, max_waiting: 1024 };
-    let gates = Gates::new(Access::new(registry, Identity::default(), policy, capacity));
+    let gates = Gates::new(PolicyHandle::new(registry, Identity::default(), policy, capacity));
     for number in 0..AGENTS {
         let caller = Caller::agent(agent(number));
         let effective = gates.enter(&caller);

@@ -14,7 +14,7 @@ use toolbus_protocol::{Envelope, header, new_message_id};
 
 use crate::bus::{Bus, Outgoing, PublishError, Target};
 use crate::caller::{AgentName, Caller};
-use crate::policy::{Access, Catalogue, Effective};
+use crate::policy::{Catalogue, EffectiveTools, PolicyHandle};
 
 pub(crate) use callers::Callers;
 pub use tools::ToolNames;
@@ -43,25 +43,25 @@ pub trait News: Send + Sync + 'static {
 
     /// The bodies of the messages for an agent that had `before` and has `now`: none when nothing has changed. Without
     /// `before` the agent knows nothing, or has asked for everything.
-    fn told(&self, before: Option<&Effective>, now: &Effective) -> Vec<Vec<u8>>;
+    fn told(&self, before: Option<&EffectiveTools>, now: &EffectiveTools) -> Vec<Vec<u8>>;
 }
 
 /// Tells agents of changes.
-pub struct Announcer<N> {
+pub struct ChangeNotifier<N> {
     news: N,
     name: String,
-    access: Access,
+    access: PolicyHandle,
     bus: Arc<dyn Bus>,
     callers: Callers,
     /// What each agent was told, or could have listed, last.
-    known: HashMap<AgentName, Effective>,
+    known: HashMap<AgentName, EffectiveTools>,
     questions: mpsc::Receiver<Question>,
 }
 
 /// Asks an announcer to tell an agent everything. Cheap to clone.
 #[derive(Clone)]
-pub struct Asking {
-    access: Access,
+pub struct NotifyHandle {
+    access: PolicyHandle,
     questions: mpsc::Sender<Question>,
 }
 
@@ -76,12 +76,12 @@ struct Question {
 /// What became of telling an agent.
 struct Told {
     agent: AgentName,
-    before: Option<Effective>,
-    now: Effective,
+    before: Option<EffectiveTools>,
+    now: EffectiveTools,
     failure: Option<PublishError>,
 }
 
-impl Asking {
+impl NotifyHandle {
     /// Has an agent told everything, and returns when that was tried. From now on the agent is told of changes.
     pub async fn tell(&self, caller: &Caller) {
         let Some(agent) = &caller.agent else { return };
@@ -94,15 +94,21 @@ impl Asking {
     }
 }
 
-impl<N: News> Announcer<N> {
+impl<N: News> ChangeNotifier<N> {
     /// Tells of changes from now on, as `name`.
-    pub(crate) fn new(news: N, name: String, access: Access, bus: Arc<dyn Bus>, callers: Callers) -> (Self, Asking) {
+    pub(crate) fn new(
+        news: N,
+        name: String,
+        access: PolicyHandle,
+        bus: Arc<dyn Bus>,
+        callers: Callers,
+    ) -> (Self, NotifyHandle) {
         let known = match news.begins_untold() {
             true => HashMap::new(),
             false => access.configured_agents().into_iter().map(|agent| (agent.clone(), of(&access, agent))).collect(),
         };
         let (sender, questions) = mpsc::channel(MAX_ASKING);
-        let asking = Asking { access: access.clone(), questions: sender };
+        let asking = NotifyHandle { access: access.clone(), questions: sender };
         (Self { news, name, access, bus, callers, known, questions }, asking)
     }
 
@@ -140,11 +146,11 @@ impl<N: News> Announcer<N> {
         agents.extend(self.callers.lately());
         if !self.news.begins_untold() {
             for (agent, first) in self.callers.take_firsts() {
-                let then = Effective::new(first, &Caller::agent(agent.clone()));
+                let then = EffectiveTools::new(first, &Caller::agent(agent.clone()));
                 self.known.entry(agent).or_insert(then);
             }
             for (agent, listed) in self.callers.take_listed() {
-                self.known.insert(agent.clone(), Effective::new(listed, &Caller::agent(agent)));
+                self.known.insert(agent.clone(), EffectiveTools::new(listed, &Caller::agent(agent)));
             }
         }
         let mut known = std::mem::take(&mut self.known);
@@ -172,7 +178,7 @@ impl<N: News> Announcer<N> {
     }
 
     /// Tells each of these agents what is new to it.
-    async fn tell(&mut self, agents: Vec<(AgentName, Option<Effective>)>) -> Option<Instant> {
+    async fn tell(&mut self, agents: Vec<(AgentName, Option<EffectiveTools>)>) -> Option<Instant> {
         let this = &*self;
         let all = stream::iter(agents).map(|(agent, before)| this.tell_one(agent, before));
         let all: Vec<Told> = all.buffer_unordered(MAX_AT_A_TIME).collect().await;
@@ -200,7 +206,7 @@ impl<N: News> Announcer<N> {
         retry
     }
 
-    async fn tell_one(&self, agent: AgentName, before: Option<Effective>) -> Told {
+    async fn tell_one(&self, agent: AgentName, before: Option<EffectiveTools>) -> Told {
         // Looking at many agents takes a while, and others want to run meanwhile.
         tokio::task::yield_now().await;
         let now = of(&self.access, agent.clone());
@@ -241,6 +247,6 @@ impl<N: News> Announcer<N> {
 }
 
 /// What an agent has without a binding, and with its own profile.
-fn of(access: &Access, agent: AgentName) -> Effective {
+fn of(access: &PolicyHandle, agent: AgentName) -> EffectiveTools {
     access.effective(&Caller::agent(agent))
 }

@@ -26,14 +26,14 @@ const MAX_MARGIN: Duration = Duration::from_millis(250);
 
 /// The time that a caller grants: what it asked for and how much of it is left.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Granted {
+pub(crate) struct TimeBudget {
     asked: Option<Duration>,
     age: Duration,
     /// Whether a budget was named that cannot be used.
     pub(crate) is_unusable: bool,
 }
 
-impl Granted {
+impl TimeBudget {
     /// Of a caller that names no budget.
     pub(crate) const UNLIMITED: Self = Self { asked: None, age: Duration::ZERO, is_unusable: false };
 
@@ -113,7 +113,7 @@ mod tests {
 
     fn budget(budget: Option<&str>, tool: Option<u64>) -> Duration {
         let arrived = Instant::now();
-        let granted = Granted::read(&envelope(budget, None), at(1000));
+        let granted = TimeBudget::read(&envelope(budget, None), at(1000));
         granted.deadline(arrived, tool.map(Duration::from_secs), BUDGETS) - arrived
     }
 
@@ -137,7 +137,7 @@ mod tests {
     fn an_unusable_budget_is_the_default() {
         for text in ["0", "-1", "soon", "", "1e3", "99999999999999999999999"] {
             assert_eq!(budget(Some(text), None), BUDGETS.default, "{text}");
-            assert!(Granted::read(&envelope(Some(text), None), at(1000)).is_unusable, "{text}");
+            assert!(TimeBudget::read(&envelope(Some(text), None), at(1000)).is_unusable, "{text}");
         }
     }
 
@@ -149,10 +149,10 @@ mod tests {
     #[test]
     fn the_age_of_the_message_counts_where_budget_and_timestamp_are_known() {
         let arrived = Instant::now();
-        let granted = Granted::read(&envelope(Some("10000"), Some(1000)), at(1004));
+        let granted = TimeBudget::read(&envelope(Some("10000"), Some(1000)), at(1004));
         assert_eq!(granted.deadline(arrived, None, BUDGETS) - arrived, Duration::from_secs(7));
         assert!(!granted.is_spent());
-        let without_budget = Granted::read(&envelope(None, Some(1000)), at(1500));
+        let without_budget = TimeBudget::read(&envelope(None, Some(1000)), at(1500));
         assert_eq!(without_budget.deadline(arrived, None, BUDGETS) - arrived, BUDGETS.default);
     }
 
@@ -160,14 +160,14 @@ mod tests {
     fn an_implausible_age_is_ignored() {
         let arrived = Instant::now();
         for sent in [1, 200_000] {
-            let granted = Granted::read(&envelope(Some("10000"), Some(sent)), at(100_000));
+            let granted = TimeBudget::read(&envelope(Some("10000"), Some(sent)), at(100_000));
             assert_eq!(granted.deadline(arrived, None, BUDGETS) - arrived, Duration::from_secs(10), "{sent}");
         }
     }
 
     #[test]
     fn a_message_older_than_its_budget_is_spent() {
-        assert!(Granted::read(&envelope(Some("10000"), Some(1000)), at(1011)).is_spent());
+        assert!(TimeBudget::read(&envelope(Some("10000"), Some(1000)), at(1011)).is_spent());
     }
 
     #[test]

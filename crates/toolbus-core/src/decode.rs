@@ -15,9 +15,9 @@ use self::dialect::Body;
 pub(crate) use self::dialect::Dialect;
 use crate::bus::Delivery;
 use crate::caller::Caller;
-use crate::deadline::Granted;
+use crate::deadline::TimeBudget;
 use crate::failure::{Cause, ToolFailure};
-use crate::gates::{Route, Wanted};
+use crate::gates::{Lookup, ToolRef};
 use crate::reply::{Address, ReplyRules};
 use crate::telemetry::DeadReason;
 
@@ -37,7 +37,7 @@ pub(crate) struct Request {
     /// Where the tool is looked for.
     pub(crate) route: Origin,
     pub(crate) arguments: Option<String>,
-    pub(crate) granted: Granted,
+    pub(crate) granted: TimeBudget,
     /// The form of the request, and of its answer.
     pub(crate) dialect: Dialect,
     /// Whether the caller wants to hear of progress.
@@ -159,13 +159,13 @@ impl Origin {
 
 impl Request {
     /// The tool that the caller means.
-    pub(crate) fn wanted(&self) -> Wanted<'_> {
+    pub(crate) fn wanted(&self) -> ToolRef<'_> {
         let route = match &self.route {
-            Origin::Any => Route::Name,
-            Origin::AnyServer => Route::AnyServer,
-            Origin::Server(server) => Route::Server(server),
+            Origin::Any => Lookup::Name,
+            Origin::AnyServer => Lookup::AnyServer,
+            Origin::Server(server) => Lookup::Server(server),
         };
-        Wanted { route, name: &self.tool_name }
+        ToolRef { route, name: &self.tool_name }
     }
 
     /// What tells its caller from others that share limits.
@@ -195,7 +195,7 @@ impl Request {
             has_call_id,
             tool_name: request.tool_name,
             arguments: request.arguments,
-            granted: Granted::read(&envelope, SystemTime::now()),
+            granted: TimeBudget::read(&envelope, SystemTime::now()),
             route: Origin::read(&envelope, &delivery.routing_key),
             dialect: Dialect::of(&delivery.routing_key),
             wants_progress: envelope.header(header::PROGRESS).is_some_and(|value| value.trim() == "1"),

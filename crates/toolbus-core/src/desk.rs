@@ -28,7 +28,7 @@ use crate::toolsets::SessionSets;
 
 use self::list::ListCache;
 
-pub use answerer::{Answerer, Asked, Said, Unusable};
+pub use answerer::{ControlError, ControlHandler, ControlReply, ControlRequest};
 
 /// Longest body of a small request, in bytes.
 const MAX_BODY: usize = 64 * 1024;
@@ -52,10 +52,10 @@ pub struct About {
 
 /// Answers small requests. Cheap to clone.
 #[derive(Clone)]
-pub struct Desk {
+pub struct ControlService {
     parts: Arc<Parts>,
     /// Who answers on topics that are not the desk's own.
-    answerers: Arc<HashMap<&'static str, Arc<dyn Answerer>>>,
+    answerers: Arc<HashMap<&'static str, Arc<dyn ControlHandler>>>,
 }
 
 struct Parts {
@@ -78,7 +78,7 @@ enum Refused {
     #[error("it has {0} bytes; at most {MAX_BODY} are read")]
     TooLarge(usize),
     #[error(transparent)]
-    Unusable(#[from] Unusable),
+    Unusable(#[from] ControlError),
     #[error("{0}")]
     Contradiction(String),
     /// It is none of the request's own fault.
@@ -98,7 +98,7 @@ impl From<ParseError> for Refused {
     }
 }
 
-impl Desk {
+impl ControlService {
     /// A desk for the calls of `dispatcher`.
     #[must_use]
     pub fn new(
@@ -125,7 +125,7 @@ impl Desk {
 
     /// Has the requests of `topic` answered by somebody else.
     #[must_use]
-    pub fn with(mut self, topic: &'static str, answerer: Arc<dyn Answerer>) -> Self {
+    pub fn with(mut self, topic: &'static str, answerer: Arc<dyn ControlHandler>) -> Self {
         Arc::make_mut(&mut self.answerers).insert(topic, answerer);
         self
     }
@@ -143,7 +143,7 @@ impl Desk {
     }
 
     /// Does what the topic stands for.
-    async fn obey(&self, delivery: &Delivery, asked: &Asked) -> Result<Option<Said>, Refused> {
+    async fn obey(&self, delivery: &Delivery, asked: &ControlRequest) -> Result<Option<ControlReply>, Refused> {
         if let Some(answerer) = self.answerers.get(&*delivery.routing_key) {
             body(delivery)?;
             return Ok(answerer.answer(asked).await?);
@@ -157,7 +157,7 @@ impl Desk {
         }
     }
 
-    fn asked(&self, delivery: &Delivery) -> Result<Asked, Refused> {
+    fn asked(&self, delivery: &Delivery) -> Result<ControlRequest, Refused> {
         let envelope = Envelope::read(&delivery.properties);
         let expected = match (self.answerers.get(&*delivery.routing_key), &*delivery.routing_key) {
             (Some(answerer), _) => answerer.message_type(),
@@ -173,17 +173,17 @@ impl Desk {
             Kind::Request | Kind::Plain => {}
             Kind::Answer => return Err(Refused::NotOurs),
             Kind::Foreign if expected.is_none() => {}
-            Kind::Foreign => return Err(Unusable::Type(shown(&envelope.message_type)).into()),
+            Kind::Foreign => return Err(ControlError::Type(shown(&envelope.message_type)).into()),
         }
         let address = match &*envelope.reply_to {
             "" => None,
             reply_to => Some(self.parts.replies.rules().check(reply_to, &envelope.message_type, &caller)?),
         };
-        Ok(Asked { envelope, caller: Arc::new(caller), body: delivery.body.clone(), address })
+        Ok(ControlRequest { envelope, caller: Arc::new(caller), body: delivery.body.clone(), address })
     }
 
     /// Says why a request is not obeyed: to its sender, when that can be answered, and else to the log.
-    async fn refuse(&self, asked: Option<Asked>, delivery: &Delivery, refused: &Refused) {
+    async fn refuse(&self, asked: Option<ControlRequest>, delivery: &Delivery, refused: &Refused) {
         let topic = &delivery.routing_key;
         let caller = asked.as_ref().map(|asked| shown(&asked.caller.name));
         match (&asked, refused) {
@@ -196,7 +196,7 @@ impl Desk {
             (_, refused) => {
                 tracing::info!(%topic, caller, reason = %refused, "ignored a request that cannot be answered");
                 let reason = match refused {
-                    Refused::Unusable(Unusable::Type(_)) => DeadReason::UnknownType,
+                    Refused::Unusable(ControlError::Type(_)) => DeadReason::UnknownType,
                     Refused::Address(_) => DeadReason::ReplyToRefused,
                     _ => DeadReason::Malformed,
                 };
@@ -218,7 +218,7 @@ impl Desk {
         }
     }
 
-    async fn answer(&self, asked: &Asked, said: Option<Said>) {
+    async fn answer(&self, asked: &ControlRequest, said: Option<ControlReply>) {
         let (Some(address), Some(mut said)) = (&asked.address, said) else { return };
         let _turn = said.turn.take();
         let answer = self.message(asked, said);
@@ -230,7 +230,7 @@ impl Desk {
         }
     }
 
-    fn message(&self, asked: &Asked, said: Said) -> Answer {
+    fn message(&self, asked: &ControlRequest, said: ControlReply) -> Answer {
         let envelope = &asked.envelope;
         let mut headers = vec![(header::CONTENT_TRUST.to_owned(), header::TRUST_TOOL_OUTPUT.to_owned())];
         headers.extend(said.provider.map(|provider| (header::TOOL_PROVIDER.to_owned(), provider.to_owned())));
@@ -269,7 +269,7 @@ fn body(delivery: &Delivery) -> Result<&[u8], Refused> {
     }
 }
 
-fn refusal(asked: &Asked, delivery: &Delivery, refused: &Refused) -> Said {
+fn refusal(asked: &ControlRequest, delivery: &Delivery, refused: &Refused) -> ControlReply {
     let id = asked.envelope.message_id.as_deref().unwrap_or(&asked.envelope.correlation_id);
     let error = ToolError {
         tool_call_id: bounded(id).to_owned(),
@@ -294,5 +294,5 @@ fn refusal(asked: &Asked, delivery: &Delivery, refused: &Refused) -> Said {
         }
         _ => error,
     };
-    Said::new(message_type::TOOL_ERROR, &error)
+    ControlReply::new(message_type::TOOL_ERROR, &error)
 }

@@ -25,9 +25,9 @@ use toolbus_protocol::Envelope;
 use self::call::Call;
 pub use self::inner::{InnerCall, InnerOrigin, Invoker};
 use self::progress::Telling;
-use crate::announce::{Announcer, Asking, Callers, News, ToolNames};
+use crate::announce::{Callers, ChangeNotifier, News, NotifyHandle, ToolNames};
 use crate::answer::{Answer, LARGE};
-use crate::arrivals::Arrivals;
+use crate::arrivals::PendingTools;
 use crate::audit::Audit;
 use crate::bulkhead::{self, Stop};
 use crate::bus::{Bus, Delivery};
@@ -38,7 +38,7 @@ use crate::failure::{Cause, ToolFailure, verdict};
 use crate::gates::Gates;
 use crate::log::{Log, Subject};
 use crate::permit::{AgentGate, Permit, Permits};
-use crate::policy::{Access, Effective};
+use crate::policy::{EffectiveTools, PolicyHandle};
 use crate::redact::Redactor;
 use crate::replay::{Replay, Slot};
 use crate::reply::{Replies, ReplyRules};
@@ -92,7 +92,7 @@ struct Parts {
     running: Arc<Running>,
     load: Arc<Load>,
     callers: Callers,
-    arrivals: Arc<dyn Arrivals>,
+    arrivals: Arc<dyn PendingTools>,
     audit: Arc<dyn Audit>,
     log: Log,
     /// Calls from outside that no message brought.
@@ -102,7 +102,7 @@ struct Parts {
 }
 
 /// Why a call ends without a result of its own.
-enum Ended {
+enum Abort {
     /// It is answered with this failure.
     Failed(ToolFailure),
     /// It goes back to its queue, for another daemon or a later start.
@@ -111,7 +111,7 @@ enum Ended {
     Ignored(ToolFailure),
 }
 
-impl From<ToolFailure> for Ended {
+impl From<ToolFailure> for Abort {
     fn from(failure: ToolFailure) -> Self {
         Self::Failed(failure)
     }
@@ -127,7 +127,7 @@ impl Dispatcher {
         telemetry: Arc<dyn Telemetry>,
         audit: Arc<dyn Audit>,
         load: Arc<Load>,
-        arrivals: Arc<dyn Arrivals>,
+        arrivals: Arc<dyn PendingTools>,
     ) -> Self {
         // Whatever can be unsettled at once can be redelivered at once.
         let unsettled = settings.max_in_flight.saturating_add(settings.max_waiting);
@@ -171,16 +171,16 @@ impl Dispatcher {
 
     /// Tells agents of changes of what they may use.
     #[must_use]
-    pub fn announcer(&self, bus: Arc<dyn Bus>) -> Announcer<ToolNames> {
+    pub fn announcer(&self, bus: Arc<dyn Bus>) -> ChangeNotifier<ToolNames> {
         self.announcer_of(ToolNames, bus).0
     }
 
     /// Tells agents of changes of something else, and whoever asks everything.
     #[must_use]
-    pub fn announcer_of<N: News>(&self, news: N, bus: Arc<dyn Bus>) -> (Announcer<N>, Asking) {
+    pub fn announcer_of<N: News>(&self, news: N, bus: Arc<dyn Bus>) -> (ChangeNotifier<N>, NotifyHandle) {
         let parts = &self.parts;
         let (name, access, callers) = (parts.settings.name.clone(), self.access().clone(), parts.callers.clone());
-        Announcer::new(news, name, access, bus, callers)
+        ChangeNotifier::new(news, name, access, bus, callers)
     }
 
     /// What is told of messages and calls.
@@ -189,7 +189,7 @@ impl Dispatcher {
     }
 
     /// Notes that a caller has listed all of its tools out of this set, so that changes are told relative to them.
-    pub(crate) fn note_list(&self, caller: &Caller, effective: &Effective) {
+    pub(crate) fn note_list(&self, caller: &Caller, effective: &EffectiveTools) {
         if let Some(agent) = &caller.agent {
             self.parts.callers.note_list(agent, effective.catalogue());
             if effective.is_everybody() {
@@ -208,13 +208,13 @@ impl Dispatcher {
     /// # Errors
     ///
     /// [`Cause::RateLimited`], with the time after which it may.
-    pub(crate) fn listing_rate(&self, effective: &Effective) -> Result<(), ToolFailure> {
+    pub(crate) fn listing_rate(&self, effective: &EffectiveTools) -> Result<(), ToolFailure> {
         self.parts.gates.listing_rate(effective, Instant::now())
     }
 
     /// Who may use what.
     #[must_use]
-    pub fn access(&self) -> &Access {
+    pub fn access(&self) -> &PolicyHandle {
         self.parts.gates.access()
     }
 
@@ -251,7 +251,7 @@ impl Dispatcher {
             Decoded::Refused(request, failure) => {
                 let mut call = Call::new(parts, request, span, &delivery);
                 call.slot = Slot::new(delivery.settle);
-                self.finish(call, Err(Ended::Failed(failure))).await;
+                self.finish(call, Err(Abort::Failed(failure))).await;
             }
             Decoded::Ignored => {
                 tracing::debug!(queue = %delivery.queue, "settled a message that is no request");
@@ -267,20 +267,20 @@ impl Dispatcher {
     }
 
     /// Steps 4 to 11: from a decoded request to a result, or to the first step that refuses.
-    async fn run(&self, call: &mut Call) -> Result<ToolOutput, Ended> {
+    async fn run(&self, call: &mut Call) -> Result<ToolOutput, Abort> {
         let mut result = self.attempt(call).await;
         // 11. shape
         let redactor = &self.parts.settings.redactor;
         match &mut result {
             Ok(output) => beside(is_large(output), || redactor.clean_output(output)),
-            Err(Ended::Failed(failure) | Ended::Ignored(failure)) => redactor.clean_failure(failure),
-            Err(Ended::Requeued) => {}
+            Err(Abort::Failed(failure) | Abort::Ignored(failure)) => redactor.clean_failure(failure),
+            Err(Abort::Requeued) => {}
         }
         result
     }
 
     /// Steps 4 to 10.
-    async fn attempt(&self, call: &mut Call) -> Result<ToolOutput, Ended> {
+    async fn attempt(&self, call: &mut Call) -> Result<ToolOutput, Abort> {
         let gates = &self.parts.gates;
         // 4. resolve
         let effective = self.enter(call).await?;
@@ -320,7 +320,7 @@ impl Dispatcher {
         tool: &Tool,
         agent: &Arc<AgentGate>,
         cancel: &CancellationToken,
-    ) -> Result<Option<Permit>, Ended> {
+    ) -> Result<Option<Permit>, Abort> {
         let now = Instant::now();
         if call.request.granted.is_spent() || call.deadline <= now {
             return Err(deadline::passed().into());
@@ -337,8 +337,8 @@ impl Dispatcher {
                 let text = "The call was cancelled before the tool began.";
                 Err(ToolFailure::new(Cause::CancelledBeforeStart, text).into())
             }
-            () = self.parts.shutdown.cancelled() => Err(Ended::Requeued),
-            permit = self.parts.permits.acquire(Some(&tool.descriptor), agent, caller, call.body_size, latest) => permit.map(Some).map_err(Ended::from),
+            () = self.parts.shutdown.cancelled() => Err(Abort::Requeued),
+            permit = self.parts.permits.acquire(Some(&tool.descriptor), agent, caller, call.body_size, latest) => permit.map(Some).map_err(Abort::from),
         };
         call.waited = now.elapsed();
         permit
@@ -351,7 +351,7 @@ impl Dispatcher {
         tool: &Tool,
         arguments: Arc<Map<String, Value>>,
         cancel: &CancellationToken,
-    ) -> Result<ToolOutput, Ended> {
+    ) -> Result<ToolOutput, Abort> {
         let descriptor = &tool.descriptor;
         let started = Instant::now();
         let request = &call.request;
@@ -379,20 +379,20 @@ impl Dispatcher {
             telling.end().await;
         }
         match stopped {
-            Ok(result) => result.map_err(Ended::from),
-            Err(Stop::ShuttingDown) if descriptor.effect.is_repeatable() => Err(Ended::Requeued),
+            Ok(result) => result.map_err(Abort::from),
+            Err(Stop::ShuttingDown) if descriptor.effect.is_repeatable() => Err(Abort::Requeued),
             Err(Stop::ShuttingDown) => Err(cancelled("The daemon shut down while the tool ran.").into()),
             Err(Stop::Cancelled) => Err(cancelled("The call was cancelled while the tool ran.").into()),
         }
     }
 
     /// Steps 12 and 13 for whatever became of a call.
-    async fn finish(&self, mut call: Box<Call>, result: Result<ToolOutput, Ended>) {
+    async fn finish(&self, mut call: Box<Call>, result: Result<ToolOutput, Abort>) {
         let answer = match result {
             Ok(output) => self.result(&mut call, output),
-            Err(Ended::Failed(failure)) => self.failure(&mut call, &failure),
-            Err(Ended::Requeued) => return self.requeue(call).await,
-            Err(Ended::Ignored(_)) => return self.ignore(call).await,
+            Err(Abort::Failed(failure)) => self.failure(&mut call, &failure),
+            Err(Abort::Requeued) => return self.requeue(call).await,
+            Err(Abort::Ignored(_)) => return self.ignore(call).await,
         };
         self.send(call, Arc::new(answer)).await;
     }

@@ -9,19 +9,19 @@ use std::time::{Duration, Instant};
 use serde_json::{Map, Value};
 
 pub use self::explain::{Step, StepName};
-pub use self::wanted::{Route, Wanted};
+pub use self::wanted::{Lookup, ToolRef};
 use crate::arguments::Arguments;
 use crate::caller::Caller;
 use crate::failure::{Cause, ToolFailure};
 use crate::log::shown;
-use crate::policy::{Access, Effective, Granted};
+use crate::policy::{EffectiveTools, Granted, PolicyHandle};
 use crate::rate::RateLimits;
 use crate::recipients::{self, Outbound};
 use crate::suggest::Suggestions;
 
 /// The gates that a call passes before it may run.
 pub struct Gates {
-    access: Access,
+    access: PolicyHandle,
     arguments: Arguments,
     rates: RateLimits,
     suggestions: Suggestions,
@@ -30,19 +30,19 @@ pub struct Gates {
 impl Gates {
     /// Gates that keep what `access` says.
     #[must_use]
-    pub fn new(access: Access) -> Self {
+    pub fn new(access: PolicyHandle) -> Self {
         Self { access, arguments: Arguments::new(), rates: RateLimits::new(), suggestions: Suggestions::new() }
     }
 
     /// Who may use what.
     #[must_use]
-    pub const fn access(&self) -> &Access {
+    pub const fn access(&self) -> &PolicyHandle {
         &self.access
     }
 
     /// What the caller may use from here on until its call ends.
     #[must_use]
-    pub fn enter(&self, caller: &Caller) -> Effective {
+    pub fn enter(&self, caller: &Caller) -> EffectiveTools {
         let mut effective = self.access.effective(caller);
         self.access.begin_session(caller, &mut effective);
         effective
@@ -56,9 +56,9 @@ impl Gates {
     /// that it may use; [`Cause::InvalidArguments`] when the tool needs a session and the caller has none.
     pub fn resolve<'a>(
         &self,
-        effective: &'a Effective,
+        effective: &'a EffectiveTools,
         caller: &Caller,
-        wanted: Wanted<'_>,
+        wanted: ToolRef<'_>,
     ) -> Result<Granted<'a>, ToolFailure> {
         let Some(granted) = wanted.find(effective) else { return Err(self.not_found(effective, wanted)) };
         let member = granted.tool.descriptor.toolset.as_ref();
@@ -70,21 +70,26 @@ impl Gates {
     }
 
     /// Whether nobody has switched the tool or the caller off, or the tool was held back, while the call waited; else the answer is that of step 4.
-    pub(crate) fn still_on(&self, caller: &Caller, granted: Granted<'_>, asked: Wanted<'_>) -> Result<(), ToolFailure> {
+    pub(crate) fn still_on(
+        &self,
+        caller: &Caller,
+        granted: Granted<'_>,
+        asked: ToolRef<'_>,
+    ) -> Result<(), ToolFailure> {
         if self.access.is_off(caller, &granted.tool.descriptor) {
             return Err(self.not_found(&self.access.effective(caller), asked));
         }
         Ok(())
     }
 
-    fn not_found(&self, effective: &Effective, wanted: Wanted<'_>) -> ToolFailure {
+    fn not_found(&self, effective: &EffectiveTools, wanted: ToolRef<'_>) -> ToolFailure {
         let name = wanted.name;
-        if let Route::Server(server) = wanted.route {
+        if let Lookup::Server(server) = wanted.route {
             return wanted::not_at_server(effective, server, name);
         }
         // A call of any server's tool is, if the tool is none of these servers', for another one.
         let cause = match wanted.route {
-            Route::AnyServer => Cause::UnknownServer,
+            Lookup::AnyServer => Cause::UnknownServer,
             _ => Cause::UnknownTool,
         };
         if effective.lacks_toolset(name) {
@@ -92,7 +97,7 @@ impl Gates {
         }
         let near = self.suggestions.near(effective.section_number(), name, effective.names());
         let mut text = match wanted.route {
-            Route::Name => format!("Tool '{}' is not registered.", shown(name)),
+            Lookup::Name => format!("Tool '{}' is not registered.", shown(name)),
             _ => format!("Tool '{}' not found on any connected MCP server.", shown(name)),
         };
         if !near.is_empty() {
@@ -111,7 +116,7 @@ impl Gates {
     /// [`Cause::Expired`] at `deadline`.
     pub async fn arguments(
         &self,
-        effective: &Effective,
+        effective: &EffectiveTools,
         granted: Granted<'_>,
         text: Option<&str>,
         sharer: Arc<str>,
@@ -127,7 +132,7 @@ impl Gates {
     /// [`Cause::NotAllowed`], naming where the recipient stands that is refused.
     pub fn recipients(
         &self,
-        effective: &Effective,
+        effective: &EffectiveTools,
         granted: Granted<'_>,
         arguments: &Map<String, Value>,
     ) -> Result<(), ToolFailure> {
@@ -145,7 +150,7 @@ impl Gates {
     /// # Errors
     ///
     /// [`Cause::RateLimited`], with the time after which there is a token again.
-    pub fn rate(&self, effective: &Effective, granted: Granted<'_>, now: Instant) -> Result<(), ToolFailure> {
+    pub fn rate(&self, effective: &EffectiveTools, granted: Granted<'_>, now: Instant) -> Result<(), ToolFailure> {
         let Some(rule) = effective.rate(granted) else { return Ok(()) };
         let (cell, tool) = effective.rate_key(granted);
         self.rates.take(cell, tool, rule.rate(), now).map_err(|wait| too_often(granted, wait))
@@ -156,7 +161,7 @@ impl Gates {
     /// # Errors
     ///
     /// [`Cause::RateLimited`], with the time after which there is a token again.
-    pub(crate) fn listing_rate(&self, effective: &Effective, now: Instant) -> Result<(), ToolFailure> {
+    pub(crate) fn listing_rate(&self, effective: &EffectiveTools, now: Instant) -> Result<(), ToolFailure> {
         let Some(rule) = effective.listing_rate() else { return Ok(()) };
         let (cell, listing) = effective.listing_rate_key();
         self.rates.take(cell, listing, rule.rate(), now).map_err(|wait| {
@@ -173,7 +178,7 @@ fn too_often(granted: Granted<'_>, wait: Duration) -> ToolFailure {
 
 /// Refuses arguments that neither the tool's schema nor the policy declares: nobody has said that they hold no recipient.
 fn undeclared(
-    effective: &Effective,
+    effective: &EffectiveTools,
     granted: Granted<'_>,
     outbound: &Outbound,
     arguments: &Map<String, Value>,

@@ -39,13 +39,13 @@ pub mod tool;
 pub mod toolsets;
 mod turns;
 
-pub use announce::{Announcer, Asking, News, ToolNames};
+pub use announce::{ChangeNotifier, News, NotifyHandle, ToolNames};
 pub use arguments::{SchemaError, check_schema};
-pub use arrivals::{AllArrived, Arrivals};
+pub use arrivals::{AllArrived, PendingTools};
 pub use deadline::Budgets;
-pub use desk::{About, Answerer, Asked, Desk, Said, Unusable};
+pub use desk::{About, ControlError, ControlHandler, ControlReply, ControlRequest, ControlService};
 pub use dispatcher::{Dispatcher, InnerCall, InnerOrigin, Invoker, Settings};
-pub use gates::{Gates, Route, Step, StepName, Wanted};
+pub use gates::{Gates, Lookup, Step, StepName, ToolRef};
 pub use reply::ReplyRules;
 pub use service::{Drained, Service};
 pub use turns::{Turn, Turns};

@@ -1,7 +1,7 @@
 //! Who may use what: the policy as written, and what it comes to with the tools that there are.
 //!
-//! [`Access`] holds the present [`Catalogue`]: an immutable meeting of rules and tools, replaced whole when either
-//! changes. What one caller has of it is its [`Effective`] set: the same object lists, enforces and explains.
+//! [`PolicyHandle`] holds the present [`Catalogue`]: an immutable meeting of rules and tools, replaced whole when either
+//! changes. What one caller has of it is its [`EffectiveTools`] set: the same object lists, enforces and explains.
 
 mod access;
 mod bits;
@@ -19,12 +19,12 @@ mod switches;
 #[cfg(test)]
 mod tests;
 
-pub use access::{Access, Capacity};
+pub use access::{Capacity, PolicyHandle};
 pub use catalogue::Catalogue;
-pub use effective::{Effective, Forced, Granted, Nothing};
+pub use effective::{EffectiveTools, Forced, Granted, Nothing};
 pub(crate) use explain::listed;
 pub use explain::{Because, Explanation};
-pub use held::{Claim, Held, Vetting};
+pub use held::{Claim, DefinitionCheck, Held};
 pub(crate) use profile::is_same_name;
 pub use profile::{EVERY_SOURCE, Profile, Role};
 pub use rules::{AgentPolicy, Allowed, BindingPolicy, Policy, UnknownCallers};

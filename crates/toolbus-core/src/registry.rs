@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 use tokio::sync::watch;
 use toolbus_protocol::llm_name;
 
-use crate::policy::{Claim, Vetting};
+use crate::policy::{Claim, DefinitionCheck};
 use crate::tool::{Executor, Tool, ToolDescriptor};
 
 /// Most names whose owners are remembered while the owners do not publish them.
@@ -32,7 +32,7 @@ pub struct Registry {
 struct Shared {
     current: RwLock<Arc<Snapshot>>,
     parts: Mutex<Parts>,
-    vetting: OnceLock<Arc<dyn Vetting>>,
+    vetting: OnceLock<Arc<dyn DefinitionCheck>>,
     version: watch::Sender<u64>,
 }
 
@@ -182,7 +182,7 @@ impl Snapshot {
         self.tools.is_empty()
     }
 
-    fn new(parts: &Parts, vetting: Option<&dyn Vetting>) -> Self {
+    fn new(parts: &Parts, vetting: Option<&dyn DefinitionCheck>) -> Self {
         let mut snapshot = Self { tools: parts.fixed.clone(), ..Self::default() };
         let mut first: HashMap<&Arc<str>, (Rank, &Tool)> = HashMap::new();
         for ((rank, _), tools) in &parts.published {
@@ -204,7 +204,7 @@ impl Snapshot {
                 snapshot.shadow(last);
             }
         }
-        let reserved = vetting.map(Vetting::reserved).unwrap_or_default();
+        let reserved = vetting.map(DefinitionCheck::reserved).unwrap_or_default();
         // A tool is called by the name that models use for it as well, so that this is its own, too.
         let fixed = parts.fixed.iter().map(|(name, tool)| (name, &tool.descriptor.source));
         let published = first.iter().map(|(name, (_, tool))| (*name, &tool.descriptor.source));
@@ -263,7 +263,11 @@ impl Parts {
     }
 
     /// By which it is decided who has a name: the least has it.
-    fn seniority<'a>(&'a self, (rank, tool): (Rank, &'a Tool), vetting: Option<&dyn Vetting>) -> impl Ord + use<'a> {
+    fn seniority<'a>(
+        &'a self,
+        (rank, tool): (Rank, &'a Tool),
+        vetting: Option<&dyn DefinitionCheck>,
+    ) -> impl Ord + use<'a> {
         let ToolDescriptor { name, source, .. } = &*tool.descriptor;
         let Claim { is_pinned, since } = vetting.map(|vetting| vetting.claim(&tool.descriptor)).unwrap_or_default();
         let is_owner = !is_pinned && self.owners.get(name).is_some_and(|(_, owner)| owner == source);
@@ -329,11 +333,11 @@ impl Registry {
     }
 
     /// Has `vetting` asked about tools, from now on. The first counts; whether this is it.
-    pub(crate) fn vet(&self, vetting: Arc<dyn Vetting>) -> bool {
+    pub(crate) fn vet(&self, vetting: Arc<dyn DefinitionCheck>) -> bool {
         self.shared.vetting.set(vetting).is_ok()
     }
 
-    pub(crate) fn vetting(&self) -> Option<&dyn Vetting> {
+    pub(crate) fn vetting(&self) -> Option<&dyn DefinitionCheck> {
         self.shared.vetting.get().map(|vetting| &**vetting)
     }
 

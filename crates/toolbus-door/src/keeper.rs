@@ -15,14 +15,14 @@ use crate::{TokenId, Visitor};
 /// Knows the tokens, which may change at any time. Keeps their digests alone.
 #[derive(Debug)]
 pub struct Keeper {
-    guests: RwLock<Arc<Guests>>,
+    guests: RwLock<Arc<TokenTable>>,
     next: AtomicU64,
     stop: CancellationToken,
 }
 
 /// Who may enter now.
 #[derive(Debug, Default)]
-struct Guests {
+struct TokenTable {
     tokens: Vec<Known>,
     /// Present where clients without a token may.
     open: Option<Visitor>,
@@ -78,7 +78,7 @@ impl Keeper {
         if let Some(visitor) = guests.open.as_ref().filter(|_| !is_open) {
             visitor.revoked.cancel();
         }
-        *guests = Arc::new(Guests { tokens, open });
+        *guests = Arc::new(TokenTable { tokens, open });
     }
 
     /// Whether the bearer of these headers may enter.
@@ -101,7 +101,7 @@ impl Keeper {
     }
 }
 
-impl Guests {
+impl TokenTable {
     /// Compares with every token, whichever it is, so that the time tells nothing.
     fn find(&self, token: &[u8]) -> Option<Visitor> {
         let digest: [u8; 32] = Sha256::digest(token).into();

@@ -8,7 +8,7 @@ use futures_util::future::{BoxFuture, ready};
 use tokio::sync::watch;
 use toolbus_core::caller::{AgentName, Caller};
 use toolbus_core::failure::ToolFailure;
-use toolbus_core::policy::{Access, Effective};
+use toolbus_core::policy::{EffectiveTools, PolicyHandle};
 use toolbus_core::tool::ToolOutput;
 use toolbus_core::toolsets::SessionSets;
 use toolbus_core::{InnerCall, InnerOrigin, Invoker};
@@ -19,7 +19,7 @@ use crate::backend::{Backend, BackendCall, Document, Listed, Unavailable};
 /// Has texts for callers.
 pub trait Shelf: Send + Sync + 'static {
     /// The texts for a caller that may use this much, sorted by address.
-    fn documents(&self, effective: &Effective) -> Vec<Document>;
+    fn documents(&self, effective: &EffectiveTools) -> Vec<Document>;
 }
 
 /// Has no text for anybody.
@@ -27,14 +27,14 @@ pub trait Shelf: Send + Sync + 'static {
 pub struct NoShelf;
 
 impl Shelf for NoShelf {
-    fn documents(&self, _: &Effective) -> Vec<Document> {
+    fn documents(&self, _: &EffectiveTools) -> Vec<Document> {
         Vec::new()
     }
 }
 
 /// The tools of this daemon, by its policy.
 pub struct Local {
-    access: Access,
+    access: PolicyHandle,
     invoker: Arc<dyn Invoker>,
     sessions: SessionSets,
     shelf: Arc<dyn Shelf>,
@@ -43,7 +43,7 @@ pub struct Local {
 impl Local {
     /// Puts the parts together. `sessions` are ended with those of clients.
     #[must_use]
-    pub fn new(access: Access, invoker: Arc<dyn Invoker>, sessions: SessionSets, shelf: Arc<dyn Shelf>) -> Self {
+    pub fn new(access: PolicyHandle, invoker: Arc<dyn Invoker>, sessions: SessionSets, shelf: Arc<dyn Shelf>) -> Self {
         Self { access, invoker, sessions, shelf }
     }
 }

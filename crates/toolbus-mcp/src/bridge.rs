@@ -20,7 +20,7 @@ use toolbus_core::tool::{Tool, ToolDescriptor};
 use toolbus_core::toolsets::SessionSet;
 use toolbus_trust::scan::Scanner;
 
-use self::member::Member;
+use self::member::ServerEntry;
 use self::room::{Full, Room, Share};
 use crate::observe::Observer;
 use crate::process::Launcher;
@@ -35,7 +35,7 @@ const SHUTDOWN_TIME: Duration = Duration::from_secs(15);
 
 /// A server, and what it is for.
 #[derive(Clone)]
-pub struct Placed {
+pub struct PlacedServer {
     /// The server.
     pub spec: ServerSpec,
     /// The tool set that it backs; absent: its tools are plain ones.
@@ -71,7 +71,7 @@ pub(crate) struct Shared {
     scanner: Scanner,
     pace: Pace,
     limits: RwLock<Limits>,
-    members: RwLock<BTreeMap<ServerName, Arc<Member>>>,
+    members: RwLock<BTreeMap<ServerName, Arc<ServerEntry>>>,
     /// One change at a time.
     changing: Mutex<()>,
     /// Clashes of names that the log knows of. Held while tools are registered, so that those of a server that is removed
@@ -117,10 +117,10 @@ impl Bridge {
 
     /// Has these servers, and no others but those that were registered at run time. Servers that stay as they are are not
     /// touched, whatever happens to the others; none is waited for.
-    pub fn apply(&self, servers: Vec<Placed>, limits: Limits) {
+    pub fn apply(&self, servers: Vec<PlacedServer>, limits: Limits) {
         *self.shared.limits.write().unwrap_or_else(PoisonError::into_inner) = limits;
         let _one_at_a_time = self.changing();
-        let mut gone: BTreeMap<ServerName, Arc<Member>> = self.members();
+        let mut gone: BTreeMap<ServerName, Arc<ServerEntry>> = self.members();
         gone.retain(|_, member| member.spec().origin == Origin::Configuration);
         for placed in servers {
             let name = placed.spec.name.clone();
@@ -151,7 +151,7 @@ impl Bridge {
         let _one_at_a_time = self.changing();
         for spec in servers {
             if self.shared.member(spec.name.as_str()).is_none() {
-                drop(self.shared.add(Placed { spec, set: None }));
+                drop(self.shared.add(PlacedServer { spec, set: None }));
             }
         }
     }
@@ -187,7 +187,7 @@ impl Bridge {
         let _ = tokio::time::timeout(SHUTDOWN_TIME, self.shared.keepers.wait()).await;
     }
 
-    fn members(&self) -> BTreeMap<ServerName, Arc<Member>> {
+    fn members(&self) -> BTreeMap<ServerName, Arc<ServerEntry>> {
         self.shared.members.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
@@ -197,13 +197,13 @@ impl Bridge {
 }
 
 impl Shared {
-    fn member(&self, name: &str) -> Option<Arc<Member>> {
+    fn member(&self, name: &str) -> Option<Arc<ServerEntry>> {
         let name = ServerName::parse(name).ok()?;
         self.members.read().unwrap_or_else(PoisonError::into_inner).get(&name).cloned()
     }
 
     /// Adds a server, in the place of one of its name if there is one.
-    fn add(self: &Arc<Self>, placed: Placed) -> Arc<Member> {
+    fn add(self: &Arc<Self>, placed: PlacedServer) -> Arc<ServerEntry> {
         let before = self.member(placed.spec.name.as_str());
         if let Some(before) = &before {
             // Written in another case, it is another source.
@@ -211,14 +211,14 @@ impl Shared {
             if is_same_source { self.remove(before) } else { self.forget(before) }
         }
         let name = placed.spec.name.clone();
-        let member = Member::new(placed, self.pace, &self.launcher, &self.observer);
+        let member = ServerEntry::new(placed, self.pace, &self.launcher, &self.observer);
         self.members.write().unwrap_or_else(PoisonError::into_inner).insert(name, Arc::clone(&member));
         member.keep(self, before.as_ref());
         member
     }
 
     /// Removes a server for good, with its right to names.
-    fn forget(&self, member: &Arc<Member>) {
+    fn forget(&self, member: &Arc<ServerEntry>) {
         self.remove(member);
         let mut known = self.clashes.lock().unwrap_or_else(PoisonError::into_inner);
         let source = member.spec().name.source();
@@ -227,7 +227,7 @@ impl Shared {
     }
 
     /// Removes a server, whose names wait for the next one of its source.
-    fn remove(&self, member: &Arc<Member>) {
+    fn remove(&self, member: &Arc<ServerEntry>) {
         member.stop();
         let mut known = self.clashes.lock().unwrap_or_else(PoisonError::into_inner);
         if self.has(member) {
@@ -238,7 +238,7 @@ impl Shared {
     }
 
     /// Replaces a server's tools in the registry, with the limits as they are now, unless it has been removed meanwhile.
-    fn publish(&self, member: &Arc<Member>) {
+    fn publish(&self, member: &Arc<ServerEntry>) {
         let mut known = self.clashes.lock().unwrap_or_else(PoisonError::into_inner);
         if self.has(member) {
             let limits = Arc::clone(&self.limits.read().unwrap_or_else(PoisonError::into_inner));
@@ -247,7 +247,7 @@ impl Shared {
     }
 
     /// Takes room for what a server offers now, in the place of what it offered before.
-    fn admit(&self, member: &Arc<Member>, tools: &[ToolDescriptor]) -> Result<(), Full> {
+    fn admit(&self, member: &Arc<ServerEntry>, tools: &[ToolDescriptor]) -> Result<(), Full> {
         let share = Share::of(tools);
         let mut room = self.room();
         // One that was removed takes none: nobody would give it back.
@@ -258,7 +258,7 @@ impl Shared {
         self.room.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn has(&self, member: &Arc<Member>) -> bool {
+    fn has(&self, member: &Arc<ServerEntry>) -> bool {
         let members = self.members.read().unwrap_or_else(PoisonError::into_inner);
         members.get(&member.spec().name).is_some_and(|present| Arc::ptr_eq(present, member))
     }

@@ -37,7 +37,7 @@ use self::pending::Pending;
 use self::signals::{Signals, Token};
 use self::timing::{Described, Timing};
 use crate::observe::Session;
-use crate::transport::stdio::Lane;
+use crate::transport::stdio::FastPath;
 
 pub(crate) use self::about::About;
 pub(crate) use self::failure::{CallError, ConnectError};
@@ -64,7 +64,7 @@ pub(crate) struct Connection {
     running: Mutex<Option<RunningService<RoleClient, ClientConfig>>>,
     signals: Arc<Signals>,
     /// A shorter way for calls, where the transport has one.
-    lane: Option<Lane>,
+    lane: Option<FastPath>,
     /// What every request says, to a server without sessions.
     meta: Option<RequestMetaObject>,
     generation: Generation,

@@ -27,7 +27,7 @@ pub(crate) const LOST_TIME: Duration = Duration::from_millis(500);
 const PROBE_ECHO: Duration = Duration::from_millis(250);
 
 /// Opens connections to one server, and remembers how it is spoken to.
-pub(crate) struct Dialer {
+pub(crate) struct Connector {
     server: ServerName,
     way: Way,
     roots: Vec<PathBuf>,
@@ -122,7 +122,7 @@ impl From<OpenError> for DialError {
     }
 }
 
-impl Dialer {
+impl Connector {
     /// Connections to `spec`, those over HTTP with this credential.
     pub(crate) fn new(
         spec: &ServerSpec,

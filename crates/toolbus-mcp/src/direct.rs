@@ -7,7 +7,7 @@ use tokio_util::sync::CancellationToken;
 use toolbus_core::failure::ToolFailure;
 use toolbus_core::tool::{ToolCall, ToolOutput};
 
-use crate::dial::{Dialer, Link, STOP_TIME};
+use crate::dial::{Connector, Link, STOP_TIME};
 use crate::observe::{Observer, Silent};
 use crate::process::Launcher;
 use crate::spec::ServerSpec;
@@ -35,7 +35,7 @@ impl Direct {
     /// When it cannot be started or reached, or does not shake hands.
     pub async fn start(spec: &ServerSpec, launcher: &Launcher) -> Result<Self, DirectError> {
         let observer: Arc<dyn Observer> = Arc::new(Silent);
-        let link = Dialer::new(spec, None, launcher, &observer).dial(START_TIME, &CancellationToken::new()).await;
+        let link = Connector::new(spec, None, launcher, &observer).dial(START_TIME, &CancellationToken::new()).await;
         Ok(Self(link.map_err(|error| DirectError(error.text))?))
     }
 

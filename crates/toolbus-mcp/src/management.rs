@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 use toolbus_core::Invoker;
-use toolbus_core::policy::Access;
+use toolbus_core::policy::PolicyHandle;
 use toolbus_core::tool::{Tool, ToolDescriptor, Validation};
 
 pub use self::registrar::{Fleet, Registrar};
@@ -37,7 +37,7 @@ pub(crate) fn has_name(name: &str) -> bool {
 /// nothing else.
 #[must_use]
 pub fn tools(
-    access: &Access,
+    access: &PolicyHandle,
     servers: Arc<dyn Servers>,
     invoker: Arc<dyn Invoker>,
     registrar: Option<Arc<Registrar>>,

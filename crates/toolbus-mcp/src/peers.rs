@@ -14,7 +14,7 @@ mod waiting;
 use std::time::Instant;
 
 use futures_util::future::BoxFuture;
-use toolbus_core::policy::Effective;
+use toolbus_core::policy::EffectiveTools;
 
 pub use self::asked::AskedBefore;
 pub use self::index::Index;
@@ -26,10 +26,10 @@ use crate::spec::ServerName;
 pub trait Servers: Send + Sync + 'static {
     /// The servers of which a caller could use some tool, whether they have such a one or not. No other server is
     /// refreshed or woken for that caller.
-    fn within_reach(&self, effective: &Effective) -> Vec<ServerName>;
+    fn within_reach(&self, effective: &EffectiveTools) -> Vec<ServerName>;
 
     /// Those of them that have never been started, and are by their first use: nobody knows their tools.
-    fn asleep(&self, effective: &Effective) -> Vec<ServerName>;
+    fn asleep(&self, effective: &EffectiveTools) -> Vec<ServerName>;
 
     /// Asks a server to list its tools again; one that waits for its next try is tried at once. Returns at once.
     fn refresh(&self, server: &ServerName);

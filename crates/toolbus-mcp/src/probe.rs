@@ -9,7 +9,7 @@ use toolbus_trust::scan::Scanner;
 
 use crate::connection::{About, Connection, Generation, Listed};
 use crate::definition::{Definitions, definitions};
-use crate::dial::{DialError, Dialer, Link, STOP_TIME};
+use crate::dial::{Connector, DialError, Link, STOP_TIME};
 use crate::observe::{Observer, Silent};
 use crate::process::Launcher;
 use crate::spec::ServerSpec;
@@ -45,7 +45,7 @@ struct Probe<'a> {
 impl Probe<'_> {
     async fn connect(&mut self, launcher: &Launcher) -> Option<Link> {
         let observer: Arc<dyn Observer> = Arc::new(Silent);
-        let dialer = Dialer::new(self.spec, None, launcher, &observer);
+        let dialer = Connector::new(self.spec, None, launcher, &observer);
         let began = Instant::now();
         let dialled = dialer.dial(CONNECT_TIME, &CancellationToken::new()).await;
         dialer.transport_name().clone_into(&mut self.status.transport);

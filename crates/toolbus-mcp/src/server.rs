@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 use self::calls::Users;
 pub(crate) use self::pace::Pace;
 use crate::connection::{About, Listed};
-use crate::dial::{Dialer, Link};
+use crate::dial::{Connector, Link};
 use crate::spec::ServerName;
 use crate::status::PhaseName;
 
@@ -45,7 +45,7 @@ pub(crate) struct Server {
     pub(crate) name: ServerName,
     keeping: Keeping,
     pace: Pace,
-    dialer: Dialer,
+    dialer: Connector,
     state: watch::Sender<State>,
     stop: CancellationToken,
     /// Somebody wants it to be there, now.
@@ -112,7 +112,7 @@ impl State {
 }
 
 impl Server {
-    pub(crate) fn new(name: ServerName, keeping: Keeping, pace: Pace, dialer: Dialer) -> Arc<Self> {
+    pub(crate) fn new(name: ServerName, keeping: Keeping, pace: Pace, dialer: Connector) -> Arc<Self> {
         Arc::new(Self {
             name,
             keeping,
@@ -205,7 +205,7 @@ impl Server {
         self.state.borrow().clone()
     }
 
-    pub(crate) const fn dialer(&self) -> &Dialer {
+    pub(crate) const fn dialer(&self) -> &Connector {
         &self.dialer
     }
 

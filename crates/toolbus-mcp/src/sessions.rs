@@ -15,7 +15,7 @@ use toolbus_core::toolsets::{Instance, SessionFactory, SessionKey};
 use toolbus_protocol::llm_name;
 
 use crate::connection::{About, Listed};
-use crate::dial::{Dialer, Remembered, no_credential};
+use crate::dial::{Connector, Remembered, no_credential};
 use crate::observe::Observer;
 use crate::process::Launcher;
 use crate::server::{Keeping, Listener, Pace, Server, State};
@@ -64,7 +64,7 @@ impl SessionFactory for ServerSessions {
     async fn start(&self, key: SessionKey) -> Result<SessionServer, ToolFailure> {
         let credential = credential(&self.spec, &key.owner)?;
         let spec = expanded(&self.spec, &key.owner, &key.session);
-        let dialer = Dialer::new(&spec, credential, &self.launcher, &self.observer)
+        let dialer = Connector::new(&spec, credential, &self.launcher, &self.observer)
             .remembering(self.remembered.clone())
             .making(directories(&spec));
         let server = Server::new(spec.name.clone(), Keeping::Once, Pace::USUAL, dialer);

@@ -18,7 +18,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use jiff::Timestamp;
 use tokio::sync::Notify;
-use toolbus_core::policy::{Claim, Held, Vetting};
+use toolbus_core::policy::{Claim, DefinitionCheck, Held};
 use toolbus_core::tool::ToolDescriptor;
 
 use self::book::{Book, News, NewsKind};
@@ -281,7 +281,7 @@ impl Pins {
     }
 }
 
-impl Vetting for Pins {
+impl DefinitionCheck for Pins {
     fn review(&self, tools: &[Arc<ToolDescriptor>]) -> Held {
         let mut book = self.book();
         let (held, news) = book.review(tools, &now());

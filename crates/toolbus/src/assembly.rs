@@ -20,7 +20,7 @@ use tokio::sync::watch;
 use toolbus_broker::embedded::Embedded;
 use toolbus_broker::rabbitmq::{self, RabbitMq};
 use toolbus_core::bus::{Bus, BusState};
-use toolbus_core::policy::{Access, Capacity};
+use toolbus_core::policy::{Capacity, PolicyHandle};
 use toolbus_core::redact::Redactor;
 use toolbus_core::registry::{Registry, RegistryError};
 use toolbus_core::telemetry::{Load, Telemetry};
@@ -138,10 +138,10 @@ pub fn tools(config: &Config) -> Result<(Registry, Vec<Arc<SessionSet>>), Assemb
 /// # Errors
 ///
 /// When rules contradict each other.
-pub fn access(config: &Config, registry: Registry) -> Result<Access, AssemblyError> {
+pub fn access(config: &Config, registry: Registry) -> Result<PolicyHandle, AssemblyError> {
     let invoke = &config.invoke;
     let capacity = Capacity { max_in_flight: invoke.max_in_flight, max_waiting: invoke.max_waiting };
-    Ok(Access::new(registry, config.identity(), config.policy()?, capacity))
+    Ok(PolicyHandle::new(registry, config.identity(), config.policy()?, capacity))
 }
 
 /// What is pinned, as `file` has it.
@@ -246,7 +246,7 @@ pub fn recorder(
 pub fn health(
     config: &Config,
     bus: watch::Receiver<BusState>,
-    access: &Access,
+    access: &PolicyHandle,
     servers: Arc<dyn McpAdmin>,
     scripts: &Scripts,
     load: Arc<Load>,

@@ -10,13 +10,14 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use toolbus_core::audit::Audit;
 use toolbus_core::bus::{Bus, Ownership, Subscription};
-use toolbus_core::policy::Access;
+use toolbus_core::policy::PolicyHandle;
 use toolbus_core::redact::Redactor;
 use toolbus_core::store::Store;
 use toolbus_core::telemetry::{Load, Telemetry};
 use toolbus_core::toolsets::SessionSets;
 use toolbus_core::{
-    About, AllArrived, Arrivals, Budgets, Desk, Dispatcher, Drained, Gates, Invoker, ReplyRules, Service, Settings,
+    About, AllArrived, Budgets, ControlService, Dispatcher, Drained, Gates, Invoker, PendingTools, ReplyRules, Service,
+    Settings,
 };
 use toolbus_mcp::management::Registrar;
 use toolbus_protocol::{new_message_id, topic};
@@ -36,7 +37,7 @@ pub struct Parts {
     /// Where requests come from, and answers go.
     pub bus: Arc<dyn Bus>,
     /// Who may use what.
-    pub access: Access,
+    pub access: PolicyHandle,
     /// Tool sets that are built for each session.
     pub sessions: SessionSets,
     /// MCP servers, if this process has any.
@@ -83,7 +84,7 @@ impl Daemon {
         let settings = settings(config, redactor);
         let rules = settings.replies.clone();
         let gates = Arc::new(Gates::new(access.clone()));
-        let arrivals: Arc<dyn Arrivals> = match &servers {
+        let arrivals: Arc<dyn PendingTools> = match &servers {
             Some(servers) => Arc::new(servers.bridge().clone()),
             None => Arc::new(AllArrived),
         };
@@ -94,7 +95,7 @@ impl Daemon {
         background.spawn(dispatcher.announcer(Arc::clone(&bus)).run());
         let digest = watch::Sender::new(config.digest());
         let about = about(config, digest.subscribe());
-        let mut desk = Desk::new(about, Arc::clone(&bus), rules, dispatcher.clone(), sessions.clone());
+        let mut desk = ControlService::new(about, Arc::clone(&bus), rules, dispatcher.clone(), sessions.clone());
         let mut queues = queues(config);
         if let Some(servers) = &servers {
             let ignores_unknown = config.mcp.unknown_server == UnknownServer::Ignore;

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use tokio::sync::watch;
 use tokio::task::{JoinError, spawn_blocking};
 use toolbus_core::caller::AgentName;
-use toolbus_core::policy::Access;
+use toolbus_core::policy::PolicyHandle;
 use toolbus_core::redact::Redactor;
 use toolbus_core::registry::RegistryError;
 use toolbus_core::toolsets::SessionSets;
@@ -32,7 +32,7 @@ pub struct Reloader {
 /// What runs, and changes with the configuration.
 pub struct Live {
     /// Who may use what.
-    pub access: Access,
+    pub access: PolicyHandle,
     /// Tool sets that are built for each session.
     pub sessions: SessionSets,
     /// MCP servers, if this process has any.
@@ -236,7 +236,7 @@ fn is_unchanged(name: &str, running: &Config, next: &Config) -> bool {
 }
 
 /// Names of the tools that there are.
-fn names(access: &Access) -> BTreeSet<String> {
+fn names(access: &PolicyHandle) -> BTreeSet<String> {
     access.current().tools().iter().map(|tool| tool.name.to_string()).collect()
 }
 

@@ -200,7 +200,11 @@ async fn what_a_server_says_went_wrong_is_a_result() {
     let client = Client::connect(&site).await;
     let outside = client.call("read_text_file", &json!({"path": "/etc/hostname"})).await;
     assert_eq!((outside.body()["isError"].clone(), outside.code()), (json!(true), String::new()));
-    assert!(outside.content().starts_with("Access denied - path outside allowed directories"), "{:?}", outside.body());
+    assert!(
+        outside.content().starts_with("PolicyHandle denied - path outside allowed directories"),
+        "{:?}",
+        outside.body()
+    );
     let elsewhere = client.call("git_status", &json!({"repo_path": "/etc"})).await;
     let nowhere = client.call("get_current_time", &json!({"timezone": "Mars/Olympus"})).await;
     for answer in [elsewhere, nowhere] {

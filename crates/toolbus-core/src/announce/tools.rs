@@ -6,7 +6,7 @@ use toolbus_protocol::{ToolsChanged, message_type, topic};
 
 use super::News;
 use crate::caller::AgentName;
-use crate::policy::Effective;
+use crate::policy::EffectiveTools;
 
 /// The names of the tools that an agent may use. An agent that wants to know them asks; it is told of changes only.
 pub struct ToolNames;
@@ -24,14 +24,14 @@ impl News for ToolNames {
         false
     }
 
-    fn told(&self, before: Option<&Effective>, now: &Effective) -> Vec<Vec<u8>> {
+    fn told(&self, before: Option<&EffectiveTools>, now: &EffectiveTools) -> Vec<Vec<u8>> {
         let changed = before.filter(|before| !before.lists_like(now));
         changed.map(|before| serde_json::to_vec(&difference(before, now)).unwrap_or_default()).into_iter().collect()
     }
 }
 
-fn difference(before: &Effective, now: &Effective) -> ToolsChanged {
-    let names = |effective: &Effective| effective.names().map(str::to_owned).collect::<BTreeSet<_>>();
+fn difference(before: &EffectiveTools, now: &EffectiveTools) -> ToolsChanged {
+    let names = |effective: &EffectiveTools| effective.names().map(str::to_owned).collect::<BTreeSet<_>>();
     let (before, after) = (names(before), names(now));
     ToolsChanged {
         version: now.version().to_string(),

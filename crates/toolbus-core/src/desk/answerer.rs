@@ -10,12 +10,12 @@ use toolbus_protocol::{Envelope, ParseError};
 
 use crate::answer::LARGE;
 use crate::caller::Caller;
-use crate::deadline::{Budgets, Granted, inner};
+use crate::deadline::{Budgets, TimeBudget, inner};
 use crate::reply::Address;
 use crate::turns::Turn;
 
 /// Answers the requests of one topic.
-pub trait Answerer: Send + Sync + 'static {
+pub trait ControlHandler: Send + Sync + 'static {
     /// The one type of request that the topic carries; absent where it carries several, and the answerer tells them apart.
     fn message_type(&self) -> Option<&'static str>;
 
@@ -25,12 +25,12 @@ pub trait Answerer: Send + Sync + 'static {
     /// # Errors
     ///
     /// When the request is not obeyed: its sender is told so where it can be, and else the request is put aside.
-    fn answer<'a>(&'a self, asked: &'a Asked) -> BoxFuture<'a, Result<Option<Said>, Unusable>>;
+    fn answer<'a>(&'a self, asked: &'a ControlRequest) -> BoxFuture<'a, Result<Option<ControlReply>, ControlError>>;
 }
 
 /// A request that was read.
 #[derive(Debug)]
-pub struct Asked {
+pub struct ControlRequest {
     /// What its properties say.
     pub envelope: Envelope,
     /// Who sent it.
@@ -41,7 +41,7 @@ pub struct Asked {
 }
 
 /// A message to send back.
-pub struct Said {
+pub struct ControlReply {
     pub(super) message_type: Cow<'static, str>,
     pub(super) body: Vec<u8>,
     pub(super) persistent: bool,
@@ -52,7 +52,7 @@ pub struct Said {
 
 /// Why a request is not obeyed.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Unusable {
+pub enum ControlError {
     /// It is no request that this topic carries.
     #[error("its type {0} does not belong on this topic")]
     Type(String),
@@ -67,7 +67,7 @@ pub enum Unusable {
     NoAgent,
 }
 
-impl Asked {
+impl ControlRequest {
     /// Whether the sender left an address for an answer.
     #[must_use]
     pub const fn has_address(&self) -> bool {
@@ -83,12 +83,12 @@ impl Asked {
     /// Until when the sender waits for an answer, by what it says of that; at most `most` from now.
     #[must_use]
     pub fn deadline(&self, most: Duration) -> Instant {
-        let (granted, now) = (Granted::read(&self.envelope, SystemTime::now()), Instant::now());
+        let (granted, now) = (TimeBudget::read(&self.envelope, SystemTime::now()), Instant::now());
         inner(granted.deadline(now, None, Budgets { default: most, max: most }), now)
     }
 }
 
-impl Said {
+impl ControlReply {
     /// A message of this type.
     #[must_use]
     pub fn new(message_type: impl Into<Cow<'static, str>>, body: &impl serde::Serialize) -> Self {
@@ -135,7 +135,8 @@ mod tests {
         for (budget, expected) in table {
             let headers = budget.map(|text| (header::TIMEOUT_MS.to_owned(), text.to_owned())).into_iter().collect();
             let envelope = Envelope { headers, ..Envelope::default() };
-            let asked = Asked { envelope, caller: Arc::new(Caller::unknown()), body: Bytes::new(), address: None };
+            let asked =
+                ControlRequest { envelope, caller: Arc::new(Caller::unknown()), body: Bytes::new(), address: None };
             let left = asked.deadline(most).saturating_duration_since(Instant::now());
             assert!(left < Duration::from_secs(*expected.end()), "{budget:?} {left:?}");
             assert!(left > Duration::from_secs(*expected.start()), "{budget:?} {left:?}");

@@ -8,13 +8,13 @@ use lru::LruCache;
 use serde_json::value::{RawValue, to_raw_value};
 use toolbus_protocol::{Format, ToolListRequest, ToolListResponse, gemini_name, message_type};
 
-use super::{Asked, Desk, Refused, Said, body};
+use super::{ControlReply, ControlRequest, ControlService, Refused, body};
 use crate::answer::MAX_ANSWER;
 use crate::bus::Delivery;
 use crate::caller::Caller;
 use crate::failure::{Cause, ToolFailure};
 use crate::listing::{Definition, cut_description, render};
-use crate::policy::{Effective, is_same_name};
+use crate::policy::{EffectiveTools, is_same_name};
 
 /// Most tools that a notice names.
 const MAX_NAMED: usize = 20;
@@ -36,9 +36,13 @@ struct RenderedTools {
     cut: Option<String>,
 }
 
-impl Desk {
+impl ControlService {
     /// The sender's tools; with the reason when there are none.
-    pub(super) async fn list(&self, delivery: &Delivery, asked: &Asked) -> Result<Option<Said>, Refused> {
+    pub(super) async fn list(
+        &self,
+        delivery: &Delivery,
+        asked: &ControlRequest,
+    ) -> Result<Option<ControlReply>, Refused> {
         let request = ToolListRequest::parse(body(delivery)?)?;
         let mut caller = Caller::clone(&asked.caller);
         caller.profile = agreed("profile", caller.profile, request.profile.clone(), is_same_name)?;
@@ -54,7 +58,12 @@ impl Desk {
         Ok(Some(said?.in_turn(turn)))
     }
 
-    fn listed(&self, caller: &Caller, effective: &Effective, request: &ToolListRequest) -> Result<Said, ToolFailure> {
+    fn listed(
+        &self,
+        caller: &Caller,
+        effective: &EffectiveTools,
+        request: &ToolListRequest,
+    ) -> Result<ControlReply, ToolFailure> {
         let version = effective.version();
         let names = request.names.as_deref().unwrap_or_default();
         let not_modified = request.if_version.as_deref() == Some(&*version);
@@ -73,7 +82,7 @@ impl Desk {
             }),
             not_modified,
         };
-        let said = Said::new(message_type::TOOL_LIST_RESPONSE, &response);
+        let said = ControlReply::new(message_type::TOOL_LIST_RESPONSE, &response);
         if said.size() > MAX_ANSWER {
             let size = said.size();
             let text = format!(
@@ -99,7 +108,7 @@ impl ListCache {
     /// The tools of these names, or all. `version` is that of `effective`.
     fn listed(
         &self,
-        effective: &Effective,
+        effective: &EffectiveTools,
         version: &Arc<str>,
         format: Format,
         names: &[String],
@@ -120,7 +129,7 @@ impl ListCache {
 }
 
 impl RenderedTools {
-    fn new(effective: &Effective, format: Format, names: &[String]) -> Self {
+    fn new(effective: &EffectiveTools, format: Format, names: &[String]) -> Self {
         let is_asked = |definition: &Definition| {
             let Definition { name, llm_name, .. } = definition;
             let is_its = |asked: &String| **asked == **name || **asked == **llm_name || **asked == *gemini_name(name);

@@ -2,11 +2,11 @@
 
 use toolbus_protocol::{Pong, message_type};
 
-use super::{Asked, Desk, Said};
+use super::{ControlReply, ControlRequest, ControlService};
 
-impl Desk {
+impl ControlService {
     /// What the daemon says of itself, and how many tools the sender may use.
-    pub(super) fn ping(&self, asked: &Asked) -> Said {
+    pub(super) fn ping(&self, asked: &ControlRequest) -> ControlReply {
         let about = &self.parts.about;
         let pong = Pong {
             name: about.name.clone(),
@@ -17,6 +17,6 @@ impl Desk {
             in_flight: self.parts.dispatcher.load().in_flight() as u64,
             tools: self.parts.dispatcher.access().effective(&asked.caller).names().count() as u64,
         };
-        Said { persistent: false, ..Said::new(message_type::PONG, &pong) }
+        ControlReply { persistent: false, ..ControlReply::new(message_type::PONG, &pong) }
     }
 }

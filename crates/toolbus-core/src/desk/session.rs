@@ -4,12 +4,16 @@ use std::sync::Arc;
 
 use toolbus_protocol::SessionEnd;
 
-use super::{Asked, Desk, Refused, Said, body};
+use super::{ControlReply, ControlRequest, ControlService, Refused, body};
 use crate::bus::Delivery;
 
-impl Desk {
+impl ControlService {
     /// Ends a session of the sender's; there is nothing to answer.
-    pub(super) fn end_session(&self, delivery: &Delivery, asked: &Asked) -> Result<Option<Said>, Refused> {
+    pub(super) fn end_session(
+        &self,
+        delivery: &Delivery,
+        asked: &ControlRequest,
+    ) -> Result<Option<ControlReply>, Refused> {
         let session: Arc<str> = SessionEnd::parse(body(delivery)?)?.session_id.into();
         self.parts.dispatcher.access().end_session(&asked.caller, &session);
         self.parts.sessions.end_session(&asked.caller.owner, &session);

@@ -11,7 +11,7 @@ use toolbus_protocol::Envelope;
 use super::{InnerCall, Parts};
 use crate::answer::{Answer, Recipient, Run};
 use crate::bus::Delivery;
-use crate::deadline::{Budgets, Granted};
+use crate::deadline::{Budgets, TimeBudget};
 use crate::decode::{Dialect, Origin, Request};
 use crate::permit::Permit;
 use crate::progress::ProgressSink;
@@ -82,7 +82,7 @@ impl Call {
         let InnerCall { caller, call_id, server, tool, arguments, deadline, cancelled, progress, .. } = inner;
         let now = Instant::now();
         let body_size = arguments.as_ref().map_or(0, String::len);
-        let granted = deadline.map_or(Granted::UNLIMITED, |deadline| Granted::until(deadline, now));
+        let granted = deadline.map_or(TimeBudget::UNLIMITED, |deadline| TimeBudget::until(deadline, now));
         let request = Request {
             envelope: Envelope::default(),
             address: Address::none(),

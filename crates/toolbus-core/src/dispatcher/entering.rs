@@ -3,18 +3,18 @@
 use std::time::Instant;
 
 use super::call::Call;
-use super::{Dispatcher, Ended};
+use super::{Abort, Dispatcher};
 use crate::caller::Caller;
 use crate::deadline;
 use crate::failure::{Cause, ToolFailure};
-use crate::gates::Route;
-use crate::policy::Effective;
+use crate::gates::Lookup;
+use crate::policy::EffectiveTools;
 
 impl Dispatcher {
     /// What the caller may use. A tool that is not there yet, and may come, is waited for: as a permit is, or else, where the
     /// caller names its server, until the deadline. The call waits among those of its agent, so that an agent that asks for
     /// what nobody has takes no place of another.
-    pub(super) async fn enter(&self, call: &Call) -> Result<Effective, Ended> {
+    pub(super) async fn enter(&self, call: &Call) -> Result<EffectiveTools, Abort> {
         let (gates, request) = (&self.parts.gates, &call.request);
         let effective = gates.enter(&request.caller);
         self.note(&request.caller, &effective);
@@ -25,8 +25,8 @@ impl Dispatcher {
         let now = Instant::now();
         let latest = match wanted.route {
             // The caller knows where its tool is: there is nothing else to try.
-            Route::Server(_) => deadline::inner(call.deadline, now),
-            Route::Name | Route::AnyServer => now + call.deadline.saturating_duration_since(now) / 2,
+            Lookup::Server(_) => deadline::inner(call.deadline, now),
+            Lookup::Name | Lookup::AnyServer => now + call.deadline.saturating_duration_since(now) / 2,
         };
         let arrival = self.parts.arrivals.expect(wanted, &effective, latest);
         let access = self.access();
@@ -47,7 +47,7 @@ impl Dispatcher {
         if let Some(arrival) = arrival {
             tokio::select! {
                 biased;
-                () = self.parts.shutdown.cancelled() => return Err(Ended::Requeued),
+                () = self.parts.shutdown.cancelled() => return Err(Abort::Requeued),
                 () = arrival => {}
             }
         }
@@ -56,21 +56,21 @@ impl Dispatcher {
     }
 
     /// What ends a call whose tool was not found.
-    pub(super) fn not_found(&self, call: &Call, effective: &Effective, failure: ToolFailure) -> Ended {
+    pub(super) fn not_found(&self, call: &Call, effective: &EffectiveTools, failure: ToolFailure) -> Abort {
         let wanted = call.request.wanted();
         let is_others = self.parts.settings.ignores_unknown_servers && failure.cause == Cause::UnknownServer;
         // Another bridge may have the tool now, which is more than that a server here may come to have it.
-        if is_others && wanted.route == Route::AnyServer {
-            return Ended::Ignored(failure);
+        if is_others && wanted.route == Lookup::AnyServer {
+            return Abort::Ignored(failure);
         }
         if let Some(failure) = self.parts.arrivals.out_of_reach(wanted, effective) {
-            return Ended::Failed(failure);
+            return Abort::Failed(failure);
         }
-        if is_others { Ended::Ignored(failure) } else { Ended::Failed(failure) }
+        if is_others { Abort::Ignored(failure) } else { Abort::Failed(failure) }
     }
 
     /// Remembers who called, so that it is told of changes.
-    fn note(&self, caller: &Caller, effective: &Effective) {
+    fn note(&self, caller: &Caller, effective: &EffectiveTools) {
         if let Some(agent) = &caller.agent
             && effective.is_everybody()
         {

@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 use toolbus_protocol::TraceContext;
 
 use super::call::Call;
-use super::{Dispatcher, Ended, cancelled};
+use super::{Abort, Dispatcher, cancelled};
 use crate::bulkhead;
 use crate::caller::Caller;
 use crate::failure::{Cause, Status, ToolFailure, verdict};
@@ -91,9 +91,9 @@ impl Dispatcher {
         let result = AssertUnwindSafe(self.run(&mut call)).catch_unwind().await;
         let result = match result.unwrap_or_else(|panic| Err(bulkhead::broken(&*panic).into())) {
             Ok(output) => Ok(output),
-            Err(Ended::Failed(failure)) => Err(failure),
-            Err(Ended::Ignored(failure)) => Err(failure),
-            Err(Ended::Requeued) => Err(cancelled("The daemon shut down.")),
+            Err(Abort::Failed(failure)) => Err(failure),
+            Err(Abort::Ignored(failure)) => Err(failure),
+            Err(Abort::Requeued) => Err(cancelled("The daemon shut down.")),
         };
         let (end, outcome, result) = match result {
             Ok(output) => {

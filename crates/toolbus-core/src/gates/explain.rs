@@ -3,11 +3,11 @@
 use std::fmt::Write;
 use std::time::Instant;
 
-use super::wanted::Wanted;
+use super::wanted::ToolRef;
 use super::{Gates, too_often};
 use crate::caller::Caller;
 use crate::failure::ToolFailure;
-use crate::policy::{Because, Effective, listed};
+use crate::policy::{Because, EffectiveTools, listed};
 
 /// What one step says of a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -87,7 +87,7 @@ impl Gates {
             let others = listed(&others);
             let _ = write!(because, "; {others} also has a tool of this name, which is called by its server");
         }
-        let granted = match self.resolve(&effective, caller, Wanted::named(name)) {
+        let granted = match self.resolve(&effective, caller, ToolRef::named(name)) {
             Ok(granted) => granted,
             // The name may be in order, and the session be what is missing.
             Err(failure) if explanation.is_in => {
@@ -144,7 +144,7 @@ impl Gates {
     }
 }
 
-fn permit(effective: &Effective) -> Step {
+fn permit(effective: &EffectiveTools) -> Step {
     let (max_in_flight, max_queued) = effective.limits();
     pass(StepName::Permit, format!("at most {max_in_flight} calls of the agent run and {max_queued} wait"))
 }

@@ -2,14 +2,14 @@
 
 use crate::failure::{Cause, ToolFailure};
 use crate::log::shown;
-use crate::policy::{Effective, Granted};
+use crate::policy::{EffectiveTools, Granted};
 
 /// Most names that an answer lists.
 const MAX_LISTED: usize = 20;
 
 /// Where a tool is looked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Route<'a> {
+pub enum Lookup<'a> {
     /// Among all tools, by the name that they are registered with.
     Name,
     /// Among the tools of MCP servers: by the name that they are registered with, or else by their servers' own.
@@ -20,32 +20,32 @@ pub enum Route<'a> {
 
 /// The tool that a caller means.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Wanted<'a> {
+pub struct ToolRef<'a> {
     /// Where to look.
-    pub route: Route<'a>,
+    pub route: Lookup<'a>,
     /// The name.
     pub name: &'a str,
 }
 
-impl<'a> Wanted<'a> {
+impl<'a> ToolRef<'a> {
     /// The tool that is registered with this name.
     #[must_use]
     pub const fn named(name: &'a str) -> Self {
-        Self { route: Route::Name, name }
+        Self { route: Lookup::Name, name }
     }
 
     /// The tool, if the caller may use it.
-    pub(crate) fn find<'e>(&self, effective: &'e Effective) -> Option<Granted<'e>> {
+    pub(crate) fn find<'e>(&self, effective: &'e EffectiveTools) -> Option<Granted<'e>> {
         match self.route {
-            Route::Name => effective.get(self.name),
-            Route::AnyServer => effective.of_any_server(self.name),
-            Route::Server(server) => effective.of_server(server, self.name),
+            Lookup::Name => effective.get(self.name),
+            Lookup::AnyServer => effective.of_any_server(self.name),
+            Lookup::Server(server) => effective.of_server(server, self.name),
         }
     }
 }
 
 /// Says what the caller can do instead, with names that it may see: a server of which it may use nothing is none.
-pub(super) fn not_at_server(effective: &Effective, server: &str, tool: &str) -> ToolFailure {
+pub(super) fn not_at_server(effective: &EffectiveTools, server: &str, tool: &str) -> ToolFailure {
     let mut servers = Vec::new();
     let mut tools = Vec::new();
     let folded = server.to_lowercase();

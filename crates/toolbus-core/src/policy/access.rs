@@ -10,8 +10,8 @@ use tokio::sync::watch;
 use toolbus_protocol::Envelope;
 
 use super::catalogue::Catalogue;
-use super::effective::{Effective, Nothing, Standing};
-use super::held::Vetting;
+use super::effective::{EffectiveTools, Nothing, Standing};
+use super::held::DefinitionCheck;
 use super::rules::{Policy, UnknownCallers};
 use super::sections::Rules;
 use super::switches::{Switch, SwitchError};
@@ -37,7 +37,7 @@ type Sessions = LruCache<(Arc<str>, Arc<str>), Arc<[Arc<str>]>>;
 
 /// Who may use what, now. Cheap to clone.
 #[derive(Clone)]
-pub struct Access {
+pub struct PolicyHandle {
     shared: Arc<Shared>,
 }
 
@@ -55,7 +55,7 @@ struct Shared {
 /// The catalogue has all tools of the registry.
 struct UpToDate;
 
-impl Access {
+impl PolicyHandle {
     /// Puts rules and tools together.
     #[must_use]
     pub fn new(registry: Registry, identity: Identity, policy: Policy, capacity: Capacity) -> Self {
@@ -76,7 +76,7 @@ impl Access {
     }
 
     /// Has `vetting` asked about every tool, from now on. The first counts.
-    pub fn vet(&self, vetting: Arc<dyn Vetting>) {
+    pub fn vet(&self, vetting: Arc<dyn DefinitionCheck>) {
         if self.shared.registry.vet(vetting) {
             self.refresh();
         }
@@ -108,8 +108,8 @@ impl Access {
 
     /// What a caller may use at this moment; in a session that began earlier, with the tool sets of then.
     #[must_use]
-    pub fn effective(&self, caller: &Caller) -> Effective {
-        let mut effective = Effective::new(self.current(), caller);
+    pub fn effective(&self, caller: &Caller) -> EffectiveTools {
+        let mut effective = EffectiveTools::new(self.current(), caller);
         if let Some(session) = &caller.session {
             let key = (Arc::clone(&caller.owner), Arc::clone(session));
             effective.frozen = self.sessions().get(&key).cloned();
@@ -145,7 +145,7 @@ impl Access {
 
     /// Notes that a session has begun, so that tool sets which are bound later wait for the next one. Callers without any
     /// tool begin none.
-    pub(crate) fn begin_session(&self, caller: &Caller, effective: &mut Effective) {
+    pub(crate) fn begin_session(&self, caller: &Caller, effective: &mut EffectiveTools) {
         let Some(session) = &caller.session else { return };
         if effective.frozen.is_none() && effective.set().is_some() {
             let key = (Arc::clone(&caller.owner), Arc::clone(session));
@@ -191,7 +191,7 @@ impl Access {
     }
 
     /// Whether `effective` was taken with all the tools that the registry has now.
-    pub(crate) fn has_latest(&self, effective: &Effective) -> bool {
+    pub(crate) fn has_latest(&self, effective: &EffectiveTools) -> bool {
         self.is_made_from_latest(effective.catalogue())
     }
 
@@ -309,7 +309,7 @@ impl Access {
     }
 }
 
-impl Effective {
+impl EffectiveTools {
     /// What a caller may use of a catalogue, outside of any session.
     pub(crate) fn new(catalogue: Arc<Catalogue>, caller: &Caller) -> Self {
         let rules = &catalogue.rules;

@@ -12,7 +12,7 @@ use toolbus_protocol::topic;
 
 use super::bits::Bits;
 use super::catalogue::{Catalogue, Entry};
-use super::sections::{Cell, Section};
+use super::sections::{AgentRules, BindingRules};
 use crate::listing::{self, Definition};
 use crate::pattern::Pattern;
 use crate::permit::AgentGate;
@@ -22,7 +22,7 @@ use crate::tool::{Tool, ToolDescriptor};
 
 /// What one caller may use, at one moment: it stays as it was taken.
 #[derive(Clone)]
-pub struct Effective {
+pub struct EffectiveTools {
     pub(super) catalogue: Arc<Catalogue>,
     pub(super) section: usize,
     pub(super) cell: usize,
@@ -100,7 +100,7 @@ impl SetData {
     }
 }
 
-impl Effective {
+impl EffectiveTools {
     /// The tool of exactly this name, or else of the name that models use for it; only if the caller may use it.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<Granted<'_>> {
@@ -331,11 +331,11 @@ impl Effective {
         }
     }
 
-    pub(super) fn rules(&self) -> &Section {
+    pub(super) fn rules(&self) -> &AgentRules {
         self.catalogue.rules.section(self.section)
     }
 
-    pub(super) fn cell(&self) -> &Cell {
+    pub(super) fn cell(&self) -> &BindingRules {
         self.rules().cell(self.cell)
     }
 

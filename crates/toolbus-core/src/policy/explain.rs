@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use super::effective::{Effective, Nothing, Standing};
+use super::effective::{EffectiveTools, Nothing, Standing};
 use super::profile::{Profile, Role};
 use super::sections::List;
 use super::switches::Switch;
@@ -60,7 +60,7 @@ pub enum Because {
     ProfileLacks(String, Arc<str>),
 }
 
-impl Effective {
+impl EffectiveTools {
     /// Why the caller may use the tool of this name, or may not.
     #[must_use]
     pub fn explain(&self, name: &str) -> Explanation {

@@ -7,7 +7,7 @@ use super::catalogue::Catalogue;
 use crate::tool::ToolDescriptor;
 
 /// Decides which tools are held back. Not an operator's switch: it looks at what tools say of themselves.
-pub trait Vetting: Send + Sync + 'static {
+pub trait DefinitionCheck: Send + Sync + 'static {
     /// Which of these tools nobody may use. Asked about every tool that there is whenever anything changes, before anybody
     /// can use what is new. Calls go on meanwhile, but no other change can be made: so this touches no file.
     fn review(&self, tools: &[Arc<ToolDescriptor>]) -> Held;
@@ -74,7 +74,7 @@ impl Held {
 
 impl Catalogue {
     /// Has `vetting` look at every tool.
-    pub(super) fn hold_back(&mut self, vetting: &dyn Vetting) {
+    pub(super) fn hold_back(&mut self, vetting: &dyn DefinitionCheck) {
         let tools: Vec<_> = self.entries().map(|(_, entry)| Arc::clone(&entry.tool.descriptor)).collect();
         self.held = vetting.review(&tools);
         let is_held = |tool: &ToolDescriptor| self.held.reason(tool).is_some();

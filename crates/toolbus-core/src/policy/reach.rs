@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use super::effective::{Effective, Standing};
+use super::effective::{EffectiveTools, Standing};
 use super::sections::List;
 use crate::pattern::Pattern;
 
-impl Effective {
+impl EffectiveTools {
     /// Whether the caller could use some tool of this source, as part of the tool set `set` or by itself, if it had one of
     /// a fitting name. Where the rules depend on names, this says yes rather than no.
     #[must_use]

@@ -26,8 +26,8 @@ pub(crate) struct Rules {
     pub(crate) policy: Policy,
     pub(crate) profiles: Vec<Profile>,
     /// The section of everybody who has none.
-    everybody: Section,
-    agents: Vec<Section>,
+    everybody: AgentRules,
+    agents: Vec<AgentRules>,
     /// Numbers of sections, as [`Self::section`] takes them.
     by_name: HashMap<AgentName, usize>,
     /// The lists of patterns that occur; equal ones are one.
@@ -36,7 +36,7 @@ pub(crate) struct Rules {
 }
 
 /// The rules of one agent, or of everybody without a section.
-pub(crate) struct Section {
+pub(crate) struct AgentRules {
     /// Absent for everybody.
     pub(crate) agent: Option<AgentName>,
     /// Whether there is no tool for it, whatever its lists say.
@@ -51,8 +51,8 @@ pub(crate) struct Section {
     pub(crate) gate: Arc<AgentGate>,
     pub(crate) limits: Limits,
     /// What holds without a binding.
-    whole: Cell,
-    bindings: Vec<Cell>,
+    whole: BindingRules,
+    bindings: Vec<BindingRules>,
 }
 
 /// How many calls of one agent run and wait.
@@ -63,7 +63,7 @@ pub(crate) struct Limits {
 }
 
 /// What holds for one agent under one binding.
-pub(crate) struct Cell {
+pub(crate) struct BindingRules {
     /// The same for the same agent and binding, also after a change of the policy.
     pub(crate) key: u64,
     /// The binding, as `channel:account`; empty without one.
@@ -133,7 +133,7 @@ impl Rules {
         let profiles = Profile::all();
         let mut lists = Lists::default();
         let mut section = |agent: Option<&AgentName>, written: &AgentPolicy| {
-            let mut section = Section::new(agent, written, capacity, &profiles, &mut lists);
+            let mut section = AgentRules::new(agent, written, capacity, &profiles, &mut lists);
             section.is_denied = agent.is_none() && policy.deny_unknown;
             if let Some(known) = previous.and_then(|rules| rules.named(agent))
                 && known.limits == section.limits
@@ -154,17 +154,17 @@ impl Rules {
         caller.agent.as_ref().and_then(|agent| self.by_name.get(agent)).copied().unwrap_or_default()
     }
 
-    fn named(&self, agent: Option<&AgentName>) -> Option<&Section> {
+    fn named(&self, agent: Option<&AgentName>) -> Option<&AgentRules> {
         agent.map_or(Some(0), |agent| self.by_name.get(agent).copied()).map(|number| self.section(number))
     }
 
     /// The section of this number; the first, 0, is everybody's who has none.
-    pub(crate) fn section(&self, number: usize) -> &Section {
+    pub(crate) fn section(&self, number: usize) -> &AgentRules {
         number.checked_sub(1).and_then(|number| self.agents.get(number)).unwrap_or(&self.everybody)
     }
 
     /// Every section, in the order of their numbers.
-    pub(crate) fn sections(&self) -> impl Iterator<Item = &Section> {
+    pub(crate) fn sections(&self) -> impl Iterator<Item = &AgentRules> {
         std::iter::once(&self.everybody).chain(&self.agents)
     }
 
@@ -182,7 +182,7 @@ impl Rules {
     }
 }
 
-impl Section {
+impl AgentRules {
     fn new(
         agent: Option<&AgentName>,
         written: &AgentPolicy,
@@ -195,7 +195,7 @@ impl Section {
             max_queued: written.max_queued.unwrap_or_else(|| capacity.max_waiting.div_ceil(2)),
         };
         let sets = profiles.len();
-        let whole = Cell {
+        let whole = BindingRules {
             key: key(agent, "", ""),
             binding: String::new(),
             tools: List::All,
@@ -204,7 +204,7 @@ impl Section {
             recipients: Arc::clone(&written.recipients),
             told: told(sets),
         };
-        let bindings = written.bindings.iter().map(|binding| Cell {
+        let bindings = written.bindings.iter().map(|binding| BindingRules {
             key: key(agent, &binding.channel, &binding.account),
             binding: format!("{}:{}", binding.channel, binding.account),
             tools: lists.allowed(&binding.tools),
@@ -233,7 +233,7 @@ impl Section {
     }
 
     /// What holds under the binding of this number; 0 is without one.
-    pub(crate) fn cell(&self, number: usize) -> &Cell {
+    pub(crate) fn cell(&self, number: usize) -> &BindingRules {
         number.checked_sub(1).and_then(|number| self.bindings.get(number)).unwrap_or(&self.whole)
     }
 
@@ -253,7 +253,7 @@ impl Section {
     }
 }
 
-impl Cell {
+impl BindingRules {
     /// Whether these counts of one of its sets are news.
     pub(crate) fn is_news(&self, set: usize, allowed: usize, denied: usize) -> bool {
         let counts = ((allowed as u64) << 32 | denied as u64 & 0xffff_ffff) + 1;

@@ -1,6 +1,6 @@
 //! What holds for a caller, whatever tools there are.
 
-use super::effective::Effective;
+use super::effective::EffectiveTools;
 use crate::pattern::Pattern;
 
 /// What holds for the agent of a caller, under the caller's binding.
@@ -24,7 +24,7 @@ pub struct Summary {
     pub bindings: Vec<String>,
 }
 
-impl Effective {
+impl EffectiveTools {
     /// What holds for the caller's agent, whatever tools there are.
     #[must_use]
     pub fn summary(&self) -> Summary {

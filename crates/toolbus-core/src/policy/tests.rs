@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use serde_json::Map;
 
-use super::{Access, AgentPolicy, Allowed, BindingPolicy, Capacity, Effective, Policy};
+use super::{AgentPolicy, Allowed, BindingPolicy, Capacity, EffectiveTools, Policy, PolicyHandle};
 use crate::caller::{AgentName, Caller, Identity};
 use crate::failure::ToolFailure;
 use crate::pattern::Pattern;
@@ -69,8 +69,8 @@ fn registry(tools: Vec<Tool>) -> Registry {
     registry
 }
 
-fn access(tools: Vec<Tool>, policy: Policy) -> Access {
-    Access::new(registry(tools), Identity::default(), policy, CAPACITY)
+fn access(tools: Vec<Tool>, policy: Policy) -> PolicyHandle {
+    PolicyHandle::new(registry(tools), Identity::default(), policy, CAPACITY)
 }
 
 /// Some tools of each kind.
@@ -86,11 +86,11 @@ fn some_tools() -> Vec<Tool> {
     ]
 }
 
-fn of(access: &Access, caller: &Caller) -> Vec<String> {
+fn of(access: &PolicyHandle, caller: &Caller) -> Vec<String> {
     names(&access.effective(caller))
 }
 
-fn names(effective: &Effective) -> Vec<String> {
+fn names(effective: &EffectiveTools) -> Vec<String> {
     effective.tools().iter().map(|granted| granted.tool.descriptor.name.to_string()).collect()
 }
 
@@ -118,6 +118,6 @@ fn forced(pattern: &str, argument: &str, value: &str) -> (Pattern, Arc<Map<Strin
     (Pattern::parse(pattern).unwrap(), Arc::new([(argument.to_owned(), value.into())].into_iter().collect()))
 }
 
-fn replace(access: &Access, policy: Policy) {
+fn replace(access: &PolicyHandle, policy: Policy) {
     access.replace(Identity::default(), policy, |_| Ok::<_, std::convert::Infallible>(())).unwrap();
 }

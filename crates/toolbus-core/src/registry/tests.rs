@@ -9,7 +9,7 @@ use toolbus_protocol::llm_name;
 
 use super::{Clash, Rank, Registry, RegistryError};
 use crate::failure::ToolFailure;
-use crate::policy::{Claim, Held, Vetting};
+use crate::policy::{Claim, DefinitionCheck, Held};
 use crate::tool::{Executor, Tool, ToolCall, ToolDescriptor, ToolOutput};
 
 struct Says(&'static str);
@@ -255,7 +255,7 @@ struct Claims {
     since: Vec<(&'static str, &'static str)>,
 }
 
-impl Vetting for Claims {
+impl DefinitionCheck for Claims {
     fn review(&self, _: &[Arc<ToolDescriptor>]) -> Held {
         Held::default()
     }
@@ -284,7 +284,7 @@ impl Vetting for Claims {
 fn claiming(pinned: &[&'static str], since: &[(&'static str, &'static str)]) -> (Registry, Arc<Claims>) {
     let registry = Registry::new();
     let claims = Arc::new(Claims { pinned: Mutex::new(pinned.to_vec()), since: since.to_vec() });
-    assert!(registry.vet(Arc::clone(&claims) as Arc<dyn Vetting>));
+    assert!(registry.vet(Arc::clone(&claims) as Arc<dyn DefinitionCheck>));
     (registry, claims)
 }
 
@@ -442,7 +442,7 @@ impl Ages {
     }
 }
 
-impl Vetting for Ages {
+impl DefinitionCheck for Ages {
     fn review(&self, tools: &[Arc<ToolDescriptor>]) -> Held {
         let mut seen = self.seen.lock().unwrap();
         for tool in tools {
@@ -470,7 +470,7 @@ impl Vetting for Ages {
 #[test]
 fn a_source_of_the_start_that_nobody_has_reviewed_yet_is_as_old_as_the_others() {
     let (registry, ages) = (Registry::new(), Arc::new(Ages::default()));
-    assert!(registry.vet(Arc::clone(&ages) as Arc<dyn Vetting>));
+    assert!(registry.vet(Arc::clone(&ages) as Arc<dyn DefinitionCheck>));
     publish(&registry, "beta", &["read"]);
     ages.review(&[tool("read", "beta").descriptor]);
     publish(&registry, "alpha", &["read"]);

@@ -9,10 +9,10 @@ use tokio::time::Instant;
 use toolbus_core::bus::{Bus, Target};
 use toolbus_core::caller::AgentName;
 use toolbus_core::failure::ToolFailure;
-use toolbus_core::policy::Effective;
+use toolbus_core::policy::EffectiveTools;
 use toolbus_core::tool::{Executor, Tool, ToolCall, ToolDescriptor, ToolOutput};
 use toolbus_core::toolsets::SessionSets;
-use toolbus_core::{About, Asking, Desk, News, Service};
+use toolbus_core::{About, ControlService, News, NotifyHandle, Service};
 
 use crate::world::{Route, World, agent, call, delivery, request, settings};
 
@@ -40,7 +40,7 @@ impl News for Count {
         true
     }
 
-    fn told(&self, before: Option<&Effective>, now: &Effective) -> Vec<Vec<u8>> {
+    fn told(&self, before: Option<&EffectiveTools>, now: &EffectiveTools) -> Vec<Vec<u8>> {
         let had = before.map_or(0, |before| before.names().count());
         let more = now.names().count() - had;
         if before.is_some() && more == 0 { Vec::new() } else { vec![more.to_string().into_bytes()] }
@@ -48,7 +48,7 @@ impl News for Count {
 }
 
 /// A world with an announcer, and how to ask it.
-fn world() -> (World, Asking) {
+fn world() -> (World, NotifyHandle) {
     let world = World::new();
     let bus = Arc::clone(&world.bus) as Arc<dyn Bus>;
     let (announcer, asking) = world.dispatcher.announcer_of(Count, bus);
@@ -78,7 +78,7 @@ async fn list(world: &World, format: Option<&str>) -> Value {
         started: std::time::Instant::now(),
     };
     let bus = Arc::clone(&world.bus) as Arc<dyn Bus>;
-    let desk = Desk::new(about, bus, settings().replies, world.dispatcher.clone(), SessionSets::default());
+    let desk = ControlService::new(about, bus, settings().replies, world.dispatcher.clone(), SessionSets::default());
     let (mut asked, _) = delivery(request(&json!({"format": format})).typed(Some("Toolbus.ToolListRequest")));
     asked.routing_key = "tool.list".into();
     let (sender, receiver) = mpsc::channel(1);

@@ -8,7 +8,7 @@ use serde_json::json;
 use tokio::sync::mpsc;
 use toolbus_core::bus::{Bus, Target};
 use toolbus_core::toolsets::SessionSets;
-use toolbus_core::{About, Answerer, Asked, Desk, Said, Service, Unusable};
+use toolbus_core::{About, ControlError, ControlHandler, ControlReply, ControlRequest, ControlService, Service};
 
 use crate::world::{Message, Sent, Settled, World, delivery, raw, settings};
 
@@ -19,19 +19,19 @@ struct Parrot {
     message_type: Option<&'static str>,
 }
 
-impl Answerer for Parrot {
+impl ControlHandler for Parrot {
     fn message_type(&self) -> Option<&'static str> {
         self.message_type
     }
 
-    fn answer<'a>(&'a self, asked: &'a Asked) -> BoxFuture<'a, Result<Option<Said>, Unusable>> {
+    fn answer<'a>(&'a self, asked: &'a ControlRequest) -> BoxFuture<'a, Result<Option<ControlReply>, ControlError>> {
         Box::pin(async move {
             if !asked.has_address() {
-                return Err(Unusable::NoAddress);
+                return Err(ControlError::NoAddress);
             }
             let body = toolbus_protocol::parse_object(&asked.body)?;
             let said = json!({"caller": *asked.caller.name, "said": body});
-            Ok(Some(Said::new("Toolbus.ParrotResponse", &said).of("mcp")))
+            Ok(Some(ControlReply::new("Toolbus.ParrotResponse", &said).of("mcp")))
         })
     }
 }
@@ -47,7 +47,7 @@ async fn sent(parrot: Parrot, message: Message) -> Vec<Sent> {
         started: std::time::Instant::now(),
     };
     let bus = Arc::clone(&world.bus) as Arc<dyn Bus>;
-    let desk = Desk::new(about, bus, settings().replies, world.dispatcher.clone(), SessionSets::default())
+    let desk = ControlService::new(about, bus, settings().replies, world.dispatcher.clone(), SessionSets::default())
         .with(TOPIC, Arc::new(parrot));
     let (mut asked, settlement) = delivery(message);
     asked.routing_key = TOPIC.into();

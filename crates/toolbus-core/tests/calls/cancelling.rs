@@ -7,7 +7,7 @@ use serde_json::json;
 use tokio::sync::mpsc;
 use toolbus_core::bus::{Bus, Target};
 use toolbus_core::toolsets::SessionSets;
-use toolbus_core::{About, Desk, Drained, Service};
+use toolbus_core::{About, ControlService, Drained, Service};
 
 use crate::world::{Message, Route, Settled, Settlement, World, agent, call, delivery, request, settings};
 
@@ -112,7 +112,7 @@ pub(crate) async fn obey(
         roles: Vec::new(),
         started: std::time::Instant::now(),
     };
-    let desk = Desk::new(about, bus, settings().replies, world.dispatcher.clone(), SessionSets::default());
+    let desk = ControlService::new(about, bus, settings().replies, world.dispatcher.clone(), SessionSets::default());
     service.serve_requests(&desk, receiver).await;
     settlements
 }

@@ -12,12 +12,14 @@ use toolbus_core::bus::Bus;
 use toolbus_core::caller::{AgentName, Caller, Identity};
 use toolbus_core::failure::ToolFailure;
 use toolbus_core::pattern::Pattern;
-use toolbus_core::policy::{Access, AgentPolicy, Allowed, BindingPolicy, Capacity, Held, Policy, Switch, Vetting};
+use toolbus_core::policy::{
+    AgentPolicy, Allowed, BindingPolicy, Capacity, DefinitionCheck, Held, Policy, PolicyHandle, Switch,
+};
 use toolbus_core::registry::Registry;
 use toolbus_core::telemetry;
 use toolbus_core::tool::{Executor, Membership, Tool, ToolCall, ToolDescriptor, ToolOutput};
 use toolbus_core::toolsets::SessionSets;
-use toolbus_core::{About, AllArrived, Desk, Dispatcher, Gates, Service};
+use toolbus_core::{About, AllArrived, ControlService, Dispatcher, Gates, Service};
 use toolbus_protocol::llm_name;
 
 use crate::world::{Message, RecordingBus, call, delivery, request, settings};
@@ -83,7 +85,7 @@ fn section() -> impl Strategy<Value = AgentPolicy> {
 /// Holds back the tool of this name.
 struct Holds(String);
 
-impl Vetting for Holds {
+impl DefinitionCheck for Holds {
     fn review(&self, tools: &[Arc<ToolDescriptor>]) -> Held {
         let mut held = Held::default();
         tools.iter().filter(|tool| *tool.name == *self.0).for_each(|tool| held.insert(tool, "it changed"));
@@ -110,7 +112,8 @@ impl World {
             toolsets: SETS.map(|set| (set.into(), set.into())).into(),
             ..Policy::default()
         };
-        let access = Access::new(registry, Identity::default(), policy, Capacity { max_in_flight: 4, max_waiting: 4 });
+        let access =
+            PolicyHandle::new(registry, Identity::default(), policy, Capacity { max_in_flight: 4, max_waiting: 4 });
         if let Some(name) = off {
             access.disable(Switch::new("tool", name).unwrap()).unwrap();
         }
@@ -146,7 +149,7 @@ impl World {
             started: std::time::Instant::now(),
         };
         let bus = Arc::clone(&self.bus) as Arc<dyn Bus>;
-        let desk = Desk::new(about, bus, settings().replies, self.dispatcher.clone(), SessionSets::default());
+        let desk = ControlService::new(about, bus, settings().replies, self.dispatcher.clone(), SessionSets::default());
         let (mut asked, _) = delivery(role(request(&json!({})).typed(Some("Toolbus.ToolListRequest"))));
         asked.routing_key = "tool.list".into();
         let (sender, receiver) = mpsc::channel(1);

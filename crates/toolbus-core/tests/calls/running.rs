@@ -9,10 +9,10 @@ use serde_json::json;
 use tokio::sync::Notify;
 use toolbus_core::bus::Target;
 use toolbus_core::failure::ToolFailure;
-use toolbus_core::policy::Effective;
+use toolbus_core::policy::EffectiveTools;
 use toolbus_core::registry::Rank;
 use toolbus_core::tool::{Executor, Tool, ToolCall, ToolDescriptor, ToolOutput};
-use toolbus_core::{AllArrived, Arrivals, Wanted};
+use toolbus_core::{AllArrived, PendingTools, ToolRef};
 
 use crate::world::{Settled, World, call, request};
 
@@ -249,12 +249,12 @@ async fn a_panic_of_the_daemons_own_code_is_one_answer_too_and_gives_the_place_b
 #[derive(Default)]
 struct Hanging(Notify);
 
-impl Arrivals for Hanging {
-    fn expect<'a>(&'a self, _: Wanted<'a>, _: &'a Effective, _: Instant) -> Option<BoxFuture<'a, ()>> {
+impl PendingTools for Hanging {
+    fn expect<'a>(&'a self, _: ToolRef<'a>, _: &'a EffectiveTools, _: Instant) -> Option<BoxFuture<'a, ()>> {
         Some(Box::pin(self.0.notified()))
     }
 
-    fn out_of_reach(&self, _: Wanted<'_>, _: &Effective) -> Option<ToolFailure> {
+    fn out_of_reach(&self, _: ToolRef<'_>, _: &EffectiveTools) -> Option<ToolFailure> {
         None
     }
 }
@@ -262,7 +262,7 @@ impl Arrivals for Hanging {
 #[tokio::test]
 async fn calls_that_wait_for_a_server_are_bounded_as_those_that_wait_for_a_permit() {
     let hanging = Arc::new(Hanging::default());
-    let world = World::arriving(|settings| settings.max_waiting = 2, Arc::clone(&hanging) as Arc<dyn Arrivals>);
+    let world = World::arriving(|settings| settings.max_waiting = 2, Arc::clone(&hanging) as Arc<dyn PendingTools>);
     let numbered =
         |number: u32| request(&json!({"toolCallId": format!("call_{number}"), "toolName": "unknown", "arguments": {}}));
     let waiting = [1, 2].map(|number| world.begin(numbered(number)));
@@ -297,7 +297,7 @@ fn arrive(world: &World) {
 
 #[tokio::test]
 async fn a_tool_that_is_registered_and_not_yet_in_the_catalogue_is_there() {
-    for arrivals in [Arc::new(AllArrived) as Arc<dyn Arrivals>, Arc::new(Hanging::default())] {
+    for arrivals in [Arc::new(AllArrived) as Arc<dyn PendingTools>, Arc::new(Hanging::default())] {
         let world = World::arriving(|_| {}, arrivals);
         arrive(&world);
         assert_eq!(world.answer(call("arrived", json!({}))).await.body["content"], "arrived");
@@ -308,7 +308,7 @@ async fn a_tool_that_is_registered_and_not_yet_in_the_catalogue_is_there() {
 #[tokio::test]
 async fn calls_that_waited_for_one_server_have_one_catalogue_made() {
     let hanging = Arc::new(Hanging::default());
-    let world = World::arriving(|_| {}, Arc::clone(&hanging) as Arc<dyn Arrivals>);
+    let world = World::arriving(|_| {}, Arc::clone(&hanging) as Arc<dyn PendingTools>);
     let numbered =
         |number: u32| request(&json!({"toolCallId": format!("call_{number}"), "toolName": "arrived", "arguments": {}}));
     let waiting = [1, 2, 3, 4].map(|number| world.begin(numbered(number)));

@@ -14,11 +14,11 @@ use toolbus_core::audit::Silent;
 use toolbus_core::bus::{Bus, BusState, Delivery, Outgoing, PublishError, Routing, Subscription, Target};
 use toolbus_core::caller::{AgentName, Caller, Identity};
 use toolbus_core::failure::{Cause, ToolFailure};
-use toolbus_core::policy::{Access, AgentPolicy, Capacity, Policy};
+use toolbus_core::policy::{AgentPolicy, Capacity, Policy, PolicyHandle};
 use toolbus_core::registry::Registry;
 use toolbus_core::telemetry::{CallSpan, DeadReason, End, Load, Summary, Telemetry};
 use toolbus_core::tool::{Effect, Executor, Tool, ToolCall, ToolDescriptor, ToolOutput};
-use toolbus_core::{AllArrived, Arrivals, Budgets, Dispatcher, Gates, ReplyRules, Settings};
+use toolbus_core::{AllArrived, Budgets, Dispatcher, Gates, PendingTools, ReplyRules, Settings};
 use toolbus_protocol::{Properties, TraceContext};
 
 pub(crate) use self::message::{Message, Settled, Settlement, call, delivery, raw, request};
@@ -212,7 +212,7 @@ impl World {
     }
 
     /// The same, with tools that may still come.
-    pub(crate) fn arriving(edit: impl FnOnce(&mut Settings), arrivals: Arc<dyn Arrivals>) -> Self {
+    pub(crate) fn arriving(edit: impl FnOnce(&mut Settings), arrivals: Arc<dyn PendingTools>) -> Self {
         let (bus, load): (Arc<RecordingBus>, Arc<Load>) = Default::default();
         let (runs, go_on): (Arc<AtomicUsize>, Arc<Notify>) = Default::default();
         let mut settings = settings();
@@ -311,7 +311,7 @@ fn gates(registry: Registry, settings: &Settings) -> Gates {
     };
     let capacity = Capacity { max_in_flight: settings.max_in_flight, max_waiting: settings.max_waiting };
     let policy = Policy { default: everybody, ..Policy::default() };
-    Gates::new(Access::new(registry, Identity::default(), policy, capacity))
+    Gates::new(PolicyHandle::new(registry, Identity::default(), policy, capacity))
 }
 
 /// The agent of this name.

@@ -6,25 +6,25 @@ use futures_util::future::BoxFuture;
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use toolbus_core::failure::{Cause, ToolFailure};
 use toolbus_core::log::shown;
-use toolbus_core::policy::Effective;
-use toolbus_core::{Arrivals, Route, Wanted};
+use toolbus_core::policy::EffectiveTools;
+use toolbus_core::{Lookup, PendingTools, ToolRef};
 
 use super::Bridge;
-use super::member::Member;
+use super::member::ServerEntry;
 
 /// When a caller may try again whose tool may still come.
 const RETRY_AFTER: Duration = Duration::from_secs(5);
 
-impl Arrivals for Bridge {
+impl PendingTools for Bridge {
     fn expect<'a>(
         &'a self,
-        wanted: Wanted<'a>,
-        effective: &'a Effective,
+        wanted: ToolRef<'a>,
+        effective: &'a EffectiveTools,
         latest: Instant,
     ) -> Option<BoxFuture<'a, ()>> {
         let (members, is_named) = match wanted.route {
-            Route::Server(server) => (self.shared.member(server).into_iter().collect::<Vec<_>>(), true),
-            Route::Name | Route::AnyServer => (self.members().into_values().collect(), false),
+            Lookup::Server(server) => (self.shared.member(server).into_iter().collect::<Vec<_>>(), true),
+            Lookup::Name | Lookup::AnyServer => (self.members().into_values().collect(), false),
         };
         let arriving: Vec<_> =
             members.into_iter().filter(|member| !member.is_known() && may_use(member, wanted, effective)).collect();
@@ -49,8 +49,8 @@ impl Arrivals for Bridge {
         }))
     }
 
-    fn out_of_reach(&self, wanted: Wanted<'_>, effective: &Effective) -> Option<ToolFailure> {
-        let Route::Server(server) = wanted.route else {
+    fn out_of_reach(&self, wanted: ToolRef<'_>, effective: &EffectiveTools) -> Option<ToolFailure> {
+        let Lookup::Server(server) = wanted.route else {
             let mut members = self.members().into_values();
             let is_open = members.any(|member| member.is_untried() && may_use(&member, wanted, effective));
             return is_open.then(|| not_known_yet(wanted.name));
@@ -71,8 +71,8 @@ fn not_known_yet(name: &str) -> ToolFailure {
 
 /// Whether the caller could use the tool if the server had it. A caller starts nothing, waits for nothing, and learns of
 /// nothing that it could not use.
-fn may_use(member: &Member, wanted: Wanted<'_>, effective: &Effective) -> bool {
-    let is_published = !matches!(wanted.route, Route::Server(_));
+fn may_use(member: &ServerEntry, wanted: ToolRef<'_>, effective: &EffectiveTools) -> bool {
+    let is_published = !matches!(wanted.route, Lookup::Server(_));
     let imagined = member.imagined(wanted.name, is_published);
     imagined.is_some_and(|descriptor| effective.admits(&descriptor))
         || (is_published && member.may_offer_as(wanted.name, effective))

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use toolbus_core::failure::ToolFailure;
 use toolbus_core::tool::{Executor, Tool, ToolCall, ToolDescriptor, ToolOutput};
 
-use super::member::Member;
+use super::member::ServerEntry;
 
 /// Runs one tool at its server.
 pub(super) struct McpTool {
-    member: Arc<Member>,
+    member: Arc<ServerEntry>,
     /// The name that it is called by.
     name: Arc<str>,
     is_repeatable: bool,
@@ -17,7 +17,7 @@ pub(super) struct McpTool {
 
 impl McpTool {
     /// The tool that `descriptor` describes, run by `member`.
-    pub(super) fn tool(member: Arc<Member>, descriptor: ToolDescriptor) -> Tool {
+    pub(super) fn tool(member: Arc<ServerEntry>, descriptor: ToolDescriptor) -> Tool {
         let is_repeatable = descriptor.effect.is_repeatable();
         let name = Arc::clone(&descriptor.name);
         Tool::new(descriptor, Self { member, name, is_repeatable })

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use futures_util::future::BoxFuture;
 
-use super::{Bridge, Placed};
+use super::{Bridge, PlacedServer};
 use crate::management::Fleet;
 use crate::spec::{Origin, ServerName, ServerSpec};
 
@@ -16,7 +16,7 @@ impl Fleet for Bridge {
                 if self.get(spec.name.as_str()) == Some(Origin::Configuration) {
                     return Err("a server of this name is configured".to_owned());
                 }
-                self.shared.add(Placed { spec, set: None })
+                self.shared.add(PlacedServer { spec, set: None })
             };
             let _ = tokio::time::timeout_at(latest.into(), member.arrival(false)).await;
             if member.is_known() {

@@ -12,13 +12,13 @@ use futures_util::future::{BoxFuture, join_all};
 use tokio::sync::watch;
 use toolbus_core::caller::{AgentName, Caller};
 use toolbus_core::failure::ToolFailure;
-use toolbus_core::policy::Effective;
+use toolbus_core::policy::EffectiveTools;
 use toolbus_core::tool::{Membership, Naming, ToolDescriptor};
 use toolbus_protocol::{is_alias_of, rest_of_alias};
 
 use self::tools::Lists;
-use super::{Placed, SetPlace, Shared};
-use crate::dial::{Dialer, no_credential};
+use super::{PlacedServer, SetPlace, Shared};
+use crate::dial::{Connector, no_credential};
 use crate::management;
 use crate::observe::Observer;
 use crate::peers::AboutServer;
@@ -30,8 +30,8 @@ use crate::status::HiddenTool;
 use crate::vetting::Vetted;
 
 /// A server with all that is known of it.
-pub(super) struct Member {
-    placed: Placed,
+pub(super) struct ServerEntry {
+    placed: PlacedServer,
     /// Absent for one that is not to be used.
     main: Option<Arc<Server>>,
     /// Of agents that have credentials of their own. The first lists the tools, or else whichever is there.
@@ -55,8 +55,13 @@ struct Known {
     fingerprints: RandomState,
 }
 
-impl Member {
-    pub(super) fn new(placed: Placed, pace: Pace, launcher: &Launcher, observer: &Arc<dyn Observer>) -> Arc<Self> {
+impl ServerEntry {
+    pub(super) fn new(
+        placed: PlacedServer,
+        pace: Pace,
+        launcher: &Launcher,
+        observer: &Arc<dyn Observer>,
+    ) -> Arc<Self> {
         let spec = &placed.spec;
         let is_per_session = placed.set.as_ref().is_some_and(|set| set.sessions.is_some());
         let keeping = match (is_per_session, spec.is_lazy) {
@@ -66,7 +71,7 @@ impl Member {
         };
         let listing = if is_per_session { sessions::for_listing(spec) } else { spec.clone() };
         let server = |credential| {
-            let dialer = Dialer::new(&listing, credential, launcher, observer);
+            let dialer = Connector::new(&listing, credential, launcher, observer);
             let directories = if is_per_session { sessions::directories(&listing) } else { Vec::new() };
             Server::new(spec.name.clone(), keeping, pace, dialer.making(directories))
         };
@@ -99,8 +104,8 @@ impl Member {
     }
 
     /// Whether nothing would be different with `other` in its place.
-    pub(super) fn is(&self, other: &Placed) -> bool {
-        let place = |placed: &Placed| {
+    pub(super) fn is(&self, other: &PlacedServer) -> bool {
+        let place = |placed: &PlacedServer| {
             let SetPlace { name, prefix, sessions } = placed.set.clone()?;
             Some((name, prefix, sessions.map(|set| Arc::as_ptr(&set))))
         };
@@ -237,7 +242,7 @@ impl Member {
     /// Whether the caller could use the tool for which models use `alias`, if the server had it. An alias tells the name
     /// that it stands for only where no more than the set's dot was replaced; elsewhere the caller must be able to use
     /// some tool of the server.
-    pub(super) fn may_offer_as(&self, alias: &str, effective: &Effective) -> bool {
+    pub(super) fn may_offer_as(&self, alias: &str, effective: &EffectiveTools) -> bool {
         let naming = self.naming();
         let beginning = match (&naming.set, &naming.prefix) {
             (Some(set), _) => format!("{set}."),
@@ -258,7 +263,7 @@ impl Member {
     }
 
     /// Whether the caller could use some tool of its, whatever it offers.
-    pub(super) fn is_within_reach(&self, effective: &Effective) -> bool {
+    pub(super) fn is_within_reach(&self, effective: &EffectiveTools) -> bool {
         effective.could_have(self.spec().name.source(), self.placed.set.as_ref().map(|set| &set.name))
     }
 

@@ -3,19 +3,19 @@
 use std::time::Instant;
 
 use futures_util::future::BoxFuture;
-use toolbus_core::policy::Effective;
+use toolbus_core::policy::EffectiveTools;
 
 use super::Bridge;
 use crate::peers::{AboutServer, Servers};
 use crate::spec::ServerName;
 
 impl Servers for Bridge {
-    fn within_reach(&self, effective: &Effective) -> Vec<ServerName> {
+    fn within_reach(&self, effective: &EffectiveTools) -> Vec<ServerName> {
         let members = self.members().into_iter();
         members.filter(|(_, member)| member.is_within_reach(effective)).map(|(name, _)| name).collect()
     }
 
-    fn asleep(&self, effective: &Effective) -> Vec<ServerName> {
+    fn asleep(&self, effective: &EffectiveTools) -> Vec<ServerName> {
         let members = self.members().into_iter();
         members
             .filter(|(_, member)| member.is_asleep() && member.is_within_reach(effective))

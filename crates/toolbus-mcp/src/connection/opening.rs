@@ -26,7 +26,7 @@ use super::{Connection, Generation, redacted};
 use crate::observe::Observer;
 use crate::spec::ServerName;
 use crate::transport::TransportFailure;
-use crate::transport::stdio::Lane;
+use crate::transport::stdio::FastPath;
 
 /// What is to be known of a server before it is spoken to.
 pub(crate) struct Opening<'a> {
@@ -37,7 +37,7 @@ pub(crate) struct Opening<'a> {
     /// How it was spoken to last time; absent: it is asked.
     pub(crate) generation: Option<Generation>,
     /// A shorter way for calls, where the transport has one.
-    pub(crate) lane: Option<Lane>,
+    pub(crate) lane: Option<FastPath>,
     /// Where the transport says why it has ended.
     pub(crate) failure: TransportFailure,
     /// Directories that the server is told it may work in.

@@ -27,7 +27,7 @@ use super::{CallError, ConnectError, Connection, Generation, Opening, message};
 use crate::observe::{Observer, Operation, Session};
 use crate::spec::ServerName;
 use crate::transport::TransportFailure;
-use crate::transport::stdio::Lane;
+use crate::transport::stdio::FastPath;
 
 /// What a server of the old generation answers to `initialize`.
 fn initialized() -> Value {
@@ -147,7 +147,7 @@ struct How {
     roots: Vec<PathBuf>,
     failure: TransportFailure,
     is_tcp: bool,
-    lane: Option<Lane>,
+    lane: Option<FastPath>,
     seen: Seen,
 }
 

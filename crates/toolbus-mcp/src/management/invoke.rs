@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde_json::{Map, Value, json};
 use toolbus_core::failure::ToolFailure;
 use toolbus_core::log::shown;
-use toolbus_core::policy::{Access, Effective};
+use toolbus_core::policy::{EffectiveTools, PolicyHandle};
 use toolbus_core::tool::{Executor, Tool, ToolCall, ToolDescriptor, ToolOutput};
 use toolbus_core::{InnerCall, InnerOrigin, Invoker};
 
@@ -16,7 +16,7 @@ use super::given::{ARGUMENTS, Given, SERVER, TOOL, invalid};
 const MAX_FIELDS: usize = 20;
 
 /// The tool `mcp_invoke_tool {server_name, tool_name, arguments}`.
-pub(super) fn tool(access: Access, invoker: Arc<dyn Invoker>) -> Tool {
+pub(super) fn tool(access: PolicyHandle, invoker: Arc<dyn Invoker>) -> Tool {
     let description = "Calls a tool of an MCP server. Call mcp_get_service_details first for what the tool takes.";
     let parameters = json!({
         "type": "object",
@@ -36,7 +36,7 @@ pub(super) fn tool(access: Access, invoker: Arc<dyn Invoker>) -> Tool {
 }
 
 struct Invoke {
-    access: Access,
+    access: PolicyHandle,
     invoker: Arc<dyn Invoker>,
 }
 
@@ -79,7 +79,7 @@ fn inner_arguments(given: Given<'_>) -> Result<Option<String>, ToolFailure> {
 
 /// Refuses a call without arguments of a tool that needs some, with what to do about it. Of a tool that is not known, or
 /// not to the caller, it says nothing: the inner call does.
-fn needs_nothing(effective: &Effective, server: &str, tool: &str) -> Result<(), ToolFailure> {
+fn needs_nothing(effective: &EffectiveTools, server: &str, tool: &str) -> Result<(), ToolFailure> {
     let Some(granted) = effective.of_server(server, tool) else { return Ok(()) };
     let Some(schema) = effective.definition(granted).parameters else { return Ok(()) };
     let required = schema.get("required").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();

@@ -7,7 +7,7 @@ use serde::Serialize;
 use serde_json::json;
 use toolbus_core::failure::{Cause, ToolFailure};
 use toolbus_core::log::shown;
-use toolbus_core::policy::{Access, Effective, Granted};
+use toolbus_core::policy::{EffectiveTools, Granted, PolicyHandle};
 use toolbus_core::tool::{Effect, Executor, Tool, ToolCall, ToolDescriptor, ToolOutput};
 use toolbus_protocol::{McpServerSummary, McpToolDefinition};
 
@@ -26,7 +26,7 @@ const STARTS_ON_FIRST_USE: &str =
 const MAX_DETAILS: usize = 1024 * 1024;
 
 /// The tool `mcp_list_services {}`.
-pub(super) fn list(access: Access, servers: Arc<dyn Servers>) -> Tool {
+pub(super) fn list(access: PolicyHandle, servers: Arc<dyn Servers>) -> Tool {
     let description = "Lists the MCP servers that you can use, each with the names of its tools. Call \
                        mcp_get_service_details for what a server's tools take.";
     let parameters = json!({"type": "object", "properties": {}});
@@ -36,7 +36,7 @@ pub(super) fn list(access: Access, servers: Arc<dyn Servers>) -> Tool {
 }
 
 /// The tool `mcp_get_service_details {server_name, tool_name?}`.
-pub(super) fn details(access: Access, servers: Arc<dyn Servers>) -> Tool {
+pub(super) fn details(access: PolicyHandle, servers: Arc<dyn Servers>) -> Tool {
     let description = "Describes the tools of an MCP server: what each does and the JSON Schema of its arguments. Call \
                        it before mcp_invoke_tool.";
     let parameters = json!({
@@ -53,12 +53,12 @@ pub(super) fn details(access: Access, servers: Arc<dyn Servers>) -> Tool {
 }
 
 struct List {
-    access: Access,
+    access: PolicyHandle,
     servers: Arc<dyn Servers>,
 }
 
 struct Details {
-    access: Access,
+    access: PolicyHandle,
     servers: Arc<dyn Servers>,
 }
 
@@ -85,7 +85,7 @@ impl Executor for Details {
 
 /// Does what takes long for thousands of tools, beside the threads that calls run on.
 async fn in_turn(
-    access: &Access,
+    access: &PolicyHandle,
     call: &ToolCall,
     work: impl FnOnce() -> Result<ToolOutput, ToolFailure> + Send + 'static,
 ) -> Result<ToolOutput, ToolFailure> {
@@ -94,7 +94,7 @@ async fn in_turn(
 }
 
 /// The tools of a server, or one of them.
-fn described(effective: &Effective, name: &str, tool: Option<&str>) -> Result<ToolOutput, ToolFailure> {
+fn described(effective: &EffectiveTools, name: &str, tool: Option<&str>) -> Result<ToolOutput, ToolFailure> {
     let visible = servers(effective);
     let Some(server) = visible.get(&name.to_lowercase()) else {
         let known = listed(visible.values().map(|server| &**server.name));
@@ -127,7 +127,7 @@ fn described(effective: &Effective, name: &str, tool: Option<&str>) -> Result<To
 }
 
 /// What a caller is told of each server, by the server's name in lower case; `asleep` are those whose tools nobody knows.
-pub(crate) fn summaries(effective: &Effective, asleep: &[ServerName]) -> BTreeMap<String, McpServerSummary> {
+pub(crate) fn summaries(effective: &EffectiveTools, asleep: &[ServerName]) -> BTreeMap<String, McpServerSummary> {
     let asleep = asleep.iter().map(|name| {
         let summary = Some(STARTS_ON_FIRST_USE.to_owned());
         let server_name = name.to_string();
@@ -149,7 +149,7 @@ fn summary_of(server: &Server<'_>) -> McpServerSummary {
     }
 }
 
-pub(crate) fn defined(effective: &Effective, name: &str, granted: Granted<'_>) -> McpToolDefinition {
+pub(crate) fn defined(effective: &EffectiveTools, name: &str, granted: Granted<'_>) -> McpToolDefinition {
     let definition = effective.definition(granted);
     McpToolDefinition {
         name: name.to_owned(),

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use toolbus_core::caller::Caller;
 use toolbus_core::log::shown;
-use toolbus_core::policy::{Access, Effective, Granted};
+use toolbus_core::policy::{EffectiveTools, Granted, PolicyHandle};
 
 use crate::peers::Servers;
 use crate::spec::ServerName;
@@ -23,7 +23,7 @@ pub(crate) struct Server<'a> {
 }
 
 /// Every server that the caller sees, by its name in lower case.
-pub(crate) fn servers(effective: &Effective) -> BTreeMap<String, Server<'_>> {
+pub(crate) fn servers(effective: &EffectiveTools) -> BTreeMap<String, Server<'_>> {
     let mut servers = BTreeMap::new();
     for granted in effective.of_servers() {
         let descriptor = &granted.tool.descriptor;
@@ -36,12 +36,12 @@ pub(crate) fn servers(effective: &Effective) -> BTreeMap<String, Server<'_>> {
 
 /// What the caller may use, when the tools of this server are known, if they become known until `latest`.
 pub(crate) async fn awaited(
-    access: &Access,
+    access: &PolicyHandle,
     known: &dyn Servers,
     caller: &Caller,
     server: &str,
     latest: Instant,
-) -> Effective {
+) -> EffectiveTools {
     let effective = access.effective(caller);
     let Ok(server) = ServerName::parse(server) else { return effective };
     // Nobody has a server started of whose tools it could use none, or learns from the wait that there is such a server.
@@ -58,7 +58,7 @@ pub(crate) async fn awaited(
     access.effective(caller)
 }
 
-fn is_registered(access: &Access, server: &ServerName) -> bool {
+fn is_registered(access: &PolicyHandle, server: &ServerName) -> bool {
     let is_its = |name: &Arc<str>| *name.to_lowercase() == **server.folded();
     let known = access.registry().snapshot();
     known.tools().chain(known.shadowed()).any(|tool| tool.descriptor.server.as_ref().is_some_and(is_its))

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 use toolbus_core::log::shown;
-use toolbus_core::{Said, Unusable};
+use toolbus_core::{ControlError, ControlReply};
 use toolbus_protocol::{
     McpAnswerQuestionResponse, McpEchoed, McpGetPromptResponse, McpListResourcesResponse, McpReadResourceResponse,
     bounded, message_type as types,
@@ -24,7 +24,7 @@ struct NotServed {
 /// # Errors
 ///
 /// When the type is none of which the answer's type could be told.
-pub(super) fn said(message_type: &str, body: &[u8]) -> Result<Said, Unusable> {
+pub(super) fn said(message_type: &str, body: &[u8]) -> Result<ControlReply, ControlError> {
     let is = |name: &str| message_type.eq_ignore_ascii_case(name);
     // What cannot be read is not repeated; the answer is the same.
     let McpEchoed { server_name, prompt_name, uri, question_id } = McpEchoed::parse(body).unwrap_or_default();
@@ -34,24 +34,24 @@ pub(super) fn said(message_type: &str, body: &[u8]) -> Result<Said, Unusable> {
     Ok(if is(types::MCP_GET_PROMPT_REQUEST) {
         let error = error("prompts");
         let response = McpGetPromptResponse { server_name, prompt_name, error, ..McpGetPromptResponse::default() };
-        Said::new(types::MCP_GET_PROMPT_RESPONSE, &response)
+        ControlReply::new(types::MCP_GET_PROMPT_RESPONSE, &response)
     } else if is(types::MCP_LIST_RESOURCES_REQUEST) {
         let error = error("resources");
         let response = McpListResourcesResponse { server_name, error, ..McpListResourcesResponse::default() };
-        Said::new(types::MCP_LIST_RESOURCES_RESPONSE, &response)
+        ControlReply::new(types::MCP_LIST_RESOURCES_RESPONSE, &response)
     } else if is(types::MCP_READ_RESOURCE_REQUEST) {
         let error = error("resources");
         let response = McpReadResourceResponse { server_name, uri, error, ..McpReadResourceResponse::default() };
-        Said::new(types::MCP_READ_RESOURCE_RESPONSE, &response)
+        ControlReply::new(types::MCP_READ_RESOURCE_RESPONSE, &response)
     } else if is(types::MCP_ANSWER_QUESTION_REQUEST) {
         let error = error("questions");
         let response = McpAnswerQuestionResponse { question_id, error, ..McpAnswerQuestionResponse::default() };
-        Said::new(types::MCP_ANSWER_QUESTION_RESPONSE, &response)
+        ControlReply::new(types::MCP_ANSWER_QUESTION_RESPONSE, &response)
     } else {
-        let unknown = || Unusable::Type(shown(message_type));
+        let unknown = || ControlError::Type(shown(message_type));
         let answer = answer_type(message_type).ok_or_else(unknown)?;
         let error = format!("This bridge does not serve requests of the type {}.", shown(message_type));
-        Said::new(answer, &NotServed { server_name, error })
+        ControlReply::new(answer, &NotServed { server_name, error })
     })
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use toolbus_core::News;
 use toolbus_core::caller::AgentName;
-use toolbus_core::policy::Effective;
+use toolbus_core::policy::EffectiveTools;
 use toolbus_protocol::{McpServerSummary, McpServersIndexed, message_type, topic};
 
 use super::Servers;
@@ -47,7 +47,7 @@ impl News for Index {
         true
     }
 
-    fn told(&self, before: Option<&Effective>, now: &Effective) -> Vec<Vec<u8>> {
+    fn told(&self, before: Option<&EffectiveTools>, now: &EffectiveTools) -> Vec<Vec<u8>> {
         // Those that start with their first use are told with everything, and as soon as their tools are known.
         let asleep = self.servers.asleep(now);
         let now = summaries(now, &asleep);

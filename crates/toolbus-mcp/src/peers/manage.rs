@@ -6,8 +6,8 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 use toolbus_core::failure::{Cause, ToolFailure};
 use toolbus_core::log::shown;
-use toolbus_core::policy::{Access, Effective};
-use toolbus_core::{Answerer, Asked, InnerCall, InnerOrigin, Invoker, Said, Unusable};
+use toolbus_core::policy::{EffectiveTools, PolicyHandle};
+use toolbus_core::{ControlError, ControlHandler, ControlReply, ControlRequest, InnerCall, InnerOrigin, Invoker};
 use toolbus_protocol::{
     McpEchoed, McpGetServiceDetailsRequest, McpGetServiceDetailsResponse, McpToolDefinition, ParseError,
     message_type as types,
@@ -28,7 +28,7 @@ const PROVIDER: &str = "mcp";
 
 /// Answers what agents ask about servers: with what the asking agent may use, and with an error rather than not at all.
 pub struct Manage {
-    access: Access,
+    access: PolicyHandle,
     servers: Arc<dyn Servers>,
     invoker: Arc<dyn Invoker>,
     waiting: WaitLimits,
@@ -40,12 +40,17 @@ impl Manage {
     /// Answers from `access` and `servers`; what changes something is a call through `invoker`. With `ignores_unknown`,
     /// requests for servers that the caller does not have are not answered.
     #[must_use]
-    pub fn new(access: Access, servers: Arc<dyn Servers>, invoker: Arc<dyn Invoker>, ignores_unknown: bool) -> Self {
+    pub fn new(
+        access: PolicyHandle,
+        servers: Arc<dyn Servers>,
+        invoker: Arc<dyn Invoker>,
+        ignores_unknown: bool,
+    ) -> Self {
         Self { access, servers, invoker, waiting: WaitLimits::default(), ignores_unknown }
     }
 
     /// Whether another bridge may be meant, and not this one.
-    async fn is_others(&self, asked: &Asked) -> bool {
+    async fn is_others(&self, asked: &ControlRequest) -> bool {
         if !self.ignores_unknown {
             return false;
         }
@@ -60,13 +65,13 @@ impl Manage {
 
     /// What the sender may use, when the tools of this server are known; of a sender that has others of its requests wait
     /// for servers, what it may use now.
-    async fn awaited(&self, asked: &Asked, server: &str) -> Effective {
+    async fn awaited(&self, asked: &ControlRequest, server: &str) -> EffectiveTools {
         let effective = self.access.effective(&asked.caller);
         let Some(_turn) = self.waiting.take(effective.section_name()) else { return effective };
         awaited(&self.access, &*self.servers, &asked.caller, server, asked.deadline(MANAGE_TIME)).await
     }
 
-    async fn details(&self, asked: &Asked) -> Said {
+    async fn details(&self, asked: &ControlRequest) -> ControlReply {
         let name = match McpGetServiceDetailsRequest::parse(&asked.body) {
             Ok(request) => request.server_name,
             Err(error) => return details_said(&failed(String::new(), unreadable(&error))),
@@ -90,7 +95,7 @@ impl Manage {
     }
 
     /// Calls a management tool for the sender of a request, as if the sender had called it.
-    async fn call(&self, asked: &Asked, call: register::Call) -> Said {
+    async fn call(&self, asked: &ControlRequest, call: register::Call) -> ControlReply {
         // A request may hold secrets, which are nothing for a tool that merely has the name.
         let known = self.access.registry().snapshot();
         if known.get(call.tool).is_none_or(|tool| *tool.descriptor.source != *SOURCE) {
@@ -119,12 +124,12 @@ impl Manage {
     }
 }
 
-impl Answerer for Manage {
+impl ControlHandler for Manage {
     fn message_type(&self) -> Option<&'static str> {
         None
     }
 
-    fn answer<'a>(&'a self, asked: &'a Asked) -> BoxFuture<'a, Result<Option<Said>, Unusable>> {
+    fn answer<'a>(&'a self, asked: &'a ControlRequest) -> BoxFuture<'a, Result<Option<ControlReply>, ControlError>> {
         Box::pin(async move {
             let is = |name: &str| asked.envelope.message_type.eq_ignore_ascii_case(name);
             // No question is held here, so that there is none to let go of, and nobody waits for an answer.
@@ -132,7 +137,7 @@ impl Answerer for Manage {
                 return Ok(None);
             }
             if !asked.has_address() {
-                return Err(Unusable::NoAddress);
+                return Err(ControlError::NoAddress);
             }
             if self.is_others(asked).await {
                 return Ok(None);
@@ -157,7 +162,7 @@ impl Answerer for Manage {
     }
 }
 
-fn details_of(effective: &Effective, known: &dyn Servers, name: &str) -> McpGetServiceDetailsResponse {
+fn details_of(effective: &EffectiveTools, known: &dyn Servers, name: &str) -> McpGetServiceDetailsResponse {
     let visible = servers(effective);
     let Some(server) = visible.get(&name.to_lowercase()) else {
         let name = shown(name);
@@ -176,8 +181,8 @@ fn details_of(effective: &Effective, known: &dyn Servers, name: &str) -> McpGetS
     }
 }
 
-fn details_said(response: &McpGetServiceDetailsResponse) -> Said {
-    Said::new(types::MCP_GET_SERVICE_DETAILS_RESPONSE, response)
+fn details_said(response: &McpGetServiceDetailsResponse) -> ControlReply {
+    ControlReply::new(types::MCP_GET_SERVICE_DETAILS_RESPONSE, response)
 }
 
 /// What the sender of a body that cannot be read is told.

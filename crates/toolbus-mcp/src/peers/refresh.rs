@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use futures_util::future::{BoxFuture, join_all};
 use toolbus_core::caller::Caller;
-use toolbus_core::policy::Access;
-use toolbus_core::{Answerer, Asked, Asking, Said, Unusable};
+use toolbus_core::policy::PolicyHandle;
+use toolbus_core::{ControlError, ControlHandler, ControlReply, ControlRequest, NotifyHandle};
 use toolbus_protocol::{McpMetadataRefreshRequest, message_type};
 
 use super::{AskedBefore, Servers};
@@ -20,8 +20,8 @@ const PAUSE: Duration = Duration::from_secs(5);
 /// Answers by telling the agent, where it is told of servers anyway, what there is for it now. What its servers list
 /// thereafter follows as a change.
 pub struct Refresh {
-    access: Access,
-    asking: Asking,
+    access: PolicyHandle,
+    asking: NotifyHandle,
     servers: Arc<dyn Servers>,
     asked: Mutex<Pauses>,
     before: AskedBefore,
@@ -35,7 +35,7 @@ impl Refresh {
     /// Has agents told through `asking`, and those of `servers` asked whose tools they could use by `access`. Who asked is
     /// remembered in `before`.
     #[must_use]
-    pub fn new(access: Access, asking: Asking, servers: Arc<dyn Servers>, before: AskedBefore) -> Self {
+    pub fn new(access: PolicyHandle, asking: NotifyHandle, servers: Arc<dyn Servers>, before: AskedBefore) -> Self {
         Self { access, asking, servers, asked: Mutex::default(), before }
     }
 
@@ -69,16 +69,16 @@ impl Refresh {
     }
 }
 
-impl Answerer for Refresh {
+impl ControlHandler for Refresh {
     fn message_type(&self) -> Option<&'static str> {
         Some(message_type::MCP_METADATA_REFRESH_REQUEST)
     }
 
-    fn answer<'a>(&'a self, asked: &'a Asked) -> BoxFuture<'a, Result<Option<Said>, Unusable>> {
+    fn answer<'a>(&'a self, asked: &'a ControlRequest) -> BoxFuture<'a, Result<Option<ControlReply>, ControlError>> {
         Box::pin(async move {
             let request = McpMetadataRefreshRequest::parse(&asked.body)?;
             if asked.caller.agent.is_none() {
-                return Err(Unusable::NoAgent);
+                return Err(ControlError::NoAgent);
             }
             self.ask(&asked.caller, request.server_name.as_deref());
             self.asking.tell(&asked.caller).await;

@@ -1,7 +1,7 @@
 //! Requests to add and to remove a server: calls of the tools that do so.
 
 use serde_json::{Map, Value};
-use toolbus_core::Said;
+use toolbus_core::ControlReply;
 use toolbus_core::failure::ToolFailure;
 use toolbus_core::log::shown;
 use toolbus_core::tool::ToolOutput;
@@ -52,7 +52,7 @@ impl Call {
     }
 
     /// What the sender of the request is told of the call's result.
-    pub(super) fn said(self, result: Result<ToolOutput, ToolFailure>) -> Said {
+    pub(super) fn said(self, result: Result<ToolOutput, ToolFailure>) -> ControlReply {
         let name = shown(&self.server);
         let is_register = self.tool == REGISTER;
         // Agents put words of their own before what they are told, the same that the tools use.
@@ -71,22 +71,22 @@ impl Call {
         let success = error.is_none();
         if is_register {
             let response = McpRegisterServerResponse { server_name: name, success, summary, error };
-            return Said::new(types::MCP_REGISTER_SERVER_RESPONSE, &response);
+            return ControlReply::new(types::MCP_REGISTER_SERVER_RESPONSE, &response);
         }
         let response = McpUnregisterServerResponse { server_name: name, success, error };
-        Said::new(types::MCP_UNREGISTER_SERVER_RESPONSE, &response)
+        ControlReply::new(types::MCP_UNREGISTER_SERVER_RESPONSE, &response)
     }
 }
 
 /// The answer to a request to add a server that cannot be read.
-pub(super) fn refused_register(error: &str) -> Said {
+pub(super) fn refused_register(error: &str) -> ControlReply {
     let response = McpRegisterServerResponse { error: Some(error.to_owned()), ..McpRegisterServerResponse::default() };
-    Said::new(types::MCP_REGISTER_SERVER_RESPONSE, &response)
+    ControlReply::new(types::MCP_REGISTER_SERVER_RESPONSE, &response)
 }
 
 /// The answer to a request to remove a server that cannot be read.
-pub(super) fn refused_unregister(error: &str) -> Said {
+pub(super) fn refused_unregister(error: &str) -> ControlReply {
     let response =
         McpUnregisterServerResponse { error: Some(error.to_owned()), ..McpUnregisterServerResponse::default() };
-    Said::new(types::MCP_UNREGISTER_SERVER_RESPONSE, &response)
+    ControlReply::new(types::MCP_UNREGISTER_SERVER_RESPONSE, &response)
 }

@@ -22,7 +22,7 @@ use self::lane::Asked;
 use super::TransportFailure;
 use crate::process::Exited;
 
-pub(crate) use self::lane::Lane;
+pub(crate) use self::lane::FastPath;
 
 /// Messages that wait to be written. Whoever sends more waits.
 const OUTGOING: usize = 64;
@@ -77,8 +77,8 @@ impl StdioTransport {
     }
 
     /// A way for requests beside this transport's own messages.
-    pub(crate) fn lane(&self) -> Lane {
-        Lane::new(self.outgoing.clone(), Arc::clone(&self.asked))
+    pub(crate) fn lane(&self) -> FastPath {
+        FastPath::new(self.outgoing.clone(), Arc::clone(&self.asked))
     }
 
     /// Where it will be said why the transport has ended.

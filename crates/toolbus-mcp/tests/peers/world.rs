@@ -13,13 +13,14 @@ use toolbus_core::bus::{Bus, Delivery, Outgoing, Ownership, Subscription, Target
 use toolbus_core::caller::{AgentName, Identity};
 use toolbus_core::failure::ToolFailure;
 use toolbus_core::pattern::Pattern;
-use toolbus_core::policy::{Access, AgentPolicy, Allowed, Capacity, Effective, Policy};
+use toolbus_core::policy::{AgentPolicy, Allowed, Capacity, EffectiveTools, Policy, PolicyHandle};
 use toolbus_core::registry::{Rank, Registry};
 use toolbus_core::store::Store;
 use toolbus_core::tool::{Executor, Tool, ToolCall, ToolDescriptor, ToolOutput};
 use toolbus_core::toolsets::SessionSets;
 use toolbus_core::{
-    About, AllArrived, Budgets, Desk, Dispatcher, Gates, Invoker, ReplyRules, Service, Settings, audit, telemetry,
+    About, AllArrived, Budgets, ControlService, Dispatcher, Gates, Invoker, ReplyRules, Service, Settings, audit,
+    telemetry,
 };
 use toolbus_protocol::{Envelope, Properties, header, new_message_id, topic};
 
@@ -55,7 +56,7 @@ pub(crate) struct Fleet {
 }
 
 impl Servers for Fleet {
-    fn within_reach(&self, effective: &Effective) -> Vec<ServerName> {
+    fn within_reach(&self, effective: &EffectiveTools) -> Vec<ServerName> {
         let published = self.registry.snapshot();
         let published = published.tools().filter_map(|tool| tool.descriptor.server.clone());
         let all: BTreeSet<_> = published.chain(["Lazy".into(), "stuck".into()]).collect();
@@ -63,7 +64,7 @@ impl Servers for Fleet {
         all.filter(|name| effective.could_have(name.source(), None)).collect()
     }
 
-    fn asleep(&self, effective: &Effective) -> Vec<ServerName> {
+    fn asleep(&self, effective: &EffectiveTools) -> Vec<ServerName> {
         let mut servers = self.within_reach(effective);
         servers.retain(|server| self.asleep.contains(&**server.as_str()));
         servers
@@ -115,7 +116,7 @@ fn publish_described(registry: &Registry, server: &str, tools: &[(&str, String)]
 pub(crate) struct World {
     bus: Embedded,
     registry: Registry,
-    pub(crate) access: Access,
+    pub(crate) access: PolicyHandle,
     pub(crate) fleet: Arc<Fleet>,
     running: JoinSet<()>,
 }
@@ -186,7 +187,8 @@ impl World {
         asleep: &[&str],
     ) -> Self {
         let (bus, registry) = (Embedded::new(), Registry::new());
-        let access = Access::new(registry.clone(), identity, policy, Capacity { max_in_flight: 8, max_waiting: 8 });
+        let access =
+            PolicyHandle::new(registry.clone(), identity, policy, Capacity { max_in_flight: 8, max_waiting: 8 });
         let rules = ReplyRules {
             reply_topics: vec!["tool.result.#".to_owned(), "mcp.manage.response.#".to_owned()],
             request_topics: vec!["tool.invoke".to_owned()],
@@ -229,7 +231,7 @@ impl World {
             roles: Vec::new(),
             started: Instant::now(),
         };
-        let desk = Desk::new(about, shared, rules, dispatcher.clone(), SessionSets::default())
+        let desk = ControlService::new(about, shared, rules, dispatcher.clone(), SessionSets::default())
             .with(topic::MCP_MANAGE, Arc::new(Manage::new(access.clone(), servers, invoker, false)))
             .with(topic::MCP_REFRESH, Arc::clone(&refresh) as _);
         let mut running = JoinSet::new();

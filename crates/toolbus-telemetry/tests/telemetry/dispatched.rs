@@ -10,7 +10,7 @@ use toolbus_core::audit::Silent;
 use toolbus_core::bus::{Bus, BusState, Delivery, Outgoing, PublishError, Routing, Subscription};
 use toolbus_core::caller::Identity;
 use toolbus_core::failure::ToolFailure;
-use toolbus_core::policy::{Access, AgentPolicy, Capacity, Policy};
+use toolbus_core::policy::{AgentPolicy, Capacity, Policy, PolicyHandle};
 use toolbus_core::registry::Registry;
 use toolbus_core::tool::{Executor, Tool, ToolCall, ToolOutput};
 use toolbus_core::{AllArrived, Budgets, Dispatcher, Gates, ReplyRules, Settings};
@@ -103,7 +103,7 @@ impl World {
         let everybody = AgentPolicy { max_in_flight: Some(2), max_queued: Some(4), ..AgentPolicy::default() };
         let policy = Policy { default: everybody, ..Policy::default() };
         let capacity = Capacity { max_in_flight: 2, max_waiting: 4 };
-        let gates = Arc::new(Gates::new(Access::new(registry, Identity::default(), policy, capacity)));
+        let gates = Arc::new(Gates::new(PolicyHandle::new(registry, Identity::default(), policy, capacity)));
         let dispatcher = Dispatcher::new(settings, gates, bus, telemetry, Arc::new(Silent), load, Arc::new(AllArrived));
         Self { dispatcher, taker, go, traces }
     }

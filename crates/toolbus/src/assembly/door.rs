@@ -5,7 +5,7 @@ use std::sync::Arc;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use tokio_util::sync::CancellationToken;
 use toolbus_core::Invoker;
-use toolbus_core::policy::{Access, Effective};
+use toolbus_core::policy::{EffectiveTools, PolicyHandle};
 use toolbus_core::toolsets::SessionSets;
 use toolbus_door::{Document, Door, Local, NoShelf, Observer, Settings, Shelf};
 use toolbus_mcp::peers::Servers as _;
@@ -17,7 +17,7 @@ use crate::config::Config;
 struct Instructions(Servers);
 
 impl Shelf for Instructions {
-    fn documents(&self, effective: &Effective) -> Vec<Document> {
+    fn documents(&self, effective: &EffectiveTools) -> Vec<Document> {
         let mut names: Vec<Arc<str>> =
             effective.of_servers().into_iter().filter_map(|granted| granted.tool.descriptor.server.clone()).collect();
         // Sorted by server already.
@@ -47,7 +47,7 @@ impl Instructions {
 #[must_use]
 pub fn door(
     config: &Config,
-    access: Access,
+    access: PolicyHandle,
     invoker: Arc<dyn Invoker>,
     sessions: SessionSets,
     servers: Option<Servers>,

@@ -7,7 +7,7 @@ use toolbus_core::redact::Redactor;
 use toolbus_core::registry::Registry;
 use toolbus_core::store::Store;
 use toolbus_core::toolsets::SessionSet;
-use toolbus_mcp::bridge::{Bridge, Limits, Placed, SetPlace};
+use toolbus_mcp::bridge::{Bridge, Limits, PlacedServer, SetPlace};
 use toolbus_mcp::management::Registrar;
 use toolbus_mcp::observe::Observer;
 use toolbus_mcp::process::Launcher;
@@ -76,7 +76,7 @@ impl Servers {
         &self,
         config: &Config,
         known: impl Fn(&str) -> Option<Arc<SessionSet>>,
-    ) -> (Vec<Placed>, Vec<Arc<SessionSet>>) {
+    ) -> (Vec<PlacedServer>, Vec<Arc<SessionSet>>) {
         let mut sets = Vec::new();
         let placed = config.mcp_servers().specs.into_iter().map(|spec| {
             let set = config.set_of_server(&spec.name).map(|(name, set)| {
@@ -90,13 +90,13 @@ impl Servers {
                 sets.extend(sessions.clone());
                 SetPlace { name: name.into(), prefix: set.prefix(name).into(), sessions }
             });
-            Placed { spec, set }
+            PlacedServer { spec, set }
         });
         (placed.collect(), sets)
     }
 
     /// Has these servers and no others, from now on.
-    pub(crate) fn apply(&self, config: &Config, placed: Vec<Placed>) {
+    pub(crate) fn apply(&self, config: &Config, placed: Vec<PlacedServer>) {
         let crate::config::McpServers { outdated, problems, .. } = config.mcp_servers();
         *self.mistakes.write().unwrap_or_else(PoisonError::into_inner) = Mistakes { outdated, problems };
         let tools = config.tools.clone();

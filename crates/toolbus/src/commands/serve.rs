@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 use toolbus_core::Drained;
 use toolbus_core::audit::Audit;
 use toolbus_core::bus::BusState;
-use toolbus_core::policy::Access;
+use toolbus_core::policy::PolicyHandle;
 use toolbus_core::telemetry::Load;
 use toolbus_core::toolsets::SessionSets;
 use toolbus_trust::pins::Pins;
@@ -236,7 +236,7 @@ pub async fn run(_: ServeArgs, context: &Context) -> Result<ExitCode, ServeError
 
 /// Quarantines what is not as it was pinned, before anybody calls anything. Where something is to be quarantined, what was
 /// seen must be kept.
-async fn pinned(context: &Context, access: &Access) -> Result<Pins, AssemblyError> {
+async fn pinned(context: &Context, access: &PolicyHandle) -> Result<Pins, AssemblyError> {
     let config = &context.config;
     let pins = assembly::pins(config, config.pin_file(&context.sources))?;
     access.vet(Arc::new(pins.clone()));

@@ -147,24 +147,24 @@ fn rates(rates: &Rates) -> Result<Arc<RateRules>, PolicyError> {
 mod tests {
     use serde_json::json;
     use toolbus_core::caller::{AgentName, Caller};
-    use toolbus_core::policy::{Access, Capacity, Effective};
+    use toolbus_core::policy::{Capacity, EffectiveTools, PolicyHandle};
 
     use super::*;
     use crate::assembly;
 
     /// What an agent has under a configuration, which is read as if it were in order.
-    fn effective(config: serde_json::Value, caller: Caller) -> Effective {
+    fn effective(config: serde_json::Value, caller: Caller) -> EffectiveTools {
         let config: Config = serde_json::from_value(config).unwrap();
         let registry = assembly::registry(&config).unwrap();
         let capacity = Capacity { max_in_flight: 4, max_waiting: 4 };
-        Access::new(registry, config.identity(), config.policy().unwrap(), capacity).effective(&caller)
+        PolicyHandle::new(registry, config.identity(), config.policy().unwrap(), capacity).effective(&caller)
     }
 
     fn ana() -> Caller {
         Caller::agent(AgentName::parse("ana").unwrap())
     }
 
-    fn names(effective: &Effective) -> Vec<&str> {
+    fn names(effective: &EffectiveTools) -> Vec<&str> {
         let mut names: Vec<_> = effective.names().collect();
         names.sort_unstable();
         names

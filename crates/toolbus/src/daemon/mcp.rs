@@ -5,7 +5,7 @@ use std::sync::Arc;
 use toolbus_core::bus::{Bus, Ownership, Subscription};
 use toolbus_core::registry::Rank;
 use toolbus_core::store::Store;
-use toolbus_core::{Announcer, Answerer, Dispatcher, Invoker};
+use toolbus_core::{ChangeNotifier, ControlHandler, Dispatcher, Invoker};
 use toolbus_mcp::bridge::Bridge;
 use toolbus_mcp::management::{self, Registrar};
 use toolbus_mcp::peers::{AskedBefore, Index, Manage, Refresh, Servers};
@@ -16,9 +16,9 @@ use crate::config::Config;
 
 /// Who answers what is asked about servers, and who tells of them.
 pub(super) struct Wired {
-    pub(super) manage: Arc<dyn Answerer>,
+    pub(super) manage: Arc<dyn ControlHandler>,
     pub(super) refresh: Arc<Refresh>,
-    pub(super) announcer: Announcer<Index>,
+    pub(super) announcer: ChangeNotifier<Index>,
 }
 
 /// Registers the management tools, and puts together what serves messages about servers; with `ignores_unknown` those for

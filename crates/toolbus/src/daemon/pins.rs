@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tokio::time::sleep;
-use toolbus_core::policy::Access;
+use toolbus_core::policy::PolicyHandle;
 use toolbus_trust::pins::Pins;
 
 use crate::watch::FileWatch;
@@ -20,7 +20,7 @@ enum Due {
 }
 
 /// Keeps the file up to date with what is seen, and `access` with the file; never ends.
-pub(super) async fn keep(pins: Pins, access: Access) {
+pub(super) async fn keep(pins: Pins, access: PolicyHandle) {
     let mut file = pins.file().map(FileWatch::start);
     loop {
         let changed = async {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use toolbus_core::caller::{AgentName, AgentNameError, Caller};
 use toolbus_core::pattern::Pattern;
-use toolbus_core::policy::{Because, Effective, Explanation, Nothing, Summary, Switch, SwitchError};
+use toolbus_core::policy::{Because, EffectiveTools, Explanation, Nothing, Summary, Switch, SwitchError};
 use toolbus_core::tool::ToolDescriptor;
 use toolbus_core::{Gates, Step};
 use toolbus_trust::pins::Pins;
@@ -118,7 +118,7 @@ impl Admin {
     /// # Errors
     ///
     /// When no agent can have this name.
-    pub fn effective(&self, name: &str, role: &Role) -> Result<Effective, AdminError> {
+    pub fn effective(&self, name: &str, role: &Role) -> Result<EffectiveTools, AdminError> {
         Ok(self.gates.access().effective(&caller(name, role)?))
     }
 

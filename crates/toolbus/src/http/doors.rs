@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use toolbus_core::Gates;
-use toolbus_core::policy::Access;
+use toolbus_core::policy::PolicyHandle;
 use toolbus_core::redact::Redactor;
 use toolbus_core::store::Store;
 use toolbus_door::Door;
@@ -63,7 +63,7 @@ impl Doors {
     /// # Errors
     ///
     /// When one cannot be had, or it is not known what was switched off.
-    pub async fn open(config: &Config, access: &Access, store: Arc<dyn Store>) -> Result<Self, DoorsError> {
+    pub async fn open(config: &Config, access: &PolicyHandle, store: Arc<dyn Store>) -> Result<Self, DoorsError> {
         let switches = Switches::load(store, access).await?;
         let server = HttpServer::bind(config.http.listen).await?;
         let socket = match &config.daemon.socket {

@@ -6,7 +6,7 @@ use std::time::Instant;
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 use toolbus_core::bus::BusState;
-use toolbus_core::policy::Access;
+use toolbus_core::policy::PolicyHandle;
 use toolbus_core::registry::Registry;
 use toolbus_core::telemetry::Load;
 use toolbus_mcp::status::{PhaseName, ServerStatus};
@@ -95,7 +95,7 @@ struct ToolState {
     required_servers: Vec<String>,
     scripts: Option<Arc<dyn ScriptState>>,
     /// Knows what is quarantined, where something can be.
-    access: Option<Access>,
+    access: Option<PolicyHandle>,
 }
 
 impl std::fmt::Debug for ToolState {
@@ -306,7 +306,7 @@ impl Health {
 
     /// The same, which tells of tools that are quarantined, too.
     #[must_use]
-    pub fn with_access(mut self, access: Access) -> Self {
+    pub fn with_access(mut self, access: PolicyHandle) -> Self {
         self.tools.access = Some(access);
         self
     }
@@ -337,7 +337,7 @@ impl Health {
         let tools = self.tools.registry.snapshot();
         let missing = self.tools.required.iter().filter(|name| tools.get(name).is_none());
         blocked_by.extend(missing.map(|name| Blocker::ToolMissing { tool: name.clone() }));
-        if let Some(current) = self.tools.access.as_ref().map(Access::current) {
+        if let Some(current) = self.tools.access.as_ref().map(PolicyHandle::current) {
             let held = self
                 .tools
                 .required

@@ -3,10 +3,10 @@
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::Arc;
 
-use super::{Effective, SetData};
+use super::{EffectiveTools, SetData};
 use crate::listing;
 
-impl Effective {
+impl EffectiveTools {
     /// A hash of everything that the caller may use: equal in every daemon that would list the same.
     #[must_use]
     pub fn version(&self) -> Arc<str> {

@@ -3,8 +3,8 @@
 use std::sync::Mutex;
 
 use super::*;
-use crate::gates::{Gates, Route, Wanted};
-use crate::policy::{Because, Held, Vetting};
+use crate::gates::{Gates, Lookup, ToolRef};
+use crate::policy::{Because, DefinitionCheck, Held};
 use crate::registry::Rank;
 
 /// Holds back what is named, and remembers how often it was asked.
@@ -17,7 +17,7 @@ impl Holds {
     }
 }
 
-impl Vetting for Holds {
+impl DefinitionCheck for Holds {
     fn review(&self, tools: &[Arc<ToolDescriptor>]) -> Held {
         let mut this = self.0.lock().unwrap();
         this.1 += 1;
@@ -33,10 +33,10 @@ impl Vetting for Holds {
     }
 }
 
-fn vetted(tools: Vec<Tool>) -> (Access, Arc<Holds>) {
+fn vetted(tools: Vec<Tool>) -> (PolicyHandle, Arc<Holds>) {
     let access = access(tools, policy([("ana", AgentPolicy::default())]));
     let holds = Arc::new(Holds::default());
-    access.vet(Arc::clone(&holds) as Arc<dyn Vetting>);
+    access.vet(Arc::clone(&holds) as Arc<dyn DefinitionCheck>);
     (access, holds)
 }
 
@@ -50,7 +50,7 @@ fn of_server(name: &str, server: &str) -> Tool {
 fn a_tool_that_is_held_back_is_in_no_set_by_no_route() {
     let (access, holds) = vetted(vec![of_server("read file", "fs"), of_server("write", "fs")]);
     let ana = caller("ana");
-    let routes = |effective: &Effective| {
+    let routes = |effective: &EffectiveTools| {
         [
             effective.get("read file").is_some(),
             effective.get(&toolbus_protocol::llm_name("read file")).is_some(),
@@ -82,10 +82,10 @@ fn callers_are_told_of_a_held_tool_what_they_are_told_of_none_and_operators_why(
     let gates = Gates::new(access);
     let told = |name: &'static str, route| {
         let effective = gates.enter(&caller("ana"));
-        let failure = gates.resolve(&effective, &caller("ana"), Wanted { route, name }).err().unwrap();
+        let failure = gates.resolve(&effective, &caller("ana"), ToolRef { route, name }).err().unwrap();
         (failure.cause, failure.message.replace(name, "…"))
     };
-    for route in [Route::Name, Route::AnyServer, Route::Server("fs")] {
+    for route in [Lookup::Name, Lookup::AnyServer, Lookup::Server("fs")] {
         assert_eq!(told("get_weather", route), told("no_such_thing", route), "{route:?}");
     }
     let effective = gates.access().effective(&caller("ana"));
@@ -120,7 +120,7 @@ fn a_call_that_waited_is_refused_when_its_tool_was_held_back_meanwhile() {
     let (access, holds) = vetted(some_tools());
     let gates = Gates::new(access.clone());
     let effective = gates.enter(&caller("ana"));
-    let wanted = Wanted::named("get_weather");
+    let wanted = ToolRef::named("get_weather");
     let granted = gates.resolve(&effective, &caller("ana"), wanted).unwrap();
     assert!(gates.still_on(&caller("ana"), granted, wanted).is_ok());
     holds.set(&["get_weather"]);
@@ -135,7 +135,7 @@ fn a_hidden_tool_is_held_back_by_its_source_and_not_by_its_name() {
     let access = access(vec![plain("read", "rest")], policy([("ana", AgentPolicy::default())]));
     access.registry().publish(Rank::Configured, &"mcp:a".into(), vec![of_server("read", "a")]).unwrap();
     struct OfA;
-    impl Vetting for OfA {
+    impl DefinitionCheck for OfA {
         fn review(&self, tools: &[Arc<ToolDescriptor>]) -> Held {
             let mut held = Held::default();
             tools.iter().filter(|tool| &*tool.source == "mcp:a").for_each(|tool| held.insert(tool, "new"));
@@ -146,7 +146,7 @@ fn a_hidden_tool_is_held_back_by_its_source_and_not_by_its_name() {
             true
         }
     }
-    let of_a = Access::new(access.registry().clone(), Identity::default(), policy([]), CAPACITY);
+    let of_a = PolicyHandle::new(access.registry().clone(), Identity::default(), policy([]), CAPACITY);
     of_a.vet(Arc::new(OfA));
     let effective = of_a.effective(&caller("ana"));
     assert!(effective.get("read").is_some());

@@ -13,14 +13,14 @@ fn of_server(server: &str, own: &str, published: &str) -> Tool {
     tool
 }
 
-fn publish(access: &Access, server: &str, names: &[(&str, &str)]) {
+fn publish(access: &PolicyHandle, server: &str, names: &[(&str, &str)]) {
     let tools = names.iter().map(|(own, published)| of_server(server, own, published)).collect();
     access.registry().publish(Rank::Configured, &format!("mcp:{server}").into(), tools).unwrap();
     access.refresh();
 }
 
 /// Rules for one agent, and two servers of which the second has begun to list a tool of the first.
-fn contested() -> Access {
+fn contested() -> PolicyHandle {
     let access = access(Vec::new(), policy([("ana", AgentPolicy::default())]));
     publish(&access, "zzz", &[("read_file", "read_file")]);
     access.registry().keep_names();

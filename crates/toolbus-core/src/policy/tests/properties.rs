@@ -78,7 +78,7 @@ fn callers() -> Vec<Caller> {
         .collect()
 }
 
-fn set(access: &Access, caller: &Caller) -> BTreeSet<String> {
+fn set(access: &PolicyHandle, caller: &Caller) -> BTreeSet<String> {
     of(access, caller).into_iter().collect()
 }
 

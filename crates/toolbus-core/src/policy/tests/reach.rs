@@ -8,7 +8,7 @@ fn reach(section: AgentPolicy) -> (bool, bool) {
     of_both(&access(some_tools(), policy([("ana", section)])), &caller("ana"))
 }
 
-fn of_both(access: &Access, caller: &Caller) -> (bool, bool) {
+fn of_both(access: &PolicyHandle, caller: &Caller) -> (bool, bool) {
     let effective = access.effective(caller);
     let source = "mcp:new".into();
     (effective.could_have(&source, None), effective.could_have(&source, Some(&"fs".into())))

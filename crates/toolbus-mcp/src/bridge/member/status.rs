@@ -2,14 +2,14 @@
 
 use std::sync::Weak;
 
-use super::Member;
+use super::ServerEntry;
 use crate::server::State;
 use crate::status::{PhaseName, ServerStatus, ShadowedTool};
 
 /// Most tools that are named of those whose names others have.
 const MAX_TOLD: usize = 200;
 
-impl Member {
+impl ServerEntry {
     pub(in crate::bridge) fn status(&self) -> ServerStatus {
         let mut status = ServerStatus::untried(self.spec(), PhaseName::Disabled);
         if let Some(set) = &self.placed.set {

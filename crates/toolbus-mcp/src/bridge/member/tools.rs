@@ -6,7 +6,7 @@ use std::sync::{Arc, Weak};
 use futures_util::future::BoxFuture;
 use toolbus_core::tool::Tool;
 
-use super::{Known, Member};
+use super::{Known, ServerEntry};
 use crate::bridge::executor::McpTool;
 use crate::bridge::{Limits, Shared};
 use crate::connection::{About, Listed};
@@ -18,7 +18,7 @@ use crate::vetting::Vetted;
 
 /// Takes the tools of a member.
 pub(super) struct Lists {
-    pub(super) member: Arc<Member>,
+    pub(super) member: Arc<ServerEntry>,
     /// Whether this server is the one whose list counts, where there are several.
     pub(super) is_main: bool,
 }
@@ -37,7 +37,7 @@ impl Listener for Lists {
     }
 }
 
-impl Member {
+impl ServerEntry {
     /// Whether a call of a tool that `executor` had when the call was let in may be run.
     pub(in crate::bridge) fn still_admits(&self, name: &Arc<str>, executor: &McpTool) -> bool {
         let shared = self.shared.get().and_then(Weak::upgrade);
@@ -76,7 +76,7 @@ impl Known {
 
 /// Makes tools of what a server lists. One that says what it said before has them already: compiling the schemas of a
 /// long list takes seconds.
-fn take(member: &Arc<Member>, shared: &Arc<Shared>, about: About, listed: Listed) {
+fn take(member: &Arc<ServerEntry>, shared: &Arc<Shared>, about: About, listed: Listed) {
     let said = {
         let known = member.known();
         let said = known.fingerprint(&about, &listed);

@@ -2,7 +2,7 @@ use std::time::Instant;
 
 use toolbus_core::caller::Identity;
 use toolbus_core::failure::Cause;
-use toolbus_core::policy::{Access, Capacity, Held, Policy, Vetting};
+use toolbus_core::policy::{Capacity, DefinitionCheck, Held, Policy, PolicyHandle};
 
 use super::world::{World, is_running};
 use super::*;
@@ -75,7 +75,7 @@ async fn limits_change_without_touching_servers() {
             (descriptor.timeout, descriptor.max_in_flight) = (Some(Duration::from_secs(3)), Some(2));
         }
     });
-    world.bridge.apply(vec![Placed { spec: world.server("a", "well"), set: None }], limits);
+    world.bridge.apply(vec![PlacedServer { spec: world.server("a", "well"), set: None }], limits);
     let limited = |name: &str| {
         let snapshot = world.registry.snapshot();
         let descriptor = &snapshot.get(name).unwrap().descriptor;
@@ -135,7 +135,7 @@ async fn servers_are_added_replaced_and_removed_at_run_time() {
 /// Admits nothing that took the place of something else.
 struct Strict;
 
-impl Vetting for Strict {
+impl DefinitionCheck for Strict {
     fn review(&self, _: &[Arc<ToolDescriptor>]) -> Held {
         Held::default()
     }
@@ -149,7 +149,7 @@ impl Vetting for Strict {
 async fn a_call_that_waits_for_its_server_is_not_run_by_one_whose_tools_are_held_back_by_then() {
     let world = World::run(&[("a", "well")]).await;
     let capacity = Capacity { max_in_flight: 1, max_waiting: 1 };
-    let access = Access::new(world.registry.clone(), Identity::default(), Policy::default(), capacity);
+    let access = PolicyHandle::new(world.registry.clone(), Identity::default(), Policy::default(), capacity);
     access.vet(Arc::new(Strict));
     world.call("a_echo").await.unwrap();
     let calls = world.noted("a", "calls").len();

@@ -1,7 +1,7 @@
 //! Whose a name is.
 
 use toolbus_core::caller::Identity;
-use toolbus_core::policy::{Access, Capacity, Policy};
+use toolbus_core::policy::{Capacity, Policy, PolicyHandle};
 use toolbus_core::tool::Naming;
 use toolbus_trust::pins::{Level, Levels, Named, Pins};
 
@@ -26,12 +26,12 @@ fn pid(world: &World, server: &str) -> String {
 }
 
 /// Rules that ask pins about the tools of a world, of which those of `zzz` are pinned; and what keeps both together.
-fn pinned(world: &World, file: &std::path::Path) -> (Access, Pins) {
+fn pinned(world: &World, file: &std::path::Path) -> (PolicyHandle, Pins) {
     let levels = Levels::new([("mcp:zzz".to_owned(), Level::Strict)], []);
     let named = Named { source: "mcp:zzz".to_owned(), naming: Naming::default(), reached: None };
     let pins = Pins::open(Some(file.to_owned()), levels.naming([named])).unwrap();
     let capacity = Capacity { max_in_flight: 1, max_waiting: 1 };
-    let access = Access::new(world.registry.clone(), Identity::default(), Policy::default(), capacity);
+    let access = PolicyHandle::new(world.registry.clone(), Identity::default(), Policy::default(), capacity);
     access.vet(Arc::new(pins.clone()));
     (access, pins)
 }

@@ -28,7 +28,7 @@ impl Desk {
         let limits = SessionLimits { idle_timeout: Duration::from_secs(3600), max_sessions: 8 };
         let set = SessionSet::new("desk", sessions, limits);
         let place = SetPlace { name: "desk".into(), prefix: "desk".into(), sessions: Some(Arc::clone(&set)) };
-        world.bridge.apply(vec![Placed { spec, set: Some(place) }], Arc::new(|_| {}));
+        world.bridge.apply(vec![PlacedServer { spec, set: Some(place) }], Arc::new(|_| {}));
         eventually("the tools of the set", async || world.registry.snapshot().get("desk.pid").map(drop)).await;
         Self { world, set }
     }

@@ -67,7 +67,7 @@ impl World {
     }
 
     pub(super) fn apply(&self, servers: impl IntoIterator<Item = ServerSpec>) {
-        let placed = servers.into_iter().map(|spec| Placed { spec, set: None });
+        let placed = servers.into_iter().map(|spec| PlacedServer { spec, set: None });
         self.bridge.apply(placed.collect(), Arc::new(|_| {}));
     }
 

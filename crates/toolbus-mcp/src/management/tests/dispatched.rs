@@ -9,7 +9,7 @@ use toolbus_broker::embedded::Embedded;
 use toolbus_core::bus::Bus;
 use toolbus_core::caller::Caller;
 use toolbus_core::failure::ToolFailure;
-use toolbus_core::policy::Access;
+use toolbus_core::policy::PolicyHandle;
 use toolbus_core::tool::{Executor, Tool, ToolCall, ToolDescriptor, ToolOutput};
 use toolbus_core::{
     AllArrived, Budgets, Dispatcher, Gates, InnerCall, InnerOrigin, Invoker, ReplyRules, Settings, audit, telemetry,
@@ -19,7 +19,7 @@ use super::world::{World, agent};
 use crate::management::invoke;
 
 /// A dispatcher with room for one call, and the tool that calls others.
-fn dispatcher(access: &Access) -> Dispatcher {
+fn dispatcher(access: &PolicyHandle) -> Dispatcher {
     let replies = ReplyRules {
         reply_topics: Vec::new(),
         request_topics: Vec::new(),

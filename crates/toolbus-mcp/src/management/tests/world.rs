@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 use toolbus_core::caller::{AgentName, Caller, Identity};
 use toolbus_core::failure::ToolFailure;
 use toolbus_core::pattern::Pattern;
-use toolbus_core::policy::{Access, AgentPolicy, Allowed, Capacity, Effective, Policy};
+use toolbus_core::policy::{AgentPolicy, Allowed, Capacity, EffectiveTools, Policy, PolicyHandle};
 use toolbus_core::registry::Registry;
 use toolbus_core::store::{Store, StoreError};
 use toolbus_core::tool::{Executor, Tool, ToolCall, ToolDescriptor, ToolOutput};
@@ -27,7 +27,7 @@ use crate::spec::{Origin, ServerName, ServerSpec, TransportSpec};
 /// The agents `ana`, who may use reading tools, and `bob`, who may use all; three servers, of which `Lazy` has not been
 /// started.
 pub(super) struct World {
-    pub(super) access: Access,
+    pub(super) access: PolicyHandle,
     pub(super) tools: Vec<Tool>,
     pub(super) servers: Arc<Started>,
     pub(super) invoker: Arc<Inner>,
@@ -59,7 +59,7 @@ impl World {
         let agents = agents.map(|(name, section)| (AgentName::parse(name).unwrap(), section)).into();
         let capacity = Capacity { max_in_flight: 16, max_waiting: 16 };
         let policy = Policy { agents, ..Policy::default() };
-        let access = Access::new(registry.clone(), Identity::default(), policy, capacity);
+        let access = PolicyHandle::new(registry.clone(), Identity::default(), policy, capacity);
         let servers = Arc::new(Started { registry, wakes: Mutex::default() });
         let (invoker, fleet, store) = (Arc::<Inner>::default(), Arc::<Running>::default(), Arc::<Kept>::default());
         let registrar = Arc::new(Registrar::new(rules(), Arc::clone(&store) as _, true, Arc::clone(&fleet) as _));
@@ -155,12 +155,12 @@ pub(super) struct Started {
 }
 
 impl Servers for Started {
-    fn within_reach(&self, effective: &Effective) -> Vec<ServerName> {
+    fn within_reach(&self, effective: &EffectiveTools) -> Vec<ServerName> {
         let all = ["Files", "mail", "Lazy"].map(|name| ServerName::parse(name).unwrap());
         all.into_iter().filter(|name| effective.could_have(name.source(), None)).collect()
     }
 
-    fn asleep(&self, effective: &Effective) -> Vec<ServerName> {
+    fn asleep(&self, effective: &EffectiveTools) -> Vec<ServerName> {
         let is_awake = !self.wakes.lock().unwrap().is_empty();
         self.within_reach(effective).into_iter().filter(|name| !is_awake && &**name.folded() == "lazy").collect()
     }

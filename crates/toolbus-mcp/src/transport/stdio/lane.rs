@@ -24,7 +24,7 @@ const MARGIN: i64 = 1 << 20;
 /// Asks a server on its standard input. Answers come as they are read, so that they may overtake notifications that the
 /// server wrote before them. Clones share the transport, and do not keep it open.
 #[derive(Clone)]
-pub(crate) struct Lane {
+pub(crate) struct FastPath {
     outgoing: mpsc::Sender<Vec<u8>>,
     asked: Arc<Asked>,
 }
@@ -53,7 +53,7 @@ struct Request<'a, P> {
     params: &'a P,
 }
 
-impl Lane {
+impl FastPath {
     pub(super) const fn new(outgoing: mpsc::Sender<Vec<u8>>, asked: Arc<Asked>) -> Self {
         Self { outgoing, asked }
     }
@@ -101,7 +101,7 @@ impl Lane {
 
 /// A request that is waited for.
 struct Waiting<'a> {
-    lane: &'a Lane,
+    lane: &'a FastPath,
     id: i64,
     /// Whether the server has it, and has not answered.
     is_sent: bool,
@@ -199,7 +199,7 @@ mod tests {
     #[test]
     fn the_sdk_has_all_requests_before_its_ids_are_those_of_lanes() {
         let asked = Arc::<Asked>::default();
-        let lane = Lane::new(mpsc::channel(1).0, Arc::clone(&asked));
+        let lane = FastPath::new(mpsc::channel(1).0, Arc::clone(&asked));
         asked.note(&ping(FIRST - MARGIN - 1));
         assert!(lane.is_open());
         asked.note(&ping(FIRST - MARGIN));

@@ -1,7 +1,7 @@
 use std::sync::Arc;
 
 use tokio::sync::Mutex;
-use toolbus_core::policy::{Access, Switch, SwitchError};
+use toolbus_core::policy::{PolicyHandle, Switch, SwitchError};
 use toolbus_core::store::{Store, StoreError};
 
 use super::AdminError;
@@ -38,7 +38,7 @@ impl Switches {
     /// # Errors
     ///
     /// When the store cannot be read, or holds something else.
-    pub async fn load(store: Arc<dyn Store>, access: &Access) -> Result<Self, LoadError> {
+    pub async fn load(store: Arc<dyn Store>, access: &PolicyHandle) -> Result<Self, LoadError> {
         for key in store.list(NAMESPACE).await? {
             let (kind, name) = key.split_once('/').unwrap_or((&key, ""));
             let set = Switch::new(kind, name).and_then(|switch| access.disable(switch));
@@ -54,7 +54,7 @@ impl Switches {
     }
 
     /// Switches something off or on again; whether that changed anything. Where one half fails, it is off.
-    pub(super) async fn set(&self, access: &Access, switch: &Switch, off: bool) -> Result<bool, AdminError> {
+    pub(super) async fn set(&self, access: &PolicyHandle, switch: &Switch, off: bool) -> Result<bool, AdminError> {
         let _one_at_a_time = self.changing.lock().await;
         if off {
             let changed = access.disable(switch.clone()).map_err(AdminError::TooMany)?;
@@ -98,9 +98,9 @@ mod tests {
 
     use super::*;
 
-    fn access() -> Access {
+    fn access() -> PolicyHandle {
         let capacity = Capacity { max_in_flight: 1, max_waiting: 1 };
-        Access::new(Registry::new(), Identity::default(), Policy::default(), capacity)
+        PolicyHandle::new(Registry::new(), Identity::default(), Policy::default(), capacity)
     }
 
     fn tool(name: &str) -> Switch {

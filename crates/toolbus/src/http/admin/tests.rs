@@ -13,7 +13,7 @@ use toolbus_core::bus::BusState;
 use toolbus_core::caller::Identity;
 use toolbus_core::failure::ToolFailure;
 use toolbus_core::pattern::Pattern;
-use toolbus_core::policy::{Access, AgentPolicy, Allowed, BindingPolicy, Capacity, Policy};
+use toolbus_core::policy::{AgentPolicy, Allowed, BindingPolicy, Capacity, Policy, PolicyHandle};
 use toolbus_core::registry::Registry;
 use toolbus_core::telemetry::Load;
 use toolbus_core::tool::{Executor, Tool, ToolCall, ToolDescriptor, ToolOutput};
@@ -46,7 +46,7 @@ fn tool(name: &str, source: &str) -> Tool {
 }
 
 /// Ana may use the web, less of it for sales, and never as a subagent; everybody else may use everything.
-fn access() -> Access {
+fn access() -> PolicyHandle {
     let registry = Registry::new();
     for (name, source) in [("web_search", "web"), ("web_browse", "web"), ("echo", "test"), ("spawn", "subagent")] {
         registry.register(tool(name, source)).unwrap();
@@ -67,12 +67,12 @@ fn access() -> Access {
     };
     let agents = BTreeMap::from([(AgentName::parse("ana").unwrap(), ana)]);
     let capacity = Capacity { max_in_flight: 100, max_waiting: 10 };
-    Access::new(registry, Identity::default(), Policy { agents, ..Policy::default() }, capacity)
+    PolicyHandle::new(registry, Identity::default(), Policy { agents, ..Policy::default() }, capacity)
 }
 
 /// A door on a socket and one on a port, which end with the test.
 struct World {
-    access: Access,
+    access: PolicyHandle,
     folder: TempDir,
     address: SocketAddr,
     stop: CancellationToken,

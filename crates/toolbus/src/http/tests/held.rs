@@ -1,14 +1,14 @@
 //! Tools that are there, and held back.
 
 use toolbus_core::caller::Identity;
-use toolbus_core::policy::{Access, Capacity, Held, Policy, Vetting};
+use toolbus_core::policy::{Capacity, DefinitionCheck, Held, Policy, PolicyHandle};
 
 use super::*;
 
 /// Holds back what is named.
 struct Holds(&'static [&'static str]);
 
-impl Vetting for Holds {
+impl DefinitionCheck for Holds {
     fn review(&self, tools: &[Arc<ToolDescriptor>]) -> Held {
         let mut held = Held::default();
         tools.iter().filter(|tool| !self.admits(tool)).for_each(|tool| held.insert(tool, "it changed"));
@@ -27,7 +27,7 @@ async fn a_required_tool_that_is_held_back_is_not_missing_and_blocks_all_the_sam
         registry.register(Tool::new(ToolDescriptor::new(name, "test", "local"), Nothing)).unwrap();
     }
     let capacity = Capacity { max_in_flight: 1, max_waiting: 1 };
-    let access = Access::new(registry.clone(), Identity::default(), Policy::default(), capacity);
+    let access = PolicyHandle::new(registry.clone(), Identity::default(), Policy::default(), capacity);
     access.vet(Arc::new(Holds(&["get_weather", "other"])));
     let (_bus, state) = watch::channel(good());
     let required = ["get_weather", "echo"].map(str::to_owned).to_vec();

@@ -6,7 +6,7 @@ use super::*;
 
 /// A door to a daemon with a tool that is pinned, and that can be changed.
 struct Pinned {
-    access: Access,
+    access: PolicyHandle,
     folder: TempDir,
     stop: CancellationToken,
 }
