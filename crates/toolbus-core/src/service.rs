@@ -6,7 +6,7 @@ use tokio::sync::mpsc;
 use tokio_util::task::TaskTracker;
 
 use crate::bus::Delivery;
-use crate::desk::ControlService;
+use crate::control::ControlService;
 use crate::dispatcher::Dispatcher;
 
 /// Feeds deliveries to the dispatcher, each in a task of its own.
@@ -44,9 +44,9 @@ impl Service {
     }
 
     /// Takes small requests in until the channel closes, each in a task of its own.
-    pub async fn serve_requests(&self, desk: &ControlService, mut deliveries: mpsc::Receiver<Delivery>) {
+    pub async fn serve_requests(&self, control: &ControlService, mut deliveries: mpsc::Receiver<Delivery>) {
         while let Some(delivery) = deliveries.recv().await {
-            self.tasks.spawn(desk.clone().handle(delivery));
+            self.tasks.spawn(control.clone().handle(delivery));
         }
     }
 

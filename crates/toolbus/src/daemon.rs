@@ -95,7 +95,7 @@ impl Daemon {
         background.spawn(dispatcher.announcer(Arc::clone(&bus)).run());
         let digest = watch::Sender::new(config.digest());
         let about = about(config, digest.subscribe());
-        let mut desk = ControlService::new(about, Arc::clone(&bus), rules, dispatcher.clone(), sessions.clone());
+        let mut control = ControlService::new(about, Arc::clone(&bus), rules, dispatcher.clone(), sessions.clone());
         let mut queues = queues(config);
         if let Some(servers) = &servers {
             let ignores_unknown = config.mcp.unknown_server == UnknownServer::Ignore;
@@ -103,7 +103,7 @@ impl Daemon {
             background.spawn(wired.announcer.run());
             let refresh = Arc::clone(&wired.refresh);
             background.spawn(async move { refresh.tell_again().await });
-            desk = desk.with(topic::MCP_MANAGE, wired.manage).with(topic::MCP_REFRESH, wired.refresh);
+            control = control.with(topic::MCP_MANAGE, wired.manage).with(topic::MCP_REFRESH, wired.refresh);
             queues.extend(mcp::queues(config));
         }
         if let Some(pins) = pins {
@@ -117,11 +117,11 @@ impl Daemon {
             if subscription.ownership != Ownership::Replica {
                 telemetry.consuming(&subscription.queue);
             }
-            let (service, desk, deliveries) = (Arc::clone(&service), desk.clone(), bus.consume(subscription));
+            let (service, control, deliveries) = (Arc::clone(&service), control.clone(), bus.consume(subscription));
             consumers.spawn(async move {
                 match role {
                     Takes::Calls => service.serve_calls(deliveries).await,
-                    Takes::Requests => service.serve_requests(&desk, deliveries).await,
+                    Takes::Requests => service.serve_requests(&control, deliveries).await,
                 }
             });
         }

@@ -78,14 +78,14 @@ async fn list(world: &World, format: Option<&str>) -> Value {
         started: std::time::Instant::now(),
     };
     let bus = Arc::clone(&world.bus) as Arc<dyn Bus>;
-    let desk = ControlService::new(about, bus, settings().replies, world.dispatcher.clone(), SessionSets::default());
+    let control = ControlService::new(about, bus, settings().replies, world.dispatcher.clone(), SessionSets::default());
     let (mut asked, _) = delivery(request(&json!({"format": format})).typed(Some("Toolbus.ToolListRequest")));
     asked.routing_key = "tool.list".into();
     let (sender, receiver) = mpsc::channel(1);
     sender.send(asked).await.unwrap();
     drop(sender);
     let service = Service::new(world.dispatcher.clone());
-    service.serve_requests(&desk, receiver).await;
+    service.serve_requests(&control, receiver).await;
     service.drain(Duration::from_secs(30)).await;
     world.bus.sent().pop().unwrap().body
 }

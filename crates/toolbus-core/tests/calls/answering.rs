@@ -47,7 +47,7 @@ async fn sent(parrot: Parrot, message: Message) -> Vec<Sent> {
         started: std::time::Instant::now(),
     };
     let bus = Arc::clone(&world.bus) as Arc<dyn Bus>;
-    let desk = ControlService::new(about, bus, settings().replies, world.dispatcher.clone(), SessionSets::default())
+    let control = ControlService::new(about, bus, settings().replies, world.dispatcher.clone(), SessionSets::default())
         .with(TOPIC, Arc::new(parrot));
     let (mut asked, settlement) = delivery(message);
     asked.routing_key = TOPIC.into();
@@ -55,7 +55,7 @@ async fn sent(parrot: Parrot, message: Message) -> Vec<Sent> {
     sender.send(asked).await.unwrap();
     drop(sender);
     let service = Service::new(world.dispatcher.clone());
-    service.serve_requests(&desk, receiver).await;
+    service.serve_requests(&control, receiver).await;
     service.drain(Duration::from_secs(30)).await;
     assert_eq!(settlement.get(), Some(Settled::Acknowledged));
     world.bus.sent()

@@ -112,8 +112,8 @@ pub(crate) async fn obey(
         roles: Vec::new(),
         started: std::time::Instant::now(),
     };
-    let desk = ControlService::new(about, bus, settings().replies, world.dispatcher.clone(), SessionSets::default());
-    service.serve_requests(&desk, receiver).await;
+    let control = ControlService::new(about, bus, settings().replies, world.dispatcher.clone(), SessionSets::default());
+    service.serve_requests(&control, receiver).await;
     settlements
 }
 

@@ -149,14 +149,15 @@ impl World {
             started: std::time::Instant::now(),
         };
         let bus = Arc::clone(&self.bus) as Arc<dyn Bus>;
-        let desk = ControlService::new(about, bus, settings().replies, self.dispatcher.clone(), SessionSets::default());
+        let control =
+            ControlService::new(about, bus, settings().replies, self.dispatcher.clone(), SessionSets::default());
         let (mut asked, _) = delivery(role(request(&json!({})).typed(Some("Toolbus.ToolListRequest"))));
         asked.routing_key = "tool.list".into();
         let (sender, receiver) = mpsc::channel(1);
         sender.send(asked).await.unwrap();
         drop(sender);
         let service = Service::new(self.dispatcher.clone());
-        service.serve_requests(&desk, receiver).await;
+        service.serve_requests(&control, receiver).await;
         service.drain(std::time::Duration::from_secs(30)).await;
         let name = |tool: &Value| tool["name"].as_str().unwrap().to_owned();
         self.last_body()["tools"].as_array().unwrap().iter().map(name).collect()

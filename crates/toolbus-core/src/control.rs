@@ -54,7 +54,7 @@ pub struct About {
 #[derive(Clone)]
 pub struct ControlService {
     parts: Arc<Parts>,
-    /// Who answers on topics that are not the desk's own.
+    /// Who answers on topics that are not the service's own.
     answerers: Arc<HashMap<&'static str, Arc<dyn ControlHandler>>>,
 }
 
@@ -99,7 +99,7 @@ impl From<ParseError> for Refused {
 }
 
 impl ControlService {
-    /// A desk for the calls of `dispatcher`.
+    /// A service for the calls of `dispatcher`.
     #[must_use]
     pub fn new(
         about: About,

@@ -51,8 +51,8 @@ impl ControlService {
         let access = self.parts.dispatcher.access();
         let effective = access.effective(&caller);
         self.parts.dispatcher.listing_rate(&effective)?;
-        let desk = self.clone();
-        let work = move || desk.listed(&caller, &effective, &request);
+        let control = self.clone();
+        let work = move || control.listed(&caller, &effective, &request);
         let (said, turn) =
             access.turns().run(asked.sharer(), delivery.body.len(), asked.deadline(LIST_TIME), work).await?;
         Ok(Some(said?.in_turn(turn)))
