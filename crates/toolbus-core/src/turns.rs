@@ -30,9 +30,9 @@ impl Turns {
         }
     }
 
-    /// Waits for a turn during at most half of the time until `deadline`, does the work on a thread of its own, and gives
-    /// its outcome back with the turn, for whoever has to hold the outcome. `caller` is told from others; `bytes` is what
-    /// the work holds while it waits. Work that began is done to its end, and keeps its turn so long.
+    /// Waits for a turn during at most half of the time until `deadline`, does the work on a thread of its own, and returns
+    /// its outcome with the turn. The turn stays taken while the caller of this function holds it. `caller` identifies the
+    /// agent for fairness; `bytes` is what the work holds while it waits. Work that began runs to its end, with its turn.
     ///
     /// # Errors
     ///
