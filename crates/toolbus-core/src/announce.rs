@@ -9,6 +9,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use futures_util::stream::{self, StreamExt};
 use tokio::sync::{mpsc, oneshot};
+use tokio::task::spawn_blocking;
 use tokio::time::Instant;
 use toolbus_protocol::{Envelope, header, new_message_id};
 
@@ -48,7 +49,7 @@ pub trait News: Send + Sync + 'static {
 
 /// Tells agents of changes.
 pub struct ChangeNotifier<N> {
-    news: N,
+    news: Arc<N>,
     name: String,
     access: PolicyHandle,
     bus: Arc<dyn Bus>,
@@ -109,7 +110,7 @@ impl<N: News> ChangeNotifier<N> {
         };
         let (sender, questions) = mpsc::channel(MAX_ASKING);
         let asking = NotifyHandle { access: access.clone(), questions: sender };
-        (Self { news, name, access, bus, callers, known, questions }, asking)
+        (Self { news: Arc::new(news), name, access, bus, callers, known, questions }, asking)
     }
 
     /// Tells every agent for which something changes, until dropped.
@@ -212,7 +213,10 @@ impl<N: News> ChangeNotifier<N> {
         let now = of(&self.access, agent.clone());
         let mut failure = None;
         if let Some(topic) = self.news.topic(&agent) {
-            for body in self.news.told(before.as_ref(), &now) {
+            // Thousands of definitions are compared and hashed, beside the threads that calls run on.
+            let (news, earlier, later) = (Arc::clone(&self.news), before.clone(), now.clone());
+            let bodies = spawn_blocking(move || news.told(earlier.as_ref(), &later)).await;
+            for body in bodies.unwrap_or_default() {
                 let message = self.message(&agent, &topic, body);
                 let published = tokio::time::timeout(PUBLISH_TIME, self.bus.publish(&message)).await;
                 let late = |_| Err(PublishError::Unavailable("no confirm in time".to_owned()));

@@ -9,6 +9,7 @@ use rmcp::model::{
 use rmcp::service::ServiceError;
 use serde::Serialize;
 use serde_json::Value;
+use tokio::task::spawn_blocking;
 
 use super::Connection;
 use super::text::shown;
@@ -48,14 +49,23 @@ pub(super) async fn all(connection: &Connection) -> Result<Listed, ServiceError>
         let params = PaginatedRequestParams::default().with_cursor(cursor.take());
         let request =
             ListToolsRequest { method: Default::default(), params: Some(params), extensions: Default::default() };
-        let next = match connection.ask_timed(METHOD, ClientRequest::ListToolsRequest(request)).await {
-            Ok(ServerResult::ListToolsResult(page)) => listed.add(page, &mut bytes),
-            // One definition that cannot be read makes the page one that the SDK does not know.
-            Ok(ServerResult::CustomResult(page)) => listed.add_each(page.0, &mut bytes)?,
-            Ok(_) => return Err(ServiceError::UnexpectedResponse),
+        let page = match connection.ask_timed(METHOD, ClientRequest::ListToolsRequest(request)).await {
             Err(ServiceError::McpError(error)) if error.code == ErrorCode::METHOD_NOT_FOUND => return Ok(listed),
-            Err(error) => return Err(error),
+            page => page?,
         };
+        // A page may hold thousands of definitions: they are measured beside the threads that calls run on.
+        let taken = spawn_blocking(move || {
+            let next = match page {
+                ServerResult::ListToolsResult(page) => Ok(listed.add(page, &mut bytes)),
+                // One definition that cannot be read makes the page one that the SDK does not know.
+                ServerResult::CustomResult(page) => listed.add_each(page.0, &mut bytes),
+                _ => Err(ServiceError::UnexpectedResponse),
+            };
+            (next, listed, bytes)
+        });
+        let next;
+        (next, listed, bytes) = taken.await.map_err(|_| ServiceError::UnexpectedResponse)?;
+        let next = next?;
         if listed.cut.is_some() {
             return Ok(listed);
         }
