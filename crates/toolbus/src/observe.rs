@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use toolbus_door::{
+use toolbus_mcp_client::observe::{Observer, Operation, Session};
+use toolbus_mcp_client::status::{PhaseName, ServerStatus};
+use toolbus_mcp_server::{
     Door, Observer as DoorObserver, Operation as DoorOperation, Silent, Started as DoorStarted, Version,
 };
-use toolbus_mcp::observe::{Observer, Operation, Session};
-use toolbus_mcp::status::{PhaseName, ServerStatus};
 use toolbus_protocol::TraceContext;
 use toolbus_scripts::observe::{Observer as ScriptObserver, Run};
 use toolbus_scripts::queue::FairQueue;

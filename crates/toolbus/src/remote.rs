@@ -19,7 +19,7 @@ use toolbus_core::bus::Bus;
 use toolbus_core::caller::{AgentName, Caller};
 use toolbus_core::failure::{Cause, ToolFailure};
 use toolbus_core::tool::ToolOutput;
-use toolbus_door::{Backend, BackendCall, Document, Listed, Unavailable};
+use toolbus_mcp_server::{Backend, BackendCall, Document, Listed, Unavailable};
 use toolbus_protocol::{SessionEnd, message_type, topic};
 use tracing::debug;
 

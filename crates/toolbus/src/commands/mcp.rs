@@ -13,7 +13,7 @@ use std::time::Duration;
 use axum::http::Method;
 use comfy_table::Table;
 use comfy_table::presets::NOTHING;
-use toolbus_mcp::status::ServerStatus;
+use toolbus_mcp_client::status::ServerStatus;
 
 use super::target::{DaemonArgs, Operator, TargetError, escaped};
 use super::{as_json, one_line, plain};
@@ -147,7 +147,7 @@ fn restarting(restart: &McpRestart) -> String {
 
 #[cfg(test)]
 mod tests {
-    use toolbus_mcp::status::PhaseName;
+    use toolbus_mcp_client::status::PhaseName;
 
     use super::*;
     use crate::http::admin::example;

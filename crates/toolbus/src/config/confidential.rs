@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 use toolbus_core::redact::{Obstacle, obstacle};
 use toolbus_core::secret::Secret;
-use toolbus_mcp::spec::{Credential, Credentials, Endpoint, Program, TransportSpec};
+use toolbus_mcp_client::spec::{Credential, Credentials, Endpoint, Program, TransportSpec};
 
 use self::values::{argument, header, in_query, in_url, names_secret, names_setting, pair};
 use super::tree::{Path, Tree};

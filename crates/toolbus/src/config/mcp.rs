@@ -13,7 +13,7 @@ use std::path::PathBuf;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use toolbus_core::pattern::Pattern;
-use toolbus_mcp::management::Rules;
+use toolbus_mcp_client::management::Rules;
 
 pub use self::auth::{AgentCredential, ServerAuth};
 pub(crate) use self::file::INPUT_PREFIX;

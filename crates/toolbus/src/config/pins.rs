@@ -8,7 +8,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use toolbus_core::pattern::Pattern;
 use toolbus_core::tool::Naming;
-use toolbus_mcp::spec::{Program, TransportSpec};
+use toolbus_mcp_client::spec::{Program, TransportSpec};
 use toolbus_trust::pins::{Digest, Level, Levels, Named};
 
 use super::confidential::open_arguments;

@@ -6,9 +6,9 @@ use toolbus_core::bus::{Bus, Ownership, Subscription};
 use toolbus_core::registry::Rank;
 use toolbus_core::store::Store;
 use toolbus_core::{ChangeNotifier, ControlHandler, Dispatcher, Invoker};
-use toolbus_mcp::bridge::Bridge;
-use toolbus_mcp::management::{self, Registrar};
-use toolbus_mcp::peers::{AskedBefore, Index, Manage, Refresh, Servers};
+use toolbus_mcp_client::bridge::Bridge;
+use toolbus_mcp_client::management::{self, Registrar};
+use toolbus_mcp_client::peers::{AskedBefore, Index, Manage, Refresh, Servers};
 use toolbus_protocol::topic;
 
 use super::{DESK_PREFETCH, Takes};

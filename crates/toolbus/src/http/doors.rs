@@ -8,7 +8,7 @@ use toolbus_core::Gates;
 use toolbus_core::policy::PolicyHandle;
 use toolbus_core::redact::Redactor;
 use toolbus_core::store::Store;
-use toolbus_door::Door;
+use toolbus_mcp_server::Door;
 use toolbus_trust::pins::Pins;
 
 use super::admin::{self, Admin, AdminSocket, DaemonAdmin, LoadError, McpAdmin, SocketError, Switches};
@@ -85,7 +85,7 @@ impl Doors {
             health,
             admin: over_http,
             entrance,
-            door: toolbus_door::router(door.clone()),
+            door: toolbus_mcp_server::router(door.clone()),
             redactor: redactor.clone(),
         };
         tasks.spawn(door.run());

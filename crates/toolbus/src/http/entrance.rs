@@ -19,7 +19,7 @@ use axum::middleware::{Next, from_fn_with_state};
 use axum::response::Response;
 use tokio_util::sync::CancellationToken;
 use toolbus_core::audit::Audit;
-use toolbus_door::{Entry, Keeper, Visitor};
+use toolbus_mcp_server::{Entry, Keeper, Visitor};
 
 use self::answers::Answers;
 use self::attempts::Attempts;

@@ -9,7 +9,7 @@ use toolbus_core::bus::BusState;
 use toolbus_core::policy::PolicyHandle;
 use toolbus_core::registry::Registry;
 use toolbus_core::telemetry::Load;
-use toolbus_mcp::status::{PhaseName, ServerStatus};
+use toolbus_mcp_client::status::{PhaseName, ServerStatus};
 
 use super::admin::McpAdmin;
 use super::scripts::{ScriptState, ScriptStatus};

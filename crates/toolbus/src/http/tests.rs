@@ -17,7 +17,7 @@ use toolbus_core::failure::ToolFailure;
 use toolbus_core::registry::Registry;
 use toolbus_core::telemetry::Load;
 use toolbus_core::tool::{Executor, Tool, ToolCall, ToolDescriptor, ToolOutput};
-use toolbus_mcp::status::{PhaseName, ServerStatus};
+use toolbus_mcp_client::status::{PhaseName, ServerStatus};
 use toolbus_sandbox::Level;
 use toolbus_scripts::runner::RunnerStatus;
 

@@ -8,7 +8,7 @@ use tokio::time::Instant;
 use toolbus_core::bus::{BusState, PublishError};
 use toolbus_core::failure::{Cause, ToolFailure, Verdict, verdict};
 use toolbus_core::tool::{Effect, ToolOutput};
-use toolbus_door::BackendCall;
+use toolbus_mcp_server::BackendCall;
 use toolbus_protocol::{
     Code, Outcome, ToolCancelRequest, ToolInvokeRequest, header, message_type, new_message_id, topic,
 };

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 use toolbus_core::listing::Definition;
-use toolbus_door::Unavailable;
+use toolbus_mcp_server::Unavailable;
 use toolbus_protocol::{Format, ToolError, ToolListRequest, ToolListResponse, message_type, topic};
 use tracing::{info, warn};
 

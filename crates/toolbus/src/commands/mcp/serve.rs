@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 use toolbus_core::caller::AgentName;
-use toolbus_door::{Door, Settings, Silent};
+use toolbus_mcp_server::{Door, Settings, Silent};
 use toolbus_protocol::topic;
 use tracing::info;
 

@@ -3,7 +3,7 @@
 use comfy_table::Table;
 use comfy_table::presets::NOTHING;
 use toolbus_core::tool::Suspicion;
-use toolbus_mcp::status::{HiddenTool, ServerStatus};
+use toolbus_mcp_client::status::{HiddenTool, ServerStatus};
 
 use super::latency;
 use crate::commands::{one_line, plain};
@@ -123,7 +123,7 @@ fn titled(title: &str, lines: &[String]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use toolbus_mcp::status::{CleanedTexts, OF_SERVER, PhaseName, ShadowedTool, SuspectTexts};
+    use toolbus_mcp_client::status::{CleanedTexts, OF_SERVER, PhaseName, ShadowedTool, SuspectTexts};
     use toolbus_trust::text::Removed;
 
     use super::*;

@@ -8,10 +8,10 @@ use anstyle::{AnsiColor, Style};
 use comfy_table::Table;
 use comfy_table::presets::NOTHING;
 use toolbus_core::redact::Redactor;
-use toolbus_mcp::probe::probe;
-use toolbus_mcp::process::Launcher;
-use toolbus_mcp::spec::{ServerName, ServerSpec};
-use toolbus_mcp::status::ProbeReport;
+use toolbus_mcp_client::probe::probe;
+use toolbus_mcp_client::process::Launcher;
+use toolbus_mcp_client::spec::{ServerName, ServerSpec};
+use toolbus_mcp_client::status::ProbeReport;
 use toolbus_trust::scan::Scanner;
 
 use super::{milliseconds, show};
@@ -99,7 +99,7 @@ fn in_words(report: &ProbeReport) -> String {
 
 #[cfg(test)]
 mod tests {
-    use toolbus_mcp::status::{ProbeStep, ServerStatus};
+    use toolbus_mcp_client::status::{ProbeStep, ServerStatus};
 
     use super::*;
     use crate::http::admin::example;

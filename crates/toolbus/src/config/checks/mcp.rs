@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 use serde_json::Value;
-use toolbus_mcp::spec::ServerName;
+use toolbus_mcp_client::spec::ServerName;
 
 use super::agents::Sections;
 use super::{Checker, below, path};

@@ -2,7 +2,7 @@
 
 use std::net::Ipv6Addr;
 
-use toolbus_mcp::spec::ServerName;
+use toolbus_mcp_client::spec::ServerName;
 
 use super::policy::pattern;
 use super::{require, shortened};

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use axum::http::{HeaderName, HeaderValue};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use toolbus_mcp::spec::{ClientCredentials, Credential, Credentials};
+use toolbus_mcp_client::spec::{ClientCredentials, Credential, Credentials};
 
 use super::draft::{Mistake, http_url};
 use crate::config::{Agent, Secret};

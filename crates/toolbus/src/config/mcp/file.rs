@@ -15,7 +15,7 @@ use std::path::Path;
 
 use serde_json::Value;
 use serde_json::value::RawValue;
-use toolbus_mcp::spec::{ServerName, ServerSpec};
+use toolbus_mcp_client::spec::{ServerName, ServerSpec};
 
 use self::json::{Members, elements, plain, position, problem};
 use self::refusal::Refusal;

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use toolbus_mcp::spec::{ServerName, ServerSpec};
+use toolbus_mcp_client::spec::{ServerName, ServerSpec};
 use toolbus_trust::pins::Level;
 
 use super::placeholders::{misplaced, placeholder};

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use toolbus_mcp::spec::{ServerSpec, TransportSpec};
+use toolbus_mcp_client::spec::{ServerSpec, TransportSpec};
 
 const AGENT: &str = "{agent}";
 const SESSION: &str = "{session}";

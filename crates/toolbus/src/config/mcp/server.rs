@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use toolbus_core::tool::Validation;
-use toolbus_mcp::spec::{Credentials, HttpKind, ServerName, ServerSpec};
+use toolbus_mcp_client::spec::{Credentials, HttpKind, ServerName, ServerSpec};
 
 use super::auth::ServerAuth;
 use super::draft::{Draft, Kind, Mistake};

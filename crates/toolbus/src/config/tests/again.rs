@@ -1,7 +1,7 @@
 //! MCP servers of a file that is read again: what cannot be used as it is written stays as it was.
 
 use tempfile::TempDir;
-use toolbus_mcp::spec::TransportSpec;
+use toolbus_mcp_client::spec::TransportSpec;
 
 use super::*;
 
@@ -34,7 +34,7 @@ impl Files {
 
 /// The servers with their commands, and the warnings.
 fn told(loaded: &Loaded) -> String {
-    let line = |spec: &toolbus_mcp::spec::ServerSpec| match &spec.transport {
+    let line = |spec: &toolbus_mcp_client::spec::ServerSpec| match &spec.transport {
         TransportSpec::Stdio(program) => format!("{}: {}", spec.name, program.command),
         TransportSpec::Http(endpoint) => format!("{}: {}", spec.name, endpoint.url),
     };

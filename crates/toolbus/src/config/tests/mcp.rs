@@ -1,6 +1,6 @@
 //! MCP servers: in sections and in the file, what backs tool sets, and what the rules for agents make of them.
 
-use toolbus_mcp::spec::{Credential, Credentials, HttpKind, ServerSpec, TransportSpec};
+use toolbus_mcp_client::spec::{Credential, Credentials, HttpKind, ServerSpec, TransportSpec};
 
 use super::*;
 

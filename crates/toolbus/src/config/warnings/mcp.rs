@@ -1,7 +1,7 @@
 //! MCP servers that are hardly meant as they are.
 
-use toolbus_mcp::process::hindrance;
-use toolbus_mcp::spec::{ServerSpec, TransportSpec};
+use toolbus_mcp_client::process::hindrance;
+use toolbus_mcp_client::spec::{ServerSpec, TransportSpec};
 
 use crate::config::mcp::{MANAGEMENT_SOURCE, placeholder};
 use crate::config::places::Place;

@@ -9,7 +9,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use toolbus_core::log::shown;
-use toolbus_mcp::status::{PhaseName, ServerStatus};
+use toolbus_mcp_client::status::{PhaseName, ServerStatus};
 
 use super::view::{McpRestart, McpServers, Refusal};
 use crate::config::problem::nearest;
@@ -137,7 +137,7 @@ fn unknown(name: &str, all: &[ServerStatus], servers: &dyn McpAdmin) -> McpError
 /// A server that serves, as tests need one.
 #[cfg(test)]
 pub(crate) fn example(name: &str) -> ServerStatus {
-    use toolbus_mcp::status::HiddenTool;
+    use toolbus_mcp_client::status::HiddenTool;
 
     ServerStatus {
         name: name.to_owned(),

@@ -8,7 +8,7 @@ use axum::response::{IntoResponse as _, Response};
 use sha2::{Digest as _, Sha256};
 use subtle::ConstantTimeEq as _;
 use toolbus_core::log::Throttle;
-use toolbus_door::keeper::bearer;
+use toolbus_mcp_server::keeper::bearer;
 
 use super::view::Refusal;
 use crate::http::connections::Link;

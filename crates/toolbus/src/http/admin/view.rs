@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use serde_json::value::RawValue;
 use toolbus_core::policy::UnknownCallers;
-use toolbus_mcp::status::ServerStatus;
+use toolbus_mcp_client::status::ServerStatus;
 
 use crate::http::health::{Blocker, Status};
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio::sync::{Notify, OwnedSemaphorePermit};
 use tokio::time::Instant;
-use toolbus_door::TokenId;
+use toolbus_mcp_server::TokenId;
 
 use super::slots::{Class, Slots};
 use super::{GRACE, HEAD_TIME, IDLE_TIME, REQUEST_TIME, WRITE_TIME};

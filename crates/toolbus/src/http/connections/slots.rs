@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, timeout};
 use toolbus_core::log::Throttle;
-use toolbus_door::TokenId;
+use toolbus_mcp_server::TokenId;
 
 use super::link::Link;
 use super::{MAX_GUESTS, MAX_KNOWN, MAX_SLOWED, MAX_STRANGERS};

@@ -13,7 +13,7 @@ use futures_util::stream::{iter, pending, repeat};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::sync::Notify;
 use tokio::time::Instant;
-use toolbus_door::TokenId;
+use toolbus_mcp_server::TokenId;
 
 use super::harness::{Client, Server, WINDOW};
 use super::*;

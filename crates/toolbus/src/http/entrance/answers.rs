@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use axum::body::{Body, Bytes, HttpBody as _, to_bytes};
 use axum::response::Response;
 use futures_util::StreamExt as _;
-use toolbus_door::TokenId;
+use toolbus_mcp_server::TokenId;
 
 use super::refusal::Refusal;
 

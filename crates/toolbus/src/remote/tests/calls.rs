@@ -8,7 +8,7 @@ use toolbus_core::bus::Target;
 use toolbus_core::failure::{Cause, ToolFailure};
 use toolbus_core::progress::ProgressSink;
 use toolbus_core::tool::ToolOutput;
-use toolbus_door::Backend as _;
+use toolbus_mcp_server::Backend as _;
 use toolbus_protocol::{message_type, topic};
 
 use super::world::{MAX_TIMEOUT, World};

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde_json::json;
 use toolbus_core::bus::Target;
-use toolbus_door::Backend as _;
+use toolbus_mcp_server::Backend as _;
 use toolbus_protocol::{message_type, topic};
 
 use super::world::World;

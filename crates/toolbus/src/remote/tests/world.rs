@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 use toolbus_broker::embedded::Embedded;
 use toolbus_core::bus::{Bus, BusState, Delivery, Outgoing, Ownership, PublishError, Routing, Subscription, Target};
 use toolbus_core::caller::{AgentName, Caller};
-use toolbus_door::{Backend as _, BackendCall};
+use toolbus_mcp_server::{Backend as _, BackendCall};
 use toolbus_protocol::{Envelope, Properties, message_type, topic};
 
 use crate::client::{Inbox, Sender};

@@ -8,9 +8,9 @@ use tokio_util::sync::CancellationToken;
 use toolbus_bench::Sample;
 use toolbus_core::caller::Caller;
 use toolbus_core::tool::ToolCall;
-use toolbus_mcp::direct::Direct;
-use toolbus_mcp::process::Launcher;
-use toolbus_mcp::status::PhaseName;
+use toolbus_mcp_client::direct::Direct;
+use toolbus_mcp_client::process::Launcher;
+use toolbus_mcp_client::status::PhaseName;
 use toolbus_protocol::topic;
 
 use super::processes::{kill, server_of};

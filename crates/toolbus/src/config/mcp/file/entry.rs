@@ -7,7 +7,7 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 use toolbus_core::secret::Secret;
 use toolbus_core::tool::Validation;
-use toolbus_mcp::spec::HttpKind;
+use toolbus_mcp_client::spec::HttpKind;
 
 use super::env_file;
 use super::json::Members;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use toolbus_mcp::spec::{ServerName, ServerSpec};
+use toolbus_mcp_client::spec::{ServerName, ServerSpec};
 
 use super::{ServersFile, shown};
 use crate::config::pins::Pin;

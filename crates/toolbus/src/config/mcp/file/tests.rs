@@ -1,4 +1,4 @@
-use toolbus_mcp::spec::TransportSpec;
+use toolbus_mcp_client::spec::TransportSpec;
 
 use super::*;
 

@@ -1,7 +1,7 @@
 use std::sync::Mutex;
 
 use axum::http::Method;
-use toolbus_mcp::status::{PhaseName, ServerStatus};
+use toolbus_mcp_client::status::{PhaseName, ServerStatus};
 
 use super::super::view::{McpRestart, McpServers};
 use super::*;

@@ -156,7 +156,7 @@ impl Launcher {
         let tests = std::env::current_exe().unwrap();
         let built = tests.ancestors().nth(2).unwrap();
         let helper = built.join("examples/helper");
-        assert!(helper.exists(), "build {} first: cargo build -p toolbus-mcp --examples", helper.display());
+        assert!(helper.exists(), "build {} first: cargo build -p toolbus-mcp-client --examples", helper.display());
         Self { helper, grace, turns: Turns::new(), redactor: Redactor::default() }
     }
 }

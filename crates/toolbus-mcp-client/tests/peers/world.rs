@@ -24,8 +24,8 @@ use toolbus_core::{
 };
 use toolbus_protocol::{Envelope, Properties, header, new_message_id, topic};
 
-use toolbus_mcp::peers::{AboutServer, AskedBefore, Index, Manage, Refresh, Servers};
-use toolbus_mcp::spec::ServerName;
+use toolbus_mcp_client::peers::{AboutServer, AskedBefore, Index, Manage, Refresh, Servers};
+use toolbus_mcp_client::spec::ServerName;
 use toolbus_store::Memory;
 
 /// Longest wait for a message that must come.
