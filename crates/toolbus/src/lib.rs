@@ -3,7 +3,6 @@
 pub mod assembly;
 pub mod audit;
 pub mod cli;
-pub mod client;
 pub mod commands;
 pub mod config;
 pub mod daemon;
@@ -12,7 +11,6 @@ pub mod http;
 pub mod observe;
 pub mod printed;
 pub mod reload;
-pub mod remote;
 pub mod session;
 pub mod signals;
 pub mod watch;

@@ -20,12 +20,12 @@ use toolbus_protocol::{
 use super::target::RoleArgs;
 use super::{Context, one_line};
 use crate::cli::Output;
-use crate::client::{Answer, Client, ClientError, Content, Request, Sender};
 use crate::config::script::SCRIPT_TOOL;
 use crate::config::{BusUrl, HumanDuration};
 use crate::printed::{printable, unless_gone};
 use crate::session::{Session, SessionError};
 use arguments::ArgumentsError;
+use toolbus_client::{Answer, Client, ClientError, Content, Request, Sender};
 
 /// Time beyond the tool's budget in which the answer may still arrive.
 const GRACE: Duration = Duration::from_secs(5);

@@ -16,10 +16,10 @@ use url::form_urlencoded;
 
 use super::Context;
 use crate::cli::Output;
-use crate::client::{Answer, Client, ClientError, Content};
 use crate::config::{BusUrl, Config, Override, Problems};
 use crate::printed::unless_gone;
 use crate::session::{Session, SessionError};
+use toolbus_client::{Answer, Client, ClientError, Content};
 
 /// Calls whose latency is measured.
 const MEASURED: usize = 2_000;

@@ -11,13 +11,13 @@ use toolbus_protocol::topic;
 use tracing::info;
 
 use crate::assembly;
-use crate::client::{Inbox, Sender};
 use crate::commands::target::{Operator, RoleArgs, TargetError};
 use crate::commands::warn;
 use crate::config::identity::Source;
 use crate::config::{BusUrl, Config};
-use crate::remote::{self, Remote};
 use crate::signals::Signals;
+use toolbus_client::backend::{self as remote, Remote};
+use toolbus_client::{Inbox, Sender};
 
 /// Time that the last messages get to leave.
 const CLOSE_TIME: Duration = Duration::from_secs(1);

@@ -8,11 +8,11 @@ use toolbus_bench::{Exchange, ExchangeError, McpCaller, McpClient, Outcome, Page
 use toolbus_protocol::topic;
 
 use super::Server;
-use crate::client::{Client, Content};
 use crate::commands::bench::MeasureError;
 use crate::commands::bench::daemon::START_TIME;
 use crate::config::{Config, Override, Sources};
 use crate::session::Session;
+use toolbus_client::{Client, Content};
 
 /// The tool that is called.
 const TOOL: &str = "echo";

@@ -16,10 +16,10 @@ use toolbus_protocol::topic;
 use super::processes::{kill, server_of};
 use super::subject::Subject;
 use super::{LOOK_EVERY, MeasureError, START_TIME};
-use crate::client::{Client, Content};
 use crate::config::Config;
 use crate::http::admin::McpAdmin;
 use crate::session::Session;
+use toolbus_client::{Client, Content};
 
 /// Longest wait for one answer.
 const ANSWER_TIME: Duration = Duration::from_secs(30);

@@ -1,9 +1,5 @@
 //! A caller on the bus, as an agent is one.
 
-mod inbox;
-mod pending;
-mod sender;
-
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -18,10 +14,8 @@ use toolbus_protocol::{
     new_message_id,
 };
 
-pub use inbox::Inbox;
-pub use pending::Expected;
-use pending::Pending;
-pub use sender::Sender;
+use crate::inbox::Inbox;
+use crate::pending::{Expected, Pending};
 
 /// Publishes requests and receives their answers.
 pub struct Client {

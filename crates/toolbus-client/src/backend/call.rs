@@ -13,9 +13,9 @@ use toolbus_protocol::{
     Code, Outcome, ToolCancelRequest, ToolInvokeRequest, header, message_type, new_message_id, topic,
 };
 
-use super::told::told;
+use super::response::told;
 use super::{Parts, sentence};
-use crate::client::{Answer, ClientError, Expected, Request};
+use crate::{Answer, ClientError, Expected, Request};
 
 /// Longest wait for the broker before a call is sent.
 const CONNECT_TIME: Duration = Duration::from_secs(10);

@@ -12,7 +12,7 @@ use toolbus_mcp_server::Backend as _;
 use toolbus_protocol::{message_type, topic};
 
 use super::world::{MAX_TIMEOUT, World};
-use crate::client::Inbox;
+use crate::Inbox;
 
 /// Three tools, of which one changes nothing.
 fn tools() -> Value {

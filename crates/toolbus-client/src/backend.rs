@@ -4,7 +4,7 @@
 mod call;
 mod definition;
 mod listing;
-mod told;
+mod response;
 
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::Arc;
@@ -23,7 +23,7 @@ use toolbus_mcp_server::{Backend, BackendCall, Document, Listed, Unavailable};
 use toolbus_protocol::{SessionEnd, message_type, topic};
 use tracing::debug;
 
-use crate::client::{Client, ClientError, Inbox, Sender};
+use crate::{Client, ClientError, Inbox, Sender};
 use listing::Listing;
 
 /// Longest wait for the broker to take what nobody answers.

@@ -7,7 +7,7 @@ use toolbus_core::failure::{Cause, ToolFailure, Verdict};
 use toolbus_core::tool::ToolOutput;
 use toolbus_protocol::{Code, ToolError, ToolInvokeResponse};
 
-use crate::client::Content;
+use crate::Content;
 
 pub(super) fn told(content: Content) -> Result<ToolOutput, ToolFailure> {
     match content {

@@ -9,7 +9,7 @@ use toolbus_mcp_server::Backend as _;
 use toolbus_protocol::{message_type, topic};
 
 use super::world::World;
-use crate::client::Inbox;
+use crate::Inbox;
 
 #[tokio::test(start_paused = true)]
 async fn the_daemon_is_asked_once_and_by_its_version_later() {

@@ -6,11 +6,11 @@ use toolbus_core::bus::Delivery;
 use toolbus_core::progress::{Progress, ProgressSink};
 use toolbus_protocol::ToolProgress;
 
-use super::{ClientError, Received};
+use crate::client::{ClientError, Received};
 
 /// Who waits for which answer, by correlation id.
 #[derive(Default)]
-pub(super) struct Pending(Mutex<HashMap<String, Waiting>>);
+pub(crate) struct Pending(Mutex<HashMap<String, Waiting>>);
 
 struct Waiting {
     answer: oneshot::Sender<Delivery>,
@@ -25,14 +25,14 @@ pub struct Expected {
 }
 
 impl Pending {
-    pub(super) fn expect(self: &Arc<Self>, correlation: String, progress: Option<ProgressSink>) -> Expected {
+    pub(crate) fn expect(self: &Arc<Self>, correlation: String, progress: Option<ProgressSink>) -> Expected {
         let (sender, answer) = oneshot::channel();
         self.lock().insert(correlation.clone(), Waiting { answer: sender, progress });
         Expected { correlation, pending: Arc::clone(self), answer }
     }
 
     /// Hands an answer to whoever waits for it; gives it back if nobody does.
-    pub(super) fn answer(&self, delivery: Delivery) -> Option<Delivery> {
+    pub(crate) fn answer(&self, delivery: Delivery) -> Option<Delivery> {
         let correlation = delivery.properties.correlation_id.as_deref().unwrap_or_default();
         let waiting = self.lock().remove(correlation);
         match waiting {
@@ -42,7 +42,7 @@ impl Pending {
     }
 
     /// Tells whoever waits how far the call is.
-    pub(super) fn report(&self, delivery: &Delivery) {
+    pub(crate) fn report(&self, delivery: &Delivery) {
         let correlation = delivery.properties.correlation_id.as_deref().unwrap_or_default();
         let sink = self.lock().get(correlation).and_then(|waiting| waiting.progress.clone());
         let report = sink.and_then(|sink| Some((sink, serde_json::from_slice::<ToolProgress>(&delivery.body).ok()?)));

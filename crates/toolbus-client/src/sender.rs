@@ -3,7 +3,7 @@ use std::sync::Arc;
 use toolbus_core::caller::AgentName;
 use toolbus_protocol::{Properties, header};
 
-use super::Request;
+use crate::client::Request;
 
 /// Who asks, and as what.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

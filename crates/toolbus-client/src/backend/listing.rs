@@ -13,7 +13,7 @@ use tracing::{info, warn};
 
 use super::call::lost;
 use super::{Parts, definition, sentence};
-use crate::client::{ClientError, Received};
+use crate::{ClientError, Received};
 
 /// How long a list counts without asking again. The daemon tells of changes.
 const FRESH: Duration = Duration::from_secs(5);

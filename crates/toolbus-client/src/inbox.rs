@@ -4,7 +4,7 @@ use tokio::sync::{mpsc, watch};
 use toolbus_core::bus::{Bus, Delivery, Ownership, Subscription};
 use toolbus_protocol::{message_type, new_message_id};
 
-use super::pending::Pending;
+use crate::pending::Pending;
 
 /// Answers that may be on their way to one client at a time.
 const PREFETCH: u16 = 64;
@@ -29,9 +29,9 @@ pub enum Inbox {
 }
 
 /// An inbox that is consumed.
-pub(super) struct Opened {
-    pub(super) queue: String,
-    pub(super) reply_to: String,
+pub(crate) struct Opened {
+    pub(crate) queue: String,
+    pub(crate) reply_to: String,
     /// The topics that count; absent: everything that comes.
     trusted: Option<Vec<String>>,
     deliveries: mpsc::Receiver<Delivery>,
@@ -44,7 +44,7 @@ impl Default for Inbox {
 }
 
 impl Inbox {
-    pub(super) fn open(self, bus: &dyn Bus) -> Opened {
+    pub(crate) fn open(self, bus: &dyn Bus) -> Opened {
         let (subscription, reply_to, trusted) = match self {
             Self::Own { topics } => {
                 let queue = format!("reply.{}", new_message_id());
@@ -65,7 +65,7 @@ impl Inbox {
 
 impl Opened {
     /// Hands what comes to whom it is for, until the bus is closed.
-    pub(super) async fn receive(mut self, pending: Arc<Pending>, news: watch::Sender<u64>) {
+    pub(crate) async fn receive(mut self, pending: Arc<Pending>, news: watch::Sender<u64>) {
         while let Some(delivery) = self.deliveries.recv().await {
             let is_trusted =
                 self.trusted.as_ref().is_none_or(|topics| topics.iter().any(|topic| **topic == *delivery.routing_key));

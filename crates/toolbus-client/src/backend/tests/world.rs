@@ -13,8 +13,8 @@ use toolbus_core::caller::{AgentName, Caller};
 use toolbus_mcp_server::{Backend as _, BackendCall};
 use toolbus_protocol::{Envelope, Properties, message_type, topic};
 
-use crate::client::{Inbox, Sender};
-use crate::remote::{Remote, Settings};
+use crate::backend::{Remote, Settings};
+use crate::{Inbox, Sender};
 
 /// Longest wait for anything; time is paused.
 const PATIENCE: Duration = Duration::from_secs(3_600);
