@@ -78,14 +78,17 @@ def forbidden_texts(file: Path) -> list[str]:
 
 
 def example_problems() -> list[str]:
-    """The README shows examples as they are shipped and tested."""
-    text = Path("README.md").read_text("utf-8")
-    examples = {"python": ["examples/python/call_tool.py"], "json": ["examples/mcp.json", "examples/mcp_client.json"]}
+    """Documents show these examples as they are shipped and tested."""
+    examples = {
+        ("README.md", "json"): ["examples/mcp.json", "examples/mcp_client.json"],
+        ("docs/wire.md", "python"): ["examples/python/call_tool.py"],
+    }
     problems = []
-    for language, files in examples.items():
+    for (document, language), files in examples.items():
+        text = Path(document).read_text("utf-8")
         shown = re.findall(rf"^```{language}\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
         if shown != [Path(file).read_text("utf-8") for file in files]:
-            problems.append(f"README.md: its {language} is not that of {', '.join(files)}")
+            problems.append(f"{document}: its {language} is not that of {', '.join(files)}")
     return problems
 
 
