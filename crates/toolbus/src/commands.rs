@@ -35,7 +35,7 @@ use crate::cli::{Cli, Command, Output, environment};
 use crate::config::problem::{MAX_SHOWN, Problem};
 use crate::config::telemetry::LogFormat;
 use crate::config::{Config, Loaded, Problems, Sources};
-use crate::printed::printable;
+use crate::terminal::printable;
 
 /// Exit code of a mistake in the command line or the configuration.
 pub(crate) const MISTAKE: u8 = 2;

@@ -10,7 +10,7 @@ use super::target::{Operator, RoleArgs, TargetArgs, TargetError};
 use super::{as_json, one_line, plain};
 use crate::cli::Output;
 use crate::http::admin::view::{AgentSummary, AgentTools, Agents, Named, Rules, Switched};
-use crate::printed::unless_gone;
+use crate::terminal::ignore_broken_pipe;
 
 /// Lists the agents; with a name, that agent's tools: which it may use, which not, and why.
 ///
@@ -48,7 +48,7 @@ pub async fn run(args: AgentsArgs, operator: &Operator) -> Result<ExitCode, Targ
             if operator.output == Output::Json { as_json(&agent) } else { of_one(&agent) }
         }
     };
-    unless_gone(writeln!(io::stdout(), "{text}"))?;
+    ignore_broken_pipe(writeln!(io::stdout(), "{text}"))?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -23,7 +23,7 @@ use toolbus_protocol::new_message_id;
 
 use super::Context;
 use crate::config::{BusUrl, QueueType};
-use crate::printed::unless_gone;
+use crate::terminal::ignore_broken_pipe;
 use crate::signals::Signals;
 pub use args::BenchArgs;
 use children::Floor;
@@ -121,7 +121,7 @@ pub async fn run(args: BenchArgs, context: &Context) -> Result<ExitCode, Measure
     // A measurement that failed says more than a clean-up that failed after it.
     let report = result?;
     removed?;
-    unless_gone(report.print(context.output))?;
+    ignore_broken_pipe(report.print(context.output))?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -22,7 +22,7 @@ use super::{Context, one_line};
 use crate::cli::Output;
 use crate::config::script::SCRIPT_TOOL;
 use crate::config::{BusUrl, HumanDuration};
-use crate::printed::{printable, unless_gone};
+use crate::terminal::{printable, ignore_broken_pipe};
 use crate::session::{Session, SessionError};
 use arguments::ArgumentsError;
 use toolbus_client::{Answer, Client, ClientError, Content, Request, Sender};
@@ -119,7 +119,7 @@ pub async fn run(args: CallArgs, context: &Context) -> Result<ExitCode, CallErro
     let is_json = args.json || context.output == Output::Json;
     match answered(&args, context).await {
         Ok(answer) => {
-            unless_gone(print(&args, is_json, &answer))?;
+            ignore_broken_pipe(print(&args, is_json, &answer))?;
             if let Content::Result(result) = &answer.content {
                 blocks::keep(result, &args.name, args.save.as_deref())?;
             }
@@ -127,7 +127,7 @@ pub async fn run(args: CallArgs, context: &Context) -> Result<ExitCode, CallErro
         }
         Err(error) if is_json => {
             let text = json!({"error": error.to_string()});
-            unless_gone(writeln!(io::stdout(), "{text:#}"))?;
+            ignore_broken_pipe(writeln!(io::stdout(), "{text:#}"))?;
             Ok(ExitCode::from(error.exit_code()))
         }
         Err(error) => Err(error),
@@ -175,14 +175,14 @@ async fn exchange(
     Arc::make_mut(&mut request.properties).headers.extend(wanted);
     let request = sender.sign(request);
     if args.verbose {
-        unless_gone(show_request(&request))?;
+        ignore_broken_pipe(show_request(&request))?;
     }
     let answer = match args.progress {
         false => client.send(&request, patience).await?,
         true => followed(&client, &request, patience).await?,
     };
     if args.verbose {
-        unless_gone(show_message("answer", &answer.properties, &answer.body))?;
+        ignore_broken_pipe(show_message("answer", &answer.properties, &answer.body))?;
     }
     Ok(answer)
 }
@@ -200,7 +200,7 @@ async fn followed(client: &Client, request: &Request, patience: Duration) -> Res
     let received = loop {
         tokio::select! {
             biased;
-            Some(report) = reports.recv() => unless_gone(show_progress(&report))?,
+            Some(report) = reports.recv() => ignore_broken_pipe(show_progress(&report))?,
             received = &mut limited => break received,
         }
     };

@@ -14,7 +14,7 @@ use crate::config::script::Runner;
 use crate::config::{Config, Loaded, Problem, Problems, Sources};
 use crate::http::admin::EVERYBODY;
 use crate::http::admin::view::Agents;
-use crate::printed::unless_gone;
+use crate::terminal::ignore_broken_pipe;
 
 /// Most tools that are named in the summary.
 const MAX_NAMED: usize = 10;
@@ -54,7 +54,7 @@ pub async fn run(args: CheckArgs, operator: &Operator) -> Result<ExitCode, Targe
     let is_usable = result.as_ref().is_ok_and(|loaded| loaded.config.mcp_servers().problems.is_empty());
     let code = if is_usable { ExitCode::SUCCESS } else { ExitCode::from(MISTAKE) };
     match (output, &result) {
-        (Output::Json, _) => unless_gone(writeln!(io::stdout(), "{:#}", as_json(sources, &result)))?,
+        (Output::Json, _) => ignore_broken_pipe(writeln!(io::stdout(), "{:#}", as_json(sources, &result)))?,
         (Output::Table, Err(problems)) => drop(complain(problems)),
         (Output::Table, Ok(loaded)) => {
             let problems = loaded.config.mcp_servers().problems;
@@ -69,7 +69,7 @@ pub async fn run(args: CheckArgs, operator: &Operator) -> Result<ExitCode, Targe
             let but = if is_usable { "" } else { " but for MCP servers" };
             let valid = format!("configuration is valid{but}{files}");
             let summary = summary(sources, &loaded.config);
-            unless_gone(writeln!(io::stdout(), "{valid}\n{summary}"))?;
+            ignore_broken_pipe(writeln!(io::stdout(), "{valid}\n{summary}"))?;
         }
     }
     Ok(code)

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use clap_complete::Shell;
 
 use crate::cli::Cli;
-use crate::printed::unless_gone;
+use crate::terminal::ignore_broken_pipe;
 
 /// Name of the program, as shells know it.
 const PROGRAM: &str = "toolbus";
@@ -38,7 +38,7 @@ pub struct ManArgs {
 pub fn completions(args: &CompletionsArgs) -> io::Result<ExitCode> {
     let mut text = Vec::new();
     clap_complete::generate(args.shell, &mut Cli::definition(true), PROGRAM, &mut text);
-    unless_gone(io::stdout().write_all(&text))?;
+    ignore_broken_pipe(io::stdout().write_all(&text))?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -57,7 +57,7 @@ pub fn man(args: &ManArgs) -> io::Result<ExitCode> {
         None => {
             let mut text = Vec::new();
             clap_mangen::Man::new(definition).render(&mut text)?;
-            unless_gone(io::stdout().write_all(&text))?;
+            ignore_broken_pipe(io::stdout().write_all(&text))?;
         }
     }
     Ok(ExitCode::SUCCESS)

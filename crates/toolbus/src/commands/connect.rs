@@ -15,7 +15,7 @@ use super::edit::{self, NewFile};
 use super::target::{Operator, TargetError};
 use super::{note, warn};
 use crate::config::{BusUrl, Config};
-use crate::printed::unless_gone;
+use crate::terminal::ignore_broken_pipe;
 
 /// Prints the entry for an MCP client, or writes it into the client's file.
 ///
@@ -107,7 +107,7 @@ pub fn run(args: &ConnectArgs, operator: &Operator) -> Result<ExitCode, TargetEr
     let entry = entry(args, &loaded.config, &operator.sources.files)?;
     let (section, name) = (args.client.section(), args.name.as_str());
     if !args.write {
-        unless_gone(writeln!(io::stdout(), "{:#}", json!({section: {name: entry}})))?;
+        ignore_broken_pipe(writeln!(io::stdout(), "{:#}", json!({section: {name: entry}})))?;
         return Ok(ExitCode::SUCCESS);
     }
     let file = args.file.clone().or_else(|| args.client.file(&operator.sources.environment));
@@ -117,7 +117,7 @@ pub fn run(args: &ConnectArgs, operator: &Operator) -> Result<ExitCode, TargetEr
     let next = with_entry(before.as_deref().unwrap_or_default(), section, name, &entry, args.force)
         .map_err(|reason| TargetError::Usage(format!("`{}` stays as it is: {reason}", file.display())))?;
     NewFile::new(&file, &next, true)?.keep(before.is_some())?;
-    unless_gone(writeln!(io::stdout(), "wrote the entry {name} into {}", file.display()))?;
+    ignore_broken_pipe(writeln!(io::stdout(), "wrote the entry {name} into {}", file.display()))?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -14,7 +14,7 @@ use super::{as_json, one_line, plain};
 use crate::cli::Output;
 use crate::http::admin::view::DaemonStatus;
 use crate::http::{Blocker, ReloadReport};
-use crate::printed::unless_gone;
+use crate::terminal::ignore_broken_pipe;
 
 /// Longest wait for a reload: it may have files to read, and programs to look for.
 const RELOAD_TIME: Duration = Duration::from_secs(120);
@@ -54,7 +54,7 @@ pub async fn status(args: StatusArgs, operator: &Operator) -> Result<ExitCode, T
             shown(&serde_json::from_value(answer).map_err(unreadable)?)
         }
     };
-    unless_gone(writeln!(io::stdout(), "{text}"))?;
+    ignore_broken_pipe(writeln!(io::stdout(), "{text}"))?;
     Ok(ExitCode::from(u8::from(!is_ready)))
 }
 
@@ -70,7 +70,7 @@ pub async fn reload(args: ReloadArgs, operator: &Operator) -> Result<ExitCode, T
         Output::Json => writeln!(io::stdout(), "{}", as_json(&report)),
         Output::Table => writeln!(io::stdout(), "{}", reloaded(&report)),
     };
-    unless_gone(printed)?;
+    ignore_broken_pipe(printed)?;
     Ok(ExitCode::from(u8::from(!report.applied)))
 }
 
@@ -126,7 +126,7 @@ fn reloaded(report: &ReloadReport) -> String {
     let mut lines = Vec::new();
     match &report.error {
         Some(error) => {
-            lines.push(format!("refused, everything stays as it was:\n{}", crate::printed::printable(error)))
+            lines.push(format!("refused, everything stays as it was:\n{}", crate::terminal::printable(error)))
         }
         None if !report.applied => lines.push("refused, everything stays as it was".to_owned()),
         None => {

@@ -17,7 +17,7 @@ use url::form_urlencoded;
 use super::Context;
 use crate::cli::Output;
 use crate::config::{BusUrl, Config, Override, Problems};
-use crate::printed::unless_gone;
+use crate::terminal::ignore_broken_pipe;
 use crate::session::{Session, SessionError};
 use toolbus_client::{Answer, Client, ClientError, Content};
 
@@ -109,7 +109,7 @@ async fn report(config: &Config, session: &Session) -> Result<(), DemoError> {
         }));
     }
     let report = json!({"bus": config.bus.url, "topic": topic(config), "calls": calls});
-    Ok(unless_gone(writeln!(io::stdout(), "{report:#}"))?)
+    Ok(ignore_broken_pipe(writeln!(io::stdout(), "{report:#}"))?)
 }
 
 async fn show(config: &Config, session: &Session) -> Result<(), DemoError> {
@@ -290,7 +290,7 @@ fn weather_service() -> Router {
 }
 
 fn say(text: std::fmt::Arguments<'_>) -> io::Result<()> {
-    unless_gone(writeln!(anstream::stdout(), "{text}"))
+    ignore_broken_pipe(writeln!(anstream::stdout(), "{text}"))
 }
 
 #[cfg(test)]

@@ -15,7 +15,7 @@ use super::target::{Operator, RoleArgs, TargetArgs, TargetError};
 use super::{as_json, one_line, plain};
 use crate::cli::Output;
 use crate::http::admin::view::{Explained, Gate, Question};
-use crate::printed::unless_gone;
+use crate::terminal::ignore_broken_pipe;
 
 /// Walks the gates of a call without making it, and shows the first that refuses.
 ///
@@ -59,13 +59,13 @@ pub async fn run(args: ExplainArgs, operator: &Operator) -> Result<ExitCode, Tar
         Output::Json => writeln!(io::stdout(), "{}", as_json(&explained)),
         Output::Table => writeln!(anstream::stdout(), "{}", gates(&explained)),
     };
-    unless_gone(printed)?;
+    ignore_broken_pipe(printed)?;
     let refuses_arguments = |gate: &Gate| !gate.passes && gate.step == StepName::Arguments.as_str();
     if operator.output == Output::Table
         && let Some(gate) = explained.steps.iter().find(|gate| refuses_arguments(gate))
         && let Some(hint) = arguments::hint(&words, Code::InvalidArguments, &gate.text)
     {
-        unless_gone(writeln!(io::stderr(), "hint: {hint}"))?;
+        ignore_broken_pipe(writeln!(io::stderr(), "hint: {hint}"))?;
     }
     Ok(ExitCode::from(u8::from(!explained.passes)))
 }

@@ -11,7 +11,7 @@ use toolbus_core::caller::AgentName;
 use super::edit::NewFile;
 use super::target::{Operator, TargetError};
 use crate::config::{BusUrl, Config, Sources};
-use crate::printed::unless_gone;
+use crate::terminal::ignore_broken_pipe;
 
 /// The file that is written unless another is named.
 pub(super) const FILE: &str = "toolbus.toml";
@@ -129,7 +129,7 @@ pub fn run(args: InitArgs, operator: &Operator, named: Option<PathBuf>) -> Resul
         }
         BusUrl::Amqp(_) => "`toolbus serve` runs the daemon",
     };
-    unless_gone(writeln!(io::stdout(), "wrote {}; {next}", file.display()))?;
+    ignore_broken_pipe(writeln!(io::stdout(), "wrote {}; {next}", file.display()))?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -19,7 +19,7 @@ use super::target::{DaemonArgs, Operator, TargetError, escaped};
 use super::{as_json, one_line, plain};
 use crate::cli::Output;
 use crate::http::admin::view::{McpRestart, McpServers};
-use crate::printed::unless_gone;
+use crate::terminal::ignore_broken_pipe;
 
 /// Longest error in the table, in characters; `toolbus mcp show` has it whole.
 const MAX_ERROR: usize = 60;
@@ -87,7 +87,7 @@ pub async fn run(args: McpArgs, operator: &Operator) -> Result<ExitCode, TargetE
             if is_json { as_json(&restart) } else { restarting(&restart) }
         }
     };
-    unless_gone(writeln!(io::stdout(), "{text}"))?;
+    ignore_broken_pipe(writeln!(io::stdout(), "{text}"))?;
     Ok(ExitCode::SUCCESS)
 }
 

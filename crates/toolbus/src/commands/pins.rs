@@ -12,7 +12,7 @@ use super::target::{Operator, Target, TargetArgs, TargetError, escaped};
 use super::{as_json, one_line, warn};
 use crate::cli::Output;
 use crate::http::admin::view::pins::{Approval, Approved, Changes, PinnedTools};
-use crate::printed::unless_gone;
+use crate::terminal::ignore_broken_pipe;
 
 /// Shows which tools are not as they were pinned, how they changed, and lets them through.
 ///
@@ -85,7 +85,7 @@ pub async fn run(args: PinsArgs, operator: &Operator) -> Result<ExitCode, Target
         }
         Some(PinsCommand::Approve(args)) => approve(args, operator, is_json).await?,
     };
-    unless_gone(writeln!(io::stdout(), "{text}"))?;
+    ignore_broken_pipe(writeln!(io::stdout(), "{text}"))?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -100,7 +100,7 @@ async fn approve(args: ApproveArgs, operator: &Operator, is_json: bool) -> Resul
             let shown = show::changed(&changes);
             if shown.is_open {
                 // Standard output has nothing but JSON where that was asked for.
-                unless_gone(match is_json {
+                ignore_broken_pipe(match is_json {
                     true => writeln!(io::stderr(), "{}\n", shown.text),
                     false => writeln!(io::stdout(), "{}\n", shown.text),
                 })?;

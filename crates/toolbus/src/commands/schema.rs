@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 use std::process::ExitCode;
 
-use crate::printed::unless_gone;
+use crate::terminal::ignore_broken_pipe;
 
 /// Why the schema was not printed.
 #[derive(Debug, thiserror::Error)]
@@ -16,6 +16,6 @@ pub struct SchemaError(#[from] io::Error);
 ///
 /// When nothing can be printed.
 pub fn run() -> Result<ExitCode, SchemaError> {
-    unless_gone(writeln!(io::stdout(), "{:#}", crate::config::schema()))?;
+    ignore_broken_pipe(writeln!(io::stdout(), "{:#}", crate::config::schema()))?;
     Ok(ExitCode::SUCCESS)
 }

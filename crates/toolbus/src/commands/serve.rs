@@ -21,7 +21,7 @@ use crate::audit::AuditLog;
 use crate::config::BusUrl;
 use crate::config::identity::Source;
 use crate::daemon::{Daemon, Parts};
-use crate::descriptors;
+use crate::limits;
 use crate::http::admin::{DaemonAdmin, McpAdmin, NoServers, ReloadRequest};
 use crate::http::doors::{Behind, Doors, DoorsError};
 use crate::http::{Entrance, ReloadReport};
@@ -73,10 +73,10 @@ pub async fn run(_: ServeArgs, context: &Context) -> Result<ExitCode, ServeError
     let mut signals = Signals::listen()?;
     let redactor = assembly::redactor(config);
     assembly::logging(config, &redactor)?;
-    if let Some(limit) = descriptors::raise().filter(|limit| *limit < descriptors::ENOUGH) {
+    if let Some(limit) = limits::raise().filter(|limit| *limit < limits::ENOUGH) {
         tracing::warn!(
             limit,
-            needed = descriptors::ENOUGH,
+            needed = limits::ENOUGH,
             "the limit of open files is low; raise it to what is needed (LimitNOFILE= of systemd, ulimit -n)"
         );
     }

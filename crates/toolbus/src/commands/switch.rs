@@ -10,7 +10,7 @@ use super::target::{DaemonArgs, Operator, TargetError, escaped};
 use super::{as_json, one_line, warn};
 use crate::cli::Output;
 use crate::http::admin::view::Switching;
-use crate::printed::unless_gone;
+use crate::terminal::ignore_broken_pipe;
 
 /// Switches a tool, an agent or all tools of a source off or on, at once and without a restart.
 ///
@@ -60,7 +60,7 @@ pub async fn run(args: SwitchArgs, off: bool, operator: &Operator) -> Result<Exi
         Output::Json => as_json(&switching),
         Output::Table => in_words(&switching),
     };
-    unless_gone(writeln!(io::stdout(), "{text}"))?;
+    ignore_broken_pipe(writeln!(io::stdout(), "{text}"))?;
     if off && !switching.known {
         warn(&format!("there is no {} of this name now", args.kind.name()));
     }

@@ -18,7 +18,7 @@ use crate::cli::Output;
 use crate::config::HumanDuration;
 use crate::http::admin::ToolsQuery;
 use crate::http::admin::view::{ToolDetails, Tools};
-use crate::printed::{printable, unless_gone};
+use crate::terminal::{printable, ignore_broken_pipe};
 
 /// Longest description in the table, in characters; `toolbus tools NAME` has it whole.
 const MAX_DESCRIPTION: usize = 60;
@@ -74,7 +74,7 @@ pub async fn run(args: ToolsArgs, operator: &Operator) -> Result<ExitCode, Targe
         (Output::Table, Some(_), [tool, ..]) => in_full(tool),
         (Output::Table, _, tools) => table(tools),
     };
-    unless_gone(writeln!(io::stdout(), "{text}"))?;
+    ignore_broken_pipe(writeln!(io::stdout(), "{text}"))?;
     Ok(ExitCode::SUCCESS)
 }
 

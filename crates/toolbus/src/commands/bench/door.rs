@@ -18,7 +18,7 @@ use super::figures::Row;
 use super::rounds::{self, Rounds};
 use super::{BenchArgs, MeasureError};
 use crate::commands::Context;
-use crate::printed::unless_gone;
+use crate::terminal::ignore_broken_pipe;
 use idle::Idle;
 pub(super) use peer::Peer;
 use peers::Peers;
@@ -33,7 +33,7 @@ const WARM_UP: Duration = Duration::from_millis(300);
 pub(super) async fn run(args: &BenchArgs, context: &Context) -> Result<ExitCode, MeasureError> {
     // Dropping the measurement ends every process.
     let report = rounds::in_a_task(measure(args.clone())).await?;
-    unless_gone(report.print(context.output))?;
+    ignore_broken_pipe(report.print(context.output))?;
     Ok(if report.is_met() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 

@@ -17,7 +17,7 @@ use super::rounds::{self, Rounds};
 use super::{BenchArgs, MeasureError};
 use crate::commands::Context;
 use crate::config::{Config, Override, Sources};
-use crate::printed::unless_gone;
+use crate::terminal::ignore_broken_pipe;
 use report::Report;
 use sides::{Side, Sides};
 use subject::Subject;
@@ -33,7 +33,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(1);
 pub(super) async fn run(args: &BenchArgs, context: &Context) -> Result<ExitCode, MeasureError> {
     // Dropping the measurement ends every server.
     let report = rounds::in_a_task(measure(args.clone())).await?;
-    unless_gone(report.print(context.output))?;
+    ignore_broken_pipe(report.print(context.output))?;
     Ok(ExitCode::SUCCESS)
 }
 

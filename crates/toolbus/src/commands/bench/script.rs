@@ -20,7 +20,7 @@ use super::rounds::{self, Rounds};
 use super::{BenchArgs, MeasureError};
 use crate::commands::Context;
 use crate::config::Config;
-use crate::printed::unless_gone;
+use crate::terminal::ignore_broken_pipe;
 use footprint::Growth;
 use load::Work;
 use report::{Report, Throughput};
@@ -36,7 +36,7 @@ const LOADS: usize = 3;
 pub(super) async fn run(args: &BenchArgs, context: &Context) -> Result<ExitCode, MeasureError> {
     // Dropping the measurement ends every interpreter.
     let report = rounds::in_a_task(measure(args.clone(), context.config.clone())).await?;
-    unless_gone(report.print(context.output))?;
+    ignore_broken_pipe(report.print(context.output))?;
     Ok(if report.is_met() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 

@@ -9,7 +9,7 @@ use base64::engine::general_purpose::STANDARD;
 use toolbus_protocol::{ContentBlock, ToolInvokeResponse, llm_name};
 
 use crate::commands::one_line;
-use crate::printed::unless_gone;
+use crate::terminal::ignore_broken_pipe;
 
 /// Most files of one name and different numbers.
 const MAX_FILES: usize = 100_000;
@@ -43,7 +43,7 @@ pub(super) fn keep(result: &ToolInvokeResponse, tool: &str, folder: Option<&Path
         return match binary.len() {
             0 => Ok(()),
             count => {
-                unless_gone(writeln!(anstream::stderr(), "not shown: {count} files ({kinds}); --save DIR keeps them"))
+                ignore_broken_pipe(writeln!(anstream::stderr(), "not shown: {count} files ({kinds}); --save DIR keeps them"))
             }
         };
     };
@@ -51,7 +51,7 @@ pub(super) fn keep(result: &ToolInvokeResponse, tool: &str, folder: Option<&Path
         let bytes = STANDARD.decode(data).map_err(|_| io::Error::other(format!("the {} is no Base64", kind(block))))?;
         let path = save(folder, tool, ending(block), &bytes)?;
         let told = format!("saved {} ({}, {} bytes)", path.display(), kind(block), bytes.len());
-        unless_gone(writeln!(anstream::stderr(), "{told}"))?;
+        ignore_broken_pipe(writeln!(anstream::stderr(), "{told}"))?;
     }
     Ok(())
 }

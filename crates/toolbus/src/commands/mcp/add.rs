@@ -10,7 +10,7 @@ use crate::commands::init::{FILE, key, quoted};
 use crate::commands::note;
 use crate::commands::target::{Operator, TargetError};
 use crate::config::{Config, Sources};
-use crate::printed::unless_gone;
+use crate::terminal::ignore_broken_pipe;
 
 /// Adds an MCP server to the configuration: a program, after `--`, or --url.
 ///
@@ -44,7 +44,7 @@ pub(super) struct AddArgs {
 pub(super) fn run(args: &AddArgs, operator: &Operator) -> Result<ExitCode, TargetError> {
     let section = section(args);
     if args.print {
-        unless_gone(write!(io::stdout(), "{section}"))?;
+        ignore_broken_pipe(write!(io::stdout(), "{section}"))?;
         return Ok(ExitCode::SUCCESS);
     }
     let file = operator.sources.files.last().cloned().unwrap_or_else(|| PathBuf::from(FILE));
@@ -87,7 +87,7 @@ pub(super) fn run(args: &AddArgs, operator: &Operator) -> Result<ExitCode, Targe
     }
     let written =
         format!("added {name} to {}; `toolbus mcp test {name}` tries it, `toolbus reload` starts it", file.display());
-    unless_gone(writeln!(io::stdout(), "{written}"))?;
+    ignore_broken_pipe(writeln!(io::stdout(), "{written}"))?;
     Ok(ExitCode::SUCCESS)
 }
 

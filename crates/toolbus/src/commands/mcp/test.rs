@@ -21,7 +21,7 @@ use crate::commands::target::{Operator, TargetError};
 use crate::commands::{as_json, one_line, plain, warn};
 use crate::config::problem::nearest;
 use crate::config::{Config, McpServers};
-use crate::printed::unless_gone;
+use crate::terminal::ignore_broken_pipe;
 
 /// Starts or connects one server of the configuration and tells each step: connect, list of tools, ping.
 ///
@@ -47,7 +47,7 @@ pub(super) async fn run(args: TestArgs, operator: &Operator) -> Result<ExitCode,
         Output::Json => writeln!(io::stdout(), "{}", as_json(&report)),
         Output::Table => writeln!(anstream::stdout(), "{}", in_words(&report)),
     };
-    unless_gone(printed)?;
+    ignore_broken_pipe(printed)?;
     Ok(ExitCode::from(u8::from(!report.passed())))
 }
 

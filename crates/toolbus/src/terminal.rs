@@ -22,7 +22,7 @@ pub fn printable(text: &str) -> Cow<'_, str> {
 /// # Errors
 ///
 /// Every other error, as it came.
-pub fn unless_gone(printed: io::Result<()>) -> io::Result<()> {
+pub fn ignore_broken_pipe(printed: io::Result<()>) -> io::Result<()> {
     match printed {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
         other => other,
@@ -41,7 +41,7 @@ mod tests {
 
     #[test]
     fn only_a_reader_that_has_gone_is_no_error() {
-        assert!(unless_gone(Err(io::ErrorKind::BrokenPipe.into())).is_ok());
-        assert!(unless_gone(Err(io::ErrorKind::StorageFull.into())).is_err());
+        assert!(ignore_broken_pipe(Err(io::ErrorKind::BrokenPipe.into())).is_ok());
+        assert!(ignore_broken_pipe(Err(io::ErrorKind::StorageFull.into())).is_err());
     }
 }
