@@ -10,18 +10,22 @@ use tokio_util::sync::CancellationToken;
 use toolbus_core::redact::Redactor;
 
 pub mod admin;
-pub mod ask;
+mod answers;
+mod auth;
+mod bodies;
 mod connections;
-pub mod doors;
-mod entrance;
 mod health;
 mod host;
+pub mod listeners;
+mod origin;
 mod probe;
 mod redacted;
+mod refusal;
 mod routes;
 mod scripts;
+mod throttle;
 
-pub use entrance::Entrance;
+pub use auth::Entrance;
 pub use health::{
     Blocker, BrokerStatus, Build, Consumer, Counts, Health, LastReload, McpServer, Readiness, ReloadCounts,
     ReloadReport, Status,

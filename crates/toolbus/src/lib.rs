@@ -6,13 +6,13 @@ pub mod cli;
 pub mod commands;
 pub mod config;
 pub mod daemon;
-pub mod limits;
 pub mod http;
+pub mod limits;
 pub mod observe;
-pub mod terminal;
 pub mod reload;
 pub mod session;
 pub mod signals;
+pub mod terminal;
 pub mod watch;
 
 /// Version and commit of this build, such as `0.1.0 (1a2b3c4d5e6f)`.

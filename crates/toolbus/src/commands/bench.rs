@@ -23,8 +23,8 @@ use toolbus_protocol::new_message_id;
 
 use super::Context;
 use crate::config::{BusUrl, QueueType};
-use crate::terminal::ignore_broken_pipe;
 use crate::signals::Signals;
+use crate::terminal::ignore_broken_pipe;
 pub use args::BenchArgs;
 use children::Floor;
 use figures::Row;

@@ -22,8 +22,8 @@ use super::{Context, one_line};
 use crate::cli::Output;
 use crate::config::script::SCRIPT_TOOL;
 use crate::config::{BusUrl, HumanDuration};
-use crate::terminal::{printable, ignore_broken_pipe};
 use crate::session::{Session, SessionError};
+use crate::terminal::{ignore_broken_pipe, printable};
 use arguments::ArgumentsError;
 use toolbus_client::{Answer, Client, ClientError, Content, Request, Sender};
 

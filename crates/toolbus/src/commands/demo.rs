@@ -17,9 +17,9 @@ use url::form_urlencoded;
 use super::Context;
 use crate::cli::Output;
 use crate::config::{BusUrl, Config, Override, Problems};
-use crate::terminal::ignore_broken_pipe;
 use crate::session::{Session, SessionError};
 use toolbus_client::{Answer, Client, ClientError, Content};
+use crate::terminal::ignore_broken_pipe;
 
 /// Calls whose latency is measured.
 const MEASURED: usize = 2_000;

@@ -15,9 +15,9 @@ use super::{MISTAKE, complain, edit, note, told, warn};
 use crate::assembly::{self, AssemblyError};
 use crate::cli::Output;
 use crate::config::{Config, DaemonConfig, Problems, Secret, Sources};
+use crate::http::admin::client::{AskError, Door};
 use crate::http::admin::view::{AgentTools, Agents, DaemonStatus, Explained, Question, Role, Tools};
 use crate::http::admin::{Admin, AdminError, PinError, Switches, ToolsQuery};
-use crate::http::ask::{AskError, Door};
 
 /// Variable that holds the token for a daemon that is asked over HTTP.
 pub(crate) const TOKEN_VARIABLE: &str = "TOOLBUS_ADMIN_TOKEN";

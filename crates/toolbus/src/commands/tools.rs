@@ -18,7 +18,7 @@ use crate::cli::Output;
 use crate::config::HumanDuration;
 use crate::http::admin::ToolsQuery;
 use crate::http::admin::view::{ToolDetails, Tools};
-use crate::terminal::{printable, ignore_broken_pipe};
+use crate::terminal::{ignore_broken_pipe, printable};
 
 /// Longest description in the table, in characters; `toolbus tools NAME` has it whole.
 const MAX_DESCRIPTION: usize = 60;

@@ -11,10 +11,11 @@ use toolbus_core::tool::ToolDescriptor;
 use toolbus_core::{Gates, Step};
 use toolbus_trust::pins::Pins;
 
+pub mod client;
 mod daemon;
-mod mcp;
 mod pins;
 mod routes;
+mod servers;
 mod socket;
 mod switches;
 mod token;
@@ -22,11 +23,11 @@ mod tools;
 pub mod view;
 
 pub use daemon::{DaemonAdmin, ReloadRequest};
-#[cfg(test)]
-pub(crate) use mcp::example;
-pub use mcp::{McpAdmin, McpError, NoServers};
 pub use pins::PinError;
 pub use routes::{MAX_BODY, guarded, open};
+#[cfg(test)]
+pub(crate) use servers::example;
+pub use servers::{McpAdmin, McpError, NoServers};
 pub use socket::{AdminSocket, SocketError};
 pub use switches::{LoadError, Switches};
 pub use tools::ToolsQuery;

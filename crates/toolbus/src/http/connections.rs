@@ -2,9 +2,9 @@
 
 mod drive;
 mod io;
-mod link;
 mod service;
 mod slots;
+mod state;
 
 use std::future::Future;
 use std::io::{Error, ErrorKind, Result};
@@ -22,9 +22,9 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use self::io::Watched;
-pub(crate) use self::link::Link;
 use self::service::Service;
 use self::slots::Slots;
+pub(crate) use self::state::Link;
 
 /// Connections that have shown no valid token, served at a time. A further one takes the place of one that waits for
 /// a request, or waits itself.
@@ -48,7 +48,7 @@ pub(super) const WRITE_TIME: Duration = Duration::from_secs(30);
 /// What the system keeps of an answer until the client takes it, in bytes. By itself it would keep some 4 MiB, and then
 /// tell of what is taken by the third of that: a client that takes 100 kB/s would seem to take nothing for ten seconds,
 /// and each that does not read would cost as much.
-const SEND_BUFFER: usize = 256 * 1024;
+pub(super) const SEND_BUFFER: usize = 256 * 1024;
 /// Largest head of a request, in bytes.
 const MAX_HEAD: usize = 16 * 1024;
 /// Most headers of a request.
@@ -136,8 +136,3 @@ where
     drive::drive(connection, &link, &stop).await;
     drop(left);
 }
-
-#[cfg(test)]
-pub(super) mod harness;
-#[cfg(test)]
-mod tests;

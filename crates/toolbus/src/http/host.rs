@@ -8,7 +8,7 @@ use axum::http::{StatusCode, Uri};
 use axum::middleware::Next;
 use axum::response::{IntoResponse as _, Response};
 
-use super::entrance::{self, Entrance, Names};
+use super::auth::{self, Entrance, Names};
 
 const REFUSAL: &str = "this server is addressed by IP address, as `localhost`, or by a name that its operator lists in \
                        http.allowed_hosts: check the host in the address, and the `Host` header that a proxy sends on";
@@ -23,7 +23,7 @@ pub(super) async fn check(State(entrance): State<Arc<Entrance>>, request: Reques
         return next.run(request).await;
     }
     match is_for_door(request.uri().path()) {
-        true => entrance::misdirected(REFUSAL, request.into_body()).await,
+        true => auth::misdirected(REFUSAL, request.into_body()).await,
         false => (StatusCode::MISDIRECTED_REQUEST, format!("{REFUSAL}\n")).into_response(),
     }
 }

@@ -9,13 +9,13 @@ use axum::{Json, Router, middleware};
 
 use super::health::Health;
 use super::redacted::redacted;
-use super::{Site, entrance, host};
+use super::{Site, auth, host};
 
 /// Every route, behind the check of the host: those for everybody, those of `admin`, which look for a token, and the
 /// door, for whom the entrance lets in.
 pub(super) fn router(site: Site) -> Router {
     let Site { health, admin, entrance, door, redactor } = site;
-    let door = entrance::guarded(Arc::clone(&entrance), door);
+    let door = auth::guarded(Arc::clone(&entrance), door);
     let open = Router::new()
         .route("/healthz", get(alive))
         .route("/livez", get(alive))

@@ -1,3 +1,6 @@
+mod auth;
+mod connections;
+mod harness;
 mod held;
 
 use std::net::SocketAddr;

@@ -42,9 +42,10 @@ pub(super) fn keep(result: &ToolInvokeResponse, tool: &str, folder: Option<&Path
         let kinds = binary.iter().map(|(block, _)| kind(block)).collect::<Vec<_>>().join(", ");
         return match binary.len() {
             0 => Ok(()),
-            count => {
-                ignore_broken_pipe(writeln!(anstream::stderr(), "not shown: {count} files ({kinds}); --save DIR keeps them"))
-            }
+            count => ignore_broken_pipe(writeln!(
+                anstream::stderr(),
+                "not shown: {count} files ({kinds}); --save DIR keeps them"
+            )),
         };
     };
     for (block, data) in binary {

@@ -10,7 +10,7 @@ use axum::routing::{get, post, put};
 use axum::{Json, Router};
 use bytes::Bytes;
 
-use super::mcp::{self, McpAdmin};
+use super::servers::{self, McpAdmin};
 use super::token::{self, Token};
 use super::view::{Disabled, Question, Refusal, Role};
 use super::{Admin, AdminError, daemon, pins, tools};
@@ -47,7 +47,7 @@ fn routes(admin: Arc<Admin>, servers: Arc<dyn McpAdmin>) -> Router {
         .merge(tools::routes(Arc::clone(&admin)))
         .merge(pins::routes(admin))
         .merge(daemon)
-        .merge(mcp::routes(servers))
+        .merge(servers::routes(servers))
         .fallback(unknown)
         .method_not_allowed_fallback(async || {
             (StatusCode::METHOD_NOT_ALLOWED, Refusal::new("the method is not one of this path"))

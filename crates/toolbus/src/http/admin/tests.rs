@@ -20,7 +20,7 @@ use toolbus_core::tool::{Executor, Tool, ToolCall, ToolDescriptor, ToolOutput};
 
 use super::*;
 use crate::config::Secret;
-use crate::http::ask::{AskError, Door};
+use crate::http::admin::client::{AskError, Door};
 use crate::http::tests::site;
 use crate::http::{Build, Health, HttpServer, Site};
 

@@ -11,8 +11,8 @@ use toolbus_core::log::Throttle;
 use toolbus_mcp_server::keeper::bearer;
 
 use super::view::Refusal;
+use crate::http::auth::slowed;
 use crate::http::connections::Link;
-use crate::http::entrance::slowed;
 
 /// The token that opens the routes for operators over TCP.
 pub(super) struct Token {

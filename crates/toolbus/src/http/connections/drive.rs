@@ -8,8 +8,8 @@ use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use super::IDLE_TIME;
-use super::link::Link;
 use super::service::Service;
+use super::state::Link;
 
 /// Drives a connection until it ends, its time is over, or its place is needed. What a client did wrong on its way out
 /// is of no interest to an operator.

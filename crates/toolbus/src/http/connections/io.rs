@@ -5,7 +5,7 @@ use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use super::link::Link;
+use super::state::Link;
 
 /// A stream that tells its link what comes, and whether what leaves is taken: the system keeps little of it
 /// ([`super::SEND_BUFFER`]), so what is written was taken, but for that.

@@ -14,7 +14,7 @@ use futures_util::future::BoxFuture;
 use hyper::body::{Body as HttpBody, Frame, Incoming, SizeHint};
 use hyper_util::service::TowerToHyperService;
 
-use super::link::Link;
+use super::state::Link;
 
 /// The routes, which find the link of their connection among the extensions of each request.
 pub(super) struct Service {

@@ -10,7 +10,7 @@ use tokio::time::{Instant, timeout};
 use toolbus_core::log::Throttle;
 use toolbus_mcp_server::TokenId;
 
-use super::link::Link;
+use super::state::Link;
 use super::{MAX_GUESTS, MAX_KNOWN, MAX_SLOWED, MAX_STRANGERS};
 
 /// Longest wait for the place of a connection that was told to end.

@@ -2,7 +2,7 @@ use std::time::Instant;
 
 use super::super::view::Disabled;
 use super::*;
-use crate::http::entrance::PENALTY;
+use crate::http::auth::PENALTY;
 
 #[tokio::test]
 async fn over_http_the_same_is_told_to_whoever_has_the_token() {

@@ -7,8 +7,8 @@ use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse as _, Response};
 use serde_json::json;
 
-use super::PENALTY;
-use super::body::discard;
+use super::auth::PENALTY;
+use super::bodies::discard;
 
 /// Code of a refusal, of those that JSON-RPC leaves to servers.
 const CODE: i32 = -32000;

@@ -4,21 +4,24 @@ use std::convert::Infallible;
 use std::sync::Mutex;
 
 use axum::Extension;
+use axum::body::Body;
 use axum::routing::any;
 use futures_util::StreamExt as _;
 use serde_json::{Map, Value};
 use tokio::sync::watch;
 use tokio::time::Instant;
-use toolbus_core::audit::{ArgumentsHash, Event, Record};
+use toolbus_core::audit::{ArgumentsHash, Audit, Event, Record};
 use toolbus_core::bus::BusState;
 use toolbus_core::registry::Registry;
 use toolbus_core::telemetry::Load;
+use toolbus_mcp_server::Visitor;
 
+use super::harness::{Answer, Client, Server};
 use super::*;
-use crate::config::http::AgentTokens;
-use crate::config::{Agent, Secret};
+use crate::config::http::{AgentTokens, Open};
+use crate::config::{Agent, HttpConfig, Secret};
 use crate::http::admin::NoServers;
-use crate::http::connections::harness::{Answer, Client, Server};
+use crate::http::auth::PENALTY;
 use crate::http::connections::{GRACE, MAX_GUESTS, MAX_SLOWED, MAX_STRANGERS};
 use crate::http::tests::site;
 use crate::http::{Build, Health, Site, routes};

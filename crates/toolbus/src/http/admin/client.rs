@@ -16,8 +16,8 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
 use url::Url;
 
-use super::admin::MAX_BODY;
-use super::admin::view::Refusal;
+use super::MAX_BODY;
+use super::view::Refusal;
 use crate::config::Secret;
 
 /// Longest wait for an answer.

@@ -7,9 +7,9 @@ use axum::http::uri::Authority;
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::{IntoResponse as _, Response};
 
-use super::Names;
+use super::auth::Names;
+use super::host::{address, is_named};
 use super::refusal::Refusal;
-use crate::http::host::{address, is_named};
 
 /// How long a browser may remember what it was told, in seconds.
 const MAX_AGE: HeaderValue = HeaderValue::from_static("600");

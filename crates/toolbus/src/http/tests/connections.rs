@@ -17,6 +17,7 @@ use toolbus_mcp_server::TokenId;
 
 use super::harness::{Client, Server, WINDOW};
 use super::*;
+use crate::http::connections::*;
 
 /// An answer that is long in leaving, in bytes.
 const LARGE: usize = 30 * WINDOW;

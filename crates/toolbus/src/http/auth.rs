@@ -1,12 +1,6 @@
 //! Who may enter: names of this server, pages of browsers, and tokens. Everything that the MCP door answers passes here
 //! first.
 
-mod answers;
-mod attempts;
-mod body;
-mod origin;
-mod refusal;
-
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
@@ -21,11 +15,12 @@ use tokio_util::sync::CancellationToken;
 use toolbus_core::audit::Audit;
 use toolbus_mcp_server::{Entry, Keeper, Visitor};
 
-use self::answers::Answers;
-use self::attempts::Attempts;
-use self::body::Bodies;
-use self::refusal::Refusal;
+use super::answers::Answers;
+use super::bodies::Bodies;
 use super::connections::Link;
+use super::origin;
+use super::refusal::Refusal;
+use super::throttle::Attempts;
 use crate::config::http::Open;
 use crate::config::{Config, HttpConfig};
 
@@ -165,6 +160,3 @@ fn has_token(query: Option<&str>) -> bool {
         TOKENS_IN_URLS.iter().any(|known| known.eq_ignore_ascii_case(name))
     })
 }
-
-#[cfg(test)]
-mod tests;

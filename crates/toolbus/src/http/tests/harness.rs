@@ -11,7 +11,7 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::{Accept, serve};
+use crate::http::connections::{Accept, serve};
 
 /// What fits on the way to a client, in bytes.
 pub(crate) const WINDOW: usize = 1024;
