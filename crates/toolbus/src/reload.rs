@@ -20,7 +20,7 @@ use crate::assembly::{Scripts, ScriptsError, Servers, hide, in_sessions, is_same
 use crate::config::identity::Source;
 use crate::config::toolsets::Kind;
 use crate::config::{Agent, Config, McpConfig, PinsConfig, PolicyError, Problems, Sources, ToolsConfig, ToolsError};
-use crate::http::{Entrance, ReloadReport};
+use crate::http::{HttpAuth, ReloadReport};
 
 /// Keeps the running configuration, and changes what can be changed.
 pub struct Reloader {
@@ -39,8 +39,8 @@ pub struct Live {
     pub servers: Option<Servers>,
     /// What runs scripts and commands.
     pub scripts: Scripts,
-    /// Who may enter the MCP door.
-    pub entrance: Arc<Entrance>,
+    /// Admits clients of the MCP server.
+    pub http_auth: Arc<HttpAuth>,
     /// What is pinned.
     pub pins: Pins,
     /// The hash of what runs.
@@ -98,7 +98,7 @@ impl Reloader {
         if identity(&self.running) != identity(&next) {
             return Err(ReloadError::Identity);
         }
-        let Live { access, sessions, servers, scripts, pins, entrance, digest, redactor } = &self.live;
+        let Live { access, sessions, servers, scripts, pins, http_auth, digest, redactor } = &self.live;
         let agents = access.agents();
         let agents: Vec<&str> = agents.iter().map(AgentName::as_str).collect();
         if let Some(widening) = next.widening(access.unknown_callers(), &agents) {
@@ -125,7 +125,7 @@ impl Reloader {
             (servers, placed)
         });
         sessions.replace(sets);
-        entrance.replace(&next.http);
+        http_auth.replace(&next.http);
         if let Some((servers, placed)) = placed {
             servers.apply(&next, placed);
         }

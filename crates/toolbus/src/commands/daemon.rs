@@ -64,8 +64,8 @@ pub async fn status(args: StatusArgs, operator: &Operator) -> Result<ExitCode, T
 ///
 /// If no daemon answers, or nothing can be printed.
 pub async fn reload(args: ReloadArgs, operator: &Operator) -> Result<ExitCode, TargetError> {
-    let door = args.daemon.open(operator).await?;
-    let report: ReloadReport = door.ask_within(RELOAD_TIME, Method::POST, "/v1/reload").await?;
+    let client = args.daemon.open(operator).await?;
+    let report: ReloadReport = client.ask_within(RELOAD_TIME, Method::POST, "/v1/reload").await?;
     let printed = match operator.output {
         Output::Json => writeln!(io::stdout(), "{}", as_json(&report)),
         Output::Table => writeln!(io::stdout(), "{}", reloaded(&report)),

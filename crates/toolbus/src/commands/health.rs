@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::Context;
 use crate::cli::Output;
-use crate::http::{ProbeError, probe};
+use crate::http::admin::client::{ProbeError, probe};
 
 /// Longest wait for an answer.
 const PATIENCE: Duration = Duration::from_secs(3);

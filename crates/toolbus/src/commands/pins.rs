@@ -11,7 +11,7 @@ use toolbus_trust::pins::Digest;
 use super::target::{Operator, Target, TargetArgs, TargetError, escaped};
 use super::{as_json, one_line, warn};
 use crate::cli::Output;
-use crate::http::admin::view::pins::{Approval, Approved, Changes, PinnedTools};
+use crate::http::admin::view::{Approval, Approved, Changes, PinnedTools};
 use crate::terminal::ignore_broken_pipe;
 
 /// Shows which tools are not as they were pinned, how they changed, and lets them through.
@@ -154,15 +154,15 @@ fn confirm(
 impl Target {
     async fn pins(&self, source: Option<&str>) -> Result<PinnedTools, TargetError> {
         match self {
-            Self::Daemon(door) => Ok(door.ask(Method::GET, &format!("/v1/pins{}", of(source))).await?),
+            Self::Daemon(client) => Ok(client.ask(Method::GET, &format!("/v1/pins{}", of(source))).await?),
             Self::Files(admin) => Ok(admin.pins(source)?),
         }
     }
 
     async fn pin_changes(&self, name: &str, source: Option<&str>) -> Result<Changes, TargetError> {
         match self {
-            Self::Daemon(door) => {
-                Ok(door.ask(Method::GET, &format!("/v1/pins/{}{}", escaped(name), of(source))).await?)
+            Self::Daemon(client) => {
+                Ok(client.ask(Method::GET, &format!("/v1/pins/{}{}", escaped(name), of(source))).await?)
             }
             Self::Files(admin) => Ok(admin.pin_changes(name, source)?),
         }
@@ -170,7 +170,7 @@ impl Target {
 
     async fn approve_pin(&self, name: &str, approval: Approval) -> Result<Approved, TargetError> {
         match self {
-            Self::Daemon(door) => Ok(door.post(&format!("/v1/pins/{}/approve", escaped(name)), &approval).await?),
+            Self::Daemon(client) => Ok(client.post(&format!("/v1/pins/{}/approve", escaped(name)), &approval).await?),
             Self::Files(admin) => Ok(admin.approve_pin(name, approval).await?),
         }
     }

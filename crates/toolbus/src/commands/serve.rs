@@ -21,9 +21,8 @@ use crate::audit::AuditLog;
 use crate::config::BusUrl;
 use crate::config::identity::Source;
 use crate::daemon::{Daemon, Parts};
-use crate::http::admin::{DaemonAdmin, McpAdmin, NoServers, ReloadRequest};
-use crate::http::listeners::{Behind, Doors, DoorsError};
-use crate::http::{Entrance, ReloadReport};
+use crate::http::admin::{self, Admin, DaemonAdmin, LoadError, McpAdmin, NoServers, ReloadRequest, Switches};
+use crate::http::{HttpAuth, HttpState, Listeners, ListenersError, ReloadReport};
 use crate::limits;
 use crate::observe::{self, DoorMetrics, McpMetrics, ScriptMetrics};
 use crate::reload::{Live, Reloader};
@@ -46,9 +45,12 @@ pub enum ServeError {
     /// The configuration cannot be put into practice.
     #[error(transparent)]
     Assembly(#[from] AssemblyError),
-    /// Operators could not be answered.
+    /// The daemon cannot listen.
     #[error(transparent)]
-    Doors(#[from] DoorsError),
+    Listeners(#[from] ListenersError),
+    /// What was disabled is not known.
+    #[error(transparent)]
+    Switches(#[from] LoadError),
     /// Signals cannot be received.
     #[error("cannot listen for signals: {0}")]
     Signals(#[from] std::io::Error),
@@ -87,7 +89,8 @@ pub async fn run(_: ServeArgs, context: &Context) -> Result<ExitCode, ServeError
     let store = config.store.open().map_err(AssemblyError::from)?;
     let (registry, mut sets) = assembly::tools(config)?;
     let access = assembly::access(config, registry.clone())?;
-    let doors = Doors::open(config, &access, Arc::clone(&store)).await?;
+    let switches = Switches::load(Arc::clone(&store), &access).await?;
+    let listeners = Listeners::bind(config).await?;
     let load = Arc::<Load>::default();
     let pipeline = assembly::telemetry(config, &redactor)?;
     let scripts = Scripts::start(config, Arc::new(ScriptMetrics::new(&pipeline))).await.map_err(AssemblyError::from)?;
@@ -163,23 +166,24 @@ pub async fn run(_: ServeArgs, context: &Context) -> Result<ExitCode, ServeError
     observe::watch_reloads(&pipeline, Arc::clone(&health));
     pipeline.export_now();
     let stop_doors = CancellationToken::new();
-    let entrance = Entrance::new(config, Arc::clone(&audit) as Arc<dyn Audit>, stop_doors.clone());
+    let http_auth = HttpAuth::new(config, Arc::clone(&audit) as Arc<dyn Audit>, stop_doors.clone());
     let observer = Arc::new(DoorMetrics::new(&pipeline));
     let (of_door, invoker, ours) = (access.clone(), Arc::clone(daemon.invoker()), sessions.clone());
     let door = assembly::door(config, of_door, invoker, ours, servers.clone(), observer, stop_doors.clone());
     observe::watch_door(&pipeline, door.clone());
     let (admin, mut reloads) = DaemonAdmin::new(Arc::clone(&health), &context.sources.files);
-    let behind = Behind {
+    let admin = Admin::new(Arc::clone(daemon.gates()), switches).with_pins(pins.clone()).with_daemon(admin);
+    let admin = Arc::new(admin);
+    let token = config.http.admin_token.as_ref();
+    let state = HttpState {
         health: Arc::clone(&health),
-        daemon: admin,
-        gates: Arc::clone(daemon.gates()),
-        servers: shown,
-        pins: pins.clone(),
-        entrance: Arc::clone(&entrance),
-        door,
+        admin: token.map(|token| admin::guarded(Arc::clone(&admin), Arc::clone(&shown), token.reveal())),
+        auth: Arc::clone(&http_auth),
+        mcp: toolbus_mcp_server::router(door.clone()),
         redactor: redactor.clone(),
     };
-    let mut doors = doors.serve(config, behind, &stop_doors);
+    let mut serving = listeners.serve(state, admin::open(admin, shown), &stop_doors);
+    serving.spawn(door.run());
     // Before the file is read again below, so that no change since it was first read is missed.
     let mut file = config.mcp.servers_file.as_deref().filter(|_| servers.is_some()).map(FileWatch::start);
     let live = Live {
@@ -188,7 +192,7 @@ pub async fn run(_: ServeArgs, context: &Context) -> Result<ExitCode, ServeError
         servers: servers.clone(),
         scripts,
         pins: pins.clone(),
-        entrance,
+        http_auth,
         digest: daemon.digest().clone(),
         redactor,
     };
@@ -214,7 +218,7 @@ pub async fn run(_: ServeArgs, context: &Context) -> Result<ExitCode, ServeError
     let orderly = async {
         let result = end(daemon, ending, config.invoke.drain_timeout.get()).await;
         stop_doors.cancel();
-        while doors.join_next().await.is_some() {}
+        while serving.join_next().await.is_some() {}
         // What is wrong with the file was logged.
         let _ = tokio::time::timeout(FLUSH_TIME, spawn_blocking(move || pins.save().is_ok())).await;
         if let Err(error) = audit.close(FLUSH_TIME).await {

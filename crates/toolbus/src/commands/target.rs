@@ -15,9 +15,9 @@ use super::{MISTAKE, complain, edit, note, told, warn};
 use crate::assembly::{self, AssemblyError};
 use crate::cli::Output;
 use crate::config::{Config, DaemonConfig, Problems, Secret, Sources};
-use crate::http::admin::client::{AskError, Door};
+use crate::http::admin::client::{AdminClient, AdminClientError};
 use crate::http::admin::view::{AgentTools, Agents, DaemonStatus, Explained, Question, Role, Tools};
-use crate::http::admin::{Admin, AdminError, PinError, Switches, ToolsQuery};
+use crate::http::admin::{Admin, ApiError, Switches, ToolsQuery};
 
 /// Variable that holds the token for a daemon that is asked over HTTP.
 pub(crate) const TOKEN_VARIABLE: &str = "TOOLBUS_ADMIN_TOKEN";
@@ -77,7 +77,7 @@ pub struct Operator {
 /// Who answers.
 pub enum Target {
     /// A running daemon.
-    Daemon(Door),
+    Daemon(AdminClient),
     /// The configuration alone.
     Files(Box<Admin>),
 }
@@ -102,7 +102,7 @@ pub enum TargetError {
     Usage(String),
     /// The running daemon.
     #[error(transparent)]
-    Ask(#[from] AskError),
+    Ask(#[from] AdminClientError),
     /// A daemon of another configuration has the socket.
     #[error("{place} is that of a daemon with {files}: name the files of that one with --config, or give --socket")]
     Other {
@@ -111,12 +111,9 @@ pub enum TargetError {
         /// The configuration that the daemon runs.
         files: String,
     },
-    /// The question itself.
+    /// The request, where the configuration alone answers.
     #[error(transparent)]
-    Admin(#[from] AdminError),
-    /// What is asked about pins.
-    #[error(transparent)]
-    Pins(#[from] PinError),
+    Api(#[from] ApiError),
     /// Nothing can be printed.
     #[error("cannot write: {0}")]
     Output(#[from] io::Error),
@@ -132,16 +129,15 @@ impl TargetError {
                 MISTAKE
             }
             Self::Mistakes(problems) => complain(problems),
-            Self::Ask(AskError::Refused(_))
+            Self::Ask(AdminClientError::Refused(_))
             | Self::NoSocket(_)
             | Self::Usage(_)
-            | Self::Admin(_)
-            | Self::Pins(_)
+            | Self::Api(_)
             | Self::Assembly(_) => {
                 told(self);
                 MISTAKE
             }
-            Self::Ask(AskError::Failed(_)) | Self::Output(_) => told(self),
+            Self::Ask(AdminClientError::Failed(_)) | Self::Output(_) => told(self),
             Self::Ask(_) | Self::Other { .. } => {
                 told(self);
                 NOBODY
@@ -151,7 +147,7 @@ impl TargetError {
 
     /// Whether no daemon runs the configuration, as far as this process can see.
     const fn is_absence(&self) -> bool {
-        matches!(self, Self::Ask(AskError::Nobody { .. }) | Self::Other { .. } | Self::NoSocket(_))
+        matches!(self, Self::Ask(AdminClientError::Unreachable { .. }) | Self::Other { .. } | Self::NoSocket(_))
     }
 }
 
@@ -161,9 +157,9 @@ impl DaemonArgs {
     /// # Errors
     ///
     /// If the configuration cannot be used, or no daemon that runs it answers.
-    pub async fn open(&self, operator: &Operator) -> Result<Door, TargetError> {
+    pub async fn open(&self, operator: &Operator) -> Result<AdminClient, TargetError> {
         match self.named(operator)? {
-            Some(door) => Ok(door),
+            Some(client) => Ok(client),
             None => {
                 let loaded = Config::load(&operator.sources).map(|loaded| loaded.config);
                 let found = running(socket(&loaded, &operator.sources), &operator.sources).await;
@@ -177,10 +173,10 @@ impl DaemonArgs {
     /// # Errors
     ///
     /// If the token for --daemon is missing.
-    pub(crate) fn named(&self, operator: &Operator) -> Result<Option<Door>, TargetError> {
+    pub(crate) fn named(&self, operator: &Operator) -> Result<Option<AdminClient>, TargetError> {
         Ok(match (&self.daemon, &self.socket) {
-            (Some(url), _) => Some(Door::Http { url: url.clone(), token: self.token(operator)? }),
-            (None, Some(path)) => Some(Door::Socket(path.clone())),
+            (Some(url), _) => Some(AdminClient::Http { url: url.clone(), token: self.token(operator)? }),
+            (None, Some(path)) => Some(AdminClient::Socket(path.clone())),
             (None, None) => None,
         })
     }
@@ -226,14 +222,14 @@ impl TargetArgs {
     }
 
     async fn find(&self, operator: &Operator, may_go_without: bool) -> Result<Target, TargetError> {
-        if let Some(door) = self.daemon.named(operator)? {
-            return Ok(Target::Daemon(door));
+        if let Some(client) = self.daemon.named(operator)? {
+            return Ok(Target::Daemon(client));
         }
         let loaded = Config::load(&operator.sources);
         if !self.offline {
             let config = loaded.as_ref().map(|loaded| &loaded.config);
             match running(socket(&config, &operator.sources), &operator.sources).await {
-                Ok(door) => return Ok(Target::Daemon(door)),
+                Ok(client) => return Ok(Target::Daemon(client)),
                 Err(error) if loaded.is_ok() && error.is_absence() && may_go_without => {
                     note(&format!("no daemon is asked, the configuration alone is looked at: {error}"));
                 }
@@ -273,22 +269,22 @@ fn socket(loaded: &Result<impl Borrow<Config>, impl Sized>, sources: &Sources) -
 }
 
 /// The daemon on a socket, if it runs the files of `sources`, or there are none to compare.
-async fn running(socket: Option<PathBuf>, sources: &Sources) -> Result<Door, TargetError> {
+async fn running(socket: Option<PathBuf>, sources: &Sources) -> Result<AdminClient, TargetError> {
     let Some(path) = socket else {
         let text = "daemon.socket is \"none\", so there is no socket to ask on: use --daemon";
         return Err(TargetError::NoSocket(text));
     };
-    let door = Door::Socket(path);
-    let daemon: DaemonStatus = door.ask(Method::GET, "/v1/status").await?;
+    let client = AdminClient::Socket(path);
+    let daemon: DaemonStatus = client.ask(Method::GET, "/v1/status").await?;
     let pairs = || daemon.files.iter().zip(&sources.files);
     let is_meant = daemon.files.len() == sources.files.len() && pairs().all(|(theirs, ours)| is_same(theirs, ours));
     // Where no file is named or found, the daemon of this folder is meant, whatever it runs.
     if is_meant || sources.files.is_empty() {
-        return Ok(door);
+        return Ok(client);
     }
     let files = daemon.files.iter().map(|file| format!("`{}`", file.display())).collect::<Vec<_>>();
     let files = if files.is_empty() { "no configuration file".to_owned() } else { files.join(", ") };
-    Err(TargetError::Other { place: door.to_string(), files })
+    Err(TargetError::Other { place: client.to_string(), files })
 }
 
 /// Whether `path` leads to the file that a daemon calls `absolute`.
@@ -315,16 +311,16 @@ impl RoleArgs {
 impl Target {
     pub(crate) async fn agents(&self) -> Result<Agents, TargetError> {
         match self {
-            Self::Daemon(door) => Ok(door.ask(Method::GET, "/v1/agents").await?),
+            Self::Daemon(client) => Ok(client.ask(Method::GET, "/v1/agents").await?),
             Self::Files(admin) => Ok(admin.agents()),
         }
     }
 
     pub(crate) async fn agent(&self, name: &str, role: &Role) -> Result<AgentTools, TargetError> {
         match self {
-            Self::Daemon(door) => {
+            Self::Daemon(client) => {
                 let given = [("binding", &role.binding), ("profile", &role.profile), ("session", &role.session)];
-                Ok(door.ask(Method::GET, &format!("/v1/agents/{}?{}", escaped(name), query_of(given))).await?)
+                Ok(client.ask(Method::GET, &format!("/v1/agents/{}?{}", escaped(name), query_of(given))).await?)
             }
             Self::Files(admin) => Ok(admin.agent(name, role)?),
         }
@@ -333,9 +329,9 @@ impl Target {
     pub(crate) async fn tools(&self, query: &ToolsQuery) -> Result<Tools, TargetError> {
         let ToolsQuery { name, agent, binding, profile } = query;
         match self {
-            Self::Daemon(door) => {
+            Self::Daemon(client) => {
                 let given = [("name", name), ("agent", agent), ("binding", binding), ("profile", profile)];
-                Ok(door.ask(Method::GET, &format!("/v1/tools?{}", query_of(given))).await?)
+                Ok(client.ask(Method::GET, &format!("/v1/tools?{}", query_of(given))).await?)
             }
             Self::Files(admin) => Ok(admin.tools(query)?),
         }
@@ -343,7 +339,7 @@ impl Target {
 
     pub(crate) async fn explain(&self, question: &Question) -> Result<Explained, TargetError> {
         match self {
-            Self::Daemon(door) => Ok(door.post("/v1/explain", question).await?),
+            Self::Daemon(client) => Ok(client.post("/v1/explain", question).await?),
             Self::Files(admin) => Ok(admin.explain(question)?),
         }
     }
@@ -405,7 +401,7 @@ mod tests {
         let mut operator = operator(&[("TOOLBUS__DAEMON__SOCKET", &socket)]);
         let default = TargetArgs::default();
         let offline = TargetArgs { offline: true, ..TargetArgs::default() };
-        assert!(matches!(default.open(&operator).await, Err(TargetError::Ask(AskError::Nobody { .. }))));
+        assert!(matches!(default.open(&operator).await, Err(TargetError::Ask(AdminClientError::Unreachable { .. }))));
         assert!(matches!(default.open_always(&operator).await, Ok(Target::Files(_))));
         assert!(matches!(offline.open(&operator).await, Ok(Target::Files(_))));
         operator.sources.files = vec![folder.path().join("toolbus.toml")];

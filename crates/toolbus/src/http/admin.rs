@@ -1,40 +1,43 @@
-//! The door for operators: who may use what and why, what is switched off, and how MCP servers are. On a Unix socket of the
+//! The admin API: who may use what and why, switches, reloads, pins and MCP servers. It is served on a Unix socket of the
 //! daemon's user, and over HTTP with a token.
 
 use std::collections::HashMap;
+use std::path::PathBuf;
 use std::sync::Arc;
 
-use toolbus_core::caller::{AgentName, AgentNameError, Caller};
+use serde_json::Value;
+use tokio::sync::{mpsc, oneshot};
+use toolbus_core::caller::{AgentName, Caller};
+use toolbus_core::log::shown;
 use toolbus_core::pattern::Pattern;
-use toolbus_core::policy::{Because, EffectiveTools, Explanation, Nothing, Summary, Switch, SwitchError};
-use toolbus_core::tool::ToolDescriptor;
+use toolbus_core::policy::{Because, EffectiveTools, Explanation, Nothing, Summary, Switch};
+use toolbus_core::tool::{Effect, ToolDescriptor};
 use toolbus_core::{Gates, Step};
 use toolbus_trust::pins::Pins;
 
 pub mod client;
-mod daemon;
 mod pins;
 mod routes;
 mod servers;
 mod socket;
 mod switches;
-mod token;
-mod tools;
 pub mod view;
 
-pub use daemon::{DaemonAdmin, ReloadRequest};
-pub use pins::PinError;
-pub use routes::{MAX_BODY, guarded, open};
+pub use routes::{ApiError, MAX_BODY, guarded, open};
 #[cfg(test)]
 pub(crate) use servers::example;
-pub use servers::{McpAdmin, McpError, NoServers};
+pub use servers::{McpAdmin, NoServers};
 pub use socket::{AdminSocket, SocketError};
 pub use switches::{LoadError, Switches};
-pub use tools::ToolsQuery;
+pub use view::ToolsQuery;
 
 use view::{
-    AgentSummary, AgentTools, Agents, Explained, Gate, Named, Question, Role, Rules, Switched, Switching, Verdict,
+    AgentSummary, AgentTools, Agents, DaemonStatus, Explained, Gate, Named, Question, Role, Rules, Switched, Switching,
+    ToolDetails, Tools, Verdict,
 };
+
+use crate::config::problem::nearest;
+use crate::http::{Health, ReloadReport};
 
 /// The name that stands for every caller without a section.
 pub const EVERYBODY: &str = "default";
@@ -42,38 +45,18 @@ pub const EVERYBODY: &str = "default";
 /// Longest part of a name that an error repeats, in characters.
 const MAX_SHOWN: usize = 64;
 
+/// Reloads that may wait for their turn.
+const MAX_RELOADS: usize = 8;
+
+/// A request for a reload; the report goes to the sender.
+pub type ReloadRequest = oneshot::Sender<ReloadReport>;
+
 /// What operators can ask and change.
 pub struct Admin {
     gates: Arc<Gates>,
     switches: Switches,
     pins: Option<Pins>,
     daemon: Option<DaemonAdmin>,
-}
-
-/// Why a request of an operator is refused.
-#[derive(Debug, thiserror::Error)]
-pub enum AdminError {
-    /// It cannot be read.
-    #[error("{0}")]
-    Request(String),
-    /// Its body is too large.
-    #[error("the body is larger than {} KiB", MAX_BODY / 1024)]
-    TooLarge,
-    /// It names no agent.
-    #[error("`{0}` {1}")]
-    Agent(String, AgentNameError),
-    /// There is no tool of this name; the text says which others there are.
-    #[error("{0}")]
-    Tool(String),
-    /// It names nothing that can be switched.
-    #[error("{0}")]
-    Switch(SwitchError),
-    /// Too much is switched off already.
-    #[error("{0}")]
-    TooMany(SwitchError),
-    /// The switch cannot be kept.
-    #[error("{0}")]
-    Store(String),
 }
 
 impl Admin {
@@ -119,7 +102,7 @@ impl Admin {
     /// # Errors
     ///
     /// When no agent can have this name.
-    pub fn effective(&self, name: &str, role: &Role) -> Result<EffectiveTools, AdminError> {
+    pub fn effective(&self, name: &str, role: &Role) -> Result<EffectiveTools, ApiError> {
         Ok(self.gates.access().effective(&caller(name, role)?))
     }
 
@@ -128,7 +111,7 @@ impl Admin {
     /// # Errors
     ///
     /// When no agent can have this name.
-    pub fn agent(&self, name: &str, role: &Role) -> Result<AgentTools, AdminError> {
+    pub fn agent(&self, name: &str, role: &Role) -> Result<AgentTools, ApiError> {
         let effective = self.effective(name, role)?;
         let tools = self.gates.access().current().tools();
         let known: HashMap<&str, &ToolDescriptor> = tools.iter().map(|tool| (&*tool.name, &**tool)).collect();
@@ -163,7 +146,7 @@ impl Admin {
     /// # Errors
     ///
     /// When no agent can have this name.
-    pub fn explain(&self, question: &Question) -> Result<Explained, AdminError> {
+    pub fn explain(&self, question: &Question) -> Result<Explained, ApiError> {
         let Question { agent, tool, arguments, binding, profile, session } = question;
         let role = Role { binding: binding.clone(), profile: profile.clone(), session: session.clone() };
         let arguments = arguments
@@ -194,8 +177,8 @@ impl Admin {
     ///
     /// When nothing can have this name, too much is off already, or the switch cannot be kept. What cannot be kept is
     /// off all the same.
-    pub async fn switch(&self, kind: &str, name: &str, off: bool) -> Result<Switching, AdminError> {
-        let switch = Switch::new(kind, name).map_err(AdminError::Switch)?;
+    pub async fn switch(&self, kind: &str, name: &str, off: bool) -> Result<Switching, ApiError> {
+        let switch = Switch::new(kind, name).map_err(ApiError::bad_request)?;
         let changed = self.switches.set(self.gates.access(), &switch, off).await?;
         tracing::info!(kind, name, off, changed, "admin: a switch was set");
         Ok(Switching {
@@ -218,6 +201,128 @@ impl Admin {
                 **name == *EVERYBODY || access.agents().iter().any(|agent| agent.as_str() == &**name)
             }
         }
+    }
+
+    /// The tools of the daemon, or those of one agent, sorted by name.
+    ///
+    /// # Errors
+    ///
+    /// If no agent can have the given name, or there is no tool of the given name.
+    pub fn tools(&self, query: &ToolsQuery) -> Result<Tools, ApiError> {
+        let wanted = |tool: &ToolDescriptor| query.name.as_deref().is_none_or(|name| *tool.name == *name);
+        let (tools, names, nothing) = match &query.agent {
+            None => {
+                let all = self.gates.access().current().tools();
+                let tools: Vec<_> = all
+                    .iter()
+                    .filter(|tool| wanted(tool))
+                    .map(|tool| self.details(tool, tool.parameters.clone()))
+                    .collect();
+                (tools, all.iter().map(|tool| Arc::clone(&tool.name)).collect::<Vec<_>>(), None)
+            }
+            Some(agent) => {
+                let role = Role { binding: query.binding.clone(), profile: query.profile.clone(), session: None };
+                let effective = self.effective(agent, &role)?;
+                let (mut tools, mut names) = (Vec::new(), Vec::new());
+                for granted in effective.tools() {
+                    let tool = &granted.tool.descriptor;
+                    if wanted(tool) {
+                        tools.push(self.details(tool, effective.definition(granted).parameters));
+                    }
+                    names.push(Arc::clone(&tool.name));
+                }
+                (tools, names, effective.nothing().map(|reason| reason.to_string()))
+            }
+        };
+        match &query.name {
+            Some(name) if tools.is_empty() => {
+                let near = nearest(name, names.iter().map(|name| &**name));
+                let others = match near {
+                    Some(near) => format!("did you mean `{}`?", shown(near)),
+                    None => "`toolbus tools` lists all".to_owned(),
+                };
+                let agent = query.agent.as_deref().map(|agent| format!(" for {}", shown(agent))).unwrap_or_default();
+                Err(ApiError::not_found(format!("there is no tool `{}`{agent}: {others}", shown(name))))
+            }
+            _ => Ok(Tools { nothing, tools }),
+        }
+    }
+
+    fn details(&self, tool: &ToolDescriptor, parameters: Option<Arc<Value>>) -> ToolDetails {
+        ToolDetails {
+            name: tool.name.to_string(),
+            description: tool.description.clone(),
+            source: tool.source.to_string(),
+            provider: tool.provider.to_owned(),
+            effect: effect(tool.effect).to_owned(),
+            timeout_ms: tool.timeout.map(|timeout| u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX)),
+            max_in_flight: tool.max_in_flight,
+            unavailable: self.unavailable(tool),
+            parameters: parameters.map(Arc::unwrap_or_clone),
+        }
+    }
+
+    /// Why `tool` cannot be called now; `None` if it can.
+    fn unavailable(&self, tool: &ToolDescriptor) -> Option<String> {
+        let access = self.gates.access();
+        if let Some(switch) = access.switch_of(tool) {
+            return Some(format!("{} {} is switched off", switch.kind(), switch.name()));
+        }
+        access.current().held_back(&tool.name).map(|reason| format!("quarantined: {reason}"))
+    }
+}
+
+/// The daemon as a whole: its status, and reloads of its configuration.
+#[derive(Debug, Clone)]
+pub struct DaemonAdmin {
+    health: Arc<Health>,
+    files: Arc<[PathBuf]>,
+    reloads: mpsc::Sender<ReloadRequest>,
+}
+
+impl DaemonAdmin {
+    /// A daemon whose configuration is read from `files`; the receiver yields the requests for reloads.
+    #[must_use]
+    pub fn new(health: Arc<Health>, files: &[PathBuf]) -> (Self, mpsc::Receiver<ReloadRequest>) {
+        let (reloads, requests) = mpsc::channel(MAX_RELOADS);
+        let absolute = |file: &PathBuf| std::path::absolute(file).unwrap_or_else(|_| file.clone());
+        (Self { health, files: files.iter().map(absolute).collect(), reloads }, requests)
+    }
+
+    /// Its present status.
+    #[must_use]
+    pub fn status(&self) -> DaemonStatus {
+        DaemonStatus {
+            files: self.files.to_vec(),
+            blocked_by: self.health.readiness().blocked_by,
+            status: self.health.status(),
+        }
+    }
+
+    /// Has the configuration reloaded, and waits for the report.
+    ///
+    /// # Errors
+    ///
+    /// If too many reloads wait, or the daemon ends first.
+    pub async fn reload(&self) -> Result<ReloadReport, ApiError> {
+        let (sender, report) = oneshot::channel();
+        let is_ending = || ApiError::unavailable("the daemon is ending, and reloads nothing");
+        self.reloads.try_send(sender).map_err(|error| match error {
+            mpsc::error::TrySendError::Full(_) => {
+                ApiError::unavailable(format!("{MAX_RELOADS} reloads wait already; try again once they are done"))
+            }
+            mpsc::error::TrySendError::Closed(_) => is_ending(),
+        })?;
+        report.await.map_err(|_| is_ending())
+    }
+}
+
+const fn effect(effect: Effect) -> &'static str {
+    match effect {
+        Effect::ReadOnly => "read-only",
+        Effect::Idempotent => "idempotent",
+        Effect::Effectful => "effectful",
+        Effect::Undeclared => "undeclared",
     }
 }
 
@@ -249,8 +354,11 @@ fn rules(summary: Summary) -> Rules {
 }
 
 /// Whoever asks under this name, in this role.
-fn caller(name: &str, role: &Role) -> Result<Caller, AdminError> {
-    let refused = |error| AdminError::Agent(name.chars().take(MAX_SHOWN).flat_map(char::escape_debug).collect(), error);
+fn caller(name: &str, role: &Role) -> Result<Caller, ApiError> {
+    let refused = |error| {
+        let shown: String = name.chars().take(MAX_SHOWN).flat_map(char::escape_debug).collect();
+        ApiError::bad_request(format!("`{shown}` {error}"))
+    };
     let whoever = match name {
         EVERYBODY => Caller::unknown(),
         name => Caller::agent(AgentName::parse(name).map_err(refused)?),

@@ -1,5 +1,4 @@
-//! Who may enter: names of this server, pages of browsers, and tokens. Everything that the MCP door answers passes here
-//! first.
+//! Authentication and bounds of `/mcp`: origin, token and body of each request, and the size of its response.
 
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
@@ -15,58 +14,48 @@ use tokio_util::sync::CancellationToken;
 use toolbus_core::audit::Audit;
 use toolbus_mcp_server::{Entry, Keeper, Visitor};
 
-use super::answers::Answers;
-use super::bodies::Bodies;
-use super::connections::Link;
-use super::origin;
+use super::bodies::{Bodies, QueuedResponses};
+use super::connections::ConnectionState;
+use super::origin::{self, Names};
 use super::refusal::Refusal;
-use super::throttle::Attempts;
+use super::throttle::WrongTokens;
 use crate::config::http::Open;
 use crate::config::{Config, HttpConfig};
 
-/// How long a wrong token waits for its answer: as long as a client may hold a connection by saying nothing, so that
-/// guessing holds up others no more than silence does.
+/// Delay of the response to a wrong token: as long as a client may hold a connection by sending nothing, so that guessing
+/// delays others no more than silence does.
 pub(super) const PENALTY: Duration = Duration::from_secs(2);
-/// Parameters of a URL in which a token is looked for.
+/// Parameters of a URL that look like a token.
 const TOKENS_IN_URLS: [&str; 6] = ["token", "access_token", "api_key", "apikey", "key", "authorization"];
 
-/// Who may enter, which changes with the configuration.
-pub struct Entrance {
-    keeper: Keeper,
+/// Admits requests to the MCP server. Tokens and names follow the configuration.
+pub struct HttpAuth {
+    tokens: Keeper,
     names: RwLock<Arc<Names>>,
-    attempts: Attempts,
+    wrong_tokens: WrongTokens,
     bodies: Bodies,
-    answers: Answers,
+    responses: QueuedResponses,
 }
 
-/// Names that are no address.
-#[derive(Debug, Default)]
-pub(super) struct Names {
-    /// Of this server.
-    pub(super) hosts: Vec<String>,
-    /// Of pages that may use the door.
-    pub(super) origins: Vec<String>,
-}
-
-impl Entrance {
-    /// Lets in whom `config` says. What visitors have open ends with `stop`.
+impl HttpAuth {
+    /// Admits the clients of `config`. Cancelling `stop` ends every session opened through it.
     #[must_use]
     pub fn new(config: &Config, audit: Arc<dyn Audit>, stop: CancellationToken) -> Arc<Self> {
-        let entrance = Self {
-            keeper: Keeper::new(stop),
+        let auth = Self {
+            tokens: Keeper::new(stop),
             names: RwLock::default(),
-            attempts: Attempts::new(audit),
+            wrong_tokens: WrongTokens::new(audit),
             bodies: Bodies::new(config.max_door_body()),
-            answers: Answers::default(),
+            responses: QueuedResponses::default(),
         };
-        entrance.replace(&config.http);
-        Arc::new(entrance)
+        auth.replace(&config.http);
+        Arc::new(auth)
     }
 
-    /// Lets in whom `config` says, from now on.
+    /// Admits the clients of `config` from now on.
     pub fn replace(&self, config: &HttpConfig) {
         let tokens = config.each_token().map(|(agent, token)| ((**agent).clone(), token.reveal()));
-        self.keeper.replace(tokens, config.open != Open::No);
+        self.tokens.replace(tokens, config.open != Open::No);
         let names = Names { hosts: config.allowed_hosts.clone(), origins: config.allowed_origins.clone() };
         *self.names.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(names);
     }
@@ -76,84 +65,83 @@ impl Entrance {
     }
 }
 
-/// Puts the entrance in front of a door. What comes through has a [`Visitor`], and a body that is there as a whole.
-pub(super) fn guarded(entrance: Arc<Entrance>, door: Router) -> Router {
-    // Bodies are bounded here.
-    door.layer(DefaultBodyLimit::disable()).layer(from_fn_with_state(entrance, check))
+/// The routes of the MCP server behind `auth`. An admitted request has a [`Visitor`] and a complete body.
+pub(super) fn guarded(auth: Arc<HttpAuth>, mcp: Router) -> Router {
+    // `check` bounds bodies.
+    mcp.layer(DefaultBodyLimit::disable()).layer(from_fn_with_state(auth, check))
 }
 
-async fn check(State(entrance): State<Arc<Entrance>>, request: Request, next: Next) -> Response {
+async fn check(State(auth): State<Arc<HttpAuth>>, request: Request, next: Next) -> Response {
     let (mut parts, body) = request.into_parts();
-    let page = match origin::page(&parts.headers, &entrance.names()) {
+    let page = match origin::page(&parts.headers, &auth.names()) {
         Ok(page) => page,
         Err(refusal) => return refusal.answer(body).await,
     };
     if parts.method == Method::OPTIONS && page.is_some() && origin::is_preflight(&parts.headers) {
         return origin::preflight(page, &parts.headers);
     }
-    let answer = match entrance.admit(&parts).await {
+    let answer = match auth.admit(&parts).await {
         Err(refusal) => refusal.answer(body).await,
-        Ok(visitor) => match entrance.bodies.read(body, &parts.headers).await {
+        Ok(visitor) => match auth.bodies.read(body, &parts.headers).await {
             Err((refusal, rest)) => refusal.answer(rest).await,
             Ok(whole) => {
                 let token = visitor.token;
                 parts.extensions.insert::<Visitor>(visitor);
                 let answer = next.run(Request::from_parts(parts, Body::from(whole.bytes))).await;
                 drop(whole.room);
-                entrance.answers.counted(answer, token).await
+                auth.responses.counted(answer, token).await
             }
         },
     };
     origin::readable(page, answer)
 }
 
-impl Entrance {
-    /// Who this is, if it may enter; its connection has a place for it then.
+impl HttpAuth {
+    /// Identifies the client of a request, and gives its connection a slot.
+    ///
+    /// # Errors
+    ///
+    /// If the client may not use the MCP server, or no slot is free.
     async fn admit(&self, parts: &Parts) -> Result<Visitor, Refusal> {
-        let link = parts.extensions.get::<Arc<Link>>();
-        let visitor = match self.keeper.judge(&parts.headers) {
+        let connection = parts.extensions.get::<Arc<ConnectionState>>();
+        let visitor = match self.tokens.judge(&parts.headers) {
             Entry::Closed => return Err(Refusal::closed()),
             _ if has_token(parts.uri.query()) => return Err(Refusal::in_url()),
             Entry::Visitor(visitor) => visitor,
             Entry::NoToken => return Err(Refusal::no_token()),
             Entry::Unreadable => return Err(Refusal::unreadable()),
             Entry::Wrong => {
-                self.attempts.tell(link.and_then(|link| link.remote()));
-                return Err(match slowed(link).await {
+                self.wrong_tokens.report(connection.and_then(|connection| connection.remote()));
+                return Err(match slowed(connection).await {
                     true => Refusal::wrong_token(),
                     false => Refusal::too_many_attempts(),
                 });
             }
         };
-        if let Some(link) = link {
-            let has_place = match visitor.token {
-                Some(token) => link.vouch(Some(token)).await,
-                None => link.welcome().await,
+        if let Some(connection) = connection {
+            let has_slot = match visitor.token {
+                Some(token) => connection.vouch(Some(token)).await,
+                None => connection.welcome().await,
             };
-            if !has_place {
+            if !has_slot {
                 return Err(Refusal::full());
             }
-            link.take_any_time();
+            connection.take_any_time();
         }
         Ok(visitor)
     }
 }
 
-/// Tells a client of the door that it asks for another host.
-pub(super) async fn misdirected(text: &str, body: Body) -> Response {
-    Refusal::misdirected(text).answer(body).await
-}
-
-/// Waits as whoever gave a wrong token does. Whether there was room to wait.
-pub(super) async fn slowed(link: Option<&Arc<Link>>) -> bool {
-    let has_room = link.is_none_or(|link| link.slow_down());
-    if has_room {
+/// Delays the response to a wrong token. Returns whether there was a slot to wait in.
+pub(super) async fn slowed(connection: Option<&Arc<ConnectionState>>) -> bool {
+    let has_slot = connection.is_none_or(|connection| connection.slow_down());
+    if has_slot {
         tokio::time::sleep(PENALTY).await;
     }
-    has_room
+    has_slot
 }
 
-/// Whether a URL has what looks like a token.
+/// Whether a query holds what looks like a token.
 fn has_token(query: Option<&str>) -> bool {
     query.unwrap_or_default().split('&').any(|part| {
         let name = part.split('=').next().unwrap_or_default();

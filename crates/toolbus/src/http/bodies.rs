@@ -1,39 +1,51 @@
-use std::sync::Arc;
+//! Bounds of bodies: what a request may bring, and what may be queued for clients that do not read.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use axum::body::{Body, BodyDataStream};
+use axum::body::{Body, BodyDataStream, HttpBody as _, to_bytes};
 use axum::http::HeaderMap;
 use axum::http::header::CONTENT_LENGTH;
+use axum::response::Response;
 use bytes::{Bytes, BytesMut};
 use futures_util::StreamExt as _;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
+use toolbus_mcp_server::TokenId;
 
 use super::refusal::Refusal;
 
-/// How long a body may take to come.
+/// How long a body may take to arrive.
 const BODY_TIME: Duration = Duration::from_secs(10);
-/// Bodies up to here take no part of the room for large ones, in bytes.
+/// Bodies up to this size take none of the room for large ones, in bytes.
 const SMALL: usize = 64 * 1024;
-/// Bytes of a body for which room is taken at a time.
+/// Granularity of the room for large bodies, in bytes.
 const STEP: usize = 64 * 1024;
-/// How many bodies of the largest size there is room for at once.
+/// Bodies of the largest size that there is room for at a time.
 const LARGEST_AT_ONCE: usize = 16;
-/// What is read of a body that nobody wants: as much as the largest one by default.
+/// Bytes that are read of a body that is not used: as many as the largest body has by default.
 const MAX_DISCARDED: usize = 4 * 1024 * 1024;
-/// How long it is read: what is on its way comes by then, and whoever announces one and sends none holds no place for long.
+/// How long such a body is read: what is in flight arrives by then, and a client that announces a body and sends none
+/// holds no slot for long.
 const DISCARD_TIME: Duration = Duration::from_millis(200);
+/// Responses, and parts of streams, up to this size are not counted, in bytes.
+const UNCOUNTED: usize = 64 * 1024;
+/// Bytes of responses that may be queued for the clients of one token. The largest response has 16 MiB.
+const MAX_OF_TOKEN: usize = 64 * 1024 * 1024;
+/// Bytes of responses that may be queued for all clients.
+const MAX_OF_ALL: usize = 256 * 1024 * 1024;
 
-/// Reads bodies, each up to a limit, and all large ones within a bound.
+/// Reads bodies, each up to a limit and all large ones within a bound.
 pub(super) struct Bodies {
     max: usize,
     room: Arc<Semaphore>,
 }
 
-/// All of a body.
+/// A complete body.
 pub(super) struct Whole {
     pub(super) bytes: Bytes,
-    /// What it takes of the room for large ones, until this is dropped.
+    /// Its part of the room for large bodies, until this is dropped.
     pub(super) room: Option<OwnedSemaphorePermit>,
 }
 
@@ -43,7 +55,11 @@ impl Bodies {
         Self { max, room: Arc::new(Semaphore::new(steps)) }
     }
 
-    /// All of a body; or why not, and what is left of it.
+    /// Reads all of a body.
+    ///
+    /// # Errors
+    ///
+    /// If the body is too large, too slow or incomplete, or there is no room for it; with what is left of it.
     pub(super) async fn read(&self, body: Body, headers: &HeaderMap) -> Result<Whole, (Refusal, Body)> {
         let announced = headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<usize>().ok());
         if announced.is_some_and(|length| length > self.max) {
@@ -74,7 +90,7 @@ impl Bodies {
         if length > self.max { Err(Refusal::large_body(self.max)) } else { Ok(()) }
     }
 
-    /// Takes room for so many bytes.
+    /// Takes room for `length` bytes in all.
     fn hold(&self, held: &mut Option<OwnedSemaphorePermit>, length: usize) -> Result<(), Refusal> {
         let taken = held.as_ref().map_or(0, OwnedSemaphorePermit::num_permits);
         let wanted = length.saturating_sub(SMALL).div_ceil(STEP).saturating_sub(taken);
@@ -95,7 +111,7 @@ async fn next(chunks: &mut BodyDataStream) -> Result<Option<Bytes>, Refusal> {
     chunks.next().await.transpose().map_err(|_| Refusal::broken_body())
 }
 
-/// Reads a body that is not wanted, up to a bound: a connection that is closed with bytes unread may lose the answer.
+/// Reads a body that is not used, up to a bound: a connection that is closed with bytes unread may lose the response.
 pub(super) async fn discard(body: Body) {
     let mut chunks = body.into_data_stream();
     let reading = async {
@@ -107,6 +123,156 @@ pub(super) async fn discard(body: Body) {
             }
         }
     };
-    // However it ends, the answer is sent.
+    // The response is sent in any case.
     let _ = timeout(DISCARD_TIME, reading).await;
+}
+
+/// Bounds the responses that are queued for clients that read slowly, or not at all.
+#[derive(Debug, Default)]
+pub(super) struct QueuedResponses(Arc<Mutex<Queued>>);
+
+#[derive(Debug, Default)]
+struct Queued {
+    of_all: usize,
+    /// By token; clients without one are counted together.
+    of_token: HashMap<Option<TokenId>, usize>,
+}
+
+/// Bytes that are queued for a client, counted until they are sent.
+struct Counted {
+    bytes: Bytes,
+    token: Option<TokenId>,
+    queued: Arc<Mutex<Queued>>,
+}
+
+impl AsRef<[u8]> for Counted {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        let mut queued = lock(&self.queued);
+        queued.of_all = queued.of_all.saturating_sub(self.bytes.len());
+        if let Some(count) = queued.of_token.get_mut(&self.token) {
+            *count = count.saturating_sub(self.bytes.len());
+            if *count == 0 {
+                queued.of_token.remove(&self.token);
+            }
+        }
+    }
+}
+
+impl QueuedResponses {
+    /// Counts a response until it is sent. If too much is queued already, the response is replaced by a refusal, or a
+    /// stream is broken off.
+    pub(super) async fn counted(&self, response: Response, token: Option<TokenId>) -> Response {
+        let (parts, body) = response.into_parts();
+        if body.size_hint().exact().is_none() {
+            let responses = Self(Arc::clone(&self.0));
+            // Without an error at its end, a client would take what arrived for all of it.
+            let untaken = || axum::Error::new("too much waits for this client");
+            let counted = body
+                .into_data_stream()
+                .map(move |part| part.and_then(|bytes| responses.count(bytes, token).ok_or_else(untaken)));
+            return Response::from_parts(parts, Body::from_stream(counted));
+        }
+        let Ok(bytes) = to_bytes(body, usize::MAX).await else { return Refusal::untaken().answer(Body::empty()).await };
+        match self.count(bytes, token) {
+            Some(bytes) => Response::from_parts(parts, Body::from(bytes)),
+            None => Refusal::untaken().answer(Body::empty()).await,
+        }
+    }
+
+    /// The same bytes, counted; `None` if they exceed a bound.
+    fn count(&self, bytes: Bytes, token: Option<TokenId>) -> Option<Bytes> {
+        if bytes.len() <= UNCOUNTED {
+            return Some(bytes);
+        }
+        let mut queued = lock(&self.0);
+        let of_token = queued.of_token.get(&token).copied().unwrap_or_default() + bytes.len();
+        if of_token > MAX_OF_TOKEN || queued.of_all + bytes.len() > MAX_OF_ALL {
+            return None;
+        }
+        queued.of_all += bytes.len();
+        queued.of_token.insert(token, of_token);
+        drop(queued);
+        Some(Bytes::from_owner(Counted { bytes, token, queued: Arc::clone(&self.0) }))
+    }
+}
+
+fn lock(queued: &Mutex<Queued>) -> MutexGuard<'_, Queued> {
+    queued.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::stream;
+
+    use super::*;
+
+    const LARGE: usize = 16 * 1024 * 1024;
+
+    async fn answer(answers: &QueuedResponses, token: u64) -> Result<Bytes, u16> {
+        let answer = answers.counted(Response::new(Body::from(vec![b'x'; LARGE])), Some(TokenId(token))).await;
+        match answer.status().as_u16() {
+            200 => Ok(to_bytes(answer.into_body(), usize::MAX).await.unwrap()),
+            code => Err(code),
+        }
+    }
+
+    #[tokio::test]
+    async fn what_waits_is_bounded_for_each_token_and_for_all_and_counts_until_it_is_taken() {
+        let answers = QueuedResponses::default();
+        let mut waiting = Vec::new();
+        for token in 0..MAX_OF_ALL / MAX_OF_TOKEN {
+            for _ in 0..MAX_OF_TOKEN / LARGE {
+                waiting.push(answer(&answers, token as u64).await.unwrap());
+            }
+            assert_eq!(answer(&answers, token as u64).await, Err(503));
+        }
+        assert_eq!(answer(&answers, 99).await, Err(503));
+        // A part of what is taken is still what waits.
+        let part = waiting.pop().unwrap().slice(..1);
+        assert_eq!(answer(&answers, 99).await, Err(503));
+        drop(part);
+        assert!(answer(&answers, 99).await.is_ok());
+        drop(waiting);
+        assert_eq!(lock(&answers.0).of_all, 0);
+        assert!(lock(&answers.0).of_token.is_empty());
+    }
+
+    #[tokio::test]
+    async fn a_refused_response_says_that_the_request_was_carried_out_and_names_no_time_to_retry() {
+        let responses = QueuedResponses::default();
+        let large = || Response::new(Body::from(vec![b'x'; LARGE]));
+        let mut queued = Vec::new();
+        for _ in 0..MAX_OF_TOKEN / LARGE {
+            let body = responses.counted(large(), None).await.into_body();
+            queued.push(to_bytes(body, usize::MAX).await.unwrap());
+        }
+        let refused = responses.counted(large(), None).await;
+        assert_eq!(refused.status(), 503);
+        assert_eq!(refused.headers().get("retry-after"), None, "a proxy would repeat the call");
+        assert_eq!(refused.headers()["connection"], "close");
+        let body = to_bytes(refused.into_body(), usize::MAX).await.unwrap();
+        let body: serde_json::Value = serde_json::from_slice(&body).unwrap();
+        insta::assert_snapshot!(body["error"]["message"].as_str().unwrap(), @"the request was carried out, but its answer is not sent, because too much waits for this client already: read the answers that are on their way, and if it was a call, find out what it did before calling again");
+    }
+
+    #[tokio::test]
+    async fn a_stream_with_too_much_in_it_is_broken_off_and_small_parts_are_not_counted() {
+        let answers = QueuedResponses::default();
+        let parts = |size, count| {
+            let parts = (0..count).map(move |_| Ok::<_, axum::Error>(Bytes::from(vec![b'x'; size])));
+            Response::new(Body::from_stream(stream::iter(parts)))
+        };
+        let taken = |response: Response| response.into_body().into_data_stream().collect::<Vec<_>>();
+        let small = taken(answers.counted(parts(UNCOUNTED, 2 * MAX_OF_TOKEN / UNCOUNTED), None).await).await;
+        assert!(small.iter().all(Result::is_ok));
+        let large = taken(answers.counted(parts(LARGE, 5), None).await).await;
+        let fits = MAX_OF_TOKEN / LARGE;
+        assert!(large[..fits].iter().all(Result::is_ok) && large[fits].is_err());
+    }
 }

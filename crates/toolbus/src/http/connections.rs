@@ -1,7 +1,5 @@
-//! Connections: how many there may be, how long each may take, and their orderly end.
+//! Connections: how many are served at a time, how long each may take, and their orderly end.
 
-mod drive;
-mod io;
 mod service;
 mod slots;
 mod state;
@@ -21,44 +19,43 @@ use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use self::io::Watched;
-use self::service::Service;
+use self::service::{Service, Watched, drive};
 use self::slots::Slots;
-pub(crate) use self::state::Link;
+pub(crate) use self::state::ConnectionState;
 
-/// Connections that have shown no valid token, served at a time. A further one takes the place of one that waits for
-/// a request, or waits itself.
-pub(super) const MAX_STRANGERS: usize = 64;
-/// Connections that have shown a valid token.
+/// Slots of connections that have shown no valid token. A further connection takes the slot of one that waits for a
+/// request, or waits for a slot.
+pub(super) const MAX_ANONYMOUS: usize = 64;
+/// Slots of connections that have shown a valid token.
 pub(super) const MAX_KNOWN: usize = 1216;
-/// Connections of clients without a token, where the door is open. They take no place of those that have one.
+/// Slots of clients without a token, where `http.open` admits them. They take no slot of clients with a token.
 pub(super) const MAX_GUESTS: usize = 256;
-/// Connections that gave a wrong token and wait for their refusal.
+/// Slots of connections that gave a wrong token and wait for their refusal.
 pub(super) const MAX_SLOWED: usize = 256;
 /// How long a client may take to send the head of a request, from its first byte.
 pub(super) const HEAD_TIME: Duration = Duration::from_secs(2);
-/// How long a head is waited for whatever else happens: one that is sent at once has come by then.
+/// How long a head is waited for in any case: one that is sent at once has arrived by then.
 pub(super) const GRACE: Duration = Duration::from_millis(250);
-/// How long one request and its answer may take, where nothing else is said.
+/// How long a request and its response may take by default.
 pub(super) const REQUEST_TIME: Duration = Duration::from_secs(10);
 /// How long a connection may wait for its next request.
 pub(super) const IDLE_TIME: Duration = Duration::from_secs(60);
-/// How long a client may take none of what is sent to it.
+/// How long a client may read nothing of what is sent to it.
 pub(super) const WRITE_TIME: Duration = Duration::from_secs(30);
-/// What the system keeps of an answer until the client takes it, in bytes. By itself it would keep some 4 MiB, and then
-/// tell of what is taken by the third of that: a client that takes 100 kB/s would seem to take nothing for ten seconds,
-/// and each that does not read would cost as much.
+/// Size of the socket's send buffer, in bytes. The default grows to some 4 MiB, and progress is reported by thirds of
+/// it: a client that reads 100 kB/s would seem to read nothing for ten seconds, and each client that does not read would
+/// cost as much.
 pub(super) const SEND_BUFFER: usize = 256 * 1024;
 /// Largest head of a request, in bytes.
 const MAX_HEAD: usize = 16 * 1024;
 /// Most headers of a request.
 const MAX_HEADERS: usize = 64;
-/// Pause after the system could not hand out a connection, for want of descriptors.
+/// Pause after `accept` failed for want of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Where connections come from.
+/// A source of connections.
 pub(super) trait Accept {
-    /// One connection.
+    /// A connection.
     type Stream: AsyncRead + AsyncWrite + Unpin + Send + 'static;
 
     /// The next connection, and the address at its other end if it has one.
@@ -70,8 +67,8 @@ impl Accept for TcpListener {
 
     async fn accept_one(&self) -> Result<(TcpStream, Option<IpAddr>)> {
         let (stream, remote): (_, SocketAddr) = self.accept().await?;
-        // Head and body of an answer may leave in two writes; the second must not wait until the first is acknowledged.
-        // One that cannot be set is one of a client that is gone.
+        // Head and body of a response may leave in two writes; the second must not wait until the first is acknowledged.
+        // Setting an option fails only if the client is gone.
         let _ = stream.set_nodelay(true);
         let _ = set_socket_send_buffer_size(&stream, SEND_BUFFER);
         Ok((stream, Some(remote.ip().to_canonical())))
@@ -86,7 +83,7 @@ impl Accept for UnixListener {
     }
 }
 
-/// Serves until `stop` is cancelled, then lets requests in hand finish.
+/// Serves until `stop` is cancelled, then lets requests in progress finish.
 pub(super) async fn serve(listener: impl Accept, routes: Router, stop: CancellationToken) {
     let slots = Arc::new(Slots::new());
     let connections = TaskTracker::new();
@@ -102,8 +99,8 @@ pub(super) async fn serve(listener: impl Accept, routes: Router, stop: Cancellat
                     continue;
                 }
             };
-            let Some(link) = slots.enter(remote).await else { return };
-            connections.spawn(serve_one(stream, link, routes.clone(), stop.clone()));
+            let Some(state) = slots.enter(remote).await else { return };
+            connections.spawn(serve_one(stream, state, routes.clone(), stop.clone()));
         }
     };
     stop.run_until_cancelled(accepting).await;
@@ -112,27 +109,27 @@ pub(super) async fn serve(listener: impl Accept, routes: Router, stop: Cancellat
     connections.wait().await;
 }
 
-/// Whether it is the client that failed, before its connection was taken.
+/// Whether the client ended the connection before it was accepted.
 fn is_gone(error: &Error) -> bool {
     use ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset};
     matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset)
 }
 
 /// Serves the requests of one connection.
-async fn serve_one<S>(stream: S, link: Arc<Link>, routes: Router, stop: CancellationToken)
+async fn serve_one<S>(stream: S, state: Arc<ConnectionState>, routes: Router, stop: CancellationToken)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let left = link.leave_on_drop();
+    let deregister = state.deregister_on_drop();
     let connection = http1::Builder::new()
-        // Times are kept by the link: those of the server itself are no different between a head and a rest.
+        // `ConnectionState` keeps the times: hyper does not tell a slow head from an idle connection.
         .header_read_timeout(None)
         .max_headers(MAX_HEADERS)
         .max_buf_size(MAX_HEAD)
         .serve_connection(
-            TokioIo::new(Watched::new(stream, Arc::clone(&link))),
-            Service::new(routes, Arc::clone(&link)),
+            TokioIo::new(Watched::new(stream, Arc::clone(&state))),
+            Service::new(routes, Arc::clone(&state)),
         );
-    drive::drive(connection, &link, &stop).await;
-    drop(left);
+    drive(connection, &state, &stop).await;
+    drop(deregister);
 }

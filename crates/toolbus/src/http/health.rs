@@ -1,3 +1,5 @@
+//! Health and status: what `/readyz`, `/status` and the admin API say of the daemon.
+
 use std::borrow::Cow;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -10,9 +12,9 @@ use toolbus_core::policy::PolicyHandle;
 use toolbus_core::registry::Registry;
 use toolbus_core::telemetry::Load;
 use toolbus_mcp_client::status::{PhaseName, ServerStatus};
+use toolbus_scripts::runner::RunnerStatus;
 
 use super::admin::McpAdmin;
-use super::scripts::{ScriptState, ScriptStatus};
 
 /// Longest text of others that is shown, in characters.
 const MAX_TEXT: usize = 300;
@@ -263,6 +265,25 @@ pub struct Counts {
     /// Calls running now.
     pub in_flight: usize,
     /// Calls waiting for a permit now.
+    pub waiting: usize,
+}
+
+/// The runner of scripts, as `/status` shows it.
+pub trait ScriptState: Send + Sync + 'static {
+    /// Its present state; `None` if no scripts are run.
+    fn status(&self) -> Option<ScriptStatus>;
+}
+
+/// The state of the runner of scripts.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ScriptStatus {
+    /// The runner, and how strongly it isolates scripts.
+    #[serde(flatten)]
+    pub runner: RunnerStatus,
+    /// Scripts that run now.
+    pub running: usize,
+    /// Scripts that are queued.
     pub waiting: usize,
 }
 

@@ -1,75 +1,153 @@
+//! Which hosts and origins a request may name: this server's own, and those that `http.allowed_hosts` and
+//! `http.allowed_origins` list.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use axum::extract::{Request, State};
 use axum::http::header::{
     ACCESS_CONTROL_ALLOW_HEADERS, ACCESS_CONTROL_ALLOW_METHODS, ACCESS_CONTROL_ALLOW_ORIGIN,
     ACCESS_CONTROL_EXPOSE_HEADERS, ACCESS_CONTROL_MAX_AGE, ACCESS_CONTROL_REQUEST_HEADERS,
-    ACCESS_CONTROL_REQUEST_METHOD, ORIGIN, VARY,
+    ACCESS_CONTROL_REQUEST_METHOD, HOST, ORIGIN, VARY,
 };
 use axum::http::uri::Authority;
-use axum::http::{HeaderMap, HeaderValue, StatusCode};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri};
+use axum::middleware::Next;
 use axum::response::{IntoResponse as _, Response};
 
-use super::auth::Names;
-use super::host::{address, is_named};
+use super::auth::HttpAuth;
 use super::refusal::Refusal;
 
-/// How long a browser may remember what it was told, in seconds.
+/// Names that are no addresses.
+#[derive(Debug, Default)]
+pub(super) struct Names {
+    /// Of this server.
+    pub(super) hosts: Vec<String>,
+    /// Origins of pages that may use the MCP server.
+    pub(super) origins: Vec<String>,
+}
+
+const REFUSAL: &str = "this server is addressed by IP address, as `localhost`, or by a name that its operator lists in \
+                       http.allowed_hosts: check the host in the address, and the `Host` header that a proxy sends on";
+
+/// How long a browser may cache the response to a preflight, in seconds.
 const MAX_AGE: HeaderValue = HeaderValue::from_static("600");
-/// What a page may send.
+/// Methods that a page may use.
 const METHODS: HeaderValue = HeaderValue::from_static("GET, POST, DELETE, OPTIONS");
 /// Headers that a page may read.
 const EXPOSED: HeaderValue = HeaderValue::from_static("Mcp-Session-Id, WWW-Authenticate, Retry-After");
 
-/// The page that a request comes from, as its browser says: none for a client that is no browser.
+/// Refuses requests for another host.
 ///
-/// A page from elsewhere cannot leave its origin out, and must not use what only programs of this machine may.
+/// A page from elsewhere can make a browser send requests here by pointing its own name at this address (DNS
+/// rebinding); the name is then still in `Host`. Literal addresses cannot be made to point anywhere, and are what
+/// probes send.
+pub(super) async fn check_host(State(auth): State<Arc<HttpAuth>>, request: Request, next: Next) -> Response {
+    if is_ours(&request, &auth.names()) {
+        return next.run(request).await;
+    }
+    match is_for_mcp(request.uri().path()) {
+        true => Refusal::misdirected(REFUSAL).answer(request.into_body()).await,
+        false => (StatusCode::MISDIRECTED_REQUEST, format!("{REFUSAL}\n")).into_response(),
+    }
+}
+
+/// Whether this is a path of the MCP server, whose clients read JSON-RPC errors alone.
+fn is_for_mcp(path: &str) -> bool {
+    path.strip_prefix("/mcp").is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+}
+
+/// Whether target and `Host` name this server.
+fn is_ours(request: &Request, names: &Names) -> bool {
+    let is_name =
+        |authority: &Authority| is_local(authority) || names.hosts.iter().any(|name| is_named(authority, name));
+    let mut hosts = request.headers().get_all(HOST).iter();
+    let host = hosts.next().and_then(|value| value.to_str().ok());
+    let target_is_ours = |uri: &Uri| uri.authority().is_none_or(is_name);
+    hosts.next().is_none()
+        && target_is_ours(request.uri())
+        && host.and_then(|host| host.parse::<Authority>().ok()).is_some_and(|authority| is_name(&authority))
+}
+
+/// Whether this is a literal address or `localhost`, with or without a port, and nothing more.
+fn is_local(authority: &Authority) -> bool {
+    is_named(authority, "localhost") || address(authority).is_some()
+}
+
+/// Whether this is a host of that name, with or without a port, and nothing more.
+fn is_named(authority: &Authority, name: &str) -> bool {
+    is_whole(authority) && authority.host().eq_ignore_ascii_case(name)
+}
+
+/// The literal address that this is, with or without a port, and nothing more.
+fn address(authority: &Authority) -> Option<IpAddr> {
+    let host = authority.host();
+    let literal = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
+    literal.parse().ok().filter(|_| is_whole(authority))
+}
+
+fn is_whole(authority: &Authority) -> bool {
+    let rest = authority.as_str().strip_prefix(authority.host());
+    rest.is_some_and(|port| port.is_empty() || port.starts_with(':'))
+}
+
+/// The `Origin` of a request; `None` for a client that is no browser.
+///
+/// # Errors
+///
+/// If the origin is neither of this machine nor in `http.allowed_origins`: a browser cannot leave it out, so that no
+/// page from elsewhere uses what is open to programs of this machine.
 pub(super) fn page(headers: &HeaderMap, names: &Names) -> Result<Option<HeaderValue>, Refusal> {
     let mut origins = headers.get_all(ORIGIN).iter();
     let Some(origin) = origins.next() else { return Ok(None) };
-    let is_allowed = |text: &str| is_local(text) || names.origins.iter().any(|allowed| allowed == text);
+    let is_allowed = |text: &str| is_local_page(text) || names.origins.iter().any(|allowed| allowed == text);
     match origin.to_str() {
         Ok(text) if origins.next().is_none() && is_allowed(text) => Ok(Some(origin.clone())),
         _ => Err(Refusal::origin()),
     }
 }
 
-/// Whether a page is of this machine.
-fn is_local(origin: &str) -> bool {
+/// Whether an origin is of this machine.
+fn is_local_page(origin: &str) -> bool {
     let authority = origin.strip_prefix("http://").or_else(|| origin.strip_prefix("https://"));
     authority.and_then(|text| text.parse::<Authority>().ok()).is_some_and(|authority| {
         is_named(&authority, "localhost") || address(&authority).is_some_and(|address| address.is_loopback())
     })
 }
 
-/// Whether a browser asks if a page may send something.
+/// Whether a browser asks if a page may send a request.
 pub(super) fn is_preflight(headers: &HeaderMap) -> bool {
     headers.contains_key(ACCESS_CONTROL_REQUEST_METHOD)
 }
 
-/// Tells the browser that the page may.
-pub(super) fn preflight(page: Option<HeaderValue>, headers: &HeaderMap) -> Response {
+/// The response to a preflight: the page may.
+pub(super) fn preflight(page: Option<HeaderValue>, request: &HeaderMap) -> Response {
     let mut answer = StatusCode::NO_CONTENT.into_response();
-    let told = answer.headers_mut();
-    told.insert(ACCESS_CONTROL_ALLOW_METHODS, METHODS);
-    told.insert(ACCESS_CONTROL_MAX_AGE, MAX_AGE);
-    // Whatever it wants to send: what the protocol adds to headers is not known here.
-    if let Some(wanted) = headers.get(ACCESS_CONTROL_REQUEST_HEADERS) {
-        told.insert(ACCESS_CONTROL_ALLOW_HEADERS, wanted.clone());
+    let headers = answer.headers_mut();
+    headers.insert(ACCESS_CONTROL_ALLOW_METHODS, METHODS);
+    headers.insert(ACCESS_CONTROL_MAX_AGE, MAX_AGE);
+    // Any header: those that MCP adds are not known here.
+    if let Some(wanted) = request.get(ACCESS_CONTROL_REQUEST_HEADERS) {
+        headers.insert(ACCESS_CONTROL_ALLOW_HEADERS, wanted.clone());
     }
     readable(page, answer)
 }
 
-/// Lets the page read the answer.
+/// Lets the page read the response.
 pub(super) fn readable(page: Option<HeaderValue>, mut answer: Response) -> Response {
     if let Some(page) = page {
-        let told = answer.headers_mut();
-        told.insert(ACCESS_CONTROL_ALLOW_ORIGIN, page);
-        told.insert(ACCESS_CONTROL_EXPOSE_HEADERS, EXPOSED);
-        told.append(VARY, HeaderValue::from_static("Origin"));
+        let headers = answer.headers_mut();
+        headers.insert(ACCESS_CONTROL_ALLOW_ORIGIN, page);
+        headers.insert(ACCESS_CONTROL_EXPOSE_HEADERS, EXPOSED);
+        headers.append(VARY, HeaderValue::from_static("Origin"));
     }
     answer
 }
 
 #[cfg(test)]
 mod tests {
+    use axum::body::Body;
+
     use super::*;
 
     fn is_let_in(origins: &[&str]) -> bool {
@@ -119,5 +197,62 @@ mod tests {
         }
         assert!(!is_let_in(&["http://localhost", "http://localhost"]));
         assert!(!is_let_in(&["http://localhost", "http://evil.example"]));
+    }
+
+    fn is_ours(request: &Request) -> bool {
+        let names = Names { hosts: vec!["toolbus.example.com".to_owned()], ..Names::default() };
+        super::is_ours(request, &names)
+    }
+
+    fn request(target: &str, hosts: &[&str]) -> Request {
+        let request = Request::builder().uri(target);
+        hosts.iter().fold(request, |request, host| request.header("host", *host)).body(Body::empty()).unwrap()
+    }
+
+    #[test]
+    fn addresses_and_localhost_are_ours() {
+        for host in
+            ["localhost", "LocalHost:8471", "127.0.0.1", "127.0.0.1:8471", "[::1]:8471", "10.1.2.3", "[fd00::1]"]
+        {
+            assert!(is_ours(&request("/readyz", &[host])), "{host}");
+        }
+    }
+
+    #[test]
+    fn names_that_are_listed_are_ours() {
+        for host in ["toolbus.example.com", "Toolbus.Example.com:8443"] {
+            assert!(is_ours(&request("/readyz", &[host])), "{host}");
+        }
+        for host in ["example.com", "a.toolbus.example.com", "toolbus.example.com.", "toolbus.example.com.evil.example"]
+        {
+            assert!(!is_ours(&request("/readyz", &[host])), "{host}");
+        }
+    }
+
+    #[test]
+    fn names_that_somebody_may_point_here_are_not() {
+        for host in [
+            "evil.example",
+            "localhost.evil.example",
+            "127.0.0.1.evil.example",
+            "localhost.",
+            "127.1",
+            "0x7f000001",
+            "evil@127.0.0.1",
+            "127.0.0.1@evil.example",
+            "[::1].evil.example",
+            "127.0.0.1 evil",
+            "",
+        ] {
+            assert!(!is_ours(&request("/readyz", &[host])), "{host:?}");
+        }
+    }
+
+    #[test]
+    fn one_host_must_be_named_and_all_that_are_named_must_be_ours() {
+        assert!(!is_ours(&request("/readyz", &[])));
+        assert!(!is_ours(&request("/readyz", &["localhost", "localhost"])));
+        assert!(!is_ours(&request("http://evil.example/readyz", &["localhost"])));
+        assert!(is_ours(&request("http://127.0.0.1:1/readyz", &["localhost"])));
     }
 }

@@ -1,3 +1,5 @@
+//! Refusals of `/mcp`, as JSON-RPC errors.
+
 use std::time::Duration;
 
 use axum::Json;
@@ -10,10 +12,10 @@ use serde_json::json;
 use super::auth::PENALTY;
 use super::bodies::discard;
 
-/// Code of a refusal, of those that JSON-RPC leaves to servers.
+/// Code of a refusal, from the range that JSON-RPC leaves to servers.
 const CODE: i32 = -32000;
 
-/// Why a request does not pass, and what to do about it. Clients of MCP read it as an error of their protocol.
+/// Why a request is refused, and what to do about it. MCP clients read it as a JSON-RPC error.
 #[derive(Debug)]
 pub(super) struct Refusal {
     status: StatusCode,
@@ -21,7 +23,7 @@ pub(super) struct Refusal {
     /// Value of `WWW-Authenticate`.
     challenge: Option<&'static str>,
     retry_after: Option<Duration>,
-    /// Whether the connection ends with this.
+    /// Whether the connection is closed after it.
     closes: bool,
 }
 
@@ -99,7 +101,7 @@ impl Refusal {
     }
 
     pub(super) fn untaken() -> Self {
-        // Without a time to try again: proxies would, and the call has had its effect.
+        // Without `Retry-After`: proxies would send the request again, and the call has had its effect.
         let refusal = Self::new(
             StatusCode::SERVICE_UNAVAILABLE,
             "the request was carried out, but its answer is not sent, because too much waits for this client already: \
@@ -121,7 +123,7 @@ impl Refusal {
         Self { closes: true, ..Self::new(StatusCode::BAD_REQUEST, "the body did not come as a whole") }
     }
 
-    /// As an answer, once the body of the request is out of its way.
+    /// The response, after the body of the request was read.
     pub(super) async fn answer(self, body: Body) -> Response {
         discard(body).await;
         let Self { status, text, challenge, retry_after, closes } = self;

@@ -24,9 +24,10 @@ use toolbus_mcp_client::status::{PhaseName, ServerStatus};
 use toolbus_sandbox::Level;
 use toolbus_scripts::runner::RunnerStatus;
 
+use super::admin::client::{ProbeError, probe};
 use super::admin::{McpAdmin, example};
-use super::connections::{HEAD_TIME, MAX_STRANGERS};
-use super::{Build, Entrance, Health, HttpError, HttpServer, ProbeError, ScriptState, ScriptStatus, Site, probe};
+use super::connections::{HEAD_TIME, MAX_ANONYMOUS};
+use super::{Build, Health, HttpAuth, HttpError, HttpServer, HttpState, ScriptState, ScriptStatus};
 use crate::config::Config;
 
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -57,10 +58,10 @@ impl McpAdmin for Servers {
     }
 }
 
-/// A site without doors.
-pub(super) fn site(health: Arc<Health>) -> Site {
-    let entrance = Entrance::new(&Config::default(), Arc::new(Silent), CancellationToken::new());
-    Site { health, admin: None, entrance, door: Router::new(), redactor: Default::default() }
+/// A state with neither admin API nor MCP server.
+pub(super) fn http_state(health: Arc<Health>) -> HttpState {
+    let auth = HttpAuth::new(&Config::default(), Arc::new(Silent), CancellationToken::new());
+    HttpState { health, admin: None, auth, mcp: Router::new(), redactor: Default::default() }
 }
 
 /// A server on a free port, and what feeds it.
@@ -89,7 +90,7 @@ impl World {
         ));
         let server = HttpServer::bind(SocketAddr::from(([127, 0, 0, 1], 0))).await.unwrap();
         let (address, stop) = (server.address(), CancellationToken::new());
-        let server = tokio::spawn(server.run(site(Arc::clone(&health)), stop.clone()));
+        let server = tokio::spawn(server.run(http_state(Arc::clone(&health)), stop.clone()));
         Self { address, bus, registry, health, stop, server }
     }
 
@@ -302,7 +303,7 @@ async fn a_head_that_is_too_large_is_refused() {
 async fn clients_that_say_nothing_are_closed_and_block_nobody_for_long() {
     let world = World::new(&[]).await;
     let mut silent = Vec::new();
-    for _ in 0..MAX_STRANGERS * 2 {
+    for _ in 0..MAX_ANONYMOUS * 2 {
         silent.push(TcpStream::connect(world.address).await.unwrap());
     }
     let (code, _) = probe(world.address, "/livez", PATIENCE).await.unwrap();
@@ -365,7 +366,7 @@ async fn a_server_on_every_address_is_probed_on_loopback() {
     let World { health, stop, .. } = World::new(&[]).await;
     let server = HttpServer::bind(SocketAddr::from(([0, 0, 0, 0], 0))).await.unwrap();
     let address = server.address();
-    let running = tokio::spawn(server.run(site(health), stop.clone()));
+    let running = tokio::spawn(server.run(http_state(health), stop.clone()));
     assert_eq!(probe(address, "/livez", PATIENCE).await.unwrap().0, 200);
     stop.cancel();
     running.await.unwrap();

@@ -1,3 +1,5 @@
+//! Reports of wrong tokens, throttled by address.
+
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -8,24 +10,24 @@ use toolbus_core::log::Throttle;
 
 /// Time between two records of one address.
 const PERIOD: Duration = Duration::from_secs(10);
-/// Most addresses that are told apart.
+/// Most addresses that are counted apart.
 const MAX_ADDRESSES: usize = 256;
 
-/// Tells of wrong tokens: the first of an address at once, and the number of those that follow.
-pub(super) struct Attempts {
+/// Logs and audits wrong tokens: the first of an address at once, then how many followed.
+pub(super) struct WrongTokens {
     audit: Arc<dyn Audit>,
-    /// What each address did since its last record.
+    /// Wrong tokens of each address since its last record.
     addresses: Arc<Mutex<HashMap<Option<IpAddr>, u64>>>,
     log: Throttle,
 }
 
-impl Attempts {
+impl WrongTokens {
     pub(super) fn new(audit: Arc<dyn Audit>) -> Self {
         Self { audit, addresses: Arc::default(), log: Throttle::default() }
     }
 
-    /// Somebody at this address gave a wrong token.
-    pub(super) fn tell(&self, remote: Option<IpAddr>) {
+    /// Reports a wrong token from this address.
+    pub(super) fn report(&self, remote: Option<IpAddr>) {
         if let Some(left_out) = self.log.due() {
             let remote = remote.map(tracing::field::display);
             tracing::warn!(remote, left_out, "door: a wrong token was given");
@@ -36,10 +38,10 @@ impl Attempts {
         }
     }
 
-    /// Counts an attempt. As whose it is counted, if it is the first.
+    /// Counts a wrong token. Returns the address that it is counted for, if it is the first.
     fn begins(&self, remote: Option<IpAddr>) -> Option<Option<IpAddr>> {
         let mut addresses = self.addresses.lock().unwrap_or_else(PoisonError::into_inner);
-        // Whoever comes from too many addresses is counted with everybody else.
+        // Addresses beyond the limit are counted together.
         let key = if addresses.contains_key(&remote) || addresses.len() < MAX_ADDRESSES { remote } else { None };
         match addresses.get_mut(&key) {
             Some(left_out) => {
@@ -53,7 +55,7 @@ impl Attempts {
         }
     }
 
-    /// Records how many followed, for as long as any do.
+    /// Records how many followed in each period, until a period has none.
     fn follow(&self, remote: Option<IpAddr>) {
         let (audit, addresses) = (Arc::clone(&self.audit), Arc::clone(&self.addresses));
         tokio::spawn(async move {

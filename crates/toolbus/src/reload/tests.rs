@@ -30,7 +30,7 @@ fn live(config: &Config) -> Live {
         sessions: SessionSets::new(sets),
         servers: None,
         scripts: Scripts::default(),
-        entrance: Entrance::new(config, Arc::new(Silent), CancellationToken::new()),
+        http_auth: HttpAuth::new(config, Arc::new(Silent), CancellationToken::new()),
         pins: assembly::pins(config, None).unwrap(),
         digest: watch::Sender::new(config.digest()),
         redactor: Default::default(),

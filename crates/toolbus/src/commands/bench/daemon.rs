@@ -10,7 +10,7 @@ use tokio::process::{Child, Command};
 
 use super::errors::Errors;
 use super::{MeasureError, TOOLBUS};
-use crate::http::probe;
+use crate::http::admin::client::probe;
 
 /// Longest wait for a side to start.
 pub(super) const START_TIME: Duration = Duration::from_secs(60);

@@ -6,7 +6,7 @@ use serde_json::value::RawValue;
 use toolbus_trust::pins::{Definition, State, Unified, unified};
 
 use crate::commands::{one_line, plain};
-use crate::http::admin::view::pins::{Approved, Changed, Changes, Pinned, PinnedTools};
+use crate::http::admin::view::{Approved, Changed, Changes, Pinned, PinnedTools};
 
 /// Every tool in a line, those that need a look first.
 pub(super) fn table(all: &PinnedTools) -> String {

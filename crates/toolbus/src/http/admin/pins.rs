@@ -1,23 +1,19 @@
-//! Pins, as operators see them: what is quarantined, how it changed, and approving it.
+//! Pins in the admin API: what is quarantined, how it changed, and its approval.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use axum::extract::rejection::{BytesRejection, PathRejection, QueryRejection};
 use axum::extract::{Path, Query, State};
-use axum::http::StatusCode;
-use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
-use bytes::Bytes;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use toolbus_core::log::shown;
 use toolbus_trust::pins::{ApproveError, Definition, Difference, Entry, Mismatch, Pins, offer};
 
-use super::view::Refusal;
-use super::view::pins::{Approval, Approved, Changed, Changes, Pinned, PinnedTools};
-use super::{Admin, AdminError};
+use super::Admin;
+use super::routes::{ApiError, ApiResult, Body, Given, Name, parsed};
+use super::view::{Approval, Approved, Changed, Changes, Pinned, PinnedTools};
 use crate::config::problem::expected;
 
 /// Most tools whose definitions are shown at a time.
@@ -26,31 +22,6 @@ const MAX_CHANGES: usize = 50;
 const MAX_SHOWN: usize = 4 << 20;
 /// What source names of MCP servers begin with.
 const SERVERS: &str = "mcp:";
-
-/// Why a request about pins is refused.
-#[derive(Debug, thiserror::Error)]
-pub enum PinError {
-    /// It cannot be read.
-    #[error("{0}")]
-    Request(String),
-    /// Nothing is pinned here.
-    #[error("nothing is pinned in this process")]
-    NoPins,
-    /// There is no such source.
-    #[error("nothing is known of a source `{name}`: {others}")]
-    UnknownSource {
-        /// The name that was given, as it may be shown.
-        name: String,
-        /// The nearest name, and those that there are.
-        others: String,
-    },
-    /// It means nothing, or something else than was shown.
-    #[error(transparent)]
-    Mismatch(#[from] Mismatch),
-    /// What was approved cannot be kept, so that it was not approved.
-    #[error("nothing was approved: {0}")]
-    File(String),
-}
 
 impl Admin {
     /// The same, which tells of pins, too.
@@ -65,7 +36,7 @@ impl Admin {
     /// # Errors
     ///
     /// If nothing is pinned here, or nothing is known of the source.
-    pub fn pins(&self, source: Option<&str>) -> Result<PinnedTools, PinError> {
+    pub fn pins(&self, source: Option<&str>) -> Result<PinnedTools, ApiError> {
         let pins = self.pinned()?;
         let source = self.source(source)?;
         let clashes = self.gates.access().current().clashes();
@@ -84,7 +55,7 @@ impl Admin {
     /// # Errors
     ///
     /// If it means nothing, or nothing is known of the source.
-    pub fn pin_changes(&self, name: &str, source: Option<&str>) -> Result<Changes, PinError> {
+    pub fn pin_changes(&self, name: &str, source: Option<&str>) -> Result<Changes, ApiError> {
         let source = self.source(source)?;
         let found = self.pinned()?.find(name, source.as_deref())?;
         let (digest, is_one) = (offer(&found), found.len() == 1);
@@ -109,30 +80,31 @@ impl Admin {
     /// # Errors
     ///
     /// When it is something else, or cannot be kept; then everything stays as it was.
-    pub async fn approve_pin(&self, name: &str, approval: Approval) -> Result<Approved, PinError> {
+    pub async fn approve_pin(&self, name: &str, approval: Approval) -> Result<Approved, ApiError> {
         let (pins, access) = (self.pinned()?.clone(), self.gates.access().clone());
         let (named, source) = (name.to_owned(), self.source(approval.source.as_deref())?);
+        let nothing = |error: &str| ApiError::internal(format!("nothing was approved: {error}"));
         let approving = tokio::task::spawn_blocking(move || {
             let approved = pins.approve(&named, source.as_deref(), approval.digest);
             // Also where it failed: others may have written meanwhile.
             access.refresh();
             approved
         });
-        let approved = approving.await.map_err(|_| PinError::File("the daemon is ending".to_owned()))?;
+        let approved = approving.await.map_err(|_| nothing("the daemon is ending"))?;
         let approved = approved.map_err(|error| match error {
-            ApproveError::Mismatch(mismatch) => PinError::Mismatch(mismatch),
-            ApproveError::File(error) => PinError::File(error.to_string()),
+            ApproveError::Mismatch(mismatch) => mismatch.into(),
+            ApproveError::File(error) => nothing(&error.to_string()),
         })?;
         tracing::info!(name, tools = approved.len(), "admin: definitions were approved");
         Ok(Approved { approved: approved.into_iter().map(|difference| pinned(difference.entry)).collect() })
     }
 
-    fn pinned(&self) -> Result<&Pins, PinError> {
-        self.pins.as_ref().ok_or(PinError::NoPins)
+    fn pinned(&self) -> Result<&Pins, ApiError> {
+        self.pins.as_ref().ok_or_else(|| ApiError::not_found("nothing is pinned in this process"))
     }
 
     /// The source that is meant by a name, which may be that of an MCP server.
-    fn source(&self, name: Option<&str>) -> Result<Option<String>, PinError> {
+    fn source(&self, name: Option<&str>) -> Result<Option<String>, ApiError> {
         let Some(name) = name else { return Ok(None) };
         let sources = self.pinned()?.sources();
         let of_server = format!("{SERVERS}{name}");
@@ -146,7 +118,7 @@ impl Admin {
             sources.iter().filter_map(|source| source.strip_prefix(SERVERS)).filter(|_| !name.starts_with(SERVERS)),
         );
         let others = if names.is_empty() { "no source was seen yet".to_owned() } else { expected(name, &names) };
-        Err(PinError::UnknownSource { name: shown(name), others })
+        Err(ApiError::not_found(format!("nothing is known of a source `{}`: {others}", shown(name))))
     }
 }
 
@@ -164,25 +136,21 @@ fn changed(difference: Difference) -> Changed {
     }
 }
 
-impl IntoResponse for PinError {
-    fn into_response(self) -> Response {
-        let code = match &self {
-            Self::Request(_) => StatusCode::BAD_REQUEST,
-            Self::NoPins | Self::UnknownSource { .. } | Self::Mismatch(Mismatch::Unknown(_)) => StatusCode::NOT_FOUND,
-            Self::Mismatch(_) => StatusCode::CONFLICT,
-            Self::File(_) => StatusCode::INTERNAL_SERVER_ERROR,
-        };
-        (code, Refusal::new(self.to_string())).into_response()
+impl From<Mismatch> for ApiError {
+    fn from(mismatch: Mismatch) -> Self {
+        match mismatch {
+            Mismatch::Unknown(_) => Self::not_found(mismatch),
+            _ => Self::conflict(mismatch),
+        }
     }
 }
 
 /// The routes below `/v1/pins`.
-pub(super) fn routes(admin: Arc<Admin>) -> Router {
+pub(super) fn routes() -> Router<Arc<Admin>> {
     Router::new()
         .route("/pins", get(list))
         .route("/pins/{name}", get(changes))
         .route("/pins/{name}/approve", post(approve))
-        .with_state(admin)
 }
 
 /// Which source is meant.
@@ -192,34 +160,17 @@ struct Of {
     source: Option<String>,
 }
 
-type Name = Result<Path<String>, PathRejection>;
-type Source = Result<Query<Of>, QueryRejection>;
-
-async fn list(State(admin): State<Arc<Admin>>, of: Source) -> Result<Json<PinnedTools>, PinError> {
-    let Query(Of { source }) = of.map_err(|error| PinError::Request(error.body_text()))?;
+async fn list(State(admin): State<Arc<Admin>>, of: Given<Of>) -> ApiResult<PinnedTools> {
+    let Query(Of { source }) = of?;
     Ok(Json(admin.pins(source.as_deref())?))
 }
 
-async fn changes(State(admin): State<Arc<Admin>>, name: Name, of: Source) -> Result<Json<Changes>, PinError> {
-    let Path(name) = name.map_err(|error| PinError::Request(error.body_text()))?;
-    let Query(Of { source }) = of.map_err(|error| PinError::Request(error.body_text()))?;
+async fn changes(State(admin): State<Arc<Admin>>, name: Name, of: Given<Of>) -> ApiResult<Changes> {
+    let (Path(name), Query(Of { source })) = (name?, of?);
     Ok(Json(admin.pin_changes(&name, source.as_deref())?))
 }
 
-async fn approve(
-    State(admin): State<Arc<Admin>>,
-    name: Name,
-    body: Result<Bytes, BytesRejection>,
-) -> Result<Response, AdminError> {
-    let Path(name) = name.map_err(|error| AdminError::Request(error.body_text()))?;
-    let body = body.map_err(|error| match error.status() {
-        StatusCode::PAYLOAD_TOO_LARGE => AdminError::TooLarge,
-        _ => AdminError::Request(error.body_text()),
-    })?;
-    let approval: Approval = serde_json::from_slice(&body)
-        .map_err(|error| AdminError::Request(format!("the body is not usable: {error}")))?;
-    Ok(match admin.approve_pin(&name, approval).await {
-        Ok(approved) => Json(approved).into_response(),
-        Err(error) => error.into_response(),
-    })
+async fn approve(State(admin): State<Arc<Admin>>, name: Name, body: Body) -> ApiResult<Approved> {
+    let Path(name) = name?;
+    Ok(Json(admin.approve_pin(&name, parsed(body)?).await?))
 }

@@ -1,31 +1,29 @@
-//! MCP servers, as operators see them.
+//! MCP servers in the admin API.
 
 use std::sync::Arc;
 
-use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
-use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use toolbus_core::log::shown;
 use toolbus_mcp_client::status::{PhaseName, ServerStatus};
 
-use super::view::{McpRestart, McpServers, Refusal};
+use super::routes::{ApiError, ApiResult, Name};
+use super::view::{McpRestart, McpServers};
 use crate::config::problem::nearest;
 
 /// The MCP servers of the daemon.
 pub trait McpAdmin: Send + Sync + 'static {
-    /// Every server, by name.
+    /// The status of every server, by name.
     fn status(&self) -> Vec<ServerStatus>;
 
-    /// What is wrong with servers as they are configured, so that they are not used or go on as they were; a line each.
+    /// Problems in the configuration of servers, a line each: the servers are left out, or go on as they were.
     fn problems(&self) -> Vec<String> {
         Vec::new()
     }
 
-    /// Begins to end and start a server, whatever it is doing; false when there is none of this name. Case does not
-    /// count.
+    /// Begins to restart a server, whatever it is doing; returns false if there is none of this name. Case is ignored.
     fn restart(&self, name: &str) -> bool;
 }
 
@@ -43,42 +41,6 @@ impl McpAdmin for NoServers {
     }
 }
 
-/// Why a request about a server is refused.
-#[derive(Debug, thiserror::Error)]
-pub enum McpError {
-    /// It cannot be read.
-    #[error("{0}")]
-    Request(String),
-    /// There are none at all.
-    #[error("the daemon has no MCP servers: add one to its configuration, under mcp.servers or in mcp.servers_file")]
-    NoServers,
-    /// There are others.
-    #[error("there is no MCP server `{name}`: {others}")]
-    Unknown {
-        /// The name that was given, as it may be shown.
-        name: String,
-        /// The nearest name, or how to see all.
-        others: String,
-    },
-    /// It cannot be used as it is configured.
-    #[error("{0}")]
-    LeftOut(String),
-    /// It is not to be used.
-    #[error("the MCP server `{0}` is disabled in the configuration, so it is not started")]
-    Disabled(String),
-}
-
-impl IntoResponse for McpError {
-    fn into_response(self) -> Response {
-        let code = match self {
-            Self::Request(_) => StatusCode::BAD_REQUEST,
-            Self::NoServers | Self::Unknown { .. } | Self::LeftOut(_) => StatusCode::NOT_FOUND,
-            Self::Disabled(_) => StatusCode::CONFLICT,
-        };
-        (code, Refusal::new(self.to_string())).into_response()
-    }
-}
-
 /// The routes below `/v1/mcp`.
 pub(super) fn routes(servers: Arc<dyn McpAdmin>) -> Router {
     Router::new()
@@ -89,20 +51,22 @@ pub(super) fn routes(servers: Arc<dyn McpAdmin>) -> Router {
 }
 
 type Servers = State<Arc<dyn McpAdmin>>;
-type Name = Result<Path<String>, PathRejection>;
 
 async fn list(State(servers): Servers) -> Json<McpServers> {
     Json(McpServers { servers: servers.status(), problems: servers.problems() })
 }
 
-async fn one(State(servers): Servers, name: Name) -> Result<Json<ServerStatus>, McpError> {
+async fn one(State(servers): Servers, name: Name) -> ApiResult<ServerStatus> {
     Ok(Json(find(&*servers, name)?))
 }
 
-async fn restart(State(servers): Servers, name: Name) -> Result<(StatusCode, Json<McpRestart>), McpError> {
+async fn restart(State(servers): Servers, name: Name) -> Result<(StatusCode, Json<McpRestart>), ApiError> {
     let server = find(&*servers, name)?;
     if server.phase == PhaseName::Disabled {
-        return Err(McpError::Disabled(server.name));
+        let name = &server.name;
+        return Err(ApiError::conflict(format!(
+            "the MCP server `{name}` is disabled in the configuration, so it is not started"
+        )));
     }
     if !servers.restart(&server.name) {
         return Err(unknown(&server.name, &servers.status(), &*servers));
@@ -111,27 +75,29 @@ async fn restart(State(servers): Servers, name: Name) -> Result<(StatusCode, Jso
     Ok((StatusCode::ACCEPTED, Json(McpRestart { restarting: server.name })))
 }
 
-fn find(servers: &dyn McpAdmin, name: Name) -> Result<ServerStatus, McpError> {
-    let Path(name) = name.map_err(|error| McpError::Request(error.body_text()))?;
+fn find(servers: &dyn McpAdmin, name: Name) -> Result<ServerStatus, ApiError> {
+    let Path(name) = name?;
     let (all, folded) = (servers.status(), name.to_lowercase());
     let found = all.iter().find(|server| server.name.to_lowercase() == folded);
     found.cloned().ok_or_else(|| unknown(&name, &all, servers))
 }
 
-fn unknown(name: &str, all: &[ServerStatus], servers: &dyn McpAdmin) -> McpError {
+fn unknown(name: &str, all: &[ServerStatus], servers: &dyn McpAdmin) -> ApiError {
     let quoted = format!("`{}`", name.to_lowercase());
     if let Some(problem) = servers.problems().into_iter().find(|problem| problem.to_lowercase().contains(&quoted)) {
-        return McpError::LeftOut(problem);
+        return ApiError::not_found(problem);
     }
     if all.is_empty() {
-        return McpError::NoServers;
+        return ApiError::not_found(
+            "the daemon has no MCP servers: add one to its configuration, under mcp.servers or in mcp.servers_file",
+        );
     }
     let near = nearest(name, all.iter().map(|server| server.name.as_str()));
     let others = match near {
         Some(near) => format!("did you mean `{}`?", shown(near)),
         None => "`toolbus mcp list` shows all".to_owned(),
     };
-    McpError::Unknown { name: shown(name), others }
+    ApiError::not_found(format!("there is no MCP server `{}`: {others}", shown(name)))
 }
 
 /// A server that serves, as tests need one.

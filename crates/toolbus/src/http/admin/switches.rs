@@ -4,7 +4,7 @@ use tokio::sync::Mutex;
 use toolbus_core::policy::{PolicyHandle, Switch, SwitchError};
 use toolbus_core::store::{Store, StoreError};
 
-use super::AdminError;
+use super::ApiError;
 
 /// Where switches are kept, by `kind/name`.
 const NAMESPACE: &str = "disabled";
@@ -54,16 +54,16 @@ impl Switches {
     }
 
     /// Switches something off or on again; whether that changed anything. Where one half fails, it is off.
-    pub(super) async fn set(&self, access: &PolicyHandle, switch: &Switch, off: bool) -> Result<bool, AdminError> {
+    pub(super) async fn set(&self, access: &PolicyHandle, switch: &Switch, off: bool) -> Result<bool, ApiError> {
         let _one_at_a_time = self.changing.lock().await;
         if off {
-            let changed = access.disable(switch.clone()).map_err(AdminError::TooMany)?;
+            let changed = access.disable(switch.clone()).map_err(ApiError::conflict)?;
             self.keep(switch).await.map_err(|error| {
-                AdminError::Store(format!("{switch} is off now, but will be on after a restart: {error}"))
+                ApiError::internal(format!("{switch} is off now, but will be on after a restart: {error}"))
             })?;
             Ok(changed)
         } else {
-            self.forget(switch).await.map_err(|error| AdminError::Store(format!("{switch} is still off: {error}")))?;
+            self.forget(switch).await.map_err(|error| ApiError::internal(format!("{switch} is still off: {error}")))?;
             Ok(access.enable(switch))
         }
     }

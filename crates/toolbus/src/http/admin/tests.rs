@@ -20,9 +20,9 @@ use toolbus_core::tool::{Executor, Tool, ToolCall, ToolDescriptor, ToolOutput};
 
 use super::*;
 use crate::config::Secret;
-use crate::http::admin::client::{AskError, Door};
-use crate::http::tests::site;
-use crate::http::{Build, Health, HttpServer, Site};
+use crate::http::admin::client::{AdminClient, AdminClientError};
+use crate::http::tests::http_state;
+use crate::http::{Build, Health, HttpServer, HttpState};
 
 mod over_http;
 mod pins;
@@ -107,7 +107,9 @@ impl World {
         ));
         let server = HttpServer::bind(SocketAddr::from(([127, 0, 0, 1], 0))).await.unwrap();
         let address = server.address();
-        tokio::spawn(server.run(Site { admin: Some(guarded(admin, servers, TOKEN)), ..site(health) }, stop.clone()));
+        tokio::spawn(
+            server.run(HttpState { admin: Some(guarded(admin, servers, TOKEN)), ..http_state(health) }, stop.clone()),
+        );
         Self { access, folder, address, stop, _bus: bus }
     }
 
@@ -115,12 +117,12 @@ impl World {
         self.folder.path().join("s")
     }
 
-    fn socket(&self) -> Door {
-        Door::Socket(self.path())
+    fn socket(&self) -> AdminClient {
+        AdminClient::Socket(self.path())
     }
 
-    fn http(&self, token: &str) -> Door {
-        Door::Http { url: format!("http://{}", self.address).parse().unwrap(), token: Secret::new(token) }
+    fn http(&self, token: &str) -> AdminClient {
+        AdminClient::Http { url: format!("http://{}", self.address).parse().unwrap(), token: Secret::new(token) }
     }
 
     async fn get(&self, path: &str) -> Value {
@@ -367,7 +369,7 @@ async fn a_switch_acts_at_once_and_is_told() {
 async fn requests_that_cannot_be_read_are_refused_in_words() {
     let world = World::new().await;
     let refused = async |method: Method, path: &str| match world.socket().ask::<Value>(method, path).await {
-        Err(AskError::Refused(text)) => text,
+        Err(AdminClientError::Refused(text)) => text,
         other => panic!("{path}: {other:?}"),
     };
     let all = [
@@ -399,7 +401,7 @@ async fn a_body_is_bounded() {
     let fits = world.socket().post::<Explained>("/v1/explain", &question(60_000)).await.unwrap();
     assert!(fits.passes);
     let kept = world.socket().post::<Explained>("/v1/explain", &question(70_000)).await.unwrap_err();
-    assert!(matches!(&kept, AskError::Refused(text) if text.contains("64 KiB")), "{kept}");
+    assert!(matches!(&kept, AdminClientError::Refused(text) if text.contains("64 KiB")), "{kept}");
     let announced = "POST /v1/explain HTTP/1.1\r\nHost: localhost\r\nContent-Length: 65537\r\n\r\n";
     let chunks = format!("10001\r\n{}\r\n0\r\n\r\n", "x".repeat(0x10001));
     let chunked = format!("POST /v1/explain HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n{chunks}");

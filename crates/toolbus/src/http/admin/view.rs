@@ -1,16 +1,13 @@
-//! What the door for operators takes and answers, as JSON.
-
-pub mod pins;
+//! Requests and responses of the admin API, as JSON.
 
 use std::path::PathBuf;
 
-use axum::Json;
-use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use serde_json::value::RawValue;
 use toolbus_core::policy::UnknownCallers;
 use toolbus_mcp_client::status::ServerStatus;
+use toolbus_trust::pins::{Digest, State};
 
 use crate::http::health::{Blocker, Status};
 
@@ -221,6 +218,24 @@ pub struct DaemonStatus {
     pub status: Status,
 }
 
+/// Which tools are asked for; by default all.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ToolsQuery {
+    /// The one of this name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// Those that this agent may use, as it is shown them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub agent: Option<String>,
+    /// The agent's binding.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub binding: Option<String>,
+    /// The profile that the agent's request names.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub profile: Option<String>,
+}
+
 /// The tools that there are, or those of one agent.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Tools {
@@ -273,21 +288,84 @@ pub struct McpRestart {
     pub restarting: String,
 }
 
-/// Why there is no answer.
+/// What is pinned.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PinnedTools {
+    /// The file in which it is kept, where there is one.
+    pub file: Option<String>,
+    /// Why the file could not be used last, if it could not.
+    pub problem: Option<String>,
+    /// Every tool that is pinned or there, by source and name.
+    pub tools: Vec<Pinned>,
+}
+
+/// How one tool is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Pinned {
+    /// Its source.
+    pub source: String,
+    /// Its name within the source.
+    pub tool: String,
+    /// The name that it is called by.
+    pub name: String,
+    /// How it is, compared with what is pinned.
+    pub state: State,
+    /// Whether it is quarantined.
+    pub held: bool,
+    /// Since when it is like this.
+    pub since: String,
+    /// Why it is quarantined.
+    pub reason: Option<String>,
+    /// The source that has its name, where that is another one: it is called by its server alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shadowed_by: Option<String>,
+}
+
+/// How what a name means differs from what is pinned.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Changes {
+    /// The name.
+    pub name: String,
+    /// Fingerprint of all that an approval would pin: what an approval names.
+    pub digest: Digest,
+    /// Each tool.
+    pub changes: Vec<Changed>,
+    /// How many more there are, which are too many to be shown at a time.
+    pub more: usize,
+}
+
+/// How one tool differs from what is pinned.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Changed {
+    /// How it is.
+    pub is: Pinned,
+    /// What is pinned.
+    pub before: Option<Box<RawValue>>,
+    /// What it is now.
+    pub after: Option<Box<RawValue>>,
+}
+
+/// What is to be let through.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Approval {
+    /// The source of the tool; absent: the only one that is meant.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub source: Option<String>,
+    /// Fingerprint of what was shown.
+    pub digest: Digest,
+}
+
+/// What was let through.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Approved {
+    /// Each tool, as it was until then.
+    pub approved: Vec<Pinned>,
+}
+
+/// Why a request was refused.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Refusal {
-    /// In words.
+    /// The reason, and what to do about it.
     pub error: String,
-}
-
-impl Refusal {
-    pub(super) fn new(error: impl Into<String>) -> Self {
-        Self { error: error.into() }
-    }
-}
-
-impl IntoResponse for Refusal {
-    fn into_response(self) -> Response {
-        Json(self).into_response()
-    }
 }

@@ -1,3 +1,5 @@
+//! Slots for connections, a pool for each class, and eviction of idle connections.
+
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::pin::pin;
@@ -10,34 +12,34 @@ use tokio::time::{Instant, timeout};
 use toolbus_core::log::Throttle;
 use toolbus_mcp_server::TokenId;
 
-use super::state::Link;
-use super::{MAX_GUESTS, MAX_KNOWN, MAX_SLOWED, MAX_STRANGERS};
+use super::state::ConnectionState;
+use super::{MAX_ANONYMOUS, MAX_GUESTS, MAX_KNOWN, MAX_SLOWED};
 
-/// Longest wait for the place of a connection that was told to end.
+/// Longest wait for the slot of an evicted connection.
 const EVICTION_TIME: Duration = Duration::from_secs(1);
-/// Time between two looks for one that can be told to, while a new one waits.
+/// Interval of attempts to evict a connection while a new one waits.
 const RETRY: Duration = Duration::from_millis(20);
 
-/// The places that connections take, so that those who have shown nothing leave room for those who have.
+/// The slots of each [`Class`]: connections without a token leave room for those that have shown one.
 #[derive(Debug)]
 pub(super) struct Slots {
-    strangers: Arc<Semaphore>,
+    anonymous: Arc<Semaphore>,
     known: Arc<Semaphore>,
     guests: Arc<Semaphore>,
     slowed: Arc<Semaphore>,
-    links: Mutex<HashMap<u64, Arc<Link>>>,
+    connections: Mutex<HashMap<u64, Arc<ConnectionState>>>,
     next: AtomicU64,
     foreign: Throttle,
 }
 
-/// What a connection has shown.
+/// What a connection has shown of itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Class {
-    /// No token, so far.
-    Stranger,
+    /// No token yet.
+    Anonymous,
     /// A valid token.
     Known,
-    /// That it may enter without a token.
+    /// No token, where none is needed.
     Guest,
     /// A wrong token.
     Slowed,
@@ -45,100 +47,99 @@ pub(super) enum Class {
 
 impl Slots {
     pub(super) fn new() -> Self {
-        let places = |count| Arc::new(Semaphore::new(count));
+        let pool = |count| Arc::new(Semaphore::new(count));
         Self {
-            strangers: places(MAX_STRANGERS),
-            known: places(MAX_KNOWN),
-            guests: places(MAX_GUESTS),
-            slowed: places(MAX_SLOWED),
-            links: Mutex::default(),
+            anonymous: pool(MAX_ANONYMOUS),
+            known: pool(MAX_KNOWN),
+            guests: pool(MAX_GUESTS),
+            slowed: pool(MAX_SLOWED),
+            connections: Mutex::default(),
             next: AtomicU64::new(0),
             foreign: Throttle::default(),
         }
     }
 
-    /// A place for a new connection, once there is one.
-    pub(super) async fn enter(self: &Arc<Self>, remote: Option<IpAddr>) -> Option<Arc<Link>> {
-        let place = match self.place(Class::Stranger) {
-            Some(place) => place,
+    /// Waits for a slot for a new connection, and registers the connection. `None` once the pool is closed.
+    pub(super) async fn enter(self: &Arc<Self>, remote: Option<IpAddr>) -> Option<Arc<ConnectionState>> {
+        let slot = match self.slot(Class::Anonymous) {
+            Some(slot) => slot,
             None => self.wait().await?,
         };
         let id = self.next.fetch_add(1, Ordering::Relaxed);
-        let link = Arc::new(Link::new(id, remote, Arc::clone(self), place));
-        self.links().insert(id, Arc::clone(&link));
-        Some(link)
+        let state = Arc::new(ConnectionState::new(id, remote, Arc::clone(self), slot));
+        self.connections().insert(id, Arc::clone(&state));
+        Some(state)
     }
 
-    /// The next place of a stranger.
+    /// Waits for a slot of class [`Class::Anonymous`].
     async fn wait(&self) -> Option<OwnedSemaphorePermit> {
-        let place = Arc::clone(&self.strangers).acquire_owned();
-        let mut place = pin!(place);
+        let slot = Arc::clone(&self.anonymous).acquire_owned();
+        let mut slot = pin!(slot);
         loop {
-            self.evict(|link| link.waits_since(Class::Stranger));
-            // What cannot make room now can soon.
-            if let Ok(place) = timeout(RETRY, place.as_mut()).await {
-                return place.ok();
+            self.evict(|state| state.waits_since(Class::Anonymous));
+            // A connection that cannot be evicted yet may be a moment later.
+            if let Ok(slot) = timeout(RETRY, slot.as_mut()).await {
+                return slot.ok();
             }
         }
     }
 
-    /// A place that is free now.
-    pub(super) fn place(&self, class: Class) -> Option<OwnedSemaphorePermit> {
-        Arc::clone(self.places(class)).try_acquire_owned().ok()
+    /// A free slot of `class`, without waiting.
+    pub(super) fn slot(&self, class: Class) -> Option<OwnedSemaphorePermit> {
+        Arc::clone(self.pool(class)).try_acquire_owned().ok()
     }
 
-    /// A place that is free now, or that of the connection that has waited longest for a request.
-    pub(super) async fn place_soon(&self, class: Class) -> Option<OwnedSemaphorePermit> {
-        match self.place(class) {
-            None => self.place_after(class, |link| link.waits_since(class)).await,
+    /// A free slot of `class`, or that of the connection that has been idle longest.
+    pub(super) async fn slot_soon(&self, class: Class) -> Option<OwnedSemaphorePermit> {
+        match self.slot(class) {
+            None => self.slot_after(class, |state| state.waits_since(class)).await,
             now => now,
         }
     }
 
-    /// A place for a connection that has shown this token, of which there may be as many as places are free. So there is
-    /// always one left for another token, and several that want all get equal shares. Beyond that, a connection of the
-    /// same token makes room.
-    pub(super) async fn place_of(&self, token: TokenId) -> Option<OwnedSemaphorePermit> {
-        let count = self.links().values().filter(|link| link.is_of(token)).count();
+    /// A slot for a connection with this token. A token may hold as many slots as are free: one is always left for another
+    /// token, and tokens that compete get equal shares. Beyond that, an idle connection of the same token is evicted.
+    pub(super) async fn slot_for_token(&self, token: TokenId) -> Option<OwnedSemaphorePermit> {
+        let count = self.connections().values().filter(|state| state.is_of(token)).count();
         if count == 0 || count < self.known.available_permits() {
-            return self.place_soon(Class::Known).await;
+            return self.slot_soon(Class::Known).await;
         }
-        self.place_after(Class::Known, |link| link.waits_since(Class::Known).filter(|_| link.is_of(token))).await
+        self.slot_after(Class::Known, |state| state.waits_since(Class::Known).filter(|_| state.is_of(token))).await
     }
 
-    /// The place of the connection that has waited longest, of those for which `waits_since` says so.
-    async fn place_after(
+    /// Evicts the connection that has been idle longest of those for which `waits_since` is `Some`, and takes its slot.
+    async fn slot_after(
         &self,
         class: Class,
-        waits_since: impl Fn(&Link) -> Option<(bool, Instant)>,
+        waits_since: impl Fn(&ConnectionState) -> Option<(bool, Instant)>,
     ) -> Option<OwnedSemaphorePermit> {
         if !self.evict(waits_since) {
             return None;
         }
-        let place = Arc::clone(self.places(class)).acquire_owned();
-        timeout(EVICTION_TIME, place).await.ok()?.ok()
+        let slot = Arc::clone(self.pool(class)).acquire_owned();
+        timeout(EVICTION_TIME, slot).await.ok()?.ok()
     }
 
-    const fn places(&self, class: Class) -> &Arc<Semaphore> {
+    const fn pool(&self, class: Class) -> &Arc<Semaphore> {
         match class {
-            Class::Stranger => &self.strangers,
+            Class::Anonymous => &self.anonymous,
             Class::Known => &self.known,
             Class::Guest => &self.guests,
             Class::Slowed => &self.slowed,
         }
     }
 
-    /// Ends what waits for a request, because the system has nothing left.
+    /// Evicts one idle connection, for want of file descriptors.
     pub(super) fn make_room(&self) {
-        let classes = [Class::Stranger, Class::Guest, Class::Known];
-        let _ = classes.into_iter().any(|class| self.evict(|link| link.waits_since(class)));
+        let classes = [Class::Anonymous, Class::Guest, Class::Known];
+        let _ = classes.into_iter().any(|class| self.evict(|state| state.waits_since(class)));
     }
 
     pub(super) fn leave(&self, id: u64) {
-        self.links().remove(&id);
+        self.connections().remove(&id);
     }
 
-    /// Notes that a client begins with another protocol than HTTP.
+    /// Logs that a client speaks another protocol than HTTP.
     pub(super) fn speaks(&self, protocol: &str, remote: Option<IpAddr>) {
         if let Some(left_out) = self.foreign.due() {
             let remote = remote.map(tracing::field::display);
@@ -151,16 +152,16 @@ impl Slots {
         }
     }
 
-    fn evict(&self, waits_since: impl Fn(&Link) -> Option<(bool, Instant)>) -> bool {
+    fn evict(&self, waits_since: impl Fn(&ConnectionState) -> Option<(bool, Instant)>) -> bool {
         let longest = {
-            let links = self.links();
-            let waiting = links.iter().filter_map(|(id, link)| Some((waits_since(link)?, id, link)));
-            waiting.min_by_key(|(since, id, _)| (*since, *id)).map(|(_, _, link)| Arc::clone(link))
+            let connections = self.connections();
+            let waiting = connections.iter().filter_map(|(id, state)| Some((waits_since(state)?, id, state)));
+            waiting.min_by_key(|(since, id, _)| (*since, *id)).map(|(_, _, state)| Arc::clone(state))
         };
-        longest.is_some_and(|link| link.evict())
+        longest.is_some_and(|state| state.evict())
     }
 
-    fn links(&self) -> MutexGuard<'_, HashMap<u64, Arc<Link>>> {
-        self.links.lock().unwrap_or_else(PoisonError::into_inner)
+    fn connections(&self) -> MutexGuard<'_, HashMap<u64, Arc<ConnectionState>>> {
+        self.connections.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

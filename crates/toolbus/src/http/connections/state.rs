@@ -1,3 +1,5 @@
+//! The state of one connection: its phase, its deadline and its slot.
+
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -9,134 +11,133 @@ use toolbus_mcp_server::TokenId;
 use super::slots::{Class, Slots};
 use super::{GRACE, HEAD_TIME, IDLE_TIME, REQUEST_TIME, WRITE_TIME};
 
-/// One connection, as those see it who serve it: what it does, how long it may, and which place it takes.
+/// The state of one connection: what it does, until when it may, and which slot it holds.
 #[derive(Debug)]
-pub(crate) struct Link {
-    /// By which it is found among the others.
+pub(crate) struct ConnectionState {
+    /// Its key in [`Slots`].
     id: u64,
     remote: Option<IpAddr>,
     slots: Arc<Slots>,
-    state: Mutex<State>,
+    inner: Mutex<Inner>,
     evicted: Notify,
 }
 
 #[derive(Debug)]
-struct State {
+struct Inner {
     phase: Phase,
     /// When the phase began.
     since: Instant,
-    /// Since when the client has taken nothing of what is written.
+    /// Since when the client has read nothing of what is written.
     blocked: Option<Instant>,
-    /// What is left when the server stops.
+    /// The deadline once the server stops.
     end: Option<Instant>,
     class: Class,
-    /// The token that it has shown.
+    /// The token that was shown.
     token: Option<TokenId>,
-    place: Option<OwnedSemaphorePermit>,
+    slot: Option<OwnedSemaphorePermit>,
 }
 
-/// What a connection does.
+/// What a connection is doing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
-    /// The head of a request is on its way, or the first one is awaited.
+    /// The head of a request is arriving, or the first one is awaited.
     Head,
-    /// A request is answered, within the given time if there is one.
+    /// A request is being served, within this time if it is limited.
     Answering(Option<Duration>),
     /// The next request is awaited.
     Idle,
-    /// It was told to end.
+    /// The connection is to be closed.
     Evicted,
 }
 
-/// Takes a connection off the books.
-pub(super) struct Leaving(Arc<Link>);
+/// Removes a connection from [`Slots`] when dropped.
+pub(super) struct Deregister(Arc<ConnectionState>);
 
-impl Drop for Leaving {
+impl Drop for Deregister {
     fn drop(&mut self) {
         self.0.slots.leave(self.0.id);
-        self.0.state().place = None;
+        self.0.lock().slot = None;
     }
 }
 
-impl Link {
-    pub(super) fn new(id: u64, remote: Option<IpAddr>, slots: Arc<Slots>, place: OwnedSemaphorePermit) -> Self {
-        let state = State {
+impl ConnectionState {
+    pub(super) fn new(id: u64, remote: Option<IpAddr>, slots: Arc<Slots>, slot: OwnedSemaphorePermit) -> Self {
+        let inner = Inner {
             phase: Phase::Head,
             since: Instant::now(),
             blocked: None,
             end: None,
-            class: Class::Stranger,
+            class: Class::Anonymous,
             token: None,
-            place: Some(place),
+            slot: Some(slot),
         };
-        Self { id, remote, slots, state: Mutex::new(state), evicted: Notify::new() }
+        Self { id, remote, slots, inner: Mutex::new(inner), evicted: Notify::new() }
     }
 
-    /// The address of the client; absent on a Unix socket.
+    /// The address of the client; `None` on a Unix socket.
     pub(crate) const fn remote(&self) -> Option<IpAddr> {
         self.remote
     }
 
-    /// Gives the connection a place among those that have shown a valid token: `token`, of whose connections there may
-    /// be so many, or that of operators. Whether there is one.
+    /// Moves the connection to a slot of [`Class::Known`]: that of `token`, or of an operator. Returns whether one is free.
     pub(crate) async fn vouch(&self, token: Option<TokenId>) -> bool {
         if self.is(Class::Known) {
             return true;
         }
-        let place = match token {
-            Some(token) => self.slots.place_of(token).await,
-            None => self.slots.place_soon(Class::Known).await,
+        let slot = match token {
+            Some(token) => self.slots.slot_for_token(token).await,
+            None => self.slots.slot_soon(Class::Known).await,
         };
-        let is_there = self.take(place, Class::Known);
-        if is_there {
-            self.state().token = token;
+        let is_free = self.take(slot, Class::Known);
+        if is_free {
+            self.lock().token = token;
         }
-        is_there
+        is_free
     }
 
-    /// Gives the connection a place among those of clients that need no token. Whether there is one.
+    /// Moves the connection to a slot of [`Class::Guest`]. Returns whether one is free.
     pub(crate) async fn welcome(&self) -> bool {
         self.is(Class::Known)
             || self.is(Class::Guest)
-            || self.take(self.slots.place_soon(Class::Guest).await, Class::Guest)
+            || self.take(self.slots.slot_soon(Class::Guest).await, Class::Guest)
     }
 
-    /// Gives the connection a place among those that wait for their refusal. Whether there is one.
+    /// Moves the connection to a slot of [`Class::Slowed`]. Returns whether one is free.
     pub(crate) fn slow_down(&self) -> bool {
-        self.is(Class::Slowed) || self.take(self.slots.place(Class::Slowed), Class::Slowed)
+        self.is(Class::Slowed) || self.take(self.slots.slot(Class::Slowed), Class::Slowed)
     }
 
-    /// Lets the present request take as long as it takes.
+    /// Lifts the time limit of the present request.
     pub(crate) fn take_any_time(&self) {
-        if let Phase::Answering(limit) = &mut self.state().phase {
+        if let Phase::Answering(limit) = &mut self.lock().phase {
             *limit = None;
         }
     }
 
-    /// Whether it has its place by this token.
+    /// Whether its slot was given for this token.
     pub(super) fn is_of(&self, token: TokenId) -> bool {
-        self.state().token == Some(token)
+        self.lock().token == Some(token)
     }
 
     fn is(&self, class: Class) -> bool {
-        self.state().class == class
+        self.lock().class == class
     }
 
-    /// Takes another place, if it is given one, and leaves the present one to others.
-    fn take(&self, place: Option<OwnedSemaphorePermit>, class: Class) -> bool {
-        let is_there = place.is_some();
-        if is_there {
-            let mut state = self.state();
-            (state.class, state.place) = (class, place);
+    /// Replaces its slot by `slot`, if there is one.
+    fn take(&self, slot: Option<OwnedSemaphorePermit>, class: Class) -> bool {
+        let is_free = slot.is_some();
+        if is_free {
+            let mut inner = self.lock();
+            (inner.class, inner.slot) = (class, slot);
         }
-        is_there
+        is_free
     }
 
-    pub(super) fn leave_on_drop(self: &Arc<Self>) -> Leaving {
-        Leaving(Arc::clone(self))
+    pub(super) fn deregister_on_drop(self: &Arc<Self>) -> Deregister {
+        Deregister(Arc::clone(self))
     }
 
-    /// The first bytes have come. Tells operators of a client that mistakes this port for another.
+    /// Looks at the first bytes, and logs a client that takes this port for that of another protocol.
     pub(super) fn began(&self, bytes: &[u8]) {
         let protocol = match bytes {
             [0x16, 0x03, ..] => "TLS",
@@ -146,88 +147,88 @@ impl Link {
         self.slots.speaks(protocol, self.remote);
     }
 
-    /// Bytes have come.
+    /// Notes that bytes have arrived.
     pub(super) fn heard(&self) {
-        let mut state = self.state();
-        if state.phase == Phase::Idle {
-            state.enter(Phase::Head);
+        let mut inner = self.lock();
+        if inner.phase == Phase::Idle {
+            inner.enter(Phase::Head);
         }
     }
 
-    /// A request is there.
+    /// Notes that a request has arrived.
     pub(super) fn begin(&self) {
-        self.state().enter(Phase::Answering(Some(REQUEST_TIME)));
+        self.lock().enter(Phase::Answering(Some(REQUEST_TIME)));
     }
 
-    /// All of an answer is on its way, though much of it may not have left yet.
+    /// Notes that the response is complete, though much of it may not have been sent.
     pub(super) fn answered(&self) {
-        self.state().enter(Phase::Idle);
+        self.lock().enter(Phase::Idle);
     }
 
-    /// Whether the client takes what is written, told when that changes.
+    /// Notes whether the client reads what is written; called when that changes.
     pub(super) fn wrote(&self, is_blocked: bool) {
-        let mut state = self.state();
-        state.blocked = is_blocked.then(Instant::now);
-        if state.phase == Phase::Idle {
-            // It rests from the end of its answer on, not while it takes that.
-            state.since = Instant::now();
+        let mut inner = self.lock();
+        inner.blocked = is_blocked.then(Instant::now);
+        if inner.phase == Phase::Idle {
+            // It is idle from the end of its response on, not while the client reads that.
+            inner.since = Instant::now();
         }
     }
 
-    /// The server stops: whatever is under way has as long as any request.
+    /// Notes that the server stops: what is in progress gets the time of one request.
     pub(super) fn stop(&self) {
-        self.state().end = Some(Instant::now() + REQUEST_TIME);
+        self.lock().end = Some(Instant::now() + REQUEST_TIME);
     }
 
-    /// When the connection is to be closed, as things are.
+    /// When the connection is to be closed, in its present phase.
     pub(super) fn deadline(&self) -> Option<Instant> {
-        let state = self.state();
-        let limit = match state.phase {
+        let inner = self.lock();
+        let limit = match inner.phase {
             Phase::Head => Some(HEAD_TIME),
             Phase::Answering(limit) => limit,
             Phase::Idle => Some(IDLE_TIME),
             Phase::Evicted => Some(Duration::ZERO),
         };
-        let times = [limit.map(|limit| state.since + limit), state.blocked.map(|since| since + WRITE_TIME), state.end];
+        let times = [limit.map(|limit| inner.since + limit), inner.blocked.map(|since| since + WRITE_TIME), inner.end];
         times.into_iter().flatten().min()
     }
 
-    /// Since when it could have been ended without a loss, if it can and is of this class. One that takes no answer comes
-    /// after all that wait for a request.
+    /// Since when the connection could have been closed without loss, if it can be and is of this class. One that does not
+    /// read its response sorts after all that are idle.
     pub(super) fn waits_since(&self, class: Class) -> Option<(bool, Instant)> {
-        let state = self.state();
-        let waits = state.class == class && state.waits();
-        waits.then(|| (state.blocked.is_some(), state.blocked.unwrap_or(state.since)))
+        let inner = self.lock();
+        let waits = inner.class == class && inner.waits();
+        waits.then(|| (inner.blocked.is_some(), inner.blocked.unwrap_or(inner.since)))
     }
 
-    /// Has it closed, if it still can be: a request that comes at the same moment is answered.
+    /// Has it closed, if it still can be: a request that arrives at the same moment is served. Returns whether it is.
     pub(super) fn evict(&self) -> bool {
-        let mut state = self.state();
-        let waits = state.waits();
+        let mut inner = self.lock();
+        let waits = inner.waits();
         if waits {
-            state.enter(Phase::Evicted);
+            inner.enter(Phase::Evicted);
             self.evicted.notify_one();
         }
         waits
     }
 
-    /// Until the connection may have been told to end.
+    /// Waits until the connection may have been evicted.
     pub(super) async fn evicted(&self) {
         self.evicted.notified().await;
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl State {
-    /// Whether it can end without a loss. A head that has only just begun may be here as a whole, and not read yet; and of an
-    /// answer, something may be left. A stranger that takes nothing of it loses its place all the same: others that
-    /// say no more must get their answers, and probes of this daemon's health are among them.
+impl Inner {
+    /// Whether it can be closed without loss. A head that has only just begun may be here as a whole and not read yet, and
+    /// part of a response may be unsent. An anonymous connection that does not read its response is closed all the same:
+    /// others without a token must get theirs, among them health probes.
     fn waits(&self) -> bool {
         if let Some(blocked) = self.blocked {
-            return self.class == Class::Stranger && self.phase != Phase::Evicted && blocked.elapsed() >= GRACE;
+            return self.class == Class::Anonymous && self.phase != Phase::Evicted && blocked.elapsed() >= GRACE;
         }
         match self.phase {
             Phase::Idle => true,

@@ -22,9 +22,9 @@ use crate::config::http::{AgentTokens, Open};
 use crate::config::{Agent, HttpConfig, Secret};
 use crate::http::admin::NoServers;
 use crate::http::auth::PENALTY;
-use crate::http::connections::{GRACE, MAX_GUESTS, MAX_SLOWED, MAX_STRANGERS};
-use crate::http::tests::site;
-use crate::http::{Build, Health, Site, routes};
+use crate::http::connections::{GRACE, MAX_ANONYMOUS, MAX_GUESTS, MAX_SLOWED};
+use crate::http::tests::http_state;
+use crate::http::{Build, Health, HttpState, listeners};
 
 const TOKEN: &str = "s3cret-of-ana-1234";
 
@@ -42,10 +42,10 @@ impl Audit for Kept {
     }
 }
 
-/// A server whose door says who came, and how much was brought.
+/// A server whose MCP routes respond with the agent and the size of the body.
 struct World {
     server: Server,
-    entrance: Arc<Entrance>,
+    auth: Arc<HttpAuth>,
     audit: Arc<Kept>,
 }
 
@@ -69,7 +69,7 @@ impl World {
         let audit = Arc::new(Kept::default());
         let stop = CancellationToken::new();
         let config = Config { http: config(lines), ..Config::default() };
-        let entrance = Entrance::new(&config, Arc::clone(&audit) as Arc<dyn Audit>, stop);
+        let auth = HttpAuth::new(&config, Arc::clone(&audit) as Arc<dyn Audit>, stop);
         let say = async |Extension(visitor): Extension<Visitor>, body: axum::body::Bytes| {
             let who = visitor.agent.map_or("anybody".to_owned(), |agent| agent.to_string());
             format!("{who} {}", body.len())
@@ -80,9 +80,9 @@ impl World {
             Health::new(state, Registry::new(), Vec::new(), Arc::new(NoServers), Arc::<Load>::default(), build);
         let first = || futures_util::stream::iter([Ok::<_, Infallible>("x")]);
         let quiet = async move || Body::from_stream(first().chain(futures_util::stream::pending()));
-        let door = Router::new().route("/", any(say)).route("/stream", any(quiet));
-        let site = Site { entrance: Arc::clone(&entrance), door, ..site(Arc::new(health)) };
-        Self { server: Server::start(routes::router(site)), entrance, audit }
+        let mcp = Router::new().route("/", any(say)).route("/stream", any(quiet));
+        let state = HttpState { auth: Arc::clone(&auth), mcp, ..http_state(Arc::new(health)) };
+        Self { server: Server::start(listeners::router(state)), auth, audit }
     }
 
     /// The answer to a request that has these lines in its head.
@@ -195,7 +195,7 @@ async fn a_flood_of_wrong_tokens_holds_no_right_one_up_and_leaves_few_records() 
 #[tokio::test(start_paused = true)]
 async fn whoever_has_a_token_gets_in_while_strangers_take_every_place_that_they_may() {
     let world = World::new("");
-    let _silent: Vec<Client> = (0..MAX_STRANGERS * 4).map(|_| world.server.connect()).collect();
+    let _silent: Vec<Client> = (0..MAX_ANONYMOUS * 4).map(|_| world.server.connect()).collect();
     let started = Instant::now();
     assert_eq!(world.with(&[&token()]).await.code, 200);
     // Each of them is given its grace, and no more.
@@ -228,7 +228,7 @@ async fn tokens_change_at_once() {
     next.tokens.clear();
     let bea = AgentTokens::One(Secret::new("another-secret-of-bea"));
     next.tokens.insert(Agent::parse("bea").unwrap(), bea);
-    world.entrance.replace(&next);
+    world.auth.replace(&next);
     assert_eq!(world.with(&["Authorization: Bearer another-secret-of-bea"]).await.body, "bea 0");
     assert_eq!(client.request("POST /mcp", &[&token()], "").await.code, 401);
 }
@@ -356,7 +356,7 @@ async fn no_body_is_read_before_the_token_is_right() {
 #[tokio::test(start_paused = true)]
 async fn strangers_who_announce_bodies_and_send_none_keep_nobody_out() {
     let world = World::new("");
-    let mut waiting: Vec<Client> = (0..MAX_STRANGERS * 4).map(|_| world.server.connect()).collect();
+    let mut waiting: Vec<Client> = (0..MAX_ANONYMOUS * 4).map(|_| world.server.connect()).collect();
     for client in &mut waiting {
         client.write("POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n").await;
     }

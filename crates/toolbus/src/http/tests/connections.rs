@@ -37,25 +37,25 @@ impl World {
             "slow"
         };
         let slowed = slow.clone();
-        let slowed = async move |Extension(link): Extension<Arc<Link>>| {
-            assert!(link.slow_down());
+        let slowed = async move |Extension(state): Extension<Arc<ConnectionState>>| {
+            assert!(state.slow_down());
             slowed().await
         };
-        let known = async |Extension(link): Extension<Arc<Link>>| link.vouch(None).await.to_string();
-        let quiet = async |Extension(link): Extension<Arc<Link>>| {
-            assert!(link.vouch(None).await);
-            link.take_any_time();
+        let known = async |Extension(state): Extension<Arc<ConnectionState>>| state.vouch(None).await.to_string();
+        let quiet = async |Extension(state): Extension<Arc<ConnectionState>>| {
+            assert!(state.vouch(None).await);
+            state.take_any_time();
             Body::from_stream(iter([Ok::<_, Infallible>("x")]).chain(pending()))
         };
-        let of_token = async |Path(token): Path<u64>, Extension(link): Extension<Arc<Link>>| {
-            if !link.vouch(Some(TokenId(token))).await {
+        let of_token = async |Path(token): Path<u64>, Extension(state): Extension<Arc<ConnectionState>>| {
+            if !state.vouch(Some(TokenId(token))).await {
                 return StatusCode::SERVICE_UNAVAILABLE.into_response();
             }
-            link.take_any_time();
+            state.take_any_time();
             Body::from_stream(iter([Ok::<_, Infallible>("x")]).chain(pending())).into_response()
         };
-        let endless = async |Extension(link): Extension<Arc<Link>>| {
-            link.take_any_time();
+        let endless = async |Extension(state): Extension<Arc<ConnectionState>>| {
+            state.take_any_time();
             Body::from_stream(repeat(Ok::<_, Infallible>("x".repeat(100))))
         };
         let routes = Router::new()
@@ -186,7 +186,7 @@ async fn a_client_that_still_takes_its_answer_makes_no_room() {
     let mut taking = world.connect();
     taking.send("/large").await;
     tokio::time::sleep(Duration::from_millis(1)).await;
-    let mut idle = world.connected(MAX_STRANGERS - 1, "/quick").await;
+    let mut idle = world.connected(MAX_ANONYMOUS - 1, "/quick").await;
     assert_eq!(world.connect().ask("/quick").await, quick());
     assert_eq!(idle.remove(0).closed_after().await.as_secs(), 0);
     assert_eq!(taking.body().await, (200, "x".repeat(LARGE)));
@@ -196,8 +196,8 @@ async fn a_client_that_still_takes_its_answer_makes_no_room() {
 async fn connections_that_wait_for_a_request_make_room_for_one_that_has_one() {
     let world = World::new();
     let started = Instant::now();
-    let mut idle = world.connected(MAX_STRANGERS, "/quick").await;
-    let silent: Vec<Client> = (0..MAX_STRANGERS).map(|_| world.connect()).collect();
+    let mut idle = world.connected(MAX_ANONYMOUS, "/quick").await;
+    let silent: Vec<Client> = (0..MAX_ANONYMOUS).map(|_| world.connect()).collect();
     assert_eq!(world.connect().ask("/quick").await, quick());
     assert_eq!(started.elapsed().as_secs(), 0);
     // Those that had waited longest went.
@@ -208,7 +208,7 @@ async fn connections_that_wait_for_a_request_make_room_for_one_that_has_one() {
 #[tokio::test(start_paused = true)]
 async fn a_request_waits_while_every_place_is_taken_by_another() {
     let world = World::new();
-    let mut busy = world.waiting(MAX_STRANGERS, "/slow").await;
+    let mut busy = world.waiting(MAX_ANONYMOUS, "/slow").await;
     let started = Instant::now();
     let mut last = world.waiting(1, "/quick").await.remove(0);
     tokio::time::sleep(REQUEST_TIME / 2).await;
@@ -227,7 +227,7 @@ async fn a_request_waits_while_every_place_is_taken_by_another() {
 async fn connections_that_are_vouched_for_take_no_place_of_strangers() {
     let world = World::new();
     let streams = world.connected(MAX_KNOWN, "/stream").await;
-    assert_eq!(world.connected(MAX_STRANGERS, "/quick").await.len(), MAX_STRANGERS);
+    assert_eq!(world.connected(MAX_ANONYMOUS, "/quick").await.len(), MAX_ANONYMOUS);
     // No further one finds a place, until one rests or ends.
     assert_eq!(world.connect().ask("/known").await, (200, "false".to_owned()));
     drop(streams);
@@ -290,9 +290,9 @@ async fn one_that_is_vouched_for_takes_the_place_of_the_one_that_has_rested_long
 #[tokio::test(start_paused = true)]
 async fn connections_that_are_slowed_down_take_no_place_of_strangers() {
     let world = World::new();
-    let _slowed = world.waiting(MAX_STRANGERS, "/slowed").await;
-    let _more = world.waiting(MAX_STRANGERS, "/slowed").await;
-    assert_eq!(world.connected(MAX_STRANGERS, "/quick").await.len(), MAX_STRANGERS);
+    let _slowed = world.waiting(MAX_ANONYMOUS, "/slowed").await;
+    let _more = world.waiting(MAX_ANONYMOUS, "/slowed").await;
+    assert_eq!(world.connected(MAX_ANONYMOUS, "/quick").await.len(), MAX_ANONYMOUS);
 }
 
 #[tokio::test(start_paused = true)]

@@ -38,7 +38,7 @@ async fn a_wrong_token_waits_for_its_refusal_and_holds_up_no_right_one() {
     let wrong = async { (wrong.ask::<Value>(Method::GET, "/v1/agents").await, started.elapsed()) };
     let right = async { (right.ask::<Value>(Method::GET, "/v1/agents").await, started.elapsed()) };
     let ((refused, late), (answered, soon)) = tokio::join!(wrong, right);
-    assert!(matches!(refused, Err(AskError::Refused(_))), "{refused:?}");
+    assert!(matches!(refused, Err(AdminClientError::Refused(_))), "{refused:?}");
     assert!(answered.is_ok() && soon < PENALTY && late >= PENALTY, "{soon:?} {late:?}");
 }
 
@@ -51,12 +51,12 @@ async fn a_daemon_without_a_token_says_so_and_one_that_is_gone_too() {
     let health =
         Arc::new(Health::new(state, Registry::new(), Vec::new(), Arc::new(NoServers), Arc::<Load>::default(), build));
     let url = format!("http://{}", closed.address()).parse().unwrap();
-    tokio::spawn(closed.run(site(health), world.stop.clone()));
-    let door = Door::Http { url, token: Secret::new(TOKEN) };
+    tokio::spawn(closed.run(http_state(health), world.stop.clone()));
+    let door = AdminClient::Http { url, token: Secret::new(TOKEN) };
     let error = door.ask::<Value>(Method::GET, "/v1/agents").await.unwrap_err();
-    assert!(matches!(error, AskError::Closed(_)) && error.to_string().contains("http.admin_token"), "{error}");
-    let error = Door::Socket("/nonexistent/s".into()).ask::<Value>(Method::GET, "/v1/agents").await.unwrap_err();
+    assert!(matches!(error, AdminClientError::Closed(_)) && error.to_string().contains("http.admin_token"), "{error}");
+    let error = AdminClient::Socket("/nonexistent/s".into()).ask::<Value>(Method::GET, "/v1/agents").await.unwrap_err();
     insta::assert_snapshot!(error, @"no daemon answers on the socket `/nonexistent/s`: No such file or directory (os error 2). Start one with `toolbus serve`; or point to one that runs, with --config (its configuration), --socket (its daemon.socket) or --daemon (its http.listen)");
     let error = world.http("a\nb").ask::<Value>(Method::GET, "/v1/agents").await.unwrap_err();
-    assert!(matches!(error, AskError::Refused(_)), "{error}");
+    assert!(matches!(error, AdminClientError::Refused(_)), "{error}");
 }

@@ -1,7 +1,7 @@
 use toolbus_core::tool::ToolDescriptor;
 use toolbus_trust::pins::{Level, Levels, Pins, State};
 
-use super::super::view::pins::{Approval, Approved, Changes, PinnedTools};
+use super::super::view::{Approval, Approved, Changes, PinnedTools};
 use super::*;
 
 /// A door to a daemon with a tool that is pinned, and that can be changed.
@@ -45,15 +45,15 @@ impl Pinned {
         self.access.effective(&Caller::unknown()).get("read").is_some()
     }
 
-    fn door(&self) -> Door {
-        Door::Socket(self.folder.path().join("s"))
+    fn door(&self) -> AdminClient {
+        AdminClient::Socket(self.folder.path().join("s"))
     }
 
     async fn changes(&self, name: &str) -> Changes {
         self.door().ask(Method::GET, &format!("/v1/pins/{name}")).await.unwrap()
     }
 
-    async fn approve(&self, name: &str, approval: &Approval) -> Result<Approved, AskError> {
+    async fn approve(&self, name: &str, approval: &Approval) -> Result<Approved, AdminClientError> {
         self.door().post(&format!("/v1/pins/{name}/approve"), approval).await
     }
 }
@@ -94,7 +94,7 @@ async fn what_was_not_shown_is_not_let_through() {
         ("echo", approval, "there is nothing to approve: `echo` is as it was pinned"),
     ] {
         match world.approve(name, &approval).await {
-            Err(AskError::Refused(text)) => assert_eq!(text, expected),
+            Err(AdminClientError::Refused(text)) => assert_eq!(text, expected),
             other => panic!("{name}: {other:?}"),
         }
     }
@@ -108,7 +108,9 @@ async fn what_cannot_be_kept_is_not_let_through() {
     let approval = Approval { source: None, digest: world.changes("files").await.digest };
     std::fs::write(world.folder.path().join("pins.json"), "{").unwrap();
     match world.approve("files", &approval).await {
-        Err(AskError::Failed(text)) => assert!(text.starts_with("nothing was approved: the pin file"), "{text}"),
+        Err(AdminClientError::Failed(text)) => {
+            assert!(text.starts_with("nothing was approved: the pin file"), "{text}")
+        }
         other => panic!("{other:?}"),
     }
     assert!(!world.is_listed());
@@ -118,7 +120,7 @@ async fn what_cannot_be_kept_is_not_let_through() {
 async fn a_daemon_without_pins_says_so() {
     let world = World::new().await;
     match world.socket().ask::<Value>(Method::GET, "/v1/pins").await {
-        Err(AskError::Refused(text)) => assert_eq!(text, "nothing is pinned in this process"),
+        Err(AdminClientError::Refused(text)) => assert_eq!(text, "nothing is pinned in this process"),
         other => panic!("{other:?}"),
     }
 }
@@ -133,7 +135,7 @@ async fn a_source_has_the_name_of_its_server_too_and_one_that_is_not_there_is_to
         assert_eq!(world.changes(&format!("read?source={source}")).await.changes.len(), 1, "{source}");
     }
     let refused = async |path: &str| match world.door().ask::<Value>(Method::GET, path).await {
-        Err(AskError::Refused(text)) => text,
+        Err(AdminClientError::Refused(text)) => text,
         other => panic!("{path}: {other:?}"),
     };
     insta::assert_snapshot!(refused("/v1/pins?source=mcp:file").await, @"nothing is known of a source `mcp:file`: did you mean `mcp:files`? expected one of `mcp:files`, `subagent`, `test`, `web`");

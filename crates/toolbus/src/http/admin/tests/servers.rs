@@ -27,7 +27,7 @@ impl McpAdmin for Three {
 
 async fn refused(world: &World, method: Method, path: &str) -> String {
     match world.socket().ask::<Value>(method, path).await {
-        Err(AskError::Refused(text)) => text,
+        Err(AdminClientError::Refused(text)) => text,
         other => panic!("{path}: {other:?}"),
     }
 }
