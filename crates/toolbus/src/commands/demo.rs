@@ -18,8 +18,8 @@ use super::Context;
 use crate::cli::Output;
 use crate::config::{BusUrl, Config, Override, Problems};
 use crate::session::{Session, SessionError};
-use toolbus_client::{Answer, Client, ClientError, Content};
 use crate::terminal::ignore_broken_pipe;
+use toolbus_client::{Answer, Client, ClientError, Content};
 
 /// Calls whose latency is measured.
 const MEASURED: usize = 2_000;
