@@ -3,14 +3,14 @@ use std::time::{Duration, Instant};
 
 use tokio::task::JoinSet;
 
-use crate::load::Sample;
+use crate::broker::load::Sample;
 
 /// Wait after what failed, so that a server which refuses at once is not asked more often than one that answers.
 const AFTER_FAILURE: Duration = Duration::from_millis(10);
 
 /// Why there is no good answer.
 #[derive(Debug, thiserror::Error)]
-pub enum ExchangeError {
+pub(crate) enum ExchangeError {
     /// Nobody listens.
     #[error("cannot be connected: {0}")]
     Connect(io::Error),
@@ -32,7 +32,7 @@ pub enum ExchangeError {
 }
 
 /// Something that is asked again and again.
-pub trait Exchange: Send + 'static {
+pub(crate) trait Exchange: Send + 'static {
     /// Asks once, and looks whether the answer is good.
     ///
     /// # Errors
@@ -43,13 +43,13 @@ pub trait Exchange: Send + 'static {
 
 /// What a closed loop measured.
 #[derive(Debug, Clone)]
-pub struct Outcome {
+pub(crate) struct Outcome {
     /// The good answers.
-    pub sample: Sample,
+    pub(crate) sample: Sample,
     /// How many were not good.
-    pub failures: u64,
+    pub(crate) failures: u64,
     /// What one of those said.
-    pub failure: Option<String>,
+    pub(crate) failure: Option<String>,
 }
 
 impl Outcome {
@@ -58,7 +58,7 @@ impl Outcome {
     /// # Errors
     ///
     /// What was said where one was not.
-    pub fn flawless(self) -> Result<Sample, ExchangeError> {
+    pub(crate) fn flawless(self) -> Result<Sample, ExchangeError> {
         match self.failure {
             None => Ok(self.sample),
             Some(failure) => Err(ExchangeError::Unreadable(failure)),
@@ -71,7 +71,7 @@ impl Outcome {
 /// # Errors
 ///
 /// When a task ended before its time.
-pub async fn closed_loop<E: Exchange>(callers: &mut Vec<E>, time: Duration) -> io::Result<Outcome> {
+pub(crate) async fn closed_loop<E: Exchange>(callers: &mut Vec<E>, time: Duration) -> io::Result<Outcome> {
     let started = Instant::now();
     let mut tasks = JoinSet::new();
     for mut caller in callers.drain(..) {

@@ -45,7 +45,7 @@ pub(crate) struct Answer {
 
 /// An answer that does not end: it is read, and kept open until this is dropped.
 #[derive(Debug)]
-pub struct Stream(JoinHandle<()>);
+pub(crate) struct Stream(JoinHandle<()>);
 
 impl Connection {
     /// Nothing is connected before the first request.
@@ -136,7 +136,7 @@ impl Answer {
 impl Stream {
     /// Whether the server has ended it.
     #[must_use]
-    pub fn is_over(&self) -> bool {
+    pub(crate) fn is_over(&self) -> bool {
         self.0.is_finished()
     }
 }
@@ -148,7 +148,7 @@ impl Drop for Stream {
 }
 
 /// A page that is asked for again and again, and must not change.
-pub struct Page {
+pub(crate) struct Page {
     connection: Connection,
     uri: Uri,
     headers: HeaderMap,
@@ -161,7 +161,7 @@ impl Page {
     /// # Errors
     ///
     /// When the path is none.
-    pub fn new(address: SocketAddr, path: &str) -> Result<Self, ExchangeError> {
+    pub(crate) fn new(address: SocketAddr, path: &str) -> Result<Self, ExchangeError> {
         let uri = path.parse().map_err(|_| ExchangeError::Unreadable(format!("{path:?} is no path")))?;
         let headers = HeaderMap::from_iter([(HOST, host(address)?)]);
         Ok(Self { connection: Connection::new(address), uri, headers, first: None })
@@ -188,3 +188,6 @@ impl crate::exchange::Exchange for Page {
 pub(crate) fn host(address: SocketAddr) -> Result<hyper::header::HeaderValue, ExchangeError> {
     address.to_string().parse().map_err(|_| ExchangeError::Unreadable(format!("{address} is no host")))
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,262 +1,122 @@
-use std::borrow::Cow;
-use std::net::SocketAddr;
+//! `toolbus bench --mcp`: calls of an MCP server's tool through the daemon, and directly.
 
-use http_body_util::Full;
-use hyper::body::Bytes;
-use hyper::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HOST, HeaderName, HeaderValue};
-use hyper::{HeaderMap, Method, Request, StatusCode, Uri};
-use serde::Deserialize;
-use serde_json::{Map, Value, json};
+mod crowd;
+pub(crate) mod echo;
+pub(crate) mod processes;
+mod report;
+mod sides;
+pub(crate) mod subject;
 
-use crate::exchange::{Exchange, ExchangeError};
-use crate::http::{Answer, Connection, Stream, host};
+use std::process::ExitCode;
+use std::time::Duration;
 
-/// The version with sessions that is asked for; what the server answers is spoken.
-const WITH_SESSIONS: &str = "2025-06-18";
-/// The version without.
-const STATELESS: &str = "2026-07-28";
+use crate::summary::Figures;
+use crate::usage::Usage;
 
-const SESSION: HeaderName = HeaderName::from_static("mcp-session-id");
-const VERSION: HeaderName = HeaderName::from_static("mcp-protocol-version");
-const METHOD: HeaderName = HeaderName::from_static("mcp-method");
-const NAME: HeaderName = HeaderName::from_static("mcp-name");
+use crate::args::BenchArgs;
+use crate::error::MeasureError;
+use crate::figures::Row;
+use crate::rounds::{self, Rounds};
+use report::Report;
+use sides::{Side, Sides};
+use subject::Subject;
+use toolbus::commands::Context;
+use toolbus::config::{Config, Override, Sources};
+use toolbus::terminal::ignore_broken_pipe;
 
-/// Where an MCP server listens for Streamable HTTP.
-#[derive(Debug, Clone)]
-pub struct Endpoint {
-    /// Address and port.
-    pub address: SocketAddr,
-    /// The path, such as `/mcp`.
-    pub path: String,
-    /// The bearer token, where one is asked for.
-    pub token: Option<String>,
+/// Measurement that does not count, before each that does.
+const WARM_UP: Duration = Duration::from_millis(300);
+/// Longest wait for servers to start.
+const START_TIME: Duration = Duration::from_secs(60);
+/// How often what is waited for is looked at: also the accuracy of times that end with it.
+const LOOK_EVERY: Duration = Duration::from_millis(1);
+
+/// Measures, and prints a table or JSON.
+pub(crate) async fn run(args: &BenchArgs, context: &Context) -> Result<ExitCode, MeasureError> {
+    // Dropping the measurement ends every server.
+    let report = rounds::in_a_task(measure(args.clone())).await?;
+    ignore_broken_pipe(report.print(context.output))?;
+    Ok(ExitCode::SUCCESS)
 }
 
-/// A call that is repeated.
-#[derive(Debug, Clone, PartialEq)]
-pub struct ToolUse {
-    /// The tool's name.
-    pub tool: String,
-    /// Its arguments.
-    pub arguments: Map<String, Value>,
-    /// The text that it answers; absent: anything that is no error.
-    pub answer: Option<String>,
-}
-
-/// A client of an MCP server, with one connection and at most one request at a time.
-pub struct McpClient {
-    connection: Connection,
-    uri: Uri,
-    headers: HeaderMap,
-    /// What every request carries in its parameters.
-    meta: Option<Value>,
-    next_id: u64,
-}
-
-/// A client with the call that it repeats.
-pub struct McpCaller {
-    client: McpClient,
-    headers: HeaderMap,
-    /// The request after its id.
-    request: String,
-    answer: Option<String>,
-}
-
-#[derive(Deserialize)]
-struct Reply<T> {
-    id: Option<u64>,
-    result: Option<T>,
-    error: Option<Value>,
-}
-
-#[derive(Deserialize)]
-struct ToolResult<'a> {
-    #[serde(borrow)]
-    content: Vec<Content<'a>>,
-    #[serde(default, rename = "isError")]
-    is_error: bool,
-}
-
-#[derive(Deserialize)]
-struct Content<'a> {
-    #[serde(borrow)]
-    text: Option<Cow<'a, str>>,
-}
-
-impl McpClient {
-    /// Begins a session, as clients do until 2025-11-25.
-    ///
-    /// # Errors
-    ///
-    /// When the server does not take part.
-    pub async fn initialize(endpoint: &Endpoint) -> Result<Self, ExchangeError> {
-        let mut client = Self::new(endpoint)?;
-        let info = json!({"name": "toolbus-bench", "version": env!("CARGO_PKG_VERSION")});
-        let params = json!({"protocolVersion": WITH_SESSIONS, "capabilities": {}, "clientInfo": info});
-        let (result, headers) = client.ask("initialize", params).await?;
-        let version = result.get("protocolVersion").and_then(Value::as_str).unwrap_or(WITH_SESSIONS);
-        client.headers.insert(VERSION, value(version)?);
-        if let Some(session) = headers.get(SESSION) {
-            client.headers.insert(SESSION, session.clone());
+async fn measure(args: BenchArgs) -> Result<Report, MeasureError> {
+    let bar = rounds::progress(u64::from(args.rounds) * 2 * args.callers.len() as u64);
+    let subject = Subject::of(&args)?;
+    let config = configuration(1, &subject)?;
+    let sides = Sides::start(&config, subject.clone()).await?;
+    let mut rows = Vec::new();
+    for callers in &args.callers {
+        let mut rounds = Rounds::new(&[Side::Direct, Side::Bridge], args.rounds, &bar);
+        while let Some(side) = rounds.turn() {
+            rounds.add(one(&sides, *side, usize::from(*callers), args.seconds).await?);
         }
-        let body = json!({"jsonrpc": "2.0", "method": "notifications/initialized"}).to_string();
-        let answer = client.connection.send(client.post(client.headers.clone(), body)).await?;
-        if answer.status.is_success() { Ok(client) } else { Err(answer.refusal()) }
+        rows.extend(rounds.medians().map(|(side, figures)| Row { side: side.name(), callers: *callers, figures }));
     }
-
-    /// Speaks the version without sessions: every request says of itself what it is.
-    ///
-    /// # Errors
-    ///
-    /// When the endpoint is none.
-    pub fn stateless(endpoint: &Endpoint) -> Result<Self, ExchangeError> {
-        let mut client = Self::new(endpoint)?;
-        client.headers.insert(VERSION, value(STATELESS)?);
-        client.meta = Some(json!({
-            "io.modelcontextprotocol/protocolVersion": STATELESS,
-            "io.modelcontextprotocol/clientCapabilities": {},
-            "io.modelcontextprotocol/clientInfo": {"name": "toolbus-bench", "version": env!("CARGO_PKG_VERSION")},
-        }));
-        Ok(client)
-    }
-
-    fn new(endpoint: &Endpoint) -> Result<Self, ExchangeError> {
-        let uri = endpoint.path.parse();
-        let uri = uri.map_err(|_| ExchangeError::Unreadable(format!("{:?} is no path", endpoint.path)))?;
-        let mut headers = HeaderMap::from_iter([
-            (HOST, host(endpoint.address)?),
-            (ACCEPT, HeaderValue::from_static("application/json, text/event-stream")),
-            (CONTENT_TYPE, HeaderValue::from_static("application/json")),
-        ]);
-        if let Some(token) = &endpoint.token {
-            let mut bearer = value(&format!("Bearer {token}"))?;
-            bearer.set_sensitive(true);
-            headers.insert(AUTHORIZATION, bearer);
-        }
-        Ok(Self { connection: Connection::new(endpoint.address), uri, headers, meta: None, next_id: 1 })
-    }
-
-    /// The name under which a tool is listed: servers before other servers put something before it.
-    ///
-    /// # Errors
-    ///
-    /// When it is not listed.
-    pub async fn find(&mut self, tool: &str) -> Result<String, ExchangeError> {
-        let (list, _) = self.ask("tools/list", json!({})).await?;
-        let tools = list.get("tools").and_then(Value::as_array).into_iter().flatten();
-        let names: Vec<&str> = tools.filter_map(|tool| tool.get("name")?.as_str()).collect();
-        let found = names.iter().find(|name| **name == tool).or_else(|| names.iter().find(|name| name.ends_with(tool)));
-        let absent = || ExchangeError::Unreadable(format!("{tool} is not among the tools {names:?}"));
-        found.map(|name| (*name).to_owned()).ok_or_else(absent)
-    }
-
-    /// Opens the stream on which a server with sessions sends what nobody asked for.
-    ///
-    /// # Errors
-    ///
-    /// When the server has none.
-    pub async fn listen(&self) -> Result<Stream, ExchangeError> {
-        let mut request = self.post(self.headers.clone(), String::new());
-        *request.method_mut() = Method::GET;
-        request.headers_mut().insert(ACCEPT, HeaderValue::from_static("text/event-stream"));
-        request.headers_mut().remove(CONTENT_TYPE);
-        self.connection.stream(request).await
-    }
-
-    /// Closes the connection, and leaves the session.
-    pub fn disconnect(&mut self) {
-        self.connection = Connection::new(self.connection.address());
-    }
-
-    /// Has this client repeat a call.
-    ///
-    /// # Errors
-    ///
-    /// When the tool's name cannot be a header.
-    pub fn repeating(self, call: &ToolUse) -> Result<McpCaller, ExchangeError> {
-        let mut headers = self.headers.clone();
-        let mut params = json!({"name": call.tool, "arguments": call.arguments});
-        if let Some(meta) = &self.meta {
-            headers.insert(METHOD, HeaderValue::from_static("tools/call"));
-            headers.insert(NAME, value(&call.tool)?);
-            put(&mut params, "_meta", meta.clone());
-        }
-        let request = format!(r#","method":"tools/call","params":{params}}}"#);
-        Ok(McpCaller { client: self, headers, request, answer: call.answer.clone() })
-    }
-
-    async fn ask(&mut self, method: &'static str, mut params: Value) -> Result<(Value, HeaderMap), ExchangeError> {
-        let mut headers = self.headers.clone();
-        if let Some(meta) = &self.meta {
-            headers.insert(METHOD, HeaderValue::from_static(method));
-            put(&mut params, "_meta", meta.clone());
-        }
-        let id = self.id();
-        let body = json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params}).to_string();
-        let answer = self.connection.send(self.post(headers, body)).await?;
-        let result = result_of(&answer, id)?;
-        Ok((result, answer.headers))
-    }
-
-    const fn id(&mut self) -> u64 {
-        self.next_id += 1;
-        self.next_id
-    }
-
-    fn post(&self, headers: HeaderMap, body: String) -> Request<Full<Bytes>> {
-        let mut request = Request::new(Full::from(body));
-        *request.method_mut() = Method::POST;
-        *request.uri_mut() = self.uri.clone();
-        *request.headers_mut() = headers;
-        request
-    }
+    let recovery = sides.recovery(args.rounds).await?;
+    sides.stop().await;
+    bar.finish_and_clear();
+    let crowd = crowd::measure(&configuration(crowd::SERVERS, &subject)?).await?;
+    Ok(Report::new(&args, rows, recovery, crowd))
 }
 
-impl McpCaller {
-    /// The client again.
-    pub const fn client(&mut self) -> &mut McpClient {
-        &mut self.client
-    }
+async fn one(sides: &Sides, side: Side, callers: usize, seconds: u64) -> Result<Figures, MeasureError> {
+    sides.run(side, callers, WARM_UP).await?;
+    let (server, this) = (sides.server(side)?, std::process::id());
+    let before = [Usage::read(server)?, Usage::read(this)?];
+    let sample = sides.run(side, callers, Duration::from_secs(seconds)).await?;
+    let [of_server, of_this] = before;
+    Ok(Figures::new(sample, [of_server, Usage::read(server)?], [of_this, Usage::read(this)?]))
 }
 
-impl Exchange for McpCaller {
-    async fn once(&mut self) -> Result<(), ExchangeError> {
-        let id = self.client.id();
-        let body = format!(r#"{{"jsonrpc":"2.0","id":{id}{}"#, self.request);
-        let request = self.client.post(self.headers.clone(), body);
-        let answer = self.client.connection.send(request).await?;
-        let result: ToolResult<'_> = result_of(&answer, id)?;
-        let text = result.content.first().and_then(|content| content.text.as_deref());
-        let is_wanted = self.answer.as_deref().is_none_or(|wanted| text == Some(wanted));
-        if result.is_error || !is_wanted { Err(answer.refusal()) } else { Ok(()) }
-    }
-}
-
-/// The result of the request with this id, from JSON or from a stream of events that ends with it.
-fn result_of<'a, T: Deserialize<'a>>(answer: &'a Answer, id: u64) -> Result<T, ExchangeError> {
-    if answer.status != StatusCode::OK {
-        return Err(answer.refusal());
-    }
-    let kind = answer.headers.get(CONTENT_TYPE).map(HeaderValue::as_bytes).unwrap_or_default();
-    let reply = if kind.starts_with(b"text/event-stream") {
-        let lines = answer.body.split(|byte| *byte == b'\n').filter_map(|line| line.strip_prefix(b"data:"));
-        // Notifications may come before it.
-        lines.filter_map(|data| serde_json::from_slice::<Reply<T>>(data).ok()).find(|reply| reply.id == Some(id))
-    } else {
-        serde_json::from_slice::<Reply<T>>(&answer.body).ok().filter(|reply| reply.id == Some(id))
+/// A daemon on the embedded bus, with so many servers of this kind, and nothing else.
+fn configuration(servers: usize, subject: &Subject) -> Result<Config, MeasureError> {
+    let args = serde_json::to_string(&subject.args).unwrap_or_default();
+    let of_server = |number: usize| {
+        let key = |member: &str| format!("mcp.servers.bench-{number:03}.{member}");
+        [Override::new(&key("command"), &subject.command), Override::new(&key("args"), &args)]
     };
-    match reply {
-        Some(Reply { result: Some(result), error: None, .. }) => Ok(result),
-        _ => Err(answer.refusal()),
+    let plain = [Override::new("tools.time", "false"), Override::new("bus.url", "embedded")];
+    let overrides = plain.into_iter().chain((0..servers).flat_map(of_server)).collect();
+    let loaded = Config::load(&Sources { overrides, ..Sources::default() });
+    loaded.map(|loaded| loaded.config).map_err(|problems| MeasureError::Mcp(problems.to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+
+    use super::*;
+    use crate::Cli;
+
+    fn callers(arguments: &[&str]) -> Vec<u16> {
+        let cli = Cli::try_parse_from([&["toolbus-bench"], arguments].concat()).unwrap();
+        cli.bench.callers
     }
-}
 
-fn value(text: &str) -> Result<HeaderValue, ExchangeError> {
-    HeaderValue::from_str(text).map_err(|_| ExchangeError::Unreadable("a header cannot hold that".to_owned()))
-}
+    #[test]
+    fn servers_are_measured_at_one_and_at_thirty_two_in_flight_unless_told_otherwise() {
+        assert_eq!(callers(&["--mcp"]), [1, 32]);
+        assert_eq!(callers(&["--mcp", "--callers", "4"]), [4]);
+        assert_eq!(callers(&[]), [1, 64]);
+    }
 
-fn put(params: &mut Value, member: &str, value: Value) {
-    if let Value::Object(members) = params {
-        members.insert(member.to_owned(), value);
+    #[test]
+    fn another_server_is_a_command_line_and_a_call() {
+        let parsed = |arguments: &[&str]| {
+            let cli = Cli::try_parse_from([&["toolbus-bench", "--mcp"], arguments].concat()).unwrap();
+            Subject::of(&cli.bench)
+        };
+        let subject = parsed(&["--mcp-command", "node  server.js", "--mcp-tool", "say"]).unwrap();
+        assert_eq!((&*subject.command, &*subject.args, &*subject.tool), ("node", &["server.js".to_owned()][..], "say"));
+        assert!(subject.check(Some("anything"), false).is_ok() && subject.check(Some("anything"), true).is_err());
+        assert!(parsed(&["--mcp-command", " "]).is_err());
+        assert!(parsed(&["--mcp-command", "a", "--mcp-arguments", "[]"]).is_err());
+        assert!(parsed(&[]).unwrap().check(Some("anything"), false).is_err(), "its answer is known");
+    }
+
+    #[test]
+    fn each_server_of_the_measurement_is_this_program_again() {
+        let found = configuration(3, &Subject::smallest().unwrap()).unwrap().mcp_servers();
+        assert_eq!((found.specs.len(), found.warnings.len(), found.problems.len()), (3, 0, 0));
     }
 }

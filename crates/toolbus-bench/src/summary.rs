@@ -2,33 +2,33 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use crate::load::Sample;
+use crate::broker::load::Sample;
 use crate::usage::Usage;
 
 /// What one round measured.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Figures {
+pub(crate) struct Figures {
     /// Calls answered per second.
-    pub calls_per_second: f64,
+    pub(crate) calls_per_second: f64,
     /// Median latency in milliseconds.
-    pub p50_ms: f64,
+    pub(crate) p50_ms: f64,
     /// 95th percentile in milliseconds.
-    pub p95_ms: f64,
+    pub(crate) p95_ms: f64,
     /// 99th percentile in milliseconds.
-    pub p99_ms: f64,
+    pub(crate) p99_ms: f64,
     /// Processor seconds of the answering process per 1 000 calls.
-    pub cpu_seconds_per_1000: f64,
+    pub(crate) cpu_seconds_per_1000: f64,
     /// Processor seconds of the calling process per 1 000 calls.
-    pub load_cpu_seconds_per_1000: f64,
+    pub(crate) load_cpu_seconds_per_1000: f64,
     /// Most resident memory of the answering process so far, in MiB.
-    pub peak_mib: f64,
+    pub(crate) peak_mib: f64,
 }
 
 impl Figures {
     /// Puts a sample and the use of both processes before and after it together.
     #[must_use]
-    pub fn new(mut sample: Sample, responder: [Usage; 2], load: [Usage; 2]) -> Self {
+    pub(crate) fn new(mut sample: Sample, responder: [Usage; 2], load: [Usage; 2]) -> Self {
         sample.latencies.sort_unstable();
         let calls = sample.latencies.len() as f64;
         let percentile = |share: f64| {
@@ -50,19 +50,19 @@ impl Figures {
 
 /// The rounds of one side at one concurrency.
 #[derive(Debug, Clone, Default)]
-pub struct Summary {
+pub(crate) struct Summary {
     rounds: Vec<Figures>,
 }
 
 impl Summary {
     /// Adds a round.
-    pub fn add(&mut self, round: Figures) {
+    pub(crate) fn add(&mut self, round: Figures) {
         self.rounds.push(round);
     }
 
     /// The median of every figure over the rounds; absent without rounds.
     #[must_use]
-    pub fn median(&self) -> Option<Figures> {
+    pub(crate) fn median(&self) -> Option<Figures> {
         let of = |figure: fn(&Figures) -> f64| {
             let mut values: Vec<f64> = self.rounds.iter().map(figure).collect();
             values.sort_by(f64::total_cmp);

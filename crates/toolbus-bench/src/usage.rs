@@ -2,20 +2,20 @@ use std::time::Duration;
 
 /// What a process has used so far, as Linux tells it in `/proc`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Usage {
+pub(crate) struct Usage {
     /// Processor time, user and system, of all its threads.
-    pub cpu: Duration,
+    pub(crate) cpu: Duration,
     /// The same of the children that have ended, with theirs.
-    pub ended_children: Duration,
+    pub(crate) ended_children: Duration,
     /// Resident memory now, in bytes.
-    pub resident: u64,
+    pub(crate) resident: u64,
     /// The most resident memory that it ever had, in bytes.
-    pub peak: u64,
+    pub(crate) peak: u64,
 }
 
 /// Why a process could not be read.
 #[derive(Debug, thiserror::Error)]
-pub enum UsageError {
+pub(crate) enum UsageError {
     /// There is none of that number, or it is not ours to read.
     #[error("process {0} cannot be read: {1}")]
     Read(u32, std::io::Error),
@@ -33,7 +33,7 @@ impl Usage {
     /// # Errors
     ///
     /// When there is no such process, or no `/proc`.
-    pub fn read(process: u32) -> Result<Self, UsageError> {
+    pub(crate) fn read(process: u32) -> Result<Self, UsageError> {
         let file = |name: &str| {
             std::fs::read_to_string(format!("/proc/{process}/{name}")).map_err(|error| UsageError::Read(process, error))
         };

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
+use clap::builder::PossibleValue;
 use clap::{ArgAction, Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand, ValueEnum};
 
 use crate::commands::{
@@ -136,7 +137,7 @@ pub(crate) enum Command {
     Schema,
     /// Show real calls being answered, with nothing to install
     Demo(demo::DemoArgs),
-    /// Measure the daemon against a bare responder on the same broker
+    /// Measure what the daemon costs, with `toolbus-bench`
     Bench(bench::BenchArgs),
     /// Ask a running daemon whether it is ready; for health checks of containers
     Health(health::HealthArgs),
@@ -152,7 +153,7 @@ impl Cli {
     #[must_use]
     pub fn read() -> Self {
         let words: Vec<OsString> = std::env::args_os().collect();
-        color(words.iter().map(|word| word.to_string_lossy().into_owned())).write_global();
+        choose_colors(&words);
         let is_asked = words.iter().take_while(|word| *word != "--").any(|word| word == HELP_ALL);
         let mut command = Self::definition(is_asked);
         let matches = command.clone().get_matches_from(words);
@@ -172,6 +173,24 @@ impl GlobalArgs {
         self.config.last().cloned()
     }
 
+    /// The words of a command line that say the same.
+    pub(crate) fn words(&self) -> Vec<OsString> {
+        let chosen = |value: Option<PossibleValue>, is_default: bool| {
+            value.filter(|_| !is_default).map(|value| value.get_name().into())
+        };
+        let files = self.config.iter().map(|file| ("--config", file.clone().into_os_string()));
+        let keys = self.set.iter().map(|given| ("--set", format!("{}={}", given.key, given.value).into()));
+        let once: [(&str, Option<OsString>); 5] = [
+            ("--bus-url", self.bus_url.clone().map(Into::into)),
+            ("--listen", self.listen.clone().map(Into::into)),
+            ("--log", self.log.clone().map(Into::into)),
+            ("--output", chosen(self.output.to_possible_value(), self.output == Output::default())),
+            ("--color", chosen(self.color.to_possible_value(), self.color == Color::default())),
+        ];
+        let once = once.into_iter().filter_map(|(option, value)| Some((option, value?)));
+        files.chain(keys).chain(once).flat_map(|(option, value)| [option.into(), value]).collect()
+    }
+
     /// Where the configuration comes from.
     #[must_use]
     pub fn sources(&self, environment: BTreeMap<String, String>) -> Sources {
@@ -186,6 +205,11 @@ impl GlobalArgs {
         });
         Sources { files, environment, overrides: self.set.iter().cloned().chain(named).collect() }
     }
+}
+
+/// Decides on colours for everything that is printed through `anstream`, by these words of a command line.
+pub fn choose_colors(words: &[OsString]) {
+    color(words.iter().map(|word| word.to_string_lossy().into_owned())).write_global();
 }
 
 /// What --color says, wherever it stands; what follows `--` is no option.
@@ -256,6 +280,17 @@ mod tests {
             Ok((r#"tools.limits."x=y".timeout"#.into(), "1s".into()))
         );
         assert!(split("a.b").is_err());
+    }
+
+    #[test]
+    fn a_measurement_is_given_all_options_wherever_they_stand() {
+        let words =
+            ["toolbus", "--config", "a.toml", "--set", "a.\"x=y\"=1", "bench", "--bus-url", "amqp://b", "--door"];
+        let cli = Cli::try_parse_from([&words[..], &["--output", "json", "--help"]].concat()).unwrap();
+        let given = cli.global.words();
+        assert_eq!(given, ["--config", "a.toml", "--set", "a.\"x=y\"=1", "--bus-url", "amqp://b"]);
+        let Command::Bench(args) = cli.command else { panic!("another command") };
+        assert_eq!(args.options, ["--door", "--output", "json", "--help"]);
     }
 
     #[test]

@@ -31,7 +31,7 @@ use toolbus_core::redact::Redactor;
 use toolbus_telemetry::logging;
 
 use crate::assembly;
-use crate::cli::{Cli, Command, Output, environment};
+use crate::cli::{Cli, Command, GlobalArgs, Output, environment};
 use crate::config::problem::{MAX_SHOWN, Problem};
 use crate::config::telemetry::LogFormat;
 use crate::config::{Config, Loaded, Problems, Sources};
@@ -74,6 +74,7 @@ pub async fn run(cli: Cli) -> ExitCode {
         Command::Connect(args) => connect::run(&args, &operator()).map_err(told_by_kind),
         Command::Completions(args) => completions::completions(&args).map_err(told),
         Command::Man(args) => completions::man(&args).map_err(told),
+        Command::Bench(args) => Err(told(bench::run(&args, &cli.global))),
         Command::Tools(args) => tools::run(args, &operator()).await.map_err(told_by_kind),
         Command::Status(args) => daemon::status(args, &operator()).await.map_err(told_by_kind),
         Command::Reload(args) => daemon::reload(args, &operator()).await.map_err(told_by_kind),
@@ -95,6 +96,23 @@ pub async fn run(cli: Cli) -> ExitCode {
     outcome.unwrap_or_else(ExitCode::from)
 }
 
+/// What a program that needs a configuration has to work with. What is wrong is printed; the exit code is left of it.
+///
+/// # Errors
+///
+/// If the configuration has a mistake.
+pub fn configured(global: &GlobalArgs) -> Result<Context, ExitCode> {
+    let sources = global.sources(environment());
+    let Loaded { config, warnings } = Config::load(&sources).map_err(|problems| ExitCode::from(complain(&problems)))?;
+    warnings.iter().for_each(|warning| warn(warning));
+    Ok(Context { config, sources, output: global.output, warnings })
+}
+
+/// Prints an error that ended a program, and gives its exit code.
+pub fn failed(error: impl Display) -> ExitCode {
+    told(error).into()
+}
+
 /// Runs a command that needs a configuration. An error has been told; what is left of it is the exit code.
 async fn run_configured(command: Command, context: &Context) -> Result<ExitCode, u8> {
     match command {
@@ -112,7 +130,6 @@ async fn run_configured(command: Command, context: &Context) -> Result<ExitCode,
             error.exit_code()
         }),
         Command::Demo(args) => demo::run(args, context).await.map_err(told),
-        Command::Bench(args) => bench::run(args, context).await.map_err(told),
         Command::Health(args) => health::run(args, context).await.map_err(told),
         // Run before any configuration is read.
         Command::Schema
@@ -123,6 +140,7 @@ async fn run_configured(command: Command, context: &Context) -> Result<ExitCode,
         | Command::Pins(_)
         | Command::Init(_)
         | Command::Connect(_)
+        | Command::Bench(_)
         | Command::Completions(_)
         | Command::Man(_)
         | Command::Tools(_)
@@ -178,7 +196,7 @@ pub(crate) fn one_line(text: &str) -> String {
 }
 
 /// An answer as programs read it.
-pub(crate) fn as_json(answer: &impl Serialize) -> String {
+pub fn as_json(answer: &impl Serialize) -> String {
     format!("{:#}", serde_json::to_value(answer).unwrap_or_default())
 }
 

@@ -10,6 +10,7 @@ pub mod http;
 pub mod limits;
 pub mod observe;
 pub mod reload;
+pub mod runtime;
 pub mod session;
 pub mod signals;
 pub mod terminal;

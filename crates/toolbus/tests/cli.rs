@@ -93,11 +93,21 @@ fn the_configuration_of_the_working_directory_is_read_when_none_is_named() {
     assert_eq!(tools[0]["name"], "echo");
 }
 
+/// An MCP server with the tool `echo`.
+const ECHO: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/echo.py");
+
+/// The interpreter with its path: the environment of these tests names no folders.
+fn python() -> String {
+    let path = std::env::var_os("PATH").unwrap();
+    let mut found = std::env::split_paths(&path).map(|folder| folder.join("python3"));
+    found.find(|program| program.is_file()).unwrap().display().to_string()
+}
+
 #[test]
 fn a_server_of_the_configuration_is_tried_step_by_step() {
     let tried = |name: &str| {
-        let echo = format!("mcp.servers.echo.command={}", env!("CARGO_BIN_EXE_toolbus"));
-        let word = "mcp.servers.echo.args=[\"__mcp_echo\"]";
+        let echo = format!("mcp.servers.echo.command={}", python());
+        let word = &format!("mcp.servers.echo.args=[{ECHO:?}]");
         let gone = "mcp.servers.gone.command=no-such-program";
         let output = ["--output", "json", "--set", &echo, "--set", word, "--set", gone];
         toolbus(&[&["mcp", "test", name], &output[..]].concat(), &[])
@@ -108,7 +118,7 @@ fn a_server_of_the_configuration_is_tried_step_by_step() {
     let names: Vec<&str> =
         report["steps"].as_array().unwrap().iter().map(|step| step["name"].as_str().unwrap()).collect();
     assert_eq!(names, ["connect", "list", "ping"]);
-    assert_eq!(report["status"]["tools"], serde_json::json!(["bench_echo"]));
+    assert_eq!(report["status"]["tools"], serde_json::json!(["echo"]));
     let gone = tried("gone");
     let report: serde_json::Value = serde_json::from_slice(&gone.stdout).unwrap();
     assert_eq!((gone.status.code(), &report["steps"][0]["passed"]), (Some(1), &serde_json::json!(false)));
@@ -272,8 +282,8 @@ fn a_server_is_added_to_the_configuration_and_checked_first() {
         (output.status.code(), format!("{}{}", text(&output.stdout), text(&output.stderr)))
     };
     let file = folder.path().join("toolbus.toml");
-    let program = env!("CARGO_BIN_EXE_toolbus");
-    let (code, told) = run(&["mcp", "add", "Echo", "--env", "LOG=a \"b\"", "--", program, "__mcp_echo"]);
+    let program = &python();
+    let (code, told) = run(&["mcp", "add", "Echo", "--env", "LOG=a \"b\"", "--", program, ECHO]);
     assert!(code == Some(0) && told.contains("toolbus reload"), "{told}");
     assert_eq!(run(&["mcp", "test", "echo"]).0, Some(0));
     let (code, told) =
@@ -294,7 +304,7 @@ fn a_server_is_added_to_the_configuration_and_checked_first() {
     // What is wrong with another server was so before.
     std::fs::write(folder.path().join("mcp.json"), r#"{"mcpServers": {"gh": {"command": "${NOWHERE}"}}}"#).unwrap();
     std::fs::write(&file, "[mcp]\nservers_file = \"mcp.json\"\n").unwrap();
-    let (code, told) = run(&["mcp", "add", "y", "--", program, "__mcp_echo"]);
+    let (code, told) = run(&["mcp", "add", "y", "--", program, ECHO]);
     assert!(code == Some(0) && told.contains("added y"), "{told}");
 }
 

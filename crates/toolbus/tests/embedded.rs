@@ -153,24 +153,3 @@ fn the_demonstration_shows_every_kind_of_outcome_and_measures() {
     assert_eq!(out.lines().filter(|line| line.trim_start().starts_with('→')).count(), 7, "{out}");
     assert!(out.contains("p50 ") && out.contains("toolbus demo --bus-url amqp://"), "{out}");
 }
-
-#[test]
-fn a_measurement_needs_a_broker() {
-    let output = toolbus(&["bench"], "");
-    let (code, out, err) = told(&output);
-    assert_eq!((code, out), (1, ""));
-    assert!(err.contains("--bus-url"), "{err}");
-}
-
-#[test]
-fn a_measurement_refuses_certificates_instead_of_leaving_them_out() {
-    let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("ca.pem");
-    std::fs::write(&file, "x").unwrap();
-    let ca = format!("bus.tls.ca={}", file.display());
-    let output = toolbus(&["bench", "--bus-url", "amqps://127.0.0.1:9", "--set", &ca], "");
-    assert_eq!(
-        told(&output),
-        (1, "", "error: bench does not use bus.tls: measure on a broker without certificates of its own")
-    );
-}

@@ -1,192 +1,84 @@
-//! `toolbus bench`: the daemon and a bare responder, measured in turn on the same broker; or MCP servers with and without it;
-//! or scripts; or its door for MCP clients.
+//! `toolbus bench`: hands over to `toolbus-bench`, a program of its own.
 
-mod args;
-mod children;
-mod daemon;
-mod door;
-mod errors;
-mod figures;
-mod gate;
-pub mod mcp;
-mod report;
-mod rounds;
-mod script;
-mod sink;
-
+use std::ffi::OsString;
 use std::io;
-use std::process::ExitCode;
-use std::time::Duration;
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
-use toolbus_bench::{BenchError, ExchangeError, Figures, Load, Responder, Site, Usage, UsageError};
-use toolbus_protocol::new_message_id;
+use crate::cli::GlobalArgs;
 
-use super::Context;
-use crate::config::{BusUrl, QueueType};
-use crate::signals::Signals;
-use crate::terminal::ignore_broken_pipe;
-pub use args::BenchArgs;
-use children::Floor;
-use figures::Row;
-use report::Report;
-use rounds::Rounds;
-use sink::Sink;
+/// The program that measures.
+const PROGRAM: &str = "toolbus-bench";
+/// Tells it which daemon to measure.
+const DAEMON: &str = "TOOLBUS_BIN";
 
-/// Name of the side that is the floor.
-const BARE: &str = "bare responder";
-/// Name of the side that is measured.
-const TOOLBUS: &str = "toolbus";
+/// Measures the daemon against a bare responder on the same broker; or MCP servers with and without it, scripts, or the
+/// MCP server of the daemon.
+///
+/// Runs `toolbus-bench`, from the folder of this program or from PATH, which is built with
+/// `cargo build --release -p toolbus-bench`. `toolbus bench --help` shows its options.
+#[derive(Debug, clap::Args)]
+#[command(disable_help_flag = true)]
+pub struct BenchArgs {
+    /// What `toolbus-bench` is given.
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "OPTIONS")]
+    pub(crate) options: Vec<OsString>,
+}
 
-/// Why there are no figures.
+/// Why nothing is measured.
 #[derive(Debug, thiserror::Error)]
-pub enum MeasureError {
-    /// The embedded bus has no floor to compare with.
-    #[error("a measurement needs a RabbitMQ broker: give --bus-url amqp://USER:PASSWORD@HOST:5672/%2f")]
-    NoBroker,
-    /// Certificates that neither side would use.
-    #[error("bench does not use bus.tls: measure on a broker without certificates of its own")]
-    Tls,
-    /// Ended by the user.
-    #[error("interrupted")]
-    Interrupted,
-    /// A share that is none.
-    #[error("--trace-ratio takes a number from 0 to 1")]
-    Ratio,
-    /// A side did not start.
-    #[error("{0} did not start: {1}")]
-    Start(&'static str, String),
-    /// The broker or a side did not take part.
-    #[error(transparent)]
-    Bench(#[from] BenchError),
-    /// A process could not be measured.
-    #[error(transparent)]
-    Usage(#[from] UsageError),
-    /// An MCP server or the daemon beside it.
-    #[error("MCP servers cannot be measured: {0}")]
-    Mcp(String),
-    /// The interpreter or the sandbox.
-    #[error("scripts cannot be measured: {0}")]
-    Script(String),
-    /// The door, or one of the other proxies.
-    #[error("the door cannot be measured: {0}")]
-    Door(String),
-    /// An answer over HTTP that is none.
-    #[error("the door cannot be measured: {0}")]
-    Exchange(#[from] ExchangeError),
-    /// Nothing can be printed or started.
-    #[error("{0}")]
-    Io(#[from] io::Error),
+pub enum BenchError {
+    /// The program is not installed.
+    #[error(
+        "there is no `{PROGRAM}` beside {} or on PATH: build it with `cargo build --release -p {PROGRAM}`",
+        .0.display()
+    )]
+    Absent(PathBuf),
+    /// The program cannot be started.
+    #[error("cannot start {}: {source}", program.display())]
+    Start {
+        /// The program.
+        program: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
 }
 
-/// Measures, and prints a table or JSON.
-///
-/// # Errors
-///
-/// When the broker cannot be reached, the user interrupts, a side does not start, or a call is not answered. What costs more than it may is none: it is reported, with exit code 1.
-pub async fn run(args: BenchArgs, context: &Context) -> Result<ExitCode, MeasureError> {
-    if args.mcp {
-        return mcp::run(&args, context).await;
+/// Becomes `toolbus-bench`, so that signals and the exit code are its own. Returns only if that fails.
+pub fn run(args: &BenchArgs, global: &GlobalArgs) -> BenchError {
+    let this = std::env::current_exe().unwrap_or_else(|_| PathBuf::from("toolbus"));
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let Some(program) = find(&this, std::env::split_paths(&path)) else { return BenchError::Absent(this) };
+    let mut command = Command::new(&program);
+    command.args(global.words()).args(&args.options);
+    if std::env::var_os(DAEMON).is_none() {
+        command.env(DAEMON, &this);
     }
-    if args.script {
-        return script::run(&args, context).await;
-    }
-    if args.door {
-        return door::run(&args, context).await;
-    }
-    let site = site(context)?;
-    if let Some(queue) = &args.responder {
-        let responder = Responder { site, queue: queue.clone(), topic: queue.clone() };
-        responder.run(|| println!("{}", children::READY)).await?;
-        return Ok(ExitCode::SUCCESS);
-    }
-    if args.trace_ratio.is_some_and(|ratio| !(0.0..=1.0).contains(&ratio)) {
-        return Err(MeasureError::Ratio);
-    }
-    let tls = &context.config.bus.tls;
-    if tls.ca.is_some() || tls.cert.is_some() {
-        return Err(MeasureError::Tls);
-    }
-    let mut signals = Signals::listen()?;
-    let id = new_message_id();
-    let site = Site { exchange: format!("toolbus.bench.{id}"), ..site };
-    // Dropping the measurement ends both sides; only then can their queues go.
-    let result = tokio::select! {
-        result = measure(&args, context, &site, &id) => result,
-        _ = signals.stop() => Err(MeasureError::Interrupted),
-    };
-    let of_daemon = ["invoke", "invoke.dlq", "control", "control.dlq"].map(|queue| format!("bench-{id}.{queue}"));
-    let bare = bare_queue(&id);
-    let queues: Vec<&str> = of_daemon.iter().chain([&bare]).map(String::as_str).collect();
-    let removed = site.remove(&[&site.exchange, &format!("{}.dlx", site.exchange)], &queues).await;
-    // A measurement that failed says more than a clean-up that failed after it.
-    let report = result?;
-    removed?;
-    ignore_broken_pipe(report.print(context.output))?;
-    Ok(ExitCode::SUCCESS)
+    let source = command.exec();
+    BenchError::Start { program, source }
 }
 
-async fn measure(args: &BenchArgs, context: &Context, site: &Site, id: &str) -> Result<Report, MeasureError> {
-    let sink = match args.trace_ratio {
-        Some(_) => Some(Sink::start().await?),
-        None => None,
-    };
-    let mut floor = Floor::start(site, &bare_queue(id), context).await?;
-    let mut daemon = children::start_daemon(site, id, args, sink.as_ref(), context).await?;
-    let idle = Usage::read(daemon.process())?;
+/// The program beside this one, else the first on the path.
+fn find(this: &Path, path: impl Iterator<Item = PathBuf>) -> Option<PathBuf> {
+    let beside = this.with_file_name(PROGRAM);
+    std::iter::once(beside).chain(path.map(|folder| folder.join(PROGRAM))).find(|program| program.is_file())
+}
 
-    let bar = rounds::progress(u64::from(args.rounds) * 2 * args.callers.len() as u64);
-    let bare = bare_queue(id);
-    let topic = topic(id);
-    let sides = [(BARE, floor.process(), &*bare), (TOOLBUS, daemon.process(), &*topic)];
-    let mut rows = Vec::new();
-    for callers in &args.callers {
-        let mut load = Load::connect(site, usize::from(*callers)).await?;
-        let mut rounds = Rounds::new(&sides, args.rounds, &bar);
-        while let Some((_, process, topic)) = rounds.turn() {
-            rounds.add(one(&mut load, *process, topic, args.seconds).await?);
-        }
-        load.close().await?;
-        rows.extend(rounds.medians().map(|((side, ..), figures)| Row { side, callers: *callers, figures }));
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_program_beside_this_one_comes_before_those_on_the_path() {
+        let [here, there] = [(); 2].map(|()| tempfile::tempdir().unwrap());
+        let (this, path) = (here.path().join("toolbus"), [there.path().to_owned()]);
+        assert_eq!(find(&this, path.clone().into_iter()), None);
+        let on_path = there.path().join(PROGRAM);
+        std::fs::write(&on_path, "").unwrap();
+        assert_eq!(find(&this, path.clone().into_iter()), Some(on_path));
+        let beside = here.path().join(PROGRAM);
+        std::fs::write(&beside, "").unwrap();
+        assert_eq!(find(&this, path.into_iter()), Some(beside));
     }
-    bar.finish_and_clear();
-    let report = Report::new(args, context, rows, idle, daemon.ready_after(), sink.map(|sink| sink.spans()));
-    daemon.stop().await;
-    floor.stop().await;
-    Ok(report)
-}
-
-/// Measures one side once, after a short warm-up.
-async fn one(load: &mut Load, process: u32, topic: &str, seconds: u64) -> Result<Figures, MeasureError> {
-    const WARM_UP: Duration = Duration::from_millis(300);
-    load.run(topic, WARM_UP).await?;
-    let this = std::process::id();
-    let before = [Usage::read(process)?, Usage::read(this)?];
-    let sample = load.run(topic, Duration::from_secs(seconds)).await?;
-    let after = [Usage::read(process)?, Usage::read(this)?];
-    let [responder, load] =
-        [0, 1].map(|side: usize| [before, after].map(|usage| usage.get(side).copied().unwrap_or_default()));
-    Ok(Figures::new(sample, responder, load))
-}
-
-fn site(context: &Context) -> Result<Site, MeasureError> {
-    let BusUrl::Amqp(urls) = &context.config.bus.url else { return Err(MeasureError::NoBroker) };
-    let url = urls.first().ok_or(MeasureError::NoBroker)?;
-    let queue_type = match context.config.bus.queue_type {
-        QueueType::Quorum => "quorum",
-        QueueType::Classic => "classic",
-    };
-    Ok(Site {
-        url: url.reveal().to_string(),
-        exchange: context.config.bus.exchange.clone(),
-        queue_type: queue_type.to_owned(),
-        prefetch: context.config.invoke.prefetch(),
-    })
-}
-
-fn bare_queue(id: &str) -> String {
-    format!("bench.bare.{id}")
-}
-
-fn topic(id: &str) -> String {
-    format!("bench.invoke.{id}")
 }

@@ -22,7 +22,7 @@ use super::duration::HumanDuration;
 use super::size::{ByteSize, LargeSize};
 
 /// Name of the tool that runs scripts.
-pub(crate) const SCRIPT_TOOL: &str = "execute_python_script";
+pub const SCRIPT_TOOL: &str = "execute_python_script";
 /// Its source.
 pub(crate) const SCRIPT_SOURCE: &str = "script";
 /// The longest that a script may run where the configuration says nothing.

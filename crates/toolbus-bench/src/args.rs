@@ -1,0 +1,76 @@
+//! What a measurement is asked for.
+
+use clap::builder::ArgPredicate;
+
+use crate::door::Peer;
+
+/// Longest measurement of one side in one round, in seconds.
+const MAX_SECONDS: u64 = 600;
+
+/// Measures the daemon against a bare responder on the same broker.
+///
+/// Both sides take requests from a durable queue of the same type, answer persistently and confirmed on the same queue
+/// of the caller's, and acknowledge afterwards; the bare responder does nothing else. They are measured in turn within
+/// each round, and the figures are medians over the rounds. Exchange and queues are made for the measurement and removed
+/// after it. Needs RabbitMQ: give --bus-url.
+#[derive(Debug, Clone, clap::Args)]
+pub(crate) struct BenchArgs {
+    /// Calls in flight, measured one after the other; with --mcp and --door 1,32 if not given, with --script 8.
+    #[arg(long, value_delimiter = ',', default_value = "1,64", default_value_ifs([("mcp", ArgPredicate::IsPresent, "1,32"), ("script", ArgPredicate::IsPresent, "8"), ("door", ArgPredicate::IsPresent, "1,32")]), value_parser = clap::value_parser!(u16).range(1..=4096))]
+    pub(crate) callers: Vec<u16>,
+    /// Rounds; each measures every side once.
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    pub(crate) rounds: u16,
+    /// Seconds of each measurement.
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=MAX_SECONDS))]
+    pub(crate) seconds: u64,
+    /// Tools to register beside `echo`: shows that their number costs nothing per call.
+    #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u16).range(0..=10_000))]
+    pub(crate) tools: u16,
+    /// Agents with rules of their own, of 200 patterns each, beside the caller's: shows what the policy costs per call.
+    /// Needs --tools, for the patterns to match.
+    #[arg(long, default_value_t = 0, requires = "tools", value_parser = clap::value_parser!(u16).range(0..=1_000))]
+    pub(crate) agents: u16,
+    /// Share of calls to trace, from 0 to 1, exported over OTLP/HTTP to a sink inside this command, metrics with them.
+    /// Absent: nothing is exported.
+    #[arg(long, value_name = "SHARE")]
+    pub(crate) trace_ratio: Option<f64>,
+    /// Measure calls of an MCP server's tool instead, without a broker: through the daemon on the embedded bus, and directly
+    /// from this process. Then what many idle servers cost, and how long a killed one is away.
+    #[arg(long, group = "servers", conflicts_with_all = ["tools", "agents", "trace_ratio"])]
+    pub(crate) mcp: bool,
+    /// With --mcp or --peer: the server to measure with, as a command line that is split at spaces. Absent: the smallest that there can
+    /// be, which is part of this program.
+    #[arg(long, requires = "servers", value_name = "COMMAND")]
+    pub(crate) mcp_command: Option<String>,
+    /// With --mcp-command: the tool to call.
+    #[arg(long, requires = "mcp_command", value_name = "NAME", default_value = "echo")]
+    pub(crate) mcp_tool: String,
+    /// With --mcp-command: the tool's arguments, as a JSON object.
+    #[arg(long, requires = "mcp_command", value_name = "JSON", default_value = r#"{"message": "hello"}"#)]
+    pub(crate) mcp_arguments: String,
+    /// Measure scripts instead, without a broker: an interpreter alone, and scripts in the sandbox, cold and warm; then how
+    /// many there are a second, and what many leave behind. Exit code 1 if they cost more than they may.
+    #[arg(long, conflicts_with_all = ["tools", "agents", "trace_ratio", "mcp"])]
+    pub(crate) script: bool,
+    /// With --script: how many are run in a row to see what they leave behind.
+    #[arg(long, requires = "script", value_name = "NUMBER", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub(crate) scripts: u32,
+    /// With --script: the interpreter, instead of `script.python`.
+    #[arg(long, requires = "script", value_name = "COMMAND")]
+    pub(crate) python: Option<String>,
+    /// Measure the door for MCP clients instead, without a broker: a call of `echo` there, on the bus, and the page `/healthz` of
+    /// the same HTTP server; then what idle sessions take. Exit code 1 if they cost more than they may.
+    #[arg(long, conflicts_with_all = ["tools", "agents", "trace_ratio", "mcp", "script"])]
+    pub(crate) door: bool,
+    /// With --door: how many idle sessions.
+    #[arg(long, requires = "door", value_name = "NUMBER", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub(crate) sessions: u32,
+    /// With --door: another proxy to compare with, in front of the same MCP server. It is started by `sh`, has to listen on
+    /// `$PORT`, and finds the server's command line in `$SERVER`. Its endpoint is /mcp if no path is given.
+    #[arg(long, requires = "door", group = "servers", value_name = "NAME[@PATH]=COMMAND")]
+    pub(crate) peer: Vec<Peer>,
+    /// Internal: be the bare responder of this site.
+    #[arg(long, hide = true)]
+    pub(crate) responder: Option<String>,
+}

@@ -1,0 +1,139 @@
+//! The daemon and a bare responder, measured in turn on the same broker.
+
+mod children;
+pub(crate) mod load;
+mod report;
+mod responder;
+mod sink;
+pub(crate) mod site;
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use crate::broker::load::Load;
+use crate::broker::responder::Responder;
+use crate::broker::site::Site;
+use crate::summary::Figures;
+use crate::usage::Usage;
+use toolbus_protocol::new_message_id;
+
+use crate::args::BenchArgs;
+use crate::error::MeasureError;
+use crate::figures::Row;
+use crate::rounds::{self, Rounds};
+use children::Floor;
+use report::Report;
+use sink::Sink;
+use toolbus::commands::Context;
+use toolbus::config::{BusUrl, QueueType};
+use toolbus::signals::Signals;
+use toolbus::terminal::ignore_broken_pipe;
+
+/// Name of the side that is the floor.
+pub(crate) const BARE: &str = "bare responder";
+/// Name of the side that is measured.
+pub(crate) const TOOLBUS: &str = "toolbus";
+
+/// Measures, and prints a table or JSON.
+///
+/// # Errors
+///
+/// When the broker cannot be reached, the user interrupts, a side does not start, or a call is not answered. What costs more than it may is none: it is reported, with exit code 1.
+pub(crate) async fn run(args: BenchArgs, context: &Context) -> Result<ExitCode, MeasureError> {
+    let site = site(context)?;
+    if let Some(queue) = &args.responder {
+        let responder = Responder { site, queue: queue.clone(), topic: queue.clone() };
+        responder.run(|| println!("{}", children::READY)).await?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    if args.trace_ratio.is_some_and(|ratio| !(0.0..=1.0).contains(&ratio)) {
+        return Err(MeasureError::Ratio);
+    }
+    let tls = &context.config.bus.tls;
+    if tls.ca.is_some() || tls.cert.is_some() {
+        return Err(MeasureError::Tls);
+    }
+    let mut signals = Signals::listen()?;
+    let id = new_message_id();
+    let site = Site { exchange: format!("toolbus.bench.{id}"), ..site };
+    // Dropping the measurement ends both sides; only then can their queues go.
+    let result = tokio::select! {
+        result = measure(&args, context, &site, &id) => result,
+        _ = signals.stop() => Err(MeasureError::Interrupted),
+    };
+    let of_daemon = ["invoke", "invoke.dlq", "control", "control.dlq"].map(|queue| format!("bench-{id}.{queue}"));
+    let bare = bare_queue(&id);
+    let queues: Vec<&str> = of_daemon.iter().chain([&bare]).map(String::as_str).collect();
+    let removed = site.remove(&[&site.exchange, &format!("{}.dlx", site.exchange)], &queues).await;
+    // A measurement that failed says more than a clean-up that failed after it.
+    let report = result?;
+    removed?;
+    ignore_broken_pipe(report.print(context.output))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn measure(args: &BenchArgs, context: &Context, site: &Site, id: &str) -> Result<Report, MeasureError> {
+    let sink = match args.trace_ratio {
+        Some(_) => Some(Sink::start().await?),
+        None => None,
+    };
+    let mut floor = Floor::start(site, &bare_queue(id), context).await?;
+    let mut daemon = children::start_daemon(site, id, args, sink.as_ref(), context).await?;
+    let idle = Usage::read(daemon.process())?;
+
+    let bar = rounds::progress(u64::from(args.rounds) * 2 * args.callers.len() as u64);
+    let bare = bare_queue(id);
+    let topic = topic(id);
+    let sides = [(BARE, floor.process(), &*bare), (TOOLBUS, daemon.process(), &*topic)];
+    let mut rows = Vec::new();
+    for callers in &args.callers {
+        let mut load = Load::connect(site, usize::from(*callers)).await?;
+        let mut rounds = Rounds::new(&sides, args.rounds, &bar);
+        while let Some((_, process, topic)) = rounds.turn() {
+            rounds.add(one(&mut load, *process, topic, args.seconds).await?);
+        }
+        load.close().await?;
+        rows.extend(rounds.medians().map(|((side, ..), figures)| Row { side, callers: *callers, figures }));
+    }
+    bar.finish_and_clear();
+    let report = Report::new(args, context, rows, idle, daemon.ready_after(), sink.map(|sink| sink.spans()));
+    daemon.stop().await;
+    floor.stop().await;
+    Ok(report)
+}
+
+/// Measures one side once, after a short warm-up.
+async fn one(load: &mut Load, process: u32, topic: &str, seconds: u64) -> Result<Figures, MeasureError> {
+    const WARM_UP: Duration = Duration::from_millis(300);
+    load.run(topic, WARM_UP).await?;
+    let this = std::process::id();
+    let before = [Usage::read(process)?, Usage::read(this)?];
+    let sample = load.run(topic, Duration::from_secs(seconds)).await?;
+    let after = [Usage::read(process)?, Usage::read(this)?];
+    let [responder, load] =
+        [0, 1].map(|side: usize| [before, after].map(|usage| usage.get(side).copied().unwrap_or_default()));
+    Ok(Figures::new(sample, responder, load))
+}
+
+fn site(context: &Context) -> Result<Site, MeasureError> {
+    let BusUrl::Amqp(urls) = &context.config.bus.url else { return Err(MeasureError::NoBroker) };
+    let url = urls.first().ok_or(MeasureError::NoBroker)?;
+    let queue_type = match context.config.bus.queue_type {
+        QueueType::Quorum => "quorum",
+        QueueType::Classic => "classic",
+    };
+    Ok(Site {
+        url: url.reveal().to_string(),
+        exchange: context.config.bus.exchange.clone(),
+        queue_type: queue_type.to_owned(),
+        prefetch: context.config.invoke.prefetch(),
+    })
+}
+
+fn bare_queue(id: &str) -> String {
+    format!("bench.bare.{id}")
+}
+
+fn topic(id: &str) -> String {
+    format!("bench.invoke.{id}")
+}

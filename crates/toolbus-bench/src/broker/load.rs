@@ -1,0 +1,156 @@
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use futures_util::StreamExt;
+use futures_util::future::try_join_all;
+use lapin::options::{BasicConsumeOptions, BasicPublishOptions, ConfirmSelectOptions, QueueDeclareOptions};
+use lapin::types::{AMQPValue, FieldTable, LongString, ShortString};
+use lapin::{BasicProperties, Channel, Connection};
+use tokio::sync::mpsc;
+
+use crate::broker::site::{BenchError, Site, short};
+
+/// The agent that calls, by its `rb-source`.
+pub(crate) const AGENT: &str = "bench";
+/// The text that every call asks to be told again.
+pub(crate) const TEXT: &str = "hello";
+/// Longest wait for one answer.
+const ANSWER_TIME: Duration = Duration::from_secs(30);
+
+/// Callers in a closed loop: each publishes, waits for its answer, and publishes again.
+///
+/// Requests are persistent and confirmed, as an agent's are. All callers share one queue for answers.
+pub(crate) struct Load {
+    exchange: ShortString,
+    publishing: Connection,
+    consuming: Connection,
+    requests: Channel,
+    reply_to: ShortString,
+    callers: Vec<mpsc::Receiver<Answer>>,
+}
+
+/// What one caller is told.
+#[derive(Debug)]
+struct Answer {
+    /// The text of the error, when it was none.
+    refused: Option<String>,
+}
+
+/// Latencies of one measurement.
+#[derive(Debug, Clone)]
+pub(crate) struct Sample {
+    /// One per call.
+    pub(crate) latencies: Vec<Duration>,
+    /// From the first request to the last answer.
+    pub(crate) elapsed: Duration,
+}
+
+impl Load {
+    /// Connects this many callers.
+    ///
+    /// # Errors
+    ///
+    /// When the broker cannot be reached, or refuses.
+    pub(crate) async fn connect(site: &Site, callers: usize) -> Result<Self, BenchError> {
+        let publishing = site.connect("toolbus bench load publish").await?;
+        let consuming = site.connect("toolbus bench load consume").await?;
+        let requests = publishing.create_channel().await?;
+        requests.confirm_select(ConfirmSelectOptions::default()).await?;
+        let answers = consuming.create_channel().await?;
+        let reply_to = short(&format!("bench.reply.{}.{callers}", site.exchange))?;
+        let exclusive = QueueDeclareOptions { exclusive: true, ..QueueDeclareOptions::default() };
+        answers.queue_declare(reply_to.clone(), exclusive, FieldTable::default()).await?;
+        let options = BasicConsumeOptions { no_ack: true, ..BasicConsumeOptions::default() };
+        let mut consumer =
+            answers.basic_consume(reply_to.clone(), "load".into(), options, FieldTable::default()).await?;
+        let (senders, receivers): (Vec<_>, Vec<_>) = (0..callers).map(|_| mpsc::channel(4)).unzip();
+        tokio::spawn(async move {
+            while let Some(Ok(delivery)) = consumer.next().await {
+                let correlation = delivery.properties.correlation_id().as_ref().map(ShortString::as_str);
+                let caller = correlation.and_then(|id| id.parse::<usize>().ok()).and_then(|index| senders.get(index));
+                let failed =
+                    delivery.properties.kind().as_ref().is_some_and(|kind| kind.as_str().ends_with("ToolError"));
+                let refused = failed.then(|| String::from_utf8_lossy(&delivery.data).into_owned());
+                if let Some(caller) = caller {
+                    let _ = caller.try_send(Answer { refused });
+                }
+            }
+        });
+        let exchange = short(&site.exchange)?;
+        Ok(Self { exchange, publishing, consuming, requests, reply_to, callers: receivers })
+    }
+
+    /// Calls `echo` on `topic` for about this long.
+    ///
+    /// # Errors
+    ///
+    /// When a call is not answered, or not with a result.
+    pub(crate) async fn run(&mut self, topic: &str, time: Duration) -> Result<Sample, BenchError> {
+        let started = Instant::now();
+        let (channel, exchange, reply_to) = (&self.requests, &self.exchange, &self.reply_to);
+        let topic = short(topic)?;
+        let callers = self.callers.iter_mut().enumerate().map(|(index, answers)| {
+            let request = Request::new(index, exchange.clone(), topic.clone(), reply_to.clone());
+            async move {
+                let mut latencies = Vec::new();
+                while started.elapsed() < time {
+                    latencies.push(request.call(channel, answers).await?);
+                }
+                Ok::<_, BenchError>(latencies)
+            }
+        });
+        let latencies = try_join_all(callers).await?.concat();
+        Ok(Sample { latencies, elapsed: started.elapsed() })
+    }
+
+    /// Closes both connections, and with them the queue for answers.
+    ///
+    /// # Errors
+    ///
+    /// When the broker does not take part.
+    pub(crate) async fn close(self) -> Result<(), BenchError> {
+        self.publishing.close(200, "done".into()).await?;
+        self.consuming.close(200, "done".into()).await?;
+        Ok(())
+    }
+}
+
+struct Request {
+    exchange: ShortString,
+    topic: ShortString,
+    properties: BasicProperties,
+    body: Arc<[u8]>,
+}
+
+impl Request {
+    fn new(caller: usize, exchange: ShortString, topic: ShortString, reply_to: ShortString) -> Self {
+        let mut headers = FieldTable::default();
+        headers.insert("rb-source".into(), AMQPValue::LongString(LongString::from(AGENT)));
+        let properties = BasicProperties::default()
+            .with_content_type("application/json".into())
+            .with_delivery_mode(2)
+            .with_headers(headers)
+            .with_correlation_id(ShortString::try_new(caller.to_string()).unwrap_or_default())
+            .with_reply_to(reply_to);
+        let body =
+            format!(r#"{{"toolCallId":"call_{caller}","toolName":"echo","arguments":"{{\"text\":\"{TEXT}\"}}"}}"#);
+        Self { exchange, topic, properties, body: body.into_bytes().into() }
+    }
+
+    async fn call(&self, channel: &Channel, answers: &mut mpsc::Receiver<Answer>) -> Result<Duration, BenchError> {
+        let begun = Instant::now();
+        let options = BasicPublishOptions { mandatory: true, ..BasicPublishOptions::default() };
+        let (exchange, topic) = (self.exchange.clone(), self.topic.clone());
+        let confirm = channel.basic_publish(exchange, topic, options, &self.body, self.properties.clone()).await?;
+        let answer = tokio::time::timeout(ANSWER_TIME, answers.recv());
+        match answer.await {
+            Ok(Some(Answer { refused: None })) => {}
+            Ok(Some(Answer { refused: Some(text) })) => return Err(BenchError::Refused(text)),
+            Ok(None) => return Err(BenchError::Stopped),
+            Err(_) => return Err(BenchError::NoAnswer(ANSWER_TIME.as_secs())),
+        }
+        let latency = begun.elapsed();
+        confirm.await?;
+        Ok(latency)
+    }
+}

@@ -1,0 +1,243 @@
+//! Toolbus and other proxies in front of the same MCP server.
+
+use std::time::{Duration, Instant};
+
+use crate::exchange::{Exchange as _, ExchangeError, closed_loop};
+use crate::mcp_http::{Endpoint, McpCaller, McpClient, ToolUse};
+use crate::summary::Figures;
+use crate::usage::Usage;
+use indicatif::ProgressBar;
+use serde::Serialize;
+
+use super::idle::mib;
+use super::peer::Running;
+use super::{Server, WARM_UP, tree};
+use crate::args::BenchArgs;
+use crate::broker::TOOLBUS;
+use crate::daemon::START_TIME;
+use crate::error::MeasureError;
+use crate::mcp::processes::kill;
+use crate::mcp::subject::Subject;
+use crate::rounds::Rounds;
+
+/// How often what is waited for is asked for.
+const ASK_EVERY: Duration = Duration::from_millis(20);
+/// How long a proxy is asked after the death of its server.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// What was measured of one proxy.
+#[derive(Debug, Clone, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Compared {
+    pub(super) name: String,
+    /// By number of connections.
+    pub(super) calls: Vec<Calls>,
+    /// Resident memory of the proxy and its helpers after the calls, without the server, in MiB.
+    pub(super) memory_mib: f64,
+    pub(super) after_kill: AfterKill,
+}
+
+/// Calls at one number of connections.
+#[derive(Debug, Clone, Copy, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Calls {
+    pub(super) callers: u16,
+    #[serde(flatten)]
+    pub(super) figures: Figures,
+    /// Answers that were not good, in all rounds.
+    pub(super) failures: u64,
+}
+
+/// From the death of the server to the next good answer, in milliseconds; absent: none came in time.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct AfterKill {
+    /// In the session that was there before.
+    pub(super) same_session_ms: Option<f64>,
+    /// In new ones.
+    pub(super) new_session_ms: Option<f64>,
+}
+
+/// All that are measured.
+pub(super) struct Peers {
+    sides: Vec<Side>,
+    /// The argument by which the server is known among processes.
+    program: String,
+    /// Held while they run.
+    toolbus: Server,
+    others: Vec<Running>,
+}
+
+/// A proxy that runs.
+struct Side {
+    name: String,
+    endpoint: Endpoint,
+    process: u32,
+    call: ToolUse,
+}
+
+impl Peers {
+    /// How often something is measured in each round.
+    pub(super) fn turns(args: &BenchArgs) -> usize {
+        if args.peer.is_empty() { 0 } else { (args.peer.len() + 1) * args.callers.len() }
+    }
+
+    /// Nothing where there is none to compare with.
+    pub(super) async fn measure(args: &BenchArgs, bar: &ProgressBar) -> Result<Vec<Compared>, MeasureError> {
+        if args.peer.is_empty() {
+            return Ok(Vec::new());
+        }
+        let peers = Self::start(args).await?;
+        let mut calls = vec![Vec::new(); peers.sides.len()];
+        for callers in &args.callers {
+            for (of_side, measured) in calls.iter_mut().zip(peers.calls(args, *callers, bar).await?) {
+                of_side.push(measured);
+            }
+        }
+        let mut compared = Vec::new();
+        for (side, calls) in peers.sides.iter().zip(calls) {
+            let memory_mib = mib(tree::resident(side.process, &tree::running(side.process, &peers.program)));
+            let after_kill = side.after_kill(&peers.program).await?;
+            compared.push(Compared { name: side.name.clone(), calls, memory_mib, after_kill });
+        }
+        drop(peers.others);
+        peers.toolbus.stop().await;
+        Ok(compared)
+    }
+
+    async fn start(args: &BenchArgs) -> Result<Self, MeasureError> {
+        let subject = Subject::of(args)?;
+        let words: Vec<&str> = std::iter::once(&subject.command).chain(&subject.args).map(String::as_str).collect();
+        let program = words.last().copied().unwrap_or_default().to_owned();
+        let toolbus = Server::start(Some(&subject)).await?;
+        let call = ToolUse {
+            tool: subject.tool.to_string(),
+            arguments: (*subject.arguments).clone(),
+            answer: subject.answer.map(str::to_owned),
+        };
+        let side = |name: &str, endpoint: &Endpoint, process| Side {
+            name: name.to_owned(),
+            endpoint: endpoint.clone(),
+            process,
+            call: call.clone(),
+        };
+        let mut sides = vec![side(TOOLBUS, toolbus.endpoint(), toolbus.process())];
+        let mut others = Vec::new();
+        for peer in &args.peer {
+            let other = peer.start(&words.join(" ")).await?;
+            sides.push(side(&peer.name, other.endpoint(), other.process()));
+            others.push(other);
+        }
+        for (place, side) in sides.iter_mut().enumerate() {
+            let process = place.checked_sub(1).and_then(|place| others.get_mut(place));
+            side.ready(process).await?;
+        }
+        Ok(Self { sides, program, toolbus, others })
+    }
+
+    /// Every side at one number of connections.
+    async fn calls(&self, args: &BenchArgs, callers: u16, bar: &ProgressBar) -> Result<Vec<Calls>, MeasureError> {
+        let mut connected = Vec::new();
+        for (place, side) in self.sides.iter().enumerate() {
+            let mut clients = Vec::with_capacity(usize::from(callers));
+            for _ in 0..callers {
+                clients.push(side.connect().await.map_err(|error| side.failed(&error))?);
+            }
+            connected.push((place, clients, 0));
+        }
+        let places: Vec<usize> = (0..connected.len()).collect();
+        let mut rounds = Rounds::new(&places, args.rounds, bar);
+        while let Some((place, clients, failures)) = rounds.turn().and_then(|place| connected.get_mut(*place)) {
+            let process = self.sides.get(*place).map_or(0, |side| side.process);
+            closed_loop(clients, WARM_UP).await?;
+            let this = std::process::id();
+            let before = [Usage::read(process)?, Usage::read(this)?];
+            let outcome = closed_loop(clients, Duration::from_secs(args.seconds)).await?;
+            *failures += outcome.failures;
+            let [of_proxy, of_this] = before;
+            let used = ([of_proxy, Usage::read(process)?], [of_this, Usage::read(this)?]);
+            rounds.add(Figures::new(outcome.sample, used.0, used.1));
+        }
+        let failures = connected.iter().map(|(_, _, failures)| *failures);
+        let medians = rounds.medians().map(|(_, figures)| figures);
+        Ok(medians.zip(failures).map(|(figures, failures)| Calls { callers, figures, failures }).collect())
+    }
+}
+
+impl Side {
+    /// Waits for a good answer; learns what the tool is called there.
+    async fn ready(&mut self, mut process: Option<&mut Running>) -> Result<(), MeasureError> {
+        let begun = Instant::now();
+        loop {
+            let Err(error) = self.first_call().await else { return Ok(()) };
+            if let Some(process) = &mut process {
+                process.lives(&self.name).await?;
+            }
+            if begun.elapsed() > START_TIME {
+                return Err(self.failed(&error));
+            }
+            tokio::time::sleep(ASK_EVERY).await;
+        }
+    }
+
+    async fn first_call(&mut self) -> Result<(), ExchangeError> {
+        let mut client = McpClient::initialize(&self.endpoint).await?;
+        self.call.tool = client.find(&self.call.tool).await?;
+        client.repeating(&self.call)?.once().await
+    }
+
+    /// A session with a connection of its own.
+    async fn connect(&self) -> Result<McpCaller, ExchangeError> {
+        McpClient::initialize(&self.endpoint).await?.repeating(&self.call)
+    }
+
+    /// A session in which the call was answered.
+    async fn call_anew(&self) -> Result<McpCaller, ExchangeError> {
+        let mut caller = self.connect().await?;
+        caller.once().await?;
+        Ok(caller)
+    }
+
+    /// Kills the server, and looks for the next good answer: in the session, then, after another death, in a new one.
+    async fn after_kill(&self, program: &str) -> Result<AfterKill, MeasureError> {
+        let mut caller = self.call_anew().await.map_err(|error| self.failed(&error))?;
+        self.kill_server(program).await?;
+        let same_session = async {
+            while caller.once().await.is_err() {
+                tokio::time::sleep(ASK_EVERY).await;
+            }
+        };
+        let same_session_ms = timed(same_session).await;
+        if same_session_ms.is_some() {
+            self.kill_server(program).await?;
+        }
+        let new_session = async {
+            while self.call_anew().await.is_err() {
+                tokio::time::sleep(ASK_EVERY).await;
+            }
+        };
+        Ok(AfterKill { same_session_ms, new_session_ms: timed(new_session).await })
+    }
+
+    /// There may be one for each session.
+    async fn kill_server(&self, program: &str) -> Result<(), MeasureError> {
+        let servers = tree::running(self.process, program);
+        if servers.is_empty() {
+            return Err(MeasureError::Door(format!("{} keeps no process of the server", self.name)));
+        }
+        for server in servers {
+            kill(server).await?;
+        }
+        Ok(())
+    }
+
+    fn failed(&self, error: &ExchangeError) -> MeasureError {
+        MeasureError::Door(format!("{}: {error}", self.name))
+    }
+}
+
+/// Milliseconds until it is good again; absent: it was not in time.
+async fn timed(good_again: impl Future<Output = ()>) -> Option<f64> {
+    let begun = Instant::now();
+    tokio::time::timeout(PATIENCE, good_again).await.ok().map(|()| begun.elapsed().as_secs_f64() * 1e3)
+}

@@ -1,0 +1,153 @@
+//! The ways that are compared: a page of the HTTP server, a call at its door, and the call without a door.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::broker::load::TEXT;
+use crate::exchange::{Exchange, ExchangeError, Outcome, closed_loop};
+use crate::http::Page;
+use crate::mcp_http::{McpCaller, McpClient, ToolUse};
+use serde_json::{Map, Value, json};
+use toolbus_protocol::topic;
+
+use super::Server;
+use crate::daemon::START_TIME;
+use crate::error::MeasureError;
+use toolbus::config::{Config, Override, Sources};
+use toolbus::session::Session;
+use toolbus_client::{Client, Content};
+
+/// The tool that is called.
+const TOOL: &str = "echo";
+/// Longest wait for one answer on the bus.
+const ANSWER_TIME: Duration = Duration::from_secs(30);
+
+/// What is asked for again and again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Side {
+    /// The call as a request on the embedded bus, which a daemon in this process answers.
+    Bus,
+    /// The simplest page of the HTTP server.
+    Page,
+    /// The call in a session, one for each connection.
+    Session,
+    /// The call in the version of MCP without sessions.
+    Stateless,
+}
+
+impl Side {
+    pub(super) const ALL: [Self; 4] = [Self::Bus, Self::Page, Self::Session, Self::Stateless];
+
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Self::Bus => "bus",
+            Self::Page => "/healthz",
+            Self::Session => "door, session",
+            Self::Stateless => "door, stateless",
+        }
+    }
+}
+
+/// A daemon in a process of its own with a door, and one in this process without.
+pub(super) struct Sides {
+    server: Server,
+    session: Session,
+    client: Arc<Client>,
+}
+
+/// Those who ask, connected.
+pub(super) enum Callers {
+    Bus(Vec<BusCaller>),
+    Page(Vec<Page>),
+    Door(Vec<McpCaller>),
+}
+
+/// Calls on the embedded bus.
+pub(super) struct BusCaller {
+    client: Arc<Client>,
+    arguments: Map<String, Value>,
+}
+
+impl Sides {
+    pub(super) async fn start() -> Result<Self, MeasureError> {
+        let failed = |error: &dyn ToString| MeasureError::Door(error.to_string());
+        let plain = [("tools.echo", "true"), ("tools.time", "false"), ("bus.url", "embedded")];
+        let overrides = plain.map(|(key, value)| Override::new(key, value)).into();
+        let loaded =
+            Config::load(&Sources { overrides, ..Sources::default() }).map_err(|problems| failed(&problems))?;
+        let session = Session::with_daemon(&loaded.config, None).await.map_err(|error| failed(&error))?;
+        session.ready(START_TIME).await.map_err(|error| failed(&error))?;
+        let client = Client::connect(session.bus(), topic::TOOL_INVOKE, START_TIME).await;
+        let client = Arc::new(client.map_err(|error| failed(&error))?);
+        Ok(Self { server: Server::start(None).await?, session, client })
+    }
+
+    pub(super) async fn connect(&self, side: Side, callers: usize) -> Result<Callers, MeasureError> {
+        let endpoint = self.server.endpoint();
+        Ok(match side {
+            Side::Bus => Callers::Bus((0..callers).map(|_| BusCaller::new(&self.client)).collect()),
+            Side::Page => {
+                let page = |_| Page::new(endpoint.address, "/healthz");
+                Callers::Page((0..callers).map(page).collect::<Result<_, _>>()?)
+            }
+            Side::Session => {
+                let mut clients = Vec::with_capacity(callers);
+                for _ in 0..callers {
+                    clients.push(McpClient::initialize(endpoint).await?.repeating(&call())?);
+                }
+                Callers::Door(clients)
+            }
+            Side::Stateless => {
+                let client = |_| McpClient::stateless(endpoint)?.repeating(&call());
+                Callers::Door((0..callers).map(client).collect::<Result<_, _>>()?)
+            }
+        })
+    }
+
+    /// The daemon's process.
+    pub(super) fn process(&self) -> u32 {
+        self.server.process()
+    }
+
+    pub(super) async fn stop(self) {
+        self.session.close().await;
+        self.server.stop().await;
+    }
+}
+
+impl Callers {
+    pub(super) async fn run(&mut self, time: Duration) -> Result<Outcome, MeasureError> {
+        Ok(match self {
+            Self::Bus(callers) => closed_loop(callers, time).await?,
+            Self::Page(callers) => closed_loop(callers, time).await?,
+            Self::Door(callers) => closed_loop(callers, time).await?,
+        })
+    }
+
+    pub(super) const fn are_on_the_bus(&self) -> bool {
+        matches!(self, Self::Bus(_))
+    }
+}
+
+impl BusCaller {
+    fn new(client: &Arc<Client>) -> Self {
+        Self { client: Arc::clone(client), arguments: call().arguments }
+    }
+}
+
+impl Exchange for BusCaller {
+    async fn once(&mut self) -> Result<(), ExchangeError> {
+        let request = self.client.request(TOOL, Some(&self.arguments), Some(ANSWER_TIME), None);
+        let answer = self.client.send(&request, ANSWER_TIME).await;
+        match answer.map_err(|error| ExchangeError::Other(error.to_string()))?.content {
+            Content::Result(result) if !result.is_error && result.content.as_deref() == Some(TEXT) => Ok(()),
+            other => Err(ExchangeError::Other(format!("the tool answered {other:?}"))),
+        }
+    }
+}
+
+/// A call of `echo`.
+pub(super) fn call() -> ToolUse {
+    let arguments = Map::from_iter([("text".to_owned(), json!(TEXT))]);
+    ToolUse { tool: TOOL.to_owned(), arguments, answer: Some(TEXT.to_owned()) }
+}

@@ -1,0 +1,97 @@
+//! The figures, for people and for programs.
+
+use std::io::{self, Write};
+use std::time::Duration;
+
+use serde::Serialize;
+
+use super::crowd::Crowd;
+use super::sides::Side;
+use crate::args::BenchArgs;
+use crate::figures::{self, Row};
+use toolbus::cli::Output;
+
+/// Everything that was measured.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Report {
+    version: &'static str,
+    rounds: u16,
+    seconds: u64,
+    rows: Vec<Row>,
+    comparisons: Vec<Comparison>,
+    recovery_ms: f64,
+    crowd: Crowd,
+}
+
+/// The daemon against the server alone.
+#[derive(Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Comparison {
+    callers: u16,
+    throughput: f64,
+    added_p50_ms: f64,
+}
+
+impl Report {
+    pub(super) fn new(args: &BenchArgs, rows: Vec<Row>, recovery: Duration, crowd: Crowd) -> Self {
+        Self {
+            version: toolbus::VERSION,
+            rounds: args.rounds,
+            seconds: args.seconds,
+            comparisons: args.callers.iter().filter_map(|callers| comparison(&rows, *callers)).collect(),
+            rows,
+            recovery_ms: recovery.as_secs_f64() * 1e3,
+            crowd,
+        }
+    }
+
+    pub(super) fn print(&self, output: Output) -> io::Result<()> {
+        figures::print(self, output, Self::print_table)
+    }
+
+    fn print_table(&self, out: &mut dyn Write) -> io::Result<()> {
+        let columns: [figures::Column; 2] = [("CPU s/1000", figures::load_cpu), ("server CPU s/1000", figures::cpu)];
+        writeln!(out, "{}\n", figures::table(&self.rows, "calls", &columns))?;
+        for Comparison { callers, throughput, added_p50_ms } in &self.comparisons {
+            writeln!(
+                out,
+                "{callers} in flight, toolbus / direct: throughput {throughput:.2}, p50 {added_p50_ms:+.3} ms"
+            )?;
+        }
+        writeln!(out, "good answer {:.0} ms after a server was killed", self.recovery_ms)?;
+        writeln!(out, "{}", self.crowd)?;
+        writeln!(out, "{} rounds of {} s", self.rounds, self.seconds)
+    }
+}
+
+fn comparison(rows: &[Row], callers: u16) -> Option<Comparison> {
+    let side = |side: Side| {
+        let row = rows.iter().find(|row| row.callers == callers && row.side == side.name());
+        row.map(|row| row.figures)
+    };
+    let (direct, bridge) = (side(Side::Direct)?, side(Side::Bridge)?);
+    Some(Comparison {
+        callers,
+        throughput: bridge.calls_per_second / direct.calls_per_second,
+        added_p50_ms: bridge.p50_ms - direct.p50_ms,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::figures::tests::row;
+
+    #[test]
+    fn the_daemon_is_compared_with_the_server_alone_at_the_same_concurrency() {
+        let rows = [
+            row(Side::Direct.name(), 1, 1_000.0, 1.0),
+            row(Side::Bridge.name(), 1, 800.0, 1.25),
+            row(Side::Direct.name(), 32, 10_000.0, 3.0),
+        ];
+        let expected = Comparison { callers: 1, throughput: 0.8, added_p50_ms: 0.25 };
+        assert_eq!(comparison(&rows, 1), Some(expected));
+        assert_eq!(comparison(&rows, 32), None);
+    }
+}

@@ -1,0 +1,59 @@
+//! What is measured: a server, and a call of its tool.
+
+use std::sync::Arc;
+
+use crate::broker::load::TEXT;
+use serde_json::{Map, Value, json};
+
+use super::echo;
+use crate::args::BenchArgs;
+use crate::error::MeasureError;
+
+/// A server, and the call that is repeated.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Subject {
+    pub(crate) command: String,
+    pub(crate) args: Vec<String>,
+    pub(crate) tool: Arc<str>,
+    pub(crate) arguments: Arc<Map<String, Value>>,
+    /// What the tool answers; absent: anything that is no error.
+    pub(crate) answer: Option<&'static str>,
+}
+
+impl Subject {
+    /// What the arguments name, or else this program as the smallest server.
+    pub(crate) fn of(args: &BenchArgs) -> Result<Self, MeasureError> {
+        let Some(command) = &args.mcp_command else { return Self::smallest() };
+        let mut words = command.split_whitespace().map(str::to_owned);
+        let command = words.next().ok_or_else(|| MeasureError::Mcp("--mcp-command is empty".to_owned()))?;
+        let arguments = serde_json::from_str(&args.mcp_arguments)
+            .map_err(|error| MeasureError::Mcp(format!("--mcp-arguments is no JSON object: {error}")))?;
+        Ok(Self {
+            command,
+            args: words.collect(),
+            tool: args.mcp_tool.as_str().into(),
+            arguments: Arc::new(arguments),
+            answer: None,
+        })
+    }
+
+    pub(super) fn smallest() -> Result<Self, MeasureError> {
+        let arguments = Map::from_iter([("text".to_owned(), json!(TEXT))]);
+        Ok(Self {
+            command: std::env::current_exe()?.display().to_string(),
+            args: vec![echo::WORD.to_owned()],
+            tool: echo::TOOL.into(),
+            arguments: Arc::new(arguments),
+            answer: Some(TEXT),
+        })
+    }
+
+    /// An answer that came is only good when it is what was asked for.
+    pub(super) fn check(&self, text: Option<&str>, is_error: bool) -> Result<(), MeasureError> {
+        match (self.answer, text) {
+            (Some(expected), Some(text)) if text == expected && !is_error => Ok(()),
+            (None, Some(_)) if !is_error => Ok(()),
+            (_, other) => Err(MeasureError::Mcp(format!("the tool answered {other:?}"))),
+        }
+    }
+}

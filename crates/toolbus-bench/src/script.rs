@@ -1,0 +1,143 @@
+//! `toolbus bench --script`: an interpreter alone, and scripts in the sandbox.
+
+mod footprint;
+mod load;
+mod programs;
+mod report;
+mod sides;
+mod subject;
+
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::broker::load::Sample;
+use crate::summary::Figures;
+use crate::usage::Usage;
+use toolbus_sandbox::Level;
+use toolbus_scripts::runner::Runner;
+
+use crate::args::BenchArgs;
+use crate::error::MeasureError;
+use crate::figures::Row;
+use crate::rounds::{self, Rounds};
+use footprint::Growth;
+use load::Work;
+use report::{Report, Throughput};
+use sides::{Side, Sides};
+use subject::Subject;
+use toolbus::commands::Context;
+use toolbus::config::Config;
+use toolbus::terminal::ignore_broken_pipe;
+
+/// Measurement that does not count, before each that does.
+const WARM_UP: Duration = Duration::from_millis(300);
+/// What is measured with many callers: the interpreter alone, the tool with every start cold, and with the pool.
+const LOADS: usize = 3;
+
+/// Measures, and prints a table or JSON. Fails if a script costs more than it may.
+pub(crate) async fn run(args: &BenchArgs, context: &Context) -> Result<ExitCode, MeasureError> {
+    // Dropping the measurement ends every interpreter.
+    let report = rounds::in_a_task(measure(args.clone(), context.config.clone())).await?;
+    ignore_broken_pipe(report.print(context.output))?;
+    Ok(if report.is_met() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+async fn measure(args: BenchArgs, config: Config) -> Result<Report, MeasureError> {
+    let subject = Subject::of(&args, &config).await?;
+    let sides = Sides::start(&subject).await?;
+    let measurements = sides.all().len() + LOADS * args.callers.len();
+    let bar = rounds::progress(u64::from(args.rounds) * measurements as u64);
+
+    let (every, time) = (sides.all(), Duration::from_secs(args.seconds));
+    let mut rounds = Rounds::new(&every, args.rounds, &bar);
+    while let Some(side) = rounds.turn() {
+        sides.run(*side, WARM_UP).await?;
+        let used = Used::now()?;
+        rounds.add(used.figures(sides.run(*side, time).await?)?);
+    }
+    let row = |(side, figures): (&Side, _)| Row { side: sides.name(*side), callers: 1, figures };
+    let mut rows: Vec<Row> = rounds.medians().map(row).collect();
+
+    let cores = u16::try_from(subject.in_flight()).unwrap_or(u16::MAX);
+    let (cold, pooled) = (sides.cold(), Arc::new(subject.runner(Level::Full, subject.pool()).await?));
+    let mut throughput = Vec::new();
+    for callers in args.callers.iter().copied() {
+        let tool = |runner| Work::Tool(Arc::new(subject.tool(runner, usize::from(callers))));
+        let works: [_; LOADS] = [
+            ("plain", cores, Work::Plain(sides.plain())),
+            ("cold", callers, tool(Arc::clone(&cold) as Arc<dyn Runner>)),
+            ("pool", callers, tool(Arc::clone(&pooled) as Arc<dyn Runner>)),
+        ];
+        let mut rounds = Rounds::new(&works, args.rounds, &bar);
+        while let Some((_, callers, work)) = rounds.turn() {
+            work.run(usize::from(*callers), WARM_UP).await?;
+            let used = Used::now()?;
+            rounds.add(used.figures(work.run(usize::from(*callers), time).await?)?);
+        }
+        let row = |((side, callers, _), figures): (&(&'static str, u16, Work), Figures)| Row {
+            side,
+            callers: *callers,
+            figures,
+        };
+        let crowd: Vec<Row> = rounds.medians().map(row).collect();
+        throughput.extend(Throughput::of(callers, &crowd));
+        rows.extend(crowd);
+    }
+    bar.finish_and_clear();
+
+    let (names, absent) = (sides.names(), sides.absent());
+    // What others keep ready would change the counts when it is given up.
+    sides.stop().await;
+    let mut growth = Vec::new();
+    if subject.pool().max > 0 {
+        growth.push(Growth::measure("pool", &pooled, subject.pool().max, args.scripts).await?);
+    }
+    pooled.shutdown().await;
+    drop(pooled);
+    growth.push(Growth::measure("cold", &cold, 0, args.scripts).await?);
+    Ok(Report::new(&args, &subject, &names, report::Measured { rows, absent, throughput, growth }))
+}
+
+/// What this process and its children had used when a measurement began.
+struct Used(Usage);
+
+impl Used {
+    fn now() -> Result<Self, MeasureError> {
+        Ok(Self(Usage::read(std::process::id())?))
+    }
+
+    /// Puts it together with what was measured since.
+    fn figures(self, sample: Sample) -> Result<Figures, MeasureError> {
+        let load = [self.0, Self::now()?.0];
+        // Those that answer are children of this process, which have ended.
+        let answering = load.map(|usage| Usage { cpu: usage.ended_children, ..usage });
+        Ok(Figures::new(sample, answering, load))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+
+    use super::*;
+    use crate::Cli;
+
+    fn parsed(arguments: &[&str]) -> Option<BenchArgs> {
+        Some(Cli::try_parse_from([&["toolbus-bench"], arguments].concat()).ok()?.bench)
+    }
+
+    #[test]
+    fn scripts_are_measured_at_eight_in_flight_and_a_thousand_in_a_row_unless_told_otherwise() {
+        let args = parsed(&["--script"]).unwrap();
+        assert_eq!((&*args.callers, args.scripts, args.python), (&[8][..], 1000, None));
+        let args = parsed(&["--script", "--callers", "2,4", "--scripts", "7", "--python", "python3.11"]).unwrap();
+        assert_eq!((&*args.callers, args.scripts, args.python.as_deref()), (&[2, 4][..], 7, Some("python3.11")));
+    }
+
+    #[test]
+    fn what_belongs_to_scripts_is_refused_elsewhere() {
+        assert!(parsed(&["--scripts", "7"]).is_none() && parsed(&["--python", "python3"]).is_none());
+        assert!(parsed(&["--script", "--mcp"]).is_none() && parsed(&["--script", "--tools", "5"]).is_none());
+    }
+}
