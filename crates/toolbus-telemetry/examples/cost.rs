@@ -57,7 +57,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let floor = per_call(&Silent, 0);
     println!("{:<34} {floor:>6.2} µs (taken off below)", "calls without telemetry");
     let nothing = Daemon::with(None, Protocol::Grpc, &[], support::rabbit());
-    let (call, request) = (per_call(&*nothing.telemetry, 0) - floor, per_request(&nothing.pipeline.door(), 0));
+    let (call, request) = (per_call(&*nothing.telemetry, 0) - floor, per_request(&nothing.exporters.door(), 0));
     println!("{:<34} {call:>6.2} µs, {request:>6.2} µs of a client's request", "no endpoint");
     for (name, variables, sampled) in [
         ("metrics alone", &[("OTEL_TRACES_EXPORTER", "none")][..], 0),
@@ -68,7 +68,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         let receiver = Receiver::start().await?;
         let daemon = Daemon::start(&receiver, Protocol::Grpc, variables);
         let call = per_call(&*daemon.telemetry, sampled) - floor;
-        let request = per_request(&daemon.pipeline.door(), sampled);
+        let request = per_request(&daemon.exporters.door(), sampled);
         println!("{name:<34} {call:>6.2} µs, {request:>6.2} µs of a client's request");
         daemon.end().await;
     }

@@ -3,8 +3,8 @@
 //! The contract of names, units and attributes is `docs/telemetry.md`, which a test compares with what a collector
 //! receives; the rules of the log are `docs/logging.md`.
 //!
-//! [`Pipeline::start`] opens the way to the collector, [`Pipeline::telemetry`] gives the dispatcher its
-//! [`Telemetry`](toolbus_core::telemetry::Telemetry), [`Pipeline::shutdown`] sends what is left. [`logging::init`] is
+//! [`Exporters::start`] opens the way to the collector, [`Exporters::telemetry`] gives the dispatcher its
+//! [`Telemetry`](toolbus_core::telemetry::Telemetry), [`Exporters::shutdown`] sends what is left. [`logging::init`] is
 //! independent of all three.
 
 mod attributes;
@@ -12,13 +12,12 @@ mod call;
 mod destination;
 mod door;
 mod environment;
-mod exporter;
+mod exporters;
 mod health;
 mod instruments;
 mod labels;
 pub mod logging;
 mod mcp;
-mod pipeline;
 mod redacted;
 mod resource;
 mod sampling;
@@ -29,11 +28,12 @@ mod tools;
 mod transport;
 mod trust;
 mod w3c;
+mod watched;
 
 pub use door::{DoorOperation, DoorRecorder, DoorRequest};
 pub use environment::EnvironmentError;
+pub use exporters::{Exporters, NotFlushed, TelemetryError};
 pub use mcp::{McpOperation, McpRecorder, McpServers, McpSession};
-pub use pipeline::{NotFlushed, Pipeline, TelemetryError};
 pub use scripts::{ScriptLoad, ScriptRecorder, ScriptRun};
 pub use settings::{Identity, Protocol, Settings};
 pub use transport::TransportError;

@@ -26,7 +26,7 @@ use toolbus_core::registry::{Registry, RegistryError};
 use toolbus_core::telemetry::{Load, Telemetry};
 use toolbus_core::toolsets::SessionSet;
 use toolbus_protocol::new_message_id;
-use toolbus_telemetry::{Identity, Pipeline, TelemetryError, logging};
+use toolbus_telemetry::{Exporters, Identity, TelemetryError, logging};
 use toolbus_trust::pins::{PinFileError, Pins};
 use toolbus_trust::scan::RulesError;
 
@@ -204,7 +204,7 @@ fn tell_panics(redactor: Redactor, format: logging::Format) {
 /// # Errors
 ///
 /// When a setting or a variable of the environment cannot be honoured.
-pub fn telemetry(config: &Config, redactor: &Redactor) -> Result<Pipeline, AssemblyError> {
+pub fn telemetry(config: &Config, redactor: &Redactor) -> Result<Exporters, AssemblyError> {
     let settings = toolbus_telemetry::Settings {
         otlp_endpoint: config.telemetry.otlp_endpoint.clone(),
         protocol: match config.telemetry.protocol {
@@ -216,14 +216,14 @@ pub fn telemetry(config: &Config, redactor: &Redactor) -> Result<Pipeline, Assem
         service_instance: new_message_id(),
         redactor: redactor.clone(),
     };
-    Ok(Pipeline::start(&settings, &|name| std::env::var(name).ok())?)
+    Ok(Exporters::start(&settings, &|name| std::env::var(name).ok())?)
 }
 
 /// What is told of calls on this bus.
 #[must_use]
 pub fn recorder(
     config: &Config,
-    pipeline: &Pipeline,
+    exporters: &Exporters,
     load: &Arc<Load>,
     bus: &watch::Receiver<BusState>,
 ) -> Arc<dyn Telemetry> {
@@ -238,7 +238,7 @@ pub fn recorder(
         server_address: broker.and_then(|url| url.host_str()).map(str::to_owned),
         server_port: broker.map(|url| url.port().unwrap_or(if url.scheme() == "amqps" { 5671 } else { 5672 })),
     };
-    pipeline.telemetry(load, bus, identity)
+    exporters.telemetry(load, bus, identity)
 }
 
 /// What the HTTP server tells of this process.

@@ -13,7 +13,7 @@ use toolbus_scripts::observe::{Observer as ScriptObserver, Run};
 use toolbus_scripts::queue::FairQueue;
 use toolbus_scripts::runner::Runner;
 use toolbus_telemetry::{
-    DoorRecorder, DoorRequest, HeldTools, McpOperation, McpRecorder, McpServers, McpSession, Pipeline, ScriptLoad,
+    DoorRecorder, DoorRequest, Exporters, HeldTools, McpOperation, McpRecorder, McpServers, McpSession, ScriptLoad,
     ScriptRecorder, ScriptRun,
 };
 use toolbus_trust::pins::{Count, Pins};
@@ -27,8 +27,8 @@ pub struct McpMetrics(McpRecorder);
 impl McpMetrics {
     /// Exports by this way.
     #[must_use]
-    pub fn new(pipeline: &Pipeline) -> Self {
-        Self(pipeline.mcp())
+    pub fn new(exporters: &Exporters) -> Self {
+        Self(exporters.mcp())
     }
 }
 
@@ -50,8 +50,8 @@ pub struct DoorMetrics(DoorRecorder);
 impl DoorMetrics {
     /// Exports by this way.
     #[must_use]
-    pub fn new(pipeline: &Pipeline) -> Self {
-        Self(pipeline.door())
+    pub fn new(exporters: &Exporters) -> Self {
+        Self(exporters.door())
     }
 }
 
@@ -91,8 +91,8 @@ impl DoorStarted for Recorded {
 }
 
 /// Has `door` asked at each export how many sessions it has. To be called once.
-pub fn watch_door(pipeline: &Pipeline, door: Door) {
-    pipeline.watch_door(move || u64::try_from(door.sessions()).unwrap_or(u64::MAX));
+pub fn watch_door(exporters: &Exporters, door: Door) {
+    exporters.watch_door(move || u64::try_from(door.sessions()).unwrap_or(u64::MAX));
 }
 
 /// Records runs of scripts.
@@ -101,8 +101,8 @@ pub struct ScriptMetrics(ScriptRecorder);
 impl ScriptMetrics {
     /// Exports by this way.
     #[must_use]
-    pub fn new(pipeline: &Pipeline) -> Self {
-        Self(pipeline.scripts())
+    pub fn new(exporters: &Exporters) -> Self {
+        Self(exporters.scripts())
     }
 }
 
@@ -125,9 +125,9 @@ fn recorded(run: &Run) -> ScriptRun<'static> {
 }
 
 /// Has `queue` and `runner` asked at each export how many scripts there are. To be called once.
-pub fn watch_scripts(pipeline: &Pipeline, queue: FairQueue, runner: Arc<dyn Runner>) {
+pub fn watch_scripts(exporters: &Exporters, queue: FairQueue, runner: Arc<dyn Runner>) {
     let number = |count: usize| u64::try_from(count).unwrap_or(u64::MAX);
-    pipeline.watch_scripts(move || ScriptLoad {
+    exporters.watch_scripts(move || ScriptLoad {
         waiting: number(queue.waiting()),
         running: number(queue.running()),
         warm: number(runner.status().warm),
@@ -135,14 +135,14 @@ pub fn watch_scripts(pipeline: &Pipeline, queue: FairQueue, runner: Arc<dyn Runn
 }
 
 /// Has `servers` asked at each export how they are. To be called once.
-pub fn watch(pipeline: &Pipeline, servers: Arc<dyn McpAdmin>) {
-    pipeline.watch_mcp(move || counted(servers.status()));
+pub fn watch(exporters: &Exporters, servers: Arc<dyn McpAdmin>) {
+    exporters.watch_mcp(move || counted(servers.status()));
 }
 
 /// Has `pins` asked at each export what is held back. To be called once.
-pub fn watch_pins(pipeline: &Pipeline, pins: Pins) {
+pub fn watch_pins(exporters: &Exporters, pins: Pins) {
     let number = |count: usize| u64::try_from(count).unwrap_or(u64::MAX);
-    pipeline.watch_pins(move || {
+    exporters.watch_pins(move || {
         let of_source =
             |count: Count| HeldTools { source: count.source, held: number(count.held), changes: count.changes };
         pins.counts().into_iter().map(of_source).collect()
@@ -150,8 +150,8 @@ pub fn watch_pins(pipeline: &Pipeline, pins: Pins) {
 }
 
 /// Has `health` asked at each export how many reloads there were. To be called once.
-pub fn watch_reloads(pipeline: &Pipeline, health: Arc<Health>) {
-    pipeline.watch_reloads(move || {
+pub fn watch_reloads(exporters: &Exporters, health: Arc<Health>) {
+    exporters.watch_reloads(move || {
         let counts = health.reloads();
         [("applied", counts.applied), ("refused", counts.refused)]
     });

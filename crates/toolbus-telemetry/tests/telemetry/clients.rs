@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use toolbus_protocol::TraceContext;
-use toolbus_telemetry::{DoorOperation, Pipeline, Protocol};
+use toolbus_telemetry::{DoorOperation, Exporters, Protocol};
 use toolbus_testing::otlp::Receiver;
 use toolbus_testing::otlp::proto::trace::v1::status::StatusCode;
 
@@ -54,8 +54,8 @@ fn call() -> DoorOperation<'static> {
 }
 
 /// Every request and every end of a session that the contract knows, and more.
-pub(crate) fn ask_in_every_way(pipeline: &Pipeline) {
-    let recorder = pipeline.door();
+pub(crate) fn ask_in_every_way(exporters: &Exporters) {
+    let recorder = exporters.door();
     let ask = |operation: DoorOperation<'_>, tool, error| {
         recorder.started(&operation).unwrap().finished(tool, error);
     };
@@ -73,7 +73,7 @@ pub(crate) fn ask_in_every_way(pipeline: &Pipeline) {
     for error in ERRORS {
         ask(call(), Some("weather"), Some(error));
     }
-    pipeline.watch_door(|| 3);
+    exporters.watch_door(|| 3);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -82,7 +82,7 @@ async fn a_call_of_a_client_goes_on_in_its_trace_and_the_tool_runs_within_it() {
     let daemon = Daemon::start(&receiver, Protocol::Grpc, &[]);
     let sender = parent(SAMPLED);
     let request = DoorOperation { request: r#""a-7""#, parent: Some(&sender), ..call() };
-    let request = daemon.pipeline.door().started(&request).unwrap();
+    let request = daemon.exporters.door().started(&request).unwrap();
     let mut inner = daemon.telemetry.nested(request.trace());
     inner.executing(&tool("weather"), "call-1", None);
     inner.executed(&OK, Duration::from_millis(20));
@@ -114,7 +114,7 @@ async fn an_unsampled_request_has_no_span_and_its_context_goes_on() {
     let receiver = Receiver::start().await.unwrap();
     let daemon = Daemon::start(&receiver, Protocol::Grpc, &[]);
     let sender = parent(UNSAMPLED);
-    let request = daemon.pipeline.door().started(&DoorOperation { parent: Some(&sender), ..call() }).unwrap();
+    let request = daemon.exporters.door().started(&DoorOperation { parent: Some(&sender), ..call() }).unwrap();
     let carried = request.trace().cloned().unwrap();
     request.finished(Some("weather"), None);
     daemon.end().await;
@@ -132,7 +132,7 @@ async fn an_unsampled_request_has_no_span_and_its_context_goes_on() {
 async fn a_failed_request_marks_its_span_and_what_a_client_makes_up_names_none() {
     let receiver = Receiver::start().await.unwrap();
     let daemon = Daemon::start(&receiver, Protocol::Grpc, &[]);
-    let recorder = daemon.pipeline.door();
+    let recorder = daemon.exporters.door();
     let (long, made_up) = ("x".repeat(1_000_000), "y".repeat(1_000_000));
     let operation = DoorOperation { method: &made_up, session: Some(&long), request: &long, ..call() };
     recorder.started(&operation).unwrap().finished(None, Some("-32601"));
@@ -154,7 +154,7 @@ async fn a_failed_request_marks_its_span_and_what_a_client_makes_up_names_none()
 async fn a_client_that_calls_many_tools_stays_below_the_limit_of_series() {
     let receiver = Receiver::start().await.unwrap();
     let daemon = Daemon::start(&receiver, Protocol::Grpc, &[("OTEL_TRACES_EXPORTER", "none")]);
-    let recorder = daemon.pipeline.door();
+    let recorder = daemon.exporters.door();
     for number in 0..6_000 {
         let (tool, code) = (format!("tool_{number}"), (-40_000 - number).to_string());
         recorder.started(&call()).unwrap().finished(Some(&tool), Some(&code));
@@ -171,10 +171,10 @@ async fn a_client_that_calls_many_tools_stays_below_the_limit_of_series() {
 #[tokio::test]
 async fn without_an_endpoint_no_request_is_recorded_and_nobody_is_asked() {
     let daemon = Daemon::with(None, Protocol::Grpc, &[], rabbit());
-    let recorder = daemon.pipeline.door();
+    let recorder = daemon.exporters.door();
     let sender: TraceContext = parent(SAMPLED);
     assert!(recorder.started(&DoorOperation { parent: Some(&sender), ..call() }).is_none());
     recorder.session("2025-11-25", "tcp", Duration::from_secs(60));
-    daemon.pipeline.watch_door(|| panic!("asked"));
+    daemon.exporters.watch_door(|| panic!("asked"));
     daemon.end().await;
 }

@@ -34,7 +34,7 @@ async fn a_collector_that_hangs(protocol: Protocol) {
     call(&daemon, 2_000);
     assert!(started.elapsed() < SOON, "calls took {:?}", started.elapsed());
     let started = Instant::now();
-    daemon.pipeline.shutdown(SHORT).await.unwrap_err();
+    daemon.exporters.shutdown(SHORT).await.unwrap_err();
     assert!(started.elapsed() < SOON, "the end took {:?}", started.elapsed());
 }
 
@@ -124,7 +124,7 @@ async fn a_collector_that_is_not_there_delays_nothing() {
         call(&daemon, 10);
         let started = Instant::now();
         // Whether the exporter gives up first or the limit comes first is a matter of speed.
-        drop(daemon.pipeline.shutdown(SHORT).await);
+        drop(daemon.exporters.shutdown(SHORT).await);
         assert!(started.elapsed() < SOON, "the end took {:?}", started.elapsed());
     }
 }

@@ -83,10 +83,10 @@ async fn call_in_every_way(receiver: &Receiver, protocol: Protocol, identity: Id
     telemetry.arrived(&delivery(request()), None).finished(&Summary::unanswered(std::time::Duration::ZERO));
     let of_server = ToolDescriptor { provider: "mcp", ..tool("read_file") };
     Script::of(Some(&of_server), OK).tell(telemetry);
-    clients::ask_in_every_way(&daemon.pipeline);
-    pins::look(&daemon.pipeline);
-    servers::ask_in_every_way(&daemon.pipeline);
-    scripts::run_in_every_way(&daemon.pipeline);
+    clients::ask_in_every_way(&daemon.exporters);
+    pins::look(&daemon.exporters);
+    servers::ask_in_every_way(&daemon.exporters);
+    scripts::run_in_every_way(&daemon.exporters);
     daemon.end().await;
 }
 
@@ -145,9 +145,9 @@ async fn a_counter_whose_labels_are_known_begins_at_zero_and_is_exported_at_once
     let receiver = Receiver::start().await.unwrap();
     // Regular exports, every 60 s, come too late for this test.
     let daemon = Daemon::start(&receiver, Protocol::Grpc, &[]);
-    let _scripts = daemon.pipeline.scripts();
+    let _scripts = daemon.exporters.scripts();
     daemon.telemetry.consuming("toolbus.invoke");
-    daemon.pipeline.export_now();
+    daemon.exporters.export_now();
     let values = async |name: &str| {
         let metrics = observed::metrics(&receiver);
         let points = &metrics.get(name)?.points;

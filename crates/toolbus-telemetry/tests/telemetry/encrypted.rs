@@ -70,7 +70,7 @@ async fn behind_tls(protocol: Protocol) {
 
     let stranger = Daemon::with(Some(door.endpoint()), protocol, &[], rabbit());
     Script::of(Some(&weather), OK).tell(&*stranger.telemetry);
-    stranger.pipeline.shutdown(LIMIT).await.unwrap_err();
+    stranger.exporters.shutdown(LIMIT).await.unwrap_err();
     assert_eq!(receiver.attempts(), 0, "a collector that nobody vouches for gets nothing");
 
     let certificate = door.certificate.path().to_str().unwrap();

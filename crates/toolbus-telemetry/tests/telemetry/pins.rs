@@ -1,25 +1,25 @@
 //! What is recorded of tools that are held back.
 
-use toolbus_telemetry::{HeldTools, Pipeline, Protocol};
+use toolbus_telemetry::{Exporters, HeldTools, Protocol};
 use toolbus_testing::otlp::Receiver;
 
 use crate::observed::metrics;
 use crate::support::{Daemon, rabbit};
 
 /// What the contract says that can be asked.
-pub(crate) fn look(pipeline: &Pipeline) {
-    pipeline.watch_pins(|| {
+pub(crate) fn look(exporters: &Exporters) {
+    exporters.watch_pins(|| {
         let source = |name: &str, held, changes| HeldTools { source: name.to_owned(), held, changes };
         vec![source("mcp:files", 2, 3), source("rest", 0, 0)]
     });
-    pipeline.watch_reloads(|| [("applied", 2), ("refused", 0)]);
+    exporters.watch_reloads(|| [("applied", 2), ("refused", 0)]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn held_tools_and_changes_are_looked_up_at_each_export() {
     let receiver = Receiver::start().await.unwrap();
     let daemon = Daemon::start(&receiver, Protocol::Grpc, &[("OTEL_TRACES_EXPORTER", "none")]);
-    look(&daemon.pipeline);
+    look(&daemon.exporters);
     daemon.end().await;
 
     let metrics = metrics(&receiver);
@@ -34,6 +34,6 @@ async fn held_tools_and_changes_are_looked_up_at_each_export() {
 #[tokio::test]
 async fn without_an_endpoint_nobody_is_asked() {
     let daemon = Daemon::with(None, Protocol::Grpc, &[], rabbit());
-    daemon.pipeline.watch_pins(|| panic!("asked"));
+    daemon.exporters.watch_pins(|| panic!("asked"));
     daemon.end().await;
 }

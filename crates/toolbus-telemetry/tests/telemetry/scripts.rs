@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use toolbus_telemetry::{Pipeline, Protocol, ScriptLoad, ScriptRun};
+use toolbus_telemetry::{Exporters, Protocol, ScriptLoad, ScriptRun};
 use toolbus_testing::otlp::Receiver;
 
 use crate::observed::metrics;
@@ -37,25 +37,25 @@ fn run() -> ScriptRun<'static> {
 }
 
 /// Every end of a run that the contract knows, and more.
-pub(crate) fn run_in_every_way(pipeline: &Pipeline) {
-    let recorder = pipeline.scripts();
+pub(crate) fn run_in_every_way(exporters: &Exporters) {
+    let recorder = exporters.scripts();
     for outcome in OUTCOMES {
         recorder.run(&ScriptRun { outcome, ..run() });
     }
     for start in [Some("cold"), Some("lukewarm"), None] {
         recorder.run(&ScriptRun { start, ..run() });
     }
-    pipeline.watch_scripts(|| LOAD);
+    exporters.watch_scripts(|| LOAD);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_a_script_took_is_recorded_where_it_was_measured() {
     let receiver = Receiver::start().await.unwrap();
     let daemon = Daemon::start(&receiver, Protocol::Grpc, &[("OTEL_TRACES_EXPORTER", "none")]);
-    let recorder = daemon.pipeline.scripts();
+    let recorder = daemon.exporters.scripts();
     recorder.run(&run());
     recorder.run(&ScriptRun { outcome: "cancelled", start: None, cpu: None, peak_memory: None, ..run() });
-    daemon.pipeline.watch_scripts(|| LOAD);
+    daemon.exporters.watch_scripts(|| LOAD);
     daemon.end().await;
 
     let metrics = metrics(&receiver);
@@ -71,7 +71,7 @@ async fn what_a_script_took_is_recorded_where_it_was_measured() {
 #[tokio::test]
 async fn without_an_endpoint_nothing_is_recorded_and_nobody_is_asked() {
     let daemon = Daemon::with(None, Protocol::Grpc, &[], rabbit());
-    run_in_every_way(&daemon.pipeline);
-    daemon.pipeline.watch_scripts(|| panic!("asked"));
+    run_in_every_way(&daemon.exporters);
+    daemon.exporters.watch_scripts(|| panic!("asked"));
     daemon.end().await;
 }

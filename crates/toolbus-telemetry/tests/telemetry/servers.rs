@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use toolbus_telemetry::{McpOperation, McpServers, McpSession, Pipeline, Protocol};
+use toolbus_telemetry::{Exporters, McpOperation, McpServers, McpSession, Protocol};
 use toolbus_testing::otlp::Receiver;
 
 use crate::observed::metrics;
@@ -56,8 +56,8 @@ fn session() -> McpSession<'static> {
 }
 
 /// Every request and every end of a connection that the contract knows, and more.
-pub(crate) fn ask_in_every_way(pipeline: &Pipeline) {
-    let recorder = pipeline.mcp();
+pub(crate) fn ask_in_every_way(exporters: &Exporters) {
+    let recorder = exporters.mcp();
     for method in METHODS {
         let tool = (method == "tools/call").then_some("read_file");
         recorder.operation(&McpOperation { method, tool, ..call("read_file") });
@@ -74,7 +74,7 @@ pub(crate) fn ask_in_every_way(pipeline: &Pipeline) {
         recorder.operation(&McpOperation { error_type: Some(error), ..call("read_file") });
         recorder.session(&McpSession { error_type: Some(error), ..session() });
     }
-    pipeline.watch_mcp(|| McpServers {
+    exporters.watch_mcp(|| McpServers {
         phases: PHASES.into_iter().map(|phase| (phase, 1)).collect(),
         restarts: vec![("files".to_owned(), 2)],
         suspects: vec![("files".to_owned(), 1)],
@@ -86,7 +86,7 @@ pub(crate) fn ask_in_every_way(pipeline: &Pipeline) {
 async fn a_server_that_makes_up_names_and_codes_stays_below_the_limit_of_series() {
     let receiver = Receiver::start().await.unwrap();
     let daemon = Daemon::start(&receiver, Protocol::Grpc, &[("OTEL_TRACES_EXPORTER", "none")]);
-    let recorder = daemon.pipeline.mcp();
+    let recorder = daemon.exporters.mcp();
     for number in 0..6_000 {
         let (tool, code) = (format!("tool_{number}"), (-40_000 - number).to_string());
         recorder.operation(&McpOperation { error_type: Some(&code), ..call(&tool) });
@@ -107,7 +107,7 @@ async fn a_server_that_makes_up_names_and_codes_stays_below_the_limit_of_series(
 async fn phases_restarts_suspects_and_shadowed_tools_are_looked_up_at_each_export() {
     let receiver = Receiver::start().await.unwrap();
     let daemon = Daemon::start(&receiver, Protocol::Grpc, &[("OTEL_TRACES_EXPORTER", "none")]);
-    daemon.pipeline.watch_mcp(|| McpServers {
+    daemon.exporters.watch_mcp(|| McpServers {
         phases: vec![("ready", 2), ("parked", 0)],
         restarts: vec![("files".to_owned(), 7), ("git".to_owned(), 0)],
         suspects: vec![("files".to_owned(), 3), ("git".to_owned(), 0)],
@@ -128,7 +128,7 @@ async fn phases_restarts_suspects_and_shadowed_tools_are_looked_up_at_each_expor
 #[tokio::test]
 async fn without_an_endpoint_nothing_is_recorded_and_nobody_is_asked() {
     let daemon = Daemon::with(None, Protocol::Grpc, &[], rabbit());
-    ask_in_every_way(&daemon.pipeline);
-    daemon.pipeline.watch_mcp(|| panic!("asked"));
+    ask_in_every_way(&daemon.exporters);
+    daemon.exporters.watch_mcp(|| panic!("asked"));
     daemon.end().await;
 }

@@ -150,7 +150,7 @@ async fn a_call_that_goes_back_to_its_queue_leaves_no_span_open() {
 #[tokio::test]
 async fn without_an_endpoint_the_senders_context_still_goes_on() {
     let daemon = Daemon::with(None, Protocol::Grpc, &[], rabbit());
-    assert!(!daemon.pipeline.is_exporting());
+    assert!(!daemon.exporters.is_exporting());
     let weather = tool("weather");
     let end = End { status: Status::Error, cause: None };
     for sender in [Some(parent(SAMPLED)), Some(parent(UNSAMPLED)), None] {
@@ -166,7 +166,7 @@ async fn without_an_endpoint_the_senders_context_still_goes_on() {
 async fn a_disabled_sdk_exports_nothing() {
     let receiver = Receiver::start().await.unwrap();
     let daemon = Daemon::start(&receiver, Protocol::Grpc, &[("OTEL_SDK_DISABLED", "true")]);
-    assert!(!daemon.pipeline.is_exporting());
+    assert!(!daemon.exporters.is_exporting());
     Script::of(Some(&tool("weather")), OK).tell(&*daemon.telemetry);
     daemon.end().await;
     assert_eq!(receiver.attempts(), 0);

@@ -10,7 +10,7 @@ use toolbus_core::failure::{Cause, Status};
 use toolbus_core::telemetry::{End, Load, Summary, Telemetry};
 use toolbus_core::tool::ToolDescriptor;
 use toolbus_protocol::{Code, Properties, TraceContext};
-use toolbus_telemetry::{Identity, Pipeline, Protocol, Settings};
+use toolbus_telemetry::{Exporters, Identity, Protocol, Settings};
 use toolbus_testing::otlp::Receiver;
 
 /// Longest time that a test gives a collector that answers.
@@ -19,9 +19,9 @@ pub(crate) const OK: End = End { status: Status::Ok, cause: None };
 pub(crate) const SAMPLED: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
 pub(crate) const UNSAMPLED: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00";
 
-/// A pipeline, what it records with, and the state that its gauges look at.
+/// Exporters, what it records with, and the state that its gauges look at.
 pub(crate) struct Daemon {
-    pub(crate) pipeline: Pipeline,
+    pub(crate) exporters: Exporters,
     pub(crate) telemetry: Arc<dyn Telemetry>,
     pub(crate) bus: watch::Sender<BusState>,
     pub(crate) load: Arc<Load>,
@@ -52,16 +52,16 @@ impl Daemon {
             redactor: Default::default(),
         };
         let look_up = |name: &str| variables.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned());
-        let pipeline = Pipeline::start(&settings, &look_up).unwrap();
+        let exporters = Exporters::start(&settings, &look_up).unwrap();
         let (bus, state) = watch::channel(BusState::default());
         let load = Arc::<Load>::default();
-        let telemetry = pipeline.telemetry(&load, &state, identity);
-        Self { pipeline, telemetry, bus, load }
+        let telemetry = exporters.telemetry(&load, &state, identity);
+        Self { exporters, telemetry, bus, load }
     }
 
     /// Ends it, with everything exported.
     pub(crate) async fn end(self) {
-        self.pipeline.shutdown(LIMIT).await.unwrap();
+        self.exporters.shutdown(LIMIT).await.unwrap();
     }
 }
 

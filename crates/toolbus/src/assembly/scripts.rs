@@ -15,7 +15,7 @@ use toolbus_scripts::runner::local::LocalRunner;
 use toolbus_scripts::runner::sandbox::{SandboxRunner, SandboxSettings, StartError};
 use toolbus_scripts::runner::{Finished, RunFailure, Runner, RunnerStatus, Script};
 use toolbus_scripts::tool::ScriptTool;
-use toolbus_telemetry::Pipeline;
+use toolbus_telemetry::Exporters;
 
 use crate::config::script::{self, ScriptConfig};
 use crate::config::{Config, Role};
@@ -101,9 +101,9 @@ impl Scripts {
     }
 
     /// Has how many scripts there are told at each export. To be called once.
-    pub fn watch(&self, pipeline: &Pipeline) {
+    pub fn watch(&self, exporters: &Exporters) {
         if let Some(Running { runner, queue, .. }) = &self.shared.scripts {
-            observe::watch_scripts(pipeline, queue.clone(), Arc::clone(runner));
+            observe::watch_scripts(exporters, queue.clone(), Arc::clone(runner));
         }
     }
 

@@ -92,17 +92,18 @@ pub async fn run(_: ServeArgs, context: &Context) -> Result<ExitCode, ServeError
     let switches = Switches::load(Arc::clone(&store), &access).await?;
     let listeners = Listeners::bind(config).await?;
     let load = Arc::<Load>::default();
-    let pipeline = assembly::telemetry(config, &redactor)?;
-    let scripts = Scripts::start(config, Arc::new(ScriptMetrics::new(&pipeline))).await.map_err(AssemblyError::from)?;
-    scripts.watch(&pipeline);
+    let exporters = assembly::telemetry(config, &redactor)?;
+    let scripts =
+        Scripts::start(config, Arc::new(ScriptMetrics::new(&exporters))).await.map_err(AssemblyError::from)?;
+    scripts.watch(&exporters);
     let of_scripts = scripts.tools(config).await.map_err(AssemblyError::from)?;
     registry.register_all(of_scripts).map_err(AssemblyError::from)?;
     // Calls that come right after the start must find these tools.
     access.refresh();
     let pins = pinned(context, &access).await?;
-    observe::watch_pins(&pipeline, pins.clone());
+    observe::watch_pins(&exporters, pins.clone());
     let bus = assembly::bus(config)?;
-    let servers = Servers::new(config, registry.clone(), Arc::new(McpMetrics::new(&pipeline)), &redactor)?;
+    let servers = Servers::new(config, registry.clone(), Arc::new(McpMetrics::new(&exporters)), &redactor)?;
     let registrar = servers.as_ref().and_then(|servers| servers.registrar(config, Arc::clone(&store)));
     let mut placed = Vec::new();
     if let Some(servers) = &servers {
@@ -113,8 +114,8 @@ pub async fn run(_: ServeArgs, context: &Context) -> Result<ExitCode, ServeError
     let sessions = SessionSets::new(sets);
     let shown: Arc<dyn McpAdmin> =
         servers.clone().map_or_else(|| Arc::new(NoServers) as _, |servers| Arc::new(servers) as _);
-    observe::watch(&pipeline, Arc::clone(&shown));
-    let telemetry = assembly::recorder(config, &pipeline, &load, &bus.state());
+    observe::watch(&exporters, Arc::clone(&shown));
+    let telemetry = assembly::recorder(config, &exporters, &load, &bus.state());
     let state = bus.state();
     let health = assembly::health(config, state, &access, Arc::clone(&shown), &scripts, Arc::clone(&load));
 
@@ -163,14 +164,14 @@ pub async fn run(_: ServeArgs, context: &Context) -> Result<ExitCode, ServeError
         redactor: redactor.clone(),
     };
     let daemon = Daemon::start(config, parts);
-    observe::watch_reloads(&pipeline, Arc::clone(&health));
-    pipeline.export_now();
+    observe::watch_reloads(&exporters, Arc::clone(&health));
+    exporters.export_now();
     let stop_doors = CancellationToken::new();
     let http_auth = HttpAuth::new(config, Arc::clone(&audit) as Arc<dyn Audit>, stop_doors.clone());
-    let observer = Arc::new(DoorMetrics::new(&pipeline));
+    let observer = Arc::new(DoorMetrics::new(&exporters));
     let (of_door, invoker, ours) = (access.clone(), Arc::clone(daemon.invoker()), sessions.clone());
     let door = assembly::door(config, of_door, invoker, ours, servers.clone(), observer, stop_doors.clone());
-    observe::watch_door(&pipeline, door.clone());
+    observe::watch_door(&exporters, door.clone());
     let (admin, mut reloads) = DaemonAdmin::new(Arc::clone(&health), &context.sources.files);
     let admin = Admin::new(Arc::clone(daemon.gates()), switches).with_pins(pins.clone()).with_daemon(admin);
     let admin = Arc::new(admin);
@@ -224,7 +225,7 @@ pub async fn run(_: ServeArgs, context: &Context) -> Result<ExitCode, ServeError
         if let Err(error) = audit.close(FLUSH_TIME).await {
             tracing::error!(%error, "the last audit records were not written");
         }
-        if let Err(error) = pipeline.shutdown(FLUSH_TIME).await {
+        if let Err(error) = exporters.shutdown(FLUSH_TIME).await {
             tracing::warn!(%error, "the last metrics and spans were not exported");
         }
         result

@@ -15,7 +15,6 @@ use toolbus_core::telemetry::{Load, Telemetry};
 use crate::call::Recorder;
 use crate::door::{self, DoorRecorder};
 use crate::environment::{Environment, EnvironmentError, Route, Signal};
-use crate::exporter::{Bounded, Waiting, WatchedMetrics, WatchedSpans};
 use crate::health::Health;
 use crate::instruments::{Instruments, observe};
 use crate::mcp::{self, McpRecorder, McpServers};
@@ -26,12 +25,13 @@ use crate::settings::{Identity, Settings};
 use crate::tools::MAX_SERIES;
 use crate::transport::{self, TransportError};
 use crate::trust::{self, HeldTools};
+use crate::watched::{Bounded, Waiting, WatchedMetrics, WatchedSpans};
 
 /// Name of the instrumentation scope.
 const SCOPE: &str = "toolbus";
 
 /// The way to the collector. Without an endpoint it leads nowhere and costs nothing.
-pub struct Pipeline {
+pub struct Exporters {
     tracing: Option<SdkTracerProvider>,
     metering: Option<SdkMeterProvider>,
     health: Arc<Health>,
@@ -61,7 +61,7 @@ pub enum TelemetryError {
 #[error("telemetry was not all exported: {0}")]
 pub struct NotFlushed(String);
 
-impl Pipeline {
+impl Exporters {
     /// Builds the way to the collector; connecting is left to the first export. `look_up` gives the value of an
     /// environment variable: `&|name| std::env::var(name).ok()` in a real process.
     ///
@@ -202,9 +202,9 @@ impl Pipeline {
     }
 }
 
-impl Drop for Pipeline {
-    /// The SDK's own end waits for the collector, here on a thread of the runtime. A pipeline that was not shut down
-    /// tries to export without being waited for.
+impl Drop for Exporters {
+    /// The SDK's own end waits for the collector, here on a thread of the runtime. Exporters that were not shut down
+    /// try to export without being waited for.
     fn drop(&mut self) {
         drop(self.flush(Duration::ZERO));
     }
