@@ -17,6 +17,7 @@ mod decode;
 mod dispatcher;
 pub mod failure;
 mod gates;
+pub mod lifecycle;
 pub mod listing;
 pub mod log;
 pub mod pattern;

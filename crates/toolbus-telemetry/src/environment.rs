@@ -24,6 +24,7 @@ pub struct EnvironmentError {
 pub(crate) enum Signal {
     Traces,
     Metrics,
+    Logs,
 }
 
 /// Where and how one signal is exported.
@@ -57,6 +58,7 @@ impl Signal {
         match self {
             Self::Traces => "TRACES",
             Self::Metrics => "METRICS",
+            Self::Logs => "LOGS",
         }
     }
 
@@ -64,6 +66,7 @@ impl Signal {
         match self {
             Self::Traces => "v1/traces",
             Self::Metrics => "v1/metrics",
+            Self::Logs => "v1/logs",
         }
     }
 }
@@ -240,6 +243,7 @@ mod tests {
         let http = ("OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf");
         let own = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "http://c/custom");
         assert_eq!(endpoint(Signal::Metrics, Some("http://a/"), &[http]).as_deref(), Some("http://a/v1/metrics"));
+        assert_eq!(endpoint(Signal::Logs, Some("http://a"), &[http]).as_deref(), Some("http://a/v1/logs"));
         assert_eq!(endpoint(Signal::Traces, Some("http://a"), &[http, own]).as_deref(), Some("http://c/custom"));
     }
 
@@ -262,6 +266,7 @@ mod tests {
         let none = [("OTEL_TRACES_EXPORTER", "none")];
         assert_eq!(endpoint(Signal::Traces, Some("http://a"), &none), None);
         assert!(endpoint(Signal::Metrics, Some("http://a"), &none).is_some());
+        assert_eq!(endpoint(Signal::Logs, Some("http://a"), &[("OTEL_LOGS_EXPORTER", "none")]), None);
         assert_eq!(endpoint(Signal::Metrics, Some("http://a"), &[("OTEL_SDK_DISABLED", "TRUE")]), None);
     }
 

@@ -5,18 +5,24 @@ use opentelemetry::metrics::MeterProvider;
 use opentelemetry::trace::TracerProvider;
 use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::error::OTelSdkResult;
+use opentelemetry_sdk::logs::{self as sdk_logs, BatchLogProcessor, SdkLoggerProvider};
 use opentelemetry_sdk::metrics::{Instrument, PeriodicReader, SdkMeterProvider, Stream};
 use opentelemetry_sdk::trace::{BatchConfigBuilder, BatchSpanProcessor, SdkTracerProvider};
 use tokio::sync::{oneshot, watch};
 use toolbus_core::bus::BusState;
 use toolbus_core::redact::Redactor;
 use toolbus_core::telemetry::{Load, Telemetry};
+use tracing::Subscriber;
+use tracing_subscriber::Layer;
+use tracing_subscriber::registry::LookupSpan;
 
 use crate::call::Recorder;
 use crate::door::{self, DoorRecorder};
 use crate::environment::{Environment, EnvironmentError, Route, Signal};
 use crate::health::Health;
 use crate::instruments::{Instruments, observe};
+use crate::lifecycle;
+use crate::logs::{self, CleanLogs, WatchedLogs};
 use crate::mcp::{self, McpRecorder, McpServers};
 use crate::resource::resource;
 use crate::sampling::sampler;
@@ -34,6 +40,7 @@ const SCOPE: &str = "toolbus";
 pub struct Exporters {
     tracing: Option<SdkTracerProvider>,
     metering: Option<SdkMeterProvider>,
+    logging: Option<SdkLoggerProvider>,
     health: Arc<Health>,
 }
 
@@ -46,7 +53,7 @@ pub enum TelemetryError {
     /// The way to the collector could not be built.
     #[error("no exporter of {signal} could be built: {source}")]
     Exporter {
-        /// `traces` or `metrics`.
+        /// `traces`, `metrics` or `logs`.
         signal: &'static str,
         /// Why.
         source: TransportError,
@@ -72,22 +79,47 @@ impl Exporters {
         let environment = Environment::new(look_up);
         let traces = environment.route(Signal::Traces, settings)?;
         let metrics = environment.route(Signal::Metrics, settings)?;
+        let logs = environment.route(Signal::Logs, settings)?;
         let resource = resource(settings, &environment)?;
-        if (traces.is_some() || metrics.is_some()) && tokio::runtime::Handle::try_current().is_err() {
+        let is_exporting = traces.is_some() || metrics.is_some() || logs.is_some();
+        if is_exporting && tokio::runtime::Handle::try_current().is_err() {
             return Err(TelemetryError::NoRuntime);
         }
         let health = Arc::new(Health::default());
         let redactor = &settings.redactor;
         let tracing =
             traces.map(|route| tracing(&route, resource.clone(), &environment, &health, redactor)).transpose()?;
+        let logging =
+            logs.map(|route| logging(&route, resource.clone(), &environment, &health, redactor)).transpose()?;
         let metering = metrics.map(|route| metering(&route, resource, &environment, &health)).transpose()?;
-        Ok(Self { tracing, metering, health })
+        Ok(Self { tracing, metering, logging, health })
     }
 
     /// Whether anything is exported.
     #[must_use]
     pub fn is_exporting(&self) -> bool {
-        self.tracing.is_some() || self.metering.is_some()
+        self.tracing.is_some() || self.metering.is_some() || self.logging.is_some()
+    }
+
+    /// Whether [`lifecycle_layer`](Self::lifecycle_layer) or [`log_layer`](Self::log_layer) gives one.
+    pub(crate) fn has_layers(&self) -> bool {
+        self.tracing.is_some() || self.logging.is_some()
+    }
+
+    /// Exports lifecycle spans, if spans are exported.
+    pub(crate) fn lifecycle_layer<S>(&self) -> Option<impl Layer<S> + use<S>>
+    where
+        S: Subscriber + for<'span> LookupSpan<'span>,
+    {
+        self.tracing.as_ref().map(|provider| lifecycle::layer(provider.tracer(SCOPE)))
+    }
+
+    /// Exports log records, if log records are exported.
+    pub(crate) fn log_layer<S>(&self) -> Option<impl Layer<S> + use<S>>
+    where
+        S: Subscriber + for<'span> LookupSpan<'span>,
+    {
+        self.logging.as_ref().map(logs::layer)
     }
 
     /// What the dispatcher tells of its calls, and what is looked up beside them. To be asked for once.
@@ -191,13 +223,15 @@ impl Exporters {
         tokio::time::timeout(limit, all).await.unwrap_or(Err(late))
     }
 
-    /// Begins to export what is left, of both signals at once.
-    fn flush(&mut self, limit: Duration) -> [Option<oneshot::Receiver<Result<(), NotFlushed>>>; 2] {
+    /// Begins to export what is left, of all signals at once.
+    fn flush(&mut self, limit: Duration) -> [Option<oneshot::Receiver<Result<(), NotFlushed>>>; 3] {
         let traces = self.tracing.take();
         let metrics = self.metering.take();
+        let logs = self.logging.take();
         [
             traces.map(|provider| apart("traces", move || provider.shutdown_with_timeout(limit))),
             metrics.map(|provider| apart("metrics", move || provider.shutdown_with_timeout(limit))),
+            logs.map(|provider| apart("logs", move || provider.shutdown_with_timeout(limit))),
         ]
     }
 }
@@ -257,6 +291,30 @@ fn tracing(
     let processor = Bounded { processor, health: Arc::clone(health), waiting };
     let builder = SdkTracerProvider::builder().with_sampler(sampler).with_resource(resource);
     Ok(builder.with_span_processor(processor).build())
+}
+
+fn logging(
+    route: &Route,
+    resource: Resource,
+    environment: &Environment<'_>,
+    health: &Arc<Health>,
+    redactor: &Redactor,
+) -> Result<SdkLoggerProvider, TelemetryError> {
+    let queue = size(environment.number("OTEL_BLRP_MAX_QUEUE_SIZE", 1..=1_000_000, 2_048)?);
+    let batch = size(environment.number("OTEL_BLRP_MAX_EXPORT_BATCH_SIZE", 1..=1_000_000, 512)?).min(queue);
+    let delay = environment.number("OTEL_BLRP_SCHEDULE_DELAY", 1..=3_600_000, 1_000)?;
+    let config = sdk_logs::BatchConfigBuilder::default()
+        .with_max_queue_size(queue)
+        .with_max_export_batch_size(batch)
+        .with_scheduled_delay(Duration::from_millis(delay))
+        .build();
+    let exporter = transport::logs(route).map_err(|source| TelemetryError::Exporter { signal: "logs", source })?;
+    let waiting = Waiting::new(queue);
+    let (endpoint, of_exporter) = (route.shown(), Arc::clone(health));
+    let exporter = WatchedLogs { exporter, endpoint, health: of_exporter, waiting: Arc::clone(&waiting) };
+    let processor = BatchLogProcessor::builder(exporter).with_batch_config(config).build();
+    let processor = CleanLogs::new(processor, redactor.clone(), Arc::clone(health), waiting);
+    Ok(SdkLoggerProvider::builder().with_resource(resource).with_log_processor(processor).build())
 }
 
 fn metering(

@@ -12,17 +12,59 @@ const MAX_SHOWN: usize = 200;
 /// What went wrong on the way to the collector: counted always, logged now and then.
 #[derive(Debug, Default)]
 pub(crate) struct Health {
-    dropped_spans: AtomicU64,
+    spans: Losses,
+    logs: Losses,
     failed_exports: AtomicU64,
-    /// Dropped spans that the log knows of.
-    told_spans: AtomicU64,
     last_said: Mutex<Option<Instant>>,
 }
 
+/// What is lost where it cannot be queued or exported. Metrics are cumulative: the next export has them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Loss {
+    Spans,
+    Logs,
+}
+
+#[derive(Debug, Default)]
+struct Losses {
+    count: AtomicU64,
+    /// How many of them the log has reported.
+    reported: AtomicU64,
+}
+
+impl Losses {
+    fn count(&self) -> u64 {
+        self.count.load(Ordering::Relaxed)
+    }
+
+    /// The count, as it is reported now.
+    fn report(&self) -> u64 {
+        let count = self.count();
+        self.reported.store(count, Ordering::Relaxed);
+        count
+    }
+
+    fn has_new(&self) -> bool {
+        self.count() > self.reported.load(Ordering::Relaxed)
+    }
+}
+
 impl Health {
+    fn losses(&self, of: Loss) -> &Losses {
+        match of {
+            Loss::Spans => &self.spans,
+            Loss::Logs => &self.logs,
+        }
+    }
+
     /// Spans that were not exported since the start.
     pub(crate) fn dropped_spans(&self) -> u64 {
-        self.dropped_spans.load(Ordering::Relaxed)
+        self.spans.count()
+    }
+
+    /// Log records that were not exported since the start.
+    pub(crate) fn dropped_logs(&self) -> u64 {
+        self.logs.count()
     }
 
     /// Exports that failed since the start.
@@ -30,27 +72,45 @@ impl Health {
         self.failed_exports.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn drop_spans(&self, count: usize) {
-        self.dropped_spans.fetch_add(u64::try_from(count).unwrap_or(u64::MAX), Ordering::Relaxed);
+    pub(crate) fn lose(&self, what: Loss, count: usize) {
+        self.losses(what).count.fetch_add(u64::try_from(count).unwrap_or(u64::MAX), Ordering::Relaxed);
     }
 
     pub(crate) fn export_failed(&self, signal: &'static str, endpoint: &str, error: &dyn std::fmt::Display) {
         let failed_exports = self.failed_exports.fetch_add(1, Ordering::Relaxed) + 1;
         if self.may_speak(Instant::now()) {
             let error: String = with_dates(&error.to_string()).chars().take(MAX_SHOWN).collect();
-            let dropped_spans = self.dropped_spans();
-            self.told_spans.store(dropped_spans, Ordering::Relaxed);
-            tracing::warn!(signal, endpoint, failed_exports, dropped_spans, error, "could not export telemetry");
+            let (dropped_spans, dropped_logs) = (self.spans.report(), self.logs.report());
+            tracing::warn!(
+                signal,
+                endpoint,
+                failed_exports,
+                dropped_spans,
+                dropped_logs,
+                error,
+                "could not export telemetry"
+            );
         }
     }
 
-    /// Tells of spans that were dropped though exporting works. It is asked for by the exporter's thread: what drops
-    /// them is a call, and has no time.
-    pub(crate) fn exported(&self) {
-        let dropped_spans = self.dropped_spans();
-        if dropped_spans > self.told_spans.load(Ordering::Relaxed) && self.may_speak(Instant::now()) {
-            self.told_spans.store(dropped_spans, Ordering::Relaxed);
-            tracing::warn!(dropped_spans, "dropped spans that came faster than the collector took them");
+    /// Logs what was dropped though exporting works. The exporter's thread calls it: a call, which drops, has no time to
+    /// log.
+    pub(crate) fn exported(&self, what: Loss) {
+        let losses = self.losses(what);
+        if !losses.has_new() || !self.may_speak(Instant::now()) {
+            return;
+        }
+        let count = losses.report();
+        match what {
+            Loss::Spans => {
+                tracing::warn!(dropped_spans = count, "dropped spans that came faster than the collector took them");
+            }
+            Loss::Logs => {
+                tracing::warn!(
+                    dropped_logs = count,
+                    "dropped log records that came faster than the collector took them"
+                );
+            }
         }
     }
 
@@ -68,7 +128,7 @@ impl Health {
 mod tests {
     use std::time::{Duration, Instant};
 
-    use super::{Health, QUIET};
+    use super::{Health, Loss, QUIET};
 
     #[test]
     fn failures_are_logged_at_most_once_per_interval() {
@@ -83,14 +143,14 @@ mod tests {
     #[test]
     fn drops_are_told_once_and_only_when_there_are_new_ones() {
         let health = Health::default();
-        health.exported();
+        health.exported(Loss::Spans);
         assert!(health.last_said.lock().unwrap().is_none(), "nothing was dropped");
-        health.drop_spans(1);
-        health.exported();
+        health.lose(Loss::Spans, 1);
+        health.exported(Loss::Spans);
         let said = *health.last_said.lock().unwrap();
         assert!(said.is_some());
-        health.drop_spans(1);
-        health.exported();
+        health.lose(Loss::Spans, 1);
+        health.exported(Loss::Spans);
         assert_eq!(*health.last_said.lock().unwrap(), said, "the interval has not passed");
     }
 
@@ -99,7 +159,8 @@ mod tests {
         let health = Health::default();
         health.export_failed("traces", "http://collector:4317", &"refused");
         health.export_failed("metrics", "http://collector:4317", &"refused");
-        health.drop_spans(3);
-        assert_eq!((health.failed_exports(), health.dropped_spans()), (2, 3));
+        health.lose(Loss::Spans, 3);
+        health.lose(Loss::Logs, 2);
+        assert_eq!((health.failed_exports(), health.dropped_spans(), health.dropped_logs()), (2, 3, 2));
     }
 }

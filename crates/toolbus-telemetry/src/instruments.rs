@@ -132,6 +132,10 @@ pub(crate) fn observe(meter: &Meter, load: &Arc<Load>, bus: &watch::Receiver<Bus
     let dropped = counter("toolbus.telemetry.dropped_spans", "{span}", "Spans that could not be exported.");
     dropped.with_callback(move |counter| counter.observe(value(), &[])).build();
 
+    let value = of_health(Health::dropped_logs);
+    let dropped = counter("toolbus.telemetry.dropped_logs", "{record}", "Log records that could not be exported.");
+    dropped.with_callback(move |counter| counter.observe(value(), &[])).build();
+
     let value = of_health(Health::failed_exports);
     let failed = counter("toolbus.telemetry.failed_exports", "{export}", "Exports that failed.");
     failed.with_callback(move |counter| counter.observe(value(), &[])).build();

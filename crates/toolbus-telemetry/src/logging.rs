@@ -1,18 +1,22 @@
-//! The log: text or JSON on standard error. What is logged, and how, is in `docs/logging.md`.
+//! The log: text or JSON on standard error, and log records over OTLP. What is logged, and how, is in
+//! `docs/logging.md`.
 
 use std::io;
 
 use toolbus_core::audit;
+use toolbus_core::lifecycle;
 use toolbus_core::redact::Redactor;
 use tracing::Subscriber;
 use tracing::level_filters::LevelFilter;
 use tracing::subscriber::set_global_default;
 use tracing_subscriber::EnvFilter;
+use tracing_subscriber::Layer;
 use tracing_subscriber::filter::Directive;
 use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::layer::SubscriberExt;
-use tracing_subscriber::registry::Registry;
+use tracing_subscriber::registry::{LookupSpan, Registry};
 
+use crate::exporters::Exporters;
 use crate::redacted::RedactedLines;
 
 /// Libraries that say more than an operator wants to know: warnings only, unless the filter names them.
@@ -55,14 +59,14 @@ pub enum LoggingError {
     Twice,
 }
 
-/// Sends the log of the whole process to standard error, without the secrets that `redactor` knows.
+/// Sends the log of the whole process to standard error, without the secrets that `redactor` knows. `exporters`, if any,
+/// get the same events as log records, and the lifecycle spans.
 ///
 /// # Errors
 ///
-/// When the filter cannot be read, or when there is a log already.
-pub fn init(settings: &Settings, redactor: Redactor) -> Result<(), LoggingError> {
-    let writer = RedactedLines { inner: io::stderr, redactor, format: settings.format };
-    let subscriber = subscriber(settings, writer)?;
+/// If the filter cannot be read, or the process has a log already.
+pub fn init(settings: &Settings, redactor: Redactor, exporters: Option<&Exporters>) -> Result<(), LoggingError> {
+    let subscriber = subscriber(settings, redactor, exporters, io::stderr)?;
     set_global_default(subscriber).map_err(|_| LoggingError::Twice)
 }
 
@@ -75,19 +79,44 @@ pub fn check_filter(filter: &str) -> Result<(), LoggingError> {
     read_filter(filter).map(drop)
 }
 
-fn subscriber<W>(settings: &Settings, writer: W) -> Result<Box<dyn Subscriber + Send + Sync>, LoggingError>
+/// What [`init`] makes the subscriber of the process, with another writer than standard error. With exporters each layer
+/// has a filter of its own; without, there is one filter for everything.
+///
+/// # Errors
+///
+/// If the filter cannot be read.
+pub fn subscriber<W>(
+    settings: &Settings,
+    redactor: Redactor,
+    exporters: Option<&Exporters>,
+    writer: W,
+) -> Result<Box<dyn Subscriber + Send + Sync>, LoggingError>
 where
     W: for<'writer> MakeWriter<'writer> + Send + Sync + 'static,
 {
-    let filtered = Registry::default().with(read_filter(&settings.filter)?);
+    let filter = read_filter(&settings.filter)?;
+    let writer = RedactedLines { inner: writer, redactor, format: settings.format };
+    let Some(exporters) = exporters.filter(|exporters| exporters.has_layers()) else {
+        return Ok(Box::new(Registry::default().with(filter).with(lines(settings, writer))));
+    };
+    let mut layers = vec![lines(settings, writer).with_filter(filter).boxed()];
+    if let Some(records) = exporters.log_layer() {
+        layers.push(records.with_filter(read_filter(&settings.filter)?).boxed());
+    }
+    layers.extend(exporters.lifecycle_layer().map(Layer::boxed));
+    Ok(Box::new(Registry::default().with(layers)))
+}
+
+fn lines<S, W>(settings: &Settings, writer: W) -> Box<dyn Layer<S> + Send + Sync>
+where
+    S: Subscriber + for<'span> LookupSpan<'span>,
+    W: for<'writer> MakeWriter<'writer> + Send + Sync + 'static,
+{
     let layer = tracing_subscriber::fmt::layer().with_writer(writer).with_ansi(settings.coloured);
-    Ok(match settings.format {
-        Format::Text => Box::new(filtered.with(layer)),
-        Format::Json => {
-            let json = layer.json().flatten_event(true).with_current_span(false).with_span_list(false);
-            Box::new(filtered.with(json))
-        }
-    })
+    match settings.format {
+        Format::Text => layer.boxed(),
+        Format::Json => layer.json().flatten_event(true).with_current_span(false).with_span_list(false).boxed(),
+    }
 }
 
 fn read_filter(text: &str) -> Result<EnvFilter, LoggingError> {
@@ -108,9 +137,10 @@ fn read_filter(text: &str) -> Result<EnvFilter, LoggingError> {
     let chatty = CHATTY.into_iter().filter(|_| general > Some(LevelFilter::WARN)).map(|target| (target, "warn"));
     // Whoever wants warnings only wants to know who did what all the same; whoever wants nothing at all says `off`.
     let audit = (general != Some(LevelFilter::OFF)).then_some((audit::TARGET, "info"));
-    for (target, level) in
-        chatty.chain(SILENT.map(|target| (target, "off"))).chain(audit).filter(|(target, _)| !named.contains(target))
-    {
+    let silent = SILENT.map(|target| (target, "off"));
+    let unnamed = chatty.chain(silent).chain(audit).filter(|(target, _)| !named.contains(target));
+    // Lifecycle spans are exported, never logged.
+    for (target, level) in unnamed.chain([(lifecycle::TARGET, "off")]) {
         let directive: Directive = format!("{target}={level}").parse().map_err(|_| bad(target.to_owned()))?;
         filter = filter.add_directive(directive);
     }
@@ -127,7 +157,7 @@ mod tests {
     use toolbus_core::secret::Secret;
     use tracing_subscriber::fmt::MakeWriter;
 
-    use super::{Format, RedactedLines, Settings, check_filter, subscriber};
+    use super::{Format, Settings, check_filter, subscriber};
 
     /// Keeps what is written.
     #[derive(Clone, Default)]
@@ -160,8 +190,7 @@ mod tests {
         let (page, redactor) = (Page::default(), Redactor::default());
         redactor.configure(secrets.iter().map(|secret| Secret::new(*secret)));
         let settings = Settings { filter: filter.to_owned(), format, coloured: false };
-        let writer = RedactedLines { inner: page.clone(), redactor, format };
-        tracing::subscriber::with_default(subscriber(&settings, writer).unwrap(), speak);
+        tracing::subscriber::with_default(subscriber(&settings, redactor, None, page.clone()).unwrap(), speak);
         String::from_utf8(page.0.lock().unwrap().clone()).unwrap()
     }
 
@@ -232,6 +261,18 @@ mod tests {
         let speak = || tracing::error!(target: "lapin::returned_messages", "all of the body");
         for filter in ["info", "warn", "error", "debug,toolbus_core=trace"] {
             assert_eq!(logged(filter, Format::Text, speak), "", "{filter}");
+        }
+    }
+
+    #[test]
+    fn lifecycle_spans_are_never_logged() {
+        for filter in ["info", "trace,toolbus::lifecycle=trace"] {
+            let page = logged(filter, Format::Text, || {
+                let span = tracing::info_span!(target: toolbus_core::lifecycle::TARGET, "drain", number = 7);
+                span.in_scope(|| tracing::info!("draining"));
+                assert!(span.is_disabled());
+            });
+            assert!(page.contains("draining") && !page.contains("number"), "{page}");
         }
     }
 

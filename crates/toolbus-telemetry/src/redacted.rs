@@ -11,6 +11,9 @@ use tracing_subscriber::fmt::MakeWriter;
 
 use crate::logging::Format;
 
+/// Longest description of a span's failure, in bytes.
+const MAX_DESCRIPTION: usize = 255;
+
 /// Writes lines without secrets: each event is written at once, with the end of its line.
 #[derive(Debug, Clone)]
 pub(crate) struct RedactedLines<W> {
@@ -53,7 +56,7 @@ pub(crate) fn clean_span(redactor: &Redactor, span: &mut SpanData) {
     }
     span.links.links.iter_mut().for_each(|link| clean_all(redactor, &mut link.attributes));
     if let Status::Error { description } = &mut span.status {
-        clean_name(redactor, description);
+        *description = Cow::Owned(redactor.beginning(description, MAX_DESCRIPTION).into_owned());
     }
 }
 

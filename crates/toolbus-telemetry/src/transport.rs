@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use opentelemetry_otlp::tonic_types::transport::{Certificate, ClientTlsConfig};
 use opentelemetry_otlp::{
-    ExporterBuildError, MetricExporter, Protocol as Otlp, SpanExporter, WithExportConfig, WithHttpConfig,
+    ExporterBuildError, LogExporter, MetricExporter, Protocol as Otlp, SpanExporter, WithExportConfig, WithHttpConfig,
     WithTonicConfig,
 };
 use opentelemetry_sdk::metrics::Temporality;
@@ -40,6 +40,17 @@ pub(crate) fn spans(route: &Route) -> Result<SpanExporter, TransportError> {
 
 pub(crate) fn metrics(route: &Route) -> Result<MetricExporter, TransportError> {
     let builder = MetricExporter::builder().with_temporality(Temporality::Cumulative);
+    Ok(match route.protocol {
+        Protocol::Grpc => addressed(encrypted(builder.with_tonic(), route), route).build()?,
+        Protocol::HttpProtobuf => {
+            let http = builder.with_http().with_protocol(Otlp::HttpBinary);
+            addressed(http.with_http_client(http_client(route)?), route).build()?
+        }
+    })
+}
+
+pub(crate) fn logs(route: &Route) -> Result<LogExporter, TransportError> {
+    let builder = LogExporter::builder();
     Ok(match route.protocol {
         Protocol::Grpc => addressed(encrypted(builder.with_tonic(), route), route).build()?,
         Protocol::HttpProtobuf => {

@@ -13,31 +13,31 @@ use opentelemetry_sdk::metrics::exporter::PushMetricExporter;
 use opentelemetry_sdk::trace::{Span, SpanData, SpanExporter, SpanProcessor};
 use toolbus_core::redact::Redactor;
 
-use crate::health::Health;
+use crate::health::{Health, Loss};
 use crate::redacted::clean_span;
 
-/// How many spans wait to be exported. The SDK drops what its queue cannot take without telling anybody; this counts
-/// the same queue from outside, so that a loss is known.
+/// How many spans or log records wait to be exported. The SDK drops what its queue cannot take and counts nothing; this
+/// counts the same queue from outside, so that a loss is known.
 #[derive(Debug)]
 pub(crate) struct Waiting {
-    spans: AtomicUsize,
+    count: AtomicUsize,
     limit: usize,
 }
 
 impl Waiting {
     pub(crate) fn new(limit: usize) -> Arc<Self> {
-        Arc::new(Self { spans: AtomicUsize::new(0), limit })
+        Arc::new(Self { count: AtomicUsize::new(0), limit })
     }
 
-    fn enter(&self) -> bool {
+    pub(crate) fn enter(&self) -> bool {
         let enter = |waiting: usize| (waiting < self.limit).then_some(waiting + 1);
-        self.spans.fetch_update(Ordering::Relaxed, Ordering::Relaxed, enter).is_ok()
+        self.count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, enter).is_ok()
     }
 
-    fn leave(&self, count: usize) {
+    pub(crate) fn leave(&self, count: usize) {
         let leave = |waiting: usize| Some(waiting.saturating_sub(count));
         // Never fails: the function always gives a value.
-        let _ = self.spans.fetch_update(Ordering::Relaxed, Ordering::Relaxed, leave);
+        let _ = self.count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, leave);
     }
 }
 
@@ -86,9 +86,9 @@ impl<E: SpanExporter> SpanExporter for WatchedSpans<E> {
         batch.iter_mut().for_each(|span| clean_span(&self.redactor, span));
         let exported = self.exporter.export(batch).await;
         match &exported {
-            Ok(()) => self.health.exported(),
+            Ok(()) => self.health.exported(Loss::Spans),
             Err(error) => {
-                self.health.drop_spans(count);
+                self.health.lose(Loss::Spans, count);
                 self.health.export_failed("traces", &self.endpoint, error);
             }
         }
@@ -125,7 +125,7 @@ impl<P: SpanProcessor> SpanProcessor for Bounded<P> {
         if self.waiting.enter() {
             self.processor.on_end(span);
         } else {
-            self.health.drop_spans(1);
+            self.health.lose(Loss::Spans, 1);
         }
     }
 

@@ -8,12 +8,15 @@ use axum::body::Bytes;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::routing::post;
+use opentelemetry_proto::tonic::collector::logs::v1::logs_service_server::{LogsService, LogsServiceServer};
+use opentelemetry_proto::tonic::collector::logs::v1::{ExportLogsServiceRequest, ExportLogsServiceResponse};
 use opentelemetry_proto::tonic::collector::metrics::v1::metrics_service_server::{
     MetricsService, MetricsServiceServer,
 };
 use opentelemetry_proto::tonic::collector::metrics::v1::{ExportMetricsServiceRequest, ExportMetricsServiceResponse};
 use opentelemetry_proto::tonic::collector::trace::v1::trace_service_server::{TraceService, TraceServiceServer};
 use opentelemetry_proto::tonic::collector::trace::v1::{ExportTraceServiceRequest, ExportTraceServiceResponse};
+use opentelemetry_proto::tonic::logs::v1::{LogRecord, ResourceLogs, ScopeLogs};
 use opentelemetry_proto::tonic::metrics::v1::{Metric, ResourceMetrics};
 use opentelemetry_proto::tonic::resource::v1::Resource;
 use opentelemetry_proto::tonic::trace::v1::{ResourceSpans, Span};
@@ -65,10 +68,12 @@ impl Receiver {
         let grpc_server = tonic::transport::Server::builder()
             .add_service(TraceServiceServer::new(inbox.clone()))
             .add_service(MetricsServiceServer::new(inbox.clone()))
+            .add_service(LogsServiceServer::new(inbox.clone()))
             .serve_with_incoming(TcpIncoming::from(grpc_listener));
         let routes = axum::Router::new()
             .route("/v1/traces", post(http_traces))
             .route("/v1/metrics", post(http_metrics))
+            .route("/v1/logs", post(http_logs))
             .with_state(inbox.clone());
         let mut servers = JoinSet::new();
         // A server that fails is noticed by the test that waits for what it should have received.
@@ -115,12 +120,24 @@ impl Receiver {
         scopes.flat_map(|scope| scope.metrics).collect()
     }
 
-    /// The resources that metrics and spans were sent for, in this order.
+    /// Every log record received, with its target.
+    #[must_use]
+    pub fn logs(&self) -> Vec<(String, LogRecord)> {
+        let scopes = self.inbox.with(|kept| kept.logs.clone()).into_iter().flat_map(|logs| logs.scope_logs);
+        let of_scope = |logs: ScopeLogs| {
+            let target = logs.scope.unwrap_or_default().name;
+            logs.log_records.into_iter().map(move |record| (target.clone(), record))
+        };
+        scopes.flat_map(of_scope).collect()
+    }
+
+    /// The resources that metrics, spans and log records were sent for, in this order.
     #[must_use]
     pub fn resources(&self) -> Vec<Resource> {
         self.inbox.with(|kept| {
             let metrics = kept.metrics.iter().filter_map(|metrics| metrics.resource.clone());
-            metrics.chain(kept.spans.iter().filter_map(|spans| spans.resource.clone())).collect()
+            let spans = kept.spans.iter().filter_map(|spans| spans.resource.clone());
+            metrics.chain(spans).chain(kept.logs.iter().filter_map(|logs| logs.resource.clone())).collect()
         })
     }
 }
@@ -130,6 +147,7 @@ struct Kept {
     attempts: usize,
     spans: Vec<ResourceSpans>,
     metrics: Vec<ResourceMetrics>,
+    logs: Vec<ResourceLogs>,
 }
 
 #[derive(Clone)]
@@ -167,6 +185,13 @@ impl Inbox {
             kept.metrics.extend(export.resource_metrics.into_iter().take(room));
         });
     }
+
+    fn keep_logs(&self, export: ExportLogsServiceRequest) {
+        self.with(|kept| {
+            let room = MAX_KEPT.saturating_sub(kept.logs.len());
+            kept.logs.extend(export.resource_logs.into_iter().take(room));
+        });
+    }
 }
 
 impl From<Refused> for Status {
@@ -199,12 +224,28 @@ impl MetricsService for Inbox {
     }
 }
 
+#[tonic::async_trait]
+impl LogsService for Inbox {
+    async fn export(
+        &self,
+        request: Request<ExportLogsServiceRequest>,
+    ) -> Result<Response<ExportLogsServiceResponse>, Status> {
+        self.admit().await?;
+        self.keep_logs(request.into_inner());
+        Ok(Response::new(ExportLogsServiceResponse::default()))
+    }
+}
+
 async fn http_traces(State(inbox): State<Inbox>, body: Bytes) -> StatusCode {
     receive(&inbox, body, Inbox::keep_spans).await
 }
 
 async fn http_metrics(State(inbox): State<Inbox>, body: Bytes) -> StatusCode {
     receive(&inbox, body, Inbox::keep_metrics).await
+}
+
+async fn http_logs(State(inbox): State<Inbox>, body: Bytes) -> StatusCode {
+    receive(&inbox, body, Inbox::keep_logs).await
 }
 
 async fn receive<M: Message + Default>(inbox: &Inbox, body: Bytes, keep: impl FnOnce(&Inbox, M)) -> StatusCode {

@@ -62,7 +62,7 @@ pub enum AssemblyError {
     /// What is pinned.
     #[error("[pins] {0}")]
     Pins(#[from] PinFileError),
-    /// The exporter of metrics and traces.
+    /// The exporters of metrics, traces and logs.
     #[error("[telemetry] {0}")]
     Telemetry(#[from] TelemetryError),
     /// MCP servers.
@@ -167,12 +167,12 @@ pub(crate) fn hide(config: &Config, redactor: &Redactor) {
     redactor.configure(config.secrets().into_iter().map(|given| given.secret).chain(of_exporter));
 }
 
-/// The log of a process that stays.
+/// Sets up the log of a process that stays, which `exporters`, if any, export too.
 ///
 /// # Errors
 ///
-/// When the filter is none, or there is a log already.
-pub fn logging(config: &Config, redactor: &Redactor) -> Result<(), AssemblyError> {
+/// If the filter cannot be read, or the process has a log already.
+pub fn logging(config: &Config, redactor: &Redactor, exporters: Option<&Exporters>) -> Result<(), AssemblyError> {
     let format = match config.telemetry.log_format {
         LogFormat::Text => logging::Format::Text,
         LogFormat::Json => logging::Format::Json,
@@ -180,7 +180,7 @@ pub fn logging(config: &Config, redactor: &Redactor) -> Result<(), AssemblyError
     tell_panics(redactor.clone(), format);
     let coloured = anstream::AutoStream::choice(&std::io::stderr()) != anstream::ColorChoice::Never;
     let settings = logging::Settings { filter: config.telemetry.log.clone(), format, coloured };
-    Ok(logging::init(&settings, redactor.clone())?)
+    Ok(logging::init(&settings, redactor.clone(), exporters)?)
 }
 
 /// Has panics told on standard error as they usually are, but without secrets: their texts may quote anything. Under JSON
@@ -199,7 +199,7 @@ fn tell_panics(redactor: Redactor, format: logging::Format) {
     }));
 }
 
-/// The way of metrics and traces to the collector.
+/// The exporters of metrics, traces and logs.
 ///
 /// # Errors
 ///

@@ -159,7 +159,7 @@ fn logs_json(sources: &Sources) -> bool {
 /// Logs every problem of a configuration as JSON.
 fn log(problems: &Problems) -> u8 {
     let settings = logging::Settings { filter: "error".to_owned(), format: logging::Format::Json, coloured: false };
-    if logging::init(&settings, Redactor::default()).is_err() {
+    if logging::init(&settings, Redactor::default(), None).is_err() {
         return complain(problems);
     }
     for Problem { place, key, what } in problems.0.iter().take(MAX_SHOWN) {

@@ -12,6 +12,8 @@ mod contract;
 mod dispatched;
 mod encrypted;
 mod labels;
+mod lifecycle;
+mod logs;
 mod observed;
 mod pins;
 mod scripts;

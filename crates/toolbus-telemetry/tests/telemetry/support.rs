@@ -1,17 +1,21 @@
 //! Calls without a bus: deliveries that nobody published, told step by step as the dispatcher does.
 
-use std::sync::Arc;
+use std::io;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use futures_util::future::BoxFuture;
 use tokio::sync::watch;
 use toolbus_core::bus::{BusState, Delivery, Settle};
 use toolbus_core::failure::{Cause, Status};
+use toolbus_core::redact::Redactor;
+use toolbus_core::secret::Secret;
 use toolbus_core::telemetry::{End, Load, Summary, Telemetry};
 use toolbus_core::tool::ToolDescriptor;
 use toolbus_protocol::{Code, Properties, TraceContext};
-use toolbus_telemetry::{Exporters, Identity, Protocol, Settings};
+use toolbus_telemetry::{Exporters, Identity, Protocol, Settings, logging};
 use toolbus_testing::otlp::Receiver;
+use tracing_subscriber::fmt::MakeWriter;
 
 /// Longest time that a test gives a collector that answers.
 pub(crate) const LIMIT: Duration = Duration::from_secs(30);
@@ -25,6 +29,30 @@ pub(crate) struct Daemon {
     pub(crate) telemetry: Arc<dyn Telemetry>,
     pub(crate) bus: watch::Sender<BusState>,
     pub(crate) load: Arc<Load>,
+    redactor: Redactor,
+}
+
+/// Keeps the lines of a log.
+#[derive(Clone, Default)]
+struct Page(Arc<Mutex<Vec<u8>>>);
+
+impl io::Write for Page {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl MakeWriter<'_> for Page {
+    type Writer = Self;
+
+    fn make_writer(&self) -> Self {
+        self.clone()
+    }
 }
 
 impl Daemon {
@@ -37,26 +65,38 @@ impl Daemon {
         Self::with(Some(endpoint), protocol, variables, rabbit())
     }
 
+    /// Runs `speak` with the log of this daemon, and returns its lines.
+    pub(crate) fn logged(&self, filter: &str, secrets: &[&str], speak: impl FnOnce()) -> String {
+        let page = Page::default();
+        self.redactor.configure(secrets.iter().map(|secret| Secret::new(*secret)));
+        let settings = logging::Settings { filter: filter.to_owned(), format: logging::Format::Text, coloured: false };
+        let redactor = self.redactor.clone();
+        let subscriber = logging::subscriber(&settings, redactor, Some(&self.exporters), page.clone()).unwrap();
+        tracing::subscriber::with_default(subscriber, speak);
+        String::from_utf8(page.0.lock().unwrap().clone()).unwrap()
+    }
+
     pub(crate) fn with(
         otlp_endpoint: Option<String>,
         protocol: Protocol,
         variables: &[(&str, &str)],
         identity: Identity,
     ) -> Self {
+        let redactor = Redactor::default();
         let settings = Settings {
             otlp_endpoint,
             protocol,
             service_name: "toolbus".into(),
             service_version: "0.0.0-test".into(),
             service_instance: "here".into(),
-            redactor: Default::default(),
+            redactor: redactor.clone(),
         };
         let look_up = |name: &str| variables.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned());
         let exporters = Exporters::start(&settings, &look_up).unwrap();
         let (bus, state) = watch::channel(BusState::default());
         let load = Arc::<Load>::default();
         let telemetry = exporters.telemetry(&load, &state, identity);
-        Self { exporters, telemetry, bus, load }
+        Self { exporters, telemetry, bus, load, redactor }
     }
 
     /// Ends it, with everything exported.

@@ -74,7 +74,10 @@ pub async fn run(_: ServeArgs, context: &Context) -> Result<ExitCode, ServeError
     let config = &context.config;
     let mut signals = Signals::listen()?;
     let redactor = assembly::redactor(config);
-    assembly::logging(config, &redactor)?;
+    // Before the log, which they export too; what is wrong with them is logged all the same.
+    let exporters = assembly::telemetry(config, &redactor);
+    assembly::logging(config, &redactor, exporters.as_ref().ok())?;
+    let exporters = exporters?;
     if let Some(limit) = limits::raise().filter(|limit| *limit < limits::ENOUGH) {
         tracing::warn!(
             limit,
@@ -92,7 +95,6 @@ pub async fn run(_: ServeArgs, context: &Context) -> Result<ExitCode, ServeError
     let switches = Switches::load(Arc::clone(&store), &access).await?;
     let listeners = Listeners::bind(config).await?;
     let load = Arc::<Load>::default();
-    let exporters = assembly::telemetry(config, &redactor)?;
     let scripts =
         Scripts::start(config, Arc::new(ScriptMetrics::new(&exporters))).await.map_err(AssemblyError::from)?;
     scripts.watch(&exporters);
@@ -226,7 +228,7 @@ pub async fn run(_: ServeArgs, context: &Context) -> Result<ExitCode, ServeError
             tracing::error!(%error, "the last audit records were not written");
         }
         if let Err(error) = exporters.shutdown(FLUSH_TIME).await {
-            tracing::warn!(%error, "the last metrics and spans were not exported");
+            tracing::warn!(%error, "the last metrics, spans and log records were not exported");
         }
         result
     };

@@ -25,8 +25,12 @@ const URLS: [&str; 2] = ["url", "index_url"];
 const BUS_URL: &str = "bus.url";
 const GUEST: &str = "guest";
 /// Variables with which the exporter of metrics and traces is given headers.
-const OTLP_HEADERS: [&str; 3] =
-    ["OTEL_EXPORTER_OTLP_HEADERS", "OTEL_EXPORTER_OTLP_TRACES_HEADERS", "OTEL_EXPORTER_OTLP_METRICS_HEADERS"];
+const OTLP_HEADERS: [&str; 4] = [
+    "OTEL_EXPORTER_OTLP_HEADERS",
+    "OTEL_EXPORTER_OTLP_TRACES_HEADERS",
+    "OTEL_EXPORTER_OTLP_METRICS_HEADERS",
+    "OTEL_EXPORTER_OTLP_LOGS_HEADERS",
+];
 
 /// A secret, and the key that it was given by.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -107,7 +111,7 @@ impl Config {
     }
 }
 
-/// What the environment gives the exporter of metrics and traces; `look_up` gives the value of a variable.
+/// What the environment gives the exporters of metrics, traces and logs; `look_up` gives the value of a variable.
 pub fn of_exporter(look_up: impl Fn(&str) -> Option<String>) -> Vec<Secret> {
     let lists = OTLP_HEADERS.into_iter().filter_map(look_up);
     let values = lists.flat_map(|list| list.split(',').flat_map(pair).collect::<Vec<_>>());

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct TelemetryConfig {
-    /// Collector that metrics and traces are sent to; absent: they are not sent.
+    /// Collector that metrics, traces and logs are sent to; absent: they are not sent.
     #[schemars(extend("format" = "toolbus-http-url"))]
     pub otlp_endpoint: Option<String>,
     /// How they are sent.
@@ -20,7 +20,7 @@ pub struct TelemetryConfig {
     pub log_format: LogFormat,
 }
 
-/// How metrics and traces are sent.
+/// How metrics, traces and logs are sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[schemars(inline)]
 pub enum OtlpProtocol {

@@ -55,7 +55,7 @@ pub(super) async fn run(args: ServeArgs, operator: &Operator) -> Result<ExitCode
         return Err(TargetError::Usage(text.to_owned()));
     }
     let agent = agent(&args, &config)?;
-    assembly::logging(&config, &assembly::redactor(&config))?;
+    assembly::logging(&config, &assembly::redactor(&config), None)?;
     // Connections are told apart by it.
     config.bus.name = format!("{}.{agent}", config.bus.name);
     serve(args, agent, &config).await
