@@ -4,11 +4,10 @@
 //! publisher blocked by the broker does not stop acknowledgements. Every consumer has a channel of its own. Whatever is
 //! lost (broker, connection, channel, consumer, queue) is declared and subscribed again, with back-off.
 
-mod backoff;
 mod cause;
+mod confirm_channel;
+mod connection;
 mod consumer;
-mod link;
-mod pipeline;
 mod probe;
 mod properties;
 mod publisher;
@@ -26,8 +25,8 @@ use tokio_util::task::TaskTracker;
 use toolbus_core::bus::{Bus, BusState, Delivery, Outgoing, PublishError, Routing, Subscription, Target};
 use tracing::warn;
 
+use self::connection::{ConnectionHandle, ConnectionKind, ConnectionSupervisor};
 use self::consumer::Consumer;
-use self::link::{Keeper, Link, Role};
 use self::publisher::Publisher;
 use self::settings::Checked;
 pub use self::settings::{QueueType, Settings, SettingsError, Tls};
@@ -43,10 +42,10 @@ const LOOK_TIME: Duration = Duration::from_secs(2);
 pub struct RabbitMq {
     settings: Arc<Checked>,
     state: Arc<State>,
-    consume: Link,
+    consume: ConnectionHandle,
     publisher: Publisher,
     consumers: TaskTracker,
-    keepers: TaskTracker,
+    supervisors: TaskTracker,
     stop: CancellationToken,
     closing: CancellationToken,
 }
@@ -62,16 +61,17 @@ impl RabbitMq {
     pub fn start(settings: Settings) -> Result<Self, SettingsError> {
         let settings = Arc::new(Checked::new(settings)?);
         let state = Arc::new(State::default());
-        let (keepers, closing) = (TaskTracker::new(), CancellationToken::new());
-        let keep = |role| {
-            let (keeper, link) = Keeper::new(role, settings.clone(), state.clone(), closing.clone());
-            keepers.spawn(keeper.run());
-            link
+        let (supervisors, closing) = (TaskTracker::new(), CancellationToken::new());
+        let supervise = |kind| {
+            let (supervisor, handle) =
+                ConnectionSupervisor::new(kind, settings.clone(), state.clone(), closing.clone());
+            supervisors.spawn(supervisor.run());
+            handle
         };
-        let (consume, publish) = (keep(Role::Consume), keep(Role::Publish));
+        let (consume, publish) = (supervise(ConnectionKind::Consume), supervise(ConnectionKind::Publish));
         let publisher = Publisher::new(&settings, publish, state.watch());
         let (consumers, stop) = (TaskTracker::new(), closing.child_token());
-        Ok(Self { settings, state, consume, publisher, consumers, keepers, stop, closing })
+        Ok(Self { settings, state, consume, publisher, consumers, supervisors, stop, closing })
     }
 
     async fn end_consumers(&self) {
@@ -92,7 +92,7 @@ impl Bus for RabbitMq {
             id,
             settings: self.settings.clone(),
             state: self.state.clone(),
-            link: self.consume.clone(),
+            connection: self.consume.clone(),
             stop: self.stop.clone(),
         };
         self.consumers.spawn(consumer.run(deliveries));
@@ -147,8 +147,8 @@ impl Bus for RabbitMq {
         Box::pin(async {
             self.end_consumers().await;
             self.closing.cancel();
-            self.keepers.close();
-            if tokio::time::timeout(CLOSE_TIME, self.keepers.wait()).await.is_err() {
+            self.supervisors.close();
+            if tokio::time::timeout(CLOSE_TIME, self.supervisors.wait()).await.is_err() {
                 warn!("the connections to the broker did not close in time");
             }
         })

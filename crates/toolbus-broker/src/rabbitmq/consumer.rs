@@ -17,8 +17,7 @@ use tokio_util::sync::CancellationToken;
 use toolbus_core::bus::{Delivery, Settle, Subscription};
 use tracing::{debug, error, info, warn};
 
-use super::backoff::Backoff;
-use super::link::{HEALTHY, Link};
+use super::connection::{Backoff, ConnectionHandle, HEALTHY};
 use super::settings::Checked;
 use super::state::State;
 use super::topology::{self, Bindings, TopologyError};
@@ -41,7 +40,7 @@ pub(super) struct Consumer {
     pub(super) id: u64,
     pub(super) settings: Arc<Checked>,
     pub(super) state: Arc<State>,
-    pub(super) link: Link,
+    pub(super) connection: ConnectionHandle,
     pub(super) stop: CancellationToken,
 }
 
@@ -51,17 +50,17 @@ impl Consumer {
         let mut backoff = Backoff::new();
         let queue = self.subscription.queue.as_str();
         loop {
-            let Some(Ok(connection)) = self.stop.run_until_cancelled(self.link.open()).await else { return };
+            let Some(Ok(connection)) = self.stop.run_until_cancelled(self.connection.open()).await else { return };
             let mut opened = None;
             let subscribing = self.in_time(self.subscribe(&connection));
             let reason = match self.stop.run_until_cancelled(subscribing).await {
                 None => return,
-                Some(Ok(Subscribed { session, stream, bindings })) => {
+                Some(Ok(Subscribed { channel, stream, bindings })) => {
                     opened = Some(Instant::now());
                     info!(queue, "consuming");
                     self.state.consuming(self.id, true);
                     let lost = tokio::select! {
-                        lost = self.hand_on(&session, stream, &deliveries) => lost,
+                        lost = self.hand_on(&channel, stream, &deliveries) => lost,
                         never = self.renew(&connection, bindings) => match never {},
                     };
                     self.state.consuming(self.id, false);
@@ -81,8 +80,8 @@ impl Consumer {
                 }
             };
             let wait = backoff.after(opened.is_some_and(|opened| opened.elapsed() >= HEALTHY));
-            // The loss of a connection has been said by its keeper.
-            if self.link.is_open() {
+            // The loss of a connection has been logged by its supervisor.
+            if self.connection.is_open() {
                 self.state.failed(&reason);
                 warn!(queue, reason, next_attempt_ms = wait.as_millis(), "not consuming");
             } else {
@@ -122,8 +121,8 @@ impl Consumer {
                     is_deaf = false;
                 }
                 Err(TopologyError::Lost(reason) | TopologyError::Refused(reason) | TopologyError::Fatal(reason)) => {
-                    // The loss of a connection has been said by its keeper.
-                    if !self.link.is_open() {
+                    // The loss of a connection has been logged by its supervisor.
+                    if !self.connection.is_open() {
                         continue;
                     }
                     if !is_deaf {
@@ -150,14 +149,15 @@ impl Consumer {
         let consume = channel.basic_consume(queue, "".into(), BasicConsumeOptions::default(), FieldTable::default());
         let stream = consume.await.map_err(lost)?;
         opening.channel = None;
-        let session = Session { channel, queue: self.subscription.queue.as_str().into(), runtime: Handle::current() };
-        Ok(Subscribed { session: Arc::new(session), stream, bindings })
+        let channel =
+            ConsumerChannel { channel, queue: self.subscription.queue.as_str().into(), runtime: Handle::current() };
+        Ok(Subscribed { channel: Arc::new(channel), stream, bindings })
     }
 
     /// Hands deliveries on until the subscription is lost (and says why), or until it is to end (`None`).
     async fn hand_on(
         &self,
-        session: &Arc<Session>,
+        channel: &Arc<ConsumerChannel>,
         mut stream: lapin::Consumer,
         deliveries: &mpsc::Sender<Delivery>,
     ) -> Option<String> {
@@ -175,8 +175,8 @@ impl Consumer {
             };
             let delivery = match next {
                 Some(Ok(delivery)) => {
-                    self.link.carried();
-                    session.delivery(delivery)
+                    self.connection.carried();
+                    channel.delivery(delivery)
                 }
                 Some(Err(error)) => return Some(cause::words(&error)),
                 None => return Some("the broker cancelled the consumer (was the queue deleted?)".to_owned()),
@@ -188,7 +188,7 @@ impl Consumer {
                 () = &mut ended => break,
             }
         }
-        session.cancel(stream).await;
+        channel.cancel(stream).await;
         None
     }
 }
@@ -211,21 +211,21 @@ impl Drop for Opening {
 
 /// What a queue's consumer consists of.
 struct Subscribed {
-    session: Arc<Session>,
+    channel: Arc<ConsumerChannel>,
     stream: lapin::Consumer,
     bindings: Bindings,
 }
 
 /// A subscription and its channel. The channel lives until its last delivery is settled.
-struct Session {
+struct ConsumerChannel {
     channel: Channel,
     queue: Arc<str>,
     runtime: Handle,
 }
 
-impl Session {
+impl ConsumerChannel {
     fn delivery(self: &Arc<Self>, amqp: lapin::message::Delivery) -> Delivery {
-        let settle = Settler { session: self.clone(), tag: amqp.delivery_tag, settled: false };
+        let settle = Settler { channel: self.clone(), tag: amqp.delivery_tag, settled: false };
         Delivery {
             properties: properties::read(&amqp.properties).into(),
             // On a first delivery the header is the sender's own invention.
@@ -272,7 +272,7 @@ impl Session {
 }
 
 struct Settler {
-    session: Arc<Session>,
+    channel: Arc<ConsumerChannel>,
     tag: u64,
     settled: bool,
 }
@@ -281,14 +281,14 @@ impl Settle for Settler {
     fn acknowledge(mut self: Box<Self>) -> BoxFuture<'static, ()> {
         Box::pin(async move {
             self.settled = true;
-            self.session.acknowledge(self.tag).await;
+            self.channel.acknowledge(self.tag).await;
         })
     }
 
     fn requeue(mut self: Box<Self>) -> BoxFuture<'static, ()> {
         Box::pin(async move {
             self.settled = true;
-            self.session.requeue(self.tag).await;
+            self.channel.requeue(self.tag).await;
         })
     }
 }
@@ -298,8 +298,8 @@ impl Drop for Settler {
         if self.settled {
             return;
         }
-        warn!(queue = &*self.session.queue, tag = self.tag, "delivery dropped unsettled; it goes back to its queue");
-        let (session, tag) = (self.session.clone(), self.tag);
-        self.session.runtime.spawn(async move { session.requeue(tag).await });
+        warn!(queue = &*self.channel.queue, tag = self.tag, "delivery dropped unsettled; it goes back to its queue");
+        let (channel, tag) = (self.channel.clone(), self.tag);
+        self.channel.runtime.spawn(async move { channel.requeue(tag).await });
     }
 }

@@ -13,7 +13,7 @@ use tokio::sync::Semaphore;
 use toolbus_core::bus::PublishError;
 
 use super::cause;
-use super::link::Link;
+use super::connection::ConnectionHandle;
 use super::publisher::refusal;
 
 /// Probes under way at a time; further ones wait for one of them.
@@ -25,14 +25,14 @@ const PROBE_TIME: Duration = Duration::from_secs(2);
 
 /// Channels in transaction mode, opened when one is needed and used again.
 pub(super) struct PublishProbe {
-    link: Link,
+    connection: ConnectionHandle,
     places: Semaphore,
     idle: Mutex<Vec<Channel>>,
 }
 
 impl PublishProbe {
-    pub(super) fn new(link: Link) -> Self {
-        Self { link, places: Semaphore::new(MAX_PROBES), idle: Mutex::default() }
+    pub(super) fn new(handle: ConnectionHandle) -> Self {
+        Self { connection: handle, places: Semaphore::new(MAX_PROBES), idle: Mutex::default() }
     }
 
     /// Why the broker refuses a publish, in its own words; absent where it does not, or says nothing in time.
@@ -72,7 +72,7 @@ impl PublishProbe {
             }
         }
         let unavailable = |error: Error| PublishError::Unavailable(cause::words(&error));
-        let connection = self.link.open().await.map_err(|_| PublishError::Closed)?;
+        let connection = self.connection.open().await.map_err(|_| PublishError::Closed)?;
         let channel = connection.create_channel().await.map_err(unavailable)?;
         channel.tx_select().await.map_err(unavailable)?;
         Ok(channel)

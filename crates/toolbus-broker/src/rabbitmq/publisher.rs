@@ -12,8 +12,8 @@ use toolbus_core::bus::{BusState, Outgoing, PublishError, Routing, Target};
 use tracing::warn;
 
 use super::cause::{self, ACCESS_REFUSED, NOT_FOUND, PRECONDITION_FAILED};
-use super::link::Link;
-use super::pipeline::Shared;
+use super::confirm_channel::SharedChannel;
+use super::connection::ConnectionHandle;
 use super::probe::PublishProbe;
 use super::properties;
 use super::settings::Checked;
@@ -33,9 +33,9 @@ const OPEN_TIME: Duration = Duration::from_secs(10);
 pub(super) struct Publisher {
     exchange: ShortString,
     dead_letter_exchange: ShortString,
-    link: Link,
+    connection: ConnectionHandle,
     state: watch::Receiver<BusState>,
-    shared: Shared,
+    shared: SharedChannel,
     places: Semaphore,
     /// Channels for unproven addresses that are not in use; the last one used is used next.
     idle: Mutex<Vec<Channel>>,
@@ -43,14 +43,14 @@ pub(super) struct Publisher {
 }
 
 impl Publisher {
-    pub(super) fn new(settings: &Checked, link: Link, state: watch::Receiver<BusState>) -> Self {
+    pub(super) fn new(settings: &Checked, handle: ConnectionHandle, state: watch::Receiver<BusState>) -> Self {
         Self {
             exchange: settings.exchange.clone(),
             dead_letter_exchange: settings.dead_letter_exchange.clone(),
-            probe: PublishProbe::new(link.clone()),
-            link,
+            probe: PublishProbe::new(handle.clone()),
+            connection: handle,
             state,
-            shared: Shared::default(),
+            shared: SharedChannel::default(),
             places: Semaphore::new(MAX_CHANNELS),
             idle: Mutex::default(),
         }
@@ -63,7 +63,7 @@ impl Publisher {
         let published =
             if message.proven { self.publish_shared(prepared).await } else { self.publish_alone(prepared).await };
         if published.is_ok() {
-            self.link.carried();
+            self.connection.carried();
         }
         published
     }
@@ -78,8 +78,8 @@ impl Publisher {
     }
 
     async fn publish_shared(&self, prepared: Prepared) -> Result<Routing, PublishError> {
-        let pipeline = self.shared.open(&self.link).await?;
-        pipeline.publish(prepared).await.map_err(|failure| self.error(&failure))
+        let channel = self.shared.open(&self.connection).await?;
+        channel.publish(prepared).await.map_err(|failure| self.error(&failure))
     }
 
     async fn publish_alone(&self, prepared: Prepared) -> Result<Routing, PublishError> {
@@ -108,7 +108,7 @@ impl Publisher {
             match idle {
                 Some(channel) if channel.status().connected() => return Ok(channel),
                 Some(_) => {}
-                None => return open(&self.link).await,
+                None => return open(&self.connection).await,
             }
         }
     }
@@ -147,7 +147,7 @@ impl Publisher {
     }
 
     fn error(&self, failure: &Failure) -> PublishError {
-        if self.link.is_closed() {
+        if self.connection.is_closed() {
             return PublishError::Closed;
         }
         match failure {
@@ -193,9 +193,9 @@ impl Prepared {
 }
 
 /// Waits for the connection, and opens a channel with confirms.
-pub(super) async fn open(link: &Link) -> Result<Channel, PublishError> {
+pub(super) async fn open(handle: &ConnectionHandle) -> Result<Channel, PublishError> {
     let unavailable = |error: Error| PublishError::Unavailable(cause::words(&error));
-    let connection = link.open().await.map_err(|_| PublishError::Closed)?;
+    let connection = handle.open().await.map_err(|_| PublishError::Closed)?;
     let opening = async {
         let channel = connection.create_channel().await?;
         channel.confirm_select(ConfirmSelectOptions::default()).await?;

@@ -1,11 +1,11 @@
-//! The state that the bus shows, changed by the keepers of its connections and by its consumers.
+//! The state that the bus shows, changed by the supervisors of its connections and by its consumers.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::watch;
 use toolbus_core::bus::BusState;
 
-use super::link::Role;
+use super::connection::ConnectionKind;
 
 /// Longest reason, in characters: what brokers and proxies send is theirs to choose.
 const MAX_REASON: usize = 400;
@@ -37,8 +37,8 @@ impl State {
     }
 
     /// A connection has been opened.
-    pub(super) fn opened(&self, role: Role) {
-        let connected = self.mark(role, true);
+    pub(super) fn opened(&self, kind: ConnectionKind) {
+        let connected = self.mark(kind, true);
         self.shown.send_modify(|state| {
             state.connected = connected;
             state.refused = None;
@@ -49,9 +49,9 @@ impl State {
     }
 
     /// An open connection was lost.
-    pub(super) fn lost(&self, role: Role, reason: &str) {
-        self.mark(role, false);
-        if role == Role::Publish {
+    pub(super) fn lost(&self, kind: ConnectionKind, reason: &str) {
+        self.mark(kind, false);
+        if kind == ConnectionKind::Publish {
             self.block(|hidden| (hidden.alarm, hidden.unconfirmed) = (None, None));
         }
         self.shown.send_modify(|state| {
@@ -62,8 +62,8 @@ impl State {
     }
 
     /// A connection was closed by us.
-    pub(super) fn closed(&self, role: Role) {
-        self.mark(role, false);
+    pub(super) fn closed(&self, kind: ConnectionKind) {
+        self.mark(kind, false);
         self.shown.send_modify(|state| state.connected = false);
     }
 
@@ -150,11 +150,11 @@ impl State {
         self.hidden.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn mark(&self, role: Role, now: bool) -> bool {
+    fn mark(&self, kind: ConnectionKind, now: bool) -> bool {
         let mut hidden = self.hidden();
-        match role {
-            Role::Consume => hidden.consume = now,
-            Role::Publish => hidden.publish = now,
+        match kind {
+            ConnectionKind::Consume => hidden.consume = now,
+            ConnectionKind::Publish => hidden.publish = now,
         }
         hidden.consume && hidden.publish
     }
@@ -167,16 +167,16 @@ fn bounded(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::{MAX_REASON, State};
-    use crate::rabbitmq::link::Role;
+    use crate::rabbitmq::connection::ConnectionKind;
 
     #[test]
     fn it_is_connected_when_both_connections_are_open() {
         let state = State::default();
-        state.opened(Role::Consume);
+        state.opened(ConnectionKind::Consume);
         assert!(!state.watch().borrow().connected);
-        state.opened(Role::Publish);
+        state.opened(ConnectionKind::Publish);
         assert!(state.watch().borrow().connected);
-        state.lost(Role::Consume, "gone");
+        state.lost(ConnectionKind::Consume, "gone");
         let shown = state.watch().borrow().clone();
         assert_eq!((shown.connected, shown.reconnects, shown.last_error.as_deref()), (false, 1, Some("gone")));
     }
@@ -195,9 +195,9 @@ mod tests {
     fn losing_the_publishing_connection_ends_its_block() {
         let state = State::default();
         state.blocked(Some("low on memory"));
-        state.lost(Role::Consume, "gone");
+        state.lost(ConnectionKind::Consume, "gone");
         assert!(state.watch().borrow().blocked.is_some());
-        state.lost(Role::Publish, "gone");
+        state.lost(ConnectionKind::Publish, "gone");
         assert!(state.watch().borrow().blocked.is_none());
     }
 

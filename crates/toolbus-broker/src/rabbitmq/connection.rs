@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use backon::{BackoffBuilder, ExponentialBackoff, ExponentialBuilder};
 use futures_util::StreamExt;
 use lapin::options::{BasicPublishOptions, ConfirmSelectOptions};
 use lapin::uri::AMQPUri;
@@ -15,7 +16,6 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, error, info, warn};
 
-use super::backoff::Backoff;
 use super::cause::{self, ACCESS_REFUSED};
 use super::settings::{Checked, host_of};
 use super::state::State;
@@ -35,14 +35,18 @@ const PROBE_PERIOD: Duration = Duration::from_secs(10);
 /// Longest wait for the confirm of such a message until the bus is not ready.
 const CONFIRM_TIME: Duration = Duration::from_secs(10);
 
+/// Shortest and longest wait before the next attempt.
+const SHORTEST_WAIT: Duration = Duration::from_millis(100);
+const LONGEST_WAIT: Duration = Duration::from_secs(5);
+
 /// What a connection is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Role {
+pub(super) enum ConnectionKind {
     Consume,
     Publish,
 }
 
-impl fmt::Display for Role {
+impl fmt::Display for ConnectionKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Consume => "consume",
@@ -51,9 +55,9 @@ impl fmt::Display for Role {
     }
 }
 
-/// The connection while it is open; it ends with the keeper, when the bus is closed.
+/// The connection while it is open; it ends with the supervisor, when the bus is closed.
 #[derive(Clone)]
-pub(super) struct Link {
+pub(super) struct ConnectionHandle {
     connection: watch::Receiver<Option<Arc<Connection>>>,
     carried: Arc<AtomicBool>,
 }
@@ -62,13 +66,13 @@ pub(super) struct Link {
 #[derive(Debug)]
 pub(super) struct Closed;
 
-impl Link {
+impl ConnectionHandle {
     /// Waits for an open connection.
     pub(super) async fn open(&self) -> Result<Arc<Connection>, Closed> {
-        let mut link = self.connection.clone();
-        let usable = |link: &Option<Arc<Connection>>| link.as_ref().is_some_and(|it| it.status().connected());
-        let link = link.wait_for(usable).await.map_err(|_| Closed)?;
-        link.clone().ok_or(Closed)
+        let mut connection = self.connection.clone();
+        let usable = |it: &Option<Arc<Connection>>| it.as_ref().is_some_and(|it| it.status().connected());
+        let connection = connection.wait_for(usable).await.map_err(|_| Closed)?;
+        connection.clone().ok_or(Closed)
     }
 
     /// Whether there is a connection now.
@@ -88,27 +92,27 @@ impl Link {
 }
 
 /// Supervisor of one connection.
-pub(super) struct Keeper {
-    role: Role,
+pub(super) struct ConnectionSupervisor {
+    kind: ConnectionKind,
     settings: Arc<Checked>,
     state: Arc<State>,
     closing: CancellationToken,
-    link: watch::Sender<Option<Arc<Connection>>>,
+    connection: watch::Sender<Option<Arc<Connection>>>,
     /// Whether the present connection has carried a message.
     carried: Arc<AtomicBool>,
 }
 
-impl Keeper {
+impl ConnectionSupervisor {
     pub(super) fn new(
-        role: Role,
+        kind: ConnectionKind,
         settings: Arc<Checked>,
         state: Arc<State>,
         closing: CancellationToken,
-    ) -> (Self, Link) {
-        let (link, connection) = watch::channel(None);
+    ) -> (Self, ConnectionHandle) {
+        let (sender, connection) = watch::channel(None);
         let carried = Arc::new(AtomicBool::new(false));
-        let shown = Link { connection, carried: carried.clone() };
-        (Self { role, settings, state, closing, link, carried }, shown)
+        let handle = ConnectionHandle { connection, carried: carried.clone() };
+        (Self { kind, settings, state, closing, connection: sender, carried }, handle)
     }
 
     /// Runs until the bus is closed, or until something is wrong that no retry mends.
@@ -123,13 +127,13 @@ impl Keeper {
                 Some(Ok((connection, host))) => {
                     opened = Some(Instant::now());
                     let connection = Arc::new(connection);
-                    info!(role = %self.role, broker = host, "connected to the broker");
-                    self.state.opened(self.role);
-                    self.link.send_replace(Some(connection.clone()));
+                    info!(role = %self.kind, broker = host, "connected to the broker");
+                    self.state.opened(self.kind);
+                    self.connection.send_replace(Some(connection.clone()));
                     let lost = closing.run_until_cancelled(self.keep(&connection)).await;
-                    self.link.send_replace(None);
+                    self.connection.send_replace(None);
                     let Some(reason) = lost else { return self.close(&connection).await };
-                    self.state.lost(self.role, &reason);
+                    self.state.lost(self.kind, &reason);
                     reason
                 }
                 Some(Err(TopologyError::Lost(reason))) => {
@@ -141,7 +145,7 @@ impl Keeper {
                     reason
                 }
                 Some(Err(TopologyError::Fatal(reason))) => {
-                    error!(role = %self.role, reason, "the broker cannot be used like this");
+                    error!(role = %self.kind, reason, "the broker cannot be used like this");
                     self.state.fatal(&reason);
                     return closing.cancelled().await;
                 }
@@ -150,10 +154,10 @@ impl Keeper {
             let wait = backoff.after(carried || opened.is_some_and(|opened| opened.elapsed() >= HEALTHY));
             // Said once per loss, and again when the reason changes.
             if opened.is_some() || told != reason {
-                warn!(role = %self.role, reason, next_attempt_ms = wait.as_millis(), "no connection to the broker");
+                warn!(role = %self.kind, reason, next_attempt_ms = wait.as_millis(), "no connection to the broker");
                 told = reason;
             } else {
-                debug!(role = %self.role, reason, next_attempt_ms = wait.as_millis(), "still no connection");
+                debug!(role = %self.kind, reason, next_attempt_ms = wait.as_millis(), "still no connection");
             }
             if closing.run_until_cancelled(tokio::time::sleep(wait)).await.is_none() {
                 return;
@@ -184,7 +188,7 @@ impl Keeper {
 
     async fn open(&self, endpoint: &AMQPUri) -> Result<Connection, TopologyError> {
         let lost = |error: &lapin::Error| TopologyError::Lost(cause::connecting(error));
-        let name = format!("{} {}", self.settings.name, self.role);
+        let name = format!("{} {}", self.settings.name, self.kind);
         let properties = ConnectionProperties::default().with_connection_name(name.into());
         let runtime = lapin::runtime::default_runtime().map_err(|error| lost(&error))?;
         let tls = self.settings.tls.clone();
@@ -204,7 +208,7 @@ impl Keeper {
 
     /// Waits for the end of a connection, and says why it ended.
     async fn keep(&self, connection: &Connection) -> String {
-        if self.role == Role::Consume {
+        if self.kind == ConnectionKind::Consume {
             return self.watch(connection).await;
         }
         tokio::select! {
@@ -274,12 +278,12 @@ impl Keeper {
     }
 
     async fn close(&self, connection: &Connection) {
-        self.state.closed(self.role);
+        self.state.closed(self.kind);
         let close = connection.close(200, "closed by the client".into());
         match tokio::time::timeout(CLOSE_TIME, close).await {
-            Ok(Ok(())) => info!(role = %self.role, "connection to the broker closed"),
-            Ok(Err(error)) => debug!(role = %self.role, %error, "connection closed before it could be closed in order"),
-            Err(_) => warn!(role = %self.role, "the broker did not confirm the close in time"),
+            Ok(Ok(())) => info!(role = %self.kind, "connection to the broker closed"),
+            Ok(Err(error)) => debug!(role = %self.kind, %error, "connection closed before it could be closed in order"),
+            Err(_) => warn!(role = %self.kind, "the broker did not confirm the close in time"),
         }
     }
 }
@@ -292,4 +296,52 @@ async fn confirmed(connection: &Connection) -> Result<(), lapin::Error> {
     let publish = channel.basic_publish("".into(), nowhere, options, &[], BasicProperties::default());
     publish.await?.await?;
     channel.close(200, "done".into()).await
+}
+
+/// Waits that double from 100 ms to 5 s, each with up to as much again in jitter while they grow.
+pub(super) struct Backoff {
+    waits: ExponentialBackoff,
+}
+
+impl Backoff {
+    pub(super) fn new() -> Self {
+        let waits = ExponentialBuilder::new()
+            .with_min_delay(SHORTEST_WAIT)
+            .with_max_delay(LONGEST_WAIT)
+            .without_max_times()
+            .with_jitter()
+            .build();
+        Self { waits }
+    }
+
+    /// The wait before the next attempt. After what was healthy, the waits start from the shortest again.
+    pub(super) fn after(&mut self, was_healthy: bool) -> Duration {
+        if was_healthy {
+            *self = Self::new();
+        }
+        self.waits.next().unwrap_or(LONGEST_WAIT).min(LONGEST_WAIT)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Backoff, LONGEST_WAIT, SHORTEST_WAIT};
+
+    #[test]
+    fn waits_grow_to_the_longest_and_stay_there() {
+        let mut backoff = Backoff::new();
+        let waits: Vec<_> = (0..20).map(|_| backoff.after(false)).collect();
+        assert!(waits[0] >= SHORTEST_WAIT && waits[0] <= SHORTEST_WAIT * 2, "{waits:?}");
+        assert!(waits[5] > waits[0]);
+        assert!(waits[10..].iter().all(|wait| *wait == LONGEST_WAIT), "{waits:?}");
+    }
+
+    #[test]
+    fn waits_start_from_the_shortest_again_after_what_was_healthy() {
+        let mut backoff = Backoff::new();
+        for _ in 0..10 {
+            backoff.after(false);
+        }
+        assert!(backoff.after(true) <= SHORTEST_WAIT * 2);
+    }
 }

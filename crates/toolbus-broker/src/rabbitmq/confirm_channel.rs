@@ -23,7 +23,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::MissedTickBehavior;
 use toolbus_core::bus::{PublishError, Routing};
 
-use super::link::Link;
+use super::connection::ConnectionHandle;
 use super::publisher::{Failure, Prepared, open};
 
 /// Publishes that may wait for the channel's task.
@@ -33,15 +33,15 @@ const UNCLEAR_TIME: Duration = Duration::from_secs(5);
 /// How often that is looked at while nothing else happens.
 const PULSE: Duration = Duration::from_secs(1);
 
-/// The shared channel, opened again when it is gone.
+/// The channel that publishes share, opened again after its loss.
 #[derive(Default)]
-pub(super) struct Shared {
-    current: RwLock<Option<Arc<Pipeline>>>,
+pub(super) struct SharedChannel {
+    current: RwLock<Option<Arc<ConfirmChannel>>>,
     opening: tokio::sync::Mutex<()>,
 }
 
 /// A channel and the way to its task, which ends when the last user is gone.
-pub(super) struct Pipeline {
+pub(super) struct ConfirmChannel {
     channel: Channel,
     publishes: mpsc::Sender<Publish>,
 }
@@ -60,28 +60,28 @@ struct Key {
     message_id: Option<ShortString>,
 }
 
-impl Shared {
+impl SharedChannel {
     /// The channel that is open, or a new one as soon as there is a connection.
-    pub(super) async fn open(&self, link: &Link) -> Result<Arc<Pipeline>, PublishError> {
-        if let Some(pipeline) = self.usable() {
-            return Ok(pipeline);
+    pub(super) async fn open(&self, handle: &ConnectionHandle) -> Result<Arc<ConfirmChannel>, PublishError> {
+        if let Some(channel) = self.usable() {
+            return Ok(channel);
         }
         let _alone = self.opening.lock().await;
-        if let Some(pipeline) = self.usable() {
-            return Ok(pipeline);
+        if let Some(channel) = self.usable() {
+            return Ok(channel);
         }
-        let pipeline = Arc::new(Pipeline::start(open(link).await?));
-        *self.current.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(&pipeline));
-        Ok(pipeline)
+        let channel = Arc::new(ConfirmChannel::start(open(handle).await?));
+        *self.current.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(&channel));
+        Ok(channel)
     }
 
-    fn usable(&self) -> Option<Arc<Pipeline>> {
+    fn usable(&self) -> Option<Arc<ConfirmChannel>> {
         let current = self.current.read().unwrap_or_else(PoisonError::into_inner);
-        current.as_ref().filter(|pipeline| pipeline.channel.status().connected()).cloned()
+        current.as_ref().filter(|channel| channel.channel.status().connected()).cloned()
     }
 }
 
-impl Pipeline {
+impl ConfirmChannel {
     fn start(channel: Channel) -> Self {
         let (publishes, receiver) = mpsc::channel(BACKLOG);
         tokio::spawn(drive(channel.clone(), receiver));
@@ -98,7 +98,7 @@ impl Pipeline {
 
 /// Owns the channel's publishes until nobody wants another one.
 async fn drive(channel: Channel, mut publishes: mpsc::Receiver<Publish>) {
-    let mut book = Book::default();
+    let mut pending = PendingConfirms::default();
     let mut on_the_way: FuturesUnordered<BoxFuture<'static, (u64, Result<Confirmation, Error>)>> =
         FuturesUnordered::new();
     let mut next = Some(());
@@ -107,26 +107,26 @@ async fn drive(channel: Channel, mut publishes: mpsc::Receiver<Publish>) {
     while next.is_some() || !on_the_way.is_empty() {
         tokio::select! {
             publish = publishes.recv(), if next.is_some() => match publish {
-                Some(publish) => on_the_way.push(book.enter(&channel, publish)),
+                Some(publish) => on_the_way.push(pending.enter(&channel, publish)),
                 None => next = None,
             },
-            Some((number, outcome)) = on_the_way.next(), if !on_the_way.is_empty() => book.note(number, outcome),
-            _ = pulse.tick(), if !book.unclear.is_empty() => {}
+            Some((number, outcome)) = on_the_way.next(), if !on_the_way.is_empty() => pending.note(number, outcome),
+            _ = pulse.tick(), if !pending.unclear.is_empty() => {}
         }
         while let Ok(publish) = publishes.try_recv() {
-            on_the_way.push(book.enter(&channel, publish));
+            on_the_way.push(pending.enter(&channel, publish));
         }
         // All that is known has to be noted before anything is judged: a return may have come with another's confirm.
         while let Some(Some((number, outcome))) = on_the_way.next().now_or_never() {
-            book.note(number, outcome);
+            pending.note(number, outcome);
         }
-        book.judge();
+        pending.judge();
     }
 }
 
 /// What is known of the publishes of one channel.
 #[derive(Default)]
-struct Book {
+struct PendingConfirms {
     next: u64,
     under_way: BTreeMap<u64, Waiting>,
     /// Confirmed without a return.
@@ -152,7 +152,7 @@ struct Waiting {
     verdict: oneshot::Sender<Result<Routing, Failure>>,
 }
 
-impl Book {
+impl PendingConfirms {
     fn enter(&mut self, channel: &Channel, publish: Publish) -> BoxFuture<'static, (u64, Result<Confirmation, Error>)> {
         let Publish { message, verdict } = publish;
         let number = self.next;
