@@ -16,6 +16,12 @@ const DESCRIPTION: &str = "otel.status_description";
 /// Longest description, in bytes. The exporter removes secrets and cuts further.
 const MAX_DESCRIPTION: usize = 4_096;
 
+/// A count as an attribute: OpenTelemetry has signed numbers only.
+#[must_use]
+pub fn count(number: usize) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}
+
 /// Sets the status of a span to *error*, with a description. The span declares `otel.status_description` as empty.
 pub fn fail(span: &Span, error: impl Display) {
     if span.is_disabled() {

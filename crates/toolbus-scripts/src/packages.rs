@@ -17,8 +17,12 @@ use std::time::{Duration, Instant};
 use futures_util::FutureExt as _;
 use futures_util::future::{BoxFuture, Shared, WeakShared};
 use tokio::time::timeout_at;
+use toolbus_core::lifecycle;
 use toolbus_core::secret::Secret;
+use toolbus_protocol::bounded;
 use toolbus_sandbox::Sandbox;
+use tracing::Instrument as _;
+use tracing::field::Empty;
 
 use self::pip::Pip;
 use self::store::{Store, key};
@@ -182,11 +186,23 @@ impl Inner {
         if let Some(set) = self.find(&admitted).await? {
             return Ok(set);
         }
+        let packages = admitted.iter().map(Requirement::as_str).collect::<Vec<_>>().join(" ");
+        let span = tracing::info_span!(
+            target: lifecycle::TARGET,
+            "install packages",
+            toolbus.script.packages = bounded(&packages),
+            otel.status_description = Empty
+        );
+        let installing = async { lifecycle::checked(&span, self.make_anew(&admitted).await) };
+        installing.instrument(span.clone()).await
+    }
+
+    async fn make_anew(self: &Arc<Self>, admitted: &[Requirement]) -> Result<PathBuf, PackageError> {
         let begun = Instant::now();
         let store = self.store.clone();
         let workshop = blocking(move || Ok(store.workshop()?)).await?;
-        self.pip.install(&admitted, &workshop, self.timeout).await?;
-        let (this, request) = (Arc::clone(&self), self.request(&admitted));
+        self.pip.install(admitted, &workshop, self.timeout).await?;
+        let (this, request) = (Arc::clone(self), self.request(admitted));
         let (set, installed) = blocking(move || {
             let (bytes, installed) = pip::installed(&workshop.target())?;
             this.pip.check_size(bytes)?;

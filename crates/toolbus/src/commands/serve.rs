@@ -10,10 +10,13 @@ use tokio_util::sync::CancellationToken;
 use toolbus_core::Drained;
 use toolbus_core::audit::Audit;
 use toolbus_core::bus::BusState;
+use toolbus_core::lifecycle;
 use toolbus_core::policy::PolicyHandle;
 use toolbus_core::telemetry::Load;
 use toolbus_core::toolsets::SessionSets;
 use toolbus_trust::pins::Pins;
+use tracing::Instrument as _;
+use tracing::field::Empty;
 
 use super::Context;
 use crate::assembly::{self, AssemblyError, Scripts, Servers};
@@ -25,7 +28,7 @@ use crate::http::admin::{self, Admin, DaemonAdmin, LoadError, McpAdmin, NoServer
 use crate::http::{HttpAuth, HttpState, Listeners, ListenersError, ReloadReport};
 use crate::limits;
 use crate::observe::{self, DoorMetrics, McpMetrics, ScriptMetrics};
-use crate::reload::{Live, Reloader};
+use crate::reload::{Live, ReloadError, Reloader};
 use crate::signals::{Asked, Signals};
 use crate::watch::FileWatch;
 
@@ -213,7 +216,11 @@ pub async fn run(_: ServeArgs, context: &Context) -> Result<ExitCode, ServeError
                 let _ = asked.send(report);
             }
         }
-        Changed::ServersFile => reloader.reload_servers().await,
+        Changed::ServersFile => {
+            let source = "servers_file";
+            let span = tracing::info_span!(target: lifecycle::TARGET, "reload", toolbus.reload.source = source);
+            reloader.reload_servers().instrument(span).await;
+        }
     });
     let ending = ending.await;
     health.start_draining();
@@ -263,7 +270,18 @@ async fn pinned(context: &Context, access: &PolicyHandle) -> Result<Pins, Assemb
 
 /// Puts the configuration as it is now into practice, or says why not.
 async fn reload(reloader: &mut Reloader) -> ReloadReport {
-    match reloader.reload().await {
+    let span = tracing::info_span!(
+        target: lifecycle::TARGET,
+        "reload",
+        toolbus.reload.source = "configuration",
+        otel.status_description = Empty
+    );
+    let reloading = async { logged(lifecycle::checked(&span, reloader.reload().await)) };
+    reloading.instrument(span.clone()).await
+}
+
+fn logged(reloaded: Result<ReloadReport, ReloadError>) -> ReloadReport {
+    match reloaded {
         Ok(report) => {
             for warning in &report.warnings {
                 tracing::warn!(warning, "reload: a suspicious setting");
@@ -331,19 +349,35 @@ async fn wait(
 
 /// Ends the daemon as what ended it asks for.
 async fn end(daemon: Daemon, ending: Ending, patience: Duration) -> Result<ExitCode, ServeError> {
-    match ending {
-        Ending::Signal(signal) => {
-            let timeout_ms = u64::try_from(patience.as_millis()).unwrap_or(u64::MAX);
-            tracing::info!(signal, timeout_ms, "draining");
-            match daemon.drain(patience).await {
-                Drained::Finished => tracing::info!("drained: every call came to its end"),
-                Drained::Cut(calls) => tracing::warn!(calls, "drained: calls were put back or cancelled"),
+    let span = tracing::info_span!(
+        target: lifecycle::TARGET,
+        "drain",
+        toolbus.drain.cut = Empty,
+        otel.status_description = Empty
+    );
+    let cut = |drained| {
+        let calls = if let Drained::Cut(calls) = drained { calls } else { 0 };
+        span.record("toolbus.drain.cut", lifecycle::count(calls));
+    };
+    let draining = async {
+        match ending {
+            Ending::Signal(signal) => {
+                let timeout_ms = u64::try_from(patience.as_millis()).unwrap_or(u64::MAX);
+                tracing::info!(signal, timeout_ms, "draining");
+                let drained = daemon.drain(patience).await;
+                match drained {
+                    Drained::Finished => tracing::info!("drained: every call came to its end"),
+                    Drained::Cut(calls) => tracing::warn!(calls, "drained: calls were put back or cancelled"),
+                }
+                cut(drained);
+                Ok(ExitCode::SUCCESS)
             }
-            Ok(ExitCode::SUCCESS)
+            Ending::Fatal(reason) => {
+                lifecycle::fail(&span, &reason);
+                cut(daemon.drain(Duration::ZERO).await);
+                Err(ServeError::Broker(reason))
+            }
         }
-        Ending::Fatal(reason) => {
-            daemon.drain(Duration::ZERO).await;
-            Err(ServeError::Broker(reason))
-        }
-    }
+    };
+    draining.instrument(span.clone()).await
 }
