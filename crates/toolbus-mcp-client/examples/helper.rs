@@ -3,5 +3,5 @@
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    toolbus_mcp_client::supervisor::take_over(std::env::args_os()).unwrap_or(ExitCode::FAILURE)
+    toolbus_mcp_client::process::guard::take_over(std::env::args_os()).unwrap_or(ExitCode::FAILURE)
 }

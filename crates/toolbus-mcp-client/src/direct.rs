@@ -1,5 +1,8 @@
 //! A server that is called without the bridge: what the bridge is measured against.
 
+#[cfg(test)]
+mod tests;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -7,13 +10,10 @@ use tokio_util::sync::CancellationToken;
 use toolbus_core::failure::ToolFailure;
 use toolbus_core::tool::{ToolCall, ToolOutput};
 
-use crate::dial::{Connector, Link, STOP_TIME};
-use crate::observe::{Observer, Silent};
+use crate::events::{Observer, Silent};
 use crate::process::Launcher;
 use crate::spec::ServerSpec;
-
-#[cfg(test)]
-mod tests;
+use crate::supervise::connect::{Connector, Link, STOP_TIME};
 
 /// Longest time until the server takes calls.
 const START_TIME: Duration = Duration::from_secs(60);

@@ -4,24 +4,17 @@
 //! how a server is reached (`transport`, `process`), spoken to (`connection`), understood (`definition`) and kept alive
 //! (`server`).
 
-pub mod bridge;
-mod connection;
-mod definition;
-mod dial;
+pub mod bus_messages;
+mod client;
 pub mod direct;
+pub mod events;
 pub mod filter;
-pub mod management;
-pub mod observe;
-pub mod peers;
+pub mod model_tools;
 pub mod probe;
 pub mod process;
-mod result;
-mod schema;
-mod server;
-pub mod sessions;
+pub mod servers;
 pub mod spec;
 pub mod status;
 pub mod summary;
-pub mod supervisor;
+mod supervise;
 mod transport;
-mod vetting;

@@ -1,5 +1,8 @@
 //! Tries one server, step by step, apart from those that run.
 
+#[cfg(test)]
+mod tests;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -7,14 +10,14 @@ use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 use toolbus_trust::scan::Scanner;
 
-use crate::connection::{About, Connection, Generation, Listed};
-use crate::definition::{Definitions, definitions};
-use crate::dial::{Connector, DialError, Link, STOP_TIME};
-use crate::observe::{Observer, Silent};
+use crate::client::{About, Connection, Generation, Listed};
+use crate::events::{Observer, Silent};
 use crate::process::Launcher;
+use crate::servers::definition::{Definitions, definitions};
+use crate::servers::findings::Vetted;
 use crate::spec::ServerSpec;
 use crate::status::{PhaseName, ProbeReport, ProbeStep, ServerStatus};
-use crate::vetting::Vetted;
+use crate::supervise::connect::{Connector, DialError, Link, STOP_TIME};
 
 /// Longest time until a server is connected: as long as the bridge waits.
 const CONNECT_TIME: Duration = Duration::from_secs(60);
@@ -126,6 +129,3 @@ fn implementation(connection: &Connection) -> Option<String> {
     let parts: Vec<&str> = [&about.name, &about.version].into_iter().flatten().map(String::as_str).collect();
     (!parts.is_empty()).then(|| parts.join(" "))
 }
-
-#[cfg(test)]
-mod tests;

@@ -2,6 +2,8 @@
 
 mod environment;
 mod exit;
+pub(crate) mod family;
+pub mod guard;
 mod stderr;
 #[cfg(test)]
 mod tests;
@@ -22,13 +24,14 @@ use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use toolbus_core::redact::Redactor;
 
-pub(crate) use self::exit::{Exit, Exited};
+use self::guard::GUARD;
 use self::stderr::Tail;
-pub(crate) use self::turns::Turn;
 use self::turns::Turns;
 use crate::spec::Program;
-use crate::supervisor::{GUARD, family};
 use crate::transport::stdio::StdioTransport;
+
+pub(crate) use self::exit::{Exit, Exited};
+pub(crate) use self::turns::Turn;
 
 /// Time that a server has to end by itself once its standard input is closed, before it is sent SIGTERM.
 const GRACE: Duration = Duration::from_secs(2);

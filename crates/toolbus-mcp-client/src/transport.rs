@@ -1,8 +1,7 @@
 //! How messages reach a server.
 
-pub(crate) mod credentials;
+mod fast_path;
 pub(crate) mod http;
-pub(crate) mod sse;
 pub(crate) mod stdio;
 pub(crate) mod values;
 

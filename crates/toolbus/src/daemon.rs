@@ -19,7 +19,7 @@ use toolbus_core::{
     About, AllArrived, Budgets, ControlService, Dispatcher, Drained, Gates, Invoker, PendingTools, ReplyRules, Service,
     Settings,
 };
-use toolbus_mcp_client::management::Registrar;
+use toolbus_mcp_client::model_tools::Registrar;
 use toolbus_protocol::{new_message_id, topic};
 use toolbus_trust::pins::Pins;
 

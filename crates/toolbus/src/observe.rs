@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use toolbus_mcp_client::observe::{Observer, Operation, Session};
+use toolbus_mcp_client::events::{Observer, Operation, Session};
 use toolbus_mcp_client::status::{PhaseName, ServerStatus};
 use toolbus_mcp_server::{
     Door, Observer as DoorObserver, Operation as DoorOperation, Silent, Started as DoorStarted, Version,

@@ -8,7 +8,7 @@ use toolbus_core::audit;
 use toolbus_core::bus::Bus;
 use toolbus_core::telemetry::{self, Load};
 use toolbus_core::toolsets::SessionSets;
-use toolbus_mcp_client::observe::Silent;
+use toolbus_mcp_client::events::Silent;
 use toolbus_scripts::observe;
 use toolbus_store::Memory;
 

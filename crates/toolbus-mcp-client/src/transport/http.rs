@@ -2,11 +2,13 @@
 
 mod body;
 mod client;
+pub(crate) mod credentials;
 mod error;
 mod events;
 pub(crate) mod headers;
 mod opener;
 mod probe;
+pub(crate) mod sse;
 mod streamable;
 #[cfg(test)]
 mod tests;
@@ -21,13 +23,13 @@ use rmcp::transport::common::client_side_sse::ExponentialBackoff;
 use rmcp::transport::streamable_http_client::{StreamableHttpClientTransport, StreamableHttpClientTransportConfig};
 use tokio_util::sync::DropGuard;
 
+use self::sse::SseTransport;
+use super::TransportFailure;
+
 pub(crate) use self::client::{HttpClient, Outgoing};
 pub(crate) use self::error::{HttpError, HttpErrorKind, classify};
-pub(crate) use self::events::events;
 pub(crate) use self::opener::{OpenError, Opener};
 pub(crate) use self::streamable::is_of_type;
-use super::TransportFailure;
-use super::sse::SseTransport;
 
 /// Requests that may be on their way at a time. Calls are limited elsewhere, and must not wait here.
 const MAX_POSTS: usize = 1024;

@@ -1,10 +1,9 @@
 //! Lines of JSON over the standard input and output of a child process.
 
-mod lane;
 mod reader;
 #[cfg(test)]
 mod tests;
-mod writer;
+pub(super) mod writer;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,11 +17,11 @@ use tokio::sync::{OwnedSemaphorePermit, mpsc};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use self::lane::Asked;
 use super::TransportFailure;
+use super::fast_path::Asked;
 use crate::process::Exited;
 
-pub(crate) use self::lane::FastPath;
+pub(crate) use super::fast_path::FastPath;
 
 /// Messages that wait to be written. Whoever sends more waits.
 const OUTGOING: usize = 64;

@@ -7,7 +7,7 @@ use tokio_util::sync::CancellationToken;
 use toolbus_core::Invoker;
 use toolbus_core::policy::{EffectiveTools, PolicyHandle};
 use toolbus_core::toolsets::SessionSets;
-use toolbus_mcp_client::peers::Servers as _;
+use toolbus_mcp_client::bus_messages::Servers as _;
 use toolbus_mcp_server::{Document, Door, Local, NoShelf, Observer, Settings, Shelf};
 
 use super::Servers;

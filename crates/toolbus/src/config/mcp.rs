@@ -13,7 +13,7 @@ use std::path::PathBuf;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use toolbus_core::pattern::Pattern;
-use toolbus_mcp_client::management::Rules;
+use toolbus_mcp_client::model_tools::Rules;
 
 pub use self::auth::{AgentCredential, ServerAuth};
 pub(crate) use self::file::INPUT_PREFIX;

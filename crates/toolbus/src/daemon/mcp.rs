@@ -6,9 +6,9 @@ use toolbus_core::bus::{Bus, Ownership, Subscription};
 use toolbus_core::registry::Rank;
 use toolbus_core::store::Store;
 use toolbus_core::{ChangeNotifier, ControlHandler, Dispatcher, Invoker};
-use toolbus_mcp_client::bridge::Bridge;
-use toolbus_mcp_client::management::{self, Registrar};
-use toolbus_mcp_client::peers::{AskedBefore, Index, Manage, Refresh, Servers};
+use toolbus_mcp_client::bus_messages::{AskedBefore, Index, Manage, Refresh, Servers};
+use toolbus_mcp_client::model_tools::{self, Registrar};
+use toolbus_mcp_client::servers::Bridge;
 use toolbus_protocol::topic;
 
 use super::{DESK_PREFETCH, Takes};

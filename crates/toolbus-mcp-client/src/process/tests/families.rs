@@ -6,7 +6,7 @@ use rmcp::transport::Transport as _;
 
 use super::*;
 use crate::process::Exit;
-use crate::supervisor::GUARD;
+use crate::process::guard::GUARD;
 
 /// Says the process ids of the server, a child, a grandchild, and a process that has fled into a session of its own, to
 /// standard error.

@@ -11,12 +11,12 @@ use tokio_util::sync::CancellationToken;
 use toolbus_core::redact::Redactor;
 use url::Url;
 
+use super::credentials::Authorizer;
 use super::error::HttpError;
 use super::headers;
 use super::opener::OpenError;
 use crate::spec::{Credential, Endpoint};
 use crate::transport::TransportFailure;
-use crate::transport::credentials::Authorizer;
 
 /// Longest wait for a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);

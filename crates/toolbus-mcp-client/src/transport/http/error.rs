@@ -9,7 +9,7 @@ use rmcp::transport::streamable_http_client::StreamableHttpError;
 use toolbus_core::failure::Cause;
 use toolbus_core::log::with_dates;
 
-use crate::transport::credentials::TokenError;
+use super::credentials::TokenError;
 
 /// A request or a connection that failed. The text is for operators and callers: it has no secret, nothing that the
 /// server wrote, and of the server's URL only the origin.

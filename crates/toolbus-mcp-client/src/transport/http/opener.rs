@@ -9,8 +9,8 @@ use super::HttpTransport;
 use super::client::{HttpClient, Requester};
 use super::error::{HttpError, HttpErrorKind};
 use super::probe::{Probed, probe};
+use super::sse::SseTransport;
 use crate::spec::{Credential, Endpoint, HttpKind};
-use crate::transport::sse::SseTransport;
 
 /// Longest wait for each step of opening a connection; longer than that for a connection or a token, whose texts say more.
 const PATIENCE: Duration = Duration::from_secs(15);

@@ -17,7 +17,7 @@ use super::body::{self, MAX_ANSWER, MAX_REFUSAL};
 use super::client::{HttpClient, Outgoing};
 use super::error::{HttpError, HttpErrorKind};
 use super::events::events;
-use crate::connection::message;
+use crate::client::message;
 
 /// The header that names a session.
 pub(super) const SESSION: HeaderName = HeaderName::from_static("mcp-session-id");

@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 use toolbus_core::log::shown;
 
 use super::{Asked, Received, TransportFailure};
-use crate::connection::message;
+use crate::client::message;
 use crate::process::Exited;
 use crate::transport::values::{self, MAX_VALUES};
 

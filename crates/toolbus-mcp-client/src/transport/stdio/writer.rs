@@ -58,7 +58,7 @@ async fn write(
 }
 
 /// A message as it is written, with its end.
-pub(super) fn line(message: &impl Serialize) -> serde_json::Result<Vec<u8>> {
+pub(in crate::transport) fn line(message: &impl Serialize) -> serde_json::Result<Vec<u8>> {
     let mut line = serde_json::to_vec(message)?;
     line.push(b'\n');
     Ok(line)

@@ -12,10 +12,10 @@ use tokio::sync::{Barrier, Notify};
 use toolbus_core::failure::Cause;
 use toolbus_testing::patience::eventually;
 
-use super::super::classify;
 use super::server::{Asked, Open, Server, endless, events, json_of, orderly, result_of, said, silent_after, status};
 use super::{begin, begun, call, cancel, message, open, received};
 use crate::spec::HttpKind;
+use crate::transport::http::classify;
 
 /// Room that the two ends of a connection and the parser need beside the limit.
 const SLACK: usize = 16 * 1024 * 1024;

@@ -4,10 +4,10 @@ use axum::response::Response;
 use rmcp::transport::Transport as _;
 use toolbus_core::failure::Cause;
 
-use super::super::{OpenError, Opener, classify};
 use super::server::{Asked, Server, orderly, status};
 use super::{begin, call, endpoint, opener};
 use crate::spec::{Credential, HttpKind};
+use crate::transport::http::{OpenError, Opener, classify};
 
 fn challenged(code: u16, challenge: &str) -> Response {
     let mut response = status(code, "hunter2");

@@ -7,10 +7,10 @@ use axum::response::Response;
 use rmcp::transport::Transport as _;
 use serde_json::json;
 
-use super::super::{HttpTransport, OpenError};
 use super::server::{Asked, Server, json_of, orderly, result_of, said, silent_after, status};
 use super::{begin, call, opener, received};
 use crate::spec::HttpKind;
+use crate::transport::http::{HttpTransport, OpenError};
 
 /// A server of HTTP+SSE that refuses posts to its URL with `code`.
 fn only_sse(asked: &Asked, code: u16) -> Response {

@@ -8,10 +8,10 @@ use tokio::io::AsyncReadExt as _;
 use tokio::net::TcpListener;
 use toolbus_core::failure::Cause;
 
-use super::super::{HttpError, HttpTransport, OpenError, classify};
 use super::server::{Server, orderly, redirect, status};
 use super::{begun, call, open};
 use crate::spec::HttpKind;
+use crate::transport::http::{HttpError, HttpTransport, OpenError, classify};
 
 const KINDS: [HttpKind; 3] = [HttpKind::Detect, HttpKind::Streamable, HttpKind::Sse];
 

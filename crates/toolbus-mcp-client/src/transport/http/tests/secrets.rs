@@ -7,10 +7,10 @@ use rmcp::transport::Transport as _;
 use serde_json::json;
 use tracing_subscriber::fmt::MakeWriter;
 
-use super::super::Opener;
 use super::server::{Server, json_of, orderly, status};
 use super::{begin, call, endpoint, received};
 use crate::spec::{ClientCredentials, Credential, HttpKind};
+use crate::transport::http::Opener;
 
 /// Where a log goes.
 #[derive(Clone, Default)]

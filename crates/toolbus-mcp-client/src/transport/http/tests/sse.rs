@@ -12,10 +12,10 @@ use tokio::sync::mpsc;
 use toolbus_core::failure::Cause;
 use toolbus_testing::patience::eventually;
 
-use super::super::{HttpTransport, OpenError, classify};
 use super::server::{Open, Server, endless, events, orderly, said, silent_after, status};
 use super::{call, cancel, open, received};
 use crate::spec::HttpKind;
+use crate::transport::http::{HttpTransport, OpenError, classify};
 
 const HERE: &str = "event: endpoint\ndata: /messages?session=1\n\n";
 

@@ -13,10 +13,10 @@ use toolbus_core::redact::Redactor;
 use toolbus_core::secret::Secret;
 use url::Url;
 
-use super::super::{HttpTransport, OpenError, Opener, classify};
 use super::server::{Asked, Server, endless, json_of, orderly, redirect, said, status};
 use super::{begin, call, endpoint, opener, received};
 use crate::spec::{ClientCredentials, Credential, HttpKind};
+use crate::transport::http::{HttpTransport, OpenError, Opener, classify};
 
 fn grant(token_url: &Url) -> Option<Credential> {
     Some(Credential::ClientCredentials(ClientCredentials {

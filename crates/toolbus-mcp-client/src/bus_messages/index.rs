@@ -1,0 +1,140 @@
+//! `tool.meta.mcp.{agent}`: the servers that an agent may use.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use toolbus_core::News;
+use toolbus_core::caller::AgentName;
+use toolbus_core::policy::EffectiveTools;
+use toolbus_protocol::{McpServerSummary, McpServersIndexed, message_type, topic};
+
+use super::Servers;
+use crate::model_tools::list::summaries;
+
+/// Text of one message, in bytes; what is more goes into further messages.
+const MAX_MESSAGE: usize = 1024 * 1024;
+
+/// The servers of which an agent may use tools, with the names of those tools. Agents are told of them at the start, when
+/// they ask, and then of changes.
+pub struct Index {
+    servers: Arc<dyn Servers>,
+}
+
+impl Index {
+    /// Tells of these servers.
+    #[must_use]
+    pub fn new(servers: Arc<dyn Servers>) -> Self {
+        Self { servers }
+    }
+}
+
+/// The topic on which an agent is told of servers. An agent of such a name would have every bridge take its index for a
+/// request.
+fn topic_of(agent: &AgentName) -> Option<String> {
+    Some(topic::mcp_servers(agent.as_str())).filter(|topic| topic != topic::MCP_REFRESH)
+}
+
+impl News for Index {
+    fn topic(&self, agent: &AgentName) -> Option<String> {
+        topic_of(agent)
+    }
+
+    fn message_type(&self) -> &'static str {
+        message_type::MCP_SERVERS_INDEXED
+    }
+
+    fn begins_untold(&self) -> bool {
+        true
+    }
+
+    fn told(&self, before: Option<&EffectiveTools>, now: &EffectiveTools) -> Vec<Vec<u8>> {
+        // Those that start with their first use are told with everything, and as soon as their tools are known.
+        let asleep = self.servers.asleep(now);
+        let now = summaries(now, &asleep);
+        let told = match before {
+            // Somebody waits for this message, even if there is nothing in it.
+            None => McpServersIndexed { servers: now.into_values().collect(), removed_servers: Vec::new() },
+            Some(before) => {
+                let told = difference(&summaries(before, &asleep), now);
+                if told.servers.is_empty() && told.removed_servers.is_empty() {
+                    return Vec::new();
+                }
+                told
+            }
+        };
+        parts(told).iter().map(|part| serde_json::to_vec(part).unwrap_or_default()).collect()
+    }
+}
+
+fn difference(
+    before: &BTreeMap<String, McpServerSummary>,
+    now: BTreeMap<String, McpServerSummary>,
+) -> McpServersIndexed {
+    let gone = before.iter().filter(|(folded, _)| !now.contains_key(*folded));
+    let removed_servers = gone.map(|(_, server)| server.server_name.clone()).collect();
+    let servers = now.into_iter().filter(|(folded, server)| before.get(folded) != Some(server));
+    McpServersIndexed { servers: servers.map(|(_, server)| server).collect(), removed_servers }
+}
+
+/// The same in messages that any broker takes: each adds to those before it.
+fn parts(told: McpServersIndexed) -> Vec<McpServersIndexed> {
+    let mut part = McpServersIndexed { servers: Vec::new(), removed_servers: told.removed_servers };
+    let (mut parts, mut size) = (Vec::new(), 0);
+    for server in told.servers {
+        size += server.tool_names.iter().map(String::len).sum::<usize>();
+        if size > MAX_MESSAGE && !part.servers.is_empty() {
+            parts.push(std::mem::take(&mut part));
+            size = 0;
+        }
+        part.servers.push(server);
+    }
+    parts.push(part);
+    parts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn server(name: &str, tools: usize) -> McpServerSummary {
+        let tool_names: Vec<String> = (0..tools).map(|number| format!("{number:0100}")).collect();
+        McpServerSummary { server_name: name.to_owned(), tool_count: tools, tool_names, ..McpServerSummary::default() }
+    }
+
+    #[test]
+    fn an_agent_of_the_name_of_the_request_is_told_nothing() {
+        let topic = |agent: &str| topic_of(&AgentName::parse(agent).unwrap());
+        assert_eq!(topic("refresh"), None);
+        assert_eq!(topic("ana").as_deref(), Some("tool.meta.mcp.ana"));
+    }
+
+    #[test]
+    fn what_is_too_much_for_one_message_goes_into_several_and_nothing_is_lost() {
+        let told = McpServersIndexed {
+            servers: (0..30).map(|number| server(&format!("s{number}"), 1_000)).collect(),
+            removed_servers: vec!["gone".to_owned()],
+        };
+        let parts = parts(told.clone());
+        assert!(parts.len() > 1);
+        for part in &parts {
+            let size = serde_json::to_vec(part).unwrap().len();
+            assert!(size < 2 * MAX_MESSAGE && !part.servers.is_empty(), "{size}");
+        }
+        let all: Vec<McpServerSummary> = parts.iter().flat_map(|part| part.servers.clone()).collect();
+        assert_eq!(all, told.servers);
+        let removed: Vec<&String> = parts.iter().flat_map(|part| &part.removed_servers).collect();
+        assert_eq!(removed, ["gone"], "said once, and first");
+        assert_eq!(parts[0].removed_servers, ["gone"]);
+    }
+
+    #[test]
+    fn a_server_that_is_larger_than_a_message_still_gets_one_of_its_own() {
+        let told = McpServersIndexed {
+            servers: vec![server("a", 1), server("b", 20_000), server("c", 1)],
+            removed_servers: Vec::new(),
+        };
+        let sizes: Vec<usize> = parts(told).iter().map(|part| part.servers.len()).collect();
+        assert_eq!(sizes.iter().sum::<usize>(), 3);
+        assert!(sizes.iter().all(|size| *size > 0), "{sizes:?}");
+    }
+}

@@ -1,0 +1,300 @@
+//! One connection to a server: its handshake, its requests and its end.
+
+mod call;
+mod failure;
+mod filter;
+mod handshake;
+mod inflight;
+mod list;
+pub(crate) mod message;
+mod notifications;
+mod pending;
+mod redacted;
+mod result;
+mod server_info;
+mod subscription;
+#[cfg(test)]
+mod tests;
+mod text;
+mod timing;
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use rmcp::RoleClient;
+use rmcp::model::{
+    ClientConfig, ClientRequest, DiscoverRequest, DiscoverRequestParams, PingRequest, RequestMetaObject, ServerResult,
+};
+use rmcp::service::{Peer, PeerRequestOptions, RunningService, ServiceError};
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep_until, timeout};
+use toolbus_core::failure::{Cause, ToolFailure};
+use toolbus_core::redact::Redactor;
+use toolbus_core::tool::{ToolCall, ToolOutput};
+
+use self::inflight::Busy;
+use self::notifications::{Signals, Token};
+use self::pending::Pending;
+use self::timing::{Described, Timing};
+use crate::events::Session;
+use crate::transport::stdio::FastPath;
+
+pub(crate) use self::failure::{CallError, ConnectError};
+pub(crate) use self::handshake::Opening;
+pub(crate) use self::list::{Listed, size};
+pub(crate) use self::server_info::About;
+
+/// Longest listing of tools, all pages together.
+const LIST_TIME: Duration = Duration::from_secs(30);
+/// Longest orderly end.
+const CLOSE_TIME: Duration = Duration::from_secs(10);
+
+/// How a server is spoken to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Generation {
+    /// In sessions that begin with `initialize`.
+    Sessions,
+    /// Without; each request says what there is to know.
+    Stateless,
+}
+
+/// A connection that takes requests until it is closed or lost.
+pub(crate) struct Connection {
+    peer: Peer<RoleClient>,
+    running: Mutex<Option<RunningService<RoleClient, ClientConfig>>>,
+    signals: Arc<Signals>,
+    /// A shorter way for calls, where the transport has one.
+    lane: Option<FastPath>,
+    /// What every request says, to a server without sessions.
+    meta: Option<RequestMetaObject>,
+    generation: Generation,
+    about: About,
+    redactor: Redactor,
+    described: Arc<Described>,
+    busy: Busy,
+    /// Microseconds; 0 before the first answer.
+    latency: AtomicU64,
+}
+
+impl Connection {
+    /// Follows the connection to its end, without keeping it alive.
+    fn attend(&self, began: Instant, subscribes: bool) {
+        let (peer, signals, described) = (self.peer.clone(), Arc::clone(&self.signals), Arc::clone(&self.described));
+        tokio::spawn(async move {
+            let subscribing = async {
+                if subscribes {
+                    subscription::keep(peer).await;
+                }
+                std::future::pending::<()>().await;
+            };
+            let end = tokio::select! {
+                end = signals.ended() => end,
+                () = subscribing => return,
+            };
+            described.observer.session(&Session {
+                server: &described.server,
+                protocol_version: &described.protocol_version,
+                transport: described.transport,
+                duration: began.elapsed(),
+                error_type: (!end.is_ours).then_some("connection_lost"),
+            });
+        });
+    }
+
+    /// How the server is spoken to.
+    pub(crate) const fn generation(&self) -> Generation {
+        self.generation
+    }
+
+    /// What the server says of itself.
+    pub(crate) const fn about(&self) -> &About {
+        &self.about
+    }
+
+    /// Whether the server may be at work on a call, so that it answers nothing else.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.busy.is_excuse()
+    }
+
+    /// Time of the last answer to a ping or a call.
+    pub(crate) fn last_latency(&self) -> Option<Duration> {
+        Some(self.latency.load(Ordering::Relaxed)).filter(|micros| *micros > 0).map(Duration::from_micros)
+    }
+
+    /// Counts how often the server said that its list of tools changed, or may have.
+    pub(crate) fn list_changes(&self) -> watch::Receiver<u64> {
+        self.signals.list_changes()
+    }
+
+    /// Lists the server's tools.
+    ///
+    /// # Errors
+    ///
+    /// When the server does not, or not within 30 s.
+    pub(crate) async fn list_tools(&self) -> Result<Listed, ConnectError> {
+        match timeout(LIST_TIME, list::all(self)).await {
+            Ok(Ok(mut listed)) => {
+                redacted::listed(&self.redactor, &mut listed);
+                Ok(listed)
+            }
+            Ok(Err(error)) => Err(self.failed(list::METHOD, &error)),
+            Err(_) => {
+                Err(ConnectError::Failed(format!("the server did not list its tools within {} s", LIST_TIME.as_secs())))
+            }
+        }
+    }
+
+    /// Calls a tool by the server's own name of it.
+    ///
+    /// # Errors
+    ///
+    /// When there is no result; a tool that ran and did not succeed has one.
+    pub(crate) async fn call(&self, tool: &str, call: &ToolCall) -> Result<ToolOutput, CallError> {
+        let entered = self.busy.enter();
+        let followed = call.progress.as_ref().and_then(|sink| self.signals.follow(sink));
+        let timing = Timing::new(&self.described, "tools/call", Some(tool));
+        let answer = tokio::select! {
+            biased;
+            answer = self.run(tool, call, followed.as_ref().map(|followed| followed.token)) => answer,
+            () = call.cancelled.cancelled() => {
+                timing.end(Some("cancelled"));
+                let text = format!("The call of tool '{tool}' was cancelled.");
+                return Err(ToolFailure::new(Cause::Cancelled, text).into());
+            }
+            () = sleep_until(call.deadline.into()) => {
+                timing.end(Some("timeout"));
+                return Err(call.timed_out(None).into());
+            }
+        };
+        if matches!(answer, Ok(_) | Err(ServiceError::McpError(_))) {
+            entered.answered();
+        }
+        if answer.is_ok() {
+            self.note(timing.elapsed());
+        }
+        let error_type = error_type(&answer);
+        let output = match answer {
+            Ok(result) => call::output(tool, result).map_err(CallError::from),
+            Err(error) => Err(failure::call(tool, error, self.why_ended().as_deref())),
+        };
+        let is_error = output.as_ref().map_or(true, |output| output.is_error);
+        timing.end(error_type.as_deref().or(is_error.then_some("tool_error")));
+        output
+    }
+
+    /// Asks the server whether it is well; any answer will do.
+    ///
+    /// # Errors
+    ///
+    /// When there is none. The caller bounds the time.
+    pub(crate) async fn ping(&self) -> Result<Duration, ConnectError> {
+        let (method, request) = match self.generation {
+            Generation::Sessions => ("ping", ClientRequest::PingRequest(PingRequest::default())),
+            // There is no other question that every server answers.
+            Generation::Stateless => {
+                let discover = DiscoverRequest::new(DiscoverRequestParams {});
+                ("server/discover", ClientRequest::DiscoverRequest(discover))
+            }
+        };
+        let began = Instant::now();
+        let answer = self.ask_timed(method, request).await;
+        let latency = began.elapsed();
+        match answer {
+            Ok(_) | Err(ServiceError::McpError(_)) => {
+                self.note(latency);
+                Ok(latency)
+            }
+            Err(error) => Err(self.failed(method, &error)),
+        }
+    }
+
+    /// Whether the connection is over, so that it takes no further requests.
+    pub(crate) fn is_over(&self) -> bool {
+        self.signals.why_ended().is_some()
+    }
+
+    /// Returns when the connection is over, with why.
+    pub(crate) async fn closed(&self) -> String {
+        self.signals.ended().await.why.as_ref().to_owned()
+    }
+
+    /// Ends the connection. Calls that wait fail at once; returns when the transport is closed, or after 10 s.
+    pub(crate) async fn close(&self) {
+        self.signals.end("the connection was closed", true);
+        let running = self.running.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(mut running) = running {
+            // It is dropped, and with it the transport, if it does not close.
+            let _ = running.close_with_timeout(CLOSE_TIME).await;
+        }
+    }
+
+    /// Sends the request of a call and waits for its answer. Reports of progress come before it only where they take the same
+    /// way.
+    async fn run(&self, tool: &str, call: &ToolCall, token: Option<Token>) -> Result<ServerResult, ServiceError> {
+        match &self.lane {
+            Some(lane) if token.is_none() && lane.is_open() => {
+                let params = call::params(tool, call, self.meta.as_ref());
+                self.answered(lane.ask("tools/call", &params)).await
+            }
+            _ => self.ask(call::request(tool, call, token)).await,
+        }
+    }
+
+    /// Sends a request and waits for its answer. Dropped before, it tells the server.
+    async fn ask(&self, request: ClientRequest) -> Result<ServerResult, ServiceError> {
+        let asking = async {
+            let handle = self.peer.send_cancellable_request(request, PeerRequestOptions::no_options()).await?;
+            Pending::new(handle).answer().await
+        };
+        self.answered(asking).await
+    }
+
+    /// The answer to a request, or the end of the connection.
+    async fn answered(
+        &self,
+        asking: impl Future<Output = Result<ServerResult, ServiceError>>,
+    ) -> Result<ServerResult, ServiceError> {
+        let mut answer = tokio::select! {
+            biased;
+            answer = asking => answer,
+            // The SDK fails what waits only when the transport is closed, which can take seconds.
+            _ = self.signals.ended() => Err(ServiceError::TransportClosed),
+        };
+        redacted::answer(&self.redactor, &mut answer);
+        answer
+    }
+
+    /// The same, told to the observer.
+    async fn ask_timed(&self, method: &'static str, request: ClientRequest) -> Result<ServerResult, ServiceError> {
+        let timing = Timing::new(&self.described, method, None);
+        let answer = self.ask(request).await;
+        if matches!(answer, Ok(_) | Err(ServiceError::McpError(_))) {
+            self.busy.answered();
+        }
+        timing.end(error_type(&answer).as_deref());
+        answer
+    }
+
+    fn note(&self, latency: Duration) {
+        let micros = u64::try_from(latency.as_micros()).unwrap_or(u64::MAX);
+        self.latency.store(micros.max(1), Ordering::Relaxed);
+    }
+
+    fn failed(&self, method: &str, error: &ServiceError) -> ConnectError {
+        failure::request(method, error, self.why_ended().as_deref())
+    }
+
+    fn why_ended(&self) -> Option<Arc<str>> {
+        self.signals.why_ended().map(|end| end.why)
+    }
+}
+
+/// What a metric says of an answer.
+fn error_type(answer: &Result<ServerResult, ServiceError>) -> Option<String> {
+    match answer {
+        Ok(_) => None,
+        Err(ServiceError::McpError(error)) => Some(error.code.0.to_string()),
+        Err(_) => Some("connection_lost".to_owned()),
+    }
+}

@@ -1,0 +1,245 @@
+//! What stands between the SDK and a transport.
+//!
+//! The SDK starts a task for every notification and every request of a server, so that a server could fill the memory.
+//! Here they are answered, counted or dropped as they come in, and the SDK sees little else than answers.
+
+use std::future::pending;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+use futures_util::stream::{FuturesUnordered, StreamExt as _};
+use rmcp::RoleClient;
+use rmcp::model::{
+    ClientJsonRpcMessage, ClientRequest, ClientResult, CustomResult, ErrorCode, ErrorData, GetExtensions as _,
+    RequestId, RequestMetaObject, ServerJsonRpcMessage, ServerNotification, ServerRequest, ServerResult,
+};
+use rmcp::transport::Transport;
+use serde_json::Value;
+use tokio::time::{Instant, sleep_until, timeout_at};
+
+use super::notifications::{Signals, Token};
+use crate::transport::TransportFailure;
+
+/// Longest wait for an answer to the probe.
+pub(super) const PROBE_TIME: Duration = Duration::from_secs(1);
+/// Answers to a server's own requests that wait to be sent; requests beyond are ignored.
+const MAX_REPLIES: usize = 64;
+
+/// What is done when a server does not answer the probe.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Silence {
+    /// It is taken for a server of the old generation, which may ignore what it does not know: the probe is answered in
+    /// its place.
+    Legacy,
+    /// The connection is given up, because the transport takes nothing further before the answer.
+    Failure,
+    /// Nobody probes.
+    Allowed,
+}
+
+/// A transport, with the traffic that is not the SDK's taken out.
+pub(super) struct Gate<T> {
+    inner: T,
+    signals: Arc<Signals>,
+    failure: TransportFailure,
+    /// The answer to `roots/list`, if there are any.
+    roots: Option<Value>,
+    silence: Silence,
+    probe: Option<Probe>,
+    /// A probe that we answered, whose real answer may still come.
+    late: Option<RequestId>,
+    replies: FuturesUnordered<BoxFuture<'static, ()>>,
+}
+
+struct Probe {
+    id: RequestId,
+    until: Instant,
+}
+
+impl<T: Transport<RoleClient> + 'static> Gate<T> {
+    pub(super) fn new(
+        inner: T,
+        signals: Arc<Signals>,
+        failure: TransportFailure,
+        roots: Option<Value>,
+        silence: Silence,
+    ) -> Self {
+        Self { inner, signals, failure, roots, silence, probe: None, late: None, replies: FuturesUnordered::new() }
+    }
+
+    /// What the SDK gets of a message.
+    fn let_in(&mut self, message: ServerJsonRpcMessage) -> Option<ServerJsonRpcMessage> {
+        match message {
+            ServerJsonRpcMessage::Notification(notification) => match notification.notification {
+                ServerNotification::ProgressNotification(report) => {
+                    self.signals.progressed(report.params);
+                    None
+                }
+                ServerNotification::ToolListChangedNotification(_) => {
+                    self.signals.list_changed();
+                    None
+                }
+                ServerNotification::SubscriptionsAcknowledgedNotification(_) => {
+                    self.signals.subscribed();
+                    None
+                }
+                // How a server of the new generation ends a subscription.
+                ServerNotification::CancelledNotification(_) if !self.signals.is_initializing() => {
+                    Some(ServerJsonRpcMessage::Notification(notification))
+                }
+                _ => None,
+            },
+            ServerJsonRpcMessage::Request(request) => {
+                self.reply(&request.request, request.id);
+                None
+            }
+            ServerJsonRpcMessage::Response(ref response) => {
+                let is_expected = self.expected(Some(&response.id));
+                if !is_expected && matches!(response.result, ServerResult::DiscoverResult(_)) {
+                    self.signals.late();
+                }
+                is_expected.then_some(message)
+            }
+            ServerJsonRpcMessage::Error(ref error) => self.expected(error.id.as_ref()).then_some(message),
+        }
+    }
+
+    /// Whether an answer is to something that is still waited for.
+    fn expected(&mut self, id: Option<&RequestId>) -> bool {
+        if self.late.as_ref().is_some_and(|late| id.is_none_or(|id| is_same(late, id))) {
+            self.late = None;
+            return false;
+        }
+        if self.probe.as_ref().is_some_and(|probe| id.is_none_or(|id| is_same(&probe.id, id))) {
+            self.probe = None;
+        }
+        true
+    }
+
+    fn reply(&mut self, request: &ServerRequest, id: RequestId) {
+        if self.replies.len() >= MAX_REPLIES {
+            return;
+        }
+        let reply = match request {
+            ServerRequest::PingRequest(_) => ClientJsonRpcMessage::response(ClientResult::empty(()), id),
+            ServerRequest::ListRootsRequest(_) if let Some(roots) = &self.roots => {
+                let result = CustomResult::new(roots.clone());
+                ClientJsonRpcMessage::response(ClientResult::CustomResult(result), id)
+            }
+            _ => {
+                let error = ErrorData::new(ErrorCode::METHOD_NOT_FOUND, "not offered by this client", None);
+                ClientJsonRpcMessage::error(error, Some(id))
+            }
+        };
+        let sending = self.inner.send(reply);
+        // A transport that cannot be written to ends by itself.
+        self.replies.push(Box::pin(async move { drop(sending.await) }));
+    }
+
+    /// The answer in place of a server that gave none.
+    fn in_place(&mut self) -> Option<ServerJsonRpcMessage> {
+        let id = self.probe.take()?.id;
+        if self.silence == Silence::Failure {
+            self.signals.end("the server kept silent for 1 s", false);
+            return None;
+        }
+        self.signals.pass_over_probe();
+        self.late = Some(id.clone());
+        let error = ErrorData::new(ErrorCode::METHOD_NOT_FOUND, "no answer in time", None);
+        Some(ServerJsonRpcMessage::error(error, Some(id)))
+    }
+}
+
+impl<T: Transport<RoleClient> + 'static> Transport<RoleClient> for Gate<T> {
+    type Error = T::Error;
+
+    fn send(
+        &mut self,
+        mut item: ClientJsonRpcMessage,
+    ) -> impl Future<Output = Result<(), Self::Error>> + Send + 'static {
+        let mut until = None;
+        if let ClientJsonRpcMessage::Request(request) = &mut item {
+            match &mut request.request {
+                ClientRequest::InitializeRequest(_) => self.signals.initializing(),
+                ClientRequest::DiscoverRequest(_) if self.silence != Silence::Allowed => {
+                    let end = self.probe.take().map_or_else(|| Instant::now() + PROBE_TIME, |probe| probe.until);
+                    self.probe = Some(Probe { id: request.id.clone(), until: end });
+                    until = Some(end);
+                }
+                other => set_progress_token(other),
+            }
+        }
+        let sending = self.inner.send(item);
+        async move {
+            let Some(until) = until else { return sending.await };
+            // Some transports have sent a request only when it is answered.
+            let mut sending = Box::pin(sending);
+            match timeout_at(until, &mut sending).await {
+                Ok(sent) => sent,
+                Err(_) => {
+                    tokio::spawn(sending);
+                    Ok(())
+                }
+            }
+        }
+    }
+
+    async fn receive(&mut self) -> Option<ServerJsonRpcMessage> {
+        loop {
+            let silence = self.probe.as_ref().map(|probe| probe.until);
+            let message = tokio::select! {
+                message = self.inner.receive() => message,
+                Some(()) = self.replies.next(), if !self.replies.is_empty() => continue,
+                () = sleep_to(silence) => return self.in_place(),
+            };
+            let Some(message) = message else {
+                let why = self.failure.get().unwrap_or("the server closed the connection");
+                self.signals.end(why, false);
+                return None;
+            };
+            if let Some(message) = self.let_in(message) {
+                return Some(message);
+            }
+            // A flood of what is taken out must not keep the SDK from sending.
+            tokio::task::coop::consume_budget().await;
+        }
+    }
+
+    fn close(&mut self) -> impl Future<Output = Result<(), Self::Error>> + Send {
+        self.inner.close()
+    }
+}
+
+impl<T> Drop for Gate<T> {
+    fn drop(&mut self) {
+        self.signals.end("the connection ended", false);
+    }
+}
+
+/// The SDK asks for progress with every request; servers are asked for it only where somebody listens.
+fn set_progress_token(request: &mut ClientRequest) {
+    let extensions = request.extensions_mut();
+    let token = extensions.remove::<Token>();
+    let Some(meta) = extensions.get_mut::<RequestMetaObject>() else { return };
+    match token {
+        Some(token) => meta.set_progress_token(token.wire()),
+        None => drop(meta.remove("progressToken")),
+    }
+    if meta.is_empty() {
+        extensions.remove::<RequestMetaObject>();
+    }
+}
+
+/// Some servers turn the number of a request into a text.
+fn is_same(asked: &RequestId, answered: &RequestId) -> bool {
+    asked == answered
+        || matches!((asked, answered), (RequestId::Number(n), RequestId::String(text)) if text.parse() == Ok(*n))
+}
+
+async fn sleep_to(until: Option<Instant>) {
+    match until {
+        Some(until) => sleep_until(until).await,
+        None => pending().await,
+    }
+}

@@ -1,0 +1,221 @@
+//! Connections to servers that follow a script, and to one that is a program.
+
+mod asides;
+mod calls;
+mod ending;
+mod fast_path;
+mod handshake;
+mod listing;
+mod program;
+
+use std::io;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use rmcp::RoleClient;
+use rmcp::model::{ClientJsonRpcMessage, ServerJsonRpcMessage};
+use rmcp::transport::Transport;
+use serde_json::{Value, json};
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+use toolbus_core::caller::Caller;
+use toolbus_core::tool::{ToolCall, ToolOutput};
+
+use super::{CallError, ConnectError, Connection, Generation, Opening, message};
+use crate::events::{Observer, Operation, Session};
+use crate::spec::ServerName;
+use crate::transport::TransportFailure;
+use crate::transport::stdio::FastPath;
+
+/// What a server of the old generation answers to `initialize`.
+fn initialized() -> Value {
+    json!({
+        "protocolVersion": "2025-06-18",
+        "capabilities": { "tools": { "listChanged": true } },
+        "serverInfo": { "name": "scripted", "version": "1.0" },
+        "instructions": "Call gently.",
+    })
+}
+
+/// What a server of the new generation answers to `server/discover`.
+fn discovered() -> Value {
+    json!({
+        "resultType": "complete",
+        "supportedVersions": ["2026-07-28"],
+        "capabilities": { "tools": { "listChanged": true } },
+        "serverInfo": { "name": "scripted", "version": "2.0" },
+        "ttlMs": 0,
+        "cacheScope": "private",
+    })
+}
+
+/// Our end of a connection without a wire.
+struct Wire {
+    to: mpsc::UnboundedSender<Value>,
+    from: mpsc::UnboundedReceiver<Value>,
+}
+
+/// The server's end.
+struct Script {
+    heard: mpsc::UnboundedReceiver<Value>,
+    say: mpsc::UnboundedSender<Value>,
+}
+
+impl Transport<RoleClient> for Wire {
+    type Error = io::Error;
+
+    fn send(&mut self, message: ClientJsonRpcMessage) -> impl Future<Output = io::Result<()>> + Send + 'static {
+        let sent = self.to.send(serde_json::to_value(message).unwrap());
+        std::future::ready(sent.map_err(|_| io::ErrorKind::BrokenPipe.into()))
+    }
+
+    async fn receive(&mut self) -> Option<ServerJsonRpcMessage> {
+        self.from.recv().await.map(|said| message::read(said.to_string().as_bytes()).unwrap())
+    }
+
+    async fn close(&mut self) -> io::Result<()> {
+        self.from.close();
+        Ok(())
+    }
+}
+
+fn wire() -> (Wire, Script) {
+    let (to, heard) = mpsc::unbounded_channel();
+    let (say, from) = mpsc::unbounded_channel();
+    (Wire { to, from }, Script { heard, say })
+}
+
+impl Script {
+    /// The next message.
+    async fn hear(&mut self) -> Value {
+        self.heard.recv().await.expect("the client is there")
+    }
+
+    /// The next message, which is of `method`.
+    async fn expect(&mut self, method: &str) -> Value {
+        let message = self.hear().await;
+        assert_eq!(message["method"], method, "{message}");
+        message
+    }
+
+    fn say(&self, message: Value) {
+        self.say.send(message).unwrap();
+    }
+
+    fn answer(&self, request: &Value, result: Value) {
+        self.say(json!({ "jsonrpc": "2.0", "id": request["id"], "result": result }));
+    }
+
+    fn refuse(&self, request: &Value, code: i32, message: &str) {
+        self.say(json!({ "jsonrpc": "2.0", "id": request["id"], "error": { "code": code, "message": message } }));
+    }
+
+    fn notify(&self, method: &str, params: Value) {
+        self.say(json!({ "jsonrpc": "2.0", "method": method, "params": params }));
+    }
+}
+
+/// What was observed, a line each.
+#[derive(Clone, Default)]
+struct Seen(Arc<Mutex<Vec<String>>>);
+
+impl Seen {
+    fn lines(&self) -> Vec<String> {
+        self.0.lock().unwrap().clone()
+    }
+}
+
+impl Observer for Seen {
+    fn operation(&self, operation: &Operation<'_>) {
+        let Operation { method, tool, server, protocol_version, error_type, .. } = operation;
+        let (tool, error_type) = (tool.unwrap_or("-"), error_type.unwrap_or("-"));
+        self.0.lock().unwrap().push(format!("{method} {tool} {server} {protocol_version} {error_type}"));
+    }
+
+    fn session(&self, session: &Session<'_>) {
+        let Session { server, protocol_version, error_type, .. } = session;
+        self.0.lock().unwrap().push(format!("session {server} {protocol_version} {}", error_type.unwrap_or("-")));
+    }
+}
+
+/// How a test opens a connection.
+#[derive(Clone, Default)]
+struct How {
+    generation: Option<Generation>,
+    roots: Vec<PathBuf>,
+    failure: TransportFailure,
+    is_tcp: bool,
+    lane: Option<FastPath>,
+    seen: Seen,
+}
+
+type Opened = JoinHandle<Result<Arc<Connection>, ConnectError>>;
+
+fn open<T: Transport<RoleClient> + 'static>(transport: T, how: How) -> Opened {
+    let How { generation, roots, failure, is_tcp, lane, seen } = how;
+    tokio::spawn(async move {
+        let server = ServerName::parse("scripted").unwrap();
+        let network = if is_tcp { "tcp" } else { "pipe" };
+        let observer = Arc::new(seen);
+        let opening = Opening {
+            server: &server,
+            transport: network,
+            generation,
+            lane,
+            failure,
+            roots,
+            observer,
+            redactor: Default::default(),
+        };
+        Connection::open(transport, opening).await
+    })
+}
+
+/// A connection to a server of the old generation.
+async fn session(how: How) -> (Arc<Connection>, Script) {
+    let (wire, mut script) = wire();
+    let opened = open(wire, How { generation: Some(Generation::Sessions), ..how });
+    let request = script.expect("initialize").await;
+    script.answer(&request, initialized());
+    script.expect("notifications/initialized").await;
+    (opened.await.unwrap().unwrap(), script)
+}
+
+/// A connection to a server of the new generation, and its request for changes.
+async fn stateless(how: How) -> (Arc<Connection>, Script, Value) {
+    let (wire, mut script) = wire();
+    let opened = open(wire, How { generation: Some(Generation::Stateless), ..how });
+    let request = script.expect("server/discover").await;
+    script.answer(&request, discovered());
+    let connection = opened.await.unwrap().unwrap();
+    let listen = script.expect("subscriptions/listen").await;
+    (connection, script, listen)
+}
+
+/// A call with 30 s to go.
+fn call() -> ToolCall {
+    let arguments = json!({ "text": "hi" });
+    ToolCall {
+        tool: "echo".into(),
+        caller: Arc::new(Caller::unknown()),
+        call_id: "call-1".into(),
+        arguments: Arc::new(arguments.as_object().unwrap().clone()),
+        deadline: Instant::now() + Duration::from_secs(30),
+        limit: Duration::from_secs(30),
+        cancelled: CancellationToken::new(),
+        trace: None,
+        progress: None,
+    }
+}
+
+/// Calls the tool `echo` in a task.
+fn start(connection: &Arc<Connection>, call: ToolCall) -> JoinHandle<Result<ToolOutput, CallError>> {
+    let connection = Arc::clone(connection);
+    tokio::spawn(async move { connection.call("echo", &call).await })
+}
+
+fn text(text: &str) -> Value {
+    json!({ "content": [{ "type": "text", "text": text }] })
+}

@@ -1,0 +1,214 @@
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use insta::{assert_json_snapshot, assert_snapshot};
+use serde_json::{Value, json};
+use toolbus_core::failure::Cause;
+use toolbus_core::progress::ProgressSink;
+use toolbus_core::tool::{ToolCall, ToolOutput};
+use toolbus_protocol::TraceContext;
+
+use super::{How, Script, call, session, start, stateless, text};
+use crate::client::CallError;
+
+/// What comes of a call that is answered with `answer`, whose id is set.
+async fn answered(mut answer: Value) -> Result<ToolOutput, CallError> {
+    let (connection, mut script) = session(How::default()).await;
+    let called = start(&connection, call());
+    let request = script.expect("tools/call").await;
+    answer["jsonrpc"] = "2.0".into();
+    answer["id"] = request["id"].clone();
+    script.say(answer);
+    called.await.unwrap()
+}
+
+#[tokio::test]
+async fn a_call_carries_its_arguments_and_nothing_that_nobody_asked_for() {
+    let how = How::default();
+    let (connection, mut script) = session(how.clone()).await;
+    let called = start(&connection, call());
+    let request = script.expect("tools/call").await;
+    assert!(connection.is_busy());
+    assert_json_snapshot!(request, @r#"
+    {
+      "id": 1,
+      "jsonrpc": "2.0",
+      "method": "tools/call",
+      "params": {
+        "arguments": {
+          "text": "hi"
+        },
+        "name": "echo"
+      }
+    }
+    "#);
+    script.answer(&request, text("hi"));
+    assert_eq!(called.await.unwrap().unwrap(), ToolOutput::text("hi"));
+    assert!(!connection.is_busy());
+    assert!(connection.last_latency().is_some());
+    assert_eq!(how.seen.lines().last().unwrap(), "tools/call echo scripted 2025-06-18 -");
+}
+
+#[tokio::test]
+async fn a_call_to_a_server_of_the_new_generation_says_who_calls() {
+    let (connection, mut script, _) = stateless(How::default()).await;
+    let called = start(&connection, call());
+    let request = script.expect("tools/call").await;
+    assert_json_snapshot!(request["params"]["_meta"], @r#"
+    {
+      "io.modelcontextprotocol/clientCapabilities": {},
+      "io.modelcontextprotocol/clientInfo": {
+        "name": "toolbus",
+        "version": "0.1.0"
+      },
+      "io.modelcontextprotocol/protocolVersion": "2026-07-28"
+    }
+    "#);
+    let mut result = text("hi");
+    result["resultType"] = "complete".into();
+    script.answer(&request, result);
+    assert_eq!(called.await.unwrap().unwrap(), ToolOutput::text("hi"));
+}
+
+#[tokio::test]
+async fn the_trace_goes_on_in_the_metadata() {
+    let (connection, mut script) = session(How::default()).await;
+    let trace = TraceContext::parse("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", Some("a=b"));
+    let _called = start(&connection, ToolCall { trace, ..call() });
+    let request = script.expect("tools/call").await;
+    assert_json_snapshot!(request["params"]["_meta"], @r#"
+    {
+      "traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
+      "tracestate": "a=b"
+    }
+    "#);
+}
+
+#[tokio::test]
+async fn progress_is_told_to_who_asked() {
+    let (connection, mut script) = session(How::default()).await;
+    let (sink, mut reports) = ProgressSink::new();
+    let called = start(&connection, ToolCall { progress: Some(sink), ..call() });
+    let request = script.expect("tools/call").await;
+    let token = &request["params"]["_meta"]["progressToken"];
+    assert!(token.is_number(), "{request}");
+    script.notify("notifications/progress", json!({ "progressToken": 4242, "progress": 9 }));
+    script.notify(
+        "notifications/progress",
+        json!({ "progressToken": token, "progress": 1, "total": 2, "message": "half" }),
+    );
+    let report = reports.recv().await.unwrap();
+    assert_eq!((report.progress, report.total, report.message.as_deref()), (1.0, Some(2.0), Some("half")));
+    script.answer(&request, text("done"));
+    called.await.unwrap().unwrap();
+    assert!(reports.recv().await.is_none(), "nothing is kept of a call that is over");
+}
+
+async fn told_of_cancellation(script: &mut Script, request: &Value) {
+    let notification = script.expect("notifications/cancelled").await;
+    assert_eq!(notification["params"]["requestId"], request["id"]);
+}
+
+#[tokio::test]
+async fn a_cancelled_call_is_cancelled_at_the_server() {
+    let how = How::default();
+    let (connection, mut script) = session(how.clone()).await;
+    let cancelled = call();
+    let token = cancelled.cancelled.clone();
+    let called = start(&connection, cancelled);
+    let request = script.expect("tools/call").await;
+    token.cancel();
+    let error = called.await.unwrap().unwrap_err();
+    assert_eq!((error.failure.cause, error.is_lost), (Cause::Cancelled, false));
+    told_of_cancellation(&mut script, &request).await;
+    assert_eq!(how.seen.lines().last().unwrap(), "tools/call echo scripted 2025-06-18 cancelled");
+}
+
+#[tokio::test]
+async fn a_call_that_is_dropped_is_cancelled_at_the_server() {
+    let how = How::default();
+    let (connection, mut script) = session(how.clone()).await;
+    let called = start(&connection, call());
+    let request = script.expect("tools/call").await;
+    called.abort();
+    told_of_cancellation(&mut script, &request).await;
+    assert_eq!(how.seen.lines().last().unwrap(), "tools/call echo scripted 2025-06-18 cancelled");
+    assert!(!connection.is_busy());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_passed_deadline_ends_the_call_here_and_there() {
+    let how = How::default();
+    let (connection, mut script) = session(how.clone()).await;
+    let called = start(&connection, ToolCall { deadline: Instant::now() + Duration::from_secs(5), ..call() });
+    let request = script.expect("tools/call").await;
+    let error = called.await.unwrap().unwrap_err();
+    assert_eq!((error.failure.cause, error.is_lost), (Cause::DeadlineExceeded, false));
+    assert!(error.failure.message.starts_with("Tool 'echo' did not answer within "), "{}", error.failure.message);
+    told_of_cancellation(&mut script, &request).await;
+    assert_eq!(how.seen.lines().last().unwrap(), "tools/call echo scripted 2025-06-18 timeout");
+    script.answer(&request, text("late"));
+    let next = start(&connection, call());
+    let request = script.expect("tools/call").await;
+    script.answer(&request, text("next"));
+    assert_eq!(next.await.unwrap().unwrap(), ToolOutput::text("next"));
+}
+
+#[tokio::test]
+async fn what_a_tool_says_of_its_own_failure_is_a_result() {
+    let output =
+        answered(json!({ "result": { "content": [{ "type": "text", "text": "no" }], "isError": true } })).await;
+    assert_eq!(output.unwrap(), ToolOutput::error("no"));
+}
+
+#[tokio::test]
+async fn what_is_no_result_is_told_in_words() {
+    let answers = [
+        json!({ "error": { "code": -32602, "message": "Unknown tool: echo" } }),
+        json!({ "error": { "code": -32603, "message": "disk\u{1b}[2J full" } }),
+        json!({ "error": { "code": -1, "message": "x".repeat(5_000) } }),
+        json!({ "result": { "resultType": "input_required", "inputRequests": {} } }),
+        json!({ "result": { "resultType": "task", "taskId": "t1", "status": "working", "ttlMs": null,
+            "createdAt": "2026-01-01T00:00:00Z", "lastUpdatedAt": "2026-01-01T00:00:00Z" } }),
+        json!({ "result": { "tools": [] } }),
+        json!({ "result": [1, 2] }),
+    ];
+    let mut told = Vec::new();
+    for answer in answers {
+        let CallError { failure, is_lost } = answered(answer).await.unwrap_err();
+        assert!(!is_lost);
+        let message: String = failure.message.chars().take(100).collect();
+        assert!(failure.message.len() < 2_100);
+        told.push(format!("{:?}: {message} [{}]", failure.cause, failure.detail.unwrap_or_default()));
+    }
+    assert_snapshot!(told.join("\n"), @r"
+    InvalidArguments: Tool 'echo' refused the call: Unknown tool: echo []
+    Failed: Tool 'echo' failed: disk\u{1b}[2J full [JSON-RPC error -32603]
+    Failed: Tool 'echo' failed: xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx [JSON-RPC error -1]
+    Failed: Tool 'echo' needs input from a person, which this bridge does not relay. []
+    Failed: Tool 'echo' runs as a task that is asked for its result later, which this bridge does not do. []
+    InvalidResult: Tool 'echo' answered with something that is not the result of a call. []
+    InvalidResult: Tool 'echo' answered with something that is not the result of a call. []
+    ");
+}
+
+#[tokio::test]
+async fn an_empty_result_is_a_result() {
+    assert_eq!(answered(json!({ "result": {} })).await.unwrap(), ToolOutput::default());
+}
+
+#[tokio::test]
+async fn a_ping_takes_any_answer() {
+    let (connection, mut script) = session(How::default()).await;
+    let pinging = Arc::clone(&connection);
+    let pinged = tokio::spawn(async move { pinging.ping().await });
+    let request = script.expect("ping").await;
+    script.refuse(&request, -32601, "Method not found");
+    pinged.await.unwrap().unwrap();
+
+    let (connection, mut script, _) = stateless(How::default()).await;
+    let pinged = tokio::spawn(async move { connection.ping().await });
+    let request = script.expect("server/discover").await;
+    script.answer(&request, super::discovered());
+    pinged.await.unwrap().unwrap();
+}

@@ -1,0 +1,184 @@
+//! Calls beside the SDK.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use insta::assert_json_snapshot;
+use serde_json::{Value, json};
+use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, DuplexStream, duplex};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+use toolbus_core::failure::Cause;
+use toolbus_core::progress::ProgressSink;
+use toolbus_core::tool::{ToolCall, ToolOutput};
+use toolbus_protocol::TraceContext;
+
+use super::{How, call, discovered, initialized, open, start, text};
+use crate::client::{Connection, Generation};
+use crate::process::{Exit, Exited};
+use crate::transport::stdio::StdioTransport;
+
+/// The server's end of two pipes.
+struct Server {
+    output: DuplexStream,
+    input: BufReader<DuplexStream>,
+    closing: CancellationToken,
+    /// Nobody tells how it ended.
+    _exit: watch::Sender<Option<Exit>>,
+}
+
+impl Server {
+    /// The next message, which is of `method`.
+    async fn expect(&mut self, method: &str) -> Value {
+        let mut line = String::new();
+        self.input.read_line(&mut line).await.unwrap();
+        let message: Value = serde_json::from_str(&line).unwrap();
+        assert_eq!(message["method"], method, "{message}");
+        message
+    }
+
+    async fn say(&mut self, message: Value) {
+        self.output.write_all(format!("{message}\n").as_bytes()).await.unwrap();
+    }
+
+    async fn answer(&mut self, id: &Value, result: Value) {
+        self.say(json!({ "jsonrpc": "2.0", "id": id, "result": result })).await;
+    }
+}
+
+/// A connection over pipes, with calls beside the SDK.
+async fn connect(generation: Generation) -> (Arc<Connection>, Server) {
+    let ((from, output), (to, input)) = (duplex(8 * 1024), duplex(8 * 1024));
+    let (exit, exited) = watch::channel(None);
+    let closing = CancellationToken::new();
+    let transport = StdioTransport::new(from, to, "scripted".into(), closing.clone(), Exited::new(exited));
+    let how = How { generation: Some(generation), lane: Some(transport.lane()), ..How::default() };
+    let mut server = Server { output, input: BufReader::new(input), closing, _exit: exit };
+    let opened = open(transport, how);
+    let (method, result, next) = match generation {
+        Generation::Sessions => ("initialize", initialized(), "notifications/initialized"),
+        Generation::Stateless => ("server/discover", discovered(), "subscriptions/listen"),
+    };
+    let request = server.expect(method).await;
+    server.answer(&request["id"], result).await;
+    let connection = opened.await.unwrap().unwrap();
+    server.expect(next).await;
+    (connection, server)
+}
+
+#[tokio::test]
+async fn a_call_has_an_id_that_the_sdk_has_not() {
+    let (connection, mut server) = connect(Generation::Sessions).await;
+    let called = start(&connection, call());
+    let request = server.expect("tools/call").await;
+    assert_json_snapshot!(request, @r#"
+    {
+      "id": 1073741824,
+      "jsonrpc": "2.0",
+      "method": "tools/call",
+      "params": {
+        "arguments": {
+          "text": "hi"
+        },
+        "name": "echo"
+      }
+    }
+    "#);
+    server.answer(&request["id"], text("hi")).await;
+    assert_eq!(called.await.unwrap().unwrap(), ToolOutput::text("hi"));
+}
+
+#[tokio::test]
+async fn a_call_to_a_server_of_the_new_generation_says_who_calls_and_in_which_trace() {
+    let (connection, mut server) = connect(Generation::Stateless).await;
+    let trace = TraceContext::parse("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", Some("a=b"));
+    let called = start(&connection, ToolCall { trace, ..call() });
+    let request = server.expect("tools/call").await;
+    assert_json_snapshot!(request["params"]["_meta"], @r#"
+    {
+      "io.modelcontextprotocol/clientCapabilities": {},
+      "io.modelcontextprotocol/clientInfo": {
+        "name": "toolbus",
+        "version": "0.1.0"
+      },
+      "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+      "traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
+      "tracestate": "a=b"
+    }
+    "#);
+    server.answer(&request["id"], text("hi")).await;
+    called.await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn answers_find_their_calls_in_any_order_also_by_an_id_that_became_a_text() {
+    let (connection, mut server) = connect(Generation::Sessions).await;
+    let (first, second) = (start(&connection, call()), start(&connection, call()));
+    let (of_first, of_second) = (server.expect("tools/call").await, server.expect("tools/call").await);
+    server.answer(&json!(of_second["id"].to_string()), text("second")).await;
+    server.say(json!({ "jsonrpc": "2.0", "id": of_first["id"], "error": { "code": -32602, "message": "no" } })).await;
+    assert_eq!(second.await.unwrap().unwrap(), ToolOutput::text("second"));
+    assert_eq!(first.await.unwrap().unwrap_err().failure.cause, Cause::InvalidArguments);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_server_is_told_of_a_call_that_is_given_up_and_its_late_answer_is_nobodys() {
+    let (connection, mut server) = connect(Generation::Sessions).await;
+    let dropped = start(&connection, call());
+    let late = start(&connection, ToolCall { deadline: std::time::Instant::now() + Duration::from_secs(5), ..call() });
+    let requests = [server.expect("tools/call").await, server.expect("tools/call").await];
+    dropped.abort();
+    assert_eq!(late.await.unwrap().unwrap_err().failure.cause, Cause::DeadlineExceeded);
+    let mut told = [server.expect("notifications/cancelled").await, server.expect("notifications/cancelled").await];
+    told.sort_by_key(|told| told["params"]["requestId"].as_i64());
+    for (told, request) in told.iter().zip(&requests) {
+        assert_eq!(told["params"]["requestId"], request["id"]);
+        assert_eq!(told["params"]["reason"], "nobody waits for the answer any more");
+        server.answer(&request["id"], text("late")).await;
+    }
+    let next = start(&connection, call());
+    let request = server.expect("tools/call").await;
+    server.answer(&request["id"], text("next")).await;
+    assert_eq!(next.await.unwrap().unwrap(), ToolOutput::text("next"));
+}
+
+#[tokio::test]
+async fn an_answered_call_is_not_cancelled() {
+    let (connection, mut server) = connect(Generation::Sessions).await;
+    for _ in 0..2 {
+        let called = start(&connection, call());
+        let request = server.expect("tools/call").await;
+        server.answer(&request["id"], text("hi")).await;
+        called.await.unwrap().unwrap();
+    }
+}
+
+#[tokio::test]
+async fn calls_fail_at_once_when_the_connection_ends() {
+    let (connection, mut server) = connect(Generation::Sessions).await;
+    let called = start(&connection, call());
+    server.expect("tools/call").await;
+    drop(server.output);
+    assert!(called.await.unwrap().unwrap_err().is_lost);
+
+    let (connection, mut server) = connect(Generation::Sessions).await;
+    let called = start(&connection, call());
+    server.expect("tools/call").await;
+    server.closing.cancel();
+    assert!(called.await.unwrap().unwrap_err().is_lost);
+    assert!(connection.call("echo", &call()).await.unwrap_err().is_lost, "nor is another one sent");
+}
+
+#[tokio::test]
+async fn a_call_whose_progress_is_followed_takes_the_way_of_the_reports() {
+    let (connection, mut server) = connect(Generation::Sessions).await;
+    let (sink, mut reports) = ProgressSink::new();
+    let called = start(&connection, ToolCall { progress: Some(sink), ..call() });
+    let request = server.expect("tools/call").await;
+    let token = &request["params"]["_meta"]["progressToken"];
+    let report = json!({ "progressToken": token, "progress": 1 });
+    server.say(json!({ "jsonrpc": "2.0", "method": "notifications/progress", "params": report })).await;
+    server.answer(&request["id"], text("done")).await;
+    called.await.unwrap().unwrap();
+    assert_eq!(reports.recv().await.unwrap().progress, 1.0);
+}

@@ -1,0 +1,65 @@
+//! Tools with which agents look at servers and use them.
+
+mod args;
+mod invoke;
+pub(crate) mod list;
+mod register;
+mod registrar;
+mod rules;
+#[cfg(test)]
+mod tests;
+pub(crate) mod visible;
+
+use std::sync::Arc;
+
+use serde_json::Value;
+use toolbus_core::Invoker;
+use toolbus_core::policy::PolicyHandle;
+use toolbus_core::tool::{Tool, ToolDescriptor, Validation};
+
+use crate::bus_messages::Servers;
+
+pub use self::registrar::{Fleet, Registrar};
+pub use self::rules::Rules;
+
+/// The source of these tools.
+pub const SOURCE: &str = "mcp:management";
+
+/// The names of these tools, whether they are offered or not. No tool of a server has one.
+const NAMES: [&str; 5] =
+    ["mcp_list_services", "mcp_get_service_details", "mcp_invoke_tool", "mcp_register_server", "mcp_unregister_server"];
+
+/// Whether a name is that of a management tool, whatever server has a tool of it.
+pub(crate) fn has_name(name: &str) -> bool {
+    NAMES.contains(&name)
+}
+
+/// The management tools; those that add and remove servers only with a `registrar`. They show a caller what it may use, and
+/// nothing else.
+#[must_use]
+pub fn tools(
+    access: &PolicyHandle,
+    servers: Arc<dyn Servers>,
+    invoker: Arc<dyn Invoker>,
+    registrar: Option<Arc<Registrar>>,
+) -> Vec<Tool> {
+    let mut tools = vec![
+        list::list(access.clone(), Arc::clone(&servers)),
+        list::details(access.clone(), servers),
+        invoke::tool(access.clone(), invoker),
+    ];
+    if let Some(registrar) = registrar {
+        tools.extend([register::register(Arc::clone(&registrar)), register::unregister(registrar)]);
+    }
+    tools
+}
+
+/// A management tool. Its schema is what a model is told; the tool itself understands more names, and says what is wrong.
+fn descriptor(name: &str, description: &str, parameters: Value) -> ToolDescriptor {
+    ToolDescriptor {
+        description: description.to_owned(),
+        parameters: Some(Arc::new(parameters)),
+        validation: Validation::Off,
+        ..ToolDescriptor::new(name, SOURCE, "mcp")
+    }
+}

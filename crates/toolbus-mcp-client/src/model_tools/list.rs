@@ -1,0 +1,164 @@
+//! `mcp_list_services` and `mcp_get_service_details`: which servers and tools there are for the caller.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use serde::Serialize;
+use serde_json::json;
+use toolbus_core::failure::{Cause, ToolFailure};
+use toolbus_core::log::shown;
+use toolbus_core::policy::{EffectiveTools, Granted, PolicyHandle};
+use toolbus_core::tool::{Effect, Executor, Tool, ToolCall, ToolDescriptor, ToolOutput};
+use toolbus_protocol::{McpServerSummary, McpToolDefinition};
+
+use super::args::{Given, SERVER, TOOL};
+use super::descriptor;
+use super::visible::{Server, awaited, listed, servers};
+use crate::bus_messages::Servers;
+use crate::spec::ServerName;
+use crate::summary::summary;
+
+/// The summary of a server whose tools are not known because nobody has used it.
+const STARTS_ON_FIRST_USE: &str =
+    "Starts on first use: its tools are not known yet. mcp_get_service_details starts it.";
+
+/// Largest description of a server's tools at once, in bytes of texts and schemas: more than a model reads.
+const MAX_DETAILS: usize = 1024 * 1024;
+
+/// The tool `mcp_list_services {}`.
+pub(super) fn list(access: PolicyHandle, servers: Arc<dyn Servers>) -> Tool {
+    let description = "Lists the MCP servers that you can use, each with the names of its tools. Call \
+                       mcp_get_service_details for what a server's tools take.";
+    let parameters = json!({"type": "object", "properties": {}});
+    let descriptor =
+        ToolDescriptor { effect: Effect::ReadOnly, ..descriptor("mcp_list_services", description, parameters) };
+    Tool::new(descriptor, List { access, servers })
+}
+
+/// The tool `mcp_get_service_details {server_name, tool_name?}`.
+pub(super) fn details(access: PolicyHandle, servers: Arc<dyn Servers>) -> Tool {
+    let description = "Describes the tools of an MCP server: what each does and the JSON Schema of its arguments. Call \
+                       it before mcp_invoke_tool.";
+    let parameters = json!({
+        "type": "object",
+        "properties": {
+            "server_name": {"type": "string", "description": "Name of the MCP server, as mcp_list_services has it"},
+            "tool_name": {"type": "string", "description": "One tool of the server; without it all are described"},
+        },
+        "required": ["server_name"],
+    });
+    let descriptor =
+        ToolDescriptor { effect: Effect::ReadOnly, ..descriptor("mcp_get_service_details", description, parameters) };
+    Tool::new(descriptor, Details { access, servers })
+}
+
+struct List {
+    access: PolicyHandle,
+    servers: Arc<dyn Servers>,
+}
+
+struct Details {
+    access: PolicyHandle,
+    servers: Arc<dyn Servers>,
+}
+
+impl Executor for List {
+    async fn execute(&self, call: ToolCall) -> Result<ToolOutput, ToolFailure> {
+        let effective = self.access.effective(&call.caller);
+        let servers = Arc::clone(&self.servers);
+        let list = move || {
+            let all = summaries(&effective, &servers.asleep(&effective));
+            as_json(&all.values().collect::<Vec<_>>())
+        };
+        in_turn(&self.access, &call, list).await
+    }
+}
+
+impl Executor for Details {
+    async fn execute(&self, call: ToolCall) -> Result<ToolOutput, ToolFailure> {
+        let given = Given(&call.arguments);
+        let (name, tool) = (given.required(SERVER)?.to_owned(), given.text(TOOL)?.map(str::to_owned));
+        let effective = awaited(&self.access, &*self.servers, &call.caller, &name, call.deadline).await;
+        in_turn(&self.access, &call, move || described(&effective, &name, tool.as_deref())).await
+    }
+}
+
+/// Does what takes long for thousands of tools, beside the threads that calls run on.
+async fn in_turn(
+    access: &PolicyHandle,
+    call: &ToolCall,
+    work: impl FnOnce() -> Result<ToolOutput, ToolFailure> + Send + 'static,
+) -> Result<ToolOutput, ToolFailure> {
+    let (output, _turn) = access.turns().run(call.caller.sharer(""), 0, call.deadline, work).await?;
+    output
+}
+
+/// The tools of a server, or one of them.
+fn described(effective: &EffectiveTools, name: &str, tool: Option<&str>) -> Result<ToolOutput, ToolFailure> {
+    let visible = servers(effective);
+    let Some(server) = visible.get(&name.to_lowercase()) else {
+        let known = listed(visible.values().map(|server| &**server.name));
+        let text = format!("Unknown MCP server '{}'. Registered servers: {known}.", shown(name));
+        return Ok(ToolOutput::error(text));
+    };
+    if let Some(tool) = tool {
+        let Some(granted) = server.tools.get(tool) else {
+            let text = format!("No tool named '{}' found on server '{}'", shown(tool), shown(server.name));
+            return Ok(ToolOutput::error(text));
+        };
+        return as_json(&[defined(effective, tool, *granted)]);
+    }
+    let (mut all, mut size) = (Vec::new(), 0);
+    for (name, granted) in &server.tools {
+        let tool = defined(effective, name, *granted);
+        size += tool.description.len() + tool.parameters_schema.as_deref().map_or(0, str::len);
+        if size > MAX_DETAILS {
+            let text = format!(
+                "The {} tools of server '{}' are too many to describe at once. Ask for one by its tool_name; \
+                 mcp_list_services has their names.",
+                server.tools.len(),
+                shown(server.name)
+            );
+            return Ok(ToolOutput::error(text));
+        }
+        all.push(tool);
+    }
+    as_json(&all)
+}
+
+/// What a caller is told of each server, by the server's name in lower case; `asleep` are those whose tools nobody knows.
+pub(crate) fn summaries(effective: &EffectiveTools, asleep: &[ServerName]) -> BTreeMap<String, McpServerSummary> {
+    let asleep = asleep.iter().map(|name| {
+        let summary = Some(STARTS_ON_FIRST_USE.to_owned());
+        let server_name = name.to_string();
+        (name.folded().to_string(), McpServerSummary { server_name, summary, ..McpServerSummary::default() })
+    });
+    let known = servers(effective);
+    // One whose tools came a moment ago has them.
+    asleep.chain(known.iter().map(|(folded, server)| (folded.clone(), summary_of(server)))).collect()
+}
+
+fn summary_of(server: &Server<'_>) -> McpServerSummary {
+    let tool_names: Vec<String> = server.tools.keys().map(|name| (*name).to_owned()).collect();
+    McpServerSummary {
+        server_name: server.name.to_string(),
+        display_name: None,
+        summary: Some(summary(&tool_names)),
+        tool_count: tool_names.len(),
+        tool_names,
+    }
+}
+
+pub(crate) fn defined(effective: &EffectiveTools, name: &str, granted: Granted<'_>) -> McpToolDefinition {
+    let definition = effective.definition(granted);
+    McpToolDefinition {
+        name: name.to_owned(),
+        description: definition.description,
+        parameters_schema: definition.parameters.map(|schema| schema.to_string()),
+    }
+}
+
+fn as_json(value: &impl Serialize) -> Result<ToolOutput, ToolFailure> {
+    let written = serde_json::to_string(value).map(ToolOutput::text);
+    written.map_err(|error| ToolFailure::new(Cause::Failed, "The answer could not be written.").with_detail(error))
+}

@@ -1,0 +1,286 @@
+//! A policy with a few servers, and stand-ins for what runs them.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use futures_util::FutureExt;
+use futures_util::future::{BoxFuture, pending};
+use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
+use toolbus_core::caller::{AgentName, Caller, Identity};
+use toolbus_core::failure::ToolFailure;
+use toolbus_core::pattern::Pattern;
+use toolbus_core::policy::{AgentPolicy, Allowed, Capacity, EffectiveTools, Policy, PolicyHandle};
+use toolbus_core::registry::Registry;
+use toolbus_core::store::{Store, StoreError};
+use toolbus_core::tool::{Executor, Tool, ToolCall, ToolDescriptor, ToolOutput};
+use toolbus_core::{InnerCall, Invoker};
+use toolbus_store::Memory;
+
+use crate::bus_messages::{AboutServer, Servers};
+use crate::model_tools::rules::tests::rules;
+use crate::model_tools::{Fleet, Registrar, tools};
+use crate::spec::{Origin, ServerName, ServerSpec, TransportSpec};
+
+/// The agents `ana`, who may use reading tools, and `bob`, who may use all; three servers, of which `Lazy` has not been
+/// started.
+pub(super) struct World {
+    pub(super) access: PolicyHandle,
+    pub(super) tools: Vec<Tool>,
+    pub(super) servers: Arc<Started>,
+    pub(super) invoker: Arc<Inner>,
+    pub(super) fleet: Arc<Running>,
+    pub(super) store: Arc<Kept>,
+    pub(super) registrar: Arc<Registrar>,
+}
+
+impl World {
+    pub(super) fn new() -> Self {
+        Self::of(true)
+    }
+
+    pub(super) fn without_registration() -> Self {
+        Self::of(false)
+    }
+
+    fn of(registers: bool) -> Self {
+        let registry = Registry::new();
+        registry.register_all(known_tools()).unwrap();
+        let patterns = |texts: &[&str]| texts.iter().map(|text| Pattern::parse(text).unwrap()).collect();
+        let forced = json!({"root": "/data"}).as_object().cloned().unwrap();
+        let ana = AgentPolicy {
+            tools: Allowed::Only(patterns(&["read_*", "mcp_*", "late"])),
+            arguments: vec![(Pattern::parse("read_file").unwrap(), Arc::new(forced))],
+            ..AgentPolicy::default()
+        };
+        let agents = [("ana", ana), ("bob", AgentPolicy::default())];
+        let agents = agents.map(|(name, section)| (AgentName::parse(name).unwrap(), section)).into();
+        let capacity = Capacity { max_in_flight: 16, max_waiting: 16 };
+        let policy = Policy { agents, ..Policy::default() };
+        let access = PolicyHandle::new(registry.clone(), Identity::default(), policy, capacity);
+        let servers = Arc::new(Started { registry, wakes: Mutex::default() });
+        let (invoker, fleet, store) = (Arc::<Inner>::default(), Arc::<Running>::default(), Arc::<Kept>::default());
+        let registrar = Arc::new(Registrar::new(rules(), Arc::clone(&store) as _, true, Arc::clone(&fleet) as _));
+        let known: Arc<dyn Servers> = Arc::clone(&servers) as _;
+        let tools = tools(&access, known, Arc::clone(&invoker) as _, registers.then(|| Arc::clone(&registrar)));
+        Self { access, tools, servers, invoker, fleet, store, registrar }
+    }
+
+    /// Calls a management tool.
+    pub(super) async fn call(&self, caller: &Caller, tool: &str, arguments: Value) -> Result<ToolOutput, ToolFailure> {
+        self.run(tool, call(caller, tool, arguments)).await
+    }
+
+    pub(super) async fn run(&self, tool: &str, call: ToolCall) -> Result<ToolOutput, ToolFailure> {
+        let tool = self.tools.iter().find(|known| *known.descriptor.name == *tool).unwrap();
+        Arc::clone(&tool.executor).execute_boxed(call).await
+    }
+
+    /// What a call comes to, as text.
+    pub(super) async fn told(&self, caller: &Caller, tool: &str, arguments: Value) -> String {
+        match self.call(caller, tool, arguments).await {
+            Ok(ToolOutput { content, is_error: false, .. }) => content.unwrap_or_default(),
+            Ok(ToolOutput { content, .. }) => format!("error: {}", content.unwrap_or_default()),
+            Err(failure) => format!("{:?}: {}", failure.cause, failure.message),
+        }
+    }
+
+    pub(super) async fn register(&self, caller: &Caller, arguments: Value) -> String {
+        self.told(caller, "mcp_register_server", arguments).await
+    }
+
+    pub(super) async fn unregister(&self, caller: &Caller, name: &str) -> String {
+        self.told(caller, "mcp_unregister_server", json!({"server_name": name})).await
+    }
+}
+
+pub(super) fn agent(name: &str) -> Caller {
+    Caller::agent(AgentName::parse(name).unwrap())
+}
+
+pub(super) fn call(caller: &Caller, tool: &str, arguments: Value) -> ToolCall {
+    let Value::Object(arguments) = arguments else { panic!("arguments are an object") };
+    ToolCall {
+        tool: tool.into(),
+        call_id: "call-1".into(),
+        caller: Arc::new(caller.clone()),
+        arguments: Arc::new(arguments),
+        deadline: Instant::now() + Duration::from_secs(30),
+        limit: Duration::from_secs(30),
+        cancelled: CancellationToken::new(),
+        trace: None,
+        progress: None,
+    }
+}
+
+fn known_tools() -> Vec<Tool> {
+    let path = json!({
+        "type": "object",
+        "properties": {"path": {"type": "string"}, "root": {"type": "string"}},
+        "required": ["path", "root"],
+    });
+    vec![
+        tool("read_file", "Files", "Reads a file.", Some(path)),
+        tool("read_all", "Files", "Reads all files.", None),
+        tool("write_file", "Files", "Writes a file.", None),
+        tool("send_mail", "mail", "Sends mail.", None),
+        Tool::new(ToolDescriptor::new("read_clock", "time", "local"), Nothing),
+    ]
+}
+
+fn tool(name: &str, server: &str, description: &str, schema: Option<Value>) -> Tool {
+    let descriptor = ToolDescriptor {
+        description: description.to_owned(),
+        parameters: schema.map(Arc::new),
+        server: Some(server.into()),
+        ..ToolDescriptor::new(name, format!("mcp:{server}"), "mcp")
+    };
+    Tool::new(descriptor, Nothing)
+}
+
+struct Nothing;
+
+impl Executor for Nothing {
+    async fn execute(&self, _: ToolCall) -> Result<ToolOutput, ToolFailure> {
+        Ok(ToolOutput::default())
+    }
+}
+
+/// Servers of which `Lazy` registers its tool when it is woken, and the policy is not told.
+pub(super) struct Started {
+    registry: Registry,
+    pub(super) wakes: Mutex<Vec<String>>,
+}
+
+impl Servers for Started {
+    fn within_reach(&self, effective: &EffectiveTools) -> Vec<ServerName> {
+        let all = ["Files", "mail", "Lazy"].map(|name| ServerName::parse(name).unwrap());
+        all.into_iter().filter(|name| effective.could_have(name.source(), None)).collect()
+    }
+
+    fn asleep(&self, effective: &EffectiveTools) -> Vec<ServerName> {
+        let is_awake = !self.wakes.lock().unwrap().is_empty();
+        self.within_reach(effective).into_iter().filter(|name| !is_awake && &**name.folded() == "lazy").collect()
+    }
+
+    fn refresh(&self, _: &ServerName) {}
+
+    fn about(&self, _: &str) -> Option<AboutServer> {
+        None
+    }
+
+    fn wake<'a>(&'a self, server: &'a ServerName, _: Instant) -> BoxFuture<'a, ()> {
+        self.wakes.lock().unwrap().push(server.to_string());
+        if &**server.folded() == "lazy" {
+            self.registry.register(tool("late", "Lazy", "Comes late.", None)).unwrap();
+        }
+        async {}.boxed()
+    }
+}
+
+/// Notes the inner calls, and answers with what it was told to.
+pub(super) struct Inner {
+    pub(super) calls: Mutex<Vec<InnerCall>>,
+    pub(super) answer: Mutex<Result<ToolOutput, ToolFailure>>,
+}
+
+impl Default for Inner {
+    fn default() -> Self {
+        Self { calls: Mutex::default(), answer: Mutex::new(Ok(ToolOutput::text("done"))) }
+    }
+}
+
+impl Invoker for Inner {
+    fn invoke(&self, call: InnerCall) -> BoxFuture<'_, Result<ToolOutput, ToolFailure>> {
+        self.calls.lock().unwrap().push(call);
+        let answer = self.answer.lock().unwrap().clone();
+        async { answer }.boxed()
+    }
+}
+
+/// Servers that connect, unless their command or host says otherwise. Configured is `files`.
+#[derive(Default)]
+pub(super) struct Running {
+    pub(super) servers: Mutex<BTreeMap<String, ServerSpec>>,
+    /// Everything that was ever added.
+    pub(super) added: Mutex<Vec<TransportSpec>>,
+    /// Whether servers do not connect.
+    pub(super) fails: AtomicBool,
+    /// Whether servers neither connect nor fail.
+    pub(super) hangs: AtomicBool,
+}
+
+impl Running {
+    pub(super) fn names(&self) -> Vec<String> {
+        self.servers.lock().unwrap().values().map(|spec| spec.name.to_string()).collect()
+    }
+}
+
+impl Fleet for Running {
+    fn add<'a>(&'a self, spec: ServerSpec, _: Instant) -> BoxFuture<'a, Result<Vec<String>, String>> {
+        assert_eq!(spec.origin, Origin::Registration);
+        self.added.lock().unwrap().push(spec.transport.clone());
+        self.servers.lock().unwrap().insert(spec.name.folded().to_string(), spec);
+        if self.hangs.load(Ordering::Relaxed) {
+            return pending().boxed();
+        }
+        let fails = self.fails.load(Ordering::Relaxed);
+        async move {
+            if fails { Err("it ended at once.".to_owned()) } else { Ok(vec!["a".to_owned(), "b".to_owned()]) }
+        }
+        .boxed()
+    }
+
+    fn remove<'a>(&'a self, name: &'a ServerName) -> BoxFuture<'a, bool> {
+        let was_there = self.servers.lock().unwrap().remove(&**name.folded()).is_some();
+        async move { was_there }.boxed()
+    }
+
+    fn get(&self, name: &str) -> Option<Origin> {
+        let name = name.to_lowercase();
+        if name == "files" {
+            return Some(Origin::Configuration);
+        }
+        self.servers.lock().unwrap().get(&name).map(|spec| spec.origin)
+    }
+}
+
+/// A store that can be broken.
+#[derive(Default)]
+pub(super) struct Kept {
+    pub(super) memory: Memory,
+    pub(super) is_broken: AtomicBool,
+}
+
+impl Kept {
+    fn check(&self) -> Result<(), StoreError> {
+        let is_broken = self.is_broken.load(Ordering::Relaxed);
+        if is_broken { Err(StoreError::Failed("disk full".to_owned())) } else { Ok(()) }
+    }
+}
+
+impl Store for Kept {
+    fn get<'a>(&'a self, namespace: &'a str, key: &'a str) -> BoxFuture<'a, Result<Option<Vec<u8>>, StoreError>> {
+        Store::get(&self.memory, namespace, key)
+    }
+
+    fn put<'a>(&'a self, namespace: &'a str, key: &'a str, value: Vec<u8>) -> BoxFuture<'a, Result<(), StoreError>> {
+        match self.check() {
+            Ok(()) => Store::put(&self.memory, namespace, key, value),
+            Err(error) => async { Err(error) }.boxed(),
+        }
+    }
+
+    fn delete<'a>(&'a self, namespace: &'a str, key: &'a str) -> BoxFuture<'a, Result<bool, StoreError>> {
+        match self.check() {
+            Ok(()) => Store::delete(&self.memory, namespace, key),
+            Err(error) => async { Err(error) }.boxed(),
+        }
+    }
+
+    fn list<'a>(&'a self, namespace: &'a str) -> BoxFuture<'a, Result<Vec<String>, StoreError>> {
+        Store::list(&self.memory, namespace)
+    }
+}

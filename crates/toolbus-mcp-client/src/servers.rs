@@ -1,0 +1,300 @@
+//! All servers, and their tools in the registry.
+
+mod arriving;
+mod control;
+pub(crate) mod definition;
+mod entry;
+mod entry_status;
+mod executor;
+pub(crate) mod findings;
+mod quota;
+mod registration;
+mod schema;
+pub mod sessions;
+#[cfg(test)]
+mod tests;
+mod tools;
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::Duration;
+
+use tokio_util::task::TaskTracker;
+use toolbus_core::registry::{Clash, Rank, Registry};
+use toolbus_core::tool::{Tool, ToolDescriptor};
+use toolbus_core::toolsets::SessionSet;
+use toolbus_trust::scan::Scanner;
+
+use self::entry::ServerEntry;
+use self::quota::{Full, Room, Share};
+use crate::events::Observer;
+use crate::process::Launcher;
+use crate::spec::{Origin, ServerName, ServerSpec};
+use crate::status::ServerStatus;
+use crate::supervise::Pace;
+
+/// Longest time in which servers that start together are tried before names are kept.
+const START_TIME: Duration = Duration::from_secs(10);
+/// Longest end of all servers together: they end side by side.
+const SHUTDOWN_TIME: Duration = Duration::from_secs(15);
+
+/// A server, and what it is for.
+#[derive(Clone)]
+pub struct PlacedServer {
+    /// The server.
+    pub spec: ServerSpec,
+    /// The tool set that it backs; absent: its tools are plain ones.
+    pub set: Option<SetPlace>,
+}
+
+/// The tool set that a server backs.
+#[derive(Clone)]
+pub struct SetPlace {
+    /// Name of the set.
+    pub name: Arc<str>,
+    /// What the names of its tools begin with, before a dot.
+    pub prefix: Arc<str>,
+    /// What runs the tools of a set of scope `session`; absent for a set that all sessions share.
+    pub sessions: Option<Arc<SessionSet>>,
+}
+
+/// Changes a tool's descriptor before it is registered: limits that are configured by name.
+pub type Limits = Arc<dyn Fn(&mut ToolDescriptor) + Send + Sync>;
+
+/// Keeps servers running and their tools registered. Cheap to clone.
+#[derive(Clone)]
+pub struct Bridge {
+    shared: Arc<Shared>,
+}
+
+/// What every server works with.
+pub(crate) struct Shared {
+    registry: Registry,
+    launcher: Launcher,
+    observer: Arc<dyn Observer>,
+    /// Looks at what servers say of their tools.
+    scanner: Scanner,
+    pace: Pace,
+    limits: RwLock<Limits>,
+    members: RwLock<BTreeMap<ServerName, Arc<ServerEntry>>>,
+    /// One change at a time.
+    changing: Mutex<()>,
+    /// Clashes of names that the log knows of. Held while tools are registered, so that those of a server that is removed
+    /// do not come back.
+    clashes: Mutex<Vec<Clash>>,
+    room: Mutex<Room>,
+    /// Whether names are kept, or will be once the servers of the start have been tried.
+    is_keeping_names: AtomicBool,
+    keepers: TaskTracker,
+}
+
+impl Bridge {
+    /// A bridge without servers, whose tools go to `registry`.
+    #[must_use]
+    pub fn new(registry: Registry, launcher: Launcher, observer: Arc<dyn Observer>, scanner: Scanner) -> Self {
+        Self::paced(registry, launcher, observer, scanner, Pace::USUAL)
+    }
+
+    fn paced(
+        registry: Registry,
+        launcher: Launcher,
+        observer: Arc<dyn Observer>,
+        scanner: Scanner,
+        pace: Pace,
+    ) -> Self {
+        Self {
+            shared: Arc::new(Shared {
+                registry,
+                launcher,
+                observer,
+                scanner,
+                pace,
+                limits: RwLock::new(Arc::new(|_| {})),
+                members: RwLock::default(),
+                changing: Mutex::default(),
+                clashes: Mutex::default(),
+                room: Mutex::default(),
+                is_keeping_names: AtomicBool::new(false),
+                keepers: TaskTracker::new(),
+            }),
+        }
+    }
+
+    /// Has these servers, and no others but those that were registered at run time. Servers that stay as they are are not
+    /// touched, whatever happens to the others; none is waited for.
+    pub fn apply(&self, servers: Vec<PlacedServer>, limits: Limits) {
+        *self.shared.limits.write().unwrap_or_else(PoisonError::into_inner) = limits;
+        let _one_at_a_time = self.changing();
+        let mut gone: BTreeMap<ServerName, Arc<ServerEntry>> = self.members();
+        gone.retain(|_, member| member.spec().origin == Origin::Configuration);
+        for placed in servers {
+            let name = placed.spec.name.clone();
+            match gone.remove(&name) {
+                Some(member) if member.is(&placed) => self.shared.publish(&member),
+                // A name that an operator gives is a caller's no longer.
+                Some(_) | None => drop(self.shared.add(placed)),
+            }
+        }
+        gone.values().for_each(|member| self.shared.forget(member));
+        self.keep_names();
+    }
+
+    /// Has names stay where they are once the servers of the start have been tried: which of them is faster decides nothing.
+    fn keep_names(&self) {
+        if self.shared.is_keeping_names.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        let bridge = self.clone();
+        tokio::spawn(self.shared.keepers.track_future(async move {
+            bridge.settled(START_TIME).await;
+            bridge.shared.registry.keep_names();
+        }));
+    }
+
+    /// Adds servers that were registered at run time, in an earlier life of the daemon.
+    pub fn restore(&self, servers: Vec<ServerSpec>) {
+        let _one_at_a_time = self.changing();
+        for spec in servers {
+            if self.shared.member(spec.name.as_str()).is_none() {
+                drop(self.shared.add(PlacedServer { spec, set: None }));
+            }
+        }
+    }
+
+    /// Returns when every server that is started at once has been tried, at most after `patience`.
+    pub async fn settled(&self, patience: Duration) {
+        let members: Vec<_> = self.members().into_values().filter(|member| member.starts_at_once()).collect();
+        let all = futures_util::future::join_all(members.iter().map(|member| member.arrival(false)));
+        let _ = tokio::time::timeout(patience, all).await;
+    }
+
+    /// What is to be told of each server, by name.
+    #[must_use]
+    pub fn status(&self) -> Vec<ServerStatus> {
+        self.members().values().map(|member| member.status()).collect()
+    }
+
+    /// Starts a server again, named in any case; false when there is none of that name.
+    #[must_use]
+    pub fn restart(&self, name: &str) -> bool {
+        let member = self.shared.member(name);
+        member.iter().for_each(|member| member.restart());
+        member.is_some()
+    }
+
+    /// Ends every server, and returns when they are gone, or soon after.
+    pub async fn shutdown(&self) {
+        {
+            let _one_at_a_time = self.changing();
+            self.members().values().for_each(|member| member.stop());
+        }
+        self.shared.keepers.close();
+        let _ = tokio::time::timeout(SHUTDOWN_TIME, self.shared.keepers.wait()).await;
+    }
+
+    fn members(&self) -> BTreeMap<ServerName, Arc<ServerEntry>> {
+        self.shared.members.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn changing(&self) -> MutexGuard<'_, ()> {
+        self.shared.changing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Shared {
+    fn member(&self, name: &str) -> Option<Arc<ServerEntry>> {
+        let name = ServerName::parse(name).ok()?;
+        self.members.read().unwrap_or_else(PoisonError::into_inner).get(&name).cloned()
+    }
+
+    /// Adds a server, in the place of one of its name if there is one.
+    fn add(self: &Arc<Self>, placed: PlacedServer) -> Arc<ServerEntry> {
+        let before = self.member(placed.spec.name.as_str());
+        if let Some(before) = &before {
+            // Written in another case, it is another source.
+            let is_same_source = before.spec().name.source() == placed.spec.name.source();
+            if is_same_source { self.remove(before) } else { self.forget(before) }
+        }
+        let name = placed.spec.name.clone();
+        let member = ServerEntry::new(placed, self.pace, &self.launcher, &self.observer);
+        self.members.write().unwrap_or_else(PoisonError::into_inner).insert(name, Arc::clone(&member));
+        member.keep(self, before.as_ref());
+        member
+    }
+
+    /// Removes a server for good, with its right to names.
+    fn forget(&self, member: &Arc<ServerEntry>) {
+        self.remove(member);
+        let mut known = self.clashes.lock().unwrap_or_else(PoisonError::into_inner);
+        let source = member.spec().name.source();
+        self.registry.forget(source);
+        known.retain(|clash| clash.kept != *source && clash.shadowed != *source);
+    }
+
+    /// Removes a server, whose names wait for the next one of its source.
+    fn remove(&self, member: &Arc<ServerEntry>) {
+        member.stop();
+        let mut known = self.clashes.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.has(member) {
+            self.members.write().unwrap_or_else(PoisonError::into_inner).remove(&member.spec().name);
+            self.room().leave(&member.spec().name);
+            self.put(&mut known, member.spec(), Vec::new());
+        }
+    }
+
+    /// Replaces a server's tools in the registry, with the limits as they are now, unless it has been removed meanwhile.
+    fn publish(&self, member: &Arc<ServerEntry>) {
+        let mut known = self.clashes.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.has(member) {
+            let limits = Arc::clone(&self.limits.read().unwrap_or_else(PoisonError::into_inner));
+            self.put(&mut known, member.spec(), member.tools(&limits));
+        }
+    }
+
+    /// Takes room for what a server offers now, in the place of what it offered before.
+    fn admit(&self, member: &Arc<ServerEntry>, tools: &[ToolDescriptor]) -> Result<(), Full> {
+        let share = Share::of(tools);
+        let mut room = self.room();
+        // One that was removed takes none: nobody would give it back.
+        if self.has(member) { room.take(&member.spec().name, share) } else { Ok(()) }
+    }
+
+    fn room(&self) -> MutexGuard<'_, Room> {
+        self.room.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn has(&self, member: &Arc<ServerEntry>) -> bool {
+        let members = self.members.read().unwrap_or_else(PoisonError::into_inner);
+        members.get(&member.spec().name).is_some_and(|present| Arc::ptr_eq(present, member))
+    }
+
+    /// Puts tools into the registry, and tells once of names that clash.
+    fn put(&self, known: &mut Vec<Clash>, spec: &ServerSpec, tools: Vec<Tool>) {
+        let source = spec.name.source();
+        let rank = match spec.origin {
+            Origin::Configuration => Rank::Configured,
+            Origin::Registration => Rank::Registered,
+        };
+        let clashes = match self.registry.publish(rank, source, tools) {
+            Ok(clashes) => clashes,
+            Err(error) => {
+                tracing::error!(source = &**source, %error, "tools of an MCP server were not registered");
+                return;
+            }
+        };
+        known.retain(|clash| clash.kept != *source && clash.shadowed != *source || clashes.contains(clash));
+        for clash in clashes {
+            if !known.contains(&clash) {
+                let Clash { name, kept, shadowed } = &clash;
+                tracing::warn!(
+                    tool = &**name,
+                    kept = &**kept,
+                    shadowed = &**shadowed,
+                    "two sources have a tool of one name; the shadowed one is reached by its server alone"
+                );
+                known.push(clash);
+            }
+        }
+    }
+}

@@ -1,0 +1,79 @@
+//! Tools that may still come: of servers that are being connected to, and of lazy ones.
+
+use std::time::{Duration, Instant};
+
+use futures_util::future::BoxFuture;
+use futures_util::stream::{FuturesUnordered, StreamExt as _};
+use toolbus_core::failure::{Cause, ToolFailure};
+use toolbus_core::log::shown;
+use toolbus_core::policy::EffectiveTools;
+use toolbus_core::{Lookup, PendingTools, ToolRef};
+
+use super::Bridge;
+use super::entry::ServerEntry;
+
+/// When a caller may try again whose tool may still come.
+const RETRY_AFTER: Duration = Duration::from_secs(5);
+
+impl PendingTools for Bridge {
+    fn expect<'a>(
+        &'a self,
+        wanted: ToolRef<'a>,
+        effective: &'a EffectiveTools,
+        latest: Instant,
+    ) -> Option<BoxFuture<'a, ()>> {
+        let (members, is_named) = match wanted.route {
+            Lookup::Server(server) => (self.shared.member(server).into_iter().collect::<Vec<_>>(), true),
+            Lookup::Name | Lookup::AnyServer => (self.members().into_values().collect(), false),
+        };
+        let arriving: Vec<_> =
+            members.into_iter().filter(|member| !member.is_known() && may_use(member, wanted, effective)).collect();
+        if arriving.is_empty() {
+            return None;
+        }
+        Some(Box::pin(async move {
+            let mut each: FuturesUnordered<_> = arriving
+                .iter()
+                .map(async |member| {
+                    let until = if is_named { None } else { member.promising_until() };
+                    let until = until.map_or(latest, |until| until.min(latest));
+                    let _ = tokio::time::timeout_at(until.into(), member.arrival(is_named)).await;
+                    member
+                })
+                .collect();
+            while let Some(member) = each.next().await {
+                if member.has_brought(wanted.name) {
+                    return;
+                }
+            }
+        }))
+    }
+
+    fn out_of_reach(&self, wanted: ToolRef<'_>, effective: &EffectiveTools) -> Option<ToolFailure> {
+        let Lookup::Server(server) = wanted.route else {
+            let mut members = self.members().into_values();
+            let is_open = members.any(|member| member.is_untried() && may_use(&member, wanted, effective));
+            return is_open.then(|| not_known_yet(wanted.name));
+        };
+        let member = self.shared.member(server).filter(|member| !member.is_known())?;
+        may_use(&member, wanted, effective).then(|| member.out_of_reach()).flatten()
+    }
+}
+
+/// What is told of a tool that a server may have which is being connected to for the first time.
+fn not_known_yet(name: &str) -> ToolFailure {
+    let text = format!(
+        "Tool '{}' is not there yet: an MCP server that may have it is still being connected to. Try again in a few seconds.",
+        shown(name)
+    );
+    ToolFailure::new(Cause::ConnectFailed, text).with_retry_after(RETRY_AFTER)
+}
+
+/// Whether the caller could use the tool if the server had it. A caller starts nothing, waits for nothing, and learns of
+/// nothing that it could not use.
+fn may_use(member: &ServerEntry, wanted: ToolRef<'_>, effective: &EffectiveTools) -> bool {
+    let is_published = !matches!(wanted.route, Lookup::Server(_));
+    let imagined = member.imagined(wanted.name, is_published);
+    imagined.is_some_and(|descriptor| effective.admits(&descriptor))
+        || (is_published && member.may_offer_as(wanted.name, effective))
+}

@@ -1,0 +1,248 @@
+//! A server's tool as a tool of this daemon.
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rmcp::model::ToolAnnotations;
+use serde_json::{Map, Value, json};
+use toolbus_core::log::shown;
+use toolbus_core::suggest::nearest;
+use toolbus_core::tool::{Effect, Membership, Naming, ToolDescriptor, Validation};
+use toolbus_trust::scan::Scanner;
+use toolbus_trust::text;
+
+use super::schema;
+use crate::model_tools;
+use crate::spec::ServerSpec;
+use crate::status::{CleanedTexts, HiddenTool};
+
+/// Longest name of a tool, in characters.
+const MAX_NAME: usize = 128;
+/// Longest published name, in bytes: that of any tool.
+const MAX_PUBLISHED: usize = toolbus_protocol::MAX_SHORT_STRING;
+/// Longest time that is spent on one server's schemas and texts.
+const MAX_TIME: Duration = Duration::from_secs(20);
+/// Most hidden tools that are named.
+const MAX_HIDDEN: usize = 200;
+
+/// What a server offers, as far as it can be used.
+#[derive(Debug, Default)]
+pub(crate) struct Definitions {
+    /// Tools that can be called, sorted by name.
+    pub(crate) tools: Vec<ToolDescriptor>,
+    /// Tools that cannot, sorted by name; of more than 200 the last entry says how many there are.
+    pub(crate) hidden: Vec<HiddenTool>,
+    /// What was taken out of the texts of tools that can be called, sorted by their names.
+    pub(crate) cleaned: Vec<CleanedTexts>,
+}
+
+/// The tool set that a server backs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct ToolsetPlace {
+    /// Name of the set.
+    pub(crate) set: Arc<str>,
+    /// What published names begin with, before a dot.
+    pub(crate) prefix: Arc<str>,
+    /// Whether each session has a server of its own.
+    pub(crate) needs_session: bool,
+}
+
+/// Why a tool is hidden.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+enum Unusable {
+    #[error("its name is not usable: expected 1 to {MAX_NAME} visible characters, and no space at either end")]
+    Name,
+    #[error("its name with the prefixes of tool set and server has more than {MAX_PUBLISHED} bytes")]
+    Published,
+    #[error("the server has another tool of this name")]
+    Duplicate,
+    #[error("`rename` gives its name to another tool of the server")]
+    Renamed,
+    #[error("it has the name of a management tool")]
+    Management,
+    #[error("its schema was not looked at: those of the server's other tools took too long to check")]
+    Unchecked,
+    #[error("{0}")]
+    Schema(#[from] schema::SchemaProblem),
+}
+
+/// Sorts out what a server listed. Tools that the filter does not admit are left out: that is the operator's wish, and
+/// no fault of theirs. `unreadable` are those of the list that could not be read at all.
+///
+/// Compiles each schema and scans each text, so that a long list costs seconds: not to be called where others wait.
+pub(crate) fn definitions(
+    spec: &ServerSpec,
+    place: Option<&ToolsetPlace>,
+    listed: Vec<rmcp::model::Tool>,
+    unreadable: Vec<HiddenTool>,
+    scanner: &Scanner,
+) -> Definitions {
+    definitions_until(Instant::now() + MAX_TIME, spec, place, listed, unreadable, scanner)
+}
+
+fn definitions_until(
+    end: Instant,
+    spec: &ServerSpec,
+    place: Option<&ToolsetPlace>,
+    listed: Vec<rmcp::model::Tool>,
+    unreadable: Vec<HiddenTool>,
+    scanner: &Scanner,
+) -> Definitions {
+    let source = spec.name.source();
+    let naming = Naming { set: place.map(|place| Arc::clone(&place.prefix)), ..spec.naming.clone() };
+    let mut own_names: Vec<String> = Vec::new();
+    let (mut tools, mut hidden, mut cleaned, mut seen) = (Vec::new(), unreadable, Vec::new(), HashSet::new());
+    for tool in listed {
+        if !naming.renamed.is_empty() {
+            own_names.push(tool.name.to_string());
+        }
+        if !spec.tools.admits(&tool.name) {
+            continue;
+        }
+        let descriptor = descriptor(spec, source, place, &naming, &tool, &mut seen).and_then(|descriptor| {
+            check(&tool, spec.validation, end)?;
+            Ok(descriptor)
+        });
+        match descriptor {
+            Ok(mut descriptor) => {
+                let removed = toolbus_trust::vet(&mut descriptor, scanner);
+                if !removed.is_empty() {
+                    cleaned.push(CleanedTexts { name: descriptor.name.to_string(), removed });
+                }
+                tools.push(descriptor);
+            }
+            Err(reason) => hidden.push(HiddenTool {
+                name: shown(&tool.name),
+                // What the validator says may quote the schema.
+                reason: reason.to_string().replace(char::is_control, " "),
+            }),
+        }
+    }
+    hidden.extend(not_there(&naming, &own_names));
+    tools.sort_by(|a, b| a.name.cmp(&b.name));
+    cleaned.sort_by(|a, b| a.name.cmp(&b.name));
+    Definitions { tools, hidden: bounded(hidden), cleaned }
+}
+
+fn descriptor(
+    spec: &ServerSpec,
+    source: &Arc<str>,
+    place: Option<&ToolsetPlace>,
+    naming: &Naming,
+    tool: &rmcp::model::Tool,
+    seen: &mut HashSet<String>,
+) -> Result<ToolDescriptor, Unusable> {
+    let name = &*tool.name;
+    let is_usable = !name.is_empty()
+        && name.chars().nth(MAX_NAME).is_none()
+        && !text::has_unseen(name)
+        // A joiner is seen in some places and not in others: two names could look the same.
+        && !name.contains(['\u{200c}', '\u{200d}'])
+        && name.trim() == name;
+    if !is_usable {
+        return Err(Unusable::Name);
+    }
+    let published = naming.published(name);
+    if published.len() > MAX_PUBLISHED {
+        return Err(Unusable::Published);
+    }
+    // The first counts even if it is hidden: what a name means must not depend on what is wrong with another tool.
+    if !seen.insert(name.to_owned()) {
+        return Err(Unusable::Duplicate);
+    }
+    // Nor does a tool take the name that an operator has given to another one.
+    if naming.own(&published) != Some(name) {
+        return Err(Unusable::Renamed);
+    }
+    // Whoever calls such a name means the daemon, also where that does not offer the tool.
+    if model_tools::has_name(name) || model_tools::has_name(&published) {
+        return Err(Unusable::Management);
+    }
+    Ok(ToolDescriptor {
+        title: titles(tool).find(|title| says_something(title)).map(str::to_owned),
+        description: description(spec, tool),
+        parameters: Some(Arc::new(parameters(&tool.input_schema))),
+        output_schema: output_schema(tool),
+        effect: effect(tool.annotations.as_ref()),
+        timeout: spec.tool_timeout,
+        own_name: (place.is_none() && published != name).then(|| name.into()),
+        toolset: place.map(|place| Membership {
+            set: Arc::clone(&place.set),
+            name: name.into(),
+            needs_session: place.needs_session,
+        }),
+        server: Some(Arc::clone(spec.name.as_str())),
+        validation: spec.validation,
+        ..ToolDescriptor::new(published, Arc::clone(source), "mcp")
+    })
+}
+
+/// Tools that are renamed and that the server does not have, with the names that may be meant.
+fn not_there(naming: &Naming, own_names: &[String]) -> Vec<HiddenTool> {
+    let missed = naming.renamed.keys().filter(|renamed| !own_names.iter().any(|name| **name == ***renamed));
+    let told = |renamed: &Arc<str>| {
+        let near = nearest(renamed, own_names.iter().map(String::as_str));
+        let near: Vec<String> = near.into_iter().map(|name| format!("`{}`", shown(name))).collect();
+        let hint = if near.is_empty() { String::new() } else { format!("; did you mean {}?", near.join(" or ")) };
+        HiddenTool { name: shown(renamed), reason: format!("`rename` has it, and the server has no such tool{hint}") }
+    };
+    missed.take(MAX_HIDDEN).map(told).collect()
+}
+
+fn check(tool: &rmcp::model::Tool, validation: Validation, end: Instant) -> Result<(), Unusable> {
+    if Instant::now() >= end {
+        return Err(Unusable::Unchecked);
+    }
+    Ok(schema::check(&tool.input_schema, validation)?)
+}
+
+fn titles(tool: &rmcp::model::Tool) -> impl Iterator<Item = &str> {
+    [tool.title.as_deref(), tool.annotations.as_ref().and_then(|hints| hints.title.as_deref())].into_iter().flatten()
+}
+
+fn description(spec: &ServerSpec, tool: &rmcp::model::Tool) -> String {
+    let mut texts = tool.description.as_deref().into_iter().chain(titles(tool));
+    let text = texts.find(|text| says_something(text)).map(str::to_owned);
+    text.unwrap_or_else(|| format!("Tool {} of MCP server {}.", tool.name, spec.name))
+}
+
+/// Whether there is anything to see in a text.
+fn says_something(text: &str) -> bool {
+    !text::clean(text, 1).text.is_empty()
+}
+
+fn parameters(schema: &Map<String, Value>) -> Value {
+    if schema.is_empty() { json!({"type": "object"}) } else { Value::Object(schema.clone()) }
+}
+
+/// What the tool says of its results, where that can be shown to clients, which compile it.
+fn output_schema(tool: &rmcp::model::Tool) -> Option<Arc<Value>> {
+    let schema = tool.output_schema.as_deref().filter(|schema| schema::check(schema, Validation::Enforce).is_ok())?;
+    Some(Arc::new(Value::Object(schema.clone())))
+}
+
+/// What a server declares. A hint that is absent declares nothing: by the defaults of MCP every tool without hints would
+/// be a destructive one. As in MCP, the other hints mean nothing for a tool that is read-only.
+fn effect(hints: Option<&ToolAnnotations>) -> Effect {
+    let Some(hints) = hints else { return Effect::Undeclared };
+    match (hints.read_only_hint, hints.idempotent_hint, hints.destructive_hint) {
+        (Some(true), _, _) => Effect::ReadOnly,
+        (_, Some(true), _) => Effect::Idempotent,
+        (None, None, None) => Effect::Undeclared,
+        _ => Effect::Effectful,
+    }
+}
+
+fn bounded(mut hidden: Vec<HiddenTool>) -> Vec<HiddenTool> {
+    hidden.sort_by(|a, b| (&a.name, &a.reason).cmp(&(&b.name, &b.reason)));
+    let more = hidden.len().saturating_sub(MAX_HIDDEN);
+    if more > 0 {
+        hidden.truncate(MAX_HIDDEN);
+        hidden.push(HiddenTool { name: "…".to_owned(), reason: format!("and {more} more tools are hidden") });
+    }
+    hidden
+}

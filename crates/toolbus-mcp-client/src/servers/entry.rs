@@ -1,0 +1,284 @@
+//! One server of the bridge: kept once, or once for each agent that has a credential of its own.
+
+use std::collections::BTreeMap;
+use std::hash::RandomState;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Instant;
+
+use futures_util::future::{BoxFuture, join_all};
+use tokio::sync::watch;
+use toolbus_core::caller::{AgentName, Caller};
+use toolbus_core::failure::ToolFailure;
+use toolbus_core::policy::EffectiveTools;
+use toolbus_core::tool::{Membership, Naming, ToolDescriptor};
+use toolbus_protocol::{is_alias_of, rest_of_alias};
+
+use super::findings::Vetted;
+use super::tools::Lists;
+use super::{PlacedServer, SetPlace, Shared, sessions};
+use crate::bus_messages::AboutServer;
+use crate::events::Observer;
+use crate::model_tools;
+use crate::process::Launcher;
+use crate::spec::{Credentials, ServerSpec, TransportSpec};
+use crate::status::HiddenTool;
+use crate::supervise::connect::{Connector, no_credential};
+use crate::supervise::{Keeping, Pace, Server, State};
+
+/// A server with all that is known of it.
+pub(super) struct ServerEntry {
+    pub(super) placed: PlacedServer,
+    /// Absent for one that is not to be used.
+    pub(super) main: Option<Arc<Server>>,
+    /// Of agents that have credentials of their own. The first lists the tools, or else whichever is there.
+    agents: BTreeMap<AgentName, Arc<Server>>,
+    known: Mutex<Known>,
+    /// Whether its tools are known: it was connected to before.
+    pub(super) is_known: watch::Sender<bool>,
+    /// Where its tools are registered.
+    pub(super) shared: OnceLock<std::sync::Weak<Shared>>,
+}
+
+#[derive(Default)]
+pub(super) struct Known {
+    pub(super) tools: Vec<ToolDescriptor>,
+    pub(super) hidden: Vec<HiddenTool>,
+    pub(super) about: AboutServer,
+    pub(super) implementation: Option<String>,
+    pub(super) vetted: Vetted,
+    /// The fingerprint of what all this was made from.
+    pub(super) said: Option<u64>,
+    pub(super) fingerprints: RandomState,
+}
+
+impl ServerEntry {
+    pub(super) fn new(
+        placed: PlacedServer,
+        pace: Pace,
+        launcher: &Launcher,
+        observer: &Arc<dyn Observer>,
+    ) -> Arc<Self> {
+        let spec = &placed.spec;
+        let is_per_session = placed.set.as_ref().is_some_and(|set| set.sessions.is_some());
+        let keeping = match (is_per_session, spec.is_lazy) {
+            (true, _) => Keeping::UntilListed,
+            (false, true) => Keeping::WhileUsed(pace.idle),
+            (false, false) => Keeping::Always,
+        };
+        let listing = if is_per_session { sessions::for_listing(spec) } else { spec.clone() };
+        let server = |credential| {
+            let dialer = Connector::new(&listing, credential, launcher, observer);
+            let directories = if is_per_session { sessions::directories(&listing) } else { Vec::new() };
+            Server::new(spec.name.clone(), keeping, pace, dialer.making(directories))
+        };
+        let mut agents = BTreeMap::new();
+        let mut main = None;
+        if !spec.is_disabled {
+            match &spec.transport {
+                TransportSpec::Http(endpoint) if let Credentials::PerAgent(credentials) = &endpoint.credentials => {
+                    let of_agents = credentials.iter().filter_map(|(agent, credential)| {
+                        Some((AgentName::parse(agent).ok()?, server(Some(credential))))
+                    });
+                    agents = of_agents.collect();
+                    main = agents.values().next().cloned();
+                }
+                _ => main = Some(server(None)),
+            }
+        }
+        Arc::new(Self {
+            placed,
+            main,
+            agents,
+            known: Mutex::default(),
+            is_known: watch::Sender::new(false),
+            shared: OnceLock::new(),
+        })
+    }
+
+    pub(super) const fn spec(&self) -> &ServerSpec {
+        &self.placed.spec
+    }
+
+    /// Whether nothing would be different with `other` in its place.
+    pub(super) fn is(&self, other: &PlacedServer) -> bool {
+        let place = |placed: &PlacedServer| {
+            let SetPlace { name, prefix, sessions } = placed.set.clone()?;
+            Some((name, prefix, sessions.map(|set| Arc::as_ptr(&set))))
+        };
+        self.placed.spec == other.spec && place(&self.placed) == place(other)
+    }
+
+    /// Keeps its servers from now on, or from when those of the one before are gone: they may hold what there is once.
+    pub(super) fn keep(self: &Arc<Self>, shared: &Arc<Shared>, before: Option<&Arc<Self>>) {
+        let _ = self.shared.set(Arc::downgrade(shared));
+        for server in self.servers() {
+            let is_main = self.main.as_ref().is_some_and(|main| Arc::ptr_eq(main, server));
+            let listener = Arc::new(Lists { member: Arc::clone(self), is_main });
+            let leaving: Vec<_> =
+                before.iter().flat_map(|before| before.servers()).map(|server| server.states()).collect();
+            let server = Arc::clone(server);
+            tokio::spawn(shared.keepers.track_future(async move {
+                for mut states in leaving {
+                    let _ = states.wait_for(|state| matches!(state, State::Stopped)).await;
+                }
+                server.keep(listener).await;
+            }));
+        }
+    }
+
+    pub(super) fn servers(&self) -> impl Iterator<Item = &Arc<Server>> {
+        let main = self.main.iter().filter(|_| self.agents.is_empty());
+        main.chain(self.agents.values())
+    }
+
+    pub(super) fn stop(&self) {
+        self.servers().for_each(|server| server.stop());
+    }
+
+    pub(super) fn restart(&self) {
+        self.servers().for_each(|server| server.restart());
+    }
+
+    pub(super) fn relist(&self) {
+        self.main.iter().for_each(|server| server.relist());
+    }
+
+    /// The server that runs this caller's calls.
+    pub(super) fn server_for(&self, caller: &Caller) -> Result<&Arc<Server>, ToolFailure> {
+        let of_agent = || caller.agent.as_ref().and_then(|agent| self.agents.get(agent));
+        let server = if self.agents.is_empty() { self.main.as_ref() } else { of_agent() };
+        server.ok_or_else(|| no_credential(&self.spec().name))
+    }
+
+    /// Whether its tools are known: it was connected to before.
+    pub(super) fn is_known(&self) -> bool {
+        *self.is_known.borrow()
+    }
+
+    /// Until when it is worth waiting for its tools without knowing that it has what is wanted.
+    pub(super) fn promising_until(&self) -> Option<Instant> {
+        self.servers().map(|server| server.promising_until()).max()
+    }
+
+    /// Whether what it has is about to be known for the first time, as far as anybody can say.
+    pub(super) fn is_untried(&self) -> bool {
+        !self.is_known() && self.servers().any(|server| server.is_untried())
+    }
+
+    /// Whether it has brought a tool of this name: its own, the one that it is registered with, or the one that models
+    /// use for that.
+    pub(super) fn has_brought(&self, name: &str) -> bool {
+        let has =
+            |tool: &ToolDescriptor| &*tool.name == name || &**tool.bare_name() == name || is_alias_of(name, &tool.name);
+        self.known().tools.iter().any(has)
+    }
+
+    /// Why a tool cannot be said not to be there, while its tools are not known; none for one that is not to be used.
+    pub(super) fn out_of_reach(&self) -> Option<ToolFailure> {
+        Some(self.main.as_ref()?.out_of_reach())
+    }
+
+    /// Whether its tools are not known because it starts with its first use.
+    pub(super) fn is_asleep(&self) -> bool {
+        self.main.is_some() && self.placed.spec.is_lazy && !self.is_known()
+    }
+
+    /// Whether it needs no call to be started.
+    pub(super) const fn starts_at_once(&self) -> bool {
+        self.main.is_some() && !self.placed.spec.is_lazy
+    }
+
+    /// Over when its tools are known, or when nothing more will be tried soon; with `patient` false already when the first
+    /// try has failed. Starts the server if it waits for that.
+    pub(super) fn arrival(self: &Arc<Self>, patient: bool) -> BoxFuture<'static, ()> {
+        let mut is_known = self.is_known.subscribe();
+        let servers: Vec<_> = self.servers().cloned().collect();
+        Box::pin(async move {
+            let all_tried = join_all(servers.iter().map(async |server| {
+                let mut states = server.states();
+                loop {
+                    let is_over = match &*states.borrow_and_update() {
+                        State::Waiting => !patient,
+                        state => state.is_final(),
+                    };
+                    if is_over {
+                        return;
+                    }
+                    server.wake();
+                    if states.changed().await.is_err() {
+                        return;
+                    }
+                }
+            }));
+            tokio::select! {
+                biased;
+                _ = is_known.wait_for(|is_known| *is_known) => {}
+                _ = all_tried => {}
+            }
+        })
+    }
+
+    /// A tool of this name as it would be if the server had it; none when it cannot be the server's.
+    pub(super) fn imagined(&self, name: &str, is_published: bool) -> Option<ToolDescriptor> {
+        let (spec, naming) = (self.spec(), self.naming());
+        let own = if is_published { naming.own(name)? } else { name };
+        let published = naming.published(own);
+        let mut descriptor = ToolDescriptor::new(published, Arc::clone(spec.name.source()), "mcp");
+        descriptor.own_name = Some(own.into());
+        if let Some(set) = &self.placed.set {
+            let needs_session = set.sessions.is_some();
+            descriptor.toolset = Some(Membership { set: Arc::clone(&set.name), name: own.into(), needs_session });
+        }
+        descriptor.server = Some(Arc::clone(spec.name.as_str()));
+        let name = descriptor.bare_name();
+        let may_offer = spec.tools.admits(name) && !model_tools::has_name(name);
+        may_offer.then_some(descriptor)
+    }
+
+    /// Whether the caller could use the tool for which models use `alias`, if the server had it. An alias tells the name
+    /// that it stands for only where no more than the set's dot was replaced; elsewhere the caller must be able to use
+    /// some tool of the server.
+    pub(super) fn may_offer_as(&self, alias: &str, effective: &EffectiveTools) -> bool {
+        let naming = self.naming();
+        let beginning = match (&naming.set, &naming.prefix) {
+            (Some(set), _) => format!("{set}."),
+            (None, Some(prefix)) => format!("{prefix}_"),
+            (None, None) => return false,
+        };
+        let Some(rest) = rest_of_alias(alias, &beginning) else { return false };
+        let likely = format!("{beginning}{rest}");
+        if is_alias_of(alias, &likely) {
+            return self.imagined(&likely, true).is_some_and(|descriptor| effective.admits(&descriptor));
+        }
+        self.is_within_reach(effective)
+    }
+
+    fn naming(&self) -> Naming {
+        let set = self.placed.set.as_ref().map(|set| Arc::clone(&set.prefix));
+        Naming { set, ..self.spec().naming.clone() }
+    }
+
+    /// Whether the caller could use some tool of its, whatever it offers.
+    pub(super) fn is_within_reach(&self, effective: &EffectiveTools) -> bool {
+        effective.could_have(self.spec().name.source(), self.placed.set.as_ref().map(|set| &set.name))
+    }
+
+    pub(super) fn about(&self) -> Option<AboutServer> {
+        Some(AboutServer { name: self.spec().name.to_string(), ..self.known().about.clone() })
+    }
+
+    /// Names of the tools that it offers, as it calls them.
+    pub(super) fn tool_names(&self) -> Vec<String> {
+        let known = self.known();
+        known.tools.iter().map(|tool| tool.bare_name().to_string()).collect()
+    }
+
+    /// Why it is not there, for whoever added it.
+    pub(super) fn last_error(&self) -> Option<String> {
+        self.servers().find_map(|server| server.last_error())
+    }
+
+    pub(super) fn known(&self) -> std::sync::MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

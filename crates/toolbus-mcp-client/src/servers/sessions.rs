@@ -1,0 +1,217 @@
+//! Servers that are started for each session of a tool set.
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use tokio::time::{Instant, timeout_at};
+use toolbus_core::failure::{Cause, ToolFailure};
+use toolbus_core::log::shown;
+use toolbus_core::secret::Secret;
+use toolbus_core::tool::{Executor, ToolCall, ToolOutput};
+use toolbus_core::toolsets::{Instance, SessionFactory, SessionKey};
+use toolbus_protocol::llm_name;
+
+use crate::client::{About, Listed};
+use crate::events::Observer;
+use crate::process::Launcher;
+use crate::spec::{Credential, Credentials, Endpoint, Program, ServerSpec, TransportSpec};
+use crate::supervise::connect::{Connector, Remembered, no_credential};
+use crate::supervise::{Keeping, Listener, Pace, Server, State};
+
+/// Stands for the caller's agent.
+const AGENT: &str = "{agent}";
+/// Stands for the caller's session.
+const SESSION: &str = "{session}";
+/// Whose session it is when a server is started to list its tools. No agent's name begins so.
+const LISTING: (&str, &str) = ("_toolbus", "_listing");
+/// What names begin with that are made from others.
+const MADE: &str = "x-";
+/// Longest start of a session's server.
+const START_TIME: Duration = Duration::from_secs(60);
+/// Longest end of a session's server.
+const STOP_TIME: Duration = Duration::from_secs(9);
+
+/// Starts a server for each session.
+pub struct ServerSessions {
+    spec: ServerSpec,
+    launcher: Launcher,
+    observer: Arc<dyn Observer>,
+    /// What one session finds out of how the server is spoken to, the next one knows.
+    remembered: Remembered,
+}
+
+/// The server of one session. Dropping it ends the server.
+pub struct SessionServer {
+    server: Arc<Server>,
+    /// Somebody was told that the server has ended by itself.
+    was_told: AtomicBool,
+}
+
+impl ServerSessions {
+    /// Sessions of this server.
+    #[must_use]
+    pub fn new(spec: ServerSpec, launcher: Launcher, observer: Arc<dyn Observer>) -> Self {
+        Self { spec, launcher, observer, remembered: Remembered::default() }
+    }
+}
+
+impl SessionFactory for ServerSessions {
+    type Instance = SessionServer;
+
+    async fn start(&self, key: SessionKey) -> Result<SessionServer, ToolFailure> {
+        let credential = credential(&self.spec, &key.owner)?;
+        let spec = expanded(&self.spec, &key.owner, &key.session);
+        let dialer = Connector::new(&spec, credential, &self.launcher, &self.observer)
+            .remembering(self.remembered.clone())
+            .making(directories(&spec));
+        let server = Server::new(spec.name.clone(), Keeping::Once, Pace::USUAL, dialer);
+        tokio::spawn(Arc::clone(&server).keep(Arc::new(Unlisted)));
+        let started = SessionServer { server, was_told: AtomicBool::new(false) };
+        let mut states = started.server.states();
+        let settled = states.wait_for(|state| matches!(state, State::Ready(_)) || state.is_final());
+        let is_ready = match timeout_at(Instant::now() + START_TIME, settled).await {
+            Ok(Ok(state)) => matches!(*state, State::Ready(_)),
+            _ => false,
+        };
+        if is_ready {
+            return Ok(started);
+        }
+        let why = started.server.last_error().unwrap_or_else(|| "it did not get ready in time".to_owned());
+        started.stop().await;
+        Err(failed(&spec).with_detail(why))
+    }
+}
+
+/// The credential of the agent whose session it is, where each has one of its own. The key of an unknown caller is the
+/// name of no agent.
+fn credential<'a>(spec: &'a ServerSpec, owner: &str) -> Result<Option<&'a Credential>, ToolFailure> {
+    match &spec.transport {
+        TransportSpec::Http(Endpoint { credentials: Credentials::PerAgent(agents), .. }) => {
+            agents.get(owner).map(Some).ok_or_else(|| no_credential(&spec.name))
+        }
+        _ => Ok(None),
+    }
+}
+
+fn failed(spec: &ServerSpec) -> ToolFailure {
+    let name = shown(spec.name.as_str());
+    ToolFailure::new(
+        Cause::ConnectFailed,
+        format!("MCP server '{name}' could not be started for the session. Try again later."),
+    )
+}
+
+impl Executor for SessionServer {
+    async fn execute(&self, call: ToolCall) -> Result<ToolOutput, ToolFailure> {
+        // What a session holds in its server is lost with it: no call is repeated as if nothing had happened.
+        let result = self.server.call(&call.tool, &call, false, &|| true).await;
+        match result {
+            Err(failure) if self.is_gone() => {
+                self.was_told.store(true, Ordering::Release);
+                Err(self.lost(failure))
+            }
+            result => result,
+        }
+    }
+}
+
+impl SessionServer {
+    /// Whether the server has ended: it was there before.
+    fn is_gone(&self) -> bool {
+        !matches!(self.server.state(), State::Ready(ready) if !ready.link.connection.is_over())
+    }
+
+    /// What the caller is told in the place of `failure`.
+    fn lost(&self, failure: ToolFailure) -> ToolFailure {
+        let name = shown(self.server.name.as_str());
+        let what = match failure.cause {
+            Cause::ConnectFailed | Cause::Expired | Cause::CancelledBeforeStart => "The tool was not run.",
+            _ => "It may have acted on the call.",
+        };
+        let message = format!(
+            "MCP server '{name}' of this session has ended, and what it held for the session is lost. {what} The next call \
+             starts it anew."
+        );
+        let detail = failure.detail.or_else(|| self.server.last_error());
+        ToolFailure { message, detail, ..failure }
+    }
+}
+
+impl Instance for SessionServer {
+    async fn stop(&self) {
+        self.server.stop();
+        let gone = async { self.server.states().wait_for(|state| matches!(state, State::Stopped)).await.map(drop) };
+        let _ = tokio::time::timeout(STOP_TIME, gone).await;
+    }
+
+    fn is_over(&self) -> bool {
+        // Not as soon as the server has ended: the next call would find another one, and nobody would know.
+        self.was_told.load(Ordering::Acquire)
+    }
+}
+
+impl Drop for SessionServer {
+    fn drop(&mut self) {
+        self.server.stop();
+    }
+}
+
+/// Its tools are known already.
+struct Unlisted;
+
+impl Listener for Unlisted {
+    fn listed(&self, _: &About, _: Listed) -> futures_util::future::BoxFuture<'_, ()> {
+        Box::pin(async {})
+    }
+}
+
+/// The server as it is started to list its tools, for nobody.
+pub(crate) fn for_listing(spec: &ServerSpec) -> ServerSpec {
+    let (agent, session) = LISTING;
+    fill(spec, agent, session)
+}
+
+/// The server of one session of one caller.
+fn expanded(spec: &ServerSpec, owner: &str, session: &str) -> ServerSpec {
+    fill(spec, &as_file_name(owner), &as_file_name(session))
+}
+
+/// A name that leads nowhere else when it stands in a path: letters, digits, `_` and `-`, and dots within. What it is made
+/// of, and nothing else, makes the same one: a name that looks made is made anew.
+fn as_file_name(text: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
+    let is_safe = text.len() <= 64
+        && text.chars().all(is_plain)
+        && text.starts_with(|c: char| c.is_ascii_alphanumeric())
+        && !text.contains("..")
+        && !text.starts_with(MADE);
+    if is_safe { text.to_owned() } else { format!("{MADE}{}", llm_name(&format!("{text} "))) }
+}
+
+fn fill(spec: &ServerSpec, agent: &str, session: &str) -> ServerSpec {
+    let text = |text: &str| text.replace(AGENT, agent).replace(SESSION, session);
+    let path = |path: &PathBuf| PathBuf::from(text(&path.to_string_lossy()));
+    let TransportSpec::Stdio(program) = &spec.transport else { return spec.clone() };
+    let env: BTreeMap<_, _> =
+        program.env.iter().map(|(name, value)| (name.clone(), Secret::new(text(value.expose())))).collect();
+    let program = Program {
+        command: program.command.clone(),
+        args: program.args.iter().map(|argument| text(argument)).collect(),
+        env,
+        cwd: program.cwd.as_ref().map(path),
+        roots: program.roots.iter().map(path).collect(),
+    };
+    ServerSpec { transport: TransportSpec::Stdio(program), ..spec.clone() }
+}
+
+/// The directories that a session works in: they are its own, so that they are made for it.
+pub(crate) fn directories(spec: &ServerSpec) -> Vec<PathBuf> {
+    let TransportSpec::Stdio(program) = &spec.transport else { return Vec::new() };
+    program.cwd.iter().chain(&program.roots).cloned().collect()
+}

@@ -1,0 +1,59 @@
+mod changing;
+mod credentials;
+mod ending;
+mod fixture;
+mod lazily;
+mod naming;
+mod replacing;
+mod sessions;
+mod starting;
+mod vetting;
+
+use toolbus_core::tool::{Naming, Validation};
+use toolbus_testing::patience::eventually;
+
+use super::*;
+use crate::events::Silent;
+use crate::filter::ToolFilter;
+use crate::spec::{Program, TransportSpec};
+
+/// A server whose program is not there, so that it is tried again and again.
+fn spec(name: &str, origin: Origin) -> ServerSpec {
+    let program = Program {
+        command: "/no/such/mcp-server".to_owned(),
+        args: Vec::new(),
+        env: BTreeMap::new(),
+        cwd: None,
+        roots: Vec::new(),
+    };
+    ServerSpec {
+        name: ServerName::parse(name).unwrap(),
+        transport: TransportSpec::Stdio(program),
+        tools: ToolFilter::default(),
+        naming: Naming::default(),
+        validation: Validation::Enforce,
+        tool_timeout: None,
+        is_lazy: false,
+        is_disabled: false,
+        origin,
+    }
+}
+
+#[tokio::test]
+async fn a_server_of_an_operator_takes_the_place_of_one_that_a_caller_registered() {
+    let bridge = Bridge::new(
+        Registry::new(),
+        Launcher::with_helper("/no/such/helper"),
+        Arc::new(Silent),
+        Scanner::new().unwrap(),
+    );
+    bridge.restore(vec![spec("files", Origin::Registration), spec("git", Origin::Registration)]);
+    bridge.apply(vec![PlacedServer { spec: spec("Files", Origin::Configuration), set: None }], Arc::new(|_| {}));
+    let known: Vec<_> = bridge.status().into_iter().map(|server| (server.name, server.origin)).collect();
+    let expected = [("Files", "configuration"), ("git", "registration")];
+    assert_eq!(known, expected.map(|(name, origin)| (name.to_owned(), origin.to_owned())));
+    eventually("nobody to keep the one that was replaced", async || (bridge.shared.keepers.len() == 2).then_some(()))
+        .await;
+    bridge.shutdown().await;
+    assert!(bridge.shared.keepers.is_empty());
+}

@@ -1,0 +1,171 @@
+//! A bridge with small servers, in a hurry.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::Instant;
+
+use tempfile::TempDir;
+use tokio_util::sync::CancellationToken;
+use toolbus_core::caller::Caller;
+use toolbus_core::failure::ToolFailure;
+use toolbus_core::tool::{ToolCall, ToolOutput};
+
+use super::*;
+use crate::bus_messages::Servers as _;
+use crate::status::PhaseName;
+
+/// Times that a test can wait for. Those of a start are longer than a busy machine needs.
+pub(super) const HASTE: Pace = Pace {
+    connect: Duration::from_secs(20),
+    stable: Duration::from_secs(60),
+    debounce: Duration::from_millis(10),
+    ping_period: Duration::from_millis(300),
+    ping_time: Duration::from_millis(700),
+    parked: Duration::from_secs(3),
+    retry: Duration::from_secs(3600),
+    arrival: Duration::from_secs(20),
+    idle: Duration::from_millis(400),
+};
+
+/// A bridge, and the folder by which its servers are ruled.
+pub(super) struct World {
+    pub(super) bridge: Bridge,
+    pub(super) registry: Registry,
+    pub(super) folder: TempDir,
+}
+
+impl World {
+    pub(super) fn new() -> Self {
+        Self::paced(HASTE)
+    }
+
+    pub(super) fn paced(pace: Pace) -> Self {
+        let (registry, launcher) = (Registry::new(), Launcher::of_tests(Duration::from_millis(200)));
+        let bridge = Bridge::paced(registry.clone(), launcher, Arc::new(Silent), Scanner::new().unwrap(), pace);
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("server.py"), include_str!("server.py")).unwrap();
+        Self { bridge, registry, folder }
+    }
+
+    /// A server with its way of living.
+    pub(super) fn server(&self, name: &str, way: &str) -> ServerSpec {
+        let folder = self.folder.path();
+        let script = folder.join("server.py");
+        let args = ["-SE", &script.to_string_lossy(), &folder.to_string_lossy(), name, way];
+        let program = Program {
+            command: "python3".to_owned(),
+            args: args.map(str::to_owned).to_vec(),
+            env: BTreeMap::new(),
+            cwd: None,
+            roots: Vec::new(),
+        };
+        ServerSpec { transport: TransportSpec::Stdio(program), ..spec(name, Origin::Configuration) }
+    }
+
+    pub(super) fn lazy(&self, name: &str) -> ServerSpec {
+        ServerSpec { is_lazy: true, ..self.server(name, "well") }
+    }
+
+    pub(super) fn apply(&self, servers: impl IntoIterator<Item = ServerSpec>) {
+        let placed = servers.into_iter().map(|spec| PlacedServer { spec, set: None });
+        self.bridge.apply(placed.collect(), Arc::new(|_| {}));
+    }
+
+    /// The same, and all of them are ready.
+    pub(super) async fn run(servers: &[(&str, &str)]) -> Self {
+        let world = Self::new();
+        world.apply(servers.iter().map(|(name, way)| world.server(name, way)));
+        for (name, _) in servers {
+            world.phase(name, PhaseName::Ready).await;
+        }
+        world
+    }
+
+    /// Asks a server for its tools again, as an agent does.
+    pub(super) fn refresh(&self, name: &str) {
+        self.bridge.refresh(&ServerName::parse(name).unwrap());
+    }
+
+    pub(super) fn status(&self, name: &str) -> ServerStatus {
+        self.bridge.status().into_iter().find(|status| status.name == name).unwrap()
+    }
+
+    /// Waits until a server does this.
+    pub(super) async fn phase(&self, name: &str, phase: PhaseName) -> ServerStatus {
+        eventually(&format!("{name} to be {phase:?}"), async || {
+            Some(self.status(name)).filter(|status| status.phase == phase)
+        })
+        .await
+    }
+
+    pub(super) async fn call(&self, tool: &str) -> Result<String, ToolFailure> {
+        self.call_within(tool, Duration::from_secs(60)).await
+    }
+
+    pub(super) async fn call_within(&self, tool: &str, time: Duration) -> Result<String, ToolFailure> {
+        self.begin(tool, Instant::now() + time).await.map(|output| output.content.unwrap())
+    }
+
+    /// Begins a call now, whenever what comes of it is awaited.
+    pub(super) fn begin(
+        &self,
+        tool: &str,
+        deadline: Instant,
+    ) -> impl Future<Output = Result<ToolOutput, ToolFailure>> + use<> {
+        let tool = self.registry.snapshot().get(tool).unwrap().clone();
+        let call = ToolCall {
+            tool: Arc::clone(tool.descriptor.bare_name()),
+            caller: Arc::new(Caller::unknown()),
+            call_id: "1".into(),
+            arguments: Arc::default(),
+            deadline,
+            limit: deadline.saturating_duration_since(Instant::now()),
+            cancelled: CancellationToken::new(),
+            trace: None,
+            progress: None,
+        };
+        Arc::clone(&tool.executor).execute_boxed(call)
+    }
+
+    /// What a server noted: its processes (`pids`), what it was asked (`asked`), its calls (`calls`).
+    pub(super) fn noted(&self, name: &str, kind: &str) -> Vec<String> {
+        let text = std::fs::read_to_string(self.folder.path().join(format!("{name}.{kind}"))).unwrap_or_default();
+        text.lines().map(str::to_owned).collect()
+    }
+
+    /// Makes a file that rules servers.
+    pub(super) fn touch(&self, name: &str) {
+        std::fs::write(self.folder.path().join(name), "").unwrap();
+    }
+
+    pub(super) fn remove(&self, name: &str) {
+        std::fs::remove_file(self.folder.path().join(name)).unwrap();
+    }
+
+    /// Ends the bridge; nothing is left of its servers.
+    pub(super) async fn end(self) {
+        self.bridge.shutdown().await;
+        assert!(self.bridge.shared.keepers.is_empty(), "keepers are left");
+        for file in std::fs::read_dir(self.folder.path()).unwrap().flatten() {
+            if file.path().extension().is_some_and(|extension| extension == "pids") {
+                for pid in std::fs::read_to_string(file.path()).unwrap().lines() {
+                    assert!(!is_running(pid), "{} of {}", pid, file.path().display());
+                }
+            }
+        }
+    }
+}
+
+pub(super) fn is_running(pid: &str) -> bool {
+    Path::new("/proc").join(pid).exists()
+}
+
+pub(super) fn kill(pid: &str) {
+    let pid = rustix::process::Pid::from_raw(pid.parse().unwrap()).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+}
+
+pub(super) fn stop(pid: &str) {
+    let pid = rustix::process::Pid::from_raw(pid.parse().unwrap()).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::STOP).unwrap();
+}

@@ -1,0 +1,116 @@
+use std::time::Instant;
+
+use tokio_util::sync::CancellationToken;
+use toolbus_core::caller::{AgentName, Caller};
+use toolbus_core::failure::{Cause, ToolFailure};
+use toolbus_core::tool::ToolCall;
+use toolbus_core::toolsets::SessionLimits;
+
+use super::fixture::{World, is_running, kill};
+use super::*;
+use crate::servers::sessions::ServerSessions;
+
+/// A world in which `a` is started for each session of the set `desk`.
+struct Desk {
+    world: World,
+    set: Arc<SessionSet>,
+}
+
+impl Desk {
+    async fn new(cwd: Option<&str>) -> Self {
+        let world = World::new();
+        let mut spec = world.server("a", "well");
+        if let (TransportSpec::Stdio(program), Some(cwd)) = (&mut spec.transport, cwd) {
+            program.cwd = Some(world.folder.path().join(cwd));
+        }
+        let launcher = Launcher::of_tests(Duration::from_millis(200));
+        let sessions = ServerSessions::new(spec.clone(), launcher, Arc::new(Silent));
+        let limits = SessionLimits { idle_timeout: Duration::from_secs(3600), max_sessions: 8 };
+        let set = SessionSet::new("desk", sessions, limits);
+        let place = SetPlace { name: "desk".into(), prefix: "desk".into(), sessions: Some(Arc::clone(&set)) };
+        world.bridge.apply(vec![PlacedServer { spec, set: Some(place) }], Arc::new(|_| {}));
+        eventually("the tools of the set", async || world.registry.snapshot().get("desk.pid").map(drop)).await;
+        Self { world, set }
+    }
+
+    fn begin(&self, tool: &str, session: &str) -> impl Future<Output = Result<String, ToolFailure>> + use<> {
+        let tool = self.world.registry.snapshot().get(&format!("desk.{tool}")).unwrap().clone();
+        let caller = Caller { session: Some(session.into()), ..Caller::agent(AgentName::parse("ana").unwrap()) };
+        let call = ToolCall {
+            tool: Arc::clone(tool.descriptor.bare_name()),
+            caller: Arc::new(caller),
+            call_id: "1".into(),
+            arguments: Arc::default(),
+            deadline: Instant::now() + Duration::from_secs(60),
+            limit: Duration::from_secs(60),
+            cancelled: CancellationToken::new(),
+            trace: None,
+            progress: None,
+        };
+        let answer = Arc::clone(&tool.executor).execute_boxed(call);
+        async move { answer.await.map(|output| output.content.unwrap()) }
+    }
+
+    async fn call(&self, tool: &str, session: &str) -> Result<String, ToolFailure> {
+        self.begin(tool, session).await
+    }
+
+    async fn end(self) {
+        self.set.shutdown().await;
+        self.world.end().await;
+    }
+}
+
+#[tokio::test]
+async fn a_session_whose_server_died_says_once_that_what_it_held_is_lost() {
+    let desk = Desk::new(None).await;
+    let pid = desk.call("pid", "s").await.unwrap();
+    kill(&pid);
+    eventually("the end of the server", async || (!is_running(&pid)).then_some(())).await;
+    let processes = desk.world.noted("a", "pids").len();
+    let failure = desk.call("pid", "s").await.unwrap_err();
+    // The process is gone a moment before its end is read, and a call in between was sent.
+    let message = failure.message.replace("It may have acted on the call.", "The tool was not run.");
+    insta::assert_snapshot!(message, @"MCP server 'a' of this session has ended, and what it held for the session is lost. The tool was not run. The next call starts it anew.");
+    assert_eq!(desk.world.noted("a", "pids").len(), processes, "nobody started it meanwhile");
+    let next = desk.call("pid", "s").await.unwrap();
+    assert_ne!(next, pid);
+    assert_eq!(desk.call("pid", "s").await.unwrap(), next);
+    desk.end().await;
+}
+
+#[tokio::test]
+async fn a_call_that_kills_the_server_of_its_session_may_have_acted_and_the_next_one_begins_anew() {
+    let desk = Desk::new(None).await;
+    let other = desk.call("pid", "other").await.unwrap();
+    let failure = desk.call("die", "s").await.unwrap_err();
+    assert_eq!(failure.cause, Cause::ConnectionLost);
+    insta::assert_snapshot!(failure.message, @"MCP server 'a' of this session has ended, and what it held for the session is lost. It may have acted on the call. The next call starts it anew.");
+    desk.call("pid", "s").await.unwrap();
+    assert_eq!(desk.call("pid", "other").await.unwrap(), other, "another session goes on");
+    desk.end().await;
+}
+
+#[tokio::test]
+async fn the_server_of_a_session_is_not_asked_for_its_tools_nor_each_time_how_it_is_spoken_to() {
+    let desk = Desk::new(None).await;
+    desk.call("pid", "one").await.unwrap();
+    desk.world.remove("a.asked");
+    desk.call("pid", "two").await.unwrap();
+    assert_eq!(desk.world.noted("a", "asked"), ["initialize", "notifications/initialized", "tools/call"]);
+    desk.end().await;
+}
+
+#[tokio::test]
+async fn directories_are_made_for_a_session_and_one_that_cannot_be_made_is_told_to_operators() {
+    let desk = Desk::new(Some("desks/{agent}/{session}")).await;
+    desk.call("pid", "s").await.unwrap();
+    let made = desk.world.folder.path().join("desks/ana/s");
+    assert_eq!(std::os::unix::fs::MetadataExt::mode(&std::fs::metadata(made).unwrap()) & 0o777, 0o700);
+    desk.world.touch("desks/ana/t");
+    let failure = desk.call("pid", "t").await.unwrap_err();
+    assert!(!failure.message.contains("desks"), "{}", failure.message);
+    insta::assert_snapshot!(failure.message, @"MCP server 'a' could not be started for the session. Try again later.");
+    insta::assert_snapshot!(failure.detail.unwrap(), @"a directory that the server works in cannot be made: File exists (os error 17)");
+    desk.end().await;
+}

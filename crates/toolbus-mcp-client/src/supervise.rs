@@ -1,0 +1,239 @@
+//! One server: kept connected, started again when it ends.
+
+mod backoff;
+mod calls;
+pub(crate) mod connect;
+mod run;
+mod timeouts;
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use futures_util::FutureExt as _;
+use futures_util::future::BoxFuture;
+use tokio::sync::{Notify, watch};
+use tokio_util::sync::CancellationToken;
+
+use self::calls::Users;
+use self::connect::{Connector, Link};
+use crate::client::{About, Listed};
+use crate::spec::ServerName;
+use crate::status::PhaseName;
+
+pub(crate) use self::timeouts::Pace;
+
+/// For how long a server is kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Keeping {
+    /// From now on.
+    Always,
+    /// From its first call until it has been idle for this long.
+    WhileUsed(Duration),
+    /// Until its tools are listed: others are started to run them.
+    UntilListed,
+    /// Until it ends, since what it holds is lost with it. Its tools are known already.
+    Once,
+}
+
+/// Takes what a server lists.
+pub(crate) trait Listener: Send + Sync + 'static {
+    /// The server listed its tools, as it does after each start and when they change. Returns when they can be called.
+    fn listed(&self, about: &About, listed: Listed) -> BoxFuture<'_, ()>;
+}
+
+/// One server, and its keeper's hold on it.
+pub(crate) struct Server {
+    pub(crate) name: ServerName,
+    keeping: Keeping,
+    pace: Pace,
+    dialer: Connector,
+    state: watch::Sender<State>,
+    stop: CancellationToken,
+    /// Somebody wants it to be there, now.
+    wanted: Notify,
+    /// Somebody wants it to be started again.
+    restart: Notify,
+    /// Somebody wants its tools to be listed again.
+    relist: Notify,
+    restarts: AtomicU64,
+    /// When the last try to connect began.
+    tried: Mutex<Instant>,
+    last_error: Mutex<Option<String>>,
+    stderr: Mutex<Vec<String>>,
+    users: Users,
+}
+
+/// What a server is doing.
+#[derive(Clone)]
+pub(crate) enum State {
+    Idle,
+    Connecting,
+    Ready(Arc<Ready>),
+    Waiting,
+    /// Given up for a while; from `due` on, a call has it tried at once.
+    Parked {
+        due: Instant,
+    },
+    AuthRequired,
+    Stopped,
+}
+
+/// A connection that takes calls.
+pub(crate) struct Ready {
+    pub(crate) link: Link,
+    pub(crate) since: Instant,
+}
+
+impl State {
+    pub(crate) const fn phase(&self) -> PhaseName {
+        match self {
+            Self::Idle => PhaseName::Idle,
+            Self::Connecting => PhaseName::Connecting,
+            Self::Ready(_) => PhaseName::Ready,
+            Self::Waiting => PhaseName::Waiting,
+            Self::Parked { .. } => PhaseName::Parked,
+            Self::AuthRequired => PhaseName::AuthRequired,
+            Self::Stopped => PhaseName::Stopped,
+        }
+    }
+
+    /// Whether nothing will happen for a while, and no call changes that.
+    pub(crate) fn is_final(&self) -> bool {
+        matches!(self, Self::Parked { .. } | Self::AuthRequired | Self::Stopped) && !self.starts_when_called()
+    }
+
+    /// Whether it is for a call to have the server started.
+    fn starts_when_called(&self) -> bool {
+        match self {
+            Self::Idle => true,
+            Self::Parked { due } => *due <= Instant::now(),
+            _ => false,
+        }
+    }
+}
+
+impl Server {
+    pub(crate) fn new(name: ServerName, keeping: Keeping, pace: Pace, dialer: Connector) -> Arc<Self> {
+        Arc::new(Self {
+            name,
+            keeping,
+            pace,
+            dialer,
+            state: watch::Sender::new(match keeping {
+                Keeping::WhileUsed(_) => State::Idle,
+                Keeping::Always | Keeping::UntilListed | Keeping::Once => State::Connecting,
+            }),
+            stop: CancellationToken::new(),
+            wanted: Notify::new(),
+            restart: Notify::new(),
+            relist: Notify::new(),
+            restarts: AtomicU64::new(0),
+            tried: Mutex::new(Instant::now()),
+            last_error: Mutex::default(),
+            stderr: Mutex::default(),
+            users: Users::none(),
+        })
+    }
+
+    /// Keeps the server until it is stopped.
+    pub(crate) async fn keep(self: Arc<Self>, listener: Arc<dyn Listener>) {
+        run::keep(&self, &*listener).await;
+    }
+
+    /// Ends the server. Its keeper returns when it is gone.
+    pub(crate) fn stop(&self) {
+        self.stop.cancel();
+    }
+
+    /// Starts the server again, also when it was given up.
+    pub(crate) fn restart(&self) {
+        self.restart.notify_one();
+    }
+
+    /// Lists the server's tools again, or tries at once to connect to one that waits for its next try. One that was given up,
+    /// or that nobody uses, stays as it is.
+    pub(crate) fn relist(&self) {
+        match &*self.state.borrow() {
+            State::Ready(_) => self.relist.notify_one(),
+            State::Waiting => self.wanted.notify_one(),
+            State::Idle if self.keeping == Keeping::UntilListed => self.wanted.notify_one(),
+            _ => {}
+        }
+    }
+
+    /// Starts the server if it waits for a call.
+    pub(crate) fn wake(&self) {
+        // The state is held meanwhile, so that nobody wants a server of which its keeper knows that it was wanted.
+        if self.state.borrow().starts_when_called() {
+            self.wanted.notify_one();
+        }
+    }
+
+    /// Until when it is worth waiting for a server whose tools have never been known: for as long as most servers take for
+    /// their first list, from when it is tried.
+    pub(crate) fn promising_until(&self) -> Instant {
+        let tried = match self.state() {
+            State::Connecting => self.tried(),
+            _ => Instant::now(),
+        };
+        tried + self.pace.arrival
+    }
+
+    /// When the last try to connect began.
+    fn tried(&self) -> Instant {
+        *self.tried.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether it has never been tried to the end, so that nothing can be said of it.
+    pub(crate) fn is_untried(&self) -> bool {
+        matches!(self.state(), State::Idle | State::Connecting) && self.last_error().is_none()
+    }
+
+    /// The server is being started, which is all that anybody could want.
+    fn begin(&self) {
+        *self.tried.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+        self.state.send_replace(State::Connecting);
+        let _ = self.wanted.notified().now_or_never();
+        let _ = self.restart.notified().now_or_never();
+    }
+
+    /// What the server is doing, and every change of that.
+    pub(crate) fn states(&self) -> watch::Receiver<State> {
+        self.state.subscribe()
+    }
+
+    pub(crate) fn state(&self) -> State {
+        self.state.borrow().clone()
+    }
+
+    pub(crate) const fn dialer(&self) -> &Connector {
+        &self.dialer
+    }
+
+    /// Calls that use the server or wait for it.
+    pub(crate) fn in_flight(&self) -> usize {
+        self.users.count()
+    }
+
+    pub(crate) fn restarts(&self) -> u64 {
+        self.restarts.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn last_error(&self) -> Option<String> {
+        self.last_error.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// What it wrote to its standard error last, in this life or the one before.
+    pub(crate) fn stderr(&self) -> Vec<String> {
+        if let State::Ready(ready) = &*self.state.borrow() {
+            return ready.link.stderr();
+        }
+        self.stderr.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn remember_error(&self, error: &str, stderr: Vec<String>) {
+        *self.last_error.lock().unwrap_or_else(PoisonError::into_inner) = Some(error.to_owned());
+        *self.stderr.lock().unwrap_or_else(PoisonError::into_inner) = stderr;
+    }
+}

@@ -1,0 +1,164 @@
+//! Calls of a server's tools, whatever the server is doing just now.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use tokio::time::{timeout, timeout_at};
+use toolbus_core::failure::{Cause, ToolFailure};
+use toolbus_core::log::shown;
+use toolbus_core::tool::{ToolCall, ToolOutput};
+
+use super::{Keeping, Ready, Server, State};
+
+/// Time in which the end of a connection shows after a call on it was lost.
+const END_TIME: Duration = Duration::from_millis(100);
+
+/// The calls that use a server or wait for it.
+pub(super) struct Users {
+    count: AtomicUsize,
+    /// When the last one ended.
+    last: Mutex<Instant>,
+}
+
+impl Users {
+    pub(super) fn none() -> Self {
+        Self { count: AtomicUsize::new(0), last: Mutex::new(Instant::now()) }
+    }
+
+    /// How many there are.
+    pub(super) fn count(&self) -> usize {
+        self.count.load(Ordering::Acquire)
+    }
+
+    /// Since when there has been none, where there is none.
+    pub(super) fn idle_since(&self) -> Instant {
+        *self.last.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The server was started: the time of being idle begins anew.
+    pub(super) fn note(&self) {
+        *self.last.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+    }
+}
+
+/// One call, from before it looks for a connection until it ends.
+struct Using<'a>(&'a Server);
+
+impl<'a> Using<'a> {
+    fn new(server: &'a Server) -> Self {
+        server.users.count.fetch_add(1, Ordering::AcqRel);
+        Self(server)
+    }
+}
+
+impl Drop for Using<'_> {
+    fn drop(&mut self) {
+        // Only idleness is told from it.
+        if matches!(self.0.keeping, Keeping::WhileUsed(_)) {
+            self.0.users.note();
+        }
+        self.0.users.count.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+impl Server {
+    /// Runs a tool, by the server's own name of it, if `is_admitted` says so once the server is there: what it lists may be
+    /// something else than when the call was let in. A call that is lost is repeated once, if that does no harm: on the next
+    /// connection where it was lost with its own, which over HTTP it need not be.
+    ///
+    /// # Errors
+    ///
+    /// When there is no result.
+    pub(crate) async fn call(
+        &self,
+        tool: &str,
+        call: &ToolCall,
+        is_repeatable: bool,
+        is_admitted: &(dyn Fn() -> bool + Sync),
+    ) -> Result<ToolOutput, ToolFailure> {
+        let _using = Using::new(self);
+        let first = self.ready(call).await?;
+        if !is_admitted() {
+            return Err(not_there(tool));
+        }
+        let lost = match first.link.connection.call(tool, call).await {
+            Ok(output) => return Ok(output),
+            Err(error) if error.is_lost && is_repeatable => error,
+            Err(error) => return Err(error.failure),
+        };
+        // What is lost may be known before its cause.
+        let _ = timeout(END_TIME, first.link.connection.closed()).await;
+        let Ok(second) = self.ready(call).await else { return Err(lost.failure) };
+        if !is_admitted() {
+            return Err(lost.failure);
+        }
+        second.link.connection.call(tool, call).await.map_err(|error| error.failure)
+    }
+
+    /// A connection, waited for until the call's deadline.
+    async fn ready(&self, call: &ToolCall) -> Result<Arc<Ready>, ToolFailure> {
+        if let Some(ready) = self.usable(&self.state.borrow()) {
+            return ready;
+        }
+        let mut states = self.state.subscribe();
+        let settled = async {
+            loop {
+                if let Some(ready) = self.usable(&states.borrow_and_update()) {
+                    return ready;
+                }
+                self.wake();
+                if states.changed().await.is_err() {
+                    return Err(self.unreachable(Cause::ConnectFailed, "it has been stopped"));
+                }
+            }
+        };
+        tokio::select! {
+            biased;
+            settled = timeout_at(call.deadline.into(), settled) => settled.unwrap_or_else(|_| {
+                let name = shown(self.name.as_str());
+                let text = format!("MCP server '{name}' was not connected before the deadline of the call. The tool was not run.");
+                Err(ToolFailure::new(Cause::Expired, text))
+            }),
+            () = call.cancelled.cancelled() => {
+                Err(ToolFailure::new(Cause::CancelledBeforeStart, "The call was cancelled before the tool began."))
+            }
+        }
+    }
+
+    /// What a call gets in this state; none where it has to wait. A connection that has ended takes no call, also where its
+    /// keeper does not know yet.
+    fn usable(&self, state: &State) -> Option<Result<Arc<Ready>, ToolFailure>> {
+        match state {
+            state if state.starts_when_called() => None,
+            State::Ready(ready) => (!ready.link.connection.is_over()).then(|| Ok(Arc::clone(ready))),
+            State::AuthRequired => Some(Err(self.unreachable(Cause::AuthRequired, "it needs credentials"))),
+            State::Parked { .. } => Some(Err(self.unreachable(Cause::ConnectFailed, "it fails again and again"))),
+            State::Stopped => Some(Err(self.unreachable(Cause::ConnectFailed, "it has been stopped"))),
+            State::Idle | State::Connecting | State::Waiting => None,
+        }
+    }
+
+    /// What a caller is told whose tool is not known because the server was never connected to.
+    pub(crate) fn out_of_reach(&self) -> ToolFailure {
+        let failure = self.usable(&self.state()).and_then(Result::err);
+        failure.unwrap_or_else(|| self.unreachable(Cause::ConnectFailed, "it is being connected to"))
+    }
+
+    fn unreachable(&self, cause: Cause, why: &str) -> ToolFailure {
+        let advice = match cause {
+            Cause::AuthRequired => "An operator has to give them.",
+            _ => "Try again later, or ask an operator to look at it.",
+        };
+        let name = shown(self.name.as_str());
+        ToolFailure::new(
+            cause,
+            format!("MCP server '{name}' is registered but not reachable right now ({why}). {advice}"),
+        )
+    }
+}
+
+/// What is told of a tool that is not there any more.
+fn not_there(tool: &str) -> ToolFailure {
+    ToolFailure::new(Cause::UnknownTool, format!("Tool '{}' is not registered.", shown(tool)))
+}

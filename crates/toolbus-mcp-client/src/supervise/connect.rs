@@ -1,0 +1,305 @@
+//! Getting a connection to one server: its process is started, or its URL is opened, and the handshake is made.
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use futures_util::future::join;
+use tokio::time::{Instant, timeout, timeout_at};
+use tokio_util::sync::CancellationToken;
+use toolbus_core::failure::{Cause, ToolFailure};
+use toolbus_core::log::shown;
+use toolbus_core::redact::Redactor;
+
+use crate::client::{ConnectError, Connection, Generation, Opening};
+use crate::events::Observer;
+use crate::process::{Launcher, Process};
+use crate::spec::{Credential, Credentials, Endpoint, ServerName, ServerSpec, TransportSpec};
+use crate::transport::TransportFailure;
+use crate::transport::http::{OpenError, Opener};
+
+/// Time that a process gets to end by itself before it is killed, its supervisor's own patience included.
+pub(crate) const STOP_TIME: Duration = Duration::from_secs(5);
+/// The same where the server has failed: a next one waits for its end.
+pub(crate) const LOST_TIME: Duration = Duration::from_millis(500);
+
+/// Time after a handshake in which what a server wrote about the probe is read.
+const PROBE_ECHO: Duration = Duration::from_millis(250);
+
+/// Opens connections to one server, and remembers how it is spoken to.
+pub(crate) struct Connector {
+    server: ServerName,
+    way: Way,
+    roots: Vec<PathBuf>,
+    observer: Arc<dyn Observer>,
+    redactor: Redactor,
+    generation: Remembered,
+    /// Directories that are made before its process is started.
+    directories: Vec<PathBuf>,
+}
+
+/// How a server is spoken to, as far as that is known. Dialers of the same server may share it.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Remembered(Arc<Mutex<Option<Generation>>>);
+
+impl Remembered {
+    fn get(&self) -> Option<Generation> {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn set(&self, generation: Option<Generation>) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = generation;
+    }
+}
+
+enum Way {
+    Stdio(Launcher, crate::spec::Program),
+    Http(Result<Opener, OpenError>),
+}
+
+/// Until when a connection is wanted.
+struct Bounds<'a> {
+    patience: Duration,
+    latest: Instant,
+    given_up: &'a CancellationToken,
+}
+
+impl Bounds<'_> {
+    /// Drops what takes longer.
+    async fn hold<T, E: Into<DialError>>(&self, step: impl Future<Output = Result<T, E>>) -> Result<T, DialError> {
+        tokio::select! {
+            biased;
+            () = self.given_up.cancelled() => Err(given_up()),
+            done = timeout_at(self.latest, step) => match done {
+                Ok(done) => done.map_err(Into::into),
+                Err(_) => {
+                    let seconds = self.patience.as_secs();
+                    Err(DialError::new(format!("the server did not finish its handshake within {seconds} s")))
+                }
+            },
+        }
+    }
+}
+
+fn given_up() -> DialError {
+    DialError::new("the connection was given up")
+}
+
+/// A connection, with the process at its other end if that is ours.
+pub(crate) struct Link {
+    pub(crate) connection: Arc<Connection>,
+    process: Option<Process>,
+}
+
+/// Why there is no connection, for operators.
+#[derive(Debug, Clone)]
+pub(crate) struct DialError {
+    pub(crate) text: String,
+    /// Whether a person has to give credentials.
+    pub(crate) needs_credentials: bool,
+    /// How the server wants to be spoken to instead.
+    pub(crate) next: Option<Generation>,
+    /// What the server wrote to its standard error last.
+    pub(crate) stderr: Vec<String>,
+}
+
+impl DialError {
+    pub(crate) fn new(text: impl Into<String>) -> Self {
+        Self { text: text.into(), needs_credentials: false, next: None, stderr: Vec::new() }
+    }
+}
+
+impl From<ConnectError> for DialError {
+    fn from(error: ConnectError) -> Self {
+        let needs_credentials = matches!(error, ConnectError::AuthRequired(_));
+        Self { needs_credentials, next: error.next(), ..Self::new(error.to_string()) }
+    }
+}
+
+impl From<OpenError> for DialError {
+    fn from(error: OpenError) -> Self {
+        Self { needs_credentials: matches!(error, OpenError::AuthRequired { .. }), ..Self::new(error.to_string()) }
+    }
+}
+
+impl Connector {
+    /// Connections to `spec`, those over HTTP with this credential.
+    pub(crate) fn new(
+        spec: &ServerSpec,
+        credential: Option<&Credential>,
+        launcher: &Launcher,
+        observer: &Arc<dyn Observer>,
+    ) -> Self {
+        let (way, roots) = match &spec.transport {
+            TransportSpec::Stdio(program) => (Way::Stdio(launcher.clone(), program.clone()), program.roots.clone()),
+            TransportSpec::Http(endpoint) => {
+                let credential = credential.cloned().or_else(|| shared(endpoint));
+                (Way::Http(Opener::new(endpoint, credential, launcher.redactor())), Vec::new())
+            }
+        };
+        let (server, observer) = (spec.name.clone(), Arc::clone(observer));
+        let redactor = launcher.redactor().clone();
+        Self { server, way, roots, observer, redactor, generation: Remembered::default(), directories: Vec::new() }
+    }
+
+    /// The same, with what is known of the server already, and what others find out.
+    pub(crate) fn remembering(self, generation: Remembered) -> Self {
+        Self { generation, ..self }
+    }
+
+    /// The same, with these directories made where they are missing, for this user alone.
+    pub(crate) fn making(self, directories: Vec<PathBuf>) -> Self {
+        Self { directories, ..self }
+    }
+
+    /// `stdio`, `http`, `sse`, or `http?` while that is not known.
+    pub(crate) fn transport_name(&self) -> &'static str {
+        match &self.way {
+            Way::Stdio(..) => "stdio",
+            Way::Http(Ok(opener)) => opener.kind_name(),
+            Way::Http(Err(_)) => "http?",
+        }
+    }
+
+    /// Whether its server is a process of ours.
+    pub(crate) const fn is_process(&self) -> bool {
+        matches!(self.way, Way::Stdio(..))
+    }
+
+    /// Connects within `patience`, unless it is given up before. Where that fails, nothing is left of the server.
+    ///
+    /// # Errors
+    ///
+    /// When there is no connection.
+    pub(crate) async fn dial(&self, patience: Duration, given_up: &CancellationToken) -> Result<Link, DialError> {
+        let bounds = Bounds { patience, latest: Instant::now() + patience, given_up };
+        match self.attempt(&bounds).await {
+            // Some servers of the old generation end when they are asked for the new one.
+            Err(DialError { next: Some(next), .. }) => {
+                self.generation.set(Some(next));
+                self.attempt(&bounds).await
+            }
+            attempted => attempted,
+        }
+    }
+
+    async fn attempt(&self, bounds: &Bounds<'_>) -> Result<Link, DialError> {
+        if bounds.given_up.is_cancelled() {
+            return Err(given_up());
+        }
+        let (opened, process) = match &self.way {
+            Way::Stdio(launcher, program) => {
+                let admitted = async {
+                    made(self.directories.clone()).await?;
+                    Ok::<_, DialError>(launcher.turn().await)
+                };
+                let turn = bounds.hold(admitted).await?;
+                let started = launcher.start(self.server.as_str(), program);
+                let (process, transport) = started.map_err(|error| DialError::new(error.to_string()))?;
+                let opening = self.opening("pipe", transport.failure());
+                // What a server writes about a probe that it does not know is no news.
+                let is_probed = opening.generation.is_none();
+                if is_probed {
+                    process.hush(bounds.patience);
+                }
+                let opening = Opening { lane: Some(transport.lane()), ..opening };
+                let opened = bounds.hold(turn.run(Connection::open(transport, opening))).await;
+                if is_probed && opened.is_ok() {
+                    process.hush(PROBE_ECHO);
+                }
+                (opened, Some(process))
+            }
+            Way::Http(opener) => {
+                let opened = async {
+                    let transport = opener.as_ref().map_err(Clone::clone)?.open().await?;
+                    let opening = self.opening("tcp", transport.failure());
+                    Ok::<_, DialError>(Connection::open(transport, opening).await?)
+                };
+                (bounds.hold(opened).await, None)
+            }
+        };
+        match opened {
+            Ok(connection) => {
+                self.generation.set(Some(connection.generation()));
+                Ok(Link { connection, process })
+            }
+            Err(error) => {
+                // What was remembered may be outdated.
+                self.generation.set(None);
+                let Some(process) = process else { return Err(error) };
+                process.stop(LOST_TIME).await;
+                Err(DialError { stderr: process.stderr_tail(), ..error })
+            }
+        }
+    }
+
+    fn opening(&self, transport: &'static str, failure: TransportFailure) -> Opening<'_> {
+        Opening {
+            server: &self.server,
+            transport,
+            generation: self.generation.get(),
+            lane: None,
+            failure,
+            roots: self.roots.clone(),
+            observer: Arc::clone(&self.observer),
+            redactor: self.redactor.clone(),
+        }
+    }
+}
+
+/// Makes directories, each with what leads to it. A file system may take its time.
+async fn made(directories: Vec<PathBuf>) -> Result<(), DialError> {
+    use std::os::unix::fs::DirBuilderExt;
+    if directories.is_empty() {
+        return Ok(());
+    }
+    let making = tokio::task::spawn_blocking(move || {
+        let mut builder = std::fs::DirBuilder::new();
+        builder.recursive(true).mode(0o700);
+        directories.iter().try_for_each(|path| builder.create(path))
+    });
+    let error = match making.await {
+        Ok(Ok(())) => return Ok(()),
+        Ok(Err(error)) => error.to_string(),
+        Err(error) => error.to_string(),
+    };
+    Err(DialError::new(format!("a directory that the server works in cannot be made: {error}")))
+}
+
+/// What an agent is told that has no credential, where each has one of its own.
+pub(crate) fn no_credential(server: &ServerName) -> ToolFailure {
+    let name = shown(server.as_str());
+    let text = format!("MCP server '{name}' has no credentials for this agent. An operator has to give them.");
+    ToolFailure::new(Cause::AuthRequired, text)
+}
+
+/// The credential with which the tools are listed.
+fn shared(endpoint: &Endpoint) -> Option<Credential> {
+    match &endpoint.credentials {
+        Credentials::None => None,
+        Credentials::Shared(credential) => Some(credential.clone()),
+        Credentials::PerAgent(agents) => agents.values().next().cloned(),
+    }
+}
+
+impl Link {
+    /// The process id of the server's supervisor.
+    pub(crate) fn pid(&self) -> Option<u32> {
+        self.process.as_ref().map(Process::pid)
+    }
+
+    /// What the server wrote to its standard error last.
+    pub(crate) fn stderr(&self) -> Vec<String> {
+        self.process.as_ref().map(Process::stderr_tail).unwrap_or_default()
+    }
+
+    /// Ends the connection in order, and the process. What has not ended within `patience` is ended by force; returns when
+    /// nothing is left.
+    pub(crate) async fn close(&self, patience: Duration) {
+        let closing = timeout(patience, self.connection.close());
+        match &self.process {
+            Some(process) => drop(join(closing, process.stop(patience)).await),
+            None => drop(closing.await),
+        }
+    }
+}

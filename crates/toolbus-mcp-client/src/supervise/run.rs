@@ -1,0 +1,282 @@
+//! The life of a server: connect, list, watch, and begin anew when it ends.
+//!
+//! There is one process of a server at a time: the next one is started when the last one is gone. A server that failed gets
+//! half a second to go, so that this holds up nobody.
+
+use std::convert::Infallible;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use tokio::time::{sleep, sleep_until, timeout};
+
+use super::connect::{DialError, LOST_TIME, Link, STOP_TIME};
+use super::{Keeping, Listener, Ready, Server, State, backoff};
+use crate::client::Connection;
+
+/// Pings in a row without an answer after which a server is started again.
+const MAX_SILENCES: u32 = 2;
+/// Tries of a server that was given up, which calls ask for, take one part in so many of the time: one that hangs must not
+/// keep its callers waiting all the time.
+const RETRY_SHARE: u32 = 10;
+/// A server whose list takes long, and changes all the time, is asked for it during one part in so many of the time.
+const LISTING_SHARE: u32 = 10;
+/// Longest pause between two listings.
+const MAX_PAUSE: Duration = Duration::from_secs(30);
+
+/// Why a connection is over.
+enum End {
+    Stopped,
+    /// Nobody needs it any more.
+    Idle,
+    Restarted,
+    Lost(DialError),
+}
+
+/// One life of a server.
+struct Life {
+    end: End,
+    /// How long it was ready, if it was.
+    ready: Option<Duration>,
+}
+
+pub(super) async fn keep(server: &Server, listener: &dyn Listener) {
+    let mut failures = 0;
+    let mut is_due = !matches!(server.keeping, Keeping::WhileUsed(_));
+    loop {
+        if !is_due && !wanted(server).await {
+            break;
+        }
+        server.begin();
+        let Life { end, ready } = life(server, listener).await;
+        if ready.is_some_and(|lasted| lasted >= server.pace.stable) {
+            failures = 0;
+        }
+        match end {
+            End::Stopped => break,
+            End::Idle => (failures, is_due) = (0, false),
+            End::Restarted => (failures, is_due) = (0, true),
+            End::Lost(error) if server.keeping == Keeping::Once => {
+                let name = &**server.name.as_str();
+                tracing::warn!(
+                    server = name,
+                    error = error.text,
+                    "the MCP server of a session ended, or did not start"
+                );
+                server.remember_error(&error.text, error.stderr);
+                break;
+            }
+            End::Lost(error) => {
+                failures += 1;
+                // Whoever waits for one that is started by calls, calls for it again.
+                is_due = !matches!(server.keeping, Keeping::WhileUsed(_));
+                match failed(server, error, failures, ready.is_some()).await {
+                    Next::Stopped => break,
+                    Next::Restarted => (failures, is_due) = (0, true),
+                    Next::Due => {}
+                }
+            }
+        }
+    }
+    server.state.send_replace(State::Stopped);
+}
+
+/// Waits until somebody wants the server; false when it is stopped first.
+async fn wanted(server: &Server) -> bool {
+    server.state.send_replace(State::Idle);
+    tokio::select! {
+        biased;
+        () = server.stop.cancelled() => false,
+        () = server.wanted.notified() => true,
+        () = server.restart.notified() => true,
+    }
+}
+
+/// What follows on a failure.
+enum Next {
+    Stopped,
+    Restarted,
+    Due,
+}
+
+/// Says what went wrong, and waits until the server is tried again.
+async fn failed(server: &Server, error: DialError, failures: u32, was_ready: bool) -> Next {
+    let wait = backoff::after(failures, server.dialer.is_process(), server.pace.parked);
+    let (name, retry_ms) = (&**server.name.as_str(), u64::try_from(wait.time.as_millis()).unwrap_or(u64::MAX));
+    if was_ready {
+        server.restarts.fetch_add(1, Ordering::Relaxed);
+        tracing::warn!(server = name, error = error.text, retry_ms, "an MCP server ended");
+    } else {
+        tracing::warn!(server = name, error = error.text, failures, retry_ms, "an MCP server cannot be connected to");
+    }
+    let took = if was_ready { Duration::ZERO } else { server.tried().elapsed() };
+    let state = match (error.needs_credentials, wait.is_parked) {
+        (true, _) => State::AuthRequired,
+        (false, true) => State::Parked { due: Instant::now() + server.pace.retry.max(took * RETRY_SHARE) },
+        (false, false) => State::Waiting,
+    };
+    if matches!(state, State::Parked { .. }) && failures == backoff::PARKED_AFTER {
+        tracing::error!(server = name, failures, retry_ms, "an MCP server fails again and again: parked");
+    }
+    server.remember_error(&error.text, error.stderr);
+    server.state.send_replace(state);
+    tokio::select! {
+        biased;
+        () = server.stop.cancelled() => Next::Stopped,
+        () = server.restart.notified() => Next::Restarted,
+        () = server.wanted.notified() => Next::Due,
+        () = sleep(wait.time) => Next::Due,
+    }
+}
+
+async fn life(server: &Server, listener: &dyn Listener) -> Life {
+    let link = match connected(server, listener).await {
+        Ok(link) => link,
+        Err(end) => return Life { end, ready: None },
+    };
+    if server.keeping == Keeping::UntilListed {
+        link.close(STOP_TIME).await;
+        return Life { end: End::Idle, ready: None };
+    }
+    let ready = Arc::new(Ready { link, since: Instant::now() });
+    tracing::info!(
+        server = &**server.name.as_str(),
+        transport = server.dialer.transport_name(),
+        protocol_version = ready.link.connection.about().protocol_version,
+        "an MCP server is ready"
+    );
+    server.users.note();
+    let end = loop {
+        server.state.send_replace(State::Ready(Arc::clone(&ready)));
+        let end = watch(server, listener, &ready.link).await;
+        // No further call takes the connection; those that have it end with it.
+        server.state.send_replace(State::Connecting);
+        if !matches!(end, End::Idle) || server.users.count() == 0 {
+            break end;
+        }
+    };
+    let lasted = ready.since.elapsed();
+    let end = match end {
+        End::Lost(error) => {
+            ready.link.close(LOST_TIME).await;
+            End::Lost(DialError { stderr: ready.link.stderr(), ..error })
+        }
+        other => {
+            ready.link.close(STOP_TIME).await;
+            other
+        }
+    };
+    Life { end, ready: Some(lasted) }
+}
+
+/// Connects and lists. Where that fails, or is given up, nothing is left of the server.
+async fn connected(server: &Server, listener: &dyn Listener) -> Result<Link, End> {
+    let given_up = server.stop.child_token();
+    let mut connecting = pin!(async {
+        let link = server.dialer.dial(server.pace.connect, &given_up).await?;
+        let listed = tokio::select! {
+            biased;
+            () = given_up.cancelled() => Err(DialError::new("given up")),
+            listed = list(server, listener, &link) => listed,
+        };
+        match listed {
+            Ok(()) => Ok(link),
+            Err(error) => {
+                link.close(LOST_TIME).await;
+                Err(DialError { stderr: link.stderr(), ..error })
+            }
+        }
+    });
+    let connected = tokio::select! {
+        biased;
+        () = server.restart.notified() => {
+            given_up.cancel();
+            if let Ok(link) = connecting.await {
+                link.close(STOP_TIME).await;
+            }
+            return Err(End::Restarted);
+        }
+        connected = &mut connecting => connected,
+    };
+    connected.map_err(|error| if server.stop.is_cancelled() { End::Stopped } else { End::Lost(error) })
+}
+
+async fn list(server: &Server, listener: &dyn Listener, link: &Link) -> Result<(), DialError> {
+    if server.keeping == Keeping::Once {
+        return Ok(());
+    }
+    let listed = link.connection.list_tools().await?;
+    if let Some(cut) = &listed.cut {
+        tracing::warn!(server = &**server.name.as_str(), reason = cut, "an MCP server lists more than is taken");
+    }
+    listener.listed(link.connection.about(), listed).await;
+    Ok(())
+}
+
+/// Follows a server that is ready until that is over. Nothing that the server keeps us waiting for holds that up.
+async fn watch(server: &Server, listener: &dyn Listener, link: &Link) -> End {
+    let connection = &link.connection;
+    tokio::select! {
+        biased;
+        () = server.stop.cancelled() => End::Stopped,
+        () = server.restart.notified() => End::Restarted,
+        reason = connection.closed() => End::Lost(DialError::new(reason)),
+        () = unused(server) => End::Idle,
+        error = silent(server, connection) => End::Lost(error),
+        never = follow(server, listener, link) => match never {},
+    }
+}
+
+/// Returns when nobody has used a server for its time, if it is one that is kept while it is used.
+async fn unused(server: &Server) {
+    let Keeping::WhileUsed(idle) = server.keeping else { return std::future::pending().await };
+    loop {
+        let since = server.users.idle_since();
+        if server.users.count() == 0 && since.elapsed() >= idle {
+            return;
+        }
+        sleep_until((since + idle).max(Instant::now() + idle / 10).into()).await;
+    }
+}
+
+/// Returns when the server has left too many pings in a row without an answer.
+async fn silent(server: &Server, connection: &Connection) -> DialError {
+    let mut silences = 0;
+    while silences < MAX_SILENCES {
+        if silences == 0 {
+            sleep(server.pace.ping_period).await;
+        }
+        // A server that is busy may answer no ping, and is well.
+        if connection.is_busy() {
+            silences = 0;
+            continue;
+        }
+        silences = match timeout(server.pace.ping_time, connection.ping()).await {
+            Ok(Ok(_)) => 0,
+            _ if connection.is_busy() => silences,
+            _ => silences + 1,
+        };
+    }
+    DialError::new(format!("the server did not answer {silences} pings"))
+}
+
+/// Lists the tools again whenever they change, or somebody asks for that.
+async fn follow(server: &Server, listener: &dyn Listener, link: &Link) -> Infallible {
+    let mut changes = link.connection.list_changes();
+    loop {
+        tokio::select! {
+            () = server.relist.notified() => {}
+            // The sender is the connection's, so there is always a next one to wait for.
+            _ = changes.changed() => {}
+        }
+        sleep(server.pace.debounce).await;
+        changes.mark_unchanged();
+        let began = Instant::now();
+        if let Err(error) = list(server, listener, link).await {
+            let (server, error) = (&**server.name.as_str(), error.text);
+            tracing::warn!(server, error, "an MCP server did not list its tools again; the last list stays");
+        }
+        sleep((began.elapsed() * (LISTING_SHARE - 1)).min(MAX_PAUSE)).await;
+    }
+}

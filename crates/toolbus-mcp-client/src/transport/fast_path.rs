@@ -1,0 +1,209 @@
+//! Requests beside the SDK, which starts a task for each request and takes three turns of its loop, several times the work
+//! of the request itself.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use rmcp::model::{ClientJsonRpcMessage, ErrorData, RequestId, ServerJsonRpcMessage, ServerResult};
+use rmcp::service::ServiceError;
+use serde::Serialize;
+use serde_json::json;
+use tokio::runtime::Handle;
+use tokio::sync::{mpsc, oneshot};
+
+use super::GIVEN_UP;
+use super::stdio::writer::line;
+
+/// The first id and how many there are. Those of the SDK count from 0. Ids stay below 2³¹, because servers that keep them
+/// in 32 bits with a sign work with other clients.
+const FIRST: i64 = 1 << 30;
+/// So many ids of the SDK before the first of these, requests go its way: those under way end long before it is there.
+const MARGIN: i64 = 1 << 20;
+
+/// Asks a server on its standard input. Answers come as they are read, so that they may overtake notifications that the
+/// server wrote before them. Clones share the transport, and do not keep it open.
+#[derive(Clone)]
+pub(crate) struct FastPath {
+    outgoing: mpsc::Sender<Vec<u8>>,
+    asked: Arc<Asked>,
+}
+
+/// The requests that go by lanes.
+#[derive(Default)]
+pub(super) struct Asked(Mutex<Requests>);
+
+#[derive(Default)]
+struct Requests {
+    /// Who waits for which answer. Bounded by the requests under way.
+    waiting: HashMap<i64, oneshot::Sender<Answer>>,
+    /// How many there were.
+    count: i64,
+    /// Whether the ids of the SDK come near.
+    is_over: bool,
+}
+
+type Answer = Result<ServerResult, ErrorData>;
+
+#[derive(Serialize)]
+struct Request<'a, P> {
+    jsonrpc: &'static str,
+    id: i64,
+    method: &'a str,
+    params: &'a P,
+}
+
+impl FastPath {
+    pub(super) const fn new(outgoing: mpsc::Sender<Vec<u8>>, asked: Arc<Asked>) -> Self {
+        Self { outgoing, asked }
+    }
+
+    /// Whether requests may go this way.
+    pub(crate) fn is_open(&self) -> bool {
+        !self.asked.lock().is_over
+    }
+
+    /// Sends a request and waits for its answer, without limit. Dropped before, it tells the server.
+    ///
+    /// # Errors
+    ///
+    /// When the server refuses, or takes no messages any more. The end of a server that does not answer any more has to be
+    /// watched for by the caller.
+    pub(crate) async fn ask<P: Serialize>(&self, method: &str, params: &P) -> Result<ServerResult, ServiceError> {
+        let (sender, answer) = oneshot::channel();
+        let mut waiting = Waiting { lane: self, id: self.asked.lock().begin(sender), is_sent: false };
+        let request = Request { jsonrpc: "2.0", id: waiting.id, method, params };
+        let request = line(&request).map_err(|_| ServiceError::UnexpectedResponse)?;
+        self.outgoing.send(request).await.map_err(|_| ServiceError::TransportClosed)?;
+        waiting.is_sent = true;
+        let answer = answer.await;
+        waiting.is_sent = false;
+        match answer {
+            Ok(answer) => answer.map_err(ServiceError::McpError),
+            Err(_) => Err(ServiceError::TransportClosed),
+        }
+    }
+
+    /// Tells the server that nobody waits for the answer to a request.
+    fn give_up(&self, id: i64) {
+        let params = json!({ "requestId": id, "reason": GIVEN_UP });
+        let told = json!({ "jsonrpc": "2.0", "method": "notifications/cancelled", "params": params });
+        let Ok(told) = line(&told) else { return };
+        if let Err(mpsc::error::TrySendError::Full(told)) = self.outgoing.try_send(told)
+            && let Ok(runtime) = Handle::try_current()
+        {
+            let outgoing = self.outgoing.clone();
+            // It fails where the connection is over, and then there is nobody to tell.
+            runtime.spawn(async move { outgoing.send(told).await });
+        }
+    }
+}
+
+/// A request that is waited for.
+struct Waiting<'a> {
+    lane: &'a FastPath,
+    id: i64,
+    /// Whether the server has it, and has not answered.
+    is_sent: bool,
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.lane.asked.lock().waiting.remove(&self.id);
+        if self.is_sent {
+            self.lane.give_up(self.id);
+        }
+    }
+}
+
+impl Asked {
+    /// Hands an answer to whoever waits for it. Whatever nobody waits for here comes back.
+    pub(super) fn take(&self, message: ServerJsonRpcMessage) -> Option<ServerJsonRpcMessage> {
+        let id = match &message {
+            ServerJsonRpcMessage::Response(response) => number(&response.id),
+            ServerJsonRpcMessage::Error(error) => error.id.as_ref().and_then(number),
+            ServerJsonRpcMessage::Request(_) | ServerJsonRpcMessage::Notification(_) => None,
+        };
+        let waiting = id.filter(|id| *id >= FIRST).and_then(|id| self.lock().waiting.remove(&id));
+        let Some(waiting) = waiting else { return Some(message) };
+        // Who waited may have given up just now.
+        let _ = match message {
+            ServerJsonRpcMessage::Response(response) => waiting.send(Ok(response.result)),
+            ServerJsonRpcMessage::Error(error) => waiting.send(Err(error.error)),
+            ServerJsonRpcMessage::Request(_) | ServerJsonRpcMessage::Notification(_) => return None,
+        };
+        None
+    }
+
+    /// Notes the id of a request that the SDK sends.
+    pub(super) fn note(&self, message: &ClientJsonRpcMessage) {
+        if let ClientJsonRpcMessage::Request(request) = message
+            && number(&request.id).is_some_and(|id| id >= FIRST - MARGIN)
+        {
+            self.lock().is_over = true;
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Requests> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Requests {
+    /// The id of a further request, whose answer goes to `sender`.
+    fn begin(&mut self, sender: oneshot::Sender<Answer>) -> i64 {
+        loop {
+            let id = FIRST + self.count % FIRST;
+            self.count += 1;
+            if let Entry::Vacant(vacant) = self.waiting.entry(id) {
+                vacant.insert(sender);
+                return id;
+            }
+        }
+    }
+}
+
+/// The number of a request. Some servers turn it into a text.
+fn number(id: &RequestId) -> Option<i64> {
+    match id {
+        RequestId::Number(number) => Some(*number),
+        RequestId::String(text) => text.parse().ok(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn ping(id: i64) -> ClientJsonRpcMessage {
+        serde_json::from_value(json!({ "jsonrpc": "2.0", "id": id, "method": "ping" })).unwrap()
+    }
+
+    #[test]
+    fn ids_have_31_bits_and_are_used_again_unless_they_are_still_waited_for() {
+        let mut requests = Requests::default();
+        let mut begin = |count| {
+            requests.count = count;
+            let (sender, waiting) = oneshot::channel();
+            let id = requests.begin(sender);
+            (id, waiting)
+        };
+        let (first, _waiting) = begin(0);
+        assert_eq!(first, FIRST);
+        assert_eq!(begin(FIRST - 1).0, i64::from(i32::MAX));
+        assert_eq!(begin(FIRST).0, FIRST + 1, "the first still waits");
+    }
+
+    #[test]
+    fn the_sdk_has_all_requests_before_its_ids_are_those_of_lanes() {
+        let asked = Arc::<Asked>::default();
+        let lane = FastPath::new(mpsc::channel(1).0, Arc::clone(&asked));
+        asked.note(&ping(FIRST - MARGIN - 1));
+        assert!(lane.is_open());
+        asked.note(&ping(FIRST - MARGIN));
+        asked.note(&ping(1));
+        assert!(!lane.is_open());
+    }
+}

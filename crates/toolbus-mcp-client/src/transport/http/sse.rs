@@ -1,0 +1,154 @@
+//! HTTP+SSE, as of protocol version 2024-11-05: a stream of events brings the messages of the server, and its first event
+//! says where ours are posted.
+
+mod posts;
+
+use futures_util::StreamExt as _;
+use futures_util::stream::BoxStream;
+use reqwest::Method;
+use reqwest::header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderValue};
+use rmcp::RoleClient;
+use rmcp::model::{ClientJsonRpcMessage, ServerJsonRpcMessage};
+use rmcp::transport::Transport;
+use sse_stream::Sse;
+use tokio_util::sync::DropGuard;
+use url::Url;
+
+use self::posts::Posts;
+use super::events::events;
+use super::{HttpClient, HttpError, HttpErrorKind, Outgoing, is_of_type};
+use crate::client::message;
+use crate::transport::TransportFailure;
+
+/// Messages in a row that may be unreadable before the connection is given up.
+const MAX_UNREADABLE: u32 = 1000;
+/// Longest address of the place to post to, in bytes.
+const MAX_ADDRESS: usize = 4096;
+
+/// A connection by HTTP+SSE.
+pub(crate) struct SseTransport {
+    client: HttpClient,
+    /// Where messages are posted.
+    address: Url,
+    events: BoxStream<'static, Result<Sse, HttpError>>,
+    unreadable: u32,
+    posts: Posts,
+    _guard: DropGuard,
+}
+
+impl SseTransport {
+    /// Opens the stream, and waits for its first event.
+    pub(crate) async fn open(client: HttpClient) -> Result<Self, HttpError> {
+        let headers = HeaderMap::from_iter([(ACCEPT, HeaderValue::from_static("text/event-stream"))]);
+        let outgoing = Outgoing { method: Method::GET, url: client.url().clone(), headers, body: None };
+        let response = client.exchange(&outgoing).await?;
+        if !response.status().is_success() {
+            return Err(client.refusal(&response));
+        }
+        let origin = client.origin();
+        if !is_of_type(&response, "text/event-stream") {
+            let text = format!("the MCP server at {origin} answered no events: check the path of its URL");
+            return Err(HttpError::invalid(text));
+        }
+        let closed = client.closed().clone();
+        let mut events = events(origin, response).take_until(closed.clone().cancelled_owned()).fuse().boxed();
+        let first = events.next().await.unwrap_or_else(|| {
+            let text = format!("the MCP server at {origin} ended its stream of events at once");
+            Err(HttpError::new(HttpErrorKind::ConnectionLost, text))
+        })?;
+        let address = address(&client, &first)?;
+        Ok(Self { client, address, events, unreadable: 0, posts: Posts::default(), _guard: closed.drop_guard() })
+    }
+
+    pub(crate) const fn failure(&self) -> &TransportFailure {
+        self.client.failure()
+    }
+
+    /// A message of the server, if the event is one. An error ends the connection.
+    fn read(&mut self, event: &Sse) -> Result<Option<ServerJsonRpcMessage>, HttpError> {
+        if !matches!(event.event.as_deref(), None | Some("" | "message")) {
+            return Ok(None);
+        }
+        let Some(data) = event.data.as_ref().filter(|data| !message::is_long_notification(data.as_bytes())) else {
+            return Ok(None);
+        };
+        if let Ok(message) = message::read(data.as_bytes()) {
+            self.unreadable = 0;
+            return Ok(Some(message));
+        }
+        let origin = self.client.origin();
+        self.unreadable += 1;
+        if self.unreadable == 1 {
+            tracing::warn!(origin, "an MCP server sends events that are no messages; they are left out");
+        }
+        if self.unreadable > MAX_UNREADABLE {
+            let text = format!("the MCP server at {origin} sent {MAX_UNREADABLE} events in a row that are no messages");
+            return Err(HttpError::invalid(text));
+        }
+        Ok(None)
+    }
+}
+
+/// Where messages are posted: on the origin of the stream and nowhere else.
+fn address(client: &HttpClient, event: &Sse) -> Result<Url, HttpError> {
+    let origin = client.origin();
+    let said = match (event.event.as_deref(), &event.data) {
+        (Some("endpoint"), Some(address)) if address.len() <= MAX_ADDRESS => address,
+        _ => {
+            let text = format!("the MCP server at {origin} does not begin its stream with where to post messages");
+            return Err(HttpError::invalid(text));
+        }
+    };
+    match client.url().join(said.trim()) {
+        Ok(address) if address.origin() == client.url().origin() => Ok(address),
+        Ok(_) => {
+            let text = format!("the MCP server at {origin} wants messages posted to another server, which is refused");
+            Err(HttpError::invalid(text))
+        }
+        Err(_) => Err(HttpError::invalid(format!("the MCP server at {origin} gives no usable place to post messages"))),
+    }
+}
+
+impl Transport<RoleClient> for SseTransport {
+    type Error = HttpError;
+
+    fn send(
+        &mut self,
+        message: ClientJsonRpcMessage,
+    ) -> impl Future<Output = Result<(), Self::Error>> + Send + 'static {
+        let (client, url) = (self.client.clone(), self.address.clone());
+        let posting = self.posts.begin(&message);
+        async move {
+            let body = serde_json::to_vec(&message)
+                .map_err(|_| HttpError::invalid("a message to an MCP server could not be written"))?;
+            let headers = HeaderMap::from_iter([(CONTENT_TYPE, HeaderValue::from_static("application/json"))]);
+            let outgoing = Outgoing { method: Method::POST, url, headers, body: Some(body.into()) };
+            let post = client.while_open(client.exchange(&outgoing));
+            // Whoever cancels a request does not wait for it any more.
+            let Some(response) = posting.unless_cancelled(post).await else { return Ok(()) };
+            let response = response?;
+            if response.status().is_success() { Ok(()) } else { Err(client.refusal(&response)) }
+        }
+    }
+
+    async fn receive(&mut self) -> Option<ServerJsonRpcMessage> {
+        while let Some(event) = self.events.next().await {
+            match event.and_then(|event| self.read(&event)) {
+                Ok(Some(message)) => return Some(message),
+                Ok(None) => {}
+                Err(error) => {
+                    self.failure().set(error.to_string());
+                    self.client.closed().cancel();
+                    return None;
+                }
+            }
+        }
+        self.failure().set("the MCP server ended its stream of events");
+        None
+    }
+
+    async fn close(&mut self) -> Result<(), Self::Error> {
+        self.client.closed().cancel();
+        Ok(())
+    }
+}

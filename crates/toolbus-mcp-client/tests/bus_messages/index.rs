@@ -1,0 +1,246 @@
+//! What agents are told of servers.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use toolbus_core::caller::{AgentName, Identity, Sidecar};
+use toolbus_core::policy::{AgentPolicy, Policy};
+use toolbus_core::store::Store;
+use toolbus_protocol::{McpServersIndexed, message_type, topic};
+use toolbus_store::Memory;
+use toolbus_testing::patience::eventually;
+
+use super::fixture::{Request, World, policy};
+
+/// The servers and tools of an index, and the servers that are gone.
+fn told(body: &Value) -> (Vec<(String, Vec<String>)>, Vec<String>) {
+    let index: McpServersIndexed = serde_json::from_value(body.clone()).unwrap();
+    let servers = index.servers.into_iter().map(|server| (server.server_name, server.tool_names)).collect();
+    (servers, index.removed_servers)
+}
+
+fn server(name: &str, tools: &[&str]) -> (String, Vec<String>) {
+    (name.to_owned(), tools.iter().map(|tool| (*tool).to_owned()).collect())
+}
+
+#[tokio::test]
+async fn an_index_looks_as_peers_expect_it() {
+    let world = World::new();
+    let mut ana = world.listen(&topic::mcp_servers("ana"));
+    assert_eq!(ana.next().await.body, json!({"servers": [], "removedServers": []}));
+    world.publish("Files", &["read_file", "list_directory"]);
+    let got = ana.next().await;
+    insta::assert_snapshot!(got.body, @r#"{"removedServers":[],"servers":[{"displayName":null,"serverName":"Files","summary":"Provides 2 tool(s): list_directory, read_file.","toolCount":2,"toolNames":["list_directory","read_file"]}]}"#);
+    assert_eq!(got.envelope.message_type, message_type::MCP_SERVERS_INDEXED);
+    assert_eq!(got.envelope.source.as_deref(), Some("toolbus"));
+    assert_eq!(got.envelope.destination.as_deref(), Some("ana"));
+    assert_eq!(got.properties.header("rb-rb-content-trust"), Some("system"));
+    assert_eq!((&*got.envelope.correlation_id, &*got.envelope.reply_to), ("", ""));
+    world.end().await;
+}
+
+#[tokio::test]
+async fn an_agent_is_told_of_what_it_may_use_and_of_nothing_else() {
+    let world = World::new();
+    let mut agents = ["ana", "bob", "eve"].map(|agent| world.listen(&topic::mcp_servers(agent)));
+    for agent in &mut agents {
+        assert_eq!(told(&agent.next().await.body), (vec![], vec![]), "at the start there is nothing");
+    }
+    world.publish("files", &["read_file", "write_file"]);
+    world.publish("mail", &["send"]);
+    let [mut ana, mut bob, mut eve] = agents;
+    let mut seen = Vec::new();
+    while seen.len() < 2 {
+        seen.extend(told(&ana.next().await.body).0);
+    }
+    assert_eq!(seen, [server("files", &["read_file", "write_file"]), server("mail", &["send"])]);
+    assert_eq!(told(&bob.next().await.body), (vec![server("files", &["read_file"])], vec![]));
+    world.ask_for_index("eve", "{}").await;
+    assert_eq!(told(&eve.next().await.body), (vec![], vec![]), "only what she asked for");
+    assert!(bob.is_empty() && eve.is_empty());
+    world.end().await;
+}
+
+#[tokio::test]
+async fn changes_are_told_as_differences() {
+    let world = World::new();
+    let mut ana = world.listen(&topic::mcp_servers("ana"));
+    ana.next().await;
+    world.publish("files", &["read", "write"]);
+    assert_eq!(told(&ana.next().await.body).0, [server("files", &["read", "write"])]);
+    world.publish("mail", &["send"]);
+    assert_eq!(told(&ana.next().await.body), (vec![server("mail", &["send"])], vec![]));
+    world.publish("mail", &["send", "receive"]);
+    assert_eq!(told(&ana.next().await.body), (vec![server("mail", &["receive", "send"])], vec![]));
+    world.publish("files", &[]);
+    assert_eq!(told(&ana.next().await.body), (vec![], vec!["files".to_owned()]));
+    world.end().await;
+}
+
+#[tokio::test]
+async fn a_request_in_the_second_of_the_start_is_answered_and_what_comes_later_follows() {
+    let world = World::new();
+    let mut carl = world.listen(&topic::mcp_servers("carl"));
+    // Nobody knows of him; his message is older than the daemon, by its timestamp.
+    world.ask_for_index("carl", r#"{"serverName":null}"#).await;
+    assert_eq!(told(&carl.next().await.body), (vec![], vec![]), "he waits for a message, be it empty");
+    world.publish("files", &["read"]);
+    assert_eq!(told(&carl.next().await.body), (vec![server("files", &["read"])], vec![]));
+    world.end().await;
+}
+
+#[tokio::test]
+async fn whoever_asks_is_told_everything_again_and_servers_are_asked_too_but_not_over_and_over() {
+    let world = World::new();
+    let mut ana = world.listen(&topic::mcp_servers("ana"));
+    ana.next().await;
+    world.publish("files", &["read"]);
+    let everything = told(&ana.next().await.body);
+    for body in ["{}", r#"{"ServerName":"FILES"}"#, "{}", r#"{"serverName":"files"}"#, r#"{"serverName":"a\u0000b"}"#] {
+        world.ask_for_index("ana", body).await;
+        assert_eq!(told(&ana.next().await.body), everything, "{body}");
+    }
+    assert_eq!(*world.fleet.refreshed.lock().unwrap(), ["Lazy", "files", "stuck"]);
+    world.end().await;
+}
+
+#[tokio::test]
+async fn no_server_is_asked_for_an_agent_that_could_use_nothing_of_it() {
+    let world = World::new();
+    let mut agents = ["eve", "bob"].map(|agent| world.listen(&topic::mcp_servers(agent)));
+    for agent in &mut agents {
+        agent.next().await;
+    }
+    let [mut eve, mut bob] = agents;
+    world.publish("files", &["read"]);
+    bob.next().await;
+    for body in ["{}", r#"{"serverName":"files"}"#] {
+        world.ask_for_index("eve", body).await;
+        eve.next().await;
+    }
+    for name in ["none", "Lazy", "nobody", "LAZY"] {
+        world.ask_for_index("bob", &format!(r#"{{"serverName":"{name}"}}"#)).await;
+        bob.next().await;
+    }
+    assert_eq!(*world.fleet.refreshed.lock().unwrap(), ["Lazy"]);
+    world.end().await;
+}
+
+#[tokio::test]
+async fn a_request_that_cannot_be_read_is_put_aside() {
+    let world = World::new();
+    let mut dead = world.dead_letters("bus7.mcp-refresh");
+    for (agent, body) in [("ana", "nonsense"), ("ana", "[]"), ("not an agent", "{}")] {
+        world.ask_for_index(agent, body).await;
+    }
+    for _ in 0..3 {
+        assert_eq!(dead.next_raw().await.header("rb-dead-reason"), Some("malformed_request"));
+    }
+    assert!(world.fleet.refreshed.lock().unwrap().is_empty());
+    world.end().await;
+}
+
+#[tokio::test]
+async fn other_messages_on_the_topic_are_nobodys() {
+    let world = World::new();
+    let mut dead = world.dead_letters("bus7.mcp-refresh");
+    let request = |message_type| Request {
+        agent: "ana",
+        topic: topic::MCP_REFRESH,
+        message_type,
+        reply_to: None,
+        body: "{\"servers\":[]}",
+    };
+    world.request(request(message_type::MCP_SERVERS_INDEXED)).await;
+    world.request(request(message_type::MCP_REGISTER_SERVER_REQUEST)).await;
+    assert_eq!(dead.next_raw().await.header("rb-dead-reason"), Some("unknown_type"));
+    assert!(dead.is_empty(), "an index was settled");
+    world.end().await;
+}
+
+#[tokio::test]
+async fn a_thousand_agents_are_told_in_little_time() {
+    let agents: Vec<AgentName> = (0..1_000).map(|n| AgentName::parse(&format!("agent{n}")).unwrap()).collect();
+    let sections = agents.iter().map(|agent| (agent.clone(), AgentPolicy::default()));
+    let world = World::with(Policy { agents: sections.collect(), ..Policy::default() }, false);
+    let mut all = world.listen("tool.meta.mcp.*");
+    for _ in 0..agents.len() {
+        all.next().await;
+    }
+    let names: Vec<String> = (0..200).map(|n| format!("tool{n}")).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let begun = Instant::now();
+    world.publish("files", &names);
+    let mut told_to = BTreeSet::new();
+    while told_to.len() < agents.len() {
+        let got = all.next().await;
+        assert_eq!(got.body["servers"][0]["toolCount"], 200);
+        assert!(told_to.insert(got.envelope.destination.unwrap()), "told once");
+    }
+    let took = begun.elapsed();
+    assert!(took < Duration::from_secs(30), "{took:?}");
+    world.end().await;
+}
+
+#[tokio::test]
+async fn servers_with_a_tool_of_one_name_are_both_told_of_with_it() {
+    let world = World::new();
+    world.publish("a", &["search"]);
+    world.publish("b", &["search"]);
+    world.access.refresh();
+    let mut carl = world.listen(&topic::mcp_servers("carl"));
+    world.ask_for_index("carl", "{}").await;
+    assert_eq!(told(&carl.next().await.body).0, [server("a", &["search"]), server("b", &["search"])]);
+    world.end().await;
+}
+
+#[tokio::test]
+async fn the_agent_of_a_sidecar_is_told_at_the_start() {
+    let (ana, topic) = (AgentName::parse("ana").unwrap(), "tool.invoke.agent.ana".to_owned());
+    let identity = Identity { sidecar: Some(Sidecar { agent: ana, topic }), ..Identity::default() };
+    let world = World::of(identity, Policy::default(), false, Arc::new(Memory::default()), &[]);
+    let mut ana = world.listen(&topic::mcp_servers("ana"));
+    assert_eq!(told(&ana.next().await.body), (vec![], vec![]));
+    world.publish("files", &["read_file"]);
+    assert_eq!(told(&ana.next().await.body), (vec![server("files", &["read_file"])], vec![]));
+    world.end().await;
+}
+
+#[tokio::test]
+async fn an_agent_that_asked_is_told_again_after_a_restart_and_another_is_not() {
+    let store: Arc<dyn Store> = Arc::new(Memory::default());
+    let start = || World::of(Identity::default(), Policy::default(), false, Arc::clone(&store), &[]);
+    let world = start();
+    let mut zoe = world.listen(&topic::mcp_servers("zoe"));
+    world.ask_for_index("zoe", "{}").await;
+    zoe.next().await;
+    eventually("who asked to be stored", async || store.get("mcp.asked", "agents").await.unwrap()).await;
+    world.end().await;
+
+    let world = start();
+    let [mut zoe, mut yan] = ["zoe", "yan"].map(|agent| world.listen(&topic::mcp_servers(agent)));
+    assert_eq!(told(&zoe.next().await.body), (vec![], vec![]));
+    world.publish("files", &["read_file"]);
+    assert_eq!(told(&zoe.next().await.body), (vec![server("files", &["read_file"])], vec![]));
+    assert!(yan.is_empty());
+    world.end().await;
+}
+
+#[tokio::test]
+async fn a_server_that_starts_with_its_first_use_is_told_once_and_then_its_tools() {
+    let world = World::of(Identity::default(), policy(), false, Arc::new(Memory::default()), &["Lazy"]);
+    let [mut ana, mut eve] = ["ana", "eve"].map(|agent| world.listen(&topic::mcp_servers(agent)));
+    insta::assert_snapshot!(ana.next().await.body, @r#"{"removedServers":[],"servers":[{"displayName":null,"serverName":"Lazy","summary":"Starts on first use: its tools are not known yet. mcp_get_service_details starts it.","toolCount":0,"toolNames":[]}]}"#);
+    assert_eq!(told(&eve.next().await.body), (vec![], vec![]), "she may use nothing");
+    world.publish("files", &["read_file"]);
+    assert_eq!(
+        told(&ana.next().await.body),
+        (vec![server("files", &["read_file"])], vec![]),
+        "and not the lazy one again"
+    );
+    world.publish("Lazy", &["dream"]);
+    assert_eq!(told(&ana.next().await.body), (vec![server("Lazy", &["dream"])], vec![]));
+    world.end().await;
+}

@@ -1,0 +1,13 @@
+//! A daemon that answers about MCP servers, and simulated agents, on one bus.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "a test fails by panicking, helpers outside test functions included"
+)]
+
+mod fixture;
+mod index;
+mod manage;
