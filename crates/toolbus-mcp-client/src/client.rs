@@ -33,17 +33,17 @@ use toolbus_core::failure::{Cause, ToolFailure};
 use toolbus_core::redact::Redactor;
 use toolbus_core::tool::{ToolCall, ToolOutput};
 
-use self::inflight::Busy;
-use self::notifications::{Signals, Token};
-use self::pending::Pending;
-use self::timing::{Described, Timing};
+use self::inflight::InFlight;
+use self::notifications::{Notifications, Token};
+use self::pending::PendingRequest;
+use self::timing::{ConnectionLabels, RequestTimer};
 use crate::events::Session;
 use crate::transport::stdio::FastPath;
 
-pub(crate) use self::failure::{CallError, ConnectError};
+pub(crate) use self::failure::{CallError, RequestError};
 pub(crate) use self::handshake::Opening;
 pub(crate) use self::list::{Listed, size};
-pub(crate) use self::server_info::About;
+pub(crate) use self::server_info::ServerInfo;
 
 /// Longest listing of tools, all pages together.
 const LIST_TIME: Duration = Duration::from_secs(30);
@@ -52,7 +52,7 @@ const CLOSE_TIME: Duration = Duration::from_secs(10);
 
 /// How a server is spoken to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Generation {
+pub(crate) enum SessionMode {
     /// In sessions that begin with `initialize`.
     Sessions,
     /// Without; each request says what there is to know.
@@ -63,16 +63,16 @@ pub(crate) enum Generation {
 pub(crate) struct Connection {
     peer: Peer<RoleClient>,
     running: Mutex<Option<RunningService<RoleClient, ClientConfig>>>,
-    signals: Arc<Signals>,
+    notifications: Arc<Notifications>,
     /// A shorter way for calls, where the transport has one.
-    lane: Option<FastPath>,
+    fast_path: Option<FastPath>,
     /// What every request says, to a server without sessions.
     meta: Option<RequestMetaObject>,
-    generation: Generation,
-    about: About,
+    session_mode: SessionMode,
+    server_info: ServerInfo,
     redactor: Redactor,
-    described: Arc<Described>,
-    busy: Busy,
+    labels: Arc<ConnectionLabels>,
+    inflight: InFlight,
     /// Microseconds; 0 before the first answer.
     latency: AtomicU64,
 }
@@ -80,7 +80,8 @@ pub(crate) struct Connection {
 impl Connection {
     /// Follows the connection to its end, without keeping it alive.
     fn attend(&self, began: Instant, subscribes: bool) {
-        let (peer, signals, described) = (self.peer.clone(), Arc::clone(&self.signals), Arc::clone(&self.described));
+        let (peer, notifications, labels) =
+            (self.peer.clone(), Arc::clone(&self.notifications), Arc::clone(&self.labels));
         tokio::spawn(async move {
             let subscribing = async {
                 if subscribes {
@@ -89,13 +90,13 @@ impl Connection {
                 std::future::pending::<()>().await;
             };
             let end = tokio::select! {
-                end = signals.ended() => end,
+                end = notifications.ended() => end,
                 () = subscribing => return,
             };
-            described.observer.session(&Session {
-                server: &described.server,
-                protocol_version: &described.protocol_version,
-                transport: described.transport,
+            labels.observer.session(&Session {
+                server: &labels.server,
+                protocol_version: &labels.protocol_version,
+                transport: labels.transport,
                 duration: began.elapsed(),
                 error_type: (!end.is_ours).then_some("connection_lost"),
             });
@@ -103,18 +104,18 @@ impl Connection {
     }
 
     /// How the server is spoken to.
-    pub(crate) const fn generation(&self) -> Generation {
-        self.generation
+    pub(crate) const fn session_mode(&self) -> SessionMode {
+        self.session_mode
     }
 
     /// What the server says of itself.
-    pub(crate) const fn about(&self) -> &About {
-        &self.about
+    pub(crate) const fn server_info(&self) -> &ServerInfo {
+        &self.server_info
     }
 
     /// Whether the server may be at work on a call, so that it answers nothing else.
     pub(crate) fn is_busy(&self) -> bool {
-        self.busy.is_excuse()
+        self.inflight.may_be_working()
     }
 
     /// Time of the last answer to a ping or a call.
@@ -124,7 +125,7 @@ impl Connection {
 
     /// Counts how often the server said that its list of tools changed, or may have.
     pub(crate) fn list_changes(&self) -> watch::Receiver<u64> {
-        self.signals.list_changes()
+        self.notifications.list_changes()
     }
 
     /// Lists the server's tools.
@@ -132,7 +133,7 @@ impl Connection {
     /// # Errors
     ///
     /// When the server does not, or not within 30 s.
-    pub(crate) async fn list_tools(&self) -> Result<Listed, ConnectError> {
+    pub(crate) async fn list_tools(&self) -> Result<Listed, RequestError> {
         match timeout(LIST_TIME, list::all(self)).await {
             Ok(Ok(mut listed)) => {
                 redacted::listed(&self.redactor, &mut listed);
@@ -140,7 +141,7 @@ impl Connection {
             }
             Ok(Err(error)) => Err(self.failed(list::METHOD, &error)),
             Err(_) => {
-                Err(ConnectError::Failed(format!("the server did not list its tools within {} s", LIST_TIME.as_secs())))
+                Err(RequestError::Failed(format!("the server did not list its tools within {} s", LIST_TIME.as_secs())))
             }
         }
     }
@@ -151,19 +152,19 @@ impl Connection {
     ///
     /// When there is no result; a tool that ran and did not succeed has one.
     pub(crate) async fn call(&self, tool: &str, call: &ToolCall) -> Result<ToolOutput, CallError> {
-        let entered = self.busy.enter();
-        let followed = call.progress.as_ref().and_then(|sink| self.signals.follow(sink));
-        let timing = Timing::new(&self.described, "tools/call", Some(tool));
+        let entered = self.inflight.enter();
+        let followed = call.progress.as_ref().and_then(|sink| self.notifications.follow(sink));
+        let timer = RequestTimer::new(&self.labels, "tools/call", Some(tool));
         let answer = tokio::select! {
             biased;
             answer = self.run(tool, call, followed.as_ref().map(|followed| followed.token)) => answer,
             () = call.cancelled.cancelled() => {
-                timing.end(Some("cancelled"));
+                timer.end(Some("cancelled"));
                 let text = format!("The call of tool '{tool}' was cancelled.");
                 return Err(ToolFailure::new(Cause::Cancelled, text).into());
             }
             () = sleep_until(call.deadline.into()) => {
-                timing.end(Some("timeout"));
+                timer.end(Some("timeout"));
                 return Err(call.timed_out(None).into());
             }
         };
@@ -171,7 +172,7 @@ impl Connection {
             entered.answered();
         }
         if answer.is_ok() {
-            self.note(timing.elapsed());
+            self.note(timer.elapsed());
         }
         let error_type = error_type(&answer);
         let output = match answer {
@@ -179,7 +180,7 @@ impl Connection {
             Err(error) => Err(failure::call(tool, error, self.why_ended().as_deref())),
         };
         let is_error = output.as_ref().map_or(true, |output| output.is_error);
-        timing.end(error_type.as_deref().or(is_error.then_some("tool_error")));
+        timer.end(error_type.as_deref().or(is_error.then_some("tool_error")));
         output
     }
 
@@ -188,11 +189,11 @@ impl Connection {
     /// # Errors
     ///
     /// When there is none. The caller bounds the time.
-    pub(crate) async fn ping(&self) -> Result<Duration, ConnectError> {
-        let (method, request) = match self.generation {
-            Generation::Sessions => ("ping", ClientRequest::PingRequest(PingRequest::default())),
+    pub(crate) async fn ping(&self) -> Result<Duration, RequestError> {
+        let (method, request) = match self.session_mode {
+            SessionMode::Sessions => ("ping", ClientRequest::PingRequest(PingRequest::default())),
             // There is no other question that every server answers.
-            Generation::Stateless => {
+            SessionMode::Stateless => {
                 let discover = DiscoverRequest::new(DiscoverRequestParams {});
                 ("server/discover", ClientRequest::DiscoverRequest(discover))
             }
@@ -211,17 +212,17 @@ impl Connection {
 
     /// Whether the connection is over, so that it takes no further requests.
     pub(crate) fn is_over(&self) -> bool {
-        self.signals.why_ended().is_some()
+        self.notifications.why_ended().is_some()
     }
 
     /// Returns when the connection is over, with why.
     pub(crate) async fn closed(&self) -> String {
-        self.signals.ended().await.why.as_ref().to_owned()
+        self.notifications.ended().await.why.as_ref().to_owned()
     }
 
     /// Ends the connection. Calls that wait fail at once; returns when the transport is closed, or after 10 s.
     pub(crate) async fn close(&self) {
-        self.signals.end("the connection was closed", true);
+        self.notifications.end("the connection was closed", true);
         let running = self.running.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(mut running) = running {
             // It is dropped, and with it the transport, if it does not close.
@@ -232,10 +233,10 @@ impl Connection {
     /// Sends the request of a call and waits for its answer. Reports of progress come before it only where they take the same
     /// way.
     async fn run(&self, tool: &str, call: &ToolCall, token: Option<Token>) -> Result<ServerResult, ServiceError> {
-        match &self.lane {
-            Some(lane) if token.is_none() && lane.is_open() => {
+        match &self.fast_path {
+            Some(fast_path) if token.is_none() && fast_path.is_open() => {
                 let params = call::params(tool, call, self.meta.as_ref());
-                self.answered(lane.ask("tools/call", &params)).await
+                self.answered(fast_path.ask("tools/call", &params)).await
             }
             _ => self.ask(call::request(tool, call, token)).await,
         }
@@ -245,7 +246,7 @@ impl Connection {
     async fn ask(&self, request: ClientRequest) -> Result<ServerResult, ServiceError> {
         let asking = async {
             let handle = self.peer.send_cancellable_request(request, PeerRequestOptions::no_options()).await?;
-            Pending::new(handle).answer().await
+            PendingRequest::new(handle).answer().await
         };
         self.answered(asking).await
     }
@@ -259,7 +260,7 @@ impl Connection {
             biased;
             answer = asking => answer,
             // The SDK fails what waits only when the transport is closed, which can take seconds.
-            _ = self.signals.ended() => Err(ServiceError::TransportClosed),
+            _ = self.notifications.ended() => Err(ServiceError::TransportClosed),
         };
         redacted::answer(&self.redactor, &mut answer);
         answer
@@ -267,12 +268,12 @@ impl Connection {
 
     /// The same, told to the observer.
     async fn ask_timed(&self, method: &'static str, request: ClientRequest) -> Result<ServerResult, ServiceError> {
-        let timing = Timing::new(&self.described, method, None);
+        let timer = RequestTimer::new(&self.labels, method, None);
         let answer = self.ask(request).await;
         if matches!(answer, Ok(_) | Err(ServiceError::McpError(_))) {
-            self.busy.answered();
+            self.inflight.answered();
         }
-        timing.end(error_type(&answer).as_deref());
+        timer.end(error_type(&answer).as_deref());
         answer
     }
 
@@ -281,12 +282,12 @@ impl Connection {
         self.latency.store(micros.max(1), Ordering::Relaxed);
     }
 
-    fn failed(&self, method: &str, error: &ServiceError) -> ConnectError {
+    fn failed(&self, method: &str, error: &ServiceError) -> RequestError {
         failure::request(method, error, self.why_ended().as_deref())
     }
 
     fn why_ended(&self) -> Option<Arc<str>> {
-        self.signals.why_ended().map(|end| end.why)
+        self.notifications.why_ended().map(|end| end.why)
     }
 }
 

@@ -10,17 +10,17 @@ use tokio_util::sync::CancellationToken;
 use toolbus_core::failure::ToolFailure;
 use toolbus_core::tool::{ToolCall, ToolOutput};
 
-use crate::events::{Observer, Silent};
+use crate::events::{Discard, Observer};
 use crate::process::Launcher;
 use crate::spec::ServerSpec;
-use crate::supervise::connect::{Connector, Link, STOP_TIME};
+use crate::supervise::connect::{Connected, Connector, STOP_TIME};
 
 /// Longest time until the server takes calls.
 const START_TIME: Duration = Duration::from_secs(60);
 
 /// A server that is reached and spoken to as the bridge does, by the same transport and the same connection, with nothing
 /// around them.
-pub struct Direct(Link);
+pub struct Direct(Connected);
 
 /// Why a server cannot be called. The text is for an operator.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -34,9 +34,10 @@ impl Direct {
     ///
     /// When it cannot be started or reached, or does not shake hands.
     pub async fn start(spec: &ServerSpec, launcher: &Launcher) -> Result<Self, DirectError> {
-        let observer: Arc<dyn Observer> = Arc::new(Silent);
-        let link = Connector::new(spec, None, launcher, &observer).dial(START_TIME, &CancellationToken::new()).await;
-        Ok(Self(link.map_err(|error| DirectError(error.text))?))
+        let observer: Arc<dyn Observer> = Arc::new(Discard);
+        let connected =
+            Connector::new(spec, None, launcher, &observer).connect(START_TIME, &CancellationToken::new()).await;
+        Ok(Self(connected.map_err(|error| DirectError(error.text))?))
     }
 
     /// Calls a tool by the server's own name of it.

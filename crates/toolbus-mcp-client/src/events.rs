@@ -46,9 +46,9 @@ pub struct Session<'a> {
 
 /// Tells nobody.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Silent;
+pub struct Discard;
 
-impl Observer for Silent {
+impl Observer for Discard {
     fn operation(&self, _: &Operation<'_>) {}
     fn session(&self, _: &Session<'_>) {}
 }

@@ -17,9 +17,9 @@ use toolbus_core::Invoker;
 use toolbus_core::policy::PolicyHandle;
 use toolbus_core::tool::{Tool, ToolDescriptor, Validation};
 
-use crate::bus_messages::Servers;
+use crate::servers::ServerControl;
 
-pub use self::registrar::{Fleet, Registrar};
+pub use self::registrar::Registrar;
 pub use self::rules::Rules;
 
 /// The source of these tools.
@@ -39,7 +39,7 @@ pub(crate) fn has_name(name: &str) -> bool {
 #[must_use]
 pub fn tools(
     access: &PolicyHandle,
-    servers: Arc<dyn Servers>,
+    servers: Arc<dyn ServerControl>,
     invoker: Arc<dyn Invoker>,
     registrar: Option<Arc<Registrar>>,
 ) -> Vec<Tool> {

@@ -10,14 +10,14 @@ use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 use toolbus_trust::scan::Scanner;
 
-use crate::client::{About, Connection, Generation, Listed};
-use crate::events::{Observer, Silent};
+use crate::client::{Connection, Listed, ServerInfo, SessionMode};
+use crate::events::{Discard, Observer};
 use crate::process::Launcher;
 use crate::servers::definition::{Definitions, definitions};
-use crate::servers::findings::Vetted;
+use crate::servers::findings::Findings;
 use crate::spec::ServerSpec;
 use crate::status::{PhaseName, ProbeReport, ProbeStep, ServerStatus};
-use crate::supervise::connect::{Connector, DialError, Link, STOP_TIME};
+use crate::supervise::connect::{ConnectError, Connected, Connector, STOP_TIME};
 
 /// Longest time until a server is connected: as long as the bridge waits.
 const CONNECT_TIME: Duration = Duration::from_secs(60);
@@ -29,11 +29,11 @@ pub async fn probe(spec: &ServerSpec, launcher: &Launcher, scanner: &Scanner) ->
     // The phase stays so when nothing fails.
     let status = ServerStatus::untried(spec, PhaseName::Ready);
     let mut probe = Probe { spec, scanner, steps: Vec::new(), status };
-    if let Some(link) = probe.connect(launcher).await {
-        probe.look(&link.connection).await;
-        link.close(STOP_TIME).await;
+    if let Some(connected) = probe.connect(launcher).await {
+        probe.look(&connected.connection).await;
+        connected.close(STOP_TIME).await;
         // What it wrote at its end counts, too.
-        probe.status.stderr = link.stderr();
+        probe.status.stderr = connected.stderr();
     }
     ProbeReport { steps: probe.steps, status: probe.status }
 }
@@ -46,40 +46,41 @@ struct Probe<'a> {
 }
 
 impl Probe<'_> {
-    async fn connect(&mut self, launcher: &Launcher) -> Option<Link> {
-        let observer: Arc<dyn Observer> = Arc::new(Silent);
-        let dialer = Connector::new(self.spec, None, launcher, &observer);
+    async fn connect(&mut self, launcher: &Launcher) -> Option<Connected> {
+        let observer: Arc<dyn Observer> = Arc::new(Discard);
+        let connector = Connector::new(self.spec, None, launcher, &observer);
         let began = Instant::now();
-        let dialled = dialer.dial(CONNECT_TIME, &CancellationToken::new()).await;
-        dialer.transport_name().clone_into(&mut self.status.transport);
-        let link = self.note("connect", began, dialled.map(|link| (greeting(&link.connection), link)))?;
-        self.status.pid = link.pid();
-        self.status.protocol_version = Some(link.connection.about().protocol_version.clone());
-        self.status.implementation = implementation(&link.connection);
-        Some(link)
+        let connected = connector.connect(CONNECT_TIME, &CancellationToken::new()).await;
+        connector.transport_name().clone_into(&mut self.status.transport);
+        let connected =
+            self.note("connect", began, connected.map(|connected| (greeting(&connected.connection), connected)))?;
+        self.status.pid = connected.pid();
+        self.status.protocol_version = Some(connected.connection.server_info().protocol_version.clone());
+        self.status.implementation = implementation(&connected.connection);
+        Some(connected)
     }
 
     async fn look(&mut self, connection: &Connection) {
         let began = Instant::now();
-        let listed = connection.list_tools().await.map_err(DialError::from);
-        let listed = listed.map(|listed| (self.sort_out(connection.about(), listed), ()));
+        let listed = connection.list_tools().await.map_err(ConnectError::from);
+        let listed = listed.map(|listed| (self.sort_out(connection.server_info(), listed), ()));
         if self.note("list", began, listed).is_some() {
             let began = Instant::now();
             let late =
-                |_| DialError::new(format!("the server did not answer the ping within {} s", PING_TIME.as_secs()));
+                |_| ConnectError::new(format!("the server did not answer the ping within {} s", PING_TIME.as_secs()));
             let answer = timeout(PING_TIME, connection.ping()).await.map_err(late);
-            let answer = answer.and_then(|answer| answer.map_err(DialError::from));
+            let answer = answer.and_then(|answer| answer.map_err(ConnectError::from));
             self.status.latency_us = answer.as_ref().ok().map(|latency| micros(*latency));
             self.note("ping", began, answer.map(|_| ("answered".to_owned(), ())));
         }
     }
 
     /// Takes down what came of a step, and since when it went on.
-    fn note<T>(&mut self, name: &str, began: Instant, outcome: Result<(String, T), DialError>) -> Option<T> {
+    fn note<T>(&mut self, name: &str, began: Instant, outcome: Result<(String, T), ConnectError>) -> Option<T> {
         let duration_us = micros(began.elapsed());
         let (passed, text, value) = match outcome {
             Ok((text, value)) => (true, text, Some(value)),
-            Err(DialError { text, needs_credentials, stderr, .. }) => {
+            Err(ConnectError { text, needs_credentials, stderr, .. }) => {
                 self.status.phase = if needs_credentials { PhaseName::AuthRequired } else { PhaseName::Stopped };
                 self.status.last_error = Some(text.clone());
                 self.status.stderr = stderr;
@@ -91,10 +92,10 @@ impl Probe<'_> {
     }
 
     /// Says how many tools there are, and keeps which.
-    fn sort_out(&mut self, about: &About, listed: Listed) -> String {
+    fn sort_out(&mut self, about: &ServerInfo, listed: Listed) -> String {
         let count = listed.tools.len() + listed.unreadable.len();
         let definitions = definitions(self.spec, None, listed.tools, listed.unreadable, self.scanner);
-        Vetted::new(about, &definitions, self.scanner).tell(&mut self.status);
+        Findings::new(about, &definitions, self.scanner).tell(&mut self.status);
         let Definitions { tools, hidden, .. } = definitions;
         self.status.tools = tools.iter().map(|tool| tool.name.to_string()).collect();
         self.status.hidden = hidden;
@@ -113,11 +114,11 @@ fn micros(time: Duration) -> u64 {
 }
 
 fn greeting(connection: &Connection) -> String {
-    let manner = match connection.generation() {
-        Generation::Sessions => "with sessions",
-        Generation::Stateless => "without sessions",
+    let manner = match connection.session_mode() {
+        SessionMode::Sessions => "with sessions",
+        SessionMode::Stateless => "without sessions",
     };
-    let version = &connection.about().protocol_version;
+    let version = &connection.server_info().protocol_version;
     match implementation(connection) {
         Some(implementation) => format!("{version} {manner}; {implementation}"),
         None => format!("{version} {manner}"),
@@ -125,7 +126,7 @@ fn greeting(connection: &Connection) -> String {
 }
 
 fn implementation(connection: &Connection) -> Option<String> {
-    let about = connection.about();
+    let about = connection.server_info();
     let parts: Vec<&str> = [&about.name, &about.version].into_iter().flatten().map(String::as_str).collect();
     (!parts.is_empty()).then(|| parts.join(" "))
 }

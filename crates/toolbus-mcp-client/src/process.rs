@@ -26,12 +26,12 @@ use toolbus_core::redact::Redactor;
 
 use self::guard::GUARD;
 use self::stderr::Tail;
-use self::turns::Turns;
+use self::turns::StartLimit;
 use crate::spec::Program;
 use crate::transport::stdio::StdioTransport;
 
 pub(crate) use self::exit::{Exit, Exited};
-pub(crate) use self::turns::Turn;
+pub(crate) use self::turns::StartPermit;
 
 /// Time that a server has to end by itself once its standard input is closed, before it is sent SIGTERM.
 const GRACE: Duration = Duration::from_secs(2);
@@ -46,7 +46,7 @@ const LAST_WORDS: Duration = Duration::from_secs(1);
 pub struct Launcher {
     helper: PathBuf,
     grace: Duration,
-    turns: Turns,
+    turns: StartLimit,
     redactor: Redactor,
 }
 
@@ -83,7 +83,7 @@ impl Launcher {
     /// Uses another executable of that kind as the supervisor.
     #[must_use]
     pub fn with_helper(helper: impl Into<PathBuf>) -> Self {
-        Self { helper: helper.into(), grace: GRACE, turns: Turns::new(), redactor: Redactor::default() }
+        Self { helper: helper.into(), grace: GRACE, turns: StartLimit::new(), redactor: Redactor::default() }
     }
 
     /// Has secrets removed from what the servers say that are started, or connected to, with this.
@@ -98,7 +98,7 @@ impl Launcher {
     }
 
     /// Waits until a server may start: a few do at a time.
-    pub(crate) async fn turn(&self) -> Turn {
+    pub(crate) async fn turn(&self) -> StartPermit {
         self.turns.next().await
     }
 
@@ -160,7 +160,7 @@ impl Launcher {
         let built = tests.ancestors().nth(2).unwrap();
         let helper = built.join("examples/helper");
         assert!(helper.exists(), "build {} first: cargo build -p toolbus-mcp-client --examples", helper.display());
-        Self { helper, grace, turns: Turns::new(), redactor: Redactor::default() }
+        Self { helper, grace, turns: StartLimit::new(), redactor: Redactor::default() }
     }
 }
 

@@ -8,7 +8,6 @@ mod entry_status;
 mod executor;
 pub(crate) mod findings;
 mod quota;
-mod registration;
 mod schema;
 pub mod sessions;
 #[cfg(test)]
@@ -27,12 +26,14 @@ use toolbus_core::toolsets::SessionSet;
 use toolbus_trust::scan::Scanner;
 
 use self::entry::ServerEntry;
-use self::quota::{Full, Room, Share};
+use self::quota::{QuotaExceeded, ToolQuota, Usage};
 use crate::events::Observer;
 use crate::process::Launcher;
 use crate::spec::{Origin, ServerName, ServerSpec};
 use crate::status::ServerStatus;
-use crate::supervise::Pace;
+use crate::supervise::Timeouts;
+
+pub use self::control::{ServerControl, ServerDescription};
 
 /// Longest time in which servers that start together are tried before names are kept.
 const START_TIME: Duration = Duration::from_secs(10);
@@ -64,59 +65,59 @@ pub type Limits = Arc<dyn Fn(&mut ToolDescriptor) + Send + Sync>;
 
 /// Keeps servers running and their tools registered. Cheap to clone.
 #[derive(Clone)]
-pub struct Bridge {
-    shared: Arc<Shared>,
+pub struct Servers {
+    shared: Arc<Inner>,
 }
 
 /// What every server works with.
-pub(crate) struct Shared {
+pub(crate) struct Inner {
     registry: Registry,
     launcher: Launcher,
     observer: Arc<dyn Observer>,
     /// Looks at what servers say of their tools.
     scanner: Scanner,
-    pace: Pace,
+    timeouts: Timeouts,
     limits: RwLock<Limits>,
-    members: RwLock<BTreeMap<ServerName, Arc<ServerEntry>>>,
+    entries: RwLock<BTreeMap<ServerName, Arc<ServerEntry>>>,
     /// One change at a time.
     changing: Mutex<()>,
     /// Clashes of names that the log knows of. Held while tools are registered, so that those of a server that is removed
     /// do not come back.
     clashes: Mutex<Vec<Clash>>,
-    room: Mutex<Room>,
+    quota: Mutex<ToolQuota>,
     /// Whether names are kept, or will be once the servers of the start have been tried.
     is_keeping_names: AtomicBool,
-    keepers: TaskTracker,
+    tasks: TaskTracker,
 }
 
-impl Bridge {
+impl Servers {
     /// A bridge without servers, whose tools go to `registry`.
     #[must_use]
     pub fn new(registry: Registry, launcher: Launcher, observer: Arc<dyn Observer>, scanner: Scanner) -> Self {
-        Self::paced(registry, launcher, observer, scanner, Pace::USUAL)
+        Self::with_timeouts(registry, launcher, observer, scanner, Timeouts::DEFAULT)
     }
 
-    fn paced(
+    fn with_timeouts(
         registry: Registry,
         launcher: Launcher,
         observer: Arc<dyn Observer>,
         scanner: Scanner,
-        pace: Pace,
+        timeouts: Timeouts,
     ) -> Self {
         Self {
-            shared: Arc::new(Shared {
+            shared: Arc::new(Inner {
                 registry,
                 launcher,
                 observer,
                 scanner,
-                pace,
+                timeouts,
                 limits: RwLock::new(Arc::new(|_| {})),
-                members: RwLock::default(),
+                entries: RwLock::default(),
                 changing: Mutex::default(),
                 clashes: Mutex::default(),
-                room: Mutex::default(),
+                quota: Mutex::default(),
                 is_keeping_names: AtomicBool::new(false),
-                keepers: TaskTracker::new(),
+                tasks: TaskTracker::new(),
             }),
         }
     }
@@ -126,17 +127,17 @@ impl Bridge {
     pub fn apply(&self, servers: Vec<PlacedServer>, limits: Limits) {
         *self.shared.limits.write().unwrap_or_else(PoisonError::into_inner) = limits;
         let _one_at_a_time = self.changing();
-        let mut gone: BTreeMap<ServerName, Arc<ServerEntry>> = self.members();
-        gone.retain(|_, member| member.spec().origin == Origin::Configuration);
+        let mut gone: BTreeMap<ServerName, Arc<ServerEntry>> = self.entries();
+        gone.retain(|_, entry| entry.spec().origin == Origin::Configuration);
         for placed in servers {
             let name = placed.spec.name.clone();
             match gone.remove(&name) {
-                Some(member) if member.is(&placed) => self.shared.publish(&member),
+                Some(entry) if entry.is(&placed) => self.shared.publish(&entry),
                 // A name that an operator gives is a caller's no longer.
                 Some(_) | None => drop(self.shared.add(placed)),
             }
         }
-        gone.values().for_each(|member| self.shared.forget(member));
+        gone.values().for_each(|entry| self.shared.forget(entry));
         self.keep_names();
     }
 
@@ -146,7 +147,7 @@ impl Bridge {
             return;
         }
         let bridge = self.clone();
-        tokio::spawn(self.shared.keepers.track_future(async move {
+        tokio::spawn(self.shared.tasks.track_future(async move {
             bridge.settled(START_TIME).await;
             bridge.shared.registry.keep_names();
         }));
@@ -156,7 +157,7 @@ impl Bridge {
     pub fn restore(&self, servers: Vec<ServerSpec>) {
         let _one_at_a_time = self.changing();
         for spec in servers {
-            if self.shared.member(spec.name.as_str()).is_none() {
+            if self.shared.entry(spec.name.as_str()).is_none() {
                 drop(self.shared.add(PlacedServer { spec, set: None }));
             }
         }
@@ -164,37 +165,37 @@ impl Bridge {
 
     /// Returns when every server that is started at once has been tried, at most after `patience`.
     pub async fn settled(&self, patience: Duration) {
-        let members: Vec<_> = self.members().into_values().filter(|member| member.starts_at_once()).collect();
-        let all = futures_util::future::join_all(members.iter().map(|member| member.arrival(false)));
+        let entries: Vec<_> = self.entries().into_values().filter(|entry| entry.starts_at_once()).collect();
+        let all = futures_util::future::join_all(entries.iter().map(|entry| entry.arrival(false)));
         let _ = tokio::time::timeout(patience, all).await;
     }
 
     /// What is to be told of each server, by name.
     #[must_use]
     pub fn status(&self) -> Vec<ServerStatus> {
-        self.members().values().map(|member| member.status()).collect()
+        self.entries().values().map(|entry| entry.status()).collect()
     }
 
     /// Starts a server again, named in any case; false when there is none of that name.
     #[must_use]
     pub fn restart(&self, name: &str) -> bool {
-        let member = self.shared.member(name);
-        member.iter().for_each(|member| member.restart());
-        member.is_some()
+        let entry = self.shared.entry(name);
+        entry.iter().for_each(|entry| entry.restart());
+        entry.is_some()
     }
 
     /// Ends every server, and returns when they are gone, or soon after.
     pub async fn shutdown(&self) {
         {
             let _one_at_a_time = self.changing();
-            self.members().values().for_each(|member| member.stop());
+            self.entries().values().for_each(|entry| entry.stop());
         }
-        self.shared.keepers.close();
-        let _ = tokio::time::timeout(SHUTDOWN_TIME, self.shared.keepers.wait()).await;
+        self.shared.tasks.close();
+        let _ = tokio::time::timeout(SHUTDOWN_TIME, self.shared.tasks.wait()).await;
     }
 
-    fn members(&self) -> BTreeMap<ServerName, Arc<ServerEntry>> {
-        self.shared.members.read().unwrap_or_else(PoisonError::into_inner).clone()
+    fn entries(&self) -> BTreeMap<ServerName, Arc<ServerEntry>> {
+        self.shared.entries.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     fn changing(&self) -> MutexGuard<'_, ()> {
@@ -202,71 +203,71 @@ impl Bridge {
     }
 }
 
-impl Shared {
-    fn member(&self, name: &str) -> Option<Arc<ServerEntry>> {
+impl Inner {
+    fn entry(&self, name: &str) -> Option<Arc<ServerEntry>> {
         let name = ServerName::parse(name).ok()?;
-        self.members.read().unwrap_or_else(PoisonError::into_inner).get(&name).cloned()
+        self.entries.read().unwrap_or_else(PoisonError::into_inner).get(&name).cloned()
     }
 
     /// Adds a server, in the place of one of its name if there is one.
     fn add(self: &Arc<Self>, placed: PlacedServer) -> Arc<ServerEntry> {
-        let before = self.member(placed.spec.name.as_str());
+        let before = self.entry(placed.spec.name.as_str());
         if let Some(before) = &before {
             // Written in another case, it is another source.
             let is_same_source = before.spec().name.source() == placed.spec.name.source();
             if is_same_source { self.remove(before) } else { self.forget(before) }
         }
         let name = placed.spec.name.clone();
-        let member = ServerEntry::new(placed, self.pace, &self.launcher, &self.observer);
-        self.members.write().unwrap_or_else(PoisonError::into_inner).insert(name, Arc::clone(&member));
-        member.keep(self, before.as_ref());
-        member
+        let entry = ServerEntry::new(placed, self.timeouts, &self.launcher, &self.observer);
+        self.entries.write().unwrap_or_else(PoisonError::into_inner).insert(name, Arc::clone(&entry));
+        entry.keep(self, before.as_ref());
+        entry
     }
 
     /// Removes a server for good, with its right to names.
-    fn forget(&self, member: &Arc<ServerEntry>) {
-        self.remove(member);
+    fn forget(&self, entry: &Arc<ServerEntry>) {
+        self.remove(entry);
         let mut known = self.clashes.lock().unwrap_or_else(PoisonError::into_inner);
-        let source = member.spec().name.source();
+        let source = entry.spec().name.source();
         self.registry.forget(source);
         known.retain(|clash| clash.kept != *source && clash.shadowed != *source);
     }
 
     /// Removes a server, whose names wait for the next one of its source.
-    fn remove(&self, member: &Arc<ServerEntry>) {
-        member.stop();
+    fn remove(&self, entry: &Arc<ServerEntry>) {
+        entry.stop();
         let mut known = self.clashes.lock().unwrap_or_else(PoisonError::into_inner);
-        if self.has(member) {
-            self.members.write().unwrap_or_else(PoisonError::into_inner).remove(&member.spec().name);
-            self.room().leave(&member.spec().name);
-            self.put(&mut known, member.spec(), Vec::new());
+        if self.has(entry) {
+            self.entries.write().unwrap_or_else(PoisonError::into_inner).remove(&entry.spec().name);
+            self.quota().release(&entry.spec().name);
+            self.put(&mut known, entry.spec(), Vec::new());
         }
     }
 
     /// Replaces a server's tools in the registry, with the limits as they are now, unless it has been removed meanwhile.
-    fn publish(&self, member: &Arc<ServerEntry>) {
+    fn publish(&self, entry: &Arc<ServerEntry>) {
         let mut known = self.clashes.lock().unwrap_or_else(PoisonError::into_inner);
-        if self.has(member) {
+        if self.has(entry) {
             let limits = Arc::clone(&self.limits.read().unwrap_or_else(PoisonError::into_inner));
-            self.put(&mut known, member.spec(), member.tools(&limits));
+            self.put(&mut known, entry.spec(), entry.tools(&limits));
         }
     }
 
-    /// Takes room for what a server offers now, in the place of what it offered before.
-    fn admit(&self, member: &Arc<ServerEntry>, tools: &[ToolDescriptor]) -> Result<(), Full> {
-        let share = Share::of(tools);
-        let mut room = self.room();
+    /// Takes quota for what a server offers now, in the place of what it offered before.
+    fn admit(&self, entry: &Arc<ServerEntry>, tools: &[ToolDescriptor]) -> Result<(), QuotaExceeded> {
+        let share = Usage::of(tools);
+        let mut quota = self.quota();
         // One that was removed takes none: nobody would give it back.
-        if self.has(member) { room.take(&member.spec().name, share) } else { Ok(()) }
+        if self.has(entry) { quota.reserve(&entry.spec().name, share) } else { Ok(()) }
     }
 
-    fn room(&self) -> MutexGuard<'_, Room> {
-        self.room.lock().unwrap_or_else(PoisonError::into_inner)
+    fn quota(&self) -> MutexGuard<'_, ToolQuota> {
+        self.quota.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn has(&self, member: &Arc<ServerEntry>) -> bool {
-        let members = self.members.read().unwrap_or_else(PoisonError::into_inner);
-        members.get(&member.spec().name).is_some_and(|present| Arc::ptr_eq(present, member))
+    fn has(&self, entry: &Arc<ServerEntry>) -> bool {
+        let entries = self.entries.read().unwrap_or_else(PoisonError::into_inner);
+        entries.get(&entry.spec().name).is_some_and(|present| Arc::ptr_eq(present, entry))
     }
 
     /// Puts tools into the registry, and tells once of names that clash.

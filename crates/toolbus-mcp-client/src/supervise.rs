@@ -15,17 +15,17 @@ use futures_util::future::BoxFuture;
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
-use self::calls::Users;
-use self::connect::{Connector, Link};
-use crate::client::{About, Listed};
+use self::calls::ActiveCalls;
+use self::connect::{Connected, Connector};
+use crate::client::{Listed, ServerInfo};
 use crate::spec::ServerName;
 use crate::status::PhaseName;
 
-pub(crate) use self::timeouts::Pace;
+pub(crate) use self::timeouts::Timeouts;
 
 /// For how long a server is kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Keeping {
+pub(crate) enum Lifetime {
     /// From now on.
     Always,
     /// From its first call until it has been idle for this long.
@@ -39,15 +39,15 @@ pub(crate) enum Keeping {
 /// Takes what a server lists.
 pub(crate) trait Listener: Send + Sync + 'static {
     /// The server listed its tools, as it does after each start and when they change. Returns when they can be called.
-    fn listed(&self, about: &About, listed: Listed) -> BoxFuture<'_, ()>;
+    fn listed(&self, about: &ServerInfo, listed: Listed) -> BoxFuture<'_, ()>;
 }
 
 /// One server, and its keeper's hold on it.
 pub(crate) struct Server {
     pub(crate) name: ServerName,
-    keeping: Keeping,
-    pace: Pace,
-    dialer: Connector,
+    lifetime: Lifetime,
+    timeouts: Timeouts,
+    connector: Connector,
     state: watch::Sender<State>,
     stop: CancellationToken,
     /// Somebody wants it to be there, now.
@@ -61,7 +61,7 @@ pub(crate) struct Server {
     tried: Mutex<Instant>,
     last_error: Mutex<Option<String>>,
     stderr: Mutex<Vec<String>>,
-    users: Users,
+    active_calls: ActiveCalls,
 }
 
 /// What a server is doing.
@@ -81,7 +81,7 @@ pub(crate) enum State {
 
 /// A connection that takes calls.
 pub(crate) struct Ready {
-    pub(crate) link: Link,
+    pub(crate) connected: Connected,
     pub(crate) since: Instant,
 }
 
@@ -114,15 +114,15 @@ impl State {
 }
 
 impl Server {
-    pub(crate) fn new(name: ServerName, keeping: Keeping, pace: Pace, dialer: Connector) -> Arc<Self> {
+    pub(crate) fn new(name: ServerName, lifetime: Lifetime, timeouts: Timeouts, connector: Connector) -> Arc<Self> {
         Arc::new(Self {
             name,
-            keeping,
-            pace,
-            dialer,
-            state: watch::Sender::new(match keeping {
-                Keeping::WhileUsed(_) => State::Idle,
-                Keeping::Always | Keeping::UntilListed | Keeping::Once => State::Connecting,
+            lifetime,
+            timeouts,
+            connector,
+            state: watch::Sender::new(match lifetime {
+                Lifetime::WhileUsed(_) => State::Idle,
+                Lifetime::Always | Lifetime::UntilListed | Lifetime::Once => State::Connecting,
             }),
             stop: CancellationToken::new(),
             wanted: Notify::new(),
@@ -132,7 +132,7 @@ impl Server {
             tried: Mutex::new(Instant::now()),
             last_error: Mutex::default(),
             stderr: Mutex::default(),
-            users: Users::none(),
+            active_calls: ActiveCalls::none(),
         })
     }
 
@@ -157,7 +157,7 @@ impl Server {
         match &*self.state.borrow() {
             State::Ready(_) => self.relist.notify_one(),
             State::Waiting => self.wanted.notify_one(),
-            State::Idle if self.keeping == Keeping::UntilListed => self.wanted.notify_one(),
+            State::Idle if self.lifetime == Lifetime::UntilListed => self.wanted.notify_one(),
             _ => {}
         }
     }
@@ -177,7 +177,7 @@ impl Server {
             State::Connecting => self.tried(),
             _ => Instant::now(),
         };
-        tried + self.pace.arrival
+        tried + self.timeouts.arrival
     }
 
     /// When the last try to connect began.
@@ -207,13 +207,13 @@ impl Server {
         self.state.borrow().clone()
     }
 
-    pub(crate) const fn dialer(&self) -> &Connector {
-        &self.dialer
+    pub(crate) const fn connector(&self) -> &Connector {
+        &self.connector
     }
 
     /// Calls that use the server or wait for it.
     pub(crate) fn in_flight(&self) -> usize {
-        self.users.count()
+        self.active_calls.count()
     }
 
     pub(crate) fn restarts(&self) -> u64 {
@@ -227,7 +227,7 @@ impl Server {
     /// What it wrote to its standard error last, in this life or the one before.
     pub(crate) fn stderr(&self) -> Vec<String> {
         if let State::Ready(ready) = &*self.state.borrow() {
-            return ready.link.stderr();
+            return ready.connected.stderr();
         }
         self.stderr.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }

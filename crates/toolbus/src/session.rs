@@ -8,7 +8,7 @@ use toolbus_core::audit;
 use toolbus_core::bus::Bus;
 use toolbus_core::telemetry::{self, Load};
 use toolbus_core::toolsets::SessionSets;
-use toolbus_mcp_client::events::Silent;
+use toolbus_mcp_client::events::Discard;
 use toolbus_scripts::observe;
 use toolbus_store::Memory;
 
@@ -69,7 +69,7 @@ impl Session {
             // A command looks, and leaves nothing behind.
             access.vet(Arc::new(assembly::pins(config, Some(file))?));
         }
-        let servers = Servers::new(config, registry, Arc::new(Silent), &redactor)?;
+        let servers = Servers::new(config, registry, Arc::new(Discard), &redactor)?;
         if let Some(servers) = &servers {
             let (placed, of_servers) = servers.plan(config, |_| None);
             sets.extend(of_servers);

@@ -8,8 +8,8 @@ use toolbus_core::caller::AgentName;
 use toolbus_core::policy::EffectiveTools;
 use toolbus_protocol::{McpServerSummary, McpServersIndexed, message_type, topic};
 
-use super::Servers;
 use crate::model_tools::list::summaries;
+use crate::servers::ServerControl;
 
 /// Text of one message, in bytes; what is more goes into further messages.
 const MAX_MESSAGE: usize = 1024 * 1024;
@@ -17,13 +17,13 @@ const MAX_MESSAGE: usize = 1024 * 1024;
 /// The servers of which an agent may use tools, with the names of those tools. Agents are told of them at the start, when
 /// they ask, and then of changes.
 pub struct Index {
-    servers: Arc<dyn Servers>,
+    servers: Arc<dyn ServerControl>,
 }
 
 impl Index {
     /// Tells of these servers.
     #[must_use]
-    pub fn new(servers: Arc<dyn Servers>) -> Self {
+    pub fn new(servers: Arc<dyn ServerControl>) -> Self {
         Self { servers }
     }
 }

@@ -11,7 +11,8 @@ use toolbus_core::policy::PolicyHandle;
 use toolbus_core::{ControlError, ControlHandler, ControlReply, ControlRequest, NotifyHandle};
 use toolbus_protocol::{McpMetadataRefreshRequest, message_type};
 
-use super::{AskedBefore, Servers};
+use super::RememberedAgents;
+use crate::servers::ServerControl;
 use crate::spec::ServerName;
 
 /// Time between two requests that make a server list its tools again.
@@ -19,31 +20,36 @@ const PAUSE: Duration = Duration::from_secs(5);
 
 /// Answers by telling the agent, where it is told of servers anyway, what there is for it now. What its servers list
 /// thereafter follows as a change.
-pub struct Refresh {
+pub struct RefreshHandler {
     access: PolicyHandle,
-    asking: NotifyHandle,
-    servers: Arc<dyn Servers>,
+    notify: NotifyHandle,
+    servers: Arc<dyn ServerControl>,
     asked: Mutex<Pauses>,
-    before: AskedBefore,
+    remembered: RememberedAgents,
 }
 
 /// When which server was asked to list its tools again, of those whose pause is not over.
 #[derive(Default)]
 struct Pauses(BTreeMap<ServerName, Instant>);
 
-impl Refresh {
-    /// Has agents told through `asking`, and those of `servers` asked whose tools they could use by `access`. Who asked is
-    /// remembered in `before`.
+impl RefreshHandler {
+    /// Has agents told through `notify`, and those of `servers` asked whose tools they could use by `access`. Who asked is
+    /// remembered in `remembered`.
     #[must_use]
-    pub fn new(access: PolicyHandle, asking: NotifyHandle, servers: Arc<dyn Servers>, before: AskedBefore) -> Self {
-        Self { access, asking, servers, asked: Mutex::default(), before }
+    pub fn new(
+        access: PolicyHandle,
+        notify: NotifyHandle,
+        servers: Arc<dyn ServerControl>,
+        remembered: RememberedAgents,
+    ) -> Self {
+        Self { access, notify, servers, asked: Mutex::default(), remembered }
     }
 
     /// Has every agent told that asked before the last restart, and is not told at the start anyway.
     pub async fn tell_again(&self) {
         let configured = self.access.configured_agents();
-        let agents = self.before.agents().await.into_iter().filter(|agent| !configured.contains(agent));
-        let tell = async |agent| self.asking.tell(&Caller { has_section: false, ..Caller::agent(agent) }).await;
+        let agents = self.remembered.agents().await.into_iter().filter(|agent| !configured.contains(agent));
+        let tell = async |agent| self.notify.tell(&Caller { has_section: false, ..Caller::agent(agent) }).await;
         join_all(agents.map(tell)).await;
     }
 
@@ -53,7 +59,7 @@ impl Refresh {
             && !caller.has_section
             && !self.servers.within_reach(&self.access.effective(caller)).is_empty()
         {
-            self.before.note(agent).await;
+            self.remembered.note(agent).await;
         }
     }
 
@@ -69,7 +75,7 @@ impl Refresh {
     }
 }
 
-impl ControlHandler for Refresh {
+impl ControlHandler for RefreshHandler {
     fn message_type(&self) -> Option<&'static str> {
         Some(message_type::MCP_METADATA_REFRESH_REQUEST)
     }
@@ -81,7 +87,7 @@ impl ControlHandler for Refresh {
                 return Err(ControlError::NoAgent);
             }
             self.ask(&asked.caller, request.server_name.as_deref());
-            self.asking.tell(&asked.caller).await;
+            self.notify.tell(&asked.caller).await;
             self.remember(&asked.caller).await;
             Ok(None)
         })

@@ -19,13 +19,13 @@ const REMEMBERED: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 const FRESH: Duration = Duration::from_secs(60 * 60);
 
 /// Remembers agents that have no section in the configuration: the others are told at the start anyway.
-pub struct AskedBefore {
+pub struct RememberedAgents {
     store: Arc<dyn Store>,
     /// As the store has them, once that was read.
     times: Mutex<Option<BTreeMap<String, u64>>>,
 }
 
-impl AskedBefore {
+impl RememberedAgents {
     /// Remembers in this store.
     #[must_use]
     pub fn new(store: Arc<dyn Store>) -> Self {
@@ -93,14 +93,14 @@ mod tests {
     #[tokio::test]
     async fn agents_are_remembered_by_whoever_has_the_store_next() {
         let store: Arc<dyn Store> = Arc::new(Memory::default());
-        AskedBefore::new(Arc::clone(&store)).note(&agent(1)).await;
-        AskedBefore::new(Arc::clone(&store)).note(&agent(2)).await;
-        assert_eq!(AskedBefore::new(store).agents().await, [agent(1), agent(2)]);
+        RememberedAgents::new(Arc::clone(&store)).note(&agent(1)).await;
+        RememberedAgents::new(Arc::clone(&store)).note(&agent(2)).await;
+        assert_eq!(RememberedAgents::new(store).agents().await, [agent(1), agent(2)]);
     }
 
     #[tokio::test]
     async fn those_that_asked_first_or_long_ago_are_forgotten() {
-        let asked = AskedBefore::new(Arc::new(Memory::default()));
+        let asked = RememberedAgents::new(Arc::new(Memory::default()));
         let now = now();
         asked.note_at(&agent(9_999), now - REMEMBERED.as_secs()).await;
         for number in 0..=MAX_AGENTS {
@@ -113,7 +113,7 @@ mod tests {
     #[tokio::test]
     async fn an_agent_that_asks_again_and_again_is_written_down_once() {
         let store = Arc::new(Memory::default());
-        let asked = AskedBefore::new(Arc::clone(&store) as _);
+        let asked = RememberedAgents::new(Arc::clone(&store) as _);
         asked.note_at(&agent(1), 1_000).await;
         Store::delete(&*store, NAMESPACE, KEY).await.unwrap();
         asked.note_at(&agent(1), 1_000 + FRESH.as_secs() - 1).await;

@@ -6,7 +6,7 @@ use rmcp::model::{ErrorCode, ErrorData, ProtocolVersion};
 use rmcp::service::{ClientInitializeError, ServiceError};
 use toolbus_core::failure::{Cause, ToolFailure};
 
-use super::Generation;
+use super::SessionMode;
 use super::text::shown;
 use crate::transport::http::classify;
 
@@ -15,14 +15,14 @@ const MAX_TEXT: usize = 2_000;
 
 /// Why a request to a server has no answer, or a connection did not come about. The texts are for operators.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum ConnectError {
+pub(crate) enum RequestError {
     /// The server wants credentials that it was not given.
     #[error("{0}")]
     AuthRequired(String),
-    /// The server did not survive the question for its generation, as old ones may: to be asked with `initialize`.
+    /// The server did not survive the question for its session_mode, as old ones may: to be asked with `initialize`.
     #[error("{0}")]
     ProbeFailed(String),
-    /// The server is of the new generation, and said so only after it had been sent `initialize`: to be asked without.
+    /// The server is of the new session_mode, and said so only after it had been sent `initialize`: to be asked without.
     #[error("{0}")]
     AnsweredLate(String),
     /// Anything else.
@@ -30,12 +30,12 @@ pub(crate) enum ConnectError {
     Failed(String),
 }
 
-impl ConnectError {
-    /// As which generation the server is to be asked next, at once and anew, where that is known.
-    pub(crate) const fn next(&self) -> Option<Generation> {
+impl RequestError {
+    /// As which session_mode the server is to be asked next, at once and anew, where that is known.
+    pub(crate) const fn next(&self) -> Option<SessionMode> {
         match self {
-            Self::ProbeFailed(_) => Some(Generation::Sessions),
-            Self::AnsweredLate(_) => Some(Generation::Stateless),
+            Self::ProbeFailed(_) => Some(SessionMode::Sessions),
+            Self::AnsweredLate(_) => Some(SessionMode::Stateless),
             Self::AuthRequired(_) | Self::Failed(_) => None,
         }
     }
@@ -69,8 +69,8 @@ pub(super) fn handshake(
     error: &ClientInitializeError,
     asked: &str,
     ended: Option<&str>,
-    kind: fn(String) -> ConnectError,
-) -> ConnectError {
+    kind: fn(String) -> RequestError,
+) -> RequestError {
     let text = match error {
         ClientInitializeError::ExpectedInitResponse(_) | ClientInitializeError::ExpectedInitResult(_) => {
             format!("the server answered `{asked}` with something else than its result")
@@ -96,13 +96,13 @@ pub(super) fn handshake(
         ClientInitializeError::LegacyFallbackFailed { fallback, .. } => return handshake(fallback, asked, ended, kind),
         other => shown(&other.to_string(), MAX_TEXT),
     };
-    if cause_of(error) == Some(Cause::AuthRequired) { ConnectError::AuthRequired(text) } else { kind(text) }
+    if cause_of(error) == Some(Cause::AuthRequired) { RequestError::AuthRequired(text) } else { kind(text) }
 }
 
 /// A server that agreed on a version which nobody offered.
-pub(super) fn unknown_version(version: &str) -> ConnectError {
+pub(super) fn unknown_version(version: &str) -> RequestError {
     let known: Vec<_> = ProtocolVersion::KNOWN_VERSIONS.iter().map(ProtocolVersion::as_str).collect();
-    ConnectError::Failed(format!(
+    RequestError::Failed(format!(
         "the server speaks version {:?} of the protocol; known here are {}",
         shown(version, 32),
         known.join(", ")
@@ -110,13 +110,13 @@ pub(super) fn unknown_version(version: &str) -> ConnectError {
 }
 
 /// A request of ours that was not answered.
-pub(super) fn request(method: &str, error: &ServiceError, ended: Option<&str>) -> ConnectError {
+pub(super) fn request(method: &str, error: &ServiceError, ended: Option<&str>) -> RequestError {
     if let ServiceError::TransportSend(error) = error
         && classify(error.error.as_ref()) == Some(Cause::AuthRequired)
     {
-        return ConnectError::AuthRequired(format!("`{method}` could not be sent: {}", chain(error.error.as_ref())));
+        return RequestError::AuthRequired(format!("`{method}` could not be sent: {}", chain(error.error.as_ref())));
     }
-    ConnectError::Failed(match error {
+    RequestError::Failed(match error {
         ServiceError::McpError(error) => {
             format!("the server refused `{method}`: {} ({})", shown(&error.message, MAX_TEXT), error.code.0)
         }
@@ -246,12 +246,12 @@ mod tests {
         let refused = || transport(HttpError::new(HttpErrorKind::AuthRequired, "renew it"));
         let error = ClientInitializeError::TransportError { error: refused(), context: "test".into() };
         assert_eq!(
-            handshake(&error, "server/discover", None, ConnectError::ProbeFailed),
-            ConnectError::AuthRequired("`server/discover` could not be sent: renew it".to_owned())
+            handshake(&error, "server/discover", None, RequestError::ProbeFailed),
+            RequestError::AuthRequired("`server/discover` could not be sent: renew it".to_owned())
         );
         assert_eq!(
             request("ping", &ServiceError::TransportSend(refused()), None),
-            ConnectError::AuthRequired("`ping` could not be sent: renew it".to_owned())
+            RequestError::AuthRequired("`ping` could not be sent: renew it".to_owned())
         );
     }
 }

@@ -18,7 +18,7 @@ use rmcp::transport::Transport;
 use serde_json::Value;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
-use super::notifications::{Signals, Token};
+use super::notifications::{Notifications, Token};
 use crate::transport::TransportFailure;
 
 /// Longest wait for an answer to the probe.
@@ -29,7 +29,7 @@ const MAX_REPLIES: usize = 64;
 /// What is done when a server does not answer the probe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Silence {
-    /// It is taken for a server of the old generation, which may ignore what it does not know: the probe is answered in
+    /// It is taken for a server of the old session_mode, which may ignore what it does not know: the probe is answered in
     /// its place.
     Legacy,
     /// The connection is given up, because the transport takes nothing further before the answer.
@@ -39,9 +39,9 @@ pub(super) enum Silence {
 }
 
 /// A transport, with the traffic that is not the SDK's taken out.
-pub(super) struct Gate<T> {
+pub(super) struct NotificationFilter<T> {
     inner: T,
-    signals: Arc<Signals>,
+    notifications: Arc<Notifications>,
     failure: TransportFailure,
     /// The answer to `roots/list`, if there are any.
     roots: Option<Value>,
@@ -57,15 +57,24 @@ struct Probe {
     until: Instant,
 }
 
-impl<T: Transport<RoleClient> + 'static> Gate<T> {
+impl<T: Transport<RoleClient> + 'static> NotificationFilter<T> {
     pub(super) fn new(
         inner: T,
-        signals: Arc<Signals>,
+        notifications: Arc<Notifications>,
         failure: TransportFailure,
         roots: Option<Value>,
         silence: Silence,
     ) -> Self {
-        Self { inner, signals, failure, roots, silence, probe: None, late: None, replies: FuturesUnordered::new() }
+        Self {
+            inner,
+            notifications,
+            failure,
+            roots,
+            silence,
+            probe: None,
+            late: None,
+            replies: FuturesUnordered::new(),
+        }
     }
 
     /// What the SDK gets of a message.
@@ -73,19 +82,19 @@ impl<T: Transport<RoleClient> + 'static> Gate<T> {
         match message {
             ServerJsonRpcMessage::Notification(notification) => match notification.notification {
                 ServerNotification::ProgressNotification(report) => {
-                    self.signals.progressed(report.params);
+                    self.notifications.progressed(report.params);
                     None
                 }
                 ServerNotification::ToolListChangedNotification(_) => {
-                    self.signals.list_changed();
+                    self.notifications.list_changed();
                     None
                 }
                 ServerNotification::SubscriptionsAcknowledgedNotification(_) => {
-                    self.signals.subscribed();
+                    self.notifications.subscribed();
                     None
                 }
-                // How a server of the new generation ends a subscription.
-                ServerNotification::CancelledNotification(_) if !self.signals.is_initializing() => {
+                // How a server of the new session_mode ends a subscription.
+                ServerNotification::CancelledNotification(_) if !self.notifications.is_initializing() => {
                     Some(ServerJsonRpcMessage::Notification(notification))
                 }
                 _ => None,
@@ -97,7 +106,7 @@ impl<T: Transport<RoleClient> + 'static> Gate<T> {
             ServerJsonRpcMessage::Response(ref response) => {
                 let is_expected = self.expected(Some(&response.id));
                 if !is_expected && matches!(response.result, ServerResult::DiscoverResult(_)) {
-                    self.signals.late();
+                    self.notifications.late();
                 }
                 is_expected.then_some(message)
             }
@@ -141,17 +150,17 @@ impl<T: Transport<RoleClient> + 'static> Gate<T> {
     fn in_place(&mut self) -> Option<ServerJsonRpcMessage> {
         let id = self.probe.take()?.id;
         if self.silence == Silence::Failure {
-            self.signals.end("the server kept silent for 1 s", false);
+            self.notifications.end("the server kept silent for 1 s", false);
             return None;
         }
-        self.signals.pass_over_probe();
+        self.notifications.pass_over_probe();
         self.late = Some(id.clone());
         let error = ErrorData::new(ErrorCode::METHOD_NOT_FOUND, "no answer in time", None);
         Some(ServerJsonRpcMessage::error(error, Some(id)))
     }
 }
 
-impl<T: Transport<RoleClient> + 'static> Transport<RoleClient> for Gate<T> {
+impl<T: Transport<RoleClient> + 'static> Transport<RoleClient> for NotificationFilter<T> {
     type Error = T::Error;
 
     fn send(
@@ -161,7 +170,7 @@ impl<T: Transport<RoleClient> + 'static> Transport<RoleClient> for Gate<T> {
         let mut until = None;
         if let ClientJsonRpcMessage::Request(request) = &mut item {
             match &mut request.request {
-                ClientRequest::InitializeRequest(_) => self.signals.initializing(),
+                ClientRequest::InitializeRequest(_) => self.notifications.initializing(),
                 ClientRequest::DiscoverRequest(_) if self.silence != Silence::Allowed => {
                     let end = self.probe.take().map_or_else(|| Instant::now() + PROBE_TIME, |probe| probe.until);
                     self.probe = Some(Probe { id: request.id.clone(), until: end });
@@ -195,7 +204,7 @@ impl<T: Transport<RoleClient> + 'static> Transport<RoleClient> for Gate<T> {
             };
             let Some(message) = message else {
                 let why = self.failure.get().unwrap_or("the server closed the connection");
-                self.signals.end(why, false);
+                self.notifications.end(why, false);
                 return None;
             };
             if let Some(message) = self.let_in(message) {
@@ -211,9 +220,9 @@ impl<T: Transport<RoleClient> + 'static> Transport<RoleClient> for Gate<T> {
     }
 }
 
-impl<T> Drop for Gate<T> {
+impl<T> Drop for NotificationFilter<T> {
     fn drop(&mut self) {
-        self.signals.end("the connection ended", false);
+        self.notifications.end("the connection ended", false);
     }
 }
 

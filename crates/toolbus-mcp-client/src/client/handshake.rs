@@ -1,4 +1,4 @@
-//! How a connection begins: with a server whose generation is known, or has to be found out.
+//! How a connection begins: with a server whose session_mode is known, or has to be found out.
 
 use std::path::PathBuf;
 use std::sync::atomic::AtomicU64;
@@ -16,13 +16,13 @@ use tokio::time::Instant;
 use toolbus_core::redact::Redactor;
 use url::Url;
 
-use super::failure::{ConnectError, handshake, unknown_version};
-use super::filter::{Gate, Silence};
-use super::inflight::Busy;
-use super::notifications::Signals;
-use super::server_info::About;
-use super::timing::Described;
-use super::{Connection, Generation, redacted};
+use super::failure::{RequestError, handshake, unknown_version};
+use super::filter::{NotificationFilter, Silence};
+use super::inflight::InFlight;
+use super::notifications::Notifications;
+use super::server_info::ServerInfo;
+use super::timing::ConnectionLabels;
+use super::{Connection, SessionMode, redacted};
 use crate::events::Observer;
 use crate::spec::ServerName;
 use crate::transport::TransportFailure;
@@ -35,9 +35,9 @@ pub(crate) struct Opening<'a> {
     /// `pipe` or `tcp`.
     pub(crate) transport: &'static str,
     /// How it was spoken to last time; absent: it is asked.
-    pub(crate) generation: Option<Generation>,
+    pub(crate) session_mode: Option<SessionMode>,
     /// A shorter way for calls, where the transport has one.
-    pub(crate) lane: Option<FastPath>,
+    pub(crate) fast_path: Option<FastPath>,
     /// Where the transport says why it has ended.
     pub(crate) failure: TransportFailure,
     /// Directories that the server is told it may work in.
@@ -53,13 +53,14 @@ impl Connection {
     ///
     /// # Errors
     ///
-    /// When that fails: see [`ConnectError`] for what to do next. A remembered generation may be outdated.
-    pub(crate) async fn open<T>(transport: T, opening: Opening<'_>) -> Result<Arc<Self>, ConnectError>
+    /// When that fails: see [`RequestError`] for what to do next. A remembered session_mode may be outdated.
+    pub(crate) async fn open<T>(transport: T, opening: Opening<'_>) -> Result<Arc<Self>, RequestError>
     where
         T: Transport<RoleClient> + 'static,
     {
-        let Opening { server, transport: network, generation, lane, failure, roots, observer, redactor } = opening;
-        let silence = match (generation, network) {
+        let Opening { server, transport: network, session_mode, fast_path, failure, roots, observer, redactor } =
+            opening;
+        let silence = match (session_mode, network) {
             (Some(_), _) => Silence::Allowed,
             (None, "pipe") => Silence::Legacy,
             (None, _) => Silence::Failure,
@@ -69,37 +70,37 @@ impl Connection {
         let mut meta = RequestMetaObject::new();
         meta.set_client_info(client.client_info.clone());
         meta.set_client_capabilities(client.capabilities.clone());
-        let signals = Arc::new(Signals::default());
-        let gate = Gate::new(transport, Arc::clone(&signals), failure, roots, silence);
+        let notifications = Arc::new(Notifications::default());
+        let filter = NotificationFilter::new(transport, Arc::clone(&notifications), failure, roots, silence);
 
         let began = Instant::now();
-        let opened = client.serve_with_lifecycle(gate, lifecycle(generation)).await;
-        let opened = checked(opened, generation, &signals, &redactor);
-        let (method, offered) = if signals.is_initializing() {
+        let opened = client.serve_with_lifecycle(filter, lifecycle(session_mode)).await;
+        let opened = checked(opened, session_mode, &notifications, &redactor);
+        let (method, offered) = if notifications.is_initializing() {
             ("initialize", ProtocolVersion::LATEST_WITH_INITIALIZE)
         } else {
             ("server/discover", ProtocolVersion::LATEST)
         };
         let version = opened.as_ref().map_or(&offered, |(_, info)| &info.protocol_version);
         let protocol_version = version.to_string();
-        let described =
-            Described { server: Arc::clone(server.as_str()), transport: network, protocol_version, observer };
-        described.tell(method, None, began.elapsed(), opened.as_ref().err().map(ConnectError::error_type));
+        let labels =
+            ConnectionLabels { server: Arc::clone(server.as_str()), transport: network, protocol_version, observer };
+        labels.tell(method, None, began.elapsed(), opened.as_ref().err().map(RequestError::error_type));
         let (running, info) = opened?;
 
-        let is_session = signals.is_initializing();
+        let is_session = notifications.is_initializing();
         meta.set_protocol_version(info.protocol_version.clone());
         let connection = Arc::new(Self {
             peer: running.peer().clone(),
             running: Mutex::new(Some(running)),
-            signals,
-            lane,
+            notifications,
+            fast_path,
             meta: (!is_session).then_some(meta),
-            generation: if is_session { Generation::Sessions } else { Generation::Stateless },
-            about: About::of(&info, &redactor),
+            session_mode: if is_session { SessionMode::Sessions } else { SessionMode::Stateless },
+            server_info: ServerInfo::of(&info, &redactor),
             redactor,
-            described: Arc::new(described),
-            busy: Busy::default(),
+            labels: Arc::new(labels),
+            inflight: InFlight::default(),
             latency: AtomicU64::new(0),
         });
         let tells_changes = info.capabilities.tools.as_ref().is_some_and(|tools| tools.list_changed != Some(false));
@@ -113,15 +114,15 @@ type Running = RunningService<RoleClient, ClientConfig>;
 /// The server that was reached, if it can be spoken to.
 fn checked(
     opened: Result<Running, ClientInitializeError>,
-    remembered: Option<Generation>,
-    signals: &Signals,
+    remembered: Option<SessionMode>,
+    notifications: &Notifications,
     redactor: &Redactor,
-) -> Result<(Running, Arc<ServerPeerInfo>), ConnectError> {
+) -> Result<(Running, Arc<ServerPeerInfo>), RequestError> {
     let running = opened.map_err(|mut error| {
         redacted::handshake(redactor, &mut error);
-        let ended = signals.why_ended().map(|end| end.why);
-        let asked = if signals.is_initializing() { "initialize" } else { "server/discover" };
-        handshake(&error, asked, ended.as_deref(), kind(remembered, signals))
+        let ended = notifications.why_ended().map(|end| end.why);
+        let asked = if notifications.is_initializing() { "initialize" } else { "server/discover" };
+        handshake(&error, asked, ended.as_deref(), kind(remembered, notifications))
     })?;
     match running.peer().peer_info() {
         Some(info) if ProtocolVersion::KNOWN_VERSIONS.contains(&info.protocol_version) => Ok((running, info)),
@@ -132,24 +133,24 @@ fn checked(
 
 /// What is to be done about a handshake that failed. Programs that start slowly read the probe after all, and may fail
 /// because of it.
-fn kind(remembered: Option<Generation>, signals: &Signals) -> fn(String) -> ConnectError {
-    let blames_probe = !signals.is_initializing() || signals.is_probe_passed_over();
+fn kind(remembered: Option<SessionMode>, notifications: &Notifications) -> fn(String) -> RequestError {
+    let blames_probe = !notifications.is_initializing() || notifications.is_probe_passed_over();
     match remembered {
-        None if signals.is_late() => ConnectError::AnsweredLate,
-        None if blames_probe => ConnectError::ProbeFailed,
-        _ => ConnectError::Failed,
+        None if notifications.is_late() => RequestError::AnsweredLate,
+        None if blames_probe => RequestError::ProbeFailed,
+        _ => RequestError::Failed,
     }
 }
 
-fn lifecycle(generation: Option<Generation>) -> ClientLifecycleMode {
+fn lifecycle(session_mode: Option<SessionMode>) -> ClientLifecycleMode {
     // A server that has sessions alone is asked for one, whatever it answers to `server/discover`.
     let stateless = || {
         let known = ProtocolVersion::KNOWN_VERSIONS.iter().rev();
         known.filter(|version| !version.has_initialize()).cloned().collect()
     };
-    match generation {
-        Some(Generation::Sessions) => ClientLifecycleMode::Initialize,
-        Some(Generation::Stateless) => ClientLifecycleMode::Discover { preferred_versions: stateless() },
+    match session_mode {
+        Some(SessionMode::Sessions) => ClientLifecycleMode::Initialize,
+        Some(SessionMode::Stateless) => ClientLifecycleMode::Discover { preferred_versions: stateless() },
         None => ClientLifecycleMode::Auto { preferred_versions: stateless(), legacy_version: None },
     }
 }

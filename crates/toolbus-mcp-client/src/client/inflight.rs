@@ -14,7 +14,7 @@ const FAIR_WAIT: Duration = Duration::from_secs(1);
 /// A server at work on one call may answer nothing else. One that has left a call without an answer for its whole time has
 /// no further excuse in the calls that came after that: with enough of them it would have one for ever.
 #[derive(Default)]
-pub(super) struct Busy(Mutex<Calls>);
+pub(super) struct InFlight(Mutex<Calls>);
 
 #[derive(Default)]
 struct Calls {
@@ -25,21 +25,21 @@ struct Calls {
 }
 
 /// One call, until it is dropped.
-pub(super) struct Entered<'a> {
-    busy: &'a Busy,
+pub(super) struct InFlightCall<'a> {
+    inflight: &'a InFlight,
     id: u64,
     since: Instant,
     is_answered: bool,
 }
 
-impl Busy {
+impl InFlight {
     /// A call begins.
-    pub(super) fn enter(&self) -> Entered<'_> {
+    pub(super) fn enter(&self) -> InFlightCall<'_> {
         let mut calls = self.calls();
         let id = calls.next;
         calls.next += 1;
         calls.waiting.insert(id);
-        Entered { busy: self, id, since: Instant::now(), is_answered: false }
+        InFlightCall { inflight: self, id, since: Instant::now(), is_answered: false }
     }
 
     /// The server answered something.
@@ -48,7 +48,7 @@ impl Busy {
     }
 
     /// Whether the server may be at work on a call.
-    pub(super) fn is_excuse(&self) -> bool {
+    pub(super) fn may_be_working(&self) -> bool {
         let calls = self.calls();
         calls.waiting.first().is_some_and(|first| calls.suspect.is_none_or(|suspect| *first < suspect))
     }
@@ -58,17 +58,17 @@ impl Busy {
     }
 }
 
-impl Entered<'_> {
+impl InFlightCall<'_> {
     /// The call was answered.
     pub(super) fn answered(mut self) {
         self.is_answered = true;
-        self.busy.answered();
+        self.inflight.answered();
     }
 }
 
-impl Drop for Entered<'_> {
+impl Drop for InFlightCall<'_> {
     fn drop(&mut self) {
-        let mut calls = self.busy.calls();
+        let mut calls = self.inflight.calls();
         calls.waiting.remove(&self.id);
         if !self.is_answered && self.since.elapsed() >= FAIR_WAIT {
             let next = calls.next;
@@ -85,50 +85,50 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_server_may_be_at_work_on_a_call_for_as_long_as_somebody_waits() {
-        let busy = Busy::default();
-        assert!(!busy.is_excuse());
+        let busy = InFlight::default();
+        assert!(!busy.may_be_working());
         let call = busy.enter();
         advance(Duration::from_secs(3600)).await;
-        assert!(busy.is_excuse());
+        assert!(busy.may_be_working());
         drop(call);
-        assert!(!busy.is_excuse());
+        assert!(!busy.may_be_working());
     }
 
     #[tokio::test(start_paused = true)]
     async fn calls_that_come_after_one_that_was_given_up_are_no_excuse() {
-        let busy = Busy::default();
+        let busy = InFlight::default();
         let (first, second) = (busy.enter(), busy.enter());
         advance(FAIR_WAIT).await;
         drop(first);
-        assert!(busy.is_excuse(), "the server may be at work on the second");
+        assert!(busy.may_be_working(), "the server may be at work on the second");
         let third = busy.enter();
         drop(second);
-        assert!(!busy.is_excuse());
+        assert!(!busy.may_be_working());
         busy.answered();
-        assert!(busy.is_excuse(), "it answers");
+        assert!(busy.may_be_working(), "it answers");
         drop(third);
     }
 
     #[tokio::test(start_paused = true)]
     async fn an_answered_call_shows_that_the_server_is_well() {
-        let busy = Busy::default();
+        let busy = InFlight::default();
         let (first, second) = (busy.enter(), busy.enter());
         advance(FAIR_WAIT).await;
         drop(first);
         let third = busy.enter();
         second.answered();
-        assert!(busy.is_excuse());
+        assert!(busy.may_be_working());
         drop(third);
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_call_that_was_given_up_soon_says_nothing_of_the_server() {
-        let busy = Busy::default();
+        let busy = InFlight::default();
         let hasty = busy.enter();
         advance(FAIR_WAIT / 2).await;
         drop(hasty);
         let call = busy.enter();
-        assert!(busy.is_excuse());
+        assert!(busy.may_be_working());
         drop(call);
     }
 }

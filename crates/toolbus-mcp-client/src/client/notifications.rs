@@ -24,9 +24,9 @@ pub(super) struct End {
     pub(super) is_ours: bool,
 }
 
-/// Shared by a connection and the gate of its transport.
+/// Shared by a connection and the filter of its transport.
 #[derive(Debug, Default)]
-pub(super) struct Signals {
+pub(super) struct Notifications {
     list_changes: watch::Sender<u64>,
     end: watch::Sender<Option<End>>,
     followed: Mutex<HashMap<u64, ProgressSink>>,
@@ -37,7 +37,7 @@ pub(super) struct Signals {
     is_late: AtomicBool,
 }
 
-/// Marks a request whose progress is followed, on its way to the gate.
+/// Marks a request whose progress is followed, on its way to the filter.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Token(u64);
 
@@ -51,11 +51,11 @@ impl Token {
 /// A call whose progress is followed, until dropped.
 #[derive(Debug)]
 pub(super) struct Followed {
-    signals: Arc<Signals>,
+    notifications: Arc<Notifications>,
     pub(super) token: Token,
 }
 
-impl Signals {
+impl Notifications {
     /// Counts a change of the server's list of tools.
     pub(super) fn list_changed(&self) {
         self.list_changes.send_modify(|count| *count = count.wrapping_add(1));
@@ -82,17 +82,17 @@ impl Signals {
         self.is_initializing.load(Ordering::Relaxed)
     }
 
-    /// Says that the server kept silent, and is spoken to as one of the old generation.
+    /// Says that the server kept silent, and is spoken to as one of the old session_mode.
     pub(super) fn pass_over_probe(&self) {
         self.is_probe_passed_over.store(true, Ordering::Relaxed);
     }
 
-    /// Whether the server kept silent when it was asked for its generation.
+    /// Whether the server kept silent when it was asked for its session_mode.
     pub(super) fn is_probe_passed_over(&self) -> bool {
         self.is_probe_passed_over.load(Ordering::Relaxed)
     }
 
-    /// Says that the server answered too late that it is of the new generation.
+    /// Says that the server answered too late that it is of the new session_mode.
     pub(super) fn late(&self) {
         self.is_late.store(true, Ordering::Relaxed);
     }
@@ -136,7 +136,7 @@ impl Signals {
         }
         let token = self.next_token.fetch_add(1, Ordering::Relaxed);
         followed.insert(token, sink.clone());
-        Some(Followed { signals: Arc::clone(self), token: Token(token) })
+        Some(Followed { notifications: Arc::clone(self), token: Token(token) })
     }
 
     /// Passes a report on, if it is about a call that is followed.
@@ -163,7 +163,7 @@ impl Signals {
 
 impl Drop for Followed {
     fn drop(&mut self) {
-        self.signals.followed().remove(&self.token.0);
+        self.notifications.followed().remove(&self.token.0);
     }
 }
 
@@ -177,44 +177,44 @@ mod tests {
 
     #[test]
     fn the_first_reason_of_an_end_counts() {
-        let signals = Signals::default();
-        signals.end("first", false);
-        signals.end("second", true);
-        assert_eq!(signals.why_ended(), Some(End { why: "first".into(), is_ours: false }));
+        let notifications = Notifications::default();
+        notifications.end("first", false);
+        notifications.end("second", true);
+        assert_eq!(notifications.why_ended(), Some(End { why: "first".into(), is_ours: false }));
     }
 
     #[test]
     fn only_what_is_followed_is_passed_on() {
-        let signals = Arc::new(Signals::default());
+        let notifications = Arc::new(Notifications::default());
         let (sink, mut reports) = ProgressSink::new();
-        let followed = signals.follow(&sink).unwrap();
-        signals.progressed(report(7));
-        signals.progressed(report(-1));
+        let followed = notifications.follow(&sink).unwrap();
+        notifications.progressed(report(7));
+        notifications.progressed(report(-1));
         assert!(reports.try_recv().is_err());
-        signals.progressed(report(0));
+        notifications.progressed(report(0));
         assert_eq!(reports.try_recv().unwrap().progress, 1.0);
         drop(followed);
-        signals.progressed(report(0));
+        notifications.progressed(report(0));
         assert!(reports.try_recv().is_err());
     }
 
     #[test]
     fn the_calls_that_are_followed_are_bounded_and_leave_nothing() {
-        let signals = Arc::new(Signals::default());
+        let notifications = Arc::new(Notifications::default());
         let (sink, _reports) = ProgressSink::new();
-        let followed: Vec<_> = std::iter::from_fn(|| signals.follow(&sink)).take(MAX_FOLLOWED + 1).collect();
+        let followed: Vec<_> = std::iter::from_fn(|| notifications.follow(&sink)).take(MAX_FOLLOWED + 1).collect();
         assert_eq!(followed.len(), MAX_FOLLOWED);
         drop(followed);
-        assert!(signals.followed().is_empty());
+        assert!(notifications.followed().is_empty());
     }
 
     #[test]
     fn a_second_subscription_counts_as_a_change() {
-        let signals = Signals::default();
-        let changes = signals.list_changes();
-        signals.subscribed();
+        let notifications = Notifications::default();
+        let changes = notifications.list_changes();
+        notifications.subscribed();
         assert_eq!(*changes.borrow(), 0);
-        signals.subscribed();
+        notifications.subscribed();
         assert_eq!(*changes.borrow(), 1);
     }
 }

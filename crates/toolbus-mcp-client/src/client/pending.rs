@@ -8,9 +8,9 @@ use tokio::runtime::Handle;
 use crate::transport::GIVEN_UP;
 
 /// A request that was sent. The server is told when nobody waits for its answer any more.
-pub(super) struct Pending(Option<RequestHandle<RoleClient>>);
+pub(super) struct PendingRequest(Option<RequestHandle<RoleClient>>);
 
-impl Pending {
+impl PendingRequest {
     pub(super) const fn new(handle: RequestHandle<RoleClient>) -> Self {
         Self(Some(handle))
     }
@@ -24,7 +24,7 @@ impl Pending {
     }
 }
 
-impl Drop for Pending {
+impl Drop for PendingRequest {
     fn drop(&mut self) {
         let Some(handle) = self.0.take() else { return };
         if let Ok(runtime) = Handle::try_current() {

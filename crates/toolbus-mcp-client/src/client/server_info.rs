@@ -11,7 +11,7 @@ const MAX_PROSE: usize = 16_000;
 
 /// What a server says of itself. The texts are bounded, cleaned, and without secrets.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct About {
+pub(crate) struct ServerInfo {
     /// Version of the protocol that was agreed on.
     pub(crate) protocol_version: String,
     /// Its name.
@@ -28,7 +28,7 @@ pub(crate) struct About {
     pub(crate) removed: Removed,
 }
 
-impl About {
+impl ServerInfo {
     pub(super) fn of(info: &ServerPeerInfo, redactor: &Redactor) -> Self {
         let mut removed = Removed::default();
         let mut cleaned = |text: Option<&String>, limit: usize| {

@@ -1,4 +1,4 @@
-//! How changes of the list of tools are heard of from a server of the stateless generation.
+//! How changes of the list of tools are heard of from a server of the stateless session_mode.
 
 use std::time::Duration;
 
@@ -9,14 +9,14 @@ use rmcp::model::{
 use rmcp::service::{Peer, PeerRequestOptions, ServiceError};
 use tokio::time::{Instant, sleep};
 
-use super::pending::Pending;
+use super::pending::PendingRequest;
 
 /// Wait before a subscription that ended is opened again; doubled with each that is short.
 const FIRST_WAIT: Duration = Duration::from_secs(1);
 /// Longest wait, and the time after which a subscription was not short.
 const MAX_WAIT: Duration = Duration::from_secs(300);
 
-/// Keeps a subscription open, until the server says that it has none. What it tells is heard by the gate.
+/// Keeps a subscription open, until the server says that it has none. What it tells is heard by the filter.
 pub(super) async fn keep(peer: Peer<RoleClient>) {
     let mut wait = FIRST_WAIT;
     loop {
@@ -39,5 +39,5 @@ async fn listen(peer: &Peer<RoleClient>) -> Result<(), ServiceError> {
     let params = SubscriptionsListenRequestParams::new(filter);
     let request = ClientRequest::SubscriptionsListenRequest(SubscriptionsListenRequest::new(params));
     let handle = peer.send_cancellable_request(request, PeerRequestOptions::no_options()).await?;
-    Pending::new(handle).answer().await.map(drop)
+    PendingRequest::new(handle).answer().await.map(drop)
 }

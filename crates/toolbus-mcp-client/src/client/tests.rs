@@ -23,13 +23,13 @@ use tokio_util::sync::CancellationToken;
 use toolbus_core::caller::Caller;
 use toolbus_core::tool::{ToolCall, ToolOutput};
 
-use super::{CallError, ConnectError, Connection, Generation, Opening, message};
+use super::{CallError, Connection, Opening, RequestError, SessionMode, message};
 use crate::events::{Observer, Operation, Session};
 use crate::spec::ServerName;
 use crate::transport::TransportFailure;
 use crate::transport::stdio::FastPath;
 
-/// What a server of the old generation answers to `initialize`.
+/// What a server of the old session_mode answers to `initialize`.
 fn initialized() -> Value {
     json!({
         "protocolVersion": "2025-06-18",
@@ -39,7 +39,7 @@ fn initialized() -> Value {
     })
 }
 
-/// What a server of the new generation answers to `server/discover`.
+/// What a server of the new session_mode answers to `server/discover`.
 fn discovered() -> Value {
     json!({
         "resultType": "complete",
@@ -143,18 +143,18 @@ impl Observer for Seen {
 /// How a test opens a connection.
 #[derive(Clone, Default)]
 struct How {
-    generation: Option<Generation>,
+    session_mode: Option<SessionMode>,
     roots: Vec<PathBuf>,
     failure: TransportFailure,
     is_tcp: bool,
-    lane: Option<FastPath>,
+    fast_path: Option<FastPath>,
     seen: Seen,
 }
 
-type Opened = JoinHandle<Result<Arc<Connection>, ConnectError>>;
+type Opened = JoinHandle<Result<Arc<Connection>, RequestError>>;
 
 fn open<T: Transport<RoleClient> + 'static>(transport: T, how: How) -> Opened {
-    let How { generation, roots, failure, is_tcp, lane, seen } = how;
+    let How { session_mode, roots, failure, is_tcp, fast_path, seen } = how;
     tokio::spawn(async move {
         let server = ServerName::parse("scripted").unwrap();
         let network = if is_tcp { "tcp" } else { "pipe" };
@@ -162,8 +162,8 @@ fn open<T: Transport<RoleClient> + 'static>(transport: T, how: How) -> Opened {
         let opening = Opening {
             server: &server,
             transport: network,
-            generation,
-            lane,
+            session_mode,
+            fast_path,
             failure,
             roots,
             observer,
@@ -173,20 +173,20 @@ fn open<T: Transport<RoleClient> + 'static>(transport: T, how: How) -> Opened {
     })
 }
 
-/// A connection to a server of the old generation.
+/// A connection to a server of the old session_mode.
 async fn session(how: How) -> (Arc<Connection>, Script) {
     let (wire, mut script) = wire();
-    let opened = open(wire, How { generation: Some(Generation::Sessions), ..how });
+    let opened = open(wire, How { session_mode: Some(SessionMode::Sessions), ..how });
     let request = script.expect("initialize").await;
     script.answer(&request, initialized());
     script.expect("notifications/initialized").await;
     (opened.await.unwrap().unwrap(), script)
 }
 
-/// A connection to a server of the new generation, and its request for changes.
+/// A connection to a server of the new session_mode, and its request for changes.
 async fn stateless(how: How) -> (Arc<Connection>, Script, Value) {
     let (wire, mut script) = wire();
-    let opened = open(wire, How { generation: Some(Generation::Stateless), ..how });
+    let opened = open(wire, How { session_mode: Some(SessionMode::Stateless), ..how });
     let request = script.expect("server/discover").await;
     script.answer(&request, discovered());
     let connection = opened.await.unwrap().unwrap();

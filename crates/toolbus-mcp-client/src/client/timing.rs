@@ -8,7 +8,7 @@ use tokio::time::Instant;
 use crate::events::{Observer, Operation};
 
 /// Which connection it is, for whoever observes.
-pub(super) struct Described {
+pub(super) struct ConnectionLabels {
     pub(super) server: Arc<str>,
     pub(super) transport: &'static str,
     pub(super) protocol_version: String,
@@ -16,15 +16,15 @@ pub(super) struct Described {
 }
 
 /// One request. It counts as cancelled when it is dropped before its end.
-pub(super) struct Timing<'a> {
-    described: &'a Described,
+pub(super) struct RequestTimer<'a> {
+    labels: &'a ConnectionLabels,
     method: &'static str,
     tool: Option<&'a str>,
     began: Instant,
     is_over: bool,
 }
 
-impl Described {
+impl ConnectionLabels {
     pub(super) fn tell(&self, method: &'static str, tool: Option<&str>, duration: Duration, error_type: Option<&str>) {
         self.observer.operation(&Operation {
             method,
@@ -38,9 +38,9 @@ impl Described {
     }
 }
 
-impl<'a> Timing<'a> {
-    pub(super) fn new(described: &'a Described, method: &'static str, tool: Option<&'a str>) -> Self {
-        Self { described, method, tool, began: Instant::now(), is_over: false }
+impl<'a> RequestTimer<'a> {
+    pub(super) fn new(labels: &'a ConnectionLabels, method: &'static str, tool: Option<&'a str>) -> Self {
+        Self { labels, method, tool, began: Instant::now(), is_over: false }
     }
 
     pub(super) fn elapsed(&self) -> Duration {
@@ -49,14 +49,14 @@ impl<'a> Timing<'a> {
 
     pub(super) fn end(mut self, error_type: Option<&str>) {
         self.is_over = true;
-        self.described.tell(self.method, self.tool, self.elapsed(), error_type);
+        self.labels.tell(self.method, self.tool, self.elapsed(), error_type);
     }
 }
 
-impl Drop for Timing<'_> {
+impl Drop for RequestTimer<'_> {
     fn drop(&mut self) {
         if !self.is_over {
-            self.described.tell(self.method, self.tool, self.elapsed(), Some("cancelled"));
+            self.labels.tell(self.method, self.tool, self.elapsed(), Some("cancelled"));
         }
     }
 }

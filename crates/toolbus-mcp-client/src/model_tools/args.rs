@@ -16,14 +16,14 @@ pub(super) const ARGUMENTS: Names = &["arguments", "args", "params"];
 
 /// The arguments of a call; null is as good as nothing.
 #[derive(Clone, Copy)]
-pub(super) struct Given<'a>(pub(super) &'a Map<String, Value>);
+pub(super) struct Args<'a>(pub(super) &'a Map<String, Value>);
 
-impl<'a> Given<'a> {
+impl<'a> Args<'a> {
     /// The value of a parameter. Under two names it must be the same.
     pub(super) fn value(self, names: Names) -> Result<Option<&'a Value>, ToolFailure> {
-        let mut given = names.iter().filter_map(|name| Some((*name, self.0.get(*name).filter(|it| !it.is_null())?)));
-        let Some((first, value)) = given.next() else { return Ok(None) };
-        match given.find(|(_, other)| *other != value) {
+        let mut args = names.iter().filter_map(|name| Some((*name, self.0.get(*name).filter(|it| !it.is_null())?)));
+        let Some((first, value)) = args.next() else { return Ok(None) };
+        match args.find(|(_, other)| *other != value) {
             None => Ok(Some(value)),
             Some((other, _)) => {
                 Err(invalid(format!("Parameters '{first}' and '{other}' mean the same here. Give one of them.")))
@@ -40,7 +40,7 @@ impl<'a> Given<'a> {
         }
     }
 
-    /// The text of a parameter that must be given.
+    /// The text of a parameter that must be args.
     pub(super) fn required(self, names: Names) -> Result<&'a str, ToolFailure> {
         self.text(names)?.ok_or_else(|| invalid(format!("Missing required parameter: {}", first(names))))
     }
@@ -74,16 +74,16 @@ mod tests {
 
     use super::*;
 
-    fn with<T>(arguments: Value, read: impl Fn(Given<'_>) -> Result<T, ToolFailure>) -> Result<T, String> {
+    fn with<T>(arguments: Value, read: impl Fn(Args<'_>) -> Result<T, ToolFailure>) -> Result<T, String> {
         let Value::Object(arguments) = arguments else { panic!("arguments are an object") };
-        read(Given(&arguments)).map_err(|failure| {
+        read(Args(&arguments)).map_err(|failure| {
             assert_eq!(failure.cause, Cause::InvalidArguments);
             failure.message
         })
     }
 
     fn server(arguments: Value) -> Result<String, String> {
-        with(arguments, |given| given.required(SERVER).map(str::to_owned))
+        with(arguments, |args| args.required(SERVER).map(str::to_owned))
     }
 
     #[test]
@@ -119,7 +119,7 @@ mod tests {
 
     #[test]
     fn what_nobody_would_read_is_refused() {
-        let only = |arguments| with(arguments, |given| given.only(&[SERVER], "Leave it out."));
+        let only = |arguments| with(arguments, |args| args.only(&[SERVER], "Leave it out."));
         assert_eq!(only(json!({"name": "a", "env": {}, "cwd": null})), Ok(()));
         insta::assert_snapshot!(only(json!({"pa\nth": 1})).unwrap_err(), @r"Parameter 'pa\nth' is none of this tool's. Leave it out.");
     }

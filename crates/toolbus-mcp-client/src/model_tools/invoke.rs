@@ -9,7 +9,7 @@ use toolbus_core::policy::{EffectiveTools, PolicyHandle};
 use toolbus_core::tool::{Executor, Tool, ToolCall, ToolDescriptor, ToolOutput};
 use toolbus_core::{InnerCall, InnerOrigin, Invoker};
 
-use super::args::{ARGUMENTS, Given, SERVER, TOOL, invalid};
+use super::args::{ARGUMENTS, Args, SERVER, TOOL, invalid};
 use super::descriptor;
 
 /// Most fields that an answer names.
@@ -42,10 +42,10 @@ struct Invoke {
 
 impl Executor for Invoke {
     async fn execute(&self, call: ToolCall) -> Result<ToolOutput, ToolFailure> {
-        let given = Given(&call.arguments);
-        let (server, tool) = (given.required(SERVER)?, given.required(TOOL)?);
-        given.only(&[SERVER, TOOL, ARGUMENTS], "Pass what the inner tool takes nested inside 'arguments'.")?;
-        let arguments = inner_arguments(given)?;
+        let args = Args(&call.arguments);
+        let (server, tool) = (args.required(SERVER)?, args.required(TOOL)?);
+        args.only(&[SERVER, TOOL, ARGUMENTS], "Pass what the inner tool takes nested inside 'arguments'.")?;
+        let arguments = inner_arguments(args)?;
         if arguments.is_none() {
             needs_nothing(&self.access.effective(&call.caller), server, tool)?;
         }
@@ -66,8 +66,8 @@ impl Executor for Invoke {
 }
 
 /// The inner tool's arguments as text, which the inner call reads; absent when nothing is in them.
-fn inner_arguments(given: Given<'_>) -> Result<Option<String>, ToolFailure> {
-    match given.value(ARGUMENTS)? {
+fn inner_arguments(args: Args<'_>) -> Result<Option<String>, ToolFailure> {
+    match args.value(ARGUMENTS)? {
         None => Ok(None),
         Some(Value::Object(members)) if members.is_empty() => Ok(None),
         Some(Value::Object(members)) => Ok(Some(Value::from(members.clone()).to_string())),

@@ -11,10 +11,10 @@ use toolbus_core::policy::{EffectiveTools, Granted, PolicyHandle};
 use toolbus_core::tool::{Effect, Executor, Tool, ToolCall, ToolDescriptor, ToolOutput};
 use toolbus_protocol::{McpServerSummary, McpToolDefinition};
 
-use super::args::{Given, SERVER, TOOL};
+use super::args::{Args, SERVER, TOOL};
 use super::descriptor;
 use super::visible::{Server, awaited, listed, servers};
-use crate::bus_messages::Servers;
+use crate::servers::ServerControl;
 use crate::spec::ServerName;
 use crate::summary::summary;
 
@@ -26,7 +26,7 @@ const STARTS_ON_FIRST_USE: &str =
 const MAX_DETAILS: usize = 1024 * 1024;
 
 /// The tool `mcp_list_services {}`.
-pub(super) fn list(access: PolicyHandle, servers: Arc<dyn Servers>) -> Tool {
+pub(super) fn list(access: PolicyHandle, servers: Arc<dyn ServerControl>) -> Tool {
     let description = "Lists the MCP servers that you can use, each with the names of its tools. Call \
                        mcp_get_service_details for what a server's tools take.";
     let parameters = json!({"type": "object", "properties": {}});
@@ -36,7 +36,7 @@ pub(super) fn list(access: PolicyHandle, servers: Arc<dyn Servers>) -> Tool {
 }
 
 /// The tool `mcp_get_service_details {server_name, tool_name?}`.
-pub(super) fn details(access: PolicyHandle, servers: Arc<dyn Servers>) -> Tool {
+pub(super) fn details(access: PolicyHandle, servers: Arc<dyn ServerControl>) -> Tool {
     let description = "Describes the tools of an MCP server: what each does and the JSON Schema of its arguments. Call \
                        it before mcp_invoke_tool.";
     let parameters = json!({
@@ -54,12 +54,12 @@ pub(super) fn details(access: PolicyHandle, servers: Arc<dyn Servers>) -> Tool {
 
 struct List {
     access: PolicyHandle,
-    servers: Arc<dyn Servers>,
+    servers: Arc<dyn ServerControl>,
 }
 
 struct Details {
     access: PolicyHandle,
-    servers: Arc<dyn Servers>,
+    servers: Arc<dyn ServerControl>,
 }
 
 impl Executor for List {
@@ -76,8 +76,8 @@ impl Executor for List {
 
 impl Executor for Details {
     async fn execute(&self, call: ToolCall) -> Result<ToolOutput, ToolFailure> {
-        let given = Given(&call.arguments);
-        let (name, tool) = (given.required(SERVER)?.to_owned(), given.text(TOOL)?.map(str::to_owned));
+        let args = Args(&call.arguments);
+        let (name, tool) = (args.required(SERVER)?.to_owned(), args.text(TOOL)?.map(str::to_owned));
         let effective = awaited(&self.access, &*self.servers, &call.caller, &name, call.deadline).await;
         in_turn(&self.access, &call, move || described(&effective, &name, tool.as_deref())).await
     }

@@ -8,7 +8,7 @@ use toolbus_core::failure::ToolFailure;
 use toolbus_core::log::shown;
 use toolbus_core::tool::{Effect, Executor, Tool, ToolCall, ToolDescriptor, ToolOutput};
 
-use super::args::{ARGUMENTS, Given, Names, SERVER, invalid};
+use super::args::{ARGUMENTS, Args, Names, SERVER, invalid};
 use super::descriptor;
 use super::registrar::Registrar;
 use super::rules::{Kind, Target};
@@ -71,13 +71,13 @@ struct Unregister(Arc<Registrar>);
 
 impl Executor for Register {
     async fn execute(&self, call: ToolCall) -> Result<ToolOutput, ToolFailure> {
-        let given = Given(&call.arguments);
-        let name = given.required(SERVER)?;
-        given.only(
+        let args = Args(&call.arguments);
+        let name = args.required(SERVER)?;
+        args.only(
             &[SERVER, COMMAND, URL, TYPE, ARGUMENTS, IGNORED],
             "A server that needs an environment, headers or credentials must be configured by an operator.",
         )?;
-        let target = target(given)?;
+        let target = target(args)?;
         let latest = latest(call.deadline);
         let done = self.0.register(&call.caller, name, target, latest, call.cancelled.clone()).await;
         Ok(match done {
@@ -97,7 +97,7 @@ impl Executor for Register {
 
 impl Executor for Unregister {
     async fn execute(&self, call: ToolCall) -> Result<ToolOutput, ToolFailure> {
-        let name = Given(&call.arguments).required(SERVER)?;
+        let name = Args(&call.arguments).required(SERVER)?;
         Ok(match self.0.unregister(&call.caller, name).await {
             Ok(()) => ToolOutput::text(format!("Server '{}' removed successfully.", shown(name))),
             Err(refusal) => ToolOutput::error(format!("Failed to remove server '{}': {refusal}.", shown(name))),
@@ -106,17 +106,17 @@ impl Executor for Unregister {
 }
 
 /// What is to be registered.
-fn target(given: Given<'_>) -> Result<Target, ToolFailure> {
-    let args = args(given)?;
-    let kind = given.text(TYPE)?;
-    match (given.text(COMMAND)?, given.text(URL)?) {
+fn target(args: Args<'_>) -> Result<Target, ToolFailure> {
+    let arguments = arguments(args)?;
+    let kind = args.text(TYPE)?;
+    match (args.text(COMMAND)?, args.text(URL)?) {
         (None, None) => Err(invalid("Missing required parameter: command or url")),
         (Some(_), Some(_)) => Err(invalid("Give either 'command' or 'url', and not both.")),
         (Some(command), None) => match kind {
-            None | Some("stdio") => Ok(Target::Command { command: command.to_owned(), args }),
+            None | Some("stdio") => Ok(Target::Command { command: command.to_owned(), args: arguments }),
             Some(_) => Err(invalid("A server with a 'command' is of type 'stdio'. Leave 'type' out.")),
         },
-        (None, Some(_)) if !args.is_empty() => {
+        (None, Some(_)) if !arguments.is_empty() => {
             Err(invalid("A server with a 'url' takes no 'arguments'. Leave them out."))
         }
         (None, Some(url)) => {
@@ -131,9 +131,9 @@ fn target(given: Given<'_>) -> Result<Target, ToolFailure> {
     }
 }
 
-fn args(given: Given<'_>) -> Result<Vec<String>, ToolFailure> {
+fn arguments(args: Args<'_>) -> Result<Vec<String>, ToolFailure> {
     let wrong = || invalid("Parameter 'arguments' must be a list of strings, one for each argument of the program.");
-    match given.value(ARGUMENTS)? {
+    match args.value(ARGUMENTS)? {
         None => Ok(Vec::new()),
         Some(Value::Array(args)) => args.iter().map(|arg| arg.as_str().map(str::to_owned).ok_or_else(wrong)).collect(),
         Some(_) => Err(wrong()),

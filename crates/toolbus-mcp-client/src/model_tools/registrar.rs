@@ -9,7 +9,6 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use futures_util::future::BoxFuture;
 use tokio_util::sync::CancellationToken;
 use toolbus_core::caller::Caller;
 use toolbus_core::log::shown;
@@ -18,6 +17,7 @@ use tracing::Instrument;
 
 use self::record::{Owner, Record};
 use super::rules::{Refused, Rules, Target};
+use crate::servers::ServerControl;
 use crate::spec::{Origin, ServerName, ServerSpec};
 
 /// The store's namespace of what is registered: records by the names in lower case.
@@ -29,31 +29,13 @@ const MAX_PER_AGENT: usize = 10;
 /// Longest text of the fleet's that is repeated, in characters.
 const MAX_REASON: usize = 300;
 
-/// The servers that run.
-pub trait Fleet: Send + Sync + 'static {
-    /// Adds a server, in place of any other of its name that was registered, and waits for its first connection, at most
-    /// until `latest`; gives the names of its tools. Dropped half-way, the server is there or not.
-    ///
-    /// # Errors
-    ///
-    /// When it is not connected, with a reason that callers may read; the server then stays until it is removed. When a
-    /// server of its name is configured; nothing is then changed.
-    fn add<'a>(&'a self, spec: ServerSpec, latest: Instant) -> BoxFuture<'a, Result<Vec<String>, String>>;
-
-    /// Removes a server and what it registered; false when there was none of this name.
-    fn remove<'a>(&'a self, name: &'a ServerName) -> BoxFuture<'a, bool>;
-
-    /// Who added the server of this name, in any case of letters; absent when there is none.
-    fn get(&self, name: &str) -> Option<Origin>;
-}
-
 /// Registers servers for callers.
 pub struct Registrar {
     rules: Rules,
     store: Arc<dyn Store>,
     /// Whether what is stored outlives the process.
     is_lasting: bool,
-    fleet: Arc<dyn Fleet>,
+    fleet: Arc<dyn ServerControl>,
     /// Held while it is decided whether a change may begin.
     deciding: tokio::sync::Mutex<()>,
     /// The names that are being changed, and by whom.
@@ -94,7 +76,7 @@ struct Place {
 impl Registrar {
     /// A registrar that keeps to `rules`; `is_lasting` says whether what is in the store outlives the process.
     #[must_use]
-    pub fn new(rules: Rules, store: Arc<dyn Store>, is_lasting: bool, fleet: Arc<dyn Fleet>) -> Self {
+    pub fn new(rules: Rules, store: Arc<dyn Store>, is_lasting: bool, fleet: Arc<dyn ServerControl>) -> Self {
         Self { rules, store, is_lasting, fleet, deciding: tokio::sync::Mutex::default(), changing: Mutex::default() }
     }
 
@@ -134,7 +116,7 @@ impl Registrar {
         if **spec.name.folded() != *key {
             return Err("its record is of another name".to_owned());
         }
-        match self.fleet.get(key) {
+        match self.fleet.origin(key) {
             Some(Origin::Configuration) => Err("a server of its name is configured".to_owned()),
             Some(Origin::Registration) | None => Ok(spec),
         }
@@ -216,7 +198,7 @@ impl Registrar {
         let _one_at_a_time = self.deciding.lock().await;
         // Whoever has a name, and whether the caller may see it: the answer is the same.
         let mut owners = self.owners().await?;
-        let is_taken = match (owners.get(name.folded()), self.fleet.get(name.as_str())) {
+        let is_taken = match (owners.get(name.folded()), self.fleet.origin(name.as_str())) {
             (_, Some(Origin::Configuration)) => true,
             (Some(known), _) => known.name != owner.name,
             (None, origin) => origin.is_some(),
@@ -275,7 +257,7 @@ impl Registrar {
 
     /// Removes a server, unless an operator has configured one of its name meanwhile.
     async fn remove(&self, name: &ServerName) {
-        if self.fleet.get(name.as_str()) == Some(Origin::Registration) {
+        if self.fleet.origin(name.as_str()) == Some(Origin::Registration) {
             self.fleet.remove(name).await;
         }
     }

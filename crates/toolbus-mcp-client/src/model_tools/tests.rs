@@ -14,13 +14,13 @@ use toolbus_core::listing::{definition, render};
 use toolbus_core::tool::Validation;
 use toolbus_protocol::Format;
 
-use self::fixture::World;
+use self::fixture::Fixture;
 use super::has_name;
 
 #[test]
 fn models_are_told_the_names_of_the_issue_and_nothing_of_aliases() {
     let mut told = String::new();
-    for tool in World::new().tools {
+    for tool in Fixture::new().tools {
         let descriptor = &tool.descriptor;
         assert_eq!((&*descriptor.source, descriptor.provider), ("mcp:management", "mcp"));
         assert!(has_name(&descriptor.name), "no server takes it");
@@ -51,6 +51,6 @@ fn models_are_told_the_names_of_the_issue_and_nothing_of_aliases() {
 
 #[test]
 fn without_a_registrar_there_are_no_tools_to_register_with() {
-    let names: Vec<_> = World::without_registration().tools.iter().map(|tool| tool.descriptor.name.clone()).collect();
+    let names: Vec<_> = Fixture::without_registration().tools.iter().map(|tool| tool.descriptor.name.clone()).collect();
     assert_eq!(names, ["mcp_list_services", "mcp_get_service_details", "mcp_invoke_tool"].map(Into::into));
 }

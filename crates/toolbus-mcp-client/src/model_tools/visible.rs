@@ -8,7 +8,7 @@ use toolbus_core::caller::Caller;
 use toolbus_core::log::shown;
 use toolbus_core::policy::{EffectiveTools, Granted, PolicyHandle};
 
-use crate::bus_messages::Servers;
+use crate::servers::ServerControl;
 use crate::spec::ServerName;
 
 /// Most names that an answer lists.
@@ -37,7 +37,7 @@ pub(crate) fn servers(effective: &EffectiveTools) -> BTreeMap<String, Server<'_>
 /// What the caller may use, when the tools of this server are known, if they become known until `latest`.
 pub(crate) async fn awaited(
     access: &PolicyHandle,
-    known: &dyn Servers,
+    known: &dyn ServerControl,
     caller: &Caller,
     server: &str,
     latest: Instant,

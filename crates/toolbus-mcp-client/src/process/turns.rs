@@ -15,26 +15,26 @@ const LONGEST: Duration = Duration::from_secs(1);
 
 /// Hands out turns. Clones hand out the same ones.
 #[derive(Debug, Clone)]
-pub(super) struct Turns(Arc<Semaphore>);
+pub(super) struct StartLimit(Arc<Semaphore>);
 
 /// A server may start.
-pub(crate) struct Turn {
+pub(crate) struct StartPermit {
     _permit: Option<OwnedSemaphorePermit>,
 }
 
-impl Turns {
+impl StartLimit {
     pub(super) fn new() -> Self {
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
         Self(Arc::new(Semaphore::new((processors * 2).max(FEWEST))))
     }
 
-    pub(super) async fn next(&self) -> Turn {
+    pub(super) async fn next(&self) -> StartPermit {
         // Nobody closes it.
-        Turn { _permit: Arc::clone(&self.0).acquire_owned().await.ok() }
+        StartPermit { _permit: Arc::clone(&self.0).acquire_owned().await.ok() }
     }
 }
 
-impl Turn {
+impl StartPermit {
     /// Runs a start, as a turn while it is short.
     pub(crate) async fn run<T>(self, start: impl Future<Output = T>) -> T {
         let mut start = pin!(start);
@@ -56,7 +56,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_few_start_at_a_time() {
-        let (turns, starting, most) = (Turns::new(), AtomicUsize::new(0), AtomicUsize::new(0));
+        let (turns, starting, most) = (StartLimit::new(), AtomicUsize::new(0), AtomicUsize::new(0));
         let servers = (0..100).map(async |_| {
             let start = async {
                 most.fetch_max(starting.fetch_add(1, Ordering::Relaxed) + 1, Ordering::Relaxed);
@@ -71,7 +71,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn those_that_hang_delay_the_others_by_their_turns_alone() {
-        let turns = Turns::new();
+        let turns = StartLimit::new();
         let hanging = turns.0.available_permits() * 3;
         let servers = (0..hanging).map(async |_| turns.next().await.run(sleep(LONGEST * 60)).await);
         let others = async {

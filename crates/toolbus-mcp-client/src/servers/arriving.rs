@@ -9,40 +9,40 @@ use toolbus_core::log::shown;
 use toolbus_core::policy::EffectiveTools;
 use toolbus_core::{Lookup, PendingTools, ToolRef};
 
-use super::Bridge;
+use super::Servers;
 use super::entry::ServerEntry;
 
 /// When a caller may try again whose tool may still come.
 const RETRY_AFTER: Duration = Duration::from_secs(5);
 
-impl PendingTools for Bridge {
+impl PendingTools for Servers {
     fn expect<'a>(
         &'a self,
         wanted: ToolRef<'a>,
         effective: &'a EffectiveTools,
         latest: Instant,
     ) -> Option<BoxFuture<'a, ()>> {
-        let (members, is_named) = match wanted.route {
-            Lookup::Server(server) => (self.shared.member(server).into_iter().collect::<Vec<_>>(), true),
-            Lookup::Name | Lookup::AnyServer => (self.members().into_values().collect(), false),
+        let (entries, is_named) = match wanted.route {
+            Lookup::Server(server) => (self.shared.entry(server).into_iter().collect::<Vec<_>>(), true),
+            Lookup::Name | Lookup::AnyServer => (self.entries().into_values().collect(), false),
         };
         let arriving: Vec<_> =
-            members.into_iter().filter(|member| !member.is_known() && may_use(member, wanted, effective)).collect();
+            entries.into_iter().filter(|entry| !entry.is_known() && may_use(entry, wanted, effective)).collect();
         if arriving.is_empty() {
             return None;
         }
         Some(Box::pin(async move {
             let mut each: FuturesUnordered<_> = arriving
                 .iter()
-                .map(async |member| {
-                    let until = if is_named { None } else { member.promising_until() };
+                .map(async |entry| {
+                    let until = if is_named { None } else { entry.promising_until() };
                     let until = until.map_or(latest, |until| until.min(latest));
-                    let _ = tokio::time::timeout_at(until.into(), member.arrival(is_named)).await;
-                    member
+                    let _ = tokio::time::timeout_at(until.into(), entry.arrival(is_named)).await;
+                    entry
                 })
                 .collect();
-            while let Some(member) = each.next().await {
-                if member.has_brought(wanted.name) {
+            while let Some(entry) = each.next().await {
+                if entry.has_brought(wanted.name) {
                     return;
                 }
             }
@@ -51,12 +51,12 @@ impl PendingTools for Bridge {
 
     fn out_of_reach(&self, wanted: ToolRef<'_>, effective: &EffectiveTools) -> Option<ToolFailure> {
         let Lookup::Server(server) = wanted.route else {
-            let mut members = self.members().into_values();
-            let is_open = members.any(|member| member.is_untried() && may_use(&member, wanted, effective));
+            let mut entries = self.entries().into_values();
+            let is_open = entries.any(|entry| entry.is_untried() && may_use(&entry, wanted, effective));
             return is_open.then(|| not_known_yet(wanted.name));
         };
-        let member = self.shared.member(server).filter(|member| !member.is_known())?;
-        may_use(&member, wanted, effective).then(|| member.out_of_reach()).flatten()
+        let entry = self.shared.entry(server).filter(|entry| !entry.is_known())?;
+        may_use(&entry, wanted, effective).then(|| entry.out_of_reach()).flatten()
     }
 }
 
@@ -71,9 +71,9 @@ fn not_known_yet(name: &str) -> ToolFailure {
 
 /// Whether the caller could use the tool if the server had it. A caller starts nothing, waits for nothing, and learns of
 /// nothing that it could not use.
-fn may_use(member: &ServerEntry, wanted: ToolRef<'_>, effective: &EffectiveTools) -> bool {
+fn may_use(entry: &ServerEntry, wanted: ToolRef<'_>, effective: &EffectiveTools) -> bool {
     let is_published = !matches!(wanted.route, Lookup::Server(_));
-    let imagined = member.imagined(wanted.name, is_published);
+    let imagined = entry.imagined(wanted.name, is_published);
     imagined.is_some_and(|descriptor| effective.admits(&descriptor))
-        || (is_published && member.may_offer_as(wanted.name, effective))
+        || (is_published && entry.may_offer_as(wanted.name, effective))
 }

@@ -13,17 +13,17 @@ use toolbus_core::policy::EffectiveTools;
 use toolbus_core::tool::{Membership, Naming, ToolDescriptor};
 use toolbus_protocol::{is_alias_of, rest_of_alias};
 
-use super::findings::Vetted;
-use super::tools::Lists;
-use super::{PlacedServer, SetPlace, Shared, sessions};
-use crate::bus_messages::AboutServer;
+use super::ServerDescription;
+use super::findings::Findings;
+use super::tools::RegisterTools;
+use super::{Inner, PlacedServer, SetPlace, sessions};
 use crate::events::Observer;
 use crate::model_tools;
 use crate::process::Launcher;
 use crate::spec::{Credentials, ServerSpec, TransportSpec};
 use crate::status::HiddenTool;
 use crate::supervise::connect::{Connector, no_credential};
-use crate::supervise::{Keeping, Pace, Server, State};
+use crate::supervise::{Lifetime, Server, State, Timeouts};
 
 /// A server with all that is known of it.
 pub(super) struct ServerEntry {
@@ -32,20 +32,20 @@ pub(super) struct ServerEntry {
     pub(super) main: Option<Arc<Server>>,
     /// Of agents that have credentials of their own. The first lists the tools, or else whichever is there.
     agents: BTreeMap<AgentName, Arc<Server>>,
-    known: Mutex<Known>,
+    known: Mutex<KnownTools>,
     /// Whether its tools are known: it was connected to before.
     pub(super) is_known: watch::Sender<bool>,
     /// Where its tools are registered.
-    pub(super) shared: OnceLock<std::sync::Weak<Shared>>,
+    pub(super) shared: OnceLock<std::sync::Weak<Inner>>,
 }
 
 #[derive(Default)]
-pub(super) struct Known {
+pub(super) struct KnownTools {
     pub(super) tools: Vec<ToolDescriptor>,
     pub(super) hidden: Vec<HiddenTool>,
-    pub(super) about: AboutServer,
+    pub(super) about: ServerDescription,
     pub(super) implementation: Option<String>,
-    pub(super) vetted: Vetted,
+    pub(super) vetted: Findings,
     /// The fingerprint of what all this was made from.
     pub(super) said: Option<u64>,
     pub(super) fingerprints: RandomState,
@@ -54,22 +54,22 @@ pub(super) struct Known {
 impl ServerEntry {
     pub(super) fn new(
         placed: PlacedServer,
-        pace: Pace,
+        timeouts: Timeouts,
         launcher: &Launcher,
         observer: &Arc<dyn Observer>,
     ) -> Arc<Self> {
         let spec = &placed.spec;
         let is_per_session = placed.set.as_ref().is_some_and(|set| set.sessions.is_some());
-        let keeping = match (is_per_session, spec.is_lazy) {
-            (true, _) => Keeping::UntilListed,
-            (false, true) => Keeping::WhileUsed(pace.idle),
-            (false, false) => Keeping::Always,
+        let lifetime = match (is_per_session, spec.is_lazy) {
+            (true, _) => Lifetime::UntilListed,
+            (false, true) => Lifetime::WhileUsed(timeouts.idle),
+            (false, false) => Lifetime::Always,
         };
         let listing = if is_per_session { sessions::for_listing(spec) } else { spec.clone() };
         let server = |credential| {
-            let dialer = Connector::new(&listing, credential, launcher, observer);
+            let connector = Connector::new(&listing, credential, launcher, observer);
             let directories = if is_per_session { sessions::directories(&listing) } else { Vec::new() };
-            Server::new(spec.name.clone(), keeping, pace, dialer.making(directories))
+            Server::new(spec.name.clone(), lifetime, timeouts, connector.making(directories))
         };
         let mut agents = BTreeMap::new();
         let mut main = None;
@@ -109,15 +109,15 @@ impl ServerEntry {
     }
 
     /// Keeps its servers from now on, or from when those of the one before are gone: they may hold what there is once.
-    pub(super) fn keep(self: &Arc<Self>, shared: &Arc<Shared>, before: Option<&Arc<Self>>) {
+    pub(super) fn keep(self: &Arc<Self>, shared: &Arc<Inner>, before: Option<&Arc<Self>>) {
         let _ = self.shared.set(Arc::downgrade(shared));
         for server in self.servers() {
             let is_main = self.main.as_ref().is_some_and(|main| Arc::ptr_eq(main, server));
-            let listener = Arc::new(Lists { member: Arc::clone(self), is_main });
+            let listener = Arc::new(RegisterTools { entry: Arc::clone(self), is_main });
             let leaving: Vec<_> =
                 before.iter().flat_map(|before| before.servers()).map(|server| server.states()).collect();
             let server = Arc::clone(server);
-            tokio::spawn(shared.keepers.track_future(async move {
+            tokio::spawn(shared.tasks.track_future(async move {
                 for mut states in leaving {
                     let _ = states.wait_for(|state| matches!(state, State::Stopped)).await;
                 }
@@ -263,8 +263,8 @@ impl ServerEntry {
         effective.could_have(self.spec().name.source(), self.placed.set.as_ref().map(|set| &set.name))
     }
 
-    pub(super) fn about(&self) -> Option<AboutServer> {
-        Some(AboutServer { name: self.spec().name.to_string(), ..self.known().about.clone() })
+    pub(super) fn describe(&self) -> Option<ServerDescription> {
+        Some(ServerDescription { name: self.spec().name.to_string(), ..self.known().about.clone() })
     }
 
     /// Names of the tools that it offers, as it calls them.
@@ -278,7 +278,7 @@ impl ServerEntry {
         self.servers().find_map(|server| server.last_error())
     }
 
-    pub(super) fn known(&self) -> std::sync::MutexGuard<'_, Known> {
+    pub(super) fn known(&self) -> std::sync::MutexGuard<'_, KnownTools> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

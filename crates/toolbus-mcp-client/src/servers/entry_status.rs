@@ -1,4 +1,4 @@
-//! What an operator is told of a member.
+//! What an operator is told of a entry.
 
 use std::sync::Weak;
 
@@ -27,7 +27,7 @@ impl ServerEntry {
         self.tell_shadowed(&mut status);
         // Of several, one that is there tells most.
         let server = self.servers().find(|server| matches!(server.state(), State::Ready(_))).unwrap_or(main);
-        server.dialer().transport_name().clone_into(&mut status.transport);
+        server.connector().transport_name().clone_into(&mut status.transport);
         let state = server.state();
         status.phase = state.phase();
         status.last_error = self.last_error();
@@ -35,9 +35,9 @@ impl ServerEntry {
         status.stderr = server.stderr();
         status.in_flight = self.servers().map(|server| server.in_flight()).sum();
         if let State::Ready(ready) = &state {
-            let connection = &ready.link.connection;
-            status.pid = ready.link.pid();
-            status.protocol_version = Some(connection.about().protocol_version.clone());
+            let connection = &ready.connected.connection;
+            status.pid = ready.connected.pid();
+            status.protocol_version = Some(connection.server_info().protocol_version.clone());
             status.ready_seconds = Some(ready.since.elapsed().as_secs());
             status.latency_us =
                 connection.last_latency().map(|time| u64::try_from(time.as_micros()).unwrap_or(u64::MAX));

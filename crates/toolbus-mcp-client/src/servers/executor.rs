@@ -9,25 +9,25 @@ use super::entry::ServerEntry;
 
 /// Runs one tool at its server.
 pub(super) struct McpTool {
-    member: Arc<ServerEntry>,
+    entry: Arc<ServerEntry>,
     /// The name that it is called by.
     name: Arc<str>,
     is_repeatable: bool,
 }
 
 impl McpTool {
-    /// The tool that `descriptor` describes, run by `member`.
-    pub(super) fn tool(member: Arc<ServerEntry>, descriptor: ToolDescriptor) -> Tool {
+    /// The tool that `descriptor` describes, run by `entry`.
+    pub(super) fn tool(entry: Arc<ServerEntry>, descriptor: ToolDescriptor) -> Tool {
         let is_repeatable = descriptor.effect.is_repeatable();
         let name = Arc::clone(&descriptor.name);
-        Tool::new(descriptor, Self { member, name, is_repeatable })
+        Tool::new(descriptor, Self { entry, name, is_repeatable })
     }
 }
 
 impl Executor for McpTool {
     async fn execute(&self, call: ToolCall) -> Result<ToolOutput, ToolFailure> {
-        let server = self.member.server_for(&call.caller)?;
-        let is_admitted = || self.member.still_admits(&self.name, self);
+        let server = self.entry.server_for(&call.caller)?;
+        let is_admitted = || self.entry.still_admits(&self.name, self);
         server.call(&call.tool, &call, self.is_repeatable, &is_admitted).await
     }
 }

@@ -10,7 +10,7 @@ use toolbus_core::tool::Suspicion;
 use toolbus_trust::scan::Scanner;
 
 use super::definition::Definitions;
-use crate::client::About;
+use crate::client::ServerInfo;
 use crate::status::{CleanedTexts, OF_SERVER, ServerStatus, SuspectTexts};
 
 /// Most tools that the log names of one list, and most that a status names.
@@ -19,13 +19,13 @@ const MAX_TOLD: usize = 200;
 
 /// All of a server that is suspect, and all that was cleaned: first what it says of itself, then its tools.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Vetted {
+pub(crate) struct Findings {
     suspect: Vec<SuspectTexts>,
     cleaned: Vec<CleanedTexts>,
 }
 
-impl Vetted {
-    pub(crate) fn new(about: &About, definitions: &Definitions, scanner: &Scanner) -> Self {
+impl Findings {
+    pub(crate) fn new(about: &ServerInfo, definitions: &Definitions, scanner: &Scanner) -> Self {
         let suspect = |name: &str, suspicions: &[Suspicion]| {
             (!suspicions.is_empty()).then(|| SuspectTexts { name: name.to_owned(), suspicions: suspicions.to_vec() })
         };
@@ -95,7 +95,7 @@ impl Vetted {
 }
 
 /// A server's own texts are in front of a model as well.
-fn of_server(about: &About, scanner: &Scanner) -> Arc<[Suspicion]> {
+fn of_server(about: &ServerInfo, scanner: &Scanner) -> Arc<[Suspicion]> {
     let texts = [
         ("name", &about.name),
         ("title", &about.title),

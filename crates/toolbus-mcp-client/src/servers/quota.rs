@@ -12,30 +12,30 @@ const MAX_TOOLS: usize = 20_000;
 /// Most bytes of definitions, in MiB.
 const MAX_MIB: usize = 64;
 
-/// The room that there is, and who has which part of it.
+/// The quota that there is, and who has which part of it.
 #[derive(Default)]
-pub(super) struct Room {
-    taken: BTreeMap<ServerName, Share>,
+pub(super) struct ToolQuota {
+    taken: BTreeMap<ServerName, Usage>,
 }
 
 /// What one server offers.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Share {
+pub(super) struct Usage {
     tools: usize,
     bytes: usize,
 }
 
-/// There is no room for what a server offers.
+/// There is no quota for what a server offers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
     "its {tools} tools are not offered: all servers together may have {MAX_TOOLS} tools and {MAX_MIB} MiB of definitions; \
      offer less, and restart it"
 )]
-pub(super) struct Full {
+pub(super) struct QuotaExceeded {
     tools: usize,
 }
 
-impl Share {
+impl Usage {
     pub(super) fn of(tools: &[ToolDescriptor]) -> Self {
         let bytes =
             |tool: &ToolDescriptor| tool.name.len() + tool.description.len() + size(&tool.parameters.as_deref());
@@ -43,26 +43,26 @@ impl Share {
     }
 }
 
-impl Room {
-    /// Takes room for what a server offers now, in the place of what it offered before.
+impl ToolQuota {
+    /// Takes quota for what a server offers now, in the place of what it offered before.
     ///
     /// # Errors
     ///
     /// When there is not enough; the server has none then.
-    pub(super) fn take(&mut self, server: &ServerName, share: Share) -> Result<(), Full> {
-        self.leave(server);
+    pub(super) fn reserve(&mut self, server: &ServerName, share: Usage) -> Result<(), QuotaExceeded> {
+        self.release(server);
         let all = || self.taken.values().chain([&share]);
         let (tools, bytes) =
             (all().map(|share| share.tools).sum::<usize>(), all().map(|share| share.bytes).sum::<usize>());
         if tools > MAX_TOOLS || bytes > MAX_MIB << 20 {
-            return Err(Full { tools: share.tools });
+            return Err(QuotaExceeded { tools: share.tools });
         }
         self.taken.insert(server.clone(), share);
         Ok(())
     }
 
     /// Gives back what a server has.
-    pub(super) fn leave(&mut self, server: &ServerName) {
+    pub(super) fn release(&mut self, server: &ServerName) {
         self.taken.remove(server);
     }
 }
@@ -81,28 +81,28 @@ mod tests {
 
     #[test]
     fn there_is_room_for_so_many_tools_whoever_has_them() {
-        let mut room = Room::default();
-        let half = Share { tools: MAX_TOOLS / 2, bytes: 1 };
-        assert_eq!(room.take(&name("a"), half), Ok(()));
-        assert_eq!(room.take(&name("b"), half), Ok(()));
-        let one = Share { tools: 1, bytes: 1 };
-        let full = room.take(&name("c"), one).unwrap_err();
+        let mut quota = ToolQuota::default();
+        let half = Usage { tools: MAX_TOOLS / 2, bytes: 1 };
+        assert_eq!(quota.reserve(&name("a"), half), Ok(()));
+        assert_eq!(quota.reserve(&name("b"), half), Ok(()));
+        let one = Usage { tools: 1, bytes: 1 };
+        let full = quota.reserve(&name("c"), one).unwrap_err();
         insta::assert_snapshot!(full, @"its 1 tools are not offered: all servers together may have 20000 tools and 64 MiB of definitions; offer less, and restart it");
-        assert_eq!(room.take(&name("A"), one), Ok(()), "in the place of what it had");
-        assert_eq!(room.take(&name("c"), one), Ok(()));
+        assert_eq!(quota.reserve(&name("A"), one), Ok(()), "in the place of what it had");
+        assert_eq!(quota.reserve(&name("c"), one), Ok(()));
     }
 
     #[test]
     fn there_is_room_for_so_many_bytes() {
-        let mut room = Room::default();
-        let most = Share { tools: 1, bytes: MAX_MIB << 20 };
-        assert_eq!(room.take(&name("a"), most), Ok(()));
-        assert!(room.take(&name("b"), Share { tools: 1, bytes: 1 }).is_err());
-        room.leave(&name("A"));
-        assert_eq!(room.take(&name("b"), most), Ok(()));
-        let too_much = Share { tools: 1, bytes: (MAX_MIB << 20) + 1 };
-        assert!(room.take(&name("b"), too_much).is_err());
-        assert_eq!(room.take(&name("c"), most), Ok(()), "what found no room has none");
+        let mut quota = ToolQuota::default();
+        let most = Usage { tools: 1, bytes: MAX_MIB << 20 };
+        assert_eq!(quota.reserve(&name("a"), most), Ok(()));
+        assert!(quota.reserve(&name("b"), Usage { tools: 1, bytes: 1 }).is_err());
+        quota.release(&name("A"));
+        assert_eq!(quota.reserve(&name("b"), most), Ok(()));
+        let too_much = Usage { tools: 1, bytes: (MAX_MIB << 20) + 1 };
+        assert!(quota.reserve(&name("b"), too_much).is_err());
+        assert_eq!(quota.reserve(&name("c"), most), Ok(()), "what found no room has none");
     }
 
     #[test]
@@ -112,7 +112,7 @@ mod tests {
             parameters: Some(Arc::new(json!({"a": 1}))),
             ..ToolDescriptor::new("12", "mcp:a", "mcp")
         };
-        let Share { tools, bytes } = Share::of(&[tool.clone(), tool]);
+        let Usage { tools, bytes } = Usage::of(&[tool.clone(), tool]);
         assert_eq!((tools, bytes), (2, 2 * (2 + 3 + 7)));
     }
 }

@@ -68,7 +68,7 @@ pub(crate) enum SchemaProblem {
 pub(crate) fn check(schema: &Map<String, Value>, validation: Validation) -> Result<(), SchemaProblem> {
     let mut values = 0;
     schema.values().try_for_each(|value| count(value, 2, &mut values))?;
-    serde_json::to_writer(Room(MAX_SIZE), schema).map_err(|_| SchemaProblem::Size)?;
+    serde_json::to_writer(ToolQuota(MAX_SIZE), schema).map_err(|_| SchemaProblem::Size)?;
     if validation == Validation::Off {
         return Ok(());
     }
@@ -97,9 +97,9 @@ fn count(value: &Value, depth: usize, values: &mut usize) -> Result<(), SchemaPr
 }
 
 /// Takes as many bytes as it has room for, and keeps none.
-struct Room(usize);
+struct ToolQuota(usize);
 
-impl Write for Room {
+impl Write for ToolQuota {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.0 = self.0.checked_sub(bytes.len()).ok_or(io::ErrorKind::FileTooLarge)?;
         Ok(bytes.len())

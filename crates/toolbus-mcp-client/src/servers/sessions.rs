@@ -17,12 +17,12 @@ use toolbus_core::tool::{Executor, ToolCall, ToolOutput};
 use toolbus_core::toolsets::{Instance, SessionFactory, SessionKey};
 use toolbus_protocol::llm_name;
 
-use crate::client::{About, Listed};
+use crate::client::{Listed, ServerInfo};
 use crate::events::Observer;
 use crate::process::Launcher;
 use crate::spec::{Credential, Credentials, Endpoint, Program, ServerSpec, TransportSpec};
 use crate::supervise::connect::{Connector, Remembered, no_credential};
-use crate::supervise::{Keeping, Listener, Pace, Server, State};
+use crate::supervise::{Lifetime, Listener, Server, State, Timeouts};
 
 /// Stands for the caller's agent.
 const AGENT: &str = "{agent}";
@@ -67,11 +67,11 @@ impl SessionFactory for ServerSessions {
     async fn start(&self, key: SessionKey) -> Result<SessionServer, ToolFailure> {
         let credential = credential(&self.spec, &key.owner)?;
         let spec = expanded(&self.spec, &key.owner, &key.session);
-        let dialer = Connector::new(&spec, credential, &self.launcher, &self.observer)
+        let connector = Connector::new(&spec, credential, &self.launcher, &self.observer)
             .remembering(self.remembered.clone())
             .making(directories(&spec));
-        let server = Server::new(spec.name.clone(), Keeping::Once, Pace::USUAL, dialer);
-        tokio::spawn(Arc::clone(&server).keep(Arc::new(Unlisted)));
+        let server = Server::new(spec.name.clone(), Lifetime::Once, Timeouts::DEFAULT, connector);
+        tokio::spawn(Arc::clone(&server).keep(Arc::new(DiscardTools)));
         let started = SessionServer { server, was_told: AtomicBool::new(false) };
         let mut states = started.server.states();
         let settled = states.wait_for(|state| matches!(state, State::Ready(_)) || state.is_final());
@@ -124,7 +124,7 @@ impl Executor for SessionServer {
 impl SessionServer {
     /// Whether the server has ended: it was there before.
     fn is_gone(&self) -> bool {
-        !matches!(self.server.state(), State::Ready(ready) if !ready.link.connection.is_over())
+        !matches!(self.server.state(), State::Ready(ready) if !ready.connected.connection.is_over())
     }
 
     /// What the caller is told in the place of `failure`.
@@ -163,10 +163,10 @@ impl Drop for SessionServer {
 }
 
 /// Its tools are known already.
-struct Unlisted;
+struct DiscardTools;
 
-impl Listener for Unlisted {
-    fn listed(&self, _: &About, _: Listed) -> futures_util::future::BoxFuture<'_, ()> {
+impl Listener for DiscardTools {
+    fn listed(&self, _: &ServerInfo, _: Listed) -> futures_util::future::BoxFuture<'_, ()> {
         Box::pin(async {})
     }
 }

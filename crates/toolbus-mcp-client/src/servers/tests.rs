@@ -13,7 +13,7 @@ use toolbus_core::tool::{Naming, Validation};
 use toolbus_testing::patience::eventually;
 
 use super::*;
-use crate::events::Silent;
+use crate::events::Discard;
 use crate::filter::ToolFilter;
 use crate::spec::{Program, TransportSpec};
 
@@ -41,10 +41,10 @@ fn spec(name: &str, origin: Origin) -> ServerSpec {
 
 #[tokio::test]
 async fn a_server_of_an_operator_takes_the_place_of_one_that_a_caller_registered() {
-    let bridge = Bridge::new(
+    let bridge = Servers::new(
         Registry::new(),
         Launcher::with_helper("/no/such/helper"),
-        Arc::new(Silent),
+        Arc::new(Discard),
         Scanner::new().unwrap(),
     );
     bridge.restore(vec![spec("files", Origin::Registration), spec("git", Origin::Registration)]);
@@ -52,8 +52,8 @@ async fn a_server_of_an_operator_takes_the_place_of_one_that_a_caller_registered
     let known: Vec<_> = bridge.status().into_iter().map(|server| (server.name, server.origin)).collect();
     let expected = [("Files", "configuration"), ("git", "registration")];
     assert_eq!(known, expected.map(|(name, origin)| (name.to_owned(), origin.to_owned())));
-    eventually("nobody to keep the one that was replaced", async || (bridge.shared.keepers.len() == 2).then_some(()))
+    eventually("nobody to keep the one that was replaced", async || (bridge.shared.tasks.len() == 2).then_some(()))
         .await;
     bridge.shutdown().await;
-    assert!(bridge.shared.keepers.is_empty());
+    assert!(bridge.shared.tasks.is_empty());
 }

@@ -1,4 +1,4 @@
-//! The tools of a member, from what its server lists to the registry.
+//! The tools of a entry, from what its server lists to the registry.
 
 use std::hash::{BuildHasher as _, Hash as _, Hasher as _};
 use std::sync::{Arc, Weak};
@@ -6,33 +6,33 @@ use std::sync::{Arc, Weak};
 use futures_util::future::BoxFuture;
 use toolbus_core::tool::Tool;
 
+use super::ServerDescription;
 use super::definition::{Definitions, ToolsetPlace, definitions};
-use super::entry::{Known, ServerEntry};
+use super::entry::{KnownTools, ServerEntry};
 use super::executor::McpTool;
-use super::findings::Vetted;
-use super::{Limits, Shared};
-use crate::bus_messages::AboutServer;
-use crate::client::{About, Listed};
+use super::findings::Findings;
+use super::{Inner, Limits};
+use crate::client::{Listed, ServerInfo};
 use crate::status::HiddenTool;
 use crate::supervise::Listener;
 
-/// Takes the tools of a member.
-pub(super) struct Lists {
-    pub(super) member: Arc<ServerEntry>,
+/// Takes the tools of a entry.
+pub(super) struct RegisterTools {
+    pub(super) entry: Arc<ServerEntry>,
     /// Whether this server is the one whose list counts, where there are several.
     pub(super) is_main: bool,
 }
 
-impl Listener for Lists {
-    fn listed(&self, about: &About, listed: Listed) -> BoxFuture<'_, ()> {
-        let (member, about) = (Arc::clone(&self.member), about.clone());
+impl Listener for RegisterTools {
+    fn listed(&self, about: &ServerInfo, listed: Listed) -> BoxFuture<'_, ()> {
+        let (entry, about) = (Arc::clone(&self.entry), about.clone());
         Box::pin(async move {
-            if !self.is_main && member.is_known() {
+            if !self.is_main && entry.is_known() {
                 return;
             }
-            let Some(shared) = member.shared.get().and_then(Weak::upgrade) else { return };
+            let Some(shared) = entry.shared.get().and_then(Weak::upgrade) else { return };
             // Schemas are compiled: not on a thread that calls run on.
-            let _ = tokio::task::spawn_blocking(move || take(&member, &shared, about, listed)).await;
+            let _ = tokio::task::spawn_blocking(move || take(&entry, &shared, about, listed)).await;
         })
     }
 }
@@ -58,10 +58,10 @@ impl ServerEntry {
     }
 }
 
-impl Known {
+impl KnownTools {
     /// By which what a server says is known again. Its keys are secret, so that no server can have other tools taken for the
     /// same ones.
-    fn fingerprint(&self, about: &About, listed: &Listed) -> u64 {
+    fn fingerprint(&self, about: &ServerInfo, listed: &Listed) -> u64 {
         let mut hasher = self.fingerprints.build_hasher();
         (&about.name, &about.version, &about.title, &about.description, &about.instructions).hash(&mut hasher);
         for tool in &listed.tools {
@@ -76,32 +76,32 @@ impl Known {
 
 /// Makes tools of what a server lists. One that says what it said before has them already: compiling the schemas of a
 /// long list takes seconds.
-fn take(member: &Arc<ServerEntry>, shared: &Arc<Shared>, about: About, listed: Listed) {
+fn take(entry: &Arc<ServerEntry>, shared: &Arc<Inner>, about: ServerInfo, listed: Listed) {
     let said = {
-        let known = member.known();
+        let known = entry.known();
         let said = known.fingerprint(&about, &listed);
         if known.said == Some(said) {
             return;
         }
         said
     };
-    let spec = member.spec();
-    let place = member.placed.set.as_ref().map(|set| ToolsetPlace {
+    let spec = entry.spec();
+    let place = entry.placed.set.as_ref().map(|set| ToolsetPlace {
         set: Arc::clone(&set.name),
         prefix: Arc::clone(&set.prefix),
         needs_session: set.sessions.is_some(),
     });
     let definitions = definitions(spec, place.as_ref(), listed.tools, listed.unreadable, &shared.scanner);
-    let vetted = Vetted::new(&about, &definitions, &shared.scanner);
+    let vetted = Findings::new(&about, &definitions, &shared.scanner);
     let Definitions { mut tools, mut hidden, .. } = definitions;
-    let admitted = shared.admit(member, &tools);
+    let admitted = shared.admit(entry, &tools);
     if let Err(full) = &admitted {
         tools.clear();
         hidden.insert(0, HiddenTool { name: "…".to_owned(), reason: full.to_string() });
     }
     let name = &**spec.name.as_str();
     {
-        let mut known = member.known();
+        let mut known = entry.known();
         if known.hidden != hidden && !hidden.is_empty() {
             let first = hidden.first().map(|tool| format!("{}: {}", tool.name, tool.reason));
             tracing::warn!(server = name, hidden = hidden.len(), first, "tools of an MCP server are not offered");
@@ -110,7 +110,7 @@ fn take(member: &Arc<ServerEntry>, shared: &Arc<Shared>, about: About, listed: L
         known.vetted = vetted;
         let called = [about.name.as_deref(), about.version.as_deref()];
         known.implementation = about.name.is_some().then(|| called.into_iter().flatten().collect::<Vec<_>>().join(" "));
-        known.about = AboutServer {
+        known.about = ServerDescription {
             name: String::new(),
             description: about.description.or(about.title),
             instructions: about.instructions,
@@ -121,6 +121,6 @@ fn take(member: &Arc<ServerEntry>, shared: &Arc<Shared>, about: About, listed: L
         // What found no room may find it the next time.
         known.said = admitted.is_ok().then_some(said);
     }
-    shared.publish(member);
-    member.is_known.send_replace(true);
+    shared.publish(entry);
+    entry.is_known.send_replace(true);
 }

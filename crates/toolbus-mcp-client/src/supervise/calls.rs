@@ -9,19 +9,19 @@ use toolbus_core::failure::{Cause, ToolFailure};
 use toolbus_core::log::shown;
 use toolbus_core::tool::{ToolCall, ToolOutput};
 
-use super::{Keeping, Ready, Server, State};
+use super::{Lifetime, Ready, Server, State};
 
 /// Time in which the end of a connection shows after a call on it was lost.
 const END_TIME: Duration = Duration::from_millis(100);
 
 /// The calls that use a server or wait for it.
-pub(super) struct Users {
+pub(super) struct ActiveCalls {
     count: AtomicUsize,
     /// When the last one ended.
     last: Mutex<Instant>,
 }
 
-impl Users {
+impl ActiveCalls {
     pub(super) fn none() -> Self {
         Self { count: AtomicUsize::new(0), last: Mutex::new(Instant::now()) }
     }
@@ -43,22 +43,22 @@ impl Users {
 }
 
 /// One call, from before it looks for a connection until it ends.
-struct Using<'a>(&'a Server);
+struct ActiveCall<'a>(&'a Server);
 
-impl<'a> Using<'a> {
+impl<'a> ActiveCall<'a> {
     fn new(server: &'a Server) -> Self {
-        server.users.count.fetch_add(1, Ordering::AcqRel);
+        server.active_calls.count.fetch_add(1, Ordering::AcqRel);
         Self(server)
     }
 }
 
-impl Drop for Using<'_> {
+impl Drop for ActiveCall<'_> {
     fn drop(&mut self) {
         // Only idleness is told from it.
-        if matches!(self.0.keeping, Keeping::WhileUsed(_)) {
-            self.0.users.note();
+        if matches!(self.0.lifetime, Lifetime::WhileUsed(_)) {
+            self.0.active_calls.note();
         }
-        self.0.users.count.fetch_sub(1, Ordering::AcqRel);
+        self.0.active_calls.count.fetch_sub(1, Ordering::AcqRel);
     }
 }
 
@@ -77,23 +77,23 @@ impl Server {
         is_repeatable: bool,
         is_admitted: &(dyn Fn() -> bool + Sync),
     ) -> Result<ToolOutput, ToolFailure> {
-        let _using = Using::new(self);
+        let _using = ActiveCall::new(self);
         let first = self.ready(call).await?;
         if !is_admitted() {
             return Err(not_there(tool));
         }
-        let lost = match first.link.connection.call(tool, call).await {
+        let lost = match first.connected.connection.call(tool, call).await {
             Ok(output) => return Ok(output),
             Err(error) if error.is_lost && is_repeatable => error,
             Err(error) => return Err(error.failure),
         };
         // What is lost may be known before its cause.
-        let _ = timeout(END_TIME, first.link.connection.closed()).await;
+        let _ = timeout(END_TIME, first.connected.connection.closed()).await;
         let Ok(second) = self.ready(call).await else { return Err(lost.failure) };
         if !is_admitted() {
             return Err(lost.failure);
         }
-        second.link.connection.call(tool, call).await.map_err(|error| error.failure)
+        second.connected.connection.call(tool, call).await.map_err(|error| error.failure)
     }
 
     /// A connection, waited for until the call's deadline.
@@ -131,7 +131,7 @@ impl Server {
     fn usable(&self, state: &State) -> Option<Result<Arc<Ready>, ToolFailure>> {
         match state {
             state if state.starts_when_called() => None,
-            State::Ready(ready) => (!ready.link.connection.is_over()).then(|| Ok(Arc::clone(ready))),
+            State::Ready(ready) => (!ready.connected.connection.is_over()).then(|| Ok(Arc::clone(ready))),
             State::AuthRequired => Some(Err(self.unreachable(Cause::AuthRequired, "it needs credentials"))),
             State::Parked { .. } => Some(Err(self.unreachable(Cause::ConnectFailed, "it fails again and again"))),
             State::Stopped => Some(Err(self.unreachable(Cause::ConnectFailed, "it has been stopped"))),

@@ -11,7 +11,7 @@ use toolbus_core::failure::{Cause, ToolFailure};
 use toolbus_core::log::shown;
 use toolbus_core::redact::Redactor;
 
-use crate::client::{ConnectError, Connection, Generation, Opening};
+use crate::client::{Connection, Opening, RequestError, SessionMode};
 use crate::events::Observer;
 use crate::process::{Launcher, Process};
 use crate::spec::{Credential, Credentials, Endpoint, ServerName, ServerSpec, TransportSpec};
@@ -33,22 +33,22 @@ pub(crate) struct Connector {
     roots: Vec<PathBuf>,
     observer: Arc<dyn Observer>,
     redactor: Redactor,
-    generation: Remembered,
+    session_mode: Remembered,
     /// Directories that are made before its process is started.
     directories: Vec<PathBuf>,
 }
 
 /// How a server is spoken to, as far as that is known. Dialers of the same server may share it.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Remembered(Arc<Mutex<Option<Generation>>>);
+pub(crate) struct Remembered(Arc<Mutex<Option<SessionMode>>>);
 
 impl Remembered {
-    fn get(&self) -> Option<Generation> {
+    fn get(&self) -> Option<SessionMode> {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn set(&self, generation: Option<Generation>) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = generation;
+    fn set(&self, session_mode: Option<SessionMode>) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = session_mode;
     }
 }
 
@@ -66,7 +66,10 @@ struct Bounds<'a> {
 
 impl Bounds<'_> {
     /// Drops what takes longer.
-    async fn hold<T, E: Into<DialError>>(&self, step: impl Future<Output = Result<T, E>>) -> Result<T, DialError> {
+    async fn hold<T, E: Into<ConnectError>>(
+        &self,
+        step: impl Future<Output = Result<T, E>>,
+    ) -> Result<T, ConnectError> {
         tokio::select! {
             biased;
             () = self.given_up.cancelled() => Err(given_up()),
@@ -74,49 +77,49 @@ impl Bounds<'_> {
                 Ok(done) => done.map_err(Into::into),
                 Err(_) => {
                     let seconds = self.patience.as_secs();
-                    Err(DialError::new(format!("the server did not finish its handshake within {seconds} s")))
+                    Err(ConnectError::new(format!("the server did not finish its handshake within {seconds} s")))
                 }
             },
         }
     }
 }
 
-fn given_up() -> DialError {
-    DialError::new("the connection was given up")
+fn given_up() -> ConnectError {
+    ConnectError::new("the connection was given up")
 }
 
 /// A connection, with the process at its other end if that is ours.
-pub(crate) struct Link {
+pub(crate) struct Connected {
     pub(crate) connection: Arc<Connection>,
     process: Option<Process>,
 }
 
 /// Why there is no connection, for operators.
 #[derive(Debug, Clone)]
-pub(crate) struct DialError {
+pub(crate) struct ConnectError {
     pub(crate) text: String,
     /// Whether a person has to give credentials.
     pub(crate) needs_credentials: bool,
     /// How the server wants to be spoken to instead.
-    pub(crate) next: Option<Generation>,
+    pub(crate) next: Option<SessionMode>,
     /// What the server wrote to its standard error last.
     pub(crate) stderr: Vec<String>,
 }
 
-impl DialError {
+impl ConnectError {
     pub(crate) fn new(text: impl Into<String>) -> Self {
         Self { text: text.into(), needs_credentials: false, next: None, stderr: Vec::new() }
     }
 }
 
-impl From<ConnectError> for DialError {
-    fn from(error: ConnectError) -> Self {
-        let needs_credentials = matches!(error, ConnectError::AuthRequired(_));
+impl From<RequestError> for ConnectError {
+    fn from(error: RequestError) -> Self {
+        let needs_credentials = matches!(error, RequestError::AuthRequired(_));
         Self { needs_credentials, next: error.next(), ..Self::new(error.to_string()) }
     }
 }
 
-impl From<OpenError> for DialError {
+impl From<OpenError> for ConnectError {
     fn from(error: OpenError) -> Self {
         Self { needs_credentials: matches!(error, OpenError::AuthRequired { .. }), ..Self::new(error.to_string()) }
     }
@@ -139,12 +142,12 @@ impl Connector {
         };
         let (server, observer) = (spec.name.clone(), Arc::clone(observer));
         let redactor = launcher.redactor().clone();
-        Self { server, way, roots, observer, redactor, generation: Remembered::default(), directories: Vec::new() }
+        Self { server, way, roots, observer, redactor, session_mode: Remembered::default(), directories: Vec::new() }
     }
 
     /// The same, with what is known of the server already, and what others find out.
-    pub(crate) fn remembering(self, generation: Remembered) -> Self {
-        Self { generation, ..self }
+    pub(crate) fn remembering(self, session_mode: Remembered) -> Self {
+        Self { session_mode, ..self }
     }
 
     /// The same, with these directories made where they are missing, for this user alone.
@@ -171,19 +174,23 @@ impl Connector {
     /// # Errors
     ///
     /// When there is no connection.
-    pub(crate) async fn dial(&self, patience: Duration, given_up: &CancellationToken) -> Result<Link, DialError> {
+    pub(crate) async fn connect(
+        &self,
+        patience: Duration,
+        given_up: &CancellationToken,
+    ) -> Result<Connected, ConnectError> {
         let bounds = Bounds { patience, latest: Instant::now() + patience, given_up };
         match self.attempt(&bounds).await {
-            // Some servers of the old generation end when they are asked for the new one.
-            Err(DialError { next: Some(next), .. }) => {
-                self.generation.set(Some(next));
+            // Some servers of the old session_mode end when they are asked for the new one.
+            Err(ConnectError { next: Some(next), .. }) => {
+                self.session_mode.set(Some(next));
                 self.attempt(&bounds).await
             }
             attempted => attempted,
         }
     }
 
-    async fn attempt(&self, bounds: &Bounds<'_>) -> Result<Link, DialError> {
+    async fn attempt(&self, bounds: &Bounds<'_>) -> Result<Connected, ConnectError> {
         if bounds.given_up.is_cancelled() {
             return Err(given_up());
         }
@@ -191,18 +198,18 @@ impl Connector {
             Way::Stdio(launcher, program) => {
                 let admitted = async {
                     made(self.directories.clone()).await?;
-                    Ok::<_, DialError>(launcher.turn().await)
+                    Ok::<_, ConnectError>(launcher.turn().await)
                 };
                 let turn = bounds.hold(admitted).await?;
                 let started = launcher.start(self.server.as_str(), program);
-                let (process, transport) = started.map_err(|error| DialError::new(error.to_string()))?;
+                let (process, transport) = started.map_err(|error| ConnectError::new(error.to_string()))?;
                 let opening = self.opening("pipe", transport.failure());
                 // What a server writes about a probe that it does not know is no news.
-                let is_probed = opening.generation.is_none();
+                let is_probed = opening.session_mode.is_none();
                 if is_probed {
                     process.hush(bounds.patience);
                 }
-                let opening = Opening { lane: Some(transport.lane()), ..opening };
+                let opening = Opening { fast_path: Some(transport.fast_path()), ..opening };
                 let opened = bounds.hold(turn.run(Connection::open(transport, opening))).await;
                 if is_probed && opened.is_ok() {
                     process.hush(PROBE_ECHO);
@@ -213,22 +220,22 @@ impl Connector {
                 let opened = async {
                     let transport = opener.as_ref().map_err(Clone::clone)?.open().await?;
                     let opening = self.opening("tcp", transport.failure());
-                    Ok::<_, DialError>(Connection::open(transport, opening).await?)
+                    Ok::<_, ConnectError>(Connection::open(transport, opening).await?)
                 };
                 (bounds.hold(opened).await, None)
             }
         };
         match opened {
             Ok(connection) => {
-                self.generation.set(Some(connection.generation()));
-                Ok(Link { connection, process })
+                self.session_mode.set(Some(connection.session_mode()));
+                Ok(Connected { connection, process })
             }
             Err(error) => {
                 // What was remembered may be outdated.
-                self.generation.set(None);
+                self.session_mode.set(None);
                 let Some(process) = process else { return Err(error) };
                 process.stop(LOST_TIME).await;
-                Err(DialError { stderr: process.stderr_tail(), ..error })
+                Err(ConnectError { stderr: process.stderr_tail(), ..error })
             }
         }
     }
@@ -237,8 +244,8 @@ impl Connector {
         Opening {
             server: &self.server,
             transport,
-            generation: self.generation.get(),
-            lane: None,
+            session_mode: self.session_mode.get(),
+            fast_path: None,
             failure,
             roots: self.roots.clone(),
             observer: Arc::clone(&self.observer),
@@ -248,7 +255,7 @@ impl Connector {
 }
 
 /// Makes directories, each with what leads to it. A file system may take its time.
-async fn made(directories: Vec<PathBuf>) -> Result<(), DialError> {
+async fn made(directories: Vec<PathBuf>) -> Result<(), ConnectError> {
     use std::os::unix::fs::DirBuilderExt;
     if directories.is_empty() {
         return Ok(());
@@ -263,7 +270,7 @@ async fn made(directories: Vec<PathBuf>) -> Result<(), DialError> {
         Ok(Err(error)) => error.to_string(),
         Err(error) => error.to_string(),
     };
-    Err(DialError::new(format!("a directory that the server works in cannot be made: {error}")))
+    Err(ConnectError::new(format!("a directory that the server works in cannot be made: {error}")))
 }
 
 /// What an agent is told that has no credential, where each has one of its own.
@@ -282,7 +289,7 @@ fn shared(endpoint: &Endpoint) -> Option<Credential> {
     }
 }
 
-impl Link {
+impl Connected {
     /// The process id of the server's supervisor.
     pub(crate) fn pid(&self) -> Option<u32> {
         self.process.as_ref().map(Process::pid)

@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 
 use tokio::time::{sleep, sleep_until, timeout};
 
-use super::connect::{DialError, LOST_TIME, Link, STOP_TIME};
-use super::{Keeping, Listener, Ready, Server, State, backoff};
+use super::connect::{ConnectError, Connected, LOST_TIME, STOP_TIME};
+use super::{Lifetime, Listener, Ready, Server, State, backoff};
 use crate::client::Connection;
 
 /// Pings in a row without an answer after which a server is started again.
@@ -31,7 +31,7 @@ enum End {
     /// Nobody needs it any more.
     Idle,
     Restarted,
-    Lost(DialError),
+    Lost(ConnectError),
 }
 
 /// One life of a server.
@@ -43,21 +43,21 @@ struct Life {
 
 pub(super) async fn keep(server: &Server, listener: &dyn Listener) {
     let mut failures = 0;
-    let mut is_due = !matches!(server.keeping, Keeping::WhileUsed(_));
+    let mut is_due = !matches!(server.lifetime, Lifetime::WhileUsed(_));
     loop {
         if !is_due && !wanted(server).await {
             break;
         }
         server.begin();
         let Life { end, ready } = life(server, listener).await;
-        if ready.is_some_and(|lasted| lasted >= server.pace.stable) {
+        if ready.is_some_and(|lasted| lasted >= server.timeouts.stable) {
             failures = 0;
         }
         match end {
             End::Stopped => break,
             End::Idle => (failures, is_due) = (0, false),
             End::Restarted => (failures, is_due) = (0, true),
-            End::Lost(error) if server.keeping == Keeping::Once => {
+            End::Lost(error) if server.lifetime == Lifetime::Once => {
                 let name = &**server.name.as_str();
                 tracing::warn!(
                     server = name,
@@ -70,7 +70,7 @@ pub(super) async fn keep(server: &Server, listener: &dyn Listener) {
             End::Lost(error) => {
                 failures += 1;
                 // Whoever waits for one that is started by calls, calls for it again.
-                is_due = !matches!(server.keeping, Keeping::WhileUsed(_));
+                is_due = !matches!(server.lifetime, Lifetime::WhileUsed(_));
                 match failed(server, error, failures, ready.is_some()).await {
                     Next::Stopped => break,
                     Next::Restarted => (failures, is_due) = (0, true),
@@ -101,8 +101,8 @@ enum Next {
 }
 
 /// Says what went wrong, and waits until the server is tried again.
-async fn failed(server: &Server, error: DialError, failures: u32, was_ready: bool) -> Next {
-    let wait = backoff::after(failures, server.dialer.is_process(), server.pace.parked);
+async fn failed(server: &Server, error: ConnectError, failures: u32, was_ready: bool) -> Next {
+    let wait = backoff::after(failures, server.connector.is_process(), server.timeouts.parked);
     let (name, retry_ms) = (&**server.name.as_str(), u64::try_from(wait.time.as_millis()).unwrap_or(u64::MAX));
     if was_ready {
         server.restarts.fetch_add(1, Ordering::Relaxed);
@@ -113,7 +113,7 @@ async fn failed(server: &Server, error: DialError, failures: u32, was_ready: boo
     let took = if was_ready { Duration::ZERO } else { server.tried().elapsed() };
     let state = match (error.needs_credentials, wait.is_parked) {
         (true, _) => State::AuthRequired,
-        (false, true) => State::Parked { due: Instant::now() + server.pace.retry.max(took * RETRY_SHARE) },
+        (false, true) => State::Parked { due: Instant::now() + server.timeouts.retry.max(took * RETRY_SHARE) },
         (false, false) => State::Waiting,
     };
     if matches!(state, State::Parked { .. }) && failures == backoff::PARKED_AFTER {
@@ -131,39 +131,39 @@ async fn failed(server: &Server, error: DialError, failures: u32, was_ready: boo
 }
 
 async fn life(server: &Server, listener: &dyn Listener) -> Life {
-    let link = match connected(server, listener).await {
-        Ok(link) => link,
+    let connected = match connected(server, listener).await {
+        Ok(connected) => connected,
         Err(end) => return Life { end, ready: None },
     };
-    if server.keeping == Keeping::UntilListed {
-        link.close(STOP_TIME).await;
+    if server.lifetime == Lifetime::UntilListed {
+        connected.close(STOP_TIME).await;
         return Life { end: End::Idle, ready: None };
     }
-    let ready = Arc::new(Ready { link, since: Instant::now() });
+    let ready = Arc::new(Ready { connected, since: Instant::now() });
     tracing::info!(
         server = &**server.name.as_str(),
-        transport = server.dialer.transport_name(),
-        protocol_version = ready.link.connection.about().protocol_version,
+        transport = server.connector.transport_name(),
+        protocol_version = ready.connected.connection.server_info().protocol_version,
         "an MCP server is ready"
     );
-    server.users.note();
+    server.active_calls.note();
     let end = loop {
         server.state.send_replace(State::Ready(Arc::clone(&ready)));
-        let end = watch(server, listener, &ready.link).await;
+        let end = watch(server, listener, &ready.connected).await;
         // No further call takes the connection; those that have it end with it.
         server.state.send_replace(State::Connecting);
-        if !matches!(end, End::Idle) || server.users.count() == 0 {
+        if !matches!(end, End::Idle) || server.active_calls.count() == 0 {
             break end;
         }
     };
     let lasted = ready.since.elapsed();
     let end = match end {
         End::Lost(error) => {
-            ready.link.close(LOST_TIME).await;
-            End::Lost(DialError { stderr: ready.link.stderr(), ..error })
+            ready.connected.close(LOST_TIME).await;
+            End::Lost(ConnectError { stderr: ready.connected.stderr(), ..error })
         }
         other => {
-            ready.link.close(STOP_TIME).await;
+            ready.connected.close(STOP_TIME).await;
             other
         }
     };
@@ -171,20 +171,20 @@ async fn life(server: &Server, listener: &dyn Listener) -> Life {
 }
 
 /// Connects and lists. Where that fails, or is given up, nothing is left of the server.
-async fn connected(server: &Server, listener: &dyn Listener) -> Result<Link, End> {
+async fn connected(server: &Server, listener: &dyn Listener) -> Result<Connected, End> {
     let given_up = server.stop.child_token();
     let mut connecting = pin!(async {
-        let link = server.dialer.dial(server.pace.connect, &given_up).await?;
+        let connected = server.connector.connect(server.timeouts.connect, &given_up).await?;
         let listed = tokio::select! {
             biased;
-            () = given_up.cancelled() => Err(DialError::new("given up")),
-            listed = list(server, listener, &link) => listed,
+            () = given_up.cancelled() => Err(ConnectError::new("given up")),
+            listed = list(server, listener, &connected) => listed,
         };
         match listed {
-            Ok(()) => Ok(link),
+            Ok(()) => Ok(connected),
             Err(error) => {
-                link.close(LOST_TIME).await;
-                Err(DialError { stderr: link.stderr(), ..error })
+                connected.close(LOST_TIME).await;
+                Err(ConnectError { stderr: connected.stderr(), ..error })
             }
         }
     });
@@ -192,8 +192,8 @@ async fn connected(server: &Server, listener: &dyn Listener) -> Result<Link, End
         biased;
         () = server.restart.notified() => {
             given_up.cancel();
-            if let Ok(link) = connecting.await {
-                link.close(STOP_TIME).await;
+            if let Ok(connected) = connecting.await {
+                connected.close(STOP_TIME).await;
             }
             return Err(End::Restarted);
         }
@@ -202,38 +202,38 @@ async fn connected(server: &Server, listener: &dyn Listener) -> Result<Link, End
     connected.map_err(|error| if server.stop.is_cancelled() { End::Stopped } else { End::Lost(error) })
 }
 
-async fn list(server: &Server, listener: &dyn Listener, link: &Link) -> Result<(), DialError> {
-    if server.keeping == Keeping::Once {
+async fn list(server: &Server, listener: &dyn Listener, connected: &Connected) -> Result<(), ConnectError> {
+    if server.lifetime == Lifetime::Once {
         return Ok(());
     }
-    let listed = link.connection.list_tools().await?;
+    let listed = connected.connection.list_tools().await?;
     if let Some(cut) = &listed.cut {
         tracing::warn!(server = &**server.name.as_str(), reason = cut, "an MCP server lists more than is taken");
     }
-    listener.listed(link.connection.about(), listed).await;
+    listener.listed(connected.connection.server_info(), listed).await;
     Ok(())
 }
 
 /// Follows a server that is ready until that is over. Nothing that the server keeps us waiting for holds that up.
-async fn watch(server: &Server, listener: &dyn Listener, link: &Link) -> End {
-    let connection = &link.connection;
+async fn watch(server: &Server, listener: &dyn Listener, connected: &Connected) -> End {
+    let connection = &connected.connection;
     tokio::select! {
         biased;
         () = server.stop.cancelled() => End::Stopped,
         () = server.restart.notified() => End::Restarted,
-        reason = connection.closed() => End::Lost(DialError::new(reason)),
+        reason = connection.closed() => End::Lost(ConnectError::new(reason)),
         () = unused(server) => End::Idle,
         error = silent(server, connection) => End::Lost(error),
-        never = follow(server, listener, link) => match never {},
+        never = follow(server, listener, connected) => match never {},
     }
 }
 
 /// Returns when nobody has used a server for its time, if it is one that is kept while it is used.
 async fn unused(server: &Server) {
-    let Keeping::WhileUsed(idle) = server.keeping else { return std::future::pending().await };
+    let Lifetime::WhileUsed(idle) = server.lifetime else { return std::future::pending().await };
     loop {
-        let since = server.users.idle_since();
-        if server.users.count() == 0 && since.elapsed() >= idle {
+        let since = server.active_calls.idle_since();
+        if server.active_calls.count() == 0 && since.elapsed() >= idle {
             return;
         }
         sleep_until((since + idle).max(Instant::now() + idle / 10).into()).await;
@@ -241,39 +241,39 @@ async fn unused(server: &Server) {
 }
 
 /// Returns when the server has left too many pings in a row without an answer.
-async fn silent(server: &Server, connection: &Connection) -> DialError {
+async fn silent(server: &Server, connection: &Connection) -> ConnectError {
     let mut silences = 0;
     while silences < MAX_SILENCES {
         if silences == 0 {
-            sleep(server.pace.ping_period).await;
+            sleep(server.timeouts.ping_period).await;
         }
         // A server that is busy may answer no ping, and is well.
         if connection.is_busy() {
             silences = 0;
             continue;
         }
-        silences = match timeout(server.pace.ping_time, connection.ping()).await {
+        silences = match timeout(server.timeouts.ping_time, connection.ping()).await {
             Ok(Ok(_)) => 0,
             _ if connection.is_busy() => silences,
             _ => silences + 1,
         };
     }
-    DialError::new(format!("the server did not answer {silences} pings"))
+    ConnectError::new(format!("the server did not answer {silences} pings"))
 }
 
 /// Lists the tools again whenever they change, or somebody asks for that.
-async fn follow(server: &Server, listener: &dyn Listener, link: &Link) -> Infallible {
-    let mut changes = link.connection.list_changes();
+async fn follow(server: &Server, listener: &dyn Listener, connected: &Connected) -> Infallible {
+    let mut changes = connected.connection.list_changes();
     loop {
         tokio::select! {
             () = server.relist.notified() => {}
             // The sender is the connection's, so there is always a next one to wait for.
             _ = changes.changed() => {}
         }
-        sleep(server.pace.debounce).await;
+        sleep(server.timeouts.debounce).await;
         changes.mark_unchanged();
         let began = Instant::now();
-        if let Err(error) = list(server, listener, link).await {
+        if let Err(error) = list(server, listener, connected).await {
             let (server, error) = (&**server.name.as_str(), error.text);
             tracing::warn!(server, error, "an MCP server did not list its tools again; the last list stays");
         }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 /// The times that rule the life of a server.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Pace {
+pub(crate) struct Timeouts {
     /// Longest time from a start to the end of the handshake. Package runners fetch what they run first.
     pub(crate) connect: Duration,
     /// A server that has been ready for so long has recovered from whatever was wrong.
@@ -25,9 +25,9 @@ pub(crate) struct Pace {
     pub(crate) idle: Duration,
 }
 
-impl Pace {
+impl Timeouts {
     /// What is right for servers that people write.
-    pub(crate) const USUAL: Self = Self {
+    pub(crate) const DEFAULT: Self = Self {
         connect: Duration::from_secs(60),
         stable: Duration::from_secs(60),
         debounce: Duration::from_millis(200),

@@ -26,12 +26,12 @@ const MARGIN: i64 = 1 << 20;
 #[derive(Clone)]
 pub(crate) struct FastPath {
     outgoing: mpsc::Sender<Vec<u8>>,
-    asked: Arc<Asked>,
+    pending: Arc<PendingCalls>,
 }
 
-/// The requests that go by lanes.
+/// The requests that go by fast paths.
 #[derive(Default)]
-pub(super) struct Asked(Mutex<Requests>);
+pub(super) struct PendingCalls(Mutex<Requests>);
 
 #[derive(Default)]
 struct Requests {
@@ -54,13 +54,13 @@ struct Request<'a, P> {
 }
 
 impl FastPath {
-    pub(super) const fn new(outgoing: mpsc::Sender<Vec<u8>>, asked: Arc<Asked>) -> Self {
-        Self { outgoing, asked }
+    pub(super) const fn new(outgoing: mpsc::Sender<Vec<u8>>, pending: Arc<PendingCalls>) -> Self {
+        Self { outgoing, pending }
     }
 
     /// Whether requests may go this way.
     pub(crate) fn is_open(&self) -> bool {
-        !self.asked.lock().is_over
+        !self.pending.lock().is_over
     }
 
     /// Sends a request and waits for its answer, without limit. Dropped before, it tells the server.
@@ -71,7 +71,7 @@ impl FastPath {
     /// watched for by the caller.
     pub(crate) async fn ask<P: Serialize>(&self, method: &str, params: &P) -> Result<ServerResult, ServiceError> {
         let (sender, answer) = oneshot::channel();
-        let mut waiting = Waiting { lane: self, id: self.asked.lock().begin(sender), is_sent: false };
+        let mut waiting = Waiting { fast_path: self, id: self.pending.lock().begin(sender), is_sent: false };
         let request = Request { jsonrpc: "2.0", id: waiting.id, method, params };
         let request = line(&request).map_err(|_| ServiceError::UnexpectedResponse)?;
         self.outgoing.send(request).await.map_err(|_| ServiceError::TransportClosed)?;
@@ -101,7 +101,7 @@ impl FastPath {
 
 /// A request that is waited for.
 struct Waiting<'a> {
-    lane: &'a FastPath,
+    fast_path: &'a FastPath,
     id: i64,
     /// Whether the server has it, and has not answered.
     is_sent: bool,
@@ -109,14 +109,14 @@ struct Waiting<'a> {
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
-        self.lane.asked.lock().waiting.remove(&self.id);
+        self.fast_path.pending.lock().waiting.remove(&self.id);
         if self.is_sent {
-            self.lane.give_up(self.id);
+            self.fast_path.give_up(self.id);
         }
     }
 }
 
-impl Asked {
+impl PendingCalls {
     /// Hands an answer to whoever waits for it. Whatever nobody waits for here comes back.
     pub(super) fn take(&self, message: ServerJsonRpcMessage) -> Option<ServerJsonRpcMessage> {
         let id = match &message {
@@ -198,12 +198,12 @@ mod tests {
 
     #[test]
     fn the_sdk_has_all_requests_before_its_ids_are_those_of_lanes() {
-        let asked = Arc::<Asked>::default();
-        let lane = FastPath::new(mpsc::channel(1).0, Arc::clone(&asked));
-        asked.note(&ping(FIRST - MARGIN - 1));
-        assert!(lane.is_open());
-        asked.note(&ping(FIRST - MARGIN));
-        asked.note(&ping(1));
-        assert!(!lane.is_open());
+        let pending = Arc::<PendingCalls>::default();
+        let fast_path = FastPath::new(mpsc::channel(1).0, Arc::clone(&pending));
+        pending.note(&ping(FIRST - MARGIN - 1));
+        assert!(fast_path.is_open());
+        pending.note(&ping(FIRST - MARGIN));
+        pending.note(&ping(1));
+        assert!(!fast_path.is_open());
     }
 }

@@ -18,7 +18,7 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use super::TransportFailure;
-use super::fast_path::Asked;
+use super::fast_path::PendingCalls;
 use crate::process::Exited;
 
 pub(crate) use super::fast_path::FastPath;
@@ -37,7 +37,7 @@ type Received = (ServerJsonRpcMessage, OwnedSemaphorePermit);
 /// this transport never leaves half a line behind. Dropping the transport closes the server's standard input.
 pub(crate) struct StdioTransport {
     outgoing: mpsc::Sender<Vec<u8>>,
-    asked: Arc<Asked>,
+    pending: Arc<PendingCalls>,
     incoming: mpsc::Receiver<Received>,
     closing: CancellationToken,
     writer: JoinHandle<()>,
@@ -68,16 +68,16 @@ impl StdioTransport {
         let (outgoing, to_write) = mpsc::channel(OUTGOING);
         let (read, incoming) = mpsc::channel(INCOMING);
         let failure = TransportFailure::default();
-        let asked = Arc::<Asked>::default();
-        let reader = reader::Reader::new(from, server, Arc::clone(&asked), read);
+        let pending = Arc::<PendingCalls>::default();
+        let reader = reader::Reader::new(from, server, Arc::clone(&pending), read);
         tokio::spawn(reader.run(closing.clone(), exited, failure.clone()));
         let writer = tokio::spawn(writer::run(to, to_write, closing.clone()));
-        Self { outgoing, asked, incoming, closing, writer, failure }
+        Self { outgoing, pending, incoming, closing, writer, failure }
     }
 
     /// A way for requests beside this transport's own messages.
-    pub(crate) fn lane(&self) -> FastPath {
-        FastPath::new(self.outgoing.clone(), Arc::clone(&self.asked))
+    pub(crate) fn fast_path(&self) -> FastPath {
+        FastPath::new(self.outgoing.clone(), Arc::clone(&self.pending))
     }
 
     /// Where it will be said why the transport has ended.
@@ -91,7 +91,7 @@ impl Transport<RoleClient> for StdioTransport {
 
     /// Queues a message, in the order of the calls while there is room. The future waits for room.
     fn send(&mut self, message: ClientJsonRpcMessage) -> impl Future<Output = Result<(), NotSent>> + Send + 'static {
-        self.asked.note(&message);
+        self.pending.note(&message);
         let queued = writer::line(&message).map(|line| self.outgoing.try_send(line));
         let outgoing = self.outgoing.clone();
         async move {

@@ -24,8 +24,9 @@ use toolbus_core::{
 };
 use toolbus_protocol::{Envelope, Properties, header, new_message_id, topic};
 
-use toolbus_mcp_client::bus_messages::{AboutServer, AskedBefore, Index, Manage, Refresh, Servers};
-use toolbus_mcp_client::spec::ServerName;
+use toolbus_mcp_client::bus_messages::{Index, ManageHandler, RefreshHandler, RememberedAgents};
+use toolbus_mcp_client::servers::{ServerControl, ServerDescription};
+use toolbus_mcp_client::spec::{Origin, ServerName, ServerSpec};
 use toolbus_store::Memory;
 
 /// Longest wait for a message that must come.
@@ -55,7 +56,7 @@ pub(crate) struct Fleet {
     asleep: BTreeSet<String>,
 }
 
-impl Servers for Fleet {
+impl ServerControl for Fleet {
     fn within_reach(&self, effective: &EffectiveTools) -> Vec<ServerName> {
         let published = self.registry.snapshot();
         let published = published.tools().filter_map(|tool| tool.descriptor.server.clone());
@@ -74,8 +75,8 @@ impl Servers for Fleet {
         self.refreshed.lock().unwrap().push(server.to_string());
     }
 
-    fn about(&self, server: &str) -> Option<AboutServer> {
-        (server == "Files").then(|| AboutServer {
+    fn describe(&self, server: &str) -> Option<ServerDescription> {
+        (server == "Files").then(|| ServerDescription {
             name: "Files".to_owned(),
             description: Some("A file system.".to_owned()),
             instructions: None,
@@ -90,6 +91,18 @@ impl Servers for Fleet {
                 _ => tokio::time::sleep_until(latest.into()).await,
             }
         })
+    }
+
+    fn add<'a>(&'a self, _: ServerSpec, _: Instant) -> BoxFuture<'a, Result<Vec<String>, String>> {
+        unimplemented!("no message adds a server directly")
+    }
+
+    fn remove<'a>(&'a self, _: &'a ServerName) -> BoxFuture<'a, bool> {
+        unimplemented!("no message removes a server directly")
+    }
+
+    fn origin(&self, _: &str) -> Option<Origin> {
+        None
     }
 }
 
@@ -113,7 +126,7 @@ fn publish_described(registry: &Registry, server: &str, tools: &[(&str, String)]
     registry.publish(Rank::Configured, &source, tools.iter().map(tool).collect()).unwrap();
 }
 
-pub(crate) struct World {
+pub(crate) struct Fixture {
     bus: Embedded,
     registry: Registry,
     pub(crate) access: PolicyHandle,
@@ -166,7 +179,7 @@ pub(crate) fn policy() -> Policy {
     Policy { agents: agents.into(), ..Policy::default() }
 }
 
-impl World {
+impl Fixture {
     /// The daemon has begun to take requests in; servers are connected later.
     pub(crate) fn new() -> Self {
         Self::with(policy(), false)
@@ -219,11 +232,11 @@ impl World {
         let refreshed = Mutex::default();
         let asleep = asleep.iter().map(|server| (*server).into()).collect();
         let fleet = Arc::new(Fleet { registry: registry.clone(), refreshed, woken: Mutex::default(), asleep });
-        let servers = Arc::clone(&fleet) as Arc<dyn Servers>;
+        let servers = Arc::clone(&fleet) as Arc<dyn ServerControl>;
         let (announcer, asking) = dispatcher.announcer_of(Index::new(Arc::clone(&servers)), Arc::clone(&shared));
         let invoker = Arc::new(dispatcher.clone()) as Arc<dyn Invoker>;
-        let before = AskedBefore::new(store);
-        let refresh = Arc::new(Refresh::new(access.clone(), asking, Arc::clone(&servers), before));
+        let before = RememberedAgents::new(store);
+        let refresh = Arc::new(RefreshHandler::new(access.clone(), asking, Arc::clone(&servers), before));
         let about = About {
             name: "toolbus".to_owned(),
             version: "1".to_owned(),
@@ -232,7 +245,7 @@ impl World {
             started: Instant::now(),
         };
         let desk = ControlService::new(about, shared, rules, dispatcher.clone(), SessionSets::default())
-            .with(topic::MCP_MANAGE, Arc::new(Manage::new(access.clone(), servers, invoker, false)))
+            .with(topic::MCP_MANAGE, Arc::new(ManageHandler::new(access.clone(), servers, invoker, false)))
             .with(topic::MCP_REFRESH, Arc::clone(&refresh) as _);
         let mut running = JoinSet::new();
         let service = Arc::new(Service::new(dispatcher));

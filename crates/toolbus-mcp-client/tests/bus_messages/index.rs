@@ -12,7 +12,7 @@ use toolbus_protocol::{McpServersIndexed, message_type, topic};
 use toolbus_store::Memory;
 use toolbus_testing::patience::eventually;
 
-use super::fixture::{Request, World, policy};
+use super::fixture::{Fixture, Request, policy};
 
 /// The servers and tools of an index, and the servers that are gone.
 fn told(body: &Value) -> (Vec<(String, Vec<String>)>, Vec<String>) {
@@ -27,7 +27,7 @@ fn server(name: &str, tools: &[&str]) -> (String, Vec<String>) {
 
 #[tokio::test]
 async fn an_index_looks_as_peers_expect_it() {
-    let world = World::new();
+    let world = Fixture::new();
     let mut ana = world.listen(&topic::mcp_servers("ana"));
     assert_eq!(ana.next().await.body, json!({"servers": [], "removedServers": []}));
     world.publish("Files", &["read_file", "list_directory"]);
@@ -43,7 +43,7 @@ async fn an_index_looks_as_peers_expect_it() {
 
 #[tokio::test]
 async fn an_agent_is_told_of_what_it_may_use_and_of_nothing_else() {
-    let world = World::new();
+    let world = Fixture::new();
     let mut agents = ["ana", "bob", "eve"].map(|agent| world.listen(&topic::mcp_servers(agent)));
     for agent in &mut agents {
         assert_eq!(told(&agent.next().await.body), (vec![], vec![]), "at the start there is nothing");
@@ -65,7 +65,7 @@ async fn an_agent_is_told_of_what_it_may_use_and_of_nothing_else() {
 
 #[tokio::test]
 async fn changes_are_told_as_differences() {
-    let world = World::new();
+    let world = Fixture::new();
     let mut ana = world.listen(&topic::mcp_servers("ana"));
     ana.next().await;
     world.publish("files", &["read", "write"]);
@@ -81,7 +81,7 @@ async fn changes_are_told_as_differences() {
 
 #[tokio::test]
 async fn a_request_in_the_second_of_the_start_is_answered_and_what_comes_later_follows() {
-    let world = World::new();
+    let world = Fixture::new();
     let mut carl = world.listen(&topic::mcp_servers("carl"));
     // Nobody knows of him; his message is older than the daemon, by its timestamp.
     world.ask_for_index("carl", r#"{"serverName":null}"#).await;
@@ -93,7 +93,7 @@ async fn a_request_in_the_second_of_the_start_is_answered_and_what_comes_later_f
 
 #[tokio::test]
 async fn whoever_asks_is_told_everything_again_and_servers_are_asked_too_but_not_over_and_over() {
-    let world = World::new();
+    let world = Fixture::new();
     let mut ana = world.listen(&topic::mcp_servers("ana"));
     ana.next().await;
     world.publish("files", &["read"]);
@@ -108,7 +108,7 @@ async fn whoever_asks_is_told_everything_again_and_servers_are_asked_too_but_not
 
 #[tokio::test]
 async fn no_server_is_asked_for_an_agent_that_could_use_nothing_of_it() {
-    let world = World::new();
+    let world = Fixture::new();
     let mut agents = ["eve", "bob"].map(|agent| world.listen(&topic::mcp_servers(agent)));
     for agent in &mut agents {
         agent.next().await;
@@ -130,7 +130,7 @@ async fn no_server_is_asked_for_an_agent_that_could_use_nothing_of_it() {
 
 #[tokio::test]
 async fn a_request_that_cannot_be_read_is_put_aside() {
-    let world = World::new();
+    let world = Fixture::new();
     let mut dead = world.dead_letters("bus7.mcp-refresh");
     for (agent, body) in [("ana", "nonsense"), ("ana", "[]"), ("not an agent", "{}")] {
         world.ask_for_index(agent, body).await;
@@ -144,7 +144,7 @@ async fn a_request_that_cannot_be_read_is_put_aside() {
 
 #[tokio::test]
 async fn other_messages_on_the_topic_are_nobodys() {
-    let world = World::new();
+    let world = Fixture::new();
     let mut dead = world.dead_letters("bus7.mcp-refresh");
     let request = |message_type| Request {
         agent: "ana",
@@ -164,7 +164,7 @@ async fn other_messages_on_the_topic_are_nobodys() {
 async fn a_thousand_agents_are_told_in_little_time() {
     let agents: Vec<AgentName> = (0..1_000).map(|n| AgentName::parse(&format!("agent{n}")).unwrap()).collect();
     let sections = agents.iter().map(|agent| (agent.clone(), AgentPolicy::default()));
-    let world = World::with(Policy { agents: sections.collect(), ..Policy::default() }, false);
+    let world = Fixture::with(Policy { agents: sections.collect(), ..Policy::default() }, false);
     let mut all = world.listen("tool.meta.mcp.*");
     for _ in 0..agents.len() {
         all.next().await;
@@ -186,7 +186,7 @@ async fn a_thousand_agents_are_told_in_little_time() {
 
 #[tokio::test]
 async fn servers_with_a_tool_of_one_name_are_both_told_of_with_it() {
-    let world = World::new();
+    let world = Fixture::new();
     world.publish("a", &["search"]);
     world.publish("b", &["search"]);
     world.access.refresh();
@@ -200,7 +200,7 @@ async fn servers_with_a_tool_of_one_name_are_both_told_of_with_it() {
 async fn the_agent_of_a_sidecar_is_told_at_the_start() {
     let (ana, topic) = (AgentName::parse("ana").unwrap(), "tool.invoke.agent.ana".to_owned());
     let identity = Identity { sidecar: Some(Sidecar { agent: ana, topic }), ..Identity::default() };
-    let world = World::of(identity, Policy::default(), false, Arc::new(Memory::default()), &[]);
+    let world = Fixture::of(identity, Policy::default(), false, Arc::new(Memory::default()), &[]);
     let mut ana = world.listen(&topic::mcp_servers("ana"));
     assert_eq!(told(&ana.next().await.body), (vec![], vec![]));
     world.publish("files", &["read_file"]);
@@ -211,7 +211,7 @@ async fn the_agent_of_a_sidecar_is_told_at_the_start() {
 #[tokio::test]
 async fn an_agent_that_asked_is_told_again_after_a_restart_and_another_is_not() {
     let store: Arc<dyn Store> = Arc::new(Memory::default());
-    let start = || World::of(Identity::default(), Policy::default(), false, Arc::clone(&store), &[]);
+    let start = || Fixture::of(Identity::default(), Policy::default(), false, Arc::clone(&store), &[]);
     let world = start();
     let mut zoe = world.listen(&topic::mcp_servers("zoe"));
     world.ask_for_index("zoe", "{}").await;
@@ -230,7 +230,7 @@ async fn an_agent_that_asked_is_told_again_after_a_restart_and_another_is_not() 
 
 #[tokio::test]
 async fn a_server_that_starts_with_its_first_use_is_told_once_and_then_its_tools() {
-    let world = World::of(Identity::default(), policy(), false, Arc::new(Memory::default()), &["Lazy"]);
+    let world = Fixture::of(Identity::default(), policy(), false, Arc::new(Memory::default()), &["Lazy"]);
     let [mut ana, mut eve] = ["ana", "eve"].map(|agent| world.listen(&topic::mcp_servers(agent)));
     insta::assert_snapshot!(ana.next().await.body, @r#"{"removedServers":[],"servers":[{"displayName":null,"serverName":"Lazy","summary":"Starts on first use: its tools are not known yet. mcp_get_service_details starts it.","toolCount":0,"toolNames":[]}]}"#);
     assert_eq!(told(&eve.next().await.body), (vec![], vec![]), "she may use nothing");

@@ -6,18 +6,18 @@ use serde_json::Value;
 use toolbus_core::policy::Policy;
 use toolbus_protocol::topic;
 
-use super::fixture::{Request, World};
+use super::fixture::{Fixture, Request};
 
 /// A daemon with two servers, once that is known.
-fn world() -> World {
-    let world = World::new();
+fn world() -> Fixture {
+    let world = Fixture::new();
     world.publish("Files", &["read_file", "write_file"]);
     world.publish("mail", &["send"]);
     world.access.refresh();
     world
 }
 
-async fn details(world: &World, agent: &str, server: &str) -> Value {
+async fn details(world: &Fixture, agent: &str, server: &str) -> Value {
     world.ask(agent, "GetServiceDetailsRequest", &format!(r#"{{"serverName":"{server}"}}"#)).await.body
 }
 
@@ -81,7 +81,7 @@ async fn whoever_waits_for_a_server_that_hangs_holds_up_nobody_and_waits_no_long
     assert!(answers.is_empty(), "four wait still");
     world.end().await;
 
-    let world = World::new();
+    let world = Fixture::new();
     let begun = Instant::now();
     world.request_within(request, Duration::from_millis(500)).await;
     let mut answers = world.listen(&reply_to);
@@ -220,7 +220,7 @@ async fn a_request_without_an_address_is_put_aside_and_one_that_wants_no_answer_
 
 #[tokio::test]
 async fn where_topics_belong_to_agents_an_agent_is_answered_on_its_own_alone() {
-    let world = World::with(Policy::default(), true);
+    let world = Fixture::with(Policy::default(), true);
     let mut dead = world.dead_letters("bus7.mcp-manage");
     let mut others = world.listen(&topic::mcp_manage_response("bob"));
     let reply_to = topic::mcp_manage_response("bob");

@@ -7,7 +7,7 @@ use tokio_util::sync::CancellationToken;
 use toolbus_core::Invoker;
 use toolbus_core::policy::{EffectiveTools, PolicyHandle};
 use toolbus_core::toolsets::SessionSets;
-use toolbus_mcp_client::bus_messages::Servers as _;
+use toolbus_mcp_client::servers::ServerControl as _;
 use toolbus_mcp_server::{Document, Door, Local, NoShelf, Observer, Settings, Shelf};
 
 use super::Servers;
@@ -30,7 +30,7 @@ impl Shelf for Instructions {
 
 impl Instructions {
     fn document(&self, server: &str) -> Option<Document> {
-        let about = self.0.bridge().about(server)?;
+        let about = self.0.bridge().describe(server)?;
         let text = about.instructions.filter(|text| !text.trim().is_empty())?;
         Some(Document {
             uri: format!("toolbus://servers/{}/instructions", utf8_percent_encode(&about.name, NON_ALPHANUMERIC)),

@@ -11,7 +11,7 @@ use toolbus_mcp_client::events::Observer;
 use toolbus_mcp_client::model_tools::Registrar;
 use toolbus_mcp_client::process::Launcher;
 use toolbus_mcp_client::servers::sessions::ServerSessions;
-use toolbus_mcp_client::servers::{Bridge, Limits, PlacedServer, SetPlace};
+use toolbus_mcp_client::servers::{self as mcp, Limits, PlacedServer, SetPlace};
 use toolbus_mcp_client::spec::{ServerName, ServerSpec};
 use toolbus_mcp_client::status::ServerStatus;
 use toolbus_trust::scan::Scanner;
@@ -26,7 +26,7 @@ use crate::http::admin::McpAdmin;
 /// The MCP servers of this process. Cheap to clone.
 #[derive(Clone)]
 pub struct Servers {
-    bridge: Bridge,
+    bridge: mcp::Servers,
     launcher: Launcher,
     observer: Arc<dyn Observer>,
     /// What is wrong with servers as they are configured.
@@ -60,13 +60,13 @@ impl Servers {
         }
         let launcher = Launcher::new().map_err(AssemblyError::Servers)?.redacting(redactor.clone());
         let scanner = Scanner::new().map_err(AssemblyError::Scan)?;
-        let bridge = Bridge::new(registry, launcher.clone(), Arc::clone(&observer), scanner);
+        let bridge = mcp::Servers::new(registry, launcher.clone(), Arc::clone(&observer), scanner);
         Ok(Some(Self { bridge, launcher, observer, mistakes: Arc::default() }))
     }
 
     /// What keeps them.
     #[must_use]
-    pub const fn bridge(&self) -> &Bridge {
+    pub const fn bridge(&self) -> &mcp::Servers {
         &self.bridge
     }
 

@@ -6,9 +6,9 @@ use toolbus_core::bus::{Bus, Ownership, Subscription};
 use toolbus_core::registry::Rank;
 use toolbus_core::store::Store;
 use toolbus_core::{ChangeNotifier, ControlHandler, Dispatcher, Invoker};
-use toolbus_mcp_client::bus_messages::{AskedBefore, Index, Manage, Refresh, Servers};
+use toolbus_mcp_client::bus_messages::{Index, ManageHandler, RefreshHandler, RememberedAgents};
 use toolbus_mcp_client::model_tools::{self, Registrar};
-use toolbus_mcp_client::servers::Bridge;
+use toolbus_mcp_client::servers::{ServerControl, Servers};
 use toolbus_protocol::topic;
 
 use super::{DESK_PREFETCH, Takes};
@@ -17,14 +17,14 @@ use crate::config::Config;
 /// Who answers what is asked about servers, and who tells of them.
 pub(super) struct Wired {
     pub(super) manage: Arc<dyn ControlHandler>,
-    pub(super) refresh: Arc<Refresh>,
+    pub(super) refresh: Arc<RefreshHandler>,
     pub(super) announcer: ChangeNotifier<Index>,
 }
 
 /// Registers the management tools, and puts together what serves messages about servers; with `ignores_unknown` those for
 /// servers that the caller does not have are left to other bridges. `store` remembers who asked about servers.
 pub(super) fn wire(
-    bridge: &Bridge,
+    bridge: &Servers,
     registrar: Option<Arc<Registrar>>,
     dispatcher: &Dispatcher,
     bus: Arc<dyn Bus>,
@@ -32,15 +32,15 @@ pub(super) fn wire(
     ignores_unknown: bool,
 ) -> Wired {
     let access = dispatcher.access();
-    let servers: Arc<dyn Servers> = Arc::new(bridge.clone());
+    let servers: Arc<dyn ServerControl> = Arc::new(bridge.clone());
     let invoker: Arc<dyn Invoker> = Arc::new(dispatcher.clone());
     let tools = management::tools(access, Arc::clone(&servers), Arc::clone(&invoker), registrar);
     if let Err(error) = access.registry().publish(Rank::Own, &management::SOURCE.into(), tools) {
         tracing::error!(%error, "the tools that manage MCP servers were not registered");
     }
     let (announcer, asking) = dispatcher.announcer_of(Index::new(Arc::clone(&servers)), bus);
-    let refresh = Refresh::new(access.clone(), asking, Arc::clone(&servers), AskedBefore::new(store));
-    let manage = Manage::new(access.clone(), servers, invoker, ignores_unknown);
+    let refresh = RefreshHandler::new(access.clone(), asking, Arc::clone(&servers), RememberedAgents::new(store));
+    let manage = ManageHandler::new(access.clone(), servers, invoker, ignores_unknown);
     Wired { manage: Arc::new(manage), refresh: Arc::new(refresh), announcer }
 }
 

@@ -11,7 +11,7 @@ use toolbus_core::tool::ToolOutput;
 use toolbus_testing::patience::eventually;
 
 use super::{How, Wire, call, initialized, open, session, stateless, text, wire};
-use crate::client::Generation;
+use crate::client::SessionMode;
 
 /// A wire whose server reads no reply to its own requests.
 struct Unread {
@@ -121,7 +121,7 @@ async fn replies_to_a_server_that_reads_none_are_bounded() {
     let stuck = Arc::new(AtomicUsize::new(0));
     let opened = open(
         Unread { wire, stuck: Arc::clone(&stuck) },
-        How { generation: Some(Generation::Sessions), ..How::default() },
+        How { session_mode: Some(SessionMode::Sessions), ..How::default() },
     );
     let request = script.expect("initialize").await;
     for id in 0..1_000 {

@@ -7,7 +7,7 @@ use toolbus_core::tool::ToolOutput;
 use toolbus_testing::patience::{at_most, eventually};
 
 use super::{How, call, session, stateless, text};
-use crate::client::ConnectError;
+use crate::client::RequestError;
 
 #[tokio::test]
 async fn calls_fail_at_once_when_the_server_goes_away() {
@@ -39,7 +39,7 @@ async fn calls_fail_at_once_when_the_server_goes_away() {
 
     let late = connection.call("echo", &call()).await.unwrap_err();
     assert!(late.is_lost);
-    let Err(ConnectError::Failed(text)) = connection.ping().await else { panic!("nobody is there") };
+    let Err(RequestError::Failed(text)) = connection.ping().await else { panic!("nobody is there") };
     assert_snapshot!(text, @"the server was ended by signal 9; `ping` was not answered");
 }
 

@@ -14,7 +14,7 @@ use toolbus_core::tool::{ToolCall, ToolOutput};
 use toolbus_protocol::TraceContext;
 
 use super::{How, call, discovered, initialized, open, start, text};
-use crate::client::{Connection, Generation};
+use crate::client::{Connection, SessionMode};
 use crate::process::{Exit, Exited};
 use crate::transport::stdio::StdioTransport;
 
@@ -47,17 +47,17 @@ impl Server {
 }
 
 /// A connection over pipes, with calls beside the SDK.
-async fn connect(generation: Generation) -> (Arc<Connection>, Server) {
+async fn connect(session_mode: SessionMode) -> (Arc<Connection>, Server) {
     let ((from, output), (to, input)) = (duplex(8 * 1024), duplex(8 * 1024));
     let (exit, exited) = watch::channel(None);
     let closing = CancellationToken::new();
     let transport = StdioTransport::new(from, to, "scripted".into(), closing.clone(), Exited::new(exited));
-    let how = How { generation: Some(generation), lane: Some(transport.lane()), ..How::default() };
+    let how = How { session_mode: Some(session_mode), fast_path: Some(transport.fast_path()), ..How::default() };
     let mut server = Server { output, input: BufReader::new(input), closing, _exit: exit };
     let opened = open(transport, how);
-    let (method, result, next) = match generation {
-        Generation::Sessions => ("initialize", initialized(), "notifications/initialized"),
-        Generation::Stateless => ("server/discover", discovered(), "subscriptions/listen"),
+    let (method, result, next) = match session_mode {
+        SessionMode::Sessions => ("initialize", initialized(), "notifications/initialized"),
+        SessionMode::Stateless => ("server/discover", discovered(), "subscriptions/listen"),
     };
     let request = server.expect(method).await;
     server.answer(&request["id"], result).await;
@@ -68,7 +68,7 @@ async fn connect(generation: Generation) -> (Arc<Connection>, Server) {
 
 #[tokio::test]
 async fn a_call_has_an_id_that_the_sdk_has_not() {
-    let (connection, mut server) = connect(Generation::Sessions).await;
+    let (connection, mut server) = connect(SessionMode::Sessions).await;
     let called = start(&connection, call());
     let request = server.expect("tools/call").await;
     assert_json_snapshot!(request, @r#"
@@ -90,7 +90,7 @@ async fn a_call_has_an_id_that_the_sdk_has_not() {
 
 #[tokio::test]
 async fn a_call_to_a_server_of_the_new_generation_says_who_calls_and_in_which_trace() {
-    let (connection, mut server) = connect(Generation::Stateless).await;
+    let (connection, mut server) = connect(SessionMode::Stateless).await;
     let trace = TraceContext::parse("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", Some("a=b"));
     let called = start(&connection, ToolCall { trace, ..call() });
     let request = server.expect("tools/call").await;
@@ -112,7 +112,7 @@ async fn a_call_to_a_server_of_the_new_generation_says_who_calls_and_in_which_tr
 
 #[tokio::test]
 async fn answers_find_their_calls_in_any_order_also_by_an_id_that_became_a_text() {
-    let (connection, mut server) = connect(Generation::Sessions).await;
+    let (connection, mut server) = connect(SessionMode::Sessions).await;
     let (first, second) = (start(&connection, call()), start(&connection, call()));
     let (of_first, of_second) = (server.expect("tools/call").await, server.expect("tools/call").await);
     server.answer(&json!(of_second["id"].to_string()), text("second")).await;
@@ -123,7 +123,7 @@ async fn answers_find_their_calls_in_any_order_also_by_an_id_that_became_a_text(
 
 #[tokio::test(start_paused = true)]
 async fn the_server_is_told_of_a_call_that_is_given_up_and_its_late_answer_is_nobodys() {
-    let (connection, mut server) = connect(Generation::Sessions).await;
+    let (connection, mut server) = connect(SessionMode::Sessions).await;
     let dropped = start(&connection, call());
     let late = start(&connection, ToolCall { deadline: std::time::Instant::now() + Duration::from_secs(5), ..call() });
     let requests = [server.expect("tools/call").await, server.expect("tools/call").await];
@@ -144,7 +144,7 @@ async fn the_server_is_told_of_a_call_that_is_given_up_and_its_late_answer_is_no
 
 #[tokio::test]
 async fn an_answered_call_is_not_cancelled() {
-    let (connection, mut server) = connect(Generation::Sessions).await;
+    let (connection, mut server) = connect(SessionMode::Sessions).await;
     for _ in 0..2 {
         let called = start(&connection, call());
         let request = server.expect("tools/call").await;
@@ -155,13 +155,13 @@ async fn an_answered_call_is_not_cancelled() {
 
 #[tokio::test]
 async fn calls_fail_at_once_when_the_connection_ends() {
-    let (connection, mut server) = connect(Generation::Sessions).await;
+    let (connection, mut server) = connect(SessionMode::Sessions).await;
     let called = start(&connection, call());
     server.expect("tools/call").await;
     drop(server.output);
     assert!(called.await.unwrap().unwrap_err().is_lost);
 
-    let (connection, mut server) = connect(Generation::Sessions).await;
+    let (connection, mut server) = connect(SessionMode::Sessions).await;
     let called = start(&connection, call());
     server.expect("tools/call").await;
     server.closing.cancel();
@@ -171,7 +171,7 @@ async fn calls_fail_at_once_when_the_connection_ends() {
 
 #[tokio::test]
 async fn a_call_whose_progress_is_followed_takes_the_way_of_the_reports() {
-    let (connection, mut server) = connect(Generation::Sessions).await;
+    let (connection, mut server) = connect(SessionMode::Sessions).await;
     let (sink, mut reports) = ProgressSink::new();
     let called = start(&connection, ToolCall { progress: Some(sink), ..call() });
     let request = server.expect("tools/call").await;

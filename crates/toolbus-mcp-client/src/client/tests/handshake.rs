@@ -6,7 +6,7 @@ use tokio::time::{Instant, timeout};
 use toolbus_testing::patience::eventually;
 
 use super::{How, Script, discovered, initialized, open, session, stateless, wire};
-use crate::client::{ConnectError, Generation};
+use crate::client::{RequestError, SessionMode};
 
 async fn finish(script: &mut Script, request: &Value) {
     script.answer(request, initialized());
@@ -22,7 +22,7 @@ async fn a_silent_server_of_the_old_generation_is_initialized_after_a_second() {
     let request = script.expect("initialize").await;
     assert_eq!(began.elapsed().as_secs(), 1);
     finish(&mut script, &request).await;
-    assert_eq!(opened.await.unwrap().unwrap().generation(), Generation::Sessions);
+    assert_eq!(opened.await.unwrap().unwrap().session_mode(), SessionMode::Sessions);
 }
 
 #[tokio::test]
@@ -45,8 +45,8 @@ async fn a_server_that_refuses_the_probe_is_initialized_at_once() {
     "#);
     finish(&mut script, &request).await;
     let connection = opened.await.unwrap().unwrap();
-    assert_eq!(connection.generation(), Generation::Sessions);
-    let about = connection.about();
+    assert_eq!(connection.session_mode(), SessionMode::Sessions);
+    let about = connection.server_info();
     assert_eq!(
         (about.protocol_version.as_str(), about.name.as_deref(), about.instructions.as_deref()),
         ("2025-06-18", Some("scripted"), Some("Call gently."))
@@ -79,17 +79,17 @@ async fn a_server_of_the_new_generation_is_not_initialized() {
     "#);
     script.answer(&probe, discovered());
     let connection = opened.await.unwrap().unwrap();
-    assert_eq!(connection.generation(), Generation::Stateless);
-    assert_eq!(connection.about().protocol_version, "2026-07-28");
+    assert_eq!(connection.session_mode(), SessionMode::Stateless);
+    assert_eq!(connection.server_info().protocol_version, "2026-07-28");
     assert_eq!(how.seen.lines(), ["server/discover - scripted 2026-07-28 -"]);
 }
 
 #[tokio::test]
 async fn a_remembered_generation_needs_no_probe() {
     let (old, _old_script) = session(How::default()).await;
-    assert_eq!(old.generation(), Generation::Sessions);
+    assert_eq!(old.session_mode(), SessionMode::Sessions);
     let (new, _new_script, _) = stateless(How::default()).await;
-    assert_eq!(new.generation(), Generation::Stateless);
+    assert_eq!(new.session_mode(), SessionMode::Stateless);
 }
 
 #[tokio::test(start_paused = true)]
@@ -105,7 +105,7 @@ async fn the_late_answer_to_the_probe_is_dropped() {
             script.answer(&probe, discovered());
         }
         finish(&mut script, &request).await;
-        assert_eq!(opened.await.unwrap().unwrap().generation(), Generation::Sessions);
+        assert_eq!(opened.await.unwrap().unwrap().session_mode(), SessionMode::Sessions);
     }
 }
 
@@ -116,7 +116,7 @@ async fn a_server_that_starts_slowly_and_dies_of_the_probe_is_to_be_asked_withou
     script.expect("server/discover").await;
     script.expect("initialize").await;
     drop(script);
-    assert_eq!(opened.await.unwrap().err().and_then(|error| error.next()), Some(Generation::Sessions));
+    assert_eq!(opened.await.unwrap().err().and_then(|error| error.next()), Some(SessionMode::Sessions));
 }
 
 #[tokio::test(start_paused = true)]
@@ -127,7 +127,7 @@ async fn a_server_of_the_new_generation_alone_that_starts_slowly_is_to_be_asked_
     let request = script.expect("initialize").await;
     script.answer(&probe, discovered());
     script.refuse(&request, -32601, "Method not found");
-    assert_eq!(opened.await.unwrap().err().and_then(|error| error.next()), Some(Generation::Stateless));
+    assert_eq!(opened.await.unwrap().err().and_then(|error| error.next()), Some(SessionMode::Stateless));
 }
 
 #[tokio::test(start_paused = true)]
@@ -135,7 +135,7 @@ async fn over_http_a_silent_server_is_to_be_asked_anew() {
     let (wire, mut script) = wire();
     let opened = open(wire, How { is_tcp: true, ..How::default() });
     script.expect("server/discover").await;
-    let Err(ConnectError::ProbeFailed(text)) = opened.await.unwrap() else { panic!("it was silent") };
+    let Err(RequestError::ProbeFailed(text)) = opened.await.unwrap() else { panic!("it was silent") };
     assert_snapshot!(text, @"the server kept silent for 1 s; `server/discover` was not answered");
 }
 
@@ -147,7 +147,7 @@ async fn a_server_that_dies_of_the_probe_is_to_be_asked_without() {
     let opened = open(wire, how.clone());
     script.expect("server/discover").await;
     drop(script);
-    let Err(ConnectError::ProbeFailed(text)) = opened.await.unwrap() else { panic!("it died") };
+    let Err(RequestError::ProbeFailed(text)) = opened.await.unwrap() else { panic!("it died") };
     assert_snapshot!(text, @"the server ended with exit code 1; `server/discover` was not answered");
     assert_eq!(how.seen.lines(), ["server/discover - scripted 2026-07-28 connect_failed"]);
 }
@@ -165,11 +165,11 @@ async fn what_is_no_answer_to_the_handshake_is_told() {
     ];
     for answer in answers {
         let (wire, mut script) = wire();
-        let opened = open(wire, How { generation: Some(Generation::Sessions), ..How::default() });
+        let opened = open(wire, How { session_mode: Some(SessionMode::Sessions), ..How::default() });
         script.expect("initialize").await;
         script.say(answer);
         match opened.await.unwrap() {
-            Err(ConnectError::Failed(text)) => texts.push(text),
+            Err(RequestError::Failed(text)) => texts.push(text),
             other => panic!("{:?}", other.err()),
         }
     }
@@ -184,10 +184,10 @@ async fn what_is_no_answer_to_the_handshake_is_told() {
 #[tokio::test]
 async fn a_remembered_generation_that_is_outdated_fails() {
     let (wire, mut script) = wire();
-    let opened = open(wire, How { generation: Some(Generation::Stateless), ..How::default() });
+    let opened = open(wire, How { session_mode: Some(SessionMode::Stateless), ..How::default() });
     let probe = script.expect("server/discover").await;
     script.refuse(&probe, -32601, "Method not found");
-    assert!(matches!(opened.await.unwrap(), Err(ConnectError::Failed(_))));
+    assert!(matches!(opened.await.unwrap(), Err(RequestError::Failed(_))));
 }
 
 #[tokio::test(start_paused = true)]
@@ -206,7 +206,7 @@ async fn nothing_is_left_of_a_handshake_that_takes_too_long() {
 async fn roots_are_offered_only_where_there_are_some() {
     let (wire, mut script) = wire();
     let roots = vec!["/srv/data".into(), "not/absolute".into()];
-    let opened = open(wire, How { generation: Some(Generation::Sessions), roots, ..How::default() });
+    let opened = open(wire, How { session_mode: Some(SessionMode::Sessions), roots, ..How::default() });
     let request = script.expect("initialize").await;
     assert_eq!(request["params"]["capabilities"], json!({ "roots": {} }));
     finish(&mut script, &request).await;

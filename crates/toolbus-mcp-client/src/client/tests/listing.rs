@@ -4,7 +4,7 @@ use insta::assert_snapshot;
 use serde_json::{Value, json};
 
 use super::{How, Script, session};
-use crate::client::{ConnectError, Listed};
+use crate::client::{Listed, RequestError};
 
 fn tool(name: &str) -> Value {
     json!({ "name": name, "inputSchema": { "type": "object" } })
@@ -120,7 +120,7 @@ async fn a_server_that_does_not_list_is_left_after_half_a_minute() {
     let asked = Arc::clone(&connection);
     let listing = tokio::spawn(async move { asked.list_tools().await });
     script.expect("tools/list").await;
-    let Err(ConnectError::Failed(text)) = listing.await.unwrap() else { panic!("nothing was listed") };
+    let Err(RequestError::Failed(text)) = listing.await.unwrap() else { panic!("nothing was listed") };
     assert_snapshot!(text, @"the server did not list its tools within 30 s");
     script.expect("notifications/cancelled").await;
     assert!(!connection.is_busy());

@@ -9,7 +9,7 @@ use toolbus_core::progress::ProgressSink;
 use toolbus_core::tool::{ToolCall, ToolOutput};
 
 use super::{How, call, open};
-use crate::client::{ConnectError, Generation};
+use crate::client::{RequestError, SessionMode};
 use crate::process::{Exit, Exited};
 use crate::transport::stdio::StdioTransport;
 
@@ -67,10 +67,10 @@ fn start(mode: &str) -> (StdioTransport, Program) {
 #[tokio::test]
 async fn a_program_is_spoken_to_until_it_ends() {
     let (transport, _program) = start("lenient");
-    let how = How { lane: Some(transport.lane()), ..How::default() };
+    let how = How { fast_path: Some(transport.fast_path()), ..How::default() };
     let connection = open(transport, how).await.unwrap().unwrap();
-    assert_eq!(connection.generation(), Generation::Sessions);
-    assert_eq!(connection.about().name.as_deref(), Some("program"));
+    assert_eq!(connection.session_mode(), SessionMode::Sessions);
+    assert_eq!(connection.server_info().name.as_deref(), Some("program"));
     assert_eq!(connection.list_tools().await.unwrap().tools.len(), 1);
     let (sink, mut reports) = ProgressSink::new();
     let output = connection.call("echo", &ToolCall { progress: Some(sink), ..call() }).await.unwrap();
@@ -85,9 +85,9 @@ async fn a_program_is_spoken_to_until_it_ends() {
 #[tokio::test]
 async fn a_program_that_bears_no_probe_is_reached_without_one() {
     let (transport, _program) = start("strict");
-    assert!(matches!(open(transport, How::default()).await.unwrap(), Err(ConnectError::ProbeFailed(_))));
+    assert!(matches!(open(transport, How::default()).await.unwrap(), Err(RequestError::ProbeFailed(_))));
     let (transport, _program) = start("strict");
-    let how = How { generation: Some(Generation::Sessions), ..How::default() };
+    let how = How { session_mode: Some(SessionMode::Sessions), ..How::default() };
     let connection = open(transport, how).await.unwrap().unwrap();
     assert_eq!(connection.call("echo", &call()).await.unwrap(), ToolOutput::text("hi"));
 }

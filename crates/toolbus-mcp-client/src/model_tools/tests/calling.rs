@@ -6,11 +6,11 @@ use toolbus_core::failure::{Cause, ToolFailure};
 use toolbus_core::progress::ProgressSink;
 use toolbus_core::tool::ToolOutput;
 
-use super::fixture::{World, agent, call};
+use super::fixture::{Fixture, agent, call};
 
 #[tokio::test]
 async fn the_inner_call_is_the_callers_own_in_every_respect() {
-    let world = World::new();
+    let world = Fixture::new();
     let arguments = json!({"server_name": "FILES", "tool_name": "read_file", "arguments": {"path": "a", "n": 1}});
     let mut caller = agent("ana");
     caller.session = Some("s1".into());
@@ -29,7 +29,7 @@ async fn the_inner_call_is_the_callers_own_in_every_respect() {
 
 #[tokio::test]
 async fn inner_arguments_come_under_three_names_as_an_object_or_as_text() {
-    let world = World::new();
+    let world = Fixture::new();
     let given = [
         json!({"arguments": {"path": "a"}}),
         json!({"params": {"path": "a"}}),
@@ -47,7 +47,7 @@ async fn inner_arguments_come_under_three_names_as_an_object_or_as_text() {
 
 #[tokio::test]
 async fn a_tool_that_needs_no_arguments_is_called_without() {
-    let world = World::new();
+    let world = Fixture::new();
     for given in [json!({}), json!({"arguments": {}}), json!({"args": ""})] {
         let mut arguments = given;
         arguments["name"] = json!("files");
@@ -59,7 +59,7 @@ async fn a_tool_that_needs_no_arguments_is_called_without() {
 
 #[tokio::test]
 async fn what_cannot_be_called_is_answered_with_what_to_do_and_calls_nothing() {
-    let world = World::new();
+    let world = Fixture::new();
     let with = |tool: &str, more: serde_json::Value| {
         let mut arguments = json!({"server_name": "files", "tool_name": tool});
         arguments.as_object_mut().unwrap().append(more.as_object().cloned().as_mut().unwrap());
@@ -92,7 +92,7 @@ async fn what_cannot_be_called_is_answered_with_what_to_do_and_calls_nothing() {
 
 #[tokio::test]
 async fn the_inner_failure_is_passed_on_as_it_is() {
-    let world = World::new();
+    let world = Fixture::new();
     let failure =
         ToolFailure::new(Cause::RateLimited, "Later.").with_retry_after(Duration::from_secs(3)).with_detail("x");
     let arguments = json!({"server_name": "files", "tool_name": "read_all"});
@@ -104,7 +104,7 @@ async fn the_inner_failure_is_passed_on_as_it_is() {
 
 #[tokio::test]
 async fn of_tools_that_the_caller_does_not_see_the_inner_call_speaks() {
-    let world = World::new();
+    let world = Fixture::new();
     for (server, tool) in [("files", "write_file"), ("mail", "send_mail"), ("mcp", "mcp_invoke_tool"), ("lazy", "late")]
     {
         let arguments = json!({"server_name": server, "tool_name": tool});

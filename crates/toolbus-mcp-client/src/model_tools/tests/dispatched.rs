@@ -15,7 +15,7 @@ use toolbus_core::{
     AllArrived, Budgets, Dispatcher, Gates, InnerCall, InnerOrigin, Invoker, ReplyRules, Settings, audit, telemetry,
 };
 
-use super::fixture::{World, agent};
+use super::fixture::{Fixture, agent};
 use crate::model_tools::invoke;
 
 /// A dispatcher with room for one call, and the tool that calls others.
@@ -94,7 +94,7 @@ async fn told(dispatcher: &Dispatcher, caller: &Caller, arguments: Value) -> Str
 
 #[tokio::test]
 async fn the_inner_call_takes_the_only_place_and_passes_every_step_as_the_caller() {
-    let world = World::without_registration();
+    let world = Fixture::without_registration();
     let dispatcher = dispatcher(&world.access);
     let caller = Caller { session: Some("s1".into()), ..agent("ana") };
     let call = |server: &str, tool: &str, arguments: Value| {

@@ -19,24 +19,24 @@ use toolbus_core::tool::{Executor, Tool, ToolCall, ToolDescriptor, ToolOutput};
 use toolbus_core::{InnerCall, Invoker};
 use toolbus_store::Memory;
 
-use crate::bus_messages::{AboutServer, Servers};
 use crate::model_tools::rules::tests::rules;
-use crate::model_tools::{Fleet, Registrar, tools};
+use crate::model_tools::{Registrar, tools};
+use crate::servers::{ServerControl, ServerDescription};
 use crate::spec::{Origin, ServerName, ServerSpec, TransportSpec};
 
 /// The agents `ana`, who may use reading tools, and `bob`, who may use all; three servers, of which `Lazy` has not been
 /// started.
-pub(super) struct World {
+pub(super) struct Fixture {
     pub(super) access: PolicyHandle,
     pub(super) tools: Vec<Tool>,
-    pub(super) servers: Arc<Started>,
+    pub(super) servers: Arc<FakeServers>,
     pub(super) invoker: Arc<Inner>,
-    pub(super) fleet: Arc<Running>,
+    pub(super) fleet: Arc<FakeServers>,
     pub(super) store: Arc<Kept>,
     pub(super) registrar: Arc<Registrar>,
 }
 
-impl World {
+impl Fixture {
     pub(super) fn new() -> Self {
         Self::of(true)
     }
@@ -60,10 +60,10 @@ impl World {
         let capacity = Capacity { max_in_flight: 16, max_waiting: 16 };
         let policy = Policy { agents, ..Policy::default() };
         let access = PolicyHandle::new(registry.clone(), Identity::default(), policy, capacity);
-        let servers = Arc::new(Started { registry, wakes: Mutex::default() });
-        let (invoker, fleet, store) = (Arc::<Inner>::default(), Arc::<Running>::default(), Arc::<Kept>::default());
+        let servers = Arc::new(FakeServers::new(registry));
+        let (invoker, fleet, store) = (Arc::<Inner>::default(), Arc::clone(&servers), Arc::<Kept>::default());
         let registrar = Arc::new(Registrar::new(rules(), Arc::clone(&store) as _, true, Arc::clone(&fleet) as _));
-        let known: Arc<dyn Servers> = Arc::clone(&servers) as _;
+        let known: Arc<dyn ServerControl> = Arc::clone(&servers) as _;
         let tools = tools(&access, known, Arc::clone(&invoker) as _, registers.then(|| Arc::clone(&registrar)));
         Self { access, tools, servers, invoker, fleet, store, registrar }
     }
@@ -148,13 +148,38 @@ impl Executor for Nothing {
     }
 }
 
-/// Servers of which `Lazy` registers its tool when it is woken, and the policy is not told.
-pub(super) struct Started {
+/// Servers that connect, unless `fails` or `hangs` is set. Configured is `files`. `Lazy` registers its tool when it is woken,
+/// and the policy is not told.
+pub(super) struct FakeServers {
     registry: Registry,
     pub(super) wakes: Mutex<Vec<String>>,
+    pub(super) servers: Mutex<BTreeMap<String, ServerSpec>>,
+    /// Everything that was ever added.
+    pub(super) added: Mutex<Vec<TransportSpec>>,
+    /// Whether servers do not connect.
+    pub(super) fails: AtomicBool,
+    /// Whether servers neither connect nor fail.
+    pub(super) hangs: AtomicBool,
 }
 
-impl Servers for Started {
+impl FakeServers {
+    pub(super) fn new(registry: Registry) -> Self {
+        Self {
+            registry,
+            wakes: Mutex::default(),
+            servers: Mutex::default(),
+            added: Mutex::default(),
+            fails: AtomicBool::new(false),
+            hangs: AtomicBool::new(false),
+        }
+    }
+
+    pub(super) fn names(&self) -> Vec<String> {
+        self.servers.lock().unwrap().values().map(|spec| spec.name.to_string()).collect()
+    }
+}
+
+impl ServerControl for FakeServers {
     fn within_reach(&self, effective: &EffectiveTools) -> Vec<ServerName> {
         let all = ["Files", "mail", "Lazy"].map(|name| ServerName::parse(name).unwrap());
         all.into_iter().filter(|name| effective.could_have(name.source(), None)).collect()
@@ -167,7 +192,7 @@ impl Servers for Started {
 
     fn refresh(&self, _: &ServerName) {}
 
-    fn about(&self, _: &str) -> Option<AboutServer> {
+    fn describe(&self, _: &str) -> Option<ServerDescription> {
         None
     }
 
@@ -177,6 +202,33 @@ impl Servers for Started {
             self.registry.register(tool("late", "Lazy", "Comes late.", None)).unwrap();
         }
         async {}.boxed()
+    }
+
+    fn add<'a>(&'a self, spec: ServerSpec, _: Instant) -> BoxFuture<'a, Result<Vec<String>, String>> {
+        assert_eq!(spec.origin, Origin::Registration);
+        self.added.lock().unwrap().push(spec.transport.clone());
+        self.servers.lock().unwrap().insert(spec.name.folded().to_string(), spec);
+        if self.hangs.load(Ordering::Relaxed) {
+            return pending().boxed();
+        }
+        let fails = self.fails.load(Ordering::Relaxed);
+        async move {
+            if fails { Err("it ended at once.".to_owned()) } else { Ok(vec!["a".to_owned(), "b".to_owned()]) }
+        }
+        .boxed()
+    }
+
+    fn remove<'a>(&'a self, name: &'a ServerName) -> BoxFuture<'a, bool> {
+        let was_there = self.servers.lock().unwrap().remove(&**name.folded()).is_some();
+        async move { was_there }.boxed()
+    }
+
+    fn origin(&self, name: &str) -> Option<Origin> {
+        let name = name.to_lowercase();
+        if name == "files" {
+            return Some(Origin::Configuration);
+        }
+        self.servers.lock().unwrap().get(&name).map(|spec| spec.origin)
     }
 }
 
@@ -197,53 +249,6 @@ impl Invoker for Inner {
         self.calls.lock().unwrap().push(call);
         let answer = self.answer.lock().unwrap().clone();
         async { answer }.boxed()
-    }
-}
-
-/// Servers that connect, unless their command or host says otherwise. Configured is `files`.
-#[derive(Default)]
-pub(super) struct Running {
-    pub(super) servers: Mutex<BTreeMap<String, ServerSpec>>,
-    /// Everything that was ever added.
-    pub(super) added: Mutex<Vec<TransportSpec>>,
-    /// Whether servers do not connect.
-    pub(super) fails: AtomicBool,
-    /// Whether servers neither connect nor fail.
-    pub(super) hangs: AtomicBool,
-}
-
-impl Running {
-    pub(super) fn names(&self) -> Vec<String> {
-        self.servers.lock().unwrap().values().map(|spec| spec.name.to_string()).collect()
-    }
-}
-
-impl Fleet for Running {
-    fn add<'a>(&'a self, spec: ServerSpec, _: Instant) -> BoxFuture<'a, Result<Vec<String>, String>> {
-        assert_eq!(spec.origin, Origin::Registration);
-        self.added.lock().unwrap().push(spec.transport.clone());
-        self.servers.lock().unwrap().insert(spec.name.folded().to_string(), spec);
-        if self.hangs.load(Ordering::Relaxed) {
-            return pending().boxed();
-        }
-        let fails = self.fails.load(Ordering::Relaxed);
-        async move {
-            if fails { Err("it ended at once.".to_owned()) } else { Ok(vec!["a".to_owned(), "b".to_owned()]) }
-        }
-        .boxed()
-    }
-
-    fn remove<'a>(&'a self, name: &'a ServerName) -> BoxFuture<'a, bool> {
-        let was_there = self.servers.lock().unwrap().remove(&**name.folded()).is_some();
-        async move { was_there }.boxed()
-    }
-
-    fn get(&self, name: &str) -> Option<Origin> {
-        let name = name.to_lowercase();
-        if name == "files" {
-            return Some(Origin::Configuration);
-        }
-        self.servers.lock().unwrap().get(&name).map(|spec| spec.origin)
     }
 }
 

@@ -1,18 +1,18 @@
 use serde_json::{Value, json};
 use toolbus_core::caller::Caller;
 
-use super::fixture::{World, agent};
+use super::fixture::{Fixture, agent};
 
 #[tokio::test]
 async fn a_caller_is_shown_the_servers_of_whose_tools_it_may_use_some_and_those_that_nobody_has_started() {
-    let world = World::new();
+    let world = Fixture::new();
     insta::assert_snapshot!(world.told(&agent("ana"), "mcp_list_services", json!({})).await, @r#"[{"serverName":"Files","displayName":null,"summary":"Provides 2 tool(s): read_all, read_file.","toolCount":2,"toolNames":["read_all","read_file"]},{"serverName":"Lazy","displayName":null,"summary":"Starts on first use: its tools are not known yet. mcp_get_service_details starts it.","toolCount":0,"toolNames":[]}]"#);
     insta::assert_snapshot!(world.told(&agent("bob"), "mcp_list_services", json!({})).await, @r#"[{"serverName":"Files","displayName":null,"summary":"Provides 3 tool(s): read_all, read_file, write_file.","toolCount":3,"toolNames":["read_all","read_file","write_file"]},{"serverName":"Lazy","displayName":null,"summary":"Starts on first use: its tools are not known yet. mcp_get_service_details starts it.","toolCount":0,"toolNames":[]},{"serverName":"mail","displayName":null,"summary":"Provides 1 tool(s): send_mail.","toolCount":1,"toolNames":["send_mail"]}]"#);
 }
 
 #[tokio::test]
 async fn details_are_of_the_tools_that_the_caller_may_use_and_without_arguments_that_are_set() {
-    let world = World::new();
+    let world = Fixture::new();
     let details = |caller: Caller, arguments: Value| {
         let world = &world;
         async move { world.told(&caller, "mcp_get_service_details", arguments).await }
@@ -23,7 +23,7 @@ async fn details_are_of_the_tools_that_the_caller_may_use_and_without_arguments_
 
 #[tokio::test]
 async fn a_hidden_server_and_a_hidden_tool_get_the_answer_of_one_that_is_not_there() {
-    let world = World::new();
+    let world = Fixture::new();
     let details = |arguments: Value| {
         let world = &world;
         async move { world.told(&agent("ana"), "mcp_get_service_details", arguments).await }
@@ -43,7 +43,7 @@ async fn a_hidden_server_and_a_hidden_tool_get_the_answer_of_one_that_is_not_the
 
 #[tokio::test]
 async fn details_start_a_server_whose_tools_are_not_known() {
-    let world = World::new();
+    let world = Fixture::new();
     for _ in 0..2 {
         let told = world.told(&agent("ana"), "mcp_get_service_details", json!({"server_name": "lazy"})).await;
         insta::allow_duplicates! { insta::assert_snapshot!(told, @r#"[{"name":"late","description":"Comes late.","parametersSchema":null}]"#); }
@@ -53,7 +53,7 @@ async fn details_start_a_server_whose_tools_are_not_known() {
 
 #[tokio::test]
 async fn nothing_is_started_for_a_caller_that_may_use_nothing() {
-    let world = World::new();
+    let world = Fixture::new();
     let caller = Caller { binding: Some("mail:nobody".into()), ..agent("bob") };
     let told = world.told(&caller, "mcp_get_service_details", json!({"server_name": "lazy"})).await;
     insta::assert_snapshot!(told, @"error: Unknown MCP server 'lazy'. Registered servers: [].");
@@ -62,7 +62,7 @@ async fn nothing_is_started_for_a_caller_that_may_use_nothing() {
 
 #[tokio::test]
 async fn names_that_are_none_are_told_shortly_and_wake_nobody() {
-    let world = World::new();
+    let world = Fixture::new();
     let long = "x".repeat(10_000);
     for name in ["management", "a\nb", "  ", &long] {
         let told = world.told(&agent("ana"), "mcp_get_service_details", json!({"server_name": name})).await;

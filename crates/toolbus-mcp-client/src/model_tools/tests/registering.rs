@@ -7,7 +7,7 @@ use toolbus_core::caller::Caller;
 use toolbus_core::store::Store as _;
 use toolbus_testing::patience::eventually;
 
-use super::fixture::{World, agent, call};
+use super::fixture::{Fixture, agent, call};
 use crate::model_tools::rules::tests::{hostile_line, hostile_url, is_allowed_line};
 use crate::spec::TransportSpec;
 
@@ -15,13 +15,13 @@ fn line(name: &str) -> Value {
     json!({"server_name": name, "command": "true"})
 }
 
-async fn stored(world: &World) -> Vec<String> {
+async fn stored(world: &Fixture) -> Vec<String> {
     world.store.list("mcp.registered").await.unwrap()
 }
 
 #[tokio::test]
 async fn a_server_is_registered_and_removed() {
-    let world = World::new();
+    let world = Fixture::new();
     let ana = agent("ana");
     insta::assert_snapshot!(world.register(&ana, line("Mine")).await, @"Server 'Mine' registered successfully. 2 tool(s) available. It stays until you unregister it, also when the daemon restarts.");
     assert_eq!((world.fleet.names(), stored(&world).await), (vec!["Mine".to_owned()], vec!["mine".to_owned()]));
@@ -31,7 +31,7 @@ async fn a_server_is_registered_and_removed() {
 
 #[tokio::test]
 async fn the_peers_forms_are_understood() {
-    let world = World::new();
+    let world = Fixture::new();
     let forms = [
         json!({"name": "a", "type": "sse", "url": "https://mcp.example.com/sse", "display_name": "A", "description": "d"}),
         json!({"server_name": "b", "type": "", "url": "https://mcp.example.com/", "command": null, "args": [], "env": {}}),
@@ -65,7 +65,7 @@ async fn the_peers_forms_are_understood() {
 
 #[tokio::test]
 async fn every_refusal_says_what_to_do_and_starts_nothing() {
-    let world = World::new();
+    let world = Fixture::new();
     let cases = [
         json!({"command": "true"}),
         json!({"server_name": "x"}),
@@ -123,7 +123,7 @@ async fn every_refusal_says_what_to_do_and_starts_nothing() {
 
 #[tokio::test]
 async fn a_server_that_does_not_connect_is_not_kept() {
-    let world = World::new();
+    let world = Fixture::new();
     world.fleet.fails.store(true, Ordering::Relaxed);
     insta::assert_snapshot!(world.register(&agent("ana"), line("x")).await, @"error: Failed to register server 'x': it ended at once.");
     assert_eq!((world.fleet.names(), stored(&world).await), (vec![], vec![]));
@@ -131,7 +131,7 @@ async fn a_server_that_does_not_connect_is_not_kept() {
 
 #[tokio::test]
 async fn a_name_is_replaced_by_its_own_agent_alone() {
-    let world = World::new();
+    let world = Fixture::new();
     let (ana, bob) = (agent("ana"), agent("bob"));
     world.register(&ana, line("x")).await;
     insta::assert_snapshot!(world.register(&bob, line("X")).await, @"error: Failed to register server 'X': the name is taken; choose another.");
@@ -145,7 +145,7 @@ async fn a_name_is_replaced_by_its_own_agent_alone() {
 
 #[tokio::test]
 async fn when_the_replacement_fails_what_was_there_is_there_again() {
-    let world = World::new();
+    let world = Fixture::new();
     let ana = agent("ana");
     world.register(&ana, line("x")).await;
     let before = world.store.get("mcp.registered", "x").await.unwrap();
@@ -162,7 +162,7 @@ async fn when_the_replacement_fails_what_was_there_is_there_again() {
 
 #[tokio::test]
 async fn what_cannot_be_stored_is_not_kept_and_what_cannot_be_forgotten_stays() {
-    let world = World::new();
+    let world = Fixture::new();
     let ana = agent("ana");
     world.register(&ana, line("old")).await;
     world.store.is_broken.store(true, Ordering::Relaxed);
@@ -173,7 +173,7 @@ async fn what_cannot_be_stored_is_not_kept_and_what_cannot_be_forgotten_stays() 
 
 #[tokio::test]
 async fn an_agent_registers_ten_and_all_of_them_fifty() {
-    let world = World::new();
+    let world = Fixture::new();
     let told = async |caller: &Caller, name: &str| world.register(caller, line(name)).await;
     for n in 0..10 {
         assert!(told(&agent("ana"), &format!("ana{n}")).await.starts_with("Server"), "{n}");
@@ -190,7 +190,7 @@ async fn an_agent_registers_ten_and_all_of_them_fifty() {
 
 #[tokio::test]
 async fn callers_without_a_section_share_what_one_agent_may_register() {
-    let world = World::new();
+    let world = Fixture::new();
     let named = |name: &str| Caller { has_section: false, ..agent(name) };
     for n in 0..10 {
         let told = world.register(&named(&format!("new{n}")), line(&format!("s{n}"))).await;
@@ -203,7 +203,7 @@ async fn callers_without_a_section_share_what_one_agent_may_register() {
 
 #[tokio::test]
 async fn a_registration_that_is_given_up_is_undone() {
-    let world = World::new();
+    let world = Fixture::new();
     world.fleet.hangs.store(true, Ordering::Relaxed);
     let call = call(&agent("ana"), "mcp_register_server", line("x"));
     let cancelled = call.cancelled.clone();
@@ -221,7 +221,7 @@ async fn a_registration_that_is_given_up_is_undone() {
 
 #[tokio::test]
 async fn a_registration_whose_caller_is_gone_is_undone() {
-    let world = World::new();
+    let world = Fixture::new();
     world.fleet.hangs.store(true, Ordering::Relaxed);
     let call = call(&agent("ana"), "mcp_register_server", line("x"));
     let cancelled = call.cancelled.clone();
@@ -247,7 +247,7 @@ async fn a_server_gets_a_little_less_time_to_connect_than_the_call_has() {
 fn fleet_after(arguments: Value) -> Vec<TransportSpec> {
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     runtime.block_on(async {
-        let world = World::new();
+        let world = Fixture::new();
         world.register(&agent("ana"), arguments).await;
         std::mem::take(&mut *world.fleet.added.lock().unwrap())
     })

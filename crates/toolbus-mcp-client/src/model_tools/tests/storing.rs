@@ -1,25 +1,27 @@
 use std::sync::Arc;
 
 use serde_json::{Value, json};
+use toolbus_core::registry::Registry;
 use toolbus_core::store::Store as _;
 
-use super::fixture::{Running, World, agent};
+use super::fixture::{FakeServers, Fixture, agent};
 use crate::model_tools::rules::tests::rules;
 use crate::model_tools::{Registrar, Rules};
 
-async fn put(world: &World, key: &str, value: Value) {
+async fn put(world: &Fixture, key: &str, value: Value) {
     world.store.put("mcp.registered", key, value.to_string().into_bytes()).await.unwrap();
 }
 
 /// The names that another daemon with the same store would restore.
-async fn restored(world: &World, rules: Rules) -> Vec<String> {
-    let registrar = Registrar::new(rules, Arc::clone(&world.store) as _, false, Arc::new(Running::default()));
+async fn restored(world: &Fixture, rules: Rules) -> Vec<String> {
+    let registrar =
+        Registrar::new(rules, Arc::clone(&world.store) as _, false, Arc::new(FakeServers::new(Registry::new())));
     registrar.restore().await.iter().map(|spec| spec.name.to_string()).collect()
 }
 
 #[tokio::test]
 async fn what_is_stored_says_who_registered_what_and_when() {
-    let world = World::new();
+    let world = Fixture::new();
     world.register(&agent("ana"), json!({"server_name": "Time", "command": "uvx", "args": ["mcp-server-time"]})).await;
     world.register(&agent("ana"), json!({"server_name": "web", "url": "https://mcp.example.com", "type": "sse"})).await;
     for key in ["time", "web"] {
@@ -40,7 +42,7 @@ async fn what_is_stored_says_who_registered_what_and_when() {
 
 #[tokio::test]
 async fn what_was_registered_is_there_again_after_a_restart() {
-    let world = World::new();
+    let world = Fixture::new();
     world.register(&agent("ana"), json!({"server_name": "Time", "command": "uvx", "args": ["mcp-server-time"]})).await;
     world.register(&agent("bob"), json!({"server_name": "web", "url": "https://mcp.example.com", "type": "sse"})).await;
     let running: Vec<_> = world.fleet.servers.lock().unwrap().values().cloned().collect();
@@ -50,7 +52,7 @@ async fn what_was_registered_is_there_again_after_a_restart() {
 
 #[tokio::test]
 async fn what_the_rules_do_not_allow_any_more_is_forgotten() {
-    let world = World::new();
+    let world = Fixture::new();
     world.register(&agent("ana"), json!({"server_name": "Time", "command": "uvx", "args": ["mcp-server-time"]})).await;
     world.register(&agent("ana"), json!({"server_name": "web", "url": "https://mcp.example.com"})).await;
     assert_eq!(restored(&world, Rules { commands: Vec::new(), ..rules() }).await, ["web"]);
@@ -59,7 +61,7 @@ async fn what_the_rules_do_not_allow_any_more_is_forgotten() {
 
 #[tokio::test]
 async fn records_that_are_none_are_forgotten() {
-    let world = World::new();
+    let world = Fixture::new();
     let record = |server: &str, command: &str| json!({"server": server, "command": command, "args": [], "agent": "ana", "share": "ana", "time": 1});
     put(&world, "good", record("Good", "true")).await;
     put(&world, "evil", record("evil", "sh")).await;

@@ -34,7 +34,7 @@ fn cleaned(name: &str, invisible: usize) -> CleanedTexts {
 }
 
 /// What the log is told.
-fn logged(vetted: &Vetted, before: &Vetted) -> String {
+fn logged(vetted: &Findings, before: &Findings) -> String {
     let page = Page::default();
     let writer = page.clone();
     let subscriber = tracing_subscriber::fmt()
@@ -49,13 +49,13 @@ fn logged(vetted: &Vetted, before: &Vetted) -> String {
 
 #[test]
 fn the_log_is_told_once_of_each_definition_and_again_when_it_changes() {
-    let first = Vetted { suspect: vec![suspect("add", "do not tell the user")], cleaned: vec![cleaned("add", 2)] };
-    insta::assert_snapshot!(logged(&first, &Vetted::default()), @r#"
+    let first = Findings { suspect: vec![suspect("add", "do not tell the user")], cleaned: vec![cleaned("add", 2)] };
+    insta::assert_snapshot!(logged(&first, &Findings::default()), @r#"
     WARN the definition of a tool is suspect: look at it before agents use it server="files" tool="add" rule="conceal" place="description" excerpt="do not tell the user" findings=1
     WARN texts of a tool were cleaned server="files" tool="add" control=0 bidirectional=0 invisible=2 cut_bytes=0
     "#);
     assert_eq!(logged(&first, &first), "", "the same list again");
-    let next = Vetted {
+    let next = Findings {
         suspect: vec![suspect("add", "never tell the user"), suspect("sum", "do not tell the user")],
         cleaned: vec![cleaned("add", 2), cleaned("sum", 1)],
     };
@@ -66,11 +66,11 @@ fn the_log_is_told_once_of_each_definition_and_again_when_it_changes() {
 
 #[test]
 fn a_long_list_of_suspects_is_a_few_lines_and_a_few_names() {
-    let many = Vetted {
+    let many = Findings {
         suspect: (0..1_000).map(|number| suspect(&format!("t{number}"), "x")).collect(),
         cleaned: (0..1_000).map(|number| cleaned(&format!("t{number}"), 1)).collect(),
     };
-    let lines = logged(&many, &Vetted::default());
+    let lines = logged(&many, &Findings::default());
     assert_eq!(lines.lines().count(), 2 * (MAX_LINES + 1));
     assert_eq!(lines.lines().filter(|line| line.contains("tools=980")).count(), 2, "{lines}");
     let command = Program { command: "x".to_owned(), args: vec![], env: BTreeMap::new(), cwd: None, roots: vec![] };

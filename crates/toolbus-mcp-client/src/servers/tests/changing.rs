@@ -4,15 +4,14 @@ use toolbus_core::caller::Identity;
 use toolbus_core::failure::Cause;
 use toolbus_core::policy::{Capacity, DefinitionCheck, Held, Policy, PolicyHandle};
 
-use super::fixture::{World, is_running};
+use super::fixture::{Fixture, is_running};
 use super::*;
 use crate::filter::ToolFilter;
-use crate::model_tools::Fleet as _;
 use crate::status::PhaseName;
 
 #[tokio::test]
 async fn a_list_that_changes_is_registered_anew_and_bad_tools_are_shown_with_their_reason() {
-    let world = World::run(&[("a", "well")]).await;
+    let world = Fixture::run(&[("a", "well")]).await;
     let [odd] = &world.status("a").hidden[..] else { panic!("{:?}", world.status("a").hidden) };
     assert_eq!(odd.name, "odd");
     assert!(odd.reason.contains("file:///etc/passwd"), "{}", odd.reason);
@@ -29,7 +28,7 @@ async fn a_list_that_changes_is_registered_anew_and_bad_tools_are_shown_with_the
 
 #[tokio::test]
 async fn a_list_that_is_the_same_again_changes_nothing() {
-    let world = World::run(&[("a", "well")]).await;
+    let world = Fixture::run(&[("a", "well")]).await;
     let lists = || world.noted("a", "asked").iter().filter(|asked| *asked == "tools/list").count();
     let changes = world.registry.changes();
     let (before, first) = (*changes.borrow(), lists());
@@ -46,7 +45,7 @@ async fn a_list_that_is_the_same_again_changes_nothing() {
 
 #[tokio::test]
 async fn only_servers_that_changed_are_touched() {
-    let world = World::run(&[("a", "well"), ("b", "well"), ("c", "well")]).await;
+    let world = Fixture::run(&[("a", "well"), ("b", "well"), ("c", "well")]).await;
     let pid = |name: &str| world.noted(name, "pids").pop().unwrap();
     let (a, b, c) = (pid("a"), pid("b"), pid("c"));
     let mut changed = world.server("b", "well");
@@ -69,7 +68,7 @@ async fn only_servers_that_changed_are_touched() {
 
 #[tokio::test]
 async fn limits_change_without_touching_servers() {
-    let world = World::run(&[("a", "well")]).await;
+    let world = Fixture::run(&[("a", "well")]).await;
     let limits: Limits = Arc::new(|descriptor| {
         if &*descriptor.name == "wait" {
             (descriptor.timeout, descriptor.max_in_flight) = (Some(Duration::from_secs(3)), Some(2));
@@ -94,7 +93,7 @@ async fn limits_change_without_touching_servers() {
 
 #[tokio::test]
 async fn of_two_servers_with_a_tool_of_one_name_the_first_by_name_has_it_and_one_warning_says_so() {
-    let world = World::run(&[("b", "well"), ("a", "well")]).await;
+    let world = Fixture::run(&[("b", "well"), ("a", "well")]).await;
     eventually("all clashes", async || (world.bridge.shared.clashes.lock().unwrap().len() == 7).then_some(())).await;
     for clash in &*world.bridge.shared.clashes.lock().unwrap() {
         assert_eq!((&*clash.kept, &*clash.shadowed), ("mcp:a", "mcp:b"));
@@ -109,7 +108,7 @@ async fn of_two_servers_with_a_tool_of_one_name_the_first_by_name_has_it_and_one
 
 #[tokio::test]
 async fn servers_are_added_replaced_and_removed_at_run_time() {
-    let world = World::run(&[("mine", "well")]).await;
+    let world = Fixture::run(&[("mine", "well")]).await;
     let latest = || Instant::now() + Duration::from_secs(60);
     let registered = |name, way| ServerSpec { origin: Origin::Registration, ..world.server(name, way) };
     let configured = world.bridge.add(registered("Mine", "well"), latest()).await;
@@ -127,8 +126,8 @@ async fn servers_are_added_replaced_and_removed_at_run_time() {
     assert!(!world.bridge.remove(&mine).await, "an operator's");
     assert!(world.bridge.remove(&a).await && !world.bridge.remove(&a).await);
     assert!(world.registry.snapshot().get("a_echo").is_none());
-    assert_eq!(world.bridge.get("MINE"), Some(Origin::Configuration));
-    assert_eq!(world.bridge.get("a"), None);
+    assert_eq!(world.bridge.origin("MINE"), Some(Origin::Configuration));
+    assert_eq!(world.bridge.origin("a"), None);
     world.end().await;
 }
 
@@ -147,7 +146,7 @@ impl DefinitionCheck for Strict {
 
 #[tokio::test]
 async fn a_call_that_waits_for_its_server_is_not_run_by_one_whose_tools_are_held_back_by_then() {
-    let world = World::run(&[("a", "well")]).await;
+    let world = Fixture::run(&[("a", "well")]).await;
     let capacity = Capacity { max_in_flight: 1, max_waiting: 1 };
     let access = PolicyHandle::new(world.registry.clone(), Identity::default(), Policy::default(), capacity);
     access.vet(Arc::new(Strict));

@@ -15,7 +15,7 @@ use toolbus_core::failure::{Cause, ToolFailure};
 use toolbus_core::secret::Secret;
 use toolbus_core::tool::ToolCall;
 
-use super::fixture::World;
+use super::fixture::Fixture;
 use super::*;
 use crate::spec::{Credential, Credentials, Endpoint, HttpKind};
 
@@ -49,7 +49,7 @@ async fn answer(State(asked): State<Asked>, headers: HeaderMap, Json(request): J
 }
 
 /// A world with a server for agents with these tokens, and what the server was asked.
-async fn remote(tokens: &[(&str, &str)]) -> (World, Asked) {
+async fn remote(tokens: &[(&str, &str)]) -> (Fixture, Asked) {
     let asked = Asked::default();
     let router = Router::new().route("/mcp", axum::routing::post(answer)).with_state(Arc::clone(&asked));
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -58,13 +58,13 @@ async fn remote(tokens: &[(&str, &str)]) -> (World, Asked) {
     let of_agent = |(agent, token): &(&str, &str)| ((*agent).to_owned(), Credential::Bearer(Secret::new(*token)));
     let credentials = Credentials::PerAgent(tokens.iter().map(of_agent).collect());
     let endpoint = Endpoint { url, kind: HttpKind::Streamable, headers: BTreeMap::new(), credentials };
-    let world = World::new();
+    let world = Fixture::new();
     world.apply([ServerSpec { transport: TransportSpec::Http(endpoint), ..world.server("remote", "") }]);
     eventually("the tools", async || world.registry.snapshot().get("who").map(drop)).await;
     (world, asked)
 }
 
-impl World {
+impl Fixture {
     /// Calls the tool as this agent.
     async fn who(&self, agent: &str) -> Result<String, ToolFailure> {
         let call = ToolCall {

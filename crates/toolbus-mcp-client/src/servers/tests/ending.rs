@@ -2,7 +2,7 @@ use std::time::Instant;
 
 use toolbus_core::failure::Cause;
 
-use super::fixture::{World, is_running, kill, stop};
+use super::fixture::{Fixture, is_running, kill, stop};
 use super::*;
 use crate::status::PhaseName;
 
@@ -11,7 +11,7 @@ const AT_ONCE: Duration = Duration::from_secs(1);
 
 #[tokio::test]
 async fn a_server_that_is_killed_serves_again_and_its_calls_fail_at_once() {
-    let world = World::run(&[("a", "well"), ("b", "well")]).await;
+    let world = Fixture::run(&[("a", "well"), ("b", "well")]).await;
     let pid = world.call("pid").await.unwrap();
     let waiting = tokio::spawn(world.begin("wait", Instant::now() + Duration::from_secs(60)));
     eventually("a call in flight", async || (world.status("a").in_flight == 1).then_some(())).await;
@@ -32,7 +32,7 @@ async fn a_server_that_is_killed_serves_again_and_its_calls_fail_at_once() {
 
 #[tokio::test]
 async fn a_call_that_only_reads_is_repeated_once_and_no_other_is() {
-    let world = World::run(&[("a", "well")]).await;
+    let world = Fixture::run(&[("a", "well")]).await;
     let pid = world.call("reads_and_dies_once").await.unwrap();
     assert_eq!(world.noted("a", "pids").last(), Some(&pid));
     assert_eq!(world.noted("a", "calls"), ["reads_and_dies_once"; 2]);
@@ -45,7 +45,7 @@ async fn a_call_that_only_reads_is_repeated_once_and_no_other_is() {
 
 #[tokio::test]
 async fn a_server_that_answers_no_ping_is_started_again() {
-    let world = World::run(&[("a", "well")]).await;
+    let world = Fixture::run(&[("a", "well")]).await;
     let pid = world.call("pid").await.unwrap();
     stop(&pid);
     eventually("another process", async || (world.noted("a", "pids").len() > 1).then_some(())).await;
@@ -57,7 +57,7 @@ async fn a_server_that_answers_no_ping_is_started_again() {
 
 #[tokio::test]
 async fn a_server_that_is_busy_may_leave_pings_without_an_answer() {
-    let world = World::run(&[("a", "well"), ("b", "well")]).await;
+    let world = Fixture::run(&[("a", "well"), ("b", "well")]).await;
     let waiting = tokio::spawn(world.begin("wait", Instant::now() + Duration::from_secs(60)));
     eventually("the call", async || world.noted("a", "calls").pop()).await;
     // The other one is declared dead in the same time.
@@ -71,7 +71,7 @@ async fn a_server_that_is_busy_may_leave_pings_without_an_answer() {
 
 #[tokio::test]
 async fn a_server_that_answers_nobody_is_started_again_however_many_calls_wait_for_it() {
-    let world = World::run(&[("a", "well")]).await;
+    let world = Fixture::run(&[("a", "well")]).await;
     let mut calls = tokio::task::JoinSet::new();
     eventually("another process", async || {
         calls.spawn(world.begin("silence", Instant::now() + Duration::from_millis(1500)));
@@ -86,7 +86,7 @@ async fn a_server_that_answers_nobody_is_started_again_however_many_calls_wait_f
 
 #[tokio::test]
 async fn a_shutdown_ends_a_server_that_does_not_want_to_end() {
-    let world = World::run(&[("a", "stays"), ("b", "well")]).await;
+    let world = Fixture::run(&[("a", "stays"), ("b", "well")]).await;
     stop(&world.noted("b", "pids").pop().unwrap());
     world.end().await;
 }

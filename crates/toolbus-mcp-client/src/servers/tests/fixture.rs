@@ -11,11 +11,10 @@ use toolbus_core::failure::ToolFailure;
 use toolbus_core::tool::{ToolCall, ToolOutput};
 
 use super::*;
-use crate::bus_messages::Servers as _;
 use crate::status::PhaseName;
 
 /// Times that a test can wait for. Those of a start are longer than a busy machine needs.
-pub(super) const HASTE: Pace = Pace {
+pub(super) const HASTE: Timeouts = Timeouts {
     connect: Duration::from_secs(20),
     stable: Duration::from_secs(60),
     debounce: Duration::from_millis(10),
@@ -28,20 +27,21 @@ pub(super) const HASTE: Pace = Pace {
 };
 
 /// A bridge, and the folder by which its servers are ruled.
-pub(super) struct World {
-    pub(super) bridge: Bridge,
+pub(super) struct Fixture {
+    pub(super) bridge: Servers,
     pub(super) registry: Registry,
     pub(super) folder: TempDir,
 }
 
-impl World {
+impl Fixture {
     pub(super) fn new() -> Self {
-        Self::paced(HASTE)
+        Self::with_timeouts(HASTE)
     }
 
-    pub(super) fn paced(pace: Pace) -> Self {
+    pub(super) fn with_timeouts(timeouts: Timeouts) -> Self {
         let (registry, launcher) = (Registry::new(), Launcher::of_tests(Duration::from_millis(200)));
-        let bridge = Bridge::paced(registry.clone(), launcher, Arc::new(Silent), Scanner::new().unwrap(), pace);
+        let bridge =
+            Servers::with_timeouts(registry.clone(), launcher, Arc::new(Discard), Scanner::new().unwrap(), timeouts);
         let folder = tempfile::tempdir().unwrap();
         std::fs::write(folder.path().join("server.py"), include_str!("server.py")).unwrap();
         Self { bridge, registry, folder }
@@ -145,7 +145,7 @@ impl World {
     /// Ends the bridge; nothing is left of its servers.
     pub(super) async fn end(self) {
         self.bridge.shutdown().await;
-        assert!(self.bridge.shared.keepers.is_empty(), "keepers are left");
+        assert!(self.bridge.shared.tasks.is_empty(), "keepers are left");
         for file in std::fs::read_dir(self.folder.path()).unwrap().flatten() {
             if file.path().extension().is_some_and(|extension| extension == "pids") {
                 for pid in std::fs::read_to_string(file.path()).unwrap().lines() {

@@ -8,9 +8,8 @@ use toolbus_core::tool::Naming;
 use toolbus_core::{Lookup, PendingTools as _, ToolRef};
 use toolbus_protocol::llm_name;
 
-use super::fixture::{HASTE, World};
+use super::fixture::{Fixture, HASTE};
 use super::*;
-use crate::bus_messages::Servers as _;
 use crate::filter::ToolFilter;
 use crate::status::PhaseName;
 
@@ -23,7 +22,7 @@ fn access(registry: &Registry) -> PolicyHandle {
     PolicyHandle::new(registry.clone(), Identity::default(), policy, Capacity { max_in_flight: 16, max_waiting: 16 })
 }
 
-impl World {
+impl Fixture {
     /// Waits for a tool as a call does. Returns whether there was anything to wait for.
     async fn expect(&self, agent: &str, route: Lookup<'_>, name: &str) -> bool {
         let access = access(&self.registry);
@@ -40,7 +39,7 @@ impl World {
 
 #[tokio::test]
 async fn a_lazy_server_is_started_by_the_first_call_stopped_when_idle_and_started_again() {
-    let world = World::new();
+    let world = Fixture::new();
     world.apply([world.lazy("a"), world.server("b", "well")]);
     world.bridge.settled(Duration::from_secs(60)).await;
     world.refresh("a");
@@ -66,7 +65,7 @@ async fn a_lazy_server_is_started_by_the_first_call_stopped_when_idle_and_starte
 
 #[tokio::test]
 async fn a_lazy_server_is_started_by_a_call_that_names_it() {
-    let world = World::new();
+    let world = Fixture::new();
     world.apply([world.lazy("a"), world.lazy("b")]);
     assert!(world.expect("ana", Lookup::Server("A"), "a_echo").await);
     assert!(world.registry.snapshot().get("a_echo").is_some());
@@ -77,7 +76,7 @@ async fn a_lazy_server_is_started_by_a_call_that_names_it() {
 
 #[tokio::test]
 async fn a_caller_that_may_not_use_its_tools_cannot_start_a_server() {
-    let world = World::new();
+    let world = Fixture::new();
     world.apply([world.lazy("a")]);
     for route in [Lookup::Name, Lookup::AnyServer, Lookup::Server("a")] {
         assert!(!world.expect("eve", route, "a_echo").await, "{route:?}");
@@ -90,7 +89,7 @@ async fn a_caller_that_may_not_use_its_tools_cannot_start_a_server() {
 
 #[tokio::test]
 async fn a_server_of_which_a_caller_could_use_nothing_is_out_of_its_reach() {
-    let world = World::new();
+    let world = Fixture::new();
     let set = SetPlace { name: "files".into(), prefix: "fs".into(), sessions: None };
     let placed = [("a", None), ("Set", Some(set))].map(|(name, set)| PlacedServer { spec: world.lazy(name), set });
     world.bridge.apply(placed.to_vec(), Arc::new(|_| {}));
@@ -105,7 +104,7 @@ async fn a_server_of_which_a_caller_could_use_nothing_is_out_of_its_reach() {
 
 #[tokio::test]
 async fn a_lazy_server_of_a_set_is_started_by_the_name_that_models_use() {
-    let world = World::new();
+    let world = Fixture::new();
     let placed = |spec: ServerSpec, prefix: &str| PlacedServer {
         spec,
         set: Some(SetPlace { name: prefix.into(), prefix: prefix.into(), sessions: None }),
@@ -142,7 +141,7 @@ async fn a_lazy_server_of_a_set_is_started_by_the_name_that_models_use() {
 
 #[tokio::test]
 async fn no_server_is_started_for_a_name_that_it_cannot_offer() {
-    let world = World::new();
+    let world = Fixture::new();
     let tools = ToolFilter::new(vec!["a_echo".to_owned(), "mcp_register_server".to_owned()], Vec::new());
     world.apply([ServerSpec { tools, ..world.lazy("a") }]);
     for name in ["other", "mcp_register_server"] {
@@ -155,7 +154,7 @@ async fn no_server_is_started_for_a_name_that_it_cannot_offer() {
 
 #[tokio::test]
 async fn a_name_that_nobody_has_is_waited_for_while_something_may_come() {
-    let world = World::new();
+    let world = Fixture::new();
     world.touch("broken");
     world.apply([world.server("a", "well"), ServerSpec { is_disabled: true, ..world.server("b", "well") }]);
     world.expect("ana", Lookup::Name, "unknown").await;
@@ -169,7 +168,7 @@ async fn a_name_that_nobody_has_is_waited_for_while_something_may_come() {
 
 #[tokio::test]
 async fn a_tool_is_waited_for_until_its_own_server_has_brought_it() {
-    let world = World::new();
+    let world = Fixture::new();
     world.apply([world.server("a", "mute"), world.lazy("b")]);
     for route in [Lookup::Name, Lookup::AnyServer] {
         world.expect("ana", route, "b_echo").await;
@@ -181,7 +180,7 @@ async fn a_tool_is_waited_for_until_its_own_server_has_brought_it() {
 
 #[tokio::test]
 async fn a_name_that_nobody_has_is_not_waited_for_until_a_handshake_is_over() {
-    let world = World::paced(Pace { arrival: Duration::from_millis(100), ..HASTE });
+    let world = Fixture::with_timeouts(Timeouts { arrival: Duration::from_millis(100), ..HASTE });
     world.apply([world.server("a", "mute"), world.lazy("b")]);
     assert!(world.expect("ana", Lookup::Name, "unknown").await);
     assert_eq!(world.status("a").phase, PhaseName::Connecting);
@@ -203,7 +202,7 @@ async fn a_name_that_nobody_has_is_not_waited_for_until_a_handshake_is_over() {
 
 #[tokio::test]
 async fn a_server_in_use_is_not_idle() {
-    let world = World::new();
+    let world = Fixture::new();
     world.apply([world.lazy("a"), world.lazy("b")]);
     for tool in ["b_echo", "a_echo"] {
         world.expect("ana", Lookup::AnyServer, tool).await;

@@ -5,28 +5,28 @@ use toolbus_core::policy::{Capacity, Policy, PolicyHandle};
 use toolbus_core::tool::Naming;
 use toolbus_trust::pins::{Level, Levels, Named, Pins};
 
-use super::fixture::World;
+use super::fixture::Fixture;
 use super::*;
 use crate::status::PhaseName;
 
 /// Waits until names stay where they are.
-async fn kept(world: &World) {
+async fn kept(world: &Fixture) {
     eventually("names to be kept", async || world.registry.is_keeping_names().then_some(())).await;
 }
 
 /// Waits until `shadowed` lists a tool of this name, which `kept` has.
-async fn shadowed(world: &World, name: &str, kept: &str, shadowed: &str) {
+async fn shadowed(world: &Fixture, name: &str, kept: &str, shadowed: &str) {
     let wanted = Clash { name: name.into(), kept: kept.into(), shadowed: shadowed.into() };
     eventually("the clash", async || world.registry.snapshot().clashes().any(|clash| clash == wanted).then_some(()))
         .await;
 }
 
-fn pid(world: &World, server: &str) -> String {
+fn pid(world: &Fixture, server: &str) -> String {
     world.noted(server, "pids").pop().unwrap()
 }
 
 /// Rules that ask pins about the tools of a world, of which those of `zzz` are pinned; and what keeps both together.
-fn pinned(world: &World, file: &std::path::Path) -> (PolicyHandle, Pins) {
+fn pinned(world: &Fixture, file: &std::path::Path) -> (PolicyHandle, Pins) {
     let levels = Levels::new([("mcp:zzz".to_owned(), Level::Strict)], []);
     let named = Named { source: "mcp:zzz".to_owned(), naming: Naming::default(), reached: None };
     let pins = Pins::open(Some(file.to_owned()), levels.naming([named])).unwrap();
@@ -38,7 +38,7 @@ fn pinned(world: &World, file: &std::path::Path) -> (PolicyHandle, Pins) {
 
 #[tokio::test]
 async fn a_server_that_lists_the_tool_of_another_later_does_not_get_its_calls() {
-    let world = World::new();
+    let world = Fixture::new();
     std::fs::write(world.folder.path().join("zzz.tools"), "added").unwrap();
     world.apply([world.server("zzz", "well"), world.server("aaa", "well")]);
     kept(&world).await;
@@ -57,7 +57,7 @@ async fn a_server_that_lists_the_tool_of_another_later_does_not_get_its_calls() 
 
 #[tokio::test]
 async fn a_second_server_of_one_kind_that_is_added_takes_no_tool_of_the_first() {
-    let world = World::run(&[("files", "well")]).await;
+    let world = Fixture::run(&[("files", "well")]).await;
     kept(&world).await;
     world.apply([world.server("files", "well"), world.server("documents", "well")]);
     shadowed(&world, "pid", "mcp:files", "mcp:documents").await;
@@ -72,7 +72,7 @@ async fn a_second_server_of_one_kind_that_is_added_takes_no_tool_of_the_first() 
 
 #[tokio::test]
 async fn two_servers_of_one_kind_live_side_by_side_under_names_of_their_own() {
-    let world = World::new();
+    let world = Fixture::new();
     let named = |name: &str, prefix: &str, renamed: &[(&str, &str)]| {
         let renamed = renamed.iter().map(|(own, name)| ((*own).into(), (*name).into())).collect();
         let naming = Naming { set: None, prefix: Some(prefix.into()), renamed };
@@ -96,7 +96,7 @@ async fn the_name_of_a_pinned_tool_waits_for_its_server_over_a_restart() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("pins.json");
     {
-        let world = World::new();
+        let world = Fixture::new();
         let (access, pins) = pinned(&world, &file);
         std::fs::write(world.folder.path().join("zzz.tools"), "added").unwrap();
         world.apply([world.server("zzz", "well")]);
@@ -105,7 +105,7 @@ async fn the_name_of_a_pinned_tool_waits_for_its_server_over_a_restart() {
         pins.save().unwrap();
         world.end().await;
     }
-    let world = World::new();
+    let world = Fixture::new();
     let (access, pins) = pinned(&world, &file);
     std::fs::write(world.folder.path().join("zzz.tools"), "added").unwrap();
     std::fs::write(world.folder.path().join("aaa.tools"), "added").unwrap();

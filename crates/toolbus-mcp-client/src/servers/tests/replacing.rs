@@ -1,11 +1,11 @@
-use super::fixture::{World, is_running};
+use super::fixture::{Fixture, is_running};
 use super::*;
 use crate::filter::ToolFilter;
 use crate::status::PhaseName;
 
 #[tokio::test]
 async fn what_an_operator_denies_is_not_offered_by_a_registered_server_of_the_same_name() {
-    let world = World::new();
+    let world = Fixture::new();
     world.bridge.restore(vec![ServerSpec { origin: Origin::Registration, ..world.server("a", "well") }]);
     world.phase("a", PhaseName::Ready).await;
     let registered = world.call("pid").await.unwrap();
@@ -20,7 +20,7 @@ async fn what_an_operator_denies_is_not_offered_by_a_registered_server_of_the_sa
 
 #[tokio::test]
 async fn a_server_whose_name_is_written_anew_has_another_source() {
-    let world = World::run(&[("a", "well")]).await;
+    let world = Fixture::run(&[("a", "well")]).await;
     world.apply([ServerSpec { name: ServerName::parse("A").unwrap(), ..world.server("a", "well") }]);
     eventually("the tools", async || world.registry.snapshot().get("pid").map(drop)).await;
     let snapshot = world.registry.snapshot();
@@ -31,8 +31,8 @@ async fn a_server_whose_name_is_written_anew_has_another_source() {
 
 #[tokio::test]
 async fn a_server_that_was_removed_or_replaced_registers_nothing_any_more() {
-    let world = World::run(&[("a", "well")]).await;
-    let removed = world.bridge.shared.member("a").unwrap();
+    let world = Fixture::run(&[("a", "well")]).await;
+    let removed = world.bridge.shared.entry("a").unwrap();
     world.apply([]);
     world.bridge.shared.publish(&removed);
     assert!(world.registry.snapshot().is_empty());
@@ -46,10 +46,10 @@ async fn a_server_that_was_removed_or_replaced_registers_nothing_any_more() {
 
 #[tokio::test]
 async fn what_was_wanted_of_a_server_before_it_was_started_does_not_start_it_again() {
-    let world = World::new();
+    let world = Fixture::new();
     world.touch("broken");
     world.apply([world.lazy("a"), world.lazy("b")]);
-    let member = world.bridge.shared.member("a").unwrap();
+    let member = world.bridge.shared.entry("a").unwrap();
     eventually("a wait before the next try", async || match world.status("a").phase {
         PhaseName::Waiting => Some(()),
         _ => {
@@ -64,7 +64,7 @@ async fn what_was_wanted_of_a_server_before_it_was_started_does_not_start_it_aga
     member.relist();
     world.phase("a", PhaseName::Ready).await;
     world.phase("a", PhaseName::Idle).await;
-    let other = world.bridge.shared.member("b").unwrap();
+    let other = world.bridge.shared.entry("b").unwrap();
     other.arrival(true).await;
     world.phase("b", PhaseName::Idle).await;
     assert_eq!(world.noted("a", "pids").len(), failed + 1);

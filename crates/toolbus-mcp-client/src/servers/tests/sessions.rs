@@ -6,25 +6,25 @@ use toolbus_core::failure::{Cause, ToolFailure};
 use toolbus_core::tool::ToolCall;
 use toolbus_core::toolsets::SessionLimits;
 
-use super::fixture::{World, is_running, kill};
+use super::fixture::{Fixture, is_running, kill};
 use super::*;
 use crate::servers::sessions::ServerSessions;
 
 /// A world in which `a` is started for each session of the set `desk`.
 struct Desk {
-    world: World,
+    world: Fixture,
     set: Arc<SessionSet>,
 }
 
 impl Desk {
     async fn new(cwd: Option<&str>) -> Self {
-        let world = World::new();
+        let world = Fixture::new();
         let mut spec = world.server("a", "well");
         if let (TransportSpec::Stdio(program), Some(cwd)) = (&mut spec.transport, cwd) {
             program.cwd = Some(world.folder.path().join(cwd));
         }
         let launcher = Launcher::of_tests(Duration::from_millis(200));
-        let sessions = ServerSessions::new(spec.clone(), launcher, Arc::new(Silent));
+        let sessions = ServerSessions::new(spec.clone(), launcher, Arc::new(Discard));
         let limits = SessionLimits { idle_timeout: Duration::from_secs(3600), max_sessions: 8 };
         let set = SessionSet::new("desk", sessions, limits);
         let place = SetPlace { name: "desk".into(), prefix: "desk".into(), sessions: Some(Arc::clone(&set)) };

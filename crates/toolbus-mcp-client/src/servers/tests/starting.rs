@@ -2,13 +2,13 @@ use std::time::Instant;
 
 use toolbus_core::failure::Cause;
 
-use super::fixture::{HASTE, World, is_running, kill};
+use super::fixture::{Fixture, HASTE, is_running, kill};
 use super::*;
 use crate::status::PhaseName;
 
 #[tokio::test]
 async fn a_server_that_hangs_delays_no_other() {
-    let world = World::new();
+    let world = Fixture::new();
     world.apply([world.server("a", "mute"), world.server("b", "well"), world.server("c", "well")]);
     world.phase("b", PhaseName::Ready).await;
     world.phase("c", PhaseName::Ready).await;
@@ -18,7 +18,7 @@ async fn a_server_that_hangs_delays_no_other() {
 
 #[tokio::test]
 async fn a_first_connection_that_fails_is_tried_again() {
-    let world = World::new();
+    let world = Fixture::new();
     world.touch("broken");
     world.apply([world.server("a", "well")]);
     let failed = world.phase("a", PhaseName::Waiting).await;
@@ -30,7 +30,7 @@ async fn a_first_connection_that_fails_is_tried_again() {
     world.end().await;
 }
 
-impl World {
+impl Fixture {
     /// Waits until a server is parked. Each of the waits before is cut short.
     async fn parked(&self, name: &str) {
         eventually("parking", async || {
@@ -43,11 +43,11 @@ impl World {
 
 #[tokio::test]
 async fn a_server_that_fails_again_and_again_is_parked_and_tried_again_later() {
-    let world = World::paced(Pace { parked: Duration::from_millis(500), ..HASTE });
+    let world = Fixture::with_timeouts(Timeouts { parked: Duration::from_millis(500), ..HASTE });
     world.touch("broken");
     world.apply([world.server("a", "well")]);
     world.parked("a").await;
-    // Each time it is asked as either generation.
+    // Each time it is asked as either session_mode.
     assert_eq!(world.noted("a", "pids").len(), 6 * 2);
     world.remove("broken");
     world.phase("a", PhaseName::Ready).await;
@@ -56,7 +56,11 @@ async fn a_server_that_fails_again_and_again_is_parked_and_tried_again_later() {
 
 #[tokio::test]
 async fn a_call_that_finds_a_server_parked_tries_it_soon() {
-    let world = World::paced(Pace { parked: Duration::from_secs(3600), retry: Duration::from_millis(100), ..HASTE });
+    let world = Fixture::with_timeouts(Timeouts {
+        parked: Duration::from_secs(3600),
+        retry: Duration::from_millis(100),
+        ..HASTE
+    });
     world.apply([world.server("a", "well")]);
     world.phase("a", PhaseName::Ready).await;
     world.touch("broken");
@@ -69,7 +73,7 @@ async fn a_call_that_finds_a_server_parked_tries_it_soon() {
 
 #[tokio::test]
 async fn a_restart_gives_a_parked_server_a_new_life_at_once_and_nothing_else_does() {
-    let world = World::paced(Pace { parked: Duration::from_secs(3600), ..HASTE });
+    let world = Fixture::with_timeouts(Timeouts { parked: Duration::from_secs(3600), ..HASTE });
     world.apply([world.server("a", "well")]);
     world.phase("a", PhaseName::Ready).await;
     world.touch("broken");
@@ -91,7 +95,7 @@ async fn a_restart_gives_a_parked_server_a_new_life_at_once_and_nothing_else_doe
 
 #[tokio::test]
 async fn a_call_waits_for_a_server_that_is_being_connected_to_until_its_deadline() {
-    let world = World::run(&[("a", "well")]).await;
+    let world = Fixture::run(&[("a", "well")]).await;
     world.touch("broken");
     let _ = world.call("die").await;
     let waiting = world.begin("pid", Instant::now() + Duration::from_secs(60));
@@ -106,7 +110,7 @@ async fn a_call_waits_for_a_server_that_is_being_connected_to_until_its_deadline
 
 #[tokio::test]
 async fn what_a_server_writes_about_the_probe_is_kept_and_not_logged() {
-    let world = World::new();
+    let world = Fixture::new();
     let log = world.folder.path().join("log");
     let writer = Mutex::new(std::fs::File::create(&log).unwrap());
     let subscriber = tracing_subscriber::fmt().with_max_level(tracing::Level::INFO).with_writer(writer).finish();
@@ -127,7 +131,7 @@ async fn what_a_server_writes_about_the_probe_is_kept_and_not_logged() {
 
 #[tokio::test]
 async fn a_restart_gives_up_a_start_that_hangs() {
-    let world = World::new();
+    let world = Fixture::new();
     world.apply([world.server("a", "mute")]);
     let first = eventually("a process", async || world.noted("a", "pids").pop()).await;
     assert!(world.bridge.restart("a"));
@@ -138,7 +142,7 @@ async fn a_restart_gives_up_a_start_that_hangs() {
 
 #[tokio::test]
 async fn a_shutdown_ends_servers_that_are_still_being_started() {
-    let world = World::new();
+    let world = Fixture::new();
     world.apply([world.server("a", "mute"), world.server("b", "stays"), world.server("c", "ends")]);
     for name in ["a", "b", "c"] {
         eventually("a process", async || world.noted(name, "pids").pop()).await;

@@ -13,7 +13,7 @@ use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use toolbus_core::log::shown;
 
-use super::{Asked, Received, TransportFailure};
+use super::{PendingCalls, Received, TransportFailure};
 use crate::client::message;
 use crate::process::Exited;
 use crate::transport::values::{self, MAX_VALUES};
@@ -81,7 +81,7 @@ pub(super) struct Reader<R> {
     from: BufReader<R>,
     line: Vec<u8>,
     server: Arc<str>,
-    asked: Arc<Asked>,
+    pending: Arc<PendingCalls>,
     to: mpsc::Sender<Received>,
     room: Arc<Semaphore>,
     skipped: u64,
@@ -89,12 +89,12 @@ pub(super) struct Reader<R> {
 }
 
 impl<R: AsyncRead + Unpin> Reader<R> {
-    pub(super) fn new(from: R, server: Arc<str>, asked: Arc<Asked>, to: mpsc::Sender<Received>) -> Self {
+    pub(super) fn new(from: R, server: Arc<str>, pending: Arc<PendingCalls>, to: mpsc::Sender<Received>) -> Self {
         Self {
             from: BufReader::with_capacity(CHUNK, from),
             line: Vec::new(),
             server,
-            asked,
+            pending,
             to,
             room: Arc::new(Semaphore::new(MAX_LINE)),
             skipped: 0,
@@ -171,7 +171,7 @@ impl<R: AsyncRead + Unpin> Reader<R> {
                 }
                 Ok(Some(message)) => {
                     self.skipped_in_a_row = 0;
-                    if let Some(message) = self.asked.take(message)
+                    if let Some(message) = self.pending.take(message)
                         && self.give(message).await.is_none()
                     {
                         return End::Abandoned;
