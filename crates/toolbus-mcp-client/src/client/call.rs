@@ -60,9 +60,9 @@ pub(super) fn request(tool: &str, call: &ToolCall, token: Option<Token>) -> Clie
 /// The result of a call.
 pub(super) fn output(tool: &str, result: ServerResult) -> Result<ToolOutput, ToolFailure> {
     match result {
-        ServerResult::CallToolResult(result) => Ok(super::result::output(result)),
+        ServerResult::CallToolResult(result) => Ok(super::result::from_result(result)),
         ServerResult::EmptyResult(_) | ServerResult::TaskAckResult(_) => {
-            Ok(super::result::output(CallToolResult::default()))
+            Ok(super::result::from_result(CallToolResult::default()))
         }
         ServerResult::InputRequiredResult(_) => Err(ToolFailure::new(
             Cause::Failed,
@@ -72,7 +72,7 @@ pub(super) fn output(tool: &str, result: ServerResult) -> Result<ToolOutput, Too
             Cause::Failed,
             format!("Tool '{tool}' runs as a task that is asked for its result later, which this bridge does not do."),
         )),
-        ServerResult::CustomResult(result) => super::result::output_of_value(result.0).ok_or_else(|| invalid(tool)),
+        ServerResult::CustomResult(result) => super::result::from_value_result(result.0).ok_or_else(|| invalid(tool)),
         _ => Err(invalid(tool)),
     }
 }

@@ -11,13 +11,13 @@ use toolbus_core::tool::ToolOutput;
 use toolbus_protocol::ContentBlock;
 
 /// The result of a tool: its text in `content`, and all of it in `blocks` if there is more than text.
-pub(crate) fn output(result: CallToolResult) -> ToolOutput {
+pub(crate) fn from_result(result: CallToolResult) -> ToolOutput {
     let blocks = result.content.into_iter().map(block::from_mcp).collect();
     assembled(blocks, result.structured_content, result.is_error.unwrap_or_default())
 }
 
 /// The same of a result that does not keep to the protocol; `None` for what is no result of a tool.
-pub(crate) fn output_of_value(mut result: Value) -> Option<ToolOutput> {
+pub(crate) fn from_value_result(mut result: Value) -> Option<ToolOutput> {
     let members = result.as_object_mut()?;
     let is_complete = members.get("resultType").is_none_or(|kind| kind == "complete");
     let is_result = ["content", "structuredContent", "isError"].iter().any(|name| members.contains_key(*name));
@@ -27,7 +27,7 @@ pub(crate) fn output_of_value(mut result: Value) -> Option<ToolOutput> {
     let blocks = match members.get("content") {
         None | Some(Value::Null) => Vec::new(),
         Some(Value::Array(blocks)) => blocks.iter().map(block::from_value).collect(),
-        Some(Value::String(text)) => vec![block::text(text)],
+        Some(Value::String(text)) => vec![block::text_block(text)],
         Some(single) => vec![block::from_value(single)],
     };
     let is_error = members.get("isError").and_then(Value::as_bool).unwrap_or_default();
@@ -39,7 +39,7 @@ fn assembled(mut blocks: Vec<ContentBlock>, structured: Option<Value>, is_error:
     if let Some(structured) = structured.as_ref().filter(|value| !same::is_content(&blocks, value)) {
         let texts = texts(&blocks);
         if texts.is_empty() {
-            blocks.push(block::text(structured.to_string()));
+            blocks.push(block::text_block(structured.to_string()));
         } else if !same::is_said(&texts, structured) {
             blocks.push(ContentBlock::structured(structured.to_string()));
         }

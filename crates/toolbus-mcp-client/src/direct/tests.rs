@@ -26,7 +26,7 @@ for line in sys.stdin:
         print(json.dumps({"jsonrpc": "2.0", "id": request["id"], "result": result}), flush=True)
 "#;
 
-fn python(script: &str) -> ServerSpec {
+fn python_echo(script: &str) -> ServerSpec {
     let args = vec!["-c".to_owned(), script.to_owned()];
     let (command, env) = ("python3".to_owned(), BTreeMap::new());
     ServerSpec {
@@ -44,7 +44,7 @@ fn python(script: &str) -> ServerSpec {
 
 async fn start(script: &str) -> Result<Direct, DirectError> {
     let launcher = Launcher::of_tests(Duration::from_secs(1));
-    Direct::start(&python(script), &launcher).await
+    Direct::start(&python_echo(script), &launcher).await
 }
 
 #[tokio::test]

@@ -71,7 +71,7 @@ impl StdioTransport {
         let pending = Arc::<PendingCalls>::default();
         let reader = reader::Reader::new(from, server, Arc::clone(&pending), read);
         tokio::spawn(reader.run(closing.clone(), exited, failure.clone()));
-        let writer = tokio::spawn(writer::run(to, to_write, closing.clone()));
+        let writer = tokio::spawn(writer::write_lines(to, to_write, closing.clone()));
         Self { outgoing, pending, incoming, closing, writer, failure }
     }
 

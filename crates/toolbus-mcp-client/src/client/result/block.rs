@@ -18,18 +18,18 @@ const BASE64: GeneralPurpose = GeneralPurpose::new(
 );
 
 /// A piece of text.
-pub(super) fn text(text: impl Into<String>) -> ContentBlock {
+pub(super) fn text_block(text: impl Into<String>) -> ContentBlock {
     ContentBlock { kind: "text".to_owned(), text: Some(text.into()), ..ContentBlock::default() }
 }
 
 /// A piece of a kind that this daemon knows.
 pub(super) fn from_mcp(block: McpBlock) -> ContentBlock {
     match block {
-        McpBlock::Text(content) => text(content.text),
-        McpBlock::Image(image) => binary("image", image.data, Some(image.mime_type)),
-        McpBlock::Audio(audio) => binary("audio", audio.data, Some(audio.mime_type)),
-        McpBlock::Resource(embedded) => resource(embedded.resource),
-        McpBlock::ResourceLink(resource) => link(resource),
+        McpBlock::Text(content) => text_block(content.text),
+        McpBlock::Image(image) => binary_block("image", image.data, Some(image.mime_type)),
+        McpBlock::Audio(audio) => binary_block("audio", audio.data, Some(audio.mime_type)),
+        McpBlock::Resource(embedded) => resource_block(embedded.resource),
+        McpBlock::ResourceLink(resource) => link_block(resource),
         _ => unsupported("unknown"),
     }
 }
@@ -42,31 +42,31 @@ pub(super) fn from_value(block: &Value) -> ContentBlock {
     let member = |name: &str| block.get(name).and_then(Value::as_str);
     match (member("type"), member("data")) {
         (Some(kind @ ("image" | "audio")), Some(data)) => {
-            binary(kind, data.to_owned(), member("mimeType").map(ToOwned::to_owned))
+            binary_block(kind, data.to_owned(), member("mimeType").map(ToOwned::to_owned))
         }
         (kind, _) => unsupported(kind.unwrap_or("unknown")),
     }
 }
 
 fn unsupported(kind: &str) -> ContentBlock {
-    text(format!("[unsupported content of type {}]", shown(kind)))
+    text_block(format!("[unsupported content of type {}]", shown(kind)))
 }
 
-fn binary(kind: &str, data: String, mime_type: Option<String>) -> ContentBlock {
+fn binary_block(kind: &str, data: String, mime_type: Option<String>) -> ContentBlock {
     if !is_base64(&data) {
-        return text(format!("[content of type {kind} that is not valid Base64]"));
+        return text_block(format!("[content of type {kind} that is not valid Base64]"));
     }
     ContentBlock { kind: kind.to_owned(), data: Some(data), mime_type, ..ContentBlock::default() }
 }
 
-fn resource(contents: ResourceContents) -> ContentBlock {
+fn resource_block(contents: ResourceContents) -> ContentBlock {
     match contents {
         ResourceContents::TextResourceContents { uri, mime_type, text, .. } => {
             let uri = Some(uri);
             ContentBlock { kind: "resource".to_owned(), text: Some(text), mime_type, uri, ..ContentBlock::default() }
         }
         ResourceContents::BlobResourceContents { uri, mime_type, blob, .. } => {
-            let block = binary("resource", blob, mime_type);
+            let block = binary_block("resource", blob, mime_type);
             if block.kind == "resource" { ContentBlock { uri: Some(uri), ..block } } else { block }
         }
         _ => unsupported("resource"),
@@ -74,7 +74,7 @@ fn resource(contents: ResourceContents) -> ContentBlock {
 }
 
 /// A link carries no content: its name is the only text that there is.
-fn link(resource: Resource) -> ContentBlock {
+fn link_block(resource: Resource) -> ContentBlock {
     ContentBlock {
         kind: "resource".to_owned(),
         text: Some(resource.name),

@@ -18,15 +18,15 @@ fn wire(output: ToolOutput) -> String {
 /// The answer on the wire, whichever way the result was read.
 fn answer(result: Value) -> String {
     let typed: CallToolResult = serde_json::from_value(result.clone()).unwrap();
-    let answer = wire(output(typed));
-    assert_eq!(answer, wire(output_of_value(result).unwrap()));
+    let answer = wire(from_result(typed));
+    assert_eq!(answer, wire(from_value_result(result).unwrap()));
     answer
 }
 
 /// The answer to a result that the protocol does not know.
 fn lenient(result: Value) -> String {
     assert!(serde_json::from_value::<CallToolResult>(result.clone()).is_err(), "{result}");
-    wire(output_of_value(result).unwrap())
+    wire(from_value_result(result).unwrap())
 }
 
 #[test]
@@ -90,7 +90,7 @@ fn structured_content_that_a_text_repeats_adds_nothing() {
     ];
     for (texts, structured) in table {
         let content: Vec<Value> = texts.iter().map(|text| json!({"type": "text", "text": text})).collect();
-        let result = output_of_value(json!({"content": content, "structuredContent": structured})).unwrap();
+        let result = from_value_result(json!({"content": content, "structuredContent": structured})).unwrap();
         assert_eq!(result.structured.as_deref(), Some(&structured));
         assert_eq!(ToolOutput { structured: None, ..result }, ToolOutput::text(texts.join("\n")));
     }
@@ -139,6 +139,6 @@ fn what_is_no_result_of_a_tool_is_none() {
         json!({"tools": []}),
         json!({"resultType": "input_required", "content": []}),
     ] {
-        assert_eq!(output_of_value(value.clone()), None, "{value}");
+        assert_eq!(from_value_result(value.clone()), None, "{value}");
     }
 }

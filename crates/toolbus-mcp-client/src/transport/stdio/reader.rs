@@ -29,7 +29,7 @@ const LONG: usize = 64 * 1024;
 /// a part of the processor.
 const REST: u32 = 3;
 /// Memory that is kept between lines, in bytes.
-const KEPT: usize = 256 * 1024;
+const KEPT_LINE: usize = 256 * 1024;
 /// Lines without a message that end the connection, when they follow one another.
 pub(super) const MAX_SKIPPED: u32 = 1000;
 /// Lines without a message that are logged.
@@ -150,7 +150,7 @@ impl<R: AsyncRead + Unpin> Reader<R> {
             // A flood of what nobody waits for must not keep this thread from everything else.
             consume_budget().await;
             self.line.clear();
-            self.line.shrink_to(KEPT);
+            self.line.shrink_to(KEPT_LINE);
             // A limit that a usize holds, a u64 holds.
             let mut from = (&mut self.from).take(MAX_LINE as u64);
             if let Err(error) = from.read_until(b'\n', &mut self.line).await {

@@ -123,7 +123,7 @@ async fn a_line_of_the_limit_is_read_and_a_longer_one_ends_the_connection() {
     for (extra, is_read) in [(0, true), (1, false)] {
         let (mut transport, mut server) = connect();
         let (start, end) = (r#"{"jsonrpc":"2.0","id":1,"result":{"x":""#, "\"}}\n");
-        let text = "x".repeat(reader::MAX_LINE - start.len() - end.len() + extra);
+        let text = "x".repeat(MAX_LINE - start.len() - end.len() + extra);
         let line = format!("{start}{text}{end}");
         let writing = tokio::spawn(async move { server.output.write_all(line.as_bytes()).await });
         let message = transport.receive().await;
@@ -139,7 +139,7 @@ async fn a_line_of_the_limit_is_read_and_a_longer_one_ends_the_connection() {
 #[tokio::test]
 async fn a_message_among_lines_that_are_none_starts_the_count_again() {
     let (mut transport, mut server) = connect();
-    let skipped = "no message\n".repeat(reader::MAX_SKIPPED as usize - 1);
+    let skipped = "no message\n".repeat(MAX_SKIPPED as usize - 1);
     let message = "{\"jsonrpc\":\"2.0\",\"id\":1,\"result\":{}}\n";
     let text = format!("{skipped}{message}{skipped}{message}{skipped}one more\nand more\n");
     tokio::spawn(async move { server.output.write_all(text.as_bytes()).await });

@@ -13,22 +13,22 @@ use super::FLUSH;
 /// Bytes that are written at once, unless one message is longer.
 const BATCH: usize = 64 * 1024;
 /// Memory that is kept between writes, in bytes.
-const KEPT: usize = 256 * 1024;
+const KEPT_BATCH: usize = 256 * 1024;
 
 /// Writes until it is told to close, or until the server takes nothing any more.
-pub(super) async fn run(to: impl AsyncWrite + Unpin, messages: mpsc::Receiver<Vec<u8>>, closing: CancellationToken) {
+pub(super) async fn write_lines(to: impl AsyncWrite + Unpin, messages: mpsc::Receiver<Vec<u8>>, closing: CancellationToken) {
     let too_late = async {
         closing.cancelled().await;
         sleep(FLUSH).await;
     };
     tokio::select! {
         // Why it failed is told by the server's end, which the reader sees.
-        _ = write(to, messages, &closing) => {}
+        _ = write_batches(to, messages, &closing) => {}
         () = too_late => {}
     }
 }
 
-async fn write(
+async fn write_batches(
     mut to: impl AsyncWrite + Unpin,
     mut messages: mpsc::Receiver<Vec<u8>>,
     closing: &CancellationToken,
@@ -53,7 +53,7 @@ async fn write(
         to.write_all(&lines).await?;
         to.flush().await?;
         lines.clear();
-        lines.shrink_to(KEPT);
+        lines.shrink_to(KEPT_BATCH);
     }
 }
 
