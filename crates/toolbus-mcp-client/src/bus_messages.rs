@@ -6,12 +6,8 @@
 mod index;
 mod manage;
 mod refresh;
-mod register;
-mod remembered;
 mod unserved;
-mod wait_limits;
 
 pub use self::index::Index;
 pub use self::manage::ManageHandler;
-pub use self::refresh::RefreshHandler;
-pub use self::remembered::RememberedAgents;
+pub use self::refresh::{RefreshHandler, RememberedAgents};

@@ -8,15 +8,9 @@ mod inflight;
 mod list;
 pub(crate) mod message;
 mod notifications;
-mod pending;
 mod redacted;
-mod result;
-mod server_info;
-mod subscription;
 #[cfg(test)]
 mod tests;
-mod text;
-mod timing;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -33,17 +27,14 @@ use toolbus_core::failure::{Cause, ToolFailure};
 use toolbus_core::redact::Redactor;
 use toolbus_core::tool::{ToolCall, ToolOutput};
 
-use self::inflight::InFlight;
+use self::inflight::{ConnectionLabels, InFlight, PendingRequest, RequestTimer};
 use self::notifications::{Notifications, Token};
-use self::pending::PendingRequest;
-use self::timing::{ConnectionLabels, RequestTimer};
 use crate::events::Session;
 use crate::transport::stdio::FastPath;
 
 pub(crate) use self::failure::{CallError, RequestError};
-pub(crate) use self::handshake::Opening;
+pub(crate) use self::handshake::{Opening, ServerInfo};
 pub(crate) use self::list::{Listed, size};
-pub(crate) use self::server_info::ServerInfo;
 
 /// Longest listing of tools, all pages together.
 const LIST_TIME: Duration = Duration::from_secs(30);
@@ -85,7 +76,7 @@ impl Connection {
         tokio::spawn(async move {
             let subscribing = async {
                 if subscribes {
-                    subscription::keep(peer).await;
+                    notifications::keep(peer).await;
                 }
                 std::future::pending::<()>().await;
             };

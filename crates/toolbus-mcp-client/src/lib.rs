@@ -6,15 +6,12 @@
 
 pub mod bus_messages;
 mod client;
-pub mod direct;
 pub mod events;
-pub mod filter;
 pub mod model_tools;
-pub mod probe;
 pub mod process;
 pub mod servers;
 pub mod spec;
+pub mod standalone;
 pub mod status;
-pub mod summary;
 mod supervise;
-mod transport;
+pub(crate) mod transport;

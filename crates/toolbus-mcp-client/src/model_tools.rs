@@ -2,13 +2,12 @@
 
 mod args;
 mod invoke;
-pub(crate) mod list;
+pub mod list;
 mod register;
 mod registrar;
 mod rules;
 #[cfg(test)]
 mod tests;
-pub(crate) mod visible;
 
 use std::sync::Arc;
 

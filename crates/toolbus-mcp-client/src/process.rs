@@ -1,13 +1,12 @@
 //! Child processes that end with the daemon, whatever ends it.
 
-mod environment;
 mod exit;
 pub(crate) mod family;
 pub mod guard;
+mod start;
 mod stderr;
 #[cfg(test)]
 mod tests;
-mod turns;
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -25,13 +24,13 @@ use tokio_util::sync::CancellationToken;
 use toolbus_core::redact::Redactor;
 
 use self::guard::GUARD;
+use self::start::StartLimit;
 use self::stderr::Tail;
-use self::turns::StartLimit;
 use crate::spec::Program;
 use crate::transport::stdio::StdioTransport;
 
 pub(crate) use self::exit::{Exit, Exited};
-pub(crate) use self::turns::StartPermit;
+pub(crate) use self::start::StartPermit;
 
 /// Time that a server has to end by itself once its standard input is closed, before it is sent SIGTERM.
 const GRACE: Duration = Duration::from_secs(2);
@@ -108,7 +107,7 @@ impl Launcher {
     ///
     /// When there is no such program or directory, or the operating system refuses.
     pub(crate) fn start(&self, name: &str, program: &Program) -> Result<(Process, StdioTransport), SpawnError> {
-        let environment = environment::of(program, std::env::vars_os());
+        let environment = start::of(program, std::env::vars_os());
         find(program, &environment)?;
 
         let mut command = Command::new(&self.helper);
@@ -139,7 +138,7 @@ impl Launcher {
 /// Why a program would not be started now, as far as that can be told without starting it.
 #[must_use]
 pub fn hindrance(program: &Program) -> Option<String> {
-    let environment = environment::of(program, std::env::vars_os());
+    let environment = start::of(program, std::env::vars_os());
     find(program, &environment).err().map(|error| error.to_string())
 }
 
@@ -149,7 +148,7 @@ fn find(program: &Program, environment: &BTreeMap<OsString, OsString>) -> Result
         return Err(SpawnError::NoDirectory(cwd.display().to_string()));
     }
     let path = environment.get(&OsString::from("PATH")).map(OsString::as_os_str);
-    environment::find(&program.command, program.cwd.as_deref().unwrap_or(Path::new(".")), path).map(drop)
+    start::find(&program.command, program.cwd.as_deref().unwrap_or(Path::new(".")), path).map(drop)
 }
 
 #[cfg(test)]

@@ -1,13 +1,9 @@
 //! All servers, and their tools in the registry.
 
-mod arriving;
 mod control;
 pub(crate) mod definition;
 mod entry;
-mod entry_status;
-mod executor;
 pub(crate) mod findings;
-mod quota;
 mod schema;
 pub mod sessions;
 #[cfg(test)]
@@ -26,7 +22,7 @@ use toolbus_core::toolsets::SessionSet;
 use toolbus_trust::scan::Scanner;
 
 use self::entry::ServerEntry;
-use self::quota::{QuotaExceeded, ToolQuota, Usage};
+use self::tools::{QuotaExceeded, ToolQuota, Usage};
 use crate::events::Observer;
 use crate::process::Launcher;
 use crate::spec::{Origin, ServerName, ServerSpec};

@@ -8,8 +8,8 @@ use futures_util::future::try_join_all;
 use tokio_util::sync::CancellationToken;
 use toolbus_core::caller::Caller;
 use toolbus_core::tool::ToolCall;
-use toolbus_mcp_client::direct::Direct;
 use toolbus_mcp_client::process::Launcher;
+use toolbus_mcp_client::standalone::Direct;
 use toolbus_mcp_client::status::PhaseName;
 use toolbus_protocol::topic;
 

@@ -1,23 +1,26 @@
 //! `mcp.manage`: what agents ask about servers.
 
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
+use serde_json::{Map, Value};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use toolbus_core::failure::{Cause, ToolFailure};
 use toolbus_core::log::shown;
 use toolbus_core::policy::{EffectiveTools, PolicyHandle};
+use toolbus_core::tool::ToolOutput;
 use toolbus_core::{ControlError, ControlHandler, ControlReply, ControlRequest, InnerCall, InnerOrigin, Invoker};
 use toolbus_protocol::{
-    McpEchoed, McpGetServiceDetailsRequest, McpGetServiceDetailsResponse, McpToolDefinition, ParseError,
+    McpEchoed, McpGetServiceDetailsRequest, McpGetServiceDetailsResponse, McpRegisterServerRequest,
+    McpRegisterServerResponse, McpToolDefinition, McpUnregisterServerRequest, McpUnregisterServerResponse, ParseError,
     message_type as types,
 };
 
-use super::wait_limits::WaitLimits;
-use super::{register, unserved};
+use super::unserved;
 use crate::model_tools::SOURCE;
-use crate::model_tools::list::defined;
-use crate::model_tools::visible::{awaited, servers};
+use crate::model_tools::list::{awaited, defined, servers};
 use crate::servers::ServerControl;
 
 /// Longest time that a request takes, whatever its sender says: agents wait for 30 s, and get an answer a little before.
@@ -57,7 +60,7 @@ impl ManageHandler {
         }
         // Whoever may register servers here does so.
         if request.envelope.message_type.eq_ignore_ascii_case(types::MCP_REGISTER_SERVER_REQUEST) {
-            return self.access.effective(&request.caller).get(register::REGISTER).is_none();
+            return self.access.effective(&request.caller).get(REGISTER).is_none();
         }
         let server = McpEchoed::parse(&request.body).unwrap_or_default().server_name;
         let effective = self.awaited(request, &server).await;
@@ -96,7 +99,7 @@ impl ManageHandler {
     }
 
     /// Calls a management tool for the sender of a request, as if the sender had called it.
-    async fn call(&self, request: &ControlRequest, call: register::Call) -> ControlReply {
+    async fn call(&self, request: &ControlRequest, call: Call) -> ControlReply {
         // A request may hold secrets, which are nothing for a tool that merely has the name.
         let known = self.access.registry().snapshot();
         if known.get(call.tool).is_none_or(|tool| *tool.descriptor.source != *SOURCE) {
@@ -146,14 +149,14 @@ impl ControlHandler for ManageHandler {
             let said = if is(types::MCP_GET_SERVICE_DETAILS_REQUEST) {
                 self.details(request).await
             } else if is(types::MCP_REGISTER_SERVER_REQUEST) {
-                match register::Call::register(&request.body) {
+                match Call::register(&request.body) {
                     Ok(call) => self.call(request, call).await,
-                    Err(error) => register::refused_register(&unreadable(&error)),
+                    Err(error) => refused_register(&unreadable(&error)),
                 }
             } else if is(types::MCP_UNREGISTER_SERVER_REQUEST) {
-                match register::Call::unregister(&request.body) {
+                match Call::unregister(&request.body) {
                     Ok(call) => self.call(request, call).await,
-                    Err(error) => register::refused_unregister(&unreadable(&error)),
+                    Err(error) => refused_unregister(&unreadable(&error)),
                 }
             } else {
                 unserved::said(&request.envelope.message_type, &request.body)?
@@ -193,4 +196,117 @@ fn unreadable(error: &ParseError) -> String {
 
 fn failed(server_name: String, error: String) -> McpGetServiceDetailsResponse {
     McpGetServiceDetailsResponse { server_name, error: Some(error), ..McpGetServiceDetailsResponse::default() }
+}
+
+/// Most requests of one agent that wait at a time. All agents share the room that a topic has, which is more than this.
+const MAX_WAITING: usize = 4;
+
+/// Who waits how often, by name of the section that a caller has: callers without one are one agent, so that there are no
+/// more names than the configuration gives.
+#[derive(Default)]
+pub(super) struct WaitLimits(Mutex<HashMap<Arc<str>, Arc<Semaphore>>>);
+
+impl WaitLimits {
+    /// A place to wait, until it is dropped; `None` if the section has all of its places already.
+    pub(super) fn take(&self, section: &str) -> Option<OwnedSemaphorePermit> {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let limits = all.entry(section.into()).or_insert_with(|| Arc::new(Semaphore::new(MAX_WAITING)));
+        Arc::clone(limits).try_acquire_owned().ok()
+    }
+}
+
+/// A call that a request stands for.
+pub(super) struct Call {
+    /// The tool.
+    pub(super) tool: &'static str,
+    /// The tool's arguments.
+    pub(super) arguments: Value,
+    server: String,
+}
+
+/// The tool that adds a server.
+pub(super) const REGISTER: &str = "mcp_register_server";
+const UNREGISTER: &str = "mcp_unregister_server";
+
+impl Call {
+    /// The call that adds a server.
+    pub(super) fn register(body: &[u8]) -> Result<Self, ParseError> {
+        let request = McpRegisterServerRequest::parse(body)?;
+        let listed = |texts: Vec<String>| (!texts.is_empty()).then(|| Value::from(texts));
+        let environment: Map<String, Value> =
+            request.env.into_iter().map(|(name, value)| (name, value.into())).collect();
+        let given = [
+            ("server_name", Some(request.server_name.clone().into())),
+            ("type", Some(request.kind).filter(|kind| !kind.is_empty()).map(Value::from)),
+            ("url", request.url.map(Value::from)),
+            ("command", request.command.map(Value::from)),
+            ("arguments", listed(request.args)),
+            // The tool takes none, and says so.
+            ("env", Some(environment).filter(|environment| !environment.is_empty()).map(Value::from)),
+        ];
+        let given = given.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?)));
+        let arguments: Map<String, Value> = given.collect();
+        Ok(Self { tool: REGISTER, arguments: arguments.into(), server: request.server_name })
+    }
+
+    /// The call that removes a server.
+    pub(super) fn unregister(body: &[u8]) -> Result<Self, ParseError> {
+        let server = McpUnregisterServerRequest::parse(body)?.server_name;
+        let arguments = serde_json::json!({"server_name": server});
+        Ok(Self { tool: UNREGISTER, arguments, server })
+    }
+
+    /// What the sender of the request is told of the call's result.
+    pub(super) fn said(self, result: Result<ToolOutput, ToolFailure>) -> ControlReply {
+        let name = shown(&self.server);
+        let is_register = self.tool == REGISTER;
+        // Agents put words of their own before what they are told, the same that the tools use.
+        let (done, not_done) = match is_register {
+            true => {
+                (format!("Server '{name}' registered successfully. "), format!("Failed to register server '{name}': "))
+            }
+            false => (format!("Server '{name}' removed successfully."), format!("Failed to remove server '{name}': ")),
+        };
+        let bare = |text: String, words: &str| text.strip_prefix(words).map(str::to_owned).unwrap_or(text);
+        let (summary, error) = match result {
+            Ok(output) if output.is_error => (None, Some(bare(output.content.unwrap_or_default(), &not_done))),
+            Ok(output) => (output.content.map(|text| bare(text, &done)), None),
+            Err(failure) => (None, Some(failure.message)),
+        };
+        let success = error.is_none();
+        if is_register {
+            let response = McpRegisterServerResponse { server_name: name, success, summary, error };
+            return ControlReply::new(types::MCP_REGISTER_SERVER_RESPONSE, &response);
+        }
+        let response = McpUnregisterServerResponse { server_name: name, success, error };
+        ControlReply::new(types::MCP_UNREGISTER_SERVER_RESPONSE, &response)
+    }
+}
+
+/// The answer to a request to add a server that cannot be read.
+pub(super) fn refused_register(error: &str) -> ControlReply {
+    let response = McpRegisterServerResponse { error: Some(error.to_owned()), ..McpRegisterServerResponse::default() };
+    ControlReply::new(types::MCP_REGISTER_SERVER_RESPONSE, &response)
+}
+
+/// The answer to a request to remove a server that cannot be read.
+pub(super) fn refused_unregister(error: &str) -> ControlReply {
+    let response =
+        McpUnregisterServerResponse { error: Some(error.to_owned()), ..McpUnregisterServerResponse::default() };
+    ControlReply::new(types::MCP_UNREGISTER_SERVER_RESPONSE, &response)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_agent_has_places_of_its_own_and_gets_them_back() {
+        let limits = WaitLimits::default();
+        let mut held: Vec<_> = (0..MAX_WAITING).map(|_| limits.take("ana").unwrap()).collect();
+        assert!(limits.take("ana").is_none());
+        assert!(limits.take("bob").is_some());
+        held.pop();
+        assert!(limits.take("ana").is_some());
+    }
 }

@@ -7,7 +7,7 @@ use rmcp::service::{ClientInitializeError, ServiceError};
 use toolbus_core::failure::{Cause, ToolFailure};
 
 use super::SessionMode;
-use super::text::shown;
+use super::redacted::shown;
 use crate::transport::http::classify;
 
 /// Longest text of a server within an error, in characters.

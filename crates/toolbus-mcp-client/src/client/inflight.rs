@@ -1,10 +1,17 @@
 //! Whether a server that leaves pings without an answer may be at work.
 
 use std::collections::BTreeSet;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use rmcp::RoleClient;
+use rmcp::model::ServerResult;
+use rmcp::service::{RequestHandle, ServiceError};
+use tokio::runtime::Handle;
 use tokio::time::Instant;
+
+use crate::events::{Observer, Operation};
+use crate::transport::GIVEN_UP;
 
 /// A call that was given up sooner says nothing of the server.
 const FAIR_WAIT: Duration = Duration::from_secs(1);
@@ -73,6 +80,89 @@ impl Drop for InFlightCall<'_> {
         if !self.is_answered && self.since.elapsed() >= FAIR_WAIT {
             let next = calls.next;
             calls.suspect.get_or_insert(next);
+        }
+    }
+}
+
+/// A request that was sent. The server is told when nobody waits for its answer any more.
+pub(super) struct PendingRequest(Option<RequestHandle<RoleClient>>);
+
+impl PendingRequest {
+    pub(super) const fn new(handle: RequestHandle<RoleClient>) -> Self {
+        Self(Some(handle))
+    }
+
+    /// Waits for the answer.
+    pub(super) async fn answer(mut self) -> Result<ServerResult, ServiceError> {
+        let Some(handle) = &mut self.0 else { return Err(ServiceError::TransportClosed) };
+        let answer = (&mut handle.rx).await;
+        self.0 = None;
+        answer.unwrap_or(Err(ServiceError::TransportClosed))
+    }
+}
+
+impl Drop for PendingRequest {
+    fn drop(&mut self) {
+        let Some(handle) = self.0.take() else { return };
+        if let Ok(runtime) = Handle::try_current() {
+            runtime.spawn(async move {
+                // It fails where the connection is over, and then there is nobody to tell.
+                let _ = handle.cancel(Some(GIVEN_UP.to_owned())).await;
+            });
+        }
+    }
+}
+
+/// Which connection it is, for whoever observes.
+pub(super) struct ConnectionLabels {
+    pub(super) server: Arc<str>,
+    pub(super) transport: &'static str,
+    pub(super) protocol_version: String,
+    pub(super) observer: Arc<dyn Observer>,
+}
+
+/// One request. It counts as cancelled when it is dropped before its end.
+pub(super) struct RequestTimer<'a> {
+    labels: &'a ConnectionLabels,
+    method: &'static str,
+    tool: Option<&'a str>,
+    began: Instant,
+    is_over: bool,
+}
+
+impl ConnectionLabels {
+    pub(super) fn tell(&self, method: &'static str, tool: Option<&str>, duration: Duration, error_type: Option<&str>) {
+        self.observer.operation(&Operation {
+            method,
+            tool,
+            server: &self.server,
+            protocol_version: &self.protocol_version,
+            transport: self.transport,
+            duration,
+            error_type,
+        });
+    }
+}
+
+impl<'a> RequestTimer<'a> {
+    pub(super) fn new(labels: &'a ConnectionLabels, method: &'static str, tool: Option<&'a str>) -> Self {
+        Self { labels, method, tool, began: Instant::now(), is_over: false }
+    }
+
+    pub(super) fn elapsed(&self) -> Duration {
+        self.began.elapsed()
+    }
+
+    pub(super) fn end(mut self, error_type: Option<&str>) {
+        self.is_over = true;
+        self.labels.tell(self.method, self.tool, self.elapsed(), error_type);
+    }
+}
+
+impl Drop for RequestTimer<'_> {
+    fn drop(&mut self) {
+        if !self.is_over {
+            self.labels.tell(self.method, self.tool, self.elapsed(), Some("cancelled"));
         }
     }
 }

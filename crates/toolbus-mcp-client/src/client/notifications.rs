@@ -3,12 +3,20 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
-use rmcp::model::{NumberOrString, ProgressNotificationParam, ProgressToken};
+use rmcp::RoleClient;
+use rmcp::model::{
+    ClientRequest, ErrorCode, NumberOrString, ProgressNotificationParam, ProgressToken, SubscriptionFilter,
+    SubscriptionsListenRequest, SubscriptionsListenRequestParams,
+};
+use rmcp::service::{Peer, PeerRequestOptions, ServiceError};
 use tokio::sync::watch;
+use tokio::time::{Instant, sleep};
 use toolbus_core::progress::{Progress, ProgressSink};
 
-use super::text::shown;
+use super::inflight::PendingRequest;
+use super::redacted::shown;
 
 /// Calls whose progress is followed at a time; further ones run without.
 const MAX_FOLLOWED: usize = 4_096;
@@ -165,6 +173,37 @@ impl Drop for Followed {
     fn drop(&mut self) {
         self.notifications.followed().remove(&self.token.0);
     }
+}
+
+/// Wait before a subscription that ended is opened again; doubled with each that is short.
+const FIRST_WAIT: Duration = Duration::from_secs(1);
+/// Longest wait, and the time after which a subscription was not short.
+const MAX_WAIT: Duration = Duration::from_secs(300);
+
+/// Keeps a subscription open, until the server says that it has none. What it tells is heard by the filter.
+pub(super) async fn keep(peer: Peer<RoleClient>) {
+    let mut wait = FIRST_WAIT;
+    loop {
+        let opened = Instant::now();
+        if let Err(ServiceError::McpError(error)) = listen(&peer).await
+            && error.code == ErrorCode::METHOD_NOT_FOUND
+        {
+            return;
+        }
+        if opened.elapsed() >= MAX_WAIT {
+            wait = FIRST_WAIT;
+        }
+        sleep(wait).await;
+        wait = (wait * 2).min(MAX_WAIT);
+    }
+}
+
+async fn listen(peer: &Peer<RoleClient>) -> Result<(), ServiceError> {
+    let filter = SubscriptionFilter::builder().tools_list_changed().build();
+    let params = SubscriptionsListenRequestParams::new(filter);
+    let request = ClientRequest::SubscriptionsListenRequest(SubscriptionsListenRequest::new(params));
+    let handle = peer.send_cancellable_request(request, PeerRequestOptions::no_options()).await?;
+    PendingRequest::new(handle).answer().await.map(drop)
 }
 
 #[cfg(test)]

@@ -2,9 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Instant;
 
 use serde::Serialize;
 use serde_json::json;
+use toolbus_core::caller::Caller;
 use toolbus_core::failure::{Cause, ToolFailure};
 use toolbus_core::log::shown;
 use toolbus_core::policy::{EffectiveTools, Granted, PolicyHandle};
@@ -13,10 +15,8 @@ use toolbus_protocol::{McpServerSummary, McpToolDefinition};
 
 use super::args::{Args, SERVER, TOOL};
 use super::descriptor;
-use super::visible::{Server, awaited, listed, servers};
 use crate::servers::ServerControl;
 use crate::spec::ServerName;
-use crate::summary::summary;
 
 /// The summary of a server whose tools are not known because nobody has used it.
 const STARTS_ON_FIRST_USE: &str =
@@ -161,4 +161,112 @@ pub(crate) fn defined(effective: &EffectiveTools, name: &str, granted: Granted<'
 fn as_json(value: &impl Serialize) -> Result<ToolOutput, ToolFailure> {
     let written = serde_json::to_string(value).map(ToolOutput::text);
     written.map_err(|error| ToolFailure::new(Cause::Failed, "The answer could not be written.").with_detail(error))
+}
+
+/// Most names that an answer lists.
+const MAX_LISTED: usize = 20;
+
+/// One server that a caller sees. A server of whose tools it may use none is none for it.
+pub(crate) struct Server<'a> {
+    /// Its name, as configured.
+    pub(crate) name: &'a Arc<str>,
+    /// Its tools, by the names that they have within the server.
+    pub(crate) tools: BTreeMap<&'a str, Granted<'a>>,
+}
+
+/// Every server that the caller sees, by its name in lower case.
+pub(crate) fn servers(effective: &EffectiveTools) -> BTreeMap<String, Server<'_>> {
+    let mut servers = BTreeMap::new();
+    for granted in effective.of_servers() {
+        let descriptor = &granted.tool.descriptor;
+        let Some(name) = &descriptor.server else { continue };
+        let server = servers.entry(name.to_lowercase()).or_insert_with(|| Server { name, tools: BTreeMap::new() });
+        server.tools.entry(descriptor.bare_name()).or_insert(granted);
+    }
+    servers
+}
+
+/// What the caller may use, when the tools of this server are known, if they become known until `latest`.
+pub(crate) async fn awaited(
+    access: &PolicyHandle,
+    known: &dyn ServerControl,
+    caller: &Caller,
+    server: &str,
+    latest: Instant,
+) -> EffectiveTools {
+    let effective = access.effective(caller);
+    let Ok(server) = ServerName::parse(server) else { return effective };
+    // Nobody has a server started of whose tools it could use none, or learns from the wait that there is such a server.
+    if is_registered(access, &server) || !known.within_reach(&effective).contains(&server) {
+        return effective;
+    }
+    known.wake(&server, latest).await;
+    if !is_registered(access, &server) {
+        return effective;
+    }
+    // The policy takes up new tools in its own time, which may be after this.
+    let policy = access.clone();
+    let _ = tokio::task::spawn_blocking(move || policy.refresh()).await;
+    access.effective(caller)
+}
+
+fn is_registered(access: &PolicyHandle, server: &ServerName) -> bool {
+    let is_its = |name: &Arc<str>| *name.to_lowercase() == **server.folded();
+    let known = access.registry().snapshot();
+    known.tools().chain(known.shadowed()).any(|tool| tool.descriptor.server.as_ref().is_some_and(is_its))
+}
+
+/// Some names, for an answer: bounded in number and length.
+pub(super) fn listed<'a>(names: impl IntoIterator<Item = &'a str>) -> String {
+    let mut names = names.into_iter();
+    let mut listed: Vec<String> = names.by_ref().take(MAX_LISTED).map(shown).collect();
+    let more = names.count();
+    if more > 0 {
+        listed.push(format!("… and {more} more"));
+    }
+    format!("[{}]", listed.join(", "))
+}
+
+/// Most tools that are named.
+const MAX_NAMED: usize = 10;
+
+/// The summary that peers expect of a server: how many tools, and the names of the first ten.
+#[must_use]
+pub fn summary(tool_names: &[impl AsRef<str>]) -> String {
+    if tool_names.is_empty() {
+        return "No tools available.".to_owned();
+    }
+    let count = tool_names.len();
+    let named: Vec<&str> = tool_names.iter().take(MAX_NAMED).map(AsRef::as_ref).collect();
+    let rest = match count.saturating_sub(MAX_NAMED) {
+        0 => ".".to_owned(),
+        more => format!(" and {more} more."),
+    };
+    format!("Provides {count} tool(s): {}{rest}", named.join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_of_names_are_bounded() {
+        assert_eq!(listed([]), "[]");
+        assert_eq!(listed(["a", "b\u{7}"]), "[a, b\\u{7}]");
+        let many = vec!["x"; MAX_LISTED + 3];
+        assert!(listed(many).ends_with("x, x, … and 3 more]"));
+    }
+
+    fn of(count: usize) -> String {
+        let names: Vec<String> = (1..=count).map(|n| format!("t{n}")).collect();
+        summary(&names)
+    }
+
+    #[test]
+    fn a_summary_names_at_most_ten_tools() {
+        insta::assert_snapshot!(of(0), @"No tools available.");
+        insta::assert_snapshot!(of(1), @"Provides 1 tool(s): t1.");
+        insta::assert_snapshot!(of(10), @"Provides 10 tool(s): t1, t2, t3, t4, t5, t6, t7, t8, t9, t10.");
+        insta::assert_snapshot!(of(11), @"Provides 11 tool(s): t1, t2, t3, t4, t5, t6, t7, t8, t9, t10 and 1 more.");
+    }
 }

@@ -3,22 +3,21 @@
 //! What is registered is in the store, and nowhere else: so it holds until it is unregistered, and every change is of one
 //! name at a time.
 
-mod record;
-
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
+use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
 use toolbus_core::caller::Caller;
 use toolbus_core::log::shown;
 use toolbus_core::store::{Store, StoreError};
+use toolbus_core::tool::{Naming, Validation};
 use tracing::Instrument;
 
-use self::record::{Owner, Record};
 use super::rules::{Refused, Rules, Target};
 use crate::servers::ServerControl;
-use crate::spec::{Origin, ServerName, ServerSpec};
+use crate::spec::{Origin, ServerName, ServerSpec, ToolFilter};
 
 /// The store's namespace of what is registered: records by the names in lower case.
 const NAMESPACE: &str = "mcp.registered";
@@ -293,4 +292,72 @@ fn shortened(text: &str) -> String {
         shortened.push('…');
     }
     shortened
+}
+
+/// The share of all callers that the policy has no section for. No name of an agent has a colon.
+const EVERYBODY: &str = ":everybody";
+
+/// One registered server.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct Record {
+    server: String,
+    #[serde(flatten)]
+    target: Target,
+    #[serde(flatten)]
+    owner: Owner,
+    /// Seconds since 1970.
+    time: u64,
+}
+
+/// Who has registered a server.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct Owner {
+    /// What tells this caller from all others.
+    #[serde(rename = "agent")]
+    name: Arc<str>,
+    /// Who shares with it what one agent may register.
+    share: Arc<str>,
+}
+
+impl Owner {
+    fn of(caller: &Caller) -> Self {
+        let share = if caller.has_section { Arc::clone(&caller.owner) } else { EVERYBODY.into() };
+        Self { name: Arc::clone(&caller.owner), share }
+    }
+}
+
+impl Record {
+    fn new(server: &str, target: Target, owner: Owner) -> Self {
+        let time = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+        Self { server: server.to_owned(), target, owner, time }
+    }
+
+    fn parse(stored: &[u8]) -> Option<Self> {
+        serde_json::from_slice(stored).ok()
+    }
+
+    fn to_bytes(&self) -> Vec<u8> {
+        // Texts and a number under keys that are texts: there is nothing that JSON cannot hold.
+        serde_json::to_vec(self).unwrap_or_default()
+    }
+
+    /// The server, if the rules allow it.
+    fn spec(&self, rules: &Rules) -> Result<ServerSpec, Refusal> {
+        let name = ServerName::parse(&self.server).map_err(|_| Refusal::Name)?;
+        // Narrower than names that operators give: nobody is to mistake one for another.
+        if !self.server.bytes().all(|c| c.is_ascii_alphanumeric() || matches!(c, b'.' | b'_' | b'-')) {
+            return Err(Refusal::Name);
+        }
+        Ok(ServerSpec {
+            name,
+            transport: rules.transport(&self.target)?,
+            tools: ToolFilter::default(),
+            naming: Naming::default(),
+            validation: Validation::Enforce,
+            tool_timeout: None,
+            is_lazy: false,
+            is_disabled: false,
+            origin: Origin::Registration,
+        })
+    }
 }

@@ -1,8 +1,5 @@
 //! What callers may register: whole command lines, and hosts. Nothing is allowed that no pattern names.
 
-#[cfg(test)]
-pub(super) mod tests;
-
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
@@ -173,6 +170,305 @@ fn is_this_machine(host: &Host) -> bool {
         Host::Domain(name) => {
             let name = name.trim_end_matches('.');
             name == "localhost" || name.ends_with(".localhost")
+        }
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+    use proptest::sample::select;
+
+    use super::*;
+
+    fn patterns(texts: &[&str]) -> Vec<Pattern> {
+        texts.iter().map(|text| Pattern::parse(text).unwrap()).collect()
+    }
+
+    pub(crate) fn rules() -> Rules {
+        Rules {
+            commands: vec![
+                patterns(&["npx", "-y", "@scope/*"]),
+                patterns(&["uvx", "mcp-server-time"]),
+                patterns(&["mcp-files", "--root=/data/*"]),
+                patterns(&["true"]),
+            ],
+            hosts: patterns(&[
+                "mcp.example.com",
+                "*.tools.example",
+                "odd.example:8443",
+                "many.example:*",
+                "127.0.0.1:*",
+                "::1",
+            ]),
+        }
+    }
+
+    fn refused_line(line: &[&str]) -> Option<Refused> {
+        let (command, args) = line.split_first().unwrap();
+        let args = args.iter().map(|arg| (*arg).to_owned()).collect();
+        rules().transport(&Target::Command { command: (*command).to_owned(), args }).err()
+    }
+
+    fn refused_url(url: &str) -> Option<Refused> {
+        refused_by(&rules(), url)
+    }
+
+    fn refused_by(rules: &Rules, url: &str) -> Option<Refused> {
+        rules.transport(&Target::Url { url: url.to_owned(), kind: Kind::Detect }).err()
+    }
+
+    #[test]
+    fn a_command_line_is_allowed_as_a_whole_or_not_at_all() {
+        let allowed: [&[&str]; 5] = [
+            &["npx", "-y", "@scope/server"],
+            &["uvx", "mcp-server-time"],
+            &["mcp-files", "--root=/data/a"],
+            &["mcp-files", "--root=/data/ünï"],
+            &["true"],
+        ];
+        for line in allowed {
+            assert_eq!(refused_line(line), None, "{line:?}");
+        }
+        let refused: [&[&str]; 22] = [
+            &["npx"],
+            &["npx", "-y"],
+            &["npx", "-y", "@scope/server", "--flag"],
+            &["npx", "@scope/server", "-y"],
+            &["NPX", "-y", "@scope/server"],
+            &["/tmp/npx", "-y", "@scope/server"],
+            &["npx -y @scope/server"],
+            &["npx", "-y", "@scope/../../evil"],
+            &["npx", "-y", "@scope/\u{0}"],
+            &["npx", "-y", "@scope/a\nb"],
+            &["npx", "-y", "@ѕcope/a"],
+            &["npx", "--yes", "@scope/a"],
+            &["npx", "-y", ""],
+            &["sh", "-c", "true"],
+            &["true", ""],
+            &["true "],
+            &[""],
+            &["uvx", "mcp-server-time", ""],
+            &["mcp-files", "--root=/data/../etc"],
+            &["mcp-files", "--root=/data"],
+            &["mcp-files", "--root", "/data/a"],
+            &["mcp-files", "--other=/data/a"],
+        ];
+        for line in refused {
+            assert_eq!(refused_line(line), Some(Refused::Command), "{line:?}");
+        }
+    }
+
+    #[test]
+    fn a_glob_stands_for_one_value_and_never_for_an_option() {
+        let any = patterns(&["tool", "*"]);
+        let fits = |arg: &str| line_fits(&any, "tool", &[arg.to_owned()]);
+        assert!(fits("a") && fits("a b") && fits("a-b") && fits("/etc"));
+        for arg in ["", "-x", "--option=a", "-", "..", "a/..", "a=../b", "a\u{1b}b", &"x".repeat(MAX_ARGUMENT + 1)] {
+            assert!(!fits(arg), "{arg:?}");
+        }
+        assert!(line_fits(&patterns(&["tool", "-*"]), "tool", &["-x".to_owned()]));
+    }
+
+    #[test]
+    fn without_a_pattern_nothing_is_allowed() {
+        let nothing = Rules::default();
+        let line = Target::Command { command: "true".to_owned(), args: Vec::new() };
+        assert_eq!(nothing.transport(&line), Err(Refused::Command));
+        assert_eq!(refused_by(&nothing, "https://example.com"), Some(Refused::Host));
+        assert!(!line_fits(&[], "", &[]));
+    }
+
+    #[test]
+    fn hosts_are_allowed_on_the_port_of_the_scheme_unless_a_port_is_written() {
+        for url in [
+            "https://mcp.example.com/mcp?x=1#part",
+            "https://mcp.example.com:443/",
+            "HTTPS://MCP.EXAMPLE.COM/",
+            "https://a.tools.example",
+            "https://odd.example:8443/",
+            "https://many.example:1/",
+            "http://127.0.0.1:8080/sse",
+            "https://127.0.0.1:8080/sse",
+            "http://[::1]/",
+            "http://[0:0::1]/",
+        ] {
+            assert_eq!(refused_url(url), None, "{url}");
+        }
+        let table = [
+            ("https://mcp.example.com:8443/", Refused::Host),
+            ("https://odd.example/", Refused::Host),
+            ("https://odd.example:8444/", Refused::Host),
+            ("https://many.example/", Refused::Host),
+            ("https://tools.example/", Refused::Host),
+            ("https://mcp.example.com.evil.example/", Refused::Host),
+            ("https://mcp.example.com./", Refused::Host),
+            ("https://evil.example/mcp.example.com", Refused::Host),
+            ("https://evil.example/?.tools.example", Refused::Host),
+            ("https://evil.example\\.tools.example/", Refused::Host),
+            ("https://mcp.example.com@evil.example/", Refused::Login),
+            ("https://a:b@mcp.example.com/", Refused::Login),
+            ("https://:b@mcp.example.com/", Refused::Login),
+            ("https://[::1]:8080/", Refused::Host),
+            ("https://[::ffff:127.0.0.1]:8080/", Refused::Host),
+            ("http://127.0.0.1/", Refused::Host),
+            ("http://localhost:80/", Refused::Host),
+            ("http://mcp.example.com/", Refused::Scheme),
+            ("http://10.0.0.1:8080/", Refused::Scheme),
+            ("ftp://mcp.example.com/", Refused::Scheme),
+            ("ws://mcp.example.com/", Refused::Scheme),
+            ("file:///etc/passwd", Refused::Url),
+            ("file://mcp.example.com/etc/passwd", Refused::Url),
+            ("unix:/run/x", Refused::Url),
+            ("mcp.example.com", Refused::Url),
+            ("", Refused::Url),
+            ("https://", Refused::Url),
+        ];
+        for (url, refused) in table {
+            assert_eq!(refused_url(url), Some(refused), "{url}");
+        }
+        assert_eq!(refused_url(&format!("https://mcp.example.com/{}", "x".repeat(MAX_URL))), Some(Refused::Url));
+    }
+
+    #[test]
+    fn no_glob_stands_for_an_address_or_for_this_machine() {
+        let any = Rules { hosts: patterns(&["*", "*:*", "1*", "?oc*"]), ..Rules::default() };
+        assert_eq!(refused_by(&any, "https://example.com:1"), None);
+        for url in [
+            "http://127.0.0.1/",
+            "https://127.0.0.1:8080/",
+            "https://2130706433/",
+            "https://0x7f.1/",
+            "https://169.254.169.254/",
+            "https://10.0.0.1:8443/",
+            "http://localhost/",
+            "https://a.localhost./",
+            "https://LOCALHOST:1/",
+            "https://[::1]/",
+            "https://[fe80::1]:8080/",
+        ] {
+            assert_eq!(refused_by(&any, url), Some(Refused::Host), "{url}");
+        }
+    }
+
+    #[test]
+    fn what_is_allowed_has_no_environment_no_headers_and_no_fragment() {
+        let line = Target::Command { command: "true".to_owned(), args: Vec::new() };
+        insta::assert_debug_snapshot!(rules().transport(&line).unwrap(), @r#"
+    Stdio(
+        Program {
+            command: "true",
+            args: [],
+            env: {},
+            cwd: None,
+            roots: [],
+        },
+    )
+    "#);
+        let url = Target::Url { url: "https://mcp.example.com/mcp#x".to_owned(), kind: Kind::Sse };
+        let TransportSpec::Http(endpoint) = rules().transport(&url).unwrap() else { panic!("not HTTP") };
+        assert_eq!((endpoint.url.as_str(), endpoint.kind), ("https://mcp.example.com/mcp", HttpKind::Sse));
+        assert_eq!((endpoint.headers, endpoint.credentials), (BTreeMap::new(), Credentials::None));
+    }
+
+    /// Commands and arguments as an attacker would choose them: near what is allowed, shells, options, ways out.
+    pub(crate) fn hostile_line() -> impl Strategy<Value = Vec<String>> {
+        let known = select(vec![
+            "npx",
+            "-y",
+            "@scope/a",
+            "uvx",
+            "mcp-server-time",
+            "mcp-files",
+            "--root=/data/a",
+            "true",
+            "sh",
+            "bash",
+            "-c",
+            "/bin/sh",
+            "env",
+            "--option=",
+            "--root=/data/..",
+            "..",
+            "",
+            " ",
+            "npx ",
+            "$(id)",
+            ";",
+            "`id`",
+            "-",
+            "--",
+        ]);
+        vec(prop_oneof![4 => known.prop_map(str::to_owned), 1 => "\\PC{0,6}", 1 => "--root=/data/[a./]{0,4}"], 1..5)
+    }
+
+    /// URLs as an attacker would choose them.
+    pub(crate) fn hostile_url() -> impl Strategy<Value = String> {
+        let scheme = select(vec!["https://", "http://", "HTTPS:\\\\", "ftp://", "https:/", ""]);
+        let login = select(vec!["", "", "", "a@", "a:b@", "mcp.example.com@"]);
+        let host = prop_oneof![
+            select(vec![
+                "mcp.example.com",
+                "a.tools.example",
+                "evil.example",
+                "127.0.0.1",
+                "[::1]",
+                "odd.example",
+                "0x7f.1"
+            ])
+            .prop_map(str::to_owned),
+            "[a-c.]{0,3}\\.tools\\.example",
+            "\\PC{0,4}\\.tools\\.example",
+        ];
+        let port = select(vec!["", "", ":443", ":8443", ":80", ":0"]);
+        let rest = select(vec!["", "/", "/mcp?a=b", "#x", "\\.tools.example", "@evil.example/"]);
+        (scheme, login, host, port, rest)
+            .prop_map(|(scheme, login, host, port, rest)| format!("{scheme}{login}{host}{port}{rest}"))
+    }
+
+    /// The rules above once more, as somebody else would write them.
+    pub(crate) fn is_allowed_line(line: &[String]) -> bool {
+        let line: Vec<&str> = line.iter().map(String::as_str).collect();
+        let is_clean = |text: &str| !text.contains("..") && !text.chars().any(char::is_control);
+        match line.as_slice() {
+            ["true"] | ["uvx", "mcp-server-time"] => true,
+            ["npx", "-y", package] => package.starts_with("@scope/") && is_clean(package),
+            ["mcp-files", root] => root.starts_with("--root=/data/") && is_clean(root),
+            _ => false,
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_command_line_passes_that_the_patterns_do_not_allow(line in hostile_line()) {
+            let target = Target::Command { command: line[0].clone(), args: line[1..].to_vec() };
+            match rules().transport(&target) {
+                Ok(TransportSpec::Stdio(program)) => {
+                    prop_assert!(is_allowed_line(&line), "{:?}", line);
+                    prop_assert_eq!((&program.command, program.args.as_slice()), (&line[0], &line[1..]));
+                }
+                Ok(other) => prop_assert!(false, "{:?}", other),
+                Err(_) => prop_assert!(!is_allowed_line(&line), "{:?}", line),
+            }
+        }
+
+        #[test]
+        fn no_url_passes_whose_host_the_patterns_do_not_allow(text in hostile_url()) {
+            if let Ok(TransportSpec::Http(endpoint)) = rules().transport(&Target::Url { url: text, kind: Kind::Detect }) {
+                let url = endpoint.url;
+                let (host, port) = (url.host_str().unwrap(), url.port());
+                prop_assert!(url.username().is_empty() && url.password().is_none(), "{}", url);
+                let is_local = matches!(host, "127.0.0.1" | "[::1]");
+                prop_assert!(url.scheme() == "https" || (url.scheme() == "http" && is_local), "{}", url);
+                let is_named = match host {
+                    "mcp.example.com" | "[::1]" => port.is_none(),
+                    "odd.example" => port == Some(8443),
+                    "127.0.0.1" => port.is_some(),
+                    _ => host.ends_with(".tools.example") && port.is_none(),
+                };
+                prop_assert!(is_named, "{}", url);
+            }
         }
     }
 }

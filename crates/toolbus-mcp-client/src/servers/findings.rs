@@ -1,8 +1,5 @@
 //! What operators are told of texts that were cleaned, and of suspect ones.
 
-#[cfg(test)]
-mod tests;
-
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -104,4 +101,101 @@ fn of_server(about: &ServerInfo, scanner: &Scanner) -> Arc<[Suspicion]> {
     ];
     let texts: Vec<_> = texts.iter().filter_map(|(place, text)| Some((*place, text.as_deref()?))).collect();
     scanner.texts(&texts, &about.removed)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::io;
+    use std::sync::Mutex;
+
+    use toolbus_core::tool::{Naming, Validation};
+    use toolbus_trust::text::Removed;
+
+    use super::*;
+    use crate::spec::{Origin, Program, ServerName, ServerSpec, ToolFilter, TransportSpec};
+    use crate::status::PhaseName;
+
+    #[derive(Clone, Default)]
+    struct Page(Arc<Mutex<Vec<u8>>>);
+
+    impl io::Write for Page {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().unwrap().extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    fn suspect(name: &str, excerpt: &str) -> SuspectTexts {
+        let suspicion =
+            Suspicion { rule: "conceal".into(), place: "description".to_owned(), excerpt: excerpt.to_owned() };
+        SuspectTexts { name: name.to_owned(), suspicions: vec![suspicion] }
+    }
+
+    fn cleaned(name: &str, invisible: usize) -> CleanedTexts {
+        CleanedTexts { name: name.to_owned(), removed: Removed { invisible, ..Removed::default() } }
+    }
+
+    /// What the log is told.
+    fn logged(vetted: &Findings, before: &Findings) -> String {
+        let page = Page::default();
+        let writer = page.clone();
+        let subscriber = tracing_subscriber::fmt()
+            .without_time()
+            .with_ansi(false)
+            .with_target(false)
+            .with_writer(move || writer.clone())
+            .finish();
+        tracing::subscriber::with_default(subscriber, || vetted.log("files", before));
+        String::from_utf8(page.0.lock().unwrap().clone()).unwrap()
+    }
+
+    #[test]
+    fn the_log_is_told_once_of_each_definition_and_again_when_it_changes() {
+        let first =
+            Findings { suspect: vec![suspect("add", "do not tell the user")], cleaned: vec![cleaned("add", 2)] };
+        insta::assert_snapshot!(logged(&first, &Findings::default()), @r#"
+    WARN the definition of a tool is suspect: look at it before agents use it server="files" tool="add" rule="conceal" place="description" excerpt="do not tell the user" findings=1
+    WARN texts of a tool were cleaned server="files" tool="add" control=0 bidirectional=0 invisible=2 cut_bytes=0
+    "#);
+        assert_eq!(logged(&first, &first), "", "the same list again");
+        let next = Findings {
+            suspect: vec![suspect("add", "never tell the user"), suspect("sum", "do not tell the user")],
+            cleaned: vec![cleaned("add", 2), cleaned("sum", 1)],
+        };
+        let lines = logged(&next, &first);
+        assert_eq!(lines.lines().count(), 3, "{lines}");
+        assert!(lines.contains("never tell the user") && !lines.contains("invisible=2"), "{lines}");
+    }
+
+    #[test]
+    fn a_long_list_of_suspects_is_a_few_lines_and_a_few_names() {
+        let many = Findings {
+            suspect: (0..1_000).map(|number| suspect(&format!("t{number}"), "x")).collect(),
+            cleaned: (0..1_000).map(|number| cleaned(&format!("t{number}"), 1)).collect(),
+        };
+        let lines = logged(&many, &Findings::default());
+        assert_eq!(lines.lines().count(), 2 * (MAX_LINES + 1));
+        assert_eq!(lines.lines().filter(|line| line.contains("tools=980")).count(), 2, "{lines}");
+        let command = Program { command: "x".to_owned(), args: vec![], env: BTreeMap::new(), cwd: None, roots: vec![] };
+        let spec = ServerSpec {
+            name: ServerName::parse("files").unwrap(),
+            transport: TransportSpec::Stdio(command),
+            tools: ToolFilter::default(),
+            naming: Naming::default(),
+            validation: Validation::Enforce,
+            tool_timeout: None,
+            is_lazy: false,
+            is_disabled: false,
+            origin: Origin::Configuration,
+        };
+        let mut status = ServerStatus::untried(&spec, PhaseName::Ready);
+        many.tell(&mut status);
+        assert_eq!((status.suspect.len(), status.suspect_total), (MAX_TOLD, 1_000));
+        assert_eq!((status.cleaned.len(), status.cleaned_total), (MAX_TOLD, 1_000));
+    }
 }

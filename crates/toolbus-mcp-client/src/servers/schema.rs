@@ -5,7 +5,6 @@
 mod branching;
 mod graph;
 mod keywords;
-mod reference;
 #[cfg(test)]
 mod tests;
 

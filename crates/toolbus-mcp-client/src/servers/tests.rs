@@ -14,8 +14,7 @@ use toolbus_testing::patience::eventually;
 
 use super::*;
 use crate::events::Discard;
-use crate::filter::ToolFilter;
-use crate::spec::{Program, TransportSpec};
+use crate::spec::{Program, ToolFilter, TransportSpec};
 
 /// A server whose program is not there, so that it is tried again and again.
 fn spec(name: &str, origin: Origin) -> ServerSpec {

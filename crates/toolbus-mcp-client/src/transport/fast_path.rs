@@ -13,7 +13,7 @@ use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
 
 use super::GIVEN_UP;
-use super::stdio::writer::line;
+use super::stdio::line;
 
 /// The first id and how many there are. Those of the SDK count from 0. Ids stay below 2³¹, because servers that keep them
 /// in 32 bits with a sign work with other clients.

@@ -1,34 +1,38 @@
 //! HTTP transports: Streamable HTTP here, and how it is told from HTTP+SSE.
 
-mod body;
-mod client;
+pub(crate) mod client;
 pub(crate) mod credentials;
 mod error;
 mod events;
-pub(crate) mod headers;
-mod opener;
-mod probe;
 pub(crate) mod sse;
 mod streamable;
 #[cfg(test)]
 mod tests;
 
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use bytes::Bytes;
 use futures_util::future::Either;
+use reqwest::header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderValue};
+use reqwest::{Method, Response, StatusCode};
 use rmcp::RoleClient;
 use rmcp::model::{ClientJsonRpcMessage, ServerJsonRpcMessage};
 use rmcp::transport::Transport;
 use rmcp::transport::common::client_side_sse::ExponentialBackoff;
 use rmcp::transport::streamable_http_client::{StreamableHttpClientTransport, StreamableHttpClientTransportConfig};
+use serde_json::Value;
 use tokio_util::sync::DropGuard;
+use toolbus_core::redact::Redactor;
 
+use self::client::{MAX_REFUSAL, Requester};
 use self::sse::SseTransport;
+use self::streamable::SESSION;
 use super::TransportFailure;
+use crate::spec::{Credential, Endpoint, HttpKind};
 
 pub(crate) use self::client::{HttpClient, Outgoing};
 pub(crate) use self::error::{HttpError, HttpErrorKind, classify};
-pub(crate) use self::opener::{OpenError, Opener};
 pub(crate) use self::streamable::is_of_type;
 
 /// Requests that may be on their way at a time. Calls are limited elsewhere, and must not wait here.
@@ -110,4 +114,178 @@ impl Transport<RoleClient> for HttpTransport {
             Self::Sse(transport) => transport.close().await,
         }
     }
+}
+
+/// Longest wait for each step of opening a connection; longer than that for a connection or a token, whose texts say more.
+const PATIENCE: Duration = Duration::from_secs(15);
+
+/// Opens connections to one server with one credential, and remembers which transport it speaks.
+pub(crate) struct Opener {
+    requester: Arc<Requester>,
+    configured: HttpKind,
+    /// What was found out, where nothing is configured.
+    found: Mutex<HttpKind>,
+}
+
+/// Why there is no connection. The texts are for operators: no secret, and of a URL only its origin.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum OpenError {
+    /// A person has to give or renew a credential.
+    #[error("{text}")]
+    AuthRequired {
+        /// What to do.
+        text: String,
+    },
+    /// Nothing listens there, or there is no such host.
+    #[error("{0}")]
+    Refused(String),
+    /// Anything else.
+    #[error("{0}")]
+    Other(String),
+}
+
+impl Opener {
+    /// Prepares connections. Nothing is sent. `redactor` learns the tokens that are fetched.
+    ///
+    /// # Errors
+    ///
+    /// When the URL, a header or the credential cannot be used.
+    pub(crate) fn new(
+        endpoint: &Endpoint,
+        credential: Option<Credential>,
+        redactor: &Redactor,
+    ) -> Result<Self, OpenError> {
+        let requester = Arc::new(Requester::new(endpoint, credential, redactor)?);
+        Ok(Self { requester, configured: endpoint.kind, found: Mutex::new(endpoint.kind) })
+    }
+
+    /// Opens a connection by the transport that is configured or remembered; where that is neither, by Streamable HTTP
+    /// if the server takes messages at its URL, else by HTTP+SSE. Streamable HTTP that is known connects when the first
+    /// message is sent.
+    pub(crate) async fn open(&self) -> Result<HttpTransport, OpenError> {
+        let client = HttpClient::new(Arc::clone(&self.requester));
+        match self.kind() {
+            HttpKind::Streamable => Ok(HttpTransport::streamable(client)),
+            HttpKind::Sse => {
+                let opened = within(SseTransport::open(client)).await;
+                // The server may have been replaced by one that speaks the other.
+                let transport = opened.inspect_err(|_| self.remember(self.configured))?;
+                Ok(HttpTransport::Sse(transport))
+            }
+            HttpKind::Detect => Ok(self.detect(client).await?),
+        }
+    }
+
+    /// `http`, `sse`, or `http?` while that is not known.
+    pub(crate) fn kind_name(&self) -> &'static str {
+        match self.kind() {
+            HttpKind::Streamable => "http",
+            HttpKind::Sse => "sse",
+            HttpKind::Detect => "http?",
+        }
+    }
+
+    async fn detect(&self, client: HttpClient) -> Result<HttpTransport, HttpError> {
+        let refusal = match within(probe(&client)).await? {
+            Probed::Streamable => {
+                self.remember(HttpKind::Streamable);
+                return Ok(HttpTransport::streamable(client));
+            }
+            Probed::NoMessages(refusal) => Some(refusal),
+            Probed::Unclear => None,
+        };
+        match (within(SseTransport::open(client.clone())).await, refusal) {
+            (Ok(transport), _) => {
+                self.remember(HttpKind::Sse);
+                Ok(HttpTransport::Sse(transport))
+            }
+            (Err(_), None) => Ok(HttpTransport::streamable(client)),
+            (Err(error), Some(_)) if error.kind == HttpErrorKind::AuthRequired => Err(error),
+            (Err(_), Some(refusal)) => Err(refusal),
+        }
+    }
+
+    fn kind(&self) -> HttpKind {
+        *self.found.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn remember(&self, kind: HttpKind) {
+        *self.found.lock().unwrap_or_else(PoisonError::into_inner) = kind;
+    }
+}
+
+async fn within<T>(step: impl Future<Output = Result<T, HttpError>>) -> Result<T, HttpError> {
+    tokio::time::timeout(PATIENCE, step).await.unwrap_or_else(|_| {
+        let text = format!("the MCP server did not answer within {} s", PATIENCE.as_secs());
+        Err(HttpError::new(HttpErrorKind::ConnectionLost, text))
+    })
+}
+
+impl From<HttpError> for OpenError {
+    fn from(error: HttpError) -> Self {
+        let text = error.to_string();
+        match error.kind {
+            HttpErrorKind::AuthRequired => Self::AuthRequired { text },
+            HttpErrorKind::ConnectFailed => Self::Refused(text),
+            _ => Self::Other(text),
+        }
+    }
+}
+
+/// A request that changes nothing and opens no session. A server of Streamable HTTP answers it, or refuses it in its own
+/// words.
+const PING: &str = r#"{"jsonrpc":"2.0","id":"probe","method":"ping"}"#;
+
+/// What a server made of a message that was posted to its URL.
+enum Probed {
+    /// It speaks Streamable HTTP.
+    Streamable,
+    /// It takes no messages there; the refusal says how it put that.
+    NoMessages(HttpError),
+    /// One or the other.
+    Unclear,
+}
+
+/// Posts a ping.
+async fn probe(client: &HttpClient) -> Result<Probed, HttpError> {
+    let mut headers = HeaderMap::new();
+    headers.insert(ACCEPT, HeaderValue::from_static("application/json, text/event-stream"));
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    let body = Some(Bytes::from_static(PING.as_bytes()));
+    let outgoing = Outgoing { method: Method::POST, url: client.url().clone(), headers, body };
+    let response = client.exchange(&outgoing).await?;
+    let refusal = client.refusal(&response);
+    let status = response.status();
+    delete_session(client, &response).await;
+    match status {
+        StatusCode::BAD_REQUEST | StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED => {
+            let body = client::read(client.origin(), response, MAX_REFUSAL).await.unwrap_or_default();
+            Ok(if is_json_rpc(&body) {
+                Probed::Streamable
+            } else if status == StatusCode::BAD_REQUEST {
+                Probed::Unclear
+            } else {
+                Probed::NoMessages(refusal)
+            })
+        }
+        StatusCode::NOT_ACCEPTABLE | StatusCode::UNSUPPORTED_MEDIA_TYPE | StatusCode::UNPROCESSABLE_ENTITY => {
+            Ok(Probed::Streamable)
+        }
+        status if status.is_success() => Ok(Probed::Streamable),
+        _ => Err(refusal),
+    }
+}
+
+/// Some servers open a session for whatever comes first.
+async fn delete_session(client: &HttpClient, response: &Response) {
+    let Some(session) = response.headers().get(SESSION) else { return };
+    let headers = HeaderMap::from_iter([(SESSION, session.clone())]);
+    let outgoing = Outgoing { method: Method::DELETE, url: client.url().clone(), headers, body: None };
+    if let Err(error) = client.exchange(&outgoing).await {
+        tracing::debug!(%error, "the session of a probe was not deleted");
+    }
+}
+
+fn is_json_rpc(body: &[u8]) -> bool {
+    serde_json::from_slice::<Value>(body).is_ok_and(|answer| answer.get("jsonrpc").is_some())
 }

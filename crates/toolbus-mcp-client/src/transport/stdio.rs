@@ -1,24 +1,27 @@
 //! Lines of JSON over the standard input and output of a child process.
 
-mod reader;
-#[cfg(test)]
-mod tests;
-pub(super) mod writer;
-
+use std::io;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rmcp::RoleClient;
 use rmcp::model::{ClientJsonRpcMessage, ServerJsonRpcMessage};
 use rmcp::transport::Transport;
-use tokio::io::{AsyncRead, AsyncWrite};
+use serde::Serialize;
+use tokio::io::{
+    AsyncBufReadExt as _, AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, BufReader, copy_buf, sink,
+};
 use tokio::sync::mpsc::error::TrySendError;
-use tokio::sync::{OwnedSemaphorePermit, mpsc};
-use tokio::task::JoinHandle;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::task::coop::consume_budget;
+use tokio::task::{JoinHandle, spawn_blocking};
+use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
+use toolbus_core::log::shown;
 
-use super::TransportFailure;
 use super::fast_path::PendingCalls;
+use super::{MAX_VALUES, TransportFailure, has_few_values};
+use crate::client::message;
 use crate::process::Exited;
 
 pub(crate) use super::fast_path::FastPath;
@@ -69,9 +72,9 @@ impl StdioTransport {
         let (read, incoming) = mpsc::channel(INCOMING);
         let failure = TransportFailure::default();
         let pending = Arc::<PendingCalls>::default();
-        let reader = reader::Reader::new(from, server, Arc::clone(&pending), read);
+        let reader = Reader::new(from, server, Arc::clone(&pending), read);
         tokio::spawn(reader.run(closing.clone(), exited, failure.clone()));
-        let writer = tokio::spawn(writer::write_lines(to, to_write, closing.clone()));
+        let writer = tokio::spawn(write_lines(to, to_write, closing.clone()));
         Self { outgoing, pending, incoming, closing, writer, failure }
     }
 
@@ -92,7 +95,7 @@ impl Transport<RoleClient> for StdioTransport {
     /// Queues a message, in the order of the calls while there is room. The future waits for room.
     fn send(&mut self, message: ClientJsonRpcMessage) -> impl Future<Output = Result<(), NotSent>> + Send + 'static {
         self.pending.note(&message);
-        let queued = writer::line(&message).map(|line| self.outgoing.try_send(line));
+        let queued = line(&message).map(|line| self.outgoing.try_send(line));
         let outgoing = self.outgoing.clone();
         async move {
             match queued? {
@@ -121,5 +124,488 @@ impl Transport<RoleClient> for StdioTransport {
 impl Drop for StdioTransport {
     fn drop(&mut self) {
         self.closing.cancel();
+    }
+}
+
+/// Bytes that are written at once, unless one message is longer.
+const BATCH: usize = 64 * 1024;
+/// Memory that is kept between writes, in bytes.
+const KEPT_BATCH: usize = 256 * 1024;
+
+/// Writes until it is told to close, or until the server takes nothing any more.
+async fn write_lines(to: impl AsyncWrite + Unpin, messages: mpsc::Receiver<Vec<u8>>, closing: CancellationToken) {
+    let too_late = async {
+        closing.cancelled().await;
+        sleep(FLUSH).await;
+    };
+    tokio::select! {
+        // Why it failed is told by the server's end, which the reader sees.
+        _ = write_batches(to, messages, &closing) => {}
+        () = too_late => {}
+    }
+}
+
+async fn write_batches(
+    mut to: impl AsyncWrite + Unpin,
+    mut messages: mpsc::Receiver<Vec<u8>>,
+    closing: &CancellationToken,
+) -> io::Result<()> {
+    let mut lines = Vec::new();
+    loop {
+        let first = tokio::select! {
+            biased;
+            message = messages.recv() => message,
+            () = closing.cancelled(), if !messages.is_closed() => {
+                messages.close();
+                continue;
+            }
+        };
+        let Some(first) = first else { return Ok(()) };
+        lines.extend_from_slice(&first);
+        while lines.len() < BATCH
+            && let Ok(next) = messages.try_recv()
+        {
+            lines.extend_from_slice(&next);
+        }
+        to.write_all(&lines).await?;
+        to.flush().await?;
+        lines.clear();
+        lines.shrink_to(KEPT_BATCH);
+    }
+}
+
+/// A message as it is written, with its end.
+pub(super) fn line(message: &impl Serialize) -> serde_json::Result<Vec<u8>> {
+    let mut line = serde_json::to_vec(message)?;
+    line.push(b'\n');
+    Ok(line)
+}
+
+/// Longest line, with its end, in bytes. Also what messages that wait to be taken may take together.
+const MAX_LINE: usize = 16 * 1024 * 1024;
+/// Bytes that are read at once.
+const CHUNK: usize = 64 * 1024;
+/// Longer lines are read on a thread of their own kind, in bytes: they would keep this one from every other call for
+/// milliseconds.
+const LONG: usize = 64 * 1024;
+/// After a long line that was dropped, reading rests for so many times as long as that took, so that a flood of them gets
+/// a part of the processor.
+const REST: u32 = 3;
+/// Memory that is kept between lines, in bytes.
+const KEPT_LINE: usize = 256 * 1024;
+/// Lines without a message that end the connection, when they follow one another.
+const MAX_SKIPPED: u32 = 1000;
+/// Lines without a message that are logged.
+const MAX_LOGGED: u64 = 3;
+/// Time between the end of a server and that of its standard output, whichever comes first.
+const EXIT: Duration = Duration::from_millis(250);
+
+/// Why reading has ended.
+#[derive(Debug)]
+enum End {
+    /// The server's standard output has ended, perhaps within a line.
+    Closed { is_within_line: bool },
+    /// Nobody takes messages any more.
+    Abandoned,
+    /// A line was too long.
+    LongLine,
+    /// A message would take too much memory.
+    LargeMessage,
+    /// Line after line was no message.
+    Noise,
+    /// The operating system failed.
+    Failed(io::Error),
+}
+
+/// Why a line is not read.
+enum Unread {
+    /// It would take too much memory.
+    TooLarge,
+    /// It is a long notification, which nobody needs.
+    Unneeded,
+    /// It is no message.
+    Noise(serde_json::Error),
+}
+
+/// The message of a line; none in an empty one.
+fn parse(line: &[u8]) -> Result<Option<ServerJsonRpcMessage>, Unread> {
+    let line = line.trim_ascii();
+    if line.is_empty() {
+        return Ok(None);
+    }
+    if !has_few_values(line) {
+        return Err(Unread::TooLarge);
+    }
+    message::read(line).map(Some).map_err(Unread::Noise)
+}
+
+/// Reads one server's lines.
+struct Reader<R> {
+    from: BufReader<R>,
+    line: Vec<u8>,
+    server: Arc<str>,
+    pending: Arc<PendingCalls>,
+    to: mpsc::Sender<Received>,
+    room: Arc<Semaphore>,
+    skipped: u64,
+    skipped_in_a_row: u32,
+}
+
+impl<R: AsyncRead + Unpin> Reader<R> {
+    fn new(from: R, server: Arc<str>, pending: Arc<PendingCalls>, to: mpsc::Sender<Received>) -> Self {
+        Self {
+            from: BufReader::with_capacity(CHUNK, from),
+            line: Vec::new(),
+            server,
+            pending,
+            to,
+            room: Arc::new(Semaphore::new(MAX_LINE)),
+            skipped: 0,
+            skipped_in_a_row: 0,
+        }
+    }
+
+    /// Reads until the end, and says why it came. Whoever waits for a message learns of the end after that.
+    async fn run(mut self, closing: CancellationToken, exited: Exited, failure: TransportFailure) {
+        // A process that has outlived the server may still hold its standard output.
+        let left = async {
+            exited.wait().await;
+            sleep(EXIT).await;
+        };
+        let end = tokio::select! {
+            biased;
+            () = closing.cancelled() => End::Abandoned,
+            end = self.read() => end,
+            () = left => End::Closed { is_within_line: false },
+        };
+        if self.skipped > 0 {
+            tracing::info!(server = &*self.server, lines = self.skipped, "skipped lines that were no MCP messages");
+        }
+        let is_abandoned = matches!(end, End::Abandoned);
+        failure.set(match end {
+            End::Abandoned => "the connection was closed".to_owned(),
+            End::LongLine => format!("the server wrote a line over {} MiB", MAX_LINE / (1024 * 1024)),
+            End::LargeMessage => format!("the server wrote a message of more than {MAX_VALUES} values"),
+            End::Noise => format!("the server wrote {MAX_SKIPPED} lines in a row that are no MCP messages"),
+            End::Failed(error) => format!("reading from the server failed: {error}"),
+            End::Closed { is_within_line } => {
+                let why = match timeout(EXIT, exited.wait()).await {
+                    Ok(exit) => exit.to_string(),
+                    Err(_) => "the server closed its standard output".to_owned(),
+                };
+                if is_within_line { why + " in the middle of a message" } else { why }
+            }
+        });
+        closing.cancel();
+        drop(self.to);
+        if is_abandoned {
+            // A server that says something while it ends must neither wait nor stumble.
+            let mut nowhere = sink();
+            tokio::select! {
+                _ = copy_buf(&mut self.from, &mut nowhere) => {}
+                _ = exited.wait() => {}
+            }
+        }
+    }
+
+    async fn read(&mut self) -> End {
+        loop {
+            // A flood of what nobody waits for must not keep this thread from everything else.
+            consume_budget().await;
+            self.line.clear();
+            self.line.shrink_to(KEPT_LINE);
+            // A limit that a usize holds, a u64 holds.
+            let mut from = (&mut self.from).take(MAX_LINE as u64);
+            if let Err(error) = from.read_until(b'\n', &mut self.line).await {
+                return End::Failed(error);
+            }
+            if self.line.last() != Some(&b'\n') {
+                let is_long = self.line.len() == MAX_LINE;
+                return if is_long { End::LongLine } else { End::Closed { is_within_line: !self.line.is_empty() } };
+            }
+            let began = Instant::now();
+            let message = if self.line.len() > LONG { self.parse_elsewhere().await } else { parse(&self.line) };
+            match message {
+                Ok(None) => {}
+                Err(Unread::TooLarge) => return End::LargeMessage,
+                Err(Unread::Unneeded) => {
+                    self.skipped_in_a_row = 0;
+                    sleep(began.elapsed() * REST).await;
+                }
+                Ok(Some(message)) => {
+                    self.skipped_in_a_row = 0;
+                    if let Some(message) = self.pending.take(message)
+                        && self.give(message).await.is_none()
+                    {
+                        return End::Abandoned;
+                    }
+                }
+                Err(Unread::Noise(error)) => {
+                    self.skip(&error);
+                    if self.skipped_in_a_row == MAX_SKIPPED {
+                        return End::Noise;
+                    }
+                }
+            }
+        }
+    }
+
+    /// The same as [`parse`] for a long line, off this thread.
+    async fn parse_elsewhere(&mut self) -> Result<Option<ServerJsonRpcMessage>, Unread> {
+        let line = std::mem::take(&mut self.line);
+        let parsed = spawn_blocking(move || {
+            let message = if message::is_long_notification(&line) { Err(Unread::Unneeded) } else { parse(&line) };
+            (message, line)
+        });
+        // A thread that did not come back is one of a runtime that ends.
+        let (message, line) = parsed.await.unwrap_or((Ok(None), Vec::new()));
+        self.line = line;
+        message
+    }
+
+    async fn give(&mut self, message: ServerJsonRpcMessage) -> Option<()> {
+        let size = u32::try_from(self.line.len()).ok()?;
+        let room = Arc::clone(&self.room).acquire_many_owned(size).await.ok()?;
+        self.to.send((message, room)).await.ok()
+    }
+
+    fn skip(&mut self, error: &serde_json::Error) {
+        self.skipped += 1;
+        self.skipped_in_a_row += 1;
+        if self.skipped <= MAX_LOGGED {
+            let (start, _) = self.line.split_at(self.line.len().min(256));
+            let line = shown(String::from_utf8_lossy(start).trim_ascii());
+            let error = shown(&error.to_string());
+            tracing::warn!(server = &*self.server, line, error, "skipped a line that is no MCP message");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::poll_fn;
+    use std::pin::pin;
+    use std::task::Poll;
+
+    use serde_json::json;
+    use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, DuplexStream, duplex};
+    use tokio::sync::watch;
+
+    use super::*;
+    use crate::process::Exit;
+
+    /// The server's side of a transport.
+    struct Server {
+        output: DuplexStream,
+        input: BufReader<DuplexStream>,
+        closing: CancellationToken,
+        /// Dropped, or told how it ended.
+        exit: watch::Sender<Option<Exit>>,
+    }
+
+    fn connect() -> (StdioTransport, Server) {
+        let (from, output) = duplex(8 * 1024);
+        let (to, input) = duplex(8 * 1024);
+        let (exit, exited) = watch::channel(None);
+        let closing = CancellationToken::new();
+        let transport = StdioTransport::new(from, to, "test".into(), closing.clone(), Exited::new(exited));
+        (transport, Server { output, input: BufReader::new(input), closing, exit })
+    }
+
+    fn message(value: serde_json::Value) -> ClientJsonRpcMessage {
+        serde_json::from_value(value).unwrap()
+    }
+
+    fn ping(id: usize) -> ClientJsonRpcMessage {
+        message(json!({ "jsonrpc": "2.0", "id": id, "method": "ping" }))
+    }
+
+    async fn received(transport: &mut StdioTransport) -> String {
+        serde_json::to_string(&transport.receive().await.unwrap()).unwrap()
+    }
+
+    async fn failure(transport: &mut StdioTransport) -> String {
+        assert!(transport.receive().await.is_none());
+        transport.failure().get().unwrap().to_owned()
+    }
+
+    #[tokio::test]
+    async fn messages_are_lines_of_json() {
+        let (mut transport, mut server) = connect();
+        transport.send(ping(1)).await.unwrap();
+        let text = message(json!({
+            "jsonrpc": "2.0", "id": "a", "method": "tools/call", "params": { "name": "say", "arguments": { "text": "ü\n\"" } },
+        }));
+        transport.send(text).await.unwrap();
+        let mut lines = String::new();
+        server.input.read_line(&mut lines).await.unwrap();
+        server.input.read_line(&mut lines).await.unwrap();
+        insta::assert_snapshot!(lines, @r#"
+    {"jsonrpc":"2.0","id":1,"method":"ping"}
+    {"jsonrpc":"2.0","id":"a","method":"tools/call","params":{"arguments":{"text":"ü\n\""},"name":"say"}}
+    "#);
+
+        server.output.write_all(b" {\"jsonrpc\":\"2.0\",\"id\":1,\"result\":{}} \r\n").await.unwrap();
+        insta::assert_snapshot!(received(&mut transport).await, @r#"{"jsonrpc":"2.0","id":1,"result":{}}"#);
+        let error = b"\n{\"jsonrpc\":\"2.0\",\"id\":\"a\",\"error\":{\"code\":-32603,\"message\":\"no\"}}\n";
+        server.output.write_all(error).await.unwrap();
+        insta::assert_snapshot!(received(&mut transport).await, @r#"{"jsonrpc":"2.0","id":"a","error":{"code":-32603,"message":"no"}}"#);
+        let changed = b"{\"jsonrpc\":\"2.0\",\"method\":\"notifications/tools/list_changed\"}\n";
+        server.output.write_all(changed).await.unwrap();
+        insta::assert_snapshot!(received(&mut transport).await, @r#"{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}"#);
+        let ping = b"{\"jsonrpc\":\"2.0\",\"id\":9,\"method\":\"ping\"}\n";
+        server.output.write_all(ping).await.unwrap();
+        insta::assert_snapshot!(received(&mut transport).await, @r#"{"jsonrpc":"2.0","id":9,"method":"ping"}"#);
+    }
+
+    #[tokio::test]
+    async fn a_message_that_comes_in_pieces_is_one_even_if_nobody_waits_all_the_time() {
+        let (mut transport, mut server) = connect();
+        for piece in [&b"{\"jsonrpc\":\"2.0\","[..], b"\"id\":1,\"res", b"ult\":{}}"] {
+            server.output.write_all(piece).await.unwrap();
+            let mut receiving = pin!(transport.receive());
+            assert!(poll_fn(|context| Poll::Ready(receiving.as_mut().poll(context).is_pending())).await);
+        }
+        server.output.write_all(b"\n").await.unwrap();
+        assert!(transport.receive().await.is_some());
+    }
+
+    #[tokio::test]
+    async fn a_sender_that_gives_up_leaves_no_part_of_a_message_behind() {
+        let (mut transport, mut server) = connect();
+        let large = || {
+            let arguments = json!({ "text": "x".repeat(100_000) });
+            message(json!({
+                "jsonrpc": "2.0", "id": 0, "method": "tools/call", "params": { "name": "say", "arguments": arguments },
+            }))
+        };
+        let mut given_up = 0;
+        while given_up < 10 {
+            let mut sending = pin!(transport.send(large()));
+            if poll_fn(|context| Poll::Ready(sending.as_mut().poll(context).is_pending())).await {
+                given_up += 1;
+            }
+        }
+        tokio::spawn(transport.send(ping(1)));
+        let mut lines = 0;
+        let last = loop {
+            let mut line = String::new();
+            server.input.read_line(&mut line).await.unwrap();
+            let message = serde_json::from_str::<serde_json::Value>(&line).unwrap();
+            if message["method"] == "ping" {
+                break line;
+            }
+            lines += 1;
+        };
+        assert_eq!(lines, OUTGOING);
+        insta::assert_snapshot!(last, @r#"{"jsonrpc":"2.0","id":1,"method":"ping"}"#);
+    }
+
+    #[tokio::test]
+    async fn a_line_of_the_limit_is_read_and_a_longer_one_ends_the_connection() {
+        for (extra, is_read) in [(0, true), (1, false)] {
+            let (mut transport, mut server) = connect();
+            let (start, end) = (r#"{"jsonrpc":"2.0","id":1,"result":{"x":""#, "\"}}\n");
+            let text = "x".repeat(MAX_LINE - start.len() - end.len() + extra);
+            let line = format!("{start}{text}{end}");
+            let writing = tokio::spawn(async move { server.output.write_all(line.as_bytes()).await });
+            let message = transport.receive().await;
+            assert_eq!(message.is_some(), is_read);
+            if !is_read {
+                assert_eq!(transport.failure().get(), Some("the server wrote a line over 16 MiB"));
+            }
+            drop((message, transport));
+            let _ = writing.await.unwrap();
+        }
+    }
+
+    #[tokio::test]
+    async fn a_message_among_lines_that_are_none_starts_the_count_again() {
+        let (mut transport, mut server) = connect();
+        let skipped = "no message\n".repeat(MAX_SKIPPED as usize - 1);
+        let message = "{\"jsonrpc\":\"2.0\",\"id\":1,\"result\":{}}\n";
+        let text = format!("{skipped}{message}{skipped}{message}{skipped}one more\nand more\n");
+        tokio::spawn(async move { server.output.write_all(text.as_bytes()).await });
+        assert!(transport.receive().await.is_some());
+        assert!(transport.receive().await.is_some());
+        assert_eq!(failure(&mut transport).await, "the server wrote 1000 lines in a row that are no MCP messages");
+    }
+
+    #[tokio::test]
+    async fn the_server_waits_when_nobody_takes_its_messages() {
+        let (mut transport, mut server) = connect();
+        let line =
+            format!("{{\"jsonrpc\":\"2.0\",\"id\":1,\"result\":{{\"x\":\"{}\"}}}}\n", "x".repeat(3 * 1024 * 1024));
+        let sent = Arc::new(std::sync::atomic::AtomicUsize::new(0));
+        let counted = Arc::clone(&sent);
+        let writing = tokio::spawn(async move {
+            while server.output.write_all(line.as_bytes()).await.is_ok() {
+                counted.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            }
+        });
+        // Five such lines fit into the limit of what waits, one is held, and one may be on its way.
+        toolbus_testing::patience::eventually("the queue to be full", async || {
+            (sent.load(std::sync::atomic::Ordering::Relaxed) >= 6).then_some(())
+        })
+        .await;
+        for _ in 0..100 {
+            tokio::task::yield_now().await;
+        }
+        assert!(sent.load(std::sync::atomic::Ordering::Relaxed) <= 7);
+        assert!(transport.receive().await.is_some());
+        drop(transport);
+        writing.abort();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_end_of_the_output_is_explained_by_the_end_of_the_server() {
+        for (exit, expected) in [
+            (Some(Exit::Code(3)), "the server ended with exit code 3 in the middle of a message"),
+            (None, "the server closed its standard output in the middle of a message"),
+        ] {
+            let (mut transport, mut server) = connect();
+            server.output.write_all(b"{\"jsonrpc\"").await.unwrap();
+            if exit.is_some() {
+                server.exit.send_replace(exit);
+            }
+            drop(server.output);
+            assert_eq!(failure(&mut transport).await, expected);
+            assert!(server.closing.is_cancelled());
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn closing_writes_what_is_queued_but_waits_for_nobody_who_does_not_read() {
+        let (mut transport, server) = connect();
+        for id in 0..40 {
+            let text = "x".repeat(1000);
+            let arguments = json!({ "text": text });
+            let call = json!({
+                "jsonrpc": "2.0", "id": id, "method": "tools/call", "params": { "name": "say", "arguments": arguments },
+            });
+            transport.send(message(call)).await.unwrap();
+        }
+        let started = tokio::time::Instant::now();
+        transport.close().await.unwrap();
+        assert_eq!(started.elapsed().as_millis() / 10 * 10, FLUSH.as_millis());
+        drop(server);
+    }
+
+    #[tokio::test]
+    async fn long_notifications_are_dropped_and_what_comes_between_them_is_read() {
+        let (mut transport, server) = connect();
+        let notice = format!(
+            "{{\"jsonrpc\":\"2.0\",\"method\":\"notifications/message\",\"params\":{{\"data\":\"{}\"}}}}\n",
+            "x".repeat(1024 * 1024)
+        );
+        let answer =
+            |id: usize, text: &str| format!("{{\"jsonrpc\":\"2.0\",\"id\":{id},\"result\":{{\"text\":\"{text}\"}}}}\n");
+        let long = "y".repeat(100_000);
+        let texts = [notice.clone(), answer(1, "short"), notice.clone(), notice, answer(2, &long)].concat();
+        let mut output = server.output;
+        let written = tokio::spawn(async move { output.write_all(texts.as_bytes()).await.unwrap() });
+        assert!(received(&mut transport).await.contains("short"));
+        assert!(received(&mut transport).await.contains(&long));
+        written.await.unwrap();
     }
 }

@@ -3,8 +3,7 @@ use std::collections::BTreeMap;
 use serde_json::from_value;
 
 use super::*;
-use crate::filter::ToolFilter;
-use crate::spec::{Origin, Program, ServerName, TransportSpec};
+use crate::spec::{Origin, Program, ServerName, ToolFilter, TransportSpec};
 
 fn spec() -> ServerSpec {
     let command =

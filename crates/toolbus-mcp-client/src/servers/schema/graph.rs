@@ -5,8 +5,7 @@ use std::collections::HashMap;
 use serde_json::Value;
 use toolbus_core::log::shown;
 
-use super::keywords::{Step, looks_back, patterns, subschemas};
-use super::reference::{Reference, check_identity, note_anchors, references};
+use super::keywords::{Reference, Step, check_identity, looks_back, note_anchors, patterns, references, subschemas};
 use super::{MAX_PATTERNS, MAX_REFERENCES, SchemaProblem};
 
 /// Every schema within a document, the document itself first.

@@ -6,7 +6,7 @@ use toolbus_core::policy::{Capacity, DefinitionCheck, Held, Policy, PolicyHandle
 
 use super::fixture::{Fixture, is_running};
 use super::*;
-use crate::filter::ToolFilter;
+use crate::spec::ToolFilter;
 use crate::status::PhaseName;
 
 #[tokio::test]

@@ -10,7 +10,7 @@ use toolbus_protocol::llm_name;
 
 use super::fixture::{Fixture, HASTE};
 use super::*;
-use crate::filter::ToolFilter;
+use crate::spec::ToolFilter;
 use crate::status::PhaseName;
 
 /// The agents `ana`, who may use everything, and `eve`, who may not use what a server called `a` brings.

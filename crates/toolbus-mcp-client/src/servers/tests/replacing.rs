@@ -1,6 +1,6 @@
 use super::fixture::{Fixture, is_running};
 use super::*;
-use crate::filter::ToolFilter;
+use crate::spec::ToolFilter;
 use crate::status::PhaseName;
 
 #[tokio::test]

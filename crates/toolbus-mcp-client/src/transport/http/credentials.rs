@@ -1,15 +1,20 @@
 //! How requests to an HTTP server are authorised.
 
-mod token;
+use std::time::Duration;
 
-use reqwest::header::{AUTHORIZATION, HeaderName, HeaderValue};
-use toolbus_core::redact::Redactor;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use reqwest::header::{ACCEPT, AUTHORIZATION, HeaderName, HeaderValue};
+use reqwest::{Response, StatusCode};
+use serde::Deserialize;
+use tokio::sync::Mutex;
+use tokio::time::Instant;
+use toolbus_core::redact::{Learnt, Redactor};
+use toolbus_core::secret::Secret;
+use url::form_urlencoded::byte_serialize;
 
-use self::token::TokenSource;
-use super::headers::{HeaderError, parse_name, parse_value};
-use crate::spec::Credential;
-
-pub(crate) use self::token::TokenError;
+use super::client::{HeaderError, parse_name, parse_value};
+use crate::spec::{ClientCredentials, Credential};
 
 /// Gives the header that authorises a request. It is asked for each request, because tokens expire while a session
 /// lives.
@@ -78,4 +83,215 @@ impl Authorizer {
 
 fn filled(text: &str) -> Result<&str, CredentialError> {
     if text.trim().is_empty() { Err(CredentialError::Empty) } else { Ok(text) }
+}
+
+/// Longest wait for a token.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Largest answer of a token endpoint, in bytes.
+const MAX_ANSWER: usize = 64 * 1024;
+/// Longest token, in bytes.
+const MAX_TOKEN: usize = 16 * 1024;
+/// How long a token is used before its end.
+const MARGIN: Duration = Duration::from_secs(30);
+/// Lifetime of a token of which nothing is said.
+const DEFAULT_LIFETIME: Duration = Duration::from_secs(5 * 60);
+/// Longest time that a token is used.
+const MAX_LIFETIME: Duration = Duration::from_secs(24 * 60 * 60);
+/// How long a failure stands for the requests that wait behind it.
+const FAILURE_STANDS: Duration = Duration::from_secs(1);
+/// The error codes of RFC 6749, section 5.2. What else a server writes is not repeated.
+const CODES: [&str; 6] = [
+    "invalid_request",
+    "invalid_client",
+    "invalid_grant",
+    "unauthorized_client",
+    "unsupported_grant_type",
+    "invalid_scope",
+];
+
+/// Why there is no token. Texts have the origin of the token endpoint, and nothing that it wrote but a known code.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum TokenError {
+    /// No answer, or none in time.
+    #[error("the token endpoint at {0} does not answer")]
+    Unreachable(String),
+    /// It cannot serve now.
+    #[error("the token endpoint at {origin} cannot serve now: it answered HTTP {status}")]
+    Unavailable { origin: String, status: u16 },
+    /// It refuses.
+    #[error(
+        "the token endpoint at {origin} gives no token: it answered HTTP {status} {code}; check the client's id, secret and scopes"
+    )]
+    Refused { origin: String, status: u16, code: &'static str },
+    /// What it answers cannot be used.
+    #[error("the answer of the token endpoint at {origin} is of no use: {problem}; check its URL")]
+    Unusable { origin: String, problem: &'static str },
+}
+
+/// Fetches tokens and keeps them while they are good. One fetch runs at a time, for all who wait.
+pub(crate) struct TokenSource {
+    grant: ClientCredentials,
+    http: reqwest::Client,
+    state: Mutex<State>,
+    /// Is told of every token, before it is used.
+    redactor: Redactor,
+}
+
+enum State {
+    Empty,
+    Good { value: HeaderValue, until: Instant, _learnt: Option<Learnt> },
+    Failed { error: TokenError, until: Instant },
+}
+
+/// A new token, which is removed from texts while it is kept.
+struct Fetched {
+    value: HeaderValue,
+    lifetime: Duration,
+    learnt: Option<Learnt>,
+}
+
+#[derive(Deserialize)]
+struct Answer {
+    access_token: String,
+    token_type: Option<String>,
+    expires_in: Option<serde_json::Value>,
+}
+
+#[derive(Deserialize)]
+struct ErrorAnswer {
+    error: String,
+}
+
+impl TokenSource {
+    fn new(grant: ClientCredentials, http: reqwest::Client, redactor: Redactor) -> Self {
+        Self { grant, http, state: Mutex::new(State::Empty), redactor }
+    }
+
+    /// The value of the header that carries the token.
+    async fn value(&self) -> Result<HeaderValue, TokenError> {
+        let mut state = self.state.lock().await;
+        match &*state {
+            State::Good { value, until, .. } if Instant::now() < *until => return Ok(value.clone()),
+            State::Failed { error, until } if Instant::now() < *until => return Err(error.clone()),
+            _ => {}
+        }
+        let fetched = tokio::time::timeout(PATIENCE, self.fetch()).await;
+        match fetched.unwrap_or_else(|_| Err(TokenError::Unreachable(self.origin()))) {
+            Ok(Fetched { value, lifetime, learnt }) => {
+                *state = State::Good { value: value.clone(), until: Instant::now() + lifetime, _learnt: learnt };
+                Ok(value)
+            }
+            Err(error) => {
+                *state = State::Failed { error: error.clone(), until: Instant::now() + FAILURE_STANDS };
+                Err(error)
+            }
+        }
+    }
+
+    /// Drops the token, unless another has taken its place since.
+    async fn forget(&self, refused: &HeaderValue) {
+        let mut state = self.state.lock().await;
+        if matches!(&*state, State::Good { value, .. } if value == refused) {
+            *state = State::Empty;
+        }
+    }
+
+    async fn fetch(&self) -> Result<Fetched, TokenError> {
+        let scope = self.grant.scopes.join(" ");
+        let mut form = vec![("grant_type", "client_credentials")];
+        if !scope.is_empty() {
+            form.push(("scope", &scope));
+        }
+        let request = self.http.post(self.grant.token_url.clone()).header(ACCEPT, "application/json");
+        let request = request.header(AUTHORIZATION, self.basic()?).form(&form);
+        let response = request.send().await.map_err(|_| TokenError::Unreachable(self.origin()))?;
+        let status = response.status();
+        let body = self.read(response).await?;
+        if status == StatusCode::OK { self.token(&body) } else { Err(self.refusal(status, &body)) }
+    }
+
+    /// `client_secret_basic`: both parts are form-encoded first (RFC 6749, section 2.3.1).
+    fn basic(&self) -> Result<HeaderValue, TokenError> {
+        let encoded = |text: &str| byte_serialize(text.as_bytes()).collect::<String>();
+        let pair = format!("{}:{}", encoded(&self.grant.client_id), encoded(self.grant.client_secret.expose()));
+        parse_value(&AUTHORIZATION, &format!("Basic {}", STANDARD.encode(pair)))
+            .map_err(|_| self.unusable("the client's id cannot be sent"))
+    }
+
+    async fn read(&self, mut response: Response) -> Result<Vec<u8>, TokenError> {
+        let mut body = Vec::new();
+        while let Some(chunk) = response.chunk().await.map_err(|_| TokenError::Unreachable(self.origin()))? {
+            if body.len() + chunk.len() > MAX_ANSWER {
+                return Err(self.unusable("it is larger than 64 KiB"));
+            }
+            body.extend_from_slice(&chunk);
+        }
+        Ok(body)
+    }
+
+    fn token(&self, body: &[u8]) -> Result<Fetched, TokenError> {
+        let answer: Answer = serde_json::from_slice(body).map_err(|_| self.unusable("it has no access_token"))?;
+        if answer.token_type.is_some_and(|kind| !kind.eq_ignore_ascii_case("bearer")) {
+            return Err(self.unusable("its token is no bearer token"));
+        }
+        if answer.access_token.is_empty() || answer.access_token.len() > MAX_TOKEN {
+            return Err(self.unusable("its token is empty or too long"));
+        }
+        let value = parse_value(&AUTHORIZATION, &format!("Bearer {}", answer.access_token))
+            .map_err(|_| self.unusable("its token has characters that a header cannot carry"))?;
+        let learnt = self.redactor.learn(&Secret::new(answer.access_token));
+        Ok(Fetched { value, lifetime: lifetime(answer.expires_in.as_ref()), learnt })
+    }
+
+    fn refusal(&self, status: StatusCode, body: &[u8]) -> TokenError {
+        let (origin, code) = (self.origin(), status.as_u16());
+        if status.is_server_error() || status == StatusCode::TOO_MANY_REQUESTS {
+            return TokenError::Unavailable { origin, status: code };
+        }
+        if status.is_redirection() || status.is_success() {
+            return self.unusable("it is not HTTP 200");
+        }
+        let said = serde_json::from_slice(body).map_or_else(|_| String::new(), |said: ErrorAnswer| said.error);
+        let known = CODES.into_iter().find(|known| *known == said).unwrap_or("without a known error code");
+        TokenError::Refused { origin, status: code, code: known }
+    }
+
+    fn unusable(&self, problem: &'static str) -> TokenError {
+        TokenError::Unusable { origin: self.origin(), problem }
+    }
+
+    fn origin(&self) -> String {
+        self.grant.token_url.origin().ascii_serialization()
+    }
+}
+
+/// How long a token is used. Some servers write the seconds as a text.
+fn lifetime(expires_in: Option<&serde_json::Value>) -> Duration {
+    let seconds = expires_in.and_then(|value| value.as_u64().or_else(|| value.as_str()?.parse().ok()));
+    let lifetime = seconds.map_or(DEFAULT_LIFETIME, Duration::from_secs).min(MAX_LIFETIME);
+    lifetime - MARGIN.min(lifetime / 2)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    #[test]
+    fn a_token_is_used_until_shortly_before_its_end() {
+        let table = [
+            (json!(3600), 3570),
+            (json!("3600"), 3570),
+            (json!(20), 10),
+            (json!(0), 0),
+            (json!(u64::MAX), 24 * 3600 - 30),
+            (json!(-5), 270),
+            (Value::Null, 270),
+        ];
+        for (expires_in, seconds) in table {
+            assert_eq!(lifetime(Some(&expires_in)), Duration::from_secs(seconds), "{expires_in}");
+        }
+        assert_eq!(lifetime(None), Duration::from_secs(270));
+    }
 }

@@ -8,7 +8,7 @@ use futures_util::stream::{self, BoxStream};
 use reqwest::Response;
 use sse_stream::Sse;
 
-use super::body::MAX_ANSWER;
+use super::client::MAX_ANSWER;
 use super::error::{HttpError, HttpErrorKind};
 
 /// Longest id of an event, in bytes; longer ones are ignored.

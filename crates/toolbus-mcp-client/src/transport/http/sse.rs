@@ -1,20 +1,20 @@
 //! HTTP+SSE, as of protocol version 2024-11-05: a stream of events brings the messages of the server, and its first event
 //! says where ours are posted.
 
-mod posts;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use futures_util::StreamExt as _;
 use futures_util::stream::BoxStream;
 use reqwest::Method;
 use reqwest::header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderValue};
 use rmcp::RoleClient;
-use rmcp::model::{ClientJsonRpcMessage, ServerJsonRpcMessage};
+use rmcp::model::{ClientJsonRpcMessage, ClientNotification, RequestId, ServerJsonRpcMessage};
 use rmcp::transport::Transport;
 use sse_stream::Sse;
-use tokio_util::sync::DropGuard;
+use tokio_util::sync::{CancellationToken, DropGuard};
 use url::Url;
 
-use self::posts::Posts;
 use super::events::events;
 use super::{HttpClient, HttpError, HttpErrorKind, Outgoing, is_of_type};
 use crate::client::message;
@@ -150,5 +150,63 @@ impl Transport<RoleClient> for SseTransport {
     async fn close(&mut self) -> Result<(), Self::Error> {
         self.client.closed().cancel();
         Ok(())
+    }
+}
+
+type Running = HashMap<RequestId, CancellationToken>;
+
+/// The posts of requests that are on their way.
+#[derive(Clone, Default)]
+struct Posts(Arc<Mutex<Running>>);
+
+/// One message on its way.
+struct Posting {
+    posts: Posts,
+    request: Option<(RequestId, CancellationToken)>,
+}
+
+impl Posts {
+    /// Begins with a message. One that cancels a request ends the post of that request.
+    fn begin(&self, message: &ClientJsonRpcMessage) -> Posting {
+        let mut request = None;
+        match message {
+            ClientJsonRpcMessage::Request(begun) => {
+                let token = CancellationToken::new();
+                self.running().insert(begun.id.clone(), token.clone());
+                request = Some((begun.id.clone(), token));
+            }
+            ClientJsonRpcMessage::Notification(notification) => {
+                if let ClientNotification::CancelledNotification(cancelled) = &notification.notification
+                    && let Some(id) = &cancelled.params.request_id
+                    && let Some(token) = self.running().remove(id)
+                {
+                    token.cancel();
+                }
+            }
+            _ => {}
+        }
+        Posting { posts: self.clone(), request }
+    }
+
+    fn running(&self) -> MutexGuard<'_, Running> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Posting {
+    /// Runs `post`; nothing comes back when the request was cancelled meanwhile.
+    async fn unless_cancelled<T>(&self, post: impl Future<Output = T>) -> Option<T> {
+        match &self.request {
+            Some((_, cancelled)) => cancelled.run_until_cancelled(post).await,
+            None => Some(post.await),
+        }
+    }
+}
+
+impl Drop for Posting {
+    fn drop(&mut self) {
+        if let Some((id, _)) = &self.request {
+            self.posts.running().remove(id);
+        }
     }
 }

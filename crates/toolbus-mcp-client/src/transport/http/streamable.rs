@@ -13,8 +13,7 @@ use rmcp::transport::streamable_http_client::{
 };
 use sse_stream::Sse;
 
-use super::body::{self, MAX_ANSWER, MAX_REFUSAL};
-use super::client::{HttpClient, Outgoing};
+use super::client::{self, HttpClient, MAX_ANSWER, MAX_REFUSAL, Outgoing};
 use super::error::{HttpError, HttpErrorKind};
 use super::events::events;
 use crate::client::message;
@@ -147,7 +146,7 @@ impl HttpClient {
                 format!("the MCP server at {origin} answered neither JSON nor events: check the path of its URL");
             return Err(HttpError::invalid(text).into());
         }
-        let body = body::read(origin, response, MAX_ANSWER).await?;
+        let body = client::read(origin, response, MAX_ANSWER).await?;
         match message::read(&body) {
             Ok(ServerJsonRpcMessage::Response(answer)) if answer.id.to_string() == id.to_string() => {
                 Ok(StreamableHttpPostResponse::Json(ServerJsonRpcMessage::Response(answer), session))
@@ -172,7 +171,7 @@ impl HttpClient {
             return Err(refusal.into());
         }
         let is_client_error = response.status().is_client_error();
-        let body = body::read(self.origin(), response, MAX_REFUSAL).await.unwrap_or_default();
+        let body = client::read(self.origin(), response, MAX_REFUSAL).await.unwrap_or_default();
         match serde_json::from_slice(&body) {
             Ok(ServerJsonRpcMessage::Error(error)) => Ok(correlated(error.error, id, None)),
             // A server of the older generation: the handshake goes on with `initialize`.

@@ -8,9 +8,9 @@ use anstyle::{AnsiColor, Style};
 use comfy_table::Table;
 use comfy_table::presets::NOTHING;
 use toolbus_core::redact::Redactor;
-use toolbus_mcp_client::probe::probe;
 use toolbus_mcp_client::process::Launcher;
 use toolbus_mcp_client::spec::{ServerName, ServerSpec};
+use toolbus_mcp_client::standalone::probe;
 use toolbus_mcp_client::status::ProbeReport;
 use toolbus_trust::scan::Scanner;
 

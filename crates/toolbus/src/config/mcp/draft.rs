@@ -9,7 +9,7 @@ use axum::http::{HeaderName, HeaderValue};
 use toolbus_core::log::shown;
 use toolbus_core::secret::Secret;
 use toolbus_core::tool::{Naming, Validation};
-use toolbus_mcp_client::filter::ToolFilter;
+use toolbus_mcp_client::spec::ToolFilter;
 use toolbus_mcp_client::spec::{
     Credential, Credentials, Endpoint, HttpKind, Origin, Program, ServerName, ServerSpec, TransportSpec,
 };
