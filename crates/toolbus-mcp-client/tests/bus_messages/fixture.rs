@@ -94,11 +94,11 @@ impl ServerControl for Fleet {
     }
 
     fn add<'a>(&'a self, _: ServerSpec, _: Instant) -> BoxFuture<'a, Result<Vec<String>, String>> {
-        unimplemented!("no message adds a server directly")
+        panic!("no message adds a server directly")
     }
 
     fn remove<'a>(&'a self, _: &'a ServerName) -> BoxFuture<'a, bool> {
-        unimplemented!("no message removes a server directly")
+        panic!("no message removes a server directly")
     }
 
     fn origin(&self, _: &str) -> Option<Origin> {

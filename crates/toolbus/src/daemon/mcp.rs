@@ -34,8 +34,8 @@ pub(super) fn wire(
     let access = dispatcher.access();
     let servers: Arc<dyn ServerControl> = Arc::new(bridge.clone());
     let invoker: Arc<dyn Invoker> = Arc::new(dispatcher.clone());
-    let tools = management::tools(access, Arc::clone(&servers), Arc::clone(&invoker), registrar);
-    if let Err(error) = access.registry().publish(Rank::Own, &management::SOURCE.into(), tools) {
+    let tools = model_tools::tools(access, Arc::clone(&servers), Arc::clone(&invoker), registrar);
+    if let Err(error) = access.registry().publish(Rank::Own, &model_tools::SOURCE.into(), tools) {
         tracing::error!(%error, "the tools that manage MCP servers were not registered");
     }
     let (announcer, asking) = dispatcher.announcer_of(Index::new(Arc::clone(&servers)), bus);
