@@ -48,7 +48,7 @@ fn main() -> ExitCode {
     if let Some(code) = toolbus_sandbox::take_over(env::args_os()) {
         return code;
     }
-    if let Some(code) = toolbus_mcp_client::supervisor::take_over(env::args_os()) {
+    if let Some(code) = toolbus_mcp_client::process::guard::take_over(env::args_os()) {
         return code;
     }
     if let Some(code) = mcp::echo::take_over(env::args_os()) {
