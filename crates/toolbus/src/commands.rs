@@ -27,12 +27,12 @@ use std::process::ExitCode;
 use anstyle::{AnsiColor, Effects, Style};
 use serde::Serialize;
 use target::{Operator, TargetError};
+use toolbus_config::{MAX_SHOWN, Problem};
 use toolbus_core::redact::Redactor;
 use toolbus_telemetry::logging;
 
 use crate::assembly;
 use crate::cli::{Cli, Command, GlobalArgs, Output, environment};
-use crate::config::problem::{MAX_SHOWN, Problem};
 use crate::config::telemetry::LogFormat;
 use crate::config::{Config, Loaded, Problems, Sources};
 use crate::terminal::printable;

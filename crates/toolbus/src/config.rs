@@ -11,45 +11,39 @@ mod checks;
 pub mod commands;
 pub mod confidential;
 pub mod daemon;
-pub mod duration;
-mod file;
 mod format;
 pub mod http;
 pub mod identity;
 pub mod invoke;
 mod known;
-mod layers;
 pub mod mcp;
 pub mod outbound;
 pub mod pattern;
 pub mod pins;
 mod places;
 pub mod policy;
-pub mod problem;
 mod registered;
 pub mod rest;
-mod schema;
 pub mod script;
-pub mod secret;
-pub mod size;
 pub mod store;
 pub mod telemetry;
 #[cfg(test)]
 mod tests;
 pub mod tools;
 pub mod toolsets;
-mod tree;
-mod validate;
 mod warnings;
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::path::{Path as FilePath, PathBuf};
+use std::path::{Path, PathBuf};
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
+
+pub use toolbus_config::{ByteSize, HumanDuration, LargeSize, Override, Problem, Problems, Secret};
+use toolbus_config::{KeyPath, Origin, Part, Tree, in_order, resolve_secrets};
 
 pub use agent::{Agent, DEFAULT_AGENT};
 pub use agents::AgentConfig;
@@ -58,35 +52,43 @@ pub use bus::{AmqpUrl, BusConfig, BusUrl, QueueType};
 pub use commands::CommandConfig;
 pub use confidential::Confidential;
 pub use daemon::{DaemonConfig, Role};
-pub use duration::HumanDuration;
-pub use file::default_files;
 pub use http::HttpConfig;
 pub use identity::IdentityConfig;
 pub use invoke::InvokeConfig;
-pub use layers::{ENVIRONMENT_PREFIX, Override};
 pub use mcp::{McpConfig, McpServers};
 pub use outbound::OutboundConfig;
 pub use pattern::ToolPattern;
 pub use pins::PinsConfig;
 pub use policy::PolicyError;
-pub use problem::{Problem, Problems};
 pub use registered::ToolsError;
 pub use rest::RestConfig;
-pub use schema::schema;
 pub use script::ScriptConfig;
-pub use secret::Secret;
-pub use size::{ByteSize, LargeSize};
 pub use store::StoreConfig;
 pub use telemetry::TelemetryConfig;
 pub use tools::{ToolLimits, ToolsConfig};
 pub use toolsets::ToolsetConfig;
 
 use mcp::ServersFile;
-use problem::{Origin, Part};
-use schema::Node;
 use telemetry::LogFormat;
-use tree::{Path, Tree};
-use validate::Difference;
+
+/// Start of the environment variables that change the configuration.
+pub const ENVIRONMENT_PREFIX: &str = "TOOLBUS__";
+
+/// A key with a value, as `--set` takes them.
+const EXAMPLE: &str = "invoke.drain_timeout=10s";
+
+/// The JSON Schema of the configuration file.
+#[must_use]
+pub fn schema() -> Value {
+    toolbus_config::schema_of::<Config>("Configuration of Toolbus")
+}
+
+/// The files that are read when none is named: the first of these that exists.
+#[must_use]
+pub fn default_files() -> Vec<PathBuf> {
+    let places = ["toolbus.toml", "/etc/toolbus/toolbus.toml"];
+    places.iter().map(PathBuf::from).find(|path| path.exists()).into_iter().collect()
+}
 
 /// Everything that can be configured.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
@@ -204,9 +206,9 @@ impl Config {
     pub fn log_format(sources: &Sources) -> LogFormat {
         let (schema, mut tree) = (schema(), Tree::new());
         // What is wrong with them has been told, or will be.
-        let _ = sources.files.iter().filter(|file| file::layer(&mut tree, file).is_err()).count();
-        let _ = layers::environment(&mut tree, &schema, &sources.environment);
-        let _ = layers::command_line(&mut tree, &schema, &sources.overrides);
+        let _ = sources.files.iter().filter(|file| toolbus_config::layer(&mut tree, file).is_err()).count();
+        let _ = toolbus_config::environment(&mut tree, &schema, ENVIRONMENT_PREFIX, &sources.environment);
+        let _ = toolbus_config::command_line(&mut tree, &schema, &sources.overrides, EXAMPLE);
         let format = tree.get(&["telemetry".to_owned(), "log_format".to_owned()]);
         format.and_then(|format| LogFormat::deserialize(format).ok()).unwrap_or_default()
     }
@@ -215,19 +217,19 @@ impl Config {
         let schema = schema();
         let mut tree = Tree::new();
         let unreadable: Vec<Problem> =
-            sources.files.iter().filter_map(|file| file::layer(&mut tree, file).err()).flatten().collect();
+            sources.files.iter().filter_map(|file| toolbus_config::layer(&mut tree, file).err()).flatten().collect();
         if !unreadable.is_empty() {
             return Err(Problems(unreadable));
         }
-        let mut problems = layers::environment(&mut tree, &schema, &sources.environment);
-        problems.extend(layers::command_line(&mut tree, &schema, &sources.overrides));
+        let mut problems = toolbus_config::environment(&mut tree, &schema, ENVIRONMENT_PREFIX, &sources.environment);
+        problems.extend(toolbus_config::command_line(&mut tree, &schema, &sources.overrides, EXAMPLE));
 
-        let mut differences =
-            validate::differences(&tree, &schema).map_err(|error| Problems(vec![nowhere(error.to_string())]))?;
+        let mut differences = toolbus_config::differences(&tree, &schema, &format::FORMATS)
+            .map_err(|error| Problems(vec![nowhere(error.to_string())]))?;
         let strays = warnings::strays(&sources.environment, tree.root());
         let (unresolved, given) = resolve_secrets(&mut tree, &schema, &sources.environment);
         differences.extend(unresolved);
-        let wrong: Vec<Path> = differences.iter().map(|difference| difference.path.clone()).collect();
+        let wrong: Vec<KeyPath> = differences.iter().map(|difference| difference.path.clone()).collect();
         let servers = servers_file(&tree, &sources.environment);
         differences.extend(checks::contradictions(&tree, wrong, &servers));
         problems.extend(in_order(&tree, differences));
@@ -256,63 +258,9 @@ impl Config {
 /// What the file says that `mcp.servers_file` names.
 fn servers_file(tree: &Tree, environment: &BTreeMap<String, String>) -> ServersFile {
     let path = tree.get(&["mcp".to_owned(), "servers_file".to_owned()]).and_then(Value::as_str);
-    path.map(|path| ServersFile::read(FilePath::new(path), environment)).unwrap_or_default()
+    path.map(|path| ServersFile::read(Path::new(path), environment)).unwrap_or_default()
 }
 
 fn nowhere(what: String) -> Problem {
     Problem { place: Origin::Default.place(Part::Value), key: String::new(), what }
-}
-
-/// Sorts differences by layer and line.
-fn in_order(tree: &Tree, mut differences: Vec<Difference>) -> Vec<Problem> {
-    differences.sort_by(|a, b| tree.origin(&a.path).cmp(tree.origin(&b.path)));
-    let problem = |difference: Difference| Problem {
-        place: tree.origin(&difference.path).place(difference.part),
-        key: tree.written(&difference.path),
-        what: difference.what,
-    };
-    differences.into_iter().map(problem).collect()
-}
-
-/// Puts the secrets themselves where the tree says where they are. Gives the place of each, and whether the tree said that
-/// it is somewhere else.
-fn resolve_secrets(
-    tree: &mut Tree,
-    schema: &Value,
-    environment: &BTreeMap<String, String>,
-) -> (Vec<Difference>, Vec<(Path, bool)>) {
-    let mut secrets = Vec::new();
-    find_secrets(tree.root(), Node::root(schema), &mut Vec::new(), &mut secrets);
-    let (mut differences, mut given) = (Vec::new(), Vec::new());
-    for path in secrets {
-        match tree.get(&path).and_then(|value| secret::resolve(value, environment)) {
-            Some(Ok(value)) => {
-                tree.replace(&path, value);
-                given.push((path, true));
-            }
-            Some(Err(error)) => differences.push(Difference { path, part: Part::Value, what: error.to_string() }),
-            None => given.push((path, false)),
-        }
-    }
-    (differences, given)
-}
-
-fn find_secrets(value: &Value, node: Node<'_>, path: &mut Path, found: &mut Vec<Path>) {
-    // A list of secrets may stand where one may.
-    if node.is_secret() && !value.is_array() {
-        found.push(path.clone());
-        return;
-    }
-    let members: Vec<(String, &Value)> = match value {
-        Value::Object(members) => members.iter().map(|(key, member)| (key.clone(), member)).collect(),
-        Value::Array(elements) => elements.iter().enumerate().map(|(i, element)| (i.to_string(), element)).collect(),
-        _ => Vec::new(),
-    };
-    for (key, member) in members {
-        if let Some(child) = node.child(&key) {
-            path.push(key);
-            find_secrets(member, child, path, found);
-            path.pop();
-        }
-    }
 }

@@ -12,10 +12,11 @@ mod toolsets;
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::path::Path as FilePath;
+use std::path::Path;
 
 use serde::de::DeserializeOwned;
 use serde_json::Value;
+use toolbus_config::{Difference, KeyPath, Part, Tree};
 use toolbus_protocol::topic::{self, REQUEST_TOPICS};
 
 use super::Secret;
@@ -25,9 +26,6 @@ use super::http::HttpConfig;
 use super::identity::{IdentityConfig, sidecar_topic};
 use super::invoke::InvokeConfig;
 use super::mcp::ServersFile;
-use super::problem::Part;
-use super::tree::{Path, Tree};
-use super::validate::Difference;
 
 /// Shortest secret of the daemon's own, in bytes.
 const MIN_SECRET: usize = 16;
@@ -36,7 +34,7 @@ const MIN_SECRET: usize = 16;
 ///
 /// Looks at the tree rather than at the finished configuration, because the rest of it may be wrong; what compares
 /// itself with a wrong value (one in `wrong`) is left out. `servers` is what the file of MCP servers says.
-pub(crate) fn contradictions(tree: &Tree, wrong: Vec<Path>, servers: &ServersFile) -> Vec<Difference> {
+pub(crate) fn contradictions(tree: &Tree, wrong: Vec<KeyPath>, servers: &ServersFile) -> Vec<Difference> {
     let mut checker = Checker { tree, wrong, servers, found: Vec::new() };
     let bus: Option<BusConfig> = checker.section("bus");
     let invoke: Option<InvokeConfig> = checker.section("invoke");
@@ -75,7 +73,7 @@ pub(crate) fn contradictions(tree: &Tree, wrong: Vec<Path>, servers: &ServersFil
 
 struct Checker<'a> {
     tree: &'a Tree,
-    wrong: Vec<Path>,
+    wrong: Vec<KeyPath>,
     servers: &'a ServersFile,
     found: Vec<Difference>,
 }
@@ -117,8 +115,9 @@ impl Checker<'_> {
     }
 
     /// Like [`Self::tell`], for keys with dots in their names.
-    fn tell_at(&mut self, paths: Vec<Path>, part: Part, what: impl Into<String>) {
-        let is_wrong = |path: &Path| self.wrong.iter().any(|wrong| wrong.starts_with(path) || path.starts_with(wrong));
+    fn tell_at(&mut self, paths: Vec<KeyPath>, part: Part, what: impl Into<String>) {
+        let is_wrong =
+            |path: &KeyPath| self.wrong.iter().any(|wrong| wrong.starts_with(path) || path.starts_with(wrong));
         if paths.iter().any(is_wrong) {
             return;
         }
@@ -212,16 +211,16 @@ impl Checker<'_> {
 }
 
 /// A key without dots in its names, as a path.
-fn path(key: &str) -> Path {
+fn path(key: &str) -> KeyPath {
     key.split('.').map(str::to_owned).collect()
 }
 
 /// A place below another.
-fn below(path: &[String], keys: &[&str]) -> Path {
+fn below(path: &[String], keys: &[&str]) -> KeyPath {
     path.iter().cloned().chain(keys.iter().map(|key| (*key).to_owned())).collect()
 }
 
-fn unreadable(path: &FilePath) -> Option<std::io::Error> {
+fn unreadable(path: &Path) -> Option<std::io::Error> {
     File::open(path)
         .and_then(|file| file.metadata())
         .map_or_else(Some, |metadata| metadata.is_dir().then(|| std::io::Error::from(std::io::ErrorKind::IsADirectory)))

@@ -5,14 +5,12 @@ use std::path::PathBuf;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use toolbus_config::{ByteSize, HumanDuration, LargeSize, Secret};
 use toolbus_core::secret;
 use toolbus_sandbox::Limits;
 use toolbus_scripts::commands as runs;
 
-use super::duration::HumanDuration;
 use super::rest::Effect;
-use super::secret::Secret;
-use super::size::{ByteSize, LargeSize};
 
 /// Most commands of a configuration.
 pub(crate) const MAX_COMMANDS: usize = 1024;

@@ -9,12 +9,12 @@ mod values;
 use std::collections::BTreeMap;
 
 use serde_json::Value;
+use toolbus_config::{KeyPath, Tree};
 use toolbus_core::redact::{Obstacle, obstacle};
 use toolbus_core::secret::Secret;
 use toolbus_mcp_client::spec::{Credential, Credentials, Endpoint, Program, TransportSpec};
 
 use self::values::{argument, header, in_query, in_url, names_secret, names_setting, pair};
-use super::tree::{Path, Tree};
 use super::{BusUrl, Config};
 
 /// Tables whose values are secrets where their names or sources say so.
@@ -52,7 +52,7 @@ impl PartialEq for Given {
 }
 
 /// What the tree has of secrets, before it becomes a configuration.
-pub(crate) fn of_tree(tree: &Tree, secrets: &[(Path, bool)]) -> Given {
+pub(crate) fn of_tree(tree: &Tree, secrets: &[(KeyPath, bool)]) -> Given {
     let mut found = Vec::new();
     for (path, is_reference) in secrets {
         let Some(value) = tree.get(path).and_then(Value::as_str) else { continue };

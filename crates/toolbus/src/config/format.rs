@@ -7,22 +7,16 @@ mod script;
 
 use std::net::SocketAddr;
 
-use serde_json::Value;
+use toolbus_config::{ByteSize, Check, HumanDuration, LargeSize, nearest};
 use toolbus_protocol::MAX_SHORT_STRING;
 use url::Url;
 
 use super::bus::{AmqpUrl, BusUrl};
-use super::duration::HumanDuration;
-use super::problem::nearest;
 use super::script::Cpu;
-use super::size::{ByteSize, LargeSize};
 use super::store::StoreUrl;
 
 /// Longest queue prefix in bytes: the longest queue name, with its own endings, stays a short string.
 const MAX_PREFIX: usize = 180;
-
-/// Checks a text; an error says what is wrong and what is expected, and holds no credential.
-pub(crate) type Check = fn(&str) -> Result<(), String>;
 
 /// Every format and its check.
 pub(crate) const FORMATS: [(&str, Check); 31] = [
@@ -58,16 +52,6 @@ pub(crate) const FORMATS: [(&str, Check); 31] = [
     ("toolbus-profile", policy::profile),
     ("toolbus-recipient-path", policy::recipient_path),
 ];
-
-/// The check of a format; `None` for one that is not ours.
-pub(crate) fn check(format: &str) -> Option<Check> {
-    FORMATS.iter().find(|(name, _)| *name == format).map(|(_, check)| *check)
-}
-
-/// Whether a value is text that its format refuses, and why.
-pub(crate) fn refusal(format: &str, value: &Value) -> Option<String> {
-    check(format)?(value.as_str()?).err()
-}
 
 fn told<T, E: ToString>(result: Result<T, E>) -> Result<(), String> {
     result.map(|_| ()).map_err(|error| error.to_string())
@@ -283,7 +267,8 @@ mod tests {
             ("toolbus-package", "../numpy", false),
         ];
         for (format, text, expected) in table {
-            assert_eq!(check(format).unwrap()(text).is_ok(), expected, "{format} {text}");
+            let check = FORMATS.iter().find(|(name, _)| *name == format).unwrap().1;
+            assert_eq!(check(text).is_ok(), expected, "{format} {text}");
         }
     }
 }

@@ -2,9 +2,7 @@
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-
-use super::duration::HumanDuration;
-use super::size::ByteSize;
+use toolbus_config::{ByteSize, HumanDuration};
 
 /// Taking requests to run a tool, and how much at a time.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

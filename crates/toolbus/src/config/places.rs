@@ -2,17 +2,16 @@
 
 use std::collections::BTreeMap;
 
+use toolbus_config::{KeyPath, Part};
 use toolbus_protocol::topic;
 
 use super::OutboundConfig;
 use super::agents::{AgentConfig, Agents, AllowedTools, Rates};
 use super::pattern::ToolPattern;
-use super::problem::Part;
-use super::tree::Path;
 
 /// A pattern and where it stands.
 pub(crate) struct Place<'a> {
-    pub(crate) path: Path,
+    pub(crate) path: KeyPath,
     /// Whether the pattern is a key there.
     pub(crate) part: Part,
     pub(crate) pattern: &'a ToolPattern,
@@ -56,7 +55,7 @@ pub(crate) fn patterns<'a>(agents: &'a Agents, outbound: &'a BTreeMap<String, Ou
 }
 
 /// The place of `keys`.
-pub(crate) fn at(keys: &[&str]) -> Path {
+pub(crate) fn at(keys: &[&str]) -> KeyPath {
     keys.iter().map(|key| (*key).to_owned()).collect()
 }
 

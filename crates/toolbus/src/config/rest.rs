@@ -6,13 +6,11 @@ use std::collections::BTreeMap;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use toolbus_config::{ByteSize, HumanDuration, Secret};
 use toolbus_tools::rest as runs;
 
 use self::auth::exposed;
 pub use self::auth::{AgentCredential, Auth};
-use super::duration::HumanDuration;
-use super::secret::Secret;
-use super::size::ByteSize;
 
 /// HTTP endpoints that can be called as tools.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]

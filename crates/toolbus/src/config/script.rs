@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use toolbus_config::{ByteSize, HumanDuration, LargeSize};
 
 use toolbus_core::secret;
 use toolbus_sandbox::Limits;
@@ -18,8 +19,6 @@ use toolbus_scripts::tool;
 
 pub use self::cpu::Cpu;
 pub use self::parts::{LocalConfig, PackagesConfig, PoolConfig, Require, SandboxConfig};
-use super::duration::HumanDuration;
-use super::size::{ByteSize, LargeSize};
 
 /// Name of the tool that runs scripts.
 pub const SCRIPT_TOOL: &str = "execute_python_script";

@@ -1,12 +1,14 @@
 //! Every kind of mistake and what is told of it; the order of the layers; that nothing shows a secret.
 
 mod again;
+mod environment;
 mod http;
 mod layers;
 mod mcp;
 mod mistakes;
 mod pins;
 mod rules;
+mod schema;
 mod scripts;
 mod secrets;
 mod shipped;

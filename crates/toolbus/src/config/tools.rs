@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use toolbus_config::HumanDuration;
 
-use super::duration::HumanDuration;
 use super::pattern::ToolPattern;
 
 /// The tools that the daemon brings along, and limits for any tool.

@@ -5,8 +5,7 @@ use std::sync::Arc;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-
-use super::duration::HumanDuration;
+use toolbus_config::HumanDuration;
 
 /// Tool sets by name.
 pub type Toolsets = BTreeMap<String, ToolsetConfig>;

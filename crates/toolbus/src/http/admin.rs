@@ -36,8 +36,8 @@ use view::{
     ToolDetails, Tools, Verdict,
 };
 
-use crate::config::problem::nearest;
 use crate::http::{Health, ReloadReport};
+use toolbus_config::nearest;
 
 /// The name that stands for every caller without a section.
 pub const EVERYBODY: &str = "default";

@@ -7,6 +7,7 @@ use std::time::Duration;
 use anstyle::{AnsiColor, Style};
 use comfy_table::Table;
 use comfy_table::presets::NOTHING;
+use toolbus_config::nearest;
 use toolbus_core::redact::Redactor;
 use toolbus_mcp_client::process::Launcher;
 use toolbus_mcp_client::spec::{ServerName, ServerSpec};
@@ -19,7 +20,6 @@ use crate::assembly;
 use crate::cli::Output;
 use crate::commands::target::{Operator, TargetError};
 use crate::commands::{as_json, one_line, plain, warn};
-use crate::config::problem::nearest;
 use crate::config::{Config, McpServers};
 use crate::terminal::ignore_broken_pipe;
 

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use toolbus_config::{Part, expected};
 use toolbus_core::pattern::Pattern;
 use toolbus_core::rate::{Rate, RateRule, RateRules};
 use toolbus_core::recipients::AllowedRecipients;
@@ -10,7 +11,6 @@ use super::{Checker, below};
 use crate::config::OutboundConfig;
 use crate::config::agents::{AgentConfig, Agents, Rates, Recipients};
 use crate::config::places::{Place, patterns};
-use crate::config::problem::{Part, expected};
 use crate::config::toolsets::Toolsets;
 
 /// The sections that make up the rules, as far as they are in order.

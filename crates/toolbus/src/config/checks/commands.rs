@@ -2,11 +2,11 @@
 
 use serde::Deserialize;
 use serde_json::{Map, Value};
+use toolbus_config::KeyPath;
 use toolbus_scripts::commands::{self, CommandError};
 
 use super::{Checker, path};
 use crate::config::commands::CommandConfig;
-use crate::config::tree::Path;
 
 /// A program that is there wherever this one runs, also where there is no shell.
 const STAND_IN: &str = "/proc/self/exe";
@@ -18,7 +18,7 @@ impl Checker<'_> {
         for (index, command) in list.into_iter().flatten().enumerate() {
             let mut command = command.clone();
             let Some(members) = command.as_object_mut() else { continue };
-            let here: Path = path(&format!("commands.{index}"));
+            let here: KeyPath = path(&format!("commands.{index}"));
             // What is missing stands for the command as a whole; the rest of it is looked at all the same.
             self.wrong.retain(|wrong| *wrong != here);
             members.retain(|key, _| !self.wrong.iter().any(|w| w.starts_with(&here) && w.get(here.len()) == Some(key)));

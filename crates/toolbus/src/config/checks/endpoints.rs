@@ -2,12 +2,11 @@
 
 use serde::Deserialize;
 use serde_json::{Map, Value};
+use toolbus_config::{KeyPath, Part};
 use toolbus_tools::rest::Client;
 
 use super::{Checker, below};
-use crate::config::problem::Part;
 use crate::config::rest::{Auth, Endpoint};
-use crate::config::tree::Path;
 
 impl Checker<'_> {
     /// Lets the tools crate look at every endpoint, as far as that is in order by itself.
@@ -23,7 +22,7 @@ impl Checker<'_> {
         for (index, endpoint) in endpoints.iter().enumerate() {
             let mut endpoint = endpoint.clone();
             let Some(members) = endpoint.as_object_mut() else { continue };
-            let here: Path = list.iter().cloned().chain([index.to_string()]).collect();
+            let here: KeyPath = list.iter().cloned().chain([index.to_string()]).collect();
             // What is missing stands for the endpoint as a whole; the rest of it is looked at all the same.
             self.wrong.retain(|wrong| *wrong != here);
             members.retain(|key, _| !self.wrong.iter().any(|w| w.starts_with(&here) && w.get(here.len()) == Some(key)));

@@ -2,12 +2,13 @@
 
 use std::collections::BTreeMap;
 
+use toolbus_config::Part;
+
 use super::{Checker, below, path};
 use crate::config::Agent;
 use crate::config::http::{AgentTokens, HttpConfig, Open};
 use crate::config::identity::IdentityConfig;
 use crate::config::invoke::InvokeConfig;
-use crate::config::problem::Part;
 
 impl Checker<'_> {
     pub(super) fn http(&mut self, http: &HttpConfig, identity: Option<&IdentityConfig>, invoke: Option<&InvokeConfig>) {

@@ -1,12 +1,11 @@
 //! Whether agents are recognised well enough for the rules that are made for them.
 
 use serde_json::Value;
+use toolbus_config::{KeyPath, Part};
 
 use super::agents::Sections;
 use super::{Checker, below, path};
 use crate::config::identity::{IdentityConfig, Source, Unknown};
-use crate::config::problem::Part;
-use crate::config::tree::Path;
 
 impl Checker<'_> {
     /// Tells of rules for single agents on a bus where anybody can claim to be any agent.
@@ -15,7 +14,7 @@ impl Checker<'_> {
             return;
         }
         let section = sections.agents.iter().find(|(_, config)| config.is_restricting());
-        let rule: Path = match (identity.unknown, section) {
+        let rule: KeyPath = match (identity.unknown, section) {
             (_, Some((agent, _))) => vec!["agents".to_owned(), agent.to_string()],
             (Some(Unknown::Deny), None) => path("identity.unknown"),
             (_, None) => match self.credentials_of_agents() {
@@ -30,7 +29,7 @@ impl Checker<'_> {
     }
 
     /// Where the first endpoint or MCP server has credentials of single agents.
-    fn credentials_of_agents(&self) -> Option<Path> {
+    fn credentials_of_agents(&self) -> Option<KeyPath> {
         let has_agents = |entry: &Value| entry.pointer("/auth/per_agent").is_some();
         let endpoints = self.tree.get(&path("rest.endpoints")).and_then(Value::as_array).into_iter().flatten();
         let servers = self.tree.get(&path("mcp.servers")).and_then(Value::as_object).into_iter().flatten();

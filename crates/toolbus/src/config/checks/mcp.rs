@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 use serde_json::Value;
+use toolbus_config::{Part, expected};
 use toolbus_mcp_client::spec::ServerName;
 
 use super::agents::Sections;
 use super::{Checker, below, path};
 use crate::config::mcp::{ServerConfig, misplaced, placeholder};
-use crate::config::problem::{Part, expected};
 use crate::config::toolsets::{Kind, Scope, ToolsetConfig};
 
 impl Checker<'_> {

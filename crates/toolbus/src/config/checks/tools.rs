@@ -4,12 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 
 use serde_json::Value;
+use toolbus_config::{Part, expected};
 
 use super::agents::Sections;
 use super::{Checker, path};
 use crate::config::known::{Declared, Known, Named, known};
 use crate::config::mcp::MANAGEMENT_TOOLS;
-use crate::config::problem::{Part, expected};
 use crate::config::registered;
 use crate::config::script::SCRIPT_TOOL;
 use crate::config::tools::ToolsConfig;

@@ -2,9 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use toolbus_config::{Part, expected};
+
 use super::Checker;
 use super::agents::Sections;
-use crate::config::problem::{Part, expected};
 
 impl Checker<'_> {
     /// Tells of prefixes that are given twice, and of endpoints that are not there or in two sets.

@@ -1,5 +1,6 @@
 //! The forms of what the rules for agents name.
 
+use toolbus_config::expected;
 use toolbus_core::caller::AgentName;
 use toolbus_core::pattern::Pattern;
 use toolbus_core::policy::Profile;
@@ -7,7 +8,6 @@ use toolbus_core::recipients::RecipientPath;
 
 use super::{require, shortened};
 use crate::config::agent::{DEFAULT_AGENT, UNKNOWN_AGENT};
-use crate::config::problem::expected;
 
 /// Longest prefix of a tool set, in bytes.
 const MAX_PREFIX: usize = 32;

@@ -15,6 +15,7 @@ use std::path::Path;
 
 use serde_json::Value;
 use serde_json::value::RawValue;
+use toolbus_config::nearest;
 use toolbus_mcp_client::spec::{ServerName, ServerSpec};
 
 use self::json::{Members, elements, plain, position, problem};
@@ -24,7 +25,6 @@ use self::substitution::Variables;
 use super::MAX_SERVERS;
 use super::draft::Draft;
 use crate::config::pins::Pin;
-use crate::config::problem::nearest;
 
 /// Largest file, in bytes.
 const MAX_FILE: u64 = 1024 * 1024;

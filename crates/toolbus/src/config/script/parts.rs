@@ -4,9 +4,9 @@ use std::path::PathBuf;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use toolbus_config::LargeSize;
 use toolbus_sandbox::Level;
 
-use crate::config::size::LargeSize;
 use crate::config::{HumanDuration, Secret};
 
 /// Packages that scripts may ask for.

@@ -1,5 +1,7 @@
 use std::io::Write;
-use std::path::Path as FilePath;
+use std::path::Path;
+
+use toolbus_config::{Node, layer};
 
 use super::*;
 use crate::config::script::PackagesConfig;
@@ -188,10 +190,10 @@ fn every_designed_rule_for_agents_is_accepted() {
 }
 
 fn root() -> PathBuf {
-    FilePath::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-fn toml_files(folder: &FilePath, found: &mut Vec<PathBuf>) {
+fn toml_files(folder: &Path, found: &mut Vec<PathBuf>) {
     for entry in std::fs::read_dir(folder).into_iter().flatten() {
         let path = entry.unwrap().path();
         if path.is_dir() {
@@ -282,7 +284,7 @@ fn the_documented_configuration_has_every_key() {
     let mut file = tempfile::NamedTempFile::new().unwrap();
     file.write_all(with_examples(&text).as_bytes()).unwrap();
     let mut tree = Tree::new();
-    file::layer(&mut tree, file.path()).unwrap();
+    layer(&mut tree, file.path()).unwrap();
 
     let schema = schema();
     let mut keys = Vec::new();
@@ -293,7 +295,7 @@ fn the_documented_configuration_has_every_key() {
 }
 
 /// Every key of the schema; `*` stands for the entries of maps and lists.
-fn every_key(node: Node<'_>, path: &mut Path, found: &mut Vec<Path>) {
+fn every_key(node: Node<'_>, path: &mut KeyPath, found: &mut Vec<KeyPath>) {
     if node.is_secret() {
         return;
     }

@@ -14,7 +14,7 @@ use toolbus_trust::pins::{ApproveError, Definition, Difference, Entry, Mismatch,
 use super::Admin;
 use super::routes::{ApiError, ApiResult, Body, Given, Name, parsed};
 use super::view::{Approval, Approved, Changed, Changes, Pinned, PinnedTools};
-use crate::config::problem::expected;
+use toolbus_config::expected;
 
 /// Most tools whose definitions are shown at a time.
 const MAX_CHANGES: usize = 50;

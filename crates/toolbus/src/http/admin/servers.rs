@@ -11,7 +11,7 @@ use toolbus_mcp_client::status::{PhaseName, ServerStatus};
 
 use super::routes::{ApiError, ApiResult, Name};
 use super::view::{McpRestart, McpServers};
-use crate::config::problem::nearest;
+use toolbus_config::nearest;
 
 /// The MCP servers of the daemon.
 pub trait McpAdmin: Send + Sync + 'static {

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 use serde_json::value::RawValue;
+use toolbus_config::nearest;
 use toolbus_core::secret::Secret;
 use toolbus_core::tool::Validation;
 use toolbus_mcp_client::spec::HttpKind;
@@ -14,7 +15,6 @@ use super::json::Members;
 use super::substitution::{Substitution, Variables};
 use crate::config::mcp::draft::{Draft, Kind, Mistake};
 use crate::config::pins::Pin;
-use crate::config::problem::nearest;
 
 /// Longest `toolTimeoutMs`: a year.
 const MAX_TIMEOUT_MS: u64 = 366 * 24 * 3600 * 1000;

@@ -3,51 +3,71 @@
 use jsonschema::error::{TypeKind, ValidationError, ValidationErrorKind as Kind};
 use serde_json::Value;
 
-use super::format::{self, FORMATS};
-use super::problem::{Part, expected};
-use super::schema::{Node, quoted};
-use super::tree::{Path, Tree, from_pointer};
+use crate::problem::{Part, Problem, expected};
+use crate::schema::{Node, quoted};
+use crate::tree::{KeyPath, Tree, from_pointer};
 
 /// A difference between a value and the schema.
 #[derive(Debug)]
-pub(crate) struct Difference {
+pub struct Difference {
     /// Which value.
-    pub(crate) path: Path,
+    pub path: KeyPath,
     /// Whether its key or its value is wrong.
-    pub(crate) part: Part,
+    pub part: Part,
     /// What is wrong and what is expected.
-    pub(crate) what: String,
+    pub what: String,
 }
 
 /// Why the schema itself is of no use: a mistake in this program.
 #[derive(Debug, thiserror::Error)]
 #[error("the schema of the configuration is wrong: {0}")]
-pub(crate) struct SchemaError(String);
+pub struct SchemaError(String);
+
+/// Checks a text; an error says what is wrong and what is expected, and holds no credential.
+pub type Check = fn(&str) -> Result<(), String>;
+
+/// The `format`s that a schema names, each with its check.
+pub type Formats = [(&'static str, Check)];
 
 /// Every difference.
-pub(crate) fn differences(tree: &Tree, schema: &Value) -> Result<Vec<Difference>, SchemaError> {
+///
+/// # Errors
+///
+/// If `schema` is no JSON Schema.
+pub fn differences(tree: &Tree, schema: &Value, formats: &Formats) -> Result<Vec<Difference>, SchemaError> {
     let mut options = jsonschema::options().should_validate_formats(true);
-    for (name, check) in FORMATS {
+    for (name, check) in formats.iter().copied() {
         options = options.with_format(name, move |text: &str| check(text).is_ok());
     }
     let validator = options.build(schema).map_err(|error| SchemaError(error.to_string()))?;
     let mut found = Vec::new();
     for error in validator.iter_errors(tree.root()) {
-        explain(&error, schema, &mut found);
+        explain(&error, schema, formats, &mut found);
     }
     Ok(found)
 }
 
-fn explain(error: &ValidationError<'_>, schema: &Value, found: &mut Vec<Difference>) {
+/// Sorts differences by layer and line.
+pub fn in_order(tree: &Tree, mut differences: Vec<Difference>) -> Vec<Problem> {
+    differences.sort_by(|a, b| tree.origin(&a.path).cmp(tree.origin(&b.path)));
+    let problem = |difference: Difference| Problem {
+        place: tree.origin(&difference.path).place(difference.part),
+        key: tree.written(&difference.path),
+        what: difference.what,
+    };
+    differences.into_iter().map(problem).collect()
+}
+
+fn explain(error: &ValidationError<'_>, schema: &Value, formats: &Formats, found: &mut Vec<Difference>) {
     let path = from_pointer(error.instance_path().as_str());
     let value = error.instance();
     let keyword = error.schema_path().as_str();
     let node = Node::at(schema, keyword.rsplit_once('/').map_or("", |(parent, _)| parent));
     let secret = node_at(schema, &path).is_some_and(Node::is_secret);
-    let mut tell = |path: Path, part: Part, what: String| found.push(Difference { path, part, what });
+    let mut tell = |path: KeyPath, part: Part, what: String| found.push(Difference { path, part, what });
     match error.kind() {
         Kind::AnyOf { context } | Kind::OneOfNotValid { context } => {
-            explain_choice(context, value, &path, schema, found);
+            explain_choice(context, value, &path, schema, formats, found);
         }
         Kind::AdditionalProperties { unexpected } => {
             for key in unexpected {
@@ -74,7 +94,7 @@ fn explain(error: &ValidationError<'_>, schema: &Value, found: &mut Vec<Differen
             let constants = node.map(Node::constants).unwrap_or_default();
             tell(path, Part::Value, unknown_constant(value, &constants, secret));
         }
-        Kind::Format { .. } => tell(path, Part::Value, format_refusal(error)),
+        Kind::Format { .. } => tell(path, Part::Value, format_refusal(error, formats)),
         Kind::Minimum { limit } => tell(path, Part::Value, format!("{value} is too small; expected at least {limit}")),
         Kind::Maximum { limit } => tell(path, Part::Value, format!("{value} is too large; expected at most {limit}")),
         Kind::MinLength { .. } => tell(path, Part::Value, "empty; expected a text".to_owned()),
@@ -86,7 +106,7 @@ fn explain(error: &ValidationError<'_>, schema: &Value, found: &mut Vec<Differen
         Kind::PropertyNames { error } => {
             let name = error.instance().as_str().unwrap_or_default().to_owned();
             let below = path.into_iter().chain([name]).collect();
-            tell(below, Part::Key, format_refusal(error));
+            tell(below, Part::Key, format_refusal(error, formats));
         }
         Kind::UniqueItems => tell(path, Part::Value, "an element is given twice".to_owned()),
         other => tell(path, Part::Value, format!("does not fit the schema (`{}`)", other.keyword())),
@@ -97,8 +117,9 @@ fn explain(error: &ValidationError<'_>, schema: &Value, found: &mut Vec<Differen
 fn explain_choice(
     branches: &[Vec<ValidationError<'static>>],
     value: &Value,
-    path: &Path,
+    path: &KeyPath,
     schema: &Value,
+    formats: &Formats,
     found: &mut Vec<Difference>,
 ) {
     let here = |error: &ValidationError<'_>| from_pointer(error.instance_path().as_str()) == *path;
@@ -116,12 +137,12 @@ fn explain_choice(
         _ => None,
     });
     if let Some(errors) = nearest {
-        errors.iter().for_each(|error| explain(error, schema, found));
+        errors.iter().for_each(|error| explain(error, schema, formats, found));
         return;
     }
     let Some(node) = node_at(schema, path) else { return };
     let below = |key: &str| path.iter().cloned().chain([key.to_owned()]).collect();
-    let mut tell = |path: Path, part: Part, what: String| found.push(Difference { path, part, what });
+    let mut tell = |path: KeyPath, part: Part, what: String| found.push(Difference { path, part, what });
     let tags: Vec<&str> = node.named("type").into_iter().flat_map(Node::constants).collect();
     let keys = node.keys();
     match value {
@@ -146,9 +167,12 @@ fn node_at<'a>(schema: &'a Value, path: &[String]) -> Option<Node<'a>> {
 }
 
 /// The words of the format's own check, which repeats no credential.
-fn format_refusal(error: &ValidationError<'_>) -> String {
+fn format_refusal(error: &ValidationError<'_>, formats: &Formats) -> String {
     match error.kind() {
-        Kind::Format { format } => format::refusal(format, error.instance()),
+        Kind::Format { format } => formats
+            .iter()
+            .find(|(name, _)| name == format)
+            .and_then(|(_, check)| check(error.instance().as_str()?).err()),
         _ => None,
     }
     .unwrap_or_else(|| "not of the form that belongs here".to_owned())
@@ -157,7 +181,7 @@ fn format_refusal(error: &ValidationError<'_>) -> String {
 fn unknown_constant(value: &Value, constants: &[&str], secret: bool) -> String {
     match value.as_str().filter(|_| !secret) {
         Some(text) => {
-            let hint = super::problem::nearest(text, constants.iter().copied());
+            let hint = crate::problem::nearest(text, constants.iter().copied());
             let hint = hint.map(|name| format!("did you mean {name:?}? ")).unwrap_or_default();
             let shown: String = text.chars().take(60).collect();
             format!("{shown:?} is not known; {hint}expected {}", quoted(constants))

@@ -66,7 +66,8 @@ impl Origin {
 
 impl Problems {
     /// The same problems, told of `file`, which was read as `draft`.
-    pub(crate) fn of_file(mut self, draft: &Path, file: &Path) -> Self {
+    #[must_use]
+    pub fn of_file(mut self, draft: &Path, file: &Path) -> Self {
         let (draft, file) = (draft.display().to_string(), file.display().to_string());
         self.0.iter_mut().for_each(|problem| problem.place = problem.place.replace(&draft, &file));
         self
@@ -111,7 +112,7 @@ impl fmt::Display for Problems {
 }
 
 /// The name nearest to one that was missed, if any is near; case does not count.
-pub(crate) fn nearest<'a>(missed: &str, names: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+pub fn nearest<'a>(missed: &str, names: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     if missed.len() > MAX_COMPARED {
         return None;
     }
@@ -126,7 +127,7 @@ pub(crate) fn nearest<'a>(missed: &str, names: impl IntoIterator<Item = &'a str>
 }
 
 /// `did you mean …?` and all that is expected: the end of a problem's text.
-pub(crate) fn expected(missed: &str, names: &[&str]) -> String {
+pub fn expected(missed: &str, names: &[&str]) -> String {
     let mut all = names.iter().take(MAX_NAMED).map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ");
     if names.len() > MAX_NAMED {
         all.push_str(&format!(" and {} more", names.len() - MAX_NAMED));

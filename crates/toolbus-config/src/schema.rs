@@ -1,19 +1,17 @@
 //! The JSON Schema of the configuration, and finding one's way in it.
 
-use schemars::Schema;
 use schemars::generate::SchemaSettings;
 use schemars::transform::{Transform, transform_subschemas};
+use schemars::{JsonSchema, Schema};
 use serde_json::{Map, Value};
 
-use super::Config;
-
-/// The JSON Schema of the configuration file.
+/// The JSON Schema of a configuration of type `T`, without `null`.
 #[must_use]
-pub fn schema() -> Value {
+pub fn schema_of<T: JsonSchema>(title: &str) -> Value {
     let mut settings = SchemaSettings::draft2020_12();
     settings.transforms.push(Box::new(WithoutNull));
-    let mut schema = settings.into_generator().into_root_schema_for::<Config>();
-    schema.insert("title".to_owned(), "Configuration of Toolbus".into());
+    let mut schema = settings.into_generator().into_root_schema_for::<T>();
+    schema.insert("title".to_owned(), title.into());
     schema.to_value()
 }
 
@@ -58,19 +56,19 @@ fn remove_nulls(value: &mut Value) {
 
 /// The part of the schema that describes one value.
 #[derive(Clone, Copy)]
-pub(crate) struct Node<'a> {
+pub struct Node<'a> {
     root: &'a Value,
     here: &'a Value,
 }
 
 impl<'a> Node<'a> {
     /// The whole.
-    pub(crate) fn root(schema: &'a Value) -> Self {
+    pub fn root(schema: &'a Value) -> Self {
         Self { root: schema, here: schema }
     }
 
     /// The part at a JSON pointer into the schema.
-    pub(crate) fn at(schema: &'a Value, pointer: &str) -> Option<Self> {
+    pub fn at(schema: &'a Value, pointer: &str) -> Option<Self> {
         Some(Self { root: schema, here: schema.pointer(pointer)? })
     }
 
@@ -90,7 +88,7 @@ impl<'a> Node<'a> {
     }
 
     /// The keys that a table here may have by the schema; those of maps are not among them.
-    pub(crate) fn keys(self) -> Vec<&'a str> {
+    pub fn keys(self) -> Vec<&'a str> {
         let tables = self.alternatives().into_iter().filter_map(|node| node.here.get("properties")?.as_object());
         let mut keys: Vec<&str> = tables.flat_map(Map::keys).map(String::as_str).collect();
         keys.sort_unstable();
@@ -99,7 +97,7 @@ impl<'a> Node<'a> {
     }
 
     /// What describes the value under a key of this table, or an element of this list.
-    pub(crate) fn child(self, key: &str) -> Option<Self> {
+    pub fn child(self, key: &str) -> Option<Self> {
         let any = |node: Self| {
             ["additionalProperties", "items"].iter().find_map(|name| node.here.get(name).filter(|s| s.is_object()))
         };
@@ -108,13 +106,13 @@ impl<'a> Node<'a> {
     }
 
     /// What describes the value under a key that the schema names, in each form that the table can have.
-    pub(crate) fn named(self, key: &str) -> Vec<Self> {
+    pub fn named(self, key: &str) -> Vec<Self> {
         let named = |node: Self| Some(Self { root: self.root, here: node.here.get("properties")?.get(key)? });
         self.alternatives().into_iter().filter_map(named).collect()
     }
 
     /// Whether a value here may be of this JSON type.
-    pub(crate) fn takes(self, kind: &str) -> bool {
+    pub fn takes(self, kind: &str) -> bool {
         self.alternatives().iter().any(|node| match node.here.get("type") {
             Some(Value::String(name)) => name == kind,
             Some(Value::Array(names)) => names.iter().any(|name| name == kind),
@@ -124,7 +122,7 @@ impl<'a> Node<'a> {
     }
 
     /// The texts that are allowed here, where they are listed.
-    pub(crate) fn constants(self) -> Vec<&'a str> {
+    pub fn constants(self) -> Vec<&'a str> {
         let nodes = self.alternatives();
         nodes
             .iter()
@@ -136,12 +134,12 @@ impl<'a> Node<'a> {
     }
 
     /// Whether a value here is secret.
-    pub(crate) fn is_secret(self) -> bool {
+    pub fn is_secret(self) -> bool {
         self.alternatives().iter().any(|node| node.here.get("writeOnly") == Some(&Value::Bool(true)))
     }
 
     /// What a value here must be, in words.
-    pub(crate) fn expectation(self) -> String {
+    pub fn expectation(self) -> String {
         let constants = self.constants();
         if !constants.is_empty() {
             let flag = if self.takes("boolean") { "true, false or " } else { "" };
@@ -168,39 +166,4 @@ impl<'a> Node<'a> {
 pub(crate) fn quoted(texts: &[&str]) -> String {
     let list = texts.iter().map(|text| format!("{text:?}")).collect::<Vec<_>>().join(", ");
     if texts.len() > 1 { format!("one of {list}") } else { list }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_schema_forbids_unknown_keys_and_knows_no_null() {
-        let schema = schema();
-        let text = schema.to_string();
-        assert!(!text.contains("null"), "{text}");
-        fn tables_are_closed(schema: &Value, at: &str) {
-            if schema.get("properties").is_some() {
-                assert_eq!(schema.get("additionalProperties"), Some(&Value::Bool(false)), "{at}");
-            }
-            let members = schema.as_object().into_iter().flatten();
-            members.for_each(|(key, member)| tables_are_closed(member, &format!("{at}/{key}")));
-            let elements = schema.as_array().into_iter().flatten();
-            elements.enumerate().for_each(|(i, element)| tables_are_closed(element, &format!("{at}/{i}")));
-        }
-        tables_are_closed(&schema, "");
-    }
-
-    #[test]
-    fn parts_are_found_through_references_choices_and_maps() {
-        let schema = schema();
-        let at = |path: &[&str]| path.iter().try_fold(Node::root(&schema), |node, key| node.child(key));
-        assert!(at(&["tools", "limits", "web_*", "timeout"]).unwrap().takes("string"));
-        assert!(at(&["rest", "endpoints", "0", "auth", "token"]).unwrap().is_secret());
-        assert!(at(&["rest", "endpoints", "0", "headers", "x"]).unwrap().is_secret());
-        assert!(at(&["bus", "url"]).unwrap().takes("array"));
-        assert!(at(&["bus", "nothing"]).is_none());
-        assert_eq!(at(&["bus", "tls"]).unwrap().keys(), ["ca", "cert", "key"]);
-        assert_eq!(at(&["telemetry", "protocol"]).unwrap().constants(), ["grpc", "http/protobuf"]);
-    }
 }

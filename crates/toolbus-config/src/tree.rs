@@ -4,36 +4,36 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value};
 
-use super::problem::Origin;
+use crate::problem::Origin;
 
 /// A place in the tree: the keys from the root; elements of lists are numbers.
-pub(crate) type Path = Vec<String>;
+pub type KeyPath = Vec<String>;
 
 /// Reads a JSON pointer.
-pub(crate) fn from_pointer(pointer: &str) -> Path {
+pub(crate) fn from_pointer(pointer: &str) -> KeyPath {
     pointer.split('/').skip(1).map(|key| key.replace("~1", "/").replace("~0", "~")).collect()
 }
 
 /// Values and their origins.
 #[derive(Debug, Clone)]
-pub(crate) struct Tree {
+pub struct Tree {
     root: Value,
-    origins: BTreeMap<Path, Origin>,
+    origins: BTreeMap<KeyPath, Origin>,
 }
 
 impl Tree {
     /// A tree without any value.
-    pub(crate) fn new() -> Self {
+    pub fn new() -> Self {
         Self { root: Value::Object(Map::new()), origins: BTreeMap::new() }
     }
 
     /// The whole.
-    pub(crate) fn root(&self) -> &Value {
+    pub fn root(&self) -> &Value {
         &self.root
     }
 
     /// The value at a place.
-    pub(crate) fn get(&self, path: &[String]) -> Option<&Value> {
+    pub fn get(&self, path: &[String]) -> Option<&Value> {
         path.iter().try_fold(&self.root, |value, key| match value {
             Value::Object(members) => members.get(key),
             Value::Array(elements) => elements.get(key.parse::<usize>().ok()?),
@@ -50,12 +50,12 @@ impl Tree {
     }
 
     /// Where the value at a place was given, or the nearest value around it.
-    pub(crate) fn origin(&self, path: &[String]) -> &Origin {
+    pub fn origin(&self, path: &[String]) -> &Origin {
         (0..=path.len()).rev().find_map(|depth| self.origins.get(path.get(..depth)?)).unwrap_or(&Origin::Default)
     }
 
     /// A place as its key is written in TOML: `tools.limits."web_*".timeout`, `rest.endpoints[0].url`.
-    pub(crate) fn written(&self, path: &[String]) -> String {
+    pub fn written(&self, path: &[String]) -> String {
         let mut text = String::new();
         for (depth, key) in path.iter().enumerate() {
             let bare = !key.is_empty() && key.chars().all(|c| c.is_ascii_alphanumeric() || c == '_' || c == '-');
@@ -74,7 +74,7 @@ impl Tree {
     /// Puts a value at a place, over what is there: tables are merged, everything else is replaced.
     ///
     /// A place below something that is no table replaces that.
-    pub(crate) fn set(&mut self, path: &[String], value: Value, origin: Origin) {
+    pub fn set(&mut self, path: &[String], value: Value, origin: Origin) {
         match value {
             Value::Object(members) if !members.is_empty() => {
                 if !self.get(path).is_some_and(Value::is_object) {
@@ -120,19 +120,19 @@ impl Tree {
     }
 
     /// Notes where a value that is already there was given.
-    pub(crate) fn note(&mut self, path: &[String], origin: Origin) {
+    pub fn note(&mut self, path: &[String], origin: Origin) {
         self.origins.insert(path.to_vec(), origin);
     }
 
     /// Replaces a value; its origin stays.
-    pub(crate) fn replace(&mut self, path: &[String], value: Value) {
+    pub fn replace(&mut self, path: &[String], value: Value) {
         if let Some(target) = self.get_mut(path) {
             *target = value;
         }
     }
 
     /// Removes a member of a table; elements of lists stay, so that their numbers hold.
-    pub(crate) fn remove(&mut self, path: &[String]) {
+    pub fn remove(&mut self, path: &[String]) {
         if let Some((key, parent)) = path.split_last()
             && let Some(Value::Object(members)) = self.get_mut(parent)
         {
@@ -147,7 +147,7 @@ mod tests {
 
     use super::*;
 
-    fn path(text: &str) -> Path {
+    fn path(text: &str) -> KeyPath {
         text.split('.').map(str::to_owned).collect()
     }
 

@@ -10,6 +10,11 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize, Serializer};
 use serde_json::Value;
 
+use crate::problem::Part;
+use crate::schema::Node;
+use crate::tree::{KeyPath, Tree};
+use crate::validate::Difference;
+
 /// Largest secret in a file, in bytes.
 const MAX_SECRET: u64 = 64 * 1024;
 /// What stands for a secret wherever one would be shown.
@@ -103,6 +108,49 @@ pub(crate) fn resolve(value: &Value, environment: &BTreeMap<String, String>) -> 
         _ => return None,
     };
     Some(secret.map(Value::String))
+}
+
+/// Puts the secrets themselves where the tree says where they are. Gives the place of each, and whether the tree said that
+/// it is somewhere else.
+pub fn resolve_secrets(
+    tree: &mut Tree,
+    schema: &Value,
+    environment: &BTreeMap<String, String>,
+) -> (Vec<Difference>, Vec<(KeyPath, bool)>) {
+    let mut secrets = Vec::new();
+    find_secrets(tree.root(), Node::root(schema), &mut Vec::new(), &mut secrets);
+    let (mut differences, mut given) = (Vec::new(), Vec::new());
+    for path in secrets {
+        match tree.get(&path).and_then(|value| resolve(value, environment)) {
+            Some(Ok(value)) => {
+                tree.replace(&path, value);
+                given.push((path, true));
+            }
+            Some(Err(error)) => differences.push(Difference { path, part: Part::Value, what: error.to_string() }),
+            None => given.push((path, false)),
+        }
+    }
+    (differences, given)
+}
+
+fn find_secrets(value: &Value, node: Node<'_>, path: &mut KeyPath, found: &mut Vec<KeyPath>) {
+    // A list of secrets may stand where one may.
+    if node.is_secret() && !value.is_array() {
+        found.push(path.clone());
+        return;
+    }
+    let members: Vec<(String, &Value)> = match value {
+        Value::Object(members) => members.iter().map(|(key, member)| (key.clone(), member)).collect(),
+        Value::Array(elements) => elements.iter().enumerate().map(|(i, element)| (i.to_string(), element)).collect(),
+        _ => Vec::new(),
+    };
+    for (key, member) in members {
+        if let Some(child) = node.child(&key) {
+            path.push(key);
+            find_secrets(member, child, path, found);
+            path.pop();
+        }
+    }
 }
 
 fn read(file: &str) -> Result<String, SecretError> {

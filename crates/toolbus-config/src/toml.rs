@@ -2,14 +2,14 @@
 
 use std::fs::File;
 use std::io::Read;
-use std::path::{Path as FilePath, PathBuf};
+use std::path::Path;
 
 use serde_json::{Map, Number, Value};
 use toml::Spanned;
 use toml::de::{DeInteger, DeTable, DeValue};
 
-use super::problem::{Origin, Position, Problem};
-use super::tree::{Path, Tree};
+use crate::problem::{Origin, Position, Problem};
+use crate::tree::{KeyPath, Tree};
 
 /// Largest configuration file, in bytes: room for ten thousand endpoints.
 const MAX_FILE: u64 = 16 * 1024 * 1024;
@@ -19,7 +19,7 @@ const MAX_SYNTAX_ERRORS: usize = 5;
 const MAX_EXCERPT: usize = 100;
 
 /// Puts the values of a file over those that are there.
-pub(crate) fn layer(tree: &mut Tree, path: &FilePath) -> Result<(), Vec<Problem>> {
+pub fn layer(tree: &mut Tree, path: &Path) -> Result<(), Vec<Problem>> {
     let file = path.display().to_string();
     let text = read(path).map_err(|what| vec![Problem { place: file.clone(), key: String::new(), what }])?;
     let (table, errors) = DeTable::parse_recoverable(&text);
@@ -31,7 +31,7 @@ pub(crate) fn layer(tree: &mut Tree, path: &FilePath) -> Result<(), Vec<Problem>
     Ok(())
 }
 
-fn read(path: &FilePath) -> Result<String, String> {
+fn read(path: &Path) -> Result<String, String> {
     let file = File::open(path).map_err(|error| format!("the file cannot be read: {error}"))?;
     let mut text = String::new();
     file.take(MAX_FILE + 1).read_to_string(&mut text).map_err(|error| format!("the file cannot be read: {error}"))?;
@@ -41,13 +41,6 @@ fn read(path: &FilePath) -> Result<String, String> {
     }
 }
 
-/// The files that are read when none is named: the first of these that exists.
-#[must_use]
-pub fn default_files() -> Vec<PathBuf> {
-    let places = ["toolbus.toml", "/etc/toolbus/toolbus.toml"];
-    places.iter().map(PathBuf::from).find(|path| path.exists()).into_iter().collect()
-}
-
 /// Reads one TOML value, such as `["a", "b"]`, without its places.
 pub(crate) fn value(text: &str) -> Option<Value> {
     let value = DeValue::parse(text).ok()?;
@@ -55,10 +48,10 @@ pub(crate) fn value(text: &str) -> Option<Value> {
 }
 
 /// Reads a dotted key, such as `tools.limits."web_*".timeout`.
-pub(crate) fn key(text: &str) -> Option<Path> {
+pub(crate) fn key(text: &str) -> Option<KeyPath> {
     let document = format!("{text} = 0");
     let table = DeTable::parse(&document).ok()?;
-    let mut path = Path::new();
+    let mut path = KeyPath::new();
     let mut table = table.get_ref();
     loop {
         let (key, value) = table.iter().next().filter(|_| table.len() == 1)?;
@@ -83,7 +76,7 @@ impl<'a> Reader<'a> {
         Self { file, text, lines: std::iter::once(0).chain(after_breaks).collect() }
     }
 
-    fn table(&self, tree: &mut Tree, path: &mut Path, table: &DeTable<'_>) {
+    fn table(&self, tree: &mut Tree, path: &mut KeyPath, table: &DeTable<'_>) {
         for (key, value) in table {
             path.push(key.get_ref().to_string());
             let origin = self.origin(key, value);
@@ -103,7 +96,7 @@ impl<'a> Reader<'a> {
     }
 
     /// Notes the places inside a value that is set as a whole.
-    fn note_below(&self, tree: &mut Tree, path: &mut Path, value: &DeValue<'_>) {
+    fn note_below(&self, tree: &mut Tree, path: &mut KeyPath, value: &DeValue<'_>) {
         match value {
             DeValue::Array(elements) => {
                 for (index, element) in elements.iter().enumerate() {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 
-use super::problem::nearest;
+use crate::problem::nearest;
 
 /// Longest duration: a year. Longer ones are mistakes, and overflow clocks.
 const LONGEST: Duration = Duration::from_secs(366 * 24 * 3600);

@@ -1,0 +1,25 @@
+//! Configuration in layers: files, environment and command line become one [`Tree`] of values that know where each was
+//! given. The tree is compared with a JSON Schema, and every difference becomes a [`Problem`] with its place.
+//!
+//! This crate knows no key of any configuration: the schema comes from the types of the caller ([`schema_of`]), and so do
+//! the checks of its texts ([`Formats`]).
+
+mod duration;
+mod layers;
+mod problem;
+mod schema;
+mod secret;
+mod size;
+mod toml;
+mod tree;
+mod validate;
+
+pub use duration::{DurationError, HumanDuration};
+pub use layers::{Override, command_line, environment};
+pub use problem::{MAX_SHOWN, Origin, Part, Position, Problem, Problems, expected, nearest};
+pub use schema::{Node, schema_of};
+pub use secret::{Secret, resolve_secrets};
+pub use size::{ByteSize, LargeSize, Size, SizeError};
+pub use toml::layer;
+pub use tree::{KeyPath, Tree};
+pub use validate::{Check, Difference, Formats, SchemaError, differences, in_order};
