@@ -5,6 +5,8 @@
 //! the checks of its texts ([`Formats`]).
 
 mod duration;
+mod file;
+mod json;
 mod layers;
 mod problem;
 mod schema;
@@ -13,13 +15,14 @@ mod size;
 mod toml;
 mod tree;
 mod validate;
+mod yaml;
 
 pub use duration::{DurationError, HumanDuration};
+pub use file::{Format, UnknownFormat, layer};
 pub use layers::{Override, command_line, environment};
-pub use problem::{MAX_SHOWN, Origin, Part, Position, Problem, Problems, expected, nearest};
+pub use problem::{MAX_SHOWN, Origin, Part, Position, Problem, Problems, Span, expected, nearest};
 pub use schema::{Node, schema_of};
 pub use secret::{Secret, resolve_secrets};
 pub use size::{ByteSize, LargeSize, Size, SizeError};
-pub use toml::layer;
 pub use tree::{KeyPath, Tree};
 pub use validate::{Check, Difference, Formats, SchemaError, differences, in_order};

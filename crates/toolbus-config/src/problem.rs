@@ -3,6 +3,8 @@
 use std::fmt;
 use std::path::Path;
 
+use crate::file::Format;
+
 /// Most problems that are shown; what is left off is counted.
 pub const MAX_SHOWN: usize = 100;
 /// Most names that are told where one of them is expected.
@@ -19,6 +21,15 @@ pub struct Position {
     pub column: usize,
 }
 
+/// The places of a key and of its value in a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Span {
+    /// Where the key begins.
+    pub key: Position,
+    /// Where the value begins.
+    pub value: Position,
+}
+
 /// Where a value was given.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Origin {
@@ -26,10 +37,8 @@ pub enum Origin {
     File {
         /// The file, as it was named.
         file: String,
-        /// Where its key is.
-        key: Position,
-        /// Where its value is.
-        value: Position,
+        /// Where in it; `None` where the format keeps no places.
+        span: Option<Span>,
     },
     /// In an environment variable of this name.
     Environment(String),
@@ -49,17 +58,26 @@ pub enum Part {
 }
 
 impl Origin {
-    /// The place in words: `file:line:column`, the variable or the option.
+    /// The place in words: `file:line:column`, or the file alone where its format keeps no places; the variable; the option.
     #[must_use]
     pub fn place(&self, part: Part) -> String {
         match self {
-            Self::File { file, key, value } => {
-                let Position { line, column } = if part == Part::Key { key } else { value };
+            Self::File { file, span: None } => file.clone(),
+            Self::File { file, span: Some(span) } => {
+                let Position { line, column } = if part == Part::Key { span.key } else { span.value };
                 format!("{file}:{line}:{column}")
             }
             Self::Environment(name) => format!("environment {name}"),
             Self::CommandLine(option) => format!("command line {option}"),
             Self::Default => "configuration".to_owned(),
+        }
+    }
+
+    /// The format in which the value was written; variables and options are read as TOML.
+    pub(crate) fn format(&self) -> Format {
+        match self {
+            Self::File { file, .. } => Format::of(Path::new(file)).unwrap_or(Format::Toml),
+            _ => Format::Toml,
         }
     }
 }

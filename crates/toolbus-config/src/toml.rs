@@ -1,44 +1,33 @@
-//! Reads TOML files into the tree, with the place of every key and value.
+//! Reads TOML, with the place of every key and value.
 
-use std::fs::File;
-use std::io::Read;
-use std::path::Path;
+use std::collections::BTreeMap;
 
 use serde_json::{Map, Number, Value};
 use toml::Spanned;
 use toml::de::{DeInteger, DeTable, DeValue};
 
-use crate::problem::{Origin, Position, Problem};
-use crate::tree::{KeyPath, Tree};
+use crate::problem::{Position, Problem, Span};
+use crate::tree::{Document, KeyPath};
 
-/// Largest configuration file, in bytes: room for ten thousand endpoints.
-const MAX_FILE: u64 = 16 * 1024 * 1024;
 /// Most syntax errors that are told of one file: after the first few, they follow from each other.
 const MAX_SYNTAX_ERRORS: usize = 5;
 /// Longest excerpt of a line, in characters.
 const MAX_EXCERPT: usize = 100;
 
-/// Puts the values of a file over those that are there.
-pub fn layer(tree: &mut Tree, path: &Path) -> Result<(), Vec<Problem>> {
-    let file = path.display().to_string();
-    let text = read(path).map_err(|what| vec![Problem { place: file.clone(), key: String::new(), what }])?;
-    let (table, errors) = DeTable::parse_recoverable(&text);
-    let reader = Reader::new(&file, &text);
+/// Reads a TOML file.
+///
+/// # Errors
+///
+/// If `text` is not TOML: the first syntax errors, with their lines but for what these hold as values.
+pub(crate) fn read(file: &str, text: &str) -> Result<Document, Vec<Problem>> {
+    let (table, errors) = DeTable::parse_recoverable(text);
+    let reader = Reader::new(file, text);
     if !errors.is_empty() {
         return Err(errors.iter().take(MAX_SYNTAX_ERRORS).map(|error| reader.syntax_problem(error)).collect());
     }
-    reader.table(tree, &mut Vec::new(), table.get_ref());
-    Ok(())
-}
-
-fn read(path: &Path) -> Result<String, String> {
-    let file = File::open(path).map_err(|error| format!("the file cannot be read: {error}"))?;
-    let mut text = String::new();
-    file.take(MAX_FILE + 1).read_to_string(&mut text).map_err(|error| format!("the file cannot be read: {error}"))?;
-    match text.len() as u64 > MAX_FILE {
-        true => Err("the file is larger than 16 MiB".to_owned()),
-        false => Ok(text),
-    }
+    let mut spans = BTreeMap::new();
+    reader.spans(&mut spans, &mut KeyPath::new(), table.get_ref());
+    Ok(Document { file: file.to_owned(), root: Value::Object(members(table.get_ref())), spans })
 }
 
 /// Reads one TOML value, such as `["a", "b"]`, without its places.
@@ -76,53 +65,28 @@ impl<'a> Reader<'a> {
         Self { file, text, lines: std::iter::once(0).chain(after_breaks).collect() }
     }
 
-    fn table(&self, tree: &mut Tree, path: &mut KeyPath, table: &DeTable<'_>) {
+    /// Notes the places of every key of a table, and of what is below.
+    fn spans(&self, spans: &mut BTreeMap<KeyPath, Span>, path: &mut KeyPath, table: &DeTable<'_>) {
         for (key, value) in table {
             path.push(key.get_ref().to_string());
-            let origin = self.origin(key, value);
-            match value.get_ref() {
-                DeValue::Table(below) => {
-                    tree.set(path, Value::Object(Map::new()), origin.clone());
-                    tree.note(path, origin);
-                    self.table(tree, path, below);
-                }
-                other => {
-                    tree.set(path, plain(other), origin);
-                    self.note_below(tree, path, other);
-                }
-            }
+            self.note(spans, path, key.span().start, value);
             path.pop();
         }
     }
 
-    /// Notes the places inside a value that is set as a whole.
-    fn note_below(&self, tree: &mut Tree, path: &mut KeyPath, value: &DeValue<'_>) {
-        match value {
+    fn note(&self, spans: &mut BTreeMap<KeyPath, Span>, path: &mut KeyPath, key: usize, value: &Spanned<DeValue<'_>>) {
+        let span = Span { key: self.position(key), value: self.position(value.span().start) };
+        spans.insert(path.clone(), span);
+        match value.get_ref() {
+            DeValue::Table(below) => self.spans(spans, path, below),
             DeValue::Array(elements) => {
                 for (index, element) in elements.iter().enumerate() {
                     path.push(index.to_string());
-                    tree.note(path, self.origin(element, element));
-                    self.note_below(tree, path, element.get_ref());
-                    path.pop();
-                }
-            }
-            DeValue::Table(members) => {
-                for (key, member) in members {
-                    path.push(key.get_ref().to_string());
-                    tree.note(path, self.origin(key, member));
-                    self.note_below(tree, path, member.get_ref());
+                    self.note(spans, path, element.span().start, element);
                     path.pop();
                 }
             }
             _ => {}
-        }
-    }
-
-    fn origin<K, V>(&self, key: &Spanned<K>, value: &Spanned<V>) -> Origin {
-        Origin::File {
-            file: self.file.to_owned(),
-            key: self.position(key.span().start),
-            value: self.position(value.span().start),
         }
     }
 
@@ -171,10 +135,12 @@ fn plain(value: &DeValue<'_>) -> Value {
         // No key takes a date; null fits no schema, so that the key is named in the problem.
         DeValue::Datetime(_) => Value::Null,
         DeValue::Array(elements) => elements.iter().map(|element| plain(element.get_ref())).collect(),
-        DeValue::Table(members) => {
-            members.iter().map(|(key, member)| (key.get_ref().to_string(), plain(member.get_ref()))).collect()
-        }
+        DeValue::Table(table) => Value::Object(members(table)),
     }
+}
+
+fn members(table: &DeTable<'_>) -> Map<String, Value> {
+    table.iter().map(|(key, member)| (key.get_ref().to_string(), plain(member.get_ref()))).collect()
 }
 
 fn integer(number: &DeInteger<'_>) -> Option<Number> {

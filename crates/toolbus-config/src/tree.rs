@@ -1,10 +1,11 @@
 //! The layers of a configuration, merged into one tree that knows where each value was given.
 
 use std::collections::BTreeMap;
+use std::ops::Bound;
 
 use serde_json::{Map, Value};
 
-use crate::problem::Origin;
+use crate::problem::{Origin, Span};
 
 /// A place in the tree: the keys from the root; elements of lists are numbers.
 pub type KeyPath = Vec<String>;
@@ -12,6 +13,37 @@ pub type KeyPath = Vec<String>;
 /// Reads a JSON pointer.
 pub(crate) fn from_pointer(pointer: &str) -> KeyPath {
     pointer.split('/').skip(1).map(|key| key.replace("~1", "/").replace("~0", "~")).collect()
+}
+
+/// What one file says, with the places of its keys and values where its format keeps them.
+#[derive(Debug)]
+pub(crate) struct Document {
+    /// The file, as it was named.
+    pub(crate) file: String,
+    /// Its values; a table.
+    pub(crate) root: Value,
+    pub(crate) spans: BTreeMap<KeyPath, Span>,
+}
+
+impl Document {
+    /// The origin of a value: its own place, or that of the nearest value around it that has one.
+    fn origin(&self, path: &[String]) -> Origin {
+        let span = (0..=path.len()).rev().find_map(|depth| self.spans.get(path.get(..depth)?)).copied();
+        Origin::File { file: self.file.clone(), span }
+    }
+}
+
+/// Appends a key to the text of a path, as TOML writes it: `."web_*"`, `[0]`.
+pub(crate) fn push_key(text: &mut String, key: &str, is_element: bool) {
+    if is_element {
+        text.push_str(&format!("[{key}]"));
+        return;
+    }
+    if !text.is_empty() {
+        text.push('.');
+    }
+    let bare = !key.is_empty() && key.chars().all(|c| c.is_ascii_alphanumeric() || c == '_' || c == '-');
+    text.push_str(&if bare { key.to_owned() } else { format!("{key:?}") });
 }
 
 /// Values and their origins.
@@ -58,17 +90,37 @@ impl Tree {
     pub fn written(&self, path: &[String]) -> String {
         let mut text = String::new();
         for (depth, key) in path.iter().enumerate() {
-            let bare = !key.is_empty() && key.chars().all(|c| c.is_ascii_alphanumeric() || c == '_' || c == '-');
-            if path.get(..depth).and_then(|parent| self.get(parent)).is_some_and(Value::is_array) {
-                text.push_str(&format!("[{key}]"));
-                continue;
-            }
-            if depth > 0 {
-                text.push('.');
-            }
-            text.push_str(&if bare { key.clone() } else { format!("{key:?}") });
+            let is_element = path.get(..depth).and_then(|parent| self.get(parent)).is_some_and(Value::is_array);
+            push_key(&mut text, key, is_element);
         }
         text
+    }
+
+    /// Lays a file over what is there: tables are merged, everything else is replaced.
+    pub(crate) fn lay(&mut self, mut document: Document) {
+        if let Value::Object(members) = document.root.take() {
+            self.lay_table(&document, &mut KeyPath::new(), members);
+        }
+    }
+
+    fn lay_table(&mut self, document: &Document, path: &mut KeyPath, members: Map<String, Value>) {
+        for (key, value) in members {
+            path.push(key);
+            let origin = document.origin(path);
+            if let Value::Object(below) = value {
+                self.set(path, Value::Object(Map::new()), origin.clone());
+                self.note(path, origin);
+                self.lay_table(document, path, below);
+            } else {
+                self.set(path, value, origin);
+                // What is below follows it in this order.
+                let below = document.spans.range::<KeyPath, _>((Bound::Excluded(&*path), Bound::Unbounded));
+                for (below, span) in below.take_while(|(below, _)| below.starts_with(path)) {
+                    self.note(below, Origin::File { file: document.file.clone(), span: Some(*span) });
+                }
+            }
+            path.pop();
+        }
     }
 
     /// Puts a value at a place, over what is there: tables are merged, everything else is replaced.

@@ -3,7 +3,8 @@
 use jsonschema::error::{TypeKind, ValidationError, ValidationErrorKind as Kind};
 use serde_json::Value;
 
-use crate::problem::{Part, Problem, expected};
+use crate::file::Format;
+use crate::problem::{Part, Problem, expected, nearest};
 use crate::schema::{Node, quoted};
 use crate::tree::{KeyPath, Tree, from_pointer};
 
@@ -40,14 +41,15 @@ pub fn differences(tree: &Tree, schema: &Value, formats: &Formats) -> Result<Vec
         options = options.with_format(name, move |text: &str| check(text).is_ok());
     }
     let validator = options.build(schema).map_err(|error| SchemaError(error.to_string()))?;
-    let mut found = Vec::new();
+    let mut comparison = Comparison { tree, schema, formats, found: Vec::new() };
     for error in validator.iter_errors(tree.root()) {
-        explain(&error, schema, formats, &mut found);
+        comparison.explain(&error);
     }
-    Ok(found)
+    Ok(comparison.found)
 }
 
-/// Sorts differences by layer and line.
+/// Sorts differences by layer and line, and gives each its place.
+#[must_use]
 pub fn in_order(tree: &Tree, mut differences: Vec<Difference>) -> Vec<Problem> {
     differences.sort_by(|a, b| tree.origin(&a.path).cmp(tree.origin(&b.path)));
     let problem = |difference: Difference| Problem {
@@ -58,112 +60,162 @@ pub fn in_order(tree: &Tree, mut differences: Vec<Difference>) -> Vec<Problem> {
     differences.into_iter().map(problem).collect()
 }
 
-fn explain(error: &ValidationError<'_>, schema: &Value, formats: &Formats, found: &mut Vec<Difference>) {
-    let path = from_pointer(error.instance_path().as_str());
-    let value = error.instance();
-    let keyword = error.schema_path().as_str();
-    let node = Node::at(schema, keyword.rsplit_once('/').map_or("", |(parent, _)| parent));
-    let secret = node_at(schema, &path).is_some_and(Node::is_secret);
-    let mut tell = |path: KeyPath, part: Part, what: String| found.push(Difference { path, part, what });
-    match error.kind() {
-        Kind::AnyOf { context } | Kind::OneOfNotValid { context } => {
-            explain_choice(context, value, &path, schema, formats, found);
-        }
-        Kind::AdditionalProperties { unexpected } => {
-            for key in unexpected {
-                let keys = node.map(Node::keys).unwrap_or_default();
-                let mut below = path.clone();
-                below.push(key.clone());
-                tell(below, Part::Key, format!("unknown key; {}", expected(key, &keys)));
-            }
-        }
-        Kind::Required { property } => {
-            let name = property.as_str().unwrap_or_default();
-            let expectation = node.and_then(|node| node.child(name)).map(Node::expectation).unwrap_or_default();
-            tell(path, Part::Value, format!("`{name}` is missing; expected {expectation}"));
-        }
-        Kind::Type { kind } => {
-            let wanted = node.map(Node::expectation).filter(|words| !words.is_empty());
-            let wanted = wanted.unwrap_or_else(|| match kind {
-                TypeKind::Single(kind) => kind.to_string(),
-                TypeKind::Multiple(_) => "another type".to_owned(),
-            });
-            tell(path, Part::Value, format!("found {}; expected {wanted}", article(value)));
-        }
-        Kind::Enum { .. } | Kind::Constant { .. } => {
-            let constants = node.map(Node::constants).unwrap_or_default();
-            tell(path, Part::Value, unknown_constant(value, &constants, secret));
-        }
-        Kind::Format { .. } => tell(path, Part::Value, format_refusal(error, formats)),
-        Kind::Minimum { limit } => tell(path, Part::Value, format!("{value} is too small; expected at least {limit}")),
-        Kind::Maximum { limit } => tell(path, Part::Value, format!("{value} is too large; expected at most {limit}")),
-        Kind::MinLength { .. } => tell(path, Part::Value, "empty; expected a text".to_owned()),
-        Kind::MaxLength { limit } => tell(path, Part::Value, format!("too long; expected at most {limit} characters")),
-        Kind::MinItems { limit } => tell(path, Part::Value, format!("expected at least {limit} element")),
-        Kind::MaxItems { limit } => tell(path, Part::Value, format!("too many; expected at most {limit} elements")),
-        Kind::MaxProperties { limit } => tell(path, Part::Value, format!("too many; expected at most {limit} keys")),
-        Kind::MinProperties { limit } => tell(path, Part::Value, format!("expected at least {limit} entry")),
-        Kind::PropertyNames { error } => {
-            let name = error.instance().as_str().unwrap_or_default().to_owned();
-            let below = path.into_iter().chain([name]).collect();
-            tell(below, Part::Key, format_refusal(error, formats));
-        }
-        Kind::UniqueItems => tell(path, Part::Value, "an element is given twice".to_owned()),
-        other => tell(path, Part::Value, format!("does not fit the schema (`{}`)", other.keyword())),
-    }
+/// The comparison of a tree with its schema.
+struct Comparison<'a> {
+    tree: &'a Tree,
+    schema: &'a Value,
+    formats: &'a Formats,
+    found: Vec<Difference>,
 }
 
-/// Tells of a value that fits none of several forms, as if only the form existed that it is nearest to.
-fn explain_choice(
-    branches: &[Vec<ValidationError<'static>>],
-    value: &Value,
-    path: &KeyPath,
-    schema: &Value,
-    formats: &Formats,
-    found: &mut Vec<Difference>,
-) {
-    let here = |error: &ValidationError<'_>| from_pointer(error.instance_path().as_str()) == *path;
-    let is_other_form = |error: &&ValidationError<'_>| match error.kind() {
-        Kind::Type { .. } => here(error),
-        Kind::Constant { .. } | Kind::Enum { .. } => true,
-        _ => false,
-    };
-    // A table's form is told by a constant in it, or else by the key that it must have.
-    let missing =
-        |errors: &[ValidationError<'_>]| errors.iter().any(|e| matches!(e.kind(), Kind::Required { .. }) && here(e));
-    let candidates: Vec<_> = branches.iter().filter(|errors| !errors.iter().any(|e| is_other_form(&e))).collect();
-    let nearest = candidates.iter().find(|errors| !missing(errors)).or(match candidates.as_slice() {
-        [only] => Some(only),
-        _ => None,
-    });
-    if let Some(errors) = nearest {
-        errors.iter().for_each(|error| explain(error, schema, formats, found));
-        return;
+impl<'a> Comparison<'a> {
+    fn explain(&mut self, error: &ValidationError<'_>) {
+        let path = from_pointer(error.instance_path().as_str());
+        let value = error.instance();
+        let keyword = error.schema_path().as_str();
+        let node = Node::at(self.schema, keyword.rsplit_once('/').map_or("", |(parent, _)| parent));
+        let secret = self.node(&path).is_some_and(Node::is_secret);
+        match error.kind() {
+            Kind::AnyOf { context } | Kind::OneOfNotValid { context } => {
+                self.explain_choice(context, value, &path);
+            }
+            Kind::AdditionalProperties { unexpected } => {
+                for key in unexpected {
+                    let keys = node.map(Node::keys).unwrap_or_default();
+                    let mut below = path.clone();
+                    below.push(key.clone());
+                    self.tell(below, Part::Key, format!("unknown key; {}", expected(key, &keys)));
+                }
+            }
+            Kind::Required { property } => {
+                let name = property.as_str().unwrap_or_default();
+                let expectation = node.and_then(|node| node.child(name)).map(Node::expectation).unwrap_or_default();
+                self.tell(path, Part::Value, format!("`{name}` is missing; expected {expectation}"));
+            }
+            Kind::Type { kind } => {
+                let wanted = node.map(Node::expectation).filter(|words| !words.is_empty());
+                let wanted = wanted.unwrap_or_else(|| match kind {
+                    TypeKind::Single(kind) => kind.to_string(),
+                    TypeKind::Multiple(_) => "another type".to_owned(),
+                });
+                let what = format!("found {}; expected {wanted}", self.article(&path, value));
+                self.tell(path, Part::Value, what);
+            }
+            Kind::Enum { .. } | Kind::Constant { .. } => {
+                let constants = node.map(Node::constants).unwrap_or_default();
+                self.constant(path, value, &constants, secret);
+            }
+            Kind::Format { .. } => self.tell(path, Part::Value, format_refusal(error, self.formats)),
+            Kind::Minimum { limit } => {
+                self.tell(path, Part::Value, format!("{value} is too small; expected at least {limit}"))
+            }
+            Kind::Maximum { limit } => {
+                self.tell(path, Part::Value, format!("{value} is too large; expected at most {limit}"))
+            }
+            Kind::MinLength { .. } => self.tell(path, Part::Value, "empty; expected a text".to_owned()),
+            Kind::MaxLength { limit } => {
+                self.tell(path, Part::Value, format!("too long; expected at most {limit} characters"))
+            }
+            Kind::MinItems { limit } => self.tell(path, Part::Value, format!("expected at least {limit} element")),
+            Kind::MaxItems { limit } => {
+                self.tell(path, Part::Value, format!("too many; expected at most {limit} elements"))
+            }
+            Kind::MaxProperties { limit } => {
+                self.tell(path, Part::Value, format!("too many; expected at most {limit} keys"))
+            }
+            Kind::MinProperties { limit } => self.tell(path, Part::Value, format!("expected at least {limit} entry")),
+            Kind::PropertyNames { error } => {
+                let name = error.instance().as_str().unwrap_or_default().to_owned();
+                let below = path.into_iter().chain([name]).collect();
+                self.tell(below, Part::Key, format_refusal(error, self.formats));
+            }
+            Kind::UniqueItems => self.tell(path, Part::Value, "an element is given twice".to_owned()),
+            other => self.tell(path, Part::Value, format!("does not fit the schema (`{}`)", other.keyword())),
+        }
     }
-    let Some(node) = node_at(schema, path) else { return };
-    let below = |key: &str| path.iter().cloned().chain([key.to_owned()]).collect();
-    let mut tell = |path: KeyPath, part: Part, what: String| found.push(Difference { path, part, what });
-    let tags: Vec<&str> = node.named("type").into_iter().flat_map(Node::constants).collect();
-    let keys = node.keys();
-    match value {
-        Value::Object(members) if !tags.is_empty() => match members.get("type") {
-            Some(tag) => tell(below("type"), Part::Value, unknown_constant(tag, &tags, false)),
-            None => tell(path.clone(), Part::Value, format!("`type` is missing; expected {}", quoted(&tags))),
-        },
-        Value::Object(members) if members.keys().any(|key| !keys.contains(&key.as_str())) => {
-            for key in members.keys().filter(|key| !keys.contains(&key.as_str())) {
-                tell(below(key), Part::Key, format!("unknown key; {}", expected(key, &keys)));
+
+    /// Tells of a value that fits none of several forms, as if only the form existed that it is nearest to.
+    fn explain_choice(&mut self, branches: &[Vec<ValidationError<'static>>], value: &Value, path: &KeyPath) {
+        let here = |error: &ValidationError<'_>| from_pointer(error.instance_path().as_str()) == *path;
+        let is_other_form = |error: &&ValidationError<'_>| match error.kind() {
+            Kind::Type { .. } => here(error),
+            Kind::Constant { .. } | Kind::Enum { .. } => true,
+            _ => false,
+        };
+        // A table's form is told by a constant in it, or else by the key that it must have.
+        let missing = |errors: &[ValidationError<'_>]| {
+            errors.iter().any(|e| matches!(e.kind(), Kind::Required { .. }) && here(e))
+        };
+        let candidates: Vec<_> = branches.iter().filter(|errors| !errors.iter().any(|e| is_other_form(&e))).collect();
+        let nearest = candidates.iter().find(|errors| !missing(errors)).or(match candidates.as_slice() {
+            [only] => Some(only),
+            _ => None,
+        });
+        if let Some(errors) = nearest {
+            errors.iter().for_each(|error| self.explain(error));
+            return;
+        }
+        let Some(node) = self.node(path) else { return };
+        let below = |key: &str| path.iter().cloned().chain([key.to_owned()]).collect();
+        let tags: Vec<&str> = node.named("type").into_iter().flat_map(Node::constants).collect();
+        let keys = node.keys();
+        match value {
+            Value::Object(members) if !tags.is_empty() => match members.get("type") {
+                Some(tag) => self.constant(below("type"), tag, &tags, false),
+                None => self.tell(path.clone(), Part::Value, format!("`type` is missing; expected {}", quoted(&tags))),
+            },
+            Value::Object(members) if members.keys().any(|key| !keys.contains(&key.as_str())) => {
+                for key in members.keys().filter(|key| !keys.contains(&key.as_str())) {
+                    self.tell(below(key), Part::Key, format!("unknown key; {}", expected(key, &keys)));
+                }
+            }
+            Value::String(_) if !node.constants().is_empty() => {
+                self.constant(path.clone(), value, &node.constants(), node.is_secret());
+            }
+            _ => {
+                let what = format!("found {}; expected {}", self.article(path, value), node.expectation());
+                self.tell(path.clone(), Part::Value, what);
             }
         }
-        Value::String(_) if !node.constants().is_empty() => {
-            tell(path.clone(), Part::Value, unknown_constant(value, &node.constants(), node.is_secret()));
-        }
-        _ => tell(path.clone(), Part::Value, format!("found {}; expected {}", article(value), node.expectation())),
     }
-}
 
-fn node_at<'a>(schema: &'a Value, path: &[String]) -> Option<Node<'a>> {
-    path.iter().try_fold(Node::root(schema), |node, key| node.child(key))
+    /// Tells of a value that is none of those that are listed.
+    fn constant(&mut self, path: KeyPath, value: &Value, constants: &[&str], secret: bool) {
+        let what = match value.as_str().filter(|_| !secret) {
+            Some(text) => {
+                let hint = nearest(text, constants.iter().copied());
+                let hint = hint.map(|name| format!("did you mean {name:?}? ")).unwrap_or_default();
+                let shown: String = text.chars().take(60).collect();
+                format!("{shown:?} is not known; {hint}expected {}", quoted(constants))
+            }
+            None => format!("found {}; expected {}", self.article(&path, value), quoted(constants)),
+        };
+        self.tell(path, Part::Value, what);
+    }
+
+    /// What a value is, without saying what it holds.
+    fn article(&self, path: &[String], value: &Value) -> &'static str {
+        match value {
+            // TOML has no null of its own.
+            Value::Null if self.tree.origin(path).format() == Format::Toml => "a date or an impossible number",
+            Value::Null => "null or an impossible number",
+            Value::Bool(_) => "a boolean",
+            Value::Number(number) if number.is_f64() => "a number with a fraction",
+            Value::Number(_) => "a number",
+            Value::String(_) => "a text",
+            Value::Array(_) => "a list",
+            Value::Object(_) => "a table",
+        }
+    }
+
+    /// The part of the schema that describes the value at a place.
+    fn node(&self, path: &[String]) -> Option<Node<'a>> {
+        path.iter().try_fold(Node::root(self.schema), |node, key| node.child(key))
+    }
+
+    fn tell(&mut self, path: KeyPath, part: Part, what: String) {
+        self.found.push(Difference { path, part, what });
+    }
 }
 
 /// The words of the format's own check, which repeats no credential.
@@ -176,29 +228,4 @@ fn format_refusal(error: &ValidationError<'_>, formats: &Formats) -> String {
         _ => None,
     }
     .unwrap_or_else(|| "not of the form that belongs here".to_owned())
-}
-
-fn unknown_constant(value: &Value, constants: &[&str], secret: bool) -> String {
-    match value.as_str().filter(|_| !secret) {
-        Some(text) => {
-            let hint = crate::problem::nearest(text, constants.iter().copied());
-            let hint = hint.map(|name| format!("did you mean {name:?}? ")).unwrap_or_default();
-            let shown: String = text.chars().take(60).collect();
-            format!("{shown:?} is not known; {hint}expected {}", quoted(constants))
-        }
-        None => format!("found {}; expected {}", article(value), quoted(constants)),
-    }
-}
-
-/// What a value is, without saying what it holds.
-fn article(value: &Value) -> &'static str {
-    match value {
-        Value::Null => "a date or an impossible number",
-        Value::Bool(_) => "a boolean",
-        Value::Number(number) if number.is_f64() => "a number with a fraction",
-        Value::Number(_) => "a number",
-        Value::String(_) => "a text",
-        Value::Array(_) => "a list",
-        Value::Object(_) => "a table",
-    }
 }

@@ -57,7 +57,8 @@ pub struct Cli {
 #[derive(Clone, Default, Args)]
 #[command(next_help_heading = "Global options")]
 pub struct GlobalArgs {
-    /// Configuration file of the daemon that is meant; repeat it to lay files over each other.
+    /// Configuration file of the daemon that is meant, TOML, JSON or YAML by its extension; repeat it to lay files over each
+    /// other.
     #[arg(long, short, global = true, hide = true, value_name = "FILE")]
     config: Vec<PathBuf>,
     /// Change one key of the configuration, such as `invoke.drain_timeout=10s`; may be repeated.

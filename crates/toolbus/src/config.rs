@@ -38,12 +38,13 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 use schemars::JsonSchema;
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
 pub use toolbus_config::{ByteSize, HumanDuration, LargeSize, Override, Problem, Problems, Secret};
-use toolbus_config::{KeyPath, Origin, Part, Tree, in_order, resolve_secrets};
+use toolbus_config::{KeyPath, Origin, Part, Tree, command_line, environment, in_order, layer, resolve_secrets};
 
 pub use agent::{Agent, DEFAULT_AGENT};
 pub use agents::AgentConfig;
@@ -141,7 +142,7 @@ pub struct Config {
 /// Where a configuration comes from; later ones win. `Debug` shows no values: they may be secrets.
 #[derive(Clone, Default)]
 pub struct Sources {
-    /// TOML files, in order. None: the defaults.
+    /// Files, in order, each TOML, JSON or YAML by its extension. None: the defaults.
     pub files: Vec<PathBuf>,
     /// The environment: variables that start with [`ENVIRONMENT_PREFIX`], and those that secrets name.
     pub environment: BTreeMap<String, String>,
@@ -204,25 +205,38 @@ impl Config {
     /// How a daemon with these sources logs, as far as they can be read: also one that does not start.
     #[must_use]
     pub fn log_format(sources: &Sources) -> LogFormat {
+        Self::as_written(sources, &["telemetry", "log_format"]).unwrap_or_default()
+    }
+
+    /// The socket of a daemon with these sources, as far as they can be read: the daemon runs what they were before.
+    #[must_use]
+    pub fn socket_as_written(sources: &Sources) -> Option<PathBuf> {
+        match Self::as_written::<PathBuf>(sources, &["daemon", "socket"]) {
+            Some(socket) => Some(socket).filter(|socket| socket.as_os_str() != "none"),
+            None => DaemonConfig::default().socket,
+        }
+    }
+
+    /// The value of a key, if it can be read, whatever is wrong with the rest.
+    fn as_written<T: DeserializeOwned>(sources: &Sources, key: &[&str]) -> Option<T> {
         let (schema, mut tree) = (schema(), Tree::new());
         // What is wrong with them has been told, or will be.
-        let _ = sources.files.iter().filter(|file| toolbus_config::layer(&mut tree, file).is_err()).count();
-        let _ = toolbus_config::environment(&mut tree, &schema, ENVIRONMENT_PREFIX, &sources.environment);
-        let _ = toolbus_config::command_line(&mut tree, &schema, &sources.overrides, EXAMPLE);
-        let format = tree.get(&["telemetry".to_owned(), "log_format".to_owned()]);
-        format.and_then(|format| LogFormat::deserialize(format).ok()).unwrap_or_default()
+        let _ = sources.files.iter().filter(|file| layer(&mut tree, file).is_err()).count();
+        let _ = environment(&mut tree, &schema, ENVIRONMENT_PREFIX, &sources.environment);
+        let _ = command_line(&mut tree, &schema, &sources.overrides, EXAMPLE);
+        T::deserialize(tree.get(&places::at(key))?).ok()
     }
 
     fn load_after(sources: &Sources, running: Option<&Self>) -> Result<Loaded, Problems> {
         let schema = schema();
         let mut tree = Tree::new();
         let unreadable: Vec<Problem> =
-            sources.files.iter().filter_map(|file| toolbus_config::layer(&mut tree, file).err()).flatten().collect();
+            sources.files.iter().filter_map(|file| layer(&mut tree, file).err()).flatten().collect();
         if !unreadable.is_empty() {
             return Err(Problems(unreadable));
         }
-        let mut problems = toolbus_config::environment(&mut tree, &schema, ENVIRONMENT_PREFIX, &sources.environment);
-        problems.extend(toolbus_config::command_line(&mut tree, &schema, &sources.overrides, EXAMPLE));
+        let mut problems = environment(&mut tree, &schema, ENVIRONMENT_PREFIX, &sources.environment);
+        problems.extend(command_line(&mut tree, &schema, &sources.overrides, EXAMPLE));
 
         let mut differences = toolbus_config::differences(&tree, &schema, &format::FORMATS)
             .map_err(|error| Problems(vec![nowhere(error.to_string())]))?;

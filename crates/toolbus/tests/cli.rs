@@ -297,10 +297,19 @@ fn a_server_is_added_to_the_configuration_and_checked_first() {
         [&["mcp", "add", "a b", "--", "true"][..], &["mcp", "add", "x", "--url", "mailto:x"], &["mcp", "add", "x"]]
     {
         let (code, told) = run(mistake);
-        assert!(code == Some(2) && !told.contains(".toolbus.toml."), "{told}");
+        assert!(code == Some(2) && !told.contains(".toolbus.toml"), "{told}");
     }
     assert_eq!(std::fs::read_to_string(&file).unwrap(), before);
     assert!(run(&["mcp", "add", "x", "--print", "--", "true"]).1.starts_with("# Added by"));
+    for other in ["other.json", "other.yaml", "other.ini"] {
+        std::fs::write(folder.path().join(other), "{}").unwrap();
+        for command in [&["mcp", "add", "x", "--config", other, "--", "true"][..], &["init", other, "--yes", "--force"]]
+        {
+            let (code, told) = run(command);
+            assert!(code == Some(2) && told.contains(other) && told.contains("TOML"), "{told}");
+        }
+        assert_eq!(std::fs::read_to_string(folder.path().join(other)).unwrap(), "{}");
+    }
     // What is wrong with another server was so before.
     std::fs::write(folder.path().join("mcp.json"), r#"{"mcpServers": {"gh": {"command": "${NOWHERE}"}}}"#).unwrap();
     std::fs::write(&file, "[mcp]\nservers_file = \"mcp.json\"\n").unwrap();

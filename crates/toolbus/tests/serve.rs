@@ -127,3 +127,43 @@ fn every_line_of_a_log_in_json_is_json_whatever_happens() {
         }
     }
 }
+
+#[test]
+fn a_daemon_runs_and_reloads_the_same_from_each_format() {
+    let toml = "[tools]\necho = true\ntime = false\n[tools.limits.echo]\ntimeout = \"5s\"\n[agents.ana]\ndenied_tools = [\"echo\"]\n\
+                [identity]\ntrust_headers = true\n";
+    let json = r#"{"tools": {"echo": true, "time": false, "limits": {"echo": {"timeout": "5s"}}},
+                   "agents": {"ana": {"denied_tools": ["echo"]}}, "identity": {"trust_headers": true}}"#;
+    let yaml = "tools:\n  echo: true\n  time: false\n  limits:\n    echo: {timeout: 5s}\nagents:\n  ana:\n    denied_tools: [echo]\n\
+                identity: {trust_headers: true}\n";
+    let answers = [("a.toml", toml), ("a.json", json), ("a.yaml", yaml)].map(|(name, text)| {
+        let folder = tempfile::tempdir().unwrap();
+        let (file, socket) = (folder.path().join(name), folder.path().join("t.sock"));
+        std::fs::write(&file, text).unwrap();
+        let socket = format!("daemon.socket={}", socket.display());
+        let configuration = ["--config", file.to_str().unwrap(), "--set", &socket];
+        let mut served = Served::start(&configuration);
+        served.read_until("the bus is embedded");
+        let ask = |arguments: &[&str]| {
+            let mut command = Command::new(env!("CARGO_BIN_EXE_toolbus"));
+            let output =
+                command.args(arguments).args(configuration).args(["--output", "json"]).env_clear().output().unwrap();
+            assert!(output.status.success(), "{name}: {}", String::from_utf8_lossy(&output.stderr));
+            String::from_utf8(output.stdout).unwrap()
+        };
+        let answers = [ask(&["tools"]), ask(&["agents", "ana"])];
+        assert!(answers.iter().all(|answer| answer.contains("echo")), "{answers:?}");
+        std::fs::write(&file, text.replacen("5s", "6s", 1)).unwrap();
+        served.signal("HUP");
+        let reloaded = served.read_until("reload: done");
+        assert!(reloaded.contains("tools"), "{reloaded}");
+        // What is wrong now is named, and what was before goes on.
+        std::fs::write(&file, text.replacen("echo", "ecko", 1)).unwrap();
+        served.signal("HUP");
+        let mistake = served.read_until("ecko");
+        assert!(mistake.contains(name), "{mistake}");
+        answers
+    });
+    let [toml, json, yaml] = answers;
+    assert_eq!((&toml, &toml), (&json, &yaml));
+}

@@ -5,6 +5,8 @@ use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
+use toolbus_config::Format;
+
 use super::target::TargetError;
 
 /// Largest file that is changed, in bytes.
@@ -36,6 +38,23 @@ pub(super) fn read(path: &Path) -> Result<Option<String>, TargetError> {
     }
 }
 
+/// Refuses a configuration that is not TOML: commands write nothing else.
+///
+/// # Errors
+///
+/// If the extension of the file is that of another format, or of none.
+pub(super) fn expect_toml(file: &Path) -> Result<(), TargetError> {
+    let shown = file.display();
+    match Format::of(file) {
+        Ok(Format::Toml) => Ok(()),
+        Ok(Format::Json | Format::Yaml) => Err(TargetError::Usage(format!(
+            "`{shown}` is not TOML, which alone this command writes: change it by hand, or name a TOML file that is laid \
+             over it with one more --config"
+        ))),
+        Err(error) => Err(TargetError::Usage(format!("`{shown}`: {error}"))),
+    }
+}
+
 impl NewFile {
     /// Writes the next content of `target`, with the permissions of the file that is there.
     ///
@@ -46,7 +65,7 @@ impl NewFile {
         // A link stays one, and leads to what is new.
         let target = target.canonicalize().unwrap_or_else(|_| target.to_owned());
         let name = target.file_name().unwrap_or_default().to_string_lossy();
-        let path = target.with_file_name(format!(".{name}.{}", std::process::id()));
+        let path = target.with_file_name(format!(".{}.{name}", std::process::id()));
         let wrong = |error| failed(&target, "written", &error);
         if let Some(folder) = target.parent().filter(|folder| !folder.as_os_str().is_empty()) {
             fs::create_dir_all(folder).map_err(wrong)?;

@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use serde_json::Value;
 use toolbus_core::caller::AgentName;
 
-use super::edit::NewFile;
+use super::edit::{self, NewFile};
 use super::target::{Operator, TargetError};
 use crate::config::{BusUrl, Config, Sources};
 use crate::terminal::ignore_broken_pipe;
@@ -98,6 +98,7 @@ pub struct InitArgs {
 pub fn run(args: InitArgs, operator: &Operator, named: Option<PathBuf>) -> Result<ExitCode, TargetError> {
     let InitArgs { file, mut agents, mut servers_file, echo, yes, force } = args;
     let file = file.or(named).unwrap_or_else(|| FILE.into());
+    edit::expect_toml(&file)?;
     if file.exists() && !force {
         return Err(TargetError::Usage(format!("`{}` is there already: --force replaces it", file.display())));
     }

@@ -11,10 +11,10 @@ use percent_encoding::{NON_ALPHANUMERIC, percent_encode};
 use toolbus_core::Gates;
 use url::Url;
 
-use super::{MISTAKE, complain, edit, note, told, warn};
+use super::{MISTAKE, complain, note, told, warn};
 use crate::assembly::{self, AssemblyError};
 use crate::cli::Output;
-use crate::config::{Config, DaemonConfig, Problems, Secret, Sources};
+use crate::config::{Config, Problems, Secret, Sources};
 use crate::http::admin::client::{AdminClient, AdminClientError};
 use crate::http::admin::view::{AgentTools, Agents, DaemonStatus, Explained, Question, Role, Tools};
 use crate::http::admin::{Admin, ApiError, Switches, ToolsQuery};
@@ -22,8 +22,6 @@ use crate::http::admin::{Admin, ApiError, Switches, ToolsQuery};
 /// Variable that holds the token for a daemon that is asked over HTTP.
 pub(crate) const TOKEN_VARIABLE: &str = "TOOLBUS_ADMIN_TOKEN";
 /// Key and variable of the socket.
-const SOCKET_KEY: &str = "daemon.socket";
-const SOCKET_VARIABLE: &str = "TOOLBUS__DAEMON__SOCKET";
 /// Largest file with a token, in bytes.
 const MAX_TOKEN: u64 = 64 * 1024;
 /// Exit code when no daemon answers.
@@ -254,18 +252,7 @@ fn socket(loaded: &Result<impl Borrow<Config>, impl Sized>, sources: &Sources) -
     if let Ok(config) = loaded {
         return config.borrow().daemon.socket.clone();
     }
-    let of_file = |file: &PathBuf| {
-        let table: toml::Table = edit::read(file).ok()??.parse().ok()?;
-        Some(table.get("daemon")?.get("socket")?.as_str()?.to_owned())
-    };
-    let given = sources.overrides.iter().rev().find(|given| given.key == SOCKET_KEY).map(|given| given.value.clone());
-    let variable = || sources.environment.get(SOCKET_VARIABLE).cloned();
-    let written = given.or_else(variable).or_else(|| sources.files.iter().rev().find_map(of_file));
-    match written.as_deref() {
-        Some("none") => None,
-        Some(path) => Some(path.into()),
-        None => DaemonConfig::default().socket,
-    }
+    Config::socket_as_written(sources)
 }
 
 /// The daemon on a socket, if it runs the files of `sources`, or there are none to compare.

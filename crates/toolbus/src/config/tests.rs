@@ -2,6 +2,7 @@
 
 mod again;
 mod environment;
+mod formats;
 mod http;
 mod layers;
 mod mcp;

@@ -48,6 +48,7 @@ pub(super) fn run(args: &AddArgs, operator: &Operator) -> Result<ExitCode, Targe
         return Ok(ExitCode::SUCCESS);
     }
     let file = operator.sources.files.last().cloned().unwrap_or_else(|| PathBuf::from(FILE));
+    edit::expect_toml(&file)?;
     let before = edit::read(&file)?;
     let mut known = Vec::new();
     if before.is_some() {

@@ -1,5 +1,4 @@
 use serde_json::json;
-use toolbus_config::{command_line, environment};
 
 use super::*;
 

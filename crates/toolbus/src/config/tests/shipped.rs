@@ -1,7 +1,7 @@
 use std::io::Write;
 use std::path::Path;
 
-use toolbus_config::{Node, layer};
+use toolbus_config::Node;
 
 use super::*;
 use crate::config::script::PackagesConfig;

@@ -1,0 +1,149 @@
+//! Files of the configuration, each in the format that its extension names.
+//!
+//! TOML has a reader of its own, which keeps lines and columns. JSON and YAML are read by the library `config`, after a
+//! look at what that does not tell: keys given twice, places, and how much the aliases of YAML stand for.
+
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+
+use config::{FileFormat, Format as _, Value as Parsed, ValueKind};
+use serde_json::{Map, Number, Value};
+
+use crate::problem::Problem;
+use crate::tree::{Document, Tree};
+use crate::{json, toml, yaml};
+
+/// Largest configuration file, in bytes: room for ten thousand endpoints.
+const MAX_FILE: u64 = 16 * 1024 * 1024;
+/// Longest extension that is repeated, in characters.
+const MAX_SHOWN: usize = 20;
+/// Largest whole number that every reader takes for the same: 2^53.
+const MAX_EXACT: f64 = 9_007_199_254_740_992.0;
+
+/// The format of a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Format {
+    /// `.toml`, or no extension.
+    Toml,
+    /// `.json`
+    Json,
+    /// `.yaml` or `.yml`
+    Yaml,
+}
+
+impl Format {
+    /// The format that the extension of a file names, ASCII case ignored.
+    ///
+    /// # Errors
+    ///
+    /// If the extension is none of `toml`, `json`, `yaml` and `yml`.
+    pub fn of(file: &Path) -> Result<Self, UnknownFormat> {
+        let extension = file.extension().map(|extension| extension.to_string_lossy().to_ascii_lowercase());
+        match extension.as_deref() {
+            None | Some("toml") => Ok(Self::Toml),
+            Some("json") => Ok(Self::Json),
+            Some("yaml" | "yml") => Ok(Self::Yaml),
+            Some(other) => Err(UnknownFormat(other.chars().take(MAX_SHOWN).collect())),
+        }
+    }
+}
+
+/// An extension that names no format of a configuration.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("its extension `.{0}` is that of no configuration; expected .toml, .json, .yaml or .yml, or none for TOML")]
+pub struct UnknownFormat(String);
+
+/// Puts the values of a file over those that are there.
+///
+/// # Errors
+///
+/// If the file cannot be read or is larger than 16 MiB, if its extension names no format, or if it is not of that format.
+pub fn layer(tree: &mut Tree, path: &Path) -> Result<(), Vec<Problem>> {
+    let file = path.display().to_string();
+    let refused = |what: String| vec![Problem { place: file.clone(), key: String::new(), what }];
+    let format = Format::of(path).map_err(|error| refused(error.to_string()))?;
+    let text = read(path).map_err(refused)?;
+    // Editors on Windows begin files with a mark that is no part of the text.
+    let plain = text.trim_start_matches('\u{feff}');
+    let document = match format {
+        Format::Toml => toml::read(&file, &text)?,
+        Format::Json => {
+            json::check(&file, plain)?;
+            let mut document = parsed(FileFormat::Json, file, plain)?;
+            json::without_schema(&mut document.root);
+            document
+        }
+        Format::Yaml => match yaml::scan(&file, plain).map_err(|problem| vec![problem])? {
+            Some(spans) => Document { spans, ..parsed(FileFormat::Yaml, file, plain)? },
+            None => return Ok(()),
+        },
+    };
+    tree.lay(document);
+    Ok(())
+}
+
+fn read(path: &Path) -> Result<String, String> {
+    let file = File::open(path).map_err(|error| format!("the file cannot be read: {error}"))?;
+    let mut text = String::new();
+    file.take(MAX_FILE + 1).read_to_string(&mut text).map_err(|error| format!("the file cannot be read: {error}"))?;
+    match text.len() as u64 > MAX_FILE {
+        true => Err("the file is larger than 16 MiB".to_owned()),
+        false => Ok(text),
+    }
+}
+
+/// Reads a text with the library.
+fn parsed(format: FileFormat, file: String, text: &str) -> Result<Document, Vec<Problem>> {
+    match format.parse(Some(&file), text) {
+        Ok(members) => {
+            let root = members.into_iter().map(|(key, member)| (key, value(member))).collect::<Map<_, _>>();
+            Ok(Document { file, root: Value::Object(root), spans: Default::default() })
+        }
+        // Not the error's own text: it may repeat a secret.
+        Err(_) => {
+            Err(vec![Problem { place: file, key: String::new(), what: "cannot be read as keys and values".into() }])
+        }
+    }
+}
+
+/// A value as the tree has it. What JSON cannot write, such as an infinite number, is null: that fits no schema.
+fn value(parsed: Parsed) -> Value {
+    match parsed.kind {
+        ValueKind::Nil => Value::Null,
+        ValueKind::Boolean(flag) => Value::Bool(flag),
+        ValueKind::I64(number) => Value::from(number),
+        ValueKind::U64(number) => Value::from(number),
+        ValueKind::I128(number) => i64::try_from(number).map_or(Value::Null, Value::from),
+        ValueKind::U128(number) => u64::try_from(number).map_or(Value::Null, Value::from),
+        ValueKind::Float(number) if number.fract() == 0.0 && number.abs() <= MAX_EXACT => Value::from(number as i64),
+        ValueKind::Float(number) => Number::from_f64(number).map_or(Value::Null, Value::Number),
+        ValueKind::String(text) => Value::String(text),
+        ValueKind::Array(elements) => elements.into_iter().map(value).collect(),
+        ValueKind::Table(members) => members.into_iter().map(|(key, member)| (key, value(member))).collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_extension_says_the_format() {
+        let format = |name: &str| Format::of(Path::new(name));
+        for (name, expected) in [
+            ("a.toml", Format::Toml),
+            ("a", Format::Toml),
+            (".a", Format::Toml),
+            ("/etc/a.d/a", Format::Toml),
+            ("a.json", Format::Json),
+            ("a.yaml", Format::Yaml),
+            ("a.b.YML", Format::Yaml),
+        ] {
+            assert_eq!(format(name), Ok(expected), "{name}");
+        }
+        insta::assert_snapshot!(format("a.conf").unwrap_err(), @"its extension `.conf` is that of no configuration; expected .toml, .json, .yaml or .yml, or none for TOML");
+        let long = format(&format!("a.{}", "x".repeat(1000))).unwrap_err().to_string();
+        assert!(long.len() < 200, "{long}");
+    }
+}
