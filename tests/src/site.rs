@@ -5,20 +5,11 @@ use std::collections::BTreeMap;
 use lapin::options::{BasicAckOptions, BasicGetOptions, QueueDeclareOptions, QueuePurgeOptions};
 use lapin::types::{AMQPValue, FieldTable};
 use lapin::{Channel, Connection, ConnectionProperties};
-use tokio::sync::OnceCell;
 use toolbus_testing::patience::eventually;
 use toolbus_testing::rabbit::RabbitNode;
 use uuid::Uuid;
 
 use crate::message::Message;
-
-/// The node that all tests of a binary share which do not break it. It ends with the process.
-static NODE: OnceCell<RabbitNode> = OnceCell::const_new();
-
-/// The shared node.
-pub async fn shared_node() -> &'static RabbitNode {
-    NODE.get_or_init(RabbitNode::start).await
-}
 
 /// Names that no other test uses, on one broker.
 #[derive(Debug, Clone)]
@@ -34,7 +25,7 @@ pub struct Site {
 impl Site {
     /// New names on the shared node.
     pub async fn shared() -> Self {
-        Self::on(shared_node().await)
+        Self::on(RabbitNode::shared().await)
     }
 
     /// New names on this node.

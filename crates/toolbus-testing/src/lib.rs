@@ -4,3 +4,4 @@ pub mod otlp;
 pub mod patience;
 pub mod proxy;
 pub mod rabbit;
+pub mod tls;

@@ -1,5 +1,9 @@
 //! A private RabbitMQ node: own ports, own folder, own `epmd`, ended with the test process.
+//!
+//! Tests that do not break it share one ([`RabbitNode::shared`]). `tests/run` has the program of this crate start it for
+//! all test processes; a process that runs without it starts its own.
 
+use std::fmt;
 use std::fs;
 use std::io::{self, Write as _};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
@@ -9,7 +13,17 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use tempfile::TempDir;
+use tempfile::{NamedTempFile, TempDir};
+use tokio::io::AsyncReadExt as _;
+use tokio::net::UnixStream;
+use tokio::sync::OnceCell;
+
+use crate::tls;
+
+/// Variable with the path of the socket at which the shared node can be asked for.
+pub const SHARED: &str = "TOOLBUS_TEST_BROKER";
+/// File in a node's folder with its ports.
+const PORTS: &str = "ports";
 
 /// Where Debian keeps the versions of RabbitMQ. Its wrapper in `/usr/sbin` insists on a user of its own.
 const INSTALLED: &str = "/usr/lib/rabbitmq/lib";
@@ -30,25 +44,27 @@ wait
 [ "$said" = keep ] || rm -rf -- "$2"
 "#;
 
-/// Files of a TLS listener, as paths of PEM files.
-#[derive(Debug, Clone)]
-pub struct TlsFiles {
-    /// The authority that signed the certificate, and those of clients.
-    pub ca: PathBuf,
-    /// The node's certificate.
-    pub cert: PathBuf,
-    /// The key of that certificate.
-    pub key: PathBuf,
-    /// Whether clients must show a certificate.
-    pub verify_client: bool,
-}
-
 /// A running node. It ends when dropped, and when the test process ends.
 pub struct RabbitNode {
-    folder: TempDir,
+    folder: Folder,
     sbin: PathBuf,
     ports: Ports,
     guard: Mutex<Option<Child>>,
+}
+
+enum Folder {
+    Own(TempDir),
+    /// Of a node that another process started.
+    Shared(PathBuf),
+}
+
+impl Folder {
+    fn path(&self) -> &Path {
+        match self {
+            Self::Own(folder) => folder.path(),
+            Self::Shared(path) => path,
+        }
+    }
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -60,29 +76,16 @@ struct Ports {
 }
 
 impl RabbitNode {
-    /// Starts a node, and returns once it takes connections (5 s and more).
+    /// Starts a node with a plain and a TLS listener, and returns once it takes connections (5 s and more).
     ///
     /// # Panics
     ///
-    /// When `rabbitmq-server` is not installed, or does not start; the text says what to do.
-    pub async fn start() -> Self {
-        Self::start_with(None).await
-    }
-
-    /// Like [`RabbitNode::start`], with a TLS listener beside the plain one.
-    ///
-    /// # Panics
-    ///
-    /// As [`RabbitNode::start`].
-    pub async fn start_with_tls(tls: TlsFiles) -> Self {
-        Self::start_with(Some(tls)).await
-    }
-
+    /// If `rabbitmq-server` is not installed, or does not start; the text says what to do.
     #[expect(clippy::panic, reason = "a test that needs the broker fails without it")]
-    async fn start_with(tls: Option<TlsFiles>) -> Self {
+    pub async fn start() -> Self {
         let mut failure = String::new();
         for _ in 0..START_ATTEMPTS {
-            match Self::try_start(tls.as_ref()).await {
+            match Self::try_start().await {
                 Ok(node) => return node,
                 Err(error) => failure = error.to_string(),
             }
@@ -90,14 +93,55 @@ impl RabbitNode {
         panic!("no RabbitMQ node: {failure}");
     }
 
-    async fn try_start(tls: Option<&TlsFiles>) -> io::Result<Self> {
+    /// The node of all tests that do not break it, and that use names of their own on it.
+    ///
+    /// # Panics
+    ///
+    /// As [`RabbitNode::start`], or if [`SHARED`] names a socket at which no node can be had.
+    pub async fn shared() -> &'static Self {
+        static NODE: OnceCell<RabbitNode> = OnceCell::const_new();
+        NODE.get_or_init(async || match std::env::var_os(SHARED) {
+            Some(socket) => Self::attach(Path::new(&socket)).await,
+            None => Self::start().await,
+        })
+        .await
+    }
+
+    #[expect(clippy::panic, reason = "a test that needs the broker fails without it")]
+    async fn attach(socket: &Path) -> Self {
+        let attached = async {
+            let mut folder = String::new();
+            UnixStream::connect(socket).await?.read_to_string(&mut folder).await?;
+            let folder = PathBuf::from(folder);
+            let ports = Ports::parse(&fs::read_to_string(folder.join(PORTS))?)?;
+            Ok(Self { folder: Folder::Shared(folder), sbin: installed()?, ports, guard: Mutex::new(None) })
+        };
+        let attached: io::Result<Self> = attached.await;
+        attached.unwrap_or_else(|error| panic!("no shared RabbitMQ node at {}: {error}", socket.display()))
+    }
+
+    async fn try_start() -> io::Result<Self> {
         let sbin = installed()?;
         let folder = tempfile::Builder::new().prefix("toolbus-rabbit-").tempdir()?;
         let ports = Ports::free()?;
-        write_configuration(folder.path(), ports, tls)?;
-        let node = Self { folder, sbin, ports, guard: Mutex::new(None) };
+        tls::write_authority(folder.path())?;
+        write_configuration(folder.path(), ports)?;
+        fs::write(folder.path().join(PORTS), ports.to_string())?;
+        let node = Self { folder: Folder::Own(folder), sbin, ports, guard: Mutex::new(None) };
         node.run().await?;
         Ok(node)
+    }
+
+    /// The folder with everything of the node.
+    #[must_use]
+    pub fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// The authority that signed the certificate of the TLS listener, as a PEM file.
+    #[must_use]
+    pub fn authority(&self) -> PathBuf {
+        self.folder.path().join(tls::AUTHORITY)
     }
 
     /// Where a client connects to, as the user `guest`.
@@ -118,7 +162,7 @@ impl RabbitNode {
         format!("amqp://{user}:{password}@127.0.0.1:{}/{vhost}", self.ports.amqp)
     }
 
-    /// Where a client connects to over TLS, if the node was started with it.
+    /// Where a client connects to over TLS.
     #[must_use]
     pub fn tls_url(&self) -> String {
         format!("amqps://guest:guest@localhost:{}/%2f", self.ports.tls)
@@ -203,11 +247,14 @@ impl RabbitNode {
     /// When the node refuses them.
     #[expect(clippy::panic, reason = "a test whose node does not obey fails")]
     pub async fn import(&self, definitions: &str) {
-        let file = self.folder.path().join("definitions.json");
-        if let Err(error) = fs::write(&file, definitions) {
-            panic!("the definitions could not be written: {error}");
+        let file = NamedTempFile::with_suffix(".json").and_then(|mut file| {
+            file.write_all(definitions.as_bytes())?;
+            Ok(file)
+        });
+        match file {
+            Ok(file) => drop(self.ctl(&["import_definitions", &file.path().to_string_lossy()]).await),
+            Err(error) => panic!("the definitions could not be written: {error}"),
         }
-        self.ctl(&["import_definitions", &file.to_string_lossy()]).await;
     }
 
     async fn run(&self) -> io::Result<()> {
@@ -267,7 +314,22 @@ impl Drop for RabbitNode {
     }
 }
 
+impl fmt::Display for Ports {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { amqp, tls, dist, epmd } = self;
+        write!(f, "{amqp} {tls} {dist} {epmd}")
+    }
+}
+
 impl Ports {
+    fn parse(text: &str) -> io::Result<Self> {
+        let numbers: Vec<u16> = text.split(' ').filter_map(|number| number.parse().ok()).collect();
+        match numbers[..] {
+            [amqp, tls, dist, epmd] => Ok(Self { amqp, tls, dist, epmd }),
+            _ => Err(io::Error::other(format!("no ports: {text:?}"))),
+        }
+    }
+
     /// Four ports that are free now. All are held together, so that they differ.
     fn free() -> io::Result<Self> {
         let bind = || TcpListener::bind((Ipv4Addr::LOCALHOST, 0));
@@ -286,20 +348,17 @@ fn installed() -> io::Result<PathBuf> {
     found.pop().ok_or_else(missing)
 }
 
-fn write_configuration(folder: &Path, ports: Ports, tls: Option<&TlsFiles>) -> io::Result<()> {
-    let mut text = format!("listeners.tcp.default = 127.0.0.1:{}\ndisk_free_limit.absolute = 1MB\n", ports.amqp);
-    if let Some(tls) = tls {
-        text.push_str(&format!(
-            "listeners.ssl.default = 127.0.0.1:{}\nssl_options.cacertfile = {}\nssl_options.certfile = {}\n\
-             ssl_options.keyfile = {}\nssl_options.verify = {}\nssl_options.fail_if_no_peer_cert = {}\n",
-            ports.tls,
-            tls.ca.display(),
-            tls.cert.display(),
-            tls.key.display(),
-            if tls.verify_client { "verify_peer" } else { "verify_none" },
-            tls.verify_client,
-        ));
-    }
+fn write_configuration(folder: &Path, ports: Ports) -> io::Result<()> {
+    let text = format!(
+        "listeners.tcp.default = 127.0.0.1:{}\ndisk_free_limit.absolute = 1MB\n\
+         listeners.ssl.default = 127.0.0.1:{}\nssl_options.cacertfile = {}\nssl_options.certfile = {}\n\
+         ssl_options.keyfile = {}\nssl_options.verify = verify_none\nssl_options.fail_if_no_peer_cert = false\n",
+        ports.amqp,
+        ports.tls,
+        folder.join(tls::AUTHORITY).display(),
+        folder.join(tls::CERTIFICATE).display(),
+        folder.join(tls::KEY).display(),
+    );
     fs::write(folder.join("rabbitmq.conf"), text)?;
     fs::write(folder.join("enabled_plugins"), "[].\n")
 }

@@ -4,9 +4,10 @@ use serde_json::json;
 use toolbus_e2e::backend::Backend;
 use toolbus_e2e::client::Client;
 use toolbus_e2e::daemon::Daemon;
-use toolbus_e2e::site::{Site, shared_node};
+use toolbus_e2e::site::Site;
 use toolbus_testing::otlp::Receiver;
 use toolbus_testing::patience::eventually;
+use toolbus_testing::rabbit::RabbitNode;
 
 use toolbus_e2e::metrics::sum;
 
@@ -84,7 +85,7 @@ async fn requests_whose_queues_for_answers_are_full_hold_up_no_other_caller() {
 async fn what_the_broker_refuses_or_does_not_have_is_found_out_before_the_tool_runs() {
     let (mut site, backend) = (Site::shared().await, Backend::start().await);
     let (all, user) = (site.url.clone(), site.prefix.clone());
-    let node = shared_node().await;
+    let node = RabbitNode::shared().await;
     node.ctl(&["add_user", &user, "secret"]).await;
     node.ctl(&["set_permissions", "-p", "/", &user, ".*", ".*", ".*"]).await;
     node.ctl(&["set_topic_permissions", "-p", "/", &user, &site.exchange, r"^tool\.result\.ana$", ".*"]).await;
@@ -125,7 +126,7 @@ async fn what_the_broker_refuses_or_does_not_have_is_found_out_before_the_tool_r
 async fn an_address_that_the_broker_does_not_permit_is_refused_before_the_tool_runs_and_harms_no_other_caller() {
     let (mut site, backend) = (Site::shared().await, Backend::start().await);
     let (all, user) = (site.url.clone(), site.prefix.clone());
-    let node = shared_node().await;
+    let node = RabbitNode::shared().await;
     node.ctl(&["add_user", &user, "secret"]).await;
     // It may write to its exchanges and queues, and not to the default exchange: to no queue of anybody else.
     let (exchange, prefix) = (site.exchange.replace('.', "\\."), &site.prefix);

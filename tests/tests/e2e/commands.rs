@@ -9,7 +9,8 @@ use serde_json::Value;
 use toolbus_e2e::backend::Backend;
 use toolbus_e2e::daemon::Daemon;
 use toolbus_e2e::program::{Run, toolbus};
-use toolbus_e2e::site::{Site, shared_node};
+use toolbus_e2e::site::Site;
+use toolbus_testing::rabbit::RabbitNode;
 
 /// Nothing listens here.
 const NOWHERE: &str = "127.0.0.1:1";
@@ -114,7 +115,7 @@ async fn call_says_when_nobody_listens_and_when_there_is_no_broker() {
 #[tokio::test]
 async fn what_the_broker_refuses_is_told_at_once_and_not_as_out_of_reach() {
     let site = Site::shared().await;
-    let other = Site::on(shared_node().await);
+    let other = Site::on(RabbitNode::shared().await);
     let (_connection, channel) = other.channel().await;
     let (options, arguments) = (ExchangeDeclareOptions::default(), FieldTable::default());
     channel.exchange_declare(other.exchange.as_str().into(), ExchangeKind::Direct, options, arguments).await.unwrap();

@@ -7,8 +7,9 @@ use toolbus_e2e::client::{Client, Request};
 use toolbus_e2e::daemon::Daemon;
 use toolbus_e2e::message::Message;
 use toolbus_e2e::program::toolbus;
-use toolbus_e2e::site::{Site, shared_node};
+use toolbus_e2e::site::Site;
 use toolbus_testing::patience::eventually;
+use toolbus_testing::rabbit::RabbitNode;
 
 use crate::recipe::{self, PASSWORD, RECIPE};
 
@@ -85,7 +86,7 @@ impl Login {
 }
 
 async fn url_of(user: &str) -> String {
-    let node = shared_node().await;
+    let node = RabbitNode::shared().await;
     MADE.get_or_init(async || {
         let users = LOGINS.map(|name| json!({"name": name, "password": PASSWORD, "tags": []}));
         let all = |user| json!({"user": user, "vhost": "/", "configure": ".*", "write": ".*", "read": ".*"});

@@ -6,7 +6,7 @@ use lapin::types::AMQPValue;
 use serde_json::json;
 use toolbus_e2e::client::Client;
 use toolbus_e2e::daemon::Daemon;
-use toolbus_e2e::site::{Site, shared_node};
+use toolbus_e2e::site::Site;
 use toolbus_e2e::sockets::nodelay;
 use toolbus_testing::patience::eventually;
 use toolbus_testing::rabbit::RabbitNode;
@@ -95,6 +95,10 @@ async fn a_required_tool_that_nothing_registers_stops_the_daemon() {
 async fn no_connection_to_the_broker_holds_small_packets_back() {
     let site = Site::shared().await;
     let daemon = Daemon::start(&site, ECHO).await;
-    assert_eq!(nodelay(daemon.pid(), shared_node().await.address()), [true, true], "TCP_NODELAY of both connections");
+    assert_eq!(
+        nodelay(daemon.pid(), RabbitNode::shared().await.address()),
+        [true, true],
+        "TCP_NODELAY of both connections"
+    );
     daemon.stop(&site).await;
 }

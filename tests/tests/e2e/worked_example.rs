@@ -15,8 +15,9 @@ use toolbus_e2e::client::{Client, Request};
 use toolbus_e2e::daemon::Daemon;
 use toolbus_e2e::message::Message;
 use toolbus_e2e::program::binary;
-use toolbus_e2e::site::{Site, shared_node};
+use toolbus_e2e::site::Site;
 use toolbus_testing::patience::eventually;
+use toolbus_testing::rabbit::RabbitNode;
 
 const DOCUMENT: &str = include_str!("../../../docs/policy.md");
 const CONFIGURATION: &str = include_str!("../../../config/agents.toml");
@@ -89,7 +90,7 @@ async fn make_logins() {
         "users": LOGINS.iter().map(user).collect::<Vec<_>>(),
         "permissions": LOGINS.iter().map(permission).collect::<Vec<_>>(),
     });
-    shared_node().await.import(&definitions.to_string()).await;
+    RabbitNode::shared().await.import(&definitions.to_string()).await;
 }
 
 /// The daemon of the example, and everybody who calls it.
@@ -111,7 +112,7 @@ impl World {
         daemon.wait_until_ready().await;
         let mut clients = Vec::new();
         for login in LOGINS {
-            let url = shared_node().await.url_of(login, PASSWORD);
+            let url = RabbitNode::shared().await.url_of(login, PASSWORD);
             clients.push((login, Client::connect_as(&site, &url).await));
         }
         Self { site, daemon, clients, _backend: server }

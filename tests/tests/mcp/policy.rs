@@ -6,8 +6,9 @@ use serde_json::{Value, json};
 use toolbus_e2e::client::{Client, Request};
 use toolbus_e2e::daemon::Daemon;
 use toolbus_e2e::message::Message;
-use toolbus_e2e::site::{Site, shared_node};
+use toolbus_e2e::site::Site;
 use toolbus_testing::patience::eventually;
+use toolbus_testing::rabbit::RabbitNode;
 use uuid::Uuid;
 
 use crate::peer::{INVOKE, Known, MANAGE, REFRESH};
@@ -250,7 +251,7 @@ async fn the_broker_says_who_sees_which_tools() {
     let logins = ["mcp-listed", "mcp-free"];
     let users = logins.map(|name| json!({"name": name, "password": "a password", "tags": []}));
     let all = |user| json!({"user": user, "vhost": "/", "configure": ".*", "write": ".*", "read": ".*"});
-    let node = shared_node().await;
+    let node = RabbitNode::shared().await;
     node.import(&json!({"users": users, "permissions": logins.map(all)}).to_string()).await;
     let users = "source = \"broker\"\nusers = { mcp-listed = \"listed\", mcp-free = \"free\" }";
     let rules = RULES.replace("trust_headers = true", users);

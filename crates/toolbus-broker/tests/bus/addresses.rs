@@ -39,7 +39,7 @@ async fn headers_that_fill_a_frame_cost_no_connection() {
     let bus = rabbitmq().await;
     let queue = unique("headers");
     let mut deliveries = consume(&bus, &queue, &["t"]).await;
-    let client = Connection::connect(&node().await.0.url(), ConnectionProperties::default()).await.unwrap();
+    let client = Connection::connect(&node().await.url(), ConnectionProperties::default()).await.unwrap();
     let channel = client.create_channel().await.unwrap();
     let mut headers = FieldTable::default();
     headers.insert("x".into(), AMQPValue::LongString("a".repeat(FILLS_A_FRAME).into()));
@@ -62,7 +62,7 @@ async fn an_answer_to_a_direct_reply_address_arrives() {
     let bus = rabbitmq().await;
     let queue = unique("requests");
     let mut requests = consume(&bus, &queue, &["t"]).await;
-    let client = Connection::connect(&node().await.0.url(), ConnectionProperties::default()).await.unwrap();
+    let client = Connection::connect(&node().await.url(), ConnectionProperties::default()).await.unwrap();
     let channel = client.create_channel().await.unwrap();
     let direct = "amq.rabbitmq.reply-to";
     let no_ack = BasicConsumeOptions { no_ack: true, ..BasicConsumeOptions::default() };
@@ -87,7 +87,7 @@ async fn a_full_queue_rejects_a_message_and_no_other_and_takes_it_once_there_is_
     let bus = rabbitmq().await;
     let (harmless, full) = (unique("harmless"), unique("full"));
     let mut deliveries = consume(&bus, &harmless, &["t"]).await;
-    let client = Connection::connect(&node().await.0.url(), ConnectionProperties::default()).await.unwrap();
+    let client = Connection::connect(&node().await.url(), ConnectionProperties::default()).await.unwrap();
     let channel = client.create_channel().await.unwrap();
     let mut bounds = FieldTable::default();
     bounds.insert("x-max-length".into(), AMQPValue::LongInt(1));

@@ -4,33 +4,25 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use tokio::sync::{OnceCell, mpsc};
+use tokio::sync::mpsc;
 use toolbus_broker::rabbitmq::{QueueType, RabbitMq, Settings, Tls};
 use toolbus_core::bus::{Bus, BusState, Delivery, Outgoing, Ownership, Routing, Subscription, Target};
 use toolbus_protocol::Properties;
 use toolbus_testing::patience::PATIENCE;
 use toolbus_testing::rabbit::RabbitNode;
 
-use crate::tls::Authority;
-
 /// How long nothing must happen before it counts as not happening.
 const QUIET: Duration = Duration::from_millis(300);
 
-/// The node that most tests share, with its TLS authority. Nothing that is done to it may disturb other tests.
-pub(crate) async fn node() -> &'static (RabbitNode, Authority) {
-    static NODE: OnceCell<(RabbitNode, Authority)> = OnceCell::const_new();
-    NODE.get_or_init(async || {
-        let authority = Authority::new();
-        let node = RabbitNode::start_with_tls(authority.node_files()).await;
-        (node, authority)
-    })
-    .await
+/// The node that most tests share. Nothing that is done to it may disturb other tests.
+pub(crate) async fn node() -> &'static RabbitNode {
+    RabbitNode::shared().await
 }
 
-/// A name that no other test uses.
+/// A name that no other test uses, in no other process either.
 pub(crate) fn unique(name: &str) -> String {
     static COUNT: AtomicU32 = AtomicU32::new(0);
-    format!("{name}-{}", COUNT.fetch_add(1, Ordering::Relaxed))
+    format!("{name}-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed))
 }
 
 /// Settings with exchanges of the test's own.
@@ -54,7 +46,7 @@ pub(crate) fn settings_with_ca(url: &str, ca: std::path::PathBuf) -> Settings {
 
 /// A bus on the shared node.
 pub(crate) async fn rabbitmq() -> RabbitMq {
-    RabbitMq::start(settings(&node().await.0.url())).unwrap()
+    RabbitMq::start(settings(&node().await.url())).unwrap()
 }
 
 pub(crate) fn subscription(queue: &str, topics: &[&str]) -> Subscription {

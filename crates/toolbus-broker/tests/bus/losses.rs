@@ -26,7 +26,7 @@ async fn start(url: String) -> RabbitMq {
 
 /// A bus whose line to the shared node can be broken.
 async fn behind_a_proxy() -> (Proxy, RabbitMq) {
-    let node = &node().await.0;
+    let node = node().await;
     let proxy = Proxy::start(node.address()).await.unwrap();
     let url = node.url().replace(&node.address().to_string(), &proxy.address().to_string());
     (proxy, start(url + "?heartbeat=1").await)
@@ -115,7 +115,7 @@ async fn an_alarm_of_the_broker_is_noticed_without_a_message_of_ours() {
 
 #[tokio::test]
 async fn a_broker_that_confirms_nothing_more_is_not_ready_until_it_does() {
-    let node = &node().await.0;
+    let node = node().await;
     let proxy = Proxy::start(node.address()).await.unwrap();
     let url = node.url().replace(&node.address().to_string(), &proxy.address().to_string());
     // Long enough that missing confirms are noticed before missing heartbeats.
@@ -132,7 +132,7 @@ async fn a_broker_that_confirms_nothing_more_is_not_ready_until_it_does() {
 
 #[tokio::test]
 async fn an_exchange_that_was_deleted_is_declared_again_and_leads_to_its_queues() {
-    let settings = settings(&node().await.0.url());
+    let settings = settings(&node().await.url());
     let exchanges = [settings.exchange.clone(), settings.dead_letter_exchange.clone()];
     let bus = RabbitMq::start(settings).unwrap();
     let queue = unique("renewed");
@@ -141,7 +141,7 @@ async fn an_exchange_that_was_deleted_is_declared_again_and_leads_to_its_queues(
         let delete = format!(
             "rabbit_exchange:delete(rabbit_misc:r(<<\"/\">>, exchange, <<\"{exchange}\">>), false, <<\"test\">>)."
         );
-        node().await.0.ctl(&["eval", &delete]).await;
+        node().await.ctl(&["eval", &delete]).await;
     }
     for target in [Target::Topic("t".to_owned()), Target::DeadLetter(queue.clone())] {
         deliver_when_bound(&bus, &message(target, "hello")).await;
@@ -241,7 +241,7 @@ async fn a_queue_deleted_while_consumed_is_declared_again() {
     let bus = rabbitmq().await;
     let queue = unique("deleted");
     let mut deliveries = consume(&bus, &queue, &["t"]).await;
-    node().await.0.ctl(&["delete_queue", &queue]).await;
+    node().await.ctl(&["delete_queue", &queue]).await;
     deliver_when_bound(&bus, &to_topic("t", "hello")).await;
     assert_eq!(take(&mut deliveries).await, "hello");
     still_works(&bus, &mut deliveries).await;
@@ -250,7 +250,7 @@ async fn a_queue_deleted_while_consumed_is_declared_again() {
 
 #[tokio::test]
 async fn a_broker_that_is_away_at_start_is_waited_for() {
-    let node = &node().await.0;
+    let node = node().await;
     let proxy = Proxy::start(node.address()).await.unwrap();
     proxy.cut();
     let url = node.url().replace(&node.address().to_string(), &proxy.address().to_string());
@@ -291,9 +291,9 @@ async fn a_line_that_swallows_everything_is_noticed_by_its_silence() {
 
 #[tokio::test]
 async fn another_node_of_the_cluster_is_tried() {
-    let proxy = Proxy::start(node().await.0.address()).await.unwrap();
+    let proxy = Proxy::start(node().await.address()).await.unwrap();
     proxy.cut();
-    let own = settings(&node().await.0.url());
+    let own = settings(&node().await.url());
     let dead = format!("amqp://guest:guest@{}/%2f", proxy.address());
     let urls = vec![dead, own.urls[0].clone()];
     let bus = RabbitMq::start(Settings { urls, ..own }).unwrap();
@@ -304,7 +304,7 @@ async fn another_node_of_the_cluster_is_tried() {
 
 #[tokio::test]
 async fn closing_while_the_broker_is_away_ends_at_once() {
-    let proxy = Proxy::start(node().await.0.address()).await.unwrap();
+    let proxy = Proxy::start(node().await.address()).await.unwrap();
     proxy.cut();
     let bus = start(format!("amqp://guest:guest@{}/%2f", proxy.address())).await;
     let mut deliveries = bus.consume(subscription(&unique("never"), &["t"]));

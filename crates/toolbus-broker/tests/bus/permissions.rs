@@ -9,7 +9,7 @@ use crate::fixture::{
 
 /// A user with these rights (configure, write, read), and where it connects to.
 async fn user(configure: &str, write: &str, read: &str) -> (String, String) {
-    let (node, name) = (&node().await.0, unique("user"));
+    let (node, name) = (&node().await, unique("user"));
     node.ctl(&["add_user", &name, "s3cret"]).await;
     node.ctl(&["set_permissions", &name, configure, write, read]).await;
     let url = node.url_of(&name, "s3cret");
@@ -18,7 +18,7 @@ async fn user(configure: &str, write: &str, read: &str) -> (String, String) {
 
 #[tokio::test]
 async fn a_user_that_may_declare_nothing_uses_what_exists() {
-    let owner = settings(&node().await.0.url());
+    let owner = settings(&node().await.url());
     let queue = unique("prepared");
     let administrator = RabbitMq::start(owner.clone()).unwrap();
     drop(consume(&administrator, &queue, &["t"]).await);
@@ -40,14 +40,14 @@ async fn a_user_that_may_declare_nothing_uses_what_exists() {
 
 #[tokio::test]
 async fn an_address_that_the_user_may_not_write_to_is_refused_and_harms_no_other() {
-    let owner = settings(&node().await.0.url());
+    let owner = settings(&node().await.url());
     let forbidden = format!("{}.dlx", owner.exchange);
     let (name, url) = user(".*", ".*", ".*").await;
     let bus = RabbitMq::start(Settings { urls: vec![url], ..owner }).unwrap();
     let queue = unique("harmless");
     let mut deliveries = consume(&bus, &queue, &["t"]).await;
     deliver(&bus, &to_topic("t", "before")).await;
-    node().await.0.ctl(&["set_permissions", &name, ".*", "^(?!.*[.]dlx$).*$", ".*"]).await;
+    node().await.ctl(&["set_permissions", &name, ".*", "^(?!.*[.]dlx$).*$", ".*"]).await;
 
     let mut refused = message(Target::DeadLetter(queue.clone()), "refused");
     refused.proven = false;
@@ -82,7 +82,7 @@ async fn an_address_that_the_user_may_not_write_to_is_refused_and_harms_no_other
 
 #[tokio::test]
 async fn wrong_credentials_are_tried_again_and_named_without_being_shown() {
-    let (node, name) = (&node().await.0, unique("user"));
+    let (node, name) = (&node().await, unique("user"));
     let bus = RabbitMq::start(settings(&node.url_of(&name, "s3cret"))).unwrap();
     let _deliveries = bus.consume(subscription(&unique("q"), &["t"]));
     let state = until(&bus, "a refusal", |state| state.last_error.is_some()).await;
@@ -98,7 +98,7 @@ async fn wrong_credentials_are_tried_again_and_named_without_being_shown() {
 
 #[tokio::test]
 async fn a_virtual_host_that_does_not_exist_is_named() {
-    let url = node().await.0.url().replace("%2f", "elsewhere");
+    let url = node().await.url().replace("%2f", "elsewhere");
     let bus = RabbitMq::start(settings(&url)).unwrap();
     let state = until(&bus, "a refusal", |state| state.last_error.is_some()).await;
     assert!(state.last_error.as_ref().unwrap().contains("virtual host"), "{state:?}");

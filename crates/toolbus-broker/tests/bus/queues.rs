@@ -10,7 +10,7 @@ use crate::fixture::{
 
 /// The line of a listing that begins with this name.
 async fn listed(listing: &[&str], name: &str) -> String {
-    let lines = node().await.0.ctl(listing).await;
+    let lines = node().await.ctl(listing).await;
     let found = lines.lines().find(|line| line.split('\t').next() == Some(name));
     found.unwrap_or_else(|| panic!("{name} is not in\n{lines}")).to_owned()
 }
@@ -19,7 +19,7 @@ const QUEUES: [&str; 7] = ["list_queues", "name", "type", "durable", "auto_delet
 
 #[tokio::test]
 async fn quorum_queues_have_their_arguments_and_a_dead_letter_queue() {
-    let settings = settings(&node().await.0.url());
+    let settings = settings(&node().await.url());
     let dead_letters = settings.dead_letter_exchange.clone();
     let bus = RabbitMq::start(settings).unwrap();
     let queue = unique("quorum");
@@ -45,14 +45,14 @@ async fn quorum_queues_have_their_arguments_and_a_dead_letter_queue() {
     ] {
         assert!(line.contains(part), "{part} is not in {line}");
     }
-    let bindings = node().await.0.ctl(&["list_bindings", "source_name", "destination_name", "routing_key"]).await;
+    let bindings = node().await.ctl(&["list_bindings", "source_name", "destination_name", "routing_key"]).await;
     assert!(bindings.contains(&format!("{dead_letters}\t{queue}.dlq\t{queue}")), "{bindings}");
     bus.close().await;
 }
 
 #[tokio::test]
 async fn classic_queues_are_durable_and_have_no_delivery_limit() {
-    let settings = settings(&node().await.0.url());
+    let settings = settings(&node().await.url());
     let bus = RabbitMq::start(Settings { queue_type: QueueType::Classic, ..settings }).unwrap();
     let queue = unique("classic");
     let mut deliveries = consume(&bus, &queue, &["t"]).await;
@@ -68,7 +68,7 @@ async fn classic_queues_are_durable_and_have_no_delivery_limit() {
 
 #[tokio::test]
 async fn a_queue_for_short_lived_messages_is_classic_and_is_used_as_it_is_where_it_is_not() {
-    let settings = settings(&node().await.0.url());
+    let settings = settings(&node().await.url());
     let (fresh, older) = (unique("fresh"), unique("older"));
     let before = RabbitMq::start(settings.clone()).unwrap();
     drop(consume(&before, &older, &["older"]).await);
@@ -100,13 +100,13 @@ async fn the_queue_of_a_replica_is_exclusive_and_ends_with_its_connection() {
     let line = listed(&QUEUES, &queue).await;
     assert!(line.contains("\tclassic\tfalse\tfalse\ttrue\t"), "{line}");
     bus.close().await;
-    let left = node().await.0.ctl(&["list_queues", "name"]).await;
+    let left = node().await.ctl(&["list_queues", "name"]).await;
     assert!(!left.contains(&queue), "{left}");
 }
 
 #[tokio::test]
 async fn a_queue_of_another_type_stops_with_a_text_that_says_what_to_do() {
-    let mut settings = settings(&node().await.0.url());
+    let mut settings = settings(&node().await.url());
     let queue = unique("typed");
     let first = RabbitMq::start(settings.clone()).unwrap();
     let _deliveries = consume(&first, &queue, &["t"]).await;
@@ -125,12 +125,12 @@ async fn a_queue_of_another_type_stops_with_a_text_that_says_what_to_do() {
 
 #[tokio::test]
 async fn an_exchange_with_other_arguments_stops_too() {
-    let settings = settings(&node().await.0.url());
+    let settings = settings(&node().await.url());
     let declare = format!(
         "rabbit_exchange:declare(rabbit_misc:r(<<\"/\">>, exchange, <<\"{}\">>), fanout, true, false, false, [], <<\"test\">>).",
         settings.exchange
     );
-    node().await.0.ctl(&["eval", &declare]).await;
+    node().await.ctl(&["eval", &declare]).await;
     let exchange = settings.exchange.clone();
     let bus = RabbitMq::start(settings).unwrap();
     let state = until(&bus, "a fatal mistake", |state| state.fatal.is_some()).await;
@@ -169,11 +169,11 @@ async fn a_missing_queue_of_somebody_else_is_named_in_the_last_error() {
 
 #[tokio::test]
 async fn connections_are_named_after_the_instance() {
-    let settings = settings(&node().await.0.url());
+    let settings = settings(&node().await.url());
     let name = settings.name.clone();
     let bus = RabbitMq::start(settings).unwrap();
     let _deliveries = consume(&bus, &unique("named"), &["t"]).await;
-    let connections = node().await.0.ctl(&["list_connections", "client_properties"]).await;
+    let connections = node().await.ctl(&["list_connections", "client_properties"]).await;
     for role in ["consume", "publish"] {
         assert!(connections.contains(&format!("\"{name} {role}\"")), "{connections}");
     }
