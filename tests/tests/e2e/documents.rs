@@ -5,8 +5,6 @@
 //! `rabbitmqctl` obeys a node of the test; `/etc/toolbus`, `/srv`, `/run/secrets` and `/var/lib/toolbus` are folders in
 //! the copy.
 
-mod blocks;
-
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
@@ -17,7 +15,7 @@ use tokio::process::Command;
 use toolbus_e2e::program::{binary, interpreter};
 use toolbus_testing::rabbit::RabbitNode;
 
-use self::blocks::{Block, Kind, blocks, fits};
+use crate::blocks::{Block, Kind, blocks, fits};
 
 /// Longest run of one document, in seconds.
 const LONGEST: &str = "300";

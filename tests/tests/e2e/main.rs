@@ -1,22 +1,19 @@
 //! The real binary against real servers: RabbitMQ, an HTTP backend, a collector, clients in Rust and Python.
 #![expect(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "a test fails by panicking")]
 
-mod adversary;
 mod audit;
 mod bad_addresses;
 mod bad_bodies;
 mod bad_properties;
+mod blocks;
 mod cancelling;
 mod changes;
 mod commands;
 mod commands_mcp;
 mod control;
-mod costly_checks;
 mod dashboard;
 mod documents;
 mod drain;
-mod fairness;
-mod hidden;
 mod identity;
 mod least_privilege;
 mod limits;
@@ -25,7 +22,6 @@ mod losses;
 mod outbound;
 mod peers;
 mod plain_clients;
-mod providers;
 mod recipe;
 mod refusals;
 mod reload;

@@ -1,0 +1,264 @@
+//! What a caller may not see is, to that caller, what does not exist: in every member, property and header of an answer,
+//! and in the time that it takes.
+
+use std::time::{Duration, Instant};
+
+use futures_util::StreamExt;
+use lapin::options::{BasicConsumeOptions, QueueDeclareOptions};
+use lapin::types::FieldTable;
+use serde_json::{Value, json};
+use toolbus_e2e::backend::Backend;
+use toolbus_e2e::message::Message;
+use toolbus_testing::patience::eventually;
+
+use crate::adversary::fixture::{World, tool};
+use crate::adversary::row::{Sent, call, raw};
+use crate::turn;
+
+/// Calls of each kind whose times are compared.
+const SAMPLES: usize = 300;
+
+/// Tools that `ana` may not see; nor, as a sub-agent, the last two.
+const HIDDEN: [&str; 9] = [
+    "transfer_money",
+    "get_weathers",
+    "whatsapp_send",
+    "open",
+    "keep",
+    "remove",
+    "vault_open_717aca2af203",
+    "cancel_scheduled_task",
+    "mcp_unregister_server",
+];
+
+const POLICY: &str = r#"
+[invoke]
+default_timeout = "110s"
+[identity]
+trust_headers = true
+[agents.ana]
+allowed_tools = ["get_weather", "hold", "files.*", "cancel_*", "jobs.*"]
+denied_tools = ["files.remove"]
+toolsets = ["files", "jobs"]
+tool_rate_limits = { "*" = { rps = 0.0001, burst = 1 } }
+outbound_allowlist = { whatsapp = ["+573001112233"] }
+[agents.bruno]
+toolsets = ["vault", "desk"]
+[outbound.whatsapp]
+tools = ["whatsapp_send"]
+recipients = ["/to"]
+compare = "digits"
+[toolsets.files]
+kind = "rest"
+endpoints = ["list", "remove"]
+[toolsets.jobs]
+kind = "rest"
+endpoints = ["mcp_unregister_server"]
+[toolsets.vault]
+kind = "rest"
+endpoints = ["open"]
+[toolsets.desk]
+kind = "rest"
+scope = "session"
+endpoints = ["keep"]
+"#;
+
+fn configuration(backend: &Backend) -> String {
+    let names = ["get_weather", "list"].into_iter().chain(HIDDEN);
+    let tools: String = names.map(|name| tool(backend, name)).collect();
+    format!("{POLICY}{tools}{}", backend.tool("hold", "/gate?id={id}", "timeout = \"100s\""))
+}
+
+async fn world() -> World {
+    World::start(configuration, &HIDDEN).await
+}
+
+/// A way to ask for something that is hidden, and for something that is not there.
+struct Pair {
+    what: &'static str,
+    hidden: &'static str,
+    unknown: &'static str,
+    ask: fn(&str) -> Sent,
+}
+
+const fn pair(what: &'static str, hidden: &'static str, unknown: &'static str, ask: fn(&str) -> Sent) -> Pair {
+    Pair { what, hidden, unknown, ask }
+}
+
+/// Each pair is equally long, and equally far from every name that the caller may see.
+const CALLS: [Pair; 14] = [
+    pair("a tool", "transfer_money", "transfer_monkey", call),
+    pair("a tool near a visible one", "get_weathers", "get_weatherz", call),
+    pair("a tool in another case", "TRANSFER_MONEY", "TRANSFER_MONKEY", call),
+    pair("a tool near a hidden one", "transfer_mone", "transfer_monk", call),
+    pair("a tool with arguments that are no JSON", "transfer_money", "transfer_monkey", |name| {
+        raw(json!({"toolName": name, "arguments": "{"}).to_string())
+    }),
+    pair("a tool that addresses people", "whatsapp_send", "whatsapp_sent", |name| {
+        raw(json!({"toolName": name, "arguments": {"to": "+573009998877"}}).to_string())
+    }),
+    pair("a tool of a set that is not bound", "vault.open", "vaulx.open", call),
+    pair("a tool of a set that is not bound, bare", "open", "opem", call),
+    pair("a tool by the name that models know", "vault_open_717aca2af203", "vault_open_717aca2af204", call),
+    pair("a tool that needs a session", "desk.keep", "desx.keep", call),
+    pair("a set without a tool", "vault.", "vaulx.", call),
+    pair("a denied tool of a bound set", "files.remove", "files.remoxe", call),
+    pair("a tool that the profile hides", "cancel_scheduled_task", "cancel_scheduled_tasx", |name| {
+        call(name).header("rb-tool-profile", "subagent")
+    }),
+    pair(
+        "a tool that the profile hides behind a prefix",
+        "jobs.mcp_unregister_server",
+        "jobs.mcp_unregister_servex",
+        |name| call(name).header("rb-tool-profile", "subagent"),
+    ),
+];
+
+const LISTS: [Pair; 4] = [
+    pair("a list of one", "transfer_money", "transfer_monkey", |name| list(&json!([name]))),
+    pair("a list with a visible one", "vault.open", "vaulx.open", |name| list(&json!([name, "get_weather"]))),
+    pair("a list of a set", "vault", "vaulx", |name| list(&json!([name]))),
+    pair("a list under a profile", "cancel_scheduled_task", "cancel_scheduled_tasx", |name| {
+        list(&json!([name])).header("rb-tool-profile", "subagent")
+    }),
+];
+
+fn list(names: &Value) -> Sent {
+    raw(json!({"names": names}).to_string()).on("tool.list")
+}
+
+/// An answer without what differs between any two: ids, times, and the name that was asked for.
+fn shape(message: Message, name: &str) -> Message {
+    let blank = |text: &str| text.replace(name, "[the name]");
+    let times = ["rb-rb-queue-ms", "rb-rb-duration-ms"];
+    let mut body = message.body();
+    if let Some(members) = body.as_object_mut() {
+        members.entry("toolCallId").and_modify(|id| *id = json!("[an id]"));
+    }
+    let properties = message.properties.clone();
+    let properties = properties.with_message_id("[an id]".into()).with_correlation_id("[an id]".into());
+    Message {
+        properties: properties.with_headers(FieldTable::default()).with_timestamp(0),
+        headers: message
+            .headers
+            .into_iter()
+            .map(|(header, value)| if times.contains(&&*header) { (header, String::new()) } else { (header, value) })
+            .collect(),
+        data: blank(&body.to_string()).into_bytes(),
+        ..message
+    }
+}
+
+impl Pair {
+    async fn answers(&self, world: &World) -> [Message; 2] {
+        let ask = async |name| {
+            let request = (self.ask)(name).request(&world.client, &world.site);
+            shape(world.client.exchange(&request).await, name)
+        };
+        [ask(self.hidden).await, ask(self.unknown).await]
+    }
+}
+
+/// Waits until a second has begun in which nobody has searched for near names: there are five searches in each.
+async fn fresh_second(world: &World) {
+    let is_offered = async || {
+        let request = call("get_weatherx").request(&world.client, &world.site);
+        world.client.exchange(&request).await.error().contains("'get_weather'")
+    };
+    eventually("the last search of a second", async || (!is_offered().await).then_some(())).await;
+    eventually("the first search of a second", async || is_offered().await.then_some(())).await;
+}
+
+#[tokio::test]
+async fn a_hidden_tool_is_answered_as_one_that_is_not_there() {
+    let world = world().await;
+    let mut told = Vec::new();
+    for pair in &CALLS {
+        fresh_second(&world).await;
+        let [hidden, unknown] = pair.answers(&world).await;
+        assert_eq!(hidden, unknown, "{}", pair.what);
+        assert_eq!(hidden.kind(), "RockBot.Tools.ToolError", "{}", pair.what);
+        told.push(format!("{}: {} | {}", pair.what, hidden.code(), hidden.error()));
+    }
+    insta::assert_snapshot!(told.join("\n"), @"
+    a tool: tool_not_found | Tool '[the name]' is not registered.
+    a tool near a visible one: tool_not_found | Tool '[the name]' is not registered. Did you mean 'get_weather'?
+    a tool in another case: tool_not_found | Tool '[the name]' is not registered.
+    a tool near a hidden one: tool_not_found | Tool '[the name]' is not registered.
+    a tool with arguments that are no JSON: tool_not_found | Tool '[the name]' is not registered.
+    a tool that addresses people: tool_not_found | Tool '[the name]' is not registered.
+    a tool of a set that is not bound: tool_not_found | Toolset not found for [the name]
+    a tool of a set that is not bound, bare: tool_not_found | Tool '[the name]' is not registered.
+    a tool by the name that models know: tool_not_found | Tool '[the name]' is not registered.
+    a tool that needs a session: tool_not_found | Toolset not found for [the name]
+    a set without a tool: tool_not_found | Toolset not found for [the name]
+    a denied tool of a bound set: tool_not_found | Tool '[the name]' is not registered.
+    a tool that the profile hides: tool_not_found | Tool '[the name]' is not registered.
+    a tool that the profile hides behind a prefix: tool_not_found | Tool '[the name]' is not registered.
+    ");
+    assert_eq!(world.backend.total(), 0);
+    world.daemon.stop(&world.site).await;
+}
+
+#[tokio::test]
+async fn a_hidden_tool_is_listed_as_one_that_is_not_there() {
+    let world = world().await;
+    for pair in &LISTS {
+        let [hidden, unknown] = pair.answers(&world).await;
+        assert_eq!(hidden, unknown, "{}", pair.what);
+        assert_eq!(hidden.kind(), "Toolbus.ToolListResponse", "{}", pair.what);
+    }
+    world.daemon.stop(&world.site).await;
+}
+
+#[tokio::test]
+async fn a_call_of_another_agent_is_cancelled_as_one_that_is_not_there() {
+    let world = world().await;
+    let body = json!({"toolCallId": "call-1", "toolName": "hold", "arguments": {"id": "held"}});
+    let held = raw(body.to_string()).request(&world.client, &world.site);
+    world.client.send(&held).await;
+    world.backend.wait_for("held").await;
+    let cancel = pair("a call", "call-1", "call-2", |id| {
+        raw(json!({"toolCallId": id}).to_string()).on("tool.cancel").by("bruno")
+    });
+    let [foreign, unknown] = cancel.answers(&world).await;
+    assert_eq!(foreign, unknown);
+    assert_eq!(foreign.body()["cancelled"], false);
+    world.backend.open();
+    assert_eq!(world.client.answer(&held).await.content(), "passed held");
+    world.daemon.stop(&world.site).await;
+}
+
+#[tokio::test]
+async fn a_hidden_tool_takes_the_time_of_one_that_is_not_there() {
+    let _turn = turn().await;
+    let world = world().await;
+    let (_connection, channel) = world.site.channel().await;
+    let answers = format!("{}-answers", world.site.prefix);
+    let own = QueueDeclareOptions { exclusive: true, ..QueueDeclareOptions::default() };
+    channel.queue_declare(answers.as_str().into(), own, FieldTable::default()).await.unwrap();
+    let consume = BasicConsumeOptions { no_ack: true, ..BasicConsumeOptions::default() };
+    let consumed = channel.basic_consume(answers.as_str().into(), "".into(), consume, FieldTable::default());
+    let mut received = consumed.await.unwrap();
+    for pair in [&CALLS[0], &CALLS[6], &CALLS[11], &LISTS[0]] {
+        let mut times = [Vec::new(), Vec::new()];
+        for number in 0..2 * SAMPLES {
+            let which = number % 2;
+            let sent = (pair.ask)([pair.hidden, pair.unknown][which]).reply_to(&answers);
+            let (request, started) = (sent.request(&world.client, &world.site), Instant::now());
+            world.client.send(&request).await;
+            received.next().await.unwrap().unwrap();
+            times[which].push(started.elapsed());
+        }
+        let [hidden, unknown] = times.map(median);
+        println!("{}: {hidden:?} hidden, {unknown:?} unknown", pair.what);
+        let allowed = (hidden.max(unknown) / 4).max(Duration::from_micros(200));
+        assert!(hidden.abs_diff(unknown) < allowed, "{}: {hidden:?} hidden, {unknown:?} unknown", pair.what);
+    }
+    world.daemon.stop(&world.site).await;
+}
+
+fn median(mut times: Vec<Duration>) -> Duration {
+    times.sort_unstable();
+    times[times.len() / 2]
+}

@@ -1,0 +1,28 @@
+//! Servers, clients and callers that mean harm, behind the real binary: the others go on, nothing is reached that is not
+//! theirs, memory and time stay bounded, and operators see what happened.
+//!
+//! A program of its own, and those that measure one at a time, so that nothing else runs beside them.
+#![expect(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "a test fails by panicking")]
+
+mod adversary;
+mod agents;
+mod confined;
+mod costly_checks;
+mod disguised;
+mod endings;
+mod fairness;
+mod fixture;
+mod floods;
+mod hidden;
+mod listings;
+mod remote;
+mod results;
+mod wire;
+
+use tokio::sync::{Mutex, MutexGuard};
+
+/// Waits until no other test of this process measures.
+async fn turn() -> MutexGuard<'static, ()> {
+    static TURN: Mutex<()> = Mutex::const_new(());
+    TURN.lock().await
+}

@@ -1,0 +1,48 @@
+//! Clients that others wrote start `toolbus mcp serve --stdio` themselves.
+
+use serde_json::json;
+use toolbus_e2e::mcp_client::ClientKind;
+use toolbus_e2e::program::binary;
+use toolbus_e2e::site::Site;
+
+use crate::clients::{STATELESS, WITH_SESSIONS, check, saw};
+use crate::fixture::World;
+
+async fn use_door(client: ClientKind, mode: &str, protocol: &str) {
+    let site = Site::shared().await;
+    let world = World::on(&site).await;
+    let binary = binary().display().to_string();
+    let mut words = ["mcp", "serve", "--stdio", "--agent", "ana"].map(str::to_owned).to_vec();
+    words.extend(site.arguments());
+    let mut seen = match client {
+        ClientKind::FastMcp => {
+            let configuration = json!({"mcpServers": {"toolbus": {"command": binary, "args": words}}});
+            saw(&world, client, &[&configuration.to_string(), mode]).await
+        }
+        _ => {
+            words.insert(0, binary);
+            saw(&world, client, &[&json!(words).to_string(), "", mode]).await
+        }
+    };
+    world.eventually_heard("notifications/cancelled").await;
+    // What servers say about their tools does not travel over the bus.
+    assert_eq!(seen.as_object_mut().unwrap().remove("resources"), Some(json!([])));
+    check(seen, protocol);
+}
+
+#[tokio::test]
+async fn the_python_sdk_starts_the_door() {
+    use_door(ClientKind::Python, "legacy", WITH_SESSIONS).await;
+    use_door(ClientKind::Python, "auto", STATELESS).await;
+}
+
+#[tokio::test]
+async fn the_typescript_sdk_starts_the_door() {
+    use_door(ClientKind::TypeScript, "legacy", WITH_SESSIONS).await;
+    use_door(ClientKind::TypeScript, "auto", STATELESS).await;
+}
+
+#[tokio::test]
+async fn fastmcp_starts_the_door() {
+    use_door(ClientKind::FastMcp, "legacy", WITH_SESSIONS).await;
+}

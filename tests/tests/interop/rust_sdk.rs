@@ -1,0 +1,111 @@
+//! The SDK for Rust uses the door, in both of its life cycles.
+
+use std::sync::{Arc, Mutex};
+
+use rmcp::model::{
+    CallToolRequest, CallToolRequestParams, ClientRequest, ProgressNotificationParam, ProtocolVersion,
+    ReadResourceRequestParams, SubscriptionFilter,
+};
+use rmcp::service::{
+    ClientLifecycleMode, ClientServiceExt as _, NotificationContext, Peer, PeerRequestOptions, RunningService,
+    ServiceError,
+};
+use rmcp::transport::StreamableHttpClientTransport;
+use rmcp::transport::streamable_http_client::StreamableHttpClientTransportConfig;
+use rmcp::{ClientHandler, RoleClient};
+use serde_json::{Value, json};
+use tokio::sync::Notify;
+use toolbus_testing::patience::eventually;
+
+use crate::fixture::{TOKEN, World};
+
+/// What the client is told besides answers.
+#[derive(Debug, Clone, Default)]
+struct Told {
+    progress: Arc<Mutex<Vec<f64>>>,
+    changed: Arc<Notify>,
+}
+
+impl ClientHandler for Told {
+    async fn on_progress(&self, params: ProgressNotificationParam, _: NotificationContext<RoleClient>) {
+        self.progress.lock().unwrap().push(params.progress);
+    }
+
+    async fn on_tool_list_changed(&self, _: NotificationContext<RoleClient>) {
+        self.changed.notify_one();
+    }
+}
+
+type Client = RunningService<RoleClient, Told>;
+
+async fn connect(world: &World, lifecycle: ClientLifecycleMode) -> (Client, Told) {
+    let told = Told::default();
+    let http = reqwest::Client::builder().no_proxy().build().unwrap();
+    let config = StreamableHttpClientTransportConfig::with_uri(world.url()).auth_header(TOKEN);
+    let transport = StreamableHttpClientTransport::with_client(http, config);
+    (told.clone().serve_with_lifecycle(transport, lifecycle).await.unwrap(), told)
+}
+
+fn request(tool: &'static str, arguments: &Value) -> CallToolRequestParams {
+    CallToolRequestParams::new(tool).with_arguments(arguments.as_object().unwrap().clone())
+}
+
+/// Everything but news: what both life cycles have in common.
+async fn use_door(world: &World, client: &Client, told: &Told) {
+    let tools = client.list_all_tools().await.unwrap();
+    assert_eq!(tools.len(), 255);
+    let structured =
+        client.call_tool(request("get-structured-content", &json!({"location": "Chicago"}))).await.unwrap();
+    assert_eq!(structured.structured_content.unwrap()["conditions"], "Light rain / drizzle");
+    let nowhere = json!({"datetime": "2026-01-02T03:04", "from_timezone": "UTC", "to_timezone": "Nowhere/At_All"});
+    let failed = client.call_tool(request("convert_time", &nowhere)).await.unwrap();
+    assert_eq!(failed.is_error, Some(true));
+    let unknown = client.call_tool(request("no_such_tool", &json!({}))).await;
+    let Err(ServiceError::McpError(error)) = unknown else { panic!("{unknown:?}") };
+    assert_eq!(error.code.0, -32_602);
+
+    client.call_tool(request("trigger-long-running-operation", &json!({"duration": 1, "steps": 4}))).await.unwrap();
+    assert_eq!(told.progress.lock().unwrap().last(), Some(&4.0));
+
+    let endless = request("trigger-long-running-operation", &json!({"duration": 1000, "steps": 10_000}));
+    let call = ClientRequest::CallToolRequest(CallToolRequest::new(endless));
+    let handle = client.send_cancellable_request(call, PeerRequestOptions::no_options()).await.unwrap();
+    let reports = told.progress.lock().unwrap().len();
+    eventually("progress", async || (told.progress.lock().unwrap().len() > reports).then_some(())).await;
+    handle.cancel(Some("enough".to_owned())).await.unwrap();
+    world.eventually_heard("notifications/cancelled").await;
+
+    let resources = client.list_all_resources().await.unwrap();
+    let read = client.read_resource(ReadResourceRequestParams::new(resources[0].uri.clone())).await.unwrap();
+    assert_eq!(read.contents.len(), 1);
+}
+
+fn has_sum(tools: &[rmcp::model::Tool]) -> bool {
+    tools.iter().any(|tool| tool.name == "get-sum")
+}
+
+#[tokio::test]
+async fn the_rust_sdk_uses_the_door_in_a_session() {
+    let world = World::new().await;
+    let (client, told) = connect(&world, ClientLifecycleMode::Initialize).await;
+    use_door(&world, &client, &told).await;
+    world.allow("get-sum").await;
+    told.changed.notified().await;
+    assert!(has_sum(&client.list_all_tools().await.unwrap()));
+    client.cancel().await.unwrap();
+}
+
+#[tokio::test]
+async fn the_rust_sdk_uses_the_door_without_a_session() {
+    let world = World::new().await;
+    let lifecycle = ClientLifecycleMode::Discover { preferred_versions: vec![ProtocolVersion::LATEST] };
+    let (client, told) = connect(&world, lifecycle).await;
+    use_door(&world, &client, &told).await;
+    let filter = SubscriptionFilter::builder().tools_list_changed().build();
+    let peer: &Peer<RoleClient> = &client;
+    let mut news = peer.listen(filter).await.unwrap();
+    world.allow("get-sum").await;
+    news.next().await.unwrap().unwrap();
+    assert!(has_sum(&client.list_all_tools().await.unwrap()));
+    client.cancel().await.unwrap();
+}
