@@ -1,8 +1,8 @@
 //! Small requests beside calls: cancel, list, ping, the end of a session, and what others answer on topics of their own.
 //! Each is obeyed in a task of its own, and answered when its sender left an address.
 
-mod answerer;
 mod cancel;
+mod handler;
 mod list;
 mod ping;
 mod session;
@@ -28,7 +28,7 @@ use crate::toolsets::SessionSets;
 
 use self::list::ListCache;
 
-pub use answerer::{ControlError, ControlHandler, ControlReply, ControlRequest};
+pub use handler::{ControlError, ControlHandler, ControlReply, ControlRequest};
 
 /// Longest body of a small request, in bytes.
 const MAX_BODY: usize = 64 * 1024;

@@ -1,7 +1,7 @@
 //! Steps 4 to 7 of a call: may this caller use this tool, so, now? Each ends the call or lets it pass.
 
 mod explain;
-mod wanted;
+mod tool_ref;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Map, Value};
 
 pub use self::explain::{Step, StepName};
-pub use self::wanted::{Lookup, ToolRef};
+pub use self::tool_ref::{Lookup, ToolRef};
 use crate::arguments::Arguments;
 use crate::caller::Caller;
 use crate::failure::{Cause, ToolFailure};
@@ -85,7 +85,7 @@ impl Gates {
     fn not_found(&self, effective: &EffectiveTools, wanted: ToolRef<'_>) -> ToolFailure {
         let name = wanted.name;
         if let Lookup::Server(server) = wanted.route {
-            return wanted::not_at_server(effective, server, name);
+            return tool_ref::not_at_server(effective, server, name);
         }
         // A call of any server's tool is, if the tool is none of these servers', for another one.
         let cause = match wanted.route {

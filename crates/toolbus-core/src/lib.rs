@@ -3,10 +3,8 @@
 //! The path of one call is [`Dispatcher::handle`]: read that first. The traits that the edges implement are
 //! [`bus::Bus`], [`tool::Executor`] and [`telemetry::Telemetry`].
 
-mod announce;
 mod answer;
 mod arguments;
-mod arrivals;
 pub mod audit;
 mod bulkhead;
 pub mod bus;
@@ -20,7 +18,9 @@ mod gates;
 pub mod lifecycle;
 pub mod listing;
 pub mod log;
+mod notify;
 pub mod pattern;
+mod pending_tools;
 mod permit;
 pub mod policy;
 pub mod progress;
@@ -40,13 +40,13 @@ pub mod tool;
 pub mod toolsets;
 mod turns;
 
-pub use announce::{ChangeNotifier, News, NotifyHandle, ToolNames};
 pub use arguments::{SchemaError, check_schema};
-pub use arrivals::{AllArrived, PendingTools};
 pub use control::{About, ControlError, ControlHandler, ControlReply, ControlRequest, ControlService};
 pub use deadline::Budgets;
 pub use dispatcher::{Dispatcher, InnerCall, InnerOrigin, Invoker, Settings};
 pub use gates::{Gates, Lookup, Step, StepName, ToolRef};
+pub use notify::{ChangeNotifier, News, NotifyHandle, ToolNames};
+pub use pending_tools::{AllArrived, PendingTools};
 pub use reply::ReplyRules;
 pub use service::{Drained, Service};
 pub use turns::{Turn, Turns};

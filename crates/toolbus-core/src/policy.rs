@@ -3,30 +3,30 @@
 //! [`PolicyHandle`] holds the present [`Catalogue`]: an immutable meeting of rules and tools, replaced whole when either
 //! changes. What one caller has of it is its [`EffectiveTools`] set: the same object lists, enforces and explains.
 
-mod access;
+mod agent_rules;
 mod bits;
 mod catalogue;
 mod effective;
 mod explain;
-mod held;
+mod handle;
 mod index;
 mod profile;
+mod quarantine;
 mod reach;
 mod rules;
-mod sections;
 mod summary;
 mod switches;
 #[cfg(test)]
 mod tests;
 
-pub use access::{Capacity, PolicyHandle};
 pub use catalogue::Catalogue;
 pub use effective::{EffectiveTools, Forced, Granted, Nothing};
 pub(crate) use explain::listed;
 pub use explain::{Because, Explanation};
-pub use held::{Claim, DefinitionCheck, Held};
+pub use handle::{Capacity, PolicyHandle};
 pub(crate) use profile::is_same_name;
 pub use profile::{EVERY_SOURCE, Profile, Role};
+pub use quarantine::{Claim, DefinitionCheck, Held};
 pub use rules::{AgentPolicy, Allowed, BindingPolicy, Policy, UnknownCallers};
 pub use summary::Summary;
 pub use switches::{Switch, SwitchError};

@@ -4,7 +4,7 @@
 //! `shared` needs nothing of this: its tools have plain executors.
 
 mod instance;
-mod keeper;
+mod lifecycle;
 mod live;
 mod session;
 mod set;

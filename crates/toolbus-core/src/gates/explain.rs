@@ -3,7 +3,7 @@
 use std::fmt::Write;
 use std::time::Instant;
 
-use super::wanted::ToolRef;
+use super::tool_ref::ToolRef;
 use super::{Gates, too_often};
 use crate::caller::Caller;
 use crate::failure::ToolFailure;

@@ -5,12 +5,12 @@ use std::sync::{Arc, OnceLock};
 
 use toolbus_protocol::{gemini_name, llm_name};
 
+use super::agent_rules::{EVERYBODY, List, Rules};
 use super::bits::Bits;
 use super::effective::SetData;
-use super::held::Held;
 use super::index::ListId;
 use super::profile::Role;
-use super::sections::{EVERYBODY, List, Rules};
+use super::quarantine::Held;
 use super::switches::Switches;
 use crate::caller::{AgentName, Caller};
 use crate::registry::{Clash, Registry, Snapshot};

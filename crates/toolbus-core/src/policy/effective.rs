@@ -10,9 +10,9 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use serde_json::{Map, Value};
 use toolbus_protocol::topic;
 
+use super::agent_rules::{AgentRules, BindingRules};
 use super::bits::Bits;
 use super::catalogue::{Catalogue, Entry};
-use super::sections::{AgentRules, BindingRules};
 use crate::listing::{self, Definition};
 use crate::pattern::Pattern;
 use crate::permit::AgentGate;

@@ -3,9 +3,9 @@
 use std::fmt;
 use std::sync::Arc;
 
+use super::agent_rules::List;
 use super::effective::{EffectiveTools, Nothing, Standing};
 use super::profile::{Profile, Role};
-use super::sections::List;
 use super::switches::Switch;
 use crate::pattern::Pattern;
 use crate::tool::ToolDescriptor;

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
+use super::agent_rules::List;
 use super::effective::{EffectiveTools, Standing};
-use super::sections::List;
 use crate::pattern::Pattern;
 
 impl EffectiveTools {

@@ -1,11 +1,11 @@
 //! What a policy comes to.
 
 mod changes;
-mod held;
 mod holes;
 mod names;
 mod profiles;
 mod properties;
+mod quarantine;
 mod reach;
 mod sets;
 

@@ -7,7 +7,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::instance::{AnyFactory, SessionFactory, SessionKey};
-use super::keeper::{Place, keep};
+use super::lifecycle::{Place, keep};
 use super::live::{Full, Id, Live, share_of};
 use super::session::{Session, Visit};
 use crate::caller::Caller;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 
-use super::keeper::ENDING_TIME;
+use super::lifecycle::ENDING_TIME;
 use super::set::SessionSet;
 
 /// Longest end of all sessions together: they end side by side.

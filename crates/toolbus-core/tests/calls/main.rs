@@ -7,12 +7,12 @@
     reason = "a test fails by panicking, helpers outside test functions included"
 )]
 
-mod announcing;
 mod answering;
 mod bad_input;
 mod cancelling;
 mod direct;
 mod marking;
+mod notifying;
 mod policy;
 mod replaying;
 mod replying;

@@ -9,11 +9,11 @@ use lru::LruCache;
 use tokio::sync::watch;
 use toolbus_protocol::Envelope;
 
+use super::agent_rules::Rules;
 use super::catalogue::Catalogue;
 use super::effective::{EffectiveTools, Nothing, Standing};
-use super::held::DefinitionCheck;
+use super::quarantine::DefinitionCheck;
 use super::rules::{Policy, UnknownCallers};
-use super::sections::Rules;
 use super::switches::{Switch, SwitchError};
 use crate::caller::{AgentName, Caller, Identity};
 use crate::registry::Registry;
