@@ -112,7 +112,7 @@ fn senders(access: &PolicyHandle) -> Vec<(Envelope, Vec<String>)> {
         let name = agent(number);
         let effective = access.effective(&Caller::agent(name.clone()));
         let tools =
-            effective.tools().iter().step_by(7).map(|granted| granted.tool.descriptor.name.to_string()).collect();
+            effective.tools().iter().step_by(7).map(|allowed| allowed.tool.descriptor.name.to_string()).collect();
         (Envelope { source: Some(name.to_string()), ..Envelope::default() }, tools)
     };
     (0..AGENTS).step_by(10).map(sender).collect()
@@ -132,13 +132,13 @@ fn gates_of_a_call(bencher: Bencher<'_, '_>) {
         let (envelope, tools) = &senders[number % senders.len()];
         let caller = gates.access().identify(None, envelope, "tool.invoke").unwrap();
         let effective = gates.enter(&caller);
-        let granted =
+        let allowed =
             gates.resolve(&effective, &caller, ToolRef::named(&tools[number / senders.len() % tools.len()])).unwrap();
         let deadline = Instant::now() + Duration::from_secs(60);
-        let checked = gates.arguments(&effective, granted, arguments, Arc::clone(&sharer), deadline);
+        let checked = gates.arguments(&effective, allowed, arguments, Arc::clone(&sharer), deadline);
         let arguments = runtime.block_on(checked).unwrap();
-        gates.recipients(&effective, granted, &arguments).unwrap();
-        gates.rate(&effective, granted, Instant::now()).unwrap();
+        gates.recipients(&effective, allowed, &arguments).unwrap();
+        gates.rate(&effective, allowed, Instant::now()).unwrap();
     };
     (0..50_000).for_each(|_| call());
     bencher.bench(call);
@@ -157,10 +157,10 @@ fn gates_of_a_call_but_arguments(bencher: Bencher<'_, '_>) {
         let (envelope, tools) = &senders[number % senders.len()];
         let caller = gates.access().identify(None, envelope, "tool.invoke").unwrap();
         let effective = gates.enter(&caller);
-        let granted =
+        let allowed =
             gates.resolve(&effective, &caller, ToolRef::named(&tools[number / senders.len() % tools.len()])).unwrap();
-        gates.recipients(&effective, granted, arguments).unwrap();
-        gates.rate(&effective, granted, Instant::now()).unwrap();
+        gates.recipients(&effective, allowed, arguments).unwrap();
+        gates.rate(&effective, allowed, Instant::now()).unwrap();
     };
     (0..50_000).for_each(|_| call());
     bencher.bench(call);
@@ -223,8 +223,8 @@ fn memory() {
     for number in 0..AGENTS {
         let caller = Caller::agent(agent(number));
         let effective = gates.enter(&caller);
-        for granted in effective.tools() {
-            let _ = gates.rate(&effective, granted, Instant::now());
+        for allowed in effective.tools() {
+            let _ = gates.rate(&effective, allowed, Instant::now());
         }
     }
     let held = resident().saturating_sub(before);

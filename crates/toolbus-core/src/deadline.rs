@@ -58,17 +58,17 @@ impl TimeBudget {
 
     /// When the call must have ended, given the limit of its tool.
     pub(crate) fn deadline(&self, arrived: Instant, tool_limit: Option<Duration>, budgets: Budgets) -> Instant {
-        let budget = match (self.asked, tool_limit) {
+        let time = match (self.asked, tool_limit) {
             (Some(asked), Some(limit)) => asked.min(limit),
             (Some(asked), None) => asked,
             (None, Some(limit)) => limit,
             (None, None) => budgets.default,
         };
-        let budget = budget.min(budgets.max);
+        let time = time.min(budgets.max);
         match self.asked {
             // The age counts against what the caller asked for, not against what the tool is allowed.
-            Some(asked) => arrived + budget.min(asked.saturating_sub(self.age)),
-            None => arrived + budget,
+            Some(asked) => arrived + time.min(asked.saturating_sub(self.age)),
+            None => arrived + time,
         }
     }
 
@@ -113,8 +113,8 @@ mod tests {
 
     fn budget(budget: Option<&str>, tool: Option<u64>) -> Duration {
         let arrived = Instant::now();
-        let granted = TimeBudget::read(&envelope(budget, None), at(1000));
-        granted.deadline(arrived, tool.map(Duration::from_secs), BUDGETS) - arrived
+        let budget = TimeBudget::read(&envelope(budget, None), at(1000));
+        budget.deadline(arrived, tool.map(Duration::from_secs), BUDGETS) - arrived
     }
 
     #[test]
@@ -149,9 +149,9 @@ mod tests {
     #[test]
     fn the_age_of_the_message_counts_where_budget_and_timestamp_are_known() {
         let arrived = Instant::now();
-        let granted = TimeBudget::read(&envelope(Some("10000"), Some(1000)), at(1004));
-        assert_eq!(granted.deadline(arrived, None, BUDGETS) - arrived, Duration::from_secs(7));
-        assert!(!granted.is_spent());
+        let budget = TimeBudget::read(&envelope(Some("10000"), Some(1000)), at(1004));
+        assert_eq!(budget.deadline(arrived, None, BUDGETS) - arrived, Duration::from_secs(7));
+        assert!(!budget.is_spent());
         let without_budget = TimeBudget::read(&envelope(None, Some(1000)), at(1500));
         assert_eq!(without_budget.deadline(arrived, None, BUDGETS) - arrived, BUDGETS.default);
     }
@@ -160,8 +160,8 @@ mod tests {
     fn an_implausible_age_is_ignored() {
         let arrived = Instant::now();
         for sent in [1, 200_000] {
-            let granted = TimeBudget::read(&envelope(Some("10000"), Some(sent)), at(100_000));
-            assert_eq!(granted.deadline(arrived, None, BUDGETS) - arrived, Duration::from_secs(10), "{sent}");
+            let budget = TimeBudget::read(&envelope(Some("10000"), Some(sent)), at(100_000));
+            assert_eq!(budget.deadline(arrived, None, BUDGETS) - arrived, Duration::from_secs(10), "{sent}");
         }
     }
 

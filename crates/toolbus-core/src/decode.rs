@@ -37,7 +37,7 @@ pub(crate) struct Request {
     /// Where the tool is looked for.
     pub(crate) route: Origin,
     pub(crate) arguments: Option<String>,
-    pub(crate) granted: TimeBudget,
+    pub(crate) budget: TimeBudget,
     /// The form of the request, and of its answer.
     pub(crate) dialect: Dialect,
     /// Whether the caller wants to hear of progress.
@@ -195,7 +195,7 @@ impl Request {
             has_call_id,
             tool_name: request.tool_name,
             arguments: request.arguments,
-            granted: TimeBudget::read(&envelope, SystemTime::now()),
+            budget: TimeBudget::read(&envelope, SystemTime::now()),
             route: Origin::read(&envelope, &delivery.routing_key),
             dialect: Dialect::of(&delivery.routing_key),
             wants_progress: envelope.header(header::PROGRESS).is_some_and(|value| value.trim() == "1"),

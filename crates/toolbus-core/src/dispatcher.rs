@@ -24,7 +24,7 @@ use toolbus_protocol::Envelope;
 
 use self::call::Call;
 pub use self::inner::{InnerCall, InnerOrigin, Invoker};
-use self::progress::Telling;
+use self::progress::ProgressReporter;
 use crate::answer::{Answer, LARGE};
 use crate::audit::Audit;
 use crate::bulkhead::{self, Stop};
@@ -35,7 +35,7 @@ use crate::decode::{Decoded, decode};
 use crate::failure::{Cause, ToolFailure, verdict};
 use crate::gates::Gates;
 use crate::log::{Log, Subject};
-use crate::notify::{Callers, ChangeNotifier, News, NotifyHandle, ToolNames};
+use crate::notify::{ChangeNotifier, NotificationSource, NotifyHandle, RecentCallers, ToolNames};
 use crate::pending_tools::PendingTools;
 use crate::permit::{AgentGate, Permit, Permits};
 use crate::policy::{EffectiveTools, PolicyHandle};
@@ -91,7 +91,7 @@ struct Parts {
     replay: Replay,
     running: Arc<Running>,
     load: Arc<Load>,
-    callers: Callers,
+    callers: RecentCallers,
     arrivals: Arc<dyn PendingTools>,
     audit: Arc<dyn Audit>,
     log: Log,
@@ -141,7 +141,7 @@ impl Dispatcher {
             replay: Replay::new(kept, MAX_KEPT_BYTES),
             running: Arc::default(),
             load,
-            callers: Callers::default(),
+            callers: RecentCallers::default(),
             arrivals,
             audit,
             log: Log::default(),
@@ -169,18 +169,22 @@ impl Dispatcher {
         self.parts.running.cancel(&caller.owner, call_id)
     }
 
-    /// Tells agents of changes of what they may use.
+    /// Notifies agents of changes of what they may use.
     #[must_use]
-    pub fn announcer(&self, bus: Arc<dyn Bus>) -> ChangeNotifier<ToolNames> {
-        self.announcer_of(ToolNames, bus).0
+    pub fn notifier(&self, bus: Arc<dyn Bus>) -> ChangeNotifier<ToolNames> {
+        self.notifier_of(ToolNames, bus).0
     }
 
-    /// Tells agents of changes of something else, and whoever asks everything.
+    /// Notifies agents of changes of something else, and agents that ask of everything.
     #[must_use]
-    pub fn announcer_of<N: News>(&self, news: N, bus: Arc<dyn Bus>) -> (ChangeNotifier<N>, NotifyHandle) {
+    pub fn notifier_of<N: NotificationSource>(
+        &self,
+        source: N,
+        bus: Arc<dyn Bus>,
+    ) -> (ChangeNotifier<N>, NotifyHandle) {
         let parts = &self.parts;
         let (name, access, callers) = (parts.settings.name.clone(), self.access().clone(), parts.callers.clone());
-        ChangeNotifier::new(news, name, access, bus, callers)
+        ChangeNotifier::new(source, name, access, bus, callers)
     }
 
     /// What is told of messages and calls.
@@ -284,24 +288,24 @@ impl Dispatcher {
         let gates = &self.parts.gates;
         // 4. resolve
         let effective = self.enter(call).await?;
-        let granted = gates.resolve(&effective, &call.request.caller, call.request.wanted());
-        let granted = granted.map_err(|failure| self.not_found(call, &effective, failure))?;
-        call.resolved(granted.tool, self.parts.settings.budgets);
+        let allowed = gates.resolve(&effective, &call.request.caller, call.request.wanted());
+        let allowed = allowed.map_err(|failure| self.not_found(call, &effective, failure))?;
+        call.resolved(allowed.tool, self.parts.settings.budgets);
         // 5. arguments
         let (text, sharer) = (call.request.arguments.as_deref(), call.request.sharer());
-        let arguments = gates.arguments(&effective, granted, text, sharer, call.deadline).await?;
+        let arguments = gates.arguments(&effective, allowed, text, sharer, call.deadline).await?;
         let arguments = call.checked(arguments);
         // 6. recipients
-        gates.recipients(&effective, granted, &arguments)?;
+        gates.recipients(&effective, allowed, &arguments)?;
         // 7. rate limit
-        gates.rate(&effective, granted, Instant::now())?;
+        gates.rate(&effective, allowed, Instant::now())?;
         // 8. permit
         let entry = self.parts.running.enter(&call.request.caller.owner, &call.request.call_id);
         let cancel = call.cancelled.clone().unwrap_or_else(|| entry.token().clone());
-        let permit = self.permit(call, granted.tool, effective.gate(), &cancel).await?;
-        gates.still_on(&call.request.caller, granted, call.request.wanted())?;
+        let permit = self.permit(call, allowed.tool, effective.gate(), &cancel).await?;
+        gates.still_on(&call.request.caller, allowed, call.request.wanted())?;
         // 10. execute
-        let result = self.execute(call, granted.tool, arguments, &cancel).await;
+        let result = self.execute(call, allowed.tool, arguments, &cancel).await;
         if let Ok(output) = &result
             && is_large(output)
         {
@@ -322,7 +326,7 @@ impl Dispatcher {
         cancel: &CancellationToken,
     ) -> Result<Option<Permit>, Abort> {
         let now = Instant::now();
-        if call.request.granted.is_spent() || call.deadline <= now {
+        if call.request.budget.is_spent() || call.deadline <= now {
             return Err(deadline::passed().into());
         }
         if tool.descriptor.delegates {
@@ -356,8 +360,8 @@ impl Dispatcher {
         let started = Instant::now();
         let request = &call.request;
         let trace = call.span.executing(descriptor, &request.call_id, request.caller.session.as_deref());
-        let (sink, telling) = match call.request.wants_progress {
-            true => Some(Telling::begin(self, call)).unzip(),
+        let (sink, reporter) = match call.request.wants_progress {
+            true => Some(ProgressReporter::begin(self, call)).unzip(),
             false => (call.progress.clone(), None),
         };
         let sink = sink.map(|sink| sink.redacted_by(self.parts.settings.redactor.clone()));
@@ -375,8 +379,8 @@ impl Dispatcher {
         };
         let stopped = bulkhead::run(Arc::clone(&tool.executor), tool_call, call.deadline, &self.parts.shutdown).await;
         call.ran = Some(started.elapsed());
-        if let Some(telling) = telling {
-            telling.end().await;
+        if let Some(reporter) = reporter {
+            reporter.end().await;
         }
         match stopped {
             Ok(result) => result.map_err(Abort::from),

@@ -14,7 +14,7 @@ use crate::arguments::Arguments;
 use crate::caller::Caller;
 use crate::failure::{Cause, ToolFailure};
 use crate::log::shown;
-use crate::policy::{EffectiveTools, Granted, PolicyHandle};
+use crate::policy::{AllowedTool, EffectiveTools, PolicyHandle};
 use crate::rate::RateLimits;
 use crate::recipients::{self, Outbound};
 use crate::suggest::Suggestions;
@@ -59,24 +59,24 @@ impl Gates {
         effective: &'a EffectiveTools,
         caller: &Caller,
         wanted: ToolRef<'_>,
-    ) -> Result<Granted<'a>, ToolFailure> {
-        let Some(granted) = wanted.find(effective) else { return Err(self.not_found(effective, wanted)) };
-        let member = granted.tool.descriptor.toolset.as_ref();
+    ) -> Result<AllowedTool<'a>, ToolFailure> {
+        let Some(allowed) = wanted.find(effective) else { return Err(self.not_found(effective, wanted)) };
+        let member = allowed.tool.descriptor.toolset.as_ref();
         if member.is_some_and(|member| member.needs_session) && caller.session.is_none() {
             let text = format!("Tool '{}' works within a session. Give the call a sessionId.", shown(wanted.name));
             return Err(ToolFailure::new(Cause::InvalidArguments, text));
         }
-        Ok(granted)
+        Ok(allowed)
     }
 
     /// Whether nobody has switched the tool or the caller off, or the tool was held back, while the call waited; else the answer is that of step 4.
     pub(crate) fn still_on(
         &self,
         caller: &Caller,
-        granted: Granted<'_>,
+        allowed: AllowedTool<'_>,
         asked: ToolRef<'_>,
     ) -> Result<(), ToolFailure> {
-        if self.access.is_off(caller, &granted.tool.descriptor) {
+        if self.access.is_off(caller, &allowed.tool.descriptor) {
             return Err(self.not_found(&self.access.effective(caller), asked));
         }
         Ok(())
@@ -117,12 +117,12 @@ impl Gates {
     pub async fn arguments(
         &self,
         effective: &EffectiveTools,
-        granted: Granted<'_>,
+        allowed: AllowedTool<'_>,
         text: Option<&str>,
         sharer: Arc<str>,
         deadline: Instant,
     ) -> Result<Map<String, Value>, ToolFailure> {
-        self.arguments.check_in_turn(granted.tool, text, effective.forced(granted), sharer, deadline).await
+        self.arguments.check_in_turn(allowed.tool, text, effective.forced(allowed), sharer, deadline).await
     }
 
     /// Step 6. Whether the caller may address everybody whom the arguments name.
@@ -133,12 +133,12 @@ impl Gates {
     pub fn recipients(
         &self,
         effective: &EffectiveTools,
-        granted: Granted<'_>,
+        allowed: AllowedTool<'_>,
         arguments: &Map<String, Value>,
     ) -> Result<(), ToolFailure> {
-        for (outbound, allowed) in effective.recipients(granted) {
-            undeclared(effective, granted, outbound, arguments)?;
-            if let Err(refused) = allowed.check(outbound, arguments) {
+        for (outbound, list) in effective.recipients(allowed) {
+            undeclared(effective, allowed, outbound, arguments)?;
+            if let Err(refused) = list.check(outbound, arguments) {
                 return Err(ToolFailure::new(Cause::NotAllowed, refused.to_string()));
             }
         }
@@ -150,10 +150,10 @@ impl Gates {
     /// # Errors
     ///
     /// [`Cause::RateLimited`], with the time after which there is a token again.
-    pub fn rate(&self, effective: &EffectiveTools, granted: Granted<'_>, now: Instant) -> Result<(), ToolFailure> {
-        let Some(rule) = effective.rate(granted) else { return Ok(()) };
-        let (cell, tool) = effective.rate_key(granted);
-        self.rates.take(cell, tool, rule.rate(), now).map_err(|wait| too_often(granted, wait))
+    pub fn rate(&self, effective: &EffectiveTools, allowed: AllowedTool<'_>, now: Instant) -> Result<(), ToolFailure> {
+        let Some(rule) = effective.rate(allowed) else { return Ok(()) };
+        let (cell, tool) = effective.rate_key(allowed);
+        self.rates.take(cell, tool, rule.rate(), now).map_err(|wait| too_often(allowed, wait))
     }
 
     /// Takes one token of (agent, binding, `tool.list`).
@@ -171,20 +171,20 @@ impl Gates {
     }
 }
 
-fn too_often(granted: Granted<'_>, wait: Duration) -> ToolFailure {
-    let text = format!("Tool '{}' was called too often. Try again later.", granted.tool.descriptor.name);
+fn too_often(allowed: AllowedTool<'_>, wait: Duration) -> ToolFailure {
+    let text = format!("Tool '{}' was called too often. Try again later.", allowed.tool.descriptor.name);
     ToolFailure::new(Cause::RateLimited, text).with_retry_after(wait)
 }
 
 /// Refuses arguments that neither the tool's schema nor the policy declares: nobody has said that they hold no recipient.
 fn undeclared(
     effective: &EffectiveTools,
-    granted: Granted<'_>,
+    allowed: AllowedTool<'_>,
     outbound: &Outbound,
     arguments: &Map<String, Value>,
 ) -> Result<(), ToolFailure> {
-    let declared = granted.tool.descriptor.parameters.as_deref().map(recipients::declared).unwrap_or_default();
-    let forced = effective.forced(granted);
+    let declared = allowed.tool.descriptor.parameters.as_deref().map(recipients::declared).unwrap_or_default();
+    let forced = effective.forced(allowed);
     let is_forced = |name: &String| forced.as_ref().is_some_and(|forced| forced.0.contains_key(name));
     let is_known = |name: &String| declared.contains(name.as_str()) || outbound.reads(name) || is_forced(name);
     match arguments.keys().find(|name| !is_known(name)) {

@@ -45,7 +45,7 @@ pub use control::{About, ControlError, ControlHandler, ControlReply, ControlRequ
 pub use deadline::Budgets;
 pub use dispatcher::{Dispatcher, InnerCall, InnerOrigin, Invoker, Settings};
 pub use gates::{Gates, Lookup, Step, StepName, ToolRef};
-pub use notify::{ChangeNotifier, News, NotifyHandle, ToolNames};
+pub use notify::{ChangeNotifier, NotificationSource, NotifyHandle, ToolNames};
 pub use pending_tools::{AllArrived, PendingTools};
 pub use reply::ReplyRules;
 pub use service::{Drained, Service};

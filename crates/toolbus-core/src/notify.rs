@@ -1,81 +1,86 @@
-//! What agents are told without being asked, because it changed for them.
+//! Notifications: messages to agents about changes of what they may use.
+//!
+//! One [`ChangeNotifier`] runs for each [`NotificationSource`]. It compares what each agent may use with what the agent
+//! was told last, after every change, and publishes what its source makes of the difference.
 
-mod callers;
-mod tools;
-
-use std::collections::{BTreeMap, HashMap};
-use std::sync::Arc;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::num::NonZeroUsize;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use futures_util::stream::{self, StreamExt};
+use lru::LruCache;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::spawn_blocking;
 use tokio::time::Instant;
-use toolbus_protocol::{Envelope, header, new_message_id};
+use toolbus_protocol::{Envelope, ToolsChanged, header, message_type, new_message_id, topic};
 
 use crate::bus::{Bus, Outgoing, PublishError, Target};
 use crate::caller::{AgentName, Caller};
 use crate::policy::{Catalogue, EffectiveTools, PolicyHandle};
 
-pub(crate) use callers::Callers;
-pub use tools::ToolNames;
-
-/// Changes that come close together are told as one.
+/// Changes within this time are notified together.
 const DEBOUNCE: Duration = Duration::from_millis(250);
-/// Wait before agents are told once more that could not be told because the broker was away.
+/// Wait before another try, for agents that could not be notified because the broker was away.
 const RETRY: Duration = Duration::from_secs(5);
-/// Agents that are told at a time.
-const MAX_AT_A_TIME: usize = 32;
-/// Longest wait for the confirm of one announcement.
-const PUBLISH_TIME: Duration = Duration::from_secs(5);
-/// Agents that can wait to be told what they asked for.
+/// Agents that are notified at a time.
+const MAX_CONCURRENT: usize = 32;
+/// Longest wait for the confirm of one notification.
+const PUBLISH_TIMEOUT: Duration = Duration::from_secs(5);
+/// Requests for everything that can wait.
 const MAX_ASKING: usize = 64;
+/// Agents without a section of their own that are notified because they called lately.
+const MAX_SEEN: NonZeroUsize = NonZeroUsize::new(1_000).unwrap();
+/// How long an agent counts as having called lately.
+const LATELY: Duration = Duration::from_secs(60 * 60);
+/// Agents whose last list waits to be compared with what there is.
+const MAX_LISTED: NonZeroUsize = NonZeroUsize::new(10_000).unwrap();
 
-/// Something that agents are told of.
-pub trait News: Send + Sync + 'static {
-    /// Where an agent hears of it; absent for one that cannot be told.
+/// Something that agents are notified of.
+pub trait NotificationSource: Send + Sync + 'static {
+    /// The topic of an agent's notifications; `None` for an agent that cannot have any.
     fn topic(&self, agent: &AgentName) -> Option<String>;
 
     /// The type of the messages.
     fn message_type(&self) -> &'static str;
 
-    /// Whether agents that are configured know nothing at the start, so that they are told everything then.
-    fn begins_untold(&self) -> bool;
+    /// Whether agents that are configured get everything at the start.
+    fn notifies_at_start(&self) -> bool;
 
     /// The bodies of the messages for an agent that had `before` and has `now`: none when nothing has changed. Without
     /// `before` the agent knows nothing, or has asked for everything.
-    fn told(&self, before: Option<&EffectiveTools>, now: &EffectiveTools) -> Vec<Vec<u8>>;
+    fn messages(&self, before: Option<&EffectiveTools>, now: &EffectiveTools) -> Vec<Vec<u8>>;
 }
 
-/// Tells agents of changes.
+/// Notifies agents of changes.
 pub struct ChangeNotifier<N> {
-    news: Arc<N>,
+    source: Arc<N>,
     name: String,
     access: PolicyHandle,
     bus: Arc<dyn Bus>,
-    callers: Callers,
-    /// What each agent was told, or could have listed, last.
+    callers: RecentCallers,
+    /// What each agent was notified of, or could have listed, last.
     known: HashMap<AgentName, EffectiveTools>,
-    questions: mpsc::Receiver<Question>,
+    requests: mpsc::Receiver<NotifyRequest>,
 }
 
-/// Asks an announcer to tell an agent everything. Cheap to clone.
+/// Has a [`ChangeNotifier`] send an agent everything. Cheap to clone.
 #[derive(Clone)]
 pub struct NotifyHandle {
     access: PolicyHandle,
-    questions: mpsc::Sender<Question>,
+    requests: mpsc::Sender<NotifyRequest>,
 }
 
-/// An agent that wants to be told everything, and what is dropped when that was tried.
-struct Question {
+/// An agent that gets everything, and what is dropped when that was tried.
+struct NotifyRequest {
     agent: AgentName,
     /// What there is, for an agent that has no section of its own.
     catalogue: Option<Arc<Catalogue>>,
     tried: oneshot::Sender<()>,
 }
 
-/// What became of telling an agent.
-struct Told {
+/// The outcome of notifying one agent.
+struct Sent {
     agent: AgentName,
     before: Option<EffectiveTools>,
     now: EffectiveTools,
@@ -83,40 +88,40 @@ struct Told {
 }
 
 impl NotifyHandle {
-    /// Has an agent told everything, and returns when that was tried. From now on the agent is told of changes.
-    pub async fn tell(&self, caller: &Caller) {
+    /// Sends an agent everything, and returns when that was tried. From now on the agent is notified of changes.
+    pub async fn notify(&self, caller: &Caller) {
         let Some(agent) = &caller.agent else { return };
         let effective = self.access.effective(caller);
         let catalogue = effective.is_everybody().then(|| Arc::clone(effective.catalogue()));
         let (tried, wait) = oneshot::channel();
-        if self.questions.send(Question { agent: agent.clone(), catalogue, tried }).await.is_ok() {
+        if self.requests.send(NotifyRequest { agent: agent.clone(), catalogue, tried }).await.is_ok() {
             let _ = wait.await;
         }
     }
 }
 
-impl<N: News> ChangeNotifier<N> {
-    /// Tells of changes from now on, as `name`.
+impl<N: NotificationSource> ChangeNotifier<N> {
+    /// Notifies of changes from now on, as `name`.
     pub(crate) fn new(
-        news: N,
+        source: N,
         name: String,
         access: PolicyHandle,
         bus: Arc<dyn Bus>,
-        callers: Callers,
+        callers: RecentCallers,
     ) -> (Self, NotifyHandle) {
-        let known = match news.begins_untold() {
+        let known = match source.notifies_at_start() {
             true => HashMap::new(),
             false => access.configured_agents().into_iter().map(|agent| (agent.clone(), of(&access, agent))).collect(),
         };
-        let (sender, questions) = mpsc::channel(MAX_ASKING);
-        let asking = NotifyHandle { access: access.clone(), questions: sender };
-        (Self { news: Arc::new(news), name, access, bus, callers, known, questions }, asking)
+        let (sender, requests) = mpsc::channel(MAX_ASKING);
+        let handle = NotifyHandle { access: access.clone(), requests: sender };
+        (Self { source: Arc::new(source), name, access, bus, callers, known, requests }, handle)
     }
 
-    /// Tells every agent for which something changes, until dropped.
+    /// Notifies every agent for which something changes, until dropped.
     pub async fn run(mut self) {
         let mut changes = self.access.changes();
-        // Everybody is looked at once: what was untold at the start, and what has changed since this was made.
+        // Every agent is compared once: for what it gets at the start, and for changes since this was made.
         let mut due = Some(Instant::now());
         let mut asking = Vec::new();
         loop {
@@ -131,21 +136,21 @@ impl<N: News> ChangeNotifier<N> {
                 }
                 () = tokio::time::sleep_until(at), if due.is_some() => {
                     changes.mark_unchanged();
-                    due = self.tell_changes().await;
+                    due = self.notify_changed().await;
                 }
-                1.. = self.questions.recv_many(&mut asking, MAX_ASKING) => {
-                    let retry = self.tell_everything(&mut asking).await;
+                1.. = self.requests.recv_many(&mut asking, MAX_ASKING) => {
+                    let retry = self.notify_asking(&mut asking).await;
                     due = [due, retry].into_iter().flatten().min();
                 }
             }
         }
     }
 
-    /// Tells everybody for whom something has changed; says when to try again, if that would help.
-    async fn tell_changes(&mut self) -> Option<Instant> {
+    /// Notifies every agent for which something has changed; returns when to try again, if that would help.
+    async fn notify_changed(&mut self) -> Option<Instant> {
         let mut agents = self.access.configured_agents();
         agents.extend(self.callers.lately());
-        if !self.news.begins_untold() {
+        if !self.source.notifies_at_start() {
             for (agent, first) in self.callers.take_firsts() {
                 let then = EffectiveTools::new(first, &Caller::agent(agent.clone()));
                 self.known.entry(agent).or_insert(then);
@@ -159,36 +164,36 @@ impl<N: News> ChangeNotifier<N> {
             let before = known.remove(&agent);
             (agent, before)
         });
-        self.tell(all.collect()).await
+        self.notify(all.collect()).await
     }
 
-    /// Tells those who ask.
-    async fn tell_everything(&mut self, asking: &mut Vec<Question>) -> Option<Instant> {
-        // Whoever asks twice is told once.
-        let mut questions: BTreeMap<AgentName, Vec<oneshot::Sender<()>>> = BTreeMap::new();
-        for Question { agent, catalogue, tried } in asking.drain(..) {
+    /// Sends everything to the agents that asked.
+    async fn notify_asking(&mut self, asking: &mut Vec<NotifyRequest>) -> Option<Instant> {
+        // An agent that asked twice is notified once.
+        let mut requests: BTreeMap<AgentName, Vec<oneshot::Sender<()>>> = BTreeMap::new();
+        for NotifyRequest { agent, catalogue, tried } in asking.drain(..) {
             if let Some(catalogue) = catalogue {
                 self.callers.note(&agent, &catalogue);
             }
-            questions.entry(agent).or_default().push(tried);
+            requests.entry(agent).or_default().push(tried);
         }
-        for agent in questions.keys() {
+        for agent in requests.keys() {
             self.known.remove(agent);
         }
-        self.tell(questions.keys().map(|agent| (agent.clone(), None)).collect()).await
+        self.notify(requests.keys().map(|agent| (agent.clone(), None)).collect()).await
     }
 
-    /// Tells each of these agents what is new to it.
-    async fn tell(&mut self, agents: Vec<(AgentName, Option<EffectiveTools>)>) -> Option<Instant> {
+    /// Notifies each of these agents of what is new to it.
+    async fn notify(&mut self, agents: Vec<(AgentName, Option<EffectiveTools>)>) -> Option<Instant> {
         let this = &*self;
-        let all = stream::iter(agents).map(|(agent, before)| this.tell_one(agent, before));
-        let all: Vec<Told> = all.buffer_unordered(MAX_AT_A_TIME).collect().await;
+        let all = stream::iter(agents).map(|(agent, before)| this.notify_one(agent, before));
+        let all: Vec<Sent> = all.buffer_unordered(MAX_CONCURRENT).collect().await;
         let (mut untold, mut retry) = (0_usize, None);
         let mut last = None;
-        for Told { agent, before, now, failure } in all {
+        for Sent { agent, before, now, failure } in all {
             let known = match failure {
                 None => Some(now),
-                // They are told of this change with the next.
+                // Notified of this change with the next.
                 Some(reason) => {
                     untold += 1;
                     if matches!(reason, PublishError::Unavailable(_)) {
@@ -201,24 +206,24 @@ impl<N: News> ChangeNotifier<N> {
             self.known.extend(known.map(|known| (agent, known)));
         }
         if let Some((agent, reason)) = last {
-            let kind = self.news.message_type();
+            let kind = self.source.message_type();
             tracing::warn!(untold, agent, %reason, kind, "agents were not told of a change");
         }
         retry
     }
 
-    async fn tell_one(&self, agent: AgentName, before: Option<EffectiveTools>) -> Told {
-        // Looking at many agents takes a while, and others want to run meanwhile.
+    async fn notify_one(&self, agent: AgentName, before: Option<EffectiveTools>) -> Sent {
+        // Comparing the sets of many agents takes a while; other tasks run meanwhile.
         tokio::task::yield_now().await;
         let now = of(&self.access, agent.clone());
         let mut failure = None;
-        if let Some(topic) = self.news.topic(&agent) {
+        if let Some(topic) = self.source.topic(&agent) {
             // Thousands of definitions are compared and hashed, beside the threads that calls run on.
-            let (news, earlier, later) = (Arc::clone(&self.news), before.clone(), now.clone());
-            let bodies = spawn_blocking(move || news.told(earlier.as_ref(), &later)).await;
+            let (source, earlier, later) = (Arc::clone(&self.source), before.clone(), now.clone());
+            let bodies = spawn_blocking(move || source.messages(earlier.as_ref(), &later)).await;
             for body in bodies.unwrap_or_default() {
                 let message = self.message(&agent, &topic, body);
-                let published = tokio::time::timeout(PUBLISH_TIME, self.bus.publish(&message)).await;
+                let published = tokio::time::timeout(PUBLISH_TIMEOUT, self.bus.publish(&message)).await;
                 let late = |_| Err(PublishError::Unavailable("no confirm in time".to_owned()));
                 if let Err(error) = published.unwrap_or_else(late) {
                     failure = Some(error);
@@ -226,13 +231,13 @@ impl<N: News> ChangeNotifier<N> {
                 }
             }
         }
-        Told { agent, before, now, failure }
+        Sent { agent, before, now, failure }
     }
 
     fn message(&self, agent: &AgentName, topic: &str, body: Vec<u8>) -> Outgoing {
         let properties = Envelope {
             message_id: Some(new_message_id()),
-            message_type: self.news.message_type().to_owned(),
+            message_type: self.source.message_type().to_owned(),
             timestamp: SystemTime::now().duration_since(UNIX_EPOCH).ok().map(|time| time.as_secs()),
             source: Some(self.name.clone()),
             destination: Some(agent.to_string()),
@@ -253,4 +258,107 @@ impl<N: News> ChangeNotifier<N> {
 /// What an agent has without a binding, and with its own profile.
 fn of(access: &PolicyHandle, agent: AgentName) -> EffectiveTools {
     access.effective(&Caller::agent(agent))
+}
+
+/// `tool.meta.tools.{agent}`: the names of the tools that an agent may use. An agent lists them by `tool.list`; it is
+/// notified of changes only.
+pub struct ToolNames;
+
+impl NotificationSource for ToolNames {
+    fn topic(&self, agent: &AgentName) -> Option<String> {
+        Some(topic::tools_changed(agent.as_str()))
+    }
+
+    fn message_type(&self) -> &'static str {
+        message_type::TOOLS_CHANGED
+    }
+
+    fn notifies_at_start(&self) -> bool {
+        false
+    }
+
+    fn messages(&self, before: Option<&EffectiveTools>, now: &EffectiveTools) -> Vec<Vec<u8>> {
+        let changed = before.filter(|before| !before.lists_like(now));
+        changed.map(|before| serde_json::to_vec(&difference(before, now)).unwrap_or_default()).into_iter().collect()
+    }
+}
+
+fn difference(before: &EffectiveTools, now: &EffectiveTools) -> ToolsChanged {
+    let names = |effective: &EffectiveTools| effective.names().map(str::to_owned).collect::<BTreeSet<_>>();
+    let (before, after) = (names(before), names(now));
+    ToolsChanged {
+        version: now.version().to_string(),
+        added: after.difference(&before).cloned().collect(),
+        removed: before.difference(&after).cloned().collect(),
+    }
+}
+
+/// Agents without a section of their own that called, and what agents were listed.
+#[derive(Clone)]
+pub(crate) struct RecentCallers {
+    seen: Arc<Mutex<LruCache<AgentName, Visit>>>,
+    /// What there was when an agent listed its tools last, until that has been compared.
+    listed: Arc<Mutex<LruCache<AgentName, Arc<Catalogue>>>>,
+}
+
+/// When an agent called last, and the catalogue of its first call until that has been compared.
+struct Visit {
+    last: Instant,
+    first: Option<Arc<Catalogue>>,
+}
+
+impl Default for RecentCallers {
+    fn default() -> Self {
+        Self {
+            seen: Arc::new(Mutex::new(LruCache::new(MAX_SEEN))),
+            listed: Arc::new(Mutex::new(LruCache::new(MAX_LISTED))),
+        }
+    }
+}
+
+impl RecentCallers {
+    /// Notes that an agent called.
+    pub(crate) fn note(&self, agent: &AgentName, catalogue: &Arc<Catalogue>) {
+        let now = Instant::now();
+        let mut seen = self.seen();
+        match seen.get_mut(agent) {
+            Some(visit) => visit.last = now,
+            None => drop(seen.put(agent.clone(), Visit { last: now, first: Some(Arc::clone(catalogue)) })),
+        }
+    }
+
+    /// Notes that an agent has listed all of its tools.
+    pub(crate) fn note_list(&self, agent: &AgentName, catalogue: &Arc<Catalogue>) {
+        self.listed().put(agent.clone(), Arc::clone(catalogue));
+    }
+
+    /// What there was when agents listed their tools last; each is given once.
+    fn take_listed(&self) -> Vec<(AgentName, Arc<Catalogue>)> {
+        let mut listed = self.listed();
+        std::iter::from_fn(|| listed.pop_lru()).collect()
+    }
+
+    /// The agents that called lately.
+    fn lately(&self) -> Vec<AgentName> {
+        let mut seen = self.seen();
+        let is_old = |(agent, visit): (&AgentName, &Visit)| (visit.last.elapsed() >= LATELY).then(|| agent.clone());
+        let old: Vec<AgentName> = seen.iter().filter_map(is_old).collect();
+        for agent in old {
+            seen.pop(&agent);
+        }
+        seen.iter().map(|(agent, _)| agent.clone()).collect()
+    }
+
+    /// What there was when an agent called first; each is given once.
+    fn take_firsts(&self) -> Vec<(AgentName, Arc<Catalogue>)> {
+        self.seen().iter_mut().filter_map(|(agent, visit)| Some((agent.clone(), visit.first.take()?))).collect()
+    }
+
+    fn seen(&self) -> MutexGuard<'_, LruCache<AgentName, Visit>> {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn listed(&self) -> MutexGuard<'_, LruCache<AgentName, Arc<Catalogue>>> {
+        self.listed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }

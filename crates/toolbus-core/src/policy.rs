@@ -20,13 +20,13 @@ mod switches;
 mod tests;
 
 pub use catalogue::Catalogue;
-pub use effective::{EffectiveTools, Forced, Granted, Nothing};
+pub use effective::{AllowedTool, EffectiveTools, EmptyReason, Forced};
 pub(crate) use explain::listed;
 pub use explain::{Because, Explanation};
 pub use handle::{Capacity, PolicyHandle};
 pub(crate) use profile::is_same_name;
 pub use profile::{EVERY_SOURCE, Profile, Role};
-pub use quarantine::{Claim, DefinitionCheck, Held};
+pub use quarantine::{Claim, DefinitionCheck, Quarantine};
 pub use rules::{AgentPolicy, Allowed, BindingPolicy, Policy, UnknownCallers};
 pub use summary::Summary;
 pub use switches::{Switch, SwitchError};

@@ -58,7 +58,7 @@ impl Backend for Local {
 
     fn list<'a>(&'a self, caller: &'a Caller) -> BoxFuture<'a, Result<Listed, Unavailable>> {
         let effective = self.access.effective(caller);
-        let tools = effective.tools().into_iter().map(|granted| effective.definition(granted)).collect();
+        let tools = effective.tools().into_iter().map(|allowed| effective.definition(allowed)).collect();
         ready(Ok(Listed { tools })).boxed()
     }
 
@@ -77,7 +77,7 @@ impl Backend for Local {
 
     fn tool(&self, caller: &Caller, name: &str) -> Option<Arc<str>> {
         let effective = self.access.effective(caller);
-        effective.get(name).map(|granted| Arc::clone(&granted.tool.descriptor.name))
+        effective.get(name).map(|allowed| Arc::clone(&allowed.tool.descriptor.name))
     }
 
     fn call(&self, call: BackendCall) -> BoxFuture<'static, Result<ToolOutput, ToolFailure>> {

@@ -18,7 +18,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use jiff::Timestamp;
 use tokio::sync::Notify;
-use toolbus_core::policy::{Claim, DefinitionCheck, Held};
+use toolbus_core::policy::{Claim, DefinitionCheck, Quarantine};
 use toolbus_core::tool::ToolDescriptor;
 
 use self::book::{Book, News, NewsKind};
@@ -282,7 +282,7 @@ impl Pins {
 }
 
 impl DefinitionCheck for Pins {
-    fn review(&self, tools: &[Arc<ToolDescriptor>]) -> Held {
+    fn review(&self, tools: &[Arc<ToolDescriptor>]) -> Quarantine {
         let mut book = self.book();
         let (held, news) = book.review(tools, &now());
         if std::mem::take(&mut book.is_unsaved) {

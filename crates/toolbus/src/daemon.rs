@@ -92,7 +92,7 @@ impl Daemon {
         let of_calls = Arc::clone(&telemetry);
         let dispatcher = Dispatcher::new(settings, to_gates, to_bus, of_calls, audit, load, arrivals);
         let mut background = JoinSet::new();
-        background.spawn(dispatcher.announcer(Arc::clone(&bus)).run());
+        background.spawn(dispatcher.notifier(Arc::clone(&bus)).run());
         let digest = watch::Sender::new(config.digest());
         let about = about(config, digest.subscribe());
         let mut control = ControlService::new(about, Arc::clone(&bus), rules, dispatcher.clone(), sessions.clone());
@@ -100,7 +100,7 @@ impl Daemon {
         if let Some(servers) = &servers {
             let ignores_unknown = config.mcp.unknown_server == UnknownServer::Ignore;
             let wired = mcp::wire(servers.bridge(), registrar, &dispatcher, Arc::clone(&bus), store, ignores_unknown);
-            background.spawn(wired.announcer.run());
+            background.spawn(wired.notifier.run());
             let refresh = Arc::clone(&wired.refresh);
             background.spawn(async move { refresh.tell_again().await });
             control = control.with(topic::MCP_MANAGE, wired.manage).with(topic::MCP_REFRESH, wired.refresh);

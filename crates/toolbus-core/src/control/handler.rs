@@ -83,8 +83,8 @@ impl ControlRequest {
     /// Until when the sender waits for an answer, by what it says of that; at most `most` from now.
     #[must_use]
     pub fn deadline(&self, most: Duration) -> Instant {
-        let (granted, now) = (TimeBudget::read(&self.envelope, SystemTime::now()), Instant::now());
-        inner(granted.deadline(now, None, Budgets { default: most, max: most }), now)
+        let (budget, now) = (TimeBudget::read(&self.envelope, SystemTime::now()), Instant::now());
+        inner(budget.deadline(now, None, Budgets { default: most, max: most }), now)
     }
 }
 

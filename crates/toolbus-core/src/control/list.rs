@@ -77,7 +77,7 @@ impl ControlService {
             tools: listed.as_ref().map_or(&[][..], |listed| &listed.tools),
             notice: listed.as_ref().and_then(|listed| {
                 // Not kept: there are several reasons for one empty list.
-                let nothing = effective.nothing().map(|reason| reason.to_string());
+                let nothing = effective.empty_reason().map(|reason| reason.to_string());
                 nothing.or_else(|| listed.cut.clone())
             }),
             not_modified,
@@ -136,7 +136,7 @@ impl RenderedTools {
             names.is_empty() || names.iter().any(is_its)
         };
         let (mut tools, mut cut) = (Vec::new(), Vec::new());
-        let definitions = effective.tools().into_iter().map(|granted| effective.definition(granted));
+        let definitions = effective.tools().into_iter().map(|allowed| effective.definition(allowed));
         for definition in definitions.filter(is_asked) {
             if cut_description(&definition.description, format).is_some() {
                 cut.push(Arc::clone(&definition.name));

@@ -52,8 +52,8 @@ pub(super) struct Call {
 impl Call {
     /// A call whose delivery is still in the caller's hands. On the heap: it is handed from step to step.
     pub(super) fn new(parts: &Parts, request: Request, span: Box<dyn CallSpan>, delivery: &Delivery) -> Box<Self> {
-        let deadline = request.granted.deadline(delivery.arrived, None, parts.settings.budgets);
-        if request.granted.is_unusable {
+        let deadline = request.budget.deadline(delivery.arrived, None, parts.settings.budgets);
+        if request.budget.is_unusable {
             parts.log.unusable_budget(&request);
         }
         Box::new(Self {
@@ -82,7 +82,7 @@ impl Call {
         let InnerCall { caller, call_id, server, tool, arguments, deadline, cancelled, progress, .. } = inner;
         let now = Instant::now();
         let body_size = arguments.as_ref().map_or(0, String::len);
-        let granted = deadline.map_or(TimeBudget::UNLIMITED, |deadline| TimeBudget::until(deadline, now));
+        let budget = deadline.map_or(TimeBudget::UNLIMITED, |deadline| TimeBudget::until(deadline, now));
         let request = Request {
             envelope: Envelope::default(),
             address: Address::none(),
@@ -92,7 +92,7 @@ impl Call {
             tool_name: tool,
             route: server.map_or(Origin::Any, Origin::Server),
             arguments,
-            granted,
+            budget,
             dialect: Dialect::Tool,
             wants_progress: false,
         };
@@ -103,7 +103,7 @@ impl Call {
             key: None,
             queue: Arc::default(),
             arrived: now,
-            deadline: granted.deadline(now, None, budgets),
+            deadline: budget.deadline(now, None, budgets),
             body_size,
             tool: None,
             arguments: None,
@@ -119,7 +119,7 @@ impl Call {
 
     /// Notes the tool, whose limit may shorten or lengthen the deadline.
     pub(super) fn resolved(&mut self, tool: &Tool, budgets: Budgets) {
-        self.deadline = self.request.granted.deadline(self.arrived, tool.descriptor.timeout, budgets);
+        self.deadline = self.request.budget.deadline(self.arrived, tool.descriptor.timeout, budgets);
         self.tool = Some(Arc::clone(&tool.descriptor));
     }
 

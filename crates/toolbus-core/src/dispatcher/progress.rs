@@ -21,19 +21,19 @@ const LAST: Duration = Duration::from_millis(200);
 /// Longest text of a report, in characters.
 const MAX_MESSAGE: usize = 1_000;
 
-/// Tells a caller how far its call is.
-pub(super) struct Telling {
+/// Reports the progress of one call to its caller.
+pub(super) struct ProgressReporter {
     task: JoinHandle<()>,
     ended: CancellationToken,
 }
 
-impl Telling {
+impl ProgressReporter {
     /// Publishes what is reported into the sink that comes with it.
     pub(super) fn begin(dispatcher: &Dispatcher, call: &Call) -> (ProgressSink, Self) {
         let (sink, reports) = ProgressSink::new();
         let ended = CancellationToken::new();
         let request = &call.request;
-        let told = Told {
+        let publisher = ProgressPublisher {
             dispatcher: dispatcher.clone(),
             address: request.address.clone(),
             envelope: Envelope {
@@ -47,11 +47,11 @@ impl Telling {
             call_id: request.call_id.to_string(),
             tool: request.tool_name.clone(),
         };
-        let task = tokio::spawn(told.all(reports, ended.clone()));
+        let task = tokio::spawn(publisher.run(reports, ended.clone()));
         (sink, Self { task, ended })
     }
 
-    /// Returns when everything that was reported has been told, or soon after.
+    /// Returns when everything that was reported has been published, or soon after.
     pub(super) async fn end(self) {
         self.ended.cancel();
         let abort = self.task.abort_handle();
@@ -61,7 +61,7 @@ impl Telling {
     }
 }
 
-struct Told {
+struct ProgressPublisher {
     dispatcher: Dispatcher,
     address: Address,
     envelope: Envelope,
@@ -69,8 +69,8 @@ struct Told {
     tool: String,
 }
 
-impl Told {
-    async fn all(self, mut reports: mpsc::Receiver<Progress>, ended: CancellationToken) {
+impl ProgressPublisher {
+    async fn run(self, mut reports: mpsc::Receiver<Progress>, ended: CancellationToken) {
         let mut pace = tokio::time::interval(PERIOD);
         pace.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
@@ -88,11 +88,11 @@ impl Told {
             while let Ok(later) = reports.try_recv() {
                 last = later;
             }
-            self.tell(last).await;
+            self.publish(last).await;
         }
     }
 
-    async fn tell(&self, report: Progress) {
+    async fn publish(&self, report: Progress) {
         let Progress { progress, total, message } = report;
         let body = ToolProgress {
             tool_call_id: self.call_id.clone(),

@@ -74,10 +74,10 @@ impl Gates {
     fn walk(&self, caller: &Caller, name: &str, arguments: Option<&str>, steps: &mut Vec<Step>) {
         let effective = self.access.effective(caller);
         let profile = effective.profile();
-        let allowed = effective.names().count();
+        let count = effective.names().count();
         steps.push(pass(
             StepName::Caller,
-            format!("agent {}, profile {profile}, {allowed} tools", effective.section_name()),
+            format!("agent {}, profile {profile}, {count} tools", effective.section_name()),
         ));
 
         let explanation = effective.explain(name);
@@ -87,8 +87,8 @@ impl Gates {
             let others = listed(&others);
             let _ = write!(because, "; {others} also has a tool of this name, which is called by its server");
         }
-        let granted = match self.resolve(&effective, caller, ToolRef::named(name)) {
-            Ok(granted) => granted,
+        let allowed = match self.resolve(&effective, caller, ToolRef::named(name)) {
+            Ok(allowed) => allowed,
             // The name may be in order, and the session be what is missing.
             Err(failure) if explanation.is_in => {
                 steps.push(refuse(StepName::Resolve, failure.message.clone(), failure));
@@ -101,8 +101,8 @@ impl Gates {
         };
         steps.push(pass(StepName::Resolve, because));
 
-        let forced = effective.forced(granted);
-        let arguments = match self.arguments.check(granted.tool, arguments, forced.as_deref()) {
+        let forced = effective.forced(allowed);
+        let arguments = match self.arguments.check(allowed.tool, arguments, forced.as_deref()) {
             Ok(arguments) => arguments,
             Err(failure) => {
                 steps.push(refuse(StepName::Arguments, failure.message.clone(), failure));
@@ -113,30 +113,30 @@ impl Gates {
         let set = forced.map_or_else(String::new, |names| format!("; set by the policy: {names}"));
         steps.push(pass(StepName::Arguments, format!("valid{set}")));
 
-        if let Err(failure) = self.recipients(&effective, granted, &arguments) {
+        if let Err(failure) = self.recipients(&effective, allowed, &arguments) {
             steps.push(refuse(StepName::Recipients, failure.message.clone(), failure));
             return;
         }
-        let lists = effective.recipients(granted).count();
-        let addressed = match (granted.channels(), lists) {
+        let lists = effective.recipients(allowed).count();
+        let addressed = match (allowed.channels(), lists) {
             (0, _) => "the tool addresses nobody".to_owned(),
             (_, 0) => "unrestricted: the agent has no outbound_allowlist for this channel".to_owned(),
             _ => "every recipient is allowed".to_owned(),
         };
         steps.push(pass(StepName::Recipients, addressed));
 
-        let Some(rule) = effective.rate(granted) else {
+        let Some(rule) = effective.rate(allowed) else {
             steps.push(pass(StepName::RateLimit, "not limited".to_owned()));
             steps.push(permit(&effective));
             return;
         };
-        let (cell, tool) = effective.rate_key(granted);
+        let (cell, tool) = effective.rate_key(allowed);
         let limit = format!("`{}`: {}", rule.pattern(), rule.rate());
         match self.rates.peek(cell, tool, rule.rate(), Instant::now()) {
             Ok(()) => steps.push(pass(StepName::RateLimit, limit)),
             Err(wait) => {
                 let text = format!("{limit}; the next call is let through in {} ms", wait.as_millis() + 1);
-                steps.push(refuse(StepName::RateLimit, text, too_often(granted, wait)));
+                steps.push(refuse(StepName::RateLimit, text, too_often(allowed, wait)));
                 return;
             }
         }

@@ -2,7 +2,7 @@
 
 use crate::failure::{Cause, ToolFailure};
 use crate::log::shown;
-use crate::policy::{EffectiveTools, Granted};
+use crate::policy::{AllowedTool, EffectiveTools};
 
 /// Most names that an answer lists.
 const MAX_LISTED: usize = 20;
@@ -35,7 +35,7 @@ impl<'a> ToolRef<'a> {
     }
 
     /// The tool, if the caller may use it.
-    pub(crate) fn find<'e>(&self, effective: &'e EffectiveTools) -> Option<Granted<'e>> {
+    pub(crate) fn find<'e>(&self, effective: &'e EffectiveTools) -> Option<AllowedTool<'e>> {
         match self.route {
             Lookup::Name => effective.get(self.name),
             Lookup::AnyServer => effective.of_any_server(self.name),
@@ -49,10 +49,10 @@ pub(super) fn not_at_server(effective: &EffectiveTools, server: &str, tool: &str
     let mut servers = Vec::new();
     let mut tools = Vec::new();
     let folded = server.to_lowercase();
-    for granted in effective.of_servers() {
-        let Some(of) = &granted.tool.descriptor.server else { continue };
+    for allowed in effective.of_servers() {
+        let Some(of) = &allowed.tool.descriptor.server else { continue };
         if of.to_lowercase() == folded {
-            tools.push(&**granted.tool.descriptor.bare_name());
+            tools.push(&**allowed.tool.descriptor.bare_name());
         }
         if servers.last() != Some(&&**of) {
             servers.push(&**of);

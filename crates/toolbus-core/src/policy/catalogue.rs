@@ -10,7 +10,7 @@ use super::bits::Bits;
 use super::effective::SetData;
 use super::index::ListId;
 use super::profile::Role;
-use super::quarantine::Held;
+use super::quarantine::Quarantine;
 use super::switches::Switches;
 use crate::caller::{AgentName, Caller};
 use crate::registry::{Clash, Registry, Snapshot};
@@ -42,7 +42,7 @@ pub struct Catalogue {
     disabled: Bits,
     /// Tools that are held back, by number and with the reasons.
     pub(super) withheld: Bits,
-    pub(super) held: Held,
+    pub(super) quarantine: Quarantine,
     /// The sets that were asked for, by section, cell and profile.
     built: Vec<Vec<Vec<OnceLock<Arc<SetData>>>>>,
 }
@@ -123,7 +123,7 @@ impl Catalogue {
             profiles: vec![Bits::default(); rules.profiles.len()],
             disabled: Bits::default(),
             withheld: Bits::default(),
-            held: Held::default(),
+            quarantine: Quarantine::default(),
             switches: Arc::default(),
             built: unbuilt(&rules),
             version: 0,
@@ -156,7 +156,7 @@ impl Catalogue {
             profiles: self.profiles.iter().map(less).collect(),
             disabled: Bits::default(),
             withheld: Bits::default(),
-            held: Held::default(),
+            quarantine: Quarantine::default(),
             switches: Arc::clone(&self.switches),
             built: unbuilt(&self.rules),
             version: self.version,

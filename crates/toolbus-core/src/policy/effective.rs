@@ -30,19 +30,19 @@ pub struct EffectiveTools {
     pub(super) profile: Option<usize>,
     /// The tool sets that the session began with; absent without a session.
     pub(super) frozen: Option<Arc<[Arc<str>]>>,
-    pub(super) standing: Standing,
+    pub(super) grant: Grant,
 }
 
 /// What a caller has.
 #[derive(Clone)]
-pub(super) enum Standing {
-    Set(Arc<SetData>),
-    Nothing(Nothing),
+pub(super) enum Grant {
+    ToolSet(Arc<SetData>),
+    Denied(EmptyReason),
 }
 
 /// Why a caller has no tool at all.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Nothing {
+pub enum EmptyReason {
     /// Callers without a section of their own have no tools here.
     UnknownAgent,
     /// The request names a profile that there is not.
@@ -59,7 +59,7 @@ pub enum Nothing {
 
 /// A tool that a caller may use.
 #[derive(Clone, Copy)]
-pub struct Granted<'a> {
+pub struct AllowedTool<'a> {
     /// The tool.
     pub tool: &'a Tool,
     pub(super) number: u32,
@@ -103,39 +103,39 @@ impl SetData {
 impl EffectiveTools {
     /// The tool of exactly this name, or else of the name that models use for it; only if the caller may use it.
     #[must_use]
-    pub fn get(&self, name: &str) -> Option<Granted<'_>> {
+    pub fn get(&self, name: &str) -> Option<AllowedTool<'_>> {
         let set = self.set()?;
-        self.catalogue.numbers_of(name).find_map(|number| self.granted(set, number))
+        self.catalogue.numbers_of(name).find_map(|number| self.allowed(set, number))
     }
 
     /// The tool of this name that this MCP server has; only if the caller may use it. `tool` is the server's own name for
     /// it, and the case of letters in the server's name does not matter.
     #[must_use]
-    pub fn of_server(&self, server: &str, tool: &str) -> Option<Granted<'_>> {
-        self.granted(self.set()?, self.catalogue.number_at(server, tool)?)
+    pub fn of_server(&self, server: &str, tool: &str) -> Option<AllowedTool<'_>> {
+        self.allowed(self.set()?, self.catalogue.number_at(server, tool)?)
     }
 
     /// The tool of this published name that some MCP server has, by itself or as part of a tool set; only if the caller may
     /// use it. Where a tool of no server has the name, that of the server which comes first.
     #[must_use]
-    pub fn of_any_server(&self, tool: &str) -> Option<Granted<'_>> {
-        let named = self.get(tool).filter(|granted| granted.tool.descriptor.server.is_some());
+    pub fn of_any_server(&self, tool: &str) -> Option<AllowedTool<'_>> {
+        let named = self.get(tool).filter(|allowed| allowed.tool.descriptor.server.is_some());
         // A name that belongs to a server is that server's alone, also while it is not connected.
-        let is_hidden_by_none = |granted: &Granted<'_>| {
-            let ToolDescriptor { name, .. } = &*granted.tool.descriptor;
+        let is_hidden_by_none = |allowed: &AllowedTool<'_>| {
+            let ToolDescriptor { name, .. } = &*allowed.tool.descriptor;
             **name == *tool && !self.catalogue.is_of_server(name)
         };
         let set = self.set()?;
-        let mut others = self.catalogue.numbers_at_any(tool).filter_map(|number| self.granted(set, number));
+        let mut others = self.catalogue.numbers_at_any(tool).filter_map(|number| self.allowed(set, number));
         named.or_else(|| others.find(is_hidden_by_none))
     }
 
     /// Every tool of an MCP server that the caller may use, also those that other tools hide; sorted by server and name.
     #[must_use]
-    pub fn of_servers(&self) -> Vec<Granted<'_>> {
+    pub fn of_servers(&self) -> Vec<AllowedTool<'_>> {
         let Some(set) = self.set() else { return Vec::new() };
         let mut tools: Vec<_> =
-            self.catalogue.numbers_at_all().filter_map(|number| self.granted(set, number)).collect();
+            self.catalogue.numbers_at_all().filter_map(|number| self.allowed(set, number)).collect();
         tools.sort_by(|a, b| {
             let (a, b) = (&a.tool.descriptor, &b.tool.descriptor);
             (&a.server, a.bare_name()).cmp(&(&b.server, b.bare_name()))
@@ -151,7 +151,7 @@ impl EffectiveTools {
 
     /// Every tool that the caller may use by its name, sorted by name.
     #[must_use]
-    pub fn tools(&self) -> Vec<Granted<'_>> {
+    pub fn tools(&self) -> Vec<AllowedTool<'_>> {
         let Some(set) = self.set() else { return Vec::new() };
         let mut tools: Vec<_> = self.listed(set).collect();
         tools.sort_by(|a, b| a.tool.descriptor.name.cmp(&b.tool.descriptor.name));
@@ -161,7 +161,7 @@ impl EffectiveTools {
     /// Every name that the caller may use, in no order.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         let listed = self.set().into_iter().flat_map(|set| self.listed(set));
-        listed.map(|granted| &*granted.tool.descriptor.name)
+        listed.map(|allowed| &*allowed.tool.descriptor.name)
     }
 
     /// Whether there is no tool that the caller may use.
@@ -172,12 +172,12 @@ impl EffectiveTools {
 
     /// Why there is no tool that the caller may use, if there is none.
     #[must_use]
-    pub fn nothing(&self) -> Option<Nothing> {
-        match &self.standing {
-            Standing::Nothing(reason) => Some(*reason),
-            Standing::Set(_) if !self.is_empty() => None,
-            Standing::Set(_) if self.catalogue.is_empty() => Some(Nothing::NoTools),
-            Standing::Set(_) => Some(Nothing::NoneLeft),
+    pub fn empty_reason(&self) -> Option<EmptyReason> {
+        match &self.grant {
+            Grant::Denied(reason) => Some(*reason),
+            Grant::ToolSet(_) if !self.is_empty() => None,
+            Grant::ToolSet(_) if self.catalogue.is_empty() => Some(EmptyReason::NoTools),
+            Grant::ToolSet(_) => Some(EmptyReason::NoneLeft),
         }
     }
 
@@ -194,9 +194,9 @@ impl EffectiveTools {
 
     /// The definition of a tool as this caller gets it: without the arguments that are set for it.
     #[must_use]
-    pub fn definition(&self, granted: Granted<'_>) -> Definition {
-        let mut definition = listing::definition(&granted.tool.descriptor);
-        if let (Some(schema), Some(forced)) = (&definition.parameters, self.forced(granted)) {
+    pub fn definition(&self, allowed: AllowedTool<'_>) -> Definition {
+        let mut definition = listing::definition(&allowed.tool.descriptor);
+        if let (Some(schema), Some(forced)) = (&definition.parameters, self.forced(allowed)) {
             let hidden: Vec<&str> = forced.0.keys().map(String::as_str).collect();
             definition.parameters = Some(Arc::new(listing::without(schema, &hidden)));
         }
@@ -213,14 +213,14 @@ impl EffectiveTools {
 
     /// Arguments that are set for the caller whenever it calls this tool.
     #[must_use]
-    pub fn forced(&self, granted: Granted<'_>) -> Option<Arc<Forced>> {
+    pub fn forced(&self, allowed: AllowedTool<'_>) -> Option<Arc<Forced>> {
         let arguments = &self.rules().arguments;
         if arguments.is_empty() {
             return None;
         }
         let mut known = self.set()?.forced.lock().unwrap_or_else(PoisonError::into_inner);
-        let forced = known.entry(granted.number).or_insert_with(|| {
-            let tool = &granted.tool.descriptor;
+        let forced = known.entry(allowed.number).or_insert_with(|| {
+            let tool = &allowed.tool.descriptor;
             let is_for = |pattern: &Pattern| pattern.matches(&tool.name) || pattern.matches(tool.bare_name());
             let mut all = Map::new();
             // The most specific comes first, and the first decides.
@@ -236,17 +236,17 @@ impl EffectiveTools {
 
     /// How often the caller may call this tool, if that is limited.
     #[must_use]
-    pub(crate) fn rate(&self, granted: Granted<'_>) -> Option<&RateRule> {
+    pub(crate) fn rate(&self, allowed: AllowedTool<'_>) -> Option<&RateRule> {
         let rates = &self.cell().rates;
         if rates.is_empty() {
             return None;
         }
         let set = self.set()?;
         let known = set.rates.get_or_init(|| std::iter::repeat_with(AtomicU16::default).take(set.capacity).collect());
-        let place = known.get(granted.number as usize)?;
+        let place = known.get(allowed.number as usize)?;
         let number = match place.load(Ordering::Relaxed) {
             UNASKED => {
-                let tool = &granted.tool.descriptor;
+                let tool = &allowed.tool.descriptor;
                 let rule = rates.rule_of(&tool.name).or_else(|| rates.rule_of(tool.bare_name()));
                 let found = rule.map_or(NO_RATE, |rule| rule + FIRST_RATE);
                 place.store(found, Ordering::Relaxed);
@@ -280,16 +280,16 @@ impl EffectiveTools {
     }
 
     /// What tells this caller's calls of this tool from all others, for as long as the agent and the tool keep their names.
-    pub(crate) fn rate_key(&self, granted: Granted<'_>) -> (u64, u64) {
-        (self.cell().key, granted.entry.key)
+    pub(crate) fn rate_key(&self, allowed: AllowedTool<'_>) -> (u64, u64) {
+        (self.cell().key, allowed.entry.key)
     }
 
     /// The channels on which this tool addresses people, and whom the caller may address there; channels on which it may
     /// address everybody are left out.
-    pub(crate) fn recipients(&self, granted: Granted<'_>) -> impl Iterator<Item = (&Outbound, &AllowedRecipients)> {
+    pub(crate) fn recipients(&self, allowed: AllowedTool<'_>) -> impl Iterator<Item = (&Outbound, &AllowedRecipients)> {
         let cell = self.cell();
         let outbound = &self.catalogue.rules.policy.outbound;
-        granted
+        allowed
             .entry
             .channels
             .iter()
@@ -325,9 +325,9 @@ impl EffectiveTools {
     }
 
     pub(super) fn set(&self) -> Option<&SetData> {
-        match &self.standing {
-            Standing::Set(set) => Some(set),
-            Standing::Nothing(_) => None,
+        match &self.grant {
+            Grant::ToolSet(set) => Some(set),
+            Grant::Denied(_) => None,
         }
     }
 
@@ -340,18 +340,18 @@ impl EffectiveTools {
     }
 
     /// What is called by its name.
-    fn listed<'a>(&'a self, set: &'a SetData) -> impl Iterator<Item = Granted<'a>> {
-        let granted = set.bits.iter().filter_map(move |number| self.granted(set, number));
-        granted.filter(|granted| !granted.entry.is_shadowed)
+    fn listed<'a>(&'a self, set: &'a SetData) -> impl Iterator<Item = AllowedTool<'a>> {
+        let allowed = set.bits.iter().filter_map(move |number| self.allowed(set, number));
+        allowed.filter(|allowed| !allowed.entry.is_shadowed)
     }
 
-    fn granted<'a>(&'a self, set: &SetData, number: u32) -> Option<Granted<'a>> {
+    fn allowed<'a>(&'a self, set: &SetData, number: u32) -> Option<AllowedTool<'a>> {
         if !set.bits.contains(number) {
             return None;
         }
         let entry = self.catalogue.entry(number)?;
         let member = entry.tool.descriptor.toolset.as_ref();
-        member.is_none_or(|member| self.is_in_session(&member.set)).then_some(Granted {
+        member.is_none_or(|member| self.is_in_session(&member.set)).then_some(AllowedTool {
             tool: &entry.tool,
             number,
             entry,
@@ -364,14 +364,14 @@ impl EffectiveTools {
     }
 }
 
-impl Granted<'_> {
+impl AllowedTool<'_> {
     /// Number of channels on which the tool addresses people.
     pub(crate) fn channels(&self) -> usize {
         self.entry.channels.len()
     }
 }
 
-impl fmt::Display for Nothing {
+impl fmt::Display for EmptyReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::UnknownAgent => {

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::agent_rules::List;
-use super::effective::{EffectiveTools, Nothing, Standing};
+use super::effective::{EffectiveTools, EmptyReason, Grant};
 use super::profile::{Profile, Role};
 use super::switches::Switch;
 use crate::pattern::Pattern;
@@ -33,11 +33,11 @@ pub enum Because {
     /// The first source has the name and publishes no tool of it now; tools of the others are reached by their server.
     Absent(Arc<str>, Vec<Arc<str>>),
     /// The caller has no tool at all.
-    Nothing(Nothing),
+    Empty(EmptyReason),
     /// An operator has switched it off.
     Disabled(Switch),
     /// It is quarantined, for this reason.
-    Held(Arc<str>),
+    Quarantined(Arc<str>),
     /// It belongs to a tool set that is not bound to the agent.
     NotBound(Arc<str>),
     /// It belongs to a tool set that was bound to the agent after the session began.
@@ -108,15 +108,15 @@ impl EffectiveTools {
 
     /// The first rule that refuses.
     pub(super) fn refusal(&self, tool: &ToolDescriptor) -> Option<Because> {
-        if let Standing::Nothing(reason) = &self.standing {
-            return Some(Because::Nothing(*reason));
+        if let Grant::Denied(reason) = &self.grant {
+            return Some(Because::Empty(*reason));
         }
         let (section, cell) = (self.rules(), self.cell());
         if let Some(switch) = self.catalogue.switches.of_tool(tool) {
             return Some(Because::Disabled(switch));
         }
-        if let Some(reason) = self.catalogue.held.reason(tool) {
-            return Some(Because::Held(Arc::clone(reason)));
+        if let Some(reason) = self.catalogue.quarantine.reason(tool) {
+            return Some(Because::Quarantined(Arc::clone(reason)));
         }
         if let Some(member) = &tool.toolset {
             if !section.toolsets.contains(&member.set) {
@@ -184,9 +184,9 @@ impl fmt::Display for Because {
                  called by its server",
                 listed(others)
             ),
-            Self::Nothing(reason) => write!(f, "{reason}"),
+            Self::Empty(reason) => write!(f, "{reason}"),
             Self::Disabled(switch) => write!(f, "switched off by an operator ({switch})"),
-            Self::Held(reason) => write!(f, "quarantined: {reason}"),
+            Self::Quarantined(reason) => write!(f, "quarantined: {reason}"),
             Self::NotBound(set) => write!(f, "tool set `{set}` is not bound"),
             Self::NotInSession(set) => write!(f, "tool set `{set}` was bound after the session began"),
             Self::NotListed => f.write_str("not in allowed_tools"),

@@ -11,7 +11,7 @@ use toolbus_protocol::Envelope;
 
 use super::agent_rules::Rules;
 use super::catalogue::Catalogue;
-use super::effective::{EffectiveTools, Nothing, Standing};
+use super::effective::{EffectiveTools, EmptyReason, Grant};
 use super::quarantine::DefinitionCheck;
 use super::rules::{Policy, UnknownCallers};
 use super::switches::{Switch, SwitchError};
@@ -254,7 +254,7 @@ impl PolicyHandle {
     pub(crate) fn is_off(&self, caller: &Caller, tool: &ToolDescriptor) -> bool {
         let current = self.current();
         let is_switched_off = || current.switches.of_tool(tool).is_some() || current.has_switched_off(caller);
-        current.held.reason(tool).is_some() || (!current.switches.is_empty() && is_switched_off())
+        current.quarantine.reason(tool).is_some() || (!current.switches.is_empty() && is_switched_off())
     }
 
     /// The switch that takes this tool away from everybody, if any does.
@@ -317,17 +317,17 @@ impl EffectiveTools {
         let section = rules.section(number);
         let cell = caller.binding.as_deref().map_or(Some(0), |name| section.binding(name));
         let profile = caller.profile.as_deref().map_or(Some(None), |name| rules.profile(name).map(Some));
-        let nothing = |reason| (0, None, Standing::Nothing(reason));
-        let (cell, profile, standing) = match (cell, profile) {
-            _ if section.is_denied => nothing(Nothing::UnknownAgent),
-            _ if catalogue.has_switched_off(caller) => nothing(Nothing::Disabled),
-            (None, _) => nothing(Nothing::UnknownBinding),
-            (_, None) => nothing(Nothing::UnknownProfile),
+        let denied = |reason| (0, None, Grant::Denied(reason));
+        let (cell, profile, grant) = match (cell, profile) {
+            _ if section.is_denied => denied(EmptyReason::UnknownAgent),
+            _ if catalogue.has_switched_off(caller) => denied(EmptyReason::Disabled),
+            (None, _) => denied(EmptyReason::UnknownBinding),
+            (_, None) => denied(EmptyReason::UnknownProfile),
             (Some(cell), Some(profile)) => match catalogue.set(number, cell, profile) {
-                Some(set) => (cell, profile, Standing::Set(set)),
-                None => nothing(Nothing::NoneLeft),
+                Some(set) => (cell, profile, Grant::ToolSet(set)),
+                None => denied(EmptyReason::NoneLeft),
             },
         };
-        Self { catalogue, section: number, cell, profile, frozen: None, standing }
+        Self { catalogue, section: number, cell, profile, frozen: None, grant }
     }
 }

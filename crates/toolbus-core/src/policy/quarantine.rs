@@ -10,7 +10,7 @@ use crate::tool::ToolDescriptor;
 pub trait DefinitionCheck: Send + Sync + 'static {
     /// Which of these tools nobody may use. Asked about every tool that there is whenever anything changes, before anybody
     /// can use what is new. Calls go on meanwhile, but no other change can be made: so this touches no file.
-    fn review(&self, tools: &[Arc<ToolDescriptor>]) -> Held;
+    fn review(&self, tools: &[Arc<ToolDescriptor>]) -> Quarantine;
 
     /// Whether a tool may be used as it is described now. Asked about one that took the place of another while a call of that
     /// one waited for its source, and that no review may have seen yet.
@@ -42,9 +42,9 @@ pub struct Claim {
 
 /// Tools that are held back, each with the reason, for operators.
 #[derive(Debug, Clone, Default)]
-pub struct Held(HashMap<(Arc<str>, Arc<str>), Arc<str>>);
+pub struct Quarantine(HashMap<(Arc<str>, Arc<str>), Arc<str>>);
 
-impl Held {
+impl Quarantine {
     /// Holds a tool back.
     pub fn insert(&mut self, tool: &ToolDescriptor, reason: impl Into<Arc<str>>) {
         self.0.insert((Arc::clone(&tool.source), Arc::clone(&tool.name)), reason.into());
@@ -76,8 +76,8 @@ impl Catalogue {
     /// Has `vetting` look at every tool.
     pub(super) fn hold_back(&mut self, vetting: &dyn DefinitionCheck) {
         let tools: Vec<_> = self.entries().map(|(_, entry)| Arc::clone(&entry.tool.descriptor)).collect();
-        self.held = vetting.review(&tools);
-        let is_held = |tool: &ToolDescriptor| self.held.reason(tool).is_some();
+        self.quarantine = vetting.review(&tools);
+        let is_held = |tool: &ToolDescriptor| self.quarantine.reason(tool).is_some();
         let withheld = self.entries().filter(|(_, entry)| is_held(&entry.tool.descriptor)).map(|(number, _)| number);
         self.withheld = withheld.collect();
     }
@@ -85,13 +85,13 @@ impl Catalogue {
     /// Number of tools that are held back.
     #[must_use]
     pub fn held(&self) -> usize {
-        self.held.len()
+        self.quarantine.len()
     }
 
     /// Why the tool that is called by this name is held back, if it is.
     #[must_use]
     pub fn held_back(&self, name: &str) -> Option<&Arc<str>> {
         let tool = self.numbers_of(name).find_map(|number| self.entry(number))?;
-        self.held.reason(&tool.tool.descriptor)
+        self.quarantine.reason(&tool.tool.descriptor)
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::agent_rules::List;
-use super::effective::{EffectiveTools, Standing};
+use super::effective::{EffectiveTools, Grant};
 use crate::pattern::Pattern;
 
 impl EffectiveTools {
@@ -12,7 +12,7 @@ impl EffectiveTools {
     #[must_use]
     pub fn could_have(&self, source: &Arc<str>, set: Option<&Arc<str>>) -> bool {
         let (section, cell, catalogue) = (self.rules(), self.cell(), &self.catalogue);
-        if matches!(self.standing, Standing::Nothing(_)) || catalogue.switches.has_source(source) {
+        if matches!(self.grant, Grant::Denied(_)) || catalogue.switches.has_source(source) {
             return false;
         }
         if set.is_some_and(|set| !section.toolsets.contains(set) || !self.is_in_session(set)) {

@@ -91,7 +91,7 @@ fn of(access: &PolicyHandle, caller: &Caller) -> Vec<String> {
 }
 
 fn names(effective: &EffectiveTools) -> Vec<String> {
-    effective.tools().iter().map(|granted| granted.tool.descriptor.name.to_string()).collect()
+    effective.tools().iter().map(|allowed| allowed.tool.descriptor.name.to_string()).collect()
 }
 
 fn caller(name: &str) -> Caller {

@@ -9,7 +9,7 @@ use toolbus_protocol::llm_name;
 
 use super::{Clash, Rank, Registry, RegistryError};
 use crate::failure::ToolFailure;
-use crate::policy::{Claim, DefinitionCheck, Held};
+use crate::policy::{Claim, DefinitionCheck, Quarantine};
 use crate::tool::{Executor, Tool, ToolCall, ToolDescriptor, ToolOutput};
 
 struct Says(&'static str);
@@ -256,8 +256,8 @@ struct Claims {
 }
 
 impl DefinitionCheck for Claims {
-    fn review(&self, _: &[Arc<ToolDescriptor>]) -> Held {
-        Held::default()
+    fn review(&self, _: &[Arc<ToolDescriptor>]) -> Quarantine {
+        Quarantine::default()
     }
 
     fn admits(&self, _: &ToolDescriptor) -> bool {
@@ -443,12 +443,12 @@ impl Ages {
 }
 
 impl DefinitionCheck for Ages {
-    fn review(&self, tools: &[Arc<ToolDescriptor>]) -> Held {
+    fn review(&self, tools: &[Arc<ToolDescriptor>]) -> Quarantine {
         let mut seen = self.seen.lock().unwrap();
         for tool in tools {
             seen.entry(Arc::clone(&tool.source)).or_insert_with(|| self.present());
         }
-        Held::default()
+        Quarantine::default()
     }
 
     fn admits(&self, _: &ToolDescriptor) -> bool {

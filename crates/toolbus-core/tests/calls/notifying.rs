@@ -12,7 +12,7 @@ use toolbus_core::failure::ToolFailure;
 use toolbus_core::policy::EffectiveTools;
 use toolbus_core::tool::{Executor, Tool, ToolCall, ToolDescriptor, ToolOutput};
 use toolbus_core::toolsets::SessionSets;
-use toolbus_core::{About, ControlService, News, NotifyHandle, Service};
+use toolbus_core::{About, ControlService, NotificationSource, NotifyHandle, Service};
 
 use crate::world::{Route, World, agent, call, delivery, request, settings};
 
@@ -27,7 +27,7 @@ impl Executor for Says {
 /// Tells by how many there are more tools than before, to everybody but `silent`.
 struct Count;
 
-impl News for Count {
+impl NotificationSource for Count {
     fn topic(&self, agent: &AgentName) -> Option<String> {
         (agent.as_str() != "silent").then(|| format!("count.{agent}"))
     }
@@ -36,11 +36,11 @@ impl News for Count {
         "Toolbus.CountChanged"
     }
 
-    fn begins_untold(&self) -> bool {
+    fn notifies_at_start(&self) -> bool {
         true
     }
 
-    fn told(&self, before: Option<&EffectiveTools>, now: &EffectiveTools) -> Vec<Vec<u8>> {
+    fn messages(&self, before: Option<&EffectiveTools>, now: &EffectiveTools) -> Vec<Vec<u8>> {
         let had = before.map_or(0, |before| before.names().count());
         let more = now.names().count() - had;
         if before.is_some() && more == 0 { Vec::new() } else { vec![more.to_string().into_bytes()] }
@@ -51,8 +51,8 @@ impl News for Count {
 fn world() -> (World, NotifyHandle) {
     let world = World::new();
     let bus = Arc::clone(&world.bus) as Arc<dyn Bus>;
-    let (announcer, asking) = world.dispatcher.announcer_of(Count, bus);
-    tokio::spawn(announcer.run());
+    let (notifier, asking) = world.dispatcher.notifier_of(Count, bus);
+    tokio::spawn(notifier.run());
     (world, asking)
 }
 
@@ -99,7 +99,7 @@ async fn a_minute() {
 async fn whoever_asks_is_told_everything_at_once_and_then_of_changes_as_one() {
     let (world, asking) = world();
     let begun = Instant::now();
-    asking.tell(&agent("ana")).await;
+    asking.notify(&agent("ana")).await;
     assert_eq!(begun.elapsed(), Duration::ZERO);
     assert_eq!(told(&world, "count.ana"), [json!(9)]);
     for name in ["one", "two", "three"] {
@@ -107,7 +107,7 @@ async fn whoever_asks_is_told_everything_at_once_and_then_of_changes_as_one() {
     }
     a_minute().await;
     assert_eq!(told(&world, "count.ana"), [json!(9), json!(3)]);
-    asking.tell(&agent("ana")).await;
+    asking.notify(&agent("ana")).await;
     assert_eq!(told(&world, "count.ana"), [json!(9), json!(3), json!(12)], "everything again");
 }
 
@@ -124,7 +124,7 @@ async fn an_agent_that_called_lately_is_told_of_changes_and_others_are_not() {
 #[tokio::test(start_paused = true)]
 async fn an_agent_without_a_topic_is_told_nothing_and_does_not_wait_for_it() {
     let (world, asking) = world();
-    asking.tell(&agent("silent")).await;
+    asking.notify(&agent("silent")).await;
     a_minute().await;
     assert!(world.bus.sent().is_empty());
 }
@@ -134,7 +134,7 @@ async fn what_the_broker_could_not_take_is_told_when_it_is_back() {
     let (world, asking) = world();
     let topic = || Target::Topic("count.ana".to_owned());
     world.bus.route(topic(), Route::Unavailable);
-    asking.tell(&agent("ana")).await;
+    asking.notify(&agent("ana")).await;
     add_tool(&world, "one");
     a_minute().await;
     assert_eq!(told(&world, "count.ana"), [] as [Value; 0]);
@@ -149,8 +149,8 @@ async fn what_the_broker_could_not_take_is_told_when_it_is_back() {
 async fn what_a_queue_does_not_take_waits_for_the_next_change_and_holds_up_nobody_else() {
     for refusal in [Route::Refused, Route::Rejected] {
         let (world, asking) = world();
-        asking.tell(&agent("ana")).await;
-        asking.tell(&agent("bob")).await;
+        asking.notify(&agent("ana")).await;
+        asking.notify(&agent("bob")).await;
         let topic = || Target::Topic("count.ana".to_owned());
         world.bus.route(topic(), refusal);
         add_tool(&world, "one");
@@ -171,8 +171,8 @@ async fn what_a_queue_does_not_take_waits_for_the_next_change_and_holds_up_nobod
 #[tokio::test(start_paused = true)]
 async fn names_of_tools_are_told_when_they_change_and_not_before() {
     let world = World::new();
-    let announcer = world.dispatcher.announcer(Arc::clone(&world.bus) as Arc<dyn Bus>);
-    tokio::spawn(announcer.run());
+    let notifier = world.dispatcher.notifier(Arc::clone(&world.bus) as Arc<dyn Bus>);
+    tokio::spawn(notifier.run());
     world.deliver(call("pay", json!({}))).await;
     a_minute().await;
     assert_eq!(told(&world, "tool.meta.tools.ana"), [] as [Value; 0]);
@@ -188,8 +188,8 @@ async fn names_of_tools_are_told_when_they_change_and_not_before() {
 #[tokio::test(start_paused = true)]
 async fn changes_are_told_relative_to_what_the_agent_listed_last() {
     let world = World::new();
-    let announcer = world.dispatcher.announcer(Arc::clone(&world.bus) as Arc<dyn Bus>);
-    tokio::spawn(announcer.run());
+    let notifier = world.dispatcher.notifier(Arc::clone(&world.bus) as Arc<dyn Bus>);
+    tokio::spawn(notifier.run());
     world.deliver(call("pay", json!({}))).await;
     a_minute().await;
     add_tool(&world, "one");

@@ -13,7 +13,7 @@ use toolbus_core::caller::{AgentName, Caller, Identity};
 use toolbus_core::failure::ToolFailure;
 use toolbus_core::pattern::Pattern;
 use toolbus_core::policy::{
-    AgentPolicy, Allowed, BindingPolicy, Capacity, DefinitionCheck, Held, Policy, PolicyHandle, Switch,
+    AgentPolicy, Allowed, BindingPolicy, Capacity, DefinitionCheck, Policy, PolicyHandle, Quarantine, Switch,
 };
 use toolbus_core::registry::Registry;
 use toolbus_core::telemetry;
@@ -86,8 +86,8 @@ fn section() -> impl Strategy<Value = AgentPolicy> {
 struct Holds(String);
 
 impl DefinitionCheck for Holds {
-    fn review(&self, tools: &[Arc<ToolDescriptor>]) -> Held {
-        let mut held = Held::default();
+    fn review(&self, tools: &[Arc<ToolDescriptor>]) -> Quarantine {
+        let mut held = Quarantine::default();
         tools.iter().filter(|tool| *tool.name == *self.0).for_each(|tool| held.insert(tool, "it changed"));
         held
     }

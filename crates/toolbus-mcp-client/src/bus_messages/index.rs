@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use toolbus_core::News;
+use toolbus_core::NotificationSource;
 use toolbus_core::caller::AgentName;
 use toolbus_core::policy::EffectiveTools;
 use toolbus_protocol::{McpServerSummary, McpServersIndexed, message_type, topic};
@@ -34,7 +34,7 @@ fn topic_of(agent: &AgentName) -> Option<String> {
     Some(topic::mcp_servers(agent.as_str())).filter(|topic| topic != topic::MCP_REFRESH)
 }
 
-impl News for Index {
+impl NotificationSource for Index {
     fn topic(&self, agent: &AgentName) -> Option<String> {
         topic_of(agent)
     }
@@ -43,11 +43,11 @@ impl News for Index {
         message_type::MCP_SERVERS_INDEXED
     }
 
-    fn begins_untold(&self) -> bool {
+    fn notifies_at_start(&self) -> bool {
         true
     }
 
-    fn told(&self, before: Option<&EffectiveTools>, now: &EffectiveTools) -> Vec<Vec<u8>> {
+    fn messages(&self, before: Option<&EffectiveTools>, now: &EffectiveTools) -> Vec<Vec<u8>> {
         // Those that start with their first use are told with everything, and as soon as their tools are known.
         let asleep = self.servers.asleep(now);
         let now = summaries(now, &asleep);

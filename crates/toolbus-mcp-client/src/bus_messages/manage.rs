@@ -174,7 +174,7 @@ fn details_of(effective: &EffectiveTools, known: &dyn ServerControl, name: &str)
         return failed(name, error);
     };
     let tools: Vec<McpToolDefinition> =
-        server.tools.iter().map(|(name, granted)| defined(effective, name, *granted)).collect();
+        server.tools.iter().map(|(name, allowed)| defined(effective, name, *allowed)).collect();
     let about = known.describe(server.name).unwrap_or_default();
     McpGetServiceDetailsResponse {
         server_name: server.name.to_string(),

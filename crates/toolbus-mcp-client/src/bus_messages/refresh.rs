@@ -49,7 +49,7 @@ impl RefreshHandler {
     pub async fn tell_again(&self) {
         let configured = self.access.configured_agents();
         let agents = self.remembered.agents().await.into_iter().filter(|agent| !configured.contains(agent));
-        let tell = async |agent| self.notify.tell(&Caller { has_section: false, ..Caller::agent(agent) }).await;
+        let tell = async |agent| self.notify.notify(&Caller { has_section: false, ..Caller::agent(agent) }).await;
         join_all(agents.map(tell)).await;
     }
 
@@ -87,7 +87,7 @@ impl ControlHandler for RefreshHandler {
                 return Err(ControlError::NoAgent);
             }
             self.ask(&asked.caller, request.server_name.as_deref());
-            self.notify.tell(&asked.caller).await;
+            self.notify.notify(&asked.caller).await;
             self.remember(&asked.caller).await;
             Ok(None)
         })

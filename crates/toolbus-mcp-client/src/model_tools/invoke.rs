@@ -80,8 +80,8 @@ fn inner_arguments(args: Args<'_>) -> Result<Option<String>, ToolFailure> {
 /// Refuses a call without arguments of a tool that needs some, with what to do about it. Of a tool that is not known, or
 /// not to the caller, it says nothing: the inner call does.
 fn needs_nothing(effective: &EffectiveTools, server: &str, tool: &str) -> Result<(), ToolFailure> {
-    let Some(granted) = effective.of_server(server, tool) else { return Ok(()) };
-    let Some(schema) = effective.definition(granted).parameters else { return Ok(()) };
+    let Some(allowed) = effective.of_server(server, tool) else { return Ok(()) };
+    let Some(schema) = effective.definition(allowed).parameters else { return Ok(()) };
     let required = schema.get("required").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
     let fields: Vec<&str> = required.iter().filter_map(Value::as_str).collect();
     if fields.is_empty() {

@@ -9,7 +9,7 @@ use serde_json::json;
 use toolbus_core::caller::Caller;
 use toolbus_core::failure::{Cause, ToolFailure};
 use toolbus_core::log::shown;
-use toolbus_core::policy::{EffectiveTools, Granted, PolicyHandle};
+use toolbus_core::policy::{AllowedTool, EffectiveTools, PolicyHandle};
 use toolbus_core::tool::{Effect, Executor, Tool, ToolCall, ToolDescriptor, ToolOutput};
 use toolbus_protocol::{McpServerSummary, McpToolDefinition};
 
@@ -102,15 +102,15 @@ fn described(effective: &EffectiveTools, name: &str, tool: Option<&str>) -> Resu
         return Ok(ToolOutput::error(text));
     };
     if let Some(tool) = tool {
-        let Some(granted) = server.tools.get(tool) else {
+        let Some(allowed) = server.tools.get(tool) else {
             let text = format!("No tool named '{}' found on server '{}'", shown(tool), shown(server.name));
             return Ok(ToolOutput::error(text));
         };
-        return as_json(&[defined(effective, tool, *granted)]);
+        return as_json(&[defined(effective, tool, *allowed)]);
     }
     let (mut all, mut size) = (Vec::new(), 0);
-    for (name, granted) in &server.tools {
-        let tool = defined(effective, name, *granted);
+    for (name, allowed) in &server.tools {
+        let tool = defined(effective, name, *allowed);
         size += tool.description.len() + tool.parameters_schema.as_deref().map_or(0, str::len);
         if size > MAX_DETAILS {
             let text = format!(
@@ -149,8 +149,8 @@ fn summary_of(server: &Server<'_>) -> McpServerSummary {
     }
 }
 
-pub(crate) fn defined(effective: &EffectiveTools, name: &str, granted: Granted<'_>) -> McpToolDefinition {
-    let definition = effective.definition(granted);
+pub(crate) fn defined(effective: &EffectiveTools, name: &str, allowed: AllowedTool<'_>) -> McpToolDefinition {
+    let definition = effective.definition(allowed);
     McpToolDefinition {
         name: name.to_owned(),
         description: definition.description,
@@ -171,17 +171,17 @@ pub(crate) struct Server<'a> {
     /// Its name, as configured.
     pub(crate) name: &'a Arc<str>,
     /// Its tools, by the names that they have within the server.
-    pub(crate) tools: BTreeMap<&'a str, Granted<'a>>,
+    pub(crate) tools: BTreeMap<&'a str, AllowedTool<'a>>,
 }
 
 /// Every server that the caller sees, by its name in lower case.
 pub(crate) fn servers(effective: &EffectiveTools) -> BTreeMap<String, Server<'_>> {
     let mut servers = BTreeMap::new();
-    for granted in effective.of_servers() {
-        let descriptor = &granted.tool.descriptor;
+    for allowed in effective.of_servers() {
+        let descriptor = &allowed.tool.descriptor;
         let Some(name) = &descriptor.server else { continue };
         let server = servers.entry(name.to_lowercase()).or_insert_with(|| Server { name, tools: BTreeMap::new() });
-        server.tools.entry(descriptor.bare_name()).or_insert(granted);
+        server.tools.entry(descriptor.bare_name()).or_insert(allowed);
     }
     servers
 }

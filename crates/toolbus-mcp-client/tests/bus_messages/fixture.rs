@@ -233,7 +233,7 @@ impl Fixture {
         let asleep = asleep.iter().map(|server| (*server).into()).collect();
         let fleet = Arc::new(Fleet { registry: registry.clone(), refreshed, woken: Mutex::default(), asleep });
         let servers = Arc::clone(&fleet) as Arc<dyn ServerControl>;
-        let (announcer, asking) = dispatcher.announcer_of(Index::new(Arc::clone(&servers)), Arc::clone(&shared));
+        let (notifier, asking) = dispatcher.notifier_of(Index::new(Arc::clone(&servers)), Arc::clone(&shared));
         let invoker = Arc::new(dispatcher.clone()) as Arc<dyn Invoker>;
         let before = RememberedAgents::new(store);
         let refresh = Arc::new(RefreshHandler::new(access.clone(), asking, Arc::clone(&servers), before));
@@ -256,7 +256,7 @@ impl Fixture {
         }
         let followed = access.clone();
         running.spawn(async move { followed.follow().await });
-        running.spawn(announcer.run());
+        running.spawn(notifier.run());
         running.spawn(async move { refresh.tell_again().await });
         Self { bus, registry, access, fleet, running }
     }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
-use toolbus_core::policy::{Claim, Held};
+use toolbus_core::policy::{Claim, Quarantine};
 use toolbus_core::tool::ToolDescriptor;
 
 use super::definition::{Definition, Digest};
@@ -80,7 +80,7 @@ impl Book {
     }
 
     /// Takes in the tools that there are now. Returns those that are held back, and what is to be told.
-    pub(super) fn review(&mut self, tools: &[Arc<ToolDescriptor>], now: &str) -> (Held, Vec<News>) {
+    pub(super) fn review(&mut self, tools: &[Arc<ToolDescriptor>], now: &str) -> (Quarantine, Vec<News>) {
         let mut before = std::mem::take(&mut self.seen);
         self.present.clear();
         for tool in tools {
@@ -192,8 +192,8 @@ impl Book {
         Some(News { source, kind: NewsKind::Tool { tool, state, is_held } })
     }
 
-    fn held(&self, tools: &[Arc<ToolDescriptor>]) -> Held {
-        let mut held = Held::default();
+    fn held(&self, tools: &[Arc<ToolDescriptor>]) -> Quarantine {
+        let mut held = Quarantine::default();
         for tool in tools {
             let level = self.levels.of(&tool.source);
             let place = (Arc::clone(&tool.source), Arc::clone(&tool.name));

@@ -19,7 +19,7 @@ struct Instructions(Servers);
 impl Shelf for Instructions {
     fn documents(&self, effective: &EffectiveTools) -> Vec<Document> {
         let mut names: Vec<Arc<str>> =
-            effective.of_servers().into_iter().filter_map(|granted| granted.tool.descriptor.server.clone()).collect();
+            effective.of_servers().into_iter().filter_map(|allowed| allowed.tool.descriptor.server.clone()).collect();
         // Sorted by server already.
         names.dedup();
         let mut documents: Vec<Document> = names.iter().filter_map(|name| self.document(name)).collect();

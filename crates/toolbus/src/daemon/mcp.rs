@@ -18,7 +18,7 @@ use crate::config::Config;
 pub(super) struct Wired {
     pub(super) manage: Arc<dyn ControlHandler>,
     pub(super) refresh: Arc<RefreshHandler>,
-    pub(super) announcer: ChangeNotifier<Index>,
+    pub(super) notifier: ChangeNotifier<Index>,
 }
 
 /// Registers the management tools, and puts together what serves messages about servers; with `ignores_unknown` those for
@@ -38,10 +38,10 @@ pub(super) fn wire(
     if let Err(error) = access.registry().publish(Rank::Own, &model_tools::SOURCE.into(), tools) {
         tracing::error!(%error, "the tools that manage MCP servers were not registered");
     }
-    let (announcer, asking) = dispatcher.announcer_of(Index::new(Arc::clone(&servers)), bus);
+    let (notifier, asking) = dispatcher.notifier_of(Index::new(Arc::clone(&servers)), bus);
     let refresh = RefreshHandler::new(access.clone(), asking, Arc::clone(&servers), RememberedAgents::new(store));
     let manage = ManageHandler::new(access.clone(), servers, invoker, ignores_unknown);
-    Wired { manage: Arc::new(manage), refresh: Arc::new(refresh), announcer }
+    Wired { manage: Arc::new(manage), refresh: Arc::new(refresh), notifier }
 }
 
 /// The queues of a daemon with servers; in the place of each another that is there already, if it is configured.

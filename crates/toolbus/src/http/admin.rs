@@ -10,7 +10,7 @@ use tokio::sync::{mpsc, oneshot};
 use toolbus_core::caller::{AgentName, Caller};
 use toolbus_core::log::shown;
 use toolbus_core::pattern::Pattern;
-use toolbus_core::policy::{Because, EffectiveTools, Explanation, Nothing, Summary, Switch};
+use toolbus_core::policy::{Because, EffectiveTools, EmptyReason, Explanation, Summary, Switch};
 use toolbus_core::tool::{Effect, ToolDescriptor};
 use toolbus_core::{Gates, Step};
 use toolbus_trust::pins::Pins;
@@ -91,7 +91,7 @@ impl Admin {
                 max_queued,
                 rate_limits: rates.iter().map(|(pattern, _)| pattern.to_string()).collect(),
                 bindings,
-                disabled: effective.nothing() == Some(Nothing::Disabled),
+                disabled: effective.empty_reason() == Some(EmptyReason::Disabled),
             }
         };
         Agents { agents: callers.map(summary).collect(), unknown: access.unknown_callers(), disabled: self.disabled() }
@@ -135,7 +135,7 @@ impl Admin {
         Ok(AgentTools {
             agent: name.to_owned(),
             configured: effective.section_name() == name,
-            nothing: effective.nothing().map(|reason| reason.to_string()),
+            nothing: effective.empty_reason().map(|reason| reason.to_string()),
             rules: rules(effective.summary()),
             tools: effective.explain_all().into_iter().map(verdict).collect(),
         })
@@ -224,14 +224,14 @@ impl Admin {
                 let role = Role { binding: query.binding.clone(), profile: query.profile.clone(), session: None };
                 let effective = self.effective(agent, &role)?;
                 let (mut tools, mut names) = (Vec::new(), Vec::new());
-                for granted in effective.tools() {
-                    let tool = &granted.tool.descriptor;
+                for allowed in effective.tools() {
+                    let tool = &allowed.tool.descriptor;
                     if wanted(tool) {
-                        tools.push(self.details(tool, effective.definition(granted).parameters));
+                        tools.push(self.details(tool, effective.definition(allowed).parameters));
                     }
                     names.push(Arc::clone(&tool.name));
                 }
-                (tools, names, effective.nothing().map(|reason| reason.to_string()))
+                (tools, names, effective.empty_reason().map(|reason| reason.to_string()))
             }
         };
         match &query.name {

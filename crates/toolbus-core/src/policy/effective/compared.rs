@@ -11,7 +11,7 @@ impl EffectiveTools {
     #[must_use]
     pub fn version(&self) -> Arc<str> {
         let all = || -> Arc<str> {
-            let definitions: Vec<_> = self.tools().into_iter().map(|granted| self.definition(granted)).collect();
+            let definitions: Vec<_> = self.tools().into_iter().map(|allowed| self.definition(allowed)).collect();
             listing::version(&definitions).into()
         };
         match (self.set(), &self.frozen) {

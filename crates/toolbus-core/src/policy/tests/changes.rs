@@ -1,7 +1,7 @@
 //! What happens when tools, rules or switches change.
 
 use super::*;
-use crate::policy::{Because, Nothing as Empty, Switch};
+use crate::policy::{Because, EmptyReason, Switch};
 
 fn switch(text: &str) -> Switch {
     text.parse().unwrap()
@@ -42,7 +42,7 @@ fn what_is_switched_off_is_gone_at_once_and_comes_back() {
         assert_eq!(of(&access, &caller("ana")), all);
     }
     access.disable(switch("agent ana")).unwrap();
-    assert_eq!(access.effective(&caller("ana")).nothing(), Some(Empty::Disabled));
+    assert_eq!(access.effective(&caller("ana")).empty_reason(), Some(EmptyReason::Disabled));
     assert!(!of(&access, &caller("bob")).is_empty());
 }
 

@@ -78,8 +78,8 @@ fn limits_of_a_binding_alone_are_limits() {
     let now = std::time::Instant::now();
     let taken = |caller: &Caller| {
         let effective = gates.access().effective(caller);
-        let granted = effective.get("web_search").unwrap();
-        (0..5).filter(|_| gates.rate(&effective, granted, now).is_ok()).count()
+        let allowed = effective.get("web_search").unwrap();
+        (0..5).filter(|_| gates.rate(&effective, allowed, now).is_ok()).count()
     };
     assert_eq!(taken(&with_binding(caller("ana"), "whatsapp:sales")), 2);
     assert_eq!(taken(&caller("ana")), 5);

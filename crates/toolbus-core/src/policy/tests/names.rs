@@ -28,8 +28,8 @@ fn contested() -> PolicyHandle {
     access
 }
 
-fn server_of(granted: Option<crate::policy::Granted<'_>>) -> Option<String> {
-    Some(granted?.tool.descriptor.server.as_ref()?.to_string())
+fn server_of(allowed: Option<crate::policy::AllowedTool<'_>>) -> Option<String> {
+    Some(allowed?.tool.descriptor.server.as_ref()?.to_string())
 }
 
 #[test]

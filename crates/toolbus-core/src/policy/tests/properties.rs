@@ -135,7 +135,7 @@ proptest! {
                 let could_have = effective.could_have(&tool.source, tool.toolset.as_ref().map(|member| &member.set));
                 prop_assert!(could_have || !is_listed, "{:?} {}", caller, tool.name);
             }
-            prop_assert_eq!(effective.nothing().is_some(), listed.is_empty());
+            prop_assert_eq!(effective.empty_reason().is_some(), listed.is_empty());
         }
     }
 

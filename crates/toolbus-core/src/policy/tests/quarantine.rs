@@ -4,7 +4,7 @@ use std::sync::Mutex;
 
 use super::*;
 use crate::gates::{Gates, Lookup, ToolRef};
-use crate::policy::{Because, DefinitionCheck, Held};
+use crate::policy::{Because, DefinitionCheck, Quarantine};
 use crate::registry::Rank;
 
 /// Holds back what is named, and remembers how often it was asked.
@@ -18,10 +18,10 @@ impl Holds {
 }
 
 impl DefinitionCheck for Holds {
-    fn review(&self, tools: &[Arc<ToolDescriptor>]) -> Held {
+    fn review(&self, tools: &[Arc<ToolDescriptor>]) -> Quarantine {
         let mut this = self.0.lock().unwrap();
         this.1 += 1;
-        let mut held = Held::default();
+        let mut held = Quarantine::default();
         for tool in tools.iter().filter(|tool| this.0.contains(&&*tool.name)) {
             held.insert(tool, "its definition changed");
         }
@@ -90,7 +90,7 @@ fn callers_are_told_of_a_held_tool_what_they_are_told_of_none_and_operators_why(
     }
     let effective = gates.access().effective(&caller("ana"));
     let explanation = effective.explain("get_weather");
-    assert_eq!(explanation.because, Because::Held("its definition changed".into()));
+    assert_eq!(explanation.because, Because::Quarantined("its definition changed".into()));
     assert_eq!(explanation.because.to_string(), "quarantined: its definition changed");
     assert!(effective.explain_all().contains(&explanation));
     let current = gates.access().current();
@@ -121,11 +121,11 @@ fn a_call_that_waited_is_refused_when_its_tool_was_held_back_meanwhile() {
     let gates = Gates::new(access.clone());
     let effective = gates.enter(&caller("ana"));
     let wanted = ToolRef::named("get_weather");
-    let granted = gates.resolve(&effective, &caller("ana"), wanted).unwrap();
-    assert!(gates.still_on(&caller("ana"), granted, wanted).is_ok());
+    let allowed = gates.resolve(&effective, &caller("ana"), wanted).unwrap();
+    assert!(gates.still_on(&caller("ana"), allowed, wanted).is_ok());
     holds.set(&["get_weather"]);
     access.refresh();
-    let failure = gates.still_on(&caller("ana"), granted, wanted).unwrap_err();
+    let failure = gates.still_on(&caller("ana"), allowed, wanted).unwrap_err();
     assert_eq!(failure.message, "Tool 'get_weather' is not registered.");
 }
 
@@ -136,8 +136,8 @@ fn a_hidden_tool_is_held_back_by_its_source_and_not_by_its_name() {
     access.registry().publish(Rank::Configured, &"mcp:a".into(), vec![of_server("read", "a")]).unwrap();
     struct OfA;
     impl DefinitionCheck for OfA {
-        fn review(&self, tools: &[Arc<ToolDescriptor>]) -> Held {
-            let mut held = Held::default();
+        fn review(&self, tools: &[Arc<ToolDescriptor>]) -> Quarantine {
+            let mut held = Quarantine::default();
             tools.iter().filter(|tool| &*tool.source == "mcp:a").for_each(|tool| held.insert(tool, "new"));
             held
         }

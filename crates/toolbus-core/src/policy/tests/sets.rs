@@ -1,7 +1,7 @@
 //! Which tools an agent has.
 
 use super::*;
-use crate::policy::Nothing as Empty;
+use crate::policy::EmptyReason;
 
 #[test]
 fn an_agent_without_a_list_has_every_plain_tool_and_no_tool_set() {
@@ -75,7 +75,7 @@ fn a_binding_narrows_and_an_unknown_one_has_nothing() {
         [("ana", "whatsapp"), ("ana", "whatsapp:"), ("ana", "whatsapp:Sales"), ("bob", "whatsapp:sales")]
     {
         let effective = access.effective(&with_binding(caller(agent), name));
-        assert_eq!(effective.nothing(), Some(Empty::UnknownBinding), "{agent} {name}");
+        assert_eq!(effective.empty_reason(), Some(EmptyReason::UnknownBinding), "{agent} {name}");
         assert!(effective.tools().is_empty());
     }
 }
@@ -100,7 +100,7 @@ fn a_profile_narrows_and_an_unknown_one_has_nothing() {
     assert!(!of(&access, &with_profile(caller("ana"), "subagent")).contains(&"spawn_subagent".to_owned()));
     for name in ["mains", "root", "main ", "subagent,main"] {
         let effective = access.effective(&with_profile(caller("ana"), name));
-        assert_eq!(effective.nothing(), Some(Empty::UnknownProfile), "{name}");
+        assert_eq!(effective.empty_reason(), Some(EmptyReason::UnknownProfile), "{name}");
     }
 }
 
@@ -130,7 +130,7 @@ fn callers_without_a_section_are_one_class() {
 fn callers_without_a_section_have_nothing_where_unknown_ones_are_denied() {
     let access = access(some_tools(), Policy { deny_unknown: true, ..policy([("ana", AgentPolicy::default())]) });
     for unknown in [Caller::unknown(), caller("bob"), caller("Ana"), caller("ana."), caller("default")] {
-        assert_eq!(access.effective(&unknown).nothing(), Some(Empty::UnknownAgent), "{unknown:?}");
+        assert_eq!(access.effective(&unknown).empty_reason(), Some(EmptyReason::UnknownAgent), "{unknown:?}");
     }
     assert!(!of(&access, &caller("ana")).is_empty());
 }
@@ -149,10 +149,10 @@ fn forced_arguments_merge_with_the_most_specific_first_and_are_not_listed() {
     };
     let access = access(vec![Tool::new(descriptor, Nothing)], policy([("ana", section)]));
     let effective = access.effective(&caller("ana"));
-    let granted = effective.get("web_search").unwrap();
-    let set = serde_json::to_value(&effective.forced(granted).unwrap().0).unwrap();
+    let allowed = effective.get("web_search").unwrap();
+    let set = serde_json::to_value(&effective.forced(allowed).unwrap().0).unwrap();
     assert_eq!(set, serde_json::json!({"lang": "de", "safe": "on"}));
-    let listed = effective.definition(granted).parameters.unwrap();
+    let listed = effective.definition(allowed).parameters.unwrap();
     assert_eq!(listed["properties"], serde_json::json!({"q": {"type": "string"}}));
     assert_eq!(listed["required"], serde_json::json!(["q"]));
     let bob = access.effective(&caller("bob"));

@@ -2,7 +2,7 @@ use std::time::Instant;
 
 use toolbus_core::caller::Identity;
 use toolbus_core::failure::Cause;
-use toolbus_core::policy::{Capacity, DefinitionCheck, Held, Policy, PolicyHandle};
+use toolbus_core::policy::{Capacity, DefinitionCheck, Policy, PolicyHandle, Quarantine};
 
 use super::fixture::{Fixture, is_running};
 use super::*;
@@ -135,8 +135,8 @@ async fn servers_are_added_replaced_and_removed_at_run_time() {
 struct Strict;
 
 impl DefinitionCheck for Strict {
-    fn review(&self, _: &[Arc<ToolDescriptor>]) -> Held {
-        Held::default()
+    fn review(&self, _: &[Arc<ToolDescriptor>]) -> Quarantine {
+        Quarantine::default()
     }
 
     fn admits(&self, _: &ToolDescriptor) -> bool {

@@ -1,7 +1,7 @@
 //! Tools that are there, and held back.
 
 use toolbus_core::caller::Identity;
-use toolbus_core::policy::{Capacity, DefinitionCheck, Held, Policy, PolicyHandle};
+use toolbus_core::policy::{Capacity, DefinitionCheck, Policy, PolicyHandle, Quarantine};
 
 use super::*;
 
@@ -9,8 +9,8 @@ use super::*;
 struct Holds(&'static [&'static str]);
 
 impl DefinitionCheck for Holds {
-    fn review(&self, tools: &[Arc<ToolDescriptor>]) -> Held {
-        let mut held = Held::default();
+    fn review(&self, tools: &[Arc<ToolDescriptor>]) -> Quarantine {
+        let mut held = Quarantine::default();
         tools.iter().filter(|tool| !self.admits(tool)).for_each(|tool| held.insert(tool, "it changed"));
         held
     }
