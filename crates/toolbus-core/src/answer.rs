@@ -1,7 +1,5 @@
 //! What is sent back: built once, and published again unchanged if need be.
 
-mod script;
-
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -9,15 +7,16 @@ use bytes::Bytes;
 use serde::Serialize;
 use serde_json::Value;
 use toolbus_protocol::{
-    ContentBlock, Envelope, Outcome, Properties, ToolError, ToolInvokeResponse, TraceContext, bounded,
-    derived_message_id, header, message_type,
+    Code, ContentBlock, Envelope, Outcome, Properties, ScriptInvokeResponse, ToolError, ToolInvokeResponse,
+    TraceContext, bounded, derived_message_id, header, message_type,
 };
 
 use crate::caller::{AgentName, Caller};
-use crate::decode::Dialect;
 use crate::failure::{Cause, Status, ToolFailure, Verdict};
+use crate::request::Dialect;
 use crate::telemetry::End;
-use crate::tool::ToolOutput;
+use crate::text::shortened;
+use crate::tool::{Program, ToolOutput};
 
 /// Largest body of an answer, in bytes: what a broker accepts by default, less room for its own framing.
 pub(crate) const MAX_ANSWER: usize = 16 * 1024 * 1024 - 64 * 1024;
@@ -32,6 +31,9 @@ const MAX_MESSAGE: usize = 4_000;
 const OUTCOME_UNKNOWN: &str = " Whether it had its effect is not known: find out before calling again.";
 /// The same, where the call is told as retryable.
 const MAY_REPEAT: &str = " It may have had its effect: calling again may repeat that.";
+
+/// The words by which peers know that a script had too little time.
+const TIMED_OUT: &str = "timed out";
 
 /// An answer, ready to be published.
 #[derive(Debug, Clone)]
@@ -84,8 +86,8 @@ impl Recipient<'_> {
                 (message_type::TOOL_INVOKE_RESPONSE, encode(&response))
             }
             Dialect::Script => {
-                let response = script::result(self.call_id, output, run.ran.unwrap_or_default());
-                checked(script::size(&response))?;
+                let response = script_result(self.call_id, output, run.ran.unwrap_or_default());
+                checked(script_size(&response))?;
                 (message_type::SCRIPT_INVOKE_RESPONSE, encode(&response))
             }
         };
@@ -116,7 +118,7 @@ impl Recipient<'_> {
 
     /// Builds the answer that says why there is no result.
     pub(crate) fn error(&self, source: &str, failure: &ToolFailure, verdict: Verdict, run: Run) -> Answer {
-        let mut message = shortened(&failure.message);
+        let mut message = shortened(&failure.message, MAX_MESSAGE).into_owned();
         if verdict.outcome == Some(Outcome::Unknown) {
             message.push_str(if verdict.is_retryable { MAY_REPEAT } else { OUTCOME_UNKNOWN });
         }
@@ -135,7 +137,7 @@ impl Recipient<'_> {
             }
             Dialect::Script => {
                 let ran = run.ran.unwrap_or_default();
-                let error = script::error(self.call_id, verdict.code, message, failure.retry_after, ran);
+                let error = script_error(self.call_id, verdict.code, message, failure.retry_after, ran);
                 (message_type::SCRIPT_INVOKE_RESPONSE, encode(&error))
             }
         };
@@ -221,19 +223,62 @@ fn encode<T: Serialize>(message: &T) -> Bytes {
     serde_json::to_vec(message).unwrap_or_default().into()
 }
 
-fn shortened(text: &str) -> String {
-    match text.char_indices().nth(MAX_MESSAGE) {
-        Some((end, _)) => format!("{}…", text.get(..end).unwrap_or_default()),
-        None => text.to_owned(),
-    }
-}
-
 fn unix_seconds() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
 }
 
+/// What became of a script that was run.
+fn script_result(call_id: &str, output: ToolOutput, ran: Duration) -> ScriptInvokeResponse {
+    let ToolOutput { content, blocks: _, is_error, structured: _, program } = output;
+    let program = program.map_or_else(
+        || Program { stdout: content, stderr: None, exit_code: i32::from(is_error), elapsed: ran },
+        |program| *program,
+    );
+    let written = |text: Option<String>| text.filter(|text| !text.is_empty());
+    ScriptInvokeResponse {
+        tool_call_id: call_id.to_owned(),
+        output: written(program.stdout),
+        stderr: written(program.stderr),
+        exit_code: program.exit_code,
+        elapsed_ms: milliseconds(program.elapsed),
+    }
+}
+
+/// What is said where there is no result. Peers look at nothing but the text.
+fn script_error(
+    call_id: &str,
+    code: Code,
+    mut message: String,
+    retry_after: Option<Duration>,
+    ran: Duration,
+) -> ScriptInvokeResponse {
+    if code == Code::Timeout && !message.to_ascii_lowercase().contains(TIMED_OUT) {
+        message = format!("Script {TIMED_OUT}: {message}");
+    }
+    if let Some(wait) = retry_after {
+        message = format!("{message} Wait at least {} ms.", whole_milliseconds(wait));
+    }
+    ScriptInvokeResponse {
+        tool_call_id: call_id.to_owned(),
+        output: None,
+        stderr: Some(message),
+        exit_code: ScriptInvokeResponse::NOT_RUN,
+        elapsed_ms: milliseconds(ran),
+    }
+}
+
+/// Bytes of text in what became of a script.
+fn script_size(response: &ScriptInvokeResponse) -> usize {
+    [&response.output, &response.stderr].into_iter().flatten().map(String::len).sum()
+}
+
+fn milliseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
 #[cfg(test)]
 mod tests {
+    use insta::assert_snapshot;
     use serde_json::json;
 
     use super::*;
@@ -258,5 +303,52 @@ mod tests {
         assert_eq!(blocks("1", ToolOutput { blocks: block, ..said.clone() }), once);
         assert_eq!(blocks("1", ToolOutput { content: None, ..said }), once);
         assert_eq!(blocks("1", ToolOutput::text("plain")), "null");
+    }
+
+    const RAN: Duration = Duration::from_millis(12);
+
+    fn written(response: &ScriptInvokeResponse) -> String {
+        serde_json::to_string(response).unwrap()
+    }
+
+    fn of_program(stdout: &str, stderr: &str, exit_code: i32) -> String {
+        let program = Program {
+            stdout: Some(stdout.to_owned()),
+            stderr: Some(stderr.to_owned()),
+            exit_code,
+            elapsed: Duration::from_micros(2_140_900),
+        };
+        written(&script_result("c", ToolOutput::error("unused").of_program(program), RAN))
+    }
+
+    fn refused(code: Code, message: &str, retry_after: Option<Duration>) -> String {
+        written(&script_error("c", code, message.to_owned(), retry_after, RAN))
+    }
+
+    #[test]
+    fn what_a_program_wrote_is_told_stream_by_stream() {
+        assert_snapshot!(of_program("out\n", "err\n", 3), @r#"{"toolCallId":"c","output":"out\n","stderr":"err\n","exitCode":3,"isSuccess":false,"elapsedMs":2140}"#);
+        assert_snapshot!(of_program("", "", 0), @r#"{"toolCallId":"c","output":null,"stderr":null,"exitCode":0,"isSuccess":true,"elapsedMs":2140}"#);
+    }
+
+    #[test]
+    fn a_tool_that_ran_no_program_is_told_by_its_content() {
+        let told = |output| written(&script_result("c", output, RAN));
+        assert_snapshot!(told(ToolOutput::text("done")), @r#"{"toolCallId":"c","output":"done","stderr":null,"exitCode":0,"isSuccess":true,"elapsedMs":12}"#);
+        assert_snapshot!(told(ToolOutput::error("sad")), @r#"{"toolCallId":"c","output":"sad","stderr":null,"exitCode":1,"isSuccess":false,"elapsedMs":12}"#);
+        assert_snapshot!(told(ToolOutput::default()), @r#"{"toolCallId":"c","output":null,"stderr":null,"exitCode":0,"isSuccess":true,"elapsedMs":12}"#);
+    }
+
+    #[test]
+    fn too_little_time_is_told_in_the_words_that_peers_look_for() {
+        assert_snapshot!(refused(Code::Timeout, "The deadline passed.", None), @r#"{"toolCallId":"c","output":null,"stderr":"Script timed out: The deadline passed.","exitCode":-1,"isSuccess":false,"elapsedMs":12}"#);
+        assert_snapshot!(refused(Code::Timeout, "It Timed Out after 30 s.", None), @r#"{"toolCallId":"c","output":null,"stderr":"It Timed Out after 30 s.","exitCode":-1,"isSuccess":false,"elapsedMs":12}"#);
+    }
+
+    #[test]
+    fn any_other_refusal_is_told_as_it_is_and_with_the_wait_where_there_is_one() {
+        assert_snapshot!(refused(Code::ToolNotFound, "There is no such tool.", None), @r#"{"toolCallId":"c","output":null,"stderr":"There is no such tool.","exitCode":-1,"isSuccess":false,"elapsedMs":12}"#);
+        let wait = Some(Duration::from_micros(1_500_001));
+        assert_snapshot!(refused(Code::RateLimited, "Too often.", wait), @r#"{"toolCallId":"c","output":null,"stderr":"Too often. Wait at least 1501 ms.","exitCode":-1,"isSuccess":false,"elapsedMs":12}"#);
     }
 }

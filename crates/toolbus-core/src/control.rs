@@ -1,34 +1,36 @@
 //! Small requests beside calls: cancel, list, ping, the end of a session, and what others answer on topics of their own.
 //! Each is obeyed in a task of its own, and answered when its sender left an address.
 
-mod cancel;
 mod handler;
 mod list;
-mod ping;
-mod session;
+mod reply;
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use tokio::sync::watch;
 use tokio::time::Instant;
 use toolbus_protocol::message_type::{self, Kind};
-use toolbus_protocol::{Code, Envelope, ParseError, Properties, ToolError, bounded, header, new_message_id, topic};
+use toolbus_protocol::{
+    Envelope, ParseError, Pong, Properties, SessionEnd, ToolCancelRequest, ToolCancelResponse, topic,
+};
 
-use crate::answer::{Answer, destination, whole_milliseconds};
+use crate::address::{AddressRefused, ReplyRules};
 use crate::bus::{Bus, Delivery};
 use crate::dispatcher::Dispatcher;
-use crate::failure::{Status, ToolFailure, verdict};
-use crate::log::{Throttle, shown};
-use crate::reply::{AddressRefused, Buried, Replies, ReplyRules};
-use crate::telemetry::{DeadReason, End};
-use crate::tool::Effect;
+use crate::failure::ToolFailure;
+use crate::reply::{Buried, Replies};
+use crate::telemetry::DeadReason;
+use crate::text::shown;
+use crate::throttle::Throttle;
 use crate::toolsets::SessionSets;
 
 use self::list::ListCache;
 
-pub use handler::{ControlError, ControlHandler, ControlReply, ControlRequest};
+pub use handler::{ControlError, ControlHandler, ControlRequest};
+pub use reply::ControlReply;
+use reply::{message, refusal};
 
 /// Longest body of a small request, in bytes.
 const MAX_BODY: usize = 64 * 1024;
@@ -157,6 +159,38 @@ impl ControlService {
         }
     }
 
+    /// Cancels what the request names, if it is the sender's.
+    fn cancel(&self, delivery: &Delivery, asked: &ControlRequest) -> Result<Option<ControlReply>, Refused> {
+        let request = ToolCancelRequest::parse(body(delivery)?)?;
+        let tool_call_id = request.tool_call_id;
+        let cancelled = self.parts.dispatcher.cancel(&asked.caller, &tool_call_id);
+        let response = ToolCancelResponse { tool_call_id, cancelled };
+        Ok(Some(ControlReply::new(message_type::TOOL_CANCEL_RESPONSE, &response)))
+    }
+
+    /// What the daemon says of itself, and how many tools the sender may use.
+    fn ping(&self, asked: &ControlRequest) -> ControlReply {
+        let about = &self.parts.about;
+        let pong = Pong {
+            name: about.name.clone(),
+            version: about.version.clone(),
+            config_digest: about.config_digest.borrow().clone(),
+            roles: about.roles.clone(),
+            uptime_seconds: about.started.elapsed().as_secs(),
+            in_flight: self.parts.dispatcher.load().in_flight() as u64,
+            tools: self.parts.dispatcher.access().effective(&asked.caller).names().count() as u64,
+        };
+        ControlReply { persistent: false, ..ControlReply::new(message_type::PONG, &pong) }
+    }
+
+    /// Ends a session of the sender's; there is nothing to answer.
+    fn end_session(&self, delivery: &Delivery, asked: &ControlRequest) -> Result<Option<ControlReply>, Refused> {
+        let session: Arc<str> = SessionEnd::parse(body(delivery)?)?.session_id.into();
+        self.parts.dispatcher.access().end_session(&asked.caller, &session);
+        self.parts.sessions.end_session(&asked.caller.owner, &session);
+        Ok(None)
+    }
+
     fn asked(&self, delivery: &Delivery) -> Result<ControlRequest, Refused> {
         let envelope = Envelope::read(&delivery.properties);
         let expected = match (self.answerers.get(&*delivery.routing_key), &*delivery.routing_key) {
@@ -221,37 +255,12 @@ impl ControlService {
     async fn answer(&self, asked: &ControlRequest, said: Option<ControlReply>) {
         let (Some(address), Some(mut said)) = (&asked.address, said) else { return };
         let _turn = said.turn.take();
-        let answer = self.message(asked, said);
+        let answer = message(&self.parts.about.name, asked, said);
         if let Err(reason) = self.parts.replies.deliver(address, &answer, Instant::now() + REPLY_TIME).await
             && let Some(left_out) = self.parts.undelivered.due()
         {
             let (reply_to, kind) = (shown(&address.written), &answer.properties.message_type);
             tracing::warn!(%reason, reply_to, kind, left_out, "an answer was not delivered");
-        }
-    }
-
-    fn message(&self, asked: &ControlRequest, said: ControlReply) -> Answer {
-        let envelope = &asked.envelope;
-        let mut headers = vec![(header::CONTENT_TRUST.to_owned(), header::TRUST_TOOL_OUTPUT.to_owned())];
-        headers.extend(said.provider.map(|provider| (header::TOOL_PROVIDER.to_owned(), provider.to_owned())));
-        let mut properties = Envelope {
-            message_id: Some(new_message_id()),
-            message_type: said.message_type.into_owned(),
-            correlation_id: bounded(&envelope.correlation_id).to_owned(),
-            timestamp: SystemTime::now().duration_since(UNIX_EPOCH).ok().map(|time| time.as_secs()),
-            source: Some(self.parts.about.name.clone()),
-            destination: destination(envelope, &asked.caller),
-            trace: envelope.trace.clone(),
-            headers,
-            ..Envelope::default()
-        }
-        .into_properties();
-        properties.persistent = said.persistent;
-        Answer {
-            properties: properties.into(),
-            body: said.body.into(),
-            end: End { status: Status::Ok, cause: None },
-            outcome: None,
         }
     }
 }
@@ -267,32 +276,4 @@ fn body(delivery: &Delivery) -> Result<&[u8], Refused> {
         size if size > MAX_BODY => Err(Refused::TooLarge(size)),
         _ => Ok(&delivery.body),
     }
-}
-
-fn refusal(asked: &ControlRequest, delivery: &Delivery, refused: &Refused) -> ControlReply {
-    let id = asked.envelope.message_id.as_deref().unwrap_or(&asked.envelope.correlation_id);
-    let error = ToolError {
-        tool_call_id: bounded(id).to_owned(),
-        tool_name: delivery.routing_key.to_string(),
-        code: Code::InvalidArguments,
-        message: format!("The request is not usable: {refused}."),
-        is_retryable: false,
-        retry_after_ms: None,
-        outcome: None,
-    };
-    let error = match refused {
-        Refused::Failed(failure) => {
-            let verdict = verdict(failure.cause, Effect::ReadOnly, false);
-            ToolError {
-                code: verdict.code,
-                message: failure.message.clone(),
-                is_retryable: verdict.is_retryable,
-                retry_after_ms: failure.retry_after.map(whole_milliseconds),
-                outcome: verdict.outcome,
-                ..error
-            }
-        }
-        _ => error,
-    };
-    ControlReply::new(message_type::TOOL_ERROR, &error)
 }

@@ -1,58 +1,27 @@
 //! From a delivery to a call, or to the reason why there is none.
 
-mod dialect;
-mod script;
-
-use std::sync::Arc;
-use std::time::SystemTime;
-
+use serde_json::{Map, Value};
 use toolbus_protocol::message_type::{self, Kind};
 use toolbus_protocol::{
-    Envelope, ParseError, ToolInvokeRequest, bounded, derived_message_id, header, new_message_id, topic,
+    DEFAULT_SCRIPT_SECONDS, EXECUTE_PYTHON_SCRIPT, Envelope, ParseError, ScriptInvokeRequest, ToolInvokeRequest,
+    bounded,
 };
 
-use self::dialect::Body;
-pub(crate) use self::dialect::Dialect;
+use crate::address::{Address, ReplyRules};
 use crate::bus::Delivery;
 use crate::caller::Caller;
-use crate::deadline::TimeBudget;
 use crate::failure::{Cause, ToolFailure};
-use crate::gates::{Lookup, ToolRef};
-use crate::reply::{Address, ReplyRules};
+use crate::request::{Dialect, Request};
 use crate::telemetry::DeadReason;
 
 /// Longest tool name, call id or session id, in bytes: answers repeat the first two, and are small when they are errors.
 const MAX_ECHOED: usize = 1024;
 
-/// A delivery that asks for something and can be answered.
-pub(crate) struct Request {
-    pub(crate) envelope: Envelope,
-    pub(crate) address: Address,
-    pub(crate) caller: Arc<Caller>,
-    pub(crate) call_id: Arc<str>,
-    /// Whether the sender chose the call's id.
-    pub(crate) has_call_id: bool,
-    /// The tool, as the caller named it; empty when that could not be read.
-    pub(crate) tool_name: String,
-    /// Where the tool is looked for.
-    pub(crate) route: Origin,
-    pub(crate) arguments: Option<String>,
-    pub(crate) budget: TimeBudget,
-    /// The form of the request, and of its answer.
-    pub(crate) dialect: Dialect,
-    /// Whether the caller wants to hear of progress.
-    pub(crate) wants_progress: bool,
-}
-
-/// Where a request says that its tool is.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Origin {
-    /// Anywhere.
-    Any,
-    /// At some MCP server.
-    AnyServer,
-    /// At this MCP server.
-    Server(String),
+/// What a body says, whatever its form.
+struct Body {
+    request: ToolInvokeRequest,
+    /// A member without which the request cannot be used.
+    missing: Option<&'static str>,
 }
 
 /// What a delivery on a topic for requests is.
@@ -91,9 +60,9 @@ pub(crate) fn decode(
     let size = delivery.body.len();
     if size > max_body {
         let text = format!("The request has {size} bytes; at most {max_body} are taken. Send less.");
-        return refused(delivery, envelope, address, caller, dialect.unread(), text);
+        return refused(delivery, envelope, address, caller, unread(dialect), text);
     }
-    match dialect.read(&delivery.body) {
+    match read(dialect, &delivery.body) {
         Ok(mut body) => match unusable(&mut body) {
             None => Decoded::Call(Request::new(delivery, envelope, address, caller, body.request)),
             Some(text) => refused(delivery, envelope, address, caller, body.request, text),
@@ -105,7 +74,7 @@ pub(crate) fn decode(
         }
         Err(error) => {
             let text = format!("The request is not usable: {error}.");
-            refused(delivery, envelope, address, caller, dialect.unread(), text)
+            refused(delivery, envelope, address, caller, unread(dialect), text)
         }
     }
 }
@@ -143,64 +112,88 @@ fn refused(
     Decoded::Refused(request, ToolFailure::new(Cause::MalformedRequest, text))
 }
 
-impl Origin {
-    fn read(envelope: &Envelope, topic: &str) -> Self {
-        if Dialect::of(topic) == Dialect::Script {
-            // It is for one tool, whatever server a header names.
-            return Self::Any;
+/// Reads a body, also one in which something is missing, because its refusal names the call.
+fn read(dialect: Dialect, body: &[u8]) -> Result<Body, ParseError> {
+    match dialect {
+        Dialect::Tool => {
+            let request = ToolInvokeRequest::parse_unnamed(body)?;
+            let missing = request.tool_name.is_empty().then_some("toolName");
+            Ok(Body { request, missing })
         }
-        match envelope.header(header::MCP_SERVER).map(str::trim) {
-            Some(server) if !server.is_empty() => Self::Server(bounded(server).to_owned()),
-            _ if topic == topic::TOOL_INVOKE_MCP => Self::AnyServer,
-            _ => Self::Any,
-        }
+        Dialect::Script => read_script(body),
     }
 }
 
-impl Request {
-    /// The tool that the caller means.
-    pub(crate) fn wanted(&self) -> ToolRef<'_> {
-        let route = match &self.route {
-            Origin::Any => Lookup::Name,
-            Origin::AnyServer => Lookup::AnyServer,
-            Origin::Server(server) => Lookup::Server(server),
-        };
-        ToolRef { route, name: &self.tool_name }
+/// What is known of a request whose body is not.
+fn unread(dialect: Dialect) -> ToolInvokeRequest {
+    let tool_name = match dialect {
+        Dialect::Tool => String::new(),
+        Dialect::Script => EXECUTE_PYTHON_SCRIPT.to_owned(),
+    };
+    ToolInvokeRequest { tool_name, ..ToolInvokeRequest::default() }
+}
+
+/// Reads a request for a script: a call of the tool that runs scripts, which from then on is one like any other.
+fn read_script(body: &[u8]) -> Result<Body, ParseError> {
+    let ScriptInvokeRequest { tool_call_id, script, input_data, timeout_seconds, pip_packages } =
+        ScriptInvokeRequest::parse_empty(body)?;
+    // Of a time that is none, peers make the usual one.
+    let seconds = timeout_seconds.filter(|seconds| *seconds > 0).unwrap_or(DEFAULT_SCRIPT_SECONDS);
+    let missing = script.is_none().then_some("script");
+    let arguments: Map<String, Value> = [
+        ("script", script.map(Value::from)),
+        ("input_data", input_data.map(Value::from)),
+        ("timeout_seconds", Some(seconds.into())),
+        ("pip_packages", pip_packages.map(Value::from)),
+    ]
+    .into_iter()
+    .filter_map(|(name, value)| Some((name.to_owned(), value?)))
+    .collect();
+    let request = ToolInvokeRequest {
+        tool_call_id,
+        tool_name: EXECUTE_PYTHON_SCRIPT.to_owned(),
+        arguments: Some(Value::from(arguments).to_string()),
+        ..ToolInvokeRequest::default()
+    };
+    Ok(Body { request, missing })
+}
+
+#[cfg(test)]
+mod tests {
+    use insta::assert_snapshot;
+
+    use super::*;
+
+    fn arguments(body: &str) -> String {
+        let Body { request, missing } = read_script(body.as_bytes()).unwrap();
+        assert_eq!((&*request.tool_name, missing), (EXECUTE_PYTHON_SCRIPT, None));
+        request.arguments.unwrap()
     }
 
-    /// What tells its caller from others that share limits.
-    pub(crate) fn sharer(&self) -> Arc<str> {
-        self.caller.sharer(&self.address.written)
+    #[test]
+    fn what_a_request_says_becomes_the_arguments_of_the_tool() {
+        let body = r#"{"toolCallId":"c","script":"pass","inputData":"{}","timeoutSeconds":5,"pipPackages":["a","b"]}"#;
+        assert_snapshot!(arguments(body), @r#"{"input_data":"{}","pip_packages":["a","b"],"script":"pass","timeout_seconds":5}"#);
+        assert_eq!(read_script(body.as_bytes()).unwrap().request.tool_call_id.as_deref(), Some("c"));
     }
 
-    fn new(
-        delivery: &Delivery,
-        envelope: Envelope,
-        address: Address,
-        mut caller: Caller,
-        request: ToolInvokeRequest,
-    ) -> Self {
-        let has_call_id = request.tool_call_id.is_some();
-        caller.session = request.session_id.filter(|session| !session.is_empty()).map(Arc::from);
-        // Not random where anything is known, so that a repeated answer is identical.
-        let known = || match (&envelope.message_id, &*envelope.correlation_id) {
-            (Some(id), _) => bounded(id).to_owned(),
-            (None, "") => new_message_id(),
-            (None, correlation_id) => derived_message_id(&caller.owner, "", correlation_id),
-        };
-        let call_id = request.tool_call_id.unwrap_or_else(known);
-        Self {
-            caller: caller.into(),
-            call_id: call_id.into(),
-            has_call_id,
-            tool_name: request.tool_name,
-            arguments: request.arguments,
-            budget: TimeBudget::read(&envelope, SystemTime::now()),
-            route: Origin::read(&envelope, &delivery.routing_key),
-            dialect: Dialect::of(&delivery.routing_key),
-            wants_progress: envelope.header(header::PROGRESS).is_some_and(|value| value.trim() == "1"),
-            address,
-            envelope,
+    #[test]
+    fn what_a_request_leaves_out_is_no_argument_but_for_the_time() {
+        let body = r#"{"script":"","inputData":null,"timeoutSeconds":null,"pipPackages":null}"#;
+        assert_snapshot!(arguments(body), @r#"{"script":"","timeout_seconds":30}"#);
+    }
+
+    #[test]
+    fn a_time_that_is_none_is_the_usual_one() {
+        for seconds in [0, -1, i64::MIN] {
+            let body = format!(r#"{{"script":"","timeoutSeconds":{seconds}}}"#);
+            assert_eq!(arguments(&body), r#"{"script":"","timeout_seconds":30}"#);
         }
+    }
+
+    #[test]
+    fn a_request_without_a_script_names_its_call_all_the_same() {
+        let Body { request, missing } = read_script(br#"{"toolCallId":"c"}"#).unwrap();
+        assert_eq!((request.tool_call_id.as_deref(), missing), (Some("c"), Some("script")));
     }
 }

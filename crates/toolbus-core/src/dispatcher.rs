@@ -6,6 +6,7 @@ mod call;
 mod ending;
 mod entering;
 mod inner;
+mod log;
 mod progress;
 mod replaying;
 
@@ -24,7 +25,9 @@ use toolbus_protocol::Envelope;
 
 use self::call::Call;
 pub use self::inner::{InnerCall, InnerOrigin, Invoker};
+use self::log::{Log, Subject};
 use self::progress::ProgressReporter;
+use crate::address::ReplyRules;
 use crate::answer::{Answer, LARGE};
 use crate::audit::Audit;
 use crate::bulkhead::{self, Stop};
@@ -34,14 +37,13 @@ use crate::deadline::{self, Budgets};
 use crate::decode::{Decoded, decode};
 use crate::failure::{Cause, ToolFailure, verdict};
 use crate::gates::Gates;
-use crate::log::{Log, Subject};
+use crate::gates::permit::{AgentGate, Permit, Permits};
 use crate::notify::{ChangeNotifier, NotificationSource, NotifyHandle, RecentCallers, ToolNames};
 use crate::pending_tools::PendingTools;
-use crate::permit::{AgentGate, Permit, Permits};
 use crate::policy::{EffectiveTools, PolicyHandle};
 use crate::redact::Redactor;
 use crate::replay::{Replay, Slot};
-use crate::reply::{Replies, ReplyRules};
+use crate::reply::Replies;
 use crate::running::Running;
 use crate::telemetry::{DeadReason, Load, Summary, Telemetry};
 use crate::tool::{Effect, Tool, ToolCall, ToolOutput};
@@ -276,8 +278,8 @@ impl Dispatcher {
         // 11. shape
         let redactor = &self.parts.settings.redactor;
         match &mut result {
-            Ok(output) => beside(is_large(output), || redactor.clean_output(output)),
-            Err(Abort::Failed(failure) | Abort::Ignored(failure)) => redactor.clean_failure(failure),
+            Ok(output) => beside(is_large(output), || output.redact(redactor)),
+            Err(Abort::Failed(failure) | Abort::Ignored(failure)) => failure.redact(redactor),
             Err(Abort::Requeued) => {}
         }
         result

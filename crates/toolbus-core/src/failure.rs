@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use toolbus_protocol::{Code, Outcome};
 
-use crate::tool::Effect;
+use crate::redact::Redactor;
 
 /// Why a call has no result. Every failure of every layer is one of these.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -77,6 +77,28 @@ impl Cause {
     ];
 }
 
+/// What repeating a call would do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Effect {
+    /// Changes nothing.
+    ReadOnly,
+    /// Changes something, once, however often it is repeated.
+    Idempotent,
+    /// Changes something each time.
+    Effectful,
+    /// Nobody said; treated as effectful wherever a call might be repeated.
+    #[default]
+    Undeclared,
+}
+
+impl Effect {
+    /// Whether the machinery may repeat a call on its own.
+    #[must_use]
+    pub const fn is_repeatable(self) -> bool {
+        matches!(self, Self::ReadOnly | Self::Idempotent)
+    }
+}
+
 /// A failure of the machinery around a tool: a cause, and a text for each of its two readers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ToolFailure {
@@ -111,6 +133,14 @@ impl ToolFailure {
     pub const fn with_retry_after(mut self, wait: Duration) -> Self {
         self.retry_after = Some(wait);
         self
+    }
+
+    /// Removes secrets from both texts.
+    pub(crate) fn redact(&mut self, redactor: &Redactor) {
+        redactor.clean(&mut self.message);
+        if let Some(detail) = &mut self.detail {
+            redactor.clean(detail);
+        }
     }
 }
 
@@ -210,8 +240,7 @@ mod tests {
 
     use toolbus_protocol::{Code, Outcome};
 
-    use super::{Cause, Status, ToolFailure, Verdict, error_type, verdict};
-    use crate::tool::Effect;
+    use super::{Cause, Effect, Status, ToolFailure, Verdict, error_type, verdict};
 
     const EFFECTS: [Effect; 4] = [Effect::ReadOnly, Effect::Idempotent, Effect::Effectful, Effect::Undeclared];
 

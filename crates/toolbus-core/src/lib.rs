@@ -3,8 +3,8 @@
 //! The path of one call is [`Dispatcher::handle`]: read that first. The traits that the edges implement are
 //! [`bus::Bus`], [`tool::Executor`] and [`telemetry::Telemetry`].
 
+mod address;
 mod answer;
-mod arguments;
 pub mod audit;
 mod bulkhead;
 pub mod bus;
@@ -17,36 +17,38 @@ pub mod failure;
 mod gates;
 pub mod lifecycle;
 pub mod listing;
-pub mod log;
 mod notify;
 pub mod pattern;
 mod pending_tools;
-mod permit;
 pub mod policy;
 pub mod progress;
-pub mod rate;
-pub mod recipients;
+mod quarantine;
 pub mod redact;
 pub mod registry;
 mod replay;
 mod reply;
+mod request;
 mod running;
 pub mod secret;
 mod service;
 pub mod store;
 pub mod suggest;
 pub mod telemetry;
+pub mod text;
+pub mod throttle;
 pub mod tool;
 pub mod toolsets;
 mod turns;
 
-pub use arguments::{SchemaError, check_schema};
+pub use address::ReplyRules;
 pub use control::{About, ControlError, ControlHandler, ControlReply, ControlRequest, ControlService};
 pub use deadline::Budgets;
 pub use dispatcher::{Dispatcher, InnerCall, InnerOrigin, Invoker, Settings};
-pub use gates::{Gates, Lookup, Step, StepName, ToolRef};
+pub use gates::arguments::{SchemaError, check_schema};
+pub use gates::{Gates, Step, StepName};
+pub use gates::{rate, recipients};
 pub use notify::{ChangeNotifier, NotificationSource, NotifyHandle, ToolNames};
 pub use pending_tools::{AllArrived, PendingTools};
-pub use reply::ReplyRules;
+pub use request::{Lookup, ToolRef};
 pub use service::{Drained, Service};
 pub use turns::{Turn, Turns};

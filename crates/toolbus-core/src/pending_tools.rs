@@ -5,8 +5,8 @@ use std::time::Instant;
 use futures_util::future::BoxFuture;
 
 use crate::failure::ToolFailure;
-use crate::gates::ToolRef;
 use crate::policy::EffectiveTools;
+use crate::request::ToolRef;
 
 /// Knows whose tools may still come.
 pub trait PendingTools: Send + Sync + 'static {

@@ -11,14 +11,13 @@ mod explain;
 mod handle;
 mod index;
 mod profile;
-mod quarantine;
-mod reach;
 mod rules;
 mod summary;
 mod switches;
 #[cfg(test)]
 mod tests;
 
+pub use crate::quarantine::{Claim, DefinitionCheck, Quarantine};
 pub use catalogue::Catalogue;
 pub use effective::{AllowedTool, EffectiveTools, EmptyReason, Forced};
 pub(crate) use explain::listed;
@@ -26,7 +25,6 @@ pub use explain::{Because, Explanation};
 pub use handle::{Capacity, PolicyHandle};
 pub(crate) use profile::is_same_name;
 pub use profile::{EVERY_SOURCE, Profile, Role};
-pub use quarantine::{Claim, DefinitionCheck, Quarantine};
 pub use rules::{AgentPolicy, Allowed, BindingPolicy, Policy, UnknownCallers};
 pub use summary::Summary;
 pub use switches::{Switch, SwitchError};

@@ -8,7 +8,6 @@ mod candidates;
 mod forms;
 mod json;
 mod matcher;
-mod output;
 #[cfg(test)]
 mod tests;
 mod views;

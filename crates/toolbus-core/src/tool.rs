@@ -1,47 +1,24 @@
 //! Tools: what they are, and how one is run.
 
-mod naming;
-mod program;
-mod suspicion;
-
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use futures_util::future::BoxFuture;
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 use tokio_util::sync::CancellationToken;
 use toolbus_protocol::{ContentBlock, TraceContext};
 
-pub use self::naming::Naming;
-pub use self::program::Program;
-pub use self::suspicion::Suspicion;
 use crate::caller::Caller;
+pub use crate::failure::Effect;
 use crate::failure::{Cause, ToolFailure};
 use crate::progress::ProgressSink;
-
-/// What repeating a call would do.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub enum Effect {
-    /// Changes nothing.
-    ReadOnly,
-    /// Changes something, once, however often it is repeated.
-    Idempotent,
-    /// Changes something each time.
-    Effectful,
-    /// Nobody said; treated as effectful wherever a call might be repeated.
-    #[default]
-    Undeclared,
-}
-
-impl Effect {
-    /// Whether the machinery may repeat a call on its own.
-    #[must_use]
-    pub const fn is_repeatable(self) -> bool {
-        matches!(self, Self::ReadOnly | Self::Idempotent)
-    }
-}
+use crate::redact::{REDACTED, Redactor};
 
 /// What is known of a tool.
 #[derive(Debug, Clone)]
@@ -200,6 +177,32 @@ pub struct ToolOutput {
 }
 
 impl ToolOutput {
+    /// Removes secrets from a result. Data that holds one is replaced as a whole, so that it can be decoded.
+    pub(crate) fn redact(&mut self, redactor: &Redactor) {
+        let Self { content, blocks, structured, is_error: _, program } = self;
+        let clean = |text: &mut Option<String>| {
+            if let Some(text) = text {
+                redactor.clean(text);
+            }
+        };
+        clean(content);
+        structured.iter_mut().for_each(|value| redactor.clean_value(value));
+        for ContentBlock { kind, text, data, mime_type, uri } in blocks {
+            redactor.clean(kind);
+            [text, mime_type, uri].into_iter().for_each(clean);
+            if let Some(data) = data
+                && redactor.bytes(data.as_bytes()).is_some()
+            {
+                *data = STANDARD.encode(REDACTED);
+            }
+        }
+        if let Some(program) = program {
+            let Program { stdout, stderr, exit_code: _, elapsed: _ } = &mut **program;
+            clean(stdout);
+            clean(stderr);
+        }
+    }
+
     /// A result of text alone.
     #[must_use]
     pub fn text(content: impl Into<String>) -> Self {
@@ -312,4 +315,131 @@ pub(crate) fn digest_of(texts: &[&str]) -> u64 {
         digest.update(text);
     }
     digest.finalize().iter().take(8).fold(0, |number, byte| number << 8 | u64::from(*byte))
+}
+
+/// From the names that a source has for its tools to those that they are published under, and back.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Naming {
+    /// Prefix of the tool set that the source backs; before a dot.
+    pub set: Option<Arc<str>>,
+    /// Prefix of the source's own; before an underscore.
+    pub prefix: Option<Arc<str>>,
+    /// Names that take the place of the source's own, by those; they get no `prefix`.
+    pub renamed: BTreeMap<Arc<str>, Arc<str>>,
+}
+
+impl Naming {
+    /// The name that a tool is published under.
+    #[must_use]
+    pub fn published(&self, own: &str) -> String {
+        let set = self.set.iter().flat_map(|set| [&**set, "."]);
+        let name: Vec<&str> = match (self.renamed.get(own), &self.prefix) {
+            (Some(name), _) => vec![name],
+            (None, Some(prefix)) => vec![prefix, "_", own],
+            (None, None) => vec![own],
+        };
+        set.chain(name).collect()
+    }
+
+    /// The source's own name for the tool that would be published under this one; `None` if no tool of the source would be.
+    #[must_use]
+    pub fn own<'a>(&'a self, published: &'a str) -> Option<&'a str> {
+        let name = match &self.set {
+            Some(set) => published.strip_prefix(&**set)?.strip_prefix('.')?,
+            None => published,
+        };
+        if let Some((own, _)) = self.renamed.iter().find(|(_, renamed)| ***renamed == *name) {
+            return Some(own);
+        }
+        let own = match &self.prefix {
+            Some(prefix) => name.strip_prefix(&**prefix)?.strip_prefix('_')?,
+            None => name,
+        };
+        (!self.renamed.contains_key(own)).then_some(own)
+    }
+}
+
+/// What a program wrote, and how it ended, where a tool ran one. Callers of `script.invoke` are told of it; to all others
+/// the content says what they need.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Program {
+    /// What it wrote to its standard output.
+    pub stdout: Option<String>,
+    /// What it wrote to its standard error.
+    pub stderr: Option<String>,
+    /// Its exit code.
+    pub exit_code: i32,
+    /// How long it ran.
+    pub elapsed: Duration,
+}
+
+impl ToolOutput {
+    /// Adds what the program wrote that the tool ran.
+    #[must_use]
+    pub fn of_program(mut self, program: Program) -> Self {
+        self.program = Some(Box::new(program));
+        self
+    }
+}
+
+/// One thing about a tool's definition, or about what a server says of itself, that looks like an attempt to turn the
+/// model against the user. A sign and no proof: people decide.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Suspicion {
+    /// Id of the rule that was met.
+    pub rule: Arc<str>,
+    /// Where: `description`, `parameters.properties.path.description`.
+    pub place: String,
+    /// What was met, shortened, without characters that are not seen.
+    pub excerpt: String,
+}
+
+/// In one line: `conceal in description: "do not tell the user"`.
+impl fmt::Display for Suspicion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { rule, place, excerpt } = self;
+        write!(f, "{rule} in {place}: {excerpt:?}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn naming(set: Option<&str>, prefix: Option<&str>) -> Naming {
+        let renamed = [("read_file".into(), "open".into())].into();
+        Naming { set: set.map(Arc::from), prefix: prefix.map(Arc::from), renamed }
+    }
+
+    #[test]
+    fn a_name_is_found_again_by_what_it_is_published_under() {
+        let table = [
+            (None, None, "list", "list"),
+            (None, None, "read_file", "open"),
+            (None, Some("files"), "list", "files_list"),
+            (None, Some("files"), "read_file", "open"),
+            (Some("fs"), None, "list", "fs.list"),
+            (Some("fs"), Some("files"), "list", "fs.files_list"),
+            (Some("fs"), Some("files"), "read_file", "fs.open"),
+        ];
+        for (set, prefix, own, published) in table {
+            let naming = naming(set, prefix);
+            assert_eq!(naming.published(own), published);
+            assert_eq!(naming.own(published), Some(own), "{published}");
+        }
+    }
+
+    #[test]
+    fn a_name_that_nothing_is_published_under_is_no_tools() {
+        let table = [
+            (None, None, "read_file"),
+            (None, Some("files"), "list"),
+            (None, Some("files"), "files_read_file"),
+            (Some("fs"), None, "list"),
+            (Some("fs"), None, "fslist"),
+        ];
+        for (set, prefix, published) in table {
+            assert_eq!(naming(set, prefix).own(published), None, "{published}");
+        }
+    }
 }

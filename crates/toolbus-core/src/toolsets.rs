@@ -5,7 +5,6 @@
 
 mod instance;
 mod lifecycle;
-mod live;
 mod session;
 mod set;
 mod sets;

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use crate::bulkhead;
 use crate::failure::{Cause, ToolFailure};
-use crate::permit::{AgentGate, Permit, Permits};
+use crate::gates::permit::{AgentGate, Permit, Permits};
 
 /// Pieces of work that wait for their turn.
 const MAX_WAITING: usize = 256;

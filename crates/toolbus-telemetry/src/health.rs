@@ -2,7 +2,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use toolbus_core::log::with_dates;
+use toolbus_core::text::with_dates;
 
 /// Least time between two lines of the log about a collector that fails.
 const QUIET: Duration = Duration::from_secs(60);

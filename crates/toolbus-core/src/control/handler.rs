@@ -1,6 +1,5 @@
 //! How others answer requests on topics of their own.
 
-use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -8,11 +7,10 @@ use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use toolbus_protocol::{Envelope, ParseError};
 
-use crate::answer::LARGE;
+use super::reply::ControlReply;
+use crate::address::Address;
 use crate::caller::Caller;
 use crate::deadline::{Budgets, TimeBudget, inner};
-use crate::reply::Address;
-use crate::turns::Turn;
 
 /// Answers the requests of one topic.
 pub trait ControlHandler: Send + Sync + 'static {
@@ -38,16 +36,6 @@ pub struct ControlRequest {
     /// What it says; not read yet.
     pub body: Bytes,
     pub(super) address: Option<Address>,
-}
-
-/// A message to send back.
-pub struct ControlReply {
-    pub(super) message_type: Cow<'static, str>,
-    pub(super) body: Vec<u8>,
-    pub(super) persistent: bool,
-    pub(super) provider: Option<&'static str>,
-    /// Held until the message is sent.
-    pub(super) turn: Option<Turn>,
 }
 
 /// Why a request is not obeyed.
@@ -85,40 +73,6 @@ impl ControlRequest {
     pub fn deadline(&self, most: Duration) -> Instant {
         let (budget, now) = (TimeBudget::read(&self.envelope, SystemTime::now()), Instant::now());
         inner(budget.deadline(now, None, Budgets { default: most, max: most }), now)
-    }
-}
-
-impl ControlReply {
-    /// A message of this type.
-    #[must_use]
-    pub fn new(message_type: impl Into<Cow<'static, str>>, body: &impl serde::Serialize) -> Self {
-        Self {
-            message_type: message_type.into(),
-            body: serde_json::to_vec(body).unwrap_or_default(),
-            persistent: true,
-            provider: None,
-            turn: None,
-        }
-    }
-
-    /// Keeps a turn until the message is sent, if the message is large: only so many of those are held in memory at a time.
-    #[must_use]
-    pub fn in_turn(mut self, turn: Turn) -> Self {
-        self.turn = (self.size() > LARGE).then_some(turn);
-        self
-    }
-
-    /// Names the kind of backend that it comes from.
-    #[must_use]
-    pub const fn of(mut self, provider: &'static str) -> Self {
-        self.provider = Some(provider);
-        self
-    }
-
-    /// Size of the message's body, in bytes.
-    #[must_use]
-    pub const fn size(&self) -> usize {
-        self.body.len()
     }
 }
 

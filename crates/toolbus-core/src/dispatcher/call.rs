@@ -9,14 +9,14 @@ use tokio_util::sync::CancellationToken;
 use toolbus_protocol::Envelope;
 
 use super::{InnerCall, Parts};
+use crate::address::Address;
 use crate::answer::{Answer, Recipient, Run};
 use crate::bus::Delivery;
 use crate::deadline::{Budgets, TimeBudget};
-use crate::decode::{Dialect, Origin, Request};
-use crate::permit::Permit;
+use crate::gates::permit::Permit;
 use crate::progress::ProgressSink;
 use crate::replay::{Key, Slot};
-use crate::reply::Address;
+use crate::request::{Dialect, Origin, Request};
 use crate::telemetry::{CallSpan, End, Summary};
 use crate::tool::{Tool, ToolDescriptor};
 

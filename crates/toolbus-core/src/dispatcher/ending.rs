@@ -12,9 +12,9 @@ use crate::answer::Answer;
 use crate::audit::{Event, Record, Subject};
 use crate::bus::Delivery;
 use crate::failure::Cause;
-use crate::log::shown;
 use crate::reply::{Buried, DEAD_LETTER_TIME, NotDelivered};
 use crate::telemetry::{DeadReason, End};
+use crate::text::shown;
 use crate::tool::Effect;
 
 /// Time beyond a call's deadline in which its answer may still be delivered.

@@ -7,8 +7,9 @@ use super::{Abort, Dispatcher};
 use crate::caller::Caller;
 use crate::deadline;
 use crate::failure::{Cause, ToolFailure};
-use crate::gates::Lookup;
+use crate::gates::find;
 use crate::policy::EffectiveTools;
+use crate::request::Lookup;
 
 impl Dispatcher {
     /// What the caller may use. A tool that is not there yet, and may come, is waited for: as a permit is, or else, where the
@@ -19,7 +20,7 @@ impl Dispatcher {
         let effective = gates.enter(&request.caller);
         self.note(&request.caller, &effective);
         let wanted = request.wanted();
-        if wanted.find(&effective).is_some() {
+        if find(&effective, wanted).is_some() {
             return Ok(effective);
         }
         let now = Instant::now();
@@ -40,7 +41,7 @@ impl Dispatcher {
         if !is_latest {
             access.catch_up().await;
             let refreshed = gates.enter(&request.caller);
-            if arrival.is_none() || wanted.find(&refreshed).is_some() {
+            if arrival.is_none() || find(&refreshed, wanted).is_some() {
                 return Ok(refreshed);
             }
         }

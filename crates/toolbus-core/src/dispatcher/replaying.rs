@@ -5,11 +5,11 @@ use std::time::{Duration, Instant};
 
 use super::call::Call;
 use super::{Dispatcher, MAX_EARLIER_DELIVERIES};
+use crate::address::AddressRefused;
 use crate::bus::Delivery;
-use crate::decode::Request;
 use crate::failure::{Cause, ToolFailure};
 use crate::replay::{Seen, Slot};
-use crate::reply::AddressRefused;
+use crate::request::Request;
 
 impl Dispatcher {
     /// Step 3. Gives the call its delivery, unless the request was answered or is running already.

@@ -3,11 +3,11 @@
 use std::fmt::Write;
 use std::time::Instant;
 
-use super::tool_ref::ToolRef;
-use super::{Gates, too_often};
+use super::{Gates, rate};
 use crate::caller::Caller;
 use crate::failure::ToolFailure;
 use crate::policy::{Because, EffectiveTools, listed};
+use crate::request::ToolRef;
 
 /// What one step says of a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -136,7 +136,7 @@ impl Gates {
             Ok(()) => steps.push(pass(StepName::RateLimit, limit)),
             Err(wait) => {
                 let text = format!("{limit}; the next call is let through in {} ms", wait.as_millis() + 1);
-                steps.push(refuse(StepName::RateLimit, text, too_often(allowed, wait)));
+                steps.push(refuse(StepName::RateLimit, text, rate::exceeded(&allowed.tool.descriptor.name, wait)));
                 return;
             }
         }

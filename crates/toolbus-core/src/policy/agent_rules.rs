@@ -11,10 +11,10 @@ use super::index::{ListId, PatternIndex};
 use super::profile::Profile;
 use super::rules::{AgentPolicy, Allowed, Policy};
 use crate::caller::{AgentName, Caller, Identity};
+use crate::gates::permit::AgentGate;
+use crate::gates::rate::RateRules;
+use crate::gates::recipients::AllowedRecipients;
 use crate::pattern::Pattern;
-use crate::permit::AgentGate;
-use crate::rate::RateRules;
-use crate::recipients::AllowedRecipients;
 use crate::tool::ToolDescriptor;
 
 /// Name of the section of everybody who has none.

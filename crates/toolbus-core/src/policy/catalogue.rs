@@ -10,9 +10,9 @@ use super::bits::Bits;
 use super::effective::SetData;
 use super::index::ListId;
 use super::profile::Role;
-use super::quarantine::Quarantine;
 use super::switches::Switches;
 use crate::caller::{AgentName, Caller};
+use crate::quarantine::{DefinitionCheck, Quarantine};
 use crate::registry::{Clash, Registry, Snapshot};
 use crate::tool::{Tool, ToolDescriptor, digest_of};
 
@@ -380,6 +380,28 @@ impl Catalogue {
         {
             bits.remove(list);
         }
+    }
+
+    /// Has `vetting` look at every tool.
+    pub(super) fn hold_back(&mut self, vetting: &dyn DefinitionCheck) {
+        let tools: Vec<_> = self.entries().map(|(_, entry)| Arc::clone(&entry.tool.descriptor)).collect();
+        self.quarantine = vetting.review(&tools);
+        let is_held = |tool: &ToolDescriptor| self.quarantine.reason(tool).is_some();
+        let withheld = self.entries().filter(|(_, entry)| is_held(&entry.tool.descriptor)).map(|(number, _)| number);
+        self.withheld = withheld.collect();
+    }
+
+    /// Number of tools that are held back.
+    #[must_use]
+    pub fn held(&self) -> usize {
+        self.quarantine.len()
+    }
+
+    /// Why the tool that is called by this name is held back, if it is.
+    #[must_use]
+    pub fn held_back(&self, name: &str) -> Option<&Arc<str>> {
+        let tool = self.numbers_of(name).find_map(|number| self.entry(number))?;
+        self.quarantine.reason(&tool.tool.descriptor)
     }
 }
 

@@ -1,23 +1,23 @@
 //! What one caller may use: the one object that lists, enforces and explains.
 
-mod compared;
-
 use std::collections::HashMap;
 use std::fmt;
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use serde_json::{Map, Value};
 use toolbus_protocol::topic;
 
-use super::agent_rules::{AgentRules, BindingRules};
+use super::agent_rules::{AgentRules, BindingRules, List};
 use super::bits::Bits;
 use super::catalogue::{Catalogue, Entry};
+use crate::caller::Caller;
+use crate::gates::permit::AgentGate;
+use crate::gates::rate::RateRule;
+use crate::gates::recipients::{AllowedRecipients, Outbound};
 use crate::listing::{self, Definition};
 use crate::pattern::Pattern;
-use crate::permit::AgentGate;
-use crate::rate::RateRule;
-use crate::recipients::{AllowedRecipients, Outbound};
 use crate::tool::{Tool, ToolDescriptor};
 
 /// What one caller may use, at one moment: it stays as it was taken.
@@ -101,6 +101,27 @@ impl SetData {
 }
 
 impl EffectiveTools {
+    /// What a caller may use of a catalogue, outside of any session.
+    pub(crate) fn new(catalogue: Arc<Catalogue>, caller: &Caller) -> Self {
+        let rules = &catalogue.rules;
+        let number = rules.section_of(caller);
+        let section = rules.section(number);
+        let cell = caller.binding.as_deref().map_or(Some(0), |name| section.binding(name));
+        let profile = caller.profile.as_deref().map_or(Some(None), |name| rules.profile(name).map(Some));
+        let denied = |reason| (0, None, Grant::Denied(reason));
+        let (cell, profile, grant) = match (cell, profile) {
+            _ if section.is_denied => denied(EmptyReason::UnknownAgent),
+            _ if catalogue.has_switched_off(caller) => denied(EmptyReason::Disabled),
+            (None, _) => denied(EmptyReason::UnknownBinding),
+            (_, None) => denied(EmptyReason::UnknownProfile),
+            (Some(cell), Some(profile)) => match catalogue.set(number, cell, profile) {
+                Some(set) => (cell, profile, Grant::ToolSet(set)),
+                None => denied(EmptyReason::NoneLeft),
+            },
+        };
+        Self { catalogue, section: number, cell, profile, frozen: None, grant }
+    }
+
     /// The tool of exactly this name, or else of the name that models use for it; only if the caller may use it.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<AllowedTool<'_>> {
@@ -324,6 +345,79 @@ impl EffectiveTools {
         self.rules().toolsets.iter().cloned().collect()
     }
 
+    /// A hash of everything that the caller may use: equal in every daemon that would list the same.
+    #[must_use]
+    pub fn version(&self) -> Arc<str> {
+        let all = || -> Arc<str> {
+            let definitions: Vec<_> = self.tools().into_iter().map(|allowed| self.definition(allowed)).collect();
+            listing::version(&definitions).into()
+        };
+        match (self.set(), &self.frozen) {
+            // What a session sees is its own, and is not kept for others.
+            (Some(set), None) => Arc::clone(set.version.get_or_init(all)),
+            _ => all(),
+        }
+    }
+
+    /// Whether both would list the same tools, as far as that can be told without listing them.
+    pub(crate) fn lists_like(&self, other: &Self) -> bool {
+        self.fingerprint() == other.fingerprint() && self.rules().arguments == other.rules().arguments
+    }
+
+    /// A number for all tools that are listed, outside of any session: the sum of the definitions' own, so that equal sets have
+    /// equal ones, in whatever order.
+    #[must_use]
+    pub fn fingerprint(&self) -> u64 {
+        let sum = |set: &SetData| {
+            let entries = set.bits.iter().filter_map(|number| self.catalogue.entry(number));
+            entries.filter(|entry| !entry.is_shadowed).fold(0_u64, |sum, entry| sum.wrapping_add(entry.fingerprint))
+        };
+        self.set().map_or(0, |set| *set.fingerprint.get_or_init(|| sum(set)))
+    }
+
+    /// As [`Self::fingerprint`], but also another number when other arguments are left out of the definitions.
+    #[must_use]
+    pub fn listing_fingerprint(&self) -> u64 {
+        let arguments = &self.rules().arguments;
+        if arguments.is_empty() {
+            return self.fingerprint();
+        }
+        let mut hasher = DefaultHasher::new();
+        self.fingerprint().hash(&mut hasher);
+        for (pattern, arguments) in arguments {
+            (pattern, arguments.keys().collect::<Vec<_>>()).hash(&mut hasher);
+        }
+        hasher.finish()
+    }
+
+    /// Whether the caller could use some tool of this source, as part of the tool set `set` or by itself, if it had one of
+    /// a fitting name. Where the rules depend on names, this says yes rather than no.
+    #[must_use]
+    pub fn could_have(&self, source: &Arc<str>, set: Option<&Arc<str>>) -> bool {
+        let (section, cell, catalogue) = (self.rules(), self.cell(), &self.catalogue);
+        if matches!(self.grant, Grant::Denied(_)) || catalogue.switches.has_source(source) {
+            return false;
+        }
+        if set.is_some_and(|set| !section.toolsets.contains(set) || !self.is_in_session(set)) {
+            return false;
+        }
+        let prefix = set.and_then(|set| catalogue.rules.policy.toolsets.get(set));
+        let beginning = prefix.map(|prefix| format!("{prefix}.")).unwrap_or_default();
+        let patterns = |list| match list {
+            List::Only(number) => catalogue.rules.lists.get(number as usize).map(|list| list.patterns.as_slice()),
+            List::All | List::None => None,
+        };
+        let allows = |list| match list {
+            List::All => true,
+            List::None => false,
+            List::Only(_) => patterns(list).is_some_and(|all| all.iter().any(|pattern| some(pattern, &beginning))),
+        };
+        let denies = |list| patterns(list).is_some_and(|all| all.iter().any(|pattern| every(pattern, &beginning)));
+        [section.tools, cell.tools].into_iter().all(allows)
+            && ![section.denied, cell.denied].into_iter().any(denies)
+            && self.profiles().all(|profile| profile.could_allow(source))
+    }
+
     pub(super) fn set(&self) -> Option<&SetData> {
         match &self.grant {
             Grant::ToolSet(set) => Some(set),
@@ -385,4 +479,17 @@ impl fmt::Display for EmptyReason {
             Self::NoTools => "No tool is registered in this daemon.",
         })
     }
+}
+
+/// Whether a pattern may stand for some name that begins so.
+fn some(pattern: &Pattern, beginning: &str) -> bool {
+    let fixed = pattern.literal_prefix();
+    fixed.starts_with(beginning) || (!pattern.is_exact() && beginning.starts_with(fixed))
+}
+
+/// Whether a pattern stands for every name that begins so.
+fn every(pattern: &Pattern, beginning: &str) -> bool {
+    let fixed = pattern.literal_prefix();
+    let is_open = pattern.as_str().len() > fixed.len() && pattern.as_str().trim_end_matches('*') == fixed;
+    is_open && beginning.starts_with(fixed)
 }

@@ -11,11 +11,11 @@ use toolbus_protocol::Envelope;
 
 use super::agent_rules::Rules;
 use super::catalogue::Catalogue;
-use super::effective::{EffectiveTools, EmptyReason, Grant};
-use super::quarantine::DefinitionCheck;
+use super::effective::EffectiveTools;
 use super::rules::{Policy, UnknownCallers};
 use super::switches::{Switch, SwitchError};
 use crate::caller::{AgentName, Caller, Identity};
+use crate::quarantine::DefinitionCheck;
 use crate::registry::Registry;
 use crate::tool::ToolDescriptor;
 use crate::turns::Turns;
@@ -306,28 +306,5 @@ impl PolicyHandle {
 
     fn sessions(&self) -> MutexGuard<'_, Sessions> {
         self.shared.sessions.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl EffectiveTools {
-    /// What a caller may use of a catalogue, outside of any session.
-    pub(crate) fn new(catalogue: Arc<Catalogue>, caller: &Caller) -> Self {
-        let rules = &catalogue.rules;
-        let number = rules.section_of(caller);
-        let section = rules.section(number);
-        let cell = caller.binding.as_deref().map_or(Some(0), |name| section.binding(name));
-        let profile = caller.profile.as_deref().map_or(Some(None), |name| rules.profile(name).map(Some));
-        let denied = |reason| (0, None, Grant::Denied(reason));
-        let (cell, profile, grant) = match (cell, profile) {
-            _ if section.is_denied => denied(EmptyReason::UnknownAgent),
-            _ if catalogue.has_switched_off(caller) => denied(EmptyReason::Disabled),
-            (None, _) => denied(EmptyReason::UnknownBinding),
-            (_, None) => denied(EmptyReason::UnknownProfile),
-            (Some(cell), Some(profile)) => match catalogue.set(number, cell, profile) {
-                Some(set) => (cell, profile, Grant::ToolSet(set)),
-                None => denied(EmptyReason::NoneLeft),
-            },
-        };
-        Self { catalogue, section: number, cell, profile, frozen: None, grant }
     }
 }

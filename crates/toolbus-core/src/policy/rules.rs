@@ -7,9 +7,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::caller::AgentName;
+use crate::gates::rate::RateRules;
+use crate::gates::recipients::{AllowedRecipients, Outbound};
 use crate::pattern::Pattern;
-use crate::rate::RateRules;
-use crate::recipients::{AllowedRecipients, Outbound};
 
 /// Who may use what.
 #[derive(Debug, Clone, Default)]

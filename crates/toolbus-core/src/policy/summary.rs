@@ -30,7 +30,7 @@ impl EffectiveTools {
     pub fn summary(&self) -> Summary {
         let (rules, section, cell) = (&self.catalogue.rules, self.rules(), self.cell());
         let profile = section.profile.and_then(|number| rules.profiles.get(number));
-        let listed = |channel| cell.recipients.get(channel).map(crate::recipients::AllowedRecipients::count);
+        let listed = |channel| cell.recipients.get(channel).map(crate::gates::recipients::AllowedRecipients::count);
         let channels = rules.policy.outbound.keys();
         Summary {
             profile: profile.map(|profile| profile.name().to_owned()),

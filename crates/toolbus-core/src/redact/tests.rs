@@ -264,7 +264,7 @@ fn every_text_of_a_result_is_cleaned() {
     };
     let mut output = ToolOutput { blocks: vec![block], ..ToolOutput::text(secret) }.of_program(program);
     output.structured = Some(Box::new(json!({"token": secret, "size": 12})));
-    redactor.clean_output(&mut output);
+    output.redact(&redactor);
     insta::assert_debug_snapshot!(output, @r#"
     ToolOutput {
         content: Some(
@@ -309,7 +309,7 @@ fn every_text_of_a_result_is_cleaned() {
     }
     "#);
     let mut failure = ToolFailure::new(Cause::Failed, format!("refused {secret}")).with_detail(format!("as {secret}"));
-    redactor.clean_failure(&mut failure);
+    failure.redact(&redactor);
     assert_eq!((&*failure.message, failure.detail.as_deref()), ("refused [redacted]", Some("as [redacted]")));
 }
 

@@ -7,12 +7,11 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::instance::{AnyInstance, Panic, Started, contained};
-use super::live::Id;
-use super::session::{Phase, Session};
+use super::session::{Id, Phase, Session};
 use super::set::SessionSet;
 use crate::bulkhead::text_of;
 use crate::failure::{Cause, ToolFailure};
-use crate::log::shown;
+use crate::text::shown;
 
 /// Longest start of an instance.
 const START_TIME: Duration = Duration::from_secs(120);

@@ -8,8 +8,7 @@ use tokio_util::task::TaskTracker;
 
 use super::instance::{AnyFactory, SessionFactory, SessionKey};
 use super::lifecycle::{Place, keep};
-use super::live::{Full, Id, Live, share_of};
-use super::session::{Session, Visit};
+use super::session::{Full, Id, Session, SessionTable, Visit, share_of};
 use crate::caller::Caller;
 use crate::failure::{Cause, ToolFailure};
 use crate::tool::{Executor, Tool, ToolCall, ToolDescriptor, ToolOutput};
@@ -34,7 +33,7 @@ pub struct SessionSet {
     pub(super) name: Arc<str>,
     pub(super) factory: Arc<dyn AnyFactory>,
     pub(super) limits: SessionLimits,
-    live: Mutex<Live>,
+    live: Mutex<SessionTable>,
     keepers: TaskTracker,
 }
 
@@ -63,7 +62,7 @@ impl SessionSet {
             name: name.into(),
             factory: Arc::new(factory),
             limits,
-            live: Mutex::new(Live::new(limits.max_sessions)),
+            live: Mutex::new(SessionTable::new(limits.max_sessions)),
             keepers: TaskTracker::new(),
         })
     }
@@ -182,7 +181,7 @@ impl SessionSet {
         })
     }
 
-    pub(super) fn live(&self) -> MutexGuard<'_, Live> {
+    pub(super) fn live(&self) -> MutexGuard<'_, SessionTable> {
         self.live.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -10,7 +10,7 @@ use toolbus_core::bus::{Bus, Target};
 use toolbus_core::toolsets::SessionSets;
 use toolbus_core::{About, ControlError, ControlHandler, ControlReply, ControlRequest, ControlService, Service};
 
-use crate::world::{Message, Sent, Settled, World, delivery, raw, settings};
+use crate::fixture::{Message, Sent, Settled, World, delivery, raw, settings};
 
 const TOPIC: &str = "my.topic";
 

@@ -4,7 +4,7 @@ use insta::assert_snapshot;
 use serde_json::json;
 use toolbus_core::bus::Target;
 
-use crate::world::{Message, Settled, World, call, raw, request};
+use crate::fixture::{Message, Settled, World, call, raw, request};
 
 /// The text of the `invalid_arguments` that a message gets.
 async fn refusal(message: Message) -> String {

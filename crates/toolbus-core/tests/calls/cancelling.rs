@@ -9,7 +9,7 @@ use toolbus_core::bus::{Bus, Target};
 use toolbus_core::toolsets::SessionSets;
 use toolbus_core::{About, ControlService, Drained, Service};
 
-use crate::world::{Message, Route, Settled, Settlement, World, agent, call, delivery, request, settings};
+use crate::fixture::{Message, Route, Settled, Settlement, World, agent, call, delivery, request, settings};
 
 #[tokio::test]
 async fn a_caller_cancels_its_running_call() {

@@ -11,7 +11,7 @@ use toolbus_core::failure::{Cause, ToolFailure};
 use toolbus_core::tool::ToolOutput;
 use toolbus_core::{Drained, InnerCall, InnerOrigin, Invoker as _, Service};
 
-use crate::world::World;
+use crate::fixture::World;
 
 /// A call that came by another door.
 fn call(world: &World, tool: &str, session: &str) -> InnerCall {

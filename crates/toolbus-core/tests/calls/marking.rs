@@ -5,7 +5,7 @@ use toolbus_core::failure::ToolFailure;
 use toolbus_core::progress::Progress;
 use toolbus_core::tool::{Executor, Tool, ToolCall, ToolDescriptor, ToolOutput};
 
-use crate::world::{Message, Sent, World, call};
+use crate::fixture::{Message, Sent, World, call};
 
 const MARK: &str = "rb-rb-content-trust";
 

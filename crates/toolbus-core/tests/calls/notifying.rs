@@ -14,7 +14,7 @@ use toolbus_core::tool::{Executor, Tool, ToolCall, ToolDescriptor, ToolOutput};
 use toolbus_core::toolsets::SessionSets;
 use toolbus_core::{About, ControlService, NotificationSource, NotifyHandle, Service};
 
-use crate::world::{Route, World, agent, call, delivery, request, settings};
+use crate::fixture::{Route, World, agent, call, delivery, request, settings};
 
 struct Says;
 

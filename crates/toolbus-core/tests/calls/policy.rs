@@ -22,7 +22,7 @@ use toolbus_core::toolsets::SessionSets;
 use toolbus_core::{About, AllArrived, ControlService, Dispatcher, Gates, Service};
 use toolbus_protocol::llm_name;
 
-use crate::world::{Message, RecordingBus, call, delivery, request, settings};
+use crate::fixture::{Message, RecordingBus, call, delivery, request, settings};
 
 const NAMES: [&str; 5] = ["a", "ab", "b.a", "cancel_scheduled_task", "é"];
 const SOURCES: [&str; 3] = ["web", "subagent", "a2a"];

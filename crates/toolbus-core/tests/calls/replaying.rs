@@ -6,7 +6,7 @@ use futures_util::future::BoxFuture;
 use serde_json::json;
 use toolbus_core::bus::{Delivery, Settle, Target};
 
-use crate::world::{Message, Route, Settled, Settlement, World, call, delivery, request};
+use crate::fixture::{Message, Route, Settled, Settlement, World, call, delivery, request};
 
 /// Acknowledges so that it cannot be lost.
 struct Sure(Box<dyn Settle>);

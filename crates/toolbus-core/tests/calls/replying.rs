@@ -9,7 +9,7 @@ use toolbus_core::bus::Target;
 use tracing::Level;
 use tracing_subscriber::fmt::MakeWriter;
 
-use crate::world::{Message, Route, Settled, Settlement, World, call};
+use crate::fixture::{Message, Route, Settled, Settlement, World, call};
 
 const PEER: Option<&str> = Some("RockBot.Tools.ToolInvokeRequest");
 

@@ -14,7 +14,7 @@ use toolbus_core::registry::Rank;
 use toolbus_core::tool::{Executor, Tool, ToolCall, ToolDescriptor, ToolOutput};
 use toolbus_core::{AllArrived, PendingTools, ToolRef};
 
-use crate::world::{Settled, World, call, request};
+use crate::fixture::{Settled, World, call, request};
 
 #[tokio::test]
 async fn a_good_call_is_answered_with_its_result() {

@@ -1,7 +1,5 @@
 //! Requests for scripts, on `script.invoke`: calls of one tool, with all steps of a call, and an answer of their own form.
 
-mod refused;
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -15,9 +13,9 @@ use toolbus_core::failure::ToolFailure;
 use toolbus_core::tool::{Effect, Executor, Program, Tool, ToolCall, ToolDescriptor, ToolOutput};
 
 use crate::cancelling::{cancellation, obey};
-use crate::world::{Message, Settled, World, call, raw};
+use crate::fixture::{Message, Settled, World, call, raw};
 
-const TOOL: &str = "execute_python_script";
+pub(crate) const TOOL: &str = "execute_python_script";
 const REQUEST: Option<&str> = Some("RockBot.Scripts.ScriptInvokeRequest");
 const RESPONSE: &str = "RockBot.Scripts.ScriptInvokeResponse";
 
@@ -56,13 +54,13 @@ impl Executor for Python {
 }
 
 /// A world with a tool that runs scripts.
-fn world() -> World {
+pub(crate) fn world() -> World {
     let world = World::new();
     add_python(&world);
     world
 }
 
-fn add_python(world: &World) {
+pub(crate) fn add_python(world: &World) {
     let schema = json!({
         "type": "object",
         "properties": {
@@ -86,33 +84,33 @@ fn add_python(world: &World) {
 }
 
 /// A peer's request with this body.
-fn request(body: &Value) -> Message {
+pub(crate) fn request(body: &Value) -> Message {
     on_scripts(raw(body.to_string()))
 }
 
 /// The same message, as a peer publishes it on `script.invoke`.
-fn on_scripts(mut message: Message) -> Message {
+pub(crate) fn on_scripts(mut message: Message) -> Message {
     message.topic = "script.invoke";
     message.typed(REQUEST).reply_to(Some("script.result.ana"))
 }
 
 impl Message {
     /// The same message on `tool.invoke`.
-    fn on_tools(mut self) -> Self {
+    pub(crate) fn on_tools(mut self) -> Self {
         self.topic = "tool.invoke";
         self
     }
 }
 
 /// A peer's request to run this script.
-fn script(text: &str) -> Message {
+pub(crate) fn script(text: &str) -> Message {
     request(&json!({
         "toolCallId": "call_1", "script": text, "inputData": null, "timeoutSeconds": 30, "pipPackages": null
     }))
 }
 
 /// The body of an answer, which must be of the one type that peers read; with the time left out where it was measured.
-fn told(sent: &crate::world::Sent) -> String {
+pub(crate) fn told(sent: &crate::fixture::Sent) -> String {
     assert_eq!(sent.properties.message_type.as_deref(), Some(RESPONSE));
     let mut body = sent.body.clone();
     if body["elapsedMs"] != 2140 {

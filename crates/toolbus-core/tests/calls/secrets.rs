@@ -11,7 +11,7 @@ use toolbus_core::secret::Secret;
 use toolbus_core::tool::{Effect, Executor, Tool, ToolCall, ToolDescriptor, ToolOutput};
 use toolbus_core::{InnerCall, InnerOrigin, Invoker};
 
-use crate::world::{World, agent, call};
+use crate::fixture::{World, agent, call};
 
 const SECRET: &str = "s3cr3t-t0ken-0123";
 

@@ -8,8 +8,8 @@ use futures_util::future::BoxFuture;
 use serde_json::{Map, Value};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use toolbus_core::failure::{Cause, ToolFailure};
-use toolbus_core::log::shown;
 use toolbus_core::policy::{EffectiveTools, PolicyHandle};
+use toolbus_core::text::shown;
 use toolbus_core::tool::ToolOutput;
 use toolbus_core::{ControlError, ControlHandler, ControlReply, ControlRequest, InnerCall, InnerOrigin, Invoker};
 use toolbus_protocol::{

@@ -1,7 +1,7 @@
 //! Requests that are not served: each gets an answer that its sender can read.
 
 use serde::Serialize;
-use toolbus_core::log::shown;
+use toolbus_core::text::shown;
 use toolbus_core::{ControlError, ControlReply};
 use toolbus_protocol::{
     McpAnswerQuestionResponse, McpEchoed, McpGetPromptResponse, McpListResourcesResponse, McpReadResourceResponse,

@@ -12,7 +12,7 @@ use rmcp::model::{
 use serde::{Deserialize as _, Serialize};
 use serde_json::{Map, Value};
 use toolbus_core::failure::{Cause, ToolFailure};
-use toolbus_core::log::shown;
+use toolbus_core::text::shown;
 use toolbus_core::tool::{ToolCall, ToolOutput};
 use toolbus_protocol::ContentBlock;
 

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value};
 use toolbus_core::failure::{Cause, ToolFailure};
-use toolbus_core::log::shown;
+use toolbus_core::text::shown;
 
 /// The names of a parameter: the one that the schema has, then what else is understood.
 pub(super) type Names = &'static [&'static str];

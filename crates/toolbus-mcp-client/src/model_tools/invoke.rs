@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
 use toolbus_core::failure::ToolFailure;
-use toolbus_core::log::shown;
 use toolbus_core::policy::{EffectiveTools, PolicyHandle};
+use toolbus_core::text::shown;
 use toolbus_core::tool::{Executor, Tool, ToolCall, ToolDescriptor, ToolOutput};
 use toolbus_core::{InnerCall, InnerOrigin, Invoker};
 

@@ -8,8 +8,8 @@ use serde::Serialize;
 use serde_json::json;
 use toolbus_core::caller::Caller;
 use toolbus_core::failure::{Cause, ToolFailure};
-use toolbus_core::log::shown;
 use toolbus_core::policy::{AllowedTool, EffectiveTools, PolicyHandle};
+use toolbus_core::text::shown;
 use toolbus_core::tool::{Effect, Executor, Tool, ToolCall, ToolDescriptor, ToolOutput};
 use toolbus_protocol::{McpServerSummary, McpToolDefinition};
 

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use toolbus_core::failure::ToolFailure;
-use toolbus_core::log::shown;
+use toolbus_core::text::shown;
 use toolbus_core::tool::{Effect, Executor, Tool, ToolCall, ToolDescriptor, ToolOutput};
 
 use super::args::{ARGUMENTS, Args, Names, SERVER, invalid};

@@ -10,7 +10,6 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
 use toolbus_core::caller::Caller;
-use toolbus_core::log::shown;
 use toolbus_core::store::{Store, StoreError};
 use toolbus_core::tool::{Naming, Validation};
 use tracing::Instrument;

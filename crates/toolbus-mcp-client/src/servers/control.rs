@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 use futures_util::future::BoxFuture;
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use toolbus_core::failure::{Cause, ToolFailure};
-use toolbus_core::log::shown;
 use toolbus_core::policy::EffectiveTools;
+use toolbus_core::text::shown;
 use toolbus_core::{Lookup, PendingTools, ToolRef};
 
 use super::entry::ServerEntry;

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use rmcp::model::ToolAnnotations;
 use serde_json::{Map, Value, json};
-use toolbus_core::log::shown;
 use toolbus_core::suggest::nearest;
+use toolbus_core::text::shown;
 use toolbus_core::tool::{Effect, Membership, Naming, ToolDescriptor, Validation};
 use toolbus_trust::scan::Scanner;
 use toolbus_trust::text;

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use tokio::time::{Instant, timeout_at};
 use toolbus_core::failure::{Cause, ToolFailure};
-use toolbus_core::log::shown;
 use toolbus_core::secret::Secret;
+use toolbus_core::text::shown;
 use toolbus_core::tool::{Executor, ToolCall, ToolOutput};
 use toolbus_core::toolsets::{Instance, SessionFactory, SessionKey};
 use toolbus_protocol::llm_name;

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use tokio::time::{timeout, timeout_at};
 use toolbus_core::failure::{Cause, ToolFailure};
-use toolbus_core::log::shown;
+use toolbus_core::text::shown;
 use toolbus_core::tool::{ToolCall, ToolOutput};
 
 use super::{Lifetime, Ready, Server, State};

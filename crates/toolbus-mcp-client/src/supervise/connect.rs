@@ -8,8 +8,8 @@ use futures_util::future::join;
 use tokio::time::{Instant, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 use toolbus_core::failure::{Cause, ToolFailure};
-use toolbus_core::log::shown;
 use toolbus_core::redact::Redactor;
+use toolbus_core::text::shown;
 
 use crate::client::{Connection, Opening, RequestError, SessionMode};
 use crate::events::Observer;

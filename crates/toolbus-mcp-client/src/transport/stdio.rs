@@ -17,7 +17,7 @@ use tokio::task::coop::consume_budget;
 use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
-use toolbus_core::log::shown;
+use toolbus_core::text::shown;
 
 use super::fast_path::PendingCalls;
 use super::{MAX_VALUES, TransportFailure, has_few_values};

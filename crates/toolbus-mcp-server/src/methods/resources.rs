@@ -44,7 +44,7 @@ pub(super) async fn read(parts: &Parts, peer: &Peer, call: &Call<'_>) -> Result<
     let documents = documents(parts, peer).await?;
     let Some(document) = documents.iter().find(|document| document.uri == uri) else {
         let code = if peer.is_alone() { RpcError::INVALID_PARAMS } else { RpcError::RESOURCE_NOT_FOUND };
-        let text = format!("There is no resource `{}`.", toolbus_core::log::shown(&uri));
+        let text = format!("There is no resource `{}`.", toolbus_core::text::shown(&uri));
         return Err(RpcError {
             data: Some(json!({"uri": uri.chars().take(1024).collect::<String>()})),
             ..RpcError::new(code, text)

@@ -41,7 +41,7 @@ impl RpcError {
     }
 
     pub(crate) fn method_not_found(method: &str) -> Self {
-        let shown = toolbus_core::log::shown(method);
+        let shown = toolbus_core::text::shown(method);
         Self::new(Self::METHOD_NOT_FOUND, format!("There is no method `{shown}` here."))
     }
 
@@ -56,7 +56,7 @@ impl RpcError {
 
     pub(crate) fn unsupported_version(asked: &str) -> Self {
         let supported = Version::ALL.map(Version::as_str);
-        let asked = toolbus_core::log::shown(asked);
+        let asked = toolbus_core::text::shown(asked);
         Self {
             data: Some(json!({"supported": supported, "requested": asked})),
             ..Self::new(

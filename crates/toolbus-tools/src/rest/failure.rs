@@ -4,7 +4,7 @@ use std::error::Error;
 use std::io;
 
 use toolbus_core::failure::{Cause, ToolFailure};
-use toolbus_core::log::with_dates;
+use toolbus_core::text::with_dates;
 
 use super::client::SendError;
 

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot};
 use toolbus_core::audit::Record;
-use toolbus_core::log::Throttle;
 use toolbus_core::redact::Redactor;
+use toolbus_core::throttle::Throttle;
 
 use super::file::LogFile;
 

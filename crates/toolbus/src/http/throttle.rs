@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use toolbus_core::audit::{Audit, Record};
-use toolbus_core::log::Throttle;
+use toolbus_core::throttle::Throttle;
 
 /// Time between two records of one address.
 const PERIOD: Duration = Duration::from_secs(10);

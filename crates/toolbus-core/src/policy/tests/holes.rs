@@ -66,9 +66,9 @@ fn an_unknown_binding_does_not_fall_back_to_the_agent() {
 fn limits_of_a_binding_alone_are_limits() {
     // Elsewhere the limiter is built only if the agent itself has limits, and those of a binding alone do nothing.
     let rates = Arc::new(
-        crate::rate::RateRules::new(vec![crate::rate::RateRule::new(
+        crate::gates::rate::RateRules::new(vec![crate::gates::rate::RateRule::new(
             Pattern::parse("web_*").unwrap(),
-            crate::rate::Rate::new(1.0, 2).unwrap(),
+            crate::gates::rate::Rate::new(1.0, 2).unwrap(),
         )])
         .unwrap(),
     );

@@ -3,9 +3,10 @@
 use std::sync::Mutex;
 
 use super::*;
-use crate::gates::{Gates, Lookup, ToolRef};
+use crate::gates::Gates;
 use crate::policy::{Because, DefinitionCheck, Quarantine};
 use crate::registry::Rank;
+use crate::request::{Lookup, ToolRef};
 
 /// Holds back what is named, and remembers how often it was asked.
 #[derive(Default)]

@@ -161,11 +161,11 @@ fn forced_arguments_merge_with_the_most_specific_first_and_are_not_listed() {
 
 #[test]
 fn a_tool_that_addresses_people_does_so_under_either_of_its_names() {
-    let outbound = crate::recipients::Outbound {
+    let outbound = crate::gates::recipients::Outbound {
         channel: "whatsapp".into(),
         tools: patterns(&["read_*", "web_search"]),
-        recipients: vec![crate::recipients::RecipientPath::parse("/to").unwrap()],
-        compare: crate::recipients::Compare::Digits,
+        recipients: vec![crate::gates::recipients::RecipientPath::parse("/to").unwrap()],
+        compare: crate::gates::recipients::Compare::Digits,
     };
     let section = AgentPolicy { toolsets: vec!["fs".into()], ..AgentPolicy::default() };
     let outbound = [("whatsapp".into(), Arc::new(outbound))].into();
@@ -194,7 +194,7 @@ fn what_restricts_a_tool_of_a_set_does_so_under_either_of_its_names() {
 
 #[test]
 fn a_binding_that_says_nothing_of_a_channel_opens_nothing_there() {
-    use crate::recipients::{AllowedRecipients, Compare, Outbound, RecipientPath};
+    use crate::gates::recipients::{AllowedRecipients, Compare, Outbound, RecipientPath};
     let outbound = |channel: &str, tool: &str| Outbound {
         channel: channel.into(),
         tools: patterns(&[tool]),
@@ -228,7 +228,7 @@ fn a_binding_that_says_nothing_of_a_channel_opens_nothing_there() {
 
 #[test]
 fn what_no_schema_declares_is_refused_beside_a_list_of_recipients() {
-    use crate::recipients::{AllowedRecipients, Compare, Outbound, RecipientPath};
+    use crate::gates::recipients::{AllowedRecipients, Compare, Outbound, RecipientPath};
     let schemas = [
         ("open", Some(serde_json::json!({"type": "object"}))),
         ("referred", Some(serde_json::json!({"$ref": "#/$defs/a", "$defs": {"a": {"properties": {"text": {}}}}}))),

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use serde_json::Value;
-use toolbus_core::log::shown;
+use toolbus_core::text::shown;
 
 use super::keywords::{Reference, Step, check_identity, looks_back, note_anchors, patterns, references, subschemas};
 use super::{MAX_PATTERNS, MAX_REFERENCES, SchemaProblem};

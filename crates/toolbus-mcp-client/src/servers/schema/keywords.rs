@@ -6,7 +6,7 @@ use std::collections::HashMap;
 
 use percent_encoding::percent_decode_str;
 use serde_json::{Map, Value};
-use toolbus_core::log::shown;
+use toolbus_core::text::shown;
 
 use super::SchemaProblem;
 

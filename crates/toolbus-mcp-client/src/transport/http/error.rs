@@ -7,7 +7,7 @@ use reqwest::header::{HeaderMap, WWW_AUTHENTICATE};
 use rmcp::service::ServiceError;
 use rmcp::transport::streamable_http_client::StreamableHttpError;
 use toolbus_core::failure::Cause;
-use toolbus_core::log::with_dates;
+use toolbus_core::text::with_dates;
 
 use super::credentials::TokenError;
 

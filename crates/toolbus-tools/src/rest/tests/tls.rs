@@ -9,7 +9,7 @@ use rustls::pki_types::{PrivateKeyDer, UnixTime};
 use rustls::{CertificateError, ServerConfig, ServerConnection, Stream};
 use serde_json::json;
 use toolbus_core::failure::Cause;
-use toolbus_core::log::with_dates;
+use toolbus_core::text::with_dates;
 
 use super::tool;
 use crate::testing::run;

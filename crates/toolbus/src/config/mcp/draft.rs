@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::http::{HeaderName, HeaderValue};
-use toolbus_core::log::shown;
 use toolbus_core::secret::Secret;
+use toolbus_core::text::shown;
 use toolbus_core::tool::{Naming, Validation};
 use toolbus_mcp_client::spec::ToolFilter;
 use toolbus_mcp_client::spec::{

@@ -8,7 +8,7 @@ use axum::routing::{get, post};
 use axum::{Json, Router};
 use serde::Deserialize;
 use serde_json::value::RawValue;
-use toolbus_core::log::shown;
+use toolbus_core::text::shown;
 use toolbus_trust::pins::{ApproveError, Definition, Difference, Entry, Mismatch, Pins, offer};
 
 use super::Admin;

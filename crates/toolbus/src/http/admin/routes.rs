@@ -14,7 +14,7 @@ use bytes::Bytes;
 use serde::de::DeserializeOwned;
 use sha2::{Digest as _, Sha256};
 use subtle::ConstantTimeEq as _;
-use toolbus_core::log::Throttle;
+use toolbus_core::throttle::Throttle;
 use toolbus_mcp_server::keeper::bearer;
 
 use super::servers::{self, McpAdmin};

@@ -6,7 +6,7 @@ use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use axum::routing::{get, post};
 use axum::{Json, Router};
-use toolbus_core::log::shown;
+use toolbus_core::text::shown;
 use toolbus_mcp_client::status::{PhaseName, ServerStatus};
 
 use super::routes::{ApiError, ApiResult, Name};

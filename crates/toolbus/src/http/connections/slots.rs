@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, timeout};
-use toolbus_core::log::Throttle;
+use toolbus_core::throttle::Throttle;
 use toolbus_mcp_server::TokenId;
 
 use super::state::ConnectionState;

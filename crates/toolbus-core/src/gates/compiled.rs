@@ -6,8 +6,9 @@ use jsonschema::{PatternOptions, Validator};
 use lru::LruCache;
 use serde_json::Value;
 
+use super::arguments::MAX_VIOLATION;
 use super::meter::{Metered, PatternBytes};
-use super::shortened;
+use crate::text::shortened;
 use crate::tool::Schema;
 
 /// Largest compiled forms of one pattern, in bytes. Counted repetitions let a few characters grow to megabytes. The
@@ -88,7 +89,9 @@ fn build(schema: &Value, size: usize) -> Result<Validator<Metered>, SchemaError>
         .with_pattern_options(patterns)
         .should_validate_formats(true)
         .build(schema)
-        .map_err(|error| SchemaError(shortened(&format!("at `{}`: {error}", error.instance_path()))))
+        .map_err(|error| {
+            SchemaError(shortened(&format!("at `{}`: {error}", error.instance_path()), MAX_VIOLATION).into_owned())
+        })
 }
 
 /// Patterns in a schema; parts that are no schemas may count, too.

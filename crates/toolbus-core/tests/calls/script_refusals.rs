@@ -10,8 +10,8 @@ use toolbus_core::pattern::Pattern;
 use toolbus_core::policy::{AgentPolicy, Policy};
 use toolbus_core::rate::{Rate, RateRule, RateRules};
 
-use super::{TOOL, add_python, on_scripts, request, script, told, world};
-use crate::world::{Message, Settled, World, call, raw};
+use crate::fixture::{Message, Settled, World, call, raw};
+use crate::scripts::{TOOL, add_python, on_scripts, request, script, told, world};
 
 /// The text with which a request is refused before its script is run.
 async fn refusal(message: Message) -> String {

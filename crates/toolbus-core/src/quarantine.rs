@@ -3,7 +3,6 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::catalogue::Catalogue;
 use crate::tool::ToolDescriptor;
 
 /// Decides which tools are held back. Not an operator's switch: it looks at what tools say of themselves.
@@ -69,29 +68,5 @@ impl Quarantine {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
-    }
-}
-
-impl Catalogue {
-    /// Has `vetting` look at every tool.
-    pub(super) fn hold_back(&mut self, vetting: &dyn DefinitionCheck) {
-        let tools: Vec<_> = self.entries().map(|(_, entry)| Arc::clone(&entry.tool.descriptor)).collect();
-        self.quarantine = vetting.review(&tools);
-        let is_held = |tool: &ToolDescriptor| self.quarantine.reason(tool).is_some();
-        let withheld = self.entries().filter(|(_, entry)| is_held(&entry.tool.descriptor)).map(|(number, _)| number);
-        self.withheld = withheld.collect();
-    }
-
-    /// Number of tools that are held back.
-    #[must_use]
-    pub fn held(&self) -> usize {
-        self.quarantine.len()
-    }
-
-    /// Why the tool that is called by this name is held back, if it is.
-    #[must_use]
-    pub fn held_back(&self, name: &str) -> Option<&Arc<str>> {
-        let tool = self.numbers_of(name).find_map(|number| self.entry(number))?;
-        self.quarantine.reason(&tool.tool.descriptor)
     }
 }

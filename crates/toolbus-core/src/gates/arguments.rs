@@ -1,28 +1,26 @@
 //! Arguments: one parse into an object, valid against the tool's schema.
 
-mod compiled;
-mod meter;
-
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde_json::{Map, Value};
 use toolbus_protocol::parse_object;
 
-use self::compiled::{Cache, Compiled};
-pub use self::compiled::{SchemaError, check_schema};
-use self::meter::{Limits, Meter, Spent};
+use super::compiled::{Cache, Compiled};
+pub use super::compiled::{SchemaError, check_schema};
+use super::meter::{Limits, Meter, Spent};
 use crate::deadline;
 use crate::failure::{Cause, ToolFailure};
-use crate::log::Throttle;
 use crate::policy::Forced;
+use crate::text::shortened;
+use crate::throttle::Throttle;
 use crate::tool::{Schema, Tool, Validation};
 use crate::turns::Turns;
 
 /// Most violations that are told.
 const MAX_VIOLATIONS: usize = 20;
 /// Longest text about one violation, in characters.
-const MAX_VIOLATION: usize = 200;
+pub(super) const MAX_VIOLATION: usize = 200;
 /// Most errors that are looked for, with those within branches of `anyOf` and its like.
 const MAX_ERRORS: usize = 200;
 
@@ -205,7 +203,7 @@ impl Compiled {
             let lines = self.validator.iter_errors(node).take(MAX_VIOLATIONS + 1).map(|error| {
                 let path = error.instance_path().to_string();
                 let path = if path.is_empty() { "/" } else { &path };
-                shortened(&format!("{path}: {}", error.masked()))
+                shortened(&format!("{path}: {}", error.masked()), MAX_VIOLATION).into_owned()
             });
             lines.collect::<Vec<_>>()
         });
@@ -254,13 +252,6 @@ impl Refused {
             Self::Failure(failure) => failure,
             Self::Spent(spent) => invalid(spent.text().to_owned()),
         }
-    }
-}
-
-fn shortened(text: &str) -> String {
-    match text.char_indices().nth(MAX_VIOLATION) {
-        Some((end, _)) => format!("{}…", text.get(..end).unwrap_or_default()),
-        None => text.to_owned(),
     }
 }
 

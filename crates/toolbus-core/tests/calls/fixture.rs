@@ -1,7 +1,5 @@
 //! A dispatcher with a bus that records what it is given, and tools that do as they are told.
 
-mod message;
-
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -21,7 +19,7 @@ use toolbus_core::tool::{Effect, Executor, Tool, ToolCall, ToolDescriptor, ToolO
 use toolbus_core::{AllArrived, Budgets, Dispatcher, Gates, PendingTools, ReplyRules, Settings};
 use toolbus_protocol::{Properties, TraceContext};
 
-pub(crate) use self::message::{Message, Settled, Settlement, call, delivery, raw, request};
+pub(crate) use crate::message::{Message, Settled, Settlement, call, delivery, raw, request};
 
 /// How the bus answers a publish.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,0 +1,113 @@
+//! What is sent back to who made a small request.
+
+use std::borrow::Cow;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use toolbus_protocol::{Code, Envelope, ToolError, bounded, header, message_type, new_message_id};
+
+use super::{ControlRequest, Refused};
+use crate::answer::{Answer, LARGE, destination, whole_milliseconds};
+use crate::bus::Delivery;
+use crate::failure::{Status, verdict};
+use crate::telemetry::End;
+use crate::tool::Effect;
+use crate::turns::Turn;
+
+/// A message to send back.
+pub struct ControlReply {
+    pub(super) message_type: Cow<'static, str>,
+    pub(super) body: Vec<u8>,
+    pub(super) persistent: bool,
+    pub(super) provider: Option<&'static str>,
+    /// Held until the message is sent.
+    pub(super) turn: Option<Turn>,
+}
+
+impl ControlReply {
+    /// A message of this type.
+    #[must_use]
+    pub fn new(message_type: impl Into<Cow<'static, str>>, body: &impl serde::Serialize) -> Self {
+        Self {
+            message_type: message_type.into(),
+            body: serde_json::to_vec(body).unwrap_or_default(),
+            persistent: true,
+            provider: None,
+            turn: None,
+        }
+    }
+
+    /// Keeps a turn until the message is sent, if the message is large: only so many of those are held in memory at a time.
+    #[must_use]
+    pub fn in_turn(mut self, turn: Turn) -> Self {
+        self.turn = (self.size() > LARGE).then_some(turn);
+        self
+    }
+
+    /// Names the kind of backend that it comes from.
+    #[must_use]
+    pub const fn of(mut self, provider: &'static str) -> Self {
+        self.provider = Some(provider);
+        self
+    }
+
+    /// Size of the message's body, in bytes.
+    #[must_use]
+    pub const fn size(&self) -> usize {
+        self.body.len()
+    }
+}
+
+/// The answer to a request, from the daemon of this name.
+pub(super) fn message(source: &str, asked: &ControlRequest, said: ControlReply) -> Answer {
+    let envelope = &asked.envelope;
+    let mut headers = vec![(header::CONTENT_TRUST.to_owned(), header::TRUST_TOOL_OUTPUT.to_owned())];
+    headers.extend(said.provider.map(|provider| (header::TOOL_PROVIDER.to_owned(), provider.to_owned())));
+    let mut properties = Envelope {
+        message_id: Some(new_message_id()),
+        message_type: said.message_type.into_owned(),
+        correlation_id: bounded(&envelope.correlation_id).to_owned(),
+        timestamp: SystemTime::now().duration_since(UNIX_EPOCH).ok().map(|time| time.as_secs()),
+        source: Some(source.to_owned()),
+        destination: destination(envelope, &asked.caller),
+        trace: envelope.trace.clone(),
+        headers,
+        ..Envelope::default()
+    }
+    .into_properties();
+    properties.persistent = said.persistent;
+    Answer {
+        properties: properties.into(),
+        body: said.body.into(),
+        end: End { status: Status::Ok, cause: None },
+        outcome: None,
+    }
+}
+
+/// What the sender is told of a request that is not obeyed.
+pub(super) fn refusal(asked: &ControlRequest, delivery: &Delivery, refused: &Refused) -> ControlReply {
+    let id = asked.envelope.message_id.as_deref().unwrap_or(&asked.envelope.correlation_id);
+    let error = ToolError {
+        tool_call_id: bounded(id).to_owned(),
+        tool_name: delivery.routing_key.to_string(),
+        code: Code::InvalidArguments,
+        message: format!("The request is not usable: {refused}."),
+        is_retryable: false,
+        retry_after_ms: None,
+        outcome: None,
+    };
+    let error = match refused {
+        Refused::Failed(failure) => {
+            let verdict = verdict(failure.cause, Effect::ReadOnly, false);
+            ToolError {
+                code: verdict.code,
+                message: failure.message.clone(),
+                is_retryable: verdict.is_retryable,
+                retry_after_ms: failure.retry_after.map(whole_milliseconds),
+                outcome: verdict.outcome,
+                ..error
+            }
+        }
+        _ => error,
+    };
+    ControlReply::new(message_type::TOOL_ERROR, &error)
+}

@@ -1,0 +1,890 @@
+//! How many calls run and wait at a time, and whose turn it is.
+//!
+//! A place is given under three limits: the tool's, the agent's, and the daemon's. Beside them each caller may take only a
+//! multiple of the places that are free, so that some stay free for others however many callers ask for all they can
+//! get: the threshold that switches use for the queues of a shared memory. Where calls wait, the next is of the caller of
+//! whom the fewest run.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use tokio::sync::oneshot;
+
+use crate::failure::{Cause, ToolFailure};
+use crate::telemetry::{Load, LoadGuard};
+use crate::tool::ToolDescriptor;
+
+/// Bodies of waiting calls may hold this much memory together, in bytes.
+const MAX_WAITING_BYTES: usize = 64 * 1024 * 1024;
+
+/// When a refused caller may try again.
+const RETRY_AFTER: Duration = Duration::from_secs(1);
+
+/// An agent may run this many calls for each place that is free, and so may a caller without a section of the places that
+/// such callers share: three quarters of all while it is alone, and with N of them one place in 3 N + 1 stays free.
+const PER_FREE: usize = 3;
+/// The same for calls of an agent that wait: half of all places while it is alone.
+const WAITING_PER_FREE: usize = 1;
+
+/// The right to run: held while a call runs, given back when dropped.
+pub(crate) struct Permit {
+    state: Arc<Mutex<State>>,
+    request: PermitRequest,
+    _running: LoadGuard,
+}
+
+/// How many calls of one agent, or of all callers without a section, run and wait at a time.
+pub(crate) struct AgentGate {
+    max_in_flight: usize,
+    max_queued: usize,
+    /// Whether several callers share it.
+    is_shared: bool,
+    texts: &'static Texts,
+    /// Changed under the lock of [`Permits`] only.
+    used: Used,
+}
+
+/// What a caller is told at a gate.
+struct Texts {
+    /// When too many wait.
+    full: &'static str,
+    /// When no place came free.
+    late: &'static str,
+}
+
+const CALLS: Texts =
+    Texts { full: "Too many calls of this agent are waiting.", late: "No place to run this call came free in time." };
+const TURNS: Texts = Texts {
+    full: "Too many calls wait for their turn to be checked or listed.",
+    late: "No turn to check or list this call came in time.",
+};
+
+/// What calls use of the places that there are.
+#[derive(Default)]
+struct Used {
+    running: AtomicUsize,
+    waiting: AtomicUsize,
+    /// Bytes of the bodies of waiting calls.
+    bytes: AtomicUsize,
+}
+
+/// A tool's name and its limit, so that a tool registered again with another limit gets what it says.
+type ToolLimit = (Arc<str>, usize);
+
+/// What a call needs to run.
+#[derive(Clone)]
+struct PermitRequest {
+    tool: Option<ToolLimit>,
+    agent: Arc<AgentGate>,
+    caller: Arc<str>,
+}
+
+/// A call that waits.
+struct Waiter {
+    number: u64,
+    request: PermitRequest,
+    bytes: usize,
+    given: oneshot::Sender<()>,
+}
+
+/// Grants permits.
+pub(crate) struct Permits {
+    state: Arc<Mutex<State>>,
+    load: Arc<Load>,
+}
+
+struct State {
+    max_in_flight: usize,
+    max_waiting: usize,
+    daemon: Used,
+    /// Calls that run of each tool that has a limit.
+    tools: HashMap<ToolLimit, usize>,
+    /// Of callers that share a gate; each is here while it has calls.
+    callers: HashMap<Arc<str>, Used>,
+    /// In the order in which they came. None of them could run now.
+    queue: VecDeque<Waiter>,
+    next_number: u64,
+}
+
+impl Permits {
+    pub(crate) fn new(max_in_flight: usize, max_waiting: usize, load: Arc<Load>) -> Self {
+        let state = State {
+            max_in_flight,
+            max_waiting,
+            daemon: Used::default(),
+            tools: HashMap::new(),
+            callers: HashMap::new(),
+            queue: VecDeque::new(),
+            next_number: 0,
+        };
+        Self { state: Arc::new(Mutex::new(state)), load }
+    }
+
+    /// Waits for a permit, at most until `deadline`. `caller` is told from others that share the same gate; `bytes` is what
+    /// the call holds while it waits.
+    ///
+    /// # Errors
+    ///
+    /// [`Cause::Overloaded`] when too many wait already, or none comes free in time.
+    pub(crate) async fn acquire(
+        &self,
+        tool: Option<&ToolDescriptor>,
+        agent: &Arc<AgentGate>,
+        caller: Arc<str>,
+        bytes: usize,
+        deadline: Instant,
+    ) -> Result<Permit, ToolFailure> {
+        let tool = tool.and_then(|tool| Some((Arc::clone(&tool.name), tool.max_in_flight?)));
+        let request = PermitRequest { tool, agent: Arc::clone(agent), caller };
+        let (given, place) = oneshot::channel();
+        let number = {
+            let mut state = lock(&self.state);
+            if state.fits(&request) {
+                state.begin(&request);
+                return Ok(self.permit(request));
+            }
+            state.wait(request.clone(), bytes, given)?
+        };
+        let late = agent.texts.late;
+        let mut waiting = Waiting { permits: self, request: Some(request), number, place };
+        let _counted = self.load.enter_waiting();
+        match tokio::time::timeout_at(deadline.into(), &mut waiting.place).await {
+            Ok(Ok(())) => waiting.request.take().map(|request| self.permit(request)),
+            _ => None,
+        }
+        .ok_or_else(|| overloaded(late))
+    }
+
+    /// Takes a place among those who wait, for a call that waits for something else than a permit.
+    ///
+    /// # Errors
+    ///
+    /// [`Cause::Overloaded`] when too many wait already.
+    pub(crate) fn wait(
+        &self,
+        agent: &Arc<AgentGate>,
+        caller: Arc<str>,
+        bytes: usize,
+    ) -> Result<WaitingElsewhere, ToolFailure> {
+        let request = PermitRequest { tool: None, agent: Arc::clone(agent), caller };
+        lock(&self.state).admit(&request, bytes)?;
+        let state = Arc::clone(&self.state);
+        Ok(WaitingElsewhere { state, request, bytes, _counted: self.load.enter_waiting() })
+    }
+
+    fn permit(&self, request: PermitRequest) -> Permit {
+        Permit { state: Arc::clone(&self.state), request, _running: self.load.enter_running() }
+    }
+}
+
+/// The place of a call that waits for something else than a permit, given back when dropped.
+pub(crate) struct WaitingElsewhere {
+    state: Arc<Mutex<State>>,
+    request: PermitRequest,
+    bytes: usize,
+    _counted: LoadGuard,
+}
+
+impl Drop for WaitingElsewhere {
+    fn drop(&mut self) {
+        lock(&self.state).left(&self.request, self.bytes);
+    }
+}
+
+/// A call that waits, or was given a place that it has not taken yet.
+struct Waiting<'a> {
+    permits: &'a Permits,
+    /// Absent once the place was taken.
+    request: Option<PermitRequest>,
+    number: u64,
+    /// Closed without a place when the call made room for another.
+    place: oneshot::Receiver<()>,
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        let Some(request) = &self.request else { return };
+        let mut state = lock(&self.permits.state);
+        if !state.leave(self.number) && self.place.try_recv().is_ok() {
+            state.end(request);
+        }
+    }
+}
+
+impl Permit {
+    /// Gives the tool's place back, and keeps those of the agent and of the daemon.
+    pub(crate) fn release_tool(&mut self) {
+        if let Some(tool) = self.request.tool.take() {
+            lock(&self.state).end_at_tool(Some(&tool));
+        }
+    }
+}
+
+impl Drop for Permit {
+    fn drop(&mut self) {
+        lock(&self.state).end(&self.request);
+    }
+}
+
+impl State {
+    /// Whether a call could begin now.
+    fn fits(&self, request: &PermitRequest) -> bool {
+        let PermitRequest { tool, agent, caller } = request;
+        let of_agent = agent.used.running();
+        let free = self.max_in_flight.saturating_sub(self.daemon.running());
+        let free_to_agent = agent.max_in_flight.saturating_sub(of_agent);
+        let share = share(PER_FREE, agent.max_in_flight, self.max_in_flight);
+        free > 0
+            && free_to_agent > 0
+            && of_agent < free.saturating_mul(share)
+            && (!agent.is_shared || self.running_of(caller) < free_to_agent.saturating_mul(PER_FREE))
+            && tool.as_ref().is_none_or(|tool| self.tools.get(tool).is_none_or(|running| *running < tool.1))
+    }
+
+    fn running_of(&self, caller: &str) -> usize {
+        self.callers.get(caller).map_or(0, Used::running)
+    }
+
+    fn begin(&mut self, request: &PermitRequest) {
+        self.count(request, |used| add(&used.running, 1));
+        if let Some(tool) = &request.tool {
+            *self.tools.entry(tool.clone()).or_default() += 1;
+        }
+    }
+
+    /// Ends the run of a call, and gives its place to the next ones.
+    fn end(&mut self, request: &PermitRequest) {
+        self.count(request, |used| subtract(&used.running, 1));
+        self.end_at_tool(request.tool.as_ref());
+    }
+
+    /// Ends the run of a call as far as its tool is concerned, and begins the calls that can run now.
+    fn end_at_tool(&mut self, tool: Option<&ToolLimit>) {
+        if let Some(tool) = tool
+            && let Some(running) = self.tools.get_mut(tool)
+        {
+            *running = running.saturating_sub(1);
+            if *running == 0 {
+                self.tools.remove(tool);
+            }
+        }
+        while let Some(next) = self.next() {
+            self.left(&next.request, next.bytes);
+            self.begin(&next.request);
+            // A call that stopped waiting meanwhile ends this when its `Waiting` is dropped.
+            let _ = next.given.send(());
+        }
+    }
+
+    /// Takes the next call that can run out of the queue.
+    fn next(&mut self) -> Option<Waiter> {
+        let turn = |(position, waiter): (usize, &Waiter)| {
+            let PermitRequest { agent, caller, .. } = &waiter.request;
+            (agent.used.running(), if agent.is_shared { self.running_of(caller) } else { 0 }, position)
+        };
+        let can_run = self.queue.iter().enumerate().filter(|(_, waiter)| self.fits(&waiter.request));
+        let (_, _, position) = can_run.map(turn).min()?;
+        self.queue.remove(position)
+    }
+
+    /// Takes a place among those who wait: first among those of the agent, who learns nothing of how busy others are.
+    fn admit(&mut self, request: &PermitRequest, bytes: usize) -> Result<(), ToolFailure> {
+        let agent = Arc::clone(&request.agent);
+        let of_agent = &agent.used;
+        let free_to_agent = agent.max_queued.saturating_sub(of_agent.waiting());
+        let has_share = !agent.is_shared || self.waiting_of(request) <= free_to_agent.saturating_mul(PER_FREE);
+        let has_place = (free_to_agent > 0 && has_share) || self.make_place(request, Some(&agent));
+        let room_of_agent = (MAX_WAITING_BYTES / 2).saturating_sub(of_agent.bytes());
+        let left = room_of_agent.checked_sub(bytes);
+        let has_room =
+            left.is_some_and(|left| !agent.is_shared || self.bytes_of(request) <= left.saturating_mul(PER_FREE));
+        let lacking = bytes.saturating_sub(room_of_agent);
+        if !has_place || !(has_room || self.make_room(request, Some(&agent), lacking)) {
+            return Err(overloaded(agent.texts.full));
+        }
+        let free = self.max_waiting.saturating_sub(self.daemon.waiting());
+        let share = share(WAITING_PER_FREE, agent.max_queued, self.max_waiting);
+        let has_share = of_agent.waiting() <= free.saturating_mul(share);
+        let has_place = (free > 0 && has_share) || self.make_place(request, None);
+        let room = MAX_WAITING_BYTES.saturating_sub(self.daemon.bytes());
+        let has_share = of_agent.bytes() <= room;
+        let lacking = if has_share { bytes.saturating_sub(room) } else { bytes };
+        if !has_place || !(lacking == 0 || self.make_room(request, None, lacking)) {
+            return Err(overloaded("Too many calls are waiting."));
+        }
+        self.count(request, |used| {
+            add(&used.waiting, 1);
+            add(&used.bytes, bytes);
+        });
+        Ok(())
+    }
+
+    /// Lets a call wait for its turn.
+    fn wait(&mut self, request: PermitRequest, bytes: usize, given: oneshot::Sender<()>) -> Result<u64, ToolFailure> {
+        self.admit(&request, bytes)?;
+        let number = self.next_number;
+        self.next_number += 1;
+        self.queue.push_back(Waiter { number, request, bytes, given });
+        Ok(number)
+    }
+
+    /// For the only waiting call of its caller: removes the last one of the caller of whom the most wait, of this agent or
+    /// of any. False when there is none of whom two wait.
+    fn make_place(&mut self, request: &PermitRequest, of: Option<&Arc<AgentGate>>) -> bool {
+        if self.waiting_of(request) > 0 {
+            return false;
+        }
+        let others = self.queue.iter().enumerate().filter(|(_, waiter)| waiter.request.is_of(of));
+        let most = others.map(|(position, waiter)| (self.waiting_of(&waiter.request), position)).max();
+        let Some((2.., position)) = most else { return false };
+        let last = self.queue.remove(position);
+        last.inspect(|waiter| self.left(&waiter.request, waiter.bytes)).is_some()
+    }
+
+    /// For the only waiting call of its caller: removes the last ones of the caller whose calls beside its first hold the
+    /// most, of this agent or of any, until `lacking` bytes are free. False, with nothing removed, when they hold less.
+    fn make_room(&mut self, request: &PermitRequest, of: Option<&Arc<AgentGate>>, lacking: usize) -> bool {
+        if self.waiting_of(request) > 0 {
+            return false;
+        }
+        let mut callers = HashMap::<_, Vec<(u64, usize)>>::new();
+        for waiter in self.queue.iter().filter(|waiter| waiter.request.is_of(of)) {
+            let PermitRequest { agent, caller, .. } = &waiter.request;
+            let caller = (Arc::as_ptr(agent), agent.is_shared.then_some(&**caller));
+            callers.entry(caller).or_default().push((waiter.number, waiter.bytes));
+        }
+        let beside_first = |calls: &[(u64, usize)]| calls.iter().skip(1).map(|(_, bytes)| bytes).sum::<usize>();
+        let most = callers.into_values().max_by_key(|calls| beside_first(calls));
+        let Some(calls) = most.filter(|calls| beside_first(calls) >= lacking) else { return false };
+        let mut freed = 0;
+        for (number, bytes) in calls.into_iter().rev() {
+            if freed >= lacking {
+                break;
+            }
+            freed += bytes;
+            self.leave(number);
+        }
+        true
+    }
+
+    /// How many calls of this caller wait.
+    fn waiting_of(&self, request: &PermitRequest) -> usize {
+        self.used_by(request).map_or(0, Used::waiting)
+    }
+
+    /// Bytes of the bodies of this caller's waiting calls.
+    fn bytes_of(&self, request: &PermitRequest) -> usize {
+        self.used_by(request).map_or(0, Used::bytes)
+    }
+
+    fn used_by<'a>(&'a self, request: &'a PermitRequest) -> Option<&'a Used> {
+        if request.agent.is_shared { self.callers.get(&request.caller) } else { Some(&request.agent.used) }
+    }
+
+    /// Removes a call from the queue; false when it is there no more, because it was given a place.
+    fn leave(&mut self, number: u64) -> bool {
+        let position = self.queue.binary_search_by_key(&number, |waiter| waiter.number);
+        let left = position.ok().and_then(|position| self.queue.remove(position));
+        left.inspect(|waiter| self.left(&waiter.request, waiter.bytes)).is_some()
+    }
+
+    /// Counts a call that left the queue.
+    fn left(&mut self, request: &PermitRequest, bytes: usize) {
+        self.count(request, |used| {
+            subtract(&used.waiting, 1);
+            subtract(&used.bytes, bytes);
+        });
+    }
+
+    /// Counts a call at the daemon, at its agent, and at its caller where several share the agent's places.
+    fn count(&mut self, request: &PermitRequest, change: impl Fn(&Used)) {
+        change(&self.daemon);
+        change(&request.agent.used);
+        if request.agent.is_shared {
+            let of_caller = self.callers.entry(Arc::clone(&request.caller)).or_default();
+            change(of_caller);
+            if of_caller.running() == 0 && of_caller.waiting() == 0 {
+                self.callers.remove(&request.caller);
+            }
+        }
+    }
+}
+
+impl PermitRequest {
+    /// Whether it is of this agent; every one is of any.
+    fn is_of(&self, agent: Option<&Arc<AgentGate>>) -> bool {
+        agent.is_none_or(|agent| Arc::ptr_eq(agent, &self.agent))
+    }
+}
+
+impl AgentGate {
+    /// Of one agent, of which at most `max_in_flight` calls run and `max_queued` wait.
+    #[must_use]
+    pub(crate) fn new(max_in_flight: usize, max_queued: usize) -> Self {
+        Self { max_in_flight, max_queued, is_shared: false, texts: &CALLS, used: Used::default() }
+    }
+
+    /// Of several callers, of all of whom at most `max_in_flight` calls run and `max_queued` wait.
+    #[must_use]
+    pub(crate) fn shared(max_in_flight: usize, max_queued: usize) -> Self {
+        Self { is_shared: true, ..Self::new(max_in_flight, max_queued) }
+    }
+
+    /// Like [`Self::shared`], for work that takes turns before a call runs.
+    #[must_use]
+    pub(crate) fn of_turns(max_in_flight: usize, max_queued: usize) -> Self {
+        Self { texts: &TURNS, ..Self::shared(max_in_flight, max_queued) }
+    }
+}
+
+impl Used {
+    fn running(&self) -> usize {
+        self.running.load(Ordering::Relaxed)
+    }
+
+    fn waiting(&self) -> usize {
+        self.waiting.load(Ordering::Relaxed)
+    }
+
+    fn bytes(&self) -> usize {
+        self.bytes.load(Ordering::Relaxed)
+    }
+}
+
+fn add(count: &AtomicUsize, number: usize) {
+    count.fetch_add(number, Ordering::Relaxed);
+}
+
+fn subtract(count: &AtomicUsize, number: usize) {
+    count.fetch_sub(number, Ordering::Relaxed);
+}
+
+/// How many places an agent may take for each that is free: so many that one with a limit above the usual share reaches
+/// that limit while it is alone.
+fn share(usual: usize, limit: usize, all: usize) -> usize {
+    match all.checked_sub(limit) {
+        Some(others) if others > 0 => usual.max(limit.div_ceil(others)),
+        _ => usize::MAX,
+    }
+}
+
+fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
+    // Nothing panics under the lock.
+    state.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn overloaded(reason: &str) -> ToolFailure {
+    ToolFailure::new(Cause::Overloaded, format!("{reason} Try again later.")).with_retry_after(RETRY_AFTER)
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt;
+
+    use super::*;
+
+    fn permits(running: usize, waiting: usize) -> Permits {
+        Permits::new(running, waiting, Arc::default())
+    }
+
+    fn tool(limit: Option<usize>) -> ToolDescriptor {
+        ToolDescriptor { max_in_flight: limit, ..ToolDescriptor::new("slow", "test", "local") }
+    }
+
+    /// An agent without limits of its own.
+    fn anyone() -> Arc<AgentGate> {
+        agent(100, 100)
+    }
+
+    fn agent(max_in_flight: usize, max_queued: usize) -> Arc<AgentGate> {
+        Arc::new(AgentGate::new(max_in_flight, max_queued))
+    }
+
+    fn waiting_of(agent: &AgentGate) -> usize {
+        agent.used.waiting()
+    }
+
+    fn me() -> Arc<str> {
+        "me".into()
+    }
+
+    /// A permit, if there is one now.
+    fn at_once(permits: &Permits, tool: &ToolDescriptor, agent: &Arc<AgentGate>, caller: &str) -> Option<Permit> {
+        permits.acquire(Some(tool), agent, caller.into(), 10, later()).now_or_never()?.ok()
+    }
+
+    /// Makes `count` calls, each in a task of its own and of this length, and returns once each has a place or was refused.
+    async fn flood(permits: &Arc<Permits>, agent: &Arc<AgentGate>, caller: &str, count: usize, runs: Duration) {
+        let placed = Arc::new(AtomicUsize::new(0));
+        for _ in 0..count {
+            let (permits, agent, caller) = (Arc::clone(permits), Arc::clone(agent), Arc::<str>::from(caller));
+            let placed = Arc::clone(&placed);
+            tokio::spawn(async move {
+                // Within the same step the call is placed.
+                placed.fetch_add(1, Ordering::Relaxed);
+                let Ok(permit) = permits.acquire(Some(&tool(None)), &agent, caller, 10, later()).await else { return };
+                tokio::time::sleep(runs).await;
+                drop(permit);
+            });
+        }
+        while placed.load(Ordering::Relaxed) < count {
+            tokio::task::yield_now().await;
+        }
+    }
+
+    fn soon() -> Instant {
+        Instant::now() + Duration::from_millis(20)
+    }
+
+    fn later() -> Instant {
+        Instant::now() + Duration::from_secs(30)
+    }
+
+    #[tokio::test]
+    async fn a_free_place_is_given_at_once_and_counted() {
+        let permits = permits(1, 0);
+        let permit = permits.acquire(Some(&tool(None)), &anyone(), me(), 10, soon()).await.unwrap();
+        assert_eq!(permits.load.in_flight(), 1);
+        drop(permit);
+        assert_eq!(permits.load.in_flight(), 0);
+    }
+
+    #[tokio::test]
+    async fn without_room_to_wait_a_call_is_refused_at_once() {
+        let permits = permits(1, 0);
+        let _held = permits.acquire(Some(&tool(None)), &anyone(), me(), 10, later()).await.unwrap();
+        let refused = permits.acquire(Some(&tool(None)), &anyone(), me(), 10, later()).await.err().unwrap();
+        assert_eq!(refused.cause, Cause::Overloaded);
+        assert_eq!(refused.retry_after, Some(RETRY_AFTER));
+    }
+
+    #[tokio::test]
+    async fn waiting_ends_with_the_deadline() {
+        let permits = permits(1, 8);
+        let _held = permits.acquire(Some(&tool(None)), &anyone(), me(), 10, later()).await.unwrap();
+        assert_eq!(
+            permits.acquire(Some(&tool(None)), &anyone(), me(), 10, soon()).await.err().unwrap().cause,
+            Cause::Overloaded
+        );
+        assert_eq!(permits.load.waiting(), 0);
+    }
+
+    #[tokio::test]
+    async fn a_waiting_call_gets_the_place_that_comes_free() {
+        let permits = Arc::new(permits(1, 8));
+        let held = permits.acquire(Some(&tool(None)), &anyone(), me(), 10, later()).await.unwrap();
+        let waiting = tokio::spawn({
+            let permits = Arc::clone(&permits);
+            async move { permits.acquire(Some(&tool(None)), &anyone(), me(), 10, later()).await.is_ok() }
+        });
+        while permits.load.waiting() == 0 {
+            tokio::task::yield_now().await;
+        }
+        drop(held);
+        assert!(waiting.await.unwrap());
+    }
+
+    #[tokio::test]
+    async fn a_tool_at_its_limit_leaves_places_to_others() {
+        let permits = permits(2, 0);
+        let _held = permits.acquire(Some(&tool(Some(1))), &anyone(), me(), 10, later()).await.unwrap();
+        assert!(permits.acquire(Some(&tool(Some(1))), &anyone(), me(), 10, later()).await.is_err());
+        let other = ToolDescriptor::new("other", "test", "local");
+        assert!(permits.acquire(Some(&other), &anyone(), me(), 10, later()).await.is_ok());
+    }
+
+    #[tokio::test]
+    async fn waiting_calls_are_bounded_in_bytes() {
+        let permits = permits(1, 8);
+        let _held = permits.acquire(Some(&tool(None)), &anyone(), me(), 10, later()).await.unwrap();
+        assert!(permits.acquire(Some(&tool(None)), &anyone(), me(), MAX_WAITING_BYTES / 2 + 1, later()).await.is_err());
+    }
+
+    #[tokio::test]
+    async fn an_agent_at_its_limit_leaves_places_to_others() {
+        let permits = permits(2, 8);
+        let (ana, bob) = (agent(1, 0), agent(1, 0));
+        let _held = permits.acquire(Some(&tool(None)), &ana, me(), 10, later()).await.unwrap();
+        let refused = permits.acquire(Some(&tool(None)), &ana, me(), 10, later()).await.err().unwrap();
+        assert_eq!(refused.message, "Too many calls of this agent are waiting. Try again later.");
+        assert!(permits.acquire(Some(&tool(None)), &bob, me(), 10, later()).await.is_ok());
+    }
+
+    #[tokio::test]
+    async fn a_thousand_waiting_calls_of_one_agent_do_not_delay_the_first_of_another() {
+        let permits = Arc::new(permits(8, 2_000));
+        let ana = agent(6, 1_000);
+        let held: Vec<_> = (0..6).map(|_| at_once(&permits, &tool(None), &ana, "me").unwrap()).collect();
+        let waiting: Vec<_> = (0..1_000)
+            .map(|_| {
+                let (permits, ana) = (Arc::clone(&permits), Arc::clone(&ana));
+                tokio::spawn(async move { permits.acquire(Some(&tool(None)), &ana, me(), 10, later()).await.is_ok() })
+            })
+            .collect();
+        while permits.load.waiting() < 1_000 {
+            tokio::task::yield_now().await;
+        }
+        assert!(
+            permits.acquire(Some(&tool(None)), &ana, me(), 10, later()).await.is_err(),
+            "no room to wait for one more"
+        );
+        let first = at_once(&permits, &tool(None), &anyone(), "me");
+        assert!(first.is_some());
+        drop((held, first));
+        for call in waiting {
+            assert!(call.await.unwrap());
+        }
+        assert_eq!((permits.load.waiting(), permits.load.in_flight()), (0, 0));
+    }
+
+    #[tokio::test]
+    async fn a_call_that_waits_for_its_agent_holds_no_place_of_the_daemon() {
+        let permits = Arc::new(permits(2, 8));
+        let ana = agent(1, 1);
+        let _held = permits.acquire(Some(&tool(None)), &ana, me(), 10, later()).await.unwrap();
+        let any = tool(None);
+        let waiting = permits.acquire(Some(&any), &ana, me(), 10, later());
+        tokio::pin!(waiting);
+        assert!(futures_util::poll!(&mut waiting).is_pending());
+        assert!(at_once(&permits, &tool(None), &anyone(), "me").is_some());
+    }
+
+    #[tokio::test]
+    async fn a_call_that_waits_for_its_tool_holds_no_place_of_its_agent_but_counts_as_waiting() {
+        let permits = permits(3, 8);
+        let (ana, slow) = (agent(1, 1), tool(Some(1)));
+        let _held = permits.acquire(Some(&slow), &anyone(), me(), 10, later()).await.unwrap();
+        let waiting = permits.acquire(Some(&slow), &ana, me(), 10, later());
+        tokio::pin!(waiting);
+        assert!(futures_util::poll!(&mut waiting).is_pending());
+        let refused = permits.acquire(Some(&slow), &ana, me(), 10, later()).await.err().unwrap();
+        assert_eq!(refused.message, "Too many calls of this agent are waiting. Try again later.");
+        assert!(at_once(&permits, &tool(None), &ana, "me").is_some());
+    }
+
+    #[tokio::test]
+    async fn an_agent_at_its_limit_keeps_no_tool_from_others_and_a_tool_at_its_limit_no_agent_from_its_other_tools() {
+        let permits = permits(8, 8);
+        let (ana, limited) = (agent(2, 8), tool(Some(1)));
+        let at_once = |tool: &ToolDescriptor, agent: &Arc<AgentGate>| at_once(&permits, tool, agent, "me");
+        let held = [at_once(&tool(None), &ana).unwrap(), at_once(&tool(None), &ana).unwrap()];
+        let waits = permits.acquire(Some(&limited), &ana, me(), 10, later());
+        tokio::pin!(waits);
+        assert!(futures_util::poll!(&mut waits).is_pending(), "for ana's place");
+        let others = at_once(&limited, &anyone()).unwrap();
+        drop(held);
+        assert!(futures_util::poll!(&mut waits).is_pending(), "for the tool's place");
+        let another = [at_once(&tool(None), &ana).unwrap(), at_once(&tool(None), &ana).unwrap()];
+        drop((others, another));
+        assert!(waits.await.is_ok());
+    }
+
+    #[tokio::test]
+    async fn a_call_that_stops_waiting_gives_everything_back() {
+        let permits = permits(1, 1);
+        let ana = agent(1, 1);
+        let held = permits.acquire(Some(&tool(None)), &ana, me(), 10, later()).await.unwrap();
+        assert!(permits.acquire(Some(&tool(Some(1))), &ana, me(), 10, soon()).await.is_err());
+        drop(held);
+        assert!(at_once(&permits, &tool(Some(1)), &ana, "me").is_some());
+        assert_eq!(waiting_of(&ana), 0);
+    }
+
+    #[tokio::test]
+    async fn bodies_of_one_agent_fill_half_of_the_room_at_most() {
+        let permits = permits(1, 8);
+        let (any, ana, other) = (tool(None), agent(1, 8), anyone());
+        let _held = permits.acquire(Some(&any), &anyone(), me(), 10, later()).await.unwrap();
+        let half = MAX_WAITING_BYTES / 2;
+        assert!(permits.acquire(Some(&any), &ana, me(), half + 1, later()).await.is_err());
+        let waits = permits.acquire(Some(&any), &ana, me(), half, later());
+        tokio::pin!(waits);
+        assert!(futures_util::poll!(&mut waits).is_pending());
+        assert!(permits.acquire(Some(&any), &ana, me(), 1, later()).await.is_err());
+        assert!(permits.acquire(Some(&any), &other, me(), half, later()).now_or_never().is_none(), "it waits");
+    }
+
+    /// How long the first call of a caller waits beside floods of calls that take a second each.
+    async fn wait_of_quiet(permits: &Permits, agent: &Arc<AgentGate>) -> Duration {
+        let asked = tokio::time::Instant::now();
+        permits.acquire(Some(&tool(None)), agent, "quiet".into(), 10, later()).await.unwrap();
+        asked.elapsed()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn however_many_agents_flood_the_first_call_of_another_waits_for_one_place_at_most() {
+        for flooding in [1, 2, 3, 20] {
+            let permits = Arc::new(permits(256, 1024));
+            for number in 0..flooding {
+                flood(&permits, &agent(192, 512), &format!("ana-{number}"), 1_500, Duration::from_secs(1)).await;
+            }
+            let waited = wait_of_quiet(&permits, &agent(192, 512)).await;
+            let bound = if flooding <= 3 { Duration::ZERO } else { Duration::from_secs(1) };
+            assert!(waited <= bound, "{waited:?} beside {flooding}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn however_many_callers_without_a_section_flood_the_first_call_of_another_waits_for_one_place_at_most() {
+        for flooding in [1, 2, 3, 20] {
+            let permits = Arc::new(permits(256, 1024));
+            let shared = Arc::new(AgentGate::shared(192, 512));
+            for number in 0..flooding {
+                flood(&permits, &shared, &format!("flood-{number}"), 1_500, Duration::from_secs(1)).await;
+            }
+            let waited = wait_of_quiet(&permits, &shared).await;
+            let bound = if flooding <= 3 { Duration::ZERO } else { Duration::from_secs(1) };
+            assert!(waited <= bound, "{waited:?} beside {flooding}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_caller_without_a_section_that_is_alone_gets_most_places_of_its_kind() {
+        let permits = Arc::new(permits(256, 1024));
+        let shared = Arc::new(AgentGate::shared(192, 512));
+        flood(&permits, &shared, "alone", 1_500, Duration::from_secs(10)).await;
+        assert_eq!((permits.load.in_flight(), permits.load.waiting()), (144, 385));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_next_place_is_of_the_agent_of_whom_the_fewest_run() {
+        let permits = Arc::new(permits(4, 100));
+        // A limit that its operator set to all there is: nothing stays free.
+        let (ana, bob) = (agent(4, 50), agent(4, 50));
+        flood(&permits, &ana, "ana", 40, Duration::from_secs(1)).await;
+        for _ in 0..3 {
+            let waited = wait_of_quiet(&permits, &bob).await;
+            assert!(waited <= Duration::from_secs(1), "{waited:?}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn two_agents_that_flood_share_what_there_is() {
+        let permits = Arc::new(permits(256, 1024));
+        let (ana, bob) = (agent(192, 512), agent(192, 512));
+        flood(&permits, &ana, "ana", 1_500, Duration::from_secs(1)).await;
+        flood(&permits, &bob, "bob", 1_500, Duration::from_secs(1)).await;
+        tokio::time::sleep(Duration::from_millis(2_500)).await;
+        let running = [&ana, &bob].map(|agent| agent.used.running());
+        assert!(running.iter().all(|running| (90..=140).contains(running)), "{running:?}");
+    }
+
+    /// A call that waits with a body of so many bytes; absent when it was refused.
+    async fn waits<'a>(
+        permits: &'a Permits,
+        agent: &'a Arc<AgentGate>,
+        caller: &str,
+        bytes: usize,
+    ) -> Option<impl Future<Output = Result<Permit, ToolFailure>> + Unpin + 'a> {
+        let mut waits = Box::pin(permits.acquire(None, agent, caller.into(), bytes, later()));
+        futures_util::poll!(&mut waits).is_pending().then_some(waits)
+    }
+
+    const MIB: usize = 1024 * 1024;
+
+    #[tokio::test]
+    async fn one_caller_of_those_that_share_a_gate_does_not_fill_the_room_for_bodies() {
+        let (permits, shared) = (permits(1, 256), Arc::new(AgentGate::shared(1, 256)));
+        let _held = at_once(&permits, &tool(None), &shared, "flood").unwrap();
+        let mut flood = Vec::new();
+        while let Some(waiting) = waits(&permits, &shared, "flood", MIB).await {
+            flood.push(waiting);
+        }
+        assert_eq!(flood.len(), 24, "three quarters of the room");
+        assert!(waits(&permits, &shared, "flood", MIB).await.is_none());
+        assert!(waits(&permits, &shared, "quiet", 8 * MIB).await.is_some());
+    }
+
+    #[tokio::test]
+    async fn the_first_call_of_a_caller_gets_the_room_of_the_last_ones_whose_bodies_are_the_most() {
+        let (permits, shared) = (permits(1, 256), Arc::new(AgentGate::shared(1, 256)));
+        let _held = at_once(&permits, &tool(None), &shared, "flood").unwrap();
+        let mut floods = Vec::new();
+        for (caller, bytes) in (0..40).map(|call| (["heavy", "light"][call % 2], [MIB, MIB / 4][call % 2])) {
+            floods.extend(waits(&permits, &shared, caller, bytes).await.map(|waiting| (caller, waiting)));
+        }
+        let fill = shared_room(&shared);
+        let first = waits(&permits, &shared, "filler", fill).await;
+        assert!(first.is_some() && shared_room(&shared) == 0);
+        assert!(waits(&permits, &shared, "filler", 1).await.is_none(), "it waits already");
+        let quiet = waits(&permits, &shared, "quiet", 2 * MIB).await;
+        assert!(quiet.is_some());
+        let mut removed = Vec::new();
+        for (caller, waiting) in &mut floods {
+            if let std::task::Poll::Ready(refused) = futures_util::poll!(waiting) {
+                assert_eq!(refused.err().unwrap().cause, Cause::Overloaded);
+                removed.push(*caller);
+            }
+        }
+        assert_eq!(removed, ["heavy", "heavy"]);
+    }
+
+    fn shared_room(gate: &AgentGate) -> usize {
+        MAX_WAITING_BYTES / 2 - gate.used.bytes()
+    }
+
+    #[tokio::test]
+    async fn a_call_that_others_could_not_make_room_for_removes_none() {
+        let (permits, shared) = (permits(1, 256), Arc::new(AgentGate::shared(1, 256)));
+        let _held = at_once(&permits, &tool(None), &shared, "flood").unwrap();
+        let mut others = Vec::new();
+        for caller in 0..32 {
+            others.extend(waits(&permits, &shared, &format!("caller-{caller}"), MIB).await);
+        }
+        assert_eq!((others.len(), shared_room(&shared)), (32, 0));
+        let refused = permits.acquire(None, &shared, "quiet".into(), MIB, later()).await.err().unwrap();
+        assert_eq!(refused.message, "Too many calls of this agent are waiting. Try again later.");
+        for waiting in &mut others {
+            assert!(futures_util::poll!(waiting).is_pending());
+        }
+    }
+
+    #[tokio::test]
+    async fn the_first_call_of_a_caller_gets_the_room_of_others_when_bodies_fill_that_of_the_daemon() {
+        let permits = permits(1, 256);
+        let (ana, bob, shared) = (agent(1, 100), agent(1, 100), Arc::new(AgentGate::shared(1, 256)));
+        let _held = at_once(&permits, &tool(None), &ana, "ana").unwrap();
+        let mut floods = Vec::new();
+        for agent in [&ana, &bob] {
+            while let Some(waiting) = waits(&permits, agent, "agent", MIB).await {
+                floods.push(waiting);
+            }
+        }
+        // Beyond its share the gate that many share gets room of those whose bodies are the most, and takes no more.
+        let mut first = Vec::new();
+        for caller in 0..12 {
+            first.extend(waits(&permits, &shared, &format!("caller-{caller}"), MIB).await);
+        }
+        assert_eq!(first.len(), 12);
+        let mut removed = 0;
+        for waiting in &mut floods {
+            removed += usize::from(futures_util::poll!(waiting).is_ready());
+        }
+        assert!((1..12).contains(&removed), "{removed}");
+    }
+
+    #[tokio::test]
+    async fn a_refused_turn_is_told_as_one() {
+        let (permits, turns) = (permits(1, 0), Arc::new(AgentGate::of_turns(1, 0)));
+        let _held = at_once(&permits, &tool(None), &turns, "ana").unwrap();
+        let refused = permits.acquire(None, &turns, "bob".into(), 10, later()).await.err().unwrap();
+        assert_eq!(refused.message, "Too many calls wait for their turn to be checked or listed. Try again later.");
+    }
+
+    #[tokio::test]
+    async fn a_call_can_give_its_tools_place_back_and_keep_its_own() {
+        let permits = permits(2, 10);
+        let mut held = permits.acquire(Some(&tool(Some(1))), &anyone(), me(), 10, later()).await.unwrap();
+        let limited = tool(Some(1));
+        let agent = anyone();
+        let mut waits = std::pin::pin!(permits.acquire(Some(&limited), &agent, me(), 10, later()));
+        assert!(waits.as_mut().now_or_never().is_none(), "the tool runs one call at a time");
+        held.release_tool();
+        let _next = waits.await.unwrap();
+        assert!(permits.acquire(None, &agent, me(), 10, later()).now_or_never().is_none(), "both places are taken");
+        drop(held);
+        assert!(permits.acquire(None, &agent, me(), 10, later()).await.is_ok());
+    }
+}

@@ -1,0 +1,95 @@
+//! Texts that are repeated in logs and answers: shortened, and escaped where outsiders wrote them.
+
+use std::borrow::Cow;
+
+/// Longest part of what outsiders wrote that is repeated, in characters.
+const MAX_SHOWN: usize = 64;
+/// Digits of the seconds since 1970 that are taken for a date: those of 1973 and later.
+const MIN_DATE: usize = 9;
+
+/// What outsiders wrote, as a log line or an answer may repeat it: at most 64 characters, escaped.
+#[must_use]
+pub fn shown(text: &str) -> String {
+    excerpt(text, MAX_SHOWN)
+}
+
+/// The first `max` characters of what outsiders wrote, escaped, with `…` in the place of the others.
+#[must_use]
+pub fn excerpt(text: &str, max: usize) -> String {
+    let mut shown: String = text.chars().take(max).flat_map(char::escape_debug).collect();
+    if text.chars().nth(max).is_some() {
+        shown.push('…');
+    }
+    shown
+}
+
+/// The first `max` characters of a text, unchanged, with `…` in the place of the others.
+#[must_use]
+pub fn shortened(text: &str, max: usize) -> Cow<'_, str> {
+    match text.char_indices().nth(max) {
+        Some((end, _)) => Cow::Owned(format!("{}…", text.get(..end).unwrap_or_default())),
+        None => Cow::Borrowed(text),
+    }
+}
+
+/// The first `max` names with commas between them, and `…` in the place of the others.
+#[must_use]
+pub fn list<T: AsRef<str>>(names: &[T], max: usize) -> String {
+    let mut text = names.iter().take(max).map(AsRef::as_ref).collect::<Vec<_>>().join(", ");
+    if names.len() > max {
+        text.push_str(", …");
+    }
+    text
+}
+
+/// An error text with dates where TLS libraries write seconds since 1970 (`not valid after 1763852400`).
+#[must_use]
+pub fn with_dates(text: &str) -> String {
+    let mut before = "";
+    let words = text.split(' ').filter(|word| !word.starts_with("(UNIX)")).map(|word| {
+        let is_date = matches!(before, "time" | "after" | "before") && word.len() >= MIN_DATE;
+        before = word;
+        let date = is_date.then(|| word.parse().ok().and_then(|seconds| jiff::Timestamp::from_second(seconds).ok()));
+        date.flatten().map_or_else(|| word.to_owned(), |date| date.to_string())
+    });
+    words.collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_shown_is_short_and_without_control_characters() {
+        assert_eq!(shown("a\u{1b}[2J\n"), "a\\u{1b}[2J\\n");
+        assert_eq!(shown(&"x".repeat(100)).chars().count(), MAX_SHOWN + 1);
+    }
+
+    #[test]
+    fn seconds_of_certificates_are_dates_and_other_numbers_stay() {
+        let said = "certificate expired: verification time 1763852400 (UNIX), but certificate is not valid after 1763766000 \
+                    (86400 seconds ago)";
+        assert_eq!(
+            with_dates(said),
+            "certificate expired: verification time 2025-11-22T23:00:00Z but certificate is not valid after \
+             2025-11-21T23:00:00Z (86400 seconds ago)"
+        );
+        for other in ["after 3 tries", "closed at 1763852400", "  two  spaces", ""] {
+            assert_eq!(with_dates(other), other);
+        }
+    }
+
+    #[test]
+    fn a_text_is_shortened_to_whole_characters_and_one_that_fits_is_not_copied() {
+        assert_eq!(shortened("äöü", 2), "äö…");
+        assert!(matches!(shortened("äöü", 3), Cow::Borrowed("äöü")));
+        assert_eq!(excerpt("ä\nöü", 2), "ä\\n…");
+    }
+
+    #[test]
+    fn a_list_names_so_many_and_says_that_there_are_more() {
+        assert_eq!(list(&["a", "b"], 2), "a, b");
+        assert_eq!(list(&["a", "b", "c"], 2), "a, b, …");
+        assert_eq!(list::<&str>(&[], 2), "");
+    }
+}
