@@ -11,7 +11,7 @@ use std::sync::Arc;
 use serde_json::{Map, Value};
 
 pub use self::compare::Compare;
-use self::declared::declared;
+pub use self::declared::declared;
 use self::path::Found;
 pub use self::path::{RecipientPath, RecipientPathError};
 use crate::pattern::Pattern;

@@ -13,7 +13,7 @@ const MAX_SCHEMAS: usize = 1000;
 /// The arguments that a schema names in `properties`: its own, those of what it combines, and those of what it refers to
 /// within itself.
 #[must_use]
-pub(super) fn declared(schema: &Value) -> HashSet<&str> {
+pub fn declared(schema: &Value) -> HashSet<&str> {
     let mut names = HashSet::new();
     let (mut next, mut referred) = (vec![schema], HashSet::new());
     for _ in 0..MAX_SCHEMAS {
