@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
 use toolbus_core::caller::Caller;
 use toolbus_core::store::{Store, StoreError};
+use toolbus_core::text::shown;
 use toolbus_core::tool::{Naming, Validation};
 use tracing::Instrument;
 
