@@ -4,6 +4,10 @@
 //! They are `tracing` spans with the target [`TARGET`]. `toolbus-telemetry` exports them, the log leaves them out, and
 //! without a collector they are disabled. The spans of a call are recorded through
 //! [`telemetry`](crate::telemetry) instead. Names and attributes are listed in `docs/telemetry.md`.
+//!
+//! A span is entered (`instrument`) only around code whose libraries start no tasks: `rmcp` and `lapin` keep the current
+//! span for tasks that last as long as a connection, and the span would last as long. Otherwise it is held, and ends when
+//! it is dropped.
 
 use std::fmt::Display;
 

@@ -14,7 +14,10 @@ use lapin::uri::AMQPUri;
 use lapin::{BasicProperties, Connection, ConnectionProperties, Event};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
-use tracing::{debug, error, info, warn};
+use toolbus_core::lifecycle;
+use toolbus_protocol::bounded;
+use tracing::field::Empty;
+use tracing::{Span, debug, error, info, warn};
 
 use super::cause::{self, ACCESS_REFUSED};
 use super::settings::{Checked, host_of};
@@ -46,12 +49,18 @@ pub(super) enum ConnectionKind {
     Publish,
 }
 
-impl fmt::Display for ConnectionKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
+impl ConnectionKind {
+    const fn as_str(self) -> &'static str {
+        match self {
             Self::Consume => "consume",
             Self::Publish => "publish",
-        })
+        }
+    }
+}
+
+impl fmt::Display for ConnectionKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
     }
 }
 
@@ -119,12 +128,15 @@ impl ConnectionSupervisor {
     pub(super) async fn run(self) {
         let closing = self.closing.clone();
         let mut backoff = Backoff::new();
-        let mut told = String::new();
+        let mut logged = String::new();
+        let mut attempts = Attempts::begin(self.kind, None);
         loop {
             let mut opened = None;
+            attempts.count += 1;
             let reason = match closing.run_until_cancelled(self.connect()).await {
-                None => return,
+                None => return attempts.end(Some("the bus was closed")),
                 Some(Ok((connection, host))) => {
+                    attempts.end(None);
                     opened = Some(Instant::now());
                     let connection = Arc::new(connection);
                     info!(role = %self.kind, broker = host, "connected to the broker");
@@ -134,6 +146,7 @@ impl ConnectionSupervisor {
                     self.connection.send_replace(None);
                     let Some(reason) = lost else { return self.close(&connection).await };
                     self.state.lost(self.kind, &reason);
+                    attempts = Attempts::begin(self.kind, Some(&reason));
                     reason
                 }
                 Some(Err(TopologyError::Lost(reason))) => {
@@ -147,20 +160,21 @@ impl ConnectionSupervisor {
                 Some(Err(TopologyError::Fatal(reason))) => {
                     error!(role = %self.kind, reason, "the broker cannot be used like this");
                     self.state.fatal(&reason);
+                    attempts.end(Some(&reason));
                     return closing.cancelled().await;
                 }
             };
             let carried = self.carried.swap(false, Ordering::Relaxed);
             let wait = backoff.after(carried || opened.is_some_and(|opened| opened.elapsed() >= HEALTHY));
-            // Said once per loss, and again when the reason changes.
-            if opened.is_some() || told != reason {
+            // Logged once per loss, and again when the reason changes.
+            if opened.is_some() || logged != reason {
                 warn!(role = %self.kind, reason, next_attempt_ms = wait.as_millis(), "no connection to the broker");
-                told = reason;
+                logged = reason;
             } else {
                 debug!(role = %self.kind, reason, next_attempt_ms = wait.as_millis(), "still no connection");
             }
             if closing.run_until_cancelled(tokio::time::sleep(wait)).await.is_none() {
-                return;
+                return attempts.end(Some("the bus was closed"));
             }
         }
     }
@@ -284,6 +298,37 @@ impl ConnectionSupervisor {
             Ok(Ok(())) => info!(role = %self.kind, "connection to the broker closed"),
             Ok(Err(error)) => debug!(role = %self.kind, %error, "connection closed before it could be closed in order"),
             Err(_) => warn!(role = %self.kind, "the broker did not confirm the close in time"),
+        }
+    }
+}
+
+/// The attempts to open one connection, with the span that covers all of them and the waits between them. The span is
+/// never entered: the client would keep it for its own thread, which lasts as long as the connection.
+struct Attempts {
+    span: Span,
+    count: usize,
+}
+
+impl Attempts {
+    /// Begins at the start, or after a loss for the reason `lost`.
+    fn begin(kind: ConnectionKind, lost: Option<&str>) -> Self {
+        let span = tracing::info_span!(
+            target: lifecycle::TARGET,
+            "broker connect",
+            toolbus.broker.connection = kind.as_str(),
+            toolbus.broker.lost = lost.map(bounded),
+            toolbus.broker.attempts = Empty,
+            otel.status_description = Empty
+        );
+        Self { span, count: 0 }
+    }
+
+    /// Ends the span. `error` says why there is no connection.
+    fn end(&mut self, error: Option<&str>) {
+        let span = std::mem::replace(&mut self.span, Span::none());
+        span.record("toolbus.broker.attempts", lifecycle::count(self.count));
+        if let Some(error) = error {
+            lifecycle::fail(&span, error);
         }
     }
 }
