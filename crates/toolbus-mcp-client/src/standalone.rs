@@ -49,7 +49,7 @@ impl Probe<'_> {
         let observer: Arc<dyn Observer> = Arc::new(Discard);
         let connector = Connector::new(self.spec, None, launcher, &observer);
         let began = Instant::now();
-        let connected = connector.connect(CONNECT_TIME, &CancellationToken::new()).await;
+        let connected = connector.connect(CONNECT_TIME, &CancellationToken::new(), &tracing::Span::none()).await;
         connector.transport_name().clone_into(&mut self.status.transport);
         let connected =
             self.note("connect", began, connected.map(|connected| (greeting(&connected.connection), connected)))?;
@@ -150,8 +150,9 @@ impl Direct {
     /// When it cannot be started or reached, or does not shake hands.
     pub async fn start(spec: &ServerSpec, launcher: &Launcher) -> Result<Self, DirectError> {
         let observer: Arc<dyn Observer> = Arc::new(Discard);
-        let connected =
-            Connector::new(spec, None, launcher, &observer).connect(START_TIME, &CancellationToken::new()).await;
+        let connected = Connector::new(spec, None, launcher, &observer)
+            .connect(START_TIME, &CancellationToken::new(), &tracing::Span::none())
+            .await;
         Ok(Self(connected.map_err(|error| DirectError(error.text))?))
     }
 

@@ -1,6 +1,7 @@
 //! How a connection begins: with a server whose session_mode is known, or has to be found out.
 
 use std::path::PathBuf;
+use std::pin::pin;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
 
@@ -13,8 +14,11 @@ use rmcp::service::{ClientInitializeError, ClientLifecycleMode, ClientServiceExt
 use rmcp::transport::Transport;
 use serde_json::{Value, json};
 use tokio::time::Instant;
+use toolbus_core::lifecycle;
 use toolbus_core::redact::Redactor;
 use toolbus_trust::text::{Removed, clean};
+use tracing::field::Empty;
+use tracing::{Span, info_span};
 use url::Url;
 
 use super::failure::{RequestError, handshake, unknown_version};
@@ -45,6 +49,8 @@ pub(crate) struct Opening<'a> {
     pub(crate) observer: Arc<dyn Observer>,
     /// Removes secrets from what the server says.
     pub(crate) redactor: Redactor,
+    /// The lifecycle span of the start, which has those of probe and handshake as children.
+    pub(crate) span: &'a Span,
 }
 
 impl Connection {
@@ -57,7 +63,7 @@ impl Connection {
     where
         T: Transport<RoleClient> + 'static,
     {
-        let Opening { server, transport: network, session_mode, fast_path, failure, roots, observer, redactor } =
+        let Opening { server, transport: network, session_mode, fast_path, failure, roots, observer, redactor, span } =
             opening;
         let silence = match (session_mode, network) {
             (Some(_), _) => Silence::Allowed,
@@ -73,8 +79,18 @@ impl Connection {
         let filter = NotificationFilter::new(transport, Arc::clone(&notifications), failure, roots, silence);
 
         let began = Instant::now();
-        let opened = client.serve_with_lifecycle(filter, lifecycle(session_mode)).await;
-        let opened = checked(opened, session_mode, &notifications, &redactor);
+        let mut serving = pin!(client.serve_with_lifecycle(filter, client_lifecycle(session_mode)));
+        let mut step = step_span(span, session_mode);
+        let opened = tokio::select! {
+            biased;
+            opened = &mut serving => opened,
+            () = notifications.initialize_sent(), if session_mode.is_none() => {
+                step = step_span(span, Some(SessionMode::Sessions));
+                serving.await
+            }
+        };
+        let opened = lifecycle::checked(&step, checked(opened, session_mode, &notifications, &redactor));
+        drop(step);
         let (method, offered) = if notifications.is_initializing() {
             ("initialize", ProtocolVersion::LATEST_WITH_INITIALIZE)
         } else {
@@ -105,6 +121,18 @@ impl Connection {
         let tells_changes = info.capabilities.tools.as_ref().is_some_and(|tools| tools.list_changed != Some(false));
         connection.attend(began, tells_changes && !is_session);
         Ok(connection)
+    }
+}
+
+/// The lifecycle span of the probe, for a server whose mode is not known, or else of the handshake. It is held and not
+/// entered: the SDK would keep it for the task of the connection.
+fn step_span(start: &Span, session_mode: Option<SessionMode>) -> Span {
+    match session_mode {
+        _ if start.is_disabled() => Span::none(),
+        None => info_span!(target: lifecycle::TARGET, parent: start, "mcp probe", otel.status_description = Empty),
+        Some(_) => {
+            info_span!(target: lifecycle::TARGET, parent: start, "mcp handshake", otel.status_description = Empty)
+        }
     }
 }
 
@@ -141,7 +169,7 @@ fn kind(remembered: Option<SessionMode>, notifications: &Notifications) -> fn(St
     }
 }
 
-fn lifecycle(session_mode: Option<SessionMode>) -> ClientLifecycleMode {
+fn client_lifecycle(session_mode: Option<SessionMode>) -> ClientLifecycleMode {
     // A server that has sessions alone is asked for one, whatever it answers to `server/discover`.
     let stateless = || {
         let known = ProtocolVersion::KNOWN_VERSIONS.iter().rev();

@@ -11,7 +11,7 @@ use rmcp::model::{
     SubscriptionsListenRequest, SubscriptionsListenRequestParams,
 };
 use rmcp::service::{Peer, PeerRequestOptions, ServiceError};
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep};
 use toolbus_core::progress::{Progress, ProgressSink};
 
@@ -41,6 +41,7 @@ pub(super) struct Notifications {
     next_token: AtomicU64,
     is_subscribed: AtomicBool,
     is_initializing: AtomicBool,
+    initialize_sent: Notify,
     is_probe_passed_over: AtomicBool,
     is_late: AtomicBool,
 }
@@ -83,6 +84,12 @@ impl Notifications {
     /// Says that `initialize` is being sent.
     pub(super) fn initializing(&self) {
         self.is_initializing.store(true, Ordering::Relaxed);
+        self.initialize_sent.notify_one();
+    }
+
+    /// Returns when `initialize` is being sent.
+    pub(super) async fn initialize_sent(&self) {
+        self.initialize_sent.notified().await;
     }
 
     /// Whether `initialize` was sent.

@@ -168,6 +168,7 @@ fn open<T: Transport<RoleClient> + 'static>(transport: T, how: How) -> Opened {
             roots,
             observer,
             redactor: Default::default(),
+            span: &tracing::Span::none(),
         };
         Connection::open(transport, opening).await
     })

@@ -10,6 +10,7 @@ use tokio_util::sync::CancellationToken;
 use toolbus_core::failure::{Cause, ToolFailure};
 use toolbus_core::redact::Redactor;
 use toolbus_core::text::shown;
+use tracing::Span;
 
 use crate::client::{Connection, Opening, RequestError, SessionMode};
 use crate::events::Observer;
@@ -62,6 +63,7 @@ struct Bounds<'a> {
     patience: Duration,
     latest: Instant,
     given_up: &'a CancellationToken,
+    span: &'a Span,
 }
 
 impl Bounds<'_> {
@@ -169,7 +171,7 @@ impl Connector {
         matches!(self.way, Way::Stdio(..))
     }
 
-    /// Connects within `patience`, unless it is given up before. Where that fails, nothing is left of the server.
+    /// Connects within `patience`, unless it is given up before. Lifecycle spans are children of `span`. Where that fails, nothing is left of the server.
     ///
     /// # Errors
     ///
@@ -178,8 +180,9 @@ impl Connector {
         &self,
         patience: Duration,
         given_up: &CancellationToken,
+        span: &Span,
     ) -> Result<Connected, ConnectError> {
-        let bounds = Bounds { patience, latest: Instant::now() + patience, given_up };
+        let bounds = Bounds { patience, latest: Instant::now() + patience, given_up, span };
         match self.attempt(&bounds).await {
             // Some servers of the old session_mode end when they are asked for the new one.
             Err(ConnectError { next: Some(next), .. }) => {
@@ -203,7 +206,7 @@ impl Connector {
                 let turn = bounds.hold(admitted).await?;
                 let started = launcher.start(self.server.as_str(), program);
                 let (process, transport) = started.map_err(|error| ConnectError::new(error.to_string()))?;
-                let opening = self.opening("pipe", transport.failure());
+                let opening = self.opening("pipe", transport.failure(), bounds.span);
                 // What a server writes about a probe that it does not know is no news.
                 let is_probed = opening.session_mode.is_none();
                 if is_probed {
@@ -219,7 +222,7 @@ impl Connector {
             Way::Http(opener) => {
                 let opened = async {
                     let transport = opener.as_ref().map_err(Clone::clone)?.open().await?;
-                    let opening = self.opening("tcp", transport.failure());
+                    let opening = self.opening("tcp", transport.failure(), bounds.span);
                     Ok::<_, ConnectError>(Connection::open(transport, opening).await?)
                 };
                 (bounds.hold(opened).await, None)
@@ -240,7 +243,7 @@ impl Connector {
         }
     }
 
-    fn opening(&self, transport: &'static str, failure: TransportFailure) -> Opening<'_> {
+    fn opening<'a>(&'a self, transport: &'static str, failure: TransportFailure, span: &'a Span) -> Opening<'a> {
         Opening {
             server: &self.server,
             transport,
@@ -250,6 +253,7 @@ impl Connector {
             roots: self.roots.clone(),
             observer: Arc::clone(&self.observer),
             redactor: self.redactor.clone(),
+            span,
         }
     }
 }

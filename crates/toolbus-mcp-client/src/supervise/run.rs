@@ -11,6 +11,9 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use tokio::time::{sleep, sleep_until, timeout};
+use toolbus_core::lifecycle;
+use tracing::field::Empty;
+use tracing::{Instrument as _, Span, info_span};
 
 use super::connect::{ConnectError, Connected, LOST_TIME, STOP_TIME};
 use super::{Lifetime, Listener, Ready, Server, State};
@@ -50,7 +53,7 @@ pub(super) async fn keep(server: &Server, listener: &dyn Listener) {
             break;
         }
         server.begin();
-        let Life { end, ready } = life(server, listener).await;
+        let Life { end, ready } = life(server, listener, failures + 1).await;
         if ready.is_some_and(|lasted| lasted >= server.timeouts.stable) {
             failures = 0;
         }
@@ -131,8 +134,8 @@ async fn failed(server: &Server, error: ConnectError, failures: u32, was_ready: 
     }
 }
 
-async fn life(server: &Server, listener: &dyn Listener) -> Life {
-    let connected = match connected(server, listener).await {
+async fn life(server: &Server, listener: &dyn Listener, attempt: u32) -> Life {
+    let connected = match connected(server, listener, attempt).await {
         Ok(connected) => connected,
         Err(end) => return Life { end, ready: None },
     };
@@ -172,14 +175,21 @@ async fn life(server: &Server, listener: &dyn Listener) -> Life {
 }
 
 /// Connects and lists. Where that fails, or is given up, nothing is left of the server.
-async fn connected(server: &Server, listener: &dyn Listener) -> Result<Connected, End> {
+async fn connected(server: &Server, listener: &dyn Listener, attempt: u32) -> Result<Connected, End> {
     let given_up = server.stop.child_token();
+    let span = info_span!(
+        target: lifecycle::TARGET,
+        "mcp start",
+        toolbus.mcp.server = &**server.name.as_str(),
+        attempt = i64::from(attempt),
+        otel.status_description = Empty
+    );
     let mut connecting = pin!(async {
-        let connected = server.connector.connect(server.timeouts.connect, &given_up).await?;
+        let connected = server.connector.connect(server.timeouts.connect, &given_up, &span).await?;
         let listed = tokio::select! {
             biased;
             () = given_up.cancelled() => Err(ConnectError::new("given up")),
-            listed = list(server, listener, &connected) => listed,
+            listed = first_list(server, listener, &connected, &span) => listed,
         };
         match listed {
             Ok(()) => Ok(connected),
@@ -196,23 +206,57 @@ async fn connected(server: &Server, listener: &dyn Listener) -> Result<Connected
             if let Ok(connected) = connecting.await {
                 connected.close(STOP_TIME).await;
             }
+            lifecycle::fail(&span, "restarted");
             return Err(End::Restarted);
         }
         connected = &mut connecting => connected,
     };
+    if let Err(error) = &connected {
+        lifecycle::fail(&span, &error.text);
+    }
     connected.map_err(|error| if server.stop.is_cancelled() { End::Stopped } else { End::Lost(error) })
 }
 
-async fn list(server: &Server, listener: &dyn Listener, connected: &Connected) -> Result<(), ConnectError> {
+/// Lists the tools, unless others are listed in their place, within a lifecycle span.
+async fn first_list(
+    server: &Server,
+    listener: &dyn Listener,
+    connected: &Connected,
+    start: &Span,
+) -> Result<(), ConnectError> {
     if server.lifetime == Lifetime::Once {
         return Ok(());
     }
+    let span = info_span!(
+        target: lifecycle::TARGET,
+        parent: start,
+        "mcp list",
+        toolbus.mcp.tools = Empty,
+        otel.status_description = Empty
+    );
+    let listed = list(server, listener, connected).instrument(span.clone()).await;
+    match listed {
+        Ok(tools) => drop(span.record("toolbus.mcp.tools", lifecycle::count(tools))),
+        Err(error) => {
+            lifecycle::fail(&span, &error.text);
+            return Err(error);
+        }
+    }
+    Ok(())
+}
+
+/// Lists the tools, and returns how many there are.
+async fn list(server: &Server, listener: &dyn Listener, connected: &Connected) -> Result<usize, ConnectError> {
+    if server.lifetime == Lifetime::Once {
+        return Ok(0);
+    }
     let listed = connected.connection.list_tools().await?;
+    let count = listed.tools.len();
     if let Some(cut) = &listed.cut {
         tracing::warn!(server = &**server.name.as_str(), reason = cut, "an MCP server lists more than is taken");
     }
     listener.listed(connected.connection.server_info(), listed).await;
-    Ok(())
+    Ok(count)
 }
 
 /// Follows a server that is ready until that is over. Nothing that the server keeps us waiting for holds that up.
