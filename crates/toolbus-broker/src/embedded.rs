@@ -4,19 +4,14 @@
 //! competing consumers, prefetch, redelivery with a count and a limit, unroutable messages. Nothing is kept beyond the
 //! process, and a full queue refuses messages.
 
-mod broker;
-mod queue;
-
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex};
 
 use futures_util::future::BoxFuture;
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, watch};
-use toolbus_core::bus::{Bus, BusState, Delivery, Outgoing, PublishError, Routing, Settle, Subscription};
-use tracing::warn;
+use toolbus_core::bus::{Bus, BusState, Delivery, Outgoing, PublishError, Routing, Subscription};
 
-use self::broker::{Broker, Hand};
-use self::queue::{Bounds, Consumer, Message};
+use crate::embedded_broker::{Bounds, Broker, Consumer, SettleContext, lock};
 
 /// Messages that one queue holds, unless said otherwise.
 const MAX_MESSAGES: usize = 10_000;
@@ -77,8 +72,8 @@ impl Bus for Embedded {
             state.consumers.push((subscription.queue.clone(), false));
         });
         let consumer = Consumer::new(place, prefetch, deliveries, self.state.clone());
-        let hand = self.hand(Handle::current());
-        lock(&self.broker).consume(&subscription, &self.state, consumer, hand);
+        let context = SettleContext { broker: Arc::downgrade(&self.broker), runtime: Handle::current() };
+        lock(&self.broker).consume(&subscription, &self.state, consumer, context);
         receiver
     }
 
@@ -110,63 +105,6 @@ impl Bus for Embedded {
             lock(&self.broker).close(&self.state);
             self.state.send_modify(|state| state.connected = false);
         })
-    }
-}
-
-impl Embedded {
-    fn hand(&self, runtime: Handle) -> Hand {
-        Hand { broker: Arc::downgrade(&self.broker), runtime }
-    }
-}
-
-fn lock(broker: &Mutex<Broker>) -> MutexGuard<'_, Broker> {
-    broker.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Settles one delivery. It does not keep the bus alive.
-struct Settler {
-    broker: Weak<Mutex<Broker>>,
-    runtime: Handle,
-    queue: Arc<str>,
-    consumer: u64,
-    /// What goes back to the queue if it is not acknowledged.
-    message: Option<Message>,
-}
-
-impl Settler {
-    fn settle(&mut self, requeue: bool) {
-        let message = self.message.take().filter(|_| requeue);
-        if let Some(broker) = self.broker.upgrade() {
-            lock(&broker).settle(&self.queue, self.consumer, message);
-        }
-    }
-}
-
-impl Settle for Settler {
-    fn acknowledge(mut self: Box<Self>) -> BoxFuture<'static, ()> {
-        Box::pin(async move { self.settle(false) })
-    }
-
-    fn requeue(mut self: Box<Self>) -> BoxFuture<'static, ()> {
-        Box::pin(async move { self.settle(true) })
-    }
-
-    fn is_sure(&self) -> bool {
-        true
-    }
-}
-
-impl Drop for Settler {
-    fn drop(&mut self) {
-        let Some(message) = self.message.take() else { return };
-        warn!(queue = &*self.queue, "delivery dropped unsettled; it goes back to its queue");
-        let (broker, queue, consumer) = (self.broker.clone(), self.queue.clone(), self.consumer);
-        // Not here and now: it may be dropped while the bus is locked.
-        self.runtime.spawn(async move {
-            if let Some(broker) = broker.upgrade() {
-                lock(&broker).settle(&queue, consumer, Some(message));
-            }
-        });
     }
 }
 
@@ -273,7 +211,7 @@ mod tests {
             let nobody = message(Target::Queue(format!("reply.{number}")), "x");
             assert_eq!(bus.publish(&nobody).await, Ok(Routing::Unroutable));
         }
-        assert!(super::lock(&bus.broker).remembered() <= 1_024);
+        assert!(crate::embedded_broker::lock(&bus.broker).remembered() <= 1_024);
     }
 
     #[tokio::test]

@@ -3,4 +3,5 @@
 //! Both implement [`toolbus_core::bus::Bus`] with the same meaning; where the embedded bus does less, its module says so.
 
 pub mod embedded;
+mod embedded_broker;
 pub mod rabbitmq;

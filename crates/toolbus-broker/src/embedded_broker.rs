@@ -1,0 +1,430 @@
+//! Exchanges, queues and consumers of the embedded bus.
+
+use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Instant;
+
+use bytes::Bytes;
+use futures_util::future::BoxFuture;
+use tokio::runtime::Handle;
+use tokio::sync::{mpsc, watch};
+use toolbus_core::bus::{BusState, Delivery, Outgoing, Ownership, PublishError, Routing, Settle, Subscription, Target};
+use toolbus_protocol::{Properties, topic};
+use tracing::warn;
+
+/// Addresses whose queues are remembered. Whoever publishes chooses them.
+const MAX_ROUTES: usize = 1_024;
+/// Deliveries of one message after which a queue with dead letters gives up on it, as RabbitMQ does.
+const DELIVERY_LIMIT: u32 = 20;
+
+/// What a delivery needs to be settled.
+#[derive(Clone)]
+pub(super) struct SettleContext {
+    pub(super) broker: Weak<Mutex<Broker>>,
+    pub(super) runtime: Handle,
+}
+
+/// All queues and bindings. Consumers and topics come from configuration, so neither map grows with traffic.
+pub(super) struct Broker {
+    bounds: Bounds,
+    queues: HashMap<Arc<str>, Queue>,
+    /// Patterns, and the queues bound by them.
+    bindings: BTreeSet<(String, Arc<str>)>,
+    /// Where messages go, as long as queues and bindings stay as they are.
+    routes: HashMap<Target, Route>,
+    /// Queues that are gone with the client that has them to itself.
+    replicas: Vec<(Arc<str>, Arc<watch::Sender<BusState>>)>,
+    consumers: u64,
+    delivery_tag: u64,
+    context: Option<SettleContext>,
+}
+
+/// Where messages with one address go.
+#[derive(Clone)]
+struct Route {
+    routing_key: Arc<str>,
+    queues: Arc<[Arc<str>]>,
+}
+
+impl Broker {
+    pub(super) fn new(bounds: Bounds) -> Self {
+        Self {
+            bounds,
+            queues: HashMap::new(),
+            bindings: BTreeSet::new(),
+            routes: HashMap::new(),
+            replicas: Vec::new(),
+            consumers: 0,
+            delivery_tag: 0,
+            context: None,
+        }
+    }
+
+    pub(super) fn has_queue(&self, name: &str) -> bool {
+        self.queues.get(name).is_some_and(Queue::is_declared)
+    }
+
+    /// Declares and binds what the subscription says, and subscribes.
+    pub(super) fn consume(
+        &mut self,
+        subscription: &Subscription,
+        client: &Arc<watch::Sender<BusState>>,
+        consumer: Consumer,
+        context: SettleContext,
+    ) {
+        self.context = Some(context);
+        self.routes.clear();
+        let name: Arc<str> = subscription.queue.as_str().into();
+        if subscription.ownership == Ownership::Replica {
+            self.replicas.push((name.clone(), client.clone()));
+        }
+        if matches!(subscription.ownership, Ownership::Shared | Ownership::ShortLived) {
+            self.queue(&dead_letters_of(&name)).declare(Overflow::DropHead);
+        }
+        if subscription.ownership != Ownership::Existing {
+            self.queue(&name).declare(Overflow::Refuse);
+            self.bindings.extend(subscription.topics.iter().map(|topic| (topic.clone(), name.clone())));
+        }
+        self.consumers += 1;
+        let id = self.consumers;
+        self.queue(&name).subscribe(id, consumer);
+        self.hand_out(&name);
+    }
+
+    /// Routes a message: to all its queues, or, when one of them is full, to none.
+    pub(super) fn publish(&mut self, message: &Outgoing) -> Result<Routing, PublishError> {
+        let Route { routing_key, queues } = self.route(&message.target);
+        let full = |queue: &&Arc<str>| self.queues.get(*queue).is_some_and(|it| !it.has_room(message.body.len()));
+        if let Some(full) = queues.iter().find(full) {
+            return Err(PublishError::Rejected(format!("queue '{full}' is full")));
+        }
+        // Nobody verifies a login here, so none is passed on.
+        let properties = match message.properties.user_id {
+            None => Arc::clone(&message.properties),
+            Some(_) => Arc::new(Properties { user_id: None, ..Properties::clone(&message.properties) }),
+        };
+        for name in &*queues {
+            if let Some(queue) = self.queues.get_mut(name) {
+                queue.push(Message {
+                    properties: Arc::clone(&properties),
+                    body: message.body.clone(),
+                    routing_key: Arc::clone(&routing_key),
+                    deliveries: 0,
+                });
+            }
+            self.hand_out(name);
+        }
+        Ok(if queues.is_empty() && message.mandatory { Routing::Unroutable } else { Routing::Routed })
+    }
+
+    /// A delivery has been settled; a message that comes with it goes back to the queue, or to its dead letters.
+    pub(super) fn settle(&mut self, name: &Arc<str>, consumer: u64, back: Option<Message>) {
+        if let Some(queue) = self.queues.get_mut(name) {
+            queue.settled(consumer);
+        }
+        if let Some(mut message) = back {
+            message.deliveries += 1;
+            let dead_letters = dead_letters_of(name);
+            if message.deliveries > DELIVERY_LIMIT && self.queues.contains_key(&dead_letters) {
+                self.queue(&dead_letters).push(message);
+                self.hand_out(&dead_letters);
+            } else if let Some(queue) = self.queues.get_mut(name) {
+                queue.put_back(message);
+            }
+        }
+        self.hand_out(name);
+    }
+
+    /// Ends all consumers of a client.
+    pub(super) fn end_consumers(&mut self, client: &Arc<watch::Sender<BusState>>) {
+        self.queues.values_mut().for_each(|queue| queue.end_consumers(client));
+    }
+
+    /// Ends a client: its consumers, and the queues that it has to itself.
+    pub(super) fn close(&mut self, client: &Arc<watch::Sender<BusState>>) {
+        self.end_consumers(client);
+        self.routes.clear();
+        let (gone, kept) = std::mem::take(&mut self.replicas).into_iter().partition(|(_, it)| Arc::ptr_eq(it, client));
+        self.replicas = kept;
+        for (name, _) in gone {
+            self.queues.remove(&name);
+            self.bindings.retain(|(_, queue)| *queue != name);
+        }
+    }
+
+    fn route(&mut self, target: &Target) -> Route {
+        if let Some(known) = self.routes.get(target) {
+            return known.clone();
+        }
+        let route = self.find_route(target);
+        if self.routes.len() >= MAX_ROUTES {
+            self.routes.clear();
+        }
+        self.routes.insert(target.clone(), route.clone());
+        route
+    }
+
+    #[cfg(test)]
+    pub(super) fn remembered(&self) -> usize {
+        self.routes.len()
+    }
+
+    fn find_route(&self, target: &Target) -> Route {
+        let one = |name: &str| self.queues.get(name).filter(|it| it.is_declared()).map(|it| it.name().clone());
+        let (routing_key, queues) = match target {
+            Target::Queue(name) => (name, one(name).into_iter().collect()),
+            Target::DeadLetter(name) => (name, one(&dead_letters_of(name)).into_iter().collect()),
+            Target::Topic(topic) => {
+                let bound = self.bindings.iter().filter(|(pattern, _)| topic::matches(pattern, topic));
+                let queues: BTreeSet<_> = bound.map(|(_, queue)| queue.clone()).collect();
+                (topic, queues.into_iter().collect())
+            }
+        };
+        Route { routing_key: routing_key.as_str().into(), queues }
+    }
+
+    fn queue(&mut self, name: &Arc<str>) -> &mut Queue {
+        let bounds = self.bounds;
+        self.queues.entry(name.clone()).or_insert_with(|| Queue::new(name, bounds))
+    }
+
+    fn hand_out(&mut self, name: &Arc<str>) {
+        let (Some(queue), Some(context)) = (self.queues.get_mut(name), &self.context) else { return };
+        let tag = &mut self.delivery_tag;
+        queue.hand_out(|consumer, message| {
+            *tag += 1;
+            deliver(name, consumer, *tag, message, context)
+        });
+    }
+}
+
+fn deliver(queue: &Arc<str>, consumer: u64, delivery_tag: u64, message: Message, context: &SettleContext) -> Delivery {
+    let Message { properties, body, routing_key, deliveries } = message.clone();
+    let settler = Settler {
+        broker: context.broker.clone(),
+        runtime: context.runtime.clone(),
+        queue: queue.clone(),
+        consumer,
+        message: Some(message),
+    };
+    Delivery {
+        properties,
+        body,
+        queue: queue.clone(),
+        routing_key,
+        redelivered: deliveries > 0,
+        earlier_deliveries: deliveries,
+        delivery_tag,
+        arrived: Instant::now(),
+        settle: Box::new(settler),
+    }
+}
+
+fn dead_letters_of(queue: &str) -> Arc<str> {
+    format!("{queue}.dlq").into()
+}
+
+/// A message, as it lies in a queue.
+#[derive(Debug, Clone)]
+pub(super) struct Message {
+    pub(super) properties: Arc<Properties>,
+    pub(super) body: Bytes,
+    pub(super) routing_key: Arc<str>,
+    /// How often it was delivered before.
+    pub(super) deliveries: u32,
+}
+
+/// Most that a queue holds.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Bounds {
+    pub(super) messages: usize,
+    /// Bytes of bodies.
+    pub(super) bytes: usize,
+}
+
+/// What happens to a message that does not fit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Overflow {
+    /// It is refused.
+    Refuse,
+    /// The oldest messages make room.
+    DropHead,
+}
+
+/// A consumer of one queue.
+pub(super) struct Consumer {
+    /// Its number, once the broker has given it one.
+    id: u64,
+    /// Its place in its client's state.
+    place: usize,
+    prefetch: usize,
+    unsettled: usize,
+    deliveries: mpsc::Sender<Delivery>,
+    client: Arc<watch::Sender<BusState>>,
+}
+
+impl Consumer {
+    pub(super) fn new(
+        place: usize,
+        prefetch: usize,
+        deliveries: mpsc::Sender<Delivery>,
+        client: Arc<watch::Sender<BusState>>,
+    ) -> Self {
+        Self { id: 0, place, prefetch, unsettled: 0, deliveries, client }
+    }
+
+    fn confirm(&self) {
+        self.client.send_modify(|state| {
+            if let Some(consumer) = state.consumers.get_mut(self.place) {
+                consumer.1 = true;
+            }
+        });
+    }
+}
+
+/// A queue. Until it is declared, it takes no messages, and its consumers wait.
+pub(super) struct Queue {
+    name: Arc<str>,
+    overflow: Option<Overflow>,
+    bounds: Bounds,
+    ready: VecDeque<Message>,
+    bytes: usize,
+    consumers: VecDeque<Consumer>,
+}
+
+impl Queue {
+    pub(super) fn new(name: &str, bounds: Bounds) -> Self {
+        let (ready, consumers) = (VecDeque::new(), VecDeque::new());
+        Self { name: name.into(), overflow: None, bounds, ready, bytes: 0, consumers }
+    }
+
+    pub(super) fn name(&self) -> &Arc<str> {
+        &self.name
+    }
+
+    /// Declares it, if it is not yet, which confirms the consumers that waited for it.
+    pub(super) fn declare(&mut self, overflow: Overflow) {
+        if self.overflow.is_none() {
+            self.overflow = Some(overflow);
+            self.consumers.iter().for_each(Consumer::confirm);
+        }
+    }
+
+    pub(super) fn is_declared(&self) -> bool {
+        self.overflow.is_some()
+    }
+
+    /// Whether a body of this length would be taken.
+    pub(super) fn has_room(&self, length: usize) -> bool {
+        let fits = self.ready.len() < self.bounds.messages && self.bytes + length <= self.bounds.bytes;
+        fits || (self.overflow == Some(Overflow::DropHead) && length <= self.bounds.bytes)
+    }
+
+    /// Adds a message at the end. Ask [`Queue::has_room`] before.
+    pub(super) fn push(&mut self, message: Message) {
+        self.bytes += message.body.len();
+        self.ready.push_back(message);
+        while self.ready.len() > self.bounds.messages || self.bytes > self.bounds.bytes {
+            self.pop();
+        }
+    }
+
+    /// Puts a message back where it came from: in front.
+    pub(super) fn put_back(&mut self, message: Message) {
+        self.bytes += message.body.len();
+        self.ready.push_front(message);
+    }
+
+    /// Adds a consumer under this number.
+    pub(super) fn subscribe(&mut self, id: u64, consumer: Consumer) {
+        if self.is_declared() {
+            consumer.confirm();
+        }
+        self.consumers.push_back(Consumer { id, ..consumer });
+    }
+
+    /// Ends all consumers of a client.
+    pub(super) fn end_consumers(&mut self, client: &Arc<watch::Sender<BusState>>) {
+        self.consumers.retain(|consumer| !Arc::ptr_eq(&consumer.client, client));
+    }
+
+    /// A delivery of this consumer has been settled. The consumer may be gone.
+    pub(super) fn settled(&mut self, id: u64) {
+        if let Some(consumer) = self.consumers.iter_mut().find(|consumer| consumer.id == id) {
+            consumer.unsettled = consumer.unsettled.saturating_sub(1);
+        }
+    }
+
+    /// Hands out what waits to consumers with room, in turn. `deliver` makes the delivery for a consumer's number.
+    pub(super) fn hand_out(&mut self, mut deliver: impl FnMut(u64, Message) -> Delivery) {
+        while !self.ready.is_empty() {
+            self.consumers.retain(|consumer| !consumer.deliveries.is_closed());
+            let turn = self.consumers.iter().position(|consumer| consumer.unsettled < consumer.prefetch);
+            let Some(mut consumer) = turn.and_then(|turn| self.consumers.remove(turn)) else { return };
+            let Some(message) = self.pop() else { return };
+            consumer.unsettled += 1;
+            // There is room: its channel is as long as its prefetch. Should its receiver end just now, the delivery is
+            // dropped, which puts the message back.
+            drop(consumer.deliveries.try_send(deliver(consumer.id, message)));
+            self.consumers.push_back(consumer);
+        }
+    }
+
+    fn pop(&mut self) -> Option<Message> {
+        let message = self.ready.pop_front()?;
+        self.bytes = self.bytes.saturating_sub(message.body.len());
+        Some(message)
+    }
+}
+
+/// Locks the broker. Each operation on it is one step, so that a panic leaves it whole.
+pub(super) fn lock(broker: &Mutex<Broker>) -> MutexGuard<'_, Broker> {
+    broker.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Settles one delivery. It does not keep the bus alive.
+struct Settler {
+    broker: Weak<Mutex<Broker>>,
+    runtime: Handle,
+    queue: Arc<str>,
+    consumer: u64,
+    /// What goes back to the queue if it is not acknowledged.
+    message: Option<Message>,
+}
+
+impl Settler {
+    fn settle(&mut self, requeue: bool) {
+        let message = self.message.take().filter(|_| requeue);
+        if let Some(broker) = self.broker.upgrade() {
+            lock(&broker).settle(&self.queue, self.consumer, message);
+        }
+    }
+}
+
+impl Settle for Settler {
+    fn acknowledge(mut self: Box<Self>) -> BoxFuture<'static, ()> {
+        Box::pin(async move { self.settle(false) })
+    }
+
+    fn requeue(mut self: Box<Self>) -> BoxFuture<'static, ()> {
+        Box::pin(async move { self.settle(true) })
+    }
+
+    fn is_sure(&self) -> bool {
+        true
+    }
+}
+
+impl Drop for Settler {
+    fn drop(&mut self) {
+        let Some(message) = self.message.take() else { return };
+        warn!(queue = &*self.queue, "delivery dropped unsettled; it goes back to its queue");
+        let (broker, queue, consumer) = (self.broker.clone(), self.queue.clone(), self.consumer);
+        // Not here and now: it may be dropped while the bus is locked.
+        self.runtime.spawn(async move {
+            if let Some(broker) = broker.upgrade() {
+                lock(&broker).settle(&queue, consumer, Some(message));
+            }
+        });
+    }
+}
