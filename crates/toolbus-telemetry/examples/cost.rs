@@ -10,7 +10,7 @@ mod support;
 use std::time::Instant;
 
 use toolbus_core::telemetry::{Silent, Telemetry};
-use toolbus_telemetry::{DoorOperation, DoorRecorder, Protocol};
+use toolbus_telemetry::{McpServerOperation, McpServerRecorder, Protocol};
 use toolbus_testing::otlp::Receiver;
 
 use support::{Daemon, OK, SAMPLED, Script, UNSAMPLED, parent, tool};
@@ -31,11 +31,11 @@ fn per_call(telemetry: &dyn Telemetry, sampled_in_100: u32) -> f64 {
 }
 
 /// Microseconds of one request.
-fn per_request(recorder: &DoorRecorder, sampled_in_100: u32) -> f64 {
+fn per_request(recorder: &McpServerRecorder, sampled_in_100: u32) -> f64 {
     let (sampled, unsampled) = (parent(SAMPLED), parent(UNSAMPLED));
     let started = Instant::now();
     for number in 0..CALLS {
-        let operation = DoorOperation {
+        let operation = McpServerOperation {
             method: "tools/call",
             protocol_version: "2025-11-25",
             transport: "tcp",
@@ -57,7 +57,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let floor = per_call(&Silent, 0);
     println!("{:<34} {floor:>6.2} µs (taken off below)", "calls without telemetry");
     let nothing = Daemon::with(None, Protocol::Grpc, &[], support::rabbit());
-    let (call, request) = (per_call(&*nothing.telemetry, 0) - floor, per_request(&nothing.exporters.door(), 0));
+    let (call, request) = (per_call(&*nothing.telemetry, 0) - floor, per_request(&nothing.exporters.mcp_server(), 0));
     println!("{:<34} {call:>6.2} µs, {request:>6.2} µs of a client's request", "no endpoint");
     for (name, variables, sampled) in [
         ("metrics alone", &[("OTEL_TRACES_EXPORTER", "none")][..], 0),
@@ -68,7 +68,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         let receiver = Receiver::start().await?;
         let daemon = Daemon::start(&receiver, Protocol::Grpc, variables);
         let call = per_call(&*daemon.telemetry, sampled) - floor;
-        let request = per_request(&daemon.exporters.door(), sampled);
+        let request = per_request(&daemon.exporters.mcp_server(), sampled);
         println!("{name:<34} {call:>6.2} µs, {request:>6.2} µs of a client's request");
         daemon.end().await;
     }

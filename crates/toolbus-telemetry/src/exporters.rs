@@ -10,24 +10,23 @@ use opentelemetry_sdk::metrics::{Instrument, PeriodicReader, SdkMeterProvider, S
 use opentelemetry_sdk::trace::{BatchConfigBuilder, BatchSpanProcessor, SdkTracerProvider};
 use tokio::sync::{oneshot, watch};
 use toolbus_core::bus::BusState;
+use toolbus_core::lifecycle;
 use toolbus_core::redact::Redactor;
 use toolbus_core::telemetry::{Load, Telemetry};
 use tracing::Subscriber;
 use tracing_subscriber::Layer;
+use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::registry::LookupSpan;
 
 use crate::call::Recorder;
-use crate::door::{self, DoorRecorder};
-use crate::environment::{Environment, EnvironmentError, Route, Signal};
+use crate::environment::{Environment, EnvironmentError, Route, Signal, sampler};
 use crate::health::Health;
 use crate::instruments::{Instruments, observe};
-use crate::lifecycle;
 use crate::logs::{self, CleanLogs, WatchedLogs};
-use crate::mcp::{self, McpRecorder, McpServers};
-use crate::resource::resource;
-use crate::sampling::sampler;
+use crate::mcp_client::{self, McpClientRecorder, McpServers};
+use crate::mcp_server::{self, McpServerRecorder};
 use crate::scripts::{self, ScriptLoad, ScriptRecorder};
-use crate::settings::{Identity, Settings};
+use crate::settings::{Identity, Settings, resource};
 use crate::tools::MAX_SERIES;
 use crate::transport::{self, TransportError};
 use crate::trust::{self, HeldTools};
@@ -106,12 +105,16 @@ impl Exporters {
         self.tracing.is_some() || self.logging.is_some()
     }
 
-    /// Exports lifecycle spans, if spans are exported.
+    /// A layer that exports lifecycle spans and nothing else, if spans are exported. `tracing` disables every other
+    /// callsite for it when the callsite is registered, so that the events of a call cost what they cost without it.
     pub(crate) fn lifecycle_layer<S>(&self) -> Option<impl Layer<S> + use<S>>
     where
         S: Subscriber + for<'span> LookupSpan<'span>,
     {
-        self.tracing.as_ref().map(|provider| lifecycle::layer(provider.tracer(SCOPE)))
+        let provider = self.tracing.as_ref()?;
+        let layer = tracing_opentelemetry::layer().with_tracer(provider.tracer(SCOPE)).with_location(false);
+        let layer = layer.with_threads(false).with_tracked_inactivity(false).with_level(false).with_target(false);
+        Some(layer.with_filter(Targets::new().with_target(lifecycle::TARGET, LevelFilter::INFO)))
     }
 
     /// Exports log records, if log records are exported.
@@ -141,15 +144,15 @@ impl Exporters {
 
     /// What is told of MCP servers.
     #[must_use]
-    pub fn mcp(&self) -> McpRecorder {
-        McpRecorder::new(self.metering.as_ref().map(|provider| provider.meter(SCOPE)).as_ref())
+    pub fn mcp_client(&self) -> McpClientRecorder {
+        McpClientRecorder::new(self.metering.as_ref().map(|provider| provider.meter(SCOPE)).as_ref())
     }
 
     /// Has `look` asked at each export what MCP servers there are. To be called once; `look` is kept until the end of
     /// the exporter.
-    pub fn watch_mcp(&self, look: impl Fn() -> McpServers + Send + Sync + 'static) {
+    pub fn watch_mcp_client(&self, look: impl Fn() -> McpServers + Send + Sync + 'static) {
         if let Some(provider) = &self.metering {
-            mcp::observe(&provider.meter(SCOPE), look);
+            mcp_client::observe(&provider.meter(SCOPE), look);
         }
     }
 
@@ -169,16 +172,16 @@ impl Exporters {
 
     /// What is told of MCP clients.
     #[must_use]
-    pub fn door(&self) -> DoorRecorder {
+    pub fn mcp_server(&self) -> McpServerRecorder {
         let tracer = self.tracing.as_ref().map(|provider| provider.tracer(SCOPE));
-        DoorRecorder::new(tracer, self.metering.as_ref().map(|provider| provider.meter(SCOPE)).as_ref())
+        McpServerRecorder::new(tracer, self.metering.as_ref().map(|provider| provider.meter(SCOPE)).as_ref())
     }
 
     /// Has `sessions` asked at each export how many sessions of MCP clients there are. To be called once; `sessions` is kept
     /// until the end of the exporter.
-    pub fn watch_door(&self, sessions: impl Fn() -> u64 + Send + Sync + 'static) {
+    pub fn watch_mcp_server(&self, sessions: impl Fn() -> u64 + Send + Sync + 'static) {
         if let Some(provider) = &self.metering {
-            door::observe(&provider.meter(SCOPE), sessions);
+            mcp_server::observe(&provider.meter(SCOPE), sessions);
         }
     }
 

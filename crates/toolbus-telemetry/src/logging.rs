@@ -84,7 +84,7 @@ pub fn check_filter(filter: &str) -> Result<(), LoggingError> {
 ///
 /// # Errors
 ///
-/// If the filter cannot be read.
+/// When the filter cannot be read.
 pub fn subscriber<W>(
     settings: &Settings,
     redactor: Redactor,

@@ -1,9 +1,13 @@
-//! The spans of one call.
+//! The spans of one call, and the trace context that messages carry.
 
+use std::str::FromStr;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use opentelemetry::trace::{Span as _, SpanBuilder, SpanContext, SpanKind, Status, TraceContextExt, Tracer};
+use opentelemetry::trace::{
+    Span as _, SpanBuilder, SpanContext, SpanId, SpanKind, Status, TraceContextExt, TraceFlags, TraceId, TraceState,
+    Tracer,
+};
 use opentelemetry::{Context, KeyValue};
 use opentelemetry_sdk::trace::{SdkTracer, Span};
 use toolbus_core::bus::Delivery;
@@ -13,7 +17,6 @@ use toolbus_protocol::{TraceContext, bounded};
 use crate::attributes::Failure;
 use crate::destination::Destination;
 use crate::settings::Identity;
-use crate::w3c;
 
 /// The provider of tools of MCP servers.
 const MCP: &str = "mcp";
@@ -49,11 +52,11 @@ impl Trace {
         delivery: &Delivery,
         parent: Option<&TraceContext>,
     ) -> Self {
-        let sender = parent.and_then(w3c::remote);
+        let sender = parent.and_then(remote);
         let context = sender.map_or_else(Context::new, |sender| Context::new().with_remote_span_context(sender));
         let builder = SpanBuilder::from_name("process").with_kind(SpanKind::Consumer);
         let mut process = tracer.build_with_context(builder, &context);
-        let carried = w3c::carried(process.span_context());
+        let carried = carried(process.span_context());
         if !process.is_recording() {
             return Self::Carried(carried.or_else(|| parent.cloned()));
         }
@@ -70,7 +73,7 @@ impl Trace {
     /// Begins within another call, whose trace is `parent`.
     pub(crate) fn within(tracer: &SdkTracer, parent: Option<&TraceContext>) -> Self {
         let carried = parent.cloned();
-        let Some(around) = parent.and_then(w3c::remote).filter(SpanContext::is_sampled) else {
+        let Some(around) = parent.and_then(remote).filter(SpanContext::is_sampled) else {
             return Self::Carried(carried);
         };
         let (tracer, context) = (tracer.clone(), Context::new().with_remote_span_context(around));
@@ -113,7 +116,7 @@ impl Trace {
             .with_start_time(started)
             .with_attributes(attributes.into_iter().chain(session).chain(method));
         let span = recorded.tracer.build_with_context(builder, &recorded.context);
-        let carried = w3c::carried(span.span_context());
+        let carried = carried(span.span_context());
         recorded.tool = Some((span, started));
         carried
     }
@@ -144,7 +147,7 @@ impl Trace {
             .with_kind(SpanKind::Producer)
             .with_attributes(recorded.messaging.iter().cloned().chain(attributes));
         let span = recorded.tracer.build_with_context(builder, &recorded.context);
-        let carried = w3c::carried(span.span_context());
+        let carried = carried(span.span_context());
         recorded.reply = Some(span);
         carried
     }
@@ -207,4 +210,47 @@ fn consumer(destination: &Destination, delivery: &Delivery) -> impl Iterator<Ite
     ];
     let message_id = delivery.properties.message_id.as_deref();
     fixed.into_iter().chain(message_id.map(|id| KeyValue::new("messaging.message.id", bounded(id).to_owned())))
+}
+
+/// The sender's span, as a remote parent.
+pub(crate) fn remote(context: &TraceContext) -> Option<SpanContext> {
+    let trace_id = TraceId::from_hex(context.trace_id()).ok()?;
+    let span_id = SpanId::from_hex(context.span_id()).ok()?;
+    let (_, flags) = context.traceparent().rsplit_once('-')?;
+    let flags = TraceFlags::new(u8::from_str_radix(flags, 16).ok()?);
+    // Vendor data that cannot be read is no reason to lose the parent.
+    let state = context.tracestate().and_then(|state| TraceState::from_str(state).ok()).unwrap_or_default();
+    let remote = SpanContext::new(trace_id, span_id, flags, true, state);
+    remote.is_valid().then_some(remote)
+}
+
+/// What a message carries to continue `span`.
+pub(crate) fn carried(span: &SpanContext) -> Option<TraceContext> {
+    let flags = span.trace_flags().to_u8();
+    let parent = format!("00-{}-{}-{flags:02x}", span.trace_id(), span.span_id());
+    let state = span.trace_state().header();
+    TraceContext::parse(&parent, Some(&state))
+}
+
+#[cfg(test)]
+mod tests {
+    use toolbus_protocol::TraceContext;
+
+    use super::{carried, remote};
+
+    #[test]
+    fn a_context_survives_the_way_in_and_out() {
+        for flags in ["00", "01", "03"] {
+            let parent = format!("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-{flags}");
+            let context = TraceContext::parse(&parent, Some("vendor=1,other=2")).unwrap();
+            assert_eq!(carried(&remote(&context).unwrap()), Some(context));
+        }
+    }
+
+    #[test]
+    fn unreadable_vendor_data_is_dropped_and_the_parent_kept() {
+        let parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+        let context = TraceContext::parse(parent, Some("no equals sign")).unwrap();
+        assert_eq!(carried(&remote(&context).unwrap()), TraceContext::parse(parent, None));
+    }
 }

@@ -6,15 +6,15 @@ use std::time::Duration;
 use toolbus_mcp_client::events::{Observer, Operation, Session};
 use toolbus_mcp_client::status::{PhaseName, ServerStatus};
 use toolbus_mcp_server::{
-    Door, Observer as DoorObserver, Operation as DoorOperation, Silent, Started as DoorStarted, Version,
+    Door, Observer as DoorObserver, Operation as McpServerOperation, Silent, Started as DoorStarted, Version,
 };
 use toolbus_protocol::TraceContext;
 use toolbus_scripts::observe::{Observer as ScriptObserver, Run};
 use toolbus_scripts::queue::FairQueue;
 use toolbus_scripts::runner::Runner;
 use toolbus_telemetry::{
-    DoorRecorder, DoorRequest, Exporters, HeldTools, McpOperation, McpRecorder, McpServers, McpSession, ScriptLoad,
-    ScriptRecorder, ScriptRun,
+    Exporters, HeldTools, McpClientOperation, McpClientRecorder, McpClientSession, McpServerRecorder, McpServerRequest,
+    McpServers, ScriptLoad, ScriptRecorder, ScriptRun,
 };
 use toolbus_trust::pins::{Count, Pins};
 
@@ -22,46 +22,54 @@ use crate::http::Health;
 use crate::http::admin::McpAdmin;
 
 /// Records requests to MCP servers, and connections to them.
-pub struct McpMetrics(McpRecorder);
+pub struct McpMetrics(McpClientRecorder);
 
 impl McpMetrics {
     /// Exports by this way.
     #[must_use]
     pub fn new(exporters: &Exporters) -> Self {
-        Self(exporters.mcp())
+        Self(exporters.mcp_client())
     }
 }
 
 impl Observer for McpMetrics {
     fn operation(&self, operation: &Operation<'_>) {
         let Operation { method, tool, server, protocol_version, transport, duration, error_type } = *operation;
-        self.0.operation(&McpOperation { method, tool, server, protocol_version, transport, duration, error_type });
+        self.0.operation(&McpClientOperation {
+            method,
+            tool,
+            server,
+            protocol_version,
+            transport,
+            duration,
+            error_type,
+        });
     }
 
     fn session(&self, session: &Session<'_>) {
         let Session { server, protocol_version, transport, duration, error_type } = *session;
-        self.0.session(&McpSession { server, protocol_version, transport, duration, error_type });
+        self.0.session(&McpClientSession { server, protocol_version, transport, duration, error_type });
     }
 }
 
 /// Records requests of MCP clients, and their sessions.
-pub struct DoorMetrics(DoorRecorder);
+pub struct DoorMetrics(McpServerRecorder);
 
 impl DoorMetrics {
     /// Exports by this way.
     #[must_use]
     pub fn new(exporters: &Exporters) -> Self {
-        Self(exporters.door())
+        Self(exporters.mcp_server())
     }
 }
 
 /// A request of an MCP client that is under way.
-struct Recorded(DoorRequest);
+struct Recorded(McpServerRequest);
 
 impl DoorObserver for DoorMetrics {
-    fn started(&self, operation: &DoorOperation<'_>) -> Box<dyn DoorStarted> {
-        let DoorOperation { method, version, transport, session, request, parent } = *operation;
-        let recorded = self.0.started(&toolbus_telemetry::DoorOperation {
+    fn started(&self, operation: &McpServerOperation<'_>) -> Box<dyn DoorStarted> {
+        let McpServerOperation { method, version, transport, session, request, parent } = *operation;
+        let recorded = self.0.started(&toolbus_telemetry::McpServerOperation {
             method,
             protocol_version: version.as_str(),
             transport,
@@ -92,7 +100,7 @@ impl DoorStarted for Recorded {
 
 /// Has `door` asked at each export how many sessions it has. To be called once.
 pub fn watch_door(exporters: &Exporters, door: Door) {
-    exporters.watch_door(move || u64::try_from(door.sessions()).unwrap_or(u64::MAX));
+    exporters.watch_mcp_server(move || u64::try_from(door.sessions()).unwrap_or(u64::MAX));
 }
 
 /// Records runs of scripts.
@@ -136,7 +144,7 @@ pub fn watch_scripts(exporters: &Exporters, queue: FairQueue, runner: Arc<dyn Ru
 
 /// Has `servers` asked at each export how they are. To be called once.
 pub fn watch(exporters: &Exporters, servers: Arc<dyn McpAdmin>) {
-    exporters.watch_mcp(move || counted(servers.status()));
+    exporters.watch_mcp_client(move || counted(servers.status()));
 }
 
 /// Has `pins` asked at each export what is held back. To be called once.

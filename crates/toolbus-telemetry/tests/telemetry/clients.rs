@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use toolbus_protocol::TraceContext;
-use toolbus_telemetry::{DoorOperation, Exporters, Protocol};
+use toolbus_telemetry::{Exporters, McpServerOperation, Protocol};
 use toolbus_testing::otlp::Receiver;
 use toolbus_testing::otlp::proto::trace::v1::status::StatusCode;
 
@@ -42,8 +42,8 @@ const ERRORS: [&str; 16] = [
     "exploded",
 ];
 
-fn call() -> DoorOperation<'static> {
-    DoorOperation {
+fn call() -> McpServerOperation<'static> {
+    McpServerOperation {
         method: "tools/call",
         protocol_version: "2025-11-25",
         transport: "tcp",
@@ -55,25 +55,25 @@ fn call() -> DoorOperation<'static> {
 
 /// Every request and every end of a session that the contract knows, and more.
 pub(crate) fn ask_in_every_way(exporters: &Exporters) {
-    let recorder = exporters.door();
-    let ask = |operation: DoorOperation<'_>, tool, error| {
+    let recorder = exporters.mcp_server();
+    let ask = |operation: McpServerOperation<'_>, tool, error| {
         recorder.started(&operation).unwrap().finished(tool, error);
     };
     for method in METHODS {
-        ask(DoorOperation { method, ..call() }, None, None);
+        ask(McpServerOperation { method, ..call() }, None, None);
     }
     for protocol_version in VERSIONS {
-        ask(DoorOperation { protocol_version, ..call() }, Some("weather"), None);
+        ask(McpServerOperation { protocol_version, ..call() }, Some("weather"), None);
         recorder.session(protocol_version, "tcp", Duration::from_secs(60));
     }
     for transport in ["pipe", "tcp", "pigeon"] {
-        ask(DoorOperation { transport, session: None, ..call() }, Some("weather"), None);
+        ask(McpServerOperation { transport, session: None, ..call() }, Some("weather"), None);
         recorder.session("2025-11-25", transport, Duration::from_secs(60));
     }
     for error in ERRORS {
         ask(call(), Some("weather"), Some(error));
     }
-    exporters.watch_door(|| 3);
+    exporters.watch_mcp_server(|| 3);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -81,8 +81,8 @@ async fn a_call_of_a_client_goes_on_in_its_trace_and_the_tool_runs_within_it() {
     let receiver = Receiver::start().await.unwrap();
     let daemon = Daemon::start(&receiver, Protocol::Grpc, &[]);
     let sender = parent(SAMPLED);
-    let request = DoorOperation { request: r#""a-7""#, parent: Some(&sender), ..call() };
-    let request = daemon.exporters.door().started(&request).unwrap();
+    let request = McpServerOperation { request: r#""a-7""#, parent: Some(&sender), ..call() };
+    let request = daemon.exporters.mcp_server().started(&request).unwrap();
     let mut inner = daemon.telemetry.nested(request.trace());
     inner.executing(&tool("weather"), "call-1", None);
     inner.executed(&OK, Duration::from_millis(20));
@@ -114,7 +114,8 @@ async fn an_unsampled_request_has_no_span_and_its_context_goes_on() {
     let receiver = Receiver::start().await.unwrap();
     let daemon = Daemon::start(&receiver, Protocol::Grpc, &[]);
     let sender = parent(UNSAMPLED);
-    let request = daemon.exporters.door().started(&DoorOperation { parent: Some(&sender), ..call() }).unwrap();
+    let request =
+        daemon.exporters.mcp_server().started(&McpServerOperation { parent: Some(&sender), ..call() }).unwrap();
     let carried = request.trace().cloned().unwrap();
     request.finished(Some("weather"), None);
     daemon.end().await;
@@ -132,9 +133,9 @@ async fn an_unsampled_request_has_no_span_and_its_context_goes_on() {
 async fn a_failed_request_marks_its_span_and_what_a_client_makes_up_names_none() {
     let receiver = Receiver::start().await.unwrap();
     let daemon = Daemon::start(&receiver, Protocol::Grpc, &[]);
-    let recorder = daemon.exporters.door();
+    let recorder = daemon.exporters.mcp_server();
     let (long, made_up) = ("x".repeat(1_000_000), "y".repeat(1_000_000));
-    let operation = DoorOperation { method: &made_up, session: Some(&long), request: &long, ..call() };
+    let operation = McpServerOperation { method: &made_up, session: Some(&long), request: &long, ..call() };
     recorder.started(&operation).unwrap().finished(None, Some("-32601"));
     recorder.started(&call()).unwrap().finished(None, Some("-32602"));
     daemon.end().await;
@@ -154,7 +155,7 @@ async fn a_failed_request_marks_its_span_and_what_a_client_makes_up_names_none()
 async fn a_client_that_calls_many_tools_stays_below_the_limit_of_series() {
     let receiver = Receiver::start().await.unwrap();
     let daemon = Daemon::start(&receiver, Protocol::Grpc, &[("OTEL_TRACES_EXPORTER", "none")]);
-    let recorder = daemon.exporters.door();
+    let recorder = daemon.exporters.mcp_server();
     for number in 0..6_000 {
         let (tool, code) = (format!("tool_{number}"), (-40_000 - number).to_string());
         recorder.started(&call()).unwrap().finished(Some(&tool), Some(&code));
@@ -171,10 +172,10 @@ async fn a_client_that_calls_many_tools_stays_below_the_limit_of_series() {
 #[tokio::test]
 async fn without_an_endpoint_no_request_is_recorded_and_nobody_is_asked() {
     let daemon = Daemon::with(None, Protocol::Grpc, &[], rabbit());
-    let recorder = daemon.exporters.door();
+    let recorder = daemon.exporters.mcp_server();
     let sender: TraceContext = parent(SAMPLED);
-    assert!(recorder.started(&DoorOperation { parent: Some(&sender), ..call() }).is_none());
+    assert!(recorder.started(&McpServerOperation { parent: Some(&sender), ..call() }).is_none());
     recorder.session("2025-11-25", "tcp", Duration::from_secs(60));
-    daemon.exporters.watch_door(|| panic!("asked"));
+    daemon.exporters.watch_mcp_server(|| panic!("asked"));
     daemon.end().await;
 }

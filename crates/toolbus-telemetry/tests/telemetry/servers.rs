@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use toolbus_telemetry::{Exporters, McpOperation, McpServers, McpSession, Protocol};
+use toolbus_telemetry::{Exporters, McpClientOperation, McpClientSession, McpServers, Protocol};
 use toolbus_testing::otlp::Receiver;
 
 use crate::observed::metrics;
@@ -33,8 +33,8 @@ const ERRORS: [&str; 19] = [
 ];
 const PHASES: [&str; 8] = ["disabled", "idle", "connecting", "ready", "waiting", "parked", "auth-required", "stopped"];
 
-fn call(tool: &str) -> McpOperation<'_> {
-    McpOperation {
+fn call(tool: &str) -> McpClientOperation<'_> {
+    McpClientOperation {
         method: "tools/call",
         tool: Some(tool),
         server: "files",
@@ -45,8 +45,8 @@ fn call(tool: &str) -> McpOperation<'_> {
     }
 }
 
-fn session() -> McpSession<'static> {
-    McpSession {
+fn session() -> McpClientSession<'static> {
+    McpClientSession {
         server: "files",
         protocol_version: "2025-11-25",
         transport: "pipe",
@@ -57,24 +57,24 @@ fn session() -> McpSession<'static> {
 
 /// Every request and every end of a connection that the contract knows, and more.
 pub(crate) fn ask_in_every_way(exporters: &Exporters) {
-    let recorder = exporters.mcp();
+    let recorder = exporters.mcp_client();
     for method in METHODS {
         let tool = (method == "tools/call").then_some("read_file");
-        recorder.operation(&McpOperation { method, tool, ..call("read_file") });
+        recorder.operation(&McpClientOperation { method, tool, ..call("read_file") });
     }
     for protocol_version in VERSIONS {
-        recorder.operation(&McpOperation { protocol_version, ..call("read_file") });
-        recorder.session(&McpSession { protocol_version, ..session() });
+        recorder.operation(&McpClientOperation { protocol_version, ..call("read_file") });
+        recorder.session(&McpClientSession { protocol_version, ..session() });
     }
     for transport in ["pipe", "tcp", "pigeon"] {
-        recorder.operation(&McpOperation { transport, ..call("read_file") });
-        recorder.session(&McpSession { transport, ..session() });
+        recorder.operation(&McpClientOperation { transport, ..call("read_file") });
+        recorder.session(&McpClientSession { transport, ..session() });
     }
     for error in ERRORS {
-        recorder.operation(&McpOperation { error_type: Some(error), ..call("read_file") });
-        recorder.session(&McpSession { error_type: Some(error), ..session() });
+        recorder.operation(&McpClientOperation { error_type: Some(error), ..call("read_file") });
+        recorder.session(&McpClientSession { error_type: Some(error), ..session() });
     }
-    exporters.watch_mcp(|| McpServers {
+    exporters.watch_mcp_client(|| McpServers {
         phases: PHASES.into_iter().map(|phase| (phase, 1)).collect(),
         restarts: vec![("files".to_owned(), 2)],
         suspects: vec![("files".to_owned(), 1)],
@@ -86,12 +86,12 @@ pub(crate) fn ask_in_every_way(exporters: &Exporters) {
 async fn a_server_that_makes_up_names_and_codes_stays_below_the_limit_of_series() {
     let receiver = Receiver::start().await.unwrap();
     let daemon = Daemon::start(&receiver, Protocol::Grpc, &[("OTEL_TRACES_EXPORTER", "none")]);
-    let recorder = daemon.exporters.mcp();
+    let recorder = daemon.exporters.mcp_client();
     for number in 0..6_000 {
         let (tool, code) = (format!("tool_{number}"), (-40_000 - number).to_string());
-        recorder.operation(&McpOperation { error_type: Some(&code), ..call(&tool) });
+        recorder.operation(&McpClientOperation { error_type: Some(&code), ..call(&tool) });
     }
-    recorder.operation(&McpOperation { server: "git", ..call("log") });
+    recorder.operation(&McpClientOperation { server: "git", ..call("log") });
     recorder.operation(&call("tool_0"));
     daemon.end().await;
 
@@ -107,7 +107,7 @@ async fn a_server_that_makes_up_names_and_codes_stays_below_the_limit_of_series(
 async fn phases_restarts_suspects_and_shadowed_tools_are_looked_up_at_each_export() {
     let receiver = Receiver::start().await.unwrap();
     let daemon = Daemon::start(&receiver, Protocol::Grpc, &[("OTEL_TRACES_EXPORTER", "none")]);
-    daemon.exporters.watch_mcp(|| McpServers {
+    daemon.exporters.watch_mcp_client(|| McpServers {
         phases: vec![("ready", 2), ("parked", 0)],
         restarts: vec![("files".to_owned(), 7), ("git".to_owned(), 0)],
         suspects: vec![("files".to_owned(), 3), ("git".to_owned(), 0)],
@@ -129,6 +129,6 @@ async fn phases_restarts_suspects_and_shadowed_tools_are_looked_up_at_each_expor
 async fn without_an_endpoint_nothing_is_recorded_and_nobody_is_asked() {
     let daemon = Daemon::with(None, Protocol::Grpc, &[], rabbit());
     ask_in_every_way(&daemon.exporters);
-    daemon.exporters.watch_mcp(|| panic!("asked"));
+    daemon.exporters.watch_mcp_client(|| panic!("asked"));
     daemon.end().await;
 }
