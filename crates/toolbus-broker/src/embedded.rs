@@ -13,9 +13,9 @@ use toolbus_core::bus::{Bus, BusState, Delivery, Outgoing, PublishError, Routing
 
 use crate::embedded_broker::{Bounds, Broker, Consumer, SettleContext, lock};
 
-/// Messages that one queue holds, unless said otherwise.
+/// Messages that one queue holds by default.
 const MAX_MESSAGES: usize = 10_000;
-/// Bytes of bodies that one queue holds, unless said otherwise.
+/// Bytes of bodies that one queue holds by default.
 const MAX_BYTES: usize = 64 * 1024 * 1024;
 
 /// One client of a bus in memory. Clones are the same client; [`Embedded::connect`] gives another one.

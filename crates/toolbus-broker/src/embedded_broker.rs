@@ -12,7 +12,7 @@ use toolbus_core::bus::{BusState, Delivery, Outgoing, Ownership, PublishError, R
 use toolbus_protocol::{Properties, topic};
 use tracing::warn;
 
-/// Addresses whose queues are remembered. Whoever publishes chooses them.
+/// Addresses whose routes are cached. Publishers choose them.
 const MAX_ROUTES: usize = 1_024;
 /// Deliveries of one message after which a queue with dead letters gives up on it, as RabbitMQ does.
 const DELIVERY_LIMIT: u32 = 20;
@@ -98,7 +98,7 @@ impl Broker {
         if let Some(full) = queues.iter().find(full) {
             return Err(PublishError::Rejected(format!("queue '{full}' is full")));
         }
-        // Nobody verifies a login here, so none is passed on.
+        // No login is verified here, so none is passed on.
         let properties = match message.properties.user_id {
             None => Arc::clone(&message.properties),
             Some(_) => Arc::new(Properties { user_id: None, ..Properties::clone(&message.properties) }),

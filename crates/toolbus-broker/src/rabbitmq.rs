@@ -57,7 +57,7 @@ impl RabbitMq {
     ///
     /// # Errors
     ///
-    /// When the settings cannot be right: see [`SettingsError`].
+    /// If the settings are not valid: see [`SettingsError`].
     pub fn start(settings: Settings) -> Result<Self, SettingsError> {
         let settings = Arc::new(Checked::new(settings)?);
         let state = Arc::new(State::default());

@@ -1,4 +1,4 @@
-//! The stores of Toolbus: [`Memory`], which forgets with its process, and [`Sqlite`], which does not.
+//! The stores of Toolbus: [`Memory`], which lives as long as its process, and [`Sqlite`], one file.
 
 mod memory;
 mod sqlite;

@@ -14,7 +14,7 @@ type Namespaces = BTreeMap<String, BTreeMap<String, Vec<u8>>>;
 pub struct Memory(Mutex<Namespaces>);
 
 impl Memory {
-    /// Whatever panicked with the lock in hand has left a whole map behind: each operation is one step.
+    /// The map. A panic with the lock held leaves it whole: each operation is one step.
     fn namespaces(&self) -> MutexGuard<'_, Namespaces> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -13,7 +13,7 @@ use rustix::io::Errno;
 use tokio::sync::{mpsc, oneshot};
 use toolbus_core::store::{MAX_KEYS, Store, StoreError, check_key, check_namespace, check_value};
 
-/// Operations that wait for the connection; whoever comes later waits before.
+/// Operations that wait for the connection; further ones wait for a slot.
 const MAX_WAITING: usize = 64;
 
 /// How long to wait for another process that holds the file.
@@ -33,8 +33,8 @@ const MIGRATIONS: [&str; 1] = ["CREATE TABLE entries (
 /// An operation, done where the connection is.
 type Work = Box<dyn FnOnce(&Connection) + Send>;
 
-/// Keeps values in a file. A connection cannot be shared between threads, so that a thread of its own has it; that
-/// thread ends with this.
+/// Keeps values in a file. A connection cannot be shared between threads, so a thread owns it, which ends when this is
+/// dropped.
 #[derive(Debug)]
 pub struct Sqlite {
     work: mpsc::Sender<Work>,
@@ -46,7 +46,7 @@ impl Sqlite {
     ///
     /// # Errors
     ///
-    /// When it cannot be opened, or is none of ours.
+    /// If the file cannot be opened for reading and writing, or is not a store of this program: see [`OpenError`].
     pub fn open(path: &Path) -> Result<Self, OpenError> {
         let connection = open(path)?;
         let (work, mut waiting) = mpsc::channel::<Work>(MAX_WAITING);
@@ -65,7 +65,7 @@ impl Sqlite {
     ) -> Result<T, StoreError> {
         let (answer, answered) = oneshot::channel();
         let work: Work = Box::new(move |connection| {
-            // Whoever gave up waiting does not want the answer.
+            // The receiver may have given up.
             let _ = answer.send(work(connection));
         });
         let gone = || StoreError::Failed("its thread has ended".to_owned());
@@ -147,7 +147,7 @@ pub enum OpenError {
     /// It cannot be read and written.
     #[error("it cannot be opened for reading and writing: {0}")]
     Unusable(io::Error),
-    /// A folder, a pipe or a device.
+    /// It is a folder, a pipe or a device.
     #[error("it is no regular file")]
     NoFile,
     /// It is something else.
@@ -166,13 +166,13 @@ pub enum OpenError {
         /// Latest version that is known.
         known: usize,
     },
-    /// Somebody else holds it.
+    /// Another process holds it.
     #[error("another process has held it for {} s", PATIENCE.as_secs())]
     Held,
-    /// SQLite says no.
+    /// SQLite refuses.
     #[error("{0}")]
     Sqlite(rusqlite::Error),
-    /// There is no thread for it.
+    /// Its thread cannot be started.
     #[error("no thread can be started for it: {0}")]
     Thread(io::Error),
 }
@@ -187,7 +187,7 @@ impl From<rusqlite::Error> for OpenError {
     }
 }
 
-/// Opens the file: whose it is, what is in it, and how safe it keeps that.
+/// Opens the file, creates it if it is missing, and migrates its tables.
 fn open(path: &Path) -> Result<Connection, OpenError> {
     // A name such as `:memory:` has a meaning of its own for SQLite; a path does not.
     let path = std::path::absolute(path).map_err(OpenError::Unusable)?;
@@ -213,7 +213,7 @@ fn connect(path: &Path) -> Result<Connection, OpenError> {
     Ok(connection)
 }
 
-/// Makes the file, if it is not there, readable for this user alone. SQLite gives the files beside it the same mode.
+/// Creates the file if it is missing, readable for this user alone. SQLite gives the files beside it the same mode.
 ///
 /// Never opens it: closing a file takes away every lock that the process has on it, those of other connections too.
 fn create(path: &Path) -> Result<(), OpenError> {

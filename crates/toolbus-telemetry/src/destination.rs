@@ -8,7 +8,7 @@ use opentelemetry::KeyValue;
 use crate::attributes::{FAILURES, Failure, Prebuilt};
 use crate::settings::Identity;
 
-/// Destinations with names of their own. Queues and topics come from configuration, but a queue of somebody else's may
+/// Destinations with names of their own. Queues and topics come from configuration, but a queue of another party may
 /// be bound to anything.
 const MAX_DESTINATIONS: usize = 64;
 
@@ -17,7 +17,7 @@ const _: () = assert!((MAX_DESTINATIONS + 1) * FAILURES <= crate::tools::MAX_SER
 /// One queue together with one topic.
 #[derive(Debug)]
 pub(crate) struct Destination {
-    /// `{exchange}:{topic}:{queue}`, without what is empty or said already.
+    /// `{exchange}:{topic}:{queue}`, without empty and repeated parts.
     pub(crate) name: Arc<str>,
     /// Name of the consumer's span.
     pub(crate) span_name: String,

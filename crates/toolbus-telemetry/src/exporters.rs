@@ -35,7 +35,7 @@ use crate::watched::{Bounded, Waiting, WatchedMetrics, WatchedSpans};
 /// Name of the instrumentation scope.
 const SCOPE: &str = "toolbus";
 
-/// The way to the collector. Without an endpoint it leads nowhere and costs nothing.
+/// The exporters of metrics, spans and log records. Without an endpoint there are none, and they cost nothing.
 pub struct Exporters {
     tracing: Option<SdkTracerProvider>,
     metering: Option<SdkMeterProvider>,
@@ -46,10 +46,10 @@ pub struct Exporters {
 /// Why telemetry could not be set up.
 #[derive(Debug, thiserror::Error)]
 pub enum TelemetryError {
-    /// A variable or a setting cannot be honoured.
+    /// A variable or a setting is not valid.
     #[error(transparent)]
     Environment(#[from] EnvironmentError),
-    /// The way to the collector could not be built.
+    /// An exporter could not be built.
     #[error("no exporter of {signal} could be built: {source}")]
     Exporter {
         /// `traces`, `metrics` or `logs`.
@@ -68,12 +68,12 @@ pub enum TelemetryError {
 pub struct NotFlushed(String);
 
 impl Exporters {
-    /// Builds the way to the collector; connecting is left to the first export. `look_up` gives the value of an
+    /// Builds the exporters; the first export connects. `look_up` gives the value of an
     /// environment variable: `&|name| std::env::var(name).ok()` in a real process.
     ///
     /// # Errors
     ///
-    /// When a variable or a setting cannot be honoured, or outside a tokio runtime.
+    /// If a variable or a setting is not valid, or there is no tokio runtime.
     pub fn start(settings: &Settings, look_up: &dyn Fn(&str) -> Option<String>) -> Result<Self, TelemetryError> {
         let environment = Environment::new(look_up);
         let traces = environment.route(Signal::Traces, settings)?;
@@ -125,7 +125,7 @@ impl Exporters {
         self.logging.as_ref().map(logs::layer)
     }
 
-    /// What the dispatcher tells of its calls, and what is looked up beside them. To be asked for once.
+    /// The recorder of calls, and the instruments that are observed at each export. To be called once.
     #[must_use]
     pub fn telemetry(
         &self,
@@ -142,35 +142,34 @@ impl Exporters {
         Arc::new(Recorder::new(identity, tracer, instruments))
     }
 
-    /// What is told of MCP servers.
+    /// The recorder of requests to MCP servers.
     #[must_use]
     pub fn mcp_client(&self) -> McpClientRecorder {
         McpClientRecorder::new(self.metering.as_ref().map(|provider| provider.meter(SCOPE)).as_ref())
     }
 
-    /// Has `look` asked at each export what MCP servers there are. To be called once; `look` is kept until the end of
-    /// the exporter.
+    /// Calls `look` at each export for the MCP servers that there are. To be called once; `look` is kept until the
+    /// exporter ends.
     pub fn watch_mcp_client(&self, look: impl Fn() -> McpServers + Send + Sync + 'static) {
         if let Some(provider) = &self.metering {
             mcp_client::observe(&provider.meter(SCOPE), look);
         }
     }
 
-    /// What is told of scripts.
+    /// The recorder of scripts.
     #[must_use]
     pub fn scripts(&self) -> ScriptRecorder {
         ScriptRecorder::new(self.metering.as_ref().map(|provider| provider.meter(SCOPE)).as_ref())
     }
 
-    /// Has `look` asked at each export how many scripts there are. To be called once; `look` is kept until the end of
-    /// the exporter.
+    /// Calls `look` at each export for the number of scripts. To be called once; `look` is kept until the exporter ends.
     pub fn watch_scripts(&self, look: impl Fn() -> ScriptLoad + Send + Sync + 'static) {
         if let Some(provider) = &self.metering {
             scripts::observe(&provider.meter(SCOPE), look);
         }
     }
 
-    /// What is told of MCP clients.
+    /// The recorder of requests from MCP clients.
     #[must_use]
     pub fn mcp_server(&self) -> McpServerRecorder {
         let tracer = self.tracing.as_ref().map(|provider| provider.tracer(SCOPE));
@@ -213,7 +212,7 @@ impl Exporters {
     ///
     /// # Errors
     ///
-    /// When not everything could be exported; the daemon ends all the same.
+    /// If something was not exported within `limit`.
     pub async fn shutdown(mut self, limit: Duration) -> Result<(), NotFlushed> {
         let signals = self.flush(limit);
         let all = async {
@@ -256,7 +255,7 @@ fn apart(
     let (done, waits) = oneshot::channel();
     let work = move || {
         let result = shutdown().map_err(|error| NotFlushed(format!("{signal}: {error}")));
-        // Nobody listens once the limit has passed.
+        // The receiver is gone once the limit has passed.
         drop(done.send(result));
     };
     // Without a thread `done` is dropped, which the waiting side takes for a failure.

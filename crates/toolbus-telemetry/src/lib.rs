@@ -1,11 +1,11 @@
-//! The telemetry of Toolbus: metrics and spans over OTLP, and the log.
+//! The telemetry of Toolbus: metrics, spans and log records over OTLP, and the log.
 //!
 //! The contract of names, units and attributes is `docs/telemetry.md`, which a test compares with what a collector
 //! receives; the rules of the log are `docs/logging.md`.
 //!
-//! [`Exporters::start`] opens the way to the collector, [`Exporters::telemetry`] gives the dispatcher its
-//! [`Telemetry`](toolbus_core::telemetry::Telemetry), [`Exporters::shutdown`] sends what is left. [`logging::init`] is
-//! independent of all three.
+//! [`Exporters::start`] builds the exporters, [`logging::init`] sets up the log, which they export too,
+//! [`Exporters::telemetry`] gives the dispatcher its [`Telemetry`](toolbus_core::telemetry::Telemetry), and
+//! [`Exporters::shutdown`] exports what is left.
 
 mod attributes;
 mod call;

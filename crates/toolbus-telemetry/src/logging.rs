@@ -19,12 +19,12 @@ use tracing_subscriber::registry::{LookupSpan, Registry};
 use crate::exporters::Exporters;
 use crate::redacted::RedactedLines;
 
-/// Libraries that say more than an operator wants to know: warnings only, unless the filter names them.
+/// Verbose libraries: logged from `warn` on, unless the filter names them.
 const CHATTY: [&str; 9] =
     ["h2", "hyper", "hyper_util", "reqwest", "rustls", "tonic", "tower", "opentelemetry", "opentelemetry_sdk"];
 
-/// The AMQP and the MCP client: nothing, unless the filter names them. They log messages of outsiders whole, at `warn`, and
-/// outsiders decide how many there are. What matters of them is logged by the bus and by the bridge.
+/// The AMQP and the MCP client: not logged, unless the filter names them. They log whole messages of other parties at
+/// `warn`, as many as those send. The bus and the MCP client crate log what an operator needs.
 const SILENT: [&str; 2] = ["lapin", "rmcp"];
 
 /// What is logged, and in which form.
@@ -48,7 +48,7 @@ pub enum Format {
     Json,
 }
 
-/// Why there is no log.
+/// Why the log could not be set up.
 #[derive(Debug, thiserror::Error)]
 pub enum LoggingError {
     /// The filter cannot be read.
@@ -74,7 +74,7 @@ pub fn init(settings: &Settings, redactor: Redactor, exporters: Option<&Exporter
 ///
 /// # Errors
 ///
-/// When the filter cannot be read.
+/// If the filter cannot be read.
 pub fn check_filter(filter: &str) -> Result<(), LoggingError> {
     read_filter(filter).map(drop)
 }
@@ -84,7 +84,7 @@ pub fn check_filter(filter: &str) -> Result<(), LoggingError> {
 ///
 /// # Errors
 ///
-/// When the filter cannot be read.
+/// If the filter cannot be read.
 pub fn subscriber<W>(
     settings: &Settings,
     redactor: Redactor,
@@ -135,7 +135,7 @@ fn read_filter(text: &str) -> Result<EnvFilter, LoggingError> {
     }
     let mut filter = EnvFilter::builder().parse(text).map_err(|error| bad(error.to_string()))?;
     let chatty = CHATTY.into_iter().filter(|_| general > Some(LevelFilter::WARN)).map(|target| (target, "warn"));
-    // Whoever wants warnings only wants to know who did what all the same; whoever wants nothing at all says `off`.
+    // A filter for warnings keeps audit records; `off` turns them off too.
     let audit = (general != Some(LevelFilter::OFF)).then_some((audit::TARGET, "info"));
     let silent = SILENT.map(|target| (target, "off"));
     let unnamed = chatty.chain(silent).chain(audit).filter(|(target, _)| !named.contains(target));

@@ -36,7 +36,7 @@ impl<W: Write> Write for RedactedLines<W> {
             Format::Text => self.redactor.bytes(line),
             Format::Json => self.redactor.json(line),
         };
-        // Written whole or not at all, as far as whoever writes is concerned: half a line has no meaning of its own.
+        // The writer sees a line as written whole or not at all: redaction changes its length.
         self.inner.write_all(clean.as_deref().unwrap_or(line))?;
         Ok(line.len())
     }

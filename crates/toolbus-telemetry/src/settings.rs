@@ -10,13 +10,13 @@ use toolbus_core::redact::Redactor;
 
 use crate::environment::{Environment, EnvironmentError, error};
 
-/// Where telemetry goes, and for whom.
+/// The collector, and the service that exports to it.
 #[derive(Debug, Clone)]
 pub struct Settings {
     /// Base address of the collector, `http://host:port` or `https://host:port`; absent: nothing is exported, unless
     /// the environment names one.
     pub otlp_endpoint: Option<String>,
-    /// How the collector is spoken to, unless the environment says otherwise.
+    /// Protocol of the collector, unless the environment names another one.
     pub protocol: Protocol,
     /// Value of `service.name`, unless the environment says otherwise.
     pub service_name: String,
@@ -28,7 +28,7 @@ pub struct Settings {
     pub redactor: Redactor,
 }
 
-/// How a collector is spoken to.
+/// Protocol of a collector.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Protocol {
     /// OTLP over gRPC; port 4317 by custom.
@@ -38,7 +38,7 @@ pub enum Protocol {
     HttpProtobuf,
 }
 
-/// A text that names no protocol.
+/// A string that names no protocol.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("not a protocol; use `grpc` or `http/protobuf`")]
 pub struct UnknownProtocol;
@@ -55,7 +55,7 @@ impl FromStr for Protocol {
     }
 }
 
-/// What spans and metrics say of the bus that calls come from.
+/// The bus that calls come from, as spans and metrics name it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Identity {
     /// Value of `messaging.system`: `rabbitmq`, or `toolbus` for the embedded bus.

@@ -165,7 +165,7 @@ impl Trace {
     /// Ends the trace here.
     pub(crate) fn finish(&mut self, failure: Failure) {
         if let Self::Recorded(recorded) = self {
-            // A tool whose call goes back to its queue was never told to have run.
+            // The dispatcher reports no end of a tool whose call is requeued.
             drop(recorded.tool.take());
             drop(recorded.reply.take());
             if let Some(process) = &mut recorded.process {

@@ -1,4 +1,4 @@
-//! Exporters that speak OTLP. Connecting is left to the first export.
+//! Exporters over OTLP, by gRPC and by HTTP. The first export connects.
 
 use std::io;
 use std::time::Duration;
@@ -64,7 +64,7 @@ fn addressed<B: WithExportConfig>(builder: B, route: &Route) -> B {
     builder.with_endpoint(route.endpoint.as_str()).with_timeout(route.timeout)
 }
 
-/// By itself the exporter trusts nobody: it has to be told of the system's certificates.
+/// The exporter trusts no certificate by default: it is given the system's.
 fn encrypted<B: WithTonicConfig>(builder: B, route: &Route) -> B {
     if !route.endpoint.starts_with("https://") {
         return builder;

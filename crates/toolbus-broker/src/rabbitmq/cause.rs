@@ -1,4 +1,4 @@
-//! Errors of the AMQP client in words for an operator.
+//! Messages for operators about errors of the AMQP client.
 
 use std::time::Duration;
 

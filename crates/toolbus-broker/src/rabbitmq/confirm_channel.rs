@@ -1,4 +1,4 @@
-//! One channel that many publishes share, and who of them was returned.
+//! One channel that many publishes share, and which of them were returned.
 //!
 //! The client hands a returned message to whichever confirm comes next on the channel, and that may be another
 //! message's: the broker confirms in another order than it returns. So one task owns the channel's publishes and gives
@@ -46,7 +46,7 @@ pub(super) struct ConfirmChannel {
     publishes: mpsc::Sender<Publish>,
 }
 
-/// A message, and who wants to know what became of it.
+/// A message, and the receiver of its outcome.
 struct Publish {
     message: Prepared,
     verdict: oneshot::Sender<Result<Routing, Failure>>,
@@ -96,7 +96,7 @@ impl ConfirmChannel {
     }
 }
 
-/// Owns the channel's publishes until nobody wants another one.
+/// Owns the channel's publishes until the last sender is gone.
 async fn drive(channel: Channel, mut publishes: mpsc::Receiver<Publish>) {
     let mut pending = PendingConfirms::default();
     let mut on_the_way: FuturesUnordered<BoxFuture<'static, (u64, Result<Confirmation, Error>)>> =
@@ -218,7 +218,7 @@ impl PendingConfirms {
 }
 
 impl Waiting {
-    /// Whoever asked may have given up; then nobody is told.
+    /// The receiver may have given up.
     fn tell(self, outcome: Result<Routing, Failure>) {
         let _ = self.verdict.send(outcome);
     }

@@ -220,7 +220,7 @@ impl ConnectionSupervisor {
         Ok(connection)
     }
 
-    /// Waits for the end of a connection, and says why it ended.
+    /// Waits for the end of a connection, and returns its reason.
     async fn keep(&self, connection: &Connection) -> String {
         if self.kind == ConnectionKind::Consume {
             return self.watch(connection).await;
@@ -233,13 +233,13 @@ impl ConnectionSupervisor {
 
     /// Publishes a message that no queue takes, again and again, and notes whether the broker confirms it.
     ///
-    /// A broker tells of an alarm only those that publish, so a daemon without calls would not know of it.
+    /// A broker reports an alarm to publishing connections only, so a daemon without calls would not know of it.
     async fn probe(&self, connection: &Connection) -> Infallible {
         loop {
             let mut probe = pin!(confirmed(connection));
             let outcome = match tokio::time::timeout(CONFIRM_TIME, &mut probe).await {
                 Ok(outcome) => outcome,
-                // A second message would wait behind the first, so that one is waited for. Of an alarm, all is said.
+                // A second message would wait behind the first, so that one is waited for. An alarm was logged already.
                 Err(_) => {
                     if !self.state.is_blocked() {
                         let seconds = CONFIRM_TIME.as_secs();
@@ -263,7 +263,7 @@ impl ConnectionSupervisor {
         }
     }
 
-    /// Follows what the client says of a connection until its end, and says why it ended.
+    /// Follows the events of a connection until its end, and returns the reason.
     async fn watch(&self, connection: &Connection) -> String {
         let mut events = connection.events_listener();
         let mut pulse = tokio::time::interval(PULSE);

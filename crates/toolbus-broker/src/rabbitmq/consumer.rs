@@ -1,4 +1,4 @@
-//! One consumer: declares its queue, subscribes, hands deliveries on, and does it all again after every loss.
+//! One consumer: declares its queue, subscribes, forwards deliveries, and starts again after every loss.
 
 use std::convert::Infallible;
 use std::pin::pin;
@@ -30,7 +30,7 @@ const CANCEL_TIME: Duration = Duration::from_secs(5);
 /// without a leader answers nothing.
 const SUBSCRIBE_TIME: Duration = Duration::from_secs(10);
 
-/// Time between two renewals of a queue's bindings, which end with their exchange and are not announced to anybody.
+/// Time between two renewals of a queue's bindings, which end with their exchange; the broker announces that to no client.
 const RENEW_PERIOD: Duration = Duration::from_secs(10);
 
 /// What a consumer's task needs.
@@ -45,7 +45,7 @@ pub(super) struct Consumer {
 }
 
 impl Consumer {
-    /// Runs until consuming is stopped, or nobody takes the deliveries any more.
+    /// Runs until consuming is stopped, or the receiver of the deliveries is gone.
     pub(super) async fn run(self, deliveries: mpsc::Sender<Delivery>) {
         let mut backoff = Backoff::new();
         let queue = self.subscription.queue.as_str();
@@ -256,7 +256,7 @@ impl ConsumerChannel {
         }
     }
 
-    /// A channel that is gone has given back its deliveries, so failing to settle one there is not a failure.
+    /// The broker requeues the deliveries of a closed channel, so failing to settle one there is not an error.
     async fn acknowledge(&self, tag: u64) {
         if let Err(error) = self.channel.basic_ack(tag, BasicAckOptions::default()).await {
             debug!(queue = &*self.queue, tag, %error, "stale delivery not acknowledged");

@@ -35,7 +35,7 @@ impl PublishProbe {
         Self { connection: handle, places: Semaphore::new(MAX_PROBES), idle: Mutex::default() }
     }
 
-    /// Why the broker refuses a publish, in its own words; absent where it does not, or says nothing in time.
+    /// Why the broker refuses a publish, in the broker's words; `None` if it does not refuse, or does not answer in time.
     pub(super) async fn refusal(&self, exchange: ShortString, address: ShortString) -> Option<String> {
         tokio::time::timeout(PROBE_TIME, self.ask(exchange, address)).await.ok()?
     }

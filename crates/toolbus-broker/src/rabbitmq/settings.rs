@@ -8,7 +8,7 @@ use lapin::tcp::{OwnedIdentity, OwnedTLSConfig};
 use lapin::types::ShortString;
 use lapin::uri::{AMQPScheme, AMQPUri};
 
-/// Seconds between heartbeats when the URL says nothing: a silent network is noticed after twice this time.
+/// Seconds between heartbeats by default: a silent network is noticed after twice this time.
 const HEARTBEAT: u16 = 10;
 /// Largest frame in bytes, unless the URL says otherwise: the broker's own default. Named all the same, because the
 /// client then makes its buffers once; growing them after the broker has answered touches 16 MiB for good.

@@ -36,7 +36,7 @@ impl State {
         self.shown.subscribe()
     }
 
-    /// A connection has been opened.
+    /// Notes that a connection was opened.
     pub(super) fn opened(&self, kind: ConnectionKind) {
         let connected = self.mark(kind, true);
         self.shown.send_modify(|state| {
@@ -48,7 +48,7 @@ impl State {
         });
     }
 
-    /// An open connection was lost.
+    /// Notes that an open connection was lost.
     pub(super) fn lost(&self, kind: ConnectionKind, reason: &str) {
         self.mark(kind, false);
         if kind == ConnectionKind::Publish {
@@ -61,18 +61,18 @@ impl State {
         });
     }
 
-    /// A connection was closed by us.
+    /// Notes that this side closed a connection.
     pub(super) fn closed(&self, kind: ConnectionKind) {
         self.mark(kind, false);
         self.shown.send_modify(|state| state.connected = false);
     }
 
-    /// Something could not be opened, declared or subscribed; it is tried again.
+    /// Notes that something could not be opened, declared or subscribed; it is tried again.
     pub(super) fn failed(&self, reason: &str) {
         self.shown.send_modify(|state| state.last_error = Some(bounded(reason)));
     }
 
-    /// The broker refuses this client; it is tried again.
+    /// Notes that the broker refuses this client; it is tried again.
     pub(super) fn refused(&self, reason: &str) {
         self.shown.send_modify(|state| {
             state.refused = Some(bounded(reason));
@@ -80,19 +80,19 @@ impl State {
         });
     }
 
-    /// Something is wrong that no retry mends. The first such text stays.
+    /// Notes an error that no retry mends. The first one stays.
     pub(super) fn fatal(&self, reason: &str) {
         self.shown.send_modify(|state| {
             state.fatal.get_or_insert_with(|| bounded(reason));
         });
     }
 
-    /// The broker says that it takes no messages, or that it takes them again.
+    /// Notes why the broker takes no messages; `None` if it takes them again.
     pub(super) fn blocked(&self, reason: Option<&str>) {
         self.block(|hidden| hidden.alarm = reason.map(bounded));
     }
 
-    /// The broker does not confirm messages, or confirms them again.
+    /// Notes that the broker does not confirm messages; `None` if it confirms them again.
     pub(super) fn unconfirmed(&self, reason: Option<&str>) {
         self.block(|hidden| hidden.unconfirmed = reason.map(bounded));
     }
@@ -113,7 +113,7 @@ impl State {
         });
     }
 
-    /// A queue that is meant to be consumed. Gives the consumer's number.
+    /// Adds a consumer of a queue, and returns its number.
     pub(super) fn add_consumer(&self, queue: &str) -> u64 {
         let mut hidden = self.hidden();
         hidden.last_consumer += 1;
@@ -123,7 +123,7 @@ impl State {
         id
     }
 
-    /// Nobody takes the deliveries of this consumer any more.
+    /// Removes a consumer whose receiver is gone.
     pub(super) fn remove_consumer(&self, id: u64) {
         let mut hidden = self.hidden();
         if let Some(place) = hidden.consumers.iter().position(|it| *it == id) {
