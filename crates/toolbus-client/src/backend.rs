@@ -2,7 +2,6 @@
 //! runs in this process.
 
 mod call;
-mod definition;
 mod listing;
 mod response;
 

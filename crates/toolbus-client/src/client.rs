@@ -14,8 +14,8 @@ use toolbus_protocol::{
     new_message_id,
 };
 
-use crate::inbox::Inbox;
-use crate::pending::{Expected, Pending};
+use crate::inbox::{Expected, Inbox, Pending};
+use crate::sender::Sender;
 
 /// Publishes requests and receives their answers.
 pub struct Client {
@@ -26,6 +26,7 @@ pub struct Client {
     topic: String,
     pending: Arc<Pending>,
     news: watch::Receiver<u64>,
+    sender: Sender,
 }
 
 /// A request as it was sent.
@@ -95,6 +96,9 @@ pub enum ClientError {
     /// The answer is no message of the wire.
     #[error("the answer could not be read: {0}")]
     Unreadable(String),
+    /// The daemon refuses a request that is no call.
+    #[error("{}: {}", .0.code, .0.message)]
+    Tool(ToolError),
     /// The broker holds something that no retry mends.
     #[error("the bus cannot be used: {0}")]
     Fatal(String),
@@ -123,7 +127,17 @@ impl Client {
         let opened = inbox.open(&*bus);
         let (queue, reply_to) = (opened.queue.clone(), opened.reply_to.clone());
         tokio::spawn(opened.receive(Arc::clone(&pending), news));
-        Self { bus, queue, reply_to, topic: topic.to_owned(), pending, news: heard }
+        Self { bus, queue, reply_to, topic: topic.to_owned(), pending, news: heard, sender: Sender::default() }
+    }
+
+    /// Has [`Self::invoke`], [`Self::list`] and [`Self::ping`] say who calls.
+    #[must_use]
+    pub fn signed_by(self, sender: Sender) -> Self {
+        Self { sender, ..self }
+    }
+
+    pub(crate) fn sign(&self, request: Request) -> Request {
+        self.sender.sign(request)
     }
 
     /// Waits until requests can be sent and their answers heard, at most `patience`.

@@ -13,7 +13,7 @@ use toolbus_protocol::{
     Code, Outcome, ToolCancelRequest, ToolInvokeRequest, header, message_type, new_message_id, topic,
 };
 
-use super::response::told;
+use super::response::response;
 use super::{Parts, sentence};
 use crate::{Answer, ClientError, Expected, Request};
 
@@ -138,7 +138,7 @@ pub(super) async fn lost(state: &mut watch::Receiver<BusState>, before: u64) {
 
 fn answered(answer: Result<Answer, ClientError>, effect: Effect) -> Result<ToolOutput, ToolFailure> {
     match answer {
-        Ok(answer) => told(answer.content),
+        Ok(answer) => response(answer.content),
         Err(error) => Err(failed(Cause::InvalidResult, &format!("There is no result: {}", sentence(&error)), effect)),
     }
 }

@@ -12,8 +12,9 @@ use toolbus_protocol::{Format, ToolError, ToolListRequest, ToolListResponse, mes
 use tracing::{info, warn};
 
 use super::call::lost;
-use super::{Parts, definition, sentence};
-use crate::{ClientError, Received};
+use super::response::definition;
+use super::{Parts, sentence};
+use crate::ClientError;
 
 /// How long a list counts without asking again. The daemon tells of changes.
 const FRESH: Duration = Duration::from_secs(5);
@@ -208,15 +209,16 @@ impl Parts {
         let asked = Instant::now();
         let request = self.client.ask(topic::TOOL_LIST, message_type::TOOL_LIST_REQUEST, &body);
         let received = self.client.exchange(&self.sender.sign(request), LIST_TIME).await?;
-        let response = match read(&received)? {
+        let response: ToolListResponse = match received.read(message_type::TOOL_LIST_RESPONSE) {
             Ok(response) => response,
-            Err(refused) => return Ok(Err(refused)),
+            Err(ClientError::Tool(refused)) => return Ok(Err(refused)),
+            Err(error) => return Err(error),
         };
         if let Some(before) = before.filter(|before| response.not_modified && before.version == response.version) {
             return Ok(Ok(List { asked, ..before }));
         }
         self.tell_operator(&response);
-        let mut tools: Vec<Definition> = response.tools.iter().filter_map(definition::read).collect();
+        let mut tools: Vec<Definition> = response.tools.iter().filter_map(definition).collect();
         tools.sort_by(|a, b| a.name.cmp(&b.name));
         Ok(Ok(List { version: response.version, tools: tools.into(), asked }))
     }
@@ -234,15 +236,6 @@ impl Parts {
                 "the daemon takes this client for another agent: name that one with --agent"
             );
         }
-    }
-}
-
-fn read(received: &Received) -> Result<Result<ToolListResponse, ToolError>, ClientError> {
-    let unreadable = |error: serde_json::Error| ClientError::Unreadable(error.to_string());
-    match received.properties.message_type.as_deref() {
-        Some(message_type::TOOL_LIST_RESPONSE) => serde_json::from_slice(&received.body).map(Ok).map_err(unreadable),
-        Some(message_type::TOOL_ERROR) => serde_json::from_slice(&received.body).map(Err).map_err(unreadable),
-        other => Err(ClientError::Unreadable(format!("unexpected type {:?}", other.unwrap_or_default()))),
     }
 }
 
