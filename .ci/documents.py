@@ -1,5 +1,7 @@
 #!/usr/bin/env python3
-"""Checks documents: links resolve, lines end, and no file speaks of one machine or of unfinished work."""
+"""Checks documents: links resolve, lines end, figures are those of docs/performance.json, and no file speaks of one
+machine or of unfinished work.
+"""
 
 import re
 import subprocess
@@ -7,8 +9,11 @@ import sys
 from pathlib import Path
 from urllib.parse import unquote
 
+import figures
+
 LINK = re.compile(r"\[[^\]]*\]\(\s*<?([^)\s>]+)>?(?:\s+\"[^\"]*\")?\s*\)")
 REFERENCE = re.compile(r"^\[[^\]]+\]:\s*<?(\S+?)>?\s*$", re.MULTILINE)
+COMMENT = re.compile(r"^<!--.*?-->", re.MULTILINE | re.DOTALL)
 FENCE = re.compile(r"^(```|~~~).*?^\1", re.MULTILINE | re.DOTALL)
 MAX_LINE = 120
 HEADING = re.compile(r"^#{1,6}\s+(.+?)\s*#*$", re.MULTILINE)
@@ -56,11 +61,13 @@ def link_problems(document: Path) -> list[str]:
 
 def long_lines(document: Path) -> list[str]:
     """Lines of prose over MAX_LINE characters; tables, code, comments and the targets of links cannot be broken."""
-    prose = FENCE.sub(lambda block: re.sub(r".+", "", block[0]), document.read_text("utf-8"))
+    prose = document.read_text("utf-8")
+    for unbroken in (FENCE, COMMENT):
+        prose = unbroken.sub(lambda block: re.sub(r".+", "", block[0]), prose)
     return [
         f"{document}:{number}: the line has more than {MAX_LINE} characters"
         for number, line in enumerate(prose.splitlines(), 1)
-        if len(re.sub(r"\]\([^)]*\)", "]", line)) > MAX_LINE and not line.lstrip().startswith(("|", "<!--"))
+        if len(re.sub(r"\]\([^)]*\)", "]", line)) > MAX_LINE and not line.lstrip().startswith("|")
     ]
 
 
@@ -103,6 +110,7 @@ def main() -> int:
     problems += [text for file in files if file.suffix == ".md" for text in long_lines(file)]
     problems += [text for file in files if file.resolve() != this for text in forbidden_texts(file)]
     problems += example_problems()
+    problems += figures.problems([file for file in files if file.suffix == ".md"])
     print("\n".join(problems) or f"{len(files)} files, nothing to object to")
     return 1 if problems else 0
 
