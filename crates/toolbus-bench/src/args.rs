@@ -1,5 +1,7 @@
 //! What a measurement is asked for.
 
+use std::path::PathBuf;
+
 use clap::builder::ArgPredicate;
 
 use crate::door::Peer;
@@ -70,6 +72,12 @@ pub(crate) struct BenchArgs {
     /// `$PORT`, and finds the server's command line in `$SERVER`. Its endpoint is /mcp if no path is given.
     #[arg(long, requires = "door", group = "servers", value_name = "NAME[@PATH]=COMMAND")]
     pub(crate) peer: Vec<Peer>,
+    /// Put the report into this JSON file, as one entry with command, machine, date and commit.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) save: Option<PathBuf>,
+    /// With --save: the name of the entry, instead of that of the measurement: broker, mcp, script or door.
+    #[arg(long, value_name = "NAME", requires = "save")]
+    pub(crate) name: Option<String>,
     /// Internal: be the bare responder of this site.
     #[arg(long, hide = true)]
     pub(crate) responder: Option<String>,

@@ -13,21 +13,21 @@ use std::time::Duration;
 use crate::broker::load::Load;
 use crate::broker::responder::Responder;
 use crate::broker::site::Site;
-use crate::summary::Figures;
+use crate::figures::Figures;
 use crate::usage::Usage;
 use toolbus_protocol::new_message_id;
 
 use crate::args::BenchArgs;
 use crate::error::MeasureError;
 use crate::figures::Row;
+use crate::report::Report;
 use crate::rounds::{self, Rounds};
 use children::Floor;
-use report::Report;
+use report::Broker;
 use sink::Sink;
 use toolbus::commands::Context;
 use toolbus::config::{BusUrl, QueueType};
 use toolbus::signals::Signals;
-use toolbus::terminal::ignore_broken_pipe;
 
 /// Name of the side that is the floor.
 pub(crate) const BARE: &str = "bare responder";
@@ -68,11 +68,10 @@ pub(crate) async fn run(args: BenchArgs, context: &Context) -> Result<ExitCode, 
     // A measurement that failed says more than a clean-up that failed after it.
     let report = result?;
     removed?;
-    ignore_broken_pipe(report.print(context.output))?;
-    Ok(ExitCode::SUCCESS)
+    report.finish(&args, context.output)
 }
 
-async fn measure(args: &BenchArgs, context: &Context, site: &Site, id: &str) -> Result<Report, MeasureError> {
+async fn measure(args: &BenchArgs, context: &Context, site: &Site, id: &str) -> Result<Report<Broker>, MeasureError> {
     let sink = match args.trace_ratio {
         Some(_) => Some(Sink::start().await?),
         None => None,
@@ -96,10 +95,10 @@ async fn measure(args: &BenchArgs, context: &Context, site: &Site, id: &str) -> 
         rows.extend(rounds.medians().map(|((side, ..), figures)| Row { side, callers: *callers, figures }));
     }
     bar.finish_and_clear();
-    let report = Report::new(args, context, rows, idle, daemon.ready_after(), sink.map(|sink| sink.spans()));
+    let measured = Broker::new(args, context, rows, idle, daemon.ready_after(), sink.map(|sink| sink.spans()));
     daemon.stop().await;
     floor.stop().await;
-    Ok(report)
+    Ok(Report::new(args, measured))
 }
 
 /// Measures one side once, after a short warm-up.

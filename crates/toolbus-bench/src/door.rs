@@ -12,21 +12,21 @@ mod tree;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use crate::summary::Figures;
+use crate::figures::Figures;
 use crate::usage::Usage;
 
 use crate::args::BenchArgs;
 use crate::error::MeasureError;
 use crate::figures::Row;
+use crate::report::Report;
 use crate::rounds::{self, Rounds};
 use idle::Idle;
 pub(crate) use peer::Peer;
 use peers::Peers;
-use report::{Measured, Report};
+use report::Door;
 use server::Server;
 use sides::{Callers, Side, Sides};
 use toolbus::commands::Context;
-use toolbus::terminal::ignore_broken_pipe;
 
 /// Measurement that does not count, before each that does.
 const WARM_UP: Duration = Duration::from_millis(300);
@@ -35,11 +35,10 @@ const WARM_UP: Duration = Duration::from_millis(300);
 pub(crate) async fn run(args: &BenchArgs, context: &Context) -> Result<ExitCode, MeasureError> {
     // Dropping the measurement ends every process.
     let report = rounds::in_a_task(measure(args.clone())).await?;
-    ignore_broken_pipe(report.print(context.output))?;
-    Ok(if report.is_met() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    report.finish(args, context.output)
 }
 
-async fn measure(args: BenchArgs) -> Result<Report, MeasureError> {
+async fn measure(args: BenchArgs) -> Result<Report<Door>, MeasureError> {
     let turns = Side::ALL.len() * args.callers.len() + Peers::turns(&args);
     let bar = rounds::progress(u64::from(args.rounds) * turns as u64);
     // First what may not be able to start.
@@ -63,7 +62,7 @@ async fn measure(args: BenchArgs) -> Result<Report, MeasureError> {
     }
     sides.stop().await;
     bar.finish_and_clear();
-    Ok(Report::new(&args, Measured { rows, idle, peers }))
+    Ok(Report::new(&args, Door { rows, idle, peers }))
 }
 
 async fn one(callers: &mut Callers, daemon: u32, seconds: u64) -> Result<Figures, MeasureError> {

@@ -1,13 +1,88 @@
-//! Rows of figures, which every measurement prints alike.
+//! Figures of rounds, their medians, and rows of them as every measurement prints them.
 
-use std::io::{self, Write};
+use std::time::Duration;
 
-use crate::summary::Figures;
+use crate::broker::load::Sample;
+use crate::usage::Usage;
 use comfy_table::{CellAlignment, Table, presets};
 use serde::Serialize;
 
-use toolbus::cli::Output;
-use toolbus::commands::as_json;
+/// What one round measured.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Figures {
+    /// Calls answered per second.
+    pub(crate) calls_per_second: f64,
+    /// Median latency in milliseconds.
+    pub(crate) p50_ms: f64,
+    /// 95th percentile in milliseconds.
+    pub(crate) p95_ms: f64,
+    /// 99th percentile in milliseconds.
+    pub(crate) p99_ms: f64,
+    /// Processor seconds of the answering process per 1 000 calls.
+    pub(crate) cpu_seconds_per_1000: f64,
+    /// Processor seconds of the calling process per 1 000 calls.
+    pub(crate) load_cpu_seconds_per_1000: f64,
+    /// Most resident memory of the answering process so far, in MiB.
+    pub(crate) peak_mib: f64,
+}
+
+impl Figures {
+    /// Puts a sample and the use of both processes before and after it together.
+    #[must_use]
+    pub(crate) fn new(mut sample: Sample, responder: [Usage; 2], load: [Usage; 2]) -> Self {
+        sample.latencies.sort_unstable();
+        let calls = sample.latencies.len() as f64;
+        let percentile = |share: f64| {
+            let index = ((calls - 1.0) * share).round() as usize;
+            sample.latencies.get(index).map_or(f64::NAN, |latency| latency.as_secs_f64() * 1e3)
+        };
+        let cpu = |[before, after]: [Usage; 2]| after.cpu.saturating_sub(before.cpu).as_secs_f64() * 1e3 / calls;
+        Self {
+            calls_per_second: calls / sample.elapsed.max(Duration::from_nanos(1)).as_secs_f64(),
+            p50_ms: percentile(0.5),
+            p95_ms: percentile(0.95),
+            p99_ms: percentile(0.99),
+            cpu_seconds_per_1000: cpu(responder),
+            load_cpu_seconds_per_1000: cpu(load),
+            peak_mib: responder[1].peak as f64 / f64::from(1 << 20),
+        }
+    }
+}
+
+/// The rounds of one side at one concurrency.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Summary {
+    rounds: Vec<Figures>,
+}
+
+impl Summary {
+    /// Adds a round.
+    pub(crate) fn add(&mut self, round: Figures) {
+        self.rounds.push(round);
+    }
+
+    /// The median of every figure over the rounds; absent without rounds.
+    #[must_use]
+    pub(crate) fn median(&self) -> Option<Figures> {
+        let of = |figure: fn(&Figures) -> f64| {
+            let mut values: Vec<f64> = self.rounds.iter().map(figure).collect();
+            values.sort_by(f64::total_cmp);
+            let upper = values.len() / 2;
+            let lower = upper.saturating_sub(1 - values.len() % 2);
+            Some((values.get(lower)? + values.get(upper)?) / 2.0)
+        };
+        Some(Figures {
+            calls_per_second: of(|f| f.calls_per_second)?,
+            p50_ms: of(|f| f.p50_ms)?,
+            p95_ms: of(|f| f.p95_ms)?,
+            p99_ms: of(|f| f.p99_ms)?,
+            cpu_seconds_per_1000: of(|f| f.cpu_seconds_per_1000)?,
+            load_cpu_seconds_per_1000: of(|f| f.load_cpu_seconds_per_1000)?,
+            peak_mib: of(|f| f.peak_mib)?,
+        })
+    }
+}
 
 /// One side at one concurrency.
 #[derive(Debug, Clone, Serialize)]
@@ -55,19 +130,6 @@ pub(crate) fn table(rows: &[Row], calls: &str, columns: &[Column]) -> Table {
     table
 }
 
-/// Prints a report: as JSON, or as `people` have it.
-pub(crate) fn print<R: Serialize>(
-    report: &R,
-    output: Output,
-    people: impl FnOnce(&R, &mut dyn Write) -> io::Result<()>,
-) -> io::Result<()> {
-    let mut out = anstream::stdout().lock();
-    match output {
-        Output::Json => writeln!(out, "{}", as_json(report)),
-        Output::Table => people(report, &mut out),
-    }
-}
-
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
@@ -98,5 +160,33 @@ pub(crate) mod tests {
         | 1         | floor   |    1234 |  0.500 |  1.000 |  1.500 |     0.0100 |      3.0 |
         | 64        | toolbus |      10 | 12.000 | 24.000 | 36.000 |     0.0100 |      3.0 |
         ");
+    }
+
+    fn figures(milliseconds: &[u64]) -> Figures {
+        let latencies = milliseconds.iter().copied().map(Duration::from_millis).collect();
+        let sample = Sample { latencies, elapsed: Duration::from_secs(2) };
+        let used = |seconds| Usage { cpu: Duration::from_secs(seconds), peak: 3 << 20, ..Usage::default() };
+        Figures::new(sample, [used(1), used(2)], [used(0), used(3)])
+    }
+
+    #[test]
+    fn a_sample_becomes_rates_percentiles_and_costs() {
+        let milliseconds: Vec<u64> = (1..=100).rev().collect();
+        let figures = figures(&milliseconds);
+        assert_eq!((figures.calls_per_second, figures.peak_mib), (50.0, 3.0));
+        assert_eq!((figures.p50_ms, figures.p95_ms, figures.p99_ms), (51.0, 95.0, 99.0));
+        assert_eq!((figures.cpu_seconds_per_1000, figures.load_cpu_seconds_per_1000), (10.0, 30.0));
+    }
+
+    #[test]
+    fn rounds_are_put_together_by_their_median() {
+        let mut summary = Summary::default();
+        assert_eq!(summary.median(), None);
+        for latency in [1, 90, 3] {
+            summary.add(figures(&[latency]));
+        }
+        assert_eq!(summary.median().unwrap().p50_ms, 3.0);
+        summary.add(figures(&[5]));
+        assert_eq!(summary.median().unwrap().p50_ms, 4.0);
     }
 }

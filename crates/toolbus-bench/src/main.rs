@@ -10,13 +10,13 @@ mod error;
 mod errors;
 mod exchange;
 mod figures;
-mod gate;
 mod http;
 mod mcp;
 mod mcp_http;
+mod report;
 mod rounds;
+mod save;
 mod script;
-mod summary;
 mod usage;
 
 use std::env;

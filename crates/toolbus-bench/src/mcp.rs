@@ -10,19 +10,19 @@ pub(crate) mod subject;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use crate::summary::Figures;
+use crate::figures::Figures;
 use crate::usage::Usage;
 
 use crate::args::BenchArgs;
 use crate::error::MeasureError;
 use crate::figures::Row;
+use crate::report::Report;
 use crate::rounds::{self, Rounds};
-use report::Report;
+use report::Bridge;
 use sides::{Side, Sides};
 use subject::Subject;
 use toolbus::commands::Context;
 use toolbus::config::{Config, Override, Sources};
-use toolbus::terminal::ignore_broken_pipe;
 
 /// Measurement that does not count, before each that does.
 const WARM_UP: Duration = Duration::from_millis(300);
@@ -35,11 +35,10 @@ const LOOK_EVERY: Duration = Duration::from_millis(1);
 pub(crate) async fn run(args: &BenchArgs, context: &Context) -> Result<ExitCode, MeasureError> {
     // Dropping the measurement ends every server.
     let report = rounds::in_a_task(measure(args.clone())).await?;
-    ignore_broken_pipe(report.print(context.output))?;
-    Ok(ExitCode::SUCCESS)
+    report.finish(args, context.output)
 }
 
-async fn measure(args: BenchArgs) -> Result<Report, MeasureError> {
+async fn measure(args: BenchArgs) -> Result<Report<Bridge>, MeasureError> {
     let bar = rounds::progress(u64::from(args.rounds) * 2 * args.callers.len() as u64);
     let subject = Subject::of(&args)?;
     let config = configuration(1, &subject)?;
@@ -56,7 +55,7 @@ async fn measure(args: BenchArgs) -> Result<Report, MeasureError> {
     sides.stop().await;
     bar.finish_and_clear();
     let crowd = crowd::measure(&configuration(crowd::SERVERS, &subject)?).await?;
-    Ok(Report::new(&args, rows, recovery, crowd))
+    Ok(Report::new(&args, Bridge::new(&args, rows, recovery, crowd)))
 }
 
 async fn one(sides: &Sides, side: Side, callers: usize, seconds: u64) -> Result<Figures, MeasureError> {

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use crate::summary::{Figures, Summary};
+use crate::figures::{Figures, Summary};
 use indicatif::{ProgressBar, ProgressStyle};
 use tokio_util::task::AbortOnDropHandle;
 

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::broker::load::Sample;
-use crate::summary::Figures;
+use crate::figures::Figures;
 use crate::usage::Usage;
 use toolbus_sandbox::Level;
 use toolbus_scripts::runner::Runner;
@@ -20,15 +20,15 @@ use toolbus_scripts::runner::Runner;
 use crate::args::BenchArgs;
 use crate::error::MeasureError;
 use crate::figures::Row;
+use crate::report::Report;
 use crate::rounds::{self, Rounds};
 use footprint::Growth;
 use load::Work;
-use report::{Report, Throughput};
+use report::{Scripts, Throughput};
 use sides::{Side, Sides};
 use subject::Subject;
 use toolbus::commands::Context;
 use toolbus::config::Config;
-use toolbus::terminal::ignore_broken_pipe;
 
 /// Measurement that does not count, before each that does.
 const WARM_UP: Duration = Duration::from_millis(300);
@@ -39,11 +39,10 @@ const LOADS: usize = 3;
 pub(crate) async fn run(args: &BenchArgs, context: &Context) -> Result<ExitCode, MeasureError> {
     // Dropping the measurement ends every interpreter.
     let report = rounds::in_a_task(measure(args.clone(), context.config.clone())).await?;
-    ignore_broken_pipe(report.print(context.output))?;
-    Ok(if report.is_met() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    report.finish(args, context.output)
 }
 
-async fn measure(args: BenchArgs, config: Config) -> Result<Report, MeasureError> {
+async fn measure(args: BenchArgs, config: Config) -> Result<Report<Scripts>, MeasureError> {
     let subject = Subject::of(&args, &config).await?;
     let sides = Sides::start(&subject).await?;
     let measurements = sides.all().len() + LOADS * args.callers.len();
@@ -96,7 +95,8 @@ async fn measure(args: BenchArgs, config: Config) -> Result<Report, MeasureError
     pooled.shutdown().await;
     drop(pooled);
     growth.push(Growth::measure("cold", &cold, 0, args.scripts).await?);
-    Ok(Report::new(&args, &subject, &names, report::Measured { rows, absent, throughput, growth }))
+    let (python, max_in_flight) = (subject.interpreter.version.clone(), subject.in_flight());
+    Ok(Report::new(&args, Scripts { rows, absent, throughput, growth, python, max_in_flight, names }))
 }
 
 /// What this process and its children had used when a measurement began.

@@ -9,17 +9,14 @@ use serde::Serialize;
 use super::{BARE, TOOLBUS};
 use crate::args::BenchArgs;
 use crate::figures::{self, Row};
-use toolbus::cli::Output;
+use crate::report::Measured;
 use toolbus::commands::Context;
 
-/// Everything that was measured.
+/// What the sides cost.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Report {
-    version: &'static str,
+pub(super) struct Broker {
     queue_type: String,
-    rounds: u16,
-    seconds: u64,
     tools: u16,
     trace_ratio: Option<f64>,
     span_bytes: Option<u64>,
@@ -39,7 +36,7 @@ struct Ratio {
     cpu: f64,
 }
 
-impl Report {
+impl Broker {
     pub(super) fn new(
         args: &BenchArgs,
         context: &Context,
@@ -49,10 +46,7 @@ impl Report {
         span_bytes: Option<u64>,
     ) -> Self {
         Self {
-            version: toolbus::VERSION,
             queue_type: format!("{:?}", context.config.bus.queue_type).to_lowercase(),
-            rounds: args.rounds,
-            seconds: args.seconds,
             tools: args.tools,
             trace_ratio: args.trace_ratio,
             span_bytes,
@@ -62,12 +56,12 @@ impl Report {
             rows,
         }
     }
+}
 
-    pub(super) fn print(&self, output: Output) -> io::Result<()> {
-        figures::print(self, output, Self::print_table)
-    }
+impl Measured for Broker {
+    const NAME: &'static str = "broker";
 
-    fn print_table(&self, out: &mut dyn Write) -> io::Result<()> {
+    fn print(&self, out: &mut dyn Write) -> io::Result<()> {
         let columns: [figures::Column; 3] =
             [("CPU s/1000", figures::cpu), ("load CPU s/1000", figures::load_cpu), ("peak MiB", figures::peak)];
         writeln!(out, "{}\n", figures::table(&self.rows, "calls", &columns))?;
@@ -77,10 +71,13 @@ impl Report {
                 "{callers} in flight, toolbus / bare: throughput {throughput:.2}, p50 {p50:.2}, CPU per call {cpu:.2}"
             )?;
         }
-        writeln!(
-            out,
-            "{} queue, {} rounds of {} s, {} extra tools; idle memory {:.1} MiB, ready after {:.0} ms",
-            self.queue_type, self.rounds, self.seconds, self.tools, self.idle_mib, self.ready_ms
+        Ok(())
+    }
+
+    fn conditions(&self, rounds: String) -> String {
+        let Self { queue_type, tools, idle_mib, ready_ms, .. } = self;
+        format!(
+            "{queue_type} queue, {rounds}, {tools} extra tools; idle memory {idle_mib:.1} MiB, ready after {ready_ms:.0} ms"
         )
     }
 }

@@ -3,8 +3,8 @@
 use std::time::{Duration, Instant};
 
 use crate::exchange::{Exchange as _, ExchangeError, closed_loop};
+use crate::figures::Figures;
 use crate::mcp_http::{Endpoint, McpCaller, McpClient, ToolUse};
-use crate::summary::Figures;
 use crate::usage::Usage;
 use indicatif::ProgressBar;
 use serde::Serialize;

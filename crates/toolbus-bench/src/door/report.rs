@@ -2,17 +2,15 @@
 
 use std::io::{self, Write};
 
-use crate::summary::Figures;
+use crate::figures::Figures;
 use comfy_table::{CellAlignment, Table, presets};
 use serde::Serialize;
 
 use super::Side;
 use super::idle::Idle;
 use super::peers::{Calls, Compared};
-use crate::args::BenchArgs;
 use crate::figures::{self, Row};
-use crate::gate::Gate;
-use toolbus::cli::Output;
+use crate::report::{Gate, Measured};
 
 /// Most that the door may add to a call at the median, in milliseconds.
 const ADDED: f64 = 0.5;
@@ -21,61 +19,31 @@ const CARRIED: f64 = 0.7;
 /// Most memory that a thousand idle sessions may take, in MiB.
 const MEMORY: f64 = 20.0;
 
-/// Everything that was measured.
-#[derive(Debug, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub(super) struct Report {
-    version: &'static str,
-    rounds: u16,
-    seconds: u64,
-    #[serde(flatten)]
-    measured: Measured,
-    gates: Vec<Gate>,
-}
-
 /// What the sides cost.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Measured {
+pub(super) struct Door {
     pub(super) rows: Vec<Row>,
     pub(super) idle: Idle,
     pub(super) peers: Vec<Compared>,
 }
 
-impl Report {
-    pub(super) fn new(args: &BenchArgs, measured: Measured) -> Self {
-        let Measured { rows, idle, .. } = &measured;
-        Self {
-            version: toolbus::VERSION,
-            rounds: args.rounds,
-            seconds: args.seconds,
-            gates: added(rows).into_iter().chain(carried(rows)).chain([memory(idle)]).collect(),
-            measured,
-        }
-    }
+impl Measured for Door {
+    const NAME: &'static str = "door";
 
-    /// Whether every gate is met.
-    pub(super) fn is_met(&self) -> bool {
-        self.gates.iter().all(|gate| gate.is_met)
-    }
-
-    pub(super) fn print(&self, output: Output) -> io::Result<()> {
-        figures::print(self, output, Self::print_table)
-    }
-
-    fn print_table(&self, out: &mut dyn Write) -> io::Result<()> {
-        let Measured { rows, idle, peers } = &self.measured;
+    fn print(&self, out: &mut dyn Write) -> io::Result<()> {
+        let Self { rows, idle, peers } = self;
         let columns: [figures::Column; 3] =
             [("CPU s/1000", figures::cpu), ("load CPU s/1000", figures::load_cpu), ("peak MiB", figures::peak)];
         writeln!(out, "{}\n", figures::table(rows, "calls", &columns))?;
         if !peers.is_empty() {
             writeln!(out, "{}\n", comparison(peers))?;
         }
-        writeln!(out, "{idle}")?;
-        for gate in &self.gates {
-            writeln!(out, "{gate}")?;
-        }
-        writeln!(out, "{} rounds of {} s", self.rounds, self.seconds)
+        writeln!(out, "{idle}")
+    }
+
+    fn gates(&self) -> Vec<Gate> {
+        added(&self.rows).into_iter().chain(carried(&self.rows)).chain([memory(&self.idle)]).collect()
     }
 }
 
@@ -155,10 +123,11 @@ mod tests {
     use super::*;
     use crate::Cli;
     use crate::figures::tests::row;
+    use crate::report::Report;
 
     const MIB: u64 = 1 << 20;
 
-    fn args() -> BenchArgs {
+    fn args() -> crate::args::BenchArgs {
         Cli::try_parse_from(["toolbus-bench", "--door"]).unwrap().bench
     }
 
@@ -193,11 +162,11 @@ mod tests {
         vec![compared("toolbus", 0.2, back), compared("another", 2.0, lost)]
     }
 
-    fn report(rows: Vec<Row>, idle: Idle) -> Report {
-        Report::new(&args(), Measured { rows, idle, peers: peers() })
+    fn report(rows: Vec<Row>, idle: Idle) -> Report<Door> {
+        Report::new(&args(), Door { rows, idle, peers: peers() })
     }
 
-    fn missed(report: &Report) -> Vec<&str> {
+    fn missed(report: &Report<Door>) -> Vec<&str> {
         report.gates.iter().filter(|gate| !gate.is_met).map(|gate| &*gate.what).collect()
     }
 
@@ -229,7 +198,7 @@ mod tests {
     #[test]
     fn people_are_told_all_of_it() {
         let mut out = Vec::new();
-        report(rows(0.2, 0.6, 30_000.0), idle(26 * MIB)).print_table(&mut out).unwrap();
+        report(rows(0.2, 0.6, 30_000.0), idle(26 * MIB)).print(&mut out).unwrap();
         insta::assert_snapshot!(String::from_utf8(out).unwrap(), @r"
         | in flight | side            | calls/s | p50 ms | p95 ms | p99 ms | CPU s/1000 | load CPU s/1000 | peak MiB |
         |-----------|-----------------|---------|--------|--------|--------|------------|-----------------|----------|

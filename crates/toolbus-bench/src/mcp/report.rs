@@ -9,15 +9,12 @@ use super::crowd::Crowd;
 use super::sides::Side;
 use crate::args::BenchArgs;
 use crate::figures::{self, Row};
-use toolbus::cli::Output;
+use crate::report::Measured;
 
-/// Everything that was measured.
+/// What the sides cost.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Report {
-    version: &'static str,
-    rounds: u16,
-    seconds: u64,
+pub(super) struct Bridge {
     rows: Vec<Row>,
     comparisons: Vec<Comparison>,
     recovery_ms: f64,
@@ -33,24 +30,21 @@ struct Comparison {
     added_p50_ms: f64,
 }
 
-impl Report {
+impl Bridge {
     pub(super) fn new(args: &BenchArgs, rows: Vec<Row>, recovery: Duration, crowd: Crowd) -> Self {
         Self {
-            version: toolbus::VERSION,
-            rounds: args.rounds,
-            seconds: args.seconds,
             comparisons: args.callers.iter().filter_map(|callers| comparison(&rows, *callers)).collect(),
             rows,
             recovery_ms: recovery.as_secs_f64() * 1e3,
             crowd,
         }
     }
+}
 
-    pub(super) fn print(&self, output: Output) -> io::Result<()> {
-        figures::print(self, output, Self::print_table)
-    }
+impl Measured for Bridge {
+    const NAME: &'static str = "mcp";
 
-    fn print_table(&self, out: &mut dyn Write) -> io::Result<()> {
+    fn print(&self, out: &mut dyn Write) -> io::Result<()> {
         let columns: [figures::Column; 2] = [("CPU s/1000", figures::load_cpu), ("server CPU s/1000", figures::cpu)];
         writeln!(out, "{}\n", figures::table(&self.rows, "calls", &columns))?;
         for Comparison { callers, throughput, added_p50_ms } in &self.comparisons {
@@ -60,8 +54,7 @@ impl Report {
             )?;
         }
         writeln!(out, "good answer {:.0} ms after a server was killed", self.recovery_ms)?;
-        writeln!(out, "{}", self.crowd)?;
-        writeln!(out, "{} rounds of {} s", self.rounds, self.seconds)
+        writeln!(out, "{}", self.crowd)
     }
 }
 

@@ -3,16 +3,13 @@
 use std::fmt;
 use std::io::{self, Write};
 
-use crate::summary::Figures;
+use crate::figures::Figures;
 use serde::Serialize;
 
 use super::footprint::Growth;
 use super::sides::Names;
-use super::subject::Subject;
-use crate::args::BenchArgs;
 use crate::figures::{self, Row};
-use crate::gate::Gate;
-use toolbus::cli::Output;
+use crate::report::{Gate, Measured};
 
 /// Most that a cold start may cost, as a multiple of the interpreter alone.
 const COLD: f64 = 1.5;
@@ -21,29 +18,19 @@ const WARM: f64 = 1.0;
 /// Most memory that many scripts may leave with this process, in bytes.
 const MEMORY: u64 = 2 << 20;
 
-/// Everything that was measured.
-#[derive(Debug, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub(super) struct Report {
-    version: &'static str,
-    python: String,
-    rounds: u16,
-    seconds: u64,
-    max_in_flight: usize,
-    #[serde(flatten)]
-    measured: Measured,
-    gates: Vec<Gate>,
-}
-
 /// What the sides cost.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Measured {
+pub(super) struct Scripts {
     pub(super) rows: Vec<Row>,
     /// Sides that could not be measured, and why.
     pub(super) absent: Vec<(&'static str, String)>,
     pub(super) throughput: Vec<Throughput>,
     pub(super) growth: Vec<Growth>,
+    pub(super) python: String,
+    pub(super) max_in_flight: usize,
+    #[serde(skip)]
+    pub(super) names: Names,
 }
 
 /// Scripts a second, of the interpreters that the same cores start.
@@ -64,30 +51,11 @@ impl Throughput {
     }
 }
 
-impl Report {
-    pub(super) fn new(args: &BenchArgs, subject: &Subject, names: &Names, measured: Measured) -> Self {
-        Self {
-            version: toolbus::VERSION,
-            python: subject.interpreter.version.clone(),
-            rounds: args.rounds,
-            seconds: args.seconds,
-            max_in_flight: subject.in_flight(),
-            gates: starts(names, &measured.rows).chain(measured.growth.iter().flat_map(left)).collect(),
-            measured,
-        }
-    }
+impl Measured for Scripts {
+    const NAME: &'static str = "script";
 
-    /// Whether every gate is met.
-    pub(super) fn is_met(&self) -> bool {
-        self.gates.iter().all(|gate| gate.is_met)
-    }
-
-    pub(super) fn print(&self, output: Output) -> io::Result<()> {
-        figures::print(self, output, Self::print_table)
-    }
-
-    fn print_table(&self, out: &mut dyn Write) -> io::Result<()> {
-        let Measured { rows, absent, throughput, growth } = &self.measured;
+    fn print(&self, out: &mut dyn Write) -> io::Result<()> {
+        let Self { rows, absent, throughput, growth, .. } = self;
         let columns: [figures::Column; 2] = [("CPU s/1000", figures::load_cpu), ("scripts' CPU s/1000", figures::cpu)];
         let mut table = figures::table(rows, "runs", &columns);
         for (side, _) in absent {
@@ -103,11 +71,15 @@ impl Report {
         for growth in growth {
             writeln!(out, "{growth}")?;
         }
-        for gate in &self.gates {
-            writeln!(out, "{gate}")?;
-        }
-        let Self { python, rounds, seconds, max_in_flight, .. } = self;
-        writeln!(out, "Python {python}, {max_in_flight} scripts at a time, {rounds} rounds of {seconds} s")
+        Ok(())
+    }
+
+    fn gates(&self) -> Vec<Gate> {
+        starts(&self.names, &self.rows).chain(self.growth.iter().flat_map(left)).collect()
+    }
+
+    fn conditions(&self, rounds: String) -> String {
+        format!("Python {}, {} scripts at a time, {rounds}", self.python, self.max_in_flight)
     }
 }
 
@@ -178,9 +150,13 @@ fn left(growth: &Growth) -> impl Iterator<Item = Gate> {
 
 #[cfg(test)]
 mod tests {
+    use clap::Parser as _;
+
     use super::super::footprint::Footprint;
     use super::*;
+    use crate::Cli;
     use crate::figures::tests::row;
+    use crate::report::Report;
 
     const BEFORE: Footprint =
         Footprint { resident: 20 << 20, descriptors: 12, processes: 2, threads: 5, folders: 1, mounts: 30 };
@@ -202,17 +178,15 @@ mod tests {
         Growth { side: "cold", scripts: 1000, seconds: 20.0, before: BEFORE, after }
     }
 
-    fn report(rows: Vec<Row>, after: Footprint) -> Report {
-        let throughput = Throughput::of(8, rows.get(4..).unwrap());
-        let growth = vec![growth(after)];
-        let gates = starts(&names(), &rows).chain(growth.iter().flat_map(left)).collect();
+    fn report(rows: Vec<Row>, after: Footprint) -> Report<Scripts> {
+        let throughput = Throughput::of(8, rows.get(4..).unwrap()).into_iter().collect();
         let absent = vec![("bwrap", "not installed".to_owned())];
-        let measured = Measured { rows, absent, throughput: throughput.into_iter().collect(), growth };
-        let (version, python) = ("1.2.3", "3.11.7".to_owned());
-        Report { version, python, rounds: 5, seconds: 3, max_in_flight: 2, measured, gates }
+        let (growth, python) = (vec![growth(after)], "3.11.7".to_owned());
+        let measured = Scripts { rows, absent, throughput, growth, python, max_in_flight: 2, names: names() };
+        Report::new(&Cli::try_parse_from(["toolbus-bench", "--script"]).unwrap().bench, measured)
     }
 
-    fn missed(report: &Report) -> Vec<&str> {
+    fn missed(report: &Report<Scripts>) -> Vec<&str> {
         report.gates.iter().filter(|gate| !gate.is_met).map(|gate| &*gate.what).collect()
     }
 
@@ -242,7 +216,7 @@ mod tests {
     fn people_are_told_what_was_missed_and_what_was_not_there() {
         let told = report(rows(16.0, 14.0, 5.0), Footprint { descriptors: 13, ..BEFORE });
         let mut out = Vec::new();
-        told.print_table(&mut out).unwrap();
+        told.print(&mut out).unwrap();
         insta::assert_snapshot!(String::from_utf8(out).unwrap(), @r"
         | in flight | side                | runs/s | p50 ms |  p95 ms |  p99 ms | CPU s/1000 | scripts' CPU s/1000 |
         |-----------|---------------------|--------|--------|---------|---------|------------|---------------------|

@@ -50,6 +50,7 @@ pub(super) struct Sides {
 }
 
 /// The names of those sides that are compared.
+#[derive(Debug)]
 pub(super) struct Names {
     pub(super) plain: &'static str,
     pub(super) cold: Vec<&'static str>,
