@@ -46,14 +46,14 @@ async fn listen(State(door): State<Door>, Extension(visitor): Extension<Visitor>
     };
     // Ends with whatever holds it: this request, if its client goes meanwhile, or else the body of its answer.
     let stream = session.stream();
-    let over = events::any([stream.over.clone(), visitor.revoked, door.parts.closing.clone()]);
+    let over = events::any_cancelled([stream.over.clone(), visitor.revoked, door.parts.closing.clone()]);
     let backend = Arc::clone(&door.parts.backend);
     let news = News::begin(backend, Arc::clone(&session.caller), Some(&session)).await;
     let news = futures_util::stream::unfold((news, stream), async |(mut news, stream)| {
         let method = news.next().await?;
         Some((notification(method, None::<()>), (news, stream)))
     });
-    events::response(news, over)
+    events::event_stream(news, over)
 }
 
 /// `DELETE`: the end of a session.

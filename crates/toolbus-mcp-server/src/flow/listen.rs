@@ -25,7 +25,7 @@ pub(crate) struct ListenFlow {
 
 /// What each message of a subscription says of it.
 #[derive(Serialize)]
-struct Meta<'a> {
+struct SubscriptionMeta<'a> {
     #[serde(rename = "io.modelcontextprotocol/subscriptionId")]
     subscription: &'a Id,
     #[serde(rename = "io.modelcontextprotocol/serverInfo", skip_serializing_if = "Option::is_none")]
@@ -33,9 +33,9 @@ struct Meta<'a> {
 }
 
 #[derive(Serialize)]
-struct Params<'a> {
+struct NotificationParams<'a> {
     #[serde(rename = "_meta")]
-    meta: Meta<'a>,
+    meta: SubscriptionMeta<'a>,
     #[serde(skip_serializing_if = "Option::is_none")]
     notifications: Option<Value>,
 }
@@ -45,7 +45,7 @@ struct Params<'a> {
 struct Over<'a> {
     result_type: &'static str,
     #[serde(rename = "_meta")]
-    meta: Meta<'a>,
+    meta: SubscriptionMeta<'a>,
 }
 
 impl ListenFlow {
@@ -88,8 +88,8 @@ impl ListenFlow {
     }
 
     fn notification(&self, method: &str, notifications: Option<Value>) -> Bytes {
-        let meta = Meta { subscription: &self.subscription, server_info: None };
-        rpc::notification(method, Some(Params { meta, notifications }))
+        let meta = SubscriptionMeta { subscription: &self.subscription, server_info: None };
+        rpc::notification(method, Some(NotificationParams { meta, notifications }))
     }
 
     /// The door closes.
@@ -98,7 +98,7 @@ impl ListenFlow {
         if let Some(started) = self.started.take() {
             started.finished(None, None);
         }
-        let meta = Meta { subscription: &self.subscription, server_info: Some(&self.server_info) };
+        let meta = SubscriptionMeta { subscription: &self.subscription, server_info: Some(&self.server_info) };
         Step::Last(rpc::success(&self.subscription, Over { result_type: "complete", meta }))
     }
 }

@@ -16,12 +16,12 @@ use tokio_util::sync::CancellationToken;
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
 /// Waits for any of these.
-pub(super) async fn any<const N: usize>(tokens: [CancellationToken; N]) {
+pub(super) async fn any_cancelled<const N: usize>(tokens: [CancellationToken; N]) {
     futures_util::future::select_all(tokens.iter().map(|token| token.cancelled().boxed())).await;
 }
 
 /// A stream of messages, which is cut off once `over` ends.
-pub(super) fn response(
+pub(super) fn event_stream(
     messages: impl Stream<Item = Bytes> + Send + 'static,
     over: impl Future<Output = ()> + Send + 'static,
 ) -> Response {

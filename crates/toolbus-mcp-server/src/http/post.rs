@@ -123,7 +123,7 @@ async fn later(door: &Door, visitor: &Visitor, mut flow: Flow) -> Response {
             Step::Nothing => None,
         }
     });
-    events::response(steps, withdrawn(visitor.revoked.clone(), door.parts.closing.clone()))
+    events::event_stream(steps, withdrawn(visitor.revoked.clone(), door.parts.closing.clone()))
 }
 
 /// Waits until a token does not count any more. When the door closes, none does; but answers in hand are still given then.
