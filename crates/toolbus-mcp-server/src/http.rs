@@ -2,10 +2,11 @@
 //!
 //! Who may enter has been decided before: each request carries a [`Visitor`], and a body that was read within its bounds.
 
-mod events;
 mod headers;
 mod post;
-mod refusal;
+mod response;
+#[cfg(test)]
+mod tests;
 
 use std::sync::Arc;
 
@@ -18,11 +19,11 @@ use axum::routing::post;
 use toolbus_core::caller::Caller;
 
 use self::headers::Narrowed;
-use crate::door::Door;
-use crate::news::News;
+use crate::auth::Visitor;
+use crate::methods::listen::News;
 use crate::rpc::{RpcError, notification};
-use crate::sessions::Session;
-use crate::visitor::Visitor;
+use crate::server::Door;
+use crate::session::Session;
 
 /// How requests come, as telemetry names it.
 const TRANSPORT: &str = "tcp";
@@ -38,7 +39,7 @@ pub fn router(door: Door) -> Router {
 /// `GET`: the news of a session, as long as it is listened to.
 async fn listen(State(door): State<Door>, Extension(visitor): Extension<Visitor>, headers: HeaderMap) -> Response {
     if !headers::accepts(&headers, headers::EVENTS) {
-        return refusal::not_acceptable("The header Accept must allow text/event-stream.");
+        return response::not_acceptable("The header Accept must allow text/event-stream.");
     }
     let session = match session(&door, &visitor, &headers) {
         Ok(session) => session,
@@ -46,14 +47,14 @@ async fn listen(State(door): State<Door>, Extension(visitor): Extension<Visitor>
     };
     // Ends with whatever holds it: this request, if its client goes meanwhile, or else the body of its answer.
     let stream = session.stream();
-    let over = events::any_cancelled([stream.over.clone(), visitor.revoked, door.parts.closing.clone()]);
+    let over = response::any_cancelled([stream.over.clone(), visitor.revoked, door.parts.closing.clone()]);
     let backend = Arc::clone(&door.parts.backend);
     let news = News::begin(backend, Arc::clone(&session.caller), Some(&session)).await;
     let news = futures_util::stream::unfold((news, stream), async |(mut news, stream)| {
         let method = news.next().await?;
         Some((notification(method, None::<()>), (news, stream)))
     });
-    events::event_stream(news, over)
+    response::event_stream(news, over)
 }
 
 /// `DELETE`: the end of a session.
@@ -69,14 +70,14 @@ async fn end(State(door): State<Door>, Extension(visitor): Extension<Visitor>, h
 
 /// The session that a request names.
 fn session(door: &Door, visitor: &Visitor, headers: &HeaderMap) -> Result<Arc<Session>, Box<Response>> {
-    let refused = |error: RpcError| Box::new(refusal::bad_request(None, &error));
+    let refused = |error: RpcError| Box::new(response::bad_request(None, &error));
     headers::known_version(headers).map_err(refused)?;
     let Some(id) = headers::one(headers, headers::SESSION_ID).map_err(refused)? else {
         let text = "The header Mcp-Session-Id is missing. Begin with `initialize`, and send the id that it answers.";
         return Err(refused(RpcError::new(RpcError::INVALID_REQUEST, text)));
     };
     let narrowed = Narrowed::read(headers).map_err(refused)?;
-    let session = door.parts.sessions.get(id, visitor.token).ok_or_else(|| Box::new(refusal::no_session()))?;
+    let session = door.parts.sessions.get(id, visitor.token).ok_or_else(|| Box::new(response::no_session()))?;
     match narrowed.is_of(&session.caller) {
         true => Ok(session),
         false => Err(refused(RpcError::new(
@@ -94,6 +95,3 @@ fn caller(door: &Door, visitor: &Visitor, narrowed: Narrowed<'_>, session: Arc<s
         ..door.parts.backend.caller(visitor.agent.clone(), session)
     }
 }
-
-#[cfg(test)]
-mod tests;

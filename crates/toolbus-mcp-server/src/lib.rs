@@ -4,32 +4,22 @@
 //! `http` is the Streamable HTTP transport, `stdio` the one over standard input and output. What there is to offer comes from a [`Backend`]: here [`Local`], which asks
 //! the policy and has the dispatcher run calls with all their steps.
 
+pub mod auth;
 mod backend;
 mod content;
-mod cursor;
-mod definition;
-mod door;
-mod flow;
+mod events;
 mod http;
-pub mod keeper;
-mod local;
 mod meta;
 mod methods;
-mod news;
-mod observe;
-mod peer;
 mod rpc;
-mod sessions;
+mod server;
+mod session;
 mod stdio;
-mod version;
-mod visitor;
 
-pub use backend::{Backend, BackendCall, Document, Listed, Unavailable};
-pub use door::{Door, Settings};
-pub use http::router;
-pub use keeper::{Entry, Keeper};
-pub use local::{Local, NoShelf, Shelf};
-pub use observe::{Observer, Operation, Silent, Started};
-pub use stdio::End;
-pub use version::Version;
-pub use visitor::{TokenId, Visitor};
+pub use self::auth::{Entry, Keeper, TokenId, Visitor};
+pub use self::backend::{Backend, BackendCall, Document, Listed, Local, NoShelf, Shelf, Unavailable};
+pub use self::events::{Observer, Operation, Silent, Started};
+pub use self::http::router;
+pub use self::meta::Version;
+pub use self::server::{Door, Settings};
+pub use self::stdio::End;

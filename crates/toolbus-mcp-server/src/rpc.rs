@@ -1,9 +1,334 @@
 //! JSON-RPC 2.0, as MCP uses it.
 
-mod error;
-mod message;
-mod reply;
+use std::borrow::Cow;
 
-pub(crate) use error::RpcError;
-pub(crate) use message::{Call, Id, Message};
-pub(crate) use reply::{failure, notification, success};
+use bytes::Bytes;
+use serde::ser::Error as _;
+use serde::{Deserialize, Serialize, Serializer};
+use serde_json::value::RawValue;
+use serde_json::{Value, json};
+
+use crate::meta::Version;
+
+/// Longest part of a message that its answer repeats, in characters.
+const MAX_SHOWN: usize = 200;
+
+/// Why a request has no result.
+///
+/// Codes: JSON-RPC 2.0 §5.1, and MCP 2026-07-28 for those from -32020 on.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct RpcError {
+    /// What kind of error.
+    pub(crate) code: i32,
+    /// What is wrong, and what to do next.
+    pub(crate) message: String,
+    /// More of it, for programs.
+    pub(crate) data: Option<Value>,
+}
+
+impl RpcError {
+    /// The message is no JSON.
+    pub(crate) const PARSE_ERROR: i32 = -32700;
+    /// The message is no request.
+    pub(crate) const INVALID_REQUEST: i32 = -32600;
+    /// There is no such method.
+    pub(crate) const METHOD_NOT_FOUND: i32 = -32601;
+    /// The parameters are not what the method takes.
+    pub(crate) const INVALID_PARAMS: i32 = -32602;
+    /// Something is wrong here.
+    pub(crate) const INTERNAL_ERROR: i32 = -32603;
+    /// There is no such resource, to clients of revisions before 2026-07-28.
+    pub(crate) const RESOURCE_NOT_FOUND: i32 = -32002;
+    /// A header says something else than the message.
+    pub(crate) const HEADER_MISMATCH: i32 = -32020;
+    /// The revision is not spoken here.
+    pub(crate) const UNSUPPORTED_PROTOCOL_VERSION: i32 = -32022;
+
+    pub(crate) fn new(code: i32, message: impl Into<String>) -> Self {
+        Self { code, message: message.into(), data: None }
+    }
+
+    pub(crate) fn method_not_found(method: &str) -> Self {
+        let shown = toolbus_core::text::shown(method);
+        Self::new(Self::METHOD_NOT_FOUND, format!("There is no method `{shown}` here."))
+    }
+
+    /// The parameters cannot be read: what `error` says of them, which may repeat them.
+    pub(crate) fn unreadable_params(error: &serde_json::Error) -> Self {
+        Self::invalid_params(format!("The parameters are not what the method takes: {}.", bounded(error)))
+    }
+
+    pub(crate) fn invalid_params(message: impl Into<String>) -> Self {
+        Self::new(Self::INVALID_PARAMS, message)
+    }
+
+    pub(crate) fn unsupported_version(asked: &str) -> Self {
+        let supported = Version::ALL.map(Version::as_str);
+        let asked = toolbus_core::text::shown(asked);
+        Self {
+            data: Some(json!({"supported": supported, "requested": asked})),
+            ..Self::new(
+                Self::UNSUPPORTED_PROTOCOL_VERSION,
+                format!("Version {asked} of the protocol is not spoken here; supported: {}.", supported.join(", ")),
+            )
+        }
+    }
+}
+
+/// What is wrong with JSON, cut to a length that an answer may have.
+fn bounded(error: &serde_json::Error) -> String {
+    let text = error.to_string();
+    match text.char_indices().nth(MAX_SHOWN) {
+        Some((end, _)) => format!("{}…", text.get(..end).unwrap_or_default()),
+        None => text,
+    }
+}
+
+/// Longest id of a request, in bytes: answers repeat it.
+const MAX_ID: usize = 256;
+
+/// The id of a request, as the client wrote it.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct Id(Box<str>);
+
+/// A request: something that is answered.
+#[derive(Debug)]
+pub(crate) struct Call<'a> {
+    /// Its id.
+    pub(crate) id: Id,
+    /// What is asked for.
+    pub(crate) method: Cow<'a, str>,
+    /// With which parameters.
+    pub(crate) params: Option<&'a RawValue>,
+}
+
+/// What a client sent.
+#[derive(Debug)]
+pub(crate) enum Message<'a> {
+    Request(Call<'a>),
+    Notification {
+        method: Cow<'a, str>,
+        params: Option<&'a RawValue>,
+    },
+    /// An answer. Nothing is ever asked of clients, so that it can be left unread.
+    Answer,
+}
+
+#[derive(Deserialize)]
+#[serde(expecting = "an object")]
+struct Raw<'a> {
+    #[serde(borrow)]
+    jsonrpc: Option<Cow<'a, str>>,
+    #[serde(borrow, default, deserialize_with = "present")]
+    id: Option<&'a RawValue>,
+    #[serde(borrow)]
+    method: Option<Cow<'a, str>>,
+    #[serde(borrow)]
+    params: Option<&'a RawValue>,
+    #[serde(borrow)]
+    result: Option<&'a RawValue>,
+    #[serde(borrow)]
+    error: Option<&'a RawValue>,
+}
+
+/// Keeps `null` apart from what is absent.
+fn present<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<&'de RawValue>, D::Error> {
+    <&RawValue>::deserialize(deserializer).map(Some)
+}
+
+/// Whether members are found by their names: of a list, they would be read by their places.
+fn is_object(value: &RawValue) -> bool {
+    value.get().starts_with('{')
+}
+
+impl Id {
+    /// Reads an id: a string or a whole number. Equal ones are equal, however their letters are written.
+    fn read(raw: &RawValue) -> Option<Self> {
+        let text = raw.get();
+        let is_number = || text.strip_prefix('-').unwrap_or(text).bytes().all(|byte| byte.is_ascii_digit());
+        if text.len() > MAX_ID || !(text.starts_with('"') || is_number()) {
+            return None;
+        }
+        if text.contains('\\') {
+            let letters: String = serde_json::from_str(text).ok()?;
+            return serde_json::to_string(&letters).ok().map(|text| Self(text.into()));
+        }
+        Some(Self(text.into()))
+    }
+
+    /// The id as JSON.
+    pub(crate) fn as_json(&self) -> &str {
+        &self.0
+    }
+
+    /// The id of a member of parameters that names another request.
+    pub(crate) fn of(raw: &RawValue) -> Option<Self> {
+        Self::read(raw)
+    }
+}
+
+impl Serialize for Id {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        // An id that was read is JSON. As it was written, because a number may be larger than any that is known here.
+        let raw: &RawValue = serde_json::from_str(&self.0).map_err(S::Error::custom)?;
+        raw.serialize(serializer)
+    }
+}
+
+impl<'a> Message<'a> {
+    /// Reads a message.
+    ///
+    /// # Errors
+    ///
+    /// When it is none; with the id, where that can be told.
+    pub(crate) fn read(body: &'a [u8]) -> Result<Self, (Option<Id>, RpcError)> {
+        let first = body.iter().find(|byte| !byte.is_ascii_whitespace());
+        if first == Some(&b'[') {
+            let text = "Batches are not taken: send one message at a time.";
+            return Err((None, RpcError::new(RpcError::INVALID_REQUEST, text)));
+        }
+        let raw: Raw<'a> = serde_json::from_slice(body).map_err(|error| {
+            let (code, what) = match error.classify() {
+                serde_json::error::Category::Data => (RpcError::INVALID_REQUEST, "no JSON-RPC message"),
+                _ => (RpcError::PARSE_ERROR, "no JSON"),
+            };
+            (None, RpcError::new(code, format!("The message is {what}: {}.", bounded(&error))))
+        })?;
+        let invalid = |id, text: &str| (id, RpcError::new(RpcError::INVALID_REQUEST, text));
+        let id = raw.id.map(|id| Id::read(id).ok_or(id));
+        if raw.jsonrpc.as_deref() != Some("2.0") {
+            return Err(invalid(
+                id.and_then(Result::ok),
+                "The message has no member `jsonrpc` with the value \"2.0\".",
+            ));
+        }
+        match (id, raw.method) {
+            (Some(Err(_)), Some(_)) => {
+                Err(invalid(None, "The id of a request is a string or a whole number, of at most 256 bytes."))
+            }
+            (Some(Ok(id)), Some(_)) if raw.params.is_some_and(|params| !is_object(params)) => {
+                Err((Some(id), RpcError::invalid_params("The parameters are no JSON object.")))
+            }
+            (Some(Ok(id)), Some(method)) => Ok(Self::Request(Call { id, method, params: raw.params })),
+            (None, Some(method)) => {
+                Ok(Self::Notification { method, params: raw.params.filter(|params| is_object(params)) })
+            }
+            (Some(_), None) if raw.result.is_some() || raw.error.is_some() => Ok(Self::Answer),
+            (id, None) => Err(invalid(id.and_then(Result::ok), "The message has no member `method`.")),
+        }
+    }
+}
+
+#[derive(Serialize)]
+struct Success<'a, R> {
+    jsonrpc: &'static str,
+    id: &'a Id,
+    result: R,
+}
+
+#[derive(Serialize)]
+struct Failure<'a> {
+    jsonrpc: &'static str,
+    id: Option<&'a Id>,
+    error: Body<'a>,
+}
+
+#[derive(Serialize)]
+struct Body<'a> {
+    code: i32,
+    message: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    data: Option<&'a Value>,
+}
+
+#[derive(Serialize)]
+struct Notification<'a, P> {
+    jsonrpc: &'static str,
+    method: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    params: Option<P>,
+}
+
+/// The answer to a request that has a result.
+pub(crate) fn success(id: &Id, result: impl Serialize) -> Bytes {
+    written(&Success { jsonrpc: "2.0", id, result })
+}
+
+/// The answer to a request that has none.
+pub(crate) fn failure(id: Option<&Id>, error: &RpcError) -> Bytes {
+    let error = Body { code: error.code, message: &error.message, data: error.data.as_ref() };
+    written(&Failure { jsonrpc: "2.0", id, error })
+}
+
+/// A message that is not answered.
+pub(crate) fn notification(method: &str, params: Option<impl Serialize>) -> Bytes {
+    written(&Notification { jsonrpc: "2.0", method, params })
+}
+
+fn written(message: &impl Serialize) -> Bytes {
+    // What is written here are texts, numbers and JSON values, which serialise.
+    serde_json::to_vec(message).unwrap_or_default().into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str) -> String {
+        match Message::read(text.as_bytes()) {
+            Ok(Message::Request(call)) => {
+                format!("request {} {} {}", call.id.as_json(), call.method, call.params.map_or("-", RawValue::get))
+            }
+            Ok(Message::Notification { method, params }) => {
+                format!("notification {method}{}", params.map_or("", RawValue::get))
+            }
+            Ok(Message::Answer) => "answer".to_owned(),
+            Err((id, error)) => {
+                format!("{} {} {}", id.map_or("-".to_owned(), |id| id.0.into()), error.code, error.message)
+            }
+        }
+    }
+
+    #[test]
+    fn requests_notifications_and_answers_are_told_apart() {
+        let request = read(r#" {"jsonrpc":"2.0","id":"a\"b","method":"tools/call","params":{"name":"x"}}"#);
+        assert_eq!(request, r#"request "a\"b" tools/call {"name":"x"}"#);
+        assert_eq!(read(r#"{"jsonrpc":"2.0","id":-7,"method":"ping"}"#), "request -7 ping -");
+        assert_eq!(
+            read(r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#),
+            "notification notifications/initialized"
+        );
+        assert_eq!(read(r#"{"jsonrpc":"2.0","id":1,"result":{}}"#), "answer");
+        assert_eq!(read(r#"{"jsonrpc":"2.0","id":1,"error":{"code":1,"message":""}}"#), "answer");
+    }
+
+    #[test]
+    fn whatever_is_no_message_is_refused_with_what_is_wrong() {
+        insta::assert_snapshot!(read("[]"), @"- -32600 Batches are not taken: send one message at a time.");
+        insta::assert_snapshot!(read("{"), @"- -32700 The message is no JSON: EOF while parsing an object at line 1 column 1.");
+        insta::assert_snapshot!(read("7"), @"- -32600 The message is no JSON-RPC message: invalid type: integer `7`, expected an object at line 1 column 1.");
+        insta::assert_snapshot!(read(r#"{"id":1,"method":"ping"}"#), @r#"1 -32600 The message has no member `jsonrpc` with the value "2.0"."#);
+        insta::assert_snapshot!(read(r#"{"jsonrpc":"2.0","id":1}"#), @"1 -32600 The message has no member `method`.");
+        for id in ["null", "1.5", "{}", "true", &format!("{:?}", "x".repeat(300))] {
+            let text = format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"ping"}}"#);
+            assert_eq!(
+                read(&text),
+                "- -32600 The id of a request is a string or a whole number, of at most 256 bytes.",
+                "{id}"
+            );
+        }
+        let twice = read(r#"{"jsonrpc":"2.0","id":1,"id":2,"method":"ping"}"#);
+        assert!(twice.starts_with("- -32600 "), "{twice}");
+    }
+
+    #[test]
+    fn parameters_have_names() {
+        for params in ["[]", r#"["echo"]"#, "7", "\"name\"", "true"] {
+            let request = format!(r#"{{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{params}}}"#);
+            assert_eq!(read(&request), "1 -32602 The parameters are no JSON object.", "{params}");
+            let notification = format!(r#"{{"jsonrpc":"2.0","method":"notifications/cancelled","params":{params}}}"#);
+            assert_eq!(read(&notification), "notification notifications/cancelled", "{params}");
+        }
+        assert_eq!(read(r#"{"jsonrpc":"2.0","id":1,"method":"ping","params":null}"#), "request 1 ping -");
+    }
+}

@@ -11,9 +11,8 @@ use serde_json::value::RawValue;
 use toolbus_core::caller::Caller;
 use toolbus_protocol::{TraceContext, header};
 
-use crate::meta::Meta;
+use crate::meta::{Meta, Version};
 use crate::rpc::{Call, RpcError};
-use crate::version::Version;
 
 pub(super) const SESSION_ID: &str = "mcp-session-id";
 pub(super) const PROTOCOL_VERSION: &str = "mcp-protocol-version";

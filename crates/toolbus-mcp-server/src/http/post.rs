@@ -9,15 +9,14 @@ use axum::response::{IntoResponse as _, Response};
 use futures_util::stream;
 use tokio_util::sync::CancellationToken;
 
-use super::headers::Narrowed;
-use super::{TRANSPORT, caller, events, headers, refusal, session};
-use crate::door::{Answer, Door};
-use crate::flow::{Flow, Step};
+use super::headers::{self, Narrowed};
+use super::{TRANSPORT, caller, response, session};
+use crate::auth::Visitor;
 use crate::meta::Meta;
-use crate::peer::Peer;
+use crate::methods::{Flow, Step};
 use crate::rpc::{Call, Message, RpcError};
-use crate::sessions::Owner;
-use crate::visitor::Visitor;
+use crate::server::{Answer, Door};
+use crate::session::{Owner, Peer};
 
 /// Time after which a client is told that its answer will take longer: nobody on the way waits for a head for ever.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -29,10 +28,10 @@ pub(super) async fn handle(
     body: Bytes,
 ) -> Response {
     if !headers::accepts_both(&headers) {
-        return refusal::not_acceptable("The header Accept must allow application/json and text/event-stream.");
+        return response::not_acceptable("The header Accept must allow application/json and text/event-stream.");
     }
     if !headers::is_json(&headers) {
-        return refusal::unsupported_type();
+        return response::unsupported_type();
     }
     match Message::read(&body) {
         Ok(Message::Request(call)) => answer(&door, visitor, &headers, &call).await,
@@ -46,7 +45,7 @@ pub(super) async fn handle(
             StatusCode::ACCEPTED.into_response()
         }
         Ok(Message::Answer) => StatusCode::ACCEPTED.into_response(),
-        Err((id, error)) => refusal::bad_request(id.as_ref(), &error),
+        Err((id, error)) => response::bad_request(id.as_ref(), &error),
     }
 }
 
@@ -57,11 +56,11 @@ async fn answer(door: &Door, visitor: Visitor, headers: &HeaderMap, call: &Call<
     let meta = Meta::of(call.params);
     let peer = if headers::stands_alone(headers, call, &meta) {
         if let Err(error) = headers::agree(headers, call, &meta) {
-            return refusal::bad_request(Some(&call.id), &error);
+            return response::bad_request(Some(&call.id), &error);
         }
         let narrowed = match Narrowed::read(headers) {
             Ok(narrowed) => narrowed,
-            Err(error) => return refusal::bad_request(Some(&call.id), &error),
+            Err(error) => return response::bad_request(Some(&call.id), &error),
         };
         // What is built for the sessions of others belongs to the token.
         let session = visitor.token.map_or_else(|| "open".to_owned(), |token| format!("token-{:016x}", token.0));
@@ -74,8 +73,8 @@ async fn answer(door: &Door, visitor: Visitor, headers: &HeaderMap, call: &Call<
     };
     let peer = peer.within(headers::trace(headers));
     match door.answer(&peer, call).await {
-        Answer::Now(body) => refusal::json(StatusCode::OK, body),
-        Answer::Refused(error, body) => refusal::json(status(&peer, &error), body),
+        Answer::Now(body) => response::json(StatusCode::OK, body),
+        Answer::Refused(error, body) => response::json(status(&peer, &error), body),
         Answer::Later(flow) => later(door, &visitor, flow).await,
     }
 }
@@ -83,14 +82,14 @@ async fn answer(door: &Door, visitor: Visitor, headers: &HeaderMap, call: &Call<
 fn begin(door: &Door, visitor: &Visitor, headers: &HeaderMap, call: &Call<'_>) -> Response {
     let narrowed = match Narrowed::read(headers) {
         Ok(narrowed) => narrowed,
-        Err(error) => return refusal::bad_request(Some(&call.id), &error),
+        Err(error) => return response::bad_request(Some(&call.id), &error),
     };
     let outside = headers::trace(headers);
     let owner = Owner { token: visitor.token, revoked: visitor.revoked.clone() };
     let begun = door.begin(call, owner, TRANSPORT, outside, |id| caller(door, visitor, narrowed, id));
     match begun {
         Ok((peer, body)) => {
-            let mut response = refusal::json(StatusCode::OK, body);
+            let mut response = response::json(StatusCode::OK, body);
             let id = peer.session.as_ref().and_then(|session| HeaderValue::from_str(&session.id).ok());
             if let Some(id) = id {
                 response.headers_mut().insert(headers::SESSION_ID, id);
@@ -98,9 +97,9 @@ fn begin(door: &Door, visitor: &Visitor, headers: &HeaderMap, call: &Call<'_>) -
             response
         }
         Err(error) if error.code == RpcError::INTERNAL_ERROR => {
-            refusal::json(StatusCode::SERVICE_UNAVAILABLE, crate::rpc::failure(Some(&call.id), &error))
+            response::json(StatusCode::SERVICE_UNAVAILABLE, crate::rpc::failure(Some(&call.id), &error))
         }
-        Err(error) => refusal::bad_request(Some(&call.id), &error),
+        Err(error) => response::bad_request(Some(&call.id), &error),
     }
 }
 
@@ -108,7 +107,7 @@ fn begin(door: &Door, visitor: &Visitor, headers: &HeaderMap, call: &Call<'_>) -
 async fn later(door: &Door, visitor: &Visitor, mut flow: Flow) -> Response {
     let first = tokio::time::timeout(PATIENCE, flow.next()).await.ok();
     if let Some(Step::Last(body)) = first {
-        return refusal::json(StatusCode::OK, body);
+        return response::json(StatusCode::OK, body);
     }
     flow.detach();
     let steps = stream::unfold((first, Some(flow)), async |(first, flow)| {
@@ -123,7 +122,7 @@ async fn later(door: &Door, visitor: &Visitor, mut flow: Flow) -> Response {
             Step::Nothing => None,
         }
     });
-    events::event_stream(steps, withdrawn(visitor.revoked.clone(), door.parts.closing.clone()))
+    response::event_stream(steps, withdrawn(visitor.revoked.clone(), door.parts.closing.clone()))
 }
 
 /// Waits until a token does not count any more. When the door closes, none does; but answers in hand are still given then.

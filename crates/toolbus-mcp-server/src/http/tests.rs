@@ -1,5 +1,6 @@
 mod calls;
 mod changes;
+mod fixture;
 mod gone;
 mod headers;
 mod messages;
@@ -7,4 +8,3 @@ mod outcomes;
 mod results;
 mod sessions;
 mod streams;
-mod world;

@@ -1,18 +1,29 @@
 //! `tools/call`: a call of a tool, with all the steps of any call.
 
 use std::borrow::Cow;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 
-use serde::Deserialize;
+use futures_util::FutureExt as _;
+use futures_util::future::BoxFuture;
+use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
-use toolbus_core::progress::ProgressSink;
+use tokio::sync::mpsc;
+use toolbus_core::caller::Caller;
+use toolbus_core::failure::{Cause, ToolFailure};
+use toolbus_core::progress::{Progress, ProgressSink};
+use toolbus_core::tool::ToolOutput;
 use toolbus_protocol::TraceContext;
 
-use crate::backend::BackendCall;
-use crate::door::Parts;
-use crate::flow::{CallFlow, Flow};
-use crate::peer::Peer;
-use crate::rpc::{Call, RpcError};
+use super::{CallFlow, Flow, Step};
+use crate::backend::{Backend, BackendCall};
+use crate::content::{self, Ended};
+use crate::events::Started;
+use crate::meta::Version;
+use crate::rpc::{self, Call, Id, RpcError};
+use crate::server::Parts;
+use crate::session::{Peer, Underway};
 
 /// Longest name of a tool, in bytes: answers repeat it.
 const MAX_NAME: usize = 1024;
@@ -64,4 +75,151 @@ pub(crate) fn begin(
         underway,
         token.zip(reports),
     )))
+}
+
+type Running = BoxFuture<'static, Result<ToolOutput, ToolFailure>>;
+
+/// A call that is under way.
+pub(crate) struct CallFlow {
+    id: Id,
+    backend: Arc<dyn Backend>,
+    caller: Arc<Caller>,
+    /// The tool, as the client calls it.
+    tool: String,
+    running: Option<Running>,
+    /// Whether it has a task of its own.
+    is_detached: bool,
+    underway: Option<Underway>,
+    progress: Option<(Box<RawValue>, mpsc::Receiver<Progress>)>,
+    version: Version,
+    /// Whether the call goes on when the client has gone: in a session, a connection that is lost says nothing of its wish.
+    survives: bool,
+    pub(super) started: Option<Box<dyn Started>>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Report<'a> {
+    progress_token: &'a RawValue,
+    progress: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    total: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    message: Option<&'a str>,
+}
+
+enum Event {
+    Report(Progress),
+    Ended(Result<ToolOutput, ToolFailure>),
+}
+
+impl CallFlow {
+    pub(crate) fn new(
+        peer: &Peer,
+        id: Id,
+        backend: Arc<dyn Backend>,
+        tool: String,
+        running: Running,
+        underway: Underway,
+        progress: Option<(&RawValue, mpsc::Receiver<Progress>)>,
+    ) -> Self {
+        Self {
+            id,
+            backend,
+            caller: Arc::clone(&peer.caller),
+            tool,
+            running: Some(running),
+            is_detached: false,
+            underway: Some(underway),
+            progress: progress.map(|(token, reports)| (token.to_owned(), reports)),
+            version: peer.version,
+            survives: peer.session.is_some(),
+            started: None,
+        }
+    }
+
+    /// Has the call go on by itself: so that a client that reads slowly does not hold it up.
+    pub(super) fn detach(&mut self) {
+        if self.is_detached {
+            return;
+        }
+        let Some(running) = self.running.take() else { return };
+        self.is_detached = true;
+        let running = tokio::spawn(running);
+        let ended = async move {
+            let gone = || Err(ToolFailure::new(Cause::Cancelled, "The daemon shut down."));
+            running.await.unwrap_or_else(|_| gone())
+        };
+        self.running = Some(ended.boxed());
+    }
+
+    pub(super) async fn next(&mut self) -> Step {
+        match std::future::poll_fn(|context| self.poll(context)).await {
+            None => Step::Nothing,
+            Some(Event::Report(progress)) => self.report(&progress).map_or(Step::Nothing, Step::Interim),
+            Some(Event::Ended(result)) => self.end(&result),
+        }
+    }
+
+    /// Reports first: what is told after the answer is told to nobody.
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Option<Event>> {
+        if let Some((_, reports)) = &mut self.progress
+            && let Poll::Ready(Some(progress)) = reports.poll_recv(context)
+        {
+            return Poll::Ready(Some(Event::Report(progress)));
+        }
+        let Some(running) = &mut self.running else { return Poll::Ready(None) };
+        match Pin::new(running).poll(context) {
+            Poll::Pending => Poll::Pending,
+            Poll::Ready(result) => {
+                self.running = None;
+                Poll::Ready(Some(Event::Ended(result)))
+            }
+        }
+    }
+
+    fn report(&self, progress: &Progress) -> Option<bytes::Bytes> {
+        let (token, _) = self.progress.as_ref()?;
+        let Progress { progress, total, message } = progress;
+        let report = Report { progress_token: token, progress: *progress, total: *total, message: message.as_deref() };
+        Some(rpc::notification("notifications/progress", Some(report)))
+    }
+
+    fn end(&mut self, result: &Result<ToolOutput, ToolFailure>) -> Step {
+        let is_cancelled = self.underway.take().is_some_and(|underway| underway.cancelled.is_cancelled());
+        let started = self.started.take();
+        let finished = |error_type: Option<&str>| {
+            if let Some(started) = started {
+                started.finished(self.backend.tool(&self.caller, &self.tool).as_deref(), error_type);
+            }
+        };
+        if is_cancelled && result.is_err() {
+            finished(Some("cancelled"));
+            return Step::Nothing;
+        }
+        let Ended { body, error_type } = content::ended(&self.id, result, self.version);
+        finished(error_type);
+        Step::Last(body)
+    }
+}
+
+impl Drop for CallFlow {
+    fn drop(&mut self) {
+        let (Some(running), Some(underway)) = (self.running.take(), self.underway.take()) else { return };
+        let started = self.started.take();
+        let (backend, caller, tool) =
+            (Arc::clone(&self.backend), Arc::clone(&self.caller), std::mem::take(&mut self.tool));
+        if !self.survives {
+            underway.cancelled.cancel();
+        }
+        // It can still be cancelled by its id until it has ended.
+        let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
+        runtime.spawn(async move {
+            let _ = running.await;
+            drop(underway);
+            if let Some(started) = started {
+                started.finished(backend.tool(&caller, &tool).as_deref(), Some("client_gone"));
+            }
+        });
+    }
 }

@@ -5,9 +5,9 @@ use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
 use super::FRESH_MS;
-use crate::door::Settings;
+use crate::meta::Version;
 use crate::rpc::RpcError;
-use crate::version::Version;
+use crate::server::Settings;
 
 /// What clients may tell their models of this server.
 const INSTRUCTIONS: &str = "The tools of a tool bus, from several sources, as far as this client may use them. What a tool \

@@ -2,15 +2,20 @@
 
 use std::sync::Arc;
 
-use serde::Deserialize;
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+use toolbus_core::caller::Caller;
 
-use super::required;
-use crate::door::Parts;
-use crate::flow::{Flow, ListenFlow};
-use crate::news::News;
-use crate::peer::Peer;
-use crate::rpc::{Call, RpcError};
+use super::initialize::server_info;
+use super::{Flow, ListenFlow, Step, required};
+use crate::backend::Backend;
+use crate::events::Started;
+use crate::rpc::{self, Call, Id, RpcError};
+use crate::server::{Parts, Settings};
+use crate::session::{Peer, Session};
 
 #[derive(Deserialize)]
 #[serde(expecting = "an object")]
@@ -48,4 +53,153 @@ pub(crate) async fn begin(parts: &Parts, peer: &Peer, call: &Call<'_>) -> Result
         news,
         parts.closing.clone(),
     )))
+}
+
+/// News for a client that listens.
+pub(crate) struct ListenFlow {
+    subscription: Id,
+    accepted: Option<Value>,
+    wanted: Wanted,
+    news: News,
+    closing: CancellationToken,
+    server_info: Value,
+    is_over: bool,
+    pub(super) started: Option<Box<dyn Started>>,
+}
+
+/// What each message of a subscription says of it.
+#[derive(Serialize)]
+struct SubscriptionMeta<'a> {
+    #[serde(rename = "io.modelcontextprotocol/subscriptionId")]
+    subscription: &'a Id,
+    #[serde(rename = "io.modelcontextprotocol/serverInfo", skip_serializing_if = "Option::is_none")]
+    server_info: Option<&'a Value>,
+}
+
+#[derive(Serialize)]
+struct NotificationParams<'a> {
+    #[serde(rename = "_meta")]
+    meta: SubscriptionMeta<'a>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    notifications: Option<Value>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Over<'a> {
+    result_type: &'static str,
+    #[serde(rename = "_meta")]
+    meta: SubscriptionMeta<'a>,
+}
+
+impl ListenFlow {
+    pub(crate) fn new(
+        settings: &Settings,
+        subscription: Id,
+        accepted: Value,
+        wanted: Wanted,
+        news: News,
+        closing: CancellationToken,
+    ) -> Self {
+        Self {
+            subscription,
+            accepted: Some(accepted),
+            wanted,
+            news,
+            closing,
+            server_info: server_info(settings),
+            is_over: false,
+            started: None,
+        }
+    }
+
+    pub(super) async fn next(&mut self) -> Step {
+        if self.is_over {
+            return Step::Nothing;
+        }
+        if let Some(accepted) = self.accepted.take() {
+            return Step::Interim(self.notification("notifications/subscriptions/acknowledged", Some(accepted)));
+        }
+        loop {
+            let next = self.closing.run_until_cancelled(self.news.next()).await.flatten();
+            match next {
+                Some(TOOLS) if self.wanted.tools_list_changed != Some(true) => {}
+                Some(RESOURCES) if self.wanted.resources_list_changed != Some(true) => {}
+                Some(method) => return Step::Interim(self.notification(method, None)),
+                None => return self.end(),
+            }
+        }
+    }
+
+    fn notification(&self, method: &str, notifications: Option<Value>) -> Bytes {
+        let meta = SubscriptionMeta { subscription: &self.subscription, server_info: None };
+        rpc::notification(method, Some(NotificationParams { meta, notifications }))
+    }
+
+    /// The door closes.
+    fn end(&mut self) -> Step {
+        self.is_over = true;
+        if let Some(started) = self.started.take() {
+            started.finished(None, None);
+        }
+        let meta = SubscriptionMeta { subscription: &self.subscription, server_info: Some(&self.server_info) };
+        Step::Last(rpc::success(&self.subscription, Over { result_type: "complete", meta }))
+    }
+}
+
+impl Drop for ListenFlow {
+    fn drop(&mut self) {
+        if let Some(started) = self.started.take() {
+            started.finished(None, None);
+        }
+    }
+}
+
+/// The notification of other tools.
+pub(crate) const TOOLS: &str = "notifications/tools/list_changed";
+/// The notification of other texts.
+pub(crate) const RESOURCES: &str = "notifications/resources/list_changed";
+
+/// What has changed for one client.
+pub(crate) struct News {
+    backend: Arc<dyn Backend>,
+    caller: Arc<Caller>,
+    changes: watch::Receiver<u64>,
+    told: (u64, u64),
+    waiting: Vec<&'static str>,
+}
+
+impl News {
+    /// News from now on; for a session, from what it listed last on: what an earlier stream told may have been lost with it.
+    pub(crate) async fn begin(backend: Arc<dyn Backend>, caller: Arc<Caller>, session: Option<&Session>) -> Self {
+        let mut changes = backend.changes();
+        changes.borrow_and_update();
+        let now = backend.fingerprints(&caller).await;
+        let told = session.map_or(now, |session| session.listed(now));
+        let mut news = Self { backend, caller, changes, told, waiting: Vec::new() };
+        news.compare(now);
+        news
+    }
+
+    /// The next notification that is due; none when there will be no more.
+    pub(crate) async fn next(&mut self) -> Option<&'static str> {
+        loop {
+            if let Some(notification) = self.waiting.pop() {
+                return Some(notification);
+            }
+            self.changes.changed().await.ok()?;
+            let now = self.backend.fingerprints(&self.caller).await;
+            self.compare(now);
+        }
+    }
+
+    fn compare(&mut self, now: (u64, u64)) {
+        if now.1 != self.told.1 {
+            self.waiting.push(RESOURCES);
+        }
+        if now.0 != self.told.0 {
+            self.waiting.push(TOOLS);
+        }
+        self.told = now;
+    }
 }

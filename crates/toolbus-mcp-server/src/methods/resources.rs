@@ -4,13 +4,11 @@ use bytes::Bytes;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use super::{FRESH_MS, Listing, optional, required};
+use super::{Cursor, FRESH_MS, Listing, optional, required};
 use crate::backend::Document;
-use crate::cursor::Cursor;
-use crate::door::Parts;
-use crate::peer::Peer;
 use crate::rpc::{self, Call, RpcError};
-use crate::sessions::Listed;
+use crate::server::Parts;
+use crate::session::{Listed, Peer};
 
 #[derive(Deserialize)]
 #[serde(expecting = "an object")]

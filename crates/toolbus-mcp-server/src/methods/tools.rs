@@ -1,15 +1,18 @@
 //! `tools/list`: what the caller may use.
 
+use std::borrow::Cow;
+
 use bytes::Bytes;
 use serde::Serialize;
+use serde_json::{Value, json};
+use toolbus_core::listing::Definition;
+use toolbus_core::tool::Effect;
 
-use super::{FRESH_MS, Listing, optional};
-use crate::cursor::Cursor;
-use crate::definition::{self, Tool};
-use crate::door::Parts;
-use crate::peer::Peer;
+use super::{Cursor, FRESH_MS, Listing, optional};
+use crate::meta::Version;
 use crate::rpc::{self, Call, RpcError};
-use crate::sessions::Listed;
+use crate::server::Parts;
+use crate::session::{Listed, Peer};
 
 /// The result of a list.
 #[derive(Serialize)]
@@ -35,7 +38,7 @@ pub(super) async fn list(parts: &Parts, peer: &Peer, call: &Call<'_>) -> Result<
     }
     let listed = parts.backend.list(&peer.caller).await;
     let listed = listed.map_err(|error| RpcError::new(RpcError::INTERNAL_ERROR, error.to_string()))?;
-    let (tools, next_cursor) = cursor.page(&listed.tools, |tool| &tool.name, |tool| tool, definition::size);
+    let (tools, next_cursor) = cursor.page(&listed.tools, |tool| &tool.name, |tool| tool, size);
     let is_alone = peer.is_alone();
     let result = Tools {
         result_type: is_alone.then_some("complete"),
@@ -45,4 +48,218 @@ pub(super) async fn list(parts: &Parts, peer: &Peer, call: &Call<'_>) -> Result<
         cache_scope: is_alone.then_some("private"),
     };
     Ok(rpc::success(&call.id, result))
+}
+
+/// Longest name of a tool, in characters.
+const MAX_NAME: usize = 128;
+/// Asks clients to repeat an argument in a header of HTTP. Nobody here would look whether they agree, so that nobody is asked.
+const HEADER: &str = "x-mcp-header";
+
+/// A tool, as MCP has it.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Tool<'a> {
+    name: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    title: Option<&'a str>,
+    description: &'a str,
+    input_schema: Cow<'a, Value>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    output_schema: Option<&'a Value>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    annotations: Option<Annotations>,
+}
+
+/// What repeating a call does, in the words of MCP. Who calls must know what is said of the tool, not what is assumed.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Annotations {
+    read_only_hint: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    idempotent_hint: Option<bool>,
+}
+
+impl<'a> Tool<'a> {
+    /// The tool, for a client of this revision.
+    pub(crate) fn new(definition: &'a Definition, version: Version) -> Self {
+        Self {
+            name: name(definition),
+            title: definition.title.as_deref(),
+            description: &definition.description,
+            input_schema: input_schema(definition.parameters.as_deref()),
+            output_schema: definition
+                .output_schema
+                .as_deref()
+                .filter(|schema| !version.has_sessions() || is_of_objects(schema)),
+            annotations: annotations(definition.effect),
+        }
+    }
+}
+
+/// The name that MCP clients call it by: its own, where MCP allows that.
+pub(crate) fn name(definition: &Definition) -> &str {
+    let fits = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | b'.');
+    let name = &*definition.name;
+    if name.len() <= MAX_NAME && name.bytes().all(fits) { name } else { &definition.llm_name }
+}
+
+/// About how many bytes it takes on a page.
+pub(crate) fn size(definition: &Definition) -> usize {
+    let schemas = [&definition.parameters, &definition.output_schema];
+    let schemas = schemas.into_iter().flatten().map(|schema| schema.to_string().len()).sum::<usize>();
+    definition.name.len() + definition.description.len() + schemas
+}
+
+/// MCP wants it said that arguments are an object, which here goes without saying.
+fn input_schema(parameters: Option<&Value>) -> Cow<'_, Value> {
+    match parameters {
+        Some(schema) if is_of_objects(schema) && !may_ask_for_headers(schema) => Cow::Borrowed(schema),
+        Some(Value::Object(members)) => {
+            let mut members = members.clone();
+            members.insert("type".to_owned(), "object".into());
+            let mut schema = Value::Object(members);
+            ask_for_no_headers(&mut schema);
+            Cow::Owned(schema)
+        }
+        _ => Cow::Owned(json!({"type": "object"})),
+    }
+}
+
+/// Whether it says that it is of objects. Clients of revisions before 2026-07-28 take no list in which a schema of results
+/// does not.
+fn is_of_objects(schema: &Value) -> bool {
+    schema.get("type").is_some_and(|kind| kind == "object")
+}
+
+/// Whether anything in it is named as what asks for headers is: most schemas need not be copied.
+fn may_ask_for_headers(value: &Value) -> bool {
+    match value {
+        Value::Object(members) => members.contains_key(HEADER) || members.values().any(may_ask_for_headers),
+        Value::Array(items) => items.iter().any(may_ask_for_headers),
+        _ => false,
+    }
+}
+
+/// Takes out what asks for headers, at every depth: a client drops a tool that asks where it must not.
+fn ask_for_no_headers(schema: &mut Value) {
+    match schema {
+        Value::Object(members) => {
+            members.remove(HEADER);
+            for (keyword, value) in members {
+                match (&**keyword, value) {
+                    // Values of arguments, whatever they are.
+                    ("const" | "default" | "enum" | "examples", _) => {}
+                    // Names that the tool gives, and a schema of each.
+                    (
+                        "$defs" | "definitions" | "dependentSchemas" | "patternProperties" | "properties",
+                        Value::Object(named),
+                    ) => {
+                        named.values_mut().for_each(ask_for_no_headers);
+                    }
+                    (_, value) => ask_for_no_headers(value),
+                }
+            }
+        }
+        Value::Array(schemas) => schemas.iter_mut().for_each(ask_for_no_headers),
+        _ => {}
+    }
+}
+
+const fn annotations(effect: Effect) -> Option<Annotations> {
+    match effect {
+        Effect::ReadOnly => Some(Annotations { read_only_hint: true, idempotent_hint: None }),
+        Effect::Idempotent => Some(Annotations { read_only_hint: false, idempotent_hint: Some(true) }),
+        Effect::Effectful => Some(Annotations { read_only_hint: false, idempotent_hint: Some(false) }),
+        Effect::Undeclared => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use toolbus_core::listing::definition;
+    use toolbus_core::tool::ToolDescriptor;
+
+    use super::*;
+
+    fn shown(descriptor: ToolDescriptor) -> String {
+        shown_to(Version::V20251125, &descriptor)
+    }
+
+    fn shown_to(version: Version, descriptor: &ToolDescriptor) -> String {
+        serde_json::to_string(&Tool::new(&definition(descriptor), version)).unwrap()
+    }
+
+    #[test]
+    fn a_tool_is_told_with_all_that_is_known_of_it() {
+        let descriptor = ToolDescriptor {
+            title: Some("Add a note".to_owned()),
+            description: "Adds a note.".to_owned(),
+            parameters: Some(Arc::new(json!({"type": "object", "required": ["text"]}))),
+            output_schema: Some(Arc::new(json!({"type": "object"}))),
+            effect: Effect::Idempotent,
+            ..ToolDescriptor::new("notes.add", "rest", "rest")
+        };
+        insta::assert_snapshot!(shown(descriptor), @r#"{"name":"notes.add","title":"Add a note","description":"Adds a note.","inputSchema":{"required":["text"],"type":"object"},"outputSchema":{"type":"object"},"annotations":{"readOnlyHint":false,"idempotentHint":true}}"#);
+    }
+
+    #[test]
+    fn what_nobody_declared_is_not_told() {
+        let bare = ToolDescriptor::new("bare", "rest", "rest");
+        insta::assert_snapshot!(shown(bare.clone()), @r#"{"name":"bare","description":"","inputSchema":{"type":"object"}}"#);
+        let untyped = ToolDescriptor { parameters: Some(Arc::new(json!({"required": ["a"]}))), ..bare };
+        insta::assert_snapshot!(shown(untyped), @r#"{"name":"bare","description":"","inputSchema":{"required":["a"],"type":"object"}}"#);
+    }
+
+    #[test]
+    fn a_schema_of_results_that_are_no_objects_is_told_to_those_who_take_such() {
+        for (schema, to_sessions) in [
+            (json!({"type": "object", "required": ["a"]}), true),
+            (json!({"type": "array"}), false),
+            (json!({"type": ["object", "null"]}), false),
+            (json!({"anyOf": [{"type": "object"}]}), false),
+            (json!(true), false),
+        ] {
+            let tool = ToolDescriptor {
+                output_schema: Some(Arc::new(schema.clone())),
+                ..ToolDescriptor::new("shapes", "rest", "rest")
+            };
+            for version in Version::ALL {
+                let is_told = shown_to(version, &tool).contains(&format!(r#""outputSchema":{schema}"#));
+                assert_eq!(is_told, to_sessions || version == Version::V20260728, "{version}: {schema}");
+            }
+        }
+    }
+
+    #[test]
+    fn nobody_is_asked_for_headers_that_nobody_compares() {
+        let asks = |schema: Value| {
+            let tool =
+                ToolDescriptor { parameters: Some(Arc::new(schema)), ..ToolDescriptor::new("query", "rest", "rest") };
+            shown_to(Version::V20260728, &tool)
+        };
+        let region = json!({"type": "string", "x-mcp-header": "Region"});
+        let nested = json!({"type": "object", "properties": {"region": region}});
+        let everywhere = json!({
+            "type": "object",
+            "properties": {"region": region, "x-mcp-header": {"type": "string", "x-mcp-header": "Own"}, "place": nested},
+            "items": [region],
+            "anyOf": [nested],
+            "$defs": {"properties": region},
+            "default": {"x-mcp-header": "a value"},
+        });
+        insta::assert_snapshot!(asks(everywhere), @r#"{"name":"query","description":"","inputSchema":{"$defs":{"properties":{"type":"string"}},"anyOf":[{"properties":{"region":{"type":"string"}},"type":"object"}],"default":{"x-mcp-header":"a value"},"items":[{"type":"string"}],"properties":{"place":{"properties":{"region":{"type":"string"}},"type":"object"},"region":{"type":"string"},"x-mcp-header":{"type":"string"}},"type":"object"}}"#);
+        let plain =
+            r#"{"name":"query","description":"","inputSchema":{"properties":{"x-mcp-header":{}},"type":"object"}}"#;
+        assert_eq!(asks(json!({"type": "object", "properties": {"x-mcp-header": {}}})), plain);
+        assert_eq!(asks(json!({"properties": {"x-mcp-header": {}}})), plain);
+    }
+
+    #[test]
+    fn a_name_that_mcp_does_not_allow_is_told_as_models_know_it() {
+        let told = shown(ToolDescriptor::new("notes/add ü", "rest", "rest"));
+        let name = toolbus_protocol::llm_name("notes/add ü");
+        assert!(told.contains(&format!(r#""name":"{name}""#)), "{told}");
+    }
 }

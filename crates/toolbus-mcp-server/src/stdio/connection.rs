@@ -11,16 +11,13 @@ use tokio::task::JoinSet;
 use toolbus_core::caller::{AgentName, Caller};
 use tracing::debug;
 
-use super::TRANSPORT;
-use super::lines::Line;
-use crate::door::{Answer, Door};
-use crate::flow::{Flow, Step};
+use super::{Line, TRANSPORT};
 use crate::meta::Meta;
-use crate::methods::Method;
-use crate::news::News;
-use crate::peer::Peer;
+use crate::methods::listen::News;
+use crate::methods::{Flow, Method, Step};
 use crate::rpc::{self, Call, Id, Message, RpcError};
-use crate::sessions::{Owner, Session, Underway};
+use crate::server::{Answer, Door};
+use crate::session::{Owner, Peer, Session, Underway};
 
 /// Requests under way, besides those that listen.
 const MAX_UNDERWAY: usize = 64;

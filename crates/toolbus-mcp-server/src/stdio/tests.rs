@@ -1,5 +1,5 @@
 mod bad_input;
 mod endings;
+mod fixture;
 mod stateless;
 mod traffic;
-mod world;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use super::world::{World, call, cancel, message};
+use super::fixture::{World, call, cancel, message};
 
 #[tokio::test(start_paused = true)]
 async fn an_id_is_used_once_at_a_time_and_again_afterwards() {

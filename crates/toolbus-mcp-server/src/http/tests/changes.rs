@@ -2,9 +2,9 @@
 
 use serde_json::json;
 
-use super::world::{World, call, message, standing_alone};
+use super::fixture::{World, call, message, standing_alone};
 
-async fn names(world: &World, session: &str, visitor: &crate::visitor::Visitor) -> Vec<String> {
+async fn names(world: &World, session: &str, visitor: &crate::auth::Visitor) -> Vec<String> {
     let (mut names, mut cursor) = (Vec::new(), json!({}));
     loop {
         let page = world.ask(visitor, session, &message(1, "tools/list", cursor)).await.json().await;

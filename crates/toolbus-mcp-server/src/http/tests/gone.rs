@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::json;
 use toolbus_testing::patience::eventually;
 
-use super::world::{World, call, cancel, message};
+use super::fixture::{World, call, cancel, message};
 
 #[tokio::test(start_paused = true)]
 async fn in_a_session_a_call_outlives_its_connection_ends_once_and_leaves_its_id() {

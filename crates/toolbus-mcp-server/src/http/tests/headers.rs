@@ -4,7 +4,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::json;
 
-use super::world::{BOTH, JSON, World, call, hello, message, standing_alone};
+use super::fixture::{BOTH, JSON, World, call, hello, message, standing_alone};
 
 const NEW: (&str, &str) = ("mcp-protocol-version", "2026-07-28");
 

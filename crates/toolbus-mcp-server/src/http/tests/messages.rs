@@ -3,7 +3,7 @@
 use axum::body::Bytes;
 use serde_json::json;
 
-use super::world::{BOTH, JSON, MAX_BODY, World, call, cancel, hello, message};
+use super::fixture::{BOTH, JSON, MAX_BODY, World, call, cancel, hello, message};
 
 /// What a body gets in a session of ana's.
 async fn refused(body: impl Into<Bytes>) -> String {

@@ -7,7 +7,7 @@ use serde_json::json;
 use toolbus_core::failure::{Cause, ToolFailure, verdict};
 use toolbus_core::tool::Effect;
 
-use super::world::{World, call};
+use super::fixture::{World, call};
 
 /// What is seen of a failure, in a session.
 async fn seen(failure: ToolFailure) -> String {

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use toolbus_core::tool::ToolOutput;
 use toolbus_protocol::ContentBlock;
 
-use super::world::{World, call, hello};
+use super::fixture::{World, call, hello};
 
 /// The result of a call that ends with this output, in a session and to a client that has none.
 async fn both(output: ToolOutput) -> [Value; 2] {

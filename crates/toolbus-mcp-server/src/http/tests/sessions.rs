@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use super::world::{World, call, cancel, message};
-use crate::visitor::{TokenId, Visitor};
+use super::fixture::{World, call, cancel, message};
+use crate::auth::{TokenId, Visitor};
 
 #[tokio::test(start_paused = true)]
 async fn a_session_that_there_is_not_and_one_of_another_token_look_the_same() {
@@ -86,7 +86,7 @@ async fn a_token_whose_sessions_are_all_in_use_begins_no_other() {
         let session = world.begin(&world.ana).await;
         streams.push(world.get(&world.ana, &session).await);
     }
-    let refusal = world.post(&world.ana, &[], &super::world::hello()).await.refusal().await;
+    let refusal = world.post(&world.ana, &[], &super::fixture::hello()).await.refusal().await;
     insta::assert_snapshot!(refusal, @"503 0 -32603 There are too many sessions. End one that is not used, or try again later.");
     world.begin(&world.bea).await;
     assert_eq!(world.door.sessions(), 2_001);

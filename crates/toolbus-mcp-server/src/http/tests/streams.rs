@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::world::{BOTH, JSON, Reply, World, message, standing_alone};
+use super::fixture::{BOTH, JSON, Reply, World, message, standing_alone};
 
 const TOOLS: &str = "notifications/tools/list_changed";
 const RESOURCES: &str = "notifications/resources/list_changed";

@@ -1,6 +1,6 @@
 //! What is no message, or none at this time.
 
-use super::world::{INITIALIZE, MAX_BODY, World, call, plain};
+use super::fixture::{INITIALIZE, MAX_BODY, World, call, plain};
 
 #[tokio::test(start_paused = true)]
 async fn whatever_is_no_message_is_answered_with_what_is_wrong_and_the_next_one_is_taken() {

@@ -2,7 +2,7 @@
 
 use tokio::time::Instant;
 
-use super::world::{INITIALIZE, INITIALIZED, World, alone, call, plain};
+use super::fixture::{INITIALIZE, INITIALIZED, World, alone, call, plain};
 use crate::stdio::End;
 
 #[tokio::test(start_paused = true)]

@@ -1,6 +1,6 @@
 //! Clients whose requests stand alone, as revision 2026-07-28 has it.
 
-use super::world::{INITIALIZE, World, alone, call, cancel, plain};
+use super::fixture::{INITIALIZE, World, alone, call, cancel, plain};
 
 const TOOLS: &str = r#""notifications":{"toolsListChanged":true},"#;
 

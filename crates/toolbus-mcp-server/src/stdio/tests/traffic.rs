@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::world::{INITIALIZE, INITIALIZED, World, call, cancel, plain};
+use super::fixture::{INITIALIZE, INITIALIZED, World, call, cancel, plain};
 
 fn id(line: &str) -> Value {
     serde_json::from_str::<Value>(line).unwrap()["id"].clone()

@@ -10,7 +10,7 @@ use subtle::{ConditionallySelectable as _, ConstantTimeEq as _};
 use tokio_util::sync::CancellationToken;
 use toolbus_core::caller::AgentName;
 
-use crate::{TokenId, Visitor};
+use super::{TokenId, Visitor};
 
 /// Knows the tokens, which may change at any time. Keeps their digests alone.
 #[derive(Debug)]
@@ -121,6 +121,21 @@ pub fn bearer(headers: &HeaderMap) -> Option<&[u8]> {
     let (scheme, token) = given.next().filter(|_| given.next().is_none())?.as_bytes().split_at_checked(7)?;
     let token = token.trim_ascii();
     (scheme.eq_ignore_ascii_case(b"bearer ") && !token.is_empty()).then_some(token)
+}
+
+/// Which token a client showed. Equal for equal tokens, and tells nothing of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct TokenId(pub u64);
+
+/// Who stands at the door: an extension of each request that was let in.
+#[derive(Debug, Clone)]
+pub struct Visitor {
+    /// The agent that the token belongs to; absent for a client without a token, where the door is open.
+    pub agent: Option<AgentName>,
+    /// The token; absent where the door is open.
+    pub token: Option<TokenId>,
+    /// Cancelled once the token does not count any more.
+    pub revoked: CancellationToken,
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use toolbus_protocol::TraceContext;
 
-use crate::version::Version;
+use crate::meta::Version;
 
 /// Takes what happens at the door into metrics and traces. Implementations neither block nor fail.
 pub trait Observer: Send + Sync + 'static {

@@ -20,10 +20,10 @@ use toolbus_core::listing::{Definition, definition};
 use toolbus_core::progress::Progress;
 use toolbus_core::tool::{ToolDescriptor, ToolOutput};
 
+use crate::auth::{TokenId, Visitor};
 use crate::backend::{Backend, BackendCall, Document, Listed, Unavailable};
-use crate::door::{Door, Settings};
-use crate::observe::Silent;
-use crate::visitor::{TokenId, Visitor};
+use crate::events::Silent;
+use crate::server::{Door, Settings};
 
 /// Largest message.
 pub(super) const MAX_BODY: usize = 1024 * 1024;
@@ -186,7 +186,7 @@ impl World {
     /// Sends a body with exactly these headers.
     pub(super) async fn send(&self, visitor: &Visitor, headers: &[(&str, &str)], body: impl Into<Bytes>) -> Reply {
         let (door, visitor) = (State(self.door.clone()), Extension(visitor.clone()));
-        Reply::of(super::super::post::handle(door, visitor, head(headers), body.into()).await)
+        Reply::of(crate::http::post::handle(door, visitor, head(headers), body.into()).await)
     }
 
     /// Sends a message, with these headers besides those that all have.
@@ -217,12 +217,12 @@ impl World {
 
     pub(super) async fn get(&self, visitor: &Visitor, session: &str) -> Reply {
         let headers = head(&[("accept", "text/event-stream"), ("mcp-session-id", session)]);
-        Reply::of(super::super::listen(State(self.door.clone()), Extension(visitor.clone()), headers).await)
+        Reply::of(crate::http::listen(State(self.door.clone()), Extension(visitor.clone()), headers).await)
     }
 
     pub(super) async fn delete(&self, visitor: &Visitor, session: &str) -> StatusCode {
         let headers = head(&[("mcp-session-id", session)]);
-        super::super::end(State(self.door.clone()), Extension(visitor.clone()), headers).await.status()
+        crate::http::end(State(self.door.clone()), Extension(visitor.clone()), headers).await.status()
     }
 }
 

@@ -10,14 +10,11 @@ use toolbus_core::caller::Caller;
 use toolbus_protocol::TraceContext;
 
 use crate::backend::Backend;
-use crate::flow::Flow;
-use crate::meta::Meta;
-use crate::methods::{self, Method};
-use crate::observe::{Observer, Operation};
-use crate::peer::Peer;
+use crate::events::{Observer, Operation};
+use crate::meta::{Meta, Version};
+use crate::methods::{self, Flow, Method};
 use crate::rpc::{self, Call, Id, RpcError};
-use crate::sessions::{Limits, Owner, Session, Sessions, Underway};
-use crate::version::Version;
+use crate::session::{Limits, Owner, Peer, Session, Sessions, Underway};
 
 /// Sessions of everybody together.
 const MAX_SESSIONS: usize = 10_000;

@@ -17,8 +17,8 @@ use toolbus_core::progress::Progress;
 use toolbus_core::tool::{ToolDescriptor, ToolOutput};
 
 use crate::backend::{Backend, BackendCall, Document, Listed, Unavailable};
-use crate::door::{Door, Settings};
-use crate::observe::Silent;
+use crate::events::Silent;
+use crate::server::{Door, Settings};
 use crate::stdio::End;
 
 /// Longest message that is taken.

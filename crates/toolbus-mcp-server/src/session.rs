@@ -1,0 +1,469 @@
+//! The sessions of clients: one from each handshake to its end.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use toolbus_core::caller::Caller;
+use toolbus_protocol::{TraceContext, new_message_id};
+
+use crate::auth::TokenId;
+use crate::meta::Version;
+use crate::rpc::{Id, RpcError};
+
+/// How many sessions there are, and for how long.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Limits {
+    /// Sessions of everybody together.
+    pub(crate) total: usize,
+    /// Sessions that one token may have.
+    pub(crate) per_token: usize,
+    /// Time without a request and without a stream after which a session ends.
+    pub(crate) idle: Duration,
+}
+
+/// There is no room for another session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("There are too many sessions. End one that is not used, or try again later.")]
+pub(crate) struct Full;
+
+/// All sessions.
+pub(crate) struct Sessions {
+    limits: Limits,
+    by_id: Mutex<HashMap<Arc<str>, Arc<Session>>>,
+}
+
+impl Sessions {
+    pub(crate) fn new(limits: Limits) -> Self {
+        Self { limits, by_id: Mutex::default() }
+    }
+
+    /// Begins a session, if there is room for it, and gives the one that had to end for it. Of the sessions of a token that has
+    /// as many as it may, the one that has been idle for longest makes room; where there is none for anybody, one whose token
+    /// was withdrawn goes first.
+    pub(crate) fn begin(
+        &self,
+        owner: Owner,
+        version: Version,
+        transport: &'static str,
+        caller: impl FnOnce(Arc<str>) -> Caller,
+    ) -> Result<(Arc<Session>, Option<Arc<Session>>), Full> {
+        let token = owner.token;
+        let id: Arc<str> = new_message_id().into();
+        let session =
+            Arc::new(Session::new(Arc::clone(&id), owner, version, transport, caller(Arc::clone(&id)).into()));
+        let mut by_id = self.lock();
+        let mut evicted = None;
+        let has_all = by_id.values().filter(|other| other.is_of(token)).count() >= self.limits.per_token;
+        if has_all || by_id.len() >= self.limits.total {
+            let makes_room = |other: &Session| other.is_of(token) || (!has_all && other.is_revoked());
+            let idle = by_id.values().filter(|other| makes_room(other) && other.is_idle());
+            let first = idle.min_by_key(|other| (!other.is_revoked(), other.last_used()));
+            let first = first.map(|other| Arc::clone(&other.id)).ok_or(Full)?;
+            evicted = by_id.remove(&first);
+        }
+        by_id.insert(id, Arc::clone(&session));
+        Ok((session, evicted))
+    }
+
+    /// The session of this id, if it belongs to this token.
+    pub(crate) fn get(&self, id: &str, token: Option<TokenId>) -> Option<Arc<Session>> {
+        let session = self.lock().get(id).filter(|session| session.is_of(token)).cloned()?;
+        session.touch();
+        Some(session)
+    }
+
+    /// Takes a session away.
+    pub(crate) fn end(&self, session: &Session) -> Option<Arc<Session>> {
+        self.lock().remove(&session.id)
+    }
+
+    /// Takes away the sessions that nobody has used for long enough, and those that nobody can use any more.
+    pub(crate) fn expired(&self) -> Vec<Arc<Session>> {
+        let latest = Instant::now().checked_sub(self.limits.idle);
+        let mut by_id = self.lock();
+        let is_unused = |session: &Session| latest.is_some_and(|latest| session.last_used() <= latest);
+        let is_over = |session: &Session| session.is_idle() && (session.is_revoked() || is_unused(session));
+        let ids: Vec<_> =
+            by_id.values().filter(|session| is_over(session)).map(|session| Arc::clone(&session.id)).collect();
+        ids.iter().filter_map(|id| by_id.remove(id)).collect()
+    }
+
+    /// Takes all sessions away.
+    pub(crate) fn all(&self) -> Vec<Arc<Session>> {
+        self.lock().drain().map(|(_, session)| session).collect()
+    }
+
+    /// How many there are.
+    pub(crate) fn len(&self) -> usize {
+        self.lock().len()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<Arc<str>, Arc<Session>>> {
+        self.by_id.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Most requests of one session that are under way.
+const MAX_UNDERWAY: usize = 512;
+
+/// Whose a session is. By default nobody's in particular, for ever.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Owner {
+    pub(crate) token: Option<TokenId>,
+    /// Cancelled once the token does not count any more: from then on nobody can use the session.
+    pub(crate) revoked: CancellationToken,
+}
+
+/// One client's session.
+#[derive(Debug)]
+pub(crate) struct Session {
+    pub(crate) id: Arc<str>,
+    owner: Owner,
+    pub(crate) caller: Arc<Caller>,
+    pub(crate) version: Version,
+    /// `tcp` or `pipe`.
+    pub(crate) transport: &'static str,
+    pub(crate) began: Instant,
+    /// Cancelled with the session's end.
+    pub(crate) ended: CancellationToken,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    last_used: Instant,
+    underway: HashMap<Id, CancellationToken>,
+    /// Ends the present stream of news.
+    stream: Option<CancellationToken>,
+    listed: Listed,
+}
+
+/// Fingerprints of what the client listed last: of the tools and of the texts that there were then.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Listed {
+    pub(crate) tools: Option<u64>,
+    pub(crate) texts: Option<u64>,
+}
+
+/// A request that is under way, until this is dropped.
+#[derive(Debug)]
+pub(crate) struct Underway {
+    session: Option<(Arc<Session>, Id)>,
+    /// Cancelled when the client does not want its answer any more.
+    pub(crate) cancelled: CancellationToken,
+}
+
+/// A stream of news that is open, until this is dropped.
+#[derive(Debug)]
+pub(crate) struct Streaming {
+    session: Arc<Session>,
+    /// Cancelled when there is to be no more of it.
+    pub(crate) over: CancellationToken,
+}
+
+impl Session {
+    fn new(id: Arc<str>, owner: Owner, version: Version, transport: &'static str, caller: Arc<Caller>) -> Self {
+        let now = Instant::now();
+        let state =
+            Mutex::new(State { last_used: now, underway: HashMap::new(), stream: None, listed: Listed::default() });
+        Self { id, owner, caller, version, transport, began: now, ended: CancellationToken::new(), state }
+    }
+
+    /// Notes that a request is under way, so that it can be cancelled.
+    pub(crate) fn enter(self: &Arc<Self>, id: &Id) -> Result<Underway, RpcError> {
+        let mut state = self.lock();
+        if state.underway.contains_key(id) {
+            let text = format!("A request of the id {} is under way in this session. Use each id once.", id.as_json());
+            return Err(RpcError::new(RpcError::INVALID_REQUEST, text));
+        }
+        if state.underway.len() >= MAX_UNDERWAY {
+            let text = format!("{MAX_UNDERWAY} requests of this session are under way. Wait until one is answered.");
+            return Err(RpcError::new(RpcError::INVALID_REQUEST, text));
+        }
+        let cancelled = self.ended.child_token();
+        state.underway.insert(id.clone(), cancelled.clone());
+        Ok(Underway { session: Some((Arc::clone(self), id.clone())), cancelled })
+    }
+
+    /// Cancels a request that is under way. One that is not was answered meanwhile.
+    pub(crate) fn cancel(&self, id: &Id) {
+        if let Some(cancelled) = self.lock().underway.get(id) {
+            cancelled.cancel();
+        }
+    }
+
+    /// Begins a stream of news in the place of one that there may be.
+    pub(crate) fn stream(self: &Arc<Self>) -> Streaming {
+        let over = self.ended.child_token();
+        if let Some(before) = self.lock().stream.replace(over.clone()) {
+            before.cancel();
+        }
+        Streaming { session: Arc::clone(self), over }
+    }
+
+    /// What the client listed last. What it never listed is as it was when it began to listen, which is `now`.
+    pub(crate) fn listed(&self, (tools, texts): (u64, u64)) -> (u64, u64) {
+        let listed = &mut self.lock().listed;
+        (*listed.tools.get_or_insert(tools), *listed.texts.get_or_insert(texts))
+    }
+
+    /// Notes that the client lists what has these fingerprints; it keeps what is absent.
+    pub(crate) fn lists(&self, now: Listed) {
+        let listed = &mut self.lock().listed;
+        listed.tools = now.tools.or(listed.tools);
+        listed.texts = now.texts.or(listed.texts);
+    }
+
+    /// Whether it is one of this token.
+    fn is_of(&self, token: Option<TokenId>) -> bool {
+        self.owner.token == token
+    }
+
+    /// Whether its token does not count any more.
+    fn is_revoked(&self) -> bool {
+        self.owner.revoked.is_cancelled()
+    }
+
+    fn touch(&self) {
+        self.lock().last_used = Instant::now();
+    }
+
+    fn last_used(&self) -> Instant {
+        self.lock().last_used
+    }
+
+    /// Whether nothing is under way, and no stream is open.
+    fn is_idle(&self) -> bool {
+        let state = self.lock();
+        state.underway.is_empty() && state.stream.as_ref().is_none_or(CancellationToken::is_cancelled)
+    }
+
+    fn leave(&self, id: &Id) {
+        let mut state = self.lock();
+        state.underway.remove(id);
+        state.last_used = Instant::now();
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Underway {
+    /// A request that stands alone: nobody can name it to cancel it.
+    pub(crate) fn alone() -> Self {
+        Self { session: None, cancelled: CancellationToken::new() }
+    }
+}
+
+impl Drop for Streaming {
+    fn drop(&mut self) {
+        self.over.cancel();
+        self.session.touch();
+    }
+}
+
+impl Drop for Underway {
+    fn drop(&mut self) {
+        if let Some((session, id)) = self.session.take() {
+            session.leave(&id);
+        }
+    }
+}
+
+/// Who is asking, in which revision of the protocol. Cheap to clone.
+#[derive(Debug, Clone)]
+pub(crate) struct Peer {
+    /// The caller that its calls are made by.
+    pub(crate) caller: Arc<Caller>,
+    pub(crate) version: Version,
+    /// `tcp` or `pipe`.
+    pub(crate) transport: &'static str,
+    /// Absent where each request stands alone.
+    pub(crate) session: Option<Arc<Session>>,
+    /// The trace that the transport tells; what a request says of itself goes before it.
+    pub(crate) trace: Option<TraceContext>,
+}
+
+impl Peer {
+    /// A peer whose request stands alone.
+    pub(crate) const fn alone(caller: Arc<Caller>, transport: &'static str) -> Self {
+        Self { caller, version: Version::V20260728, transport, session: None, trace: None }
+    }
+
+    /// The peer of a session.
+    pub(crate) fn of(session: Arc<Session>) -> Self {
+        Self {
+            caller: Arc::clone(&session.caller),
+            version: session.version,
+            transport: session.transport,
+            session: Some(session),
+            trace: None,
+        }
+    }
+
+    /// The same, in a trace that the transport tells.
+    pub(crate) fn within(self, trace: Option<TraceContext>) -> Self {
+        Self { trace, ..self }
+    }
+
+    /// Whether it is one of a revision whose results say how they are to be read, and for how long they may be kept.
+    pub(crate) const fn is_alone(&self) -> bool {
+        !self.version.has_sessions()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use toolbus_core::caller::AgentName;
+
+    use super::*;
+    use crate::rpc::{Call, Message};
+
+    const LIMITS: Limits = Limits { total: 3, per_token: 2, idle: Duration::from_secs(60) };
+
+    fn owner(token: u64) -> Owner {
+        Owner { token: Some(TokenId(token)), ..Owner::default() }
+    }
+
+    fn begin(sessions: &Sessions, token: u64) -> Result<(Arc<Session>, Option<Arc<Session>>), Full> {
+        begin_of(sessions, &owner(token))
+    }
+
+    fn begin_of(sessions: &Sessions, owner: &Owner) -> Result<(Arc<Session>, Option<Arc<Session>>), Full> {
+        let caller = |id| Caller { session: Some(id), ..Caller::agent(AgentName::parse("ana").unwrap()) };
+        sessions.begin(owner.clone(), Version::V20251125, "tcp", caller)
+    }
+
+    fn id(text: &str) -> crate::rpc::Id {
+        let message = format!(r#"{{"jsonrpc":"2.0","id":{text},"method":"ping"}}"#);
+        match Message::read(message.as_bytes()).unwrap() {
+            Message::Request(Call { id, .. }) => id,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_session_is_found_by_its_own_token_alone() {
+        let sessions = Sessions::new(LIMITS);
+        let (session, _) = begin(&sessions, 1).unwrap();
+        assert!(sessions.get(&session.id, Some(TokenId(1))).is_some());
+        for token in [Some(TokenId(2)), None] {
+            assert!(sessions.get(&session.id, token).is_none());
+        }
+        assert_eq!(session.caller.session.as_ref(), Some(&session.id));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_session_of_a_token_that_has_been_idle_for_longest_makes_room() {
+        let sessions = Sessions::new(LIMITS);
+        let (first, _) = begin(&sessions, 1).unwrap();
+        tokio::time::advance(Duration::from_secs(1)).await;
+        let (second, _) = begin(&sessions, 1).unwrap();
+        tokio::time::advance(Duration::from_secs(1)).await;
+        assert!(sessions.get(&first.id, Some(TokenId(1))).is_some());
+        let (_, evicted) = begin(&sessions, 1).unwrap();
+        assert_eq!(evicted.unwrap().id, second.id);
+        assert_eq!(sessions.len(), 2);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn sessions_in_use_and_those_of_others_make_no_room() {
+        let sessions = Sessions::new(LIMITS);
+        let (first, second) = (begin(&sessions, 1).unwrap().0, begin(&sessions, 1).unwrap().0);
+        let _underway = first.enter(&id("1")).unwrap();
+        let _stream = second.stream();
+        assert_eq!(begin(&sessions, 1).unwrap_err(), Full);
+        begin(&sessions, 2).unwrap();
+        assert_eq!(begin(&sessions, 3).unwrap_err(), Full);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn sessions_end_when_they_have_been_idle_for_long_enough() {
+        let sessions = Sessions::new(LIMITS);
+        let (idle, used) = (begin(&sessions, 1).unwrap().0, begin(&sessions, 1).unwrap().0);
+        let underway = used.enter(&id("1")).unwrap();
+        tokio::time::advance(Duration::from_secs(60)).await;
+        let ended: Vec<_> = sessions.expired().iter().map(|session| Arc::clone(&session.id)).collect();
+        assert_eq!(ended, [Arc::clone(&idle.id)]);
+        drop(underway);
+        assert!(sessions.expired().is_empty(), "it was in use until now");
+        tokio::time::advance(Duration::from_secs(60)).await;
+        assert_eq!(sessions.expired().len(), 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn sessions_of_a_token_that_was_withdrawn_end_with_what_they_have_under_way() {
+        let sessions = Sessions::new(LIMITS);
+        let gone = owner(1);
+        let (idle, used) = (begin_of(&sessions, &gone).unwrap().0, begin_of(&sessions, &gone).unwrap().0);
+        begin(&sessions, 2).unwrap();
+        let underway = used.enter(&id("1")).unwrap();
+        gone.revoked.cancel();
+        let ended: Vec<_> = sessions.expired().iter().map(|session| Arc::clone(&session.id)).collect();
+        assert_eq!(ended, [Arc::clone(&idle.id)]);
+        drop(underway);
+        assert_eq!(sessions.expired().len(), 1);
+        assert_eq!(sessions.len(), 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn sessions_of_a_token_that_was_withdrawn_make_room_for_everybody_first() {
+        let sessions = Sessions::new(LIMITS);
+        let gone = owner(1);
+        begin(&sessions, 2).unwrap();
+        tokio::time::advance(Duration::from_secs(1)).await;
+        let (first, second) = (begin_of(&sessions, &gone).unwrap().0, begin_of(&sessions, &gone).unwrap().0);
+        let stream = second.stream();
+        assert_eq!(begin(&sessions, 3).unwrap_err(), Full);
+        gone.revoked.cancel();
+        let (_, evicted) = begin(&sessions, 2).unwrap();
+        assert_eq!(evicted.unwrap().id, first.id, "and not the token's own, which has been idle for longer");
+        drop(stream);
+        let (third, evicted) = begin(&sessions, 2).unwrap();
+        assert_ne!(evicted.unwrap().id, second.id, "one that has as many as it may makes room by its own");
+        let (_, evicted) = begin(&sessions, 3).unwrap();
+        assert_eq!(evicted.unwrap().id, second.id);
+        assert_eq!(begin(&sessions, 4).unwrap_err(), Full);
+        drop(third);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_request_is_cancelled_by_its_id_and_no_id_is_used_twice_at_a_time() {
+        let (session, _) = begin(&Sessions::new(LIMITS), 1).unwrap();
+        let (number, text) = (session.enter(&id("1")).unwrap(), session.enter(&id(r#""1""#)).unwrap());
+        assert!(session.enter(&id("1")).is_err());
+        session.cancel(&id("1"));
+        assert!(number.cancelled.is_cancelled() && !text.cancelled.is_cancelled());
+        drop(number);
+        session.cancel(&id("1"));
+        assert!(session.enter(&id("1")).is_ok());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_session_has_one_stream_the_last() {
+        let (session, _) = begin(&Sessions::new(LIMITS), 1).unwrap();
+        let (first, second) = (session.stream(), session.stream());
+        assert!(first.over.is_cancelled() && !second.over.is_cancelled());
+        drop(first);
+        assert!(!second.over.is_cancelled());
+        session.ended.cancel();
+        assert!(second.over.is_cancelled());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_session_whose_stream_has_ended_is_idle_from_then_on() {
+        let sessions = Sessions::new(LIMITS);
+        let (session, _) = begin(&sessions, 1).unwrap();
+        let stream = session.stream();
+        tokio::time::advance(Duration::from_secs(60)).await;
+        assert!(sessions.expired().is_empty());
+        drop(stream);
+        assert!(sessions.expired().is_empty(), "it was in use until now");
+        tokio::time::advance(Duration::from_secs(60)).await;
+        assert_eq!(sessions.expired().len(), 1);
+    }
+}
