@@ -1,4 +1,4 @@
-//! What stands behind the door: who has which tools, and what runs them.
+//! What stands behind the server: who has which tools, and what runs them.
 
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::Arc;
@@ -41,7 +41,7 @@ pub struct Document {
     pub text: Arc<str>,
 }
 
-/// What is behind the door cannot be asked now.
+/// What is behind the server cannot be asked now.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct Unavailable(pub String);
@@ -63,7 +63,7 @@ pub struct BackendCall {
     pub progress: Option<ProgressSink>,
 }
 
-/// What stands behind the door.
+/// What stands behind the server.
 pub trait Backend: Send + Sync + 'static {
     /// The caller that an agent is in a session; absent for a client that nobody knows.
     fn caller(&self, agent: Option<AgentName>, session: Arc<str>) -> Caller;
@@ -91,19 +91,9 @@ pub trait Backend: Send + Sync + 'static {
 }
 
 /// Has texts for callers.
-pub trait Shelf: Send + Sync + 'static {
+pub trait Resources: Send + Sync + 'static {
     /// The texts for a caller that may use this much, sorted by address.
     fn documents(&self, effective: &EffectiveTools) -> Vec<Document>;
-}
-
-/// Has no text for anybody.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct NoShelf;
-
-impl Shelf for NoShelf {
-    fn documents(&self, _: &EffectiveTools) -> Vec<Document> {
-        Vec::new()
-    }
 }
 
 /// The tools of this daemon, by its policy.
@@ -111,14 +101,23 @@ pub struct Local {
     access: PolicyHandle,
     invoker: Arc<dyn Invoker>,
     sessions: SessionSets,
-    shelf: Arc<dyn Shelf>,
+    resources: Option<Arc<dyn Resources>>,
 }
 
 impl Local {
     /// Puts the parts together. `sessions` are ended with those of clients.
     #[must_use]
-    pub fn new(access: PolicyHandle, invoker: Arc<dyn Invoker>, sessions: SessionSets, shelf: Arc<dyn Shelf>) -> Self {
-        Self { access, invoker, sessions, shelf }
+    pub fn new(
+        access: PolicyHandle,
+        invoker: Arc<dyn Invoker>,
+        sessions: SessionSets,
+        resources: Option<Arc<dyn Resources>>,
+    ) -> Self {
+        Self { access, invoker, sessions, resources }
+    }
+
+    fn documents_for(&self, effective: &EffectiveTools) -> Vec<Document> {
+        self.resources.as_ref().map(|resources| resources.documents(effective)).unwrap_or_default()
     }
 }
 
@@ -137,13 +136,13 @@ impl Backend for Local {
     }
 
     fn documents<'a>(&'a self, caller: &'a Caller) -> BoxFuture<'a, Result<Vec<Document>, Unavailable>> {
-        ready(Ok(self.shelf.documents(&self.access.effective(caller)))).boxed()
+        ready(Ok(self.documents_for(&self.access.effective(caller)))).boxed()
     }
 
     fn fingerprints<'a>(&'a self, caller: &'a Caller) -> BoxFuture<'a, (u64, u64)> {
         let effective = self.access.effective(caller);
         let mut texts = DefaultHasher::new();
-        for document in self.shelf.documents(&effective) {
+        for document in self.documents_for(&effective) {
             (document.uri, document.text).hash(&mut texts);
         }
         ready((effective.listing_fingerprint(), texts.finish())).boxed()

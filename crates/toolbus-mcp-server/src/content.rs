@@ -35,13 +35,13 @@ struct Meta {
     #[serde(rename = "toolbus/content-trust")]
     trust: &'static str,
     #[serde(rename = "toolbus/error", skip_serializing_if = "Option::is_none")]
-    error: Option<ErrorOf>,
+    error: Option<ErrorMeta>,
 }
 
 /// What the wire of the bus says of a failure.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-struct ErrorOf {
+struct ErrorMeta {
     code: Code,
     is_retryable: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -83,22 +83,22 @@ struct Resource<'a> {
     blob: Option<&'a str>,
 }
 
-/// What is told of a call that has ended.
-pub(crate) struct Ended {
+/// What is told of a call that has response_to.
+pub(crate) struct Response {
     /// The answer to the request.
     pub(crate) body: Bytes,
     /// What went wrong, as metrics have it.
     pub(crate) error_type: Option<&'static str>,
 }
 
-/// What is told of a call that has ended, to a client of this revision: a result, which may be one of an error, or the
+/// What is told of a call that has response_to, to a client of this revision: a result, which may be one of an error, or the
 /// mistake in the request.
-pub(crate) fn ended(id: &Id, result: &Result<ToolOutput, ToolFailure>, version: Version) -> Ended {
+pub(crate) fn response_to(id: &Id, result: &Result<ToolOutput, ToolFailure>, version: Version) -> Response {
     let too_large;
     let failure = match result {
         Ok(output) if output.size() <= MAX_RESULT => {
             let error_type = output.is_error.then_some("tool_error");
-            return Ended { body: rpc::success(id, of_output(output, version)), error_type };
+            return Response { body: rpc::success(id, of_output(output, version)), error_type };
         }
         Ok(output) => {
             let text = format!(
@@ -112,10 +112,10 @@ pub(crate) fn ended(id: &Id, result: &Result<ToolOutput, ToolFailure>, version: 
     };
     if matches!(failure.cause, Cause::UnknownTool | Cause::UnknownServer) {
         let error = RpcError::invalid_params(failure.message.clone());
-        return Ended { body: rpc::failure(Some(id), &error), error_type: Some("-32602") };
+        return Response { body: rpc::failure(Some(id), &error), error_type: Some("-32602") };
     }
     let told = failure.verdict.unwrap_or_else(|| verdict(failure.cause, Effect::Undeclared, true));
-    let error = ErrorOf {
+    let error = ErrorMeta {
         code: told.code,
         is_retryable: told.is_retryable,
         retry_after_ms: failure.retry_after.map(|wait| u64::try_from(wait.as_millis()).unwrap_or(u64::MAX)),
@@ -128,7 +128,7 @@ pub(crate) fn ended(id: &Id, result: &Result<ToolOutput, ToolFailure>, version: 
         is_error: true,
         meta: Meta { trust: header::TRUST_TOOL_OUTPUT, error: Some(error) },
     };
-    Ended { body: rpc::success(id, result), error_type: Some(told.code.as_str()) }
+    Response { body: rpc::success(id, result), error_type: Some(told.code.as_str()) }
 }
 
 /// Clients of revision 2026-07-28 are told how results are to be read.

@@ -6,7 +6,7 @@ use toolbus_protocol::TraceContext;
 
 use crate::meta::Version;
 
-/// Takes what happens at the door into metrics and traces. Implementations neither block nor fail.
+/// Takes what happens at the server into metrics and traces. Implementations neither block nor fail.
 pub trait Observer: Send + Sync + 'static {
     /// A request has come.
     fn started(&self, operation: &Operation<'_>) -> Box<dyn Started>;
@@ -42,9 +42,9 @@ pub trait Started: Send {
 
 /// Tells nobody.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Silent;
+pub struct Discard;
 
-impl Observer for Silent {
+impl Observer for Discard {
     fn started(&self, _: &Operation<'_>) -> Box<dyn Started> {
         Box::new(Self)
     }
@@ -52,7 +52,7 @@ impl Observer for Silent {
     fn session_ended(&self, _: Version, _: &'static str, _: Duration) {}
 }
 
-impl Started for Silent {
+impl Started for Discard {
     fn trace(&self) -> Option<TraceContext> {
         None
     }

@@ -1,6 +1,6 @@
 //! Streamable HTTP: the protocol over `POST`, `GET` and `DELETE` of one address.
 //!
-//! Who may enter has been decided before: each request carries a [`Visitor`], and a body that was read within its bounds.
+//! Who may enter has been decided before: each request carries a [`Principal`], and a body that was read within its bounds.
 
 mod headers;
 mod post;
@@ -19,49 +19,57 @@ use axum::routing::post;
 use toolbus_core::caller::Caller;
 
 use self::headers::Narrowed;
-use crate::auth::Visitor;
-use crate::methods::listen::News;
+use crate::auth::Principal;
+use crate::methods::listen::ListChanges;
 use crate::rpc::{RpcError, notification};
-use crate::server::Door;
+use crate::server::McpServer;
 use crate::session::Session;
 
 /// How requests come, as telemetry names it.
 const TRANSPORT: &str = "tcp";
 
-/// The routes of the door, relative to where it is. Each request must carry a [`Visitor`] as an extension, and its body must be
+/// The routes of the server, relative to where it is. Each request must carry a [`Principal`] as an extension, and its body must be
 /// there as a whole, in memory.
-pub fn router(door: Door) -> Router {
+pub fn router(server: McpServer) -> Router {
     // Otherwise `HEAD` would be taken for `GET`, and the stream that it begins would end the one that there is.
     let no_head = async || (StatusCode::METHOD_NOT_ALLOWED, [(ALLOW, "GET,POST,DELETE")]);
-    Router::new().route("/", post(post::handle).get(listen).delete(end).head(no_head)).with_state(door)
+    Router::new().route("/", post(post::handle).get(listen).delete(end).head(no_head)).with_state(server)
 }
 
-/// `GET`: the news of a session, as long as it is listened to.
-async fn listen(State(door): State<Door>, Extension(visitor): Extension<Visitor>, headers: HeaderMap) -> Response {
+/// `GET`: the changes of a session, as long as it is listened to.
+async fn listen(
+    State(server): State<McpServer>,
+    Extension(principal): Extension<Principal>,
+    headers: HeaderMap,
+) -> Response {
     if !headers::accepts(&headers, headers::EVENTS) {
         return response::not_acceptable("The header Accept must allow text/event-stream.");
     }
-    let session = match session(&door, &visitor, &headers) {
+    let session = match session(&server, &principal, &headers) {
         Ok(session) => session,
         Err(refused) => return *refused,
     };
     // Ends with whatever holds it: this request, if its client goes meanwhile, or else the body of its answer.
     let stream = session.stream();
-    let over = response::any_cancelled([stream.over.clone(), visitor.revoked, door.parts.closing.clone()]);
-    let backend = Arc::clone(&door.parts.backend);
-    let news = News::begin(backend, Arc::clone(&session.caller), Some(&session)).await;
-    let news = futures_util::stream::unfold((news, stream), async |(mut news, stream)| {
-        let method = news.next().await?;
-        Some((notification(method, None::<()>), (news, stream)))
+    let over = response::any_cancelled([stream.over.clone(), principal.revoked, server.parts.closing.clone()]);
+    let backend = Arc::clone(&server.parts.backend);
+    let changes = ListChanges::begin(backend, Arc::clone(&session.caller), Some(&session)).await;
+    let changes = futures_util::stream::unfold((changes, stream), async |(mut changes, stream)| {
+        let method = changes.next().await?;
+        Some((notification(method, None::<()>), (changes, stream)))
     });
-    response::event_stream(news, over)
+    response::event_stream(changes, over)
 }
 
 /// `DELETE`: the end of a session.
-async fn end(State(door): State<Door>, Extension(visitor): Extension<Visitor>, headers: HeaderMap) -> Response {
-    match session(&door, &visitor, &headers) {
+async fn end(
+    State(server): State<McpServer>,
+    Extension(principal): Extension<Principal>,
+    headers: HeaderMap,
+) -> Response {
+    match session(&server, &principal, &headers) {
         Ok(session) => {
-            door.end(&session);
+            server.end(&session);
             StatusCode::NO_CONTENT.into_response()
         }
         Err(refused) => *refused,
@@ -69,7 +77,7 @@ async fn end(State(door): State<Door>, Extension(visitor): Extension<Visitor>, h
 }
 
 /// The session that a request names.
-fn session(door: &Door, visitor: &Visitor, headers: &HeaderMap) -> Result<Arc<Session>, Box<Response>> {
+fn session(server: &McpServer, principal: &Principal, headers: &HeaderMap) -> Result<Arc<Session>, Box<Response>> {
     let refused = |error: RpcError| Box::new(response::bad_request(None, &error));
     headers::known_version(headers).map_err(refused)?;
     let Some(id) = headers::one(headers, headers::SESSION_ID).map_err(refused)? else {
@@ -77,7 +85,7 @@ fn session(door: &Door, visitor: &Visitor, headers: &HeaderMap) -> Result<Arc<Se
         return Err(refused(RpcError::new(RpcError::INVALID_REQUEST, text)));
     };
     let narrowed = Narrowed::read(headers).map_err(refused)?;
-    let session = door.parts.sessions.get(id, visitor.token).ok_or_else(|| Box::new(response::no_session()))?;
+    let session = server.parts.sessions.get(id, principal.token).ok_or_else(|| Box::new(response::no_session()))?;
     match narrowed.is_of(&session.caller) {
         true => Ok(session),
         false => Err(refused(RpcError::new(
@@ -87,11 +95,11 @@ fn session(door: &Door, visitor: &Visitor, headers: &HeaderMap) -> Result<Arc<Se
     }
 }
 
-/// The caller that a visitor is.
-fn caller(door: &Door, visitor: &Visitor, narrowed: Narrowed<'_>, session: Arc<str>) -> Caller {
+/// The caller that a principal is.
+fn caller(server: &McpServer, principal: &Principal, narrowed: Narrowed<'_>, session: Arc<str>) -> Caller {
     Caller {
         binding: narrowed.binding.map(Arc::from),
         profile: narrowed.profile.map(Arc::from),
-        ..door.parts.backend.caller(visitor.agent.clone(), session)
+        ..server.parts.backend.caller(principal.agent.clone(), session)
     }
 }

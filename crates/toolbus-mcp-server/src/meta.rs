@@ -68,7 +68,7 @@ impl<'a> Meta<'a> {
     /// # Errors
     ///
     /// When it does not say all that such a request must.
-    pub(crate) fn said_revision(&self) -> Result<Cow<'a, str>, RpcError> {
+    pub(crate) fn stated_version(&self) -> Result<Cow<'a, str>, RpcError> {
         let missing = self.missing();
         self.protocol_version().filter(|_| missing.is_empty()).ok_or_else(|| {
             let text = format!("The request's `_meta` lacks, or has malformed: {}.", missing.join(", "));
@@ -77,8 +77,8 @@ impl<'a> Meta<'a> {
     }
 
     /// Whether a request that stands alone says all that it must, in a revision that is spoken here.
-    pub(crate) fn revision(&self) -> Result<(), RpcError> {
-        let version = self.said_revision()?;
+    pub(crate) fn check_version(&self) -> Result<(), RpcError> {
+        let version = self.stated_version()?;
         match Version::parse(&version) {
             Some(Version::V20260728) => Ok(()),
             _ => Err(RpcError::unsupported_version(&version)),

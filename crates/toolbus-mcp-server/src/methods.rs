@@ -125,7 +125,7 @@ fn required<P: DeserializeOwned>(params: &RawValue) -> Result<P, RpcError> {
 pub(crate) enum Flow {
     /// The result of a call.
     Call(CallFlow),
-    /// News, until nobody listens any more.
+    /// ListChanges, until nobody listens any more.
     Listen(ListenFlow),
 }
 

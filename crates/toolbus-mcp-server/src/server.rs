@@ -14,7 +14,7 @@ use crate::events::{Observer, Operation};
 use crate::meta::{Meta, Version};
 use crate::methods::{self, Flow, Method};
 use crate::rpc::{self, Call, Id, RpcError};
-use crate::session::{Limits, Owner, Peer, Session, Sessions, Underway};
+use crate::session::{InFlightRequest, Limits, Owner, Peer, Session, Sessions};
 
 /// Sessions of everybody together.
 const MAX_SESSIONS: usize = 10_000;
@@ -25,7 +25,7 @@ const SESSION_IDLE: Duration = Duration::from_secs(60 * 60);
 /// Time between two looks for sessions that are over.
 const SWEEP_PERIOD: Duration = Duration::from_secs(60);
 
-/// How the door presents itself, and what it takes.
+/// How the server presents itself, and what it takes.
 #[derive(Debug, Clone)]
 pub struct Settings {
     /// The daemon's name, as it tells clients.
@@ -38,7 +38,7 @@ pub struct Settings {
 
 /// The MCP server. Cheap to clone.
 #[derive(Clone)]
-pub struct Door {
+pub struct McpServer {
     pub(crate) parts: Arc<Parts>,
 }
 
@@ -47,7 +47,7 @@ pub(crate) struct Parts {
     pub(crate) backend: Arc<dyn Backend>,
     pub(crate) observer: Arc<dyn Observer>,
     pub(crate) sessions: Sessions,
-    /// Cancelled when the door closes.
+    /// Cancelled when the server closes.
     pub(crate) closing: CancellationToken,
 }
 
@@ -61,8 +61,8 @@ pub(crate) enum Answer {
     Later(Flow),
 }
 
-impl Door {
-    /// Puts the parts together. The door closes when `closing` is cancelled.
+impl McpServer {
+    /// Puts the parts together. The server closes when `closing` is cancelled.
     #[must_use]
     pub fn new(
         settings: Settings,
@@ -75,7 +75,7 @@ impl Door {
         Self { parts: Arc::new(Parts { settings, backend, observer, sessions, closing }) }
     }
 
-    /// Ends sessions that nobody uses, and all of them when the door closes.
+    /// Ends sessions that nobody uses, and all of them when the server closes.
     pub async fn run(self) {
         let mut sweep = tokio::time::interval(SWEEP_PERIOD);
         while self.parts.closing.run_until_cancelled(sweep.tick()).await.is_some() {
@@ -206,10 +206,10 @@ impl Door {
 
 impl Parts {
     /// Notes that a request is under way.
-    pub(crate) fn enter(peer: &Peer, id: &Id) -> Result<Underway, RpcError> {
+    pub(crate) fn enter(peer: &Peer, id: &Id) -> Result<InFlightRequest, RpcError> {
         match &peer.session {
             Some(session) => session.enter(id),
-            None => Ok(Underway::alone()),
+            None => Ok(InFlightRequest::alone()),
         }
     }
 }

@@ -27,7 +27,7 @@ pub(crate) struct Limits {
 /// There is no room for another session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("There are too many sessions. End one that is not used, or try again later.")]
-pub(crate) struct Full;
+pub(crate) struct TooManySessions;
 
 /// All sessions.
 pub(crate) struct Sessions {
@@ -49,7 +49,7 @@ impl Sessions {
         version: Version,
         transport: &'static str,
         caller: impl FnOnce(Arc<str>) -> Caller,
-    ) -> Result<(Arc<Session>, Option<Arc<Session>>), Full> {
+    ) -> Result<(Arc<Session>, Option<Arc<Session>>), TooManySessions> {
         let token = owner.token;
         let id: Arc<str> = new_message_id().into();
         let session =
@@ -61,7 +61,7 @@ impl Sessions {
             let makes_room = |other: &Session| other.is_of(token) || (!has_all && other.is_revoked());
             let idle = by_id.values().filter(|other| makes_room(other) && other.is_idle());
             let first = idle.min_by_key(|other| (!other.is_revoked(), other.last_used()));
-            let first = first.map(|other| Arc::clone(&other.id)).ok_or(Full)?;
+            let first = first.map(|other| Arc::clone(&other.id)).ok_or(TooManySessions)?;
             evicted = by_id.remove(&first);
         }
         by_id.insert(id, Arc::clone(&session));
@@ -135,7 +135,7 @@ pub(crate) struct Session {
 #[derive(Debug)]
 struct State {
     last_used: Instant,
-    underway: HashMap<Id, CancellationToken>,
+    in_flight: HashMap<Id, CancellationToken>,
     /// Ends the present stream of news.
     stream: Option<CancellationToken>,
     listed: Listed,
@@ -150,7 +150,7 @@ pub(crate) struct Listed {
 
 /// A request that is under way, until this is dropped.
 #[derive(Debug)]
-pub(crate) struct Underway {
+pub(crate) struct InFlightRequest {
     session: Option<(Arc<Session>, Id)>,
     /// Cancelled when the client does not want its answer any more.
     pub(crate) cancelled: CancellationToken,
@@ -158,7 +158,7 @@ pub(crate) struct Underway {
 
 /// A stream of news that is open, until this is dropped.
 #[derive(Debug)]
-pub(crate) struct Streaming {
+pub(crate) struct SessionStream {
     session: Arc<Session>,
     /// Cancelled when there is to be no more of it.
     pub(crate) over: CancellationToken,
@@ -168,40 +168,40 @@ impl Session {
     fn new(id: Arc<str>, owner: Owner, version: Version, transport: &'static str, caller: Arc<Caller>) -> Self {
         let now = Instant::now();
         let state =
-            Mutex::new(State { last_used: now, underway: HashMap::new(), stream: None, listed: Listed::default() });
+            Mutex::new(State { last_used: now, in_flight: HashMap::new(), stream: None, listed: Listed::default() });
         Self { id, owner, caller, version, transport, began: now, ended: CancellationToken::new(), state }
     }
 
     /// Notes that a request is under way, so that it can be cancelled.
-    pub(crate) fn enter(self: &Arc<Self>, id: &Id) -> Result<Underway, RpcError> {
+    pub(crate) fn enter(self: &Arc<Self>, id: &Id) -> Result<InFlightRequest, RpcError> {
         let mut state = self.lock();
-        if state.underway.contains_key(id) {
+        if state.in_flight.contains_key(id) {
             let text = format!("A request of the id {} is under way in this session. Use each id once.", id.as_json());
             return Err(RpcError::new(RpcError::INVALID_REQUEST, text));
         }
-        if state.underway.len() >= MAX_UNDERWAY {
+        if state.in_flight.len() >= MAX_UNDERWAY {
             let text = format!("{MAX_UNDERWAY} requests of this session are under way. Wait until one is answered.");
             return Err(RpcError::new(RpcError::INVALID_REQUEST, text));
         }
         let cancelled = self.ended.child_token();
-        state.underway.insert(id.clone(), cancelled.clone());
-        Ok(Underway { session: Some((Arc::clone(self), id.clone())), cancelled })
+        state.in_flight.insert(id.clone(), cancelled.clone());
+        Ok(InFlightRequest { session: Some((Arc::clone(self), id.clone())), cancelled })
     }
 
     /// Cancels a request that is under way. One that is not was answered meanwhile.
     pub(crate) fn cancel(&self, id: &Id) {
-        if let Some(cancelled) = self.lock().underway.get(id) {
+        if let Some(cancelled) = self.lock().in_flight.get(id) {
             cancelled.cancel();
         }
     }
 
     /// Begins a stream of news in the place of one that there may be.
-    pub(crate) fn stream(self: &Arc<Self>) -> Streaming {
+    pub(crate) fn stream(self: &Arc<Self>) -> SessionStream {
         let over = self.ended.child_token();
         if let Some(before) = self.lock().stream.replace(over.clone()) {
             before.cancel();
         }
-        Streaming { session: Arc::clone(self), over }
+        SessionStream { session: Arc::clone(self), over }
     }
 
     /// What the client listed last. What it never listed is as it was when it began to listen, which is `now`.
@@ -238,12 +238,12 @@ impl Session {
     /// Whether nothing is under way, and no stream is open.
     fn is_idle(&self) -> bool {
         let state = self.lock();
-        state.underway.is_empty() && state.stream.as_ref().is_none_or(CancellationToken::is_cancelled)
+        state.in_flight.is_empty() && state.stream.as_ref().is_none_or(CancellationToken::is_cancelled)
     }
 
     fn leave(&self, id: &Id) {
         let mut state = self.lock();
-        state.underway.remove(id);
+        state.in_flight.remove(id);
         state.last_used = Instant::now();
     }
 
@@ -252,21 +252,21 @@ impl Session {
     }
 }
 
-impl Underway {
+impl InFlightRequest {
     /// A request that stands alone: nobody can name it to cancel it.
     pub(crate) fn alone() -> Self {
         Self { session: None, cancelled: CancellationToken::new() }
     }
 }
 
-impl Drop for Streaming {
+impl Drop for SessionStream {
     fn drop(&mut self) {
         self.over.cancel();
         self.session.touch();
     }
 }
 
-impl Drop for Underway {
+impl Drop for InFlightRequest {
     fn drop(&mut self) {
         if let Some((session, id)) = self.session.take() {
             session.leave(&id);
@@ -329,11 +329,11 @@ mod tests {
         Owner { token: Some(TokenId(token)), ..Owner::default() }
     }
 
-    fn begin(sessions: &Sessions, token: u64) -> Result<(Arc<Session>, Option<Arc<Session>>), Full> {
+    fn begin(sessions: &Sessions, token: u64) -> Result<(Arc<Session>, Option<Arc<Session>>), TooManySessions> {
         begin_of(sessions, &owner(token))
     }
 
-    fn begin_of(sessions: &Sessions, owner: &Owner) -> Result<(Arc<Session>, Option<Arc<Session>>), Full> {
+    fn begin_of(sessions: &Sessions, owner: &Owner) -> Result<(Arc<Session>, Option<Arc<Session>>), TooManySessions> {
         let caller = |id| Caller { session: Some(id), ..Caller::agent(AgentName::parse("ana").unwrap()) };
         sessions.begin(owner.clone(), Version::V20251125, "tcp", caller)
     }
@@ -376,20 +376,20 @@ mod tests {
         let (first, second) = (begin(&sessions, 1).unwrap().0, begin(&sessions, 1).unwrap().0);
         let _underway = first.enter(&id("1")).unwrap();
         let _stream = second.stream();
-        assert_eq!(begin(&sessions, 1).unwrap_err(), Full);
+        assert_eq!(begin(&sessions, 1).unwrap_err(), TooManySessions);
         begin(&sessions, 2).unwrap();
-        assert_eq!(begin(&sessions, 3).unwrap_err(), Full);
+        assert_eq!(begin(&sessions, 3).unwrap_err(), TooManySessions);
     }
 
     #[tokio::test(start_paused = true)]
     async fn sessions_end_when_they_have_been_idle_for_long_enough() {
         let sessions = Sessions::new(LIMITS);
         let (idle, used) = (begin(&sessions, 1).unwrap().0, begin(&sessions, 1).unwrap().0);
-        let underway = used.enter(&id("1")).unwrap();
+        let in_flight = used.enter(&id("1")).unwrap();
         tokio::time::advance(Duration::from_secs(60)).await;
         let ended: Vec<_> = sessions.expired().iter().map(|session| Arc::clone(&session.id)).collect();
         assert_eq!(ended, [Arc::clone(&idle.id)]);
-        drop(underway);
+        drop(in_flight);
         assert!(sessions.expired().is_empty(), "it was in use until now");
         tokio::time::advance(Duration::from_secs(60)).await;
         assert_eq!(sessions.expired().len(), 1);
@@ -401,11 +401,11 @@ mod tests {
         let gone = owner(1);
         let (idle, used) = (begin_of(&sessions, &gone).unwrap().0, begin_of(&sessions, &gone).unwrap().0);
         begin(&sessions, 2).unwrap();
-        let underway = used.enter(&id("1")).unwrap();
+        let in_flight = used.enter(&id("1")).unwrap();
         gone.revoked.cancel();
         let ended: Vec<_> = sessions.expired().iter().map(|session| Arc::clone(&session.id)).collect();
         assert_eq!(ended, [Arc::clone(&idle.id)]);
-        drop(underway);
+        drop(in_flight);
         assert_eq!(sessions.expired().len(), 1);
         assert_eq!(sessions.len(), 1);
     }
@@ -418,7 +418,7 @@ mod tests {
         tokio::time::advance(Duration::from_secs(1)).await;
         let (first, second) = (begin_of(&sessions, &gone).unwrap().0, begin_of(&sessions, &gone).unwrap().0);
         let stream = second.stream();
-        assert_eq!(begin(&sessions, 3).unwrap_err(), Full);
+        assert_eq!(begin(&sessions, 3).unwrap_err(), TooManySessions);
         gone.revoked.cancel();
         let (_, evicted) = begin(&sessions, 2).unwrap();
         assert_eq!(evicted.unwrap().id, first.id, "and not the token's own, which has been idle for longer");
@@ -427,7 +427,7 @@ mod tests {
         assert_ne!(evicted.unwrap().id, second.id, "one that has as many as it may makes room by its own");
         let (_, evicted) = begin(&sessions, 3).unwrap();
         assert_eq!(evicted.unwrap().id, second.id);
-        assert_eq!(begin(&sessions, 4).unwrap_err(), Full);
+        assert_eq!(begin(&sessions, 4).unwrap_err(), TooManySessions);
         drop(third);
     }
 

@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 use toolbus_core::caller::AgentName;
 
 use self::connection::Connection;
-use crate::server::Door;
+use crate::server::McpServer;
 
 /// How requests come, as telemetry names it.
 const TRANSPORT: &str = "pipe";
@@ -36,12 +36,12 @@ pub enum End {
     Input,
     /// Nobody reads the output any more.
     Output,
-    /// The door was closed.
+    /// The server was closed.
     Closed,
 }
 
-impl Door {
-    /// Serves one client, which is this agent, until it goes away or the door is closed. Then what is under way has been
+impl McpServer {
+    /// Serves one client, which is this agent, until it goes away or the server is closed. Then what is under way has been
     /// answered or cancelled, and the client's session has ended.
     pub async fn serve(
         self,
@@ -155,40 +155,5 @@ impl<R: AsyncRead + Unpin> Lines<R> {
                 return Ok(Some(line.map_or(Line::TooLong, Line::Whole)));
             }
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    async fn lines(input: &[u8], limit: usize) -> Vec<Line> {
-        let mut lines = Lines::new(input, limit);
-        let mut all = Vec::new();
-        while let Some(line) = lines.next().await.unwrap() {
-            all.push(line);
-        }
-        all
-    }
-
-    fn whole(text: &str) -> Line {
-        Line::Whole(text.into())
-    }
-
-    #[tokio::test]
-    async fn each_line_is_given_without_its_end() {
-        assert_eq!(lines(b"", 9).await, []);
-        assert_eq!(lines(b"a\n\nb\r\n", 9).await, [whole("a"), whole(""), whole("b\r")]);
-        assert_eq!(lines(b"a\nb", 9).await, [whole("a"), whole("b")]);
-    }
-
-    #[tokio::test]
-    async fn a_line_over_the_limit_is_passed_over_and_the_next_one_is_read() {
-        assert_eq!(lines(b"123\n1234\n123\n", 3).await, [whole("123"), Line::TooLong, whole("123")]);
-        assert_eq!(lines(b"1234", 3).await, [Line::TooLong]);
-        let mut long = vec![b'x'; 100_000];
-        long.extend_from_slice(b"\nshort\n");
-        assert_eq!(lines(&long, 50_000).await, [Line::TooLong, whole("short")]);
-        assert_eq!(lines(&long, 100_000).await.len(), 2);
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use toolbus_mcp_client::events::{Observer, Operation, Session};
 use toolbus_mcp_client::status::{PhaseName, ServerStatus};
 use toolbus_mcp_server::{
-    Door, Observer as DoorObserver, Operation as McpServerOperation, Silent, Started as DoorStarted, Version,
+    Discard, McpServer, Observer as DoorObserver, Operation as McpServerOperation, Started as DoorStarted, Version,
 };
 use toolbus_protocol::TraceContext;
 use toolbus_scripts::observe::{Observer as ScriptObserver, Run};
@@ -79,7 +79,7 @@ impl DoorObserver for DoorMetrics {
         });
         match recorded {
             Some(request) => Box::new(Recorded(request)),
-            None => Box::new(Silent),
+            None => Box::new(Discard),
         }
     }
 
@@ -99,7 +99,7 @@ impl DoorStarted for Recorded {
 }
 
 /// Has `door` asked at each export how many sessions it has. To be called once.
-pub fn watch_door(exporters: &Exporters, door: Door) {
+pub fn watch_door(exporters: &Exporters, door: McpServer) {
     exporters.watch_mcp_server(move || u64::try_from(door.sessions()).unwrap_or(u64::MAX));
 }
 

@@ -93,7 +93,7 @@ pub(super) fn stands_alone(headers: &HeaderMap, call: &Call<'_>, meta: &Meta<'_>
 
 /// Whether headers and message of a request that stands alone say the same, and all that is to be said.
 pub(super) fn agree(headers: &HeaderMap, call: &Call<'_>, meta: &Meta<'_>) -> Result<(), RpcError> {
-    let version = meta.said_revision()?;
+    let version = meta.stated_version()?;
     let mismatch = |text: String| RpcError::new(RpcError::HEADER_MISMATCH, text);
     match one(headers, PROTOCOL_VERSION)? {
         Some(header) if header == version => {}
@@ -104,7 +104,7 @@ pub(super) fn agree(headers: &HeaderMap, call: &Call<'_>, meta: &Meta<'_>) -> Re
         }
         None => return Err(mismatch("The header MCP-Protocol-Version is missing.".to_owned())),
     }
-    meta.revision()?;
+    meta.check_version()?;
     match one(headers, METHOD)? {
         Some(header) if header == call.method => {}
         Some(_) => return Err(mismatch("The header Mcp-Method names another method than the request.".to_owned())),

@@ -11,19 +11,19 @@ use tokio_util::sync::CancellationToken;
 
 use super::headers::{self, Narrowed};
 use super::{TRANSPORT, caller, response, session};
-use crate::auth::Visitor;
+use crate::auth::Principal;
 use crate::meta::Meta;
 use crate::methods::{Flow, Step};
 use crate::rpc::{Call, Message, RpcError};
-use crate::server::{Answer, Door};
+use crate::server::{Answer, McpServer};
 use crate::session::{Owner, Peer};
 
 /// Time after which a client is told that its answer will take longer: nobody on the way waits for a head for ever.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 pub(super) async fn handle(
-    State(door): State<Door>,
-    Extension(visitor): Extension<Visitor>,
+    State(server): State<McpServer>,
+    Extension(principal): Extension<Principal>,
     headers: HeaderMap,
     body: Bytes,
 ) -> Response {
@@ -34,11 +34,11 @@ pub(super) async fn handle(
         return response::unsupported_type();
     }
     match Message::read(&body) {
-        Ok(Message::Request(call)) => answer(&door, visitor, &headers, &call).await,
+        Ok(Message::Request(call)) => answer(&server, principal, &headers, &call).await,
         Ok(Message::Notification { method, params }) => {
             if headers.contains_key(headers::SESSION_ID) {
-                match session(&door, &visitor, &headers) {
-                    Ok(session) => door.notified(&Peer::of(session), &method, params),
+                match session(&server, &principal, &headers) {
+                    Ok(session) => server.notified(&Peer::of(session), &method, params),
                     Err(refused) => return *refused,
                 }
             }
@@ -49,9 +49,9 @@ pub(super) async fn handle(
     }
 }
 
-async fn answer(door: &Door, visitor: Visitor, headers: &HeaderMap, call: &Call<'_>) -> Response {
+async fn answer(server: &McpServer, principal: Principal, headers: &HeaderMap, call: &Call<'_>) -> Response {
     if call.method == "initialize" {
-        return begin(door, &visitor, headers, call);
+        return begin(server, &principal, headers, call);
     }
     let meta = Meta::of(call.params);
     let peer = if headers::stands_alone(headers, call, &meta) {
@@ -63,30 +63,30 @@ async fn answer(door: &Door, visitor: Visitor, headers: &HeaderMap, call: &Call<
             Err(error) => return response::bad_request(Some(&call.id), &error),
         };
         // What is built for the sessions of others belongs to the token.
-        let session = visitor.token.map_or_else(|| "open".to_owned(), |token| format!("token-{:016x}", token.0));
-        Peer::alone(caller(door, &visitor, narrowed, session.into()).into(), TRANSPORT)
+        let session = principal.token.map_or_else(|| "open".to_owned(), |token| format!("token-{:016x}", token.0));
+        Peer::alone(caller(server, &principal, narrowed, session.into()).into(), TRANSPORT)
     } else {
-        match session(door, &visitor, headers) {
+        match session(server, &principal, headers) {
             Ok(session) => Peer::of(session),
             Err(refused) => return *refused,
         }
     };
     let peer = peer.within(headers::trace(headers));
-    match door.answer(&peer, call).await {
+    match server.answer(&peer, call).await {
         Answer::Now(body) => response::json(StatusCode::OK, body),
         Answer::Refused(error, body) => response::json(status(&peer, &error), body),
-        Answer::Later(flow) => later(door, &visitor, flow).await,
+        Answer::Later(flow) => later(server, &principal, flow).await,
     }
 }
 
-fn begin(door: &Door, visitor: &Visitor, headers: &HeaderMap, call: &Call<'_>) -> Response {
+fn begin(server: &McpServer, principal: &Principal, headers: &HeaderMap, call: &Call<'_>) -> Response {
     let narrowed = match Narrowed::read(headers) {
         Ok(narrowed) => narrowed,
         Err(error) => return response::bad_request(Some(&call.id), &error),
     };
     let outside = headers::trace(headers);
-    let owner = Owner { token: visitor.token, revoked: visitor.revoked.clone() };
-    let begun = door.begin(call, owner, TRANSPORT, outside, |id| caller(door, visitor, narrowed, id));
+    let owner = Owner { token: principal.token, revoked: principal.revoked.clone() };
+    let begun = server.begin(call, owner, TRANSPORT, outside, |id| caller(server, principal, narrowed, id));
     match begun {
         Ok((peer, body)) => {
             let mut response = response::json(StatusCode::OK, body);
@@ -104,7 +104,7 @@ fn begin(door: &Door, visitor: &Visitor, headers: &HeaderMap, call: &Call<'_>) -
 }
 
 /// Answers with JSON when nothing comes before the answer and it comes soon; else with a stream.
-async fn later(door: &Door, visitor: &Visitor, mut flow: Flow) -> Response {
+async fn later(server: &McpServer, principal: &Principal, mut flow: Flow) -> Response {
     let first = tokio::time::timeout(PATIENCE, flow.next()).await.ok();
     if let Some(Step::Last(body)) = first {
         return response::json(StatusCode::OK, body);
@@ -122,10 +122,10 @@ async fn later(door: &Door, visitor: &Visitor, mut flow: Flow) -> Response {
             Step::Nothing => None,
         }
     });
-    response::event_stream(steps, withdrawn(visitor.revoked.clone(), door.parts.closing.clone()))
+    response::event_stream(steps, withdrawn(principal.revoked.clone(), server.parts.closing.clone()))
 }
 
-/// Waits until a token does not count any more. When the door closes, none does; but answers in hand are still given then.
+/// Waits until a token does not count any more. When the server closes, none does; but answers in hand are still given then.
 async fn withdrawn(revoked: CancellationToken, closing: CancellationToken) {
     revoked.cancelled().await;
     if closing.is_cancelled() {

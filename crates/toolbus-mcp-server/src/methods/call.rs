@@ -16,14 +16,14 @@ use toolbus_core::progress::{Progress, ProgressSink};
 use toolbus_core::tool::ToolOutput;
 use toolbus_protocol::TraceContext;
 
-use super::{CallFlow, Flow, Step};
+use super::{Flow, Step};
 use crate::backend::{Backend, BackendCall};
-use crate::content::{self, Ended};
+use crate::content::{self, Response};
 use crate::events::Started;
 use crate::meta::Version;
 use crate::rpc::{self, Call, Id, RpcError};
 use crate::server::Parts;
-use crate::session::{Peer, Underway};
+use crate::session::{InFlightRequest, Peer};
 
 /// Longest name of a tool, in bytes: answers repeat it.
 const MAX_NAME: usize = 1024;
@@ -55,13 +55,13 @@ pub(crate) fn begin(
     if arguments.is_some_and(|arguments| !arguments.get().starts_with('{')) {
         return Err(RpcError::invalid_params("The arguments are no JSON object."));
     }
-    let underway = Parts::enter(peer, &call.id)?;
+    let in_flight = Parts::enter(peer, &call.id)?;
     let (sink, reports) = token.map(|_| ProgressSink::new()).unzip();
     let running = parts.backend.call(BackendCall {
         caller: Arc::clone(&peer.caller),
         tool: name.clone().into_owned(),
         arguments: arguments.map(|arguments| arguments.get().to_owned()),
-        cancelled: underway.cancelled.clone(),
+        cancelled: in_flight.cancelled.clone(),
         trace,
         progress: sink,
     });
@@ -72,7 +72,7 @@ pub(crate) fn begin(
         backend,
         name.into_owned(),
         running,
-        underway,
+        in_flight,
         token.zip(reports),
     )))
 }
@@ -89,7 +89,7 @@ pub(crate) struct CallFlow {
     running: Option<Running>,
     /// Whether it has a task of its own.
     is_detached: bool,
-    underway: Option<Underway>,
+    in_flight: Option<InFlightRequest>,
     progress: Option<(Box<RawValue>, mpsc::Receiver<Progress>)>,
     version: Version,
     /// Whether the call goes on when the client has gone: in a session, a connection that is lost says nothing of its wish.
@@ -120,7 +120,7 @@ impl CallFlow {
         backend: Arc<dyn Backend>,
         tool: String,
         running: Running,
-        underway: Underway,
+        in_flight: InFlightRequest,
         progress: Option<(&RawValue, mpsc::Receiver<Progress>)>,
     ) -> Self {
         Self {
@@ -130,7 +130,7 @@ impl CallFlow {
             tool,
             running: Some(running),
             is_detached: false,
-            underway: Some(underway),
+            in_flight: Some(in_flight),
             progress: progress.map(|(token, reports)| (token.to_owned(), reports)),
             version: peer.version,
             survives: peer.session.is_some(),
@@ -186,7 +186,7 @@ impl CallFlow {
     }
 
     fn end(&mut self, result: &Result<ToolOutput, ToolFailure>) -> Step {
-        let is_cancelled = self.underway.take().is_some_and(|underway| underway.cancelled.is_cancelled());
+        let is_cancelled = self.in_flight.take().is_some_and(|in_flight| in_flight.cancelled.is_cancelled());
         let started = self.started.take();
         let finished = |error_type: Option<&str>| {
             if let Some(started) = started {
@@ -197,7 +197,7 @@ impl CallFlow {
             finished(Some("cancelled"));
             return Step::Nothing;
         }
-        let Ended { body, error_type } = content::ended(&self.id, result, self.version);
+        let Response { body, error_type } = content::response_to(&self.id, result, self.version);
         finished(error_type);
         Step::Last(body)
     }
@@ -205,18 +205,18 @@ impl CallFlow {
 
 impl Drop for CallFlow {
     fn drop(&mut self) {
-        let (Some(running), Some(underway)) = (self.running.take(), self.underway.take()) else { return };
+        let (Some(running), Some(in_flight)) = (self.running.take(), self.in_flight.take()) else { return };
         let started = self.started.take();
         let (backend, caller, tool) =
             (Arc::clone(&self.backend), Arc::clone(&self.caller), std::mem::take(&mut self.tool));
         if !self.survives {
-            underway.cancelled.cancel();
+            in_flight.cancelled.cancel();
         }
         // It can still be cancelled by its id until it has ended.
         let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
         runtime.spawn(async move {
             let _ = running.await;
-            drop(underway);
+            drop(in_flight);
             if let Some(started) = started {
                 started.finished(backend.tool(&caller, &tool).as_deref(), Some("client_gone"));
             }

@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 use toolbus_core::caller::Caller;
 
 use super::initialize::server_info;
-use super::{Flow, ListenFlow, Step, required};
+use super::{Flow, Step, required};
 use crate::backend::Backend;
 use crate::events::Started;
 use crate::rpc::{self, Call, Id, RpcError};
@@ -44,23 +44,23 @@ pub(crate) async fn begin(parts: &Parts, peer: &Peer, call: &Call<'_>) -> Result
             accepted.insert(name.to_owned(), true.into());
         }
     }
-    let news = News::begin(Arc::clone(&parts.backend), Arc::clone(&peer.caller), None).await;
+    let changes = ListChanges::begin(Arc::clone(&parts.backend), Arc::clone(&peer.caller), None).await;
     Ok(Flow::Listen(ListenFlow::new(
         &parts.settings,
         call.id.clone(),
         Value::Object(accepted),
         notifications,
-        news,
+        changes,
         parts.closing.clone(),
     )))
 }
 
-/// News for a client that listens.
+/// ListChanges for a client that listens.
 pub(crate) struct ListenFlow {
     subscription: Id,
     accepted: Option<Value>,
     wanted: Wanted,
-    news: News,
+    changes: ListChanges,
     closing: CancellationToken,
     server_info: Value,
     is_over: bool,
@@ -98,14 +98,14 @@ impl ListenFlow {
         subscription: Id,
         accepted: Value,
         wanted: Wanted,
-        news: News,
+        changes: ListChanges,
         closing: CancellationToken,
     ) -> Self {
         Self {
             subscription,
             accepted: Some(accepted),
             wanted,
-            news,
+            changes,
             closing,
             server_info: server_info(settings),
             is_over: false,
@@ -121,7 +121,7 @@ impl ListenFlow {
             return Step::Interim(self.notification("notifications/subscriptions/acknowledged", Some(accepted)));
         }
         loop {
-            let next = self.closing.run_until_cancelled(self.news.next()).await.flatten();
+            let next = self.closing.run_until_cancelled(self.changes.next()).await.flatten();
             match next {
                 Some(TOOLS) if self.wanted.tools_list_changed != Some(true) => {}
                 Some(RESOURCES) if self.wanted.resources_list_changed != Some(true) => {}
@@ -136,7 +136,7 @@ impl ListenFlow {
         rpc::notification(method, Some(NotificationParams { meta, notifications }))
     }
 
-    /// The door closes.
+    /// The server closes.
     fn end(&mut self) -> Step {
         self.is_over = true;
         if let Some(started) = self.started.take() {
@@ -161,7 +161,7 @@ pub(crate) const TOOLS: &str = "notifications/tools/list_changed";
 pub(crate) const RESOURCES: &str = "notifications/resources/list_changed";
 
 /// What has changed for one client.
-pub(crate) struct News {
+pub(crate) struct ListChanges {
     backend: Arc<dyn Backend>,
     caller: Arc<Caller>,
     changes: watch::Receiver<u64>,
@@ -169,16 +169,16 @@ pub(crate) struct News {
     waiting: Vec<&'static str>,
 }
 
-impl News {
-    /// News from now on; for a session, from what it listed last on: what an earlier stream told may have been lost with it.
+impl ListChanges {
+    /// ListChanges from now on; for a session, from what it listed last on: what an earlier stream told may have been lost with it.
     pub(crate) async fn begin(backend: Arc<dyn Backend>, caller: Arc<Caller>, session: Option<&Session>) -> Self {
         let mut changes = backend.changes();
         changes.borrow_and_update();
         let now = backend.fingerprints(&caller).await;
         let told = session.map_or(now, |session| session.listed(now));
-        let mut news = Self { backend, caller, changes, told, waiting: Vec::new() };
-        news.compare(now);
-        news
+        let mut list_changes = Self { backend, caller, changes, told, waiting: Vec::new() };
+        list_changes.compare(now);
+        list_changes
     }
 
     /// The next notification that is due; none when there will be no more.

@@ -13,11 +13,11 @@ use tracing::debug;
 
 use super::{Line, TRANSPORT};
 use crate::meta::Meta;
-use crate::methods::listen::News;
+use crate::methods::listen::ListChanges;
 use crate::methods::{Flow, Method, Step};
 use crate::rpc::{self, Call, Id, Message, RpcError};
-use crate::server::{Answer, Door};
-use crate::session::{Owner, Peer, Session, Underway};
+use crate::server::{Answer, McpServer};
+use crate::session::{InFlightRequest, Owner, Peer, Session};
 
 /// Requests under way, besides those that listen.
 const MAX_UNDERWAY: usize = 64;
@@ -26,7 +26,7 @@ const MAX_LISTENING: usize = 16;
 
 /// The one client, and what it is waiting for.
 pub(super) struct Connection {
-    door: Door,
+    server: McpServer,
     agent: Option<AgentName>,
     outgoing: mpsc::Sender<Bytes>,
     /// The client, where it began with a handshake.
@@ -36,13 +36,13 @@ pub(super) struct Connection {
     alone: Option<Peer>,
     requests: JoinSet<()>,
     listening: JoinSet<()>,
-    news: JoinSet<()>,
+    changes: JoinSet<()>,
 }
 
 impl Connection {
-    pub(super) fn new(door: Door, agent: Option<AgentName>, outgoing: mpsc::Sender<Bytes>) -> Self {
-        let (requests, listening, news) = (JoinSet::new(), JoinSet::new(), JoinSet::new());
-        Self { door, agent, outgoing, session: None, alone: None, requests, listening, news }
+    pub(super) fn new(server: McpServer, agent: Option<AgentName>, outgoing: mpsc::Sender<Bytes>) -> Self {
+        let (requests, listening, changes) = (JoinSet::new(), JoinSet::new(), JoinSet::new());
+        Self { server, agent, outgoing, session: None, alone: None, requests, listening, changes }
     }
 
     /// Takes a line of the client's. Returns before a request in it is answered.
@@ -51,7 +51,7 @@ impl Connection {
             Line::Whole(line) if line.iter().all(u8::is_ascii_whitespace) => return,
             Line::Whole(line) => line,
             Line::TooLong => {
-                let limit = self.door.parts.settings.max_body;
+                let limit = self.server.parts.settings.max_body;
                 let text = format!("The message has more than {limit} bytes. Send less.");
                 return self.send(rpc::failure(None, &RpcError::new(RpcError::INVALID_REQUEST, text))).await;
             }
@@ -71,16 +71,16 @@ impl Connection {
     /// Waits until the requests under way are answered, at most so long. Nobody listens any more.
     pub(super) async fn drain(&mut self, patience: Duration) {
         self.listening.shutdown().await;
-        self.news.shutdown().await;
+        self.changes.shutdown().await;
         let answered = async { while self.requests.join_next().await.is_some() {} };
         let _ = tokio::time::timeout(patience, answered).await;
     }
 
     /// Cancels what is under way, gives it a moment to end, and ends the sessions.
     pub(super) async fn end(&mut self, patience: Duration) {
-        self.news.shutdown().await;
+        self.changes.shutdown().await;
         for session in self.sessions() {
-            self.door.end(session);
+            self.server.end(session);
         }
         let ended = async {
             while self.requests.join_next().await.is_some() {}
@@ -99,7 +99,7 @@ impl Connection {
         }
         let meta = Meta::of(call.params);
         let peer = if meta.stands_alone(&call.method) {
-            meta.revision()?;
+            meta.check_version()?;
             self.alone()?
         } else if let Some(peer) = &self.session {
             peer.clone()
@@ -120,12 +120,12 @@ impl Connection {
             let text = format!("{limit} such requests are under way. Wait until one is answered, or cancel one.");
             return Err(RpcError::new(RpcError::INVALID_REQUEST, text));
         }
-        let underway = match (&peer.session, listens) {
+        let in_flight = match (&peer.session, listens) {
             (Some(session), true) => Some(session.enter(&call.id)?),
             _ => None,
         };
         let owned = Owned::of(call);
-        let mut answering = answer(self.door.clone(), peer, owned, underway, self.outgoing.clone());
+        let mut answering = answer(self.server.clone(), peer, owned, in_flight, self.outgoing.clone());
         // What comes next may cancel it, so that it must have begun.
         if poll!(&mut answering).is_pending() {
             set.spawn(answering);
@@ -140,7 +140,7 @@ impl Connection {
             return Err(RpcError::new(RpcError::INVALID_REQUEST, text));
         }
         let caller = self.caller();
-        let (peer, body) = self.door.begin(call, Owner::default(), TRANSPORT, None, caller)?;
+        let (peer, body) = self.server.begin(call, Owner::default(), TRANSPORT, None, caller)?;
         self.session = Some(peer);
         Ok(body)
     }
@@ -150,25 +150,25 @@ impl Connection {
         if let Some(peer) = &self.alone {
             return Ok(peer.clone());
         }
-        let peer = self.door.begin_alone(TRANSPORT, self.caller())?;
+        let peer = self.server.begin_alone(TRANSPORT, self.caller())?;
         self.alone = Some(peer.clone());
         Ok(peer)
     }
 
     fn notified(&mut self, method: &str, params: Option<&RawValue>) {
         for peer in [&self.session, &self.alone].into_iter().flatten() {
-            self.door.notified(peer, method, params);
+            self.server.notified(peer, method, params);
         }
         if method == "notifications/initialized"
-            && self.news.is_empty()
+            && self.changes.is_empty()
             && let Some(peer) = &self.session
         {
-            self.news.spawn(tell(self.door.clone(), peer.clone(), self.outgoing.clone()));
+            self.changes.spawn(tell(self.server.clone(), peer.clone(), self.outgoing.clone()));
         }
     }
 
     fn caller(&self) -> impl FnOnce(Arc<str>) -> Caller + use<> {
-        let (backend, agent) = (Arc::clone(&self.door.parts.backend), self.agent.clone());
+        let (backend, agent) = (Arc::clone(&self.server.parts.backend), self.agent.clone());
         move |session| backend.caller(agent, session)
     }
 
@@ -201,24 +201,24 @@ impl Owned {
 
 /// Answers a request, with whatever comes before its answer.
 fn answer(
-    door: Door,
+    server: McpServer,
     peer: Peer,
     request: Owned,
-    underway: Option<Underway>,
+    in_flight: Option<InFlightRequest>,
     outgoing: mpsc::Sender<Bytes>,
 ) -> BoxFuture<'static, ()> {
     async move {
         let Owned { id, method, params } = request;
         let call = Call { id, method: method.into(), params: params.as_deref() };
-        let sent = match door.answer(&peer, &call).await {
+        let sent = match server.answer(&peer, &call).await {
             Answer::Now(body) | Answer::Refused(_, body) => outgoing.send(body).await,
-            Answer::Later(mut flow) => match &underway {
+            Answer::Later(mut flow) => match &in_flight {
                 None => follow(&mut flow, &outgoing).await,
                 // Nobody waits for an answer to what was cancelled.
-                Some(underway) => tokio::select! {
+                Some(in_flight) => tokio::select! {
                     biased;
                     sent = follow(&mut flow, &outgoing) => sent,
-                    () = underway.cancelled.cancelled() => Ok(()),
+                    () = in_flight.cancelled.cancelled() => Ok(()),
                 },
             },
         };
@@ -243,10 +243,10 @@ async fn follow(flow: &mut Flow, outgoing: &mpsc::Sender<Bytes>) -> Result<(), m
 }
 
 /// Tells the client of a session what changes for it.
-async fn tell(door: Door, peer: Peer, outgoing: mpsc::Sender<Bytes>) {
-    let backend = Arc::clone(&door.parts.backend);
-    let mut news = News::begin(backend, Arc::clone(&peer.caller), peer.session.as_deref()).await;
-    while let Some(method) = news.next().await {
+async fn tell(server: McpServer, peer: Peer, outgoing: mpsc::Sender<Bytes>) {
+    let backend = Arc::clone(&server.parts.backend);
+    let mut changes = ListChanges::begin(backend, Arc::clone(&peer.caller), peer.session.as_deref()).await;
+    while let Some(method) = changes.next().await {
         if outgoing.send(rpc::notification(method, None::<()>)).await.is_err() {
             return;
         }

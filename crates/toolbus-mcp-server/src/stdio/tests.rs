@@ -1,5 +1,6 @@
 mod bad_input;
 mod endings;
 mod fixture;
+mod lines;
 mod stateless;
 mod traffic;

@@ -8,7 +8,7 @@ use toolbus_core::Invoker;
 use toolbus_core::policy::{EffectiveTools, PolicyHandle};
 use toolbus_core::toolsets::SessionSets;
 use toolbus_mcp_client::servers::ServerControl as _;
-use toolbus_mcp_server::{Document, Door, Local, NoShelf, Observer, Settings, Shelf};
+use toolbus_mcp_server::{Document, Local, McpServer, Observer, Resources, Settings};
 
 use super::Servers;
 use crate::config::Config;
@@ -16,7 +16,7 @@ use crate::config::Config;
 /// What MCP servers say of their use, for whoever may use some tool of theirs.
 struct Instructions(Servers);
 
-impl Shelf for Instructions {
+impl Resources for Instructions {
     fn documents(&self, effective: &EffectiveTools) -> Vec<Document> {
         let mut names: Vec<Arc<str>> =
             effective.of_servers().into_iter().filter_map(|allowed| allowed.tool.descriptor.server.clone()).collect();
@@ -53,14 +53,13 @@ pub fn door(
     servers: Option<Servers>,
     observer: Arc<dyn Observer>,
     closing: CancellationToken,
-) -> Door {
+) -> McpServer {
     let settings = Settings {
         name: config.bus.name.clone(),
         version: crate::VERSION.to_owned(),
         max_body: config.max_door_body(),
     };
-    let shelf: Arc<dyn Shelf> =
-        servers.map_or_else(|| Arc::new(NoShelf) as _, |servers| Arc::new(Instructions(servers)) as _);
-    let backend = Arc::new(Local::new(access, invoker, sessions, shelf));
-    Door::new(settings, backend, observer, closing)
+    let resources = servers.map(|servers| Arc::new(Instructions(servers)) as Arc<dyn Resources>);
+    let backend = Arc::new(Local::new(access, invoker, sessions, resources));
+    McpServer::new(settings, backend, observer, closing)
 }

@@ -12,7 +12,7 @@ use axum::middleware::{Next, from_fn_with_state};
 use axum::response::Response;
 use tokio_util::sync::CancellationToken;
 use toolbus_core::audit::Audit;
-use toolbus_mcp_server::{Entry, Keeper, Visitor};
+use toolbus_mcp_server::{AuthOutcome, Principal, TokenAuth};
 
 use super::bodies::{Bodies, QueuedResponses};
 use super::connections::ConnectionState;
@@ -30,7 +30,7 @@ const TOKENS_IN_URLS: [&str; 6] = ["token", "access_token", "api_key", "apikey",
 
 /// Admits requests to the MCP server. Tokens and names follow the configuration.
 pub struct HttpAuth {
-    tokens: Keeper,
+    tokens: TokenAuth,
     names: RwLock<Arc<Names>>,
     wrong_tokens: WrongTokens,
     bodies: Bodies,
@@ -42,7 +42,7 @@ impl HttpAuth {
     #[must_use]
     pub fn new(config: &Config, audit: Arc<dyn Audit>, stop: CancellationToken) -> Arc<Self> {
         let auth = Self {
-            tokens: Keeper::new(stop),
+            tokens: TokenAuth::new(stop),
             names: RwLock::default(),
             wrong_tokens: WrongTokens::new(audit),
             bodies: Bodies::new(config.max_door_body()),
@@ -65,7 +65,7 @@ impl HttpAuth {
     }
 }
 
-/// The routes of the MCP server behind `auth`. An admitted request has a [`Visitor`] and a complete body.
+/// The routes of the MCP server behind `auth`. An admitted request has a [`Principal`] and a complete body.
 pub(super) fn guarded(auth: Arc<HttpAuth>, mcp: Router) -> Router {
     // `check` bounds bodies.
     mcp.layer(DefaultBodyLimit::disable()).layer(from_fn_with_state(auth, check))
@@ -82,11 +82,11 @@ async fn check(State(auth): State<Arc<HttpAuth>>, request: Request, next: Next) 
     }
     let answer = match auth.admit(&parts).await {
         Err(refusal) => refusal.answer(body).await,
-        Ok(visitor) => match auth.bodies.read(body, &parts.headers).await {
+        Ok(principal) => match auth.bodies.read(body, &parts.headers).await {
             Err((refusal, rest)) => refusal.answer(rest).await,
             Ok(whole) => {
-                let token = visitor.token;
-                parts.extensions.insert::<Visitor>(visitor);
+                let token = principal.token;
+                parts.extensions.insert::<Principal>(principal);
                 let answer = next.run(Request::from_parts(parts, Body::from(whole.bytes))).await;
                 drop(whole.room);
                 auth.responses.counted(answer, token).await
@@ -102,15 +102,15 @@ impl HttpAuth {
     /// # Errors
     ///
     /// If the client may not use the MCP server, or no slot is free.
-    async fn admit(&self, parts: &Parts) -> Result<Visitor, Refusal> {
+    async fn admit(&self, parts: &Parts) -> Result<Principal, Refusal> {
         let connection = parts.extensions.get::<Arc<ConnectionState>>();
-        let visitor = match self.tokens.judge(&parts.headers) {
-            Entry::Closed => return Err(Refusal::closed()),
+        let principal = match self.tokens.authenticate(&parts.headers) {
+            AuthOutcome::Closed => return Err(Refusal::closed()),
             _ if has_token(parts.uri.query()) => return Err(Refusal::in_url()),
-            Entry::Visitor(visitor) => visitor,
-            Entry::NoToken => return Err(Refusal::no_token()),
-            Entry::Unreadable => return Err(Refusal::unreadable()),
-            Entry::Wrong => {
+            AuthOutcome::Principal(principal) => principal,
+            AuthOutcome::NoToken => return Err(Refusal::no_token()),
+            AuthOutcome::Unreadable => return Err(Refusal::unreadable()),
+            AuthOutcome::Wrong => {
                 self.wrong_tokens.report(connection.and_then(|connection| connection.remote()));
                 return Err(match slowed(connection).await {
                     true => Refusal::wrong_token(),
@@ -119,7 +119,7 @@ impl HttpAuth {
             }
         };
         if let Some(connection) = connection {
-            let has_slot = match visitor.token {
+            let has_slot = match principal.token {
                 Some(token) => connection.vouch(Some(token)).await,
                 None => connection.welcome().await,
             };
@@ -128,7 +128,7 @@ impl HttpAuth {
             }
             connection.take_any_time();
         }
-        Ok(visitor)
+        Ok(principal)
     }
 }
 

@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use super::fixture::{World, call, cancel, message};
+use super::fixture::{Fixture, call, cancel, message};
 
 #[tokio::test(start_paused = true)]
 async fn an_id_is_used_once_at_a_time_and_again_afterwards() {
-    let world = World::new();
+    let world = Fixture::new();
     let session = world.begin(&world.ana).await;
     let message = call(1, "wait");
     let first = world.ask(&world.ana, &session, &message);
@@ -25,7 +25,7 @@ async fn an_id_is_used_once_at_a_time_and_again_afterwards() {
 
 #[tokio::test(start_paused = true)]
 async fn cancelling_before_after_and_twice_reaches_a_call_once_and_no_other() {
-    let world = World::new();
+    let world = Fixture::new();
     let session = world.begin(&world.ana).await;
     assert_eq!(world.ask(&world.ana, &session, &cancel(1)).await.status.as_u16(), 202);
     let message = call(1, "wait");
@@ -46,7 +46,7 @@ async fn cancelling_before_after_and_twice_reaches_a_call_once_and_no_other() {
 
 #[tokio::test(start_paused = true)]
 async fn nobody_cancels_a_request_of_another_session_or_of_another_agent() {
-    let world = World::new();
+    let world = Fixture::new();
     world.backend.has("bea", &["wait"]);
     let (session, second) = (world.begin(&world.ana).await, world.begin(&world.ana).await);
     let of_bea = world.begin(&world.bea).await;
@@ -70,7 +70,7 @@ async fn nobody_cancels_a_request_of_another_session_or_of_another_agent() {
 
 #[tokio::test(start_paused = true)]
 async fn a_text_is_another_id_than_a_number() {
-    let world = World::new();
+    let world = Fixture::new();
     let session = world.begin(&world.ana).await;
     let message = call(1, "wait");
     let waiting = world.ask(&world.ana, &session, &message);
@@ -84,7 +84,7 @@ async fn a_text_is_another_id_than_a_number() {
 
 #[tokio::test(start_paused = true)]
 async fn an_answer_that_takes_long_comes_as_a_stream_that_shows_that_it_lives() {
-    let world = World::new();
+    let world = Fixture::new();
     let session = world.begin(&world.ana).await;
     let begun = tokio::time::Instant::now();
     let mut reply = world.ask(&world.ana, &session, &call(1, "wait")).await;
@@ -101,7 +101,7 @@ async fn an_answer_that_takes_long_comes_as_a_stream_that_shows_that_it_lives() 
 
 #[tokio::test(start_paused = true)]
 async fn a_storm_of_progress_reaches_a_slow_reader_in_order_and_the_answer_comes_last() {
-    let world = World::new();
+    let world = Fixture::new();
     let session = world.begin(&world.ana).await;
     let storm = message(1, "tools/call", json!({"name": "storm", "_meta": {"progressToken": "t"}}));
     let mut reply = world.ask(&world.ana, &session, &storm).await;
@@ -127,7 +127,7 @@ async fn a_storm_of_progress_reaches_a_slow_reader_in_order_and_the_answer_comes
 
 #[tokio::test(start_paused = true)]
 async fn progress_is_told_to_nobody_who_did_not_ask_for_it_in_a_way_that_can_be_repeated() {
-    let world = World::new();
+    let world = Fixture::new();
     let session = world.begin(&world.ana).await;
     for token in [json!(null), json!(1.5), json!({}), json!([1]), json!("x".repeat(300))] {
         let call = message(1, "tools/call", json!({"name": "echo", "_meta": {"progressToken": token}}));

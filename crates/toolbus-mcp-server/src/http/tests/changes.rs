@@ -2,12 +2,12 @@
 
 use serde_json::json;
 
-use super::fixture::{World, call, message, standing_alone};
+use super::fixture::{Fixture, call, message, standing_alone};
 
-async fn names(world: &World, session: &str, visitor: &crate::auth::Visitor) -> Vec<String> {
+async fn names(world: &Fixture, session: &str, principal: &crate::auth::Principal) -> Vec<String> {
     let (mut names, mut cursor) = (Vec::new(), json!({}));
     loop {
-        let page = world.ask(visitor, session, &message(1, "tools/list", cursor)).await.json().await;
+        let page = world.ask(principal, session, &message(1, "tools/list", cursor)).await.json().await;
         let tools = page["result"]["tools"].as_array().unwrap();
         names.extend(tools.iter().map(|tool| tool["name"].as_str().unwrap().to_owned()));
         match page["result"]["nextCursor"].as_str() {
@@ -19,7 +19,7 @@ async fn names(world: &World, session: &str, visitor: &crate::auth::Visitor) -> 
 
 #[tokio::test(start_paused = true)]
 async fn an_agent_neither_sees_nor_calls_the_tools_of_another() {
-    let world = World::new();
+    let world = Fixture::new();
     world.backend.has("bea", &["secret"]);
     let (ana, bea) = (world.begin(&world.ana).await, world.begin(&world.bea).await);
     assert_eq!(names(&world, &ana, &world.ana).await, ["echo", "scripted", "storm", "wait"]);
@@ -31,7 +31,7 @@ async fn an_agent_neither_sees_nor_calls_the_tools_of_another() {
 
 #[tokio::test(start_paused = true)]
 async fn what_is_taken_away_in_the_midst_of_a_session_is_gone_at_once() {
-    let world = World::new();
+    let world = Fixture::new();
     let session = world.begin(&world.ana).await;
     assert_eq!(world.ask(&world.ana, &session, &call(1, "echo")).await.json().await["result"]["isError"], false);
     world.backend.has("ana", &["wait"]);
@@ -42,7 +42,7 @@ async fn what_is_taken_away_in_the_midst_of_a_session_is_gone_at_once() {
 
 #[tokio::test(start_paused = true)]
 async fn a_list_that_changes_between_its_pages_repeats_and_omits_nothing_that_stays() {
-    let world = World::new();
+    let world = Fixture::new();
     let all: Vec<String> = (0..450).map(|number| format!("tool_{number:03}")).collect();
     let all: Vec<&str> = all.iter().map(String::as_str).collect();
     world.backend.has("ana", &all);
@@ -66,7 +66,7 @@ async fn a_list_that_changes_between_its_pages_repeats_and_omits_nothing_that_st
 
 #[tokio::test(start_paused = true)]
 async fn a_cursor_that_nobody_gave_is_refused_or_leads_nowhere_else() {
-    let world = World::new();
+    let world = Fixture::new();
     let session = world.begin(&world.ana).await;
     for method in ["tools/list", "resources/list", "resources/templates/list"] {
         for cursor in [json!("!"), json!("a b"), json!("_w"), json!("\u{0}"), json!("=".repeat(10_000))] {
@@ -87,7 +87,7 @@ async fn a_cursor_that_nobody_gave_is_refused_or_leads_nowhere_else() {
 
 #[tokio::test(start_paused = true)]
 async fn a_resource_that_there_is_not_is_told_by_each_generation_in_its_own_way() {
-    let world = World::new();
+    let world = Fixture::new();
     world.backend.says("Use it wisely.");
     let session = world.begin(&world.ana).await;
     let read = |uri: &str| json!({"uri": uri});

@@ -1,4 +1,4 @@
-//! A door whose tools do as the tests say.
+//! A server whose tools do as the tests say.
 
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
@@ -20,10 +20,10 @@ use toolbus_core::listing::{Definition, definition};
 use toolbus_core::progress::Progress;
 use toolbus_core::tool::{ToolDescriptor, ToolOutput};
 
-use crate::auth::{TokenId, Visitor};
+use crate::auth::{Principal, TokenId};
 use crate::backend::{Backend, BackendCall, Document, Listed, Unavailable};
-use crate::events::Silent;
-use crate::server::{Door, Settings};
+use crate::events::Discard;
+use crate::server::{McpServer, Settings};
 
 /// Largest message.
 pub(super) const MAX_BODY: usize = 1024 * 1024;
@@ -82,7 +82,7 @@ impl Fake {
     }
 }
 
-/// A backend that a door shares with its test.
+/// A backend that a server shares with its test.
 struct Shared(Arc<Fake>);
 
 impl Backend for Shared {
@@ -152,20 +152,20 @@ impl Backend for Shared {
     }
 }
 
-/// A door, and two clients: `ana` and `bea`.
-pub(super) struct World {
+/// A server, and two clients: `ana` and `bea`.
+pub(super) struct Fixture {
     pub(super) backend: Arc<Fake>,
-    pub(super) door: Door,
+    pub(super) server: McpServer,
     pub(super) closing: CancellationToken,
-    pub(super) ana: Visitor,
-    pub(super) bea: Visitor,
+    pub(super) ana: Principal,
+    pub(super) bea: Principal,
 }
 
-fn visitor(agent: &str, token: u64) -> Visitor {
-    Visitor { agent: AgentName::parse(agent).ok(), token: Some(TokenId(token)), revoked: CancellationToken::new() }
+fn principal(agent: &str, token: u64) -> Principal {
+    Principal { agent: AgentName::parse(agent).ok(), token: Some(TokenId(token)), revoked: CancellationToken::new() }
 }
 
-impl World {
+impl Fixture {
     pub(super) fn new() -> Self {
         let backend = Arc::new(Fake {
             tools: Mutex::default(),
@@ -179,50 +179,50 @@ impl World {
         let settings = Settings { name: "toolbus".to_owned(), version: "0.0.0".to_owned(), max_body: MAX_BODY };
         let closing = CancellationToken::new();
         let shared = Arc::new(Shared(Arc::clone(&backend)));
-        let door = Door::new(settings, shared, Arc::new(Silent), closing.clone());
-        Self { backend, door, closing, ana: visitor("ana", 1), bea: visitor("bea", 2) }
+        let server = McpServer::new(settings, shared, Arc::new(Discard), closing.clone());
+        Self { backend, server, closing, ana: principal("ana", 1), bea: principal("bea", 2) }
     }
 
     /// Sends a body with exactly these headers.
-    pub(super) async fn send(&self, visitor: &Visitor, headers: &[(&str, &str)], body: impl Into<Bytes>) -> Reply {
-        let (door, visitor) = (State(self.door.clone()), Extension(visitor.clone()));
-        Reply::of(crate::http::post::handle(door, visitor, head(headers), body.into()).await)
+    pub(super) async fn send(&self, principal: &Principal, headers: &[(&str, &str)], body: impl Into<Bytes>) -> Reply {
+        let (server, principal) = (State(self.server.clone()), Extension(principal.clone()));
+        Reply::of(crate::http::post::handle(server, principal, head(headers), body.into()).await)
     }
 
     /// Sends a message, with these headers besides those that all have.
-    pub(super) async fn post(&self, visitor: &Visitor, headers: &[(&str, &str)], message: &Value) -> Reply {
+    pub(super) async fn post(&self, principal: &Principal, headers: &[(&str, &str)], message: &Value) -> Reply {
         let headers: Vec<_> = [JSON, BOTH].into_iter().chain(headers.iter().copied()).collect();
-        self.send(visitor, &headers, message.to_string()).await
+        self.send(principal, &headers, message.to_string()).await
     }
 
     /// Sends a message of a session.
-    pub(super) async fn ask(&self, visitor: &Visitor, session: &str, message: &Value) -> Reply {
-        self.post(visitor, &[("mcp-session-id", session)], message).await
+    pub(super) async fn ask(&self, principal: &Principal, session: &str, message: &Value) -> Reply {
+        self.post(principal, &[("mcp-session-id", session)], message).await
     }
 
     /// Sends a request of revision 2026-07-28, as it should be.
-    pub(super) async fn alone(&self, visitor: &Visitor, id: i64, method: &str, params: Value) -> Reply {
+    pub(super) async fn alone(&self, principal: &Principal, id: i64, method: &str, params: Value) -> Reply {
         let message = standing_alone(id, method, params);
         let name = message["params"]["name"].as_str().unwrap_or_default().to_owned();
         let headers = [("mcp-protocol-version", "2026-07-28"), ("mcp-method", method), ("mcp-name", &name)];
-        self.post(visitor, &headers, &message).await
+        self.post(principal, &headers, &message).await
     }
 
     /// Begins a session, and gives its id.
-    pub(super) async fn begin(&self, visitor: &Visitor) -> String {
-        let reply = self.post(visitor, &[], &hello()).await;
+    pub(super) async fn begin(&self, principal: &Principal) -> String {
+        let reply = self.post(principal, &[], &hello()).await;
         assert_eq!(reply.status, StatusCode::OK);
         reply.headers["mcp-session-id"].to_str().unwrap().to_owned()
     }
 
-    pub(super) async fn get(&self, visitor: &Visitor, session: &str) -> Reply {
+    pub(super) async fn get(&self, principal: &Principal, session: &str) -> Reply {
         let headers = head(&[("accept", "text/event-stream"), ("mcp-session-id", session)]);
-        Reply::of(crate::http::listen(State(self.door.clone()), Extension(visitor.clone()), headers).await)
+        Reply::of(crate::http::listen(State(self.server.clone()), Extension(principal.clone()), headers).await)
     }
 
-    pub(super) async fn delete(&self, visitor: &Visitor, session: &str) -> StatusCode {
+    pub(super) async fn delete(&self, principal: &Principal, session: &str) -> StatusCode {
         let headers = head(&[("mcp-session-id", session)]);
-        crate::http::end(State(self.door.clone()), Extension(visitor.clone()), headers).await.status()
+        crate::http::end(State(self.server.clone()), Extension(principal.clone()), headers).await.status()
     }
 }
 

@@ -5,11 +5,11 @@ use std::time::Duration;
 use serde_json::json;
 use toolbus_testing::patience::eventually;
 
-use super::fixture::{World, call, cancel, message};
+use super::fixture::{Fixture, call, cancel, message};
 
 #[tokio::test(start_paused = true)]
 async fn in_a_session_a_call_outlives_its_connection_ends_once_and_leaves_its_id() {
-    let world = World::new();
+    let world = Fixture::new();
     let session = world.begin(&world.ana).await;
     for after in [1, 10] {
         // Before and after the answer became a stream.
@@ -31,7 +31,7 @@ async fn in_a_session_a_call_outlives_its_connection_ends_once_and_leaves_its_id
 
 #[tokio::test(start_paused = true)]
 async fn a_call_whose_client_is_gone_can_still_be_cancelled() {
-    let world = World::new();
+    let world = Fixture::new();
     let session = world.begin(&world.ana).await;
     let message = call(1, "wait");
     drop(tokio::time::timeout(Duration::from_secs(1), world.ask(&world.ana, &session, &message)).await);
@@ -42,7 +42,7 @@ async fn a_call_whose_client_is_gone_can_still_be_cancelled() {
 
 #[tokio::test(start_paused = true)]
 async fn a_call_that_stands_alone_is_cancelled_with_its_connection() {
-    let world = World::new();
+    let world = Fixture::new();
     for after in [1, 10] {
         let params = json!({"name": "wait"});
         let asked = world.alone(&world.ana, 1, "tools/call", params);
@@ -54,7 +54,7 @@ async fn a_call_that_stands_alone_is_cancelled_with_its_connection() {
 
 #[tokio::test(start_paused = true)]
 async fn a_token_that_is_withdrawn_ends_streams_at_once() {
-    let world = World::new();
+    let world = Fixture::new();
     let session = world.begin(&world.ana).await;
     let mut news = world.get(&world.ana, &session).await;
     let mut answer = world.ask(&world.ana, &session, &call(1, "wait")).await;
@@ -70,8 +70,8 @@ async fn a_token_that_is_withdrawn_ends_streams_at_once() {
 
 #[tokio::test(start_paused = true)]
 async fn when_the_door_closes_streams_of_news_end_and_calls_in_hand_are_answered() {
-    let mut world = World::new();
-    // As the daemon has it: no token counts once the door closes.
+    let mut world = Fixture::new();
+    // As the daemon has it: no token counts once the server closes.
     world.ana.revoked = world.closing.child_token();
     let session = world.begin(&world.ana).await;
     let mut news = world.get(&world.ana, &session).await;
@@ -91,7 +91,7 @@ async fn when_the_door_closes_streams_of_news_end_and_calls_in_hand_are_answered
 
 #[tokio::test(start_paused = true)]
 async fn a_client_that_never_reads_its_answer_holds_no_call_up() {
-    let world = World::new();
+    let world = Fixture::new();
     let session = world.begin(&world.ana).await;
     let storm = message(1, "tools/call", json!({"name": "storm", "_meta": {"progressToken": 1}}));
     let _unread = world.ask(&world.ana, &session, &storm).await;

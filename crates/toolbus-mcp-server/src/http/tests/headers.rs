@@ -4,13 +4,13 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::json;
 
-use super::fixture::{BOTH, JSON, World, call, hello, message, standing_alone};
+use super::fixture::{BOTH, Fixture, JSON, call, hello, message, standing_alone};
 
 const NEW: (&str, &str) = ("mcp-protocol-version", "2026-07-28");
 
 #[tokio::test(start_paused = true)]
 async fn both_kinds_of_answers_must_be_accepted() {
-    let world = World::new();
+    let world = Fixture::new();
     for accept in ["application/json", "text/event-stream", "text/html", ""] {
         let refusal = world.send(&world.ana, &[JSON, ("accept", accept)], hello().to_string()).await.refusal().await;
         let text = "406 null -32600 The header Accept must allow application/json and text/event-stream.";
@@ -26,7 +26,7 @@ async fn both_kinds_of_answers_must_be_accepted() {
 
 #[tokio::test(start_paused = true)]
 async fn the_body_must_be_said_to_be_json() {
-    let world = World::new();
+    let world = Fixture::new();
     for kind in ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data", "application/jsonx", ""] {
         let refusal =
             world.send(&world.ana, &[("content-type", kind), BOTH], hello().to_string()).await.refusal().await;
@@ -40,7 +40,7 @@ async fn the_body_must_be_said_to_be_json() {
 
 #[tokio::test(start_paused = true)]
 async fn a_version_that_is_not_spoken_is_refused_with_those_that_are() {
-    let world = World::new();
+    let world = Fixture::new();
     let session = world.begin(&world.ana).await;
     let headers = [("mcp-session-id", &*session), ("mcp-protocol-version", "1999-01-01")];
     let body = world.post(&world.ana, &headers, &call(1, "echo")).await.json().await;
@@ -55,7 +55,7 @@ async fn a_version_that_is_not_spoken_is_refused_with_those_that_are() {
 
 #[tokio::test(start_paused = true)]
 async fn a_session_may_leave_its_version_out() {
-    let world = World::new();
+    let world = Fixture::new();
     let session = world.begin(&world.ana).await;
     for version in [None, Some("2025-11-25"), Some("2025-06-18")] {
         let version = version.map(|version| ("mcp-protocol-version", version));
@@ -66,7 +66,7 @@ async fn a_session_may_leave_its_version_out() {
 
 #[tokio::test(start_paused = true)]
 async fn a_request_that_stands_alone_says_the_same_in_headers_and_message() {
-    let world = World::new();
+    let world = Fixture::new();
     let echo = || standing_alone(1, "tools/call", json!({"name": "echo", "arguments": {}}));
     let (method, name) = (("mcp-method", "tools/call"), ("mcp-name", "echo"));
     let table: [(&[(&str, &str)], &str); 9] = [
@@ -97,7 +97,7 @@ async fn a_request_that_stands_alone_says_the_same_in_headers_and_message() {
 
 #[tokio::test(start_paused = true)]
 async fn a_name_that_no_header_can_hold_comes_in_base64() {
-    let world = World::new();
+    let world = Fixture::new();
     world.backend.has("ana", &["größe\n"]);
     let message = standing_alone(1, "tools/call", json!({"name": "größe\n"}));
     let encoded = format!("=?base64?{}?=", STANDARD.encode("größe\n"));
@@ -107,7 +107,7 @@ async fn a_name_that_no_header_can_hold_comes_in_base64() {
 
 #[tokio::test(start_paused = true)]
 async fn no_member_of_the_message_makes_the_name_in_the_header_count_for_nothing() {
-    let world = World::new();
+    let world = Fixture::new();
     for more in [json!({"uri": 7}), json!({"uri": {"a": 1}}), json!({"_meta": {"uri": 1}})] {
         let mut params = json!({"name": "echo", "arguments": {}});
         params.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
@@ -121,7 +121,7 @@ async fn no_member_of_the_message_makes_the_name_in_the_header_count_for_nothing
 
 #[tokio::test(start_paused = true)]
 async fn a_request_that_stands_alone_must_say_of_itself_what_there_is_to_be_said() {
-    let world = World::new();
+    let world = Fixture::new();
     let headers = [NEW, ("mcp-method", "tools/list")];
     let refusal = world.post(&world.ana, &headers, &message(1, "tools/list", json!({}))).await.refusal().await;
     insta::assert_snapshot!(refusal, @"400 1 -32602 The request's `_meta` lacks, or has malformed: io.modelcontextprotocol/protocolVersion, io.modelcontextprotocol/clientCapabilities.");
@@ -134,7 +134,7 @@ async fn a_request_that_stands_alone_must_say_of_itself_what_there_is_to_be_said
 
 #[tokio::test(start_paused = true)]
 async fn methods_of_the_other_generation_are_not_there() {
-    let world = World::new();
+    let world = Fixture::new();
     let session = world.begin(&world.ana).await;
     for method in ["server/discover", "subscriptions/listen"] {
         let refusal = world.ask(&world.ana, &session, &message(1, method, json!({"notifications": {}}))).await;
@@ -151,7 +151,7 @@ async fn methods_of_the_other_generation_are_not_there() {
 
 #[tokio::test(start_paused = true)]
 async fn headers_that_narrow_are_refused_when_they_cannot_be_read() {
-    let world = World::new();
+    let world = Fixture::new();
     for name in ["rb-binding", "rb-tool-profile"] {
         for values in [&["caf\u{e9}"][..], &["one", "two"]] {
             let headers: Vec<_> = values.iter().map(|value| (name, *value)).collect();
@@ -164,12 +164,12 @@ async fn headers_that_narrow_are_refused_when_they_cannot_be_read() {
             assert_eq!(refusal, format!("400 1 -32600 {expected}"), "{values:?}");
         }
     }
-    assert_eq!((world.door.sessions(), world.backend.log()), (0, Vec::new()));
+    assert_eq!((world.server.sessions(), world.backend.log()), (0, Vec::new()));
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_session_keeps_what_narrows_it() {
-    let world = World::new();
+    let world = Fixture::new();
     let began = world.post(&world.ana, &[("rb-tool-profile", "small")], &hello()).await;
     let session = began.headers["mcp-session-id"].to_str().unwrap().to_owned();
     let asked = async |more: &[(&str, &str)]| {

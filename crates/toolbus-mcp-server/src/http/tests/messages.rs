@@ -3,11 +3,11 @@
 use axum::body::Bytes;
 use serde_json::json;
 
-use super::fixture::{BOTH, JSON, MAX_BODY, World, call, cancel, hello, message};
+use super::fixture::{BOTH, Fixture, JSON, MAX_BODY, call, cancel, hello, message};
 
 /// What a body gets in a session of ana's.
 async fn refused(body: impl Into<Bytes>) -> String {
-    let world = World::new();
+    let world = Fixture::new();
     let session = world.begin(&world.ana).await;
     let refusal = world.send(&world.ana, &[JSON, BOTH, ("mcp-session-id", &session)], body).await.refusal().await;
     assert_eq!(world.backend.log(), [""; 0], "nothing ran");
@@ -71,7 +71,7 @@ async fn an_error_repeats_only_a_little_of_what_it_is_about() {
         json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": long}}),
         json!({"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {"cursor": long}}),
     ] {
-        let world = World::new();
+        let world = Fixture::new();
         let session = world.begin(&world.ana).await;
         let text = world.ask(&world.ana, &session, &body).await.text().await;
         assert!(text.len() < 500 && text.contains(r#""error":{"code":-32"#), "{} bytes: {text:.500}", text.len());
@@ -93,7 +93,7 @@ async fn ten_thousand_levels_neither_end_the_process_nor_reach_a_tool_as_paramet
 
 #[tokio::test(start_paused = true)]
 async fn a_name_that_is_empty_huge_or_no_text_is_refused_or_names_no_tool() {
-    let world = World::new();
+    let world = Fixture::new();
     let session = world.begin(&world.ana).await;
     let mut told = String::new();
     for name in [json!(""), json!("a\u{0}\u{202e}b"), json!("x".repeat(1_025)), json!(7), json!(null)] {
@@ -115,7 +115,7 @@ async fn a_name_that_is_empty_huge_or_no_text_is_refused_or_names_no_tool() {
 
 #[tokio::test(start_paused = true)]
 async fn arguments_that_are_no_object_are_refused() {
-    let world = World::new();
+    let world = Fixture::new();
     let session = world.begin(&world.ana).await;
     for arguments in [json!([1]), json!("{}"), json!(7), json!(true)] {
         let message = message(1, "tools/call", json!({"name": "echo", "arguments": arguments}));
@@ -129,7 +129,7 @@ async fn arguments_that_are_no_object_are_refused() {
 
 #[tokio::test(start_paused = true)]
 async fn what_is_no_request_is_taken_and_not_answered() {
-    let world = World::new();
+    let world = Fixture::new();
     let session = world.begin(&world.ana).await;
     let answer = json!({"jsonrpc": "2.0", "id": 1, "result": {}});
     let unknown = json!({"jsonrpc": "2.0", "method": "notifications/made_up", "params": {"a": 1}});
@@ -142,19 +142,19 @@ async fn what_is_no_request_is_taken_and_not_answered() {
 
 #[tokio::test(start_paused = true)]
 async fn a_handshake_without_a_version_is_refused_and_begins_no_session() {
-    let world = World::new();
+    let world = Fixture::new();
     for params in [json!({}), json!({"protocolVersion": 7}), json!(["2025-11-25"])] {
         let refusal = world.post(&world.ana, &[], &message(1, "initialize", params)).await.refusal().await;
         assert!(refusal.starts_with("400 1 -32602 The parameters are no"), "{refusal}");
     }
-    assert_eq!(world.door.sessions(), 0);
+    assert_eq!(world.server.sessions(), 0);
     world.post(&world.ana, &[], &hello()).await;
-    assert_eq!(world.door.sessions(), 1);
+    assert_eq!(world.server.sessions(), 1);
 }
 
 #[tokio::test(start_paused = true)]
 async fn ids_that_are_written_in_other_letters_are_the_same() {
-    let world = World::new();
+    let world = Fixture::new();
     let session = world.begin(&world.ana).await;
     let raw = |id: &str| format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"tools/call","params":{{"name":"wait"}}}}"#);
     let headers = [JSON, BOTH, ("mcp-session-id", &*session)];

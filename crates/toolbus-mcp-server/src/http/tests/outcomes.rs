@@ -7,11 +7,11 @@ use serde_json::json;
 use toolbus_core::failure::{Cause, ToolFailure, verdict};
 use toolbus_core::tool::Effect;
 
-use super::fixture::{World, call};
+use super::fixture::{Fixture, call};
 
 /// What is seen of a failure, in a session.
 async fn seen(failure: ToolFailure) -> String {
-    let world = World::new();
+    let world = Fixture::new();
     let session = world.begin(&world.ana).await;
     world.backend.script(Err(failure));
     let reply = world.ask(&world.ana, &session, &call(1, "scripted")).await;
@@ -68,7 +68,7 @@ async fn a_failure_is_a_result_with_its_text_for_the_model() {
 
 #[tokio::test(start_paused = true)]
 async fn a_tool_that_an_agent_may_not_use_looks_like_one_that_there_is_not() {
-    let world = World::new();
+    let world = Fixture::new();
     let session = world.begin(&world.ana).await;
     let absent = world.ask(&world.ana, &session, &call(1, "secret")).await.text().await;
     world.backend.has("bea", &["secret"]);

@@ -4,11 +4,11 @@ use serde_json::{Value, json};
 use toolbus_core::tool::ToolOutput;
 use toolbus_protocol::ContentBlock;
 
-use super::fixture::{World, call, hello};
+use super::fixture::{Fixture, call, hello};
 
 /// The result of a call that ends with this output, in a session and to a client that has none.
 async fn both(output: ToolOutput) -> [Value; 2] {
-    let world = World::new();
+    let world = Fixture::new();
     let session = world.begin(&world.ana).await;
     world.backend.script(Ok(output.clone()));
     let in_session = world.ask(&world.ana, &session, &call(1, "scripted")).await.json().await;
@@ -103,7 +103,7 @@ async fn a_structured_part_that_is_a_block_as_well_is_told_to_everybody_and_once
 
 #[tokio::test(start_paused = true)]
 async fn a_sound_is_a_resource_where_the_revision_knows_no_sounds() {
-    let world = World::new();
+    let world = Fixture::new();
     let mut told = String::new();
     for version in ["2024-11-05", "2025-03-26"] {
         let mut hello = hello();

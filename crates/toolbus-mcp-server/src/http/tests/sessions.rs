@@ -4,19 +4,19 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use super::fixture::{World, call, cancel, message};
-use crate::auth::{TokenId, Visitor};
+use super::fixture::{Fixture, call, cancel, message};
+use crate::auth::{Principal, TokenId};
 
 #[tokio::test(start_paused = true)]
 async fn a_session_that_there_is_not_and_one_of_another_token_look_the_same() {
-    let world = World::new();
+    let world = Fixture::new();
     let session = world.begin(&world.ana).await;
     let unknown = world.ask(&world.ana, "made-up", &call(1, "echo")).await.refusal().await;
     insta::assert_snapshot!(unknown, @"404 null -32600 There is no such session, or none of this token: it has ended, perhaps. Begin with `initialize`.");
     let of_other = world.ask(&world.bea, &session, &call(1, "echo")).await.refusal().await;
-    let other_token = Visitor { token: Some(TokenId(7)), ..world.ana.clone() };
+    let other_token = Principal { token: Some(TokenId(7)), ..world.ana.clone() };
     let by_other_token = world.ask(&other_token, &session, &call(1, "echo")).await.refusal().await;
-    let without = Visitor { token: None, agent: None, ..world.ana.clone() };
+    let without = Principal { token: None, agent: None, ..world.ana.clone() };
     let by_stranger = world.ask(&without, &session, &call(1, "echo")).await.refusal().await;
     assert_eq!([of_other, by_other_token, by_stranger], [unknown.clone(), unknown.clone(), unknown]);
     assert_eq!(world.get(&world.bea, &session).await.status.as_u16(), 404);
@@ -26,7 +26,7 @@ async fn a_session_that_there_is_not_and_one_of_another_token_look_the_same() {
 
 #[tokio::test(start_paused = true)]
 async fn an_id_in_other_letters_twice_or_empty_names_no_session() {
-    let world = World::new();
+    let world = Fixture::new();
     let session = world.begin(&world.ana).await;
     let upper = session.to_uppercase();
     assert_ne!(upper, session, "an id without letters would show nothing");
@@ -41,7 +41,7 @@ async fn an_id_in_other_letters_twice_or_empty_names_no_session() {
 
 #[tokio::test(start_paused = true)]
 async fn a_session_that_was_ended_is_gone_and_its_calls_are_cancelled() {
-    let world = World::new();
+    let world = Fixture::new();
     let session = world.begin(&world.ana).await;
     let message = call(1, "wait");
     let waiting = world.ask(&world.ana, &session, &message);
@@ -56,12 +56,12 @@ async fn a_session_that_was_ended_is_gone_and_its_calls_are_cancelled() {
     assert_eq!(world.get(&world.ana, &session).await.status.as_u16(), 404);
     assert_eq!(world.ask(&world.ana, &session, &cancel(1)).await.status.as_u16(), 404);
     assert_eq!(world.backend.log(), ["began wait", "end of a session of ana", "ended wait cancelled"]);
-    assert_eq!(world.door.sessions(), 0);
+    assert_eq!(world.server.sessions(), 0);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_token_that_begins_session_after_session_ends_its_own_and_nobody_elses() {
-    let world = World::new();
+    let world = Fixture::new();
     let (of_bea, in_use) = (world.begin(&world.bea).await, world.begin(&world.ana).await);
     let _stream = world.get(&world.ana, &in_use).await;
     let mut first = None;
@@ -70,7 +70,7 @@ async fn a_token_that_begins_session_after_session_ends_its_own_and_nobody_elses
         let session = world.begin(&world.ana).await;
         first.get_or_insert(session);
     }
-    assert_eq!(world.door.sessions(), 2_001);
+    assert_eq!(world.server.sessions(), 2_001);
     assert_eq!(world.ask(&world.bea, &of_bea, &message(1, "ping", json!({}))).await.status.as_u16(), 200);
     assert_eq!(world.ask(&world.ana, &in_use, &message(1, "ping", json!({}))).await.status.as_u16(), 200);
     assert_eq!(world.ask(&world.ana, &first.unwrap(), &message(1, "ping", json!({}))).await.status.as_u16(), 404);
@@ -80,7 +80,7 @@ async fn a_token_that_begins_session_after_session_ends_its_own_and_nobody_elses
 
 #[tokio::test(start_paused = true)]
 async fn a_token_whose_sessions_are_all_in_use_begins_no_other() {
-    let world = World::new();
+    let world = Fixture::new();
     let mut streams = Vec::new();
     for _ in 0..2_000 {
         let session = world.begin(&world.ana).await;
@@ -89,17 +89,17 @@ async fn a_token_whose_sessions_are_all_in_use_begins_no_other() {
     let refusal = world.post(&world.ana, &[], &super::fixture::hello()).await.refusal().await;
     insta::assert_snapshot!(refusal, @"503 0 -32603 There are too many sessions. End one that is not used, or try again later.");
     world.begin(&world.bea).await;
-    assert_eq!(world.door.sessions(), 2_001);
+    assert_eq!(world.server.sessions(), 2_001);
 }
 
 #[tokio::test(start_paused = true)]
 async fn sessions_that_nobody_uses_end_by_themselves_and_all_of_them_with_the_door() {
-    let world = World::new();
-    let running = tokio::spawn(world.door.clone().run());
+    let world = Fixture::new();
+    let running = tokio::spawn(world.server.clone().run());
     let (idle, listening) = (world.begin(&world.ana).await, world.begin(&world.bea).await);
     let mut stream = world.get(&world.bea, &listening).await;
     tokio::time::sleep(Duration::from_secs(61 * 60)).await;
-    assert_eq!(world.door.sessions(), 1);
+    assert_eq!(world.server.sessions(), 1);
     assert_eq!(world.ask(&world.ana, &idle, &call(1, "echo")).await.status.as_u16(), 404);
     world.closing.cancel();
     running.await.unwrap();
@@ -109,37 +109,37 @@ async fn sessions_that_nobody_uses_end_by_themselves_and_all_of_them_with_the_do
 
 #[tokio::test(start_paused = true)]
 async fn a_session_whose_client_has_gone_from_its_stream_ends_like_any_other() {
-    let world = World::new();
-    let running = tokio::spawn(world.door.clone().run());
+    let world = Fixture::new();
+    let running = tokio::spawn(world.server.clone().run());
     let session = world.begin(&world.ana).await;
     let mut stream = world.get(&world.ana, &session).await;
     let listening = tokio::time::timeout(Duration::from_secs(59 * 60), stream.event()).await;
     assert!(listening.is_err());
     drop(stream);
     tokio::time::sleep(Duration::from_secs(59 * 60)).await;
-    assert_eq!(world.door.sessions(), 1, "it was in use until its stream ended");
+    assert_eq!(world.server.sessions(), 1, "it was in use until its stream ended");
     tokio::time::sleep(Duration::from_secs(2 * 60)).await;
-    assert_eq!(world.door.sessions(), 0);
+    assert_eq!(world.server.sessions(), 0);
     assert_eq!(world.backend.log(), ["end of a session of ana"]);
     running.abort();
 }
 
 #[tokio::test(start_paused = true)]
 async fn sessions_whose_token_was_withdrawn_end_soon() {
-    let world = World::new();
-    let running = tokio::spawn(world.door.clone().run());
+    let world = Fixture::new();
+    let running = tokio::spawn(world.server.clone().run());
     world.begin(&world.ana).await;
     world.begin(&world.bea).await;
     world.ana.revoked.cancel();
     tokio::time::sleep(Duration::from_secs(61)).await;
     assert_eq!(world.backend.log(), ["end of a session of ana"]);
-    assert_eq!(world.door.sessions(), 1);
+    assert_eq!(world.server.sessions(), 1);
     running.abort();
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_session_has_so_many_requests_under_way_and_takes_more_once_one_has_ended() {
-    let world = World::new();
+    let world = Fixture::new();
     let session = world.begin(&world.ana).await;
     let messages: Vec<_> = (0..512).map(|id| call(id, "wait")).collect();
     let mut waiting: Vec<_> =

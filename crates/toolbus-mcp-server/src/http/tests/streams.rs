@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::fixture::{BOTH, JSON, Reply, World, message, standing_alone};
+use super::fixture::{BOTH, Fixture, JSON, Reply, message, standing_alone};
 
 const TOOLS: &str = "notifications/tools/list_changed";
 const RESOURCES: &str = "notifications/resources/list_changed";
@@ -18,7 +18,7 @@ fn method(event: Option<Value>) -> String {
     event.map_or_else(String::new, |event| event["method"].as_str().unwrap_or_default().to_owned())
 }
 
-async fn list(world: &World, session: &str) {
+async fn list(world: &Fixture, session: &str) {
     for method in ["tools/list", "resources/list"] {
         world.ask(&world.ana, session, &message(1, method, json!({}))).await;
     }
@@ -26,7 +26,7 @@ async fn list(world: &World, session: &str) {
 
 #[tokio::test(start_paused = true)]
 async fn what_changes_is_told_once_for_each_burst() {
-    let world = World::new();
+    let world = Fixture::new();
     let session = world.begin(&world.ana).await;
     list(&world, &session).await;
     let mut stream = world.get(&world.ana, &session).await;
@@ -44,7 +44,7 @@ async fn what_changes_is_told_once_for_each_burst() {
 
 #[tokio::test(start_paused = true)]
 async fn what_concerns_others_and_what_is_as_before_is_not_told() {
-    let world = World::new();
+    let world = Fixture::new();
     let session = world.begin(&world.ana).await;
     let mut stream = world.get(&world.ana, &session).await;
     world.backend.has("bea", &["secret"]);
@@ -54,7 +54,7 @@ async fn what_concerns_others_and_what_is_as_before_is_not_told() {
 
 #[tokio::test(start_paused = true)]
 async fn what_changed_while_nobody_listened_is_told_to_who_listens_again() {
-    let world = World::new();
+    let world = Fixture::new();
     let session = world.begin(&world.ana).await;
     list(&world, &session).await;
     world.backend.has("ana", &["echo"]);
@@ -69,7 +69,7 @@ async fn what_changed_while_nobody_listened_is_told_to_who_listens_again() {
 
 #[tokio::test(start_paused = true)]
 async fn what_was_told_to_a_stream_that_broke_is_told_again() {
-    let world = World::new();
+    let world = Fixture::new();
     let session = world.begin(&world.ana).await;
     list(&world, &session).await;
     let mut stream = world.get(&world.ana, &session).await;
@@ -82,7 +82,7 @@ async fn what_was_told_to_a_stream_that_broke_is_told_again() {
 
 #[tokio::test(start_paused = true)]
 async fn a_client_that_never_listed_is_told_what_changed_since_it_first_listened() {
-    let world = World::new();
+    let world = Fixture::new();
     let session = world.begin(&world.ana).await;
     drop(world.get(&world.ana, &session).await);
     world.backend.says("something new");
@@ -93,7 +93,7 @@ async fn a_client_that_never_listed_is_told_what_changed_since_it_first_listened
 
 #[tokio::test(start_paused = true)]
 async fn a_stream_that_nobody_reads_keeps_nothing_of_ten_thousand_changes() {
-    let world = World::new();
+    let world = Fixture::new();
     let session = world.begin(&world.ana).await;
     let mut stream = world.get(&world.ana, &session).await;
     for number in 0..10_000 {
@@ -105,7 +105,7 @@ async fn a_stream_that_nobody_reads_keeps_nothing_of_ten_thousand_changes() {
 
 #[tokio::test(start_paused = true)]
 async fn the_second_stream_of_a_session_takes_the_place_of_the_first() {
-    let world = World::new();
+    let world = Fixture::new();
     let session = world.begin(&world.ana).await;
     let mut first = world.get(&world.ana, &session).await;
     let mut second = world.get(&world.ana, &session).await;
@@ -116,7 +116,7 @@ async fn the_second_stream_of_a_session_takes_the_place_of_the_first() {
 
 #[tokio::test(start_paused = true)]
 async fn a_stream_of_a_client_without_a_session_tells_what_it_asked_for() {
-    let world = World::new();
+    let world = Fixture::new();
     let listen = json!({"notifications": {"toolsListChanged": true, "promptsListChanged": true}});
     let mut stream = world.alone(&world.ana, 7, "subscriptions/listen", listen).await;
     let first = stream.event().await.unwrap();
@@ -130,7 +130,7 @@ async fn a_stream_of_a_client_without_a_session_tells_what_it_asked_for() {
 
 #[tokio::test(start_paused = true)]
 async fn a_stream_repeats_its_id_as_the_client_wrote_it() {
-    let world = World::new();
+    let world = Fixture::new();
     let id = "123456789012345678901234567890";
     let listen = json!({"notifications": {"toolsListChanged": true}});
     let request =
@@ -148,7 +148,7 @@ async fn a_stream_repeats_its_id_as_the_client_wrote_it() {
 
 #[tokio::test(start_paused = true)]
 async fn a_stream_must_be_accepted_and_is_of_a_session() {
-    let world = World::new();
+    let world = Fixture::new();
     let session = world.begin(&world.ana).await;
     assert_eq!(world.get(&world.ana, "made-up").await.status.as_u16(), 404);
     let mut stream = world.get(&world.ana, &session).await;

@@ -1,10 +1,10 @@
 //! What is no message, or none at this time.
 
-use super::fixture::{INITIALIZE, MAX_BODY, World, call, plain};
+use super::fixture::{Fixture, INITIALIZE, MAX_BODY, call, plain};
 
 #[tokio::test(start_paused = true)]
 async fn whatever_is_no_message_is_answered_with_what_is_wrong_and_the_next_one_is_taken() {
-    let mut world = World::begun().await;
+    let mut world = Fixture::begun().await;
     let mut table = String::new();
     for bad in [
         &b"{"[..],
@@ -71,7 +71,7 @@ async fn whatever_is_no_message_is_answered_with_what_is_wrong_and_the_next_one_
 
 #[tokio::test(start_paused = true)]
 async fn what_needs_no_answer_gets_none() {
-    let mut world = World::begun().await;
+    let mut world = Fixture::begun().await;
     for line in [
         "",
         "  \t\r",
@@ -89,7 +89,7 @@ async fn what_needs_no_answer_gets_none() {
 
 #[tokio::test(start_paused = true)]
 async fn a_line_that_is_too_long_is_passed_over() {
-    let mut world = World::begun().await;
+    let mut world = Fixture::begun().await;
     let padded = |length: usize| format!("{}{}", plain(1, "ping"), " ".repeat(length - plain(1, "ping").len()));
     assert!(world.ask(&padded(MAX_BODY)).await.contains("result"));
     insta::assert_snapshot!(world.ask(&padded(MAX_BODY + 1)).await, @r#"{"jsonrpc":"2.0","id":null,"error":{"code":-32600,"message":"The message has more than 4096 bytes. Send less."}}"#);
@@ -101,7 +101,7 @@ async fn a_line_that_is_too_long_is_passed_over() {
 
 #[tokio::test(start_paused = true)]
 async fn a_client_says_hello_first_and_once() {
-    let mut world = World::new();
+    let mut world = Fixture::new();
     assert!(world.ask(&plain(1, "ping")).await.contains("result"), "a client may ask whether anybody is there");
     insta::assert_snapshot!(world.ask(&call(2, "echo")).await, @r#"{"jsonrpc":"2.0","id":2,"error":{"code":-32600,"message":"There is no session. Begin with `initialize`, or say in the request's `_meta` which revision it is written in."}}"#);
     insta::assert_snapshot!(world.ask(&plain(3, "initialize")).await, @r#"{"jsonrpc":"2.0","id":3,"error":{"code":-32602,"message":"The parameters are not what the method takes: missing field `protocolVersion` at line 1 column 2."}}"#);

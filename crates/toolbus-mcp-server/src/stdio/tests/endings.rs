@@ -2,12 +2,12 @@
 
 use tokio::time::Instant;
 
-use super::fixture::{INITIALIZE, INITIALIZED, World, alone, call, plain};
+use super::fixture::{Fixture, INITIALIZE, INITIALIZED, alone, call, plain};
 use crate::stdio::End;
 
 #[tokio::test(start_paused = true)]
 async fn at_the_end_of_the_input_what_is_under_way_is_answered_and_the_session_ends() {
-    let mut world = World::begun().await;
+    let mut world = Fixture::begun().await;
     world.say(INITIALIZED).await;
     world.say(&call(1, "second")).await;
     // The last line has no end.
@@ -20,7 +20,7 @@ async fn at_the_end_of_the_input_what_is_under_way_is_answered_and_the_session_e
 
 #[tokio::test(start_paused = true)]
 async fn what_takes_too_long_after_the_end_of_the_input_is_cancelled() {
-    let mut world = World::begun().await;
+    let mut world = Fixture::begun().await;
     world.say(&call(1, "waits")).await;
     world.say(&call(2, "echo")).await;
     world.close_input();
@@ -33,7 +33,7 @@ async fn what_takes_too_long_after_the_end_of_the_input_is_cancelled() {
 
 #[tokio::test(start_paused = true)]
 async fn all_that_is_written_in_one_go_is_answered() {
-    let mut world = World::new();
+    let mut world = Fixture::new();
     let lines = [INITIALIZE.to_owned(), INITIALIZED.to_owned(), plain(1, "tools/list"), call(2, "echo")];
     world.write(lines.join("\n").as_bytes()).await;
     world.close_input();
@@ -43,14 +43,14 @@ async fn all_that_is_written_in_one_go_is_answered() {
 
 #[tokio::test(start_paused = true)]
 async fn without_a_word_there_is_nothing_to_end() {
-    let mut world = World::new();
+    let mut world = Fixture::new();
     world.close_input();
     assert_eq!(world.ended().await, (Vec::new(), End::Input, Vec::new()));
 }
 
 #[tokio::test(start_paused = true)]
 async fn when_nobody_reads_any_more_everything_is_cancelled() {
-    let mut world = World::begun().await;
+    let mut world = Fixture::begun().await;
     world.say(&call(1, "waits")).await;
     world.close_output();
     world.say(&plain(2, "ping")).await;
@@ -60,7 +60,7 @@ async fn when_nobody_reads_any_more_everything_is_cancelled() {
 
 #[tokio::test(start_paused = true)]
 async fn when_the_door_closes_calls_are_cancelled_and_those_who_listen_are_told() {
-    let mut world = World::begun().await;
+    let mut world = Fixture::begun().await;
     world.say(&call(1, "waits")).await;
     world.ask(&alone(2, "subscriptions/listen", r#""notifications":{"toolsListChanged":true},"#)).await;
     world.closing.cancel();
@@ -73,7 +73,7 @@ async fn when_the_door_closes_calls_are_cancelled_and_those_who_listen_are_told(
 
 #[tokio::test(start_paused = true)]
 async fn a_client_that_does_not_read_holds_the_end_up_for_a_moment_only() {
-    let mut world = World::with_pipe(256);
+    let mut world = Fixture::with_pipe(256);
     world.say(INITIALIZE).await;
     for number in 1..=40 {
         world.say(&call(number, "large")).await;

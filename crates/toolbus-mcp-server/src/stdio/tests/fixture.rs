@@ -1,4 +1,4 @@
-//! One client of a door with a backend of the tests'.
+//! One client of a server with a backend of the tests'.
 
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::{Arc, Mutex};
@@ -17,8 +17,8 @@ use toolbus_core::progress::Progress;
 use toolbus_core::tool::{ToolDescriptor, ToolOutput};
 
 use crate::backend::{Backend, BackendCall, Document, Listed, Unavailable};
-use crate::events::Silent;
-use crate::server::{Door, Settings};
+use crate::events::Discard;
+use crate::server::{McpServer, Settings};
 use crate::stdio::End;
 
 /// Longest message that is taken.
@@ -123,7 +123,7 @@ impl Backend for Shared {
 }
 
 /// The client's side.
-pub(super) struct World {
+pub(super) struct Fixture {
     pub(super) fake: Arc<Fake>,
     pub(super) closing: CancellationToken,
     served: JoinHandle<End>,
@@ -131,7 +131,7 @@ pub(super) struct World {
     output: Option<Lines<BufReader<DuplexStream>>>,
 }
 
-impl World {
+impl Fixture {
     pub(super) fn new() -> Self {
         Self::with_pipe(1 << 20)
     }
@@ -154,11 +154,11 @@ impl World {
         let settings = Settings { name: "toolbus".to_owned(), version: "1".to_owned(), max_body: MAX_BODY };
         let closing = CancellationToken::new();
         let backend = Arc::new(Shared(Arc::clone(&fake)));
-        let door = Door::new(settings, backend, Arc::new(Silent), closing.clone());
+        let server = McpServer::new(settings, backend, Arc::new(Discard), closing.clone());
         let (input, server_input) = tokio::io::duplex(bytes);
         let (server_output, output) = tokio::io::duplex(bytes);
         let agent = AgentName::parse("ana").unwrap();
-        let served = tokio::spawn(door.serve(Some(agent), server_input, server_output));
+        let served = tokio::spawn(server.serve(Some(agent), server_input, server_output));
         let output = Some(BufReader::new(output).lines());
         Self { fake, closing, served, input: Some(input), output }
     }

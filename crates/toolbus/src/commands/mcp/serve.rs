@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 use toolbus_core::caller::AgentName;
-use toolbus_mcp_server::{Door, Settings, Silent};
+use toolbus_mcp_server::{Discard, McpServer, Settings};
 use toolbus_protocol::topic;
 use tracing::info;
 
@@ -79,7 +79,7 @@ async fn serve(args: ServeArgs, agent: AgentName, config: &Config) -> Result<Exi
         version: crate::VERSION.to_owned(),
         max_body: usize::try_from(config.invoke.max_body.bytes()).unwrap_or(usize::MAX),
     };
-    let door = Door::new(settings, Arc::new(remote.clone()), Arc::new(Silent), closing);
+    let door = McpServer::new(settings, Arc::new(remote.clone()), Arc::new(Discard), closing);
     let end = door.serve(Some(agent), tokio::io::stdin(), tokio::io::stdout()).await;
     info!(?end, "the client is served");
     remote.close(CLOSE_TIME).await;

@@ -15,7 +15,7 @@ use serde::de::DeserializeOwned;
 use sha2::{Digest as _, Sha256};
 use subtle::ConstantTimeEq as _;
 use toolbus_core::throttle::Throttle;
-use toolbus_mcp_server::keeper::bearer;
+use toolbus_mcp_server::auth::bearer;
 
 use super::servers::{self, McpAdmin};
 use super::view::{AgentTools, Agents, DaemonStatus, Disabled, Explained, Refusal, Role, Switching, Tools};

@@ -14,7 +14,7 @@ use toolbus_core::audit::{ArgumentsHash, Audit, Event, Record};
 use toolbus_core::bus::BusState;
 use toolbus_core::registry::Registry;
 use toolbus_core::telemetry::Load;
-use toolbus_mcp_server::Visitor;
+use toolbus_mcp_server::Principal;
 
 use super::harness::{Answer, Client, Server};
 use super::*;
@@ -70,8 +70,8 @@ impl World {
         let stop = CancellationToken::new();
         let config = Config { http: config(lines), ..Config::default() };
         let auth = HttpAuth::new(&config, Arc::clone(&audit) as Arc<dyn Audit>, stop);
-        let say = async |Extension(visitor): Extension<Visitor>, body: axum::body::Bytes| {
-            let who = visitor.agent.map_or("anybody".to_owned(), |agent| agent.to_string());
+        let say = async |Extension(principal): Extension<Principal>, body: axum::body::Bytes| {
+            let who = principal.agent.map_or("anybody".to_owned(), |agent| agent.to_string());
             format!("{who} {}", body.len())
         };
         let (_, state) = watch::channel(BusState::default());
