@@ -1,7 +1,7 @@
-//! The messages that agents and bridges exchange about servers.
+//! The messages about servers on the bus.
 //!
-//! [`Index`] is what agents are told of servers, [`RefreshHandler`] answers those who ask to be told again, and [`ManageHandler`] answers
-//! everything else that is asked about servers.
+//! [`Index`] publishes the servers of each agent, [`RefreshHandler`] handles requests to publish them again, and
+//! [`ManageHandler`] all other requests about servers.
 
 mod index;
 mod manage;

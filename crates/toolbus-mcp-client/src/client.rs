@@ -41,12 +41,12 @@ const LIST_TIME: Duration = Duration::from_secs(30);
 /// Longest orderly end.
 const CLOSE_TIME: Duration = Duration::from_secs(10);
 
-/// How a server is spoken to.
+/// Whether a server has sessions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum SessionMode {
     /// In sessions that begin with `initialize`.
     Sessions,
-    /// Without; each request says what there is to know.
+    /// Stateless: each request carries version and capabilities.
     Stateless,
 }
 
@@ -57,7 +57,7 @@ pub(crate) struct Connection {
     notifications: Arc<Notifications>,
     /// A shorter way for calls, where the transport has one.
     fast_path: Option<FastPath>,
-    /// What every request says, to a server without sessions.
+    /// The `_meta` of every request to a stateless server.
     meta: Option<RequestMetaObject>,
     session_mode: SessionMode,
     server_info: ServerInfo,
@@ -99,7 +99,7 @@ impl Connection {
         self.session_mode
     }
 
-    /// What the server says of itself.
+    /// Name, version and instructions of the server.
     pub(crate) const fn server_info(&self) -> &ServerInfo {
         &self.server_info
     }
@@ -114,7 +114,7 @@ impl Connection {
         Some(self.latency.load(Ordering::Relaxed)).filter(|micros| *micros > 0).map(Duration::from_micros)
     }
 
-    /// Counts how often the server said that its list of tools changed, or may have.
+    /// Counts the change notifications of the server's tool list.
     pub(crate) fn list_changes(&self) -> watch::Receiver<u64> {
         self.notifications.list_changes()
     }
@@ -123,7 +123,7 @@ impl Connection {
     ///
     /// # Errors
     ///
-    /// When the server does not, or not within 30 s.
+    /// If the server does not list its tools within 30 s.
     pub(crate) async fn list_tools(&self) -> Result<Listed, RequestError> {
         match timeout(LIST_TIME, list::all(self)).await {
             Ok(Ok(mut listed)) => {
@@ -141,7 +141,7 @@ impl Connection {
     ///
     /// # Errors
     ///
-    /// When there is no result; a tool that ran and did not succeed has one.
+    /// If there is no result. A result with `isError` is a result.
     pub(crate) async fn call(&self, tool: &str, call: &ToolCall) -> Result<ToolOutput, CallError> {
         let entered = self.inflight.enter();
         let followed = call.progress.as_ref().and_then(|sink| self.notifications.follow(sink));
@@ -179,7 +179,7 @@ impl Connection {
     ///
     /// # Errors
     ///
-    /// When there is none. The caller bounds the time.
+    /// If there is no response. The caller sets the timeout.
     pub(crate) async fn ping(&self) -> Result<Duration, RequestError> {
         let (method, request) = match self.session_mode {
             SessionMode::Sessions => ("ping", ClientRequest::PingRequest(PingRequest::default())),
@@ -221,8 +221,8 @@ impl Connection {
         }
     }
 
-    /// Sends the request of a call and waits for its answer. Reports of progress come before it only where they take the same
-    /// way.
+    /// Sends the request of a call and waits for its answer. Reports of progress come before it only where they take
+    /// the same way.
     async fn run(&self, tool: &str, call: &ToolCall, token: Option<Token>) -> Result<ServerResult, ServiceError> {
         match &self.fast_path {
             Some(fast_path) if token.is_none() && fast_path.is_open() => {
@@ -233,7 +233,7 @@ impl Connection {
         }
     }
 
-    /// Sends a request and waits for its answer. Dropped before, it tells the server.
+    /// Sends a request and waits for its response. If dropped before, it sends `notifications/cancelled`.
     async fn ask(&self, request: ClientRequest) -> Result<ServerResult, ServiceError> {
         let asking = async {
             let handle = self.peer.send_cancellable_request(request, PeerRequestOptions::no_options()).await?;
@@ -250,14 +250,14 @@ impl Connection {
         let mut answer = tokio::select! {
             biased;
             answer = asking => answer,
-            // The SDK fails what waits only when the transport is closed, which can take seconds.
+            // rmcp fails what waits only when the transport is closed, which can take seconds.
             _ = self.notifications.ended() => Err(ServiceError::TransportClosed),
         };
         redacted::answer(&self.redactor, &mut answer);
         answer
     }
 
-    /// The same, told to the observer.
+    /// Like [`Self::ask`], and reports the operation to the observer.
     async fn ask_timed(&self, method: &'static str, request: ClientRequest) -> Result<ServerResult, ServiceError> {
         let timer = RequestTimer::new(&self.labels, method, None);
         let answer = self.ask(request).await;
@@ -282,7 +282,7 @@ impl Connection {
     }
 }
 
-/// What a metric says of an answer.
+/// The `error_type` label of a response.
 fn error_type(answer: &Result<ServerResult, ServiceError>) -> Option<String> {
     match answer {
         Ok(_) => None,

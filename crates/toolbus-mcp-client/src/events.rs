@@ -1,4 +1,4 @@
-//! What is told of the traffic with servers, by the names of OpenTelemetry's conventions for MCP.
+//! Events of the traffic with servers, named after OpenTelemetry's conventions for MCP.
 
 use std::time::Duration;
 
@@ -44,7 +44,7 @@ pub struct Session<'a> {
     pub error_type: Option<&'static str>,
 }
 
-/// Tells nobody.
+/// Ignores all events.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Discard;
 

@@ -1,8 +1,8 @@
 //! MCP servers as tools on the bus.
 //!
-//! [`bridge`] keeps the servers of a configuration running and their tools registered; everything else is a part of that:
-//! how a server is reached (`transport`, `process`), spoken to (`connection`), understood (`definition`) and kept alive
-//! (`server`).
+//! [`servers`] registers the tools of the configured servers, and `supervise` keeps each server running. `client` is
+//! one connection over a `transport`; `process` starts programs under a guard. [`model_tools`] are the tools with which
+//! models list, call and register servers, [`bus_messages`] the same for agents that ask by messages.
 
 pub mod bus_messages;
 mod client;

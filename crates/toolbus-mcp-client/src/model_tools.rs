@@ -33,8 +33,8 @@ pub(crate) fn has_name(name: &str) -> bool {
     NAMES.contains(&name)
 }
 
-/// The management tools; those that add and remove servers only with a `registrar`. They show a caller what it may use, and
-/// nothing else.
+/// The management tools; those that add and remove servers only with a `registrar`. They list only what the caller may
+/// use.
 #[must_use]
 pub fn tools(
     access: &PolicyHandle,
@@ -53,7 +53,7 @@ pub fn tools(
     tools
 }
 
-/// A management tool. Its schema is what a model is told; the tool itself understands more names, and says what is wrong.
+/// The descriptor of a management tool. Its schema is for models; the tool accepts more names and validates itself.
 fn descriptor(name: &str, description: &str, parameters: Value) -> ToolDescriptor {
     ToolDescriptor {
         description: description.to_owned(),

@@ -71,7 +71,7 @@ impl Launcher {
     ///
     /// # Errors
     ///
-    /// When `/proc` is not there.
+    /// If `/proc` is not mounted.
     pub fn new() -> io::Result<Self> {
         // Leads to the running program even where its file has been replaced by a newer one.
         let helper = PathBuf::from("/proc/self/exe");
@@ -96,7 +96,7 @@ impl Launcher {
         &self.redactor
     }
 
-    /// Waits until a server may start: a few do at a time.
+    /// Waits for a permit to start a server.
     pub(crate) async fn turn(&self) -> StartPermit {
         self.turns.next().await
     }
@@ -105,7 +105,7 @@ impl Launcher {
     ///
     /// # Errors
     ///
-    /// When there is no such program or directory, or the operating system refuses.
+    /// If the program or directory does not exist, or the operating system fails to start it.
     pub(crate) fn start(&self, name: &str, program: &Program) -> Result<(Process, StdioTransport), SpawnError> {
         let environment = start::of(program, std::env::vars_os());
         find(program, &environment)?;
@@ -135,7 +135,7 @@ impl Launcher {
     }
 }
 
-/// Why a program would not be started now, as far as that can be told without starting it.
+/// Why a program cannot be started now; `None` if its file and working directory exist.
 #[must_use]
 pub fn hindrance(program: &Program) -> Option<String> {
     let environment = start::of(program, std::env::vars_os());
@@ -174,7 +174,7 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    /// The process id of the supervisor, or of its guard where the system does not tell.
+    /// The process id of the supervisor, or of its guard if `/proc` does not list it.
     pub(crate) fn pid(&self) -> u32 {
         family::child_of(self.guard).unwrap_or(self.guard)
     }

@@ -1,4 +1,4 @@
-//! All servers, and their tools in the registry.
+//! All MCP servers, and their tools in the registry.
 
 mod control;
 pub(crate) mod definition;
@@ -36,7 +36,7 @@ const START_TIME: Duration = Duration::from_secs(10);
 /// Longest end of all servers together: they end side by side.
 const SHUTDOWN_TIME: Duration = Duration::from_secs(15);
 
-/// A server, and what it is for.
+/// A server and its tool set.
 #[derive(Clone)]
 pub struct PlacedServer {
     /// The server.
@@ -59,13 +59,13 @@ pub struct SetPlace {
 /// Changes a tool's descriptor before it is registered: limits that are configured by name.
 pub type Limits = Arc<dyn Fn(&mut ToolDescriptor) + Send + Sync>;
 
-/// Keeps servers running and their tools registered. Cheap to clone.
+/// Supervises the MCP servers and registers their tools. Cheap to clone.
 #[derive(Clone)]
 pub struct Servers {
     shared: Arc<Inner>,
 }
 
-/// What every server works with.
+/// Shared state of all servers.
 pub(crate) struct Inner {
     registry: Registry,
     launcher: Launcher,
@@ -77,8 +77,8 @@ pub(crate) struct Inner {
     entries: RwLock<BTreeMap<ServerName, Arc<ServerEntry>>>,
     /// One change at a time.
     changing: Mutex<()>,
-    /// Clashes of names that the log knows of. Held while tools are registered, so that those of a server that is removed
-    /// do not come back.
+    /// Clashes of names that the log knows of. Held while tools are registered, so that those of a server that is
+    /// removed do not come back.
     clashes: Mutex<Vec<Clash>>,
     quota: Mutex<ToolQuota>,
     /// Whether names are kept, or will be once the servers of the start have been tried.
@@ -87,7 +87,7 @@ pub(crate) struct Inner {
 }
 
 impl Servers {
-    /// A bridge without servers, whose tools go to `registry`.
+    /// Creates an empty set of servers, whose tools go to `registry`.
     #[must_use]
     pub fn new(registry: Registry, launcher: Launcher, observer: Arc<dyn Observer>, scanner: Scanner) -> Self {
         Self::with_timeouts(registry, launcher, observer, scanner, Timeouts::DEFAULT)
@@ -118,8 +118,8 @@ impl Servers {
         }
     }
 
-    /// Has these servers, and no others but those that were registered at run time. Servers that stay as they are are not
-    /// touched, whatever happens to the others; none is waited for.
+    /// Replaces the configured servers; registered ones stay. Unchanged servers are not touched. Does not wait for
+    /// connections.
     pub fn apply(&self, servers: Vec<PlacedServer>, limits: Limits) {
         *self.shared.limits.write().unwrap_or_else(PoisonError::into_inner) = limits;
         let _one_at_a_time = self.changing();
@@ -129,7 +129,7 @@ impl Servers {
             let name = placed.spec.name.clone();
             match gone.remove(&name) {
                 Some(entry) if entry.is(&placed) => self.shared.publish(&entry),
-                // A name that an operator gives is a caller's no longer.
+                // A configured name replaces a registered one.
                 Some(_) | None => drop(self.shared.add(placed)),
             }
         }
@@ -137,7 +137,8 @@ impl Servers {
         self.keep_names();
     }
 
-    /// Has names stay where they are once the servers of the start have been tried: which of them is faster decides nothing.
+    /// Keeps names with their servers once the servers of the start have been tried, so that their speed does not
+    /// decide.
     fn keep_names(&self) {
         if self.shared.is_keeping_names.swap(true, Ordering::Relaxed) {
             return;
@@ -159,20 +160,20 @@ impl Servers {
         }
     }
 
-    /// Returns when every server that is started at once has been tried, at most after `patience`.
+    /// Returns when every server that is not lazy has been tried, at most after `patience`.
     pub async fn settled(&self, patience: Duration) {
         let entries: Vec<_> = self.entries().into_values().filter(|entry| entry.starts_at_once()).collect();
         let all = futures_util::future::join_all(entries.iter().map(|entry| entry.arrival(false)));
         let _ = tokio::time::timeout(patience, all).await;
     }
 
-    /// What is to be told of each server, by name.
+    /// The status of each server, by name.
     #[must_use]
     pub fn status(&self) -> Vec<ServerStatus> {
         self.entries().values().map(|entry| entry.status()).collect()
     }
 
-    /// Starts a server again, named in any case; false when there is none of that name.
+    /// Restarts a server. The name is case-insensitive. Returns `false` if there is no such server.
     #[must_use]
     pub fn restart(&self, name: &str) -> bool {
         let entry = self.shared.entry(name);
@@ -240,7 +241,8 @@ impl Inner {
         }
     }
 
-    /// Replaces a server's tools in the registry, with the limits as they are now, unless it has been removed meanwhile.
+    /// Replaces a server's tools in the registry, with the limits as they are now, unless it has been removed
+    /// meanwhile.
     fn publish(&self, entry: &Arc<ServerEntry>) {
         let mut known = self.clashes.lock().unwrap_or_else(PoisonError::into_inner);
         if self.has(entry) {
@@ -253,7 +255,7 @@ impl Inner {
     fn admit(&self, entry: &Arc<ServerEntry>, tools: &[ToolDescriptor]) -> Result<(), QuotaExceeded> {
         let share = Usage::of(tools);
         let mut quota = self.quota();
-        // One that was removed takes none: nobody would give it back.
+        // A removed server reserves nothing: no one would release it.
         if self.has(entry) { quota.reserve(&entry.spec().name, share) } else { Ok(()) }
     }
 
@@ -266,7 +268,7 @@ impl Inner {
         entries.get(&entry.spec().name).is_some_and(|present| Arc::ptr_eq(present, entry))
     }
 
-    /// Puts tools into the registry, and tells once of names that clash.
+    /// Publishes tools in the registry, and logs each new clash of names once.
     fn put(&self, known: &mut Vec<Clash>, spec: &ServerSpec, tools: Vec<Tool>) {
         let source = spec.name.source();
         let rank = match spec.origin {

@@ -1,4 +1,4 @@
-//! What is said of an MCP server before anything is started.
+//! The configuration of an MCP server.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -41,7 +41,7 @@ impl ServerName {
     ///
     /// # Errors
     ///
-    /// When it is none.
+    /// If `text` is not 1 to 64 characters without control characters, or is reserved.
     pub fn parse(text: &str) -> Result<Self, ServerNameError> {
         let folded = text.to_lowercase();
         let is_usable =
@@ -100,8 +100,8 @@ impl fmt::Display for ServerName {
     }
 }
 
-/// Everything that is configured of one server. Two that are equal need no restart: their names are written alike, too,
-/// since the source of the tools has the name as it is written.
+/// Everything that is configured of one server. Equal specifications need no restart. The spelling of the name counts,
+/// because the source of the tools contains it.
 #[derive(Debug, Clone, Eq)]
 pub struct ServerSpec {
     /// Its name.
@@ -157,8 +157,8 @@ pub enum TransportSpec {
     Http(Endpoint),
 }
 
-/// A program to run. `args`, `env`, `cwd` and `roots` of a server that is started for each session may contain `{agent}`
-/// and `{session}`.
+/// A program to run. `args`, `env`, `cwd` and `roots` of a server that is started for each session may contain
+/// `{agent}` and `{session}`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Program {
     /// Name or path of the program; a name is looked up in `PATH`.
@@ -169,7 +169,7 @@ pub struct Program {
     pub env: BTreeMap<String, Secret>,
     /// Its working directory; absent: the daemon's.
     pub cwd: Option<PathBuf>,
-    /// Directories that the server is told it may work in (MCP roots).
+    /// Directories sent to the server as MCP roots.
     pub roots: Vec<PathBuf>,
 }
 
@@ -202,7 +202,7 @@ pub enum HttpKind {
 pub enum Credentials {
     /// By nothing besides the headers.
     None,
-    /// By the same credential, whoever calls.
+    /// By one credential for all callers.
     Shared(Credential),
     /// By a credential of the caller's agent. An agent without one is refused. The tools are listed with the first.
     PerAgent(BTreeMap<String, Credential>),

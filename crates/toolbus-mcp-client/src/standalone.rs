@@ -1,4 +1,4 @@
-//! Tries one server, step by step, apart from those that run.
+//! One server without the daemon: [`probe`] tries it step by step, [`Direct`] calls it for measurements.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,7 +18,7 @@ use crate::spec::ServerSpec;
 use crate::status::{PhaseName, ProbeReport, ProbeStep, ServerStatus};
 use crate::supervise::connect::{ConnectError, Connected, Connector, STOP_TIME};
 
-/// Longest time until a server is connected: as long as the bridge waits.
+/// Timeout of connecting, the same as in the daemon.
 const CONNECT_TIME: Duration = Duration::from_secs(60);
 /// Longest wait for the answer to a ping.
 const PING_TIME: Duration = Duration::from_secs(30);
@@ -133,8 +133,7 @@ fn implementation(connection: &Connection) -> Option<String> {
 /// Longest time until the server takes calls.
 const START_TIME: Duration = Duration::from_secs(60);
 
-/// A server that is reached and spoken to as the bridge does, by the same transport and the same connection, with nothing
-/// around them.
+/// A server over the same transport and connection as in the daemon, without registry and dispatcher.
 pub struct Direct(Connected);
 
 /// Why a server cannot be called. The text is for an operator.
@@ -147,7 +146,7 @@ impl Direct {
     ///
     /// # Errors
     ///
-    /// When it cannot be started or reached, or does not shake hands.
+    /// If the server cannot be started or reached, or the handshake fails.
     pub async fn start(spec: &ServerSpec, launcher: &Launcher) -> Result<Self, DirectError> {
         let observer: Arc<dyn Observer> = Arc::new(Discard);
         let connected = Connector::new(spec, None, launcher, &observer)

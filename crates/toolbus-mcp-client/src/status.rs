@@ -1,4 +1,4 @@
-//! What an operator is told of a server.
+//! The status of a server, for operators.
 
 use serde::{Deserialize, Serialize};
 use toolbus_core::tool::Suspicion;
@@ -137,7 +137,7 @@ pub struct CleanedTexts {
     pub removed: Removed,
 }
 
-/// The name under which what a server says of itself is told.
+/// The name that stands for a server's own texts.
 pub const OF_SERVER: &str = "(server)";
 
 /// What a server is doing.

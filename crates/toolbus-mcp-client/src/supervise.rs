@@ -19,7 +19,7 @@ use crate::client::{Listed, ServerInfo};
 use crate::spec::ServerName;
 use crate::status::PhaseName;
 
-/// For how long a server is kept.
+/// How long a server is kept running.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Lifetime {
     /// From now on.
@@ -38,7 +38,7 @@ pub(crate) trait Listener: Send + Sync + 'static {
     fn listed(&self, about: &ServerInfo, listed: Listed) -> BoxFuture<'_, ()>;
 }
 
-/// One server, and its keeper's hold on it.
+/// One server and the state of its supervision.
 pub(crate) struct Server {
     pub(crate) name: ServerName,
     lifetime: Lifetime,
@@ -46,11 +46,11 @@ pub(crate) struct Server {
     connector: Connector,
     state: watch::Sender<State>,
     stop: CancellationToken,
-    /// Somebody wants it to be there, now.
+    /// A call needs the server.
     wanted: Notify,
-    /// Somebody wants it to be started again.
+    /// A restart was requested.
     restart: Notify,
-    /// Somebody wants its tools to be listed again.
+    /// A listing was requested.
     relist: Notify,
     restarts: AtomicU64,
     /// When the last try to connect began.
@@ -137,7 +137,7 @@ impl Server {
         run::keep(&self, &*listener).await;
     }
 
-    /// Ends the server. Its keeper returns when it is gone.
+    /// Ends the server. [`Server::keep`] returns when it has ended.
     pub(crate) fn stop(&self) {
         self.stop.cancel();
     }
@@ -147,8 +147,8 @@ impl Server {
         self.restart.notify_one();
     }
 
-    /// Lists the server's tools again, or tries at once to connect to one that waits for its next try. One that was given up,
-    /// or that nobody uses, stays as it is.
+    /// Lists the server's tools again, or connects at once to one that waits for its next attempt. A parked or idle
+    /// one stays as it is.
     pub(crate) fn relist(&self) {
         match &*self.state.borrow() {
             State::Ready(_) => self.relist.notify_one(),
@@ -160,14 +160,13 @@ impl Server {
 
     /// Starts the server if it waits for a call.
     pub(crate) fn wake(&self) {
-        // The state is held meanwhile, so that nobody wants a server of which its keeper knows that it was wanted.
+        // Holds the state meanwhile, so that no wake-up arrives after [`Server::begin`] consumed the pending ones.
         if self.state.borrow().starts_when_called() {
             self.wanted.notify_one();
         }
     }
 
-    /// Until when it is worth waiting for a server whose tools have never been known: for as long as most servers take for
-    /// their first list, from when it is tried.
+    /// Until when a call waits for a server whose tools are unknown: [`Timeouts::arrival`] from its last attempt.
     pub(crate) fn promising_until(&self) -> Instant {
         let tried = match self.state() {
             State::Connecting => self.tried(),
@@ -181,12 +180,12 @@ impl Server {
         *self.tried.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether it has never been tried to the end, so that nothing can be said of it.
+    /// Whether the first attempt to connect is still pending.
     pub(crate) fn is_untried(&self) -> bool {
         matches!(self.state(), State::Idle | State::Connecting) && self.last_error().is_none()
     }
 
-    /// The server is being started, which is all that anybody could want.
+    /// Notes that the server is being started, which serves all pending wake-ups and restarts.
     fn begin(&self) {
         *self.tried.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
         self.state.send_replace(State::Connecting);
@@ -234,7 +233,7 @@ impl Server {
     }
 }
 
-/// The times that rule the life of a server.
+/// Timeouts of the supervision of a server.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Timeouts {
     /// Longest time from a start to the end of the handshake. Package runners fetch what they run first.
@@ -243,11 +242,11 @@ pub(crate) struct Timeouts {
     pub(crate) stable: Duration,
     /// Changes of a list that come close together are one.
     pub(crate) debounce: Duration,
-    /// Time between two looks at a server that nobody uses.
+    /// Interval of pings to an idle server.
     pub(crate) ping_period: Duration,
     /// Longest wait for a server's answer to a ping.
     pub(crate) ping_time: Duration,
-    /// Wait before a process that was given up is tried again, if nobody calls it.
+    /// Wait before a parked process is tried again without a call.
     pub(crate) parked: Duration,
     /// Least time after a failure until a call has a server tried again that was given up.
     pub(crate) retry: Duration,
@@ -258,7 +257,7 @@ pub(crate) struct Timeouts {
 }
 
 impl Timeouts {
-    /// What is right for servers that people write.
+    /// The timeouts of production.
     pub(crate) const DEFAULT: Self = Self {
         connect: Duration::from_secs(60),
         stable: Duration::from_secs(60),

@@ -6,10 +6,10 @@ pub(crate) mod stdio;
 
 use std::sync::{Arc, OnceLock};
 
-/// What a server is told of a request that is given up.
+/// The reason in `notifications/cancelled`.
 pub(crate) const GIVEN_UP: &str = "nobody waits for the answer any more";
 
-/// Why a transport has ended, for whoever wonders that it has. Its parts and its owner share it; the first reason counts.
+/// Why a transport has ended. Its parts and its owner share it; the first reason counts.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct TransportFailure(Arc<OnceLock<String>>);
 

@@ -1,4 +1,4 @@
-//! Who may enter: which token is whose.
+//! Authentication: the agents of bearer tokens.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
@@ -10,7 +10,7 @@ use subtle::{ConditionallySelectable as _, ConstantTimeEq as _};
 use tokio_util::sync::CancellationToken;
 use toolbus_core::caller::AgentName;
 
-/// Knows the tokens, which may change at any time. Keeps their digests alone.
+/// The table of tokens, replaceable at any time. Stores digests only.
 #[derive(Debug)]
 pub struct TokenAuth {
     table: RwLock<Arc<TokenTable>>,
@@ -18,46 +18,46 @@ pub struct TokenAuth {
     stop: CancellationToken,
 }
 
-/// Who may enter now.
+/// The tokens that are valid now.
 #[derive(Debug, Default)]
 struct TokenTable {
     tokens: Vec<KnownToken>,
-    /// Present where clients without a token may.
+    /// Set if anonymous clients are admitted.
     open: Option<Principal>,
 }
 
 /// A token.
 #[derive(Debug)]
 struct KnownToken {
-    /// Of equal length for every token, so that comparing tells nothing of lengths either.
+    /// Of equal length for every token, so that comparing does not reveal lengths.
     digest: [u8; 32],
     principal: Principal,
 }
 
-/// What the auth says to a request.
+/// The outcome of authenticating a request.
 #[derive(Debug)]
 pub enum AuthOutcome {
-    /// Nobody may enter: there are no tokens, and the server is not open.
+    /// No client is admitted: there are no tokens, and anonymous access is off.
     Closed,
-    /// Come in.
+    /// The client is admitted.
     Principal(Principal),
-    /// A token is needed.
+    /// The request has no token.
     NoToken,
-    /// What is there in place of one token cannot be read.
+    /// The `Authorization` header does not hold exactly one bearer token.
     Unreadable,
-    /// The token is none that counts.
+    /// The token is not valid.
     Wrong,
 }
 
 impl TokenAuth {
-    /// Knows nobody. What its visitors have open ends with `stop`.
+    /// Creates an empty token table. Cancelling `stop` ends every session opened through it.
     #[must_use]
     pub fn new(stop: CancellationToken) -> Self {
         Self { table: RwLock::default(), next: AtomicU64::new(1), stop }
     }
 
-    /// Has these tokens count, and no other. A principal whose token stays is not disturbed; one whose token does not is
-    /// told.
+    /// Replaces the table. A principal whose token stays is not disturbed; the `revoked` token of any other is
+    /// cancelled.
     pub fn replace<'a>(&self, tokens: impl IntoIterator<Item = (AgentName, &'a str)>, is_open: bool) {
         let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
         let known = |(agent, token): (AgentName, &str)| {
@@ -79,7 +79,7 @@ impl TokenAuth {
         *table = Arc::new(TokenTable { tokens, open });
     }
 
-    /// Whether the bearer of these headers may enter.
+    /// Authenticates a request by its headers.
     #[must_use]
     pub fn authenticate(&self, headers: &HeaderMap) -> AuthOutcome {
         let table = Arc::clone(&self.table.read().unwrap_or_else(PoisonError::into_inner));
@@ -100,7 +100,7 @@ impl TokenAuth {
 }
 
 impl TokenTable {
-    /// Compares with every token, whichever it is, so that the time tells nothing.
+    /// Compares with every token, so that the time reveals nothing.
     fn find(&self, token: &[u8]) -> Option<Principal> {
         let digest: [u8; 32] = Sha256::digest(token).into();
         let mut place = u64::MAX;
@@ -112,7 +112,7 @@ impl TokenTable {
     }
 }
 
-/// The token of a request, if it gives exactly one.
+/// The bearer token of a request, if it has exactly one.
 #[must_use]
 pub fn bearer(headers: &HeaderMap) -> Option<&[u8]> {
     let mut given = headers.get_all(AUTHORIZATION).iter();
@@ -121,18 +121,18 @@ pub fn bearer(headers: &HeaderMap) -> Option<&[u8]> {
     (scheme.eq_ignore_ascii_case(b"bearer ") && !token.is_empty()).then_some(token)
 }
 
-/// Which token a client showed. Equal for equal tokens, and tells nothing of them.
+/// Identifies a token without revealing it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct TokenId(pub u64);
 
-/// Who stands at the server: an extension of each request that was let in.
+/// The authenticated client: an extension of each admitted request.
 #[derive(Debug, Clone)]
 pub struct Principal {
-    /// The agent that the token belongs to; absent for a client without a token, where the server is open.
+    /// The agent of the token; `None` for an anonymous client.
     pub agent: Option<AgentName>,
-    /// The token; absent where the server is open.
+    /// The token; `None` for an anonymous client.
     pub token: Option<TokenId>,
-    /// Cancelled once the token does not count any more.
+    /// Cancelled when the token is revoked.
     pub revoked: CancellationToken,
 }
 
@@ -152,7 +152,7 @@ mod tests {
         headers
     }
 
-    /// In short what the auth says.
+    /// The outcome in short.
     fn said(auth: &TokenAuth, values: &[&str]) -> String {
         match auth.authenticate(&headers(values)) {
             AuthOutcome::Principal(principal) => {

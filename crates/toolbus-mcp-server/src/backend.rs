@@ -1,4 +1,4 @@
-//! What stands behind the server: who has which tools, and what runs them.
+//! The backend of the server, and [`Local`], the tools of this daemon.
 
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::Arc;
@@ -41,7 +41,7 @@ pub struct Document {
     pub text: Arc<str>,
 }
 
-/// What is behind the server cannot be asked now.
+/// The backend is unavailable.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct Unavailable(pub String);
@@ -55,7 +55,7 @@ pub struct BackendCall {
     pub tool: String,
     /// The arguments, as a JSON object; absent: none.
     pub arguments: Option<String>,
-    /// Cancelled when nobody waits any more.
+    /// Cancelled when the client no longer waits.
     pub cancelled: CancellationToken,
     /// The trace that it belongs to.
     pub trace: Option<TraceContext>,
@@ -63,9 +63,9 @@ pub struct BackendCall {
     pub progress: Option<ProgressSink>,
 }
 
-/// What stands behind the server.
+/// The backend of the server.
 pub trait Backend: Send + Sync + 'static {
-    /// The caller that an agent is in a session; absent for a client that nobody knows.
+    /// The caller of an agent in a session. `agent` is `None` for an anonymous client.
     fn caller(&self, agent: Option<AgentName>, session: Arc<str>) -> Caller;
 
     /// What this caller may use now.
@@ -90,9 +90,9 @@ pub trait Backend: Send + Sync + 'static {
     fn end_session(&self, caller: &Caller);
 }
 
-/// Has texts for callers.
+/// Provides the texts of `resources/list`.
 pub trait Resources: Send + Sync + 'static {
-    /// The texts for a caller that may use this much, sorted by address.
+    /// The texts for a caller with these effective tools, sorted by URI.
     fn documents(&self, effective: &EffectiveTools) -> Vec<Document>;
 }
 

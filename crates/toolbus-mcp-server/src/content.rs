@@ -1,4 +1,4 @@
-//! What became of a call, as MCP says it.
+//! The response to `tools/call`.
 
 use bytes::Bytes;
 use serde::Serialize;
@@ -12,7 +12,7 @@ use crate::rpc::{self, Id, RpcError};
 
 /// Largest result, in bytes of its texts and data, as on the bus.
 const MAX_RESULT: usize = 16 * 1024 * 1024 - 64 * 1024;
-/// Address of a sound, for clients whose revision knows no other block for it.
+/// URI of audio, for clients whose protocol version has no block for it.
 const AUDIO_URI: &str = "toolbus:audio";
 
 /// The result of `tools/call`.
@@ -38,7 +38,7 @@ struct Meta {
     error: Option<ErrorMeta>,
 }
 
-/// What the wire of the bus says of a failure.
+/// Code and retry hint of a failure, as on the bus.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct ErrorMeta {
@@ -83,7 +83,7 @@ struct Resource<'a> {
     blob: Option<&'a str>,
 }
 
-/// What is told of a call that has response_to.
+/// The response to a call.
 pub(crate) struct Response {
     /// The answer to the request.
     pub(crate) body: Bytes,
@@ -91,8 +91,7 @@ pub(crate) struct Response {
     pub(crate) error_type: Option<&'static str>,
 }
 
-/// What is told of a call that has response_to, to a client of this revision: a result, which may be one of an error, or the
-/// mistake in the request.
+/// The response to a call for a client of this version: a result, possibly of a failure, or a JSON-RPC error.
 pub(crate) fn response_to(id: &Id, result: &Result<ToolOutput, ToolFailure>, version: Version) -> Response {
     let too_large;
     let failure = match result {
@@ -131,13 +130,13 @@ pub(crate) fn response_to(id: &Id, result: &Result<ToolOutput, ToolFailure>, ver
     Response { body: rpc::success(id, result), error_type: Some(told.code.as_str()) }
 }
 
-/// Clients of revision 2026-07-28 are told how results are to be read.
+/// Clients of version 2026-07-28 expect a result type.
 fn result_type(version: Version) -> Option<&'static str> {
     (!version.has_sessions()).then_some("complete")
 }
 
 fn of_output(output: &ToolOutput, version: Version) -> CallResult<'_> {
-    // In sessions, it is an object or not told.
+    // Clients with sessions accept only an object.
     let structured = output.structured.as_deref().filter(|value| value.is_object() || !version.has_sessions());
     let content = match (&*output.blocks, &output.content) {
         ([], Some(text)) => vec![Block::Text { text }],

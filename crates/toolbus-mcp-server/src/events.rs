@@ -1,4 +1,4 @@
-//! What is told of the traffic with clients, by the names of OpenTelemetry's conventions for MCP.
+//! Events of the traffic with clients, named after OpenTelemetry's conventions for MCP.
 
 use std::time::Duration;
 
@@ -35,12 +35,12 @@ pub struct Operation<'a> {
 pub trait Started: Send {
     /// The trace to go on in.
     fn trace(&self) -> Option<TraceContext>;
-    /// It was answered. `tool` is the name of the tool that was called, where the client has it; `error_type` is `tool_error`, the wire's code of a
-    /// failure, or a JSON-RPC error code.
+    /// The request was answered. `tool` is the called tool, if the client has it. `error_type` is `tool_error`, the
+    /// bus's code of a failure, or a JSON-RPC error code.
     fn finished(self: Box<Self>, tool: Option<&str>, error_type: Option<&str>);
 }
 
-/// Tells nobody.
+/// Ignores all events.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Discard;
 

@@ -1,6 +1,6 @@
 //! Streamable HTTP: the protocol over `POST`, `GET` and `DELETE` of one address.
 //!
-//! Who may enter has been decided before: each request carries a [`Principal`], and a body that was read within its bounds.
+//! Requests are authenticated before: each carries a [`Principal`] and a complete body of bounded size.
 
 mod headers;
 mod post;
@@ -28,8 +28,8 @@ use crate::session::Session;
 /// How requests come, as telemetry names it.
 const TRANSPORT: &str = "tcp";
 
-/// The routes of the server, relative to where it is. Each request must carry a [`Principal`] as an extension, and its body must be
-/// there as a whole, in memory.
+/// The routes of the server, relative to its path. Each request must have a [`Principal`] as an extension, and its
+/// whole body in memory.
 pub fn router(server: McpServer) -> Router {
     // Otherwise `HEAD` would be taken for `GET`, and the stream that it begins would end the one that there is.
     let no_head = async || (StatusCode::METHOD_NOT_ALLOWED, [(ALLOW, "GET,POST,DELETE")]);

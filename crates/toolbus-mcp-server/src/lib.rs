@@ -1,8 +1,8 @@
-//! The MCP server: any MCP client gets the tools of the bus, by the same rules as agents on the bus.
+//! The bus as an MCP server: MCP clients get the tools of the bus, by the same policy as agents on the bus.
 //!
-//! [`McpServer`] speaks the protocol, over any transport: a message comes in, and an answer goes out.
-//! `http` is the Streamable HTTP transport, `stdio` the one over standard input and output. What there is to offer comes from a [`Backend`]: here [`Local`], which asks
-//! the policy and has the dispatcher run calls with all their steps.
+//! [`McpServer`] implements the protocol over any transport. `http` is Streamable HTTP, `stdio` standard input and
+//! output. A [`Backend`] provides the tools: in the daemon [`Local`], which asks the policy and runs calls through the
+//! dispatcher.
 
 pub mod auth;
 mod backend;

@@ -1,4 +1,4 @@
-//! What requests say of themselves, in `_meta`.
+//! `_meta` of requests, and the versions of the protocol.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -36,7 +36,7 @@ struct Params<'a> {
 }
 
 impl<'a> Meta<'a> {
-    /// Reads what the parameters of a request say of it. What cannot be read says nothing.
+    /// Reads `_meta` of the parameters. An unreadable one counts as absent.
     pub(crate) fn of(params: Option<&'a RawValue>) -> Self {
         let params = params.and_then(|params| serde_json::from_str::<Params<'a>>(params.get()).ok());
         let meta = params.and_then(|params| params.meta).filter(|meta| meta.get().starts_with('{'));
@@ -52,22 +52,22 @@ impl<'a> Meta<'a> {
         self.progress_token.filter(is_token)
     }
 
-    /// The revision of the protocol that the request is written in.
+    /// The protocol version of the request.
     pub(crate) fn protocol_version(&self) -> Option<Cow<'a, str>> {
         text(self.protocol_version?)
     }
 
-    /// Whether the request stands alone, as those of revision 2026-07-28 do, by what it says of itself.
+    /// Whether the request is stateless, as in version 2026-07-28, by its `_meta`.
     pub(crate) fn stands_alone(&self, method: &str) -> bool {
         let is_new = |text: &str| Version::parse(text).is_none_or(|version| !version.has_sessions());
         method == "server/discover" || self.protocol_version().is_some_and(|version| is_new(&version))
     }
 
-    /// The revision that a request which stands alone is written in, as it says.
+    /// The protocol version that a stateless request states.
     ///
     /// # Errors
     ///
-    /// When it does not say all that such a request must.
+    /// If version or client capabilities are missing or malformed.
     pub(crate) fn stated_version(&self) -> Result<Cow<'a, str>, RpcError> {
         let missing = self.missing();
         self.protocol_version().filter(|_| missing.is_empty()).ok_or_else(|| {
@@ -76,7 +76,7 @@ impl<'a> Meta<'a> {
         })
     }
 
-    /// Whether a request that stands alone says all that it must, in a revision that is spoken here.
+    /// Checks that a stateless request is complete, in a supported version.
     pub(crate) fn check_version(&self) -> Result<(), RpcError> {
         let version = self.stated_version()?;
         match Version::parse(&version) {
@@ -85,7 +85,7 @@ impl<'a> Meta<'a> {
         }
     }
 
-    /// The members without which a request of revision 2026-07-28 is none.
+    /// The missing keys that version 2026-07-28 requires.
     fn missing(&self) -> Vec<&'static str> {
         let is_object = |value: &&RawValue| value.get().starts_with('{');
         let version = self.protocol_version().is_none().then_some(PROTOCOL_VERSION);
@@ -107,7 +107,7 @@ fn text(raw: &RawValue) -> Option<Cow<'_, str>> {
 #[derive(Deserialize)]
 struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
 
-/// A revision of MCP, in order of age.
+/// A version of MCP, in order of age.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Version {
     /// 2024-11-05
@@ -118,21 +118,21 @@ pub enum Version {
     V20250618,
     /// 2025-11-25: the last with a handshake and sessions.
     V20251125,
-    /// 2026-07-28: without sessions; each request says all that is to be known.
+    /// 2026-07-28: stateless; each request carries version and capabilities.
     V20260728,
 }
 
 impl Version {
-    /// Every revision that is spoken here, the newest first.
+    /// Every supported version, the newest first.
     pub const ALL: [Self; 5] = [Self::V20260728, Self::V20251125, Self::V20250618, Self::V20250326, Self::V20241105];
 
-    /// The revision of this date.
+    /// The version of this date.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|version| version.as_str() == text)
     }
 
-    /// The revision that is spoken in a session whose client asks for this one.
+    /// The version of a session whose client asks for this one.
     #[must_use]
     pub fn in_session(asked: &str) -> Self {
         Self::parse(asked).filter(|version| version.has_sessions()).unwrap_or(Self::V20251125)

@@ -1,4 +1,4 @@
-//! The methods of the protocol.
+//! The methods of the protocol, responses with messages before them, and pages of lists.
 
 pub(crate) mod call;
 pub(crate) mod initialize;
@@ -22,7 +22,7 @@ use crate::session::Peer;
 pub(crate) use self::call::CallFlow;
 pub(crate) use self::listen::ListenFlow;
 
-/// How long a client may keep what it was told, in milliseconds: it is told of changes, if it listens.
+/// How long a client may cache a list, in milliseconds. A client that listens is notified of changes.
 const FRESH_MS: u64 = 5_000;
 
 /// A method that there is.
@@ -70,7 +70,7 @@ impl Method {
         }
     }
 
-    /// Whether it belongs to the revision that this peer speaks.
+    /// Whether the peer's protocol version has the method.
     pub(crate) const fn is_for(self, peer: &Peer) -> bool {
         match self {
             Self::Initialize => false,
@@ -125,7 +125,7 @@ fn required<P: DeserializeOwned>(params: &RawValue) -> Result<P, RpcError> {
 pub(crate) enum Flow {
     /// The result of a call.
     Call(CallFlow),
-    /// ListChanges, until nobody listens any more.
+    /// Notifications, until the client stops listening.
     Listen(ListenFlow),
 }
 
@@ -136,7 +136,7 @@ pub(crate) enum Step {
     Interim(Bytes),
     /// The answer.
     Last(Bytes),
-    /// There is no answer, because nobody wants it any more.
+    /// No response: the request was cancelled.
     Nothing,
 }
 
@@ -149,7 +149,7 @@ impl Flow {
         }
     }
 
-    /// Has what is under way go on, however seldom somebody asks for the next step.
+    /// Runs the call in its own task, so that a slow reader does not delay it.
     pub(crate) fn detach(&mut self) {
         match self {
             Self::Call(call) => call.detach(),
@@ -171,8 +171,8 @@ const MAX_ENTRIES: usize = 200;
 /// Size from which a page is full, in bytes.
 const MAX_BYTES: usize = 512 * 1024;
 
-/// What comes after the last page that a client has: everything after this key. Entries that come or go meanwhile make no
-/// other one appear twice or not at all.
+/// What comes after the last page that a client has: everything after this key. Entries that come or go meanwhile make
+/// no other one appear twice or not at all.
 #[derive(Debug, Default)]
 pub(crate) struct Cursor(Option<String>);
 

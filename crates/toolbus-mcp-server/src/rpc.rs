@@ -37,11 +37,11 @@ impl RpcError {
     pub(crate) const INVALID_PARAMS: i32 = -32602;
     /// Something is wrong here.
     pub(crate) const INTERNAL_ERROR: i32 = -32603;
-    /// There is no such resource, to clients of revisions before 2026-07-28.
+    /// There is no such resource, to clients of versions before 2026-07-28.
     pub(crate) const RESOURCE_NOT_FOUND: i32 = -32002;
-    /// A header says something else than the message.
+    /// A header disagrees with the message.
     pub(crate) const HEADER_MISMATCH: i32 = -32020;
-    /// The revision is not spoken here.
+    /// The protocol version is not supported.
     pub(crate) const UNSUPPORTED_PROTOCOL_VERSION: i32 = -32022;
 
     pub(crate) fn new(code: i32, message: impl Into<String>) -> Self {
@@ -53,7 +53,7 @@ impl RpcError {
         Self::new(Self::METHOD_NOT_FOUND, format!("There is no method `{shown}` here."))
     }
 
-    /// The parameters cannot be read: what `error` says of them, which may repeat them.
+    /// The parameters cannot be parsed. The text of `error`, which may quote them, is shortened.
     pub(crate) fn unreadable_params(error: &serde_json::Error) -> Self {
         Self::invalid_params(format!("The parameters are not what the method takes: {}.", bounded(error)))
     }
@@ -180,7 +180,7 @@ impl<'a> Message<'a> {
     ///
     /// # Errors
     ///
-    /// When it is none; with the id, where that can be told.
+    /// If `body` is not a JSON-RPC message; with the id, if it can be read.
     pub(crate) fn read(body: &'a [u8]) -> Result<Self, (Option<Id>, RpcError)> {
         let first = body.iter().find(|byte| !byte.is_ascii_whitespace());
         if first == Some(&b'[') {

@@ -1,4 +1,4 @@
-//! The protocol, whatever carries it: a message comes in, an answer goes out.
+//! The protocol, independent of transports.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,7 +28,7 @@ const SWEEP_PERIOD: Duration = Duration::from_secs(60);
 /// How the server presents itself, and what it takes.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// The daemon's name, as it tells clients.
+    /// The daemon's name in `serverInfo`.
     pub name: String,
     /// Its version.
     pub version: String,
@@ -53,9 +53,9 @@ pub(crate) struct Parts {
 
 /// The answer to a request.
 pub(crate) enum Answer {
-    /// It is there.
+    /// A result, ready to be sent.
     Now(Bytes),
-    /// It is there, and says what is wrong with the request.
+    /// An error, ready to be sent.
     Refused(RpcError, Bytes),
     /// It comes later, perhaps after other messages.
     Later(Flow),
@@ -75,7 +75,7 @@ impl McpServer {
         Self { parts: Arc::new(Parts { settings, backend, observer, sessions, closing }) }
     }
 
-    /// Ends sessions that nobody uses, and all of them when the server closes.
+    /// Ends idle sessions periodically, and all of them when the server closes.
     pub async fn run(self) {
         let mut sweep = tokio::time::interval(SWEEP_PERIOD);
         while self.parts.closing.run_until_cancelled(sweep.tick()).await.is_some() {
@@ -90,7 +90,7 @@ impl McpServer {
         self.parts.sessions.len()
     }
 
-    /// Begins a session, as `initialize` asks for it. `outside` is the trace that the transport tells.
+    /// Begins a session for `initialize`. `outside` is the trace context of the transport.
     pub(crate) fn begin(
         &self,
         call: &Call<'_>,

@@ -1,4 +1,4 @@
-//! The sessions of clients: one from each handshake to its end.
+//! The sessions of clients, each from its handshake to its end, and the peer of a request.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -40,9 +40,9 @@ impl Sessions {
         Self { limits, by_id: Mutex::default() }
     }
 
-    /// Begins a session, if there is room for it, and gives the one that had to end for it. Of the sessions of a token that has
-    /// as many as it may, the one that has been idle for longest makes room; where there is none for anybody, one whose token
-    /// was withdrawn goes first.
+    /// Begins a session, and returns the one that was evicted for it. Of a token at its limit, the session that has
+    /// been idle for longest is evicted; if the total is reached, one with
+    /// a revoked token is evicted first.
     pub(crate) fn begin(
         &self,
         owner: Owner,
@@ -80,7 +80,7 @@ impl Sessions {
         self.lock().remove(&session.id)
     }
 
-    /// Takes away the sessions that nobody has used for long enough, and those that nobody can use any more.
+    /// Removes and returns expired sessions: idle for too long, or with a revoked token.
     pub(crate) fn expired(&self) -> Vec<Arc<Session>> {
         let latest = Instant::now().checked_sub(self.limits.idle);
         let mut by_id = self.lock();
@@ -109,11 +109,11 @@ impl Sessions {
 /// Most requests of one session that are under way.
 const MAX_UNDERWAY: usize = 512;
 
-/// Whose a session is. By default nobody's in particular, for ever.
+/// The owner of a session. The default is anonymous and never revoked.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Owner {
     pub(crate) token: Option<TokenId>,
-    /// Cancelled once the token does not count any more: from then on nobody can use the session.
+    /// Cancelled when the token is revoked: the session is then unusable.
     pub(crate) revoked: CancellationToken,
 }
 
@@ -222,7 +222,7 @@ impl Session {
         self.owner.token == token
     }
 
-    /// Whether its token does not count any more.
+    /// Whether its token is revoked.
     fn is_revoked(&self) -> bool {
         self.owner.revoked.is_cancelled()
     }
@@ -253,7 +253,7 @@ impl Session {
 }
 
 impl InFlightRequest {
-    /// A request that stands alone: nobody can name it to cancel it.
+    /// A stateless request, which cannot be cancelled by its id.
     pub(crate) fn alone() -> Self {
         Self { session: None, cancelled: CancellationToken::new() }
     }
@@ -274,7 +274,7 @@ impl Drop for InFlightRequest {
     }
 }
 
-/// Who is asking, in which revision of the protocol. Cheap to clone.
+/// The client of a request, with its protocol version. Cheap to clone.
 #[derive(Debug, Clone)]
 pub(crate) struct Peer {
     /// The caller that its calls are made by.
@@ -284,12 +284,12 @@ pub(crate) struct Peer {
     pub(crate) transport: &'static str,
     /// Absent where each request stands alone.
     pub(crate) session: Option<Arc<Session>>,
-    /// The trace that the transport tells; what a request says of itself goes before it.
+    /// The trace context of the transport. That of a request's `_meta` takes precedence.
     pub(crate) trace: Option<TraceContext>,
 }
 
 impl Peer {
-    /// A peer whose request stands alone.
+    /// The peer of a stateless request.
     pub(crate) const fn alone(caller: Arc<Caller>, transport: &'static str) -> Self {
         Self { caller, version: Version::V20260728, transport, session: None, trace: None }
     }
@@ -305,12 +305,12 @@ impl Peer {
         }
     }
 
-    /// The same, in a trace that the transport tells.
+    /// The same peer with the trace context of the transport.
     pub(crate) fn within(self, trace: Option<TraceContext>) -> Self {
         Self { trace, ..self }
     }
 
-    /// Whether it is one of a revision whose results say how they are to be read, and for how long they may be kept.
+    /// Whether the protocol version is stateless: results then have a type and a time to live.
     pub(crate) const fn is_alone(&self) -> bool {
         !self.version.has_sessions()
     }

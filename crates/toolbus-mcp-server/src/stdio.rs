@@ -41,8 +41,8 @@ pub enum End {
 }
 
 impl McpServer {
-    /// Serves one client, which is this agent, until it goes away or the server is closed. Then what is under way has been
-    /// answered or cancelled, and the client's session has ended.
+    /// Serves one client as this agent, until it disconnects or the server closes. Then what is under way has
+    /// been answered or cancelled, and the client's session has ended.
     pub async fn serve(
         self,
         agent: Option<AgentName>,
@@ -93,7 +93,7 @@ async fn serve(
     }
 }
 
-/// Writes messages until there are no more, or nobody reads them.
+/// Writes messages until the channel or the output is closed.
 async fn write(output: impl AsyncWrite + Unpin, mut messages: mpsc::Receiver<Bytes>) -> io::Result<()> {
     let mut output = BufWriter::new(output);
     while let Some(message) = messages.recv().await {
@@ -119,7 +119,7 @@ struct Lines<R> {
 enum Line {
     /// The line, without its end.
     Whole(Vec<u8>),
-    /// A line of more bytes than the limit, which nobody kept.
+    /// A line over the limit, which was discarded.
     TooLong,
 }
 

@@ -14,8 +14,8 @@ use crate::servers::ServerControl;
 /// Text of one message, in bytes; what is more goes into further messages.
 const MAX_MESSAGE: usize = 1024 * 1024;
 
-/// The servers of which an agent may use tools, with the names of those tools. Agents are told of them at the start, when
-/// they ask, and then of changes.
+/// The servers of which an agent may use tools, with the names of those tools. Published at the start, on request, and
+/// on changes.
 pub struct Index {
     servers: Arc<dyn ServerControl>,
 }
@@ -28,7 +28,7 @@ impl Index {
     }
 }
 
-/// The topic on which an agent is told of servers. An agent of such a name would have every bridge take its index for a
+/// The topic of an agent's index. `None` for an agent named `refresh`, whose index every bridge would take for a
 /// request.
 fn topic_of(agent: &AgentName) -> Option<String> {
     Some(topic::mcp_servers(agent.as_str())).filter(|topic| topic != topic::MCP_REFRESH)

@@ -1,4 +1,4 @@
-//! `mcp.manage`: what agents ask about servers.
+//! `mcp.manage`: requests of agents about servers. Requests that change something are calls of management tools.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -23,7 +23,7 @@ use crate::model_tools::SOURCE;
 use crate::model_tools::list::{awaited, defined, servers};
 use crate::servers::ServerControl;
 
-/// Longest time that a request takes, whatever its sender says: agents wait for 30 s, and get an answer a little before.
+/// Timeout of a request: agents wait for 30 s, and get a response shortly before.
 const MANAGE_TIME: Duration = Duration::from_secs(25);
 /// Largest answer, in bytes: what surely fits into a message.
 const MAX_ANSWER: usize = 8 * 1024 * 1024;
@@ -53,7 +53,7 @@ impl ManageHandler {
         Self { access, servers, invoker, waiting: WaitLimits::default(), ignores_unknown }
     }
 
-    /// Whether another bridge may be meant, and not this one.
+    /// Whether the request may be meant for another bridge.
     async fn is_others(&self, request: &ControlRequest) -> bool {
         if !self.ignores_unknown {
             return false;
@@ -67,8 +67,8 @@ impl ManageHandler {
         !servers(&effective).contains_key(&server.to_lowercase())
     }
 
-    /// What the sender may use, when the tools of this server are known; of a sender that has others of its requests wait
-    /// for servers, what it may use now.
+    /// What the sender may use, when the tools of this server are known; of a sender that has others of its requests
+    /// wait for servers, what it may use now.
     async fn awaited(&self, request: &ControlRequest, server: &str) -> EffectiveTools {
         let effective = self.access.effective(&request.caller);
         let Some(_turn) = self.waiting.take(effective.section_name()) else { return effective };
@@ -136,7 +136,7 @@ impl ControlHandler for ManageHandler {
     fn answer<'a>(&'a self, request: &'a ControlRequest) -> BoxFuture<'a, Result<Option<ControlReply>, ControlError>> {
         Box::pin(async move {
             let is = |name: &str| request.envelope.message_type.eq_ignore_ascii_case(name);
-            // No question is held here, so that there is none to let go of, and nobody waits for an answer.
+            // Questions are not supported, so that there is none to release. The message expects no response.
             if is(types::MCP_RELEASE_SESSION_QUESTIONS_REQUEST) {
                 return Ok(None);
             }
@@ -189,7 +189,7 @@ fn details_said(response: &McpGetServiceDetailsResponse) -> ControlReply {
     ControlReply::new(types::MCP_GET_SERVICE_DETAILS_RESPONSE, response)
 }
 
-/// What the sender of a body that cannot be read is told.
+/// The error of a body that cannot be parsed.
 fn unreadable(error: &ParseError) -> String {
     format!("The request cannot be read: {error}.")
 }
@@ -201,8 +201,8 @@ fn failed(server_name: String, error: String) -> McpGetServiceDetailsResponse {
 /// Most requests of one agent that wait at a time. All agents share the room that a topic has, which is more than this.
 const MAX_WAITING: usize = 4;
 
-/// Who waits how often, by name of the section that a caller has: callers without one are one agent, so that there are no
-/// more names than the configuration gives.
+/// Who waits how often, by name of the section that a caller has: callers without one are one agent, so that there are
+/// no more names than the configuration gives.
 #[derive(Default)]
 pub(super) struct WaitLimits(Mutex<HashMap<Arc<str>, Arc<Semaphore>>>);
 
@@ -241,7 +241,7 @@ impl Call {
             ("url", request.url.map(Value::from)),
             ("command", request.command.map(Value::from)),
             ("arguments", listed(request.args)),
-            // The tool takes none, and says so.
+            // The tool rejects it with an explanation.
             ("env", Some(environment).filter(|environment| !environment.is_empty()).map(Value::from)),
         ];
         let given = given.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?)));
@@ -256,11 +256,11 @@ impl Call {
         Ok(Self { tool: UNREGISTER, arguments, server })
     }
 
-    /// What the sender of the request is told of the call's result.
+    /// The response to the request, from the result of the call.
     pub(super) fn said(self, result: Result<ToolOutput, ToolFailure>) -> ControlReply {
         let name = shown(&self.server);
         let is_register = self.tool == REGISTER;
-        // Agents put words of their own before what they are told, the same that the tools use.
+        // Agents prefix the text themselves, with the same words as the tools.
         let (done, not_done) = match is_register {
             true => {
                 (format!("Server '{name}' registered successfully. "), format!("Failed to register server '{name}': "))

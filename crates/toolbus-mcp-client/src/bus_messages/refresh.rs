@@ -1,4 +1,4 @@
-//! `tool.meta.mcp.refresh`: an agent asks to be told again which servers there are.
+//! `tool.meta.mcp.refresh`: requests to publish the index of servers again, and the agents that sent one.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -18,8 +18,7 @@ use crate::spec::ServerName;
 /// Time between two requests that make a server list its tools again.
 const PAUSE: Duration = Duration::from_secs(5);
 
-/// Answers by telling the agent, where it is told of servers anyway, what there is for it now. What its servers list
-/// thereafter follows as a change.
+/// Publishes the agent's index again, and has its servers list their tools. Changes follow as further messages.
 pub struct RefreshHandler {
     access: PolicyHandle,
     notify: NotifyHandle,
@@ -33,8 +32,8 @@ pub struct RefreshHandler {
 struct Pauses(BTreeMap<ServerName, Instant>);
 
 impl RefreshHandler {
-    /// Has agents told through `notify`, and those of `servers` asked whose tools they could use by `access`. Who asked is
-    /// remembered in `remembered`.
+    /// Has agents told through `notify`, and those of `servers` asked whose tools they could use by `access`. Who asked
+    /// is remembered in `remembered`.
     #[must_use]
     pub fn new(
         access: PolicyHandle,
@@ -45,7 +44,7 @@ impl RefreshHandler {
         Self { access, notify, servers, asked: Mutex::default(), remembered }
     }
 
-    /// Has every agent told that asked before the last restart, and is not told at the start anyway.
+    /// Notifies every remembered agent that has no section in the configuration.
     pub async fn tell_again(&self) {
         let configured = self.access.configured_agents();
         let agents = self.remembered.agents().await.into_iter().filter(|agent| !configured.contains(agent));
@@ -53,7 +52,7 @@ impl RefreshHandler {
         join_all(agents.map(tell)).await;
     }
 
-    /// Remembers an agent that could use some server and that nobody has configured.
+    /// Remembers an agent without a section that could use some server.
     async fn remember(&self, caller: &Caller) {
         if let Some(agent) = &caller.agent
             && !caller.has_section
@@ -119,7 +118,7 @@ const REMEMBERED: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 /// An agent that asks again within this time is not written down again.
 const FRESH: Duration = Duration::from_secs(60 * 60);
 
-/// Remembers agents that have no section in the configuration: the others are told at the start anyway.
+/// Remembers agents without a section in the configuration. Those with one are notified at the start anyway.
 pub struct RememberedAgents {
     store: Arc<dyn Store>,
     /// As the store has them, once that was read.

@@ -11,7 +11,7 @@ use toolbus_protocol::{
 /// Longest type that is turned into that of its answer, in bytes.
 const MAX_TYPE: usize = 200;
 
-/// The answer to a request of a type that nobody has heard of.
+/// The response to a request of an unknown type.
 #[derive(Debug, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct NotServed {
@@ -23,7 +23,7 @@ struct NotServed {
 ///
 /// # Errors
 ///
-/// When the type is none of which the answer's type could be told.
+/// If the type is not a peer's `…Request`, so that no response type can be derived.
 pub(super) fn said(message_type: &str, body: &[u8]) -> Result<ControlReply, ControlError> {
     let is = |name: &str| message_type.eq_ignore_ascii_case(name);
     // What cannot be read is not repeated; the answer is the same.
@@ -55,7 +55,7 @@ pub(super) fn said(message_type: &str, body: &[u8]) -> Result<ControlReply, Cont
     })
 }
 
-/// The type of the answer to a peer's request that nobody here has heard of.
+/// The response type of an unknown request type.
 fn answer_type(request: &str) -> Option<String> {
     let is_name = |c: u8| c.is_ascii_alphanumeric() || matches!(c, b'.' | b'_');
     let is_usable = request.len() <= MAX_TYPE && request.bytes().all(is_name) && types::is_peer(request);

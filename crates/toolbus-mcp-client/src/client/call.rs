@@ -1,4 +1,4 @@
-//! From a call to a request, and from its answer to a result.
+//! From a call to its request, and from the server's response to a result.
 
 use std::io;
 
@@ -27,7 +27,7 @@ pub(super) struct Params<'a> {
     meta: Option<RequestMetaObject>,
 }
 
-/// The parameters of a call, where `common` is what every request says.
+/// The parameters of a call. `common` is the `_meta` of every request.
 pub(super) fn params<'a>(tool: &'a str, call: &'a ToolCall, common: Option<&RequestMetaObject>) -> Params<'a> {
     let meta = match (common.cloned(), trace(call)) {
         (Some(mut common), Some(trace)) => {
@@ -50,7 +50,7 @@ fn trace(call: &ToolCall) -> Option<RequestMetaObject> {
     Some(meta)
 }
 
-/// The request of a call, for the SDK. `token` names it in reports of its progress.
+/// The request of a call, for rmcp. `token` is its progress token.
 pub(super) fn request(tool: &str, call: &ToolCall, token: Option<Token>) -> ClientRequest {
     let mut extensions = Extensions::new();
     if let Some(meta) = trace(call) {
@@ -157,7 +157,7 @@ fn from_mcp(block: McpBlock) -> ContentBlock {
     }
 }
 
-/// A piece of any kind: one that cannot be used becomes a text that says so.
+/// Converts a block of any kind. An unsupported one becomes a text block with an explanation.
 fn from_value(block: &Value) -> ContentBlock {
     if let Ok(block) = McpBlock::deserialize(block) {
         return from_mcp(block);
@@ -208,7 +208,7 @@ fn link_block(resource: Resource) -> ContentBlock {
 }
 
 fn is_base64(data: &str) -> bool {
-    // Decoded piece by piece: nobody needs the bytes.
+    // Decoded in chunks and discarded: only the validity matters.
     io::copy(&mut DecoderReader::new(data.as_bytes(), &BASE64), &mut io::sink()).is_ok()
 }
 

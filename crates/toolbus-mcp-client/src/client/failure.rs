@@ -19,10 +19,11 @@ pub(crate) enum RequestError {
     /// The server wants credentials that it was not given.
     #[error("{0}")]
     AuthRequired(String),
-    /// The server did not survive the question for its session_mode, as old ones may: to be asked with `initialize`.
+    /// The server did not survive the probe, as old ones may: to be asked with `initialize`.
     #[error("{0}")]
     ProbeFailed(String),
-    /// The server is of the new session_mode, and said so only after it had been sent `initialize`: to be asked without.
+    /// The server is stateless, and its response to the probe came after `initialize` was sent: to be asked again
+    /// without.
     #[error("{0}")]
     AnsweredLate(String),
     /// Anything else.
@@ -31,7 +32,7 @@ pub(crate) enum RequestError {
 }
 
 impl RequestError {
-    /// As which session_mode the server is to be asked next, at once and anew, where that is known.
+    /// The session mode of the next attempt, if it is known.
     pub(crate) const fn next(&self) -> Option<SessionMode> {
         match self {
             Self::ProbeFailed(_) => Some(SessionMode::Sessions),
@@ -52,7 +53,7 @@ impl RequestError {
 /// Why a call has no result.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct CallError {
-    /// What is told.
+    /// The failure of the call.
     pub(crate) failure: ToolFailure,
     /// Whether the connection was lost, so that a call that may be repeated can be tried on the next one.
     pub(crate) is_lost: bool,
@@ -99,7 +100,7 @@ pub(super) fn handshake(
     if cause_of(error) == Some(Cause::AuthRequired) { RequestError::AuthRequired(text) } else { kind(text) }
 }
 
-/// A server that agreed on a version which nobody offered.
+/// The error of a server that chose a version that was not offered.
 pub(super) fn unknown_version(version: &str) -> RequestError {
     let known: Vec<_> = ProtocolVersion::KNOWN_VERSIONS.iter().map(ProtocolVersion::as_str).collect();
     RequestError::Failed(format!(
@@ -145,7 +146,7 @@ pub(super) fn call(tool: &str, error: ServiceError, ended: Option<&str>) -> Call
     }
 }
 
-/// What a server says of a call that it did not run is for the caller, as a result would be.
+/// The error of a server is for the caller, as a result would be.
 fn refused(tool: &str, error: &ErrorData) -> ToolFailure {
     let text = shown(&error.message, MAX_TEXT);
     match error.code {

@@ -1,7 +1,7 @@
-//! What stands between the SDK and a transport.
+//! The filter between rmcp and a transport.
 //!
-//! The SDK starts a task for every notification and every request of a server, so that a server could fill the memory.
-//! Here they are answered, counted or dropped as they come in, and the SDK sees little else than answers.
+//! rmcp starts a task for every notification and every request of a server, so that a server could fill the memory.
+//! The filter answers, counts or drops them on arrival, so that rmcp sees little else than responses.
 
 use std::future::pending;
 use std::sync::Arc;
@@ -29,8 +29,8 @@ const MAX_REPLIES: usize = 64;
 /// What is done when a server does not answer the probe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Silence {
-    /// It is taken for a server of the old session_mode, which may ignore what it does not know: the probe is answered in
-    /// its place.
+    /// It is taken for a server of the old session mode, which may ignore what it does not know: the probe is answered
+    /// in its place.
     Legacy,
     /// The connection is given up, because the transport takes nothing further before the answer.
     Failure,
@@ -38,7 +38,7 @@ pub(super) enum Silence {
     Allowed,
 }
 
-/// A transport, with the traffic that is not the SDK's taken out.
+/// A transport without the messages that rmcp does not need.
 pub(super) struct NotificationFilter<T> {
     inner: T,
     notifications: Arc<Notifications>,
@@ -77,7 +77,7 @@ impl<T: Transport<RoleClient> + 'static> NotificationFilter<T> {
         }
     }
 
-    /// What the SDK gets of a message.
+    /// Handles a message; returns it if rmcp needs it.
     fn let_in(&mut self, message: ServerJsonRpcMessage) -> Option<ServerJsonRpcMessage> {
         match message {
             ServerJsonRpcMessage::Notification(notification) => match notification.notification {
@@ -93,7 +93,7 @@ impl<T: Transport<RoleClient> + 'static> NotificationFilter<T> {
                     self.notifications.subscribed();
                     None
                 }
-                // How a server of the new session_mode ends a subscription.
+                // How a server of the new session mode ends a subscription.
                 ServerNotification::CancelledNotification(_) if !self.notifications.is_initializing() => {
                     Some(ServerJsonRpcMessage::Notification(notification))
                 }
@@ -210,7 +210,7 @@ impl<T: Transport<RoleClient> + 'static> Transport<RoleClient> for NotificationF
             if let Some(message) = self.let_in(message) {
                 return Some(message);
             }
-            // A flood of what is taken out must not keep the SDK from sending.
+            // A flood of filtered messages must not keep rmcp from sending.
             tokio::task::coop::consume_budget().await;
         }
     }
@@ -226,7 +226,7 @@ impl<T> Drop for NotificationFilter<T> {
     }
 }
 
-/// The SDK asks for progress with every request; servers are asked for it only where somebody listens.
+/// rmcp adds a progress token to every request; the filter removes it unless the call reports progress.
 fn set_progress_token(request: &mut ClientRequest) {
     let extensions = request.extensions_mut();
     let token = extensions.remove::<Token>();

@@ -1,4 +1,4 @@
-//! How a connection begins: with a server whose session_mode is known, or has to be found out.
+//! The handshake with a server, whose session mode is known or probed.
 
 use std::path::PathBuf;
 use std::pin::pin;
@@ -41,24 +41,26 @@ pub(crate) struct Opening<'a> {
     pub(crate) session_mode: Option<SessionMode>,
     /// A shorter way for calls, where the transport has one.
     pub(crate) fast_path: Option<FastPath>,
-    /// Where the transport says why it has ended.
+    /// Holds the reason once the transport has ended.
     pub(crate) failure: TransportFailure,
-    /// Directories that the server is told it may work in.
+    /// Directories sent to the server as MCP roots.
     pub(crate) roots: Vec<PathBuf>,
-    /// Who is told of the traffic.
+    /// Receives the events.
     pub(crate) observer: Arc<dyn Observer>,
-    /// Removes secrets from what the server says.
+    /// Removes secrets from the server's texts.
     pub(crate) redactor: Redactor,
     /// The lifecycle span of the start, which has those of probe and handshake as children.
     pub(crate) span: &'a Span,
 }
 
 impl Connection {
-    /// Speaks to the server until it is known how, and which version of the protocol it has. The caller bounds the time.
+    /// Speaks to the server until it is known how, and which version of the protocol it has. The caller bounds the
+    /// time.
     ///
     /// # Errors
     ///
-    /// When that fails: see [`RequestError`] for what to do next. A remembered session_mode may be outdated.
+    /// If the handshake fails: [`RequestError::next`] gives the next attempt. A remembered session mode may be
+    /// outdated.
     pub(crate) async fn open<T>(transport: T, opening: Opening<'_>) -> Result<Arc<Self>, RequestError>
     where
         T: Transport<RoleClient> + 'static,
@@ -125,7 +127,7 @@ impl Connection {
 }
 
 /// The lifecycle span of the probe, for a server whose mode is not known, or else of the handshake. It is held and not
-/// entered: the SDK would keep it for the task of the connection.
+/// entered: rmcp would keep it for the task of the connection.
 fn step_span(start: &Span, session_mode: Option<SessionMode>) -> Span {
     match session_mode {
         _ if start.is_disabled() => Span::none(),
@@ -201,7 +203,7 @@ const MAX_LABEL: usize = 128;
 /// Longest description or instructions of a server, in bytes.
 const MAX_PROSE: usize = 16_000;
 
-/// What a server says of itself. The texts are bounded, cleaned, and without secrets.
+/// Name, version and instructions of a server. The texts are bounded, cleaned, and without secrets.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ServerInfo {
     /// Version of the protocol that was agreed on.

@@ -1,4 +1,4 @@
-//! Whether a server that leaves pings without an answer may be at work.
+//! Requests in flight: cancellation, timing, and whether a silent server may still be working on one.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,13 +13,13 @@ use tokio::time::Instant;
 use crate::events::{Observer, Operation};
 use crate::transport::GIVEN_UP;
 
-/// A call that was given up sooner says nothing of the server.
+/// A call cancelled sooner does not make the server suspect.
 const FAIR_WAIT: Duration = Duration::from_secs(1);
 
 /// The calls of a connection that wait for their answers.
 ///
-/// A server at work on one call may answer nothing else. One that has left a call without an answer for its whole time has
-/// no further excuse in the calls that came after that: with enough of them it would have one for ever.
+/// A server that works on a call may answer nothing else. After a call without a response for its whole time, later
+/// calls do not count: otherwise steady calls would excuse a dead server for ever.
 #[derive(Default)]
 pub(super) struct InFlight(Mutex<Calls>);
 
@@ -84,7 +84,7 @@ impl Drop for InFlightCall<'_> {
     }
 }
 
-/// A request that was sent. The server is told when nobody waits for its answer any more.
+/// A request in flight. Dropping it sends `notifications/cancelled`.
 pub(super) struct PendingRequest(Option<RequestHandle<RoleClient>>);
 
 impl PendingRequest {
@@ -106,14 +106,14 @@ impl Drop for PendingRequest {
         let Some(handle) = self.0.take() else { return };
         if let Ok(runtime) = Handle::try_current() {
             runtime.spawn(async move {
-                // It fails where the connection is over, and then there is nobody to tell.
+                // Fails only if the connection has ended.
                 let _ = handle.cancel(Some(GIVEN_UP.to_owned())).await;
             });
         }
     }
 }
 
-/// Which connection it is, for whoever observes.
+/// The labels of a connection's events.
 pub(super) struct ConnectionLabels {
     pub(super) server: Arc<str>,
     pub(super) transport: &'static str,

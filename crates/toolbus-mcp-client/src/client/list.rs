@@ -57,7 +57,7 @@ pub(super) async fn all(connection: &Connection) -> Result<Listed, ServiceError>
         let taken = spawn_blocking(move || {
             let next = match page {
                 ServerResult::ListToolsResult(page) => Ok(listed.add(page, &mut bytes)),
-                // One definition that cannot be read makes the page one that the SDK does not know.
+                // One unreadable definition makes the page a custom result to rmcp.
                 ServerResult::CustomResult(page) => listed.add_each(page.0, &mut bytes),
                 _ => Err(ServiceError::UnexpectedResponse),
             };

@@ -11,12 +11,13 @@ use serde_json::{Value, json};
 
 /// Reads one message.
 ///
-/// The SDK takes a page of tools that has metadata, and a definition that it cannot read, for the empty result of a
-/// call. Such a page is kept as it is. An answer that cannot be read is one without a result, so that nobody waits for it.
+/// rmcp takes a page of tools that has metadata, and a definition that it cannot read, for the empty result of a call.
+/// Such a page is kept as it is. An unreadable response becomes one without a result, so that its request fails at
+/// once.
 ///
 /// # Errors
 ///
-/// When it is no message of the protocol.
+/// If `text` is not an MCP message.
 pub(crate) fn read(text: &[u8]) -> serde_json::Result<ServerJsonRpcMessage> {
     if let Ok(answer) = serde_json::from_slice::<Answered>(text)
         && let Some(message) = answer.message()
@@ -55,7 +56,7 @@ pub(crate) fn is_long_notification(text: &[u8]) -> bool {
         && matches!(serde_json::from_slice(text), Ok(Head { method: Some(IgnoredAny), id: None }))
 }
 
-/// The answer to a call, as servers write it. The SDK tries one kind of message and of result after the other, which takes
+/// The answer to a call, as servers write it. rmcp tries one kind of message and of result after the other, which takes
 /// several times as long; what has these members and no other is the same to it.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -96,8 +97,8 @@ fn present<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<V
     Value::deserialize(deserializer).map(Some)
 }
 
-/// What can be read of an answer that as a whole cannot, most likely because it is nested too deep: whose answer it is, and
-/// of a page of tools those that are well.
+/// What can be read of an answer that as a whole cannot, most likely because it is nested too deep: whose answer it is,
+/// and of a page of tools those that are well.
 fn salvaged(text: &[u8]) -> Option<ServerJsonRpcMessage> {
     #[derive(Deserialize)]
     struct Answer<'a> {
@@ -132,7 +133,7 @@ fn salvaged_page(result: &RawValue) -> Option<Value> {
     Some(json!({ "tools": tools, "nextCursor": next_cursor }))
 }
 
-/// The same for a text that the SDK is going to read: such a page is returned without its metadata, which nobody needs.
+/// The same for a text that rmcp is going to read: such a page is returned without its metadata, which is not used.
 pub(crate) fn readable(text: String) -> String {
     let is_suspect = ["\"tools\"", "\"_meta\""].iter().all(|member| text.contains(member));
     if is_suspect

@@ -1,4 +1,4 @@
-//! What a server says unasked, and whether it is still there.
+//! Notifications of a server, and the state of its connection.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -74,7 +74,7 @@ impl Notifications {
         self.list_changes.subscribe()
     }
 
-    /// A subscription to changes began. What changed between two of them was not told.
+    /// Notes the begin of a subscription. A second one counts as a change: changes between the two were missed.
     pub(super) fn subscribed(&self) {
         if self.is_subscribed.swap(true, Ordering::Relaxed) {
             self.list_changed();
@@ -97,17 +97,17 @@ impl Notifications {
         self.is_initializing.load(Ordering::Relaxed)
     }
 
-    /// Says that the server kept silent, and is spoken to as one of the old session_mode.
+    /// Says that the server kept silent, and is spoken to as one of the old session mode.
     pub(super) fn pass_over_probe(&self) {
         self.is_probe_passed_over.store(true, Ordering::Relaxed);
     }
 
-    /// Whether the server kept silent when it was asked for its session_mode.
+    /// Whether the server kept silent when it was asked for its session mode.
     pub(super) fn is_probe_passed_over(&self) -> bool {
         self.is_probe_passed_over.load(Ordering::Relaxed)
     }
 
-    /// Says that the server answered too late that it is of the new session_mode.
+    /// Says that the server answered too late that it is of the new session mode.
     pub(super) fn late(&self) {
         self.is_late.store(true, Ordering::Relaxed);
     }
@@ -187,7 +187,7 @@ const FIRST_WAIT: Duration = Duration::from_secs(1);
 /// Longest wait, and the time after which a subscription was not short.
 const MAX_WAIT: Duration = Duration::from_secs(300);
 
-/// Keeps a subscription open, until the server says that it has none. What it tells is heard by the filter.
+/// Keeps a subscription open until the server responds that it has none. The filter receives its notifications.
 pub(super) async fn keep(peer: Peer<RoleClient>) {
     let mut wait = FIRST_WAIT;
     loop {

@@ -1,7 +1,7 @@
-//! Secrets of the daemon in what a server says: one that was given a token may repeat it anywhere.
+//! Texts of servers without secrets and control characters: a server that was given a token may repeat it anywhere.
 //!
-//! They are removed before anything is cut to its length, so that no part of one is left. Results of calls are left to the
-//! dispatcher, which looks at those of all tools.
+//! Secrets are removed before a text is shortened, so that no part of one is left. The dispatcher redacts the results
+//! of calls, as it does for all tools.
 
 use rmcp::model::{ErrorData, ServerResult};
 use rmcp::service::{ClientInitializeError, ServiceError};

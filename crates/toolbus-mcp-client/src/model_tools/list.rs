@@ -1,4 +1,4 @@
-//! `mcp_list_services` and `mcp_get_service_details`: which servers and tools there are for the caller.
+//! `mcp_list_services` and `mcp_get_service_details`: the servers and tools of the caller.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use super::descriptor;
 use crate::servers::ServerControl;
 use crate::spec::ServerName;
 
-/// The summary of a server whose tools are not known because nobody has used it.
+/// The summary of a lazy server that has not been started.
 const STARTS_ON_FIRST_USE: &str =
     "Starts on first use: its tools are not known yet. mcp_get_service_details starts it.";
 
@@ -126,7 +126,8 @@ fn described(effective: &EffectiveTools, name: &str, tool: Option<&str>) -> Resu
     as_json(&all)
 }
 
-/// What a caller is told of each server, by the server's name in lower case; `asleep` are those whose tools nobody knows.
+/// The summary of each server for a caller, by the server's name in lower case. `asleep` are servers that were never
+/// started.
 pub(crate) fn summaries(effective: &EffectiveTools, asleep: &[ServerName]) -> BTreeMap<String, McpServerSummary> {
     let asleep = asleep.iter().map(|name| {
         let summary = Some(STARTS_ON_FIRST_USE.to_owned());
@@ -166,7 +167,7 @@ fn as_json(value: &impl Serialize) -> Result<ToolOutput, ToolFailure> {
 /// Most names that an answer lists.
 const MAX_LISTED: usize = 20;
 
-/// One server that a caller sees. A server of whose tools it may use none is none for it.
+/// One server of which the caller may use at least one tool.
 pub(crate) struct Server<'a> {
     /// Its name, as configured.
     pub(crate) name: &'a Arc<str>,
@@ -196,7 +197,8 @@ pub(crate) async fn awaited(
 ) -> EffectiveTools {
     let effective = access.effective(caller);
     let Ok(server) = ServerName::parse(server) else { return effective };
-    // Nobody has a server started of whose tools it could use none, or learns from the wait that there is such a server.
+    // Nobody has a server started of whose tools it could use none, or learns from the wait that there is such a
+    // server.
     if is_registered(access, &server) || !known.within_reach(&effective).contains(&server) {
         return effective;
     }
@@ -230,7 +232,7 @@ pub(super) fn listed<'a>(names: impl IntoIterator<Item = &'a str>) -> String {
 /// Most tools that are named.
 const MAX_NAMED: usize = 10;
 
-/// The summary that peers expect of a server: how many tools, and the names of the first ten.
+/// The summary of a server in `McpServersIndexed`: the number of tools and the names of the first ten.
 #[must_use]
 pub fn summary(tool_names: &[impl AsRef<str>]) -> String {
     if tool_names.is_empty() {

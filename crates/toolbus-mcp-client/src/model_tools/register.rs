@@ -16,7 +16,7 @@ use super::rules::{Kind, Target};
 const COMMAND: Names = &["command"];
 const URL: Names = &["url"];
 const TYPE: Names = &["type"];
-/// What peers say of a server besides, and nothing is done with.
+/// Parameters of other bridges that are accepted and ignored.
 const IGNORED: Names = &["display_name", "description"];
 /// What is kept of the time that a call has, to undo what has not succeeded.
 const RESERVE: Duration = Duration::from_millis(500);

@@ -1,7 +1,7 @@
 //! Servers that callers add and remove.
 //!
-//! What is registered is in the store, and nowhere else: so it holds until it is unregistered, and every change is of one
-//! name at a time.
+//! What is registered is in the store, and nowhere else: so it holds until it is unregistered, and every change is of
+//! one name at a time.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -73,13 +73,13 @@ struct Place {
 }
 
 impl Registrar {
-    /// A registrar that keeps to `rules`; `is_lasting` says whether what is in the store outlives the process.
+    /// Creates a registrar with these rules. `is_lasting` is whether the store outlives the process.
     #[must_use]
     pub fn new(rules: Rules, store: Arc<dyn Store>, is_lasting: bool, fleet: Arc<dyn ServerControl>) -> Self {
         Self { rules, store, is_lasting, fleet, deciding: tokio::sync::Mutex::default(), changing: Mutex::default() }
     }
 
-    /// How long a server lasts, for whoever registers it.
+    /// How long a registration lasts, for the response to the caller.
     pub(super) const fn lasting(&self) -> &'static str {
         match self.is_lasting {
             true => "It stays until you unregister it, also when the daemon restarts.",
@@ -312,7 +312,7 @@ struct Record {
 /// Who has registered a server.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct Owner {
-    /// What tells this caller from all others.
+    /// The unique owner key of the caller.
     #[serde(rename = "agent")]
     name: Arc<str>,
     /// Who shares with it what one agent may register.
@@ -344,7 +344,7 @@ impl Record {
     /// The server, if the rules allow it.
     fn spec(&self, rules: &Rules) -> Result<ServerSpec, Refusal> {
         let name = ServerName::parse(&self.server).map_err(|_| Refusal::Name)?;
-        // Narrower than names that operators give: nobody is to mistake one for another.
+        // Narrower than configured names, so that no two names look alike.
         if !self.server.bytes().all(|c| c.is_ascii_alphanumeric() || matches!(c, b'.' | b'_' | b'-')) {
             return Err(Refusal::Name);
         }

@@ -15,13 +15,13 @@ const MAX_URL: usize = 2048;
 
 /// What callers may register.
 ///
-/// A command line is allowed by a list of patterns, one for the command and one for each argument, no more and no fewer.
-/// A pattern with `*` or `?` stands for one value: never for an empty one, for one with `..`, or for an option unless it
-/// begins with `-` itself. `*` stands for `/`, `@` and `:` as well.
+/// A command line is allowed by a list of patterns, one for the command and one for each argument, no more and no
+/// fewer. A pattern with `*` or `?` stands for one value: never for an empty one, for one with `..`, or for an option
+/// unless it begins with `-` itself. `*` stands for `/`, `@` and `:` as well.
 ///
-/// A host is allowed by a pattern, on the port of the scheme; on another port by a pattern `host:port`. A pattern with `*`
-/// or `?` in its host never stands for an address or for this machine, which must be written out; an IPv6 address without
-/// brackets.
+/// A host is allowed by a pattern, on the port of the scheme; on another port by a pattern `host:port`. A pattern with
+/// `*` or `?` in its host never stands for an address or for this machine, which must be written out; an IPv6 address
+/// without brackets.
 #[derive(Debug, Clone, Default)]
 pub struct Rules {
     /// Command lines: the command, then its arguments.
@@ -427,7 +427,7 @@ pub(super) mod tests {
             .prop_map(|(scheme, login, host, port, rest)| format!("{scheme}{login}{host}{port}{rest}"))
     }
 
-    /// The rules above once more, as somebody else would write them.
+    /// The rules above, implemented a second time and differently.
     pub(crate) fn is_allowed_line(line: &[String]) -> bool {
         let line: Vec<&str> = line.iter().map(String::as_str).collect();
         let is_clean = |text: &str| !text.contains("..") && !text.chars().any(char::is_control);

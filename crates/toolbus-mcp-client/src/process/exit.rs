@@ -9,7 +9,7 @@ use tokio::sync::watch;
 /// Exit codes from here on stand for signals, as in a shell.
 const SIGNALS: i32 = 128;
 
-/// How a server ended, in words.
+/// How a server ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Exit {
     /// By itself.
@@ -44,7 +44,7 @@ impl fmt::Display for Exit {
     }
 }
 
-/// Tells whoever asks how a server ended.
+/// A watch on the exit of a server.
 #[derive(Debug, Clone)]
 pub(crate) struct Exited(watch::Receiver<Option<Exit>>);
 

@@ -17,7 +17,7 @@ struct Relative {
     is_dead: bool,
 }
 
-/// The first child of a process, if it has one and the system tells.
+/// The first child of a process; `None` if it has none or `/proc` does not list it.
 pub(crate) fn child_of(parent: u32) -> Option<u32> {
     let children = fs::read_to_string(format!("/proc/{parent}/task/{parent}/children")).ok()?;
     children.split_ascii_whitespace().next()?.parse().ok()
@@ -44,7 +44,7 @@ pub(crate) fn end_session(leader: i32) -> bool {
 
 fn kill(pid: i32) {
     if let Some(pid) = Pid::from_raw(pid) {
-        // It has ended in the meantime, or it runs as somebody else: nothing can be done about either.
+        // Fails if the process has ended or runs as another user; neither can be helped.
         let _ = kill_process(pid, Signal::KILL);
     }
 }

@@ -1,10 +1,10 @@
 //! The two small processes that stand between the daemon and a server that it started.
 //!
-//! The daemon starts itself again by a hidden word, as a guard, which starts itself as a supervisor. Each leads a session
-//! of its own, adopts whatever is left behind by what it started, and sees the pipe to the server's standard input hang
-//! up when the daemon closes it or dies, whatever killed it. So nothing that a server starts outlives it, and no server
-//! outlives the daemon, also where one of the two was killed or stopped by what it watches. Each has one thread, because
-//! the parent-death signal is tied to the thread that started the child.
+//! The daemon starts itself again by a hidden word, as a guard, which starts itself as a supervisor. Each leads a
+//! session of its own, adopts whatever is left behind by what it started, and sees the pipe to the server's standard
+//! input hang up when the daemon closes it or dies, whatever killed it. So nothing that a server starts outlives it,
+//! and no server outlives the daemon, also where one of the two was killed or stopped by what it watches. Each has one
+//! thread, because the parent-death signal is tied to the thread that started the child.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -98,11 +98,12 @@ enum Ward {
     Server,
 }
 
-/// Starts the supervisor of a server, and becomes what watches over it: under a command line of its own, so that whoever
-/// looks for the server's finds the supervisor and the server.
+/// Starts the supervisor of a server, and becomes what watches over it: under its own command line, so that a search
+/// for the server's command line finds the supervisor and the server.
 fn guard(args: impl Iterator<Item = OsString>) -> io::Result<u8> {
     let (grace, command, arguments) = parse(args)?;
-    // Wakes up a guard that was stopped. It comes, too, when the thread that started this process ends, and does no harm.
+    // Wakes up a guard that was stopped. It comes, too, when the thread that started this process ends, and does no
+    // harm.
     set_parent_process_death_signal(Some(Signal::CONT))?;
     lead()?;
     let supervisor = itself().arg(SUPERVISE).arg(grace.to_string()).arg(command).args(arguments).spawn()?;
@@ -154,7 +155,7 @@ fn finish(ward: Ward, child: Pid, patience: Duration, signals: &mut Signals) -> 
     end_all(signals)?;
     let Some(status) = ended? else { return Ok(KILLED) };
     if let (Ward::Supervisor, Some(signal)) = (ward, status.terminating_signal().and_then(Signal::from_named_raw)) {
-        // The daemon tells the end of a supervisor from that of a server.
+        // Lets the daemon distinguish the end of a supervisor from that of a server.
         kill_process(getpid(), signal)?;
     }
     Ok(exit_code(status))
@@ -248,7 +249,7 @@ fn exit_code(status: WaitStatus) -> u8 {
 /// Signals that wake the supervisor up.
 struct Signals {
     wake: UnixStream,
-    /// Whether it was told to end everything at once.
+    /// Whether SIGTERM, SIGINT or SIGHUP has arrived.
     end: Arc<AtomicBool>,
 }
 
@@ -302,7 +303,7 @@ fn run(args: impl Iterator<Item = OsString>) -> io::Result<u8> {
         return Ok(NOT_RUN);
     }
     let error = Command::new(&command).args(arguments).exec();
-    // A standard error that nobody reads is no reason to fail differently.
+    // Ignores a closed standard error: the exit code stays.
     let _ = writeln!(io::stderr(), "toolbus: cannot run '{}': {error}", command.to_string_lossy());
     Ok(if error.kind() == io::ErrorKind::NotFound { NOT_FOUND } else { NOT_RUN })
 }

@@ -1,4 +1,4 @@
-//! The environment of a server, and the program that it leads to.
+//! The start of a server: its environment, its program file, and the limit of concurrent starts.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -56,14 +56,14 @@ pub(super) fn find(command: &str, cwd: &Path, path: Option<&OsStr>) -> Result<Pa
 
 /// Fewest servers that start at a time.
 const FEWEST: usize = 4;
-/// Longest turn. Whoever takes longer waits for something else than the processor.
+/// Longest time that a start holds its permit. A longer start waits for something other than the CPU.
 const LONGEST: Duration = Duration::from_secs(1);
 
-/// Hands out turns. Clones hand out the same ones.
+/// Limits concurrent starts. Clones share the limit.
 #[derive(Debug, Clone)]
 pub(super) struct StartLimit(Arc<Semaphore>);
 
-/// A server may start.
+/// A permit to start a server.
 pub(crate) struct StartPermit {
     _permit: Option<OwnedSemaphorePermit>,
 }
@@ -81,7 +81,7 @@ impl StartLimit {
 }
 
 impl StartPermit {
-    /// Runs a start, as a turn while it is short.
+    /// Runs a start. The permit is released when the start ends, or after 1 s.
     pub(crate) async fn run<T>(self, start: impl Future<Output = T>) -> T {
         let mut start = pin!(start);
         if let Ok(started) = timeout(LONGEST, &mut start).await {

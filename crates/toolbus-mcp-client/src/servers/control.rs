@@ -1,4 +1,4 @@
-//! The servers, for messages about them.
+//! The servers as other parts use them: [`ServerControl`], and tools that are pending while a server connects.
 
 use std::time::{Duration, Instant};
 
@@ -19,36 +19,36 @@ pub trait ServerControl: Send + Sync + 'static {
     /// refreshed or woken for that caller.
     fn within_reach(&self, effective: &EffectiveTools) -> Vec<ServerName>;
 
-    /// Those of them that have never been started, and are by their first use: nobody knows their tools.
+    /// Those of them that start on first use and have not been started: their tools are unknown.
     fn asleep(&self, effective: &EffectiveTools) -> Vec<ServerName>;
 
     /// Asks a server to list its tools again; one that waits for its next try is tried at once. Returns at once.
     fn refresh(&self, server: &ServerName);
 
-    /// What a server, named in any case, says of itself, if that is known.
+    /// Description and instructions of a server, if known. The name is case-insensitive.
     fn describe(&self, server: &str) -> Option<ServerDescription>;
 
     /// Starts a lazy server, and waits until its tools are known or that failed, at most until `latest`. Where there is
     /// nothing to wait for it returns at once.
     fn wake<'a>(&'a self, server: &'a ServerName, latest: Instant) -> BoxFuture<'a, ()>;
 
-    /// Adds a server, in place of any other of its name that was registered, and waits for its first connection, at most
-    /// until `latest`; gives the names of its tools. Dropped half-way, the server is there or not.
+    /// Adds a server, in place of any other of its name that was registered, and waits for its first connection, at
+    /// most until `latest`; gives the names of its tools. Dropped half-way, the server is there or not.
     ///
     /// # Errors
     ///
-    /// When it is not connected, with a reason that callers may read; the server then stays until it is removed. When a
-    /// server of its name is configured; nothing is then changed.
+    /// If it does not connect, with a reason for callers; the server then stays until it is removed. If a server of its
+    /// name is configured; nothing is then changed.
     fn add<'a>(&'a self, spec: ServerSpec, latest: Instant) -> BoxFuture<'a, Result<Vec<String>, String>>;
 
-    /// Removes a server and what it registered; false when there was none of this name.
+    /// Removes a server with its tools. Returns `false` if there was none of this name.
     fn remove<'a>(&'a self, name: &'a ServerName) -> BoxFuture<'a, bool>;
 
-    /// Who added the server of this name, in any case of letters; absent when there is none.
+    /// Who added the server of this name (case-insensitive); `None` if there is none.
     fn origin(&self, name: &str) -> Option<Origin>;
 }
 
-/// What a server says of itself. The texts are the server's own, and bounded.
+/// Description and instructions of a server. The texts are the server's own, and bounded.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ServerDescription {
     /// Its name, as configured.
@@ -168,7 +168,7 @@ impl PendingTools for Servers {
     }
 }
 
-/// What is told of a tool that a server may have which is being connected to for the first time.
+/// The failure of a call whose tool may belong to a server that is connecting for the first time.
 fn not_known_yet(name: &str) -> ToolFailure {
     let text = format!(
         "Tool '{}' is not there yet: an MCP server that may have it is still being connected to. Try again in a few seconds.",
@@ -177,8 +177,8 @@ fn not_known_yet(name: &str) -> ToolFailure {
     ToolFailure::new(Cause::ConnectFailed, text).with_retry_after(RETRY_AFTER)
 }
 
-/// Whether the caller could use the tool if the server had it. A caller starts nothing, waits for nothing, and learns of
-/// nothing that it could not use.
+/// Whether the caller could use the tool if the server had it. A caller starts nothing, waits for nothing, and learns
+/// of nothing that it could not use.
 fn may_use(entry: &ServerEntry, wanted: ToolRef<'_>, effective: &EffectiveTools) -> bool {
     let is_published = !matches!(wanted.route, Lookup::Server(_));
     let imagined = entry.imagined(wanted.name, is_published);

@@ -117,7 +117,7 @@ fn definitions_until(
             }
             Err(reason) => hidden.push(HiddenTool {
                 name: shown(&tool.name),
-                // What the validator says may quote the schema.
+                // The validator's message may quote the schema.
                 reason: reason.to_string().replace(char::is_control, " "),
             }),
         }
@@ -219,14 +219,14 @@ fn parameters(schema: &Map<String, Value>) -> Value {
     if schema.is_empty() { json!({"type": "object"}) } else { Value::Object(schema.clone()) }
 }
 
-/// What the tool says of its results, where that can be shown to clients, which compile it.
+/// The output schema, if it compiles: clients compile it too.
 fn output_schema(tool: &rmcp::model::Tool) -> Option<Arc<Value>> {
     let schema = tool.output_schema.as_deref().filter(|schema| schema::check(schema, Validation::Enforce).is_ok())?;
     Some(Arc::new(Value::Object(schema.clone())))
 }
 
-/// What a server declares. A hint that is absent declares nothing: by the defaults of MCP every tool without hints would
-/// be a destructive one. As in MCP, the other hints mean nothing for a tool that is read-only.
+/// What a server declares. A hint that is absent declares nothing: by the defaults of MCP every tool without hints
+/// would be a destructive one. As in MCP, the other hints mean nothing for a tool that is read-only.
 fn effect(hints: Option<&ToolAnnotations>) -> Effect {
     let Some(hints) = hints else { return Effect::Undeclared };
     match (hints.read_only_hint, hints.idempotent_hint, hints.destructive_hint) {

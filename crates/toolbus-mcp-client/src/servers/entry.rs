@@ -1,4 +1,4 @@
-//! One server of the bridge: kept once, or once for each agent that has a credential of its own.
+//! One server: supervised once, or once for each agent with its own credential.
 
 use std::collections::BTreeMap;
 use std::hash::RandomState;
@@ -159,7 +159,7 @@ impl ServerEntry {
         self.servers().map(|server| server.promising_until()).max()
     }
 
-    /// Whether what it has is about to be known for the first time, as far as anybody can say.
+    /// Whether its tools are unknown and its first attempt to connect is pending.
     pub(super) fn is_untried(&self) -> bool {
         !self.is_known() && self.servers().any(|server| server.is_untried())
     }
@@ -187,8 +187,8 @@ impl ServerEntry {
         self.main.is_some() && !self.placed.spec.is_lazy
     }
 
-    /// Over when its tools are known, or when nothing more will be tried soon; with `patient` false already when the first
-    /// try has failed. Starts the server if it waits for that.
+    /// Over when its tools are known, or when nothing more will be tried soon; with `patient` false already when the
+    /// first try has failed. Starts the server if it waits for that.
     pub(super) fn arrival(self: &Arc<Self>, patient: bool) -> BoxFuture<'static, ()> {
         let mut is_known = self.is_known.subscribe();
         let servers: Vec<_> = self.servers().cloned().collect();
@@ -234,9 +234,9 @@ impl ServerEntry {
         may_offer.then_some(descriptor)
     }
 
-    /// Whether the caller could use the tool for which models use `alias`, if the server had it. An alias tells the name
-    /// that it stands for only where no more than the set's dot was replaced; elsewhere the caller must be able to use
-    /// some tool of the server.
+    /// Whether the caller could use the tool for which models use `alias`, if the server had it. An alias tells the
+    /// name that it stands for only where no more than the set's dot was replaced; elsewhere the caller must be able to
+    /// use some tool of the server.
     pub(super) fn may_offer_as(&self, alias: &str, effective: &EffectiveTools) -> bool {
         let naming = self.naming();
         let beginning = match (&naming.set, &naming.prefix) {
@@ -272,7 +272,7 @@ impl ServerEntry {
         known.tools.iter().map(|tool| tool.bare_name().to_string()).collect()
     }
 
-    /// Why it is not there, for whoever added it.
+    /// The last error, for the caller that registered it.
     pub(super) fn last_error(&self) -> Option<String> {
         self.servers().find_map(|server| server.last_error())
     }
@@ -301,7 +301,7 @@ impl ServerEntry {
             status.implementation.clone_from(&known.implementation);
         }
         self.tell_shadowed(&mut status);
-        // Of several, one that is there tells most.
+        // Of several instances, a ready one has the most to show.
         let server = self.servers().find(|server| matches!(server.state(), State::Ready(_))).unwrap_or(main);
         server.connector().transport_name().clone_into(&mut status.transport);
         let state = server.state();

@@ -1,4 +1,4 @@
-//! What operators are told of texts that were cleaned, and of suspect ones.
+//! Findings for operators: cleaned texts and suspect ones.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::status::{CleanedTexts, OF_SERVER, ServerStatus, SuspectTexts};
 const MAX_LINES: usize = 20;
 const MAX_TOLD: usize = 200;
 
-/// All of a server that is suspect, and all that was cleaned: first what it says of itself, then its tools.
+/// Suspect and cleaned texts of a server: first its own texts, then those of its tools.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Findings {
     suspect: Vec<SuspectTexts>,
@@ -36,7 +36,7 @@ impl Findings {
         }
     }
 
-    /// Tells the log what it was not told with `before`: a server that connects again with the same texts is no news.
+    /// Logs the findings that are not in `before`, so that a reconnect with the same texts logs nothing.
     pub(crate) fn log(&self, server: &str, before: &Self) {
         let known: HashMap<&str, _> = before.suspect.iter().map(|texts| (&*texts.name, &texts.suspicions)).collect();
         let news = self.suspect.iter().filter(|texts| known.get(&*texts.name) != Some(&&texts.suspicions));
@@ -82,7 +82,7 @@ impl Findings {
         }
     }
 
-    /// Puts all of it, or the beginning, into what is told of the server.
+    /// Writes the first findings and their totals into the status.
     pub(crate) fn tell(&self, status: &mut ServerStatus) {
         status.suspect_total = self.suspect.len();
         status.suspect = self.suspect.iter().take(MAX_TOLD).cloned().collect();

@@ -46,7 +46,7 @@ pub struct ServerSessions {
 /// The server of one session. Dropping it ends the server.
 pub struct SessionServer {
     server: Arc<Server>,
-    /// Somebody was told that the server has ended by itself.
+    /// Whether a caller was told that the server has ended by itself.
     was_told: AtomicBool,
 }
 
@@ -124,7 +124,7 @@ impl SessionServer {
         !matches!(self.server.state(), State::Ready(ready) if !ready.connected.connection.is_over())
     }
 
-    /// What the caller is told in the place of `failure`.
+    /// Replaces `failure` by one that says that the session's state is lost.
     fn lost(&self, failure: ToolFailure) -> ToolFailure {
         let name = shown(self.server.name.as_str());
         let what = match failure.cause {
@@ -148,7 +148,7 @@ impl Instance for SessionServer {
     }
 
     fn is_over(&self) -> bool {
-        // Not as soon as the server has ended: the next call would find another one, and nobody would know.
+        // Not as soon as the server has ended: the next call would silently use another one.
         self.was_told.load(Ordering::Acquire)
     }
 }
@@ -168,7 +168,7 @@ impl Listener for DiscardTools {
     }
 }
 
-/// The server as it is started to list its tools, for nobody.
+/// The server as it is started to list its tools, outside of any session.
 pub(crate) fn for_listing(spec: &ServerSpec) -> ServerSpec {
     let (agent, session) = LISTING;
     fill(spec, agent, session)
@@ -179,8 +179,8 @@ fn expanded(spec: &ServerSpec, owner: &str, session: &str) -> ServerSpec {
     fill(spec, &as_file_name(owner), &as_file_name(session))
 }
 
-/// A name that leads nowhere else when it stands in a path: letters, digits, `_` and `-`, and dots within. What it is made
-/// of, and nothing else, makes the same one: a name that looks made is made anew.
+/// A name that leads nowhere else when it stands in a path: letters, digits, `_` and `-`, and dots within. What it is
+/// made of, and nothing else, makes the same one: a name that looks made is made anew.
 fn as_file_name(text: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
     let is_safe = text.len() <= 64

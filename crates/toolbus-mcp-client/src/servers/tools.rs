@@ -1,4 +1,4 @@
-//! The tools of a entry, from what its server lists to the registry.
+//! The tools of a server: from what it lists to the registry, their quota, and their execution.
 
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher as _, Hash as _, Hasher as _};
@@ -60,8 +60,7 @@ impl ServerEntry {
 }
 
 impl KnownTools {
-    /// By which what a server says is known again. Its keys are secret, so that no server can have other tools taken for the
-    /// same ones.
+    /// A fingerprint of a server's texts and tools. Its keys are secret, so that no server can forge a collision.
     fn fingerprint(&self, about: &ServerInfo, listed: &Listed) -> u64 {
         let mut hasher = self.fingerprints.build_hasher();
         (&about.name, &about.version, &about.title, &about.description, &about.instructions).hash(&mut hasher);
@@ -75,8 +74,8 @@ impl KnownTools {
     }
 }
 
-/// Makes tools of what a server lists. One that says what it said before has them already: compiling the schemas of a
-/// long list takes seconds.
+/// Makes tools of what a server lists. An unchanged list is skipped: compiling the schemas of a long list takes
+/// seconds.
 fn take(entry: &Arc<ServerEntry>, shared: &Arc<Inner>, about: ServerInfo, listed: Listed) {
     let said = {
         let known = entry.known();
@@ -192,7 +191,7 @@ impl ToolQuota {
     ///
     /// # Errors
     ///
-    /// When there is not enough; the server has none then.
+    /// If the quota is exceeded; the server then has no reservation.
     pub(super) fn reserve(&mut self, server: &ServerName, share: Usage) -> Result<(), QuotaExceeded> {
         self.release(server);
         let all = || self.taken.values().chain([&share]);

@@ -31,7 +31,7 @@ impl ActiveCalls {
         self.count.load(Ordering::Acquire)
     }
 
-    /// Since when there has been none, where there is none.
+    /// When the last call ended.
     pub(super) fn idle_since(&self) -> Instant {
         *self.last.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -54,7 +54,7 @@ impl<'a> ActiveCall<'a> {
 
 impl Drop for ActiveCall<'_> {
     fn drop(&mut self) {
-        // Only idleness is told from it.
+        // Needed only to measure idle time.
         if matches!(self.0.lifetime, Lifetime::WhileUsed(_)) {
             self.0.active_calls.note();
         }
@@ -63,13 +63,14 @@ impl Drop for ActiveCall<'_> {
 }
 
 impl Server {
-    /// Runs a tool, by the server's own name of it, if `is_admitted` says so once the server is there: what it lists may be
-    /// something else than when the call was let in. A call that is lost is repeated once, if that does no harm: on the next
-    /// connection where it was lost with its own, which over HTTP it need not be.
+    /// Runs a tool by its own name, if `is_admitted` holds once the server is connected: its list may have changed
+    /// since the call was admitted. A lost call is repeated once if `is_repeatable`; on the next connection if its own
+    /// was lost, which over HTTP it need not be.
     ///
     /// # Errors
     ///
-    /// When there is no result.
+    /// If there is no result: the server is unreachable, the tool was removed, or the call failed, was cancelled or
+    /// timed out.
     pub(crate) async fn call(
         &self,
         tool: &str,
@@ -126,8 +127,8 @@ impl Server {
         }
     }
 
-    /// What a call gets in this state; none where it has to wait. A connection that has ended takes no call, also where its
-    /// keeper does not know yet.
+    /// What a call gets in this state; none where it has to wait. A connection that has ended takes no call, even
+    /// before its supervision notices.
     fn usable(&self, state: &State) -> Option<Result<Arc<Ready>, ToolFailure>> {
         match state {
             state if state.starts_when_called() => None,
@@ -139,7 +140,7 @@ impl Server {
         }
     }
 
-    /// What a caller is told whose tool is not known because the server was never connected to.
+    /// The failure of a call while the server's tools are unknown, because it has never been connected.
     pub(crate) fn out_of_reach(&self) -> ToolFailure {
         let failure = self.usable(&self.state()).and_then(Result::err);
         failure.unwrap_or_else(|| self.unreachable(Cause::ConnectFailed, "it is being connected to"))
@@ -158,7 +159,7 @@ impl Server {
     }
 }
 
-/// What is told of a tool that is not there any more.
+/// The failure of a call of a tool that has been removed.
 fn not_there(tool: &str) -> ToolFailure {
     ToolFailure::new(Cause::UnknownTool, format!("Tool '{}' is not registered.", shown(tool)))
 }

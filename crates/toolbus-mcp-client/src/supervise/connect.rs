@@ -1,4 +1,4 @@
-//! Getting a connection to one server: its process is started, or its URL is opened, and the handshake is made.
+//! Connects to one server: starts its process or opens its URL, and performs the handshake.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -27,7 +27,7 @@ pub(crate) const LOST_TIME: Duration = Duration::from_millis(500);
 /// Time after a handshake in which what a server wrote about the probe is read.
 const PROBE_ECHO: Duration = Duration::from_millis(250);
 
-/// Opens connections to one server, and remembers how it is spoken to.
+/// Opens connections to one server, and remembers its session mode.
 pub(crate) struct Connector {
     server: ServerName,
     way: Way,
@@ -39,7 +39,7 @@ pub(crate) struct Connector {
     directories: Vec<PathBuf>,
 }
 
-/// How a server is spoken to, as far as that is known. Dialers of the same server may share it.
+/// The session mode of a server, if known. Connectors of the same server may share it.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Remembered(Arc<Mutex<Option<SessionMode>>>);
 
@@ -96,11 +96,11 @@ pub(crate) struct Connected {
     process: Option<Process>,
 }
 
-/// Why there is no connection, for operators.
+/// Why connecting failed, for operators.
 #[derive(Debug, Clone)]
 pub(crate) struct ConnectError {
     pub(crate) text: String,
-    /// Whether a person has to give credentials.
+    /// Whether an operator has to provide credentials.
     pub(crate) needs_credentials: bool,
     /// How the server wants to be spoken to instead.
     pub(crate) next: Option<SessionMode>,
@@ -171,11 +171,12 @@ impl Connector {
         matches!(self.way, Way::Stdio(..))
     }
 
-    /// Connects within `patience`, unless it is given up before. Lifecycle spans are children of `span`. Where that fails, nothing is left of the server.
+    /// Connects within `patience`, unless it is given up before. Lifecycle spans are children of `span`. Where that
+    /// fails, nothing is left of the server.
     ///
     /// # Errors
     ///
-    /// When there is no connection.
+    /// If the server cannot be started or reached, or the handshake fails or times out.
     pub(crate) async fn connect(
         &self,
         patience: Duration,
@@ -184,7 +185,7 @@ impl Connector {
     ) -> Result<Connected, ConnectError> {
         let bounds = Bounds { patience, latest: Instant::now() + patience, given_up, span };
         match self.attempt(&bounds).await {
-            // Some servers of the old session_mode end when they are asked for the new one.
+            // Some servers of the old session mode end when they are asked for the new one.
             Err(ConnectError { next: Some(next), .. }) => {
                 self.session_mode.set(Some(next));
                 self.attempt(&bounds).await
@@ -277,7 +278,7 @@ async fn made(directories: Vec<PathBuf>) -> Result<(), ConnectError> {
     Err(ConnectError::new(format!("a directory that the server works in cannot be made: {error}")))
 }
 
-/// What an agent is told that has no credential, where each has one of its own.
+/// The failure of an agent without a credential, if credentials are per agent.
 pub(crate) fn no_credential(server: &ServerName) -> ToolFailure {
     let name = shown(server.as_str());
     let text = format!("MCP server '{name}' has no credentials for this agent. An operator has to give them.");
@@ -304,8 +305,8 @@ impl Connected {
         self.process.as_ref().map(Process::stderr_tail).unwrap_or_default()
     }
 
-    /// Ends the connection in order, and the process. What has not ended within `patience` is ended by force; returns when
-    /// nothing is left.
+    /// Ends the connection in order, and the process. What has not ended within `patience` is ended by force; returns
+    /// when nothing is left.
     pub(crate) async fn close(&self, patience: Duration) {
         let closing = timeout(patience, self.connection.close());
         match &self.process {

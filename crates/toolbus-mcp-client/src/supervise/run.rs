@@ -1,7 +1,7 @@
-//! The life of a server: connect, list, watch, and begin anew when it ends.
+//! The supervision loop of a server: connect, list, watch, and start again when it ends.
 //!
-//! There is one process of a server at a time: the next one is started when the last one is gone. A server that failed gets
-//! half a second to go, so that this holds up nobody.
+//! There is one process of a server at a time: the next one is started when the last one is gone. A failed server gets
+//! half a second to end, so that the next start is not delayed for long.
 
 use std::convert::Infallible;
 use std::hash::{BuildHasher, RandomState};
@@ -21,8 +21,8 @@ use crate::client::Connection;
 
 /// Pings in a row without an answer after which a server is started again.
 const MAX_SILENCES: u32 = 2;
-/// Tries of a server that was given up, which calls ask for, take one part in so many of the time: one that hangs must not
-/// keep its callers waiting all the time.
+/// Tries of a server that was given up, which calls ask for, take one part in so many of the time: one that hangs must
+/// not keep its callers waiting all the time.
 const RETRY_SHARE: u32 = 10;
 /// A server whose list takes long, and changes all the time, is asked for it during one part in so many of the time.
 const LISTING_SHARE: u32 = 10;
@@ -86,7 +86,7 @@ pub(super) async fn keep(server: &Server, listener: &dyn Listener) {
     server.state.send_replace(State::Stopped);
 }
 
-/// Waits until somebody wants the server; false when it is stopped first.
+/// Waits for a call or a restart. Returns `false` if the server is stopped first.
 async fn wanted(server: &Server) -> bool {
     server.state.send_replace(State::Idle);
     tokio::select! {
@@ -273,7 +273,7 @@ async fn watch(server: &Server, listener: &dyn Listener, connected: &Connected) 
     }
 }
 
-/// Returns when nobody has used a server for its time, if it is one that is kept while it is used.
+/// Returns when the server has been idle for the time of [`Lifetime::WhileUsed`]; never for another lifetime.
 async fn unused(server: &Server) {
     let Lifetime::WhileUsed(idle) = server.lifetime else { return std::future::pending().await };
     loop {
@@ -306,7 +306,7 @@ async fn silent(server: &Server, connection: &Connection) -> ConnectError {
     ConnectError::new(format!("the server did not answer {silences} pings"))
 }
 
-/// Lists the tools again whenever they change, or somebody asks for that.
+/// Lists the tools again on each change notification and each request to relist.
 async fn follow(server: &Server, listener: &dyn Listener, connected: &Connected) -> Infallible {
     let mut changes = connected.connection.list_changes();
     loop {

@@ -1,4 +1,4 @@
-//! Requests beside the SDK, which starts a task for each request and takes three turns of its loop, several times the work
+//! Requests beside rmcp, which starts a task for each request and takes three turns of its loop, several times the work
 //! of the request itself.
 
 use std::collections::HashMap;
@@ -15,10 +15,10 @@ use tokio::sync::{mpsc, oneshot};
 use super::GIVEN_UP;
 use super::stdio::line;
 
-/// The first id and how many there are. Those of the SDK count from 0. Ids stay below 2³¹, because servers that keep them
+/// The first id and how many there are. Those of rmcp count from 0. Ids stay below 2³¹, because servers that keep them
 /// in 32 bits with a sign work with other clients.
 const FIRST: i64 = 1 << 30;
-/// So many ids of the SDK before the first of these, requests go its way: those under way end long before it is there.
+/// So many ids of rmcp before the first of these, requests go its way: those under way end long before it is there.
 const MARGIN: i64 = 1 << 20;
 
 /// Asks a server on its standard input. Answers come as they are read, so that they may overtake notifications that the
@@ -39,7 +39,7 @@ struct Requests {
     waiting: HashMap<i64, oneshot::Sender<Answer>>,
     /// How many there were.
     count: i64,
-    /// Whether the ids of the SDK come near.
+    /// Whether the ids of rmcp come near this range.
     is_over: bool,
 }
 
@@ -63,12 +63,13 @@ impl FastPath {
         !self.pending.lock().is_over
     }
 
-    /// Sends a request and waits for its answer, without limit. Dropped before, it tells the server.
+    /// Sends a request and waits for its response without a timeout. If dropped before, it sends
+    /// `notifications/cancelled`.
     ///
     /// # Errors
     ///
-    /// When the server refuses, or takes no messages any more. The end of a server that does not answer any more has to be
-    /// watched for by the caller.
+    /// If the server responds with an error, or its standard input is closed. The caller watches for the end of a
+    /// server that does not respond.
     pub(crate) async fn ask<P: Serialize>(&self, method: &str, params: &P) -> Result<ServerResult, ServiceError> {
         let (sender, answer) = oneshot::channel();
         let mut waiting = Waiting { fast_path: self, id: self.pending.lock().begin(sender), is_sent: false };
@@ -84,7 +85,7 @@ impl FastPath {
         }
     }
 
-    /// Tells the server that nobody waits for the answer to a request.
+    /// Sends `notifications/cancelled` for a request.
     fn give_up(&self, id: i64) {
         let params = json!({ "requestId": id, "reason": GIVEN_UP });
         let told = json!({ "jsonrpc": "2.0", "method": "notifications/cancelled", "params": params });
@@ -93,7 +94,7 @@ impl FastPath {
             && let Ok(runtime) = Handle::try_current()
         {
             let outgoing = self.outgoing.clone();
-            // It fails where the connection is over, and then there is nobody to tell.
+            // Fails only if the connection has ended.
             runtime.spawn(async move { outgoing.send(told).await });
         }
     }
@@ -117,7 +118,7 @@ impl Drop for Waiting<'_> {
 }
 
 impl PendingCalls {
-    /// Hands an answer to whoever waits for it. Whatever nobody waits for here comes back.
+    /// Delivers a response to the call that waits for it. Returns every other message.
     pub(super) fn take(&self, message: ServerJsonRpcMessage) -> Option<ServerJsonRpcMessage> {
         let id = match &message {
             ServerJsonRpcMessage::Response(response) => number(&response.id),
@@ -135,7 +136,7 @@ impl PendingCalls {
         None
     }
 
-    /// Notes the id of a request that the SDK sends.
+    /// Notes the id of a request that rmcp sends.
     pub(super) fn note(&self, message: &ClientJsonRpcMessage) {
         if let ClientJsonRpcMessage::Request(request) = message
             && number(&request.id).is_some_and(|id| id >= FIRST - MARGIN)

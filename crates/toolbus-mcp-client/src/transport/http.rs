@@ -1,4 +1,4 @@
-//! HTTP transports: Streamable HTTP here, and how it is told from HTTP+SSE.
+//! Transports over HTTP, and how Streamable HTTP is distinguished from HTTP+SSE.
 
 pub(crate) mod client;
 pub(crate) mod credentials;
@@ -70,7 +70,7 @@ impl HttpTransport {
         Self::Streamable(StreamableTransport { worker, client, _guard: guard })
     }
 
-    /// Why the connection has ended, for whoever finds that it has.
+    /// Holds the reason once the connection has ended.
     pub(crate) fn failure(&self) -> TransportFailure {
         match self {
             Self::Streamable(transport) => transport.client.failure().clone(),
@@ -116,7 +116,8 @@ impl Transport<RoleClient> for HttpTransport {
     }
 }
 
-/// Longest wait for each step of opening a connection; longer than that for a connection or a token, whose texts say more.
+/// Longest wait for each step of opening a connection; longer than that for a connection or a token, whose texts say
+/// more.
 const PATIENCE: Duration = Duration::from_secs(15);
 
 /// Opens connections to one server with one credential, and remembers which transport it speaks.
@@ -149,7 +150,7 @@ impl Opener {
     ///
     /// # Errors
     ///
-    /// When the URL, a header or the credential cannot be used.
+    /// If the URL, a header or the credential is invalid.
     pub(crate) fn new(
         endpoint: &Endpoint,
         credential: Option<Credential>,
@@ -232,15 +233,15 @@ impl From<HttpError> for OpenError {
     }
 }
 
-/// A request that changes nothing and opens no session. A server of Streamable HTTP answers it, or refuses it in its own
-/// words.
+/// A request that changes nothing and opens no session. A server of Streamable HTTP answers it, or refuses it in its
+/// own words.
 const PING: &str = r#"{"jsonrpc":"2.0","id":"probe","method":"ping"}"#;
 
 /// What a server made of a message that was posted to its URL.
 enum Probed {
     /// It speaks Streamable HTTP.
     Streamable,
-    /// It takes no messages there; the refusal says how it put that.
+    /// It accepts no messages at its URL; with the refusal.
     NoMessages(HttpError),
     /// One or the other.
     Unclear,

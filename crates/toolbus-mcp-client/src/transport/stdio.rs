@@ -59,8 +59,8 @@ pub(crate) enum NotSent {
 }
 
 impl StdioTransport {
-    /// Begins to read and to write. `closing` ends both, and is cancelled when nothing comes any more; `exited` tells why the server
-    /// has.
+    /// Begins to read and to write. `closing` ends both, and is cancelled when nothing comes any more; `exited` tells
+    /// why the server has.
     pub(crate) fn new(
         from: impl AsyncRead + Send + Unpin + 'static,
         to: impl AsyncWrite + Send + Unpin + 'static,
@@ -83,7 +83,7 @@ impl StdioTransport {
         FastPath::new(self.outgoing.clone(), Arc::clone(&self.pending))
     }
 
-    /// Where it will be said why the transport has ended.
+    /// Holds the reason once the transport has ended.
     pub(crate) fn failure(&self) -> TransportFailure {
         self.failure.clone()
     }
@@ -132,14 +132,14 @@ const BATCH: usize = 64 * 1024;
 /// Memory that is kept between writes, in bytes.
 const KEPT_BATCH: usize = 256 * 1024;
 
-/// Writes until it is told to close, or until the server takes nothing any more.
+/// Writes until `closing` is cancelled or the server closes its standard input.
 async fn write_lines(to: impl AsyncWrite + Unpin, messages: mpsc::Receiver<Vec<u8>>, closing: CancellationToken) {
     let too_late = async {
         closing.cancelled().await;
         sleep(FLUSH).await;
     };
     tokio::select! {
-        // Why it failed is told by the server's end, which the reader sees.
+        // The reader reports the failure: it sees the end of the server.
         _ = write_batches(to, messages, &closing) => {}
         () = too_late => {}
     }
@@ -188,8 +188,8 @@ const CHUNK: usize = 64 * 1024;
 /// Longer lines are read on a thread of their own kind, in bytes: they would keep this one from every other call for
 /// milliseconds.
 const LONG: usize = 64 * 1024;
-/// After a long line that was dropped, reading rests for so many times as long as that took, so that a flood of them gets
-/// a part of the processor.
+/// After a long line that was dropped, reading rests for so many times as long as that took, so that a flood of them
+/// gets a part of the processor.
 const REST: u32 = 3;
 /// Memory that is kept between lines, in bytes.
 const KEPT_LINE: usize = 256 * 1024;
@@ -221,7 +221,7 @@ enum End {
 enum Unread {
     /// It would take too much memory.
     TooLarge,
-    /// It is a long notification, which nobody needs.
+    /// A notification over the size limit.
     Unneeded,
     /// It is no message.
     Noise(serde_json::Error),
@@ -265,7 +265,7 @@ impl<R: AsyncRead + Unpin> Reader<R> {
         }
     }
 
-    /// Reads until the end, and says why it came. Whoever waits for a message learns of the end after that.
+    /// Reads until the end and sets `failure` before it closes the channel of messages.
     async fn run(mut self, closing: CancellationToken, exited: Exited, failure: TransportFailure) {
         // A process that has outlived the server may still hold its standard output.
         let left = async {
@@ -299,7 +299,7 @@ impl<R: AsyncRead + Unpin> Reader<R> {
         closing.cancel();
         drop(self.to);
         if is_abandoned {
-            // A server that says something while it ends must neither wait nor stumble.
+            // A server that writes while it ends must neither block nor get SIGPIPE.
             let mut nowhere = sink();
             tokio::select! {
                 _ = copy_buf(&mut self.from, &mut nowhere) => {}
@@ -310,7 +310,7 @@ impl<R: AsyncRead + Unpin> Reader<R> {
 
     async fn read(&mut self) -> End {
         loop {
-            // A flood of what nobody waits for must not keep this thread from everything else.
+            // A flood of messages must not starve other tasks on this thread.
             consume_budget().await;
             self.line.clear();
             self.line.shrink_to(KEPT_LINE);

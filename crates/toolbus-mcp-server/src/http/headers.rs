@@ -1,4 +1,4 @@
-//! What the headers of a request say, and whether the message says the same.
+//! Headers of a request, and whether they agree with the message.
 
 use std::sync::Arc;
 
@@ -35,7 +35,7 @@ pub(super) fn accepts_both(headers: &HeaderMap) -> bool {
     accepts(headers, JSON) && accepts(headers, EVENTS)
 }
 
-/// Whether the body is said to be JSON.
+/// Whether the content type is JSON.
 pub(super) fn is_json(headers: &HeaderMap) -> bool {
     let kind = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
     kind.split(';').next().unwrap_or_default().trim().eq_ignore_ascii_case(JSON)
@@ -64,14 +64,14 @@ impl<'a> Narrowed<'a> {
         Ok(Self { binding: one(headers, header::BINDING)?, profile: one(headers, header::TOOL_PROFILE)? })
     }
 
-    /// Whether a caller has these already. What is not said is as the caller has it.
+    /// Whether a caller has these values already. An absent header matches any value.
     pub(super) fn is_of(self, caller: &Caller) -> bool {
         let is = |said: Option<&str>, has: &Option<Arc<str>>| said.is_none() || said == has.as_deref();
         is(self.binding, &caller.binding) && is(self.profile, &caller.profile)
     }
 }
 
-/// The revision that the headers name, if it is one that is spoken here.
+/// The protocol version in the headers, if it is supported.
 pub(super) fn known_version(headers: &HeaderMap) -> Result<Option<Version>, RpcError> {
     match one(headers, PROTOCOL_VERSION)? {
         None => Ok(None),
@@ -85,13 +85,13 @@ pub(super) fn trace(headers: &HeaderMap) -> Option<TraceContext> {
     TraceContext::parse(text("traceparent")?, text("tracestate"))
 }
 
-/// Whether a request stands alone, as those of revision 2026-07-28 do.
+/// Whether a request is stateless, as in version 2026-07-28.
 pub(super) fn stands_alone(headers: &HeaderMap, call: &Call<'_>, meta: &Meta<'_>) -> bool {
     meta.stands_alone(&call.method)
         || headers.get(PROTOCOL_VERSION).and_then(|value| value.to_str().ok()) == Some(Version::V20260728.as_str())
 }
 
-/// Whether headers and message of a request that stands alone say the same, and all that is to be said.
+/// Checks that the headers of a stateless request are complete and agree with the message.
 pub(super) fn agree(headers: &HeaderMap, call: &Call<'_>, meta: &Meta<'_>) -> Result<(), RpcError> {
     let version = meta.stated_version()?;
     let mismatch = |text: String| RpcError::new(RpcError::HEADER_MISMATCH, text);
@@ -129,7 +129,7 @@ fn name_of(call: &Call<'_>) -> Option<String> {
     struct Addressed {
         uri: String,
     }
-    // Read as the methods read them: what is no name here is none there.
+    // Parsed as the methods parse them, so that both see the same name.
     let params = call.params.map(RawValue::get)?;
     match &*call.method {
         "tools/call" => serde_json::from_str(params).ok().map(|Named { name }| name),

@@ -18,7 +18,7 @@ use crate::rpc::{Call, Message, RpcError};
 use crate::server::{Answer, McpServer};
 use crate::session::{Owner, Peer};
 
-/// Time after which a client is told that its answer will take longer: nobody on the way waits for a head for ever.
+/// Time after which the response becomes a stream: proxies do not wait for a header for ever.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 pub(super) async fn handle(
@@ -125,7 +125,8 @@ async fn later(server: &McpServer, principal: &Principal, mut flow: Flow) -> Res
     response::event_stream(steps, withdrawn(principal.revoked.clone(), server.parts.closing.clone()))
 }
 
-/// Waits until a token does not count any more. When the server closes, none does; but answers in hand are still given then.
+/// Waits until a token does not count any more. When the server closes, none does; but answers in hand are still given
+/// then.
 async fn withdrawn(revoked: CancellationToken, closing: CancellationToken) {
     revoked.cancelled().await;
     if closing.is_cancelled() {
@@ -133,7 +134,7 @@ async fn withdrawn(revoked: CancellationToken, closing: CancellationToken) {
     }
 }
 
-/// Clients of revision 2026-07-28 are told by the status, too, what is wrong with a request.
+/// The HTTP status of an error. Clients before version 2026-07-28 always get 200.
 fn status(peer: &Peer, error: &RpcError) -> StatusCode {
     match error.code {
         _ if !peer.is_alone() => StatusCode::OK,

@@ -1,4 +1,4 @@
-//! Answers to requests that are none.
+//! HTTP responses: JSON, refusals and event streams.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -37,16 +37,16 @@ pub(super) fn no_session() -> Response {
     json(StatusCode::NOT_FOUND, failure(None, &RpcError::new(RpcError::INVALID_REQUEST, text)))
 }
 
-/// Time without an event after which a comment is sent, so that nobody on the way takes the stream for dead, and so that a
-/// client that is gone is noticed.
+/// Time without an event after which a comment is sent, so that proxies keep the stream open, and so that a client that
+/// is gone is noticed.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
-/// Waits for any of these.
+/// Waits until one of the tokens is cancelled.
 pub(super) async fn any_cancelled<const N: usize>(tokens: [CancellationToken; N]) {
     futures_util::future::select_all(tokens.iter().map(|token| token.cancelled().boxed())).await;
 }
 
-/// A stream of messages, which is cut off once `over` ends.
+/// A response that streams messages as server-sent events until `over` ends.
 pub(super) fn event_stream(
     messages: impl Stream<Item = Bytes> + Send + 'static,
     over: impl Future<Output = ()> + Send + 'static,

@@ -1,4 +1,4 @@
-//! `tools/call`: a call of a tool, with all the steps of any call.
+//! `tools/call`: a call with all the steps of any call, and its response with progress reports before it.
 
 use std::borrow::Cow;
 use std::pin::Pin;
@@ -92,7 +92,8 @@ pub(crate) struct CallFlow {
     in_flight: Option<InFlightRequest>,
     progress: Option<(Box<RawValue>, mpsc::Receiver<Progress>)>,
     version: Version,
-    /// Whether the call goes on when the client has gone: in a session, a connection that is lost says nothing of its wish.
+    /// Whether the call continues after the connection is lost: in a session, only `notifications/cancelled` cancels
+    /// it.
     survives: bool,
     pub(super) started: Option<Box<dyn Started>>,
 }
@@ -161,7 +162,7 @@ impl CallFlow {
         }
     }
 
-    /// Reports first: what is told after the answer is told to nobody.
+    /// Reports first: a report after the response would be lost.
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<Option<Event>> {
         if let Some((_, reports)) = &mut self.progress
             && let Poll::Ready(Some(progress)) = reports.poll_recv(context)

@@ -1,4 +1,4 @@
-//! `subscriptions/listen`: news for a client without a session.
+//! `subscriptions/listen`, and notifications of changed lists.
 
 use std::sync::Arc;
 
@@ -23,7 +23,7 @@ struct Params {
     notifications: Wanted,
 }
 
-/// What a client wants to hear of. Other things are never told, so that they are not accepted.
+/// The notifications that a client subscribes to. Other kinds are never sent, and not accepted.
 #[derive(Debug, Clone, Copy, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase", expecting = "an object")]
 pub(crate) struct Wanted {
@@ -67,7 +67,7 @@ pub(crate) struct ListenFlow {
     pub(super) started: Option<Box<dyn Started>>,
 }
 
-/// What each message of a subscription says of it.
+/// The `_meta` of each message of a subscription.
 #[derive(Serialize)]
 struct SubscriptionMeta<'a> {
     #[serde(rename = "io.modelcontextprotocol/subscriptionId")]
@@ -170,7 +170,8 @@ pub(crate) struct ListChanges {
 }
 
 impl ListChanges {
-    /// ListChanges from now on; for a session, from what it listed last on: what an earlier stream told may have been lost with it.
+    /// Changes from now on; for a session, since its last listing: notifications of an earlier stream may have been
+    /// lost.
     pub(crate) async fn begin(backend: Arc<dyn Backend>, caller: Arc<Caller>, session: Option<&Session>) -> Self {
         let mut changes = backend.changes();
         changes.borrow_and_update();

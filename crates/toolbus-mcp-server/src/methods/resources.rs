@@ -29,7 +29,7 @@ pub(super) async fn list(parts: &Parts, peer: &Peer, call: &Call<'_>) -> Result<
     Ok(answered(peer, call, json!({"resources": page}), next))
 }
 
-/// There is none: each text has an address of its own.
+/// Responds with an empty list: each text has its own URI.
 pub(super) fn templates(peer: &Peer, call: &Call<'_>) -> Result<Bytes, RpcError> {
     let listing: Listing = optional(call.params)?;
     Cursor::read(listing.cursor.as_deref())?;

@@ -1,4 +1,4 @@
-//! `tools/list`: what the caller may use.
+//! `tools/list`: the tools of the caller, as MCP describes them.
 
 use std::borrow::Cow;
 
@@ -52,7 +52,7 @@ pub(super) async fn list(parts: &Parts, peer: &Peer, call: &Call<'_>) -> Result<
 
 /// Longest name of a tool, in characters.
 const MAX_NAME: usize = 128;
-/// Asks clients to repeat an argument in a header of HTTP. Nobody here would look whether they agree, so that nobody is asked.
+/// Asks clients to repeat an argument in an HTTP header. Removed, because such headers are not checked here.
 const HEADER: &str = "x-mcp-header";
 
 /// A tool, as MCP has it.
@@ -70,7 +70,7 @@ pub(crate) struct Tool<'a> {
     annotations: Option<Annotations>,
 }
 
-/// What repeating a call does, in the words of MCP. Who calls must know what is said of the tool, not what is assumed.
+/// The effect of a tool as MCP annotations: what the tool declares, not what is assumed.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Annotations {
@@ -80,7 +80,7 @@ struct Annotations {
 }
 
 impl<'a> Tool<'a> {
-    /// The tool, for a client of this revision.
+    /// The tool, for a client of this protocol version.
     pub(crate) fn new(definition: &'a Definition, version: Version) -> Self {
         Self {
             name: name(definition),
@@ -110,7 +110,7 @@ pub(crate) fn size(definition: &Definition) -> usize {
     definition.name.len() + definition.description.len() + schemas
 }
 
-/// MCP wants it said that arguments are an object, which here goes without saying.
+/// The input schema with `"type": "object"`, which MCP requires.
 fn input_schema(parameters: Option<&Value>) -> Cow<'_, Value> {
     match parameters {
         Some(schema) if is_of_objects(schema) && !may_ask_for_headers(schema) => Cow::Borrowed(schema),
@@ -125,8 +125,7 @@ fn input_schema(parameters: Option<&Value>) -> Cow<'_, Value> {
     }
 }
 
-/// Whether it says that it is of objects. Clients of revisions before 2026-07-28 take no list in which a schema of results
-/// does not.
+/// Whether its type is `object`. Clients before version 2026-07-28 reject a list with an output schema of another type.
 fn is_of_objects(schema: &Value) -> bool {
     schema.get("type").is_some_and(|kind| kind == "object")
 }

@@ -31,8 +31,8 @@ pub(super) struct Connection {
     outgoing: mpsc::Sender<Bytes>,
     /// The client, where it began with a handshake.
     session: Option<Peer>,
-    /// The client, where its requests say all that is to be known. It has a session as well, which it is not told of: by it
-    /// its requests can be cancelled, and what was built for it is ended.
+    /// The client, if its requests are stateless. It has an internal session, by which its requests are cancelled and
+    /// its state is released.
     alone: Option<Peer>,
     requests: JoinSet<()>,
     listening: JoinSet<()>,
@@ -177,7 +177,7 @@ impl Connection {
     }
 
     async fn send(&self, message: Bytes) {
-        // Where nobody reads any more, the connection is over: whoever takes messages sees to that.
+        // Fails if the output is closed; the loop that reads messages ends then.
         let _ = self.outgoing.send(message).await;
     }
 }

@@ -1,4 +1,4 @@
-//! Calls beside the SDK.
+//! Calls beside rmcp.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -46,7 +46,7 @@ impl Server {
     }
 }
 
-/// A connection over pipes, with calls beside the SDK.
+/// A connection over pipes, with calls beside rmcp.
 async fn connect(session_mode: SessionMode) -> (Arc<Connection>, Server) {
     let ((from, output), (to, input)) = (duplex(8 * 1024), duplex(8 * 1024));
     let (exit, exited) = watch::channel(None);

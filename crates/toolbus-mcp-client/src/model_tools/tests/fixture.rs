@@ -148,8 +148,8 @@ impl Executor for Nothing {
     }
 }
 
-/// Servers that connect, unless `fails` or `hangs` is set. Configured is `files`. `Lazy` registers its tool when it is woken,
-/// and the policy is not told.
+/// Servers that connect, unless `fails` or `hangs` is set. Configured is `files`. `Lazy` registers its tool when it is
+/// woken, and the policy is not told.
 pub(super) struct FakeServers {
     registry: Registry,
     pub(super) wakes: Mutex<Vec<String>>,

@@ -1,7 +1,7 @@
 //! How often a schema applies its parts to one value.
 //!
-//! A validator that looks for all errors forgets what it has seen: schemas that are reached by two ways are run twice, and
-//! in a schema that contains itself each level of the value would double that.
+//! A validator that looks for all errors forgets what it has seen: schemas that are reached by two ways are run twice,
+//! and in a schema that contains itself each level of the value would double that.
 
 use std::collections::{HashMap, HashSet};
 

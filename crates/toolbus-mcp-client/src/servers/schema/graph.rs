@@ -28,7 +28,7 @@ impl<'a> Graph<'a> {
     ///
     /// # Errors
     ///
-    /// When a reference leads elsewhere or nowhere, or when there are too many.
+    /// If a reference leads out of the document or to no schema, or there are too many.
     pub(super) fn read(document: &'a Value) -> Result<Self, SchemaProblem> {
         let mut reader = Reader::new(document);
         reader.place(document);

@@ -1,6 +1,7 @@
 //! Where schemas stand within a schema, and what part of a value they apply to.
 //!
-//! Keywords of all drafts at once: a keyword that a draft does not know makes the check stricter, and nothing less safe.
+//! Keywords of all drafts at once: a keyword that a draft does not know makes the check stricter, and nothing less
+//! safe.
 
 use std::collections::HashMap;
 
@@ -120,8 +121,8 @@ fn resolve<'a>(document: &'a Value, text: &'a str) -> Result<Reference<'a>, Sche
     if place.is_object() || place.is_boolean() { Ok(Reference::Place(place)) } else { Err(nowhere()) }
 }
 
-/// Refuses a part of a document that has an identity of its own: references in it would mean something else than they say.
-/// The document as a whole may have one, unless it is that of JSON Schema itself.
+/// Refuses a part of a document that has an identity of its own: references in it would mean something else than they
+/// say. The document as a whole may have one, unless it is that of JSON Schema itself.
 pub(super) fn check_identity(document: &Value, part: &Map<String, Value>) -> Result<(), SchemaProblem> {
     let is_whole = document.as_object().is_some_and(|document| std::ptr::eq(document, part));
     for keyword in IDENTITY {

@@ -1,4 +1,4 @@
-//! Requests to one server.
+//! Requests to one server, with their headers and bounded bodies.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -24,8 +24,8 @@ use crate::transport::TransportFailure;
 
 /// Longest wait for a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// Unused connections that are kept, and for how long: less than the 5 s after which Node and uvicorn close them, because
-/// a request on a connection that is just being closed is lost.
+/// Unused connections that are kept, and for how long: less than the 5 s after which Node and uvicorn close them,
+/// because a request on a connection that is just being closed is lost.
 const MAX_IDLE: usize = 32;
 const IDLE_TIMEOUT: Duration = Duration::from_secs(4);
 

@@ -73,7 +73,7 @@ impl Authorizer {
         }
     }
 
-    /// Hears that the server does not accept `value`. True if another one can be had.
+    /// Forgets the credential `value`, which the server rejected. Returns whether another one can be fetched.
     pub(crate) async fn forget(&self, value: &HeaderValue) -> bool {
         let Self::Fetched(source) = self else { return false };
         source.forget(value).await;
@@ -93,7 +93,7 @@ const MAX_ANSWER: usize = 64 * 1024;
 const MAX_TOKEN: usize = 16 * 1024;
 /// How long a token is used before its end.
 const MARGIN: Duration = Duration::from_secs(30);
-/// Lifetime of a token of which nothing is said.
+/// Lifetime of a token without `expires_in`.
 const DEFAULT_LIFETIME: Duration = Duration::from_secs(5 * 60);
 /// Longest time that a token is used.
 const MAX_LIFETIME: Duration = Duration::from_secs(24 * 60 * 60);
@@ -133,7 +133,7 @@ pub(crate) struct TokenSource {
     grant: ClientCredentials,
     http: reqwest::Client,
     state: Mutex<State>,
-    /// Is told of every token, before it is used.
+    /// Learns every token before it is used.
     redactor: Redactor,
 }
 

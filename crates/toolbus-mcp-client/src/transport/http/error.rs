@@ -30,13 +30,13 @@ pub(crate) enum HttpErrorKind {
     ConnectFailed,
     /// The connection ended before the answer.
     ConnectionLost,
-    /// The server says that it cannot serve now.
+    /// HTTP 429 or 502 to 504: the server is temporarily unavailable.
     Unavailable,
     /// A person has to give or renew a credential.
     AuthRequired,
     /// The answer is over the limit.
     TooLarge,
-    /// The answer is none.
+    /// The response is not a valid one.
     InvalidAnswer,
     /// Any other status.
     Refused,
@@ -52,7 +52,7 @@ impl HttpError {
         Self::new(HttpErrorKind::ConnectionLost, "the connection to the MCP server was closed")
     }
 
-    /// An answer that is none.
+    /// An invalid response.
     pub(crate) fn invalid(text: impl Into<String>) -> Self {
         Self::new(HttpErrorKind::InvalidAnswer, text)
     }
@@ -104,7 +104,7 @@ impl HttpError {
     }
 }
 
-/// The innermost reason, which is the one that says something: `Connection refused`, `invalid peer certificate`.
+/// The innermost cause, which is the specific one: `Connection refused`, `invalid peer certificate`.
 fn root(error: &reqwest::Error) -> String {
     let mut innermost: &(dyn Error + 'static) = error;
     while let Some(source) = innermost.source() {

@@ -1,5 +1,5 @@
-//! Server-sent events, read as the HTML standard has it: what is unknown or malformed is ignored. The crate `sse-stream`
-//! ends a stream for that, and has no limit.
+//! Server-sent events, read as the HTML standard has it: what is unknown or malformed is ignored. The crate
+//! `sse-stream` ends a stream for that, and has no limit.
 
 use std::collections::VecDeque;
 

@@ -1,5 +1,5 @@
-//! HTTP+SSE, as of protocol version 2024-11-05: a stream of events brings the messages of the server, and its first event
-//! says where ours are posted.
+//! HTTP+SSE, as of protocol version 2024-11-05: a stream of events brings the messages of the server, and its first
+//! event says where ours are posted.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

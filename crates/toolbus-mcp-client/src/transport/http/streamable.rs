@@ -159,7 +159,7 @@ impl HttpClient {
         }
     }
 
-    /// Answers without success may have a JSON-RPC error, which says more than the status.
+    /// Reads the JSON-RPC error in a response without success, which is more precise than the status.
     async fn refused(
         &self,
         response: Response,
@@ -174,7 +174,7 @@ impl HttpClient {
         let body = client::read(self.origin(), response, MAX_REFUSAL).await.unwrap_or_default();
         match serde_json::from_slice(&body) {
             Ok(ServerJsonRpcMessage::Error(error)) => Ok(correlated(error.error, id, None)),
-            // A server of the older generation: the handshake goes on with `initialize`.
+            // A server of an older protocol version: the handshake continues with `initialize`.
             _ if is_discovery && is_client_error => {
                 Ok(correlated(ErrorData::invalid_request(refusal.to_string(), None), id, None))
             }
@@ -252,14 +252,15 @@ fn correlated(error: ErrorData, id: RequestId, session: Option<String>) -> Strea
     StreamableHttpPostResponse::Json(ServerJsonRpcMessage::error(error, Some(id)), session)
 }
 
-/// Whether a server refuses a session that it does not know. Many say so with 400 instead of 404, and in words alone.
+/// Whether a server rejects an unknown session. Many respond 400 instead of 404, recognisable only by the text.
 fn is_forgotten(status: StatusCode, refusal: &StreamableHttpPostResponse) -> bool {
     let StreamableHttpPostResponse::Json(ServerJsonRpcMessage::Error(said), _) = refusal else { return false };
     let ErrorData { code, message, .. } = &said.error;
     status == StatusCode::BAD_REQUEST && code.0 == REFUSED && message.to_ascii_lowercase().contains("session")
 }
 
-/// An event in place of the one that was too large, so that the caller hears why there is no answer, and not from where.
+/// An event in place of the one that was too large, so that the caller hears why there is no answer, and not from
+/// where.
 fn too_large(id: &RequestId) -> Sse {
     let text = format!("its server sent an event of more than {MAX_ANSWER} bytes. Ask for less.");
     let message = ServerJsonRpcMessage::error(ErrorData::internal_error(text, None), Some(id.clone()));

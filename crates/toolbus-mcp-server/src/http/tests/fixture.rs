@@ -200,7 +200,7 @@ impl Fixture {
         self.post(principal, &[("mcp-session-id", session)], message).await
     }
 
-    /// Sends a request of revision 2026-07-28, as it should be.
+    /// Sends a request of version 2026-07-28, as it should be.
     pub(super) async fn alone(&self, principal: &Principal, id: i64, method: &str, params: Value) -> Reply {
         let message = standing_alone(id, method, params);
         let name = message["params"]["name"].as_str().unwrap_or_default().to_owned();
@@ -251,7 +251,7 @@ pub(super) fn cancel(id: i64) -> Value {
     json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": id}})
 }
 
-/// A request that says of itself all that one of revision 2026-07-28 must.
+/// A request that says of itself all that one of version 2026-07-28 must.
 pub(super) fn standing_alone(id: i64, method: &str, mut params: Value) -> Value {
     params["_meta"]["io.modelcontextprotocol/protocolVersion"] = "2026-07-28".into();
     params["_meta"]["io.modelcontextprotocol/clientCapabilities"] = json!({});

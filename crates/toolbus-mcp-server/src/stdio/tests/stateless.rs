@@ -1,4 +1,4 @@
-//! Clients whose requests stand alone, as revision 2026-07-28 has it.
+//! Clients whose requests stand alone, as version 2026-07-28 has it.
 
 use super::fixture::{Fixture, INITIALIZE, alone, call, cancel, plain};
 
