@@ -1,6 +1,7 @@
 //! The commands, one module each.
 
 pub mod agents;
+mod arguments;
 pub mod bench;
 pub mod call;
 pub mod check;
@@ -31,7 +32,7 @@ use toolbus_config::{MAX_SHOWN, Problem};
 use toolbus_core::redact::Redactor;
 use toolbus_telemetry::logging;
 
-use crate::assembly;
+use crate::app;
 use crate::cli::{Cli, Command, GlobalArgs, Output, environment};
 use crate::config::telemetry::LogFormat;
 use crate::config::{Config, Loaded, Problems, Sources};
@@ -118,7 +119,7 @@ async fn run_configured(command: Command, context: &Context) -> Result<ExitCode,
     match command {
         Command::Serve(args) => serve::run(args, context).await.map_err(|error| {
             // What ended the daemon may quote whom it spoke to.
-            let error = assembly::redactor(&context.config).text(&error.to_string()).into_owned();
+            let error = app::redactor(&context.config).text(&error.to_string()).into_owned();
             if context.config.telemetry.log_format == LogFormat::Json && tracing::enabled!(tracing::Level::ERROR) {
                 tracing::error!(error, "stopped by an error");
                 return 1;

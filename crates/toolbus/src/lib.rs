@@ -1,20 +1,16 @@
 //! The parts of the `toolbus` binary: configuration, command line and commands.
 
-pub mod assembly;
+pub mod app;
 pub mod audit;
 pub mod cli;
 pub mod commands;
 pub mod config;
-pub mod daemon;
 pub mod http;
 pub mod limits;
-pub mod observe;
-pub mod reload;
 pub mod runtime;
 pub mod session;
 pub mod signals;
 pub mod terminal;
-pub mod watch;
 
 /// Version and commit of this build, such as `0.1.0 (1a2b3c4d5e6f)`.
 pub const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), " (", env!("TOOLBUS_COMMIT"), ")");

@@ -4,17 +4,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use toolbus_core::audit;
 use toolbus_core::bus::Bus;
-use toolbus_core::telemetry::{self, Load};
-use toolbus_core::toolsets::SessionSets;
-use toolbus_mcp_client::events::Discard;
-use toolbus_scripts::observe;
-use toolbus_store::Memory;
 
-use crate::assembly::{self, AssemblyError, Scripts, Servers};
+use crate::app::{self, App, AppError, Mode};
 use crate::config::{BusUrl, Config};
-use crate::daemon::{Daemon, Parts};
 use crate::http::admin::{McpAdmin, NoServers};
 
 /// Time that calls under way get when the command is done with them.
@@ -23,8 +16,7 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// A connected bus. On the embedded bus the daemon's parts run beside it, because nobody else could answer.
 pub struct Session {
     bus: Arc<dyn Bus>,
-    daemon: Option<Daemon>,
-    servers: Option<Servers>,
+    app: Option<App>,
 }
 
 /// Why a command has no bus.
@@ -32,7 +24,7 @@ pub struct Session {
 pub enum SessionError {
     /// The configuration cannot be put into practice.
     #[error(transparent)]
-    Assembly(#[from] AssemblyError),
+    App(#[from] AppError),
     /// The broker does not take part.
     #[error("not ready: {0}")]
     NotReady(String),
@@ -47,7 +39,7 @@ impl Session {
     pub async fn open(config: &Config, pins: Option<PathBuf>) -> Result<Self, SessionError> {
         match config.bus.url {
             BusUrl::Embedded => Self::with_daemon(config, pins).await,
-            BusUrl::Amqp(_) => Ok(Self { bus: assembly::bus(config)?, daemon: None, servers: None }),
+            BusUrl::Amqp(_) => Ok(Self { bus: app::bus(config)?, app: None }),
         }
     }
 
@@ -57,40 +49,10 @@ impl Session {
     ///
     /// As [`Self::open`].
     pub async fn with_daemon(config: &Config, pins: Option<PathBuf>) -> Result<Self, SessionError> {
-        let redactor = assembly::redactor(config);
-        let bus = assembly::bus(config)?;
-        let (registry, mut sets) = assembly::tools(config)?;
-        let scripts = Scripts::start(config, Arc::new(observe::Silent)).await.map_err(AssemblyError::from)?;
-        let of_scripts = scripts.tools(config).await.map_err(AssemblyError::from)?;
-        registry.register_all(of_scripts).map_err(AssemblyError::from)?;
-        // After the registrations: a call right after the start must find their tools.
-        let access = assembly::access(config, registry.clone())?;
-        if let Some(file) = pins {
-            // A command looks, and leaves nothing behind.
-            access.vet(Arc::new(assembly::pins(config, Some(file))?));
-        }
-        let servers = Servers::new(config, registry, Arc::new(Discard), &redactor)?;
-        if let Some(servers) = &servers {
-            let (placed, of_servers) = servers.plan(config, |_| None);
-            sets.extend(of_servers);
-            servers.apply(config, placed);
-        }
-        let parts = Parts {
-            bus: Arc::clone(&bus),
-            access,
-            sessions: SessionSets::new(sets),
-            servers: servers.clone(),
-            scripts,
-            pins: None,
-            registrar: None,
-            store: Arc::new(Memory::default()),
-            telemetry: Arc::new(telemetry::Silent),
-            audit: Arc::new(audit::Silent),
-            load: Arc::<Load>::default(),
-            redactor,
-        };
-        let daemon = Daemon::start(config, parts);
-        Ok(Self { bus, daemon: Some(daemon), servers })
+        let mut app = App::build(config, Mode::Command { pins }).await?;
+        app.start_servers().await;
+        app.listen();
+        Ok(Self { bus: app.bus(), app: Some(app) })
     }
 
     /// Waits until calls can be taken and answered, at most `patience`.
@@ -104,8 +66,8 @@ impl Session {
         let reached = tokio::time::timeout(patience, settled).await.is_ok();
         let state = self.bus.state().borrow().clone();
         if reached && state.is_ready() {
-            if let Some(servers) = &self.servers {
-                servers.bridge().settled(patience).await;
+            if let Some(app) = &self.app {
+                app.servers_settled(patience).await;
             }
             return Ok(());
         }
@@ -120,7 +82,7 @@ impl Session {
     /// The MCP servers of this process.
     #[must_use]
     pub fn servers(&self) -> Arc<dyn McpAdmin> {
-        self.servers.clone().map_or_else(|| Arc::new(NoServers) as _, |servers| Arc::new(servers) as _)
+        self.app.as_ref().map_or_else(|| Arc::new(NoServers) as _, App::servers)
     }
 
     /// The bus.
@@ -140,9 +102,9 @@ impl Session {
 
     /// Closes the bus in order.
     pub async fn close(self) {
-        match self.daemon {
-            Some(daemon) => {
-                daemon.drain(PATIENCE).await;
+        match self.app {
+            Some(app) => {
+                app.drain(PATIENCE).await;
             }
             None => self.bus.close().await,
         }

@@ -1,22 +1,24 @@
 //! `toolbus call`: one call over the bus, as an agent would make it.
 
-pub(super) mod arguments;
-mod blocks;
-
+use std::fs::{self, OpenOptions};
 use std::io::{self, IsTerminal, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anstyle::{AnsiColor, Style};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use serde_json::{Map, Value, json};
 use toolbus_core::caller::AgentName;
 use toolbus_core::progress::{Progress, ProgressSink};
 use toolbus_protocol::{
-    Code, Properties, ToolError, ToolInvokeRequest, ToolInvokeResponse, TraceContext, header, new_message_id,
+    Code, ContentBlock, Properties, ToolError, ToolInvokeRequest, ToolInvokeResponse, TraceContext, header, llm_name,
+    new_message_id,
 };
 
+use super::arguments::{self, ArgumentsError};
 use super::target::RoleArgs;
 use super::{Context, one_line};
 use crate::cli::Output;
@@ -24,7 +26,6 @@ use crate::config::script::SCRIPT_TOOL;
 use crate::config::{BusUrl, HumanDuration};
 use crate::session::{Session, SessionError};
 use crate::terminal::{ignore_broken_pipe, printable};
-use arguments::ArgumentsError;
 use toolbus_client::{Answer, Client, ClientError, Content, Request, Sender};
 
 /// Time beyond the tool's budget in which the answer may still arrive.
@@ -121,7 +122,7 @@ pub async fn run(args: CallArgs, context: &Context) -> Result<ExitCode, CallErro
         Ok(answer) => {
             ignore_broken_pipe(print(&args, is_json, &answer))?;
             if let Content::Result(result) = &answer.content {
-                blocks::keep(result, &args.name, args.save.as_deref())?;
+                keep_blocks(result, &args.name, args.save.as_deref())?;
             }
             Ok(ExitCode::from(exit_code(&answer.content)))
         }
@@ -303,6 +304,77 @@ fn show_message(title: &str, properties: &Properties, body: &[u8]) -> io::Result
     writeln!(err, "{dimmed}  {body}{dimmed:#}")
 }
 
+/// Most files of one name and different numbers.
+const MAX_FILES: usize = 100_000;
+/// Endings of files, by MIME type; another type has `bin`.
+const ENDINGS: [(&str, &str); 12] = [
+    ("application/json", "json"),
+    ("application/pdf", "pdf"),
+    ("application/zip", "zip"),
+    ("audio/mpeg", "mp3"),
+    ("audio/ogg", "ogg"),
+    ("audio/wav", "wav"),
+    ("image/gif", "gif"),
+    ("image/jpeg", "jpg"),
+    ("image/png", "png"),
+    ("image/svg+xml", "svg"),
+    ("image/webp", "webp"),
+    ("text/csv", "csv"),
+];
+
+/// Saves the binary parts of a result in `folder`, and says on standard error where they are; without one, that there are
+/// some.
+///
+/// # Errors
+///
+/// If a part cannot be saved.
+fn keep_blocks(result: &ToolInvokeResponse, tool: &str, folder: Option<&Path>) -> io::Result<()> {
+    let blocks = result.content_blocks.iter().flatten();
+    let binary: Vec<(&ContentBlock, &str)> = blocks.filter_map(|block| Some((block, block.data.as_deref()?))).collect();
+    let Some(folder) = folder else {
+        let kinds = binary.iter().map(|(block, _)| kind(block)).collect::<Vec<_>>().join(", ");
+        return match binary.len() {
+            0 => Ok(()),
+            count => ignore_broken_pipe(writeln!(
+                anstream::stderr(),
+                "not shown: {count} files ({kinds}); --save DIR keeps them"
+            )),
+        };
+    };
+    for (block, data) in binary {
+        let bytes = STANDARD.decode(data).map_err(|_| io::Error::other(format!("the {} is no Base64", kind(block))))?;
+        let path = save(folder, tool, ending(block), &bytes)?;
+        let told = format!("saved {} ({}, {} bytes)", path.display(), kind(block), bytes.len());
+        ignore_broken_pipe(writeln!(anstream::stderr(), "{told}"))?;
+    }
+    Ok(())
+}
+
+/// Writes a new file, with the first number that no other has.
+fn save(folder: &Path, tool: &str, ending: &str, bytes: &[u8]) -> io::Result<PathBuf> {
+    fs::create_dir_all(folder)?;
+    let name = llm_name(tool);
+    for number in 1..=MAX_FILES {
+        let path = folder.join(format!("{name}-{number}.{ending}"));
+        match OpenOptions::new().write(true).create_new(true).open(&path) {
+            Ok(mut file) => return file.write_all(bytes).map(|()| path),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            Err(error) => return Err(io::Error::new(error.kind(), format!("`{}`: {error}", path.display()))),
+        }
+    }
+    Err(io::Error::other(format!("`{}` has {MAX_FILES} files of this name", folder.display())))
+}
+
+fn ending(block: &ContentBlock) -> &'static str {
+    let mime_type = block.mime_type.as_deref().unwrap_or_default();
+    ENDINGS.iter().find(|(known, _)| *known == mime_type).map_or("bin", |(_, ending)| ending)
+}
+
+/// What a part is, as it may be shown.
+fn kind(block: &ContentBlock) -> String {
+    one_line(block.mime_type.as_deref().unwrap_or(&block.kind))
+}
+
 #[cfg(test)]
 mod tests {
     use clap::Parser as _;
@@ -350,5 +422,41 @@ mod tests {
         };
         let codes: Vec<u8> = Code::ALL.into_iter().map(|code| exit_code(&error(code))).collect();
         assert_eq!(codes, [3, 3, 5, 4, 3, 6, 6, 4, 4]);
+    }
+
+    fn result(mime_type: &str, data: &str) -> ToolInvokeResponse {
+        let block = ContentBlock {
+            kind: "image".to_owned(),
+            data: Some(data.to_owned()),
+            mime_type: Some(mime_type.to_owned()),
+            ..ContentBlock::default()
+        };
+        ToolInvokeResponse {
+            tool_call_id: "1".to_owned(),
+            tool_name: "shot".to_owned(),
+            content: None,
+            content_blocks: Some(vec![block]),
+            is_error: false,
+        }
+    }
+
+    #[test]
+    fn images_are_saved_under_names_of_the_callers_own_and_replace_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        let into = folder.path().join("new");
+        for text in ["b25l", "dHdv"] {
+            keep_blocks(&result("image/png", text), "../shot/it", Some(&into)).unwrap();
+        }
+        keep_blocks(&result("../../x", "b25l"), "shot", Some(&into)).unwrap();
+        let name = llm_name("../shot/it");
+        let read = |name: &str| fs::read(into.join(name)).unwrap();
+        assert_eq!(
+            (read(&format!("{name}-1.png")), read(&format!("{name}-2.png"))),
+            (b"one".to_vec(), b"two".to_vec())
+        );
+        assert_eq!(read("shot-1.bin"), b"one");
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+        assert!(keep_blocks(&result("image/png", "%"), "shot", Some(&into)).is_err());
+        keep_blocks(&result("image/png", "%"), "shot", None).unwrap();
     }
 }

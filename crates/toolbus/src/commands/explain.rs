@@ -10,7 +10,7 @@ use serde_json::value::to_raw_value;
 use toolbus_core::StepName;
 use toolbus_protocol::Code;
 
-use super::call::arguments;
+use super::arguments;
 use super::target::{Operator, RoleArgs, TargetArgs, TargetError};
 use super::{as_json, one_line, plain};
 use crate::cli::Output;

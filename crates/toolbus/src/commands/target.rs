@@ -9,10 +9,11 @@ use std::sync::Arc;
 use axum::http::Method;
 use percent_encoding::{NON_ALPHANUMERIC, percent_encode};
 use toolbus_core::Gates;
+use toolbus_trust::pins::Pins;
 use url::Url;
 
 use super::{MISTAKE, complain, note, told, warn};
-use crate::assembly::{self, AssemblyError};
+use crate::app::{self, AppError};
 use crate::cli::Output;
 use crate::config::{Config, Problems, Secret, Sources};
 use crate::http::admin::client::{AdminClient, AdminClientError};
@@ -91,7 +92,7 @@ pub enum TargetError {
     Mistakes(Problems),
     /// The configuration cannot be put into practice.
     #[error(transparent)]
-    Assembly(#[from] AssemblyError),
+    App(#[from] AppError),
     /// There is no socket to ask on.
     #[error("{0}")]
     NoSocket(&'static str),
@@ -131,7 +132,7 @@ impl TargetError {
             | Self::NoSocket(_)
             | Self::Usage(_)
             | Self::Api(_)
-            | Self::Assembly(_) => {
+            | Self::App(_) => {
                 told(self);
                 MISTAKE
             }
@@ -282,11 +283,11 @@ fn is_same(absolute: &Path, path: &Path) -> bool {
 }
 
 /// Answers from a configuration and its pins alone: with the tools that it registers, and nothing switched off.
-pub(crate) fn of_files(config: &Config, sources: &Sources) -> Result<Admin, AssemblyError> {
-    let access = assembly::access(config, assembly::registry(config)?)?;
-    let pins = assembly::pins(config, config.pin_file(sources))?;
-    access.vet(Arc::new(pins.clone()));
-    Ok(Admin::new(Arc::new(Gates::new(access)), Switches::unkept()).with_pins(pins))
+pub(crate) fn of_files(config: &Config, sources: &Sources) -> Result<Admin, AppError> {
+    let policy = app::policy(config, app::registry(config)?)?;
+    let pins = Pins::open(config.pin_file(sources), config.pin_levels()).map_err(AppError::from)?;
+    policy.vet(Arc::new(pins.clone()));
+    Ok(Admin::new(Arc::new(Gates::new(policy)), Switches::unkept()).with_pins(pins))
 }
 
 impl RoleArgs {

@@ -10,7 +10,7 @@ use toolbus_mcp_server::{Discard, McpServer, Settings};
 use toolbus_protocol::topic;
 use tracing::info;
 
-use crate::assembly;
+use crate::app;
 use crate::commands::target::{Operator, RoleArgs, TargetError};
 use crate::commands::warn;
 use crate::config::identity::Source;
@@ -55,7 +55,7 @@ pub(super) async fn run(args: ServeArgs, operator: &Operator) -> Result<ExitCode
         return Err(TargetError::Usage(text.to_owned()));
     }
     let agent = agent(&args, &config)?;
-    assembly::logging(&config, &assembly::redactor(&config), None)?;
+    app::logging(&config, &app::redactor(&config), None)?;
     // Connections are told apart by it.
     config.bus.name = format!("{}.{agent}", config.bus.name);
     serve(args, agent, &config).await
@@ -72,7 +72,7 @@ async fn serve(args: ServeArgs, agent: AgentName, config: &Config) -> Result<Exi
         let _ = signals.next().await;
         std::process::exit(130);
     });
-    let bus = assembly::bus(config)?;
+    let bus = app::bus(config)?;
     let remote = Remote::start(Arc::clone(&bus), settings(args, &agent, config));
     let settings = Settings {
         name: "toolbus".to_owned(),

@@ -16,7 +16,7 @@ use toolbus_mcp_client::status::ProbeReport;
 use toolbus_trust::scan::Scanner;
 
 use super::{milliseconds, show};
-use crate::assembly;
+use crate::app;
 use crate::cli::Output;
 use crate::commands::target::{Operator, TargetError};
 use crate::commands::{as_json, one_line, plain, warn};
@@ -38,7 +38,7 @@ pub(super) async fn run(args: TestArgs, operator: &Operator) -> Result<ExitCode,
     let loaded = Config::load(&operator.sources).map_err(TargetError::Mistakes)?;
     loaded.warnings.iter().for_each(|warning| warn(warning));
     let spec = find(&loaded.config.mcp_servers(), &args.name)?;
-    let redactor = assembly::redactor(&loaded.config);
+    let redactor = app::redactor(&loaded.config);
     let launcher = Launcher::new().map_err(|error| TargetError::Usage(format!("cannot start programs: {error}")))?;
     let launcher = launcher.redacting(redactor.clone());
     let scanner = Scanner::new().map_err(|error| TargetError::Usage(error.to_string()))?;

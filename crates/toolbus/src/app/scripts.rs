@@ -17,10 +17,10 @@ use toolbus_scripts::runner::{Finished, RunFailure, Runner, RunnerStatus, Script
 use toolbus_scripts::tool::ScriptTool;
 use toolbus_telemetry::Exporters;
 
+use super::telemetry;
 use crate::config::script::{self, ScriptConfig};
 use crate::config::{Config, Role};
 use crate::http::{ScriptState, ScriptStatus};
-use crate::observe;
 
 /// What runs the scripts and commands of this process. Cheap to clone.
 #[derive(Clone, Default)]
@@ -103,7 +103,7 @@ impl Scripts {
     /// Has how many scripts there are told at each export. To be called once.
     pub fn watch(&self, exporters: &Exporters) {
         if let Some(Running { runner, queue, .. }) = &self.shared.scripts {
-            observe::watch_scripts(exporters, queue.clone(), Arc::clone(runner));
+            telemetry::watch_scripts(exporters, queue.clone(), Arc::clone(runner));
         }
     }
 

@@ -1,33 +1,111 @@
-//! What happens with MCP servers, MCP clients and scripts, as metrics and spans.
+//! Metrics and spans: the exporters, and what the parts record through them.
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::sync::watch;
+use toolbus_core::bus::BusState;
+use toolbus_core::redact::Redactor;
+use toolbus_core::telemetry::{Load, Telemetry};
 use toolbus_mcp_client::events::{Observer, Operation, Session};
 use toolbus_mcp_client::status::{PhaseName, ServerStatus};
 use toolbus_mcp_server::{
     Discard, McpServer, Observer as DoorObserver, Operation as McpServerOperation, Started as DoorStarted, Version,
 };
-use toolbus_protocol::TraceContext;
+use toolbus_protocol::{TraceContext, new_message_id};
 use toolbus_scripts::observe::{Observer as ScriptObserver, Run};
 use toolbus_scripts::queue::FairQueue;
 use toolbus_scripts::runner::Runner;
 use toolbus_telemetry::{
-    Exporters, HeldTools, McpClientOperation, McpClientRecorder, McpClientSession, McpServerRecorder, McpServerRequest,
+    Exporters, HeldTools, Identity, McpClientOperation, McpClientRecorder, McpClientSession, McpServerRecorder, McpServerRequest,
     McpServers, ScriptLoad, ScriptRecorder, ScriptRun,
 };
 use toolbus_trust::pins::{Count, Pins};
 
-use crate::http::Health;
-use crate::http::admin::McpAdmin;
+use super::{App, AppError};
+use crate::config::telemetry::OtlpProtocol;
+use crate::config::{BusUrl, Config};
+
+/// The exporters of metrics and traces.
+///
+/// # Errors
+///
+/// If a setting or a variable of the environment cannot be honoured.
+pub(super) fn exporters(config: &Config, redactor: &Redactor) -> Result<Exporters, AppError> {
+    let settings = toolbus_telemetry::Settings {
+        otlp_endpoint: config.telemetry.otlp_endpoint.clone(),
+        protocol: match config.telemetry.protocol {
+            OtlpProtocol::Grpc => toolbus_telemetry::Protocol::Grpc,
+            OtlpProtocol::HttpProtobuf => toolbus_telemetry::Protocol::HttpProtobuf,
+        },
+        service_name: config.bus.name.clone(),
+        service_version: env!("CARGO_PKG_VERSION").to_owned(),
+        service_instance: new_message_id(),
+        redactor: redactor.clone(),
+    };
+    Ok(Exporters::start(&settings, &|name| std::env::var(name).ok())?)
+}
+
+/// Records calls; a command records nothing.
+pub(super) fn of_calls(
+    config: &Config,
+    exporters: Option<&Exporters>,
+    load: &Arc<Load>,
+    bus: &watch::Receiver<BusState>,
+) -> Arc<dyn Telemetry> {
+    let Some(exporters) = exporters else { return Arc::new(toolbus_core::telemetry::Silent) };
+    let broker = match &config.bus.url {
+        BusUrl::Embedded => None,
+        BusUrl::Amqp(urls) => urls.first().map(|url| url.reveal()),
+    };
+    let identity = Identity {
+        system: if broker.is_some() { "rabbitmq" } else { "toolbus" },
+        exchange: config.bus.exchange.clone(),
+        client_id: config.bus.name.clone(),
+        server_address: broker.and_then(|url| url.host_str()).map(str::to_owned),
+        server_port: broker.map(|url| url.port().unwrap_or(if url.scheme() == "amqps" { 5671 } else { 5672 })),
+    };
+    exporters.telemetry(load, bus, identity)
+}
+
+/// Records requests to MCP servers; a command records nothing.
+pub(super) fn of_servers(exporters: Option<&Exporters>) -> Arc<dyn Observer> {
+    match exporters {
+        Some(exporters) => Arc::new(McpMetrics::new(exporters)),
+        None => Arc::new(toolbus_mcp_client::events::Discard),
+    }
+}
+
+/// Records runs of scripts; a command records nothing.
+pub(super) fn of_scripts(exporters: Option<&Exporters>) -> Arc<dyn ScriptObserver> {
+    match exporters {
+        Some(exporters) => Arc::new(ScriptMetrics::new(exporters)),
+        None => Arc::new(toolbus_scripts::observe::Silent),
+    }
+}
+
+impl App {
+    /// Has the exporters ask for what is measured at each export: scripts, pins, MCP servers and reloads.
+    pub(super) fn watch(&self) {
+        let Some(daemon) = &self.daemon else { return };
+        let exporters = &daemon.exporters;
+        self.scripts.watch(exporters);
+        watch_pins(exporters, self.pins.clone());
+        let servers = self.servers();
+        exporters.watch_mcp_client(move || counted(servers.status()));
+        let health = Arc::clone(&self.health);
+        exporters.watch_reloads(move || {
+            let counts = health.reloads();
+            [("applied", counts.applied), ("refused", counts.refused)]
+        });
+    }
+}
 
 /// Records requests to MCP servers, and connections to them.
-pub struct McpMetrics(McpClientRecorder);
+struct McpMetrics(McpClientRecorder);
 
 impl McpMetrics {
-    /// Exports by this way.
-    #[must_use]
-    pub fn new(exporters: &Exporters) -> Self {
+    fn new(exporters: &Exporters) -> Self {
         Self(exporters.mcp_client())
     }
 }
@@ -53,12 +131,10 @@ impl Observer for McpMetrics {
 }
 
 /// Records requests of MCP clients, and their sessions.
-pub struct DoorMetrics(McpServerRecorder);
+pub(super) struct McpServerMetrics(McpServerRecorder);
 
-impl DoorMetrics {
-    /// Exports by this way.
-    #[must_use]
-    pub fn new(exporters: &Exporters) -> Self {
+impl McpServerMetrics {
+    pub(super) fn new(exporters: &Exporters) -> Self {
         Self(exporters.mcp_server())
     }
 }
@@ -66,7 +142,7 @@ impl DoorMetrics {
 /// A request of an MCP client that is under way.
 struct Recorded(McpServerRequest);
 
-impl DoorObserver for DoorMetrics {
+impl DoorObserver for McpServerMetrics {
     fn started(&self, operation: &McpServerOperation<'_>) -> Box<dyn DoorStarted> {
         let McpServerOperation { method, version, transport, session, request, parent } = *operation;
         let recorded = self.0.started(&toolbus_telemetry::McpServerOperation {
@@ -98,18 +174,16 @@ impl DoorStarted for Recorded {
     }
 }
 
-/// Has `door` asked at each export how many sessions it has. To be called once.
-pub fn watch_door(exporters: &Exporters, door: McpServer) {
-    exporters.watch_mcp_server(move || u64::try_from(door.sessions()).unwrap_or(u64::MAX));
+/// Counts sessions of MCP clients at each export. To be called once.
+pub(super) fn watch_mcp_server(exporters: &Exporters, server: McpServer) {
+    exporters.watch_mcp_server(move || u64::try_from(server.sessions()).unwrap_or(u64::MAX));
 }
 
 /// Records runs of scripts.
-pub struct ScriptMetrics(ScriptRecorder);
+struct ScriptMetrics(ScriptRecorder);
 
 impl ScriptMetrics {
-    /// Exports by this way.
-    #[must_use]
-    pub fn new(exporters: &Exporters) -> Self {
+    fn new(exporters: &Exporters) -> Self {
         Self(exporters.scripts())
     }
 }
@@ -120,7 +194,7 @@ impl ScriptObserver for ScriptMetrics {
     }
 }
 
-/// What is recorded of a run. What nobody measured is nought there, and nothing here.
+/// The record of a run. What was not measured is zero there, and `None` here.
 fn recorded(run: &Run) -> ScriptRun<'static> {
     ScriptRun {
         outcome: run.end.as_str(),
@@ -132,8 +206,8 @@ fn recorded(run: &Run) -> ScriptRun<'static> {
     }
 }
 
-/// Has `queue` and `runner` asked at each export how many scripts there are. To be called once.
-pub fn watch_scripts(exporters: &Exporters, queue: FairQueue, runner: Arc<dyn Runner>) {
+/// Counts scripts at each export. To be called once.
+pub(super) fn watch_scripts(exporters: &Exporters, queue: FairQueue, runner: Arc<dyn Runner>) {
     let number = |count: usize| u64::try_from(count).unwrap_or(u64::MAX);
     exporters.watch_scripts(move || ScriptLoad {
         waiting: number(queue.waiting()),
@@ -142,26 +216,13 @@ pub fn watch_scripts(exporters: &Exporters, queue: FairQueue, runner: Arc<dyn Ru
     });
 }
 
-/// Has `servers` asked at each export how they are. To be called once.
-pub fn watch(exporters: &Exporters, servers: Arc<dyn McpAdmin>) {
-    exporters.watch_mcp_client(move || counted(servers.status()));
-}
-
-/// Has `pins` asked at each export what is held back. To be called once.
-pub fn watch_pins(exporters: &Exporters, pins: Pins) {
+/// Counts quarantined tools at each export. To be called once.
+fn watch_pins(exporters: &Exporters, pins: Pins) {
     let number = |count: usize| u64::try_from(count).unwrap_or(u64::MAX);
     exporters.watch_pins(move || {
         let of_source =
             |count: Count| HeldTools { source: count.source, held: number(count.held), changes: count.changes };
         pins.counts().into_iter().map(of_source).collect()
-    });
-}
-
-/// Has `health` asked at each export how many reloads there were. To be called once.
-pub fn watch_reloads(exporters: &Exporters, health: Arc<Health>) {
-    exporters.watch_reloads(move || {
-        let counts = health.reloads();
-        [("applied", counts.applied), ("refused", counts.refused)]
     });
 }
 
@@ -238,7 +299,7 @@ mod tests {
 
     #[test]
     fn every_end_of_a_script_is_documented() {
-        let page = include_str!("../../../docs/telemetry.md");
+        let page = include_str!("../../../../docs/telemetry.md");
         let row = page.lines().find(|line| line.starts_with("| *script outcome* |")).unwrap();
         let documented: Vec<&str> = row.split('`').skip(1).step_by(2).collect();
         let expected: Vec<&str> = End::ALL.map(End::as_str).into_iter().chain(["_OTHER"]).collect();
@@ -247,7 +308,7 @@ mod tests {
 
     #[test]
     fn every_phase_is_documented() {
-        let page = include_str!("../../../docs/telemetry.md");
+        let page = include_str!("../../../../docs/telemetry.md");
         let row = page.lines().find(|line| line.starts_with("| *mcp phase* |")).unwrap();
         let documented: Vec<&str> = row.split('`').skip(1).step_by(2).collect();
         assert_eq!(documented, PhaseName::ALL.map(PhaseName::as_str));

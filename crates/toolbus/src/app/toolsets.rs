@@ -81,7 +81,7 @@ mod tests {
     use toolbus_core::toolsets::SessionSets;
 
     use super::*;
-    use crate::assembly;
+    use crate::app::parts;
 
     /// Nothing listens at port 1 of the loopback address, so that a call that gets as far fails there.
     const TEXT: &str = r#"{
@@ -116,7 +116,7 @@ mod tests {
     #[tokio::test]
     async fn an_endpoint_of_a_session_set_runs_in_its_callers_session() {
         let config: Config = serde_json::from_str(TEXT).unwrap();
-        let (registry, sets) = assembly::tools(&config).unwrap();
+        let (registry, sets) = parts::tools(&config).unwrap();
         let sessions = SessionSets::new(sets);
         let snapshot = registry.snapshot();
         let read = snapshot.get("fs.read").unwrap();
@@ -131,7 +131,7 @@ mod tests {
     #[tokio::test]
     async fn other_endpoints_need_no_session_and_begin_none() {
         let config: Config = serde_json::from_str(TEXT).unwrap();
-        let (registry, sets) = assembly::tools(&config).unwrap();
+        let (registry, sets) = parts::tools(&config).unwrap();
         let sessions = SessionSets::new(sets);
         let snapshot = registry.snapshot();
         for name in ["lists.list", "get"] {
@@ -143,7 +143,7 @@ mod tests {
     #[test]
     fn a_tool_of_a_session_set_is_described_and_limited_as_any_other() {
         let config: Config = serde_json::from_str(TEXT).unwrap();
-        let (registry, _) = assembly::tools(&config).unwrap();
+        let (registry, _) = parts::tools(&config).unwrap();
         let of_config = config.tools().unwrap();
         assert_eq!(registry.snapshot().len(), of_config.len());
         for tool in of_config {

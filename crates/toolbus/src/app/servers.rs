@@ -16,7 +16,8 @@ use toolbus_mcp_client::spec::{ServerName, ServerSpec};
 use toolbus_mcp_client::status::ServerStatus;
 use toolbus_trust::scan::Scanner;
 
-use super::{AssemblyError, limits};
+use super::AppError;
+use super::toolsets::limits;
 use crate::config::Config;
 use crate::config::daemon::Role;
 use crate::config::store::StoreUrl;
@@ -54,12 +55,12 @@ impl Servers {
         registry: Registry,
         observer: Arc<dyn Observer>,
         redactor: &Redactor,
-    ) -> Result<Option<Self>, AssemblyError> {
+    ) -> Result<Option<Self>, AppError> {
         if !config.roles().contains(&Role::Mcp) {
             return Ok(None);
         }
-        let launcher = Launcher::new().map_err(AssemblyError::Servers)?.redacting(redactor.clone());
-        let scanner = Scanner::new().map_err(AssemblyError::Scan)?;
+        let launcher = Launcher::new().map_err(AppError::Servers)?.redacting(redactor.clone());
+        let scanner = Scanner::new().map_err(AppError::Scan)?;
         let bridge = mcp::Servers::new(registry, launcher.clone(), Arc::clone(&observer), scanner);
         Ok(Some(Self { bridge, launcher, observer, mistakes: Arc::default() }))
     }

@@ -48,7 +48,7 @@ pub enum ArgumentsError {
 }
 
 /// Reads the arguments; nothing when there are none.
-pub(in crate::commands) fn parse(words: &[String]) -> Result<Option<Map<String, Value>>, ArgumentsError> {
+pub(super) fn parse(words: &[String]) -> Result<Option<Map<String, Value>>, ArgumentsError> {
     match words {
         [] => Ok(None),
         [dash] if dash == "-" => Ok(Some(toolbus_protocol::parse_object(text(io::stdin())?.as_bytes())?)),
@@ -72,7 +72,7 @@ pub(in crate::commands) fn parse(words: &[String]) -> Result<Option<Map<String, 
 
 /// What to try when the tool wants a string for an argument that was given as a pair: a text that looks like JSON was sent
 /// as such.
-pub(in crate::commands) fn hint(words: &[String], code: Code, refusal: &str) -> Option<String> {
+pub(super) fn hint(words: &[String], code: Code, refusal: &str) -> Option<String> {
     if code != Code::InvalidArguments || words.iter().any(|word| is_object(word)) {
         return None;
     }

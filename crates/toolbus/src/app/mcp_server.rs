@@ -1,19 +1,18 @@
-//! The MCP door, put together.
+//! The MCP server of an app, with the instructions of MCP servers as resources.
 
 use std::sync::Arc;
 
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
-use tokio_util::sync::CancellationToken;
 use toolbus_core::Invoker;
-use toolbus_core::policy::{EffectiveTools, PolicyHandle};
-use toolbus_core::toolsets::SessionSets;
+use toolbus_core::policy::EffectiveTools;
 use toolbus_mcp_client::servers::ServerControl as _;
-use toolbus_mcp_server::{Document, Local, McpServer, Observer, Resources, Settings};
+use toolbus_mcp_server::{Document, Local, McpServer, Resources, Settings};
+use toolbus_telemetry::Exporters;
 
-use super::Servers;
-use crate::config::Config;
+use super::telemetry::{McpServerMetrics, watch_mcp_server};
+use super::{App, Servers};
 
-/// What MCP servers say of their use, for whoever may use some tool of theirs.
+/// The instructions of MCP servers, for callers that may use a tool of theirs.
 struct Instructions(Servers);
 
 impl Resources for Instructions {
@@ -43,23 +42,21 @@ impl Instructions {
     }
 }
 
-/// The door to the tools of this process. It closes when `closing` is cancelled.
-#[must_use]
-pub fn door(
-    config: &Config,
-    access: PolicyHandle,
-    invoker: Arc<dyn Invoker>,
-    sessions: SessionSets,
-    servers: Option<Servers>,
-    observer: Arc<dyn Observer>,
-    closing: CancellationToken,
-) -> McpServer {
-    let settings = Settings {
-        name: config.bus.name.clone(),
-        version: crate::VERSION.to_owned(),
-        max_body: config.max_door_body(),
-    };
-    let resources = servers.map(|servers| Arc::new(Instructions(servers)) as Arc<dyn Resources>);
-    let backend = Arc::new(Local::new(access, invoker, sessions, resources));
-    McpServer::new(settings, backend, observer, closing)
+impl App {
+    /// The MCP server for the tools of this process. It ends when the app stops serving HTTP.
+    pub(super) fn mcp_server(&self, exporters: &Exporters) -> McpServer {
+        let settings = Settings {
+            name: self.config.bus.name.clone(),
+            version: crate::VERSION.to_owned(),
+            max_body: self.config.max_door_body(),
+        };
+        let resources =
+            self.servers.as_ref().map(|servers| Arc::new(Instructions(servers.clone())) as Arc<dyn Resources>);
+        let invoker: Arc<dyn Invoker> = Arc::new(self.dispatcher.clone());
+        let backend = Arc::new(Local::new(self.policy.clone(), invoker, self.sessions.clone(), resources));
+        let observer = Arc::new(McpServerMetrics::new(exporters));
+        let server = McpServer::new(settings, backend, observer, self.stop_serving.clone());
+        watch_mcp_server(exporters, server.clone());
+        server
+    }
 }

@@ -1,0 +1,437 @@
+//! The parts of a daemon, put together: built from a configuration, started, reloaded and drained.
+//!
+//! `toolbus serve` uses all of it. Commands that need a bus without another process use the same parts with nothing that
+//! listens, records or writes.
+
+mod consume;
+mod log;
+mod mcp_server;
+mod parts;
+mod pins;
+mod reload;
+mod scripts;
+mod servers;
+mod telemetry;
+mod toolsets;
+mod watch;
+
+pub use self::log::{Recording, logging};
+pub use self::parts::{bus, policy, redactor, registry};
+pub use self::scripts::{Scripts, ScriptsError};
+pub use self::servers::Servers;
+
+use std::mem;
+use std::path::PathBuf;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{mpsc, watch as channel};
+use tokio::task::{JoinSet, spawn_blocking};
+use tokio_util::sync::CancellationToken;
+use toolbus_broker::rabbitmq;
+use toolbus_core::audit::{self, Audit};
+use toolbus_core::bus::{Bus, BusState};
+use toolbus_core::policy::PolicyHandle;
+use toolbus_core::redact::Redactor;
+use toolbus_core::registry::RegistryError;
+use toolbus_core::store::Store;
+use toolbus_core::telemetry::{Load, Telemetry};
+use toolbus_core::toolsets::SessionSets;
+use toolbus_core::{AllArrived, Dispatcher, Drained, Gates, PendingTools, Service};
+use toolbus_mcp_client::model_tools::Registrar;
+use toolbus_mcp_client::servers::PlacedServer;
+use toolbus_store::Memory;
+use toolbus_telemetry::logging::LoggingError;
+use toolbus_telemetry::{Exporters, TelemetryError};
+use toolbus_trust::pins::{PinFileError, Pins};
+use toolbus_trust::scan::RulesError;
+
+use self::parts::shown;
+use self::watch::FileWatch;
+use crate::audit::{AuditError, AuditLog};
+use crate::config::store::StoreOpenError;
+use crate::config::{Config, PolicyError, Sources, ToolsError};
+use crate::http::admin::{self, Admin, DaemonAdmin, LoadError, McpAdmin, ReloadRequest, Switches};
+use crate::http::{Health, HttpAuth, HttpState, Listeners, ListenersError};
+use crate::signals::{Asked, Signals};
+
+/// Time for the last audit records, metrics, spans and log records to leave.
+const FLUSH_TIME: Duration = Duration::from_secs(5);
+
+/// What an [`App`] is built for.
+#[derive(Debug)]
+pub enum Mode<'a> {
+    /// A daemon.
+    Daemon {
+        /// Where its configuration comes from.
+        sources: &'a Sources,
+        /// Its log and its exporters.
+        recording: Recording,
+    },
+    /// A command: the app listens on nothing, records nothing and writes nothing. It quarantines what is not as this
+    /// file has it, if one is given.
+    Command {
+        /// The file of pins.
+        pins: Option<PathBuf>,
+    },
+}
+
+/// The parts of a daemon.
+pub struct App {
+    /// The configuration that is in force.
+    config: Config,
+    sources: Sources,
+    redactor: Redactor,
+    bus: Arc<dyn Bus>,
+    store: Arc<dyn Store>,
+    policy: PolicyHandle,
+    sessions: SessionSets,
+    scripts: Scripts,
+    pins: Pins,
+    servers: Option<Servers>,
+    /// The servers of the configuration, until they are started.
+    placed: Vec<PlacedServer>,
+    registrar: Option<Arc<Registrar>>,
+    telemetry: Arc<dyn Telemetry>,
+    gates: Arc<Gates>,
+    dispatcher: Dispatcher,
+    service: Arc<Service>,
+    /// Hash of the configuration, as `tool.ping` reports it.
+    digest: channel::Sender<String>,
+    health: Arc<Health>,
+    http_auth: Arc<HttpAuth>,
+    reloads: mpsc::Receiver<ReloadRequest>,
+    admin: DaemonAdmin,
+    /// Absent in a command.
+    daemon: Option<DaemonParts>,
+    consumers: JoinSet<()>,
+    /// What is stopped when the consumers have stopped.
+    background: JoinSet<()>,
+    serving: JoinSet<()>,
+    stop_serving: CancellationToken,
+}
+
+/// What a daemon has, and a command has not.
+struct DaemonParts {
+    audit: Arc<AuditLog>,
+    exporters: Exporters,
+    /// Taken once they are served.
+    listeners: Option<(Listeners, Switches)>,
+}
+
+/// Why a valid configuration cannot be put into practice.
+#[derive(Debug, thiserror::Error)]
+pub enum AppError {
+    /// The broker's settings, certificates included.
+    #[error("[bus] {0}")]
+    Bus(#[from] rabbitmq::SettingsError),
+    /// The configured tools.
+    #[error(transparent)]
+    Tools(#[from] ToolsError),
+    /// Two tools of one name.
+    #[error(transparent)]
+    Registry(#[from] RegistryError),
+    /// The rules for agents.
+    #[error(transparent)]
+    Policy(#[from] PolicyError),
+    /// The file of audit records.
+    #[error(transparent)]
+    Audit(#[from] AuditError),
+    /// The store.
+    #[error(transparent)]
+    Store(#[from] StoreOpenError),
+    /// The file of pins.
+    #[error("[pins] {0}")]
+    Pins(#[from] PinFileError),
+    /// What is disabled cannot be read.
+    #[error(transparent)]
+    Switches(#[from] LoadError),
+    /// The port or the socket cannot be had.
+    #[error(transparent)]
+    Listeners(#[from] ListenersError),
+    /// The exporters of metrics, traces and logs.
+    #[error("[telemetry] {0}")]
+    Telemetry(#[from] TelemetryError),
+    /// MCP servers.
+    #[error("no MCP server can be started: {0}")]
+    Servers(std::io::Error),
+    /// The rules of the scan of definitions.
+    #[error(transparent)]
+    Scan(RulesError),
+    /// Scripts and commands.
+    #[error(transparent)]
+    Scripts(#[from] ScriptsError),
+    /// The log.
+    #[error("[telemetry] {0}")]
+    Logging(#[from] LoggingError),
+}
+
+/// What ended a daemon.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Ending {
+    /// A signal of this name.
+    Signal(&'static str),
+    /// A mistake at the broker that no retry mends; the text says what to do.
+    Fatal(String),
+}
+
+/// What may have changed.
+enum Change {
+    /// The configuration; by a request of an operator who waits for the report, or by a signal.
+    Configuration(Option<ReloadRequest>),
+    /// The file of MCP servers.
+    ServersFile,
+}
+
+impl App {
+    /// Opens and makes everything that the configuration asks for. Nothing is taken from the bus, no MCP server is
+    /// started and no request is answered before [`Self::start_servers`] and [`Self::listen`].
+    ///
+    /// # Errors
+    ///
+    /// If the configuration cannot be put into practice, such as a port that is in use.
+    pub async fn build(config: &Config, mode: Mode<'_>) -> Result<Self, AppError> {
+        let sources = match mode {
+            Mode::Daemon(sources) => sources.clone(),
+            Mode::Command { .. } => Sources::default(),
+        };
+        let is_daemon = matches!(mode, Mode::Daemon(_));
+        let redactor = parts::redactor(config);
+        let audit_log = is_daemon.then(|| AuditLog::open(&config.audit, &redactor)).transpose()?;
+        let store: Arc<dyn Store> = if is_daemon { config.store.open()? } else { Arc::new(Memory::default()) };
+        let (registry, mut sets) = parts::tools(config)?;
+        let policy = parts::policy(config, registry.clone())?;
+        let listeners = match mode {
+            // What was disabled is disabled again before anything can be called.
+            Mode::Daemon(_) => {
+                Some((Switches::load(Arc::clone(&store), &policy).await?, Listeners::bind(config).await?))
+            }
+            Mode::Command { .. } => None,
+        };
+        let exporters = is_daemon.then(|| telemetry::exporters(config, &redactor)).transpose()?;
+        let scripts = Scripts::start(config, telemetry::of_scripts(exporters.as_ref())).await?;
+        registry.register_all(scripts.tools(config).await?)?;
+        // Calls right after the start must find these tools.
+        policy.refresh();
+        let pins = pins::open(config, &mode, &policy).await?;
+        let bus = parts::bus(config)?;
+        let servers = Servers::new(config, registry.clone(), telemetry::of_servers(exporters.as_ref()), &redactor)?;
+        let registrar =
+            servers.as_ref().filter(|_| is_daemon).and_then(|servers| servers.registrar(config, Arc::clone(&store)));
+        let (placed, of_servers) = servers.as_ref().map(|servers| servers.plan(config, |_| None)).unwrap_or_default();
+        sets.extend(of_servers);
+        let sessions = SessionSets::new(sets);
+        let load = Arc::<Load>::default();
+        let recorder = telemetry::of_calls(config, exporters.as_ref(), &load, &bus.state());
+        let health = parts::health(config, bus.state(), &policy, shown(servers.as_ref()), &scripts, Arc::clone(&load));
+        let audit: Arc<dyn Audit> = audit_log
+            .clone()
+            .map_or_else(|| Arc::new(audit::Silent) as Arc<dyn Audit>, |audit| audit as Arc<dyn Audit>);
+        let gates = Arc::new(Gates::new(policy.clone()));
+        let pending: Arc<dyn PendingTools> = match &servers {
+            Some(servers) => Arc::new(servers.bridge().clone()),
+            None => Arc::new(AllArrived),
+        };
+        let dispatcher = Dispatcher::new(
+            consume::settings(config, redactor.clone()),
+            Arc::clone(&gates),
+            Arc::clone(&bus),
+            Arc::clone(&recorder),
+            Arc::clone(&audit),
+            load,
+            pending,
+        );
+        let (admin, reloads) = DaemonAdmin::new(Arc::clone(&health), &sources.files);
+        let stop_serving = CancellationToken::new();
+        let daemon = match (audit_log, exporters, listeners) {
+            (Some(audit), Some(exporters), Some((switches, listeners))) => {
+                Some(DaemonParts { audit, exporters, listeners: Some((listeners, switches)) })
+            }
+            _ => None,
+        };
+        let app = Self {
+            config: config.clone(),
+            sources,
+            redactor,
+            bus,
+            store,
+            policy,
+            sessions,
+            scripts,
+            pins,
+            servers,
+            placed,
+            registrar,
+            telemetry: recorder,
+            gates,
+            service: Arc::new(Service::new(dispatcher.clone())),
+            dispatcher,
+            digest: channel::Sender::new(config.digest()),
+            health,
+            http_auth: HttpAuth::new(config, audit, stop_serving.clone()),
+            reloads,
+            admin,
+            daemon,
+            consumers: JoinSet::new(),
+            background: JoinSet::new(),
+            serving: JoinSet::new(),
+            stop_serving,
+        };
+        app.watch();
+        Ok(app)
+    }
+
+    /// Starts the MCP servers of the configuration, and those that callers have registered. Comes before
+    /// [`Self::listen`], so that each call finds the servers that there are to be.
+    pub async fn start_servers(&mut self) {
+        let Some(servers) = &self.servers else { return };
+        servers.apply(&self.config, mem::take(&mut self.placed));
+        if let Some(registrar) = &self.registrar {
+            servers.bridge().restore(registrar.restore().await);
+        }
+    }
+
+    /// Takes calls from the bus; a daemon answers HTTP requests, too.
+    pub fn listen(&mut self) {
+        self.consume();
+        let Some(daemon) = &mut self.daemon else { return };
+        daemon.exporters.export_now();
+        let Some((listeners, switches)) = daemon.listeners.take() else { return };
+        let Some(daemon) = &self.daemon else { return };
+        let mcp = self.mcp_server(&daemon.exporters);
+        let shown = self.servers();
+        let admin = Admin::new(Arc::clone(&self.gates), switches).with_pins(self.pins.clone());
+        let admin = Arc::new(admin.with_daemon(self.admin.clone()));
+        let token = self.config.http.admin_token.as_ref();
+        let state = HttpState {
+            health: Arc::clone(&self.health),
+            admin: token.map(|token| admin::guarded(Arc::clone(&admin), Arc::clone(&shown), token.reveal())),
+            auth: Arc::clone(&self.http_auth),
+            mcp: toolbus_mcp_server::router(mcp.clone()),
+            redactor: self.redactor.clone(),
+        };
+        self.serving = listeners.serve(state, admin::open(admin, shown), &self.stop_serving);
+        self.serving.spawn(mcp.run());
+    }
+
+    /// Reloads what changes until a signal or a fatal error ends the daemon.
+    pub async fn run(&mut self, signals: &mut Signals) -> Ending {
+        // Watched before it is read again, so that no change since it was first read is missed.
+        let mut file = self.config.mcp.servers_file.as_deref().filter(|_| self.servers.is_some()).map(FileWatch::start);
+        if file.is_some() {
+            self.reload_servers().await;
+        }
+        let mut fatal = pin!(fatal(self.bus.state()));
+        loop {
+            let change = tokio::select! {
+                asked = signals.next() => match asked {
+                    Asked::Stop(signal) => return Ending::Signal(signal),
+                    Asked::Reload => Change::Configuration(None),
+                },
+                Some(request) = self.reloads.recv() => Change::Configuration(Some(request)),
+                () = watch::changed(&mut file) => Change::ServersFile,
+                reason = &mut fatal => return Ending::Fatal(reason),
+            };
+            // A file that is slow to read does not delay the end.
+            tokio::select! {
+                () = self.take_over(change) => {}
+                signal = signals.stop() => return Ending::Signal(signal),
+                reason = &mut fatal => return Ending::Fatal(reason),
+            }
+        }
+    }
+
+    async fn take_over(&mut self, change: Change) {
+        match change {
+            Change::ServersFile => self.reload_servers().await,
+            Change::Configuration(request) => {
+                let report = self.reload_and_log().await;
+                if let Some(daemon) = &self.daemon {
+                    daemon.audit.reopen();
+                }
+                self.health.reloaded(report.clone());
+                // An operator who no longer waits finds it in the status.
+                if let Some(request) = request {
+                    let _ = request.send(report);
+                }
+            }
+        }
+    }
+
+    /// How long calls in progress may take to finish once the daemon drains.
+    #[must_use]
+    pub const fn drain_timeout(&self) -> Duration {
+        self.config.invoke.drain_timeout.get()
+    }
+
+    /// Stops taking calls, waits at most `patience` for those in progress, ends the rest, stops MCP servers and closes the
+    /// bus. A daemon then ends its HTTP server, and writes and exports what is left.
+    pub async fn drain(mut self, patience: Duration) -> Drained {
+        self.health.start_draining();
+        self.bus.stop_consuming().await;
+        while self.consumers.join_next().await.is_some() {}
+        self.background.abort_all();
+        let drained = self.service.drain(patience).await;
+        self.sessions.shutdown().await;
+        if let Some(servers) = &self.servers {
+            servers.bridge().shutdown().await;
+        }
+        self.scripts.shutdown().await;
+        self.bus.close().await;
+        self.stop_serving.cancel();
+        while self.serving.join_next().await.is_some() {}
+        if let Some(daemon) = self.daemon {
+            daemon.close(self.pins).await;
+        }
+        drained
+    }
+
+    /// The number of tools.
+    #[must_use]
+    pub fn tools(&self) -> usize {
+        self.policy.registry().snapshot().len()
+    }
+
+    /// The bus.
+    #[must_use]
+    pub fn bus(&self) -> Arc<dyn Bus> {
+        Arc::clone(&self.bus)
+    }
+
+    /// The MCP servers of this process.
+    #[must_use]
+    pub fn servers(&self) -> Arc<dyn McpAdmin> {
+        shown(self.servers.as_ref())
+    }
+
+    /// Waits until every MCP server has started or failed, at most `patience`.
+    pub async fn servers_settled(&self, patience: Duration) {
+        if let Some(servers) = &self.servers {
+            servers.bridge().settled(patience).await;
+        }
+    }
+}
+
+impl DaemonParts {
+    /// Writes and exports what is left. Each step that fails is logged.
+    async fn close(self, pins: Pins) {
+        // A problem of the file was logged.
+        let _ = tokio::time::timeout(FLUSH_TIME, spawn_blocking(move || pins.save().is_ok())).await;
+        if let Err(error) = self.audit.close(FLUSH_TIME).await {
+            tracing::error!(%error, "the last audit records were not written");
+        }
+        if let Err(error) = self.exporters.shutdown(FLUSH_TIME).await {
+            tracing::warn!(%error, "the last metrics, spans and log records were not exported");
+        }
+    }
+}
+
+/// The mistake at the broker that no retry mends, once there is one.
+async fn fatal(mut bus: channel::Receiver<BusState>) -> String {
+    let state = bus.wait_for(|state| state.fatal.is_some()).await.map(|state| state.fatal.clone());
+    match state {
+        Ok(Some(reason)) => reason,
+        _ => std::future::pending().await,
+    }
+}

@@ -1,0 +1,163 @@
+//! What an app consumes: calls and control requests from the bus, each queue in a task.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use tokio::sync::watch;
+use toolbus_core::bus::{Ownership, Subscription};
+use toolbus_core::redact::Redactor;
+use toolbus_core::registry::Rank;
+use toolbus_core::{About, Budgets, ControlService, Invoker, ReplyRules, Settings};
+use toolbus_mcp_client::bus_messages::{Index, ManageHandler, RefreshHandler, RememberedAgents};
+use toolbus_mcp_client::model_tools;
+use toolbus_mcp_client::servers::ServerControl;
+use toolbus_protocol::{new_message_id, topic};
+
+use super::{App, Servers, pins};
+use crate::config::Config;
+use crate::config::daemon::Role;
+use crate::config::identity::Source;
+use crate::config::mcp::UnknownServer;
+
+/// Prefetch of queues of control requests.
+const CONTROL_PREFETCH: u16 = 64;
+
+impl App {
+    /// Starts the consumers, and the tasks beside them.
+    pub(super) fn consume(&mut self) {
+        self.background.spawn(self.dispatcher.notifier(self.bus()).run());
+        let about = about(&self.config, self.digest.subscribe());
+        let (dispatcher, sessions) = (self.dispatcher.clone(), self.sessions.clone());
+        let mut control = ControlService::new(about, self.bus(), reply_rules(&self.config), dispatcher, sessions);
+        let mut queues = queues(&self.config);
+        if let Some(servers) = self.servers.clone() {
+            control = self.with_servers(control, &servers);
+            queues.extend(queues_of_servers(&self.config));
+        }
+        // A command writes no pins.
+        if self.daemon.is_some() {
+            self.background.spawn(pins::keep(self.pins.clone(), self.policy.clone()));
+        }
+        let policy = self.policy.clone();
+        self.background.spawn(async move { policy.follow().await });
+        for (subscription, takes) in queues {
+            if subscription.ownership != Ownership::Replica {
+                self.telemetry.consuming(&subscription.queue);
+            }
+            let deliveries = self.bus.consume(subscription);
+            let (service, control) = (Arc::clone(&self.service), control.clone());
+            self.consumers.spawn(async move {
+                match takes {
+                    Takes::Calls => service.serve_calls(deliveries).await,
+                    Takes::Requests => service.serve_requests(&control, deliveries).await,
+                }
+            });
+        }
+    }
+
+    /// Registers the tools that manage MCP servers, and has `control` answer requests about servers.
+    fn with_servers(&mut self, control: ControlService, servers: &Servers) -> ControlService {
+        let servers: Arc<dyn ServerControl> = Arc::new(servers.bridge().clone());
+        let invoker: Arc<dyn Invoker> = Arc::new(self.dispatcher.clone());
+        let registrar = self.registrar.clone();
+        let tools = model_tools::tools(&self.policy, Arc::clone(&servers), Arc::clone(&invoker), registrar);
+        if let Err(error) = self.policy.registry().publish(Rank::Own, &model_tools::SOURCE.into(), tools) {
+            tracing::error!(%error, "the tools that manage MCP servers were not registered");
+        }
+        let (notifier, notify) = self.dispatcher.notifier_of(Index::new(Arc::clone(&servers)), self.bus());
+        let asked = RememberedAgents::new(Arc::clone(&self.store));
+        let refresh = Arc::new(RefreshHandler::new(self.policy.clone(), notify, Arc::clone(&servers), asked));
+        let ignores_unknown = self.config.mcp.unknown_server == UnknownServer::Ignore;
+        let manage = Arc::new(ManageHandler::new(self.policy.clone(), servers, invoker, ignores_unknown));
+        self.background.spawn(notifier.run());
+        let peers = Arc::clone(&refresh);
+        self.background.spawn(async move { peers.tell_again().await });
+        control.with(topic::MCP_MANAGE, manage).with(topic::MCP_REFRESH, refresh)
+    }
+}
+
+/// What a queue brings.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Takes {
+    Calls,
+    Requests,
+}
+
+/// The queues of every daemon, without MCP servers.
+fn queues(config: &Config) -> Vec<(Subscription, Takes)> {
+    let prefix = config.queue_prefix();
+    let names = |topics: [&str; 2]| topics.map(str::to_owned).to_vec();
+    let requests = |queue, topics, ownership| {
+        (Subscription { queue, topics, prefetch: CONTROL_PREFETCH, ownership }, Takes::Requests)
+    };
+    let control = names([topic::TOOL_LIST, topic::TOOL_PING]);
+    let of_replica = names([topic::TOOL_CANCEL, topic::TOOL_SESSION_END]);
+    let calls = |role, name: &str, topics| {
+        let (queue, prefetch) = (format!("{prefix}.{name}"), config.invoke.prefetch());
+        let subscription = Subscription { queue, topics, prefetch, ownership: Ownership::Shared };
+        config.roles().contains(&role).then_some((subscription, Takes::Calls))
+    };
+    let invoke = calls(Role::Invoke, "invoke", config.invoke_topics());
+    let scripts = calls(Role::Scripts, "script", vec![topic::SCRIPT_INVOKE.to_owned()]);
+    invoke
+        .into_iter()
+        .chain(scripts)
+        .chain([
+            requests(format!("{prefix}.control"), control, Ownership::ShortLived),
+            requests(format!("{prefix}.replica.{}", new_message_id()), of_replica, Ownership::Replica),
+        ])
+        .collect()
+}
+
+/// The queues of a daemon with MCP servers. `bus.compat_queues` replaces each by one that exists.
+fn queues_of_servers(config: &Config) -> [(Subscription, Takes); 3] {
+    let prefix = config.queue_prefix();
+    let queue = |name: &str, instead: &Option<String>, topic: &str, prefetch, takes| {
+        let (queue, ownership) = match instead {
+            Some(queue) => (queue.clone(), Ownership::Existing),
+            None => (format!("{prefix}.{name}"), Ownership::Shared),
+        };
+        (Subscription { queue, topics: vec![topic.to_owned()], prefetch, ownership }, takes)
+    };
+    let instead = &config.bus.compat_queues;
+    [
+        queue("mcp", &instead.mcp, topic::TOOL_INVOKE_MCP, config.invoke.prefetch(), Takes::Calls),
+        queue("mcp-manage", &instead.mcp_manage, topic::MCP_MANAGE, CONTROL_PREFETCH, Takes::Requests),
+        queue("mcp-refresh", &instead.mcp_refresh, topic::MCP_REFRESH, CONTROL_PREFETCH, Takes::Requests),
+    ]
+}
+
+/// What `tool.ping` reports.
+fn about(config: &Config, config_digest: watch::Receiver<String>) -> About {
+    About {
+        name: config.bus.name.clone(),
+        version: crate::VERSION.to_owned(),
+        config_digest,
+        roles: config.roles().iter().map(|role| role.as_str().to_owned()).collect(),
+        started: Instant::now(),
+    }
+}
+
+/// The settings of the dispatcher.
+pub(super) fn settings(config: &Config, redactor: Redactor) -> Settings {
+    Settings {
+        name: config.bus.name.clone(),
+        replies: reply_rules(config),
+        budgets: Budgets { default: config.invoke.default_timeout.into(), max: config.invoke.max_timeout.into() },
+        max_body: usize::try_from(config.invoke.max_body.bytes()).unwrap_or(usize::MAX),
+        max_in_flight: config.invoke.max_in_flight,
+        max_waiting: config.invoke.max_waiting,
+        redactor,
+        ignores_unknown_servers: config.mcp.unknown_server == UnknownServer::Ignore,
+    }
+}
+
+fn reply_rules(config: &Config) -> ReplyRules {
+    ReplyRules {
+        reply_topics: config.bus.reply_topics.clone(),
+        request_topics: config.invoke_topics(),
+        queue_prefix: config.queue_prefix(),
+        default_topic: config.invoke.default_reply_topic.clone(),
+        own_topics_only: config.identity.source == Source::Broker,
+    }
+}

@@ -1,0 +1,120 @@
+//! Single parts of an [`App`](super::App), also for commands that need no more than these.
+
+use std::sync::Arc;
+
+use tokio::sync::watch;
+use toolbus_broker::embedded::Embedded;
+use toolbus_broker::rabbitmq::{self, RabbitMq};
+use toolbus_core::bus::{Bus, BusState};
+use toolbus_core::policy::{Capacity, PolicyHandle};
+use toolbus_core::redact::Redactor;
+use toolbus_core::registry::Registry;
+use toolbus_core::telemetry::Load;
+use toolbus_core::toolsets::SessionSet;
+
+use super::toolsets::in_sessions;
+use super::{AppError, Scripts, Servers, scripts};
+use crate::config::daemon::Role;
+use crate::config::{BusUrl, Config, QueueType, confidential};
+use crate::http::admin::{McpAdmin, NoServers};
+use crate::http::{Build, Health};
+
+/// The bus of the configuration. It connects in the background, however long that takes.
+///
+/// # Errors
+///
+/// If a URL or a certificate cannot be used.
+pub fn bus(config: &Config) -> Result<Arc<dyn Bus>, AppError> {
+    let bus = &config.bus;
+    match &bus.url {
+        BusUrl::Embedded => Ok(Arc::new(Embedded::new())),
+        BusUrl::Amqp(urls) => {
+            let settings = rabbitmq::Settings {
+                urls: urls.iter().map(|url| url.reveal().to_string()).collect(),
+                name: bus.name.clone(),
+                exchange: bus.exchange.clone(),
+                dead_letter_exchange: bus.dead_letter_exchange.clone(),
+                queue_type: match bus.queue_type {
+                    QueueType::Quorum => rabbitmq::QueueType::Quorum,
+                    QueueType::Classic => rabbitmq::QueueType::Classic,
+                },
+                tls: Some(rabbitmq::Tls {
+                    ca: bus.tls.ca.clone(),
+                    cert: bus.tls.cert.clone(),
+                    key: bus.tls.key.clone(),
+                }),
+            };
+            Ok(Arc::new(RabbitMq::start(settings)?))
+        }
+    }
+}
+
+/// Every configured tool, for a description: nothing runs, and nothing ends the sessions of its tool sets.
+///
+/// # Errors
+///
+/// As [`tools`].
+pub fn registry(config: &Config) -> Result<Registry, AppError> {
+    let registry = tools(config)?.0;
+    registry.register_all(scripts::described(config)?)?;
+    Ok(registry)
+}
+
+/// The configured tools but those of MCP servers, scripts and commands; and the tool sets that are built for each session.
+///
+/// # Errors
+///
+/// If the settings of a tool are invalid, or two tools have the same name.
+pub(super) fn tools(config: &Config) -> Result<(Registry, Vec<Arc<SessionSet>>), AppError> {
+    let (tools, sets) = in_sessions(config, config.tools()?, |_| None);
+    let registry = Registry::new();
+    registry.register_all(tools)?;
+    Ok((registry, sets))
+}
+
+/// The policy of the configuration for the tools of `registry`.
+///
+/// # Errors
+///
+/// If rules contradict each other.
+pub fn policy(config: &Config, registry: Registry) -> Result<PolicyHandle, AppError> {
+    let invoke = &config.invoke;
+    let capacity = Capacity { max_in_flight: invoke.max_in_flight, max_waiting: invoke.max_waiting };
+    Ok(PolicyHandle::new(registry, config.identity(), config.policy()?, capacity))
+}
+
+/// A redactor that knows the secrets of the configuration.
+#[must_use]
+pub fn redactor(config: &Config) -> Redactor {
+    let redactor = Redactor::default();
+    hide(config, &redactor);
+    redactor
+}
+
+/// Replaces the secrets that `redactor` knows by those of `config`.
+pub(crate) fn hide(config: &Config, redactor: &Redactor) {
+    let of_exporter = confidential::of_exporter(|name| std::env::var(name).ok());
+    redactor.configure(config.secrets().into_iter().map(|given| given.secret).chain(of_exporter));
+}
+
+/// Health and status of the process.
+pub(super) fn health(
+    config: &Config,
+    bus: watch::Receiver<BusState>,
+    policy: &PolicyHandle,
+    servers: Arc<dyn McpAdmin>,
+    scripts: &Scripts,
+    load: Arc<Load>,
+) -> Arc<Health> {
+    let build = Build { version: env!("CARGO_PKG_VERSION").into(), commit: env!("TOOLBUS_COMMIT").into() };
+    let health = Health::new(bus, policy.registry().clone(), config.tools.required.clone(), servers, load, build);
+    // Without the role `mcp`, the servers are those of another process.
+    let required = if config.roles().contains(&Role::Mcp) { config.mcp.required.clone() } else { Vec::new() };
+    let health = health.with_scripts(Arc::new(scripts.clone())).with_access(policy.clone());
+    Arc::new(health.with_required_servers(required))
+}
+
+/// The MCP servers of a process, which may have none.
+pub(super) fn shown(servers: Option<&Servers>) -> Arc<dyn McpAdmin> {
+    servers.map_or_else(|| Arc::new(NoServers) as _, |servers| Arc::new(servers.clone()) as _)
+}

@@ -1,0 +1,413 @@
+//! Reloads: policy, limits, endpoints, commands and MCP servers change in a running daemon; the rest waits for a restart.
+
+use std::collections::BTreeSet;
+
+use tokio::task::{JoinError, spawn_blocking};
+use toolbus_core::caller::AgentName;
+use toolbus_core::policy::PolicyHandle;
+use toolbus_core::registry::RegistryError;
+
+use super::parts::hide;
+use super::servers::is_same_server;
+use super::toolsets::in_sessions;
+use super::{App, ScriptsError};
+use crate::config::identity::Source;
+use crate::config::toolsets::Kind;
+use crate::config::{Agent, Config, McpConfig, PinsConfig, PolicyError, Problems, ToolsConfig, ToolsError};
+use crate::http::ReloadReport;
+
+/// Why a reload is refused.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ReloadError {
+    /// The configuration has mistakes.
+    #[error("{0}")]
+    Problems(#[from] Problems),
+    /// The configured tools cannot be made.
+    #[error(transparent)]
+    Tools(#[from] ToolsError),
+    /// The configured commands cannot be run.
+    #[error(transparent)]
+    Scripts(#[from] ScriptsError),
+    /// The rules cannot be made.
+    #[error(transparent)]
+    Policy(#[from] PolicyError),
+    /// Callers would be identified in another way.
+    #[error("identity.source and identity.agent change with a restart alone; put them back, or restart the daemon")]
+    Identity,
+    /// Callers without a section would get more than before, and `identity.unknown` does not say so.
+    #[error("{0}")]
+    Widening(String),
+    /// Two tools of one name.
+    #[error(transparent)]
+    Registry(#[from] RegistryError),
+    /// Reading was cut off.
+    #[error("the configuration could not be read: {0}")]
+    Reading(#[from] JoinError),
+}
+
+impl App {
+    /// Reloads the configuration, and logs what came of it.
+    pub(super) async fn reload_and_log(&mut self) -> ReloadReport {
+        match self.reload().await {
+            Ok(report) => {
+                for warning in &report.warnings {
+                    tracing::warn!(warning, "reload: a suspicious setting");
+                }
+                for section in &report.waiting {
+                    tracing::warn!(section, "reload: this section has changed, and waits for a restart");
+                }
+                tracing::info!(tools = report.tools, changed = report.changed.join(", "), "reload: done");
+                report
+            }
+            Err(error) => {
+                tracing::error!(%error, "reload: refused; everything stays as it was");
+                ReloadReport { error: Some(error.to_string()), ..ReloadReport::default() }
+            }
+        }
+    }
+
+    /// Reads the configuration again, and applies what can change while running. Calls in progress keep what they began
+    /// with.
+    ///
+    /// # Errors
+    ///
+    /// If the configuration is invalid; nothing has changed then, nor if the future is dropped early.
+    async fn reload(&mut self) -> Result<ReloadReport, ReloadError> {
+        let (sources, running) = (self.sources.clone(), self.config.clone());
+        let loaded = spawn_blocking(move || Config::load_again(&sources, &running)).await??;
+        let next = loaded.config;
+        if identity(&self.config) != identity(&next) {
+            return Err(ReloadError::Identity);
+        }
+        let Self {
+            ref policy,
+            ref sessions,
+            ref servers,
+            ref scripts,
+            ref pins,
+            ref http_auth,
+            ref digest,
+            ref redactor,
+            ..
+        } = *self;
+        let agents = policy.agents();
+        let agents: Vec<&str> = agents.iter().map(AgentName::as_str).collect();
+        if let Some(widening) = next.widening(policy.unknown_callers(), &agents) {
+            return Err(ReloadError::Widening(widening));
+        }
+        // First: what is refused below may have got as far as the log.
+        hide(&next, redactor);
+        let of_scripts = scripts.tools(&next).await?;
+        let waiting = waiting(&self.config, &next, servers.is_some());
+        let changed = changed(&self.config, &next, &waiting);
+        let before = names(policy);
+        let unchanged = |name: &str| is_unchanged(name, &self.config, &next).then(|| sessions.get(name)).flatten();
+        let (mut tools, mut sets) = in_sessions(&next, next.tools()?, unchanged);
+        tools.extend(of_scripts);
+        let (identity, rules) = (next.identity(), next.policy()?);
+        let planned = servers.as_ref().map(|servers| (servers, servers.plan(&next, unchanged)));
+        policy.replace(identity, rules, |registry| {
+            registry.replace_all(tools)?;
+            pins.set_levels(next.pin_levels());
+            Ok::<_, RegistryError>(())
+        })?;
+        let placed = planned.map(|(servers, (placed, of_servers))| {
+            sets.extend(of_servers);
+            (servers, placed)
+        });
+        sessions.replace(sets);
+        http_auth.replace(&next.http);
+        if let Some((servers, placed)) = placed {
+            servers.apply(&next, placed);
+        }
+        self.config = Config {
+            identity: next.identity,
+            agents: next.agents,
+            outbound: next.outbound,
+            toolsets: next.toolsets,
+            tools: ToolsConfig { required: self.config.tools.required.clone(), ..next.tools },
+            rest: next.rest,
+            commands: next.commands,
+            given: next.given,
+            http: self.config.http.with_live_parts_of(&next.http),
+            pins: PinsConfig { file: self.config.pins.file.clone(), ..next.pins },
+            mcp: McpConfig {
+                servers_file: self.config.mcp.servers_file.clone(),
+                required: self.config.mcp.required.clone(),
+                unknown_server: self.config.mcp.unknown_server,
+                register: self.config.mcp.register.clone(),
+                ..next.mcp
+            },
+            ..self.config.clone()
+        };
+        digest.send_replace(self.config.digest());
+        let now = names(policy);
+        let beyond = |these: &BTreeSet<String>, those: &BTreeSet<String>| these.difference(those).cloned().collect();
+        Ok(ReloadReport {
+            applied: true,
+            changed,
+            waiting: waiting.into_iter().map(str::to_owned).collect(),
+            tools: policy.current().len(),
+            added: beyond(&now, &before),
+            removed: beyond(&before, &now),
+            warnings: loaded.warnings,
+            error: None,
+        })
+    }
+
+    /// Reads the file of MCP servers again, and nothing else. A file that cannot be read changes nothing; a server that
+    /// cannot be used as it is written stays as it is.
+    pub(super) async fn reload_servers(&mut self) {
+        let (environment, running) = (self.sources.environment.clone(), self.config.clone());
+        let reading = spawn_blocking(move || {
+            let mut next = running.clone();
+            next.read_servers_file(&environment);
+            next.keep_servers_of(&running);
+            next
+        });
+        match reading.await {
+            Ok(next) => self.take_servers(next),
+            Err(error) => tracing::error!(%error, "the file of MCP servers could not be read"),
+        }
+    }
+
+    /// Replaces the servers by those of `next`, which differs in its file of servers alone.
+    fn take_servers(&mut self, next: Config) {
+        let Self { ref policy, ref sessions, servers: Some(ref servers), ref pins, ref digest, ref redactor, .. } =
+            *self
+        else {
+            return;
+        };
+        if next.mcp.file == self.config.mcp.file {
+            return;
+        }
+        hide(&next, redactor);
+        log_differences(&self.config, &next);
+        let unchanged = |name: &str| is_unchanged(name, &self.config, &next).then(|| sessions.get(name)).flatten();
+        let (placed, mut sets) = servers.plan(&next, unchanged);
+        let of_endpoints = next.toolsets.iter().filter(|(_, set)| set.kind == Kind::Rest);
+        sets.extend(of_endpoints.filter_map(|(name, _)| sessions.get(name)));
+        let count = placed.len();
+        sessions.replace(sets);
+        // Before what is new is there, and for what stays at once.
+        pins.set_levels(next.pin_levels());
+        policy.refresh();
+        servers.apply(&next, placed);
+        self.config = next;
+        digest.send_replace(self.config.digest());
+        if self.config.mcp.file.is_unread() {
+            tracing::warn!(servers = count, "the file of MCP servers cannot be read: its servers stay as they are");
+        } else {
+            tracing::info!(servers = count, "read the file of MCP servers again");
+        }
+    }
+}
+
+/// Logs problems and warnings of MCP servers that are new.
+fn log_differences(running: &Config, next: &Config) {
+    let (before, now) = (running.mcp_servers(), next.mcp_servers());
+    for problem in now.problems.iter().filter(|problem| !before.problems.contains(problem)) {
+        tracing::error!(problem, "MCP servers cannot be used as they are configured");
+    }
+    for warning in now.warnings.iter().filter(|warning| !before.warnings.contains(warning)) {
+        tracing::warn!(warning, "a suspicious setting of an MCP server");
+    }
+}
+
+/// How callers are identified; the queues of the daemon and the checks of its rules depend on it.
+fn identity(config: &Config) -> (Source, Option<&Agent>) {
+    (config.identity.source, config.identity.agent.as_ref())
+}
+
+/// Whether a tool set has the same parts in both configurations.
+fn is_unchanged(name: &str, running: &Config, next: &Config) -> bool {
+    let parts = |config: &Config| {
+        let set = config.toolsets.get(name)?.clone();
+        let endpoints = config.rest.endpoints.iter().filter(|endpoint| set.endpoints.contains(&endpoint.name));
+        let endpoints: Vec<_> = endpoints.cloned().collect();
+        Some((set, endpoints))
+    };
+    parts(running) == parts(next) && is_same_server(name, running, next)
+}
+
+/// The names of all tools.
+fn names(policy: &PolicyHandle) -> BTreeSet<String> {
+    policy.current().tools().iter().map(|tool| tool.name.to_string()).collect()
+}
+
+/// The sections that differ in keys that a running daemon applies.
+fn changed(running: &Config, next: &Config, waiting: &[&str]) -> Vec<String> {
+    let http = running.http.with_live_parts_of(&next.http) != running.http;
+    let sections = [
+        ("identity", running.identity != next.identity),
+        ("agents", running.agents != next.agents),
+        ("outbound", running.outbound != next.outbound),
+        ("toolsets", running.toolsets != next.toolsets),
+        ("tools", running.tools != next.tools && !waiting.contains(&"tools.required")),
+        ("rest", running.rest != next.rest),
+        ("commands", running.commands != next.commands),
+        ("http", http),
+        ("pins", running.pins != next.pins && !waiting.contains(&"pins.file")),
+        ("mcp", running.mcp != next.mcp && !waiting.iter().any(|name| name.starts_with("mcp"))),
+    ];
+    sections.into_iter().filter(|(_, differs)| *differs).map(|(name, _)| name.to_owned()).collect()
+}
+
+/// The sections that differ in keys that wait for a restart.
+fn waiting(running: &Config, next: &Config, has_servers: bool) -> Vec<&'static str> {
+    let sections = [
+        ("bus", running.bus != next.bus),
+        ("invoke", running.invoke != next.invoke),
+        ("daemon", running.daemon != next.daemon),
+        ("http", running.http.with_live_parts_of(&next.http) != next.http),
+        ("telemetry", running.telemetry != next.telemetry),
+        ("store", running.store != next.store),
+        ("audit", running.audit != next.audit),
+        ("mcp", next.mcp.is_configured() && !has_servers),
+        ("mcp.servers_file", running.mcp.servers_file != next.mcp.servers_file),
+        ("mcp.required", running.mcp.required != next.mcp.required),
+        ("mcp.unknown_server", running.mcp.unknown_server != next.mcp.unknown_server),
+        ("mcp.register", running.mcp.register != next.mcp.register),
+        ("script", running.script != next.script),
+        ("pins.file", running.pins.file != next.pins.file),
+        ("tools.required", running.tools.required != next.tools.required),
+    ];
+    sections.into_iter().filter(|(_, differs)| *differs).map(|(name, _)| name).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+    use std::process::Command;
+    use std::sync::{Arc, mpsc};
+    use std::time::Duration;
+
+    use toolbus_core::caller::Caller;
+    use toolbus_core::failure::ToolFailure;
+    use toolbus_core::registry::Rank;
+    use toolbus_core::tool::{Executor, Tool, ToolCall, ToolDescriptor, ToolOutput};
+
+    use super::*;
+    use crate::app::Mode;
+    use crate::config::Sources;
+
+    /// Longer than a reload that waits for nobody takes.
+    const LATE: Duration = Duration::from_secs(10);
+
+    struct Nothing;
+
+    impl Executor for Nothing {
+        async fn execute(&self, _: ToolCall) -> Result<ToolOutput, ToolFailure> {
+            Ok(ToolOutput::default())
+        }
+    }
+
+    /// An app that runs `config`, which comes from these files.
+    async fn app(config: &Config, files: &[&Path]) -> App {
+        let mut app = App::build(config, Mode::Command { pins: None }).await.unwrap();
+        app.sources = sources(files);
+        app
+    }
+
+    fn sources(files: &[&Path]) -> Sources {
+        Sources { files: files.iter().map(|file| (*file).to_owned()).collect(), ..Sources::default() }
+    }
+
+    #[tokio::test]
+    async fn commands_change_while_running_and_scripts_with_a_restart() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("a.toml");
+        let command = |name: &str| {
+            format!("[[commands]]\nname = '{name}'\ndescription = 'x'\ncommand = ['true']\nsandbox = false\n")
+        };
+        let config = Config::default();
+        let mut app = app(&config, &[&file]).await;
+        let policy = app.policy.clone();
+        let has = |name: &str| policy.registry().snapshot().get(name).is_some();
+
+        std::fs::write(&file, command("one")).unwrap();
+        assert_eq!(app.reload().await.unwrap().waiting, Vec::<&str>::new());
+        assert!(has("one"));
+        std::fs::write(&file, format!("{}[script]\n", command("two"))).unwrap();
+        assert_eq!(app.reload().await.unwrap().waiting, ["script"]);
+        assert!(has("two") && !has("one") && !has("execute_python_script"));
+        std::fs::write(&file, command("two").replace("'true'", "'no-such-program-at-all'")).unwrap();
+        app.reload().await.unwrap_err();
+        assert!(has("two"), "nothing has changed");
+    }
+
+    #[tokio::test]
+    async fn a_layer_that_is_truncated_opens_nothing_to_callers_that_were_denied_or_restricted() {
+        for lost in ["[agents.ana]\ntoolsets = []\n", "[agents.default]\nallowed_tools = ['echo']\n"] {
+            let folder = tempfile::tempdir().unwrap();
+            let files = ["tools.toml", "agents.toml"].map(|name| folder.path().join(name));
+            let [tools, agents] = &files;
+            std::fs::write(tools, "[tools]\necho = true\n[identity]\ntrust_headers = true\n").unwrap();
+            std::fs::write(agents, lost).unwrap();
+            let config = Config::load(&sources(&[tools, agents])).unwrap().config;
+            let mut app = app(&config, &[tools, agents]).await;
+            let policy = app.policy.clone();
+            let by_stranger = || policy.effective(&Caller::unknown()).names().count();
+            let before = by_stranger();
+
+            std::fs::write(agents, "").unwrap();
+            let error = app.reload().await.unwrap_err();
+            assert!(matches!(error, ReloadError::Widening(_)), "{error}");
+            assert_eq!(by_stranger(), before, "{lost}");
+            std::fs::write(agents, lost).unwrap();
+            app.reload().await.unwrap();
+            std::fs::write(agents, "[identity]\nunknown = 'default'\n").unwrap();
+            app.reload().await.unwrap();
+            assert!(by_stranger() > before, "{lost}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_file_that_is_slow_to_read_holds_no_thread_of_the_runtime_up() {
+        let folder = tempfile::tempdir().unwrap();
+        let pipe = folder.path().join("a.toml");
+        assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+        let config = Config::default();
+        let mut app = app(&config, &[&pipe]).await;
+
+        let (let_go, may_end) = mpsc::channel::<()>();
+        let writer = std::thread::spawn(move || {
+            let _ = may_end.recv_timeout(LATE);
+            std::fs::write(pipe, "[invoke]\nmax_in_flight = 7\n")
+        });
+        let reload = app.reload();
+        tokio::pin!(reload);
+        tokio::select! {
+            biased;
+            _ = &mut reload => panic!("the only thread of the runtime waited for the file"),
+            () = std::future::ready(()) => {}
+        }
+        let_go.send(()).unwrap();
+        assert_eq!(reload.await.unwrap().waiting, ["invoke"]);
+        writer.join().unwrap().unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_pinned_server_that_is_taken_out_lets_nothing_through_while_it_goes() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("a.toml");
+        std::fs::write(&file, "[mcp.servers.x]\ncommand = 'true'\npin = true\n[pins]\nfile = 'none'\n").unwrap();
+        let config = Config::load(&sources(&[&file])).unwrap().config;
+        let mut app = app(&config, &[&file]).await;
+        let (policy, pins) = (app.policy.clone(), app.pins.clone());
+        policy.vet(Arc::new(pins.clone()));
+        let say = |text: &str| {
+            let descriptor =
+                ToolDescriptor { description: text.to_owned(), ..ToolDescriptor::new("read", "mcp:x", "mcp") };
+            policy.registry().publish(Rank::Configured, &"mcp:x".into(), vec![Tool::new(descriptor, Nothing)]).unwrap();
+            policy.refresh();
+        };
+        let held = || pins.counts().iter().map(|count| count.held).sum::<usize>();
+        say("Reads.");
+        say("Reads all.");
+        assert_eq!(held(), 1);
+        std::fs::write(&file, "").unwrap();
+        app.reload().await.unwrap();
+        assert_eq!(held(), 1, "its tools are still there");
+    }
+}
