@@ -198,36 +198,33 @@ impl App {
         };
         let is_daemon = matches!(mode, Mode::Daemon(_));
         let redactor = parts::redactor(config);
-        let audit_log = is_daemon.then(|| AuditLog::open(&config.audit, &redactor)).transpose()?;
         let store: Arc<dyn Store> = if is_daemon { config.store.open()? } else { Arc::new(Memory::default()) };
         let (registry, mut sets) = parts::tools(config)?;
         let policy = parts::policy(config, registry.clone())?;
-        let listeners = match mode {
-            // What was disabled is disabled again before anything can be called.
-            Mode::Daemon(_) => {
-                Some((Switches::load(Arc::clone(&store), &policy).await?, Listeners::bind(config).await?))
-            }
+        let daemon = match mode {
+            Mode::Daemon(_) => Some(DaemonParts::open(config, &redactor, &store, &policy).await?),
             Mode::Command { .. } => None,
         };
-        let exporters = is_daemon.then(|| telemetry::exporters(config, &redactor)).transpose()?;
-        let scripts = Scripts::start(config, telemetry::of_scripts(exporters.as_ref())).await?;
+        let exporters = daemon.as_ref().map(|daemon| &daemon.exporters);
+        let scripts = Scripts::start(config, telemetry::of_scripts(exporters)).await?;
         registry.register_all(scripts.tools(config).await?)?;
         // Calls right after the start must find these tools.
         policy.refresh();
         let pins = pins::open(config, &mode, &policy).await?;
         let bus = parts::bus(config)?;
-        let servers = Servers::new(config, registry.clone(), telemetry::of_servers(exporters.as_ref()), &redactor)?;
+        let servers = Servers::new(config, registry.clone(), telemetry::of_servers(exporters), &redactor)?;
         let registrar =
             servers.as_ref().filter(|_| is_daemon).and_then(|servers| servers.registrar(config, Arc::clone(&store)));
         let (placed, of_servers) = servers.as_ref().map(|servers| servers.plan(config, |_| None)).unwrap_or_default();
         sets.extend(of_servers);
         let sessions = SessionSets::new(sets);
         let load = Arc::<Load>::default();
-        let recorder = telemetry::of_calls(config, exporters.as_ref(), &load, &bus.state());
+        let recorder = telemetry::of_calls(config, exporters, &load, &bus.state());
         let health = parts::health(config, bus.state(), &policy, shown(servers.as_ref()), &scripts, Arc::clone(&load));
-        let audit: Arc<dyn Audit> = audit_log
-            .clone()
-            .map_or_else(|| Arc::new(audit::Silent) as Arc<dyn Audit>, |audit| audit as Arc<dyn Audit>);
+        let audit: Arc<dyn Audit> = match &daemon {
+            Some(daemon) => Arc::clone(&daemon.audit) as Arc<dyn Audit>,
+            None => Arc::new(audit::Silent),
+        };
         let gates = Arc::new(Gates::new(policy.clone()));
         let pending: Arc<dyn PendingTools> = match &servers {
             Some(servers) => Arc::new(servers.bridge().clone()),
@@ -244,12 +241,6 @@ impl App {
         );
         let (admin, reloads) = DaemonAdmin::new(Arc::clone(&health), &sources.files);
         let stop_serving = CancellationToken::new();
-        let daemon = match (audit_log, exporters, listeners) {
-            (Some(audit), Some(exporters), Some((switches, listeners))) => {
-                Some(DaemonParts { audit, exporters, listeners: Some((listeners, switches)) })
-            }
-            _ => None,
-        };
         let app = Self {
             config: config.clone(),
             sources,
@@ -414,6 +405,19 @@ impl App {
 }
 
 impl DaemonParts {
+    async fn open(
+        config: &Config,
+        redactor: &Redactor,
+        store: &Arc<dyn Store>,
+        policy: &PolicyHandle,
+    ) -> Result<Self, AppError> {
+        let audit = AuditLog::open(&config.audit, redactor)?;
+        // What was disabled is disabled again before anything can be called.
+        let switches = Switches::load(Arc::clone(store), policy).await?;
+        let listeners = Some((Listeners::bind(config).await?, switches));
+        Ok(Self { audit, exporters: telemetry::exporters(config, redactor)?, listeners })
+    }
+
     /// Writes and exports what is left. Each step that fails is logged.
     async fn close(self, pins: Pins) {
         // A problem of the file was logged.
