@@ -8,15 +8,12 @@
 //! [failure](toolbus_core::failure::ToolFailure).
 
 mod answer;
-mod auth;
 mod check;
-mod client;
 mod credentials;
 mod endpoint;
 mod failure;
 mod mask;
 mod path;
-mod redirect;
 mod settings;
 mod template;
 #[cfg(test)]
@@ -24,10 +21,9 @@ mod tests;
 mod text;
 
 use toolbus_core::tool::Tool;
+pub use toolbus_outbound::{Client, ClientError, Credential, CredentialError, HeaderError};
 
-pub use self::auth::{Auth, HeaderError};
 pub use self::check::EndpointError;
-pub use self::client::{Client, ClientError};
 pub use self::settings::{Body, Method, Settings, UnknownMethod};
 pub use self::template::TemplateError;
 

@@ -3,12 +3,10 @@
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
-use serde_json::{Map, Value};
-use toolbus_core::SchemaError;
+use serde_json::Value;
 use toolbus_core::tool::ToolDescriptor;
-use toolbus_protocol::{ParseError, parse_object};
+use toolbus_core::{Parameters, ParametersError};
 use toolbus_sandbox::Sandbox;
 
 use super::executor::{Command, Place};
@@ -47,15 +45,9 @@ pub enum CommandError {
     /// A property that does nothing.
     #[error("`parameters` has a property `{0}`, but neither the command nor its standard input has it")]
     Unused(String),
-    /// The schema is no JSON object.
-    #[error("`parameters` must be a JSON Schema object: {0}")]
-    ParametersJson(#[from] ParseError),
-    /// The schema is not one of objects.
-    #[error("`parameters` must have `\"type\": \"object\"`: arguments are an object")]
-    ParametersType,
-    /// The schema cannot be used.
-    #[error("`parameters` is not a usable JSON Schema: {0}")]
-    ParametersSchema(#[from] SchemaError),
+    /// The schema of the arguments.
+    #[error(transparent)]
+    Parameters(#[from] ParametersError),
     /// What is allowed does not exist.
     #[error("`allow_dash` has `{0}`, which is no placeholder of the command")]
     AllowDash(String),
@@ -95,9 +87,7 @@ impl CommandError {
             Self::Name => "name",
             Self::Template(_) | Self::Program(_) | Self::Undeclared(_) => "command",
             Self::IsList(_) | Self::NoList(_) | Self::IsObject(_) => "command",
-            Self::Unused(_) | Self::ParametersJson(_) | Self::ParametersType | Self::ParametersSchema(_) => {
-                "parameters"
-            }
+            Self::Unused(_) | Self::Parameters(_) => "parameters",
             Self::AllowDash(_) => "allow_dash",
             Self::Folder(_) => "cwd",
             Self::Path { key, .. } | Self::Unconfined(key) => key,
@@ -121,8 +111,8 @@ pub(super) fn command(
         return Err(CommandError::Timeout);
     }
     let template = Template::parse(&settings.command)?;
-    let parameters = settings.parameters.as_deref().map(schema).transpose()?;
-    check_placeholders(&template, parameters.as_ref(), &settings)?;
+    let parameters = Parameters::parse(settings.parameters.as_deref())?;
+    check_placeholders(&template, &parameters, &settings)?;
     let here = std::env::current_dir().unwrap_or_else(|_| PathBuf::from("/"));
     let cwd = settings.cwd.as_deref().map(|cwd| folder(&here, cwd)).transpose()?;
     let environment = environment(&settings, daemon)?;
@@ -142,7 +132,7 @@ pub(super) fn command(
 
     let descriptor = ToolDescriptor {
         description: settings.description,
-        parameters: parameters.map(|schema| Arc::new(Value::Object(schema))),
+        parameters: parameters.into_schema(),
         effect: settings.effect,
         timeout: settings.timeout,
         ..ToolDescriptor::new(settings.name, "command", "command")
@@ -164,28 +154,13 @@ pub(super) fn command(
     Ok((descriptor, command))
 }
 
-fn schema(text: &str) -> Result<Map<String, Value>, CommandError> {
-    let schema = parse_object(text.as_bytes())?;
-    if schema.get("type").is_none_or(|kind| kind != "object") {
-        return Err(CommandError::ParametersType);
-    }
-    let schema = Value::Object(schema);
-    toolbus_core::check_schema(&schema)?;
-    match schema {
-        Value::Object(members) => Ok(members),
-        _ => Ok(Map::new()),
-    }
-}
-
 fn check_placeholders(
     template: &Template,
-    parameters: Option<&Map<String, Value>>,
+    parameters: &Parameters,
     settings: &CommandSettings,
 ) -> Result<(), CommandError> {
-    let properties = parameters.and_then(|schema| schema.get("properties")).and_then(Value::as_object);
     for (name, used) in template.placeholders() {
-        let property = properties.and_then(|properties| properties.get(name));
-        let property = property.ok_or_else(|| CommandError::Undeclared(name.to_owned()))?;
+        let property = parameters.property(name).ok_or_else(|| CommandError::Undeclared(name.to_owned()))?;
         match (used, property.get("type").and_then(Value::as_str)) {
             (_, Some("object")) => return Err(CommandError::IsObject(name.to_owned())),
             (Use::Value, Some("array")) => return Err(CommandError::IsList(name.to_owned())),
@@ -197,8 +172,7 @@ fn check_placeholders(
     if let Some(name) = settings.allow_dash.iter().find(|name| !is_used(name)) {
         return Err(CommandError::AllowDash(name.clone()));
     }
-    let mut names = properties.into_iter().flat_map(Map::keys);
-    match names.find(|name| settings.stdin == Stdin::None && !is_used(name)) {
+    match parameters.names().find(|name| settings.stdin == Stdin::None && !is_used(name)) {
         Some(name) => Err(CommandError::Unused(name.clone())),
         None => Ok(()),
     }

@@ -6,6 +6,7 @@ use reqwest::header::{HeaderMap, RETRY_AFTER};
 use reqwest::{Response, StatusCode};
 use toolbus_core::failure::{Cause, ToolFailure};
 use toolbus_core::tool::ToolOutput;
+use toolbus_outbound::read_up_to;
 
 use super::failure;
 use super::mask::Mask;
@@ -34,7 +35,7 @@ async fn content(name: &str, mut response: Response, limit: usize, mask: &Mask) 
     let announced = response.content_length().and_then(|length| usize::try_from(length).ok());
     let (bytes, is_whole) = match announced {
         Some(length) if length > limit => (Vec::new(), false),
-        _ => start(&mut response, limit).await.map_err(|error| failure::while_reading(name, error))?,
+        _ => read_up_to(&mut response, limit).await.map_err(|error| failure::while_reading(name, error))?,
     };
     if !is_whole {
         return Err(ToolFailure::new(
@@ -55,7 +56,7 @@ async fn error(mut response: Response, limit: usize, mask: &Mask) -> Result<Stri
     let wait = retry_after(response.headers())
         .map_or_else(String::new, |wait| format!(", try again after {} s", wait.as_secs()));
     // The status is the answer; a body that breaks off does not change it.
-    let (bytes, is_whole) = start(&mut response, limit).await.unwrap_or_default();
+    let (bytes, is_whole) = read_up_to(&mut response, limit).await.unwrap_or_default();
     let content_type = ContentType::of(response.headers());
     let body = if is_whole {
         content_type.decode(&bytes).map(|text| mask.whole(&text))
@@ -84,18 +85,4 @@ fn unavailable(name: &str, response: &Response) -> ToolFailure {
 fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     let seconds = headers.get(RETRY_AFTER)?.to_str().ok()?.trim().parse().ok()?;
     Some(Duration::from_secs(seconds).min(MAX_RETRY_AFTER))
-}
-
-/// At most `limit` bytes of the body, and whether that is all of it.
-async fn start(response: &mut Response, limit: usize) -> Result<(Vec<u8>, bool), reqwest::Error> {
-    let mut bytes = Vec::new();
-    while let Some(chunk) = response.chunk().await? {
-        let room = limit - bytes.len();
-        if let Some(fitting) = chunk.get(..room).filter(|_| chunk.len() > room) {
-            bytes.extend_from_slice(fitting);
-            return Ok((bytes, false));
-        }
-        bytes.extend_from_slice(&chunk);
-    }
-    Ok((bytes, true))
 }

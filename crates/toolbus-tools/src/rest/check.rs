@@ -2,16 +2,14 @@
 
 use std::sync::Arc;
 
-use serde_json::{Map, Value};
-use toolbus_core::SchemaError;
 use toolbus_core::caller::AgentName;
 use toolbus_core::tool::{Effect, ToolDescriptor};
-use toolbus_protocol::{ParseError, parse_object};
+use toolbus_core::{Parameters, ParametersError};
 
 use super::credentials::Credentials;
 use super::endpoint::Endpoint;
 use super::template::Template;
-use super::{Body, Client, HeaderError, Settings, TemplateError};
+use super::{Body, Client, CredentialError, HeaderError, Settings, TemplateError};
 use crate::nearest::nearest;
 
 /// What is wrong with an endpoint's settings.
@@ -34,25 +32,19 @@ pub enum EndpointError {
     /// An argument that could never be sent.
     #[error("`parameters` has a property `{0}`, but the URL's query sets that already; rename or remove one")]
     Fixed(String),
-    /// The schema is no JSON object.
-    #[error("`parameters` must be a JSON Schema object: {0}")]
-    ParametersJson(#[from] ParseError),
-    /// The schema is not one of objects.
-    #[error("`parameters` must have `\"type\": \"object\"`: arguments are an object")]
-    ParametersType,
-    /// The schema cannot be used.
-    #[error("`parameters` is not a usable JSON Schema: {0}")]
-    ParametersSchema(#[from] SchemaError),
+    /// The schema of the arguments.
+    #[error(transparent)]
+    Parameters(#[from] ParametersError),
     /// The credentials.
     #[error("{0}")]
-    Auth(HeaderError),
+    Credential(CredentialError),
     /// The credentials of one agent.
     #[error("`per_agent.{agent}`: {error}")]
-    AgentAuth {
+    AgentCredential {
         /// The agent.
         agent: AgentName,
         /// What is wrong with them.
-        error: HeaderError,
+        error: CredentialError,
     },
     /// The headers.
     #[error("{0}")]
@@ -75,8 +67,8 @@ impl EndpointError {
         match self {
             Self::Name => "name",
             Self::Url(_) | Self::Undeclared { .. } => "url",
-            Self::Fixed(_) | Self::ParametersJson(_) | Self::ParametersType | Self::ParametersSchema(_) => "parameters",
-            Self::Auth(_) | Self::AgentAuth { .. } => "auth",
+            Self::Fixed(_) | Self::Parameters(_) => "parameters",
+            Self::Credential(_) | Self::AgentCredential { .. } => "auth",
             Self::Headers(_) => "headers",
             Self::Body(_) => "body",
             Self::Timeout => "timeout",
@@ -100,17 +92,16 @@ pub(super) fn endpoint(settings: Settings, client: &Client) -> Result<(ToolDescr
         return Err(EndpointError::MaxResponse);
     }
     let template = Template::parse(&settings.url)?;
-    let parameters = settings.parameters.as_deref().map(schema).transpose()?;
-    let properties = parameters.as_ref().and_then(|schema| schema.get("properties")).and_then(Value::as_object);
-    check_placeholders(&template, properties)?;
+    let parameters = Parameters::parse(settings.parameters.as_deref())?;
+    check_placeholders(&template, &parameters)?;
     if settings.body == Body::None {
-        check_fixed(&template, properties)?;
+        check_fixed(&template, &parameters)?;
     }
     let credentials = Credentials::new(&settings)?;
 
     let descriptor = ToolDescriptor {
         description: settings.description,
-        parameters: parameters.map(|schema| Arc::new(Value::Object(schema))),
+        parameters: parameters.into_schema(),
         effect: match settings.effect {
             Effect::Undeclared => settings.method.effect(),
             declared => declared,
@@ -131,33 +122,18 @@ pub(super) fn endpoint(settings: Settings, client: &Client) -> Result<(ToolDescr
     Ok((descriptor, endpoint))
 }
 
-fn schema(text: &str) -> Result<Map<String, Value>, EndpointError> {
-    let schema = parse_object(text.as_bytes())?;
-    if schema.get("type").is_none_or(|kind| kind != "object") {
-        return Err(EndpointError::ParametersType);
-    }
-    let schema = Value::Object(schema);
-    toolbus_core::check_schema(&schema)?;
-    match schema {
-        Value::Object(members) => Ok(members),
-        _ => Ok(Map::new()),
-    }
-}
-
 /// Properties that would go to the query under a name that it has.
-fn check_fixed(template: &Template, properties: Option<&Map<String, Value>>) -> Result<(), EndpointError> {
+fn check_fixed(template: &Template, parameters: &Parameters) -> Result<(), EndpointError> {
     let used: Vec<&str> = template.placeholders().collect();
-    let mut extra = properties.into_iter().flat_map(Map::keys).filter(|name| !used.contains(&name.as_str()));
+    let mut extra = parameters.names().filter(|name| !used.contains(&name.as_str()));
     extra.find(|name| template.fixes(name)).map_or(Ok(()), |name| Err(EndpointError::Fixed(name.clone())))
 }
 
-fn check_placeholders(template: &Template, properties: Option<&Map<String, Value>>) -> Result<(), EndpointError> {
-    let declares = |name: &str| properties.is_some_and(|properties| properties.contains_key(name));
-    match template.placeholders().find(|name| !declares(name)) {
+fn check_placeholders(template: &Template, parameters: &Parameters) -> Result<(), EndpointError> {
+    match template.placeholders().find(|name| parameters.property(name).is_none()) {
         None => Ok(()),
         Some(placeholder) => {
-            let names = properties.into_iter().flat_map(Map::keys).cloned();
-            let near = nearest(placeholder, names, 1).pop();
+            let near = nearest(placeholder, parameters.names().cloned(), 1).pop();
             let hint = near.map_or_else(String::new, |name| format!("; did you mean `{{{name}}}`?"));
             Err(EndpointError::Undeclared { placeholder: placeholder.to_owned(), hint })
         }
@@ -170,9 +146,11 @@ mod tests {
 
     use toolbus_core::tool::Effect;
 
+    use toolbus_core::ParametersError;
+
     use super::{Client, EndpointError, Settings};
     use crate::Secret;
-    use crate::rest::{Auth, Body, HeaderError, Method, TemplateError, tool, tools};
+    use crate::rest::{Body, Credential, CredentialError, HeaderError, Method, TemplateError, tool, tools};
 
     const CITY: &str = r#"{"type":"object","properties":{"city":{"type":"string"}},"required":["city"]}"#;
 
@@ -232,18 +210,18 @@ mod tests {
     fn a_schema_that_cannot_be_used_is_refused() {
         for text in ["", "no", "[]", "{", r#"{"type":"object","type":"object"}"#] {
             let error = refused(|settings| settings.parameters = Some(text.to_owned()));
-            assert!(matches!(error, EndpointError::ParametersJson(_)), "{text}: {error}");
+            assert!(matches!(error, EndpointError::Parameters(ParametersError::Json(_))), "{text}: {error}");
         }
         for text in ["{}", r#"{"type":"string"}"#, r#"{"type":["object","null"]}"#] {
             let error = refused(|settings| settings.parameters = Some(text.to_owned()));
-            assert_eq!(error, EndpointError::ParametersType, "{text}");
+            assert_eq!(error, EndpointError::Parameters(ParametersError::Type), "{text}");
         }
         for text in [
             r#"{"type":"object","properties":{"city":{"type":"strin"}}}"#,
             r#"{"type":"object","properties":{"city":{"$ref":"http://elsewhere.example/s.json"}}}"#,
         ] {
             let error = refused(|settings| settings.parameters = Some(text.to_owned()));
-            assert!(matches!(error, EndpointError::ParametersSchema(_)), "{text}: {error}");
+            assert!(matches!(error, EndpointError::Parameters(ParametersError::Schema(_))), "{text}: {error}");
         }
     }
 
@@ -258,8 +236,8 @@ mod tests {
             (EndpointError::MaxResponse, "max_response", |s| s.max_response = 0),
             (EndpointError::Url(TemplateError::Misplaced("host")), "url", |s| s.url = "http://{city}/".to_owned()),
             (EndpointError::Fixed("city".to_owned()), "parameters", |s| s.url = "http://h/?city=Rome".to_owned()),
-            (EndpointError::Auth(HeaderError::EmptyCredential("token")), "auth", |s| {
-                s.auth = Auth::Bearer { token: Secret::new("") };
+            (EndpointError::Credential(CredentialError::Empty("token")), "auth", |s| {
+                s.credential = Some(Credential::Bearer(Secret::new("")));
             }),
             (EndpointError::Headers(HeaderError::Reserved("host".to_owned())), "headers", |s| {
                 s.headers.push(("Host".to_owned(), Secret::new("h")));

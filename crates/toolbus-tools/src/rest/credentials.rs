@@ -1,13 +1,14 @@
-//! Whose credentials a request carries.
+//! The credentials and headers of requests, for every caller or by agent.
 
 use std::collections::BTreeMap;
 
 use reqwest::header::HeaderMap;
 use toolbus_core::caller::{AgentName, Caller};
 use toolbus_core::failure::{Cause, ToolFailure};
+use toolbus_outbound::headers;
 
 use super::mask::Mask;
-use super::{Auth, EndpointError, HeaderError, Settings, auth};
+use super::{Credential, CredentialError, EndpointError, Settings};
 
 /// The credentials of an endpoint's requests.
 pub(super) enum Credentials {
@@ -27,23 +28,34 @@ pub(super) struct Carried {
 
 impl Credentials {
     pub(super) fn new(settings: &Settings) -> Result<Self, EndpointError> {
-        let carried = |auth: &Auth, header| {
-            let headers = auth::headers(header, &settings.headers).map_err(EndpointError::Headers)?;
-            Ok(Carried { headers, mask: Mask::new(auth.confidential(), &settings.headers) })
+        let carried = |credential: Option<&Credential>, header| {
+            let headers = headers::with_configured(header, &settings.headers).map_err(EndpointError::Headers)?;
+            let confidential = credential.map(Credential::confidential).unwrap_or_default();
+            Ok(Carried { headers, mask: Mask::new(confidential, &settings.headers) })
         };
-        let shared = settings.auth.header().map_err(EndpointError::Auth)?;
+        let header_of = |credential: &Credential| {
+            let (name, value) = credential.header()?;
+            Ok::<_, CredentialError>((headers::unreserved(name)?, value))
+        };
+        let shared = settings.credential.as_ref();
+        let header = shared.map(header_of).transpose().map_err(EndpointError::Credential)?;
         if settings.per_agent.is_empty() {
-            return carried(&settings.auth, shared).map(Self::Shared);
+            return carried(shared, header).map(Self::Shared);
         }
-        let of_agent = |(agent, auth): (&AgentName, &Auth)| {
-            let wrong = |error| EndpointError::AgentAuth { agent: agent.clone(), error };
-            let own = auth.header().map_err(wrong)?.ok_or_else(|| wrong(HeaderError::NoCredential))?;
-            Ok((agent.clone(), carried(auth, Some(own))?))
+        let of_agent = |(agent, credential): (&AgentName, &Option<Credential>)| {
+            let wrong = |error| EndpointError::AgentCredential { agent: agent.clone(), error };
+            let own = credential.as_ref().ok_or_else(|| wrong(CredentialError::Missing))?;
+            let header = header_of(own).map_err(wrong)?;
+            Ok((agent.clone(), carried(Some(own), Some(header))?))
         };
         settings.per_agent.iter().map(of_agent).collect::<Result<_, _>>().map(Self::PerAgent)
     }
 
-    /// Those of one caller; `name` is the tool's. Who has none is not told who has.
+    /// Those of `caller`, for the tool `name`.
+    ///
+    /// # Errors
+    ///
+    /// If its agent has no credential; the text names no agent that has one.
     pub(super) fn of(&self, name: &str, caller: &Caller) -> Result<&Carried, ToolFailure> {
         match self {
             Self::Shared(carried) => Ok(carried),

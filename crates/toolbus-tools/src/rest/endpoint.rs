@@ -6,9 +6,9 @@ use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderValue};
 use serde_json::{Map, Value};
 use toolbus_core::failure::{Cause, ToolFailure};
 use toolbus_core::tool::{Executor, ToolCall, ToolOutput};
+use toolbus_outbound::Reply;
 use toolbus_protocol::TraceContext;
 
-use super::client::Reply;
 use super::credentials::Credentials;
 use super::mask::Mask;
 use super::template::Template;
@@ -43,9 +43,9 @@ impl Endpoint {
     async fn exchange(&self, request: Request, mask: &Mask) -> Result<ToolOutput, ToolFailure> {
         let reply = self.client.send(request).await.map_err(|error| failure::while_sending(&self.name, error))?;
         match reply {
-            Reply::Answer(response) => answer::read(&self.name, response, self.max_response, mask).await,
-            Reply::Refused(status, refusal) => {
-                let text = format!("HTTP {status}: the redirect was not followed, because {refusal}");
+            Reply::Response(response) => answer::read(&self.name, response, self.max_response, mask).await,
+            Reply::Redirect(status, error) => {
+                let text = format!("HTTP {status}: the redirect was not followed, because {error}");
                 Ok(ToolOutput::error(mask.whole(&text)))
             }
         }

@@ -5,8 +5,7 @@ use std::io;
 
 use toolbus_core::failure::{Cause, ToolFailure};
 use toolbus_core::text::with_dates;
-
-use super::client::SendError;
+use toolbus_outbound::SendError;
 
 /// The server had the request, or a part of it.
 const LOST: (Cause, &str) =

@@ -5,7 +5,7 @@ use std::time::Duration;
 use toolbus_core::caller::AgentName;
 use toolbus_core::tool::Effect;
 
-use super::Auth;
+use super::Credential;
 use crate::Secret;
 
 /// One endpoint, as configured. Nothing is checked yet: see [`tool`](super::tool).
@@ -21,11 +21,10 @@ pub struct Settings {
     pub method: Method,
     /// JSON Schema of the arguments, as text; absent: any object, and no placeholders.
     pub parameters: Option<String>,
-    /// How the daemon proves who it is.
-    pub auth: Auth,
-    /// How it proves for whom it asks: where there is any, [`Self::auth`] is never sent, and agents that are not listed
-    /// are refused.
-    pub per_agent: BTreeMap<AgentName, Auth>,
+    /// The credential of every caller.
+    pub credential: Option<Credential>,
+    /// Credentials by agent. If there is any, [`Self::credential`] is never sent, and agents without one are refused.
+    pub per_agent: BTreeMap<AgentName, Option<Credential>>,
     /// Headers of every request. Values are secrets, because they may be.
     pub headers: Vec<(String, Secret)>,
     /// Where arguments go that the URL does not use.
@@ -48,7 +47,7 @@ impl Settings {
             url: url.into(),
             method: Method::default(),
             parameters: None,
-            auth: Auth::default(),
+            credential: None,
             per_agent: BTreeMap::new(),
             headers: Vec::new(),
             body: Body::default(),
@@ -147,7 +146,7 @@ impl FromStr for Method {
 
 #[cfg(test)]
 mod tests {
-    use super::{Method, Settings, UnknownMethod};
+    use super::{Credential, Method, Settings, UnknownMethod};
     use crate::Secret;
 
     #[test]
@@ -163,7 +162,7 @@ mod tests {
     fn debug_shows_no_credential() {
         let mut settings = Settings::new("x", "http://h/");
         settings.headers.push(("authorization".to_owned(), Secret::new("hunter2-hunter2")));
-        settings.auth = crate::rest::Auth::Bearer { token: Secret::new("hunter2-hunter2") };
+        settings.credential = Some(Credential::Bearer(Secret::new("hunter2-hunter2")));
         assert!(!format!("{settings:?}").contains("hunter2"));
     }
 }

@@ -106,7 +106,7 @@ impl Endpoint {
                 Method::Delete => runs::Method::Delete,
             },
             parameters: self.parameters.clone(),
-            auth: self.auth.as_ref().map(Auth::shared).unwrap_or_default(),
+            credential: self.auth.as_ref().and_then(Auth::shared),
             per_agent: self.auth.as_ref().map(Auth::per_agent).unwrap_or_default(),
             headers: self.headers.iter().map(|(name, value)| (name.clone(), exposed(value))).collect(),
             body: match self.body {

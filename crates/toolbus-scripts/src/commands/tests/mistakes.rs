@@ -1,5 +1,7 @@
 //! Settings that cannot work.
 
+use toolbus_core::ParametersError;
+
 use super::*;
 use crate::environment::ProgramError;
 
@@ -119,7 +121,7 @@ fn every_mistake_is_refused_and_names_its_key() {
     }
     let error =
         refused(|s| s.parameters = Some(r#"{"type":"object","properties":{"text":{"type":"strin"}}}"#.to_owned()));
-    assert!(matches!(error, CommandError::ParametersSchema(_)), "{error}");
+    assert!(matches!(error, CommandError::Parameters(ParametersError::Schema(_))), "{error}");
 }
 
 #[test]

@@ -12,23 +12,25 @@ use toolbus_core::tool::{Tool, ToolCall, ToolOutput};
 
 use super::server::Server;
 use super::tool;
-use crate::rest::{Auth, Client, EndpointError, HeaderError, Settings};
+use crate::rest::{Client, Credential, CredentialError, EndpointError, HeaderError, Settings};
 use crate::testing::call;
 
 fn agent(name: &str) -> AgentName {
     AgentName::parse(name).unwrap()
 }
 
-fn bearer(token: &str) -> Auth {
-    Auth::Bearer { token: token.into() }
+fn bearer(token: &str) -> Credential {
+    Credential::Bearer(token.into())
 }
 
 /// A tool that ana and bruno have tokens for; the shared one is for neither.
 fn shared_by_two(server: &Server) -> Tool {
     tool(&server.origin, |s| {
-        s.auth = bearer("shared-token");
-        s.per_agent =
-            BTreeMap::from([(agent("ana"), bearer("token-of-ana")), (agent("bruno"), bearer("token-of-bruno"))]);
+        s.credential = Some(bearer("shared-token"));
+        s.per_agent = BTreeMap::from([
+            (agent("ana"), Some(bearer("token-of-ana"))),
+            (agent("bruno"), Some(bearer("token-of-bruno"))),
+        ]);
     })
 }
 
@@ -99,9 +101,11 @@ async fn a_caller_cannot_try_out_a_credential_by_what_its_answer_hides() {
     })
     .await;
     let tool = tool(format!("{}/?a={{a}}", server.origin), |s| {
-        s.auth = bearer("shared-token");
-        s.per_agent =
-            BTreeMap::from([(agent("ana"), bearer("token-of-ana")), (agent("bruno"), bearer("token-of-bruno"))]);
+        s.credential = Some(bearer("shared-token"));
+        s.per_agent = BTreeMap::from([
+            (agent("ana"), Some(bearer("token-of-ana"))),
+            (agent("bruno"), Some(bearer("token-of-bruno"))),
+        ]);
     });
     // The guess ends where the answer is cut.
     let length_after = async |guess: &str| {
@@ -125,15 +129,16 @@ async fn a_caller_cannot_try_out_a_credential_by_what_its_answer_hides() {
 #[test]
 fn a_mistake_in_the_credentials_of_an_agent_is_told_with_its_name() {
     let table = [
-        (bearer(""), HeaderError::EmptyCredential("token")),
-        (bearer("a\nb"), HeaderError::Value("authorization".to_owned())),
-        (Auth::None, HeaderError::NoCredential),
+        (Some(bearer("")), CredentialError::Empty("token")),
+        (Some(bearer("a\nb")), HeaderError::Value("authorization".to_owned()).into()),
+        (None, CredentialError::Missing),
     ];
-    for (auth, error) in table {
+    for (credential, error) in table {
         let mut settings = Settings::new("t", "http://host/");
-        settings.per_agent = BTreeMap::from([(agent("ana"), bearer("token-of-ana")), (agent("bruno"), auth)]);
+        settings.per_agent =
+            BTreeMap::from([(agent("ana"), Some(bearer("token-of-ana"))), (agent("bruno"), credential)]);
         let told = crate::rest::tool(settings, &Client::new().unwrap()).err().unwrap();
         assert_eq!(told.key(), "auth");
-        assert_eq!(told, EndpointError::AgentAuth { agent: agent("bruno"), error });
+        assert_eq!(told, EndpointError::AgentCredential { agent: agent("bruno"), error });
     }
 }

@@ -10,7 +10,7 @@ use toolbus_core::tool::ToolOutput;
 
 use super::server::Server;
 use super::tool;
-use crate::rest::{Auth, Method};
+use crate::rest::{Credential, Method};
 use crate::testing::run;
 
 async fn answered(
@@ -125,19 +125,23 @@ async fn an_answer_that_is_not_text_is_invalid_and_its_type_is_named() {
 
 #[tokio::test]
 async fn a_credential_that_a_server_echoes_does_not_come_back() {
-    let auths = [
-        Auth::Bearer { token: "hunter2-hunter2".into() },
-        Auth::ApiKey { header: None, key: "hunter2-hunter2".into() },
-        Auth::Basic { username: "user".into(), password: "hunter2-hunter2".into() },
+    let credentials = [
+        Credential::Bearer("hunter2-hunter2".into()),
+        Credential::Header { name: "x-api-key".into(), value: "hunter2-hunter2".into() },
+        Credential::Basic { username: "user".into(), password: "hunter2-hunter2".into() },
     ];
     for status in [200, 400] {
-        for auth in auths.clone() {
+        for credential in credentials.clone() {
             let server = Server::start(move |seen| {
                 let echo = format!("{:?} hunter2-hunter2", seen.headers);
                 Response::builder().status(status).body(Body::from(echo)).unwrap()
             })
             .await;
-            let content = run(&tool(&server.origin, |s| s.auth = auth), json!({})).await.unwrap().content.unwrap();
+            let content = run(&tool(&server.origin, |s| s.credential = Some(credential)), json!({}))
+                .await
+                .unwrap()
+                .content
+                .unwrap();
             assert!(content.contains("[redacted]"), "{content}");
             for secret in ["hunter2", "dXNlcjpodW50ZXIyLWh1bnRlcjI="] {
                 assert!(!content.contains(secret), "{content}");
@@ -168,7 +172,7 @@ async fn a_credential_that_the_end_of_a_long_error_cuts_does_not_come_back_in_pa
             Response::builder().status(400).body(Body::from(body)).unwrap()
         })
         .await;
-        let tool = tool(&server.origin, |s| s.auth = Auth::Bearer { token: "hunter2-hunter2".into() });
+        let tool = tool(&server.origin, |s| s.credential = Some(Credential::Bearer("hunter2-hunter2".into())));
         let content = run(&tool, json!({})).await.unwrap().content.unwrap();
         assert!(content.contains("xxx") && content.ends_with("… (cut)"), "{content}");
         assert!(!content.contains('h') && !content.contains("hun"), "{before}: {content}");
@@ -182,7 +186,7 @@ async fn a_redirect_within_the_origin_is_followed_with_credentials() {
         _ => Response::new(Body::from("arrived")),
     })
     .await;
-    let tool = tool(format!("{}/old", server.origin), |s| s.auth = Auth::Bearer { token: "t0ken".into() });
+    let tool = tool(format!("{}/old", server.origin), |s| s.credential = Some(Credential::Bearer("t0ken".into())));
     assert_eq!(run(&tool, json!({})).await, Ok(ToolOutput::text("arrived")));
     let seen = server.seen();
     assert_eq!(seen[1].target, "/new?x=1");

@@ -9,7 +9,7 @@ use toolbus_protocol::TraceContext;
 
 use super::server::Server;
 use super::tool;
-use crate::rest::{Auth, Body, Client, Method, Settings};
+use crate::rest::{Body, Client, Credential, Method, Settings};
 use crate::testing::{call, run};
 
 #[tokio::test]
@@ -73,14 +73,14 @@ async fn arguments_left_over_join_the_query_when_there_is_no_body() {
 #[tokio::test]
 async fn credentials_and_headers_are_sent_and_name_the_daemon() {
     let server = Server::saying("").await;
-    let auths = [
-        (Auth::Bearer { token: "t0ken".into() }, "authorization", "Bearer t0ken"),
-        (Auth::ApiKey { header: Some("X-Key".into()), key: "k3y".into() }, "x-key", "k3y"),
-        (Auth::Basic { username: "u".into(), password: "p".into() }, "authorization", "Basic dTpw"),
+    let credentials = [
+        (Credential::Bearer("t0ken".into()), "authorization", "Bearer t0ken"),
+        (Credential::Header { name: "X-Key".into(), value: "k3y".into() }, "x-key", "k3y"),
+        (Credential::Basic { username: "u".into(), password: "p".into() }, "authorization", "Basic dTpw"),
     ];
-    for (auth, name, value) in auths {
+    for (credential, name, value) in credentials {
         let tool = tool(&server.origin, |s| {
-            s.auth = auth;
+            s.credential = Some(credential);
             s.headers = vec![("accept".to_owned(), "application/json".into())];
         });
         run(&tool, json!({})).await.unwrap();

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use toolbus_core::caller::AgentName;
-use toolbus_tools::rest as runs;
+use toolbus_outbound::Credential;
 
 use crate::config::{Agent, Secret};
 
@@ -92,35 +92,35 @@ pub(super) fn exposed(secret: &Secret) -> toolbus_tools::Secret {
 
 impl Auth {
     /// The credential of every caller.
-    pub(super) fn shared(&self) -> runs::Auth {
+    pub(super) fn shared(&self) -> Option<Credential> {
         match self {
-            Self::Bearer { token: Some(token), .. } => runs::Auth::Bearer { token: exposed(token) },
+            Self::Bearer { token: Some(token), .. } => Some(Credential::Bearer(exposed(token))),
             Self::ApiKey { header, key: Some(key), .. } => {
-                runs::Auth::ApiKey { header: Some(header.clone()), key: exposed(key) }
+                Some(Credential::Header { name: header.clone(), value: exposed(key) })
             }
             Self::Basic { username: Some(username), password: Some(password), .. } => {
-                runs::Auth::Basic { username: username.clone(), password: exposed(password) }
+                Some(Credential::Basic { username: username.clone(), password: exposed(password) })
             }
-            _ => runs::Auth::None,
+            _ => None,
         }
     }
 
     /// The credential of every agent; one of another form than the `type` needs becomes none, which is an error there.
-    pub(super) fn per_agent(&self) -> BTreeMap<AgentName, runs::Auth> {
+    pub(super) fn per_agent(&self) -> BTreeMap<AgentName, Option<Credential>> {
         let entry = |(agent, credential): (&Agent, &AgentCredential)| ((**agent).clone(), self.of_agent(credential));
         self.agents().into_iter().flatten().map(entry).collect()
     }
 
-    fn of_agent(&self, credential: &AgentCredential) -> runs::Auth {
+    fn of_agent(&self, credential: &AgentCredential) -> Option<Credential> {
         match (self, credential) {
-            (Self::Bearer { .. }, AgentCredential::Bearer { token }) => runs::Auth::Bearer { token: exposed(token) },
+            (Self::Bearer { .. }, AgentCredential::Bearer { token }) => Some(Credential::Bearer(exposed(token))),
             (Self::ApiKey { header, .. }, AgentCredential::ApiKey { key }) => {
-                runs::Auth::ApiKey { header: Some(header.clone()), key: exposed(key) }
+                Some(Credential::Header { name: header.clone(), value: exposed(key) })
             }
             (Self::Basic { .. }, AgentCredential::Basic { username, password }) => {
-                runs::Auth::Basic { username: username.clone(), password: exposed(password) }
+                Some(Credential::Basic { username: username.clone(), password: exposed(password) })
             }
-            _ => runs::Auth::None,
+            _ => None,
         }
     }
 
@@ -166,8 +166,7 @@ impl Auth {
             Self::ApiKey { .. } => "`key`",
             Self::Basic { .. } => "`username` and `password`",
         };
-        let is_misfit =
-            |(_, credential): &(&Agent, &AgentCredential)| matches!(self.of_agent(credential), runs::Auth::None);
+        let is_misfit = |(_, credential): &(&Agent, &AgentCredential)| self.of_agent(credential).is_none();
         self.agents().into_iter().flatten().filter(is_misfit).map(|(agent, _)| (agent, needed)).collect()
     }
 }

@@ -1,3 +1,5 @@
+use toolbus_outbound::Credential;
+
 use super::*;
 
 const SECRET: &str = "hunter2";
@@ -43,10 +45,10 @@ fn the_credentials_of_agents_are_secrets_of_every_kind_of_auth() {
         let loaded = load(&[&text], &[("TOKEN", SECRET)], &[]).unwrap();
         let settings = loaded.config.rest.endpoints[0].settings();
         let secret = match settings.per_agent.get("ana").unwrap() {
-            toolbus_tools::rest::Auth::Bearer { token } => token,
-            toolbus_tools::rest::Auth::ApiKey { key, .. } => key,
-            toolbus_tools::rest::Auth::Basic { password, .. } => password,
-            toolbus_tools::rest::Auth::None => panic!("{kind}"),
+            Some(Credential::Bearer(token)) => token,
+            Some(Credential::Header { value, .. }) => value,
+            Some(Credential::Basic { password, .. }) => password,
+            Some(Credential::ClientCredentials(_)) | None => panic!("{kind}"),
         };
         assert_eq!(secret.expose(), SECRET, "{kind}");
         let shown = format!("{loaded:?} {}", serde_json::to_string(&loaded.config).unwrap());

@@ -8,17 +8,20 @@ const MAX_FOLLOWED: usize = 5;
 
 /// Why a redirect is not followed. The target is not shown: it may hold what the caller must not see.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub(super) enum Refusal {
+pub enum RedirectError {
+    /// Another origin.
     #[error("it leads to another server")]
     OtherServer,
+    /// An invalid address.
     #[error("it leads to no usable address")]
     Unusable,
+    /// Too many redirects.
     #[error("there were {MAX_FOLLOWED} before it")]
     TooMany,
 }
 
-/// Where the answer leads, if it is a redirect.
-pub(super) fn location(response: &Response) -> Option<HeaderValue> {
+/// The target of a redirect; `None` for any other response.
+pub(crate) fn location(response: &Response) -> Option<HeaderValue> {
     let is_redirect = matches!(
         response.status(),
         StatusCode::MOVED_PERMANENTLY
@@ -30,20 +33,20 @@ pub(super) fn location(response: &Response) -> Option<HeaderValue> {
     response.headers().get(LOCATION).filter(|_| is_redirect).cloned()
 }
 
-/// The request that `response` asks for instead of `request`, of which it is the answer.
-pub(super) fn follow(
+/// The request that the redirect `response` asks for instead of `request`.
+pub(crate) fn follow(
     mut request: Request,
     response: &Response,
     location: HeaderValue,
     followed: usize,
-) -> Result<Request, Refusal> {
-    let location = location.to_str().map_err(|_| Refusal::Unusable)?;
-    let target = response.url().join(location).map_err(|_| Refusal::Unusable)?;
+) -> Result<Request, RedirectError> {
+    let location = location.to_str().map_err(|_| RedirectError::Unusable)?;
+    let target = response.url().join(location).map_err(|_| RedirectError::Unusable)?;
     if target.origin() != response.url().origin() {
-        return Err(Refusal::OtherServer);
+        return Err(RedirectError::OtherServer);
     }
     if followed >= MAX_FOLLOWED {
-        return Err(Refusal::TooMany);
+        return Err(RedirectError::TooMany);
     }
     *request.url_mut() = target;
     if becomes_get(response.status(), request.method()) {
