@@ -38,7 +38,7 @@ use toolbus_core::registry::RegistryError;
 use toolbus_core::store::Store;
 use toolbus_core::telemetry::{Load, Telemetry};
 use toolbus_core::toolsets::SessionSets;
-use toolbus_core::{AllArrived, Dispatcher, Drained, Gates, PendingTools, Service};
+use toolbus_core::{AllArrived, Dispatcher, Drained, Gates, PendingTools, Service, lifecycle};
 use toolbus_mcp_client::model_tools::Registrar;
 use toolbus_mcp_client::servers::PlacedServer;
 use toolbus_store::Memory;
@@ -46,6 +46,7 @@ use toolbus_telemetry::logging::LoggingError;
 use toolbus_telemetry::{Exporters, TelemetryError};
 use toolbus_trust::pins::{PinFileError, Pins};
 use toolbus_trust::scan::RulesError;
+use tracing::Instrument as _;
 
 use self::parts::shown;
 use self::watch::FileWatch;
@@ -60,7 +61,6 @@ use crate::signals::{Asked, Signals};
 const FLUSH_TIME: Duration = Duration::from_secs(5);
 
 /// What an [`App`] is built for.
-#[derive(Debug)]
 pub enum Mode<'a> {
     /// A daemon.
     Daemon {
@@ -192,25 +192,28 @@ impl App {
     ///
     /// If the configuration cannot be put into practice, such as a port that is in use.
     pub async fn build(config: &Config, mode: Mode<'_>) -> Result<Self, AppError> {
-        let sources = match mode {
-            Mode::Daemon(sources) => sources.clone(),
-            Mode::Command { .. } => Sources::default(),
+        let (sources, recording, pin_file) = match mode {
+            Mode::Daemon { sources, recording } => (sources.clone(), Some(recording), config.pin_file(sources)),
+            Mode::Command { pins } => (Sources::default(), None, pins),
         };
-        let is_daemon = matches!(mode, Mode::Daemon(_));
-        let redactor = parts::redactor(config);
+        let is_daemon = recording.is_some();
+        let redactor = match &recording {
+            Some(recording) => recording.redactor.clone(),
+            None => parts::redactor(config),
+        };
         let store: Arc<dyn Store> = if is_daemon { config.store.open()? } else { Arc::new(Memory::default()) };
         let (registry, mut sets) = parts::tools(config)?;
         let policy = parts::policy(config, registry.clone())?;
-        let daemon = match mode {
-            Mode::Daemon(_) => Some(DaemonParts::open(config, &redactor, &store, &policy).await?),
-            Mode::Command { .. } => None,
+        let daemon = match recording {
+            Some(recording) => Some(DaemonParts::open(config, recording, &store, &policy).await?),
+            None => None,
         };
         let exporters = daemon.as_ref().map(|daemon| &daemon.exporters);
         let scripts = Scripts::start(config, telemetry::of_scripts(exporters)).await?;
         registry.register_all(scripts.tools(config).await?)?;
         // Calls right after the start must find these tools.
         policy.refresh();
-        let pins = pins::open(config, &mode, &policy).await?;
+        let pins = pins::open(config, pin_file, is_daemon, &policy).await?;
         let bus = parts::bus(config)?;
         let servers = Servers::new(config, registry.clone(), telemetry::of_servers(exporters), &redactor)?;
         let registrar =
@@ -335,7 +338,11 @@ impl App {
 
     async fn take_over(&mut self, change: Change) {
         match change {
-            Change::ServersFile => self.reload_servers().await,
+            Change::ServersFile => {
+                let source = "servers_file";
+                let span = tracing::info_span!(target: lifecycle::TARGET, "reload", toolbus.reload.source = source);
+                self.reload_servers().instrument(span).await;
+            }
             Change::Configuration(request) => {
                 let report = self.reload_and_log().await;
                 if let Some(daemon) = &self.daemon {
@@ -357,8 +364,8 @@ impl App {
     }
 
     /// Stops taking calls, waits at most `patience` for those in progress, ends the rest, stops MCP servers and closes the
-    /// bus. A daemon then ends its HTTP server, and writes and exports what is left.
-    pub async fn drain(mut self, patience: Duration) -> Drained {
+    /// bus.
+    pub async fn drain(&mut self, patience: Duration) -> Drained {
         self.health.start_draining();
         self.bus.stop_consuming().await;
         while self.consumers.join_next().await.is_some() {}
@@ -370,12 +377,16 @@ impl App {
         }
         self.scripts.shutdown().await;
         self.bus.close().await;
+        drained
+    }
+
+    /// Ends the HTTP server, and writes and exports what is left. Comes after [`Self::drain`].
+    pub async fn close(mut self) {
         self.stop_serving.cancel();
         while self.serving.join_next().await.is_some() {}
         if let Some(daemon) = self.daemon {
             daemon.close(self.pins).await;
         }
-        drained
     }
 
     /// The number of tools.
@@ -407,15 +418,15 @@ impl App {
 impl DaemonParts {
     async fn open(
         config: &Config,
-        redactor: &Redactor,
+        Recording { redactor, exporters }: Recording,
         store: &Arc<dyn Store>,
         policy: &PolicyHandle,
     ) -> Result<Self, AppError> {
-        let audit = AuditLog::open(&config.audit, redactor)?;
+        let audit = AuditLog::open(&config.audit, &redactor)?;
         // What was disabled is disabled again before anything can be called.
         let switches = Switches::load(Arc::clone(store), policy).await?;
         let listeners = Some((Listeners::bind(config).await?, switches));
-        Ok(Self { audit, exporters: telemetry::exporters(config, redactor)?, listeners })
+        Ok(Self { audit, exporters, listeners })
     }
 
     /// Writes and exports what is left. Each step that fails is logged.

@@ -103,8 +103,9 @@ impl Session {
     /// Closes the bus in order.
     pub async fn close(self) {
         match self.app {
-            Some(app) => {
+            Some(mut app) => {
                 app.drain(PATIENCE).await;
+                app.close().await;
             }
             None => self.bus.close().await,
         }

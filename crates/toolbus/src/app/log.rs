@@ -12,7 +12,6 @@ use crate::config::Config;
 use crate::config::telemetry::LogFormat;
 
 /// What a daemon starts before everything else: its log, and the exporters of telemetry.
-#[derive(Debug)]
 pub struct Recording {
     /// Removes the secrets of the configuration, from the log too.
     pub(super) redactor: Redactor,

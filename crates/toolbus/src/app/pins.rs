@@ -1,6 +1,7 @@
 //! The pins of an app: checked when it is built, written when there is something new, and read again when another process
 //! wrote them.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,8 +10,8 @@ use tokio::time::sleep;
 use toolbus_core::policy::PolicyHandle;
 use toolbus_trust::pins::Pins;
 
+use super::AppError;
 use super::watch::{FileWatch, changed};
-use super::{AppError, Mode};
 use crate::config::Config;
 
 /// Delay of a write, so that changes in quick succession are written together.
@@ -24,16 +25,18 @@ enum Due {
     Reload,
 }
 
-/// Opens the pins of an app, and quarantines what is not as it was pinned before anything can be called.
+/// Opens the pins in `file`, and quarantines what is not as it was pinned before anything can be called. Only a daemon writes
+/// the file; a command without a file checks nothing.
 ///
 /// # Errors
 ///
 /// If the file exists and cannot be used; or if it cannot be written and its rules quarantine tools.
-pub(super) async fn open(config: &Config, mode: &Mode<'_>, policy: &PolicyHandle) -> Result<Pins, AppError> {
-    let (file, is_daemon) = match mode {
-        Mode::Daemon(sources) => (config.pin_file(sources), true),
-        Mode::Command { pins } => (pins.clone(), false),
-    };
+pub(super) async fn open(
+    config: &Config,
+    file: Option<PathBuf>,
+    is_daemon: bool,
+    policy: &PolicyHandle,
+) -> Result<Pins, AppError> {
     let is_checked = is_daemon || file.is_some();
     let pins = Pins::open(file, config.pin_levels())?;
     if is_checked {

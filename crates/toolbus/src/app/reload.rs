@@ -4,8 +4,11 @@ use std::collections::BTreeSet;
 
 use tokio::task::{JoinError, spawn_blocking};
 use toolbus_core::caller::AgentName;
+use toolbus_core::lifecycle;
 use toolbus_core::policy::PolicyHandle;
 use toolbus_core::registry::RegistryError;
+use tracing::Instrument as _;
+use tracing::field::Empty;
 
 use super::parts::hide;
 use super::servers::is_same_server;
@@ -48,22 +51,14 @@ pub(super) enum ReloadError {
 impl App {
     /// Reloads the configuration, and logs what came of it.
     pub(super) async fn reload_and_log(&mut self) -> ReloadReport {
-        match self.reload().await {
-            Ok(report) => {
-                for warning in &report.warnings {
-                    tracing::warn!(warning, "reload: a suspicious setting");
-                }
-                for section in &report.waiting {
-                    tracing::warn!(section, "reload: this section has changed, and waits for a restart");
-                }
-                tracing::info!(tools = report.tools, changed = report.changed.join(", "), "reload: done");
-                report
-            }
-            Err(error) => {
-                tracing::error!(%error, "reload: refused; everything stays as it was");
-                ReloadReport { error: Some(error.to_string()), ..ReloadReport::default() }
-            }
-        }
+        let span = tracing::info_span!(
+            target: lifecycle::TARGET,
+            "reload",
+            toolbus.reload.source = "configuration",
+            otel.status_description = Empty
+        );
+        let reloading = async { logged(lifecycle::checked(&span, self.reload().await)) };
+        reloading.instrument(span.clone()).await
     }
 
     /// Reads the configuration again, and applies what can change while running. Calls in progress keep what they began
@@ -199,6 +194,26 @@ impl App {
             tracing::warn!(servers = count, "the file of MCP servers cannot be read: its servers stay as they are");
         } else {
             tracing::info!(servers = count, "read the file of MCP servers again");
+        }
+    }
+}
+
+/// Logs what came of a reload.
+fn logged(reloaded: Result<ReloadReport, ReloadError>) -> ReloadReport {
+    match reloaded {
+        Ok(report) => {
+            for warning in &report.warnings {
+                tracing::warn!(warning, "reload: a suspicious setting");
+            }
+            for section in &report.waiting {
+                tracing::warn!(section, "reload: this section has changed, and waits for a restart");
+            }
+            tracing::info!(tools = report.tools, changed = report.changed.join(", "), "reload: done");
+            report
+        }
+        Err(error) => {
+            tracing::error!(%error, "reload: refused; everything stays as it was");
+            ReloadReport { error: Some(error.to_string()), ..ReloadReport::default() }
         }
     }
 }

@@ -4,10 +4,12 @@ use std::io;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use toolbus_core::Drained;
+use toolbus_core::{Drained, lifecycle};
+use tracing::Instrument as _;
+use tracing::field::Empty;
 
 use super::Context;
-use crate::app::{self, App, AppError, Ending, Mode};
+use crate::app::{App, AppError, Ending, Mode, Recording};
 use crate::config::identity::Source;
 use crate::config::{BusUrl, Config};
 use crate::limits;
@@ -41,15 +43,16 @@ pub enum ServeError {
 /// If the daemon cannot start, or meets a mistake that no retry mends.
 pub async fn run(_: ServeArgs, context: &Context) -> Result<ExitCode, ServeError> {
     let mut signals = Signals::listen()?;
-    app::logging(&context.config, &app::redactor(&context.config))?;
+    let recording = Recording::start(&context.config)?;
     log_warnings(&context.warnings);
-    let mut app = App::build(&context.config, Mode::Daemon(&context.sources)).await?;
+    let mode = Mode::Daemon { sources: &context.sources, recording };
+    let mut app = App::build(&context.config, mode).await?;
     log_start(&context.config, &app);
     app.start_servers().await;
     app.listen();
     let ending = app.run(&mut signals).await;
     tokio::select! {
-        result = drain(app, ending) => result,
+        result = end(app, ending) => result,
         signal = signals.stop() => {
             tracing::warn!(signal, "stopping at once: another signal came");
             Ok(ExitCode::from(130))
@@ -57,23 +60,43 @@ pub async fn run(_: ServeArgs, context: &Context) -> Result<ExitCode, ServeError
     }
 }
 
-/// Drains the app: in order after a signal, at once after a fatal error.
-async fn drain(app: App, ending: Ending) -> Result<ExitCode, ServeError> {
-    let signal = match ending {
-        Ending::Signal(signal) => signal,
+/// Drains the app, in order after a signal and at once after a fatal error, and closes it.
+async fn end(mut app: App, ending: Ending) -> Result<ExitCode, ServeError> {
+    let span = tracing::info_span!(
+        target: lifecycle::TARGET,
+        "drain",
+        toolbus.drain.cut = Empty,
+        otel.status_description = Empty
+    );
+    let patience = match &ending {
+        Ending::Signal(signal) => {
+            let patience = app.drain_timeout();
+            let timeout_ms = u64::try_from(patience.as_millis()).unwrap_or(u64::MAX);
+            span.in_scope(|| tracing::info!(signal, timeout_ms, "draining"));
+            patience
+        }
         Ending::Fatal(reason) => {
-            app.drain(Duration::ZERO).await;
-            return Err(ServeError::Broker(reason));
+            lifecycle::fail(&span, reason);
+            Duration::ZERO
         }
     };
-    let patience = app.drain_timeout();
-    let timeout_ms = u64::try_from(patience.as_millis()).unwrap_or(u64::MAX);
-    tracing::info!(signal, timeout_ms, "draining");
-    match app.drain(patience).await {
-        Drained::Finished => tracing::info!("drained: every call came to its end"),
-        Drained::Cut(calls) => tracing::warn!(calls, "drained: calls were put back or cancelled"),
-    }
-    Ok(ExitCode::SUCCESS)
+    let drained = app.drain(patience).instrument(span.clone()).await;
+    let calls = if let Drained::Cut(calls) = drained { calls } else { 0 };
+    span.record("toolbus.drain.cut", lifecycle::count(calls));
+    let result = match ending {
+        Ending::Signal(_) => {
+            span.in_scope(|| match drained {
+                Drained::Finished => tracing::info!("drained: every call came to its end"),
+                Drained::Cut(calls) => tracing::warn!(calls, "drained: calls were put back or cancelled"),
+            });
+            Ok(ExitCode::SUCCESS)
+        }
+        Ending::Fatal(reason) => Err(ServeError::Broker(reason)),
+    };
+    // Before the exporters end.
+    drop(span);
+    app.close().await;
+    result
 }
 
 /// Logs a low limit of open files, and suspicious settings.
