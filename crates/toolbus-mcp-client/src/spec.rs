@@ -9,6 +9,7 @@ use std::time::Duration;
 use toolbus_core::pattern::Pattern;
 use toolbus_core::secret::Secret;
 use toolbus_core::tool::{Naming, Validation};
+pub use toolbus_outbound::{ClientCredentials, Credential};
 use url::Url;
 
 /// Longest name of a server, in characters.
@@ -206,35 +207,6 @@ pub enum Credentials {
     Shared(Credential),
     /// By a credential of the caller's agent. An agent without one is refused. The tools are listed with the first.
     PerAgent(BTreeMap<String, Credential>),
-}
-
-/// One credential.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Credential {
-    /// A bearer token.
-    Bearer(Secret),
-    /// A header of any name.
-    Header {
-        /// Its name.
-        name: String,
-        /// Its value.
-        value: Secret,
-    },
-    /// A token that is fetched by the OAuth 2.1 client credentials grant.
-    ClientCredentials(ClientCredentials),
-}
-
-/// How a token is fetched by the OAuth 2.1 client credentials grant.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ClientCredentials {
-    /// The token endpoint.
-    pub token_url: Url,
-    /// The client's id.
-    pub client_id: String,
-    /// The client's secret.
-    pub client_secret: Secret,
-    /// Scopes to ask for.
-    pub scopes: Vec<String>,
 }
 
 /// Lists of tools, ASCII case ignored. Deny wins over allow; no list of allowed tools allows all.

@@ -2,18 +2,21 @@
 //!
 //! * [`Client`] sends requests of tools, and follows redirects within one origin. [`http_client`] is the client beneath it,
 //!   for protocols that handle redirects themselves.
-//! * [`Credential`] is what a request carries to authenticate; [`headers`] checks names and values of headers.
+//! * [`Credential`] is what a request carries to authenticate, [`Authorizer`] also fetches and keeps tokens; [`headers`]
+//!   checks names and values of headers.
 //! * [`read_up_to`] reads a body of limited size.
 //!
 //! A request goes to the configured server and nowhere else: proxies of the environment are not used, and no redirect leads
 //! to another origin.
 
+mod authorizer;
 mod body;
 mod client;
 mod credential;
 pub mod headers;
 mod redirect;
 
+pub use authorizer::{Authorizer, TokenError};
 pub use body::read_up_to;
 pub use client::{Client, ClientError, Reply, SendError, http_client};
 pub use credential::{ClientCredentials, Credential, CredentialError};

@@ -1,7 +1,6 @@
 //! Transports over HTTP, and how Streamable HTTP is distinguished from HTTP+SSE.
 
 pub(crate) mod client;
-pub(crate) mod credentials;
 mod error;
 mod events;
 pub(crate) mod sse;

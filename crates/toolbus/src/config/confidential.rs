@@ -160,7 +160,9 @@ fn of_endpoint(endpoint: &Endpoint) -> Vec<String> {
         Credentials::PerAgent(agents) => agents.values().collect(),
     };
     values.extend(credentials.into_iter().map(|credential| match credential {
-        Credential::Bearer(secret) | Credential::Header { value: secret, .. } => secret.expose().to_owned(),
+        Credential::Bearer(secret)
+        | Credential::Header { value: secret, .. }
+        | Credential::Basic { password: secret, .. } => secret.expose().to_owned(),
         Credential::ClientCredentials(grant) => grant.client_secret.expose().to_owned(),
     }));
     values

@@ -9,24 +9,23 @@ use reqwest::header::{
     ACCEPT, ACCEPT_ENCODING, AUTHORIZATION, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, HOST, HeaderMap, HeaderName,
     HeaderValue, TE, TRAILER, TRANSFER_ENCODING, UPGRADE,
 };
-use reqwest::redirect::Policy;
 use reqwest::{Method, Response, StatusCode};
 use tokio_util::sync::CancellationToken;
 use toolbus_core::redact::Redactor;
 use toolbus_core::secret::Secret;
+use toolbus_outbound::headers::{HeaderError, parse_name, parse_value};
+use toolbus_outbound::{Authorizer, http_client, read_up_to};
 use url::Url;
 
 use super::OpenError;
-use super::credentials::Authorizer;
 use super::error::{HttpError, HttpErrorKind};
 use crate::spec::{Credential, Endpoint};
 use crate::transport::TransportFailure;
 
 /// Longest wait for a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// Unused connections that are kept, and for how long: less than the 5 s after which Node and uvicorn close them,
-/// because a request on a connection that is just being closed is lost.
-const MAX_IDLE: usize = 32;
+/// How long unused connections are kept: less than the 5 s after which Node and uvicorn close them, because a request on a
+/// connection that is just being closed is lost.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(4);
 
 /// What all connections to a server have in common.
@@ -47,15 +46,7 @@ impl Requester {
         credential: Option<Credential>,
         redactor: &Redactor,
     ) -> Result<Self, OpenError> {
-        let http = reqwest::Client::builder()
-            .user_agent(concat!("toolbus/", env!("CARGO_PKG_VERSION")))
-            .redirect(Policy::none())
-            .no_proxy()
-            .tcp_nodelay(true)
-            .connect_timeout(CONNECT_TIMEOUT)
-            .pool_max_idle_per_host(MAX_IDLE)
-            .pool_idle_timeout(IDLE_TIMEOUT)
-            .build()
+        let http = http_client(CONNECT_TIMEOUT, IDLE_TIMEOUT)
             .map_err(|_| OpenError::Other("the HTTP client cannot be set up: can the certificates be read?".into()))?;
         let mut url = endpoint.url.clone();
         if !matches!(url.scheme(), "http" | "https") {
@@ -191,17 +182,6 @@ const OWN: [HeaderName; 10] =
     [ACCEPT, ACCEPT_ENCODING, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, HOST, TE, TRAILER, TRANSFER_ENCODING, UPGRADE];
 const OWN_OF_MCP: [&str; 3] = ["mcp-session-id", "mcp-protocol-version", "last-event-id"];
 
-/// A header that cannot be sent. Its value is never shown.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum HeaderError {
-    /// Not a header's name.
-    #[error("`{0}` is not a valid header name")]
-    Name(String),
-    /// Not a header's value.
-    #[error("the value of header `{0}` has characters that a header cannot carry (a line break at its end?)")]
-    Value(String),
-}
-
 /// Checks the headers of a configuration.
 pub(super) fn configured(headers: &BTreeMap<String, Secret>) -> Result<HeaderMap, HeaderError> {
     let mut checked = HeaderMap::new();
@@ -217,17 +197,6 @@ pub(super) fn configured(headers: &BTreeMap<String, Secret>) -> Result<HeaderMap
     Ok(checked)
 }
 
-pub(crate) fn parse_name(name: &str) -> Result<HeaderName, HeaderError> {
-    HeaderName::from_bytes(name.as_bytes()).map_err(|_| HeaderError::Name(name.escape_debug().to_string()))
-}
-
-/// Marked as sensitive, so that no layer below prints it.
-pub(crate) fn parse_value(name: &HeaderName, value: &str) -> Result<HeaderValue, HeaderError> {
-    let mut value = HeaderValue::from_str(value).map_err(|_| HeaderError::Value(name.to_string()))?;
-    value.set_sensitive(true);
-    Ok(value)
-}
-
 /// Largest answer, in bytes after decompression.
 pub(crate) const MAX_ANSWER: usize = 16 * 1024 * 1024;
 /// Largest answer to a request that failed, in bytes after decompression.
@@ -235,15 +204,13 @@ pub(super) const MAX_REFUSAL: usize = 64 * 1024;
 
 /// Reads a body of at most `limit` bytes.
 pub(super) async fn read(origin: &str, mut response: Response, limit: usize) -> Result<Vec<u8>, HttpError> {
-    let mut body = Vec::new();
-    while let Some(chunk) = response.chunk().await.map_err(|error| HttpError::unanswered(origin, &error))? {
-        if body.len() + chunk.len() > limit {
+    match read_up_to(&mut response, limit).await.map_err(|error| HttpError::unanswered(origin, &error))? {
+        (body, true) => Ok(body),
+        (_, false) => {
             let text = format!("the MCP server at {origin} answered more than {limit} bytes");
-            return Err(HttpError::new(HttpErrorKind::TooLarge, text));
+            Err(HttpError::new(HttpErrorKind::TooLarge, text))
         }
-        body.extend_from_slice(&chunk);
     }
-    Ok(body)
 }
 
 #[cfg(test)]

@@ -8,8 +8,7 @@ use rmcp::service::ServiceError;
 use rmcp::transport::streamable_http_client::StreamableHttpError;
 use toolbus_core::failure::Cause;
 use toolbus_core::text::with_dates;
-
-use super::credentials::TokenError;
+use toolbus_outbound::TokenError;
 
 /// A request or a connection that failed. The text is for operators and callers: it has no secret, nothing that the
 /// server wrote, and of the server's URL only the origin.

@@ -285,7 +285,7 @@ pub(super) fn http_url(key: &'static str, text: &str) -> Result<Url, Mistake> {
 /// The headers that credentials take.
 fn names(credentials: &Credentials) -> Vec<&str> {
     let name = |credential| match credential {
-        &Credential::Bearer(_) | &Credential::ClientCredentials(_) => "authorization",
+        &Credential::Bearer(_) | &Credential::Basic { .. } | &Credential::ClientCredentials(_) => "authorization",
         Credential::Header { name, .. } => name.as_str(),
     };
     match credentials {

@@ -1,4 +1,4 @@
-//! How requests to an HTTP server are authorised.
+//! Authorises requests, with tokens of the OAuth 2.1 client credentials grant where a credential asks for them.
 
 use std::time::Duration;
 
@@ -13,77 +13,82 @@ use toolbus_core::redact::{Learnt, Redactor};
 use toolbus_core::secret::Secret;
 use url::form_urlencoded::byte_serialize;
 
-use super::client::{HeaderError, parse_name, parse_value};
-use crate::spec::{ClientCredentials, Credential};
+use crate::credential::{ClientCredentials, Credential, CredentialError};
+use crate::headers::parse_value;
+use crate::read_up_to;
 
 /// Gives the header that authorises a request. It is asked for each request, because tokens expire while a session
 /// lives.
-pub(crate) enum Authorizer {
-    /// Requests need none.
-    None,
-    /// Always the same.
-    Fixed(HeaderName, HeaderValue),
-    /// A token that is fetched.
-    Fetched(Box<TokenSource>),
-}
+pub struct Authorizer(Kind);
 
-/// Why a credential cannot be used.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum CredentialError {
-    /// An unset variable, most likely.
-    #[error("the credential is empty: is the variable or file that it comes from set?")]
-    Empty,
-    /// A header cannot carry it.
-    #[error(transparent)]
-    Header(#[from] HeaderError),
+enum Kind {
+    /// Requests need no header.
+    None,
+    /// The header is always the same.
+    Fixed(HeaderName, HeaderValue),
+    /// The header carries a token that is fetched.
+    Fetched(Box<TokenSource>),
 }
 
 impl Authorizer {
     /// Prepares a credential. `http` fetches its tokens, which `redactor` learns.
-    pub(crate) fn new(
+    ///
+    /// # Errors
+    ///
+    /// If the credential is empty, or a header cannot carry it.
+    pub fn new(
         credential: Option<Credential>,
         http: &reqwest::Client,
         redactor: &Redactor,
     ) -> Result<Self, CredentialError> {
-        let (name, value) = match credential {
-            None => return Ok(Self::None),
-            Some(Credential::Bearer(token)) => (AUTHORIZATION, format!("Bearer {}", filled(token.expose())?)),
-            Some(Credential::Header { name, value }) => (parse_name(&name)?, filled(value.expose())?.to_owned()),
+        let kind = match credential {
+            None => Kind::None,
             Some(Credential::ClientCredentials(grant)) => {
-                filled(&grant.client_id)?;
-                filled(grant.client_secret.expose())?;
-                return Ok(Self::Fetched(Box::new(TokenSource::new(grant, http.clone(), redactor.clone()))));
+                if [&*grant.client_id, grant.client_secret.expose()].iter().any(|part| part.trim().is_empty()) {
+                    return Err(CredentialError::Empty(WHOLE));
+                }
+                Kind::Fetched(Box::new(TokenSource::new(grant, http.clone(), redactor.clone())))
+            }
+            Some(credential) => {
+                let (name, value) = credential.header().map_err(|error| match error {
+                    CredentialError::Empty(_) => CredentialError::Empty(WHOLE),
+                    other => other,
+                })?;
+                Kind::Fixed(name, value)
             }
         };
-        let value = parse_value(&name, &value)?;
-        Ok(Self::Fixed(name, value))
+        Ok(Self(kind))
     }
 
     /// Whether requests carry a credential.
-    pub(crate) const fn has_credential(&self) -> bool {
-        !matches!(self, Self::None)
+    #[must_use]
+    pub const fn has_credential(&self) -> bool {
+        !matches!(self.0, Kind::None)
     }
 
-    /// The header of a request. Fetches a token where that is needed.
-    pub(crate) async fn header(&self) -> Result<Option<(HeaderName, HeaderValue)>, TokenError> {
-        match self {
-            Self::None => Ok(None),
-            Self::Fixed(name, value) => Ok(Some((name.clone(), value.clone()))),
-            Self::Fetched(source) => Ok(Some((AUTHORIZATION, source.value().await?))),
+    /// The header of a request. Fetches a token if there is no valid one.
+    ///
+    /// # Errors
+    ///
+    /// If the token endpoint gives no token.
+    pub async fn header(&self) -> Result<Option<(HeaderName, HeaderValue)>, TokenError> {
+        match &self.0 {
+            Kind::None => Ok(None),
+            Kind::Fixed(name, value) => Ok(Some((name.clone(), value.clone()))),
+            Kind::Fetched(source) => Ok(Some((AUTHORIZATION, source.value().await?))),
         }
     }
 
-    /// Forgets the credential `value`, which the server rejected. Returns whether another one can be fetched.
-    pub(crate) async fn forget(&self, value: &HeaderValue) -> bool {
-        let Self::Fetched(source) = self else { return false };
+    /// Drops a token that the server does not accept. Returns whether another one can be fetched.
+    pub async fn forget(&self, value: &HeaderValue) -> bool {
+        let Kind::Fetched(source) = &self.0 else { return false };
         source.forget(value).await;
         true
     }
 }
 
-fn filled(text: &str) -> Result<&str, CredentialError> {
-    if text.trim().is_empty() { Err(CredentialError::Empty) } else { Ok(text) }
-}
+/// Names the credential in the error of one that is empty.
+const WHOLE: &str = "credential";
 
 /// Longest wait for a token.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -111,25 +116,42 @@ const CODES: [&str; 6] = [
 
 /// Why there is no token. Texts have the origin of the token endpoint, and nothing that it wrote but a known code.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum TokenError {
-    /// No answer, or none in time.
+pub enum TokenError {
+    /// No response, or none in time.
     #[error("the token endpoint at {0} does not answer")]
     Unreachable(String),
-    /// It cannot serve now.
+    /// The endpoint cannot serve now.
     #[error("the token endpoint at {origin} cannot serve now: it answered HTTP {status}")]
-    Unavailable { origin: String, status: u16 },
-    /// It refuses.
+    Unavailable {
+        /// The origin of the token endpoint.
+        origin: String,
+        /// The status of its response.
+        status: u16,
+    },
+    /// The endpoint refuses.
     #[error(
         "the token endpoint at {origin} gives no token: it answered HTTP {status} {code}; check the client's id, secret and scopes"
     )]
-    Refused { origin: String, status: u16, code: &'static str },
-    /// What it answers cannot be used.
+    Refused {
+        /// The origin of the token endpoint.
+        origin: String,
+        /// The status of its response.
+        status: u16,
+        /// The error code of RFC 6749 that it gave.
+        code: &'static str,
+    },
+    /// The response cannot be used.
     #[error("the answer of the token endpoint at {origin} is of no use: {problem}; check its URL")]
-    Unusable { origin: String, problem: &'static str },
+    Unusable {
+        /// The origin of the token endpoint.
+        origin: String,
+        /// What is wrong with its response.
+        problem: &'static str,
+    },
 }
 
-/// Fetches tokens and keeps them while they are good. One fetch runs at a time, for all who wait.
-pub(crate) struct TokenSource {
+/// Fetches tokens, and keeps them while they are valid. One fetch runs at a time, for all requests that wait.
+struct TokenSource {
     grant: ClientCredentials,
     http: reqwest::Client,
     state: Mutex<State>,
@@ -219,14 +241,11 @@ impl TokenSource {
     }
 
     async fn read(&self, mut response: Response) -> Result<Vec<u8>, TokenError> {
-        let mut body = Vec::new();
-        while let Some(chunk) = response.chunk().await.map_err(|_| TokenError::Unreachable(self.origin()))? {
-            if body.len() + chunk.len() > MAX_ANSWER {
-                return Err(self.unusable("it is larger than 64 KiB"));
-            }
-            body.extend_from_slice(&chunk);
+        let read = read_up_to(&mut response, MAX_ANSWER).await;
+        match read.map_err(|_| TokenError::Unreachable(self.origin()))? {
+            (body, true) => Ok(body),
+            (_, false) => Err(self.unusable("it is larger than 64 KiB")),
         }
-        Ok(body)
     }
 
     fn token(&self, body: &[u8]) -> Result<Fetched, TokenError> {
