@@ -1,14 +1,11 @@
 //! URL templates: parsed once, filled in one pass.
 
-mod parse;
-
 use std::fmt::Write as _;
 
-use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 use serde_json::{Map, Value};
 use url::Url;
 
-pub use self::parse::TemplateError;
 use super::path::has_dot_segment;
 
 /// Everything but the unreserved characters of RFC 3986.
@@ -184,5 +181,323 @@ fn encoded(text: &str) -> String {
     utf8_percent_encode(text, RESERVED).to_string()
 }
 
+/// Why a text is no URL template.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum TemplateError {
+    /// Not an absolute `http` or `https` URL.
+    #[error("must start with `http://` or `https://`, followed by a host")]
+    NotHttp,
+    /// An argument would choose where the request goes.
+    #[error("a placeholder may stand in the path or the query only, not in the {0}")]
+    Misplaced(&'static str),
+    /// Credentials in the URL.
+    #[error("must not hold a user name or password; use `auth`")]
+    UserInfo,
+    /// A fragment.
+    #[error("must not have a fragment (`#…`): it would never be sent")]
+    Fragment,
+    /// A brace without its partner, or one inside another.
+    #[error("has an unbalanced brace; a placeholder is `{{name}}`, and a literal brace is `%7B` or `%7D`")]
+    Unbalanced,
+    /// Braces around something that is no name.
+    #[error("has a placeholder whose name is empty or holds other characters than letters, digits, `_`, `-` and `.`")]
+    Name,
+    /// A character that has no place in a URL.
+    #[error("must not hold spaces, control characters or backslashes; percent-encode them")]
+    Character,
+    /// `.` or `..` in the path.
+    #[error("must not have `.` or `..` as a step of its path")]
+    DotSegment,
+    /// The URL parser's own refusal.
+    #[error("is not a URL: {0}")]
+    Url(#[from] url::ParseError),
+}
+
+impl Template {
+    /// Parses a template.
+    pub(crate) fn parse(template: &str) -> Result<Self, TemplateError> {
+        if template.chars().any(|c| c.is_whitespace() || c.is_control() || c == '\\') {
+            return Err(TemplateError::Character);
+        }
+        let (scheme, rest) = template.split_once("://").unwrap_or((template, ""));
+        if scheme.contains(['{', '}']) {
+            return Err(TemplateError::Misplaced("scheme"));
+        }
+        if !scheme.eq_ignore_ascii_case("http") && !scheme.eq_ignore_ascii_case("https") {
+            return Err(TemplateError::NotHttp);
+        }
+        let (authority, rest) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
+        check_authority(authority)?;
+        let (rest, fragment) = rest.split_once('#').map_or((rest, None), |(rest, fragment)| (rest, Some(fragment)));
+        match fragment {
+            Some(fragment) if fragment.contains(['{', '}']) => return Err(TemplateError::Misplaced("fragment")),
+            Some(_) => return Err(TemplateError::Fragment),
+            None => {}
+        }
+        let (path, query) = rest.split_once('?').unwrap_or((rest, ""));
+        let path = path.strip_prefix('/').unwrap_or(path).split('/').map(segment).collect::<Result<_, _>>()?;
+        let query = query.split('&').filter(|pair| !pair.is_empty()).map(pair).collect::<Result<_, _>>()?;
+        Ok(Self { origin: Url::parse(&format!("{scheme}://{authority}/"))?, path, query })
+    }
+}
+
+fn check_authority(authority: &str) -> Result<(), TemplateError> {
+    let (userinfo, host) = authority.rsplit_once('@').map_or((None, authority), |(user, host)| (Some(user), host));
+    let (host, port) = host.rsplit_once(':').unwrap_or((host, ""));
+    let has_brace = |text: &str| text.contains(['{', '}']);
+    match userinfo {
+        Some(userinfo) if has_brace(userinfo) => Err(TemplateError::Misplaced("user name or password")),
+        Some(_) => Err(TemplateError::UserInfo),
+        None if has_brace(host) => Err(TemplateError::Misplaced("host")),
+        None if has_brace(port) => Err(TemplateError::Misplaced("port")),
+        None if host.is_empty() => Err(TemplateError::NotHttp),
+        None => Ok(()),
+    }
+}
+
+fn segment(text: &str) -> Result<Parts, TemplateError> {
+    if has_dot_segment(text) {
+        return Err(TemplateError::DotSegment);
+    }
+    parts(text)
+}
+
+fn pair(text: &str) -> Result<Pair, TemplateError> {
+    let (name, _) = text.split_once('=').unwrap_or((text, ""));
+    let name = (!name.contains('{')).then(|| percent_decode_str(name).decode_utf8_lossy().into_owned());
+    Ok(Pair { name, parts: parts(text)? })
+}
+
+fn parts(mut text: &str) -> Result<Parts, TemplateError> {
+    let mut parts = Vec::new();
+    while let Some((literal, rest)) = text.split_once('{') {
+        let (name, rest) = rest.split_once('}').ok_or(TemplateError::Unbalanced)?;
+        if name.contains('{') {
+            return Err(TemplateError::Unbalanced);
+        }
+        if name.is_empty() || !name.chars().all(|c| c.is_alphanumeric() || matches!(c, '_' | '-' | '.')) {
+            return Err(TemplateError::Name);
+        }
+        push_literal(&mut parts, literal)?;
+        parts.push(Part::Placeholder(name.to_owned()));
+        text = rest;
+    }
+    push_literal(&mut parts, text)?;
+    Ok(Parts(parts))
+}
+
+fn push_literal(parts: &mut Vec<Part>, literal: &str) -> Result<(), TemplateError> {
+    if literal.contains('}') {
+        return Err(TemplateError::Unbalanced);
+    }
+    if !literal.is_empty() {
+        parts.push(Part::Literal(literal.to_owned()));
+    }
+    Ok(())
+}
+
 #[cfg(test)]
-mod tests;
+mod tests {
+    use proptest::prelude::*;
+    use serde_json::{Map, Value, json};
+    use url::Url;
+
+    use super::{FillError, MAX_URL, Template, TemplateError};
+
+    fn object(value: Value) -> Map<String, Value> {
+        let Value::Object(members) = value else { panic!("an object") };
+        members
+    }
+
+    fn fill(template: &str, arguments: Value) -> Result<String, FillError> {
+        fill_with(template, arguments, json!({}))
+    }
+
+    fn fill_with(template: &str, arguments: Value, extra: Value) -> Result<String, FillError> {
+        Template::parse(template).unwrap().fill(&object(arguments), &object(extra)).map(String::from)
+    }
+
+    #[test]
+    fn placeholders_are_filled_in_path_and_query() {
+        let url = fill("https://h:8443/v1/{a}/x{b}y?c={c}&d=1", json!({"a": "A", "b": "B", "c": "C"}));
+        assert_eq!(url.unwrap(), "https://h:8443/v1/A/xBy?c=C&d=1");
+    }
+
+    #[test]
+    fn a_placeholder_that_occurs_twice_is_filled_twice() {
+        assert_eq!(fill("http://h/{a}/{a}?a={a}", json!({"a": 1})).unwrap(), "http://h/1/1?a=1");
+    }
+
+    #[test]
+    fn substituted_text_is_not_substituted_again() {
+        let url = fill("http://h/{a}?b={b}", json!({"a": "{b}", "b": "{a}{b}"}));
+        assert_eq!(url.unwrap(), "http://h/%7Bb%7D?b=%7Ba%7D%7Bb%7D");
+    }
+
+    #[test]
+    fn only_unreserved_characters_stay_unencoded() {
+        let url = fill("http://h/{a}?a={a}", json!({"a": "aZ09-._~ /?#[]@!$&'()*+,;=:%é"}));
+        let encoded = "aZ09-._~%20%2F%3F%23%5B%5D%40%21%24%26%27%28%29%2A%2B%2C%3B%3D%3A%25%C3%A9";
+        assert_eq!(url.unwrap(), format!("http://h/{encoded}?a={encoded}"));
+    }
+
+    #[test]
+    fn every_kind_of_value_has_its_text() {
+        let table = [
+            (json!("a b"), "a%20b"),
+            (json!(true), "true"),
+            (json!(false), "false"),
+            (json!(1.5), "1.5"),
+            (json!(-7), "-7"),
+            (json!([1, "x"]), "%5B1%2C%22x%22%5D"),
+            (json!({"k": null}), "%7B%22k%22%3Anull%7D"),
+            (json!(""), ""),
+        ];
+        for (value, text) in table {
+            assert_eq!(fill("http://h/?q={q}", json!({"q": value})).unwrap(), format!("http://h/?q={text}"));
+        }
+    }
+
+    #[test]
+    fn an_absent_argument_drops_its_whole_pair() {
+        for arguments in [json!({"b": 2}), json!({"a": null, "b": 2})] {
+            assert_eq!(fill("http://h/x?a={a}&b={b}&c={a}-{b}&d", arguments).unwrap(), "http://h/x?b=2&d");
+        }
+        assert_eq!(fill("http://h/x?a={a}", json!({})).unwrap(), "http://h/x");
+    }
+
+    #[test]
+    fn an_absent_or_empty_argument_in_the_path_is_refused_by_name() {
+        for arguments in [json!({}), json!({"city": null})] {
+            assert_eq!(fill("http://h/{city}", arguments), Err(FillError::Missing("city".to_owned())));
+        }
+        assert_eq!(fill("http://h/{city}", json!({"city": ""})), Err(FillError::Empty("city".to_owned())));
+    }
+
+    #[test]
+    fn a_dot_segment_is_refused_however_it_is_written() {
+        for value in [".", "..", "%2e%2e", ".%2E", "%252e", "a/../b", "..\\b", "../../etc/passwd"] {
+            for template in ["http://h/{f}", "http://h/x/{f}/y", "http://h/a/{f}?q=1"] {
+                assert_eq!(fill(template, json!({"f": value})), Err(FillError::DotSegment("f".to_owned())), "{value}");
+            }
+        }
+    }
+
+    #[test]
+    fn values_that_make_a_dot_segment_together_with_their_surroundings_are_refused() {
+        assert_eq!(fill("http://h/.{f}/x", json!({"f": "."})), Err(FillError::DotSegment("f".to_owned())));
+        assert_eq!(fill("http://h/{f}.", json!({"f": "a/."})), Err(FillError::DotSegment("f".to_owned())));
+        assert_eq!(fill("http://h/{f}x", json!({"f": "."})).unwrap(), "http://h/.x");
+    }
+
+    #[test]
+    fn dots_in_the_query_are_just_text() {
+        assert_eq!(fill("http://h/?f={f}", json!({"f": "../.."})).unwrap(), "http://h/?f=..%2F..");
+    }
+
+    #[test]
+    fn extra_arguments_are_appended_to_the_query() {
+        let extra = json!({"a b": "c&d", "list": [1, null, "x"], "n": null, "o": {"k": 1}, "t": true});
+        let url = fill_with("http://h/?fixed=1", json!({}), extra).unwrap();
+        assert_eq!(url, "http://h/?fixed=1&a%20b=c%26d&list=1&list=x&o=%7B%22k%22%3A1%7D&t=true");
+    }
+
+    #[test]
+    fn an_extra_argument_cannot_override_what_the_template_fixes() {
+        let refused = fill_with("http://h/?us%65r=me&q={q}", json!({}), json!({"user": "you"}));
+        assert_eq!(refused, Err(FillError::Fixed("user".to_owned())));
+    }
+
+    #[test]
+    fn a_url_that_grows_too_long_is_refused() {
+        assert_eq!(fill("http://h/?q={q}", json!({"q": "x".repeat(MAX_URL)})), Err(FillError::TooLong));
+    }
+
+    #[test]
+    fn a_template_that_cannot_be_meant_is_refused_with_the_reason() {
+        use TemplateError as E;
+        let table = [
+            ("{url}", E::Misplaced("scheme")),
+            ("{scheme}://h/", E::Misplaced("scheme")),
+            ("http://{host}/x", E::Misplaced("host")),
+            ("http://{host}:80/x", E::Misplaced("host")),
+            ("http://a.{host}", E::Misplaced("host")),
+            ("http://h:{port}/x", E::Misplaced("port")),
+            ("http://{user}@h/x", E::Misplaced("user name or password")),
+            ("http://user:{pw}@h/x", E::Misplaced("user name or password")),
+            ("http://h/x#{f}", E::Misplaced("fragment")),
+            ("http://h/x#f", E::Fragment),
+            ("http://user:pw@h/x", E::UserInfo),
+            ("http://h/{x", E::Unbalanced),
+            ("http://h/x}", E::Unbalanced),
+            ("http://h/{{x}}", E::Unbalanced),
+            ("http://h/{a/b}", E::Unbalanced),
+            ("http://h/?q={a&b}", E::Unbalanced),
+            ("http://h/{}", E::Name),
+            ("http://h/{a$}", E::Name),
+            ("http://h/{a b}", E::Character),
+            ("http://h\\{x}", E::Character),
+            ("http://h/a\tb", E::Character),
+            ("ftp://h/x", E::NotHttp),
+            ("file:///etc/passwd", E::NotHttp),
+            ("h/x", E::NotHttp),
+            ("http:h/x", E::NotHttp),
+            ("http:///x", E::NotHttp),
+            ("http://", E::NotHttp),
+            ("http://h/a/../{x}", E::DotSegment),
+            ("http://h/%2e%2e/{x}", E::DotSegment),
+        ];
+        for (template, expected) in table {
+            assert_eq!(Template::parse(template).unwrap_err(), expected, "{template}");
+        }
+        assert!(matches!(Template::parse("http://h:99999/"), Err(E::Url(_))));
+        assert!(matches!(Template::parse("http://[::1/"), Err(E::Url(_))));
+    }
+
+    #[test]
+    fn an_address_may_be_an_ip_literal() {
+        assert_eq!(fill("HTTP://[::1]:8080/{a}", json!({"a": 1})).unwrap(), "http://[::1]:8080/1");
+    }
+
+    /// Texts with everything that could break out of a place in a URL.
+    fn hostile() -> impl Strategy<Value = String> {
+        prop_oneof![
+            "[{}/?#@:&=%.\\\\a-c \t\n+;]{0,12}",
+            any::<String>(),
+            Just("{b}".to_owned()),
+            Just("//evil.example/".to_owned()),
+            Just("@evil.example:1".to_owned()),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn nothing_that_is_filled_in_leaves_its_place(a in hostile(), b in hostile(), c in hostile()) {
+            let template = Template::parse("https://api.example:8443/v1/{a}/x?b={b}&z=1").unwrap();
+            let arguments = object(json!({"a": a, "b": b}));
+            let extra = object(json!({"c": c}));
+            let Ok(url) = template.fill(&arguments, &extra) else {
+                // Only these are ever refused: an empty text, and one with a step of a path in it.
+                prop_assert!(a.is_empty() || a.contains('.') || a.to_lowercase().contains("%"));
+                return Ok(());
+            };
+            prop_assert_eq!(url.origin(), Url::parse("https://api.example:8443").unwrap().origin());
+            prop_assert_eq!((url.username(), url.password(), url.fragment()), ("", None, None));
+            // Decoding gives back exactly what was put in: nothing was substituted twice, nothing split.
+            let segments: Vec<_> = url.path_segments().unwrap().collect();
+            prop_assert_eq!(segments.len(), 3);
+            let decoded = percent_encoding::percent_decode_str(segments[1]).decode_utf8().unwrap();
+            prop_assert_eq!(decoded, a);
+            let pairs: Vec<(String, String)> = url.query_pairs().into_owned().collect();
+            let expected = [("b".to_owned(), b), ("z".to_owned(), "1".to_owned()), ("c".to_owned(), c)];
+            prop_assert_eq!(pairs, expected);
+            // A second parse, as the HTTP library does, changes nothing.
+            prop_assert_eq!(Url::parse(url.as_str()).unwrap(), url);
+        }
+
+        #[test]
+        fn parsing_a_template_never_panics(template in "(https?://)?[{}/?#@:&=%.\\\\a-c]{0,24}") {
+            let _ = Template::parse(&template);
+        }
+    }
+}
