@@ -17,8 +17,8 @@ use toolbus_scripts::observe::{Observer as ScriptObserver, Run};
 use toolbus_scripts::queue::FairQueue;
 use toolbus_scripts::runner::Runner;
 use toolbus_telemetry::{
-    Exporters, HeldTools, Identity, McpClientOperation, McpClientRecorder, McpClientSession, McpServerRecorder, McpServerRequest,
-    McpServers, ScriptLoad, ScriptRecorder, ScriptRun,
+    Exporters, HeldTools, Identity, McpClientOperation, McpClientRecorder, McpClientSession, McpServerRecorder,
+    McpServerRequest, McpServers, ScriptLoad, ScriptRecorder, ScriptRun,
 };
 use toolbus_trust::pins::{Count, Pins};
 
