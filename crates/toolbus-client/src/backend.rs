@@ -1,5 +1,5 @@
-//! The tools of a daemon elsewhere, asked for over the bus: what stands behind the MCP door where it is the only thing that
-//! runs in this process.
+//! The tools of a daemon elsewhere, over the bus, as the backend of an MCP server that runs without a daemon in its
+//! process.
 
 mod call;
 mod listing;
@@ -14,7 +14,7 @@ use futures_util::future::{BoxFuture, ready};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
-use toolbus_core::bus::Bus;
+use toolbus_core::bus;
 use toolbus_core::caller::{AgentName, Caller};
 use toolbus_core::failure::{Cause, ToolFailure};
 use toolbus_core::tool::ToolOutput;
@@ -43,7 +43,7 @@ pub struct Settings {
 
 /// The tools of a daemon elsewhere, as one agent may use them. Cheap to clone.
 #[derive(Clone)]
-pub struct Remote {
+pub struct Bus {
     parts: Arc<Parts>,
 }
 
@@ -57,10 +57,10 @@ struct Parts {
     closing: CancellationToken,
 }
 
-impl Remote {
+impl Bus {
     /// Starts listening for answers. The broker need not be there yet.
     #[must_use]
-    pub fn start(bus: Arc<dyn Bus>, settings: Settings) -> Self {
+    pub fn start(bus: Arc<dyn bus::Bus>, settings: Settings) -> Self {
         let Settings { topic, sender, inbox, max_timeout } = settings;
         let client = Client::start(bus, &topic, inbox);
         let (listing, tasks, closing) = (Listing::default(), TaskTracker::new(), CancellationToken::new());
@@ -90,7 +90,7 @@ impl Parts {
     }
 }
 
-impl Backend for Remote {
+impl Backend for Bus {
     fn caller(&self, agent: Option<AgentName>, session: Arc<str>) -> Caller {
         self.parts.listing.begin(&session);
         let Sender { binding, profile, .. } = &self.parts.sender;

@@ -75,7 +75,7 @@ pub enum ClientError {
     /// The broker did not take the request.
     #[error("the request could not be published: {0}")]
     Publish(#[from] PublishError),
-    /// No daemon listens on the topic.
+    /// No queue is bound to the topic.
     #[error("nobody listens on topic `{0}`: is a daemon running with this topic in invoke.topics, on this exchange?")]
     Nobody(String),
     /// The queue of the daemon has no consumer.
@@ -144,8 +144,8 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// When the broker cannot be reached in time, refuses the login, virtual host or exchange, or holds something that no
-    /// retry mends.
+    /// If the broker cannot be reached in time, refuses the login, virtual host or exchange, or has a queue or exchange that
+    /// only an operator can put right.
     pub async fn ready(&self, patience: Duration) -> Result<(), ClientError> {
         let mut state = self.bus.state();
         let settled = state.wait_for(|state| state.fatal.is_some() || state.refused.is_some() || self.listens(state));
@@ -254,7 +254,7 @@ impl Client {
         tokio::time::timeout(patience, exchange).await.unwrap_or(Err(ClientError::NoAnswer(patience)))
     }
 
-    /// Is ready for the answer to a request that is to be published, and for the reports of progress before it.
+    /// Registers interest in the reply to a request that is about to be published, and in the progress reports before it.
     #[must_use]
     pub fn expect(&self, request: &Request, progress: Option<ProgressSink>) -> Expected {
         self.pending.expect(request.properties.correlation_id.clone().unwrap_or_default(), progress)
@@ -293,7 +293,7 @@ impl Answer {
     ///
     /// # Errors
     ///
-    /// When it is none.
+    /// If the message is of another type, or its body cannot be read.
     pub fn read(received: Received) -> Result<Self, ClientError> {
         let Received { properties, body } = received;
         let unreadable = |error: serde_json::Error| ClientError::Unreadable(error.to_string());

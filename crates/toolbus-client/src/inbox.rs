@@ -10,10 +10,10 @@ use toolbus_protocol::{ToolProgress, message_type, new_message_id};
 
 use crate::client::{ClientError, Received};
 
-/// Answers that may be on their way to one client at a time.
+/// Unacknowledged deliveries of one client.
 const PREFETCH: u16 = 64;
 
-/// Where a client hears of what is for it.
+/// The queue from which a client receives replies and announcements.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Inbox {
     /// A queue that lasts as long as the connection.
@@ -21,13 +21,13 @@ pub enum Inbox {
         /// Topics that it is bound to besides.
         topics: Vec<String>,
     },
-    /// A queue that somebody made for it, and bound to topics.
+    /// An existing queue, which is bound to topics.
     Given {
         /// The queue.
         queue: String,
         /// The topic that answers are to go to.
         reply_to: String,
-        /// The other topics on which something is heard. What comes by any other way was sent by nobody knows whom.
+        /// The other topics that count. A message that came by another way may be from anyone, and is dropped.
         topics: Vec<String>,
     },
 }
@@ -68,7 +68,7 @@ impl Inbox {
 }
 
 impl Opened {
-    /// Hands what comes to whom it is for, until the bus is closed.
+    /// Hands each delivery to the call that waits for it, until the bus is closed.
     pub(crate) async fn receive(mut self, pending: Arc<Pending>, news: watch::Sender<u64>) {
         while let Some(delivery) = self.deliveries.recv().await {
             let is_trusted =
@@ -93,7 +93,7 @@ impl Opened {
     }
 }
 
-/// Who waits for which answer, by correlation id.
+/// The calls that wait for a reply, by correlation id.
 #[derive(Default)]
 pub(crate) struct Pending(Mutex<HashMap<String, Waiting>>);
 
@@ -102,7 +102,7 @@ struct Waiting {
     progress: Option<ProgressSink>,
 }
 
-/// An answer that is waited for, as long as this is held.
+/// A reply that is waited for as long as this is held.
 pub struct Expected {
     correlation: String,
     pending: Arc<Pending>,
@@ -116,7 +116,7 @@ impl Pending {
         Expected { correlation, pending: Arc::clone(self), answer }
     }
 
-    /// Hands an answer to whoever waits for it; gives it back if nobody does.
+    /// Hands a reply to the call that waits for it; returns the delivery if none does.
     pub(crate) fn answer(&self, delivery: Delivery) -> Option<Delivery> {
         let correlation = delivery.properties.correlation_id.as_deref().unwrap_or_default();
         let waiting = self.lock().remove(correlation);
@@ -126,7 +126,7 @@ impl Pending {
         }
     }
 
-    /// Tells whoever waits how far the call is.
+    /// Hands a progress report to the call that waits.
     pub(crate) fn report(&self, delivery: &Delivery) {
         let correlation = delivery.properties.correlation_id.as_deref().unwrap_or_default();
         let sink = self.lock().get(correlation).and_then(|waiting| waiting.progress.clone());

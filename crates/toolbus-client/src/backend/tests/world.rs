@@ -13,7 +13,7 @@ use toolbus_core::caller::{AgentName, Caller};
 use toolbus_mcp_server::{Backend as _, BackendCall};
 use toolbus_protocol::{Envelope, Properties, message_type, topic};
 
-use crate::backend::{Remote, Settings};
+use crate::backend::{self, Settings};
 use crate::{Inbox, Sender};
 
 /// Longest wait for anything; time is paused.
@@ -70,7 +70,7 @@ impl Asked {
 }
 
 pub(super) struct World {
-    pub(super) remote: Remote,
+    pub(super) remote: backend::Bus,
     pub(super) caller: Arc<Caller>,
     daemon: Option<mpsc::Receiver<Delivery>>,
     bus: Embedded,
@@ -121,7 +121,7 @@ impl World {
             profile: None,
         };
         let settings = Settings { topic: topic::TOOL_INVOKE.to_owned(), sender, inbox, max_timeout: MAX_TIMEOUT };
-        let remote = Remote::start(Arc::clone(&broken) as Arc<dyn Bus>, settings);
+        let remote = backend::Bus::start(Arc::clone(&broken) as Arc<dyn Bus>, settings);
         let caller = Arc::new(remote.caller(Some(AgentName::parse("ana").unwrap()), "session".into()));
         Self { remote, caller, daemon: None, bus: embedded, broken }
     }

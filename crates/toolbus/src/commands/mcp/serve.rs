@@ -16,7 +16,7 @@ use crate::commands::warn;
 use crate::config::identity::Source;
 use crate::config::{BusUrl, Config};
 use crate::signals::Signals;
-use toolbus_client::backend::{self as remote, Remote};
+use toolbus_client::backend;
 use toolbus_client::{Inbox, Sender};
 
 /// Time that the last messages get to leave.
@@ -73,7 +73,7 @@ async fn serve(args: ServeArgs, agent: AgentName, config: &Config) -> Result<Exi
         std::process::exit(130);
     });
     let bus = app::bus(config)?;
-    let remote = Remote::start(Arc::clone(&bus), settings(args, &agent, config));
+    let remote = backend::Bus::start(Arc::clone(&bus), settings(args, &agent, config));
     let settings = Settings {
         name: "toolbus".to_owned(),
         version: crate::VERSION.to_owned(),
@@ -87,7 +87,7 @@ async fn serve(args: ServeArgs, agent: AgentName, config: &Config) -> Result<Exi
     Ok(ExitCode::SUCCESS)
 }
 
-fn settings(args: ServeArgs, agent: &AgentName, config: &Config) -> remote::Settings {
+fn settings(args: ServeArgs, agent: &AgentName, config: &Config) -> backend::Settings {
     let RoleArgs { binding, profile } = args.role;
     let news = topic::tools_changed(agent.as_str());
     let inbox = match args.answers {
@@ -98,7 +98,7 @@ fn settings(args: ServeArgs, agent: &AgentName, config: &Config) -> remote::Sett
         }
     };
     let topic = config.invoke.topics.first().map_or(topic::TOOL_INVOKE, String::as_str);
-    remote::Settings {
+    backend::Settings {
         topic: topic.to_owned(),
         sender: Sender { agent: Some(agent.clone()), login: config.bus.url.login(), binding, profile },
         inbox,
