@@ -9,12 +9,7 @@ use crate::door::Peer;
 /// Longest measurement of one side in one round, in seconds.
 const MAX_SECONDS: u64 = 600;
 
-/// Measures the daemon against a bare responder on the same broker.
-///
-/// Both sides take requests from a durable queue of the same type, answer persistently and confirmed on the same queue
-/// of the caller's, and acknowledge afterwards; the bare responder does nothing else. They are measured in turn within
-/// each round, and the figures are medians over the rounds. Exchange and queues are made for the measurement and removed
-/// after it. Needs RabbitMQ: give --bus-url.
+/// What is measured, and for how long.
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct BenchArgs {
     /// Calls in flight, measured one after the other; with --mcp and --door 1,32 if not given, with --script 8.
