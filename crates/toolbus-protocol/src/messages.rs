@@ -1,17 +1,14 @@
 //! Bodies of messages.
 
-mod cancel;
+mod control;
 mod invoke;
 mod list;
 mod mcp;
 mod members;
-mod ping;
-mod progress;
 mod script;
-mod session;
 
-pub use cancel::{ToolCancelRequest, ToolCancelResponse};
-pub use invoke::{ContentBlock, ToolError, ToolInvokeRequest, ToolInvokeResponse};
+pub use control::{Ping, Pong, SessionEnd, ToolCancelRequest, ToolCancelResponse};
+pub use invoke::{ContentBlock, ToolError, ToolInvokeRequest, ToolInvokeResponse, ToolProgress};
 pub use list::{Format, MAX_LISTED_NAMES, ToolListRequest, ToolListResponse, ToolsChanged, UnknownFormat};
 pub use mcp::{
     McpAnswerQuestionResponse, McpEchoed, McpGetPromptResponse, McpGetServiceDetailsRequest,
@@ -19,7 +16,4 @@ pub use mcp::{
     McpRegisterServerRequest, McpRegisterServerResponse, McpServerSummary, McpServersIndexed, McpToolDefinition,
     McpUnregisterServerRequest, McpUnregisterServerResponse,
 };
-pub use ping::{Ping, Pong};
-pub use progress::ToolProgress;
 pub use script::{DEFAULT_SCRIPT_SECONDS, EXECUTE_PYTHON_SCRIPT, ScriptInvokeRequest, ScriptInvokeResponse};
-pub use session::SessionEnd;

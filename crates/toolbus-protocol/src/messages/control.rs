@@ -1,0 +1,137 @@
+//! Small requests beside calls.
+
+use serde::de::{IgnoredAny, MapAccess};
+use serde::{Deserialize, Serialize};
+
+use super::members::{Members, read_members};
+use crate::json::ParseError;
+
+/// Asks a daemon whether it is there, and what it is.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct Ping {}
+
+impl Ping {
+    /// Reads a body: none, or any JSON object.
+    ///
+    /// # Errors
+    ///
+    /// When there is a body that is not a JSON object, or one that is too deep.
+    pub fn parse(body: &[u8]) -> Result<Self, ParseError> {
+        if body.trim_ascii().is_empty() {
+            return Ok(Self {});
+        }
+        read_members(body)
+    }
+}
+
+impl Members for Ping {
+    const NAMES: &'static [&'static str] = &[];
+
+    fn read<'de, A: MapAccess<'de>>(&mut self, _: &str, members: &mut A) -> Result<(), A::Error> {
+        members.next_value::<IgnoredAny>().map(drop)
+    }
+}
+
+/// What a daemon says of itself.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Pong {
+    /// The daemon's name: `rb-source` of its answers.
+    pub name: String,
+    /// Version of the program.
+    pub version: String,
+    /// Digest of the configuration: replicas of a fleet have the same.
+    pub config_digest: String,
+    /// What this process does: `invoke`, `mcp`, …
+    pub roles: Vec<String>,
+    /// Seconds since it began.
+    pub uptime_seconds: u64,
+    /// Calls that run now.
+    pub in_flight: u64,
+    /// Tools that are registered.
+    pub tools: u64,
+}
+
+/// A request to cancel a running call of the same caller.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ToolCancelRequest {
+    /// Id of the call.
+    pub tool_call_id: String,
+}
+
+impl ToolCancelRequest {
+    /// Reads a body as liberally as [`ToolInvokeRequest::parse`](crate::ToolInvokeRequest::parse) does.
+    ///
+    /// # Errors
+    ///
+    /// When the body is not a JSON object with a `toolCallId`.
+    pub fn parse(body: &[u8]) -> Result<Self, ParseError> {
+        let request: Self = read_members(body)?;
+        if request.tool_call_id.is_empty() {
+            return Err(ParseError::Missing("toolCallId"));
+        }
+        Ok(request)
+    }
+}
+
+impl Members for ToolCancelRequest {
+    const NAMES: &'static [&'static str] = &["toolCallId"];
+
+    fn read<'de, A: MapAccess<'de>>(&mut self, name: &str, members: &mut A) -> Result<(), A::Error> {
+        match name {
+            "toolCallId" => self.tool_call_id = members.next_value::<Option<String>>()?.unwrap_or_default(),
+            _ => {
+                members.next_value::<IgnoredAny>()?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether a call was cancelled.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ToolCancelResponse {
+    /// Id of the call.
+    pub tool_call_id: String,
+    /// False when no such call of this caller was running here.
+    pub cancelled: bool,
+}
+
+/// Says that a session of the sender is over: what was kept for it alone is stopped.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct SessionEnd {
+    /// Namespace of the session.
+    pub session_id: String,
+}
+
+impl SessionEnd {
+    /// Reads a body as liberally as [`ToolInvokeRequest::parse`](crate::ToolInvokeRequest::parse) does.
+    ///
+    /// # Errors
+    ///
+    /// When the body is not a JSON object with a `sessionId`.
+    pub fn parse(body: &[u8]) -> Result<Self, ParseError> {
+        let end: Self = read_members(body)?;
+        if end.session_id.is_empty() {
+            return Err(ParseError::Missing("sessionId"));
+        }
+        Ok(end)
+    }
+}
+
+impl Members for SessionEnd {
+    const NAMES: &'static [&'static str] = &["sessionId"];
+
+    fn read<'de, A: MapAccess<'de>>(&mut self, name: &str, members: &mut A) -> Result<(), A::Error> {
+        match name {
+            "sessionId" => self.session_id = members.next_value::<Option<String>>()?.unwrap_or_default(),
+            _ => {
+                members.next_value::<IgnoredAny>()?;
+            }
+        }
+        Ok(())
+    }
+}
