@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use divan::{AllocProfiler, Bencher};
 use serde_json::json;
@@ -20,6 +20,7 @@ use toolbus_core::registry::{Rank, Registry};
 use toolbus_core::tool::{Executor, Tool, ToolCall, ToolDescriptor, ToolOutput};
 use toolbus_core::{Gates, ToolRef};
 
+use toolbus_core::Clock;
 use toolbus_protocol::Envelope;
 
 #[global_allocator]
@@ -134,11 +135,11 @@ fn gates_of_a_call(bencher: Bencher<'_, '_>) {
         let effective = gates.enter(&caller);
         let allowed =
             gates.resolve(&effective, &caller, ToolRef::named(&tools[number / senders.len() % tools.len()])).unwrap();
-        let deadline = Instant::now() + Duration::from_secs(60);
+        let deadline = Clock::SYSTEM.now() + Duration::from_secs(60);
         let checked = gates.arguments(&effective, allowed, arguments, Arc::clone(&sharer), deadline);
         let arguments = runtime.block_on(checked).unwrap();
         gates.recipients(&effective, allowed, &arguments).unwrap();
-        gates.rate(&effective, allowed, Instant::now()).unwrap();
+        gates.rate(&effective, allowed, Clock::SYSTEM.now()).unwrap();
     };
     (0..50_000).for_each(|_| call());
     bencher.bench(call);
@@ -160,7 +161,7 @@ fn gates_of_a_call_but_arguments(bencher: Bencher<'_, '_>) {
         let allowed =
             gates.resolve(&effective, &caller, ToolRef::named(&tools[number / senders.len() % tools.len()])).unwrap();
         gates.recipients(&effective, allowed, arguments).unwrap();
-        gates.rate(&effective, allowed, Instant::now()).unwrap();
+        gates.rate(&effective, allowed, Clock::SYSTEM.now()).unwrap();
     };
     (0..50_000).for_each(|_| call());
     bencher.bench(call);
@@ -224,7 +225,7 @@ fn memory() {
         let caller = Caller::agent(agent(number));
         let effective = gates.enter(&caller);
         for allowed in effective.tools() {
-            let _ = gates.rate(&effective, allowed, Instant::now());
+            let _ = gates.rate(&effective, allowed, Clock::SYSTEM.now());
         }
     }
     let held = resident().saturating_sub(before);

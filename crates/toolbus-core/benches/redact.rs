@@ -7,7 +7,7 @@ use divan::counter::BytesCount;
 use divan::{AllocProfiler, Bencher};
 use toolbus_core::redact::Redactor;
 use toolbus_core::secret::Secret;
-use uuid::Uuid;
+use toolbus_protocol::Random;
 
 #[global_allocator]
 static ALLOCATOR: AllocProfiler = AllocProfiler::system();
@@ -17,7 +17,7 @@ const NUMBERS: [usize; 5] = [0, 1, 20, 100, 10_000];
 
 fn redactor(secrets: usize) -> Redactor {
     let redactor = Redactor::default();
-    redactor.configure((0..secrets).map(|_| Secret::new(Uuid::new_v4().simple().to_string())));
+    redactor.configure((0..secrets).map(|_| Secret::new(Random::SYSTEM.id())));
     redactor
 }
 
@@ -46,7 +46,7 @@ fn prose(bencher: Bencher<'_, '_>, secrets: usize) {
 fn beginnings(bencher: Bencher<'_, '_>, secrets: usize) {
     let beginning = "eyJhbGciOiJIUzI1NiJ9.";
     let redactor = Redactor::default();
-    redactor.configure((0..secrets).map(|_| Secret::new(format!("{beginning}{}", Uuid::new_v4().simple()))));
+    redactor.configure((0..secrets).map(|_| Secret::new(format!("{beginning}{}", Random::SYSTEM.id()))));
     look(bencher, &redactor, beginning);
 }
 

@@ -1,7 +1,7 @@
 //! What is sent back: built once, and published again unchanged if need be.
 
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use bytes::Bytes;
 use serde::Serialize;
@@ -12,6 +12,7 @@ use toolbus_protocol::{
 };
 
 use crate::caller::{AgentName, Caller};
+use crate::clock::Clock;
 use crate::failure::{Cause, Status, ToolFailure, Verdict};
 use crate::request::Dialect;
 use crate::telemetry::End;
@@ -49,6 +50,9 @@ pub(crate) struct Answer {
 /// Who is answered, and about which call.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Recipient<'a> {
+    /// Who answers.
+    pub(crate) source: &'a str,
+    pub(crate) clock: Clock,
     pub(crate) envelope: &'a Envelope,
     pub(crate) caller: &'a Caller,
     pub(crate) call_id: &'a str,
@@ -70,7 +74,7 @@ impl Recipient<'_> {
     /// # Errors
     ///
     /// When the result is too large to be sent.
-    pub(crate) fn result(&self, source: &str, output: ToolOutput, run: Run) -> Result<Answer, ToolFailure> {
+    pub(crate) fn result(&self, output: ToolOutput, run: Run) -> Result<Answer, ToolFailure> {
         let status = if output.is_error { Status::Error } else { Status::Ok };
         let (message_type, body) = match self.dialect {
             Dialect::Tool => {
@@ -93,7 +97,7 @@ impl Recipient<'_> {
         };
         checked(body.len())?;
         let end = End { status, cause: None };
-        let properties = self.properties(source, message_type, run);
+        let properties = self.properties(message_type, run);
         Ok(Answer { properties, body, end, outcome: None })
     }
 
@@ -117,7 +121,7 @@ impl Recipient<'_> {
     }
 
     /// Builds the answer that says why there is no result.
-    pub(crate) fn error(&self, source: &str, failure: &ToolFailure, verdict: Verdict, run: Run) -> Answer {
+    pub(crate) fn error(&self, failure: &ToolFailure, verdict: Verdict, run: Run) -> Answer {
         let mut message = shortened(&failure.message, MAX_MESSAGE).into_owned();
         if verdict.outcome == Some(Outcome::Unknown) {
             message.push_str(if verdict.is_retryable { MAY_REPEAT } else { OUTCOME_UNKNOWN });
@@ -142,31 +146,25 @@ impl Recipient<'_> {
             }
         };
         let end = End { status: Status::Refused(verdict.code), cause: Some(failure.cause) };
-        let properties = self.properties(source, message_type, run);
+        let properties = self.properties(message_type, run);
         Answer { properties, body, end, outcome: verdict.outcome }
     }
 
-    fn properties(&self, source: &str, message_type: &str, run: Run) -> Arc<Properties> {
-        let milliseconds = |time: Duration| time.as_millis().to_string();
-        let mut headers = Vec::with_capacity(4);
-        headers.push((header::CONTENT_TRUST.to_owned(), header::TRUST_TOOL_OUTPUT.to_owned()));
-        headers.extend(run.provider.map(|provider| (header::TOOL_PROVIDER.to_owned(), provider.to_owned())));
-        headers.push((header::QUEUE_MS.to_owned(), milliseconds(run.queued)));
-        headers.extend(run.ran.map(|time| (header::DURATION_MS.to_owned(), milliseconds(time))));
+    fn properties(&self, message_type: &str, run: Run) -> Arc<Properties> {
         let request_id = self.envelope.message_id.as_deref().unwrap_or(&self.envelope.correlation_id);
-        Envelope {
-            message_id: Some(derived_message_id(&self.caller.owner, self.call_id, request_id)),
-            message_type: message_type.to_owned(),
-            correlation_id: bounded(&self.envelope.correlation_id).to_owned(),
-            reply_to: String::new(),
-            timestamp: Some(unix_seconds()),
-            source: Some(source.to_owned()),
-            destination: destination(self.envelope, self.caller),
-            trace: None,
-            headers,
+        let message_id = derived_message_id(&self.caller.owner, self.call_id, request_id);
+        let mut envelope = Envelope::outgoing(message_type, self.source, message_id, self.clock.wall())
+            .answering(self.envelope, destination(self.envelope, self.caller));
+        envelope.headers.reserve_exact(4);
+        envelope = envelope.with_header(header::CONTENT_TRUST, header::TRUST_TOOL_OUTPUT);
+        if let Some(provider) = run.provider {
+            envelope = envelope.with_header(header::TOOL_PROVIDER, provider);
         }
-        .into_properties()
-        .into()
+        envelope = envelope.with_header(header::QUEUE_MS, milliseconds(run.queued).to_string());
+        if let Some(ran) = run.ran {
+            envelope = envelope.with_header(header::DURATION_MS, milliseconds(ran).to_string());
+        }
+        envelope.into_properties().into()
     }
 }
 
@@ -221,10 +219,6 @@ fn checked(size: usize) -> Result<(), ToolFailure> {
 /// Serialises a message of ours. These types hold strings, numbers and enums only, which cannot fail.
 fn encode<T: Serialize>(message: &T) -> Bytes {
     serde_json::to_vec(message).unwrap_or_default().into()
-}
-
-fn unix_seconds() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
 }
 
 /// What became of a script that was run.
@@ -287,8 +281,16 @@ mod tests {
         let headers = vec![(header::STRUCTURED_CONTENT.to_owned(), wanted.to_owned())];
         let (envelope, caller) = (Envelope { headers, ..Envelope::default() }, Caller::unknown());
         let dialect = Dialect::Tool;
-        let recipient = Recipient { envelope: &envelope, caller: &caller, call_id: "1", tool_name: "t", dialect };
-        let answer = recipient.result("here", output, Run::default()).unwrap();
+        let recipient = Recipient {
+            source: "here",
+            clock: Clock::SYSTEM,
+            envelope: &envelope,
+            caller: &caller,
+            call_id: "1",
+            tool_name: "t",
+            dialect,
+        };
+        let answer = recipient.result(output, Run::default()).unwrap();
         let body: Value = serde_json::from_slice(&answer.body).unwrap();
         body["contentBlocks"].to_string()
     }

@@ -3,7 +3,6 @@
 use std::io::{self, Write};
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use hmac::{Hmac, KeyInit, Mac};
 use serde::{Serialize, Serializer};
@@ -12,6 +11,7 @@ use sha2::{Digest, Sha256};
 use toolbus_protocol::{Code, Outcome};
 
 use crate::caller::Caller;
+use crate::clock::Clock;
 use crate::failure::{Cause, Status, error_type};
 use crate::telemetry::End;
 use crate::text::shown;
@@ -201,7 +201,7 @@ impl Record {
 }
 
 fn now() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let since = Clock::SYSTEM.since_epoch();
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 

@@ -84,6 +84,7 @@ mod tests {
     use serde_json::Map;
 
     use super::*;
+    use crate::clock::Clock;
     use crate::tool::Executor;
 
     enum Behaviour {
@@ -119,7 +120,7 @@ mod tests {
             call_id: "c".into(),
             caller: Arc::new(crate::caller::Caller::unknown()),
             arguments: Arc::new(Map::new()),
-            deadline: Instant::now(),
+            deadline: Clock::SYSTEM.now(),
             limit: std::time::Duration::ZERO,
             cancelled: CancellationToken::new(),
             trace: None,
@@ -128,7 +129,7 @@ mod tests {
     }
 
     async fn run_for(executor: impl AnyExecutor, time: Duration) -> Result<Result<ToolOutput, ToolFailure>, Stop> {
-        run(Arc::new(executor), call(), Instant::now() + time, &CancellationToken::new()).await
+        run(Arc::new(executor), call(), Clock::SYSTEM.now() + time, &CancellationToken::new()).await
     }
 
     #[tokio::test]
@@ -171,7 +172,7 @@ mod tests {
         // Kept by the test, because the executor itself panics when dropped, too.
         let executor = std::mem::ManuallyDrop::new(Arc::new(PanicsWhenStopped));
         let never = CancellationToken::new();
-        let ended = run(Arc::<PanicsWhenStopped>::clone(&executor), call(), Instant::now(), &never);
+        let ended = run(Arc::<PanicsWhenStopped>::clone(&executor), call(), Clock::SYSTEM.now(), &never);
         let failure = ended.await.unwrap().unwrap_err();
         assert_eq!(failure.cause, Cause::DeadlineExceeded);
     }
@@ -187,7 +188,7 @@ mod tests {
         let call = call();
         call.cancelled.cancel();
         let shutdown = CancellationToken::new();
-        let stop = run(Arc::new(Behaviour::Hangs), call, Instant::now() + Duration::from_secs(30), &shutdown);
+        let stop = run(Arc::new(Behaviour::Hangs), call, Clock::SYSTEM.now() + Duration::from_secs(30), &shutdown);
         assert_eq!(stop.await.unwrap_err(), Stop::Cancelled);
     }
 
@@ -196,7 +197,7 @@ mod tests {
         let (call, shutdown) = (call(), CancellationToken::new());
         let told = call.cancelled.clone();
         shutdown.cancel();
-        let stop = run(Arc::new(Behaviour::Hangs), call, Instant::now() + Duration::from_secs(30), &shutdown);
+        let stop = run(Arc::new(Behaviour::Hangs), call, Clock::SYSTEM.now() + Duration::from_secs(30), &shutdown);
         assert_eq!(stop.await.unwrap_err(), Stop::ShuttingDown);
         assert!(told.is_cancelled());
     }

@@ -176,7 +176,7 @@ impl ControlService {
             version: about.version.clone(),
             config_digest: about.config_digest.borrow().clone(),
             roles: about.roles.clone(),
-            uptime_seconds: about.started.elapsed().as_secs(),
+            uptime_seconds: self.parts.dispatcher.clock().since(about.started).as_secs(),
             in_flight: self.parts.dispatcher.load().in_flight() as u64,
             tools: self.parts.dispatcher.access().effective(&asked.caller).names().count() as u64,
         };
@@ -213,7 +213,13 @@ impl ControlService {
             "" => None,
             reply_to => Some(self.parts.replies.rules().check(reply_to, &envelope.message_type, &caller)?),
         };
-        Ok(ControlRequest { envelope, caller: Arc::new(caller), body: delivery.body.clone(), address })
+        Ok(ControlRequest {
+            envelope,
+            caller: Arc::new(caller),
+            body: delivery.body.clone(),
+            address,
+            clock: self.parts.dispatcher.clock(),
+        })
     }
 
     /// Says why a request is not obeyed: to its sender, when that can be answered, and else to the log.
@@ -255,8 +261,12 @@ impl ControlService {
     async fn answer(&self, asked: &ControlRequest, said: Option<ControlReply>) {
         let (Some(address), Some(mut said)) = (&asked.address, said) else { return };
         let _turn = said.turn.take();
-        let answer = message(&self.parts.about.name, asked, said);
-        if let Err(reason) = self.parts.replies.deliver(address, &answer, Instant::now() + REPLY_TIME).await
+        let answer = message(&self.parts.about.name, self.parts.dispatcher.random(), asked, said);
+        if let Err(reason) = self
+            .parts
+            .replies
+            .deliver(address, &answer, Instant::from_std(self.parts.dispatcher.clock().now()) + REPLY_TIME)
+            .await
             && let Some(left_out) = self.parts.undelivered.due()
         {
             let (reply_to, kind) = (shown(&address.written), &answer.properties.message_type);

@@ -99,6 +99,7 @@ pub(crate) fn passed() -> ToolFailure {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::clock::Clock;
 
     const BUDGETS: Budgets = Budgets { default: Duration::from_secs(60), max: Duration::from_secs(120) };
 
@@ -112,7 +113,7 @@ mod tests {
     }
 
     fn budget(budget: Option<&str>, tool: Option<u64>) -> Duration {
-        let arrived = Instant::now();
+        let arrived = Clock::SYSTEM.now();
         let budget = TimeBudget::read(&envelope(budget, None), at(1000));
         budget.deadline(arrived, tool.map(Duration::from_secs), BUDGETS) - arrived
     }
@@ -148,7 +149,7 @@ mod tests {
 
     #[test]
     fn the_age_of_the_message_counts_where_budget_and_timestamp_are_known() {
-        let arrived = Instant::now();
+        let arrived = Clock::SYSTEM.now();
         let budget = TimeBudget::read(&envelope(Some("10000"), Some(1000)), at(1004));
         assert_eq!(budget.deadline(arrived, None, BUDGETS) - arrived, Duration::from_secs(7));
         assert!(!budget.is_spent());
@@ -158,7 +159,7 @@ mod tests {
 
     #[test]
     fn an_implausible_age_is_ignored() {
-        let arrived = Instant::now();
+        let arrived = Clock::SYSTEM.now();
         for sent in [1, 200_000] {
             let budget = TimeBudget::read(&envelope(Some("10000"), Some(sent)), at(100_000));
             assert_eq!(budget.deadline(arrived, None, BUDGETS) - arrived, Duration::from_secs(10), "{sent}");
@@ -172,7 +173,7 @@ mod tests {
 
     #[test]
     fn inner_layers_end_a_twentieth_earlier_and_at_most_a_quarter_second() {
-        let now = Instant::now();
+        let now = Clock::SYSTEM.now();
         assert_eq!(inner(now + Duration::from_secs(1), now), now + Duration::from_millis(950));
         assert_eq!(inner(now + Duration::from_secs(100), now), now + Duration::from_millis(99_750));
     }

@@ -3,13 +3,14 @@
 use serde_json::{Map, Value};
 use toolbus_protocol::message_type::{self, Kind};
 use toolbus_protocol::{
-    DEFAULT_SCRIPT_SECONDS, EXECUTE_PYTHON_SCRIPT, Envelope, ParseError, ScriptInvokeRequest, ToolInvokeRequest,
-    bounded,
+    DEFAULT_SCRIPT_SECONDS, EXECUTE_PYTHON_SCRIPT, Envelope, ParseError, Random, ScriptInvokeRequest,
+    ToolInvokeRequest, bounded,
 };
 
 use crate::address::{Address, ReplyRules};
 use crate::bus::Delivery;
 use crate::caller::Caller;
+use crate::clock::Clock;
 use crate::failure::{Cause, ToolFailure};
 use crate::request::{Dialect, Request};
 use crate::telemetry::DeadReason;
@@ -36,46 +37,76 @@ pub(crate) enum Decoded {
     Dead(DeadReason, String),
 }
 
-/// Reads a delivery. The size is checked before anything is parsed.
-pub(crate) fn decode(
-    delivery: &Delivery,
-    envelope: Envelope,
-    caller: Caller,
-    rules: &ReplyRules,
-    max_body: usize,
-) -> Decoded {
-    let dialect = Dialect::of(&delivery.routing_key);
-    match message_type::kind(&envelope.message_type, dialect.request_type()) {
-        Kind::Request | Kind::Plain => {}
-        Kind::Answer => return Decoded::Ignored,
-        Kind::Foreign => {
-            let detail = format!("type {:?} does not belong on this topic", envelope.message_type);
-            return Decoded::Dead(DeadReason::UnknownType, detail);
+/// Reads deliveries.
+pub(crate) struct Decoder<'a> {
+    /// Which addresses answers may go to.
+    pub(crate) rules: &'a ReplyRules,
+    /// Largest body of a request, in bytes.
+    pub(crate) max_body: usize,
+    pub(crate) clock: Clock,
+    pub(crate) random: Random,
+}
+
+impl Decoder<'_> {
+    /// Reads a delivery. The size is checked before anything is parsed.
+    pub(crate) fn decode(&self, delivery: &Delivery, envelope: Envelope, caller: Caller) -> Decoded {
+        let dialect = Dialect::of(&delivery.routing_key);
+        match message_type::kind(&envelope.message_type, dialect.request_type()) {
+            Kind::Request | Kind::Plain => {}
+            Kind::Answer => return Decoded::Ignored,
+            Kind::Foreign => {
+                let detail = format!("type {:?} does not belong on this topic", envelope.message_type);
+                return Decoded::Dead(DeadReason::UnknownType, detail);
+            }
+        }
+        let address = match self.rules.check_call(&envelope, &delivery.routing_key, &caller) {
+            Ok(address) => address,
+            Err(refused) => return Decoded::Dead(DeadReason::ReplyToRefused, refused.to_string()),
+        };
+        let size = delivery.body.len();
+        if size > self.max_body {
+            let text = format!("The request has {size} bytes; at most {} are taken. Send less.", self.max_body);
+            return self.refused(delivery, envelope, address, caller, unread(dialect), text);
+        }
+        match read(dialect, &delivery.body) {
+            Ok(mut body) => match unusable(&mut body) {
+                None => Decoded::Call(self.request(delivery, envelope, address, caller, body.request)),
+                Some(text) => self.refused(delivery, envelope, address, caller, body.request, text),
+            },
+            Err(error @ (ParseError::NotUtf8 { .. } | ParseError::NotJson(_) | ParseError::NotAnObject(_)))
+                if envelope.reply_to.is_empty() =>
+            {
+                Decoded::Dead(DeadReason::Malformed, error.to_string())
+            }
+            Err(error) => {
+                let text = format!("The request is not usable: {error}.");
+                self.refused(delivery, envelope, address, caller, unread(dialect), text)
+            }
         }
     }
-    let address = match rules.check_call(&envelope, &delivery.routing_key, &caller) {
-        Ok(address) => address,
-        Err(refused) => return Decoded::Dead(DeadReason::ReplyToRefused, refused.to_string()),
-    };
-    let size = delivery.body.len();
-    if size > max_body {
-        let text = format!("The request has {size} bytes; at most {max_body} are taken. Send less.");
-        return refused(delivery, envelope, address, caller, unread(dialect), text);
+
+    fn request(
+        &self,
+        delivery: &Delivery,
+        envelope: Envelope,
+        address: Address,
+        caller: Caller,
+        request: ToolInvokeRequest,
+    ) -> Request {
+        Request::new(delivery, envelope, address, caller, request, (self.clock, self.random))
     }
-    match read(dialect, &delivery.body) {
-        Ok(mut body) => match unusable(&mut body) {
-            None => Decoded::Call(Request::new(delivery, envelope, address, caller, body.request)),
-            Some(text) => refused(delivery, envelope, address, caller, body.request, text),
-        },
-        Err(error @ (ParseError::NotUtf8 { .. } | ParseError::NotJson(_) | ParseError::NotAnObject(_)))
-            if envelope.reply_to.is_empty() =>
-        {
-            Decoded::Dead(DeadReason::Malformed, error.to_string())
-        }
-        Err(error) => {
-            let text = format!("The request is not usable: {error}.");
-            refused(delivery, envelope, address, caller, unread(dialect), text)
-        }
+
+    fn refused(
+        &self,
+        delivery: &Delivery,
+        envelope: Envelope,
+        address: Address,
+        caller: Caller,
+        request: ToolInvokeRequest,
+        text: String,
+    ) -> Decoded {
+        let request = self.request(delivery, envelope, address, caller, request);
+        Decoded::Refused(request, ToolFailure::new(Cause::MalformedRequest, text))
     }
 }
 
@@ -98,18 +129,6 @@ fn unusable(Body { request, missing }: &mut Body) -> Option<String> {
         text = Some(format!("The request is not usable: {}.", ParseError::Missing(member)));
     }
     text
-}
-
-fn refused(
-    delivery: &Delivery,
-    envelope: Envelope,
-    address: Address,
-    caller: Caller,
-    request: ToolInvokeRequest,
-    text: String,
-) -> Decoded {
-    let request = Request::new(delivery, envelope, address, caller, request);
-    Decoded::Refused(request, ToolFailure::new(Cause::MalformedRequest, text))
 }
 
 /// Reads a body, also one in which something is missing, because its refusal names the call.

@@ -13,7 +13,6 @@ mod replaying;
 use std::num::NonZeroUsize;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
-use std::time::Instant;
 
 use futures_util::FutureExt;
 use serde_json::{Map, Value};
@@ -21,21 +20,22 @@ use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
-use toolbus_protocol::Envelope;
+use toolbus_protocol::{Envelope, Random};
 
 use self::call::Call;
 pub use self::inner::{InnerCall, InnerOrigin, Invoker};
 use self::log::{Log, Subject};
 use self::progress::ProgressReporter;
 use crate::address::ReplyRules;
-use crate::answer::{Answer, LARGE};
+use crate::answer::{Answer, LARGE, Recipient};
 use crate::audit::Audit;
 use crate::bulkhead::{self, Stop};
 use crate::bus::{Bus, Delivery};
 use crate::caller::Caller;
+use crate::clock::Clock;
 use crate::deadline::{self, Budgets};
-use crate::decode::{Decoded, decode};
-use crate::failure::{Cause, ToolFailure, verdict};
+use crate::decode::{Decoded, Decoder};
+use crate::failure::{Cause, ToolFailure};
 use crate::gates::Gates;
 use crate::gates::permit::{AgentGate, Permit, Permits};
 use crate::notify::{ChangeNotifier, NotificationSource, NotifyHandle, RecentCallers, ToolNames};
@@ -44,9 +44,10 @@ use crate::policy::{EffectiveTools, PolicyHandle};
 use crate::redact::Redactor;
 use crate::replay::{Replay, Slot};
 use crate::reply::Replies;
+use crate::request::Request;
 use crate::running::Running;
 use crate::telemetry::{DeadReason, Load, Summary, Telemetry};
-use crate::tool::{Effect, Tool, ToolCall, ToolOutput};
+use crate::tool::{Tool, ToolCall, ToolOutput};
 
 /// A request that was delivered this often before is answered instead of tried again.
 const MAX_EARLIER_DELIVERIES: u32 = 4;
@@ -74,6 +75,10 @@ pub struct Settings {
     pub redactor: Redactor,
     /// Whether requests for MCP servers that this daemon does not have are left to other bridges, unanswered.
     pub ignores_unknown_servers: bool,
+    /// Tells the time.
+    pub clock: Clock,
+    /// Makes ids.
+    pub random: Random,
 }
 
 /// Handles calls. Cheap to clone.
@@ -99,8 +104,17 @@ struct Parts {
     log: Log,
     /// Calls from outside that no message brought.
     direct: TaskTracker,
+    /// Calls within calls, and reports of progress: they end with the call around them, or soon after.
+    tasks: TaskTracker,
     /// Cancelled when the time to finish calls is over.
     shutdown: CancellationToken,
+}
+
+impl Parts {
+    fn decoder(&self) -> Decoder<'_> {
+        let Settings { max_body, clock, random, .. } = self.settings;
+        Decoder { rules: self.replies.rules(), max_body, clock, random }
+    }
 }
 
 /// Why a call ends without a result of its own.
@@ -143,11 +157,12 @@ impl Dispatcher {
             replay: Replay::new(kept, MAX_KEPT_BYTES),
             running: Arc::default(),
             load,
-            callers: RecentCallers::default(),
+            callers: RecentCallers::new(settings.clock),
             arrivals,
             audit,
             log: Log::default(),
             direct: TaskTracker::new(),
+            tasks: TaskTracker::new(),
             shutdown: CancellationToken::new(),
             settings,
         };
@@ -186,7 +201,17 @@ impl Dispatcher {
     ) -> (ChangeNotifier<N>, NotifyHandle) {
         let parts = &self.parts;
         let (name, access, callers) = (parts.settings.name.clone(), self.access().clone(), parts.callers.clone());
-        ChangeNotifier::new(source, name, access, bus, callers)
+        ChangeNotifier::new(source, name, access, bus, parts.settings.random, callers)
+    }
+
+    /// Tells the time.
+    pub(crate) fn clock(&self) -> Clock {
+        self.parts.settings.clock
+    }
+
+    /// Makes ids.
+    pub(crate) fn random(&self) -> Random {
+        self.parts.settings.random
     }
 
     /// What is told of messages and calls.
@@ -215,7 +240,7 @@ impl Dispatcher {
     ///
     /// [`Cause::RateLimited`], with the time after which it may.
     pub(crate) fn listing_rate(&self, effective: &EffectiveTools) -> Result<(), ToolFailure> {
-        self.parts.gates.listing_rate(effective, Instant::now())
+        self.parts.gates.listing_rate(effective, self.clock().now())
     }
 
     /// Who may use what.
@@ -233,11 +258,11 @@ impl Dispatcher {
         let user_id = delivery.properties.user_id.as_deref();
         let Some(caller) = self.access().identify(user_id, &envelope, &delivery.routing_key) else {
             delivery.settle.acknowledge().await;
-            span.finished(&Summary::unanswered(delivery.arrived.elapsed()));
+            span.finished(&Summary::unanswered(self.clock().since(delivery.arrived)));
             return;
         };
         // 1. decode
-        let decoded = match decode(&delivery, envelope, caller, parts.replies.rules(), parts.settings.max_body) {
+        let decoded = match parts.decoder().decode(&delivery, envelope, caller) {
             Decoded::Call(request) => match self.address_refused(&request, &delivery).await {
                 Some(refused) => Decoded::Dead(DeadReason::ReplyToRefused, refused.to_string()),
                 None => Decoded::Call(request),
@@ -248,9 +273,7 @@ impl Dispatcher {
             Decoded::Call(request) => {
                 // 3. replay
                 if let Some(mut call) = self.replay(Call::new(parts, request, span, &delivery), delivery).await {
-                    // A panic of our own must not leave the call hanging, either.
-                    let result = AssertUnwindSafe(self.run(&mut call)).catch_unwind().await;
-                    let result = result.unwrap_or_else(|panic| Err(bulkhead::broken(&*panic).into()));
+                    let result = self.run_contained(&mut call).await;
                     self.finish(call, result).await;
                 }
             }
@@ -262,14 +285,20 @@ impl Dispatcher {
             Decoded::Ignored => {
                 tracing::debug!(queue = %delivery.queue, "settled a message that is no request");
                 delivery.settle.acknowledge().await;
-                span.finished(&Summary::unanswered(delivery.arrived.elapsed()));
+                span.finished(&Summary::unanswered(self.clock().since(delivery.arrived)));
             }
             Decoded::Dead(reason, detail) => {
                 let arrived = delivery.arrived;
                 self.bury(delivery, reason, &detail).await;
-                span.finished(&Summary::unanswered(arrived.elapsed()));
+                span.finished(&Summary::unanswered(self.clock().since(arrived)));
             }
         }
+    }
+
+    /// As [`Self::run`]. A panic of our own must not leave the call hanging, either.
+    async fn run_contained(&self, call: &mut Call) -> Result<ToolOutput, Abort> {
+        let result = AssertUnwindSafe(self.run(call)).catch_unwind().await;
+        result.unwrap_or_else(|panic| Err(bulkhead::broken(&*panic).into()))
     }
 
     /// Steps 4 to 11: from a decoded request to a result, or to the first step that refuses.
@@ -300,7 +329,7 @@ impl Dispatcher {
         // 6. recipients
         gates.recipients(&effective, allowed, &arguments)?;
         // 7. rate limit
-        gates.rate(&effective, allowed, Instant::now())?;
+        gates.rate(&effective, allowed, self.clock().now())?;
         // 8. permit
         let entry = self.parts.running.enter(&call.request.caller.owner, &call.request.call_id);
         let cancel = call.cancelled.clone().unwrap_or_else(|| entry.token().clone());
@@ -327,7 +356,7 @@ impl Dispatcher {
         agent: &Arc<AgentGate>,
         cancel: &CancellationToken,
     ) -> Result<Option<Permit>, Abort> {
-        let now = Instant::now();
+        let now = self.clock().now();
         if call.request.budget.is_spent() || call.deadline <= now {
             return Err(deadline::passed().into());
         }
@@ -346,7 +375,7 @@ impl Dispatcher {
             () = self.parts.shutdown.cancelled() => Err(Abort::Requeued),
             permit = self.parts.permits.acquire(Some(&tool.descriptor), agent, caller, call.body_size, latest) => permit.map(Some).map_err(Abort::from),
         };
-        call.waited = now.elapsed();
+        call.waited = self.clock().since(now);
         permit
     }
 
@@ -359,7 +388,7 @@ impl Dispatcher {
         cancel: &CancellationToken,
     ) -> Result<ToolOutput, Abort> {
         let descriptor = &tool.descriptor;
-        let started = Instant::now();
+        let started = self.clock().now();
         let request = &call.request;
         let trace = call.span.executing(descriptor, &request.call_id, request.caller.session.as_deref());
         let (sink, reporter) = match call.request.wants_progress {
@@ -380,7 +409,7 @@ impl Dispatcher {
             progress: sink,
         };
         let stopped = bulkhead::run(Arc::clone(&tool.executor), tool_call, call.deadline, &self.parts.shutdown).await;
-        call.ran = Some(started.elapsed());
+        call.ran = Some(self.clock().since(started));
         if let Some(reporter) = reporter {
             reporter.end().await;
         }
@@ -404,8 +433,7 @@ impl Dispatcher {
     }
 
     fn result(&self, call: &mut Call, output: ToolOutput) -> Answer {
-        let built =
-            beside(is_large(&output), || call.recipient().result(&self.parts.settings.name, output, call.run()));
+        let built = beside(is_large(&output), || self.recipient(call).result(output, call.run()));
         call.turn = None;
         match built {
             Ok(mut answer) => {
@@ -417,6 +445,12 @@ impl Dispatcher {
         }
     }
 
+    fn recipient<'a>(&'a self, call: &'a Call) -> Recipient<'a> {
+        let Request { envelope, caller, call_id, tool_name, dialect, .. } = &call.request;
+        let source = &self.parts.settings.name;
+        Recipient { source, clock: self.clock(), envelope, caller, call_id, tool_name, dialect: *dialect }
+    }
+
     fn failure(&self, call: &mut Call, failure: &ToolFailure) -> Answer {
         let mut answer = self.refusal(call, failure, call.ran.is_some());
         call.executed(&answer.end);
@@ -426,10 +460,9 @@ impl Dispatcher {
 
     /// Builds the answer of a call without a result, and writes its one line to the log.
     fn refusal(&self, call: &Call, failure: &ToolFailure, started: bool) -> Answer {
-        let effect = call.tool.as_ref().map_or(Effect::Undeclared, |tool| tool.effect);
-        let verdict = failure.verdict.unwrap_or_else(|| verdict(failure.cause, effect, started));
+        let verdict = call.verdict(failure, started);
         self.log_failure(call, failure);
-        call.recipient().error(&self.parts.settings.name, failure, verdict, call.run())
+        self.recipient(call).error(failure, verdict, call.run())
     }
 
     fn log_failure(&self, call: &Call, failure: &ToolFailure) {

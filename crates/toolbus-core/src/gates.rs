@@ -24,6 +24,7 @@ use self::rate_limits::RateLimits;
 use self::resolve::Resolver;
 pub(crate) use self::resolve::find;
 use crate::caller::Caller;
+use crate::clock::Clock;
 use crate::failure::{Cause, ToolFailure};
 use crate::policy::{AllowedTool, EffectiveTools, PolicyHandle};
 use crate::request::ToolRef;
@@ -34,13 +35,21 @@ pub struct Gates {
     arguments: Arguments,
     rates: RateLimits,
     resolver: Resolver,
+    clock: Clock,
 }
 
 impl Gates {
     /// Gates that keep what `access` says.
     #[must_use]
     pub fn new(access: PolicyHandle) -> Self {
-        Self { access, arguments: Arguments::new(), rates: RateLimits::new(), resolver: Resolver::new() }
+        Self::with_clock(access, Clock::SYSTEM)
+    }
+
+    /// As [`Self::new`], by another clock.
+    #[must_use]
+    pub fn with_clock(access: PolicyHandle, clock: Clock) -> Self {
+        let (arguments, rates) = (Arguments::new(clock), RateLimits::new(clock.now()));
+        Self { access, arguments, rates, resolver: Resolver::new(clock), clock }
     }
 
     /// Who may use what.

@@ -9,6 +9,7 @@ pub mod audit;
 mod bulkhead;
 pub mod bus;
 pub mod caller;
+mod clock;
 mod control;
 mod deadline;
 mod decode;
@@ -42,6 +43,7 @@ pub mod toolsets;
 mod turns;
 
 pub use address::ReplyRules;
+pub use clock::Clock;
 pub use control::{About, ControlError, ControlHandler, ControlReply, ControlRequest, ControlService};
 pub use deadline::Budgets;
 pub use dispatcher::{Dispatcher, InnerCall, InnerOrigin, Invoker, Settings};

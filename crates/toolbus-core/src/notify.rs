@@ -3,20 +3,21 @@
 //! One [`ChangeNotifier`] runs for each [`NotificationSource`]. It compares what each agent may use with what the agent
 //! was told last, after every change, and publishes what its source makes of the difference.
 
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::num::NonZeroUsize;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use futures_util::stream::{self, StreamExt};
 use lru::LruCache;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::spawn_blocking;
-use tokio::time::Instant;
-use toolbus_protocol::{Envelope, ToolsChanged, header, message_type, new_message_id, topic};
+use toolbus_protocol::{Envelope, Random, ToolsChanged, header, message_type, topic};
 
 use crate::bus::{Bus, Outgoing, PublishError, Target};
 use crate::caller::{AgentName, Caller};
+use crate::clock::Clock;
 use crate::policy::{Catalogue, EffectiveTools, PolicyHandle};
 
 /// Changes within this time are notified together.
@@ -58,6 +59,7 @@ pub struct ChangeNotifier<N> {
     name: String,
     access: PolicyHandle,
     bus: Arc<dyn Bus>,
+    random: Random,
     callers: RecentCallers,
     /// What each agent was notified of, or could have listed, last.
     known: HashMap<AgentName, EffectiveTools>,
@@ -107,6 +109,7 @@ impl<N: NotificationSource> ChangeNotifier<N> {
         name: String,
         access: PolicyHandle,
         bus: Arc<dyn Bus>,
+        random: Random,
         callers: RecentCallers,
     ) -> (Self, NotifyHandle) {
         let known = match source.notifies_at_start() {
@@ -115,26 +118,27 @@ impl<N: NotificationSource> ChangeNotifier<N> {
         };
         let (sender, requests) = mpsc::channel(MAX_ASKING);
         let handle = NotifyHandle { access: access.clone(), requests: sender };
-        (Self { source: Arc::new(source), name, access, bus, callers, known, requests }, handle)
+        (Self { source: Arc::new(source), name, access, bus, random, callers, known, requests }, handle)
     }
 
     /// Notifies every agent for which something changes, until dropped.
     pub async fn run(mut self) {
         let mut changes = self.access.changes();
         // Every agent is compared once: for what it gets at the start, and for changes since this was made.
-        let mut due = Some(Instant::now());
+        let clock = self.callers.clock;
+        let mut due = Some(clock.now());
         let mut asking = Vec::new();
         loop {
-            let at = due.unwrap_or_else(Instant::now);
+            let at = due.unwrap_or_else(|| clock.now());
             tokio::select! {
                 changed = changes.changed() => {
                     if changed.is_err() {
                         return;
                     }
-                    let soon = Instant::now() + DEBOUNCE;
+                    let soon = clock.now() + DEBOUNCE;
                     due = Some(due.map_or(soon, |due| due.min(soon)));
                 }
-                () = tokio::time::sleep_until(at), if due.is_some() => {
+                () = tokio::time::sleep_until(at.into()), if due.is_some() => {
                     changes.mark_unchanged();
                     due = self.notify_changed().await;
                 }
@@ -197,7 +201,7 @@ impl<N: NotificationSource> ChangeNotifier<N> {
                 Some(reason) => {
                     untold += 1;
                     if matches!(reason, PublishError::Unavailable(_)) {
-                        retry = Some(Instant::now() + RETRY);
+                        retry = Some(self.callers.clock.now() + RETRY);
                     }
                     last = Some((agent.to_string(), reason));
                     before
@@ -235,21 +239,16 @@ impl<N: NotificationSource> ChangeNotifier<N> {
     }
 
     fn message(&self, agent: &AgentName, topic: &str, body: Vec<u8>) -> Outgoing {
-        let properties = Envelope {
-            message_id: Some(new_message_id()),
-            message_type: self.source.message_type().to_owned(),
-            timestamp: SystemTime::now().duration_since(UNIX_EPOCH).ok().map(|time| time.as_secs()),
-            source: Some(self.name.clone()),
-            destination: Some(agent.to_string()),
-            headers: vec![(header::CONTENT_TRUST.to_owned(), header::TRUST_SYSTEM.to_owned())],
-            ..Envelope::default()
-        };
+        let mut envelope =
+            Envelope::outgoing(self.source.message_type(), &self.name, self.random.id(), self.callers.clock.wall())
+                .with_header(header::CONTENT_TRUST, header::TRUST_SYSTEM);
+        envelope.destination = Some(agent.to_string());
         Outgoing {
             target: Target::Topic(topic.to_owned()),
             // An agent that does not listen misses nothing: it asks when it wants to know.
             mandatory: false,
             proven: false,
-            properties: properties.into_properties().into(),
+            properties: envelope.into_properties().into(),
             body: body.into(),
         }
     }
@@ -296,6 +295,7 @@ fn difference(before: &EffectiveTools, now: &EffectiveTools) -> ToolsChanged {
 /// Agents without a section of their own that called, and what agents were listed.
 #[derive(Clone)]
 pub(crate) struct RecentCallers {
+    clock: Clock,
     seen: Arc<Mutex<LruCache<AgentName, Visit>>>,
     /// What there was when an agent listed its tools last, until that has been compared.
     listed: Arc<Mutex<LruCache<AgentName, Arc<Catalogue>>>>,
@@ -307,19 +307,19 @@ struct Visit {
     first: Option<Arc<Catalogue>>,
 }
 
-impl Default for RecentCallers {
-    fn default() -> Self {
+impl RecentCallers {
+    /// Nobody yet.
+    pub(crate) fn new(clock: Clock) -> Self {
         Self {
+            clock,
             seen: Arc::new(Mutex::new(LruCache::new(MAX_SEEN))),
             listed: Arc::new(Mutex::new(LruCache::new(MAX_LISTED))),
         }
     }
-}
 
-impl RecentCallers {
     /// Notes that an agent called.
     pub(crate) fn note(&self, agent: &AgentName, catalogue: &Arc<Catalogue>) {
-        let now = Instant::now();
+        let now = self.clock.now();
         let mut seen = self.seen();
         match seen.get_mut(agent) {
             Some(visit) => visit.last = now,
@@ -341,7 +341,8 @@ impl RecentCallers {
     /// The agents that called lately.
     fn lately(&self) -> Vec<AgentName> {
         let mut seen = self.seen();
-        let is_old = |(agent, visit): (&AgentName, &Visit)| (visit.last.elapsed() >= LATELY).then(|| agent.clone());
+        let is_old =
+            |(agent, visit): (&AgentName, &Visit)| (self.clock.since(visit.last) >= LATELY).then(|| agent.clone());
         let old: Vec<AgentName> = seen.iter().filter_map(is_old).collect();
         for agent in old {
             seen.pop(&agent);
@@ -355,10 +356,10 @@ impl RecentCallers {
     }
 
     fn seen(&self) -> MutexGuard<'_, LruCache<AgentName, Visit>> {
-        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+        self.seen.lock()
     }
 
     fn listed(&self) -> MutexGuard<'_, LruCache<AgentName, Arc<Catalogue>>> {
-        self.listed.lock().unwrap_or_else(PoisonError::into_inner)
+        self.listed.lock()
     }
 }

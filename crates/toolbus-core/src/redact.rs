@@ -12,10 +12,11 @@ mod matcher;
 mod tests;
 mod views;
 
+use parking_lot::{Mutex, RwLock};
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::Arc;
 
 use serde_json::Value;
 
@@ -118,7 +119,7 @@ impl Redactor {
     /// elsewhere, and in answers that are kept.
     pub fn configure(&self, secrets: impl IntoIterator<Item = Secret>) {
         let configured: BTreeSet<String> = secrets.into_iter().filter_map(removable).collect();
-        let mut known = self.0.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.0.known.lock();
         if configured == known.configured {
             return;
         }
@@ -131,7 +132,7 @@ impl Redactor {
     #[must_use = "what is not in use may be forgotten"]
     pub fn learn(&self, secret: &Secret) -> Option<Learnt> {
         let secret = removable(secret.clone())?;
-        let mut known = self.0.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.0.known.lock();
         let is_new = !known.all().any(|other| *other == secret);
         *known.in_use.entry(secret.clone()).or_default() += 1;
         if is_new {
@@ -143,7 +144,7 @@ impl Redactor {
     fn rebuild(&self, known: &Known) {
         match Matcher::new(known.all()) {
             Ok(matcher) => {
-                *self.0.matcher.write().unwrap_or_else(PoisonError::into_inner) = matcher.map(Arc::new);
+                *self.0.matcher.write() = matcher.map(Arc::new);
             }
             Err(error) => {
                 tracing::error!(%error, "secrets are removed as before: there is no matcher for the new ones")
@@ -152,7 +153,7 @@ impl Redactor {
     }
 
     fn matcher(&self) -> Option<Arc<Matcher>> {
-        self.0.matcher.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.0.matcher.read().clone()
     }
 
     /// The text without secrets.
@@ -233,7 +234,7 @@ impl Known {
 impl Drop for Learnt {
     fn drop(&mut self) {
         // What is forgotten for it is removed until there is a new matcher.
-        self.redactor.0.known.lock().unwrap_or_else(PoisonError::into_inner).release(&self.secret);
+        self.redactor.0.known.lock().release(&self.secret);
     }
 }
 

@@ -1,10 +1,11 @@
 //! The tools that there are.
 
+use parking_lot::{Mutex, RwLock};
 use std::borrow::Cow;
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::convert::Infallible;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
+use std::sync::{Arc, OnceLock};
 
 use tokio::sync::watch;
 use toolbus_protocol::llm_name;
@@ -329,7 +330,7 @@ impl Registry {
     /// The tools of this moment.
     #[must_use]
     pub fn snapshot(&self) -> Arc<Snapshot> {
-        Arc::clone(&self.shared.current.read().unwrap_or_else(PoisonError::into_inner))
+        Arc::clone(&self.shared.current.read())
     }
 
     /// Has `vetting` asked about tools, from now on. The first counts; whether this is it.
@@ -424,7 +425,7 @@ impl Registry {
     /// Whether names stay with the sources that have them.
     #[must_use]
     pub fn is_keeping_names(&self) -> bool {
-        self.shared.parts.lock().unwrap_or_else(PoisonError::into_inner).is_keeping
+        self.shared.parts.lock().is_keeping
     }
 
     /// Takes a source away for good, with its right to names.
@@ -442,7 +443,7 @@ impl Registry {
     /// The tools of this moment, with names given as pins have it now.
     pub(crate) fn vetted(&self) -> Arc<Snapshot> {
         if self.vetting().is_some() {
-            let parts = self.shared.parts.lock().unwrap_or_else(PoisonError::into_inner);
+            let parts = self.shared.parts.lock();
             let next = Snapshot::new(&parts, self.vetting());
             let is_same = next.gives_names_like(&self.snapshot());
             drop(parts);
@@ -472,14 +473,14 @@ impl Registry {
     }
 
     fn change<E>(&self, edit: impl FnOnce(&mut Parts) -> Result<(), E>) -> Result<(), E> {
-        let mut parts = self.shared.parts.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut parts = self.shared.parts.lock();
         let mut next = Parts::clone(&parts);
         edit(&mut next)?;
         let version = self.snapshot().version + 1;
         let snapshot = Arc::new(Snapshot { version, ..Snapshot::new(&next, self.vetting()) });
         next.note_owners(&snapshot);
         *parts = next;
-        *self.shared.current.write().unwrap_or_else(PoisonError::into_inner) = snapshot;
+        *self.shared.current.write() = snapshot;
         self.shared.version.send_modify(|version| *version += 1);
         Ok(())
     }
@@ -489,14 +490,16 @@ impl Registry {
 mod tests {
     //! What becomes of tools that come and go.
 
+    use parking_lot::Mutex;
     use std::collections::HashMap;
+    use std::sync::Arc;
     use std::sync::atomic::{AtomicBool, Ordering};
-    use std::sync::{Arc, Mutex};
     use std::thread;
 
     use toolbus_protocol::llm_name;
 
     use super::{Clash, Rank, Registry, RegistryError};
+    use crate::clock::Clock;
     use crate::failure::ToolFailure;
     use crate::quarantine::{Claim, DefinitionCheck, Quarantine};
     use crate::tool::{Executor, Tool, ToolCall, ToolDescriptor, ToolOutput};
@@ -543,7 +546,7 @@ mod tests {
             caller: Arc::new(crate::caller::Caller::unknown()),
             call_id: "1".into(),
             arguments: Arc::default(),
-            deadline: std::time::Instant::now(),
+            deadline: Clock::SYSTEM.now(),
             limit: std::time::Duration::ZERO,
             cancelled: tokio_util::sync::CancellationToken::new(),
             trace: None,
@@ -757,14 +760,14 @@ mod tests {
         }
 
         fn claim(&self, tool: &ToolDescriptor) -> Claim {
-            let pinned = self.pinned.lock().unwrap();
+            let pinned = self.pinned.lock();
             let since =
                 self.since.iter().find(|(source, _)| *source == &*tool.source).map(|(_, since)| (*since).to_owned());
             Claim { is_pinned: pinned.contains(&&*format!("{}/{}", tool.source, tool.name)), since }
         }
 
         fn reserved(&self) -> HashMap<Arc<str>, Arc<str>> {
-            let pinned = self.pinned.lock().unwrap();
+            let pinned = self.pinned.lock();
             pinned
                 .iter()
                 .filter_map(|place| place.split_once('/'))
@@ -856,7 +859,7 @@ mod tests {
         assert_eq!(names(&registry), ["list"]);
         publish(&registry, "zzz", &["other"]);
         assert_eq!(source_of(&registry, "read"), None, "its source lists it no more, and nobody has approved that");
-        claims.pinned.lock().unwrap().clear();
+        claims.pinned.lock().clear();
         assert_eq!(
             registry.vetted().get("read").map(|tool| tool.descriptor.source.to_string()).as_deref(),
             Some("aaa")
@@ -939,7 +942,7 @@ mod tests {
 
     impl DefinitionCheck for Ages {
         fn review(&self, tools: &[Arc<ToolDescriptor>]) -> Quarantine {
-            let mut seen = self.seen.lock().unwrap();
+            let mut seen = self.seen.lock();
             for tool in tools {
                 seen.entry(Arc::clone(&tool.source)).or_insert_with(|| self.present());
             }
@@ -951,7 +954,7 @@ mod tests {
         }
 
         fn claim(&self, tool: &ToolDescriptor) -> Claim {
-            let since = self.seen.lock().unwrap().get(&tool.source).copied().unwrap_or_else(|| self.present());
+            let since = self.seen.lock().get(&tool.source).copied().unwrap_or_else(|| self.present());
             Claim { is_pinned: false, since: Some(since.to_owned()) }
         }
 

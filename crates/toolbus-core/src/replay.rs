@@ -3,11 +3,12 @@
 //! A broker redelivers whatever was not acknowledged when a connection broke, also when its answer had already left.
 //! Where an acknowledgement cannot be lost, answers are not kept. Only deliveries that the broker marks as redelivered are looked up: two requests that merely look alike are two.
 
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::HashMap;
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hash, Hasher};
 use std::num::NonZeroUsize;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 
 use lru::LruCache;
 
@@ -199,7 +200,7 @@ fn size(answer: Option<&Arc<Answer>>) -> usize {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+    mutex.lock()
 }
 
 #[cfg(test)]

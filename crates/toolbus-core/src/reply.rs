@@ -1,7 +1,8 @@
 //! Delivery of answers and dead letters to the broker.
 
+use parking_lot::{Mutex, MutexGuard};
 use std::num::NonZeroUsize;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -13,6 +14,7 @@ use toolbus_protocol::{Properties, bounded, header};
 use crate::address::{Address, AddressRefused, ReplyRules};
 use crate::answer::Answer;
 use crate::bus::{Bus, Outgoing, PublishError, Routing, Target};
+use crate::clock::Clock;
 use crate::telemetry::DeadReason;
 
 /// Addresses whose working route is remembered, and addresses that are remembered because they had none.
@@ -217,7 +219,9 @@ impl Replies {
         let (target, properties) = (Target::DeadLetter(queue.to_owned()), Arc::new(properties));
         let message = Outgoing { target, mandatory: true, proven: false, properties, body };
         let again = |error: &PublishError| matches!(error, PublishError::Unavailable(_) | PublishError::Rejected(_));
-        match retry(Instant::now() + DEAD_LETTER_TIME, again, || self.bus.publish(&message)).await {
+        match retry(Instant::from_std(Clock::SYSTEM.now()) + DEAD_LETTER_TIME, again, || self.bus.publish(&message))
+            .await
+        {
             Ok(Routing::Routed) => Buried::Kept,
             Ok(Routing::Unroutable) => Buried::NoQueue,
             Err(PublishError::Refused(reason)) => Buried::Refused(reason),
@@ -231,7 +235,7 @@ impl Replies {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+    mutex.lock()
 }
 
 /// Tries again, at growing intervals, after what `again` agrees to, at most until `until`.
@@ -246,7 +250,7 @@ where
     let mut wait = FIRST_RETRY;
     loop {
         match tokio::time::timeout_at(until, attempt()).await {
-            Ok(Err(error)) if again(&error) && Instant::now() + wait < until => {
+            Ok(Err(error)) if again(&error) && Instant::from_std(Clock::SYSTEM.now()) + wait < until => {
                 tokio::time::sleep(wait).await;
                 wait = (wait * 2).min(LAST_RETRY);
             }

@@ -1,15 +1,13 @@
 //! A call as its caller asked for it, whatever the form of its message.
 
 use std::sync::Arc;
-use std::time::SystemTime;
 
-use toolbus_protocol::{
-    Envelope, ToolInvokeRequest, bounded, derived_message_id, header, message_type, new_message_id, topic,
-};
+use toolbus_protocol::{Envelope, Random, ToolInvokeRequest, bounded, derived_message_id, header, message_type, topic};
 
 use crate::address::Address;
 use crate::bus::Delivery;
 use crate::caller::Caller;
+use crate::clock::Clock;
 use crate::deadline::TimeBudget;
 
 /// Where a tool is looked for.
@@ -132,13 +130,14 @@ impl Request {
         address: Address,
         mut caller: Caller,
         request: ToolInvokeRequest,
+        (clock, random): (Clock, Random),
     ) -> Self {
         let has_call_id = request.tool_call_id.is_some();
         caller.session = request.session_id.filter(|session| !session.is_empty()).map(Arc::from);
         // Not random where anything is known, so that a repeated answer is identical.
         let known = || match (&envelope.message_id, &*envelope.correlation_id) {
             (Some(id), _) => bounded(id).to_owned(),
-            (None, "") => new_message_id(),
+            (None, "") => random.id(),
             (None, correlation_id) => derived_message_id(&caller.owner, "", correlation_id),
         };
         let call_id = request.tool_call_id.unwrap_or_else(known);
@@ -148,7 +147,7 @@ impl Request {
             has_call_id,
             tool_name: request.tool_name,
             arguments: request.arguments,
-            budget: TimeBudget::read(&envelope, SystemTime::now()),
+            budget: TimeBudget::read(&envelope, clock.wall()),
             route: Origin::read(&envelope, &delivery.routing_key),
             dialect: Dialect::of(&delivery.routing_key),
             wants_progress: envelope.header(header::PROGRESS).is_some_and(|value| value.trim() == "1"),

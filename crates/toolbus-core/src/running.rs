@@ -1,8 +1,9 @@
 //! The calls under way, so that their callers can cancel them.
 
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio_util::sync::CancellationToken;
 
@@ -43,7 +44,7 @@ impl Running {
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<Id, Vec<(u64, CancellationToken)>>> {
-        self.calls.lock().unwrap_or_else(PoisonError::into_inner)
+        self.calls.lock()
     }
 }
 

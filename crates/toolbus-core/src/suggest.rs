@@ -1,8 +1,10 @@
 //! Names near to one that was missed.
 
+use parking_lot::Mutex;
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
+
+use crate::clock::Clock;
 
 /// Longest missed name that is compared, in bytes: comparing costs the product of both lengths.
 const MAX_NAME: usize = 64;
@@ -14,24 +16,26 @@ const PER_SECOND: u32 = 5;
 
 /// Finds near names, at a bounded rate for each section of the policy, so that nobody is silenced by another.
 pub(crate) struct Suggestions {
+    clock: Clock,
     windows: Mutex<HashMap<usize, (Instant, u32)>>,
 }
 
 impl Suggestions {
-    pub(crate) fn new() -> Self {
-        Self { windows: Mutex::default() }
+    pub(crate) fn new(clock: Clock) -> Self {
+        Self { clock, windows: Mutex::default() }
     }
 
     /// At most three of `names`, nearest first; none when searched too often.
     pub(crate) fn near<'a>(&self, section: usize, missed: &str, names: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
-        if missed.len() > MAX_NAME || !self.may_search(section, Instant::now()) {
+        if missed.len() > MAX_NAME || !self.may_search(section) {
             return Vec::new();
         }
         nearest(missed, names)
     }
 
-    fn may_search(&self, section: usize, now: Instant) -> bool {
-        let mut windows = self.windows.lock().unwrap_or_else(PoisonError::into_inner);
+    fn may_search(&self, section: usize) -> bool {
+        let now = self.clock.now();
+        let mut windows = self.windows.lock();
         let window = windows.entry(section).or_insert((now, 0));
         if now.saturating_duration_since(window.0) >= Duration::from_secs(1) {
             *window = (now, 0);
@@ -76,16 +80,18 @@ mod tests {
     #[test]
     fn a_long_name_is_not_compared() {
         let long = "x".repeat(MAX_NAME + 1);
-        assert!(Suggestions::new().near(0, &long, [long.as_str()].into_iter()).is_empty());
+        assert!(Suggestions::new(Clock::SYSTEM).near(0, &long, [long.as_str()].into_iter()).is_empty());
     }
 
     #[test]
     fn searches_are_bounded_in_rate() {
-        let suggestions = Suggestions::new();
-        let now = Instant::now();
-        let allowed = (0..100).filter(|_| suggestions.may_search(0, now)).count();
-        assert_eq!(allowed, PER_SECOND as usize);
-        assert!(suggestions.may_search(1, now), "another section");
-        assert!(suggestions.may_search(0, now + Duration::from_secs(1)));
+        let clock = Clock::manual();
+        let suggestions = Suggestions::new(clock);
+        let near = |section| suggestions.near(section, "get_wether", NAMES.into_iter()).len();
+        let found = (0..100).filter(|_| near(0) > 0).count();
+        assert_eq!(found, PER_SECOND as usize);
+        assert!(near(1) > 0, "another section");
+        clock.advance(Duration::from_secs(1));
+        assert!(near(0) > 0);
     }
 }

@@ -1,7 +1,9 @@
 //! A bound on repeated log lines.
 
-use std::sync::{Mutex, PoisonError};
+use parking_lot::Mutex;
 use std::time::{Duration, Instant};
+
+use crate::clock::Clock;
 
 /// Time between two lines of one kind, where they repeat.
 const PERIOD: Duration = Duration::from_secs(60);
@@ -20,11 +22,11 @@ impl Throttle {
     /// How many lines were left out since the last one, if a line is due now.
     #[must_use]
     pub fn due(&self) -> Option<u64> {
-        self.due_at(Instant::now())
+        self.due_at(Clock::SYSTEM.now())
     }
 
     fn due_at(&self, now: Instant) -> Option<u64> {
-        let mut lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut lines = self.0.lock();
         if lines.next.is_some_and(|next| now < next) {
             lines.left_out = lines.left_out.saturating_add(1);
             return None;
@@ -40,7 +42,7 @@ mod tests {
 
     #[test]
     fn the_first_line_passes_and_then_one_per_minute_with_a_count() {
-        let (throttle, now) = (Throttle::default(), Instant::now());
+        let (throttle, now) = (Throttle::default(), Clock::SYSTEM.now());
         assert_eq!(throttle.due_at(now), Some(0));
         for _ in 0..3 {
             assert_eq!(throttle.due_at(now + Duration::from_secs(59)), None);

@@ -15,6 +15,7 @@ use tokio_util::sync::CancellationToken;
 use toolbus_protocol::{ContentBlock, TraceContext};
 
 use crate::caller::Caller;
+use crate::clock::Clock;
 pub use crate::failure::Effect;
 use crate::failure::{Cause, ToolFailure};
 use crate::progress::ProgressSink;
@@ -140,7 +141,7 @@ impl ToolCall {
     /// Time left until the executor has to end.
     #[must_use]
     pub fn remaining(&self) -> Duration {
-        self.deadline.saturating_duration_since(Instant::now())
+        self.deadline.saturating_duration_since(Clock::SYSTEM.now())
     }
 
     /// The failure of a call whose tool did not answer in time. `own_limit` is what the tool allows each call, if anything.

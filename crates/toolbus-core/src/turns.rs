@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use crate::bulkhead;
+use crate::clock::Clock;
 use crate::failure::{Cause, ToolFailure};
 use crate::gates::permit::{AgentGate, Permit, Permits};
 
@@ -44,11 +45,11 @@ impl Turns {
         deadline: Instant,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<(T, Turn), ToolFailure> {
-        let now = Instant::now();
+        let now = Clock::SYSTEM.now();
         let latest = now + deadline.saturating_duration_since(now) / 2;
         let turn = Turn(self.permits.acquire(None, &self.gate, caller, bytes, latest).await?);
         let working = tokio::task::spawn_blocking(move || (work(), turn));
-        match tokio::time::timeout(deadline.saturating_duration_since(Instant::now()), working).await {
+        match tokio::time::timeout(deadline.saturating_duration_since(Clock::SYSTEM.now()), working).await {
             Ok(Ok(done)) => Ok(done),
             Ok(Err(broken)) => Err(match broken.try_into_panic() {
                 Ok(panic) => bulkhead::broken(&*panic),
@@ -66,14 +67,14 @@ mod tests {
     use super::*;
 
     fn soon() -> Instant {
-        Instant::now() + Duration::from_secs(10)
+        Clock::SYSTEM.now() + Duration::from_secs(10)
     }
 
     #[tokio::test]
     async fn an_outcome_comes_with_the_turn_that_others_wait_for() {
         let turns = Turns::new();
         let mut held = Vec::new();
-        while let Ok(taken) = turns.run("ana".into(), 0, Instant::now() + Duration::from_millis(200), || 7).await {
+        while let Ok(taken) = turns.run("ana".into(), 0, Clock::SYSTEM.now() + Duration::from_millis(200), || 7).await {
             held.push(taken);
         }
         assert!(!held.is_empty());
@@ -86,7 +87,7 @@ mod tests {
     async fn work_that_is_not_done_in_time_is_told_as_late_and_keeps_its_turn() {
         let turns = Turns::new();
         let (finish, finished) = std::sync::mpsc::channel::<()>();
-        let late = turns.run("ana".into(), 0, Instant::now() + Duration::from_millis(50), move || finished.recv());
+        let late = turns.run("ana".into(), 0, Clock::SYSTEM.now() + Duration::from_millis(50), move || finished.recv());
         assert_eq!(late.await.map(|_| ()).map_err(|failure| failure.cause), Err(Cause::Expired));
         drop(finish);
         assert!(turns.run("bob".into(), 0, soon(), || ()).await.is_ok());

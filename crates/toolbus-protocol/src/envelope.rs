@@ -1,4 +1,6 @@
-use crate::{Properties, TraceContext, header};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use crate::{Properties, TraceContext, bounded, header};
 
 /// Further headers that are kept of a message; those beyond are as good as absent, unless they narrow what the sender
 /// may do.
@@ -30,6 +32,33 @@ pub struct Envelope {
 }
 
 impl Envelope {
+    /// The envelope of a message that leaves now: of this type, from this sender, with an id of its own.
+    #[must_use]
+    pub fn outgoing(message_type: impl Into<String>, source: &str, message_id: String, now: SystemTime) -> Self {
+        Self {
+            message_id: Some(message_id),
+            message_type: message_type.into(),
+            timestamp: now.duration_since(UNIX_EPOCH).ok().map(|time| time.as_secs()),
+            source: Some(source.to_owned()),
+            ..Self::default()
+        }
+    }
+
+    /// Makes the message an answer to `request`: with its correlation id, for `destination`.
+    #[must_use]
+    pub fn answering(mut self, request: &Self, destination: Option<String>) -> Self {
+        bounded(&request.correlation_id).clone_into(&mut self.correlation_id);
+        self.destination = destination;
+        self
+    }
+
+    /// Adds a further header, by its envelope name.
+    #[must_use]
+    pub fn with_header(mut self, name: &str, value: impl Into<String>) -> Self {
+        self.headers.push((name.to_owned(), value.into()));
+        self
+    }
+
     /// Reads what the properties say. Nothing is an error here: what is malformed is absent.
     #[must_use]
     pub fn read(properties: &Properties) -> Self {

@@ -27,7 +27,7 @@ mod trace;
 pub use address::ReplyTo;
 pub use code::{Code, Outcome, UnknownCode};
 pub use envelope::Envelope;
-pub use ids::{derived_message_id, new_message_id};
+pub use ids::{Random, derived_message_id, new_message_id};
 pub use json::{MAX_DEPTH, ParseError, parse_object};
 pub use llm_name::{gemini_name, is_alias, is_alias_of, llm_name, rest_of_alias};
 pub use messages::{

@@ -1,7 +1,7 @@
 //! How others answer requests on topics of their own.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
@@ -10,6 +10,7 @@ use toolbus_protocol::{Envelope, ParseError};
 use super::reply::ControlReply;
 use crate::address::Address;
 use crate::caller::Caller;
+use crate::clock::Clock;
 use crate::deadline::{Budgets, TimeBudget, inner};
 
 /// Answers the requests of one topic.
@@ -36,6 +37,7 @@ pub struct ControlRequest {
     /// What it says; not read yet.
     pub body: Bytes,
     pub(super) address: Option<Address>,
+    pub(super) clock: Clock,
 }
 
 /// Why a request is not obeyed.
@@ -71,7 +73,7 @@ impl ControlRequest {
     /// Until when the sender waits for an answer, by what it says of that; at most `most` from now.
     #[must_use]
     pub fn deadline(&self, most: Duration) -> Instant {
-        let (budget, now) = (TimeBudget::read(&self.envelope, SystemTime::now()), Instant::now());
+        let (budget, now) = (TimeBudget::read(&self.envelope, self.clock.wall()), self.clock.now());
         inner(budget.deadline(now, None, Budgets { default: most, max: most }), now)
     }
 }
@@ -84,14 +86,19 @@ mod tests {
 
     #[test]
     fn an_answer_comes_before_its_sender_gives_up_and_before_the_most_that_it_may_take() {
-        let most = Duration::from_secs(25);
+        let (clock, most) = (Clock::manual(), Duration::from_secs(25));
         let table = [(None, 10..=25), (Some("60000"), 10..=25), (Some("4000"), 0..=4), (Some("nonsense"), 10..=25)];
         for (budget, expected) in table {
             let headers = budget.map(|text| (header::TIMEOUT_MS.to_owned(), text.to_owned())).into_iter().collect();
             let envelope = Envelope { headers, ..Envelope::default() };
-            let asked =
-                ControlRequest { envelope, caller: Arc::new(Caller::unknown()), body: Bytes::new(), address: None };
-            let left = asked.deadline(most).saturating_duration_since(Instant::now());
+            let asked = ControlRequest {
+                envelope,
+                caller: Arc::new(Caller::unknown()),
+                body: Bytes::new(),
+                address: None,
+                clock,
+            };
+            let left = asked.deadline(most).saturating_duration_since(clock.now());
             assert!(left < Duration::from_secs(*expected.end()), "{budget:?} {left:?}");
             assert!(left > Duration::from_secs(*expected.start()), "{budget:?} {left:?}");
         }

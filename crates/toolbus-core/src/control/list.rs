@@ -1,7 +1,8 @@
 //! `tool.list`: what the sender may use, as it may use it.
 
+use parking_lot::Mutex;
 use std::num::NonZeroUsize;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use lru::LruCache;
@@ -113,7 +114,7 @@ impl ListCache {
         format: Format,
         names: &[String],
     ) -> Arc<RenderedTools> {
-        let lists = || self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let lists = || self.0.lock();
         let key = (Arc::clone(version), format);
         if names.is_empty()
             && let Some(kept) = lists().get(&key)

@@ -1,9 +1,8 @@
 //! What is sent back to who made a small request.
 
 use std::borrow::Cow;
-use std::time::{SystemTime, UNIX_EPOCH};
 
-use toolbus_protocol::{Code, Envelope, ToolError, bounded, header, message_type, new_message_id};
+use toolbus_protocol::{Code, Envelope, Random, ToolError, bounded, header, message_type};
 
 use super::{ControlRequest, Refused};
 use crate::answer::{Answer, LARGE, destination, whole_milliseconds};
@@ -58,22 +57,16 @@ impl ControlReply {
 }
 
 /// The answer to a request, from the daemon of this name.
-pub(super) fn message(source: &str, asked: &ControlRequest, said: ControlReply) -> Answer {
+pub(super) fn message(source: &str, random: Random, asked: &ControlRequest, said: ControlReply) -> Answer {
     let envelope = &asked.envelope;
-    let mut headers = vec![(header::CONTENT_TRUST.to_owned(), header::TRUST_TOOL_OUTPUT.to_owned())];
-    headers.extend(said.provider.map(|provider| (header::TOOL_PROVIDER.to_owned(), provider.to_owned())));
-    let mut properties = Envelope {
-        message_id: Some(new_message_id()),
-        message_type: said.message_type.into_owned(),
-        correlation_id: bounded(&envelope.correlation_id).to_owned(),
-        timestamp: SystemTime::now().duration_since(UNIX_EPOCH).ok().map(|time| time.as_secs()),
-        source: Some(source.to_owned()),
-        destination: destination(envelope, &asked.caller),
-        trace: envelope.trace.clone(),
-        headers,
-        ..Envelope::default()
+    let mut answer = Envelope::outgoing(said.message_type, source, random.id(), asked.clock.wall())
+        .answering(envelope, destination(envelope, &asked.caller))
+        .with_header(header::CONTENT_TRUST, header::TRUST_TOOL_OUTPUT);
+    if let Some(provider) = said.provider {
+        answer = answer.with_header(header::TOOL_PROVIDER, provider);
     }
-    .into_properties();
+    answer.trace.clone_from(&envelope.trace);
+    let mut properties = answer.into_properties();
     properties.persistent = said.persistent;
     Answer {
         properties: properties.into(),

@@ -10,15 +10,17 @@ use toolbus_protocol::Envelope;
 
 use super::{InnerCall, Parts};
 use crate::address::Address;
-use crate::answer::{Answer, Recipient, Run};
+use crate::answer::{Answer, Run};
 use crate::bus::Delivery;
+use crate::clock::Clock;
 use crate::deadline::{Budgets, TimeBudget};
+use crate::failure::{ToolFailure, Verdict, verdict};
 use crate::gates::permit::Permit;
 use crate::progress::ProgressSink;
 use crate::replay::{Key, Slot};
 use crate::request::{Dialect, Origin, Request};
 use crate::telemetry::{CallSpan, End, Summary};
-use crate::tool::{Tool, ToolDescriptor};
+use crate::tool::{Effect, Tool, ToolDescriptor};
 
 /// A request on its way through the steps.
 pub(super) struct Call {
@@ -27,6 +29,7 @@ pub(super) struct Call {
     pub(super) slot: Arc<Slot>,
     pub(super) key: Option<Key>,
     pub(super) queue: Arc<str>,
+    pub(super) clock: Clock,
     pub(super) arrived: Instant,
     pub(super) deadline: Instant,
     pub(super) body_size: usize,
@@ -62,6 +65,7 @@ impl Call {
             slot: Arc::default(),
             key: None,
             queue: Arc::clone(&delivery.queue),
+            clock: parts.settings.clock,
             arrived: delivery.arrived,
             deadline,
             body_size: delivery.body.len(),
@@ -78,9 +82,9 @@ impl Call {
     }
 
     /// A call that nobody delivered, so that nobody but who makes it gets its answer.
-    pub(super) fn within(inner: InnerCall, span: Box<dyn CallSpan>, budgets: Budgets) -> Box<Self> {
+    pub(super) fn within(parts: &Parts, inner: InnerCall, span: Box<dyn CallSpan>) -> Box<Self> {
         let InnerCall { caller, call_id, server, tool, arguments, deadline, cancelled, progress, .. } = inner;
-        let now = Instant::now();
+        let now = parts.settings.clock.now();
         let body_size = arguments.as_ref().map_or(0, String::len);
         let budget = deadline.map_or(TimeBudget::UNLIMITED, |deadline| TimeBudget::until(deadline, now));
         let request = Request {
@@ -102,8 +106,9 @@ impl Call {
             slot: Arc::default(),
             key: None,
             queue: Arc::default(),
+            clock: parts.settings.clock,
             arrived: now,
-            deadline: budget.deadline(now, None, budgets),
+            deadline: budget.deadline(now, None, parts.settings.budgets),
             body_size,
             tool: None,
             arguments: None,
@@ -130,19 +135,15 @@ impl Call {
         arguments
     }
 
-    pub(super) fn recipient(&self) -> Recipient<'_> {
-        Recipient {
-            envelope: &self.request.envelope,
-            caller: &self.request.caller,
-            call_id: &self.request.call_id,
-            tool_name: &self.request.tool_name,
-            dialect: self.request.dialect,
-        }
-    }
-
     pub(super) fn run(&self) -> Run {
         let provider = self.tool.as_ref().filter(|_| self.ran.is_some()).map(|tool| tool.provider);
         Run { provider, queued: self.waited, ran: self.ran }
+    }
+
+    /// What the caller is told of a failure: what was decided already, or else by the effect of the tool.
+    pub(super) fn verdict(&self, failure: &ToolFailure, started: bool) -> Verdict {
+        let effect = self.tool.as_ref().map_or(Effect::Undeclared, |tool| tool.effect);
+        failure.verdict.unwrap_or_else(|| verdict(failure.cause, effect, started))
     }
 
     pub(super) fn executed(&mut self, end: &End) {
@@ -166,8 +167,14 @@ impl Call {
         }
     }
 
+    /// Concludes without a time of the answer's own.
+    pub(super) fn end(self: Box<Self>, end: Option<End>) {
+        let now = self.clock.now();
+        self.conclude(end, now, Duration::ZERO);
+    }
+
     pub(super) fn conclude(self: Box<Self>, end: Option<End>, answered: Instant, confirmed: Duration) {
-        let total = self.arrived.elapsed();
+        let total = self.clock.since(self.arrived);
         let others = self.waited + self.ran.unwrap_or_default();
         let summary = Summary {
             tool: self.tool.as_deref(),

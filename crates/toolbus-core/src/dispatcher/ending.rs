@@ -1,7 +1,7 @@
 //! The end of a call: its answer leaves, or is put aside, and its delivery is settled.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::Bytes;
 use toolbus_protocol::{Outcome, Properties};
@@ -29,9 +29,9 @@ impl Dispatcher {
     pub(super) async fn send(&self, mut call: Box<Call>, answer: Arc<Answer>) {
         // First: an effect must not go unrecorded because nobody takes its answer.
         self.audit(&call, answer.end, answer.outcome);
-        let built = Instant::now();
+        let built = self.clock().now();
         let delivered = self.deliver(&call, &answer).await;
-        let confirmed = built.elapsed();
+        let confirmed = self.clock().since(built);
         call.span.published(delivered.is_ok(), confirmed);
         let settled = match delivered {
             Ok(()) => true,
@@ -89,9 +89,9 @@ impl Dispatcher {
     async fn deliver(&self, call: &Call, answer: &Answer) -> Result<(), NotDelivered> {
         let parts = &*self.parts;
         let trying = async {
-            let mut until = (call.deadline.max(Instant::now()) + REPLY_GRACE).into();
+            let mut until = call.deadline.max(self.clock().now()) + REPLY_GRACE;
             loop {
-                match parts.replies.deliver(&call.request.address, answer, until).await {
+                match parts.replies.deliver(&call.request.address, answer, until.into()).await {
                     Err(NotDelivered::BrokerAway) => {}
                     ended => return ended,
                 }
@@ -103,7 +103,7 @@ impl Dispatcher {
                         "the broker does not confirm an answer; it is kept and published again"
                     );
                 }
-                until = tokio::time::Instant::now() + REPLY_PERIOD;
+                until = self.clock().now() + REPLY_PERIOD;
             }
         };
         tokio::select! {
@@ -223,7 +223,7 @@ impl Dispatcher {
             self.parts.replay.forget(key, &call.slot);
         }
         call.settle(true).await;
-        call.conclude(None, Instant::now(), Duration::ZERO);
+        call.end(None);
     }
 
     /// Gives a call back to its queue.
@@ -232,6 +232,6 @@ impl Dispatcher {
             self.parts.replay.forget(key, &call.slot);
         }
         call.settle(false).await;
-        call.conclude(None, Instant::now(), Duration::ZERO);
+        call.end(None);
     }
 }

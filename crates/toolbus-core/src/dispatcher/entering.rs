@@ -1,7 +1,5 @@
 //! What a caller may use when its call enters, tools that are on their way included.
 
-use std::time::Instant;
-
 use super::call::Call;
 use super::{Abort, Dispatcher};
 use crate::caller::Caller;
@@ -23,7 +21,7 @@ impl Dispatcher {
         if find(&effective, wanted).is_some() {
             return Ok(effective);
         }
-        let now = Instant::now();
+        let now = self.clock().now();
         let latest = match wanted.route {
             // The caller knows where its tool is: there is nothing else to try.
             Lookup::Server(_) => deadline::inner(call.deadline, now),

@@ -1,9 +1,8 @@
 //! Calls that no message brings: what a tool calls for its caller, and what comes by another door. They take the same
 //! steps as calls from the bus.
 
-use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, ready};
@@ -12,12 +11,11 @@ use toolbus_protocol::TraceContext;
 
 use super::call::Call;
 use super::{Abort, Dispatcher, cancelled};
-use crate::bulkhead;
 use crate::caller::Caller;
-use crate::failure::{Cause, Status, ToolFailure, verdict};
+use crate::failure::{Cause, Status, ToolFailure};
 use crate::progress::ProgressSink;
 use crate::telemetry::End;
-use crate::tool::{Effect, ToolOutput};
+use crate::tool::ToolOutput;
 
 /// A call that a tool makes for its caller, or that came by another door than the bus.
 #[derive(Debug, Clone)]
@@ -69,7 +67,7 @@ impl Invoker for Dispatcher {
         let dispatcher = self.clone();
         let running = match call.origin {
             // A task of its own: when the call around it is given up, this one still ends in order, and is recorded.
-            InnerOrigin::Tool => tokio::spawn(async move { dispatcher.run_within(call).await }),
+            InnerOrigin::Tool => self.parts.tasks.spawn(async move { dispatcher.run_within(call).await }),
             InnerOrigin::Door if self.parts.direct.is_closed() => {
                 let text = "The daemon is shutting down. Try again soon.";
                 return ready(Err(ToolFailure::new(Cause::Overloaded, text))).boxed();
@@ -87,32 +85,28 @@ impl Dispatcher {
     async fn run_within(&self, inner: InnerCall) -> Result<ToolOutput, ToolFailure> {
         let span = self.parts.telemetry.nested(inner.trace.as_ref());
         let origin = inner.origin;
-        let mut call = Call::within(inner, span, self.parts.settings.budgets);
-        let result = AssertUnwindSafe(self.run(&mut call)).catch_unwind().await;
-        let result = match result.unwrap_or_else(|panic| Err(bulkhead::broken(&*panic).into())) {
-            Ok(output) => Ok(output),
-            Err(Abort::Failed(failure)) => Err(failure),
-            Err(Abort::Ignored(failure)) => Err(failure),
-            Err(Abort::Requeued) => Err(cancelled("The daemon shut down.")),
-        };
-        let (end, outcome, result) = match result {
+        let mut call = Call::within(&self.parts, inner, span);
+        let (end, outcome, result) = match self.run_contained(&mut call).await {
             Ok(output) => {
                 let status = if output.is_error { Status::Error } else { Status::Ok };
                 (End { status, cause: None }, None, Ok(output))
             }
-            Err(failure) => {
+            Err(abort) => {
+                let failure = match abort {
+                    Abort::Failed(failure) | Abort::Ignored(failure) => failure,
+                    Abort::Requeued => cancelled("The daemon shut down."),
+                };
                 if origin == InnerOrigin::Door {
                     self.log_failure(&call, &failure);
                 }
-                let effect = call.tool.as_ref().map_or(Effect::Undeclared, |tool| tool.effect);
-                let told = failure.verdict.unwrap_or_else(|| verdict(failure.cause, effect, call.ran.is_some()));
-                let end = End { status: Status::Refused(told.code), cause: Some(failure.cause) };
-                (end, told.outcome, Err(ToolFailure { verdict: Some(told), ..failure }))
+                let verdict = call.verdict(&failure, call.ran.is_some());
+                let end = End { status: Status::Refused(verdict.code), cause: Some(failure.cause) };
+                (end, verdict.outcome, Err(ToolFailure { verdict: Some(verdict), ..failure }))
             }
         };
         call.executed(&end);
         self.audit(&call, end, outcome);
-        call.conclude(Some(end), Instant::now(), Duration::ZERO);
+        call.end(Some(end));
         result
     }
 }

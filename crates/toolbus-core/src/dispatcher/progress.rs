@@ -1,12 +1,12 @@
 //! Reports of progress, for callers that want them.
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
-use toolbus_protocol::{Envelope, ToolProgress, bounded, header, message_type, new_message_id};
+use toolbus_protocol::{Envelope, ToolProgress, bounded, header, message_type};
 
 use super::Dispatcher;
 use super::call::Call;
@@ -36,18 +36,12 @@ impl ProgressReporter {
         let publisher = ProgressPublisher {
             dispatcher: dispatcher.clone(),
             address: request.address.clone(),
-            envelope: Envelope {
-                message_type: message_type::TOOL_PROGRESS.to_owned(),
-                correlation_id: bounded(&request.envelope.correlation_id).to_owned(),
-                source: Some(dispatcher.parts.settings.name.clone()),
-                destination: destination(&request.envelope, &request.caller),
-                headers: vec![(header::CONTENT_TRUST.to_owned(), header::TRUST_TOOL_OUTPUT.to_owned())],
-                ..Envelope::default()
-            },
+            correlation_id: bounded(&request.envelope.correlation_id).to_owned(),
+            destination: destination(&request.envelope, &request.caller),
             call_id: request.call_id.to_string(),
             tool: request.tool_name.clone(),
         };
-        let task = tokio::spawn(publisher.run(reports, ended.clone()));
+        let task = dispatcher.parts.tasks.spawn(publisher.run(reports, ended.clone()));
         (sink, Self { task, ended })
     }
 
@@ -64,7 +58,8 @@ impl ProgressReporter {
 struct ProgressPublisher {
     dispatcher: Dispatcher,
     address: Address,
-    envelope: Envelope,
+    correlation_id: String,
+    destination: Option<String>,
     call_id: String,
     tool: String,
 }
@@ -101,11 +96,14 @@ impl ProgressPublisher {
             total,
             message: message.map(|text| text.chars().take(MAX_MESSAGE).collect()),
         };
+        let settings = &self.dispatcher.parts.settings;
+        let (id, now) = (settings.random.id(), settings.clock.wall());
         let envelope = Envelope {
-            message_id: Some(new_message_id()),
-            timestamp: SystemTime::now().duration_since(UNIX_EPOCH).ok().map(|time| time.as_secs()),
-            ..self.envelope.clone()
-        };
+            correlation_id: self.correlation_id.clone(),
+            destination: self.destination.clone(),
+            ..Envelope::outgoing(message_type::TOOL_PROGRESS, &settings.name, id, now)
+        }
+        .with_header(header::CONTENT_TRUST, header::TRUST_TOOL_OUTPUT);
         let mut properties = envelope.into_properties();
         properties.persistent = false;
         let body = serde_json::to_vec(&body).unwrap_or_default();

@@ -1,7 +1,6 @@
 //! Step 3: was this very request answered before, or begun?
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use super::call::Call;
 use super::{Dispatcher, MAX_EARLIER_DELIVERIES};
@@ -27,7 +26,7 @@ impl Dispatcher {
                 if let Some(stale) = stale {
                     stale.acknowledge().await;
                 }
-                call.conclude(None, Instant::now(), Duration::ZERO);
+                call.end(None);
                 return None;
             }
             Seen::Answered(settle, answer) => {

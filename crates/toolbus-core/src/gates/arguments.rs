@@ -9,6 +9,7 @@ use toolbus_protocol::parse_object;
 use super::compiled::{Cache, Compiled};
 pub use super::compiled::{SchemaError, check_schema};
 use super::meter::{Limits, Meter, Spent};
+use crate::clock::Clock;
 use crate::deadline;
 use crate::failure::{Cause, ToolFailure};
 use crate::policy::Forced;
@@ -45,6 +46,7 @@ pub(crate) struct Arguments {
 
 /// Compiles each schema at its first use, and checks arguments against it.
 struct Checker {
+    clock: Clock,
     schemas: Cache,
     warned: Throttle,
 }
@@ -63,8 +65,8 @@ impl From<ToolFailure> for Refused {
 }
 
 impl Arguments {
-    pub(crate) fn new() -> Self {
-        let checker = Checker { schemas: Cache::new(), warned: Throttle::default() };
+    pub(crate) fn new(clock: Clock) -> Self {
+        let checker = Checker { clock, schemas: Cache::new(), warned: Throttle::default() };
         Self { checker: Arc::new(checker), turns: Turns::new() }
     }
 
@@ -80,7 +82,7 @@ impl Arguments {
         text: Option<&str>,
         forced: Option<&Forced>,
     ) -> Result<Map<String, Value>, ToolFailure> {
-        let limits = Limits::in_turn(Instant::now() + MAX_CHECK);
+        let limits = Limits::in_turn(self.checker.clock, MAX_CHECK);
         self.checker.check(tool, text, forced, limits).map_err(Refused::into_failure)
     }
 
@@ -98,10 +100,11 @@ impl Arguments {
         caller: Arc<str>,
         deadline: Instant,
     ) -> Result<Map<String, Value>, ToolFailure> {
-        let now = Instant::now();
+        let clock = self.checker.clock;
+        let now = clock.now();
         let size = text.map_or(0, str::len);
         if size <= MAX_AT_ONCE && self.checker.is_ready(tool) {
-            match self.checker.check(tool, text, forced.as_deref(), Limits::at_once(now + MAX_CHECK)) {
+            match self.checker.check(tool, text, forced.as_deref(), Limits::at_once(clock, now + MAX_CHECK)) {
                 Err(Refused::Spent(Spent::Work)) => {}
                 checked => return checked.map_err(Refused::into_failure),
             }
@@ -111,11 +114,11 @@ impl Arguments {
         }
         let (checker, tool, text) = (Arc::clone(&self.checker), tool.clone(), text.map(str::to_owned));
         let check = move || {
-            let limits = Limits::in_turn(deadline.min(Instant::now() + MAX_CHECK));
+            let limits = Limits::in_turn(clock, deadline.saturating_duration_since(clock.now()).min(MAX_CHECK));
             checker.check(&tool, text.as_deref(), forced.as_deref(), limits)
         };
         match self.turns.run(caller, size, deadline, check).await {
-            Ok((Err(Refused::Spent(Spent::Work)), _)) if Instant::now() >= deadline => Err(expired()),
+            Ok((Err(Refused::Spent(Spent::Work)), _)) if clock.now() >= deadline => Err(expired()),
             Ok((checked, _)) => checked.map_err(Refused::into_failure),
             Err(late) if late.cause == Cause::Expired => Err(expired()),
             Err(failure) => Err(failure),
@@ -227,13 +230,13 @@ impl Compiled {
 
 impl Limits {
     /// Of a check on the task's own thread.
-    const fn at_once(until: Instant) -> Self {
-        Self { steps: STEPS_AT_ONCE, comparisons: COMPARISONS_AT_ONCE, until, at_once: true }
+    const fn at_once(clock: Clock, until: Instant) -> Self {
+        Self { steps: STEPS_AT_ONCE, comparisons: COMPARISONS_AT_ONCE, clock, until, at_once: true }
     }
 
     /// Of a check that has its turn. What all of its comparisons take is bounded by the clock.
-    const fn in_turn(until: Instant) -> Self {
-        Self { steps: STEPS_IN_TURN, comparisons: u64::MAX, until, at_once: false }
+    fn in_turn(clock: Clock, most: Duration) -> Self {
+        Self { steps: STEPS_IN_TURN, comparisons: u64::MAX, clock, until: clock.now() + most, at_once: false }
     }
 }
 
@@ -269,6 +272,8 @@ mod tests {
     use insta::assert_snapshot;
     use serde_json::json;
 
+    use tokio_util::task::TaskTracker;
+
     use super::*;
     use crate::tool::{Executor, ToolCall, ToolDescriptor, ToolOutput};
 
@@ -286,7 +291,7 @@ mod tests {
     }
 
     fn refusal(schema: Value, text: &str) -> String {
-        let failure = Arguments::new().check(&tool(schema), Some(text), None).unwrap_err();
+        let failure = Arguments::new(Clock::SYSTEM).check(&tool(schema), Some(text), None).unwrap_err();
         assert_eq!(failure.cause, Cause::InvalidArguments);
         failure.message
     }
@@ -294,7 +299,9 @@ mod tests {
     #[test]
     fn absent_and_empty_arguments_are_an_empty_object() {
         for text in [None, Some(""), Some("  "), Some("{}")] {
-            assert!(Arguments::new().check(&tool(json!({"type": "object"})), text, None).unwrap().is_empty());
+            assert!(
+                Arguments::new(Clock::SYSTEM).check(&tool(json!({"type": "object"})), text, None).unwrap().is_empty()
+            );
         }
     }
 
@@ -338,8 +345,8 @@ mod tests {
     #[test]
     fn a_schema_that_refers_to_itself_ends() {
         let schema = json!({"type": "object", "properties": {"next": {"$ref": "#"}}});
-        assert!(Arguments::new().check(&tool(schema), Some(r#"{"next": {"next": {}}}"#), None).is_ok());
-        assert!(Arguments::new().check(&tool(json!({"$ref": "#"})), Some("{}"), None).is_ok());
+        assert!(Arguments::new(Clock::SYSTEM).check(&tool(schema), Some(r#"{"next": {"next": {}}}"#), None).is_ok());
+        assert!(Arguments::new(Clock::SYSTEM).check(&tool(json!({"$ref": "#"})), Some("{}"), None).is_ok());
     }
 
     /// An array of numbers, as the arguments of a tool.
@@ -353,11 +360,11 @@ mod tests {
 
     #[test]
     fn half_a_million_wrong_values_are_refused_with_the_first_ones() {
-        let began = Instant::now();
+        let began = Clock::SYSTEM.now();
         let message = refusal(list_of(&json!({"type": "string"})), &numbers(500_000));
         assert!(message.contains("/list/0: ") && message.contains("/list/19: "), "{message}");
         assert!(message.ends_with("… and more") && message.len() < 2_000, "{message}");
-        assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
+        assert!(Clock::SYSTEM.since(began) < Duration::from_secs(20), "{:?}", Clock::SYSTEM.since(began));
     }
 
     #[test]
@@ -394,7 +401,7 @@ mod tests {
     #[test]
     fn large_arguments_that_fit_pass() {
         let tool = tool(list_of(&json!({"anyOf": [{"type": "string"}, {"type": "integer"}]})));
-        let members = Arguments::new().check(&tool, Some(&numbers(200_000)), None).unwrap();
+        let members = Arguments::new(Clock::SYSTEM).check(&tool, Some(&numbers(200_000)), None).unwrap();
         assert_eq!(members["list"].as_array().unwrap().len(), 200_000);
     }
 
@@ -418,21 +425,26 @@ mod tests {
     fn a_long_text_and_costly_patterns_end_in_some_seconds() {
         for length in [60_000, 500_000] {
             let text: String = (0..length).map(|n: u64| if n * n % 7 < 3 { 'a' } else { 'b' }).collect();
-            let began = Instant::now();
-            let checked = Arguments::new().check(&tool(costly()), Some(&json!({"text": text}).to_string()), None);
-            assert!(began.elapsed() < Duration::from_secs(30), "{length}: {:?} {checked:?}", began.elapsed());
+            let began = Clock::SYSTEM.now();
+            let checked =
+                Arguments::new(Clock::SYSTEM).check(&tool(costly()), Some(&json!({"text": text}).to_string()), None);
+            assert!(
+                Clock::SYSTEM.since(began) < Duration::from_secs(30),
+                "{length}: {:?} {checked:?}",
+                Clock::SYSTEM.since(began)
+            );
         }
     }
 
     #[tokio::test]
     async fn a_large_check_holds_up_no_other_task() {
-        let arguments = Arc::new(Arguments::new());
-        let check = tokio::spawn({
+        let arguments = Arc::new(Arguments::new(Clock::SYSTEM));
+        let check = TaskTracker::new().spawn({
             let arguments = Arc::clone(&arguments);
             async move {
                 let tool = tool(costly());
                 let text = json!({"text": "ab".repeat(100_000)}).to_string();
-                let deadline = Instant::now() + Duration::from_secs(60);
+                let deadline = Clock::SYSTEM.now() + Duration::from_secs(60);
                 arguments.check_in_turn(&tool, Some(&text), None, "ana".into(), deadline).await.is_ok()
             }
         });
@@ -455,15 +467,13 @@ mod tests {
 
     /// Turns that other tasks of the same thread get while these arguments are checked, once the schema is compiled.
     async fn turns_beside(schema: Value, text: String) -> u32 {
-        let arguments = Arc::new(Arguments::new());
+        let arguments = Arc::new(Arguments::new(Clock::SYSTEM));
         let tool = tool(schema);
         arguments.check(&tool, Some("{}"), None).unwrap();
         assert!(text.len() <= MAX_AT_ONCE && arguments.checker.is_ready(&tool));
-        let deadline = Instant::now() + Duration::from_secs(60);
-        let check =
-            tokio::spawn(
-                async move { arguments.check_in_turn(&tool, Some(&text), None, "ana".into(), deadline).await },
-            );
+        let deadline = Clock::SYSTEM.now() + Duration::from_secs(60);
+        let check = TaskTracker::new()
+            .spawn(async move { arguments.check_in_turn(&tool, Some(&text), None, "ana".into(), deadline).await });
         let mut turns = 0;
         while !check.is_finished() {
             tokio::time::sleep(Duration::from_millis(1)).await;
@@ -492,7 +502,7 @@ mod tests {
         let compiled = Compiled::new(&with_costly_pattern()).unwrap();
         // Too short for a look after so many steps.
         let value = json!({"text": random(2_000)});
-        assert_eq!(compiled.check(&value, Limits::in_turn(Instant::now())), Err(Spent::Work));
+        assert_eq!(compiled.check(&value, Limits::in_turn(Clock::SYSTEM, Duration::ZERO)), Err(Spent::Work));
     }
 
     #[test]
@@ -505,16 +515,16 @@ mod tests {
         let compiled = Compiled::new(&schema).unwrap();
         let value = json!({"email": "ana@example.com", "day": "2026-01-31", "name": "x".repeat(100),
             "id": "123e4567-e89b-12d3-a456-426614174000"});
-        let limits = Limits::at_once(Instant::now() + Duration::from_secs(60));
+        let limits = Limits::at_once(Clock::SYSTEM, Clock::SYSTEM.now() + Duration::from_secs(60));
         assert_eq!(compiled.check(&value, limits), Ok(None));
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_check_that_outlasts_the_call_is_told_as_its_deadline() {
-        let arguments = Arguments::new();
+        let arguments = Arguments::new(Clock::SYSTEM);
         let tool = tool(costly());
         let text = json!({"text": "ab".repeat(100_000)}).to_string();
-        let deadline = Instant::now();
+        let deadline = Clock::SYSTEM.now();
         let failure = arguments.check_in_turn(&tool, Some(&text), None, "ana".into(), deadline).await.unwrap_err();
         assert_eq!(failure.cause, Cause::Expired);
     }
@@ -523,8 +533,8 @@ mod tests {
     async fn a_small_check_that_needs_many_steps_gets_its_turn() {
         let branches: Vec<Value> = (0..400).map(|n| json!({"type": "string", "minLength": n})).collect();
         let tool = tool(list_of(&json!({"anyOf": branches, "not": {"type": "number"}})));
-        let arguments = Arguments::new();
-        let deadline = Instant::now() + Duration::from_secs(60);
+        let arguments = Arguments::new(Clock::SYSTEM);
+        let deadline = Clock::SYSTEM.now() + Duration::from_secs(60);
         for _ in 0..2 {
             let checked = arguments.check_in_turn(&tool, Some(&numbers(1_000)), None, "ana".into(), deadline).await;
             let message = checked.unwrap_err().message;

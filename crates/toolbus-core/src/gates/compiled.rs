@@ -1,6 +1,7 @@
 //! Schemas made ready for checking, and how many are kept.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use parking_lot::{Mutex, MutexGuard};
+use std::sync::Arc;
 
 use jsonschema::{PatternOptions, Validator};
 use lru::LruCache;
@@ -173,7 +174,7 @@ impl Cache {
 
     fn lock(&self) -> MutexGuard<'_, SchemaCache> {
         // Nothing panics under the lock.
-        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+        self.kept.lock()
     }
 }
 

@@ -1,7 +1,6 @@
 //! The gates, walked without running anything.
 
 use std::fmt::Write;
-use std::time::Instant;
 
 use super::{Gates, rate};
 use crate::caller::Caller;
@@ -132,7 +131,7 @@ impl Gates {
         };
         let (cell, tool) = effective.rate_key(allowed);
         let limit = format!("`{}`: {}", rule.pattern(), rule.rate());
-        match self.rates.peek(cell, tool, rule.rate(), Instant::now()) {
+        match self.rates.peek(cell, tool, rule.rate(), self.clock.now()) {
             Ok(()) => steps.push(pass(StepName::RateLimit, limit)),
             Err(wait) => {
                 let text = format!("{limit}; the next call is let through in {} ms", wait.as_millis() + 1);

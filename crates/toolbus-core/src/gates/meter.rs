@@ -16,6 +16,8 @@ use jsonschema::json::{self, Array, Json, NodeIdentity, Object, SerdeJson};
 use jsonschema::types::JsonType;
 use serde_json::{Map, Number, Value, map};
 
+use crate::clock::Clock;
+
 /// Bytes of text that cost a step.
 const BYTES_PER_STEP: usize = 16;
 /// Steps between two looks at the clock; a power of two.
@@ -42,6 +44,7 @@ pub(super) struct Limits {
     pub(super) steps: u64,
     /// Bytes of texts times bytes of the compiled patterns that they are compared with, of all comparisons.
     pub(super) comparisons: u64,
+    pub(super) clock: Clock,
     pub(super) until: Instant,
     /// Whether a check that reaches these limits is done again with larger ones.
     pub(super) at_once: bool,
@@ -68,6 +71,7 @@ pub(super) struct Meter {
     /// Comparisons since they last led to a look at the clock.
     compared: Cell<u64>,
     errors: Cell<usize>,
+    clock: Clock,
     until: Instant,
     patterns: PatternBytes,
 }
@@ -80,6 +84,7 @@ impl Meter {
             comparisons: Cell::new(limits.comparisons),
             compared: Cell::new(0),
             errors: Cell::new(errors),
+            clock: limits.clock,
             until: limits.until,
             patterns,
         })
@@ -112,7 +117,7 @@ impl Meter {
         let left = before.saturating_sub(steps);
         self.steps.set(left);
         let looks = before / STEPS_PER_LOOK != left / STEPS_PER_LOOK;
-        if left == 0 || (looks && Instant::now() >= self.until) {
+        if left == 0 || (looks && self.clock.now() >= self.until) {
             stop(Spent::Work);
         }
     }
@@ -128,7 +133,7 @@ impl Meter {
         self.compared.set(self.compared.get() + comparison);
         if self.compared.get() > COMPARED_PER_LOOK {
             self.compared.set(0);
-            if Instant::now() >= self.until {
+            if self.clock.now() >= self.until {
                 stop(Spent::Work);
             }
         }

@@ -5,9 +5,10 @@
 //! get: the threshold that switches use for the queues of a shared memory. Where calls wait, the next is of the caller of
 //! whom the fewest run.
 
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use tokio::sync::oneshot;
@@ -472,7 +473,7 @@ fn share(usual: usize, limit: usize, all: usize) -> usize {
 
 fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
     // Nothing panics under the lock.
-    state.lock().unwrap_or_else(PoisonError::into_inner)
+    state.lock()
 }
 
 fn overloaded(reason: &str) -> ToolFailure {
@@ -483,7 +484,10 @@ fn overloaded(reason: &str) -> ToolFailure {
 mod tests {
     use futures_util::FutureExt;
 
+    use tokio_util::task::TaskTracker;
+
     use super::*;
+    use crate::clock::Clock;
 
     fn permits(running: usize, waiting: usize) -> Permits {
         Permits::new(running, waiting, Arc::default())
@@ -521,7 +525,7 @@ mod tests {
         for _ in 0..count {
             let (permits, agent, caller) = (Arc::clone(permits), Arc::clone(agent), Arc::<str>::from(caller));
             let placed = Arc::clone(&placed);
-            tokio::spawn(async move {
+            TaskTracker::new().spawn(async move {
                 // Within the same step the call is placed.
                 placed.fetch_add(1, Ordering::Relaxed);
                 let Ok(permit) = permits.acquire(Some(&tool(None)), &agent, caller, 10, later()).await else { return };
@@ -535,11 +539,11 @@ mod tests {
     }
 
     fn soon() -> Instant {
-        Instant::now() + Duration::from_millis(20)
+        Clock::SYSTEM.now() + Duration::from_millis(20)
     }
 
     fn later() -> Instant {
-        Instant::now() + Duration::from_secs(30)
+        Clock::SYSTEM.now() + Duration::from_secs(30)
     }
 
     #[tokio::test]
@@ -575,7 +579,7 @@ mod tests {
     async fn a_waiting_call_gets_the_place_that_comes_free() {
         let permits = Arc::new(permits(1, 8));
         let held = permits.acquire(Some(&tool(None)), &anyone(), me(), 10, later()).await.unwrap();
-        let waiting = tokio::spawn({
+        let waiting = TaskTracker::new().spawn({
             let permits = Arc::clone(&permits);
             async move { permits.acquire(Some(&tool(None)), &anyone(), me(), 10, later()).await.is_ok() }
         });
@@ -620,7 +624,8 @@ mod tests {
         let waiting: Vec<_> = (0..1_000)
             .map(|_| {
                 let (permits, ana) = (Arc::clone(&permits), Arc::clone(&ana));
-                tokio::spawn(async move { permits.acquire(Some(&tool(None)), &ana, me(), 10, later()).await.is_ok() })
+                TaskTracker::new()
+                    .spawn(async move { permits.acquire(Some(&tool(None)), &ana, me(), 10, later()).await.is_ok() })
             })
             .collect();
         while permits.load.waiting() < 1_000 {
@@ -708,9 +713,9 @@ mod tests {
 
     /// How long the first call of a caller waits beside floods of calls that take a second each.
     async fn wait_of_quiet(permits: &Permits, agent: &Arc<AgentGate>) -> Duration {
-        let asked = tokio::time::Instant::now();
+        let asked = Clock::SYSTEM.now();
         permits.acquire(Some(&tool(None)), agent, "quiet".into(), 10, later()).await.unwrap();
-        asked.elapsed()
+        Clock::SYSTEM.since(asked)
     }
 
     #[tokio::test(start_paused = true)]

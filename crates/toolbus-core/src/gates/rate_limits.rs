@@ -1,7 +1,7 @@
 //! The buckets, counted while calls come.
 
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::rate::Rate;
@@ -44,12 +44,13 @@ impl Bucket {
 }
 
 impl RateLimits {
-    pub(crate) fn new() -> Self {
-        Self::bounded(MAX_BUCKETS)
+    /// No bucket, and times from `epoch` on.
+    pub(crate) fn new(epoch: Instant) -> Self {
+        Self::bounded(epoch, MAX_BUCKETS)
     }
 
-    fn bounded(max_buckets: usize) -> Self {
-        Self { epoch: Instant::now(), max_buckets, buckets: Mutex::default() }
+    fn bounded(epoch: Instant, max_buckets: usize) -> Self {
+        Self { epoch, max_buckets, buckets: Mutex::default() }
     }
 
     /// Takes a token.
@@ -90,7 +91,7 @@ impl RateLimits {
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<Key, Bucket>> {
-        self.buckets.lock().unwrap_or_else(PoisonError::into_inner)
+        self.buckets.lock()
     }
 }
 
@@ -121,9 +122,14 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::clock::Clock;
 
     const MS: Duration = Duration::from_millis(1);
     const NS: Duration = Duration::from_nanos(1);
+
+    fn epoch() -> Instant {
+        Clock::SYSTEM.now()
+    }
 
     fn rate(rps: f64, burst: u32) -> Rate {
         Rate::new(rps, burst).unwrap()
@@ -136,7 +142,7 @@ mod tests {
 
     #[test]
     fn a_rested_caller_gets_its_burst_at_once_and_then_its_rate() {
-        let (limits, rate, now) = (RateLimits::new(), rate(2.0, 3), Instant::now());
+        let (limits, rate, now) = (RateLimits::new(epoch()), rate(2.0, 3), epoch());
         assert_eq!(passing(&limits, 1, 1, &rate, now), 3);
         assert_eq!(passing(&limits, 1, 1, &rate, now + 500 * MS), 1);
         assert_eq!(passing(&limits, 1, 1, &rate, now + 1_500 * MS), 2);
@@ -146,7 +152,7 @@ mod tests {
     #[test]
     fn the_time_to_wait_is_exact() {
         for rate in [rate(2.0, 3), rate(3.0, 1), rate(7.0, 5), rate(1e6, 1), rate(0.000_01, 2)] {
-            let (limits, now) = (RateLimits::new(), Instant::now());
+            let (limits, now) = (RateLimits::new(epoch()), epoch());
             assert_eq!(passing(&limits, 1, 1, &rate, now), rate.burst as usize);
             let wait = limits.take(1, 1, &rate, now).unwrap_err();
             assert_eq!(wait, rate.interval(), "{rate}");
@@ -157,7 +163,7 @@ mod tests {
 
     #[test]
     fn a_refused_call_costs_nothing() {
-        let (limits, rate, now) = (RateLimits::new(), rate(1.0, 1), Instant::now());
+        let (limits, rate, now) = (RateLimits::new(epoch()), rate(1.0, 1), epoch());
         limits.take(1, 1, &rate, now).unwrap();
         for _ in 0..100 {
             assert_eq!(limits.take(1, 1, &rate, now + 100 * MS), Err(900 * MS));
@@ -167,7 +173,7 @@ mod tests {
 
     #[test]
     fn every_cell_and_every_tool_has_a_bucket_of_its_own() {
-        let (limits, rate, now) = (RateLimits::new(), rate(1.0, 2), Instant::now());
+        let (limits, rate, now) = (RateLimits::new(epoch()), rate(1.0, 2), epoch());
         for (cell, tool) in [(1, 1), (1, 2), (2, 1)] {
             assert_eq!(passing(&limits, cell, tool, &rate, now), 2, "{cell} {tool}");
         }
@@ -175,7 +181,7 @@ mod tests {
 
     #[test]
     fn looking_takes_nothing_and_says_what_taking_says() {
-        let (limits, rate, now) = (RateLimits::new(), rate(1.0, 1), Instant::now());
+        let (limits, rate, now) = (RateLimits::new(epoch()), rate(1.0, 1), epoch());
         for _ in 0..10 {
             assert_eq!(limits.peek(1, 1, &rate, now), Ok(()));
         }
@@ -186,7 +192,7 @@ mod tests {
 
     #[test]
     fn a_changed_rate_forgives_nothing_and_does_not_punish_for_the_old_one() {
-        let (limits, now) = (RateLimits::new(), Instant::now());
+        let (limits, now) = (RateLimits::new(epoch()), epoch());
         let (slow, fast) = (rate(0.001, 1), rate(10.0, 2));
         limits.take(1, 1, &slow, now).unwrap();
         assert_eq!(limits.take(1, 1, &fast, now), Err(100 * MS), "an empty bucket at the new rate");
@@ -196,7 +202,7 @@ mod tests {
 
     #[test]
     fn a_clock_that_another_thread_read_earlier_gives_nothing_away() {
-        let (limits, rate, now) = (RateLimits::new(), rate(1.0, 1), Instant::now() + 1_000 * MS);
+        let (limits, rate, now) = (RateLimits::new(epoch()), rate(1.0, 1), epoch() + 1_000 * MS);
         limits.take(1, 1, &rate, now).unwrap();
         assert_eq!(limits.take(1, 1, &rate, now - 10 * MS), Err(1_010 * MS));
         assert_eq!(limits.take(1, 1, &rate, now + 1_000 * MS - NS), Err(NS));
@@ -204,7 +210,7 @@ mod tests {
 
     #[test]
     fn room_is_made_by_forgetting_the_full_and_none_else_while_there_is_one() {
-        let (limits, rate, now) = (RateLimits::bounded(3), rate(1.0, 1), Instant::now());
+        let (limits, rate, now) = (RateLimits::bounded(epoch(), 3), rate(1.0, 1), epoch());
         limits.take(1, 1, &rate, now).unwrap();
         limits.take(1, 2, &rate, now + 900 * MS).unwrap();
         limits.take(1, 3, &rate, now + 900 * MS).unwrap();
@@ -218,7 +224,7 @@ mod tests {
 
     #[test]
     fn without_a_full_bucket_the_one_that_is_full_first_gives_way() {
-        let (limits, rate, now) = (RateLimits::bounded(3), rate(1.0, 1), Instant::now());
+        let (limits, rate, now) = (RateLimits::bounded(epoch(), 3), rate(1.0, 1), epoch());
         for (tool, at) in [(1, 20 * MS), (2, 10 * MS), (3, 30 * MS), (4, 40 * MS)] {
             limits.take(1, tool, &rate, now + at).unwrap();
         }
@@ -228,7 +234,7 @@ mod tests {
 
     #[test]
     fn buckets_are_bounded_in_number() {
-        let (limits, rate, now) = (RateLimits::new(), rate(1.0, 1), Instant::now());
+        let (limits, rate, now) = (RateLimits::new(epoch()), rate(1.0, 1), epoch());
         // A nanosecond apart, so that the first one is always the one to go.
         for tool in 0..MAX_BUCKETS as u64 + 8 {
             limits.take(1, tool, &rate, now + u32::try_from(tool).unwrap() * NS).unwrap();
@@ -238,8 +244,8 @@ mod tests {
 
     #[test]
     fn callers_at_the_same_time_mint_no_token() {
-        let (limits, taken) = (Arc::new(RateLimits::new()), Arc::new(AtomicUsize::new(0)));
-        let (rate, start) = (rate(1_000.0, 50), Instant::now());
+        let (limits, taken) = (Arc::new(RateLimits::new(epoch())), Arc::new(AtomicUsize::new(0)));
+        let (rate, start) = (rate(1_000.0, 50), epoch());
         std::thread::scope(|scope| {
             for thread in 0..8u32 {
                 let (limits, taken) = (Arc::clone(&limits), Arc::clone(&taken));
@@ -283,7 +289,7 @@ mod tests {
             burst in 1u32..20,
             pauses in proptest::collection::vec(prop_oneof![Just(0), 0u64..2_000_000, 0u64..5_000_000_000], 1..200),
         ) {
-            let (limits, rate) = (RateLimits::new(), rate(rps, burst));
+            let (limits, rate) = (RateLimits::new(epoch()), rate(rps, burst));
             let (interval, burst) = (rate.interval().as_nanos(), u128::from(burst));
             let mut naive = Naive { tokens: interval * burst, seen: 0 };
             let mut passed = Duration::ZERO;

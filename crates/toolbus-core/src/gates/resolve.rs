@@ -1,6 +1,7 @@
 //! Step 4: the tool that a caller means, of those that it may use.
 
 use crate::caller::Caller;
+use crate::clock::Clock;
 use crate::failure::{Cause, ToolFailure};
 use crate::policy::{AllowedTool, EffectiveTools};
 use crate::request::{Lookup, ToolRef};
@@ -16,8 +17,8 @@ pub(super) struct Resolver {
 }
 
 impl Resolver {
-    pub(super) fn new() -> Self {
-        Self { suggestions: Suggestions::new() }
+    pub(super) fn new(clock: Clock) -> Self {
+        Self { suggestions: Suggestions::new(clock) }
     }
 
     /// The tool that the caller means.

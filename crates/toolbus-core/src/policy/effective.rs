@@ -1,10 +1,11 @@
 //! What one caller may use: the one object that lists, enforces and explains.
 
+use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::fmt;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::atomic::{AtomicU16, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 
 use serde_json::{Map, Value};
 use toolbus_protocol::topic;
@@ -239,7 +240,7 @@ impl EffectiveTools {
         if arguments.is_empty() {
             return None;
         }
-        let mut known = self.set()?.forced.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.set()?.forced.lock();
         let forced = known.entry(allowed.number).or_insert_with(|| {
             let tool = &allowed.tool.descriptor;
             let is_for = |pattern: &Pattern| pattern.matches(&tool.name) || pattern.matches(tool.bare_name());

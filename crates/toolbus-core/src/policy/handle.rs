@@ -1,9 +1,10 @@
 //! The present catalogue, and every way to change it.
 
+use parking_lot::{Mutex, MutexGuard, RwLock};
 use std::collections::BTreeSet;
 use std::convert::Infallible;
 use std::num::NonZeroUsize;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::Arc;
 
 use lru::LruCache;
 use tokio::sync::watch;
@@ -85,7 +86,7 @@ impl PolicyHandle {
     /// Who may use what, at this moment.
     #[must_use]
     pub fn current(&self) -> Arc<Catalogue> {
-        Arc::clone(&self.shared.current.read().unwrap_or_else(PoisonError::into_inner))
+        Arc::clone(&self.shared.current.read())
     }
 
     /// Who sent a message; absent when it is somebody whom this daemon does not serve.
@@ -289,13 +290,13 @@ impl PolicyHandle {
     }
 
     fn try_change<E>(&self, next: impl FnOnce(&Catalogue, &Registry) -> Result<Catalogue, E>) -> Result<(), E> {
-        let _one_at_a_time = self.shared.changing.lock().unwrap_or_else(PoisonError::into_inner);
+        let _one_at_a_time = self.shared.changing.lock();
         let mut next = next(&self.current(), &self.shared.registry)?;
         if let Some(vetting) = self.shared.registry.vetting() {
             next.hold_back(vetting);
         }
         let next = Arc::new(next);
-        let mut current = self.shared.current.write().unwrap_or_else(PoisonError::into_inner);
+        let mut current = self.shared.current.write();
         let previous = std::mem::replace(&mut *current, next);
         drop(current);
         // Freed here, and not under the lock that calls read through.
@@ -305,6 +306,6 @@ impl PolicyHandle {
     }
 
     fn sessions(&self) -> MutexGuard<'_, Sessions> {
-        self.shared.sessions.lock().unwrap_or_else(PoisonError::into_inner)
+        self.shared.sessions.lock()
     }
 }

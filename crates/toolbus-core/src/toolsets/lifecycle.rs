@@ -4,12 +4,13 @@ use std::panic::{self, AssertUnwindSafe};
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::time::{sleep_until, timeout};
 
 use super::instance::{AnyInstance, Panic, Started, contained};
 use super::session::{Id, Phase, Session};
 use super::set::SessionSet;
 use crate::bulkhead::text_of;
+use crate::clock::Clock;
 use crate::failure::{Cause, ToolFailure};
 use crate::text::shown;
 
@@ -33,8 +34,8 @@ pub(super) struct Place {
     pub(super) failure: Option<ToolFailure>,
 }
 
-/// Keeps a session from its first call to its end.
-pub(super) async fn keep(mut place: Place) {
+/// The life of a session, from its first call to its end.
+pub(super) async fn live(mut place: Place) {
     match start(&place).await {
         Ok(instance) => {
             place.session.phase.send_replace(Phase::Ready(Arc::clone(&instance)));
@@ -80,15 +81,15 @@ async fn idle(Place { set, session, .. }: &Place) {
     loop {
         let until = {
             // No call can enter between the look and the end.
-            let _live = set.live();
+            let _table = set.table();
             let until = session.idle_until(set.limits.idle_timeout);
-            if until <= Instant::now() {
+            if until <= Clock::SYSTEM.now() {
                 session.ending.cancel();
                 return;
             }
             until
         };
-        sleep_until(until).await;
+        sleep_until(until.into()).await;
     }
 }
 
@@ -143,7 +144,7 @@ impl Drop for Place {
     fn drop(&mut self) {
         let Self { set, session, id, failure } = self;
         // First, so that whoever reads the failure can begin another session.
-        set.live().remove(id);
+        set.table().remove(id);
         if let Some(failure) = failure.take() {
             session.phase.send_replace(Phase::Failed(failure));
         }

@@ -1,17 +1,18 @@
 //! One session of a tool set, as its calls see it.
 
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use tokio::sync::watch;
-use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use super::instance::{AnyInstance, SessionKey};
 use crate::caller::Caller;
+use crate::clock::Clock;
 use crate::failure::{Cause, ToolFailure};
 
 /// What every unknown caller has in common: one share of the room. No agent has a colon in its name.
@@ -60,7 +61,7 @@ impl Session {
             ending: CancellationToken::new(),
             gone: CancellationToken::new(),
             calls: TaskTracker::new(),
-            idle_since: Mutex::new(Instant::now()),
+            idle_since: Mutex::new(Clock::SYSTEM.now()),
         }
     }
 
@@ -70,12 +71,12 @@ impl Session {
 
     /// The earliest moment at which the session has been idle for so long, if no call begins before.
     pub(super) fn idle_until(&self, timeout: Duration) -> Instant {
-        let idle_since = if self.calls.is_empty() { *self.lock() } else { Instant::now() };
+        let idle_since = if self.calls.is_empty() { *self.lock() } else { Clock::SYSTEM.now() };
         idle_since + timeout
     }
 
     fn lock(&self) -> MutexGuard<'_, Instant> {
-        self.idle_since.lock().unwrap_or_else(PoisonError::into_inner)
+        self.idle_since.lock()
     }
 }
 
@@ -106,7 +107,7 @@ impl Visit {
 
 impl Drop for Visit {
     fn drop(&mut self) {
-        *self.session.lock() = Instant::now();
+        *self.session.lock() = Clock::SYSTEM.now();
     }
 }
 

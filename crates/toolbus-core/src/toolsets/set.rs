@@ -1,13 +1,14 @@
 //! A tool set whose tools are run by an instance of each session's own.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use parking_lot::{Mutex, MutexGuard};
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::instance::{AnyFactory, SessionFactory, SessionKey};
-use super::lifecycle::{Place, keep};
+use super::lifecycle::{Place, live};
 use super::session::{Full, Id, Session, SessionTable, Visit, share_of};
 use crate::caller::Caller;
 use crate::failure::{Cause, ToolFailure};
@@ -33,8 +34,8 @@ pub struct SessionSet {
     pub(super) name: Arc<str>,
     pub(super) factory: Arc<dyn AnyFactory>,
     pub(super) limits: SessionLimits,
-    live: Mutex<SessionTable>,
-    keepers: TaskTracker,
+    sessions: Mutex<SessionTable>,
+    lives: TaskTracker,
 }
 
 /// A call's way into its session.
@@ -62,8 +63,8 @@ impl SessionSet {
             name: name.into(),
             factory: Arc::new(factory),
             limits,
-            live: Mutex::new(SessionTable::new(limits.max_sessions)),
-            keepers: TaskTracker::new(),
+            sessions: Mutex::new(SessionTable::new(limits.max_sessions)),
+            lives: TaskTracker::new(),
         })
     }
 
@@ -82,12 +83,12 @@ impl SessionSet {
     /// Sessions that live: those that start and those that end included.
     #[must_use]
     pub fn sessions(&self) -> usize {
-        self.live().len()
+        self.table().len()
     }
 
     /// Ends a session, if there is one: its calls are cancelled and what runs them is stopped, both after this returns.
     pub fn end(&self, owner: &str, session: &str) {
-        if let Some(session) = self.live().get(&(owner.into(), session.into())) {
+        if let Some(session) = self.table().get(&(owner.into(), session.into())) {
             session.ending.cancel();
         }
     }
@@ -95,12 +96,12 @@ impl SessionSet {
     /// Ends every session and waits for that; no further one begins.
     pub async fn shutdown(&self) {
         {
-            let mut live = self.live();
-            live.closed = true;
-            live.all().for_each(|session| session.ending.cancel());
+            let mut sessions = self.table();
+            sessions.closed = true;
+            sessions.all().for_each(|session| session.ending.cancel());
         }
-        self.keepers.close();
-        self.keepers.wait().await;
+        self.lives.close();
+        self.lives.wait().await;
     }
 
     /// Runs one call in its session.
@@ -144,27 +145,25 @@ impl SessionSet {
     }
 
     fn enter(self: &Arc<Self>, caller: &Caller, id: &Id) -> Result<Way, ToolFailure> {
-        let mut live = self.live();
-        if let Some(session) = live.get(id) {
+        let mut sessions = self.table();
+        if let Some(session) = sessions.get(id) {
             let is_ending = session.ending.is_cancelled();
             return Ok(if is_ending { Way::After(session.gone.clone()) } else { Way::In(session.enter()) });
         }
-        if live.closed {
+        if sessions.closed {
             return Err(overloaded("The daemon is stopping. Try again later.".to_owned()));
         }
         let share = share_of(caller);
-        live.check(&share).map_err(|full| self.full(full))?;
+        sessions.check(&share).map_err(|full| self.full(full))?;
         let (owner, name) = id.clone();
         let key = SessionKey { agent: Arc::clone(&caller.name), owner, session: name };
         let session = Arc::new(Session::new(key, share));
-        live.insert(id.clone(), Arc::clone(&session));
+        sessions.insert(id.clone(), Arc::clone(&session));
         let visit = session.enter();
         // Counted under the lock, so that a shutdown waits for it.
-        let keeper =
-            self.keepers.track_future(keep(Place { set: Arc::clone(self), session, id: id.clone(), failure: None }));
-        drop(live);
-        // A task of its own: the start is not the first call's, which may be cancelled.
-        tokio::spawn(keeper);
+        // In a task of its own: the start is not the first call's, which may be cancelled.
+        self.lives.spawn(live(Place { set: Arc::clone(self), session, id: id.clone(), failure: None }));
+        drop(sessions);
         Ok(Way::In(visit))
     }
 
@@ -181,8 +180,8 @@ impl SessionSet {
         })
     }
 
-    pub(super) fn live(&self) -> MutexGuard<'_, SessionTable> {
-        self.live.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(super) fn table(&self) -> MutexGuard<'_, SessionTable> {
+        self.sessions.lock()
     }
 }
 

@@ -1,6 +1,7 @@
 //! Every tool set of scope `session`.
 
-use std::sync::{Arc, PoisonError, RwLock, Weak};
+use parking_lot::RwLock;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use futures_util::future::join_all;
@@ -34,14 +35,14 @@ impl SessionSets {
     /// The set of this name.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<Arc<SessionSet>> {
-        let sets = self.sets.read().unwrap_or_else(PoisonError::into_inner);
+        let sets = self.sets.read();
         sets.current.iter().find(|set| set.name() == name).cloned()
     }
 
     /// Puts other sets in the place of these. Sessions of a set that is not among the others end when they have been idle
     /// for long enough: calls under way keep them.
     pub fn replace(&self, next: Vec<Arc<SessionSet>>) {
-        let mut sets = self.sets.write().unwrap_or_else(PoisonError::into_inner);
+        let mut sets = self.sets.write();
         let before = std::mem::replace(&mut sets.current, next);
         let gone: Vec<_> = before
             .iter()
@@ -73,7 +74,7 @@ impl SessionSets {
     }
 
     fn all(&self) -> Vec<Arc<SessionSet>> {
-        let sets = self.sets.read().unwrap_or_else(PoisonError::into_inner);
+        let sets = self.sets.read();
         sets.current.iter().cloned().chain(sets.retired.iter().filter_map(Weak::upgrade)).collect()
     }
 }

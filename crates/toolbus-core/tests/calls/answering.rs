@@ -11,6 +11,7 @@ use toolbus_core::toolsets::SessionSets;
 use toolbus_core::{About, ControlError, ControlHandler, ControlReply, ControlRequest, ControlService, Service};
 
 use crate::fixture::{Message, Sent, Settled, World, delivery, raw, settings};
+use toolbus_core::Clock;
 
 const TOPIC: &str = "my.topic";
 
@@ -44,7 +45,7 @@ async fn sent(parrot: Parrot, message: Message) -> Vec<Sent> {
         version: "1".to_owned(),
         config_digest: tokio::sync::watch::Sender::new("0".to_owned()).subscribe(),
         roles: Vec::new(),
-        started: std::time::Instant::now(),
+        started: Clock::SYSTEM.now(),
     };
     let bus = Arc::clone(&world.bus) as Arc<dyn Bus>;
     let control = ControlService::new(about, bus, settings().replies, world.dispatcher.clone(), SessionSets::default())

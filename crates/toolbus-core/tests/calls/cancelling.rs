@@ -10,6 +10,7 @@ use toolbus_core::toolsets::SessionSets;
 use toolbus_core::{About, ControlService, Drained, Service};
 
 use crate::fixture::{Message, Route, Settled, Settlement, World, agent, call, delivery, request, settings};
+use toolbus_core::Clock;
 
 #[tokio::test]
 async fn a_caller_cancels_its_running_call() {
@@ -110,7 +111,7 @@ pub(crate) async fn obey(
         version: "1".to_owned(),
         config_digest: tokio::sync::watch::Sender::new("0".to_owned()).subscribe(),
         roles: Vec::new(),
-        started: std::time::Instant::now(),
+        started: Clock::SYSTEM.now(),
     };
     let control = ControlService::new(about, bus, settings().replies, world.dispatcher.clone(), SessionSets::default());
     service.serve_requests(&control, receiver).await;
@@ -142,14 +143,14 @@ async fn one_answer_that_does_not_leave_holds_up_no_other_cancellation_and_the_e
     let (running, _) = world.begin(call("wait_effectful", json!({})).reply_to(None));
     world.until_running(1).await;
     let service = Service::new(world.dispatcher.clone());
-    let begun = tokio::time::Instant::now();
+    let begun = Clock::SYSTEM.now();
     let nobodys = request(&json!({"toolCallId": "other"})).typed(Some("Toolbus.ToolCancelRequest"));
     let settled = obey(&world, &service, [nobodys, cancellation()]).await;
     running.await.unwrap();
-    assert_eq!(begun.elapsed(), Duration::ZERO);
+    assert_eq!(Clock::SYSTEM.since(begun), Duration::ZERO);
     assert_eq!(world.bus.sent().pop().unwrap().body["code"], "cancelled");
     assert_eq!(service.drain(Duration::from_secs(30)).await, Drained::Finished);
-    assert!(begun.elapsed() <= Duration::from_secs(5));
+    assert!(Clock::SYSTEM.since(begun) <= Duration::from_secs(5));
     assert!(settled.iter().all(|settled| settled.get() == Some(Settled::Acknowledged)));
 }
 

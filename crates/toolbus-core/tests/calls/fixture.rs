@@ -1,13 +1,15 @@
 //! A dispatcher with a bus that records what it is given, and tools that do as they are told.
 
+use parking_lot::Mutex;
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use serde_json::{Value, json};
 use tokio::sync::{Notify, mpsc, watch};
+use tokio_util::task::TaskTracker;
 use toolbus_core::audit::Silent;
 use toolbus_core::bus::{Bus, BusState, Delivery, Outgoing, PublishError, Routing, Subscription, Target};
 use toolbus_core::caller::{AgentName, Caller, Identity};
@@ -16,8 +18,8 @@ use toolbus_core::policy::{AgentPolicy, Capacity, Policy, PolicyHandle};
 use toolbus_core::registry::Registry;
 use toolbus_core::telemetry::{CallSpan, DeadReason, End, Load, Summary, Telemetry};
 use toolbus_core::tool::{Effect, Executor, Tool, ToolCall, ToolDescriptor, ToolOutput};
-use toolbus_core::{AllArrived, Budgets, Dispatcher, Gates, PendingTools, ReplyRules, Settings};
-use toolbus_protocol::{Properties, TraceContext};
+use toolbus_core::{AllArrived, Budgets, Clock, Dispatcher, Gates, PendingTools, ReplyRules, Settings};
+use toolbus_protocol::{Properties, Random, TraceContext};
 
 pub(crate) use crate::message::{Message, Settled, Settlement, call, delivery, raw, request};
 
@@ -51,11 +53,11 @@ pub(crate) struct RecordingBus {
 impl RecordingBus {
     /// Every address is routed unless said otherwise here.
     pub(crate) fn route(&self, target: Target, route: Route) {
-        self.routes.lock().unwrap().insert(target, route);
+        self.routes.lock().insert(target, route);
     }
 
     pub(crate) fn sent(&self) -> Vec<Sent> {
-        self.sent.lock().unwrap().clone()
+        self.sent.lock().clone()
     }
 
     /// Questions about addresses.
@@ -65,7 +67,7 @@ impl RecordingBus {
 
     /// Every publish that was tried, and whether its address was said to be proven.
     pub(crate) fn attempts(&self) -> Vec<(Target, bool)> {
-        self.attempts.lock().unwrap().clone()
+        self.attempts.lock().clone()
     }
 }
 
@@ -75,8 +77,8 @@ impl Bus for RecordingBus {
     }
 
     fn publish<'a>(&'a self, message: &'a Outgoing) -> BoxFuture<'a, Result<Routing, PublishError>> {
-        self.attempts.lock().unwrap().push((message.target.clone(), message.proven));
-        let route = self.routes.lock().unwrap().get(&message.target).copied().unwrap_or(Route::Routed);
+        self.attempts.lock().push((message.target.clone(), message.proven));
+        let route = self.routes.lock().get(&message.target).copied().unwrap_or(Route::Routed);
         let outcome = match route {
             Route::Unroutable if message.mandatory => Ok(Routing::Unroutable),
             Route::Routed | Route::Unroutable => Ok(Routing::Routed),
@@ -85,7 +87,7 @@ impl Bus for RecordingBus {
             Route::Unavailable => Err(PublishError::Unavailable("connection lost".to_owned())),
         };
         if outcome == Ok(Routing::Routed) {
-            self.sent.lock().unwrap().push(Sent {
+            self.sent.lock().push(Sent {
                 target: message.target.clone(),
                 mandatory: message.mandatory,
                 properties: Properties::clone(&message.properties),
@@ -97,13 +99,13 @@ impl Bus for RecordingBus {
     }
 
     fn has_queue<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Option<bool>> {
-        let route = self.routes.lock().unwrap().get(&Target::Queue(name.to_owned())).copied();
+        let route = self.routes.lock().get(&Target::Queue(name.to_owned())).copied();
         Box::pin(async move { Some(route != Some(Route::Unroutable)) })
     }
 
     fn refusal<'a>(&'a self, target: &'a Target) -> BoxFuture<'a, Option<String>> {
         self.asked.fetch_add(1, Ordering::SeqCst);
-        let route = self.routes.lock().unwrap().get(target).copied();
+        let route = self.routes.lock().get(target).copied();
         Box::pin(async move { matches!(route, Some(Route::Refused)).then(|| "ACCESS_REFUSED".to_owned()) })
     }
 
@@ -256,7 +258,7 @@ impl World {
     pub(crate) fn begin(&self, message: Message) -> (tokio::task::JoinHandle<()>, Settlement) {
         let (delivery, settlement) = delivery(message);
         let dispatcher = self.dispatcher.clone();
-        (tokio::spawn(async move { dispatcher.handle(delivery).await }), settlement)
+        (TaskTracker::new().spawn(async move { dispatcher.handle(delivery).await }), settlement)
     }
 
     /// Delivers a message that must be acknowledged, and gives the one message that leaves.
@@ -297,6 +299,8 @@ pub(crate) fn settings() -> Settings {
         max_waiting: 4,
         redactor: Default::default(),
         ignores_unknown_servers: false,
+        clock: Clock::SYSTEM,
+        random: Random::SYSTEM,
     }
 }
 

@@ -1,11 +1,12 @@
 //! What is delivered, and how it was settled.
 
-use std::sync::{Arc, Mutex};
-use std::time::Instant;
+use parking_lot::Mutex;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use serde_json::{Value, json};
+use toolbus_core::Clock;
 use toolbus_core::bus::{Delivery, Settle};
 use toolbus_protocol::Properties;
 
@@ -23,7 +24,7 @@ pub(crate) struct Settlement(Arc<Mutex<Option<Settled>>>);
 
 impl Settlement {
     pub(crate) fn get(&self) -> Option<Settled> {
-        *self.0.lock().unwrap()
+        *self.0.lock()
     }
 }
 
@@ -31,7 +32,7 @@ struct Settler(Settlement);
 
 impl Settler {
     fn settle(self, how: Settled) -> BoxFuture<'static, ()> {
-        *self.0.0.lock().unwrap() = Some(how);
+        *self.0.0.lock() = Some(how);
         Box::pin(async {})
     }
 }
@@ -48,7 +49,7 @@ impl Settle for Settler {
 
 impl Drop for Settler {
     fn drop(&mut self) {
-        self.0.0.lock().unwrap().get_or_insert(Settled::Dropped);
+        self.0.0.lock().get_or_insert(Settled::Dropped);
     }
 }
 
@@ -122,7 +123,7 @@ pub(crate) fn delivery(message: Message) -> (Delivery, Settlement) {
         redelivered: message.redelivered,
         earlier_deliveries: message.earlier_deliveries,
         delivery_tag: 1,
-        arrived: Instant::now(),
+        arrived: Clock::SYSTEM.now(),
         settle: Box::new(Settler(settlement.clone())),
     };
     (delivery, settlement)

@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use tokio::sync::{mpsc, watch};
-use tokio::time::Instant;
 use toolbus_core::bus::{Bus, Target};
 use toolbus_core::caller::AgentName;
 use toolbus_core::failure::ToolFailure;
@@ -15,6 +14,8 @@ use toolbus_core::toolsets::SessionSets;
 use toolbus_core::{About, ControlService, NotificationSource, NotifyHandle, Service};
 
 use crate::fixture::{Route, World, agent, call, delivery, request, settings};
+use tokio_util::task::TaskTracker;
+use toolbus_core::Clock;
 
 struct Says;
 
@@ -52,7 +53,7 @@ fn world() -> (World, NotifyHandle) {
     let world = World::new();
     let bus = Arc::clone(&world.bus) as Arc<dyn Bus>;
     let (notifier, asking) = world.dispatcher.notifier_of(Count, bus);
-    tokio::spawn(notifier.run());
+    TaskTracker::new().spawn(notifier.run());
     (world, asking)
 }
 
@@ -75,7 +76,7 @@ async fn list(world: &World, format: Option<&str>) -> Value {
         version: String::new(),
         config_digest: watch::channel(String::new()).1,
         roles: Vec::new(),
-        started: std::time::Instant::now(),
+        started: Clock::SYSTEM.now(),
     };
     let bus = Arc::clone(&world.bus) as Arc<dyn Bus>;
     let control = ControlService::new(about, bus, settings().replies, world.dispatcher.clone(), SessionSets::default());
@@ -98,9 +99,9 @@ async fn a_minute() {
 #[tokio::test(start_paused = true)]
 async fn whoever_asks_is_told_everything_at_once_and_then_of_changes_as_one() {
     let (world, asking) = world();
-    let begun = Instant::now();
+    let begun = Clock::SYSTEM.now();
     asking.notify(&agent("ana")).await;
-    assert_eq!(begun.elapsed(), Duration::ZERO);
+    assert_eq!(Clock::SYSTEM.since(begun), Duration::ZERO);
     assert_eq!(told(&world, "count.ana"), [json!(9)]);
     for name in ["one", "two", "three"] {
         add_tool(&world, name);
@@ -172,7 +173,7 @@ async fn what_a_queue_does_not_take_waits_for_the_next_change_and_holds_up_nobod
 async fn names_of_tools_are_told_when_they_change_and_not_before() {
     let world = World::new();
     let notifier = world.dispatcher.notifier(Arc::clone(&world.bus) as Arc<dyn Bus>);
-    tokio::spawn(notifier.run());
+    TaskTracker::new().spawn(notifier.run());
     world.deliver(call("pay", json!({}))).await;
     a_minute().await;
     assert_eq!(told(&world, "tool.meta.tools.ana"), [] as [Value; 0]);
@@ -189,7 +190,7 @@ async fn names_of_tools_are_told_when_they_change_and_not_before() {
 async fn changes_are_told_relative_to_what_the_agent_listed_last() {
     let world = World::new();
     let notifier = world.dispatcher.notifier(Arc::clone(&world.bus) as Arc<dyn Bus>);
-    tokio::spawn(notifier.run());
+    TaskTracker::new().spawn(notifier.run());
     world.deliver(call("pay", json!({}))).await;
     a_minute().await;
     add_tool(&world, "one");

@@ -23,6 +23,7 @@ use toolbus_core::{About, AllArrived, ControlService, Dispatcher, Gates, Service
 use toolbus_protocol::llm_name;
 
 use crate::fixture::{Message, RecordingBus, call, delivery, request, settings};
+use toolbus_core::Clock;
 
 const NAMES: [&str; 5] = ["a", "ab", "b.a", "cancel_scheduled_task", "é"];
 const SOURCES: [&str; 3] = ["web", "subagent", "a2a"];
@@ -146,7 +147,7 @@ impl World {
             version: String::new(),
             config_digest: watch::channel(String::new()).1,
             roles: Vec::new(),
-            started: std::time::Instant::now(),
+            started: Clock::SYSTEM.now(),
         };
         let bus = Arc::clone(&self.bus) as Arc<dyn Bus>;
         let control =

@@ -7,6 +7,7 @@ use serde_json::json;
 use toolbus_core::bus::{Delivery, Settle, Target};
 
 use crate::fixture::{Message, Route, Settled, Settlement, World, call, delivery, request};
+use tokio_util::task::TaskTracker;
 
 /// Acknowledges so that it cannot be lost.
 struct Sure(Box<dyn Settle>);
@@ -56,7 +57,7 @@ async fn an_answer_that_was_not_confirmed_is_kept_wherever_its_request_goes_back
     world.bus.route(address.clone(), Route::Unavailable);
     let (first, settlement) = surely(call("pay", json!({})));
     let dispatcher = world.dispatcher.clone();
-    let handling = tokio::spawn(async move { dispatcher.handle(first).await });
+    let handling = TaskTracker::new().spawn(async move { dispatcher.handle(first).await });
     tokio::time::sleep(Duration::from_secs(600)).await;
     world.dispatcher.shut_down();
     handling.await.unwrap();

@@ -1,7 +1,8 @@
 //! Where answers go, and what happens when they cannot get there.
 
+use parking_lot::Mutex;
 use std::io;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::json;
@@ -10,6 +11,7 @@ use tracing::Level;
 use tracing_subscriber::fmt::MakeWriter;
 
 use crate::fixture::{Message, Route, Settled, Settlement, World, call};
+use toolbus_core::Clock;
 
 const PEER: Option<&str> = Some("RockBot.Tools.ToolInvokeRequest");
 
@@ -117,7 +119,7 @@ async fn answers_that_no_queue_takes_are_logged_once_and_not_each() {
         let call = pay().typed(None).reply_to(Some("tool.result.gone"));
         assert_eq!(world.answer(call).await.target, dead_letters());
     }
-    let lines = String::from_utf8(page.0.lock().unwrap().clone()).unwrap();
+    let lines = String::from_utf8(page.0.lock().clone()).unwrap();
     assert_eq!(lines.matches("dead-lettered an answer").count(), 1, "{lines}");
     assert_eq!(lines.lines().count(), 1, "{lines}");
 }
@@ -128,7 +130,7 @@ struct Page(Arc<Mutex<Vec<u8>>>);
 
 impl io::Write for Page {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-        self.0.lock().unwrap().extend_from_slice(line);
+        self.0.lock().extend_from_slice(line);
         Ok(line.len())
     }
 
@@ -274,10 +276,10 @@ async fn a_dead_letter_is_published_again_until_the_broker_is_back_and_counted_o
 async fn a_refused_dead_letter_is_no_hot_loop_and_never_goes_where_the_answers_go() {
     let world = World::new();
     world.bus.route(dead_letters(), Route::Refused);
-    let begun = tokio::time::Instant::now();
+    let begun = Clock::SYSTEM.now();
     let settlement = world.deliver(pay().reply_to(Some("tool.invoke"))).await;
     assert_eq!(settlement.get(), Some(Settled::Requeued));
-    assert!(begun.elapsed() >= Duration::from_secs(10));
+    assert!(Clock::SYSTEM.since(begun) >= Duration::from_secs(10));
     assert_eq!(world.bus.attempts(), [(dead_letters(), false)]);
     assert_eq!(world.told.dead_letters(), 0);
 }
@@ -314,11 +316,11 @@ async fn an_answer_that_no_broker_takes_does_not_hold_up_the_end() {
     let (task, settled) = world.begin(pay().typed(PEER));
     tokio::time::sleep(Duration::from_secs(600)).await;
     assert_eq!(settled.get(), None);
-    let begun = tokio::time::Instant::now();
+    let begun = Clock::SYSTEM.now();
     world.dispatcher.shut_down();
     task.await.unwrap();
     assert_eq!(settled.get(), Some(Settled::Requeued));
-    assert!(begun.elapsed() <= Duration::from_secs(6), "{:?}", begun.elapsed());
+    assert!(Clock::SYSTEM.since(begun) <= Duration::from_secs(6), "{:?}", Clock::SYSTEM.since(begun));
 }
 
 /// Calls of this many callers, each of whose queues for answers is full.
@@ -337,12 +339,16 @@ fn begin_rejected(world: &World, callers: usize) -> Vec<(tokio::task::JoinHandle
 async fn an_answer_that_is_rejected_again_and_again_is_dead_lettered_after_seconds_and_the_request_acknowledged() {
     let world = World::new();
     world.bus.route(topic("tool.result.ana"), Route::Rejected);
-    let begun = tokio::time::Instant::now();
+    let begun = Clock::SYSTEM.now();
     let sent = world.answer(pay().typed(PEER)).await;
     assert_eq!(sent.target, dead_letters());
     assert_eq!(sent.properties.header("rb-dead-reason"), Some("undeliverable_answer"));
     assert_eq!(sent.properties.header("rb-dead-reply-to"), Some("tool.result.ana"));
-    assert!((Duration::from_secs(1)..Duration::from_secs(5)).contains(&begun.elapsed()), "{:?}", begun.elapsed());
+    assert!(
+        (Duration::from_secs(1)..Duration::from_secs(5)).contains(&Clock::SYSTEM.since(begun)),
+        "{:?}",
+        Clock::SYSTEM.since(begun)
+    );
     assert_eq!(world.bus.attempts().len(), 8 + 1, "and no other route is tried, which might repeat the answer");
 }
 
@@ -363,12 +369,12 @@ async fn an_answer_that_is_rejected_is_published_again_and_arrives_once_there_is
 #[tokio::test(start_paused = true)]
 async fn of_the_answers_that_are_rejected_one_in_eight_calls_in_hand_waits_and_the_others_end_at_once() {
     let world = World::with(|settings| (settings.max_in_flight, settings.max_waiting) = (8, 8));
-    let begun = tokio::time::Instant::now();
+    let begun = Clock::SYSTEM.now();
     let calls = begin_rejected(&world, 8);
     while world.told.dead_letters() < 6 {
         tokio::task::yield_now().await;
     }
-    assert_eq!(begun.elapsed(), Duration::ZERO);
+    assert_eq!(Clock::SYSTEM.since(begun), Duration::ZERO);
     assert_eq!(calls.iter().filter(|(_, settled)| settled.get().is_none()).count(), 2);
     for (task, settled) in calls {
         task.await.unwrap();
@@ -381,11 +387,11 @@ async fn of_the_answers_that_are_rejected_one_in_eight_calls_in_hand_waits_and_t
 async fn a_place_among_the_answers_that_wait_is_free_again_after_each() {
     let world = World::new();
     for _ in 0..3 {
-        let begun = tokio::time::Instant::now();
+        let begun = Clock::SYSTEM.now();
         for (task, _) in begin_rejected(&world, 1) {
             task.await.unwrap();
         }
-        assert!(begun.elapsed() > Duration::from_secs(1), "it waited, too");
+        assert!(Clock::SYSTEM.since(begun) > Duration::from_secs(1), "it waited, too");
     }
 }
 

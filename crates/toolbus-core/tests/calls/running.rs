@@ -15,6 +15,7 @@ use toolbus_core::tool::{Executor, Tool, ToolCall, ToolDescriptor, ToolOutput};
 use toolbus_core::{AllArrived, PendingTools, ToolRef};
 
 use crate::fixture::{Settled, World, call, request};
+use toolbus_core::Clock;
 
 #[tokio::test]
 async fn a_good_call_is_answered_with_its_result() {
@@ -154,7 +155,7 @@ async fn a_declared_effectful_tool_that_timed_out_must_not_be_repeated() {
 async fn a_request_that_is_too_old_is_not_run() {
     let world = World::new();
     let mut message = call("pay", json!({})).header("rb-timeout-ms", "1000");
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
+    let now = Clock::SYSTEM.since_epoch();
     message.properties.timestamp = Some(now.as_secs() - 5);
     let sent = world.answer(message).await;
     assert_eq!((&sent.body["code"], &sent.body["outcome"]), (&json!("timeout"), &json!("not_started")));
@@ -218,10 +219,10 @@ async fn waiting_leaves_half_of_the_budget_for_another_try() {
     let world = World::with(|settings| (settings.max_in_flight, settings.max_waiting) = (1, 1));
     let (first, _) = world.begin(call("wait", json!({})));
     world.until_running(1).await;
-    let begun = std::time::Instant::now();
+    let begun = Clock::SYSTEM.now();
     let sent = world.answer(call("wait", json!({})).header("rb-timeout-ms", "200")).await;
     assert_eq!(sent.body["code"], "overloaded");
-    assert!(begun.elapsed() >= Duration::from_millis(90));
+    assert!(Clock::SYSTEM.since(begun) >= Duration::from_millis(90));
     world.go_on.notify_one();
     first.await.unwrap();
 }

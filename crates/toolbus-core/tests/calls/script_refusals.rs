@@ -12,6 +12,7 @@ use toolbus_core::rate::{Rate, RateRule, RateRules};
 
 use crate::fixture::{Message, Settled, World, call, raw};
 use crate::scripts::{TOOL, add_python, on_scripts, request, script, told, world};
+use toolbus_core::Clock;
 
 /// The text with which a request is refused before its script is run.
 async fn refusal(message: Message) -> String {
@@ -55,7 +56,7 @@ async fn a_script_that_takes_too_long_is_told_in_the_words_that_peers_look_for()
 #[tokio::test]
 async fn a_script_that_nobody_waits_for_any_more_is_not_run_and_timed_out() {
     let mut message = script("both").header("rb-rb-timeout-ms", "1000");
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
+    let now = Clock::SYSTEM.since_epoch();
     message.properties.timestamp = Some(now.as_secs() - 5);
     assert_snapshot!(refusal(message).await, @"Script timed out: The deadline of the call had passed before the tool could begin. It was not run.");
 }

@@ -1,6 +1,6 @@
 //! The daemon's own secrets in what callers are told.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
@@ -12,6 +12,7 @@ use toolbus_core::tool::{Effect, Executor, Tool, ToolCall, ToolDescriptor, ToolO
 use toolbus_core::{InnerCall, InnerOrigin, Invoker};
 
 use crate::fixture::{World, agent, call};
+use toolbus_core::Clock;
 
 const SECRET: &str = "s3cr3t-t0ken-0123";
 
@@ -53,7 +54,7 @@ fn inner(how: &str, progress: Option<ProgressSink>) -> InnerCall {
         server: None,
         tool: "leak".to_owned(),
         arguments: Some(json!({"how": how}).to_string()),
-        deadline: Some(Instant::now() + Duration::from_secs(30)),
+        deadline: Some(Clock::SYSTEM.now() + Duration::from_secs(30)),
         cancelled: CancellationToken::new(),
         trace: None,
         progress,

@@ -19,10 +19,10 @@ use toolbus_core::store::Store;
 use toolbus_core::tool::{Executor, Tool, ToolCall, ToolDescriptor, ToolOutput};
 use toolbus_core::toolsets::SessionSets;
 use toolbus_core::{
-    About, AllArrived, Budgets, ControlService, Dispatcher, Gates, Invoker, ReplyRules, Service, Settings, audit,
-    telemetry,
+    About, AllArrived, Budgets, Clock, ControlService, Dispatcher, Gates, Invoker, ReplyRules, Service, Settings,
+    audit, telemetry,
 };
-use toolbus_protocol::{Envelope, Properties, header, new_message_id, topic};
+use toolbus_protocol::{Envelope, Properties, Random, header, new_message_id, topic};
 
 use toolbus_mcp_client::bus_messages::{Index, ManageHandler, RefreshHandler, RememberedAgents};
 use toolbus_mcp_client::servers::{ServerControl, ServerDescription};
@@ -218,6 +218,8 @@ impl Fixture {
             max_waiting: 8,
             redactor: Default::default(),
             ignores_unknown_servers: false,
+            clock: Clock::SYSTEM,
+            random: Random::SYSTEM,
         };
         let shared = Arc::new(bus.clone()) as Arc<dyn Bus>;
         let dispatcher = Dispatcher::new(

@@ -13,8 +13,8 @@ use toolbus_core::failure::ToolFailure;
 use toolbus_core::policy::{AgentPolicy, Capacity, Policy, PolicyHandle};
 use toolbus_core::registry::Registry;
 use toolbus_core::tool::{Executor, Tool, ToolCall, ToolOutput};
-use toolbus_core::{AllArrived, Budgets, Dispatcher, Gates, ReplyRules, Settings};
-use toolbus_protocol::{Properties, TraceContext, header};
+use toolbus_core::{AllArrived, Budgets, Clock, Dispatcher, Gates, ReplyRules, Settings};
+use toolbus_protocol::{Properties, Random, TraceContext, header};
 use toolbus_telemetry::Protocol;
 use toolbus_testing::otlp::Receiver;
 use toolbus_testing::patience::eventually;
@@ -96,6 +96,8 @@ impl World {
             max_waiting: 4,
             redactor: Default::default(),
             ignores_unknown_servers: false,
+            clock: Clock::SYSTEM,
+            random: Random::SYSTEM,
         };
         let taker = Arc::<Taker>::default();
         let bus = Arc::clone(&taker) as Arc<dyn Bus>;

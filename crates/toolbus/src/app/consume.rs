@@ -7,11 +7,11 @@ use tokio::sync::watch;
 use toolbus_core::bus::{Ownership, Subscription};
 use toolbus_core::redact::Redactor;
 use toolbus_core::registry::Rank;
-use toolbus_core::{About, Budgets, ControlService, Invoker, ReplyRules, Settings};
+use toolbus_core::{About, Budgets, Clock, ControlService, Invoker, ReplyRules, Settings};
 use toolbus_mcp_client::bus_messages::{Index, ManageHandler, RefreshHandler, RememberedAgents};
 use toolbus_mcp_client::model_tools;
 use toolbus_mcp_client::servers::ServerControl;
-use toolbus_protocol::{new_message_id, topic};
+use toolbus_protocol::{Random, new_message_id, topic};
 
 use super::{App, Servers, pins};
 use crate::config::Config;
@@ -149,6 +149,8 @@ pub(super) fn settings(config: &Config, redactor: Redactor) -> Settings {
         max_waiting: config.invoke.max_waiting,
         redactor,
         ignores_unknown_servers: config.mcp.unknown_server == UnknownServer::Ignore,
+        clock: Clock::SYSTEM,
+        random: Random::SYSTEM,
     }
 }
 

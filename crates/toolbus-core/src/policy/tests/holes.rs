@@ -1,6 +1,7 @@
 //! Mistakes that other systems are known to make.
 
 use super::*;
+use crate::clock::Clock;
 
 #[test]
 fn a_narrowing_that_leaves_an_empty_list_leaves_no_tool() {
@@ -75,7 +76,7 @@ fn limits_of_a_binding_alone_are_limits() {
     let limited = BindingPolicy { rates: Some(rates), ..binding("sales", Allowed::All) };
     let section = AgentPolicy { bindings: vec![limited], ..AgentPolicy::default() };
     let gates = crate::Gates::new(access(some_tools(), policy([("ana", section)])));
-    let now = std::time::Instant::now();
+    let now = Clock::SYSTEM.now();
     let taken = |caller: &Caller| {
         let effective = gates.access().effective(caller);
         let allowed = effective.get("web_search").unwrap();

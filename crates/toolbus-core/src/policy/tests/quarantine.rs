@@ -1,6 +1,6 @@
 //! Tools that are held back.
 
-use std::sync::Mutex;
+use parking_lot::Mutex;
 
 use super::*;
 use crate::gates::Gates;
@@ -14,13 +14,13 @@ struct Holds(Mutex<(Vec<&'static str>, usize)>);
 
 impl Holds {
     fn set(&self, names: &[&'static str]) {
-        self.0.lock().unwrap().0 = names.to_vec();
+        self.0.lock().0 = names.to_vec();
     }
 }
 
 impl DefinitionCheck for Holds {
     fn review(&self, tools: &[Arc<ToolDescriptor>]) -> Quarantine {
-        let mut this = self.0.lock().unwrap();
+        let mut this = self.0.lock();
         this.1 += 1;
         let mut held = Quarantine::default();
         for tool in tools.iter().filter(|tool| this.0.contains(&&*tool.name)) {
@@ -110,9 +110,9 @@ fn nothing_new_can_be_used_before_it_was_looked_at() {
     let next = policy([("ana", AgentPolicy::default())]);
     access.replace(Identity::default(), next, |registry| registry.register(plain("later", "rest"))).unwrap();
     assert!(access.effective(&caller("ana")).get("later").is_none());
-    let asked = holds.0.lock().unwrap().1;
+    let asked = holds.0.lock().1;
     access.disable("tool web_search".parse().unwrap()).unwrap();
-    assert_eq!(holds.0.lock().unwrap().1, asked + 1, "every change asks");
+    assert_eq!(holds.0.lock().1, asked + 1, "every change asks");
     assert!(access.effective(&caller("ana")).get("late").is_none(), "a switch lets nothing out");
 }
 

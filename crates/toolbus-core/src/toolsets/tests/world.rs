@@ -1,17 +1,20 @@
 //! A factory whose instances have a state of their own, and everything that happened to them.
 
+use parking_lot::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, Weak};
-use std::time::{Duration, Instant};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use crate::caller::{AgentName, Caller};
+use crate::clock::Clock;
 use crate::failure::{Cause, ToolFailure};
 use crate::tool::{Executor, Membership, Tool, ToolCall, ToolDescriptor, ToolOutput};
 use crate::toolsets::{Instance, SessionFactory, SessionKey, SessionLimits, SessionSet};
+use tokio_util::task::TaskTracker;
 
 pub(super) const IDLE: Duration = Duration::from_secs(60);
 
@@ -82,8 +85,8 @@ impl SessionFactory for Factory {
     type Instance = Counter;
 
     async fn start(&self, key: SessionKey) -> Result<Counter, ToolFailure> {
-        self.notes.starts.lock().unwrap().push(key.clone());
-        let how = *self.notes.start.lock().unwrap();
+        self.notes.starts.lock().push(key.clone());
+        let how = *self.notes.start.lock();
         let half = Half(&self.notes);
         go(how, &self.gate).await;
         std::mem::forget(half);
@@ -91,7 +94,7 @@ impl SessionFactory for Factory {
             return Err(ToolFailure::new(Cause::ConnectFailed, "No server."));
         }
         let alive = Arc::new(());
-        self.notes.instances.lock().unwrap().push(Arc::downgrade(&alive));
+        self.notes.instances.lock().push(Arc::downgrade(&alive));
         let (notes, gate) = (Arc::clone(&self.notes), Arc::clone(&self.gate));
         Ok(Counter { key, calls: AtomicUsize::new(0), broken: CancellationToken::new(), notes, gate, _alive: alive })
     }
@@ -100,7 +103,7 @@ impl SessionFactory for Factory {
 impl Executor for Counter {
     async fn execute(&self, call: ToolCall) -> Result<ToolOutput, ToolFailure> {
         if &*call.tool == "hang" {
-            self.notes.tokens.lock().unwrap().push(call.cancelled.clone());
+            self.notes.tokens.lock().push(call.cancelled.clone());
             std::future::pending().await
         }
         if &*call.tool == "break" {
@@ -114,8 +117,8 @@ impl Executor for Counter {
 
 impl Instance for Counter {
     async fn stop(&self) {
-        self.notes.stops.lock().unwrap().push(format!("{}/{}", self.key.owner, self.key.session));
-        let how = *self.notes.stop.lock().unwrap();
+        self.notes.stops.lock().push(format!("{}/{}", self.key.owner, self.key.session));
+        let how = *self.notes.stop.lock();
         go(how, &self.gate).await;
     }
 
@@ -137,11 +140,11 @@ impl World {
     }
 
     pub(super) fn start_goes(&self, how: Goes) {
-        *self.notes.start.lock().unwrap() = how;
+        *self.notes.start.lock() = how;
     }
 
     pub(super) fn stop_goes(&self, how: Goes) {
-        *self.notes.stop.lock().unwrap() = how;
+        *self.notes.stop.lock() = how;
     }
 
     /// Lets what waits go on.
@@ -163,13 +166,13 @@ impl World {
             caller: Arc::new(caller),
             call_id: "c".into(),
             arguments: Arc::default(),
-            deadline: Instant::now() + Duration::from_secs(30),
+            deadline: Clock::SYSTEM.now() + Duration::from_secs(30),
             limit: Duration::from_secs(30),
             cancelled: CancellationToken::new(),
             trace: None,
             progress: None,
         };
-        tokio::spawn(tool.executor.execute_boxed(call))
+        TaskTracker::new().spawn(tool.executor.execute_boxed(call))
     }
 
     /// Calls the tool that counts; gives the count.
@@ -187,15 +190,15 @@ impl World {
 
     /// Calls that hang and were not cancelled.
     pub(super) fn running(&self) -> usize {
-        self.notes.tokens.lock().unwrap().iter().filter(|token| !token.is_cancelled()).count()
+        self.notes.tokens.lock().iter().filter(|token| !token.is_cancelled()).count()
     }
 
     pub(super) fn starts(&self) -> usize {
-        self.notes.starts.lock().unwrap().len()
+        self.notes.starts.lock().len()
     }
 
     pub(super) fn stops(&self) -> Vec<String> {
-        self.notes.stops.lock().unwrap().clone()
+        self.notes.stops.lock().clone()
     }
 
     /// Waits until so many instances were asked for.
@@ -210,12 +213,12 @@ impl World {
 
     /// Instances that exist.
     pub(super) fn instances(&self) -> usize {
-        self.notes.instances.lock().unwrap().iter().filter(|alive| alive.strong_count() > 0).count()
+        self.notes.instances.lock().iter().filter(|alive| alive.strong_count() > 0).count()
     }
 
     /// Whether nothing is left of any session.
     pub(super) fn is_empty(&self) -> bool {
-        self.instances() == 0 && self.set.live().is_empty()
+        self.instances() == 0 && self.set.table().is_empty()
     }
 }
 

@@ -12,8 +12,10 @@ use toolbus_core::failure::ToolFailure;
 use toolbus_core::policy::PolicyHandle;
 use toolbus_core::tool::{Executor, Tool, ToolCall, ToolDescriptor, ToolOutput};
 use toolbus_core::{
-    AllArrived, Budgets, Dispatcher, Gates, InnerCall, InnerOrigin, Invoker, ReplyRules, Settings, audit, telemetry,
+    AllArrived, Budgets, Clock, Dispatcher, Gates, InnerCall, InnerOrigin, Invoker, ReplyRules, Settings, audit,
+    telemetry,
 };
+use toolbus_protocol::Random;
 
 use super::fixture::{Fixture, agent};
 use crate::model_tools::invoke;
@@ -36,6 +38,8 @@ fn dispatcher(access: &PolicyHandle) -> Dispatcher {
         max_waiting: 1,
         redactor: Default::default(),
         ignores_unknown_servers: false,
+        clock: Clock::SYSTEM,
+        random: Random::SYSTEM,
     };
     let dispatcher = Dispatcher::new(
         settings,

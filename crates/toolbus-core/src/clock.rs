@@ -1,0 +1,104 @@
+//! The time, as a value that is handed to what decides by it.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+/// Tells the time.
+///
+/// [`Clock::SYSTEM`] is the system's. In a test whose runtime is paused it stands still and advances with the timers of
+/// tokio, so that decisions and waits agree. A clock of [`Clock::manual`] moves when it is told to, the wall clock included.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Clock(Option<&'static Manual>);
+
+/// A time that is set by hand.
+#[derive(Debug)]
+struct Manual {
+    start: Instant,
+    /// Time that has passed, in nanoseconds.
+    passed: AtomicU64,
+}
+
+impl Clock {
+    /// The clock of the system.
+    pub const SYSTEM: Self = Self(None);
+
+    /// A clock for tests that begins at 2026-01-01T00:00:00Z, and moves by [`Self::advance`] alone. It is never freed.
+    #[must_use]
+    pub fn manual() -> Self {
+        let manual = Manual { start: Self::SYSTEM.now(), passed: AtomicU64::new(0) };
+        Self(Some(Box::leak(Box::new(manual))))
+    }
+
+    /// Moves a manual clock. Nothing for that of the system.
+    pub fn advance(self, time: Duration) {
+        if let Some(manual) = self.0 {
+            let nanos = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+            manual.passed.fetch_add(nanos, Ordering::Relaxed);
+        }
+    }
+
+    /// The present time for deadlines and durations. It never goes back.
+    #[must_use]
+    #[expect(clippy::disallowed_methods, reason = "the one place that asks the system")]
+    pub fn now(self) -> Instant {
+        match self.0 {
+            // Without tokio's feature for tests, this is the `now` of the standard library.
+            None => tokio::time::Instant::now().into_std(),
+            Some(manual) => manual.start + manual.passed(),
+        }
+    }
+
+    /// Time that has passed since `earlier`; zero if that is yet to come.
+    #[must_use]
+    pub fn since(self, earlier: Instant) -> Duration {
+        self.now().saturating_duration_since(earlier)
+    }
+
+    /// The present time of the world. It may be set, and go back.
+    #[must_use]
+    #[expect(clippy::disallowed_methods, reason = "the one place that asks the system")]
+    pub fn wall(self) -> SystemTime {
+        match self.0 {
+            None => SystemTime::now(),
+            Some(manual) => UNIX_EPOCH + Manual::FIRST + manual.passed(),
+        }
+    }
+
+    /// Time since 1970 by the wall clock; zero before.
+    #[must_use]
+    pub fn since_epoch(self) -> Duration {
+        self.wall().duration_since(UNIX_EPOCH).unwrap_or_default()
+    }
+}
+
+impl Manual {
+    /// 2026-01-01T00:00:00Z, since 1970.
+    const FIRST: Duration = Duration::from_secs(1_767_225_600);
+
+    fn passed(&self) -> Duration {
+        Duration::from_nanos(self.passed.load(Ordering::Relaxed))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_manual_clock_moves_when_it_is_told_to() {
+        let clock = Clock::manual();
+        let (now, wall) = (clock.now(), clock.wall());
+        assert_eq!((clock.now(), clock.since_epoch().as_secs()), (now, 1_767_225_600));
+        clock.advance(Duration::from_secs(90));
+        assert_eq!(clock.since(now), Duration::from_secs(90));
+        assert_eq!(clock.wall().duration_since(wall).unwrap(), Duration::from_secs(90));
+        assert_eq!(clock.since(clock.now() + Duration::from_secs(1)), Duration::ZERO);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_clock_of_the_system_follows_a_paused_runtime() {
+        let before = Clock::SYSTEM.now();
+        tokio::time::sleep(Duration::from_secs(3600)).await;
+        assert_eq!(Clock::SYSTEM.since(before).as_secs(), 3600);
+    }
+}
