@@ -150,3 +150,30 @@ fn is_reserved(key: &str) -> bool {
             | header::TRACESTATE
     )
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::Random;
+
+    #[test]
+    fn a_message_that_leaves_has_an_id_a_sender_and_the_second_of_its_time() {
+        let now = UNIX_EPOCH + Duration::from_millis(1_700_000_000_900);
+        let envelope = Envelope::outgoing("Toolbus.Pong", "here", Random::seeded(1).id(), now);
+        assert_eq!(envelope.message_id, Some(Random::seeded(1).id()));
+        assert_eq!((&*envelope.message_type, envelope.source.as_deref()), ("Toolbus.Pong", Some("here")));
+        assert_eq!(envelope.timestamp, Some(1_700_000_000));
+        let before = UNIX_EPOCH - Duration::from_secs(1);
+        assert_eq!(Envelope::outgoing("", "", String::new(), before).timestamp, None);
+    }
+
+    #[test]
+    fn an_answer_echoes_the_correlation_id_of_its_request() {
+        let request = Envelope { correlation_id: "7".to_owned(), ..Envelope::default() };
+        let answer = Envelope::default().answering(&request, Some("ana".to_owned())).with_header("rb-x", "1");
+        assert_eq!((&*answer.correlation_id, answer.destination.as_deref()), ("7", Some("ana")));
+        assert_eq!(answer.header("rb-x"), Some("1"));
+    }
+}

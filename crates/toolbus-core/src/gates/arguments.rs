@@ -21,7 +21,7 @@ use crate::turns::Turns;
 /// Most violations that are told.
 const MAX_VIOLATIONS: usize = 20;
 /// Longest text about one violation, in characters.
-pub(super) const MAX_VIOLATION: usize = 200;
+const MAX_VIOLATION: usize = 200;
 /// Most errors that are looked for, with those within branches of `anyOf` and its like.
 const MAX_ERRORS: usize = 200;
 

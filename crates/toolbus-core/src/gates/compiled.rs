@@ -7,11 +7,12 @@ use jsonschema::{PatternOptions, Validator};
 use lru::LruCache;
 use serde_json::Value;
 
-use super::arguments::MAX_VIOLATION;
 use super::meter::{Metered, PatternBytes};
 use crate::text::shortened;
 use crate::tool::Schema;
 
+/// Longest text about a schema that cannot be used, in characters.
+const MAX_ERROR: usize = 200;
 /// Largest compiled forms of one pattern, in bytes. Counted repetitions let a few characters grow to megabytes. The
 /// smallest that takes every pattern of a schema is used, so that what a pattern may cost is known.
 const PATTERN_SIZES: [usize; 6] = [1024, 4 * 1024, 16 * 1024, 64 * 1024, 256 * 1024, 1024 * 1024];
@@ -91,7 +92,7 @@ fn build(schema: &Value, size: usize) -> Result<Validator<Metered>, SchemaError>
         .should_validate_formats(true)
         .build(schema)
         .map_err(|error| {
-            SchemaError(shortened(&format!("at `{}`: {error}", error.instance_path()), MAX_VIOLATION).into_owned())
+            SchemaError(shortened(&format!("at `{}`: {error}", error.instance_path()), MAX_ERROR).into_owned())
         })
 }
 
