@@ -67,7 +67,7 @@ pub(crate) enum SpawnError {
 }
 
 impl Launcher {
-    /// Uses this executable, whose `main` calls [`crate::supervisor::take_over`], as the supervisor.
+    /// Uses this executable, whose `main` calls [`crate::process::guard::take_over`], as the supervisor.
     ///
     /// # Errors
     ///
