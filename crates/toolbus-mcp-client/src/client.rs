@@ -36,9 +36,9 @@ pub(crate) use self::failure::{CallError, RequestError};
 pub(crate) use self::handshake::{Opening, ServerInfo};
 pub(crate) use self::list::{Listed, size};
 
-/// Longest listing of tools, all pages together.
+/// Timeout of listing the tools, over all pages.
 const LIST_TIME: Duration = Duration::from_secs(30);
-/// Longest orderly end.
+/// Timeout of closing in order.
 const CLOSE_TIME: Duration = Duration::from_secs(10);
 
 /// Whether a server has sessions.
@@ -55,7 +55,7 @@ pub(crate) struct Connection {
     peer: Peer<RoleClient>,
     running: Mutex<Option<RunningService<RoleClient, ClientConfig>>>,
     notifications: Arc<Notifications>,
-    /// A shorter way for calls, where the transport has one.
+    /// The fast path of calls, if the transport has one.
     fast_path: Option<FastPath>,
     /// The `_meta` of every request to a stateless server.
     meta: Option<RequestMetaObject>,
@@ -69,7 +69,7 @@ pub(crate) struct Connection {
 }
 
 impl Connection {
-    /// Follows the connection to its end, without keeping it alive.
+    /// Reports the end of the connection to the observer, without keeping it alive.
     fn attend(&self, began: Instant, subscribes: bool) {
         let (peer, notifications, labels) =
             (self.peer.clone(), Arc::clone(&self.notifications), Arc::clone(&self.labels));
@@ -94,7 +94,7 @@ impl Connection {
         });
     }
 
-    /// How the server is spoken to.
+    /// The session mode of the server.
     pub(crate) const fn session_mode(&self) -> SessionMode {
         self.session_mode
     }
@@ -104,7 +104,7 @@ impl Connection {
         &self.server_info
     }
 
-    /// Whether the server may be at work on a call, so that it answers nothing else.
+    /// Whether the server may be working on a call, and may therefore not respond to pings.
     pub(crate) fn is_busy(&self) -> bool {
         self.inflight.may_be_working()
     }
@@ -137,7 +137,7 @@ impl Connection {
         }
     }
 
-    /// Calls a tool by the server's own name of it.
+    /// Calls a tool by its own name.
     ///
     /// # Errors
     ///
@@ -175,7 +175,7 @@ impl Connection {
         output
     }
 
-    /// Asks the server whether it is well; any answer will do.
+    /// Pings the server. Any response counts, also an error.
     ///
     /// # Errors
     ///
@@ -206,7 +206,7 @@ impl Connection {
         self.notifications.why_ended().is_some()
     }
 
-    /// Returns when the connection is over, with why.
+    /// Waits for the end of the connection, and returns the reason.
     pub(crate) async fn closed(&self) -> String {
         self.notifications.ended().await.why.as_ref().to_owned()
     }
@@ -242,7 +242,7 @@ impl Connection {
         self.answered(asking).await
     }
 
-    /// The answer to a request, or the end of the connection.
+    /// The response to a request, or an error once the connection has ended.
     async fn answered(
         &self,
         asking: impl Future<Output = Result<ServerResult, ServiceError>>,

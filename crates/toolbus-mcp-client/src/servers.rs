@@ -31,9 +31,9 @@ use crate::supervise::Timeouts;
 
 pub use self::control::{ServerControl, ServerDescription};
 
-/// Longest time in which servers that start together are tried before names are kept.
+/// Timeout of the first attempts before names are kept.
 const START_TIME: Duration = Duration::from_secs(10);
-/// Longest end of all servers together: they end side by side.
+/// Timeout of ending all servers, which end concurrently.
 const SHUTDOWN_TIME: Duration = Duration::from_secs(15);
 
 /// A server and its tool set.
@@ -41,7 +41,7 @@ const SHUTDOWN_TIME: Duration = Duration::from_secs(15);
 pub struct PlacedServer {
     /// The server.
     pub spec: ServerSpec,
-    /// The tool set that it backs; absent: its tools are plain ones.
+    /// Its tool set; `None` for plain tools.
     pub set: Option<SetPlace>,
 }
 
@@ -52,7 +52,7 @@ pub struct SetPlace {
     pub name: Arc<str>,
     /// What the names of its tools begin with, before a dot.
     pub prefix: Arc<str>,
-    /// What runs the tools of a set of scope `session`; absent for a set that all sessions share.
+    /// The sessions of a set of scope `session`; `None` for a shared set.
     pub sessions: Option<Arc<SessionSet>>,
 }
 
@@ -70,12 +70,12 @@ pub(crate) struct Inner {
     registry: Registry,
     launcher: Launcher,
     observer: Arc<dyn Observer>,
-    /// Looks at what servers say of their tools.
+    /// Scans the texts of servers.
     scanner: Scanner,
     timeouts: Timeouts,
     limits: RwLock<Limits>,
     entries: RwLock<BTreeMap<ServerName, Arc<ServerEntry>>>,
-    /// One change at a time.
+    /// Serialises changes.
     changing: Mutex<()>,
     /// Clashes of names that the log knows of. Held while tools are registered, so that those of a server that is
     /// removed do not come back.
@@ -150,7 +150,7 @@ impl Servers {
         }));
     }
 
-    /// Adds servers that were registered at run time, in an earlier life of the daemon.
+    /// Adds servers that were registered before the daemon restarted.
     pub fn restore(&self, servers: Vec<ServerSpec>) {
         let _one_at_a_time = self.changing();
         for spec in servers {
@@ -221,7 +221,7 @@ impl Inner {
         entry
     }
 
-    /// Removes a server for good, with its right to names.
+    /// Removes a server and its claim on names.
     fn forget(&self, entry: &Arc<ServerEntry>) {
         self.remove(entry);
         let mut known = self.clashes.lock().unwrap_or_else(PoisonError::into_inner);
@@ -230,7 +230,7 @@ impl Inner {
         known.retain(|clash| clash.kept != *source && clash.shadowed != *source);
     }
 
-    /// Removes a server, whose names wait for the next one of its source.
+    /// Removes a server. Its names stay reserved for the next server of its source.
     fn remove(&self, entry: &Arc<ServerEntry>) {
         entry.stop();
         let mut known = self.clashes.lock().unwrap_or_else(PoisonError::into_inner);
@@ -251,7 +251,7 @@ impl Inner {
         }
     }
 
-    /// Takes quota for what a server offers now, in the place of what it offered before.
+    /// Reserves quota for a server's tools, in place of its previous reservation.
     fn admit(&self, entry: &Arc<ServerEntry>, tools: &[ToolDescriptor]) -> Result<(), QuotaExceeded> {
         let share = Usage::of(tools);
         let mut quota = self.quota();

@@ -155,7 +155,7 @@ impl Direct {
         Ok(Self(connected.map_err(|error| DirectError(error.text))?))
     }
 
-    /// Calls a tool by the server's own name of it.
+    /// Calls a tool by its own name.
     ///
     /// # Errors
     ///

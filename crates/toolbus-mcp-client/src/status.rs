@@ -140,7 +140,7 @@ pub struct CleanedTexts {
 /// The name that stands for a server's own texts.
 pub const OF_SERVER: &str = "(server)";
 
-/// What a server is doing.
+/// The state of a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum PhaseName {

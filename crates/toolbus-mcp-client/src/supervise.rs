@@ -1,4 +1,4 @@
-//! One server: kept connected, started again when it ends.
+//! Supervision of one server: it is kept connected, and started again when it ends.
 
 mod calls;
 pub(crate) mod connect;
@@ -22,7 +22,7 @@ use crate::status::PhaseName;
 /// How long a server is kept running.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Lifetime {
-    /// From now on.
+    /// Always.
     Always,
     /// From its first call until it has been idle for this long.
     WhileUsed(Duration),
@@ -32,7 +32,7 @@ pub(crate) enum Lifetime {
     Once,
 }
 
-/// Takes what a server lists.
+/// Receives the listings of a server.
 pub(crate) trait Listener: Send + Sync + 'static {
     /// The server listed its tools, as it does after each start and when they change. Returns when they can be called.
     fn listed(&self, about: &ServerInfo, listed: Listed) -> BoxFuture<'_, ()>;
@@ -53,21 +53,21 @@ pub(crate) struct Server {
     /// A listing was requested.
     relist: Notify,
     restarts: AtomicU64,
-    /// When the last try to connect began.
+    /// When the last attempt to connect began.
     tried: Mutex<Instant>,
     last_error: Mutex<Option<String>>,
     stderr: Mutex<Vec<String>>,
     active_calls: ActiveCalls,
 }
 
-/// What a server is doing.
+/// The state of a server.
 #[derive(Clone)]
 pub(crate) enum State {
     Idle,
     Connecting,
     Ready(Arc<Ready>),
     Waiting,
-    /// Given up for a while; from `due` on, a call has it tried at once.
+    /// Parked; from `due` on, a call makes it connect at once.
     Parked {
         due: Instant,
     },
@@ -94,12 +94,12 @@ impl State {
         }
     }
 
-    /// Whether nothing will happen for a while, and no call changes that.
+    /// Whether neither time nor a call will change the state soon.
     pub(crate) fn is_final(&self) -> bool {
         matches!(self, Self::Parked { .. } | Self::AuthRequired | Self::Stopped) && !self.starts_when_called()
     }
 
-    /// Whether it is for a call to have the server started.
+    /// Whether a call starts the server.
     fn starts_when_called(&self) -> bool {
         match self {
             Self::Idle => true,
@@ -132,7 +132,7 @@ impl Server {
         })
     }
 
-    /// Keeps the server until it is stopped.
+    /// Supervises the server until it is stopped.
     pub(crate) async fn keep(self: Arc<Self>, listener: Arc<dyn Listener>) {
         run::keep(&self, &*listener).await;
     }
@@ -142,7 +142,7 @@ impl Server {
         self.stop.cancel();
     }
 
-    /// Starts the server again, also when it was given up.
+    /// Restarts the server, also when it is parked.
     pub(crate) fn restart(&self) {
         self.restart.notify_one();
     }
@@ -175,7 +175,7 @@ impl Server {
         tried + self.timeouts.arrival
     }
 
-    /// When the last try to connect began.
+    /// When the last attempt to connect began.
     fn tried(&self) -> Instant {
         *self.tried.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -193,7 +193,7 @@ impl Server {
         let _ = self.restart.notified().now_or_never();
     }
 
-    /// What the server is doing, and every change of that.
+    /// A watch on the state.
     pub(crate) fn states(&self) -> watch::Receiver<State> {
         self.state.subscribe()
     }
@@ -219,7 +219,7 @@ impl Server {
         self.last_error.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// What it wrote to its standard error last, in this life or the one before.
+    /// The last lines of its standard error, of this run or the previous one.
     pub(crate) fn stderr(&self) -> Vec<String> {
         if let State::Ready(ready) = &*self.state.borrow() {
             return ready.connected.stderr();
@@ -240,7 +240,7 @@ pub(crate) struct Timeouts {
     pub(crate) connect: Duration,
     /// A server that has been ready for so long has recovered from whatever was wrong.
     pub(crate) stable: Duration,
-    /// Changes of a list that come close together are one.
+    /// Time within which several list changes count as one.
     pub(crate) debounce: Duration,
     /// Interval of pings to an idle server.
     pub(crate) ping_period: Duration,
@@ -248,9 +248,9 @@ pub(crate) struct Timeouts {
     pub(crate) ping_time: Duration,
     /// Wait before a parked process is tried again without a call.
     pub(crate) parked: Duration,
-    /// Least time after a failure until a call has a server tried again that was given up.
+    /// Least time after a failure until a call makes a parked server connect again.
     pub(crate) retry: Duration,
-    /// How long calls that do not name a server wait for one whose tools have never been known, from when it is tried.
+    /// How long a call that does not name the server waits for unknown tools, from the attempt to connect.
     pub(crate) arrival: Duration,
     /// Time without a call after which a lazy server is stopped.
     pub(crate) idle: Duration,

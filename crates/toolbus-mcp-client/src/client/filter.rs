@@ -26,15 +26,15 @@ pub(super) const PROBE_TIME: Duration = Duration::from_secs(1);
 /// Answers to a server's own requests that wait to be sent; requests beyond are ignored.
 const MAX_REPLIES: usize = 64;
 
-/// What is done when a server does not answer the probe.
+/// What follows if a server does not respond to the probe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Silence {
-    /// It is taken for a server of the old session mode, which may ignore what it does not know: the probe is answered
+    /// It counts as a server of an older protocol version, which may ignore unknown methods: the filter answers the probe
     /// in its place.
     Legacy,
-    /// The connection is given up, because the transport takes nothing further before the answer.
+    /// The connection fails, because the transport accepts nothing further before the response.
     Failure,
-    /// Nobody probes.
+    /// There is no probe.
     Allowed,
 }
 
@@ -47,7 +47,7 @@ pub(super) struct NotificationFilter<T> {
     roots: Option<Value>,
     silence: Silence,
     probe: Option<Probe>,
-    /// A probe that we answered, whose real answer may still come.
+    /// A probe answered by the filter, whose real response may still arrive.
     late: Option<RequestId>,
     replies: FuturesUnordered<BoxFuture<'static, ()>>,
 }
@@ -93,7 +93,7 @@ impl<T: Transport<RoleClient> + 'static> NotificationFilter<T> {
                     self.notifications.subscribed();
                     None
                 }
-                // How a server of the new session mode ends a subscription.
+                // How a server without sessions ends a subscription.
                 ServerNotification::CancelledNotification(_) if !self.notifications.is_initializing() => {
                     Some(ServerJsonRpcMessage::Notification(notification))
                 }
@@ -114,7 +114,7 @@ impl<T: Transport<RoleClient> + 'static> NotificationFilter<T> {
         }
     }
 
-    /// Whether an answer is to something that is still waited for.
+    /// Whether a response belongs to a request that still waits.
     fn expected(&mut self, id: Option<&RequestId>) -> bool {
         if self.late.as_ref().is_some_and(|late| id.is_none_or(|id| is_same(late, id))) {
             self.late = None;
@@ -146,7 +146,7 @@ impl<T: Transport<RoleClient> + 'static> NotificationFilter<T> {
         self.replies.push(Box::pin(async move { drop(sending.await) }));
     }
 
-    /// The answer in place of a server that gave none.
+    /// The response in place of a silent server.
     fn in_place(&mut self) -> Option<ServerJsonRpcMessage> {
         let id = self.probe.take()?.id;
         if self.silence == Silence::Failure {
@@ -240,7 +240,7 @@ fn set_progress_token(request: &mut ClientRequest) {
     }
 }
 
-/// Some servers turn the number of a request into a text.
+/// Some servers turn a numeric id into a string.
 fn is_same(asked: &RequestId, answered: &RequestId) -> bool {
     asked == answered
         || matches!((asked, answered), (RequestId::Number(n), RequestId::String(text)) if text.parse() == Ok(*n))

@@ -39,7 +39,7 @@ pub(crate) struct Opening<'a> {
     pub(crate) transport: &'static str,
     /// How it was spoken to last time; absent: it is asked.
     pub(crate) session_mode: Option<SessionMode>,
-    /// A shorter way for calls, where the transport has one.
+    /// The fast path of calls, if the transport has one.
     pub(crate) fast_path: Option<FastPath>,
     /// Holds the reason once the transport has ended.
     pub(crate) failure: TransportFailure,
@@ -214,7 +214,7 @@ pub(crate) struct ServerInfo {
     pub(crate) title: Option<String>,
     /// Its version.
     pub(crate) version: Option<String>,
-    /// What it is.
+    /// Its description.
     pub(crate) description: Option<String>,
     /// How it is to be used.
     pub(crate) instructions: Option<String>,

@@ -18,17 +18,17 @@ use toolbus_core::progress::{Progress, ProgressSink};
 use super::inflight::PendingRequest;
 use super::redacted::shown;
 
-/// Calls whose progress is followed at a time; further ones run without.
+/// Most calls with progress at a time; further ones run without.
 const MAX_FOLLOWED: usize = 4_096;
 /// Longest text of a progress report, in characters.
 const MAX_MESSAGE: usize = 1_000;
 
-/// Why a connection is over.
+/// Why a connection has ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct End {
-    /// For an operator.
+    /// The reason, for operators.
     pub(super) why: Arc<str>,
-    /// Whether we ended it.
+    /// Whether this side closed it.
     pub(super) is_ours: bool,
 }
 
@@ -81,7 +81,7 @@ impl Notifications {
         }
     }
 
-    /// Says that `initialize` is being sent.
+    /// Notes that `initialize` is being sent.
     pub(super) fn initializing(&self) {
         self.is_initializing.store(true, Ordering::Relaxed);
         self.initialize_sent.notify_one();
@@ -97,27 +97,27 @@ impl Notifications {
         self.is_initializing.load(Ordering::Relaxed)
     }
 
-    /// Says that the server kept silent, and is spoken to as one of the old session mode.
+    /// Notes that the server did not respond to the probe, and gets `initialize`.
     pub(super) fn pass_over_probe(&self) {
         self.is_probe_passed_over.store(true, Ordering::Relaxed);
     }
 
-    /// Whether the server kept silent when it was asked for its session mode.
+    /// Whether the server did not respond to the probe.
     pub(super) fn is_probe_passed_over(&self) -> bool {
         self.is_probe_passed_over.load(Ordering::Relaxed)
     }
 
-    /// Says that the server answered too late that it is of the new session mode.
+    /// Notes a late response to the probe: the server is stateless.
     pub(super) fn late(&self) {
         self.is_late.store(true, Ordering::Relaxed);
     }
 
-    /// Whether it did.
+    /// Whether the response to the probe came late.
     pub(super) fn is_late(&self) -> bool {
         self.is_late.load(Ordering::Relaxed)
     }
 
-    /// Says that the connection is over. The first reason counts.
+    /// Ends the connection. The first reason counts.
     pub(super) fn end(&self, why: &str, is_ours: bool) {
         self.end.send_if_modified(|end| {
             let is_first = end.is_none();
@@ -154,7 +154,7 @@ impl Notifications {
         Some(Followed { notifications: Arc::clone(self), token: Token(token) })
     }
 
-    /// Passes a report on, if it is about a call that is followed.
+    /// Passes a report to its call, if that wants progress.
     pub(super) fn progressed(&self, report: ProgressNotificationParam) {
         let ProgressNotificationParam { progress_token, progress, total, message, .. } = report;
         let token = match progress_token.0 {

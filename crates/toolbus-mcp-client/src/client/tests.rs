@@ -29,7 +29,7 @@ use crate::spec::ServerName;
 use crate::transport::TransportFailure;
 use crate::transport::stdio::FastPath;
 
-/// What a server of the old session mode answers to `initialize`.
+/// What a server with sessions answers to `initialize`.
 fn initialized() -> Value {
     json!({
         "protocolVersion": "2025-06-18",
@@ -39,7 +39,7 @@ fn initialized() -> Value {
     })
 }
 
-/// What a server of the new session mode answers to `server/discover`.
+/// What a server without sessions answers to `server/discover`.
 fn discovered() -> Value {
     json!({
         "resultType": "complete",
@@ -174,7 +174,7 @@ fn open<T: Transport<RoleClient> + 'static>(transport: T, how: How) -> Opened {
     })
 }
 
-/// A connection to a server of the old session mode.
+/// A connection to a server with sessions.
 async fn session(how: How) -> (Arc<Connection>, Script) {
     let (wire, mut script) = wire();
     let opened = open(wire, How { session_mode: Some(SessionMode::Sessions), ..how });
@@ -184,7 +184,7 @@ async fn session(how: How) -> (Arc<Connection>, Script) {
     (opened.await.unwrap().unwrap(), script)
 }
 
-/// A connection to a server of the new session mode, and its request for changes.
+/// A connection to a server without sessions, and its request for changes.
 async fn stateless(how: How) -> (Arc<Connection>, Script, Value) {
     let (wire, mut script) = wire();
     let opened = open(wire, How { session_mode: Some(SessionMode::Stateless), ..how });

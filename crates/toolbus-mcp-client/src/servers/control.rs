@@ -13,7 +13,7 @@ use super::entry::ServerEntry;
 use super::{PlacedServer, Servers};
 use crate::spec::{Origin, ServerName, ServerSpec};
 
-/// The servers, as far as the messages about them need them.
+/// Control of the servers, for messages and management tools.
 pub trait ServerControl: Send + Sync + 'static {
     /// The servers of which a caller could use some tool, whether they have such a one or not. No other server is
     /// refreshed or woken for that caller.
@@ -22,7 +22,7 @@ pub trait ServerControl: Send + Sync + 'static {
     /// Those of them that start on first use and have not been started: their tools are unknown.
     fn asleep(&self, effective: &EffectiveTools) -> Vec<ServerName>;
 
-    /// Asks a server to list its tools again; one that waits for its next try is tried at once. Returns at once.
+    /// Requests a listing of a server's tools; a waiting server connects at once. Does not wait for it.
     fn refresh(&self, server: &ServerName);
 
     /// Description and instructions of a server, if known. The name is case-insensitive.
@@ -53,9 +53,9 @@ pub trait ServerControl: Send + Sync + 'static {
 pub struct ServerDescription {
     /// Its name, as configured.
     pub name: String,
-    /// What it is.
+    /// Its description.
     pub description: Option<String>,
-    /// How it wants to be used.
+    /// Its instructions.
     pub instructions: Option<String>,
 }
 
@@ -120,7 +120,7 @@ impl ServerControl for Servers {
     }
 }
 
-/// When a caller may try again whose tool may still come.
+/// Retry hint of a call whose tool is pending.
 const RETRY_AFTER: Duration = Duration::from_secs(5);
 
 impl PendingTools for Servers {

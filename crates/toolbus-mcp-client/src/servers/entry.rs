@@ -24,12 +24,12 @@ use crate::status::{HiddenTool, PhaseName, ServerStatus, ShadowedTool};
 use crate::supervise::connect::{Connector, no_credential};
 use crate::supervise::{Lifetime, Server, State, Timeouts};
 
-/// A server with all that is known of it.
+/// A server, with its tools and its instances.
 pub(super) struct ServerEntry {
     pub(super) placed: PlacedServer,
-    /// Absent for one that is not to be used.
+    /// `None` if the server is disabled.
     pub(super) main: Option<Arc<Server>>,
-    /// Of agents that have credentials of their own. The first lists the tools, or else whichever is there.
+    /// Instances of agents with their own credentials. The first lists the tools, or else any that is ready.
     agents: BTreeMap<AgentName, Arc<Server>>,
     known: Mutex<KnownTools>,
     /// Whether its tools are known: it was connected to before.
@@ -45,7 +45,7 @@ pub(super) struct KnownTools {
     pub(super) about: ServerDescription,
     pub(super) implementation: Option<String>,
     pub(super) vetted: Findings,
-    /// The fingerprint of what all this was made from.
+    /// Fingerprint of the listing that this was made from.
     pub(super) said: Option<u64>,
     pub(super) fingerprints: RandomState,
 }
@@ -98,7 +98,7 @@ impl ServerEntry {
         &self.placed.spec
     }
 
-    /// Whether nothing would be different with `other` in its place.
+    /// Whether `other` is configured equally.
     pub(super) fn is(&self, other: &PlacedServer) -> bool {
         let place = |placed: &PlacedServer| {
             let SetPlace { name, prefix, sessions } = placed.set.clone()?;
@@ -107,7 +107,7 @@ impl ServerEntry {
         self.placed.spec == other.spec && place(&self.placed) == place(other)
     }
 
-    /// Keeps its servers from now on, or from when those of the one before are gone: they may hold what there is once.
+    /// Starts supervision, after the instances of `before` have ended: both may need the same exclusive resource.
     pub(super) fn keep(self: &Arc<Self>, shared: &Arc<Inner>, before: Option<&Arc<Self>>) {
         let _ = self.shared.set(Arc::downgrade(shared));
         for server in self.servers() {
@@ -154,7 +154,7 @@ impl ServerEntry {
         *self.is_known.borrow()
     }
 
-    /// Until when it is worth waiting for its tools without knowing that it has what is wanted.
+    /// Until when a call waits for its tools that does not name the server.
     pub(super) fn promising_until(&self) -> Option<Instant> {
         self.servers().map(|server| server.promising_until()).max()
     }
@@ -172,17 +172,17 @@ impl ServerEntry {
         self.known().tools.iter().any(has)
     }
 
-    /// Why a tool cannot be said not to be there, while its tools are not known; none for one that is not to be used.
+    /// The failure of a call while its tools are unknown; `None` for a disabled server.
     pub(super) fn out_of_reach(&self) -> Option<ToolFailure> {
         Some(self.main.as_ref()?.out_of_reach())
     }
 
-    /// Whether its tools are not known because it starts with its first use.
+    /// Whether its tools are unknown because it is lazy and has not been started.
     pub(super) fn is_asleep(&self) -> bool {
         self.main.is_some() && self.placed.spec.is_lazy && !self.is_known()
     }
 
-    /// Whether it needs no call to be started.
+    /// Whether it starts without a call.
     pub(super) const fn starts_at_once(&self) -> bool {
         self.main.is_some() && !self.placed.spec.is_lazy
     }
@@ -217,7 +217,7 @@ impl ServerEntry {
         })
     }
 
-    /// A tool of this name as it would be if the server had it; none when it cannot be the server's.
+    /// The descriptor that a tool of this name would have; `None` if the server cannot have such a tool.
     pub(super) fn imagined(&self, name: &str, is_published: bool) -> Option<ToolDescriptor> {
         let (spec, naming) = (self.spec(), self.naming());
         let own = if is_published { naming.own(name)? } else { name };
@@ -257,7 +257,7 @@ impl ServerEntry {
         Naming { set, ..self.spec().naming.clone() }
     }
 
-    /// Whether the caller could use some tool of its, whatever it offers.
+    /// Whether the policy admits some tool of this server, whatever it lists.
     pub(super) fn is_within_reach(&self, effective: &EffectiveTools) -> bool {
         effective.could_have(self.spec().name.source(), self.placed.set.as_ref().map(|set| &set.name))
     }
@@ -266,7 +266,7 @@ impl ServerEntry {
         Some(ServerDescription { name: self.spec().name.to_string(), ..self.known().about.clone() })
     }
 
-    /// Names of the tools that it offers, as it calls them.
+    /// The own names of its offered tools.
     pub(super) fn tool_names(&self) -> Vec<String> {
         let known = self.known();
         known.tools.iter().map(|tool| tool.bare_name().to_string()).collect()
@@ -282,7 +282,7 @@ impl ServerEntry {
     }
 }
 
-/// Most tools that are named of those whose names others have.
+/// Most shadowed tools that a status names.
 const MAX_TOLD: usize = 200;
 
 impl ServerEntry {

@@ -17,10 +17,10 @@ use crate::spec::ServerName;
 use crate::status::HiddenTool;
 use crate::supervise::Listener;
 
-/// Takes the tools of a entry.
+/// Registers the tools that a server lists.
 pub(super) struct RegisterTools {
     pub(super) entry: Arc<ServerEntry>,
-    /// Whether this server is the one whose list counts, where there are several.
+    /// Whether the list of this instance counts, if there are several.
     pub(super) is_main: bool,
 }
 
@@ -39,13 +39,13 @@ impl Listener for RegisterTools {
 }
 
 impl ServerEntry {
-    /// Whether a call of a tool that `executor` had when the call was let in may be run.
+    /// Whether a call may run whose tool had `executor` when it was admitted.
     pub(super) fn still_admits(&self, name: &Arc<str>, executor: &McpTool) -> bool {
         let shared = self.shared.get().and_then(Weak::upgrade);
         shared.is_none_or(|shared| shared.registry.still_admits(self.spec().name.source(), name, executor))
     }
 
-    /// What is known of its tools, with these limits.
+    /// Its tools, with these limits.
     pub(super) fn tools(self: &Arc<Self>, limits: &Limits) -> Vec<Tool> {
         let descriptors = self.known().tools.clone();
         let tools = descriptors.into_iter().map(|mut descriptor| {
@@ -125,10 +125,10 @@ fn take(entry: &Arc<ServerEntry>, shared: &Arc<Inner>, about: ServerInfo, listed
     entry.is_known.send_replace(true);
 }
 
-/// Runs one tool at its server.
+/// Executes one tool at its server.
 pub(super) struct McpTool {
     entry: Arc<ServerEntry>,
-    /// The name that it is called by.
+    /// The published name.
     name: Arc<str>,
     is_repeatable: bool,
 }
@@ -150,25 +150,25 @@ impl Executor for McpTool {
     }
 }
 
-/// Most tools.
+/// Most tools of all servers.
 const MAX_TOOLS: usize = 20_000;
-/// Most bytes of definitions, in MiB.
+/// Most MiB of definitions of all servers.
 const MAX_MIB: usize = 64;
 
-/// The quota that there is, and who has which part of it.
+/// The quota, and the usage of each server.
 #[derive(Default)]
 pub(super) struct ToolQuota {
     taken: BTreeMap<ServerName, Usage>,
 }
 
-/// What one server offers.
+/// The usage of one server.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Usage {
     tools: usize,
     bytes: usize,
 }
 
-/// There is no quota for what a server offers.
+/// The quota does not suffice for a server's tools.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
     "its {tools} tools are not offered: all servers together may have {MAX_TOOLS} tools and {MAX_MIB} MiB of definitions; \
@@ -187,7 +187,7 @@ impl Usage {
 }
 
 impl ToolQuota {
-    /// Takes quota for what a server offers now, in the place of what it offered before.
+    /// Reserves quota for a server's tools, in place of its previous reservation.
     ///
     /// # Errors
     ///
@@ -204,7 +204,7 @@ impl ToolQuota {
         Ok(())
     }
 
-    /// Gives back what a server has.
+    /// Releases the reservation of a server.
     pub(super) fn release(&mut self, server: &ServerName) {
         self.taken.remove(server);
     }

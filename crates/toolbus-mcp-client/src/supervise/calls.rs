@@ -1,4 +1,4 @@
-//! Calls of a server's tools, whatever the server is doing just now.
+//! Calls of a server's tools, in any state of the server.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,7 +11,7 @@ use toolbus_core::tool::{ToolCall, ToolOutput};
 
 use super::{Lifetime, Ready, Server, State};
 
-/// Time in which the end of a connection shows after a call on it was lost.
+/// Wait for the end of a connection after a call on it was lost.
 const END_TIME: Duration = Duration::from_millis(100);
 
 /// The calls that use a server or wait for it.
@@ -26,7 +26,7 @@ impl ActiveCalls {
         Self { count: AtomicUsize::new(0), last: Mutex::new(Instant::now()) }
     }
 
-    /// How many there are.
+    /// The number of calls.
     pub(super) fn count(&self) -> usize {
         self.count.load(Ordering::Acquire)
     }
@@ -36,13 +36,13 @@ impl ActiveCalls {
         *self.last.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The server was started: the time of being idle begins anew.
+    /// Restarts the idle time.
     pub(super) fn note(&self) {
         *self.last.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
     }
 }
 
-/// One call, from before it looks for a connection until it ends.
+/// One call, from before it waits for a connection until it ends.
 struct ActiveCall<'a>(&'a Server);
 
 impl<'a> ActiveCall<'a> {

@@ -185,7 +185,7 @@ impl Connector {
     ) -> Result<Connected, ConnectError> {
         let bounds = Bounds { patience, latest: Instant::now() + patience, given_up, span };
         match self.attempt(&bounds).await {
-            // Some servers of the old session mode end when they are asked for the new one.
+            // Some servers with sessions end when they are probed for the stateless version.
             Err(ConnectError { next: Some(next), .. }) => {
                 self.session_mode.set(Some(next));
                 self.attempt(&bounds).await

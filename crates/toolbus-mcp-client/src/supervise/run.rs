@@ -29,16 +29,16 @@ const LISTING_SHARE: u32 = 10;
 /// Longest pause between two listings.
 const MAX_PAUSE: Duration = Duration::from_secs(30);
 
-/// Why a connection is over.
+/// Why a connection has ended.
 enum End {
     Stopped,
-    /// Nobody needs it any more.
+    /// It was idle for its time.
     Idle,
     Restarted,
     Lost(ConnectError),
 }
 
-/// One life of a server.
+/// One run of a server, from its start to its end.
 struct Life {
     end: End,
     /// How long it was ready, if it was.
@@ -97,14 +97,14 @@ async fn wanted(server: &Server) -> bool {
     }
 }
 
-/// What follows on a failure.
+/// What follows a failure.
 enum Next {
     Stopped,
     Restarted,
     Due,
 }
 
-/// Says what went wrong, and waits until the server is tried again.
+/// Logs the failure, and waits until the server is tried again.
 async fn failed(server: &Server, error: ConnectError, failures: u32, was_ready: bool) -> Next {
     let wait = after(failures, server.connector.is_process(), server.timeouts.parked);
     let (name, retry_ms) = (&**server.name.as_str(), u64::try_from(wait.time.as_millis()).unwrap_or(u64::MAX));
@@ -174,7 +174,7 @@ async fn life(server: &Server, listener: &dyn Listener, attempt: u32) -> Life {
     Life { end, ready: Some(lasted) }
 }
 
-/// Connects and lists. Where that fails, or is given up, nothing is left of the server.
+/// Connects and lists the tools. On failure or cancellation the process has ended when this returns.
 async fn connected(server: &Server, listener: &dyn Listener, attempt: u32) -> Result<Connected, End> {
     let given_up = server.stop.child_token();
     let span = info_span!(
@@ -259,7 +259,7 @@ async fn list(server: &Server, listener: &dyn Listener, connected: &Connected) -
     Ok(count)
 }
 
-/// Follows a server that is ready until that is over. Nothing that the server keeps us waiting for holds that up.
+/// Watches a ready server until it ends. No slow response of the server delays the end.
 async fn watch(server: &Server, listener: &dyn Listener, connected: &Connected) -> End {
     let connection = &connected.connection;
     tokio::select! {
@@ -285,7 +285,7 @@ async fn unused(server: &Server) {
     }
 }
 
-/// Returns when the server has left too many pings in a row without an answer.
+/// Returns when the server has left [`MAX_SILENCES`] pings in a row without a response.
 async fn silent(server: &Server, connection: &Connection) -> ConnectError {
     let mut silences = 0;
     while silences < MAX_SILENCES {
@@ -326,24 +326,24 @@ async fn follow(server: &Server, listener: &dyn Listener, connected: &Connected)
     }
 }
 
-/// Failures in a row after which a server is given up for a while.
+/// Failures in a row after which a server is parked.
 pub(super) const PARKED_AFTER: u32 = 6;
 /// Longest wait before a remote server is tried again: connecting to it costs little.
 const LONGEST: Duration = Duration::from_secs(30);
 /// Wait after the first failure.
 const FIRST: Duration = Duration::from_millis(100);
-/// By which each wait is longer than the one before.
+/// Factor between consecutive waits.
 const FACTOR: u32 = 4;
 
-/// What follows on a failure.
+/// What follows a failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Wait {
     pub(super) time: Duration,
-    /// Whether the server is given up for a while.
+    /// Whether the server is parked.
     pub(super) is_parked: bool,
 }
 
-/// What follows on this many failures in a row, at least 1. A process that was given up waits for `parked`.
+/// The wait after this many failures in a row, at least 1. A parked process waits for `parked`.
 pub(super) fn after(failures: u32, is_process: bool, parked: Duration) -> Wait {
     let is_parked = failures >= PARKED_AFTER;
     let time = match (is_parked, is_process) {
@@ -354,7 +354,7 @@ pub(super) fn after(failures: u32, is_process: bool, parked: Duration) -> Wait {
     Wait { time: jittered(time), is_parked }
 }
 
-/// Between this and a half more, so that servers that ended together do not start together.
+/// Adds a jitter of up to a half, so that servers that ended together do not start together.
 fn jittered(time: Duration) -> Duration {
     let random = RandomState::new().hash_one(time) % 1024;
     time + time.mul_f64(f64::from(u32::try_from(random).unwrap_or_default()) / 2048.0)

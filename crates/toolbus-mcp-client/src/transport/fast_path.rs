@@ -29,15 +29,15 @@ pub(crate) struct FastPath {
     pending: Arc<PendingCalls>,
 }
 
-/// The requests that go by fast paths.
+/// The requests on the fast path that wait for a response.
 #[derive(Default)]
 pub(super) struct PendingCalls(Mutex<Requests>);
 
 #[derive(Default)]
 struct Requests {
-    /// Who waits for which answer. Bounded by the requests under way.
+    /// The senders by request id. Bounded by the requests in flight.
     waiting: HashMap<i64, oneshot::Sender<Answer>>,
-    /// How many there were.
+    /// The number of requests so far.
     count: i64,
     /// Whether the ids of rmcp come near this range.
     is_over: bool,
@@ -58,7 +58,7 @@ impl FastPath {
         Self { outgoing, pending }
     }
 
-    /// Whether requests may go this way.
+    /// Whether requests may take the fast path.
     pub(crate) fn is_open(&self) -> bool {
         !self.pending.lock().is_over
     }
@@ -100,11 +100,11 @@ impl FastPath {
     }
 }
 
-/// A request that is waited for.
+/// A request that waits for its response.
 struct Waiting<'a> {
     fast_path: &'a FastPath,
     id: i64,
-    /// Whether the server has it, and has not answered.
+    /// Whether it was sent and has no response yet.
     is_sent: bool,
 }
 
@@ -151,7 +151,7 @@ impl PendingCalls {
 }
 
 impl Requests {
-    /// The id of a further request, whose answer goes to `sender`.
+    /// Registers a request and returns its id. Its response goes to `sender`.
     fn begin(&mut self, sender: oneshot::Sender<Answer>) -> i64 {
         loop {
             let id = FIRST + self.count % FIRST;
@@ -164,7 +164,7 @@ impl Requests {
     }
 }
 
-/// The number of a request. Some servers turn it into a text.
+/// The numeric id of a request. Some servers turn it into a string.
 fn number(id: &RequestId) -> Option<i64> {
     match id {
         RequestId::Number(number) => Some(*number),
