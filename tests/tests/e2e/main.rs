@@ -16,6 +16,7 @@ mod documents;
 mod drain;
 mod identity;
 mod least_privilege;
+mod lifecycle;
 mod limits;
 mod listing;
 mod losses;

@@ -87,6 +87,7 @@ impl Connection {
             biased;
             opened = &mut serving => opened,
             () = notifications.initialize_sent(), if session_mode.is_none() => {
+                drop(step);
                 step = step_span(span, Some(SessionMode::Sessions));
                 serving.await
             }

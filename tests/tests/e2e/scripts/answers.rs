@@ -2,8 +2,12 @@
 
 use serde_json::{Value, json};
 use toolbus_e2e::client::Client;
+use toolbus_e2e::metrics::attribute;
 use toolbus_e2e::program::toolbus_in;
 use toolbus_e2e::site::Site;
+use toolbus_testing::otlp::Receiver;
+use toolbus_testing::otlp::proto::trace::v1::Span;
+use toolbus_testing::otlp::proto::trace::v1::status::StatusCode;
 
 use super::setup::{PATH, SCRIPT, call, start, start_by};
 
@@ -74,9 +78,11 @@ async fn a_script_has_the_packages_that_are_allowed_and_no_others() {
     let python = with_pip();
     assert!(std::process::Command::new(python).args(["-c", WHEEL]).arg(folder.path()).status().unwrap().success());
     let (cache, wheels) = (folder.path().join("cache"), folder.path().to_str().unwrap());
+    let collector = Receiver::start().await.unwrap();
+    let endpoint = collector.grpc_endpoint();
     let more = format!(
         "{SCRIPT}python = {python:?}\npackages = {{ allow = [\"local-lib<2\"], cache = {cache:?} }}\n\
-         [invoke]\nmax_timeout = \"300s\"\ndefault_timeout = \"300s\"\n"
+         [telemetry]\notlp_endpoint = {endpoint:?}\n[invoke]\nmax_timeout = \"300s\"\ndefault_timeout = \"300s\"\n"
     );
     let index = [("PIP_NO_INDEX", "1"), ("PIP_FIND_LINKS", wheels)];
     let daemon = start_by(&[], &site, &more, &index).await;
@@ -97,6 +103,16 @@ async fn a_script_has_the_packages_that_are_allowed_and_no_others() {
     let without = client.exchange(&call(&client, script, &json!({}))).await;
     assert!(without.content().contains("No module named 'local_lib'"), "{}", without.body());
     daemon.stop(&site).await;
+    let mut installed: Vec<_> = collector.spans().into_iter().filter(|span| span.name == "install packages").collect();
+    installed.sort_by_key(|span| span.start_time_unix_nano);
+    let of = |span: &Span| {
+        let status = span.status.clone().unwrap_or_default();
+        (attribute(&span.attributes, "toolbus.script.packages").to_owned(), status.code(), status.message)
+    };
+    let told: Vec<_> = installed.iter().map(of).collect();
+    assert_eq!((told.len(), told[0].0.as_str(), told[0].1), (2, "local-lib<2", StatusCode::Unset), "{told:?}");
+    assert_eq!((told[1].0.as_str(), told[1].1), ("local-lib<2,>=2", StatusCode::Error), "{told:?}");
+    assert!(told[1].2.starts_with("pip install failed (exit 1)") && told[1].2.len() <= 255, "{told:?}");
 }
 
 /// An interpreter with pip, the system's first: other users can run it.
