@@ -7,28 +7,28 @@ pub mod agent;
 pub mod agents;
 pub mod audit;
 pub mod bus;
-mod checks;
 pub mod commands;
-pub mod confidential;
 pub mod daemon;
 mod format;
 pub mod http;
 pub mod identity;
 pub mod invoke;
-mod known;
 pub mod mcp;
 pub mod outbound;
 pub mod pattern;
 pub mod pins;
-mod places;
+mod pattern_sites;
 pub mod policy;
 mod registered;
 pub mod rest;
+mod rules;
 pub mod script;
+pub mod secrets;
 pub mod store;
 pub mod telemetry;
 #[cfg(test)]
 mod tests;
+mod tool_names;
 pub mod tools;
 pub mod toolsets;
 mod warnings;
@@ -51,7 +51,6 @@ pub use agents::AgentConfig;
 pub use audit::AuditConfig;
 pub use bus::{AmqpUrl, BusConfig, BusUrl, QueueType};
 pub use commands::CommandConfig;
-pub use confidential::Confidential;
 pub use daemon::{DaemonConfig, Role};
 pub use http::HttpConfig;
 pub use identity::IdentityConfig;
@@ -64,6 +63,7 @@ pub use policy::PolicyError;
 pub use registered::ToolsError;
 pub use rest::RestConfig;
 pub use script::ScriptConfig;
+pub use secrets::KeyedSecret;
 pub use store::StoreConfig;
 pub use telemetry::TelemetryConfig;
 pub use tools::{ToolLimits, ToolsConfig};
@@ -136,7 +136,7 @@ pub struct Config {
     pub commands: Vec<CommandConfig>,
     /// What the sources gave as secrets.
     #[serde(skip)]
-    pub(crate) given: confidential::Given,
+    pub(crate) given: secrets::Given,
 }
 
 /// Where a configuration comes from; later ones win. `Debug` shows no values: they may be secrets.
@@ -224,7 +224,7 @@ impl Config {
         let _ = sources.files.iter().filter(|file| layer(&mut tree, file).is_err()).count();
         let _ = environment(&mut tree, &schema, ENVIRONMENT_PREFIX, &sources.environment);
         let _ = command_line(&mut tree, &schema, &sources.overrides, EXAMPLE);
-        T::deserialize(tree.get(&places::at(key))?).ok()
+        T::deserialize(tree.get(&key_path(key))?).ok()
     }
 
     fn load_after(sources: &Sources, running: Option<&Self>) -> Result<Loaded, Problems> {
@@ -245,7 +245,7 @@ impl Config {
         differences.extend(unresolved);
         let wrong: Vec<KeyPath> = differences.iter().map(|difference| difference.path.clone()).collect();
         let servers = servers_file(&tree, &sources.environment);
-        differences.extend(checks::contradictions(&tree, wrong, &servers));
+        differences.extend(rules::contradictions(&tree, wrong, &servers));
         problems.extend(in_order(&tree, differences));
         if !problems.is_empty() {
             return Err(Problems(problems));
@@ -253,7 +253,7 @@ impl Config {
         match serde_json::from_value::<Self>(tree.root().clone()) {
             Ok(mut config) => {
                 config.mcp.file = servers;
-                config.given = confidential::of_tree(&tree, &given);
+                config.given = secrets::of_tree(&tree, &given);
                 if let Some(running) = running {
                     config.keep_servers_of(running);
                 }

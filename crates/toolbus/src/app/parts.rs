@@ -15,7 +15,7 @@ use toolbus_core::toolsets::SessionSet;
 use super::toolsets::in_sessions;
 use super::{AppError, Scripts, Servers, scripts};
 use crate::config::daemon::Role;
-use crate::config::{BusUrl, Config, QueueType, confidential};
+use crate::config::{BusUrl, Config, QueueType, secrets};
 use crate::http::admin::{McpAdmin, NoServers};
 use crate::http::{Build, Health};
 
@@ -93,7 +93,7 @@ pub fn redactor(config: &Config) -> Redactor {
 
 /// Replaces the secrets that `redactor` knows by those of `config`.
 pub(crate) fn hide(config: &Config, redactor: &Redactor) {
-    let of_exporter = confidential::of_exporter(|name| std::env::var(name).ok());
+    let of_exporter = secrets::of_exporter(|name| std::env::var(name).ok());
     redactor.configure(config.secrets().into_iter().map(|given| given.secret).chain(of_exporter));
 }
 

@@ -11,7 +11,7 @@ use toolbus_core::tool::Naming;
 use toolbus_mcp_client::spec::{Program, TransportSpec};
 use toolbus_trust::pins::{Digest, Level, Levels, Named};
 
-use super::confidential::open_arguments;
+use super::secrets::open_arguments;
 use super::pattern::ToolPattern;
 use super::store::StoreUrl;
 use super::{Config, Sources};

@@ -4,7 +4,7 @@ use toolbus_mcp_client::process::hindrance;
 use toolbus_mcp_client::spec::{ServerSpec, TransportSpec};
 
 use crate::config::mcp::{MANAGEMENT_SOURCE, placeholder};
-use crate::config::places::Place;
+use crate::config::pattern_sites::PatternSite;
 use crate::config::toolsets::Kind;
 use crate::config::{Config, Role};
 
@@ -67,7 +67,7 @@ impl Config {
     }
 
     /// Whether a pattern may well mean tools of an MCP server: it is no single name, or one of a set that a server backs.
-    pub(super) fn may_be_of_a_server(&self, place: &Place<'_>) -> bool {
+    pub(super) fn may_be_of_a_server(&self, place: &PatternSite<'_>) -> bool {
         let start = place.pattern.literal_prefix();
         let mut sets = self.toolsets.iter().filter(|(_, config)| config.kind == Kind::Mcp);
         let is_of_set =

@@ -4,11 +4,11 @@ use serde_json::Value;
 use toolbus_core::recipients::declared;
 
 use crate::config::agents::{AgentConfig, matches_either};
-use crate::config::known::{Known, KnownTool};
+use crate::config::tool_names::{KnownTools, KnownTool};
 use crate::config::{Config, OutboundConfig};
 
 /// What may name recipients and is not compared with a list, or is refused for the sake of one; in words.
-pub(super) fn warnings(config: &Config, known: &Known) -> Vec<String> {
+pub(super) fn warnings(config: &Config, known: &KnownTools) -> Vec<String> {
     let listed = config.outbound.iter().filter(|(channel, _)| config.agents.values().any(|agent| agent.lists(channel)));
     listed.flat_map(|(channel, outbound)| outbound.warnings(channel, known)).collect()
 }
@@ -22,7 +22,7 @@ impl AgentConfig {
 }
 
 impl OutboundConfig {
-    fn warnings<'a>(&'a self, channel: &'a str, known: &'a Known) -> impl Iterator<Item = String> + 'a {
+    fn warnings<'a>(&'a self, channel: &'a str, known: &'a KnownTools) -> impl Iterator<Item = String> + 'a {
         let tools = known.iter().filter(|(name, tool)| matches_either(&self.tools, name, &tool.bare_name));
         tools.filter_map(move |(name, tool)| {
             let what = tool.unknown_arguments()?;

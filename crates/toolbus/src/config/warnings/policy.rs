@@ -8,8 +8,8 @@ use toolbus_core::policy::{Profile, Role};
 use super::{mcp, outbound};
 use crate::config::agents::{AllowedTools, BindingConfig, matches_either};
 use crate::config::identity::{Source, sidecar_topic};
-use crate::config::known::{Known, KnownTool};
-use crate::config::places::{Place, patterns};
+use crate::config::tool_names::{KnownTools, KnownTool};
+use crate::config::pattern_sites::{PatternSite, patterns};
 use crate::config::{Agent, AgentConfig, Config, DEFAULT_AGENT, daemon};
 
 /// What is allowed and yet hardly meant, in words.
@@ -90,9 +90,9 @@ fn identity(config: &Config) -> Vec<String> {
     warnings
 }
 
-fn dead_patterns(config: &Config, known: &Known) -> Vec<String> {
+fn dead_patterns(config: &Config, known: &KnownTools) -> Vec<String> {
     let in_sets: Vec<_> = known.iter().filter(|(_, tool)| tool.set.is_some()).collect();
-    let means_any = |place: &Place<'_>| {
+    let means_any = |place: &PatternSite<'_>| {
         // Names that begin as the pattern does stand together.
         let begins = place.pattern.literal_prefix();
         let near = known
@@ -114,7 +114,7 @@ fn dead_patterns(config: &Config, known: &Known) -> Vec<String> {
 /// What holds for an agent, or for one binding of it.
 struct Rules<'a> {
     config: &'a Config,
-    known: &'a Known,
+    known: &'a KnownTools,
     place: String,
     agent: &'a AgentConfig,
     binding: Option<&'a BindingConfig>,

@@ -17,7 +17,7 @@ use super::{AgentConfig, Config};
 const REST: &str = "rest";
 
 /// Tools by the name under which they are called.
-pub(crate) type Known = BTreeMap<Arc<str>, KnownTool>;
+pub(crate) type KnownTools = BTreeMap<Arc<str>, KnownTool>;
 
 /// What the configuration alone knows of a tool.
 #[derive(Debug)]
@@ -48,7 +48,7 @@ pub(crate) struct Declared<'a> {
 }
 
 /// Every tool of a configuration, from its parts.
-pub(crate) fn known(declared: Declared<'_>) -> Known {
+pub(crate) fn known(declared: Declared<'_>) -> KnownTools {
     let Declared { tools, endpoints, commands, toolsets, has_servers, has_scripts } = declared;
     let schema = |text: Option<&str>| text.and_then(|text| serde_json::from_str(text).ok()).map(Arc::new);
     let builtin = builtin(tools).into_iter().map(|tool| {
@@ -77,7 +77,7 @@ pub(crate) fn known(declared: Declared<'_>) -> Known {
 }
 
 impl Config {
-    pub(crate) fn known_tools(&self) -> Known {
+    pub(crate) fn known_tools(&self) -> KnownTools {
         known(Declared {
             tools: &self.tools,
             endpoints: self.rest.endpoints.iter().map(|one| (one.name.as_str(), one.parameters.as_deref())).collect(),

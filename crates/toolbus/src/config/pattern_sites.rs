@@ -10,7 +10,7 @@ use super::agents::{AgentConfig, Agents, AllowedTools, Rates};
 use super::pattern::ToolPattern;
 
 /// A pattern and where it stands.
-pub(crate) struct Place<'a> {
+pub(crate) struct PatternSite<'a> {
     pub(crate) path: KeyPath,
     /// Whether the pattern is a key there.
     pub(crate) part: Part,
@@ -27,7 +27,7 @@ enum Names {
     Either,
 }
 
-impl Place<'_> {
+impl PatternSite<'_> {
     /// Whether it means a tool of these names.
     pub(crate) fn is_for(&self, published: &str, bare: &str) -> bool {
         match self.names {
@@ -43,8 +43,8 @@ impl Place<'_> {
 }
 
 /// All patterns in the sections of agents and of channels.
-pub(crate) fn patterns<'a>(agents: &'a Agents, outbound: &'a BTreeMap<String, OutboundConfig>) -> Vec<Place<'a>> {
-    let mut places = Places(Vec::new());
+pub(crate) fn patterns<'a>(agents: &'a Agents, outbound: &'a BTreeMap<String, OutboundConfig>) -> Vec<PatternSite<'a>> {
+    let mut places = PatternSites(Vec::new());
     for (agent, config) in agents {
         places.of_agent(&["agents", agent.as_str()], config);
     }
@@ -59,9 +59,9 @@ pub(crate) fn at(keys: &[&str]) -> KeyPath {
     keys.iter().map(|key| (*key).to_owned()).collect()
 }
 
-struct Places<'a>(Vec<Place<'a>>);
+struct PatternSites<'a>(Vec<PatternSite<'a>>);
 
-impl<'a> Places<'a> {
+impl<'a> PatternSites<'a> {
     fn of_agent(&mut self, here: &[&str], config: &'a AgentConfig) {
         self.allowed(here, &config.allowed_tools);
         self.list(&[here, &["denied_tools"]].concat(), &config.denied_tools, Names::Either);
@@ -89,14 +89,14 @@ impl<'a> Places<'a> {
     fn list(&mut self, here: &[&str], patterns: &'a [ToolPattern], names: Names) {
         for (index, pattern) in patterns.iter().enumerate() {
             let path = at(&[here, &[&index.to_string()]].concat());
-            self.0.push(Place { path, part: Part::Value, pattern, names });
+            self.0.push(PatternSite { path, part: Part::Value, pattern, names });
         }
     }
 
     fn keys(&mut self, here: &[&str], patterns: impl Iterator<Item = &'a ToolPattern>) {
         for pattern in patterns {
             let path = at(&[here, &[pattern.as_str()]].concat());
-            self.0.push(Place { path, part: Part::Key, pattern, names: Names::Either });
+            self.0.push(PatternSite { path, part: Part::Key, pattern, names: Names::Either });
         }
     }
 }

@@ -34,7 +34,7 @@ const OTLP_HEADERS: [&str; 4] = [
 
 /// A secret, and the key that it was given by.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Confidential {
+pub struct KeyedSecret {
     /// The key, as it is written in TOML.
     pub key: String,
     /// The secret.
@@ -43,7 +43,7 @@ pub struct Confidential {
 
 /// What the sources gave as secrets. It makes no configuration another one: what was given is in its place there, too.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Given(pub(crate) Vec<Confidential>);
+pub(crate) struct Given(pub(crate) Vec<KeyedSecret>);
 
 impl PartialEq for Given {
     fn eq(&self, _: &Self) -> bool {
@@ -76,7 +76,7 @@ pub(crate) fn of_tree(tree: &Tree, secrets: &[(KeyPath, bool)]) -> Given {
 impl Config {
     /// Every secret, with its key; those that cannot be removed from texts included.
     #[must_use]
-    pub fn secrets(&self) -> Vec<Confidential> {
+    pub fn secrets(&self) -> Vec<KeyedSecret> {
         let mut found = self.given.0.clone();
         if let BusUrl::Amqp(urls) = &self.bus.url {
             urls.iter().for_each(|url| add(&mut found, BUS_URL, in_url(url.reveal().as_str())));
@@ -105,8 +105,8 @@ impl Config {
     /// none.
     #[must_use]
     pub fn unremovable(&self) -> BTreeMap<String, Obstacle> {
-        let is_known = |given: &Confidential| given.key == BUS_URL && given.secret.expose() == GUEST;
-        let why = |given: Confidential| Some((given.key, obstacle(given.secret.expose())?));
+        let is_known = |given: &KeyedSecret| given.key == BUS_URL && given.secret.expose() == GUEST;
+        let why = |given: KeyedSecret| Some((given.key, obstacle(given.secret.expose())?));
         self.secrets().into_iter().filter(|given| !is_known(given)).filter_map(why).collect()
     }
 }
@@ -119,12 +119,12 @@ pub fn of_exporter(look_up: impl Fn(&str) -> Option<String>) -> Vec<Secret> {
 }
 
 /// Adds values that are not there yet, be it by a key within this one.
-fn add(found: &mut Vec<Confidential>, key: &str, values: Vec<String>) {
+fn add(found: &mut Vec<KeyedSecret>, key: &str, values: Vec<String>) {
     for value in values {
         let value = value.trim();
         if !value.is_empty() && !found.iter().any(|known| known.key.starts_with(key) && known.secret.expose() == value)
         {
-            found.push(Confidential { key: key.to_owned(), secret: Secret::new(value) });
+            found.push(KeyedSecret { key: key.to_owned(), secret: Secret::new(value) });
         }
     }
 }

@@ -8,7 +8,7 @@ use toolbus_config::{Part, expected};
 
 use super::agents::Sections;
 use super::{Checker, path};
-use crate::config::known::{Declared, Known, Named, known};
+use crate::config::tool_names::{Declared, KnownTools, Named, known};
 use crate::config::mcp::MANAGEMENT_TOOLS;
 use crate::config::registered;
 use crate::config::script::SCRIPT_TOOL;
@@ -110,7 +110,7 @@ impl Checker<'_> {
     }
 
     /// Tells of arguments that two patterns set in two ways, where nothing decides between them.
-    fn ties(&mut self, known: &Known, sections: &Sections) {
+    fn ties(&mut self, known: &KnownTools, sections: &Sections) {
         for (agent, config) in &sections.agents {
             for (one, arguments) in &config.arguments {
                 let after = config.arguments.range((Bound::Excluded(one), Bound::Unbounded));
@@ -134,7 +134,7 @@ impl Checker<'_> {
     }
 
     /// Tells of arguments that are set for tools which do not take them.
-    fn forced(&mut self, known: &Known, sections: &Sections) {
+    fn forced(&mut self, known: &KnownTools, sections: &Sections) {
         for (agent, config) in &sections.agents {
             for (pattern, arguments) in &config.arguments {
                 let matching = known.iter().filter(|(name, tool)| pattern.matches_either(name, &tool.bare_name));

@@ -10,7 +10,7 @@ use toolbus_core::recipients::AllowedRecipients;
 use super::{Checker, below};
 use crate::config::OutboundConfig;
 use crate::config::agents::{AgentConfig, Agents, Rates, Recipients};
-use crate::config::places::{Place, patterns};
+use crate::config::pattern_sites::{PatternSite, patterns};
 use crate::config::toolsets::Toolsets;
 
 /// The sections that make up the rules, as far as they are in order.
@@ -25,7 +25,7 @@ pub(crate) struct Sections {
 }
 
 impl Sections {
-    pub(super) fn patterns(&self) -> Vec<Place<'_>> {
+    pub(super) fn patterns(&self) -> Vec<PatternSite<'_>> {
         patterns(&self.agents, &self.outbound)
     }
 }
