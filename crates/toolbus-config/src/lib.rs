@@ -4,6 +4,7 @@
 //! This crate knows no key of any configuration: the schema comes from the types of the caller ([`schema_of`]), and so do
 //! the checks of its texts ([`Formats`]).
 
+mod cpu;
 mod duration;
 mod file;
 mod json;
@@ -17,6 +18,7 @@ mod tree;
 mod validate;
 mod yaml;
 
+pub use cpu::{Cpu, CpuError};
 pub use duration::{DurationError, HumanDuration};
 pub use file::{Format, UnknownFormat, layer};
 pub use layers::{Override, command_line, environment};
@@ -24,5 +26,5 @@ pub use problem::{MAX_SHOWN, Origin, Part, Position, Problem, Problems, Span, ex
 pub use schema::{Node, schema_of};
 pub use secret::{Secret, resolve_secrets};
 pub use size::{ByteSize, LargeSize, Size, SizeError};
-pub use tree::{KeyPath, Tree};
+pub use tree::{KeyPath, Tree, key_path};
 pub use validate::{Check, Difference, Formats, SchemaError, differences, in_order};

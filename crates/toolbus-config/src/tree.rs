@@ -10,6 +10,12 @@ use crate::problem::{Origin, Span};
 /// A place in the tree: the keys from the root; elements of lists are numbers.
 pub type KeyPath = Vec<String>;
 
+/// The place below these keys.
+#[must_use]
+pub fn key_path(keys: &[&str]) -> KeyPath {
+    keys.iter().map(|key| (*key).to_owned()).collect()
+}
+
 /// Reads a JSON pointer.
 pub(crate) fn from_pointer(pointer: &str) -> KeyPath {
     pointer.split('/').skip(1).map(|key| key.replace("~1", "/").replace("~0", "~")).collect()

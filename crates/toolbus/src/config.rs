@@ -16,10 +16,9 @@ pub mod invoke;
 pub mod mcp;
 pub mod outbound;
 pub mod pattern;
-pub mod pins;
 mod pattern_sites;
+pub mod pins;
 pub mod policy;
-mod registered;
 pub mod rest;
 mod rules;
 pub mod script;
@@ -44,7 +43,9 @@ use serde_json::Value;
 use sha2::{Digest, Sha256};
 
 pub use toolbus_config::{ByteSize, HumanDuration, LargeSize, Override, Problem, Problems, Secret};
-use toolbus_config::{KeyPath, Origin, Part, Tree, command_line, environment, in_order, layer, resolve_secrets};
+use toolbus_config::{
+    KeyPath, Origin, Part, Tree, command_line, environment, in_order, key_path, layer, resolve_secrets,
+};
 
 pub use agent::{Agent, DEFAULT_AGENT};
 pub use agents::AgentConfig;
@@ -60,13 +61,12 @@ pub use outbound::OutboundConfig;
 pub use pattern::ToolPattern;
 pub use pins::PinsConfig;
 pub use policy::PolicyError;
-pub use registered::ToolsError;
 pub use rest::RestConfig;
 pub use script::ScriptConfig;
 pub use secrets::KeyedSecret;
 pub use store::StoreConfig;
 pub use telemetry::TelemetryConfig;
-pub use tools::{ToolLimits, ToolsConfig};
+pub use tools::{ToolLimits, ToolsConfig, ToolsError};
 pub use toolsets::ToolsetConfig;
 
 use mcp::ServersFile;

@@ -1,18 +1,19 @@
 //! What the texts of a configuration must look like: the `format`s that its JSON Schema names.
 
-mod http;
-mod mcp;
-mod policy;
-mod script;
+use std::net::{Ipv6Addr, SocketAddr};
 
-use std::net::SocketAddr;
-
-use toolbus_config::{ByteSize, Check, HumanDuration, LargeSize, nearest};
+use toolbus_config::{ByteSize, Check, Cpu, HumanDuration, LargeSize, expected, nearest};
+use toolbus_core::caller::AgentName;
+use toolbus_core::pattern::Pattern;
+use toolbus_core::policy::Profile;
+use toolbus_core::recipients::RecipientPath;
+use toolbus_mcp_client::spec::ServerName;
 use toolbus_protocol::MAX_SHORT_STRING;
+use toolbus_scripts::requirement::AllowedPackages;
 use url::Url;
 
+use super::agent::{DEFAULT_AGENT, UNKNOWN_AGENT};
 use super::bus::{AmqpUrl, BusUrl};
-use super::script::Cpu;
 use super::store::StoreUrl;
 
 /// Longest queue prefix in bytes: the longest queue name, with its own endings, stays a short string.
@@ -24,8 +25,8 @@ pub(crate) const FORMATS: [(&str, Check); 31] = [
     ("toolbus-size", |text| told(text.parse::<ByteSize>())),
     ("toolbus-large-size", |text| told(text.parse::<LargeSize>())),
     ("toolbus-cpu", |text| told(text.parse::<Cpu>())),
-    ("toolbus-package", script::package),
-    ("toolbus-module", script::module),
+    ("toolbus-package", package),
+    ("toolbus-module", module),
     ("toolbus-bus-url", |text| told(text.parse::<BusUrl>())),
     ("toolbus-amqp-url", |text| told(text.parse::<AmqpUrl>())),
     ("toolbus-socket-address", socket_address),
@@ -34,23 +35,23 @@ pub(crate) const FORMATS: [(&str, Check); 31] = [
     ("toolbus-exchange", exchange),
     ("toolbus-queue-prefix", queue_prefix),
     ("toolbus-compat-queue", compat_queue),
-    ("toolbus-mcp-server", mcp::server),
-    ("toolbus-host", mcp::host),
-    ("toolbus-host-name", http::host_name),
-    ("toolbus-origin", http::origin),
+    ("toolbus-mcp-server", mcp_server),
+    ("toolbus-host", host_pattern),
+    ("toolbus-host-name", host_name),
+    ("toolbus-origin", origin),
     ("toolbus-topic", topic),
     ("toolbus-topic-pattern", topic_pattern),
     ("toolbus-log-filter", log_filter),
     ("toolbus-socket-path", socket_path),
     ("toolbus-store-url", |text| told(text.parse::<StoreUrl>())),
-    ("toolbus-pattern", policy::pattern),
-    ("toolbus-agent", policy::agent),
-    ("toolbus-agent-section", policy::agent_section),
-    ("toolbus-prefix", policy::prefix),
-    ("toolbus-channel", policy::channel),
-    ("toolbus-account", policy::account),
-    ("toolbus-profile", policy::profile),
-    ("toolbus-recipient-path", policy::recipient_path),
+    ("toolbus-pattern", pattern),
+    ("toolbus-agent", agent),
+    ("toolbus-agent-section", agent_section),
+    ("toolbus-prefix", prefix),
+    ("toolbus-channel", channel),
+    ("toolbus-account", account),
+    ("toolbus-profile", profile),
+    ("toolbus-recipient-path", recipient_path),
 ];
 
 fn told<T, E: ToString>(result: Result<T, E>) -> Result<(), String> {
@@ -148,6 +149,134 @@ fn log_filter(text: &str) -> Result<(), String> {
 
 fn shortened(text: &str) -> String {
     text.chars().take(60).collect()
+}
+
+/// Longest name of a host, in bytes.
+const MAX_HOST: usize = 253;
+/// Longest origin, in bytes.
+const MAX_ORIGIN: usize = 300;
+
+/// The name of a host, alone.
+fn host_name(text: &str) -> Result<(), String> {
+    let what = format!(
+        "{:?} is no name of a host; expected one alone, without scheme, port and wildcard, such as \
+         \"toolbus.example.com\"",
+        shortened(text)
+    );
+    let is_label =
+        |label: &str| !label.is_empty() && label.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_'));
+    require(text.len() <= MAX_HOST && text.split('.').all(is_label), &what)
+}
+
+/// What a browser says of the page that sends a request.
+fn origin(text: &str) -> Result<(), String> {
+    let what = format!(
+        "{:?} is no origin as browsers send it; expected scheme, host and, where it is not the usual one, port, such as \
+         \"https://app.example.com\"",
+        shortened(text)
+    );
+    let (scheme, host) = text.split_once("://").ok_or_else(|| what.clone())?;
+    let is_scheme = scheme.starts_with(|c: char| c.is_ascii_lowercase())
+        && scheme.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '+' | '-' | '.'));
+    let is_host = !host.is_empty()
+        && host.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | ':' | '[' | ']'));
+    let is_written_so = !matches!(scheme, "http" | "https")
+        || Url::parse(text).is_ok_and(|url| url.origin().ascii_serialization() == text);
+    require(text.len() <= MAX_ORIGIN && is_scheme && is_host && is_written_so, &what)
+}
+
+fn mcp_server(text: &str) -> Result<(), String> {
+    ServerName::parse(text).map(|_| ()).map_err(|error| format!("{:?} {error}", shortened(text)))
+}
+
+/// A pattern of hosts, with a port where that is not the usual one.
+fn host_pattern(text: &str) -> Result<(), String> {
+    pattern(text)?;
+    let (name, port) = match text.split_once(':') {
+        _ if text.parse::<Ipv6Addr>().is_ok() => return Ok(()),
+        Some((name, port)) => (name, port),
+        None => (text, "443"),
+    };
+    let is_wild = |c: char| matches!(c, '*' | '?');
+    let is_name =
+        !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || "-._".contains(c) || is_wild(c));
+    let is_port = !port.is_empty() && port.chars().all(|c| c.is_ascii_digit() || is_wild(c));
+    let what = format!(
+        "{:?} is no host; expected for example \"mcp.example.com\", \"*.example.com:8443\" or \"::1\"",
+        shortened(text)
+    );
+    require(is_name && is_port, &what)
+}
+
+/// Longest prefix of a tool set, in bytes.
+const MAX_TOOL_PREFIX: usize = 32;
+/// Longest name of a channel or an account, in bytes.
+const MAX_BINDING: usize = 64;
+
+fn pattern(text: &str) -> Result<(), String> {
+    Pattern::parse(text).map(|_| ()).map_err(|error| format!("{:?} {error}", shortened(text)))
+}
+
+/// One agent by its name.
+fn agent(text: &str) -> Result<(), String> {
+    agent_section(text)?;
+    require(text != DEFAULT_AGENT, "stands for every agent without a section; expected the name of one agent")
+}
+
+/// One agent, or all that have no section.
+fn agent_section(text: &str) -> Result<(), String> {
+    AgentName::parse(text).map_err(|error| format!("{:?} {error}", shortened(text)))?;
+    require(text != UNKNOWN_AGENT, "no agent can have this name; callers without a section are `agents.default`")
+}
+
+fn prefix(text: &str) -> Result<(), String> {
+    let usual = |c: u8| c.is_ascii_alphanumeric() || matches!(c, b'_' | b'-');
+    let fits = (1..=MAX_TOOL_PREFIX).contains(&text.len()) && text.bytes().all(usual);
+    let what =
+        format!("{:?} is no prefix; expected 1 to {MAX_TOOL_PREFIX} letters, digits, `_` or `-`", shortened(text));
+    require(fits, &what)
+}
+
+fn channel(text: &str) -> Result<(), String> {
+    account(text)?;
+    require(!text.contains(':'), "holds a colon, which ends the name of the channel in `channel:account`")
+}
+
+fn account(text: &str) -> Result<(), String> {
+    let fits = (1..=MAX_BINDING).contains(&text.len()) && !text.chars().any(char::is_control);
+    require(fits, &format!("expected 1 to {MAX_BINDING} bytes of printable text"))
+}
+
+fn profile(text: &str) -> Result<(), String> {
+    let profiles = Profile::all();
+    let names: Vec<&str> = profiles.iter().map(Profile::name).collect();
+    let unknown = || format!("there is no profile {:?}; {}", shortened(text), expected(text, &names));
+    if profiles.iter().any(|profile| profile.is_named(text)) { Ok(()) } else { Err(unknown()) }
+}
+
+fn recipient_path(text: &str) -> Result<(), String> {
+    RecipientPath::parse(text)
+        .map(|_| ())
+        .map_err(|error| format!("{:?} is no path to recipients; {error}", shortened(text)))
+}
+
+/// Longest name of a module, in bytes.
+const MAX_MODULE: usize = 128;
+
+/// A module of Python, by its full name.
+fn module(text: &str) -> Result<(), String> {
+    let is_word = |word: &str| {
+        word.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
+            && word.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
+    };
+    let what = format!("{:?} is no module; expected a name such as \"json\" or \"os.path\"", shortened(text));
+    require(text.len() <= MAX_MODULE && text.split('.').all(is_word), &what)
+}
+
+/// A package with or without versions, or any.
+fn package(text: &str) -> Result<(), String> {
+    let mistake = AllowedPackages::parse(&[text]).err().and_then(|mistakes| mistakes.into_iter().next());
+    mistake.map_or(Ok(()), |(_, mistake)| Err(mistake.to_string()))
 }
 
 #[cfg(test)]

@@ -1,15 +1,13 @@
 //! `[http]`: health, readiness and status, and the MCP door.
 
-mod open;
-mod tokens;
-
+use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
 
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-pub use self::open::Open;
-pub use self::tokens::{AgentTokens, Tokens};
 use super::{Agent, ByteSize, Config, Secret};
 
 /// Room for a message with a file in it.
@@ -87,5 +85,104 @@ impl Config {
     pub fn max_door_body(&self) -> usize {
         let largest = self.http.max_body.unwrap_or_else(|| DEFAULT_BODY.max(self.invoke.max_body));
         usize::try_from(largest.bytes()).unwrap_or(usize::MAX)
+    }
+}
+
+/// Whether the MCP door lets in clients without a token.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Open {
+    /// `false`: none.
+    #[default]
+    No,
+    /// `true`: those of this machine.
+    Local,
+    /// `"network"`: whoever reaches the port.
+    Network,
+}
+
+/// What stands for [`Open::Network`].
+const NETWORK: &str = "network";
+
+/// The forms that [`Open`] is written in.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Written {
+    Flag(bool),
+    Word(String),
+}
+
+impl<'de> Deserialize<'de> for Open {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        match Written::deserialize(deserializer)? {
+            Written::Flag(false) => Ok(Self::No),
+            Written::Flag(true) => Ok(Self::Local),
+            Written::Word(word) if word == NETWORK => Ok(Self::Network),
+            Written::Word(_) => Err(D::Error::custom("expected true, false or \"network\"")),
+        }
+    }
+}
+
+impl Serialize for Open {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::No => serializer.serialize_bool(false),
+            Self::Local => serializer.serialize_bool(true),
+            Self::Network => serializer.serialize_str(NETWORK),
+        }
+    }
+}
+
+impl JsonSchema for Open {
+    fn schema_name() -> Cow<'static, str> {
+        "Open".into()
+    }
+
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({"anyOf": [{"type": "boolean"}, {"type": "string", "const": NETWORK}]})
+    }
+}
+
+/// Most tokens of one agent.
+const MAX_OF_AGENT: usize = 8;
+
+/// Tokens by agent.
+pub type Tokens = BTreeMap<Agent, AgentTokens>;
+
+/// The tokens of one agent: usually one, and several while one replaces another.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum AgentTokens {
+    /// One.
+    One(Secret),
+    /// Each of these.
+    Several(Vec<Secret>),
+}
+
+impl AgentTokens {
+    /// Every one of them.
+    #[must_use]
+    pub fn all(&self) -> &[Secret] {
+        match self {
+            Self::One(token) => std::slice::from_ref(token),
+            Self::Several(tokens) => tokens,
+        }
+    }
+}
+
+impl JsonSchema for AgentTokens {
+    fn schema_name() -> Cow<'static, str> {
+        "AgentTokens".into()
+    }
+
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        let secret = generator.subschema_for::<Secret>();
+        json_schema!({
+            "description": "A token, or a list of tokens that all count.",
+            "anyOf": [secret, {"type": "array", "minItems": 1, "maxItems": MAX_OF_AGENT, "items": secret}],
+        })
     }
 }

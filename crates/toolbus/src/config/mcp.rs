@@ -3,26 +3,28 @@
 mod auth;
 mod draft;
 mod file;
-mod found;
 mod placeholders;
 mod server;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use toolbus_core::pattern::Pattern;
 use toolbus_mcp_client::model_tools::Rules;
+use toolbus_mcp_client::spec::{ServerName, ServerSpec};
+use toolbus_trust::pins::Level;
 
 pub use self::auth::{AgentCredential, ServerAuth};
 pub(crate) use self::file::INPUT_PREFIX;
 pub use self::file::ServersFile;
-pub use self::found::McpServers;
 pub(crate) use self::placeholders::{misplaced, placeholder};
 pub use self::server::{ServerConfig, ServerKind, Validate};
 use super::Config;
 use super::pattern::ToolPattern;
+use super::pins::Pin;
+use super::toolsets::{Kind, Scope, ToolsetConfig};
 
 /// Most servers of a file, and of a configuration.
 pub(crate) const MAX_SERVERS: usize = 200;
@@ -110,4 +112,113 @@ impl Config {
         let path = self.mcp.servers_file.as_deref();
         self.mcp.file = path.map(|path| ServersFile::read(path, environment)).unwrap_or_default();
     }
+}
+
+/// The MCP servers of a configuration.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct McpServers {
+    /// Those that can be used, at most one of each name.
+    pub specs: Vec<ServerSpec>,
+    /// What is done about changes of their tools, by source; absent where that is not said of the server itself.
+    pub pins: BTreeMap<String, Level>,
+    /// What is allowed and yet hardly meant, in words.
+    pub warnings: Vec<String>,
+    /// Servers, or the whole file, that cannot be used as they are, in words.
+    pub problems: Vec<String>,
+    /// Servers of the file that go on as they were, each with what is wrong with it as it is written now.
+    pub outdated: BTreeMap<ServerName, String>,
+}
+
+impl Config {
+    /// The MCP servers, those of `mcp.servers` before those of the file. Reads nothing: the file is as it was when the
+    /// configuration was loaded, or when it was last read again.
+    #[must_use]
+    pub fn mcp_servers(&self) -> McpServers {
+        let file = &self.mcp.file;
+        let mut found = McpServers {
+            warnings: file.warnings.clone(),
+            problems: file.problems(),
+            outdated: file.outdated(),
+            ..McpServers::default()
+        };
+        let mut names = BTreeSet::new();
+        for (name, server) in &self.mcp.servers {
+            match server.finish(name) {
+                Ok((spec, warnings)) => {
+                    found.warnings.extend(warnings.iter().map(|warning| format!("mcp.servers.{name}: {warning}")));
+                    names.insert(spec.name.clone());
+                    found.pins.extend(server.pin.map(|pin| (spec.name.source().to_string(), pin.0)));
+                    found.specs.push(spec);
+                }
+                Err(mistake) => found.problems.push(format!("mcp.servers.{name}: {mistake}")),
+            }
+        }
+        let in_sessions = self.session_servers();
+        for (spec, place) in &file.entries {
+            let name = &spec.name;
+            if names.contains(name) {
+                found.warnings.push(format!("{place}: `{name}` is not used, because `mcp.servers` has it, too"));
+            } else if let Some(mistake) = misplaced_in(spec, &in_sessions) {
+                found.problems.push(format!("{place}: `{name}` is left out: {mistake}"));
+            } else {
+                found.pins.extend(file.pins.get(name).map(|pin| (name.source().to_string(), pin.0)));
+                found.specs.push(spec.clone());
+            }
+        }
+        let known: BTreeSet<&ServerName> = found.specs.iter().map(|spec| &spec.name).collect();
+        let missing = self.toolsets.iter().filter_map(|(set, config)| {
+            let server = config.server.as_deref()?;
+            let is_there = ServerName::parse(server).is_ok_and(|name| known.contains(&name));
+            (!is_there).then(|| format!("toolsets.{set}: there is no MCP server `{server}` now"))
+        });
+        found.problems.extend(missing);
+        found
+    }
+
+    /// Keeps what `running` has of servers that the file has and that cannot be used as they are written now: they are
+    /// unknown then, not gone. A file that cannot be read keeps all of its servers. So does another file, which waits for
+    /// a restart.
+    pub fn keep_servers_of(&mut self, running: &Self) {
+        if self.mcp.servers_file != running.mcp.servers_file {
+            self.mcp.file = running.mcp.file.clone();
+        } else if self.mcp.file.is_unread() {
+            self.mcp.file.keep_all(&running.mcp.file);
+        } else {
+            let in_sessions = self.session_servers();
+            let mistake = |spec: &ServerSpec| misplaced_in(spec, &in_sessions);
+            let in_sections: BTreeSet<_> =
+                self.mcp.servers.keys().filter_map(|name| ServerName::parse(name).ok()).collect();
+            let mut known = running.mcp_servers().specs;
+            known.retain(|spec| !in_sections.contains(&spec.name) && mistake(spec).is_none());
+            self.mcp.file.keep(&known, &running.pins_of_servers(), mistake);
+        }
+    }
+
+    /// The tool set that a server backs, with its name.
+    pub(crate) fn set_of_server(&self, server: &ServerName) -> Option<(&str, &ToolsetConfig)> {
+        let backs = |set: &ToolsetConfig| {
+            set.kind == Kind::Mcp
+                && set.server.as_deref().is_some_and(|name| ServerName::parse(name).is_ok_and(|name| name == *server))
+        };
+        self.toolsets.iter().find(|(_, set)| backs(set)).map(|(name, set)| (name.as_str(), set))
+    }
+
+    /// What is said of changes of the tools of each server.
+    fn pins_of_servers(&self) -> BTreeMap<ServerName, Pin> {
+        let of_section = |(name, pin): (&String, Option<Pin>)| Some((ServerName::parse(name).ok()?, pin?));
+        let mut pins = self.mcp.file.pins.clone();
+        pins.extend(self.mcp.servers.iter().map(|(name, server)| (name, server.pin)).filter_map(of_section));
+        pins
+    }
+
+    /// The servers that are started for each session.
+    fn session_servers(&self) -> BTreeSet<ServerName> {
+        let sets = self.toolsets.values().filter(|set| set.kind == Kind::Mcp && set.scope == Scope::Session);
+        sets.filter_map(|set| ServerName::parse(set.server.as_deref()?).ok()).collect()
+    }
+}
+
+/// What is wrong with the placeholders of a server, if anything is.
+fn misplaced_in(spec: &ServerSpec, in_sessions: &BTreeSet<ServerName>) -> Option<String> {
+    placeholder(spec).filter(|_| !in_sessions.contains(&spec.name)).map(misplaced)
 }

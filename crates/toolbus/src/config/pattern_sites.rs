@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use toolbus_config::{KeyPath, Part};
+use toolbus_config::{KeyPath, Part, key_path};
 use toolbus_protocol::topic;
 
 use super::OutboundConfig;
@@ -54,11 +54,6 @@ pub(crate) fn patterns<'a>(agents: &'a Agents, outbound: &'a BTreeMap<String, Ou
     places.0
 }
 
-/// The place of `keys`.
-pub(crate) fn at(keys: &[&str]) -> KeyPath {
-    keys.iter().map(|key| (*key).to_owned()).collect()
-}
-
 struct PatternSites<'a>(Vec<PatternSite<'a>>);
 
 impl<'a> PatternSites<'a> {
@@ -88,14 +83,14 @@ impl<'a> PatternSites<'a> {
 
     fn list(&mut self, here: &[&str], patterns: &'a [ToolPattern], names: Names) {
         for (index, pattern) in patterns.iter().enumerate() {
-            let path = at(&[here, &[&index.to_string()]].concat());
+            let path = key_path(&[here, &[&index.to_string()]].concat());
             self.0.push(PatternSite { path, part: Part::Value, pattern, names });
         }
     }
 
     fn keys(&mut self, here: &[&str], patterns: impl Iterator<Item = &'a ToolPattern>) {
         for pattern in patterns {
-            let path = at(&[here, &[pattern.as_str()]].concat());
+            let path = key_path(&[here, &[pattern.as_str()]].concat());
             self.0.push(PatternSite { path, part: Part::Key, pattern, names: Names::Either });
         }
     }

@@ -11,8 +11,8 @@ use toolbus_core::tool::Naming;
 use toolbus_mcp_client::spec::{Program, TransportSpec};
 use toolbus_trust::pins::{Digest, Level, Levels, Named};
 
-use super::secrets::open_arguments;
 use super::pattern::ToolPattern;
+use super::secrets::open_arguments;
 use super::store::StoreUrl;
 use super::{Config, Sources};
 

@@ -1,14 +1,11 @@
 //! What the values of a configuration must be to each other: what no schema can say.
 
 mod agents;
-mod commands;
-mod endpoints;
+mod entries;
 mod http;
-mod identity;
 mod mcp;
 mod script;
 mod tools;
-mod toolsets;
 
 use std::collections::BTreeMap;
 use std::fs::File;

@@ -4,17 +4,18 @@
 //! one whose name says so (`names_secret`), or that comes from `{ env = … }` or `{ file = … }`, unless its name is that of
 //! a setting (`names_setting`).
 
-mod values;
-
 use std::collections::BTreeMap;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use percent_encoding::percent_decode_str;
 use serde_json::Value;
 use toolbus_config::{KeyPath, Tree};
 use toolbus_core::redact::{Obstacle, obstacle};
 use toolbus_core::secret::Secret;
 use toolbus_mcp_client::spec::{Credential, Credentials, Endpoint, Program, TransportSpec};
+use url::{Url, form_urlencoded};
 
-use self::values::{argument, header, in_query, in_url, names_secret, names_setting, pair};
 use super::{BusUrl, Config};
 
 /// Tables whose values are secrets where their names or sources say so.
@@ -168,5 +169,297 @@ fn of_endpoint(endpoint: &Endpoint) -> Vec<String> {
     values
 }
 
+/// Ends of words that name secrets.
+const SECRET: [&str; 11] = [
+    "token",
+    "tokens",
+    "secret",
+    "password",
+    "passwd",
+    "passphrase",
+    "credential",
+    "credentials",
+    "auth",
+    "authorization",
+    "cookie",
+];
+/// Whole last words that do.
+const SHORT: [&str; 3] = ["pass", "creds", "jwt"];
+/// Last words that do behind another one: alone they are a directory, or a pattern.
+const AMBIGUOUS: [&str; 2] = ["pwd", "pat"];
+/// What a key is that opens nothing.
+const HARMLESS_KEYS: [&str; 8] = ["primary", "foreign", "sort", "partition", "public", "group", "row", "hot"];
+
+/// Last words of names of what is handed on, and is no secret.
+const SETTINGS: [&str; 22] = [
+    "dir",
+    "directory",
+    "email",
+    "env",
+    "environment",
+    "file",
+    "folder",
+    "home",
+    "host",
+    "hostname",
+    "lang",
+    "level",
+    "locale",
+    "mode",
+    "name",
+    "path",
+    "port",
+    "region",
+    "timezone",
+    "tz",
+    "user",
+    "version",
+];
+
+/// Whether what has this name is a setting like any other: `AWS_REGION`, `HOME`.
+fn names_setting(name: &str) -> bool {
+    let lower = name.to_lowercase();
+    lower.rsplit(|c: char| !c.is_alphanumeric()).next().is_some_and(|last| SETTINGS.contains(&last))
+}
+
+/// Whether what has this name is secret: `GITHUB_TOKEN`, `x-api-key`, `dbPassword`, `--client-secret`.
+fn names_secret(name: &str) -> bool {
+    let lower = name.to_lowercase();
+    let words: Vec<&str> = lower.split(|c: char| !c.is_alphanumeric()).filter(|word| !word.is_empty()).collect();
+    match words.as_slice() {
+        [.., last] if SECRET.iter().any(|end| last.ends_with(end)) || SHORT.contains(last) => true,
+        [.., _, last] if AMBIGUOUS.contains(last) => true,
+        [.., kind, "key"] => !HARMLESS_KEYS.contains(kind),
+        [.., last] => {
+            last.ends_with("key")
+                && last.len() > "key".len()
+                && !HARMLESS_KEYS.iter().any(|kind| last.starts_with(kind))
+        }
+        [] => false,
+    }
+}
+
+/// The password of a URL, as it is written and as it is meant; without one the user, who is a token then.
+fn in_url(text: &str) -> Vec<String> {
+    let Ok(url) = Url::parse(text.trim()) else { return Vec::new() };
+    if !url.has_host() {
+        return Vec::new();
+    }
+    let Some(written) = url.password().or(Some(url.username())).filter(|written| !written.is_empty()) else {
+        return Vec::new();
+    };
+    let meant = percent_decode_str(written).decode_utf8_lossy().into_owned();
+    vec![meant, written.to_owned()]
+}
+
+/// Parameters of a URL whose names say that they are secret.
+fn in_query(url: &str) -> Vec<String> {
+    let query = url.split_once('?').map_or("", |(_, query)| query);
+    let pairs = form_urlencoded::parse(query.as_bytes());
+    // `{name}` is filled in by each call.
+    let is_secret = |name: &str, value: &str| names_secret(name) && !value.contains('{');
+    pairs.filter(|(name, value)| is_secret(name, value)).map(|(_, value)| value.into_owned()).collect()
+}
+
+/// The value of a header: as a whole, and its credential without the scheme.
+fn header(value: &str) -> Vec<String> {
+    let value = value.trim();
+    let Some((scheme, credential)) = value.split_once(' ') else { return vec![value.to_owned()] };
+    let credential = credential.trim();
+    let mut values = vec![value.to_owned(), credential.to_owned()];
+    let decoded = scheme.eq_ignore_ascii_case("basic").then(|| STANDARD.decode(credential).ok()).flatten();
+    let pair = decoded.and_then(|bytes| String::from_utf8(bytes).ok());
+    values.extend(pair.and_then(|pair| Some(pair.split_once(':')?.1.to_owned())));
+    values
+}
+
+/// An argument of a program: `--token VALUE`, `--token=VALUE`, `TOKEN=VALUE`, `Authorization: Bearer VALUE`, or a URL with a
+/// password.
+fn argument(before: Option<&str>, argument: &str) -> Vec<String> {
+    let mut values = in_url(argument);
+    values.extend(in_query(argument));
+    let is_option = |text: &&str| text.starts_with('-') && !text.contains(['=', ' ']);
+    if before.filter(is_option).is_some_and(names_secret) {
+        values.push(argument.to_owned());
+    }
+    values.extend(pair(argument));
+    values.extend(
+        argument
+            .split_once(':')
+            .filter(|(name, _)| names_secret(name))
+            .into_iter()
+            .flat_map(|(_, value)| header(value)),
+    );
+    values
+}
+
+/// The value of `NAME=VALUE`, if the name says that it is secret.
+fn pair(text: &str) -> Vec<String> {
+    let Some((_, value)) = text.split_once('=').filter(|(name, _)| names_secret(name)) else { return Vec::new() };
+    let value = percent_decode_str(value.trim()).decode_utf8_lossy().into_owned();
+    header(&value)
+}
+
 #[cfg(test)]
-mod tests;
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+    use crate::config::{Override, Sources};
+
+    #[test]
+    fn a_name_says_whether_a_value_is_secret() {
+        for name in [
+            "GITHUB_TOKEN",
+            "x-api-key",
+            "dbPassword",
+            "--client-secret",
+            "Authorization",
+            "STRIPE_KEY",
+            "OPENAI_APIKEY",
+            "PGPASSWORD",
+            "Cookie",
+            "AWS_SECRET_ACCESS_KEY",
+            "X-Auth",
+            "DB_PASS",
+            "MYSQL_PWD",
+            "GITHUB_PAT",
+            "gcp.creds",
+            "session-jwt",
+            "--pass",
+        ] {
+            assert!(names_secret(name), "{name}");
+        }
+        for name in [
+            "LOG_LEVEL",
+            "HOME",
+            "PWD",
+            "OLDPWD",
+            "--pat",
+            "BYPASS",
+            "PASS_THROUGH",
+            "Accept",
+            "SORT_KEY",
+            "public-key",
+            "PRIMARYKEY",
+            "key",
+            "AUTHOR",
+            "monkeys",
+            "",
+        ] {
+            assert!(!names_secret(name), "{name}");
+        }
+    }
+
+    #[test]
+    fn what_is_secret_of_a_text_is_found() {
+        assert_eq!(in_url("amqps://svc:p%40ss-word@host/v"), ["p@ss-word", "p%40ss-word"]);
+        assert_eq!(in_url("https://t0ken-t0ken@host/simple"), ["t0ken-t0ken", "t0ken-t0ken"]);
+        for none in ["https://host/path", "mailto:ana@host", "no url", "C:\\path"] {
+            assert!(in_url(none).is_empty(), "{none}");
+        }
+        assert_eq!(in_query("https://host/{city}?units=metric&api_key=k3y-k3y%2F1&token={token}"), ["k3y-k3y/1"]);
+        assert_eq!(header("Bearer abc-def"), ["Bearer abc-def", "abc-def"]);
+        assert_eq!(header("Basic QWxhZGRpbjpvcGVuIHNlc2FtZQ==")[2], "open sesame");
+        assert_eq!(argument(Some("--token"), "abc-def"), ["abc-def"]);
+        assert_eq!(argument(None, "--api-key=abc-def"), ["abc-def"]);
+        assert_eq!(argument(Some("--header"), "Authorization: Bearer abc-def"), ["Bearer abc-def", "abc-def"]);
+        for (before, none) in
+            [(Some("--root"), "/home"), (None, "--level=debug"), (Some("--sort-key"), "customer_name")]
+        {
+            assert!(argument(before, none).is_empty(), "{none}");
+        }
+    }
+
+    fn secrets(text: &str, environment: &[(&str, &str)]) -> Vec<String> {
+        let file = tempfile::Builder::new().suffix(".toml").tempfile().unwrap();
+        std::fs::write(file.path(), text).unwrap();
+        let environment: BTreeMap<_, _> = environment.iter().map(|(k, v)| (k.to_string(), v.to_string())).collect();
+        let sources = Sources { files: vec![file.path().to_owned()], environment, overrides: Vec::<Override>::new() };
+        let config = Config::load(&sources).unwrap().config;
+        let mut found: Vec<_> =
+            config.secrets().into_iter().map(|given| format!("{} = {}", given.key, given.secret.expose())).collect();
+        found.sort();
+        found
+    }
+
+    #[test]
+    fn every_secret_of_a_configuration_is_known_with_its_key() {
+        let text = r#"
+        [bus]
+        url = ["amqp://svc:br0ker-pass@one", "amqp://svc:br0ker-pass@two"]
+        [http]
+        admin_token = "an-admin-token-of-32-bytes-or-so"
+        tokens = { ana = ["first-token-of-ana", { env = "SECOND" }], bea = "token-of-bea-alone" }
+        [identity]
+        source = "broker"
+        [audit]
+        key = { env = "AUDIT_KEY" }
+        [[rest.endpoints]]
+        name = "weather"
+        description = "Weather"
+        url = "https://weather.example/v1?appid=x&api_key=query-k3y"
+        headers = { Accept = "application/json", X-Api-Key = "header-k3y", X-Tenant = { env = "TENANT" } }
+        auth = { type = "basic", username = "svc", password = "basic-pass" }
+        [[rest.endpoints]]
+        name = "mail"
+        description = "Mail"
+        url = "https://mail.example/"
+        auth = { type = "bearer", per_agent = { ana = { token = "anas-token" } } }
+        [mcp.servers.files]
+        command = "files"
+        args = ["--root", "/srv/files", "--token", "argument-token"]
+        env = { LOG_LEVEL = "informational", FILES_TOKEN = "files-token", DB = "postgres://u:db-passw@db/x", HIDDEN = { env = "HIDDEN" }, AWS_REGION = { env = "REGION" } }
+        [mcp.servers.remote]
+        url = "https://mcp.example/mcp"
+        auth = { type = "client_credentials", token_url = "https://id.example/token", client_id = "toolbus", client_secret = "client-s3cret" }
+    "#;
+        let environment = [
+            ("AUDIT_KEY", "a-key-for-hashes-of-arguments"),
+            ("TENANT", "tenant-42"),
+            ("HIDDEN", "hidden-value"),
+            ("REGION", "eu-west-1"),
+            ("SECOND", "second-token-of-ana"),
+        ];
+        insta::assert_snapshot!(secrets(text, &environment).join("\n"), @"
+    audit.key = a-key-for-hashes-of-arguments
+    bus.url = br0ker-pass
+    http.admin_token = an-admin-token-of-32-bytes-or-so
+    http.tokens.ana[0] = first-token-of-ana
+    http.tokens.ana[1] = second-token-of-ana
+    http.tokens.bea = token-of-bea-alone
+    mcp.servers.files = argument-token
+    mcp.servers.files.env.DB = db-passw
+    mcp.servers.files.env.FILES_TOKEN = files-token
+    mcp.servers.files.env.HIDDEN = hidden-value
+    mcp.servers.remote.auth.client_secret = client-s3cret
+    rest.endpoints[0].auth.password = basic-pass
+    rest.endpoints[0].headers.X-Api-Key = header-k3y
+    rest.endpoints[0].headers.X-Tenant = tenant-42
+    rest.endpoints[0].url = query-k3y
+    rest.endpoints[1].auth.per_agent.ana.token = anas-token
+    ");
+    }
+
+    #[test]
+    fn a_secret_that_cannot_be_removed_is_told() {
+        let text = "[bus]\nurl = \"amqp://svc:short@localhost\"\n[http]\nadmin_token = \"xxxxxxxxxxxxxxxxxxxxxxxx\"\n";
+        let file = tempfile::Builder::new().suffix(".toml").tempfile().unwrap();
+        std::fs::write(file.path(), text).unwrap();
+        let loaded = Config::load(&Sources { files: vec![file.path().to_owned()], ..Sources::default() }).unwrap();
+        insta::assert_snapshot!(loaded.warnings.join("\n"), @r#"
+    bus.url: a secret here is not removed from results and logs, because it is shorter than 8 bytes; use a longer, random one
+    http.admin_token: a secret here is not removed from results and logs, because it is a well-known default, or one character again and again; use a longer, random one
+    "#);
+    }
+
+    #[test]
+    fn headers_of_the_exporter_are_secrets_where_their_names_say_so() {
+        let look_up = |name: &str| {
+            (name == "OTEL_EXPORTER_OTLP_HEADERS")
+                .then(|| "x-scope=tenant,authorization=Bearer%20abc-def-ghi".to_owned())
+        };
+        let found: Vec<_> = of_exporter(look_up).iter().map(|secret| secret.expose().to_owned()).collect();
+        assert_eq!(found, ["Bearer abc-def-ghi", "abc-def-ghi"]);
+    }
+}

@@ -7,9 +7,8 @@ use serde_json::Value;
 
 use super::commands::COMMAND_SOURCE;
 use super::mcp::{MANAGEMENT_SOURCE, MANAGEMENT_TOOLS};
-use super::registered::builtin;
 use super::script::{SCRIPT_SOURCE, SCRIPT_TOOL};
-use super::tools::ToolsConfig;
+use super::tools::{ToolsConfig, builtin};
 use super::toolsets::{Members, Toolsets};
 use super::{AgentConfig, Config};
 

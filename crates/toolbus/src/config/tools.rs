@@ -1,12 +1,20 @@
 //! `[tools]`: the tools that the daemon brings along, and limits for any tool.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use toolbus_config::HumanDuration;
+use toolbus_core::tool::{Membership, Tool};
+use toolbus_tools::rest::{Client, ClientError, EndpointError};
+use toolbus_tools::{echo, rest, time};
 
+use super::Config;
 use super::pattern::ToolPattern;
+use super::rest::Endpoint;
+use super::script::SCRIPT_TOOL;
+use super::toolsets::{Members, Scope};
 
 /// The tools that the daemon brings along, and limits for any tool.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -55,8 +63,88 @@ impl ToolsConfig {
     }
 }
 
+/// Why the configured tools cannot be made.
+#[derive(Debug, thiserror::Error)]
+pub enum ToolsError {
+    /// No HTTP client for the REST endpoints.
+    #[error("no HTTP client can be made: {0}")]
+    Client(#[from] ClientError),
+    /// An endpoint that cannot work.
+    #[error("REST endpoint `{name}`: {error}")]
+    Endpoint {
+        /// Name of its tool.
+        name: String,
+        /// What is wrong with it.
+        error: EndpointError,
+    },
+}
+
+/// The tools that the daemon brings along, as far as they are switched on.
+pub(crate) fn builtin(config: &ToolsConfig) -> Vec<Tool> {
+    let mut tools = if config.time { time::tools() } else { Vec::new() };
+    tools.extend(config.echo.then(echo::tool));
+    tools
+}
+
+impl Config {
+    /// Every tool that this configuration asks for, with its limits, but for scripts and commands; connects to nothing.
+    ///
+    /// # Errors
+    ///
+    /// When one cannot be made; [`Config::load`] has found that before.
+    pub fn tools(&self) -> Result<Vec<Tool>, ToolsError> {
+        let mut tools = builtin(&self.tools);
+        if !self.rest.endpoints.is_empty() {
+            let client = Client::new()?;
+            let members = Members::new(&self.toolsets);
+            for endpoint in &self.rest.endpoints {
+                let mut tool = rest::tool(settings(endpoint, &members), &client)
+                    .map_err(|error| ToolsError::Endpoint { name: endpoint.name.clone(), error })?;
+                Arc::make_mut(&mut tool.descriptor).toolset = membership(endpoint, &members);
+                tools.push(tool);
+            }
+        }
+        tools.iter_mut().for_each(|tool| self.limit(tool));
+        Ok(tools)
+    }
+
+    /// Narrows what a tool may do; a limit of its own that is narrower stays.
+    pub(crate) fn limit(&self, tool: &mut Tool) {
+        let limits = self.tools.limits_of(&tool.descriptor.name);
+        let descriptor = Arc::make_mut(&mut tool.descriptor);
+        let timeout = limits.timeout.map(super::HumanDuration::get);
+        descriptor.timeout = [descriptor.timeout, timeout].into_iter().flatten().min();
+        descriptor.max_in_flight = [descriptor.max_in_flight, limits.max_in_flight].into_iter().flatten().min();
+    }
+
+    /// Name of every tool that this configuration asks for.
+    #[must_use]
+    pub fn tool_names(&self) -> Vec<Arc<str>> {
+        let builtin = builtin(&self.tools).into_iter().map(|tool| Arc::clone(&tool.descriptor.name));
+        let members = Members::new(&self.toolsets);
+        let endpoints = self.rest.endpoints.iter().map(|endpoint| members.published(&endpoint.name));
+        let commands = self.commands.iter().map(|command| command.name.as_str().into());
+        builtin.chain(endpoints).chain(commands).chain(self.script.iter().map(|_| SCRIPT_TOOL.into())).collect()
+    }
+}
+
+/// An endpoint under the name by which it is called, so that its failures name what the caller knows.
+fn settings(endpoint: &Endpoint, members: &Members<'_>) -> rest::Settings {
+    rest::Settings { name: members.published(&endpoint.name).to_string(), ..endpoint.settings() }
+}
+
+fn membership(endpoint: &Endpoint, members: &Members<'_>) -> Option<Membership> {
+    members.set_of(&endpoint.name).map(|(name, set)| Membership {
+        set: name.into(),
+        name: endpoint.name.as_str().into(),
+        needs_session: set.scope == Scope::Session,
+    })
+}
+
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     #[test]
@@ -74,5 +162,39 @@ mod tests {
         assert_eq!(config.limits_of("web_search"), ToolLimits { timeout: timeout(2), max_in_flight: Some(3) });
         assert_eq!(config.limits_of("echo"), ToolLimits { timeout: timeout(1), max_in_flight: Some(1) });
         assert_eq!(ToolsConfig::default().limits_of("echo"), ToolLimits::default());
+    }
+
+    #[test]
+    fn tools_are_made_as_configured_with_their_limits() {
+        let five = ToolLimits { timeout: Some(HumanDuration::from_secs(5)), max_in_flight: Some(2) };
+        let limits = BTreeMap::from([(ToolPattern::parse("e*").unwrap(), five)]);
+        let tools = ToolsConfig { echo: true, limits, ..Default::default() };
+        let config = Config { tools, ..Config::default() };
+        let tools = config.tools().unwrap();
+        let names: Vec<_> = tools.iter().map(|tool| Arc::clone(&tool.descriptor.name)).collect();
+        assert_eq!(names, config.tool_names());
+        let echo = tools.iter().find(|tool| &*tool.descriptor.name == "echo").unwrap();
+        assert_eq!((echo.descriptor.timeout, echo.descriptor.max_in_flight), (Some(Duration::from_secs(5)), Some(2)));
+        assert!(
+            Config { tools: ToolsConfig { time: false, ..Default::default() }, ..config }.tools().unwrap().is_empty()
+        );
+    }
+
+    #[test]
+    fn the_endpoints_of_a_tool_set_have_its_prefix_and_are_no_plain_tools() {
+        let text = r#"{
+            "rest": {"endpoints": [
+                {"name": "read", "description": "Reads", "url": "http://host/read"},
+                {"name": "get", "description": "Gets", "url": "http://host/get"}
+            ]},
+            "toolsets": {"files": {"prefix": "fs", "kind": "rest", "scope": "session", "endpoints": ["read"]}}
+        }"#;
+        let config: Config = serde_json::from_str(text).unwrap();
+        let tools = config.tools().unwrap();
+        let [read, get] = tools.get(tools.len() - 2..).unwrap() else { panic!("two endpoints") };
+        let member = Membership { set: "files".into(), name: "read".into(), needs_session: true };
+        assert_eq!((&*read.descriptor.name, &read.descriptor.toolset), ("fs.read", &Some(member)));
+        assert_eq!((&*get.descriptor.name, &get.descriptor.toolset), ("get", &None));
+        assert_eq!(config.tool_names().last_chunk().unwrap().each_ref().map(AsRef::as_ref), ["fs.read", "get"]);
     }
 }

@@ -1,10 +1,7 @@
 //! What a configuration may say, and yet hardly means.
 
-mod http;
 mod mcp;
-mod outbound;
 mod policy;
-mod script;
 mod texts;
 
 use std::collections::BTreeMap;
@@ -13,8 +10,10 @@ use serde_json::Value;
 use url::Url;
 
 use super::bus::is_local;
+use super::http::Open;
 use super::mcp::INPUT_PREFIX;
-use super::{AmqpUrl, BusUrl, Config, ENVIRONMENT_PREFIX};
+use super::script::{Require, Runner, SCRIPT_TOOL};
+use super::{AmqpUrl, BusUrl, Config, ENVIRONMENT_PREFIX, Role, ScriptConfig};
 
 /// Start of the variables that look as if they belonged to the daemon.
 const LOOKALIKE: &str = "TOOLBUS_";
@@ -90,7 +89,7 @@ pub(crate) fn warnings(config: &Config) -> Vec<String> {
             warnings.push("bus.tls: the certificates are not used, because no address is amqps://".to_owned());
         }
     }
-    warnings.extend(http::warnings(config));
+    warnings.extend(http(config));
     for endpoint in &config.rest.endpoints {
         let is_plain = Url::parse(&endpoint.url).is_ok_and(|url| url.scheme() == "http" && !is_local(&url));
         let is_harmless = |header: &str| HARMLESS.iter().any(|harmless| harmless.eq_ignore_ascii_case(header));
@@ -107,7 +106,108 @@ pub(crate) fn warnings(config: &Config) -> Vec<String> {
     warnings.extend(unremovable(config));
     warnings.extend(policy::warnings(config));
     warnings.extend(mcp::warnings(config));
-    warnings.extend(script::warnings(config));
+    warnings.extend(scripts(config));
     warnings.extend(texts::warnings(config));
     warnings
+}
+
+/// Shortest token that is not told, in bytes.
+const MIN_TOKEN: usize = 16;
+
+/// An HTTP server that is open wider than it is hardly meant to be.
+fn http(config: &Config) -> Vec<String> {
+    let http = &config.http;
+    let mut warnings = Vec::new();
+    let is_remote = !http.listen.ip().is_loopback();
+    if is_remote {
+        warnings.push(format!("http.listen: {} can be reached from other machines", http.listen));
+    }
+    if is_remote && !http.tokens.is_empty() {
+        warnings.push(format!(
+            "http.tokens: tokens travel to {} unencrypted; let a proxy that speaks TLS listen there",
+            http.listen
+        ));
+    }
+    if http.open == Open::Network && is_remote && !config.denies_unknown() {
+        warnings
+            .push("http.open: everybody who reaches the port may use what a caller without a section may".to_owned());
+    }
+    if http.open != Open::No && config.denies_unknown() {
+        warnings.push(
+            "http.open: clients without a token have no tool, because callers without a section have none \
+             (`identity.unknown`)"
+                .to_owned(),
+        );
+    }
+    for (agent, token) in http.each_token() {
+        let bytes = token.reveal().len();
+        if bytes < MIN_TOKEN {
+            warnings.push(format!(
+                "http.tokens.{agent}: {bytes} bytes long, which can be guessed; use at least {MIN_TOKEN} random ones"
+            ));
+        }
+    }
+    for agent in http.tokens.keys().filter(|agent| !config.agents.contains_key(*agent)) {
+        let what = if config.denies_unknown() {
+            "has no tool, because it has no section in `agents`"
+        } else {
+            "has no section in `agents`, so it may use what everybody may"
+        };
+        warnings.push(format!("http.tokens: `{agent}` {what}"));
+    }
+    warnings
+}
+
+/// Scripts and commands that are hardly meant as they are.
+fn scripts(config: &Config) -> Vec<String> {
+    let mut warnings = Vec::new();
+    if let Some(script) = &config.script {
+        warnings.extend(script.warnings(config));
+    }
+    for command in &config.commands {
+        let name = &command.name;
+        if command.timeout > config.invoke.max_timeout {
+            warnings.push(format!(
+                "commands: the timeout of `{name}`, {}, is longer than any call may take (invoke.max_timeout is {})",
+                command.timeout, config.invoke.max_timeout
+            ));
+        }
+    }
+    warnings
+}
+
+impl ScriptConfig {
+    fn warnings(&self, config: &Config) -> Vec<String> {
+        let mut warnings = Vec::new();
+        let longest_call = config.invoke.max_timeout;
+        let times = [("timeout", Some(self.timeout)), ("max_timeout", self.max_timeout)];
+        for (key, time) in times {
+            if let Some(time) = time.filter(|time| *time > longest_call) {
+                warnings.push(format!(
+                    "script.{key}: {time} is longer than any call may take; raise invoke.max_timeout, which is {longest_call}"
+                ));
+            }
+        }
+        if !config.roles().contains(&Role::Scripts) {
+            warnings.push("script: not used, because `daemon.roles` has no \"scripts\"".to_owned());
+            if config.tools.required.iter().any(|name| name == SCRIPT_TOOL) {
+                warnings.push(format!("tools.required: `{SCRIPT_TOOL}` is never there in this process"));
+            }
+        }
+        match self.runner {
+            Runner::Local => warnings.push(
+                "script.runner: nothing keeps scripts in; whoever may call the tool can do all that the daemon can"
+                    .to_owned(),
+            ),
+            Runner::Sandbox if self.sandbox.require == Require::LimitsOnly => warnings.push(
+                "script.sandbox.require: \"limits-only\" lets scripts read every file that the daemon can read"
+                    .to_owned(),
+            ),
+            Runner::Sandbox => {}
+        }
+        if self.packages.allow.iter().any(|name| name == "*") {
+            warnings.push("script.packages.allow: lets scripts have any package that there is".to_owned());
+        }
+        warnings
+    }
 }

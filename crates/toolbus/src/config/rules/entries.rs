@@ -1,51 +1,103 @@
-//! What an HTTP endpoint must be.
+//! What the entries of lists must be that become tools: HTTP endpoints and commands.
 
 use serde::Deserialize;
 use serde_json::{Map, Value};
-use toolbus_config::{KeyPath, Part};
-use toolbus_tools::rest::Client;
+use toolbus_config::{KeyPath, Part, key_path};
+use toolbus_scripts::commands::{self, CommandError};
+use toolbus_tools::rest::{self, Client};
 
 use super::{Checker, below};
+use crate::config::commands::CommandConfig;
 use crate::config::rest::{Auth, Endpoint};
+
+/// A program that is there wherever this one runs, also where there is no shell.
+const STAND_IN: &str = "/proc/self/exe";
+
+/// Adds what an entry must have, so that the rest of it can be looked at.
+type Complete = fn(&mut Map<String, Value>);
+
+/// The key of a mistake in an entry, and what is wrong there.
+type Mistake = (&'static str, String);
 
 impl Checker<'_> {
     /// Lets the tools crate look at every endpoint, as far as that is in order by itself.
     pub(super) fn endpoints(&mut self) {
-        let list = ["rest".to_owned(), "endpoints".to_owned()];
-        let Some(endpoints) = self.tree.get(&list).and_then(Value::as_array).filter(|list| !list.is_empty()) else {
+        let entries = self.list(&["rest", "endpoints"], complete_endpoint);
+        if entries.is_empty() {
             return;
-        };
+        }
         let client = match Client::new() {
             Ok(client) => client,
             Err(error) => return self.tell(&["rest.endpoints"], format!("no HTTP client can be made: {error}")),
         };
-        for (index, endpoint) in endpoints.iter().enumerate() {
-            let mut endpoint = endpoint.clone();
-            let Some(members) = endpoint.as_object_mut() else { continue };
-            let here: KeyPath = list.iter().cloned().chain([index.to_string()]).collect();
-            // What is missing stands for the endpoint as a whole; the rest of it is looked at all the same.
+        for (here, endpoint) in entries {
+            self.auth(&here, &endpoint);
+            self.entry(&here, endpoint, complete_endpoint, |endpoint| {
+                let settings = Endpoint::deserialize(endpoint).ok()?.settings();
+                rest::tool(settings, &client).err().map(|mistake| (mistake.key(), mistake.to_string()))
+            });
+        }
+    }
+
+    /// Lets the scripts crate look at every command, as far as that is in order by itself.
+    pub(super) fn commands(&mut self) {
+        for (here, command) in self.list(&["commands"], complete_command) {
+            self.entry(&here, command, complete_command, |command| {
+                match commands::tool(CommandConfig::deserialize(command).ok()?.settings(), None) {
+                    // Nothing runs here, so that nothing has to be kept in.
+                    Ok(_) | Err(CommandError::NoSandbox) => None,
+                    Err(mistake) => Some((mistake.key(), mistake.to_string())),
+                }
+            });
+        }
+    }
+
+    /// The entries of a list, each with its place, without its wrong values and complete.
+    fn list(&mut self, keys: &[&str], complete: Complete) -> Vec<(KeyPath, Value)> {
+        let list = key_path(keys);
+        let entries = self.tree.get(&list).and_then(Value::as_array);
+        let mut found = Vec::new();
+        for (index, entry) in entries.into_iter().flatten().enumerate() {
+            let mut entry = entry.clone();
+            let Some(members) = entry.as_object_mut() else { continue };
+            let here = below(&list, &[&index.to_string()]);
+            // What is missing stands for the entry as a whole; the rest of it is looked at all the same.
             self.wrong.retain(|wrong| *wrong != here);
             members.retain(|key, _| !self.wrong.iter().any(|w| w.starts_with(&here) && w.get(here.len()) == Some(key)));
             complete(members);
-            self.auth(&here, &endpoint);
-            // Each mistake is taken out, so that the next one is seen: at most one for every key.
-            while let Ok(settings) = Endpoint::deserialize(&endpoint).map(|endpoint| endpoint.settings()) {
-                let Err(mistake) = toolbus_tools::rest::tool(settings, &client) else { break };
-                let key = |name: &str| format!("rest.endpoints.{index}.{name}");
-                let related = match mistake.key() {
-                    "url" => vec![key("url"), key("parameters")],
-                    "body" => vec![key("body"), key("method")],
-                    other => vec![key(other)],
-                };
-                self.tell(&related.iter().map(String::as_str).collect::<Vec<_>>(), mistake.to_string());
-                let mistaken = here.iter().cloned().chain([mistake.key().to_owned()]).collect();
-                self.wrong.push(mistaken);
-                let Some(members) = endpoint.as_object_mut() else { break };
-                if members.remove(mistake.key()).is_none() {
-                    break;
-                }
-                complete(members);
+            found.push((here, entry));
+        }
+        found
+    }
+
+    /// Tells of every mistake in an entry. Each is taken out, so that the next one is seen: at most one for every key.
+    fn entry(
+        &mut self,
+        here: &[String],
+        mut entry: Value,
+        complete: Complete,
+        mistake: impl Fn(&Value) -> Option<Mistake>,
+    ) {
+        while let Some((key, what)) = mistake(&entry) {
+            let related: &[&str] = match key {
+                "url" => &["url", "parameters"],
+                "body" => &["body", "method"],
+                "command" => &["command", "parameters"],
+                "allow_dash" => &["allow_dash", "command"],
+                other => &[other],
+            };
+            let place = below(here, &[key]);
+            // What stands for a wrong key may be wrong itself, such as where there is no /proc.
+            if self.wrong.contains(&place) {
+                break;
             }
+            self.tell_at(related.iter().map(|key| below(here, &[*key])).collect(), Part::Value, what);
+            self.wrong.push(place);
+            let Some(members) = entry.as_object_mut() else { break };
+            if members.remove(key).is_none() {
+                break;
+            }
+            complete(members);
         }
     }
 
@@ -67,9 +119,19 @@ impl Checker<'_> {
     }
 }
 
-/// Gives an endpoint what it must have, so that the rest of it can be looked at.
-fn complete(endpoint: &mut Map<String, Value>) {
+fn complete_endpoint(endpoint: &mut Map<String, Value>) {
     for (key, harmless) in [("name", "endpoint"), ("description", "endpoint"), ("url", "http://localhost/")] {
         endpoint.entry(key).or_insert_with(|| Value::from(harmless));
+    }
+}
+
+fn complete_command(command: &mut Map<String, Value>) {
+    for key in ["name", "description"] {
+        command.entry(key).or_insert_with(|| Value::from("command"));
+    }
+    if !command.contains_key("command") {
+        command.insert("command".to_owned(), Value::from(vec![STAND_IN]));
+        // What its own arguments would have had is not told as unused.
+        command.insert("stdin".to_owned(), Value::from("arguments"));
     }
 }

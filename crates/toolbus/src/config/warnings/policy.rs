@@ -3,21 +3,23 @@
 use std::ops::Bound;
 use std::sync::Arc;
 
+use serde_json::Value;
 use toolbus_core::policy::{Profile, Role};
+use toolbus_core::recipients::declared;
 
-use super::{mcp, outbound};
+use super::mcp;
 use crate::config::agents::{AllowedTools, BindingConfig, matches_either};
 use crate::config::identity::{Source, sidecar_topic};
-use crate::config::tool_names::{KnownTools, KnownTool};
 use crate::config::pattern_sites::{PatternSite, patterns};
-use crate::config::{Agent, AgentConfig, Config, DEFAULT_AGENT, daemon};
+use crate::config::tool_names::{KnownTool, KnownTools};
+use crate::config::{Agent, AgentConfig, Config, DEFAULT_AGENT, OutboundConfig, daemon};
 
 /// What is allowed and yet hardly meant, in words.
 pub(super) fn warnings(config: &Config) -> Vec<String> {
     let known = config.known_tools();
     let mut warnings = identity(config);
     warnings.extend(dead_patterns(config, &known));
-    warnings.extend(outbound::warnings(config, &known));
+    warnings.extend(outbound(config, &known));
     let bound = |set: &String| config.agents.values().any(|agent| agent.toolsets.contains(set));
     let unbound = config.toolsets.keys().filter(|set| !bound(set));
     warnings.extend(unbound.map(|set| format!("toolsets.{set}: no agent has this tool set")));
@@ -184,5 +186,49 @@ impl Rules<'_> {
             && role.is_none_or(|role| role == Role::Allowed)
             && passes(&self.agent.allowed_tools, &self.agent.denied_tools)
             && self.binding.is_none_or(|binding| passes(&binding.allowed_tools, &binding.denied_tools))
+    }
+}
+
+/// What may name recipients and is not compared with a list, or is refused for the sake of one; in words.
+fn outbound(config: &Config, known: &KnownTools) -> Vec<String> {
+    let listed = config.outbound.iter().filter(|(channel, _)| config.agents.values().any(|agent| agent.lists(channel)));
+    listed.flat_map(|(channel, outbound)| outbound.warnings(channel, known)).collect()
+}
+
+impl AgentConfig {
+    /// Whether it lists recipients on a channel, be it for one binding alone.
+    fn lists(&self, channel: &str) -> bool {
+        let mut bindings = self.bindings.iter().filter_map(|binding| binding.outbound_allowlist.as_ref());
+        self.outbound_allowlist.contains_key(channel) || bindings.any(|lists| lists.contains_key(channel))
+    }
+}
+
+impl OutboundConfig {
+    fn warnings<'a>(&'a self, channel: &'a str, known: &'a KnownTools) -> impl Iterator<Item = String> + 'a {
+        let tools = known.iter().filter(|(name, tool)| matches_either(&self.tools, name, &tool.bare_name));
+        tools.filter_map(move |(name, tool)| {
+            let what = tool.unknown_arguments()?;
+            Some(format!("outbound.{channel}: `{name}` {what}"))
+        })
+    }
+}
+
+impl KnownTool {
+    /// What becomes of arguments that nothing is known of, if it may be given any.
+    fn unknown_arguments(&self) -> Option<&'static str> {
+        let schema = self.parameters.as_ref();
+        if schema.and_then(|schema| schema.get("additionalProperties")) == Some(&Value::Bool(false)) {
+            None
+        } else if schema.is_some_and(|schema| !declared(schema).is_empty()) {
+            Some(
+                "has an open schema; arguments that the schema does not declare are refused for agents with an \
+                 `outbound_allowlist`",
+            )
+        } else {
+            Some(
+                "has no schema that declares its arguments; those that hold no recipient are refused for agents with an \
+                 `outbound_allowlist`",
+            )
+        }
     }
 }
