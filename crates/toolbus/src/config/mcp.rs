@@ -1,7 +1,6 @@
 //! `[mcp]`: MCP servers, in sections of their own and in the file that other programs read, too.
 
 mod auth;
-mod draft;
 mod file;
 mod placeholders;
 mod server;

@@ -7,7 +7,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use toolbus_mcp_client::spec::{ClientCredentials, Credential, Credentials};
 
-use super::draft::{Mistake, http_url};
+use super::server::{Mistake, http_url};
 use crate::config::{Agent, Secret};
 
 /// Credentials by agent.

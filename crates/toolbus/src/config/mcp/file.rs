@@ -23,7 +23,7 @@ use self::refusal::Refusal;
 pub(crate) use self::substitution::INPUT_PREFIX;
 use self::substitution::Variables;
 use super::MAX_SERVERS;
-use super::draft::Draft;
+use super::server::ServerConfig;
 use crate::config::pins::Pin;
 
 /// Largest file, in bytes.
@@ -210,7 +210,7 @@ impl ServersFile {
         };
         if !choice.admits(written_name) {
             entry.is_disabled = true;
-            entry.draft = entry.draft.map(Draft::disabled);
+            entry.server = entry.server.map(|server| ServerConfig { disabled: true, ..server });
         }
         let shown = format!("`{}`", shown(written_name));
         if !entry.ignored.is_empty() {
@@ -226,11 +226,11 @@ impl ServersFile {
                 .problems
                 .push(format!("{place}: {shown} is left out: there is a server of this name before it"));
         }
-        match entry.draft.and_then(|draft| draft.finish(name.clone())) {
-            Ok((spec, warnings)) => {
+        match entry.server.and_then(|server| Ok((server.spec(name.clone())?, server.pin))) {
+            Ok(((spec, warnings), pin)) => {
                 self.warnings.extend(warnings.iter().map(|warning| format!("{place}: {shown}: {warning}")));
                 self.entries.push((spec, place.to_owned()));
-                self.pins.extend(entry.pin.map(|pin| (name, pin)));
+                self.pins.extend(pin.map(|pin| (name, pin)));
             }
             Err(mistake) => {
                 // Nobody misses a server that is not to be used.

@@ -1,17 +1,50 @@
-//! `[mcp.servers.NAME]`: one MCP server.
+//! `[mcp.servers.NAME]`: one MCP server, also as the file of servers has it.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::Arc;
 
+use axum::http::{HeaderName, HeaderValue};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use toolbus_core::tool::Validation;
-use toolbus_mcp_client::spec::{Credentials, HttpKind, ServerName, ServerSpec};
+use toolbus_core::text::shown;
+use toolbus_core::tool::{Naming, Validation};
+use toolbus_mcp_client::spec::ToolFilter;
+use toolbus_mcp_client::spec::{
+    Credential, Credentials, Endpoint, HttpKind, Origin, Program, ServerName, ServerSpec, TransportSpec,
+};
+use url::Url;
 
 use super::auth::ServerAuth;
-use super::draft::{Draft, Kind, Mistake};
+use super::placeholders::shared_path;
+use crate::config::bus::is_local;
 use crate::config::pins::Pin;
 use crate::config::{HumanDuration, Secret};
+
+/// Most arguments of a program, and entries of a list of tools.
+const MAX_LIST: usize = 10_000;
+/// Most variables of an environment.
+const MAX_VARIABLES: usize = 1024;
+/// Most tools that have other names.
+const MAX_RENAMED: usize = 1024;
+/// Longest prefix, in characters.
+const MAX_PREFIX: usize = 32;
+/// Longest name that a tool is given, in characters: what models accept.
+const MAX_RENAMED_NAME: usize = 64;
+/// Most headers.
+const MAX_HEADERS: usize = 64;
+/// Headers that the transport itself sets.
+const OWN_HEADERS: [&str; 9] = [
+    "accept",
+    "connection",
+    "content-length",
+    "content-type",
+    "host",
+    "last-event-id",
+    "mcp-protocol-version",
+    "mcp-session-id",
+    "transfer-encoding",
+];
 
 /// One MCP server: a program with `command`, or an HTTP server with `url`.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
@@ -67,6 +100,9 @@ pub struct ServerConfig {
     /// Whether tools that changed are quarantined until an operator approves them; "strict": suspect ones, too. Absent: as
     /// `pins.sources` says.
     pub pin: Option<Pin>,
+    /// Whether no tool is offered, whatever the lists say: as the empty list of some files means.
+    #[serde(skip)]
+    pub(crate) offers_none: bool,
 }
 
 /// A transport.
@@ -82,6 +118,9 @@ pub enum ServerKind {
     StreamableHttp,
     /// HTTP+SSE, as of protocol version 2024-11-05.
     Sse,
+    /// Whichever of those for HTTP the server has.
+    #[serde(skip)]
+    Detect,
 }
 
 /// What is done about arguments that a server's schemas do not allow.
@@ -98,6 +137,22 @@ pub enum Validate {
     Off,
 }
 
+/// Why a server cannot be what is said of it. Never holds a value, which may be secret.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{what}")]
+pub(crate) struct Mistake {
+    /// The key, as TOML has it; empty: the server as a whole.
+    pub(crate) key: &'static str,
+    /// What is wrong and what is expected.
+    pub(crate) what: String,
+}
+
+impl Mistake {
+    pub(super) fn new(key: &'static str, what: impl Into<String>) -> Self {
+        Self { key, what: what.into() }
+    }
+}
+
 impl From<Validate> for Validation {
     fn from(validate: Validate) -> Self {
         match validate {
@@ -108,47 +163,210 @@ impl From<Validate> for Validation {
     }
 }
 
-impl From<ServerKind> for Kind {
-    fn from(kind: ServerKind) -> Self {
-        match kind {
-            ServerKind::Stdio => Self::Stdio,
-            ServerKind::Http | ServerKind::StreamableHttp => Self::Http(HttpKind::Streamable),
-            ServerKind::Sse => Self::Http(HttpKind::Sse),
-        }
-    }
-}
-
 impl ServerConfig {
     /// The server of this name as the bridge takes it, and what is hardly meant about it, in words.
     pub(crate) fn finish(&self, name: &str) -> Result<(ServerSpec, Vec<String>), Mistake> {
-        let name = ServerName::parse(name).map_err(|error| Mistake::new("", error.to_string()))?;
-        let secrets = |of: &BTreeMap<String, Secret>| {
-            of.iter().map(|(name, value)| (name.clone(), value.reveal().into())).collect()
+        self.spec(ServerName::parse(name).map_err(|error| Mistake::new("", error.to_string()))?)
+    }
+
+    /// The same for a name that was read.
+    pub(super) fn spec(&self, name: ServerName) -> Result<(ServerSpec, Vec<String>), Mistake> {
+        let mut warnings = Vec::new();
+        let credentials = self.auth.as_ref().map_or(Ok(Credentials::None), ServerAuth::credentials)?;
+        if !self.allowed_tools.is_empty() && !self.denied_tools.is_empty() {
+            warnings.push("has both a list of allowed and of denied tools; a tool of both is denied".to_owned());
+        }
+        if self.offers_none {
+            warnings.push("offers no tool, because its list of tools is empty".to_owned());
+        }
+        if self.allowed_tools.len().max(self.denied_tools.len()) > MAX_LIST {
+            return Err(Mistake::new("", format!("more than {MAX_LIST} tools in a list")));
+        }
+        let (used, unused) = match self.kind.map_or(self.url.is_some(), |kind| kind != ServerKind::Stdio) {
+            true => ("url", self.of_program()),
+            false => ("command", self.of_endpoint()),
         };
-        let draft = Draft {
-            kind: self.kind.map(Kind::from),
-            command: self.command.clone(),
-            args: self.args.clone(),
-            env: secrets(&self.env),
-            cwd: self.cwd.clone(),
-            roots: self.roots.clone(),
-            url: self.url.clone(),
-            headers: secrets(&self.headers),
-            credentials: self.auth.as_ref().map_or(Ok(Credentials::None), ServerAuth::credentials)?,
-            allowed: self.allowed_tools.clone(),
-            denied: self.denied_tools.clone(),
-            offers_none: false,
-            prefix: self.prefix.clone(),
-            renamed: self.rename.clone(),
+        if !unused.is_empty() {
+            let keys: Vec<_> = unused.iter().map(|key| format!("`{key}`")).collect();
+            warnings.push(format!("not used, because it has a `{used}`: {}", keys.join(", ")));
+        }
+        let spec = ServerSpec {
+            name,
+            tools: match self.offers_none {
+                true => ToolFilter::new(Vec::new(), vec!["*".to_owned()]),
+                false => ToolFilter::new(self.allowed_tools.clone(), self.denied_tools.clone()),
+            },
+            naming: self.naming()?,
             validation: self.validate.into(),
             tool_timeout: self.tool_timeout.map(HumanDuration::get),
             is_lazy: self.lazy,
             is_disabled: self.disabled,
+            origin: Origin::Configuration,
+            transport: self.transport(credentials)?,
         };
-        let (spec, mut warnings) = draft.finish(name)?;
+        warnings.extend(is_exposed(&spec).then(|| "sends credentials unencrypted; use https://".to_owned()));
+        warnings.extend(shared_path(&spec));
         if self.auth.as_ref().is_some_and(ServerAuth::has_idle_credential) {
             warnings.push("never sends its shared credential, because `per_agent` is there".to_owned());
         }
         Ok((spec, warnings))
     }
+
+    /// How its tools are called. Names that the operator gives are such that every model accepts them as they are.
+    fn naming(&self) -> Result<Naming, Mistake> {
+        let is_name = |name: &str, longest: usize| {
+            let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-');
+            name.starts_with(|c: char| c.is_ascii_alphabetic()) && name.chars().all(is_plain) && name.len() <= longest
+        };
+        let form = |longest| {
+            format!("expected a letter, and then at most {} letters, digits, `_` and `-` of ASCII", longest - 1)
+        };
+        if let Some(prefix) = &self.prefix {
+            require(is_name(prefix, MAX_PREFIX), "prefix", &format!("is no prefix: {}", form(MAX_PREFIX)))?;
+        }
+        require(self.rename.len() <= MAX_RENAMED, "rename", &format!("has more than {MAX_RENAMED} tools"))?;
+        let mut given = BTreeMap::new();
+        for (own, name) in &self.rename {
+            let (own_shown, shown) = (shown(own), shown(name));
+            require(
+                is_name(name, MAX_RENAMED_NAME),
+                "rename",
+                &format!("gives `{own_shown}` a name that cannot be used: {}", form(MAX_RENAMED_NAME)),
+            )?;
+            if let Some(other) = given.insert(name, own_shown.clone()) {
+                let what = format!("`rename` gives two tools the name `{shown}`: `{other}` and `{own_shown}`");
+                return Err(Mistake::new("rename", what));
+            }
+        }
+        let renamed = self.rename.iter().map(|(own, name)| (own.as_str().into(), name.as_str().into()));
+        Ok(Naming { set: None, prefix: self.prefix.as_deref().map(Arc::from), renamed: renamed.collect() })
+    }
+
+    /// The keys that only a program has, of those that are there.
+    fn of_program(&self) -> Vec<&'static str> {
+        let keys = [
+            ("command", self.command.is_some()),
+            ("args", !self.args.is_empty()),
+            ("env", !self.env.is_empty()),
+            ("cwd", self.cwd.is_some()),
+            ("roots", !self.roots.is_empty()),
+        ];
+        keys.into_iter().filter(|(_, is_there)| *is_there).map(|(key, _)| key).collect()
+    }
+
+    /// The keys that only an HTTP server has, of those that are there.
+    fn of_endpoint(&self) -> Vec<&'static str> {
+        let keys = [("url", self.url.is_some()), ("headers", !self.headers.is_empty()), ("auth", self.auth.is_some())];
+        keys.into_iter().filter(|(_, is_there)| *is_there).map(|(key, _)| key).collect()
+    }
+
+    fn transport(&self, credentials: Credentials) -> Result<TransportSpec, Mistake> {
+        let kind = match (self.kind, &self.command, &self.url) {
+            (None, None, None) => {
+                return Err(Mistake::new("", "expected a `command` to run, or the `url` of a server"));
+            }
+            (None, Some(_), Some(_)) => {
+                let what = "has a `command` and a `url`; expected one of them, or a `type` that decides";
+                return Err(Mistake::new("type", what));
+            }
+            (Some(ServerKind::Stdio) | None, Some(_), _) => return Ok(TransportSpec::Stdio(self.program()?)),
+            (Some(ServerKind::Stdio), None, _) => {
+                return Err(Mistake::new("command", "`command` is missing; `type` says that it is a program"));
+            }
+            (Some(_), _, None) => {
+                return Err(Mistake::new("url", "`url` is missing; `type` says that it is an HTTP server"));
+            }
+            (Some(ServerKind::Http | ServerKind::StreamableHttp), _, Some(_)) => HttpKind::Streamable,
+            (Some(ServerKind::Sse), _, Some(_)) => HttpKind::Sse,
+            (Some(ServerKind::Detect) | None, _, Some(_)) => HttpKind::Detect,
+        };
+        Ok(TransportSpec::Http(self.endpoint(kind, credentials)?))
+    }
+
+    fn program(&self) -> Result<Program, Mistake> {
+        let Self { command, args, env, cwd, roots, .. } = self;
+        let command = command.clone().unwrap_or_default();
+        require(!command.trim().is_empty() && !command.contains('\0'), "command", "is no program")?;
+        require(args.len() <= MAX_LIST, "args", &format!("has more than {MAX_LIST} arguments"))?;
+        require(!args.iter().any(|arg| arg.contains('\0')), "args", "holds a NUL character, which no argument can")?;
+        require(env.len() <= MAX_VARIABLES, "env", &format!("has more than {MAX_VARIABLES} variables"))?;
+        let is_name = |name: &String| !name.is_empty() && !name.contains(['=', '\0']);
+        require(env.keys().all(is_name), "env", "has a name that no variable can have")?;
+        let has_nul = env.values().any(|value| value.reveal().contains('\0'));
+        require(!has_nul, "env", "holds a NUL character, which no variable can")?;
+        let is_path = |path: &PathBuf| !path.as_os_str().is_empty() && !path.to_string_lossy().contains('\0');
+        require(cwd.as_ref().is_none_or(is_path), "cwd", "is no path of a directory")?;
+        require(roots.iter().all(is_path), "roots", "has an entry that is no path of a directory")?;
+        Ok(Program { command, args: args.clone(), env: exposed(env), cwd: cwd.clone(), roots: roots.clone() })
+    }
+
+    fn endpoint(&self, kind: HttpKind, credentials: Credentials) -> Result<Endpoint, Mistake> {
+        let url = http_url("url", self.url.as_deref().unwrap_or_default())?;
+        require(self.headers.len() <= MAX_HEADERS, "headers", &format!("has more than {MAX_HEADERS} headers"))?;
+        for (name, value) in &self.headers {
+            let parsed = HeaderName::from_bytes(name.as_bytes());
+            let Ok(header) = parsed else {
+                return Err(Mistake::new("headers", "`headers` has a name that no header can have"));
+            };
+            let header = header.as_str();
+            require(
+                !OWN_HEADERS.contains(&header),
+                "headers",
+                &format!("has `{header}`, which the daemon itself sets"),
+            )?;
+            let has_value = HeaderValue::from_str(value.reveal()).is_ok();
+            require(has_value, "headers", &format!("has a value for `{header}` that no header can have"))?;
+            let is_taken = names(&credentials).iter().any(|name| name.eq_ignore_ascii_case(header));
+            require(!is_taken, "headers", &format!("has `{header}`, which `auth` sets, too"))?;
+        }
+        Ok(Endpoint { url, kind, headers: exposed(&self.headers), credentials })
+    }
+}
+
+/// Secrets as the bridge takes them.
+fn exposed(secrets: &BTreeMap<String, Secret>) -> BTreeMap<String, toolbus_core::secret::Secret> {
+    secrets.iter().map(|(name, value)| (name.clone(), value.reveal().into())).collect()
+}
+
+/// Reads the address of an HTTP server; `key` is where it stands.
+pub(super) fn http_url(key: &'static str, text: &str) -> Result<Url, Mistake> {
+    let url = Url::parse(text).map_err(|error| {
+        let what = format!("`{key}` is no URL ({error}); expected \"https://host/path\"");
+        Mistake::new(key, what)
+    })?;
+    require(matches!(url.scheme(), "http" | "https"), key, "is no HTTP address; expected \"https://host/path\"")?;
+    let has_user = !url.username().is_empty() || url.password().is_some();
+    require(!has_user, key, "has a user or a password, which would be shown; use a header instead")?;
+    Ok(url)
+}
+
+/// The headers that credentials take.
+fn names(credentials: &Credentials) -> Vec<&str> {
+    let name = |credential| match credential {
+        &Credential::Bearer(_) | &Credential::Basic { .. } | &Credential::ClientCredentials(_) => "authorization",
+        Credential::Header { name, .. } => name.as_str(),
+    };
+    match credentials {
+        Credentials::None => Vec::new(),
+        Credentials::Shared(credential) => vec![name(credential)],
+        Credentials::PerAgent(agents) => agents.values().map(name).collect(),
+    }
+}
+
+/// Whether it sends secrets to another machine for everybody to read.
+fn is_exposed(spec: &ServerSpec) -> bool {
+    let TransportSpec::Http(endpoint) = &spec.transport else { return false };
+    let is_plain = |url: &Url| url.scheme() == "http" && !is_local(url);
+    let exposes = |credential: &Credential| matches!(credential, Credential::ClientCredentials(grant) if is_plain(&grant.token_url));
+    let has_secrets = !endpoint.headers.is_empty() || endpoint.credentials != Credentials::None;
+    let of_grant = match &endpoint.credentials {
+        Credentials::None => false,
+        Credentials::Shared(credential) => exposes(credential),
+        Credentials::PerAgent(agents) => agents.values().any(exposes),
+    };
+    of_grant || (has_secrets && is_plain(&endpoint.url))
+}
+
+fn require(holds: bool, key: &'static str, what: &str) -> Result<(), Mistake> {
+    if holds { Ok(()) } else { Err(Mistake::new(key, format!("`{key}` {what}"))) }
 }

@@ -6,15 +6,13 @@ use std::time::Duration;
 use serde_json::Value;
 use serde_json::value::RawValue;
 use toolbus_config::nearest;
-use toolbus_core::secret::Secret;
-use toolbus_core::tool::Validation;
-use toolbus_mcp_client::spec::HttpKind;
 
 use super::env_file;
 use super::json::Members;
 use super::substitution::{Substitution, Variables};
-use crate::config::mcp::draft::{Draft, Kind, Mistake};
+use crate::config::mcp::server::{Mistake, ServerConfig, ServerKind, Validate};
 use crate::config::pins::Pin;
+use crate::config::{HumanDuration, Secret};
 
 /// Longest `toolTimeoutMs`: a year.
 const MAX_TIMEOUT_MS: u64 = 366 * 24 * 3600 * 1000;
@@ -90,9 +88,7 @@ const CHOICES: [&str; 18] = [
 /// What is written of one server.
 pub(super) struct Written {
     pub(super) name: Option<String>,
-    pub(super) draft: Result<Draft, Mistake>,
-    /// What is done about changes of its tools; absent where that is not said, or not so that it can be read.
-    pub(super) pin: Option<Pin>,
+    pub(super) server: Result<ServerConfig, Mistake>,
     /// Whether it says that it is not to be used, whatever else is wrong with it.
     pub(super) is_disabled: bool,
     /// Names of members that mean nothing here, each with the nearest name that does.
@@ -102,15 +98,14 @@ pub(super) struct Written {
 /// Reads a server; `name` is absent where it is a member.
 pub(super) fn read(name: Option<String>, text: &RawValue, variables: &Variables<'_>) -> Written {
     let Some(Members(members)) = Members::of(text) else {
-        let draft = Err(wrong("", "expected an object"));
-        return Written { name, draft, pin: None, is_disabled: false, ignored: Vec::new() };
+        let server = Err(wrong("", "expected an object"));
+        return Written { name, server, is_disabled: false, ignored: Vec::new() };
     };
     let mut reader = Reader {
         name,
-        draft: Draft::default(),
+        server: ServerConfig::default(),
         env_file: BTreeMap::new(),
         transport_mode: None,
-        pin: None,
         seen: BTreeMap::new(),
         ignored: Vec::new(),
         substitution: Substitution::new(variables),
@@ -124,26 +119,25 @@ pub(super) fn read(name: Option<String>, text: &RawValue, variables: &Variables<
         value.get() == off
     });
     let mistake = members.into_iter().find_map(|(member, value)| reader.member(member, value).err());
-    let mut draft = reader.draft;
+    let mut server = reader.server;
     // What is said of the server itself comes before what its file says.
     for (name, value) in reader.env_file {
-        draft.env.entry(name).or_insert(value);
+        server.env.entry(name).or_insert(value);
     }
     // The most exact of the words for a transport decides between those for HTTP.
-    if let (Some(mode), None | Some(Kind::Http(_)), Some(_)) = (reader.transport_mode, draft.kind, &draft.url) {
-        draft.kind = Some(Kind::Http(mode));
+    if reader.transport_mode.is_some() && server.kind != Some(ServerKind::Stdio) && server.url.is_some() {
+        server.kind = reader.transport_mode;
     }
-    let draft = mistake.map_or(Ok(draft), Err);
-    Written { name: reader.name, draft, pin: reader.pin, is_disabled, ignored: reader.ignored }
+    let server = mistake.map_or(Ok(server), Err);
+    Written { name: reader.name, server, is_disabled, ignored: reader.ignored }
 }
 
 struct Reader<'a> {
     name: Option<String>,
-    draft: Draft,
+    server: ServerConfig,
     /// What `envFile` gives.
     env_file: BTreeMap<String, Secret>,
-    transport_mode: Option<HttpKind>,
-    pin: Option<Pin>,
+    transport_mode: Option<ServerKind>,
     /// The keys that were given, each as it was spelt.
     seen: BTreeMap<&'static str, &'static str>,
     ignored: Vec<(String, Option<&'static str>)>,
@@ -203,42 +197,42 @@ impl Reader<'_> {
     }
 
     fn value(&mut self, key: &'static str, spelling: &'static str, value: Value) -> Result<(), Mistake> {
-        let draft = &mut self.draft;
+        let server = &mut self.server;
         match key {
             "name" => self.name = Some(text(spelling, value)?),
             "command" => match value {
                 // As Zed had it: an object with the program and its arguments.
                 Value::Object(program) => self.program(program)?,
-                value => draft.command = Some(text(spelling, value)?),
+                value => server.command = Some(text(spelling, value)?),
             },
-            "args" => draft.args = texts(spelling, value)?,
-            "env" => draft.env = scalars(spelling, value)?,
+            "args" => server.args = texts(spelling, value)?,
+            "env" => server.env = scalars(spelling, value)?,
             "envFile" => {
                 self.env_file = env_file::read(&text(spelling, value)?).map_err(|error| wrong(spelling, &error))?
             }
-            "cwd" => draft.cwd = Some(text(spelling, value)?.into()),
-            "url" => draft.url = Some(text(spelling, value)?),
+            "cwd" => server.cwd = Some(text(spelling, value)?.into()),
+            "url" => server.url = Some(text(spelling, value)?),
             "httpUrl" => {
-                draft.url = Some(text(spelling, value)?);
-                self.transport_mode = self.transport_mode.or(Some(HttpKind::Streamable));
+                server.url = Some(text(spelling, value)?);
+                self.transport_mode = self.transport_mode.or(Some(ServerKind::Http));
             }
-            "type" => draft.kind = kind(&text(spelling, value)?)?,
+            "type" => server.kind = kind(&text(spelling, value)?)?,
             "transportMode" => self.transport_mode = mode(&text(spelling, value)?)?.or(self.transport_mode),
-            "headers" => draft.headers = scalars(spelling, value)?,
-            ALLOWED => draft.allowed = texts(spelling, value)?,
+            "headers" => server.headers = scalars(spelling, value)?,
+            ALLOWED => server.allowed_tools = texts(spelling, value)?,
             INCLUDED => {
-                draft.allowed = texts(spelling, value)?;
-                draft.offers_none = draft.allowed.is_empty();
+                server.allowed_tools = texts(spelling, value)?;
+                server.offers_none = server.allowed_tools.is_empty();
             }
-            DENIED => draft.denied = texts(spelling, value)?,
-            "toolTimeoutMs" => draft.tool_timeout = Some(milliseconds(spelling, &value)?),
-            "disabled" => draft.is_disabled |= flag(spelling, &value)?,
-            "enabled" => draft.is_disabled |= !flag(spelling, &value)?,
-            "lazy" => draft.is_lazy = flag(spelling, &value)?,
-            "pin" => self.pin = Some(pin(value)?),
-            "prefix" => draft.prefix = Some(text(spelling, value)?),
-            "rename" => draft.renamed = names(spelling, value)?,
-            _ => draft.validation = validation(&text("validate", value)?)?,
+            DENIED => server.denied_tools = texts(spelling, value)?,
+            "toolTimeoutMs" => server.tool_timeout = Some(milliseconds(spelling, &value)?),
+            "disabled" => server.disabled |= flag(spelling, &value)?,
+            "enabled" => server.disabled |= !flag(spelling, &value)?,
+            "lazy" => server.lazy = flag(spelling, &value)?,
+            "pin" => server.pin = Some(pin(value)?),
+            "prefix" => server.prefix = Some(text(spelling, value)?),
+            "rename" => server.rename = names(spelling, value)?,
+            _ => server.validate = validation(&text("validate", value)?)?,
         }
         Ok(())
     }
@@ -318,10 +312,10 @@ fn pin(value: Value) -> Result<Pin, Mistake> {
     serde_json::from_value(value).map_err(|_| wrong("pin", r#"expected true, false or "strict""#))
 }
 
-fn milliseconds(key: &'static str, value: &Value) -> Result<Duration, Mistake> {
-    let in_range = value.as_u64().filter(|ms| (1..=MAX_TIMEOUT_MS).contains(ms));
+fn milliseconds(key: &'static str, value: &Value) -> Result<HumanDuration, Mistake> {
+    let duration = value.as_u64().and_then(|ms| HumanDuration::try_from(Duration::from_millis(ms)).ok());
     let what = format!("expected a whole number of milliseconds from 1 to {MAX_TIMEOUT_MS}");
-    in_range.map(Duration::from_millis).ok_or_else(|| wrong(key, &what))
+    duration.ok_or_else(|| wrong(key, &what))
 }
 
 /// A word as it is compared: of many spellings one.
@@ -329,32 +323,32 @@ fn folded(text: &str) -> String {
     text.chars().filter(|c| !matches!(c, '-' | '_' | ' ')).flat_map(char::to_lowercase).collect()
 }
 
-fn kind(text: &str) -> Result<Option<Kind>, Mistake> {
+fn kind(text: &str) -> Result<Option<ServerKind>, Mistake> {
     match folded(text).as_str() {
         "" => Ok(None),
         // Copilot calls it local.
-        "stdio" | "local" => Ok(Some(Kind::Stdio)),
-        "http" | "streamablehttp" => Ok(Some(Kind::Http(HttpKind::Streamable))),
-        "sse" => Ok(Some(Kind::Http(HttpKind::Sse))),
+        "stdio" | "local" => Ok(Some(ServerKind::Stdio)),
+        "http" | "streamablehttp" => Ok(Some(ServerKind::Http)),
+        "sse" => Ok(Some(ServerKind::Sse)),
         _ => Err(wrong("type", r#"expected "stdio", "http", "streamable-http" or "sse""#)),
     }
 }
 
-fn mode(text: &str) -> Result<Option<HttpKind>, Mistake> {
+fn mode(text: &str) -> Result<Option<ServerKind>, Mistake> {
     match folded(text).as_str() {
         "" => Ok(None),
-        "auto" => Ok(Some(HttpKind::Detect)),
-        "http" | "streamablehttp" => Ok(Some(HttpKind::Streamable)),
-        "sse" => Ok(Some(HttpKind::Sse)),
+        "auto" => Ok(Some(ServerKind::Detect)),
+        "http" | "streamablehttp" => Ok(Some(ServerKind::Http)),
+        "sse" => Ok(Some(ServerKind::Sse)),
         _ => Err(wrong("transportMode", r#"expected "auto", "streamable-http" or "sse""#)),
     }
 }
 
-fn validation(text: &str) -> Result<Validation, Mistake> {
+fn validation(text: &str) -> Result<Validate, Mistake> {
     match text.to_ascii_lowercase().as_str() {
-        "enforce" => Ok(Validation::Enforce),
-        "warn" => Ok(Validation::Warn),
-        "off" => Ok(Validation::Off),
+        "enforce" => Ok(Validate::Enforce),
+        "warn" => Ok(Validate::Warn),
+        "off" => Ok(Validate::Off),
         _ => Err(wrong("validate", r#"expected "enforce", "warn" or "off""#)),
     }
 }

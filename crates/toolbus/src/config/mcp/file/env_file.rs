@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use toolbus_core::secret::Secret;
+use crate::config::Secret;
 
 /// Largest file, in bytes.
 const MAX_FILE: u64 = 64 * 1024;
@@ -74,7 +74,7 @@ mod tests {
         match parse(text) {
             Ok(variables) => variables
                 .iter()
-                .map(|(name, value)| format!("{name}={:?}", value.expose()))
+                .map(|(name, value)| format!("{name}={:?}", value.reveal()))
                 .collect::<Vec<_>>()
                 .join(" "),
             Err(line) => format!("line {line}"),
