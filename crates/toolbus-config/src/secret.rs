@@ -35,8 +35,20 @@ impl Secret {
 
     /// The secret itself, for where it is used.
     #[must_use]
-    pub fn reveal(&self) -> &str {
+    pub fn expose(&self) -> &str {
         &self.0
+    }
+}
+
+impl From<String> for Secret {
+    fn from(value: String) -> Self {
+        Self(value)
+    }
+}
+
+impl From<&str> for Secret {
+    fn from(value: &str) -> Self {
+        Self(value.to_owned())
     }
 }
 
@@ -178,7 +190,7 @@ mod tests {
         let secret = Secret::new("hunter2");
         let shown = format!("{secret} {secret:?} {:#?} {}", Some(&secret), serde_json::to_string(&secret).unwrap());
         assert!(!shown.contains("hunter2"), "{shown}");
-        assert_eq!(secret.reveal(), "hunter2");
+        assert_eq!(secret.expose(), "hunter2");
     }
 
     #[test]

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 use toolbus_protocol::{Code, Outcome};
 
 use crate::redact::Redactor;
@@ -78,7 +80,9 @@ impl Cause {
 }
 
 /// What repeating a call would do.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+#[schemars(inline)]
 pub enum Effect {
     /// Changes nothing.
     ReadOnly,
@@ -87,6 +91,7 @@ pub enum Effect {
     /// Changes something each time.
     Effectful,
     /// Nobody said; treated as effectful wherever a call might be repeated.
+    #[serde(skip)]
     #[default]
     Undeclared,
 }

@@ -15,6 +15,8 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 use toolbus_core::secret::Secret;
 use toolbus_core::tool::{Effect, Tool};
 use toolbus_sandbox::{Limits, Sandbox};
@@ -65,18 +67,22 @@ pub struct CommandSettings {
     pub cpu_millis: u32,
 }
 
-/// What a program reads from its standard input.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+/// What a command reads from its standard input.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+#[schemars(inline)]
 pub enum Stdin {
     /// Nothing.
     #[default]
     None,
-    /// The arguments, as a JSON object.
+    /// The arguments of the call, as a JSON object.
     Arguments,
 }
 
-/// What a program prints.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+/// What a command writes to its standard output.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+#[schemars(inline)]
 pub enum Output {
     /// Text.
     #[default]

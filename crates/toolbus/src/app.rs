@@ -300,7 +300,7 @@ impl App {
         let token = self.config.http.admin_token.as_ref();
         let state = HttpState {
             health: Arc::clone(&self.health),
-            admin: token.map(|token| admin::guarded(Arc::clone(&admin), Arc::clone(&shown), token.reveal())),
+            admin: token.map(|token| admin::guarded(Arc::clone(&admin), Arc::clone(&shown), token.expose())),
             auth: Arc::clone(&self.http_auth),
             mcp: toolbus_mcp_server::router(mcp.clone()),
             redactor: self.redactor.clone(),

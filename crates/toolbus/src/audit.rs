@@ -53,7 +53,7 @@ impl AuditLog {
     /// When the file cannot be used.
     pub fn open(config: &AuditConfig, redactor: &Redactor) -> Result<Arc<Self>, AuditError> {
         let keyed = match &config.key {
-            Some(key) => Keyed::new(key.reveal().as_bytes()),
+            Some(key) => Keyed::new(key.expose().as_bytes()),
             None => Keyed::new(&[*Uuid::new_v4().as_bytes(), *Uuid::new_v4().as_bytes()].concat()),
         };
         let open = |file: &PathBuf| {

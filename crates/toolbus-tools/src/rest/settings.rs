@@ -2,6 +2,8 @@ use std::collections::BTreeMap;
 use std::str::FromStr;
 use std::time::Duration;
 
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 use toolbus_core::caller::AgentName;
 use toolbus_core::tool::Effect;
 
@@ -58,32 +60,31 @@ impl Settings {
     }
 }
 
-/// Where arguments go that the URL does not use.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+/// What becomes of arguments that the address does not use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+#[schemars(inline)]
 pub enum Body {
-    /// Into the query.
+    /// They are added to the query; there is no body.
     #[default]
     None,
-    /// Into a JSON object, sent as the body.
+    /// They become the body, as a JSON object.
     Json,
 }
 
-/// An HTTP method.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+/// HTTP method of an endpoint.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "UPPERCASE")]
+#[schemars(inline)]
+#[expect(missing_docs, reason = "these are the methods of HTTP")]
 pub enum Method {
-    /// `GET`.
     #[default]
     Get,
-    /// `POST`.
-    Post,
-    /// `PUT`.
-    Put,
-    /// `PATCH`.
-    Patch,
-    /// `DELETE`.
-    Delete,
-    /// `HEAD`.
     Head,
+    Post,
+    Put,
+    Patch,
+    Delete,
 }
 
 impl Method {

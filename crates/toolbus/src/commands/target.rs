@@ -421,7 +421,7 @@ mod tests {
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), "s3cret\n").unwrap();
         let args = DaemonArgs { admin_token_file: Some(file.path().to_owned()), ..over_http() };
-        assert_eq!(args.token(&operator(&[])).unwrap().reveal(), "s3cret");
+        assert_eq!(args.token(&operator(&[])).unwrap().expose(), "s3cret");
     }
 
     #[test]

@@ -6,11 +6,9 @@ use std::path::PathBuf;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use toolbus_config::{ByteSize, HumanDuration, LargeSize, Secret};
-use toolbus_core::secret;
+use toolbus_core::tool::Effect;
 use toolbus_sandbox::Limits;
-use toolbus_scripts::commands as runs;
-
-use super::rest::Effect;
+use toolbus_scripts::commands::{self as runs, Output, Stdin};
 
 /// Most commands of a configuration.
 pub(crate) const MAX_COMMANDS: usize = 1024;
@@ -127,24 +125,17 @@ impl CommandConfig {
     /// The command as the scripts crate takes it, which checks what goes beyond a single key.
     #[must_use]
     pub fn settings(&self) -> runs::CommandSettings {
-        let env = self.env.iter().map(|(name, value)| (name.clone(), secret::Secret::new(value.reveal())));
         runs::CommandSettings {
             description: self.description.clone(),
             parameters: self.parameters.clone(),
-            stdin: match self.stdin {
-                Stdin::None => runs::Stdin::None,
-                Stdin::Arguments => runs::Stdin::Arguments,
-            },
-            output: match self.output {
-                Output::Text => runs::Output::Text,
-                Output::Json => runs::Output::Json,
-            },
+            stdin: self.stdin,
+            output: self.output,
             success_codes: self.success_codes.clone(),
             sandbox: self.sandbox,
             timeout: Some(self.timeout.get()),
-            effect: self.effect.map(Effect::declared).unwrap_or_default(),
+            effect: self.effect.unwrap_or_default(),
             cwd: self.cwd.clone(),
-            env: env.collect(),
+            env: self.env.clone(),
             read: self.read.clone(),
             write: self.write.clone(),
             network: self.network,
@@ -169,28 +160,4 @@ impl CommandConfig {
         let (read, write) = (Vec::new(), Vec::new());
         runs::CommandSettings { sandbox: false, network: false, read, write, ..self.settings() }
     }
-}
-
-/// What a command reads from its standard input.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-#[schemars(inline)]
-pub enum Stdin {
-    /// Nothing.
-    #[default]
-    None,
-    /// The arguments of the call, as a JSON object.
-    Arguments,
-}
-
-/// What a command writes to its standard output.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-#[schemars(inline)]
-pub enum Output {
-    /// Text.
-    #[default]
-    Text,
-    /// One JSON value.
-    Json,
 }

@@ -19,7 +19,7 @@ pub use self::auth::{AgentCredential, ServerAuth};
 pub(crate) use self::file::INPUT_PREFIX;
 pub use self::file::ServersFile;
 pub(crate) use self::placeholders::{misplaced, placeholder};
-pub use self::server::{ServerConfig, ServerKind, Validate};
+pub use self::server::{ServerConfig, ServerKind};
 use super::Config;
 use super::pattern::ToolPattern;
 use super::pins::Pin;

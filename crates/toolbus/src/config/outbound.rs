@@ -2,6 +2,7 @@
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use toolbus_core::recipients::Compare;
 
 use super::pattern::ToolPattern;
 
@@ -16,18 +17,5 @@ pub struct OutboundConfig {
     #[schemars(length(min = 1, max = 64), extend("items" = {"type": "string", "format": "toolbus-recipient-path"}))]
     pub recipients: Vec<String>,
     /// How a recipient is compared with the list.
-    pub compare: Comparison,
-}
-
-/// How a recipient is compared with a list.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-#[schemars(inline)]
-pub enum Comparison {
-    /// Telephone numbers, by their digits.
-    Digits,
-    /// Addresses of e-mail.
-    Email,
-    /// Character by character.
-    Exact,
+    pub compare: Compare,
 }

@@ -7,13 +7,11 @@ use toolbus_core::caller::AgentName;
 use toolbus_core::pattern::Pattern;
 use toolbus_core::policy::{AgentPolicy, Allowed, BindingPolicy, Policy};
 use toolbus_core::rate::{Rate, RateError, RateRule, RateRules, RateRulesError};
-use toolbus_core::recipients::{
-    AllowedRecipients, Compare, Outbound, RecipientError, RecipientPath, RecipientPathError,
-};
+use toolbus_core::recipients::{AllowedRecipients, Outbound, RecipientError, RecipientPath, RecipientPathError};
 
 use super::Config;
 use super::agents::{AgentConfig, AllowedTools, BindingConfig, Rates, Recipients};
-use super::outbound::{Comparison, OutboundConfig};
+use super::outbound::OutboundConfig;
 use super::pattern::ToolPattern;
 
 /// Why there is no policy; [`Config::load`] has found that before, and said where.
@@ -96,7 +94,7 @@ impl Config {
     fn recipients(&self, lists: &Recipients) -> Result<RecipientLists, PolicyError> {
         let known = lists.iter().filter_map(|(channel, list)| Some((channel, list, self.outbound.get(channel)?)));
         let lists = known.map(|(channel, list, outbound)| {
-            Ok((channel.as_str().into(), AllowedRecipients::new(outbound.compare.into(), list)?))
+            Ok((channel.as_str().into(), AllowedRecipients::new(outbound.compare, list)?))
         });
         Ok(Arc::new(lists.collect::<Result<_, RecipientError>>()?))
     }
@@ -108,18 +106,8 @@ impl OutboundConfig {
             channel: channel.into(),
             tools: patterns(&self.tools),
             recipients: self.recipients.iter().map(|path| RecipientPath::parse(path)).collect::<Result<_, _>>()?,
-            compare: self.compare.into(),
+            compare: self.compare,
         })
-    }
-}
-
-impl From<Comparison> for Compare {
-    fn from(comparison: Comparison) -> Self {
-        match comparison {
-            Comparison::Digits => Self::Digits,
-            Comparison::Email => Self::Email,
-            Comparison::Exact => Self::Exact,
-        }
     }
 }
 

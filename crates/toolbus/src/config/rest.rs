@@ -7,7 +7,8 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use toolbus_config::{ByteSize, HumanDuration, Secret};
-use toolbus_tools::rest as runs;
+use toolbus_core::tool::Effect;
+use toolbus_tools::rest::{self as runs, Body, Method};
 
 use self::auth::exposed;
 pub use self::auth::{AgentCredential, Auth};
@@ -69,21 +70,6 @@ const fn default_max_response() -> ByteSize {
     ByteSize::from_mib(1)
 }
 
-/// HTTP method of an endpoint.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "UPPERCASE")]
-#[schemars(inline)]
-#[expect(missing_docs, reason = "these are the methods of HTTP")]
-pub enum Method {
-    #[default]
-    Get,
-    Head,
-    Post,
-    Put,
-    Patch,
-    Delete,
-}
-
 impl Endpoint {
     /// Whether it has a credential that is never sent, because agents have their own.
     pub(crate) fn has_idle_credential(&self) -> bool {
@@ -97,62 +83,15 @@ impl Endpoint {
             name: self.name.clone(),
             description: self.description.clone(),
             url: self.url.clone(),
-            method: match self.method {
-                Method::Get => runs::Method::Get,
-                Method::Head => runs::Method::Head,
-                Method::Post => runs::Method::Post,
-                Method::Put => runs::Method::Put,
-                Method::Patch => runs::Method::Patch,
-                Method::Delete => runs::Method::Delete,
-            },
+            method: self.method,
             parameters: self.parameters.clone(),
             credential: self.auth.as_ref().and_then(Auth::shared),
             per_agent: self.auth.as_ref().map(Auth::per_agent).unwrap_or_default(),
             headers: self.headers.iter().map(|(name, value)| (name.clone(), exposed(value))).collect(),
-            body: match self.body {
-                Body::None => runs::Body::None,
-                Body::Json => runs::Body::Json,
-            },
+            body: self.body,
             timeout: Some(self.timeout.get()),
             max_response: self.max_response.bytes(),
-            effect: self.effect.map(Effect::declared).unwrap_or_default(),
-        }
-    }
-}
-
-/// What becomes of arguments that the address does not use.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-#[schemars(inline)]
-pub enum Body {
-    /// They are added to the query; there is no body.
-    #[default]
-    None,
-    /// They become the body, as a JSON object.
-    Json,
-}
-
-/// What repeating a call would do.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "kebab-case")]
-#[schemars(inline)]
-pub enum Effect {
-    /// Changes nothing.
-    ReadOnly,
-    /// Changes something, once, however often it is repeated.
-    Idempotent,
-    /// Changes something each time.
-    Effectful,
-}
-
-impl Effect {
-    /// The same, as the core names it.
-    #[must_use]
-    pub const fn declared(self) -> toolbus_core::tool::Effect {
-        match self {
-            Self::ReadOnly => toolbus_core::tool::Effect::ReadOnly,
-            Self::Idempotent => toolbus_core::tool::Effect::Idempotent,
-            Self::Effectful => toolbus_core::tool::Effect::Effectful,
+            effect: self.effect.unwrap_or_default(),
         }
     }
 }

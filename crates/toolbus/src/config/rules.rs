@@ -158,7 +158,7 @@ impl Checker<'_> {
 
     /// Tells of a secret of the daemon's own that is too short.
     fn secret(&mut self, key: &str, secret: Option<Secret>) {
-        let bytes = secret.map(|secret| secret.reveal().len());
+        let bytes = secret.map(|secret| secret.expose().len());
         if let Some(bytes) = bytes.filter(|bytes| *bytes < MIN_SECRET) {
             let what = format!("{bytes} bytes long, which can be guessed; expected at least {MIN_SECRET} random ones");
             self.tell(&[key], what);

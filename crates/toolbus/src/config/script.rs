@@ -7,7 +7,6 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use toolbus_config::{ByteSize, Cpu, HumanDuration, LargeSize};
-use toolbus_core::secret;
 use toolbus_sandbox::{Level, Limits};
 use toolbus_scripts::packages::PackageSettings;
 use toolbus_scripts::requirement::AllowedPackages;
@@ -165,7 +164,7 @@ impl ScriptConfig {
             cache: cache.clone(),
             max_cache: max_cache.bytes(),
             ttl: ttl.get(),
-            index_url: index_url.as_ref().map(|url| secret::Secret::new(url.reveal())),
+            index_url: index_url.clone(),
         }
     }
 

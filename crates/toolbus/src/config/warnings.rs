@@ -140,7 +140,7 @@ fn http(config: &Config) -> Vec<String> {
         );
     }
     for (agent, token) in http.each_token() {
-        let bytes = token.reveal().len();
+        let bytes = token.expose().len();
         if bytes < MIN_TOKEN {
             warnings.push(format!(
                 "http.tokens.{agent}: {bytes} bytes long, which can be guessed; use at least {MIN_TOKEN} random ones"

@@ -5,6 +5,9 @@
 
 use std::borrow::Cow;
 
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
 /// Most digits of a telephone number (E.164).
 const MAX_DIGITS: usize = 15;
 /// Longest local part of an address (RFC 5321), in bytes.
@@ -22,11 +25,15 @@ const USER_HOSTS: [&str; 2] = ["s.whatsapp.net", "c.us"];
 const GROUP_HOST: &str = "g.us";
 
 /// How a recipient is compared with a list.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+#[schemars(inline)]
 pub enum Compare {
-    /// Telephone numbers and WhatsApp's ids of users, by their digits; ids of groups as they are.
+    // Also ids of users of WhatsApp; ids of groups as they are.
+    /// Telephone numbers, by their digits.
     Digits,
-    /// Addresses of e-mail: the part before `@` as it is, the domain without case.
+    // The part before `@` as it is, the domain without case.
+    /// Addresses of e-mail.
     Email,
     /// Character by character.
     Exact,

@@ -92,10 +92,6 @@ fn default_header() -> String {
     "X-Api-Key".to_owned()
 }
 
-fn exposed(secret: &Secret) -> toolbus_core::secret::Secret {
-    toolbus_core::secret::Secret::new(secret.reveal())
-}
-
 impl ServerAuth {
     /// The credentials as the bridge takes them.
     pub(super) fn credentials(&self) -> Result<Credentials, Mistake> {
@@ -159,15 +155,15 @@ impl ServerAuth {
     fn credential(&self, own: &AgentCredential) -> Result<Credential, Mistake> {
         match own {
             AgentCredential::Bearer { token } => {
-                header_value(token.reveal())?;
-                Ok(Credential::Bearer(exposed(token)))
+                header_value(token.expose())?;
+                Ok(Credential::Bearer(token.clone()))
             }
             AgentCredential::ApiKey { key } => {
-                header_value(key.reveal())?;
+                header_value(key.expose())?;
                 let Self::ApiKey { header, .. } = self else { return Err(Mistake::new("auth", "has no `header`")) };
                 let name = HeaderName::from_bytes(header.as_bytes())
                     .map_err(|_| Mistake::new("auth", "`header` is a name that no header can have"))?;
-                Ok(Credential::Header { name: name.as_str().to_owned(), value: exposed(key) })
+                Ok(Credential::Header { name: name.as_str().to_owned(), value: key.clone() })
             }
             AgentCredential::ClientCredentials { client_id, client_secret } => self.grant(client_id, client_secret),
         }
@@ -185,7 +181,7 @@ impl ServerAuth {
         Ok(Credential::ClientCredentials(ClientCredentials {
             token_url,
             client_id: client_id.to_owned(),
-            client_secret: exposed(client_secret),
+            client_secret: client_secret.clone(),
             scopes: scopes.clone(),
         }))
     }

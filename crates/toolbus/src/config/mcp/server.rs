@@ -94,7 +94,7 @@ pub struct ServerConfig {
     /// Whether it is not to be used.
     pub disabled: bool,
     /// What is done about arguments that its schemas do not allow.
-    pub validate: Validate,
+    pub validate: Validation,
     /// Longest run of one call; absent: the daemon's.
     pub tool_timeout: Option<HumanDuration>,
     /// Whether tools that changed are quarantined until an operator approves them; "strict": suspect ones, too. Absent: as
@@ -123,20 +123,6 @@ pub enum ServerKind {
     Detect,
 }
 
-/// What is done about arguments that a server's schemas do not allow.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-#[schemars(inline)]
-pub enum Validate {
-    /// The call is refused.
-    #[default]
-    Enforce,
-    /// The call is run, and the log says what is wrong.
-    Warn,
-    /// Nobody looks.
-    Off,
-}
-
 /// Why a server cannot be what is said of it. Never holds a value, which may be secret.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{what}")]
@@ -150,16 +136,6 @@ pub(crate) struct Mistake {
 impl Mistake {
     pub(super) fn new(key: &'static str, what: impl Into<String>) -> Self {
         Self { key, what: what.into() }
-    }
-}
-
-impl From<Validate> for Validation {
-    fn from(validate: Validate) -> Self {
-        match validate {
-            Validate::Enforce => Self::Enforce,
-            Validate::Warn => Self::Warn,
-            Validate::Off => Self::Off,
-        }
     }
 }
 
@@ -197,7 +173,7 @@ impl ServerConfig {
                 false => ToolFilter::new(self.allowed_tools.clone(), self.denied_tools.clone()),
             },
             naming: self.naming()?,
-            validation: self.validate.into(),
+            validation: self.validate,
             tool_timeout: self.tool_timeout.map(HumanDuration::get),
             is_lazy: self.lazy,
             is_disabled: self.disabled,
@@ -292,12 +268,12 @@ impl ServerConfig {
         require(env.len() <= MAX_VARIABLES, "env", &format!("has more than {MAX_VARIABLES} variables"))?;
         let is_name = |name: &String| !name.is_empty() && !name.contains(['=', '\0']);
         require(env.keys().all(is_name), "env", "has a name that no variable can have")?;
-        let has_nul = env.values().any(|value| value.reveal().contains('\0'));
+        let has_nul = env.values().any(|value| value.expose().contains('\0'));
         require(!has_nul, "env", "holds a NUL character, which no variable can")?;
         let is_path = |path: &PathBuf| !path.as_os_str().is_empty() && !path.to_string_lossy().contains('\0');
         require(cwd.as_ref().is_none_or(is_path), "cwd", "is no path of a directory")?;
         require(roots.iter().all(is_path), "roots", "has an entry that is no path of a directory")?;
-        Ok(Program { command, args: args.clone(), env: exposed(env), cwd: cwd.clone(), roots: roots.clone() })
+        Ok(Program { command, args: args.clone(), env: env.clone(), cwd: cwd.clone(), roots: roots.clone() })
     }
 
     fn endpoint(&self, kind: HttpKind, credentials: Credentials) -> Result<Endpoint, Mistake> {
@@ -314,18 +290,13 @@ impl ServerConfig {
                 "headers",
                 &format!("has `{header}`, which the daemon itself sets"),
             )?;
-            let has_value = HeaderValue::from_str(value.reveal()).is_ok();
+            let has_value = HeaderValue::from_str(value.expose()).is_ok();
             require(has_value, "headers", &format!("has a value for `{header}` that no header can have"))?;
             let is_taken = names(&credentials).iter().any(|name| name.eq_ignore_ascii_case(header));
             require(!is_taken, "headers", &format!("has `{header}`, which `auth` sets, too"))?;
         }
-        Ok(Endpoint { url, kind, headers: exposed(&self.headers), credentials })
+        Ok(Endpoint { url, kind, headers: self.headers.clone(), credentials })
     }
-}
-
-/// Secrets as the bridge takes them.
-fn exposed(secrets: &BTreeMap<String, Secret>) -> BTreeMap<String, toolbus_core::secret::Secret> {
-    secrets.iter().map(|(name, value)| (name.clone(), value.reveal().into())).collect()
 }
 
 /// Reads the address of an HTTP server; `key` is where it stands.

@@ -87,7 +87,7 @@ fn default_header() -> String {
 
 /// A secret as the tools crate takes it.
 pub(super) fn exposed(secret: &Secret) -> toolbus_tools::Secret {
-    toolbus_tools::Secret::new(secret.reveal())
+    toolbus_tools::Secret::new(secret.expose())
 }
 
 impl Auth {

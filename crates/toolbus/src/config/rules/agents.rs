@@ -99,7 +99,7 @@ impl Checker<'_> {
         for (channel, entries) in recipients {
             let Some(outbound) = sections.outbound.get(channel) else { continue };
             for (index, entry) in entries.iter().enumerate() {
-                if let Err(error) = AllowedRecipients::new(outbound.compare.into(), std::slice::from_ref(entry)) {
+                if let Err(error) = AllowedRecipients::new(outbound.compare, std::slice::from_ref(entry)) {
                     let at = below(here, &["outbound_allowlist", channel, &index.to_string()]);
                     self.tell_at(vec![at], Part::Value, error.to_string());
                 }

@@ -53,7 +53,7 @@ impl Checker<'_> {
                     let what = "the same as `http.admin_token`, which is for operators; expected another token";
                     self.tell_at(vec![place.clone(), path("http.admin_token")], Part::Value, what);
                 }
-                if let Some(other) = seen.insert(token.reveal(), agent) {
+                if let Some(other) = seen.insert(token.expose(), agent) {
                     let what = format!("the same token as for `{other}`; expected one that no other has");
                     self.tell_at(vec![place], Part::Value, what);
                 }

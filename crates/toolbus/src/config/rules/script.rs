@@ -64,7 +64,7 @@ impl Checker<'_> {
             self.tell(&[&format!("script.packages.allow.{position}")], mistake.to_string());
         }
         if let Some(index) = &script.packages.index_url
-            && !Url::parse(index.reveal()).is_ok_and(|url| matches!(url.scheme(), "https" | "http") && url.has_host())
+            && !Url::parse(index.expose()).is_ok_and(|url| matches!(url.scheme(), "https" | "http") && url.has_host())
         {
             // Not the address itself: there may be a login in it.
             self.tell(&["script.packages.index_url"], "no address of an index; expected \"https://host/simple\"");

@@ -15,7 +15,7 @@ fn an_agent_may_have_a_token_or_several_from_wherever_secrets_come() {
         [http]\ntokens = { ana = { env = 'A' }, bea = [{ env = 'B' }, 'plain-s3cret-of-bea'] }";
     let loaded = load(&[text], &[("A", LONG), ("B", "another-s3cret-of-bea")], &[]).unwrap();
     let tokens: Vec<_> =
-        loaded.config.http.each_token().map(|(agent, token)| (agent.to_string(), token.reveal())).collect();
+        loaded.config.http.each_token().map(|(agent, token)| (agent.to_string(), token.expose())).collect();
     let expected = [("ana", LONG), ("bea", "another-s3cret-of-bea"), ("bea", "plain-s3cret-of-bea")];
     assert_eq!(tokens, expected.map(|(agent, token)| (agent.to_owned(), token)));
     assert!(!format!("{loaded:?} {}", serde_json::to_string(&loaded.config).unwrap()).contains("s3cret"));

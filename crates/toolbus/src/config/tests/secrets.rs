@@ -17,7 +17,7 @@ fn secrets_are_taken_from_the_environment_a_file_or_plain_text() {
         let text = with_auth(&format!("{{ type = 'bearer', token = {source} }}"));
         let config = load(&[&text], &[("TOKEN", SECRET)], &[]).unwrap().config;
         let rest::Auth::Bearer { token, .. } = config.rest.endpoints[0].auth.clone().unwrap() else { panic!("bearer") };
-        assert_eq!(token.unwrap().reveal(), SECRET, "{source}");
+        assert_eq!(token.unwrap().expose(), SECRET, "{source}");
     }
 }
 

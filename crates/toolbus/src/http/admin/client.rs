@@ -147,7 +147,7 @@ impl AdminClient {
                 Ok(client.request(method, format!("http://localhost{path}")))
             }
             Self::Http { url, token } => {
-                let mut bearer = HeaderValue::try_from(format!("Bearer {}", token.reveal())).map_err(|_| {
+                let mut bearer = HeaderValue::try_from(format!("Bearer {}", token.expose())).map_err(|_| {
                     AdminClientError::Refused(
                         "the token has characters that no header can carry; look at its end".to_owned(),
                     )

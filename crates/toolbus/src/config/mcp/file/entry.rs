@@ -6,11 +6,12 @@ use std::time::Duration;
 use serde_json::Value;
 use serde_json::value::RawValue;
 use toolbus_config::nearest;
+use toolbus_core::tool::Validation;
 
 use super::env_file;
 use super::json::Members;
 use super::substitution::{Substitution, Variables};
-use crate::config::mcp::server::{Mistake, ServerConfig, ServerKind, Validate};
+use crate::config::mcp::server::{Mistake, ServerConfig, ServerKind};
 use crate::config::pins::Pin;
 use crate::config::{HumanDuration, Secret};
 
@@ -344,11 +345,11 @@ fn mode(text: &str) -> Result<Option<ServerKind>, Mistake> {
     }
 }
 
-fn validation(text: &str) -> Result<Validate, Mistake> {
+fn validation(text: &str) -> Result<Validation, Mistake> {
     match text.to_ascii_lowercase().as_str() {
-        "enforce" => Ok(Validate::Enforce),
-        "warn" => Ok(Validate::Warn),
-        "off" => Ok(Validate::Off),
+        "enforce" => Ok(Validation::Enforce),
+        "warn" => Ok(Validation::Warn),
+        "off" => Ok(Validation::Off),
         _ => Err(wrong("validate", r#"expected "enforce", "warn" or "off""#)),
     }
 }

@@ -74,7 +74,7 @@ mod tests {
         match parse(text) {
             Ok(variables) => variables
                 .iter()
-                .map(|(name, value)| format!("{name}={:?}", value.reveal()))
+                .map(|(name, value)| format!("{name}={:?}", value.expose()))
                 .collect::<Vec<_>>()
                 .join(" "),
             Err(line) => format!("line {line}"),
