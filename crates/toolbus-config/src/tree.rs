@@ -59,12 +59,13 @@ pub struct Tree {
     origins: BTreeMap<KeyPath, Origin>,
 }
 
-impl Tree {
-    /// A tree without any value.
-    pub fn new() -> Self {
+impl Default for Tree {
+    fn default() -> Self {
         Self { root: Value::Object(Map::new()), origins: BTreeMap::new() }
     }
+}
 
+impl Tree {
     /// The whole.
     pub fn root(&self) -> &Value {
         &self.root
@@ -211,7 +212,7 @@ mod tests {
 
     #[test]
     fn tables_are_merged_and_everything_else_is_replaced() {
-        let mut tree = Tree::new();
+        let mut tree = Tree::default();
         tree.set(&[], json!({"bus": {"name": "a", "reply_topics": ["x", "y"]}}), Origin::Default);
         let later = Origin::CommandLine("--set".into());
         tree.set(&path("bus"), json!({"reply_topics": ["z"], "queue_prefix": "p"}), later.clone());
@@ -222,7 +223,7 @@ mod tests {
 
     #[test]
     fn an_element_of_a_list_can_be_changed_but_not_added() {
-        let mut tree = Tree::new();
+        let mut tree = Tree::default();
         tree.set(&[], json!({"list": [{"a": 1}]}), Origin::Default);
         tree.set(&path("list.0.a"), json!(2), Origin::Default);
         assert_eq!(tree.root(), &json!({"list": [{"a": 2}]}));
@@ -230,7 +231,7 @@ mod tests {
 
     #[test]
     fn keys_are_written_as_in_toml() {
-        let mut tree = Tree::new();
+        let mut tree = Tree::default();
         tree.set(&[], json!({"rest": {"endpoints": [{"url": "u"}]}}), Origin::Default);
         assert_eq!(tree.written(&path("tools.limits.web_*.0")), r#"tools.limits."web_*".0"#);
         assert_eq!(tree.written(&path("rest.endpoints.0.url")), "rest.endpoints[0].url");

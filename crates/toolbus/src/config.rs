@@ -219,7 +219,7 @@ impl Config {
 
     /// The value of a key, if it can be read, whatever is wrong with the rest.
     fn as_written<T: DeserializeOwned>(sources: &Sources, key: &[&str]) -> Option<T> {
-        let (schema, mut tree) = (schema(), Tree::new());
+        let (schema, mut tree) = (schema(), Tree::default());
         // What is wrong with them has been told, or will be.
         let _ = sources.files.iter().filter(|file| layer(&mut tree, file).is_err()).count();
         let _ = environment(&mut tree, &schema, ENVIRONMENT_PREFIX, &sources.environment);
@@ -229,7 +229,7 @@ impl Config {
 
     fn load_after(sources: &Sources, running: Option<&Self>) -> Result<Loaded, Problems> {
         let schema = schema();
-        let mut tree = Tree::new();
+        let mut tree = Tree::default();
         let unreadable: Vec<Problem> =
             sources.files.iter().filter_map(|file| layer(&mut tree, file).err()).flatten().collect();
         if !unreadable.is_empty() {

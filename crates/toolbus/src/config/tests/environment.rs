@@ -3,7 +3,7 @@ use serde_json::json;
 use super::*;
 
 fn after(files: Value, variables: &[(&str, &str)]) -> (Tree, Vec<String>) {
-    let mut tree = Tree::new();
+    let mut tree = Tree::default();
     tree.set(&[], files, Origin::Default);
     let variables = variables.iter().map(|(k, v)| (k.to_string(), v.to_string())).collect();
     let problems = environment(&mut tree, &schema(), ENVIRONMENT_PREFIX, &variables);
@@ -76,7 +76,7 @@ fn entries_that_differ_in_case_alone_are_told_apart_by_their_case() {
 
 #[test]
 fn the_command_line_may_create_entries() {
-    let mut tree = Tree::new();
+    let mut tree = Tree::default();
     let overrides = [Override::new(r#"tools.limits."web_*".timeout"#, "5s"), Override::new("a b", "x")];
     let problems = command_line(&mut tree, &schema(), &overrides, EXAMPLE);
     assert_eq!(tree.root(), &json!({"tools": {"limits": {"web_*": {"timeout": "5s"}}}}));

@@ -283,7 +283,7 @@ fn the_documented_configuration_has_every_key() {
     let text = std::fs::read_to_string(root().join("config/toolbus.toml")).unwrap();
     let mut file = tempfile::NamedTempFile::new().unwrap();
     file.write_all(with_examples(&text).as_bytes()).unwrap();
-    let mut tree = Tree::new();
+    let mut tree = Tree::default();
     layer(&mut tree, file.path()).unwrap();
 
     let schema = schema();
