@@ -1,6 +1,6 @@
 //! Spans of what happens beside calls.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use toolbus_core::lifecycle::{TARGET, checked};
 use toolbus_telemetry::Protocol;
@@ -12,6 +12,14 @@ use tracing::{info_span, span_enabled};
 use crate::observed::{attributes, kind, span};
 use crate::support::{Daemon, OK, SAMPLED, Script, parent, rabbit, tool};
 
+/// Returns when this time has passed.
+fn take(time: Duration) {
+    let begin = Instant::now();
+    while begin.elapsed() < time {
+        std::thread::yield_now();
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_span_has_its_parent_its_attributes_and_its_time() {
     for protocol in [Protocol::Grpc, Protocol::HttpProtobuf] {
@@ -21,7 +29,7 @@ async fn a_span_has_its_parent_its_attributes_and_its_time() {
         let log = daemon.logged("off", &[], || {
             let start = info_span!(target: TARGET, "mcp start", toolbus.mcp.server = "files", attempt = 2);
             start.in_scope(|| {
-                info_span!(target: TARGET, "mcp handshake").in_scope(|| std::thread::sleep(Duration::from_millis(20)));
+                info_span!(target: TARGET, "mcp handshake").in_scope(|| take(Duration::from_millis(20)));
             });
         });
         daemon.end().await;
