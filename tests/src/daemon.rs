@@ -1,10 +1,12 @@
 //! The daemon as a process of its own.
 
+use std::collections::BTreeSet;
 use std::ffi::OsString;
+use std::os::unix::fs::FileTypeExt as _;
 use std::path::Path;
 use std::process::{ExitStatus, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use tempfile::TempDir;
@@ -13,6 +15,7 @@ use tokio::process::{Child, Command};
 use tokio::task::JoinHandle;
 use toolbus_testing::patience::{PATIENCE, eventually};
 
+use crate::processes::{self, Process};
 use crate::program::{Run, binary, toolbus_in};
 use crate::site::Site;
 
@@ -23,9 +26,16 @@ const ALONE: &str = "[http]\nlisten = \"127.0.0.1:0\"\n[telemetry]\nlog_format =
 /// Longest answer of the HTTP server.
 const HTTP_TIME: Duration = Duration::from_secs(10);
 
-/// A running daemon; it ends when dropped.
+/// Longest time in which what a daemon has started ends after it.
+const LEAVING_TIME: Duration = Duration::from_secs(30);
+
+/// A daemon, which a test has to end. Its `Drop` fails a test that did not, and one whose daemon left a process, a socket
+/// or a folder behind.
 pub struct Daemon {
     child: Child,
+    pid: u32,
+    /// Processes that were below it when it was last signalled or waited for.
+    started: Mutex<BTreeSet<Process>>,
     log: Arc<Mutex<Vec<Value>>>,
     reader: Option<JoinHandle<()>>,
     http: String,
@@ -33,10 +43,22 @@ pub struct Daemon {
 }
 
 impl Drop for Daemon {
-    /// The log of a daemon tells why a test failed.
     fn drop(&mut self) {
+        // Of a test that fails, the log of the daemon tells why.
         if std::thread::panicking() {
             println!("the log of the daemon:\n{}", self.text());
+            return;
+        }
+        let status = self.child.try_wait().unwrap();
+        let status = status.unwrap_or_else(|| panic!("the daemon was not stopped:\n{}", self.text()));
+        let waiting = Instant::now();
+        loop {
+            let left = self.left(status);
+            if left.is_empty() {
+                return;
+            }
+            assert!(waiting.elapsed() < LEAVING_TIME, "left by the daemon: {left:?}\n{}", self.text());
+            std::thread::park_timeout(Duration::from_millis(20));
         }
     }
 }
@@ -128,14 +150,39 @@ impl Daemon {
                 kept.lock().unwrap_or_else(PoisonError::into_inner).push(line);
             }
         }));
-        Self { child, log, reader, http: String::new(), folder }
+        let pid = child.id().expect("a process");
+        Self { child, pid, started: Mutex::default(), log, reader, http: String::new(), folder }
+    }
+
+    /// Remembers what the daemon has started, to look for it after its end.
+    fn remember(&self) {
+        self.started.lock().unwrap_or_else(PoisonError::into_inner).extend(processes::below(self.pid));
+    }
+
+    /// What an ended daemon has left: processes and, if it ended in order, sockets and folders.
+    fn left(&self, status: ExitStatus) -> Vec<String> {
+        let started = self.started.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut left: Vec<_> = started.iter().filter_map(Process::command).collect();
+        if status.success() {
+            let of_pid = |name: &str| name.starts_with("toolbus-") && name.contains(&format!("-{}-", self.pid));
+            let entries = |folder: &Path| std::fs::read_dir(folder).into_iter().flatten().flatten().collect::<Vec<_>>();
+            let sockets = entries(self.folder()).into_iter();
+            let sockets = sockets.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_socket()));
+            let folders = entries(&std::env::temp_dir()).into_iter();
+            let folders = folders.filter(|entry| entry.file_name().to_str().is_some_and(of_pid));
+            left.extend(sockets.chain(folders).map(|entry| entry.path().display().to_string()));
+        }
+        left
     }
 
     /// Ends the daemon in order, and starts it again in its folder, with what it kept there.
     pub async fn restarted(mut self) -> Self {
         self.signal("TERM").await;
         self.ended().await;
-        let mut again = Self::spawn_in(Arc::clone(&self.folder), &[], &[]);
+        let folder = Arc::clone(&self.folder);
+        // What it left is looked for before another uses its folder.
+        drop(self);
+        let mut again = Self::spawn_in(folder, &[], &[]);
         again.wait_until_listening().await;
         again.wait_until_ready().await;
         again
@@ -238,6 +285,7 @@ impl Daemon {
     ///
     /// When it cannot be sent.
     pub async fn signal(&self, name: &str) {
+        self.remember();
         let pid = self.pid().to_string();
         let sent = Command::new("kill").args([format!("-{name}"), pid]).status().await.unwrap();
         assert!(sent.success());
@@ -249,11 +297,23 @@ impl Daemon {
     ///
     /// When it does not come.
     pub async fn ended(&mut self) -> ExitStatus {
+        self.remember();
         let status = tokio::time::timeout(PATIENCE, self.child.wait()).await.expect("an end in time").unwrap();
         if let Some(reader) = self.reader.take() {
             reader.await.unwrap();
         }
         status
+    }
+
+    /// Ends a daemon without a broker in order, or one whose queue does not matter.
+    ///
+    /// # Panics
+    ///
+    /// If it does not end with 0.
+    pub async fn end(mut self) {
+        self.signal("TERM").await;
+        let status = self.ended().await;
+        assert_eq!(status.code(), Some(0), "{}", self.text());
     }
 
     /// Ends the daemon in order, and checks that nothing was left in its queue.

@@ -16,6 +16,7 @@ pub mod mcp;
 pub mod mcp_client;
 pub mod message;
 pub mod metrics;
+mod processes;
 pub mod program;
 pub mod site;
 pub mod sockets;

@@ -183,6 +183,7 @@ async fn health_asks_the_daemon() {
     assert_eq!((live.code, live.json().is_object()), (0, true), "{live:?}");
     let nobody: SocketAddr = NOWHERE.parse().unwrap();
     assert_eq!(toolbus(&["health", "--listen", &nobody.to_string()]).await.code, 1);
+    daemon.end().await;
 }
 
 #[tokio::test]

@@ -190,6 +190,7 @@ async fn a_broker_that_cannot_be_reached_is_logged_without_its_password_at_every
     assert_no_secret("the log", &said);
     assert_no_secret("/readyz", &daemon.get("/readyz").await.unwrap().1.to_string());
     assert_no_secret("/status", &daemon.get("/status").await.unwrap().1.to_string());
+    daemon.end().await;
 }
 
 #[tokio::test]

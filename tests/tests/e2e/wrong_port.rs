@@ -30,6 +30,7 @@ async fn a_client_that_speaks_tls_to_the_http_port_is_named_at_once() {
     let asked = client.get(format!("https://{}/livez", daemon.listen())).send().await;
     assert!(asked.is_err());
     is_named(&daemon, "TLS", began).await;
+    daemon.end().await;
 }
 
 #[tokio::test]
@@ -39,4 +40,5 @@ async fn a_client_that_speaks_amqp_to_the_http_port_is_named_at_once() {
     let url = format!("amqp://guest:guest@{}/%2f", daemon.listen());
     assert!(lapin::Connection::connect(&url, ConnectionProperties::default()).await.is_err());
     is_named(&daemon, "AMQP", began).await;
+    daemon.end().await;
 }

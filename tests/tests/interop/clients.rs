@@ -47,6 +47,7 @@ async fn use_door(client: ClientKind, mode: &[&str], protocol: &str) {
     assert_eq!(take("resources"), json!(["toolbus://servers/everything/instructions"]));
     assert!(take("read").as_str().unwrap().starts_with("# Everything Server"));
     check(seen, protocol);
+    world.daemon.end().await;
 }
 
 /// Checks what clients see, whatever the transport.
@@ -216,4 +217,5 @@ async fn the_inspector_lists_and_calls() {
     "#);
     let refused = inspect(&world.url(), "no-token-of-anybody", "tools/list", &[]).await;
     assert!(refused.code != 0 && refused.err.contains("token"), "{refused:?}");
+    world.daemon.end().await;
 }

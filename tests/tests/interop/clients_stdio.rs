@@ -28,6 +28,7 @@ async fn use_door(client: ClientKind, mode: &str, protocol: &str) {
     // What servers say about their tools does not travel over the bus.
     assert_eq!(seen.as_object_mut().unwrap().remove("resources"), Some(json!([])));
     check(seen, protocol);
+    world.daemon.end().await;
 }
 
 #[tokio::test]

@@ -53,6 +53,7 @@ async fn the_door_passes_all_scenarios_of_a_server_but_those_that_are_listed() {
     let url = format!("http://{}/mcp", daemon.listen());
     let told = suite(&["server", "--url", &url, "--suite", "all"]).await;
     assert!(told.code == 0, "tests/conformance/expected-failures.yml is wrong:\n{}\n{}", told.out, told.err);
+    daemon.end().await;
 }
 
 #[tokio::test]

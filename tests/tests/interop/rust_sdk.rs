@@ -93,6 +93,7 @@ async fn the_rust_sdk_uses_the_door_in_a_session() {
     told.changed.notified().await;
     assert!(has_sum(&client.list_all_tools().await.unwrap()));
     client.cancel().await.unwrap();
+    world.daemon.end().await;
 }
 
 #[tokio::test]
@@ -108,4 +109,5 @@ async fn the_rust_sdk_uses_the_door_without_a_session() {
     news.next().await.unwrap().unwrap();
     assert!(has_sum(&client.list_all_tools().await.unwrap()));
     client.cancel().await.unwrap();
+    world.daemon.end().await;
 }

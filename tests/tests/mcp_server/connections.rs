@@ -26,6 +26,7 @@ async fn a_connection_serves_many_requests_and_several_at_once() {
     for _ in 0..20 {
         assert_eq!(connection.answer().await.code, 200);
     }
+    daemon.end().await;
 }
 
 #[tokio::test]
@@ -44,6 +45,7 @@ async fn slow_clients_are_closed_and_keep_nobody_out() {
     for mut connection in slow {
         assert!(connection.closed_after().await < HEAD_TIME + LATE);
     }
+    daemon.end().await;
 }
 
 #[tokio::test]
@@ -62,6 +64,7 @@ async fn connections_that_have_shown_a_token_stay_while_strangers_come_and_go() 
     for connection in &mut known {
         assert_eq!(connection.post(&[ANA], &hello()).await.code, 200);
     }
+    daemon.end().await;
 }
 
 #[tokio::test]
@@ -79,6 +82,7 @@ async fn bodies_are_bounded_in_size_and_time() {
     connection.write(&posted(&[ANA], 1000)).await;
     assert_eq!(connection.answer().await.code, 408);
     assert!(connection.closed_after().await < LATE);
+    daemon.end().await;
 }
 
 #[tokio::test]

@@ -24,6 +24,7 @@ async fn a_token_is_needed_one_and_the_right_one() {
     let mut connection = Connection::open(daemon.listen()).await;
     connection.write("POST /mcp?access_token=x HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n").await;
     assert_eq!(connection.answer().await.code, 400);
+    daemon.end().await;
 }
 
 #[tokio::test]
@@ -52,6 +53,7 @@ async fn other_hosts_and_other_pages_are_refused() {
     connection.write(&format!("OPTIONS /mcp HTTP/1.1\r\n{preflight}\r\n\r\n")).await;
     let answer = connection.answer().await;
     assert_eq!((answer.code, answer.header("access-control-allow-origin")), (204, Some("http://localhost:6274")));
+    daemon.end().await;
 }
 
 #[tokio::test]
@@ -63,4 +65,5 @@ async fn a_door_is_closed_without_tokens_and_open_for_anybody_where_that_is_said
     assert_eq!(with(&daemon, &[ANA]).await.code, 401, "a wrong token is no token");
     daemon.reload("").await;
     assert_eq!(with(&daemon, &[]).await.code, 404);
+    daemon.end().await;
 }

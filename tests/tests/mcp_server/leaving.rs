@@ -25,6 +25,7 @@ async fn a_call_in_a_session_outlives_its_connection_is_audited_once_and_leaves_
     assert_eq!(answer["result"]["content"][0]["text"], "x");
     eventually("the record", async || (!world.audited("gate").is_empty()).then_some(())).await;
     assert_eq!((world.audited("gate"), world.backend.count("left")), (vec!["called ok".to_owned()], 1));
+    world.daemon.end().await;
 }
 
 #[tokio::test]
@@ -37,6 +38,7 @@ async fn a_call_that_stands_alone_is_cancelled_with_its_connection_and_audited_o
     drop(left);
     eventually("the record", async || (!world.audited("gate").is_empty()).then_some(())).await;
     assert_eq!(world.audited("gate"), ["called cancelled"]);
+    world.daemon.end().await;
 }
 
 #[tokio::test]
@@ -72,6 +74,7 @@ async fn arguments_that_are_deep_or_ambiguous_reach_no_tool() {
         assert_eq!(answer["result"]["_meta"]["toolbus/error"]["code"], "invalid_arguments", "{answer}");
     }
     assert_eq!(world.backend.total(), 0);
+    world.daemon.end().await;
 }
 
 #[tokio::test]
@@ -86,6 +89,7 @@ async fn a_body_that_breaks_off_runs_nothing() {
     world.backend.open();
     assert!(world.ask(&[ANA, &session], &call(1, "gate", &json!({"id": "whole"}))).await["result"].is_object());
     assert_eq!((world.backend.count("half"), world.backend.count("whole")), (0, 1));
+    world.daemon.end().await;
 }
 
 #[tokio::test]
@@ -100,6 +104,7 @@ async fn a_result_of_fifteen_megabytes_comes_whole() {
         "{:.300}",
         answer.to_string()
     );
+    world.daemon.end().await;
 }
 
 #[tokio::test]
@@ -115,4 +120,5 @@ async fn other_methods_are_refused_and_end_no_stream() {
     }
     world.daemon.reload(&rules(&world.backend, &["gate"], "")).await;
     assert!(news.saw("notifications/tools/list_changed").await);
+    world.daemon.end().await;
 }

@@ -24,6 +24,7 @@ async fn what_an_agent_may_not_use_looks_like_what_there_is_not() {
     assert_eq!(forbidden.replace("gate", "none"), absent);
     assert_eq!(world.client().await.post(&[BEA, &ana], &list).await.code, 404);
     assert_eq!(world.backend.total(), 0);
+    world.daemon.end().await;
 }
 
 #[tokio::test]
@@ -44,6 +45,7 @@ async fn rules_that_change_hold_at_once_and_who_listens_is_told() {
     assert_eq!(run.code, 0, "{run:?}");
     assert_eq!(world.ask(&[ANA, &session], &gate).await["error"]["code"], -32602);
     assert!(news.saw("notifications/tools/list_changed").await);
+    world.daemon.end().await;
 }
 
 #[tokio::test]
@@ -54,6 +56,7 @@ async fn arguments_that_come_to_be_set_for_an_agent_are_news_of_its_tools() {
     world.daemon.reload(&rules(&world.backend, &["echo"], "arguments = { echo = { text = \"set\" } }")).await;
     let told = tokio::time::timeout(PATIENCE, news.saw("notifications/tools/list_changed")).await;
     assert_eq!(told, Ok(true));
+    world.daemon.end().await;
 }
 
 #[tokio::test]
@@ -70,6 +73,7 @@ async fn a_profile_takes_away_and_never_gives() {
     }
     let twice = [ANA, "rb-tool-profile: main", "rb-tool-profile: subagent"];
     assert_eq!(world.client().await.post(&twice, &hello()).await.code, 400);
+    world.daemon.end().await;
 }
 
 #[tokio::test]
@@ -101,4 +105,5 @@ async fn a_tool_set_that_is_bound_later_is_there_at_once_for_requests_that_stand
     assert_eq!(world.ask(&[ANA, &session], &call(2, "desk.gate", &gate)).await["error"]["code"], -32602);
     let next = world.session(ANA).await;
     assert_eq!(world.ask(&[ANA, &next], &call(2, "desk.gate", &gate)).await["result"]["isError"], false);
+    world.daemon.end().await;
 }

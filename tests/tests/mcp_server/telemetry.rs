@@ -114,4 +114,5 @@ async fn sessions_are_counted_while_they_last() {
     eventually("two sessions", async || (now() == 2).then_some(())).await;
     let ended = || count(&receiver, "mcp.server.session.duration", &[]);
     eventually("the end of one", async || (ended() == 1).then_some(())).await;
+    daemon.end().await;
 }

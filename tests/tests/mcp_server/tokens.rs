@@ -72,6 +72,7 @@ async fn a_flood_of_wrong_tokens_holds_up_no_call_with_a_right_one() {
     assert!((1..5).contains(&lines), "{lines} lines");
     let written = daemon.text() + &std::fs::read_to_string(daemon.folder().join("audit.jsonl")).unwrap();
     assert!(!written.contains("wrong-token-") && !written.contains("s3cret"), "a token was written");
+    daemon.end().await;
 }
 
 #[tokio::test]
@@ -103,6 +104,7 @@ async fn a_token_that_is_taken_away_counts_no_more_for_sessions_and_streams_eith
     let mut connection = Connection::open(daemon.listen()).await;
     assert_eq!(connection.post(&[next], &hello()).await.code, 200);
     assert!(!daemon.text().contains("the-next-token"), "{}", daemon.text());
+    daemon.end().await;
 }
 
 #[tokio::test]
@@ -114,4 +116,5 @@ async fn a_mistake_in_the_tokens_changes_nothing() {
     let mut connection = Connection::open(daemon.listen()).await;
     assert_eq!(connection.post(&[ANA], &hello()).await.code, 200);
     assert!(!daemon.text().contains("s3cret"), "{}", daemon.text());
+    daemon.end().await;
 }
