@@ -149,49 +149,23 @@ fn read_filter(text: &str) -> Result<EnvFilter, LoggingError> {
 
 #[cfg(test)]
 mod tests {
-    use std::io;
-    use std::sync::{Arc, Mutex};
-
     use serde_json::Value;
     use toolbus_core::redact::Redactor;
     use toolbus_core::secret::Secret;
-    use tracing_subscriber::fmt::MakeWriter;
+    use toolbus_testing::log::LogCapture;
 
     use super::{Format, Settings, check_filter, subscriber};
-
-    /// Keeps what is written.
-    #[derive(Clone, Default)]
-    struct Page(Arc<Mutex<Vec<u8>>>);
-
-    impl io::Write for Page {
-        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-            self.0.lock().unwrap().extend_from_slice(bytes);
-            Ok(bytes.len())
-        }
-
-        fn flush(&mut self) -> io::Result<()> {
-            Ok(())
-        }
-    }
-
-    impl MakeWriter<'_> for Page {
-        type Writer = Self;
-
-        fn make_writer(&self) -> Self {
-            self.clone()
-        }
-    }
 
     fn logged(filter: &str, format: Format, speak: impl FnOnce()) -> String {
         logged_without(&[], filter, format, speak)
     }
 
     fn logged_without(secrets: &[&str], filter: &str, format: Format, speak: impl FnOnce()) -> String {
-        let (page, redactor) = (Page::default(), Redactor::default());
+        let (page, redactor) = (LogCapture::default(), Redactor::default());
         redactor.configure(secrets.iter().map(|secret| Secret::new(*secret)));
         let settings = Settings { filter: filter.to_owned(), format, coloured: false };
         tracing::subscriber::with_default(subscriber(&settings, redactor, None, page.clone()).unwrap(), speak);
-        String::from_utf8(page.0.lock().unwrap().clone()).unwrap()
+        page.text()
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! Real servers for tests: a private RabbitMQ node, a TCP proxy that breaks on demand, an OTLP receiver.
 
+pub mod log;
 pub mod otlp;
 pub mod patience;
 pub mod proxy;

@@ -1,14 +1,11 @@
 //! Where answers go, and what happens when they cannot get there.
 
-use parking_lot::Mutex;
-use std::io;
-use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::json;
 use toolbus_core::bus::Target;
+use toolbus_testing::log::LogCapture;
 use tracing::Level;
-use tracing_subscriber::fmt::MakeWriter;
 
 use crate::fixture::{Message, Route, Settled, Settlement, World, call};
 use toolbus_core::Clock;
@@ -108,7 +105,7 @@ async fn a_peers_topic_that_is_not_permitted_is_refused_before_the_tool_runs_unl
 
 #[tokio::test]
 async fn answers_that_no_queue_takes_are_logged_once_and_not_each() {
-    let page = Page::default();
+    let page = LogCapture::default();
     let subscriber = tracing_subscriber::fmt().with_max_level(Level::WARN).with_writer(page.clone()).finish();
     let _guard = tracing::subscriber::set_default(subscriber);
     let world = World::new();
@@ -119,32 +116,9 @@ async fn answers_that_no_queue_takes_are_logged_once_and_not_each() {
         let call = pay().typed(None).reply_to(Some("tool.result.gone"));
         assert_eq!(world.answer(call).await.target, dead_letters());
     }
-    let lines = String::from_utf8(page.0.lock().clone()).unwrap();
+    let lines = page.text();
     assert_eq!(lines.matches("dead-lettered an answer").count(), 1, "{lines}");
     assert_eq!(lines.lines().count(), 1, "{lines}");
-}
-
-/// What was logged.
-#[derive(Clone, Default)]
-struct Page(Arc<Mutex<Vec<u8>>>);
-
-impl io::Write for Page {
-    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-        self.0.lock().extend_from_slice(line);
-        Ok(line.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-impl MakeWriter<'_> for Page {
-    type Writer = Self;
-
-    fn make_writer(&self) -> Self {
-        self.clone()
-    }
 }
 
 #[tokio::test]

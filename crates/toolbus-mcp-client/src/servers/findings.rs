@@ -106,29 +106,14 @@ fn of_server(about: &ServerInfo, scanner: &Scanner) -> Arc<[Suspicion]> {
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
-    use std::io;
-    use std::sync::Mutex;
 
     use toolbus_core::tool::{Naming, Validation};
+    use toolbus_testing::log::LogCapture;
     use toolbus_trust::text::Removed;
 
     use super::*;
     use crate::spec::{Origin, Program, ServerName, ServerSpec, ToolFilter, TransportSpec};
     use crate::status::PhaseName;
-
-    #[derive(Clone, Default)]
-    struct Page(Arc<Mutex<Vec<u8>>>);
-
-    impl io::Write for Page {
-        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-            self.0.lock().unwrap().extend_from_slice(bytes);
-            Ok(bytes.len())
-        }
-
-        fn flush(&mut self) -> io::Result<()> {
-            Ok(())
-        }
-    }
 
     fn suspect(name: &str, excerpt: &str) -> SuspectTexts {
         let suspicion =
@@ -142,16 +127,15 @@ mod tests {
 
     /// What the log is told.
     fn logged(vetted: &Findings, before: &Findings) -> String {
-        let page = Page::default();
-        let writer = page.clone();
+        let page = LogCapture::default();
         let subscriber = tracing_subscriber::fmt()
             .without_time()
             .with_ansi(false)
             .with_target(false)
-            .with_writer(move || writer.clone())
+            .with_writer(page.clone())
             .finish();
         tracing::subscriber::with_default(subscriber, || vetted.log("files", before));
-        String::from_utf8(page.0.lock().unwrap().clone()).unwrap()
+        page.text()
     }
 
     #[test]

@@ -1,7 +1,6 @@
 //! Calls without a bus: deliveries that nobody published, told step by step as the dispatcher does.
 
-use std::io;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures_util::future::BoxFuture;
@@ -14,8 +13,8 @@ use toolbus_core::telemetry::{End, Load, Summary, Telemetry};
 use toolbus_core::tool::ToolDescriptor;
 use toolbus_protocol::{Code, Properties, TraceContext};
 use toolbus_telemetry::{Exporters, Identity, Protocol, Settings, logging};
+use toolbus_testing::log::LogCapture;
 use toolbus_testing::otlp::Receiver;
-use tracing_subscriber::fmt::MakeWriter;
 
 /// Longest time that a test gives a collector that answers.
 pub(crate) const LIMIT: Duration = Duration::from_secs(30);
@@ -32,29 +31,6 @@ pub(crate) struct Daemon {
     redactor: Redactor,
 }
 
-/// Keeps the lines of a log.
-#[derive(Clone, Default)]
-struct Page(Arc<Mutex<Vec<u8>>>);
-
-impl io::Write for Page {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.lock().unwrap().extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-impl MakeWriter<'_> for Page {
-    type Writer = Self;
-
-    fn make_writer(&self) -> Self {
-        self.clone()
-    }
-}
-
 impl Daemon {
     /// One that exports to `receiver`, with these variables.
     pub(crate) fn start(receiver: &Receiver, protocol: Protocol, variables: &[(&str, &str)]) -> Self {
@@ -67,13 +43,13 @@ impl Daemon {
 
     /// Runs `speak` with the log of this daemon, and returns its lines.
     pub(crate) fn logged(&self, filter: &str, secrets: &[&str], speak: impl FnOnce()) -> String {
-        let page = Page::default();
+        let page = LogCapture::default();
         self.redactor.configure(secrets.iter().map(|secret| Secret::new(*secret)));
         let settings = logging::Settings { filter: filter.to_owned(), format: logging::Format::Text, coloured: false };
         let redactor = self.redactor.clone();
         let subscriber = logging::subscriber(&settings, redactor, Some(&self.exporters), page.clone()).unwrap();
         tracing::subscriber::with_default(subscriber, speak);
-        String::from_utf8(page.0.lock().unwrap().clone()).unwrap()
+        page.text()
     }
 
     pub(crate) fn with(

@@ -1,15 +1,14 @@
 //! Records on their way to both places: one line each, whatever outsiders write and whatever the disk does.
 
 use std::fs;
-use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use serde_json::Value;
 use toolbus_core::failure::{Cause, Status};
 use toolbus_protocol::Code;
+use toolbus_testing::log::LogCapture;
 use toolbus_testing::patience::eventually;
-use tracing_subscriber::fmt::MakeWriter;
 
 use super::file::tests::on_a_full_disk;
 use super::*;
@@ -60,34 +59,11 @@ fn call_ids(file: &Path) -> Vec<String> {
     fs::read_to_string(file).unwrap_or_default().lines().map(line).collect()
 }
 
-/// Keeps what is logged.
-#[derive(Clone, Default)]
-struct Page(Arc<Mutex<Vec<u8>>>);
-
-impl io::Write for Page {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.lock().unwrap().extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-impl MakeWriter<'_> for Page {
-    type Writer = Self;
-
-    fn make_writer(&self) -> Self {
-        self.clone()
-    }
-}
-
 fn logged(speak: impl FnOnce()) -> String {
-    let page = Page::default();
+    let page = LogCapture::default();
     let layer = tracing_subscriber::fmt().with_writer(page.clone()).with_ansi(false).without_time().finish();
     tracing::subscriber::with_default(layer, speak);
-    String::from_utf8(page.0.lock().unwrap().clone()).unwrap()
+    page.text()
 }
 
 #[tokio::test]

@@ -1,43 +1,17 @@
 //! No secret is in any text.
 
-use std::io;
-use std::sync::{Arc, Mutex};
-
 use rmcp::transport::Transport as _;
 use serde_json::json;
-use tracing_subscriber::fmt::MakeWriter;
+use toolbus_testing::log::LogCapture;
 
 use super::server::{Server, json_of, orderly, status};
 use super::{begin, call, endpoint, received};
 use crate::spec::{ClientCredentials, Credential, HttpKind};
 use crate::transport::http::Opener;
 
-/// Where a log goes.
-#[derive(Clone, Default)]
-struct Page(Arc<Mutex<Vec<u8>>>);
-
-impl io::Write for Page {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.lock().unwrap().extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-impl MakeWriter<'_> for Page {
-    type Writer = Self;
-
-    fn make_writer(&self) -> Self {
-        self.clone()
-    }
-}
-
 #[tokio::test]
 async fn a_credential_is_in_no_log_line_and_no_error() {
-    let page = Page::default();
+    let page = LogCapture::default();
     let subscriber = tracing_subscriber::fmt().with_max_level(tracing::Level::TRACE).with_writer(page.clone()).finish();
     let _guard = tracing::subscriber::set_default(subscriber);
     let tokens = Server::start(|_| json_of(&json!({ "access_token": "hunter2-token" }))).await;
@@ -79,7 +53,7 @@ async fn a_credential_is_in_no_log_line_and_no_error() {
         }
     }
     assert_eq!(texts.len(), 12);
-    let log = String::from_utf8(page.0.lock().unwrap().clone()).unwrap();
+    let log = page.text();
     assert!(log.contains("rmcp"), "the log is read at all");
     for text in texts.iter().chain([&log]) {
         let leak = text.lines().find(|line| line.contains("hunter2"));
