@@ -1,3 +1,3 @@
 mod calls;
+mod fixture;
 mod lists;
-mod world;

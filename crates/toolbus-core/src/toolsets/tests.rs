@@ -2,5 +2,5 @@
 
 mod bounds;
 mod ending;
+mod fixture;
 mod starting;
-mod world;

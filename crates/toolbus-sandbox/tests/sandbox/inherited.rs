@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt as _;
 
 use toolbus_sandbox::{Ending, Sandbox};
 
-use crate::world::{LEVELS, helper, job, shell, text};
+use crate::fixture::{LEVELS, helper, job, shell, text};
 
 /// Starts the helper as a daemon would that was itself started carelessly.
 const CARELESS: &str = "trap '' CHLD HUP INT USR1; umask 077";

@@ -6,6 +6,6 @@
     reason = "a test fails by panicking, helpers outside test functions included"
 )]
 
+mod fixture;
 mod inherited;
 mod runs;
-mod world;

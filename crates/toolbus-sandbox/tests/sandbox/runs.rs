@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use toolbus_sandbox::{Ending, Job, Plan, Stop};
 
-use crate::world::{LEVELS, job, run, sandbox, shell, text};
+use crate::fixture::{LEVELS, job, run, sandbox, shell, text};
 
 #[tokio::test]
 async fn a_program_runs_and_its_streams_are_kept_apart() {

@@ -7,7 +7,7 @@ use std::path::Path;
 use toolbus_sandbox::{Ending, Level};
 use toolbus_scripts::runner::Runner as _;
 
-use crate::world::{LEVELS, attack, is_root, printed, printed_unconfined, runner, runner_with, settings, stdout};
+use crate::fixture::{LEVELS, attack, is_root, printed, printed_unconfined, runner, runner_with, settings, stdout};
 
 #[tokio::test]
 async fn a_program_that_the_script_wrote_is_not_executed() {

@@ -3,7 +3,7 @@
 use toolbus_sandbox::Level;
 use toolbus_scripts::runner::Runner as _;
 
-use crate::world::{Canary, LEVELS, SECRET, attack, printed, printed_unconfined, runner_with, settings, stdout};
+use crate::fixture::{Canary, LEVELS, SECRET, attack, printed, printed_unconfined, runner_with, settings, stdout};
 
 /// What a path that leads to nothing tells, and one that leads to something which is kept from scripts.
 fn absent_or(level: Level, refused: &str) -> &str {

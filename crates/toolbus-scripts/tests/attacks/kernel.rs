@@ -1,6 +1,6 @@
 //! Doors of the kernel that a script has no use for.
 
-use crate::world::{LEVELS, printed, printed_unconfined};
+use crate::fixture::{LEVELS, printed, printed_unconfined};
 
 /// Runs a script at both levels that has the numbers of these calls by their names, and leaves what came of its `attempts`:
 /// each must have been refused, and there must be one for each call.

@@ -2,7 +2,7 @@
 
 use toolbus_sandbox::Level;
 
-use crate::world::{LEVELS, printed};
+use crate::fixture::{LEVELS, printed};
 
 #[tokio::test]
 async fn the_name_of_the_machine_is_seen_only_without_namespaces() {

@@ -4,6 +4,7 @@
 
 mod code;
 mod files;
+mod fixture;
 mod kernel;
 mod machine;
 mod neighbours;
@@ -13,4 +14,3 @@ mod processes;
 mod short;
 mod sockets;
 mod unprivileged;
-mod world;

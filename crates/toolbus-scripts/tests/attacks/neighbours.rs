@@ -8,7 +8,7 @@ use toolbus_scripts::runner::sandbox::{PoolSettings, SandboxRunner, SandboxSetti
 use toolbus_scripts::runner::{Finished, Runner as _, StartKind};
 use toolbus_testing::patience::eventually;
 
-use crate::world::{LEVELS, SECRET, attack, is_root, processes, runner, runner_with, settings, stdout};
+use crate::fixture::{LEVELS, SECRET, attack, is_root, processes, runner, runner_with, settings, stdout};
 
 async fn process(marker: &str) -> u32 {
     eventually("the process", async || processes(marker).first().copied()).await
@@ -111,7 +111,7 @@ async fn an_interpreter_that_waits_is_out_of_reach() {
         let runner = runner_with(SandboxSettings { pool, ..settings(level).await }).await;
         eventually("a warm interpreter", async || (runner.status().warm > 0).then_some(())).await;
         let warm = process(&marker).await;
-        let cold = crate::world::runner(level).await;
+        let cold = crate::fixture::runner(level).await;
         let found = stdout(
             &attacked(&cold, &[warm, parent_of(warm), parent_of(parent_of(warm))], &folder_of(warm, level)).await,
         );

@@ -5,7 +5,7 @@ use toolbus_scripts::runner::sandbox::PoolSettings;
 use toolbus_scripts::runner::{Runner as _, StartKind};
 use toolbus_testing::patience::eventually;
 
-use crate::world::{Canary, LEVELS, attack, printed, runner, runner_with, settings, stdout};
+use crate::fixture::{Canary, LEVELS, attack, printed, runner, runner_with, settings, stdout};
 
 #[tokio::test]
 async fn a_symbolic_link_leads_no_further() {

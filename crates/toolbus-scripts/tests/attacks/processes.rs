@@ -6,7 +6,7 @@ use std::process::Stdio;
 use tokio::process::{Child, Command};
 use toolbus_sandbox::Level;
 
-use crate::world::{LEVELS, printed, printed_unconfined};
+use crate::fixture::{LEVELS, printed, printed_unconfined};
 
 /// A process of the daemon's, which would live for long.
 fn victim() -> Child {

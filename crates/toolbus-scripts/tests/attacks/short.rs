@@ -10,7 +10,7 @@ use toolbus_scripts::runner::local::LocalRunner;
 use toolbus_scripts::runner::{Runner, Script};
 use toolbus_testing::patience::eventually;
 
-use crate::world::{
+use crate::fixture::{
     Canary, LEVELS, LIMITS, SECRET, attack, interpreter, printed, printed_unconfined, processes, runner, stdout,
 };
 

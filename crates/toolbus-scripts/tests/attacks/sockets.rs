@@ -5,7 +5,7 @@ use std::net::{TcpListener, UdpSocket};
 use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::net::{SocketAddr, UnixDatagram, UnixListener};
 
-use crate::world::{LEVELS, printed, printed_unconfined};
+use crate::fixture::{LEVELS, printed, printed_unconfined};
 
 #[tokio::test]
 async fn no_connection_is_made_over_tcp_or_udp() {

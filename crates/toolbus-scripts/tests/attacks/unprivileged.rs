@@ -3,7 +3,7 @@
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt as _;
 
-use crate::world::{helper, is_root};
+use crate::fixture::{helper, is_root};
 
 /// The user and group of nobody.
 const NOBODY: &str = "65534";

@@ -2,7 +2,7 @@
 
 use toolbus_sandbox::{Ending, Outcome};
 
-use crate::world::{both, script, text, warm};
+use crate::fixture::{both, script, text, warm};
 
 fn names(outcome: &Outcome) -> Vec<(&str, usize)> {
     outcome.artifacts.iter().map(|file| (file.name.as_str(), file.bytes.len())).collect()

@@ -1,6 +1,6 @@
 //! File descriptors, and what the kernel keeps behind them.
 
-use crate::world::{assert_printed, both, script};
+use crate::fixture::{assert_printed, both, script};
 
 #[tokio::test]
 async fn descriptors_end_at_the_limit() {

@@ -3,7 +3,7 @@
 use toolbus_sandbox::{Ending, Level, Stop};
 use toolbus_scripts::runner::Runner as _;
 
-use crate::world::{assert_printed, both, run, script, text, told};
+use crate::fixture::{assert_printed, both, run, script, text, told};
 
 /// Tries to do something until it is refused.
 fn until_refused(step: &str) -> String {
@@ -166,10 +166,10 @@ try:
 except OSError:
     pass
 ";
-    let runner = crate::world::runner(Level::NoNamespaces, 0).await;
+    let runner = crate::fixture::runner(Level::NoNamespaces, 0).await;
     for _ in 0..3 {
         let finished = runner.run(script(source)).await.unwrap();
         assert_eq!(finished.outcome.ending, Ending::Stopped(Stop::Disk));
     }
-    assert_eq!(crate::world::deep_folders(), Vec::<std::path::PathBuf>::new());
+    assert_eq!(crate::fixture::deep_folders(), Vec::<std::path::PathBuf>::new());
 }

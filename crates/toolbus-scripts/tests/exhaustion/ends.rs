@@ -3,7 +3,7 @@
 use toolbus_sandbox::{Ending, Level, Stop};
 use toolbus_scripts::runner::Runner as _;
 
-use crate::world::{both, runner, script, text, told};
+use crate::fixture::{both, runner, script, text, told};
 
 #[tokio::test]
 async fn every_exit_code_is_told_as_it_is() {
@@ -56,7 +56,7 @@ async fn death_by_each_signal_is_told_as_that_signal() {
 #[tokio::test]
 async fn a_script_that_stops_itself_ends_with_its_time() {
     let source = "import os, signal\nos.kill(os.getpid(), signal.SIGSTOP)";
-    for outcome in both(crate::world::brief(source, 1500)).await {
+    for outcome in both(crate::fixture::brief(source, 1500)).await {
         assert_eq!(outcome.ending, Ending::Stopped(Stop::Time));
     }
 }

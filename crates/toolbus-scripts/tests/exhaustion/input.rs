@@ -3,7 +3,7 @@
 use toolbus_sandbox::Ending;
 use toolbus_scripts::runner::Script;
 
-use crate::world::{assert_printed, both, script, text, warm};
+use crate::fixture::{assert_printed, both, script, text, warm};
 
 fn given(source: &str, input: impl Into<String>) -> Script {
     Script { input: Some(input.into()), ..script(source) }

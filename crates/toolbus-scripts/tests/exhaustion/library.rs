@@ -2,7 +2,7 @@
 
 use toolbus_sandbox::Ending;
 
-use crate::world::{assert_printed, both, script, text, told};
+use crate::fixture::{assert_printed, both, script, text, told};
 
 #[tokio::test]
 async fn an_event_loop_with_threads_works() {

@@ -2,7 +2,7 @@
 
 use toolbus_sandbox::{Ending, Outcome, Stop};
 
-use crate::world::{LIMITS, assert_printed, both, ended, named, script, text};
+use crate::fixture::{LIMITS, assert_printed, both, ended, named, script, text};
 
 /// Address space of one process, which bounds what is used between two looks.
 const ADDRESSES: u64 = 4 * LIMITS.memory + (1 << 30);

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use toolbus_sandbox::{Ending, Outcome, Stop};
 
-use crate::world::{LIMITS, both, brief, ended, named, script, text, warm};
+use crate::fixture::{LIMITS, both, brief, ended, named, script, text, warm};
 
 fn assert_cut(outcome: &Outcome) {
     assert_eq!(outcome.ending, Ending::Stopped(Stop::Output), "{outcome:?}");

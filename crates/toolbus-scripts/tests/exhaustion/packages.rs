@@ -18,7 +18,7 @@ use toolbus_scripts::requirement::{AllowedPackages, Requirement};
 use toolbus_scripts::runner::sandbox::{PoolSettings, SandboxRunner, SandboxSettings};
 use toolbus_scripts::tool::{ScriptTool, Settings};
 
-use crate::world::{LIMITS, helper, interpreter};
+use crate::fixture::{LIMITS, helper, interpreter};
 
 /// Installs nothing, and keeps what it was asked for.
 #[derive(Default)]

@@ -5,7 +5,7 @@ use std::time::Duration;
 use toolbus_sandbox::{Ending, Level, Stop};
 use toolbus_scripts::runner::Script;
 
-use crate::world::{assert_printed, both, brief, ended, named, run, script, text, told, warm};
+use crate::fixture::{assert_printed, both, brief, ended, named, run, script, text, told, warm};
 
 #[tokio::test]
 async fn a_script_has_as_many_processes_as_it_may_or_none() {

@@ -2,7 +2,7 @@
 
 use toolbus_sandbox::{Ending, Stop};
 
-use crate::world::{both, script, text, told, warm};
+use crate::fixture::{both, script, text, told, warm};
 
 async fn assert_says(source: &str, stdout: &str) {
     for outcomes in [both(script(source)).await, warm(script(source)).await] {

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use toolbus_sandbox::{Ending, Stop};
 use toolbus_scripts::runner::Script;
 
-use crate::world::{both, brief, ended, named, script, warm};
+use crate::fixture::{both, brief, ended, named, script, warm};
 
 /// Asserts that a script that has 1.5 s is ended with them, however loaded the machine is.
 async fn assert_out_of_time(name: &str, source: &str) {

@@ -8,10 +8,10 @@
     reason = "a test fails by panicking, helpers outside test functions included"
 )]
 
+#[allow(dead_code, reason = "tests of exhaustion use more of it")]
+#[path = "../exhaustion/fixture.rs"]
+mod fixture;
 mod left;
 mod many;
 mod other_user;
 mod sudden;
-#[allow(dead_code, reason = "tests of exhaustion use more of it")]
-#[path = "../exhaustion/world.rs"]
-mod world;

@@ -7,8 +7,8 @@ use futures_util::stream;
 use toolbus_sandbox::{Ending, Level, Stop};
 use toolbus_scripts::runner::{Runner as _, Script};
 
+use crate::fixture::{brief, named, runner, script};
 use crate::left::{Possessions, alone, memory};
-use crate::world::{brief, named, runner, script};
 
 const LEVELS: [Level; 2] = [Level::Full, Level::NoNamespaces];
 /// Memory that the daemon may have grown by: allocators keep some.

@@ -11,8 +11,8 @@ use tokio::process::Command;
 use toolbus_sandbox::Level;
 use toolbus_testing::patience::eventually;
 
+use crate::fixture::{ended, helper, named};
 use crate::left::{Possessions, alone};
-use crate::world::{ended, helper, named};
 
 /// A user that nobody is.
 const NOBODY: u32 = 65534;

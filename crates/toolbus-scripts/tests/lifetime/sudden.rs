@@ -10,8 +10,8 @@ use toolbus_sandbox::{Ending, Level};
 use toolbus_scripts::runner::{Finished, RunFailure, Runner as _};
 use toolbus_testing::patience::eventually;
 
+use crate::fixture::{helper, living, named, runner, script, text};
 use crate::left::{Possessions, alone, lineages, work_folders};
-use crate::world::{helper, living, named, runner, script, text};
 
 const LEVELS: [Level; 2] = [Level::Full, Level::NoNamespaces];
 /// Stays, with a child and a thread where it may have them.

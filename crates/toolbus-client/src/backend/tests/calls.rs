@@ -11,7 +11,7 @@ use toolbus_core::tool::ToolOutput;
 use toolbus_mcp_server::Backend as _;
 use toolbus_protocol::{message_type, topic};
 
-use super::world::{MAX_TIMEOUT, World};
+use super::fixture::{MAX_TIMEOUT, World};
 use crate::Inbox;
 
 /// Three tools, of which one changes nothing.
@@ -20,7 +20,7 @@ fn tools() -> Value {
     json!([{"name": "read", "annotations": hints(true)}, {"name": "write", "annotations": hints(false)}])
 }
 
-fn result(asked: &super::world::Asked, content: &str) -> Value {
+fn result(asked: &super::fixture::Asked, content: &str) -> Value {
     json!({"toolCallId": asked.body["toolCallId"], "toolName": asked.body["toolName"], "content": content, "isError": false})
 }
 

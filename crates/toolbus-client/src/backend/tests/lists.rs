@@ -8,7 +8,7 @@ use toolbus_core::bus::Target;
 use toolbus_mcp_server::Backend as _;
 use toolbus_protocol::{message_type, topic};
 
-use super::world::World;
+use super::fixture::World;
 use crate::Inbox;
 
 #[tokio::test(start_paused = true)]

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::world::{IDLE, World, pass, until};
+use super::fixture::{IDLE, World, pass, until};
 use crate::caller::Caller;
 use crate::failure::Cause;
 

@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use super::world::{Goes, World, caller, pass, until};
+use super::fixture::{Goes, World, caller, pass, until};
 use crate::clock::Clock;
 use crate::failure::Cause;
 use crate::toolsets::SessionSets;

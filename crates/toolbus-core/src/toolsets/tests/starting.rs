@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::world::{Goes, World, caller, pass, until};
+use super::fixture::{Goes, World, caller, pass, until};
 use crate::caller::{AgentName, Caller};
 use crate::failure::Cause;
 
@@ -119,7 +119,7 @@ async fn a_start_that_nobody_waits_for_ends_like_an_idle_session() {
     world.started(1).await;
     call.abort();
     until("the call is gone", || call.is_finished()).await;
-    pass(super::world::IDLE).await;
+    pass(super::fixture::IDLE).await;
     pass(Duration::from_secs(5)).await;
     world.left(0).await;
     assert!(world.is_empty());
