@@ -15,7 +15,7 @@ use toolbus_testing::patience::eventually;
 use uuid::Uuid;
 
 use crate::message::Message;
-use crate::site::Site;
+use crate::namespace::BrokerNamespace;
 
 /// A caller with a queue of its own for answers.
 pub struct Client {
@@ -48,7 +48,7 @@ impl Client {
     /// # Panics
     ///
     /// When the broker refuses anything.
-    pub async fn connect(site: &Site) -> Self {
+    pub async fn connect(site: &BrokerNamespace) -> Self {
         Self::connect_as(site, &site.url).await
     }
 
@@ -57,7 +57,7 @@ impl Client {
     /// # Panics
     ///
     /// When the broker refuses anything.
-    pub async fn connect_as(site: &Site, url: &str) -> Self {
+    pub async fn connect_as(site: &BrokerNamespace, url: &str) -> Self {
         let (connection, channel) = open(url).await;
         let answers = format!("answers.{}", Uuid::new_v4().simple());
         let own = QueueDeclareOptions { exclusive: true, ..QueueDeclareOptions::default() };
@@ -70,12 +70,12 @@ impl Client {
     /// # Panics
     ///
     /// When the broker refuses anything.
-    pub async fn listening_on(site: &Site, url: &str, queue: &str) -> Self {
+    pub async fn listening_on(site: &BrokerNamespace, url: &str, queue: &str) -> Self {
         let (connection, channel) = open(url).await;
         Self::receive(site, connection, channel, queue.to_owned()).await
     }
 
-    async fn receive(site: &Site, connection: Connection, channel: Channel, answers: String) -> Self {
+    async fn receive(site: &BrokerNamespace, connection: Connection, channel: Channel, answers: String) -> Self {
         let consume = BasicConsumeOptions { no_ack: true, ..BasicConsumeOptions::default() };
         let mut stream =
             channel.basic_consume(answers.as_str().into(), "".into(), consume, FieldTable::default()).await.unwrap();

@@ -15,9 +15,9 @@ use tokio::process::{Child, Command};
 use tokio::task::JoinHandle;
 use toolbus_testing::patience::{PATIENCE, eventually};
 
+use crate::namespace::BrokerNamespace;
 use crate::processes::{self, Process};
 use crate::program::{Run, binary, toolbus_in};
-use crate::site::Site;
 
 /// What the log says when a reload changes nothing.
 const REFUSED: &str = "reload: refused; everything stays as it was";
@@ -65,7 +65,7 @@ impl Drop for Daemon {
 
 impl Daemon {
     /// Starts a daemon and waits until it is ready. `more` is laid over the site's configuration.
-    pub async fn start(site: &Site, more: &str) -> Self {
+    pub async fn start(site: &BrokerNamespace, more: &str) -> Self {
         let daemon = Self::launch(site, more, &[]).await;
         daemon.wait_until_ready().await;
         daemon
@@ -89,7 +89,7 @@ impl Daemon {
     /// # Panics
     ///
     /// When it ends before that.
-    pub async fn launch(site: &Site, more: &str, environment: &[(&str, &str)]) -> Self {
+    pub async fn launch(site: &BrokerNamespace, more: &str, environment: &[(&str, &str)]) -> Self {
         let mut daemon = Self::spawn(site, more, environment);
         daemon.wait_until_listening().await;
         daemon
@@ -110,7 +110,7 @@ impl Daemon {
     ///
     /// When no process can be started.
     #[must_use]
-    pub fn spawn(site: &Site, more: &str, environment: &[(&str, &str)]) -> Self {
+    pub fn spawn(site: &BrokerNamespace, more: &str, environment: &[(&str, &str)]) -> Self {
         Self::spawn_by(&[], site, more, environment)
     }
 
@@ -121,7 +121,7 @@ impl Daemon {
     ///
     /// When no process can be started.
     #[must_use]
-    pub fn spawn_by(launcher: &[&str], site: &Site, more: &str, environment: &[(&str, &str)]) -> Self {
+    pub fn spawn_by(launcher: &[&str], site: &BrokerNamespace, more: &str, environment: &[(&str, &str)]) -> Self {
         Self::spawn_in(Arc::new(folder_of(&site.config(), more)), environment, launcher)
     }
 
@@ -321,7 +321,7 @@ impl Daemon {
     /// # Panics
     ///
     /// When it does not end with 0, or a message is left.
-    pub async fn stop(mut self, site: &Site) {
+    pub async fn stop(mut self, site: &BrokerNamespace) {
         self.signal("TERM").await;
         let status = self.ended().await;
         assert_eq!(status.code(), Some(0), "{}", self.text());

@@ -12,7 +12,7 @@ use toolbus_testing::patience::eventually;
 use crate::client::{Client, Request};
 use crate::daemon::Daemon;
 use crate::message::Message;
-use crate::site::Site;
+use crate::namespace::BrokerNamespace;
 
 /// By which operators are known.
 pub const TOKEN: &str = "a-token-of-the-tests";
@@ -122,7 +122,7 @@ impl Workplace {
     }
 
     /// Starts a daemon with these servers; `more` is laid over its configuration.
-    pub async fn daemon(&self, site: &Site, servers: &Value, more: &str) -> Daemon {
+    pub async fn daemon(&self, site: &BrokerNamespace, servers: &Value, more: &str) -> Daemon {
         self.write(servers);
         let file = self.text("mcp.json");
         Daemon::start(site, &format!("[http]\nadmin_token = {TOKEN:?}\n[mcp]\nservers_file = {file:?}\n{more}")).await

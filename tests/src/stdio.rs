@@ -10,8 +10,8 @@ use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 use tokio::task::JoinHandle;
 use toolbus_testing::patience::PATIENCE;
 
+use crate::namespace::BrokerNamespace;
 use crate::program::binary;
-use crate::site::Site;
 
 /// The server's process, and the client's end of it. It ends when dropped.
 pub struct Stdio {
@@ -36,7 +36,7 @@ impl Drop for Stdio {
 impl Stdio {
     /// Starts one for this agent.
     #[must_use]
-    pub fn start(site: &Site, agent: &str) -> Self {
+    pub fn start(site: &BrokerNamespace, agent: &str) -> Self {
         Self::start_with(site, &["--agent", agent])
     }
 
@@ -46,7 +46,7 @@ impl Stdio {
     ///
     /// When no process can be started.
     #[must_use]
-    pub fn start_with(site: &Site, arguments: &[&str]) -> Self {
+    pub fn start_with(site: &BrokerNamespace, arguments: &[&str]) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let mut child = Command::new(binary())
             .args(["mcp", "serve", "--stdio"])

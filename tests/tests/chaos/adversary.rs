@@ -15,7 +15,7 @@ pub(crate) mod row;
 use serde_json::json;
 use toolbus_e2e::backend::Backend;
 use toolbus_e2e::daemon::Daemon;
-use toolbus_e2e::site::Site;
+use toolbus_e2e::namespace::BrokerNamespace;
 use toolbus_testing::patience::eventually;
 
 use self::fixture::{World, tool};
@@ -155,7 +155,7 @@ async fn under_header_identity_a_name_is_believed_so_that_rules_need_the_operato
     assert_eq!(world.backend.count("transfer_money"), 1);
     world.daemon.stop(&world.site).await;
 
-    let (site, backend) = (Site::shared().await, Backend::start().await);
+    let (site, backend) = (BrokerNamespace::shared().await, Backend::start().await);
     let unsaid = configuration(&backend).replace("trust_headers = true", "trust_headers = false");
     let mut daemon = Daemon::spawn(&site, &unsaid, &[]);
     assert_ne!(daemon.ended().await.code(), Some(0));

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use toolbus_e2e::backend::Backend;
 use toolbus_e2e::client::Client;
 use toolbus_e2e::daemon::Daemon;
-use toolbus_e2e::site::Site;
+use toolbus_e2e::namespace::BrokerNamespace;
 use toolbus_testing::patience::eventually;
 
 use crate::turn;
@@ -50,7 +50,7 @@ endpoints = ["stamp"]
 
 /// What agents without a section send, and what they get.
 struct Crowd {
-    site: Site,
+    site: BrokerNamespace,
     channel: Channel,
     answers: String,
     received: Consumer,
@@ -58,7 +58,7 @@ struct Crowd {
 }
 
 impl Crowd {
-    async fn new(site: &Site, channel: Channel) -> Self {
+    async fn new(site: &BrokerNamespace, channel: Channel) -> Self {
         let own = QueueDeclareOptions { exclusive: true, ..QueueDeclareOptions::default() };
         let answers = format!("{}-answers", site.prefix);
         channel.queue_declare(answers.as_str().into(), own, FieldTable::default()).await.unwrap();
@@ -115,7 +115,7 @@ fn cpu(pid: u32) -> u64 {
 #[tokio::test]
 async fn a_hundred_thousand_agents_without_a_section_share_one_budget_and_leave_no_trace() {
     let _turn = turn().await;
-    let (site, backend) = (Site::shared().await, Backend::start().await);
+    let (site, backend) = (BrokerNamespace::shared().await, Backend::start().await);
     let stamp = backend.endpoint("stamp", "/weather/stamp", r#"{"type":"object"}"#, "");
     let hold = backend.tool("hold", "/gate?id={id}", "timeout = \"100s\"");
     let daemon = Daemon::start(&site, &format!("{POLICY}{stamp}{hold}")).await;

@@ -10,7 +10,7 @@ use toolbus_e2e::client::{Client, Request};
 use toolbus_e2e::daemon::Daemon;
 use toolbus_e2e::http::Connection;
 use toolbus_e2e::message::Message;
-use toolbus_e2e::site::Site;
+use toolbus_e2e::namespace::BrokerNamespace;
 use toolbus_testing::patience::{at_most, eventually};
 
 use crate::turn;
@@ -38,7 +38,7 @@ const SCHEMAS: u64 = 64 * 1024;
 const RULES: &str = "[tools]\necho = true\n[identity]\ntrust_headers = true\n[agents.ana]\n[agents.bruno]\n";
 
 struct World {
-    site: Site,
+    site: BrokerNamespace,
     daemon: Daemon,
     ana: Client,
     bruno: Client,
@@ -57,7 +57,7 @@ struct Waits {
 impl World {
     async fn start(more: &str) -> Self {
         let turn = turn().await;
-        let site = Site::shared().await;
+        let site = BrokerNamespace::shared().await;
         let daemon = Daemon::start(&site, &format!("{RULES}{more}")).await;
         let (ana, bruno) = (Client::connect(&site).await, Client::connect(&site).await);
         let live = Connection::open(daemon.listen()).await;

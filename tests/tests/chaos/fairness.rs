@@ -7,7 +7,7 @@ use serde_json::json;
 use toolbus_e2e::backend::Backend;
 use toolbus_e2e::client::{Client, Request};
 use toolbus_e2e::daemon::Daemon;
-use toolbus_e2e::site::Site;
+use toolbus_e2e::namespace::BrokerNamespace;
 use toolbus_testing::patience::{PATIENCE, at_most, eventually};
 
 use crate::turn;
@@ -90,7 +90,7 @@ async fn counts(daemon: &Daemon) -> (u64, u64) {
 #[tokio::test]
 async fn a_thousand_waiting_calls_of_one_agent_do_not_slow_down_another_and_no_more_may_wait() {
     let _turn = turn().await;
-    let (site, backend) = (Site::shared().await, Backend::start().await);
+    let (site, backend) = (BrokerNamespace::shared().await, Backend::start().await);
     let daemon = Daemon::start(&site, &rules(&backend)).await;
     let (ana, bruno) = (Client::connect(&site).await, Client::connect(&site).await);
     // The first calls pay for connections and sets that are made once.
@@ -140,7 +140,7 @@ async fn a_thousand_waiting_calls_of_one_agent_do_not_slow_down_another_and_no_m
 #[tokio::test]
 async fn a_second_agent_that_floods_costs_another_no_more_than_the_first() {
     let _turn = turn().await;
-    let (site, backend) = (Site::shared().await, Backend::start().await);
+    let (site, backend) = (BrokerNamespace::shared().await, Backend::start().await);
     let rules = "[tools]\necho = true\n[invoke]\ndefault_timeout = \"110s\"\n[identity]\ntrust_headers = true\n\
                  [agents.ana]\n[agents.bea]\n[agents.bruno]\n";
     let hold = backend.tool("hold", "/gate?id={id}", "timeout = \"100s\"");
@@ -169,7 +169,7 @@ async fn a_second_agent_that_floods_costs_another_no_more_than_the_first() {
 #[tokio::test]
 async fn of_callers_without_a_section_one_that_floods_leaves_another_its_places() {
     let _turn = turn().await;
-    let (site, backend) = (Site::shared().await, Backend::start().await);
+    let (site, backend) = (BrokerNamespace::shared().await, Backend::start().await);
     let rules = "[tools]\necho = true\n[invoke]\ndefault_timeout = \"110s\"\n";
     let hold = backend.tool("hold", "/gate?id={id}", "timeout = \"100s\"");
     let daemon = Daemon::start(&site, &format!("{rules}{hold}")).await;

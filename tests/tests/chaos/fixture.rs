@@ -9,7 +9,7 @@ use tokio::sync::MutexGuard;
 use toolbus_e2e::client::Client;
 use toolbus_e2e::daemon::Daemon;
 use toolbus_e2e::message::Message;
-use toolbus_e2e::site::Site;
+use toolbus_e2e::namespace::BrokerNamespace;
 use toolbus_testing::patience::{at_most, eventually};
 use uuid::Uuid;
 
@@ -34,7 +34,7 @@ const TICKS_PER_SECOND: f64 = 100.0;
 
 /// A daemon that is measured.
 pub(crate) struct World {
-    pub(crate) site: Site,
+    pub(crate) site: BrokerNamespace,
     pub(crate) daemon: Daemon,
     pub(crate) client: Client,
     base: String,
@@ -50,7 +50,7 @@ impl World {
     /// A daemon with the neighbour alone; `more` is further configuration.
     pub(crate) async fn quiet(more: &str) -> Self {
         let turn = turn().await;
-        let (site, tag) = (Site::shared().await, Uuid::new_v4().simple().to_string());
+        let (site, tag) = (BrokerNamespace::shared().await, Uuid::new_v4().simple().to_string());
         let base = format!("{}{more}", stdio("neighbour", "neighbour", "-", &tag, ""));
         let daemon = Daemon::launch(&site, &base, &[("TOKEN_OF_THE_DAEMON", SECRET)]).await;
         daemon.wait_until_ready().await;

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use toolbus_e2e::backend::Backend;
 use toolbus_e2e::client::{Client, Request};
 use toolbus_e2e::daemon::Daemon;
-use toolbus_e2e::site::Site;
+use toolbus_e2e::namespace::BrokerNamespace;
 use toolbus_testing::patience::eventually;
 
 /// In every argument, and nowhere else.
@@ -53,7 +53,7 @@ async fn wait_for(file: &Path, count: usize) -> Vec<Value> {
 
 #[tokio::test]
 async fn each_refusal_and_each_effect_is_one_line_without_its_arguments() {
-    let (site, backend) = (Site::shared().await, Backend::start().await);
+    let (site, backend) = (BrokerNamespace::shared().await, Backend::start().await);
     let daemon = Daemon::start(&site, &rules(&backend)).await;
     let file = daemon.folder().join("audit.jsonl");
     let client = Client::connect(&site).await;
@@ -119,7 +119,7 @@ async fn each_refusal_and_each_effect_is_one_line_without_its_arguments() {
 
 #[tokio::test]
 async fn what_outsiders_write_breaks_no_line() {
-    let (site, backend) = (Site::shared().await, Backend::start().await);
+    let (site, backend) = (BrokerNamespace::shared().await, Backend::start().await);
     let daemon = Daemon::start(&site, &rules(&backend)).await;
     let file = daemon.folder().join("audit.jsonl");
     let client = Client::connect(&site).await;
@@ -142,7 +142,7 @@ async fn what_outsiders_write_breaks_no_line() {
 
 #[tokio::test]
 async fn a_file_that_was_renamed_is_left_behind_on_sighup_and_nothing_is_lost() {
-    let (site, backend) = (Site::shared().await, Backend::start().await);
+    let (site, backend) = (BrokerNamespace::shared().await, Backend::start().await);
     let rules = rules(&backend);
     let daemon = Daemon::start(&site, &rules).await;
     let [file, old] = ["audit.jsonl", "audit.jsonl.1"].map(|name| daemon.folder().join(name));
@@ -160,7 +160,7 @@ async fn a_file_that_was_renamed_is_left_behind_on_sighup_and_nothing_is_lost() 
 
 #[tokio::test]
 async fn the_file_does_not_depend_on_what_the_log_shows() {
-    let (site, backend) = (Site::shared().await, Backend::start().await);
+    let (site, backend) = (BrokerNamespace::shared().await, Backend::start().await);
     let rules = format!("[telemetry]\nlog = \"warn\"\n{}", rules(&backend));
     let mut daemon = Daemon::spawn(&site, &rules, &[]);
     let file = daemon.folder().join("audit.jsonl");

@@ -4,7 +4,7 @@ use serde_json::json;
 use toolbus_e2e::backend::Backend;
 use toolbus_e2e::client::Client;
 use toolbus_e2e::daemon::Daemon;
-use toolbus_e2e::site::Site;
+use toolbus_e2e::namespace::BrokerNamespace;
 use toolbus_testing::otlp::Receiver;
 use toolbus_testing::patience::eventually;
 use toolbus_testing::rabbit::RabbitNode;
@@ -13,7 +13,7 @@ use toolbus_e2e::metrics::sum;
 
 #[tokio::test]
 async fn an_address_that_is_a_request_topic_or_a_queue_of_ours_is_dead_lettered_and_nothing_is_run() {
-    let (site, backend) = (Site::shared().await, Backend::start().await);
+    let (site, backend) = (BrokerNamespace::shared().await, Backend::start().await);
     let daemon = Daemon::start(&site, &backend.tool("work", "/work?id={id}", "")).await;
     let client = Client::connect(&site).await;
     let addresses = ["tool.invoke", "tool.invoke.mcp", "mcp.manage", &site.queue(), "rockbot.agent", "toolbus.invoke"];
@@ -36,7 +36,7 @@ async fn an_address_that_is_a_request_topic_or_a_queue_of_ours_is_dead_lettered_
 
 #[tokio::test]
 async fn an_answer_that_nobody_listens_for_is_dead_lettered_with_one_warning_and_counted() {
-    let (site, receiver) = (Site::shared().await, Receiver::start().await.unwrap());
+    let (site, receiver) = (BrokerNamespace::shared().await, Receiver::start().await.unwrap());
     let endpoint = receiver.grpc_endpoint();
     let daemon =
         Daemon::start(&site, &format!("[tools]\necho = true\n[telemetry]\notlp_endpoint = \"{endpoint}\"\n")).await;
@@ -56,7 +56,7 @@ async fn an_answer_that_nobody_listens_for_is_dead_lettered_with_one_warning_and
 
 #[tokio::test]
 async fn requests_whose_queues_for_answers_are_full_hold_up_no_other_caller() {
-    let site = Site::shared().await;
+    let site = BrokerNamespace::shared().await;
     // As many calls in hand as there are requests: were each kept, no other would be taken.
     let daemon = Daemon::start(&site, "[tools]\necho = true\n[invoke]\nmax_in_flight = 32\nmax_waiting = 32\n").await;
     let (hoarder, client) = (Client::connect(&site).await, Client::connect(&site).await);
@@ -83,7 +83,7 @@ async fn requests_whose_queues_for_answers_are_full_hold_up_no_other_caller() {
 
 #[tokio::test]
 async fn what_the_broker_refuses_or_does_not_have_is_found_out_before_the_tool_runs() {
-    let (mut site, backend) = (Site::shared().await, Backend::start().await);
+    let (mut site, backend) = (BrokerNamespace::shared().await, Backend::start().await);
     let (all, user) = (site.url.clone(), site.prefix.clone());
     let node = RabbitNode::shared().await;
     node.ctl(&["add_user", &user, "secret"]).await;
@@ -124,7 +124,7 @@ async fn what_the_broker_refuses_or_does_not_have_is_found_out_before_the_tool_r
 
 #[tokio::test]
 async fn an_address_that_the_broker_does_not_permit_is_refused_before_the_tool_runs_and_harms_no_other_caller() {
-    let (mut site, backend) = (Site::shared().await, Backend::start().await);
+    let (mut site, backend) = (BrokerNamespace::shared().await, Backend::start().await);
     let (all, user) = (site.url.clone(), site.prefix.clone());
     let node = RabbitNode::shared().await;
     node.ctl(&["add_user", &user, "secret"]).await;
@@ -135,7 +135,7 @@ async fn an_address_that_the_broker_does_not_permit_is_refused_before_the_tool_r
     site.url = node.url_of(&user, "secret");
     let daemon = Daemon::start(&site, &backend.tool("hold", "/gate?id={id}", "")).await;
     let client = Client::connect_as(&site, &all).await;
-    let full = Site { url: all, ..site.clone() };
+    let full = BrokerNamespace { url: all, ..site.clone() };
     client.bind("tool.result.ana").await;
 
     let call = |id: &str, address: &str| client.request("hold", &json!({"id": id})).reply_to(address);

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use toolbus_e2e::backend::Backend;
 use toolbus_e2e::client::{Client, Request};
 use toolbus_e2e::daemon::Daemon;
-use toolbus_e2e::site::Site;
+use toolbus_e2e::namespace::BrokerNamespace;
 use toolbus_testing::otlp::Receiver;
 
 use toolbus_e2e::metrics::sum;
@@ -13,14 +13,14 @@ use toolbus_e2e::metrics::sum;
 const MALFORMED: [&[u8]; 4] = [b"\xff\xfe{}", b"{\"toolName\": ", b"[\"echo\"]", b""];
 
 struct World {
-    site: Site,
+    site: BrokerNamespace,
     daemon: Daemon,
     client: Client,
 }
 
 impl World {
     async fn with(more: &str) -> Self {
-        let site = Site::shared().await;
+        let site = BrokerNamespace::shared().await;
         let daemon = Daemon::start(&site, more).await;
         let client = Client::connect(&site).await;
         Self { site, daemon, client }
@@ -60,7 +60,7 @@ async fn a_body_that_is_no_json_object_is_refused_with_the_position() {
 
 #[tokio::test]
 async fn without_an_address_such_a_body_is_dead_lettered_once_and_counted() {
-    let (site, receiver) = (Site::shared().await, Receiver::start().await.unwrap());
+    let (site, receiver) = (BrokerNamespace::shared().await, Receiver::start().await.unwrap());
     let endpoint = receiver.grpc_endpoint();
     let more = format!("[tools]\necho = true\n[telemetry]\notlp_endpoint = \"{endpoint}\"\n");
     let daemon = Daemon::start(&site, &more).await;

@@ -7,7 +7,7 @@ use serde_json::json;
 use toolbus_e2e::backend::Backend;
 use toolbus_e2e::client::{Client, Request};
 use toolbus_e2e::daemon::Daemon;
-use toolbus_e2e::site::Site;
+use toolbus_e2e::namespace::BrokerNamespace;
 
 fn every_amqp_type() -> Vec<AMQPValue> {
     let mut table = FieldTable::default();
@@ -34,7 +34,7 @@ fn every_amqp_type() -> Vec<AMQPValue> {
 
 #[tokio::test]
 async fn headers_of_any_amqp_type_are_answered() {
-    let site = Site::shared().await;
+    let site = BrokerNamespace::shared().await;
     let daemon = Daemon::start(&site, "[tools]\necho = true\n").await;
     let client = Client::connect(&site).await;
     let names = ["rb-source", "rb-rb-timeout-ms", "rb-traceparent", "traceparent", "x-delivery-count"];
@@ -54,7 +54,7 @@ async fn headers_of_any_amqp_type_are_answered() {
 
 #[tokio::test]
 async fn properties_of_any_length_are_answered_and_the_correlation_id_is_echoed() {
-    let site = Site::shared().await;
+    let site = BrokerNamespace::shared().await;
     let daemon = Daemon::start(&site, "[tools]\necho = true\n").await;
     let client = Client::connect(&site).await;
     for text in ["", "ü\u{0}\u{1f600}", &"é".repeat(127), &"x".repeat(255)] {
@@ -72,7 +72,7 @@ async fn properties_of_any_length_are_answered_and_the_correlation_id_is_echoed(
 
 #[tokio::test]
 async fn an_unusable_budget_is_the_default_and_a_huge_one_is_capped() {
-    let (site, backend) = (Site::shared().await, Backend::start().await);
+    let (site, backend) = (BrokerNamespace::shared().await, Backend::start().await);
     let tool = backend.tool("hold", "/gate?id={id}", "timeout = \"60s\"\neffect = \"read-only\"");
     let limits = "[invoke]\ndefault_timeout = \"1s\"\nmax_timeout = \"4s\"\n[tools.limits.free]\nmax_in_flight = 8\n";
     let daemon = Daemon::start(&site, &format!("{limits}{tool}")).await;
@@ -104,7 +104,7 @@ async fn an_unusable_budget_is_the_default_and_a_huge_one_is_capped() {
 
 #[tokio::test]
 async fn a_tool_without_a_limit_gets_the_default_when_the_budget_is_unusable() {
-    let site = Site::shared().await;
+    let site = BrokerNamespace::shared().await;
     let daemon = Daemon::start(&site, "[tools]\necho = true\n[invoke]\ndefault_timeout = \"1s\"\n").await;
     let client = Client::connect(&site).await;
     for value in ["0", "-5", "soon"] {
@@ -118,7 +118,7 @@ async fn a_tool_without_a_limit_gets_the_default_when_the_budget_is_unusable() {
 
 #[tokio::test]
 async fn a_request_too_old_on_arrival_is_not_started() {
-    let (site, backend) = (Site::shared().await, Backend::start().await);
+    let (site, backend) = (BrokerNamespace::shared().await, Backend::start().await);
     let daemon = Daemon::start(&site, &backend.tool("work", "/work?id={id}", "")).await;
     let client = Client::connect(&site).await;
     let aged = |id: &str, seconds: u64| {

@@ -4,7 +4,7 @@ use serde_json::json;
 use toolbus_e2e::backend::Backend;
 use toolbus_e2e::client::{Client, Request};
 use toolbus_e2e::daemon::Daemon;
-use toolbus_e2e::site::Site;
+use toolbus_e2e::namespace::BrokerNamespace;
 
 /// A request to cancel the call `id`, by `caller`.
 fn cancel(client: &Client, caller: &str, id: &str) -> Request {
@@ -15,7 +15,7 @@ fn cancel(client: &Client, caller: &str, id: &str) -> Request {
 
 #[tokio::test]
 async fn a_caller_ends_a_running_call_of_its_own_and_of_nobody_else() {
-    let (site, backend) = (Site::shared().await, Backend::start().await);
+    let (site, backend) = (BrokerNamespace::shared().await, Backend::start().await);
     let daemon = Daemon::start(&site, &backend.tool("hold", "/gate?id={id}", "")).await;
     let client = Client::connect(&site).await;
     let body = json!({"toolCallId": "call-1", "toolName": "hold", "arguments": {"id": "held"}});

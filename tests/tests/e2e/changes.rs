@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use toolbus_e2e::client::Client;
 use toolbus_e2e::daemon::Daemon;
 use toolbus_e2e::message::Message;
-use toolbus_e2e::site::Site;
+use toolbus_e2e::namespace::BrokerNamespace;
 use toolbus_testing::patience::eventually;
 
 const TOKEN: &str = "a-token-of-the-tests";
@@ -19,7 +19,7 @@ fn rules(ana: &str) -> String {
 }
 
 /// A client that hears what every agent is told.
-async fn listener(site: &Site) -> Client {
+async fn listener(site: &BrokerNamespace) -> Client {
     let client = Client::connect(site).await;
     client.bind("tool.meta.tools.#").await;
     client
@@ -53,7 +53,7 @@ async fn heard(client: &Client, expected: &[Value]) {
 }
 
 /// Ends the daemon, and checks that it told nobody anything else.
-async fn ended(daemon: Daemon, site: &Site, client: &Client, expected: &[Value]) {
+async fn ended(daemon: Daemon, site: &BrokerNamespace, client: &Client, expected: &[Value]) {
     daemon.stop(site).await;
     client.caught_up().await;
     heard(client, expected).await;
@@ -74,7 +74,7 @@ async fn switch(daemon: &Daemon, tool: &str, off: bool) {
 
 #[tokio::test]
 async fn a_change_is_told_to_exactly_those_whose_tools_it_changes() {
-    let site = Site::shared().await;
+    let site = BrokerNamespace::shared().await;
     let daemon = Daemon::start(&site, &rules(r#"["echo"]"#)).await;
     let client = listener(&site).await;
 
@@ -117,7 +117,7 @@ async fn a_change_is_told_to_exactly_those_whose_tools_it_changes() {
 
 #[tokio::test]
 async fn changes_that_come_together_are_told_once_and_those_that_cancel_out_not_at_all() {
-    let site = Site::shared().await;
+    let site = BrokerNamespace::shared().await;
     let daemon = Daemon::start(&site, &rules("[]")).await;
     let client = listener(&site).await;
     tokio::join!(
@@ -139,7 +139,7 @@ async fn changes_that_come_together_are_told_once_and_those_that_cancel_out_not_
 
 #[tokio::test]
 async fn an_agent_without_a_section_is_told_once_it_has_called() {
-    let site = Site::shared().await;
+    let site = BrokerNamespace::shared().await;
     let daemon = Daemon::start(&site, &rules("[]")).await;
     let client = listener(&site).await;
     assert_eq!(client.exchange(&client.request("echo", &json!({})).by("dora")).await.code(), "tool_not_found");

@@ -8,15 +8,15 @@ use lapin::types::FieldTable;
 use serde_json::Value;
 use toolbus_e2e::backend::Backend;
 use toolbus_e2e::daemon::Daemon;
+use toolbus_e2e::namespace::BrokerNamespace;
 use toolbus_e2e::program::{Run, toolbus};
-use toolbus_e2e::site::Site;
 use toolbus_testing::rabbit::RabbitNode;
 
 /// Nothing listens here.
 const NOWHERE: &str = "127.0.0.1:1";
 
 /// Runs `toolbus` with the names of this site.
-async fn at(site: &Site, arguments: &[&str]) -> Run {
+async fn at(site: &BrokerNamespace, arguments: &[&str]) -> Run {
     let names = site.arguments();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     toolbus(&[arguments, &names].concat()).await
@@ -24,7 +24,7 @@ async fn at(site: &Site, arguments: &[&str]) -> Run {
 
 #[tokio::test]
 async fn call_makes_a_call_as_an_agent_would() {
-    let (site, backend) = (Site::shared().await, Backend::start().await);
+    let (site, backend) = (BrokerNamespace::shared().await, Backend::start().await);
     let parameters = r#"{"type":"object","properties":{"city":{"type":"string"}},"required":["city"]}"#;
     let weather = backend.endpoint("get_weather", "/weather/{city}", parameters, "");
     let daemon = Daemon::start(&site, &weather).await;
@@ -51,7 +51,7 @@ async fn call_makes_a_call_as_an_agent_would() {
 
 #[tokio::test]
 async fn the_exit_code_of_call_tells_the_outcome() {
-    let (site, backend) = (Site::shared().await, Backend::start().await);
+    let (site, backend) = (BrokerNamespace::shared().await, Backend::start().await);
     let any = r#"{"type":"object"}"#;
     let tools = [
         backend.endpoint("teapot", "/status/418", any, ""),
@@ -80,7 +80,7 @@ async fn the_exit_code_of_call_tells_the_outcome() {
 
 #[tokio::test]
 async fn an_overloaded_daemon_is_told_with_an_exit_code_of_its_own() {
-    let (site, backend) = (Site::shared().await, Backend::start().await);
+    let (site, backend) = (BrokerNamespace::shared().await, Backend::start().await);
     let limits = "[invoke]\nmax_in_flight = 1\nmax_waiting = 1\n";
     let daemon = Daemon::start(&site, &format!("{limits}{}", backend.tool("hold", "/gate?id={id}", ""))).await;
     let running = at(&site, &["call", "hold", "id=running"]);
@@ -99,7 +99,7 @@ async fn an_overloaded_daemon_is_told_with_an_exit_code_of_its_own() {
 
 #[tokio::test]
 async fn call_says_when_nobody_listens_and_when_there_is_no_broker() {
-    let mut site = Site::shared().await;
+    let mut site = BrokerNamespace::shared().await;
     // The exchange exists, and no daemon.
     Daemon::start(&site, "[invoke]\ntopics = [\"elsewhere\"]\n").await.stop(&site).await;
     let nobody = at(&site, &["call", "echo", "text=x"]).await;
@@ -114,8 +114,8 @@ async fn call_says_when_nobody_listens_and_when_there_is_no_broker() {
 
 #[tokio::test]
 async fn what_the_broker_refuses_is_told_at_once_and_not_as_out_of_reach() {
-    let site = Site::shared().await;
-    let other = Site::on(RabbitNode::shared().await);
+    let site = BrokerNamespace::shared().await;
+    let other = BrokerNamespace::on(RabbitNode::shared().await);
     let (_connection, channel) = other.channel().await;
     let (options, arguments) = (ExchangeDeclareOptions::default(), FieldTable::default());
     channel.exchange_declare(other.exchange.as_str().into(), ExchangeKind::Direct, options, arguments).await.unwrap();
@@ -144,7 +144,7 @@ async fn a_script_is_run_where_there_is_no_configuration() {
 
 #[tokio::test]
 async fn a_call_without_a_daemon_on_a_fresh_broker_says_so_too() {
-    let site = Site::shared().await;
+    let site = BrokerNamespace::shared().await;
     let nobody = at(&site, &["call", "echo", "text=x"]).await;
     assert_eq!(nobody.code, 7, "{nobody:?}");
     assert!(nobody.err.contains("nobody listens on topic `tool.invoke`"), "{nobody:?}");
@@ -152,7 +152,7 @@ async fn a_call_without_a_daemon_on_a_fresh_broker_says_so_too() {
 
 #[tokio::test]
 async fn the_demonstration_runs_on_the_broker_too_and_leaves_nothing_there() {
-    let site = Site::shared().await;
+    let site = BrokerNamespace::shared().await;
     let demo = at(&site, &["demo"]).await;
     assert_eq!(demo.code, 0, "{demo:?}");
     for outcome in ["ok after", "error after", "invalid_arguments after", "tool_not_found after", "timeout after"] {
@@ -167,7 +167,7 @@ async fn the_demonstration_runs_on_the_broker_too_and_leaves_nothing_there() {
 
 #[tokio::test]
 async fn health_asks_the_daemon() {
-    let site = Site::shared().await;
+    let site = BrokerNamespace::shared().await;
     let daemon = Daemon::start(&site, "").await;
     let ready = toolbus(&["health", "--listen", daemon.listen()]).await;
     assert_eq!((ready.code, ready.json()["ready"].clone()), (0, Value::Bool(true)), "{ready:?}");
@@ -188,7 +188,7 @@ async fn health_asks_the_daemon() {
 
 #[tokio::test]
 async fn bench_measures_both_sides_and_a_single_call_takes_few_milliseconds() {
-    let site = Site::shared().await;
+    let site = BrokerNamespace::shared().await;
     let bench = at(&site, &["bench", "--rounds", "1", "--seconds", "1", "--callers", "1,8", "--output", "json"]).await;
     assert_eq!(bench.code, 0, "{bench:?}");
     let report = bench.json();

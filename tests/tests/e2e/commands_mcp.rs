@@ -2,8 +2,8 @@
 
 use serde_json::{Value, json};
 use toolbus_e2e::mcp::{Workplace, ready};
+use toolbus_e2e::namespace::BrokerNamespace;
 use toolbus_e2e::program::{Run, toolbus};
-use toolbus_e2e::site::Site;
 
 const LONG: &str = "trigger-long-running-operation";
 /// How every PNG file begins.
@@ -13,7 +13,7 @@ const DESK: &str = "[identity]\ntrust_headers = true\n[agents.ana]\ntoolsets = [
                     [toolsets.desk]\nkind = \"mcp\"\nserver = \"everything\"\nscope = \"session\"\n";
 
 /// Runs `toolbus call` with the names of this site.
-async fn call(site: &Site, arguments: &[&str]) -> Run {
+async fn call(site: &BrokerNamespace, arguments: &[&str]) -> Run {
     let names = site.arguments();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     toolbus(&[&["call"], arguments, &names].concat()).await
@@ -34,7 +34,7 @@ fn which(run: &Run) -> Value {
 
 #[tokio::test]
 async fn call_reaches_the_tool_of_the_server_that_it_names_and_no_other() {
-    let (site, work) = (Site::shared().await, Workplace::new().await);
+    let (site, work) = (BrokerNamespace::shared().await, Workplace::new().await);
     let servers = json!({"first": knowing(&work, "the first"), "second": knowing(&work, "the second")});
     let daemon = work.daemon(&site, &servers, "").await;
     for (server, told) in [("first", "the first"), ("second", "the second")] {
@@ -49,7 +49,7 @@ async fn call_reaches_the_tool_of_the_server_that_it_names_and_no_other() {
 
 #[tokio::test]
 async fn calls_of_one_session_reach_one_server() {
-    let (site, work) = (Site::shared().await, Workplace::new().await);
+    let (site, work) = (BrokerNamespace::shared().await, Workplace::new().await);
     let daemon = work.daemon(&site, &json!({"everything": knowing(&work, "{session} of {agent}")}), DESK).await;
     let in_session =
         async |session: &str| which(&call(&site, &["desk.get-env", "--as", "ana", "--session", session]).await);
@@ -66,7 +66,7 @@ async fn calls_of_one_session_reach_one_server() {
 
 #[tokio::test]
 async fn call_shows_on_standard_error_how_far_a_tool_is_if_it_is_asked_to() {
-    let (site, work) = (Site::shared().await, Workplace::new().await);
+    let (site, work) = (BrokerNamespace::shared().await, Workplace::new().await);
     let daemon = work.daemon(&site, &work.servers(&["everything"]), "").await;
     ready(&daemon, "everything").await;
     let long = [LONG, "duration=0.6", "steps=3"];
@@ -81,7 +81,7 @@ async fn call_shows_on_standard_error_how_far_a_tool_is_if_it_is_asked_to() {
 
 #[tokio::test]
 async fn call_saves_images_beside_those_that_are_there_and_says_so_when_it_saves_none() {
-    let (site, work) = (Site::shared().await, Workplace::new().await);
+    let (site, work) = (BrokerNamespace::shared().await, Workplace::new().await);
     let daemon = work.daemon(&site, &work.servers(&["everything"]), "").await;
     ready(&daemon, "everything").await;
     let folder = work.text("pictures");

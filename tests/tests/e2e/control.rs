@@ -5,13 +5,13 @@ use serde_json::json;
 use toolbus_e2e::backend::Backend;
 use toolbus_e2e::client::{Client, Request};
 use toolbus_e2e::daemon::Daemon;
-use toolbus_e2e::site::Site;
+use toolbus_e2e::namespace::BrokerNamespace;
 
 const ECHO: &str = "[tools]\necho = true\n";
 
 #[tokio::test]
 async fn a_ping_is_answered_with_what_the_daemon_is() {
-    let (site, backend) = (Site::shared().await, Backend::start().await);
+    let (site, backend) = (BrokerNamespace::shared().await, Backend::start().await);
     let daemon = Daemon::start(&site, &backend.tool("hold", "/gate?id={id}", "")).await;
     let client = Client::connect(&site).await;
     let held = client.request("hold", &json!({"id": "held"}));
@@ -52,7 +52,7 @@ async fn a_ping_is_answered_with_what_the_daemon_is() {
 
 #[tokio::test]
 async fn what_cannot_be_used_on_the_control_queue_is_answered_or_put_aside() {
-    let site = Site::shared().await;
+    let site = BrokerNamespace::shared().await;
     let daemon = Daemon::start(&site, ECHO).await;
     let client = Client::connect(&site).await;
     let broken = |body: &str| client.raw(body).on("tool.list");

@@ -14,8 +14,8 @@ use toolbus_e2e::client::Client;
 use toolbus_e2e::daemon::Daemon;
 use toolbus_e2e::http::{Connection, hello};
 use toolbus_e2e::metrics::attribute;
+use toolbus_e2e::namespace::BrokerNamespace;
 use toolbus_e2e::program::interpreter;
-use toolbus_e2e::site::Site;
 use toolbus_testing::otlp::Receiver;
 use toolbus_testing::otlp::proto::common::v1::KeyValue;
 use toolbus_testing::otlp::proto::metrics::v1::metric::Data;
@@ -169,7 +169,7 @@ fn expressions() -> Vec<String> {
 
 /// A daemon with a tool, MCP servers of which one does not run, and an MCP client.
 struct World {
-    site: Site,
+    site: BrokerNamespace,
     daemon: Daemon,
     agent: Client,
     door: Connection,
@@ -178,7 +178,7 @@ struct World {
 
 impl World {
     async fn reporting_to(receiver: &Receiver) -> Self {
-        let site = Site::shared().await;
+        let site = BrokerNamespace::shared().await;
         let more = format!(
             "[tools]\necho = true\n[http]\ntokens = {{ ana = \"the-token-of-ana\" }}\n\
              [telemetry]\notlp_endpoint = {:?}\n\

@@ -4,10 +4,10 @@ use serde_json::json;
 use toolbus_e2e::backend::Backend;
 use toolbus_e2e::client::{Client, Request};
 use toolbus_e2e::daemon::Daemon;
-use toolbus_e2e::site::Site;
+use toolbus_e2e::namespace::BrokerNamespace;
 
 struct World {
-    site: Site,
+    site: BrokerNamespace,
     backend: Backend,
     tools: String,
     daemon: Daemon,
@@ -16,7 +16,7 @@ struct World {
 
 impl World {
     async fn with(settings: &str) -> Self {
-        let (site, backend) = (Site::shared().await, Backend::start().await);
+        let (site, backend) = (BrokerNamespace::shared().await, Backend::start().await);
         let tools = [
             backend.tool("look", "/gate?id={id}", "effect = \"read-only\""),
             backend.tool("put", "/gate?id={id}", "effect = \"idempotent\""),

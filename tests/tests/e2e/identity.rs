@@ -6,8 +6,8 @@ use toolbus_e2e::backend::Backend;
 use toolbus_e2e::client::{Client, Request};
 use toolbus_e2e::daemon::Daemon;
 use toolbus_e2e::message::Message;
+use toolbus_e2e::namespace::BrokerNamespace;
 use toolbus_e2e::program::toolbus;
-use toolbus_e2e::site::Site;
 use toolbus_testing::patience::eventually;
 use toolbus_testing::rabbit::RabbitNode;
 
@@ -38,7 +38,7 @@ const REFUSED: &str =
 
 /// A daemon that knows `ana`, by two logins, and `bruno`.
 struct World {
-    site: Site,
+    site: BrokerNamespace,
     backend: Backend,
     daemon: Daemon,
 }
@@ -51,7 +51,7 @@ struct Login {
 
 impl World {
     async fn new() -> Self {
-        let (site, backend) = (Site::shared().await, Backend::start().await);
+        let (site, backend) = (BrokerNamespace::shared().await, Backend::start().await);
         let daemon = Daemon::start(&site, &format!("{RULES}{}", tools(&backend))).await;
         Self { site, backend, daemon }
     }
@@ -267,7 +267,7 @@ async fn a_session_is_ended_by_a_login_of_its_agent_and_by_nobody_else() {
 
 #[tokio::test]
 async fn the_log_tells_when_nobody_is_served_whom_the_broker_does_not_name() {
-    let (site, backend) = (Site::shared().await, Backend::start().await);
+    let (site, backend) = (BrokerNamespace::shared().await, Backend::start().await);
     let client = Client::connect(&site).await;
     let configurations = [
         (RULES.to_owned(), true),
@@ -296,7 +296,7 @@ async fn the_command_calls_as_the_login_that_it_has() {
         ("bruno", vec!["for_ana", "--as", "ana"], 3),
         ("ana", vec!["for_ana"], 3),
     ] {
-        let site = Site { url: url_of(user).await, ..world.site.clone() };
+        let site = BrokerNamespace { url: url_of(user).await, ..world.site.clone() };
         let arguments = [vec!["call".to_owned(), "id=called".to_owned()], site.arguments()].concat();
         let mut arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
         arguments.splice(1..1, words.iter().copied());
@@ -338,7 +338,7 @@ async fn the_configuration_of_the_recipe_separates_its_agents() {
         let unsigned = client.call(if weather.is_empty() { "get_weather" } else { "current_time" }, &arguments).await;
         assert_eq!(unsigned.code(), "tool_not_found", "{user} without user_id");
     }
-    let operator = Site { url: world.url("operator"), ..world.site.clone() };
+    let operator = BrokerNamespace { url: world.url("operator"), ..world.site.clone() };
     let call = ["call", "get_weather", "city=Lima"].map(str::to_owned).to_vec();
     let call = [call, operator.arguments()].concat();
     let called = toolbus(&call.iter().map(String::as_str).collect::<Vec<_>>()).await;

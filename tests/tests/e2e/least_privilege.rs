@@ -10,8 +10,8 @@ use serde_json::{Value, json};
 use toolbus_e2e::backend::Backend;
 use toolbus_e2e::client::{Client, Request};
 use toolbus_e2e::daemon::Daemon;
+use toolbus_e2e::namespace::BrokerNamespace;
 use toolbus_e2e::program::toolbus;
-use toolbus_e2e::site::Site;
 use toolbus_e2e::stdio::Stdio;
 use toolbus_testing::patience::eventually;
 
@@ -161,7 +161,7 @@ async fn the_daemon_needs_no_more_than_the_recipe_gives_it() {
     let direct = Client::listening_on(&world.site, &world.url("svc-bruno"), "amq.rabbitmq.reply-to").await;
     assert_eq!(direct.call("echo", &json!({"text": "direct"})).await.content(), "direct", "without a queue of its own");
 
-    let operator = Site { url: world.url("operator"), ..world.site.clone() };
+    let operator = BrokerNamespace { url: world.url("operator"), ..world.site.clone() };
     let arguments =
         [vec!["call".to_owned(), "echo".to_owned(), "text=called".to_owned()], operator.arguments()].concat();
     let called = toolbus(&arguments.iter().map(String::as_str).collect::<Vec<_>>()).await;
@@ -253,7 +253,7 @@ async fn an_agent_without_user_id_is_served_by_its_sidecar_on_its_own_topic_besi
     assert_eq!((answer.routing_key.as_str(), answer.kind()), ("tool.result.ana", "RockBot.Tools.ToolInvokeResponse"));
 
     // On the shared topic the daemon that asks the broker who it is does not know it.
-    let operator = Site { url: world.url("operator"), ..world.site.clone() };
+    let operator = BrokerNamespace { url: world.url("operator"), ..world.site.clone() };
     ana.send(&call("tool.invoke")).await;
     assert_eq!(operator.take_dead_letter().await.header("rb-dead-reason"), "reply_to_refused");
     sidecar.stop(&own).await;
@@ -289,7 +289,8 @@ async fn a_stock_agent_is_served_by_its_sidecar_in_a_virtual_host_of_its_own() {
         act(&channel, "bind queue", &[queue, "rockbot", topic]).await.unwrap();
     }
 
-    let site = Site { url: world.node.url_on("of-ana", "toolbus", PASSWORD), ..world.site.of_sidecar("ana") };
+    let site =
+        BrokerNamespace { url: world.node.url_on("of-ana", "toolbus", PASSWORD), ..world.site.of_sidecar("ana") };
     let server = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/python/mcp_server.py");
     let rules = format!(
         "[identity]\nagent = \"ana\"\n[agents.ana]\nallowed_tools = [\"count_words\"]\n\
@@ -326,7 +327,7 @@ async fn an_mcp_client_on_standard_input_and_output_needs_no_more_than_an_agent(
         )
     };
     let daemon = Daemon::start(&world.site, &rules("\"echo\"")).await;
-    let site = Site { url: world.url("svc-ana"), ..world.site.clone() };
+    let site = BrokerNamespace { url: world.url("svc-ana"), ..world.site.clone() };
     let mut client = Stdio::start_with(&site, &["--agent", "ana", "--answers", "svc-ana.answers"]);
     client.begin().await;
     assert_eq!(client.names().await, json!(["echo"]));

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use toolbus_e2e::daemon::Daemon;
 use toolbus_e2e::metrics::attribute;
-use toolbus_e2e::site::Site;
+use toolbus_e2e::namespace::BrokerNamespace;
 use toolbus_testing::otlp::Receiver;
 use toolbus_testing::otlp::proto::common::v1::any_value::Value;
 use toolbus_testing::otlp::proto::logs::v1::LogRecord;
@@ -67,13 +67,13 @@ fn body(record: &LogRecord) -> &str {
 
 #[tokio::test]
 async fn starts_reloads_losses_and_the_drain_are_traced_and_the_log_is_exported() {
-    let (site, receiver) = (Site::shared().await, Receiver::start().await.unwrap());
+    let (site, receiver) = (BrokerNamespace::shared().await, Receiver::start().await.unwrap());
     let (before, address) = site.url.split_once('@').unwrap();
     let (address, vhost) =
         address.split_once('/').map_or((address, String::new()), |(at, vhost)| (at, format!("/{vhost}")));
     let target = tokio::net::lookup_host(address).await.unwrap().next().unwrap();
     let proxy = Proxy::start(target).await.unwrap();
-    let behind = Site { url: format!("{before}@{}{vhost}", proxy.address()), ..site.clone() };
+    let behind = BrokerNamespace { url: format!("{before}@{}{vhost}", proxy.address()), ..site.clone() };
     let python = std::env::var("TOOLBUS_PYTHON").expect("TOOLBUS_PYTHON is not set: run ./tests/run");
     let run = std::env::var("TOOLBUS_TEST_RUN").unwrap_or_default();
     let endpoint = receiver.grpc_endpoint();

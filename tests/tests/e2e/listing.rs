@@ -7,7 +7,7 @@ use toolbus_e2e::backend::Backend;
 use toolbus_e2e::client::{Client, Request};
 use toolbus_e2e::daemon::Daemon;
 use toolbus_e2e::message::Message;
-use toolbus_e2e::site::Site;
+use toolbus_e2e::namespace::BrokerNamespace;
 
 const RULES: &str = r#"
 [tools]
@@ -63,7 +63,7 @@ fn names(list: &Value) -> Vec<&str> {
 
 #[tokio::test]
 async fn a_list_is_ready_for_whoever_asked_in_each_format() {
-    let (site, backend) = (Site::shared().await, Backend::start().await);
+    let (site, backend) = (BrokerNamespace::shared().await, Backend::start().await);
     let daemon = Daemon::start(&site, &rules(&backend)).await;
     let client = Client::connect(&site).await;
     let mut lists = Vec::new();
@@ -166,7 +166,7 @@ async fn a_list_is_ready_for_whoever_asked_in_each_format() {
 
 #[tokio::test]
 async fn binding_and_profile_narrow_a_list_in_header_or_body_and_must_not_differ() {
-    let (site, backend) = (Site::shared().await, Backend::start().await);
+    let (site, backend) = (BrokerNamespace::shared().await, Backend::start().await);
     let daemon = Daemon::start(&site, &rules(&backend)).await;
     let client = Client::connect(&site).await;
     let with = |header: &str, value: &str, body: Value| list(&client, "ana", &body).header(header, value);
@@ -201,7 +201,7 @@ async fn binding_and_profile_narrow_a_list_in_header_or_body_and_must_not_differ
 
 #[tokio::test]
 async fn names_choose_from_the_list_and_a_known_version_is_not_sent_again() {
-    let (site, backend) = (Site::shared().await, Backend::start().await);
+    let (site, backend) = (BrokerNamespace::shared().await, Backend::start().await);
     let daemon = Daemon::start(&site, &rules(&backend)).await;
     let client = Client::connect(&site).await;
     let all = listed(&client, "ana", &json!({})).await;
@@ -226,7 +226,7 @@ async fn names_choose_from_the_list_and_a_known_version_is_not_sent_again() {
 
 #[tokio::test]
 async fn an_empty_list_says_why() {
-    let (site, backend) = (Site::shared().await, Backend::start().await);
+    let (site, backend) = (BrokerNamespace::shared().await, Backend::start().await);
     let daemon = Daemon::start(&site, &rules(&backend)).await;
     let client = Client::connect(&site).await;
     assert_eq!(daemon.operate(&["disable", "agent", "bruno"]).await.code, 0);
@@ -260,7 +260,7 @@ async fn an_empty_list_says_why() {
 
 #[tokio::test]
 async fn replicas_with_one_configuration_tell_the_same_version() {
-    let (site, backend) = (Site::shared().await, Backend::start().await);
+    let (site, backend) = (BrokerNamespace::shared().await, Backend::start().await);
     let named = |name: &str| format!("{}\n[bus]\nname = \"{name}\"\n", rules(&backend));
     let one = Daemon::start(&site, &named("one")).await;
     let two = Daemon::start(&site, &named("two")).await;
@@ -279,7 +279,7 @@ async fn replicas_with_one_configuration_tell_the_same_version() {
 
 #[tokio::test]
 async fn a_peer_asks_by_type_and_is_answered_on_its_topic() {
-    let (site, backend) = (Site::shared().await, Backend::start().await);
+    let (site, backend) = (BrokerNamespace::shared().await, Backend::start().await);
     let daemon = Daemon::start(&site, &rules(&backend)).await;
     let client = Client::connect(&site).await;
     client.bind("tool.result.ana").await;
@@ -308,7 +308,7 @@ async fn a_peer_asks_by_type_and_is_answered_on_its_topic() {
 
 #[tokio::test]
 async fn what_is_listed_can_be_called_by_either_name_and_nothing_else_can() {
-    let (site, backend) = (Site::shared().await, Backend::start().await);
+    let (site, backend) = (BrokerNamespace::shared().await, Backend::start().await);
     let daemon = Daemon::start(&site, &rules(&backend)).await;
     let client = Client::connect(&site).await;
     let mut every = BTreeSet::from(["read", "write"].map(str::to_owned));
@@ -336,7 +336,7 @@ async fn what_is_listed_can_be_called_by_either_name_and_nothing_else_can() {
 
 #[tokio::test]
 async fn listing_is_limited_where_a_rate_names_it() {
-    let site = Site::shared().await;
+    let site = BrokerNamespace::shared().await;
     let rules = "[identity]\ntrust_headers = true\n\
         [agents.ana]\ntool_rate_limits = { \"tool.list\" = { rps = 0.001, burst = 2 } }\n[agents.bob]\n";
     let daemon = Daemon::start(&site, rules).await;

@@ -17,7 +17,7 @@ use toolbus_e2e::backend::Backend;
 use toolbus_e2e::client::Client;
 use toolbus_e2e::daemon::Daemon;
 use toolbus_e2e::message::Message;
-use toolbus_e2e::site::Site;
+use toolbus_e2e::namespace::BrokerNamespace;
 use toolbus_testing::patience::eventually;
 use toolbus_testing::rabbit::RabbitNode;
 
@@ -29,7 +29,7 @@ const CONFIRM_TIME: Duration = Duration::from_secs(5);
 
 /// A client that outlives its broker: a durable queue for answers, and every request published until it is confirmed.
 struct Survivor {
-    site: Site,
+    site: BrokerNamespace,
     queue: String,
     /// A channel that confirms, opened again after a loss.
     channel: tokio::sync::Mutex<Option<(Connection, Channel)>>,
@@ -39,7 +39,7 @@ struct Survivor {
 }
 
 impl Survivor {
-    async fn new(site: &Site) -> Arc<Self> {
+    async fn new(site: &BrokerNamespace) -> Arc<Self> {
         let queue = format!("survivor.{}", site.prefix);
         site.declare(&queue, BTreeMap::new()).await;
         let published = std::iter::repeat_with(AtomicU32::default).take(REQUESTS).collect();
@@ -123,7 +123,7 @@ impl Survivor {
 /// Kills the broker while calls are under way, starts it again, and checks every call.
 async fn every_request_survives(queue_type: &str) {
     let (node, backend) = (RabbitNode::start().await, Backend::start().await);
-    let site = Site::on(&node);
+    let site = BrokerNamespace::on(&node);
     let tools = backend.tool("work", "/work?id={id}", "effect = \"effectful\"");
     let daemon = Daemon::start(&site, &format!("[bus]\nqueue_type = \"{queue_type}\"\n{tools}")).await;
     let survivor = Survivor::new(&site).await;
@@ -177,7 +177,7 @@ async fn the_same_holds_for_a_classic_queue() {
 
 #[tokio::test]
 async fn a_deleted_queue_is_declared_and_consumed_again() {
-    let site = Site::shared().await;
+    let site = BrokerNamespace::shared().await;
     let daemon = Daemon::start(&site, "[tools]\necho = true\n").await;
     let (_connection, channel) = site.channel().await;
     channel.queue_delete(site.queue().as_str().into(), QueueDeleteOptions::default()).await.unwrap();
@@ -195,7 +195,7 @@ async fn a_deleted_queue_is_declared_and_consumed_again() {
 #[tokio::test]
 async fn a_broker_that_takes_no_messages_is_named_and_answers_follow_when_it_does() {
     let (node, backend) = (RabbitNode::start().await, Backend::start().await);
-    let site = Site::on(&node);
+    let site = BrokerNamespace::on(&node);
     let daemon = Daemon::start(&site, &backend.tool("hold", "/gate?id={id}", "")).await;
     let client = Client::connect(&site).await;
     let request = client.request("hold", &json!({"id": "held"}));
@@ -217,7 +217,7 @@ async fn a_broker_that_takes_no_messages_is_named_and_answers_follow_when_it_doe
 #[tokio::test]
 async fn connections_closed_by_the_broker_are_opened_again_and_the_running_call_is_answered_once() {
     let (node, backend) = (RabbitNode::start().await, Backend::start().await);
-    let site = Site::on(&node);
+    let site = BrokerNamespace::on(&node);
     let daemon = Daemon::start(&site, &backend.tool("hold", "/gate?id={id}", "")).await;
     let survivor = Survivor::new(&site).await;
     let client = Client::connect(&site).await;

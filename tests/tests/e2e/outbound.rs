@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use toolbus_e2e::backend::Backend;
 use toolbus_e2e::client::{Client, Request};
 use toolbus_e2e::daemon::Daemon;
-use toolbus_e2e::site::Site;
+use toolbus_e2e::namespace::BrokerNamespace;
 
 const TWO: &str = concat!(
     r#"{"type":"object","properties":{"id":{"type":"string"},"tenant":{"type":"string"}},"#,
@@ -21,7 +21,7 @@ fn by(client: &Client, agent: &str, tool: &str, arguments: &Value) -> Request {
 
 #[tokio::test]
 async fn an_agent_addresses_only_whom_it_may() {
-    let (site, backend) = (Site::shared().await, Backend::start().await);
+    let (site, backend) = (BrokerNamespace::shared().await, Backend::start().await);
     let rules = r#"
         [identity]
         trust_headers = true
@@ -90,7 +90,7 @@ async fn an_agent_addresses_only_whom_it_may() {
 
 #[tokio::test]
 async fn arguments_that_are_set_reach_the_backend_and_are_neither_shown_nor_taken() {
-    let (site, backend) = (Site::shared().await, Backend::start().await);
+    let (site, backend) = (BrokerNamespace::shared().await, Backend::start().await);
     let rules = "[identity]\ntrust_headers = true\n[agents.ana]\narguments = { \"note*\" = { tenant = \"acme\" } }\n\
                  [agents.bruno]\n";
     let tool = backend.endpoint("notes", "/work?id={id}-{tenant}", TWO, "");
@@ -123,7 +123,7 @@ async fn arguments_that_are_set_reach_the_backend_and_are_neither_shown_nor_take
 
 #[tokio::test]
 async fn each_agent_comes_to_the_backend_with_its_own_credentials_or_not_at_all() {
-    let (site, backend) = (Site::shared().await, Backend::start().await);
+    let (site, backend) = (BrokerNamespace::shared().await, Backend::start().await);
     let auths = [
         (
             "bearer",

@@ -4,7 +4,7 @@ use serde_json::json;
 use toolbus_e2e::client::{Client, Request};
 use toolbus_e2e::daemon::Daemon;
 use toolbus_e2e::message::Message;
-use toolbus_e2e::site::Site;
+use toolbus_e2e::namespace::BrokerNamespace;
 use uuid::Uuid;
 
 /// What a peer named RockBot sends, with properties and headers as it sends them.
@@ -44,8 +44,8 @@ fn shown(message: &Message) -> serde_json::Value {
     })
 }
 
-async fn world() -> (Site, Daemon, Client) {
-    let site = Site::shared().await;
+async fn world() -> (BrokerNamespace, Daemon, Client) {
+    let site = BrokerNamespace::shared().await;
     let daemon = Daemon::start(&site, "[bus]\nname = \"tool-agent\"\n[tools]\necho = true\n").await;
     let client = Client::connect(&site).await;
     client.bind("tool.result.RockBot").await;
@@ -149,7 +149,7 @@ async fn an_answer_without_an_address_goes_to_the_default_topic() {
 
 #[tokio::test]
 async fn two_daemons_share_the_requests_of_one_queue() {
-    let site = Site::shared().await;
+    let site = BrokerNamespace::shared().await;
     let one = Daemon::start(&site, "[bus]\nname = \"one\"\n[tools]\necho = true\n").await;
     let two = Daemon::start(&site, "[bus]\nname = \"two\"\n[tools]\necho = true\n").await;
     let client = Client::connect(&site).await;

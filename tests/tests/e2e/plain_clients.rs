@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use serde_json::{Value, json};
 use toolbus_e2e::backend::Backend;
 use toolbus_e2e::daemon::Daemon;
+use toolbus_e2e::namespace::BrokerNamespace;
 use toolbus_e2e::program::{Run, python};
-use toolbus_e2e::site::Site;
 
 const CITY: &str = r#"{"type":"object","properties":{"city":{"type":"string"}},"required":["city"]}"#;
 
@@ -14,7 +14,7 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
-async fn plain_client(site: &Site, own_queue: &str, requests: &[&str]) -> Run {
+async fn plain_client(site: &BrokerNamespace, own_queue: &str, requests: &[&str]) -> Run {
     let script = root().join("tests/python/plain_client.py");
     python(&script, &[&[site.url.as_str(), site.exchange.as_str(), own_queue], requests].concat(), &[]).await
 }
@@ -26,7 +26,7 @@ fn lines(run: &Run) -> Vec<Value> {
 
 #[tokio::test]
 async fn a_python_client_calls_a_rest_tool_and_gets_the_answer_on_its_own_queue() {
-    let (site, backend) = (Site::shared().await, Backend::start().await);
+    let (site, backend) = (BrokerNamespace::shared().await, Backend::start().await);
     let daemon = Daemon::start(&site, &backend.endpoint("get_weather", "/weather/{city}", CITY, "")).await;
     let object = json!({"body": {"toolName": "get_weather", "arguments": {"city": "Quito"}}}).to_string();
     let text = json!({"body": {"toolName": "get_weather", "arguments": r#"{"city":"Lima"}"#, "toolCallId": "mine"}});
@@ -64,7 +64,7 @@ async fn a_python_client_calls_a_rest_tool_and_gets_the_answer_on_its_own_queue(
 
 #[tokio::test]
 async fn a_queue_bound_to_every_topic_does_not_take_a_plain_clients_answer_away() {
-    let (site, backend) = (Site::shared().await, Backend::start().await);
+    let (site, backend) = (BrokerNamespace::shared().await, Backend::start().await);
     let daemon = Daemon::start(&site, &backend.endpoint("get_weather", "/weather/{city}", CITY, "")).await;
     let request = json!({"body": {"toolName": "get_weather", "arguments": {"city": "Cali"}}}).to_string();
     // A name that could be a topic for answers as well: there the bystander's queue would take it.
@@ -79,7 +79,7 @@ async fn a_queue_bound_to_every_topic_does_not_take_a_plain_clients_answer_away(
 
 #[tokio::test]
 async fn the_direct_reply_address_of_the_broker_works() {
-    let site = Site::shared().await;
+    let site = BrokerNamespace::shared().await;
     let daemon = Daemon::start(&site, "[tools]\necho = true\n").await;
     let script = root().join("tests/python/direct_reply.py");
     let run = python(&script, &[&site.url, &site.exchange], &[]).await;
@@ -89,7 +89,7 @@ async fn the_direct_reply_address_of_the_broker_works() {
 
 #[tokio::test]
 async fn the_shipped_example_calls_a_tool_as_the_readme_says() {
-    let (mut site, backend) = (Site::shared().await, Backend::start().await);
+    let (mut site, backend) = (BrokerNamespace::shared().await, Backend::start().await);
     // The example uses the default exchange of the configuration; no other test does.
     site.exchange = "rockbot".to_owned();
     let daemon = Daemon::start(&site, &backend.endpoint("get_weather", "/weather/{city}", CITY, "")).await;
@@ -105,7 +105,7 @@ async fn the_shipped_example_calls_a_tool_as_the_readme_says() {
 
 #[tokio::test]
 async fn properties_that_are_no_text_are_answered_and_cost_no_connection() {
-    let site = Site::shared().await;
+    let site = BrokerNamespace::shared().await;
     let daemon = Daemon::start(&site, "[tools]\necho = true\n").await;
     let requests: Vec<String> = [
         json!({"correlation_id": "hex:fffe00"}),

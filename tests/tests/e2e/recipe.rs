@@ -5,7 +5,7 @@ use std::path::Path;
 use lapin::{Connection, ConnectionProperties};
 use serde_json::{Value, json};
 use toolbus_e2e::client::Client;
-use toolbus_e2e::site::Site;
+use toolbus_e2e::namespace::BrokerNamespace;
 use toolbus_testing::rabbit::RabbitNode;
 
 /// What operators read.
@@ -20,7 +20,7 @@ pub(crate) const PASSWORD: &str = "a-password-of-the-tests";
 /// A node with the shipped definitions, and passwords.
 pub(crate) struct World {
     pub(crate) node: RabbitNode,
-    pub(crate) site: Site,
+    pub(crate) site: BrokerNamespace,
 }
 
 impl World {
@@ -34,7 +34,7 @@ impl World {
             user["password"] = PASSWORD.into();
         }
         node.import(&json!({"users": users}).to_string()).await;
-        let site = Site {
+        let site = BrokerNamespace {
             url: node.url_on(VHOST, "toolbus", PASSWORD),
             exchange: "rockbot".to_owned(),
             prefix: "toolbus".to_owned(),

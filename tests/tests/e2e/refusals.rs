@@ -6,7 +6,7 @@ use serde_json::json;
 use toolbus_e2e::backend::Backend;
 use toolbus_e2e::client::Client;
 use toolbus_e2e::daemon::Daemon;
-use toolbus_e2e::site::Site;
+use toolbus_e2e::namespace::BrokerNamespace;
 use toolbus_testing::otlp::Receiver;
 
 use toolbus_e2e::metrics::{count, sum};
@@ -30,7 +30,7 @@ max_queued = 0
 
 #[tokio::test]
 async fn refused_calls_are_counted_with_their_own_status() {
-    let (site, backend) = (Site::shared().await, Backend::start().await);
+    let (site, backend) = (BrokerNamespace::shared().await, Backend::start().await);
     let receiver = Receiver::start().await.unwrap();
     let tools = [("work", "/work"), ("hidden", "/work"), ("hold", "/gate")];
     let tools = tools.map(|(name, path)| backend.tool(name, &format!("{path}?id={{id}}"), ""));

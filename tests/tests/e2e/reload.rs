@@ -6,7 +6,7 @@ use serde_json::json;
 use toolbus_e2e::backend::Backend;
 use toolbus_e2e::client::{Client, Request};
 use toolbus_e2e::daemon::Daemon;
-use toolbus_e2e::site::Site;
+use toolbus_e2e::namespace::BrokerNamespace;
 use toolbus_testing::patience::eventually;
 
 /// What the log says of a configuration that is not taken.
@@ -28,7 +28,7 @@ async fn pong(client: &Client) -> serde_json::Value {
 
 #[tokio::test]
 async fn a_reload_takes_over_policy_limits_and_endpoints() {
-    let (site, backend) = (Site::shared().await, Backend::start().await);
+    let (site, backend) = (BrokerNamespace::shared().await, Backend::start().await);
     let work_tool = backend.tool("work", "/work?id={id}", "");
     let daemon = Daemon::start(&site, &rules("allowed_tools = [\"echo\"]", &work_tool)).await;
     let client = Client::connect(&site).await;
@@ -63,7 +63,7 @@ async fn a_reload_takes_over_policy_limits_and_endpoints() {
 
 #[tokio::test]
 async fn a_wrong_file_changes_nothing_and_every_mistake_is_told_once() {
-    let (site, backend) = (Site::shared().await, Backend::start().await);
+    let (site, backend) = (BrokerNamespace::shared().await, Backend::start().await);
     let right = rules("allowed_tools = [\"work\"]", &backend.tool("work", "/work?id={id}", ""));
     let daemon = Daemon::start(&site, &right).await;
     let client = Client::connect(&site).await;
@@ -88,7 +88,7 @@ async fn a_wrong_file_changes_nothing_and_every_mistake_is_told_once() {
 
 #[tokio::test]
 async fn a_call_under_way_keeps_the_tool_that_it_began_with() {
-    let (site, backend) = (Site::shared().await, Backend::start().await);
+    let (site, backend) = (BrokerNamespace::shared().await, Backend::start().await);
     let daemon = Daemon::start(&site, &rules("", &backend.tool("hold", "/gate?id={id}", ""))).await;
     let client = Client::connect(&site).await;
     let held = work(&client, "hold", "held");
@@ -104,7 +104,7 @@ async fn a_call_under_way_keeps_the_tool_that_it_began_with() {
 
 #[tokio::test]
 async fn calls_under_way_count_against_their_agent_after_a_reload_too() {
-    let (site, backend) = (Site::shared().await, Backend::start().await);
+    let (site, backend) = (BrokerNamespace::shared().await, Backend::start().await);
     let hold = backend.tool("hold", "/gate?id={id}", "");
     let limits = "max_in_flight = 1\nmax_queued = 0\n";
     let daemon = Daemon::start(&site, &rules(limits, &hold)).await;
@@ -122,7 +122,7 @@ async fn calls_under_way_count_against_their_agent_after_a_reload_too() {
 
 #[tokio::test]
 async fn what_waits_for_a_restart_is_named() {
-    let site = Site::shared().await;
+    let site = BrokerNamespace::shared().await;
     let daemon = Daemon::start(&site, "[tools]\necho = true\n").await;
     let client = Client::connect(&site).await;
     let changed = "[tools]\necho = false\nrequired = [\"current_time\"]\n[invoke]\nmax_in_flight = 7\n[daemon]\n\
@@ -146,7 +146,7 @@ async fn what_waits_for_a_restart_is_named() {
 
 #[tokio::test]
 async fn how_callers_are_told_apart_changes_with_a_restart_alone() {
-    let site = Site::shared().await;
+    let site = BrokerNamespace::shared().await;
     let daemon = Daemon::start(&site, "[tools]\necho = true\n").await;
     let client = Client::connect(&site).await;
     // Rules that would be checked for verified callers, and then be kept for whoever claims to be one.
@@ -162,7 +162,7 @@ async fn how_callers_are_told_apart_changes_with_a_restart_alone() {
 
 #[tokio::test]
 async fn a_layer_that_loses_the_agents_opens_nothing_until_that_is_written() {
-    let site = Site::shared().await;
+    let site = BrokerNamespace::shared().await;
     let tools = "[tools]\necho = true\n";
     let agents = "[identity]\ntrust_headers = true\n[agents.ana]\nallowed_tools = [\"echo\"]\n";
     let daemon = Daemon::start(&site, &format!("{tools}{agents}")).await;
@@ -195,7 +195,7 @@ async fn a_layer_that_loses_the_agents_opens_nothing_until_that_is_written() {
 
 #[tokio::test]
 async fn no_call_is_lost_while_the_configuration_is_reloaded_over_and_over() {
-    let (site, backend) = (Site::shared().await, Backend::start().await);
+    let (site, backend) = (BrokerNamespace::shared().await, Backend::start().await);
     let versions = [
         rules("", &backend.tool("work", "/work?id={id}", "")),
         rules(

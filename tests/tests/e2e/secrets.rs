@@ -10,7 +10,7 @@ use tokio::task::JoinSet;
 use toolbus_e2e::client::Client;
 use toolbus_e2e::daemon::Daemon;
 use toolbus_e2e::mcp::with_progress;
-use toolbus_e2e::site::Site;
+use toolbus_e2e::namespace::BrokerNamespace;
 use toolbus_testing::otlp::Receiver;
 use toolbus_testing::patience::eventually;
 
@@ -78,7 +78,7 @@ impl Parrot {
 }
 
 /// A daemon with the endpoints and the server, once the server is ready.
-async fn started(site: &Site, parrot: &Parrot, more: &str) -> Daemon {
+async fn started(site: &BrokerNamespace, parrot: &Parrot, more: &str) -> Daemon {
     let daemon = Daemon::start(site, &format!("{}{more}", parrot.config())).await;
     eventually("the server to be ready", async || {
         let (_, status) = daemon.get("/status").await?;
@@ -97,7 +97,7 @@ fn assert_no_secret(what: &str, text: &str) {
 
 #[tokio::test]
 async fn no_endpoint_and_no_caller_brings_a_secret_into_an_answer() {
-    let (site, parrot) = (Site::shared().await, Parrot::start().await);
+    let (site, parrot) = (BrokerNamespace::shared().await, Parrot::start().await);
     let daemon = started(&site, &parrot, "").await;
     let client = Client::connect(&site).await;
     for (tool, expected) in [("headers", "[redacted]"), ("refused", "[redacted]"), ("elsewhere", "HTTP 302 Found")] {
@@ -119,7 +119,7 @@ async fn no_endpoint_and_no_caller_brings_a_secret_into_an_answer() {
 
 #[tokio::test]
 async fn a_server_that_repeats_its_token_everywhere_hands_nothing_over() {
-    let (site, parrot) = (Site::shared().await, Parrot::start().await);
+    let (site, parrot) = (BrokerNamespace::shared().await, Parrot::start().await);
     let daemon = started(&site, &parrot, "").await;
     let client = Client::connect(&site).await;
     let request = client.request("leak", &json!({"how": "environment"})).header("rb-rb-progress", "1");
@@ -154,7 +154,8 @@ async fn a_server_that_repeats_its_token_everywhere_hands_nothing_over() {
 
 #[tokio::test]
 async fn spans_and_audit_records_hold_no_secret_that_a_caller_wrote() {
-    let (site, parrot, receiver) = (Site::shared().await, Parrot::start().await, Receiver::start().await.unwrap());
+    let (site, parrot, receiver) =
+        (BrokerNamespace::shared().await, Parrot::start().await, Receiver::start().await.unwrap());
     let export = format!("[telemetry]\notlp_endpoint = \"{}\"\n", receiver.grpc_endpoint());
     let daemon = started(&site, &parrot, &export).await;
     let client = Client::connect(&site).await;
@@ -178,7 +179,7 @@ async fn spans_and_audit_records_hold_no_secret_that_a_caller_wrote() {
 
 #[tokio::test]
 async fn a_broker_that_cannot_be_reached_is_logged_without_its_password_at_every_level() {
-    let site = Site::shared().await;
+    let site = BrokerNamespace::shared().await;
     let more = format!(
         "[bus]\nurl = \"amqp://svc:{BROKER}@127.0.0.1:1/v\"\n[telemetry]\nlog = \"trace,lapin=trace,rmcp=trace\"\n"
     );
@@ -195,7 +196,7 @@ async fn a_broker_that_cannot_be_reached_is_logged_without_its_password_at_every
 
 #[tokio::test]
 async fn a_secret_that_a_reload_brings_is_removed_from_then_on() {
-    let (site, parrot) = (Site::shared().await, Parrot::start().await);
+    let (site, parrot) = (BrokerNamespace::shared().await, Parrot::start().await);
     let daemon = started(&site, &parrot, "").await;
     let client = Client::connect(&site).await;
     let new = "n3w-t0ken-of-the-endpoint";

@@ -4,19 +4,19 @@ use serde_json::{Value, json};
 use toolbus_e2e::backend::Backend;
 use toolbus_e2e::client::{Client, Request};
 use toolbus_e2e::daemon::Daemon;
-use toolbus_e2e::site::Site;
+use toolbus_e2e::namespace::BrokerNamespace;
 use toolbus_testing::patience::eventually;
 use uuid::Uuid;
 
 /// An agent's sidecar, with names that no other test uses.
 struct Sidecar {
     agent: String,
-    site: Site,
+    site: BrokerNamespace,
     daemon: Daemon,
 }
 
 impl Sidecar {
-    async fn start(site: &Site, name: &str, backend: &Backend) -> Self {
+    async fn start(site: &BrokerNamespace, name: &str, backend: &Backend) -> Self {
         let agent = format!("{name}-{}", Uuid::new_v4().simple());
         let own = site.of_sidecar(&agent);
         let rules = format!(
@@ -51,7 +51,7 @@ fn small(client: &Client, topic: &str, agent: &str, body: &Value) -> Request {
 
 #[tokio::test]
 async fn a_sidecar_has_queues_and_a_topic_of_its_own_on_which_everybody_is_its_agent() {
-    let (site, backend) = (Site::shared().await, Backend::start().await);
+    let (site, backend) = (BrokerNamespace::shared().await, Backend::start().await);
     let ana = Sidecar::start(&site, "ana", &backend).await;
     for (queue, consumers) in [("invoke", 1), ("control", 1), ("invoke.dlq", 0), ("control.dlq", 0)] {
         let name = format!("toolbus.{}.{queue}", ana.agent);
@@ -72,7 +72,7 @@ async fn a_sidecar_has_queues_and_a_topic_of_its_own_on_which_everybody_is_its_a
 
 #[tokio::test]
 async fn what_others_send_on_shared_topics_is_settled_without_a_word() {
-    let (site, backend) = (Site::shared().await, Backend::start().await);
+    let (site, backend) = (BrokerNamespace::shared().await, Backend::start().await);
     let ana = Sidecar::start(&site, "ana", &backend).await;
     let client = Client::connect(&site).await;
     let held = client.raw(json!({"toolName": "hold", "toolCallId": "c1", "arguments": {"id": "held"}}).to_string());
@@ -117,7 +117,7 @@ async fn what_others_send_on_shared_topics_is_settled_without_a_word() {
 
 #[tokio::test]
 async fn two_sidecars_beside_each_other_answer_each_their_own_agent_once() {
-    let (site, backend) = (Site::shared().await, Backend::start().await);
+    let (site, backend) = (BrokerNamespace::shared().await, Backend::start().await);
     let ana = Sidecar::start(&site, "ana", &backend).await;
     let bruno = Sidecar::start(&site, "bruno", &backend).await;
     let client = Client::connect(&site).await;

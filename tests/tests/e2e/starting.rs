@@ -6,7 +6,7 @@ use lapin::types::AMQPValue;
 use serde_json::json;
 use toolbus_e2e::client::Client;
 use toolbus_e2e::daemon::Daemon;
-use toolbus_e2e::site::Site;
+use toolbus_e2e::namespace::BrokerNamespace;
 use toolbus_e2e::sockets::nodelay;
 use toolbus_testing::patience::eventually;
 use toolbus_testing::rabbit::RabbitNode;
@@ -17,7 +17,7 @@ const ECHO: &str = "[tools]\necho = true\n";
 async fn a_broker_that_is_away_is_waited_for() {
     let node = RabbitNode::start().await;
     node.kill();
-    let site = Site::on(&node);
+    let site = BrokerNamespace::on(&node);
     let daemon = Daemon::launch(&site, ECHO, &[]).await;
     eventually("/readyz to say that the broker refuses", async || {
         let blocker = daemon.blocked_by("disconnected").await;
@@ -36,7 +36,7 @@ async fn a_broker_that_is_away_is_waited_for() {
 
 #[tokio::test]
 async fn a_refused_login_is_told_without_the_password() {
-    let mut site = Site::shared().await;
+    let mut site = BrokerNamespace::shared().await;
     site.url = site.url.replace("guest:guest", "guest:hunter2");
     let mut daemon = Daemon::launch(&site, ECHO, &[]).await;
     let told = eventually("the reason", async || {
@@ -56,7 +56,7 @@ async fn a_refused_login_is_told_without_the_password() {
 
 #[tokio::test]
 async fn a_queue_with_other_arguments_stops_the_daemon_with_what_to_do() {
-    let site = Site::shared().await;
+    let site = BrokerNamespace::shared().await;
     site.declare(&site.queue(), BTreeMap::from([("x-max-length", AMQPValue::LongInt(7))])).await;
     let mut daemon = Daemon::spawn(&site, ECHO, &[]);
     assert_eq!(daemon.ended().await.code(), Some(1));
@@ -69,7 +69,7 @@ async fn a_queue_with_other_arguments_stops_the_daemon_with_what_to_do() {
 
 #[tokio::test]
 async fn a_port_that_is_taken_and_a_mistaken_configuration_stop_the_daemon() {
-    let site = Site::shared().await;
+    let site = BrokerNamespace::shared().await;
     let daemon = Daemon::start(&site, ECHO).await;
     let taken = format!("[http]\nlisten = \"{}\"\n", daemon.listen());
     let mut second = Daemon::spawn(&site, &taken, &[]);
@@ -84,7 +84,7 @@ async fn a_port_that_is_taken_and_a_mistaken_configuration_stop_the_daemon() {
 
 #[tokio::test]
 async fn a_required_tool_that_nothing_registers_stops_the_daemon() {
-    let site = Site::shared().await;
+    let site = BrokerNamespace::shared().await;
     let mut daemon = Daemon::spawn(&site, "[tools]\nrequired = [\"current_time\", \"absent\"]\n", &[]);
     assert_eq!(daemon.ended().await.code(), Some(2));
     let told = daemon.text();
@@ -93,7 +93,7 @@ async fn a_required_tool_that_nothing_registers_stops_the_daemon() {
 
 #[tokio::test]
 async fn no_connection_to_the_broker_holds_small_packets_back() {
-    let site = Site::shared().await;
+    let site = BrokerNamespace::shared().await;
     let daemon = Daemon::start(&site, ECHO).await;
     assert_eq!(
         nodelay(daemon.pid(), RabbitNode::shared().await.address()),

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use toolbus_e2e::client::Client;
 use toolbus_e2e::daemon::Daemon;
-use toolbus_e2e::site::Site;
+use toolbus_e2e::namespace::BrokerNamespace;
 
 const RULES: &str = "[tools]\necho = true\n[store]\nurl = \"sqlite:toolbus.db\"\n[identity]\ntrust_headers = true\n\
                      [agents.ana]\n[agents.bruno]\n";
@@ -23,7 +23,7 @@ async fn operated(daemon: &Daemon, arguments: &[&str]) -> String {
 
 #[tokio::test]
 async fn a_tool_an_agent_or_a_source_is_off_from_the_next_call_on_and_on_again() {
-    let site = Site::shared().await;
+    let site = BrokerNamespace::shared().await;
     let daemon = Daemon::start(&site, RULES).await;
     let client = Client::connect(&site).await;
     let calls = [("ana", "echo"), ("ana", "current_time"), ("bruno", "echo")];
@@ -47,7 +47,7 @@ async fn a_tool_an_agent_or_a_source_is_off_from_the_next_call_on_and_on_again()
 
 #[tokio::test]
 async fn what_is_off_stays_off_over_a_restart_and_is_shown() {
-    let site = Site::shared().await;
+    let site = BrokerNamespace::shared().await;
     let daemon = Daemon::start(&site, RULES).await;
     operated(&daemon, &["disable", "tool", "echo"]).await;
     operated(&daemon, &["disable", "agent", "bruno"]).await;
@@ -94,7 +94,7 @@ async fn what_is_off_stays_off_over_a_restart_and_is_shown() {
 
 #[tokio::test]
 async fn a_broken_store_stops_the_start_before_any_call_can_pass() {
-    let site = Site::shared().await;
+    let site = BrokerNamespace::shared().await;
     let mut told = Vec::new();
     for file in ["broken.db", "missing/toolbus.db"] {
         let store = tempfile::tempdir().unwrap();

@@ -6,7 +6,7 @@ use serde_json::json;
 use toolbus_e2e::backend::Backend;
 use toolbus_e2e::client::Client;
 use toolbus_e2e::daemon::Daemon;
-use toolbus_e2e::site::Site;
+use toolbus_e2e::namespace::BrokerNamespace;
 use toolbus_testing::otlp::Receiver;
 use toolbus_testing::otlp::proto::trace::v1::Span;
 
@@ -27,7 +27,7 @@ fn span<'a>(spans: &'a [Span], start: &str) -> &'a Span {
 }
 
 async fn one_traced_call(protocol: &str, endpoint: &str, receiver: &Receiver) {
-    let (site, backend) = (Site::shared().await, Backend::start().await);
+    let (site, backend) = (BrokerNamespace::shared().await, Backend::start().await);
     let tool = backend.tool("work", "/work?id={id}", "effect = \"read-only\"");
     let more = format!("[telemetry]\notlp_endpoint = \"{endpoint}\"\nprotocol = \"{protocol}\"\n{tool}");
     let daemon = Daemon::start(&site, &more).await;
@@ -87,7 +87,7 @@ async fn a_call_is_seen_over_http_from_its_sender_to_the_backend() {
 
 #[tokio::test]
 async fn without_a_collector_the_trace_still_goes_on() {
-    let (site, backend) = (Site::shared().await, Backend::start().await);
+    let (site, backend) = (BrokerNamespace::shared().await, Backend::start().await);
     let daemon = Daemon::start(&site, &backend.tool("work", "/work?id={id}", "")).await;
     let client = Client::connect(&site).await;
     let request = client.request("work", &json!({"id": "traced"}));
@@ -101,7 +101,7 @@ async fn without_a_collector_the_trace_still_goes_on() {
 
 #[tokio::test]
 async fn a_collector_that_is_away_disturbs_no_call_and_no_end() {
-    let site = Site::shared().await;
+    let site = BrokerNamespace::shared().await;
     let more = "[tools]\necho = true\n[telemetry]\notlp_endpoint = \"http://127.0.0.1:1\"\n";
     let daemon =
         Daemon::launch(&site, more, &[("OTEL_METRIC_EXPORT_INTERVAL", "50"), ("OTEL_BSP_SCHEDULE_DELAY", "50")]).await;
@@ -115,7 +115,7 @@ async fn a_collector_that_is_away_disturbs_no_call_and_no_end() {
 
 #[tokio::test]
 async fn arguments_and_results_are_not_in_the_log() {
-    let site = Site::shared().await;
+    let site = BrokerNamespace::shared().await;
     let mut daemon = Daemon::start(&site, "[tools]\necho = true\n").await;
     let client = Client::connect(&site).await;
     assert_eq!(client.call("echo", &json!({"text": "my-secret-text"})).await.content(), "my-secret-text");

@@ -6,11 +6,11 @@ use serde_json::json;
 use toolbus_e2e::backend::Backend;
 use toolbus_e2e::client::Client;
 use toolbus_e2e::daemon::Daemon;
-use toolbus_e2e::site::Site;
+use toolbus_e2e::namespace::BrokerNamespace;
 
 #[tokio::test]
 async fn a_tool_that_never_returns_gets_one_timeout_and_holds_nobody_up() {
-    let (site, backend) = (Site::shared().await, Backend::start().await);
+    let (site, backend) = (BrokerNamespace::shared().await, Backend::start().await);
     let tool = backend.tool("hold", "/gate?id={id}", "timeout = \"600ms\"");
     let daemon = Daemon::start(&site, &format!("[tools]\necho = true\n{tool}")).await;
     let client = Client::connect(&site).await;
@@ -41,7 +41,7 @@ async fn a_tool_that_never_returns_gets_one_timeout_and_holds_nobody_up() {
 
 #[tokio::test]
 async fn whether_a_timeout_may_be_retried_follows_from_the_method_and_its_text_has_the_whole_limit() {
-    let (site, backend) = (Site::shared().await, Backend::start().await);
+    let (site, backend) = (BrokerNamespace::shared().await, Backend::start().await);
     let parameters = r#"{"type":"object","properties":{"id":{"type":"string"}},"required":["id"]}"#;
     let tool = |name: &str, keys: &str| {
         backend.endpoint_by_default(name, "/gate?id={id}", parameters, &format!("timeout = \"1s\"\n{keys}"))
@@ -85,7 +85,7 @@ async fn whether_a_timeout_may_be_retried_follows_from_the_method_and_its_text_h
 
 #[tokio::test]
 async fn results_that_are_too_large_or_no_text_are_failures_with_one_answer_each() {
-    let (site, backend) = (Site::shared().await, Backend::start().await);
+    let (site, backend) = (BrokerNamespace::shared().await, Backend::start().await);
     let any = r#"{"type":"object"}"#;
     let tools = [
         backend.endpoint("fits", "/bytes/1024", any, "max_response = \"1KiB\""),
@@ -122,7 +122,7 @@ async fn results_that_are_too_large_or_no_text_are_failures_with_one_answer_each
 
 #[tokio::test]
 async fn calls_beyond_what_runs_and_waits_are_told_to_come_again() {
-    let (site, backend) = (Site::shared().await, Backend::start().await);
+    let (site, backend) = (BrokerNamespace::shared().await, Backend::start().await);
     let limits = "[invoke]\nmax_in_flight = 1\nmax_waiting = 1\n";
     let daemon = Daemon::start(&site, &format!("{limits}{}", backend.tool("hold", "/gate?id={id}", ""))).await;
     let client = Client::connect(&site).await;

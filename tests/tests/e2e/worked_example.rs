@@ -14,8 +14,8 @@ use tokio::task::JoinSet;
 use toolbus_e2e::client::{Client, Request};
 use toolbus_e2e::daemon::Daemon;
 use toolbus_e2e::message::Message;
+use toolbus_e2e::namespace::BrokerNamespace;
 use toolbus_e2e::program::binary;
-use toolbus_e2e::site::Site;
 use toolbus_testing::patience::eventually;
 use toolbus_testing::rabbit::RabbitNode;
 
@@ -95,7 +95,7 @@ async fn make_logins() {
 
 /// The daemon of the example, and everybody who calls it.
 struct World {
-    site: Site,
+    site: BrokerNamespace,
     daemon: Daemon,
     clients: Vec<(&'static str, Client)>,
     _backend: JoinSet<()>,
@@ -104,7 +104,7 @@ struct World {
 impl World {
     async fn new() -> Self {
         make_logins().await;
-        let (site, (address, server)) = (Site::shared().await, backend().await);
+        let (site, (address, server)) = (BrokerNamespace::shared().await, backend().await);
         let configuration = CONFIGURATION.replace(BACKEND, &address);
         let mut environment = secrets();
         environment.push(("TOOLBUS__BUS__URL", &site.url));

@@ -2,14 +2,14 @@
 
 use serde_json::json;
 use toolbus_e2e::mcp_client::ClientKind;
+use toolbus_e2e::namespace::BrokerNamespace;
 use toolbus_e2e::program::binary;
-use toolbus_e2e::site::Site;
 
 use crate::clients::{STATELESS, WITH_SESSIONS, check, saw};
 use crate::fixture::World;
 
 async fn use_door(client: ClientKind, mode: &str, protocol: &str) {
-    let site = Site::shared().await;
+    let site = BrokerNamespace::shared().await;
     let world = World::on(&site).await;
     let binary = binary().display().to_string();
     let mut words = ["mcp", "serve", "--stdio", "--agent", "ana"].map(str::to_owned).to_vec();

@@ -8,8 +8,8 @@ use serde_json::json;
 use toolbus_e2e::conformance::{Listed, folder, listed, scenarios, suite, unexpected};
 use toolbus_e2e::daemon::Daemon;
 use toolbus_e2e::mcp::{TOKEN, Workplace, environment, python, ready};
+use toolbus_e2e::namespace::BrokerNamespace;
 use toolbus_e2e::program::{Run, binary, interpreter};
-use toolbus_e2e::site::Site;
 
 /// Longest run of one client, in milliseconds: it may have to wait for its turn on the machine.
 const CLIENT_MS: &str = "90000";
@@ -48,7 +48,7 @@ async fn the_door_passes_all_scenarios_of_a_server_but_those_that_are_listed() {
     // The suite shows no token.
     let more =
         format!("[http]\nopen = true\nadmin_token = {TOKEN:?}\n[mcp]\nservers_file = {:?}\n", work.text("mcp.json"));
-    let daemon = Daemon::start(&Site::embedded(), &more).await;
+    let daemon = Daemon::start(&BrokerNamespace::embedded(), &more).await;
     ready(&daemon, "suite").await;
     let url = format!("http://{}/mcp", daemon.listen());
     let told = suite(&["server", "--url", &url, "--suite", "all"]).await;

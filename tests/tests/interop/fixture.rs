@@ -3,8 +3,8 @@
 use serde_json::json;
 use toolbus_e2e::daemon::Daemon;
 use toolbus_e2e::mcp::{TOKEN as OPERATOR, Workplace, environment, ready, status};
+use toolbus_e2e::namespace::BrokerNamespace;
 use toolbus_e2e::program::interpreter;
-use toolbus_e2e::site::Site;
 use toolbus_testing::patience::eventually;
 
 /// What the client shows.
@@ -26,11 +26,11 @@ pub(crate) struct World {
 impl World {
     /// One that is reached by HTTP alone.
     pub(crate) async fn new() -> Self {
-        Self::on(&Site::embedded()).await
+        Self::on(&BrokerNamespace::embedded()).await
     }
 
     /// One on this bus.
-    pub(crate) async fn on(site: &Site) -> Self {
+    pub(crate) async fn on(site: &BrokerNamespace) -> Self {
         let work = Workplace::new().await;
         let names: Vec<_> = (0..MANY).map(|number| format!("many_{number:03}")).collect();
         let small = |name: &str, tools: &str| json!({"command": interpreter(), "args": [SMALL, name, tools], "env": environment()});

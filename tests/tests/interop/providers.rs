@@ -6,8 +6,8 @@ use serde_json::{Value, json};
 use toolbus_e2e::backend::Backend;
 use toolbus_e2e::client::Client;
 use toolbus_e2e::daemon::Daemon;
+use toolbus_e2e::namespace::BrokerNamespace;
 use toolbus_e2e::program::{check_by_providers, interpreter};
-use toolbus_e2e::site::Site;
 
 const FORMATS: [&str; 5] = ["openai", "openai-responses", "anthropic", "gemini", "bedrock"];
 
@@ -86,7 +86,8 @@ fn awkward() -> Vec<Value> {
 
 #[tokio::test]
 async fn what_providers_publish_takes_every_tool_in_the_format_of_each_and_in_no_other() {
-    let (site, backend, folder) = (Site::shared().await, Backend::start().await, tempfile::tempdir().unwrap());
+    let (site, backend, folder) =
+        (BrokerNamespace::shared().await, Backend::start().await, tempfile::tempdir().unwrap());
     let (list, entries) = (folder.path().join("list.json"), folder.path().join("entries.json"));
     let awkward = awkward();
     std::fs::write(&list, json!(awkward).to_string()).unwrap();

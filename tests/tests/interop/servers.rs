@@ -3,11 +3,11 @@
 use serde_json::{Value, json};
 use toolbus_e2e::client::Client;
 use toolbus_e2e::mcp::{ALL, Workplace, at, ready, status};
-use toolbus_e2e::site::Site;
+use toolbus_e2e::namespace::BrokerNamespace;
 
 #[tokio::test]
 async fn the_servers_of_one_file_become_ready_and_list_their_tools() {
-    let (site, work) = (Site::shared().await, Workplace::new().await);
+    let (site, work) = (BrokerNamespace::shared().await, Workplace::new().await);
     let daemon = work.daemon(&site, &work.servers(&ALL), "").await;
     let mut told = Vec::new();
     for name in ALL {
@@ -37,7 +37,7 @@ async fn the_servers_of_one_file_become_ready_and_list_their_tools() {
 
 #[tokio::test]
 async fn a_tool_is_called_by_its_name_or_with_its_server_in_any_case_or_without() {
-    let (site, work) = (Site::shared().await, Workplace::new().await);
+    let (site, work) = (BrokerNamespace::shared().await, Workplace::new().await);
     let daemon = work.daemon(&site, &work.servers(&ALL), "").await;
     let client = Client::connect(&site).await;
     let calls = [
@@ -71,7 +71,7 @@ async fn a_tool_is_called_by_its_name_or_with_its_server_in_any_case_or_without(
 
 #[tokio::test]
 async fn a_name_that_the_daemon_has_itself_is_reached_at_the_server_and_the_log_says_so_once() {
-    let (site, work) = (Site::shared().await, Workplace::new().await);
+    let (site, work) = (BrokerNamespace::shared().await, Workplace::new().await);
     let daemon = work.daemon(&site, &work.servers(&["time"]), "").await;
     ready(&daemon, "time").await;
     let client = Client::connect(&site).await;
@@ -90,7 +90,7 @@ async fn a_name_that_the_daemon_has_itself_is_reached_at_the_server_and_the_log_
 
 #[tokio::test]
 async fn a_server_keeps_what_it_is_told_and_finds_its_file_again() {
-    let (site, work) = (Site::shared().await, Workplace::new().await);
+    let (site, work) = (BrokerNamespace::shared().await, Workplace::new().await);
     let daemon = work.daemon(&site, &work.servers(&["memory"]), "").await;
     let client = Client::connect(&site).await;
     let entity = json!({"name": "Toolbus", "entityType": "daemon", "observations": ["written in Rust"]});

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use toolbus_e2e::client::Client;
 use toolbus_e2e::mcp::{Workplace, at, ready, status, statuses};
-use toolbus_e2e::site::Site;
+use toolbus_e2e::namespace::BrokerNamespace;
 use toolbus_testing::patience::eventually;
 
 const RULES: &str = "[identity]\ntrust_headers = true\n[agents.ana]\n";
@@ -16,7 +16,7 @@ fn told(client: &Client, topic: &str, came: &str, went: &str) -> Vec<(Value, Val
 
 #[tokio::test]
 async fn a_server_that_is_added_to_the_file_or_taken_out_is_told_and_the_others_are_not_touched() {
-    let (site, work) = (Site::shared().await, Workplace::new().await);
+    let (site, work) = (BrokerNamespace::shared().await, Workplace::new().await);
     let client = Client::connect(&site).await;
     client.bind("tool.meta.tools.ana").await;
     client.bind("tool.meta.mcp.ana").await;

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 use toolbus_e2e::mcp::{Workplace, ready, status};
-use toolbus_e2e::site::Site;
+use toolbus_e2e::namespace::BrokerNamespace;
 use toolbus_testing::patience::eventually;
 
 /// The columns of a table that do not differ from run to run.
@@ -13,7 +13,7 @@ fn columns(table: &str, count: usize) -> String {
 
 #[tokio::test]
 async fn an_operator_lists_shows_and_restarts_servers() {
-    let (site, work) = (Site::shared().await, Workplace::new().await);
+    let (site, work) = (BrokerNamespace::shared().await, Workplace::new().await);
     let mut servers = work.servers(&["sqlite", "time"]);
     servers["broken"] = json!({"command": "/nonexistent/server"});
     servers["off"] = json!({"command": "/nonexistent/server", "disabled": true});
@@ -62,7 +62,7 @@ async fn an_operator_lists_shows_and_restarts_servers() {
 
 #[tokio::test]
 async fn a_server_is_tried_beside_the_one_that_runs() {
-    let (site, work) = (Site::shared().await, Workplace::new().await);
+    let (site, work) = (BrokerNamespace::shared().await, Workplace::new().await);
     let mut servers = work.servers(&["git", "memory"]);
     servers["git-elsewhere"] = work.server("git");
     servers["git-elsewhere"]["args"][1] = json!(work.text("files"));

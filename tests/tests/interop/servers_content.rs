@@ -5,10 +5,10 @@ use toolbus_e2e::client::Client;
 use toolbus_e2e::daemon::Daemon;
 use toolbus_e2e::mcp::{Workplace, ready};
 use toolbus_e2e::message::Message;
-use toolbus_e2e::site::Site;
+use toolbus_e2e::namespace::BrokerNamespace;
 
 /// A daemon whose servers are ready: a call waits only some seconds for a server, which a busy machine may need.
-async fn serving(site: &Site, work: &Workplace, servers: &[&str]) -> Daemon {
+async fn serving(site: &BrokerNamespace, work: &Workplace, servers: &[&str]) -> Daemon {
     let daemon = work.daemon(site, &work.servers(servers), "").await;
     for server in servers {
         ready(&daemon, server).await;
@@ -30,7 +30,7 @@ fn shown(answer: &Message) -> Value {
 
 #[tokio::test]
 async fn every_kind_of_content_comes_through() {
-    let (site, work) = (Site::shared().await, Workplace::new().await);
+    let (site, work) = (BrokerNamespace::shared().await, Workplace::new().await);
     let daemon = serving(&site, &work, &["everything"]).await;
     let client = Client::connect(&site).await;
     let image = client.call("get-tiny-image", &json!({})).await;
@@ -127,7 +127,7 @@ async fn every_kind_of_content_comes_through() {
 
 #[tokio::test]
 async fn a_file_is_sent_once_as_what_it_is() {
-    let (site, work) = (Site::shared().await, Workplace::new().await);
+    let (site, work) = (BrokerNamespace::shared().await, Workplace::new().await);
     std::fs::write(work.path("files/beep.wav"), b"RIFF, and what follows").unwrap();
     let daemon = serving(&site, &work, &["filesystem"]).await;
     let client = Client::connect(&site).await;
@@ -158,7 +158,7 @@ async fn a_file_is_sent_once_as_what_it_is() {
 
 #[tokio::test]
 async fn a_tool_that_runs_as_a_task_says_that_it_cannot_be_called_here() {
-    let (site, work) = (Site::shared().await, Workplace::new().await);
+    let (site, work) = (BrokerNamespace::shared().await, Workplace::new().await);
     let daemon = serving(&site, &work, &["everything"]).await;
     let client = Client::connect(&site).await;
     let research = client.call("simulate-research-query", &json!({"topic": "buses"})).await;
@@ -175,7 +175,7 @@ async fn a_tool_that_runs_as_a_task_says_that_it_cannot_be_called_here() {
 
 #[tokio::test]
 async fn structured_content_is_kept_and_not_said_twice() {
-    let (site, work) = (Site::shared().await, Workplace::new().await);
+    let (site, work) = (BrokerNamespace::shared().await, Workplace::new().await);
     let daemon = serving(&site, &work, &["everything", "time"]).await;
     let client = Client::connect(&site).await;
     let weather = client.call("get-structured-content", &json!({"location": "Chicago"})).await;
@@ -205,7 +205,7 @@ async fn structured_content_is_kept_and_not_said_twice() {
 
 #[tokio::test]
 async fn what_a_server_says_went_wrong_is_a_result() {
-    let (site, work) = (Site::shared().await, Workplace::new().await);
+    let (site, work) = (BrokerNamespace::shared().await, Workplace::new().await);
     let daemon = serving(&site, &work, &["filesystem", "git", "sqlite", "time"]).await;
     let client = Client::connect(&site).await;
     let outside = client.call("read_text_file", &json!({"path": "/etc/hostname"})).await;

@@ -3,12 +3,12 @@
 use serde_json::json;
 use toolbus_e2e::client::Client;
 use toolbus_e2e::mcp::{HttpServer, Workplace, at, ready, with_progress};
-use toolbus_e2e::site::Site;
+use toolbus_e2e::namespace::BrokerNamespace;
 use toolbus_testing::patience::eventually;
 
 #[tokio::test]
 async fn which_transport_a_url_speaks_is_found_out() {
-    let (site, work) = (Site::shared().await, Workplace::new().await);
+    let (site, work) = (BrokerNamespace::shared().await, Workplace::new().await);
     let (streamable, sse) = tokio::join!(HttpServer::start("streamableHttp"), HttpServer::start("sse"));
     let servers = json!({
         "detected": {"url": streamable.url("/mcp")},
@@ -40,7 +40,7 @@ async fn which_transport_a_url_speaks_is_found_out() {
 
 #[tokio::test]
 async fn an_http_server_that_was_started_anew_is_reached_again() {
-    let (site, work) = (Site::shared().await, Workplace::new().await);
+    let (site, work) = (BrokerNamespace::shared().await, Workplace::new().await);
     for (transport, path) in [("streamableHttp", "/mcp"), ("sse", "/sse")] {
         let server = HttpServer::start(transport).await;
         let daemon = work.daemon(&site, &json!({"remote": {"url": server.url(path)}}), "").await;

@@ -7,7 +7,7 @@ use toolbus_e2e::client::{Client, Request};
 use toolbus_e2e::daemon::Daemon;
 use toolbus_e2e::mcp::{Workplace, at, process, ready, signal, status};
 use toolbus_e2e::message::Message;
-use toolbus_e2e::site::Site;
+use toolbus_e2e::namespace::BrokerNamespace;
 use toolbus_testing::patience::eventually;
 
 /// Longest time between the end of a server and the failure of its calls. It takes milliseconds; the rest is for a machine
@@ -34,7 +34,7 @@ async fn killed(daemon: &Daemon, client: &Client, server: &str, request: &Reques
 
 #[tokio::test]
 async fn a_call_that_may_have_acted_fails_at_once_with_its_server_and_is_not_repeated() {
-    let (site, work) = (Site::shared().await, Workplace::new().await);
+    let (site, work) = (BrokerNamespace::shared().await, Workplace::new().await);
     let daemon = work.daemon(&site, &work.servers(&["sqlite"]), "").await;
     ready(&daemon, "sqlite").await;
     let client = Client::connect(&site).await;
@@ -68,7 +68,7 @@ async fn a_call_that_may_have_acted_fails_at_once_with_its_server_and_is_not_rep
 
 #[tokio::test]
 async fn a_read_only_call_outlives_its_server() {
-    let (site, work) = (Site::shared().await, Workplace::new().await);
+    let (site, work) = (BrokerNamespace::shared().await, Workplace::new().await);
     let daemon = work.daemon(&site, &work.servers(&["everything"]), "").await;
     ready(&daemon, "everything").await;
     let client = Client::connect(&site).await;
@@ -89,7 +89,7 @@ async fn a_read_only_call_outlives_its_server() {
 
 #[tokio::test]
 async fn a_killed_server_serves_again_as_soon_as_it_has_started() {
-    let (site, work) = (Site::shared().await, Workplace::new().await);
+    let (site, work) = (BrokerNamespace::shared().await, Workplace::new().await);
     let calls = [
         ("everything", "echo", json!({"message": "here"})),
         ("sqlite", "list_tables", json!({})),
@@ -136,7 +136,7 @@ async fn good(client: &Client, request: &Request) -> Value {
 
 #[tokio::test]
 async fn a_server_that_ends_with_its_daemon_leaves_no_process_behind() {
-    let (site, work) = (Site::shared().await, Workplace::new().await);
+    let (site, work) = (BrokerNamespace::shared().await, Workplace::new().await);
     let mut daemon = work.daemon(&site, &work.servers(&["git", "memory"]), "").await;
     let mut processes = Vec::new();
     for server in ["git", "memory"] {

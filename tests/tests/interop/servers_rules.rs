@@ -3,11 +3,11 @@
 use serde_json::{Value, json};
 use toolbus_e2e::client::Client;
 use toolbus_e2e::mcp::{Workplace, at, ready};
-use toolbus_e2e::site::Site;
+use toolbus_e2e::namespace::BrokerNamespace;
 
 #[tokio::test]
 async fn arguments_are_checked_against_the_servers_own_schema_as_strictly_as_it_is_configured() {
-    let (site, work) = (Site::shared().await, Workplace::new().await);
+    let (site, work) = (BrokerNamespace::shared().await, Workplace::new().await);
     let mut servers = work.servers(&["everything"]);
     for validation in ["off", "warn"] {
         servers[validation] = work.server("everything");
@@ -33,7 +33,7 @@ async fn arguments_are_checked_against_the_servers_own_schema_as_strictly_as_it_
 
 #[tokio::test]
 async fn a_tool_that_the_file_denies_or_does_not_allow_is_on_no_route() {
-    let (site, work) = (Site::shared().await, Workplace::new().await);
+    let (site, work) = (BrokerNamespace::shared().await, Workplace::new().await);
     let mut servers = work.servers(&["filesystem", "memory"]);
     servers["filesystem"]["deniedTools"] = json!(["WRITE_FILE", "read_file"]);
     servers["memory"]["allowedTools"] = json!(["Read_Graph", "search_nodes"]);
@@ -69,7 +69,7 @@ async fn a_tool_that_the_file_denies_or_does_not_allow_is_on_no_route() {
 
 #[tokio::test]
 async fn what_an_agent_may_not_use_is_refused_to_it_on_every_route_and_to_nobody_else() {
-    let (site, work) = (Site::shared().await, Workplace::new().await);
+    let (site, work) = (BrokerNamespace::shared().await, Workplace::new().await);
     let rules = "[identity]\ntrust_headers = true\n[agents.ana]\ndenied_tools = [\"git_log\"]\n[agents.ben]\n";
     let daemon = work.daemon(&site, &work.servers(&["git"]), rules).await;
     let client = Client::connect(&site).await;
@@ -92,7 +92,7 @@ async fn what_an_agent_may_not_use_is_refused_to_it_on_every_route_and_to_nobody
 
 #[tokio::test]
 async fn annotations_become_effects() {
-    let (site, work) = (Site::shared().await, Workplace::new().await);
+    let (site, work) = (BrokerNamespace::shared().await, Workplace::new().await);
     let daemon = work.daemon(&site, &work.servers(&["filesystem", "sqlite", "time"]), "").await;
     for server in ["filesystem", "sqlite", "time"] {
         ready(&daemon, server).await;

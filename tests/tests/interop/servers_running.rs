@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use toolbus_e2e::client::{Client, Request};
 use toolbus_e2e::daemon::Daemon;
 use toolbus_e2e::mcp::{Workplace, at, ready, status, with_progress};
-use toolbus_e2e::site::Site;
+use toolbus_e2e::namespace::BrokerNamespace;
 use toolbus_testing::patience::eventually;
 
 /// What the server was sent.
@@ -12,8 +12,8 @@ const LOG: &str = "sent.jsonl";
 const LONG: &str = "trigger-long-running-operation";
 
 /// A daemon whose server is overheard.
-async fn world() -> (Site, Workplace, Daemon, Client) {
-    let (site, work) = (Site::shared().await, Workplace::new().await);
+async fn world() -> (BrokerNamespace, Workplace, Daemon, Client) {
+    let (site, work) = (BrokerNamespace::shared().await, Workplace::new().await);
     let daemon = work.daemon(&site, &json!({"everything": work.overheard("everything", LOG)}), "").await;
     ready(&daemon, "everything").await;
     let client = Client::connect(&site).await;

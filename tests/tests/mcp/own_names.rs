@@ -3,7 +3,7 @@
 use serde_json::json;
 use toolbus_e2e::client::Client;
 use toolbus_e2e::daemon::Daemon;
-use toolbus_e2e::site::Site;
+use toolbus_e2e::namespace::BrokerNamespace;
 
 use crate::peer::Peer;
 use crate::small::{Small, known, python};
@@ -14,7 +14,7 @@ const NAMES: [&str; 5] =
 
 #[tokio::test]
 async fn a_server_gets_nothing_that_is_meant_for_a_management_tool_offered_or_not() {
-    let (site, small) = (Site::shared().await, Small::new());
+    let (site, small) = (BrokerNamespace::shared().await, Small::new());
     let tools = [&NAMES[..], &["read"]].concat();
     let daemon = Daemon::start(&site, &format!("{AGENTS}{}", small.section("aaa", &tools, ""))).await;
     known(&daemon, &["aaa"]).await;
@@ -42,7 +42,7 @@ async fn a_server_gets_nothing_that_is_meant_for_a_management_tool_offered_or_no
 
 #[tokio::test]
 async fn a_lazy_server_is_started_for_whoever_may_use_it_and_by_no_request_to_be_told_of_servers() {
-    let (site, small) = (Site::shared().await, Small::new());
+    let (site, small) = (BrokerNamespace::shared().await, Small::new());
     let lazy = small.section("lz", &["read"], "lazy = true");
     let daemon = Daemon::start(&site, &format!("{AGENTS}{lazy}")).await;
     let (ana, bob) = (Peer::start(&site, "ana").await, Peer::start(&site, "bob").await);

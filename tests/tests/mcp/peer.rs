@@ -7,7 +7,7 @@ use lapin::types::AMQPValue;
 use serde_json::{Value, json};
 use toolbus_e2e::client::{Client, Request};
 use toolbus_e2e::message::Message;
-use toolbus_e2e::site::Site;
+use toolbus_e2e::namespace::BrokerNamespace;
 use toolbus_testing::patience::eventually;
 use uuid::Uuid;
 
@@ -33,7 +33,7 @@ pub(crate) struct Peer {
 pub(crate) type Known = BTreeMap<String, Vec<String>>;
 
 /// Declares a queue as the peers do, with its dead letters, and binds it.
-pub(crate) async fn subscribed(site: &Site, name: &str, topic: &str) -> Client {
+pub(crate) async fn subscribed(site: &BrokerNamespace, name: &str, topic: &str) -> Client {
     let queue = format!("{}.{name}", site.exchange);
     site.declare(&format!("{queue}.dlq"), BTreeMap::new()).await;
     let text = |text: &str| AMQPValue::LongString(text.into());
@@ -49,7 +49,7 @@ pub(crate) async fn subscribed(site: &Site, name: &str, topic: &str) -> Client {
 
 impl Peer {
     /// An agent that listens on all of its queues.
-    pub(crate) async fn start(site: &Site, name: &str) -> Self {
+    pub(crate) async fn start(site: &BrokerNamespace, name: &str) -> Self {
         let queue = async |queue: &str, topic: &str| subscribed(site, queue, &format!("{topic}.{name}")).await;
         Self {
             name: name.to_owned(),

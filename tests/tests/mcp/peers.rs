@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use toolbus_e2e::daemon::Daemon;
 use toolbus_e2e::message::Message;
-use toolbus_e2e::site::Site;
+use toolbus_e2e::namespace::BrokerNamespace;
 use toolbus_testing::patience::eventually;
 
 use crate::peer::{Peer, shown};
@@ -15,7 +15,7 @@ const AGENTS: &str = "[bus]\nname = \"toolbus\"\n[identity]\ntrust_headers = tru
 
 /// A daemon with `Notes` and `mail` in its file of servers.
 struct World {
-    site: Site,
+    site: BrokerNamespace,
     small: Small,
     daemon: Daemon,
 }
@@ -26,7 +26,7 @@ fn both(small: &Small) -> [(&'static str, Value); 2] {
 
 impl World {
     async fn start() -> Self {
-        let (site, small) = (Site::shared().await, Small::new());
+        let (site, small) = (BrokerNamespace::shared().await, Small::new());
         small.write(&both(&small));
         let daemon = Daemon::start(&site, &format!("{AGENTS}{}", small.file())).await;
         known(&daemon, &["Notes", "mail"]).await;
@@ -36,7 +36,7 @@ impl World {
 
 #[tokio::test]
 async fn an_agent_that_asks_in_the_second_of_the_start_is_told_of_every_server() {
-    let (site, small) = (Site::shared().await, Small::new());
+    let (site, small) = (BrokerNamespace::shared().await, Small::new());
     small.write(&both(&small));
     let late = Peer::start(&site, "Unlisted").await;
     let mut daemon = Daemon::spawn(&site, &format!("{AGENTS}{}", small.file()), &[]);
@@ -63,7 +63,7 @@ async fn a_request_that_is_older_than_the_daemon_is_no_less_answered() {
 
 #[tokio::test]
 async fn agents_with_a_section_are_told_at_the_start_and_each_of_what_it_may_use() {
-    let (site, small) = (Site::shared().await, Small::new());
+    let (site, small) = (BrokerNamespace::shared().await, Small::new());
     small.write(&both(&small));
     let (first, second) = (Peer::start(&site, "RockBot").await, Peer::start(&site, "Second").await);
     let other = Peer::start(&site, "Unlisted").await;

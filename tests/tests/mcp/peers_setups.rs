@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use toolbus_e2e::client::{Client, Request};
 use toolbus_e2e::daemon::Daemon;
 use toolbus_e2e::message::Message;
-use toolbus_e2e::site::Site;
+use toolbus_e2e::namespace::BrokerNamespace;
 use toolbus_testing::patience::eventually;
 
 use crate::peer::{INVOKE, MANAGE, Peer, subscribed};
@@ -19,7 +19,7 @@ struct OwnBridge {
 }
 
 impl OwnBridge {
-    async fn start(site: &Site) -> Self {
+    async fn start(site: &BrokerNamespace) -> Self {
         Self {
             calls: subscribed(site, "mcp-bridge.RockBot", INVOKE).await,
             questions: subscribed(site, "mcp-bridge.RockBot.manage", MANAGE).await,
@@ -55,7 +55,7 @@ fn for_others(peer: &Peer) -> Vec<Request> {
     requests
 }
 
-async fn start(site: &Site, small: &Small, rule: &str) -> Daemon {
+async fn start(site: &BrokerNamespace, small: &Small, rule: &str) -> Daemon {
     let servers = [small.section("notes", &["read_note"], ""), small.section("vault", &["treasure"], "")].concat();
     let daemon = Daemon::start(site, &format!("{AGENTS}[mcp]\n{rule}\n{servers}")).await;
     known(&daemon, &["notes", "vault"]).await;
@@ -78,7 +78,7 @@ async fn caught_up(peer: &Peer) {
 
 #[tokio::test]
 async fn a_daemon_that_answers_for_unknown_servers_races_an_agents_own_bridge() {
-    let (site, small) = (Site::shared().await, Small::new());
+    let (site, small) = (BrokerNamespace::shared().await, Small::new());
     let (peer, own) = (Peer::start(&site, "RockBot").await, OwnBridge::start(&site).await);
     let daemon = start(&site, &small, "").await;
     let requests = for_others(&peer);
@@ -96,7 +96,7 @@ async fn a_daemon_that_answers_for_unknown_servers_races_an_agents_own_bridge() 
 
 #[tokio::test]
 async fn a_daemon_that_ignores_unknown_servers_leaves_them_and_hidden_ones_to_the_agents_own_bridge() {
-    let (site, small) = (Site::shared().await, Small::new());
+    let (site, small) = (BrokerNamespace::shared().await, Small::new());
     let (peer, own) = (Peer::start(&site, "RockBot").await, OwnBridge::start(&site).await);
     let daemon = start(&site, &small, "unknown_server = \"ignore\"").await;
     peer.refresh(None).await;
@@ -125,7 +125,7 @@ async fn a_daemon_that_ignores_unknown_servers_leaves_them_and_hidden_ones_to_th
 
 #[tokio::test]
 async fn a_server_that_both_bridges_have_is_called_by_both() {
-    let (site, small) = (Site::shared().await, Small::new());
+    let (site, small) = (BrokerNamespace::shared().await, Small::new());
     let (peer, own) = (Peer::start(&site, "RockBot").await, OwnBridge::start(&site).await);
     let daemon = start(&site, &small, "unknown_server = \"ignore\"").await;
     let call = peer.call("read_note", "both", Some("notes"));
@@ -137,7 +137,7 @@ async fn a_server_that_both_bridges_have_is_called_by_both() {
 
 #[tokio::test]
 async fn a_daemon_in_the_place_of_a_bridge_takes_what_waits_in_the_bridges_queues() {
-    let (site, small) = (Site::shared().await, Small::new());
+    let (site, small) = (BrokerNamespace::shared().await, Small::new());
     let names = ["mcp-bridge.RockBot", "mcp-bridge.RockBot.manage", "mcp-bridge.RockBot.refresh"];
     let peer = Peer::start(&site, "RockBot").await;
     for (name, topic) in names.into_iter().zip([INVOKE, MANAGE, crate::peer::REFRESH]) {

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use toolbus_e2e::client::Client;
 use toolbus_e2e::daemon::Daemon;
 use toolbus_e2e::mcp::at;
-use toolbus_e2e::site::Site;
+use toolbus_e2e::namespace::BrokerNamespace;
 use toolbus_testing::patience::eventually;
 
 use crate::small::{Small, known};
@@ -78,7 +78,7 @@ fn digest(shown: &str) -> String {
 
 #[tokio::test]
 async fn a_tool_that_changes_is_held_back_by_every_route_until_what_was_shown_is_approved() {
-    let (site, small) = (Site::shared().await, Small::new());
+    let (site, small) = (BrokerNamespace::shared().await, Small::new());
     small.list(&FIRST);
     let required = "[tools]\nrequired = ['read']\n";
     let daemon = Daemon::start(&site, &format!("{required}{}", server(&small, ""))).await;
@@ -126,7 +126,7 @@ async fn a_tool_that_changes_is_held_back_by_every_route_until_what_was_shown_is
 
 #[tokio::test]
 async fn a_rename_is_caught_and_a_whole_source_is_approved_at_once() {
-    let (site, small) = (Site::shared().await, Small::new());
+    let (site, small) = (BrokerNamespace::shared().await, Small::new());
     small.list(&FIRST);
     let daemon = Daemon::start(&site, &server(&small, "")).await;
     let client = Client::connect(&site).await;
@@ -150,7 +150,7 @@ async fn a_rename_is_caught_and_a_whole_source_is_approved_at_once() {
 
 #[tokio::test]
 async fn a_server_that_changed_while_no_daemon_ran_is_held_from_the_first_moment() {
-    let (site, small) = (Site::shared().await, Small::new());
+    let (site, small) = (BrokerNamespace::shared().await, Small::new());
     small.list(&FIRST);
     let daemon = Daemon::start(&site, &server(&small, "")).await;
     become_so(&daemon, "mcp:files", &[("read", "pinned", false), ("write", "pinned", false)]).await;
@@ -175,7 +175,7 @@ fn weather(description: &str) -> String {
 
 #[tokio::test]
 async fn an_endpoint_that_an_edit_changed_is_held_and_approved_without_a_daemon() {
-    let site = Site::shared().await;
+    let site = BrokerNamespace::shared().await;
     let daemon = Daemon::start(&site, &weather("Weather")).await;
     become_so(&daemon, "rest", &[("get_weather", "pinned", false)]).await;
     daemon.reload(&weather("Weather and more")).await;
@@ -198,7 +198,7 @@ async fn an_endpoint_that_an_edit_changed_is_held_and_approved_without_a_daemon(
 
 #[tokio::test]
 async fn a_pin_file_that_is_broken_stops_the_start_and_is_left_as_it_is() {
-    let site = Site::shared().await;
+    let site = BrokerNamespace::shared().await;
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("pins.json");
     std::fs::write(&file, "{\"version\": 1,").unwrap();

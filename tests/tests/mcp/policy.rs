@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use toolbus_e2e::client::{Client, Request};
 use toolbus_e2e::daemon::Daemon;
 use toolbus_e2e::message::Message;
-use toolbus_e2e::site::Site;
+use toolbus_e2e::namespace::BrokerNamespace;
 use toolbus_testing::patience::eventually;
 use toolbus_testing::rabbit::RabbitNode;
 use uuid::Uuid;
@@ -174,7 +174,7 @@ fn said(answer: &Message) -> String {
 
 #[tokio::test]
 async fn what_the_rules_of_an_agent_a_binding_or_a_server_deny_is_nowhere() {
-    let (site, small) = (Site::shared().await, Small::new());
+    let (site, small) = (BrokerNamespace::shared().await, Small::new());
     let daemon = Daemon::start(&site, &format!("{RULES}{}", servers(&small))).await;
     known(&daemon, &["notes", "vault"]).await;
     let client = Client::connect(&site).await;
@@ -208,7 +208,7 @@ async fn what_the_rules_of_an_agent_a_binding_or_a_server_deny_is_nowhere() {
 
 #[tokio::test]
 async fn an_index_shows_no_tool_that_its_agent_may_not_use() {
-    let (site, small) = (Site::shared().await, Small::new());
+    let (site, small) = (BrokerNamespace::shared().await, Small::new());
     let daemon = Daemon::start(&site, &format!("{RULES}{}", servers(&small))).await;
     known(&daemon, &["notes", "vault"]).await;
     for (agent, all) in [("free", everything()), ("listed", one_note()), ("denied", one_note())] {
@@ -225,7 +225,7 @@ async fn an_index_shows_no_tool_that_its_agent_may_not_use() {
 
 #[tokio::test]
 async fn what_an_operator_switches_off_is_nowhere_until_it_is_switched_on_again() {
-    let (site, small) = (Site::shared().await, Small::new());
+    let (site, small) = (BrokerNamespace::shared().await, Small::new());
     let daemon = Daemon::start(&site, &format!("{RULES}{}", servers(&small))).await;
     known(&daemon, &["notes", "vault"]).await;
     let client = Client::connect(&site).await;
@@ -247,7 +247,7 @@ async fn what_an_operator_switches_off_is_nowhere_until_it_is_switched_on_again(
 
 #[tokio::test]
 async fn the_broker_says_who_sees_which_tools() {
-    let (site, small) = (Site::shared().await, Small::new());
+    let (site, small) = (BrokerNamespace::shared().await, Small::new());
     let logins = ["mcp-listed", "mcp-free"];
     let users = logins.map(|name| json!({"name": name, "password": "a password", "tags": []}));
     let all = |user| json!({"user": user, "vhost": "/", "configure": ".*", "write": ".*", "read": ".*"});
@@ -273,7 +273,7 @@ async fn the_broker_says_who_sees_which_tools() {
 
 #[tokio::test]
 async fn all_ways_to_a_tool_share_its_rate() {
-    let (site, small) = (Site::shared().await, Small::new());
+    let (site, small) = (BrokerNamespace::shared().await, Small::new());
     let rules = "[identity]\ntrust_headers = true\n[agents.ana]\n\
                  tool_rate_limits = { read_note = { rps = 0.0001, burst = 5 } }\n";
     let daemon = Daemon::start(&site, &format!("{rules}{}", servers(&small))).await;
@@ -289,7 +289,7 @@ async fn all_ways_to_a_tool_share_its_rate() {
 
 #[tokio::test]
 async fn recipients_are_checked_on_every_way() {
-    let (site, small) = (Site::shared().await, Small::new());
+    let (site, small) = (BrokerNamespace::shared().await, Small::new());
     let rules = "[identity]\ntrust_headers = true\n[agents.ana]\noutbound_allowlist = { mail = [\"ana@example.com\"] }\n\
                  [outbound.mail]\ntools = [\"send_*\"]\nrecipients = [\"/text\"]\ncompare = \"email\"\n";
     let servers = small.section("mail", &["send_mail"], "");

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use toolbus_e2e::backend::Backend;
 use toolbus_e2e::client::{Client, Request};
 use toolbus_e2e::daemon::Daemon;
-use toolbus_e2e::site::Site;
+use toolbus_e2e::namespace::BrokerNamespace;
 use toolbus_testing::patience::eventually;
 
 use crate::peer::INVOKE;
@@ -27,7 +27,7 @@ fn asked(client: &Client, server: Option<&str>) -> Request {
 
 #[tokio::test]
 async fn the_first_server_by_name_has_the_name_and_the_other_is_reached_by_its_own() {
-    let (site, small) = (Site::shared().await, Small::new());
+    let (site, small) = (BrokerNamespace::shared().await, Small::new());
     let slow = small.section_with("alpha", &["same"], &[], &[("START_DELAY", "1")], "");
     let beta = small.section("beta", &["same", "other"], "");
     let daemon = Daemon::start(&site, &format!("{slow}{beta}")).await;
@@ -77,7 +77,7 @@ async fn the_first_server_by_name_has_the_name_and_the_other_is_reached_by_its_o
 
 #[tokio::test]
 async fn a_rest_tool_has_its_name_whatever_servers_have() {
-    let (site, small, backend) = (Site::shared().await, Small::new(), Backend::start().await);
+    let (site, small, backend) = (BrokerNamespace::shared().await, Small::new(), Backend::start().await);
     let rest = backend.tool("same", "/work?id={id}", "");
     let daemon = Daemon::start(&site, &format!("{rest}{}", small.section("alpha", &["same"], ""))).await;
     known(&daemon, &["alpha"]).await;
@@ -91,7 +91,7 @@ async fn a_rest_tool_has_its_name_whatever_servers_have() {
 
 #[tokio::test]
 async fn a_server_that_a_caller_registers_takes_no_name() {
-    let (site, small) = (Site::shared().await, Small::new());
+    let (site, small) = (BrokerNamespace::shared().await, Small::new());
     let rules = format!(
         "[mcp]\nregister = {{ enabled = true, commands = [[{:?}, {PROGRAM:?}, \"*\", \"*\"]] }}\n{}",
         python(),

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use toolbus_e2e::client::{Client, Request};
 use toolbus_e2e::daemon::Daemon;
 use toolbus_e2e::message::Message;
-use toolbus_e2e::site::Site;
+use toolbus_e2e::namespace::BrokerNamespace;
 use toolbus_testing::patience::eventually;
 
 use crate::peer::MANAGE;
@@ -46,7 +46,7 @@ async fn listed(client: &Client, agent: &str) -> Vec<String> {
 
 #[tokio::test]
 async fn nobody_registers_anything_unless_the_configuration_allows_it() {
-    let (site, small) = (Site::shared().await, Small::new());
+    let (site, small) = (BrokerNamespace::shared().await, Small::new());
     let daemon = Daemon::start(&site, &format!("{AGENTS}{}", small.section("notes", &["about"], ""))).await;
     known(&daemon, &["notes"]).await;
     let client = Client::connect(&site).await;
@@ -67,7 +67,7 @@ async fn nobody_registers_anything_unless_the_configuration_allows_it() {
 
 #[tokio::test]
 async fn what_the_rules_allow_is_registered_and_is_there_after_a_restart_until_it_is_removed() {
-    let site = Site::shared().await;
+    let site = BrokerNamespace::shared().await;
     let daemon = Daemon::start(&site, &allowed()).await;
     let client = Client::connect(&site).await;
     let answer = called(&client, "ana", TOOLS[0], &arguments("Mine")).await;
@@ -98,7 +98,7 @@ async fn what_the_rules_allow_is_registered_and_is_there_after_a_restart_until_i
 
 #[tokio::test]
 async fn what_the_rules_do_not_allow_is_refused_on_both_ways() {
-    let site = Site::shared().await;
+    let site = BrokerNamespace::shared().await;
     let daemon = Daemon::start(&site, &allowed()).await;
     let client = Client::connect(&site).await;
     let (python, program) = (python(), PROGRAM);
@@ -150,7 +150,7 @@ async fn what_the_rules_do_not_allow_is_refused_on_both_ways() {
 
 #[tokio::test]
 async fn a_subagent_neither_registers_nor_removes_servers_on_any_way() {
-    let site = Site::shared().await;
+    let site = BrokerNamespace::shared().await;
     let daemon = Daemon::start(&site, &allowed()).await;
     let client = Client::connect(&site).await;
     assert_eq!(called(&client, "ana", TOOLS[0], &arguments("mine")).await.code(), "");

@@ -6,7 +6,7 @@ use std::os::unix::fs::symlink;
 use serde_json::{Value, json};
 use toolbus_e2e::client::Client;
 use toolbus_e2e::daemon::Daemon;
-use toolbus_e2e::site::Site;
+use toolbus_e2e::namespace::BrokerNamespace;
 use toolbus_testing::patience::eventually;
 
 use crate::small::{Small, is_running, known};
@@ -38,7 +38,7 @@ fn file(servers: &[(&str, Value)]) -> String {
 
 #[tokio::test]
 async fn a_file_that_is_changed_in_any_way_touches_the_servers_that_changed() {
-    let (site, small) = (Site::shared().await, Small::new());
+    let (site, small) = (BrokerNamespace::shared().await, Small::new());
     let [a, b, c] = ["a", "b", "c"].map(|name| small.entry(name, &[name]));
     let other_b = small.entry("b", &["b", "more"]);
     small.write(&[("a", a.clone()), ("b", b)]);
@@ -75,7 +75,7 @@ async fn a_file_that_is_changed_in_any_way_touches_the_servers_that_changed() {
 
 #[tokio::test]
 async fn a_file_that_is_broken_or_gone_changes_nothing_and_the_log_says_why() {
-    let (site, small) = (Site::shared().await, Small::new());
+    let (site, small) = (BrokerNamespace::shared().await, Small::new());
     let [a, b] = ["a", "b"].map(|name| small.entry(name, &[name]));
     small.write(&[("a", a.clone())]);
     let daemon = Daemon::start(&site, &small.file()).await;
@@ -103,7 +103,7 @@ async fn a_file_that_is_broken_or_gone_changes_nothing_and_the_log_says_why() {
 
 #[tokio::test]
 async fn a_signal_takes_over_servers_and_limits_of_the_configuration() {
-    let (site, small) = (Site::shared().await, Small::new());
+    let (site, small) = (BrokerNamespace::shared().await, Small::new());
     let section = |name: &str, tools: &[&str], more: &str| small.section(name, tools, more);
     let daemon = Daemon::start(&site, &[section("a", &["a"], ""), section("b", &["b"], "")].concat()).await;
     let client = Client::connect(&site).await;

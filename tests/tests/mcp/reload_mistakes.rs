@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use toolbus_e2e::client::Client;
 use toolbus_e2e::daemon::Daemon;
 use toolbus_e2e::mcp::{Workplace, ready, status};
-use toolbus_e2e::site::Site;
+use toolbus_e2e::namespace::BrokerNamespace;
 use toolbus_testing::patience::eventually;
 
 use crate::small::{Small, known};
@@ -24,7 +24,7 @@ async fn told(daemon: &Daemon, is_outdated: bool) -> Value {
 
 #[tokio::test]
 async fn a_server_with_a_mistake_goes_on_as_it_was_and_the_operator_is_told() {
-    let (site, work) = (Site::shared().await, Workplace::new().await);
+    let (site, work) = (BrokerNamespace::shared().await, Workplace::new().await);
     let good = work.servers(&["git", "time"]);
     let daemon = work.daemon(&site, &good, "").await;
     let client = Client::connect(&site).await;
@@ -73,7 +73,7 @@ async fn a_server_with_a_mistake_goes_on_as_it_was_and_the_operator_is_told() {
 
 #[tokio::test]
 async fn a_required_server_blocks_until_its_file_is_there_and_right() {
-    let (site, small) = (Site::shared().await, Small::new());
+    let (site, small) = (BrokerNamespace::shared().await, Small::new());
     let more = format!("{}required = ['files']\n", small.file());
     let daemon = Daemon::launch(&site, &more, &[]).await;
     assert_eq!(daemon.blocked_by("mcp_server_missing").await["server"], "files");

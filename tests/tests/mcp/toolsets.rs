@@ -5,7 +5,7 @@ use tempfile::TempDir;
 use toolbus_e2e::client::{Client, Request};
 use toolbus_e2e::daemon::Daemon;
 use toolbus_e2e::message::Message;
-use toolbus_e2e::site::Site;
+use toolbus_e2e::namespace::BrokerNamespace;
 use toolbus_testing::patience::eventually;
 
 use crate::peer::INVOKE;
@@ -16,7 +16,7 @@ const AGENTS: &str = "[identity]\ntrust_headers = true\n[agents.ana]\ntoolsets =
 
 /// A daemon with a tool set `desk` for each session.
 struct World {
-    site: Site,
+    site: BrokerNamespace,
     daemon: Daemon,
     client: Client,
     /// Where sessions have their directories.
@@ -26,7 +26,7 @@ struct World {
 
 impl World {
     async fn start(rule: &str) -> Self {
-        let (site, small, desks) = (Site::shared().await, Small::new(), tempfile::tempdir().unwrap());
+        let (site, small, desks) = (BrokerNamespace::shared().await, Small::new(), tempfile::tempdir().unwrap());
         let folder = desks.path().display();
         let places = format!("cwd = \"{folder}/{{agent}}/{{session}}\"\nroots = [\"{folder}/{{agent}}\"]");
         let server = small.section_with(
@@ -263,7 +263,7 @@ async fn the_servers_of_sessions_end_with_a_daemon_that_is_killed() {
 
 #[tokio::test]
 async fn a_shared_set_has_one_server_for_everybody_and_needs_no_session() {
-    let (site, small) = (Site::shared().await, Small::new());
+    let (site, small) = (BrokerNamespace::shared().await, Small::new());
     let server = small.section("Work", &["about"], "");
     let daemon = Daemon::start(&site, &format!("{AGENTS}{server}")).await;
     let world = World {

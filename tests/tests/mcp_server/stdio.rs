@@ -4,8 +4,8 @@ use serde_json::{Value, json};
 use toolbus_e2e::backend::Backend;
 use toolbus_e2e::daemon::Daemon;
 use toolbus_e2e::mcp::Workplace;
+use toolbus_e2e::namespace::BrokerNamespace;
 use toolbus_e2e::program::toolbus;
-use toolbus_e2e::site::Site;
 use toolbus_e2e::stdio::Stdio;
 use toolbus_testing::patience::eventually;
 
@@ -17,7 +17,7 @@ fn token(text: &str) -> Value {
 
 #[tokio::test]
 async fn a_client_lists_and_calls_the_tools_of_its_agent() {
-    let site = Site::shared().await;
+    let site = BrokerNamespace::shared().await;
     let rules = format!(
         "{RULES}[agents.ana]\nallowed_tools = [\"echo\", \"current_time\"]\n[agents.bruno]\nallowed_tools = [\"echo\"]\n"
     );
@@ -50,7 +50,7 @@ async fn a_client_lists_and_calls_the_tools_of_its_agent() {
 
 #[tokio::test]
 async fn a_client_without_a_handshake_is_served_as_well() {
-    let site = Site::shared().await;
+    let site = BrokerNamespace::shared().await;
     let daemon = Daemon::start(&site, RULES).await;
     let mut client = Stdio::start(&site, "ana");
     let meta = json!({"io.modelcontextprotocol/protocolVersion": "2026-07-28", "io.modelcontextprotocol/clientCapabilities": {}});
@@ -71,7 +71,7 @@ async fn a_client_without_a_handshake_is_served_as_well() {
 
 #[tokio::test]
 async fn a_client_is_told_when_its_tools_change() {
-    let site = Site::shared().await;
+    let site = BrokerNamespace::shared().await;
     let rules = |tools: &str| format!("{RULES}[agents.ana]\nallowed_tools = [{tools}]\n");
     let daemon = Daemon::start(&site, &rules("\"echo\"")).await;
     let mut client = Stdio::start(&site, "ana");
@@ -86,7 +86,7 @@ async fn a_client_is_told_when_its_tools_change() {
 
 #[tokio::test]
 async fn a_role_narrows_what_a_client_gets() {
-    let site = Site::shared().await;
+    let site = BrokerNamespace::shared().await;
     let binding =
         "[[agents.ana.bindings]]\nchannel = \"chat\"\naccount = \"one\"\nallowed_tools = [\"current_time\"]\n";
     let daemon = Daemon::start(&site, &format!("{RULES}[agents.ana]\nallowed_tools = [\"*\"]\n{binding}")).await;
@@ -105,7 +105,7 @@ async fn a_role_narrows_what_a_client_gets() {
 
 #[tokio::test]
 async fn a_call_is_cancelled_at_the_daemon_by_its_client_or_with_it() {
-    let (site, backend) = (Site::shared().await, Backend::start().await);
+    let (site, backend) = (BrokerNamespace::shared().await, Backend::start().await);
     let tools = backend.tool("hold", "/gate?id={id}", "");
     let daemon = Daemon::start(&site, &tools).await;
     let mut client = Stdio::start(&site, "ana");
@@ -132,7 +132,7 @@ async fn a_call_is_cancelled_at_the_daemon_by_its_client_or_with_it() {
 
 #[tokio::test]
 async fn progress_and_structured_results_come_through() {
-    let (site, work) = (Site::shared().await, Workplace::new().await);
+    let (site, work) = (BrokerNamespace::shared().await, Workplace::new().await);
     let servers = json!({"everything": work.server("everything")});
     let daemon = work.daemon(&site, &servers, "").await;
     let mut client = Stdio::start(&site, "ana");

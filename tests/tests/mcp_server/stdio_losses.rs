@@ -3,14 +3,18 @@
 use serde_json::json;
 use toolbus_e2e::backend::Backend;
 use toolbus_e2e::daemon::Daemon;
-use toolbus_e2e::site::Site;
+use toolbus_e2e::namespace::BrokerNamespace;
 use toolbus_e2e::stdio::Stdio;
 use toolbus_testing::patience::eventually;
 use toolbus_testing::rabbit::RabbitNode;
 
 #[tokio::test]
 async fn without_a_broker_a_client_is_told_so_and_without_a_daemon_too() {
-    let nowhere = Site { url: "amqp://127.0.0.1:1".to_owned(), exchange: "none".to_owned(), prefix: "none".to_owned() };
+    let nowhere = BrokerNamespace {
+        url: "amqp://127.0.0.1:1".to_owned(),
+        exchange: "none".to_owned(),
+        prefix: "none".to_owned(),
+    };
     let mut client = Stdio::start(&nowhere, "ana");
     client.begin().await;
     let (list, call) =
@@ -29,7 +33,7 @@ async fn without_a_broker_a_client_is_told_so_and_without_a_daemon_too() {
     client.close();
     assert_eq!(client.ended().await.0, Some(0));
 
-    let mut client = Stdio::start(&Site::shared().await, "ana");
+    let mut client = Stdio::start(&BrokerNamespace::shared().await, "ana");
     client.begin().await;
     let text = client.names().await;
     assert!(text.as_str().unwrap().contains("nobody listens on topic `tool.list`"), "{text}");
@@ -39,7 +43,7 @@ async fn without_a_broker_a_client_is_told_so_and_without_a_daemon_too() {
 
 #[tokio::test]
 async fn a_client_that_was_there_first_is_told_when_the_daemon_comes() {
-    let site = Site::shared().await;
+    let site = BrokerNamespace::shared().await;
     let mut client = Stdio::start(&site, "ana");
     client.begin().await;
     assert!(client.names().await.is_string());
@@ -52,7 +56,7 @@ async fn a_client_that_was_there_first_is_told_when_the_daemon_comes() {
 #[tokio::test]
 async fn a_call_outlives_a_lost_connection_and_what_is_lost_is_told() {
     let (node, backend) = (RabbitNode::start().await, Backend::start().await);
-    let site = Site::on(&node);
+    let site = BrokerNamespace::on(&node);
     let tools = backend.tool("hold", "/gate?id={id}", "timeout = \"110s\"");
     let daemon = Daemon::start(&site, &format!("[tools]\necho = true\n{tools}")).await;
     let mut client = Stdio::start(&site, "ana");
@@ -77,7 +81,7 @@ async fn a_call_outlives_a_lost_connection_and_what_is_lost_is_told() {
 #[tokio::test]
 async fn a_call_whose_answer_never_comes_is_answered_with_what_is_known() {
     let (node, backend) = (RabbitNode::start().await, Backend::start().await);
-    let site = Site::on(&node);
+    let site = BrokerNamespace::on(&node);
     let tools = backend.tool("hold", "/gate?id={id}", "timeout = \"110s\"");
     let _daemon = Daemon::start(&site, &tools).await;
     let mut client = Stdio::start(&site, "ana");

@@ -7,7 +7,7 @@ use toolbus_e2e::backend::Backend;
 use toolbus_e2e::client::{Client, Request};
 use toolbus_e2e::daemon::Daemon;
 use toolbus_e2e::message::Message;
-use toolbus_e2e::site::Site;
+use toolbus_e2e::namespace::BrokerNamespace;
 use toolbus_testing::patience::eventually;
 
 use super::row::{Back, Row, Sent, call};
@@ -17,7 +17,7 @@ const ANSWER_TIME: Duration = Duration::from_secs(20);
 
 /// A daemon, its broker and its backend.
 pub(crate) struct World {
-    pub(crate) site: Site,
+    pub(crate) site: BrokerNamespace,
     pub(crate) backend: Backend,
     pub(crate) daemon: Daemon,
     pub(crate) client: Client,
@@ -32,7 +32,7 @@ pub(crate) fn tool(backend: &Backend, name: &str) -> String {
 
 impl World {
     pub(crate) async fn start(configuration: impl Fn(&Backend) -> String, hidden: &'static [&'static str]) -> Self {
-        let (site, backend) = (Site::shared().await, Backend::start().await);
+        let (site, backend) = (BrokerNamespace::shared().await, Backend::start().await);
         let daemon = Daemon::start(&site, &configuration(&backend)).await;
         let client = Client::connect(&site).await;
         Self { site, backend, daemon, client, hidden }

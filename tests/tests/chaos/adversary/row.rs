@@ -3,7 +3,7 @@
 use lapin::types::{AMQPValue, FieldTable};
 use serde_json::{Value, json};
 use toolbus_e2e::client::{Client, Request};
-use toolbus_e2e::site::Site;
+use toolbus_e2e::namespace::BrokerNamespace;
 
 /// A line of the table.
 pub(crate) struct Row {
@@ -125,7 +125,7 @@ impl Sent {
     }
 
     /// The message as it is published.
-    pub(crate) fn request(&self, client: &Client, site: &Site) -> Request {
+    pub(crate) fn request(&self, client: &Client, site: &BrokerNamespace) -> Request {
         let mut request = client.raw(self.body.clone());
         request.routing_key = self.topic.to_owned();
         request.headers = self.headers.clone();

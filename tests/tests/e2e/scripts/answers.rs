@@ -3,8 +3,8 @@
 use serde_json::{Value, json};
 use toolbus_e2e::client::Client;
 use toolbus_e2e::metrics::attribute;
+use toolbus_e2e::namespace::BrokerNamespace;
 use toolbus_e2e::program::toolbus_in;
-use toolbus_e2e::site::Site;
 use toolbus_testing::otlp::Receiver;
 use toolbus_testing::otlp::proto::trace::v1::Span;
 use toolbus_testing::otlp::proto::trace::v1::status::StatusCode;
@@ -24,7 +24,7 @@ with zipfile.ZipFile(sys.argv[1] + '/local_lib-1.5-py3-none-any.whl', 'w') as wh
 
 #[tokio::test]
 async fn a_script_answers_with_what_it_prints_fails_with_both_streams_and_is_ended_in_time() {
-    let site = Site::shared().await;
+    let site = BrokerNamespace::shared().await;
     let daemon = start(&site, SCRIPT).await;
     let client = Client::connect(&site).await;
     let run = async |script: &str, more: &Value| {
@@ -73,7 +73,7 @@ async fn a_script_answers_with_what_it_prints_fails_with_both_streams_and_is_end
 
 #[tokio::test]
 async fn a_script_has_the_packages_that_are_allowed_and_no_others() {
-    let (site, folder) = (Site::shared().await, tempfile::tempdir().unwrap());
+    let (site, folder) = (BrokerNamespace::shared().await, tempfile::tempdir().unwrap());
     std::fs::set_permissions(folder.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
     let python = with_pip();
     assert!(std::process::Command::new(python).args(["-c", WHEEL]).arg(folder.path()).status().unwrap().success());
@@ -126,7 +126,7 @@ fn with_pip() -> &'static str {
 
 #[tokio::test]
 async fn call_takes_a_script_from_a_file_and_from_standard_input_over_the_bus() {
-    let site = Site::shared().await;
+    let site = BrokerNamespace::shared().await;
     let daemon = start(&site, SCRIPT).await;
     std::fs::write(daemon.folder().join("job.py"), "print('from', 'a file')").unwrap();
     let names = site.arguments();

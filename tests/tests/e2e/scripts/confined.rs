@@ -5,13 +5,13 @@ use std::os::unix::fs::PermissionsExt as _;
 
 use serde_json::json;
 use toolbus_e2e::client::Client;
-use toolbus_e2e::site::Site;
+use toolbus_e2e::namespace::BrokerNamespace;
 
 use super::setup::{WITHOUT_NAMESPACES, start_by};
 
 #[tokio::test]
 async fn a_command_reads_what_is_listed_and_nothing_else_and_takes_no_options() {
-    let (site, folder) = (Site::shared().await, tempfile::tempdir().unwrap());
+    let (site, folder) = (BrokerNamespace::shared().await, tempfile::tempdir().unwrap());
     let (open, closed) = (folder.path().join("open"), folder.path().join("closed"));
     for (folder, text) in [(&open, "for all"), (&closed, "for the daemon")] {
         fs::create_dir(folder).unwrap();

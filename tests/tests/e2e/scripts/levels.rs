@@ -3,13 +3,13 @@
 use serde_json::json;
 use toolbus_e2e::client::Client;
 use toolbus_e2e::daemon::Daemon;
-use toolbus_e2e::site::Site;
+use toolbus_e2e::namespace::BrokerNamespace;
 
 use super::setup::{PATH, SCRIPT, WITHOUT_NAMESPACES, call, start, start_by, status};
 
 #[tokio::test]
 async fn the_daemon_does_not_start_where_less_keeps_scripts_in_than_is_required() {
-    let site = Site::shared().await;
+    let site = BrokerNamespace::shared().await;
     let full = format!("{SCRIPT}sandbox = {{ require = \"full\" }}\n");
     let mut refused = Daemon::spawn_by(&WITHOUT_NAMESPACES, &site, &full, &PATH);
     assert_eq!(refused.ended().await.code(), Some(1), "{}", refused.text());
@@ -29,7 +29,7 @@ async fn the_daemon_does_not_start_where_less_keeps_scripts_in_than_is_required(
 
 #[tokio::test]
 async fn the_runner_that_keeps_scripts_from_nothing_wants_that_to_be_understood() {
-    let site = Site::shared().await;
+    let site = BrokerNamespace::shared().await;
     let mut refused = Daemon::spawn(&site, "[script]\nrunner = \"local\"\n", &PATH);
     assert_ne!(refused.ended().await.code(), Some(0));
     assert!(refused.text().contains("script.local.i_understand"), "{}", refused.text());

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 use toolbus_e2e::client::Client;
-use toolbus_e2e::site::Site;
+use toolbus_e2e::namespace::BrokerNamespace;
 use toolbus_testing::patience::{at_most, eventually};
 
 use super::setup::{SCRIPT, WITHOUT_NAMESPACES, asked, call, descendants, lives, running, start, start_by};
@@ -15,7 +15,7 @@ const FOREVER: &str = "import time\nwhile True: time.sleep(0.05)";
 
 #[tokio::test]
 async fn a_script_that_is_cancelled_leaves_no_process_within_a_second() {
-    let site = Site::shared().await;
+    let site = BrokerNamespace::shared().await;
     let daemon = start(&site, SCRIPT).await;
     let client = Client::connect(&site).await;
     let request = asked(&client, FOREVER, &json!({"toolCallId": "long", "timeoutSeconds": 60}));
@@ -36,7 +36,7 @@ async fn a_script_that_is_cancelled_leaves_no_process_within_a_second() {
 
 #[tokio::test]
 async fn a_script_may_finish_while_the_daemon_drains() {
-    let site = Site::shared().await;
+    let site = BrokerNamespace::shared().await;
     let mut daemon = start(&site, SCRIPT).await;
     let client = Client::connect(&site).await;
     let request = call(&client, "import time\ntime.sleep(1)\nprint('finished')", &json!({}));
@@ -49,7 +49,7 @@ async fn a_script_may_finish_while_the_daemon_drains() {
 
 #[tokio::test]
 async fn a_script_that_outlasts_the_drain_is_ended_and_told_as_cancelled() {
-    let site = Site::shared().await;
+    let site = BrokerNamespace::shared().await;
     let mut daemon = start(&site, &format!("{SCRIPT}[invoke]\ndrain_timeout = \"200ms\"\n")).await;
     let client = Client::connect(&site).await;
     let request = call(&client, FOREVER, &json!({}));
@@ -66,7 +66,7 @@ async fn a_script_that_outlasts_the_drain_is_ended_and_told_as_cancelled() {
 #[tokio::test]
 async fn of_a_daemon_that_is_killed_no_script_and_no_folder_is_left() {
     for launcher in [&[][..], &WITHOUT_NAMESPACES] {
-        let (site, temporary) = (Site::shared().await, tempfile::tempdir().unwrap());
+        let (site, temporary) = (BrokerNamespace::shared().await, tempfile::tempdir().unwrap());
         std::fs::set_permissions(temporary.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
         let variables = [("TMPDIR", temporary.path().to_str().unwrap())];
         let mut daemon = start_by(launcher, &site, SCRIPT, &variables).await;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use toolbus_e2e::client::Client;
-use toolbus_e2e::site::Site;
+use toolbus_e2e::namespace::BrokerNamespace;
 use toolbus_testing::patience::eventually;
 use toolbus_testing::proxy::Proxy;
 
@@ -15,7 +15,7 @@ const AGENTS: &str = "[identity]\ntrust_headers = true\n[agents.ana]\nallowed_to
 
 #[tokio::test]
 async fn a_request_is_answered_where_it_says_or_on_the_usual_topic_stream_by_stream() {
-    let site = Site::shared().await;
+    let site = BrokerNamespace::shared().await;
     let daemon = start(&site, &format!("{SCRIPT}{AGENTS}")).await;
     let client = Client::connect(&site).await;
     client.bind("script.result").await;
@@ -57,7 +57,7 @@ async fn a_request_is_answered_where_it_says_or_on_the_usual_topic_stream_by_str
 
 #[tokio::test]
 async fn a_request_that_is_delivered_again_is_not_run_again_while_it_runs_and_not_when_it_is_answered() {
-    let site = Site::shared().await;
+    let site = BrokerNamespace::shared().await;
     let client = Client::connect(&site).await;
     let folder = tempfile::tempdir().unwrap();
     let (ran, go) = (folder.path().join("ran"), folder.path().join("go"));
@@ -67,7 +67,7 @@ async fn a_request_that_is_delivered_again_is_not_run_again_while_it_runs_and_no
         address.split_once('/').map_or((address, String::new()), |(at, vhost)| (at, format!("/{vhost}")));
     let target = tokio::net::lookup_host(address).await.unwrap().next().unwrap();
     let proxy = Proxy::start(target).await.unwrap();
-    let behind = Site { url: format!("{before}@{}{vhost}", proxy.address()), ..site.clone() };
+    let behind = BrokerNamespace { url: format!("{before}@{}{vhost}", proxy.address()), ..site.clone() };
     let more = "[script]\nrunner = \"local\"\nlocal = { i_understand = true }\n";
     let daemon = start(&behind, more).await;
 

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 use toolbus_e2e::client::Client;
-use toolbus_e2e::site::Site;
+use toolbus_e2e::namespace::BrokerNamespace;
 use toolbus_testing::otlp::Receiver;
 
 use super::setup::{SCRIPT, call, running, start, status};
@@ -10,7 +10,7 @@ use toolbus_e2e::metrics::{count, sum};
 
 #[tokio::test]
 async fn status_and_metrics_tell_of_scripts() {
-    let (site, receiver) = (Site::shared().await, Receiver::start().await.unwrap());
+    let (site, receiver) = (BrokerNamespace::shared().await, Receiver::start().await.unwrap());
     let more = format!("{SCRIPT}[telemetry]\notlp_endpoint = \"{}\"\n", receiver.grpc_endpoint());
     let daemon = start(&site, &more).await;
     let client = Client::connect(&site).await;

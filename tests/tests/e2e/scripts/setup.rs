@@ -6,7 +6,7 @@ use std::fs;
 use serde_json::{Value, json};
 use toolbus_e2e::client::{Client, Request};
 use toolbus_e2e::daemon::Daemon;
-use toolbus_e2e::site::Site;
+use toolbus_e2e::namespace::BrokerNamespace;
 use toolbus_testing::patience::eventually;
 
 /// Scripts that nothing is made ready for: a process of the daemon's is one of a script then.
@@ -24,12 +24,17 @@ pub(super) const WITHOUT_NAMESPACES: [&str; 6] = [
 ];
 
 /// A daemon with this configuration that is ready.
-pub(super) async fn start(site: &Site, more: &str) -> Daemon {
+pub(super) async fn start(site: &BrokerNamespace, more: &str) -> Daemon {
     start_by(&[], site, more, &[]).await
 }
 
 /// The same, by another program and with more variables.
-pub(super) async fn start_by(launcher: &[&str], site: &Site, more: &str, variables: &[(&str, &str)]) -> Daemon {
+pub(super) async fn start_by(
+    launcher: &[&str],
+    site: &BrokerNamespace,
+    more: &str,
+    variables: &[(&str, &str)],
+) -> Daemon {
     let mut daemon = Daemon::spawn_by(launcher, site, more, &[&PATH, variables].concat());
     daemon.wait_until_listening().await;
     daemon.wait_until_ready().await;

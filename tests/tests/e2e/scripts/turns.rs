@@ -2,7 +2,7 @@
 
 use serde_json::json;
 use toolbus_e2e::client::{Client, Request};
-use toolbus_e2e::site::Site;
+use toolbus_e2e::namespace::BrokerNamespace;
 use toolbus_testing::patience::eventually;
 
 use super::setup::{asked, start, status};
@@ -14,7 +14,7 @@ const BETWEEN: usize = 3;
 
 #[tokio::test]
 async fn twenty_waiting_scripts_of_one_agent_delay_another_by_a_run_and_not_by_twenty() {
-    let site = Site::shared().await;
+    let site = BrokerNamespace::shared().await;
     let more = "[script]\nmax_in_flight = 1\npool = { max = 0 }\n[invoke]\ndrain_timeout = \"100ms\"\n\
                 [identity]\ntrust_headers = true\n[agents.ana]\n[agents.bruno]\n";
     let daemon = start(&site, more).await;

@@ -13,7 +13,7 @@ use crate::message::Message;
 
 /// Names that no other test uses, on one broker.
 #[derive(Debug, Clone)]
-pub struct Site {
+pub struct BrokerNamespace {
     /// Where the broker is.
     pub url: String,
     /// Exchange of requests and answers.
@@ -22,7 +22,7 @@ pub struct Site {
     pub prefix: String,
 }
 
-impl Site {
+impl BrokerNamespace {
     /// New names on the shared node.
     pub async fn shared() -> Self {
         Self::on(RabbitNode::shared().await)
