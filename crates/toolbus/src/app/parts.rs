@@ -53,7 +53,7 @@ pub fn bus(config: &Config) -> Result<Arc<dyn Bus>, AppError> {
 ///
 /// # Errors
 ///
-/// As [`tools`].
+/// If a tool cannot be built, or two tools have one name.
 pub fn registry(config: &Config) -> Result<Registry, AppError> {
     let registry = tools(config)?.0;
     registry.register_all(scripts::described(config)?)?;
