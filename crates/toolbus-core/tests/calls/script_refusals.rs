@@ -49,7 +49,7 @@ fn world_for(ana: AgentPolicy) -> World {
 
 #[tokio::test]
 async fn a_script_that_takes_too_long_is_told_in_the_words_that_peers_look_for() {
-    let sent = world().answer(script("wait").header("rb-rb-timeout-ms", "30")).await;
+    let sent = world().answer(script("wait").header("rb-rb-timeout-ms", "500")).await;
     assert_snapshot!(told(&sent), @r#"{"exitCode":-1,"isSuccess":false,"output":null,"stderr":"Script timed out: Tool 'execute_python_script' did not answer before the deadline of the call. Whether it had its effect is not known: find out before calling again.","toolCallId":"call_1"}"#);
 }
 
