@@ -72,6 +72,7 @@ async fn what_an_agent_may_not_use_is_refused_to_it_on_every_route_and_to_nobody
     let (site, work) = (BrokerNamespace::shared().await, Workplace::new().await);
     let rules = "[identity]\ntrust_headers = true\n[agents.ana]\ndenied_tools = [\"git_log\"]\n[agents.ben]\n";
     let daemon = work.daemon(&site, &work.servers(&["git"]), rules).await;
+    ready(&daemon, "git").await;
     let client = Client::connect(&site).await;
     let arguments = json!({"repo_path": work.text("repository")});
     let inner = json!({"server_name": "git", "tool_name": "git_log", "arguments": arguments});
