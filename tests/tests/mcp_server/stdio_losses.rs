@@ -83,7 +83,7 @@ async fn a_call_whose_answer_never_comes_is_answered_with_what_is_known() {
     let (node, backend) = (RabbitNode::start().await, Backend::start().await);
     let site = BrokerNamespace::on(&node);
     let tools = backend.tool("hold", "/gate?id={id}", "timeout = \"110s\"");
-    let _daemon = Daemon::start(&site, &tools).await;
+    let daemon = Daemon::start(&site, &format!("[invoke]\ndrain_timeout = \"1s\"\n{tools}")).await;
     let mut client = Stdio::start(&site, "ana");
     client.begin().await;
     assert!(client.names().await.is_array());
@@ -97,4 +97,5 @@ async fn a_call_whose_answer_never_comes_is_answered_with_what_is_known() {
     assert_eq!(answer["result"]["_meta"]["toolbus/error"]["outcome"], "unknown");
     client.close();
     assert_eq!(client.ended().await.0, Some(0), "without the broker, too");
+    daemon.end().await;
 }
