@@ -150,7 +150,7 @@ impl McpClient {
         found.map(|name| (*name).to_owned()).ok_or_else(absent)
     }
 
-    /// Opens the stream on which a server with sessions sends what nobody asked for.
+    /// Opens the stream on which a server with sessions sends its notifications and requests.
     ///
     /// # Errors
     ///

@@ -58,7 +58,7 @@ pub enum Part {
 }
 
 impl Origin {
-    /// The place in words: `file:line:column`, or the file alone where its format keeps no places; the variable; the option.
+    /// The place as a string: `file:line:column`, or the file alone where its format keeps no places; the variable; the option.
     #[must_use]
     pub fn place(&self, part: Part) -> String {
         match self {

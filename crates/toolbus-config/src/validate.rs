@@ -1,4 +1,4 @@
-//! Compares the merged tree with the schema, and tells every difference in words.
+//! Compares the merged tree with the schema, and reports every difference.
 
 use jsonschema::error::{TypeKind, ValidationError, ValidationErrorKind as Kind};
 use serde_json::Value;

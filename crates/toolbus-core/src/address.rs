@@ -36,7 +36,7 @@ pub(crate) struct Address {
 }
 
 impl Address {
-    /// Of a call whose answer nobody publishes.
+    /// For a call that publishes no answer.
     pub(crate) const fn none() -> Self {
         let first = Target::Queue(String::new());
         Self { first, second: None, mandatory: false, is_doubtful: false, written: String::new() }

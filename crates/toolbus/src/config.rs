@@ -164,7 +164,7 @@ impl fmt::Debug for Sources {
 pub struct Loaded {
     /// The configuration.
     pub config: Config,
-    /// What is allowed and yet hardly meant, in words.
+    /// Warnings about valid but suspicious settings.
     pub warnings: Vec<String>,
 }
 

@@ -33,7 +33,7 @@ pub struct Outbound {
     pub compare: Compare,
 }
 
-/// The recipients that a caller may address on one channel. An empty list allows nobody.
+/// The recipients that a caller may address on one channel. An empty list allows none.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AllowedRecipients {
     compare: Compare,
@@ -143,7 +143,7 @@ impl AllowedRecipients {
 }
 
 /// Whether a call may address whom its arguments name on this channel. Arguments that neither the tool's schema nor the
-/// policy declares are refused: nobody has said that they hold no recipient. `is_forced` tells of arguments that the policy
+/// policy declares are refused: no schema says that they hold no recipient. `is_forced` tells of arguments that the policy
 /// sets.
 ///
 /// # Errors

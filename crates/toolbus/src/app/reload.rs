@@ -306,7 +306,7 @@ mod tests {
     use crate::app::Mode;
     use crate::config::Sources;
 
-    /// Longer than a reload that waits for nobody takes.
+    /// Longer than a reload takes that waits for no other.
     const LATE: Duration = Duration::from_secs(10);
 
     struct Nothing;

@@ -120,9 +120,9 @@ pub struct McpServers {
     pub specs: Vec<ServerSpec>,
     /// What is done about changes of their tools, by source; absent where that is not said of the server itself.
     pub pins: BTreeMap<String, Level>,
-    /// What is allowed and yet hardly meant, in words.
+    /// Warnings about valid but suspicious settings.
     pub warnings: Vec<String>,
-    /// Servers, or the whole file, that cannot be used as they are, in words.
+    /// Why servers, or the whole file, cannot be used as they are.
     pub problems: Vec<String>,
     /// Servers of the file that go on as they were, each with what is wrong with it as it is written now.
     pub outdated: BTreeMap<ServerName, String>,

@@ -69,7 +69,7 @@ fn names_variable(value: &Value, name: &str) -> bool {
     }
 }
 
-/// What is allowed and yet hardly meant, in words.
+/// Warnings about valid but suspicious settings.
 pub(crate) fn warnings(config: &Config) -> Vec<String> {
     let mut warnings = Vec::new();
     if let BusUrl::Amqp(urls) = &config.bus.url {

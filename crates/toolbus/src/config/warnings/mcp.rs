@@ -12,7 +12,7 @@ use crate::config::{Config, Role};
 pub(super) const UNKNOWN: &str = "is no tool of this configuration; it may be one of an MCP server, which is known once \
                                   that is connected";
 
-/// What is allowed and yet hardly meant, in words, with what cannot be used now.
+/// Warnings about valid but suspicious settings, and about what cannot be used now.
 pub(super) fn warnings(config: &Config) -> Vec<String> {
     let mcp = &config.mcp;
     let mut warnings = Vec::new();

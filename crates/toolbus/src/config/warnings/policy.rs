@@ -14,7 +14,7 @@ use crate::config::pattern_sites::{PatternSite, patterns};
 use crate::config::tool_names::{KnownTool, KnownTools};
 use crate::config::{Agent, AgentConfig, Config, DEFAULT_AGENT, OutboundConfig, daemon};
 
-/// What is allowed and yet hardly meant, in words.
+/// Warnings about valid but suspicious settings.
 pub(super) fn warnings(config: &Config) -> Vec<String> {
     let known = config.known_tools();
     let mut warnings = identity(config);
@@ -189,7 +189,7 @@ impl Rules<'_> {
     }
 }
 
-/// What may name recipients and is not compared with a list, or is refused for the sake of one; in words.
+/// Warnings about arguments that may name recipients and are not compared with a list, or are refused beside one.
 fn outbound(config: &Config, known: &KnownTools) -> Vec<String> {
     let listed = config.outbound.iter().filter(|(channel, _)| config.agents.values().any(|agent| agent.lists(channel)));
     listed.flat_map(|(channel, outbound)| outbound.warnings(channel, known)).collect()
