@@ -16,8 +16,9 @@ use crate::progress::{Progress, ProgressSink};
 
 /// Time between two messages of one call; of the reports in between, the last is told.
 const PERIOD: Duration = Duration::from_millis(50);
-/// Time that the last report gets before the answer overtakes it.
-const LAST: Duration = Duration::from_millis(200);
+/// Time that the last report gets before the answer overtakes it. A broker that needs as long for a report needs as long
+/// for the answer.
+const LAST: Duration = Duration::from_secs(2);
 /// Longest text of a report, in characters.
 const MAX_MESSAGE: usize = 1_000;
 

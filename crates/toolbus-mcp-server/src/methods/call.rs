@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use futures_util::FutureExt as _;
-use futures_util::future::BoxFuture;
+use futures_util::future::{BoxFuture, ready};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use tokio::sync::mpsc;
@@ -162,20 +162,24 @@ impl CallFlow {
         }
     }
 
-    /// Reports first: a report after the response would be lost.
+    /// Reports first: a report after the response would be lost. They are looked at once the call was, because a report
+    /// and the result may both come in between.
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<Option<Event>> {
-        if let Some((_, reports)) = &mut self.progress
-            && let Poll::Ready(Some(progress)) = reports.poll_recv(context)
-        {
-            return Poll::Ready(Some(Event::Report(progress)));
-        }
-        let Some(running) = &mut self.running else { return Poll::Ready(None) };
-        match Pin::new(running).poll(context) {
-            Poll::Pending => Poll::Pending,
-            Poll::Ready(result) => {
+        let ended = self.running.as_mut().map(|running| Pin::new(running).poll(context));
+        let report = self.progress.as_mut().map(|(_, reports)| reports.poll_recv(context));
+        match (ended, report) {
+            (ended, Some(Poll::Ready(Some(progress)))) => {
+                if let Some(Poll::Ready(result)) = ended {
+                    self.running = Some(ready(result).boxed());
+                }
+                Poll::Ready(Some(Event::Report(progress)))
+            }
+            (Some(Poll::Ready(result)), _) => {
                 self.running = None;
                 Poll::Ready(Some(Event::Ended(result)))
             }
+            (Some(Poll::Pending), _) => Poll::Pending,
+            (None, _) => Poll::Ready(None),
         }
     }
 

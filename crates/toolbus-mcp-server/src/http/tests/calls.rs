@@ -125,6 +125,19 @@ async fn a_storm_of_progress_reaches_a_slow_reader_in_order_and_the_answer_comes
     assert_eq!(reply.event().await, None);
 }
 
+/// It was lost when it came with the result: reports were looked at first.
+#[tokio::test(start_paused = true)]
+async fn a_report_that_comes_together_with_the_result_is_told_before_it() {
+    let world = Fixture::new();
+    world.backend.has("ana", &["hasty"]);
+    let session = world.begin(&world.ana).await;
+    let hasty = message(1, "tools/call", json!({"name": "hasty", "_meta": {"progressToken": "t"}}));
+    let mut reply = world.ask(&world.ana, &session, &hasty).await;
+    assert_eq!(reply.event().await.unwrap()["params"], json!({"progressToken": "t", "progress": 1.0, "total": 1.0}));
+    assert_eq!(reply.event().await.unwrap()["result"]["content"][0]["text"], "done");
+    assert_eq!(reply.event().await, None);
+}
+
 #[tokio::test(start_paused = true)]
 async fn progress_is_told_to_nobody_who_did_not_ask_for_it_in_a_way_that_can_be_repeated() {
     let world = Fixture::new();

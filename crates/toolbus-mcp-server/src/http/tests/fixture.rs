@@ -134,6 +134,11 @@ impl Backend for Shared {
                     }
                     Ok(ToolOutput::text("calm"))
                 }
+                "hasty" => {
+                    let done = Progress { progress: 1.0, total: Some(1.0), message: None };
+                    progress.as_ref().unwrap().report(done);
+                    Ok(ToolOutput::text("done"))
+                }
                 "scripted" => fake.scripted.lock().unwrap().take().unwrap(),
                 _ => Ok(ToolOutput::text(arguments.unwrap_or_default())),
             };
