@@ -8,7 +8,6 @@ mod entering;
 mod inner;
 mod log;
 mod progress;
-mod replaying;
 
 use std::num::NonZeroUsize;
 use std::panic::AssertUnwindSafe;
