@@ -12,7 +12,6 @@ pub mod caller;
 mod clock;
 mod control;
 mod deadline;
-mod decode;
 mod dispatcher;
 pub mod failure;
 mod gates;

@@ -1,14 +1,24 @@
-//! A call as its caller asked for it, whatever the form of its message.
+//! A call as its caller asked for it, whatever the form of its message, and how it is read from a delivery.
 
 use std::sync::Arc;
 
-use toolbus_protocol::{Envelope, Random, ToolInvokeRequest, bounded, derived_message_id, header, message_type, topic};
+use serde_json::{Map, Value};
+use toolbus_protocol::message_type::{self, Kind};
+use toolbus_protocol::{
+    DEFAULT_SCRIPT_SECONDS, EXECUTE_PYTHON_SCRIPT, Envelope, ParseError, Random, ScriptInvokeRequest,
+    ToolInvokeRequest, bounded, derived_message_id, header, topic,
+};
 
-use crate::address::Address;
+use crate::address::{Address, ReplyRules};
 use crate::bus::Delivery;
 use crate::caller::Caller;
 use crate::clock::Clock;
 use crate::deadline::TimeBudget;
+use crate::failure::{Cause, ToolFailure};
+use crate::telemetry::DeadReason;
+
+/// Longest tool name, call id or session id, in bytes: answers repeat the first two, and are small when they are errors.
+const MAX_ECHOED: usize = 1024;
 
 /// Where a tool is looked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -154,5 +164,204 @@ impl Request {
             address,
             envelope,
         }
+    }
+}
+
+/// What a body says, whatever its form.
+struct Body {
+    request: ToolInvokeRequest,
+    /// A member without which the request cannot be used.
+    missing: Option<&'static str>,
+}
+
+/// What a delivery on a topic for requests is.
+pub(crate) enum Decoded {
+    /// A request that can be run.
+    Call(Request),
+    /// A request that is refused as it stands.
+    Refused(Request, ToolFailure),
+    /// Nobody's request: an answer or an announcement. It is settled and never answered.
+    Ignored,
+    /// It can be neither run nor answered.
+    Dead(DeadReason, String),
+}
+
+/// Reads deliveries.
+pub(crate) struct Decoder<'a> {
+    /// Which addresses answers may go to.
+    pub(crate) rules: &'a ReplyRules,
+    /// Largest body of a request, in bytes.
+    pub(crate) max_body: usize,
+    pub(crate) clock: Clock,
+    pub(crate) random: Random,
+}
+
+impl Decoder<'_> {
+    /// Reads a delivery. The size is checked before anything is parsed.
+    pub(crate) fn decode(&self, delivery: &Delivery, envelope: Envelope, caller: Caller) -> Decoded {
+        let dialect = Dialect::of(&delivery.routing_key);
+        match message_type::kind(&envelope.message_type, dialect.request_type()) {
+            Kind::Request | Kind::Plain => {}
+            Kind::Answer => return Decoded::Ignored,
+            Kind::Foreign => {
+                let detail = format!("type {:?} does not belong on this topic", envelope.message_type);
+                return Decoded::Dead(DeadReason::UnknownType, detail);
+            }
+        }
+        let address = match self.rules.check_call(&envelope, &delivery.routing_key, &caller) {
+            Ok(address) => address,
+            Err(refused) => return Decoded::Dead(DeadReason::ReplyToRefused, refused.to_string()),
+        };
+        let size = delivery.body.len();
+        if size > self.max_body {
+            let text = format!("The request has {size} bytes; at most {} are taken. Send less.", self.max_body);
+            return self.refused(delivery, envelope, address, caller, unread(dialect), text);
+        }
+        match read(dialect, &delivery.body) {
+            Ok(mut body) => match unusable(&mut body) {
+                None => Decoded::Call(self.request(delivery, envelope, address, caller, body.request)),
+                Some(text) => self.refused(delivery, envelope, address, caller, body.request, text),
+            },
+            Err(error @ (ParseError::NotUtf8 { .. } | ParseError::NotJson(_) | ParseError::NotAnObject(_)))
+                if envelope.reply_to.is_empty() =>
+            {
+                Decoded::Dead(DeadReason::Malformed, error.to_string())
+            }
+            Err(error) => {
+                let text = format!("The request is not usable: {error}.");
+                self.refused(delivery, envelope, address, caller, unread(dialect), text)
+            }
+        }
+    }
+
+    fn request(
+        &self,
+        delivery: &Delivery,
+        envelope: Envelope,
+        address: Address,
+        caller: Caller,
+        request: ToolInvokeRequest,
+    ) -> Request {
+        Request::new(delivery, envelope, address, caller, request, (self.clock, self.random))
+    }
+
+    fn refused(
+        &self,
+        delivery: &Delivery,
+        envelope: Envelope,
+        address: Address,
+        caller: Caller,
+        request: ToolInvokeRequest,
+        text: String,
+    ) -> Decoded {
+        let request = self.request(delivery, envelope, address, caller, request);
+        Decoded::Refused(request, ToolFailure::new(Cause::MalformedRequest, text))
+    }
+}
+
+/// Why a request that was read cannot be used. Cuts what is too long, because the answer repeats it.
+fn unusable(Body { request, missing }: &mut Body) -> Option<String> {
+    let mut text = None;
+    let members = [
+        ("toolName", Some(&mut request.tool_name)),
+        ("toolCallId", request.tool_call_id.as_mut()),
+        ("sessionId", request.session_id.as_mut()),
+    ];
+    for (member, value) in members {
+        if let Some(value) = value.filter(|value| value.len() > MAX_ECHOED) {
+            let size = value.len();
+            text = Some(format!("The {member} has {size} bytes; at most {MAX_ECHOED} are taken. Use a shorter one."));
+            *value = bounded(value).to_owned();
+        }
+    }
+    if let Some(member) = *missing {
+        text = Some(format!("The request is not usable: {}.", ParseError::Missing(member)));
+    }
+    text
+}
+
+/// Reads a body, also one in which something is missing, because its refusal names the call.
+fn read(dialect: Dialect, body: &[u8]) -> Result<Body, ParseError> {
+    match dialect {
+        Dialect::Tool => {
+            let request = ToolInvokeRequest::parse_unnamed(body)?;
+            let missing = request.tool_name.is_empty().then_some("toolName");
+            Ok(Body { request, missing })
+        }
+        Dialect::Script => read_script(body),
+    }
+}
+
+/// What is known of a request whose body is not.
+fn unread(dialect: Dialect) -> ToolInvokeRequest {
+    let tool_name = match dialect {
+        Dialect::Tool => String::new(),
+        Dialect::Script => EXECUTE_PYTHON_SCRIPT.to_owned(),
+    };
+    ToolInvokeRequest { tool_name, ..ToolInvokeRequest::default() }
+}
+
+/// Reads a request for a script: a call of the tool that runs scripts, which from then on is one like any other.
+fn read_script(body: &[u8]) -> Result<Body, ParseError> {
+    let ScriptInvokeRequest { tool_call_id, script, input_data, timeout_seconds, pip_packages } =
+        ScriptInvokeRequest::parse_empty(body)?;
+    // Of a time that is none, peers make the usual one.
+    let seconds = timeout_seconds.filter(|seconds| *seconds > 0).unwrap_or(DEFAULT_SCRIPT_SECONDS);
+    let missing = script.is_none().then_some("script");
+    let arguments: Map<String, Value> = [
+        ("script", script.map(Value::from)),
+        ("input_data", input_data.map(Value::from)),
+        ("timeout_seconds", Some(seconds.into())),
+        ("pip_packages", pip_packages.map(Value::from)),
+    ]
+    .into_iter()
+    .filter_map(|(name, value)| Some((name.to_owned(), value?)))
+    .collect();
+    let request = ToolInvokeRequest {
+        tool_call_id,
+        tool_name: EXECUTE_PYTHON_SCRIPT.to_owned(),
+        arguments: Some(Value::from(arguments).to_string()),
+        ..ToolInvokeRequest::default()
+    };
+    Ok(Body { request, missing })
+}
+
+#[cfg(test)]
+mod tests {
+    use insta::assert_snapshot;
+
+    use super::*;
+
+    fn arguments(body: &str) -> String {
+        let Body { request, missing } = read_script(body.as_bytes()).unwrap();
+        assert_eq!((&*request.tool_name, missing), (EXECUTE_PYTHON_SCRIPT, None));
+        request.arguments.unwrap()
+    }
+
+    #[test]
+    fn what_a_request_says_becomes_the_arguments_of_the_tool() {
+        let body = r#"{"toolCallId":"c","script":"pass","inputData":"{}","timeoutSeconds":5,"pipPackages":["a","b"]}"#;
+        assert_snapshot!(arguments(body), @r#"{"input_data":"{}","pip_packages":["a","b"],"script":"pass","timeout_seconds":5}"#);
+        assert_eq!(read_script(body.as_bytes()).unwrap().request.tool_call_id.as_deref(), Some("c"));
+    }
+
+    #[test]
+    fn what_a_request_leaves_out_is_no_argument_but_for_the_time() {
+        let body = r#"{"script":"","inputData":null,"timeoutSeconds":null,"pipPackages":null}"#;
+        assert_snapshot!(arguments(body), @r#"{"script":"","timeout_seconds":30}"#);
+    }
+
+    #[test]
+    fn a_time_that_is_none_is_the_usual_one() {
+        for seconds in [0, -1, i64::MIN] {
+            let body = format!(r#"{{"script":"","timeoutSeconds":{seconds}}}"#);
+            assert_eq!(arguments(&body), r#"{"script":"","timeout_seconds":30}"#);
+        }
+    }
+
+    #[test]
+    fn a_request_without_a_script_names_its_call_all_the_same() {
+        let Body { request, missing } = read_script(br#"{"toolCallId":"c"}"#).unwrap();
+        assert_eq!((request.tool_call_id.as_deref(), missing), (Some("c"), Some("script")));
     }
 }
