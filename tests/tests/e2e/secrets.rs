@@ -205,5 +205,10 @@ async fn a_secret_that_a_reload_brings_is_removed_from_then_on() {
     let line = daemon.reload(&parrot.config().replace(BEARER, new)).await;
     assert_eq!(line["message"], "reload: done", "{line}");
     assert_eq!(say().await, "[redacted] [redacted]", "the old one may be in use elsewhere");
+    // The log names the tool that a refused call asked for.
+    assert_eq!(client.call(new, &json!({})).await.code(), "tool_not_found");
+    let refused = eventually("the refusal", async || daemon.logged("a call was refused").into_iter().next()).await;
+    assert_eq!(refused["asked"], "[redacted]");
+    assert!(!daemon.text().contains(new), "{}", daemon.text());
     daemon.stop(&site).await;
 }
