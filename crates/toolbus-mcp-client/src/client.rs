@@ -12,10 +12,11 @@ mod redacted;
 #[cfg(test)]
 mod tests;
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use rmcp::RoleClient;
 use rmcp::model::{
     ClientConfig, ClientRequest, DiscoverRequest, DiscoverRequestParams, PingRequest, RequestMetaObject, ServerResult,
@@ -214,7 +215,7 @@ impl Connection {
     /// Ends the connection. Calls that wait fail at once; returns when the transport is closed, or after 10 s.
     pub(crate) async fn close(&self) {
         self.notifications.end("the connection was closed", true);
-        let running = self.running.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let running = self.running.lock().take();
         if let Some(mut running) = running {
             // It is dropped, and with it the transport, if it does not close.
             let _ = running.close_with_timeout(CLOSE_TIME).await;

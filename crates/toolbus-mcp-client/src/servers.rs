@@ -11,10 +11,11 @@ mod tests;
 mod tools;
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
+use parking_lot::{Mutex, MutexGuard, RwLock};
 use tokio_util::task::TaskTracker;
 use toolbus_core::registry::{Clash, Rank, Registry};
 use toolbus_core::tool::{Tool, ToolDescriptor};
@@ -121,7 +122,7 @@ impl Servers {
     /// Replaces the configured servers; registered ones stay. Unchanged servers are not touched. Does not wait for
     /// connections.
     pub fn apply(&self, servers: Vec<PlacedServer>, limits: Limits) {
-        *self.shared.limits.write().unwrap_or_else(PoisonError::into_inner) = limits;
+        *self.shared.limits.write() = limits;
         let _one_at_a_time = self.changing();
         let mut gone: BTreeMap<ServerName, Arc<ServerEntry>> = self.entries();
         gone.retain(|_, entry| entry.spec().origin == Origin::Configuration);
@@ -192,18 +193,18 @@ impl Servers {
     }
 
     fn entries(&self) -> BTreeMap<ServerName, Arc<ServerEntry>> {
-        self.shared.entries.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.shared.entries.read().clone()
     }
 
     fn changing(&self) -> MutexGuard<'_, ()> {
-        self.shared.changing.lock().unwrap_or_else(PoisonError::into_inner)
+        self.shared.changing.lock()
     }
 }
 
 impl Inner {
     fn entry(&self, name: &str) -> Option<Arc<ServerEntry>> {
         let name = ServerName::parse(name).ok()?;
-        self.entries.read().unwrap_or_else(PoisonError::into_inner).get(&name).cloned()
+        self.entries.read().get(&name).cloned()
     }
 
     /// Adds a server, in the place of one of its name if there is one.
@@ -216,7 +217,7 @@ impl Inner {
         }
         let name = placed.spec.name.clone();
         let entry = ServerEntry::new(placed, self.timeouts, &self.launcher, &self.observer);
-        self.entries.write().unwrap_or_else(PoisonError::into_inner).insert(name, Arc::clone(&entry));
+        self.entries.write().insert(name, Arc::clone(&entry));
         entry.keep(self, before.as_ref());
         entry
     }
@@ -224,7 +225,7 @@ impl Inner {
     /// Removes a server and its claim on names.
     fn forget(&self, entry: &Arc<ServerEntry>) {
         self.remove(entry);
-        let mut known = self.clashes.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.clashes.lock();
         let source = entry.spec().name.source();
         self.registry.forget(source);
         known.retain(|clash| clash.kept != *source && clash.shadowed != *source);
@@ -233,9 +234,9 @@ impl Inner {
     /// Removes a server. Its names stay reserved for the next server of its source.
     fn remove(&self, entry: &Arc<ServerEntry>) {
         entry.stop();
-        let mut known = self.clashes.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.clashes.lock();
         if self.has(entry) {
-            self.entries.write().unwrap_or_else(PoisonError::into_inner).remove(&entry.spec().name);
+            self.entries.write().remove(&entry.spec().name);
             self.quota().release(&entry.spec().name);
             self.put(&mut known, entry.spec(), Vec::new());
         }
@@ -244,9 +245,9 @@ impl Inner {
     /// Replaces a server's tools in the registry, with the limits as they are now, unless it has been removed
     /// meanwhile.
     fn publish(&self, entry: &Arc<ServerEntry>) {
-        let mut known = self.clashes.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.clashes.lock();
         if self.has(entry) {
-            let limits = Arc::clone(&self.limits.read().unwrap_or_else(PoisonError::into_inner));
+            let limits = Arc::clone(&self.limits.read());
             self.put(&mut known, entry.spec(), entry.tools(&limits));
         }
     }
@@ -260,11 +261,11 @@ impl Inner {
     }
 
     fn quota(&self) -> MutexGuard<'_, ToolQuota> {
-        self.quota.lock().unwrap_or_else(PoisonError::into_inner)
+        self.quota.lock()
     }
 
     fn has(&self, entry: &Arc<ServerEntry>) -> bool {
-        let entries = self.entries.read().unwrap_or_else(PoisonError::into_inner);
+        let entries = self.entries.read();
         entries.get(&entry.spec().name).is_some_and(|present| Arc::ptr_eq(present, entry))
     }
 

@@ -4,12 +4,13 @@ mod calls;
 pub(crate) mod connect;
 mod run;
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
+use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
@@ -177,7 +178,7 @@ impl Server {
 
     /// When the last attempt to connect began.
     fn tried(&self) -> Instant {
-        *self.tried.lock().unwrap_or_else(PoisonError::into_inner)
+        *self.tried.lock()
     }
 
     /// Whether the first attempt to connect is still pending.
@@ -187,7 +188,7 @@ impl Server {
 
     /// Notes that the server is being started, which serves all pending wake-ups and restarts.
     fn begin(&self) {
-        *self.tried.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+        *self.tried.lock() = Instant::now();
         self.state.send_replace(State::Connecting);
         let _ = self.wanted.notified().now_or_never();
         let _ = self.restart.notified().now_or_never();
@@ -216,7 +217,7 @@ impl Server {
     }
 
     pub(crate) fn last_error(&self) -> Option<String> {
-        self.last_error.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.last_error.lock().clone()
     }
 
     /// The last lines of its standard error, of this run or the previous one.
@@ -224,12 +225,12 @@ impl Server {
         if let State::Ready(ready) = &*self.state.borrow() {
             return ready.connected.stderr();
         }
-        self.stderr.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.stderr.lock().clone()
     }
 
     fn remember_error(&self, error: &str, stderr: Vec<String>) {
-        *self.last_error.lock().unwrap_or_else(PoisonError::into_inner) = Some(error.to_owned());
-        *self.stderr.lock().unwrap_or_else(PoisonError::into_inner) = stderr;
+        *self.last_error.lock() = Some(error.to_owned());
+        *self.stderr.lock() = stderr;
     }
 }
 

@@ -1,10 +1,11 @@
 //! Authentication: the agents of bearer tokens.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
 
 use axum::http::HeaderMap;
 use axum::http::header::AUTHORIZATION;
+use parking_lot::RwLock;
 use sha2::{Digest as _, Sha256};
 use subtle::{ConditionallySelectable as _, ConstantTimeEq as _};
 use tokio_util::sync::CancellationToken;
@@ -59,7 +60,7 @@ impl TokenAuth {
     /// Replaces the table. A principal whose token stays is not disturbed; the `revoked` token of any other is
     /// cancelled.
     pub fn replace<'a>(&self, tokens: impl IntoIterator<Item = (AgentName, &'a str)>, is_open: bool) {
-        let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
+        let mut table = self.table.write();
         let known = |(agent, token): (AgentName, &str)| {
             let digest: [u8; 32] = Sha256::digest(token).into();
             let same = table.tokens.iter().find(|known| known.digest == digest);
@@ -82,7 +83,7 @@ impl TokenAuth {
     /// Authenticates a request by its headers.
     #[must_use]
     pub fn authenticate(&self, headers: &HeaderMap) -> AuthOutcome {
-        let table = Arc::clone(&self.table.read().unwrap_or_else(PoisonError::into_inner));
+        let table = Arc::clone(&self.table.read());
         if table.tokens.is_empty() && table.open.is_none() {
             return AuthOutcome::Closed;
         }

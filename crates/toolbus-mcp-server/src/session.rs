@@ -1,9 +1,10 @@
 //! The sessions of clients, each from its handshake to its end, and the peer of a request.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::{Mutex, MutexGuard};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use toolbus_core::caller::Caller;
@@ -102,7 +103,7 @@ impl Sessions {
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<Arc<str>, Arc<Session>>> {
-        self.by_id.lock().unwrap_or_else(PoisonError::into_inner)
+        self.by_id.lock()
     }
 }
 
@@ -248,7 +249,7 @@ impl Session {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 }
 

@@ -1,9 +1,10 @@
 //! Where messages come from, as spans and metrics name it.
 
 use std::collections::HashMap;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 
 use opentelemetry::KeyValue;
+use parking_lot::RwLock;
 
 use crate::attributes::{FAILURES, Failure, Prebuilt};
 use crate::settings::Identity;
@@ -70,7 +71,7 @@ impl Destinations {
 
     pub(crate) fn of(&self, queue: &Arc<str>, topic: &str) -> Arc<Destination> {
         let (found, full) = {
-            let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
+            let known = self.known.read();
             let of_queue = known.get(queue).and_then(|topics| topics.iter().find(|(known, _)| known == topic));
             (of_queue.map(|(_, destination)| Arc::clone(destination)), is_full(&known))
         };
@@ -82,7 +83,7 @@ impl Destinations {
     }
 
     fn add(&self, queue: &Arc<str>, topic: &str) -> Arc<Destination> {
-        let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.known.write();
         if is_full(&known) {
             return Arc::clone(&self.other);
         }

@@ -1,7 +1,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use toolbus_core::text::with_dates;
 
 /// Least time between two lines of the log about a collector that fails.
@@ -115,7 +115,7 @@ impl Health {
     }
 
     fn may_speak(&self, now: Instant) -> bool {
-        let mut last_said = self.last_said.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut last_said = self.last_said.lock();
         let due = last_said.is_none_or(|said| now.saturating_duration_since(said) >= QUIET);
         if due {
             *last_said = Some(now);
@@ -144,14 +144,14 @@ mod tests {
     fn drops_are_told_once_and_only_when_there_are_new_ones() {
         let health = Health::default();
         health.exported(Loss::Spans);
-        assert!(health.last_said.lock().unwrap().is_none(), "nothing was dropped");
+        assert!(health.last_said.lock().is_none(), "nothing was dropped");
         health.lose(Loss::Spans, 1);
         health.exported(Loss::Spans);
-        let said = *health.last_said.lock().unwrap();
+        let said = *health.last_said.lock();
         assert!(said.is_some());
         health.lose(Loss::Spans, 1);
         health.exported(Loss::Spans);
-        assert_eq!(*health.last_said.lock().unwrap(), said, "the interval has not passed");
+        assert_eq!(*health.last_said.lock(), said, "the interval has not passed");
     }
 
     #[test]

@@ -1,9 +1,10 @@
 //! Attribute sets with names in them, of which there are only so many.
 
 use std::collections::HashMap;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 
 use opentelemetry::KeyValue;
+use parking_lot::RwLock;
 use toolbus_protocol::bounded;
 
 /// Stands for every name whose combination came too late for labels of its own.
@@ -63,7 +64,7 @@ impl<K: Kind> Labels<K> {
     pub(crate) fn of(&self, server: &str, tool: Option<&str>, kind: K) -> Arc<[KeyValue]> {
         let (server, tool) = (bounded(server), tool.map(bounded));
         let (found, full) = {
-            let own = self.own.read().unwrap_or_else(PoisonError::into_inner);
+            let own = self.own.read();
             (own.get(server, tool, kind), own.count >= K::MAX_OWN)
         };
         match found {
@@ -74,7 +75,7 @@ impl<K: Kind> Labels<K> {
     }
 
     fn add(&self, server: &str, tool: Option<&str>, kind: K) -> Arc<[KeyValue]> {
-        let mut own = self.own.write().unwrap_or_else(PoisonError::into_inner);
+        let mut own = self.own.write();
         // Another request may have been quicker.
         if let Some(labels) = own.get(server, tool, kind) {
             return labels;

@@ -1,9 +1,10 @@
 //! Which tools have labels of their own.
 
 use std::collections::HashMap;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 
 use opentelemetry::KeyValue;
+use parking_lot::RwLock;
 use toolbus_core::failure::Status;
 use toolbus_core::tool::ToolDescriptor;
 
@@ -88,7 +89,7 @@ impl Tools {
     pub(crate) fn of(&self, tool: Option<&ToolDescriptor>) -> Arc<ToolLabels> {
         let Some(tool) = tool else { return Arc::clone(&self.unknown) };
         let (found, full) = {
-            let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
+            let known = self.known.read();
             (known.get(tool), known.count >= MAX_TOOLS)
         };
         match found {
@@ -99,7 +100,7 @@ impl Tools {
     }
 
     fn add(&self, tool: &ToolDescriptor) -> Arc<ToolLabels> {
-        let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.known.write();
         // Another call of the same tool may have been quicker.
         if let Some(labels) = known.get(tool) {
             return labels;

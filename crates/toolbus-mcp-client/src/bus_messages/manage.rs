@@ -1,10 +1,11 @@
 //! `mcp.manage`: requests of agents about servers. Requests that change something are calls of management tools.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
+use parking_lot::Mutex;
 use serde_json::{Map, Value};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use toolbus_core::failure::{Cause, ToolFailure};
@@ -209,7 +210,7 @@ pub(super) struct WaitLimits(Mutex<HashMap<Arc<str>, Arc<Semaphore>>>);
 impl WaitLimits {
     /// A place to wait, until it is dropped; `None` if the section has all of its places already.
     pub(super) fn take(&self, section: &str) -> Option<OwnedSemaphorePermit> {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.0.lock();
         let limits = all.entry(section.into()).or_insert_with(|| Arc::new(Semaphore::new(MAX_WAITING)));
         Arc::clone(limits).try_acquire_owned().ok()
     }

@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use futures_util::future::{BoxFuture, join_all};
+use parking_lot::Mutex;
 use toolbus_core::caller::{AgentName, Caller};
 use toolbus_core::policy::PolicyHandle;
 use toolbus_core::store::Store;
@@ -69,7 +70,7 @@ impl RefreshHandler {
             let Ok(server) = ServerName::parse(server) else { return };
             servers.retain(|known| *known == server);
         }
-        let due = self.asked.lock().unwrap_or_else(PoisonError::into_inner).due(servers, Instant::now());
+        let due = self.asked.lock().due(servers, Instant::now());
         due.iter().for_each(|server| self.servers.refresh(server));
     }
 }

@@ -2,9 +2,10 @@
 
 use std::path::PathBuf;
 use std::pin::pin;
+use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, Mutex};
 
+use parking_lot::Mutex;
 use rmcp::RoleClient;
 use rmcp::model::{
     ClientCapabilities, ClientConfig, Implementation, ProtocolVersion, RequestMetaObject, RootsCapabilities,

@@ -1,9 +1,10 @@
 //! Requests in flight: cancellation, timing, and whether a silent server may still be working on one.
 
 use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::{Mutex, MutexGuard};
 use rmcp::RoleClient;
 use rmcp::model::ServerResult;
 use rmcp::service::{RequestHandle, ServiceError};
@@ -61,7 +62,7 @@ impl InFlight {
     }
 
     fn calls(&self) -> MutexGuard<'_, Calls> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }
 

@@ -1,10 +1,11 @@
 //! Notifications of a server, and the state of its connection.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use parking_lot::{Mutex, MutexGuard};
 use rmcp::RoleClient;
 use rmcp::model::{
     ClientRequest, ErrorCode, NumberOrString, ProgressNotificationParam, ProgressToken, SubscriptionFilter,
@@ -172,7 +173,7 @@ impl Notifications {
     }
 
     fn followed(&self) -> MutexGuard<'_, HashMap<u64, ProgressSink>> {
-        self.followed.lock().unwrap_or_else(PoisonError::into_inner)
+        self.followed.lock()
     }
 }
 

@@ -10,9 +10,10 @@ mod program;
 
 use std::io;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use rmcp::RoleClient;
 use rmcp::model::{ClientJsonRpcMessage, ServerJsonRpcMessage};
 use rmcp::transport::Transport;
@@ -123,7 +124,7 @@ struct Seen(Arc<Mutex<Vec<String>>>);
 
 impl Seen {
     fn lines(&self) -> Vec<String> {
-        self.0.lock().unwrap().clone()
+        self.0.lock().clone()
     }
 }
 
@@ -131,12 +132,12 @@ impl Observer for Seen {
     fn operation(&self, operation: &Operation<'_>) {
         let Operation { method, tool, server, protocol_version, error_type, .. } = operation;
         let (tool, error_type) = (tool.unwrap_or("-"), error_type.unwrap_or("-"));
-        self.0.lock().unwrap().push(format!("{method} {tool} {server} {protocol_version} {error_type}"));
+        self.0.lock().push(format!("{method} {tool} {server} {protocol_version} {error_type}"));
     }
 
     fn session(&self, session: &Session<'_>) {
         let Session { server, protocol_version, error_type, .. } = session;
-        self.0.lock().unwrap().push(format!("session {server} {protocol_version} {}", error_type.unwrap_or("-")));
+        self.0.lock().push(format!("session {server} {protocol_version} {}", error_type.unwrap_or("-")));
     }
 }
 

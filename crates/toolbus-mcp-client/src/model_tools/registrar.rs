@@ -4,9 +4,10 @@
 //! one name at a time.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
+use parking_lot::{Mutex, MutexGuard};
 use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
 use toolbus_core::caller::Caller;
@@ -271,7 +272,7 @@ impl Registrar {
     }
 
     fn changing(&self) -> MutexGuard<'_, BTreeMap<Arc<str>, Owner>> {
-        self.changing.lock().unwrap_or_else(PoisonError::into_inner)
+        self.changing.lock()
     }
 }
 

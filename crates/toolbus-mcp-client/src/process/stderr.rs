@@ -1,9 +1,10 @@
 //! What a server writes to its standard error.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::{Mutex, MutexGuard};
 use tokio::io::{AsyncBufReadExt as _, AsyncRead, BufReader};
 use tokio::time::{Instant, timeout_at};
 use toolbus_core::redact::Redactor;
@@ -39,11 +40,11 @@ impl Tail {
 
     /// Has lines logged for debugging alone for so long from now on.
     pub(super) fn hush(&self, time: Duration) {
-        *self.hushed.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now() + time);
+        *self.hushed.lock() = Some(Instant::now() + time);
     }
 
     fn is_hushed(&self, now: Instant) -> bool {
-        self.hushed.lock().unwrap_or_else(PoisonError::into_inner).is_some_and(|until| now < until)
+        self.hushed.lock().is_some_and(|until| now < until)
     }
 
     /// The last lines, oldest first.
@@ -66,7 +67,7 @@ impl Tail {
     }
 
     fn lock(&self) -> MutexGuard<'_, VecDeque<String>> {
-        self.lines.lock().unwrap_or_else(PoisonError::into_inner)
+        self.lines.lock()
     }
 }
 

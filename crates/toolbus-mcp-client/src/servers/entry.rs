@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::hash::RandomState;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Instant;
 
 use futures_util::future::{BoxFuture, join_all};
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::watch;
 use toolbus_core::caller::{AgentName, Caller};
 use toolbus_core::failure::ToolFailure;
@@ -277,8 +278,8 @@ impl ServerEntry {
         self.servers().find_map(|server| server.last_error())
     }
 
-    pub(super) fn known(&self) -> std::sync::MutexGuard<'_, KnownTools> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(super) fn known(&self) -> MutexGuard<'_, KnownTools> {
+        self.known.lock()
     }
 }
 

@@ -1,9 +1,10 @@
 //! Calls of a server's tools, in any state of the server.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use tokio::time::{timeout, timeout_at};
 use toolbus_core::failure::{Cause, ToolFailure};
 use toolbus_core::text::shown;
@@ -33,12 +34,12 @@ impl ActiveCalls {
 
     /// When the last call ended.
     pub(super) fn idle_since(&self) -> Instant {
-        *self.last.lock().unwrap_or_else(PoisonError::into_inner)
+        *self.last.lock()
     }
 
     /// Restarts the idle time.
     pub(super) fn note(&self) {
-        *self.last.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+        *self.last.lock() = Instant::now();
     }
 }
 

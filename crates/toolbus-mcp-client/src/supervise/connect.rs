@@ -1,10 +1,11 @@
 //! Connects to one server: starts its process or opens its URL, and performs the handshake.
 
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join;
+use parking_lot::Mutex;
 use tokio::time::{Instant, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 use toolbus_core::failure::{Cause, ToolFailure};
@@ -45,11 +46,11 @@ pub(crate) struct Remembered(Arc<Mutex<Option<SessionMode>>>);
 
 impl Remembered {
     fn get(&self) -> Option<SessionMode> {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        *self.0.lock()
     }
 
     fn set(&self, session_mode: Option<SessionMode>) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = session_mode;
+        *self.0.lock() = session_mode;
     }
 }
 

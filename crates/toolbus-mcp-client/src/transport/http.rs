@@ -8,11 +8,12 @@ mod streamable;
 #[cfg(test)]
 mod tests;
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::future::Either;
+use parking_lot::Mutex;
 use reqwest::header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderValue};
 use reqwest::{Method, Response, StatusCode};
 use rmcp::RoleClient;
@@ -206,11 +207,11 @@ impl Opener {
     }
 
     fn kind(&self) -> HttpKind {
-        *self.found.lock().unwrap_or_else(PoisonError::into_inner)
+        *self.found.lock()
     }
 
     fn remember(&self, kind: HttpKind) {
-        *self.found.lock().unwrap_or_else(PoisonError::into_inner) = kind;
+        *self.found.lock() = kind;
     }
 }
 

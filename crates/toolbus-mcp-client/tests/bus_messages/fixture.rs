@@ -1,10 +1,11 @@
 //! A daemon that answers about servers on a bus in memory, and agents on the same bus.
 
 use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures_util::future::BoxFuture;
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
@@ -72,7 +73,7 @@ impl ServerControl for Fleet {
     }
 
     fn refresh(&self, server: &ServerName) {
-        self.refreshed.lock().unwrap().push(server.to_string());
+        self.refreshed.lock().push(server.to_string());
     }
 
     fn describe(&self, server: &str) -> Option<ServerDescription> {
@@ -85,7 +86,7 @@ impl ServerControl for Fleet {
 
     fn wake<'a>(&'a self, server: &'a ServerName, latest: Instant) -> BoxFuture<'a, ()> {
         Box::pin(async move {
-            self.woken.lock().unwrap().push(server.to_string());
+            self.woken.lock().push(server.to_string());
             match &**server.folded() {
                 "lazy" => publish(&self.registry, "lazy", &["dream"]),
                 _ => tokio::time::sleep_until(latest.into()).await,

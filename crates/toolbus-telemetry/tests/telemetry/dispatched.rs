@@ -1,9 +1,10 @@
 //! Calls that the real dispatcher handles.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
+use parking_lot::Mutex;
 use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::task::JoinSet;
 use toolbus_core::audit::Silent;
@@ -32,7 +33,7 @@ impl Bus for Taker {
     }
 
     fn publish<'a>(&'a self, message: &'a Outgoing) -> BoxFuture<'a, Result<Routing, PublishError>> {
-        self.0.lock().unwrap().push(Properties::clone(&message.properties));
+        self.0.lock().push(Properties::clone(&message.properties));
         Box::pin(async { Ok(Routing::Routed) })
     }
 
@@ -61,7 +62,7 @@ struct Waits {
 
 impl Executor for Waits {
     async fn execute(&self, call: ToolCall) -> Result<ToolOutput, ToolFailure> {
-        self.traces.lock().unwrap().extend(call.trace);
+        self.traces.lock().extend(call.trace);
         drop(self.go.acquire().await.unwrap());
         Ok(ToolOutput::text("done"))
     }
@@ -165,7 +166,7 @@ async fn a_trace_leads_from_the_sender_through_the_tool_to_the_answer() {
         format!("00-{}-{}-01", hex(&span.trace_id), hex(&span.span_id))
     };
     assert_eq!(hex(&span(&spans, "process").parent_span_id), "b7ad6b7169203331");
-    assert_eq!(world.traces.lock().unwrap()[0].traceparent(), of("execute_tool slow"));
-    let answers = world.taker.0.lock().unwrap();
+    assert_eq!(world.traces.lock()[0].traceparent(), of("execute_tool slow"));
+    let answers = world.taker.0.lock();
     assert_eq!(answers[0].header(header::TRACEPARENT), Some(of("publish reply").as_str()));
 }

@@ -17,7 +17,7 @@ async fn the_inner_call_is_the_callers_own_in_every_respect() {
     let (progress, _reports) = ProgressSink::new();
     let call = toolbus_core::tool::ToolCall { progress: Some(progress), ..call(&caller, "mcp_invoke_tool", arguments) };
     assert_eq!(world.run("mcp_invoke_tool", call.clone()).await, Ok(ToolOutput::text("done")));
-    let inner = world.invoker.calls.lock().unwrap().pop().unwrap();
+    let inner = world.invoker.calls.lock().pop().unwrap();
     assert!(Arc::ptr_eq(&inner.caller, &call.caller));
     assert_eq!((inner.call_id, inner.deadline), (call.call_id.clone(), Some(call.deadline)));
     assert_eq!((inner.server.as_deref(), &*inner.tool), (Some("FILES"), "read_file"));
@@ -40,7 +40,7 @@ async fn inner_arguments_come_under_three_names_as_an_object_or_as_text() {
         arguments["server_name"] = json!("files");
         arguments["tool_name"] = json!("read_file");
         assert_eq!(world.told(&agent("ana"), "mcp_invoke_tool", arguments).await, "done");
-        let inner = world.invoker.calls.lock().unwrap().pop().unwrap();
+        let inner = world.invoker.calls.lock().pop().unwrap();
         assert_eq!(inner.arguments.as_deref(), Some(r#"{"path":"a"}"#));
     }
 }
@@ -53,7 +53,7 @@ async fn a_tool_that_needs_no_arguments_is_called_without() {
         arguments["name"] = json!("files");
         arguments["tool_name"] = json!("read_all");
         assert_eq!(world.told(&agent("ana"), "mcp_invoke_tool", arguments).await, "done");
-        assert_eq!(world.invoker.calls.lock().unwrap().pop().unwrap().arguments, None);
+        assert_eq!(world.invoker.calls.lock().pop().unwrap().arguments, None);
     }
 }
 
@@ -78,7 +78,7 @@ async fn what_cannot_be_called_is_answered_with_what_to_do_and_calls_nothing() {
     for arguments in cases {
         told.push(world.told(&agent("ana"), "mcp_invoke_tool", arguments).await);
     }
-    assert!(world.invoker.calls.lock().unwrap().is_empty());
+    assert!(world.invoker.calls.lock().is_empty());
     insta::assert_snapshot!(told.join("\n"), @r#"
     InvalidArguments: Missing required parameter: server_name
     InvalidArguments: Missing required parameter: tool_name
@@ -97,7 +97,7 @@ async fn the_inner_failure_is_passed_on_as_it_is() {
         ToolFailure::new(Cause::RateLimited, "Later.").with_retry_after(Duration::from_secs(3)).with_detail("x");
     let arguments = json!({"server_name": "files", "tool_name": "read_all"});
     for answer in [Err(failure), Ok(ToolOutput::error("no such file"))] {
-        *world.invoker.answer.lock().unwrap() = answer.clone();
+        *world.invoker.answer.lock() = answer.clone();
         assert_eq!(world.call(&agent("ana"), "mcp_invoke_tool", arguments.clone()).await, answer);
     }
 }
@@ -109,7 +109,7 @@ async fn of_tools_that_the_caller_does_not_see_the_inner_call_speaks() {
     {
         let arguments = json!({"server_name": server, "tool_name": tool});
         assert_eq!(world.told(&agent("ana"), "mcp_invoke_tool", arguments).await, "done");
-        let inner = world.invoker.calls.lock().unwrap().pop().unwrap();
+        let inner = world.invoker.calls.lock().pop().unwrap();
         assert_eq!(
             (inner.server.as_deref(), &*inner.tool),
             (Some(server), tool),

@@ -1,12 +1,13 @@
 //! A policy with a few servers, and stand-ins for what runs them.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, pending};
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 use toolbus_core::caller::{AgentName, Caller, Identity};
@@ -175,7 +176,7 @@ impl FakeServers {
     }
 
     pub(super) fn names(&self) -> Vec<String> {
-        self.servers.lock().unwrap().values().map(|spec| spec.name.to_string()).collect()
+        self.servers.lock().values().map(|spec| spec.name.to_string()).collect()
     }
 }
 
@@ -186,7 +187,7 @@ impl ServerControl for FakeServers {
     }
 
     fn asleep(&self, effective: &EffectiveTools) -> Vec<ServerName> {
-        let is_awake = !self.wakes.lock().unwrap().is_empty();
+        let is_awake = !self.wakes.lock().is_empty();
         self.within_reach(effective).into_iter().filter(|name| !is_awake && &**name.folded() == "lazy").collect()
     }
 
@@ -197,7 +198,7 @@ impl ServerControl for FakeServers {
     }
 
     fn wake<'a>(&'a self, server: &'a ServerName, _: Instant) -> BoxFuture<'a, ()> {
-        self.wakes.lock().unwrap().push(server.to_string());
+        self.wakes.lock().push(server.to_string());
         if &**server.folded() == "lazy" {
             self.registry.register(tool("late", "Lazy", "Comes late.", None)).unwrap();
         }
@@ -206,8 +207,8 @@ impl ServerControl for FakeServers {
 
     fn add<'a>(&'a self, spec: ServerSpec, _: Instant) -> BoxFuture<'a, Result<Vec<String>, String>> {
         assert_eq!(spec.origin, Origin::Registration);
-        self.added.lock().unwrap().push(spec.transport.clone());
-        self.servers.lock().unwrap().insert(spec.name.folded().to_string(), spec);
+        self.added.lock().push(spec.transport.clone());
+        self.servers.lock().insert(spec.name.folded().to_string(), spec);
         if self.hangs.load(Ordering::Relaxed) {
             return pending().boxed();
         }
@@ -219,7 +220,7 @@ impl ServerControl for FakeServers {
     }
 
     fn remove<'a>(&'a self, name: &'a ServerName) -> BoxFuture<'a, bool> {
-        let was_there = self.servers.lock().unwrap().remove(&**name.folded()).is_some();
+        let was_there = self.servers.lock().remove(&**name.folded()).is_some();
         async move { was_there }.boxed()
     }
 
@@ -228,7 +229,7 @@ impl ServerControl for FakeServers {
         if name == "files" {
             return Some(Origin::Configuration);
         }
-        self.servers.lock().unwrap().get(&name).map(|spec| spec.origin)
+        self.servers.lock().get(&name).map(|spec| spec.origin)
     }
 }
 
@@ -246,8 +247,8 @@ impl Default for Inner {
 
 impl Invoker for Inner {
     fn invoke(&self, call: InnerCall) -> BoxFuture<'_, Result<ToolOutput, ToolFailure>> {
-        self.calls.lock().unwrap().push(call);
-        let answer = self.answer.lock().unwrap().clone();
+        self.calls.lock().push(call);
+        let answer = self.answer.lock().clone();
         async { answer }.boxed()
     }
 }

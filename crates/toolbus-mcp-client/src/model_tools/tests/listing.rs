@@ -38,7 +38,7 @@ async fn a_hidden_server_and_a_hidden_tool_get_the_answer_of_one_that_is_not_the
     );
     insta::assert_snapshot!(hidden, @"error: No tool named 'write_file' found on server 'Files'");
     // Nothing is started for those who ask for what they cannot use.
-    assert!(world.servers.wakes.lock().unwrap().is_empty());
+    assert!(world.servers.wakes.lock().is_empty());
 }
 
 #[tokio::test]
@@ -48,7 +48,7 @@ async fn details_start_a_server_whose_tools_are_not_known() {
         let told = world.told(&agent("ana"), "mcp_get_service_details", json!({"server_name": "lazy"})).await;
         insta::allow_duplicates! { insta::assert_snapshot!(told, @r#"[{"name":"late","description":"Comes late.","parametersSchema":null}]"#); }
     }
-    assert_eq!(*world.servers.wakes.lock().unwrap(), ["lazy"]);
+    assert_eq!(*world.servers.wakes.lock(), ["lazy"]);
 }
 
 #[tokio::test]
@@ -57,7 +57,7 @@ async fn nothing_is_started_for_a_caller_that_may_use_nothing() {
     let caller = Caller { binding: Some("mail:nobody".into()), ..agent("bob") };
     let told = world.told(&caller, "mcp_get_service_details", json!({"server_name": "lazy"})).await;
     insta::assert_snapshot!(told, @"error: Unknown MCP server 'lazy'. Registered servers: [].");
-    assert!(world.servers.wakes.lock().unwrap().is_empty());
+    assert!(world.servers.wakes.lock().is_empty());
 }
 
 #[tokio::test]
@@ -68,7 +68,7 @@ async fn names_that_are_none_are_told_shortly_and_wake_nobody() {
         let told = world.told(&agent("ana"), "mcp_get_service_details", json!({"server_name": name})).await;
         assert!(told.starts_with("error: Unknown MCP server '") && told.len() < 200 && !told.contains('\n'), "{told}");
     }
-    assert!(world.servers.wakes.lock().unwrap().is_empty());
+    assert!(world.servers.wakes.lock().is_empty());
     let told = world.told(&agent("ana"), "mcp_get_service_details", json!({})).await;
     insta::assert_snapshot!(told, @"InvalidArguments: Missing required parameter: server_name");
 }

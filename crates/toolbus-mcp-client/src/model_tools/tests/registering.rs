@@ -47,7 +47,6 @@ async fn the_peers_forms_are_understood() {
         .fleet
         .added
         .lock()
-        .unwrap()
         .iter()
         .map(|transport| match transport {
             TransportSpec::Stdio(program) => format!("{} {:?}", program.command, program.args),
@@ -118,7 +117,7 @@ async fn every_refusal_says_what_to_do_and_starts_nothing() {
     error: Failed to register server 'fіles': a name has 1 to 64 letters, digits, `.`, `_` and `-`, and is not `management`.
     error: Failed to register server 'xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx…': a name has 1 to 64 letters, digits, `.`, `_` and `-`, and is not `management`.
     ");
-    assert!(world.fleet.added.lock().unwrap().is_empty() && stored(&world).await.is_empty());
+    assert!(world.fleet.added.lock().is_empty() && stored(&world).await.is_empty());
 }
 
 #[tokio::test]
@@ -149,7 +148,7 @@ async fn when_the_replacement_fails_what_was_there_is_there_again() {
     let ana = agent("ana");
     world.register(&ana, line("x")).await;
     let before = world.store.get("mcp.registered", "x").await.unwrap();
-    let spec = world.fleet.servers.lock().unwrap().get("x").cloned();
+    let spec = world.fleet.servers.lock().get("x").cloned();
     let other = json!({"server_name": "x", "command": "uvx", "args": ["mcp-server-time"]});
     world.fleet.fails.store(true, Ordering::Relaxed);
     assert!(world.register(&ana, other.clone()).await.starts_with("error: "));
@@ -157,7 +156,7 @@ async fn when_the_replacement_fails_what_was_there_is_there_again() {
     world.store.is_broken.store(true, Ordering::Relaxed);
     insta::assert_snapshot!(world.register(&ana, other).await, @"error: Failed to register server 'x': it cannot be stored now; try again later.");
     assert_eq!(world.store.get("mcp.registered", "x").await.unwrap(), before);
-    assert_eq!(world.fleet.servers.lock().unwrap().get("x").cloned(), spec);
+    assert_eq!(world.fleet.servers.lock().get("x").cloned(), spec);
 }
 
 #[tokio::test]
@@ -249,7 +248,7 @@ fn fleet_after(arguments: Value) -> Vec<TransportSpec> {
     runtime.block_on(async {
         let world = Fixture::new();
         world.register(&agent("ana"), arguments).await;
-        std::mem::take(&mut *world.fleet.added.lock().unwrap())
+        std::mem::take(&mut *world.fleet.added.lock())
     })
 }
 

@@ -45,7 +45,7 @@ async fn what_was_registered_is_there_again_after_a_restart() {
     let world = Fixture::new();
     world.register(&agent("ana"), json!({"server_name": "Time", "command": "uvx", "args": ["mcp-server-time"]})).await;
     world.register(&agent("bob"), json!({"server_name": "web", "url": "https://mcp.example.com", "type": "sse"})).await;
-    let running: Vec<_> = world.fleet.servers.lock().unwrap().values().cloned().collect();
+    let running: Vec<_> = world.fleet.servers.lock().values().cloned().collect();
     assert_eq!(world.registrar.restore().await, running);
     assert_eq!(restored(&world, rules()).await, ["Time", "web"]);
 }

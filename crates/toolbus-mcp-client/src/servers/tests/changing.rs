@@ -94,14 +94,14 @@ async fn limits_change_without_touching_servers() {
 #[tokio::test]
 async fn of_two_servers_with_a_tool_of_one_name_the_first_by_name_has_it_and_one_warning_says_so() {
     let world = Fixture::run(&[("b", "well"), ("a", "well")]).await;
-    eventually("all clashes", async || (world.bridge.shared.clashes.lock().unwrap().len() == 7).then_some(())).await;
-    for clash in &*world.bridge.shared.clashes.lock().unwrap() {
+    eventually("all clashes", async || (world.bridge.shared.clashes.lock().len() == 7).then_some(())).await;
+    for clash in &*world.bridge.shared.clashes.lock() {
         assert_eq!((&*clash.kept, &*clash.shadowed), ("mcp:a", "mcp:b"));
     }
     let first = world.noted("a", "pids").pop().unwrap();
     assert_eq!(world.call("pid").await.unwrap(), first);
     world.apply([world.server("b", "well")]);
-    assert!(world.bridge.shared.clashes.lock().unwrap().is_empty());
+    assert!(world.bridge.shared.clashes.lock().is_empty());
     assert_eq!(world.call("pid").await.unwrap(), world.noted("b", "pids").pop().unwrap());
     world.end().await;
 }

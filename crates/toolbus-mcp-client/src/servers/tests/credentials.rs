@@ -1,13 +1,13 @@
 //! Servers over HTTP, where each agent has a credential of its own.
 
 use std::collections::BTreeMap;
-use std::sync::Mutex;
 use std::time::Instant;
 
 use axum::Router;
 use axum::extract::{Json, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 use toolbus_core::caller::{AgentName, Caller};
@@ -26,7 +26,7 @@ type Asked = Arc<Mutex<Vec<String>>>;
 async fn answer(State(asked): State<Asked>, headers: HeaderMap, Json(request): Json<Value>) -> Response {
     let token = headers.get("authorization").and_then(|value| value.to_str().ok()?.strip_prefix("Bearer "));
     let (token, method) = (token.unwrap_or("none"), request["method"].as_str().unwrap());
-    asked.lock().unwrap().push(format!("{token} {method}"));
+    asked.lock().push(format!("{token} {method}"));
     if token == "old" {
         return StatusCode::UNAUTHORIZED.into_response();
     }
@@ -89,7 +89,7 @@ async fn the_calls_of_each_agent_go_by_a_connection_with_its_own_credential() {
     for (agent, token) in [("bob", "of-bob"), ("ana", "of-ana"), ("bob", "of-bob")] {
         assert_eq!(world.who(agent).await.unwrap(), token);
     }
-    let asked = asked.lock().unwrap().clone();
+    let asked = asked.lock().clone();
     for token in ["of-ana", "of-bob"] {
         assert_eq!(asked.iter().filter(|asked| **asked == format!("{token} initialize")).count(), 1, "{asked:?}");
     }

@@ -112,7 +112,7 @@ async fn a_call_waits_for_a_server_that_is_being_connected_to_until_its_deadline
 async fn what_a_server_writes_about_the_probe_is_kept_and_not_logged() {
     let world = Fixture::new();
     let log = world.folder.path().join("log");
-    let writer = Mutex::new(std::fs::File::create(&log).unwrap());
+    let writer = Arc::new(std::fs::File::create(&log).unwrap());
     let subscriber = tracing_subscriber::fmt().with_max_level(tracing::Level::INFO).with_writer(writer).finish();
     let _guard = tracing::subscriber::set_default(subscriber);
     let logged = || std::fs::read_to_string(&log).unwrap();

@@ -2,10 +2,11 @@
 //! event says where ours are posted.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use futures_util::StreamExt as _;
 use futures_util::stream::BoxStream;
+use parking_lot::{Mutex, MutexGuard};
 use reqwest::Method;
 use reqwest::header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderValue};
 use rmcp::RoleClient;
@@ -189,7 +190,7 @@ impl Posts {
     }
 
     fn running(&self) -> MutexGuard<'_, Running> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }
 

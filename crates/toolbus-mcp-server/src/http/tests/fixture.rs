@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::pin::Pin;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use axum::body::Bytes;
 use axum::extract::{Extension, State};
@@ -11,6 +11,7 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use axum::response::Response;
 use futures_util::future::{BoxFuture, ready};
 use futures_util::{FutureExt as _, Stream, StreamExt as _};
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
@@ -46,7 +47,7 @@ pub(super) struct Fake {
 impl Fake {
     pub(super) fn has(&self, agent: &str, tools: &[&str]) {
         let tools = tools.iter().map(|tool| (*tool).to_owned()).collect();
-        self.tools.lock().unwrap().insert(agent.to_owned(), tools);
+        self.tools.lock().insert(agent.to_owned(), tools);
         self.changes.send_modify(|version| *version += 1);
     }
 
@@ -59,24 +60,24 @@ impl Fake {
             mime_type: "text/plain",
             text: text.into(),
         };
-        *self.documents.lock().unwrap() = vec![document];
+        *self.documents.lock() = vec![document];
         self.changes.send_modify(|version| *version += 1);
     }
 
     pub(super) fn script(&self, result: Result<ToolOutput, ToolFailure>) {
-        *self.scripted.lock().unwrap() = Some(result);
+        *self.scripted.lock() = Some(result);
     }
 
     pub(super) fn log(&self) -> Vec<String> {
-        self.log.lock().unwrap().clone()
+        self.log.lock().clone()
     }
 
     fn note(&self, what: String) {
-        self.log.lock().unwrap().push(what);
+        self.log.lock().push(what);
     }
 
     fn tools_of(&self, caller: &Caller) -> Vec<String> {
-        let mut tools = self.tools.lock().unwrap().get(&*caller.owner).cloned().unwrap_or_default();
+        let mut tools = self.tools.lock().get(&*caller.owner).cloned().unwrap_or_default();
         tools.sort();
         tools
     }
@@ -97,13 +98,13 @@ impl Backend for Shared {
     }
 
     fn documents<'a>(&'a self, _: &'a Caller) -> BoxFuture<'a, Result<Vec<Document>, Unavailable>> {
-        ready(Ok(self.0.documents.lock().unwrap().clone())).boxed()
+        ready(Ok(self.0.documents.lock().clone())).boxed()
     }
 
     fn fingerprints<'a>(&'a self, caller: &'a Caller) -> BoxFuture<'a, (u64, u64)> {
         let [mut tools, mut texts] = [DefaultHasher::new(), DefaultHasher::new()];
         self.0.tools_of(caller).hash(&mut tools);
-        self.0.documents.lock().unwrap().iter().for_each(|document| document.text.hash(&mut texts));
+        self.0.documents.lock().iter().for_each(|document| document.text.hash(&mut texts));
         ready((tools.finish(), texts.finish())).boxed()
     }
 
@@ -139,7 +140,7 @@ impl Backend for Shared {
                     progress.as_ref().unwrap().report(done);
                     Ok(ToolOutput::text("done"))
                 }
-                "scripted" => fake.scripted.lock().unwrap().take().unwrap(),
+                "scripted" => fake.scripted.lock().take().unwrap(),
                 _ => Ok(ToolOutput::text(arguments.unwrap_or_default())),
             };
             fake.note(format!("ended {tool}{}", if cancelled.is_cancelled() { " cancelled" } else { "" }));

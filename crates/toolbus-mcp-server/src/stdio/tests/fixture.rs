@@ -1,11 +1,12 @@
 //! One client of a server with a backend of the tests'.
 
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use futures_util::future::{BoxFuture, ready};
+use parking_lot::Mutex;
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, DuplexStream, Lines};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -44,12 +45,12 @@ impl Fake {
     }
 
     fn note(&self, what: impl Into<String>) {
-        self.log.lock().unwrap().push(what.into());
+        self.log.lock().push(what.into());
     }
 
     /// What happened, in order.
     pub(super) fn log(&self) -> Vec<String> {
-        self.log.lock().unwrap().clone()
+        self.log.lock().clone()
     }
 }
 

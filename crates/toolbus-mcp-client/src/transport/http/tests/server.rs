@@ -1,7 +1,7 @@
 //! Servers for tests: a function from what is asked to what is answered.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
 
 use axum::Router;
 use axum::body::{Body, Bytes, to_bytes};
@@ -10,6 +10,7 @@ use axum::http::{HeaderMap, Method, StatusCode};
 use axum::response::{IntoResponse as _, Response};
 use futures_util::future::BoxFuture;
 use futures_util::{StreamExt as _, stream};
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
@@ -77,7 +78,7 @@ impl Server {
             let body = to_bytes(body, usize::MAX).await.unwrap_or_default();
             let path = parts.uri.to_string();
             let asked = Asked { method: parts.method, path, headers: parts.headers, body };
-            kept.lock().unwrap().push(asked.clone());
+            kept.lock().push(asked.clone());
             answer(asked).await
         };
         let handler = move |request| {
@@ -91,7 +92,7 @@ impl Server {
     }
 
     pub(super) fn asked(&self) -> Vec<Asked> {
-        self.asked.lock().unwrap().clone()
+        self.asked.lock().clone()
     }
 
     /// How many requests had a message with this method.

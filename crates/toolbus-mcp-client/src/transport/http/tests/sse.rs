@@ -1,11 +1,12 @@
 //! HTTP+SSE.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
 
 use axum::body::{Body, Bytes};
 use axum::http::{Method, StatusCode};
 use axum::response::{IntoResponse as _, Response};
+use parking_lot::Mutex;
 use rmcp::transport::Transport as _;
 use serde_json::json;
 use tokio::sync::mpsc;
@@ -34,7 +35,7 @@ async fn written(posted: impl Fn() -> Response + Send + Sync + 'static) -> (Serv
     let reader = Mutex::new(Some(reader));
     let server = Server::start(move |asked| match asked.method {
         Method::GET => {
-            let reader: mpsc::UnboundedReceiver<Bytes> = reader.lock().unwrap().take().unwrap();
+            let reader: mpsc::UnboundedReceiver<Bytes> = reader.lock().take().unwrap();
             let chunks = futures_util::stream::unfold(reader, async |mut reader| {
                 Some((Ok::<_, std::io::Error>(reader.recv().await?), reader))
             });
