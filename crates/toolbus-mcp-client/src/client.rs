@@ -14,7 +14,7 @@ mod tests;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use rmcp::RoleClient;
@@ -23,7 +23,7 @@ use rmcp::model::{
 };
 use rmcp::service::{Peer, PeerRequestOptions, RunningService, ServiceError};
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::time::{sleep_until, timeout};
 use toolbus_core::failure::{Cause, ToolFailure};
 use toolbus_core::redact::Redactor;
 use toolbus_core::tool::{ToolCall, ToolOutput};
@@ -74,10 +74,12 @@ impl Connection {
     fn attend(&self, began: Instant, subscribes: bool) {
         let (peer, notifications, labels) =
             (self.peer.clone(), Arc::clone(&self.notifications), Arc::clone(&self.labels));
+        let clock = labels.clock;
+        #[expect(clippy::disallowed_methods, reason = "ends with the connection, whose end it reports")]
         tokio::spawn(async move {
             let subscribing = async {
                 if subscribes {
-                    notifications::keep(peer).await;
+                    notifications::keep(peer, clock).await;
                 }
                 std::future::pending::<()>().await;
             };
@@ -89,7 +91,7 @@ impl Connection {
                 server: &labels.server,
                 protocol_version: &labels.protocol_version,
                 transport: labels.transport,
-                duration: began.elapsed(),
+                duration: clock.since(began),
                 error_type: (!end.is_ours).then_some("connection_lost"),
             });
         });
@@ -190,9 +192,10 @@ impl Connection {
                 ("server/discover", ClientRequest::DiscoverRequest(discover))
             }
         };
-        let began = Instant::now();
+        let clock = self.labels.clock;
+        let began = clock.now();
         let answer = self.ask_timed(method, request).await;
-        let latency = began.elapsed();
+        let latency = clock.since(began);
         match answer {
             Ok(_) | Err(ServiceError::McpError(_)) => {
                 self.note(latency);

@@ -21,6 +21,7 @@ use tokio::process::{Child, ChildStderr, Command};
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
+use toolbus_core::Clock;
 use toolbus_core::redact::Redactor;
 
 use self::guard::GUARD;
@@ -47,6 +48,7 @@ pub struct Launcher {
     grace: Duration,
     turns: StartLimit,
     redactor: Redactor,
+    clock: Clock,
 }
 
 /// Why no process was started. The texts are for an operator.
@@ -82,13 +84,30 @@ impl Launcher {
     /// Uses another executable of that kind as the supervisor.
     #[must_use]
     pub fn with_helper(helper: impl Into<PathBuf>) -> Self {
-        Self { helper: helper.into(), grace: GRACE, turns: StartLimit::new(), redactor: Redactor::default() }
+        Self {
+            helper: helper.into(),
+            grace: GRACE,
+            turns: StartLimit::new(),
+            redactor: Redactor::default(),
+            clock: Clock::SYSTEM,
+        }
     }
 
     /// Has secrets removed from what the servers say that are started, or connected to, with this.
     #[must_use]
     pub fn redacting(self, redactor: Redactor) -> Self {
         Self { redactor, ..self }
+    }
+
+    /// Measures the time of servers that are started, or connected to, with this by another clock than the system's.
+    #[must_use]
+    pub fn with_clock(self, clock: Clock) -> Self {
+        Self { clock, ..self }
+    }
+
+    /// The clock by which the servers' time is measured.
+    pub(crate) const fn clock(&self) -> Clock {
+        self.clock
     }
 
     /// What removes secrets from what servers say, and learns of those that are fetched for them.
@@ -125,12 +144,19 @@ impl Launcher {
         };
 
         let (server, tail, closing) =
-            (Arc::<str>::from(name), Arc::new(Tail::new(self.redactor.clone())), CancellationToken::new());
+            (Arc::<str>::from(name), Arc::new(Tail::new(self.redactor.clone(), self.clock)), CancellationToken::new());
         let (ended, exit) = watch::channel(None);
         let (exited, force) = (Exited::new(exit), CancellationToken::new());
-        tokio::spawn(listen(stderr, Arc::clone(&server), Arc::clone(&tail), exited.clone()));
-        tokio::spawn(wait(child, pid, force.clone(), ended));
-        let transport = StdioTransport::new(stdout, stdin, server, closing.clone(), exited.clone());
+        let listening = listen(stderr, Arc::clone(&server), Arc::clone(&tail), exited.clone());
+        #[expect(
+            clippy::disallowed_methods,
+            reason = "both end with the process, which outlives the futures that use it"
+        )]
+        {
+            tokio::spawn(listening);
+            tokio::spawn(wait(child, pid, force.clone(), ended));
+        }
+        let transport = StdioTransport::new(stdout, stdin, server, closing.clone(), exited.clone(), self.clock);
         Ok((Process { guard: pid, tail, exited, closing, force }, transport))
     }
 }
@@ -159,7 +185,7 @@ impl Launcher {
         let built = tests.ancestors().nth(2).unwrap();
         let helper = built.join("examples/helper");
         assert!(helper.exists(), "build {} first: cargo build -p toolbus-mcp-client --examples", helper.display());
-        Self { helper, grace, turns: StartLimit::new(), redactor: Redactor::default() }
+        Self { grace, ..Self::with_helper(helper) }
     }
 }
 

@@ -145,10 +145,10 @@ impl Servers {
             return;
         }
         let bridge = self.clone();
-        tokio::spawn(self.shared.tasks.track_future(async move {
+        self.shared.tasks.spawn(async move {
             bridge.settled(START_TIME).await;
             bridge.shared.registry.keep_names();
-        }));
+        });
     }
 
     /// Adds servers that were registered before the daemon restarted.

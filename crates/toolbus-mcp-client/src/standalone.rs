@@ -1,10 +1,11 @@
 //! One server without the daemon: [`probe`] tries it step by step, [`Direct`] calls it for measurements.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use tokio::time::{Instant, timeout};
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
+use toolbus_core::Clock;
 use toolbus_core::failure::ToolFailure;
 use toolbus_core::tool::{ToolCall, ToolOutput};
 use toolbus_trust::scan::Scanner;
@@ -27,7 +28,7 @@ const PING_TIME: Duration = Duration::from_secs(30);
 pub async fn probe(spec: &ServerSpec, launcher: &Launcher, scanner: &Scanner) -> ProbeReport {
     // The phase stays so when nothing fails.
     let status = ServerStatus::untried(spec, PhaseName::Ready);
-    let mut probe = Probe { spec, scanner, steps: Vec::new(), status };
+    let mut probe = Probe { spec, scanner, clock: launcher.clock(), steps: Vec::new(), status };
     if let Some(connected) = probe.connect(launcher).await {
         probe.look(&connected.connection).await;
         connected.close(STOP_TIME).await;
@@ -40,6 +41,7 @@ pub async fn probe(spec: &ServerSpec, launcher: &Launcher, scanner: &Scanner) ->
 struct Probe<'a> {
     spec: &'a ServerSpec,
     scanner: &'a Scanner,
+    clock: Clock,
     steps: Vec<ProbeStep>,
     status: ServerStatus,
 }
@@ -48,7 +50,7 @@ impl Probe<'_> {
     async fn connect(&mut self, launcher: &Launcher) -> Option<Connected> {
         let observer: Arc<dyn Observer> = Arc::new(Discard);
         let connector = Connector::new(self.spec, None, launcher, &observer);
-        let began = Instant::now();
+        let began = self.clock.now();
         let connected = connector.connect(CONNECT_TIME, &CancellationToken::new(), &tracing::Span::none()).await;
         connector.transport_name().clone_into(&mut self.status.transport);
         let connected =
@@ -60,11 +62,11 @@ impl Probe<'_> {
     }
 
     async fn look(&mut self, connection: &Connection) {
-        let began = Instant::now();
+        let began = self.clock.now();
         let listed = connection.list_tools().await.map_err(ConnectError::from);
         let listed = listed.map(|listed| (self.sort_out(connection.server_info(), listed), ()));
         if self.note("list", began, listed).is_some() {
-            let began = Instant::now();
+            let began = self.clock.now();
             let late =
                 |_| ConnectError::new(format!("the server did not answer the ping within {} s", PING_TIME.as_secs()));
             let answer = timeout(PING_TIME, connection.ping()).await.map_err(late);
@@ -76,7 +78,7 @@ impl Probe<'_> {
 
     /// Takes down what came of a step, and since when it went on.
     fn note<T>(&mut self, name: &str, began: Instant, outcome: Result<(String, T), ConnectError>) -> Option<T> {
-        let duration_us = micros(began.elapsed());
+        let duration_us = micros(self.clock.since(began));
         let (passed, text, value) = match outcome {
             Ok((text, value)) => (true, text, Some(value)),
             Err(ConnectError { text, needs_credentials, stderr, .. }) => {
@@ -93,7 +95,7 @@ impl Probe<'_> {
     /// Says how many tools there are, and keeps which.
     fn sort_out(&mut self, about: &ServerInfo, listed: Listed) -> String {
         let count = listed.tools.len() + listed.unreadable.len();
-        let definitions = definitions(self.spec, None, listed.tools, listed.unreadable, self.scanner);
+        let definitions = definitions(self.spec, None, listed.tools, listed.unreadable, self.scanner, self.clock);
         Findings::new(about, &definitions, self.scanner).tell(&mut self.status);
         let Definitions { tools, hidden, .. } = definitions;
         self.status.tools = tools.iter().map(|tool| tool.name.to_string()).collect();
@@ -179,7 +181,6 @@ impl Direct {
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
-    use std::time::{Duration, Instant};
 
     use serde_json::{Map, Value};
     use tokio_util::sync::CancellationToken;

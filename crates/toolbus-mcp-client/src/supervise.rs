@@ -13,6 +13,8 @@ use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
+use toolbus_core::Clock;
+use toolbus_protocol::Random;
 
 use self::calls::ActiveCalls;
 use self::connect::{Connected, Connector};
@@ -45,6 +47,7 @@ pub(crate) struct Server {
     lifetime: Lifetime,
     timeouts: Timeouts,
     connector: Connector,
+    clock: Clock,
     state: watch::Sender<State>,
     stop: CancellationToken,
     /// A call needs the server.
@@ -96,15 +99,15 @@ impl State {
     }
 
     /// Whether neither time nor a call will change the state soon.
-    pub(crate) fn is_final(&self) -> bool {
-        matches!(self, Self::Parked { .. } | Self::AuthRequired | Self::Stopped) && !self.starts_when_called()
+    pub(crate) fn is_final(&self, clock: Clock) -> bool {
+        matches!(self, Self::Parked { .. } | Self::AuthRequired | Self::Stopped) && !self.starts_when_called(clock)
     }
 
     /// Whether a call starts the server.
-    fn starts_when_called(&self) -> bool {
+    fn starts_when_called(&self, clock: Clock) -> bool {
         match self {
             Self::Idle => true,
-            Self::Parked { due } => *due <= Instant::now(),
+            Self::Parked { due } => *due <= clock.now(),
             _ => false,
         }
     }
@@ -112,11 +115,13 @@ impl State {
 
 impl Server {
     pub(crate) fn new(name: ServerName, lifetime: Lifetime, timeouts: Timeouts, connector: Connector) -> Arc<Self> {
+        let clock = connector.clock();
         Arc::new(Self {
             name,
             lifetime,
             timeouts,
             connector,
+            clock,
             state: watch::Sender::new(match lifetime {
                 Lifetime::WhileUsed(_) => State::Idle,
                 Lifetime::Always | Lifetime::UntilListed | Lifetime::Once => State::Connecting,
@@ -126,10 +131,10 @@ impl Server {
             restart: Notify::new(),
             relist: Notify::new(),
             restarts: AtomicU64::new(0),
-            tried: Mutex::new(Instant::now()),
+            tried: Mutex::new(clock.now()),
             last_error: Mutex::default(),
             stderr: Mutex::default(),
-            active_calls: ActiveCalls::none(),
+            active_calls: ActiveCalls::none(clock),
         })
     }
 
@@ -162,7 +167,7 @@ impl Server {
     /// Starts the server if it waits for a call.
     pub(crate) fn wake(&self) {
         // Holds the state meanwhile, so that no wake-up arrives after [`Server::begin`] consumed the pending ones.
-        if self.state.borrow().starts_when_called() {
+        if self.state.borrow().starts_when_called(self.clock) {
             self.wanted.notify_one();
         }
     }
@@ -171,7 +176,7 @@ impl Server {
     pub(crate) fn promising_until(&self) -> Instant {
         let tried = match self.state() {
             State::Connecting => self.tried(),
-            _ => Instant::now(),
+            _ => self.clock.now(),
         };
         tried + self.timeouts.arrival
     }
@@ -188,7 +193,7 @@ impl Server {
 
     /// Notes that the server is being started, which serves all pending wake-ups and restarts.
     fn begin(&self) {
-        *self.tried.lock() = Instant::now();
+        *self.tried.lock() = self.clock.now();
         self.state.send_replace(State::Connecting);
         let _ = self.wanted.notified().now_or_never();
         let _ = self.restart.notified().now_or_never();
@@ -201,6 +206,11 @@ impl Server {
 
     pub(crate) fn state(&self) -> State {
         self.state.borrow().clone()
+    }
+
+    /// The clock that measures its time.
+    pub(crate) const fn clock(&self) -> Clock {
+        self.clock
     }
 
     pub(crate) const fn connector(&self) -> &Connector {
@@ -255,6 +265,8 @@ pub(crate) struct Timeouts {
     pub(crate) arrival: Duration,
     /// Time without a call after which a lazy server is stopped.
     pub(crate) idle: Duration,
+    /// Source of the jitter between attempts.
+    pub(crate) random: Random,
 }
 
 impl Timeouts {
@@ -269,5 +281,6 @@ impl Timeouts {
         retry: Duration::from_secs(5),
         arrival: Duration::from_secs(5),
         idle: Duration::from_secs(5 * 60),
+        random: Random::SYSTEM,
     };
 }

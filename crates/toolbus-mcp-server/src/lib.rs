@@ -4,6 +4,9 @@
 //! output. A [`Backend`] provides the tools: in the daemon [`Local`], which asks the policy and runs calls through the
 //! dispatcher.
 
+// Tests measure and spawn as they like.
+#![cfg_attr(test, allow(clippy::disallowed_methods))]
+
 pub mod auth;
 mod backend;
 mod content;

@@ -6,6 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use serde_json::value::RawValue;
 use tokio_util::sync::CancellationToken;
+use toolbus_core::Clock;
 use toolbus_core::caller::Caller;
 use toolbus_protocol::TraceContext;
 
@@ -34,6 +35,8 @@ pub struct Settings {
     pub version: String,
     /// Largest message, in bytes.
     pub max_body: usize,
+    /// Measures sessions and requests.
+    pub clock: Clock,
 }
 
 /// The MCP server. Cheap to clone.
@@ -71,7 +74,7 @@ impl McpServer {
         closing: CancellationToken,
     ) -> Self {
         let limits = Limits { total: MAX_SESSIONS, per_token: MAX_SESSIONS_OF_TOKEN, idle: SESSION_IDLE };
-        let sessions = Sessions::new(limits);
+        let sessions = Sessions::new(limits, settings.clock);
         Self { parts: Arc::new(Parts { settings, backend, observer, sessions, closing }) }
     }
 
@@ -200,7 +203,7 @@ impl McpServer {
     fn ended(&self, session: &Session) {
         session.ended.cancel();
         self.parts.backend.end_session(&session.caller);
-        self.parts.observer.session_ended(session.version, session.transport, session.began.elapsed());
+        self.parts.observer.session_ended(session.version, session.transport, session.lasted());
     }
 }
 

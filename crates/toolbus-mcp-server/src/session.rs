@@ -2,11 +2,11 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use parking_lot::{Mutex, MutexGuard};
-use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
+use toolbus_core::Clock;
 use toolbus_core::caller::Caller;
 use toolbus_protocol::{TraceContext, new_message_id};
 
@@ -33,12 +33,13 @@ pub(crate) struct TooManySessions;
 /// All sessions.
 pub(crate) struct Sessions {
     limits: Limits,
+    clock: Clock,
     by_id: Mutex<HashMap<Arc<str>, Arc<Session>>>,
 }
 
 impl Sessions {
-    pub(crate) fn new(limits: Limits) -> Self {
-        Self { limits, by_id: Mutex::default() }
+    pub(crate) fn new(limits: Limits, clock: Clock) -> Self {
+        Self { limits, clock, by_id: Mutex::default() }
     }
 
     /// Begins a session, and returns the one that was evicted for it. Of a token at its limit, the session that has
@@ -53,8 +54,8 @@ impl Sessions {
     ) -> Result<(Arc<Session>, Option<Arc<Session>>), TooManySessions> {
         let token = owner.token;
         let id: Arc<str> = new_message_id().into();
-        let session =
-            Arc::new(Session::new(Arc::clone(&id), owner, version, transport, caller(Arc::clone(&id)).into()));
+        let caller = caller(Arc::clone(&id)).into();
+        let session = Arc::new(Session::new(Arc::clone(&id), owner, version, transport, caller, self.clock));
         let mut by_id = self.lock();
         let mut evicted = None;
         let has_all = by_id.values().filter(|other| other.is_of(token)).count() >= self.limits.per_token;
@@ -83,7 +84,7 @@ impl Sessions {
 
     /// Removes and returns expired sessions: idle for too long, or with a revoked token.
     pub(crate) fn expired(&self) -> Vec<Arc<Session>> {
-        let latest = Instant::now().checked_sub(self.limits.idle);
+        let latest = self.clock.now().checked_sub(self.limits.idle);
         let mut by_id = self.lock();
         let is_unused = |session: &Session| latest.is_some_and(|latest| session.last_used() <= latest);
         let is_over = |session: &Session| session.is_idle() && (session.is_revoked() || is_unused(session));
@@ -127,7 +128,8 @@ pub(crate) struct Session {
     pub(crate) version: Version,
     /// `tcp` or `pipe`.
     pub(crate) transport: &'static str,
-    pub(crate) began: Instant,
+    began: Instant,
+    clock: Clock,
     /// Cancelled with the session's end.
     pub(crate) ended: CancellationToken,
     state: Mutex<State>,
@@ -166,11 +168,23 @@ pub(crate) struct SessionStream {
 }
 
 impl Session {
-    fn new(id: Arc<str>, owner: Owner, version: Version, transport: &'static str, caller: Arc<Caller>) -> Self {
-        let now = Instant::now();
+    fn new(
+        id: Arc<str>,
+        owner: Owner,
+        version: Version,
+        transport: &'static str,
+        caller: Arc<Caller>,
+        clock: Clock,
+    ) -> Self {
+        let now = clock.now();
         let state =
             Mutex::new(State { last_used: now, in_flight: HashMap::new(), stream: None, listed: Listed::default() });
-        Self { id, owner, caller, version, transport, began: now, ended: CancellationToken::new(), state }
+        Self { id, owner, caller, version, transport, began: now, clock, ended: CancellationToken::new(), state }
+    }
+
+    /// Time since it began.
+    pub(crate) fn lasted(&self) -> Duration {
+        self.clock.since(self.began)
     }
 
     /// Notes that a request is under way, so that it can be cancelled.
@@ -229,7 +243,7 @@ impl Session {
     }
 
     fn touch(&self) {
-        self.lock().last_used = Instant::now();
+        self.lock().last_used = self.clock.now();
     }
 
     fn last_used(&self) -> Instant {
@@ -245,7 +259,7 @@ impl Session {
     fn leave(&self, id: &Id) {
         let mut state = self.lock();
         state.in_flight.remove(id);
-        state.last_used = Instant::now();
+        state.last_used = self.clock.now();
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -349,7 +363,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_session_is_found_by_its_own_token_alone() {
-        let sessions = Sessions::new(LIMITS);
+        let sessions = Sessions::new(LIMITS, Clock::SYSTEM);
         let (session, _) = begin(&sessions, 1).unwrap();
         assert!(sessions.get(&session.id, Some(TokenId(1))).is_some());
         for token in [Some(TokenId(2)), None] {
@@ -360,7 +374,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn the_session_of_a_token_that_has_been_idle_for_longest_makes_room() {
-        let sessions = Sessions::new(LIMITS);
+        let sessions = Sessions::new(LIMITS, Clock::SYSTEM);
         let (first, _) = begin(&sessions, 1).unwrap();
         tokio::time::advance(Duration::from_secs(1)).await;
         let (second, _) = begin(&sessions, 1).unwrap();
@@ -373,7 +387,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn sessions_in_use_and_those_of_others_make_no_room() {
-        let sessions = Sessions::new(LIMITS);
+        let sessions = Sessions::new(LIMITS, Clock::SYSTEM);
         let (first, second) = (begin(&sessions, 1).unwrap().0, begin(&sessions, 1).unwrap().0);
         let _underway = first.enter(&id("1")).unwrap();
         let _stream = second.stream();
@@ -384,7 +398,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn sessions_end_when_they_have_been_idle_for_long_enough() {
-        let sessions = Sessions::new(LIMITS);
+        let sessions = Sessions::new(LIMITS, Clock::SYSTEM);
         let (idle, used) = (begin(&sessions, 1).unwrap().0, begin(&sessions, 1).unwrap().0);
         let in_flight = used.enter(&id("1")).unwrap();
         tokio::time::advance(Duration::from_secs(60)).await;
@@ -398,7 +412,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn sessions_of_a_token_that_was_withdrawn_end_with_what_they_have_under_way() {
-        let sessions = Sessions::new(LIMITS);
+        let sessions = Sessions::new(LIMITS, Clock::SYSTEM);
         let gone = owner(1);
         let (idle, used) = (begin_of(&sessions, &gone).unwrap().0, begin_of(&sessions, &gone).unwrap().0);
         begin(&sessions, 2).unwrap();
@@ -413,7 +427,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn sessions_of_a_token_that_was_withdrawn_make_room_for_everybody_first() {
-        let sessions = Sessions::new(LIMITS);
+        let sessions = Sessions::new(LIMITS, Clock::SYSTEM);
         let gone = owner(1);
         begin(&sessions, 2).unwrap();
         tokio::time::advance(Duration::from_secs(1)).await;
@@ -434,7 +448,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_request_is_cancelled_by_its_id_and_no_id_is_used_twice_at_a_time() {
-        let (session, _) = begin(&Sessions::new(LIMITS), 1).unwrap();
+        let (session, _) = begin(&Sessions::new(LIMITS, Clock::SYSTEM), 1).unwrap();
         let (number, text) = (session.enter(&id("1")).unwrap(), session.enter(&id(r#""1""#)).unwrap());
         assert!(session.enter(&id("1")).is_err());
         session.cancel(&id("1"));
@@ -446,7 +460,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_session_has_one_stream_the_last() {
-        let (session, _) = begin(&Sessions::new(LIMITS), 1).unwrap();
+        let (session, _) = begin(&Sessions::new(LIMITS, Clock::SYSTEM), 1).unwrap();
         let (first, second) = (session.stream(), session.stream());
         assert!(first.over.is_cancelled() && !second.over.is_cancelled());
         drop(first);
@@ -457,7 +471,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_session_whose_stream_has_ended_is_idle_from_then_on() {
-        let sessions = Sessions::new(LIMITS);
+        let sessions = Sessions::new(LIMITS, Clock::SYSTEM);
         let (session, _) = begin(&sessions, 1).unwrap();
         let stream = session.stream();
         tokio::time::advance(Duration::from_secs(60)).await;

@@ -50,6 +50,7 @@ impl McpServer {
         output: impl AsyncWrite + Send + Unpin + 'static,
     ) -> End {
         let (outgoing, messages) = mpsc::channel(MAX_OUTGOING);
+        #[expect(clippy::disallowed_methods, reason = "awaited below, and aborted if it takes too long")]
         let writer = tokio::spawn(write(output, messages));
         let closing = self.parts.closing.clone();
         let mut lines = Lines::new(input, self.parts.settings.max_body);

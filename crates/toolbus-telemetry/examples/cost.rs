@@ -7,8 +7,7 @@
 #[expect(dead_code, clippy::unwrap_used, reason = "the tests use more of it, and may panic")]
 mod support;
 
-use std::time::Instant;
-
+use toolbus_core::Clock;
 use toolbus_core::telemetry::{Silent, Telemetry};
 use toolbus_telemetry::{McpServerOperation, McpServerRecorder, Protocol};
 use toolbus_testing::otlp::Receiver;
@@ -21,19 +20,19 @@ const CALLS: u32 = 200_000;
 fn per_call(telemetry: &dyn Telemetry, sampled_in_100: u32) -> f64 {
     let weather = tool("weather");
     let (sampled, unsampled) = (parent(SAMPLED), parent(UNSAMPLED));
-    let started = Instant::now();
+    let started = Clock::SYSTEM.now();
     for number in 0..CALLS {
         let sender = if number % 100 < sampled_in_100 { &sampled } else { &unsampled };
         let call = Script { parent: Some(sender.clone()), ..Script::of(Some(&weather), OK) };
         call.tell(telemetry);
     }
-    started.elapsed().as_secs_f64() * 1e6 / f64::from(CALLS)
+    Clock::SYSTEM.since(started).as_secs_f64() * 1e6 / f64::from(CALLS)
 }
 
 /// Microseconds of one request.
 fn per_request(recorder: &McpServerRecorder, sampled_in_100: u32) -> f64 {
     let (sampled, unsampled) = (parent(SAMPLED), parent(UNSAMPLED));
-    let started = Instant::now();
+    let started = Clock::SYSTEM.now();
     for number in 0..CALLS {
         let operation = McpServerOperation {
             method: "tools/call",
@@ -48,7 +47,7 @@ fn per_request(recorder: &McpServerRecorder, sampled_in_100: u32) -> f64 {
             request.finished(Some("weather"), None);
         }
     }
-    started.elapsed().as_secs_f64() * 1e6 / f64::from(CALLS)
+    Clock::SYSTEM.since(started).as_secs_f64() * 1e6 / f64::from(CALLS)
 }
 
 #[tokio::main]

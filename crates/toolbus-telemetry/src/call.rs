@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use opentelemetry::KeyValue;
 use opentelemetry_sdk::trace::SdkTracer;
+use toolbus_core::Clock;
 use toolbus_core::bus::Delivery;
 use toolbus_core::failure::Status;
 use toolbus_core::telemetry::{CallSpan, DeadReason, End, Passing, Summary, Telemetry};
@@ -35,6 +36,7 @@ struct Shared {
     /// Attributes of delivered answers, and of those that were not.
     sent: [Vec<KeyValue>; 2],
     by_status: Prebuilt<STATUSES>,
+    clock: Clock,
 }
 
 /// One call on its way.
@@ -48,14 +50,20 @@ struct Call {
 }
 
 impl Recorder {
-    pub(crate) fn new(identity: Identity, tracer: Option<SdkTracer>, instruments: Option<Instruments>) -> Self {
+    pub(crate) fn new(
+        identity: Identity,
+        tracer: Option<SdkTracer>,
+        instruments: Option<Instruments>,
+        clock: Clock,
+    ) -> Self {
         let identity = Arc::new(identity);
         let destinations = Destinations::new(Arc::clone(&identity));
         let (sent, by_status) = (sent(&identity), Prebuilt::default());
         if let Some(instruments) = &instruments {
             sent.iter().for_each(|labels| instruments.sent.add(0, labels));
         }
-        let shared = Shared { identity, tracer, instruments, destinations, tools: Tools::new(), sent, by_status };
+        let shared =
+            Shared { identity, tracer, instruments, destinations, tools: Tools::new(), sent, by_status, clock };
         Self { shared: Arc::new(shared) }
     }
 }
@@ -125,7 +133,7 @@ impl CallSpan for Call {
         if self.shared.instruments.is_some() {
             self.tool = Some(self.shared.tools.of(Some(tool)));
         }
-        self.trace.execute(tool, call_id, session_id)
+        self.trace.execute(tool, call_id, session_id, self.shared.clock)
     }
 
     fn executed(&mut self, end: &End, duration: Duration) {

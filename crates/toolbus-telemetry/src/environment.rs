@@ -226,6 +226,7 @@ mod tests {
             service_version: "1".into(),
             service_instance: "a".into(),
             redactor: Default::default(),
+            clock: Default::default(),
         }
     }
 

@@ -84,7 +84,7 @@ impl Exporters {
         if is_exporting && tokio::runtime::Handle::try_current().is_err() {
             return Err(TelemetryError::NoRuntime);
         }
-        let health = Arc::new(Health::default());
+        let health = Arc::new(Health::new(settings.clock));
         let redactor = &settings.redactor;
         let tracing =
             traces.map(|route| tracing(&route, resource.clone(), &environment, &health, redactor)).transpose()?;
@@ -139,7 +139,7 @@ impl Exporters {
             observe(&meter, load, bus, &self.health);
             Instruments::new(&meter)
         });
-        Arc::new(Recorder::new(identity, tracer, instruments))
+        Arc::new(Recorder::new(identity, tracer, instruments, self.health.clock()))
     }
 
     /// The recorder of requests to MCP servers.
@@ -173,7 +173,8 @@ impl Exporters {
     #[must_use]
     pub fn mcp_server(&self) -> McpServerRecorder {
         let tracer = self.tracing.as_ref().map(|provider| provider.tracer(SCOPE));
-        McpServerRecorder::new(tracer, self.metering.as_ref().map(|provider| provider.meter(SCOPE)).as_ref())
+        let meter = self.metering.as_ref().map(|provider| provider.meter(SCOPE));
+        McpServerRecorder::new(tracer, meter.as_ref(), self.health.clock())
     }
 
     /// Has `sessions` asked at each export how many sessions of MCP clients there are. To be called once; `sessions` is kept

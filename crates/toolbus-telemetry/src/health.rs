@@ -2,6 +2,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
+use toolbus_core::Clock;
 use toolbus_core::text::with_dates;
 
 /// Least time between two lines of the log about a collector that fails.
@@ -16,6 +17,7 @@ pub(crate) struct Health {
     logs: Losses,
     failed_exports: AtomicU64,
     last_said: Mutex<Option<Instant>>,
+    clock: Clock,
 }
 
 /// What is lost where it cannot be queued or exported. Metrics are cumulative: the next export has them.
@@ -50,6 +52,14 @@ impl Losses {
 }
 
 impl Health {
+    pub(crate) fn new(clock: Clock) -> Self {
+        Self { clock, ..Self::default() }
+    }
+
+    pub(crate) const fn clock(&self) -> Clock {
+        self.clock
+    }
+
     fn losses(&self, of: Loss) -> &Losses {
         match of {
             Loss::Spans => &self.spans,
@@ -78,7 +88,7 @@ impl Health {
 
     pub(crate) fn export_failed(&self, signal: &'static str, endpoint: &str, error: &dyn std::fmt::Display) {
         let failed_exports = self.failed_exports.fetch_add(1, Ordering::Relaxed) + 1;
-        if self.may_speak(Instant::now()) {
+        if self.may_speak(self.clock.now()) {
             let error: String = with_dates(&error.to_string()).chars().take(MAX_SHOWN).collect();
             let (dropped_spans, dropped_logs) = (self.spans.report(), self.logs.report());
             tracing::warn!(
@@ -97,7 +107,7 @@ impl Health {
     /// log.
     pub(crate) fn exported(&self, what: Loss) {
         let losses = self.losses(what);
-        if !losses.has_new() || !self.may_speak(Instant::now()) {
+        if !losses.has_new() || !self.may_speak(self.clock.now()) {
             return;
         }
         let count = losses.report();

@@ -7,6 +7,9 @@
 //! [`Exporters::telemetry`] gives the dispatcher its [`Telemetry`](toolbus_core::telemetry::Telemetry), and
 //! [`Exporters::shutdown`] exports what is left.
 
+// Tests measure and spawn as they like.
+#![cfg_attr(test, allow(clippy::disallowed_methods))]
+
 mod attributes;
 mod call;
 mod destination;

@@ -1,7 +1,7 @@
 //! Log records over OTLP: the events of the log, redacted, bounded and with their trace.
 
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use opentelemetry::logs::{AnyValue, LogRecord, Logger, LoggerProvider};
 use opentelemetry::{InstrumentationScope, SpanId, TraceId};
@@ -57,7 +57,7 @@ impl<P: LogProcessor> CleanLogs<P> {
     /// event is a place in the source, and left out.
     fn clean(&self, record: &SdkLogRecord) -> SdkLogRecord {
         let mut clean = self.empty.clone();
-        let observed = record.observed_timestamp().unwrap_or_else(SystemTime::now);
+        let observed = record.observed_timestamp().unwrap_or_else(|| self.health.clock().wall());
         clean.set_observed_timestamp(observed);
         clean.set_timestamp(record.timestamp().unwrap_or(observed));
         if let Some(severity) = record.severity_number() {

@@ -7,6 +7,7 @@ use opentelemetry::metrics::{Histogram, Meter};
 use opentelemetry::trace::{Span as _, SpanBuilder, SpanKind, Status, TraceContextExt, Tracer};
 use opentelemetry::{Context, KeyValue};
 use opentelemetry_sdk::trace::{SdkTracer, Span};
+use toolbus_core::Clock;
 use toolbus_protocol::{TraceContext, bounded};
 
 use crate::labels::{self, Labels, among};
@@ -21,6 +22,7 @@ pub struct McpServerRecorder(Option<Arc<Shared>>);
 struct Shared {
     tracer: Option<SdkTracer>,
     instruments: Option<Instruments>,
+    clock: Clock,
 }
 
 struct Instruments {
@@ -57,7 +59,7 @@ pub struct McpServerRequest {
 }
 
 impl McpServerRecorder {
-    pub(crate) fn new(tracer: Option<SdkTracer>, meter: Option<&Meter>) -> Self {
+    pub(crate) fn new(tracer: Option<SdkTracer>, meter: Option<&Meter>, clock: Clock) -> Self {
         let histogram = |meter: &Meter, name: &'static str, description: &'static str| {
             let builder = meter.f64_histogram(name).with_unit("s").with_description(description);
             builder.with_boundaries(BOUNDS.to_vec()).build()
@@ -77,7 +79,7 @@ impl McpServerRecorder {
             sessions: Labels::default(),
         };
         let is_recording = tracer.is_some() || meter.is_some();
-        let shared = || Shared { tracer, instruments: meter.map(instruments) };
+        let shared = || Shared { tracer, instruments: meter.map(instruments), clock };
         Self(is_recording.then(shared).map(Arc::new))
     }
 
@@ -90,7 +92,8 @@ impl McpServerRecorder {
             Some(tracer) => begin_span(tracer, closed, operation),
             None => (None, operation.parent.cloned()),
         };
-        Some(McpServerRequest { shared, closed, started: Instant::now(), span, carried })
+        let started = shared.clock.now();
+        Some(McpServerRequest { shared, closed, started, span, carried })
     }
 
     /// Records a session that ended.
@@ -114,7 +117,8 @@ impl McpServerRequest {
         let kind = Kind::request(self.closed, error_type);
         if let Some(instruments) = &self.shared.instruments {
             let labels = instruments.operations.of("", tool, kind);
-            instruments.operation_duration.record(self.started.elapsed().as_secs_f64(), &labels);
+            let duration = self.shared.clock.since(self.started);
+            instruments.operation_duration.record(duration.as_secs_f64(), &labels);
         }
         if let Some(span) = self.span {
             span.end(tool, kind);

@@ -6,6 +6,7 @@ use opentelemetry::KeyValue;
 use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::resource::TelemetryResourceDetector;
 use percent_encoding::percent_decode_str;
+use toolbus_core::Clock;
 use toolbus_core::redact::Redactor;
 
 use crate::environment::{Environment, EnvironmentError, error};
@@ -26,6 +27,8 @@ pub struct Settings {
     pub service_instance: String,
     /// Removes secrets from what is exported.
     pub redactor: Redactor,
+    /// Measures what is recorded.
+    pub clock: Clock,
 }
 
 /// Protocol of a collector.
@@ -125,6 +128,7 @@ mod tests {
             service_version: "1.2".into(),
             service_instance: "a".into(),
             redactor: Default::default(),
+            clock: Default::default(),
         };
         let look_up = |name: &str| variables.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned());
         let resource = resource(&settings, &Environment::new(&look_up)).map_err(|error| error.to_string())?;

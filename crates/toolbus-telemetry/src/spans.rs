@@ -10,6 +10,7 @@ use opentelemetry::trace::{
 };
 use opentelemetry::{Context, KeyValue};
 use opentelemetry_sdk::trace::{SdkTracer, Span};
+use toolbus_core::Clock;
 use toolbus_core::bus::Delivery;
 use toolbus_core::tool::ToolDescriptor;
 use toolbus_protocol::{TraceContext, bounded};
@@ -95,6 +96,7 @@ impl Trace {
         tool: &ToolDescriptor,
         call_id: &str,
         session_id: Option<&str>,
+        clock: Clock,
     ) -> Option<TraceContext> {
         let recorded = match self {
             Self::Carried(context) => return context.clone(),
@@ -110,7 +112,7 @@ impl Trace {
         let session = session_id.map(|id| KeyValue::new("gen_ai.conversation.id", bounded(id).to_owned()));
         // This span stands for the request to the server, too: the conventions advise against a second one.
         let method = (tool.provider == MCP).then(|| KeyValue::new("mcp.method.name", "tools/call"));
-        let started = SystemTime::now();
+        let started = clock.wall();
         let builder = SpanBuilder::from_name(format!("execute_tool {}", tool.name))
             .with_kind(SpanKind::Internal)
             .with_start_time(started)

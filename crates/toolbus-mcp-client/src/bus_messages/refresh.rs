@@ -3,14 +3,14 @@
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use futures_util::future::{BoxFuture, join_all};
 use parking_lot::Mutex;
 use toolbus_core::caller::{AgentName, Caller};
 use toolbus_core::policy::PolicyHandle;
 use toolbus_core::store::Store;
-use toolbus_core::{ControlError, ControlHandler, ControlReply, ControlRequest, NotifyHandle};
+use toolbus_core::{Clock, ControlError, ControlHandler, ControlReply, ControlRequest, NotifyHandle};
 use toolbus_protocol::{McpMetadataRefreshRequest, message_type};
 
 use crate::servers::ServerControl;
@@ -70,7 +70,7 @@ impl RefreshHandler {
             let Ok(server) = ServerName::parse(server) else { return };
             servers.retain(|known| *known == server);
         }
-        let due = self.asked.lock().due(servers, Instant::now());
+        let due = self.asked.lock().due(servers, self.remembered.clock.now());
         due.iter().for_each(|server| self.servers.refresh(server));
     }
 }
@@ -122,6 +122,7 @@ const FRESH: Duration = Duration::from_secs(60 * 60);
 /// Remembers agents without a section in the configuration. Those with one are notified at the start anyway.
 pub struct RememberedAgents {
     store: Arc<dyn Store>,
+    clock: Clock,
     /// As the store has them, once that was read.
     times: tokio::sync::Mutex<Option<BTreeMap<String, u64>>>,
 }
@@ -129,13 +130,13 @@ pub struct RememberedAgents {
 impl RememberedAgents {
     /// Remembers in this store.
     #[must_use]
-    pub fn new(store: Arc<dyn Store>) -> Self {
-        Self { store, times: tokio::sync::Mutex::default() }
+    pub fn new(store: Arc<dyn Store>, clock: Clock) -> Self {
+        Self { store, clock, times: tokio::sync::Mutex::default() }
     }
 
     /// Remembers that an agent asked.
     pub(super) async fn note(&self, agent: &AgentName) {
-        self.note_at(agent, now()).await;
+        self.note_at(agent, self.now()).await;
     }
 
     async fn note_at(&self, agent: &AgentName, now: u64) {
@@ -160,9 +161,14 @@ impl RememberedAgents {
     /// The agents that asked lately.
     pub(super) async fn agents(&self) -> Vec<AgentName> {
         let mut held = self.times.lock().await;
-        let (times, now) = (self.read(&mut held).await, now());
+        let (times, now) = (self.read(&mut held).await, self.now());
         let lately = times.iter().filter(|(_, time)| now.saturating_sub(**time) < REMEMBERED.as_secs());
         lately.filter_map(|(agent, _)| AgentName::parse(agent).ok()).collect()
+    }
+
+    /// Seconds since 1970.
+    fn now(&self) -> u64 {
+        self.clock.since_epoch().as_secs()
     }
 
     async fn read<'a>(&self, held: &'a mut Option<BTreeMap<String, u64>>) -> &'a BTreeMap<String, u64> {
@@ -175,10 +181,6 @@ impl RememberedAgents {
         }
         held.get_or_insert_default()
     }
-}
-
-fn now() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
 #[cfg(test)]
@@ -194,7 +196,7 @@ mod tests {
 
     #[test]
     fn a_server_is_asked_again_after_a_pause_and_each_has_its_own() {
-        let (mut pauses, now) = (Pauses::default(), Instant::now());
+        let (mut pauses, now) = (Pauses::default(), Clock::SYSTEM.now());
         assert_eq!(due(&mut pauses, &["A", "b"], now), ["A", "b"]);
         assert_eq!(due(&mut pauses, &["a", "c"], now + PAUSE / 2), ["c"]);
         assert_eq!(due(&mut pauses, &["a", "b", "c"], now + PAUSE), ["a", "b"]);
@@ -203,7 +205,7 @@ mod tests {
 
     #[test]
     fn nothing_is_remembered_of_a_server_whose_pause_is_over() {
-        let (mut pauses, now) = (Pauses::default(), Instant::now());
+        let (mut pauses, now) = (Pauses::default(), Clock::SYSTEM.now());
         due(&mut pauses, &["a", "b"], now);
         due(&mut pauses, &["c"], now + PAUSE);
         assert_eq!(pauses.0.len(), 1);
@@ -216,15 +218,15 @@ mod tests {
     #[tokio::test]
     async fn agents_are_remembered_by_whoever_has_the_store_next() {
         let store: Arc<dyn Store> = Arc::new(Memory::default());
-        RememberedAgents::new(Arc::clone(&store)).note(&agent(1)).await;
-        RememberedAgents::new(Arc::clone(&store)).note(&agent(2)).await;
-        assert_eq!(RememberedAgents::new(store).agents().await, [agent(1), agent(2)]);
+        RememberedAgents::new(Arc::clone(&store), Clock::SYSTEM).note(&agent(1)).await;
+        RememberedAgents::new(Arc::clone(&store), Clock::SYSTEM).note(&agent(2)).await;
+        assert_eq!(RememberedAgents::new(store, Clock::SYSTEM).agents().await, [agent(1), agent(2)]);
     }
 
     #[tokio::test]
     async fn those_that_asked_first_or_long_ago_are_forgotten() {
-        let asked = RememberedAgents::new(Arc::new(Memory::default()));
-        let now = now();
+        let asked = RememberedAgents::new(Arc::new(Memory::default()), Clock::SYSTEM);
+        let now = asked.now();
         asked.note_at(&agent(9_999), now - REMEMBERED.as_secs()).await;
         for number in 0..=MAX_AGENTS {
             asked.note_at(&agent(number), now + number as u64).await;
@@ -236,7 +238,7 @@ mod tests {
     #[tokio::test]
     async fn an_agent_that_asks_again_and_again_is_written_down_once() {
         let store = Arc::new(Memory::default());
-        let asked = RememberedAgents::new(Arc::clone(&store) as _);
+        let asked = RememberedAgents::new(Arc::clone(&store) as _, Clock::SYSTEM);
         asked.note_at(&agent(1), 1_000).await;
         Store::delete(&*store, NAMESPACE, KEY).await.unwrap();
         asked.note_at(&agent(1), 1_000 + FRESH.as_secs() - 1).await;

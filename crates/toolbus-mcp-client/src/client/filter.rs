@@ -5,7 +5,7 @@
 
 use std::future::pending;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures_util::future::BoxFuture;
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
@@ -16,7 +16,8 @@ use rmcp::model::{
 };
 use rmcp::transport::Transport;
 use serde_json::Value;
-use tokio::time::{Instant, sleep_until, timeout_at};
+use tokio::time::{sleep_until, timeout_at};
+use toolbus_core::Clock;
 
 use super::notifications::{Notifications, Token};
 use crate::transport::TransportFailure;
@@ -46,6 +47,7 @@ pub(super) struct NotificationFilter<T> {
     /// The answer to `roots/list`, if there are any.
     roots: Option<Value>,
     silence: Silence,
+    clock: Clock,
     probe: Option<Probe>,
     /// A probe answered by the filter, whose real response may still arrive.
     late: Option<RequestId>,
@@ -64,6 +66,7 @@ impl<T: Transport<RoleClient> + 'static> NotificationFilter<T> {
         failure: TransportFailure,
         roots: Option<Value>,
         silence: Silence,
+        clock: Clock,
     ) -> Self {
         Self {
             inner,
@@ -71,6 +74,7 @@ impl<T: Transport<RoleClient> + 'static> NotificationFilter<T> {
             failure,
             roots,
             silence,
+            clock,
             probe: None,
             late: None,
             replies: FuturesUnordered::new(),
@@ -172,7 +176,7 @@ impl<T: Transport<RoleClient> + 'static> Transport<RoleClient> for NotificationF
             match &mut request.request {
                 ClientRequest::InitializeRequest(_) => self.notifications.initializing(),
                 ClientRequest::DiscoverRequest(_) if self.silence != Silence::Allowed => {
-                    let end = self.probe.take().map_or_else(|| Instant::now() + PROBE_TIME, |probe| probe.until);
+                    let end = self.probe.take().map_or_else(|| self.clock.now() + PROBE_TIME, |probe| probe.until);
                     self.probe = Some(Probe { id: request.id.clone(), until: end });
                     until = Some(end);
                 }
@@ -184,9 +188,13 @@ impl<T: Transport<RoleClient> + 'static> Transport<RoleClient> for NotificationF
             let Some(until) = until else { return sending.await };
             // Some transports have sent a request only when it is answered.
             let mut sending = Box::pin(sending);
-            match timeout_at(until, &mut sending).await {
+            match timeout_at(until.into(), &mut sending).await {
                 Ok(sent) => sent,
                 Err(_) => {
+                    #[expect(
+                        clippy::disallowed_methods,
+                        reason = "ends with the transport; rmcp waits for it no longer"
+                    )]
                     tokio::spawn(sending);
                     Ok(())
                 }
@@ -248,7 +256,7 @@ fn is_same(asked: &RequestId, answered: &RequestId) -> bool {
 
 async fn sleep_to(until: Option<Instant>) {
     match until {
-        Some(until) => sleep_until(until).await,
+        Some(until) => sleep_until(until.into()).await,
         None => pending().await,
     }
 }

@@ -14,7 +14,7 @@ use rmcp::model::{
 use rmcp::service::{ClientInitializeError, ClientLifecycleMode, ClientServiceExt as _, RunningService};
 use rmcp::transport::Transport;
 use serde_json::{Value, json};
-use tokio::time::Instant;
+use toolbus_core::Clock;
 use toolbus_core::lifecycle;
 use toolbus_core::redact::Redactor;
 use toolbus_trust::text::{Removed, clean};
@@ -50,6 +50,8 @@ pub(crate) struct Opening<'a> {
     pub(crate) observer: Arc<dyn Observer>,
     /// Removes secrets from the server's texts.
     pub(crate) redactor: Redactor,
+    /// Measures the server's time.
+    pub(crate) clock: Clock,
     /// The lifecycle span of the start, which has those of probe and handshake as children.
     pub(crate) span: &'a Span,
 }
@@ -66,8 +68,8 @@ impl Connection {
     where
         T: Transport<RoleClient> + 'static,
     {
-        let Opening { server, transport: network, session_mode, fast_path, failure, roots, observer, redactor, span } =
-            opening;
+        let Opening { server, transport: network, session_mode, fast_path, failure, roots, .. } = opening;
+        let Opening { observer, redactor, clock, span, .. } = opening;
         let silence = match (session_mode, network) {
             (Some(_), _) => Silence::Allowed,
             (None, "pipe") => Silence::Legacy,
@@ -79,9 +81,9 @@ impl Connection {
         meta.set_client_info(client.client_info.clone());
         meta.set_client_capabilities(client.capabilities.clone());
         let notifications = Arc::new(Notifications::default());
-        let filter = NotificationFilter::new(transport, Arc::clone(&notifications), failure, roots, silence);
+        let filter = NotificationFilter::new(transport, Arc::clone(&notifications), failure, roots, silence, clock);
 
-        let began = Instant::now();
+        let began = clock.now();
         let mut serving = pin!(client.serve_with_lifecycle(filter, client_lifecycle(session_mode)));
         let mut step = step_span(span, session_mode);
         let opened = tokio::select! {
@@ -102,9 +104,9 @@ impl Connection {
         };
         let version = opened.as_ref().map_or(&offered, |(_, info)| &info.protocol_version);
         let protocol_version = version.to_string();
-        let labels =
-            ConnectionLabels { server: Arc::clone(server.as_str()), transport: network, protocol_version, observer };
-        labels.tell(method, None, began.elapsed(), opened.as_ref().err().map(RequestError::error_type));
+        let server = Arc::clone(server.as_str());
+        let labels = ConnectionLabels { server, transport: network, protocol_version, observer, clock };
+        labels.tell(method, None, clock.since(began), opened.as_ref().err().map(RequestError::error_type));
         let (running, info) = opened?;
 
         let is_session = notifications.is_initializing();
@@ -119,7 +121,7 @@ impl Connection {
             server_info: ServerInfo::of(&info, &redactor),
             redactor,
             labels: Arc::new(labels),
-            inflight: InFlight::default(),
+            inflight: InFlight::new(clock),
             latency: AtomicU64::new(0),
         });
         let tells_changes = info.capabilities.tools.as_ref().is_some_and(|tools| tools.list_changed != Some(false));

@@ -2,14 +2,14 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use parking_lot::{Mutex, MutexGuard};
 use rmcp::RoleClient;
 use rmcp::model::ServerResult;
 use rmcp::service::{RequestHandle, ServiceError};
 use tokio::runtime::Handle;
-use tokio::time::Instant;
+use toolbus_core::Clock;
 
 use crate::events::{Observer, Operation};
 use crate::transport::GIVEN_UP;
@@ -22,7 +22,10 @@ const FAIR_WAIT: Duration = Duration::from_secs(1);
 /// A server that works on a call may answer nothing else. After a call without a response for its whole time, later
 /// calls do not count: otherwise steady calls would excuse a dead server for ever.
 #[derive(Default)]
-pub(super) struct InFlight(Mutex<Calls>);
+pub(super) struct InFlight {
+    calls: Mutex<Calls>,
+    clock: Clock,
+}
 
 #[derive(Default)]
 struct Calls {
@@ -41,13 +44,17 @@ pub(super) struct InFlightCall<'a> {
 }
 
 impl InFlight {
+    pub(super) fn new(clock: Clock) -> Self {
+        Self { clock, ..Self::default() }
+    }
+
     /// A call begins.
     pub(super) fn enter(&self) -> InFlightCall<'_> {
         let mut calls = self.calls();
         let id = calls.next;
         calls.next += 1;
         calls.waiting.insert(id);
-        InFlightCall { inflight: self, id, since: Instant::now(), is_answered: false }
+        InFlightCall { inflight: self, id, since: self.clock.now(), is_answered: false }
     }
 
     /// The server answered something.
@@ -62,7 +69,7 @@ impl InFlight {
     }
 
     fn calls(&self) -> MutexGuard<'_, Calls> {
-        self.0.lock()
+        self.calls.lock()
     }
 }
 
@@ -78,7 +85,7 @@ impl Drop for InFlightCall<'_> {
     fn drop(&mut self) {
         let mut calls = self.inflight.calls();
         calls.waiting.remove(&self.id);
-        if !self.is_answered && self.since.elapsed() >= FAIR_WAIT {
+        if !self.is_answered && self.inflight.clock.since(self.since) >= FAIR_WAIT {
             let next = calls.next;
             calls.suspect.get_or_insert(next);
         }
@@ -120,6 +127,7 @@ pub(super) struct ConnectionLabels {
     pub(super) transport: &'static str,
     pub(super) protocol_version: String,
     pub(super) observer: Arc<dyn Observer>,
+    pub(super) clock: Clock,
 }
 
 /// One request. It counts as cancelled when it is dropped before its end.
@@ -147,11 +155,11 @@ impl ConnectionLabels {
 
 impl<'a> RequestTimer<'a> {
     pub(super) fn new(labels: &'a ConnectionLabels, method: &'static str, tool: Option<&'a str>) -> Self {
-        Self { labels, method, tool, began: Instant::now(), is_over: false }
+        Self { labels, method, tool, began: labels.clock.now(), is_over: false }
     }
 
     pub(super) fn elapsed(&self) -> Duration {
-        self.began.elapsed()
+        self.labels.clock.since(self.began)
     }
 
     pub(super) fn end(mut self, error_type: Option<&str>) {

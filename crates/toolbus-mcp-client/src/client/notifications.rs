@@ -13,7 +13,8 @@ use rmcp::model::{
 };
 use rmcp::service::{Peer, PeerRequestOptions, ServiceError};
 use tokio::sync::{Notify, watch};
-use tokio::time::{Instant, sleep};
+use tokio::time::sleep;
+use toolbus_core::Clock;
 use toolbus_core::progress::{Progress, ProgressSink};
 
 use super::inflight::PendingRequest;
@@ -189,16 +190,16 @@ const FIRST_WAIT: Duration = Duration::from_secs(1);
 const MAX_WAIT: Duration = Duration::from_secs(300);
 
 /// Keeps a subscription open until the server responds that it has none. The filter receives its notifications.
-pub(super) async fn keep(peer: Peer<RoleClient>) {
+pub(super) async fn keep(peer: Peer<RoleClient>, clock: Clock) {
     let mut wait = FIRST_WAIT;
     loop {
-        let opened = Instant::now();
+        let opened = clock.now();
         if let Err(ServiceError::McpError(error)) = listen(&peer).await
             && error.code == ErrorCode::METHOD_NOT_FOUND
         {
             return;
         }
-        if opened.elapsed() >= MAX_WAIT {
+        if clock.since(opened) >= MAX_WAIT {
             wait = FIRST_WAIT;
         }
         sleep(wait).await;

@@ -21,6 +21,7 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
+use toolbus_core::Clock;
 use toolbus_core::caller::Caller;
 use toolbus_core::tool::{ToolCall, ToolOutput};
 
@@ -169,6 +170,7 @@ fn open<T: Transport<RoleClient> + 'static>(transport: T, how: How) -> Opened {
             roots,
             observer,
             redactor: Default::default(),
+            clock: Clock::SYSTEM,
             span: &tracing::Span::none(),
         };
         Connection::open(transport, opening).await

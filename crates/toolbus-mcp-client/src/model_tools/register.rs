@@ -78,7 +78,7 @@ impl Executor for Register {
             "A server that needs an environment, headers or credentials must be configured by an operator.",
         )?;
         let target = target(args)?;
-        let latest = latest(call.deadline);
+        let latest = latest(call.deadline, self.0.clock.now());
         let done = self.0.register(&call.caller, name, target, latest, call.cancelled.clone()).await;
         Ok(match done {
             Ok(tools) => ToolOutput::text(format!(
@@ -141,7 +141,7 @@ fn arguments(args: Args<'_>) -> Result<Vec<String>, ToolFailure> {
 }
 
 /// Until when a server may take to connect.
-pub(super) fn latest(deadline: Instant) -> Instant {
-    let left = deadline.saturating_duration_since(Instant::now());
+pub(super) fn latest(deadline: Instant, now: Instant) -> Instant {
+    let left = deadline.saturating_duration_since(now);
     deadline.checked_sub(RESERVE.min(left / 4)).unwrap_or(deadline)
 }

@@ -5,11 +5,12 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::Instant;
 
 use parking_lot::{Mutex, MutexGuard};
 use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
+use toolbus_core::Clock;
 use toolbus_core::caller::Caller;
 use toolbus_core::store::{Store, StoreError};
 use toolbus_core::text::shown;
@@ -36,6 +37,7 @@ pub struct Registrar {
     /// Whether what is stored outlives the process.
     is_lasting: bool,
     fleet: Arc<dyn ServerControl>,
+    pub(super) clock: Clock,
     /// Held while it is decided whether a change may begin.
     deciding: tokio::sync::Mutex<()>,
     /// The names that are being changed, and by whom.
@@ -76,8 +78,15 @@ struct Place {
 impl Registrar {
     /// Creates a registrar with these rules. `is_lasting` is whether the store outlives the process.
     #[must_use]
-    pub fn new(rules: Rules, store: Arc<dyn Store>, is_lasting: bool, fleet: Arc<dyn ServerControl>) -> Self {
-        Self { rules, store, is_lasting, fleet, deciding: tokio::sync::Mutex::default(), changing: Mutex::default() }
+    pub fn new(
+        rules: Rules,
+        store: Arc<dyn Store>,
+        is_lasting: bool,
+        fleet: Arc<dyn ServerControl>,
+        clock: Clock,
+    ) -> Self {
+        let (deciding, changing) = (tokio::sync::Mutex::default(), Mutex::default());
+        Self { rules, store, is_lasting, fleet, clock, deciding, changing }
     }
 
     /// How long a registration lasts, for the response to the caller.
@@ -132,12 +141,11 @@ impl Registrar {
         latest: Instant,
         given_up: CancellationToken,
     ) -> Result<usize, Refusal> {
-        let record = Record::new(name, target, Owner::of(caller));
+        let time = self.clock.since_epoch().as_secs();
+        let record = Record { server: name.to_owned(), target, owner: Owner::of(caller), time };
         let spec = record.spec(&self.rules)?;
         let registrar = Arc::clone(self);
-        // On its own: its caller may go half-way, and what was begun must be kept or undone even so.
-        let change = async move { registrar.put(record, spec, latest, given_up).await };
-        tokio::spawn(change.in_current_span()).await.unwrap_or(Err(Refusal::GivenUp))
+        finished(async move { registrar.put(record, spec, latest, given_up).await }).await
     }
 
     /// Removes a server that this caller has registered.
@@ -145,8 +153,7 @@ impl Registrar {
         let name = ServerName::parse(name).map_err(|_| Refusal::NotYours)?;
         let owner = Owner::of(caller);
         let registrar = Arc::clone(self);
-        let change = async move { registrar.take_away(&name, &owner).await };
-        tokio::spawn(change.in_current_span()).await.unwrap_or(Err(Refusal::GivenUp))
+        finished(async move { registrar.take_away(&name, &owner).await }).await
     }
 
     async fn put(
@@ -250,7 +257,7 @@ impl Registrar {
     async fn undo(&self, name: &ServerName, previous: Option<Record>) {
         match previous.and_then(|record| record.spec(&self.rules).ok()) {
             // It connects in its own time.
-            Some(spec) => drop(self.fleet.add(spec, Instant::now()).await),
+            Some(spec) => drop(self.fleet.add(spec, self.clock.now()).await),
             None => self.remove(name).await,
         }
     }
@@ -280,6 +287,14 @@ impl Drop for Place {
     fn drop(&mut self) {
         self.registrar.changing().remove(&self.name);
     }
+}
+
+/// Makes a change in a task of its own: what was begun is kept or undone, also where the caller is gone meanwhile.
+#[expect(clippy::disallowed_methods, reason = "awaited here; without the caller it ends by itself")]
+async fn finished<T: Send + 'static>(
+    change: impl Future<Output = Result<T, Refusal>> + Send + 'static,
+) -> Result<T, Refusal> {
+    tokio::spawn(change.in_current_span()).await.unwrap_or(Err(Refusal::GivenUp))
 }
 
 fn not_stored(error: StoreError) -> Refusal {
@@ -328,11 +343,6 @@ impl Owner {
 }
 
 impl Record {
-    fn new(server: &str, target: Target, owner: Owner) -> Self {
-        let time = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
-        Self { server: server.to_owned(), target, owner, time }
-    }
-
     fn parse(stored: &[u8]) -> Option<Self> {
         serde_json::from_slice(stored).ok()
     }

@@ -27,6 +27,7 @@ use rustix::{stdio, thread};
 use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM};
 use signal_hook::flag;
 use signal_hook::low_level::pipe;
+use toolbus_core::Clock;
 
 use super::family;
 
@@ -38,6 +39,8 @@ const WATCH: &str = "__watch";
 const SUPERVISE: &str = "__supervise";
 /// The word that makes this executable become the server. Arguments: the supervisor's process id, then the command.
 const EXEC: &str = "__exec";
+/// The clock of these processes, each of which is a whole program.
+const CLOCK: Clock = Clock::SYSTEM;
 /// Exit code where the supervisor itself cannot work.
 const FAILED: u8 = 125;
 
@@ -186,12 +189,12 @@ fn serve(ward: Ward, child: Pid, grace: Duration, signals: &mut Signals) -> io::
         if signals.end.load(Ordering::Relaxed) {
             return Ok(None);
         }
-        let now = Instant::now();
+        let now = CLOCK.now();
         stage = match stage {
             Stage::Serving => {
                 if signals.wait(Some(&input), None)? {
                     // Not `now`, which was before the wait.
-                    Stage::Closed(Instant::now() + grace)
+                    Stage::Closed(CLOCK.now() + grace)
                 } else {
                     Stage::Serving
                 }
@@ -214,7 +217,7 @@ fn serve(ward: Ward, child: Pid, grace: Duration, signals: &mut Signals) -> io::
 
 /// Kills every descendant, adopted ones included, until none is left.
 fn end_all(signals: &mut Signals) -> io::Result<()> {
-    let until = Instant::now() + AFTER_KILL;
+    let until = CLOCK.now() + AFTER_KILL;
     loop {
         loop {
             match reap(WaitOptions::empty())? {
@@ -223,7 +226,7 @@ fn end_all(signals: &mut Signals) -> io::Result<()> {
                 Some(None) => break,
             }
         }
-        if until <= Instant::now() {
+        if until <= CLOCK.now() {
             return Ok(());
         }
         family::kill_descendants(getpid());

@@ -2,11 +2,12 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use parking_lot::{Mutex, MutexGuard};
 use tokio::io::{AsyncBufReadExt as _, AsyncRead, BufReader};
-use tokio::time::{Instant, timeout_at};
+use tokio::time::timeout_at;
+use toolbus_core::Clock;
 use toolbus_core::redact::Redactor;
 use toolbus_trust::text::escaped;
 
@@ -31,16 +32,17 @@ pub(super) struct Tail {
     redactor: Redactor,
     /// Until when lines are logged for debugging alone.
     hushed: Mutex<Option<Instant>>,
+    clock: Clock,
 }
 
 impl Tail {
-    pub(super) fn new(redactor: Redactor) -> Self {
-        Self { redactor, ..Self::default() }
+    pub(super) fn new(redactor: Redactor, clock: Clock) -> Self {
+        Self { redactor, clock, ..Self::default() }
     }
 
     /// Has lines logged for debugging alone for so long from now on.
     pub(super) fn hush(&self, time: Duration) {
-        *self.hushed.lock() = Some(Instant::now() + time);
+        *self.hushed.lock() = Some(self.clock.now() + time);
     }
 
     fn is_hushed(&self, now: Instant) -> bool {
@@ -75,15 +77,16 @@ impl Tail {
 /// are too many.
 pub(super) async fn read(from: impl AsyncRead + Unpin, server: Arc<str>, tail: Arc<Tail>) {
     let mut lines = Lines { from: BufReader::new(from), line: Vec::new(), is_cut: false };
-    let mut share = Share::new(Instant::now());
+    let clock = tail.clock;
+    let mut share = Share::new(clock.now());
     loop {
         let line = if share.left_out == 0 {
             lines.next().await
         } else {
-            match timeout_at(share.until, lines.next()).await {
+            match timeout_at(share.until.into(), lines.next()).await {
                 Ok(line) => line,
                 Err(_) => {
-                    say_left_out(&server, share.renew(Instant::now()));
+                    say_left_out(&server, share.renew(clock.now()));
                     continue;
                 }
             }
@@ -91,7 +94,7 @@ pub(super) async fn read(from: impl AsyncRead + Unpin, server: Arc<str>, tail: A
         let Some(line) = line else { break };
         let line = tail.cleaned(&line);
         tail.push(&line);
-        let now = Instant::now();
+        let now = clock.now();
         if share.until <= now {
             say_left_out(&server, share.renew(now));
         }
@@ -192,7 +195,7 @@ mod tests {
 
     /// What is kept of a text.
     async fn kept(text: &str, redactor: Redactor) -> Vec<String> {
-        let tail = Arc::new(Tail::new(redactor));
+        let tail = Arc::new(Tail::new(redactor, Clock::SYSTEM));
         read(text.as_bytes(), "x".into(), Arc::clone(&tail)).await;
         tail.lines()
     }
@@ -223,7 +226,7 @@ mod tests {
             for begin in [MAX_LINE - 1, MAX_LINE - 14, MAX_LINE - secret.len(), MAX_LINE + LOOKAHEAD - 14] {
                 let redactor = Redactor::default();
                 redactor.configure([Secret::new(secret)]);
-                let tail = Tail::new(redactor);
+                let tail = Tail::new(redactor, Clock::SYSTEM);
                 // What is removed before it does not bring the end of what was read into the log.
                 let others = format!("{secret} ").repeat(begin / 31);
                 for before in ["x".repeat(begin), others + &"x".repeat(begin % 31)] {
@@ -267,7 +270,7 @@ mod tests {
     async fn the_tail_has_no_secret_and_no_part_of_one() {
         let redactor = Redactor::default();
         redactor.configure([Secret::new("s3cr3t-t0ken")]);
-        let tail = Arc::new(Tail::new(redactor));
+        let tail = Arc::new(Tail::new(redactor, Clock::SYSTEM));
         let text = format!("GITHUB_TOKEN=s3cr3t-t0ken\n{}s3cr3t-t0ken\n", "x".repeat(MAX_KEPT - 5));
         read(text.as_bytes(), "x".into(), Arc::clone(&tail)).await;
         let lines = tail.lines();
@@ -277,7 +280,7 @@ mod tests {
 
     #[test]
     fn a_flood_is_logged_in_part_and_the_rest_counted() {
-        let now = Instant::now();
+        let now = Clock::SYSTEM.now();
         let mut share = Share::new(now);
         assert_eq!((0..250).filter(|_| share.take()).count(), 100);
         assert_eq!(share.renew(now + PERIOD), 150);

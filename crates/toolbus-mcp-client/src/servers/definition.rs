@@ -2,10 +2,11 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rmcp::model::ToolAnnotations;
 use serde_json::{Map, Value, json};
+use toolbus_core::Clock;
 use toolbus_core::suggest::nearest;
 use toolbus_core::text::shown;
 use toolbus_core::tool::{Effect, Membership, Naming, ToolDescriptor, Validation};
@@ -77,12 +78,14 @@ pub(crate) fn definitions(
     listed: Vec<rmcp::model::Tool>,
     unreadable: Vec<HiddenTool>,
     scanner: &Scanner,
+    clock: Clock,
 ) -> Definitions {
-    definitions_until(Instant::now() + MAX_TIME, spec, place, listed, unreadable, scanner)
+    let end = clock.now() + MAX_TIME;
+    definitions_until(&|| clock.now() >= end, spec, place, listed, unreadable, scanner)
 }
 
 fn definitions_until(
-    end: Instant,
+    is_late: &dyn Fn() -> bool,
     spec: &ServerSpec,
     place: Option<&ToolsetPlace>,
     listed: Vec<rmcp::model::Tool>,
@@ -101,7 +104,7 @@ fn definitions_until(
             continue;
         }
         let descriptor = descriptor(spec, source, place, &naming, &tool, &mut seen).and_then(|descriptor| {
-            check(&tool, spec.validation, end)?;
+            check(&tool, spec.validation, is_late)?;
             Ok(descriptor)
         });
         match descriptor {
@@ -190,8 +193,8 @@ fn not_there(naming: &Naming, own_names: &[String]) -> Vec<HiddenTool> {
     missed.take(MAX_HIDDEN).map(told).collect()
 }
 
-fn check(tool: &rmcp::model::Tool, validation: Validation, end: Instant) -> Result<(), Unusable> {
-    if Instant::now() >= end {
+fn check(tool: &rmcp::model::Tool, validation: Validation, is_late: &dyn Fn() -> bool) -> Result<(), Unusable> {
+    if is_late() {
         return Err(Unusable::Unchecked);
     }
     Ok(schema::check(&tool.input_schema, validation)?)
@@ -275,7 +278,7 @@ mod tests {
     }
 
     fn defined(spec: &ServerSpec, place: Option<&ToolsetPlace>, listed: Value) -> Definitions {
-        definitions(spec, place, from_value(listed).unwrap(), Vec::new(), &Scanner::new().unwrap())
+        definitions(spec, place, from_value(listed).unwrap(), Vec::new(), &Scanner::new().unwrap(), Clock::SYSTEM)
     }
 
     fn one(tool: Value) -> ToolDescriptor {
@@ -511,8 +514,8 @@ mod tests {
             {"name": "h", "inputSchema": {"type": "object", "properties": {"a": {"type": "strin"}}}},
             {"name": "a", "inputSchema": schema},
         ]);
-        let definitions =
-            definitions(&spec(), None, from_value(listed).unwrap(), vec![unreadable], &Scanner::new().unwrap());
+        let (listed, scanner) = (from_value(listed).unwrap(), Scanner::new().unwrap());
+        let definitions = definitions(&spec(), None, listed, vec![unreadable], &scanner, Clock::SYSTEM);
         let offered: Vec<_> = definitions.tools.iter().map(|tool| (&*tool.name, &*tool.description)).collect();
         assert_eq!(offered, [("a", "Tool a of MCP server Files."), ("b", "first")]);
         insta::assert_snapshot!(shown_hidden(&definitions), @r#"
@@ -544,8 +547,7 @@ mod tests {
     #[test]
     fn schemas_that_take_too_long_hide_the_tools_that_are_left() {
         let listed = from_value(json!([{"name": "a", "inputSchema": {}}])).unwrap();
-        let definitions =
-            definitions_until(Instant::now(), &spec(), None, listed, Vec::new(), &Scanner::new().unwrap());
+        let definitions = definitions_until(&|| true, &spec(), None, listed, Vec::new(), &Scanner::new().unwrap());
         insta::assert_snapshot!(shown_hidden(&definitions), @"a: its schema was not looked at: those of the server's other tools took too long to check");
     }
 
@@ -572,10 +574,10 @@ mod tests {
             json!({"name": format!("t{n}"), "inputSchema": {"type": "object", "properties": properties}})
         };
         let listed = json!((0..10_000).map(listed).collect::<Vec<_>>());
-        let started = Instant::now();
+        let started = Clock::SYSTEM.now();
         // Time that a busy machine may need, and that nothing which grows faster than the list would be content with.
-        let (end, scanner) = (started + 3 * MAX_TIME, Scanner::new().unwrap());
-        let definitions = definitions_until(end, &spec(), None, from_value(listed).unwrap(), Vec::new(), &scanner);
+        let (is_late, scanner) = (|| Clock::SYSTEM.since(started) > 3 * MAX_TIME, Scanner::new().unwrap());
+        let definitions = definitions_until(&is_late, &spec(), None, from_value(listed).unwrap(), Vec::new(), &scanner);
         assert_eq!((definitions.tools.len(), definitions.hidden.len()), (10_000, 0));
     }
 }

@@ -117,12 +117,12 @@ impl ServerEntry {
             let leaving: Vec<_> =
                 before.iter().flat_map(|before| before.servers()).map(|server| server.states()).collect();
             let server = Arc::clone(server);
-            tokio::spawn(shared.tasks.track_future(async move {
+            shared.tasks.spawn(async move {
                 for mut states in leaving {
                     let _ = states.wait_for(|state| matches!(state, State::Stopped)).await;
                 }
                 server.keep(listener).await;
-            }));
+            });
         }
     }
 
@@ -199,7 +199,7 @@ impl ServerEntry {
                 loop {
                     let is_over = match &*states.borrow_and_update() {
                         State::Waiting => !patient,
-                        state => state.is_final(),
+                        state => state.is_final(server.clock()),
                     };
                     if is_over {
                         return;
@@ -315,7 +315,7 @@ impl ServerEntry {
             let connection = &ready.connected.connection;
             status.pid = ready.connected.pid();
             status.protocol_version = Some(connection.server_info().protocol_version.clone());
-            status.ready_seconds = Some(ready.since.elapsed().as_secs());
+            status.ready_seconds = Some(server.clock().since(ready.since).as_secs());
             status.latency_us =
                 connection.last_latency().map(|time| u64::try_from(time.as_micros()).unwrap_or(u64::MAX));
         }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use tokio::time::{Instant, timeout_at};
+use tokio::time::timeout;
 use toolbus_core::failure::{Cause, ToolFailure};
 use toolbus_core::secret::Secret;
 use toolbus_core::text::shown;
@@ -68,11 +68,15 @@ impl SessionFactory for ServerSessions {
             .remembering(self.remembered.clone())
             .making(directories(&spec));
         let server = Server::new(spec.name.clone(), Lifetime::Once, Timeouts::DEFAULT, connector);
+        #[expect(
+            clippy::disallowed_methods,
+            reason = "ends when the `SessionServer` is dropped, which stops the server"
+        )]
         tokio::spawn(Arc::clone(&server).keep(Arc::new(DiscardTools)));
         let started = SessionServer { server, was_told: AtomicBool::new(false) };
-        let mut states = started.server.states();
-        let settled = states.wait_for(|state| matches!(state, State::Ready(_)) || state.is_final());
-        let is_ready = match timeout_at(Instant::now() + START_TIME, settled).await {
+        let (mut states, clock) = (started.server.states(), started.server.clock());
+        let settled = states.wait_for(|state| matches!(state, State::Ready(_)) || state.is_final(clock));
+        let is_ready = match timeout(START_TIME, settled).await {
             Ok(Ok(state)) => matches!(*state, State::Ready(_)),
             _ => false,
         };
@@ -144,7 +148,7 @@ impl Instance for SessionServer {
     async fn stop(&self) {
         self.server.stop();
         let gone = async { self.server.states().wait_for(|state| matches!(state, State::Stopped)).await.map(drop) };
-        let _ = tokio::time::timeout(STOP_TIME, gone).await;
+        let _ = timeout(STOP_TIME, gone).await;
     }
 
     fn is_over(&self) -> bool {

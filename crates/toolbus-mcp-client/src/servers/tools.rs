@@ -91,7 +91,8 @@ fn take(entry: &Arc<ServerEntry>, shared: &Arc<Inner>, about: ServerInfo, listed
         prefix: Arc::clone(&set.prefix),
         needs_session: set.sessions.is_some(),
     });
-    let definitions = definitions(spec, place.as_ref(), listed.tools, listed.unreadable, &shared.scanner);
+    let definitions =
+        definitions(spec, place.as_ref(), listed.tools, listed.unreadable, &shared.scanner, shared.launcher.clock());
     let vetted = Findings::new(&about, &definitions, &shared.scanner);
     let Definitions { mut tools, mut hidden, .. } = definitions;
     let admitted = shared.admit(entry, &tools);

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use tokio::time::{timeout, timeout_at};
+use toolbus_core::Clock;
 use toolbus_core::failure::{Cause, ToolFailure};
 use toolbus_core::text::shown;
 use toolbus_core::tool::{ToolCall, ToolOutput};
@@ -20,11 +21,12 @@ pub(super) struct ActiveCalls {
     count: AtomicUsize,
     /// When the last one ended.
     last: Mutex<Instant>,
+    clock: Clock,
 }
 
 impl ActiveCalls {
-    pub(super) fn none() -> Self {
-        Self { count: AtomicUsize::new(0), last: Mutex::new(Instant::now()) }
+    pub(super) fn none(clock: Clock) -> Self {
+        Self { count: AtomicUsize::new(0), last: Mutex::new(clock.now()), clock }
     }
 
     /// The number of calls.
@@ -39,7 +41,7 @@ impl ActiveCalls {
 
     /// Restarts the idle time.
     pub(super) fn note(&self) {
-        *self.last.lock() = Instant::now();
+        *self.last.lock() = self.clock.now();
     }
 }
 
@@ -132,7 +134,7 @@ impl Server {
     /// before its supervision notices.
     fn usable(&self, state: &State) -> Option<Result<Arc<Ready>, ToolFailure>> {
         match state {
-            state if state.starts_when_called() => None,
+            state if state.starts_when_called(self.clock) => None,
             State::Ready(ready) => (!ready.connected.connection.is_over()).then(|| Ok(Arc::clone(ready))),
             State::AuthRequired => Some(Err(self.unreachable(Cause::AuthRequired, "it needs credentials"))),
             State::Parked { .. } => Some(Err(self.unreachable(Cause::ConnectFailed, "it fails again and again"))),

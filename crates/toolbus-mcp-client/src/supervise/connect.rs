@@ -2,12 +2,13 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures_util::future::join;
 use parking_lot::Mutex;
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::time::{timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
+use toolbus_core::Clock;
 use toolbus_core::failure::{Cause, ToolFailure};
 use toolbus_core::redact::Redactor;
 use toolbus_core::text::shown;
@@ -35,6 +36,7 @@ pub(crate) struct Connector {
     roots: Vec<PathBuf>,
     observer: Arc<dyn Observer>,
     redactor: Redactor,
+    clock: Clock,
     session_mode: Remembered,
     /// Directories that are made before its process is started.
     directories: Vec<PathBuf>,
@@ -76,7 +78,7 @@ impl Bounds<'_> {
         tokio::select! {
             biased;
             () = self.given_up.cancelled() => Err(given_up()),
-            done = timeout_at(self.latest, step) => match done {
+            done = timeout_at(self.latest.into(), step) => match done {
                 Ok(done) => done.map_err(Into::into),
                 Err(_) => {
                     let seconds = self.patience.as_secs();
@@ -144,8 +146,9 @@ impl Connector {
             }
         };
         let (server, observer) = (spec.name.clone(), Arc::clone(observer));
-        let redactor = launcher.redactor().clone();
-        Self { server, way, roots, observer, redactor, session_mode: Remembered::default(), directories: Vec::new() }
+        let (redactor, clock) = (launcher.redactor().clone(), launcher.clock());
+        let (session_mode, directories) = (Remembered::default(), Vec::new());
+        Self { server, way, roots, observer, redactor, clock, session_mode, directories }
     }
 
     /// The same, with what is known of the server already, and what others find out.
@@ -167,6 +170,11 @@ impl Connector {
         }
     }
 
+    /// The clock that measures its server's time.
+    pub(crate) const fn clock(&self) -> Clock {
+        self.clock
+    }
+
     /// Whether its server is a process of ours.
     pub(crate) const fn is_process(&self) -> bool {
         matches!(self.way, Way::Stdio(..))
@@ -184,7 +192,7 @@ impl Connector {
         given_up: &CancellationToken,
         span: &Span,
     ) -> Result<Connected, ConnectError> {
-        let bounds = Bounds { patience, latest: Instant::now() + patience, given_up, span };
+        let bounds = Bounds { patience, latest: self.clock.now() + patience, given_up, span };
         match self.attempt(&bounds).await {
             // Some servers with sessions end when they are probed for the stateless version.
             Err(ConnectError { next: Some(next), .. }) => {
@@ -255,6 +263,7 @@ impl Connector {
             roots: self.roots.clone(),
             observer: Arc::clone(&self.observer),
             redactor: self.redactor.clone(),
+            clock: self.clock,
             span,
         }
     }

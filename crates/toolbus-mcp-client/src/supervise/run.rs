@@ -4,19 +4,19 @@
 //! half a second to end, so that the next start is not delayed for long.
 
 use std::convert::Infallible;
-use std::hash::{BuildHasher, RandomState};
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tokio::time::{sleep, sleep_until, timeout};
 use toolbus_core::lifecycle;
+use toolbus_protocol::Random;
 use tracing::field::Empty;
 use tracing::{Instrument as _, Span, info_span};
 
 use super::connect::{ConnectError, Connected, LOST_TIME, STOP_TIME};
-use super::{Lifetime, Listener, Ready, Server, State};
+use super::{Lifetime, Listener, Ready, Server, State, Timeouts};
 use crate::client::Connection;
 
 /// Pings in a row without an answer after which a server is started again.
@@ -106,7 +106,8 @@ enum Next {
 
 /// Logs the failure, and waits until the server is tried again.
 async fn failed(server: &Server, error: ConnectError, failures: u32, was_ready: bool) -> Next {
-    let wait = after(failures, server.connector.is_process(), server.timeouts.parked);
+    let Timeouts { parked, random, .. } = server.timeouts;
+    let wait = after(failures, server.connector.is_process(), parked, random);
     let (name, retry_ms) = (&**server.name.as_str(), u64::try_from(wait.time.as_millis()).unwrap_or(u64::MAX));
     if was_ready {
         server.restarts.fetch_add(1, Ordering::Relaxed);
@@ -114,10 +115,10 @@ async fn failed(server: &Server, error: ConnectError, failures: u32, was_ready: 
     } else {
         tracing::warn!(server = name, error = error.text, failures, retry_ms, "an MCP server cannot be connected to");
     }
-    let took = if was_ready { Duration::ZERO } else { server.tried().elapsed() };
+    let took = if was_ready { Duration::ZERO } else { server.clock.since(server.tried()) };
     let state = match (error.needs_credentials, wait.is_parked) {
         (true, _) => State::AuthRequired,
-        (false, true) => State::Parked { due: Instant::now() + server.timeouts.retry.max(took * RETRY_SHARE) },
+        (false, true) => State::Parked { due: server.clock.now() + server.timeouts.retry.max(took * RETRY_SHARE) },
         (false, false) => State::Waiting,
     };
     if matches!(state, State::Parked { .. }) && failures == PARKED_AFTER {
@@ -143,7 +144,7 @@ async fn life(server: &Server, listener: &dyn Listener, attempt: u32) -> Life {
         connected.close(STOP_TIME).await;
         return Life { end: End::Idle, ready: None };
     }
-    let ready = Arc::new(Ready { connected, since: Instant::now() });
+    let ready = Arc::new(Ready { connected, since: server.clock.now() });
     tracing::info!(
         server = &**server.name.as_str(),
         transport = server.connector.transport_name(),
@@ -160,7 +161,7 @@ async fn life(server: &Server, listener: &dyn Listener, attempt: u32) -> Life {
             break end;
         }
     };
-    let lasted = ready.since.elapsed();
+    let lasted = server.clock.since(ready.since);
     let end = match end {
         End::Lost(error) => {
             ready.connected.close(LOST_TIME).await;
@@ -278,10 +279,10 @@ async fn unused(server: &Server) {
     let Lifetime::WhileUsed(idle) = server.lifetime else { return std::future::pending().await };
     loop {
         let since = server.active_calls.idle_since();
-        if server.active_calls.count() == 0 && since.elapsed() >= idle {
+        if server.active_calls.count() == 0 && server.clock.since(since) >= idle {
             return;
         }
-        sleep_until((since + idle).max(Instant::now() + idle / 10).into()).await;
+        sleep_until((since + idle).max(server.clock.now() + idle / 10).into()).await;
     }
 }
 
@@ -317,12 +318,12 @@ async fn follow(server: &Server, listener: &dyn Listener, connected: &Connected)
         }
         sleep(server.timeouts.debounce).await;
         changes.mark_unchanged();
-        let began = Instant::now();
+        let began = server.clock.now();
         if let Err(error) = list(server, listener, connected).await {
             let (server, error) = (&**server.name.as_str(), error.text);
             tracing::warn!(server, error, "an MCP server did not list its tools again; the last list stays");
         }
-        sleep((began.elapsed() * (LISTING_SHARE - 1)).min(MAX_PAUSE)).await;
+        sleep((server.clock.since(began) * (LISTING_SHARE - 1)).min(MAX_PAUSE)).await;
     }
 }
 
@@ -344,20 +345,15 @@ pub(super) struct Wait {
 }
 
 /// The wait after this many failures in a row, at least 1. A parked process waits for `parked`.
-pub(super) fn after(failures: u32, is_process: bool, parked: Duration) -> Wait {
+pub(super) fn after(failures: u32, is_process: bool, parked: Duration, random: Random) -> Wait {
     let is_parked = failures >= PARKED_AFTER;
     let time = match (is_parked, is_process) {
         (true, true) => parked,
         (true, false) => LONGEST,
         (false, _) => FIRST.saturating_mul(FACTOR.saturating_pow(failures.saturating_sub(1))).min(LONGEST),
     };
-    Wait { time: jittered(time), is_parked }
-}
-
-/// Adds a jitter of up to a half, so that servers that ended together do not start together.
-fn jittered(time: Duration) -> Duration {
-    let random = RandomState::new().hash_one(time) % 1024;
-    time + time.mul_f64(f64::from(u32::try_from(random).unwrap_or_default()) / 2048.0)
+    // Servers that ended together do not start together.
+    Wait { time: time + random.below(time / 2), is_parked }
 }
 
 #[cfg(test)]
@@ -369,21 +365,25 @@ mod tests {
     #[test]
     fn a_single_failure_costs_less_than_a_fifth_of_a_second() {
         for _ in 0..100 {
-            let wait = after(1, true, PARKED);
+            let wait = after(1, true, PARKED, Random::SYSTEM);
             assert!(!wait.is_parked && wait.time >= FIRST && wait.time < FIRST * 2, "{wait:?}");
         }
     }
 
     #[test]
     fn servers_that_end_together_do_not_start_together() {
-        let waits: std::collections::HashSet<_> = (0..100).map(|_| after(1, true, PARKED).time).collect();
+        let waits: std::collections::HashSet<_> =
+            (0..100).map(|_| after(1, true, PARKED, Random::SYSTEM).time).collect();
         assert!(waits.len() > 20, "{waits:?}");
     }
 
     #[test]
     fn waits_grow_until_a_process_is_parked_and_a_remote_server_is_tried_twice_a_minute() {
-        let seconds =
-            |is_process| (1..9).map(|failures| after(failures, is_process, PARKED).time.as_secs()).collect::<Vec<_>>();
+        let seconds = |is_process| {
+            (1..9)
+                .map(|failures| after(failures, is_process, PARKED, Random::SYSTEM).time.as_secs())
+                .collect::<Vec<_>>()
+        };
         let (process, remote) = (seconds(true), seconds(false));
         assert!(
             process[..6].is_sorted() && process[4] < 46 && process[5..].iter().all(|seconds| *seconds >= 300),
@@ -391,7 +391,9 @@ mod tests {
         );
         assert!(remote.iter().all(|seconds| *seconds <= 45), "{remote:?}");
         assert!(
-            after(6, true, PARKED).is_parked && after(6, false, PARKED).is_parked && !after(5, true, PARKED).is_parked
+            after(6, true, PARKED, Random::SYSTEM).is_parked
+                && after(6, false, PARKED, Random::SYSTEM).is_parked
+                && !after(5, true, PARKED, Random::SYSTEM).is_parked
         );
     }
 }

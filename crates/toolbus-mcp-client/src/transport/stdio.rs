@@ -2,7 +2,7 @@
 
 use std::io;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rmcp::RoleClient;
 use rmcp::model::{ClientJsonRpcMessage, ServerJsonRpcMessage};
@@ -17,6 +17,7 @@ use tokio::task::coop::consume_budget;
 use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
+use toolbus_core::Clock;
 use toolbus_core::text::shown;
 
 use super::fast_path::PendingCalls;
@@ -67,14 +68,21 @@ impl StdioTransport {
         server: Arc<str>,
         closing: CancellationToken,
         exited: Exited,
+        clock: Clock,
     ) -> Self {
         let (outgoing, to_write) = mpsc::channel(OUTGOING);
         let (read, incoming) = mpsc::channel(INCOMING);
         let failure = TransportFailure::default();
         let pending = Arc::<PendingCalls>::default();
-        let reader = Reader::new(from, server, Arc::clone(&pending), read);
-        tokio::spawn(reader.run(closing.clone(), exited, failure.clone()));
-        let writer = tokio::spawn(write_lines(to, to_write, closing.clone()));
+        let reader = Reader::new(from, server, Arc::clone(&pending), read, clock);
+        #[expect(
+            clippy::disallowed_methods,
+            reason = "`closing` ends both, when the transport is dropped at the latest"
+        )]
+        let writer = {
+            tokio::spawn(reader.run(closing.clone(), exited, failure.clone()));
+            tokio::spawn(write_lines(to, to_write, closing.clone()))
+        };
         Self { outgoing, pending, incoming, closing, writer, failure }
     }
 
@@ -249,10 +257,11 @@ struct Reader<R> {
     room: Arc<Semaphore>,
     skipped: u64,
     skipped_in_a_row: u32,
+    clock: Clock,
 }
 
 impl<R: AsyncRead + Unpin> Reader<R> {
-    fn new(from: R, server: Arc<str>, pending: Arc<PendingCalls>, to: mpsc::Sender<Received>) -> Self {
+    fn new(from: R, server: Arc<str>, pending: Arc<PendingCalls>, to: mpsc::Sender<Received>, clock: Clock) -> Self {
         Self {
             from: BufReader::with_capacity(CHUNK, from),
             line: Vec::new(),
@@ -262,6 +271,7 @@ impl<R: AsyncRead + Unpin> Reader<R> {
             room: Arc::new(Semaphore::new(MAX_LINE)),
             skipped: 0,
             skipped_in_a_row: 0,
+            clock,
         }
     }
 
@@ -323,14 +333,14 @@ impl<R: AsyncRead + Unpin> Reader<R> {
                 let is_long = self.line.len() == MAX_LINE;
                 return if is_long { End::LongLine } else { End::Closed { is_within_line: !self.line.is_empty() } };
             }
-            let began = Instant::now();
+            let began = self.clock.now();
             let message = if self.line.len() > LONG { self.parse_elsewhere().await } else { parse(&self.line) };
             match message {
                 Ok(None) => {}
                 Err(Unread::TooLarge) => return End::LargeMessage,
                 Err(Unread::Unneeded) => {
                     self.skipped_in_a_row = 0;
-                    sleep(began.elapsed() * REST).await;
+                    sleep(self.clock.since(began) * REST).await;
                 }
                 Ok(Some(message)) => {
                     self.skipped_in_a_row = 0;
@@ -408,7 +418,8 @@ mod tests {
         let (to, input) = duplex(8 * 1024);
         let (exit, exited) = watch::channel(None);
         let closing = CancellationToken::new();
-        let transport = StdioTransport::new(from, to, "test".into(), closing.clone(), Exited::new(exited));
+        let transport =
+            StdioTransport::new(from, to, "test".into(), closing.clone(), Exited::new(exited), Clock::SYSTEM);
         (transport, Server { output, input: BufReader::new(input), closing, exit })
     }
 

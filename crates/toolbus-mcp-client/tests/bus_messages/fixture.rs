@@ -238,7 +238,7 @@ impl Fixture {
         let servers = Arc::clone(&fleet) as Arc<dyn ServerControl>;
         let (notifier, asking) = dispatcher.notifier_of(Index::new(Arc::clone(&servers)), Arc::clone(&shared));
         let invoker = Arc::new(dispatcher.clone()) as Arc<dyn Invoker>;
-        let before = RememberedAgents::new(store);
+        let before = RememberedAgents::new(store, Clock::SYSTEM);
         let refresh = Arc::new(RefreshHandler::new(access.clone(), asking, Arc::clone(&servers), before));
         let about = About {
             name: "toolbus".to_owned(),

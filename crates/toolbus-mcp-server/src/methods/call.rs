@@ -146,6 +146,7 @@ impl CallFlow {
         }
         let Some(running) = self.running.take() else { return };
         self.is_detached = true;
+        #[expect(clippy::disallowed_methods, reason = "the flow awaits it, or the task that follows a dropped flow")]
         let running = tokio::spawn(running);
         let ended = async move {
             let gone = || Err(ToolFailure::new(Cause::Cancelled, "The daemon shut down."));

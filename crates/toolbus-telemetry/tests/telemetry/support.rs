@@ -1,10 +1,11 @@
 //! Calls without a bus: deliveries that nobody published, told step by step as the dispatcher does.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use tokio::sync::watch;
+use toolbus_core::Clock;
 use toolbus_core::bus::{BusState, Delivery, Settle};
 use toolbus_core::failure::{Cause, Status};
 use toolbus_core::redact::Redactor;
@@ -66,6 +67,7 @@ impl Daemon {
             service_version: "0.0.0-test".into(),
             service_instance: "here".into(),
             redactor: redactor.clone(),
+            clock: Clock::SYSTEM,
         };
         let look_up = |name: &str| variables.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned());
         let exporters = Exporters::start(&settings, &look_up).unwrap();
@@ -129,7 +131,7 @@ pub(crate) fn delivery(properties: Properties) -> Delivery {
         redelivered: false,
         earlier_deliveries: 0,
         delivery_tag: 7,
-        arrived: Instant::now(),
+        arrived: Clock::SYSTEM.now(),
         settle: Box::new(NoBus),
     }
 }

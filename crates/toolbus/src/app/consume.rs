@@ -65,7 +65,7 @@ impl App {
             tracing::error!(%error, "the tools that manage MCP servers were not registered");
         }
         let (notifier, notify) = self.dispatcher.notifier_of(Index::new(Arc::clone(&servers)), self.bus());
-        let asked = RememberedAgents::new(Arc::clone(&self.store));
+        let asked = RememberedAgents::new(Arc::clone(&self.store), Clock::SYSTEM);
         let refresh = Arc::new(RefreshHandler::new(self.policy.clone(), notify, Arc::clone(&servers), asked));
         let ignores_unknown = self.config.mcp.unknown_server == UnknownServer::Ignore;
         let manage = Arc::new(ManageHandler::new(self.policy.clone(), servers, invoker, ignores_unknown));

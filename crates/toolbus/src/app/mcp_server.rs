@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
-use toolbus_core::Invoker;
 use toolbus_core::policy::EffectiveTools;
+use toolbus_core::{Clock, Invoker};
 use toolbus_mcp_client::servers::ServerControl as _;
 use toolbus_mcp_server::{Document, Local, McpServer, Resources, Settings};
 use toolbus_telemetry::Exporters;
@@ -49,6 +49,7 @@ impl App {
             name: self.config.bus.name.clone(),
             version: crate::VERSION.to_owned(),
             max_body: self.config.max_door_body(),
+            clock: Clock::SYSTEM,
         };
         let resources =
             self.servers.as_ref().map(|servers| Arc::new(Instructions(servers.clone())) as Arc<dyn Resources>);

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};
 
+use toolbus_core::Clock;
 use toolbus_core::redact::Redactor;
 use toolbus_core::registry::Registry;
 use toolbus_core::store::Store;
@@ -115,7 +116,11 @@ impl Servers {
     pub fn registrar(&self, config: &Config, store: Arc<dyn Store>) -> Option<Arc<Registrar>> {
         let fleet = Arc::new(self.bridge.clone());
         let is_lasting = config.store.url != StoreUrl::Memory;
-        config.mcp.register.rules().map(|rules| Arc::new(Registrar::new(rules, store, is_lasting, fleet)))
+        config
+            .mcp
+            .register
+            .rules()
+            .map(|rules| Arc::new(Registrar::new(rules, store, is_lasting, fleet, Clock::SYSTEM)))
     }
 }
 

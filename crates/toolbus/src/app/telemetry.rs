@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::watch;
+use toolbus_core::Clock;
 use toolbus_core::bus::BusState;
 use toolbus_core::redact::Redactor;
 use toolbus_core::telemetry::{Load, Telemetry};
@@ -42,6 +43,7 @@ pub(super) fn exporters(config: &Config, redactor: &Redactor) -> Result<Exporter
         service_version: env!("CARGO_PKG_VERSION").to_owned(),
         service_instance: new_message_id(),
         redactor: redactor.clone(),
+        clock: Clock::SYSTEM,
     };
     Ok(Exporters::start(&settings, &|name| std::env::var(name).ok())?)
 }

@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, DuplexStream, duplex};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
+use toolbus_core::Clock;
 use toolbus_core::failure::Cause;
 use toolbus_core::progress::ProgressSink;
 use toolbus_core::tool::{ToolCall, ToolOutput};
@@ -51,7 +52,8 @@ async fn connect(session_mode: SessionMode) -> (Arc<Connection>, Server) {
     let ((from, output), (to, input)) = (duplex(8 * 1024), duplex(8 * 1024));
     let (exit, exited) = watch::channel(None);
     let closing = CancellationToken::new();
-    let transport = StdioTransport::new(from, to, "scripted".into(), closing.clone(), Exited::new(exited));
+    let transport =
+        StdioTransport::new(from, to, "scripted".into(), closing.clone(), Exited::new(exited), Clock::SYSTEM);
     let how = How { session_mode: Some(session_mode), fast_path: Some(transport.fast_path()), ..How::default() };
     let mut server = Server { output, input: BufReader::new(input), closing, _exit: exit };
     let opened = open(transport, how);

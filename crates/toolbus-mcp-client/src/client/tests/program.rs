@@ -5,6 +5,7 @@ use std::process::Stdio;
 use tokio::process::{Child, Command};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
+use toolbus_core::Clock;
 use toolbus_core::progress::ProgressSink;
 use toolbus_core::tool::{ToolCall, ToolOutput};
 
@@ -60,7 +61,8 @@ fn start(mode: &str) -> (StdioTransport, Program) {
     let mut child = command.spawn().unwrap();
     let (from, to) = (child.stdout.take().unwrap(), child.stdin.take().unwrap());
     let (told, exit) = watch::channel(None);
-    let transport = StdioTransport::new(from, to, "program".into(), CancellationToken::new(), Exited::new(exit));
+    let closing = CancellationToken::new();
+    let transport = StdioTransport::new(from, to, "program".into(), closing, Exited::new(exit), Clock::SYSTEM);
     (transport, Program { _child: child, _exit: told })
 }
 

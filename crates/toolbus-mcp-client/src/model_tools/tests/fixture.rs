@@ -10,6 +10,7 @@ use futures_util::future::{BoxFuture, pending};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
+use toolbus_core::Clock;
 use toolbus_core::caller::{AgentName, Caller, Identity};
 use toolbus_core::failure::ToolFailure;
 use toolbus_core::pattern::Pattern;
@@ -63,7 +64,8 @@ impl Fixture {
         let access = PolicyHandle::new(registry.clone(), Identity::default(), policy, capacity);
         let servers = Arc::new(FakeServers::new(registry));
         let (invoker, fleet, store) = (Arc::<Inner>::default(), Arc::clone(&servers), Arc::<Kept>::default());
-        let registrar = Arc::new(Registrar::new(rules(), Arc::clone(&store) as _, true, Arc::clone(&fleet) as _));
+        let (kept, control) = (Arc::clone(&store) as _, Arc::clone(&fleet) as _);
+        let registrar = Arc::new(Registrar::new(rules(), kept, true, control, Clock::SYSTEM));
         let known: Arc<dyn ServerControl> = Arc::clone(&servers) as _;
         let tools = tools(&access, known, Arc::clone(&invoker) as _, registers.then(|| Arc::clone(&registrar)));
         Self { access, tools, servers, invoker, fleet, store, registrar }

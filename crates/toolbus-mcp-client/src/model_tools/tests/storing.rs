@@ -1,6 +1,7 @@
 use std::sync::Arc;
 
 use serde_json::{Value, json};
+use toolbus_core::Clock;
 use toolbus_core::registry::Registry;
 use toolbus_core::store::Store as _;
 
@@ -14,8 +15,13 @@ async fn put(world: &Fixture, key: &str, value: Value) {
 
 /// The names that another daemon with the same store would restore.
 async fn restored(world: &Fixture, rules: Rules) -> Vec<String> {
-    let registrar =
-        Registrar::new(rules, Arc::clone(&world.store) as _, false, Arc::new(FakeServers::new(Registry::new())));
+    let registrar = Registrar::new(
+        rules,
+        Arc::clone(&world.store) as _,
+        false,
+        Arc::new(FakeServers::new(Registry::new())),
+        Clock::SYSTEM,
+    );
     registrar.restore().await.iter().map(|spec| spec.name.to_string()).collect()
 }
 

@@ -9,6 +9,7 @@ use tokio_util::sync::CancellationToken;
 use toolbus_core::caller::Caller;
 use toolbus_core::failure::ToolFailure;
 use toolbus_core::tool::{ToolCall, ToolOutput};
+use toolbus_protocol::Random;
 
 use super::*;
 use crate::status::PhaseName;
@@ -24,6 +25,7 @@ pub(super) const HASTE: Timeouts = Timeouts {
     retry: Duration::from_secs(3600),
     arrival: Duration::from_secs(20),
     idle: Duration::from_millis(400),
+    random: Random::SYSTEM,
 };
 
 /// A bridge, and the folder by which its servers are ruled.

@@ -15,6 +15,7 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
+use toolbus_core::Clock;
 use toolbus_core::caller::{AgentName, Caller};
 use toolbus_core::failure::{Cause, ToolFailure};
 use toolbus_core::listing::{Definition, definition};
@@ -182,7 +183,12 @@ impl Fixture {
             scripted: Mutex::default(),
         });
         backend.has("ana", &["echo", "scripted", "storm", "wait"]);
-        let settings = Settings { name: "toolbus".to_owned(), version: "0.0.0".to_owned(), max_body: MAX_BODY };
+        let settings = Settings {
+            name: "toolbus".to_owned(),
+            version: "0.0.0".to_owned(),
+            max_body: MAX_BODY,
+            clock: Clock::SYSTEM,
+        };
         let closing = CancellationToken::new();
         let shared = Arc::new(Shared(Arc::clone(&backend)));
         let server = McpServer::new(settings, shared, Arc::new(Discard), closing.clone());

@@ -11,6 +11,7 @@ use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, DuplexStrea
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
+use toolbus_core::Clock;
 use toolbus_core::caller::{AgentName, Caller};
 use toolbus_core::failure::{Cause, ToolFailure};
 use toolbus_core::listing::{Definition, definition};
@@ -152,7 +153,8 @@ impl Fixture {
             changes: watch::Sender::new(0),
             log: Mutex::default(),
         });
-        let settings = Settings { name: "toolbus".to_owned(), version: "1".to_owned(), max_body: MAX_BODY };
+        let settings =
+            Settings { name: "toolbus".to_owned(), version: "1".to_owned(), max_body: MAX_BODY, clock: Clock::SYSTEM };
         let closing = CancellationToken::new();
         let backend = Arc::new(Shared(Arc::clone(&fake)));
         let server = McpServer::new(settings, backend, Arc::new(Discard), closing.clone());

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
+use toolbus_core::Clock;
 use toolbus_core::caller::AgentName;
 use toolbus_mcp_server::{Discard, McpServer, Settings};
 use toolbus_protocol::topic;
@@ -78,6 +79,7 @@ async fn serve(args: ServeArgs, agent: AgentName, config: &Config) -> Result<Exi
         name: "toolbus".to_owned(),
         version: crate::VERSION.to_owned(),
         max_body: usize::try_from(config.invoke.max_body.bytes()).unwrap_or(usize::MAX),
+        clock: Clock::SYSTEM,
     };
     let door = McpServer::new(settings, Arc::new(remote.clone()), Arc::new(Discard), closing);
     let end = door.serve(Some(agent), tokio::io::stdin(), tokio::io::stdout()).await;
