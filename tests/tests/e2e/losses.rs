@@ -211,7 +211,11 @@ async fn a_broker_that_takes_no_messages_is_named_and_answers_follow_when_it_doe
     assert_eq!(backend.count("held"), 1);
     daemon.wait_until_ready().await;
     daemon.stop(&site).await;
-    assert_eq!(client.answers_to(&request.correlation).len(), 1);
+    // An answer that stays blocked for longer than the broker may take to confirm it is published again, as the same.
+    let answers = client.answers_to(&request.correlation);
+    let mut ids: Vec<&str> = answers.iter().map(Message::message_id).collect();
+    ids.dedup();
+    assert_eq!(ids.len(), 1, "{answers:?}");
 }
 
 #[tokio::test]
