@@ -13,6 +13,7 @@ mod clock;
 mod control;
 mod deadline;
 mod dispatcher;
+pub mod events;
 pub mod failure;
 mod gates;
 pub mod lifecycle;

@@ -24,13 +24,13 @@ use rmcp::model::{
 use rmcp::service::{Peer, PeerRequestOptions, RunningService, ServiceError};
 use tokio::sync::watch;
 use tokio::time::{sleep_until, timeout};
+use toolbus_core::events::McpClientSession;
 use toolbus_core::failure::{Cause, ToolFailure};
 use toolbus_core::redact::Redactor;
 use toolbus_core::tool::{ToolCall, ToolOutput};
 
 use self::inflight::{ConnectionLabels, InFlight, PendingRequest, RequestTimer};
 use self::notifications::{Notifications, Token};
-use crate::events::Session;
 use crate::transport::stdio::FastPath;
 
 pub(crate) use self::failure::{CallError, RequestError};
@@ -87,7 +87,7 @@ impl Connection {
                 end = notifications.ended() => end,
                 () = subscribing => return,
             };
-            labels.observer.session(&Session {
+            labels.observer.session(&McpClientSession {
                 server: &labels.server,
                 protocol_version: &labels.protocol_version,
                 transport: labels.transport,

@@ -9,7 +9,6 @@
 
 pub mod bus_messages;
 mod client;
-pub mod events;
 pub mod model_tools;
 pub mod process;
 pub mod servers;

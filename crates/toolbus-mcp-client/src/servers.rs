@@ -17,6 +17,7 @@ use std::time::Duration;
 
 use parking_lot::{Mutex, MutexGuard, RwLock};
 use tokio_util::task::TaskTracker;
+use toolbus_core::events::McpClientEvents;
 use toolbus_core::registry::{Clash, Rank, Registry};
 use toolbus_core::tool::{Tool, ToolDescriptor};
 use toolbus_core::toolsets::SessionSet;
@@ -24,7 +25,6 @@ use toolbus_trust::scan::Scanner;
 
 use self::entry::ServerEntry;
 use self::tools::{QuotaExceeded, ToolQuota, Usage};
-use crate::events::Observer;
 use crate::process::Launcher;
 use crate::spec::{Origin, ServerName, ServerSpec};
 use crate::status::ServerStatus;
@@ -70,7 +70,7 @@ pub struct Servers {
 pub(crate) struct Inner {
     registry: Registry,
     launcher: Launcher,
-    observer: Arc<dyn Observer>,
+    observer: Arc<dyn McpClientEvents>,
     /// Scans the texts of servers.
     scanner: Scanner,
     timeouts: Timeouts,
@@ -90,14 +90,14 @@ pub(crate) struct Inner {
 impl Servers {
     /// Creates an empty set of servers, whose tools go to `registry`.
     #[must_use]
-    pub fn new(registry: Registry, launcher: Launcher, observer: Arc<dyn Observer>, scanner: Scanner) -> Self {
+    pub fn new(registry: Registry, launcher: Launcher, observer: Arc<dyn McpClientEvents>, scanner: Scanner) -> Self {
         Self::with_timeouts(registry, launcher, observer, scanner, Timeouts::DEFAULT)
     }
 
     fn with_timeouts(
         registry: Registry,
         launcher: Launcher,
-        observer: Arc<dyn Observer>,
+        observer: Arc<dyn McpClientEvents>,
         scanner: Scanner,
         timeouts: Timeouts,
     ) -> Self {

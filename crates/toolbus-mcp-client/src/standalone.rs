@@ -6,12 +6,12 @@ use std::time::{Duration, Instant};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use toolbus_core::Clock;
+use toolbus_core::events::{Discard, McpClientEvents};
 use toolbus_core::failure::ToolFailure;
 use toolbus_core::tool::{ToolCall, ToolOutput};
 use toolbus_trust::scan::Scanner;
 
 use crate::client::{Connection, Listed, ServerInfo, SessionMode};
-use crate::events::{Discard, Observer};
 use crate::process::Launcher;
 use crate::servers::definition::{Definitions, definitions};
 use crate::servers::findings::Findings;
@@ -48,7 +48,7 @@ struct Probe<'a> {
 
 impl Probe<'_> {
     async fn connect(&mut self, launcher: &Launcher) -> Option<Connected> {
-        let observer: Arc<dyn Observer> = Arc::new(Discard);
+        let observer: Arc<dyn McpClientEvents> = Arc::new(Discard);
         let connector = Connector::new(self.spec, None, launcher, &observer);
         let began = self.clock.now();
         let connected = connector.connect(CONNECT_TIME, &CancellationToken::new(), &tracing::Span::none()).await;
@@ -150,7 +150,7 @@ impl Direct {
     ///
     /// If the server cannot be started or reached, or the handshake fails.
     pub async fn start(spec: &ServerSpec, launcher: &Launcher) -> Result<Self, DirectError> {
-        let observer: Arc<dyn Observer> = Arc::new(Discard);
+        let observer: Arc<dyn McpClientEvents> = Arc::new(Discard);
         let connected = Connector::new(spec, None, launcher, &observer)
             .connect(START_TIME, &CancellationToken::new(), &tracing::Span::none())
             .await;

@@ -10,7 +10,6 @@
 pub mod auth;
 mod backend;
 mod content;
-mod events;
 mod http;
 mod meta;
 mod methods;
@@ -21,7 +20,6 @@ mod stdio;
 
 pub use self::auth::{AuthOutcome, Principal, TokenAuth, TokenId};
 pub use self::backend::{Backend, BackendCall, Document, Listed, Local, Resources, Unavailable};
-pub use self::events::{Discard, Observer, Operation, Started};
 pub use self::http::router;
 pub use self::meta::Version;
 pub use self::server::{McpServer, Settings};

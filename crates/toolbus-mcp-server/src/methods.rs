@@ -13,8 +13,8 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::json;
 use serde_json::value::RawValue;
+use toolbus_core::events::McpServerRequest;
 
-use crate::events::Started;
 use crate::rpc::{self, Call, Id, RpcError};
 use crate::server::Parts;
 use crate::session::Peer;
@@ -157,7 +157,7 @@ impl Flow {
         }
     }
 
-    pub(crate) fn observed(mut self, started: Box<dyn Started>) -> Self {
+    pub(crate) fn observed(mut self, started: Box<dyn McpServerRequest>) -> Self {
         match &mut self {
             Self::Call(call) => call.started = Some(started),
             Self::Listen(listen) => listen.started = Some(started),

@@ -8,10 +8,10 @@ use serde_json::value::RawValue;
 use tokio_util::sync::CancellationToken;
 use toolbus_core::Clock;
 use toolbus_core::caller::Caller;
+use toolbus_core::events::{McpServerEvents, McpServerOperation};
 use toolbus_protocol::TraceContext;
 
 use crate::backend::Backend;
-use crate::events::{Observer, Operation};
 use crate::meta::{Meta, Version};
 use crate::methods::{self, Flow, Method};
 use crate::rpc::{self, Call, Id, RpcError};
@@ -48,7 +48,7 @@ pub struct McpServer {
 pub(crate) struct Parts {
     pub(crate) settings: Settings,
     pub(crate) backend: Arc<dyn Backend>,
-    pub(crate) observer: Arc<dyn Observer>,
+    pub(crate) events: Arc<dyn McpServerEvents>,
     pub(crate) sessions: Sessions,
     /// Cancelled when the server closes.
     pub(crate) closing: CancellationToken,
@@ -70,12 +70,12 @@ impl McpServer {
     pub fn new(
         settings: Settings,
         backend: Arc<dyn Backend>,
-        observer: Arc<dyn Observer>,
+        events: Arc<dyn McpServerEvents>,
         closing: CancellationToken,
     ) -> Self {
         let limits = Limits { total: MAX_SESSIONS, per_token: MAX_SESSIONS_OF_TOKEN, idle: SESSION_IDLE };
         let sessions = Sessions::new(limits, settings.clock);
-        Self { parts: Arc::new(Parts { settings, backend, observer, sessions, closing }) }
+        Self { parts: Arc::new(Parts { settings, backend, events, sessions, closing }) }
     }
 
     /// Ends idle sessions periodically, and all of them when the server closes.
@@ -105,15 +105,15 @@ impl McpServer {
         let version = methods::initialize::version(call.params)?;
         let trace = Meta::of(call.params).trace().or(outside);
         let begun = self.parts.sessions.begin(owner, version, transport, caller);
-        let operation = Operation {
+        let operation = McpServerOperation {
             method: Method::Initialize.as_str(),
-            version,
+            protocol_version: version.as_str(),
             transport,
             session: begun.as_ref().ok().map(|(session, _)| &*session.id),
             request: call.id.as_json(),
             parent: trace.as_ref(),
         };
-        let started = self.parts.observer.started(&operation);
+        let started = self.parts.events.started(&operation);
         let (session, evicted) = match begun {
             Ok(begun) => begun,
             Err(full) => {
@@ -146,15 +146,15 @@ impl McpServer {
         let method = Method::parse(&call.method);
         let meta = Meta::of(call.params);
         let trace = meta.trace().or_else(|| peer.trace.clone());
-        let operation = Operation {
+        let operation = McpServerOperation {
             method: method.map_or("unknown", Method::as_str),
-            version: peer.version,
+            protocol_version: peer.version.as_str(),
             transport: peer.transport,
             session: peer.session.as_ref().map(|session| &*session.id),
             request: call.id.as_json(),
             parent: trace.as_ref(),
         };
-        let started = self.parts.observer.started(&operation);
+        let started = self.parts.events.started(&operation);
         let method = method.filter(|method| method.is_for(peer));
         let answered = match method {
             Some(Method::CallTool) => {
@@ -203,7 +203,7 @@ impl McpServer {
     fn ended(&self, session: &Session) {
         session.ended.cancel();
         self.parts.backend.end_session(&session.caller);
-        self.parts.observer.session_ended(session.version, session.transport, session.lasted());
+        self.parts.events.session_ended(session.version.as_str(), session.transport, session.lasted());
     }
 }
 

@@ -20,6 +20,7 @@ mod instruments;
 mod labels;
 pub mod logging;
 mod logs;
+mod mcp;
 mod mcp_client;
 mod mcp_server;
 mod redacted;
@@ -33,8 +34,8 @@ mod watched;
 
 pub use environment::EnvironmentError;
 pub use exporters::{Exporters, NotFlushed, TelemetryError};
-pub use mcp_client::{McpClientOperation, McpClientRecorder, McpClientSession, McpServers};
-pub use mcp_server::{McpServerOperation, McpServerRecorder, McpServerRequest};
+pub use mcp_client::{McpClientRecorder, McpServers};
+pub use mcp_server::McpServerRecorder;
 pub use scripts::{ScriptLoad, ScriptRecorder, ScriptRun};
 pub use settings::{Identity, Protocol, Settings};
 pub use transport::TransportError;

@@ -2,63 +2,21 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
 
 use opentelemetry::KeyValue;
-use opentelemetry::metrics::{Histogram, Meter};
+use opentelemetry::metrics::Meter;
+use toolbus_core::events::{McpClientEvents, McpClientOperation, McpClientSession};
 
-use crate::labels::{self, Labels, OTHER_NAME, among};
+use crate::labels::{Kind, OTHER_NAME, among};
+use crate::mcp::{CALL, Durations, Wire, combinations};
 use crate::tools::MAX_SERIES;
 
-/// Seconds, as the conventions for MCP advise.
-pub(crate) const BOUNDS: [f64; 14] = [0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0];
 /// Servers whose restarts have a series of their own.
 const MAX_SERVERS: usize = 1_000;
 
 /// Records requests to MCP servers, and connections to them. Without a collector it does nothing.
 pub struct McpClientRecorder {
-    instruments: Option<Instruments>,
-}
-
-struct Instruments {
-    operation_duration: Histogram<f64>,
-    session_duration: Histogram<f64>,
-    operations: Labels<Kind>,
-    sessions: Labels<Kind>,
-}
-
-/// One request to a server.
-#[derive(Debug, Clone, Copy)]
-pub struct McpClientOperation<'a> {
-    /// The method, such as `tools/call`.
-    pub method: &'a str,
-    /// The tool of a `tools/call`.
-    pub tool: Option<&'a str>,
-    /// The server's name.
-    pub server: &'a str,
-    /// Version of the protocol; empty before one was agreed on.
-    pub protocol_version: &'a str,
-    /// `pipe` or `tcp`.
-    pub transport: &'a str,
-    /// From the request to its answer.
-    pub duration: Duration,
-    /// What went wrong, if anything did. What is not documented is recorded as `_OTHER`.
-    pub error_type: Option<&'a str>,
-}
-
-/// One connection to a server, from its handshake to its end.
-#[derive(Debug, Clone, Copy)]
-pub struct McpClientSession<'a> {
-    /// The server's name.
-    pub server: &'a str,
-    /// Version of the protocol.
-    pub protocol_version: &'a str,
-    /// `pipe` or `tcp`.
-    pub transport: &'a str,
-    /// How long it lasted.
-    pub duration: Duration,
-    /// Why it ended, unless it was closed in order.
-    pub error_type: Option<&'a str>,
+    durations: Option<Durations<ClientKind>>,
 }
 
 /// What is looked up at each export.
@@ -76,41 +34,25 @@ pub struct McpServers {
 
 impl McpClientRecorder {
     pub(crate) fn new(meter: Option<&Meter>) -> Self {
-        let histogram = |meter: &Meter, name: &'static str, description: &'static str| {
-            let builder = meter.f64_histogram(name).with_unit("s").with_description(description);
-            builder.with_boundaries(BOUNDS.to_vec()).build()
-        };
-        let instruments = |meter| Instruments {
-            operation_duration: histogram(
-                meter,
-                "mcp.client.operation.duration",
-                "From a request to an MCP server to its answer.",
-            ),
-            session_duration: histogram(
-                meter,
-                "mcp.client.session.duration",
-                "From the handshake with an MCP server to the end of the connection.",
-            ),
-            operations: Labels::default(),
-            sessions: Labels::default(),
-        };
-        Self { instruments: meter.map(instruments) }
+        let operation = ("mcp.client.operation.duration", "From a request to an MCP server to its answer.");
+        let session =
+            ("mcp.client.session.duration", "From the handshake with an MCP server to the end of the connection.");
+        Self { durations: meter.map(|meter| Durations::new(meter, operation, session)) }
     }
+}
 
-    /// Records a request that was answered, or not.
-    pub fn operation(&self, operation: &McpClientOperation<'_>) {
-        let Some(instruments) = &self.instruments else { return };
+impl McpClientEvents for McpClientRecorder {
+    fn operation(&self, operation: &McpClientOperation<'_>) {
+        let Some(durations) = &self.durations else { return };
         let McpClientOperation { method, tool, server, protocol_version, transport, duration, error_type } = *operation;
-        let kind = Kind::new(Some(method), protocol_version, transport, error_type);
-        instruments.operation_duration.record(duration.as_secs_f64(), &instruments.operations.of(server, tool, kind));
+        let kind = ClientKind::new(Some(method), protocol_version, transport, error_type);
+        durations.operation(duration, server, tool, kind);
     }
 
-    /// Records a connection that ended.
-    pub fn session(&self, session: &McpClientSession<'_>) {
-        let Some(instruments) = &self.instruments else { return };
+    fn session(&self, session: &McpClientSession<'_>) {
+        let Some(durations) = &self.durations else { return };
         let McpClientSession { server, protocol_version, transport, duration, error_type } = *session;
-        let kind = Kind::new(None, protocol_version, transport, error_type);
-        instruments.session_duration.record(duration.as_secs_f64(), &instruments.sessions.of(server, None, kind));
+        durations.session(duration, server, ClientKind::new(None, protocol_version, transport, error_type));
     }
 }
 
@@ -165,9 +107,7 @@ fn bounded_servers(counts: Vec<(String, u64)>) -> BTreeMap<String, u64> {
 /// The attribute that says which server.
 const SERVER: &str = "toolbus.mcp.server";
 
-const METHODS: [&str; 5] = ["initialize", "server/discover", "tools/list", "tools/call", "ping"];
-const VERSIONS: [&str; 5] = ["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25", "2026-07-28"];
-const TRANSPORTS: [&str; 2] = ["pipe", "tcp"];
+const METHODS: [&str; 5] = ["initialize", "server/discover", "tools/list", CALL, "ping"];
 /// Ends of our own, and the codes of JSON-RPC and MCP. Others are a server's own, and without number.
 const ERRORS: [&str; 18] = [
     "tool_error",
@@ -192,45 +132,37 @@ const ERRORS: [&str; 18] = [
 
 /// Combinations of a server, a tool and the closed sets that have labels of their own.
 const MAX_OWN: usize = 2_800;
-/// Combinations of the closed sets alone, each with its value for everything else; requests may also have no error.
-const CLOSED: usize = (METHODS.len() + 1) * (VERSIONS.len() + 1) * (TRANSPORTS.len() + 1) * (ERRORS.len() + 2);
-
-const _: () = assert!(MAX_OWN + CLOSED <= MAX_SERIES, "what comes late must find room, too");
+const _: () =
+    assert!(MAX_OWN + combinations(METHODS.len(), ERRORS.len()) <= MAX_SERIES, "what comes late must find room, too");
 
 /// What is labelled from closed sets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Kind {
+struct ClientKind {
     method: Option<&'static str>,
-    version: &'static str,
-    transport: &'static str,
+    wire: Wire,
     error: Option<&'static str>,
 }
 
-impl Kind {
+impl ClientKind {
     /// `method` is absent for a session.
     fn new(method: Option<&str>, version: &str, transport: &str, error: Option<&str>) -> Self {
         Self {
             method: method.map(|method| among(&METHODS, method)),
-            version: among(&VERSIONS, version),
-            transport: among(&TRANSPORTS, transport),
+            wire: Wire::new(version, transport),
             error: error.map(|error| among(&ERRORS, error)),
         }
     }
 }
 
-impl labels::Kind for Kind {
+impl Kind for ClientKind {
     const MAX_OWN: usize = MAX_OWN;
 
     fn labels(self, server: &str, tool: Option<&str>) -> Arc<[KeyValue]> {
-        let fixed = [
-            KeyValue::new(SERVER, server.to_owned()),
-            KeyValue::new("mcp.protocol.version", self.version),
-            KeyValue::new("network.transport", self.transport),
-        ];
+        let server = [KeyValue::new(SERVER, server.to_owned())];
         let method = self.method.map(|method| KeyValue::new("mcp.method.name", method));
         let tool = tool.map(|tool| KeyValue::new("gen_ai.tool.name", tool.to_owned()));
         let error = self.error.map(|error| KeyValue::new("error.type", error));
-        fixed.into_iter().chain(method).chain(tool).chain(error).collect()
+        server.into_iter().chain(self.wire.labels()).chain(method).chain(tool).chain(error).collect()
     }
 }
 
@@ -239,7 +171,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
-    use crate::labels::OTHER;
+    use crate::labels::{Labels, OTHER};
 
     #[test]
     fn the_counts_of_servers_that_are_too_many_are_one_sum() {
@@ -255,13 +187,14 @@ mod tests {
 
     #[test]
     fn what_a_server_makes_up_is_no_label() {
-        let kind = Kind::new(Some("evil/method"), "3000-01-01", "pigeon", Some("-31999"));
-        assert_eq!(kind, Kind { method: Some(OTHER), version: OTHER, transport: OTHER, error: Some(OTHER) });
+        let kind = ClientKind::new(Some("evil/method"), "3000-01-01", "pigeon", Some("-31999"));
+        assert_eq!(kind, ClientKind { method: Some(OTHER), wire: Wire::new(OTHER, OTHER), error: Some(OTHER) });
     }
 
     #[test]
     fn combinations_beyond_the_limit_share_the_names_and_earlier_ones_keep_theirs() {
-        let (labels, kind) = (Labels::<Kind>::default(), Kind::new(Some("tools/call"), "2025-11-25", "pipe", None));
+        let (labels, kind) =
+            (Labels::<ClientKind>::default(), ClientKind::new(Some("tools/call"), "2025-11-25", "pipe", None));
         let mut seen = BTreeSet::new();
         for number in 0..MAX_OWN + 500 {
             seen.insert(texts(&labels.of("files", Some(&format!("tool_{number}")), kind)));
@@ -276,7 +209,7 @@ mod tests {
     #[test]
     fn a_long_name_is_cut() {
         let labels = Labels::default();
-        let kind = Kind::new(Some("tools/call"), "2025-11-25", "pipe", None);
+        let kind = ClientKind::new(Some("tools/call"), "2025-11-25", "pipe", None);
         let labelled = labels.of(&"s".repeat(10_000), Some(&"t".repeat(10_000)), kind);
         assert!(labelled.iter().all(|label| label.value.as_str().len() <= 255));
     }

@@ -3,15 +3,16 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use opentelemetry::metrics::{Histogram, Meter};
+use opentelemetry::metrics::Meter;
 use opentelemetry::trace::{Span as _, SpanBuilder, SpanKind, Status, TraceContextExt, Tracer};
 use opentelemetry::{Context, KeyValue};
 use opentelemetry_sdk::trace::{SdkTracer, Span};
 use toolbus_core::Clock;
+use toolbus_core::events::{Discard, McpServerEvents, McpServerOperation, McpServerRequest};
 use toolbus_protocol::{TraceContext, bounded};
 
-use crate::labels::{self, Labels, among};
-use crate::mcp_client::BOUNDS;
+use crate::labels::{Kind, among};
+use crate::mcp::{CALL, Durations, Wire, combinations};
 use crate::spans::{carried, remote};
 use crate::tools::MAX_SERIES;
 
@@ -21,104 +22,56 @@ pub struct McpServerRecorder(Option<Arc<Shared>>);
 
 struct Shared {
     tracer: Option<SdkTracer>,
-    instruments: Option<Instruments>,
+    durations: Option<Durations<ServerKind>>,
     clock: Clock,
 }
 
-struct Instruments {
-    operation_duration: Histogram<f64>,
-    session_duration: Histogram<f64>,
-    operations: Labels<Kind>,
-    sessions: Labels<Kind>,
-}
-
-/// A request of a client.
-#[derive(Debug, Clone, Copy)]
-pub struct McpServerOperation<'a> {
-    /// The method, such as `tools/call`. What is not documented is recorded as `unknown`.
-    pub method: &'a str,
-    /// Revision of the protocol.
-    pub protocol_version: &'a str,
-    /// `pipe` or `tcp`.
-    pub transport: &'a str,
-    /// The client's session.
-    pub session: Option<&'a str>,
-    /// The request's id, as JSON.
-    pub request: &'a str,
-    /// The client's trace.
-    pub parent: Option<&'a TraceContext>,
-}
-
-/// A request that is under way.
-pub struct McpServerRequest {
+/// A request that is recorded.
+struct RecordedRequest {
     shared: Arc<Shared>,
-    closed: Closed,
-    started: Instant,
+    known: KnownRequest,
+    began: Instant,
     span: Option<ServerSpan>,
     carried: Option<TraceContext>,
 }
 
 impl McpServerRecorder {
     pub(crate) fn new(tracer: Option<SdkTracer>, meter: Option<&Meter>, clock: Clock) -> Self {
-        let histogram = |meter: &Meter, name: &'static str, description: &'static str| {
-            let builder = meter.f64_histogram(name).with_unit("s").with_description(description);
-            builder.with_boundaries(BOUNDS.to_vec()).build()
-        };
-        let instruments = |meter| Instruments {
-            operation_duration: histogram(
-                meter,
-                "mcp.server.operation.duration",
-                "From a request of an MCP client to its answer.",
-            ),
-            session_duration: histogram(
-                meter,
-                "mcp.server.session.duration",
-                "From the handshake of an MCP client to the end of its session.",
-            ),
-            operations: Labels::default(),
-            sessions: Labels::default(),
-        };
-        let is_recording = tracer.is_some() || meter.is_some();
-        let shared = || Shared { tracer, instruments: meter.map(instruments), clock };
-        Self(is_recording.then(shared).map(Arc::new))
-    }
-
-    /// Begins to record a request. None where nothing is recorded: then what it is part of goes on in its own trace.
-    #[must_use]
-    pub fn started(&self, operation: &McpServerOperation<'_>) -> Option<McpServerRequest> {
-        let shared = Arc::clone(self.0.as_ref()?);
-        let closed = Closed::new(operation);
-        let (span, carried) = match &shared.tracer {
-            Some(tracer) => begin_span(tracer, closed, operation),
-            None => (None, operation.parent.cloned()),
-        };
-        let started = shared.clock.now();
-        Some(McpServerRequest { shared, closed, started, span, carried })
-    }
-
-    /// Records a session that ended.
-    pub fn session(&self, protocol_version: &str, transport: &str, duration: Duration) {
-        let Some(instruments) = self.0.as_ref().and_then(|shared| shared.instruments.as_ref()) else { return };
-        let kind = Kind::session(protocol_version, transport);
-        instruments.session_duration.record(duration.as_secs_f64(), &instruments.sessions.of("", None, kind));
+        let operation = ("mcp.server.operation.duration", "From a request of an MCP client to its answer.");
+        let session = ("mcp.server.session.duration", "From the handshake of an MCP client to the end of its session.");
+        let durations = meter.map(|meter| Durations::new(meter, operation, session));
+        let is_recording = tracer.is_some() || durations.is_some();
+        Self(is_recording.then(|| Arc::new(Shared { tracer, durations, clock })))
     }
 }
 
-impl McpServerRequest {
-    /// The trace that goes on from here.
-    #[must_use]
-    pub const fn trace(&self) -> Option<&TraceContext> {
-        self.carried.as_ref()
+impl McpServerEvents for McpServerRecorder {
+    fn started(&self, operation: &McpServerOperation<'_>) -> Box<dyn McpServerRequest> {
+        let Some(shared) = self.0.clone() else { return Box::new(Discard) };
+        let known = KnownRequest::new(operation);
+        let (span, carried) = match &shared.tracer {
+            Some(tracer) => begin_span(tracer, known, operation),
+            None => (None, operation.parent.cloned()),
+        };
+        let began = shared.clock.now();
+        Box::new(RecordedRequest { shared, known, began, span, carried })
     }
 
-    /// Records that it was answered. `tool` is the name of the tool that was called; what is not documented of `error_type` is
-    /// recorded as `_OTHER`.
-    pub fn finished(self, tool: Option<&str>, error_type: Option<&str>) {
-        let kind = Kind::request(self.closed, error_type);
-        if let Some(instruments) = &self.shared.instruments {
-            let labels = instruments.operations.of("", tool, kind);
-            let duration = self.shared.clock.since(self.started);
-            instruments.operation_duration.record(duration.as_secs_f64(), &labels);
+    fn session_ended(&self, protocol_version: &str, transport: &str, duration: Duration) {
+        let Some(durations) = self.0.as_ref().and_then(|shared| shared.durations.as_ref()) else { return };
+        durations.session(duration, "", ServerKind::Session(Wire::new(protocol_version, transport)));
+    }
+}
+
+impl McpServerRequest for RecordedRequest {
+    fn trace(&self) -> Option<TraceContext> {
+        self.carried.clone()
+    }
+
+    fn finished(self: Box<Self>, tool: Option<&str>, error_type: Option<&str>) {
+        let kind = ServerKind::request(self.known, error_type);
+        if let Some(durations) = &self.shared.durations {
+            durations.operation(self.shared.clock.since(self.began), "", tool, kind);
         }
         if let Some(span) = self.span {
             span.end(tool, kind);
@@ -142,29 +95,29 @@ struct ServerSpan {
 /// Begins a span, if the trace is sampled, and returns the context that goes on. Attributes are made only then.
 fn begin_span(
     tracer: &SdkTracer,
-    closed: Closed,
+    known: KnownRequest,
     operation: &McpServerOperation<'_>,
 ) -> (Option<ServerSpan>, Option<TraceContext>) {
     let client = operation.parent.and_then(remote);
     let context = client.map_or_else(Context::new, |client| Context::new().with_remote_span_context(client));
-    let builder = SpanBuilder::from_name(closed.method).with_kind(SpanKind::Server);
+    let builder = SpanBuilder::from_name(known.method).with_kind(SpanKind::Server);
     let mut span = tracer.build_with_context(builder, &context);
     let carried = carried(span.span_context()).or_else(|| operation.parent.cloned());
     if !span.is_recording() {
         return (None, carried);
     }
-    span.set_attributes(closed.attributes());
+    span.set_attributes(known.attributes());
     let request = operation.request;
     let request = request.strip_prefix('"').and_then(|text| text.strip_suffix('"')).unwrap_or(request);
     span.set_attribute(KeyValue::new("jsonrpc.request.id", bounded(request).to_owned()));
     if let Some(session) = operation.session {
         span.set_attribute(KeyValue::new("mcp.session.id", bounded(session).to_owned()));
     }
-    (Some(ServerSpan { span, method: closed.method }), carried)
+    (Some(ServerSpan { span, method: known.method }), carried)
 }
 
 impl ServerSpan {
-    fn end(mut self, tool: Option<&str>, kind: Kind) {
+    fn end(mut self, tool: Option<&str>, kind: ServerKind) {
         // What a client writes is no name of a span before it is known to be a tool's.
         if let Some(tool) = tool.map(bounded) {
             self.span.update_name(format!("{} {tool}", self.method));
@@ -179,8 +132,6 @@ impl ServerSpan {
     }
 }
 
-/// The method that calls a tool.
-const CALL: &str = "tools/call";
 /// Stands for every method that there is not.
 const UNKNOWN: &str = "unknown";
 
@@ -195,8 +146,6 @@ const METHODS: [&str; 9] = [
     "resources/read",
     "subscriptions/listen",
 ];
-const VERSIONS: [&str; 5] = ["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25", "2026-07-28"];
-const TRANSPORTS: [&str; 2] = ["pipe", "tcp"];
 /// Codes of the bus, ends of the MCP server's own, and codes of JSON-RPC and MCP.
 const ERRORS: [&str; 15] = [
     "tool_error",
@@ -218,67 +167,55 @@ const ERRORS: [&str; 15] = [
 
 /// Combinations of a tool and the closed sets that have labels of their own.
 const MAX_OWN: usize = 1_900;
-/// Combinations of the closed sets alone, each with its value for everything else; requests may also have no error.
-const CLOSED: usize = (METHODS.len() + 1) * (VERSIONS.len() + 1) * (TRANSPORTS.len() + 1) * (ERRORS.len() + 2);
-
-const _: () = assert!(MAX_OWN + CLOSED <= MAX_SERIES, "what comes late must find room, too");
+const _: () =
+    assert!(MAX_OWN + combinations(METHODS.len(), ERRORS.len()) <= MAX_SERIES, "what comes late must find room, too");
 
 /// What is known of a request from its beginning.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Closed {
+struct KnownRequest {
     method: &'static str,
-    version: &'static str,
-    transport: &'static str,
+    wire: Wire,
 }
 
-impl Closed {
+impl KnownRequest {
     fn new(operation: &McpServerOperation<'_>) -> Self {
         Self {
             method: METHODS.into_iter().find(|known| *known == operation.method).unwrap_or(UNKNOWN),
-            version: among(&VERSIONS, operation.protocol_version),
-            transport: among(&TRANSPORTS, operation.transport),
+            wire: Wire::new(operation.protocol_version, operation.transport),
         }
     }
 
     /// The attributes that metrics and spans have in common.
     fn attributes(self) -> impl Iterator<Item = KeyValue> {
         let operation = (self.method == CALL).then(|| KeyValue::new("gen_ai.operation.name", "execute_tool"));
-        [KeyValue::new("mcp.method.name", self.method)]
-            .into_iter()
-            .chain(connection_labels(self.version, self.transport))
-            .chain(operation)
+        [KeyValue::new("mcp.method.name", self.method)].into_iter().chain(connection_labels(self.wire)).chain(operation)
     }
 }
 
 /// How a request came.
-fn connection_labels(version: &'static str, transport: &'static str) -> impl Iterator<Item = KeyValue> {
-    let fixed = [KeyValue::new("mcp.protocol.version", version), KeyValue::new("network.transport", transport)];
-    fixed.into_iter().chain((transport == "tcp").then(|| KeyValue::new("network.protocol.name", "http")))
+fn connection_labels(wire: Wire) -> impl Iterator<Item = KeyValue> {
+    wire.labels().into_iter().chain(wire.is_tcp().then(|| KeyValue::new("network.protocol.name", "http")))
 }
 
 /// What is labelled from closed sets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum ServerKind {
     /// A request, and what went wrong with it.
-    Request(Closed, Option<&'static str>),
-    /// A session, with its revision of the protocol and how it came.
-    Session(&'static str, &'static str),
+    Request(KnownRequest, Option<&'static str>),
+    /// A session.
+    Session(Wire),
 }
 
-impl Kind {
-    fn request(closed: Closed, error: Option<&str>) -> Self {
-        Self::Request(closed, error.map(|error| among(&ERRORS, error)))
-    }
-
-    fn session(version: &str, transport: &str) -> Self {
-        Self::Session(among(&VERSIONS, version), among(&TRANSPORTS, transport))
+impl ServerKind {
+    fn request(known: KnownRequest, error: Option<&str>) -> Self {
+        Self::Request(known, error.map(|error| among(&ERRORS, error)))
     }
 
     /// What went wrong, and the code of the answer, where that is an error of JSON-RPC.
     fn failure(self) -> impl Iterator<Item = KeyValue> {
         let error = match self {
             Self::Request(_, error) => error,
-            Self::Session(..) => None,
+            Self::Session(_) => None,
         };
         let code = error.filter(|error| error.starts_with('-'));
         let error = error.map(|error| KeyValue::new("error.type", error));
@@ -286,16 +223,16 @@ impl Kind {
     }
 }
 
-impl labels::Kind for Kind {
+impl Kind for ServerKind {
     const MAX_OWN: usize = MAX_OWN;
 
     fn labels(self, _: &str, tool: Option<&str>) -> Arc<[KeyValue]> {
         match self {
-            Self::Request(closed, _) => {
+            Self::Request(known, _) => {
                 let tool = tool.map(|tool| KeyValue::new("gen_ai.tool.name", tool.to_owned()));
-                closed.attributes().chain(tool).chain(self.failure()).collect()
+                known.attributes().chain(tool).chain(self.failure()).collect()
             }
-            Self::Session(version, transport) => connection_labels(version, transport).collect(),
+            Self::Session(wire) => connection_labels(wire).collect(),
         }
     }
 }
@@ -309,7 +246,7 @@ mod tests {
     use super::*;
     use crate::labels::Labels;
 
-    fn call(error: Option<&str>) -> Kind {
+    fn call(error: Option<&str>) -> ServerKind {
         let operation = McpServerOperation {
             method: CALL,
             protocol_version: "2025-11-25",
@@ -318,7 +255,7 @@ mod tests {
             request: "1",
             parent: None,
         };
-        Kind::request(Closed::new(&operation), error)
+        ServerKind::request(KnownRequest::new(&operation), error)
     }
 
     fn texts(labels: &[KeyValue]) -> BTreeSet<String> {

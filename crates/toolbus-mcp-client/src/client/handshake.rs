@@ -15,6 +15,7 @@ use rmcp::service::{ClientInitializeError, ClientLifecycleMode, ClientServiceExt
 use rmcp::transport::Transport;
 use serde_json::{Value, json};
 use toolbus_core::Clock;
+use toolbus_core::events::McpClientEvents;
 use toolbus_core::lifecycle;
 use toolbus_core::redact::Redactor;
 use toolbus_trust::text::{Removed, clean};
@@ -27,7 +28,6 @@ use super::filter::{NotificationFilter, Silence};
 use super::inflight::{ConnectionLabels, InFlight};
 use super::notifications::Notifications;
 use super::{Connection, SessionMode, redacted};
-use crate::events::Observer;
 use crate::spec::ServerName;
 use crate::transport::TransportFailure;
 use crate::transport::stdio::FastPath;
@@ -47,7 +47,7 @@ pub(crate) struct Opening<'a> {
     /// Directories sent to the server as MCP roots.
     pub(crate) roots: Vec<PathBuf>,
     /// Receives the events.
-    pub(crate) observer: Arc<dyn Observer>,
+    pub(crate) observer: Arc<dyn McpClientEvents>,
     /// Removes secrets from the server's texts.
     pub(crate) redactor: Redactor,
     /// Measures the server's time.

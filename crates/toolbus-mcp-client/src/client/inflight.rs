@@ -10,8 +10,8 @@ use rmcp::model::ServerResult;
 use rmcp::service::{RequestHandle, ServiceError};
 use tokio::runtime::Handle;
 use toolbus_core::Clock;
+use toolbus_core::events::{McpClientEvents, McpClientOperation};
 
-use crate::events::{Observer, Operation};
 use crate::transport::GIVEN_UP;
 
 /// A call cancelled sooner does not make the server suspect.
@@ -126,7 +126,7 @@ pub(super) struct ConnectionLabels {
     pub(super) server: Arc<str>,
     pub(super) transport: &'static str,
     pub(super) protocol_version: String,
-    pub(super) observer: Arc<dyn Observer>,
+    pub(super) observer: Arc<dyn McpClientEvents>,
     pub(super) clock: Clock,
 }
 
@@ -141,7 +141,7 @@ pub(super) struct RequestTimer<'a> {
 
 impl ConnectionLabels {
     pub(super) fn tell(&self, method: &'static str, tool: Option<&str>, duration: Duration, error_type: Option<&str>) {
-        self.observer.operation(&Operation {
+        self.observer.operation(&McpClientOperation {
             method,
             tool,
             server: &self.server,

@@ -23,10 +23,10 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use toolbus_core::Clock;
 use toolbus_core::caller::Caller;
+use toolbus_core::events::{McpClientEvents, McpClientOperation, McpClientSession};
 use toolbus_core::tool::{ToolCall, ToolOutput};
 
 use super::{CallError, Connection, Opening, RequestError, SessionMode, message};
-use crate::events::{Observer, Operation, Session};
 use crate::spec::ServerName;
 use crate::transport::TransportFailure;
 use crate::transport::stdio::FastPath;
@@ -129,15 +129,15 @@ impl Seen {
     }
 }
 
-impl Observer for Seen {
-    fn operation(&self, operation: &Operation<'_>) {
-        let Operation { method, tool, server, protocol_version, error_type, .. } = operation;
+impl McpClientEvents for Seen {
+    fn operation(&self, operation: &McpClientOperation<'_>) {
+        let McpClientOperation { method, tool, server, protocol_version, error_type, .. } = operation;
         let (tool, error_type) = (tool.unwrap_or("-"), error_type.unwrap_or("-"));
         self.0.lock().push(format!("{method} {tool} {server} {protocol_version} {error_type}"));
     }
 
-    fn session(&self, session: &Session<'_>) {
-        let Session { server, protocol_version, error_type, .. } = session;
+    fn session(&self, session: &McpClientSession<'_>) {
+        let McpClientSession { server, protocol_version, error_type, .. } = session;
         self.0.lock().push(format!("session {server} {protocol_version} {}", error_type.unwrap_or("-")));
     }
 }

@@ -9,6 +9,7 @@ use futures_util::future::{BoxFuture, join_all};
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::watch;
 use toolbus_core::caller::{AgentName, Caller};
+use toolbus_core::events::McpClientEvents;
 use toolbus_core::failure::ToolFailure;
 use toolbus_core::policy::EffectiveTools;
 use toolbus_core::tool::{Membership, Naming, ToolDescriptor};
@@ -17,7 +18,6 @@ use toolbus_protocol::{is_alias_of, rest_of_alias};
 use super::findings::Findings;
 use super::tools::RegisterTools;
 use super::{Inner, PlacedServer, ServerDescription, SetPlace, sessions};
-use crate::events::Observer;
 use crate::model_tools;
 use crate::process::Launcher;
 use crate::spec::{Credentials, ServerSpec, TransportSpec};
@@ -56,7 +56,7 @@ impl ServerEntry {
         placed: PlacedServer,
         timeouts: Timeouts,
         launcher: &Launcher,
-        observer: &Arc<dyn Observer>,
+        observer: &Arc<dyn McpClientEvents>,
     ) -> Arc<Self> {
         let spec = &placed.spec;
         let is_per_session = placed.set.as_ref().is_some_and(|set| set.sessions.is_some());

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tokio::time::timeout;
+use toolbus_core::events::McpClientEvents;
 use toolbus_core::failure::{Cause, ToolFailure};
 use toolbus_core::secret::Secret;
 use toolbus_core::text::shown;
@@ -15,7 +16,6 @@ use toolbus_core::toolsets::{Instance, SessionFactory, SessionKey};
 use toolbus_protocol::llm_name;
 
 use crate::client::{Listed, ServerInfo};
-use crate::events::Observer;
 use crate::process::Launcher;
 use crate::spec::{Credential, Credentials, Endpoint, Program, ServerSpec, TransportSpec};
 use crate::supervise::connect::{Connector, Remembered, no_credential};
@@ -38,7 +38,7 @@ const STOP_TIME: Duration = Duration::from_secs(9);
 pub struct ServerSessions {
     spec: ServerSpec,
     launcher: Launcher,
-    observer: Arc<dyn Observer>,
+    observer: Arc<dyn McpClientEvents>,
     /// What one session finds out of how the server is spoken to, the next one knows.
     remembered: Remembered,
 }
@@ -53,7 +53,7 @@ pub struct SessionServer {
 impl ServerSessions {
     /// Sessions of this server.
     #[must_use]
-    pub fn new(spec: ServerSpec, launcher: Launcher, observer: Arc<dyn Observer>) -> Self {
+    pub fn new(spec: ServerSpec, launcher: Launcher, observer: Arc<dyn McpClientEvents>) -> Self {
         Self { spec, launcher, observer, remembered: Remembered::default() }
     }
 }

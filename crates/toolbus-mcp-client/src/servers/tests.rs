@@ -9,11 +9,11 @@ mod sessions;
 mod starting;
 mod vetting;
 
+use toolbus_core::events::Discard;
 use toolbus_core::tool::{Naming, Validation};
 use toolbus_testing::patience::eventually;
 
 use super::*;
-use crate::events::Discard;
 use crate::spec::{Program, ToolFilter, TransportSpec};
 
 /// A server whose program is not there, so that it is tried again and again.

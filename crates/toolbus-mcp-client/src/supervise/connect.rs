@@ -9,13 +9,13 @@ use parking_lot::Mutex;
 use tokio::time::{timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 use toolbus_core::Clock;
+use toolbus_core::events::McpClientEvents;
 use toolbus_core::failure::{Cause, ToolFailure};
 use toolbus_core::redact::Redactor;
 use toolbus_core::text::shown;
 use tracing::Span;
 
 use crate::client::{Connection, Opening, RequestError, SessionMode};
-use crate::events::Observer;
 use crate::process::{Launcher, Process};
 use crate::spec::{Credential, Credentials, Endpoint, ServerName, ServerSpec, TransportSpec};
 use crate::transport::TransportFailure;
@@ -34,7 +34,7 @@ pub(crate) struct Connector {
     server: ServerName,
     way: Way,
     roots: Vec<PathBuf>,
-    observer: Arc<dyn Observer>,
+    observer: Arc<dyn McpClientEvents>,
     redactor: Redactor,
     clock: Clock,
     session_mode: Remembered,
@@ -136,7 +136,7 @@ impl Connector {
         spec: &ServerSpec,
         credential: Option<&Credential>,
         launcher: &Launcher,
-        observer: &Arc<dyn Observer>,
+        observer: &Arc<dyn McpClientEvents>,
     ) -> Self {
         let (way, roots) = match &spec.transport {
             TransportSpec::Stdio(program) => (Way::Stdio(launcher.clone(), program.clone()), program.roots.clone()),

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use tokio::sync::mpsc;
 use toolbus_core::caller::Caller;
+use toolbus_core::events::McpServerRequest;
 use toolbus_core::failure::{Cause, ToolFailure};
 use toolbus_core::progress::{Progress, ProgressSink};
 use toolbus_core::tool::ToolOutput;
@@ -19,7 +20,6 @@ use toolbus_protocol::TraceContext;
 use super::{Flow, Step};
 use crate::backend::{Backend, BackendCall};
 use crate::content::{self, Response};
-use crate::events::Started;
 use crate::meta::Version;
 use crate::rpc::{self, Call, Id, RpcError};
 use crate::server::Parts;
@@ -95,7 +95,7 @@ pub(crate) struct CallFlow {
     /// Whether the call continues after the connection is lost: in a session, only `notifications/cancelled` cancels
     /// it.
     survives: bool,
-    pub(super) started: Option<Box<dyn Started>>,
+    pub(super) started: Option<Box<dyn McpServerRequest>>,
 }
 
 #[derive(Serialize)]

@@ -8,11 +8,11 @@ use serde_json::{Map, Value};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use toolbus_core::caller::Caller;
+use toolbus_core::events::McpServerRequest;
 
 use super::initialize::server_info;
 use super::{Flow, Step, required};
 use crate::backend::Backend;
-use crate::events::Started;
 use crate::rpc::{self, Call, Id, RpcError};
 use crate::server::{Parts, Settings};
 use crate::session::{Peer, Session};
@@ -64,7 +64,7 @@ pub(crate) struct ListenFlow {
     closing: CancellationToken,
     server_info: Value,
     is_over: bool,
-    pub(super) started: Option<Box<dyn Started>>,
+    pub(super) started: Option<Box<dyn McpServerRequest>>,
 }
 
 /// The `_meta` of each message of a subscription.

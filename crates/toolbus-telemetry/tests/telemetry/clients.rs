@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
+use toolbus_core::events::{McpServerEvents as _, McpServerOperation};
 use toolbus_protocol::TraceContext;
-use toolbus_telemetry::{Exporters, McpServerOperation, Protocol};
+use toolbus_telemetry::{Exporters, Protocol};
 use toolbus_testing::otlp::Receiver;
 use toolbus_testing::otlp::proto::trace::v1::status::StatusCode;
 
@@ -57,18 +58,18 @@ fn call() -> McpServerOperation<'static> {
 pub(crate) fn ask_in_every_way(exporters: &Exporters) {
     let recorder = exporters.mcp_server();
     let ask = |operation: McpServerOperation<'_>, tool, error| {
-        recorder.started(&operation).unwrap().finished(tool, error);
+        recorder.started(&operation).finished(tool, error);
     };
     for method in METHODS {
         ask(McpServerOperation { method, ..call() }, None, None);
     }
     for protocol_version in VERSIONS {
         ask(McpServerOperation { protocol_version, ..call() }, Some("weather"), None);
-        recorder.session(protocol_version, "tcp", Duration::from_secs(60));
+        recorder.session_ended(protocol_version, "tcp", Duration::from_secs(60));
     }
     for transport in ["pipe", "tcp", "pigeon"] {
         ask(McpServerOperation { transport, session: None, ..call() }, Some("weather"), None);
-        recorder.session("2025-11-25", transport, Duration::from_secs(60));
+        recorder.session_ended("2025-11-25", transport, Duration::from_secs(60));
     }
     for error in ERRORS {
         ask(call(), Some("weather"), Some(error));
@@ -82,11 +83,11 @@ async fn a_call_of_a_client_goes_on_in_its_trace_and_the_tool_runs_within_it() {
     let daemon = Daemon::start(&receiver, Protocol::Grpc, &[]);
     let sender = parent(SAMPLED);
     let request = McpServerOperation { request: r#""a-7""#, parent: Some(&sender), ..call() };
-    let request = daemon.exporters.mcp_server().started(&request).unwrap();
-    let mut inner = daemon.telemetry.nested(request.trace());
+    let request = daemon.exporters.mcp_server().started(&request);
+    let mut inner = daemon.telemetry.nested(request.trace().as_ref());
     inner.executing(&tool("weather"), "call-1", None);
     inner.executed(&OK, Duration::from_millis(20));
-    let carried = request.trace().cloned().unwrap();
+    let carried = request.trace().unwrap();
     request.finished(Some("weather"), None);
     drop(inner);
     daemon.end().await;
@@ -114,9 +115,8 @@ async fn an_unsampled_request_has_no_span_and_its_context_goes_on() {
     let receiver = Receiver::start().await.unwrap();
     let daemon = Daemon::start(&receiver, Protocol::Grpc, &[]);
     let sender = parent(UNSAMPLED);
-    let request =
-        daemon.exporters.mcp_server().started(&McpServerOperation { parent: Some(&sender), ..call() }).unwrap();
-    let carried = request.trace().cloned().unwrap();
+    let request = daemon.exporters.mcp_server().started(&McpServerOperation { parent: Some(&sender), ..call() });
+    let carried = request.trace().unwrap();
     request.finished(Some("weather"), None);
     daemon.end().await;
 
@@ -136,8 +136,8 @@ async fn a_failed_request_marks_its_span_and_what_a_client_makes_up_names_none()
     let recorder = daemon.exporters.mcp_server();
     let (long, made_up) = ("x".repeat(1_000_000), "y".repeat(1_000_000));
     let operation = McpServerOperation { method: &made_up, session: Some(&long), request: &long, ..call() };
-    recorder.started(&operation).unwrap().finished(None, Some("-32601"));
-    recorder.started(&call()).unwrap().finished(None, Some("-32602"));
+    recorder.started(&operation).finished(None, Some("-32601"));
+    recorder.started(&call()).finished(None, Some("-32602"));
     daemon.end().await;
 
     let spans = receiver.spans();
@@ -158,7 +158,7 @@ async fn a_client_that_calls_many_tools_stays_below_the_limit_of_series() {
     let recorder = daemon.exporters.mcp_server();
     for number in 0..6_000 {
         let (tool, code) = (format!("tool_{number}"), (-40_000 - number).to_string());
-        recorder.started(&call()).unwrap().finished(Some(&tool), Some(&code));
+        recorder.started(&call()).finished(Some(&tool), Some(&code));
     }
     daemon.end().await;
 
@@ -174,8 +174,8 @@ async fn without_an_endpoint_no_request_is_recorded_and_nobody_is_asked() {
     let daemon = Daemon::with(None, Protocol::Grpc, &[], rabbit());
     let recorder = daemon.exporters.mcp_server();
     let sender: TraceContext = parent(SAMPLED);
-    assert!(recorder.started(&McpServerOperation { parent: Some(&sender), ..call() }).is_none());
-    recorder.session("2025-11-25", "tcp", Duration::from_secs(60));
+    assert!(recorder.started(&McpServerOperation { parent: Some(&sender), ..call() }).trace().is_none());
+    recorder.session_ended("2025-11-25", "tcp", Duration::from_secs(60));
     daemon.exporters.watch_mcp_server(|| panic!("asked"));
     daemon.end().await;
 }

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use toolbus_telemetry::{Exporters, McpClientOperation, McpClientSession, McpServers, Protocol};
+use toolbus_core::events::{McpClientEvents as _, McpClientOperation, McpClientSession};
+use toolbus_telemetry::{Exporters, McpServers, Protocol};
 use toolbus_testing::otlp::Receiver;
 
 use crate::observed::metrics;

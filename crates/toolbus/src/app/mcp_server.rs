@@ -9,7 +9,7 @@ use toolbus_mcp_client::servers::ServerControl as _;
 use toolbus_mcp_server::{Document, Local, McpServer, Resources, Settings};
 use toolbus_telemetry::Exporters;
 
-use super::telemetry::{McpServerMetrics, watch_mcp_server};
+use super::telemetry::watch_mcp_server;
 use super::{App, Servers};
 
 /// The instructions of MCP servers, for callers that may use a tool of theirs.
@@ -55,7 +55,7 @@ impl App {
             self.servers.as_ref().map(|servers| Arc::new(Instructions(servers.clone())) as Arc<dyn Resources>);
         let invoker: Arc<dyn Invoker> = Arc::new(self.dispatcher.clone());
         let backend = Arc::new(Local::new(self.policy.clone(), invoker, self.sessions.clone(), resources));
-        let observer = Arc::new(McpServerMetrics::new(exporters));
+        let observer = Arc::new(exporters.mcp_server());
         let server = McpServer::new(settings, backend, observer, self.stop_serving.clone());
         watch_mcp_server(exporters, server.clone());
         server

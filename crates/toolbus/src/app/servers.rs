@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};
 
 use toolbus_core::Clock;
+use toolbus_core::events::McpClientEvents;
 use toolbus_core::redact::Redactor;
 use toolbus_core::registry::Registry;
 use toolbus_core::store::Store;
 use toolbus_core::toolsets::SessionSet;
-use toolbus_mcp_client::events::Observer;
 use toolbus_mcp_client::model_tools::Registrar;
 use toolbus_mcp_client::process::Launcher;
 use toolbus_mcp_client::servers::sessions::ServerSessions;
@@ -30,7 +30,7 @@ use crate::http::admin::McpAdmin;
 pub struct Servers {
     bridge: mcp::Servers,
     launcher: Launcher,
-    observer: Arc<dyn Observer>,
+    observer: Arc<dyn McpClientEvents>,
     /// What is wrong with servers as they are configured.
     mistakes: Arc<RwLock<Mistakes>>,
 }
@@ -54,7 +54,7 @@ impl Servers {
     pub fn new(
         config: &Config,
         registry: Registry,
-        observer: Arc<dyn Observer>,
+        observer: Arc<dyn McpClientEvents>,
         redactor: &Redactor,
     ) -> Result<Option<Self>, AppError> {
         if !config.roles().contains(&Role::Mcp) {

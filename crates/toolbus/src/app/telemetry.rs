@@ -1,26 +1,20 @@
 //! Metrics and spans: the exporters, and what the parts record through them.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use tokio::sync::watch;
 use toolbus_core::Clock;
 use toolbus_core::bus::BusState;
+use toolbus_core::events::{Discard, McpClientEvents};
 use toolbus_core::redact::Redactor;
 use toolbus_core::telemetry::{Load, Telemetry};
-use toolbus_mcp_client::events::{Observer, Operation, Session};
 use toolbus_mcp_client::status::{PhaseName, ServerStatus};
-use toolbus_mcp_server::{
-    Discard, McpServer, Observer as DoorObserver, Operation as McpServerOperation, Started as DoorStarted, Version,
-};
-use toolbus_protocol::{TraceContext, new_message_id};
+use toolbus_mcp_server::McpServer;
+use toolbus_protocol::new_message_id;
 use toolbus_scripts::observe::{Observer as ScriptObserver, Run};
 use toolbus_scripts::queue::FairQueue;
 use toolbus_scripts::runner::Runner;
-use toolbus_telemetry::{
-    Exporters, HeldTools, Identity, McpClientOperation, McpClientRecorder, McpClientSession, McpServerRecorder,
-    McpServerRequest, McpServers, ScriptLoad, ScriptRecorder, ScriptRun,
-};
+use toolbus_telemetry::{Exporters, HeldTools, Identity, McpServers, ScriptLoad, ScriptRecorder, ScriptRun};
 use toolbus_trust::pins::{Count, Pins};
 
 use super::{App, AppError};
@@ -71,10 +65,10 @@ pub(super) fn of_calls(
 }
 
 /// Records requests to MCP servers; a command records nothing.
-pub(super) fn of_servers(exporters: Option<&Exporters>) -> Arc<dyn Observer> {
+pub(super) fn of_servers(exporters: Option<&Exporters>) -> Arc<dyn McpClientEvents> {
     match exporters {
-        Some(exporters) => Arc::new(McpMetrics::new(exporters)),
-        None => Arc::new(toolbus_mcp_client::events::Discard),
+        Some(exporters) => Arc::new(exporters.mcp_client()),
+        None => Arc::new(Discard),
     }
 }
 
@@ -100,79 +94,6 @@ impl App {
             let counts = health.reloads();
             [("applied", counts.applied), ("refused", counts.refused)]
         });
-    }
-}
-
-/// Records requests to MCP servers, and connections to them.
-struct McpMetrics(McpClientRecorder);
-
-impl McpMetrics {
-    fn new(exporters: &Exporters) -> Self {
-        Self(exporters.mcp_client())
-    }
-}
-
-impl Observer for McpMetrics {
-    fn operation(&self, operation: &Operation<'_>) {
-        let Operation { method, tool, server, protocol_version, transport, duration, error_type } = *operation;
-        self.0.operation(&McpClientOperation {
-            method,
-            tool,
-            server,
-            protocol_version,
-            transport,
-            duration,
-            error_type,
-        });
-    }
-
-    fn session(&self, session: &Session<'_>) {
-        let Session { server, protocol_version, transport, duration, error_type } = *session;
-        self.0.session(&McpClientSession { server, protocol_version, transport, duration, error_type });
-    }
-}
-
-/// Records requests of MCP clients, and their sessions.
-pub(super) struct McpServerMetrics(McpServerRecorder);
-
-impl McpServerMetrics {
-    pub(super) fn new(exporters: &Exporters) -> Self {
-        Self(exporters.mcp_server())
-    }
-}
-
-/// A request of an MCP client that is under way.
-struct Recorded(McpServerRequest);
-
-impl DoorObserver for McpServerMetrics {
-    fn started(&self, operation: &McpServerOperation<'_>) -> Box<dyn DoorStarted> {
-        let McpServerOperation { method, version, transport, session, request, parent } = *operation;
-        let recorded = self.0.started(&toolbus_telemetry::McpServerOperation {
-            method,
-            protocol_version: version.as_str(),
-            transport,
-            session,
-            request,
-            parent,
-        });
-        match recorded {
-            Some(request) => Box::new(Recorded(request)),
-            None => Box::new(Discard),
-        }
-    }
-
-    fn session_ended(&self, version: Version, transport: &'static str, duration: Duration) {
-        self.0.session(version.as_str(), transport, duration);
-    }
-}
-
-impl DoorStarted for Recorded {
-    fn trace(&self) -> Option<TraceContext> {
-        self.0.trace().cloned()
-    }
-
-    fn finished(self: Box<Self>, tool: Option<&str>, error_type: Option<&str>) {
-        self.0.finished(tool, error_type);
     }
 }
 

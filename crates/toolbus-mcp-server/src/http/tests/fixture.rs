@@ -17,6 +17,7 @@ use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 use toolbus_core::Clock;
 use toolbus_core::caller::{AgentName, Caller};
+use toolbus_core::events::Discard;
 use toolbus_core::failure::{Cause, ToolFailure};
 use toolbus_core::listing::{Definition, definition};
 use toolbus_core::progress::Progress;
@@ -24,7 +25,6 @@ use toolbus_core::tool::{ToolDescriptor, ToolOutput};
 
 use crate::auth::{Principal, TokenId};
 use crate::backend::{Backend, BackendCall, Document, Listed, Unavailable};
-use crate::events::Discard;
 use crate::server::{McpServer, Settings};
 
 /// Largest message.

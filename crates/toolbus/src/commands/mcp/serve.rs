@@ -7,7 +7,8 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 use toolbus_core::Clock;
 use toolbus_core::caller::AgentName;
-use toolbus_mcp_server::{Discard, McpServer, Settings};
+use toolbus_core::events::Discard;
+use toolbus_mcp_server::{McpServer, Settings};
 use toolbus_protocol::topic;
 use tracing::info;
 

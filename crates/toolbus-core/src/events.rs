@@ -1,0 +1,111 @@
+//! Events of MCP traffic, named after OpenTelemetry's conventions for MCP: requests to servers whose tools the daemon
+//! offers, and requests of clients that it serves.
+
+use std::time::Duration;
+
+use toolbus_protocol::TraceContext;
+
+/// Receives what happens with MCP servers. Implementations neither block nor fail.
+pub trait McpClientEvents: Send + Sync + 'static {
+    /// A request that was answered, or not.
+    fn operation(&self, operation: &McpClientOperation<'_>);
+
+    /// A connection that ended.
+    fn session(&self, session: &McpClientSession<'_>);
+}
+
+/// One request to a server.
+#[derive(Debug, Clone, Copy)]
+pub struct McpClientOperation<'a> {
+    /// The method, such as `tools/call`.
+    pub method: &'a str,
+    /// The tool of a `tools/call`.
+    pub tool: Option<&'a str>,
+    /// The server's name.
+    pub server: &'a str,
+    /// Version of the protocol; empty before one was agreed on.
+    pub protocol_version: &'a str,
+    /// `pipe` or `tcp`.
+    pub transport: &'a str,
+    /// From the request to its answer.
+    pub duration: Duration,
+    /// What went wrong, if anything: `tool_error`, `timeout`, `cancelled`, `connection_lost`, or a JSON-RPC error code.
+    pub error_type: Option<&'a str>,
+}
+
+/// One connection to a server, from its handshake to its end.
+#[derive(Debug, Clone, Copy)]
+pub struct McpClientSession<'a> {
+    /// The server's name.
+    pub server: &'a str,
+    /// Version of the protocol.
+    pub protocol_version: &'a str,
+    /// `pipe` or `tcp`.
+    pub transport: &'a str,
+    /// How long it lasted.
+    pub duration: Duration,
+    /// Why it ended, unless it was closed in order.
+    pub error_type: Option<&'a str>,
+}
+
+/// Receives what happens with MCP clients. Implementations neither block nor fail.
+pub trait McpServerEvents: Send + Sync + 'static {
+    /// A request has come.
+    fn started(&self, operation: &McpServerOperation<'_>) -> Box<dyn McpServerRequest>;
+
+    /// A session has ended.
+    fn session_ended(&self, protocol_version: &str, transport: &str, duration: Duration);
+}
+
+/// A request of a client.
+#[derive(Debug, Clone, Copy)]
+pub struct McpServerOperation<'a> {
+    /// The method; `unknown` for one that does not exist.
+    pub method: &'a str,
+    /// Version of the protocol.
+    pub protocol_version: &'a str,
+    /// `pipe` or `tcp`.
+    pub transport: &'a str,
+    /// The client's session.
+    pub session: Option<&'a str>,
+    /// The request's id, as JSON.
+    pub request: &'a str,
+    /// The client's trace.
+    pub parent: Option<&'a TraceContext>,
+}
+
+/// A request that is under way.
+pub trait McpServerRequest: Send {
+    /// The trace that the request goes on in; `None` if it goes on in the client's.
+    fn trace(&self) -> Option<TraceContext>;
+
+    /// The request was answered. `tool` is the called tool, if the client has it. `error_type` is `tool_error`, the
+    /// bus's code of a failure, or a JSON-RPC error code.
+    fn finished(self: Box<Self>, tool: Option<&str>, error_type: Option<&str>);
+}
+
+/// Ignores all events.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Discard;
+
+impl McpClientEvents for Discard {
+    fn operation(&self, _: &McpClientOperation<'_>) {}
+
+    fn session(&self, _: &McpClientSession<'_>) {}
+}
+
+impl McpServerEvents for Discard {
+    fn started(&self, _: &McpServerOperation<'_>) -> Box<dyn McpServerRequest> {
+        Box::new(Self)
+    }
+
+    fn session_ended(&self, _: &str, _: &str, _: Duration) {}
+}
+
+impl McpServerRequest for Discard {
+    fn trace(&self) -> Option<TraceContext> {
+        None
+    }
+
+    fn finished(self: Box<Self>, _: Option<&str>, _: Option<&str>) {}
+}
