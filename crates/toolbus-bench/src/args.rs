@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::builder::ArgPredicate;
 
-use crate::door::Peer;
+use crate::mcp_server::Peer;
 
 /// Longest measurement of one side in one round, in seconds.
 const MAX_SECONDS: u64 = 600;

@@ -5,7 +5,6 @@
 mod args;
 mod broker;
 mod daemon;
-mod door;
 mod error;
 mod errors;
 mod exchange;
@@ -13,6 +12,7 @@ mod figures;
 mod http;
 mod mcp;
 mod mcp_http;
+mod mcp_server;
 mod report;
 mod rounds;
 mod save;
@@ -80,7 +80,7 @@ async fn measure(args: BenchArgs, context: &Context) -> Result<ExitCode, Measure
         return script::run(&args, context).await;
     }
     if args.door {
-        return door::run(&args, context).await;
+        return mcp_server::run(&args, context).await;
     }
     broker::run(args, context).await
 }
