@@ -57,7 +57,7 @@ impl Connection {
         Answer { code, head, body: String::from_utf8(body).unwrap() }
     }
 
-    /// Sends a message to the MCP door, with these lines in its head.
+    /// Sends a message to the MCP server, with these lines in its head.
     pub async fn post(&mut self, head: &[&str], message: &Value) -> Answer {
         let body = message.to_string();
         self.write(&posted(head, body.len())).await;
@@ -85,7 +85,7 @@ impl Connection {
     }
 }
 
-/// The head of a message to the MCP door, with these lines in it.
+/// The head of a message to the MCP server, with these lines in it.
 #[must_use]
 pub fn posted(head: &[&str], length: usize) -> String {
     let host = if head.iter().any(|line| line.starts_with("Host:")) { "" } else { "Host: localhost\r\n" };

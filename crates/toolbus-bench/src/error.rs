@@ -36,9 +36,9 @@ pub(crate) enum MeasureError {
     /// The interpreter or the sandbox.
     #[error("scripts cannot be measured: {0}")]
     Script(String),
-    /// The door, or one of the other proxies.
+    /// The MCP server, or one of the other proxies.
     #[error("the door cannot be measured: {0}")]
-    Door(String),
+    McpServer(String),
     /// An answer over HTTP that is none.
     #[error("the door cannot be measured: {0}")]
     Exchange(#[from] ExchangeError),

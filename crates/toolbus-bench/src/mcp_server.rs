@@ -23,7 +23,7 @@ use crate::rounds::{self, Rounds};
 use idle::Idle;
 pub(crate) use peer::Peer;
 use peers::Peers;
-use report::Door;
+use report::McpServerBench;
 use server::Server;
 use sides::{Callers, Side, Sides};
 use toolbus::commands::Context;
@@ -31,14 +31,14 @@ use toolbus::commands::Context;
 /// Measurement that does not count, before each that does.
 const WARM_UP: Duration = Duration::from_millis(300);
 
-/// Measures, and prints a table or JSON. Fails if the door costs more than it may.
+/// Measures, and prints a table or JSON. Fails if the MCP server costs more than it may.
 pub(crate) async fn run(args: &BenchArgs, context: &Context) -> Result<ExitCode, MeasureError> {
     // Dropping the measurement ends every process.
     let report = rounds::in_a_task(measure(args.clone())).await?;
     report.finish(args, context.output)
 }
 
-async fn measure(args: BenchArgs) -> Result<Report<Door>, MeasureError> {
+async fn measure(args: BenchArgs) -> Result<Report<McpServerBench>, MeasureError> {
     let turns = Side::ALL.len() * args.callers.len() + Peers::turns(&args);
     let bar = rounds::progress(u64::from(args.rounds) * turns as u64);
     // First what may not be able to start.
@@ -62,7 +62,7 @@ async fn measure(args: BenchArgs) -> Result<Report<Door>, MeasureError> {
     }
     sides.stop().await;
     bar.finish_and_clear();
-    Ok(Report::new(&args, Door { rows, idle, peers }))
+    Ok(Report::new(&args, McpServerBench { rows, idle, peers }))
 }
 
 async fn one(callers: &mut Callers, daemon: u32, seconds: u64) -> Result<Figures, MeasureError> {
@@ -87,7 +87,8 @@ mod tests {
     }
 
     #[test]
-    fn the_door_is_measured_at_one_and_at_thirty_two_connections_with_a_thousand_sessions_unless_told_otherwise() {
+    fn the_mcp_server_is_measured_at_one_and_at_thirty_two_connections_with_a_thousand_sessions_unless_told_otherwise()
+    {
         let args = parsed(&["--door"]).unwrap();
         assert_eq!((&*args.callers, args.sessions, args.peer.len()), (&[1, 32][..], 1000, 0));
         let args = parsed(&["--door", "--callers", "4", "--sessions", "7"]).unwrap();

@@ -38,7 +38,7 @@ fn told(done: &Output) -> (i32, &str, &str) {
 }
 
 #[test]
-fn the_door_is_measured_beside_the_bus_and_a_page_and_another_proxy() {
+fn the_mcp_server_is_measured_beside_the_bus_and_a_page_and_another_proxy() {
     let args =
         ["--door", "--rounds", "1", "--seconds", "1", "--callers", "1,4", "--sessions", "20", "--output", "json"];
     let done = bench(&[&args[..], &["--peer", PEER]].concat());

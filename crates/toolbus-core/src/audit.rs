@@ -49,7 +49,7 @@ pub enum Event {
     Refused,
     /// A tool was called.
     Called,
-    /// Somebody gave a wrong token at the MCP door.
+    /// A client gave a wrong token to the MCP server.
     RefusedEntry,
 }
 

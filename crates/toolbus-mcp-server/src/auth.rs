@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn an_open_door_lets_in_who_has_no_token_and_nobody_with_a_wrong_one() {
+    fn an_open_server_admits_clients_without_a_token_and_none_with_a_wrong_one() {
         let auth = TokenAuth::new(CancellationToken::new());
         auth.replace([(agent("ana"), "s3cret")], true);
         assert_eq!(said(&auth, &[]), "anybody");

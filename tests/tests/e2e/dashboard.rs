@@ -172,7 +172,7 @@ struct World {
     site: BrokerNamespace,
     daemon: Daemon,
     agent: Client,
-    door: Connection,
+    client: Connection,
     session: String,
 }
 
@@ -190,9 +190,9 @@ impl World {
         let daemon = Daemon::launch(&site, &more, &[("OTEL_METRIC_EXPORT_INTERVAL", "200")]).await;
         daemon.wait_until_ready().await;
         let agent = Client::connect(&site).await;
-        let mut door = Connection::open(daemon.listen()).await;
-        let id = door.post(&[ANA], &hello()).await.header("mcp-session-id").unwrap().to_owned();
-        Self { site, daemon, agent, door, session: format!("Mcp-Session-Id: {id}") }
+        let mut client = Connection::open(daemon.listen()).await;
+        let id = client.post(&[ANA], &hello()).await.header("mcp-session-id").unwrap().to_owned();
+        Self { site, daemon, agent, client, session: format!("Mcp-Session-Id: {id}") }
     }
 
     /// Calls that succeed and calls that fail, by the bus and by MCP.
@@ -203,7 +203,7 @@ impl World {
         for tool in ["echo", "absent"] {
             let params = json!({"name": tool, "arguments": {"text": "a"}});
             let call = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params});
-            assert_eq!(self.door.post(&[ANA, &self.session], &call).await.code, 200);
+            assert_eq!(self.client.post(&[ANA, &self.session], &call).await.code, 200);
         }
     }
 }

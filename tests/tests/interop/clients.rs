@@ -1,4 +1,4 @@
-//! Clients that others wrote use the door: each lists, calls, is refused, hears of progress and changes, cancels and reads.
+//! Clients that others wrote use the MCP server: each lists, calls, is refused, hears of progress and changes, cancels and reads.
 
 use serde_json::{Value, json};
 use toolbus_e2e::mcp_client::{ClientKind, inspect};
@@ -9,7 +9,7 @@ use crate::fixture::{TOKEN, World};
 pub(crate) const WITH_SESSIONS: &str = "2025-11-25";
 pub(crate) const STATELESS: &str = "2026-07-28";
 
-/// What users of clients copy from the README, for this door and this token.
+/// What users of clients copy from the README, for this server and this token.
 fn of_readme(url: &str) -> String {
     let readme = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../README.md")).unwrap();
     let section = readme.split("## Use it from an MCP client").nth(1).unwrap();
@@ -34,7 +34,7 @@ pub(crate) async fn saw(world: &World, client: ClientKind, arguments: &[&str]) -
 }
 
 /// Has a client do everything, and checks that it saw what all clients see.
-async fn use_door(client: ClientKind, mode: &[&str], protocol: &str) {
+async fn use_mcp_server(client: ClientKind, mode: &[&str], protocol: &str) {
     let world = World::new().await;
     let url = world.url();
     let configuration = of_readme(&url);
@@ -154,43 +154,43 @@ pub(crate) fn check(mut seen: Value, protocol: &str) {
 }
 
 #[tokio::test]
-async fn the_python_sdk_uses_the_door_in_a_session() {
-    use_door(ClientKind::Python, &["legacy"], WITH_SESSIONS).await;
+async fn the_python_sdk_uses_the_mcp_server_in_a_session() {
+    use_mcp_server(ClientKind::Python, &["legacy"], WITH_SESSIONS).await;
 }
 
 #[tokio::test]
-async fn the_python_sdk_uses_the_door_without_a_session() {
-    use_door(ClientKind::Python, &["auto"], STATELESS).await;
+async fn the_python_sdk_uses_the_mcp_server_without_a_session() {
+    use_mcp_server(ClientKind::Python, &["auto"], STATELESS).await;
 }
 
 #[tokio::test]
-async fn the_python_sdk_of_the_first_generation_uses_the_door() {
-    use_door(ClientKind::PythonOne, &[], WITH_SESSIONS).await;
+async fn the_python_sdk_of_the_first_generation_uses_the_mcp_server() {
+    use_mcp_server(ClientKind::PythonOne, &[], WITH_SESSIONS).await;
 }
 
 #[tokio::test]
-async fn fastmcp_uses_the_door_in_a_session() {
-    use_door(ClientKind::FastMcp, &["legacy"], WITH_SESSIONS).await;
+async fn fastmcp_uses_the_mcp_server_in_a_session() {
+    use_mcp_server(ClientKind::FastMcp, &["legacy"], WITH_SESSIONS).await;
 }
 
 #[tokio::test]
-async fn fastmcp_uses_the_door_without_a_session() {
-    use_door(ClientKind::FastMcp, &["auto"], STATELESS).await;
+async fn fastmcp_uses_the_mcp_server_without_a_session() {
+    use_mcp_server(ClientKind::FastMcp, &["auto"], STATELESS).await;
 }
 
 #[tokio::test]
-async fn the_typescript_sdk_of_the_first_generation_uses_the_door() {
-    use_door(ClientKind::TypeScript, &["1"], WITH_SESSIONS).await;
+async fn the_typescript_sdk_of_the_first_generation_uses_the_mcp_server() {
+    use_mcp_server(ClientKind::TypeScript, &["1"], WITH_SESSIONS).await;
 }
 
 #[tokio::test]
-async fn the_typescript_sdk_uses_the_door_in_a_session() {
-    use_door(ClientKind::TypeScript, &["legacy"], WITH_SESSIONS).await;
+async fn the_typescript_sdk_uses_the_mcp_server_in_a_session() {
+    use_mcp_server(ClientKind::TypeScript, &["legacy"], WITH_SESSIONS).await;
 }
 
 #[tokio::test]
-async fn the_typescript_sdk_uses_the_door_without_a_session() {
-    use_door(ClientKind::TypeScript, &["auto"], STATELESS).await;
+async fn the_typescript_sdk_uses_the_mcp_server_without_a_session() {
+    use_mcp_server(ClientKind::TypeScript, &["auto"], STATELESS).await;
 }
 
 #[tokio::test]

@@ -8,7 +8,7 @@ use toolbus_e2e::program::binary;
 use crate::clients::{STATELESS, WITH_SESSIONS, check, saw};
 use crate::fixture::World;
 
-async fn use_door(client: ClientKind, mode: &str, protocol: &str) {
+async fn use_mcp_server(client: ClientKind, mode: &str, protocol: &str) {
     let site = BrokerNamespace::shared().await;
     let world = World::on(&site).await;
     let binary = binary().display().to_string();
@@ -32,18 +32,18 @@ async fn use_door(client: ClientKind, mode: &str, protocol: &str) {
 }
 
 #[tokio::test]
-async fn the_python_sdk_starts_the_door() {
-    use_door(ClientKind::Python, "legacy", WITH_SESSIONS).await;
-    use_door(ClientKind::Python, "auto", STATELESS).await;
+async fn the_python_sdk_starts_the_mcp_server() {
+    use_mcp_server(ClientKind::Python, "legacy", WITH_SESSIONS).await;
+    use_mcp_server(ClientKind::Python, "auto", STATELESS).await;
 }
 
 #[tokio::test]
-async fn the_typescript_sdk_starts_the_door() {
-    use_door(ClientKind::TypeScript, "legacy", WITH_SESSIONS).await;
-    use_door(ClientKind::TypeScript, "auto", STATELESS).await;
+async fn the_typescript_sdk_starts_the_mcp_server() {
+    use_mcp_server(ClientKind::TypeScript, "legacy", WITH_SESSIONS).await;
+    use_mcp_server(ClientKind::TypeScript, "auto", STATELESS).await;
 }
 
 #[tokio::test]
-async fn fastmcp_starts_the_door() {
-    use_door(ClientKind::FastMcp, "legacy", WITH_SESSIONS).await;
+async fn fastmcp_starts_the_mcp_server() {
+    use_mcp_server(ClientKind::FastMcp, "legacy", WITH_SESSIONS).await;
 }

@@ -41,7 +41,7 @@ async fn the_bridge_passes_all_scenarios_of_a_client_but_those_that_are_listed()
 /// The tools that the suite's clients call are those of an MCP server, so that each call goes through the MCP server of the
 /// daemon, the dispatcher and the bridge, and back.
 #[tokio::test]
-async fn the_door_passes_all_scenarios_of_a_server_but_those_that_are_listed() {
+async fn the_mcp_server_passes_all_scenarios_of_a_server_but_those_that_are_listed() {
     let work = Workplace::new().await;
     let server = json!({"command": python(), "args": [folder().join("server.py")], "env": environment()});
     work.write(&json!({"suite": server}));

@@ -1,4 +1,4 @@
-//! A daemon with a door for one agent, and tools of MCP servers that others wrote.
+//! A daemon with an MCP server for one agent, and tools of MCP servers that others wrote.
 
 use serde_json::json;
 use toolbus_e2e::daemon::Daemon;
@@ -60,7 +60,7 @@ impl World {
         )
     }
 
-    /// Where the door is.
+    /// Where the MCP server is.
     pub(crate) fn url(&self) -> String {
         format!("http://{}/mcp", self.daemon.listen())
     }

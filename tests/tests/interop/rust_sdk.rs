@@ -1,4 +1,4 @@
-//! The SDK for Rust uses the door, in both of its life cycles.
+//! The SDK for Rust uses the MCP server, in both of its life cycles.
 
 use std::sync::{Arc, Mutex};
 
@@ -51,7 +51,7 @@ fn request(tool: &'static str, arguments: &Value) -> CallToolRequestParams {
 }
 
 /// Everything but news: what both life cycles have in common.
-async fn use_door(world: &World, client: &Client, told: &Told) {
+async fn use_mcp_server(world: &World, client: &Client, told: &Told) {
     let tools = client.list_all_tools().await.unwrap();
     assert_eq!(tools.len(), 255);
     let structured =
@@ -85,10 +85,10 @@ fn has_sum(tools: &[rmcp::model::Tool]) -> bool {
 }
 
 #[tokio::test]
-async fn the_rust_sdk_uses_the_door_in_a_session() {
+async fn the_rust_sdk_uses_the_mcp_server_in_a_session() {
     let world = World::new().await;
     let (client, told) = connect(&world, ClientLifecycleMode::Initialize).await;
-    use_door(&world, &client, &told).await;
+    use_mcp_server(&world, &client, &told).await;
     world.allow("get-sum").await;
     told.changed.notified().await;
     assert!(has_sum(&client.list_all_tools().await.unwrap()));
@@ -97,11 +97,11 @@ async fn the_rust_sdk_uses_the_door_in_a_session() {
 }
 
 #[tokio::test]
-async fn the_rust_sdk_uses_the_door_without_a_session() {
+async fn the_rust_sdk_uses_the_mcp_server_without_a_session() {
     let world = World::new().await;
     let lifecycle = ClientLifecycleMode::Discover { preferred_versions: vec![ProtocolVersion::LATEST] };
     let (client, told) = connect(&world, lifecycle).await;
-    use_door(&world, &client, &told).await;
+    use_mcp_server(&world, &client, &told).await;
     let filter = SubscriptionFilter::builder().tools_list_changed().build();
     let peer: &Peer<RoleClient> = &client;
     let mut news = peer.listen(filter).await.unwrap();

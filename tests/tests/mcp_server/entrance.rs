@@ -57,7 +57,7 @@ async fn other_hosts_and_other_pages_are_refused() {
 }
 
 #[tokio::test]
-async fn a_door_is_closed_without_tokens_and_open_for_anybody_where_that_is_said() {
+async fn the_mcp_server_is_closed_without_tokens_and_open_for_anybody_where_that_is_said() {
     let daemon = Daemon::alone("").await;
     assert_eq!(with(&daemon, &[ANA]).await.code, 404);
     daemon.reload("[http]\nopen = true\n").await;

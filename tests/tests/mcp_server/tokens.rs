@@ -9,7 +9,7 @@ use toolbus_testing::patience::{PATIENCE, eventually};
 
 /// The token of ana.
 pub(crate) const ANA: &str = "Authorization: Bearer s3cret-token-of-ana";
-/// A door for ana. Lines of `[http]` may follow.
+/// An MCP server for ana. Lines of `[http]` may follow.
 pub(crate) const RULES: &str =
     "[audit]\nfile = \"audit.jsonl\"\n[tools]\necho = true\n[http]\ntokens = { ana = \"s3cret-token-of-ana\" }\n";
 /// How long a wrong token waits for its answer.

@@ -55,7 +55,7 @@ impl Idle {
         let streams: Vec<Stream> = opened.try_collect().await?;
         let with_streams = resident()?;
         if let Some(number) = streams.iter().position(Stream::is_over) {
-            return Err(MeasureError::Door(format!("stream {number} of {sessions} was ended by the server")));
+            return Err(MeasureError::McpServer(format!("stream {number} of {sessions} was ended by the server")));
         }
         drop(streams);
         server.stop().await;

@@ -68,7 +68,7 @@ impl Running {
             None => Ok(()),
             Some(status) => {
                 let words = self.errors.last_words().await;
-                Err(MeasureError::Door(format!("{name} ended ({status}): {words}")))
+                Err(MeasureError::McpServer(format!("{name} ended ({status}): {words}")))
             }
         }
     }

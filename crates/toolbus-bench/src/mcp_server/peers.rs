@@ -223,7 +223,7 @@ impl Side {
     async fn kill_server(&self, program: &str) -> Result<(), MeasureError> {
         let servers = tree::running(self.process, program);
         if servers.is_empty() {
-            return Err(MeasureError::Door(format!("{} keeps no process of the server", self.name)));
+            return Err(MeasureError::McpServer(format!("{} keeps no process of the server", self.name)));
         }
         for server in servers {
             kill(server).await?;
@@ -232,7 +232,7 @@ impl Side {
     }
 
     fn failed(&self, error: &ExchangeError) -> MeasureError {
-        MeasureError::Door(format!("{}: {error}", self.name))
+        MeasureError::McpServer(format!("{}: {error}", self.name))
     }
 }
 

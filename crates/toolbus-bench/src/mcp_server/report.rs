@@ -12,7 +12,7 @@ use super::peers::{Calls, Compared};
 use crate::figures::{self, Row};
 use crate::report::{Gate, Measured};
 
-/// Most that the door may add to a call at the median, in milliseconds.
+/// Most that the MCP server may add to a call at the median, in milliseconds.
 const ADDED: f64 = 0.5;
 /// Least that it has to carry of what the page does.
 const CARRIED: f64 = 0.7;
@@ -22,13 +22,13 @@ const MEMORY: f64 = 20.0;
 /// What the sides cost.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Door {
+pub(super) struct McpServerBench {
     pub(super) rows: Vec<Row>,
     pub(super) idle: Idle,
     pub(super) peers: Vec<Compared>,
 }
 
-impl Measured for Door {
+impl Measured for McpServerBench {
     const NAME: &'static str = "door";
 
     fn print(&self, out: &mut dyn Write) -> io::Result<()> {
@@ -48,23 +48,23 @@ impl Measured for Door {
 }
 
 /// Both generations of the protocol.
-const DOOR: [Side; 2] = [Side::Session, Side::Stateless];
+const SIDES: [Side; 2] = [Side::Session, Side::Stateless];
 
 fn figures_of(rows: &[Row], side: Side, callers: u16) -> Option<Figures> {
     rows.iter().find(|row| row.callers == callers && row.side == side.name()).map(|row| row.figures)
 }
 
-/// What the door adds to the call on the bus, where one call at a time was measured.
+/// What the MCP server adds to the call on the bus, where one call at a time was measured.
 fn added(rows: &[Row]) -> Vec<Gate> {
     let gate = |side: Side| {
         let added = figures_of(rows, side, 1)?.p50_ms - figures_of(rows, Side::Bus, 1)?.p50_ms;
         let what = format!("p50 of {}, beyond that on the bus", side.name());
         Some(Gate { what, wanted: "≤ 0.5 ms", measured: format!("{added:.3} ms"), is_met: added <= ADDED })
     };
-    DOOR.into_iter().filter_map(gate).collect()
+    SIDES.into_iter().filter_map(gate).collect()
 }
 
-/// What the door carries of what the page does, with as many connections as were measured at most.
+/// What the MCP server carries of what the page does, with as many connections as were measured at most.
 fn carried(rows: &[Row]) -> Vec<Gate> {
     let Some(callers) = rows.iter().map(|row| row.callers).max().filter(|callers| *callers > 1) else {
         return Vec::new();
@@ -75,7 +75,7 @@ fn carried(rows: &[Row]) -> Vec<Gate> {
         let what = format!("{} at {callers} connections, of {}", side.name(), Side::Page.name());
         Some(Gate { what, wanted: "≥ 0.70", measured: format!("{carried:.2}"), is_met: carried >= CARRIED })
     };
-    DOOR.into_iter().filter_map(gate).collect()
+    SIDES.into_iter().filter_map(gate).collect()
 }
 
 /// What idle sessions take, as if there were a thousand.
@@ -162,16 +162,16 @@ mod tests {
         vec![compared("toolbus", 0.2, back), compared("another", 2.0, lost)]
     }
 
-    fn report(rows: Vec<Row>, idle: Idle) -> Report<Door> {
-        Report::new(&args(), Door { rows, idle, peers: peers() })
+    fn report(rows: Vec<Row>, idle: Idle) -> Report<McpServerBench> {
+        Report::new(&args(), McpServerBench { rows, idle, peers: peers() })
     }
 
-    fn missed(report: &Report<Door>) -> Vec<&str> {
+    fn missed(report: &Report<McpServerBench>) -> Vec<&str> {
         report.gates.iter().filter(|gate| !gate.is_met).map(|gate| &*gate.what).collect()
     }
 
     #[test]
-    fn the_door_may_add_half_a_millisecond_and_has_to_carry_seven_tenths_with_little_memory() {
+    fn the_mcp_server_may_add_half_a_millisecond_and_has_to_carry_seven_tenths_with_little_memory() {
         assert!(report(rows(0.55, 0.5, 28_000.0), idle(30 * MIB)).is_met());
         let slow = report(rows(0.551, 0.6, 27_999.0), idle(30 * MIB + 1));
         assert_eq!(

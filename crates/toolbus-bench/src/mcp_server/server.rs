@@ -1,4 +1,4 @@
-//! The daemon whose door is measured.
+//! The daemon whose MCP server is measured.
 
 use std::fmt::Write as _;
 
@@ -9,7 +9,7 @@ use crate::daemon::{Daemon, free_address, toolbus};
 use crate::error::MeasureError;
 use crate::mcp::subject::Subject;
 
-/// The path of the door.
+/// The path of the MCP server.
 const PATH: &str = "/mcp";
 /// Holds the token of the child's one agent.
 const TOKEN: &str = "TOOLBUS_BENCH_TOKEN";

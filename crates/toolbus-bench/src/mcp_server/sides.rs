@@ -1,4 +1,4 @@
-//! The ways that are compared: a page of the HTTP server, a call at its door, and the call without a door.
+//! The ways that are compared: a page of the HTTP server, a call of an MCP client, and the call without a network.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -48,7 +48,7 @@ impl Side {
     }
 }
 
-/// A daemon in a process of its own with a door, and one in this process without.
+/// A daemon in a process of its own with an MCP server, and one in this process without.
 pub(super) struct Sides {
     server: Server,
     session: Session,
@@ -59,7 +59,7 @@ pub(super) struct Sides {
 pub(super) enum Callers {
     Bus(Vec<BusCaller>),
     Page(Vec<Page>),
-    Door(Vec<McpCaller>),
+    Clients(Vec<McpCaller>),
 }
 
 /// Calls on the embedded bus.
@@ -70,7 +70,7 @@ pub(super) struct BusCaller {
 
 impl Sides {
     pub(super) async fn start() -> Result<Self, MeasureError> {
-        let failed = |error: &dyn ToString| MeasureError::Door(error.to_string());
+        let failed = |error: &dyn ToString| MeasureError::McpServer(error.to_string());
         let plain = [("tools.echo", "true"), ("tools.time", "false"), ("bus.url", "embedded")];
         let overrides = plain.map(|(key, value)| Override::new(key, value)).into();
         let loaded =
@@ -95,11 +95,11 @@ impl Sides {
                 for _ in 0..callers {
                     clients.push(McpClient::initialize(endpoint).await?.repeating(&call())?);
                 }
-                Callers::Door(clients)
+                Callers::Clients(clients)
             }
             Side::Stateless => {
                 let client = |_| McpClient::stateless(endpoint)?.repeating(&call());
-                Callers::Door((0..callers).map(client).collect::<Result<_, _>>()?)
+                Callers::Clients((0..callers).map(client).collect::<Result<_, _>>()?)
             }
         })
     }
@@ -120,7 +120,7 @@ impl Callers {
         Ok(match self {
             Self::Bus(callers) => closed_loop(callers, time).await?,
             Self::Page(callers) => closed_loop(callers, time).await?,
-            Self::Door(callers) => closed_loop(callers, time).await?,
+            Self::Clients(callers) => closed_loop(callers, time).await?,
         })
     }
 

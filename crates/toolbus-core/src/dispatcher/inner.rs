@@ -1,4 +1,4 @@
-//! Calls that no message brings: what a tool calls for its caller, and what comes by another door. They take the same
+//! Calls that no message brings: what a tool calls for its caller, and what MCP clients call. They take the same
 //! steps as calls from the bus.
 
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::progress::ProgressSink;
 use crate::telemetry::End;
 use crate::tool::ToolOutput;
 
-/// A call that a tool makes for its caller, or that came by another door than the bus.
+/// A call that a tool makes for its caller, or that an MCP client makes.
 #[derive(Debug, Clone)]
 pub struct InnerCall {
     /// Where it comes from.
@@ -47,14 +47,14 @@ pub struct InnerCall {
 pub enum InnerOrigin {
     /// From a tool. The call around it tells the log of its failure.
     Tool,
-    /// From outside.
-    Door,
+    /// From a client of the MCP server.
+    McpClient,
 }
 
 /// Runs calls that no message brings.
 pub trait Invoker: Send + Sync + 'static {
-    /// Runs one, with all steps. One from a tool runs to its end, whether or not somebody waits for it; one from a door only
-    /// while its future is polled.
+    /// Runs one, with all steps. One from a tool runs to its end, whether or not its future is polled; one
+    /// from an MCP client only while it is.
     ///
     /// # Errors
     ///
@@ -68,12 +68,12 @@ impl Invoker for Dispatcher {
         let running = match call.origin {
             // A task of its own: when the call around it is given up, this one still ends in order, and is recorded.
             InnerOrigin::Tool => self.parts.tasks.spawn(async move { dispatcher.run_within(call).await }),
-            InnerOrigin::Door if self.parts.direct.is_closed() => {
+            InnerOrigin::McpClient if self.parts.direct.is_closed() => {
                 let text = "The daemon is shutting down. Try again soon.";
                 return ready(Err(ToolFailure::new(Cause::Overloaded, text))).boxed();
             }
             // In the caller's own task: whoever waits for it sees to its end.
-            InnerOrigin::Door => {
+            InnerOrigin::McpClient => {
                 return self.parts.direct.track_future(async move { dispatcher.run_within(call).await }).boxed();
             }
         };
@@ -96,7 +96,7 @@ impl Dispatcher {
                     Abort::Failed(failure) | Abort::Ignored(failure) => failure,
                     Abort::Requeued => cancelled("The daemon shut down."),
                 };
-                if origin == InnerOrigin::Door {
+                if origin == InnerOrigin::McpClient {
                     self.log_failure(&call, &failure);
                 }
                 let verdict = call.verdict(&failure, call.ran.is_some());

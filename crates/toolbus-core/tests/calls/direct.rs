@@ -15,11 +15,11 @@ use crate::fixture::World;
 use tokio_util::task::TaskTracker;
 use toolbus_core::Clock;
 
-/// A call that came by another door.
+/// A call of an MCP client.
 fn call(world: &World, tool: &str, session: &str) -> InnerCall {
     let caller = world.dispatcher.access().vouched(AgentName::parse("ana").ok(), session.into());
     InnerCall {
-        origin: InnerOrigin::Door,
+        origin: InnerOrigin::McpClient,
         caller: Arc::new(caller),
         call_id: "call_1".into(),
         server: None,

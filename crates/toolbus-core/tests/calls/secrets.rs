@@ -48,7 +48,7 @@ fn world() -> World {
 
 fn inner(how: &str, progress: Option<ProgressSink>) -> InnerCall {
     InnerCall {
-        origin: InnerOrigin::Door,
+        origin: InnerOrigin::McpClient,
         caller: agent("ana").into(),
         call_id: "c".into(),
         server: None,

@@ -17,15 +17,15 @@ use toolbus_testing::otlp::Receiver;
 use crate::observed::metrics;
 use crate::support::{Daemon, LIMIT, OK, Script, rabbit, tool};
 
-/// A door with TLS before a receiver, and the certificate that it shows.
-struct Door {
+/// A proxy that ends TLS before a receiver, and the certificate that it shows.
+struct TlsProxy {
     address: SocketAddr,
     certificate: NamedTempFile,
     _open: JoinSet<()>,
 }
 
-impl Door {
-    /// `speaks` is the one protocol that is offered to visitors: the receiver takes what it is sent.
+impl TlsProxy {
+    /// `speaks` is the one protocol that is offered to clients: the receiver takes what it is sent.
     async fn before(endpoint: &str, speaks: &str) -> Self {
         let own = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()]).unwrap();
         let mut certificate = NamedTempFile::new().unwrap();
@@ -40,9 +40,9 @@ impl Door {
         let inside = endpoint.trim_start_matches("http://").to_owned();
         let mut open = JoinSet::new();
         open.spawn(async move {
-            let mut visits = JoinSet::new();
+            let mut connections = JoinSet::new();
             while let Ok((outside, _)) = listener.accept().await {
-                visits.spawn(visit(acceptor.clone(), outside, inside.clone()));
+                connections.spawn(forward(acceptor.clone(), outside, inside.clone()));
             }
         });
         Self { address, certificate, _open: open }
@@ -53,8 +53,8 @@ impl Door {
     }
 }
 
-/// A visitor that does not trust the door leaves, which is what some tests are about.
-async fn visit(acceptor: TlsAcceptor, outside: TcpStream, inside: String) {
+/// A client that does not trust the proxy leaves, which is what some tests are about.
+async fn forward(acceptor: TlsAcceptor, outside: TcpStream, inside: String) {
     let Ok(mut outside) = acceptor.accept(outside).await else { return };
     let mut inside = TcpStream::connect(inside).await.unwrap();
     drop(copy_bidirectional(&mut outside, &mut inside).await);
@@ -62,20 +62,20 @@ async fn visit(acceptor: TlsAcceptor, outside: TcpStream, inside: String) {
 
 async fn behind_tls(protocol: Protocol) {
     let receiver = Receiver::start().await.unwrap();
-    let door = match protocol {
-        Protocol::Grpc => Door::before(&receiver.grpc_endpoint(), "h2").await,
-        Protocol::HttpProtobuf => Door::before(&receiver.http_endpoint(), "http/1.1").await,
+    let proxy = match protocol {
+        Protocol::Grpc => TlsProxy::before(&receiver.grpc_endpoint(), "h2").await,
+        Protocol::HttpProtobuf => TlsProxy::before(&receiver.http_endpoint(), "http/1.1").await,
     };
     let weather = tool("weather");
 
-    let stranger = Daemon::with(Some(door.endpoint()), protocol, &[], rabbit());
+    let stranger = Daemon::with(Some(proxy.endpoint()), protocol, &[], rabbit());
     Script::of(Some(&weather), OK).tell(&*stranger.telemetry);
     stranger.exporters.shutdown(LIMIT).await.unwrap_err();
     assert_eq!(receiver.attempts(), 0, "a collector that nobody vouches for gets nothing");
 
-    let certificate = door.certificate.path().to_str().unwrap();
+    let certificate = proxy.certificate.path().to_str().unwrap();
     let trusting = [("OTEL_EXPORTER_OTLP_CERTIFICATE", certificate)];
-    let daemon = Daemon::with(Some(door.endpoint()), protocol, &trusting, rabbit());
+    let daemon = Daemon::with(Some(proxy.endpoint()), protocol, &trusting, rabbit());
     Script::of(Some(&weather), OK).tell(&*daemon.telemetry);
     daemon.end().await;
     assert_eq!(receiver.spans().len(), 3);

@@ -48,7 +48,7 @@ impl App {
         let settings = Settings {
             name: self.config.bus.name.clone(),
             version: crate::VERSION.to_owned(),
-            max_body: self.config.max_door_body(),
+            max_body: self.config.max_mcp_body(),
             clock: Clock::SYSTEM,
         };
         let resources =

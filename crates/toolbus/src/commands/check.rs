@@ -41,9 +41,9 @@ pub async fn run(args: CheckArgs, operator: &Operator) -> Result<ExitCode, Targe
         loaded.warnings.extend(loaded.config.suspects());
         loaded.warnings.extend(loaded.config.missing_programs());
     }
-    if let (Ok(loaded), Some(door)) = (&result, args.daemon.named(operator)?) {
-        let place = door.to_string();
-        let Agents { agents, unknown, .. } = Target::Daemon(door).agents().await?;
+    if let (Ok(loaded), Some(client)) = (&result, args.daemon.named(operator)?) {
+        let place = client.to_string();
+        let Agents { agents, unknown, .. } = Target::Daemon(client).agents().await?;
         let named: Vec<&str> =
             agents.iter().map(|agent| agent.agent.as_str()).filter(|name| *name != EVERYBODY).collect();
         if let Some(what) = loaded.config.widening(unknown, &named) {

@@ -1,4 +1,4 @@
-//! `[http]`: health, readiness and status, and the MCP door.
+//! `[http]`: health, readiness and status, and the MCP server.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -80,9 +80,9 @@ impl HttpConfig {
 }
 
 impl Config {
-    /// Largest body of a request at the MCP door, in bytes.
+    /// Largest body of a request at the MCP server, in bytes.
     #[must_use]
-    pub fn max_door_body(&self) -> usize {
+    pub fn max_mcp_body(&self) -> usize {
         let largest = self.http.max_body.unwrap_or_else(|| DEFAULT_BODY.max(self.invoke.max_body));
         usize::try_from(largest.bytes()).unwrap_or(usize::MAX)
     }

@@ -45,7 +45,7 @@ impl HttpAuth {
             tokens: TokenAuth::new(stop),
             names: RwLock::default(),
             wrong_tokens: WrongTokens::new(audit),
-            bodies: Bodies::new(config.max_door_body()),
+            bodies: Bodies::new(config.max_mcp_body()),
             responses: QueuedResponses::default(),
         };
         auth.replace(&config.http);

@@ -69,7 +69,7 @@ async fn a_token_that_is_withdrawn_ends_streams_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn when_the_door_closes_streams_of_news_end_and_calls_in_hand_are_answered() {
+async fn when_the_server_closes_streams_of_news_end_and_calls_in_hand_are_answered() {
     let mut world = Fixture::new();
     // As the daemon has it: no token counts once the server closes.
     world.ana.revoked = world.closing.child_token();

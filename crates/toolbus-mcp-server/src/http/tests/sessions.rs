@@ -93,7 +93,7 @@ async fn a_token_whose_sessions_are_all_in_use_begins_no_other() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn sessions_that_nobody_uses_end_by_themselves_and_all_of_them_with_the_door() {
+async fn sessions_that_nobody_uses_end_by_themselves_and_all_of_them_with_the_server() {
     let world = Fixture::new();
     let running = tokio::spawn(world.server.clone().run());
     let (idle, listening) = (world.begin(&world.ana).await, world.begin(&world.bea).await);

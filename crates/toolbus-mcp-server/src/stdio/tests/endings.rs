@@ -59,7 +59,7 @@ async fn when_nobody_reads_any_more_everything_is_cancelled() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn when_the_door_closes_calls_are_cancelled_and_those_who_listen_are_told() {
+async fn when_the_server_closes_calls_are_cancelled_and_those_who_listen_are_told() {
     let mut world = Fixture::begun().await;
     world.say(&call(1, "waits")).await;
     world.ask(&alone(2, "subscriptions/listen", r#""notifications":{"toolsListChanged":true},"#)).await;

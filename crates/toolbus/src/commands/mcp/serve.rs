@@ -82,8 +82,8 @@ async fn serve(args: ServeArgs, agent: AgentName, config: &Config) -> Result<Exi
         max_body: usize::try_from(config.invoke.max_body.bytes()).unwrap_or(usize::MAX),
         clock: Clock::SYSTEM,
     };
-    let door = McpServer::new(settings, Arc::new(remote.clone()), Arc::new(Discard), closing);
-    let end = door.serve(Some(agent), tokio::io::stdin(), tokio::io::stdout()).await;
+    let server = McpServer::new(settings, Arc::new(remote.clone()), Arc::new(Discard), closing);
+    let end = server.serve(Some(agent), tokio::io::stdin(), tokio::io::stdout()).await;
     info!(?end, "the client is served");
     remote.close(CLOSE_TIME).await;
     let _ = tokio::time::timeout(CLOSE_TIME, bus.close()).await;

@@ -1,4 +1,4 @@
-//! Whether the tokens of the MCP door tell agents apart, and nobody is let in by mistake.
+//! Whether the tokens of the MCP server tell agents apart, and nobody is let in by mistake.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! Who may enter at the MCP door: what cannot be, what is hardly meant, and that no token is shown.
+//! Who may enter at the MCP server: what cannot be, what is hardly meant, and that no token is shown.
 
 use super::*;
 
@@ -48,7 +48,7 @@ fn a_sidecar_has_tokens_of_its_own_agent_alone() {
 }
 
 #[test]
-fn a_door_that_is_open_to_other_machines_must_be_meant() {
+fn a_server_that_is_open_to_other_machines_must_be_meant() {
     insta::assert_snapshot!(problems("[http]\nopen = true\nlisten = '0.0.0.0:8471'"), @r#"a.toml:2:8: `http.open`: lets in clients without a token, and 0.0.0.0:8471 can be reached from other machines; expected tokens in `http.tokens`, an address of this machine in `http.listen`, or "network" if everybody who reaches the port may use the tools"#);
     assert_eq!(warnings("[http]\nopen = true"), "");
     insta::assert_snapshot!(warnings("[http]\nopen = 'network'\nlisten = '0.0.0.0:8471'"), @"
@@ -61,7 +61,7 @@ fn a_door_that_is_open_to_other_machines_must_be_meant() {
 fn a_body_has_room_for_every_call() {
     insta::assert_snapshot!(problems("[http]\nmax_body = '1MiB'\n[invoke]\nmax_body = '2MiB'"), @"a.toml:2:12: `http.max_body`: 1MiB is less than `invoke.max_body` (2MiB); expected at least as much, so that every call fits");
     for (text, expected) in [("", 4), ("[invoke]\nmax_body = '8MiB'", 8), ("[http]\nmax_body = '2MiB'", 2)] {
-        assert_eq!(load(&[text], &[], &[]).unwrap().config.max_door_body(), expected * 1024 * 1024, "{text}");
+        assert_eq!(load(&[text], &[], &[]).unwrap().config.max_mcp_body(), expected * 1024 * 1024, "{text}");
     }
 }
 

@@ -70,7 +70,7 @@ fn access() -> PolicyHandle {
     PolicyHandle::new(registry, Identity::default(), Policy { agents, ..Policy::default() }, capacity)
 }
 
-/// A door on a socket and one on a port, which end with the test.
+/// An admin API on a socket and one on a port, which end with the test.
 struct World {
     access: PolicyHandle,
     folder: TempDir,

@@ -122,7 +122,7 @@ fn message(answer: &Answer) -> String {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_token_opens_the_door_and_its_agent_comes_in() {
+async fn a_token_admits_its_agent() {
     let world = World::new("");
     let answer = world.with(&[&token()]).await;
     assert_eq!((answer.code, answer.body.as_str()), (200, "ana 0"));
@@ -203,7 +203,7 @@ async fn whoever_has_a_token_gets_in_while_strangers_take_every_place_that_they_
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_open_door_lets_in_whoever_has_no_token_and_refuses_a_wrong_one() {
+async fn an_open_server_admits_clients_without_a_token_and_refuses_a_wrong_one() {
     let world = World::new("open");
     assert_eq!(world.with(&[]).await.body, "anybody 0");
     assert_eq!(world.with(&[&token()]).await.body, "ana 0");
@@ -211,7 +211,7 @@ async fn an_open_door_lets_in_whoever_has_no_token_and_refuses_a_wrong_one() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_closed_door_is_not_there() {
+async fn a_closed_server_is_not_found() {
     let world = World::new("closed");
     for head in [&[][..], &["Authorization: Bearer s3cret-of-ana-1234"]] {
         let answer = world.with(head).await;

@@ -52,8 +52,8 @@ async fn a_daemon_without_a_token_says_so_and_one_that_is_gone_too() {
         Arc::new(Health::new(state, Registry::new(), Vec::new(), Arc::new(NoServers), Arc::<Load>::default(), build));
     let url = format!("http://{}", closed.address()).parse().unwrap();
     tokio::spawn(closed.run(http_state(health), world.stop.clone()));
-    let door = AdminClient::Http { url, token: Secret::new(TOKEN) };
-    let error = door.ask::<Value>(Method::GET, "/v1/agents").await.unwrap_err();
+    let client = AdminClient::Http { url, token: Secret::new(TOKEN) };
+    let error = client.ask::<Value>(Method::GET, "/v1/agents").await.unwrap_err();
     assert!(matches!(error, AdminClientError::Closed(_)) && error.to_string().contains("http.admin_token"), "{error}");
     let error = AdminClient::Socket("/nonexistent/s".into()).ask::<Value>(Method::GET, "/v1/agents").await.unwrap_err();
     insta::assert_snapshot!(error, @"no daemon answers on the socket `/nonexistent/s`: No such file or directory (os error 2). Start one with `toolbus serve`; or point to one that runs, with --config (its configuration), --socket (its daemon.socket) or --daemon (its http.listen)");

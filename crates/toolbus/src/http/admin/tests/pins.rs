@@ -4,7 +4,7 @@ use toolbus_trust::pins::{Level, Levels, Pins, State};
 use super::super::view::{Approval, Approved, Changes, PinnedTools};
 use super::*;
 
-/// A door to a daemon with a tool that is pinned, and that can be changed.
+/// A daemon with a tool that is pinned, and that can be changed.
 struct Pinned {
     access: PolicyHandle,
     folder: TempDir,
@@ -45,16 +45,16 @@ impl Pinned {
         self.access.effective(&Caller::unknown()).get("read").is_some()
     }
 
-    fn door(&self) -> AdminClient {
+    fn client(&self) -> AdminClient {
         AdminClient::Socket(self.folder.path().join("s"))
     }
 
     async fn changes(&self, name: &str) -> Changes {
-        self.door().ask(Method::GET, &format!("/v1/pins/{name}")).await.unwrap()
+        self.client().ask(Method::GET, &format!("/v1/pins/{name}")).await.unwrap()
     }
 
     async fn approve(&self, name: &str, approval: &Approval) -> Result<Approved, AdminClientError> {
-        self.door().post(&format!("/v1/pins/{name}/approve"), approval).await
+        self.client().post(&format!("/v1/pins/{name}/approve"), approval).await
     }
 }
 
@@ -64,7 +64,7 @@ async fn what_is_held_back_is_listed_shown_and_let_through_at_once() {
     assert!(world.is_listed());
     world.say("Reads all.");
     assert!(!world.is_listed());
-    let all: PinnedTools = world.door().ask(Method::GET, "/v1/pins?source=files").await.unwrap();
+    let all: PinnedTools = world.client().ask(Method::GET, "/v1/pins?source=files").await.unwrap();
     let [read] = &all.tools[..] else { panic!("{all:?}") };
     assert_eq!((read.state, read.held, all.problem), (State::Changed, true, None));
     let changes = world.changes("read").await;
@@ -130,11 +130,11 @@ async fn a_source_has_the_name_of_its_server_too_and_one_that_is_not_there_is_to
     let world = Pinned::new().await;
     world.say("Reads all.");
     for source in ["files", "mcp:files"] {
-        let all: PinnedTools = world.door().ask(Method::GET, &format!("/v1/pins?source={source}")).await.unwrap();
+        let all: PinnedTools = world.client().ask(Method::GET, &format!("/v1/pins?source={source}")).await.unwrap();
         assert_eq!(all.tools.len(), 1, "{source}");
         assert_eq!(world.changes(&format!("read?source={source}")).await.changes.len(), 1, "{source}");
     }
-    let refused = async |path: &str| match world.door().ask::<Value>(Method::GET, path).await {
+    let refused = async |path: &str| match world.client().ask::<Value>(Method::GET, path).await {
         Err(AdminClientError::Refused(text)) => text,
         other => panic!("{path}: {other:?}"),
     };
