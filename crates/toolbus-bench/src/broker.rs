@@ -26,7 +26,7 @@ use children::Floor;
 use report::Broker;
 use sink::Sink;
 use toolbus::commands::Context;
-use toolbus::config::{BusUrl, QueueType};
+use toolbus::config::BusUrl;
 use toolbus::signals::Signals;
 
 /// Name of the side that is the floor.
@@ -117,14 +117,10 @@ async fn one(load: &mut Load, process: u32, topic: &str, seconds: u64) -> Result
 fn site(context: &Context) -> Result<Site, MeasureError> {
     let BusUrl::Amqp(urls) = &context.config.bus.url else { return Err(MeasureError::NoBroker) };
     let url = urls.first().ok_or(MeasureError::NoBroker)?;
-    let queue_type = match context.config.bus.queue_type {
-        QueueType::Quorum => "quorum",
-        QueueType::Classic => "classic",
-    };
     Ok(Site {
         url: url.reveal().to_string(),
         exchange: context.config.bus.exchange.clone(),
-        queue_type: queue_type.to_owned(),
+        queue_type: context.config.bus.queue_type.as_str().to_owned(),
         prefetch: context.config.invoke.prefetch(),
     })
 }

@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 use toolbus_protocol::{Envelope, bounded, header};
 
 /// Longest name of an agent, in bytes.
@@ -20,13 +22,15 @@ pub struct AgentName(Arc<str>);
 #[error("is no name of an agent; expected 1 to {MAX_NAME} letters, digits, `.`, `_` or `-`")]
 pub struct AgentNameError;
 
-/// How a request says who sent it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+/// What names the agent that sent a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+#[schemars(inline)]
 pub enum IdentitySource {
-    /// By the header `rb-source`: for a bus on which every sender is trusted.
+    /// The header `rb-source`: any sender can write any name there.
     #[default]
     Header,
-    /// By the property `user_id`, which RabbitMQ compares with the login of the sender's connection.
+    /// The property `user_id`, which the broker compares with the sender's login.
     Broker,
 }
 

@@ -3,6 +3,8 @@
 
 use std::io;
 
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 use toolbus_core::audit;
 use toolbus_core::lifecycle;
 use toolbus_core::redact::Redactor;
@@ -38,13 +40,15 @@ pub struct Settings {
     pub coloured: bool,
 }
 
-/// How a line of the log looks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+/// How a log line is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+#[schemars(inline)]
 pub enum Format {
     /// For people.
     #[default]
     Text,
-    /// One JSON object for each line, with the fields of an event beside its message.
+    /// One JSON object per line.
     Json,
 }
 

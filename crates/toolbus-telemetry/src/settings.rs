@@ -6,6 +6,8 @@ use opentelemetry::KeyValue;
 use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::resource::TelemetryResourceDetector;
 use percent_encoding::percent_decode_str;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 use toolbus_core::Clock;
 use toolbus_core::redact::Redactor;
 
@@ -31,13 +33,16 @@ pub struct Settings {
     pub clock: Clock,
 }
 
-/// Protocol of a collector.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+/// How metrics, traces and logs are sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[schemars(inline)]
 pub enum Protocol {
-    /// OTLP over gRPC; port 4317 by custom.
+    /// gRPC, usually port 4317.
     #[default]
+    #[serde(rename = "grpc")]
     Grpc,
-    /// OTLP over HTTP with protobuf bodies; port 4318 by custom.
+    /// Protocol Buffers over HTTP, usually port 4318.
+    #[serde(rename = "http/protobuf")]
     HttpProtobuf,
 }
 

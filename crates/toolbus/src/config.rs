@@ -41,6 +41,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
+use toolbus_telemetry::logging::Format as LogFormat;
 
 pub use toolbus_config::{ByteSize, HumanDuration, LargeSize, Override, Problem, Problems, Secret};
 use toolbus_config::{
@@ -50,7 +51,7 @@ use toolbus_config::{
 pub use agent::{Agent, DEFAULT_AGENT};
 pub use agents::AgentConfig;
 pub use audit::AuditConfig;
-pub use bus::{AmqpUrl, BusConfig, BusUrl, QueueType};
+pub use bus::{AmqpUrl, BusConfig, BusUrl};
 pub use commands::CommandConfig;
 pub use daemon::{DaemonConfig, Role};
 pub use http::HttpConfig;
@@ -70,7 +71,6 @@ pub use tools::{ToolLimits, ToolsConfig, ToolsError};
 pub use toolsets::ToolsetConfig;
 
 use mcp::ServersFile;
-use telemetry::LogFormat;
 
 /// Start of the environment variables that change the configuration.
 pub const ENVIRONMENT_PREFIX: &str = "TOOLBUS__";

@@ -7,6 +7,8 @@ use std::path::{Path, PathBuf};
 use lapin::tcp::{OwnedIdentity, OwnedTLSConfig};
 use lapin::types::ShortString;
 use lapin::uri::{AMQPScheme, AMQPUri};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
 /// Seconds between heartbeats by default: a silent network is noticed after twice this time.
 const HEARTBEAT: u16 = 10;
@@ -43,10 +45,12 @@ impl fmt::Debug for Settings {
     }
 }
 
-/// Type of a queue.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+/// Kind of a durable queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+#[schemars(inline)]
 pub enum QueueType {
-    /// Replicated, with a delivery limit.
+    /// Replicated in a cluster; the broker counts deliveries.
     #[default]
     Quorum,
     /// On one node.
@@ -54,7 +58,9 @@ pub enum QueueType {
 }
 
 impl QueueType {
-    pub(super) fn as_str(self) -> &'static str {
+    /// Its name, as the broker and the configuration write it.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
         match self {
             Self::Quorum => "quorum",
             Self::Classic => "classic",
@@ -62,14 +68,19 @@ impl QueueType {
     }
 }
 
-/// PEM files for TLS.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+/// Certificates for `amqps://`, as PEM files; relative to the working directory.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+#[schemars(rename = "TlsConfig")]
 pub struct Tls {
-    /// Authorities to trust besides those of the system.
+    /// Authorities that may have signed the broker's certificate; absent: those of the system.
+    #[schemars(length(min = 1))]
     pub ca: Option<PathBuf>,
-    /// Our certificate; needs `key`.
+    /// Certificate that the daemon shows to the broker. Needs `key`.
+    #[schemars(length(min = 1))]
     pub cert: Option<PathBuf>,
-    /// The key of our certificate, in PKCS #8.
+    /// Private key of `cert`.
+    #[schemars(length(min = 1))]
     pub key: Option<PathBuf>,
 }
 

@@ -1,13 +1,16 @@
 //! How much is done about changes, by source.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use toolbus_core::pattern::Pattern;
 use toolbus_core::tool::Naming;
 
 use super::definition::Digest;
 
-/// What is done when a tool is not what it was.
+/// What is done when a tool is not what it was. In a configuration it is `false`, `true` or "strict".
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub enum Level {
     /// It is told.
@@ -17,6 +20,55 @@ pub enum Level {
     Hold,
     /// So are tools whose texts look as if they spoke to the model against its user.
     Strict,
+}
+
+/// The forms that [`Level`] is written in.
+#[derive(Serialize, Deserialize)]
+#[serde(untagged)]
+enum Written {
+    Flag(bool),
+    Word(Word),
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Word {
+    Strict,
+}
+
+impl Serialize for Level {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let written = match self {
+            Self::Watch => Written::Flag(false),
+            Self::Hold => Written::Flag(true),
+            Self::Strict => Written::Word(Word::Strict),
+        };
+        written.serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for Level {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Ok(match Written::deserialize(deserializer)? {
+            Written::Flag(false) => Self::Watch,
+            Written::Flag(true) => Self::Hold,
+            Written::Word(Word::Strict) => Self::Strict,
+        })
+    }
+}
+
+impl JsonSchema for Level {
+    fn schema_name() -> Cow<'static, str> {
+        "Level".into()
+    }
+
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({"anyOf": [{"type": "boolean"}, {"type": "string", "enum": ["strict"]}]})
+    }
 }
 
 /// A source that the configuration names.
@@ -125,10 +177,23 @@ impl Levels {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     fn plainly(source: &str) -> Named {
         Named { source: source.to_owned(), naming: Naming::default(), reached: None }
+    }
+
+    #[test]
+    fn a_level_is_written_as_it_is_read() {
+        for (written, level) in
+            [(json!(false), Level::Watch), (json!(true), Level::Hold), (json!("strict"), Level::Strict)]
+        {
+            assert_eq!(serde_json::from_value::<Level>(written.clone()).unwrap(), level);
+            assert_eq!(serde_json::to_value(level).unwrap(), written);
+        }
+        assert!(serde_json::from_value::<Level>(json!("true")).is_err());
     }
 
     #[test]

@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use tokio::sync::watch;
 use toolbus_core::bus::{Ownership, Subscription};
+use toolbus_core::caller::IdentitySource;
 use toolbus_core::redact::Redactor;
 use toolbus_core::registry::Rank;
 use toolbus_core::{About, Budgets, Clock, ControlService, Invoker, ReplyRules, Settings};
@@ -16,7 +17,6 @@ use toolbus_protocol::{Random, new_message_id, topic};
 use super::{App, Servers, pins};
 use crate::config::Config;
 use crate::config::daemon::Role;
-use crate::config::identity::Source;
 use crate::config::mcp::UnknownServer;
 
 /// Prefetch of queues of control requests.
@@ -160,6 +160,6 @@ fn reply_rules(config: &Config) -> ReplyRules {
         request_topics: config.invoke_topics(),
         queue_prefix: config.queue_prefix(),
         default_topic: config.invoke.default_reply_topic.clone(),
-        own_topics_only: config.identity.source == Source::Broker,
+        own_topics_only: config.identity.source == IdentitySource::Broker,
     }
 }

@@ -9,7 +9,6 @@ use toolbus_telemetry::{Exporters, logging};
 use super::parts::redactor;
 use super::{AppError, telemetry};
 use crate::config::Config;
-use crate::config::telemetry::LogFormat;
 
 /// What a daemon starts before everything else: its log, and the exporters of telemetry.
 pub struct Recording {
@@ -40,10 +39,7 @@ impl Recording {
 ///
 /// If the filter cannot be parsed, or this process has a log already.
 pub fn logging(config: &Config, redactor: &Redactor, exporters: Option<&Exporters>) -> Result<(), AppError> {
-    let format = match config.telemetry.log_format {
-        LogFormat::Text => logging::Format::Text,
-        LogFormat::Json => logging::Format::Json,
-    };
+    let format = config.telemetry.log_format;
     log_panics(redactor.clone(), format);
     let coloured = anstream::AutoStream::choice(&std::io::stderr()) != anstream::ColorChoice::Never;
     let settings = logging::Settings { filter: config.telemetry.log.clone(), format, coloured };

@@ -15,7 +15,7 @@ use toolbus_core::toolsets::SessionSet;
 use super::toolsets::in_sessions;
 use super::{AppError, Scripts, Servers, scripts};
 use crate::config::daemon::Role;
-use crate::config::{BusUrl, Config, QueueType, secrets};
+use crate::config::{BusUrl, Config, secrets};
 use crate::http::admin::{McpAdmin, NoServers};
 use crate::http::{Build, Health};
 
@@ -34,15 +34,8 @@ pub fn bus(config: &Config) -> Result<Arc<dyn Bus>, AppError> {
                 name: bus.name.clone(),
                 exchange: bus.exchange.clone(),
                 dead_letter_exchange: bus.dead_letter_exchange.clone(),
-                queue_type: match bus.queue_type {
-                    QueueType::Quorum => rabbitmq::QueueType::Quorum,
-                    QueueType::Classic => rabbitmq::QueueType::Classic,
-                },
-                tls: Some(rabbitmq::Tls {
-                    ca: bus.tls.ca.clone(),
-                    cert: bus.tls.cert.clone(),
-                    key: bus.tls.key.clone(),
-                }),
+                queue_type: bus.queue_type,
+                tls: Some(bus.tls.clone()),
             };
             Ok(Arc::new(RabbitMq::start(settings)?))
         }

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use tokio::task::{JoinError, spawn_blocking};
 use toolbus_core::caller::AgentName;
+use toolbus_core::caller::IdentitySource;
 use toolbus_core::lifecycle;
 use toolbus_core::policy::PolicyHandle;
 use toolbus_core::registry::RegistryError;
@@ -14,7 +15,6 @@ use super::parts::hide;
 use super::servers::is_same_server;
 use super::toolsets::in_sessions;
 use super::{App, ScriptsError};
-use crate::config::identity::Source;
 use crate::config::toolsets::Kind;
 use crate::config::{Agent, Config, McpConfig, PinsConfig, PolicyError, Problems, ToolsConfig, ToolsError};
 use crate::http::ReloadReport;
@@ -230,7 +230,7 @@ fn log_differences(running: &Config, next: &Config) {
 }
 
 /// How callers are identified; the queues of the daemon and the checks of its rules depend on it.
-fn identity(config: &Config) -> (Source, Option<&Agent>) {
+fn identity(config: &Config) -> (IdentitySource, Option<&Agent>) {
     (config.identity.source, config.identity.agent.as_ref())
 }
 

@@ -115,7 +115,7 @@ impl Scripts {
     }
 
     async fn sandbox(&self, config: &Config) -> Result<&Sandbox, StartError> {
-        let require = config.script.as_ref().map(|script| script.sandbox).unwrap_or_default().require.level();
+        let require = config.script.as_ref().map(|script| script.sandbox).unwrap_or_default().require;
         self.shared.sandbox.get_or_try_init(|| commands::sandbox(require)).await
     }
 }
@@ -145,7 +145,7 @@ impl Running {
                 let settings = SandboxSettings {
                     interpreter,
                     limits: section.limits(),
-                    require: section.sandbox.require.level(),
+                    require: section.sandbox.require,
                     strongest: Level::Full,
                     pool: section.pool(),
                 };
@@ -211,7 +211,7 @@ fn made(name: &str, tool: Result<Tool, CommandError>) -> Result<Tool, ScriptsErr
 /// When a command cannot work.
 pub(crate) fn described(config: &Config) -> Result<Vec<Tool>, ScriptsError> {
     let script = script_section(config).map(|section| {
-        let level = (section.runner == script::Runner::Sandbox).then(|| section.sandbox.require.level());
+        let level = (section.runner == script::Runner::Sandbox).then_some(section.sandbox.require);
         let (queue, settings) = (FairQueue::new(bounds(section, config)), section.settings(config.invoke.max_timeout));
         ScriptTool::new(Arc::new(Nowhere(level)), queue, Arc::new(Silent), settings).into_tool()
     });

@@ -18,7 +18,6 @@ use toolbus_telemetry::{Exporters, HeldTools, Identity, McpServers, ScriptLoad, 
 use toolbus_trust::pins::{Count, Pins};
 
 use super::{App, AppError};
-use crate::config::telemetry::OtlpProtocol;
 use crate::config::{BusUrl, Config};
 
 /// The exporters of metrics and traces.
@@ -29,10 +28,7 @@ use crate::config::{BusUrl, Config};
 pub(super) fn exporters(config: &Config, redactor: &Redactor) -> Result<Exporters, AppError> {
     let settings = toolbus_telemetry::Settings {
         otlp_endpoint: config.telemetry.otlp_endpoint.clone(),
-        protocol: match config.telemetry.protocol {
-            OtlpProtocol::Grpc => toolbus_telemetry::Protocol::Grpc,
-            OtlpProtocol::HttpProtobuf => toolbus_telemetry::Protocol::HttpProtobuf,
-        },
+        protocol: config.telemetry.protocol,
         service_name: config.bus.name.clone(),
         service_version: env!("CARGO_PKG_VERSION").to_owned(),
         service_instance: new_message_id(),

@@ -163,7 +163,7 @@ fn servers(config: &Config) -> String {
 fn scripts(config: &Config) -> String {
     let Some(script) = &config.script else { return String::new() };
     let runner = match script.runner {
-        Runner::Sandbox => format!("in the sandbox, \"{}\" at least", script.sandbox.require.level()),
+        Runner::Sandbox => format!("in the sandbox, \"{}\" at least", script.sandbox.require),
         Runner::Local => "kept in by nothing".to_owned(),
     };
     let longest = script.longest(config.invoke.max_timeout).as_secs_f64();

@@ -4,13 +4,13 @@ use std::io;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use toolbus_core::caller::IdentitySource;
 use toolbus_core::{Drained, lifecycle};
 use tracing::Instrument as _;
 use tracing::field::Empty;
 
 use super::Context;
 use crate::app::{App, AppError, Ending, Mode, Recording};
-use crate::config::identity::Source;
 use crate::config::{BusUrl, Config};
 use crate::limits;
 use crate::signals::Signals;
@@ -123,7 +123,7 @@ fn log_start(config: &Config, app: &App) {
         "starting"
     );
     tracing::info!(callers = config.callers(), "who may use tools");
-    let is_from_broker = config.identity.source == Source::Broker;
+    let is_from_broker = config.identity.source == IdentitySource::Broker;
     if config.bus.url == BusUrl::Embedded {
         if config.http.takes_clients() {
             tracing::info!("the bus is embedded: MCP clients alone reach this daemon; set bus.url to use RabbitMQ");

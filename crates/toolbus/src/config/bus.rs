@@ -2,12 +2,12 @@
 
 use std::borrow::Cow;
 use std::fmt;
-use std::path::PathBuf;
 use std::str::FromStr;
 
 use percent_encoding::percent_decode_str;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize, Serializer};
+use toolbus_broker::rabbitmq::{QueueType, Tls};
 use url::Url;
 
 /// The message broker, and the names used on it.
@@ -38,7 +38,7 @@ pub struct BusConfig {
     /// Queues of others that are consumed instead of the daemon's own.
     pub compat_queues: CompatQueues,
     /// Certificates for `amqps://`.
-    pub tls: TlsConfig,
+    pub tls: Tls,
 }
 
 /// Queues that are there already and are consumed instead of the daemon's own: those of a bridge that it replaces.
@@ -56,33 +56,6 @@ pub struct CompatQueues {
     pub mcp_refresh: Option<String>,
 }
 
-/// Kind of a durable queue.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-#[schemars(inline)]
-pub enum QueueType {
-    /// Replicated in a cluster; the broker counts deliveries.
-    #[default]
-    Quorum,
-    /// On one node.
-    Classic,
-}
-
-/// Certificates for `amqps://`, as PEM files; relative to the working directory.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
-pub struct TlsConfig {
-    /// Authorities that may have signed the broker's certificate; absent: those of the system.
-    #[schemars(length(min = 1))]
-    pub ca: Option<PathBuf>,
-    /// Certificate that the daemon shows to the broker. Needs `key`.
-    #[schemars(length(min = 1))]
-    pub cert: Option<PathBuf>,
-    /// Private key of `cert`.
-    #[schemars(length(min = 1))]
-    pub key: Option<PathBuf>,
-}
-
 impl Default for BusConfig {
     fn default() -> Self {
         Self {
@@ -96,7 +69,7 @@ impl Default for BusConfig {
                 .map(str::to_owned)
                 .into(),
             compat_queues: CompatQueues::default(),
-            tls: TlsConfig::default(),
+            tls: Tls::default(),
         }
     }
 }

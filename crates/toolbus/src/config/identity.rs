@@ -17,7 +17,7 @@ const MAX_NAMED: usize = 10;
 #[serde(default, deny_unknown_fields)]
 pub struct IdentityConfig {
     /// What names the agent that sent a request.
-    pub source: Source,
+    pub source: IdentitySource,
     /// Says that every sender on the bus may be believed: needed for rules about single agents under "header".
     pub trust_headers: bool,
     /// What a caller gets that has no section in `agents`. Absent: "deny" as soon as any agent has a section, else
@@ -29,18 +29,6 @@ pub struct IdentityConfig {
     /// own name.
     #[schemars(extend("maxProperties" = 10_000, "propertyNames" = {"format": "toolbus-name"}))]
     pub users: BTreeMap<String, Agent>,
-}
-
-/// What names the agent that sent a request.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-#[schemars(inline)]
-pub enum Source {
-    /// The header `rb-source`: any sender can write any name there.
-    #[default]
-    Header,
-    /// The property `user_id`, which the broker compares with the sender's login.
-    Broker,
 }
 
 /// What a caller gets that has no section.
@@ -61,10 +49,7 @@ impl Config {
         let topic = self.sidecar_topic();
         let agent = self.identity.agent.as_deref().cloned();
         Identity {
-            source: match self.identity.source {
-                Source::Header => IdentitySource::Header,
-                Source::Broker => IdentitySource::Broker,
-            },
+            source: self.identity.source,
             users: self.identity.users.iter().map(|(user, agent)| (user.clone(), (**agent).clone())).collect(),
             sidecar: agent.zip(topic).map(|(agent, topic)| Sidecar { agent, topic }),
         }
@@ -112,8 +97,8 @@ impl Config {
             return format!("{agent} alone, as its sidecar");
         }
         let by = match self.identity.source {
-            Source::Header => "the header rb-source",
-            Source::Broker => "their login",
+            IdentitySource::Header => "the header rb-source",
+            IdentitySource::Broker => "their login",
         };
         let is_restricting = self.agents.get(DEFAULT_AGENT).is_some_and(AgentConfig::is_restricting);
         let gets = match (self.denies_unknown(), is_restricting) {
@@ -232,7 +217,7 @@ mod tests {
         let mut config = of_agents(&[]);
         assert_eq!(config.callers(), "every caller may use every tool");
         config.agents = of_agents(&["ana", "bruno", "default"]).agents;
-        config.identity.source = Source::Broker;
+        config.identity.source = IdentitySource::Broker;
         assert_eq!(config.callers(), "2, known by their login: ana, bruno; every other caller is denied every tool");
         config.identity.agent = Some(Agent::parse("ana").unwrap());
         assert_eq!(config.callers(), "ana alone, as its sidecar");

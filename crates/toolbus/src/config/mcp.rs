@@ -22,7 +22,6 @@ pub(crate) use self::placeholders::{misplaced, placeholder};
 pub use self::server::{ServerConfig, ServerKind};
 use super::Config;
 use super::pattern::ToolPattern;
-use super::pins::Pin;
 use super::toolsets::{Kind, Scope, ToolsetConfig};
 
 /// Most servers of a file, and of a configuration.
@@ -146,7 +145,7 @@ impl Config {
                 Ok((spec, warnings)) => {
                     found.warnings.extend(warnings.iter().map(|warning| format!("mcp.servers.{name}: {warning}")));
                     names.insert(spec.name.clone());
-                    found.pins.extend(server.pin.map(|pin| (spec.name.source().to_string(), pin.0)));
+                    found.pins.extend(server.pin.map(|pin| (spec.name.source().to_string(), pin)));
                     found.specs.push(spec);
                 }
                 Err(mistake) => found.problems.push(format!("mcp.servers.{name}: {mistake}")),
@@ -160,7 +159,7 @@ impl Config {
             } else if let Some(mistake) = misplaced_in(spec, &in_sessions) {
                 found.problems.push(format!("{place}: `{name}` is left out: {mistake}"));
             } else {
-                found.pins.extend(file.pins.get(name).map(|pin| (name.source().to_string(), pin.0)));
+                found.pins.extend(file.pins.get(name).map(|pin| (name.source().to_string(), *pin)));
                 found.specs.push(spec.clone());
             }
         }
@@ -203,8 +202,8 @@ impl Config {
     }
 
     /// What is said of changes of the tools of each server.
-    fn pins_of_servers(&self) -> BTreeMap<ServerName, Pin> {
-        let of_section = |(name, pin): (&String, Option<Pin>)| Some((ServerName::parse(name).ok()?, pin?));
+    fn pins_of_servers(&self) -> BTreeMap<ServerName, Level> {
+        let of_section = |(name, pin): (&String, Option<Level>)| Some((ServerName::parse(name).ok()?, pin?));
         let mut pins = self.mcp.file.pins.clone();
         pins.extend(self.mcp.servers.iter().map(|(name, server)| (name, server.pin)).filter_map(of_section));
         pins

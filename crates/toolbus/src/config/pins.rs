@@ -1,11 +1,10 @@
 //! `[pins]`: whether tools may change what they say of themselves.
 
-use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 use toolbus_core::pattern::Pattern;
 use toolbus_core::tool::Naming;
 use toolbus_mcp_client::spec::{Program, TransportSpec};
@@ -36,61 +35,7 @@ pub struct PinsConfig {
     /// What is done about changes, by pattern of sources: `rest`, `command`, `mcp:*`. The `pin` of an MCP server comes first,
     /// then the pattern that fixes most characters.
     #[schemars(extend("maxProperties" = 1024, "propertyNames" = {"format": "toolbus-pattern"}))]
-    pub sources: BTreeMap<ToolPattern, Pin>,
-}
-
-/// What is done when a tool is not what it was: nothing with `false`; it is quarantined with `true`; with "strict" suspect
-/// ones are, too.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Pin(pub Level);
-
-/// The forms that [`Pin`] is written in.
-#[derive(Serialize, Deserialize)]
-#[serde(untagged)]
-enum Written {
-    Flag(bool),
-    Word(Word),
-}
-
-#[derive(Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-enum Word {
-    Strict,
-}
-
-impl Serialize for Pin {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let written = match self.0 {
-            Level::Watch => Written::Flag(false),
-            Level::Hold => Written::Flag(true),
-            Level::Strict => Written::Word(Word::Strict),
-        };
-        written.serialize(serializer)
-    }
-}
-
-impl<'de> Deserialize<'de> for Pin {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        Ok(Self(match Written::deserialize(deserializer)? {
-            Written::Flag(false) => Level::Watch,
-            Written::Flag(true) => Level::Hold,
-            Written::Word(Word::Strict) => Level::Strict,
-        }))
-    }
-}
-
-impl JsonSchema for Pin {
-    fn schema_name() -> Cow<'static, str> {
-        "Pin".into()
-    }
-
-    fn inline_schema() -> bool {
-        true
-    }
-
-    fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        json_schema!({"anyOf": [{"type": "boolean"}, {"type": "string", "enum": ["strict"]}]})
-    }
+    pub sources: BTreeMap<ToolPattern, Level>,
 }
 
 impl Config {
@@ -112,7 +57,7 @@ impl Config {
     /// What is done about changes, by source. Every MCP server is named.
     #[must_use]
     pub fn pin_levels(&self) -> Levels {
-        let patterns = self.pins.sources.iter().map(|(pattern, pin)| (Pattern::clone(pattern), pin.0));
+        let patterns = self.pins.sources.iter().map(|(pattern, level)| (Pattern::clone(pattern), *level));
         let servers = self.mcp_servers();
         let named = servers.specs.iter().map(|spec| {
             let set = self.set_of_server(&spec.name).map(|(name, set)| set.prefix(name).into());
@@ -170,21 +115,9 @@ fn reached(transport: &TransportSpec) -> Digest {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
 
     use super::*;
     use crate::config::StoreConfig;
-
-    #[test]
-    fn a_pin_is_written_as_it_is_read() {
-        for (written, level) in
-            [(json!(false), Level::Watch), (json!(true), Level::Hold), (json!("strict"), Level::Strict)]
-        {
-            assert_eq!(serde_json::from_value::<Pin>(written.clone()).unwrap(), Pin(level));
-            assert_eq!(serde_json::to_value(Pin(level)).unwrap(), written);
-        }
-        assert!(serde_json::from_value::<Pin>(json!("true")).is_err());
-    }
 
     #[test]
     fn the_file_is_with_the_state_of_the_daemon_unless_another_is_named_or_none() {

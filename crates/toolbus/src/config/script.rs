@@ -224,36 +224,16 @@ impl Default for PackagesConfig {
 }
 
 /// How scripts, and commands with `sandbox = true`, are kept in.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct SandboxConfig {
     /// The least that must keep them in: the daemon does not start where this system allows less.
-    pub require: Require,
+    pub require: Level,
 }
 
-/// How much keeps a program in, at least; the strongest first.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "kebab-case")]
-#[schemars(inline)]
-pub enum Require {
-    /// Landlock, a filter of system calls, limits and namespaces.
-    Full,
-    /// The same without namespaces.
-    #[default]
-    NoNamespaces,
-    /// Limits alone.
-    LimitsOnly,
-}
-
-impl Require {
-    /// The level that it names.
-    #[must_use]
-    pub const fn level(self) -> Level {
-        match self {
-            Self::Full => Level::Full,
-            Self::NoNamespaces => Level::NoNamespaces,
-            Self::LimitsOnly => Level::LimitsOnly,
-        }
+impl Default for SandboxConfig {
+    fn default() -> Self {
+        Self { require: Level::NoNamespaces }
     }
 }
 

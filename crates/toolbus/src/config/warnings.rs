@@ -7,12 +7,13 @@ mod texts;
 use std::collections::BTreeMap;
 
 use serde_json::Value;
+use toolbus_sandbox::Level;
 use url::Url;
 
 use super::bus::is_local;
 use super::http::Open;
 use super::mcp::INPUT_PREFIX;
-use super::script::{Require, Runner, SCRIPT_TOOL};
+use super::script::{Runner, SCRIPT_TOOL};
 use super::{AmqpUrl, BusUrl, Config, ENVIRONMENT_PREFIX, Role, ScriptConfig};
 
 /// Start of the variables that look as if they belonged to the daemon.
@@ -199,7 +200,7 @@ impl ScriptConfig {
                 "script.runner: nothing keeps scripts in; whoever may call the tool can do all that the daemon can"
                     .to_owned(),
             ),
-            Runner::Sandbox if self.sandbox.require == Require::LimitsOnly => warnings.push(
+            Runner::Sandbox if self.sandbox.require == Level::LimitsOnly => warnings.push(
                 "script.sandbox.require: \"limits-only\" lets scripts read every file that the daemon can read"
                     .to_owned(),
             ),

@@ -7,6 +7,7 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 use toolbus_core::Clock;
 use toolbus_core::caller::AgentName;
+use toolbus_core::caller::IdentitySource;
 use toolbus_core::events::Discard;
 use toolbus_mcp_server::{McpServer, Settings};
 use toolbus_protocol::topic;
@@ -15,7 +16,6 @@ use tracing::info;
 use crate::app;
 use crate::commands::target::{Operator, RoleArgs, TargetError};
 use crate::commands::warn;
-use crate::config::identity::Source;
 use crate::config::{BusUrl, Config};
 use crate::signals::Signals;
 use toolbus_client::backend;
@@ -113,7 +113,7 @@ fn settings(args: ServeArgs, agent: &AgentName, config: &Config) -> backend::Set
 fn agent(args: &ServeArgs, config: &Config) -> Result<AgentName, TargetError> {
     let configured = || config.identity.agent.as_deref().cloned();
     // The daemon knows better, but news are told by this name.
-    let login = || (config.identity.source == Source::Broker).then(|| config.bus.url.login()).flatten();
+    let login = || (config.identity.source == IdentitySource::Broker).then(|| config.bus.url.login()).flatten();
     let known = || {
         let login = login()?;
         config.identity.users.get(&login).map(|agent| (**agent).clone()).or_else(|| AgentName::parse(&login).ok())

@@ -18,13 +18,14 @@ use serde_json::value::RawValue;
 use toolbus_config::nearest;
 use toolbus_mcp_client::spec::{ServerName, ServerSpec};
 
+use toolbus_trust::pins::Level;
+
 use self::json::{Members, elements, plain, position, problem};
 use self::refusal::Refusal;
 pub(crate) use self::substitution::INPUT_PREFIX;
 use self::substitution::Variables;
 use super::MAX_SERVERS;
 use super::server::ServerConfig;
-use crate::config::pins::Pin;
 
 /// Largest file, in bytes.
 const MAX_FILE: u64 = 1024 * 1024;
@@ -41,7 +42,7 @@ pub struct ServersFile {
     /// Its servers, each with its place in the file.
     pub(super) entries: Vec<(ServerSpec, String)>,
     /// What is done about changes of their tools, where that is said.
-    pub(super) pins: BTreeMap<ServerName, Pin>,
+    pub(super) pins: BTreeMap<ServerName, Level>,
     refused: Vec<Refusal>,
     pub(super) warnings: Vec<String>,
     /// What is wrong besides servers that are refused.

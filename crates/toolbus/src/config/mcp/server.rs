@@ -13,12 +13,12 @@ use toolbus_mcp_client::spec::ToolFilter;
 use toolbus_mcp_client::spec::{
     Credential, Credentials, Endpoint, HttpKind, Origin, Program, ServerName, ServerSpec, TransportSpec,
 };
+use toolbus_trust::pins::Level;
 use url::Url;
 
 use super::auth::ServerAuth;
 use super::placeholders::shared_path;
 use crate::config::bus::is_local;
-use crate::config::pins::Pin;
 use crate::config::{HumanDuration, Secret};
 
 /// Most arguments of a program, and entries of a list of tools.
@@ -99,7 +99,7 @@ pub struct ServerConfig {
     pub tool_timeout: Option<HumanDuration>,
     /// Whether tools that changed are quarantined until an operator approves them; "strict": suspect ones, too. Absent: as
     /// `pins.sources` says.
-    pub pin: Option<Pin>,
+    pub pin: Option<Level>,
     /// Whether no tool is offered, whatever the lists say: as the empty list of some files means.
     #[serde(skip)]
     pub(crate) offers_none: bool,

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 use toolbus_config::{KeyPath, Part, expected};
+use toolbus_core::caller::IdentitySource;
 use toolbus_core::pattern::Pattern;
 use toolbus_core::rate::{Rate, RateRule, RateRules};
 use toolbus_core::recipients::AllowedRecipients;
@@ -11,7 +12,7 @@ use toolbus_core::recipients::AllowedRecipients;
 use super::{Checker, below, path};
 use crate::config::OutboundConfig;
 use crate::config::agents::{AgentConfig, Agents, Rates, Recipients};
-use crate::config::identity::{IdentityConfig, Source, Unknown};
+use crate::config::identity::{IdentityConfig, Unknown};
 use crate::config::pattern_sites::{PatternSite, patterns};
 use crate::config::toolsets::Toolsets;
 
@@ -126,7 +127,7 @@ impl Checker<'_> {
 impl Checker<'_> {
     /// Tells of rules for single agents on a bus where anybody can claim to be any agent.
     pub(super) fn identity(&mut self, identity: &IdentityConfig, sections: &Sections) {
-        if identity.source == Source::Broker || identity.trust_headers || identity.agent.is_some() {
+        if identity.source == IdentitySource::Broker || identity.trust_headers || identity.agent.is_some() {
             return;
         }
         let section = sections.agents.iter().find(|(_, config)| config.is_restricting());

@@ -4,12 +4,13 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 use serde_json::Value;
+use toolbus_core::caller::IdentitySource;
 use toolbus_core::policy::{Profile, Role};
 use toolbus_core::recipients::declared;
 
 use super::mcp;
 use crate::config::agents::{AllowedTools, BindingConfig, matches_either};
-use crate::config::identity::{Source, sidecar_topic};
+use crate::config::identity::sidecar_topic;
 use crate::config::pattern_sites::{PatternSite, patterns};
 use crate::config::tool_names::{KnownTool, KnownTools};
 use crate::config::{Agent, AgentConfig, Config, DEFAULT_AGENT, OutboundConfig, daemon};
@@ -39,17 +40,21 @@ fn identity(config: &Config) -> Vec<String> {
     let mut warnings = Vec::new();
     let identity = &config.identity;
     let restricting = config.agents.values().any(AgentConfig::is_restricting);
-    if identity.source == Source::Header && identity.trust_headers && restricting {
+    if identity.source == IdentitySource::Header && identity.trust_headers && restricting {
         warnings.push(
             "identity.trust_headers: the rules for agents hold only while no sender on the bus claims to be another"
                 .to_owned(),
         );
     }
-    if identity.source == Source::Header && !identity.users.is_empty() {
+    if identity.source == IdentitySource::Header && !identity.users.is_empty() {
         warnings.push("identity.users: not used, because `identity.source` is \"header\"".to_owned());
     }
     let may_have_peers = config.mcp.is_configured() || config.roles().contains(&daemon::Role::Scripts);
-    if identity.source == Source::Broker && identity.agent.is_none() && identity.unknown.is_none() && may_have_peers {
+    if identity.source == IdentitySource::Broker
+        && identity.agent.is_none()
+        && identity.unknown.is_none()
+        && may_have_peers
+    {
         warnings.push(
             "identity.source: under \"broker\", agents that send no `user_id`, as RockBot's do, get no answer at all; \
              give each of them a sidecar with `identity.agent`, or have them set `user_id`. Where there are none, write \
@@ -57,7 +62,7 @@ fn identity(config: &Config) -> Vec<String> {
                 .to_owned(),
         );
     }
-    if identity.source == Source::Broker {
+    if identity.source == IdentitySource::Broker {
         // Reply topics end with the name of their agent.
         let ends_with = |longer: &Agent, name: &Agent| {
             longer.as_str().strip_suffix(name.as_str()).is_some_and(|before| before.ends_with('.'))

@@ -7,12 +7,12 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 use toolbus_config::nearest;
 use toolbus_core::tool::Validation;
+use toolbus_trust::pins::Level;
 
 use super::env_file;
 use super::json::Members;
 use super::substitution::{Substitution, Variables};
 use crate::config::mcp::server::{Mistake, ServerConfig, ServerKind};
-use crate::config::pins::Pin;
 use crate::config::{HumanDuration, Secret};
 
 /// Longest `toolTimeoutMs`: a year.
@@ -309,7 +309,7 @@ fn flag(key: &'static str, value: &Value) -> Result<bool, Mistake> {
     value.as_bool().ok_or_else(|| wrong(key, "expected true or false"))
 }
 
-fn pin(value: Value) -> Result<Pin, Mistake> {
+fn pin(value: Value) -> Result<Level, Mistake> {
     serde_json::from_value(value).map_err(|_| wrong("pin", r#"expected true, false or "strict""#))
 }
 

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use toolbus_mcp_client::spec::{ServerName, ServerSpec};
+use toolbus_trust::pins::Level;
 
 use super::{ServersFile, shown};
-use crate::config::pins::Pin;
 
 /// A server that cannot be used as it is written.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -46,7 +46,7 @@ impl ServersFile {
     pub(in crate::config::mcp) fn keep(
         &mut self,
         known: &[ServerSpec],
-        pins: &BTreeMap<ServerName, Pin>,
+        pins: &BTreeMap<ServerName, Level>,
         mistake: impl Fn(&ServerSpec) -> Option<String>,
     ) {
         for before in known {
@@ -74,7 +74,7 @@ impl ServersFile {
 }
 
 /// Takes over what was said of a server before.
-fn keep_pin(pins: &mut BTreeMap<ServerName, Pin>, name: &ServerName, before: &BTreeMap<ServerName, Pin>) {
+fn keep_pin(pins: &mut BTreeMap<ServerName, Level>, name: &ServerName, before: &BTreeMap<ServerName, Level>) {
     match before.get(name) {
         Some(pin) => drop(pins.insert(name.clone(), *pin)),
         None => drop(pins.remove(name)),
