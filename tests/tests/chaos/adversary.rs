@@ -18,7 +18,7 @@ use toolbus_e2e::daemon::Daemon;
 use toolbus_e2e::namespace::BrokerNamespace;
 use toolbus_testing::patience::eventually;
 
-use self::fixture::{World, tool};
+use self::fixture::{Fixture, tool};
 use self::row::{Row, call};
 
 /// Tools that no line of the table may reach, by their ids at the backend.
@@ -100,15 +100,15 @@ fn configuration(backend: &Backend) -> String {
 
 #[tokio::test]
 async fn nothing_that_can_be_sent_reaches_a_tool_that_is_not_for_its_sender() {
-    let world = World::start(configuration, &HIDDEN).await;
-    let (client, site) = (&world.client, &world.site);
+    let fixture = Fixture::start(configuration, &HIDDEN).await;
+    let (client, site) = (&fixture.client, &fixture.site);
     let body = json!({"toolCallId": "call-of-ana", "toolName": "hold", "arguments": {"id": "held"}});
     let held = row::raw(body.to_string()).request(client, site);
     let body = json!({"toolName": "desk.keep", "arguments": {"id": "kept"}, "sessionId": "session-of-ana"});
     let kept = row::raw(body.to_string()).request(client, site);
     for (request, id) in [(&held, "held"), (&kept, "kept")] {
         client.send(request).await;
-        world.backend.wait_for(id).await;
+        fixture.backend.wait_for(id).await;
     }
     let rows: Vec<Row> = names::rows()
         .into_iter()
@@ -118,10 +118,10 @@ async fn nothing_that_can_be_sent_reaches_a_tool_that_is_not_for_its_sender() {
         .chain(requests::rows())
         .collect();
     assert!(rows.len() >= 400, "{} rows: the table was not read whole", rows.len());
-    world.check(&rows).await;
+    fixture.check(&rows).await;
 
     // Nobody has ended what is ana's.
-    world.backend.open();
+    fixture.backend.open();
     for (request, content) in [(&held, "passed held"), (&kept, "passed kept")] {
         assert_eq!(client.answer(request).await.content(), content);
     }
@@ -141,19 +141,19 @@ async fn nothing_that_can_be_sent_reaches_a_tool_that_is_not_for_its_sender() {
         assert!(answer.content().contains("clear"), "{name}: {:?}", answer.body());
     }
     for hidden in HIDDEN.into_iter().filter(|hidden| *hidden != "bruno") {
-        assert_eq!(world.backend.count(hidden), 1, "{hidden}");
+        assert_eq!(fixture.backend.count(hidden), 1, "{hidden}");
     }
-    world.daemon.stop(&world.site).await;
+    fixture.daemon.stop(&fixture.site).await;
 }
 
 #[tokio::test]
 async fn under_header_identity_a_name_is_believed_so_that_rules_need_the_operators_word() {
-    let world = World::start(configuration, &HIDDEN).await;
+    let fixture = Fixture::start(configuration, &HIDDEN).await;
     // The accepted risk: on a bus that is trusted, whoever writes a name is that agent.
-    let as_bruno = call("transfer_money").by("bruno").request(&world.client, &world.site);
-    assert_eq!(world.client.exchange(&as_bruno).await.code(), "");
-    assert_eq!(world.backend.count("transfer_money"), 1);
-    world.daemon.stop(&world.site).await;
+    let as_bruno = call("transfer_money").by("bruno").request(&fixture.client, &fixture.site);
+    assert_eq!(fixture.client.exchange(&as_bruno).await.code(), "");
+    assert_eq!(fixture.backend.count("transfer_money"), 1);
+    fixture.daemon.stop(&fixture.site).await;
 
     let (site, backend) = (BrokerNamespace::shared().await, Backend::start().await);
     let unsaid = configuration(&backend).replace("trust_headers = true", "trust_headers = false");

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use serde_json::{Value, json};
 use toolbus_e2e::message::Message;
 
-use crate::fixture::{SECRET, World};
+use crate::fixture::{Fixture, SECRET};
 
 const RULES: &str = r#"
 [identity]
@@ -29,33 +29,33 @@ max_sessions = 20
 
 #[tokio::test]
 async fn a_server_gets_nothing_of_the_daemons_environment_and_none_of_its_files() {
-    let world = World::besieged_with("spy", "-", "env = { MINE = \"1\" }").await;
-    world.seen("ready", "").await;
-    let seen: Value = serde_json::from_str(&world.strike().await.content()).unwrap();
+    let fixture = Fixture::besieged_with("spy", "-", "env = { MINE = \"1\" }").await;
+    fixture.seen("ready", "").await;
+    let seen: Value = serde_json::from_str(&fixture.strike().await.content()).unwrap();
     let own: BTreeSet<&String> = seen["own"].as_object().unwrap().keys().collect();
     assert!(own.iter().all(|name| ["MINE", "LC_CTYPE", "PATH", "HOME"].contains(&name.as_str())), "{own:?}");
     assert!(!seen["own"].to_string().contains(SECRET) && !seen["supervisor"].to_string().contains(SECRET));
     let files: Vec<&str> = seen["files"].as_array().unwrap().iter().filter_map(Value::as_str).collect();
     assert!(!files.iter().any(|file| file.starts_with("socket:") || file.starts_with("anon_inode:")), "{files:?}");
-    world.end().await;
+    fixture.end().await;
 }
 
-async fn spied(world: &World, session: &str) -> Message {
+async fn spied(fixture: &Fixture, session: &str) -> Message {
     let body = json!({"toolName": "desk.strike", "arguments": {}, "sessionId": session});
-    world.client.exchange(&world.client.raw(body.to_string()).by("ana")).await
+    fixture.client.exchange(&fixture.client.raw(body.to_string()).by("ana")).await
 }
 
 #[tokio::test]
 async fn a_session_works_in_its_own_directory_whatever_it_is_called() {
-    let world = World::quiet(RULES).await;
-    let folder = world.daemon.folder().to_str().unwrap().to_owned();
+    let fixture = Fixture::quiet(RULES).await;
+    let folder = fixture.daemon.folder().to_str().unwrap().to_owned();
     let keys = format!("cwd = \"{folder}/desk/{{agent}}/{{session}}\"");
-    world.add(&format!("{}{DESK}", world.program("hostile", "spy", "-", &keys))).await;
-    world.seen("idle", "").await;
+    fixture.add(&format!("{}{DESK}", fixture.program("hostile", "spy", "-", &keys))).await;
+    fixture.seen("idle", "").await;
     let mut places = BTreeSet::new();
     let sessions = ["../../etc", "..", "/", "a/../../../b", "{agent}", "%2e%2e", "x\u{202e}", "plain", "Plain"];
     for session in sessions {
-        let answer = spied(&world, session).await;
+        let answer = spied(&fixture, session).await;
         let seen: Value = serde_json::from_str(&answer.content()).unwrap_or_else(|_| answer.body());
         let place = seen["cwd"].as_str().unwrap_or_default().to_owned();
         let within = place.strip_prefix(&format!("{folder}/desk/ana/")).unwrap_or_default();
@@ -64,19 +64,19 @@ async fn a_session_works_in_its_own_directory_whatever_it_is_called() {
     }
     assert_eq!(places.len(), sessions.len(), "{places:?}");
     // Half of the places are the most that one agent gets.
-    assert_eq!(spied(&world, "the tenth").await.code(), "");
-    assert_eq!(spied(&world, "the eleventh").await.code(), "overloaded");
-    assert_eq!(world.processes().len(), 2 + 2 * 10);
-    world.end().await;
+    assert_eq!(spied(&fixture, "the tenth").await.code(), "");
+    assert_eq!(spied(&fixture, "the eleventh").await.code(), "overloaded");
+    assert_eq!(fixture.processes().len(), 2 + 2 * 10);
+    fixture.end().await;
 }
 
 #[tokio::test]
 async fn a_caller_that_may_not_use_a_lazy_server_cannot_start_it() {
-    let world = World::quiet(RULES).await;
+    let fixture = Fixture::quiet(RULES).await;
     let names: Vec<String> = (0..20).map(|n| format!("lazy{n}")).collect();
-    let sections: Vec<String> = names.iter().map(|name| world.program(name, "plain", "-", "lazy = true")).collect();
-    world.add(&sections.concat()).await;
-    let client = &world.client;
+    let sections: Vec<String> = names.iter().map(|name| fixture.program(name, "plain", "-", "lazy = true")).collect();
+    fixture.add(&sections.concat()).await;
+    let client = &fixture.client;
     for agent in ["ghost", "curious"] {
         for name in &names {
             let asked = json!({"server_name": name, "tool_name": "strike", "arguments": {}});
@@ -88,7 +88,7 @@ async fn a_caller_that_may_not_use_a_lazy_server_cannot_start_it() {
             ];
             for (number, call) in calls.into_iter().enumerate() {
                 assert_ne!(client.exchange(&call.by(agent)).await.content(), "done");
-                assert_eq!(world.processes().len(), 2, "{agent} started {name} by call {number}");
+                assert_eq!(fixture.processes().len(), 2, "{agent} started {name} by call {number}");
             }
         }
     }
@@ -96,6 +96,6 @@ async fn a_caller_that_may_not_use_a_lazy_server_cannot_start_it() {
     let asked =
         client.request("strike", &json!({})).on("tool.invoke.mcp").header("rb-mcp-server", "lazy7").by("friend");
     assert_eq!(client.exchange(&asked).await.content(), "done");
-    assert_eq!(world.processes().len(), 4);
-    world.end().await;
+    assert_eq!(fixture.processes().len(), 4);
+    fixture.end().await;
 }

@@ -37,7 +37,7 @@ const TEXT: usize = 400;
 const SCHEMAS: u64 = 64 * 1024;
 const RULES: &str = "[tools]\necho = true\n[identity]\ntrust_headers = true\n[agents.ana]\n[agents.bruno]\n";
 
-struct World {
+struct Fixture {
     site: BrokerNamespace,
     daemon: Daemon,
     ana: Client,
@@ -54,17 +54,17 @@ struct Waits {
     count: usize,
 }
 
-impl World {
+impl Fixture {
     async fn start(more: &str) -> Self {
         let turn = turn().await;
         let site = BrokerNamespace::shared().await;
         let daemon = Daemon::start(&site, &format!("{RULES}{more}")).await;
         let (ana, bruno) = (Client::connect(&site).await, Client::connect(&site).await);
         let live = Connection::open(daemon.listen()).await;
-        let mut world = Self { site, daemon, ana, bruno, live, _turn: turn };
+        let mut fixture = Self { site, daemon, ana, bruno, live, _turn: turn };
         // The first ones pay for what is made once.
-        world.others(&mut Waits::default()).await;
-        world
+        fixture.others(&mut Waits::default()).await;
+        fixture
     }
 
     /// A daemon whose server has so many tools `match_N`, with costly patterns.
@@ -75,14 +75,14 @@ impl World {
             "[mcp.servers.patterns]\ncommand = \"python3\"\nargs = [{program:?}, \"patterns\", \"{tools}\", \"-\"]\n\
              env = {{ TOOLBUS_TEST_RUN = {run:?} }}\n"
         );
-        let world = Self::start(&server).await;
+        let fixture = Self::start(&server).await;
         let last = format!("match_{}", tools - 1);
         eventually("the tools of the server", async || {
-            let list = world.ana.exchange(&world.ana.raw("{}").on("tool.list").by("ana")).await.body();
+            let list = fixture.ana.exchange(&fixture.ana.raw("{}").on("tool.list").by("ana")).await.body();
             list["tools"].as_array()?.iter().any(|tool| tool["name"] == *last).then_some(())
         })
         .await;
-        world
+        fixture
     }
 
     /// A look at `/livez`, and a call of bruno's.
@@ -143,53 +143,53 @@ async fn a_call_with_half_a_million_wrong_values_is_refused_with_the_first_ones_
         list_tool(&backend, "texts", &json!({"type": "string"})),
         list_tool(&backend, "branches", &json!({"anyOf": branches})),
     ];
-    let mut world = World::start(&tools.concat()).await;
+    let mut fixture = Fixture::start(&tools.concat()).await;
     for (tool, count) in [("texts", WIDE), ("branches", BRANCHED)] {
-        assert_eq!(world.ana.exchange(&world.by_ana(tool, &json!({"list": ["x"]}))).await.code(), "");
-        world.daemon.forget_peak();
-        let before = world.daemon.peak();
-        let request = world.by_ana(tool, &json!({"list": vec![1; count]}));
-        let (answer, _) = world.beside(&request).await;
-        let (grown, told) = (world.daemon.peak() - before, answer.error());
+        assert_eq!(fixture.ana.exchange(&fixture.by_ana(tool, &json!({"list": ["x"]}))).await.code(), "");
+        fixture.daemon.forget_peak();
+        let before = fixture.daemon.peak();
+        let request = fixture.by_ana(tool, &json!({"list": vec![1; count]}));
+        let (answer, _) = fixture.beside(&request).await;
+        let (grown, told) = (fixture.daemon.peak() - before, answer.error());
         println!("{tool}: {grown} KiB more than {before}");
         assert_eq!(answer.code(), "invalid_arguments");
         assert!(told.contains("/list/0: ") && told.ends_with("… and more") && told.len() < 10_000, "{told}");
         assert!(grown < ARGUMENTS, "{grown} KiB");
     }
     assert_eq!(backend.total(), 2, "nothing that does not fit was run");
-    world.daemon.stop(&world.site).await;
+    fixture.daemon.stop(&fixture.site).await;
 }
 
 #[tokio::test]
 async fn a_long_text_and_costly_patterns_of_a_server_end_in_time_and_hold_up_nobody() {
-    let mut world = World::with_patterns(1).await;
-    let connected = world.daemon.logged("connected to the broker").len();
+    let mut fixture = Fixture::with_patterns(1).await;
+    let connected = fixture.daemon.logged("connected to the broker").len();
     for length in [60_000, 200_000, 500_000] {
-        let request = world.by_ana("match_0", &json!({"text": letters(length)}));
+        let request = fixture.by_ana("match_0", &json!({"text": letters(length)}));
         let request = request.header("rb-timeout-ms", &LIMIT.as_millis().to_string());
-        let (answer, took) = world.beside(&request).await;
+        let (answer, took) = fixture.beside(&request).await;
         println!("{length}: {} {}", answer.code(), answer.error());
         assert!(["", "invalid_arguments", "timeout"].contains(&&*answer.code()), "{:?}", answer.body());
         assert!(took < LIMIT + at_most(LATE), "{took:?}");
     }
-    assert_eq!(world.daemon.logged("connected to the broker").len(), connected);
-    assert_eq!(world.daemon.logged("no connection to the broker"), [] as [Value; 0]);
-    world.daemon.stop(&world.site).await;
+    assert_eq!(fixture.daemon.logged("connected to the broker").len(), connected);
+    assert_eq!(fixture.daemon.logged("no connection to the broker"), [] as [Value; 0]);
+    fixture.daemon.stop(&fixture.site).await;
 }
 
 #[tokio::test]
 async fn compiled_schemas_of_many_tools_with_many_patterns_are_kept_by_size() {
-    let mut world = World::with_patterns(TOOLS).await;
-    world.daemon.forget_peak();
-    let before = world.daemon.peak();
+    let mut fixture = Fixture::with_patterns(TOOLS).await;
+    fixture.daemon.forget_peak();
+    let before = fixture.daemon.peak();
     for tool in 0..TOOLS {
-        let request = world.by_ana(&format!("match_{tool}"), &json!({"text": letters(TEXT)}));
-        let (answer, _) = world.beside(&request).await;
+        let request = fixture.by_ana(&format!("match_{tool}"), &json!({"text": letters(TEXT)}));
+        let (answer, _) = fixture.beside(&request).await;
         // A slow machine has no time to compile all patterns.
         assert!(answer.content() == "done" || answer.code() == "invalid_arguments", "{:?}", answer.body());
-        println!("{tool}: {} KiB more than {before}", world.daemon.peak() - before);
+        println!("{tool}: {} KiB more than {before}", fixture.daemon.peak() - before);
     }
-    let grown = world.daemon.peak() - before;
+    let grown = fixture.daemon.peak() - before;
     assert!(grown < SCHEMAS, "{grown} KiB");
-    world.daemon.stop(&world.site).await;
+    fixture.daemon.stop(&fixture.site).await;
 }

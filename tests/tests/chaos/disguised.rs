@@ -2,15 +2,15 @@
 
 use serde_json::json;
 
-use crate::fixture::World;
+use crate::fixture::Fixture;
 
 #[tokio::test]
 async fn names_that_cannot_be_shown_are_hidden_and_taken_ones_stay_with_their_owners() {
-    let world = World::quiet("").await;
+    let fixture = Fixture::quiet("").await;
     // Of two servers, the one whose name comes first has the name that both want.
-    world.add(&world.program("strange", "names", "-", "")).await;
-    let shown = world.seen_of("strange", "ready", "").await;
-    world.neighbour_serves().await;
+    fixture.add(&fixture.program("strange", "names", "-", "")).await;
+    let shown = fixture.seen_of("strange", "ready", "").await;
+    fixture.neighbour_serves().await;
     assert_eq!(shown["tools"], json!(["current_time", "good_one", "mcp:management", "neighbour"]));
     let hidden = shown["hidden"].as_array().unwrap().iter();
     let hidden: Vec<_> = hidden.map(|tool| format!("{}: {}", tool["name"], tool["reason"])).collect();
@@ -25,20 +25,20 @@ async fn names_that_cannot_be_shown_are_hidden_and_taken_ones_stay_with_their_ow
     "xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx…": "its name is not usable: expected 1 to 128 visible characters, and no space at either end"
     "zero\\u{200b}width": "its name is not usable: expected 1 to 128 visible characters, and no space at either end"
     "#);
-    assert!(world.client.call("current_time", &json!({})).await.content() != "done");
-    let listed = world.client.call("mcp_list_services", &json!({})).await.content();
+    assert!(fixture.client.call("current_time", &json!({})).await.content() != "done");
+    let listed = fixture.client.call("mcp_list_services", &json!({})).await.content();
     assert!(listed.contains("neighbour"), "{listed}");
-    let table = world.daemon.operate(&["mcp", "show", "strange"]).await.out;
+    let table = fixture.daemon.operate(&["mcp", "show", "strange"]).await.out;
     assert!(!table.contains(['\u{1b}', '\u{202e}', '\u{200b}']), "{table}");
-    world.end().await;
+    fixture.end().await;
 }
 
 #[tokio::test]
 async fn a_description_of_10_mb_is_cut() {
-    let world = World::besieged("prose").await;
-    world.seen("ready", "").await;
-    let run = world.daemon.operate(&["--output", "json", "tools"]).await;
+    let fixture = Fixture::besieged("prose").await;
+    fixture.seen("ready", "").await;
+    let run = fixture.daemon.operate(&["--output", "json", "tools"]).await;
     assert!(run.out.len() < 64 * 1024, "{}", run.out.len());
     assert!(!run.out.contains(['\u{1b}', '\u{7}']));
-    world.end().await;
+    fixture.end().await;
 }

@@ -33,7 +33,7 @@ pub(crate) const SECRET: &str = "hunter2-of-the-daemon";
 const TICKS_PER_SECOND: f64 = 100.0;
 
 /// A daemon that is measured.
-pub(crate) struct World {
+pub(crate) struct Fixture {
     pub(crate) site: BrokerNamespace,
     pub(crate) daemon: Daemon,
     pub(crate) client: Client,
@@ -46,7 +46,7 @@ pub(crate) struct World {
     _turn: MutexGuard<'static, ()>,
 }
 
-impl World {
+impl Fixture {
     /// A daemon with the neighbour alone; `more` is further configuration.
     pub(crate) async fn quiet(more: &str) -> Self {
         let turn = turn().await;
@@ -55,11 +55,11 @@ impl World {
         let daemon = Daemon::launch(&site, &base, &[("TOKEN_OF_THE_DAEMON", SECRET)]).await;
         daemon.wait_until_ready().await;
         let client = Client::connect(&site).await;
-        let mut world = Self { site, daemon, client, base, tag, latency: Duration::ZERO, resting: 0, _turn: turn };
-        world.seen_of("neighbour", "ready", "").await;
-        world.latency = world.neighbour_answers().await;
-        world.rest();
-        world
+        let mut fixture = Self { site, daemon, client, base, tag, latency: Duration::ZERO, resting: 0, _turn: turn };
+        fixture.seen_of("neighbour", "ready", "").await;
+        fixture.latency = fixture.neighbour_answers().await;
+        fixture.rest();
+        fixture
     }
 
     /// Has memory count from here on, and not what it took so far.
@@ -75,11 +75,11 @@ impl World {
 
     /// The same; `thing` is what the way needs, `keys` are further ones of its section.
     pub(crate) async fn besieged_with(way: &str, thing: &str, keys: &str) -> Self {
-        let world = Self::quiet("").await;
-        let section = world.program("hostile", way, thing, keys);
-        world.add(&section).await;
-        world.neighbour_serves().await;
-        world
+        let fixture = Self::quiet("").await;
+        let section = fixture.program("hostile", way, thing, keys);
+        fixture.add(&section).await;
+        fixture.neighbour_serves().await;
+        fixture
     }
 
     /// The section of a server that is a program.

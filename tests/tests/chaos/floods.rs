@@ -4,86 +4,86 @@ use std::time::Instant;
 
 use serde_json::json;
 
-use crate::fixture::World;
+use crate::fixture::Fixture;
 
 /// Part of a processor that the daemon spent while its neighbour served.
-async fn share(world: &World) -> f64 {
-    let (began, before) = (Instant::now(), world.processor_seconds());
-    world.neighbour_serves().await;
-    let share = (world.processor_seconds() - before) / began.elapsed().as_secs_f64();
+async fn share(fixture: &Fixture) -> f64 {
+    let (began, before) = (Instant::now(), fixture.processor_seconds());
+    fixture.neighbour_serves().await;
+    let share = (fixture.processor_seconds() - before) / began.elapsed().as_secs_f64();
     println!("processor: {share:.2}");
     share
 }
 
 #[tokio::test]
 async fn a_flood_of_standard_error_is_read_and_mostly_left_out() {
-    let world = World::besieged("stderr").await;
-    let shown = world.seen("ready", "").await;
+    let fixture = Fixture::besieged("stderr").await;
+    let shown = fixture.seen("ready", "").await;
     let lines = shown["stderr"].as_array().unwrap();
     assert!(lines.len() <= 50 && !shown.to_string().contains('\u{1b}'), "{shown}");
-    assert!(share(&world).await < 1.5);
-    assert!(world.daemon.text().len() < 32 * 1024 * 1024);
-    assert_eq!(world.strike().await.content(), "done");
-    world.end().await;
+    assert!(share(&fixture).await < 1.5);
+    assert!(fixture.daemon.text().len() < 32 * 1024 * 1024);
+    assert_eq!(fixture.strike().await.content(), "done");
+    fixture.end().await;
 }
 
 #[tokio::test]
 async fn a_flood_of_notifications_is_dropped_as_it_comes() {
-    let world = World::besieged("notices").await;
-    world.seen("ready", "").await;
-    assert!(share(&world).await < 1.5);
-    assert_eq!(world.strike().await.content(), "done");
-    world.end().await;
+    let fixture = Fixture::besieged("notices").await;
+    fixture.seen("ready", "").await;
+    assert!(share(&fixture).await < 1.5);
+    assert_eq!(fixture.strike().await.content(), "done");
+    fixture.end().await;
 }
 
 #[tokio::test]
 async fn a_flood_of_notifications_of_a_megabyte_leaves_others_their_time() {
-    let world = World::besieged("blasts").await;
-    world.seen("ready", "").await;
-    assert!(share(&world).await < 1.5);
-    assert_eq!(world.strike().await.content(), "done");
-    world.end().await;
+    let fixture = Fixture::besieged("blasts").await;
+    fixture.seen("ready", "").await;
+    assert!(share(&fixture).await < 1.5);
+    assert_eq!(fixture.strike().await.content(), "done");
+    fixture.end().await;
 }
 
 #[tokio::test]
 async fn a_list_that_is_said_to_change_all_the_time_is_asked_for_seldom() {
-    let world = World::besieged("changes").await;
-    world.seen("ready", "").await;
-    let listed = async || world.client.call("many_0", &json!({})).await.content().parse::<f64>().unwrap();
+    let fixture = Fixture::besieged("changes").await;
+    fixture.seen("ready", "").await;
+    let listed = async || fixture.client.call("many_0", &json!({})).await.content().parse::<f64>().unwrap();
     let (began, before) = (Instant::now(), listed().await);
-    world.neighbour_serves().await;
+    fixture.neighbour_serves().await;
     let (times, seconds) = (listed().await - before, began.elapsed().as_secs_f64());
     println!("asked {times} times in {seconds:.1} s");
     // Changes within 200 ms are one.
     assert!(times <= seconds * 5.0 + 1.0, "asked {times} times in {seconds} s");
-    world.end().await;
+    fixture.end().await;
 }
 
 #[tokio::test]
 async fn a_flood_of_progress_reaches_nobody_who_did_not_ask_for_it() {
-    let world = World::besieged("reports").await;
-    world.seen("ready", "").await;
-    let answer = world.strike_beside_neighbour(json!({})).await;
+    let fixture = Fixture::besieged("reports").await;
+    fixture.seen("ready", "").await;
+    let answer = fixture.strike_beside_neighbour(json!({})).await;
     assert_eq!(answer.content(), "done");
-    let reports = world.client.received().into_iter().filter(|message| message.kind().contains("rogress")).count();
+    let reports = fixture.client.received().into_iter().filter(|message| message.kind().contains("rogress")).count();
     assert_eq!(reports, 0);
-    world.end().await;
+    fixture.end().await;
 }
 
 #[tokio::test]
 async fn a_server_that_asks_for_models_and_people_gets_neither() {
-    let world = World::besieged("asks").await;
-    world.seen("ready", "").await;
-    assert!(share(&world).await < 1.5);
-    assert_eq!(world.strike().await.content(), "done");
-    world.end().await;
+    let fixture = Fixture::besieged("asks").await;
+    fixture.seen("ready", "").await;
+    assert!(share(&fixture).await < 1.5);
+    assert_eq!(fixture.strike().await.content(), "done");
+    fixture.end().await;
 }
 
 #[tokio::test]
 async fn a_server_that_asks_and_reads_no_answer_holds_up_nobody_else() {
-    let world = World::besieged_with("deaf", "-", "tool_timeout = \"2s\"").await;
-    world.seen("ready", "").await;
-    let answer = world.strike_beside_neighbour(json!({})).await;
+    let fixture = Fixture::besieged_with("deaf", "-", "tool_timeout = \"2s\"").await;
+    fixture.seen("ready", "").await;
+    let answer = fixture.strike_beside_neighbour(json!({})).await;
     assert_eq!(answer.code(), "timeout", "{:?}", answer.body());
-    world.end().await;
+    fixture.end().await;
 }

@@ -11,7 +11,7 @@ use toolbus_e2e::backend::Backend;
 use toolbus_e2e::message::Message;
 use toolbus_testing::patience::eventually;
 
-use crate::adversary::fixture::{World, tool};
+use crate::adversary::fixture::{Fixture, tool};
 use crate::adversary::row::{Sent, call, raw};
 use crate::turn;
 
@@ -69,8 +69,8 @@ fn configuration(backend: &Backend) -> String {
     format!("{POLICY}{tools}{}", backend.tool("hold", "/gate?id={id}", "timeout = \"100s\""))
 }
 
-async fn world() -> World {
-    World::start(configuration, &HIDDEN).await
+async fn fixture() -> Fixture {
+    Fixture::start(configuration, &HIDDEN).await
 }
 
 /// A way to ask for something that is hidden, and for something that is not there.
@@ -150,20 +150,20 @@ fn shape(message: Message, name: &str) -> Message {
 }
 
 impl Pair {
-    async fn answers(&self, world: &World) -> [Message; 2] {
+    async fn answers(&self, fixture: &Fixture) -> [Message; 2] {
         let ask = async |name| {
-            let request = (self.ask)(name).request(&world.client, &world.site);
-            shape(world.client.exchange(&request).await, name)
+            let request = (self.ask)(name).request(&fixture.client, &fixture.site);
+            shape(fixture.client.exchange(&request).await, name)
         };
         [ask(self.hidden).await, ask(self.unknown).await]
     }
 }
 
 /// Waits until a second has begun in which nobody has searched for near names: there are five searches in each.
-async fn fresh_second(world: &World) {
+async fn fresh_second(fixture: &Fixture) {
     let is_offered = async || {
-        let request = call("get_weatherx").request(&world.client, &world.site);
-        world.client.exchange(&request).await.error().contains("'get_weather'")
+        let request = call("get_weatherx").request(&fixture.client, &fixture.site);
+        fixture.client.exchange(&request).await.error().contains("'get_weather'")
     };
     eventually("the last search of a second", async || (!is_offered().await).then_some(())).await;
     eventually("the first search of a second", async || is_offered().await.then_some(())).await;
@@ -171,11 +171,11 @@ async fn fresh_second(world: &World) {
 
 #[tokio::test]
 async fn a_hidden_tool_is_answered_as_one_that_is_not_there() {
-    let world = world().await;
+    let fixture = fixture().await;
     let mut told = Vec::new();
     for pair in &CALLS {
-        fresh_second(&world).await;
-        let [hidden, unknown] = pair.answers(&world).await;
+        fresh_second(&fixture).await;
+        let [hidden, unknown] = pair.answers(&fixture).await;
         assert_eq!(hidden, unknown, "{}", pair.what);
         assert_eq!(hidden.kind(), "RockBot.Tools.ToolError", "{}", pair.what);
         told.push(format!("{}: {} | {}", pair.what, hidden.code(), hidden.error()));
@@ -196,45 +196,45 @@ async fn a_hidden_tool_is_answered_as_one_that_is_not_there() {
     a tool that the profile hides: tool_not_found | Tool '[the name]' is not registered.
     a tool that the profile hides behind a prefix: tool_not_found | Tool '[the name]' is not registered.
     ");
-    assert_eq!(world.backend.total(), 0);
-    world.daemon.stop(&world.site).await;
+    assert_eq!(fixture.backend.total(), 0);
+    fixture.daemon.stop(&fixture.site).await;
 }
 
 #[tokio::test]
 async fn a_hidden_tool_is_listed_as_one_that_is_not_there() {
-    let world = world().await;
+    let fixture = fixture().await;
     for pair in &LISTS {
-        let [hidden, unknown] = pair.answers(&world).await;
+        let [hidden, unknown] = pair.answers(&fixture).await;
         assert_eq!(hidden, unknown, "{}", pair.what);
         assert_eq!(hidden.kind(), "Toolbus.ToolListResponse", "{}", pair.what);
     }
-    world.daemon.stop(&world.site).await;
+    fixture.daemon.stop(&fixture.site).await;
 }
 
 #[tokio::test]
 async fn a_call_of_another_agent_is_cancelled_as_one_that_is_not_there() {
-    let world = world().await;
+    let fixture = fixture().await;
     let body = json!({"toolCallId": "call-1", "toolName": "hold", "arguments": {"id": "held"}});
-    let held = raw(body.to_string()).request(&world.client, &world.site);
-    world.client.send(&held).await;
-    world.backend.wait_for("held").await;
+    let held = raw(body.to_string()).request(&fixture.client, &fixture.site);
+    fixture.client.send(&held).await;
+    fixture.backend.wait_for("held").await;
     let cancel = pair("a call", "call-1", "call-2", |id| {
         raw(json!({"toolCallId": id}).to_string()).on("tool.cancel").by("bruno")
     });
-    let [foreign, unknown] = cancel.answers(&world).await;
+    let [foreign, unknown] = cancel.answers(&fixture).await;
     assert_eq!(foreign, unknown);
     assert_eq!(foreign.body()["cancelled"], false);
-    world.backend.open();
-    assert_eq!(world.client.answer(&held).await.content(), "passed held");
-    world.daemon.stop(&world.site).await;
+    fixture.backend.open();
+    assert_eq!(fixture.client.answer(&held).await.content(), "passed held");
+    fixture.daemon.stop(&fixture.site).await;
 }
 
 #[tokio::test]
 async fn a_hidden_tool_takes_the_time_of_one_that_is_not_there() {
     let _turn = turn().await;
-    let world = world().await;
-    let (_connection, channel) = world.site.channel().await;
-    let answers = format!("{}-answers", world.site.prefix);
+    let fixture = fixture().await;
+    let (_connection, channel) = fixture.site.channel().await;
+    let answers = format!("{}-answers", fixture.site.prefix);
     let own = QueueDeclareOptions { exclusive: true, ..QueueDeclareOptions::default() };
     channel.queue_declare(answers.as_str().into(), own, FieldTable::default()).await.unwrap();
     let consume = BasicConsumeOptions { no_ack: true, ..BasicConsumeOptions::default() };
@@ -245,8 +245,8 @@ async fn a_hidden_tool_takes_the_time_of_one_that_is_not_there() {
         for number in 0..2 * SAMPLES {
             let which = number % 2;
             let sent = (pair.ask)([pair.hidden, pair.unknown][which]).reply_to(&answers);
-            let (request, started) = (sent.request(&world.client, &world.site), Instant::now());
-            world.client.send(&request).await;
+            let (request, started) = (sent.request(&fixture.client, &fixture.site), Instant::now());
+            fixture.client.send(&request).await;
             received.next().await.unwrap().unwrap();
             times[which].push(started.elapsed());
         }
@@ -255,7 +255,7 @@ async fn a_hidden_tool_takes_the_time_of_one_that_is_not_there() {
         let allowed = (hidden.max(unknown) / 4).max(Duration::from_micros(200));
         assert!(hidden.abs_diff(unknown) < allowed, "{}: {hidden:?} hidden, {unknown:?} unknown", pair.what);
     }
-    world.daemon.stop(&world.site).await;
+    fixture.daemon.stop(&fixture.site).await;
 }
 
 fn median(mut times: Vec<Duration>) -> Duration {

@@ -7,7 +7,7 @@ use toolbus_e2e::client::Request;
 use toolbus_e2e::message::Message;
 use toolbus_testing::patience::eventually;
 
-use crate::fixture::World;
+use crate::fixture::Fixture;
 
 /// Names and reasons of what is hidden.
 fn hidden(shown: &Value) -> Vec<String> {
@@ -20,89 +20,89 @@ fn hidden(shown: &Value) -> Vec<String> {
 
 #[tokio::test]
 async fn of_a_list_without_measure_ten_thousand_tools_are_taken() {
-    let world = World::besieged("many").await;
-    let shown = world.seen("ready", "").await;
+    let fixture = Fixture::besieged("many").await;
+    let shown = fixture.seen("ready", "").await;
     let offered = shown["tools"].as_array().unwrap().len();
     assert!((1..=10_000).contains(&offered), "{offered} {:?}", hidden(&shown));
     // So many are not on everybody's list at once.
-    let call = async || (world.client.call("many_0", &json!({})).await.content() == "done").then_some(());
+    let call = async || (fixture.client.call("many_0", &json!({})).await.content() == "done").then_some(());
     eventually("the first of them", call).await;
-    world.neighbour_serves().await;
-    world.end().await;
+    fixture.neighbour_serves().await;
+    fixture.end().await;
 }
 
 /// Sends so many requests, lets the neighbour serve beside them, and gives the kinds of the answers.
-async fn beside_neighbour(world: &World, requests: Vec<Request>) -> Vec<Message> {
+async fn beside_neighbour(fixture: &Fixture, requests: Vec<Request>) -> Vec<Message> {
     for request in &requests {
-        world.client.send(request).await;
+        fixture.client.send(request).await;
     }
-    world.neighbour_serves().await;
+    fixture.neighbour_serves().await;
     let mut answers = Vec::new();
     for request in &requests {
-        answers.push(world.client.answer(request).await);
+        answers.push(fixture.client.answer(request).await);
     }
     answers
 }
 
 #[tokio::test]
 async fn listing_thousands_of_tools_again_and_again_costs_others_neither_memory_nor_time() {
-    let mut world = World::besieged("large").await;
-    world.seen("ready", "").await;
+    let mut fixture = Fixture::besieged("large").await;
+    fixture.seen("ready", "").await;
     let is_whole = async || {
-        let list = world.client.exchange(&world.client.raw("{}").on("tool.list")).await.body();
+        let list = fixture.client.exchange(&fixture.client.raw("{}").on("tool.list")).await.body();
         (list["tools"].as_array()?.len() > 9_000).then_some(())
     };
     eventually("all tools to be listed", is_whole).await;
-    world.rest();
-    let list = |_| world.client.raw("{}").on("tool.list");
-    let answers = beside_neighbour(&world, (0..60).map(list).collect()).await;
+    fixture.rest();
+    let list = |_| fixture.client.raw("{}").on("tool.list");
+    let answers = beside_neighbour(&fixture, (0..60).map(list).collect()).await;
     let is_list = |answer: &&Message| answer.kind() == "Toolbus.ToolListResponse";
     let lists = answers.iter().filter(is_list).count();
     println!("lists: {lists} of {}", answers.len());
     assert!(lists > 0 && answers.iter().all(|answer| is_list(&answer) || answer.code() == "overloaded"));
     let manage = |_| {
-        let request = world.client.raw(json!({"serverName": "hostile"}).to_string()).on("mcp.manage");
+        let request = fixture.client.raw(json!({"serverName": "hostile"}).to_string()).on("mcp.manage");
         request.of_type("RockBot.Tools.Mcp.McpGetServiceDetailsRequest")
     };
-    beside_neighbour(&world, (0..60).map(manage).collect()).await;
-    world.end().await;
+    beside_neighbour(&fixture, (0..60).map(manage).collect()).await;
+    fixture.end().await;
 }
 
 #[tokio::test]
 async fn details_of_thousands_of_tools_at_once_are_refused_in_few_words() {
-    let mut world = World::besieged("large").await;
-    world.seen("ready", "").await;
+    let mut fixture = Fixture::besieged("large").await;
+    fixture.seen("ready", "").await;
     let of_one = json!({"server_name": "hostile", "tool_name": "many_8999"});
     eventually("the details of one tool", async || {
-        let one = world.client.call("mcp_get_service_details", &of_one).await;
+        let one = fixture.client.call("mcp_get_service_details", &of_one).await;
         one.content().contains("property_1").then_some(())
     })
     .await;
-    world.rest();
-    let details = |_| world.client.request("mcp_get_service_details", &json!({"server_name": "hostile"}));
-    let answers = beside_neighbour(&world, (0..200).map(details).collect()).await;
+    fixture.rest();
+    let details = |_| fixture.client.request("mcp_get_service_details", &json!({"server_name": "hostile"}));
+    let answers = beside_neighbour(&fixture, (0..200).map(details).collect()).await;
     let refused: Vec<String> = answers.iter().map(Message::content).collect();
     insta::assert_snapshot!(refused[0], @"The 9000 tools of server 'hostile' are too many to describe at once. Ask for one by its tool_name; mcp_list_services has their names.");
     assert!(refused.iter().all(|answer| *answer == refused[0]));
-    world.end().await;
+    fixture.end().await;
 }
 
 #[tokio::test]
 async fn a_list_without_an_end_is_cut() {
-    let world = World::besieged("endless").await;
-    let shown = world.seen("ready", "").await;
+    let fixture = Fixture::besieged("endless").await;
+    let shown = fixture.seen("ready", "").await;
     assert_eq!(shown["tools"].as_array().unwrap().len(), 1_000);
-    world.end().await;
+    fixture.end().await;
 }
 
 #[tokio::test]
 async fn of_two_tools_of_one_name_the_first_counts() {
-    let world = World::besieged("duplicates").await;
-    let shown = world.seen("ready", "").await;
+    let fixture = Fixture::besieged("duplicates").await;
+    let shown = fixture.seen("ready", "").await;
     assert_eq!(shown["tools"], json!(["Strike", "strike"]));
     assert_eq!(hidden(&shown), ["strike: the server has another tool of this name"]);
-    assert_eq!(world.strike().await.content(), "done");
-    world.end().await;
+    assert_eq!(fixture.strike().await.content(), "done");
+    fixture.end().await;
 }
 
 #[tokio::test]
@@ -110,8 +110,8 @@ async fn a_bad_schema_hides_its_tool_and_nothing_is_fetched() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     listener.set_nonblocking(true).unwrap();
     let port = listener.local_addr().unwrap().port().to_string();
-    let world = World::besieged_with("schemas", &port, "").await;
-    let shown = world.seen("ready", "").await;
+    let fixture = Fixture::besieged_with("schemas", &port, "").await;
+    let shown = fixture.seen("ready", "").await;
     let told = format!("{}\n\n{}", shown["tools"], hidden(&shown).join("\n")).replace(&port, "PORT");
     insta::assert_snapshot!(told, @r#"
     ["pattern","recursive"]
@@ -127,28 +127,28 @@ async fn a_bad_schema_hides_its_tool_and_nothing_is_fetched() {
     text: its definition cannot be read: invalid type: string "no schema", expected a map
     url: its schema refers to `http://127.0.0.1:PORT/schema`, which is not within it
     "#);
-    assert_eq!(world.client.call("recursive", &json!({"next": {"next": {}}})).await.content(), "done");
-    assert_eq!(world.client.call("recursive", &json!({"next": {"next": 1}})).await.code(), "invalid_arguments");
+    assert_eq!(fixture.client.call("recursive", &json!({"next": {"next": {}}})).await.content(), "done");
+    assert_eq!(fixture.client.call("recursive", &json!({"next": {"next": 1}})).await.code(), "invalid_arguments");
     assert!(listener.accept().is_err(), "something was fetched");
-    world.end().await;
+    fixture.end().await;
 }
 
 #[tokio::test]
 async fn a_server_that_lists_its_tools_once_keeps_them_and_holds_up_no_end() {
-    let world = World::besieged("never-again").await;
-    world.seen("ready", "").await;
-    assert_eq!(world.client.call("neighbour", &json!({})).await.content(), "well");
-    world.end().await;
+    let fixture = Fixture::besieged("never-again").await;
+    fixture.seen("ready", "").await;
+    assert_eq!(fixture.client.call("neighbour", &json!({})).await.content(), "well");
+    fixture.end().await;
 }
 
 #[tokio::test]
 async fn a_server_that_changes_its_tools_all_the_time_changes_nothing_for_others() {
-    let world = World::besieged("turning").await;
-    world.seen("ready", "").await;
-    assert_eq!(world.strike().await.content(), "done");
-    let before = world.processor_seconds();
-    world.neighbour_serves().await;
-    let spent = world.processor_seconds() - before;
+    let fixture = Fixture::besieged("turning").await;
+    fixture.seen("ready", "").await;
+    assert_eq!(fixture.strike().await.content(), "done");
+    let before = fixture.processor_seconds();
+    fixture.neighbour_serves().await;
+    let spent = fixture.processor_seconds() - before;
     println!("processor: {spent} s in about 2 s");
-    world.end().await;
+    fixture.end().await;
 }

@@ -9,7 +9,7 @@ use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
 use toolbus_testing::patience::eventually;
 
-use crate::fixture::{World, python};
+use crate::fixture::{Fixture, python};
 
 /// The server of every way, and a place that nobody may be led to.
 struct Remote {
@@ -41,11 +41,11 @@ impl Remote {
     }
 
     /// The errors of these servers, which all have one, as `/status` tells them.
-    async fn errors(&self, world: &World, ways: &[&str]) -> String {
+    async fn errors(&self, fixture: &Fixture, ways: &[&str]) -> String {
         let mut told = Vec::new();
         for way in ways {
             let error = eventually(&format!("an error of {way}"), async || {
-                let (_, status) = world.daemon.get("/status").await?;
+                let (_, status) = fixture.daemon.get("/status").await?;
                 let server = status["mcp"].as_array()?.iter().find(|server| server["name"] == *way)?.clone();
                 let is_settled = ["waiting", "parked", "auth-required"].iter().any(|phase| server["phase"] == *phase);
                 is_settled.then(|| server["lastError"].as_str().map(str::to_owned))?
@@ -62,22 +62,22 @@ impl Remote {
 }
 
 /// A daemon with one hostile server of this way.
-async fn besieged(way: &str, keys: &str) -> (Remote, World) {
-    let (remote, world) = (Remote::start().await, World::quiet("").await);
-    world.add(&remote.section("hostile", way, keys)).await;
-    world.neighbour_serves().await;
-    (remote, world)
+async fn besieged(way: &str, keys: &str) -> (Remote, Fixture) {
+    let (remote, fixture) = (Remote::start().await, Fixture::quiet("").await);
+    fixture.add(&remote.section("hostile", way, keys)).await;
+    fixture.neighbour_serves().await;
+    (remote, fixture)
 }
 
 #[tokio::test]
 async fn servers_that_refuse_for_ever_are_tried_seldom_and_shown() {
     let ways =
         ["redirect", "sse-elsewhere", "sse-flood", "drop", "garbage", "500", "404", "401", "403", "200", "lying"];
-    let (remote, world) = (Remote::start().await, World::quiet("").await);
+    let (remote, fixture) = (Remote::start().await, Fixture::quiet("").await);
     let kind = |way: &str| if way.starts_with("sse") { "type = \"sse\"" } else { "" };
-    world.add(&ways.map(|way| remote.section(way, way, kind(way))).concat()).await;
-    world.neighbour_serves().await;
-    let errors = remote.errors(&world, &ways).await;
+    fixture.add(&ways.map(|way| remote.section(way, way, kind(way))).concat()).await;
+    fixture.neighbour_serves().await;
+    let errors = remote.errors(&fixture, &ways).await;
     insta::assert_snapshot!(errors, @"
     redirect: the MCP server at http://127.0.0.1:PORT answered HTTP 307; redirects are not followed: configure the address that it redirects to
     sse-elsewhere: the MCP server at http://127.0.0.1:PORT wants messages posted to another server, which is refused
@@ -91,50 +91,50 @@ async fn servers_that_refuse_for_ever_are_tried_seldom_and_shown() {
     200: `initialize` could not be sent: the MCP server at http://127.0.0.1:PORT answered JSON that is no answer to the request
     lying: `initialize` could not be sent: the MCP server at http://127.0.0.1:PORT named an unusable session
     ");
-    world.seen_of("401", "auth-required", "").await;
+    fixture.seen_of("401", "auth-required", "").await;
     assert!(remote.led_nobody_elsewhere());
-    world.end().await;
+    fixture.end().await;
 }
 
 #[tokio::test]
 async fn a_server_that_never_answers_is_seen_to_be_tried() {
-    let (_remote, world) = besieged("silent", "").await;
-    let shown = world.shown("hostile").await;
+    let (_remote, fixture) = besieged("silent", "").await;
+    let shown = fixture.shown("hostile").await;
     assert!(["connecting", "waiting"].iter().any(|phase| shown["phase"] == *phase), "{shown}");
-    world.end().await;
+    fixture.end().await;
 }
 
 #[tokio::test]
 async fn a_call_is_not_led_elsewhere() {
-    let (remote, world) = besieged("redirect-late", "").await;
-    world.seen("ready", "").await;
-    let answer = world.strike().await;
+    let (remote, fixture) = besieged("redirect-late", "").await;
+    fixture.seen("ready", "").await;
+    let answer = fixture.strike().await;
     insta::assert_snapshot!(format!("{}: {}", answer.code(), answer.error()), @"execution_failed: The MCP server of tool 'strike' refused the request. Only an operator can mend this. Whether it had its effect is not known: find out before calling again.");
     assert!(remote.led_nobody_elsewhere());
-    world.end().await;
+    fixture.end().await;
 }
 
 #[tokio::test]
 async fn an_answer_that_stops_midway_is_waited_for_until_the_deadline() {
-    let (_remote, world) = besieged("hang", "tool_timeout = \"1s\"").await;
-    world.seen("ready", "").await;
-    let answer = world.strike_beside_neighbour(json!({})).await;
+    let (_remote, fixture) = besieged("hang", "tool_timeout = \"1s\"").await;
+    fixture.seen("ready", "").await;
+    let answer = fixture.strike_beside_neighbour(json!({})).await;
     assert_eq!(answer.code(), "timeout", "{:?}", answer.body());
-    world.end().await;
+    fixture.end().await;
 }
 
 #[tokio::test]
 async fn answers_that_are_huge_or_cut_are_refused_at_once() {
     let mut told = Vec::new();
     for way in ["huge", "cut"] {
-        let (_remote, world) = besieged(way, "").await;
-        world.seen("ready", "").await;
+        let (_remote, fixture) = besieged(way, "").await;
+        fixture.seen("ready", "").await;
         let asked = Instant::now();
-        let answer = world.strike().await;
+        let answer = fixture.strike().await;
         assert!(asked.elapsed().as_secs() < 20, "{:?}", asked.elapsed());
         told.push(format!("{way}: {}: {}", answer.code(), answer.error()));
-        world.neighbour_serves().await;
-        world.end().await;
+        fixture.neighbour_serves().await;
+        fixture.end().await;
     }
     insta::assert_snapshot!(told.join("\n"), @r"
     huge: execution_failed: Tool 'strike' failed: its server sent an event of more than 16777216 bytes. Ask for less. Whether it had its effect is not known: find out before calling again.
@@ -144,18 +144,18 @@ async fn answers_that_are_huge_or_cut_are_refused_at_once() {
 
 #[tokio::test]
 async fn a_flood_of_events_ends_with_the_call() {
-    let (_remote, world) = besieged("flood", "tool_timeout = \"2s\"").await;
-    world.seen("ready", "").await;
-    let answer = world.strike_beside_neighbour(json!({})).await;
+    let (_remote, fixture) = besieged("flood", "tool_timeout = \"2s\"").await;
+    fixture.seen("ready", "").await;
+    let answer = fixture.strike_beside_neighbour(json!({})).await;
     assert_eq!(answer.code(), "timeout", "{:?}", answer.body());
-    world.end().await;
+    fixture.end().await;
 }
 
 #[tokio::test]
 async fn a_server_that_forgets_every_session_holds_up_nobody() {
-    let (_remote, world) = besieged("forgetful", "tool_timeout = \"2s\"").await;
-    let before = world.processor_seconds();
-    world.neighbour_serves().await;
-    assert!(world.processor_seconds() - before < 2.0);
-    world.end().await;
+    let (_remote, fixture) = besieged("forgetful", "tool_timeout = \"2s\"").await;
+    let before = fixture.processor_seconds();
+    fixture.neighbour_serves().await;
+    assert!(fixture.processor_seconds() - before < 2.0);
+    fixture.end().await;
 }

@@ -2,36 +2,36 @@
 
 use serde_json::json;
 
-use crate::fixture::World;
+use crate::fixture::Fixture;
 
 #[tokio::test]
 async fn a_result_of_100_mb_is_refused() {
-    let world = World::besieged("huge").await;
-    world.seen("ready", "").await;
-    let answer = world.strike_beside_neighbour(json!({})).await;
+    let fixture = Fixture::besieged("huge").await;
+    fixture.seen("ready", "").await;
+    let answer = fixture.strike_beside_neighbour(json!({})).await;
     assert_ne!(answer.code(), "", "{:?}", answer.data.len());
-    let shown = world.shown("hostile").await;
+    let shown = fixture.shown("hostile").await;
     assert!(shown["lastError"].as_str().unwrap().contains("a line over 16 MiB"), "{shown}");
     insta::assert_snapshot!(answer.error(), @"The MCP server of tool 'strike' went away before it answered. It may have had its effect: calling again may repeat that.");
-    world.end().await;
+    fixture.end().await;
 }
 
 #[tokio::test]
 async fn a_result_of_a_hundred_thousand_levels_is_no_message() {
-    let world = World::besieged_with("deep", "-", "tool_timeout = \"2s\"").await;
-    world.seen("ready", "").await;
-    let answer = world.strike_beside_neighbour(json!({"kind": "deep"})).await;
+    let fixture = Fixture::besieged_with("deep", "-", "tool_timeout = \"2s\"").await;
+    fixture.seen("ready", "").await;
+    let answer = fixture.strike_beside_neighbour(json!({"kind": "deep"})).await;
     insta::assert_snapshot!(format!("{}: {}", answer.code(), answer.error()), @"execution_failed: Tool 'strike' answered with something that is not the result of a call. Whether it had its effect is not known: find out before calling again.");
-    world.end().await;
+    fixture.end().await;
 }
 
 #[tokio::test]
 async fn a_result_of_a_million_values_ends_the_connection() {
-    let world = World::besieged("deep").await;
-    world.seen("ready", "").await;
-    let answer = world.strike_beside_neighbour(json!({"kind": "wide"})).await;
+    let fixture = Fixture::besieged("deep").await;
+    fixture.seen("ready", "").await;
+    let answer = fixture.strike_beside_neighbour(json!({"kind": "wide"})).await;
     insta::assert_snapshot!(format!("{}: {}", answer.code(), answer.error()), @"execution_failed: The MCP server of tool 'strike' went away before it answered. It may have had its effect: calling again may repeat that.");
-    let shown = world.shown("hostile").await;
+    let shown = fixture.shown("hostile").await;
     assert!(shown["lastError"].as_str().unwrap().contains("more than 500000 values"), "{shown}");
-    world.end().await;
+    fixture.end().await;
 }

@@ -168,7 +168,7 @@ fn expressions() -> Vec<String> {
 }
 
 /// A daemon with a tool, MCP servers of which one does not run, and an MCP client.
-struct World {
+struct Fixture {
     site: BrokerNamespace,
     daemon: Daemon,
     agent: Client,
@@ -176,7 +176,7 @@ struct World {
     session: String,
 }
 
-impl World {
+impl Fixture {
     async fn reporting_to(receiver: &Receiver) -> Self {
         let site = BrokerNamespace::shared().await;
         let more = format!(
@@ -211,7 +211,7 @@ impl World {
 #[tokio::test]
 async fn every_query_of_the_dashboard_shows_what_a_daemon_exports() {
     let receiver = Arc::new(Receiver::start().await.unwrap());
-    let mut world = World::reporting_to(&receiver).await;
+    let mut fixture = Fixture::reporting_to(&receiver).await;
     let prometheus = Prometheus::reading(&receiver).await;
     let mut empty = expressions();
     assert!(empty.len() >= 30, "{} queries: the dashboard was not read whole", empty.len());
@@ -219,7 +219,7 @@ async fn every_query_of_the_dashboard_shows_what_a_daemon_exports() {
     while !empty.is_empty() {
         let patient = started.elapsed() < toolbus_testing::patience::PATIENCE;
         assert!(patient, "queries without a value: {empty:#?}\nof:\n{}", exposition(&receiver));
-        world.call_everything().await;
+        fixture.call_everything().await;
         let mut still_empty = Vec::new();
         for expression in empty {
             if prometheus.values(&expression).await.is_empty() {
@@ -228,13 +228,13 @@ async fn every_query_of_the_dashboard_shows_what_a_daemon_exports() {
         }
         empty = still_empty;
     }
-    world.daemon.stop(&world.site).await;
+    fixture.daemon.stop(&fixture.site).await;
 }
 
 #[tokio::test]
 async fn the_first_dead_letter_of_each_queue_is_an_increase_and_raises_the_alert() {
     let receiver = Arc::new(Receiver::start().await.unwrap());
-    let world = World::reporting_to(&receiver).await;
+    let fixture = Fixture::reporting_to(&receiver).await;
     let prometheus = Prometheus::reading(&receiver).await;
     // Two samples at zero, before anything happens.
     eventually("counts from zero", async || {
@@ -245,7 +245,7 @@ async fn the_first_dead_letter_of_each_queue_is_an_increase_and_raises_the_alert
     assert_eq!(prometheus.values("toolbus_dead_letters_total > 0").await, [0.0; 0]);
     for topic in ["tool.invoke", "tool.list"] {
         // An answer must not go where requests travel.
-        world.agent.send(&world.agent.raw("{}").on(topic).reply_to("tool.invoke")).await;
+        fixture.agent.send(&fixture.agent.raw("{}").on(topic).reply_to("tool.invoke")).await;
     }
     let of_panel = expressions().into_iter().find(|text| text.contains("toolbus_dead_letters_total")).unwrap();
     let increased = format!("{of_panel} > 0");
@@ -256,8 +256,8 @@ async fn the_first_dead_letter_of_each_queue_is_an_increase_and_raises_the_alert
     for rule in rules["groups"][0]["rules"].as_array().unwrap() {
         assert_eq!(rule["health"], "ok", "{rule}");
     }
-    for queue in [world.site.queue(), format!("{}.control", world.site.prefix)] {
-        world.site.take_dead_letter_of(&queue).await;
+    for queue in [fixture.site.queue(), format!("{}.control", fixture.site.prefix)] {
+        fixture.site.take_dead_letter_of(&queue).await;
     }
-    world.daemon.stop(&world.site).await;
+    fixture.daemon.stop(&fixture.site).await;
 }

@@ -6,7 +6,7 @@ use toolbus_e2e::client::{Client, Request};
 use toolbus_e2e::daemon::Daemon;
 use toolbus_e2e::namespace::BrokerNamespace;
 
-struct World {
+struct Fixture {
     site: BrokerNamespace,
     backend: Backend,
     tools: String,
@@ -14,7 +14,7 @@ struct World {
     client: Client,
 }
 
-impl World {
+impl Fixture {
     async fn with(settings: &str) -> Self {
         let (site, backend) = (BrokerNamespace::shared().await, Backend::start().await);
         let tools = [
@@ -45,39 +45,39 @@ impl World {
 
 #[tokio::test]
 async fn a_running_call_finishes_while_no_new_one_is_taken_and_readiness_is_gone() {
-    let mut world = World::with("").await;
-    let running = world.running("pay", "running").await;
-    world.daemon.signal("TERM").await;
-    world.daemon.blocked_by("draining").await;
-    assert_eq!(world.daemon.get("/livez").await.unwrap().0, 200);
-    let late = world.client.request("pay", &json!({"id": "late"}));
-    world.client.send(&late).await;
-    world.site.wait_for_ready(&world.site.queue(), 1).await;
-    assert_eq!(world.client.answers_to(&running.correlation), []);
+    let mut fixture = Fixture::with("").await;
+    let running = fixture.running("pay", "running").await;
+    fixture.daemon.signal("TERM").await;
+    fixture.daemon.blocked_by("draining").await;
+    assert_eq!(fixture.daemon.get("/livez").await.unwrap().0, 200);
+    let late = fixture.client.request("pay", &json!({"id": "late"}));
+    fixture.client.send(&late).await;
+    fixture.site.wait_for_ready(&fixture.site.queue(), 1).await;
+    assert_eq!(fixture.client.answers_to(&running.correlation), []);
 
-    world.backend.open();
-    assert_eq!(world.client.answer(&running).await.content(), "passed running");
-    assert_eq!(world.daemon.ended().await.code(), Some(0), "{}", world.daemon.text());
-    assert_eq!((world.backend.count("late"), world.site.ready(&world.site.queue()).await), (0, 1));
-    let successor = world.successor().await;
-    assert_eq!(world.client.answer(&late).await.content(), "passed late");
-    successor.stop(&world.site).await;
-    assert_eq!(world.backend.count("running"), 1);
+    fixture.backend.open();
+    assert_eq!(fixture.client.answer(&running).await.content(), "passed running");
+    assert_eq!(fixture.daemon.ended().await.code(), Some(0), "{}", fixture.daemon.text());
+    assert_eq!((fixture.backend.count("late"), fixture.site.ready(&fixture.site.queue()).await), (0, 1));
+    let successor = fixture.successor().await;
+    assert_eq!(fixture.client.answer(&late).await.content(), "passed late");
+    successor.stop(&fixture.site).await;
+    assert_eq!(fixture.backend.count("running"), 1);
 }
 
 #[tokio::test]
 async fn when_the_time_is_over_repeatable_calls_go_back_and_effectful_ones_are_told_that_nobody_knows() {
-    let mut world = World::with("[invoke]\nmax_in_flight = 4\ndrain_timeout = \"300ms\"\n").await;
-    let looking = world.running("look", "looking").await;
-    let putting = world.running("put", "putting").await;
-    let paying = world.running("pay", "paying").await;
-    let waiting = world.client.request("pay", &json!({"id": "waiting"}));
-    world.client.send(&waiting).await;
-    world.site.wait_for_ready(&world.site.queue(), 0).await;
+    let mut fixture = Fixture::with("[invoke]\nmax_in_flight = 4\ndrain_timeout = \"300ms\"\n").await;
+    let looking = fixture.running("look", "looking").await;
+    let putting = fixture.running("put", "putting").await;
+    let paying = fixture.running("pay", "paying").await;
+    let waiting = fixture.client.request("pay", &json!({"id": "waiting"}));
+    fixture.client.send(&waiting).await;
+    fixture.site.wait_for_ready(&fixture.site.queue(), 0).await;
 
-    world.daemon.signal("TERM").await;
-    assert_eq!(world.daemon.ended().await.code(), Some(0), "{}", world.daemon.text());
-    let mut body = world.client.answer(&paying).await.body();
+    fixture.daemon.signal("TERM").await;
+    assert_eq!(fixture.daemon.ended().await.code(), Some(0), "{}", fixture.daemon.text());
+    let mut body = fixture.client.answer(&paying).await.body();
     body["toolCallId"] = json!("[the message's id]");
     insta::assert_json_snapshot!(body, @r#"
     {
@@ -90,39 +90,39 @@ async fn when_the_time_is_over_repeatable_calls_go_back_and_effectful_ones_are_t
     }
     "#);
     let others = [&looking, &putting, &waiting];
-    assert!(others.iter().all(|request| world.client.answers_to(&request.correlation).is_empty()));
-    world.site.wait_for_ready(&world.site.queue(), 3).await;
-    assert_eq!(world.backend.count("waiting"), 0, "it had not begun");
+    assert!(others.iter().all(|request| fixture.client.answers_to(&request.correlation).is_empty()));
+    fixture.site.wait_for_ready(&fixture.site.queue(), 3).await;
+    assert_eq!(fixture.backend.count("waiting"), 0, "it had not begun");
 
-    let successor = world.successor().await;
+    let successor = fixture.successor().await;
     for (request, id) in others.into_iter().zip(["looking", "putting", "waiting"]) {
-        assert_eq!(world.client.answer(request).await.content(), format!("passed {id}"));
+        assert_eq!(fixture.client.answer(request).await.content(), format!("passed {id}"));
     }
-    assert_eq!(world.backend.count("waiting"), 1);
-    assert_eq!(world.backend.count("paying"), 1, "what may have had its effect is not run again");
-    successor.stop(&world.site).await;
+    assert_eq!(fixture.backend.count("waiting"), 1);
+    assert_eq!(fixture.backend.count("paying"), 1, "what may have had its effect is not run again");
+    successor.stop(&fixture.site).await;
 }
 
 #[tokio::test]
 async fn a_second_signal_ends_at_once() {
-    let mut world = World::with("[invoke]\ndrain_timeout = \"10m\"\n").await;
-    let running = world.running("look", "running").await;
-    world.daemon.signal("TERM").await;
-    world.daemon.blocked_by("draining").await;
-    world.daemon.signal("TERM").await;
-    assert_eq!(world.daemon.ended().await.code(), Some(130), "{}", world.daemon.text());
-    let successor = world.successor().await;
-    assert_eq!(world.client.answer(&running).await.content(), "passed running", "the broker gave it to the next");
-    successor.stop(&world.site).await;
+    let mut fixture = Fixture::with("[invoke]\ndrain_timeout = \"10m\"\n").await;
+    let running = fixture.running("look", "running").await;
+    fixture.daemon.signal("TERM").await;
+    fixture.daemon.blocked_by("draining").await;
+    fixture.daemon.signal("TERM").await;
+    assert_eq!(fixture.daemon.ended().await.code(), Some(130), "{}", fixture.daemon.text());
+    let successor = fixture.successor().await;
+    assert_eq!(fixture.client.answer(&running).await.content(), "passed running", "the broker gave it to the next");
+    successor.stop(&fixture.site).await;
 }
 
 #[tokio::test]
 async fn an_interrupt_drains_as_well() {
-    let mut world = World::with("").await;
-    let running = world.running("pay", "running").await;
-    world.daemon.signal("INT").await;
-    world.daemon.blocked_by("draining").await;
-    world.backend.open();
-    assert_eq!(world.client.answer(&running).await.content(), "passed running");
-    assert_eq!(world.daemon.ended().await.code(), Some(0), "{}", world.daemon.text());
+    let mut fixture = Fixture::with("").await;
+    let running = fixture.running("pay", "running").await;
+    fixture.daemon.signal("INT").await;
+    fixture.daemon.blocked_by("draining").await;
+    fixture.backend.open();
+    assert_eq!(fixture.client.answer(&running).await.content(), "passed running");
+    assert_eq!(fixture.daemon.ended().await.code(), Some(0), "{}", fixture.daemon.text());
 }

@@ -37,7 +37,7 @@ const REFUSED: &str =
     "requests without user_id are refused every tool, as are those of logins without a section in agents";
 
 /// A daemon that knows `ana`, by two logins, and `bruno`.
-struct World {
+struct Fixture {
     site: BrokerNamespace,
     backend: Backend,
     daemon: Daemon,
@@ -49,7 +49,7 @@ struct Login {
     user: &'static str,
 }
 
-impl World {
+impl Fixture {
     async fn new() -> Self {
         let (site, backend) = (BrokerNamespace::shared().await, Backend::start().await);
         let daemon = Daemon::start(&site, &format!("{RULES}{}", tools(&backend))).await;
@@ -109,7 +109,7 @@ fn listed(answer: &Message) -> Vec<String> {
 
 #[tokio::test]
 async fn the_login_decides_which_tools_there_are_whoever_the_message_says_it_is_from() {
-    let world = World::new().await;
+    let fixture = Fixture::new().await;
     let (ana, bruno) = (vec!["for_ana", "hold", "own.counted"], vec!["for_bruno", "hold"]);
     for (case, (user, is_signed, source, tools)) in [
         ("svc-ana", true, None, &ana),
@@ -128,7 +128,7 @@ async fn the_login_decides_which_tools_there_are_whoever_the_message_says_it_is_
     .enumerate()
     {
         let who = format!("{user}, signed: {is_signed}, as {source:?}");
-        let login = world.login(user).await;
+        let login = fixture.login(user).await;
         let request = |request: Request| {
             let request = if is_signed { login.signed(request) } else { request };
             source.map_or(request.clone(), |source| request.header("rb-source", source))
@@ -138,18 +138,18 @@ async fn the_login_decides_which_tools_there_are_whoever_the_message_says_it_is_
             let answer = login.client.exchange(&request(login.client.request(tool, &json!({"id": id})))).await;
             let is_there = tools.contains(&tool);
             assert_eq!(answer.code(), if is_there { "" } else { "tool_not_found" }, "{tool} for {who}");
-            assert_eq!(world.backend.count(&id), usize::from(is_there), "{tool} for {who}");
+            assert_eq!(fixture.backend.count(&id), usize::from(is_there), "{tool} for {who}");
         }
         let list = login.client.exchange(&request(login.message("tool.list", &json!({})))).await;
         assert_eq!(listed(&list), *tools, "for {who}");
     }
-    world.daemon.stop(&world.site).await;
+    fixture.daemon.stop(&fixture.site).await;
 }
 
 #[tokio::test]
 async fn an_unknown_caller_is_told_of_no_tool() {
-    let world = World::new().await;
-    let login = world.login("svc-ana").await;
+    let fixture = Fixture::new().await;
+    let login = fixture.login("svc-ana").await;
     let body = json!({"toolCallId": "1", "toolName": "for_ana", "arguments": {"id": "unsigned"}});
     let answer = login.client.exchange(&login.message("tool.invoke", &body).header("rb-source", "ana")).await;
     insta::assert_json_snapshot!(answer.body(), @r#"
@@ -161,14 +161,14 @@ async fn an_unknown_caller_is_told_of_no_tool() {
       "toolName": "for_ana"
     }
     "#);
-    world.assert_not_run(&["unsigned"]);
-    world.daemon.stop(&world.site).await;
+    fixture.assert_not_run(&["unsigned"]);
+    fixture.daemon.stop(&fixture.site).await;
 }
 
 #[tokio::test]
 async fn an_answer_goes_to_no_topic_but_one_of_the_callers_own() {
-    let world = World::new().await;
-    let (ana, bruno) = (world.login("svc-ana").await, world.login("bruno").await);
+    let fixture = Fixture::new().await;
+    let (ana, bruno) = (fixture.login("svc-ana").await, fixture.login("bruno").await);
     bruno.client.bind("tool.result.#").await;
     let kinds = ["RockBot.Tools.ToolInvokeRequest", "plain"];
     let request = |address: &str, kind: &str| {
@@ -182,10 +182,10 @@ async fn an_answer_goes_to_no_topic_but_one_of_the_callers_own() {
             assert_eq!((answer.content().as_str(), answer.routing_key.as_str()), ("worked for own", address));
         }
     }
-    let before = (world.backend.total(), bruno.client.received().len());
+    let before = (fixture.backend.total(), bruno.client.received().len());
     let refused = async |request: &Request, address: &str| {
         ana.client.send(request).await;
-        let dead = world.site.take_dead_letter().await;
+        let dead = fixture.site.take_dead_letter().await;
         assert_eq!((dead.header("rb-dead-reason"), dead.correlation_id()), ("reply_to_refused", &*request.correlation));
         assert_eq!((dead.header("rb-dead-reply-to"), dead.properties.user_id()), (address, &None));
     };
@@ -200,28 +200,28 @@ async fn an_answer_goes_to_no_topic_but_one_of_the_callers_own() {
             refused(&request(address, kind).header("rb-source", "ana"), address).await;
         }
     }
-    assert_eq!((world.backend.total(), bruno.client.received().len()), before);
+    assert_eq!((fixture.backend.total(), bruno.client.received().len()), before);
 
     let list = ana.signed(ana.message("tool.list", &json!({}))).reply_to("tool.result.bruno");
     ana.client.send(&list).await;
-    let queue = format!("{}.control.dlq", world.site.prefix);
-    let dead = eventually("a dead letter", async || world.site.take(&queue).await).await;
+    let queue = format!("{}.control.dlq", fixture.site.prefix);
+    let dead = eventually("a dead letter", async || fixture.site.take(&queue).await).await;
     assert_eq!(dead.header("rb-dead-reason"), "reply_to_refused");
-    world.daemon.stop(&world.site).await;
+    fixture.daemon.stop(&fixture.site).await;
 }
 
 #[tokio::test]
 async fn a_call_is_cancelled_by_a_login_of_its_agent_and_by_nobody_else() {
-    let world = World::new().await;
-    let ana = world.login("svc-ana").await;
+    let fixture = Fixture::new().await;
+    let ana = fixture.login("svc-ana").await;
     let body = json!({"toolCallId": "call-1", "toolName": "hold", "arguments": {"id": "held"}});
     let call = ana.signed(ana.message("tool.invoke", &body));
     ana.client.send(&call).await;
-    world.backend.wait_for("held").await;
+    fixture.backend.wait_for("held").await;
 
     let id = json!({"toolCallId": "call-1"});
     for user in ["bruno", "ana", "carla"] {
-        let login = world.login(user).await;
+        let login = fixture.login(user).await;
         for cancel in login.lies("tool.cancel", &id) {
             let answer = login.client.exchange(&cancel).await;
             assert_eq!(answer.body(), json!({"toolCallId": "call-1", "cancelled": false}), "by {user}");
@@ -231,17 +231,17 @@ async fn a_call_is_cancelled_by_a_login_of_its_agent_and_by_nobody_else() {
     assert_eq!(unsigned.body()["cancelled"], false, "its own login, which it does not tell");
     assert_eq!(ana.client.answers_to(&call.correlation), []);
 
-    let second = world.login("svc-ana-2").await;
+    let second = fixture.login("svc-ana-2").await;
     let answer = second.client.exchange(&second.signed(second.message("tool.cancel", &id))).await;
     assert_eq!(answer.body(), json!({"toolCallId": "call-1", "cancelled": true}), "two logins are one agent");
     assert_eq!(ana.client.answer(&call).await.code(), "cancelled");
-    world.daemon.stop(&world.site).await;
+    fixture.daemon.stop(&fixture.site).await;
 }
 
 #[tokio::test]
 async fn a_session_is_ended_by_a_login_of_its_agent_and_by_nobody_else() {
-    let world = World::new().await;
-    let ana = world.login("svc-ana").await;
+    let fixture = Fixture::new().await;
+    let ana = fixture.login("svc-ana").await;
     let call = async |session: &str| {
         let body = json!({"toolName": "own.counted", "arguments": {"id": "counted"}, "sessionId": session});
         ana.client.exchange(&ana.signed(ana.message("tool.invoke", &body))).await.code()
@@ -251,7 +251,7 @@ async fn a_session_is_ended_by_a_login_of_its_agent_and_by_nobody_else() {
 
     let end = json!({"sessionId": "first"});
     for user in ["bruno", "ana", "carla"] {
-        let login = world.login(user).await;
+        let login = fixture.login(user).await;
         for end in login.lies("tool.session.end", &end) {
             login.client.send(&end).await;
         }
@@ -259,10 +259,10 @@ async fn a_session_is_ended_by_a_login_of_its_agent_and_by_nobody_else() {
         login.client.exchange(&login.message("tool.cancel", &json!({"toolCallId": "any"}))).await;
         assert_eq!(call("second").await, "overloaded", "after {user}");
     }
-    let second = world.login("svc-ana-2").await;
+    let second = fixture.login("svc-ana-2").await;
     second.client.send(&second.signed(second.message("tool.session.end", &end))).await;
     eventually("room for another session", async || call("second").await.is_empty().then_some(())).await;
-    world.daemon.stop(&world.site).await;
+    fixture.daemon.stop(&fixture.site).await;
 }
 
 #[tokio::test]
@@ -289,27 +289,27 @@ async fn the_log_tells_when_nobody_is_served_whom_the_broker_does_not_name() {
 
 #[tokio::test]
 async fn the_command_calls_as_the_login_that_it_has() {
-    let world = World::new().await;
+    let fixture = Fixture::new().await;
     for (user, words, code) in [
         ("svc-ana", vec!["for_ana"], 0),
         ("bruno", vec!["for_bruno"], 0),
         ("bruno", vec!["for_ana", "--as", "ana"], 3),
         ("ana", vec!["for_ana"], 3),
     ] {
-        let site = BrokerNamespace { url: url_of(user).await, ..world.site.clone() };
+        let site = BrokerNamespace { url: url_of(user).await, ..fixture.site.clone() };
         let arguments = [vec!["call".to_owned(), "id=called".to_owned()], site.arguments()].concat();
         let mut arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
         arguments.splice(1..1, words.iter().copied());
         let called = toolbus(&arguments).await;
         assert_eq!(called.code, code, "{user} {words:?}: {called:?}");
     }
-    assert_eq!(world.backend.count("called"), 2);
-    world.daemon.stop(&world.site).await;
+    assert_eq!(fixture.backend.count("called"), 2);
+    fixture.daemon.stop(&fixture.site).await;
 }
 
 #[tokio::test]
 async fn the_configuration_of_the_recipe_separates_its_agents() {
-    let (world, backend) = (recipe::World::new().await, Backend::start().await);
+    let (fixture, backend) = (recipe::Fixture::new().await, Backend::start().await);
     let section = RECIPE.split("\n## ").find(|section| section.starts_with("The daemon's configuration")).unwrap();
     let written = section.split("```").nth(1).unwrap().strip_prefix("toml").unwrap();
     assert_eq!(written.trim_start(), include_str!("../../../config/rabbitmq.toml"));
@@ -318,8 +318,8 @@ async fn the_configuration_of_the_recipe_separates_its_agents() {
     let service = "https://weather.example/v1/current";
     assert!(written.contains(service), "{written}");
     let backend_url = format!("http://127.0.0.1:{}/work", backend.port());
-    let configuration = written.replace(url, &world.site.url).replace(service, &backend_url);
-    let daemon = Daemon::start(&world.site, &configuration).await;
+    let configuration = written.replace(url, &fixture.site.url).replace(service, &backend_url);
+    let daemon = Daemon::start(&fixture.site, &configuration).await;
     assert!(section.contains(REFUSED.split(", as").next().unwrap()));
     daemon.logged_times(REFUSED, 1).await;
 
@@ -327,7 +327,7 @@ async fn the_configuration_of_the_recipe_separates_its_agents() {
     for (user, agent, weather, time) in
         [("svc-ana", "ana", "", "tool_not_found"), ("svc-bruno", "bruno", "tool_not_found", "")]
     {
-        let client = world.agent(user).await;
+        let client = fixture.agent(user).await;
         let request = |tool: &str, arguments| {
             let request = client.request(tool, arguments).reply_to(&format!("tool.result.{agent}"));
             request.with(|properties| properties.with_user_id(user.into()))
@@ -338,11 +338,11 @@ async fn the_configuration_of_the_recipe_separates_its_agents() {
         let unsigned = client.call(if weather.is_empty() { "get_weather" } else { "current_time" }, &arguments).await;
         assert_eq!(unsigned.code(), "tool_not_found", "{user} without user_id");
     }
-    let operator = BrokerNamespace { url: world.url("operator"), ..world.site.clone() };
+    let operator = BrokerNamespace { url: fixture.url("operator"), ..fixture.site.clone() };
     let call = ["call", "get_weather", "city=Lima"].map(str::to_owned).to_vec();
     let call = [call, operator.arguments()].concat();
     let called = toolbus(&call.iter().map(String::as_str).collect::<Vec<_>>()).await;
     assert_eq!((called.code, called.out.trim()), (0, "worked for Lima"), "{called:?}");
     assert_eq!(backend.total(), 2);
-    daemon.stop(&world.site).await;
+    daemon.stop(&fixture.site).await;
 }

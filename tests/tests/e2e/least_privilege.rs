@@ -15,7 +15,7 @@ use toolbus_e2e::program::toolbus;
 use toolbus_e2e::stdio::Stdio;
 use toolbus_testing::patience::eventually;
 
-use crate::recipe::{PASSWORD, RECIPE, USERS, VHOST, World, shipped};
+use crate::recipe::{Fixture, PASSWORD, RECIPE, USERS, VHOST, shipped};
 
 /// Requests of a client until the broker's refusal is its answer, each of which may take ten seconds.
 const TRIES: usize = 6;
@@ -105,18 +105,18 @@ async fn publish(channel: &Channel, exchange: &str, key: &str, user: Option<&str
 
 #[tokio::test]
 async fn every_row_of_the_recipe_is_what_the_broker_does() {
-    let world = World::new().await;
+    let fixture = Fixture::new().await;
     let parts = "[mcp.servers.none]\ncommand = \"none\"\ndisabled = true\n\
                  [script]\nrunner = \"local\"\nlocal = { i_understand = true }\n";
     let path = std::env::var("PATH").unwrap();
-    let daemon = Daemon::launch(&world.site, parts, &[("PATH", &path)]).await;
+    let daemon = Daemon::launch(&fixture.site, parts, &[("PATH", &path)]).await;
     daemon.wait_until_ready().await;
     let rows = rows();
     assert!(USERS.iter().all(|user| rows.iter().any(|row| row[0] == *user)), "every user has rows");
     assert!(rows.len() >= 60, "{} rows: the table was not read whole", rows.len());
     let mut differing = Vec::new();
     for user in USERS {
-        let connection = world.connect(user).await;
+        let connection = fixture.connect(user).await;
         for [_, action, names, outcome] in rows.iter().filter(|row| row[0] == user) {
             let seen = attempt(&connection, action, names).await.map_or("yes".to_owned(), |code| code.to_string());
             if seen != *outcome {
@@ -126,21 +126,21 @@ async fn every_row_of_the_recipe_is_what_the_broker_does() {
     }
     assert!(differing.is_empty(), "{differing:#?}");
     // Everything that was published for the daemon comes before this.
-    let ana = world.agent("svc-ana").await;
+    let ana = fixture.agent("svc-ana").await;
     assert_eq!(ana.call("none", &json!({})).await.code(), "tool_not_found");
-    daemon.stop(&world.site).await;
+    daemon.stop(&fixture.site).await;
 }
 
 #[tokio::test]
 async fn nobody_is_let_in_without_a_password_of_the_operators() {
-    let world = World::new().await;
+    let fixture = Fixture::new().await;
     let login = async |user: &str, password: &str| {
-        Connection::connect(&world.node.url_on(VHOST, user, password), ConnectionProperties::default()).await
+        Connection::connect(&fixture.node.url_on(VHOST, user, password), ConnectionProperties::default()).await
     };
     for user in USERS {
         assert!(login(user, PASSWORD).await.is_ok(), "{user}");
     }
-    world.node.import(&shipped()).await;
+    fixture.node.import(&shipped()).await;
     for user in USERS {
         for password in ["", user, PASSWORD] {
             assert_eq!(code(&login(user, password).await.unwrap_err()), 403, "{user} with '{password}'");
@@ -150,18 +150,18 @@ async fn nobody_is_let_in_without_a_password_of_the_operators() {
 
 #[tokio::test]
 async fn the_daemon_needs_no_more_than_the_recipe_gives_it() {
-    let world = World::new().await;
-    let daemon = Daemon::start(&world.site, "[tools]\necho = true\n").await;
-    let ana = world.agent("svc-ana").await;
+    let fixture = Fixture::new().await;
+    let daemon = Daemon::start(&fixture.site, "[tools]\necho = true\n").await;
+    let ana = fixture.agent("svc-ana").await;
     let by_topic = |text: &str| ana.request("echo", &json!({"text": text})).reply_to("tool.result.ana");
     let answer = ana.exchange(&by_topic("by topic")).await;
     assert_eq!((answer.content().as_str(), answer.exchange.as_str()), ("by topic", "rockbot"));
     assert_eq!(ana.call("echo", &json!({"text": "by name"})).await.content(), "by name");
 
-    let direct = Client::listening_on(&world.site, &world.url("svc-bruno"), "amq.rabbitmq.reply-to").await;
+    let direct = Client::listening_on(&fixture.site, &fixture.url("svc-bruno"), "amq.rabbitmq.reply-to").await;
     assert_eq!(direct.call("echo", &json!({"text": "direct"})).await.content(), "direct", "without a queue of its own");
 
-    let operator = BrokerNamespace { url: world.url("operator"), ..world.site.clone() };
+    let operator = BrokerNamespace { url: fixture.url("operator"), ..fixture.site.clone() };
     let arguments =
         [vec!["call".to_owned(), "echo".to_owned(), "text=called".to_owned()], operator.arguments()].concat();
     let called = toolbus(&arguments.iter().map(String::as_str).collect::<Vec<_>>()).await;
@@ -172,23 +172,23 @@ async fn the_daemon_needs_no_more_than_the_recipe_gives_it() {
     ana.send(&ana.request("echo", &json!({"text": "astray"})).reply_to("toolbus.invoke")).await;
     assert_eq!(operator.take_dead_letter().await.header("rb-dead-reason"), "reply_to_refused");
 
-    world.node.ctl(&["close_all_connections", "-p", VHOST, "maintenance"]).await;
+    fixture.node.ctl(&["close_all_connections", "-p", VHOST, "maintenance"]).await;
     eventually("both connections to be lost", async || {
         let (_, status) = daemon.get("/status").await?;
         (status["broker"]["reconnects"].as_u64()? >= 2).then_some(())
     })
     .await;
     daemon.wait_until_ready().await;
-    let ana = world.agent("svc-ana").await;
+    let ana = fixture.agent("svc-ana").await;
     let again = ana.request("echo", &json!({"text": "again"})).reply_to("tool.result.ana");
     assert_eq!(ana.exchange(&again).await.content(), "again");
-    daemon.stop(&world.site).await;
+    daemon.stop(&fixture.site).await;
 }
 
 #[tokio::test]
 async fn an_agent_needs_no_more_than_the_recipe_gives_it_for_mcp_servers() {
-    let world = World::new().await;
-    let ana = world.agent("svc-ana").await;
+    let fixture = Fixture::new().await;
+    let ana = fixture.agent("svc-ana").await;
     let server = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/python/mcp_server.py");
     let more = format!(
         "[identity]\nsource = \"broker\"\nusers = {{ svc-ana = \"ana\", svc-bruno = \"bruno\" }}\n\
@@ -196,7 +196,7 @@ async fn an_agent_needs_no_more_than_the_recipe_gives_it_for_mcp_servers() {
          [mcp.servers.words]\ncommand = \"python3\"\nargs = [{server:?}]\n"
     );
     let path = std::env::var("PATH").unwrap();
-    let daemon = Daemon::launch(&world.site, &more, &[("PATH", &path)]).await;
+    let daemon = Daemon::launch(&fixture.site, &more, &[("PATH", &path)]).await;
     daemon.wait_until_ready().await;
     let as_ana = |request: Request| request.with(|properties| properties.with_user_id("svc-ana".into()));
     let indexed = async |name: &str| {
@@ -219,7 +219,7 @@ async fn an_agent_needs_no_more_than_the_recipe_gives_it_for_mcp_servers() {
     let call = ana.request("count_words", &json!({"text": "three little words"})).on("tool.invoke.mcp");
     let answer = ana.exchange(&as_ana(call.reply_to("tool.result.ana"))).await;
     assert_eq!(answer.content(), "3 words", "{}", answer.body());
-    daemon.stop(&world.site).await;
+    daemon.stop(&fixture.site).await;
 }
 
 /// What RockBot's stock agent sends: it names itself, sets no `user_id`, and wants its answer on its own topic.
@@ -234,15 +234,15 @@ fn now() -> u64 {
 
 #[tokio::test]
 async fn an_agent_without_user_id_is_served_by_its_sidecar_on_its_own_topic_beside_a_daemon_that_believes_the_broker() {
-    let world = World::new().await;
+    let fixture = Fixture::new().await;
     let rules = "[tools]\necho = true\n[agents.ana]\nallowed_tools = [\"echo\"]\n";
     let shared = format!("{rules}[identity]\nsource = \"broker\"\nusers = {{ svc-ana = \"ana\" }}\n");
-    let shared = Daemon::start(&world.site, &shared).await;
-    let own = world.site.of_sidecar("ana");
+    let shared = Daemon::start(&fixture.site, &shared).await;
+    let own = fixture.site.of_sidecar("ana");
     let topics = "[invoke]\ntopics = [\"tool.invoke.agent.ana\"]\n";
     let sidecar = Daemon::start(&own, &format!("{rules}{topics}[identity]\nagent = \"ana\"\n")).await;
 
-    let ana = world.agent("svc-ana").await;
+    let ana = fixture.agent("svc-ana").await;
     let call = |topic: &str| {
         let body =
             json!({"toolCallId": "c1", "toolName": "echo", "arguments": "{\"text\":\"from ana\"}", "sessionId": "s"});
@@ -253,25 +253,25 @@ async fn an_agent_without_user_id_is_served_by_its_sidecar_on_its_own_topic_besi
     assert_eq!((answer.routing_key.as_str(), answer.kind()), ("tool.result.ana", "RockBot.Tools.ToolInvokeResponse"));
 
     // On the shared topic the daemon that asks the broker who it is does not know it.
-    let operator = BrokerNamespace { url: world.url("operator"), ..world.site.clone() };
+    let operator = BrokerNamespace { url: fixture.url("operator"), ..fixture.site.clone() };
     ana.send(&call("tool.invoke")).await;
     assert_eq!(operator.take_dead_letter().await.header("rb-dead-reason"), "reply_to_refused");
     sidecar.stop(&own).await;
-    shared.stop(&world.site).await;
+    shared.stop(&fixture.site).await;
 }
 
 #[tokio::test]
 async fn a_stock_agent_is_served_by_its_sidecar_in_a_virtual_host_of_its_own() {
-    let world = World::new().await;
-    let ctl = |arguments: &'static [&'static str]| world.node.ctl(arguments);
+    let fixture = Fixture::new().await;
+    let ctl = |arguments: &'static [&'static str]| fixture.node.ctl(arguments);
     ctl(&["add_vhost", "of-ana"]).await;
     ctl(&["set_permissions", "-p", "of-ana", "svc-ana", r"^rockbot(\..*)?$", r"^rockbot(\..*)?$", r"^rockbot(\..*)?$"])
         .await;
     let of_daemon = r"^(toolbus\..*|rockbot|rockbot\.dlx)$";
-    world.node.ctl(&["set_permissions", "-p", "of-ana", "toolbus", of_daemon, of_daemon, of_daemon]).await;
+    fixture.node.ctl(&["set_permissions", "-p", "of-ana", "toolbus", of_daemon, of_daemon, of_daemon]).await;
 
     // As RockBot starts: exchanges, and a queue for answers with its dead letters.
-    let url = world.node.url_on("of-ana", "svc-ana", PASSWORD);
+    let url = fixture.node.url_on("of-ana", "svc-ana", PASSWORD);
     let connection = Connection::connect(&url, ConnectionProperties::default()).await.unwrap();
     let channel = connection.create_channel().await.unwrap();
     let durable = ExchangeDeclareOptions { durable: true, ..ExchangeDeclareOptions::default() };
@@ -290,7 +290,7 @@ async fn a_stock_agent_is_served_by_its_sidecar_in_a_virtual_host_of_its_own() {
     }
 
     let site =
-        BrokerNamespace { url: world.node.url_on("of-ana", "toolbus", PASSWORD), ..world.site.of_sidecar("ana") };
+        BrokerNamespace { url: fixture.node.url_on("of-ana", "toolbus", PASSWORD), ..fixture.site.of_sidecar("ana") };
     let server = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/python/mcp_server.py");
     let rules = format!(
         "[identity]\nagent = \"ana\"\n[agents.ana]\nallowed_tools = [\"count_words\"]\n\
@@ -319,15 +319,15 @@ async fn a_stock_agent_is_served_by_its_sidecar_in_a_virtual_host_of_its_own() {
 
 #[tokio::test]
 async fn an_mcp_client_on_standard_input_and_output_needs_no_more_than_an_agent() {
-    let world = World::new().await;
+    let fixture = Fixture::new().await;
     let rules = |tools: &str| {
         format!(
             "[tools]\necho = true\n[identity]\nsource = \"broker\"\nusers = {{ svc-ana = \"ana\" }}\n\
              [agents.ana]\nallowed_tools = [{tools}]\n"
         )
     };
-    let daemon = Daemon::start(&world.site, &rules("\"echo\"")).await;
-    let site = BrokerNamespace { url: world.url("svc-ana"), ..world.site.clone() };
+    let daemon = Daemon::start(&fixture.site, &rules("\"echo\"")).await;
+    let site = BrokerNamespace { url: fixture.url("svc-ana"), ..fixture.site.clone() };
     let mut client = Stdio::start_with(&site, &["--agent", "ana", "--answers", "svc-ana.answers"]);
     client.begin().await;
     assert_eq!(client.names().await, json!(["echo"]));
@@ -350,14 +350,14 @@ async fn an_mcp_client_on_standard_input_and_output_needs_no_more_than_an_agent(
         }
     }
     assert!(told.as_str().unwrap().contains("reply."), "{told}");
-    daemon.stop(&world.site).await;
+    daemon.stop(&fixture.site).await;
 }
 
 #[tokio::test]
 async fn a_forged_user_id_is_refused_by_the_broker_and_reaches_no_tool() {
-    let (world, backend) = (World::new().await, Backend::start().await);
-    let daemon = Daemon::start(&world.site, &backend.tool("work", "/work?id={id}", "")).await;
-    let connection = world.connect("svc-ana").await;
+    let (fixture, backend) = (Fixture::new().await, Backend::start().await);
+    let daemon = Daemon::start(&fixture.site, &backend.tool("work", "/work?id={id}", "")).await;
+    let connection = fixture.connect("svc-ana").await;
     let body = json!({"toolName": "work", "arguments": {"id": "forged"}}).to_string();
     for topic in ["tool.invoke", "tool.cancel"] {
         let channel = connection.create_channel().await.unwrap();
@@ -369,7 +369,7 @@ async fn a_forged_user_id_is_refused_by_the_broker_and_reaches_no_tool() {
         assert_eq!(code(&error), 406, "PRECONDITION_FAILED: {error}");
         assert!(!channel.status().connected(), "a refusal closes the channel");
     }
-    let ana = world.agent("svc-ana").await;
+    let ana = fixture.agent("svc-ana").await;
     let request = |id: &str, user: &'static str| {
         let request = ana.request("work", &json!({"id": id})).reply_to("tool.result.ana");
         request.with(|properties| properties.with_user_id(user.into()))
@@ -378,27 +378,27 @@ async fn a_forged_user_id_is_refused_by_the_broker_and_reaches_no_tool() {
     assert_eq!((backend.count("forged"), backend.total()), (0, 1));
 
     // Why no user may have this tag.
-    world.add("actor", &["impersonator"], ["^$", "^rockbot$", "^$"]).await;
-    let actor = world.connect("actor").await;
+    fixture.add("actor", &["impersonator"], ["^$", "^rockbot$", "^$"]).await;
+    let actor = fixture.connect("actor").await;
     assert_eq!(
         attempt(&actor, "publish as", "svc-bruno rockbot tool.invoke").await,
         None,
         "the broker lets an impersonator lie"
     );
-    let settled = format!("{}\t0", world.site.queue());
+    let settled = format!("{}\t0", fixture.site.queue());
     eventually("the daemon to settle that", async || {
-        let queues = world.node.ctl(&["list_queues", "-p", VHOST, "name", "messages"]).await;
+        let queues = fixture.node.ctl(&["list_queues", "-p", VHOST, "name", "messages"]).await;
         queues.lines().any(|line| line == settled).then_some(())
     })
     .await;
-    daemon.stop(&world.site).await;
+    daemon.stop(&fixture.site).await;
 }
 
 #[tokio::test]
 async fn what_another_agent_slips_into_a_queue_of_answers_does_not_come_by_its_topic() {
-    let world = World::new().await;
-    let daemon = Daemon::start(&world.site, "[tools]\necho = true\n").await;
-    let (ana, bruno) = (world.agent("svc-ana").await, world.agent("svc-bruno").await);
+    let fixture = Fixture::new().await;
+    let daemon = Daemon::start(&fixture.site, "[tools]\necho = true\n").await;
+    let (ana, bruno) = (fixture.agent("svc-ana").await, fixture.agent("svc-bruno").await);
     // By name, through the daemon: it may write to any queue.
     let by_name = ana.request("echo", &json!({"text": "slipped"})).reply_to(bruno.queue());
     ana.send(&by_name).await;
@@ -407,7 +407,7 @@ async fn what_another_agent_slips_into_a_queue_of_answers_does_not_come_by_its_t
 
     // By a copy, which brokers before 4.0 do not check. A newer one refuses it, and closes the channel.
     for header in ["CC", "BCC"] {
-        let connection = world.connect("svc-ana").await;
+        let connection = fixture.connect("svc-ana").await;
         let channel = connection.create_channel().await.unwrap();
         channel.confirm_select(ConfirmSelectOptions::default()).await.unwrap();
         let mut headers = FieldTable::default();
@@ -426,17 +426,17 @@ async fn what_another_agent_slips_into_a_queue_of_answers_does_not_come_by_its_t
         let copied = eventually("the copy", async || bruno.answers_to(header).pop()).await;
         assert_eq!((copied.exchange.as_str(), copied.routing_key.as_str()), ("rockbot", "tool.ping"));
     }
-    daemon.stop(&world.site).await;
+    daemon.stop(&fixture.site).await;
 }
 
 #[tokio::test]
 async fn whoever_may_declare_gets_around_topic_permissions() {
-    let world = World::new().await;
+    let fixture = Fixture::new().await;
     let own = r"^loose\..*$";
     let with_exchange = r"^(loose\..*|rockbot)$";
-    world.add("loose", &[], [own, with_exchange, with_exchange]).await;
-    let bruno = world.agent("svc-bruno").await;
-    let connection = world.connect("loose").await;
+    fixture.add("loose", &[], [own, with_exchange, with_exchange]).await;
+    let bruno = fixture.agent("svc-bruno").await;
+    let connection = fixture.connect("loose").await;
     assert_eq!(attempt(&connection, "publish", "rockbot tool.result.bruno").await, Some(403), "not directly");
 
     // Through an exchange of its own, whose topics nobody checks.

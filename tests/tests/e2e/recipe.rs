@@ -18,12 +18,12 @@ pub(crate) const VHOST: &str = "tools";
 pub(crate) const PASSWORD: &str = "a-password-of-the-tests";
 
 /// A node with the shipped definitions, and passwords.
-pub(crate) struct World {
+pub(crate) struct Fixture {
     pub(crate) node: RabbitNode,
     pub(crate) site: BrokerNamespace,
 }
 
-impl World {
+impl Fixture {
     pub(crate) async fn new() -> Self {
         let node = RabbitNode::start().await;
         node.import(&shipped()).await;

@@ -15,15 +15,15 @@ use toolbus_e2e::client::{Client, Request};
 use toolbus_e2e::daemon::Daemon;
 use toolbus_e2e::message::Message;
 
-use crate::recipe::World;
+use crate::recipe::Fixture;
 
 /// A daemon that takes requests for scripts, of which `bruno` may have none run.
-async fn daemon(world: &World) -> Daemon {
+async fn daemon(fixture: &Fixture) -> Daemon {
     let more = "[script]\nrunner = \"local\"\nlocal = { i_understand = true }\n\
                 [identity]\nsource = \"broker\"\nusers = { svc-ana = \"ana\", svc-bruno = \"bruno\" }\n\
                 [agents.ana]\nallowed_tools = [\"execute_python_script\"]\n[agents.bruno]\nallowed_tools = [\"current_time\"]\n";
     let path = std::env::var("PATH").unwrap();
-    let daemon = Daemon::launch(&world.site, more, &[("PATH", &path)]).await;
+    let daemon = Daemon::launch(&fixture.site, more, &[("PATH", &path)]).await;
     daemon.wait_until_ready().await;
     daemon
 }
@@ -51,9 +51,9 @@ fn told(answer: &Message) -> Value {
 
 #[tokio::test]
 async fn a_request_for_a_script_is_answered_on_its_agents_topic_in_the_one_form_that_agents_read() {
-    let world = World::new().await;
-    let daemon = daemon(&world).await;
-    let (ana, bruno) = (world.agent("svc-ana").await, world.agent("svc-bruno").await);
+    let fixture = Fixture::new().await;
+    let daemon = daemon(&fixture).await;
+    let (ana, bruno) = (fixture.agent("svc-ana").await, fixture.agent("svc-bruno").await);
     let refused = |asked: &Request, text: &str| {
         json!({
             "toolCallId": asked.correlation, "output": null, "stderr": text,
@@ -70,17 +70,17 @@ async fn a_request_for_a_script_is_answered_on_its_agents_topic_in_the_one_form_
     let answer = bruno.exchange(&asked).await;
     assert_eq!(answer.routing_key, "script.result.bruno");
     assert_eq!(told(&answer), refused(&asked, "Tool 'execute_python_script' is not registered."));
-    daemon.stop(&world.site).await;
+    daemon.stop(&fixture.site).await;
 }
 
 #[tokio::test]
 async fn a_daemon_without_the_part_for_scripts_has_no_queue_of_them() {
-    let world = World::new().await;
-    let daemon = Daemon::start(&world.site, "[tools]\necho = true\n").await;
-    let connection = world.connect("toolbus").await;
+    let fixture = Fixture::new().await;
+    let daemon = Daemon::start(&fixture.site, "[tools]\necho = true\n").await;
+    let connection = fixture.connect("toolbus").await;
     let channel = connection.create_channel().await.unwrap();
     let passive = lapin::options::QueueDeclareOptions { passive: true, ..Default::default() };
     let declared = channel.queue_declare("toolbus.script".into(), passive, Default::default()).await;
     assert!(declared.is_err_and(|error| error.to_string().contains("NOT_FOUND")));
-    daemon.stop(&world.site).await;
+    daemon.stop(&fixture.site).await;
 }

@@ -94,14 +94,14 @@ async fn make_logins() {
 }
 
 /// The daemon of the example, and everybody who calls it.
-struct World {
+struct Fixture {
     site: BrokerNamespace,
     daemon: Daemon,
     clients: Vec<(&'static str, Client)>,
     _backend: JoinSet<()>,
 }
 
-impl World {
+impl Fixture {
     async fn new() -> Self {
         make_logins().await;
         let (site, (address, server)) = (BrokerNamespace::shared().await, backend().await);
@@ -158,32 +158,32 @@ async fn every_command_of_the_document_prints_what_it_says() {
 
 #[tokio::test]
 async fn every_call_of_the_document_gets_the_answer_that_it_says() {
-    let world = World::new().await;
+    let fixture = Fixture::new().await;
     let (run, refused) = (rows("Calls that are run"), rows("Calls that are refused"));
     assert!(run.len() >= 8 && refused.len() >= 20, "the tables were not read whole: {}, {}", run.len(), refused.len());
     let mut differing = Vec::new();
     for row in &run {
-        let answer = world.call(row).await;
+        let answer = fixture.call(row).await;
         if answer.content() != code(&row[4]) {
             differing.push(format!("{row:?}: {}", answer.body()));
         }
     }
     for row in &refused {
-        let answer = world.call(row).await;
+        let answer = fixture.call(row).await;
         if (answer.code().as_str(), &answer.error()) != (code(&row[4]), &row[5]) {
             differing.push(format!("{row:?}: {}", answer.body()));
         }
     }
     assert!(differing.is_empty(), "{differing:#?}");
-    let records = async || (world.daemon.logged("a call was refused").len() == refused.len()).then_some(());
+    let records = async || (fixture.daemon.logged("a call was refused").len() == refused.len()).then_some(());
     eventually("a record of every refusal", records).await;
 
-    let (_, assistant) = &world.clients[1];
+    let (_, assistant) = &fixture.clients[1];
     let list = assistant
         .raw(json!({"names": ["calendar.list_events"]}).to_string())
         .with(|properties| properties.with_user_id(LOGINS[1].into()));
     let listed = assistant.exchange(&Request { routing_key: "tool.list".to_owned(), ..list }).await.body();
     let schema = listed["tools"][0]["parametersSchema"].as_str().unwrap();
     assert!(schema.contains("day") && !schema.contains("owner"), "what is set for the agent is not shown: {listed}");
-    world.daemon.stop(&world.site).await;
+    fixture.daemon.stop(&fixture.site).await;
 }

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use toolbus_e2e::mcp_client::{ClientKind, inspect};
 
-use crate::fixture::{TOKEN, World};
+use crate::fixture::{Fixture, TOKEN};
 
 /// The newest revision of the protocol that has sessions, and the one that has none.
 pub(crate) const WITH_SESSIONS: &str = "2025-11-25";
@@ -21,8 +21,8 @@ fn of_readme(url: &str) -> String {
 
 /// Runs a client, and gives what it saw; in place of the many tools that are there for their number alone, how many of them
 /// it saw.
-pub(crate) async fn saw(world: &World, client: ClientKind, arguments: &[&str]) -> Value {
-    let mut seen = client.run(arguments, async || world.allow("get-sum").await).await;
+pub(crate) async fn saw(fixture: &Fixture, client: ClientKind, arguments: &[&str]) -> Value {
+    let mut seen = client.run(arguments, async || fixture.allow("get-sum").await).await;
     for list in ["tools", "after"] {
         let tools = seen[list].as_array_mut().unwrap();
         let count = tools.len();
@@ -35,19 +35,19 @@ pub(crate) async fn saw(world: &World, client: ClientKind, arguments: &[&str]) -
 
 /// Has a client do everything, and checks that it saw what all clients see.
 async fn use_mcp_server(client: ClientKind, mode: &[&str], protocol: &str) {
-    let world = World::new().await;
-    let url = world.url();
+    let fixture = Fixture::new().await;
+    let url = fixture.url();
     let configuration = of_readme(&url);
     let server = if client == ClientKind::FastMcp { vec![configuration.as_str()] } else { vec![url.as_str(), TOKEN] };
-    let mut seen = saw(&world, client, &[&server, mode].concat()).await;
-    world.eventually_heard("notifications/cancelled").await;
+    let mut seen = saw(&fixture, client, &[&server, mode].concat()).await;
+    fixture.eventually_heard("notifications/cancelled").await;
     // A tool set of a session ends with it; without sessions it belongs to the token, and stays.
-    world.eventually_desks(u64::from(protocol == STATELESS)).await;
+    fixture.eventually_desks(u64::from(protocol == STATELESS)).await;
     let mut take = |member: &str| seen.as_object_mut().unwrap().remove(member).unwrap();
     assert_eq!(take("resources"), json!(["toolbus://servers/everything/instructions"]));
     assert!(take("read").as_str().unwrap().starts_with("# Everything Server"));
     check(seen, protocol);
-    world.daemon.end().await;
+    fixture.daemon.end().await;
 }
 
 /// Checks what clients see, whatever the transport.
@@ -195,12 +195,12 @@ async fn the_typescript_sdk_uses_the_mcp_server_without_a_session() {
 
 #[tokio::test]
 async fn the_inspector_lists_and_calls() {
-    let world = World::new().await;
-    let listed = inspect(&world.url(), TOKEN, "tools/list", &[]).await.json();
+    let fixture = Fixture::new().await;
+    let listed = inspect(&fixture.url(), TOKEN, "tools/list", &[]).await.json();
     let names = listed["tools"].as_array().unwrap().iter().map(|tool| tool["name"].as_str().unwrap());
     assert!(names.is_sorted() && listed["nextCursor"].is_string(), "{listed}");
     let say = ["--tool-name", "echo", "--tool-arg", "message=hello"];
-    let called = inspect(&world.url(), TOKEN, "tools/call", &say).await;
+    let called = inspect(&fixture.url(), TOKEN, "tools/call", &say).await;
     insta::assert_json_snapshot!(called.json(), @r#"
     {
       "_meta": {
@@ -215,7 +215,7 @@ async fn the_inspector_lists_and_calls() {
       "isError": false
     }
     "#);
-    let refused = inspect(&world.url(), "no-token-of-anybody", "tools/list", &[]).await;
+    let refused = inspect(&fixture.url(), "no-token-of-anybody", "tools/list", &[]).await;
     assert!(refused.code != 0 && refused.err.contains("token"), "{refused:?}");
-    world.daemon.end().await;
+    fixture.daemon.end().await;
 }

@@ -6,29 +6,29 @@ use toolbus_e2e::namespace::BrokerNamespace;
 use toolbus_e2e::program::binary;
 
 use crate::clients::{STATELESS, WITH_SESSIONS, check, saw};
-use crate::fixture::World;
+use crate::fixture::Fixture;
 
 async fn use_mcp_server(client: ClientKind, mode: &str, protocol: &str) {
     let site = BrokerNamespace::shared().await;
-    let world = World::on(&site).await;
+    let fixture = Fixture::on(&site).await;
     let binary = binary().display().to_string();
     let mut words = ["mcp", "serve", "--stdio", "--agent", "ana"].map(str::to_owned).to_vec();
     words.extend(site.arguments());
     let mut seen = match client {
         ClientKind::FastMcp => {
             let configuration = json!({"mcpServers": {"toolbus": {"command": binary, "args": words}}});
-            saw(&world, client, &[&configuration.to_string(), mode]).await
+            saw(&fixture, client, &[&configuration.to_string(), mode]).await
         }
         _ => {
             words.insert(0, binary);
-            saw(&world, client, &[&json!(words).to_string(), "", mode]).await
+            saw(&fixture, client, &[&json!(words).to_string(), "", mode]).await
         }
     };
-    world.eventually_heard("notifications/cancelled").await;
+    fixture.eventually_heard("notifications/cancelled").await;
     // What servers say about their tools does not travel over the bus.
     assert_eq!(seen.as_object_mut().unwrap().remove("resources"), Some(json!([])));
     check(seen, protocol);
-    world.daemon.end().await;
+    fixture.daemon.end().await;
 }
 
 #[tokio::test]

@@ -18,12 +18,12 @@ const MANY: usize = 250;
 const ALLOWED: [&str; 6] =
     ["convert_time", "desk.about", "echo", "get-structured-content", "many_*", "trigger-long-running-operation"];
 
-pub(crate) struct World {
+pub(crate) struct Fixture {
     pub(crate) work: Workplace,
     pub(crate) daemon: Daemon,
 }
 
-impl World {
+impl Fixture {
     /// One that is reached by HTTP alone.
     pub(crate) async fn new() -> Self {
         Self::on(&BrokerNamespace::embedded()).await

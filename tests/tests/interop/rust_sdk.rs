@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use tokio::sync::Notify;
 use toolbus_testing::patience::eventually;
 
-use crate::fixture::{TOKEN, World};
+use crate::fixture::{Fixture, TOKEN};
 
 /// What the client is told besides answers.
 #[derive(Debug, Clone, Default)]
@@ -38,10 +38,10 @@ impl ClientHandler for Told {
 
 type Client = RunningService<RoleClient, Told>;
 
-async fn connect(world: &World, lifecycle: ClientLifecycleMode) -> (Client, Told) {
+async fn connect(fixture: &Fixture, lifecycle: ClientLifecycleMode) -> (Client, Told) {
     let told = Told::default();
     let http = reqwest::Client::builder().no_proxy().build().unwrap();
-    let config = StreamableHttpClientTransportConfig::with_uri(world.url()).auth_header(TOKEN);
+    let config = StreamableHttpClientTransportConfig::with_uri(fixture.url()).auth_header(TOKEN);
     let transport = StreamableHttpClientTransport::with_client(http, config);
     (told.clone().serve_with_lifecycle(transport, lifecycle).await.unwrap(), told)
 }
@@ -51,7 +51,7 @@ fn request(tool: &'static str, arguments: &Value) -> CallToolRequestParams {
 }
 
 /// Everything but news: what both life cycles have in common.
-async fn use_mcp_server(world: &World, client: &Client, told: &Told) {
+async fn use_mcp_server(fixture: &Fixture, client: &Client, told: &Told) {
     let tools = client.list_all_tools().await.unwrap();
     assert_eq!(tools.len(), 255);
     let structured =
@@ -73,7 +73,7 @@ async fn use_mcp_server(world: &World, client: &Client, told: &Told) {
     let reports = told.progress.lock().unwrap().len();
     eventually("progress", async || (told.progress.lock().unwrap().len() > reports).then_some(())).await;
     handle.cancel(Some("enough".to_owned())).await.unwrap();
-    world.eventually_heard("notifications/cancelled").await;
+    fixture.eventually_heard("notifications/cancelled").await;
 
     let resources = client.list_all_resources().await.unwrap();
     let read = client.read_resource(ReadResourceRequestParams::new(resources[0].uri.clone())).await.unwrap();
@@ -86,28 +86,28 @@ fn has_sum(tools: &[rmcp::model::Tool]) -> bool {
 
 #[tokio::test]
 async fn the_rust_sdk_uses_the_mcp_server_in_a_session() {
-    let world = World::new().await;
-    let (client, told) = connect(&world, ClientLifecycleMode::Initialize).await;
-    use_mcp_server(&world, &client, &told).await;
-    world.allow("get-sum").await;
+    let fixture = Fixture::new().await;
+    let (client, told) = connect(&fixture, ClientLifecycleMode::Initialize).await;
+    use_mcp_server(&fixture, &client, &told).await;
+    fixture.allow("get-sum").await;
     told.changed.notified().await;
     assert!(has_sum(&client.list_all_tools().await.unwrap()));
     client.cancel().await.unwrap();
-    world.daemon.end().await;
+    fixture.daemon.end().await;
 }
 
 #[tokio::test]
 async fn the_rust_sdk_uses_the_mcp_server_without_a_session() {
-    let world = World::new().await;
+    let fixture = Fixture::new().await;
     let lifecycle = ClientLifecycleMode::Discover { preferred_versions: vec![ProtocolVersion::LATEST] };
-    let (client, told) = connect(&world, lifecycle).await;
-    use_mcp_server(&world, &client, &told).await;
+    let (client, told) = connect(&fixture, lifecycle).await;
+    use_mcp_server(&fixture, &client, &told).await;
     let filter = SubscriptionFilter::builder().tools_list_changed().build();
     let peer: &Peer<RoleClient> = &client;
     let mut news = peer.listen(filter).await.unwrap();
-    world.allow("get-sum").await;
+    fixture.allow("get-sum").await;
     news.next().await.unwrap().unwrap();
     assert!(has_sum(&client.list_all_tools().await.unwrap()));
     client.cancel().await.unwrap();
-    world.daemon.end().await;
+    fixture.daemon.end().await;
 }

@@ -14,7 +14,7 @@ const AGENTS: &str = "[bus]\nname = \"toolbus\"\n[identity]\ntrust_headers = tru
                       [agents.RockBot]\n[agents.Second]\nallowed_tools = [\"read_note\"]\n[agents.default]\n";
 
 /// A daemon with `Notes` and `mail` in its file of servers.
-struct World {
+struct Fixture {
     site: BrokerNamespace,
     small: Small,
     daemon: Daemon,
@@ -24,7 +24,7 @@ fn both(small: &Small) -> [(&'static str, Value); 2] {
     [("Notes", small.entry("Notes", &["read_note", "write_note"])), ("mail", small.entry("mail", &["send_mail"]))]
 }
 
-impl World {
+impl Fixture {
     async fn start() -> Self {
         let (site, small) = (BrokerNamespace::shared().await, Small::new());
         small.write(&both(&small));
@@ -50,7 +50,7 @@ async fn an_agent_that_asks_in_the_second_of_the_start_is_told_of_every_server()
 
 #[tokio::test]
 async fn a_request_that_is_older_than_the_daemon_is_no_less_answered() {
-    let World { site, small, daemon } = World::start().await;
+    let Fixture { site, small, daemon } = Fixture::start().await;
     let peer = Peer::start(&site, "Unlisted").await;
     daemon.stop(&site).await;
     let request = peer.refresh_request(None).with(|properties| properties.with_timestamp(1_700_000_000));
@@ -110,7 +110,7 @@ async fn agents_with_a_section_are_told_at_the_start_and_each_of_what_it_may_use
 
 #[tokio::test]
 async fn agents_are_told_of_a_change_of_the_file_and_of_nothing_else() {
-    let World { site, small, daemon } = World::start().await;
+    let Fixture { site, small, daemon } = Fixture::start().await;
     let (first, second) = (Peer::start(&site, "RockBot").await, Peer::start(&site, "Second").await);
     first.refresh(None).await;
     second.refresh(None).await;
@@ -135,7 +135,7 @@ async fn agents_are_told_of_a_change_of_the_file_and_of_nothing_else() {
 
 #[tokio::test]
 async fn a_proxys_call_is_answered_on_its_topic_by_tool_and_by_server_in_any_case() {
-    let World { site, small, daemon } = World::start().await;
+    let Fixture { site, small, daemon } = Fixture::start().await;
     let peer = Peer::start(&site, "RockBot").await;
     let call = peer.call("read_note", "one", None);
     let answer = peer.proxy.exchange(&call).await;
@@ -184,7 +184,7 @@ async fn a_proxys_call_is_answered_on_its_topic_by_tool_and_by_server_in_any_cas
 
 #[tokio::test]
 async fn a_call_without_an_address_is_answered_where_its_agent_listens() {
-    let World { site, small: _small, daemon } = World::start().await;
+    let Fixture { site, small: _small, daemon } = Fixture::start().await;
     let peer = Peer::start(&site, "RockBot").await;
     let call = peer.call("read_note", "home", Some("notes")).reply_to("");
     let answer = peer.proxy.exchange(&call).await;
@@ -194,7 +194,7 @@ async fn a_call_without_an_address_is_answered_where_its_agent_listens() {
 
 #[tokio::test]
 async fn every_request_about_servers_is_answered_and_what_is_not_served_with_an_error() {
-    let World { site, small: _small, daemon } = World::start().await;
+    let Fixture { site, small: _small, daemon } = Fixture::start().await;
     let peer = Peer::start(&site, "RockBot").await;
     let details = peer.asked("McpGetServiceDetailsRequest", &json!({"serverName": "notes"})).await;
     insta::assert_json_snapshot!(shown(&details), @r#"

@@ -15,7 +15,7 @@ const AGENTS: &str = "[identity]\ntrust_headers = true\n[agents.ana]\ntoolsets =
                       [agents.bruno]\ntoolsets = [\"desk\"]\n[agents.carla]\n[toolsets.desk]\nkind = \"mcp\"\nserver = \"Work\"\n";
 
 /// A daemon with a tool set `desk` for each session.
-struct World {
+struct Fixture {
     site: BrokerNamespace,
     daemon: Daemon,
     client: Client,
@@ -24,7 +24,7 @@ struct World {
     _small: Small,
 }
 
-impl World {
+impl Fixture {
     async fn start(rule: &str) -> Self {
         let (site, small, desks) = (BrokerNamespace::shared().await, Small::new(), tempfile::tempdir().unwrap());
         let folder = desks.path().display();
@@ -38,9 +38,9 @@ impl World {
         );
         let daemon = Daemon::start(&site, &format!("{AGENTS}scope = \"session\"\n{rule}\n{server}")).await;
         let client = Client::connect(&site).await;
-        let world = Self { site, daemon, client, desks, _small: small };
-        world.listed_by("ana", &["desk.about"]).await;
-        world
+        let fixture = Self { site, daemon, client, desks, _small: small };
+        fixture.listed_by("ana", &["desk.about"]).await;
+        fixture
     }
 
     /// Waits until the tools of the server are these for an agent.
@@ -98,32 +98,32 @@ async fn gone(pid: &Value) {
 
 #[tokio::test]
 async fn the_tools_of_a_set_are_listed_before_any_session_and_are_no_plain_tools() {
-    let world = World::start("").await;
-    assert_eq!(world.sessions().await, 0);
+    let fixture = Fixture::start("").await;
+    assert_eq!(fixture.sessions().await, 0);
     eventually("the end of the server that listed them", async || {
-        let shown = world.daemon.operate(&["mcp", "show", "work", "--output", "json"]).await.json();
+        let shown = fixture.daemon.operate(&["mcp", "show", "work", "--output", "json"]).await.json();
         shown["pid"].is_null().then_some(())
     })
     .await;
-    world.listed_by("carla", &[]).await;
+    fixture.listed_by("carla", &[]).await;
     for (agent, tool, session, code) in [
         ("ana", "about", Some("s"), "tool_not_found"),
         ("carla", "about", Some("s"), "tool_not_found"),
         ("carla", "desk.about", Some("s"), "tool_not_found"),
         ("ana", "desk.about", None, "invalid_arguments"),
     ] {
-        let answer = world.client.exchange(&world.call(agent, tool, session)).await;
+        let answer = fixture.client.exchange(&fixture.call(agent, tool, session)).await;
         assert_eq!(answer.code(), code, "{agent} {tool} {session:?}: {answer:?}");
     }
-    assert_eq!(world.sessions().await, 0);
-    world.daemon.stop(&world.site).await;
+    assert_eq!(fixture.sessions().await, 0);
+    fixture.daemon.stop(&fixture.site).await;
 }
 
 #[tokio::test]
 async fn each_session_has_a_server_of_its_own_that_knows_whose_it_is() {
-    let world = World::start("").await;
-    let first = world.about("ana", "one").await;
-    insta::assert_json_snapshot!(world.shown(&first), @r#"
+    let fixture = Fixture::start("").await;
+    let first = fixture.about("ana", "one").await;
+    insta::assert_json_snapshot!(fixture.shown(&first), @r#"
     {
       "arguments": [
         "--for",
@@ -143,21 +143,21 @@ async fn each_session_has_a_server_of_its_own_that_knows_whose_it_is() {
       ]
     }
     "#);
-    let again = world.about("ana", "one").await;
-    let other = world.about("ana", "two").await;
-    let others = world.about("bruno", "one").await;
+    let again = fixture.about("ana", "one").await;
+    let other = fixture.about("ana", "two").await;
+    let others = fixture.about("bruno", "one").await;
     assert_eq!((&again["pid"], &again["asked"]), (&first["pid"], &json!(2)));
     for (about, who, which) in [(&other, "ana", "two"), (&others, "bruno", "one")] {
         assert_ne!(about["pid"], first["pid"]);
         assert_eq!(about["asked"], 1);
         assert_eq!(about["arguments"], json!(["--for", who, format!("{which} of {who}")]));
         assert_eq!((&about["environment"]["WHO"], &about["environment"]["WHICH"]), (&json!(who), &json!(which)));
-        let desk = world.desks.path().join(who);
+        let desk = fixture.desks.path().join(who);
         assert_eq!(about["cwd"], json!(desk.join(which)));
         assert_eq!(about["roots"], json!([format!("file://{}", desk.display())]));
     }
-    assert_eq!(world.sessions().await, 3);
-    world.daemon.stop(&world.site).await;
+    assert_eq!(fixture.sessions().await, 3);
+    fixture.daemon.stop(&fixture.site).await;
     for about in [first, other, others] {
         assert!(!is_running(&about["pid"]), "left behind");
     }
@@ -165,95 +165,95 @@ async fn each_session_has_a_server_of_its_own_that_knows_whose_it_is() {
 
 #[tokio::test]
 async fn a_session_whose_name_is_a_path_stays_in_its_place() {
-    let world = World::start("").await;
+    let fixture = Fixture::start("").await;
     let mut places = std::collections::BTreeSet::new();
     for session in ["../../escaped", "..", "a/b", "/etc", "a b"] {
-        let about = world.about("ana", session).await;
+        let about = fixture.about("ana", session).await;
         let place = std::path::PathBuf::from(about["cwd"].as_str().unwrap());
-        assert_eq!(place.parent().unwrap(), world.desks.path().join("ana"), "{session}");
+        assert_eq!(place.parent().unwrap(), fixture.desks.path().join("ana"), "{session}");
         assert!(places.insert(place), "{session}");
     }
-    world.daemon.stop(&world.site).await;
+    fixture.daemon.stop(&fixture.site).await;
 }
 
 #[tokio::test]
 async fn the_server_of_a_session_ends_with_it_and_the_next_begins_anew() {
-    let world = World::start("").await;
-    let (first, other) = (world.about("ana", "one").await, world.about("ana", "two").await);
-    world.end("bruno", "one").await;
-    world.end("ana", "one").await;
+    let fixture = Fixture::start("").await;
+    let (first, other) = (fixture.about("ana", "one").await, fixture.about("ana", "two").await);
+    fixture.end("bruno", "one").await;
+    fixture.end("ana", "one").await;
     gone(&first["pid"]).await;
-    let next = world.about("ana", "one").await;
+    let next = fixture.about("ana", "one").await;
     assert_ne!(next["pid"], first["pid"]);
-    assert_eq!((&next["asked"], &world.about("ana", "two").await["asked"]), (&json!(1), &json!(2)));
+    assert_eq!((&next["asked"], &fixture.about("ana", "two").await["asked"]), (&json!(1), &json!(2)));
     assert!(is_running(&other["pid"]));
-    world.daemon.stop(&world.site).await;
+    fixture.daemon.stop(&fixture.site).await;
 }
 
 #[tokio::test]
 async fn the_server_of_an_idle_session_ends() {
-    let world = World::start("idle_timeout = \"1s\"").await;
-    let first = world.about("ana", "one").await;
+    let fixture = Fixture::start("idle_timeout = \"1s\"").await;
+    let first = fixture.about("ana", "one").await;
     gone(&first["pid"]).await;
-    eventually("no session", async || (world.sessions().await == 0).then_some(())).await;
-    assert_eq!(world.about("ana", "one").await["asked"], 1);
-    world.daemon.stop(&world.site).await;
+    eventually("no session", async || (fixture.sessions().await == 0).then_some(())).await;
+    assert_eq!(fixture.about("ana", "one").await["asked"], 1);
+    fixture.daemon.stop(&fixture.site).await;
 }
 
 #[tokio::test]
 async fn there_are_no_more_sessions_than_there_may_be() {
-    let world = World::start("max_sessions = 1").await;
-    let first = world.about("ana", "one").await;
+    let fixture = Fixture::start("max_sessions = 1").await;
+    let first = fixture.about("ana", "one").await;
     for (agent, session) in [("ana", "two"), ("bruno", "one")] {
-        let refused = world.client.exchange(&world.request(agent, session)).await;
+        let refused = fixture.client.exchange(&fixture.request(agent, session)).await;
         assert_eq!(refused.code(), "overloaded", "{refused:?}");
     }
-    assert_eq!(world.about("ana", "one").await["asked"], 2);
-    world.end("ana", "one").await;
+    assert_eq!(fixture.about("ana", "one").await["asked"], 2);
+    fixture.end("ana", "one").await;
     gone(&first["pid"]).await;
     let next = eventually("room", async || {
-        let answer = world.client.exchange(&world.request("bruno", "one")).await;
+        let answer = fixture.client.exchange(&fixture.request("bruno", "one")).await;
         answer.code().is_empty().then(|| told(&answer))
     })
     .await;
     assert_eq!(next["environment"]["WHO"], "bruno");
-    world.daemon.stop(&world.site).await;
+    fixture.daemon.stop(&fixture.site).await;
 }
 
 #[tokio::test]
 async fn a_server_of_a_set_is_reached_by_its_name_through_a_set_that_the_caller_has_and_by_nobody_else() {
-    let world = World::start("").await;
-    let first = world.about("ana", "one").await;
+    let fixture = Fixture::start("").await;
+    let first = fixture.about("ana", "one").await;
     let named = |agent: &str, session: Option<&str>| {
-        let call = || world.call(agent, "about", session);
+        let call = || fixture.call(agent, "about", session);
         [call().header("rb-rb-mcp-server", "work"), call().on(INVOKE).header("rb-rb-mcp-server", "WORK")]
     };
     for request in named("ana", Some("one")) {
-        assert_eq!(told(&world.client.exchange(&request).await)["pid"], first["pid"]);
+        assert_eq!(told(&fixture.client.exchange(&request).await)["pid"], first["pid"]);
     }
     let inner = json!({"server_name": "work", "tool_name": "about", "arguments": {}});
     let body = json!({"toolName": "mcp_invoke_tool", "arguments": inner, "sessionId": "one"});
-    let invoke = |agent: &str| world.client.raw(body.to_string()).by(agent);
-    let inside = told(&world.client.exchange(&invoke("ana")).await);
+    let invoke = |agent: &str| fixture.client.raw(body.to_string()).by(agent);
+    let inside = told(&fixture.client.exchange(&invoke("ana")).await);
     assert_eq!((&inside["pid"], &inside["asked"]), (&first["pid"], &json!(4)));
 
     for request in named("ana", None) {
-        assert_eq!(world.client.exchange(&request).await.code(), "invalid_arguments", "it needs a session");
+        assert_eq!(fixture.client.exchange(&request).await.code(), "invalid_arguments", "it needs a session");
     }
     for request in named("carla", Some("one")).into_iter().chain([invoke("carla")]) {
-        let answer = world.client.exchange(&request).await;
+        let answer = fixture.client.exchange(&request).await;
         let error = answer.error().to_lowercase();
         assert!(error.starts_with("unknown mcp server 'work'"), "{answer:?}");
     }
-    assert_eq!(world.sessions().await, 1);
-    world.daemon.stop(&world.site).await;
+    assert_eq!(fixture.sessions().await, 1);
+    fixture.daemon.stop(&fixture.site).await;
 }
 
 #[tokio::test]
 async fn the_servers_of_sessions_end_with_a_daemon_that_is_killed() {
-    let world = World::start("").await;
-    let abouts = [world.about("ana", "one").await, world.about("bruno", "one").await];
-    let mut daemon = world.daemon;
+    let fixture = Fixture::start("").await;
+    let abouts = [fixture.about("ana", "one").await, fixture.about("bruno", "one").await];
+    let mut daemon = fixture.daemon;
     daemon.signal("KILL").await;
     daemon.ended().await;
     for about in &abouts {
@@ -266,20 +266,20 @@ async fn a_shared_set_has_one_server_for_everybody_and_needs_no_session() {
     let (site, small) = (BrokerNamespace::shared().await, Small::new());
     let server = small.section("Work", &["about"], "");
     let daemon = Daemon::start(&site, &format!("{AGENTS}{server}")).await;
-    let world = World {
+    let fixture = Fixture {
         client: Client::connect(&site).await,
         site,
         daemon,
         desks: tempfile::tempdir().unwrap(),
         _small: small,
     };
-    world.listed_by("ana", &["desk.about"]).await;
-    world.listed_by("carla", &[]).await;
-    let first = told(&world.client.exchange(&world.call("ana", "desk.about", None)).await);
-    let second = world.about("bruno", "any").await;
+    fixture.listed_by("ana", &["desk.about"]).await;
+    fixture.listed_by("carla", &[]).await;
+    let first = told(&fixture.client.exchange(&fixture.call("ana", "desk.about", None)).await);
+    let second = fixture.about("bruno", "any").await;
     assert_eq!((&second["pid"], &second["asked"]), (&first["pid"], &json!(2)));
-    let plain = world.client.exchange(&world.call("ana", "about", None)).await;
+    let plain = fixture.client.exchange(&fixture.call("ana", "about", None)).await;
     assert_eq!(plain.code(), "tool_not_found");
-    world.daemon.stop(&world.site).await;
+    fixture.daemon.stop(&fixture.site).await;
     assert!(!is_running(&first["pid"]), "left behind");
 }

@@ -8,7 +8,7 @@ use toolbus_e2e::http::{Connection, hello, posted};
 pub(crate) const ANA: &str = "Authorization: Bearer the-token-of-ana";
 pub(crate) const BEA: &str = "Authorization: Bearer the-token-of-bea";
 
-pub(crate) struct World {
+pub(crate) struct Fixture {
     pub(crate) backend: Backend,
     pub(crate) daemon: Daemon,
 }
@@ -29,7 +29,7 @@ pub(crate) fn rules(backend: &Backend, tools: &[&str], more: &str) -> String {
     )
 }
 
-impl World {
+impl Fixture {
     pub(crate) async fn new(tools: &[&str]) -> Self {
         let backend = Backend::start().await;
         let daemon = Daemon::alone(&rules(&backend, tools, "")).await;

@@ -6,74 +6,74 @@ use toolbus_e2e::daemon::Daemon;
 use toolbus_e2e::http::hello;
 use toolbus_testing::patience::PATIENCE;
 
-use crate::fixture::{ANA, BEA, World, alone, call, rules};
+use crate::fixture::{ANA, BEA, Fixture, alone, call, rules};
 
 #[tokio::test]
 async fn what_an_agent_may_not_use_looks_like_what_there_is_not() {
-    let world = World::new(&["gate", "echo"]).await;
-    let (ana, bea) = (world.session(ANA).await, world.session(BEA).await);
+    let fixture = Fixture::new(&["gate", "echo"]).await;
+    let (ana, bea) = (fixture.session(ANA).await, fixture.session(BEA).await);
     let list = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/list"});
     let names = |list: &Value| -> Vec<String> {
         let tools = list["result"]["tools"].as_array().unwrap();
         tools.iter().map(|tool| tool["name"].as_str().unwrap().to_owned()).collect()
     };
-    assert_eq!(names(&world.ask(&[ANA, &ana], &list).await), ["echo", "gate"]);
-    assert_eq!(names(&world.ask(&[BEA, &bea], &list).await), ["echo"]);
-    let forbidden = world.ask(&[BEA, &bea], &call(2, "gate", &json!({"id": "x"}))).await.to_string();
-    let absent = world.ask(&[BEA, &bea], &call(2, "none", &json!({"id": "x"}))).await.to_string();
+    assert_eq!(names(&fixture.ask(&[ANA, &ana], &list).await), ["echo", "gate"]);
+    assert_eq!(names(&fixture.ask(&[BEA, &bea], &list).await), ["echo"]);
+    let forbidden = fixture.ask(&[BEA, &bea], &call(2, "gate", &json!({"id": "x"}))).await.to_string();
+    let absent = fixture.ask(&[BEA, &bea], &call(2, "none", &json!({"id": "x"}))).await.to_string();
     assert_eq!(forbidden.replace("gate", "none"), absent);
-    assert_eq!(world.client().await.post(&[BEA, &ana], &list).await.code, 404);
-    assert_eq!(world.backend.total(), 0);
-    world.daemon.end().await;
+    assert_eq!(fixture.client().await.post(&[BEA, &ana], &list).await.code, 404);
+    assert_eq!(fixture.backend.total(), 0);
+    fixture.daemon.end().await;
 }
 
 #[tokio::test]
 async fn rules_that_change_hold_at_once_and_who_listens_is_told() {
-    let world = World::new(&["gate", "echo"]).await;
-    let session = world.session(ANA).await;
-    let mut news = world.listen(ANA, &session).await;
+    let fixture = Fixture::new(&["gate", "echo"]).await;
+    let session = fixture.session(ANA).await;
+    let mut news = fixture.listen(ANA, &session).await;
     let echo = call(1, "echo", &json!({"text": "x"}));
-    assert_eq!(world.ask(&[ANA, &session], &echo).await["result"]["isError"], false);
-    world.daemon.reload(&rules(&world.backend, &["gate"], "")).await;
-    assert_eq!(world.ask(&[ANA, &session], &echo).await["error"]["code"], -32602);
+    assert_eq!(fixture.ask(&[ANA, &session], &echo).await["result"]["isError"], false);
+    fixture.daemon.reload(&rules(&fixture.backend, &["gate"], "")).await;
+    assert_eq!(fixture.ask(&[ANA, &session], &echo).await["error"]["code"], -32602);
     assert!(news.saw("notifications/tools/list_changed").await);
 
     let gate = call(2, "gate", &json!({"id": "x"}));
-    world.backend.open();
-    assert_eq!(world.ask(&[ANA, &session], &gate).await["result"]["isError"], false);
-    let run = world.daemon.operate(&["disable", "tool", "gate"]).await;
+    fixture.backend.open();
+    assert_eq!(fixture.ask(&[ANA, &session], &gate).await["result"]["isError"], false);
+    let run = fixture.daemon.operate(&["disable", "tool", "gate"]).await;
     assert_eq!(run.code, 0, "{run:?}");
-    assert_eq!(world.ask(&[ANA, &session], &gate).await["error"]["code"], -32602);
+    assert_eq!(fixture.ask(&[ANA, &session], &gate).await["error"]["code"], -32602);
     assert!(news.saw("notifications/tools/list_changed").await);
-    world.daemon.end().await;
+    fixture.daemon.end().await;
 }
 
 #[tokio::test]
 async fn arguments_that_come_to_be_set_for_an_agent_are_news_of_its_tools() {
-    let world = World::new(&["echo"]).await;
-    let session = world.session(ANA).await;
-    let mut news = world.listen(ANA, &session).await;
-    world.daemon.reload(&rules(&world.backend, &["echo"], "arguments = { echo = { text = \"set\" } }")).await;
+    let fixture = Fixture::new(&["echo"]).await;
+    let session = fixture.session(ANA).await;
+    let mut news = fixture.listen(ANA, &session).await;
+    fixture.daemon.reload(&rules(&fixture.backend, &["echo"], "arguments = { echo = { text = \"set\" } }")).await;
     let told = tokio::time::timeout(PATIENCE, news.saw("notifications/tools/list_changed")).await;
     assert_eq!(told, Ok(true));
-    world.daemon.end().await;
+    fixture.daemon.end().await;
 }
 
 #[tokio::test]
 async fn a_profile_takes_away_and_never_gives() {
-    let world = World::new(&["echo"]).await;
+    let fixture = Fixture::new(&["echo"]).await;
     let echo = call(1, "echo", &json!({"text": "x"}));
     for (profile, code) in [("subagent", Value::Null), ("made-up", json!(-32602)), ("", json!(-32602))] {
         let head = format!("rb-tool-profile: {profile}");
-        let began = world.client().await.post(&[ANA, &head], &hello()).await;
+        let began = fixture.client().await.post(&[ANA, &head], &hello()).await;
         let session = format!("Mcp-Session-Id: {}", began.header("mcp-session-id").unwrap());
-        assert_eq!(world.ask(&[ANA, &session], &echo).await["error"]["code"], code, "{profile}");
+        assert_eq!(fixture.ask(&[ANA, &session], &echo).await["error"]["code"], code, "{profile}");
         let gate = call(2, "gate", &json!({"id": "x"}));
-        assert_eq!(world.ask(&[ANA, &session], &gate).await["error"]["code"], -32602, "{profile}");
+        assert_eq!(fixture.ask(&[ANA, &session], &gate).await["error"]["code"], -32602, "{profile}");
     }
     let twice = [ANA, "rb-tool-profile: main", "rb-tool-profile: subagent"];
-    assert_eq!(world.client().await.post(&twice, &hello()).await.code, 400);
-    world.daemon.end().await;
+    assert_eq!(fixture.client().await.post(&twice, &hello()).await.code, 400);
+    fixture.daemon.end().await;
 }
 
 #[tokio::test]
@@ -88,22 +88,25 @@ async fn a_tool_set_that_is_bound_later_is_there_at_once_for_requests_that_stand
     };
     backend.open();
     let daemon = Daemon::alone(&rules(&[])).await;
-    let world = World { backend, daemon };
-    let session = world.session(ANA).await;
+    let fixture = Fixture { backend, daemon };
+    let session = fixture.session(ANA).await;
     let gate = json!({"id": "x"});
     let (headers, of_alone) = alone(1, "desk.gate", &gate);
     let head: Vec<&str> = [ANA].into_iter().chain(headers.iter().map(String::as_str)).collect();
     // The first call of a session decides on its tool sets.
     let (echo_headers, echo) = alone(1, "echo", &json!({"text": "x"}));
     let echo_head: Vec<&str> = [ANA].into_iter().chain(echo_headers.iter().map(String::as_str)).collect();
-    assert_eq!(world.ask(&echo_head, &echo).await["result"]["isError"], false);
-    assert_eq!(world.ask(&[ANA, &session], &call(1, "echo", &json!({"text": "x"}))).await["result"]["isError"], false);
-    assert_eq!(world.ask(&head, &of_alone).await["error"]["code"], -32602);
+    assert_eq!(fixture.ask(&echo_head, &echo).await["result"]["isError"], false);
+    assert_eq!(
+        fixture.ask(&[ANA, &session], &call(1, "echo", &json!({"text": "x"}))).await["result"]["isError"],
+        false
+    );
+    assert_eq!(fixture.ask(&head, &of_alone).await["error"]["code"], -32602);
 
-    world.daemon.reload(&rules(&["desk"])).await;
-    assert_eq!(world.ask(&head, &of_alone).await["result"]["isError"], false);
-    assert_eq!(world.ask(&[ANA, &session], &call(2, "desk.gate", &gate)).await["error"]["code"], -32602);
-    let next = world.session(ANA).await;
-    assert_eq!(world.ask(&[ANA, &next], &call(2, "desk.gate", &gate)).await["result"]["isError"], false);
-    world.daemon.end().await;
+    fixture.daemon.reload(&rules(&["desk"])).await;
+    assert_eq!(fixture.ask(&head, &of_alone).await["result"]["isError"], false);
+    assert_eq!(fixture.ask(&[ANA, &session], &call(2, "desk.gate", &gate)).await["error"]["code"], -32602);
+    let next = fixture.session(ANA).await;
+    assert_eq!(fixture.ask(&[ANA, &next], &call(2, "desk.gate", &gate)).await["result"]["isError"], false);
+    fixture.daemon.end().await;
 }

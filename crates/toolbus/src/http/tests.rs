@@ -65,7 +65,7 @@ pub(super) fn http_state(health: Arc<Health>) -> HttpState {
 }
 
 /// A server on a free port, and what feeds it.
-struct World {
+struct Fixture {
     address: SocketAddr,
     bus: watch::Sender<BusState>,
     registry: Registry,
@@ -74,7 +74,7 @@ struct World {
     server: JoinHandle<()>,
 }
 
-impl World {
+impl Fixture {
     async fn new(required: &[&str]) -> Self {
         let (bus, state) = watch::channel(good());
         let registry = Registry::new();
@@ -125,17 +125,17 @@ fn good() -> BusState {
 
 #[tokio::test]
 async fn a_daemon_that_can_answer_is_ready() {
-    let world = World::new(&["echo"]).await;
-    world.register("echo");
-    assert_eq!(world.get("/readyz").await, (200, json!({"ready": true, "blockedBy": []})));
+    let fixture = Fixture::new(&["echo"]).await;
+    fixture.register("echo");
+    assert_eq!(fixture.get("/readyz").await, (200, json!({"ready": true, "blockedBy": []})));
 }
 
 #[tokio::test]
 async fn everything_that_blocks_is_named() {
-    let world = World::new(&["get_weather", "echo"]).await;
-    world.register("echo");
-    world.health.start_draining();
-    world.bus.send_replace(BusState {
+    let fixture = Fixture::new(&["get_weather", "echo"]).await;
+    fixture.register("echo");
+    fixture.health.start_draining();
+    fixture.bus.send_replace(BusState {
         connected: false,
         blocked: Some("low on disk".to_owned()),
         consumers: vec![("toolbus.invoke".to_owned(), false), ("toolbus.control".to_owned(), true)],
@@ -151,12 +151,12 @@ async fn everything_that_blocks_is_named() {
         {"reason": "consumer_not_confirmed", "queue": "toolbus.invoke"},
         {"reason": "tool_missing", "tool": "get_weather"},
     ]);
-    assert_eq!(world.get("/readyz").await, (503, json!({"ready": false, "blockedBy": blocked_by})));
+    assert_eq!(fixture.get("/readyz").await, (503, json!({"ready": false, "blockedBy": blocked_by})));
 }
 
 #[tokio::test]
 async fn each_cause_alone_takes_readiness_away_and_its_end_brings_it_back() {
-    let world = World::new(&[]).await;
+    let fixture = Fixture::new(&[]).await;
     let unconfirmed = vec![("toolbus.invoke".to_owned(), true), ("toolbus.control".to_owned(), false)];
     for (state, reason) in [
         (BusState { connected: false, ..good() }, "disconnected"),
@@ -165,29 +165,29 @@ async fn each_cause_alone_takes_readiness_away_and_its_end_brings_it_back() {
         (BusState { consumers: unconfirmed, ..good() }, "consumer_not_confirmed"),
         (BusState { fatal: Some("stop".to_owned()), ..good() }, "misconfigured"),
     ] {
-        world.bus.send_replace(state);
-        let (code, body) = world.get("/readyz").await;
+        fixture.bus.send_replace(state);
+        let (code, body) = fixture.get("/readyz").await;
         assert_eq!((code, &body["blockedBy"][0]["reason"]), (503, &json!(reason)));
-        world.bus.send_replace(good());
-        assert_eq!(world.get("/readyz").await.0, 200, "{reason}");
+        fixture.bus.send_replace(good());
+        assert_eq!(fixture.get("/readyz").await.0, 200, "{reason}");
     }
-    world.health.start_draining();
-    assert_eq!(world.get("/readyz").await.0, 503);
+    fixture.health.start_draining();
+    assert_eq!(fixture.get("/readyz").await.0, 503);
 }
 
 #[tokio::test]
 async fn a_required_tool_that_goes_away_takes_readiness_with_it() {
-    let world = World::new(&["echo"]).await;
-    assert_eq!(world.get("/readyz").await.0, 503);
-    world.register("echo");
-    assert_eq!(world.get("/readyz").await.0, 200);
-    world.registry.unregister("echo");
-    assert_eq!(world.get("/readyz").await.0, 503);
+    let fixture = Fixture::new(&["echo"]).await;
+    assert_eq!(fixture.get("/readyz").await.0, 503);
+    fixture.register("echo");
+    assert_eq!(fixture.get("/readyz").await.0, 200);
+    fixture.registry.unregister("echo");
+    assert_eq!(fixture.get("/readyz").await.0, 503);
 }
 
 #[tokio::test]
 async fn a_bus_that_has_ended_is_never_ready() {
-    let World { address, bus, stop, .. } = World::new(&[]).await;
+    let Fixture { address, bus, stop, .. } = Fixture::new(&[]).await;
     drop(bus);
     let (code, body) = probe(address, "/readyz", PATIENCE).await.unwrap();
     assert_eq!((code, body.as_str()), (503, r#"{"ready":false,"blockedBy":[{"reason":"bus_closed"}]}"#));
@@ -196,24 +196,24 @@ async fn a_bus_that_has_ended_is_never_ready() {
 
 #[tokio::test]
 async fn the_process_is_alive_whatever_the_broker_does() {
-    let world = World::new(&["missing"]).await;
-    world.bus.send_replace(BusState::default());
+    let fixture = Fixture::new(&["missing"]).await;
+    fixture.bus.send_replace(BusState::default());
     for path in ["/healthz", "/livez"] {
-        assert_eq!(world.get(path).await, (200, json!("ok\n")));
+        assert_eq!(fixture.get(path).await, (200, json!("ok\n")));
     }
 }
 
 #[tokio::test]
 async fn the_status_tells_build_broker_and_counts() {
-    let world = World::new(&[]).await;
-    world.register("a");
-    world.register("b");
-    world.bus.send_replace(BusState {
+    let fixture = Fixture::new(&[]).await;
+    fixture.register("a");
+    fixture.register("b");
+    fixture.bus.send_replace(BusState {
         reconnects: 3,
         last_error: Some("lost amqp://u:secret@host".to_owned()),
         ..good()
     });
-    let (code, mut body) = world.get("/status").await;
+    let (code, mut body) = fixture.get("/status").await;
     assert_eq!(code, 200);
     assert!(body["uptimeSeconds"].take().as_u64().unwrap() < 60);
     let expected = json!({
@@ -264,49 +264,49 @@ async fn the_status_tells_how_scripts_are_run() {
 
 #[tokio::test]
 async fn another_host_is_refused_on_every_path() {
-    let world = World::new(&[]).await;
+    let fixture = Fixture::new(&[]).await;
     for path in ["/healthz", "/livez", "/readyz", "/status", "/nothing"] {
-        let answer = world.raw(&format!("GET {path} HTTP/1.1\r\nHost: evil.example\r\n\r\n")).await;
+        let answer = fixture.raw(&format!("GET {path} HTTP/1.1\r\nHost: evil.example\r\n\r\n")).await;
         assert!(answer.starts_with("HTTP/1.1 421 "), "{path}: {answer}");
         assert!(!answer.contains("toolbus.invoke") && answer.contains("localhost"), "{answer}");
     }
-    let answer = world.raw("GET /status HTTP/1.1\r\n\r\n").await;
+    let answer = fixture.raw("GET /status HTTP/1.1\r\n\r\n").await;
     assert!(answer.starts_with("HTTP/1.1 421 "), "{answer}");
 }
 
 #[tokio::test]
 async fn only_reading_is_possible() {
-    let world = World::new(&[]).await;
+    let fixture = Fixture::new(&[]).await;
     for method in ["POST", "PUT", "DELETE", "OPTIONS", "PATCH"] {
-        let answer = world.raw(&format!("{method} /status HTTP/1.1\r\nHost: localhost\r\n\r\n")).await;
+        let answer = fixture.raw(&format!("{method} /status HTTP/1.1\r\nHost: localhost\r\n\r\n")).await;
         assert!(answer.starts_with("HTTP/1.1 405 "), "{method}: {answer}");
     }
-    let head = world.raw("HEAD /status HTTP/1.1\r\nHost: localhost\r\n\r\n").await;
+    let head = fixture.raw("HEAD /status HTTP/1.1\r\nHost: localhost\r\n\r\n").await;
     assert!(head.starts_with("HTTP/1.1 200 ") && head.ends_with("\r\n\r\n"), "{head}");
     assert!(head.contains("cache-control: no-store"), "{head}");
-    assert_eq!(world.get("/policy").await.0, 404);
+    assert_eq!(fixture.get("/policy").await.0, 404);
 }
 
 #[tokio::test]
 async fn a_head_that_is_too_large_is_refused() {
-    let world = World::new(&[]).await;
+    let fixture = Fixture::new(&[]).await;
     let large = format!("GET /status HTTP/1.1\r\nHost: localhost\r\nX: {}\r\n\r\n", "x".repeat(20_000));
-    let answer = world.raw(&large).await;
+    let answer = fixture.raw(&large).await;
     assert!(answer.is_empty() || answer.starts_with("HTTP/1.1 431 "), "{answer}");
     let many = "X: y\r\n".repeat(100);
-    let answer = world.raw(&format!("GET /status HTTP/1.1\r\nHost: localhost\r\n{many}\r\n")).await;
+    let answer = fixture.raw(&format!("GET /status HTTP/1.1\r\nHost: localhost\r\n{many}\r\n")).await;
     assert!(answer.starts_with("HTTP/1.1 431 "), "{answer}");
-    assert_eq!(world.get("/livez").await.0, 200);
+    assert_eq!(fixture.get("/livez").await.0, 200);
 }
 
 #[tokio::test]
 async fn clients_that_say_nothing_are_closed_and_block_nobody_for_long() {
-    let world = World::new(&[]).await;
+    let fixture = Fixture::new(&[]).await;
     let mut silent = Vec::new();
     for _ in 0..MAX_ANONYMOUS * 2 {
-        silent.push(TcpStream::connect(world.address).await.unwrap());
+        silent.push(TcpStream::connect(fixture.address).await.unwrap());
     }
-    let (code, _) = probe(world.address, "/livez", PATIENCE).await.unwrap();
+    let (code, _) = probe(fixture.address, "/livez", PATIENCE).await.unwrap();
     assert_eq!(code, 200);
     for mut stream in silent {
         let closed = tokio::time::timeout(PATIENCE + HEAD_TIME, read_all(&mut stream)).await;
@@ -316,12 +316,12 @@ async fn clients_that_say_nothing_are_closed_and_block_nobody_for_long() {
 
 #[tokio::test]
 async fn a_stopped_server_closes_its_port_and_ends() {
-    let world = World::new(&[]).await;
-    let idle = TcpStream::connect(world.address).await.unwrap();
-    assert_eq!(world.get("/livez").await.0, 200);
-    world.stop.cancel();
-    tokio::time::timeout(PATIENCE, world.server).await.unwrap().unwrap();
-    assert!(matches!(probe(world.address, "/livez", PATIENCE).await, Err(ProbeError::Unreachable { .. })));
+    let fixture = Fixture::new(&[]).await;
+    let idle = TcpStream::connect(fixture.address).await.unwrap();
+    assert_eq!(fixture.get("/livez").await.0, 200);
+    fixture.stop.cancel();
+    tokio::time::timeout(PATIENCE, fixture.server).await.unwrap().unwrap();
+    assert!(matches!(probe(fixture.address, "/livez", PATIENCE).await, Err(ProbeError::Unreachable { .. })));
     drop(idle);
 }
 
@@ -363,7 +363,7 @@ async fn a_probe_tells_who_does_not_answer() {
 
 #[tokio::test]
 async fn a_server_on_every_address_is_probed_on_loopback() {
-    let World { health, stop, .. } = World::new(&[]).await;
+    let Fixture { health, stop, .. } = Fixture::new(&[]).await;
     let server = HttpServer::bind(SocketAddr::from(([0, 0, 0, 0], 0))).await.unwrap();
     let address = server.address();
     let running = tokio::spawn(server.run(http_state(health), stop.clone()));

@@ -3,7 +3,7 @@
 use serde_json::json;
 use toolbus_e2e::backend::Backend;
 
-use super::fixture::{World, tool};
+use super::fixture::{Fixture, tool};
 use super::row::{Back, NO_ADDRESS, NOT_FOUND, Row, Sent, call, raw, row};
 
 /// The login of these tests is the agent `ana`; `bruno` has the hidden tool.
@@ -71,13 +71,13 @@ async fn where_the_broker_says_who_sends_no_message_says_otherwise() {
     let with_hold = |backend: &Backend| {
         configuration(backend).replace(r#"["get_weather"]"#, r#"["get_weather", "hold"]"#) + &hold(backend)
     };
-    let world = World::start(with_hold, &["transfer_money"]).await;
+    let fixture = Fixture::start(with_hold, &["transfer_money"]).await;
     let body = json!({"toolCallId": "call-of-ana", "toolName": "hold", "arguments": {"id": "held"}});
-    let held = ana(raw(body.to_string())).request(&world.client, &world.site);
-    world.client.send(&held).await;
-    world.backend.wait_for("held").await;
-    world.check(&rows()).await;
-    world.backend.open();
-    assert_eq!(world.client.answer(&held).await.content(), "passed held");
-    world.daemon.stop(&world.site).await;
+    let held = ana(raw(body.to_string())).request(&fixture.client, &fixture.site);
+    fixture.client.send(&held).await;
+    fixture.backend.wait_for("held").await;
+    fixture.check(&rows()).await;
+    fixture.backend.open();
+    assert_eq!(fixture.client.answer(&held).await.content(), "passed held");
+    fixture.daemon.stop(&fixture.site).await;
 }

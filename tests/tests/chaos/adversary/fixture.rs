@@ -16,7 +16,7 @@ use super::row::{Back, Row, Sent, call};
 const ANSWER_TIME: Duration = Duration::from_secs(20);
 
 /// A daemon, its broker and its backend.
-pub(crate) struct World {
+pub(crate) struct Fixture {
     pub(crate) site: BrokerNamespace,
     pub(crate) backend: Backend,
     pub(crate) daemon: Daemon,
@@ -30,7 +30,7 @@ pub(crate) fn tool(backend: &Backend, name: &str) -> String {
     backend.endpoint(name, &format!("/weather/{name}"), r#"{"type":"object"}"#, "")
 }
 
-impl World {
+impl Fixture {
     pub(crate) async fn start(configuration: impl Fn(&Backend) -> String, hidden: &'static [&'static str]) -> Self {
         let (site, backend) = (BrokerNamespace::shared().await, Backend::start().await);
         let daemon = Daemon::start(&site, &configuration(&backend)).await;

@@ -11,7 +11,7 @@ use toolbus_core::tool::ToolOutput;
 use toolbus_mcp_server::Backend as _;
 use toolbus_protocol::{message_type, topic};
 
-use super::fixture::{MAX_TIMEOUT, World};
+use super::fixture::{Fixture, MAX_TIMEOUT};
 use crate::Inbox;
 
 /// Three tools, of which one changes nothing.
@@ -31,32 +31,32 @@ fn told(failure: &ToolFailure) -> String {
 
 #[tokio::test(start_paused = true)]
 async fn a_call_says_who_asks_and_what_is_wanted_and_its_result_is_read() {
-    let mut world = World::listed(&tools()).await;
-    let (mut call, _cancelled) = world.call("read");
+    let mut fixture = Fixture::listed(&tools()).await;
+    let (mut call, _cancelled) = fixture.call("read");
     let (sink, mut reports) = ProgressSink::new();
     call.progress = Some(sink);
-    let running = tokio::spawn(world.remote.call(call));
-    let asked = world.asked_on(topic::TOOL_INVOKE).await;
+    let running = tokio::spawn(fixture.remote.call(call));
+    let asked = fixture.asked_on(topic::TOOL_INVOKE).await;
     let mut body = asked.body.clone();
     assert_eq!(body["toolCallId"].take().as_str().unwrap().len(), 32);
     insta::assert_snapshot!(body.to_string(), @r#"{"arguments":"{\"a\":1}","batchId":null,"sessionId":"session","toolCallId":null,"toolName":"read"}"#);
     let headers = ["rb-source", "rb-rb-binding", "rb-rb-timeout-ms", "rb-rb-progress", "rb-rb-structured-content"];
     assert_eq!(headers.map(|name| asked.header(name)), ["ana", "chat:one", "120000", "1", "1"]);
     let report = json!({"toolCallId": "", "toolName": "", "progress": 1.0, "total": 2.0, "message": "half"});
-    world.answer(&asked, message_type::TOOL_PROGRESS, &report).await;
+    fixture.answer(&asked, message_type::TOOL_PROGRESS, &report).await;
     let told = reports.recv().await.unwrap();
     assert_eq!((told.progress, told.total, told.message.as_deref()), (1.0, Some(2.0), Some("half")));
     let structured = json!({"type": "resource", "uri": "toolbus:structured-content", "text": "{\"b\":2}"});
     let mut answer = result(&asked, "two");
     answer["contentBlocks"] = json!([{"type": "text", "text": "two"}, structured]);
-    world.answer(&asked, message_type::TOOL_INVOKE_RESPONSE, &answer).await;
+    fixture.answer(&asked, message_type::TOOL_INVOKE_RESPONSE, &answer).await;
     let output = running.await.unwrap().unwrap();
     assert_eq!((output.content.as_deref(), output.structured.as_deref()), (Some("two"), Some(&json!({"b": 2}))));
 }
 
 #[tokio::test(start_paused = true)]
 async fn what_the_daemon_says_of_a_failure_is_what_the_client_is_told() {
-    let mut world = World::listed(&tools()).await;
+    let mut fixture = Fixture::listed(&tools()).await;
     let mut table = String::new();
     for (code, more) in [
         ("tool_not_found", json!({})),
@@ -70,12 +70,12 @@ async fn what_the_daemon_says_of_a_failure_is_what_the_client_is_told() {
         ("execution_failed", json!({"outcome": "failed"})),
         ("something_new", json!({})),
     ] {
-        let (call, _cancelled) = world.call("write");
-        let running = tokio::spawn(world.remote.call(call));
-        let asked = world.asked_on(topic::TOOL_INVOKE).await;
+        let (call, _cancelled) = fixture.call("write");
+        let running = tokio::spawn(fixture.remote.call(call));
+        let asked = fixture.asked_on(topic::TOOL_INVOKE).await;
         let mut error = json!({"toolCallId": "", "toolName": "", "code": code, "message": "Why."});
         error.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-        world.answer(&asked, message_type::TOOL_ERROR, &error).await;
+        fixture.answer(&asked, message_type::TOOL_ERROR, &error).await;
         let failure = running.await.unwrap().unwrap_err();
         table += &format!("{} {:?}\n", told(&failure), failure.retry_after);
     }
@@ -95,13 +95,13 @@ async fn what_the_daemon_says_of_a_failure_is_what_the_client_is_told() {
 
 #[tokio::test(start_paused = true)]
 async fn a_cancelled_call_is_cancelled_at_the_daemon_again_and_again_for_a_while() {
-    let mut world = World::listed(&tools()).await;
-    let (call, cancelled) = world.call("write");
-    let running = tokio::spawn(world.remote.call(call));
-    let asked = world.asked_on(topic::TOOL_INVOKE).await;
+    let mut fixture = Fixture::listed(&tools()).await;
+    let (call, cancelled) = fixture.call("write");
+    let running = tokio::spawn(fixture.remote.call(call));
+    let asked = fixture.asked_on(topic::TOOL_INVOKE).await;
     cancelled.cancel();
     for _ in 0..4 {
-        let cancel = world.asked_on(topic::TOOL_CANCEL).await;
+        let cancel = fixture.asked_on(topic::TOOL_CANCEL).await;
         assert_eq!(
             (cancel.body, cancel.properties.reply_to.as_deref()),
             (json!({"toolCallId": asked.body["toolCallId"]}), Some(""))
@@ -110,33 +110,33 @@ async fn a_cancelled_call_is_cancelled_at_the_daemon_again_and_again_for_a_while
     insta::assert_snapshot!(told(&running.await.unwrap().unwrap_err()), @"Cancelled cancelled false Some(Unknown): The call was cancelled. Whether it had its effect is not known: find out before calling again.");
 
     // One that has been answered meanwhile has its result.
-    let (call, cancelled) = world.call("write");
-    let running = tokio::spawn(world.remote.call(call));
-    let asked = world.asked_on(topic::TOOL_INVOKE).await;
+    let (call, cancelled) = fixture.call("write");
+    let running = tokio::spawn(fixture.remote.call(call));
+    let asked = fixture.asked_on(topic::TOOL_INVOKE).await;
     cancelled.cancel();
-    world.asked_on(topic::TOOL_CANCEL).await;
-    world.answer(&asked, message_type::TOOL_INVOKE_RESPONSE, &result(&asked, "done")).await;
+    fixture.asked_on(topic::TOOL_CANCEL).await;
+    fixture.answer(&asked, message_type::TOOL_INVOKE_RESPONSE, &result(&asked, "done")).await;
     assert_eq!(running.await.unwrap(), Ok(ToolOutput::text("done")));
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_call_without_an_answer_ends_with_what_is_known() {
-    let mut world = World::listed(&tools()).await;
+    let mut fixture = Fixture::listed(&tools()).await;
     let mut table = String::new();
     for (tool, is_lost) in [("read", false), ("write", false), ("none", false), ("read", true), ("write", true)] {
-        let (call, _cancelled) = world.call(tool);
+        let (call, _cancelled) = fixture.call(tool);
         let began = Instant::now();
-        let running = tokio::spawn(world.remote.call(call));
-        world.asked_on(topic::TOOL_INVOKE).await;
+        let running = tokio::spawn(fixture.remote.call(call));
+        fixture.asked_on(topic::TOOL_INVOKE).await;
         if is_lost {
-            world.lose();
+            fixture.lose();
         }
         let failure = running.await.unwrap().unwrap_err();
         let seconds = began.elapsed().as_secs();
         assert_eq!(seconds, if is_lost { 30 } else { MAX_TIMEOUT.as_secs() + 5 }, "{tool}");
         table += &format!("{}\n", told(&failure));
         // Whatever it is doing, nobody waits for it any more.
-        world.asked_on(topic::TOOL_CANCEL).await;
+        fixture.asked_on(topic::TOOL_CANCEL).await;
     }
     insta::assert_snapshot!(table, @"
     DeadlineExceeded timeout true None: No answer came within 120 s. Check that the daemon runs.
@@ -149,36 +149,36 @@ async fn a_call_without_an_answer_ends_with_what_is_known() {
 
 #[tokio::test(start_paused = true)]
 async fn an_answer_that_comes_after_a_lost_connection_counts() {
-    let mut world = World::listed(&tools()).await;
-    let (call, _cancelled) = world.call("write");
-    let running = tokio::spawn(world.remote.call(call));
-    let asked = world.asked_on(topic::TOOL_INVOKE).await;
-    world.lose();
+    let mut fixture = Fixture::listed(&tools()).await;
+    let (call, _cancelled) = fixture.call("write");
+    let running = tokio::spawn(fixture.remote.call(call));
+    let asked = fixture.asked_on(topic::TOOL_INVOKE).await;
+    fixture.lose();
     tokio::time::sleep(Duration::from_secs(29)).await;
-    world.answer(&asked, message_type::TOOL_INVOKE_RESPONSE, &result(&asked, "late")).await;
+    fixture.answer(&asked, message_type::TOOL_INVOKE_RESPONSE, &result(&asked, "late")).await;
     assert_eq!(running.await.unwrap(), Ok(ToolOutput::text("late")));
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_call_that_cannot_be_sent_was_not_made() {
-    let world = World::without_a_daemon(Inbox::default());
-    let (call, cancelled) = world.call("read");
-    insta::assert_snapshot!(told(&world.remote.call(call).await.unwrap_err()), @"ConnectFailed execution_failed true Some(NotStarted): The call was not made: nobody listens on topic `tool.invoke`: is a daemon running with this topic in invoke.topics, on this exchange?");
-    world.disconnect("broker: connection refused");
-    let (call, _) = world.call("read");
-    insta::assert_snapshot!(told(&world.remote.call(call).await.unwrap_err()), @"ConnectFailed execution_failed true Some(NotStarted): The call was not made: the broker could not be reached within 10.0s: broker: connection refused.");
-    let (call, early) = world.call("read");
+    let fixture = Fixture::without_a_daemon(Inbox::default());
+    let (call, cancelled) = fixture.call("read");
+    insta::assert_snapshot!(told(&fixture.remote.call(call).await.unwrap_err()), @"ConnectFailed execution_failed true Some(NotStarted): The call was not made: nobody listens on topic `tool.invoke`: is a daemon running with this topic in invoke.topics, on this exchange?");
+    fixture.disconnect("broker: connection refused");
+    let (call, _) = fixture.call("read");
+    insta::assert_snapshot!(told(&fixture.remote.call(call).await.unwrap_err()), @"ConnectFailed execution_failed true Some(NotStarted): The call was not made: the broker could not be reached within 10.0s: broker: connection refused.");
+    let (call, early) = fixture.call("read");
     early.cancel();
-    assert_eq!(world.remote.call(call).await.unwrap_err().cause, Cause::CancelledBeforeStart);
+    assert_eq!(fixture.remote.call(call).await.unwrap_err().cause, Cause::CancelledBeforeStart);
     drop(cancelled);
 }
 
 #[tokio::test(start_paused = true)]
 async fn in_a_queue_that_others_can_reach_only_what_came_by_a_topic_counts() {
-    let mut world = World::given("svc-ana.answers", "tool.result.ana").await;
-    let (call, _cancelled) = world.call("read");
-    let running = tokio::spawn(world.remote.call(call));
-    let asked = world.asked_on(topic::TOOL_INVOKE).await;
+    let mut fixture = Fixture::given("svc-ana.answers", "tool.result.ana").await;
+    let (call, _cancelled) = fixture.call("read");
+    let running = tokio::spawn(fixture.remote.call(call));
+    let asked = fixture.asked_on(topic::TOOL_INVOKE).await;
     assert_eq!(asked.properties.reply_to.as_deref(), Some("tool.result.ana"));
     let correlation = asked.properties.correlation_id.clone();
     let answers = [
@@ -187,7 +187,7 @@ async fn in_a_queue_that_others_can_reach_only_what_came_by_a_topic_counts() {
     ];
     for (target, content) in answers {
         let body = result(&asked, content);
-        world.publish(target, message_type::TOOL_INVOKE_RESPONSE, correlation.clone(), &body).await;
+        fixture.publish(target, message_type::TOOL_INVOKE_RESPONSE, correlation.clone(), &body).await;
     }
     assert_eq!(running.await.unwrap(), Ok(ToolOutput::text("true")));
 }

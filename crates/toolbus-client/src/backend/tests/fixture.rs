@@ -69,7 +69,7 @@ impl Asked {
     }
 }
 
-pub(super) struct World {
+pub(super) struct Fixture {
     pub(super) remote: backend::Bus,
     pub(super) caller: Arc<Caller>,
     daemon: Option<mpsc::Receiver<Delivery>>,
@@ -77,19 +77,19 @@ pub(super) struct World {
     broken: Arc<Breakable>,
 }
 
-impl World {
+impl Fixture {
     /// A remote for the agent ana, and a daemon that was asked for its tools, and told them.
     pub(super) async fn listed(tools: &Value) -> Self {
-        let mut world = Self::new(Inbox::default());
-        world.tell_list("1", tools).await;
-        world.remote.list(&world.caller).await.unwrap();
-        world
+        let mut fixture = Self::new(Inbox::default());
+        fixture.tell_list("1", tools).await;
+        fixture.remote.list(&fixture.caller).await.unwrap();
+        fixture
     }
 
     pub(super) fn new(inbox: Inbox) -> Self {
-        let mut world = Self::without_a_daemon(inbox);
-        world.bring_a_daemon();
-        world
+        let mut fixture = Self::without_a_daemon(inbox);
+        fixture.bring_a_daemon();
+        fixture
     }
 
     /// A remote that hears answers on a queue which somebody made for it.
@@ -101,10 +101,10 @@ impl World {
             Subscription { queue: queue.to_owned(), topics: bound, prefetch: 1, ownership: Ownership::Shared };
         drop(operator.consume(subscription));
         operator.stop_consuming().await;
-        let mut world =
+        let mut fixture =
             Self::on(embedded, Inbox::Given { queue: queue.to_owned(), reply_to: reply_to.to_owned(), topics });
-        world.bring_a_daemon();
-        world
+        fixture.bring_a_daemon();
+        fixture
     }
 
     pub(super) fn without_a_daemon(inbox: Inbox) -> Self {

@@ -8,100 +8,100 @@ use toolbus_core::bus::Target;
 use toolbus_mcp_server::Backend as _;
 use toolbus_protocol::{message_type, topic};
 
-use super::fixture::World;
+use super::fixture::Fixture;
 use crate::Inbox;
 
 #[tokio::test(start_paused = true)]
 async fn the_daemon_is_asked_once_and_by_its_version_later() {
-    let mut world = World::new(Inbox::default());
-    let first = world.tell_list("1", &json!([{"name": "b"}, {"name": "a"}, {}, 7])).await;
+    let mut fixture = Fixture::new(Inbox::default());
+    let first = fixture.tell_list("1", &json!([{"name": "b"}, {"name": "a"}, {}, 7])).await;
     insta::assert_snapshot!(first.body.to_string(), @r#"{"binding":null,"format":"mcp","ifVersion":null,"names":null,"profile":null,"sessionId":"session"}"#);
     assert_eq!((first.header("rb-source"), first.header("rb-rb-binding")), ("ana".to_owned(), "chat:one".to_owned()));
-    assert_eq!(world.names().await.unwrap(), ["a", "b"]);
+    assert_eq!(fixture.names().await.unwrap(), ["a", "b"]);
     // A moment later that still counts; after a while the daemon is asked again.
     tokio::time::sleep(Duration::from_secs(4)).await;
-    assert_eq!(world.names().await.unwrap(), ["a", "b"]);
+    assert_eq!(fixture.names().await.unwrap(), ["a", "b"]);
     tokio::time::sleep(Duration::from_secs(2)).await;
-    let (remote, caller) = (world.remote.clone(), Arc::clone(&world.caller));
+    let (remote, caller) = (fixture.remote.clone(), Arc::clone(&fixture.caller));
     let listing = tokio::spawn(async move { remote.list(&caller).await.unwrap().tools.len() });
-    assert_eq!(world.tell_list("2", &json!([{"name": "c"}])).await.body["ifVersion"], "1");
+    assert_eq!(fixture.tell_list("2", &json!([{"name": "c"}])).await.body["ifVersion"], "1");
     assert_eq!(listing.await.unwrap(), 1);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_list_that_is_the_same_is_not_sent_again_and_one_that_is_not_is_told() {
-    let mut world = World::listed(&json!([{"name": "a"}])).await;
-    let changes = world.remote.changes();
-    let told = world.remote.fingerprints(&world.caller).await;
+    let mut fixture = Fixture::listed(&json!([{"name": "a"}])).await;
+    let changes = fixture.remote.changes();
+    let told = fixture.remote.fingerprints(&fixture.caller).await;
     // Nobody asked: the list is looked at once a minute.
-    let asked = world.asked_on(topic::TOOL_LIST).await;
+    let asked = fixture.asked_on(topic::TOOL_LIST).await;
     assert_eq!(asked.body["ifVersion"], "1");
     let same = json!({"agent": "ana", "version": "1", "tools": [], "notModified": true});
-    world.answer(&asked, message_type::TOOL_LIST_RESPONSE, &same).await;
-    assert_eq!(world.names().await.unwrap(), ["a"]);
+    fixture.answer(&asked, message_type::TOOL_LIST_RESPONSE, &same).await;
+    assert_eq!(fixture.names().await.unwrap(), ["a"]);
     assert!(!changes.has_changed().unwrap());
-    world.tell_list("2", &json!([{"name": "b"}])).await;
+    fixture.tell_list("2", &json!([{"name": "b"}])).await;
     let mut changes = changes;
     changes.changed().await.unwrap();
-    assert_ne!(world.remote.fingerprints(&world.caller).await, told);
-    assert_eq!(world.names().await.unwrap(), ["b"]);
+    assert_ne!(fixture.remote.fingerprints(&fixture.caller).await, told);
+    assert_eq!(fixture.names().await.unwrap(), ["b"]);
 }
 
 #[tokio::test(start_paused = true)]
 async fn an_announcement_and_a_lost_connection_have_the_list_asked_for_at_once() {
-    let mut world = World::new(Inbox::Own { topics: vec![topic::tools_changed("ana")] });
-    world.tell_list("1", &json!([])).await;
-    assert_eq!(world.names().await.unwrap(), [""; 0]);
-    let mut changes = world.remote.changes();
+    let mut fixture = Fixture::new(Inbox::Own { topics: vec![topic::tools_changed("ana")] });
+    fixture.tell_list("1", &json!([])).await;
+    assert_eq!(fixture.names().await.unwrap(), [""; 0]);
+    let mut changes = fixture.remote.changes();
     let began = tokio::time::Instant::now();
     let body = json!({"version": "2", "added": ["a"], "removed": []});
-    world.publish(Target::Topic(topic::tools_changed("ana")), message_type::TOOLS_CHANGED, None, &body).await;
-    world.tell_list("2", &json!([{"name": "a"}])).await;
+    fixture.publish(Target::Topic(topic::tools_changed("ana")), message_type::TOOLS_CHANGED, None, &body).await;
+    fixture.tell_list("2", &json!([{"name": "a"}])).await;
     changes.changed().await.unwrap();
-    world.lose();
-    world.tell_list("3", &json!([{"name": "b"}])).await;
+    fixture.lose();
+    fixture.tell_list("3", &json!([{"name": "b"}])).await;
     assert!(began.elapsed() < Duration::from_secs(1));
     changes.changed().await.unwrap();
-    assert_eq!(world.names().await.unwrap(), ["b"]);
+    assert_eq!(fixture.names().await.unwrap(), ["b"]);
 }
 
 #[tokio::test(start_paused = true)]
 async fn what_is_wrong_is_told_and_what_was_told_before_still_counts() {
-    let mut world = World::without_a_daemon(Inbox::default());
-    let told = world.names().await.unwrap_err();
+    let mut fixture = Fixture::without_a_daemon(Inbox::default());
+    let told = fixture.names().await.unwrap_err();
     insta::assert_snapshot!(told, @"The tools cannot be listed: nobody listens on topic `tool.list`: is a daemon running with this topic in invoke.topics, on this exchange?");
-    world.bring_a_daemon();
+    fixture.bring_a_daemon();
     let began = tokio::time::Instant::now();
     tokio::time::sleep(Duration::from_secs(2)).await;
-    let told = world.names().await.unwrap_err();
+    let told = fixture.names().await.unwrap_err();
     insta::assert_snapshot!(told, @"The tools cannot be listed: no answer came within 10.0s. Check that `toolbus serve` runs, on the same broker and exchange.");
     assert!(began.elapsed() <= Duration::from_secs(13), "{:?}", began.elapsed());
-    world.disconnect("broker: connection refused");
+    fixture.disconnect("broker: connection refused");
     tokio::time::sleep(Duration::from_secs(20)).await;
-    let told = world.names().await.unwrap_err();
+    let told = fixture.names().await.unwrap_err();
     insta::assert_snapshot!(told, @"The tools cannot be listed: the broker could not be reached within 10.0s: broker: connection refused. Check that the broker runs, and bus.url.");
 
-    let world = World::listed(&json!([{"name": "a"}])).await;
-    world.disconnect("broker: connection refused");
+    let fixture = Fixture::listed(&json!([{"name": "a"}])).await;
+    fixture.disconnect("broker: connection refused");
     tokio::time::sleep(Duration::from_secs(100)).await;
-    assert_eq!(world.names().await.unwrap(), ["a"]);
+    assert_eq!(fixture.names().await.unwrap(), ["a"]);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_refusal_of_the_daemon_is_told_in_its_words() {
-    let mut world = World::new(Inbox::default());
-    let asked = world.asked_on(topic::TOOL_LIST).await;
+    let mut fixture = Fixture::new(Inbox::default());
+    let asked = fixture.asked_on(topic::TOOL_LIST).await;
     let body = json!({"toolCallId": "", "toolName": "", "code": "invalid_arguments", "message": "No such format."});
-    world.answer(&asked, message_type::TOOL_ERROR, &body).await;
-    assert_eq!(world.names().await.unwrap_err(), "No such format.");
+    fixture.answer(&asked, message_type::TOOL_ERROR, &body).await;
+    assert_eq!(fixture.names().await.unwrap_err(), "No such format.");
 }
 
 #[tokio::test(start_paused = true)]
 async fn the_end_of_a_session_is_told_to_a_daemon_that_knows_of_it() {
-    let mut world = World::listed(&json!([])).await;
-    world.remote.end_session(&world.caller);
-    assert_eq!(world.asked_on(topic::TOOL_SESSION_END).await.body, json!({"sessionId": "session"}));
-    let unknown = world.remote.caller(None, "other".into());
-    world.remote.end_session(&unknown);
-    world.remote.close(Duration::from_secs(5)).await;
+    let mut fixture = Fixture::listed(&json!([])).await;
+    fixture.remote.end_session(&fixture.caller);
+    assert_eq!(fixture.asked_on(topic::TOOL_SESSION_END).await.body, json!({"sessionId": "session"}));
+    let unknown = fixture.remote.caller(None, "other".into());
+    fixture.remote.end_session(&unknown);
+    fixture.remote.close(Duration::from_secs(5)).await;
 }

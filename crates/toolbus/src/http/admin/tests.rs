@@ -71,7 +71,7 @@ fn access() -> PolicyHandle {
 }
 
 /// An admin API on a socket and one on a port, which end with the test.
-struct World {
+struct Fixture {
     access: PolicyHandle,
     folder: TempDir,
     address: SocketAddr,
@@ -79,13 +79,13 @@ struct World {
     _bus: watch::Sender<BusState>,
 }
 
-impl Drop for World {
+impl Drop for Fixture {
     fn drop(&mut self) {
         self.stop.cancel();
     }
 }
 
-impl World {
+impl Fixture {
     async fn new() -> Self {
         Self::with(Arc::new(NoServers)).await
     }
@@ -155,9 +155,9 @@ fn last(request: &str) -> String {
 
 #[tokio::test]
 async fn every_agent_is_listed_with_what_it_has() {
-    let world = World::new().await;
-    world.access.disable(Switch::Tool("echo".into())).unwrap();
-    insta::assert_json_snapshot!(world.get("/v1/agents").await, @r#"
+    let fixture = Fixture::new().await;
+    fixture.access.disable(Switch::Tool("echo".into())).unwrap();
+    insta::assert_json_snapshot!(fixture.get("/v1/agents").await, @r#"
     {
       "agents": [
         {
@@ -198,8 +198,8 @@ async fn every_agent_is_listed_with_what_it_has() {
 
 #[tokio::test]
 async fn each_tool_of_an_agent_is_in_or_out_for_a_reason() {
-    let world = World::new().await;
-    insta::assert_json_snapshot!(world.get("/v1/agents/ana").await, @r#"
+    let fixture = Fixture::new().await;
+    insta::assert_json_snapshot!(fixture.get("/v1/agents/ana").await, @r#"
     {
       "agent": "ana",
       "configured": true,
@@ -245,7 +245,7 @@ async fn each_tool_of_an_agent_is_in_or_out_for_a_reason() {
     }
     "#);
     let because = async |path: &str| {
-        let answer = world.get(path).await;
+        let answer = fixture.get(path).await;
         let tools = answer["tools"].as_array().unwrap().clone();
         let line = |tool: &Value| format!("{} {} {}", tool["tool"], tool["allowed"], tool["because"]);
         tools.iter().map(line).collect::<Vec<_>>().join("\n")
@@ -266,9 +266,9 @@ async fn each_tool_of_an_agent_is_in_or_out_for_a_reason() {
 
 #[tokio::test]
 async fn an_agent_without_a_section_is_one_of_everybody() {
-    let world = World::new().await;
+    let fixture = Fixture::new().await;
     for name in ["bruno", "default"] {
-        let answer = world.get(&format!("/v1/agents/{name}")).await;
+        let answer = fixture.get(&format!("/v1/agents/{name}")).await;
         assert_eq!(
             (&answer["configured"], answer["tools"][0]["allowed"].clone()),
             (&json!(name == "default"), json!(true))
@@ -278,14 +278,14 @@ async fn an_agent_without_a_section_is_one_of_everybody() {
 
 #[tokio::test]
 async fn a_call_is_explained_up_to_the_gate_that_refuses() {
-    let world = World::new().await;
-    let explained = async |question: Value| -> Value { world.socket().post("/v1/explain", &question).await.unwrap() };
+    let fixture = Fixture::new().await;
+    let explained = async |question: Value| -> Value { fixture.socket().post("/v1/explain", &question).await.unwrap() };
     let pass = explained(json!({"agent": "ana", "tool": "web_search", "arguments": {"query": "x"}})).await;
     assert_eq!(pass["passes"], true, "{pass}");
     let text = explained(json!({"agent": "ana", "tool": "web_search", "arguments": "{\"query\": \"x\"}"})).await;
     assert_eq!(text, pass);
     let twice = r#"{"agent": "ana", "tool": "web_search", "arguments": {"query": "x", "query": "y"}}"#;
-    let answer = world
+    let answer = fixture
         .raw(&format!("POST /v1/explain HTTP/1.1\r\nHost: localhost\r\nContent-Length: {}\r\n\r\n{twice}", twice.len()))
         .await;
     assert!(answer.contains("duplicate member"), "{answer}");
@@ -341,8 +341,8 @@ async fn a_call_is_explained_up_to_the_gate_that_refuses() {
 
 #[tokio::test]
 async fn a_switch_acts_at_once_and_is_told() {
-    let world = World::new().await;
-    let set = async |method: Method, path: &str| -> Value { world.socket().ask(method, path).await.unwrap() };
+    let fixture = Fixture::new().await;
+    let set = async |method: Method, path: &str| -> Value { fixture.socket().ask(method, path).await.unwrap() };
     let path = "/v1/disabled/tool/web_search";
     insta::assert_json_snapshot!(set(Method::PUT, path).await, @r#"
     {
@@ -353,22 +353,22 @@ async fn a_switch_acts_at_once_and_is_told() {
       "name": "web_search"
     }
     "#);
-    assert_eq!(world.access.disabled(), [Switch::Tool("web_search".into())]);
+    assert_eq!(fixture.access.disabled(), [Switch::Tool("web_search".into())]);
     assert_eq!(set(Method::PUT, path).await["changed"], false);
-    assert_eq!(world.get("/v1/disabled").await, json!({"disabled": [{"kind": "tool", "name": "web_search"}]}));
-    let tool = world.get("/v1/agents/ana").await["tools"][3].clone();
+    assert_eq!(fixture.get("/v1/disabled").await, json!({"disabled": [{"kind": "tool", "name": "web_search"}]}));
+    let tool = fixture.get("/v1/agents/ana").await["tools"][3].clone();
     assert_eq!((&tool["tool"], &tool["allowed"]), (&json!("web_search"), &json!(false)));
     assert_eq!(set(Method::DELETE, path).await["changed"], true);
     assert_eq!(set(Method::DELETE, path).await["changed"], false);
-    assert!(world.access.disabled().is_empty());
+    assert!(fixture.access.disabled().is_empty());
     assert_eq!(set(Method::PUT, "/v1/disabled/source/no%2Fsuch").await["known"], false);
-    assert_eq!(world.access.disabled(), [Switch::Source("no/such".into())]);
+    assert_eq!(fixture.access.disabled(), [Switch::Source("no/such".into())]);
 }
 
 #[tokio::test]
 async fn requests_that_cannot_be_read_are_refused_in_words() {
-    let world = World::new().await;
-    let refused = async |method: Method, path: &str| match world.socket().ask::<Value>(method, path).await {
+    let fixture = Fixture::new().await;
+    let refused = async |method: Method, path: &str| match fixture.socket().ask::<Value>(method, path).await {
         Err(AdminClientError::Refused(text)) => text,
         other => panic!("{path}: {other:?}"),
     };
@@ -396,17 +396,17 @@ async fn requests_that_cannot_be_read_are_refused_in_words() {
 
 #[tokio::test]
 async fn a_body_is_bounded() {
-    let world = World::new().await;
+    let fixture = Fixture::new().await;
     let question = |bytes| json!({"agent": "ana", "tool": "web_search", "arguments": {"query": "x".repeat(bytes)}});
-    let fits = world.socket().post::<Explained>("/v1/explain", &question(60_000)).await.unwrap();
+    let fits = fixture.socket().post::<Explained>("/v1/explain", &question(60_000)).await.unwrap();
     assert!(fits.passes);
-    let kept = world.socket().post::<Explained>("/v1/explain", &question(70_000)).await.unwrap_err();
+    let kept = fixture.socket().post::<Explained>("/v1/explain", &question(70_000)).await.unwrap_err();
     assert!(matches!(&kept, AdminClientError::Refused(text) if text.contains("64 KiB")), "{kept}");
     let announced = "POST /v1/explain HTTP/1.1\r\nHost: localhost\r\nContent-Length: 65537\r\n\r\n";
     let chunks = format!("10001\r\n{}\r\n0\r\n\r\n", "x".repeat(0x10001));
     let chunked = format!("POST /v1/explain HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n{chunks}");
     for request in [format!("{announced}{}", "x".repeat(65_537)), chunked] {
-        let answer = world.raw(&request).await;
+        let answer = fixture.raw(&request).await;
         assert!(answer.starts_with("HTTP/1.1 413 ") && answer.contains("64 KiB"), "{answer}");
     }
 }

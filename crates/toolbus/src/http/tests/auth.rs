@@ -43,7 +43,7 @@ impl Audit for Kept {
 }
 
 /// A server whose MCP routes respond with the agent and the size of the body.
-struct World {
+struct Fixture {
     server: Server,
     auth: Arc<HttpAuth>,
     audit: Arc<Kept>,
@@ -64,7 +64,7 @@ fn config(lines: &str) -> HttpConfig {
     config
 }
 
-impl World {
+impl Fixture {
     fn new(lines: &str) -> Self {
         let audit = Arc::new(Kept::default());
         let stop = CancellationToken::new();
@@ -123,18 +123,18 @@ fn message(answer: &Answer) -> String {
 
 #[tokio::test(start_paused = true)]
 async fn a_token_admits_its_agent() {
-    let world = World::new("");
-    let answer = world.with(&[&token()]).await;
+    let fixture = Fixture::new("");
+    let answer = fixture.with(&[&token()]).await;
     assert_eq!((answer.code, answer.body.as_str()), (200, "ana 0"));
-    let answer = world.ask("POST /mcp", &[&token()], "four").await;
+    let answer = fixture.ask("POST /mcp", &[&token()], "four").await;
     assert_eq!((answer.code, answer.body.as_str()), (200, "ana 4"));
 }
 
 #[tokio::test(start_paused = true)]
 async fn whoever_has_no_token_is_told_what_to_do_at_once_and_may_try_again_on_the_same_connection() {
-    let world = World::new("");
+    let fixture = Fixture::new("");
     let started = Instant::now();
-    let mut client = world.server.connect();
+    let mut client = fixture.server.connect();
     for head in [&[][..], &["Authorization: Basic YTpi"], &[&token(), &token()], &["Authorization: Bearer"]] {
         let answer = client.request("POST /mcp", head, "{}").await;
         assert_eq!(answer.code, 401, "{head:?}");
@@ -143,20 +143,20 @@ async fn whoever_has_no_token_is_told_what_to_do_at_once_and_may_try_again_on_th
     }
     assert_eq!(client.request("POST /mcp", &[&token()], "{}").await.code, 200);
     assert_eq!(started.elapsed(), Duration::ZERO);
-    assert!(world.audit.0.lock().unwrap().is_empty());
+    assert!(fixture.audit.0.lock().unwrap().is_empty());
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_wrong_token_is_answered_late_recorded_and_the_last_of_its_connection() {
-    let world = World::new("");
+    let fixture = Fixture::new("");
     let started = Instant::now();
-    let mut client = world.server.connect();
+    let mut client = fixture.server.connect();
     let answer = client.request("POST /mcp", &[wrong()], "{}").await;
     assert_eq!((answer.code, started.elapsed()), (401, PENALTY));
     assert!(answer.head.contains("www-authenticate: bearer error=\"invalid_token\""), "{answer:?}");
     assert!(message(&answer).contains("http.tokens"));
     assert_eq!(client.closed_after().await, Duration::ZERO);
-    let records = world.audit.0.lock().unwrap();
+    let records = fixture.audit.0.lock().unwrap();
     let recorded: Vec<_> = records.iter().map(|record| (record.event, record.remote, record.left_out)).collect();
     assert_eq!(recorded, [(Event::RefusedEntry, "192.0.2.7".parse().ok(), None)]);
     assert!(!format!("{records:?}").contains("not-the-right-one"));
@@ -164,15 +164,15 @@ async fn a_wrong_token_is_answered_late_recorded_and_the_last_of_its_connection(
 
 #[tokio::test(start_paused = true)]
 async fn a_flood_of_wrong_tokens_holds_no_right_one_up_and_leaves_few_records() {
-    let world = World::new("");
+    let fixture = Fixture::new("");
     let started = Instant::now();
     let mut flood = Vec::new();
     for _ in 0..1000 {
-        let mut client = world.server.connect();
+        let mut client = fixture.server.connect();
         flood.push(tokio::spawn(async move { client.request("POST /mcp", &[wrong()], "").await.code }));
     }
     for _ in 0..100 {
-        assert_eq!(world.with(&[&token()]).await.code, 200);
+        assert_eq!(fixture.with(&[&token()]).await.code, 200);
     }
     assert_eq!(started.elapsed(), Duration::ZERO);
     let mut codes = [0, 0];
@@ -185,83 +185,83 @@ async fn a_flood_of_wrong_tokens_holds_no_right_one_up_and_leaves_few_records() 
     }
     assert_eq!(codes, [MAX_SLOWED, 1000 - MAX_SLOWED]);
     tokio::time::sleep(Duration::from_secs(60)).await;
-    let left_out: Vec<_> = world.audit.0.lock().unwrap().iter().map(|record| record.left_out).collect();
+    let left_out: Vec<_> = fixture.audit.0.lock().unwrap().iter().map(|record| record.left_out).collect();
     assert_eq!(left_out, [None, Some(999)]);
     // A later one is a first one again.
-    assert_eq!(world.with(&[wrong()]).await.code, 401);
-    assert_eq!(world.audit.0.lock().unwrap().len(), 3);
+    assert_eq!(fixture.with(&[wrong()]).await.code, 401);
+    assert_eq!(fixture.audit.0.lock().unwrap().len(), 3);
 }
 
 #[tokio::test(start_paused = true)]
 async fn whoever_has_a_token_gets_in_while_strangers_take_every_place_that_they_may() {
-    let world = World::new("");
-    let _silent: Vec<Client> = (0..MAX_ANONYMOUS * 4).map(|_| world.server.connect()).collect();
+    let fixture = Fixture::new("");
+    let _silent: Vec<Client> = (0..MAX_ANONYMOUS * 4).map(|_| fixture.server.connect()).collect();
     let started = Instant::now();
-    assert_eq!(world.with(&[&token()]).await.code, 200);
+    assert_eq!(fixture.with(&[&token()]).await.code, 200);
     // Each of them is given its grace, and no more.
     assert!(started.elapsed() <= GRACE * 4 + Duration::from_millis(100), "{:?}", started.elapsed());
 }
 
 #[tokio::test(start_paused = true)]
 async fn an_open_server_admits_clients_without_a_token_and_refuses_a_wrong_one() {
-    let world = World::new("open");
-    assert_eq!(world.with(&[]).await.body, "anybody 0");
-    assert_eq!(world.with(&[&token()]).await.body, "ana 0");
-    assert_eq!(world.with(&[wrong()]).await.code, 401);
+    let fixture = Fixture::new("open");
+    assert_eq!(fixture.with(&[]).await.body, "anybody 0");
+    assert_eq!(fixture.with(&[&token()]).await.body, "ana 0");
+    assert_eq!(fixture.with(&[wrong()]).await.code, 401);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_closed_server_is_not_found() {
-    let world = World::new("closed");
+    let fixture = Fixture::new("closed");
     for head in [&[][..], &["Authorization: Bearer s3cret-of-ana-1234"]] {
-        let answer = world.with(head).await;
+        let answer = fixture.with(head).await;
         assert!(answer.code == 404 && message(&answer).contains("http.tokens"), "{answer:?}");
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn tokens_change_at_once() {
-    let world = World::new("");
-    let mut client = world.server.connect();
+    let fixture = Fixture::new("");
+    let mut client = fixture.server.connect();
     assert_eq!(client.request("POST /mcp", &[&token()], "").await.code, 200);
     let mut next = config("");
     next.tokens.clear();
     let bea = AgentTokens::One(Secret::new("another-secret-of-bea"));
     next.tokens.insert(Agent::parse("bea").unwrap(), bea);
-    world.auth.replace(&next);
-    assert_eq!(world.with(&["Authorization: Bearer another-secret-of-bea"]).await.body, "bea 0");
+    fixture.auth.replace(&next);
+    assert_eq!(fixture.with(&["Authorization: Bearer another-secret-of-bea"]).await.body, "bea 0");
     assert_eq!(client.request("POST /mcp", &[&token()], "").await.code, 401);
 }
 
 #[tokio::test(start_paused = true)]
 async fn clients_without_a_token_take_no_place_of_those_that_have_one() {
-    let world = World::new("open");
+    let fixture = Fixture::new("open");
     let mut streams = Vec::new();
     for _ in 0..MAX_GUESTS {
-        let mut client = world.server.connect();
+        let mut client = fixture.server.connect();
         assert_eq!(client.request("GET /mcp/stream", &[], "").await.code, 200);
         streams.push(client);
     }
-    let answer = world.with(&[]).await;
+    let answer = fixture.with(&[]).await;
     assert!(answer.code == 503 && message(&answer).contains("too many connections"), "{answer:?}");
-    assert_eq!(world.with(&[&token()]).await.body, "ana 0");
+    assert_eq!(fixture.with(&[&token()]).await.body, "ana 0");
     streams.pop();
-    assert_eq!(world.with(&[]).await.body, "anybody 0");
+    assert_eq!(fixture.with(&[]).await.body, "anybody 0");
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_token_in_the_url_is_refused_with_what_to_do_instead() {
-    let world = World::new("");
+    let fixture = Fixture::new("");
     for query in ["token=x", "a=1&access_token=x", "API_KEY", "Authorization=Bearer%20x"] {
-        let answer = world.ask(&format!("POST /mcp?{query}"), &[&token()], "").await;
+        let answer = fixture.ask(&format!("POST /mcp?{query}"), &[&token()], "").await;
         assert!(answer.code == 400 && message(&answer).contains("in the URL"), "{query}: {answer:?}");
     }
-    assert_eq!(world.ask("POST /mcp?session=1", &[&token()], "").await.code, 200);
+    assert_eq!(fixture.ask("POST /mcp?session=1", &[&token()], "").await.code, 200);
 }
 
 #[tokio::test(start_paused = true)]
 async fn other_hosts_and_pages_are_refused() {
-    let world = World::new("named");
+    let fixture = Fixture::new("named");
     let table = [
         (&["Host: localhost"][..], 200),
         (&["Host: 127.0.0.1:8471"], 200),
@@ -276,7 +276,7 @@ async fn other_hosts_and_pages_are_refused() {
     ];
     for (head, expected) in table {
         let with_token: Vec<&str> = head.iter().copied().chain(["Authorization: Bearer s3cret-of-ana-1234"]).collect();
-        let answer = world.with(&with_token).await;
+        let answer = fixture.with(&with_token).await;
         assert_eq!(answer.code, expected, "{head:?}: {answer:?}");
         if expected == 403 {
             assert!(message(&answer).contains("http.allowed_origins"), "{answer:?}");
@@ -285,16 +285,16 @@ async fn other_hosts_and_pages_are_refused() {
             assert!(message(&answer).contains("http.allowed_hosts"), "{answer:?}");
         }
     }
-    let elsewhere = world.ask("GET /mcpx", &["Host: evil.example"], "").await;
+    let elsewhere = fixture.ask("GET /mcpx", &["Host: evil.example"], "").await;
     assert!(elsewhere.code == 421 && elsewhere.body.starts_with("this server"), "{elsewhere:?}");
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_browser_is_told_what_an_allowed_page_may_send_and_read() {
-    let world = World::new("");
+    let fixture = Fixture::new("");
     let asking = ["Origin: http://localhost:6274", "Access-Control-Request-Method: POST"];
     let wanted = "Access-Control-Request-Headers: authorization,mcp-protocol-version";
-    let answer = world.ask("OPTIONS /mcp", &[asking[0], asking[1], wanted], "").await;
+    let answer = fixture.ask("OPTIONS /mcp", &[asking[0], asking[1], wanted], "").await;
     assert_eq!(answer.code, 204);
     for line in [
         "access-control-allow-origin: http://localhost:6274\r\n",
@@ -305,26 +305,26 @@ async fn a_browser_is_told_what_an_allowed_page_may_send_and_read() {
         assert!(answer.head.contains(line), "{line}: {}", answer.head);
     }
     for head in [&[asking[0], &token()][..], &[asking[0]]] {
-        let answer = world.with(head).await;
+        let answer = fixture.with(head).await;
         assert!(answer.head.contains("access-control-allow-origin: http://localhost:6274\r\n"), "{answer:?}");
         assert!(answer.head.contains("access-control-expose-headers: mcp-session-id"), "{answer:?}");
     }
-    let answer = world.ask("OPTIONS /mcp", &["Origin: http://evil.example", asking[1]], "").await;
+    let answer = fixture.ask("OPTIONS /mcp", &["Origin: http://evil.example", asking[1]], "").await;
     assert!(answer.code == 403 && !answer.head.contains("access-control"), "{answer:?}");
-    let answer = world.with(&[&token()]).await;
+    let answer = fixture.with(&[&token()]).await;
     assert!(!answer.head.contains("access-control"), "{answer:?}");
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_body_is_read_up_to_its_bound_whether_or_not_its_length_is_told() {
-    let world = World::new("small");
+    let fixture = Fixture::new("small");
     let fits = "x".repeat(4096);
-    assert_eq!(world.ask("POST /mcp", &[&token()], &fits).await.body, "ana 4096");
-    assert_eq!(world.ask("POST /mcp", &[&token()], &format!("{fits}x")).await.code, 413);
+    assert_eq!(fixture.ask("POST /mcp", &[&token()], &fits).await.body, "ana 4096");
+    assert_eq!(fixture.ask("POST /mcp", &[&token()], &format!("{fits}x")).await.code, 413);
     let chunk = format!("400\r\n{}\r\n", "x".repeat(0x400));
     let chunked = |count| format!("{}0\r\n\r\n", chunk.repeat(count));
     for (count, expected) in [(4, 200), (5, 413)] {
-        let mut client = world.server.connect();
+        let mut client = fixture.server.connect();
         let head =
             format!("POST /mcp HTTP/1.1\r\nHost: localhost\r\n{}\r\nTransfer-Encoding: chunked\r\n\r\n", token());
         client.write(&format!("{head}{}", chunked(count))).await;
@@ -335,8 +335,8 @@ async fn a_body_is_read_up_to_its_bound_whether_or_not_its_length_is_told() {
 
 #[tokio::test(start_paused = true)]
 async fn a_body_that_does_not_come_is_waited_for_no_longer_than_its_time() {
-    let world = World::new("");
-    let mut client = world.server.connect();
+    let fixture = Fixture::new("");
+    let mut client = fixture.server.connect();
     let started = Instant::now();
     let answer = client.request("POST /mcp", &[&token(), "Content-Length: 100"], "").await;
     assert_eq!(answer.code, 408);
@@ -346,8 +346,8 @@ async fn a_body_that_does_not_come_is_waited_for_no_longer_than_its_time() {
 
 #[tokio::test(start_paused = true)]
 async fn no_body_is_read_before_the_token_is_right() {
-    let world = World::new("");
-    let mut client = world.server.connect();
+    let fixture = Fixture::new("");
+    let mut client = fixture.server.connect();
     let started = Instant::now();
     let answer = client.request("POST /mcp", &["Content-Length: 100000000"], "").await;
     assert_eq!((answer.code, started.elapsed().as_secs()), (401, 0));
@@ -355,23 +355,23 @@ async fn no_body_is_read_before_the_token_is_right() {
 
 #[tokio::test(start_paused = true)]
 async fn strangers_who_announce_bodies_and_send_none_keep_nobody_out() {
-    let world = World::new("");
-    let mut waiting: Vec<Client> = (0..MAX_ANONYMOUS * 4).map(|_| world.server.connect()).collect();
+    let fixture = Fixture::new("");
+    let mut waiting: Vec<Client> = (0..MAX_ANONYMOUS * 4).map(|_| fixture.server.connect()).collect();
     for client in &mut waiting {
         client.write("POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n").await;
     }
     let started = Instant::now();
-    assert_eq!(world.with(&[&token()]).await.code, 200);
+    assert_eq!(fixture.with(&[&token()]).await.code, 200);
     assert!(started.elapsed() < PENALTY, "{:?}", started.elapsed());
 }
 
 #[tokio::test(start_paused = true)]
 async fn large_bodies_together_are_bounded_and_small_ones_always_pass() {
-    let world = World::new("");
+    let fixture = Fixture::new("");
     let large = 3_900_000;
     let mut begun = Vec::new();
     for _ in 0..20 {
-        let mut client = world.server.connect();
+        let mut client = fixture.server.connect();
         let length = format!("Content-Length: {}", large + 1);
         begun.push(tokio::spawn(async move {
             // All but the last byte.
@@ -381,7 +381,7 @@ async fn large_bodies_together_are_bounded_and_small_ones_always_pass() {
         }));
     }
     tokio::time::sleep(Duration::from_millis(1)).await;
-    assert_eq!(world.ask("POST /mcp", &[&token()], &"x".repeat(1000)).await.code, 200);
+    assert_eq!(fixture.ask("POST /mcp", &[&token()], &"x".repeat(1000)).await.code, 200);
     let mut codes = Vec::new();
     for client in begun {
         codes.push(client.await.unwrap());

@@ -23,12 +23,12 @@ use crate::http::connections::*;
 const LARGE: usize = 30 * WINDOW;
 
 /// A server, and what lets its slow requests end.
-struct World {
+struct Fixture {
     server: Server,
     go_on: Arc<Notify>,
 }
 
-impl World {
+impl Fixture {
     fn new() -> Self {
         let go_on = Arc::new(Notify::new());
         let held = Arc::clone(&go_on);
@@ -104,8 +104,8 @@ fn quick() -> (u16, String) {
 
 #[tokio::test(start_paused = true)]
 async fn a_connection_serves_one_request_after_the_other() {
-    let world = World::new();
-    let mut client = world.connect();
+    let fixture = Fixture::new();
+    let mut client = fixture.connect();
     for _ in 0..100 {
         assert_eq!(client.ask("/quick").await, quick());
     }
@@ -119,9 +119,9 @@ async fn a_connection_serves_one_request_after_the_other() {
 
 #[tokio::test(start_paused = true)]
 async fn a_connection_that_says_nothing_is_closed_soon_and_one_that_has_said_something_later() {
-    let world = World::new();
-    assert_eq!(world.connect().closed_after().await.as_secs(), HEAD_TIME.as_secs());
-    let mut client = world.connected(1, "/quick").await.remove(0);
+    let fixture = Fixture::new();
+    assert_eq!(fixture.connect().closed_after().await.as_secs(), HEAD_TIME.as_secs());
+    let mut client = fixture.connected(1, "/quick").await.remove(0);
     tokio::time::sleep(IDLE_TIME - HEAD_TIME).await;
     assert_eq!(client.ask("/quick").await, quick());
     assert_eq!(client.closed_after().await.as_secs(), IDLE_TIME.as_secs());
@@ -129,8 +129,8 @@ async fn a_connection_that_says_nothing_is_closed_soon_and_one_that_has_said_som
 
 #[tokio::test(start_paused = true)]
 async fn a_head_that_comes_in_drops_is_waited_for_no_longer_than_one_that_does_not_come() {
-    let world = World::new();
-    let mut client = world.connected(1, "/quick").await.remove(0);
+    let fixture = Fixture::new();
+    let mut client = fixture.connected(1, "/quick").await.remove(0);
     tokio::time::sleep(IDLE_TIME / 2).await;
     let started = Instant::now();
     while client.0.write_all(b"G").await.is_ok() {
@@ -141,10 +141,10 @@ async fn a_head_that_comes_in_drops_is_waited_for_no_longer_than_one_that_does_n
 
 #[tokio::test(start_paused = true)]
 async fn a_request_has_its_time_and_a_stream_has_any() {
-    let world = World::new();
-    let mut slow = world.waiting(1, "/slow").await.remove(0);
+    let fixture = Fixture::new();
+    let mut slow = fixture.waiting(1, "/slow").await.remove(0);
     assert_eq!(slow.closed_after().await.as_secs(), REQUEST_TIME.as_secs() - 1);
-    let mut stream = world.connect();
+    let mut stream = fixture.connect();
     assert_eq!(stream.ask("/stream").await.0, 200);
     let later = tokio::time::timeout(IDLE_TIME * 60, stream.closed_after()).await;
     assert!(later.is_err(), "a stream was closed after {later:?}");
@@ -152,8 +152,8 @@ async fn a_request_has_its_time_and_a_stream_has_any() {
 
 #[tokio::test(start_paused = true)]
 async fn a_stream_whose_client_takes_nothing_is_closed() {
-    let world = World::new();
-    let mut client = world.connect();
+    let fixture = Fixture::new();
+    let mut client = fixture.connect();
     assert_eq!(client.ask("/endless").await.0, 200);
     tokio::time::sleep(WRITE_TIME * 2).await;
     let mut rest = Vec::new();
@@ -163,8 +163,8 @@ async fn a_stream_whose_client_takes_nothing_is_closed() {
 
 #[tokio::test(start_paused = true)]
 async fn a_client_that_takes_its_answer_slowly_gets_all_of_it_and_may_then_rest() {
-    let world = World::new();
-    let mut client = world.connect();
+    let fixture = Fixture::new();
+    let mut client = fixture.connect();
     let started = Instant::now();
     client.send("/large").await;
     let (mut taken, mut part) = (0, [0; WINDOW]);
@@ -182,23 +182,23 @@ async fn a_client_that_takes_its_answer_slowly_gets_all_of_it_and_may_then_rest(
 
 #[tokio::test(start_paused = true)]
 async fn a_client_that_still_takes_its_answer_makes_no_room() {
-    let world = World::new();
-    let mut taking = world.connect();
+    let fixture = Fixture::new();
+    let mut taking = fixture.connect();
     taking.send("/large").await;
     tokio::time::sleep(Duration::from_millis(1)).await;
-    let mut idle = world.connected(MAX_ANONYMOUS - 1, "/quick").await;
-    assert_eq!(world.connect().ask("/quick").await, quick());
+    let mut idle = fixture.connected(MAX_ANONYMOUS - 1, "/quick").await;
+    assert_eq!(fixture.connect().ask("/quick").await, quick());
     assert_eq!(idle.remove(0).closed_after().await.as_secs(), 0);
     assert_eq!(taking.body().await, (200, "x".repeat(LARGE)));
 }
 
 #[tokio::test(start_paused = true)]
 async fn connections_that_wait_for_a_request_make_room_for_one_that_has_one() {
-    let world = World::new();
+    let fixture = Fixture::new();
     let started = Instant::now();
-    let mut idle = world.connected(MAX_ANONYMOUS, "/quick").await;
-    let silent: Vec<Client> = (0..MAX_ANONYMOUS).map(|_| world.connect()).collect();
-    assert_eq!(world.connect().ask("/quick").await, quick());
+    let mut idle = fixture.connected(MAX_ANONYMOUS, "/quick").await;
+    let silent: Vec<Client> = (0..MAX_ANONYMOUS).map(|_| fixture.connect()).collect();
+    assert_eq!(fixture.connect().ask("/quick").await, quick());
     assert_eq!(started.elapsed().as_secs(), 0);
     // Those that had waited longest went.
     assert_eq!(idle.remove(0).closed_after().await.as_secs(), 0);
@@ -207,12 +207,12 @@ async fn connections_that_wait_for_a_request_make_room_for_one_that_has_one() {
 
 #[tokio::test(start_paused = true)]
 async fn a_request_waits_while_every_place_is_taken_by_another() {
-    let world = World::new();
-    let mut busy = world.waiting(MAX_ANONYMOUS, "/slow").await;
+    let fixture = Fixture::new();
+    let mut busy = fixture.waiting(MAX_ANONYMOUS, "/slow").await;
     let started = Instant::now();
-    let mut last = world.waiting(1, "/quick").await.remove(0);
+    let mut last = fixture.waiting(1, "/quick").await.remove(0);
     tokio::time::sleep(REQUEST_TIME / 2).await;
-    world.go_on.notify_one();
+    fixture.go_on.notify_one();
     // Whoever is answered would stay for its next request, were there nobody else.
     assert_eq!(last.body().await, quick());
     assert_eq!(started.elapsed().as_secs(), REQUEST_TIME.as_secs() / 2);
@@ -225,23 +225,23 @@ async fn a_request_waits_while_every_place_is_taken_by_another() {
 
 #[tokio::test(start_paused = true)]
 async fn connections_that_are_vouched_for_take_no_place_of_strangers() {
-    let world = World::new();
-    let streams = world.connected(MAX_KNOWN, "/stream").await;
-    assert_eq!(world.connected(MAX_ANONYMOUS, "/quick").await.len(), MAX_ANONYMOUS);
+    let fixture = Fixture::new();
+    let streams = fixture.connected(MAX_KNOWN, "/stream").await;
+    assert_eq!(fixture.connected(MAX_ANONYMOUS, "/quick").await.len(), MAX_ANONYMOUS);
     // No further one finds a place, until one rests or ends.
-    assert_eq!(world.connect().ask("/known").await, (200, "false".to_owned()));
+    assert_eq!(fixture.connect().ask("/known").await, (200, "false".to_owned()));
     drop(streams);
-    assert_eq!(world.connect().ask("/known").await, (200, "true".to_owned()));
+    assert_eq!(fixture.connect().ask("/known").await, (200, "true".to_owned()));
 }
 
 #[tokio::test(start_paused = true)]
 async fn one_token_leaves_places_to_every_other() {
-    let world = World::new();
+    let fixture = Fixture::new();
     // As many as it is given, until there is no more for it.
     let streams = async |token: u64| {
         let mut streams = Vec::new();
         loop {
-            let mut client = world.connect();
+            let mut client = fixture.connect();
             if client.ask(&format!("/stream/{token}")).await.0 != 200 {
                 return streams;
             }
@@ -259,10 +259,10 @@ async fn one_token_leaves_places_to_every_other() {
 
 #[tokio::test(start_paused = true)]
 async fn strangers_that_take_no_answer_leave_room_for_others() {
-    let world = World::new();
-    let deaf = world.waiting(160, "/large").await;
+    let fixture = Fixture::new();
+    let deaf = fixture.waiting(160, "/large").await;
     let started = Instant::now();
-    assert_eq!(world.connect().ask("/quick").await, quick());
+    assert_eq!(fixture.connect().ask("/quick").await, quick());
     assert!(started.elapsed() <= Duration::from_secs(3), "{:?}", started.elapsed());
     drop(deaf);
 }
@@ -280,26 +280,26 @@ async fn the_system_keeps_little_of_what_a_client_does_not_take() {
 
 #[tokio::test(start_paused = true)]
 async fn one_that_is_vouched_for_takes_the_place_of_the_one_that_has_rested_longest() {
-    let world = World::new();
-    let mut known = world.connected(MAX_KNOWN, "/known").await;
-    assert_eq!(world.connect().ask("/known").await, (200, "true".to_owned()));
+    let fixture = Fixture::new();
+    let mut known = fixture.connected(MAX_KNOWN, "/known").await;
+    assert_eq!(fixture.connect().ask("/known").await, (200, "true".to_owned()));
     assert_eq!(known[0].closed_after().await.as_secs(), 0);
     assert_eq!(known[1].ask("/quick").await, quick());
 }
 
 #[tokio::test(start_paused = true)]
 async fn connections_that_are_slowed_down_take_no_place_of_strangers() {
-    let world = World::new();
-    let _slowed = world.waiting(MAX_ANONYMOUS, "/slowed").await;
-    let _more = world.waiting(MAX_ANONYMOUS, "/slowed").await;
-    assert_eq!(world.connected(MAX_ANONYMOUS, "/quick").await.len(), MAX_ANONYMOUS);
+    let fixture = Fixture::new();
+    let _slowed = fixture.waiting(MAX_ANONYMOUS, "/slowed").await;
+    let _more = fixture.waiting(MAX_ANONYMOUS, "/slowed").await;
+    assert_eq!(fixture.connected(MAX_ANONYMOUS, "/quick").await.len(), MAX_ANONYMOUS);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_panic_is_answered_and_closes_nothing_else() {
-    let world = World::new();
-    let mut other = world.connected(1, "/quick").await.remove(0);
-    let mut client = world.connect();
+    let fixture = Fixture::new();
+    let mut other = fixture.connected(1, "/quick").await.remove(0);
+    let mut client = fixture.connect();
     assert_eq!(client.ask("/panic").await.0, 500);
     assert_eq!(client.closed_after().await.as_secs(), 0);
     assert_eq!(other.ask("/quick").await, quick());
@@ -307,18 +307,18 @@ async fn a_panic_is_answered_and_closes_nothing_else() {
 
 #[tokio::test(start_paused = true)]
 async fn at_the_end_what_is_in_hand_is_answered_and_everything_else_is_closed() {
-    let world = World::new();
-    let mut idle = world.connected(1, "/quick").await.remove(0);
-    let mut stream = world.connected(1, "/stream").await.remove(0);
-    let mut slow = world.waiting(1, "/slow").await.remove(0);
-    let mut stuck = world.waiting(1, "/slow").await.remove(0);
+    let fixture = Fixture::new();
+    let mut idle = fixture.connected(1, "/quick").await.remove(0);
+    let mut stream = fixture.connected(1, "/stream").await.remove(0);
+    let mut slow = fixture.waiting(1, "/slow").await.remove(0);
+    let mut stuck = fixture.waiting(1, "/slow").await.remove(0);
     let started = Instant::now();
-    world.server.stop.cancel();
+    fixture.server.stop.cancel();
     assert_eq!(idle.closed_after().await.as_secs(), 0);
-    world.go_on.notify_one();
+    fixture.go_on.notify_one();
     assert_eq!(slow.body().await, (200, "slow".to_owned()));
     assert_eq!(slow.closed_after().await.as_secs(), 0);
-    world.server.task.await.unwrap();
+    fixture.server.task.await.unwrap();
     assert!(started.elapsed() <= REQUEST_TIME, "{:?}", started.elapsed());
     assert_eq!((stream.closed_after().await.as_secs(), stuck.answer().await.code), (0, 0));
 }

@@ -6,35 +6,35 @@ use crate::http::auth::PENALTY;
 
 #[tokio::test]
 async fn over_http_the_same_is_told_to_whoever_has_the_token() {
-    let world = World::new().await;
-    let agents: Value = world.http(TOKEN).ask(Method::GET, "/v1/agents").await.unwrap();
-    assert_eq!(agents, world.get("/v1/agents").await);
-    let switching: Switching = world.http(TOKEN).ask(Method::PUT, "/v1/disabled/agent/ana").await.unwrap();
+    let fixture = Fixture::new().await;
+    let agents: Value = fixture.http(TOKEN).ask(Method::GET, "/v1/agents").await.unwrap();
+    assert_eq!(agents, fixture.get("/v1/agents").await);
+    let switching: Switching = fixture.http(TOKEN).ask(Method::PUT, "/v1/disabled/agent/ana").await.unwrap();
     assert!(switching.changed && switching.known);
-    let disabled: Disabled = world.socket().ask(Method::GET, "/v1/disabled").await.unwrap();
+    let disabled: Disabled = fixture.socket().ask(Method::GET, "/v1/disabled").await.unwrap();
     assert_eq!(disabled.disabled.len(), 1);
 }
 
 #[tokio::test]
 async fn over_http_nothing_is_told_or_done_without_the_token() {
-    let world = World::new().await;
+    let fixture = Fixture::new().await;
     for (method, path) in
         [("GET", "/v1/agents"), ("PUT", "/v1/disabled/tool/echo"), ("GET", "/v1/nothing"), ("PUT", "/v1/agents")]
     {
-        let answer = world.over_tcp(&format!("{method} {path} HTTP/1.1\r\nHost: localhost\r\n\r\n")).await;
+        let answer = fixture.over_tcp(&format!("{method} {path} HTTP/1.1\r\nHost: localhost\r\n\r\n")).await;
         assert!(answer.starts_with("HTTP/1.1 401 ") && answer.contains("www-authenticate: Bearer"), "{path}: {answer}");
         assert!(!answer.contains("ana"), "{answer}");
     }
     let evil = format!("GET /v1/agents HTTP/1.1\r\nHost: evil.example\r\nAuthorization: Bearer {TOKEN}\r\n\r\n");
-    assert!(world.over_tcp(&evil).await.starts_with("HTTP/1.1 421 "));
-    assert!(world.access.disabled().is_empty());
+    assert!(fixture.over_tcp(&evil).await.starts_with("HTTP/1.1 421 "));
+    assert!(fixture.access.disabled().is_empty());
 }
 
 #[tokio::test]
 async fn a_wrong_token_waits_for_its_refusal_and_holds_up_no_right_one() {
-    let world = World::new().await;
+    let fixture = Fixture::new().await;
     let started = Instant::now();
-    let (wrong, right) = (world.http("s3cret"), world.http(TOKEN));
+    let (wrong, right) = (fixture.http("s3cret"), fixture.http(TOKEN));
     let wrong = async { (wrong.ask::<Value>(Method::GET, "/v1/agents").await, started.elapsed()) };
     let right = async { (right.ask::<Value>(Method::GET, "/v1/agents").await, started.elapsed()) };
     let ((refused, late), (answered, soon)) = tokio::join!(wrong, right);
@@ -44,19 +44,19 @@ async fn a_wrong_token_waits_for_its_refusal_and_holds_up_no_right_one() {
 
 #[tokio::test]
 async fn a_daemon_without_a_token_says_so_and_one_that_is_gone_too() {
-    let world = World::new().await;
+    let fixture = Fixture::new().await;
     let closed = HttpServer::bind(SocketAddr::from(([127, 0, 0, 1], 0))).await.unwrap();
     let build = Build { version: "1.2.3".into(), commit: "abc1234".into() };
     let (_bus, state) = watch::channel(BusState::default());
     let health =
         Arc::new(Health::new(state, Registry::new(), Vec::new(), Arc::new(NoServers), Arc::<Load>::default(), build));
     let url = format!("http://{}", closed.address()).parse().unwrap();
-    tokio::spawn(closed.run(http_state(health), world.stop.clone()));
+    tokio::spawn(closed.run(http_state(health), fixture.stop.clone()));
     let client = AdminClient::Http { url, token: Secret::new(TOKEN) };
     let error = client.ask::<Value>(Method::GET, "/v1/agents").await.unwrap_err();
     assert!(matches!(error, AdminClientError::Closed(_)) && error.to_string().contains("http.admin_token"), "{error}");
     let error = AdminClient::Socket("/nonexistent/s".into()).ask::<Value>(Method::GET, "/v1/agents").await.unwrap_err();
     insta::assert_snapshot!(error, @"no daemon answers on the socket `/nonexistent/s`: No such file or directory (os error 2). Start one with `toolbus serve`; or point to one that runs, with --config (its configuration), --socket (its daemon.socket) or --daemon (its http.listen)");
-    let error = world.http("a\nb").ask::<Value>(Method::GET, "/v1/agents").await.unwrap_err();
+    let error = fixture.http("a\nb").ask::<Value>(Method::GET, "/v1/agents").await.unwrap_err();
     assert!(matches!(error, AdminClientError::Refused(_)), "{error}");
 }

@@ -60,30 +60,30 @@ impl Pinned {
 
 #[tokio::test]
 async fn what_is_held_back_is_listed_shown_and_let_through_at_once() {
-    let world = Pinned::new().await;
-    assert!(world.is_listed());
-    world.say("Reads all.");
-    assert!(!world.is_listed());
-    let all: PinnedTools = world.client().ask(Method::GET, "/v1/pins?source=files").await.unwrap();
+    let fixture = Pinned::new().await;
+    assert!(fixture.is_listed());
+    fixture.say("Reads all.");
+    assert!(!fixture.is_listed());
+    let all: PinnedTools = fixture.client().ask(Method::GET, "/v1/pins?source=files").await.unwrap();
     let [read] = &all.tools[..] else { panic!("{all:?}") };
     assert_eq!((read.state, read.held, all.problem), (State::Changed, true, None));
-    let changes = world.changes("read").await;
+    let changes = fixture.changes("read").await;
     let [change] = &changes.changes[..] else { panic!("{changes:?}") };
     assert!(change.before.as_ref().unwrap().get().contains("\"Reads.\""));
     assert!(change.after.as_ref().unwrap().get().contains("\"Reads all.\""));
-    let version = *world.access.changes().borrow();
-    let approved = world.approve("read", &Approval { source: None, digest: changes.digest }).await.unwrap();
+    let version = *fixture.access.changes().borrow();
+    let approved = fixture.approve("read", &Approval { source: None, digest: changes.digest }).await.unwrap();
     assert_eq!(approved.approved.len(), 1);
-    assert!(world.is_listed());
-    assert!(*world.access.changes().borrow() > version, "agents are told");
+    assert!(fixture.is_listed());
+    assert!(*fixture.access.changes().borrow() > version, "agents are told");
 }
 
 #[tokio::test]
 async fn what_was_not_shown_is_not_let_through() {
-    let world = Pinned::new().await;
-    world.say("Reads all.");
-    let approval = Approval { source: None, digest: world.changes("read").await.digest };
-    world.say("Reads all, and sends it.");
+    let fixture = Pinned::new().await;
+    fixture.say("Reads all.");
+    let approval = Approval { source: None, digest: fixture.changes("read").await.digest };
+    fixture.say("Reads all, and sends it.");
     for (name, approval, expected) in [
         (
             "read",
@@ -93,33 +93,33 @@ async fn what_was_not_shown_is_not_let_through() {
         ("reed", approval.clone(), "no tool and no source is called `reed`; `toolbus pins` lists them"),
         ("echo", approval, "there is nothing to approve: `echo` is as it was pinned"),
     ] {
-        match world.approve(name, &approval).await {
+        match fixture.approve(name, &approval).await {
             Err(AdminClientError::Refused(text)) => assert_eq!(text, expected),
             other => panic!("{name}: {other:?}"),
         }
     }
-    assert!(!world.is_listed());
+    assert!(!fixture.is_listed());
 }
 
 #[tokio::test]
 async fn what_cannot_be_kept_is_not_let_through() {
-    let world = Pinned::new().await;
-    world.say("Reads all.");
-    let approval = Approval { source: None, digest: world.changes("files").await.digest };
-    std::fs::write(world.folder.path().join("pins.json"), "{").unwrap();
-    match world.approve("files", &approval).await {
+    let fixture = Pinned::new().await;
+    fixture.say("Reads all.");
+    let approval = Approval { source: None, digest: fixture.changes("files").await.digest };
+    std::fs::write(fixture.folder.path().join("pins.json"), "{").unwrap();
+    match fixture.approve("files", &approval).await {
         Err(AdminClientError::Failed(text)) => {
             assert!(text.starts_with("nothing was approved: the pin file"), "{text}")
         }
         other => panic!("{other:?}"),
     }
-    assert!(!world.is_listed());
+    assert!(!fixture.is_listed());
 }
 
 #[tokio::test]
 async fn a_daemon_without_pins_says_so() {
-    let world = World::new().await;
-    match world.socket().ask::<Value>(Method::GET, "/v1/pins").await {
+    let fixture = Fixture::new().await;
+    match fixture.socket().ask::<Value>(Method::GET, "/v1/pins").await {
         Err(AdminClientError::Refused(text)) => assert_eq!(text, "nothing is pinned in this process"),
         other => panic!("{other:?}"),
     }
@@ -127,19 +127,19 @@ async fn a_daemon_without_pins_says_so() {
 
 #[tokio::test]
 async fn a_source_has_the_name_of_its_server_too_and_one_that_is_not_there_is_told_with_the_nearest() {
-    let world = Pinned::new().await;
-    world.say("Reads all.");
+    let fixture = Pinned::new().await;
+    fixture.say("Reads all.");
     for source in ["files", "mcp:files"] {
-        let all: PinnedTools = world.client().ask(Method::GET, &format!("/v1/pins?source={source}")).await.unwrap();
+        let all: PinnedTools = fixture.client().ask(Method::GET, &format!("/v1/pins?source={source}")).await.unwrap();
         assert_eq!(all.tools.len(), 1, "{source}");
-        assert_eq!(world.changes(&format!("read?source={source}")).await.changes.len(), 1, "{source}");
+        assert_eq!(fixture.changes(&format!("read?source={source}")).await.changes.len(), 1, "{source}");
     }
-    let refused = async |path: &str| match world.client().ask::<Value>(Method::GET, path).await {
+    let refused = async |path: &str| match fixture.client().ask::<Value>(Method::GET, path).await {
         Err(AdminClientError::Refused(text)) => text,
         other => panic!("{path}: {other:?}"),
     };
     insta::assert_snapshot!(refused("/v1/pins?source=mcp:file").await, @"nothing is known of a source `mcp:file`: did you mean `mcp:files`? expected one of `mcp:files`, `subagent`, `test`, `web`");
     insta::assert_snapshot!(refused("/v1/pins/read?source=fils").await, @"nothing is known of a source `fils`: did you mean `files`? expected one of `mcp:files`, `subagent`, `test`, `web`, `files`");
-    let approval = Approval { source: Some("files".to_owned()), digest: world.changes("read").await.digest };
-    assert_eq!(world.approve("read", &approval).await.unwrap().approved.len(), 1);
+    let approval = Approval { source: Some("files".to_owned()), digest: fixture.changes("read").await.digest };
+    assert_eq!(fixture.approve("read", &approval).await.unwrap().approved.len(), 1);
 }

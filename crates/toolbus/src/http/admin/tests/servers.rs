@@ -25,8 +25,8 @@ impl McpAdmin for Three {
     }
 }
 
-async fn refused(world: &World, method: Method, path: &str) -> String {
-    match world.socket().ask::<Value>(method, path).await {
+async fn refused(fixture: &Fixture, method: Method, path: &str) -> String {
+    match fixture.socket().ask::<Value>(method, path).await {
         Err(AdminClientError::Refused(text)) => text,
         other => panic!("{path}: {other:?}"),
     }
@@ -34,11 +34,11 @@ async fn refused(world: &World, method: Method, path: &str) -> String {
 
 #[tokio::test]
 async fn every_server_is_told_with_all_that_is_known() {
-    let world = World::with(Arc::new(Three::default())).await;
-    let all: McpServers = world.socket().ask(Method::GET, "/v1/mcp").await.unwrap();
+    let fixture = Fixture::with(Arc::new(Three::default())).await;
+    let all: McpServers = fixture.socket().ask(Method::GET, "/v1/mcp").await.unwrap();
     let names: Vec<&str> = all.servers.iter().map(|server| server.name.as_str()).collect();
     assert_eq!(names, ["Files", "git hub", "old"]);
-    insta::assert_json_snapshot!(world.get("/v1/mcp/files").await, @r#"
+    insta::assert_json_snapshot!(fixture.get("/v1/mcp/files").await, @r#"
     {
       "cleaned": [],
       "cleanedTotal": 0,
@@ -80,10 +80,10 @@ async fn every_server_is_told_with_all_that_is_known() {
 #[tokio::test]
 async fn a_server_is_restarted_by_its_name_whatever_its_case() {
     let three = Arc::new(Three::default());
-    let world = World::with(Arc::clone(&three) as Arc<dyn McpAdmin>).await;
-    let restart: McpRestart = world.socket().ask(Method::POST, "/v1/mcp/fiLES/restart").await.unwrap();
+    let fixture = Fixture::with(Arc::clone(&three) as Arc<dyn McpAdmin>).await;
+    let restart: McpRestart = fixture.socket().ask(Method::POST, "/v1/mcp/fiLES/restart").await.unwrap();
     assert_eq!(restart.restarting, "Files");
-    let over_http: McpRestart = world.http(TOKEN).ask(Method::POST, "/v1/mcp/git%20hub/restart").await.unwrap();
+    let over_http: McpRestart = fixture.http(TOKEN).ask(Method::POST, "/v1/mcp/git%20hub/restart").await.unwrap();
     assert_eq!(over_http.restarting, "git hub");
     assert_eq!(*three.0.lock().unwrap(), ["Files", "git hub"]);
 }
@@ -91,9 +91,9 @@ async fn a_server_is_restarted_by_its_name_whatever_its_case() {
 #[tokio::test]
 async fn without_the_token_no_server_is_told_of_or_restarted() {
     let three = Arc::new(Three::default());
-    let world = World::with(Arc::clone(&three) as Arc<dyn McpAdmin>).await;
+    let fixture = Fixture::with(Arc::clone(&three) as Arc<dyn McpAdmin>).await;
     for line in ["GET /v1/mcp", "GET /v1/mcp/Files", "POST /v1/mcp/Files/restart"] {
-        let answer = world.over_tcp(&format!("{line} HTTP/1.1\r\nHost: localhost\r\n\r\n")).await;
+        let answer = fixture.over_tcp(&format!("{line} HTTP/1.1\r\nHost: localhost\r\n\r\n")).await;
         assert!(answer.starts_with("HTTP/1.1 401 ") && !answer.contains("Files"), "{line}: {answer}");
     }
     assert!(three.0.lock().unwrap().is_empty());
@@ -102,14 +102,14 @@ async fn without_the_token_no_server_is_told_of_or_restarted() {
 #[tokio::test]
 async fn what_cannot_be_restarted_or_found_is_refused_in_words() {
     let three = Arc::new(Three::default());
-    let world = World::with(Arc::clone(&three) as Arc<dyn McpAdmin>).await;
-    let none = World::new().await;
+    let fixture = Fixture::with(Arc::clone(&three) as Arc<dyn McpAdmin>).await;
+    let none = Fixture::new().await;
     let all = [
-        refused(&world, Method::GET, "/v1/mcp/fils").await,
-        refused(&world, Method::POST, "/v1/mcp/%1B[2Jnothing/restart").await,
-        refused(&world, Method::POST, "/v1/mcp/old/restart").await,
-        refused(&world, Method::GET, "/v1/mcp/files/restart").await,
-        refused(&world, Method::GET, "/v1/mcp/%FF").await,
+        refused(&fixture, Method::GET, "/v1/mcp/fils").await,
+        refused(&fixture, Method::POST, "/v1/mcp/%1B[2Jnothing/restart").await,
+        refused(&fixture, Method::POST, "/v1/mcp/old/restart").await,
+        refused(&fixture, Method::GET, "/v1/mcp/files/restart").await,
+        refused(&fixture, Method::GET, "/v1/mcp/%FF").await,
         refused(&none, Method::GET, "/v1/mcp/files").await,
     ];
     insta::assert_snapshot!(all.join("\n"), @r#"
