@@ -11,7 +11,7 @@ const MAX_SECONDS: u64 = 600;
 
 /// What is measured, and for how long.
 #[derive(Debug, Clone, clap::Args)]
-pub(crate) struct BenchArgs {
+pub(crate) struct MeasureArgs {
     /// Calls in flight, measured one after the other; with --mcp and --door 1,32 if not given, with --script 8.
     #[arg(long, value_delimiter = ',', default_value = "1,64", default_value_ifs([("mcp", ArgPredicate::IsPresent, "1,32"), ("script", ArgPredicate::IsPresent, "8"), ("door", ArgPredicate::IsPresent, "1,32")]), value_parser = clap::value_parser!(u16).range(1..=4096))]
     pub(crate) callers: Vec<u16>,

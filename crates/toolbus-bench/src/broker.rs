@@ -12,12 +12,12 @@ use std::time::Duration;
 
 use crate::broker::load::Load;
 use crate::broker::responder::Responder;
-use crate::broker::site::Site;
+use crate::broker::site::BrokerSetup;
 use crate::figures::Figures;
 use crate::usage::Usage;
 use toolbus_protocol::new_message_id;
 
-use crate::args::BenchArgs;
+use crate::args::MeasureArgs;
 use crate::error::MeasureError;
 use crate::figures::Row;
 use crate::report::Report;
@@ -39,7 +39,7 @@ pub(crate) const TOOLBUS: &str = "toolbus";
 /// # Errors
 ///
 /// When the broker cannot be reached, the user interrupts, a side does not start, or a call is not answered. What costs more than it may is none: it is reported, with exit code 1.
-pub(crate) async fn run(args: BenchArgs, context: &Context) -> Result<ExitCode, MeasureError> {
+pub(crate) async fn run(args: MeasureArgs, context: &Context) -> Result<ExitCode, MeasureError> {
     let site = site(context)?;
     if let Some(queue) = &args.responder {
         let responder = Responder { site, queue: queue.clone(), topic: queue.clone() };
@@ -55,7 +55,7 @@ pub(crate) async fn run(args: BenchArgs, context: &Context) -> Result<ExitCode, 
     }
     let mut signals = Signals::listen()?;
     let id = new_message_id();
-    let site = Site { exchange: format!("toolbus.bench.{id}"), ..site };
+    let site = BrokerSetup { exchange: format!("toolbus.bench.{id}"), ..site };
     // Dropping the measurement ends both sides; only then can their queues go.
     let result = tokio::select! {
         result = measure(&args, context, &site, &id) => result,
@@ -71,7 +71,12 @@ pub(crate) async fn run(args: BenchArgs, context: &Context) -> Result<ExitCode, 
     report.finish(&args, context.output)
 }
 
-async fn measure(args: &BenchArgs, context: &Context, site: &Site, id: &str) -> Result<Report<Broker>, MeasureError> {
+async fn measure(
+    args: &MeasureArgs,
+    context: &Context,
+    site: &BrokerSetup,
+    id: &str,
+) -> Result<Report<Broker>, MeasureError> {
     let sink = match args.trace_ratio {
         Some(_) => Some(Sink::start().await?),
         None => None,
@@ -114,10 +119,10 @@ async fn one(load: &mut Load, process: u32, topic: &str, seconds: u64) -> Result
     Ok(Figures::new(sample, responder, load))
 }
 
-fn site(context: &Context) -> Result<Site, MeasureError> {
+fn site(context: &Context) -> Result<BrokerSetup, MeasureError> {
     let BusUrl::Amqp(urls) = &context.config.bus.url else { return Err(MeasureError::NoBroker) };
     let url = urls.first().ok_or(MeasureError::NoBroker)?;
-    Ok(Site {
+    Ok(BrokerSetup {
         url: url.reveal().to_string(),
         exchange: context.config.bus.exchange.clone(),
         queue_type: context.config.bus.queue_type.as_str().to_owned(),

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use crate::broker::site::BenchError;
+use crate::broker::site::BrokerError;
 use crate::exchange::ExchangeError;
 use crate::usage::UsageError;
 
@@ -26,7 +26,7 @@ pub(crate) enum MeasureError {
     Start(&'static str, String),
     /// The broker or a side did not take part.
     #[error(transparent)]
-    Bench(#[from] BenchError),
+    Bench(#[from] BrokerError),
     /// A process could not be measured.
     #[error(transparent)]
     Usage(#[from] UsageError),

@@ -26,7 +26,7 @@ use clap::{CommandFactory as _, FromArgMatches as _, Parser};
 use toolbus::cli::{GlobalArgs, choose_colors};
 use toolbus::commands::{self, Context};
 
-use args::BenchArgs;
+use args::MeasureArgs;
 use error::MeasureError;
 
 /// As in the daemon, parts of which run in this process.
@@ -41,10 +41,10 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 /// after it. Needs RabbitMQ: give --bus-url.
 #[derive(Parser)]
 #[command(name = "toolbus-bench", version = toolbus::VERSION, max_term_width = 100)]
-struct Cli {
+struct BenchCli {
     // First: the heading of the global options would be over these, too.
     #[command(flatten)]
-    bench: BenchArgs,
+    bench: MeasureArgs,
     #[command(flatten)]
     global: GlobalArgs,
 }
@@ -60,11 +60,11 @@ fn main() -> ExitCode {
     if let Some(code) = mcp::echo::take_over(env::args_os()) {
         return code;
     }
-    let cli = Cli::read();
+    let cli = BenchCli::read();
     toolbus::runtime::block_on(run(cli))
 }
 
-async fn run(cli: Cli) -> ExitCode {
+async fn run(cli: BenchCli) -> ExitCode {
     let context = match commands::configured(&cli.global) {
         Ok(context) => context,
         Err(code) => return code,
@@ -72,7 +72,7 @@ async fn run(cli: Cli) -> ExitCode {
     measure(cli.bench, &context).await.unwrap_or_else(commands::failed)
 }
 
-async fn measure(args: BenchArgs, context: &Context) -> Result<ExitCode, MeasureError> {
+async fn measure(args: MeasureArgs, context: &Context) -> Result<ExitCode, MeasureError> {
     if args.mcp {
         return mcp::run(&args, context).await;
     }
@@ -85,7 +85,7 @@ async fn measure(args: BenchArgs, context: &Context) -> Result<ExitCode, Measure
     broker::run(args, context).await
 }
 
-impl Cli {
+impl BenchCli {
     /// Reads the command line of this process. Ends the process for help and for mistakes.
     fn read() -> Self {
         choose_colors(&env::args_os().collect::<Vec<_>>());

@@ -13,7 +13,7 @@ use std::time::Duration;
 use crate::figures::Figures;
 use crate::usage::Usage;
 
-use crate::args::BenchArgs;
+use crate::args::MeasureArgs;
 use crate::error::MeasureError;
 use crate::figures::Row;
 use crate::report::Report;
@@ -32,13 +32,13 @@ const START_TIME: Duration = Duration::from_secs(60);
 const LOOK_EVERY: Duration = Duration::from_millis(1);
 
 /// Measures, and prints a table or JSON.
-pub(crate) async fn run(args: &BenchArgs, context: &Context) -> Result<ExitCode, MeasureError> {
+pub(crate) async fn run(args: &MeasureArgs, context: &Context) -> Result<ExitCode, MeasureError> {
     // Dropping the measurement ends every server.
     let report = rounds::in_a_task(measure(args.clone())).await?;
     report.finish(args, context.output)
 }
 
-async fn measure(args: BenchArgs) -> Result<Report<Bridge>, MeasureError> {
+async fn measure(args: MeasureArgs) -> Result<Report<Bridge>, MeasureError> {
     let bar = rounds::progress(u64::from(args.rounds) * 2 * args.callers.len() as u64);
     let subject = Subject::of(&args)?;
     let config = configuration(1, &subject)?;
@@ -85,10 +85,10 @@ mod tests {
     use clap::Parser as _;
 
     use super::*;
-    use crate::Cli;
+    use crate::BenchCli;
 
     fn callers(arguments: &[&str]) -> Vec<u16> {
-        let cli = Cli::try_parse_from([&["toolbus-bench"], arguments].concat()).unwrap();
+        let cli = BenchCli::try_parse_from([&["toolbus-bench"], arguments].concat()).unwrap();
         cli.bench.callers
     }
 
@@ -102,7 +102,7 @@ mod tests {
     #[test]
     fn another_server_is_a_command_line_and_a_call() {
         let parsed = |arguments: &[&str]| {
-            let cli = Cli::try_parse_from([&["toolbus-bench", "--mcp"], arguments].concat()).unwrap();
+            let cli = BenchCli::try_parse_from([&["toolbus-bench", "--mcp"], arguments].concat()).unwrap();
             Subject::of(&cli.bench)
         };
         let subject = parsed(&["--mcp-command", "node  server.js", "--mcp-tool", "say"]).unwrap();

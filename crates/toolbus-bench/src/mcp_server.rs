@@ -15,7 +15,7 @@ use std::time::Duration;
 use crate::figures::Figures;
 use crate::usage::Usage;
 
-use crate::args::BenchArgs;
+use crate::args::MeasureArgs;
 use crate::error::MeasureError;
 use crate::figures::Row;
 use crate::report::Report;
@@ -32,13 +32,13 @@ use toolbus::commands::Context;
 const WARM_UP: Duration = Duration::from_millis(300);
 
 /// Measures, and prints a table or JSON. Fails if the MCP server costs more than it may.
-pub(crate) async fn run(args: &BenchArgs, context: &Context) -> Result<ExitCode, MeasureError> {
+pub(crate) async fn run(args: &MeasureArgs, context: &Context) -> Result<ExitCode, MeasureError> {
     // Dropping the measurement ends every process.
     let report = rounds::in_a_task(measure(args.clone())).await?;
     report.finish(args, context.output)
 }
 
-async fn measure(args: BenchArgs) -> Result<Report<McpServerBench>, MeasureError> {
+async fn measure(args: MeasureArgs) -> Result<Report<McpServerBench>, MeasureError> {
     let turns = Side::ALL.len() * args.callers.len() + Peers::turns(&args);
     let bar = rounds::progress(u64::from(args.rounds) * turns as u64);
     // First what may not be able to start.
@@ -80,10 +80,10 @@ mod tests {
     use clap::Parser as _;
 
     use super::*;
-    use crate::Cli;
+    use crate::BenchCli;
 
-    fn parsed(arguments: &[&str]) -> Option<BenchArgs> {
-        Some(Cli::try_parse_from([&["toolbus-bench"], arguments].concat()).ok()?.bench)
+    fn parsed(arguments: &[&str]) -> Option<MeasureArgs> {
+        Some(BenchCli::try_parse_from([&["toolbus-bench"], arguments].concat()).ok()?.bench)
     }
 
     #[test]

@@ -9,7 +9,7 @@ use toolbus::cli::Output;
 use toolbus::commands::as_json;
 use toolbus::terminal::ignore_broken_pipe;
 
-use crate::args::BenchArgs;
+use crate::args::MeasureArgs;
 use crate::error::MeasureError;
 use crate::save;
 
@@ -63,13 +63,13 @@ impl fmt::Display for Gate {
 }
 
 impl<M: Measured> Report<M> {
-    pub(crate) fn new(args: &BenchArgs, measured: M) -> Self {
+    pub(crate) fn new(args: &MeasureArgs, measured: M) -> Self {
         let gates = measured.gates();
         Self { version: toolbus::VERSION, rounds: args.rounds, seconds: args.seconds, measured, gates }
     }
 
     /// Prints the report, and saves it where that is asked for. The exit code says whether every gate is met.
-    pub(crate) fn finish(&self, args: &BenchArgs, output: Output) -> Result<ExitCode, MeasureError> {
+    pub(crate) fn finish(&self, args: &MeasureArgs, output: Output) -> Result<ExitCode, MeasureError> {
         let mut out = anstream::stdout().lock();
         let printed = match output {
             Output::Json => writeln!(out, "{}", as_json(self)),

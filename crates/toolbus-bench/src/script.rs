@@ -17,7 +17,7 @@ use crate::usage::Usage;
 use toolbus_sandbox::Level;
 use toolbus_scripts::runner::Runner;
 
-use crate::args::BenchArgs;
+use crate::args::MeasureArgs;
 use crate::error::MeasureError;
 use crate::figures::Row;
 use crate::report::Report;
@@ -36,13 +36,13 @@ const WARM_UP: Duration = Duration::from_millis(300);
 const LOADS: usize = 3;
 
 /// Measures, and prints a table or JSON. Fails if a script costs more than it may.
-pub(crate) async fn run(args: &BenchArgs, context: &Context) -> Result<ExitCode, MeasureError> {
+pub(crate) async fn run(args: &MeasureArgs, context: &Context) -> Result<ExitCode, MeasureError> {
     // Dropping the measurement ends every interpreter.
     let report = rounds::in_a_task(measure(args.clone(), context.config.clone())).await?;
     report.finish(args, context.output)
 }
 
-async fn measure(args: BenchArgs, config: Config) -> Result<Report<Scripts>, MeasureError> {
+async fn measure(args: MeasureArgs, config: Config) -> Result<Report<Scripts>, MeasureError> {
     let subject = Subject::of(&args, &config).await?;
     let sides = Sides::start(&subject).await?;
     let measurements = sides.all().len() + LOADS * args.callers.len();
@@ -121,10 +121,10 @@ mod tests {
     use clap::Parser as _;
 
     use super::*;
-    use crate::Cli;
+    use crate::BenchCli;
 
-    fn parsed(arguments: &[&str]) -> Option<BenchArgs> {
-        Some(Cli::try_parse_from([&["toolbus-bench"], arguments].concat()).ok()?.bench)
+    fn parsed(arguments: &[&str]) -> Option<MeasureArgs> {
+        Some(BenchCli::try_parse_from([&["toolbus-bench"], arguments].concat()).ok()?.bench)
     }
 
     #[test]

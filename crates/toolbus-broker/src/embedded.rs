@@ -11,7 +11,7 @@ use tokio::runtime::Handle;
 use tokio::sync::{mpsc, watch};
 use toolbus_core::bus::{Bus, BusState, Delivery, Outgoing, PublishError, Routing, Subscription};
 
-use crate::embedded_broker::{Bounds, Broker, Consumer, SettleContext, lock};
+use crate::embedded_broker::{EmbeddedBroker, EmbeddedConsumer, QueueLimits, SettleContext, lock};
 
 /// Messages that one queue holds by default.
 const MAX_MESSAGES: usize = 10_000;
@@ -21,7 +21,7 @@ const MAX_BYTES: usize = 64 * 1024 * 1024;
 /// One client of a bus in memory. Clones are the same client; [`Embedded::connect`] gives another one.
 #[derive(Clone)]
 pub struct Embedded {
-    broker: Arc<Mutex<Broker>>,
+    broker: Arc<Mutex<EmbeddedBroker>>,
     state: Arc<watch::Sender<BusState>>,
 }
 
@@ -35,7 +35,7 @@ impl Embedded {
     /// A client of a new, empty bus whose queues hold at most so many messages, and bytes of bodies, each.
     #[must_use]
     pub fn with_bounds(messages: usize, bytes: usize) -> Self {
-        Self::client_of(Arc::new(Mutex::new(Broker::new(Bounds { messages, bytes }))))
+        Self::client_of(Arc::new(Mutex::new(EmbeddedBroker::new(QueueLimits { messages, bytes }))))
     }
 
     /// Another client of the same bus: its consumers are its own, and end when it stops consuming.
@@ -44,7 +44,7 @@ impl Embedded {
         Self::client_of(self.broker.clone())
     }
 
-    fn client_of(broker: Arc<Mutex<Broker>>) -> Self {
+    fn client_of(broker: Arc<Mutex<EmbeddedBroker>>) -> Self {
         let state = watch::Sender::new(BusState { connected: true, ..BusState::default() });
         Self { broker, state: Arc::new(state) }
     }
@@ -71,7 +71,7 @@ impl Bus for Embedded {
             place = state.consumers.len();
             state.consumers.push((subscription.queue.clone(), false));
         });
-        let consumer = Consumer::new(place, prefetch, deliveries, self.state.clone());
+        let consumer = EmbeddedConsumer::new(place, prefetch, deliveries, self.state.clone());
         let context = SettleContext { broker: Arc::downgrade(&self.broker), runtime: Handle::current() };
         lock(&self.broker).consume(&subscription, &self.state, consumer, context);
         receiver

@@ -20,13 +20,13 @@ const DELIVERY_LIMIT: u32 = 20;
 /// What a delivery needs to be settled.
 #[derive(Clone)]
 pub(super) struct SettleContext {
-    pub(super) broker: Weak<Mutex<Broker>>,
+    pub(super) broker: Weak<Mutex<EmbeddedBroker>>,
     pub(super) runtime: Handle,
 }
 
 /// All queues and bindings. Consumers and topics come from configuration, so neither map grows with traffic.
-pub(super) struct Broker {
-    bounds: Bounds,
+pub(super) struct EmbeddedBroker {
+    bounds: QueueLimits,
     queues: HashMap<Arc<str>, Queue>,
     /// Patterns, and the queues bound by them.
     bindings: BTreeSet<(String, Arc<str>)>,
@@ -46,8 +46,8 @@ struct Route {
     queues: Arc<[Arc<str>]>,
 }
 
-impl Broker {
-    pub(super) fn new(bounds: Bounds) -> Self {
+impl EmbeddedBroker {
+    pub(super) fn new(bounds: QueueLimits) -> Self {
         Self {
             bounds,
             queues: HashMap::new(),
@@ -69,7 +69,7 @@ impl Broker {
         &mut self,
         subscription: &Subscription,
         client: &Arc<watch::Sender<BusState>>,
-        consumer: Consumer,
+        consumer: EmbeddedConsumer,
         context: SettleContext,
     ) {
         self.context = Some(context);
@@ -105,7 +105,7 @@ impl Broker {
         };
         for name in &*queues {
             if let Some(queue) = self.queues.get_mut(name) {
-                queue.push(Message {
+                queue.push(QueuedMessage {
                     properties: Arc::clone(&properties),
                     body: message.body.clone(),
                     routing_key: Arc::clone(&routing_key),
@@ -118,7 +118,7 @@ impl Broker {
     }
 
     /// A delivery has been settled; a message that comes with it goes back to the queue, or to its dead letters.
-    pub(super) fn settle(&mut self, name: &Arc<str>, consumer: u64, back: Option<Message>) {
+    pub(super) fn settle(&mut self, name: &Arc<str>, consumer: u64, back: Option<QueuedMessage>) {
         if let Some(queue) = self.queues.get_mut(name) {
             queue.settled(consumer);
         }
@@ -198,9 +198,15 @@ impl Broker {
     }
 }
 
-fn deliver(queue: &Arc<str>, consumer: u64, delivery_tag: u64, message: Message, context: &SettleContext) -> Delivery {
-    let Message { properties, body, routing_key, deliveries } = message.clone();
-    let settler = Settler {
+fn deliver(
+    queue: &Arc<str>,
+    consumer: u64,
+    delivery_tag: u64,
+    message: QueuedMessage,
+    context: &SettleContext,
+) -> Delivery {
+    let QueuedMessage { properties, body, routing_key, deliveries } = message.clone();
+    let settler = EmbeddedSettler {
         broker: context.broker.clone(),
         runtime: context.runtime.clone(),
         queue: queue.clone(),
@@ -226,7 +232,7 @@ fn dead_letters_of(queue: &str) -> Arc<str> {
 
 /// A message, as it lies in a queue.
 #[derive(Debug, Clone)]
-pub(super) struct Message {
+pub(super) struct QueuedMessage {
     pub(super) properties: Arc<Properties>,
     pub(super) body: Bytes,
     pub(super) routing_key: Arc<str>,
@@ -236,7 +242,7 @@ pub(super) struct Message {
 
 /// Most that a queue holds.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Bounds {
+pub(super) struct QueueLimits {
     pub(super) messages: usize,
     /// Bytes of bodies.
     pub(super) bytes: usize,
@@ -252,7 +258,7 @@ pub(super) enum Overflow {
 }
 
 /// A consumer of one queue.
-pub(super) struct Consumer {
+pub(super) struct EmbeddedConsumer {
     /// Its number, once the broker has given it one.
     id: u64,
     /// Its place in its client's state.
@@ -263,7 +269,7 @@ pub(super) struct Consumer {
     client: Arc<watch::Sender<BusState>>,
 }
 
-impl Consumer {
+impl EmbeddedConsumer {
     pub(super) fn new(
         place: usize,
         prefetch: usize,
@@ -286,14 +292,14 @@ impl Consumer {
 pub(super) struct Queue {
     name: Arc<str>,
     overflow: Option<Overflow>,
-    bounds: Bounds,
-    ready: VecDeque<Message>,
+    bounds: QueueLimits,
+    ready: VecDeque<QueuedMessage>,
     bytes: usize,
-    consumers: VecDeque<Consumer>,
+    consumers: VecDeque<EmbeddedConsumer>,
 }
 
 impl Queue {
-    pub(super) fn new(name: &str, bounds: Bounds) -> Self {
+    pub(super) fn new(name: &str, bounds: QueueLimits) -> Self {
         let (ready, consumers) = (VecDeque::new(), VecDeque::new());
         Self { name: name.into(), overflow: None, bounds, ready, bytes: 0, consumers }
     }
@@ -306,7 +312,7 @@ impl Queue {
     pub(super) fn declare(&mut self, overflow: Overflow) {
         if self.overflow.is_none() {
             self.overflow = Some(overflow);
-            self.consumers.iter().for_each(Consumer::confirm);
+            self.consumers.iter().for_each(EmbeddedConsumer::confirm);
         }
     }
 
@@ -321,7 +327,7 @@ impl Queue {
     }
 
     /// Adds a message at the end. Ask [`Queue::has_room`] before.
-    pub(super) fn push(&mut self, message: Message) {
+    pub(super) fn push(&mut self, message: QueuedMessage) {
         self.bytes += message.body.len();
         self.ready.push_back(message);
         while self.ready.len() > self.bounds.messages || self.bytes > self.bounds.bytes {
@@ -330,17 +336,17 @@ impl Queue {
     }
 
     /// Puts a message back where it came from: in front.
-    pub(super) fn put_back(&mut self, message: Message) {
+    pub(super) fn put_back(&mut self, message: QueuedMessage) {
         self.bytes += message.body.len();
         self.ready.push_front(message);
     }
 
     /// Adds a consumer under this number.
-    pub(super) fn subscribe(&mut self, id: u64, consumer: Consumer) {
+    pub(super) fn subscribe(&mut self, id: u64, consumer: EmbeddedConsumer) {
         if self.is_declared() {
             consumer.confirm();
         }
-        self.consumers.push_back(Consumer { id, ..consumer });
+        self.consumers.push_back(EmbeddedConsumer { id, ..consumer });
     }
 
     /// Ends all consumers of a client.
@@ -356,7 +362,7 @@ impl Queue {
     }
 
     /// Hands out what waits to consumers with room, in turn. `deliver` makes the delivery for a consumer's number.
-    pub(super) fn hand_out(&mut self, mut deliver: impl FnMut(u64, Message) -> Delivery) {
+    pub(super) fn hand_out(&mut self, mut deliver: impl FnMut(u64, QueuedMessage) -> Delivery) {
         while !self.ready.is_empty() {
             self.consumers.retain(|consumer| !consumer.deliveries.is_closed());
             let turn = self.consumers.iter().position(|consumer| consumer.unsettled < consumer.prefetch);
@@ -370,7 +376,7 @@ impl Queue {
         }
     }
 
-    fn pop(&mut self) -> Option<Message> {
+    fn pop(&mut self) -> Option<QueuedMessage> {
         let message = self.ready.pop_front()?;
         self.bytes = self.bytes.saturating_sub(message.body.len());
         Some(message)
@@ -378,21 +384,21 @@ impl Queue {
 }
 
 /// Locks the broker. Each operation on it is one step, so that a panic leaves it whole.
-pub(super) fn lock(broker: &Mutex<Broker>) -> MutexGuard<'_, Broker> {
+pub(super) fn lock(broker: &Mutex<EmbeddedBroker>) -> MutexGuard<'_, EmbeddedBroker> {
     broker.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Settles one delivery. It does not keep the bus alive.
-struct Settler {
-    broker: Weak<Mutex<Broker>>,
+struct EmbeddedSettler {
+    broker: Weak<Mutex<EmbeddedBroker>>,
     runtime: Handle,
     queue: Arc<str>,
     consumer: u64,
     /// What goes back to the queue if it is not acknowledged.
-    message: Option<Message>,
+    message: Option<QueuedMessage>,
 }
 
-impl Settler {
+impl EmbeddedSettler {
     fn settle(&mut self, requeue: bool) {
         let message = self.message.take().filter(|_| requeue);
         if let Some(broker) = self.broker.upgrade() {
@@ -401,7 +407,7 @@ impl Settler {
     }
 }
 
-impl Settle for Settler {
+impl Settle for EmbeddedSettler {
     fn acknowledge(mut self: Box<Self>) -> BoxFuture<'static, ()> {
         Box::pin(async move { self.settle(false) })
     }
@@ -415,7 +421,7 @@ impl Settle for Settler {
     }
 }
 
-impl Drop for Settler {
+impl Drop for EmbeddedSettler {
     fn drop(&mut self) {
         let Some(message) = self.message.take() else { return };
         warn!(queue = &*self.queue, "delivery dropped unsettled; it goes back to its queue");

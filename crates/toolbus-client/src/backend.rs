@@ -30,7 +30,7 @@ const TELL_TIME: Duration = Duration::from_secs(1);
 
 /// How a daemon elsewhere is called.
 #[derive(Debug, Clone)]
-pub struct Settings {
+pub struct BackendSettings {
     /// Topic of calls.
     pub topic: String,
     /// Who asks, and as what.
@@ -44,10 +44,10 @@ pub struct Settings {
 /// The tools of a daemon elsewhere, as one agent may use them. Cheap to clone.
 #[derive(Clone)]
 pub struct Bus {
-    parts: Arc<Parts>,
+    parts: Arc<BackendParts>,
 }
 
-struct Parts {
+struct BackendParts {
     client: Client,
     sender: Sender,
     max_timeout: Duration,
@@ -60,11 +60,11 @@ struct Parts {
 impl Bus {
     /// Starts listening for answers. The broker need not be there yet.
     #[must_use]
-    pub fn start(bus: Arc<dyn bus::Bus>, settings: Settings) -> Self {
-        let Settings { topic, sender, inbox, max_timeout } = settings;
+    pub fn start(bus: Arc<dyn bus::Bus>, settings: BackendSettings) -> Self {
+        let BackendSettings { topic, sender, inbox, max_timeout } = settings;
         let client = Client::start(bus, &topic, inbox);
         let (listing, tasks, closing) = (Listing::default(), TaskTracker::new(), CancellationToken::new());
-        let parts = Arc::new(Parts { client, sender, max_timeout, listing, tasks, closing });
+        let parts = Arc::new(BackendParts { client, sender, max_timeout, listing, tasks, closing });
         let (kept, closing) = (Arc::clone(&parts), parts.closing.clone());
         tokio::spawn(async move { closing.run_until_cancelled(kept.keep_lists()).await });
         Self { parts }
@@ -78,7 +78,7 @@ impl Bus {
     }
 }
 
-impl Parts {
+impl BackendParts {
     /// Publishes what nobody answers, if the broker is there.
     async fn tell(&self, topic: &str, message_type: &str, body: &impl serde::Serialize) {
         let message = self.sender.sign(self.client.tell(topic, message_type, body));

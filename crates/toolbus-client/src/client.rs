@@ -77,7 +77,7 @@ pub enum ClientError {
     Publish(#[from] PublishError),
     /// No queue is bound to the topic.
     #[error("nobody listens on topic `{0}`: is a daemon running with this topic in invoke.topics, on this exchange?")]
-    Nobody(String),
+    NoConsumer(String),
     /// The queue of the daemon has no consumer.
     #[error(
         "no daemon takes calls from the queue `{0}`: start one, or check that its bus.url (virtual host) and \
@@ -275,7 +275,7 @@ impl Client {
         };
         match self.bus.publish(&message).await? {
             Routing::Routed => Ok(()),
-            Routing::Unroutable => Err(ClientError::Nobody(request.topic.clone())),
+            Routing::Unroutable => Err(ClientError::NoConsumer(request.topic.clone())),
         }
     }
 }

@@ -95,9 +95,9 @@ impl Opened {
 
 /// The calls that wait for a reply, by correlation id.
 #[derive(Default)]
-pub(crate) struct Pending(Mutex<HashMap<String, Waiting>>);
+pub(crate) struct Pending(Mutex<HashMap<String, PendingCall>>);
 
-struct Waiting {
+struct PendingCall {
     answer: oneshot::Sender<Delivery>,
     progress: Option<ProgressSink>,
 }
@@ -112,7 +112,7 @@ pub struct Expected {
 impl Pending {
     pub(crate) fn expect(self: &Arc<Self>, correlation: String, progress: Option<ProgressSink>) -> Expected {
         let (sender, answer) = oneshot::channel();
-        self.lock().insert(correlation.clone(), Waiting { answer: sender, progress });
+        self.lock().insert(correlation.clone(), PendingCall { answer: sender, progress });
         Expected { correlation, pending: Arc::clone(self), answer }
     }
 
@@ -136,7 +136,7 @@ impl Pending {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<String, Waiting>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<String, PendingCall>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

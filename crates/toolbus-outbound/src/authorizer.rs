@@ -19,9 +19,9 @@ use crate::read_up_to;
 
 /// Gives the header that authorises a request. It is asked for each request, because tokens expire while a session
 /// lives.
-pub struct Authorizer(Kind);
+pub struct Authorizer(HeaderSource);
 
-enum Kind {
+enum HeaderSource {
     /// Requests need no header.
     None,
     /// The header is always the same.
@@ -42,19 +42,19 @@ impl Authorizer {
         redactor: &Redactor,
     ) -> Result<Self, CredentialError> {
         let kind = match credential {
-            None => Kind::None,
+            None => HeaderSource::None,
             Some(Credential::ClientCredentials(grant)) => {
                 if [&*grant.client_id, grant.client_secret.expose()].iter().any(|part| part.trim().is_empty()) {
                     return Err(CredentialError::Empty(WHOLE));
                 }
-                Kind::Fetched(Box::new(TokenSource::new(grant, http.clone(), redactor.clone())))
+                HeaderSource::Fetched(Box::new(TokenSource::new(grant, http.clone(), redactor.clone())))
             }
             Some(credential) => {
                 let (name, value) = credential.header().map_err(|error| match error {
                     CredentialError::Empty(_) => CredentialError::Empty(WHOLE),
                     other => other,
                 })?;
-                Kind::Fixed(name, value)
+                HeaderSource::Fixed(name, value)
             }
         };
         Ok(Self(kind))
@@ -63,7 +63,7 @@ impl Authorizer {
     /// Whether requests carry a credential.
     #[must_use]
     pub const fn has_credential(&self) -> bool {
-        !matches!(self.0, Kind::None)
+        !matches!(self.0, HeaderSource::None)
     }
 
     /// The header of a request. Fetches a token if there is no valid one.
@@ -73,15 +73,15 @@ impl Authorizer {
     /// If the token endpoint gives no token.
     pub async fn header(&self) -> Result<Option<(HeaderName, HeaderValue)>, TokenError> {
         match &self.0 {
-            Kind::None => Ok(None),
-            Kind::Fixed(name, value) => Ok(Some((name.clone(), value.clone()))),
-            Kind::Fetched(source) => Ok(Some((AUTHORIZATION, source.value().await?))),
+            HeaderSource::None => Ok(None),
+            HeaderSource::Fixed(name, value) => Ok(Some((name.clone(), value.clone()))),
+            HeaderSource::Fetched(source) => Ok(Some((AUTHORIZATION, source.value().await?))),
         }
     }
 
     /// Drops a token that the server does not accept. Returns whether another one can be fetched.
     pub async fn forget(&self, value: &HeaderValue) -> bool {
-        let Kind::Fetched(source) = &self.0 else { return false };
+        let HeaderSource::Fetched(source) = &self.0 else { return false };
         source.forget(value).await;
         true
     }
@@ -154,12 +154,12 @@ pub enum TokenError {
 struct TokenSource {
     grant: ClientCredentials,
     http: reqwest::Client,
-    state: Mutex<State>,
+    state: Mutex<TokenState>,
     /// Learns every token before it is used.
     redactor: Redactor,
 }
 
-enum State {
+enum TokenState {
     Empty,
     Good { value: HeaderValue, until: Instant, _learnt: Option<Learnt> },
     Failed { error: TokenError, until: Instant },
@@ -173,38 +173,38 @@ struct Fetched {
 }
 
 #[derive(Deserialize)]
-struct Answer {
+struct TokenResponse {
     access_token: String,
     token_type: Option<String>,
     expires_in: Option<serde_json::Value>,
 }
 
 #[derive(Deserialize)]
-struct ErrorAnswer {
+struct TokenErrorResponse {
     error: String,
 }
 
 impl TokenSource {
     fn new(grant: ClientCredentials, http: reqwest::Client, redactor: Redactor) -> Self {
-        Self { grant, http, state: Mutex::new(State::Empty), redactor }
+        Self { grant, http, state: Mutex::new(TokenState::Empty), redactor }
     }
 
     /// The value of the header that carries the token.
     async fn value(&self) -> Result<HeaderValue, TokenError> {
         let mut state = self.state.lock().await;
         match &*state {
-            State::Good { value, until, .. } if Instant::now() < *until => return Ok(value.clone()),
-            State::Failed { error, until } if Instant::now() < *until => return Err(error.clone()),
+            TokenState::Good { value, until, .. } if Instant::now() < *until => return Ok(value.clone()),
+            TokenState::Failed { error, until } if Instant::now() < *until => return Err(error.clone()),
             _ => {}
         }
         let fetched = tokio::time::timeout(PATIENCE, self.fetch()).await;
         match fetched.unwrap_or_else(|_| Err(TokenError::Unreachable(self.origin()))) {
             Ok(Fetched { value, lifetime, learnt }) => {
-                *state = State::Good { value: value.clone(), until: Instant::now() + lifetime, _learnt: learnt };
+                *state = TokenState::Good { value: value.clone(), until: Instant::now() + lifetime, _learnt: learnt };
                 Ok(value)
             }
             Err(error) => {
-                *state = State::Failed { error: error.clone(), until: Instant::now() + FAILURE_STANDS };
+                *state = TokenState::Failed { error: error.clone(), until: Instant::now() + FAILURE_STANDS };
                 Err(error)
             }
         }
@@ -213,8 +213,8 @@ impl TokenSource {
     /// Drops the token, unless another has taken its place since.
     async fn forget(&self, refused: &HeaderValue) {
         let mut state = self.state.lock().await;
-        if matches!(&*state, State::Good { value, .. } if value == refused) {
-            *state = State::Empty;
+        if matches!(&*state, TokenState::Good { value, .. } if value == refused) {
+            *state = TokenState::Empty;
         }
     }
 
@@ -249,7 +249,8 @@ impl TokenSource {
     }
 
     fn token(&self, body: &[u8]) -> Result<Fetched, TokenError> {
-        let answer: Answer = serde_json::from_slice(body).map_err(|_| self.unusable("it has no access_token"))?;
+        let answer: TokenResponse =
+            serde_json::from_slice(body).map_err(|_| self.unusable("it has no access_token"))?;
         if answer.token_type.is_some_and(|kind| !kind.eq_ignore_ascii_case("bearer")) {
             return Err(self.unusable("its token is no bearer token"));
         }
@@ -270,7 +271,7 @@ impl TokenSource {
         if status.is_redirection() || status.is_success() {
             return self.unusable("it is not HTTP 200");
         }
-        let said = serde_json::from_slice(body).map_or_else(|_| String::new(), |said: ErrorAnswer| said.error);
+        let said = serde_json::from_slice(body).map_or_else(|_| String::new(), |said: TokenErrorResponse| said.error);
         let known = CODES.into_iter().find(|known| *known == said).unwrap_or("without a known error code");
         TokenError::Refused { origin, status: code, code: known }
     }

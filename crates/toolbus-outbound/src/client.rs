@@ -7,9 +7,9 @@ use reqwest::{Request, Response, StatusCode};
 
 use crate::redirect::{self, RedirectError};
 
-/// Longest wait for a connection of [`Client`].
+/// Longest wait for a connection of [`HttpClient`].
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long [`Client`] keeps unused connections.
+/// How long [`HttpClient`] keeps unused connections.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
 /// Unused connections that are kept per host.
 const MAX_IDLE: usize = 32;
@@ -17,7 +17,7 @@ const MAX_IDLE: usize = 32;
 /// Why there is no client: the system's trusted certificates cannot be read, most likely.
 #[derive(Debug, thiserror::Error)]
 #[error("the HTTP client cannot be set up")]
-pub struct ClientError(#[from] reqwest::Error);
+pub struct HttpClientError(#[from] reqwest::Error);
 
 /// A client that follows no redirect. Clones share the pool of connections.
 ///
@@ -28,7 +28,7 @@ pub struct ClientError(#[from] reqwest::Error);
 /// # Errors
 ///
 /// If TLS cannot be set up.
-pub fn http_client(connect_timeout: Duration, idle_timeout: Duration) -> Result<reqwest::Client, ClientError> {
+pub fn http_client(connect_timeout: Duration, idle_timeout: Duration) -> Result<reqwest::Client, HttpClientError> {
     let client = reqwest::Client::builder()
         .user_agent(concat!("toolbus/", env!("CARGO_PKG_VERSION")))
         .redirect(Policy::none())
@@ -44,15 +44,15 @@ pub fn http_client(connect_timeout: Duration, idle_timeout: Duration) -> Result<
 /// A client that follows redirects within one origin (scheme, host and port), so that credentials and arguments reach no
 /// other server. Otherwise it is as [`http_client`] says.
 #[derive(Debug, Clone)]
-pub struct Client(reqwest::Client);
+pub struct HttpClient(reqwest::Client);
 
-impl Client {
+impl HttpClient {
     /// Sets the client up.
     ///
     /// # Errors
     ///
     /// If TLS cannot be set up.
-    pub fn new() -> Result<Self, ClientError> {
+    pub fn new() -> Result<Self, HttpClientError> {
         http_client(CONNECT_TIMEOUT, IDLE_TIMEOUT).map(Self)
     }
 
@@ -61,7 +61,7 @@ impl Client {
     /// # Errors
     ///
     /// If there is no response.
-    pub async fn send(&self, mut request: Request) -> Result<Reply, SendError> {
+    pub async fn send(&self, mut request: Request) -> Result<HttpReply, SendError> {
         let mut followed = 0;
         loop {
             let next = request.try_clone();
@@ -69,11 +69,11 @@ impl Client {
                 self.0.execute(request).await.map_err(|error| SendError { error, is_first: followed == 0 })?;
             // Bodies are held in memory, so a request can always be sent again.
             let (Some(location), Some(next)) = (redirect::location(&response), next) else {
-                return Ok(Reply::Response(response));
+                return Ok(HttpReply::Response(response));
             };
             match redirect::follow(next, &response, location, followed) {
                 Ok(next) => request = next,
-                Err(error) => return Ok(Reply::Redirect(response.status(), error)),
+                Err(error) => return Ok(HttpReply::Redirect(response.status(), error)),
             }
             followed += 1;
         }
@@ -82,7 +82,7 @@ impl Client {
 
 /// The response to a request.
 #[derive(Debug)]
-pub enum Reply {
+pub enum HttpReply {
     /// A response whose body is to be read.
     Response(Response),
     /// A redirect that is not followed, with its status.

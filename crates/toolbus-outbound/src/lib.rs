@@ -1,6 +1,6 @@
 //! HTTP requests to other servers.
 //!
-//! * [`Client`] sends requests of tools, and follows redirects within one origin. [`http_client`] is the client beneath it,
+//! * [`HttpClient`] sends requests of tools, and follows redirects within one origin. [`http_client`] is the client beneath it,
 //!   for protocols that handle redirects themselves.
 //! * [`Credential`] is what a request carries to authenticate, [`Authorizer`] also fetches and keeps tokens; [`headers`]
 //!   checks names and values of headers.
@@ -18,7 +18,7 @@ mod redirect;
 
 pub use authorizer::{Authorizer, TokenError};
 pub use body::read_up_to;
-pub use client::{Client, ClientError, Reply, SendError, http_client};
+pub use client::{HttpClient, HttpClientError, HttpReply, SendError, http_client};
 pub use credential::{ClientCredentials, Credential, CredentialError};
 pub use headers::HeaderError;
 pub use redirect::RedirectError;

@@ -1,6 +1,6 @@
 //! HTTP endpoints as tools.
 //!
-//! [`Settings`] describe one endpoint; [`tool`] checks them and makes a tool, which shares the [`Client`] with all
+//! [`Settings`] describe one endpoint; [`tool`] checks them and makes a tool, which shares the [`HttpClient`] with all
 //! others. [`tools`] does that for many, and tells every mistake.
 //!
 //! A call goes this way: the arguments fill the URL's placeholders in one pass, those left over become the body or
@@ -21,7 +21,7 @@ mod tests;
 mod text;
 
 use toolbus_core::tool::Tool;
-pub use toolbus_outbound::{Client, ClientError, Credential, CredentialError, HeaderError};
+pub use toolbus_outbound::{Credential, CredentialError, HeaderError, HttpClient, HttpClientError};
 
 pub use self::check::EndpointError;
 pub use self::settings::{Body, Method, Settings, UnknownMethod};
@@ -32,7 +32,7 @@ pub use self::template::TemplateError;
 /// # Errors
 ///
 /// The first mistake in its settings: nothing is left to fail at the first call.
-pub fn tool(settings: Settings, client: &Client) -> Result<Tool, EndpointError> {
+pub fn tool(settings: Settings, client: &HttpClient) -> Result<Tool, EndpointError> {
     let (descriptor, endpoint) = check::endpoint(settings, client)?;
     Ok(Tool::new(descriptor, endpoint))
 }
@@ -42,7 +42,7 @@ pub fn tool(settings: Settings, client: &Client) -> Result<Tool, EndpointError> 
 /// # Errors
 ///
 /// The first mistake of every endpoint that has one, with the endpoint's position in `endpoints`.
-pub fn tools(endpoints: Vec<Settings>, client: &Client) -> Result<Vec<Tool>, Vec<(usize, EndpointError)>> {
+pub fn tools(endpoints: Vec<Settings>, client: &HttpClient) -> Result<Vec<Tool>, Vec<(usize, EndpointError)>> {
     let (mut tools, mut mistakes) = (Vec::new(), Vec::new());
     for (position, settings) in endpoints.into_iter().enumerate() {
         match tool(settings, client) {

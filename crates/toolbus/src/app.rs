@@ -55,7 +55,7 @@ use crate::config::store::StoreOpenError;
 use crate::config::{Config, PolicyError, Sources, ToolsError};
 use crate::http::admin::{self, Admin, DaemonAdmin, LoadError, McpAdmin, ReloadRequest, Switches};
 use crate::http::{Health, HttpAuth, HttpState, Listeners, ListenersError};
-use crate::signals::{Asked, Signals};
+use crate::signals::{SignalRequest, Signals};
 
 /// Time for the last audit records, metrics, spans and log records to leave.
 const FLUSH_TIME: Duration = Duration::from_secs(5);
@@ -169,7 +169,7 @@ pub enum AppError {
 
 /// What ended a daemon.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Ending {
+pub enum Shutdown {
     /// A signal of this name.
     Signal(&'static str),
     /// A mistake at the broker that no retry mends; the text says what to do.
@@ -310,7 +310,7 @@ impl App {
     }
 
     /// Reloads what changes until a signal or a fatal error ends the daemon.
-    pub async fn run(&mut self, signals: &mut Signals) -> Ending {
+    pub async fn run(&mut self, signals: &mut Signals) -> Shutdown {
         // Watched before it is read again, so that no change since it was first read is missed.
         let mut file = self.config.mcp.servers_file.as_deref().filter(|_| self.servers.is_some()).map(FileWatch::start);
         if file.is_some() {
@@ -320,18 +320,18 @@ impl App {
         loop {
             let change = tokio::select! {
                 asked = signals.next() => match asked {
-                    Asked::Stop(signal) => return Ending::Signal(signal),
-                    Asked::Reload => Change::Configuration(None),
+                    SignalRequest::Stop(signal) => return Shutdown::Signal(signal),
+                    SignalRequest::Reload => Change::Configuration(None),
                 },
                 Some(request) = self.reloads.recv() => Change::Configuration(Some(request)),
                 () = watch::changed(&mut file) => Change::ServersFile,
-                reason = &mut fatal => return Ending::Fatal(reason),
+                reason = &mut fatal => return Shutdown::Fatal(reason),
             };
             // A file that is slow to read does not delay the end.
             tokio::select! {
                 () = self.take_over(change) => {}
-                signal = signals.stop() => return Ending::Signal(signal),
-                reason = &mut fatal => return Ending::Fatal(reason),
+                signal = signals.stop() => return Shutdown::Signal(signal),
+                reason = &mut fatal => return Shutdown::Fatal(reason),
             }
         }
     }

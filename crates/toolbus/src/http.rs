@@ -12,8 +12,8 @@ mod throttle;
 
 pub use auth::HttpAuth;
 pub use health::{
-    Blocker, BrokerStatus, Build, Consumer, Counts, Health, LastReload, McpServer, Readiness, ReloadCounts,
-    ReloadReport, ScriptState, ScriptStatus, Status,
+    Blocker, BrokerStatus, Build, ConsumerStatus, Counts, Health, LastReload, McpServerSummary, Readiness,
+    ReloadCounts, ReloadReport, ScriptState, ScriptStatus, Status,
 };
 pub use listeners::{HttpError, HttpServer, HttpState, Listeners, ListenersError};
 

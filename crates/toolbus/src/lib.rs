@@ -7,8 +7,8 @@ pub mod commands;
 pub mod config;
 pub mod http;
 pub mod limits;
+pub mod local_daemon;
 pub mod runtime;
-pub mod session;
 pub mod signals;
 pub mod terminal;
 

@@ -6,7 +6,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 /// What a signal asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Asked {
+pub enum SignalRequest {
     /// An end, by the signal of this name.
     Stop(&'static str),
     /// Reading the configuration again.
@@ -35,12 +35,12 @@ impl Signals {
     }
 
     /// Waits for the next signal, and says what it asks for.
-    pub async fn next(&mut self) -> Asked {
+    pub async fn next(&mut self) -> SignalRequest {
         tokio::select! {
             biased;
-            _ = self.terminate.recv() => Asked::Stop("SIGTERM"),
-            _ = self.interrupt.recv() => Asked::Stop("SIGINT"),
-            _ = self.hangup.recv() => Asked::Reload,
+            _ = self.terminate.recv() => SignalRequest::Stop("SIGTERM"),
+            _ = self.interrupt.recv() => SignalRequest::Stop("SIGINT"),
+            _ = self.hangup.recv() => SignalRequest::Reload,
         }
     }
 

@@ -6,12 +6,12 @@ use std::net::SocketAddr;
 use std::process::Stdio;
 
 use crate::broker::load::{AGENT, TEXT};
-use crate::broker::site::Site;
+use crate::broker::site::BrokerSetup;
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
 
 use super::{BARE, Sink, topic};
-use crate::args::BenchArgs;
+use crate::args::MeasureArgs;
 use crate::daemon::{Daemon, START_TIME, free_address, this_program, toolbus};
 use crate::error::MeasureError;
 use crate::errors::Errors;
@@ -29,7 +29,7 @@ pub(super) struct Floor {
 }
 
 impl Floor {
-    pub(super) async fn start(site: &Site, queue: &str, context: &Context) -> Result<Self, MeasureError> {
+    pub(super) async fn start(site: &BrokerSetup, queue: &str, context: &Context) -> Result<Self, MeasureError> {
         let mut child = on(site, this_program()?)
             .args(["--responder", queue])
             .args(["--set", &format!("bus.exchange={}", site.exchange)])
@@ -60,9 +60,9 @@ impl Floor {
 
 /// The daemon on this broker.
 pub(super) async fn start_daemon(
-    site: &Site,
+    site: &BrokerSetup,
     id: &str,
-    args: &BenchArgs,
+    args: &MeasureArgs,
     sink: Option<&Sink>,
     context: &Context,
 ) -> Result<Daemon, MeasureError> {
@@ -76,16 +76,16 @@ pub(super) async fn start_daemon(
 }
 
 /// A program on this broker. The URL goes through the environment: a command line can be read by every user.
-fn on(site: &Site, mut program: Command) -> Command {
+fn on(site: &BrokerSetup, mut program: Command) -> Command {
     program.env("TOOLBUS__BUS__URL", &site.url);
     program
 }
 
 fn configuration(
-    site: &Site,
+    site: &BrokerSetup,
     id: &str,
     address: SocketAddr,
-    args: &BenchArgs,
+    args: &MeasureArgs,
     sink: Option<&Sink>,
     context: &Context,
 ) -> String {
@@ -130,7 +130,7 @@ log = "warn"
 }
 
 /// Rules for many agents, and for the one that calls: each step of the path of a call has something to decide.
-fn policy(args: &BenchArgs) -> String {
+fn policy(args: &MeasureArgs) -> String {
     let mut text = String::new();
     if args.agents == 0 || args.tools == 0 {
         return text;

@@ -8,7 +8,7 @@ use lapin::types::{AMQPValue, FieldTable, LongString, ShortString};
 use lapin::{BasicProperties, Channel, Connection};
 use tokio::sync::mpsc;
 
-use crate::broker::site::{BenchError, Site, short};
+use crate::broker::site::{BrokerError, BrokerSetup, short};
 
 /// The agent that calls, by its `rb-source`.
 pub(crate) const AGENT: &str = "bench";
@@ -51,7 +51,7 @@ impl Load {
     /// # Errors
     ///
     /// When the broker cannot be reached, or refuses.
-    pub(crate) async fn connect(site: &Site, callers: usize) -> Result<Self, BenchError> {
+    pub(crate) async fn connect(site: &BrokerSetup, callers: usize) -> Result<Self, BrokerError> {
         let publishing = site.connect("toolbus bench load publish").await?;
         let consuming = site.connect("toolbus bench load consume").await?;
         let requests = publishing.create_channel().await?;
@@ -85,7 +85,7 @@ impl Load {
     /// # Errors
     ///
     /// When a call is not answered, or not with a result.
-    pub(crate) async fn run(&mut self, topic: &str, time: Duration) -> Result<Sample, BenchError> {
+    pub(crate) async fn run(&mut self, topic: &str, time: Duration) -> Result<Sample, BrokerError> {
         let started = Instant::now();
         let (channel, exchange, reply_to) = (&self.requests, &self.exchange, &self.reply_to);
         let topic = short(topic)?;
@@ -96,7 +96,7 @@ impl Load {
                 while started.elapsed() < time {
                     latencies.push(request.call(channel, answers).await?);
                 }
-                Ok::<_, BenchError>(latencies)
+                Ok::<_, BrokerError>(latencies)
             }
         });
         let latencies = try_join_all(callers).await?.concat();
@@ -108,7 +108,7 @@ impl Load {
     /// # Errors
     ///
     /// When the broker does not take part.
-    pub(crate) async fn close(self) -> Result<(), BenchError> {
+    pub(crate) async fn close(self) -> Result<(), BrokerError> {
         self.publishing.close(200, "done".into()).await?;
         self.consuming.close(200, "done".into()).await?;
         Ok(())
@@ -137,7 +137,7 @@ impl Request {
         Self { exchange, topic, properties, body: body.into_bytes().into() }
     }
 
-    async fn call(&self, channel: &Channel, answers: &mut mpsc::Receiver<Answer>) -> Result<Duration, BenchError> {
+    async fn call(&self, channel: &Channel, answers: &mut mpsc::Receiver<Answer>) -> Result<Duration, BrokerError> {
         let begun = Instant::now();
         let options = BasicPublishOptions { mandatory: true, ..BasicPublishOptions::default() };
         let (exchange, topic) = (self.exchange.clone(), self.topic.clone());
@@ -145,9 +145,9 @@ impl Request {
         let answer = tokio::time::timeout(ANSWER_TIME, answers.recv());
         match answer.await {
             Ok(Some(Answer { refused: None })) => {}
-            Ok(Some(Answer { refused: Some(text) })) => return Err(BenchError::Refused(text)),
-            Ok(None) => return Err(BenchError::Stopped),
-            Err(_) => return Err(BenchError::NoAnswer(ANSWER_TIME.as_secs())),
+            Ok(Some(Answer { refused: Some(text) })) => return Err(BrokerError::Refused(text)),
+            Ok(None) => return Err(BrokerError::Stopped),
+            Err(_) => return Err(BrokerError::NoAnswer(ANSWER_TIME.as_secs())),
         }
         let latency = begun.elapsed();
         confirm.await?;

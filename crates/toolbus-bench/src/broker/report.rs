@@ -7,7 +7,7 @@ use crate::usage::Usage;
 use serde::Serialize;
 
 use super::{BARE, TOOLBUS};
-use crate::args::BenchArgs;
+use crate::args::MeasureArgs;
 use crate::figures::{self, Row};
 use crate::report::Measured;
 use toolbus::commands::Context;
@@ -38,7 +38,7 @@ struct Ratio {
 
 impl Broker {
     pub(super) fn new(
-        args: &BenchArgs,
+        args: &MeasureArgs,
         context: &Context,
         rows: Vec<Row>,
         idle: Usage,

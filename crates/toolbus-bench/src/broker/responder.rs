@@ -6,7 +6,7 @@ use lapin::options::{
 use lapin::types::{AMQPValue, FieldTable};
 use lapin::{BasicProperties, Channel};
 
-use crate::broker::site::{BenchError, Site, short};
+use crate::broker::site::{BrokerError, BrokerSetup, short};
 
 /// The floor: answers every request with the same bytes, and still loses nothing.
 ///
@@ -16,7 +16,7 @@ use crate::broker::site::{BenchError, Site, short};
 #[derive(Debug, Clone)]
 pub(crate) struct Responder {
     /// Where it listens.
-    pub(crate) site: Site,
+    pub(crate) site: BrokerSetup,
     /// Its queue.
     pub(crate) queue: String,
     /// The topic that its queue is bound to.
@@ -42,7 +42,7 @@ impl Responder {
     /// # Errors
     ///
     /// When the broker cannot be reached, or refuses.
-    pub(crate) async fn run(&self, ready: impl FnOnce()) -> Result<(), BenchError> {
+    pub(crate) async fn run(&self, ready: impl FnOnce()) -> Result<(), BrokerError> {
         let consuming = self.site.connect("toolbus bench responder consume").await?;
         let publishing = self.site.connect("toolbus bench responder publish").await?;
         let channel = consuming.create_channel().await?;
@@ -57,11 +57,11 @@ impl Responder {
         while let Some(delivery) = consumer.next().await {
             tokio::spawn(answer(answers.clone(), delivery?));
         }
-        Err(BenchError::Stopped)
+        Err(BrokerError::Stopped)
     }
 }
 
-async fn answer(channel: Channel, delivery: Delivery) -> Result<(), BenchError> {
+async fn answer(channel: Channel, delivery: Delivery) -> Result<(), BrokerError> {
     let properties = &delivery.properties;
     let empty = "".into();
     let reply_to = properties.reply_to().clone().unwrap_or_default();

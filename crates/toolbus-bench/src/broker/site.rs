@@ -5,7 +5,7 @@ use lapin::{Channel, Connection, ConnectionProperties, ExchangeKind};
 
 /// Where a measurement takes place. Everything in it is made for the measurement and removed after it.
 #[derive(Debug, Clone)]
-pub(crate) struct Site {
+pub(crate) struct BrokerSetup {
     /// The broker, credentials included.
     pub(crate) url: String,
     /// The topic exchange.
@@ -18,7 +18,7 @@ pub(crate) struct Site {
 
 /// Why a measurement could not be made.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum BenchError {
+pub(crate) enum BrokerError {
     /// The broker refused something or went away.
     #[error("the broker: {0}")]
     Broker(#[from] lapin::Error),
@@ -39,20 +39,20 @@ pub(crate) enum BenchError {
     Refused(String),
 }
 
-pub(crate) fn short(text: &str) -> Result<ShortString, BenchError> {
-    ShortString::try_new(text).map_err(|_| BenchError::Name(text.to_owned()))
+pub(crate) fn short(text: &str) -> Result<ShortString, BrokerError> {
+    ShortString::try_new(text).map_err(|_| BrokerError::Name(text.to_owned()))
 }
 
-impl Site {
-    pub(crate) async fn connect(&self, name: &str) -> Result<Connection, BenchError> {
+impl BrokerSetup {
+    pub(crate) async fn connect(&self, name: &str) -> Result<Connection, BrokerError> {
         let properties = ConnectionProperties::default().with_connection_name(name.into());
-        let mut uri: AMQPUri = self.url.parse().map_err(BenchError::Url)?;
+        let mut uri: AMQPUri = self.url.parse().map_err(BrokerError::Url)?;
         // As the daemon does, so that both sides have the same buffers.
         uri.query.frame_max.get_or_insert(131_072);
         Ok(Connection::connect_uri(uri, properties).await?)
     }
 
-    pub(crate) async fn declare(&self, channel: &Channel, queue: &str, topic: &str) -> Result<(), BenchError> {
+    pub(crate) async fn declare(&self, channel: &Channel, queue: &str, topic: &str) -> Result<(), BrokerError> {
         let durable = ExchangeDeclareOptions { durable: true, ..ExchangeDeclareOptions::default() };
         let exchange = short(&self.exchange)?;
         channel.exchange_declare(exchange.clone(), ExchangeKind::Topic, durable, FieldTable::default()).await?;
@@ -78,7 +78,7 @@ impl Site {
     /// # Errors
     ///
     /// When the broker cannot be reached or refuses.
-    pub(crate) async fn remove(&self, exchanges: &[&str], queues: &[&str]) -> Result<(), BenchError> {
+    pub(crate) async fn remove(&self, exchanges: &[&str], queues: &[&str]) -> Result<(), BrokerError> {
         let connection = self.connect("toolbus bench clean-up").await?;
         let channel = connection.create_channel().await?;
         for queue in queues {

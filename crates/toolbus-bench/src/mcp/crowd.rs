@@ -10,7 +10,7 @@ use super::processes::{proportional_memory, server_of};
 use super::sides;
 use crate::error::MeasureError;
 use toolbus::config::Config;
-use toolbus::session::Session;
+use toolbus::local_daemon::LocalDaemon;
 
 /// How many.
 pub(super) const SERVERS: usize = 50;
@@ -35,7 +35,7 @@ pub(super) struct Crowd {
 
 pub(super) async fn measure(config: &Config) -> Result<Crowd, MeasureError> {
     let begun = Instant::now();
-    let session = Session::with_daemon(config, None).await.map_err(|error| MeasureError::Mcp(error.to_string()))?;
+    let session = LocalDaemon::with_daemon(config, None).await.map_err(|error| MeasureError::Mcp(error.to_string()))?;
     sides::all_ready(&*session.servers()).await?;
     let ready = begun.elapsed();
     let supervisors: Vec<u32> = session.servers().status().iter().filter_map(|server| server.pid).collect();

@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::crowd::Crowd;
 use super::sides::Side;
-use crate::args::BenchArgs;
+use crate::args::MeasureArgs;
 use crate::figures::{self, Row};
 use crate::report::Measured;
 
@@ -31,7 +31,7 @@ struct Comparison {
 }
 
 impl Bridge {
-    pub(super) fn new(args: &BenchArgs, rows: Vec<Row>, recovery: Duration, crowd: Crowd) -> Self {
+    pub(super) fn new(args: &MeasureArgs, rows: Vec<Row>, recovery: Duration, crowd: Crowd) -> Self {
         Self {
             comparisons: args.callers.iter().filter_map(|callers| comparison(&rows, *callers)).collect(),
             rows,

@@ -19,7 +19,7 @@ use super::{LOOK_EVERY, START_TIME};
 use crate::error::MeasureError;
 use toolbus::config::Config;
 use toolbus::http::admin::McpAdmin;
-use toolbus::session::Session;
+use toolbus::local_daemon::LocalDaemon;
 use toolbus_client::{Client, Content};
 
 /// Longest wait for one answer.
@@ -46,7 +46,7 @@ impl Side {
 /// A server of its own for each side.
 pub(super) struct Sides {
     direct: Direct,
-    session: Session,
+    session: LocalDaemon,
     client: Client,
     subject: Subject,
 }
@@ -61,7 +61,7 @@ impl Sides {
         let direct = tokio::time::timeout(START_TIME, started).await;
         let direct = direct.map_err(|_| failed(&"the server did not answer"))?.map_err(|error| failed(&error))?;
 
-        let session = Session::with_daemon(config, None).await.map_err(|error| failed(&error))?;
+        let session = LocalDaemon::with_daemon(config, None).await.map_err(|error| failed(&error))?;
         session.ready(START_TIME).await.map_err(|error| failed(&error))?;
         all_ready(&*session.servers()).await?;
         let client = Client::connect(session.bus(), topic::TOOL_INVOKE, START_TIME).await;

@@ -6,7 +6,7 @@ use crate::broker::load::TEXT;
 use serde_json::{Map, Value, json};
 
 use super::echo;
-use crate::args::BenchArgs;
+use crate::args::MeasureArgs;
 use crate::error::MeasureError;
 
 /// A server, and the call that is repeated.
@@ -22,7 +22,7 @@ pub(crate) struct Subject {
 
 impl Subject {
     /// What the arguments name, or else this program as the smallest server.
-    pub(crate) fn of(args: &BenchArgs) -> Result<Self, MeasureError> {
+    pub(crate) fn of(args: &MeasureArgs) -> Result<Self, MeasureError> {
         let Some(command) = &args.mcp_command else { return Self::smallest() };
         let mut words = command.split_whitespace().map(str::to_owned);
         let command = words.next().ok_or_else(|| MeasureError::Mcp("--mcp-command is empty".to_owned()))?;

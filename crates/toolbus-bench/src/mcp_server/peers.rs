@@ -12,7 +12,7 @@ use serde::Serialize;
 use super::idle::mib;
 use super::peer::Running;
 use super::{Server, WARM_UP, tree};
-use crate::args::BenchArgs;
+use crate::args::MeasureArgs;
 use crate::broker::TOOLBUS;
 use crate::daemon::START_TIME;
 use crate::error::MeasureError;
@@ -78,12 +78,12 @@ struct Side {
 
 impl Peers {
     /// How often something is measured in each round.
-    pub(super) fn turns(args: &BenchArgs) -> usize {
+    pub(super) fn turns(args: &MeasureArgs) -> usize {
         if args.peer.is_empty() { 0 } else { (args.peer.len() + 1) * args.callers.len() }
     }
 
     /// Nothing where there is none to compare with.
-    pub(super) async fn measure(args: &BenchArgs, bar: &ProgressBar) -> Result<Vec<Compared>, MeasureError> {
+    pub(super) async fn measure(args: &MeasureArgs, bar: &ProgressBar) -> Result<Vec<Compared>, MeasureError> {
         if args.peer.is_empty() {
             return Ok(Vec::new());
         }
@@ -105,7 +105,7 @@ impl Peers {
         Ok(compared)
     }
 
-    async fn start(args: &BenchArgs) -> Result<Self, MeasureError> {
+    async fn start(args: &MeasureArgs) -> Result<Self, MeasureError> {
         let subject = Subject::of(args)?;
         let words: Vec<&str> = std::iter::once(&subject.command).chain(&subject.args).map(String::as_str).collect();
         let program = words.last().copied().unwrap_or_default().to_owned();
@@ -136,7 +136,7 @@ impl Peers {
     }
 
     /// Every side at one number of connections.
-    async fn calls(&self, args: &BenchArgs, callers: u16, bar: &ProgressBar) -> Result<Vec<Calls>, MeasureError> {
+    async fn calls(&self, args: &MeasureArgs, callers: u16, bar: &ProgressBar) -> Result<Vec<Calls>, MeasureError> {
         let mut connected = Vec::new();
         for (place, side) in self.sides.iter().enumerate() {
             let mut clients = Vec::with_capacity(usize::from(callers));

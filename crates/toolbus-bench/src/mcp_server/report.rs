@@ -121,14 +121,14 @@ mod tests {
 
     use super::super::peers::AfterKill;
     use super::*;
-    use crate::Cli;
+    use crate::BenchCli;
     use crate::figures::tests::row;
     use crate::report::Report;
 
     const MIB: u64 = 1 << 20;
 
-    fn args() -> crate::args::BenchArgs {
-        Cli::try_parse_from(["toolbus-bench", "--door"]).unwrap().bench
+    fn args() -> crate::args::MeasureArgs {
+        BenchCli::try_parse_from(["toolbus-bench", "--door"]).unwrap().bench
     }
 
     fn rows(session: f64, stateless: f64, carried: f64) -> Vec<Row> {

@@ -14,7 +14,7 @@ use super::Server;
 use crate::daemon::START_TIME;
 use crate::error::MeasureError;
 use toolbus::config::{Config, Override, Sources};
-use toolbus::session::Session;
+use toolbus::local_daemon::LocalDaemon;
 use toolbus_client::{Client, Content};
 
 /// The tool that is called.
@@ -51,7 +51,7 @@ impl Side {
 /// A daemon in a process of its own with an MCP server, and one in this process without.
 pub(super) struct Sides {
     server: Server,
-    session: Session,
+    session: LocalDaemon,
     client: Arc<Client>,
 }
 
@@ -75,7 +75,7 @@ impl Sides {
         let overrides = plain.map(|(key, value)| Override::new(key, value)).into();
         let loaded =
             Config::load(&Sources { overrides, ..Sources::default() }).map_err(|problems| failed(&problems))?;
-        let session = Session::with_daemon(&loaded.config, None).await.map_err(|error| failed(&error))?;
+        let session = LocalDaemon::with_daemon(&loaded.config, None).await.map_err(|error| failed(&error))?;
         session.ready(START_TIME).await.map_err(|error| failed(&error))?;
         let client = Client::connect(session.bus(), topic::TOOL_INVOKE, START_TIME).await;
         let client = Arc::new(client.map_err(|error| failed(&error))?);

@@ -154,7 +154,7 @@ mod tests {
 
     use super::super::footprint::Footprint;
     use super::*;
-    use crate::Cli;
+    use crate::BenchCli;
     use crate::figures::tests::row;
     use crate::report::Report;
 
@@ -183,7 +183,7 @@ mod tests {
         let absent = vec![("bwrap", "not installed".to_owned())];
         let (growth, python) = (vec![growth(after)], "3.11.7".to_owned());
         let measured = Scripts { rows, absent, throughput, growth, python, max_in_flight: 2, names: names() };
-        Report::new(&Cli::try_parse_from(["toolbus-bench", "--script"]).unwrap().bench, measured)
+        Report::new(&BenchCli::try_parse_from(["toolbus-bench", "--script"]).unwrap().bench, measured)
     }
 
     fn missed(report: &Report<Scripts>) -> Vec<&str> {

@@ -14,7 +14,7 @@ use toolbus_scripts::runner::sandbox::{PoolSettings, SandboxRunner, SandboxSetti
 use toolbus_scripts::runner::{Runner, Script, StartKind};
 use toolbus_scripts::tool::ScriptTool;
 
-use crate::args::BenchArgs;
+use crate::args::MeasureArgs;
 use crate::error::MeasureError;
 use toolbus::config::script::{SCRIPT_TOOL, ScriptConfig};
 use toolbus::config::{Config, HumanDuration};
@@ -36,7 +36,7 @@ pub(super) struct Subject {
 
 impl Subject {
     /// What the arguments and the configuration name.
-    pub(super) async fn of(args: &BenchArgs, config: &Config) -> Result<Self, MeasureError> {
+    pub(super) async fn of(args: &MeasureArgs, config: &Config) -> Result<Self, MeasureError> {
         let mut section = config.script.clone().unwrap_or_default();
         if let Some(python) = &args.python {
             section.python.clone_from(python);

@@ -24,7 +24,7 @@ use tokio::time::MissedTickBehavior;
 use toolbus_core::bus::{PublishError, Routing};
 
 use super::connection::ConnectionHandle;
-use super::publisher::{Failure, Prepared, open};
+use super::publisher::{Prepared, PublishFailure, open};
 
 /// Publishes that may wait for the channel's task.
 const BACKLOG: usize = 1024;
@@ -49,12 +49,12 @@ pub(super) struct ConfirmChannel {
 /// A message, and the receiver of its outcome.
 struct Publish {
     message: Prepared,
-    verdict: oneshot::Sender<Result<Routing, Failure>>,
+    verdict: oneshot::Sender<Result<Routing, PublishFailure>>,
 }
 
 /// What tells one message from another when it is returned.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Key {
+struct ConfirmKey {
     exchange: ShortString,
     address: ShortString,
     message_id: Option<ShortString>,
@@ -89,10 +89,10 @@ impl ConfirmChannel {
     }
 
     /// Publishes, and waits for the verdict. A message given up half-way may still arrive.
-    pub(super) async fn publish(&self, message: Prepared) -> Result<Routing, Failure> {
+    pub(super) async fn publish(&self, message: Prepared) -> Result<Routing, PublishFailure> {
         let (verdict, outcome) = oneshot::channel();
-        self.publishes.send(Publish { message, verdict }).await.map_err(|_| Failure::Gone)?;
-        outcome.await.unwrap_or(Err(Failure::Gone))
+        self.publishes.send(Publish { message, verdict }).await.map_err(|_| PublishFailure::Gone)?;
+        outcome.await.unwrap_or(Err(PublishFailure::Gone))
     }
 }
 
@@ -128,28 +128,28 @@ async fn drive(channel: Channel, mut publishes: mpsc::Receiver<Publish>) {
 #[derive(Default)]
 struct PendingConfirms {
     next: u64,
-    under_way: BTreeMap<u64, Waiting>,
+    under_way: BTreeMap<u64, PendingConfirm>,
     /// Confirmed without a return.
-    clear: Vec<Waiting>,
+    clear: Vec<PendingConfirm>,
     /// Confirmed with a return.
     unclear: Vec<Unclear>,
     /// Rejected.
-    nacked: Vec<Waiting>,
+    nacked: Vec<PendingConfirm>,
     /// Returned, and not yet known whose it is.
-    returned: Vec<Key>,
+    returned: Vec<ConfirmKey>,
 }
 
 /// A message that may have been returned with a confirm that is still to come.
 struct Unclear {
-    waiting: Waiting,
+    waiting: PendingConfirm,
     /// Number of the first publish that was not under way yet.
     after: u64,
     since: Instant,
 }
 
-struct Waiting {
-    key: Key,
-    verdict: oneshot::Sender<Result<Routing, Failure>>,
+struct PendingConfirm {
+    key: ConfirmKey,
+    verdict: oneshot::Sender<Result<Routing, PublishFailure>>,
 }
 
 impl PendingConfirms {
@@ -157,7 +157,7 @@ impl PendingConfirms {
         let Publish { message, verdict } = publish;
         let number = self.next;
         self.next += 1;
-        self.under_way.insert(number, Waiting { key: Key::of(&message), verdict });
+        self.under_way.insert(number, PendingConfirm { key: ConfirmKey::of(&message), verdict });
         let channel = channel.clone();
         Box::pin(async move { (number, message.send(&channel).await) })
     }
@@ -167,15 +167,15 @@ impl PendingConfirms {
         match outcome {
             Ok(Confirmation::Ack(None)) => self.clear.push(waiting),
             Ok(Confirmation::Ack(Some(returned))) => {
-                self.returned.push(Key::of_returned(&returned));
+                self.returned.push(ConfirmKey::of_returned(&returned));
                 self.unclear.push(Unclear { waiting, after: self.next, since: Instant::now() });
             }
             Ok(Confirmation::Nack(returned)) => {
-                self.returned.extend(returned.map(|returned| Key::of_returned(&returned)));
+                self.returned.extend(returned.map(|returned| ConfirmKey::of_returned(&returned)));
                 self.nacked.push(waiting);
             }
-            Ok(Confirmation::NotRequested) => waiting.tell(Err(Failure::Nack)),
-            Err(error) => waiting.tell(Err(Failure::Amqp(error))),
+            Ok(Confirmation::NotRequested) => waiting.tell(Err(PublishFailure::Nack)),
+            Err(error) => waiting.tell(Err(PublishFailure::Amqp(error))),
         }
     }
 
@@ -183,7 +183,7 @@ impl PendingConfirms {
         for waiting in std::mem::take(&mut self.nacked) {
             // Its return must not be taken for that of the same message, published again.
             self.claim(&waiting.key);
-            waiting.tell(Err(Failure::Nack));
+            waiting.tell(Err(PublishFailure::Nack));
         }
         for waiting in std::mem::take(&mut self.clear) {
             let routing = if self.claim(&waiting.key) { Routing::Unroutable } else { Routing::Routed };
@@ -199,7 +199,7 @@ impl PendingConfirms {
             } else if oldest >= unclear.after {
                 unclear.waiting.tell(Ok(Routing::Routed));
             } else if unclear.since.elapsed() > UNCLEAR_TIME {
-                unclear.waiting.tell(Err(Failure::Gone));
+                unclear.waiting.tell(Err(PublishFailure::Gone));
             } else {
                 self.unclear.push(unclear);
             }
@@ -211,20 +211,20 @@ impl PendingConfirms {
     }
 
     /// Takes a return of this message out of those that came, if there is one.
-    fn claim(&mut self, key: &Key) -> bool {
+    fn claim(&mut self, key: &ConfirmKey) -> bool {
         let place = self.returned.iter().position(|returned| returned == key);
         place.map(|place| self.returned.swap_remove(place)).is_some()
     }
 }
 
-impl Waiting {
+impl PendingConfirm {
     /// The receiver may have given up.
-    fn tell(self, outcome: Result<Routing, Failure>) {
+    fn tell(self, outcome: Result<Routing, PublishFailure>) {
         let _ = self.verdict.send(outcome);
     }
 }
 
-impl Key {
+impl ConfirmKey {
     fn of(message: &Prepared) -> Self {
         Self {
             exchange: message.exchange.clone(),

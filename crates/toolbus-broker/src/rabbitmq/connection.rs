@@ -73,15 +73,15 @@ pub(super) struct ConnectionHandle {
 
 /// The bus has been closed.
 #[derive(Debug)]
-pub(super) struct Closed;
+pub(super) struct ConnectionClosed;
 
 impl ConnectionHandle {
     /// Waits for an open connection.
-    pub(super) async fn open(&self) -> Result<Arc<Connection>, Closed> {
+    pub(super) async fn open(&self) -> Result<Arc<Connection>, ConnectionClosed> {
         let mut connection = self.connection.clone();
         let usable = |it: &Option<Arc<Connection>>| it.as_ref().is_some_and(|it| it.status().connected());
-        let connection = connection.wait_for(usable).await.map_err(|_| Closed)?;
-        connection.clone().ok_or(Closed)
+        let connection = connection.wait_for(usable).await.map_err(|_| ConnectionClosed)?;
+        connection.clone().ok_or(ConnectionClosed)
     }
 
     /// Whether there is a connection now.

@@ -93,10 +93,10 @@ impl Publisher {
         match sent {
             Ok(Confirmation::Ack(None)) => Ok(Routing::Routed),
             Ok(Confirmation::Ack(Some(_))) => Ok(Routing::Unroutable),
-            Ok(Confirmation::Nack(_) | Confirmation::NotRequested) => Err(self.error(&Failure::Nack)),
+            Ok(Confirmation::Nack(_) | Confirmation::NotRequested) => Err(self.error(&PublishFailure::Nack)),
             Err(error) => match refusal(&error) {
                 Some(words) => Err(PublishError::Refused(words)),
-                None => Err(self.error(&Failure::Amqp(error))),
+                None => Err(self.error(&PublishFailure::Amqp(error))),
             },
         }
     }
@@ -146,20 +146,20 @@ impl Publisher {
         })
     }
 
-    fn error(&self, failure: &Failure) -> PublishError {
+    fn error(&self, failure: &PublishFailure) -> PublishError {
         if self.connection.is_closed() {
             return PublishError::Closed;
         }
         match failure {
-            Failure::Amqp(error) => PublishError::Unavailable(cause::words(error)),
-            Failure::Nack => PublishError::Rejected("a queue for it is full or down".to_owned()),
-            Failure::Gone => PublishError::Unavailable("the channel was lost".to_owned()),
+            PublishFailure::Amqp(error) => PublishError::Unavailable(cause::words(error)),
+            PublishFailure::Nack => PublishError::Rejected("a queue for it is full or down".to_owned()),
+            PublishFailure::Gone => PublishError::Unavailable("the channel was lost".to_owned()),
         }
     }
 }
 
 /// Why a message was not confirmed.
-pub(super) enum Failure {
+pub(super) enum PublishFailure {
     Amqp(Error),
     /// The broker's own verdict on this message; the channel goes on.
     Nack,

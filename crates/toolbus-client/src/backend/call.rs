@@ -14,7 +14,7 @@ use toolbus_protocol::{
 };
 
 use super::response::response;
-use super::{Parts, sentence};
+use super::{BackendParts, sentence};
 use crate::{Answer, ClientError, Expected, Request};
 
 /// Longest wait for the broker before a call is sent.
@@ -33,7 +33,7 @@ const CANCELS: u32 = 4;
 /// What is known of a call that has no answer.
 const OUTCOME_UNKNOWN: &str = "Whether it had its effect is not known: find out before calling again.";
 
-impl Parts {
+impl BackendParts {
     /// Makes a call, and waits for what becomes of it.
     pub(super) async fn run(&self, call: BackendCall) -> Result<ToolOutput, ToolFailure> {
         let cancelled = call.cancelled.clone();

@@ -13,7 +13,7 @@ use tracing::{info, warn};
 
 use super::call::lost;
 use super::response::definition;
-use super::{Parts, sentence};
+use super::{BackendParts, sentence};
 use crate::ClientError;
 
 /// How long a list counts without asking again. The daemon tells of changes.
@@ -133,7 +133,7 @@ impl Listing {
     }
 }
 
-impl Parts {
+impl BackendParts {
     /// The list of a session: as it was told a moment ago, or as it is. Where nobody answers, as it was last told.
     pub(super) async fn list(&self, session: Option<&Arc<str>>) -> Result<List, Unavailable> {
         let Some(session) = session else { return Err(Unavailable("A caller without a session has no list.".into())) };

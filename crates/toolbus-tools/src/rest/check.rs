@@ -9,7 +9,7 @@ use toolbus_core::{Parameters, ParametersError};
 use super::credentials::Credentials;
 use super::endpoint::Endpoint;
 use super::template::Template;
-use super::{Body, Client, CredentialError, HeaderError, Settings, TemplateError};
+use super::{Body, CredentialError, HeaderError, HttpClient, Settings, TemplateError};
 use crate::nearest::nearest;
 
 /// What is wrong with an endpoint's settings.
@@ -78,7 +78,7 @@ impl EndpointError {
 }
 
 /// Checks the settings, and makes of them what runs and what is known of it.
-pub(super) fn endpoint(settings: Settings, client: &Client) -> Result<(ToolDescriptor, Endpoint), EndpointError> {
+pub(super) fn endpoint(settings: Settings, client: &HttpClient) -> Result<(ToolDescriptor, Endpoint), EndpointError> {
     if settings.name.trim().is_empty() {
         return Err(EndpointError::Name);
     }
@@ -148,7 +148,7 @@ mod tests {
 
     use toolbus_core::ParametersError;
 
-    use super::{Client, EndpointError, Settings};
+    use super::{EndpointError, HttpClient, Settings};
     use crate::Secret;
     use crate::rest::{Body, Credential, CredentialError, HeaderError, Method, TemplateError, tool, tools};
 
@@ -163,7 +163,7 @@ mod tests {
     fn refused(change: impl FnOnce(&mut Settings)) -> EndpointError {
         let mut settings = weather();
         change(&mut settings);
-        tool(settings, &Client::new().unwrap()).expect_err("a refusal")
+        tool(settings, &HttpClient::new().unwrap()).expect_err("a refusal")
     }
 
     #[test]
@@ -172,7 +172,7 @@ mod tests {
         settings.description = "Current weather of a city".to_owned();
         settings.timeout = Some(Duration::from_secs(10));
         settings.effect = Effect::ReadOnly;
-        let tool = tool(settings, &Client::new().unwrap()).unwrap();
+        let tool = tool(settings, &HttpClient::new().unwrap()).unwrap();
         let descriptor = &tool.descriptor;
         assert_eq!((&*descriptor.name, &*descriptor.source, descriptor.provider), ("get_weather", "rest", "rest"));
         assert_eq!(descriptor.description, "Current weather of a city");
@@ -182,7 +182,7 @@ mod tests {
 
     #[test]
     fn an_endpoint_without_an_effect_has_that_of_its_method() {
-        let client = Client::new().unwrap();
+        let client = HttpClient::new().unwrap();
         let effect = |method: Method, effect: Effect| {
             tool(Settings { method, effect, ..weather() }, &client).unwrap().descriptor.effect
         };
@@ -253,8 +253,8 @@ mod tests {
     fn every_endpoint_with_a_mistake_is_told() {
         let broken = |url: &str| Settings::new("broken", url);
         let endpoints = vec![broken("ftp://h"), weather(), broken("http://h/{x}")];
-        let mistakes = tools(endpoints, &Client::new().unwrap()).err().unwrap();
+        let mistakes = tools(endpoints, &HttpClient::new().unwrap()).err().unwrap();
         assert_eq!(mistakes.iter().map(|(position, _)| *position).collect::<Vec<_>>(), [0, 2]);
-        assert_eq!(tools(vec![weather()], &Client::new().unwrap()).unwrap().len(), 1);
+        assert_eq!(tools(vec![weather()], &HttpClient::new().unwrap()).unwrap().len(), 1);
     }
 }

@@ -6,19 +6,19 @@ use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderValue};
 use serde_json::{Map, Value};
 use toolbus_core::failure::{Cause, ToolFailure};
 use toolbus_core::tool::{Executor, ToolCall, ToolOutput};
-use toolbus_outbound::Reply;
+use toolbus_outbound::HttpReply;
 use toolbus_protocol::TraceContext;
 
 use super::credentials::Credentials;
 use super::mask::Mask;
 use super::template::Template;
-use super::{Body, Client, Method, answer, failure};
+use super::{Body, HttpClient, Method, answer, failure};
 use crate::arguments::invalid;
 
 /// An endpoint whose settings have been checked.
 pub(super) struct Endpoint {
     pub(super) name: Arc<str>,
-    pub(super) client: Client,
+    pub(super) client: HttpClient,
     pub(super) method: Method,
     pub(super) template: Template,
     pub(super) credentials: Credentials,
@@ -43,8 +43,8 @@ impl Endpoint {
     async fn exchange(&self, request: Request, mask: &Mask) -> Result<ToolOutput, ToolFailure> {
         let reply = self.client.send(request).await.map_err(|error| failure::while_sending(&self.name, error))?;
         match reply {
-            Reply::Response(response) => answer::read(&self.name, response, self.max_response, mask).await,
-            Reply::Redirect(status, error) => {
+            HttpReply::Response(response) => answer::read(&self.name, response, self.max_response, mask).await,
+            HttpReply::Redirect(status, error) => {
                 let text = format!("HTTP {status}: the redirect was not followed, because {error}");
                 Ok(ToolOutput::error(mask.whole(&text)))
             }

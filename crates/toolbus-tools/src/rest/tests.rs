@@ -9,7 +9,7 @@ mod tls;
 
 use toolbus_core::tool::Tool;
 
-use super::{Client, Settings};
+use super::{HttpClient, Settings};
 
 /// A schema that allows everything and declares what the templates in these tests use.
 const ANY: &str = r#"{"type":"object","properties":{"a":{},"b":{}}}"#;
@@ -19,5 +19,5 @@ fn tool(url: impl Into<String>, change: impl FnOnce(&mut Settings)) -> Tool {
     let mut settings = Settings::new("t", url);
     settings.parameters = Some(ANY.to_owned());
     change(&mut settings);
-    super::tool(settings, &Client::new().unwrap()).unwrap()
+    super::tool(settings, &HttpClient::new().unwrap()).unwrap()
 }

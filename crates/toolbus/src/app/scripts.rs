@@ -25,19 +25,19 @@ use crate::http::{ScriptState, ScriptStatus};
 /// What runs the scripts and commands of this process. Cheap to clone.
 #[derive(Clone, Default)]
 pub struct Scripts {
-    shared: Arc<Shared>,
+    shared: Arc<ScriptsInner>,
 }
 
 #[derive(Default)]
-struct Shared {
+struct ScriptsInner {
     /// Absent where this process runs no scripts.
-    scripts: Option<Running>,
+    scripts: Option<ScriptRuns>,
     /// Where commands are kept in. Looked for when there is a command that needs it.
     sandbox: OnceCell<Sandbox>,
 }
 
 /// The tool that runs scripts, with its parts.
-struct Running {
+struct ScriptRuns {
     tool: Tool,
     runner: Arc<dyn Runner>,
     queue: FairQueue,
@@ -79,10 +79,10 @@ impl Scripts {
     pub async fn start(config: &Config, observer: Arc<dyn Observer>) -> Result<Self, ScriptsError> {
         let sandbox = OnceCell::new();
         let scripts = match script_section(config) {
-            Some(section) => Some(Running::start(section, config, observer, &sandbox).await?),
+            Some(section) => Some(ScriptRuns::start(section, config, observer, &sandbox).await?),
             None => None,
         };
-        Ok(Self { shared: Arc::new(Shared { scripts, sandbox }) })
+        Ok(Self { shared: Arc::new(ScriptsInner { scripts, sandbox }) })
     }
 
     /// The tools of scripts and commands, with their limits. That of scripts is the one of the start.
@@ -102,7 +102,7 @@ impl Scripts {
 
     /// Has how many scripts there are told at each export. To be called once.
     pub fn watch(&self, exporters: &Exporters) {
-        if let Some(Running { runner, queue, .. }) = &self.shared.scripts {
+        if let Some(ScriptRuns { runner, queue, .. }) = &self.shared.scripts {
             telemetry::watch_scripts(exporters, queue.clone(), Arc::clone(runner));
         }
     }
@@ -122,12 +122,12 @@ impl Scripts {
 
 impl ScriptState for Scripts {
     fn status(&self) -> Option<ScriptStatus> {
-        let Running { runner, queue, .. } = self.shared.scripts.as_ref()?;
+        let ScriptRuns { runner, queue, .. } = self.shared.scripts.as_ref()?;
         Some(ScriptStatus { runner: runner.status(), running: queue.running(), waiting: queue.waiting() })
     }
 }
 
-impl Running {
+impl ScriptRuns {
     async fn start(
         section: &ScriptConfig,
         config: &Config,

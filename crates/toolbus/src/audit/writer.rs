@@ -23,7 +23,7 @@ const RETRY: Duration = Duration::from_secs(1);
 const TARGET: &str = "toolbus";
 
 /// What the thread is asked to do.
-enum Order {
+enum WriterOrder {
     Write(Box<Record>),
     /// Looks whether the file is to be opened anew.
     Look,
@@ -32,7 +32,7 @@ enum Order {
 
 /// Hands records to the thread.
 pub(super) struct Writer {
-    orders: mpsc::Sender<Order>,
+    orders: mpsc::Sender<WriterOrder>,
     reopen: Arc<AtomicBool>,
     thread: Thread,
     dropped: AtomicU64,
@@ -59,7 +59,7 @@ impl Writer {
 
     /// Queues a record; drops and counts it when the queue is full.
     pub(super) fn write(&self, record: Record) {
-        if self.orders.try_send(Order::Write(Box::new(record))).is_ok() {
+        if self.orders.try_send(WriterOrder::Write(Box::new(record))).is_ok() {
             return;
         }
         let dropped = self.dropped.fetch_add(1, Ordering::Relaxed) + 1;
@@ -71,7 +71,7 @@ impl Writer {
     pub(super) fn reopen(&self) {
         self.reopen.store(true, Ordering::Release);
         // A full queue keeps the thread awake without this.
-        let _ = self.orders.try_send(Order::Look);
+        let _ = self.orders.try_send(WriterOrder::Look);
         self.thread.unpark();
     }
 
@@ -79,7 +79,7 @@ impl Writer {
     pub(super) async fn close(&self) {
         let (closed, done) = oneshot::channel();
         // A thread that has ended has written all.
-        if self.orders.send(Order::Close(closed)).await.is_ok() {
+        if self.orders.send(WriterOrder::Close(closed)).await.is_ok() {
             self.thread.unpark();
             let _ = done.await;
         }
@@ -90,7 +90,7 @@ impl Writer {
 struct Clerk {
     file: LogFile,
     redactor: Redactor,
-    orders: mpsc::Receiver<Order>,
+    orders: mpsc::Receiver<WriterOrder>,
     reopen: Arc<AtomicBool>,
     /// Lines on their way to the file, and how many of their bytes are there.
     lines: Vec<u8>,
@@ -114,13 +114,13 @@ impl Clerk {
     }
 
     /// Makes lines of what is queued, up to a batch or to the end.
-    fn gather(&mut self, first: Order) -> Option<oneshot::Sender<()>> {
+    fn gather(&mut self, first: WriterOrder) -> Option<oneshot::Sender<()>> {
         let mut next = Some(first);
         while let Some(order) = next {
             match order {
-                Order::Write(record) => self.line(&record),
-                Order::Look => {}
-                Order::Close(closed) => return Some(closed),
+                WriterOrder::Write(record) => self.line(&record),
+                WriterOrder::Look => {}
+                WriterOrder::Close(closed) => return Some(closed),
             }
             next = if self.lines.len() < BATCH { self.orders.try_recv().ok() } else { None };
         }

@@ -24,7 +24,7 @@ use super::{Context, one_line};
 use crate::cli::Output;
 use crate::config::script::SCRIPT_TOOL;
 use crate::config::{BusUrl, HumanDuration};
-use crate::session::{Session, SessionError};
+use crate::local_daemon::{LocalDaemon, LocalDaemonError};
 use crate::terminal::{ignore_broken_pipe, printable};
 use toolbus_client::{Answer, Client, ClientError, Content, Request, Sender};
 
@@ -82,7 +82,7 @@ pub enum CallError {
     Arguments(#[from] ArgumentsError),
     /// The bus could not be set up.
     #[error(transparent)]
-    Session(#[from] SessionError),
+    LocalDaemon(#[from] LocalDaemonError),
     /// There is no answer.
     #[error(transparent)]
     Client(#[from] ClientError),
@@ -104,7 +104,7 @@ impl CallError {
     #[must_use]
     pub fn exit_code(&self) -> u8 {
         match self {
-            Self::Arguments(_) | Self::Session(_) | Self::Output(_) => 2,
+            Self::Arguments(_) | Self::LocalDaemon(_) | Self::Output(_) => 2,
             Self::Client(ClientError::NoAnswer(_)) => 5,
             Self::Client(_) => 7,
         }
@@ -142,7 +142,7 @@ async fn answered(args: &CallArgs, context: &Context) -> Result<Answer, CallErro
         // Nobody else could run it, and nothing says that nobody shall.
         config.script.get_or_insert_default();
     }
-    let session = Session::open(&config, config.pin_file(&context.sources)).await?;
+    let session = LocalDaemon::open(&config, config.pin_file(&context.sources)).await?;
     let outcome = exchange(args, arguments.as_ref(), &session, context).await;
     session.close().await;
     outcome
@@ -151,7 +151,7 @@ async fn answered(args: &CallArgs, context: &Context) -> Result<Answer, CallErro
 async fn exchange(
     args: &CallArgs,
     arguments: Option<&Map<String, Value>>,
-    session: &Session,
+    session: &LocalDaemon,
     context: &Context,
 ) -> Result<Answer, CallError> {
     let topic = context.config.invoke.topics.first().map_or(toolbus_protocol::topic::TOOL_INVOKE, String::as_str);

@@ -24,7 +24,7 @@ use crate::terminal::ignore_broken_pipe;
 #[derive(Debug, clap::Args)]
 pub struct ConnectArgs {
     /// The client.
-    client: Client,
+    client: ClientProgram,
     /// Write the entry into the client's file; other entries stay as they are.
     #[arg(long)]
     write: bool,
@@ -50,7 +50,7 @@ pub struct ConnectArgs {
 
 /// MCP clients whose files are known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Client {
+enum ClientProgram {
     /// Claude Code: `.mcp.json` of the project.
     Claude,
     /// Claude Desktop, which speaks over standard input and output alone.
@@ -62,7 +62,7 @@ enum Client {
     VsCode,
 }
 
-impl Client {
+impl ClientProgram {
     /// The member of the file that holds the servers.
     const fn section(self) -> &'static str {
         match self {
@@ -123,10 +123,10 @@ pub fn run(args: &ConnectArgs, operator: &Operator) -> Result<ExitCode, TargetEr
 
 /// The entry of a client that gets the tools of this configuration's daemon.
 fn entry(args: &ConnectArgs, config: &Config, files: &[PathBuf]) -> Result<Value, TargetError> {
-    let is_typed = args.client != Client::ClaudeDesktop;
+    let is_typed = args.client != ClientProgram::ClaudeDesktop;
     let mut entry = Map::new();
     if args.http || config.bus.url == BusUrl::Embedded {
-        if args.client == Client::ClaudeDesktop {
+        if args.client == ClientProgram::ClaudeDesktop {
             let text = "Claude Desktop starts its servers as programs, and `toolbus mcp serve --stdio` needs a broker: set \
                         bus.url";
             return Err(TargetError::Usage(text.to_owned()));
@@ -295,8 +295,8 @@ mod tests {
     fn a_client_asks_the_address_that_this_machine_has() {
         assert_eq!(reachable("0.0.0.0:8471".parse().unwrap()).to_string(), "127.0.0.1:8471");
         assert_eq!(reachable("192.0.2.7:1".parse().unwrap()).to_string(), "192.0.2.7:1");
-        assert_eq!(Client::ClaudeDesktop.file(&BTreeMap::new()), None);
+        assert_eq!(ClientProgram::ClaudeDesktop.file(&BTreeMap::new()), None);
         let home = BTreeMap::from([("HOME".to_owned(), "/srv/ana".to_owned())]);
-        assert!(Client::ClaudeDesktop.file(&home).unwrap().starts_with("/srv/ana"));
+        assert!(ClientProgram::ClaudeDesktop.file(&home).unwrap().starts_with("/srv/ana"));
     }
 }

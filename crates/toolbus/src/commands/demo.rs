@@ -17,7 +17,7 @@ use url::form_urlencoded;
 use super::Context;
 use crate::cli::Output;
 use crate::config::{BusUrl, Config, Override, Problems};
-use crate::session::{Session, SessionError};
+use crate::local_daemon::{LocalDaemon, LocalDaemonError};
 use crate::terminal::ignore_broken_pipe;
 use toolbus_client::{Answer, Client, ClientError, Content};
 
@@ -46,7 +46,7 @@ pub enum DemoError {
     Config(#[from] Problems),
     /// The bus could not be set up.
     #[error(transparent)]
-    Session(#[from] SessionError),
+    LocalDaemon(#[from] LocalDaemonError),
     /// There was no answer.
     #[error(transparent)]
     Client(#[from] ClientError),
@@ -75,7 +75,7 @@ pub async fn run(_: DemoArgs, context: &Context) -> Result<ExitCode, DemoError> 
     let server = tokio::spawn(async move { axum::serve(listener, weather_service()).await });
     let config = configuration(context, backend.port())?;
 
-    let session = Session::with_daemon(&config, None).await?;
+    let session = LocalDaemon::with_daemon(&config, None).await?;
     let shown = match context.output {
         Output::Table => show(&config, &session).await,
         Output::Json => report(&config, &session).await,
@@ -90,7 +90,7 @@ fn topic(config: &Config) -> &str {
 }
 
 /// The same calls for programs, as one JSON object.
-async fn report(config: &Config, session: &Session) -> Result<(), DemoError> {
+async fn report(config: &Config, session: &LocalDaemon) -> Result<(), DemoError> {
     session.ready(CONNECT_TIME).await?;
     let client = Client::connect(session.bus(), topic(config), CONNECT_TIME).await?;
     let mut calls = Vec::new();
@@ -112,7 +112,7 @@ async fn report(config: &Config, session: &Session) -> Result<(), DemoError> {
     Ok(ignore_broken_pipe(writeln!(io::stdout(), "{report:#}"))?)
 }
 
-async fn show(config: &Config, session: &Session) -> Result<(), DemoError> {
+async fn show(config: &Config, session: &LocalDaemon) -> Result<(), DemoError> {
     let topic = topic(config);
     session.ready(CONNECT_TIME).await?;
     let client = Client::connect(session.bus(), topic, CONNECT_TIME).await?;

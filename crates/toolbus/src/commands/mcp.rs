@@ -36,15 +36,15 @@ enum McpCommand {
     /// List the servers of the running daemon, one line each
     List(ListArgs),
     /// Show all that is known of a server: its tools, what is hidden and why, the last lines of its standard error
-    Show(NamedArgs),
+    Show(ServerArgs),
     /// Add a server to the configuration
     Add(add::AddArgs),
     /// Start or connect one server of the configuration by itself, and tell each step
     Test(test::TestArgs),
     /// End a server of the running daemon and start it again
-    Restart(NamedArgs),
+    Restart(ServerArgs),
     /// Serve an MCP client that starts its servers as child processes, with the tools of the bus
-    Serve(serve::ServeArgs),
+    Serve(serve::McpServeArgs),
 }
 
 #[derive(Debug, clap::Args)]
@@ -54,7 +54,7 @@ struct ListArgs {
 }
 
 #[derive(Debug, clap::Args)]
-struct NamedArgs {
+struct ServerArgs {
     /// Name of the server, in any case.
     name: String,
     #[command(flatten)]

@@ -34,7 +34,7 @@ pub struct PinsArgs {
 #[derive(Debug, clap::Subcommand)]
 enum PinsCommand {
     /// Show how a tool, or every tool of a source, changed since it was pinned
-    Diff(NamedArgs),
+    Diff(PinnedArgs),
     /// Pin a tool, or a whole source, as it is now, so that it is no longer quarantined
     ///
     /// Shows what changed, and asks. With --digest, it must be what `toolbus pins diff` showed, and is neither shown again nor
@@ -43,7 +43,7 @@ enum PinsCommand {
 }
 
 #[derive(Debug, clap::Args)]
-struct NamedArgs {
+struct PinnedArgs {
     /// Name of a tool or of a source.
     name: String,
     /// The source that has the tool; of an MCP server its name will do.
@@ -56,7 +56,7 @@ struct NamedArgs {
 #[derive(Debug, clap::Args)]
 struct ApproveArgs {
     #[command(flatten)]
-    named: NamedArgs,
+    named: PinnedArgs,
     /// The digest that `toolbus pins diff` showed: anything else is refused.
     #[arg(long)]
     digest: Option<Digest>,
@@ -80,7 +80,7 @@ pub async fn run(args: PinsArgs, operator: &Operator) -> Result<ExitCode, Target
             let all = args.target.open(operator).await?.pins(args.source.as_deref()).await?;
             if is_json { as_json(&all) } else { table(&all) }
         }
-        Some(PinsCommand::Diff(NamedArgs { name, source, target })) => {
+        Some(PinsCommand::Diff(PinnedArgs { name, source, target })) => {
             let changes = target.open(operator).await?.pin_changes(&name, source.as_deref()).await?;
             if is_json { as_json(&changes) } else { differences(&changes) }
         }
@@ -91,7 +91,7 @@ pub async fn run(args: PinsArgs, operator: &Operator) -> Result<ExitCode, Target
 }
 
 async fn approve(args: ApproveArgs, operator: &Operator, is_json: bool) -> Result<String, TargetError> {
-    let ApproveArgs { named: NamedArgs { name, source, target }, digest, yes } = args;
+    let ApproveArgs { named: PinnedArgs { name, source, target }, digest, yes } = args;
     let target = target.open(operator).await?;
     // What was looked at before is not looked at again: it is for the daemon to say whether it is still the same.
     let digest = match digest {

@@ -10,7 +10,7 @@ use tracing::Instrument as _;
 use tracing::field::Empty;
 
 use super::Context;
-use crate::app::{App, AppError, Ending, Mode, Recording};
+use crate::app::{App, AppError, Mode, Recording, Shutdown};
 use crate::config::{BusUrl, Config};
 use crate::limits;
 use crate::signals::Signals;
@@ -61,7 +61,7 @@ pub async fn run(_: ServeArgs, context: &Context) -> Result<ExitCode, ServeError
 }
 
 /// Drains the app, in order after a signal and at once after a fatal error, and closes it.
-async fn end(mut app: App, ending: Ending) -> Result<ExitCode, ServeError> {
+async fn end(mut app: App, ending: Shutdown) -> Result<ExitCode, ServeError> {
     let span = tracing::info_span!(
         target: lifecycle::TARGET,
         "drain",
@@ -69,13 +69,13 @@ async fn end(mut app: App, ending: Ending) -> Result<ExitCode, ServeError> {
         otel.status_description = Empty
     );
     let patience = match &ending {
-        Ending::Signal(signal) => {
+        Shutdown::Signal(signal) => {
             let patience = app.drain_timeout();
             let timeout_ms = u64::try_from(patience.as_millis()).unwrap_or(u64::MAX);
             span.in_scope(|| tracing::info!(signal, timeout_ms, "draining"));
             patience
         }
-        Ending::Fatal(reason) => {
+        Shutdown::Fatal(reason) => {
             lifecycle::fail(&span, reason);
             Duration::ZERO
         }
@@ -84,14 +84,14 @@ async fn end(mut app: App, ending: Ending) -> Result<ExitCode, ServeError> {
     let calls = if let Drained::Cut(calls) = drained { calls } else { 0 };
     span.record("toolbus.drain.cut", lifecycle::count(calls));
     let result = match ending {
-        Ending::Signal(_) => {
+        Shutdown::Signal(_) => {
             span.in_scope(|| match drained {
                 Drained::Finished => tracing::info!("drained: every call came to its end"),
                 Drained::Cut(calls) => tracing::warn!(calls, "drained: calls were put back or cancelled"),
             });
             Ok(ExitCode::SUCCESS)
         }
-        Ending::Fatal(reason) => Err(ServeError::Broker(reason)),
+        Shutdown::Fatal(reason) => Err(ServeError::Broker(reason)),
     };
     // Before the exporters end.
     drop(span);

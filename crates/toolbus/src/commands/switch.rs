@@ -19,7 +19,7 @@ use crate::terminal::ignore_broken_pipe;
 #[derive(Debug, clap::Args)]
 pub struct SwitchArgs {
     /// What it is.
-    kind: Kind,
+    kind: SwitchKind,
     /// Its name.
     name: String,
     #[command(flatten)]
@@ -28,7 +28,7 @@ pub struct SwitchArgs {
 
 /// What can be switched off.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Kind {
+enum SwitchKind {
     /// Tools, by the name that they are called by or the one that their MCP server or tool set knows them by.
     Tool,
     /// One agent: it sees and calls nothing. `default` is every agent without a section.
@@ -37,7 +37,7 @@ enum Kind {
     Source,
 }
 
-impl Kind {
+impl SwitchKind {
     const fn name(self) -> &'static str {
         match self {
             Self::Tool => "tool",

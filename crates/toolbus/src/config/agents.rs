@@ -94,7 +94,7 @@ pub struct RateConfig {
 
 /// Tools that may be used.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize)]
-#[serde(from = "Written")]
+#[serde(from = "AllowedToolsForm")]
 pub enum AllowedTools {
     /// Every one.
     #[default]
@@ -108,14 +108,14 @@ pub enum AllowedTools {
 /// The forms that [`AllowedTools`] is written in.
 #[derive(Serialize, Deserialize)]
 #[serde(untagged)]
-enum Written {
-    Word(Word),
+enum AllowedToolsForm {
+    Word(AllowedToolsWord),
     List(Vec<ToolPattern>),
 }
 
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-enum Word {
+enum AllowedToolsWord {
     None,
 }
 
@@ -150,12 +150,12 @@ pub(crate) fn matches_either(patterns: &[ToolPattern], published: &str, bare: &s
     patterns.iter().any(|pattern| pattern.matches_either(published, bare))
 }
 
-impl From<Written> for AllowedTools {
-    fn from(written: Written) -> Self {
+impl From<AllowedToolsForm> for AllowedTools {
+    fn from(written: AllowedToolsForm) -> Self {
         match written {
-            Written::Word(Word::None) => Self::None,
-            Written::List(patterns) if patterns.is_empty() => Self::All,
-            Written::List(patterns) => Self::Only(patterns),
+            AllowedToolsForm::Word(AllowedToolsWord::None) => Self::None,
+            AllowedToolsForm::List(patterns) if patterns.is_empty() => Self::All,
+            AllowedToolsForm::List(patterns) => Self::Only(patterns),
         }
     }
 }
@@ -163,7 +163,7 @@ impl From<Written> for AllowedTools {
 impl Serialize for AllowedTools {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match self {
-            Self::None => Word::None.serialize(serializer),
+            Self::None => AllowedToolsWord::None.serialize(serializer),
             Self::All | Self::Only(_) => self.patterns().serialize(serializer),
         }
     }

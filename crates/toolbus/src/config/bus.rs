@@ -76,7 +76,7 @@ impl Default for BusConfig {
 
 /// Which bus to use.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize)]
-#[serde(try_from = "Written")]
+#[serde(try_from = "UrlForm")]
 pub enum BusUrl {
     /// The one inside this process.
     #[default]
@@ -196,7 +196,7 @@ impl fmt::Debug for AmqpUrl {
 /// The forms that the key is written in.
 #[derive(Deserialize)]
 #[serde(untagged)]
-enum Written {
+enum UrlForm {
     One(String),
     Many(Vec<String>),
 }
@@ -204,14 +204,14 @@ enum Written {
 /// What stands for the bus inside this process.
 const EMBEDDED: &str = "embedded";
 
-impl TryFrom<Written> for BusUrl {
+impl TryFrom<UrlForm> for BusUrl {
     type Error = AmqpUrlError;
 
-    fn try_from(written: Written) -> Result<Self, Self::Error> {
+    fn try_from(written: UrlForm) -> Result<Self, Self::Error> {
         match written {
-            Written::One(text) => text.parse(),
-            Written::Many(texts) if texts.is_empty() => Err(AmqpUrlError::Host),
-            Written::Many(texts) => texts.iter().map(|text| text.parse()).collect::<Result<_, _>>().map(Self::Amqp),
+            UrlForm::One(text) => text.parse(),
+            UrlForm::Many(texts) if texts.is_empty() => Err(AmqpUrlError::Host),
+            UrlForm::Many(texts) => texts.iter().map(|text| text.parse()).collect::<Result<_, _>>().map(Self::Amqp),
         }
     }
 }

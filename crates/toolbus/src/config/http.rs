@@ -106,18 +106,18 @@ const NETWORK: &str = "network";
 /// The forms that [`Open`] is written in.
 #[derive(Deserialize)]
 #[serde(untagged)]
-enum Written {
+enum OpenForm {
     Flag(bool),
     Word(String),
 }
 
 impl<'de> Deserialize<'de> for Open {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        match Written::deserialize(deserializer)? {
-            Written::Flag(false) => Ok(Self::No),
-            Written::Flag(true) => Ok(Self::Local),
-            Written::Word(word) if word == NETWORK => Ok(Self::Network),
-            Written::Word(_) => Err(D::Error::custom("expected true, false or \"network\"")),
+        match OpenForm::deserialize(deserializer)? {
+            OpenForm::Flag(false) => Ok(Self::No),
+            OpenForm::Flag(true) => Ok(Self::Local),
+            OpenForm::Word(word) if word == NETWORK => Ok(Self::Network),
+            OpenForm::Word(_) => Err(D::Error::custom("expected true, false or \"network\"")),
         }
     }
 }

@@ -7,7 +7,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use toolbus_config::HumanDuration;
 use toolbus_core::tool::{Membership, Tool};
-use toolbus_tools::rest::{Client, ClientError, EndpointError};
+use toolbus_tools::rest::{EndpointError, HttpClient, HttpClientError};
 use toolbus_tools::{echo, rest, time};
 
 use super::Config;
@@ -68,7 +68,7 @@ impl ToolsConfig {
 pub enum ToolsError {
     /// No HTTP client for the REST endpoints.
     #[error("no HTTP client can be made: {0}")]
-    Client(#[from] ClientError),
+    HttpClient(#[from] HttpClientError),
     /// An endpoint that cannot work.
     #[error("REST endpoint `{name}`: {error}")]
     Endpoint {
@@ -95,7 +95,7 @@ impl Config {
     pub fn tools(&self) -> Result<Vec<Tool>, ToolsError> {
         let mut tools = builtin(&self.tools);
         if !self.rest.endpoints.is_empty() {
-            let client = Client::new()?;
+            let client = HttpClient::new()?;
             let members = Members::new(&self.toolsets);
             for endpoint in &self.rest.endpoints {
                 let mut tool = rest::tool(settings(endpoint, &members), &client)

@@ -189,7 +189,7 @@ pub struct Status {
     /// How much there is.
     pub counts: Counts,
     /// The MCP servers.
-    pub mcp: Vec<McpServer>,
+    pub mcp: Vec<McpServerSummary>,
     /// What is wrong with MCP servers as they are configured: a file that cannot be read, servers that are left out.
     pub mcp_problems: Vec<String>,
     /// How scripts are run, where they are.
@@ -214,7 +214,7 @@ pub struct LastReload {
 /// An MCP server in short.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct McpServer {
+pub struct McpServerSummary {
     /// Its name.
     pub name: String,
     /// What it is doing.
@@ -242,12 +242,12 @@ pub struct BrokerStatus {
     /// The last reason for being unconnected.
     pub last_error: Option<String>,
     /// Every queue that is meant to be consumed.
-    pub consumers: Vec<Consumer>,
+    pub consumers: Vec<ConsumerStatus>,
 }
 
 /// A queue that is meant to be consumed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Consumer {
+pub struct ConsumerStatus {
     /// Name of the queue.
     pub queue: String,
     /// Whether the broker has confirmed it.
@@ -385,7 +385,11 @@ impl Health {
                 blocked: bus.blocked.as_deref().map(shown),
                 reconnects: bus.reconnects,
                 last_error: bus.last_error.as_deref().map(shown),
-                consumers: bus.consumers.into_iter().map(|(queue, confirmed)| Consumer { queue, confirmed }).collect(),
+                consumers: bus
+                    .consumers
+                    .into_iter()
+                    .map(|(queue, confirmed)| ConsumerStatus { queue, confirmed })
+                    .collect(),
             },
             counts: Counts {
                 tools: self.tools.registry.snapshot().len(),
@@ -457,10 +461,10 @@ impl ToolState {
     }
 }
 
-fn in_short(server: ServerStatus) -> McpServer {
+fn in_short(server: ServerStatus) -> McpServerSummary {
     let ServerStatus { name, phase, restarts, suspect_total: suspect, shadowed_total: shadowed, last_error, .. } =
         server;
-    McpServer { name, phase, restarts, suspect, shadowed, last_error: last_error.as_deref().map(shown) }
+    McpServerSummary { name, phase, restarts, suspect, shadowed, last_error: last_error.as_deref().map(shown) }
 }
 
 fn bus_blockers(state: &BusState) -> Vec<Blocker> {

@@ -20,7 +20,7 @@ fn tools() -> Value {
     json!([{"name": "read", "annotations": hints(true)}, {"name": "write", "annotations": hints(false)}])
 }
 
-fn result(asked: &super::fixture::Asked, content: &str) -> Value {
+fn result(asked: &super::fixture::ReceivedRequest, content: &str) -> Value {
     json!({"toolCallId": asked.body["toolCallId"], "toolName": asked.body["toolName"], "content": content, "isError": false})
 }
 

@@ -13,7 +13,7 @@ use toolbus_core::caller::{AgentName, Caller};
 use toolbus_mcp_server::{Backend as _, BackendCall};
 use toolbus_protocol::{Envelope, Properties, message_type, topic};
 
-use crate::backend::{self, Settings};
+use crate::backend::{self, BackendSettings};
 use crate::{Inbox, Sender};
 
 /// Longest wait for anything; time is paused.
@@ -57,13 +57,13 @@ impl Bus for Breakable {
 }
 
 /// What the daemon was asked.
-pub(super) struct Asked {
+pub(super) struct ReceivedRequest {
     pub(super) topic: String,
     pub(super) properties: Arc<Properties>,
     pub(super) body: Value,
 }
 
-impl Asked {
+impl ReceivedRequest {
     pub(super) fn header(&self, name: &str) -> String {
         self.properties.header(name).unwrap_or_default().to_owned()
     }
@@ -120,7 +120,8 @@ impl Fixture {
             binding: Some("chat:one".to_owned()),
             profile: None,
         };
-        let settings = Settings { topic: topic::TOOL_INVOKE.to_owned(), sender, inbox, max_timeout: MAX_TIMEOUT };
+        let settings =
+            BackendSettings { topic: topic::TOOL_INVOKE.to_owned(), sender, inbox, max_timeout: MAX_TIMEOUT };
         let remote = backend::Bus::start(Arc::clone(&broken) as Arc<dyn Bus>, settings);
         let caller = Arc::new(remote.caller(Some(AgentName::parse("ana").unwrap()), "session".into()));
         Self { remote, caller, daemon: None, bus: embedded, broken }
@@ -137,10 +138,10 @@ impl Fixture {
     }
 
     /// The next thing that the daemon is asked.
-    pub(super) async fn asked(&mut self) -> Asked {
+    pub(super) async fn asked(&mut self) -> ReceivedRequest {
         let next = self.daemon.as_mut().unwrap().recv();
         let delivery = tokio::time::timeout(PATIENCE, next).await.expect("a request in time").unwrap();
-        let asked = Asked {
+        let asked = ReceivedRequest {
             topic: delivery.routing_key.to_string(),
             properties: Arc::clone(&delivery.properties),
             body: serde_json::from_slice(&delivery.body).unwrap(),
@@ -150,7 +151,7 @@ impl Fixture {
     }
 
     /// The next thing on this topic; what the daemon is asked besides is passed over.
-    pub(super) async fn asked_on(&mut self, topic: &str) -> Asked {
+    pub(super) async fn asked_on(&mut self, topic: &str) -> ReceivedRequest {
         loop {
             let asked = self.asked().await;
             if asked.topic == topic {
@@ -160,7 +161,7 @@ impl Fixture {
     }
 
     /// Answers a request.
-    pub(super) async fn answer(&self, asked: &Asked, message_type: &str, body: &Value) {
+    pub(super) async fn answer(&self, asked: &ReceivedRequest, message_type: &str, body: &Value) {
         let to = asked.properties.reply_to.clone().unwrap();
         self.publish(Target::Queue(to), message_type, asked.properties.correlation_id.clone(), body).await;
     }
@@ -183,7 +184,7 @@ impl Fixture {
     }
 
     /// Waits for the question for tools, and tells these.
-    pub(super) async fn tell_list(&mut self, version: &str, tools: &Value) -> Asked {
+    pub(super) async fn tell_list(&mut self, version: &str, tools: &Value) -> ReceivedRequest {
         let asked = self.asked_on(topic::TOOL_LIST).await;
         let body = json!({"agent": "ana", "version": version, "tools": tools});
         self.answer(&asked, message_type::TOOL_LIST_RESPONSE, &body).await;

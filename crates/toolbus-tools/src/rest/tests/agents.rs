@@ -12,7 +12,7 @@ use toolbus_core::tool::{Tool, ToolCall, ToolOutput};
 
 use super::server::Server;
 use super::tool;
-use crate::rest::{Client, Credential, CredentialError, EndpointError, HeaderError, Settings};
+use crate::rest::{Credential, CredentialError, EndpointError, HeaderError, HttpClient, Settings};
 use crate::testing::call;
 
 fn agent(name: &str) -> AgentName {
@@ -137,7 +137,7 @@ fn a_mistake_in_the_credentials_of_an_agent_is_told_with_its_name() {
         let mut settings = Settings::new("t", "http://host/");
         settings.per_agent =
             BTreeMap::from([(agent("ana"), Some(bearer("token-of-ana"))), (agent("bruno"), credential)]);
-        let told = crate::rest::tool(settings, &Client::new().unwrap()).err().unwrap();
+        let told = crate::rest::tool(settings, &HttpClient::new().unwrap()).err().unwrap();
         assert_eq!(told.key(), "auth");
         assert_eq!(told, EndpointError::AgentCredential { agent: agent("bruno"), error });
     }

@@ -26,7 +26,7 @@ const CLOSE_TIME: Duration = Duration::from_secs(1);
 
 /// Serves one MCP client, as an agent on the bus.
 #[derive(Debug, clap::Args)]
-pub(super) struct ServeArgs {
+pub(super) struct McpServeArgs {
     /// Speak over standard input and output, for a client that starts its servers as child processes.
     #[arg(long)]
     stdio: bool,
@@ -43,7 +43,7 @@ pub(super) struct ServeArgs {
 }
 
 /// Serves until the client goes away.
-pub(super) async fn run(args: ServeArgs, operator: &Operator) -> Result<ExitCode, TargetError> {
+pub(super) async fn run(args: McpServeArgs, operator: &Operator) -> Result<ExitCode, TargetError> {
     if !args.stdio {
         let text = "give --stdio: the MCP door over HTTP is part of `toolbus serve`, at /mcp";
         return Err(TargetError::Usage(text.to_owned()));
@@ -63,7 +63,7 @@ pub(super) async fn run(args: ServeArgs, operator: &Operator) -> Result<ExitCode
     serve(args, agent, &config).await
 }
 
-async fn serve(args: ServeArgs, agent: AgentName, config: &Config) -> Result<ExitCode, TargetError> {
+async fn serve(args: McpServeArgs, agent: AgentName, config: &Config) -> Result<ExitCode, TargetError> {
     let mut signals = Signals::listen()?;
     let closing = CancellationToken::new();
     let close = closing.clone();
@@ -90,7 +90,7 @@ async fn serve(args: ServeArgs, agent: AgentName, config: &Config) -> Result<Exi
     Ok(ExitCode::SUCCESS)
 }
 
-fn settings(args: ServeArgs, agent: &AgentName, config: &Config) -> backend::Settings {
+fn settings(args: McpServeArgs, agent: &AgentName, config: &Config) -> backend::BackendSettings {
     let RoleArgs { binding, profile } = args.role;
     let news = topic::tools_changed(agent.as_str());
     let inbox = match args.answers {
@@ -101,7 +101,7 @@ fn settings(args: ServeArgs, agent: &AgentName, config: &Config) -> backend::Set
         }
     };
     let topic = config.invoke.topics.first().map_or(topic::TOOL_INVOKE, String::as_str);
-    backend::Settings {
+    backend::BackendSettings {
         topic: topic.to_owned(),
         sender: Sender { agent: Some(agent.clone()), login: config.bus.url.login(), binding, profile },
         inbox,
@@ -110,7 +110,7 @@ fn settings(args: ServeArgs, agent: &AgentName, config: &Config) -> backend::Set
 }
 
 /// The agent that the client is.
-fn agent(args: &ServeArgs, config: &Config) -> Result<AgentName, TargetError> {
+fn agent(args: &McpServeArgs, config: &Config) -> Result<AgentName, TargetError> {
     let configured = || config.identity.agent.as_deref().cloned();
     // The daemon knows better, but news are told by this name.
     let login = || (config.identity.source == IdentitySource::Broker).then(|| config.bus.url.login()).flatten();

@@ -67,7 +67,7 @@ impl Choice {
 }
 
 /// One server as it is written.
-struct Entry<'a> {
+struct FileEntry<'a> {
     /// Its name, where the form has names as keys.
     name: Option<String>,
     text: &'a RawValue,
@@ -119,7 +119,7 @@ impl ServersFile {
         if entries.len() > MAX_SERVERS {
             return Err(format!("{file}: has {} servers; at most {MAX_SERVERS} can be read", entries.len()));
         }
-        for Entry { name, text: written } in entries {
+        for FileEntry { name, text: written } in entries {
             let place = format!("{file}:{}", position(text, written));
             self.entry(name, written, &place, &variables, &choice);
         }
@@ -133,7 +133,7 @@ impl ServersFile {
         text: &'a str,
         variables: &mut Variables<'_>,
         choice: &mut Choice,
-    ) -> Result<Vec<Entry<'a>>, String> {
+    ) -> Result<Vec<FileEntry<'a>>, String> {
         let whole: &RawValue = serde_json::from_str(text).map_err(|error| problem(file, &error))?;
         let expected = || format!("{file}: expected an object with `mcpServers`");
         let members = Members::of(whole).ok_or_else(expected)?.0;
@@ -179,9 +179,9 @@ impl ServersFile {
             };
             has_servers = true;
             if let Some(members) = Members::of(servers) {
-                entries.extend(members.0.into_iter().map(|(name, text)| Entry { name: Some(name), text }));
+                entries.extend(members.0.into_iter().map(|(name, text)| FileEntry { name: Some(name), text }));
             } else if let Some(elements) = elements(servers) {
-                entries.extend(elements.into_iter().map(|text| Entry { name: None, text }));
+                entries.extend(elements.into_iter().map(|text| FileEntry { name: None, text }));
             } else {
                 let place = position(text, servers);
                 return Err(format!("{file}:{place}: `{}`: expected an object or a list of servers", shown(&key)));

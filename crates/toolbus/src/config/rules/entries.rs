@@ -4,7 +4,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 use toolbus_config::{KeyPath, Part, key_path};
 use toolbus_scripts::commands::{self, CommandError};
-use toolbus_tools::rest::{self, Client};
+use toolbus_tools::rest::{self, HttpClient};
 
 use super::{Checker, below};
 use crate::config::commands::CommandConfig;
@@ -17,7 +17,7 @@ const STAND_IN: &str = "/proc/self/exe";
 type Complete = fn(&mut Map<String, Value>);
 
 /// The key of a mistake in an entry, and what is wrong there.
-type Mistake = (&'static str, String);
+type KeyMistake = (&'static str, String);
 
 impl Checker<'_> {
     /// Lets the tools crate look at every endpoint, as far as that is in order by itself.
@@ -26,7 +26,7 @@ impl Checker<'_> {
         if entries.is_empty() {
             return;
         }
-        let client = match Client::new() {
+        let client = match HttpClient::new() {
             Ok(client) => client,
             Err(error) => return self.tell(&["rest.endpoints"], format!("no HTTP client can be made: {error}")),
         };
@@ -76,7 +76,7 @@ impl Checker<'_> {
         here: &[String],
         mut entry: Value,
         complete: Complete,
-        mistake: impl Fn(&Value) -> Option<Mistake>,
+        mistake: impl Fn(&Value) -> Option<KeyMistake>,
     ) {
         while let Some((key, what)) = mistake(&entry) {
             let related: &[&str] = match key {

@@ -25,13 +25,13 @@ pub(super) fn warnings(config: &Config) -> Vec<String> {
     let unbound = config.toolsets.keys().filter(|set| !bound(set));
     warnings.extend(unbound.map(|set| format!("toolsets.{set}: no agent has this tool set")));
     for (agent, section) in &config.agents {
-        Rules { config, known: &known, place: format!("agents.{agent}"), agent: section, binding: None }
+        PolicyRules { config, known: &known, place: format!("agents.{agent}"), agent: section, binding: None }
             .warn(&mut warnings);
     }
     if !config.agents.contains_key(DEFAULT_AGENT) && !config.denies_unknown() {
         let everybody = AgentConfig::default();
         let place = format!("agents.{DEFAULT_AGENT}");
-        Rules { config, known: &known, place, agent: &everybody, binding: None }.recipients(&mut warnings);
+        PolicyRules { config, known: &known, place, agent: &everybody, binding: None }.recipients(&mut warnings);
     }
     warnings
 }
@@ -119,7 +119,7 @@ fn dead_patterns(config: &Config, known: &KnownTools) -> Vec<String> {
 }
 
 /// What holds for an agent, or for one binding of it.
-struct Rules<'a> {
+struct PolicyRules<'a> {
     config: &'a Config,
     known: &'a KnownTools,
     place: String,
@@ -127,7 +127,7 @@ struct Rules<'a> {
     binding: Option<&'a BindingConfig>,
 }
 
-impl Rules<'_> {
+impl PolicyRules<'_> {
     fn warn(&self, warnings: &mut Vec<String>) {
         if !self.may_use_servers() && !self.known.iter().any(|(name, tool)| self.may_use(name, tool)) {
             warnings.push(format!("{}: has no tool at all", self.place));
@@ -137,7 +137,7 @@ impl Rules<'_> {
         if self.binding.is_none() {
             for binding in &self.agent.bindings {
                 let place = format!("{}.bindings ({}:{})", self.place, binding.channel, binding.account);
-                Rules { place, binding: Some(binding), ..*self }.warn(warnings);
+                PolicyRules { place, binding: Some(binding), ..*self }.warn(warnings);
             }
         }
     }

@@ -10,7 +10,7 @@ use toolbus_trust::{schema, text};
 use crate::config::Config;
 
 /// A tool of the configuration, with its place there.
-struct Written<'a> {
+struct WrittenText<'a> {
     place: String,
     name: &'a str,
     description: &'a str,
@@ -23,7 +23,7 @@ pub(super) fn warnings(config: &Config) -> Vec<String> {
         (removed.characters() > 0)
             .then(|| format!("{place}.{key}: it has {removed}, which agents get and people do not see"))
     };
-    let of_tool = |tool: Written<'_>| {
+    let of_tool = |tool: WrittenText<'_>| {
         let description = warning(&tool.place, "description", unseen(tool.description));
         let parameters = tool.schema().and_then(|mut parameters| {
             let removed = Removed { cut: 0, ..schema::clean(&mut parameters) };
@@ -45,7 +45,7 @@ impl Config {
 }
 
 fn suspects(config: &Config, scanner: &Scanner) -> Vec<String> {
-    let of_tool = |tool: Written<'_>| {
+    let of_tool = |tool: WrittenText<'_>| {
         let descriptor = ToolDescriptor {
             description: tool.description.to_owned(),
             parameters: tool.schema().map(Arc::new),
@@ -58,20 +58,20 @@ fn suspects(config: &Config, scanner: &Scanner) -> Vec<String> {
     written(config).flat_map(of_tool).collect()
 }
 
-impl Written<'_> {
+impl WrittenText<'_> {
     fn schema(&self) -> Option<serde_json::Value> {
         serde_json::from_str(self.parameters?).ok()
     }
 }
 
-fn written(config: &Config) -> impl Iterator<Item = Written<'_>> {
-    let endpoints = config.rest.endpoints.iter().enumerate().map(|(number, endpoint)| Written {
+fn written(config: &Config) -> impl Iterator<Item = WrittenText<'_>> {
+    let endpoints = config.rest.endpoints.iter().enumerate().map(|(number, endpoint)| WrittenText {
         place: format!("rest.endpoints[{number}]"),
         name: &endpoint.name,
         description: &endpoint.description,
         parameters: endpoint.parameters.as_deref(),
     });
-    let commands = config.commands.iter().enumerate().map(|(number, command)| Written {
+    let commands = config.commands.iter().enumerate().map(|(number, command)| WrittenText {
         place: format!("commands[{number}]"),
         name: &command.name,
         description: &command.description,

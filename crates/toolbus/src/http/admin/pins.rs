@@ -12,7 +12,7 @@ use toolbus_core::text::shown;
 use toolbus_trust::pins::{ApproveError, Definition, Difference, Entry, Mismatch, Pins, offer};
 
 use super::Admin;
-use super::routes::{ApiError, ApiResult, Body, Given, Name, parsed};
+use super::routes::{ApiError, ApiResult, BodyBytes, NameInPath, QueryOf, parsed};
 use super::view::{Approval, Approved, Changed, Changes, Pinned, PinnedTools};
 use toolbus_config::expected;
 
@@ -160,17 +160,17 @@ struct Of {
     source: Option<String>,
 }
 
-async fn list(State(admin): State<Arc<Admin>>, of: Given<Of>) -> ApiResult<PinnedTools> {
+async fn list(State(admin): State<Arc<Admin>>, of: QueryOf<Of>) -> ApiResult<PinnedTools> {
     let Query(Of { source }) = of?;
     Ok(Json(admin.pins(source.as_deref())?))
 }
 
-async fn changes(State(admin): State<Arc<Admin>>, name: Name, of: Given<Of>) -> ApiResult<Changes> {
+async fn changes(State(admin): State<Arc<Admin>>, name: NameInPath, of: QueryOf<Of>) -> ApiResult<Changes> {
     let (Path(name), Query(Of { source })) = (name?, of?);
     Ok(Json(admin.pin_changes(&name, source.as_deref())?))
 }
 
-async fn approve(State(admin): State<Arc<Admin>>, name: Name, body: Body) -> ApiResult<Approved> {
+async fn approve(State(admin): State<Arc<Admin>>, name: NameInPath, body: BodyBytes) -> ApiResult<Approved> {
     let Path(name) = name?;
     Ok(Json(admin.approve_pin(&name, parsed(body)?).await?))
 }

@@ -95,20 +95,20 @@ impl From<BytesRejection> for ApiError {
 }
 
 /// The body of a request.
-pub(super) type Body = Result<Bytes, BytesRejection>;
+pub(super) type BodyBytes = Result<Bytes, BytesRejection>;
 /// The name in a path.
-pub(super) type Name = Result<Path<String>, PathRejection>;
+pub(super) type NameInPath = Result<Path<String>, PathRejection>;
 /// Kind and name of a switch in a path.
 type KindAndName = Result<Path<(String, String)>, PathRejection>;
 /// The query of a request.
-pub(super) type Given<T> = Result<Query<T>, QueryRejection>;
+pub(super) type QueryOf<T> = Result<Query<T>, QueryRejection>;
 /// A response as JSON.
 pub(super) type ApiResult<T> = Result<Json<T>, ApiError>;
 
-type Shared = State<Arc<Admin>>;
+type AdminState = State<Arc<Admin>>;
 
 /// Reads a body as JSON.
-pub(super) fn parsed<T: DeserializeOwned>(body: Body) -> Result<T, ApiError> {
+pub(super) fn parsed<T: DeserializeOwned>(body: BodyBytes) -> Result<T, ApiError> {
     serde_json::from_slice(&body?).map_err(|error| ApiError::bad_request(format!("the body is not usable: {error}")))
 }
 
@@ -157,34 +157,34 @@ async fn reload(State(daemon): State<DaemonAdmin>) -> ApiResult<ReloadReport> {
     Ok(Json(daemon.reload().await?))
 }
 
-async fn agents(State(admin): Shared) -> Json<Agents> {
+async fn agents(State(admin): AdminState) -> Json<Agents> {
     Json(admin.agents())
 }
 
-async fn agent(State(admin): Shared, name: Name, role: Given<Role>) -> ApiResult<AgentTools> {
+async fn agent(State(admin): AdminState, name: NameInPath, role: QueryOf<Role>) -> ApiResult<AgentTools> {
     let (Path(name), Query(role)) = (name?, role?);
     Ok(Json(admin.agent(&name, &role)?))
 }
 
-async fn tools(State(admin): Shared, query: Given<ToolsQuery>) -> ApiResult<Tools> {
+async fn tools(State(admin): AdminState, query: QueryOf<ToolsQuery>) -> ApiResult<Tools> {
     let Query(query) = query?;
     Ok(Json(admin.tools(&query)?))
 }
 
-async fn explain(State(admin): Shared, body: Body) -> ApiResult<Explained> {
+async fn explain(State(admin): AdminState, body: BodyBytes) -> ApiResult<Explained> {
     Ok(Json(admin.explain(&parsed(body)?)?))
 }
 
-async fn disabled(State(admin): Shared) -> Json<Disabled> {
+async fn disabled(State(admin): AdminState) -> Json<Disabled> {
     Json(Disabled { disabled: admin.disabled() })
 }
 
-async fn disable(State(admin): Shared, switch: KindAndName) -> ApiResult<Switching> {
+async fn disable(State(admin): AdminState, switch: KindAndName) -> ApiResult<Switching> {
     let Path((kind, name)) = switch?;
     Ok(Json(admin.switch(&kind, &name, true).await?))
 }
 
-async fn enable(State(admin): Shared, switch: KindAndName) -> ApiResult<Switching> {
+async fn enable(State(admin): AdminState, switch: KindAndName) -> ApiResult<Switching> {
     let Path((kind, name)) = switch?;
     Ok(Json(admin.switch(&kind, &name, false).await?))
 }

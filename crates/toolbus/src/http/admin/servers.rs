@@ -9,7 +9,7 @@ use axum::{Json, Router};
 use toolbus_core::text::shown;
 use toolbus_mcp_client::status::{PhaseName, ServerStatus};
 
-use super::routes::{ApiError, ApiResult, Name};
+use super::routes::{ApiError, ApiResult, NameInPath};
 use super::view::{McpRestart, McpServers};
 use toolbus_config::nearest;
 
@@ -50,17 +50,17 @@ pub(super) fn routes(servers: Arc<dyn McpAdmin>) -> Router {
         .with_state(servers)
 }
 
-type Servers = State<Arc<dyn McpAdmin>>;
+type ServersState = State<Arc<dyn McpAdmin>>;
 
-async fn list(State(servers): Servers) -> Json<McpServers> {
+async fn list(State(servers): ServersState) -> Json<McpServers> {
     Json(McpServers { servers: servers.status(), problems: servers.problems() })
 }
 
-async fn one(State(servers): Servers, name: Name) -> ApiResult<ServerStatus> {
+async fn one(State(servers): ServersState, name: NameInPath) -> ApiResult<ServerStatus> {
     Ok(Json(find(&*servers, name)?))
 }
 
-async fn restart(State(servers): Servers, name: Name) -> Result<(StatusCode, Json<McpRestart>), ApiError> {
+async fn restart(State(servers): ServersState, name: NameInPath) -> Result<(StatusCode, Json<McpRestart>), ApiError> {
     let server = find(&*servers, name)?;
     if server.phase == PhaseName::Disabled {
         let name = &server.name;
@@ -75,7 +75,7 @@ async fn restart(State(servers): Servers, name: Name) -> Result<(StatusCode, Jso
     Ok((StatusCode::ACCEPTED, Json(McpRestart { restarting: server.name })))
 }
 
-fn find(servers: &dyn McpAdmin, name: Name) -> Result<ServerStatus, ApiError> {
+fn find(servers: &dyn McpAdmin, name: NameInPath) -> Result<ServerStatus, ApiError> {
     let Path(name) = name?;
     let (all, folded) = (servers.status(), name.to_lowercase());
     let found = all.iter().find(|server| server.name.to_lowercase() == folded);

@@ -14,14 +14,14 @@ use crate::http::admin::{McpAdmin, NoServers};
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// A connected bus. On the embedded bus the daemon's parts run beside it, because nobody else could answer.
-pub struct Session {
+pub struct LocalDaemon {
     bus: Arc<dyn Bus>,
     app: Option<App>,
 }
 
 /// Why a command has no bus.
 #[derive(Debug, thiserror::Error)]
-pub enum SessionError {
+pub enum LocalDaemonError {
     /// The configuration cannot be put into practice.
     #[error(transparent)]
     App(#[from] AppError),
@@ -30,13 +30,13 @@ pub enum SessionError {
     NotReady(String),
 }
 
-impl Session {
+impl LocalDaemon {
     /// Opens the bus of the configuration. On the embedded bus, what the file `pins` says is held back.
     ///
     /// # Errors
     ///
     /// When the configuration cannot be put into practice, such as a certificate that cannot be read.
-    pub async fn open(config: &Config, pins: Option<PathBuf>) -> Result<Self, SessionError> {
+    pub async fn open(config: &Config, pins: Option<PathBuf>) -> Result<Self, LocalDaemonError> {
         match config.bus.url {
             BusUrl::Embedded => Self::with_daemon(config, pins).await,
             BusUrl::Amqp(_) => Ok(Self { bus: app::bus(config)?, app: None }),
@@ -48,7 +48,7 @@ impl Session {
     /// # Errors
     ///
     /// As [`Self::open`].
-    pub async fn with_daemon(config: &Config, pins: Option<PathBuf>) -> Result<Self, SessionError> {
+    pub async fn with_daemon(config: &Config, pins: Option<PathBuf>) -> Result<Self, LocalDaemonError> {
         let mut app = App::build(config, Mode::Command { pins }).await?;
         app.start_servers().await;
         app.listen();
@@ -60,7 +60,7 @@ impl Session {
     /// # Errors
     ///
     /// When the broker cannot be reached in time, or holds something that no retry mends.
-    pub async fn ready(&self, patience: Duration) -> Result<(), SessionError> {
+    pub async fn ready(&self, patience: Duration) -> Result<(), LocalDaemonError> {
         let mut state = self.bus.state();
         let settled = state.wait_for(|state| state.is_ready() || state.refused.is_some() || state.fatal.is_some());
         let reached = tokio::time::timeout(patience, settled).await.is_ok();
@@ -76,7 +76,7 @@ impl Session {
             .or(state.refused)
             .or(state.last_error)
             .unwrap_or_else(|| "the broker does not answer".to_owned());
-        Err(SessionError::NotReady(reason))
+        Err(LocalDaemonError::NotReady(reason))
     }
 
     /// The MCP servers of this process.
