@@ -4,14 +4,16 @@
 //! competing consumers, prefetch, redelivery with a count and a limit, unroutable messages. Nothing is kept beyond the
 //! process, and a full queue refuses messages.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
+use parking_lot::Mutex;
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, watch};
+use toolbus_core::Clock;
 use toolbus_core::bus::{Bus, BusState, Delivery, Outgoing, PublishError, Routing, Subscription};
 
-use crate::embedded_broker::{EmbeddedBroker, EmbeddedConsumer, QueueLimits, SettleContext, lock};
+use crate::embedded_broker::{EmbeddedBroker, EmbeddedConsumer, QueueLimits, SettleContext};
 
 /// Messages that one queue holds by default.
 const MAX_MESSAGES: usize = 10_000;
@@ -50,7 +52,7 @@ impl Embedded {
     }
 
     fn end_consumers(&self) {
-        lock(&self.broker).end_consumers(&self.state);
+        self.broker.lock().end_consumers(&self.state);
         self.state.send_modify(|state| state.consumers.iter_mut().for_each(|consumer| consumer.1 = false));
     }
 }
@@ -72,8 +74,9 @@ impl Bus for Embedded {
             state.consumers.push((subscription.queue.clone(), false));
         });
         let consumer = EmbeddedConsumer::new(place, prefetch, deliveries, self.state.clone());
-        let context = SettleContext { broker: Arc::downgrade(&self.broker), runtime: Handle::current() };
-        lock(&self.broker).consume(&subscription, &self.state, consumer, context);
+        let context =
+            SettleContext { broker: Arc::downgrade(&self.broker), runtime: Handle::current(), clock: Clock::SYSTEM };
+        self.broker.lock().consume(&subscription, &self.state, consumer, context);
         receiver
     }
 
@@ -82,12 +85,12 @@ impl Bus for Embedded {
             if !self.state.borrow().connected {
                 return Err(PublishError::Closed);
             }
-            lock(&self.broker).publish(message)
+            self.broker.lock().publish(message)
         })
     }
 
     fn has_queue<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Option<bool>> {
-        Box::pin(async { Some(lock(&self.broker).has_queue(name)) })
+        Box::pin(async { Some(self.broker.lock().has_queue(name)) })
     }
 
     fn state(&self) -> watch::Receiver<BusState> {
@@ -102,7 +105,7 @@ impl Bus for Embedded {
     fn close(&self) -> BoxFuture<'_, ()> {
         Box::pin(async {
             self.end_consumers();
-            lock(&self.broker).close(&self.state);
+            self.broker.lock().close(&self.state);
             self.state.send_modify(|state| state.connected = false);
         })
     }
@@ -211,7 +214,7 @@ mod tests {
             let nobody = message(Target::Queue(format!("reply.{number}")), "x");
             assert_eq!(bus.publish(&nobody).await, Ok(Routing::Unroutable));
         }
-        assert!(crate::embedded_broker::lock(&bus.broker).remembered() <= 1_024);
+        assert!(bus.broker.lock().remembered() <= 1_024);
     }
 
     #[tokio::test]

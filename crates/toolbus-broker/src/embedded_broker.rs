@@ -1,13 +1,14 @@
 //! Exchanges, queues and consumers of the embedded bus.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::time::Instant;
+use std::sync::{Arc, Weak};
 
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
+use parking_lot::Mutex;
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, watch};
+use toolbus_core::Clock;
 use toolbus_core::bus::{BusState, Delivery, Outgoing, Ownership, PublishError, Routing, Settle, Subscription, Target};
 use toolbus_protocol::{Properties, topic};
 use tracing::warn;
@@ -22,6 +23,7 @@ const DELIVERY_LIMIT: u32 = 20;
 pub(super) struct SettleContext {
     pub(super) broker: Weak<Mutex<EmbeddedBroker>>,
     pub(super) runtime: Handle,
+    pub(super) clock: Clock,
 }
 
 /// All queues and bindings. Consumers and topics come from configuration, so neither map grows with traffic.
@@ -221,7 +223,7 @@ fn deliver(
         redelivered: deliveries > 0,
         earlier_deliveries: deliveries,
         delivery_tag,
-        arrived: Instant::now(),
+        arrived: context.clock.now(),
         settle: Box::new(settler),
     }
 }
@@ -383,11 +385,6 @@ impl Queue {
     }
 }
 
-/// Locks the broker. Each operation on it is one step, so that a panic leaves it whole.
-pub(super) fn lock(broker: &Mutex<EmbeddedBroker>) -> MutexGuard<'_, EmbeddedBroker> {
-    broker.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// Settles one delivery. It does not keep the bus alive.
 struct EmbeddedSettler {
     broker: Weak<Mutex<EmbeddedBroker>>,
@@ -402,7 +399,7 @@ impl EmbeddedSettler {
     fn settle(&mut self, requeue: bool) {
         let message = self.message.take().filter(|_| requeue);
         if let Some(broker) = self.broker.upgrade() {
-            lock(&broker).settle(&self.queue, self.consumer, message);
+            broker.lock().settle(&self.queue, self.consumer, message);
         }
     }
 }
@@ -429,7 +426,7 @@ impl Drop for EmbeddedSettler {
         // Not here and now: it may be dropped while the bus is locked.
         self.runtime.spawn(async move {
             if let Some(broker) = broker.upgrade() {
-                lock(&broker).settle(&queue, consumer, Some(message));
+                broker.lock().settle(&queue, consumer, Some(message));
             }
         });
     }

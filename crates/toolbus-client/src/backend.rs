@@ -63,10 +63,10 @@ impl Bus {
     pub fn start(bus: Arc<dyn bus::Bus>, settings: BackendSettings) -> Self {
         let BackendSettings { topic, sender, inbox, max_timeout } = settings;
         let client = Client::start(bus, &topic, inbox);
-        let (listing, tasks, closing) = (Listing::default(), TaskTracker::new(), CancellationToken::new());
+        let (listing, tasks, closing) = (Listing::new(client.clock), TaskTracker::new(), CancellationToken::new());
         let parts = Arc::new(BackendParts { client, sender, max_timeout, listing, tasks, closing });
         let (kept, closing) = (Arc::clone(&parts), parts.closing.clone());
-        tokio::spawn(async move { closing.run_until_cancelled(kept.keep_lists()).await });
+        parts.tasks.spawn(async move { closing.run_until_cancelled(kept.keep_lists()).await });
         Self { parts }
     }
 

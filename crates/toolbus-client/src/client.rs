@@ -1,12 +1,13 @@
 //! A caller on the bus, as an agent is one.
 
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use bytes::Bytes;
 use serde::Serialize;
 use serde_json::{Map, Value};
 use tokio::sync::watch;
+use toolbus_core::Clock;
 use toolbus_core::bus::{Bus, BusState, Outgoing, PublishError, Routing, Target};
 use toolbus_core::progress::ProgressSink;
 use toolbus_protocol::{
@@ -27,6 +28,7 @@ pub struct Client {
     pending: Arc<Pending>,
     news: watch::Receiver<u64>,
     sender: Sender,
+    pub(crate) clock: Clock,
 }
 
 /// A request as it was sent.
@@ -121,13 +123,23 @@ impl Client {
 
     /// Starts listening for answers. Calls go to `topic`.
     #[must_use]
+    #[expect(clippy::disallowed_methods, reason = "the task ends when the bus closes the queue of answers")]
     pub fn start(bus: Arc<dyn Bus>, topic: &str, inbox: Inbox) -> Self {
         let pending = Arc::<Pending>::default();
         let (news, heard) = watch::channel(0);
         let opened = inbox.open(&*bus);
         let (queue, reply_to) = (opened.queue.clone(), opened.reply_to.clone());
         tokio::spawn(opened.receive(Arc::clone(&pending), news));
-        Self { bus, queue, reply_to, topic: topic.to_owned(), pending, news: heard, sender: Sender::default() }
+        Self {
+            bus,
+            queue,
+            reply_to,
+            topic: topic.to_owned(),
+            pending,
+            news: heard,
+            sender: Sender::default(),
+            clock: Clock::SYSTEM,
+        }
     }
 
     /// Has [`Self::invoke`], [`Self::list`] and [`Self::ping`] say who calls.
@@ -225,7 +237,7 @@ impl Client {
             message_type: message_type.to_owned(),
             correlation_id: new_message_id(),
             reply_to: self.reply_to.clone(),
-            timestamp: SystemTime::now().duration_since(UNIX_EPOCH).ok().map(|time| time.as_secs()),
+            timestamp: Some(self.clock.since_epoch().as_secs()),
             source: Some("toolbus-cli".to_owned()),
             ..Envelope::default()
         }

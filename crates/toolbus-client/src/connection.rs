@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use percent_encoding::percent_decode_str;
 use toolbus_broker::rabbitmq::{QueueType, RabbitMq, Settings, SettingsError, Tls};
+use toolbus_core::Clock;
 use toolbus_core::bus::Bus;
 use toolbus_core::caller::AgentName;
 use toolbus_protocol::topic;
@@ -69,7 +70,15 @@ impl BusConnection {
         let ConnectionOptions { urls, tls, exchange, name, .. } = options;
         let dead_letter_exchange = format!("{exchange}.dlx");
         let queue_type = QueueType::default();
-        let bus = RabbitMq::start(Settings { urls, name, exchange, dead_letter_exchange, queue_type, tls })?;
+        let bus = RabbitMq::start(Settings {
+            urls,
+            name,
+            exchange,
+            dead_letter_exchange,
+            queue_type,
+            tls,
+            clock: Clock::SYSTEM,
+        })?;
         Ok(Self { bus: Arc::new(bus), sender })
     }
 

@@ -1,8 +1,9 @@
 //! What a client receives, and the calls that wait for it.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::{mpsc, oneshot, watch};
 use toolbus_core::bus::{Bus, Delivery, Ownership, Subscription};
 use toolbus_core::progress::{Progress, ProgressSink};
@@ -137,7 +138,7 @@ impl Pending {
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<String, PendingCall>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }
 

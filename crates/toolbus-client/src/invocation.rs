@@ -1,12 +1,11 @@
 //! Whole exchanges with a daemon: a call with its progress and its end, the list of tools, a ping.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 use tokio::sync::mpsc;
-use tokio::time::Instant;
 use toolbus_core::progress::{Progress, ProgressSink};
 use toolbus_protocol::{
     Ping, Pong, ToolCancelRequest, ToolInvokeRequest, ToolListRequest, ToolListResponse, header, message_type,
@@ -54,7 +53,7 @@ impl Client {
         let expected = self.expect(&request, Some(sink));
         let published = tokio::time::timeout(budget, self.publish(&request)).await;
         published.map_err(|_| ClientError::NoAnswer(budget))??;
-        Ok(Invocation { client: self, id, expected, reports, budget, until: Instant::now() + budget + GRACE })
+        Ok(Invocation { client: self, id, expected, reports, budget, until: self.clock.now() + budget + GRACE })
     }
 
     /// Lists the tools that the caller may use.
@@ -97,7 +96,7 @@ impl Invocation<'_> {
 
     /// The next progress report; `None` once the reply has come.
     pub async fn progress(&mut self) -> Option<Progress> {
-        tokio::time::timeout_at(self.until, self.reports.recv()).await.ok().flatten()
+        tokio::time::timeout_at(self.until.into(), self.reports.recv()).await.ok().flatten()
     }
 
     /// Waits for the reply, at most until a few seconds after the budget of the call.
@@ -107,7 +106,7 @@ impl Invocation<'_> {
     /// If no readable reply comes in time. What the tool or the daemon says of a failure is no error: see
     /// [`Content`](crate::Content).
     pub async fn response(mut self) -> Result<Answer, ClientError> {
-        let received = tokio::time::timeout_at(self.until, self.expected.received()).await;
+        let received = tokio::time::timeout_at(self.until.into(), self.expected.received()).await;
         Answer::read(received.map_err(|_| ClientError::NoAnswer(self.budget + GRACE))??)
     }
 

@@ -1,6 +1,6 @@
 //! Authorises requests, with tokens of the OAuth 2.1 client credentials grant where a credential asks for them.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -8,7 +8,7 @@ use reqwest::header::{ACCEPT, AUTHORIZATION, HeaderName, HeaderValue};
 use reqwest::{Response, StatusCode};
 use serde::Deserialize;
 use tokio::sync::Mutex;
-use tokio::time::Instant;
+use toolbus_core::Clock;
 use toolbus_core::redact::{Learnt, Redactor};
 use toolbus_core::secret::Secret;
 use url::form_urlencoded::byte_serialize;
@@ -40,6 +40,7 @@ impl Authorizer {
         credential: Option<Credential>,
         http: &reqwest::Client,
         redactor: &Redactor,
+        clock: Clock,
     ) -> Result<Self, CredentialError> {
         let kind = match credential {
             None => HeaderSource::None,
@@ -47,7 +48,7 @@ impl Authorizer {
                 if [&*grant.client_id, grant.client_secret.expose()].iter().any(|part| part.trim().is_empty()) {
                     return Err(CredentialError::Empty(WHOLE));
                 }
-                HeaderSource::Fetched(Box::new(TokenSource::new(grant, http.clone(), redactor.clone())))
+                HeaderSource::Fetched(Box::new(TokenSource::new(grant, http.clone(), redactor.clone(), clock)))
             }
             Some(credential) => {
                 let (name, value) = credential.header().map_err(|error| match error {
@@ -157,6 +158,7 @@ struct TokenSource {
     state: Mutex<TokenState>,
     /// Learns every token before it is used.
     redactor: Redactor,
+    clock: Clock,
 }
 
 enum TokenState {
@@ -185,26 +187,26 @@ struct TokenErrorResponse {
 }
 
 impl TokenSource {
-    fn new(grant: ClientCredentials, http: reqwest::Client, redactor: Redactor) -> Self {
-        Self { grant, http, state: Mutex::new(TokenState::Empty), redactor }
+    fn new(grant: ClientCredentials, http: reqwest::Client, redactor: Redactor, clock: Clock) -> Self {
+        Self { grant, http, state: Mutex::new(TokenState::Empty), redactor, clock }
     }
 
     /// The value of the header that carries the token.
     async fn value(&self) -> Result<HeaderValue, TokenError> {
         let mut state = self.state.lock().await;
         match &*state {
-            TokenState::Good { value, until, .. } if Instant::now() < *until => return Ok(value.clone()),
-            TokenState::Failed { error, until } if Instant::now() < *until => return Err(error.clone()),
+            TokenState::Good { value, until, .. } if self.clock.now() < *until => return Ok(value.clone()),
+            TokenState::Failed { error, until } if self.clock.now() < *until => return Err(error.clone()),
             _ => {}
         }
         let fetched = tokio::time::timeout(PATIENCE, self.fetch()).await;
         match fetched.unwrap_or_else(|_| Err(TokenError::Unreachable(self.origin()))) {
             Ok(Fetched { value, lifetime, learnt }) => {
-                *state = TokenState::Good { value: value.clone(), until: Instant::now() + lifetime, _learnt: learnt };
+                *state = TokenState::Good { value: value.clone(), until: self.clock.now() + lifetime, _learnt: learnt };
                 Ok(value)
             }
             Err(error) => {
-                *state = TokenState::Failed { error: error.clone(), until: Instant::now() + FAILURE_STANDS };
+                *state = TokenState::Failed { error: error.clone(), until: self.clock.now() + FAILURE_STANDS };
                 Err(error)
             }
         }

@@ -10,7 +10,7 @@
 //!   and with none after those.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures_util::FutureExt;
@@ -19,8 +19,10 @@ use futures_util::stream::{FuturesUnordered, StreamExt};
 use lapin::message::BasicReturnMessage;
 use lapin::types::ShortString;
 use lapin::{Channel, Confirmation, Error};
+use parking_lot::RwLock;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::MissedTickBehavior;
+use toolbus_core::Clock;
 use toolbus_core::bus::{PublishError, Routing};
 
 use super::connection::ConnectionHandle;
@@ -34,8 +36,8 @@ const UNCLEAR_TIME: Duration = Duration::from_secs(5);
 const PULSE: Duration = Duration::from_secs(1);
 
 /// The channel that publishes share, opened again after its loss.
-#[derive(Default)]
 pub(super) struct SharedChannel {
+    clock: Clock,
     current: RwLock<Option<Arc<ConfirmChannel>>>,
     opening: tokio::sync::Mutex<()>,
 }
@@ -61,6 +63,10 @@ struct ConfirmKey {
 }
 
 impl SharedChannel {
+    pub(super) fn new(clock: Clock) -> Self {
+        Self { clock, current: RwLock::default(), opening: tokio::sync::Mutex::default() }
+    }
+
     /// The channel that is open, or a new one as soon as there is a connection.
     pub(super) async fn open(&self, handle: &ConnectionHandle) -> Result<Arc<ConfirmChannel>, PublishError> {
         if let Some(channel) = self.usable() {
@@ -70,21 +76,22 @@ impl SharedChannel {
         if let Some(channel) = self.usable() {
             return Ok(channel);
         }
-        let channel = Arc::new(ConfirmChannel::start(open(handle).await?));
-        *self.current.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(&channel));
+        let channel = Arc::new(ConfirmChannel::start(open(handle).await?, self.clock));
+        *self.current.write() = Some(Arc::clone(&channel));
         Ok(channel)
     }
 
     fn usable(&self) -> Option<Arc<ConfirmChannel>> {
-        let current = self.current.read().unwrap_or_else(PoisonError::into_inner);
+        let current = self.current.read();
         current.as_ref().filter(|channel| channel.channel.status().connected()).cloned()
     }
 }
 
 impl ConfirmChannel {
-    fn start(channel: Channel) -> Self {
+    #[expect(clippy::disallowed_methods, reason = "the task ends with the last sender of publishes")]
+    fn start(channel: Channel, clock: Clock) -> Self {
         let (publishes, receiver) = mpsc::channel(BACKLOG);
-        tokio::spawn(drive(channel.clone(), receiver));
+        tokio::spawn(drive(channel.clone(), receiver, clock));
         Self { channel, publishes }
     }
 
@@ -97,7 +104,7 @@ impl ConfirmChannel {
 }
 
 /// Owns the channel's publishes until the last sender is gone.
-async fn drive(channel: Channel, mut publishes: mpsc::Receiver<Publish>) {
+async fn drive(channel: Channel, mut publishes: mpsc::Receiver<Publish>, clock: Clock) {
     let mut pending = PendingConfirms::default();
     let mut on_the_way: FuturesUnordered<BoxFuture<'static, (u64, Result<Confirmation, Error>)>> =
         FuturesUnordered::new();
@@ -110,7 +117,7 @@ async fn drive(channel: Channel, mut publishes: mpsc::Receiver<Publish>) {
                 Some(publish) => on_the_way.push(pending.enter(&channel, publish)),
                 None => next = None,
             },
-            Some((number, outcome)) = on_the_way.next(), if !on_the_way.is_empty() => pending.note(number, outcome),
+            Some((number, outcome)) = on_the_way.next(), if !on_the_way.is_empty() => pending.note(number, outcome, clock),
             _ = pulse.tick(), if !pending.unclear.is_empty() => {}
         }
         while let Ok(publish) = publishes.try_recv() {
@@ -118,9 +125,9 @@ async fn drive(channel: Channel, mut publishes: mpsc::Receiver<Publish>) {
         }
         // All that is known has to be noted before anything is judged: a return may have come with another's confirm.
         while let Some(Some((number, outcome))) = on_the_way.next().now_or_never() {
-            pending.note(number, outcome);
+            pending.note(number, outcome, clock);
         }
-        pending.judge();
+        pending.judge(clock);
     }
 }
 
@@ -162,13 +169,13 @@ impl PendingConfirms {
         Box::pin(async move { (number, message.send(&channel).await) })
     }
 
-    fn note(&mut self, number: u64, outcome: Result<Confirmation, Error>) {
+    fn note(&mut self, number: u64, outcome: Result<Confirmation, Error>, clock: Clock) {
         let Some(waiting) = self.under_way.remove(&number) else { return };
         match outcome {
             Ok(Confirmation::Ack(None)) => self.clear.push(waiting),
             Ok(Confirmation::Ack(Some(returned))) => {
                 self.returned.push(ConfirmKey::of_returned(&returned));
-                self.unclear.push(Unclear { waiting, after: self.next, since: Instant::now() });
+                self.unclear.push(Unclear { waiting, after: self.next, since: clock.now() });
             }
             Ok(Confirmation::Nack(returned)) => {
                 self.returned.extend(returned.map(|returned| ConfirmKey::of_returned(&returned)));
@@ -179,7 +186,7 @@ impl PendingConfirms {
         }
     }
 
-    fn judge(&mut self) {
+    fn judge(&mut self, clock: Clock) {
         for waiting in std::mem::take(&mut self.nacked) {
             // Its return must not be taken for that of the same message, published again.
             self.claim(&waiting.key);
@@ -198,7 +205,7 @@ impl PendingConfirms {
                 unclear.waiting.tell(Ok(Routing::Unroutable));
             } else if oldest >= unclear.after {
                 unclear.waiting.tell(Ok(Routing::Routed));
-            } else if unclear.since.elapsed() > UNCLEAR_TIME {
+            } else if clock.since(unclear.since) > UNCLEAR_TIME {
                 unclear.waiting.tell(Err(PublishFailure::Gone));
             } else {
                 self.unclear.push(unclear);

@@ -5,7 +5,7 @@ use std::fmt;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use backon::{BackoffBuilder, ExponentialBackoff, ExponentialBuilder};
 use futures_util::StreamExt;
@@ -137,7 +137,7 @@ impl ConnectionSupervisor {
                 None => return attempts.end(Some("the bus was closed")),
                 Some(Ok((connection, host))) => {
                     attempts.end(None);
-                    opened = Some(Instant::now());
+                    opened = Some(self.settings.clock.now());
                     let connection = Arc::new(connection);
                     info!(role = %self.kind, broker = host, "connected to the broker");
                     self.state.opened(self.kind);
@@ -165,7 +165,8 @@ impl ConnectionSupervisor {
                 }
             };
             let carried = self.carried.swap(false, Ordering::Relaxed);
-            let wait = backoff.after(carried || opened.is_some_and(|opened| opened.elapsed() >= HEALTHY));
+            let wait =
+                backoff.after(carried || opened.is_some_and(|opened| self.settings.clock.since(opened) >= HEALTHY));
             // Logged once per loss, and again when the reason changes.
             if opened.is_some() || logged != reason {
                 warn!(role = %self.kind, reason, next_attempt_ms = wait.as_millis(), "no connection to the broker");

@@ -3,7 +3,7 @@
 use std::convert::Infallible;
 use std::pin::pin;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::StreamExt;
@@ -14,6 +14,7 @@ use lapin::{Channel, Connection};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
+use toolbus_core::Clock;
 use toolbus_core::bus::{Delivery, Settle, Subscription};
 use tracing::{debug, error, info, warn};
 
@@ -56,7 +57,7 @@ impl Consumer {
             let reason = match self.stop.run_until_cancelled(subscribing).await {
                 None => return,
                 Some(Ok(Subscribed { channel, stream, bindings })) => {
-                    opened = Some(Instant::now());
+                    opened = Some(self.settings.clock.now());
                     info!(queue, "consuming");
                     self.state.consuming(self.id, true);
                     let lost = tokio::select! {
@@ -79,7 +80,7 @@ impl Consumer {
                     return self.stop.cancelled().await;
                 }
             };
-            let wait = backoff.after(opened.is_some_and(|opened| opened.elapsed() >= HEALTHY));
+            let wait = backoff.after(opened.is_some_and(|opened| self.settings.clock.since(opened) >= HEALTHY));
             // The loss of a connection has been logged by its supervisor.
             if self.connection.is_open() {
                 self.state.failed(&reason);
@@ -149,8 +150,12 @@ impl Consumer {
         let consume = channel.basic_consume(queue, "".into(), BasicConsumeOptions::default(), FieldTable::default());
         let stream = consume.await.map_err(lost)?;
         opening.channel = None;
-        let channel =
-            ConsumerChannel { channel, queue: self.subscription.queue.as_str().into(), runtime: Handle::current() };
+        let channel = ConsumerChannel {
+            channel,
+            queue: self.subscription.queue.as_str().into(),
+            runtime: Handle::current(),
+            clock: self.settings.clock,
+        };
         Ok(Subscribed { channel: Arc::new(channel), stream, bindings })
     }
 
@@ -221,6 +226,7 @@ struct ConsumerChannel {
     channel: Channel,
     queue: Arc<str>,
     runtime: Handle,
+    clock: Clock,
 }
 
 impl ConsumerChannel {
@@ -235,7 +241,7 @@ impl ConsumerChannel {
             routing_key: amqp.routing_key.as_str().into(),
             redelivered: amqp.redelivered,
             delivery_tag: amqp.delivery_tag,
-            arrived: Instant::now(),
+            arrived: self.clock.now(),
             settle: Box::new(settle),
         }
     }

@@ -3,12 +3,12 @@
 //! RabbitMQ checks the permissions for a publish at once, also within a transaction, and delivers at its end. So a
 //! publish in a transaction that is rolled back tells whether it is permitted, and arrives nowhere.
 
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use lapin::options::BasicPublishOptions;
 use lapin::types::ShortString;
 use lapin::{BasicProperties, Channel, Error};
+use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 use toolbus_core::bus::PublishError;
 
@@ -48,7 +48,7 @@ impl PublishProbe {
             let Ok(channel) = self.channel().await else { continue };
             match attempt(&channel, exchange.clone(), address.clone()).await {
                 Ok(()) => {
-                    self.idle.lock().unwrap_or_else(PoisonError::into_inner).push(channel);
+                    self.idle.lock().push(channel);
                     return None;
                 }
                 Err(error) => {
@@ -64,7 +64,7 @@ impl PublishProbe {
     /// A channel that is open, or a new one.
     async fn channel(&self) -> Result<Channel, PublishError> {
         loop {
-            let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
+            let idle = self.idle.lock().pop();
             match idle {
                 Some(channel) if channel.status().connected() => return Ok(channel),
                 Some(_) => {}

@@ -1,12 +1,12 @@
 //! Publishing with confirms: proven addresses share one channel, others have one each while it lasts.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
 use lapin::options::{BasicPublishOptions, ConfirmSelectOptions};
 use lapin::types::ShortString;
 use lapin::{Channel, Confirmation, Error};
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::{Semaphore, watch};
 use toolbus_core::bus::{BusState, Outgoing, PublishError, Routing, Target};
 use tracing::warn;
@@ -50,7 +50,7 @@ impl Publisher {
             probe: PublishProbe::new(handle.clone()),
             connection: handle,
             state,
-            shared: SharedChannel::default(),
+            shared: SharedChannel::new(settings.clock),
             places: Semaphore::new(MAX_CHANNELS),
             idle: Mutex::default(),
         }
@@ -114,7 +114,7 @@ impl Publisher {
     }
 
     fn idle(&self) -> MutexGuard<'_, Vec<Channel>> {
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+        self.idle.lock()
     }
 
     /// The client writes nothing on a blocked connection, and what is given up there is published later all the same.

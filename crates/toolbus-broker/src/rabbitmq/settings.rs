@@ -9,6 +9,7 @@ use lapin::types::ShortString;
 use lapin::uri::{AMQPScheme, AMQPUri};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use toolbus_core::Clock;
 
 /// Seconds between heartbeats by default: a silent network is noticed after twice this time.
 const HEARTBEAT: u16 = 10;
@@ -31,6 +32,8 @@ pub struct Settings {
     pub queue_type: QueueType,
     /// Files for `amqps://`; without, only the system's authorities are trusted.
     pub tls: Option<Tls>,
+    /// Tells how long connections last, and when messages arrive.
+    pub clock: Clock,
 }
 
 /// URLs hold credentials, so they are left out.
@@ -133,6 +136,7 @@ pub(super) struct Checked {
     pub(super) dead_letter_exchange: ShortString,
     pub(super) queue_type: QueueType,
     pub(super) tls: OwnedTLSConfig,
+    pub(super) clock: Clock,
 }
 
 impl Checked {
@@ -148,6 +152,7 @@ impl Checked {
             dead_letter_exchange: short("bus.dead_letter_exchange", settings.dead_letter_exchange)?,
             queue_type: settings.queue_type,
             tls: settings.tls.as_ref().map(read_tls).transpose()?.unwrap_or_default(),
+            clock: settings.clock,
         })
     }
 }
@@ -186,7 +191,7 @@ fn read_pem(path: &Path, expected: &'static str) -> Result<String, SettingsError
 
 #[cfg(test)]
 mod tests {
-    use super::{Checked, QueueType, Settings, SettingsError, Tls, host_of};
+    use super::{Checked, Clock, QueueType, Settings, SettingsError, Tls, host_of};
 
     fn settings(urls: &[&str]) -> Settings {
         Settings {
@@ -196,6 +201,7 @@ mod tests {
             dead_letter_exchange: "rockbot.dlx".into(),
             queue_type: QueueType::Quorum,
             tls: None,
+            clock: Clock::SYSTEM,
         }
     }
 

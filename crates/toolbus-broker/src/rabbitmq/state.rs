@@ -1,7 +1,6 @@
 //! The state that the bus shows, changed by the supervisors of its connections and by its consumers.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
-
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::watch;
 use toolbus_core::bus::BusState;
 
@@ -147,7 +146,7 @@ impl State {
     }
 
     fn hidden(&self) -> MutexGuard<'_, Hidden> {
-        self.hidden.lock().unwrap_or_else(PoisonError::into_inner)
+        self.hidden.lock()
     }
 
     fn mark(&self, kind: ConnectionKind, now: bool) -> bool {

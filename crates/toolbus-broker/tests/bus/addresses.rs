@@ -1,5 +1,7 @@
 //! Publishing: who took the message, and what the broker says of addresses.
 
+#![expect(clippy::disallowed_methods, reason = "tasks of a test end with its runtime")]
+
 use bytes::Bytes;
 use futures_util::StreamExt;
 use futures_util::future::join_all;

@@ -6,6 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::sync::mpsc;
 use toolbus_broker::rabbitmq::{QueueType, RabbitMq, Settings, Tls};
+use toolbus_core::Clock;
 use toolbus_core::bus::{Bus, BusState, Delivery, Outgoing, Ownership, Routing, Subscription, Target};
 use toolbus_protocol::Properties;
 use toolbus_testing::patience::PATIENCE;
@@ -37,6 +38,7 @@ pub(crate) fn settings(url: &str) -> Settings {
         exchange,
         queue_type: QueueType::Quorum,
         tls: None,
+        clock: Clock::SYSTEM,
     }
 }
 

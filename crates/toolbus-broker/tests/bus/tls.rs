@@ -1,5 +1,7 @@
 //! TLS with a private authority.
 
+#![expect(clippy::disallowed_methods, reason = "tasks of a test end with its runtime")]
+
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
 use toolbus_broker::rabbitmq::RabbitMq;

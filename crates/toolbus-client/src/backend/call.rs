@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::watch;
-use tokio::time::Instant;
 use toolbus_core::bus::{BusState, PublishError};
 use toolbus_core::failure::{Cause, ToolFailure, Verdict, verdict};
 use toolbus_core::tool::{Effect, ToolOutput};
@@ -48,19 +47,19 @@ impl BackendParts {
         let mut losses = self.client.state();
         let before = losses.borrow().reconnects;
         let mut expected = self.client.expect(&request, call.progress);
-        let mut until = Instant::now() + self.max_timeout + GRACE;
+        let mut until = self.client.clock.now() + self.max_timeout + GRACE;
         let mut is_lost = self.publish(&request).await?;
         if is_lost {
-            until = until.min(Instant::now() + LOSS_TIME);
+            until = until.min(self.client.clock.now() + LOSS_TIME);
         }
         loop {
             tokio::select! {
                 received = expected.received() => return answered(received.and_then(Answer::read), effect),
                 () = cancelled.cancelled() => return self.cancel(&id, &mut expected, effect).await,
-                () = tokio::time::sleep_until(until) => break,
+                () = tokio::time::sleep_until(until.into()) => break,
                 () = lost(&mut losses, before), if !is_lost => {
                     is_lost = true;
-                    until = until.min(Instant::now() + LOSS_TIME);
+                    until = until.min(self.client.clock.now() + LOSS_TIME);
                 }
             }
         }

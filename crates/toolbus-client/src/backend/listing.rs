@@ -1,11 +1,12 @@
 //! What the agent may use, as the daemon last said, and asking for it.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::{Notify, watch};
-use tokio::time::Instant;
+use toolbus_core::Clock;
 use toolbus_core::listing::Definition;
 use toolbus_mcp_server::Unavailable;
 use toolbus_protocol::{Format, ToolError, ToolListRequest, ToolListResponse, message_type, topic};
@@ -29,6 +30,7 @@ const FAILED_TIME: Duration = Duration::from_secs(1);
 
 /// The lists of all sessions.
 pub(super) struct Listing {
+    clock: Clock,
     known: Mutex<HashMap<Arc<str>, Option<List>>>,
     /// Held while the daemon is asked.
     asking: tokio::sync::Mutex<()>,
@@ -56,9 +58,10 @@ impl List {
     }
 }
 
-impl Default for Listing {
-    fn default() -> Self {
+impl Listing {
+    pub(super) fn new(clock: Clock) -> Self {
         Self {
+            clock,
             known: Mutex::default(),
             asking: tokio::sync::Mutex::default(),
             failed: Mutex::default(),
@@ -66,9 +69,7 @@ impl Default for Listing {
             begun: Notify::new(),
         }
     }
-}
 
-impl Listing {
     /// A session begins: its list will be wanted.
     pub(super) fn begin(&self, session: &Arc<str>) {
         self.lock().insert(Arc::clone(session), None);
@@ -90,7 +91,7 @@ impl Listing {
     }
 
     fn fresh(&self, session: &Arc<str>) -> Option<List> {
-        self.known(Some(session)).filter(|list| list.asked.elapsed() < FRESH)
+        self.known(Some(session)).filter(|list| self.clock.since(list.asked) < FRESH)
     }
 
     fn sessions(&self) -> Vec<Arc<str>> {
@@ -113,23 +114,23 @@ impl Listing {
 
     /// Why nobody answered, if that was a moment ago.
     fn failed(&self) -> Option<Unavailable> {
-        let failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner);
-        failed.as_ref().filter(|(at, _)| at.elapsed() < FAILED_TIME).map(|(_, error)| error.clone())
+        let failed = self.failed.lock();
+        failed.as_ref().filter(|(at, _)| self.clock.since(*at) < FAILED_TIME).map(|(_, error)| error.clone())
     }
 
     /// Notes that nobody answered. Whether that is news.
     fn fail(&self, error: &Unavailable) -> bool {
-        let mut failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner);
-        let before = failed.replace((Instant::now(), error.clone()));
+        let mut failed = self.failed.lock();
+        let before = failed.replace((self.clock.now(), error.clone()));
         before.is_none_or(|(_, before)| before != *error)
     }
 
     fn recover(&self) {
-        *self.failed.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        *self.failed.lock() = None;
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<Arc<str>, Option<List>>> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+        self.known.lock()
     }
 }
 
@@ -206,7 +207,7 @@ impl BackendParts {
             if_version: before.as_ref().map(|list| list.version.clone()),
             ..ToolListRequest::default()
         };
-        let asked = Instant::now();
+        let asked = self.client.clock.now();
         let request = self.client.ask(topic::TOOL_LIST, message_type::TOOL_LIST_REQUEST, &body);
         let received = self.client.exchange(&self.sender.sign(request), LIST_TIME).await?;
         let response: ToolListResponse = match received.read(message_type::TOOL_LIST_RESPONSE) {

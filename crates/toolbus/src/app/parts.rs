@@ -5,6 +5,7 @@ use std::sync::Arc;
 use tokio::sync::watch;
 use toolbus_broker::embedded::Embedded;
 use toolbus_broker::rabbitmq::{self, RabbitMq};
+use toolbus_core::Clock;
 use toolbus_core::bus::{Bus, BusState};
 use toolbus_core::policy::{Capacity, PolicyHandle};
 use toolbus_core::redact::Redactor;
@@ -36,6 +37,7 @@ pub fn bus(config: &Config) -> Result<Arc<dyn Bus>, AppError> {
                 dead_letter_exchange: bus.dead_letter_exchange.clone(),
                 queue_type: bus.queue_type,
                 tls: Some(bus.tls.clone()),
+                clock: Clock::SYSTEM,
             };
             Ok(Arc::new(RabbitMq::start(settings)?))
         }

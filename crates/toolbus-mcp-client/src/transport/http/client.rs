@@ -11,6 +11,7 @@ use reqwest::header::{
 };
 use reqwest::{Method, Response, StatusCode};
 use tokio_util::sync::CancellationToken;
+use toolbus_core::Clock;
 use toolbus_core::redact::Redactor;
 use toolbus_core::secret::Secret;
 use toolbus_outbound::headers::{HeaderError, parse_name, parse_value};
@@ -60,8 +61,8 @@ impl Requester {
         let _ = url.set_username("");
         let _ = url.set_password(None);
         let origin = url.origin().ascii_serialization();
-        let authorizer =
-            Authorizer::new(credential, &http, redactor).map_err(|error| OpenError::Other(error.to_string()))?;
+        let authorizer = Authorizer::new(credential, &http, redactor, Clock::SYSTEM)
+            .map_err(|error| OpenError::Other(error.to_string()))?;
         Ok(Self { http, url, origin, headers, authorizer })
     }
 
