@@ -12,7 +12,7 @@ use toolbus_core::audit::{ArgumentsHash, Audit, Event, Keyed, Record, TARGET};
 use toolbus_core::failure::error_type;
 use toolbus_core::redact::Redactor;
 use toolbus_protocol::Outcome;
-use uuid::Uuid;
+use toolbus_protocol::Random;
 
 use self::file::{FileError, LogFile};
 use self::writer::Writer;
@@ -54,7 +54,7 @@ impl AuditLog {
     pub fn open(config: &AuditConfig, redactor: &Redactor) -> Result<Arc<Self>, AuditError> {
         let keyed = match &config.key {
             Some(key) => Keyed::new(key.expose().as_bytes()),
-            None => Keyed::new(&[*Uuid::new_v4().as_bytes(), *Uuid::new_v4().as_bytes()].concat()),
+            None => Keyed::new(&[Random::SYSTEM.bits().to_be_bytes(), Random::SYSTEM.bits().to_be_bytes()].concat()),
         };
         let open = |file: &PathBuf| {
             let opened = LogFile::open(file).map_err(|error| AuditError::File { file: file.clone(), error })?;

@@ -1,7 +1,6 @@
 //! What an app consumes: calls and control requests from the bus, each queue in a task.
 
 use std::sync::Arc;
-use std::time::Instant;
 
 use tokio::sync::watch;
 use toolbus_core::bus::{Ownership, Subscription};
@@ -134,7 +133,7 @@ fn about(config: &Config, config_digest: watch::Receiver<String>) -> About {
         version: crate::VERSION.to_owned(),
         config_digest,
         roles: config.roles().iter().map(|role| role.as_str().to_owned()).collect(),
-        started: Instant::now(),
+        started: Clock::SYSTEM.now(),
     }
 }
 

@@ -1,8 +1,9 @@
 //! MCP servers: what the configuration says of them, kept running by the bridge.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 
+use parking_lot::RwLock;
 use toolbus_core::Clock;
 use toolbus_core::events::McpClientEvents;
 use toolbus_core::redact::Redactor;
@@ -100,7 +101,7 @@ impl Servers {
     /// Has these servers and no others, from now on.
     pub(crate) fn apply(&self, config: &Config, placed: Vec<PlacedServer>) {
         let crate::config::McpServers { outdated, problems, .. } = config.mcp_servers();
-        *self.mistakes.write().unwrap_or_else(PoisonError::into_inner) = Mistakes { outdated, problems };
+        *self.mistakes.write() = Mistakes { outdated, problems };
         let tools = config.tools.clone();
         let limits: Limits = Arc::new(move |descriptor| {
             let limits = tools.limits_of(&descriptor.name);
@@ -126,7 +127,7 @@ impl Servers {
 
 impl McpAdmin for Servers {
     fn status(&self) -> Vec<ServerStatus> {
-        let mistakes = self.mistakes.read().unwrap_or_else(PoisonError::into_inner);
+        let mistakes = self.mistakes.read();
         let mut all = self.bridge.status();
         for status in &mut all {
             let mistake = ServerName::parse(&status.name).ok().and_then(|name| mistakes.outdated.get(&name));
@@ -139,7 +140,7 @@ impl McpAdmin for Servers {
     }
 
     fn problems(&self) -> Vec<String> {
-        self.mistakes.read().unwrap_or_else(PoisonError::into_inner).problems.clone()
+        self.mistakes.read().problems.clone()
     }
 
     fn restart(&self, name: &str) -> bool {

@@ -74,9 +74,10 @@ pub(crate) fn limits(set: &ToolsetConfig) -> SessionLimits {
 
 #[cfg(test)]
 mod tests {
-    use std::time::{Duration, Instant};
+    use std::time::Duration;
 
     use tokio_util::sync::CancellationToken;
+    use toolbus_core::Clock;
     use toolbus_core::caller::{AgentName, Caller};
     use toolbus_core::toolsets::SessionSets;
 
@@ -104,7 +105,7 @@ mod tests {
             caller: Arc::new(Caller { session: session.map(Arc::from), ..caller }),
             call_id: "c".into(),
             arguments: Arc::default(),
-            deadline: Instant::now() + Duration::from_secs(30),
+            deadline: Clock::SYSTEM.now() + Duration::from_secs(30),
             limit: Duration::from_secs(30),
             cancelled: CancellationToken::new(),
             trace: None,

@@ -53,6 +53,7 @@ impl FileWatch {
         }
     }
 
+    #[expect(clippy::disallowed_methods, reason = "dropping the watch ends the task")]
     fn with(path: &Path, pace: Pace, is_announced: bool) -> Self {
         let woken = Arc::<Notify>::default();
         let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());

@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 use std::process::ExitCode;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anstyle::{AnsiColor, Style};
 use axum::Router;
@@ -12,6 +12,7 @@ use axum::routing::get;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Map, Value, json};
 use tokio::net::TcpListener;
+use toolbus_core::Clock;
 use url::form_urlencoded;
 
 use super::Context;
@@ -72,6 +73,7 @@ struct Scene {
 pub async fn run(_: DemoArgs, context: &Context) -> Result<ExitCode, DemoError> {
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let backend = listener.local_addr()?;
+    #[expect(clippy::disallowed_methods, reason = "the task is aborted below")]
     let server = tokio::spawn(async move { axum::serve(listener, weather_service()).await });
     let config = configuration(context, backend.port())?;
 
@@ -96,9 +98,9 @@ async fn report(config: &Config, session: &LocalDaemon) -> Result<(), DemoError>
     let mut calls = Vec::new();
     for scene in scenes() {
         let request = client.request(scene.tool, scene.arguments.as_object(), Some(scene.budget), None);
-        let begun = Instant::now();
+        let begun = Clock::SYSTEM.now();
         let answer = client.send(&request, scene.budget + CONNECT_TIME).await?;
-        let elapsed = begun.elapsed();
+        let elapsed = Clock::SYSTEM.since(begun);
         let body = |body: &[u8]| serde_json::from_slice::<Value>(body).unwrap_or_default();
         calls.push(json!({
             "title": scene.title,
@@ -133,9 +135,9 @@ async fn play(client: &Client, scene: &Scene) -> Result<(), DemoError> {
     let request = client.request(scene.tool, scene.arguments.as_object(), Some(scene.budget), None);
     say(format_args!("{bold}{}{bold:#}", scene.title))?;
     say(format_args!("  {dimmed}→{dimmed:#} {}", String::from_utf8_lossy(&request.body)))?;
-    let begun = Instant::now();
+    let begun = Clock::SYSTEM.now();
     let answer = client.send(&request, scene.budget + CONNECT_TIME).await?;
-    let elapsed = begun.elapsed();
+    let elapsed = Clock::SYSTEM.since(begun);
     let outcome = outcome(&answer);
     let colour = if outcome == "ok" { AnsiColor::Green } else { AnsiColor::Yellow }.on_default();
     say(format_args!("  {dimmed}←{dimmed:#} {}", String::from_utf8_lossy(&answer.body)))?;
@@ -165,9 +167,9 @@ async fn measure(client: &Client) -> Result<(), DemoError> {
     let mut latencies = Vec::with_capacity(MEASURED);
     for _ in 0..MEASURED {
         let request = client.request("echo", Some(&arguments), Some(CONNECT_TIME), None);
-        let begun = Instant::now();
+        let begun = Clock::SYSTEM.now();
         client.send(&request, CONNECT_TIME).await?;
-        latencies.push(begun.elapsed());
+        latencies.push(Clock::SYSTEM.since(begun));
         bar.inc(1);
     }
     bar.finish_and_clear();

@@ -1,6 +1,6 @@
 //! Authentication and bounds of `/mcp`: origin, token and body of each request, and the size of its response.
 
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
@@ -10,6 +10,7 @@ use axum::http::Method;
 use axum::http::request::Parts;
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::Response;
+use parking_lot::RwLock;
 use tokio_util::sync::CancellationToken;
 use toolbus_core::audit::Audit;
 use toolbus_mcp_server::{AuthOutcome, Principal, TokenAuth};
@@ -57,11 +58,11 @@ impl HttpAuth {
         let tokens = config.each_token().map(|(agent, token)| ((**agent).clone(), token.expose()));
         self.tokens.replace(tokens, config.open != Open::No);
         let names = Names { hosts: config.allowed_hosts.clone(), origins: config.allowed_origins.clone() };
-        *self.names.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(names);
+        *self.names.write() = Arc::new(names);
     }
 
     pub(super) fn names(&self) -> Arc<Names> {
-        Arc::clone(&self.names.read().unwrap_or_else(PoisonError::into_inner))
+        Arc::clone(&self.names.read())
     }
 }
 

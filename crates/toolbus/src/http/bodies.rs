@@ -1,7 +1,7 @@
 //! Bounds of bodies: what a request may bring, and what may be queued for clients that do not read.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::{Body, BodyDataStream, HttpBody as _, to_bytes};
@@ -10,6 +10,7 @@ use axum::http::header::CONTENT_LENGTH;
 use axum::response::Response;
 use bytes::{Bytes, BytesMut};
 use futures_util::StreamExt as _;
+use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 use toolbus_mcp_server::TokenId;
@@ -153,7 +154,7 @@ impl AsRef<[u8]> for Counted {
 
 impl Drop for Counted {
     fn drop(&mut self) {
-        let mut queued = lock(&self.queued);
+        let mut queued = self.queued.lock();
         queued.of_all = queued.of_all.saturating_sub(self.bytes.len());
         if let Some(count) = queued.of_token.get_mut(&self.token) {
             *count = count.saturating_sub(self.bytes.len());
@@ -190,7 +191,7 @@ impl QueuedResponses {
         if bytes.len() <= UNCOUNTED {
             return Some(bytes);
         }
-        let mut queued = lock(&self.0);
+        let mut queued = self.0.lock();
         let of_token = queued.of_token.get(&token).copied().unwrap_or_default() + bytes.len();
         if of_token > MAX_OF_TOKEN || queued.of_all + bytes.len() > MAX_OF_ALL {
             return None;
@@ -200,10 +201,6 @@ impl QueuedResponses {
         drop(queued);
         Some(Bytes::from_owner(Counted { bytes, token, queued: Arc::clone(&self.0) }))
     }
-}
-
-fn lock(queued: &Mutex<Queued>) -> MutexGuard<'_, Queued> {
-    queued.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]
@@ -239,8 +236,8 @@ mod tests {
         drop(part);
         assert!(answer(&answers, 99).await.is_ok());
         drop(waiting);
-        assert_eq!(lock(&answers.0).of_all, 0);
-        assert!(lock(&answers.0).of_token.is_empty());
+        assert_eq!(answers.0.lock().of_all, 0);
+        assert!(answers.0.lock().of_token.is_empty());
     }
 
     #[tokio::test]

@@ -18,6 +18,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
+use toolbus_core::Clock;
 
 use self::service::{Service, Watched, drive};
 use self::slots::Slots;
@@ -85,7 +86,7 @@ impl Accept for UnixListener {
 
 /// Serves until `stop` is cancelled, then lets requests in progress finish.
 pub(super) async fn serve(listener: impl Accept, routes: Router, stop: CancellationToken) {
-    let slots = Arc::new(Slots::new());
+    let slots = Arc::new(Slots::new(Clock::SYSTEM));
     let connections = TaskTracker::new();
     let accepting = async {
         loop {

@@ -1,12 +1,14 @@
 //! Health and status: what `/readyz`, `/status` and the admin API say of the daemon.
 
 use std::borrow::Cow;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
+use toolbus_core::Clock;
 use toolbus_core::bus::BusState;
 use toolbus_core::policy::PolicyHandle;
 use toolbus_core::registry::Registry;
@@ -36,6 +38,7 @@ pub struct Health {
     load: Arc<Load>,
     draining: AtomicBool,
     build: Build,
+    clock: Clock,
     started: Instant,
     reloads: Mutex<Reloads>,
 }
@@ -306,7 +309,8 @@ impl Health {
             load,
             draining: AtomicBool::new(false),
             build,
-            started: Instant::now(),
+            started: Clock::SYSTEM.now(),
+            clock: Clock::SYSTEM,
             reloads: Mutex::default(),
         }
     }
@@ -377,7 +381,7 @@ impl Health {
         let bus = self.bus.borrow().clone();
         Status {
             build: self.build.clone(),
-            uptime_seconds: self.started.elapsed().as_secs(),
+            uptime_seconds: self.clock.since(self.started).as_secs(),
             ready,
             draining: self.is_draining(),
             broker: BrokerStatus {
@@ -406,23 +410,23 @@ impl Health {
 
     /// Remembers what came of a reload that has just ended.
     pub fn reloaded(&self, report: ReloadReport) {
-        let mut reloads = self.reloads.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut reloads = self.reloads.lock();
         let counts = &mut reloads.counts;
         let count = if report.applied { &mut counts.applied } else { &mut counts.refused };
         *count += 1;
-        reloads.last = Some((Instant::now(), report));
+        reloads.last = Some((self.clock.now(), report));
     }
 
     /// How many reloads there were since the start.
     #[must_use]
     pub fn reloads(&self) -> ReloadCounts {
-        self.reloads.lock().unwrap_or_else(PoisonError::into_inner).counts
+        self.reloads.lock().counts
     }
 
     fn last_reload(&self) -> Option<LastReload> {
-        let reloads = self.reloads.lock().unwrap_or_else(PoisonError::into_inner);
+        let reloads = self.reloads.lock();
         let (ended, report) = reloads.last.as_ref()?;
-        Some(LastReload { seconds_ago: ended.elapsed().as_secs(), report: report.clone() })
+        Some(LastReload { seconds_ago: self.clock.since(*ended).as_secs(), report: report.clone() })
     }
 }
 

@@ -1,3 +1,5 @@
+#![expect(clippy::disallowed_methods, reason = "tasks of a test end with its runtime")]
+
 mod auth;
 mod connections;
 mod harness;

@@ -2,9 +2,10 @@
 
 use std::collections::HashMap;
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use toolbus_core::audit::{Audit, Record};
 use toolbus_core::throttle::Throttle;
 
@@ -40,7 +41,7 @@ impl WrongTokens {
 
     /// Counts a wrong token. Returns the address that it is counted for, if it is the first.
     fn begins(&self, remote: Option<IpAddr>) -> Option<Option<IpAddr>> {
-        let mut addresses = self.addresses.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut addresses = self.addresses.lock();
         // Addresses beyond the limit are counted together.
         let key = if addresses.contains_key(&remote) || addresses.len() < MAX_ADDRESSES { remote } else { None };
         match addresses.get_mut(&key) {
@@ -56,13 +57,14 @@ impl WrongTokens {
     }
 
     /// Records how many followed in each period, until a period has none.
+    #[expect(clippy::disallowed_methods, reason = "the task ends after a period without wrong tokens")]
     fn follow(&self, remote: Option<IpAddr>) {
         let (audit, addresses) = (Arc::clone(&self.audit), Arc::clone(&self.addresses));
         tokio::spawn(async move {
             loop {
                 tokio::time::sleep(PERIOD).await;
                 let left_out = {
-                    let mut addresses = addresses.lock().unwrap_or_else(PoisonError::into_inner);
+                    let mut addresses = addresses.lock();
                     let Some(count) = addresses.get_mut(&remote) else { return };
                     let left_out = std::mem::take(count);
                     if left_out == 0 {

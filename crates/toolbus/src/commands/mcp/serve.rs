@@ -63,6 +63,7 @@ pub(super) async fn run(args: McpServeArgs, operator: &Operator) -> Result<ExitC
     serve(args, agent, &config).await
 }
 
+#[expect(clippy::disallowed_methods, reason = "the task waits for signals until the process ends")]
 async fn serve(args: McpServeArgs, agent: AgentName, config: &Config) -> Result<ExitCode, TargetError> {
     let mut signals = Signals::listen()?;
     let closing = CancellationToken::new();

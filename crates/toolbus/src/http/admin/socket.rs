@@ -2,11 +2,12 @@ use std::fs::{DirBuilder, File, Metadata, Permissions, TryLockError};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt as _, FileTypeExt as _, MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use axum::Router;
 use tokio::net::{UnixListener, UnixStream};
 use tokio_util::sync::CancellationToken;
+use toolbus_core::Clock;
 use toolbus_protocol::new_message_id;
 
 use crate::http::connections;
@@ -150,11 +151,13 @@ fn folder(path: &Path) -> &Path {
 async fn lock(path: &Path) -> Result<File, SocketError> {
     let refused = |source| SocketError::Other { path: path.to_owned(), source };
     let folder = File::open(folder(path)).map_err(refused)?;
-    let started = Instant::now();
+    let started = Clock::SYSTEM.now();
     loop {
         match folder.try_lock() {
             Ok(()) => return Ok(folder),
-            Err(TryLockError::WouldBlock) if started.elapsed() < LOCK_TIME => tokio::time::sleep(LOCK_PAUSE).await,
+            Err(TryLockError::WouldBlock) if Clock::SYSTEM.since(started) < LOCK_TIME => {
+                tokio::time::sleep(LOCK_PAUSE).await
+            }
             Err(TryLockError::WouldBlock) => return Err(SocketError::Locked(path.to_owned())),
             Err(TryLockError::Error(error)) => return Err(refused(error)),
         }

@@ -1,3 +1,5 @@
+#![expect(clippy::disallowed_methods, reason = "tasks of a test end with its runtime")]
+
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;

@@ -20,7 +20,7 @@ use hyper::rt::{Read, Write};
 use hyper::server::conn::http1::Connection;
 use hyper_util::service::TowerToHyperService;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::time::{Instant, sleep_until};
+use tokio::time::sleep_until;
 use tokio_util::sync::CancellationToken;
 
 use super::IDLE_TIME;
@@ -169,12 +169,13 @@ pub(super) async fn drive<I>(connection: Connection<I, Service>, state: &Connect
 where
     I: Read + Write + Unpin,
 {
+    let clock = state.clock();
     let mut connection = pin!(connection);
     let mut evicted = pin!(state.evicted());
     let mut stopped = pin!(stop.cancelled());
     let mut is_stopping = false;
     // Reset only for an earlier deadline, and compared when it is due: most requests are over by then.
-    let mut alarm = pin!(sleep_until(Instant::now()));
+    let mut alarm = pin!(sleep_until(clock.now().into()));
     poll_fn(|cx| {
         if !is_stopping && stopped.as_mut().poll(cx).is_ready() {
             is_stopping = true;
@@ -188,16 +189,16 @@ where
             return Poll::Ready(());
         }
         loop {
-            let now = Instant::now();
+            let now = clock.now();
             let deadline = state.deadline();
             if deadline.is_some_and(|deadline| deadline <= now) {
                 tracing::debug!("HTTP: a connection took too long and was closed");
                 return Poll::Ready(());
             }
-            let is_over = alarm.deadline() <= now;
+            let is_over = alarm.deadline().into_std() <= now;
             let next = deadline.unwrap_or(now + IDLE_TIME);
-            if is_over || next < alarm.deadline() {
-                alarm.as_mut().reset(next);
+            if is_over || next < alarm.deadline().into_std() {
+                alarm.as_mut().reset(next.into());
             }
             if alarm.as_mut().poll(cx).is_pending() {
                 return Poll::Pending;

@@ -3,12 +3,14 @@
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::pin::pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::time::{Instant, timeout};
+use tokio::time::timeout;
+use toolbus_core::Clock;
 use toolbus_core::throttle::Throttle;
 use toolbus_mcp_server::TokenId;
 
@@ -27,6 +29,7 @@ pub(super) struct Slots {
     known: Arc<Semaphore>,
     guests: Arc<Semaphore>,
     slowed: Arc<Semaphore>,
+    pub(super) clock: Clock,
     connections: Mutex<HashMap<u64, Arc<ConnectionState>>>,
     next: AtomicU64,
     foreign: Throttle,
@@ -46,13 +49,14 @@ pub(super) enum Class {
 }
 
 impl Slots {
-    pub(super) fn new() -> Self {
+    pub(super) fn new(clock: Clock) -> Self {
         let pool = |count| Arc::new(Semaphore::new(count));
         Self {
             anonymous: pool(MAX_ANONYMOUS),
             known: pool(MAX_KNOWN),
             guests: pool(MAX_GUESTS),
             slowed: pool(MAX_SLOWED),
+            clock,
             connections: Mutex::default(),
             next: AtomicU64::new(0),
             foreign: Throttle::default(),
@@ -162,6 +166,6 @@ impl Slots {
     }
 
     fn connections(&self) -> MutexGuard<'_, HashMap<u64, Arc<ConnectionState>>> {
-        self.connections.lock().unwrap_or_else(PoisonError::into_inner)
+        self.connections.lock()
     }
 }

@@ -1,11 +1,12 @@
 //! The state of one connection: its phase, its deadline and its slot.
 
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::{Notify, OwnedSemaphorePermit};
-use tokio::time::Instant;
+use toolbus_core::Clock;
 use toolbus_mcp_server::TokenId;
 
 use super::slots::{Class, Slots};
@@ -24,6 +25,7 @@ pub(crate) struct ConnectionState {
 
 #[derive(Debug)]
 struct Inner {
+    clock: Clock,
     phase: Phase,
     /// When the phase began.
     since: Instant,
@@ -63,8 +65,9 @@ impl Drop for Deregister {
 impl ConnectionState {
     pub(super) fn new(id: u64, remote: Option<IpAddr>, slots: Arc<Slots>, slot: OwnedSemaphorePermit) -> Self {
         let inner = Inner {
+            clock: slots.clock,
             phase: Phase::Head,
-            since: Instant::now(),
+            since: slots.clock.now(),
             blocked: None,
             end: None,
             class: Class::Anonymous,
@@ -168,16 +171,17 @@ impl ConnectionState {
     /// Notes whether the client reads what is written; called when that changes.
     pub(super) fn wrote(&self, is_blocked: bool) {
         let mut inner = self.lock();
-        inner.blocked = is_blocked.then(Instant::now);
+        inner.blocked = is_blocked.then(|| inner.clock.now());
         if inner.phase == Phase::Idle {
             // It is idle from the end of its response on, not while the client reads that.
-            inner.since = Instant::now();
+            inner.since = inner.clock.now();
         }
     }
 
     /// Notes that the server stops: what is in progress gets the time of one request.
     pub(super) fn stop(&self) {
-        self.lock().end = Some(Instant::now() + REQUEST_TIME);
+        let mut inner = self.lock();
+        inner.end = Some(inner.clock.now() + REQUEST_TIME);
     }
 
     /// When the connection is to be closed, in its present phase.
@@ -217,8 +221,13 @@ impl ConnectionState {
         self.evicted.notified().await;
     }
 
+    /// What tells the time of the connection.
+    pub(super) fn clock(&self) -> Clock {
+        self.slots.clock
+    }
+
     fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+        self.inner.lock()
     }
 }
 
@@ -228,17 +237,19 @@ impl Inner {
     /// others without a token must get theirs, among them health probes.
     fn waits(&self) -> bool {
         if let Some(blocked) = self.blocked {
-            return self.class == Class::Anonymous && self.phase != Phase::Evicted && blocked.elapsed() >= GRACE;
+            return self.class == Class::Anonymous
+                && self.phase != Phase::Evicted
+                && self.clock.since(blocked) >= GRACE;
         }
         match self.phase {
             Phase::Idle => true,
-            Phase::Head => self.since.elapsed() >= GRACE,
+            Phase::Head => self.clock.since(self.since) >= GRACE,
             Phase::Answering(_) | Phase::Evicted => false,
         }
     }
 
     fn enter(&mut self, phase: Phase) {
         self.phase = phase;
-        self.since = Instant::now();
+        self.since = self.clock.now();
     }
 }

@@ -1,15 +1,17 @@
 //! The table of who may enter, and that whoever may not holds nobody up.
 
+#![expect(clippy::disallowed_methods, reason = "tasks of a test end with its runtime")]
+
 use std::convert::Infallible;
-use std::sync::Mutex;
 
 use axum::Extension;
 use axum::body::Body;
 use axum::routing::any;
 use futures_util::StreamExt as _;
+use parking_lot::Mutex;
 use serde_json::{Map, Value};
 use tokio::sync::watch;
-use tokio::time::Instant;
+use toolbus_core::Clock;
 use toolbus_core::audit::{ArgumentsHash, Audit, Event, Record};
 use toolbus_core::bus::BusState;
 use toolbus_core::registry::Registry;
@@ -34,7 +36,7 @@ struct Kept(Mutex<Vec<Record>>);
 
 impl Audit for Kept {
     fn record(&self, record: Record) {
-        self.0.lock().unwrap().push(record);
+        self.0.lock().push(record);
     }
 
     fn hash(&self, _: &Map<String, Value>) -> Option<ArgumentsHash> {
@@ -133,7 +135,7 @@ async fn a_token_admits_its_agent() {
 #[tokio::test(start_paused = true)]
 async fn whoever_has_no_token_is_told_what_to_do_at_once_and_may_try_again_on_the_same_connection() {
     let fixture = Fixture::new("");
-    let started = Instant::now();
+    let started = Clock::SYSTEM.now();
     let mut client = fixture.server.connect();
     for head in [&[][..], &["Authorization: Basic YTpi"], &[&token(), &token()], &["Authorization: Bearer"]] {
         let answer = client.request("POST /mcp", head, "{}").await;
@@ -142,21 +144,21 @@ async fn whoever_has_no_token_is_told_what_to_do_at_once_and_may_try_again_on_th
         assert!(message(&answer).contains("`Authorization"), "{answer:?}");
     }
     assert_eq!(client.request("POST /mcp", &[&token()], "{}").await.code, 200);
-    assert_eq!(started.elapsed(), Duration::ZERO);
-    assert!(fixture.audit.0.lock().unwrap().is_empty());
+    assert_eq!(Clock::SYSTEM.since(started), Duration::ZERO);
+    assert!(fixture.audit.0.lock().is_empty());
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_wrong_token_is_answered_late_recorded_and_the_last_of_its_connection() {
     let fixture = Fixture::new("");
-    let started = Instant::now();
+    let started = Clock::SYSTEM.now();
     let mut client = fixture.server.connect();
     let answer = client.request("POST /mcp", &[wrong()], "{}").await;
-    assert_eq!((answer.code, started.elapsed()), (401, PENALTY));
+    assert_eq!((answer.code, Clock::SYSTEM.since(started)), (401, PENALTY));
     assert!(answer.head.contains("www-authenticate: bearer error=\"invalid_token\""), "{answer:?}");
     assert!(message(&answer).contains("http.tokens"));
     assert_eq!(client.closed_after().await, Duration::ZERO);
-    let records = fixture.audit.0.lock().unwrap();
+    let records = fixture.audit.0.lock();
     let recorded: Vec<_> = records.iter().map(|record| (record.event, record.remote, record.left_out)).collect();
     assert_eq!(recorded, [(Event::RefusedEntry, "192.0.2.7".parse().ok(), None)]);
     assert!(!format!("{records:?}").contains("not-the-right-one"));
@@ -165,7 +167,7 @@ async fn a_wrong_token_is_answered_late_recorded_and_the_last_of_its_connection(
 #[tokio::test(start_paused = true)]
 async fn a_flood_of_wrong_tokens_holds_no_right_one_up_and_leaves_few_records() {
     let fixture = Fixture::new("");
-    let started = Instant::now();
+    let started = Clock::SYSTEM.now();
     let mut flood = Vec::new();
     for _ in 0..1000 {
         let mut client = fixture.server.connect();
@@ -174,7 +176,7 @@ async fn a_flood_of_wrong_tokens_holds_no_right_one_up_and_leaves_few_records() 
     for _ in 0..100 {
         assert_eq!(fixture.with(&[&token()]).await.code, 200);
     }
-    assert_eq!(started.elapsed(), Duration::ZERO);
+    assert_eq!(Clock::SYSTEM.since(started), Duration::ZERO);
     let mut codes = [0, 0];
     for answered in flood {
         match answered.await.unwrap() {
@@ -185,21 +187,25 @@ async fn a_flood_of_wrong_tokens_holds_no_right_one_up_and_leaves_few_records() 
     }
     assert_eq!(codes, [MAX_SLOWED, 1000 - MAX_SLOWED]);
     tokio::time::sleep(Duration::from_secs(60)).await;
-    let left_out: Vec<_> = fixture.audit.0.lock().unwrap().iter().map(|record| record.left_out).collect();
+    let left_out: Vec<_> = fixture.audit.0.lock().iter().map(|record| record.left_out).collect();
     assert_eq!(left_out, [None, Some(999)]);
     // A later one is a first one again.
     assert_eq!(fixture.with(&[wrong()]).await.code, 401);
-    assert_eq!(fixture.audit.0.lock().unwrap().len(), 3);
+    assert_eq!(fixture.audit.0.lock().len(), 3);
 }
 
 #[tokio::test(start_paused = true)]
 async fn whoever_has_a_token_gets_in_while_strangers_take_every_place_that_they_may() {
     let fixture = Fixture::new("");
     let _silent: Vec<Client> = (0..MAX_ANONYMOUS * 4).map(|_| fixture.server.connect()).collect();
-    let started = Instant::now();
+    let started = Clock::SYSTEM.now();
     assert_eq!(fixture.with(&[&token()]).await.code, 200);
     // Each of them is given its grace, and no more.
-    assert!(started.elapsed() <= GRACE * 4 + Duration::from_millis(100), "{:?}", started.elapsed());
+    assert!(
+        Clock::SYSTEM.since(started) <= GRACE * 4 + Duration::from_millis(100),
+        "{:?}",
+        Clock::SYSTEM.since(started)
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -337,10 +343,10 @@ async fn a_body_is_read_up_to_its_bound_whether_or_not_its_length_is_told() {
 async fn a_body_that_does_not_come_is_waited_for_no_longer_than_its_time() {
     let fixture = Fixture::new("");
     let mut client = fixture.server.connect();
-    let started = Instant::now();
+    let started = Clock::SYSTEM.now();
     let answer = client.request("POST /mcp", &[&token(), "Content-Length: 100"], "").await;
     assert_eq!(answer.code, 408);
-    assert_eq!(started.elapsed().as_secs(), 10);
+    assert_eq!(Clock::SYSTEM.since(started).as_secs(), 10);
     assert_eq!(client.closed_after().await, Duration::ZERO);
 }
 
@@ -348,9 +354,9 @@ async fn a_body_that_does_not_come_is_waited_for_no_longer_than_its_time() {
 async fn no_body_is_read_before_the_token_is_right() {
     let fixture = Fixture::new("");
     let mut client = fixture.server.connect();
-    let started = Instant::now();
+    let started = Clock::SYSTEM.now();
     let answer = client.request("POST /mcp", &["Content-Length: 100000000"], "").await;
-    assert_eq!((answer.code, started.elapsed().as_secs()), (401, 0));
+    assert_eq!((answer.code, Clock::SYSTEM.since(started).as_secs()), (401, 0));
 }
 
 #[tokio::test(start_paused = true)]
@@ -360,9 +366,9 @@ async fn strangers_who_announce_bodies_and_send_none_keep_nobody_out() {
     for client in &mut waiting {
         client.write("POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n").await;
     }
-    let started = Instant::now();
+    let started = Clock::SYSTEM.now();
     assert_eq!(fixture.with(&[&token()]).await.code, 200);
-    assert!(started.elapsed() < PENALTY, "{:?}", started.elapsed());
+    assert!(Clock::SYSTEM.since(started) < PENALTY, "{:?}", Clock::SYSTEM.since(started));
 }
 
 #[tokio::test(start_paused = true)]

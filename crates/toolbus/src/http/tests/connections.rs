@@ -12,7 +12,7 @@ use futures_util::StreamExt as _;
 use futures_util::stream::{iter, pending, repeat};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::sync::Notify;
-use tokio::time::Instant;
+use toolbus_core::Clock;
 use toolbus_mcp_server::TokenId;
 
 use super::harness::{Client, Server, WINDOW};
@@ -132,11 +132,15 @@ async fn a_head_that_comes_in_drops_is_waited_for_no_longer_than_one_that_does_n
     let fixture = Fixture::new();
     let mut client = fixture.connected(1, "/quick").await.remove(0);
     tokio::time::sleep(IDLE_TIME / 2).await;
-    let started = Instant::now();
+    let started = Clock::SYSTEM.now();
     while client.0.write_all(b"G").await.is_ok() {
         tokio::time::sleep(HEAD_TIME / 10).await;
     }
-    assert!(started.elapsed() >= HEAD_TIME && started.elapsed() < HEAD_TIME * 2, "{:?}", started.elapsed());
+    assert!(
+        Clock::SYSTEM.since(started) >= HEAD_TIME && Clock::SYSTEM.since(started) < HEAD_TIME * 2,
+        "{:?}",
+        Clock::SYSTEM.since(started)
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -165,7 +169,7 @@ async fn a_stream_whose_client_takes_nothing_is_closed() {
 async fn a_client_that_takes_its_answer_slowly_gets_all_of_it_and_may_then_rest() {
     let fixture = Fixture::new();
     let mut client = fixture.connect();
-    let started = Instant::now();
+    let started = Clock::SYSTEM.now();
     client.send("/large").await;
     let (mut taken, mut part) = (0, [0; WINDOW]);
     while taken < LARGE {
@@ -174,7 +178,7 @@ async fn a_client_that_takes_its_answer_slowly_gets_all_of_it_and_may_then_rest(
         assert_ne!(count, 0, "it was closed after {taken} bytes");
         taken += count;
     }
-    assert!(started.elapsed() > IDLE_TIME * 2, "{:?}", started.elapsed());
+    assert!(Clock::SYSTEM.since(started) > IDLE_TIME * 2, "{:?}", Clock::SYSTEM.since(started));
     // What is on its way counts as taken.
     let rest = client.closed_after().await;
     assert!(rest > IDLE_TIME - WRITE_TIME && rest <= IDLE_TIME, "{rest:?}");
@@ -195,11 +199,11 @@ async fn a_client_that_still_takes_its_answer_makes_no_room() {
 #[tokio::test(start_paused = true)]
 async fn connections_that_wait_for_a_request_make_room_for_one_that_has_one() {
     let fixture = Fixture::new();
-    let started = Instant::now();
+    let started = Clock::SYSTEM.now();
     let mut idle = fixture.connected(MAX_ANONYMOUS, "/quick").await;
     let silent: Vec<Client> = (0..MAX_ANONYMOUS).map(|_| fixture.connect()).collect();
     assert_eq!(fixture.connect().ask("/quick").await, quick());
-    assert_eq!(started.elapsed().as_secs(), 0);
+    assert_eq!(Clock::SYSTEM.since(started).as_secs(), 0);
     // Those that had waited longest went.
     assert_eq!(idle.remove(0).closed_after().await.as_secs(), 0);
     drop(silent);
@@ -209,13 +213,13 @@ async fn connections_that_wait_for_a_request_make_room_for_one_that_has_one() {
 async fn a_request_waits_while_every_place_is_taken_by_another() {
     let fixture = Fixture::new();
     let mut busy = fixture.waiting(MAX_ANONYMOUS, "/slow").await;
-    let started = Instant::now();
+    let started = Clock::SYSTEM.now();
     let mut last = fixture.waiting(1, "/quick").await.remove(0);
     tokio::time::sleep(REQUEST_TIME / 2).await;
     fixture.go_on.notify_one();
     // Whoever is answered would stay for its next request, were there nobody else.
     assert_eq!(last.body().await, quick());
-    assert_eq!(started.elapsed().as_secs(), REQUEST_TIME.as_secs() / 2);
+    assert_eq!(Clock::SYSTEM.since(started).as_secs(), REQUEST_TIME.as_secs() / 2);
     let mut answered = 0;
     for client in &mut busy {
         answered += usize::from(client.answer().await.code == 200);
@@ -261,9 +265,9 @@ async fn one_token_leaves_places_to_every_other() {
 async fn strangers_that_take_no_answer_leave_room_for_others() {
     let fixture = Fixture::new();
     let deaf = fixture.waiting(160, "/large").await;
-    let started = Instant::now();
+    let started = Clock::SYSTEM.now();
     assert_eq!(fixture.connect().ask("/quick").await, quick());
-    assert!(started.elapsed() <= Duration::from_secs(3), "{:?}", started.elapsed());
+    assert!(Clock::SYSTEM.since(started) <= Duration::from_secs(3), "{:?}", Clock::SYSTEM.since(started));
     drop(deaf);
 }
 
@@ -312,13 +316,13 @@ async fn at_the_end_what_is_in_hand_is_answered_and_everything_else_is_closed() 
     let mut stream = fixture.connected(1, "/stream").await.remove(0);
     let mut slow = fixture.waiting(1, "/slow").await.remove(0);
     let mut stuck = fixture.waiting(1, "/slow").await.remove(0);
-    let started = Instant::now();
+    let started = Clock::SYSTEM.now();
     fixture.server.stop.cancel();
     assert_eq!(idle.closed_after().await.as_secs(), 0);
     fixture.go_on.notify_one();
     assert_eq!(slow.body().await, (200, "slow".to_owned()));
     assert_eq!(slow.closed_after().await.as_secs(), 0);
     fixture.server.task.await.unwrap();
-    assert!(started.elapsed() <= REQUEST_TIME, "{:?}", started.elapsed());
+    assert!(Clock::SYSTEM.since(started) <= REQUEST_TIME, "{:?}", Clock::SYSTEM.since(started));
     assert_eq!((stream.closed_after().await.as_secs(), stuck.answer().await.code), (0, 0));
 }

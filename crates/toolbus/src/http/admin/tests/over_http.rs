@@ -1,4 +1,6 @@
-use std::time::Instant;
+#![expect(clippy::disallowed_methods, reason = "tasks of a test end with its runtime")]
+
+use toolbus_core::Clock;
 
 use super::super::view::Disabled;
 use super::*;
@@ -33,10 +35,10 @@ async fn over_http_nothing_is_told_or_done_without_the_token() {
 #[tokio::test]
 async fn a_wrong_token_waits_for_its_refusal_and_holds_up_no_right_one() {
     let fixture = Fixture::new().await;
-    let started = Instant::now();
+    let started = Clock::SYSTEM.now();
     let (wrong, right) = (fixture.http("s3cret"), fixture.http(TOKEN));
-    let wrong = async { (wrong.ask::<Value>(Method::GET, "/v1/agents").await, started.elapsed()) };
-    let right = async { (right.ask::<Value>(Method::GET, "/v1/agents").await, started.elapsed()) };
+    let wrong = async { (wrong.ask::<Value>(Method::GET, "/v1/agents").await, Clock::SYSTEM.since(started)) };
+    let right = async { (right.ask::<Value>(Method::GET, "/v1/agents").await, Clock::SYSTEM.since(started)) };
     let ((refused, late), (answered, soon)) = tokio::join!(wrong, right);
     assert!(matches!(refused, Err(AdminClientError::Refused(_))), "{refused:?}");
     assert!(answered.is_ok() && soon < PENALTY && late >= PENALTY, "{soon:?} {late:?}");

@@ -1,3 +1,5 @@
+#![expect(clippy::disallowed_methods, reason = "tasks of a test end with its runtime")]
+
 use toolbus_core::tool::ToolDescriptor;
 use toolbus_trust::pins::{Level, Levels, Pins, State};
 

@@ -1,6 +1,5 @@
-use std::sync::Mutex;
-
 use axum::http::Method;
+use parking_lot::Mutex;
 use toolbus_mcp_client::status::{PhaseName, ServerStatus};
 
 use super::super::view::{McpRestart, McpServers};
@@ -20,7 +19,7 @@ impl McpAdmin for Three {
     }
 
     fn restart(&self, name: &str) -> bool {
-        self.0.lock().unwrap().push(name.to_owned());
+        self.0.lock().push(name.to_owned());
         true
     }
 }
@@ -85,7 +84,7 @@ async fn a_server_is_restarted_by_its_name_whatever_its_case() {
     assert_eq!(restart.restarting, "Files");
     let over_http: McpRestart = fixture.http(TOKEN).ask(Method::POST, "/v1/mcp/git%20hub/restart").await.unwrap();
     assert_eq!(over_http.restarting, "git hub");
-    assert_eq!(*three.0.lock().unwrap(), ["Files", "git hub"]);
+    assert_eq!(*three.0.lock(), ["Files", "git hub"]);
 }
 
 #[tokio::test]
@@ -96,7 +95,7 @@ async fn without_the_token_no_server_is_told_of_or_restarted() {
         let answer = fixture.over_tcp(&format!("{line} HTTP/1.1\r\nHost: localhost\r\n\r\n")).await;
         assert!(answer.starts_with("HTTP/1.1 401 ") && !answer.contains("Files"), "{line}: {answer}");
     }
-    assert!(three.0.lock().unwrap().is_empty());
+    assert!(three.0.lock().is_empty());
 }
 
 #[tokio::test]
@@ -120,5 +119,5 @@ async fn what_cannot_be_restarted_or_found_is_refused_in_words() {
     Invalid URL: Invalid UTF-8 in `name`
     the daemon has no MCP servers: add one to its configuration, under mcp.servers or in mcp.servers_file
     "#);
-    assert!(three.0.lock().unwrap().is_empty());
+    assert!(three.0.lock().is_empty());
 }
