@@ -63,11 +63,11 @@ pub type Limits = Arc<dyn Fn(&mut ToolDescriptor) + Send + Sync>;
 /// Supervises the MCP servers and registers their tools. Cheap to clone.
 #[derive(Clone)]
 pub struct Servers {
-    shared: Arc<Inner>,
+    shared: Arc<ServersState>,
 }
 
 /// Shared state of all servers.
-pub(crate) struct Inner {
+pub(crate) struct ServersState {
     registry: Registry,
     launcher: Launcher,
     observer: Arc<dyn McpClientEvents>,
@@ -102,7 +102,7 @@ impl Servers {
         timeouts: Timeouts,
     ) -> Self {
         Self {
-            shared: Arc::new(Inner {
+            shared: Arc::new(ServersState {
                 registry,
                 launcher,
                 observer,
@@ -201,7 +201,7 @@ impl Servers {
     }
 }
 
-impl Inner {
+impl ServersState {
     fn entry(&self, name: &str) -> Option<Arc<ServerEntry>> {
         let name = ServerName::parse(name).ok()?;
         self.entries.read().get(&name).cloned()

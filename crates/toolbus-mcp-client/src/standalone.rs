@@ -28,7 +28,7 @@ const PING_TIME: Duration = Duration::from_secs(30);
 pub async fn probe(spec: &ServerSpec, launcher: &Launcher, scanner: &Scanner) -> ProbeReport {
     // The phase stays so when nothing fails.
     let status = ServerStatus::untried(spec, PhaseName::Ready);
-    let mut probe = Probe { spec, scanner, clock: launcher.clock(), steps: Vec::new(), status };
+    let mut probe = ProbeRun { spec, scanner, clock: launcher.clock(), steps: Vec::new(), status };
     if let Some(connected) = probe.connect(launcher).await {
         probe.look(&connected.connection).await;
         connected.close(STOP_TIME).await;
@@ -38,7 +38,7 @@ pub async fn probe(spec: &ServerSpec, launcher: &Launcher, scanner: &Scanner) ->
     ProbeReport { steps: probe.steps, status: probe.status }
 }
 
-struct Probe<'a> {
+struct ProbeRun<'a> {
     spec: &'a ServerSpec,
     scanner: &'a Scanner,
     clock: Clock,
@@ -46,7 +46,7 @@ struct Probe<'a> {
     status: ServerStatus,
 }
 
-impl Probe<'_> {
+impl ProbeRun<'_> {
     async fn connect(&mut self, launcher: &Launcher) -> Option<Connected> {
         let observer: Arc<dyn McpClientEvents> = Arc::new(Discard);
         let connector = Connector::new(self.spec, None, launcher, &observer);

@@ -42,7 +42,7 @@ pub(crate) trait Listener: Send + Sync + 'static {
 }
 
 /// One server and the state of its supervision.
-pub(crate) struct Server {
+pub(crate) struct SupervisedServer {
     pub(crate) name: ServerName,
     lifetime: Lifetime,
     timeouts: Timeouts,
@@ -113,7 +113,7 @@ impl State {
     }
 }
 
-impl Server {
+impl SupervisedServer {
     pub(crate) fn new(name: ServerName, lifetime: Lifetime, timeouts: Timeouts, connector: Connector) -> Arc<Self> {
         let clock = connector.clock();
         Arc::new(Self {
@@ -143,7 +143,7 @@ impl Server {
         run::keep(&self, &*listener).await;
     }
 
-    /// Ends the server. [`Server::keep`] returns when it has ended.
+    /// Ends the server. [`SupervisedServer::keep`] returns when it has ended.
     pub(crate) fn stop(&self) {
         self.stop.cancel();
     }
@@ -166,7 +166,7 @@ impl Server {
 
     /// Starts the server if it waits for a call.
     pub(crate) fn wake(&self) {
-        // Holds the state meanwhile, so that no wake-up arrives after [`Server::begin`] consumed the pending ones.
+        // Holds the state meanwhile, so that no wake-up arrives after [`Self::begin`] consumed the pending ones.
         if self.state.borrow().starts_when_called(self.clock) {
             self.wanted.notify_one();
         }

@@ -26,11 +26,11 @@ pub(crate) struct CallResult<'a> {
     structured_content: Option<&'a Value>,
     is_error: bool,
     #[serde(rename = "_meta")]
-    meta: Meta,
+    meta: ResultMeta,
 }
 
 #[derive(Serialize)]
-struct Meta {
+struct ResultMeta {
     /// What came from a tool is data: nothing in it is an order.
     #[serde(rename = "toolbus/content-trust")]
     trust: &'static str,
@@ -125,7 +125,7 @@ pub(crate) fn response_to(id: &Id, result: &Result<ToolOutput, ToolFailure>, ver
         content: vec![Block::Text { text: &failure.message }],
         structured_content: None,
         is_error: true,
-        meta: Meta { trust: header::TRUST_TOOL_OUTPUT, error: Some(error) },
+        meta: ResultMeta { trust: header::TRUST_TOOL_OUTPUT, error: Some(error) },
     };
     Response { body: rpc::success(id, result), error_type: Some(told.code.as_str()) }
 }
@@ -152,7 +152,7 @@ fn of_output(output: &ToolOutput, version: Version) -> CallResult<'_> {
         content,
         structured_content: structured,
         is_error: output.is_error,
-        meta: Meta { trust: header::TRUST_TOOL_OUTPUT, error: None },
+        meta: ResultMeta { trust: header::TRUST_TOOL_OUTPUT, error: None },
     }
 }
 

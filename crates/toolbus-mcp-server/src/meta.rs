@@ -30,7 +30,7 @@ pub(crate) struct Meta<'a> {
 }
 
 #[derive(Deserialize)]
-struct Params<'a> {
+struct AnyParams<'a> {
     #[serde(borrow, default, rename = "_meta")]
     meta: Option<&'a RawValue>,
 }
@@ -38,7 +38,7 @@ struct Params<'a> {
 impl<'a> Meta<'a> {
     /// Reads `_meta` of the parameters. An unreadable one counts as absent.
     pub(crate) fn of(params: Option<&'a RawValue>) -> Self {
-        let params = params.and_then(|params| serde_json::from_str::<Params<'a>>(params.get()).ok());
+        let params = params.and_then(|params| serde_json::from_str::<AnyParams<'a>>(params.get()).ok());
         let meta = params.and_then(|params| params.meta).filter(|meta| meta.get().starts_with('{'));
         meta.and_then(|meta| serde_json::from_str(meta.get()).ok()).unwrap_or_default()
     }

@@ -14,7 +14,7 @@ use toolbus_protocol::TraceContext;
 
 use crate::attributes::{Failure, Prebuilt, STATUSES, status_place};
 use crate::destination::{Destination, Destinations};
-use crate::instruments::Instruments;
+use crate::instruments::CallInstruments;
 use crate::settings::Identity;
 use crate::spans::Trace;
 use crate::tools::{ToolLabels, Tools};
@@ -24,13 +24,13 @@ const NOT_DELIVERED: &str = "not_delivered";
 
 /// Records calls.
 pub(crate) struct Recorder {
-    shared: Arc<Shared>,
+    shared: Arc<RecorderShared>,
 }
 
-struct Shared {
+struct RecorderShared {
     identity: Arc<Identity>,
     tracer: Option<SdkTracer>,
-    instruments: Option<Instruments>,
+    instruments: Option<CallInstruments>,
     destinations: Destinations,
     tools: Tools,
     /// Attributes of delivered answers, and of those that were not.
@@ -41,7 +41,7 @@ struct Shared {
 
 /// One call on its way.
 struct Call {
-    shared: Arc<Shared>,
+    shared: Arc<RecorderShared>,
     /// Where its request came from; absent for a call within a call.
     destination: Option<Arc<Destination>>,
     trace: Trace,
@@ -53,7 +53,7 @@ impl Recorder {
     pub(crate) fn new(
         identity: Identity,
         tracer: Option<SdkTracer>,
-        instruments: Option<Instruments>,
+        instruments: Option<CallInstruments>,
         clock: Clock,
     ) -> Self {
         let identity = Arc::new(identity);
@@ -63,7 +63,7 @@ impl Recorder {
             sent.iter().for_each(|labels| instruments.sent.add(0, labels));
         }
         let shared =
-            Shared { identity, tracer, instruments, destinations, tools: Tools::new(), sent, by_status, clock };
+            RecorderShared { identity, tracer, instruments, destinations, tools: Tools::new(), sent, by_status, clock };
         Self { shared: Arc::new(shared) }
     }
 }
@@ -115,7 +115,7 @@ impl Telemetry for Recorder {
     }
 }
 
-impl Shared {
+impl RecorderShared {
     fn count_dead_letters(&self, queue: &str, reason: DeadReason, number: u64) {
         if let Some(instruments) = &self.instruments {
             let labels = [KeyValue::new("reason", reason.as_str()), KeyValue::new("queue", queue.to_owned())];
@@ -175,7 +175,7 @@ impl CallSpan for Call {
 }
 
 impl Call {
-    fn record_invocation(&self, instruments: &Instruments, status: Status, summary: &Summary<'_>) {
+    fn record_invocation(&self, instruments: &CallInstruments, status: Status, summary: &Summary<'_>) {
         let tool = match &self.tool {
             Some(tool) => Arc::clone(tool),
             None => self.shared.tools.of(summary.tool),

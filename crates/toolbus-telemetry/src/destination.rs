@@ -53,13 +53,13 @@ impl Destination {
 }
 
 /// The topics of each queue.
-type Known = HashMap<Arc<str>, Vec<(String, Arc<Destination>)>>;
+type KnownDestinations = HashMap<Arc<str>, Vec<(String, Arc<Destination>)>>;
 
 /// Every destination that was seen, up to a limit.
 #[derive(Debug)]
 pub(crate) struct Destinations {
     identity: Arc<Identity>,
-    known: RwLock<Known>,
+    known: RwLock<KnownDestinations>,
     other: Arc<Destination>,
 }
 
@@ -98,7 +98,7 @@ impl Destinations {
     }
 }
 
-fn is_full(known: &Known) -> bool {
+fn is_full(known: &KnownDestinations) -> bool {
     known.values().map(Vec::len).sum::<usize>() >= MAX_DESTINATIONS
 }
 

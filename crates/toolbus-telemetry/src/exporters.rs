@@ -21,7 +21,7 @@ use tracing_subscriber::registry::LookupSpan;
 use crate::call::Recorder;
 use crate::environment::{Environment, EnvironmentError, Route, Signal, sampler};
 use crate::health::Health;
-use crate::instruments::{Instruments, observe};
+use crate::instruments::{CallInstruments, observe};
 use crate::logs::{self, CleanLogs, WatchedLogs};
 use crate::mcp_client::{self, McpClientRecorder, McpServers};
 use crate::mcp_server::{self, McpServerRecorder};
@@ -137,7 +137,7 @@ impl Exporters {
         let instruments = self.metering.as_ref().map(|provider| {
             let meter = provider.meter(SCOPE);
             observe(&meter, load, bus, &self.health);
-            Instruments::new(&meter)
+            CallInstruments::new(&meter)
         });
         Arc::new(Recorder::new(identity, tracer, instruments, self.health.clock()))
     }

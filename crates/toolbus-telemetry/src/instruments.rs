@@ -24,7 +24,7 @@ const OVERHEAD_BOUNDS: [f64; 11] =
     [0.000_05, 0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1];
 
 /// What calls are recorded with.
-pub(crate) struct Instruments {
+pub(crate) struct CallInstruments {
     pub(crate) invoke_duration: Histogram<f64>,
     pub(crate) invocations: Counter<u64>,
     pub(crate) execute_duration: Histogram<f64>,
@@ -36,7 +36,7 @@ pub(crate) struct Instruments {
     pub(crate) dead_letters: Counter<u64>,
 }
 
-impl Instruments {
+impl CallInstruments {
     pub(crate) fn new(meter: &Meter) -> Self {
         let histogram = |name: &'static str, unit: &'static str, bounds: &[f64], description: &'static str| {
             let builder = meter.f64_histogram(name).with_unit(unit).with_description(description);

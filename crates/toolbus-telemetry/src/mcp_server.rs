@@ -18,9 +18,9 @@ use crate::tools::MAX_SERIES;
 
 /// Records requests of MCP clients, and their sessions. Without a collector it does nothing. Cheap to clone.
 #[derive(Clone)]
-pub struct McpServerRecorder(Option<Arc<Shared>>);
+pub struct McpServerRecorder(Option<Arc<McpServerShared>>);
 
-struct Shared {
+struct McpServerShared {
     tracer: Option<SdkTracer>,
     durations: Option<Durations<ServerKind>>,
     clock: Clock,
@@ -28,7 +28,7 @@ struct Shared {
 
 /// A request that is recorded.
 struct RecordedRequest {
-    shared: Arc<Shared>,
+    shared: Arc<McpServerShared>,
     known: KnownRequest,
     began: Instant,
     span: Option<ServerSpan>,
@@ -41,7 +41,7 @@ impl McpServerRecorder {
         let session = ("mcp.server.session.duration", "From the handshake of an MCP client to the end of its session.");
         let durations = meter.map(|meter| Durations::new(meter, operation, session));
         let is_recording = tracer.is_some() || durations.is_some();
-        Self(is_recording.then(|| Arc::new(Shared { tracer, durations, clock })))
+        Self(is_recording.then(|| Arc::new(McpServerShared { tracer, durations, clock })))
     }
 }
 

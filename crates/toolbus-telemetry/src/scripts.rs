@@ -44,10 +44,10 @@ const OTHER: &str = "_OTHER";
 
 /// Records runs of scripts. Without a collector it does nothing.
 pub struct ScriptRecorder {
-    instruments: Option<Instruments>,
+    instruments: Option<ScriptInstruments>,
 }
 
-struct Instruments {
+struct ScriptInstruments {
     runs: Counter<u64>,
     duration: Histogram<f64>,
     queue_duration: Histogram<f64>,
@@ -85,7 +85,7 @@ pub struct ScriptLoad {
 
 impl ScriptRecorder {
     pub(crate) fn new(meter: Option<&Meter>) -> Self {
-        Self { instruments: meter.map(Instruments::new) }
+        Self { instruments: meter.map(ScriptInstruments::new) }
     }
 
     /// Records a run that is over.
@@ -105,7 +105,7 @@ impl ScriptRecorder {
     }
 }
 
-impl Instruments {
+impl ScriptInstruments {
     fn new(meter: &Meter) -> Self {
         let seconds = |name: &'static str, description: &'static str| {
             let builder = meter.f64_histogram(name).with_unit("s").with_description(description);

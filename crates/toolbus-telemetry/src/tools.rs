@@ -61,19 +61,19 @@ impl ToolLabels {
 /// The labels of all tools. A tool keeps its labels while the daemon runs, also when it is gone: its series do too.
 #[derive(Debug)]
 pub(crate) struct Tools {
-    known: RwLock<Known>,
+    known: RwLock<KnownTools>,
     unknown: Arc<ToolLabels>,
     other: Arc<ToolLabels>,
 }
 
 #[derive(Debug, Default)]
-struct Known {
+struct KnownTools {
     /// By name; more than one where a name moved from one source to another.
     tools: HashMap<Arc<str>, Vec<Arc<ToolLabels>>>,
     count: usize,
 }
 
-impl Known {
+impl KnownTools {
     fn get(&self, tool: &ToolDescriptor) -> Option<Arc<ToolLabels>> {
         self.tools.get(&tool.name)?.iter().find(|labels| labels.source == tool.source).cloned()
     }

@@ -48,13 +48,13 @@ pub(super) struct NotificationFilter<T> {
     roots: Option<Value>,
     silence: Silence,
     clock: Clock,
-    probe: Option<Probe>,
+    probe: Option<PendingProbe>,
     /// A probe answered by the filter, whose real response may still arrive.
     late: Option<RequestId>,
     replies: FuturesUnordered<BoxFuture<'static, ()>>,
 }
 
-struct Probe {
+struct PendingProbe {
     id: RequestId,
     until: Instant,
 }
@@ -177,7 +177,7 @@ impl<T: Transport<RoleClient> + 'static> Transport<RoleClient> for NotificationF
                 ClientRequest::InitializeRequest(_) => self.notifications.initializing(),
                 ClientRequest::DiscoverRequest(_) if self.silence != Silence::Allowed => {
                     let end = self.probe.take().map_or_else(|| self.clock.now() + PROBE_TIME, |probe| probe.until);
-                    self.probe = Some(Probe { id: request.id.clone(), until: end });
+                    self.probe = Some(PendingProbe { id: request.id.clone(), until: end });
                     until = Some(end);
                 }
                 other => set_progress_token(other),

@@ -142,15 +142,15 @@ fn step_span(start: &Span, session_mode: Option<SessionMode>) -> Span {
     }
 }
 
-type Running = RunningService<RoleClient, ClientConfig>;
+type RunningClient = RunningService<RoleClient, ClientConfig>;
 
 /// The server that was reached, if it can be spoken to.
 fn checked(
-    opened: Result<Running, ClientInitializeError>,
+    opened: Result<RunningClient, ClientInitializeError>,
     remembered: Option<SessionMode>,
     notifications: &Notifications,
     redactor: &Redactor,
-) -> Result<(Running, Arc<ServerPeerInfo>), RequestError> {
+) -> Result<(RunningClient, Arc<ServerPeerInfo>), RequestError> {
     let running = opened.map_err(|mut error| {
         redacted::handshake(redactor, &mut error);
         let ended = notifications.why_ended().map(|end| end.why);

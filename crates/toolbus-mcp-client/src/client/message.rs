@@ -101,13 +101,13 @@ fn present<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<V
 /// and of a page of tools those that are well.
 fn salvaged(text: &[u8]) -> Option<ServerJsonRpcMessage> {
     #[derive(Deserialize)]
-    struct Answer<'a> {
+    struct RawResponse<'a> {
         id: RequestId,
         method: Option<IgnoredAny>,
         #[serde(borrow)]
         result: Option<&'a RawValue>,
     }
-    let Answer { id, method: None, result } = serde_json::from_slice(text).ok()? else { return None };
+    let RawResponse { id, method: None, result } = serde_json::from_slice(text).ok()? else { return None };
     let result = result.and_then(salvaged_page).unwrap_or_default();
     Some(ServerJsonRpcMessage::response(ServerResult::CustomResult(CustomResult(result)), id))
 }

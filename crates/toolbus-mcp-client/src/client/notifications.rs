@@ -27,7 +27,7 @@ const MAX_MESSAGE: usize = 1_000;
 
 /// Why a connection has ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct End {
+pub(super) struct ConnectionEnd {
     /// The reason, for operators.
     pub(super) why: Arc<str>,
     /// Whether this side closed it.
@@ -38,7 +38,7 @@ pub(super) struct End {
 #[derive(Debug, Default)]
 pub(super) struct Notifications {
     list_changes: watch::Sender<u64>,
-    end: watch::Sender<Option<End>>,
+    end: watch::Sender<Option<ConnectionEnd>>,
     followed: Mutex<HashMap<u64, ProgressSink>>,
     next_token: AtomicU64,
     is_subscribed: AtomicBool,
@@ -123,18 +123,18 @@ impl Notifications {
     pub(super) fn end(&self, why: &str, is_ours: bool) {
         self.end.send_if_modified(|end| {
             let is_first = end.is_none();
-            end.get_or_insert_with(|| End { why: why.into(), is_ours });
+            end.get_or_insert_with(|| ConnectionEnd { why: why.into(), is_ours });
             is_first
         });
     }
 
     /// Why the connection is over, if it is.
-    pub(super) fn why_ended(&self) -> Option<End> {
+    pub(super) fn why_ended(&self) -> Option<ConnectionEnd> {
         self.end.borrow().clone()
     }
 
     /// Returns when the connection is over.
-    pub(super) async fn ended(&self) -> End {
+    pub(super) async fn ended(&self) -> ConnectionEnd {
         let mut end = self.end.subscribe();
         loop {
             if let Some(end) = end.borrow_and_update().clone() {
@@ -228,7 +228,7 @@ mod tests {
         let notifications = Notifications::default();
         notifications.end("first", false);
         notifications.end("second", true);
-        assert_eq!(notifications.why_ended(), Some(End { why: "first".into(), is_ours: false }));
+        assert_eq!(notifications.why_ended(), Some(ConnectionEnd { why: "first".into(), is_ours: false }));
     }
 
     #[test]

@@ -17,26 +17,26 @@ use toolbus_protocol::{is_alias_of, rest_of_alias};
 
 use super::findings::Findings;
 use super::tools::RegisterTools;
-use super::{Inner, PlacedServer, ServerDescription, SetPlace, sessions};
+use super::{PlacedServer, ServerDescription, ServersState, SetPlace, sessions};
 use crate::model_tools;
 use crate::process::Launcher;
 use crate::spec::{Credentials, ServerSpec, TransportSpec};
 use crate::status::{HiddenTool, PhaseName, ServerStatus, ShadowedTool};
 use crate::supervise::connect::{Connector, no_credential};
-use crate::supervise::{Lifetime, Server, State, Timeouts};
+use crate::supervise::{Lifetime, State, SupervisedServer, Timeouts};
 
 /// A server, with its tools and its instances.
 pub(super) struct ServerEntry {
     pub(super) placed: PlacedServer,
     /// `None` if the server is disabled.
-    pub(super) main: Option<Arc<Server>>,
+    pub(super) main: Option<Arc<SupervisedServer>>,
     /// Instances of agents with their own credentials. The first lists the tools, or else any that is ready.
-    agents: BTreeMap<AgentName, Arc<Server>>,
+    agents: BTreeMap<AgentName, Arc<SupervisedServer>>,
     known: Mutex<KnownTools>,
     /// Whether its tools are known: it was connected to before.
     pub(super) is_known: watch::Sender<bool>,
     /// Where its tools are registered.
-    pub(super) shared: OnceLock<std::sync::Weak<Inner>>,
+    pub(super) shared: OnceLock<std::sync::Weak<ServersState>>,
 }
 
 #[derive(Default)]
@@ -69,7 +69,7 @@ impl ServerEntry {
         let server = |credential| {
             let connector = Connector::new(&listing, credential, launcher, observer);
             let directories = if is_per_session { sessions::directories(&listing) } else { Vec::new() };
-            Server::new(spec.name.clone(), lifetime, timeouts, connector.making(directories))
+            SupervisedServer::new(spec.name.clone(), lifetime, timeouts, connector.making(directories))
         };
         let mut agents = BTreeMap::new();
         let mut main = None;
@@ -109,7 +109,7 @@ impl ServerEntry {
     }
 
     /// Starts supervision, after the instances of `before` have ended: both may need the same exclusive resource.
-    pub(super) fn keep(self: &Arc<Self>, shared: &Arc<Inner>, before: Option<&Arc<Self>>) {
+    pub(super) fn keep(self: &Arc<Self>, shared: &Arc<ServersState>, before: Option<&Arc<Self>>) {
         let _ = self.shared.set(Arc::downgrade(shared));
         for server in self.servers() {
             let is_main = self.main.as_ref().is_some_and(|main| Arc::ptr_eq(main, server));
@@ -126,7 +126,7 @@ impl ServerEntry {
         }
     }
 
-    pub(super) fn servers(&self) -> impl Iterator<Item = &Arc<Server>> {
+    pub(super) fn servers(&self) -> impl Iterator<Item = &Arc<SupervisedServer>> {
         let main = self.main.iter().filter(|_| self.agents.is_empty());
         main.chain(self.agents.values())
     }
@@ -144,7 +144,7 @@ impl ServerEntry {
     }
 
     /// The server that runs this caller's calls.
-    pub(super) fn server_for(&self, caller: &Caller) -> Result<&Arc<Server>, ToolFailure> {
+    pub(super) fn server_for(&self, caller: &Caller) -> Result<&Arc<SupervisedServer>, ToolFailure> {
         let of_agent = || caller.agent.as_ref().and_then(|agent| self.agents.get(agent));
         let server = if self.agents.is_empty() { self.main.as_ref() } else { of_agent() };
         server.ok_or_else(|| no_credential(&self.spec().name))

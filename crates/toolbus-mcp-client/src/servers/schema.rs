@@ -67,7 +67,7 @@ pub(crate) enum SchemaProblem {
 pub(crate) fn check(schema: &Map<String, Value>, validation: Validation) -> Result<(), SchemaProblem> {
     let mut values = 0;
     schema.values().try_for_each(|value| count(value, 2, &mut values))?;
-    serde_json::to_writer(ToolQuota(MAX_SIZE), schema).map_err(|_| SchemaProblem::Size)?;
+    serde_json::to_writer(SizeLimit(MAX_SIZE), schema).map_err(|_| SchemaProblem::Size)?;
     if validation == Validation::Off {
         return Ok(());
     }
@@ -96,9 +96,9 @@ fn count(value: &Value, depth: usize, values: &mut usize) -> Result<(), SchemaPr
 }
 
 /// Takes as many bytes as it has room for, and keeps none.
-struct ToolQuota(usize);
+struct SizeLimit(usize);
 
-impl Write for ToolQuota {
+impl Write for SizeLimit {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.0 = self.0.checked_sub(bytes.len()).ok_or(io::ErrorKind::FileTooLarge)?;
         Ok(bytes.len())

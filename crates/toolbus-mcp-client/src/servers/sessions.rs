@@ -19,7 +19,7 @@ use crate::client::{Listed, ServerInfo};
 use crate::process::Launcher;
 use crate::spec::{Credential, Credentials, Endpoint, Program, ServerSpec, TransportSpec};
 use crate::supervise::connect::{Connector, Remembered, no_credential};
-use crate::supervise::{Lifetime, Listener, Server, State, Timeouts};
+use crate::supervise::{Lifetime, Listener, State, SupervisedServer, Timeouts};
 
 /// Stands for the caller's agent.
 const AGENT: &str = "{agent}";
@@ -45,7 +45,7 @@ pub struct ServerSessions {
 
 /// The server of one session. Dropping it ends the server.
 pub struct SessionServer {
-    server: Arc<Server>,
+    server: Arc<SupervisedServer>,
     /// Whether a caller was told that the server has ended by itself.
     was_told: AtomicBool,
 }
@@ -67,7 +67,7 @@ impl SessionFactory for ServerSessions {
         let connector = Connector::new(&spec, credential, &self.launcher, &self.observer)
             .remembering(self.remembered.clone())
             .making(directories(&spec));
-        let server = Server::new(spec.name.clone(), Lifetime::Once, Timeouts::DEFAULT, connector);
+        let server = SupervisedServer::new(spec.name.clone(), Lifetime::Once, Timeouts::DEFAULT, connector);
         #[expect(
             clippy::disallowed_methods,
             reason = "ends when the `SessionServer` is dropped, which stops the server"

@@ -11,7 +11,7 @@ use toolbus_core::tool::{Executor, Tool, ToolCall, ToolDescriptor, ToolOutput};
 use super::definition::{Definitions, ToolsetPlace, definitions};
 use super::entry::{KnownTools, ServerEntry};
 use super::findings::Findings;
-use super::{Inner, Limits, ServerDescription};
+use super::{Limits, ServerDescription, ServersState};
 use crate::client::{Listed, ServerInfo, size};
 use crate::spec::ServerName;
 use crate::status::HiddenTool;
@@ -76,7 +76,7 @@ impl KnownTools {
 
 /// Makes tools of what a server lists. An unchanged list is skipped: compiling the schemas of a long list takes
 /// seconds.
-fn take(entry: &Arc<ServerEntry>, shared: &Arc<Inner>, about: ServerInfo, listed: Listed) {
+fn take(entry: &Arc<ServerEntry>, shared: &Arc<ServersState>, about: ServerInfo, listed: Listed) {
     let said = {
         let known = entry.known();
         let said = known.fingerprint(&about, &listed);

@@ -11,7 +11,7 @@ use toolbus_core::failure::{Cause, ToolFailure};
 use toolbus_core::text::shown;
 use toolbus_core::tool::{ToolCall, ToolOutput};
 
-use super::{Lifetime, Ready, Server, State};
+use super::{Lifetime, Ready, State, SupervisedServer};
 
 /// Wait for the end of a connection after a call on it was lost.
 const END_TIME: Duration = Duration::from_millis(100);
@@ -46,10 +46,10 @@ impl ActiveCalls {
 }
 
 /// One call, from before it waits for a connection until it ends.
-struct ActiveCall<'a>(&'a Server);
+struct ActiveCall<'a>(&'a SupervisedServer);
 
 impl<'a> ActiveCall<'a> {
-    fn new(server: &'a Server) -> Self {
+    fn new(server: &'a SupervisedServer) -> Self {
         server.active_calls.count.fetch_add(1, Ordering::AcqRel);
         Self(server)
     }
@@ -65,7 +65,7 @@ impl Drop for ActiveCall<'_> {
     }
 }
 
-impl Server {
+impl SupervisedServer {
     /// Runs a tool by its own name, if `is_admitted` holds once the server is connected: its list may have changed
     /// since the call was admitted. A lost call is repeated once if `is_repeatable`; on the next connection if its own
     /// was lost, which over HTTP it need not be.

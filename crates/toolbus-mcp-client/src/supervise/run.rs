@@ -16,7 +16,7 @@ use tracing::field::Empty;
 use tracing::{Instrument as _, Span, info_span};
 
 use super::connect::{ConnectError, Connected, LOST_TIME, STOP_TIME};
-use super::{Lifetime, Listener, Ready, Server, State, Timeouts};
+use super::{Lifetime, Listener, Ready, State, SupervisedServer, Timeouts};
 use crate::client::Connection;
 
 /// Pings in a row without an answer after which a server is started again.
@@ -30,7 +30,7 @@ const LISTING_SHARE: u32 = 10;
 const MAX_PAUSE: Duration = Duration::from_secs(30);
 
 /// Why a connection has ended.
-enum End {
+enum LifeEnd {
     Stopped,
     /// It was idle for its time.
     Idle,
@@ -40,12 +40,12 @@ enum End {
 
 /// One run of a server, from its start to its end.
 struct Life {
-    end: End,
+    end: LifeEnd,
     /// How long it was ready, if it was.
     ready: Option<Duration>,
 }
 
-pub(super) async fn keep(server: &Server, listener: &dyn Listener) {
+pub(super) async fn keep(server: &SupervisedServer, listener: &dyn Listener) {
     let mut failures = 0;
     let mut is_due = !matches!(server.lifetime, Lifetime::WhileUsed(_));
     loop {
@@ -58,10 +58,10 @@ pub(super) async fn keep(server: &Server, listener: &dyn Listener) {
             failures = 0;
         }
         match end {
-            End::Stopped => break,
-            End::Idle => (failures, is_due) = (0, false),
-            End::Restarted => (failures, is_due) = (0, true),
-            End::Lost(error) if server.lifetime == Lifetime::Once => {
+            LifeEnd::Stopped => break,
+            LifeEnd::Idle => (failures, is_due) = (0, false),
+            LifeEnd::Restarted => (failures, is_due) = (0, true),
+            LifeEnd::Lost(error) if server.lifetime == Lifetime::Once => {
                 let name = &**server.name.as_str();
                 tracing::warn!(
                     server = name,
@@ -71,7 +71,7 @@ pub(super) async fn keep(server: &Server, listener: &dyn Listener) {
                 server.remember_error(&error.text, error.stderr);
                 break;
             }
-            End::Lost(error) => {
+            LifeEnd::Lost(error) => {
                 failures += 1;
                 // Whoever waits for one that is started by calls, calls for it again.
                 is_due = !matches!(server.lifetime, Lifetime::WhileUsed(_));
@@ -87,7 +87,7 @@ pub(super) async fn keep(server: &Server, listener: &dyn Listener) {
 }
 
 /// Waits for a call or a restart. Returns `false` if the server is stopped first.
-async fn wanted(server: &Server) -> bool {
+async fn wanted(server: &SupervisedServer) -> bool {
     server.state.send_replace(State::Idle);
     tokio::select! {
         biased;
@@ -105,7 +105,7 @@ enum Next {
 }
 
 /// Logs the failure, and waits until the server is tried again.
-async fn failed(server: &Server, error: ConnectError, failures: u32, was_ready: bool) -> Next {
+async fn failed(server: &SupervisedServer, error: ConnectError, failures: u32, was_ready: bool) -> Next {
     let Timeouts { parked, random, .. } = server.timeouts;
     let wait = after(failures, server.connector.is_process(), parked, random);
     let (name, retry_ms) = (&**server.name.as_str(), u64::try_from(wait.time.as_millis()).unwrap_or(u64::MAX));
@@ -135,14 +135,14 @@ async fn failed(server: &Server, error: ConnectError, failures: u32, was_ready: 
     }
 }
 
-async fn life(server: &Server, listener: &dyn Listener, attempt: u32) -> Life {
+async fn life(server: &SupervisedServer, listener: &dyn Listener, attempt: u32) -> Life {
     let connected = match connected(server, listener, attempt).await {
         Ok(connected) => connected,
         Err(end) => return Life { end, ready: None },
     };
     if server.lifetime == Lifetime::UntilListed {
         connected.close(STOP_TIME).await;
-        return Life { end: End::Idle, ready: None };
+        return Life { end: LifeEnd::Idle, ready: None };
     }
     let ready = Arc::new(Ready { connected, since: server.clock.now() });
     tracing::info!(
@@ -157,15 +157,15 @@ async fn life(server: &Server, listener: &dyn Listener, attempt: u32) -> Life {
         let end = watch(server, listener, &ready.connected).await;
         // No further call takes the connection; those that have it end with it.
         server.state.send_replace(State::Connecting);
-        if !matches!(end, End::Idle) || server.active_calls.count() == 0 {
+        if !matches!(end, LifeEnd::Idle) || server.active_calls.count() == 0 {
             break end;
         }
     };
     let lasted = server.clock.since(ready.since);
     let end = match end {
-        End::Lost(error) => {
+        LifeEnd::Lost(error) => {
             ready.connected.close(LOST_TIME).await;
-            End::Lost(ConnectError { stderr: ready.connected.stderr(), ..error })
+            LifeEnd::Lost(ConnectError { stderr: ready.connected.stderr(), ..error })
         }
         other => {
             ready.connected.close(STOP_TIME).await;
@@ -176,7 +176,7 @@ async fn life(server: &Server, listener: &dyn Listener, attempt: u32) -> Life {
 }
 
 /// Connects and lists the tools. On failure or cancellation the process has ended when this returns.
-async fn connected(server: &Server, listener: &dyn Listener, attempt: u32) -> Result<Connected, End> {
+async fn connected(server: &SupervisedServer, listener: &dyn Listener, attempt: u32) -> Result<Connected, LifeEnd> {
     let given_up = server.stop.child_token();
     let span = info_span!(
         target: lifecycle::TARGET,
@@ -208,19 +208,19 @@ async fn connected(server: &Server, listener: &dyn Listener, attempt: u32) -> Re
                 connected.close(STOP_TIME).await;
             }
             lifecycle::fail(&span, "restarted");
-            return Err(End::Restarted);
+            return Err(LifeEnd::Restarted);
         }
         connected = &mut connecting => connected,
     };
     if let Err(error) = &connected {
         lifecycle::fail(&span, &error.text);
     }
-    connected.map_err(|error| if server.stop.is_cancelled() { End::Stopped } else { End::Lost(error) })
+    connected.map_err(|error| if server.stop.is_cancelled() { LifeEnd::Stopped } else { LifeEnd::Lost(error) })
 }
 
 /// Lists the tools, unless others are listed in their place, within a lifecycle span.
 async fn first_list(
-    server: &Server,
+    server: &SupervisedServer,
     listener: &dyn Listener,
     connected: &Connected,
     start: &Span,
@@ -247,7 +247,11 @@ async fn first_list(
 }
 
 /// Lists the tools, and returns how many there are.
-async fn list(server: &Server, listener: &dyn Listener, connected: &Connected) -> Result<usize, ConnectError> {
+async fn list(
+    server: &SupervisedServer,
+    listener: &dyn Listener,
+    connected: &Connected,
+) -> Result<usize, ConnectError> {
     if server.lifetime == Lifetime::Once {
         return Ok(0);
     }
@@ -261,21 +265,21 @@ async fn list(server: &Server, listener: &dyn Listener, connected: &Connected) -
 }
 
 /// Watches a ready server until it ends. No slow response of the server delays the end.
-async fn watch(server: &Server, listener: &dyn Listener, connected: &Connected) -> End {
+async fn watch(server: &SupervisedServer, listener: &dyn Listener, connected: &Connected) -> LifeEnd {
     let connection = &connected.connection;
     tokio::select! {
         biased;
-        () = server.stop.cancelled() => End::Stopped,
-        () = server.restart.notified() => End::Restarted,
-        reason = connection.closed() => End::Lost(ConnectError::new(reason)),
-        () = unused(server) => End::Idle,
-        error = silent(server, connection) => End::Lost(error),
+        () = server.stop.cancelled() => LifeEnd::Stopped,
+        () = server.restart.notified() => LifeEnd::Restarted,
+        reason = connection.closed() => LifeEnd::Lost(ConnectError::new(reason)),
+        () = unused(server) => LifeEnd::Idle,
+        error = silent(server, connection) => LifeEnd::Lost(error),
         never = follow(server, listener, connected) => match never {},
     }
 }
 
 /// Returns when the server has been idle for the time of [`Lifetime::WhileUsed`]; never for another lifetime.
-async fn unused(server: &Server) {
+async fn unused(server: &SupervisedServer) {
     let Lifetime::WhileUsed(idle) = server.lifetime else { return std::future::pending().await };
     loop {
         let since = server.active_calls.idle_since();
@@ -287,7 +291,7 @@ async fn unused(server: &Server) {
 }
 
 /// Returns when the server has left [`MAX_SILENCES`] pings in a row without a response.
-async fn silent(server: &Server, connection: &Connection) -> ConnectError {
+async fn silent(server: &SupervisedServer, connection: &Connection) -> ConnectError {
     let mut silences = 0;
     while silences < MAX_SILENCES {
         if silences == 0 {
@@ -308,7 +312,7 @@ async fn silent(server: &Server, connection: &Connection) -> ConnectError {
 }
 
 /// Lists the tools again on each change notification and each request to relist.
-async fn follow(server: &Server, listener: &dyn Listener, connected: &Connected) -> Infallible {
+async fn follow(server: &SupervisedServer, listener: &dyn Listener, connected: &Connected) -> Infallible {
     let mut changes = connected.connection.list_changes();
     loop {
         tokio::select! {

@@ -37,14 +37,14 @@ pub(super) struct PendingCalls(Mutex<Requests>);
 #[derive(Default)]
 struct Requests {
     /// The senders by request id. Bounded by the requests in flight.
-    waiting: HashMap<i64, oneshot::Sender<Answer>>,
+    waiting: HashMap<i64, oneshot::Sender<RequestResult>>,
     /// The number of requests so far.
     count: i64,
     /// Whether the ids of rmcp come near this range.
     is_over: bool,
 }
 
-type Answer = Result<ServerResult, ErrorData>;
+type RequestResult = Result<ServerResult, ErrorData>;
 
 #[derive(Serialize)]
 struct Request<'a, P> {
@@ -153,7 +153,7 @@ impl PendingCalls {
 
 impl Requests {
     /// Registers a request and returns its id. Its response goes to `sender`.
-    fn begin(&mut self, sender: oneshot::Sender<Answer>) -> i64 {
+    fn begin(&mut self, sender: oneshot::Sender<RequestResult>) -> i64 {
         loop {
             let id = FIRST + self.count % FIRST;
             self.count += 1;

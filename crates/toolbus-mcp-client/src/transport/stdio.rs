@@ -74,7 +74,7 @@ impl StdioTransport {
         let (read, incoming) = mpsc::channel(INCOMING);
         let failure = TransportFailure::default();
         let pending = Arc::<PendingCalls>::default();
-        let reader = Reader::new(from, server, Arc::clone(&pending), read, clock);
+        let reader = LineReader::new(from, server, Arc::clone(&pending), read, clock);
         #[expect(
             clippy::disallowed_methods,
             reason = "`closing` ends both, when the transport is dropped at the latest"
@@ -210,7 +210,7 @@ const EXIT: Duration = Duration::from_millis(250);
 
 /// Why reading has ended.
 #[derive(Debug)]
-enum End {
+enum ReadEnd {
     /// The server's standard output has ended, perhaps within a line.
     Closed { is_within_line: bool },
     /// Nobody takes messages any more.
@@ -226,7 +226,7 @@ enum End {
 }
 
 /// Why a line is not read.
-enum Unread {
+enum LineError {
     /// It would take too much memory.
     TooLarge,
     /// A notification over the size limit.
@@ -236,19 +236,19 @@ enum Unread {
 }
 
 /// The message of a line; none in an empty one.
-fn parse(line: &[u8]) -> Result<Option<ServerJsonRpcMessage>, Unread> {
+fn parse(line: &[u8]) -> Result<Option<ServerJsonRpcMessage>, LineError> {
     let line = line.trim_ascii();
     if line.is_empty() {
         return Ok(None);
     }
     if !has_few_values(line) {
-        return Err(Unread::TooLarge);
+        return Err(LineError::TooLarge);
     }
-    message::read(line).map(Some).map_err(Unread::Noise)
+    message::read(line).map(Some).map_err(LineError::Noise)
 }
 
 /// Reads one server's lines.
-struct Reader<R> {
+struct LineReader<R> {
     from: BufReader<R>,
     line: Vec<u8>,
     server: Arc<str>,
@@ -260,7 +260,7 @@ struct Reader<R> {
     clock: Clock,
 }
 
-impl<R: AsyncRead + Unpin> Reader<R> {
+impl<R: AsyncRead + Unpin> LineReader<R> {
     fn new(from: R, server: Arc<str>, pending: Arc<PendingCalls>, to: mpsc::Sender<Received>, clock: Clock) -> Self {
         Self {
             from: BufReader::with_capacity(CHUNK, from),
@@ -284,21 +284,21 @@ impl<R: AsyncRead + Unpin> Reader<R> {
         };
         let end = tokio::select! {
             biased;
-            () = closing.cancelled() => End::Abandoned,
+            () = closing.cancelled() => ReadEnd::Abandoned,
             end = self.read() => end,
-            () = left => End::Closed { is_within_line: false },
+            () = left => ReadEnd::Closed { is_within_line: false },
         };
         if self.skipped > 0 {
             tracing::info!(server = &*self.server, lines = self.skipped, "skipped lines that were no MCP messages");
         }
-        let is_abandoned = matches!(end, End::Abandoned);
+        let is_abandoned = matches!(end, ReadEnd::Abandoned);
         failure.set(match end {
-            End::Abandoned => "the connection was closed".to_owned(),
-            End::LongLine => format!("the server wrote a line over {} MiB", MAX_LINE / (1024 * 1024)),
-            End::LargeMessage => format!("the server wrote a message of more than {MAX_VALUES} values"),
-            End::Noise => format!("the server wrote {MAX_SKIPPED} lines in a row that are no MCP messages"),
-            End::Failed(error) => format!("reading from the server failed: {error}"),
-            End::Closed { is_within_line } => {
+            ReadEnd::Abandoned => "the connection was closed".to_owned(),
+            ReadEnd::LongLine => format!("the server wrote a line over {} MiB", MAX_LINE / (1024 * 1024)),
+            ReadEnd::LargeMessage => format!("the server wrote a message of more than {MAX_VALUES} values"),
+            ReadEnd::Noise => format!("the server wrote {MAX_SKIPPED} lines in a row that are no MCP messages"),
+            ReadEnd::Failed(error) => format!("reading from the server failed: {error}"),
+            ReadEnd::Closed { is_within_line } => {
                 let why = match timeout(EXIT, exited.wait()).await {
                     Ok(exit) => exit.to_string(),
                     Err(_) => "the server closed its standard output".to_owned(),
@@ -318,7 +318,7 @@ impl<R: AsyncRead + Unpin> Reader<R> {
         }
     }
 
-    async fn read(&mut self) -> End {
+    async fn read(&mut self) -> ReadEnd {
         loop {
             // A flood of messages must not starve other tasks on this thread.
             consume_budget().await;
@@ -327,18 +327,22 @@ impl<R: AsyncRead + Unpin> Reader<R> {
             // A limit that a usize holds, a u64 holds.
             let mut from = (&mut self.from).take(MAX_LINE as u64);
             if let Err(error) = from.read_until(b'\n', &mut self.line).await {
-                return End::Failed(error);
+                return ReadEnd::Failed(error);
             }
             if self.line.last() != Some(&b'\n') {
                 let is_long = self.line.len() == MAX_LINE;
-                return if is_long { End::LongLine } else { End::Closed { is_within_line: !self.line.is_empty() } };
+                return if is_long {
+                    ReadEnd::LongLine
+                } else {
+                    ReadEnd::Closed { is_within_line: !self.line.is_empty() }
+                };
             }
             let began = self.clock.now();
             let message = if self.line.len() > LONG { self.parse_elsewhere().await } else { parse(&self.line) };
             match message {
                 Ok(None) => {}
-                Err(Unread::TooLarge) => return End::LargeMessage,
-                Err(Unread::Unneeded) => {
+                Err(LineError::TooLarge) => return ReadEnd::LargeMessage,
+                Err(LineError::Unneeded) => {
                     self.skipped_in_a_row = 0;
                     sleep(self.clock.since(began) * REST).await;
                 }
@@ -347,13 +351,13 @@ impl<R: AsyncRead + Unpin> Reader<R> {
                     if let Some(message) = self.pending.take(message)
                         && self.give(message).await.is_none()
                     {
-                        return End::Abandoned;
+                        return ReadEnd::Abandoned;
                     }
                 }
-                Err(Unread::Noise(error)) => {
+                Err(LineError::Noise(error)) => {
                     self.skip(&error);
                     if self.skipped_in_a_row == MAX_SKIPPED {
-                        return End::Noise;
+                        return ReadEnd::Noise;
                     }
                 }
             }
@@ -361,10 +365,10 @@ impl<R: AsyncRead + Unpin> Reader<R> {
     }
 
     /// The same as [`parse`] for a long line, off this thread.
-    async fn parse_elsewhere(&mut self) -> Result<Option<ServerJsonRpcMessage>, Unread> {
+    async fn parse_elsewhere(&mut self) -> Result<Option<ServerJsonRpcMessage>, LineError> {
         let line = std::mem::take(&mut self.line);
         let parsed = spawn_blocking(move || {
-            let message = if message::is_long_notification(&line) { Err(Unread::Unneeded) } else { parse(&line) };
+            let message = if message::is_long_notification(&line) { Err(LineError::Unneeded) } else { parse(&line) };
             (message, line)
         });
         // A thread that did not come back is one of a runtime that ends.

@@ -30,7 +30,7 @@ const MAX_NAME: usize = 1024;
 
 #[derive(Deserialize)]
 #[serde(expecting = "an object")]
-struct Params<'a> {
+struct CallParams<'a> {
     #[serde(borrow)]
     name: Cow<'a, str>,
     #[serde(borrow, default)]
@@ -46,7 +46,7 @@ pub(crate) fn begin(
     trace: Option<TraceContext>,
 ) -> Result<Flow, RpcError> {
     let params = call.params.ok_or_else(|| RpcError::invalid_params("The parameter `name` is missing."))?;
-    let Params { name, arguments } =
+    let CallParams { name, arguments } =
         serde_json::from_str(params.get()).map_err(|error| RpcError::unreadable_params(&error))?;
     if name.len() > MAX_NAME {
         let text = format!("The name has {} bytes; at most {MAX_NAME} are taken.", name.len());

@@ -17,7 +17,7 @@ const INSTRUCTIONS: &str = "The tools of a tool bus, from several sources, as fa
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[serde(expecting = "an object")]
-struct Params<'a> {
+struct InitializeParams<'a> {
     #[serde(borrow)]
     protocol_version: std::borrow::Cow<'a, str>,
 }
@@ -34,7 +34,8 @@ pub(crate) struct Initialized {
 /// The protocol version of a session, from the client's request.
 pub(crate) fn version(params: Option<&RawValue>) -> Result<Version, RpcError> {
     let params = params.map(RawValue::get).unwrap_or("{}");
-    let params: Params<'_> = serde_json::from_str(params).map_err(|error| RpcError::unreadable_params(&error))?;
+    let params: InitializeParams<'_> =
+        serde_json::from_str(params).map_err(|error| RpcError::unreadable_params(&error))?;
     Ok(Version::in_session(&params.protocol_version))
 }
 

@@ -19,7 +19,7 @@ use crate::session::{Peer, Session};
 
 #[derive(Deserialize)]
 #[serde(expecting = "an object")]
-struct Params {
+struct ListenParams {
     notifications: Wanted,
 }
 
@@ -34,7 +34,7 @@ pub(crate) struct Wanted {
 /// Begins to listen.
 pub(crate) async fn begin(parts: &Parts, peer: &Peer, call: &Call<'_>) -> Result<Flow, RpcError> {
     let params = call.params.ok_or_else(|| RpcError::invalid_params("The parameter `notifications` is missing."))?;
-    let Params { notifications } = required(params)?;
+    let ListenParams { notifications } = required(params)?;
     let mut accepted = Map::new();
     for (name, wanted) in [
         ("toolsListChanged", notifications.tools_list_changed),

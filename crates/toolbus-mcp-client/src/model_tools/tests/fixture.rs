@@ -32,7 +32,7 @@ pub(super) struct Fixture {
     pub(super) access: PolicyHandle,
     pub(super) tools: Vec<Tool>,
     pub(super) servers: Arc<FakeServers>,
-    pub(super) invoker: Arc<Inner>,
+    pub(super) invoker: Arc<FakeInvoker>,
     pub(super) fleet: Arc<FakeServers>,
     pub(super) store: Arc<Kept>,
     pub(super) registrar: Arc<Registrar>,
@@ -63,7 +63,7 @@ impl Fixture {
         let policy = Policy { agents, ..Policy::default() };
         let access = PolicyHandle::new(registry.clone(), Identity::default(), policy, capacity);
         let servers = Arc::new(FakeServers::new(registry));
-        let (invoker, fleet, store) = (Arc::<Inner>::default(), Arc::clone(&servers), Arc::<Kept>::default());
+        let (invoker, fleet, store) = (Arc::<FakeInvoker>::default(), Arc::clone(&servers), Arc::<Kept>::default());
         let (kept, control) = (Arc::clone(&store) as _, Arc::clone(&fleet) as _);
         let registrar = Arc::new(Registrar::new(rules(), kept, true, control, Clock::SYSTEM));
         let known: Arc<dyn ServerControl> = Arc::clone(&servers) as _;
@@ -236,18 +236,18 @@ impl ServerControl for FakeServers {
 }
 
 /// Notes the inner calls, and answers with what it was told to.
-pub(super) struct Inner {
+pub(super) struct FakeInvoker {
     pub(super) calls: Mutex<Vec<InnerCall>>,
     pub(super) answer: Mutex<Result<ToolOutput, ToolFailure>>,
 }
 
-impl Default for Inner {
+impl Default for FakeInvoker {
     fn default() -> Self {
         Self { calls: Mutex::default(), answer: Mutex::new(Ok(ToolOutput::text("done"))) }
     }
 }
 
-impl Invoker for Inner {
+impl Invoker for FakeInvoker {
     fn invoke(&self, call: InnerCall) -> BoxFuture<'_, Result<ToolOutput, ToolFailure>> {
         self.calls.lock().push(call);
         let answer = self.answer.lock().clone();

@@ -30,7 +30,7 @@ impl<'a> Graph<'a> {
     ///
     /// If a reference leads out of the document or to no schema, or there are too many.
     pub(super) fn read(document: &'a Value) -> Result<Self, SchemaProblem> {
-        let mut reader = Reader::new(document);
+        let mut reader = SchemaReader::new(document);
         reader.place(document);
         // References may lead to schemas that stand where no keyword leads.
         while let Some((place, schema)) = reader.pending.pop() {
@@ -60,7 +60,7 @@ impl<'a> Graph<'a> {
     }
 }
 
-struct Reader<'a> {
+struct SchemaReader<'a> {
     document: &'a Value,
     graph: Graph<'a>,
     /// Schemas by where they are in memory: equal ones at different places are different.
@@ -72,7 +72,7 @@ struct Reader<'a> {
     patterns: usize,
 }
 
-impl<'a> Reader<'a> {
+impl<'a> SchemaReader<'a> {
     fn new(document: &'a Value) -> Self {
         Self {
             document,

@@ -20,7 +20,7 @@ const KEPT_LINE: usize = 64 * 1024;
 
 /// The events of an answer, each of at most [`MAX_ANSWER`] bytes. An error is the last item.
 pub(crate) fn events(origin: &str, response: Response) -> BoxStream<'static, Result<Sse, HttpError>> {
-    let reader = Reader {
+    let reader = EventReader {
         origin: origin.to_owned(),
         response: Some(response),
         parser: Parser::default(),
@@ -29,7 +29,7 @@ pub(crate) fn events(origin: &str, response: Response) -> BoxStream<'static, Res
     stream::unfold(reader, async |mut reader| Some((reader.next().await?, reader))).boxed()
 }
 
-struct Reader {
+struct EventReader {
     origin: String,
     /// Absent after an error.
     response: Option<Response>,
@@ -37,7 +37,7 @@ struct Reader {
     ready: VecDeque<Sse>,
 }
 
-impl Reader {
+impl EventReader {
     async fn next(&mut self) -> Option<Result<Sse, HttpError>> {
         loop {
             if let Some(event) = self.ready.pop_front() {

@@ -154,11 +154,11 @@ impl Transport<RoleClient> for SseTransport {
     }
 }
 
-type Running = HashMap<RequestId, CancellationToken>;
+type RunningRequests = HashMap<RequestId, CancellationToken>;
 
 /// The posts of requests that are on their way.
 #[derive(Clone, Default)]
-struct Posts(Arc<Mutex<Running>>);
+struct Posts(Arc<Mutex<RunningRequests>>);
 
 /// One message on its way.
 struct Posting {
@@ -189,7 +189,7 @@ impl Posts {
         Posting { posts: self.clone(), request }
     }
 
-    fn running(&self) -> MutexGuard<'_, Running> {
+    fn running(&self) -> MutexGuard<'_, RunningRequests> {
         self.0.lock()
     }
 }
