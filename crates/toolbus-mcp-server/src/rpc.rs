@@ -7,6 +7,7 @@ use serde::ser::Error as _;
 use serde::{Deserialize, Serialize, Serializer};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
+use toolbus_core::text::shortened;
 
 use crate::meta::Version;
 
@@ -55,7 +56,10 @@ impl RpcError {
 
     /// The parameters cannot be parsed. The text of `error`, which may quote them, is shortened.
     pub(crate) fn unreadable_params(error: &serde_json::Error) -> Self {
-        Self::invalid_params(format!("The parameters are not what the method takes: {}.", bounded(error)))
+        Self::invalid_params(format!(
+            "The parameters are not what the method takes: {}.",
+            shortened(&error.to_string(), MAX_SHOWN)
+        ))
     }
 
     pub(crate) fn invalid_params(message: impl Into<String>) -> Self {
@@ -72,15 +76,6 @@ impl RpcError {
                 format!("Version {asked} of the protocol is not spoken here; supported: {}.", supported.join(", ")),
             )
         }
-    }
-}
-
-/// What is wrong with JSON, cut to a length that an answer may have.
-fn bounded(error: &serde_json::Error) -> String {
-    let text = error.to_string();
-    match text.char_indices().nth(MAX_SHOWN) {
-        Some((end, _)) => format!("{}…", text.get(..end).unwrap_or_default()),
-        None => text,
     }
 }
 
@@ -192,7 +187,7 @@ impl<'a> Message<'a> {
                 serde_json::error::Category::Data => (RpcError::INVALID_REQUEST, "no JSON-RPC message"),
                 _ => (RpcError::PARSE_ERROR, "no JSON"),
             };
-            (None, RpcError::new(code, format!("The message is {what}: {}.", bounded(&error))))
+            (None, RpcError::new(code, format!("The message is {what}: {}.", shortened(&error.to_string(), MAX_SHOWN))))
         })?;
         let invalid = |id, text: &str| (id, RpcError::new(RpcError::INVALID_REQUEST, text));
         let id = raw.id.map(|id| Id::read(id).ok_or(id));

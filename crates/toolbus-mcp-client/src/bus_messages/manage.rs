@@ -15,13 +15,13 @@ use toolbus_core::tool::ToolOutput;
 use toolbus_core::{ControlError, ControlHandler, ControlReply, ControlRequest, InnerCall, InnerOrigin, Invoker};
 use toolbus_protocol::{
     McpEchoed, McpGetServiceDetailsRequest, McpGetServiceDetailsResponse, McpRegisterServerRequest,
-    McpRegisterServerResponse, McpToolDefinition, McpUnregisterServerRequest, McpUnregisterServerResponse, ParseError,
+    McpRegisterServerResponse, McpUnregisterServerRequest, McpUnregisterServerResponse, ParseError,
     message_type as types,
 };
 
 use super::unserved;
 use crate::model_tools::SOURCE;
-use crate::model_tools::list::{awaited, defined, servers};
+use crate::model_tools::list::{DetailsError, awaited, definitions, servers};
 use crate::servers::ServerControl;
 
 /// Timeout of a request: agents wait for 30 s, and get a response shortly before.
@@ -84,13 +84,12 @@ impl ManageHandler {
         let effective = self.awaited(request, &name).await;
         let (servers, server) = (Arc::clone(&self.servers), name.clone());
         let work = move || {
-            let said = details_said(&details_of(&effective, &*servers, &server));
-            if said.size() <= MAX_ANSWER {
-                return said;
-            }
-            let error = "The server's tools are too many for one message. Ask for one with mcp_get_service_details and \
-                         its tool_name.";
-            details_said(&failed(server, error.to_owned()))
+            let said = details_of(&effective, &*servers, &server).map(|details| details_said(&details));
+            said.filter(|said| said.size() <= MAX_ANSWER).unwrap_or_else(|| {
+                let error = "The server's tools are too many for one message. Ask for one with \
+                             mcp_get_service_details and its tool_name.";
+                details_said(&failed(server, error.to_owned()))
+            })
         };
         let turns = self.access.turns();
         match turns.run(request.sharer(), request.body.len(), request.deadline(MANAGE_TIME), work).await {
@@ -167,23 +166,30 @@ impl ControlHandler for ManageHandler {
     }
 }
 
-fn details_of(effective: &EffectiveTools, known: &dyn ServerControl, name: &str) -> McpGetServiceDetailsResponse {
+/// The server and its tools; `None` if they are too large for an answer.
+fn details_of(
+    effective: &EffectiveTools,
+    known: &dyn ServerControl,
+    name: &str,
+) -> Option<McpGetServiceDetailsResponse> {
     let visible = servers(effective);
-    let Some(server) = visible.get(&name.to_lowercase()) else {
-        let name = shown(name);
-        let error = format!("Server '{name}' is not connected");
-        return failed(name, error);
+    let (server, tools) = match definitions(effective, &visible, name, None, MAX_ANSWER) {
+        Ok(defined) => defined,
+        Err(DetailsError::TooLarge { .. }) => return None,
+        Err(DetailsError::NoServer | DetailsError::NoTool { .. }) => {
+            let name = shown(name);
+            let error = format!("Server '{name}' is not connected");
+            return Some(failed(name, error));
+        }
     };
-    let tools: Vec<McpToolDefinition> =
-        server.tools.iter().map(|(name, allowed)| defined(effective, name, *allowed)).collect();
-    let about = known.describe(server.name).unwrap_or_default();
-    McpGetServiceDetailsResponse {
-        server_name: server.name.to_string(),
+    let about = known.describe(server).unwrap_or_default();
+    Some(McpGetServiceDetailsResponse {
+        server_name: server.to_string(),
         description: about.description,
         instructions: about.instructions,
         tools,
         error: None,
-    }
+    })
 }
 
 fn details_said(response: &McpGetServiceDetailsResponse) -> ControlReply {

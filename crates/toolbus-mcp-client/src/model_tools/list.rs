@@ -96,34 +96,61 @@ async fn in_turn(
 /// The tools of a server, or one of them.
 fn described(effective: &EffectiveTools, name: &str, tool: Option<&str>) -> Result<ToolOutput, ToolFailure> {
     let visible = servers(effective);
-    let Some(server) = visible.get(&name.to_lowercase()) else {
-        let known = listed(visible.values().map(|server| &**server.name));
-        let text = format!("Unknown MCP server '{}'. Registered servers: {known}.", shown(name));
-        return Ok(ToolOutput::error(text));
+    let error = match definitions(effective, &visible, name, tool, MAX_DETAILS) {
+        Ok((_, tools)) => return as_json(&tools),
+        Err(error) => error,
     };
+    let text = match error {
+        DetailsError::NoServer => {
+            let known = listed(visible.values().map(|server| &**server.name));
+            format!("Unknown MCP server '{}'. Registered servers: {known}.", shown(name))
+        }
+        DetailsError::NoTool { server, tool } => {
+            format!("No tool named '{}' found on server '{}'", shown(tool), shown(server))
+        }
+        DetailsError::TooLarge { server, count } => format!(
+            "The {count} tools of server '{}' are too many to describe at once. Ask for one by its tool_name; \
+             mcp_list_services has their names.",
+            shown(server)
+        ),
+    };
+    Ok(ToolOutput::error(text))
+}
+
+/// Why tools are not described.
+pub(crate) enum DetailsError<'a> {
+    /// The caller sees no such server.
+    NoServer,
+    /// The server has no such tool for the caller.
+    NoTool { server: &'a str, tool: &'a str },
+    /// The texts and schemas of the tools are too large together.
+    TooLarge { server: &'a str, count: usize },
+}
+
+/// The server of this name, with the definitions of its tools, or of one of them. All tools together have at most `max`
+/// bytes of texts and schemas.
+pub(crate) fn definitions<'a>(
+    effective: &EffectiveTools,
+    visible: &'a BTreeMap<String, VisibleServer<'_>>,
+    name: &str,
+    tool: Option<&'a str>,
+    max: usize,
+) -> Result<(&'a Arc<str>, Vec<McpToolDefinition>), DetailsError<'a>> {
+    let server = visible.get(&name.to_lowercase()).ok_or(DetailsError::NoServer)?;
     if let Some(tool) = tool {
-        let Some(allowed) = server.tools.get(tool) else {
-            let text = format!("No tool named '{}' found on server '{}'", shown(tool), shown(server.name));
-            return Ok(ToolOutput::error(text));
-        };
-        return as_json(&[defined(effective, tool, *allowed)]);
+        let allowed = server.tools.get(tool).ok_or(DetailsError::NoTool { server: server.name, tool })?;
+        return Ok((server.name, vec![defined(effective, tool, *allowed)]));
     }
     let (mut all, mut size) = (Vec::new(), 0);
     for (name, allowed) in &server.tools {
         let tool = defined(effective, name, *allowed);
         size += tool.description.len() + tool.parameters_schema.as_deref().map_or(0, str::len);
-        if size > MAX_DETAILS {
-            let text = format!(
-                "The {} tools of server '{}' are too many to describe at once. Ask for one by its tool_name; \
-                 mcp_list_services has their names.",
-                server.tools.len(),
-                shown(server.name)
-            );
-            return Ok(ToolOutput::error(text));
+        if size > max {
+            return Err(DetailsError::TooLarge { server: server.name, count: server.tools.len() });
         }
         all.push(tool);
     }
-    as_json(&all)
+    Ok((server.name, all))
 }
 
 /// The summary of each server for a caller, by the server's name in lower case. `asleep` are servers that were never
@@ -139,7 +166,7 @@ pub(crate) fn summaries(effective: &EffectiveTools, asleep: &[ServerName]) -> BT
     asleep.chain(known.iter().map(|(folded, server)| (folded.clone(), summary_of(server)))).collect()
 }
 
-fn summary_of(server: &Server<'_>) -> McpServerSummary {
+fn summary_of(server: &VisibleServer<'_>) -> McpServerSummary {
     let tool_names: Vec<String> = server.tools.keys().map(|name| (*name).to_owned()).collect();
     McpServerSummary {
         server_name: server.name.to_string(),
@@ -150,7 +177,7 @@ fn summary_of(server: &Server<'_>) -> McpServerSummary {
     }
 }
 
-pub(crate) fn defined(effective: &EffectiveTools, name: &str, allowed: AllowedTool<'_>) -> McpToolDefinition {
+fn defined(effective: &EffectiveTools, name: &str, allowed: AllowedTool<'_>) -> McpToolDefinition {
     let definition = effective.definition(allowed);
     McpToolDefinition {
         name: name.to_owned(),
@@ -168,7 +195,7 @@ fn as_json(value: &impl Serialize) -> Result<ToolOutput, ToolFailure> {
 const MAX_LISTED: usize = 20;
 
 /// One server of which the caller may use at least one tool.
-pub(crate) struct Server<'a> {
+pub(crate) struct VisibleServer<'a> {
     /// Its name, as configured.
     pub(crate) name: &'a Arc<str>,
     /// Its tools, by the names that they have within the server.
@@ -176,12 +203,13 @@ pub(crate) struct Server<'a> {
 }
 
 /// Every server that the caller sees, by its name in lower case.
-pub(crate) fn servers(effective: &EffectiveTools) -> BTreeMap<String, Server<'_>> {
+pub(crate) fn servers(effective: &EffectiveTools) -> BTreeMap<String, VisibleServer<'_>> {
     let mut servers = BTreeMap::new();
     for allowed in effective.of_servers() {
         let descriptor = &allowed.tool.descriptor;
         let Some(name) = &descriptor.server else { continue };
-        let server = servers.entry(name.to_lowercase()).or_insert_with(|| Server { name, tools: BTreeMap::new() });
+        let server =
+            servers.entry(name.to_lowercase()).or_insert_with(|| VisibleServer { name, tools: BTreeMap::new() });
         server.tools.entry(descriptor.bare_name()).or_insert(allowed);
     }
     servers

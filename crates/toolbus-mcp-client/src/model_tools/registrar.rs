@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 use toolbus_core::Clock;
 use toolbus_core::caller::Caller;
 use toolbus_core::store::{Store, StoreError};
-use toolbus_core::text::shown;
+use toolbus_core::text::{excerpt, shown};
 use toolbus_core::tool::{Naming, Validation};
 use tracing::Instrument;
 
@@ -168,7 +168,7 @@ impl Registrar {
         let added = tokio::select! {
             biased;
             () = given_up.cancelled() => Err(Refusal::GivenUp),
-            added = self.fleet.add(spec, latest) => added.map_err(|reason| Refusal::Server(shortened(&reason))),
+            added = self.fleet.add(spec, latest) => added.map_err(|reason| Refusal::Server(excerpt(&reason, MAX_REASON))),
         };
         let kept = match added {
             Ok(tools) => self.keep(&name, &record, previous.as_ref()).await.map(|()| tools.len()),
@@ -300,14 +300,6 @@ async fn finished<T: Send + 'static>(
 fn not_stored(error: StoreError) -> Refusal {
     tracing::error!(%error, "could not keep which MCP servers are registered");
     Refusal::Store
-}
-
-fn shortened(text: &str) -> String {
-    let mut shortened: String = text.chars().take(MAX_REASON).flat_map(char::escape_debug).collect();
-    if text.chars().nth(MAX_REASON).is_some() {
-        shortened.push('…');
-    }
-    shortened
 }
 
 /// The share of all callers that the policy has no section for. No name of an agent has a colon.
