@@ -8,7 +8,6 @@
 //! thread, in which forking is safe.
 
 mod helper;
-mod level;
 mod outcome;
 mod plan;
 mod removal;
@@ -16,7 +15,6 @@ mod sandbox;
 mod wire;
 
 pub use helper::take_over;
-pub use level::Level;
 pub use outcome::{Artifact, Ending, Outcome, Stop, Stream, Usage};
-pub use plan::{Job, Limits, Plan};
+pub use plan::{Job, Level, Limits, Plan};
 pub use sandbox::{Probed, Sandbox, SandboxError, Waiting};

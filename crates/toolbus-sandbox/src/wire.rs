@@ -7,9 +7,8 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-use crate::level::Level;
 use crate::outcome::{Ending, Stop, Usage};
-use crate::plan::Plan;
+use crate::plan::{Level, Plan};
 
 /// Largest frame, in bytes, without the files that follow.
 pub(crate) const MAX_FRAME: usize = 4 * 1024 * 1024;

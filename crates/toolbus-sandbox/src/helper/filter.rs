@@ -4,8 +4,6 @@
 //! their own children. Left out on purpose: modes, owners, times and attributes of files by which Landlock does not go;
 //! signals to others; sockets; everything that changes the system, and every younger interface to the kernel.
 
-mod calls;
-
 use std::collections::BTreeMap;
 use std::io;
 
@@ -123,7 +121,7 @@ fn compile(arch: TargetArch, rules: Rules, otherwise: SeccompAction, action: Sec
 }
 
 fn rules(shape: Shape) -> Result<Rules, seccompiler::BackendError> {
-    let mut rules: Rules = calls::ALWAYS.iter().chain(calls::OF_ARCHITECTURE).map(|call| (*call, Vec::new())).collect();
+    let mut rules: Rules = ALWAYS.iter().chain(OF_ARCHITECTURE).map(|call| (*call, Vec::new())).collect();
     rules.insert(libc::SYS_clone3, Vec::new());
     rules.insert(libc::SYS_fcntl, any(1, &FCNTL.map(|command| command as u64))?);
     rules.insert(libc::SYS_ioctl, any(1, &IOCTL)?);
@@ -136,7 +134,7 @@ fn rules(shape: Shape) -> Result<Rules, seccompiler::BackendError> {
     let no_namespaces = SeccompCondition::new(0, Length::Dword, Is::MaskedEq(NAMESPACES as u64), 0)?;
     if shape.has_namespaces {
         rules.insert(libc::SYS_clone, vec![SeccompRule::new(vec![no_namespaces])?]);
-        rules.extend(calls::OF_FAMILIES.iter().map(|call| (*call, Vec::new())));
+        rules.extend(OF_FAMILIES.iter().map(|call| (*call, Vec::new())));
     } else {
         let thread = libc::CLONE_VM | libc::CLONE_SIGHAND | libc::CLONE_THREAD;
         let thread = SeccompCondition::new(0, Length::Dword, Is::MaskedEq(thread as u64), thread as u64)?;
@@ -145,10 +143,10 @@ fn rules(shape: Shape) -> Result<Rules, seccompiler::BackendError> {
         rules.extend([libc::SYS_kill, libc::SYS_tgkill].map(|call| (call, Vec::new())));
     }
     if shape.metadata {
-        rules.extend(calls::OF_METADATA.iter().map(|call| (*call, Vec::new())));
+        rules.extend(OF_METADATA.iter().map(|call| (*call, Vec::new())));
     }
     if shape.network {
-        rules.extend(calls::OF_NETWORK.iter().map(|call| (*call, Vec::new())));
+        rules.extend(OF_NETWORK.iter().map(|call| (*call, Vec::new())));
         let families = [libc::AF_INET, libc::AF_INET6].map(|family| family as u64);
         rules.insert(libc::SYS_socket, any(0, &families)?);
     }
@@ -171,3 +169,214 @@ fn is_pointer(argument: u8, value: u64) -> Result<SeccompCondition, seccompiler:
 fn failed(error: impl std::error::Error + Send + Sync + 'static) -> io::Error {
     io::Error::other(error)
 }
+
+/// What every program may do.
+const ALWAYS: &[i64] = &[
+    // its own descriptors and files; Landlock decides which
+    libc::SYS_read,
+    libc::SYS_write,
+    libc::SYS_readv,
+    libc::SYS_writev,
+    libc::SYS_pread64,
+    libc::SYS_pwrite64,
+    libc::SYS_preadv,
+    libc::SYS_pwritev,
+    libc::SYS_preadv2,
+    libc::SYS_pwritev2,
+    libc::SYS_openat,
+    libc::SYS_openat2,
+    libc::SYS_close,
+    libc::SYS_close_range,
+    libc::SYS_lseek,
+    libc::SYS_fstat,
+    libc::SYS_newfstatat,
+    libc::SYS_statx,
+    libc::SYS_faccessat,
+    libc::SYS_faccessat2,
+    libc::SYS_statfs,
+    libc::SYS_fstatfs,
+    libc::SYS_getdents64,
+    libc::SYS_readlinkat,
+    libc::SYS_getcwd,
+    libc::SYS_chdir,
+    libc::SYS_fchdir,
+    libc::SYS_mkdirat,
+    libc::SYS_unlinkat,
+    libc::SYS_renameat,
+    libc::SYS_renameat2,
+    libc::SYS_linkat,
+    libc::SYS_symlinkat,
+    libc::SYS_ftruncate,
+    libc::SYS_fallocate,
+    libc::SYS_fsync,
+    libc::SYS_fdatasync,
+    libc::SYS_sync_file_range,
+    libc::SYS_copy_file_range,
+    libc::SYS_sendfile,
+    libc::SYS_splice,
+    libc::SYS_tee,
+    libc::SYS_flock,
+    libc::SYS_umask,
+    libc::SYS_dup,
+    libc::SYS_dup3,
+    libc::SYS_pipe2,
+    libc::SYS_fadvise64,
+    // memory
+    libc::SYS_brk,
+    libc::SYS_mmap,
+    libc::SYS_munmap,
+    libc::SYS_mremap,
+    libc::SYS_mprotect,
+    libc::SYS_madvise,
+    libc::SYS_msync,
+    libc::SYS_mincore,
+    libc::SYS_membarrier,
+    // itself
+    libc::SYS_getpid,
+    libc::SYS_getppid,
+    libc::SYS_gettid,
+    libc::SYS_getuid,
+    libc::SYS_geteuid,
+    libc::SYS_getgid,
+    libc::SYS_getegid,
+    libc::SYS_getresuid,
+    libc::SYS_getresgid,
+    libc::SYS_getgroups,
+    libc::SYS_getpgid,
+    libc::SYS_getsid,
+    libc::SYS_uname,
+    libc::SYS_sysinfo,
+    libc::SYS_getrusage,
+    libc::SYS_times,
+    libc::SYS_getrandom,
+    libc::SYS_getcpu,
+    libc::SYS_sched_yield,
+    libc::SYS_sched_getaffinity,
+    libc::SYS_execve,
+    libc::SYS_exit,
+    libc::SYS_exit_group,
+    libc::SYS_wait4,
+    libc::SYS_waitid,
+    // threads and signals to itself
+    libc::SYS_futex,
+    libc::SYS_futex_waitv,
+    libc::SYS_set_robust_list,
+    libc::SYS_set_tid_address,
+    libc::SYS_rseq,
+    libc::SYS_restart_syscall,
+    libc::SYS_rt_sigaction,
+    libc::SYS_rt_sigprocmask,
+    libc::SYS_rt_sigreturn,
+    libc::SYS_rt_sigpending,
+    libc::SYS_rt_sigtimedwait,
+    libc::SYS_rt_sigsuspend,
+    libc::SYS_sigaltstack,
+    // time
+    libc::SYS_clock_gettime,
+    libc::SYS_clock_getres,
+    libc::SYS_clock_nanosleep,
+    libc::SYS_nanosleep,
+    libc::SYS_gettimeofday,
+    libc::SYS_getitimer,
+    libc::SYS_setitimer,
+    libc::SYS_timer_create,
+    libc::SYS_timer_settime,
+    libc::SYS_timer_gettime,
+    libc::SYS_timer_getoverrun,
+    libc::SYS_timer_delete,
+    libc::SYS_timerfd_create,
+    libc::SYS_timerfd_settime,
+    libc::SYS_timerfd_gettime,
+    // waiting, and streams to its own threads and children
+    libc::SYS_ppoll,
+    libc::SYS_pselect6,
+    libc::SYS_epoll_create1,
+    libc::SYS_epoll_ctl,
+    libc::SYS_epoll_pwait,
+    libc::SYS_epoll_pwait2,
+    libc::SYS_eventfd2,
+    libc::SYS_signalfd4,
+    libc::SYS_sendto,
+    libc::SYS_recvfrom,
+    libc::SYS_sendmsg,
+    libc::SYS_recvmsg,
+    libc::SYS_shutdown,
+    libc::SYS_getsockname,
+    libc::SYS_getpeername,
+    libc::SYS_getsockopt,
+];
+
+/// Older forms that this architecture has besides.
+#[cfg(target_arch = "x86_64")]
+const OF_ARCHITECTURE: &[i64] = &[
+    libc::SYS_open,
+    libc::SYS_creat,
+    libc::SYS_stat,
+    libc::SYS_lstat,
+    libc::SYS_access,
+    libc::SYS_readlink,
+    libc::SYS_getdents,
+    libc::SYS_mkdir,
+    libc::SYS_rmdir,
+    libc::SYS_unlink,
+    libc::SYS_rename,
+    libc::SYS_link,
+    libc::SYS_symlink,
+    libc::SYS_dup2,
+    libc::SYS_pipe,
+    libc::SYS_poll,
+    libc::SYS_select,
+    libc::SYS_epoll_create,
+    libc::SYS_epoll_wait,
+    libc::SYS_eventfd,
+    libc::SYS_alarm,
+    libc::SYS_pause,
+    libc::SYS_time,
+    libc::SYS_getpgrp,
+    libc::SYS_getrlimit,
+    libc::SYS_arch_prctl,
+];
+/// Older forms that this architecture has besides.
+#[cfg(not(target_arch = "x86_64"))]
+const OF_ARCHITECTURE: &[i64] = &[libc::SYS_getrlimit];
+
+/// Processes of its own, where it sees no others.
+#[cfg(target_arch = "x86_64")]
+const OF_FAMILIES: &[i64] = &[
+    libc::SYS_fork,
+    libc::SYS_vfork,
+    libc::SYS_kill,
+    libc::SYS_tgkill,
+    libc::SYS_tkill,
+    libc::SYS_pidfd_open,
+    libc::SYS_pidfd_send_signal,
+];
+/// Processes of its own, where it sees no others.
+#[cfg(not(target_arch = "x86_64"))]
+const OF_FAMILIES: &[i64] =
+    &[libc::SYS_kill, libc::SYS_tgkill, libc::SYS_tkill, libc::SYS_pidfd_open, libc::SYS_pidfd_send_signal];
+
+/// Modes, owners and times of files, where it sees no files of others.
+#[cfg(target_arch = "x86_64")]
+const OF_METADATA: &[i64] = &[
+    libc::SYS_chmod,
+    libc::SYS_fchmod,
+    libc::SYS_fchmodat,
+    libc::SYS_chown,
+    libc::SYS_fchown,
+    libc::SYS_lchown,
+    libc::SYS_fchownat,
+    libc::SYS_utime,
+    libc::SYS_utimes,
+    libc::SYS_futimesat,
+    libc::SYS_utimensat,
+];
+/// Modes, owners and times of files, where it sees no files of others.
+#[cfg(not(target_arch = "x86_64"))]
+const OF_METADATA: &[i64] =
+    &[libc::SYS_fchmod, libc::SYS_fchmodat, libc::SYS_fchown, libc::SYS_fchownat, libc::SYS_utimensat];
+
+/// Connections to others; a rule of its own says which sockets. Options of streams to itself could only make them hold
+/// more memory, which nobody counts.
+const OF_NETWORK: &[i64] =
+    &[libc::SYS_connect, libc::SYS_bind, libc::SYS_sendmmsg, libc::SYS_recvmmsg, libc::SYS_setsockopt];

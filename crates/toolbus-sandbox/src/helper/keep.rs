@@ -23,9 +23,9 @@ use super::fork::{Forked, fork};
 use super::start::{self, Doors};
 use super::tree::{Tree, Used};
 use super::work::{Folder, JOB, OUT};
-use super::{limits, mounts, unlinked, usage, watch};
-use crate::level::Level;
+use super::{limits, mounts, usage, watch};
 use crate::outcome::{Ending, Stop, Usage};
+use crate::plan::Level;
 use crate::wire::{self, Head, Order, Program, Report, Said, Told};
 
 /// Time between two looks at what a program uses, while it is young, and later.
@@ -277,7 +277,7 @@ fn wait_until_ready(daemon: &UnixStream, doors: &mut Doors) -> io::Result<bool> 
 fn is_full(folder: &Folder, program: Pid, order: &Order) -> bool {
     let limits = &order.plan.limits;
     let size = folder.size(limits.files);
-    let unlinked = || unlinked::bytes(program, folder.path(), limits.file_size);
+    let unlinked = || usage::unlinked_bytes(program, folder.path(), limits.file_size);
     size.files > limits.files || size.bytes > limits.disk || size.bytes + unlinked() > limits.disk
 }
 

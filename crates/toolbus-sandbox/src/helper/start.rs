@@ -20,7 +20,7 @@ use super::fork::leave;
 use super::keep::Task;
 use super::work::{HOME, JOB, OUT, TEMPORARY};
 use super::{fs_rules, limits};
-use crate::level::Level;
+use crate::plan::Level;
 use crate::wire::{GO, Program, READY};
 
 /// The keeper's ends of what it and the program tell each other.

@@ -18,8 +18,8 @@ use super::filter::Filters;
 use super::fork::{Forked, fork_into, leave};
 use super::tree::Tree;
 use super::work::Folder;
-use super::{inherited, keep, limits, mounts};
-use crate::level::Level;
+use super::{fork, keep, limits, mounts};
+use crate::plan::Level;
 use crate::wire::{self, Order, Told};
 
 /// User and group of a program within namespaces of its own.
@@ -27,9 +27,9 @@ const INSIDE: u32 = 1000;
 
 /// Takes one order from the daemon, and returns when nothing of it is left.
 pub(super) fn run() -> io::Result<()> {
-    inherited::close()?;
+    fork::close_inherited()?;
     limits::no_core()?;
-    inherited::reset();
+    fork::reset_inherited();
     // Fails for a leader of a group, who has no need of it.
     let _ = setsid();
     set_child_subreaper(Some(getpid()))?;

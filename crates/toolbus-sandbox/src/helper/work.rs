@@ -142,7 +142,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt as _;
 
     use super::*;
-    use crate::level::Level;
+    use crate::plan::Level;
     use crate::plan::{Limits, Plan};
 
     fn order(base: &Path) -> Order {
