@@ -4,7 +4,6 @@
 //! asked for. The first sight of a source is how it is to stay.
 
 mod book;
-mod bounds;
 mod definition;
 mod diff;
 mod differences;

@@ -1,4 +1,7 @@
 //! What is pinned and what is there, side by side.
+//!
+//! Of sources that nobody named, such as MCP servers that callers register, a bounded amount is kept: whoever may add
+//! some must not fill the file for everybody.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -15,6 +18,14 @@ use super::record::{Moment, Present, Record, Source, State};
 const MAX_TOLD: usize = 10_000;
 /// Most findings that a reason names.
 const MAX_FINDINGS: usize = 3;
+/// Most sources that are gone and still kept.
+const MAX_GONE: usize = 1_000;
+/// Most bytes that they take.
+const MAX_GONE_BYTES: usize = 8 << 20;
+/// Most bytes of sources that are there, in a file that would be too large with all of them.
+const MAX_UNNAMED_BYTES: usize = 32 << 20;
+/// Bytes that a definition takes in the file besides itself, about.
+const OVERHEAD: usize = 512;
 
 /// What was made of each descriptor, by source and name.
 type Seen = HashMap<(Arc<str>, Arc<str>), (Arc<ToolDescriptor>, Present)>;
@@ -256,6 +267,40 @@ impl Book {
     fn is_own(&self, source: &str) -> bool {
         self.last_seen.contains_key(source) || self.levels.name(source)
     }
+
+    /// Forgets the oldest of the sources that are gone and that nobody named, where these are too many, or too large: those
+    /// that went first.
+    fn forget_gone(&mut self) {
+        let gone = self.record.sources.iter().filter(|(name, _)| !self.present.contains_key(*name));
+        let gone = gone.filter(|(name, _)| !self.levels.name(name));
+        let mut gone: Vec<_> =
+            gone.map(|(name, source)| (self.last_seen.get(name), &source.since, name, source)).collect();
+        gone.sort_by_key(|(last_seen, since, name, _)| std::cmp::Reverse((*last_seen, *since, *name)));
+        let sizes = gone.into_iter().map(|(_, _, name, source)| (name, size(source)));
+        for name in beyond(sizes, MAX_GONE, MAX_GONE_BYTES) {
+            self.record.sources.remove(&name);
+            self.last_seen.remove(&name);
+            self.told.remove(&name);
+            self.changes.remove(&name);
+            self.is_unsaved = true;
+        }
+    }
+
+    /// Leaves out of a record that is too large what was before, and of the sources that nobody named those that are gone,
+    /// and the largest.
+    pub(super) fn trimmed(&self, record: &Record) -> Record {
+        let mut record = record.clone();
+        record.sources.retain(|source, _| self.present.contains_key(source) || self.levels.name(source));
+        let pins = record.sources.values_mut().flat_map(|source| source.tools.values_mut());
+        pins.for_each(|pin| pin.before = None);
+        let unnamed = record.sources.iter().filter(|(name, _)| !self.levels.name(name));
+        let mut unnamed: Vec<_> = unnamed.map(|(name, source)| (name, size(source))).collect();
+        unnamed.sort_by_key(|(_, size)| *size);
+        for name in beyond(unnamed, usize::MAX, MAX_UNNAMED_BYTES) {
+            record.sources.remove(&name);
+        }
+        record
+    }
 }
 
 /// What is suspect about a tool, in words.
@@ -275,5 +320,438 @@ pub(super) fn reason(state: State, present: &Present) -> Option<String> {
     Some(format!("{why}; see `toolbus pins diff {}`", present.name))
 }
 
+/// Those of these sources that find no room behind the ones before them.
+fn beyond<'a>(sources: impl IntoIterator<Item = (&'a String, usize)>, number: usize, bytes: usize) -> Vec<String> {
+    let (mut rooms, mut room) = (number, bytes);
+    let mut finds_room = |size: usize| {
+        let fits = rooms > 0 && size <= room;
+        if fits {
+            (rooms, room) = (rooms - 1, room - size);
+        }
+        fits
+    };
+    sources.into_iter().filter(|(_, size)| !finds_room(*size)).map(|(name, _)| name.clone()).collect()
+}
+
+/// What a source takes in the file, about.
+fn size(source: &Source) -> usize {
+    let of_tool = |(name, bytes): (&String, usize)| name.len() + bytes + OVERHEAD;
+    let pinned = source.tools.iter().map(|(name, pin)| {
+        let before = pin.before.as_ref().map_or(0, |before| before.definition.as_json().len());
+        of_tool((name, pin.definition.as_json().len() + before))
+    });
+    let waiting = source.pending.iter().map(|(name, seen)| of_tool((name, seen.definition.as_json().len())));
+    OVERHEAD + pinned.chain(waiting).sum::<usize>()
+}
+
 #[cfg(test)]
-mod tests;
+mod tests {
+    use serde_json::json;
+    use toolbus_core::pattern::Pattern;
+    use toolbus_core::tool::{Naming, Suspicion};
+
+    use super::super::differences::{Mismatch, approve, offer};
+    use super::super::level::Named;
+    use super::*;
+
+    fn tool(source: &str, name: &str, description: &str) -> Arc<ToolDescriptor> {
+        let description = description.to_owned();
+        Arc::new(ToolDescriptor { description, ..ToolDescriptor::new(name, source, "mcp") })
+    }
+
+    fn holding(sources: &[&str]) -> Levels {
+        Levels::new(sources.iter().map(|source| ((*source).to_owned(), Level::Hold)), [])
+    }
+
+    fn held(book: &mut Book, tools: &[Arc<ToolDescriptor>]) -> Vec<String> {
+        let (held, _) = book.review(tools, "now");
+        tools.iter().filter(|tool| held.reason(tool).is_some()).map(|tool| tool.name.to_string()).collect()
+    }
+
+    #[test]
+    fn only_what_changed_is_held_and_only_where_that_is_asked_for() {
+        let mut book = Book::of(Record::default(), holding(&["mcp:a"]));
+        let first = [tool("mcp:a", "read", "1"), tool("mcp:a", "write", "1"), tool("mcp:b", "look", "1")];
+        assert_eq!(held(&mut book, &first), [""; 0]);
+        let next = [tool("mcp:a", "read", "2"), tool("mcp:a", "write", "1"), tool("mcp:b", "look", "2")];
+        let (is_held, news) = book.review(&next, "now");
+        insta::assert_snapshot!(is_held.reason(&next[0]).unwrap(), @"its definition changed since it was pinned; see `toolbus pins diff read`");
+        assert_eq!(is_held.len(), 1);
+        assert_eq!(next.each_ref().map(|tool| book.admits(tool)), [false, true, true]);
+        assert!(book.admits(&tool("mcp:never seen", "read", "1")));
+        let told = |source: &str, tool: &str, is_held| News {
+            source: source.to_owned(),
+            kind: NewsKind::Tool { tool: tool.to_owned(), state: State::Changed, is_held },
+        };
+        assert_eq!(news, [told("mcp:a", "read", true), told("mcp:b", "look", false)]);
+        assert_eq!(book.changes, [("mcp:a".to_owned(), 1), ("mcp:b".to_owned(), 1)].into());
+    }
+
+    fn reserved(book: &Book) -> Vec<(String, String)> {
+        let mut names: Vec<_> =
+            book.reserved().into_iter().map(|(name, source)| (name.to_string(), source.to_string())).collect();
+        names.sort();
+        names
+    }
+
+    fn pair(name: &str, source: &str) -> (String, String) {
+        (name.to_owned(), source.to_owned())
+    }
+
+    #[test]
+    fn the_names_of_pinned_tools_are_their_sources_also_while_that_is_away() {
+        let mut book = Book::of(Record::default(), holding(&["mcp:a"]));
+        let [read, look] = [tool("mcp:a", "read", "1"), tool("mcp:b", "look", "1")];
+        let unseen = Claim { is_pinned: true, since: None };
+        assert_eq!(book.claim(&read), unseen, "it is pinned as soon as it is seen");
+        held(&mut book, &[read.clone(), look.clone()]);
+        let since = Some("now".to_owned());
+        assert_eq!(book.claim(&read), Claim { is_pinned: true, since: since.clone() });
+        assert_eq!(book.claim(&look), Claim { is_pinned: false, since });
+        assert_eq!(book.claim(&tool("mcp:a", "new", "1")), Claim::default(), "nobody has approved it");
+        assert_eq!(reserved(&book), [pair("read", "mcp:a")]);
+        let next = Book::of(book.record.clone(), holding(&["mcp:a"]));
+        assert_eq!(reserved(&next), [pair("read", "mcp:a")]);
+        book.levels = Levels::default();
+        assert_eq!(reserved(&book), [], "it is pinned no more");
+    }
+
+    #[test]
+    fn a_reserved_name_is_the_published_one_and_the_source_that_had_it_first_has_it() {
+        let mut book = Book::of(Record::default(), holding(&["mcp:a", "mcp:b"]));
+        book.review(&[tool("mcp:b", "read", "1")], "2026-01-01T00:00:00Z");
+        let both = [tool("mcp:a", "read", "1"), tool("mcp:b", "read", "1"), tool("mcp:a", "list", "1")];
+        book.review(&both, "2026-01-02T00:00:00Z");
+        assert_eq!(reserved(&book), [pair("list", "mcp:a"), pair("read", "mcp:b")]);
+        let changed = [tool("mcp:b", "read", "2")];
+        book.review(&changed, "2026-01-03T00:00:00Z");
+        let offered = book.offered("mcp:b", None, offer(&book.find("mcp:b", None).unwrap())).unwrap();
+        approve(&mut book.record, &offered, "2026-01-03T00:00:00Z");
+        assert_eq!(reserved(&book)[1], pair("read", "mcp:b"), "an approval makes it no newcomer");
+        assert_eq!(book.claim(&changed[0]).since.as_deref(), Some("2026-01-01T00:00:00Z"));
+        let naming = Naming { prefix: Some("b".into()), ..Naming::default() };
+        book.levels =
+            holding(&["mcp:a", "mcp:b"]).naming([Named { source: "mcp:b".to_owned(), naming, reached: None }]);
+        assert_eq!(reserved(&book), [pair("b_read", "mcp:b"), pair("list", "mcp:a"), pair("read", "mcp:a")]);
+    }
+
+    fn reached(source: &str, how: &str) -> Levels {
+        let reached = Some(Digest::of([how]));
+        let named = Named { source: source.to_owned(), naming: Naming::default(), reached };
+        holding(&[source]).naming([named])
+    }
+
+    #[test]
+    fn a_server_that_is_renamed_and_changed_at_once_is_held_to_what_it_was_pinned_as() {
+        for (how, tools) in [
+            ("the same command", [tool("mcp:b", "entirely", "2"), tool("mcp:b", "other", "2")]),
+            ("another command", [tool("mcp:b", "read", "2"), tool("mcp:b", "write", "1")]),
+        ] {
+            let mut before = Book::of(Record::default(), reached("mcp:a", "the same command"));
+            held(&mut before, &[tool("mcp:a", "read", "1"), tool("mcp:a", "write", "1")]);
+            let mut after = Book::of(before.record, reached("mcp:b", how));
+            let (is_held, news) = after.review(&tools, "later");
+            assert_eq!(
+                news[0],
+                News { source: "mcp:b".to_owned(), kind: NewsKind::Renamed("mcp:a".to_owned()) },
+                "{how}"
+            );
+            let changed: Vec<&str> =
+                tools.iter().filter(|tool| is_held.reason(tool).is_some()).map(|tool| &*tool.name).collect();
+            let expected: &[&str] = if how == "the same command" { &["entirely", "other"] } else { &["read"] };
+            assert_eq!(changed, expected, "{how}");
+            let offered = after.offered("mcp:b", None, offer(&after.find("mcp:b", None).unwrap())).unwrap();
+            approve(&mut after.record, &offered, "later");
+            assert_eq!(held(&mut after, &tools), [""; 0], "{how}");
+        }
+    }
+
+    #[test]
+    fn a_server_that_is_renamed_while_its_tools_are_still_there_is_held_as_well() {
+        let mut book = Book::of(Record::default(), holding(&["mcp:a"]));
+        let old = tool("mcp:a", "read", "1");
+        held(&mut book, std::slice::from_ref(&old));
+        book.set_levels(holding(&["mcp:b"]));
+        assert_eq!(held(&mut book, &[old, tool("mcp:b", "read", "2")]), ["read"]);
+    }
+
+    #[test]
+    fn a_server_that_is_renamed_alone_stays_pinned_and_one_that_is_another_is_first_seen() {
+        let mut before = Book::of(Record::default(), reached("mcp:a", "a"));
+        held(&mut before, &[tool("mcp:a", "read", "1"), tool("mcp:a", "write", "1"), tool("mcp:a", "list", "1")]);
+        let mut after = Book::of(before.record.clone(), reached("mcp:b", "a"));
+        let same = ["read", "write", "list"].map(|name| tool("mcp:b", name, "1"));
+        assert_eq!(held(&mut after, &same), [""; 0]);
+        assert_eq!(held(&mut after, &[tool("mcp:b", "read", "2")]), ["read"]);
+        let mut another = Book::of(before.record.clone(), reached("mcp:c", "c"));
+        let other = ["read", "look", "search"].map(|name| tool("mcp:c", name, "2"));
+        let (is_held, news) = another.review(&other, "later");
+        assert_eq!(is_held.len(), 0, "one name in three is a coincidence");
+        assert_eq!(news[0].kind, NewsKind::FirstSeen(3));
+        let mut both = Book::of(before.record, holding(&["mcp:a", "mcp:b"]));
+        assert_eq!(held(&mut both, &[tool("mcp:b", "read", "2")]), [""; 0], "the other is still configured");
+    }
+
+    #[test]
+    fn sources_of_one_start_are_of_one_age_whichever_is_faster_and_later_ones_are_younger() {
+        let mut book = Book::of(Record::default(), Levels::default());
+        book.starting = Some("2026-01-01T00:00:00Z".to_owned());
+        let [a, b, c] = ["mcp:a", "mcp:b", "mcp:c"].map(|source| tool(source, "read", "1"));
+        let started = Some("2026-01-01T00:00:00Z".to_owned());
+        book.review(std::slice::from_ref(&b), "2026-01-01T00:00:01Z");
+        assert_eq!([&a, &b].map(|tool| book.claim(tool).since), [started.clone(), started.clone()]);
+        book.review(&[a.clone(), b.clone()], "2026-01-01T00:00:02Z");
+        book.starting = None;
+        assert_eq!(book.claim(&c).since, None);
+        book.review(&[a.clone(), b.clone(), c.clone()], "2026-01-01T00:00:03Z");
+        let mut next = Book::of(book.record, Levels::default());
+        next.starting = Some("2026-01-02T00:00:00Z".to_owned());
+        let later = Some("2026-01-01T00:00:03Z".to_owned());
+        assert_eq!([&a, &b, &c].map(|tool| next.claim(tool).since), [started.clone(), started, later]);
+    }
+
+    #[test]
+    fn tools_that_known_sources_list_anew_at_a_start_are_of_one_age_whichever_is_faster() {
+        let mut before = Book::of(Record::default(), Levels::default());
+        before.review(&[tool("mcp:a", "read", "1"), tool("mcp:b", "read", "1")], "2026-01-01T00:00:00Z");
+        let mut book = Book::of(before.record, Levels::default());
+        book.starting = Some("2026-01-02T00:00:00Z".to_owned());
+        let [a, b] = ["mcp:a", "mcp:b"].map(|source| [tool(source, "read", "1"), tool(source, "find", "1")]);
+        book.review(&b, "2026-01-02T00:00:01Z");
+        book.review(&[a.clone(), b.clone()].concat(), "2026-01-02T00:00:02Z");
+        book.starting = None;
+        let later = tool("mcp:b", "list", "1");
+        let all = [a.as_slice(), &b, std::slice::from_ref(&later)].concat();
+        book.review(&all, "2026-01-02T00:00:03Z");
+        let next = Book::of(book.record, Levels::default());
+        let since = |tool: &ToolDescriptor| next.claim(tool).since;
+        for (number, first) in ["2026-01-01T00:00:00Z", "2026-01-02T00:00:00Z"].into_iter().enumerate() {
+            assert_eq!([since(&a[number]).as_deref(), since(&b[number]).as_deref()], [Some(first); 2]);
+        }
+        assert_eq!(since(&later).as_deref(), Some("2026-01-02T00:00:03Z"), "it is new after the start");
+    }
+
+    #[test]
+    fn a_change_that_is_followed_makes_a_tool_no_newcomer_under_its_name() {
+        let mut book = Book::of(Record::default(), Levels::default());
+        for (text, now) in [("1", "2026-01-01T00:00:00Z"), ("2", "2026-01-02T00:00:00Z"), ("3", "2026-01-03T00:00:00Z")]
+        {
+            book.review(&[tool("mcp:a", "read", text)], now);
+        }
+        assert_eq!(book.claim(&tool("mcp:a", "read", "3")).since.as_deref(), Some("2026-01-01T00:00:00Z"));
+    }
+
+    #[test]
+    fn a_strict_source_has_its_suspects_held_from_the_first_sight_until_they_are_approved() {
+        let mut suspect = ToolDescriptor::new("read", "mcp:a", "mcp");
+        let found =
+            Suspicion { rule: "conceal".into(), place: "description".to_owned(), excerpt: "say nothing".to_owned() };
+        suspect.suspicions = [found].into();
+        let tools = [Arc::new(suspect), tool("mcp:a", "write", "1")];
+        let mut book = Book::of(Record::default(), Levels::new([("mcp:a".to_owned(), Level::Strict)], []));
+        let (is_held, news) = book.review(&tools, "now");
+        insta::assert_snapshot!(is_held.reason(&tools[0]).unwrap(), @r#"it is suspect: conceal in description: "say nothing"; see `toolbus pins diff read`"#);
+        assert_eq!((is_held.len(), news.len()), (1, 2));
+        assert_eq!(held(&mut book, &tools), ["read"]);
+        let shown = offer(&book.find("read", None).unwrap());
+        let offered = book.offered("read", None, shown).unwrap();
+        approve(&mut book.record, &offered, "later");
+        assert_eq!(held(&mut book, &tools), [""; 0]);
+        book.levels = holding(&["mcp:a"]);
+        assert_eq!(held(&mut book, &tools), [""; 0]);
+    }
+
+    #[test]
+    fn a_server_that_flaps_between_two_definitions_is_told_of_once() {
+        let mut book = Book::of(Record::default(), holding(&["mcp:a"]));
+        let (one, two) = ([tool("mcp:a", "read", "1")], [tool("mcp:a", "read", "2")]);
+        held(&mut book, &one);
+        for round in 0..3 {
+            let (is_held, news) = book.review(&two, "now");
+            assert_eq!((is_held.len(), news.len()), (1, usize::from(round == 0)));
+            assert_eq!(held(&mut book, &one), [""; 0]);
+            // Gone for a while, as when its server is removed.
+            assert_eq!(held(&mut book, &[]), [""; 0]);
+        }
+        assert_eq!(book.changes["mcp:a"], 1);
+    }
+
+    #[test]
+    fn what_waited_when_the_record_was_written_is_held_from_the_start_and_not_told_again() {
+        let mut before = Book::of(Record::default(), holding(&["mcp:a"]));
+        held(&mut before, &[tool("mcp:a", "read", "1")]);
+        let next = [tool("mcp:a", "read", "2"), tool("mcp:a", "new", "1")];
+        held(&mut before, &next);
+        let mut book = Book::of(before.record, holding(&["mcp:a"]));
+        let (is_held, news) = book.review(&next, "later");
+        assert_eq!((is_held.len(), news), (2, Vec::new()));
+        assert!(!book.is_unsaved);
+    }
+
+    #[test]
+    fn an_approval_is_of_what_was_shown() {
+        let mut book = Book::of(Record::default(), holding(&["mcp:a", "mcp:b"]));
+        held(&mut book, &[tool("mcp:a", "read", "1"), tool("mcp:a", "old", "1"), tool("mcp:b", "read", "1")]);
+        let next = [tool("mcp:a", "read", "2"), tool("mcp:a", "new", "1"), tool("mcp:b", "read", "2")];
+        held(&mut book, &next);
+        let shown = |book: &Book, name: &str, source| offer(&book.find(name, source).unwrap());
+        let both = shown(&book, "read", None);
+        assert_eq!(
+            book.offered("read", None, both),
+            Err(Mismatch::Ambiguous("read".to_owned(), "mcp:a, mcp:b".to_owned()))
+        );
+        let one = shown(&book, "read", Some("mcp:b"));
+        held(&mut book, &[next[0].clone(), next[1].clone(), tool("mcp:b", "read", "3")]);
+        assert_eq!(book.offered("read", Some("mcp:b"), one), Err(Mismatch::Again("read".to_owned())));
+        let whole = shown(&book, "mcp:a", None);
+        assert_eq!(shown(&book, "a", None), whole, "a server is meant by its own name, too");
+        let offered = book.offered("a", None, whole).unwrap();
+        let states: Vec<_> =
+            offered.iter().map(|difference| (&*difference.entry.tool, difference.entry.state)).collect();
+        assert_eq!(states, [("new", State::New), ("old", State::Missing), ("read", State::Changed)]);
+        approve(&mut book.record, &offered, "later");
+        assert_eq!(held(&mut book, &next), ["read"], "that of the other source");
+        assert_eq!(book.offered("a", None, whole), Err(Mismatch::Nothing("a".to_owned())));
+        assert_eq!(book.find("old", None), Err(Mismatch::Unknown("old".to_owned())), "it is forgotten");
+        assert!(book.record.sources["mcp:a"].tools["new"].approved.is_some());
+    }
+
+    #[test]
+    fn a_source_is_meant_before_a_tool_that_took_its_name() {
+        let mut book = Book::of(Record::default(), holding(&["rest", "mcp:a"]));
+        held(&mut book, &[tool("rest", "get", "1"), tool("mcp:a", "read", "1")]);
+        held(&mut book, &[tool("rest", "get", "2"), tool("mcp:a", "read", "1"), tool("mcp:a", "rest", "1")]);
+        let found = book.find("rest", None).unwrap();
+        assert_eq!(found.iter().map(|found| &*found.entry.tool).collect::<Vec<_>>(), ["get"]);
+        assert_eq!(book.find("rest", Some("mcp:a")).unwrap().len(), 1);
+    }
+
+    #[test]
+    fn a_name_that_a_server_and_a_tool_have_means_neither() {
+        let mut book = Book::of(Record::default(), holding(&["mcp:files", "mcp:evil"]));
+        let read = |description| tool("mcp:files", "read", description);
+        held(&mut book, &[read("1"), tool("mcp:evil", "look", "1")]);
+        held(&mut book, &[read("2"), tool("mcp:evil", "look", "1"), tool("mcp:evil", "files", "1")]);
+        insta::assert_snapshot!(book.find("files", None).unwrap_err(), @"an MCP server and a tool of mcp:evil are called `files`: write `mcp:files` for the server, or name the tool's with --source");
+        let tools = |name, source| {
+            let found = book.find(name, source).unwrap();
+            found.into_iter().map(|found| (found.entry.source, found.entry.tool)).collect::<Vec<_>>()
+        };
+        assert_eq!(tools("mcp:files", None), [("mcp:files".to_owned(), "read".to_owned())]);
+        assert_eq!(tools("files", Some("mcp:evil")), [("mcp:evil".to_owned(), "files".to_owned())]);
+    }
+
+    #[test]
+    fn what_others_wrote_counts_and_what_only_this_process_saw_stays() {
+        let mut book = Book::of(Record::default(), holding(&["mcp:a", "mcp:b"]));
+        held(&mut book, &[tool("mcp:a", "read", "2"), tool("mcp:b", "look", "1")]);
+        let mut other = Book::of(Record::default(), holding(&["mcp:a"]));
+        held(&mut other, &[tool("mcp:a", "read", "1")]);
+        book.merge(other.record.clone(), "later");
+        assert!(book.needs_review);
+        assert!(book.lacks_any(&other.record));
+        let now = [tool("mcp:a", "read", "2"), tool("mcp:b", "look", "2")];
+        assert_eq!(held(&mut book, &now), ["read", "look"]);
+        assert!(!book.needs_review);
+        book.merge(book.record.clone(), "later");
+        assert!(!book.needs_review, "what changes nothing needs nothing");
+    }
+
+    #[test]
+    fn a_source_that_is_seen_while_nothing_can_be_written_is_not_first_seen_twice() {
+        let mut book = Book::of(Record::default(), holding(&["mcp:a"]));
+        held(&mut book, &[tool("mcp:a", "read", "1")]);
+        let next = [tool("mcp:a", "read", "2")];
+        assert_eq!(held(&mut book, &next), ["read"]);
+        book.merge(Record::default(), "later");
+        assert_eq!(held(&mut book, &next), ["read"]);
+    }
+
+    #[test]
+    fn a_record_that_is_too_large_loses_what_nobody_misses() {
+        let mut book = Book::of(Record::default(), holding(&["mcp:a"]));
+        held(&mut book, &[tool("mcp:a", "read", "1"), tool("mcp:b", "look", "1"), tool("mcp:c", "see", "1")]);
+        held(&mut book, &[tool("mcp:c", "see", "2")]);
+        let trimmed = book.trimmed(&book.record);
+        assert_eq!(trimmed.sources.keys().collect::<Vec<_>>(), ["mcp:a", "mcp:c"]);
+        assert_eq!(trimmed.sources["mcp:c"].tools["see"].before, None);
+        assert!(book.record.sources["mcp:c"].tools["see"].before.is_some());
+    }
+
+    #[test]
+    fn a_tool_of_a_set_keeps_its_pin_under_another_prefix() {
+        let in_set = |prefix: &str| {
+            let mut tool = ToolDescriptor::new(format!("{prefix}.read"), "mcp:a", "mcp");
+            let (set, name) = ("s".into(), "read".into());
+            tool.toolset = Some(toolbus_core::tool::Membership { set, name, needs_session: true });
+            tool.parameters = Some(json!({"type": "object"}).into());
+            Arc::new(tool)
+        };
+        let mut book = Book::of(Record::default(), holding(&["mcp:a"]));
+        held(&mut book, &[in_set("fs")]);
+        assert_eq!(held(&mut book, &[in_set("files")]), [""; 0]);
+        for name in ["read", "files.read"] {
+            assert_eq!(book.find(name, None).unwrap()[0].entry.name, "files.read");
+        }
+    }
+
+    #[test]
+    fn sources_that_come_and_go_do_not_fill_the_record_not_even_held_ones() {
+        let pattern = |text: &str| (Pattern::parse(text).unwrap(), Level::Hold);
+        let levels = Levels::new([("mcp:kept".to_owned(), Level::Watch)], [pattern("mcp:*"), pattern("mcp:meant")]);
+        let mut book = Book::of(Record::default(), levels);
+        held(&mut book, &[tool("mcp:kept", "read", "1"), tool("mcp:meant", "read", "1")]);
+        let others: Vec<_> = (0..=1_001).map(|number| tool(&format!("mcp:{number}"), "read", "1")).collect();
+        for part in [&others[..1], &others[1..1_001], &others[1_001..]] {
+            held(&mut book, part);
+        }
+        let has = |source: &str| book.record.sources.contains_key(source);
+        assert!(has("mcp:kept") && has("mcp:meant") && has("mcp:1") && has("mcp:1001") && !has("mcp:0"));
+        assert_eq!(book.record.sources.len(), 1_003);
+        assert!(book.is_unsaved && !book.last_seen.contains_key("mcp:0"));
+    }
+
+    #[test]
+    fn large_sources_that_are_gone_are_forgotten_before_what_small_ones_have() {
+        let mut book = Book::of(Record::default(), Levels::new([], [(Pattern::parse("*").unwrap(), Level::Hold)]));
+        held(&mut book, &[tool("mcp:small", "read", "1")]);
+        let large = "x".repeat(3 << 20);
+        for name in ["mcp:a", "mcp:b", "mcp:c", "mcp:d"] {
+            held(&mut book, &[tool(name, "read", &large)]);
+        }
+        assert_eq!(book.record.sources.keys().collect::<Vec<_>>(), ["mcp:b", "mcp:c", "mcp:d", "mcp:small"]);
+    }
+
+    #[test]
+    fn what_was_merely_read_is_forgotten_when_it_is_written_no_more() {
+        let mut other = Book::of(Record::default(), holding(&[]));
+        held(&mut other, &[tool("mcp:b", "look", "1")]);
+        let mut book = Book::of(other.record, holding(&["mcp:a"]));
+        held(&mut book, &[tool("mcp:c", "see", "1")]);
+        assert!(book.lacks_any(&Record::default()));
+        book.merge(Record::default(), "later");
+        assert_eq!(book.record.sources.keys().collect::<Vec<_>>(), ["mcp:c"]);
+    }
+
+    #[test]
+    fn a_source_that_never_says_the_same_twice_silences_no_other() {
+        let mut book = Book::of(Record::default(), holding(&["mcp:a"]));
+        held(&mut book, &[tool("mcp:a", "read", "0"), tool("mcp:b", "look", "0")]);
+        for number in 1..=MAX_TOLD + 1 {
+            let digest = Some(Digest::of([number.to_string().as_str()]));
+            book.tell("mcp:a".to_owned(), "read".to_owned(), State::Changed, digest, Level::Hold);
+        }
+        assert!(book.told["mcp:a"].len() <= MAX_TOLD);
+        let (_, news) = book.review(&[tool("mcp:a", "read", "1"), tool("mcp:b", "look", "1")], "now");
+        assert_eq!(news.len(), 2);
+    }
+
+    #[test]
+    fn what_finds_no_room_goes_and_what_is_smaller_stays() {
+        let names = ["a", "b", "c", "d", "e"].map(str::to_owned);
+        let sources = || names.iter().zip([3, 9, 4, 2, 1]);
+        assert_eq!(beyond(sources(), 5, 9), ["b", "e"]);
+        assert_eq!(beyond(sources(), 2, 100), ["c", "d", "e"]);
+        assert_eq!(beyond(sources(), 5, 100), [""; 0]);
+    }
+}
