@@ -4,7 +4,6 @@
 //! its own argument.
 
 mod check;
-mod confine;
 mod executor;
 mod output;
 mod template;
@@ -19,11 +18,12 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use toolbus_core::secret::Secret;
 use toolbus_core::tool::{Effect, Tool};
-use toolbus_sandbox::{Limits, Sandbox};
+use toolbus_sandbox::{Job, Level, Limits, Plan, Sandbox};
 
 pub use self::check::CommandError;
-pub use self::confine::sandbox;
 pub use self::template::TemplateError;
+use crate::runner::sandbox::{StartError, reached};
+use crate::system;
 
 /// One command, as configured. Nothing is checked yet: see [`tool`].
 #[derive(Debug, Clone)]
@@ -118,6 +118,11 @@ impl CommandSettings {
     }
 }
 
+/// What is run to find out how much keeps commands in.
+const PROBE: &str = "/bin/sh";
+/// Time that it has.
+const PROBE_TIME: Duration = Duration::from_secs(10);
+
 /// What a command may use unless it is configured otherwise.
 const LIMITS: Limits = Limits {
     memory: 512 * 1024 * 1024,
@@ -157,4 +162,32 @@ pub fn tools(
         }
     }
     if mistakes.is_empty() { Ok(tools) } else { Err(mistakes) }
+}
+
+/// Finds out by trying how much keeps commands in, where no script has shown that.
+///
+/// # Errors
+///
+/// When that is less than `require`, or nothing.
+pub async fn sandbox(require: Level) -> Result<Sandbox, StartError> {
+    let sandbox = Sandbox::new(Level::Full)?;
+    let probed = sandbox.probe(&probe(), |_| Job { time: PROBE_TIME, cpu: PROBE_TIME, ..Job::default() }).await;
+    let level = reached(probed, require)?;
+    tracing::info!(%level, "commands run in the sandbox");
+    Ok(sandbox.at(level))
+}
+
+/// A program that does nothing.
+fn probe() -> Plan {
+    Plan {
+        program: PROBE.into(),
+        args: ["-c", ":"].map(str::to_owned).into(),
+        env: BTreeMap::new(),
+        read: system::existing(system::PROGRAMS.into_iter().map(PathBuf::from)),
+        write: Vec::new(),
+        network: false,
+        metadata: false,
+        waits: false,
+        limits: LIMITS,
+    }
 }

@@ -1,7 +1,6 @@
 //! One package that a script asks for, and all of them.
 
 mod allowed;
-mod cursor;
 mod error;
 #[cfg(test)]
 mod tests;
@@ -9,8 +8,7 @@ mod version;
 
 use std::fmt;
 
-use self::cursor::Cursor;
-use self::version::Specifier;
+use self::version::{Cursor, Specifier};
 
 pub use self::allowed::{AllowedError, AllowedPackages, NotAllowed};
 pub use self::error::{RequirementError, RequirementsError};

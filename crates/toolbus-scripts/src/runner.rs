@@ -1,6 +1,7 @@
 //! What runs scripts.
 
 pub mod local;
+mod pool;
 pub mod sandbox;
 
 use std::time::{Duration, Instant};

@@ -1,22 +1,21 @@
 //! Scripts in the sandbox: each in an interpreter of its own, which was started for it or waits warm.
 
-mod plan;
-mod pool;
-
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
-use toolbus_sandbox::{Job, Level, Limits, Probed, Sandbox};
+use toolbus_sandbox::{Job, Level, Limits, Plan, Probed, Sandbox};
 
-use self::plan::Plans;
-use self::pool::Pool;
-pub use self::pool::PoolSettings;
+use super::pool::Pool;
+pub use super::pool::PoolSettings;
 use super::{Finished, RunFailure, Runner, RunnerStatus, Script, StartKind};
 use crate::interpreter::Interpreter;
 use crate::packages::{Installer, PackageError};
+use crate::system;
 
 /// Runs scripts in the sandbox.
 pub struct SandboxRunner {
@@ -137,7 +136,7 @@ pub(crate) fn reached(probed: Probed, require: Level) -> Result<Level, StartErro
 
 /// A job that succeeds where a script is kept in as a level says.
 fn check(level: Level) -> Job {
-    let source = if level == Level::LimitsOnly { "" } else { include_str!("sandbox/check.py") };
+    let source = if level == Level::LimitsOnly { "" } else { include_str!("check.py") };
     Job {
         files: vec![("script.py".to_owned(), source.into()), ("input".to_owned(), Bytes::new())],
         time: Duration::from_secs(10),
@@ -164,5 +163,58 @@ impl Runner for SandboxRunner {
         self.pool.shutdown();
         self.sandbox.close();
         std::future::ready(()).boxed()
+    }
+}
+
+/// What an interpreter runs first.
+const BOOTSTRAP: &str = include_str!("bootstrap.py");
+/// What a script may start besides, where it may start anything: what `PATH` leads to.
+const PROGRAMS: [&str; 3] = ["/bin", "/usr/bin", "/etc/alternatives"];
+/// The whole environment of a script, but for what names its own files.
+const ENVIRONMENT: [(&str, &str); 2] = [("LANG", "C.UTF-8"), ("PATH", "/usr/local/bin:/usr/bin:/bin")];
+
+/// Plans for interpreters that run one script each.
+#[derive(Debug)]
+struct Plans {
+    plan: Plan,
+    imports: String,
+}
+
+impl Plans {
+    /// For an interpreter that imports these modules before it waits warm.
+    fn new(interpreter: &Interpreter, limits: Limits, imports: &[String]) -> Self {
+        let programs = system::existing(PROGRAMS.map(PathBuf::from));
+        let env = ENVIRONMENT.map(|(name, value)| (name.to_owned(), value.to_owned()));
+        let plan = Plan {
+            program: interpreter.program.clone(),
+            args: Vec::new(),
+            env: BTreeMap::from(env),
+            read: interpreter.read.iter().cloned().chain(programs).collect(),
+            write: Vec::new(),
+            network: false,
+            metadata: false,
+            waits: true,
+            limits,
+        };
+        Self { plan, imports: imports.join(" ") }
+    }
+
+    /// One that waits for whatever script comes.
+    fn warm(&self) -> Plan {
+        self.with(&self.imports, None)
+    }
+
+    /// One for a script that is there, with the folder of its packages.
+    fn cold(&self, packages: Option<&Path>) -> Plan {
+        self.with("", packages)
+    }
+
+    fn with(&self, imports: &str, packages: Option<&Path>) -> Plan {
+        let mut plan = self.plan.clone();
+        let folder = packages.map(|folder| folder.to_string_lossy().into_owned()).unwrap_or_default();
+        // Isolated, and without the packages of the machine: of which a script must not depend.
+        plan.args = ["-I", "-S", "-c", BOOTSTRAP, imports, &folder].map(str::to_owned).to_vec();
+        plan.read.extend(packages.map(PathBuf::from));
+        plan
     }
 }

@@ -1,16 +1,11 @@
 //! What a caller is told of a run.
 
-pub(super) mod measure;
-#[cfg(test)]
-mod tests;
-
 use std::time::Duration;
 
 use toolbus_core::tool::{Program, ToolOutput};
 use toolbus_sandbox::{Artifact, Ending, Limits, Outcome, Stop, Stream};
 
 use super::artifacts;
-use measure::{number, seconds, size};
 
 /// What a script is said to have written that wrote nothing.
 const NO_OUTPUT: &str = "(no output)";
@@ -207,4 +202,259 @@ fn signal_name(signal: i32) -> String {
         _ => return format!("signal {signal}"),
     };
     format!("signal {signal}, {name}")
+}
+
+/// A number of bytes.
+pub(super) fn size(bytes: u64) -> String {
+    const UNITS: [(u64, &str); 3] = [(1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")];
+    match UNITS.into_iter().find(|(unit, _)| bytes >= *unit) {
+        None => number(bytes, "byte"),
+        Some((unit, name)) if bytes.is_multiple_of(unit) => format!("{} {name}", bytes / unit),
+        #[expect(clippy::cast_precision_loss, reason = "one digit after the point is shown")]
+        Some((unit, name)) => format!("{:.1} {name}", bytes as f64 / unit as f64),
+    }
+}
+
+/// A number of things.
+fn number(count: u64, thing: &str) -> String {
+    let plural = if count == 1 { "" } else { "s" };
+    format!("{count} {thing}{plural}")
+}
+
+/// A time in seconds.
+pub(super) fn seconds(time: Duration) -> String {
+    let tenths = (time.as_millis() + 50) / 100;
+    match tenths % 10 {
+        0 => format!("{}s", tenths / 10),
+        tenth => format!("{}.{tenth}s", tenths / 10),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use insta::assert_snapshot;
+
+    use super::*;
+    use crate::tool::tests::LIMITS;
+
+    const TIME: Duration = Duration::from_secs(30);
+
+    fn stream(text: &str) -> Stream {
+        Stream { bytes: Bytes::from(text.to_owned()), is_cut: false }
+    }
+
+    fn outcome(ending: Ending, stdout: &str, stderr: &str) -> Outcome {
+        Outcome {
+            ending,
+            stdout: stream(stdout),
+            stderr: stream(stderr),
+            artifacts: Vec::new(),
+            left_out: 0,
+            usage: toolbus_sandbox::Usage::default(),
+            elapsed: TIME,
+        }
+    }
+
+    fn told(outcome: &Outcome) -> ToolOutput {
+        output(outcome, Duration::from_secs(2), Given { limits: &LIMITS, time: TIME, cpu: TIME / 2 })
+    }
+
+    /// The text, with a mark for an error.
+    fn content(outcome: &Outcome) -> String {
+        let ToolOutput { content, is_error, .. } = told(outcome);
+        format!("{}{}", if is_error { "isError: " } else { "" }, content.unwrap())
+    }
+
+    fn of(ending: Ending, stdout: &str, stderr: &str) -> String {
+        content(&outcome(ending, stdout, stderr))
+    }
+
+    fn program(outcome: &Outcome) -> Program {
+        *told(outcome).program.unwrap()
+    }
+
+    #[test]
+    fn the_answer_is_what_was_printed_to_the_byte() {
+        for stdout in ["42\n", "{\"a\": 1}", " \n"] {
+            assert_eq!(of(Ending::Exited(0), stdout, "a warning"), stdout);
+        }
+        assert_snapshot!(of(Ending::Exited(0), "", "a warning"), @"(no output)");
+    }
+
+    #[test]
+    fn a_script_that_failed_shows_both_of_its_streams() {
+        let failed = |stdout, stderr| of(Ending::Exited(3), stdout, stderr);
+        assert_snapshot!(failed("out\n", ""), @"
+    isError: Script failed (exit 3):
+    out
+    ");
+        assert_snapshot!(failed("", "Traceback\n"), @"
+    isError: Script failed (exit 3):
+    Traceback
+    ");
+        assert_snapshot!(failed("out\n", "Traceback\n"), @"
+    isError: Script failed (exit 3):
+    out
+    stderr:
+    Traceback
+    ");
+        assert_snapshot!(failed("", ""), @"
+    isError: Script failed (exit 3):
+    (no output)
+    ");
+    }
+
+    #[test]
+    fn a_signal_has_its_name() {
+        assert_snapshot!(of(Ending::Signalled(11), "", "Fatal Python error\n"), @"
+    isError: Script failed (signal 11, SIGSEGV):
+    Fatal Python error
+    ");
+        assert_snapshot!(of(Ending::Signalled(40), "", ""), @"
+    isError: Script failed (signal 40):
+    (no output)
+    ");
+    }
+
+    #[test]
+    fn too_little_time_is_told_in_the_words_of_peers_and_no_others() {
+        let expected = "isError: execute_python_script timed out after 30s. Either increase timeout_seconds, simplify the script, \
+                    or consider an alternative approach that does not require script execution.";
+        let mut late = outcome(Ending::Stopped(Stop::Time), "out", "err");
+        assert_eq!(content(&late), expected);
+        late.left_out = 3;
+        late.elapsed = TIME + Duration::from_millis(300);
+        assert_eq!(content(&late), expected);
+    }
+
+    #[test]
+    fn a_time_that_was_cut_short_by_the_call_is_the_one_that_is_told() {
+        let late = Outcome { elapsed: Duration::from_millis(7_900), ..outcome(Ending::Stopped(Stop::Time), "", "") };
+        assert!(content(&late).contains("timed out after 7s."), "{}", content(&late));
+        assert_eq!(program(&late).stderr.as_deref(), Some("Script timed out after 7s"));
+    }
+
+    #[test]
+    fn everything_else_that_is_used_up_has_words_of_its_own() {
+        let told = Stop::ALL[1..].iter().map(|stop| of(Ending::Stopped(*stop), "", "")).collect::<Vec<_>>().join("\n");
+        assert_snapshot!(told, @"
+    isError: The script used up its processor time of 15s, and was stopped. Do less work, or increase timeout_seconds: the processor time grows with it.
+    isError: The script used more than 256 MiB of memory, and was stopped. Work on less at a time, for example by reading files in pieces.
+    isError: The script had more than 64 processes and threads, and was stopped. Start fewer.
+    isError: The script wrote more than 64 MiB, or more than 4096 files, into its work folder, and was stopped. Write less, or delete what is not needed any more.
+    isError: The script wrote more than 1 MiB to its standard output or standard error, and was stopped. Print less, or write to a file in the folder that TOOLBUS_OUTPUT names.
+    ");
+    }
+
+    #[test]
+    fn what_a_stopped_script_wrote_follows_the_reason() {
+        assert_snapshot!(of(Ending::Stopped(Stop::Memory), "out\n", "err\n"), @"
+    isError: The script used more than 256 MiB of memory, and was stopped. Work on less at a time, for example by reading files in pieces.
+    Its output until then:
+    out
+    stderr:
+    err
+    ");
+    }
+
+    #[test]
+    fn of_too_much_output_the_beginning_is_shown() {
+        let mut much = outcome(Ending::Stopped(Stop::Output), &"ab".repeat(100_000), "");
+        much.stdout.is_cut = true;
+        let told = content(&much);
+        assert!(
+            told.contains(" TOOLBUS_OUTPUT names.\nIts output began:\nabab") && told.ends_with("ab"),
+            "{told:.300}"
+        );
+        assert_eq!(told.matches("ab").count(), MAX_BEGINNING / 2);
+    }
+
+    #[test]
+    fn of_a_long_failure_the_beginning_and_the_end_are_shown() {
+        let long = format!("BEGIN{}END", "ä".repeat(50_000));
+        let told = of(Ending::Exited(1), &long, &long);
+        assert_eq!(told.matches("BEGIN").count() + told.matches("END").count(), 4);
+        assert_eq!(told.matches("\n[34008 characters left out]\n").count(), 2);
+        assert!(told.chars().count() < 2 * MAX_SHOWN + 200, "{}", told.chars().count());
+    }
+
+    #[test]
+    fn bytes_that_are_no_text_are_replaced_and_a_character_that_was_cut_is_left_out() {
+        let mut bytes = outcome(Ending::Exited(0), "", "");
+        bytes.stdout.bytes = Bytes::from_static(b"a\xff\xfeb\xc3");
+        assert_eq!(content(&bytes), "a\u{fffd}\u{fffd}b\u{fffd}");
+        bytes.stdout.is_cut = true;
+        assert_eq!(content(&bytes), "a\u{fffd}\u{fffd}b\n[The output was cut after 1 MiB.]");
+    }
+
+    #[test]
+    fn files_are_pieces_after_the_text() {
+        let file = |name: &str| Artifact { name: name.to_owned(), bytes: Bytes::from_static(b"x") };
+        let with = |stdout, files: Vec<Artifact>| {
+            told(&Outcome { artifacts: files, ..outcome(Ending::Exited(0), stdout, "") })
+        };
+        let ToolOutput { content, blocks, .. } = with("42\n", vec![file("a.txt"), file("b.csv")]);
+        assert_eq!(content.as_deref(), Some("42\n"));
+        let pieces: Vec<_> =
+            blocks.iter().map(|block| (block.kind.as_str(), block.text.as_deref(), block.uri.as_deref())).collect();
+        assert_eq!(
+            pieces,
+            [
+                ("text", Some("42\n"), None),
+                ("resource", Some("x"), Some("toolbus:output/a.txt")),
+                ("resource", Some("x"), Some("toolbus:output/b.csv")),
+            ]
+        );
+        assert_snapshot!(with("", vec![file("a.txt"), file("b\n.csv")]).content.unwrap(), @r"Files: a.txt, b\n.csv");
+        let many = (0..22).map(|number| file(&format!("{number}"))).collect();
+        assert!(with("", many).content.unwrap().ends_with("18, 19 and 2 more"));
+        assert!(with("text alone", Vec::new()).blocks.is_empty());
+    }
+
+    #[test]
+    fn files_that_did_not_come_back_are_told_in_the_last_line() {
+        let left = |left_out, ending| content(&Outcome { left_out, ..outcome(ending, "42", "") });
+        assert_snapshot!(left(1, Ending::Exited(0)), @"
+    42
+    [1 file in TOOLBUS_OUTPUT did not come back. Only regular files do, with names in UTF-8, at most 4 MiB together.]
+    ");
+        assert_snapshot!(left(2, Ending::Exited(1)), @"
+    isError: Script failed (exit 1):
+    42
+    [2 files in TOOLBUS_OUTPUT did not come back. Only regular files do, with names in UTF-8, at most 4 MiB together.]
+    ");
+    }
+
+    #[test]
+    fn callers_of_script_invoke_get_streams_and_an_exit_code() {
+        let of = |ending| {
+            let Program { stdout, stderr, exit_code, elapsed } = program(&outcome(ending, "out", "err"));
+            assert_eq!(elapsed, TIME + Duration::from_secs(2), "packages take time, too");
+            format!("{exit_code} {} | {}", stdout.as_deref().unwrap_or("-"), stderr.as_deref().unwrap_or("-"))
+        };
+        assert_snapshot!(of(Ending::Exited(0)), @"0 out | err");
+        assert_snapshot!(of(Ending::Exited(3)), @"3 out | err");
+        assert_snapshot!(of(Ending::Signalled(11)), @"139 out | err");
+        assert_snapshot!(of(Ending::Stopped(Stop::Time)), @"-1 out | Script timed out after 30s");
+        assert_snapshot!(of(Ending::Stopped(Stop::Processes)), @"
+    137 - | The script had more than 64 processes and threads, and was stopped. Start fewer.
+    Its output until then:
+    out
+    stderr:
+    err
+    ");
+    }
+
+    #[test]
+    fn sizes_are_whole_where_they_are_and_have_one_digit_where_not() {
+        let sizes = [0, 1, 1023, 1024, 1536, 1 << 20, 256 << 20, (1 << 20) + (1 << 19), 3 << 30];
+        insta::assert_snapshot!(sizes.map(size).join(", "), @"0 bytes, 1 byte, 1023 bytes, 1 KiB, 1.5 KiB, 1 MiB, 256 MiB, 1.5 MiB, 3 GiB");
+    }
+
+    #[test]
+    fn seconds_have_a_digit_after_the_point_where_it_matters() {
+        let times = [0.5, 1.0, 1.04, 7.5, 15.0, 299.96].map(|time| seconds(Duration::from_secs_f64(time)));
+        insta::assert_snapshot!(times.join(", "), @"0.5s, 1s, 1s, 7.5s, 15s, 300s");
+    }
 }
