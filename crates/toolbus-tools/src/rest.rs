@@ -11,14 +11,10 @@ mod answer;
 mod check;
 mod credentials;
 mod endpoint;
-mod failure;
-mod mask;
-mod path;
 mod settings;
 mod template;
 #[cfg(test)]
 mod tests;
-mod text;
 
 use toolbus_core::tool::Tool;
 pub use toolbus_outbound::{Credential, CredentialError, HeaderError, HttpClient, HttpClientError};

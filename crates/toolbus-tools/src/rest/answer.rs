@@ -1,16 +1,18 @@
-//! From an HTTP answer to a result.
+//! From an HTTP answer, or an error of the HTTP client, to a result or a failure of the call.
 
+use std::error::Error;
+use std::io;
 use std::time::Duration;
 
-use reqwest::header::{HeaderMap, RETRY_AFTER};
+use encoding_rs::{Encoding, UTF_8};
+use reqwest::header::{CONTENT_TYPE, HeaderMap, RETRY_AFTER};
 use reqwest::{Response, StatusCode};
 use toolbus_core::failure::{Cause, ToolFailure};
+use toolbus_core::text::with_dates;
 use toolbus_core::tool::ToolOutput;
-use toolbus_outbound::read_up_to;
+use toolbus_outbound::{SendError, read_up_to};
 
-use super::failure;
-use super::mask::Mask;
-use super::text::ContentType;
+use super::credentials::Mask;
 
 /// Most of an error's body that is passed on, in bytes.
 const MAX_ERROR_BODY: usize = 4096;
@@ -35,7 +37,7 @@ async fn content(name: &str, mut response: Response, limit: usize, mask: &Mask) 
     let announced = response.content_length().and_then(|length| usize::try_from(length).ok());
     let (bytes, is_whole) = match announced {
         Some(length) if length > limit => (Vec::new(), false),
-        _ => read_up_to(&mut response, limit).await.map_err(|error| failure::while_reading(name, error))?,
+        _ => read_up_to(&mut response, limit).await.map_err(|error| while_reading(name, error))?,
     };
     if !is_whole {
         return Err(ToolFailure::new(
@@ -85,4 +87,162 @@ fn unavailable(name: &str, response: &Response) -> ToolFailure {
 fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     let seconds = headers.get(RETRY_AFTER)?.to_str().ok()?.trim().parse().ok()?;
     Some(Duration::from_secs(seconds).min(MAX_RETRY_AFTER))
+}
+
+/// Longest content type that is shown, in characters.
+const MAX_SHOWN: usize = 100;
+
+/// The type of an answer's content, as its server named it.
+#[derive(Debug)]
+struct ContentType(String);
+
+impl ContentType {
+    fn of(headers: &HeaderMap) -> Self {
+        let value = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
+        Self(value.unwrap_or_default().to_owned())
+    }
+
+    /// As a message may show it.
+    fn shown(&self, mask: &Mask) -> String {
+        if self.0.is_empty() { "no type".to_owned() } else { mask.whole(&self.0).chars().take(MAX_SHOWN).collect() }
+    }
+
+    /// The named charset; UTF-8 when there is none, or one that nobody knows.
+    fn encoding(&self) -> &'static Encoding {
+        let charset = self.0.split(';').skip(1).find_map(|parameter| {
+            let (name, value) = parameter.split_once('=')?;
+            name.trim().eq_ignore_ascii_case("charset").then(|| value.trim().trim_matches('"'))
+        });
+        charset.and_then(|label| Encoding::for_label(label.as_bytes())).unwrap_or(UTF_8)
+    }
+
+    /// The bytes as text; nothing when they are none.
+    fn decode(&self, bytes: &[u8]) -> Option<String> {
+        let (text, _, has_errors) = self.encoding().decode(bytes);
+        // No text has a NUL, but many a binary format is valid UTF-8 up to it.
+        (!has_errors && !text.contains('\0')).then(|| text.into_owned())
+    }
+
+    /// The same for the beginning of a longer text, whose last character may be cut.
+    fn decode_start(&self, bytes: &[u8]) -> Option<String> {
+        let whole = match std::str::from_utf8(bytes) {
+            Err(error) if self.encoding() == UTF_8 && error.error_len().is_none() => error.valid_up_to(),
+            _ => bytes.len(),
+        };
+        self.decode(bytes.get(..whole)?)
+    }
+}
+
+/// The server had the request, or a part of it.
+const LOST: (Cause, &str) =
+    (Cause::ConnectionLost, "closed the connection before its answer was complete. It may have acted on the request");
+
+/// A request that failed before there was an answer.
+pub(super) fn while_sending(name: &str, SendError { error, is_first }: SendError) -> ToolFailure {
+    match judge(&error) {
+        (Cause::ConnectFailed, _) if !is_first => named(name, LOST, error),
+        verdict => named(name, verdict, error),
+    }
+}
+
+/// An answer that failed before its end.
+fn while_reading(name: &str, error: reqwest::Error) -> ToolFailure {
+    named(name, judge(&error), error)
+}
+
+/// The message names the tool; where it leads is for the log, and what the URL holds for nobody.
+fn named(name: &str, (cause, what): (Cause, &str), error: reqwest::Error) -> ToolFailure {
+    let error = error.without_url();
+    ToolFailure::new(cause, format!("Tool '{name}' {what}.")).with_detail(chain(&error))
+}
+
+fn judge(error: &reqwest::Error) -> (Cause, &'static str) {
+    if let Some(tls) = find_tls(error) {
+        return match tls {
+            rustls::Error::InvalidCertificate(_) => {
+                (Cause::Failed, "has a TLS certificate that is not trusted. Only an operator can mend this")
+            }
+            _ => (Cause::Failed, "could not agree on a TLS connection. Only an operator can mend this"),
+        };
+    }
+    if error.is_dns() {
+        return (
+            Cause::ConnectFailed,
+            "could not be reached: its host name is not known. Nothing was sent; try again later",
+        );
+    }
+    if error.is_connect() {
+        return (
+            Cause::ConnectFailed,
+            "could not be reached: there was no connection. Nothing was sent; try again later",
+        );
+    }
+    if sources(error).filter_map(|source| source.downcast_ref::<hyper::Error>()).any(hyper::Error::is_parse) {
+        return (Cause::InvalidResult, "answered with something that is not HTTP, or with too many headers");
+    }
+    let is_corrupt = sources(error)
+        .filter_map(|source| source.downcast_ref::<io::Error>())
+        .any(|error| matches!(error.kind(), io::ErrorKind::InvalidData | io::ErrorKind::InvalidInput));
+    if error.is_decode() && is_corrupt {
+        return (Cause::InvalidResult, "answered with compressed data that is corrupt");
+    }
+    LOST
+}
+
+fn sources<'a>(error: &'a (dyn Error + 'static)) -> impl Iterator<Item = &'a (dyn Error + 'static)> {
+    std::iter::successors(Some(error), |&error| error.source())
+}
+
+/// TLS errors travel inside of I/O errors, which leave what they hold out of their sources.
+fn find_tls(error: &reqwest::Error) -> Option<&rustls::Error> {
+    sources(error).filter_map(|source| source.downcast_ref()).find_map(tls_inside)
+}
+
+fn tls_inside(mut outer: &io::Error) -> Option<&rustls::Error> {
+    while let Some(inner) = outer.get_ref()?.downcast_ref() {
+        outer = inner;
+    }
+    outer.get_ref()?.downcast_ref()
+}
+
+fn chain(error: &reqwest::Error) -> String {
+    with_dates(&sources(error).map(ToString::to_string).collect::<Vec<_>>().join(": "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::ContentType;
+
+    fn typed(text: &str) -> ContentType {
+        ContentType(text.to_owned())
+    }
+
+    #[test]
+    fn text_is_decoded_by_its_charset() {
+        let table: [(&str, &[u8], &str); 7] = [
+            ("", "grün".as_bytes(), "grün"),
+            ("application/json", "grün".as_bytes(), "grün"),
+            ("text/plain; charset=ISO-8859-1", b"gr\xfcn", "grün"),
+            ("text/plain;format=flowed; Charset=\"windows-1252\"", b"gr\xfcn", "grün"),
+            ("text/plain; charset=utf-16le", b"g\0r\0", "gr"),
+            ("text/plain; charset=nonsense", "grün".as_bytes(), "grün"),
+            ("text/plain", b"\xef\xbb\xbfx", "x"),
+        ];
+        for (content_type, bytes, text) in table {
+            assert_eq!(typed(content_type).decode(bytes).as_deref(), Some(text), "{content_type}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_text_is_not_decoded() {
+        for bytes in [&b"gr\xfcn"[..], b"\x89PNG\r\n\x1a\n", b"PK\x03\x04\0\0"] {
+            assert_eq!(typed("application/json").decode(bytes), None);
+        }
+    }
+
+    #[test]
+    fn the_start_of_a_text_may_end_within_a_character() {
+        assert_eq!(typed("").decode_start("grü".as_bytes().get(..3).unwrap()).as_deref(), Some("gr"));
+        assert_eq!(typed("").decode_start(b"g\xffr"), None);
+    }
 }

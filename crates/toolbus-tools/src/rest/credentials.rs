@@ -1,14 +1,20 @@
-//! The credentials and headers of requests, for every caller or by agent.
+//! The credentials and headers of requests, for every caller or by agent, and what keeps them out of what a service echoes.
+//!
+//! What a [`Mask`] changes, the caller can see, and a caller may choose what is echoed. So a mask knows the credentials of
+//! one request alone, and compares them whole: a part of one that changed an answer could be guessed, character by
+//! character.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use reqwest::header::HeaderMap;
 use toolbus_core::caller::{AgentName, Caller};
 use toolbus_core::failure::{Cause, ToolFailure};
 use toolbus_outbound::headers;
 
-use super::mask::Mask;
 use super::{Credential, CredentialError, EndpointError, Settings};
+use crate::Secret;
 
 /// The credentials of an endpoint's requests.
 pub(super) enum Credentials {
@@ -67,5 +73,141 @@ impl Credentials {
                 ToolFailure::new(Cause::AuthRequired, message)
             }),
         }
+    }
+}
+
+/// Shortest credential that is looked for, in bytes: a shorter one would match by chance.
+const MIN_CONFIDENTIAL: usize = 8;
+
+/// What stands in an answer where a credential stood.
+const REDACTED: &str = "[redacted]";
+
+/// The first half of media types: a header's value that begins so is no credential.
+const MEDIA: [&str; 8] = ["application", "audio", "font", "image", "multipart", "text", "video", "*"];
+
+/// The texts that must not come back in the answer to a request.
+#[derive(Debug, Default)]
+pub(super) struct Mask(Vec<Secret>);
+
+impl Mask {
+    /// Hides `credentials`, and the values of `headers` except media types: nothing tells which of them are secret.
+    fn new(credentials: Vec<Secret>, headers: &[(String, Secret)]) -> Self {
+        let mut hidden = credentials;
+        for (_, value) in headers {
+            let text = value.expose().trim();
+            if is_media(text) {
+                continue;
+            }
+            // `Token abc…`: the service may show the credential without its scheme.
+            let credential = text.split_once(' ').map(|(_, credential)| Secret::new(credential.trim()));
+            hidden.extend(credential);
+            hidden.push(Secret::new(text));
+        }
+        hidden.retain(|secret| secret.expose().len() >= MIN_CONFIDENTIAL);
+        Self(hidden)
+    }
+
+    /// Hides them in a text that is all there is.
+    pub(super) fn whole(&self, text: &str) -> String {
+        self.until(text, text.len())
+    }
+
+    /// Hides them in the beginning of a longer text. Of its end as much is left out as a credential may have been cut to,
+    /// whatever stands there.
+    pub(super) fn start(&self, text: &str) -> String {
+        let longest = self.0.iter().map(|secret| secret.expose().len()).max().unwrap_or_default();
+        let cut = longest.saturating_sub(1);
+        self.until(text, text.floor_char_boundary(text.len().saturating_sub(cut)))
+    }
+
+    /// The text up to `end`, without the credentials that begin before it.
+    fn until(&self, text: &str, end: usize) -> String {
+        let found = |secret: &Secret| -> Vec<Range<usize>> {
+            let all = text.match_indices(secret.expose()).map(|(start, found)| start..start + found.len());
+            all.take_while(|place| place.start < end).collect()
+        };
+        let mut places: Vec<_> = self.0.iter().flat_map(found).collect();
+        // One may be part of another.
+        places.sort_unstable_by_key(|place| (place.start, Reverse(place.end)));
+        let mut masked = String::new();
+        let mut done = 0;
+        for place in places {
+            if let Some(before) = text.get(done..place.start) {
+                masked.push_str(before);
+                masked.push_str(REDACTED);
+            }
+            done = done.max(place.end);
+        }
+        masked.push_str(text.get(done..end).unwrap_or_default());
+        masked
+    }
+}
+
+fn is_media(value: &str) -> bool {
+    value.split_once('/').is_some_and(|(kind, _)| MEDIA.iter().any(|known| kind.eq_ignore_ascii_case(known)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Mask;
+    use crate::Secret;
+
+    fn mask(headers: &[&str]) -> Mask {
+        let headers: Vec<_> = headers.iter().map(|value| ("x".to_owned(), Secret::from(*value))).collect();
+        Mask::new(vec!["hunter2-hunter2".into()], &headers)
+    }
+
+    #[test]
+    fn credentials_and_the_values_of_headers_are_hidden() {
+        let mask = mask(&["Token s3cr3t-s3cr3t", "application/json", "text/html;q=0.9", "short"]);
+        let table = [
+            ("a hunter2-hunter2 b", "a [redacted] b"),
+            ("Token s3cr3t-s3cr3t", "[redacted]"),
+            ("token=s3cr3t-s3cr3t", "token=[redacted]"),
+            ("application/json text/html;q=0.9 short", "application/json text/html;q=0.9 short"),
+        ];
+        for (text, expected) in table {
+            assert_eq!(mask.whole(text), expected);
+        }
+    }
+
+    #[test]
+    fn credentials_that_share_characters_are_hidden_whole() {
+        let mask = mask(&["hunter2-hunter2-longer", "longer-and-longer"]);
+        let table = [
+            ("hunter2-hunter2-longer hunter2-hunter2", "[redacted] [redacted]"),
+            ("a hunter2-hunter2-longer-and-longer b", "a [redacted] b"),
+            ("hunter2-hunter2hunter2-hunter2", "[redacted][redacted]"),
+        ];
+        for (text, expected) in table {
+            assert_eq!(mask.whole(text), expected);
+        }
+    }
+
+    #[test]
+    fn no_part_of_a_credential_that_the_end_cuts_is_left() {
+        let secret = "geheim-größe-größe";
+        let mask = mask(&[secret]);
+        let before = "x".repeat(100);
+        for cut in secret.char_indices().map(|(length, _)| &secret[..length]) {
+            let shown = mask.start(&format!("{before}{cut}"));
+            assert!(before.starts_with(&shown), "{shown}");
+        }
+        for after in 0..secret.len() {
+            let shown = mask.start(&format!("{before}{secret}{}", "y".repeat(after)));
+            assert_eq!(shown, format!("{before}[redacted]"));
+        }
+    }
+
+    #[test]
+    fn the_end_of_a_cut_text_goes_whatever_it_is() {
+        let mask = mask(&[]);
+        let kept = |end: &str| mask.start(&format!("{}{end}", "x".repeat(100))).len();
+        for right in (1.."hunter2-hunter2".len()).map(|length| &"hunter2-hunter2"[..length]) {
+            let wrong = format!("{}?", &right[..right.len() - 1]);
+            assert_eq!(kept(right), kept(&wrong), "{right}");
+        }
+        assert_eq!(mask.start("short"), "");
+        assert_eq!(Mask::default().start("whole"), "whole");
     }
 }

@@ -9,10 +9,9 @@ use toolbus_core::tool::{Executor, ToolCall, ToolOutput};
 use toolbus_outbound::HttpReply;
 use toolbus_protocol::TraceContext;
 
-use super::credentials::Credentials;
-use super::mask::Mask;
+use super::credentials::{Credentials, Mask};
 use super::template::Template;
-use super::{Body, HttpClient, Method, answer, failure};
+use super::{Body, Client, Method, answer};
 use crate::arguments::invalid;
 
 /// An endpoint whose settings have been checked.
@@ -41,7 +40,7 @@ impl Executor for Endpoint {
 
 impl Endpoint {
     async fn exchange(&self, request: Request, mask: &Mask) -> Result<ToolOutput, ToolFailure> {
-        let reply = self.client.send(request).await.map_err(|error| failure::while_sending(&self.name, error))?;
+        let reply = self.client.send(request).await.map_err(|error| answer::while_sending(&self.name, error))?;
         match reply {
             HttpReply::Response(response) => answer::read(&self.name, response, self.max_response, mask).await,
             HttpReply::Redirect(status, error) => {
