@@ -1,22 +1,22 @@
 //! The processes between the daemon and a program that nobody trusts.
 //!
-//! The daemon starts itself again by a hidden word: that is the *watchdog* ([`watch`]), outside of the confinement, which
+//! The daemon starts itself again by a hidden word: that is the *watchdog* ([`watchdog`]), outside of the confinement, which
 //! looks at time, memory and processor time, and ends everything when the daemon does. It forks the *keeper*
-//! ([`keep`]), the first process inside of the namespaces, which puts the files in place, starts the *program*
+//! ([`init`]), the first process inside of the namespaces, which puts the files in place, starts the *program*
 //! ([`start`]), and collects what it leaves. All have one thread, so that forking is safe.
 
 mod artifacts;
-mod filter;
-mod fork;
-mod fs_rules;
-mod keep;
+mod init;
+mod landlock;
 mod limits;
 mod mounts;
+mod process;
+mod seccomp;
 mod start;
 mod tree;
 mod usage;
-mod watch;
-mod work;
+mod watchdog;
+mod work_folder;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -30,7 +30,7 @@ pub(crate) const SANDBOX: &str = "__sandbox";
 #[must_use]
 pub fn take_over(mut args: impl Iterator<Item = OsString>) -> Option<ExitCode> {
     let word = args.nth(1)?;
-    (word == SANDBOX).then(|| match watch::run() {
+    (word == SANDBOX).then(|| match watchdog::run() {
         Ok(()) => ExitCode::SUCCESS,
         Err(_) => ExitCode::FAILURE,
     })

@@ -17,7 +17,7 @@ use rustix::process::{fchdir, pivot_root};
 use rustix::system::sethostname;
 use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 
-use super::work::{PARTS, TEMPORARY};
+use super::work_folder::{PARTS, TEMPORARY};
 use crate::wire::Order;
 
 /// The work folder.

@@ -16,10 +16,10 @@ use rustix::thread::{
     set_thread_res_uid,
 };
 
-use super::fork::leave;
-use super::keep::Task;
-use super::work::{HOME, JOB, OUT, TEMPORARY};
-use super::{fs_rules, limits};
+use super::init::Task;
+use super::process::leave;
+use super::work_folder::{HOME, JOB, OUT, TEMPORARY};
+use super::{landlock, limits};
 use crate::plan::Level;
 use crate::wire::{GO, Program, READY};
 
@@ -102,7 +102,7 @@ fn become_program(
     set_capabilities(None, CapabilitySets { effective: nothing, permitted: nothing, inheritable: nothing })?;
     set_no_new_privs(true)?;
     if order.level >= Level::NoNamespaces {
-        fs_rules::restrict(plan, work).map_err(naming("Landlock"))?;
+        landlock::restrict(plan, work).map_err(naming("Landlock"))?;
     }
     match task.filters.apply(plan, has_namespaces) {
         Err(error) if order.level >= Level::NoNamespaces => return Err(naming("seccomp")(error)),

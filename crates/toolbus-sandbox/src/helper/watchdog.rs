@@ -14,11 +14,11 @@ use rustix::process::{
 };
 use rustix::{stdio, thread};
 
-use super::filter::Filters;
-use super::fork::{Forked, fork_into, leave};
+use super::process::{Forked, fork_into, leave};
+use super::seccomp::Filters;
 use super::tree::Tree;
-use super::work::Folder;
-use super::{fork, keep, limits, mounts};
+use super::work_folder::Folder;
+use super::{init, limits, mounts, process};
 use crate::plan::Level;
 use crate::wire::{self, Order, Told};
 
@@ -27,9 +27,9 @@ const INSIDE: u32 = 1000;
 
 /// Takes one order from the daemon, and returns when nothing of it is left.
 pub(super) fn run() -> io::Result<()> {
-    fork::close_inherited()?;
+    process::close_inherited()?;
     limits::no_core()?;
-    fork::reset_inherited();
+    process::reset_inherited();
     // Fails for a leader of a group, who has no need of it.
     let _ = setsid();
     set_child_subreaper(Some(getpid()))?;
@@ -53,7 +53,7 @@ fn serve(daemon: &UnixStream, order: &Order, filters: &Filters) -> io::Result<()
         Forked::Parent(keeper) => keeper,
         Forked::Child => {
             drop(tell_mapped);
-            leave(keep::run(daemon, &keep::Task { order, folder: folder.as_ref(), filters }, mapped));
+            leave(init::run(daemon, &init::Task { order, folder: folder.as_ref(), filters }, mapped));
         }
     };
     // The program's output ends with the program, and not with this process.

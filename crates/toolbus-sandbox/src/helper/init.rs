@@ -18,12 +18,12 @@ use rustix::process::{
 use rustix::stdio;
 
 use super::artifacts::{self, Collected};
-use super::filter::Filters;
-use super::fork::{Forked, fork};
+use super::process::{Forked, fork};
+use super::seccomp::Filters;
 use super::start::{self, Doors};
 use super::tree::{Tree, Used};
-use super::work::{Folder, JOB, OUT};
-use super::{limits, mounts, usage, watch};
+use super::work_folder::{Folder, JOB, OUT};
+use super::{limits, mounts, usage, watchdog};
 use crate::outcome::{Ending, Stop, Usage};
 use crate::plan::Level;
 use crate::wire::{self, Head, Order, Program, Report, Said, Told};
@@ -64,7 +64,7 @@ fn keep(daemon: &mut UnixStream, task: &Task<'_>, mapped: OwnedFd) -> io::Result
     set_parent_process_death_signal(Some(Signal::KILL))?;
     // A watchdog that died before the line above has closed its end.
     File::from(mapped).read_exact(&mut [0])?;
-    watch::hide()?;
+    watchdog::hide()?;
     let Task { order, folder, .. } = task;
     let (tree, work) = match folder {
         None => (Tree::of_namespace(mounts::enter(order)?), PathBuf::from(mounts::WORK)),

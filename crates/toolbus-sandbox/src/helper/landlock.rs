@@ -8,7 +8,7 @@ use landlock::{
     RulesetAttr as _, RulesetCreated, RulesetCreatedAttr as _, RulesetStatus, Scope,
 };
 
-use super::work::PARTS;
+use super::work_folder::PARTS;
 use crate::plan::Plan;
 
 /// The newest rules that are asked for; older kernels keep those that they know.
