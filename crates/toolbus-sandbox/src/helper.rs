@@ -1,7 +1,7 @@
 //! The processes between the daemon and a program that nobody trusts.
 //!
 //! The daemon starts itself again by a hidden word: that is the *watchdog* ([`watchdog`]), outside of the confinement, which
-//! looks at time, memory and processor time, and ends everything when the daemon does. It forks the *keeper*
+//! looks at time, memory and processor time, and ends everything when the daemon does. It forks the *init process*
 //! ([`init`]), the first process inside of the namespaces, which puts the files in place, starts the *program*
 //! ([`start`]), and collects what it leaves. All have one thread, so that forking is safe.
 

@@ -14,32 +14,32 @@ use tokio::io::AsyncWriteExt as _;
 use tokio::net::UnixStream;
 use tokio::process::{Child, ChildStderr, ChildStdout, Command};
 
-use self::base::Base;
-use self::users::Users;
+use self::base::BaseFolder;
+use self::users::UserPool;
 use crate::helper::SANDBOX;
 use crate::outcome::{Ending, Outcome};
 use crate::plan::{Job, Level, Plan};
-use crate::wire::{self, Order, Program, Said, Told};
+use crate::wire::{self, DaemonMessage, HelperMessage, ProgramSpec, SandboxSpec};
 
 /// Runs programs at one level. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Sandbox {
     level: Level,
-    shared: Arc<Shared>,
+    shared: Arc<SandboxInner>,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct SandboxInner {
     helper: PathBuf,
     /// Dropped first: it may have a folder in `base`.
-    ahead: Mutex<Ahead>,
-    base: Base,
-    users: Option<Users>,
+    ahead: Mutex<Spare>,
+    base: BaseFolder,
+    users: Option<UserPool>,
 }
 
 /// What is made before it is needed.
 #[derive(Debug, Default)]
-struct Ahead {
+struct Spare {
     /// A sandbox, with the plan that it is for.
     spare: Option<(Level, Plan, Helper)>,
     is_over: bool,
@@ -105,10 +105,10 @@ impl Sandbox {
     ///
     /// When no folder for work folders can be made.
     pub fn with_helper(helper: impl Into<PathBuf>, level: Level) -> io::Result<Self> {
-        let shared = Shared {
+        let shared = SandboxInner {
             helper: helper.into(),
-            base: Base::make()?,
-            users: Users::of_this_process(),
+            base: BaseFolder::make()?,
+            users: UserPool::of_this_process(),
             ahead: Mutex::default(),
         };
         Ok(Self { level, shared: Arc::new(shared) })
@@ -160,7 +160,7 @@ impl Sandbox {
             None => self.shared.make(self.level, plan).await?,
         };
         let Plan { program, args, env, .. } = plan.clone();
-        helper.say(&Said::Start(Program { program, args, env })).await?;
+        helper.say(&DaemonMessage::Start(ProgramSpec { program, args, env })).await?;
         Ok(Waiting { helper, plan: plan.clone(), is_ready: !plan.waits, sandbox: self.clone() })
     }
 
@@ -185,13 +185,13 @@ impl Sandbox {
     }
 }
 
-impl Shared {
-    fn ahead(&self) -> MutexGuard<'_, Ahead> {
+impl SandboxInner {
+    fn ahead(&self) -> MutexGuard<'_, Spare> {
         self.ahead.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     async fn make_spare(&self, level: Level, plan: Plan) {
-        let is_wanted = |ahead: &Ahead| ahead.spare.is_none() && !ahead.is_over;
+        let is_wanted = |ahead: &Spare| ahead.spare.is_none() && !ahead.is_over;
         if !is_wanted(&self.ahead()) {
             return;
         }
@@ -207,10 +207,10 @@ impl Shared {
     /// Has a sandbox made.
     async fn make(&self, level: Level, plan: &Plan) -> Result<Helper, SandboxError> {
         let mut helper = self.spawn()?;
-        let order = Order {
+        let order = SandboxSpec {
             plan: plan.clone(),
             level,
-            user: self.users.as_ref().map(Users::next),
+            user: self.users.as_ref().map(UserPool::next),
             base: self.base.path().to_owned(),
         };
         helper.say(&order).await?;
@@ -248,12 +248,12 @@ impl Waiting {
             return Ok(());
         }
         match run::told(&mut self.helper.socket).await? {
-            Told::Ready => {
+            HelperMessage::Ready => {
                 self.is_ready = true;
                 Ok(())
             }
-            Told::Failed(why) => Err(SandboxError::Confinement(why)),
-            Told::Ended(_) => Err(SandboxError::Lost),
+            HelperMessage::Failed(why) => Err(SandboxError::Confinement(why)),
+            HelperMessage::Ended(_) => Err(SandboxError::Lost),
         }
     }
 

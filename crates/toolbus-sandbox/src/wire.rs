@@ -19,7 +19,7 @@ pub(crate) const READY: i32 = 4;
 
 /// The sandbox that is to be made; the program in it is told later.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(crate) struct Order {
+pub(crate) struct SandboxSpec {
     pub(crate) plan: Plan,
     pub(crate) level: Level,
     /// User and group to run as; absent: those of the daemon.
@@ -30,18 +30,18 @@ pub(crate) struct Order {
 
 /// What the daemon says after that.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(crate) enum Said {
+pub(crate) enum DaemonMessage {
     /// The program that is to be started.
-    Start(Program),
+    Start(ProgramSpec),
     /// The job. The bytes of its files follow, in order, then those of its standard input.
-    Job(Head),
+    Job(JobHeader),
     /// It is to end at once, for this reason.
     Stop(Stop),
 }
 
 /// A program that is to be started.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(crate) struct Program {
+pub(crate) struct ProgramSpec {
     pub(crate) program: PathBuf,
     pub(crate) args: Vec<String>,
     pub(crate) env: BTreeMap<String, String>,
@@ -49,7 +49,7 @@ pub(crate) struct Program {
 
 /// A job, without the bytes.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
-pub(crate) struct Head {
+pub(crate) struct JobHeader {
     pub(crate) files: Vec<(String, u64)>,
     pub(crate) stdin: u64,
     pub(crate) time_ms: u64,
@@ -58,18 +58,18 @@ pub(crate) struct Head {
 
 /// What the helper says.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(crate) enum Told {
+pub(crate) enum HelperMessage {
     /// The program waits for its job.
     Ready,
     /// The program could not be confined or started.
     Failed(String),
     /// It has ended, and nothing of it is left. The bytes of artifacts follow, in order.
-    Ended(Report),
+    Ended(RunReport),
 }
 
 /// How a run went.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(crate) struct Report {
+pub(crate) struct RunReport {
     pub(crate) ending: Ending,
     pub(crate) usage: Usage,
     pub(crate) artifacts: Vec<(String, u64)>,

@@ -16,14 +16,14 @@ const LOOKED_AT: usize = 10_000;
 
 /// Files, and how many there were besides.
 #[derive(Debug, Default)]
-pub(super) struct Collected {
+pub(super) struct CollectedFiles {
     pub(super) files: Vec<(String, Vec<u8>)>,
     pub(super) left_out: u64,
 }
 
 /// Reads the regular files of a folder, by name, as long as they are not more than `most` bytes together. Follows no link.
-pub(super) fn collect(folder: &Path, most: u64) -> Collected {
-    let mut collected = Collected::default();
+pub(super) fn collect(folder: &Path, most: u64) -> CollectedFiles {
+    let mut collected = CollectedFiles::default();
     let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::RDONLY;
     let Ok(folder) = open(folder, flags, Mode::empty()) else { return collected };
     let mut left = most;

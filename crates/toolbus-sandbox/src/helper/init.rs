@@ -1,5 +1,5 @@
-//! The keeper: the first process inside of the confinement. It starts the program, looks at what it uses, and collects what
-//! it leaves.
+//! The init process: the first one inside of the confinement. It starts the program, measures what the program uses, and
+//! collects what it leaves.
 
 use std::fs::File;
 use std::io::{self, Read as _, Write as _};
@@ -17,16 +17,16 @@ use rustix::process::{
 };
 use rustix::stdio;
 
-use super::artifacts::{self, Collected};
+use super::artifacts::{self, CollectedFiles};
 use super::process::{Forked, fork};
 use super::seccomp::Filters;
-use super::start::{self, Doors};
-use super::tree::{Tree, Used};
-use super::work_folder::{Folder, JOB, OUT};
+use super::start::{self, ReadyPipes};
+use super::tree::{ProcessTree, ProcessUsage};
+use super::work_folder::{JOB, OUT, WorkFolder};
 use super::{limits, mounts, usage, watchdog};
 use crate::outcome::{Ending, Stop, Usage};
 use crate::plan::Level;
-use crate::wire::{self, Head, Order, Program, Report, Said, Told};
+use crate::wire::{self, DaemonMessage, HelperMessage, JobHeader, ProgramSpec, RunReport, SandboxSpec};
 
 /// Time between two looks at what a program uses, while it is young, and later.
 const LOOKS: [Duration; 2] = [Duration::from_millis(10), Duration::from_millis(25)];
@@ -35,75 +35,79 @@ const YOUTH: Duration = Duration::from_millis(200);
 /// Time between two looks at a work folder on disk.
 const DISK_LOOK: Duration = Duration::from_millis(50);
 
-/// What a keeper is to do, and what was made for it.
+/// What an init process is to do, and what was made for it.
 pub(super) struct Task<'a> {
-    pub(super) order: &'a Order,
+    pub(super) order: &'a SandboxSpec,
     /// The work folder, where that is on a disk.
-    pub(super) folder: Option<&'a Folder>,
+    pub(super) folder: Option<&'a WorkFolder>,
     pub(super) filters: &'a Filters,
 }
 
-/// Runs as the keeper; returns its exit code.
+/// Runs as the init process; returns its exit code.
 pub(super) fn run(daemon: &UnixStream, task: &Task<'_>, mapped: OwnedFd) -> i32 {
     let Ok(mut daemon) = daemon.try_clone() else { return 1 };
-    let told = match keep(&mut daemon, task, mapped) {
+    let told = match run_task(&mut daemon, task, mapped) {
         Ok(Some((report, artifacts))) => send_report(&mut daemon, &report, &artifacts),
         // The daemon has gone.
         Ok(None) => Ok(()),
-        Err(error) => wire::send(&mut daemon, &Told::Failed(error.to_string())),
+        Err(error) => wire::send(&mut daemon, &HelperMessage::Failed(error.to_string())),
     };
     i32::from(told.is_err())
 }
 
-fn send_report(daemon: &mut UnixStream, report: &Report, artifacts: &[Vec<u8>]) -> io::Result<()> {
-    wire::send(daemon, &Told::Ended(report.clone()))?;
+fn send_report(daemon: &mut UnixStream, report: &RunReport, artifacts: &[Vec<u8>]) -> io::Result<()> {
+    wire::send(daemon, &HelperMessage::Ended(report.clone()))?;
     artifacts.iter().try_for_each(|bytes| daemon.write_all(bytes))
 }
 
-fn keep(daemon: &mut UnixStream, task: &Task<'_>, mapped: OwnedFd) -> io::Result<Option<(Report, Vec<Vec<u8>>)>> {
+fn run_task(
+    daemon: &mut UnixStream,
+    task: &Task<'_>,
+    mapped: OwnedFd,
+) -> io::Result<Option<(RunReport, Vec<Vec<u8>>)>> {
     set_parent_process_death_signal(Some(Signal::KILL))?;
     // A watchdog that died before the line above has closed its end.
     File::from(mapped).read_exact(&mut [0])?;
     watchdog::hide()?;
     let Task { order, folder, .. } = task;
     let (tree, work) = match folder {
-        None => (Tree::of_namespace(mounts::enter(order)?), PathBuf::from(mounts::WORK)),
+        None => (ProcessTree::of_namespace(mounts::enter(order)?), PathBuf::from(mounts::WORK)),
         Some(folder) => {
             let proc = open("/proc", OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
-            (Tree::of_descendants(proc), folder.path().to_owned())
+            (ProcessTree::of_descendants(proc), folder.path().to_owned())
         }
     };
-    let Some(Said::Start(program)) = wire::receive(daemon)? else { return Ok(None) };
-    let mut keeper = Keeper { task, order, tree, work, program: None };
+    let Some(DaemonMessage::Start(program)) = wire::receive(daemon)? else { return Ok(None) };
+    let mut init = SandboxInit { task, order, tree, work, program: None };
     if order.plan.waits {
-        let mut doors = keeper.start(&program, &File::open("/dev/null")?)?;
-        if wait_until_ready(daemon, &mut doors)? {
-            wire::send(daemon, &Told::Ready)?;
-            keeper.wait_for_job(daemon)?;
+        let mut pipes = init.start(&program, &File::open("/dev/null")?)?;
+        if wait_until_ready(daemon, &mut pipes)? {
+            wire::send(daemon, &HelperMessage::Ready)?;
+            init.wait_for_job(daemon)?;
         }
-        let Some((head, _)) = keeper.take_job(daemon)? else { return Ok(None) };
-        keeper.limit(&head)?;
-        doors.go()?;
-        return keeper.attend(daemon, &head);
+        let Some((head, _)) = init.take_job(daemon)? else { return Ok(None) };
+        init.limit(&head)?;
+        pipes.go()?;
+        return init.attend(daemon, &head);
     }
-    let Some((head, stdin)) = keeper.take_job(daemon)? else { return Ok(None) };
-    let _doors = keeper.start(&program, &stdin)?;
-    keeper.limit(&head)?;
-    keeper.attend(daemon, &head)
+    let Some((head, stdin)) = init.take_job(daemon)? else { return Ok(None) };
+    let _doors = init.start(&program, &stdin)?;
+    init.limit(&head)?;
+    init.attend(daemon, &head)
 }
 
-struct Keeper<'a> {
+struct SandboxInit<'a> {
     task: &'a Task<'a>,
-    order: &'a Order,
-    tree: Tree,
+    order: &'a SandboxSpec,
+    tree: ProcessTree,
     /// Where its work folder is, as it sees it.
     work: PathBuf,
     program: Option<Pid>,
 }
 
-impl Keeper<'_> {
+impl SandboxInit<'_> {
     /// Starts the program.
-    fn start(&mut self, program: &Program, stdin: &File) -> io::Result<Doors> {
+    fn start(&mut self, program: &ProgramSpec, stdin: &File) -> io::Result<ReadyPipes> {
         let (go, tell_go) = pipe_with(PipeFlags::CLOEXEC)?;
         let (ready, tell_ready) = pipe_with(PipeFlags::CLOEXEC)?;
         let (failure, tell_failure) = pipe_with(PipeFlags::CLOEXEC)?;
@@ -119,7 +123,7 @@ impl Keeper<'_> {
                 let mut text = String::new();
                 // Ends without a word when the program begins.
                 File::from(failure).take(4096).read_to_string(&mut text)?;
-                if text.is_empty() { Ok(Doors::new(tell_go, ready)) } else { Err(io::Error::other(text)) }
+                if text.is_empty() { Ok(ReadyPipes::new(tell_go, ready)) } else { Err(io::Error::other(text)) }
             }
         }
     }
@@ -142,8 +146,8 @@ impl Keeper<'_> {
     }
 
     /// Waits for the job and puts its files in place. Returns it with its standard input.
-    fn take_job(&self, daemon: &mut UnixStream) -> io::Result<Option<(Head, File)>> {
-        let Some(Said::Job(head)) = wire::receive(daemon)? else { return Ok(None) };
+    fn take_job(&self, daemon: &mut UnixStream) -> io::Result<Option<(JobHeader, File)>> {
+        let Some(DaemonMessage::Job(head)) = wire::receive(daemon)? else { return Ok(None) };
         let job = open(self.work.join(JOB), OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW, Mode::empty())?;
         for (name, length) in &head.files {
             let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
@@ -161,7 +165,7 @@ impl Keeper<'_> {
         Ok(Some((head, stdin)))
     }
 
-    fn limit(&self, head: &Head) -> io::Result<()> {
+    fn limit(&self, head: &JobHeader) -> io::Result<()> {
         match self.program.map(|program| limits::cpu(program, head.cpu_ms)) {
             // It has ended already, or this is no user who may say so: then the looks at its processor time are all there is.
             Some(Err(Errno::SRCH | Errno::PERM)) | None => Ok(()),
@@ -170,7 +174,7 @@ impl Keeper<'_> {
     }
 
     /// Looks after the program until it has ended, by itself or because it must, and nothing of it is left.
-    fn attend(&self, daemon: &mut UnixStream, head: &Head) -> io::Result<Option<(Report, Vec<Vec<u8>>)>> {
+    fn attend(&self, daemon: &mut UnixStream, head: &JobHeader) -> io::Result<Option<(RunReport, Vec<Vec<u8>>)>> {
         let Some(program) = self.program else { return Ok(None) };
         let begun = Instant::now();
         let deadline = begun + Duration::from_millis(head.time_ms);
@@ -190,8 +194,8 @@ impl Keeper<'_> {
                 break ending_of(status);
             }
             if said {
-                match wire::receive::<Said>(daemon) {
-                    Ok(Some(Said::Stop(stop))) => break Ending::Stopped(stop),
+                match wire::receive::<DaemonMessage>(daemon) {
+                    Ok(Some(DaemonMessage::Stop(stop))) => break Ending::Stopped(stop),
                     _ => return Ok(None),
                 }
             }
@@ -220,7 +224,7 @@ impl Keeper<'_> {
         while !matches!(wait(WaitOptions::empty()), Err(Errno::CHILD)) {}
         let usage = usage::of_children();
         let collected = match ending {
-            Ending::Stopped(_) => Collected::default(),
+            Ending::Stopped(_) => CollectedFiles::default(),
             _ => artifacts::collect(&self.work.join(OUT), self.order.plan.limits.artifacts),
         };
         if let Some(folder) = self.task.folder {
@@ -229,7 +233,7 @@ impl Keeper<'_> {
         let (artifacts, bytes) =
             collected.files.into_iter().map(|(name, bytes)| ((name, bytes.len() as u64), bytes)).unzip();
         let usage = Usage { peak_memory: usage.peak_memory.max(peak), ..usage };
-        Ok(Some((Report { ending, usage, artifacts, left_out: collected.left_out }, bytes)))
+        Ok(Some((RunReport { ending, usage, artifacts, left_out: collected.left_out }, bytes)))
     }
 
     /// The program, where it cannot have children: without namespaces the filter of system calls lets nobody have any.
@@ -237,13 +241,13 @@ impl Keeper<'_> {
         self.program.filter(|_| self.order.level == Level::NoNamespaces)
     }
 
-    fn used(&self) -> Used {
+    fn used(&self) -> ProcessUsage {
         let mut used = self.tree.used(self.alone());
         used.cpu_ms += usage::of_children().cpu_us / 1000;
         used
     }
 
-    fn exceeded(&self, used: &Used, head: &Head) -> Option<Stop> {
+    fn exceeded(&self, used: &ProcessUsage, head: &JobHeader) -> Option<Stop> {
         let limits = &self.order.plan.limits;
         if used.memory > limits.memory {
             Some(Stop::Memory)
@@ -258,14 +262,14 @@ impl Keeper<'_> {
 }
 
 /// Waits for the program to say that it is ready. Returns whether it has; otherwise the daemon did not wait for that.
-fn wait_until_ready(daemon: &UnixStream, doors: &mut Doors) -> io::Result<bool> {
+fn wait_until_ready(daemon: &UnixStream, pipes: &mut ReadyPipes) -> io::Result<bool> {
     loop {
-        let [has_job, said] = ready_of([(daemon.as_fd(), PollFlags::IN), (doors.ready(), PollFlags::IN)], None)?;
+        let [has_job, said] = ready_of([(daemon.as_fd(), PollFlags::IN), (pipes.ready(), PollFlags::IN)], None)?;
         if has_job {
             return Ok(false);
         }
         if said {
-            return match doors.was_ready()? {
+            return match pipes.was_ready()? {
                 true => Ok(true),
                 false => Err(io::Error::other("it ended before it was ready")),
             };
@@ -274,7 +278,7 @@ fn wait_until_ready(daemon: &UnixStream, doors: &mut Doors) -> io::Result<bool> 
 }
 
 /// Whether a work folder on disk holds too much.
-fn is_full(folder: &Folder, program: Pid, order: &Order) -> bool {
+fn is_full(folder: &WorkFolder, program: Pid, order: &SandboxSpec) -> bool {
     let limits = &order.plan.limits;
     let size = folder.size(limits.files);
     let unlinked = || usage::unlinked_bytes(program, folder.path(), limits.file_size);

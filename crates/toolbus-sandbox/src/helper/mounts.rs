@@ -18,7 +18,7 @@ use rustix::system::sethostname;
 use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 
 use super::work_folder::{PARTS, TEMPORARY};
-use crate::wire::Order;
+use crate::wire::SandboxSpec;
 
 /// The work folder.
 pub(super) const WORK: &str = "/work";
@@ -32,7 +32,7 @@ const BUILT_AT: &str = "/tmp";
 const DEVICES: [&str; 5] = ["null", "zero", "full", "random", "urandom"];
 
 /// A tree that was taken from the old root, and where it goes.
-struct Taken {
+struct DetachedMount {
     tree: OwnedFd,
     at: PathBuf,
     is_folder: bool,
@@ -45,7 +45,7 @@ pub(super) fn unavailable(error: io::Error) -> io::Error {
 
 /// Moves this process into a file system of its own, whose work folder is in memory, as the one user of its namespace.
 /// Returns a `/proc` of its namespace, which no path leads to.
-pub(super) fn enter(order: &Order) -> io::Result<OwnedFd> {
+pub(super) fn enter(order: &SandboxSpec) -> io::Result<OwnedFd> {
     let plan = &order.plan;
     mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)?;
     // While this process is still who started it, so that its rights lead to what it may show.
@@ -64,7 +64,7 @@ pub(super) fn enter(order: &Order) -> io::Result<OwnedFd> {
     for device in DEVICES {
         let path = Path::new("/dev").join(device);
         let tree = open_tree(CWD, &path, cloned()).map_err(|error| about(&path, error.into()))?;
-        taken.push(Taken { tree, at: path, is_folder: false });
+        taken.push(DetachedMount { tree, at: path, is_folder: false });
     }
     let proc = memory("proc", &[])?;
 
@@ -80,7 +80,7 @@ pub(super) fn enter(order: &Order) -> io::Result<OwnedFd> {
     attach(&work, &root, Path::new(WORK), true)?;
     // The shortest first, so that what lies in another is not covered by it.
     taken.sort_by_key(|taken| taken.at.as_os_str().len());
-    for Taken { tree, at, is_folder } in taken {
+    for DetachedMount { tree, at, is_folder } in taken {
         attach(&tree, &root, &at, is_folder).map_err(|error| about(&at, error))?;
     }
     links.push((Path::new(WORK).join(TEMPORARY), "/tmp".into()));
@@ -116,11 +116,11 @@ const fn cloned() -> OpenTreeFlags {
     OpenTreeFlags::OPEN_TREE_CLONE.union(OpenTreeFlags::OPEN_TREE_CLOEXEC).union(OpenTreeFlags::AT_RECURSIVE)
 }
 
-fn take(path: &Path, is_folder: bool, read_only: bool) -> io::Result<Taken> {
+fn take(path: &Path, is_folder: bool, read_only: bool) -> io::Result<DetachedMount> {
     let tree = open_tree(CWD, path, cloned()).map_err(|error| about(path, error.into()))?;
     let read_only = if read_only { libc::MOUNT_ATTR_RDONLY } else { 0 };
     set_attributes(&tree, read_only, libc::AT_RECURSIVE).map_err(|error| about(path, error))?;
-    Ok(Taken { tree, at: path.to_owned(), is_folder })
+    Ok(DetachedMount { tree, at: path.to_owned(), is_folder })
 }
 
 /// A file system that is not attached to anything.

@@ -15,7 +15,7 @@ use seccompiler::{
 
 use crate::plan::Plan;
 
-type Rules = BTreeMap<i64, Vec<SeccompRule>>;
+type SyscallRules = BTreeMap<i64, Vec<SeccompRule>>;
 
 /// Flags of clone(2) that make namespaces.
 const NAMESPACES: i32 = libc::CLONE_NEWNS
@@ -70,22 +70,22 @@ impl Filters {
         // Its flags are behind a pointer, which no filter can follow; libraries use clone(2) where it is not there.
         let absent = BTreeMap::from([(libc::SYS_clone3, Vec::new())]);
         let absent = compile(arch, absent, SeccompAction::Allow, SeccompAction::Errno(libc::ENOSYS.unsigned_abs()))?;
-        let common = |has_namespaces| allow(arch, Shape { has_namespaces, metadata: false, network: false });
+        let common = |has_namespaces| allow(arch, FilterOptions { has_namespaces, metadata: false, network: false });
         Ok(Self { arch, absent, common: [common(false)?, common(true)?] })
     }
 
     /// Applies what a plan asks for to this process and all that it becomes or starts. `has_namespaces`: whether it sees
     /// no processes but its own, and may have some.
     pub(super) fn apply(&self, plan: &Plan, has_namespaces: bool) -> io::Result<()> {
-        let shape = Shape { has_namespaces, metadata: has_namespaces && plan.metadata, network: plan.network };
+        let shape = FilterOptions { has_namespaces, metadata: has_namespaces && plan.metadata, network: plan.network };
         apply_filter(&self.absent).map_err(failed)?;
         if !has_namespaces {
             apply_filter(&self.signals()?).map_err(failed)?;
         }
         let [alone, with_namespaces] = &self.common;
         match shape {
-            Shape { metadata: false, network: false, has_namespaces: false } => apply_filter(alone),
-            Shape { metadata: false, network: false, has_namespaces: true } => apply_filter(with_namespaces),
+            FilterOptions { metadata: false, network: false, has_namespaces: false } => apply_filter(alone),
+            FilterOptions { metadata: false, network: false, has_namespaces: true } => apply_filter(with_namespaces),
             shape => apply_filter(&allow(self.arch, shape)?),
         }
         .map_err(failed)
@@ -104,24 +104,29 @@ impl Filters {
 
 /// What filters differ in.
 #[derive(Debug, Clone, Copy)]
-struct Shape {
+struct FilterOptions {
     has_namespaces: bool,
     metadata: bool,
     network: bool,
 }
 
-fn allow(arch: TargetArch, shape: Shape) -> io::Result<BpfProgram> {
+fn allow(arch: TargetArch, shape: FilterOptions) -> io::Result<BpfProgram> {
     let refused = SeccompAction::Errno(libc::EPERM.unsigned_abs());
     compile(arch, rules(shape).map_err(failed)?, refused, SeccompAction::Allow)
 }
 
-fn compile(arch: TargetArch, rules: Rules, otherwise: SeccompAction, action: SeccompAction) -> io::Result<BpfProgram> {
+fn compile(
+    arch: TargetArch,
+    rules: SyscallRules,
+    otherwise: SeccompAction,
+    action: SeccompAction,
+) -> io::Result<BpfProgram> {
     let filter = SeccompFilter::new(rules, otherwise, action, arch).map_err(failed)?;
     BpfProgram::try_from(filter).map_err(failed)
 }
 
-fn rules(shape: Shape) -> Result<Rules, seccompiler::BackendError> {
-    let mut rules: Rules = ALWAYS.iter().chain(OF_ARCHITECTURE).map(|call| (*call, Vec::new())).collect();
+fn rules(shape: FilterOptions) -> Result<SyscallRules, seccompiler::BackendError> {
+    let mut rules: SyscallRules = ALWAYS.iter().chain(OF_ARCHITECTURE).map(|call| (*call, Vec::new())).collect();
     rules.insert(libc::SYS_clone3, Vec::new());
     rules.insert(libc::SYS_fcntl, any(1, &FCNTL.map(|command| command as u64))?);
     rules.insert(libc::SYS_ioctl, any(1, &IOCTL)?);

@@ -21,15 +21,15 @@ use super::process::leave;
 use super::work_folder::{HOME, JOB, OUT, TEMPORARY};
 use super::{landlock, limits};
 use crate::plan::Level;
-use crate::wire::{GO, Program, READY};
+use crate::wire::{GO, ProgramSpec, READY};
 
-/// The keeper's ends of what it and the program tell each other.
-pub(super) struct Doors {
+/// The init process's ends of the two pipes between it and the program.
+pub(super) struct ReadyPipes {
     go: File,
     ready: File,
 }
 
-impl Doors {
+impl ReadyPipes {
     pub(super) fn new(go: OwnedFd, ready: OwnedFd) -> Self {
         Self { go: go.into(), ready: ready.into() }
     }
@@ -55,15 +55,15 @@ impl Doors {
 /// Confines this process and becomes the program.
 pub(super) fn run(
     task: &Task<'_>,
-    program: &Program,
+    program: &ProgramSpec,
     work: &Path,
     stdin: &File,
-    doors: [OwnedFd; 2],
+    pipes: [OwnedFd; 2],
     failure: OwnedFd,
 ) -> ! {
-    // Out of the way of the doors.
+    // Above the numbers of the two pipes.
     let failure = fcntl_dupfd_cloexec(&failure, READY + 1).unwrap_or(failure);
-    let Err(error) = become_program(task, program, work, stdin, doors);
+    let Err(error) = become_program(task, program, work, stdin, pipes);
     let _ = File::from(failure).write_all(error.to_string().as_bytes());
     leave(127)
 }
@@ -72,10 +72,10 @@ enum Never {}
 
 fn become_program(
     task: &Task<'_>,
-    program: &Program,
+    program: &ProgramSpec,
     work: &Path,
     stdin: &File,
-    doors: [OwnedFd; 2],
+    pipes: [OwnedFd; 2],
 ) -> Result<Never, io::Error> {
     let order = task.order;
     let plan = &order.plan;
@@ -87,7 +87,7 @@ fn become_program(
     command.env("HOME", &home).env("TMPDIR", work.join(TEMPORARY));
     command.env("TOOLBUS_OUTPUT", work.join(OUT)).env("TOOLBUS_JOB", work.join(JOB));
     std::env::set_current_dir(&home)?;
-    hand_over(doors, plan.waits)?;
+    hand_over(pipes, plan.waits)?;
 
     let has_namespaces = order.level == Level::Full;
     limits::apply(&plan.limits, has_namespaces || order.user.is_some()).map_err(naming("limits"))?;
@@ -111,25 +111,25 @@ fn become_program(
     Err(naming("the program")(command.exec()))
 }
 
-/// Puts the two doors where the program expects them; nothing else is inherited.
-fn hand_over(doors: [OwnedFd; 2], waits: bool) -> io::Result<()> {
+/// Gives the two pipes the numbers that the program expects; nothing else is inherited.
+fn hand_over(pipes: [OwnedFd; 2], waits: bool) -> io::Result<()> {
     if !waits {
         return Ok(());
     }
     // Out of the way first, so that neither takes the other's place.
-    let doors = doors.map(|door| fcntl_dupfd_cloexec(door, READY + 1));
-    for (door, at) in doors.into_iter().zip([GO, READY]) {
-        place(door?, at)?;
+    let pipes = pipes.map(|pipe| fcntl_dupfd_cloexec(pipe, READY + 1));
+    for (pipe, at) in pipes.into_iter().zip([GO, READY]) {
+        place(pipe?, at)?;
     }
     Ok(())
 }
 
 #[expect(unsafe_code, reason = "file descriptors with numbers that were agreed on")]
-fn place(door: OwnedFd, at: i32) -> io::Result<()> {
+fn place(pipe: OwnedFd, at: i32) -> io::Result<()> {
     use std::os::fd::FromRawFd as _;
     // SAFETY: whatever has this number belongs to this process, which becomes another program and uses it no more.
     let mut target = unsafe { OwnedFd::from_raw_fd(at) };
-    rustix::io::dup2(&door, &mut target)?;
+    rustix::io::dup2(&pipe, &mut target)?;
     fcntl_setfd(&target, FdFlags::empty())?;
     let _ = target.into_raw_fd();
     Ok(())

@@ -13,7 +13,7 @@ const ROUNDS: usize = 200;
 const STAT: u64 = 1024;
 
 /// Processes that are looked at, without the one that looks.
-pub(super) struct Tree {
+pub(super) struct ProcessTree {
     proc: OwnedFd,
     /// Whether this `/proc` shows other processes, too.
     is_shared: bool,
@@ -21,7 +21,7 @@ pub(super) struct Tree {
 
 /// What processes use together.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Used {
+pub(super) struct ProcessUsage {
     /// Resident memory, in bytes; what processes share is counted for each.
     pub(super) memory: u64,
     /// Processor time in milliseconds, with that of their children that have ended.
@@ -30,7 +30,7 @@ pub(super) struct Used {
     pub(super) tasks: u64,
 }
 
-impl Tree {
+impl ProcessTree {
     /// All that a `/proc` shows, which is that of a namespace of their own.
     pub(super) const fn of_namespace(proc: OwnedFd) -> Self {
         Self { proc, is_shared: false }
@@ -42,8 +42,8 @@ impl Tree {
     }
 
     /// What they use. `program` is the first of them; where it cannot have children, nobody else is looked at.
-    pub(super) fn used(&self, program: Option<Pid>) -> Used {
-        let mut used = Used::default();
+    pub(super) fn used(&self, program: Option<Pid>) -> ProcessUsage {
+        let mut used = ProcessUsage::default();
         let stats = match program {
             Some(program) => self.stat(program.as_raw_nonzero().get()).into_iter().collect(),
             None => self.all(),
@@ -59,7 +59,7 @@ impl Tree {
     /// Kills all of them, until none is left.
     pub(super) fn kill(&self) {
         for _ in 0..ROUNDS {
-            let living: Vec<Stat> = self.all().into_iter().filter(|stat| !stat.is_dead).collect();
+            let living: Vec<ProcessStat> = self.all().into_iter().filter(|stat| !stat.is_dead).collect();
             if living.is_empty() {
                 return;
             }
@@ -69,14 +69,14 @@ impl Tree {
         }
     }
 
-    fn all(&self) -> Vec<Stat> {
+    fn all(&self) -> Vec<ProcessStat> {
         // What leads to it may be a descriptor that cannot be read itself.
         let flags = OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC;
         let listed = openat(&self.proc, ".", flags, Mode::empty()).and_then(Dir::new);
         let Ok(entries) = listed else { return Vec::new() };
         let pids = entries.flatten().filter_map(|entry| entry.file_name().to_str().ok()?.parse().ok());
         let own = getpid().as_raw_nonzero().get();
-        let stats: Vec<Stat> = pids.filter_map(|pid| self.stat(pid)).filter(|stat| stat.pid != own).collect();
+        let stats: Vec<ProcessStat> = pids.filter_map(|pid| self.stat(pid)).filter(|stat| stat.pid != own).collect();
         if !self.is_shared {
             return stats;
         }
@@ -96,7 +96,7 @@ impl Tree {
         stats.into_iter().filter(|stat| family.contains(&stat.pid)).collect()
     }
 
-    fn stat(&self, pid: i32) -> Option<Stat> {
+    fn stat(&self, pid: i32) -> Option<ProcessStat> {
         let file = openat(&self.proc, format!("{pid}/stat"), OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
         let mut text = Vec::with_capacity(512);
         std::fs::File::from(file).take(STAT).read_to_end(&mut text).ok()?;
@@ -105,7 +105,7 @@ impl Tree {
 }
 
 #[derive(Debug, PartialEq, Eq)]
-struct Stat {
+struct ProcessStat {
     pid: i32,
     parent: i32,
     is_dead: bool,
@@ -115,13 +115,13 @@ struct Stat {
 }
 
 /// Reads `pid (name) state parent …`. The name may contain anything, so the last parenthesis counts.
-fn parse(stat: &str) -> Option<Stat> {
+fn parse(stat: &str) -> Option<ProcessStat> {
     let (pid, rest) = stat.split_once(' ')?;
     let fields: Vec<&str> = rest.rsplit_once(')')?.1.split_ascii_whitespace().collect();
     // Numbered as in proc_pid_stat(5), where the state is the third.
     let field = |number: usize| fields.get(number - 3).and_then(|text| text.parse::<u64>().ok());
     let ticks: u64 = (14..=17).filter_map(field).sum();
-    Some(Stat {
+    Some(ProcessStat {
         pid: pid.parse().ok()?,
         parent: fields.get(1)?.parse().ok()?,
         is_dead: matches!(*fields.first()?, "Z" | "X"),
@@ -141,7 +141,7 @@ mod tests {
     fn a_process_is_read_whatever_its_name_is() {
         let stat = "7 (a) b) (c) S 1 7 7 0 -1 4194560 1 2 3 4 10 20 30 40 20 0 5 0 123 456 789 18446744073709551615";
         let memory = 789 * rustix::param::page_size() as u64;
-        let expected = Stat { pid: 7, parent: 1, is_dead: false, cpu_ms: 1000, threads: 5, memory };
+        let expected = ProcessStat { pid: 7, parent: 1, is_dead: false, cpu_ms: 1000, threads: 5, memory };
         assert_eq!(parse(stat), Some(expected));
         assert_eq!(parse("7 (x) Z"), None);
         assert_eq!(parse(""), None);
@@ -150,7 +150,7 @@ mod tests {
     #[test]
     fn what_descends_from_this_process_is_counted_and_ended() {
         let proc = open("/proc", OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()).unwrap();
-        let tree = Tree::of_descendants(proc);
+        let tree = ProcessTree::of_descendants(proc);
         let mut child = std::process::Command::new("sh").args(["-c", "sleep 60 & wait"]).spawn().unwrap();
         let pid = Pid::from_child(&child);
         // The kernel counts what a young process has only roughly.

@@ -16,11 +16,11 @@ use rustix::{stdio, thread};
 
 use super::process::{Forked, fork_into, leave};
 use super::seccomp::Filters;
-use super::tree::Tree;
-use super::work_folder::Folder;
+use super::tree::ProcessTree;
+use super::work_folder::WorkFolder;
 use super::{init, limits, mounts, process};
 use crate::plan::Level;
-use crate::wire::{self, Order, Told};
+use crate::wire::{self, HelperMessage, SandboxSpec};
 
 /// User and group of a program within namespaces of its own.
 const INSIDE: u32 = 1000;
@@ -37,20 +37,20 @@ pub(super) fn run() -> io::Result<()> {
     let mut daemon = UnixStream::from(stdio::stdin().try_clone_to_owned()?);
     // While nobody waits.
     let filters = Filters::prepare()?;
-    let Some(order) = wire::receive::<Order>(&mut daemon)? else { return Ok(()) };
+    let Some(order) = wire::receive::<SandboxSpec>(&mut daemon)? else { return Ok(()) };
     let told = serve(&daemon, &order, &filters);
     if let Err(error) = &told {
-        wire::send(&mut daemon, &Told::Failed(error.to_string()))?;
+        wire::send(&mut daemon, &HelperMessage::Failed(error.to_string()))?;
     }
     told
 }
 
-fn serve(daemon: &UnixStream, order: &Order, filters: &Filters) -> io::Result<()> {
+fn serve(daemon: &UnixStream, order: &SandboxSpec, filters: &Filters) -> io::Result<()> {
     // Removed when this function returns.
-    let folder = (order.level < Level::Full).then(|| Folder::make(order)).transpose()?;
+    let folder = (order.level < Level::Full).then(|| WorkFolder::make(order)).transpose()?;
     let (mapped, tell_mapped) = pipe_with(PipeFlags::CLOEXEC)?;
-    let keeper = match fork_into(order.level, order.plan.network).map_err(mounts::unavailable)? {
-        Forked::Parent(keeper) => keeper,
+    let init = match fork_into(order.level, order.plan.network).map_err(mounts::unavailable)? {
+        Forked::Parent(init) => init,
         Forked::Child => {
             drop(tell_mapped);
             leave(init::run(daemon, &init::Task { order, folder: folder.as_ref(), filters }, mapped));
@@ -62,28 +62,28 @@ fn serve(daemon: &UnixStream, order: &Order, filters: &Filters) -> io::Result<()
     stdio::dup2_stderr(&nowhere)?;
     let ended = || -> io::Result<()> {
         if order.level == Level::Full {
-            map(keeper, order.user)?;
+            map(init, order.user)?;
         }
         // Not before: who is not privileged could not write the maps of one that is hidden. Nothing else runs yet.
         hide()?;
         fs::File::from(tell_mapped).write_all(&[0])?;
-        let keeper = pidfd_open(keeper, PidfdFlags::empty())?;
-        wait(daemon, &keeper)
+        let init = pidfd_open(init, PidfdFlags::empty())?;
+        wait(daemon, &init)
     }();
-    let _ = kill_process(keeper, Signal::KILL);
-    let _ = waitpid(Some(keeper), WaitOptions::empty());
+    let _ = kill_process(init, Signal::KILL);
+    let _ = waitpid(Some(init), WaitOptions::empty());
     if order.level == Level::LimitsOnly {
         let proc = rustix::fs::open("/proc", rustix::fs::OFlags::DIRECTORY | rustix::fs::OFlags::CLOEXEC, 0.into())?;
-        Tree::of_descendants(proc).kill();
+        ProcessTree::of_descendants(proc).kill();
     }
     ended
 }
 
-/// Waits until the keeper has ended, or the daemon has.
-fn wait(daemon: &UnixStream, keeper: &impl std::os::fd::AsFd) -> io::Result<()> {
+/// Waits until the init process has ended, or the daemon has.
+fn wait(daemon: &UnixStream, init: &impl std::os::fd::AsFd) -> io::Result<()> {
     let mut both = [
         PollFd::from_borrowed_fd(daemon.as_fd(), PollFlags::empty()),
-        PollFd::from_borrowed_fd(keeper.as_fd(), PollFlags::IN),
+        PollFd::from_borrowed_fd(init.as_fd(), PollFlags::IN),
     ];
     loop {
         match poll(&mut both, None) {
@@ -99,9 +99,9 @@ pub(super) fn hide() -> io::Result<()> {
     Ok(set_dumpable_behavior(DumpableBehavior::NotDumpable)?)
 }
 
-/// Says who the keeper's one user is outside.
-fn map(keeper: Pid, user: Option<u32>) -> io::Result<()> {
-    let of = |file: &str| format!("/proc/{}/{file}", keeper.as_raw_nonzero());
+/// Maps the one user of the init process to a user outside.
+fn map(init: Pid, user: Option<u32>) -> io::Result<()> {
+    let of = |file: &str| format!("/proc/{}/{file}", init.as_raw_nonzero());
     let (outer_user, outer_group) = match user {
         Some(user) => (user, user),
         None => {

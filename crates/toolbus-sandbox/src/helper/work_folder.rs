@@ -11,7 +11,7 @@ use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, chmod, open, openat, stat
 use rustix::io::Errno;
 
 use crate::removal;
-use crate::wire::Order;
+use crate::wire::SandboxSpec;
 
 /// What is in a work folder: the current directory, temporary files, files that come back, and the job's.
 pub(super) const PARTS: [&str; 4] = [HOME, TEMPORARY, OUT, JOB];
@@ -29,11 +29,11 @@ const DEEPEST: usize = 64;
 
 /// A folder of one run's own on a disk of the daemon's. Removed when dropped.
 #[derive(Debug)]
-pub(super) struct Folder(PathBuf);
+pub(super) struct WorkFolder(PathBuf);
 
-impl Folder {
+impl WorkFolder {
     /// Makes it, for its user alone.
-    pub(super) fn make(order: &Order) -> io::Result<Self> {
+    pub(super) fn make(order: &SandboxSpec) -> io::Result<Self> {
         // The process id is this one's alone for as long as the folder exists, but for one that was killed.
         let path = order.base.join(format!("run-{}", std::process::id()));
         match removal::remove(&path) {
@@ -64,8 +64,8 @@ impl Folder {
     }
 
     /// Files and folders in it, and the bytes that they take; as far as `most` files.
-    pub(super) fn size(&self, most: u64) -> Size {
-        let mut size = Size::default();
+    pub(super) fn size(&self, most: u64) -> FolderSize {
+        let mut size = FolderSize::default();
         match open(&self.0, FOLDER, Mode::empty()) {
             Ok(folder) => add(&folder, most, 0, &mut size),
             Err(_) => size.files = most + 1,
@@ -74,7 +74,7 @@ impl Folder {
     }
 }
 
-impl Drop for Folder {
+impl Drop for WorkFolder {
     fn drop(&mut self) {
         self.remove();
     }
@@ -82,14 +82,14 @@ impl Drop for Folder {
 
 /// How much is in a folder.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Size {
+pub(super) struct FolderSize {
     pub(super) files: u64,
     pub(super) bytes: u64,
 }
 
 /// Adds what is in a folder. One that hides what is in it counts as too much. Nothing that is there can be trusted to stay
 /// what it is, so that no link is followed.
-fn add(folder: &OwnedFd, most: u64, depth: usize, size: &mut Size) {
+fn add(folder: &OwnedFd, most: u64, depth: usize, size: &mut FolderSize) {
     let entries = match Dir::read_from(folder) {
         Ok(entries) if depth <= DEEPEST => entries,
         _ => {
@@ -145,7 +145,7 @@ mod tests {
     use crate::plan::Level;
     use crate::plan::{Limits, Plan};
 
-    fn order(base: &Path) -> Order {
+    fn order(base: &Path) -> SandboxSpec {
         let limits =
             Limits { memory: 1, disk: 1, files: 1, file_size: 1, open_files: 1, processes: 1, output: 1, artifacts: 1 };
         let plan = Plan {
@@ -159,13 +159,13 @@ mod tests {
             waits: false,
             limits,
         };
-        Order { plan, level: Level::NoNamespaces, user: None, base: base.to_owned() }
+        SandboxSpec { plan, level: Level::NoNamespaces, user: None, base: base.to_owned() }
     }
 
     #[test]
     fn a_folder_is_measured_without_following_links_and_removed_whatever_is_in_it() {
         let base = tempfile::tempdir().unwrap();
-        let folder = Folder::make(&order(base.path())).unwrap();
+        let folder = WorkFolder::make(&order(base.path())).unwrap();
         let home = folder.path().join(HOME);
         fs::write(home.join("data"), vec![1; 10_000]).unwrap();
         std::os::unix::fs::symlink("/usr", home.join("usr")).unwrap();

@@ -20,9 +20,9 @@ const BETWEEN: Duration = Duration::from_millis(20);
 
 /// A folder in which nobody but this user makes others. Removed when dropped.
 #[derive(Debug)]
-pub(super) struct Base(PathBuf);
+pub(super) struct BaseFolder(PathBuf);
 
-impl Base {
+impl BaseFolder {
     /// Makes it, and removes those of daemons that ended without doing so.
     pub(super) fn make() -> io::Result<Self> {
         let temporary = std::env::temp_dir();
@@ -46,7 +46,7 @@ impl Base {
     }
 }
 
-impl Drop for Base {
+impl Drop for BaseFolder {
     fn drop(&mut self) {
         let path = std::mem::take(&mut self.0);
         if fs::remove_dir(&path).is_err() {

@@ -12,13 +12,13 @@ use tokio::time::timeout;
 use super::{Helper, SandboxError};
 use crate::outcome::{Artifact, Ending, Outcome, Stop, Stream};
 use crate::plan::{Job, Limits};
-use crate::wire::{self, Head, Report, Said, Told};
+use crate::wire::{self, DaemonMessage, HelperMessage, JobHeader, RunReport};
 
 /// Time that a helper has beyond the program's to end it and to say so.
 const GRACE: Duration = Duration::from_secs(10);
 
 /// Reads what the helper says next.
-pub(super) async fn told(socket: &mut UnixStream) -> Result<Told, SandboxError> {
+pub(super) async fn told(socket: &mut UnixStream) -> Result<HelperMessage, SandboxError> {
     let read = async {
         let mut length = [0; 4];
         socket.read_exact(&mut length).await?;
@@ -43,7 +43,7 @@ pub(super) async fn run(helper: Helper, limits: &Limits, job: Job) -> Result<Out
             report(&mut socket, &too_much),
         );
         let elapsed = begun.elapsed();
-        let (Report { mut ending, usage, artifacts: _, left_out }, artifacts) = report?;
+        let (RunReport { mut ending, usage, artifacts: _, left_out }, artifacts) = report?;
         if stdout.is_cut || stderr.is_cut {
             // Whether it was ended for that, or had just ended by itself.
             ending = Ending::Stopped(Stop::Output);
@@ -62,14 +62,14 @@ pub(super) async fn run(helper: Helper, limits: &Limits, job: Job) -> Result<Out
 /// Sends the job. A helper that has gone has said why, which is read next.
 async fn send(socket: &mut UnixStream, job: &Job) {
     let milliseconds = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
-    let head = Head {
+    let head = JobHeader {
         files: job.files.iter().map(|(name, bytes)| (name.clone(), bytes.len() as u64)).collect(),
         stdin: job.stdin.len() as u64,
         time_ms: milliseconds(job.time),
         cpu_ms: milliseconds(job.cpu),
     };
     let sent = async {
-        socket.write_all(&wire::frame(&Said::Job(head))?).await?;
+        socket.write_all(&wire::frame(&DaemonMessage::Job(head))?).await?;
         for bytes in job.files.iter().map(|(_, bytes)| bytes).chain([&job.stdin]) {
             socket.write_all(bytes).await?;
         }
@@ -79,12 +79,12 @@ async fn send(socket: &mut UnixStream, job: &Job) {
 }
 
 /// Waits for the report, and tells the helper when there was too much output.
-async fn report(socket: &mut UnixStream, too_much: &Notify) -> Result<(Report, Vec<Artifact>), SandboxError> {
+async fn report(socket: &mut UnixStream, too_much: &Notify) -> Result<(RunReport, Vec<Artifact>), SandboxError> {
     // Half a message must not be lost: the halves of the socket are used at the same time.
     let (mut from, mut to) = socket.split();
     let stop = async {
         too_much.notified().await;
-        if let Ok(frame) = wire::frame(&Said::Stop(Stop::Output)) {
+        if let Ok(frame) = wire::frame(&DaemonMessage::Stop(Stop::Output)) {
             let _ = to.write_all(&frame).await;
         }
         std::future::pending::<()>().await;
@@ -96,10 +96,10 @@ async fn report(socket: &mut UnixStream, too_much: &Notify) -> Result<(Report, V
             let mut body = vec![0; wire::length(length)?];
             from.read_exact(&mut body).await?;
             match serde_json::from_slice(&body)? {
-                Told::Ended(report) => break report,
-                Told::Failed(why) => return Ok(Err(SandboxError::Confinement(why))),
+                HelperMessage::Ended(report) => break report,
+                HelperMessage::Failed(why) => return Ok(Err(SandboxError::Confinement(why))),
                 // It got its job before it said so.
-                Told::Ready => {}
+                HelperMessage::Ready => {}
             }
         };
         let mut artifacts = Vec::new();

@@ -12,9 +12,9 @@ const LAST: u32 = 65_519;
 
 /// Hands out users in turn: one is used again only after thousands of others.
 #[derive(Debug)]
-pub(super) struct Users(AtomicU32);
+pub(super) struct UserPool(AtomicU32);
 
-impl Users {
+impl UserPool {
     /// Those of a process that may become another user. Absent: it may not.
     pub(super) fn of_this_process() -> Option<Self> {
         let needed = CapabilitySet::SETUID | CapabilitySet::SETGID;
@@ -59,7 +59,7 @@ mod tests {
 
     #[test]
     fn no_user_is_handed_out_twice_in_a_row_and_none_is_a_persons() {
-        let users = Users(AtomicU32::new(u32::MAX - 2));
+        let users = UserPool(AtomicU32::new(u32::MAX - 2));
         let handed: Vec<u32> = (0..6).map(|_| users.next()).collect();
         assert!(handed.iter().all(|user| (FIRST..=LAST).contains(user)), "{handed:?}");
         assert!(handed.windows(2).all(|pair| pair[0] != pair[1]), "{handed:?}");

@@ -79,9 +79,9 @@ pub(crate) fn lineages(name: &str) -> Vec<[Pid; 3]> {
     let pid = |text: String| Pid::from_raw(text.parse().ok()?);
     let named = stats.iter().filter(|(_, found, _)| found == name);
     let lineages = named.filter_map(|(program, ..)| {
-        let keeper = parent(program)?;
-        let watchdog = parent(&keeper)?;
-        Some([pid(program.clone())?, pid(keeper)?, pid(watchdog)?])
+        let init = parent(program)?;
+        let watchdog = parent(&init)?;
+        Some([pid(program.clone())?, pid(init)?, pid(watchdog)?])
     });
     lineages.collect()
 }
