@@ -3,13 +3,13 @@
 //! [`Pins`] compares the tools that there are with what is kept in a file, and quarantines what differs where that is
 //! asked for. The first sight of a source is how it is to stay.
 
-mod book;
 mod definition;
 mod diff;
 mod differences;
 mod file;
 mod level;
 mod record;
+mod state;
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
@@ -20,7 +20,6 @@ use tokio::sync::Notify;
 use toolbus_core::policy::{Claim, DefinitionCheck, Quarantine};
 use toolbus_core::tool::ToolDescriptor;
 
-use self::book::{Book, News, NewsKind};
 pub use self::definition::{Definition, Digest, NoDigest};
 pub use self::diff::{Unified, unified};
 pub use self::differences::{Difference, Entry, Mismatch, offer};
@@ -29,6 +28,7 @@ use self::file::{Lock, PinFile};
 pub use self::level::{Level, Levels, Named};
 use self::record::Record;
 pub use self::record::State;
+use self::state::{Book, News, NewsKind};
 
 /// Most changes that the log tells one by one, of those that are found at a time.
 const MAX_LINES: usize = 20;

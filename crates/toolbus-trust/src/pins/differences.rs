@@ -2,10 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use super::book::{Book, reason};
 use super::definition::{Definition, Digest};
 use super::level::Level;
 use super::record::{Pin, Present, Record, Source, State, digest_of};
+use super::state::{Book, reason};
 
 /// What source names of MCP servers begin with.
 pub(super) const MCP: &str = "mcp:";
