@@ -26,9 +26,9 @@ pub use self::differences::{Difference, Entry, Mismatch, offer};
 pub use self::file::PinFileError;
 use self::file::{Lock, PinFile};
 pub use self::level::{Level, Levels, Named};
-use self::record::Record;
+use self::record::PinRecord;
 pub use self::record::State;
-use self::state::{Book, News, NewsKind};
+use self::state::{PinChange, PinChangeKind, PinState};
 
 /// Most changes that the log tells one by one, of those that are found at a time.
 const MAX_LINES: usize = 20;
@@ -36,12 +36,12 @@ const MAX_LINES: usize = 20;
 /// What is pinned. Cheap to clone.
 #[derive(Clone)]
 pub struct Pins {
-    shared: Arc<Shared>,
+    shared: Arc<PinsInner>,
 }
 
-struct Shared {
+struct PinsInner {
     file: Option<PinFile>,
-    book: Mutex<Book>,
+    state: Mutex<PinState>,
     /// One use of the file at a time.
     filing: Mutex<()>,
     unsaved: Notify,
@@ -80,11 +80,11 @@ impl Pins {
     pub fn open(file: Option<PathBuf>, levels: Levels) -> Result<Self, PinFileError> {
         let file = file.map(PinFile::new);
         let record = file.as_ref().map(PinFile::read).transpose()?.flatten().unwrap_or_default();
-        let mut book = Book::of(record, levels);
-        book.starting = Some(now());
-        let shared = Shared {
+        let mut state = PinState::of(record, levels);
+        state.starting = Some(now());
+        let shared = PinsInner {
             file,
-            book: Mutex::new(book),
+            state: Mutex::new(state),
             filing: Mutex::default(),
             unsaved: Notify::new(),
             problem: Mutex::default(),
@@ -101,7 +101,7 @@ impl Pins {
     /// Sets what is done about changes; counts from the next review. A source that is there, and that the levels name no
     /// more, keeps what it had until it is gone.
     pub fn set_levels(&self, levels: Levels) {
-        self.book().set_levels(levels);
+        self.state().set_levels(levels);
     }
 
     /// Waits until there is something to [save](Self::save).
@@ -122,8 +122,8 @@ impl Pins {
     ///
     /// When the file cannot be used. What is known stays known.
     pub fn save(&self) -> Result<bool, PinFileError> {
-        let result = self.filed(|book| Ok(((), book.record.clone())));
-        self.note(result.map(|()| self.book().needs_review))
+        let result = self.filed(|state| Ok(((), state.record.clone())));
+        self.note(result.map(|()| self.state().needs_review))
     }
 
     /// Takes over what others wrote into the file; whether that makes another review necessary. Writes nothing: two
@@ -137,14 +137,14 @@ impl Pins {
         let _one_at_a_time = self.filing();
         let result = file.read().map(|written| {
             let written = written.unwrap_or_default();
-            let mut book = self.book();
-            if book.lacks_any(&written) {
+            let mut state = self.state();
+            if state.lacks_any(&written) {
                 self.shared.unsaved.notify_one();
             }
-            let news = book.merge(written, &now());
-            let needs_review = book.needs_review;
-            drop(book);
-            tell(&news);
+            let changes = state.merge(written, &now());
+            let needs_review = state.needs_review;
+            drop(state);
+            log_changes(&changes);
             needs_review
         });
         self.note(result)
@@ -153,13 +153,13 @@ impl Pins {
     /// Every tool that is pinned or there, of one source or of all, by source and name.
     #[must_use]
     pub fn list(&self, source: Option<&str>) -> Vec<Entry> {
-        self.book().entries(source)
+        self.state().entries(source)
     }
 
     /// Every source of which something is pinned or there, by name.
     #[must_use]
     pub fn sources(&self) -> Vec<String> {
-        self.book().sources().into_iter().cloned().collect()
+        self.state().sources().into_iter().cloned().collect()
     }
 
     /// How the tools differ that a name means: those of the source of this name, of the MCP server of this name, or of this
@@ -169,7 +169,7 @@ impl Pins {
     ///
     /// When nothing has the name, or both a server and a tool have it.
     pub fn find(&self, name: &str, source: Option<&str>) -> Result<Vec<Difference>, Mismatch> {
-        self.book().find(name, source)
+        self.state().find(name, source)
     }
 
     /// Pins what a name means as it is now, if that is what was shown: [`offer`] is its fingerprint. Counts from the next
@@ -179,9 +179,9 @@ impl Pins {
     ///
     /// When it is something else, or cannot be written; then nothing is approved.
     pub fn approve(&self, name: &str, source: Option<&str>, shown: Digest) -> Result<Vec<Difference>, ApproveError> {
-        self.filed(|book| {
-            let offered = book.offered(name, source, shown)?;
-            let mut next = book.record.clone();
+        self.filed(|state| {
+            let offered = state.offered(name, source, shown)?;
+            let mut next = state.record.clone();
             differences::approve(&mut next, &offered, &now());
             Ok((offered, next))
         })
@@ -190,38 +190,41 @@ impl Pins {
     /// How many tools are quarantined and how many changes there were, by source.
     #[must_use]
     pub fn counts(&self) -> Vec<Count> {
-        let book = self.book();
+        let state = self.state();
         let mut counts: BTreeMap<String, Count> = BTreeMap::new();
-        for entry in book.entries(None) {
+        for entry in state.entries(None) {
             counts.entry(entry.source).or_default().held += usize::from(entry.is_held);
         }
-        for (source, changes) in &book.changes {
+        for (source, changes) in &state.changes {
             counts.entry(source.clone()).or_default().changes = *changes;
         }
         counts.into_iter().map(|(source, count)| Count { source, ..count }).collect()
     }
 
     /// Has `next` decide what is written, of what is known and what others wrote, while nobody else writes.
-    fn filed<T, E: From<PinFileError>>(&self, next: impl FnOnce(&Book) -> Result<(T, Record), E>) -> Result<T, E> {
+    fn filed<T, E: From<PinFileError>>(
+        &self,
+        next: impl FnOnce(&PinState) -> Result<(T, PinRecord), E>,
+    ) -> Result<T, E> {
         let _one_at_a_time = self.filing();
         let on_disk = self.shared.file.as_ref().map(|file| Ok::<_, PinFileError>((file, file.lock()?, file.read()?)));
         let on_disk = on_disk.transpose()?;
-        let (value, record, news) = {
-            let mut book = self.book();
+        let (value, record, changes) = {
+            let mut state = self.state();
             let written = on_disk.as_ref().map(|(_, _, written)| written.clone().unwrap_or_default());
-            let news = written.map(|written| book.merge(written, &now())).unwrap_or_default();
-            let (value, record) = next(&book)?;
-            (value, record, news)
+            let changes = written.map(|written| state.merge(written, &now())).unwrap_or_default();
+            let (value, record) = next(&state)?;
+            (value, record, changes)
         };
-        tell(&news);
+        log_changes(&changes);
         // Not with the book open, which everybody waits for.
         if let Some((file, lock, written)) = &on_disk
             && written.as_ref() != Some(&record)
         {
             self.write(file, lock, written.as_ref(), &record)?;
         }
-        let news = self.book().merge(record, &now());
-        tell(&news);
+        let changes = self.state().merge(record, &now());
+        log_changes(&changes);
         Ok(value)
     }
 
@@ -230,19 +233,19 @@ impl Pins {
         &self,
         file: &PinFile,
         lock: &Lock,
-        written: Option<&Record>,
-        record: &Record,
+        written: Option<&PinRecord>,
+        record: &PinRecord,
     ) -> Result<(), PinFileError> {
         let Err(error) = file.write(record, lock) else { return Ok(()) };
         if !error.is_full() {
             return Err(error);
         }
         let (trimmed, is_lost) = {
-            let book = self.book();
-            let trimmed = book.trimmed(record);
+            let state = self.state();
+            let trimmed = state.trimmed(record);
             let is_left_out = |name: &String| !trimmed.sources.contains_key(name);
-            let is_news = |name: &String, source| book.record.sources.get(name) != Some(source);
-            let is_lost = record.sources.iter().any(|(name, source)| is_left_out(name) && is_news(name, source));
+            let is_unwritten = |name: &String, source| state.record.sources.get(name) != Some(source);
+            let is_lost = record.sources.iter().any(|(name, source)| is_left_out(name) && is_unwritten(name, source));
             (trimmed, is_lost)
         };
         // What somebody approves must not be what is left out.
@@ -258,7 +261,7 @@ impl Pins {
         let problem = result.as_ref().err().map(ToString::to_string);
         let mut known = self.shared.problem.lock().unwrap_or_else(PoisonError::into_inner);
         match &problem {
-            Some(error) if known.as_ref() != Some(error) && self.book().levels.hold_anything() => {
+            Some(error) if known.as_ref() != Some(error) && self.state().levels.hold_anything() => {
                 tracing::error!(error, "pins are not kept: what is seen now is forgotten at a restart");
             }
             Some(error) if known.as_ref() != Some(error) => {
@@ -271,8 +274,8 @@ impl Pins {
         result
     }
 
-    fn book(&self) -> MutexGuard<'_, Book> {
-        self.shared.book.lock().unwrap_or_else(PoisonError::into_inner)
+    fn state(&self) -> MutexGuard<'_, PinState> {
+        self.shared.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn filing(&self) -> MutexGuard<'_, ()> {
@@ -282,30 +285,30 @@ impl Pins {
 
 impl DefinitionCheck for Pins {
     fn review(&self, tools: &[Arc<ToolDescriptor>]) -> Quarantine {
-        let mut book = self.book();
-        let (held, news) = book.review(tools, &now());
-        if std::mem::take(&mut book.is_unsaved) {
+        let mut state = self.state();
+        let (held, changes) = state.review(tools, &now());
+        if std::mem::take(&mut state.is_unsaved) {
             self.shared.unsaved.notify_one();
         }
-        drop(book);
-        tell(&news);
+        drop(state);
+        log_changes(&changes);
         held
     }
 
     fn admits(&self, tool: &ToolDescriptor) -> bool {
-        self.book().admits(tool)
+        self.state().admits(tool)
     }
 
     fn end_start(&self) {
-        self.book().starting = None;
+        self.state().starting = None;
     }
 
     fn claim(&self, tool: &ToolDescriptor) -> Claim {
-        self.book().claim(tool)
+        self.state().claim(tool)
     }
 
     fn reserved(&self) -> HashMap<Arc<str>, Arc<str>> {
-        self.book().reserved()
+        self.state().reserved()
     }
 }
 
@@ -316,29 +319,29 @@ fn now() -> String {
 }
 
 /// Writes to the log what was not known before.
-fn tell(news: &[News]) {
-    for News { source, kind } in news.iter().take(MAX_LINES) {
+fn log_changes(changes: &[PinChange]) {
+    for PinChange { source, kind } in changes.iter().take(MAX_LINES) {
         match kind {
-            NewsKind::FirstSeen(tools) => {
+            PinChangeKind::FirstSeen(tools) => {
                 tracing::info!(source, tools, "the tools of a source are pinned as they are first seen")
             }
-            NewsKind::Renamed(before) => tracing::warn!(
+            PinChangeKind::Renamed(before) => tracing::warn!(
                 source,
                 before,
                 "a source is pinned as one that is gone was, which it seems to be under another name; what differs is quarantined"
             ),
-            NewsKind::Tool { tool, state, is_held: true } => tracing::warn!(
+            PinChangeKind::Tool { tool, state, is_held: true } => tracing::warn!(
                 source,
                 tool,
                 state = state.as_str(),
                 "a tool is quarantined; `toolbus pins diff` shows why, and `toolbus pins approve` approves it"
             ),
-            NewsKind::Tool { tool, state, is_held: false } => {
+            PinChangeKind::Tool { tool, state, is_held: false } => {
                 tracing::info!(source, tool, state = state.as_str(), "a tool is not as it was; it is not quarantined");
             }
         }
     }
-    if let Some(more) = news.len().checked_sub(MAX_LINES).filter(|more| *more > 0) {
+    if let Some(more) = changes.len().checked_sub(MAX_LINES).filter(|more| *more > 0) {
         tracing::warn!(more, "more tools are not as they were; `toolbus pins` lists them all");
     }
 }

@@ -13,10 +13,10 @@ use std::sync::Arc;
 
 use toolbus_core::tool::{Suspicion, ToolDescriptor};
 
-use self::haystack::{Haystack, Texts};
+use self::haystack::{Haystack, TextSource};
 pub use self::rules::RulesError;
-use self::rules::{Check, Rules, Weight};
-use crate::schema::{Place, Role, each_text};
+use self::rules::{CheckKind, RuleSet, Weight};
+use crate::schema::{TextPath, TextRole, each_text};
 use crate::text::Removed;
 
 /// Most findings that are told of one tool.
@@ -24,7 +24,7 @@ const MAX_FINDINGS: usize = 8;
 
 /// Looks for what the rules say. Made once, for all scans; a clone shares them.
 #[derive(Debug, Clone)]
-pub struct Scanner(Arc<Rules>);
+pub struct Scanner(Arc<RuleSet>);
 
 struct Finding {
     rule: Arc<str>,
@@ -39,13 +39,13 @@ impl Scanner {
     ///
     /// When they cannot be read.
     pub fn new() -> Result<Self, RulesError> {
-        Rules::parse(include_str!("scan/rules.toml")).map(|rules| Self(Arc::new(rules)))
+        RuleSet::parse(include_str!("scan/rules.toml")).map(|rules| Self(Arc::new(rules)))
     }
 
     /// Why a tool is suspect; empty when nothing was found. `removed` is what cleaning its texts took out.
     #[must_use]
     pub fn tool(&self, tool: &ToolDescriptor, removed: &Removed) -> Arc<[Suspicion]> {
-        self.scan(&Definition(tool), removed)
+        self.scan(&ToolTexts(tool), removed)
     }
 
     /// Why texts that belong together are suspect, such as what a server says of itself, each with a name for its place.
@@ -60,7 +60,7 @@ impl Scanner {
         self.0.why(rule)
     }
 
-    fn scan(&self, texts: &impl Texts, removed: &Removed) -> Arc<[Suspicion]> {
+    fn scan(&self, texts: &impl TextSource, removed: &Removed) -> Arc<[Suspicion]> {
         let haystack = Haystack::of(texts);
         let mut findings = Vec::new();
         for (rule, at) in self.0.matches(haystack.bytes()) {
@@ -76,15 +76,15 @@ impl Scanner {
         findings.into_iter().filter(|_| is_suspect).map(|finding| finding.suspicion).collect()
     }
 
-    fn check(&self, haystack: &Haystack, texts: &impl Texts, removed: &Removed, findings: &mut Vec<Finding>) {
+    fn check(&self, haystack: &Haystack, texts: &impl TextSource, removed: &Removed, findings: &mut Vec<Finding>) {
         for (check, rule) in self.0.checks() {
             let found = match check {
-                Check::Deliberate if removed.deliberate > 0 => Some(("texts".to_owned(), removed.to_string())),
-                Check::Deliberate => None,
-                Check::UnseenName => haystack.unseen_name(texts),
-                Check::FarAway => haystack.far_away(texts),
-                Check::LeftOut => haystack.left_out(texts),
-                Check::Encoded => encoded::decoded(texts).find_map(|decoded| {
+                CheckKind::Deliberate if removed.deliberate > 0 => Some(("texts".to_owned(), removed.to_string())),
+                CheckKind::Deliberate => None,
+                CheckKind::UnseenName => haystack.unseen_name(texts),
+                CheckKind::FarAway => haystack.far_away(texts),
+                CheckKind::LeftOut => haystack.left_out(texts),
+                CheckKind::Encoded => encoded::decoded(texts).find_map(|decoded| {
                     let says =
                         |text: &str| self.0.matches(text.as_bytes()).any(|(rule, _)| rule.weight == Weight::High);
                     let told = normal::of(&decoded.text);
@@ -105,28 +105,28 @@ impl Finding {
 }
 
 /// All that a model is told of a tool.
-struct Definition<'a>(&'a ToolDescriptor);
+struct ToolTexts<'a>(&'a ToolDescriptor);
 
-impl Texts for Definition<'_> {
-    fn each<'v>(&'v self, visit: &mut dyn FnMut(&Place<'_>, Role, &'v str)) {
+impl TextSource for ToolTexts<'_> {
+    fn each<'v>(&'v self, visit: &mut dyn FnMut(&TextPath<'_>, TextRole, &'v str)) {
         let ToolDescriptor { title, description, parameters, output_schema, .. } = self.0;
-        visit(&Place::root("name"), Role::Name, self.0.bare_name());
+        visit(&TextPath::root("name"), TextRole::Name, self.0.bare_name());
         if let Some(title) = title {
-            visit(&Place::root("title"), Role::Prose, title);
+            visit(&TextPath::root("title"), TextRole::Prose, title);
         }
-        visit(&Place::root("description"), Role::Prose, description);
+        visit(&TextPath::root("description"), TextRole::Prose, description);
         for (place, schema) in [("parameters", parameters), ("outputSchema", output_schema)] {
             if let Some(schema) = schema {
-                each_text(schema, &Place::root(place), visit);
+                each_text(schema, &TextPath::root(place), visit);
             }
         }
     }
 }
 
-impl Texts for &[(&str, &str)] {
-    fn each<'v>(&'v self, visit: &mut dyn FnMut(&Place<'_>, Role, &'v str)) {
+impl TextSource for &[(&str, &str)] {
+    fn each<'v>(&'v self, visit: &mut dyn FnMut(&TextPath<'_>, TextRole, &'v str)) {
         for (place, text) in *self {
-            visit(&Place::root(place), Role::Prose, text);
+            visit(&TextPath::root(place), TextRole::Prose, text);
         }
     }
 }

@@ -144,7 +144,7 @@ fn is_technical(keyword: &str, value: &Value) -> bool {
 
 /// What a text of a schema is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Role {
+pub(crate) enum TextRole {
     /// Read by people and models alone: it has been cleaned.
     Prose,
     /// The name of something.
@@ -155,14 +155,14 @@ pub(crate) enum Role {
 
 /// Where a text is.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Place<'a> {
+pub(crate) struct TextPath<'a> {
     /// What it is in.
-    pub(crate) within: Option<&'a Place<'a>>,
+    pub(crate) within: Option<&'a TextPath<'a>>,
     /// Its name there.
     pub(crate) step: &'a str,
 }
 
-impl<'a> Place<'a> {
+impl<'a> TextPath<'a> {
     pub(crate) const fn root(step: &'a str) -> Self {
         Self { within: None, step }
     }
@@ -173,7 +173,7 @@ impl<'a> Place<'a> {
 }
 
 /// With dots in between: `parameters.properties.path.description`.
-impl fmt::Display for Place<'_> {
+impl fmt::Display for TextPath<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(within) = self.within {
             write!(f, "{within}.")?;
@@ -183,27 +183,31 @@ impl fmt::Display for Place<'_> {
 }
 
 /// Calls `visit` with every text of a schema.
-pub(crate) fn each_text<'v>(schema: &'v Value, place: &Place<'_>, visit: &mut dyn FnMut(&Place<'_>, Role, &'v str)) {
+pub(crate) fn each_text<'v>(
+    schema: &'v Value,
+    place: &TextPath<'_>,
+    visit: &mut dyn FnMut(&TextPath<'_>, TextRole, &'v str),
+) {
     visit_value(schema, place, 0, false, visit);
 }
 
 fn visit_value<'v>(
     value: &'v Value,
-    place: &Place<'_>,
+    place: &TextPath<'_>,
     depth: usize,
     is_data: bool,
-    visit: &mut dyn FnMut(&Place<'_>, Role, &'v str),
+    visit: &mut dyn FnMut(&TextPath<'_>, TextRole, &'v str),
 ) {
     if depth >= MAX_DEPTH {
         return;
     }
     match value {
-        Value::String(text) => visit(place, if is_data { Role::Value } else { Role::Prose }, text),
+        Value::String(text) => visit(place, if is_data { TextRole::Value } else { TextRole::Prose }, text),
         Value::Array(parts) => parts.iter().for_each(|part| visit_value(part, place, depth + 1, is_data, visit)),
         Value::Object(members) if is_data => {
             for (name, value) in members {
                 let place = place.of(name);
-                visit(&place, Role::Name, name);
+                visit(&place, TextRole::Name, name);
                 visit_value(value, &place, depth + 1, true, visit);
             }
         }
@@ -216,7 +220,7 @@ fn visit_value<'v>(
                     (Keyword::Named, Value::Object(named)) => {
                         for (name, schema) in named {
                             let place = place.of(name);
-                            visit(&place, Role::Name, name);
+                            visit(&place, TextRole::Name, name);
                             visit_value(schema, &place, depth + 2, !is_schema(schema), visit);
                         }
                     }
@@ -224,7 +228,7 @@ fn visit_value<'v>(
                     (Keyword::Other, _) => {
                         // Keywords that nobody knows are read by models all the same.
                         if !is_known(keyword) {
-                            visit(&place, Role::Name, keyword);
+                            visit(&place, TextRole::Name, keyword);
                         }
                         visit_value(value, &place, depth + 1, false, visit);
                     }
@@ -243,7 +247,7 @@ mod tests {
 
     fn texts(schema: &Value) -> Vec<String> {
         let mut texts = Vec::new();
-        each_text(schema, &Place::root("parameters"), &mut |place, role, text| {
+        each_text(schema, &TextPath::root("parameters"), &mut |place, role, text| {
             texts.push(format!("{place} {role:?} {text}"));
         });
         texts

@@ -49,19 +49,19 @@ pub fn clean(text: &str, limit: usize) -> Cleaned<'_> {
         return Cleaned { text: Cow::Borrowed(text), removed: Removed::default() };
     }
     let (mut kept, mut removed) = (String::with_capacity(text.len().min(limit) + '…'.len_utf8()), Removed::default());
-    let mut walk = Walk::new(text);
+    let mut walk = CharWalk::new(text);
     while let Some((at, kind)) = walk.next() {
         match kind {
             // What was removed before it made it the first.
-            Kind::Kept(c) if kept.is_empty() && c.is_whitespace() => {}
-            Kind::Kept(c) if kept.len() + c.len_utf8() > limit => {
+            CharKind::Kept(c) if kept.is_empty() && c.is_whitespace() => {}
+            CharKind::Kept(c) if kept.len() + c.len_utf8() > limit => {
                 removed.cut = text.len() - at;
                 // What joins two characters has lost one of them.
                 kept.truncate(kept.trim_end_matches(|c: char| c.is_whitespace() || joins_two(c)).len());
                 kept.push('…');
                 return Cleaned { text: Cow::Owned(kept), removed };
             }
-            Kind::Kept(c) => kept.push(c),
+            CharKind::Kept(c) => kept.push(c),
             other => removed.count(other),
         }
     }
@@ -75,7 +75,7 @@ pub fn clean(text: &str, limit: usize) -> Cleaned<'_> {
 pub fn unseen(text: &str) -> Removed {
     let mut removed = Removed::default();
     if !is_plain(text) {
-        let mut walk = Walk::new(text);
+        let mut walk = CharWalk::new(text);
         while let Some((_, kind)) = walk.next() {
             removed.count(kind);
         }
@@ -95,14 +95,14 @@ pub fn escaped(text: &str) -> Cow<'_, str> {
     if text.bytes().all(|byte| matches!(byte, b' '..=b'~')) {
         return Cow::Borrowed(text);
     }
-    let (mut line, mut walk) = (String::with_capacity(text.len()), Walk::new(text));
+    let (mut line, mut walk) = (String::with_capacity(text.len()), CharWalk::new(text));
     let mut next = walk.next();
     while let Some((at, kind)) = next {
         next = walk.next();
         // Two characters where they are one line break.
         let written = text.get(at..next.map_or(text.len(), |(end, _)| end)).unwrap_or_default();
         match kind {
-            Kind::Kept(c) if !c.is_control() => line.push(c),
+            CharKind::Kept(c) if !c.is_control() => line.push(c),
             _ => line.extend(written.chars().flat_map(char::escape_default)),
         }
     }
@@ -111,10 +111,10 @@ pub fn escaped(text: &str) -> Cow<'_, str> {
 
 /// The characters that [`clean`] would leave.
 pub(crate) fn seen(text: &str) -> impl Iterator<Item = char> {
-    let mut walk = Walk::new(text);
+    let mut walk = CharWalk::new(text);
     std::iter::from_fn(move || {
         loop {
-            if let (_, Kind::Kept(c)) = walk.next()? {
+            if let (_, CharKind::Kept(c)) = walk.next()? {
                 return Some(c);
             }
         }
@@ -148,18 +148,18 @@ impl Removed {
         self.deliberate += other.deliberate;
     }
 
-    const fn count(&mut self, kind: Kind) {
+    const fn count(&mut self, kind: CharKind) {
         let deliberate = match kind {
-            Kind::Kept(_) => return,
-            Kind::Control { deliberate } => {
+            CharKind::Kept(_) => return,
+            CharKind::Control { deliberate } => {
                 self.control += 1;
                 deliberate
             }
-            Kind::Bidirectional { deliberate } => {
+            CharKind::Bidirectional { deliberate } => {
                 self.bidirectional += 1;
                 deliberate
             }
-            Kind::Invisible { deliberate } => {
+            CharKind::Invisible { deliberate } => {
                 self.invisible += 1;
                 deliberate
             }
@@ -188,7 +188,7 @@ impl fmt::Display for Removed {
 
 /// A character, in its place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum CharKind {
     /// Stays, perhaps as another.
     Kept(char),
     /// A control character.
@@ -209,7 +209,7 @@ enum Kind {
 }
 
 /// Goes through a text, and knows what was before.
-struct Walk<'a> {
+struct CharWalk<'a> {
     text: &'a str,
     rest: Peekable<CharIndices<'a>>,
     /// The last character that was kept.
@@ -226,22 +226,22 @@ const BLACK_FLAG: char = '\u{1f3f4}';
 const CANCEL_TAG: char = '\u{e007f}';
 const JOINER: char = '\u{200d}';
 
-impl<'a> Walk<'a> {
+impl<'a> CharWalk<'a> {
     fn new(text: &'a str) -> Self {
         Self { text, rest: text.char_indices().peekable(), last: None, after_selector: false, flag_until: 0 }
     }
 
     /// The next character, with the place where it begins.
-    fn next(&mut self) -> Option<(usize, Kind)> {
+    fn next(&mut self) -> Option<(usize, CharKind)> {
         let (at, c) = self.rest.next()?;
         // Two characters that are one line break.
         if c == '\r' && self.rest.next_if(|(_, next)| *next == '\n').is_some() {
             self.last = Some('\n');
-            return Some((at, Kind::Kept('\n')));
+            return Some((at, CharKind::Kept('\n')));
         }
         let kind = self.kind(at, c);
         self.after_selector = is_selector(c);
-        if let Kind::Kept(c) = kind {
+        if let CharKind::Kept(c) = kind {
             self.last = Some(c);
             if c == BLACK_FLAG {
                 self.flag_until = self.end_of_flag(at + c.len_utf8());
@@ -250,25 +250,25 @@ impl<'a> Walk<'a> {
         Some((at, kind))
     }
 
-    fn kind(&mut self, at: usize, c: char) -> Kind {
+    fn kind(&mut self, at: usize, c: char) -> CharKind {
         match c {
-            ' '..='~' | '\n' | '\t' => Kind::Kept(c),
+            ' '..='~' | '\n' | '\t' => CharKind::Kept(c),
             // Line breaks, as others write them.
-            '\r' | '\u{85}' | '\u{2028}' | '\u{2029}' => Kind::Kept('\n'),
+            '\r' | '\u{85}' | '\u{2028}' | '\u{2029}' => CharKind::Kept('\n'),
             // An escape, and the one character that stands for an escape with a bracket.
-            _ if c.is_control() => Kind::Control { deliberate: matches!(c, '\u{1b}' | '\u{9b}' | '\u{8}') },
+            _ if c.is_control() => CharKind::Control { deliberate: matches!(c, '\u{1b}' | '\u{9b}' | '\u{8}') },
             // Marks that right-to-left text is written with.
-            '\u{61c}' | '\u{200e}' | '\u{200f}' => Kind::Bidirectional { deliberate: false },
-            '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => Kind::Bidirectional { deliberate: true },
-            '\u{200c}' | JOINER if self.joins(c) => Kind::Kept(c),
-            '\u{fe0e}' | '\u{fe0f}' if self.last.is_some_and(is_emoji) && !self.after_selector => Kind::Kept(c),
+            '\u{61c}' | '\u{200e}' | '\u{200f}' => CharKind::Bidirectional { deliberate: false },
+            '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => CharKind::Bidirectional { deliberate: true },
+            '\u{200c}' | JOINER if self.joins(c) => CharKind::Kept(c),
+            '\u{fe0e}' | '\u{fe0f}' if self.last.is_some_and(is_emoji) && !self.after_selector => CharKind::Kept(c),
             // Programs double the selector of emoji by mistake.
-            '\u{fe0e}' | '\u{fe0f}' => Kind::Invisible { deliberate: false },
-            _ if is_selector(c) => Kind::Invisible { deliberate: self.after_selector },
-            '\u{e0000}'..='\u{e007f}' if at < self.flag_until => Kind::Kept(c),
-            '\u{e0000}'..='\u{e007f}' => Kind::Invisible { deliberate: true },
-            _ if is_invisible(c) => Kind::Invisible { deliberate: false },
-            _ => Kind::Kept(c),
+            '\u{fe0e}' | '\u{fe0f}' => CharKind::Invisible { deliberate: false },
+            _ if is_selector(c) => CharKind::Invisible { deliberate: self.after_selector },
+            '\u{e0000}'..='\u{e007f}' if at < self.flag_until => CharKind::Kept(c),
+            '\u{e0000}'..='\u{e007f}' => CharKind::Invisible { deliberate: true },
+            _ if is_invisible(c) => CharKind::Invisible { deliberate: false },
+            _ => CharKind::Kept(c),
         }
     }
 

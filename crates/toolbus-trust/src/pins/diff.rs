@@ -42,7 +42,7 @@ pub fn unified(before: Option<&Definition>, after: Option<&Definition>) -> Unifi
 /// A definition in lines, in which everything can be seen: texts by sentence, so that a changed word does not hide in a
 /// paragraph.
 fn readable(definition: &Definition) -> String {
-    let mut lines = Lines::default();
+    let mut lines = DiffLines::default();
     let Ok(Value::Object(members)) = serde_json::from_str(definition.as_json()) else {
         // Deeper than is read: better without its parts than not at all.
         lines.indented(definition.as_json());
@@ -66,9 +66,9 @@ fn readable(definition: &Definition) -> String {
 }
 
 #[derive(Default)]
-struct Lines(String);
+struct DiffLines(String);
 
-impl Lines {
+impl DiffLines {
     fn plain(&mut self, line: &str) {
         self.0.extend(line.chars().flat_map(visible));
         self.0.push('\n');

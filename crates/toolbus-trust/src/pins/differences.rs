@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 
 use super::definition::{Definition, Digest};
 use super::level::Level;
-use super::record::{Pin, Present, Record, Source, State, digest_of};
-use super::state::{Book, reason};
+use super::record::{Pin, PinRecord, PresentTool, SourceRecord, State, digest_of};
+use super::state::{PinState, reason};
 
 /// What source names of MCP servers begin with.
 pub(super) const MCP: &str = "mcp:";
@@ -81,7 +81,7 @@ pub fn offer(differences: &[Difference]) -> Digest {
     Digest::of(texts.iter().map(String::as_str))
 }
 
-impl Book {
+impl PinState {
     /// Every tool that is pinned or there, of one source or of all; by source and name.
     pub(super) fn entries(&self, only: Option<&str>) -> Vec<Entry> {
         self.differences(|source, _, _| only.is_none_or(|only| only == source))
@@ -160,7 +160,13 @@ fn sources_of(differences: &[Difference]) -> String {
 }
 
 /// How a tool is; `now` is absent where nobody knows what its source has.
-fn difference(source: &str, tool: &str, kept: &Source, now: Option<Option<&Present>>, level: Level) -> Difference {
+fn difference(
+    source: &str,
+    tool: &str,
+    kept: &SourceRecord,
+    now: Option<Option<&PresentTool>>,
+    level: Level,
+) -> Difference {
     let (pin, pending) = (kept.tools.get(tool), kept.pending.get(tool));
     let state = match now {
         None => kept.recorded_state(tool, level),
@@ -194,7 +200,7 @@ fn difference(source: &str, tool: &str, kept: &Source, now: Option<Option<&Prese
 }
 
 /// Pins what was offered.
-pub(super) fn approve(record: &mut Record, offered: &[Difference], now: &str) {
+pub(super) fn approve(record: &mut PinRecord, offered: &[Difference], now: &str) {
     for Difference { entry, after, .. } in offered {
         let Some(source) = record.sources.get_mut(&entry.source) else { continue };
         source.pending.remove(&entry.tool);

@@ -11,7 +11,7 @@ use rustix::io::Errno;
 use serde::Deserialize;
 
 use super::definition::{Definition, Digest};
-use super::record::{Record, VERSION, digest_of};
+use super::record::{PinRecord, VERSION, digest_of};
 
 /// Largest file, in bytes.
 const MAX_FILE: usize = 64 << 20;
@@ -29,19 +29,19 @@ const PAUSE: Duration = Duration::from_millis(20);
 #[error("the pin file `{}` {problem}", path.display())]
 pub struct PinFileError {
     path: PathBuf,
-    problem: Problem,
+    problem: FileProblem,
 }
 
 impl PinFileError {
     /// Whether there is too much to write.
     pub(super) const fn is_full(&self) -> bool {
-        matches!(self.problem, Problem::Full)
+        matches!(self.problem, FileProblem::Full)
     }
 }
 
 /// What is wrong with a file.
 #[derive(Debug, thiserror::Error)]
-enum Problem {
+enum FileProblem {
     #[error("cannot be written: its folder does not exist; create it, or set pins.file")]
     NoFolder,
     #[error("is a symbolic link; name the file itself")]
@@ -89,7 +89,7 @@ impl PinFile {
     }
 
     /// What the file holds; nothing while there is none.
-    pub(super) fn read(&self) -> Result<Option<Record>, PinFileError> {
+    pub(super) fn read(&self) -> Result<Option<PinRecord>, PinFileError> {
         let Some(text) = self.text().map_err(|problem| self.error(problem))? else { return Ok(None) };
         parse(&text).map(Some).map_err(|problem| self.error(problem))
     }
@@ -101,28 +101,28 @@ impl PinFile {
         loop {
             match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
                 Ok(()) => return Ok(Lock(file)),
-                Err(Errno::WOULDBLOCK) if Instant::now() >= end => return Err(self.error(Problem::Locked)),
+                Err(Errno::WOULDBLOCK) if Instant::now() >= end => return Err(self.error(FileProblem::Locked)),
                 Err(Errno::WOULDBLOCK | Errno::INTR) => std::thread::park_timeout(PAUSE),
-                Err(error) => return Err(self.error(Problem::Writing(error.into()))),
+                Err(error) => return Err(self.error(FileProblem::Writing(error.into()))),
             }
         }
     }
 
     /// Replaces the file: whoever reads it, and whenever this ends, it is the old one or the new one.
-    pub(super) fn write(&self, record: &Record, _lock: &Lock) -> Result<(), PinFileError> {
+    pub(super) fn write(&self, record: &PinRecord, _lock: &Lock) -> Result<(), PinFileError> {
         let mut text =
-            serde_json::to_vec_pretty(record).map_err(|error| self.error(Problem::Broken(error.to_string())))?;
+            serde_json::to_vec_pretty(record).map_err(|error| self.error(FileProblem::Broken(error.to_string())))?;
         text.push(b'\n');
         if text.len() > MAX_FILE {
-            return Err(self.error(Problem::Full));
+            return Err(self.error(FileProblem::Full));
         }
         self.replace(&text).map_err(|problem| self.error(problem))
     }
 
-    fn open_lock(&self) -> Result<File, Problem> {
+    fn open_lock(&self) -> Result<File, FileProblem> {
         let path = beside(&self.path, ".lock");
         match create(&path, OFlags::EXCL) {
-            Err(Problem::Writing(error)) if error.kind() == io::ErrorKind::AlreadyExists => {
+            Err(FileProblem::Writing(error)) if error.kind() == io::ErrorKind::AlreadyExists => {
                 create(&path, OFlags::empty())
             }
             new => {
@@ -136,64 +136,64 @@ impl PinFile {
 
     /// Gives a new file to who owns the file of pins, or else its folder, with the same permissions: somebody else, such as
     /// root beside a daemon with a user of its own, must not lock its owner out.
-    fn hand_over(&self, new: &File) -> Result<(), Problem> {
+    fn hand_over(&self, new: &File) -> Result<(), FileProblem> {
         let before = fs::symlink_metadata(&self.path).ok();
         let heir = match &before {
             Some(before) => before.clone(),
-            None => fs::metadata(self.folder()).map_err(Problem::Writing)?,
+            None => fs::metadata(self.folder()).map_err(FileProblem::Writing)?,
         };
-        let own = new.metadata().map_err(Problem::Writing)?;
+        let own = new.metadata().map_err(FileProblem::Writing)?;
         if (own.uid(), own.gid()) != (heir.uid(), heir.gid())
             && let Err(error) = fchown(new, Some(heir.uid()), Some(heir.gid()))
         {
             // Root is locked out of nothing, and the owner of a folder not by others who write into it.
             let is_locked_out = heir.uid() != ROOT && (before.is_some() || own.uid() == ROOT);
             if is_locked_out {
-                return Err(Problem::Owner(heir.uid(), heir.gid(), error));
+                return Err(FileProblem::Owner(heir.uid(), heir.gid(), error));
             }
         }
         let mode = before.map_or(PRIVATE, |before| before.mode() & 0o777 | PRIVATE);
-        new.set_permissions(Permissions::from_mode(mode)).map_err(Problem::Writing)
+        new.set_permissions(Permissions::from_mode(mode)).map_err(FileProblem::Writing)
     }
 
     fn folder(&self) -> &Path {
         self.path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
     }
 
-    fn replace(&self, text: &[u8]) -> Result<(), Problem> {
+    fn replace(&self, text: &[u8]) -> Result<(), FileProblem> {
         let next = beside(&self.path, ".new");
         // What a crash left may be another user's.
         let _ = fs::remove_file(&next);
         let mut file = create(&next, OFlags::EXCL)?;
         self.hand_over(&file)?;
-        file.write_all(text).and_then(|()| file.sync_all()).map_err(Problem::Writing)?;
-        fs::rename(&next, &self.path).map_err(Problem::Writing)?;
+        file.write_all(text).and_then(|()| file.sync_all()).map_err(FileProblem::Writing)?;
+        fs::rename(&next, &self.path).map_err(FileProblem::Writing)?;
         // The new name must outlive a crash, too. Not every file system can be told so.
         let _ = File::open(self.folder()).and_then(|folder| folder.sync_all());
         Ok(())
     }
 
-    fn text(&self) -> Result<Option<String>, Problem> {
+    fn text(&self) -> Result<Option<String>, FileProblem> {
         // Not blocking: opening a pipe would wait for its other end.
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let file = match rustix::fs::open(&self.path, flags, Mode::empty()) {
             Ok(file) => File::from(file),
             Err(Errno::NOENT) => return Ok(None),
-            Err(Errno::LOOP) => return Err(Problem::Link),
-            Err(error) => return Err(Problem::Reading(error.into())),
+            Err(Errno::LOOP) => return Err(FileProblem::Link),
+            Err(error) => return Err(FileProblem::Reading(error.into())),
         };
-        if !file.metadata().map_err(Problem::Reading)?.is_file() {
-            return Err(Problem::NoFile);
+        if !file.metadata().map_err(FileProblem::Reading)?.is_file() {
+            return Err(FileProblem::NoFile);
         }
         let mut text = Vec::new();
-        file.take(MAX_FILE as u64 + 1).read_to_end(&mut text).map_err(Problem::Reading)?;
+        file.take(MAX_FILE as u64 + 1).read_to_end(&mut text).map_err(FileProblem::Reading)?;
         if text.len() > MAX_FILE {
-            return Err(Problem::TooLarge);
+            return Err(FileProblem::TooLarge);
         }
-        String::from_utf8(text).map(Some).map_err(|_| Problem::Broken("it is no text in UTF-8".to_owned()))
+        String::from_utf8(text).map(Some).map_err(|_| FileProblem::Broken("it is no text in UTF-8".to_owned()))
     }
 
-    fn error(&self, problem: Problem) -> PinFileError {
+    fn error(&self, problem: FileProblem) -> PinFileError {
         PinFileError { path: self.path.clone(), problem }
     }
 }
@@ -206,31 +206,32 @@ fn beside(path: &Path, end: &str) -> PathBuf {
 }
 
 /// Opens a file to write, for this user alone.
-fn create(path: &Path, more: OFlags) -> Result<File, Problem> {
+fn create(path: &Path, more: OFlags) -> Result<File, FileProblem> {
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC | more;
     let opened = rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR);
     opened.map(File::from).map_err(|error| match error {
-        Errno::NOENT => Problem::NoFolder,
-        Errno::LOOP => Problem::Link,
-        other => Problem::Writing(other.into()),
+        Errno::NOENT => FileProblem::NoFolder,
+        Errno::LOOP => FileProblem::Link,
+        other => FileProblem::Writing(other.into()),
     })
 }
 
 /// Reads a record, and whether its fingerprints are those of what it holds.
-fn parse(text: &str) -> Result<Record, Problem> {
+fn parse(text: &str) -> Result<PinRecord, FileProblem> {
     #[derive(Deserialize)]
     struct Versioned {
         version: u64,
     }
-    let broken = |error: serde_json::Error| Problem::Broken(error.to_string());
+    let broken = |error: serde_json::Error| FileProblem::Broken(error.to_string());
     let Versioned { version } = serde_json::from_str(text).map_err(broken)?;
     if version != VERSION {
-        return Err(Problem::Version(version));
+        return Err(FileProblem::Version(version));
     }
-    let mut record: Record = serde_json::from_str(text).map_err(broken)?;
+    let mut record: PinRecord = serde_json::from_str(text).map_err(broken)?;
     for (name, source) in &mut record.sources {
-        let wrong =
-            |tool: &str| Problem::Broken(format!("the fingerprint of tool {tool:?} of source {name:?} is not its own"));
+        let wrong = |tool: &str| {
+            FileProblem::Broken(format!("the fingerprint of tool {tool:?} of source {name:?} is not its own"))
+        };
         for (tool, pin) in &mut source.tools {
             pin.definition = fitting(&pin.definition, pin.digest).ok_or_else(|| wrong(tool))?;
             if let Some(before) = &mut pin.before {
@@ -241,7 +242,7 @@ fn parse(text: &str) -> Result<Record, Problem> {
             seen.definition = fitting(&seen.definition, seen.digest).ok_or_else(|| wrong(tool))?;
         }
         if digest_of(&source.tools) != source.digest {
-            return Err(Problem::Broken(format!("the fingerprint of source {name:?} is not its own")));
+            return Err(FileProblem::Broken(format!("the fingerprint of source {name:?} is not its own")));
         }
     }
     Ok(record)
@@ -257,14 +258,14 @@ mod tests {
 
     use toolbus_core::tool::ToolDescriptor;
 
-    use super::super::record::{Pin, Source};
+    use super::super::record::{Pin, SourceRecord};
     use super::*;
 
-    fn record() -> Record {
+    fn record() -> PinRecord {
         let descriptor =
             ToolDescriptor { description: "Reads.".to_owned(), ..ToolDescriptor::new("read", "rest", "rest") };
         let tools = [("read".to_owned(), Pin::new(&Definition::of(&descriptor), "1", false))].into();
-        let source = Source {
+        let source = SourceRecord {
             since: "1".to_owned(),
             digest: digest_of(&tools),
             held: true,
@@ -272,7 +273,7 @@ mod tests {
             tools,
             pending: [].into(),
         };
-        Record { sources: [("rest".to_owned(), source)].into(), ..Record::default() }
+        PinRecord { sources: [("rest".to_owned(), source)].into(), ..PinRecord::default() }
     }
 
     fn refusal(text: &str) -> String {
@@ -309,7 +310,7 @@ mod tests {
     fn a_file_stays_its_owners_with_its_permissions_whoever_replaces_it() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("pins.json");
-        fs::write(&path, serde_json::to_vec(&Record::default()).unwrap()).unwrap();
+        fs::write(&path, serde_json::to_vec(&PinRecord::default()).unwrap()).unwrap();
         fs::set_permissions(&path, Permissions::from_mode(0o640)).unwrap();
         // Only root can; for others the permissions are all that there is to keep.
         let _ = chown(&path, Some(12_345), Some(12_346));

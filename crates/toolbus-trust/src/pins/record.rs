@@ -14,15 +14,15 @@ pub(super) const VERSION: u64 = 1;
 /// Everything that is kept.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Record {
+pub(super) struct PinRecord {
     pub(super) version: u64,
-    pub(super) sources: BTreeMap<String, Source>,
+    pub(super) sources: BTreeMap<String, SourceRecord>,
 }
 
 /// What is kept of one source.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Source {
+pub(super) struct SourceRecord {
     /// When it was first seen.
     pub(super) since: String,
     /// Fingerprint of its set of tools.
@@ -38,7 +38,7 @@ pub(super) struct Source {
     pub(super) tools: BTreeMap<String, Pin>,
     /// Tools that differ from what is pinned, and wait for an operator.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub(super) pending: BTreeMap<String, Seen>,
+    pub(super) pending: BTreeMap<String, SeenDefinition>,
 }
 
 /// A tool that is pinned.
@@ -57,13 +57,13 @@ pub(super) struct Pin {
     pub(super) definition: Definition,
     /// What it was before its last change, where that held nothing back.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(super) before: Option<Seen>,
+    pub(super) before: Option<SeenDefinition>,
 }
 
 /// A definition that was seen.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Seen {
+pub(super) struct SeenDefinition {
     pub(super) since: String,
     pub(super) digest: Digest,
     pub(super) definition: Definition,
@@ -71,7 +71,7 @@ pub(super) struct Seen {
 
 /// A tool that is there now.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Present {
+pub(super) struct PresentTool {
     /// The name that it is called by.
     pub(super) name: Arc<str>,
     pub(super) definition: Definition,
@@ -81,7 +81,7 @@ pub(super) struct Present {
 
 /// When tools are looked at.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Moment<'a> {
+pub(super) struct ReviewTime<'a> {
     /// The present time.
     pub(super) now: &'a str,
     /// When tools that are new now count as first seen.
@@ -90,9 +90,9 @@ pub(super) struct Moment<'a> {
 
 /// What came of looking at what a source has.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Observed {
+pub(super) struct Observation {
     /// Tools that are not as they were, by name.
-    pub(super) news: Vec<(String, State)>,
+    pub(super) changes: Vec<(String, State)>,
     /// Whether the record changed.
     pub(super) is_changed: bool,
 }
@@ -130,13 +130,13 @@ impl State {
     }
 }
 
-impl Default for Record {
+impl Default for PinRecord {
     fn default() -> Self {
         Self { version: VERSION, sources: BTreeMap::new() }
     }
 }
 
-impl Seen {
+impl SeenDefinition {
     fn new(definition: &Definition, since: &str) -> Self {
         Self { since: since.to_owned(), digest: definition.digest(), definition: definition.clone() }
     }
@@ -174,10 +174,10 @@ impl Pin {
     }
 }
 
-impl Source {
+impl SourceRecord {
     /// A source that is seen for the first time: what it has is how it is to stay.
-    pub(super) fn first_seen(present: &BTreeMap<String, Present>, level: Level, at: Moment<'_>) -> Self {
-        let pin = |(name, tool): (&String, &Present)| {
+    pub(super) fn first_seen(present: &BTreeMap<String, PresentTool>, level: Level, at: ReviewTime<'_>) -> Self {
+        let pin = |(name, tool): (&String, &PresentTool)| {
             (name.clone(), Pin::new(&tool.definition, at.now, false).first_at(at.first))
         };
         let tools: BTreeMap<_, _> = present.iter().map(pin).collect();
@@ -192,20 +192,25 @@ impl Source {
 
     /// In how far a source that lists these tools may be this one: at least half of the tools of either have the names of the
     /// other's. The number of those.
-    pub(super) fn resembles(&self, present: &BTreeMap<String, Present>) -> Option<usize> {
+    pub(super) fn resembles(&self, present: &BTreeMap<String, PresentTool>) -> Option<usize> {
         let shared = self.tools.keys().filter(|name| present.contains_key(*name)).count();
         (shared > 0 && shared * 2 >= self.tools.len().min(present.len())).then_some(shared)
     }
 
     /// Takes in what the source has now. What is pinned stays as it is where changes are held back, or once were; elsewhere
     /// it follows.
-    pub(super) fn observe(&mut self, present: &BTreeMap<String, Present>, level: Level, at: Moment<'_>) -> Observed {
+    pub(super) fn observe(
+        &mut self,
+        present: &BTreeMap<String, PresentTool>,
+        level: Level,
+        at: ReviewTime<'_>,
+    ) -> Observation {
         if level.holds() {
             let is_changed = !std::mem::replace(&mut self.held, true) | self.wait(present, at.now);
-            return Observed { news: self.compare(present), is_changed };
+            return Observation { changes: self.compare(present), is_changed };
         }
         if self.held {
-            return Observed { news: self.compare(present), is_changed: false };
+            return Observation { changes: self.compare(present), is_changed: false };
         }
         let observed = self.follow(present, at);
         if observed.is_changed {
@@ -215,16 +220,17 @@ impl Source {
     }
 
     /// Has what differs wait for an operator; whether that changes anything.
-    fn wait(&mut self, present: &BTreeMap<String, Present>, now: &str) -> bool {
+    fn wait(&mut self, present: &BTreeMap<String, PresentTool>, now: &str) -> bool {
         let waiting = self.pending.len();
         let tools = &self.tools;
-        let differs =
-            |name: &String, tool: &Present| tools.get(name).is_none_or(|pin| pin.digest != tool.definition.digest());
+        let differs = |name: &String, tool: &PresentTool| {
+            tools.get(name).is_none_or(|pin| pin.digest != tool.definition.digest())
+        };
         self.pending.retain(|name, _| present.get(name).is_some_and(|tool| differs(name, tool)));
         let mut is_changed = self.pending.len() != waiting;
         for (name, tool) in present.iter().filter(|(name, tool)| differs(name, tool)) {
             if self.pending.get(name).is_none_or(|seen| seen.digest != tool.definition.digest()) {
-                self.pending.insert(name.clone(), Seen::new(&tool.definition, now));
+                self.pending.insert(name.clone(), SeenDefinition::new(&tool.definition, now));
                 is_changed = true;
             }
         }
@@ -232,7 +238,7 @@ impl Source {
     }
 
     /// What is not as it was pinned.
-    fn compare(&self, present: &BTreeMap<String, Present>) -> Vec<(String, State)> {
+    fn compare(&self, present: &BTreeMap<String, PresentTool>) -> Vec<(String, State)> {
         let here = present.iter().filter_map(|(name, tool)| {
             let state = match self.tools.get(name) {
                 None => State::New,
@@ -245,31 +251,32 @@ impl Source {
         here.chain(missing.map(|name| (name.clone(), State::Missing))).collect()
     }
 
-    fn follow(&mut self, present: &BTreeMap<String, Present>, at: Moment<'_>) -> Observed {
-        let mut news = Vec::new();
+    fn follow(&mut self, present: &BTreeMap<String, PresentTool>, at: ReviewTime<'_>) -> Observation {
+        let mut changes = Vec::new();
         self.tools.retain(|name, _| {
             let stays = present.contains_key(name);
-            news.extend((!stays).then(|| (name.clone(), State::Missing)));
+            changes.extend((!stays).then(|| (name.clone(), State::Missing)));
             stays
         });
         for (name, tool) in present {
             let Some(pin) = self.tools.get_mut(name) else {
                 self.tools.insert(name.clone(), Pin::new(&tool.definition, at.now, false).first_at(at.first));
-                news.push((name.clone(), State::New));
+                changes.push((name.clone(), State::New));
                 continue;
             };
             if pin.digest != tool.definition.digest() {
-                let before = Seen { since: pin.since.clone(), digest: pin.digest, definition: pin.definition.clone() };
+                let before =
+                    SeenDefinition { since: pin.since.clone(), digest: pin.digest, definition: pin.definition.clone() };
                 let next = Pin::new(&tool.definition, at.now, false).after(Some(pin));
                 *pin = Pin { before: Some(before), ..next };
-                news.push((name.clone(), State::Changed));
+                changes.push((name.clone(), State::Changed));
             }
         }
-        Observed { is_changed: !news.is_empty(), news }
+        Observation { is_changed: !changes.is_empty(), changes }
     }
 
     /// How a tool is that is there.
-    pub(super) fn state(&self, name: &str, tool: &Present, level: Level) -> State {
+    pub(super) fn state(&self, name: &str, tool: &PresentTool, level: Level) -> State {
         match self.tools.get(name) {
             None => State::New,
             Some(pin) if pin.digest != tool.definition.digest() => State::Changed,
@@ -304,24 +311,24 @@ mod tests {
 
     use super::*;
 
-    fn here(tools: &[(&str, &str)]) -> BTreeMap<String, Present> {
+    fn here(tools: &[(&str, &str)]) -> BTreeMap<String, PresentTool> {
         let present = |(name, description): &(&str, &str)| {
             let descriptor = ToolDescriptor {
                 description: (*description).to_owned(),
                 ..ToolDescriptor::new(*name, "mcp:files", "mcp")
             };
-            let present = Present { name: (*name).into(), definition: Definition::of(&descriptor), finding: None };
+            let present = PresentTool { name: (*name).into(), definition: Definition::of(&descriptor), finding: None };
             ((*name).to_owned(), present)
         };
         tools.iter().map(present).collect()
     }
 
-    fn states(source: &Source, present: &BTreeMap<String, Present>, level: Level) -> Vec<State> {
+    fn states(source: &SourceRecord, present: &BTreeMap<String, PresentTool>, level: Level) -> Vec<State> {
         present.iter().map(|(name, tool)| source.state(name, tool, level)).collect()
     }
 
-    fn at(now: &str) -> Moment<'_> {
-        Moment { now, first: now }
+    fn at(now: &str) -> ReviewTime<'_> {
+        ReviewTime { now, first: now }
     }
 
     const FIRST: [(&str, &str); 2] = [("read", "Reads."), ("write", "Writes.")];
@@ -329,35 +336,35 @@ mod tests {
     #[test]
     fn what_stays_as_it_was_first_seen_is_pinned_however_often_it_is_listed() {
         let present = here(&FIRST);
-        let mut source = Source::first_seen(&present, Level::Hold, at("1"));
+        let mut source = SourceRecord::first_seen(&present, Level::Hold, at("1"));
         for now in ["2", "3"] {
-            assert_eq!(source.observe(&present, Level::Hold, at(now)), Observed::default());
+            assert_eq!(source.observe(&present, Level::Hold, at(now)), Observation::default());
         }
         assert_eq!(states(&source, &present, Level::Hold), [State::Pinned; 2]);
-        assert_eq!(source, Source::first_seen(&present, Level::Hold, at("1")));
+        assert_eq!(source, SourceRecord::first_seen(&present, Level::Hold, at("1")));
     }
 
     #[test]
     fn a_change_waits_and_what_is_pinned_stays() {
-        let mut source = Source::first_seen(&here(&FIRST), Level::Hold, at("1"));
+        let mut source = SourceRecord::first_seen(&here(&FIRST), Level::Hold, at("1"));
         let present = here(&[("read", "Reads all."), ("write", "Writes.")]);
         let observed = source.observe(&present, Level::Hold, at("2"));
-        assert_eq!(observed, Observed { news: vec![("read".to_owned(), State::Changed)], is_changed: true });
+        assert_eq!(observed, Observation { changes: vec![("read".to_owned(), State::Changed)], is_changed: true });
         assert_eq!(states(&source, &present, Level::Hold), [State::Changed, State::Pinned]);
         assert_eq!(source.pending["read"].since, "2");
         assert!(!source.observe(&present, Level::Hold, at("3")).is_changed, "the same change is not another one");
         assert_eq!(source.pending["read"].since, "2");
         assert!(source.observe(&here(&FIRST), Level::Hold, at("4")).is_changed, "back to what is pinned");
-        assert_eq!(source, Source::first_seen(&here(&FIRST), Level::Hold, at("1")));
+        assert_eq!(source, SourceRecord::first_seen(&here(&FIRST), Level::Hold, at("1")));
     }
 
     #[test]
     fn a_rename_is_a_tool_that_is_missing_and_one_that_is_new() {
-        let mut source = Source::first_seen(&here(&FIRST), Level::Hold, at("1"));
+        let mut source = SourceRecord::first_seen(&here(&FIRST), Level::Hold, at("1"));
         let present = here(&[("read", "Reads."), ("store", "Writes.")]);
         let observed = source.observe(&present, Level::Hold, at("2"));
         let told = |name: &str, state| (name.to_owned(), state);
-        assert_eq!(observed.news, [told("store", State::New), told("write", State::Missing)]);
+        assert_eq!(observed.changes, [told("store", State::New), told("write", State::Missing)]);
         assert_eq!(states(&source, &present, Level::Hold), [State::Pinned, State::New]);
         assert!(source.observe(&here(&FIRST[..1]), Level::Hold, at("3")).is_changed);
         assert!(source.pending.is_empty(), "what is gone waits for nobody");
@@ -365,19 +372,19 @@ mod tests {
 
     #[test]
     fn the_order_in_which_a_server_lists_is_no_change() {
-        let mut source = Source::first_seen(&here(&FIRST), Level::Hold, at("1"));
+        let mut source = SourceRecord::first_seen(&here(&FIRST), Level::Hold, at("1"));
         let reversed = here(&[FIRST[1], FIRST[0]]);
-        assert_eq!(source.observe(&reversed, Level::Hold, at("2")), Observed::default());
+        assert_eq!(source.observe(&reversed, Level::Hold, at("2")), Observation::default());
     }
 
     #[test]
     fn where_changes_are_told_only_the_record_follows_them() {
-        let mut source = Source::first_seen(&here(&FIRST), Level::Watch, at("1"));
+        let mut source = SourceRecord::first_seen(&here(&FIRST), Level::Watch, at("1"));
         let present = here(&[("read", "Reads all."), ("stat", "Looks.")]);
         let observed = source.observe(&present, Level::Watch, at("2"));
         let told = |name: &str, state| (name.to_owned(), state);
         assert_eq!(
-            observed.news,
+            observed.changes,
             [told("write", State::Missing), told("read", State::Changed), told("stat", State::New)]
         );
         assert_eq!(states(&source, &present, Level::Watch), [State::Changed, State::Recorded]);
@@ -392,14 +399,14 @@ mod tests {
 
     #[test]
     fn what_was_pinned_stays_when_changes_are_held_no_longer() {
-        let mut source = Source::first_seen(&here(&FIRST), Level::Hold, at("1"));
+        let mut source = SourceRecord::first_seen(&here(&FIRST), Level::Hold, at("1"));
         let present = here(&[("read", "Reads all."), ("stat", "Looks.")]);
         source.observe(&present, Level::Hold, at("2"));
         let before = source.clone();
         let observed = source.observe(&present, Level::Watch, at("3"));
         let told = |name: &str, state| (name.to_owned(), state);
         assert_eq!(
-            observed.news,
+            observed.changes,
             [told("read", State::Changed), told("stat", State::New), told("write", State::Missing)]
         );
         assert_eq!((observed.is_changed, &source), (false, &before));
@@ -409,7 +416,7 @@ mod tests {
 
     #[test]
     fn a_source_that_is_pinned_from_now_on_is_noted_as_such() {
-        let mut source = Source::first_seen(&here(&FIRST), Level::Watch, at("1"));
+        let mut source = SourceRecord::first_seen(&here(&FIRST), Level::Watch, at("1"));
         let now = here(&[("read", "Reads all."), ("write", "Writes.")]);
         source.observe(&now, Level::Watch, at("2"));
         assert!(source.observe(&now, Level::Hold, at("3")).is_changed);
@@ -422,7 +429,7 @@ mod tests {
     fn a_suspect_tool_is_held_only_by_the_strict_and_until_it_is_approved() {
         let mut present = here(&FIRST);
         present.get_mut("read").unwrap().finding = Some("speaks to the model".to_owned());
-        let mut source = Source::first_seen(&present, Level::Hold, at("1"));
+        let mut source = SourceRecord::first_seen(&present, Level::Hold, at("1"));
         assert_eq!(states(&source, &present, Level::Strict), [State::Suspect, State::Pinned]);
         assert_eq!(states(&source, &present, Level::Hold), [State::Pinned; 2]);
         assert_eq!(states(&source, &present, Level::Watch), [State::Recorded; 2]);

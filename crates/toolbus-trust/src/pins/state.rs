@@ -12,10 +12,10 @@ use toolbus_core::tool::ToolDescriptor;
 use super::definition::{Definition, Digest};
 use super::differences::MCP;
 use super::level::{Level, Levels};
-use super::record::{Moment, Present, Record, Source, State};
+use super::record::{PinRecord, PresentTool, ReviewTime, SourceRecord, State};
 
 /// Most changes of one source that are remembered as told.
-const MAX_TOLD: usize = 10_000;
+const MAX_REPORTED: usize = 10_000;
 /// Most findings that a reason names.
 const MAX_FINDINGS: usize = 3;
 /// Most sources that are gone and still kept.
@@ -28,16 +28,16 @@ const MAX_UNNAMED_BYTES: usize = 32 << 20;
 const OVERHEAD: usize = 512;
 
 /// What was made of each descriptor, by source and name.
-type Seen = HashMap<(Arc<str>, Arc<str>), (Arc<ToolDescriptor>, Present)>;
+type SeenTools = HashMap<(Arc<str>, Arc<str>), (Arc<ToolDescriptor>, PresentTool)>;
 
 /// Everything that is known.
 #[derive(Default)]
-pub(super) struct Book {
-    pub(super) record: Record,
+pub(super) struct PinState {
+    pub(super) record: PinRecord,
     pub(super) levels: Levels,
     /// What each source has now, by the names within it.
-    pub(super) present: BTreeMap<String, BTreeMap<String, Present>>,
-    seen: Seen,
+    pub(super) present: BTreeMap<String, BTreeMap<String, PresentTool>>,
+    seen: SeenTools,
     /// The number of the last review that found each source, of those that this process has seen.
     pub(super) last_seen: BTreeMap<String, u64>,
     reviews: u64,
@@ -45,7 +45,7 @@ pub(super) struct Book {
     /// with this age, so that it does not matter which source was faster.
     pub(super) starting: Option<String>,
     /// What was told of each source, so that it is told once.
-    pub(super) told: BTreeMap<String, BTreeSet<(String, State, Option<Digest>)>>,
+    pub(super) reported: BTreeMap<String, BTreeSet<(String, State, Option<Digest>)>>,
     /// How many changes were told, by source.
     pub(super) changes: BTreeMap<String, u64>,
     /// Whether the record changed since somebody last asked.
@@ -56,13 +56,13 @@ pub(super) struct Book {
 
 /// Something that was not known before.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct News {
+pub(super) struct PinChange {
     pub(super) source: String,
-    pub(super) kind: NewsKind,
+    pub(super) kind: PinChangeKind,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum NewsKind {
+pub(super) enum PinChangeKind {
     /// The source is seen for the first time, with so many tools.
     FirstSeen(usize),
     /// The source is seen for the first time, and pinned as this one was, which is gone.
@@ -71,19 +71,19 @@ pub(super) enum NewsKind {
     Tool { tool: String, state: State, is_held: bool },
 }
 
-impl Book {
+impl PinState {
     /// What is pinned already.
-    pub(super) fn of(record: Record, levels: Levels) -> Self {
-        let mut book = Self { record, levels, ..Self::default() };
+    pub(super) fn of(record: PinRecord, levels: Levels) -> Self {
+        let mut pins = Self { record, levels, ..Self::default() };
         // What waited for an operator when the record was written was told then.
-        for (source, kept) in &book.record.sources {
-            let told = book.told.entry(source.clone()).or_default();
+        for (source, kept) in &pins.record.sources {
+            let reported = pins.reported.entry(source.clone()).or_default();
             for (tool, seen) in &kept.pending {
                 let state = if kept.tools.contains_key(tool) { State::Changed } else { State::New };
-                told.insert((tool.clone(), state, Some(seen.digest)));
+                reported.insert((tool.clone(), state, Some(seen.digest)));
             }
         }
-        book
+        pins
     }
 
     pub(super) fn set_levels(&mut self, levels: Levels) {
@@ -91,7 +91,7 @@ impl Book {
     }
 
     /// Takes in the tools that there are now. Returns those that are held back, and what is to be told.
-    pub(super) fn review(&mut self, tools: &[Arc<ToolDescriptor>], now: &str) -> (Quarantine, Vec<News>) {
+    pub(super) fn review(&mut self, tools: &[Arc<ToolDescriptor>], now: &str) -> (Quarantine, Vec<PinChange>) {
         let mut before = std::mem::take(&mut self.seen);
         self.present.clear();
         for tool in tools {
@@ -99,7 +99,7 @@ impl Book {
             let known = before.remove(&place).filter(|(known, _)| Arc::ptr_eq(known, tool));
             let (_, present) = known.unwrap_or_else(|| {
                 let (name, definition) = (Arc::clone(&tool.name), Definition::of(tool));
-                (Arc::clone(tool), Present { name, definition, finding: finding(tool) })
+                (Arc::clone(tool), PresentTool { name, definition, finding: finding(tool) })
             });
             let of_source = self.present.entry(tool.source.to_string()).or_default();
             of_source.insert(tool.bare_name().to_string(), present.clone());
@@ -108,39 +108,39 @@ impl Book {
         self.levels.forget_gone(|source| self.present.contains_key(source));
         self.reviews += 1;
         self.last_seen.extend(self.present.keys().map(|source| (source.clone(), self.reviews)));
-        let news = self.observe(now);
+        let changes = self.observe(now);
         self.needs_review = false;
-        (self.held(tools), news)
+        (self.held(tools), changes)
     }
 
     /// Takes over what another process has pinned, or this one has written; what only this one knows stays. What this one
     /// merely read is forgotten when it is written no more.
-    pub(super) fn merge(&mut self, written: Record, now: &str) -> Vec<News> {
+    pub(super) fn merge(&mut self, written: PinRecord, now: &str) -> Vec<PinChange> {
         let own = std::mem::replace(&mut self.record, written);
         let kept: Vec<_> = own.sources.iter().filter(|(name, _)| self.is_own(name)).collect();
         for (name, source) in kept {
             self.record.sources.entry(name.clone()).or_insert_with(|| source.clone());
         }
-        let news = self.observe(now);
+        let changes = self.observe(now);
         self.needs_review |= self.record != own;
-        news
+        changes
     }
 
     /// Brings the record up to date with what there is.
-    fn observe(&mut self, now: &str) -> Vec<News> {
-        let (mut news, mut found) = (Vec::new(), Vec::new());
-        let at = Moment { now, first: self.starting.as_deref().unwrap_or(now) };
+    fn observe(&mut self, now: &str) -> Vec<PinChange> {
+        let (mut changes, mut found) = (Vec::new(), Vec::new());
+        let at = ReviewTime { now, first: self.starting.as_deref().unwrap_or(now) };
         for (name, present) in &self.present {
             let level = self.levels.of(name);
             let reached = self.levels.reached(name);
             if !self.record.sources.contains_key(name) {
                 let before = if level.holds() { self.predecessor(reached, present) } else { None };
                 let (kind, source) = match before {
-                    Some((before, source)) => (NewsKind::Renamed(before.clone()), source.renamed()),
-                    None => (NewsKind::FirstSeen(present.len()), Source::first_seen(present, level, at)),
+                    Some((before, source)) => (PinChangeKind::Renamed(before.clone()), source.renamed()),
+                    None => (PinChangeKind::FirstSeen(present.len()), SourceRecord::first_seen(present, level, at)),
                 };
                 self.is_unsaved = true;
-                news.push(News { source: name.clone(), kind });
+                changes.push(PinChange { source: name.clone(), kind });
                 self.record.sources.insert(name.clone(), source);
             }
             let Some(source) = self.record.sources.get_mut(name) else { continue };
@@ -149,7 +149,7 @@ impl Book {
             }
             let observed = source.observe(present, level, at);
             self.is_unsaved |= observed.is_changed;
-            let mut tools = observed.news;
+            let mut tools = observed.changes;
             let is_suspect = |tool: &&String| {
                 present.get(*tool).is_some_and(|here| source.state(tool, here, level) == State::Suspect)
             };
@@ -160,17 +160,21 @@ impl Book {
             }
         }
         // What makes it grow makes room.
-        if !news.is_empty() {
+        if !changes.is_empty() {
             self.forget_gone();
         }
-        let tell = |(source, tool, state, digest, level)| self.tell(source, tool, state, digest, level);
-        news.extend(found.into_iter().filter_map(tell));
-        news
+        let report = |(source, tool, state, digest, level)| self.report(source, tool, state, digest, level);
+        changes.extend(found.into_iter().filter_map(report));
+        changes
     }
 
     /// The pinned source that is gone and that a source seems to be under another name: it is reached in the same way, or else
     /// most like it by the names of its tools.
-    fn predecessor(&self, reached: Option<Digest>, present: &BTreeMap<String, Present>) -> Option<(&String, &Source)> {
+    fn predecessor(
+        &self,
+        reached: Option<Digest>,
+        present: &BTreeMap<String, PresentTool>,
+    ) -> Option<(&String, &SourceRecord)> {
         let is_gone = |name: &String| self.levels.is_gone(name, self.present.contains_key(name));
         let gone =
             self.record.sources.iter().filter(|(name, source)| source.held && name.starts_with(MCP) && is_gone(name));
@@ -182,25 +186,25 @@ impl Book {
         like.max_by_key(|(likeness, (_, source))| (*likeness, &source.since)).map(|(_, found)| found)
     }
 
-    fn tell(
+    fn report(
         &mut self,
         source: String,
         tool: String,
         state: State,
         digest: Option<Digest>,
         level: Level,
-    ) -> Option<News> {
-        let told = self.told.entry(source.clone()).or_default();
+    ) -> Option<PinChange> {
+        let reported = self.reported.entry(source.clone()).or_default();
         // Rather twice than not at all; and no source has another one silenced.
-        if told.len() >= MAX_TOLD {
-            told.clear();
+        if reported.len() >= MAX_REPORTED {
+            reported.clear();
         }
-        if !told.insert((tool.clone(), state, digest)) {
+        if !reported.insert((tool.clone(), state, digest)) {
             return None;
         }
         *self.changes.entry(source.clone()).or_default() += 1;
         let is_held = level.holds() && state != State::Missing;
-        Some(News { source, kind: NewsKind::Tool { tool, state, is_held } })
+        Some(PinChange { source, kind: PinChangeKind::Tool { tool, state, is_held } })
     }
 
     fn held(&self, tools: &[Arc<ToolDescriptor>]) -> Quarantine {
@@ -227,7 +231,7 @@ impl Book {
         let level = self.levels.of(&tool.source);
         let Some(source) = self.record.sources.get(&*tool.source).filter(|_| level.holds()) else { return true };
         let present =
-            Present { name: Arc::clone(&tool.name), definition: Definition::of(tool), finding: finding(tool) };
+            PresentTool { name: Arc::clone(&tool.name), definition: Definition::of(tool), finding: finding(tool) };
         reason(source.state(tool.bare_name(), &present, level), &present).is_none()
     }
 
@@ -259,7 +263,7 @@ impl Book {
     }
 
     /// Whether this process knows a source that the record should have and does not.
-    pub(super) fn lacks_any(&self, record: &Record) -> bool {
+    pub(super) fn lacks_any(&self, record: &PinRecord) -> bool {
         self.record.sources.keys().any(|source| self.is_own(source) && !record.sources.contains_key(source))
     }
 
@@ -280,7 +284,7 @@ impl Book {
         for name in beyond(sizes, MAX_GONE, MAX_GONE_BYTES) {
             self.record.sources.remove(&name);
             self.last_seen.remove(&name);
-            self.told.remove(&name);
+            self.reported.remove(&name);
             self.changes.remove(&name);
             self.is_unsaved = true;
         }
@@ -288,7 +292,7 @@ impl Book {
 
     /// Leaves out of a record that is too large what was before, and of the sources that nobody named those that are gone,
     /// and the largest.
-    pub(super) fn trimmed(&self, record: &Record) -> Record {
+    pub(super) fn trimmed(&self, record: &PinRecord) -> PinRecord {
         let mut record = record.clone();
         record.sources.retain(|source, _| self.present.contains_key(source) || self.levels.name(source));
         let pins = record.sources.values_mut().flat_map(|source| source.tools.values_mut());
@@ -310,7 +314,7 @@ fn finding(tool: &ToolDescriptor) -> Option<String> {
 }
 
 /// Why a tool is held back, for operators; none if it is not.
-pub(super) fn reason(state: State, present: &Present) -> Option<String> {
+pub(super) fn reason(state: State, present: &PresentTool) -> Option<String> {
     let why = match state {
         State::Pinned | State::Recorded | State::Missing => return None,
         State::Changed => "its definition changed since it was pinned".to_owned(),
@@ -334,7 +338,7 @@ fn beyond<'a>(sources: impl IntoIterator<Item = (&'a String, usize)>, number: us
 }
 
 /// What a source takes in the file, about.
-fn size(source: &Source) -> usize {
+fn size(source: &SourceRecord) -> usize {
     let of_tool = |(name, bytes): (&String, usize)| name.len() + bytes + OVERHEAD;
     let pinned = source.tools.iter().map(|(name, pin)| {
         let before = pin.before.as_ref().map_or(0, |before| before.definition.as_json().len());
@@ -363,33 +367,33 @@ mod tests {
         Levels::new(sources.iter().map(|source| ((*source).to_owned(), Level::Hold)), [])
     }
 
-    fn held(book: &mut Book, tools: &[Arc<ToolDescriptor>]) -> Vec<String> {
-        let (held, _) = book.review(tools, "now");
+    fn held(pins: &mut PinState, tools: &[Arc<ToolDescriptor>]) -> Vec<String> {
+        let (held, _) = pins.review(tools, "now");
         tools.iter().filter(|tool| held.reason(tool).is_some()).map(|tool| tool.name.to_string()).collect()
     }
 
     #[test]
     fn only_what_changed_is_held_and_only_where_that_is_asked_for() {
-        let mut book = Book::of(Record::default(), holding(&["mcp:a"]));
+        let mut pins = PinState::of(PinRecord::default(), holding(&["mcp:a"]));
         let first = [tool("mcp:a", "read", "1"), tool("mcp:a", "write", "1"), tool("mcp:b", "look", "1")];
-        assert_eq!(held(&mut book, &first), [""; 0]);
+        assert_eq!(held(&mut pins, &first), [""; 0]);
         let next = [tool("mcp:a", "read", "2"), tool("mcp:a", "write", "1"), tool("mcp:b", "look", "2")];
-        let (is_held, news) = book.review(&next, "now");
+        let (is_held, changes) = pins.review(&next, "now");
         insta::assert_snapshot!(is_held.reason(&next[0]).unwrap(), @"its definition changed since it was pinned; see `toolbus pins diff read`");
         assert_eq!(is_held.len(), 1);
-        assert_eq!(next.each_ref().map(|tool| book.admits(tool)), [false, true, true]);
-        assert!(book.admits(&tool("mcp:never seen", "read", "1")));
-        let told = |source: &str, tool: &str, is_held| News {
+        assert_eq!(next.each_ref().map(|tool| pins.admits(tool)), [false, true, true]);
+        assert!(pins.admits(&tool("mcp:never seen", "read", "1")));
+        let reported = |source: &str, tool: &str, is_held| PinChange {
             source: source.to_owned(),
-            kind: NewsKind::Tool { tool: tool.to_owned(), state: State::Changed, is_held },
+            kind: PinChangeKind::Tool { tool: tool.to_owned(), state: State::Changed, is_held },
         };
-        assert_eq!(news, [told("mcp:a", "read", true), told("mcp:b", "look", false)]);
-        assert_eq!(book.changes, [("mcp:a".to_owned(), 1), ("mcp:b".to_owned(), 1)].into());
+        assert_eq!(changes, [reported("mcp:a", "read", true), reported("mcp:b", "look", false)]);
+        assert_eq!(pins.changes, [("mcp:a".to_owned(), 1), ("mcp:b".to_owned(), 1)].into());
     }
 
-    fn reserved(book: &Book) -> Vec<(String, String)> {
+    fn reserved(pins: &PinState) -> Vec<(String, String)> {
         let mut names: Vec<_> =
-            book.reserved().into_iter().map(|(name, source)| (name.to_string(), source.to_string())).collect();
+            pins.reserved().into_iter().map(|(name, source)| (name.to_string(), source.to_string())).collect();
         names.sort();
         names
     }
@@ -400,39 +404,39 @@ mod tests {
 
     #[test]
     fn the_names_of_pinned_tools_are_their_sources_also_while_that_is_away() {
-        let mut book = Book::of(Record::default(), holding(&["mcp:a"]));
+        let mut pins = PinState::of(PinRecord::default(), holding(&["mcp:a"]));
         let [read, look] = [tool("mcp:a", "read", "1"), tool("mcp:b", "look", "1")];
         let unseen = Claim { is_pinned: true, since: None };
-        assert_eq!(book.claim(&read), unseen, "it is pinned as soon as it is seen");
-        held(&mut book, &[read.clone(), look.clone()]);
+        assert_eq!(pins.claim(&read), unseen, "it is pinned as soon as it is seen");
+        held(&mut pins, &[read.clone(), look.clone()]);
         let since = Some("now".to_owned());
-        assert_eq!(book.claim(&read), Claim { is_pinned: true, since: since.clone() });
-        assert_eq!(book.claim(&look), Claim { is_pinned: false, since });
-        assert_eq!(book.claim(&tool("mcp:a", "new", "1")), Claim::default(), "nobody has approved it");
-        assert_eq!(reserved(&book), [pair("read", "mcp:a")]);
-        let next = Book::of(book.record.clone(), holding(&["mcp:a"]));
+        assert_eq!(pins.claim(&read), Claim { is_pinned: true, since: since.clone() });
+        assert_eq!(pins.claim(&look), Claim { is_pinned: false, since });
+        assert_eq!(pins.claim(&tool("mcp:a", "new", "1")), Claim::default(), "nobody has approved it");
+        assert_eq!(reserved(&pins), [pair("read", "mcp:a")]);
+        let next = PinState::of(pins.record.clone(), holding(&["mcp:a"]));
         assert_eq!(reserved(&next), [pair("read", "mcp:a")]);
-        book.levels = Levels::default();
-        assert_eq!(reserved(&book), [], "it is pinned no more");
+        pins.levels = Levels::default();
+        assert_eq!(reserved(&pins), [], "it is pinned no more");
     }
 
     #[test]
     fn a_reserved_name_is_the_published_one_and_the_source_that_had_it_first_has_it() {
-        let mut book = Book::of(Record::default(), holding(&["mcp:a", "mcp:b"]));
-        book.review(&[tool("mcp:b", "read", "1")], "2026-01-01T00:00:00Z");
+        let mut pins = PinState::of(PinRecord::default(), holding(&["mcp:a", "mcp:b"]));
+        pins.review(&[tool("mcp:b", "read", "1")], "2026-01-01T00:00:00Z");
         let both = [tool("mcp:a", "read", "1"), tool("mcp:b", "read", "1"), tool("mcp:a", "list", "1")];
-        book.review(&both, "2026-01-02T00:00:00Z");
-        assert_eq!(reserved(&book), [pair("list", "mcp:a"), pair("read", "mcp:b")]);
+        pins.review(&both, "2026-01-02T00:00:00Z");
+        assert_eq!(reserved(&pins), [pair("list", "mcp:a"), pair("read", "mcp:b")]);
         let changed = [tool("mcp:b", "read", "2")];
-        book.review(&changed, "2026-01-03T00:00:00Z");
-        let offered = book.offered("mcp:b", None, offer(&book.find("mcp:b", None).unwrap())).unwrap();
-        approve(&mut book.record, &offered, "2026-01-03T00:00:00Z");
-        assert_eq!(reserved(&book)[1], pair("read", "mcp:b"), "an approval makes it no newcomer");
-        assert_eq!(book.claim(&changed[0]).since.as_deref(), Some("2026-01-01T00:00:00Z"));
+        pins.review(&changed, "2026-01-03T00:00:00Z");
+        let offered = pins.offered("mcp:b", None, offer(&pins.find("mcp:b", None).unwrap())).unwrap();
+        approve(&mut pins.record, &offered, "2026-01-03T00:00:00Z");
+        assert_eq!(reserved(&pins)[1], pair("read", "mcp:b"), "an approval makes it no newcomer");
+        assert_eq!(pins.claim(&changed[0]).since.as_deref(), Some("2026-01-01T00:00:00Z"));
         let naming = Naming { prefix: Some("b".into()), ..Naming::default() };
-        book.levels =
+        pins.levels =
             holding(&["mcp:a", "mcp:b"]).naming([Named { source: "mcp:b".to_owned(), naming, reached: None }]);
-        assert_eq!(reserved(&book), [pair("b_read", "mcp:b"), pair("list", "mcp:a"), pair("read", "mcp:a")]);
+        assert_eq!(reserved(&pins), [pair("b_read", "mcp:b"), pair("list", "mcp:a"), pair("read", "mcp:a")]);
     }
 
     fn reached(source: &str, how: &str) -> Levels {
@@ -447,13 +451,13 @@ mod tests {
             ("the same command", [tool("mcp:b", "entirely", "2"), tool("mcp:b", "other", "2")]),
             ("another command", [tool("mcp:b", "read", "2"), tool("mcp:b", "write", "1")]),
         ] {
-            let mut before = Book::of(Record::default(), reached("mcp:a", "the same command"));
+            let mut before = PinState::of(PinRecord::default(), reached("mcp:a", "the same command"));
             held(&mut before, &[tool("mcp:a", "read", "1"), tool("mcp:a", "write", "1")]);
-            let mut after = Book::of(before.record, reached("mcp:b", how));
-            let (is_held, news) = after.review(&tools, "later");
+            let mut after = PinState::of(before.record, reached("mcp:b", how));
+            let (is_held, changes) = after.review(&tools, "later");
             assert_eq!(
-                news[0],
-                News { source: "mcp:b".to_owned(), kind: NewsKind::Renamed("mcp:a".to_owned()) },
+                changes[0],
+                PinChange { source: "mcp:b".to_owned(), kind: PinChangeKind::Renamed("mcp:a".to_owned()) },
                 "{how}"
             );
             let changed: Vec<&str> =
@@ -468,43 +472,43 @@ mod tests {
 
     #[test]
     fn a_server_that_is_renamed_while_its_tools_are_still_there_is_held_as_well() {
-        let mut book = Book::of(Record::default(), holding(&["mcp:a"]));
+        let mut pins = PinState::of(PinRecord::default(), holding(&["mcp:a"]));
         let old = tool("mcp:a", "read", "1");
-        held(&mut book, std::slice::from_ref(&old));
-        book.set_levels(holding(&["mcp:b"]));
-        assert_eq!(held(&mut book, &[old, tool("mcp:b", "read", "2")]), ["read"]);
+        held(&mut pins, std::slice::from_ref(&old));
+        pins.set_levels(holding(&["mcp:b"]));
+        assert_eq!(held(&mut pins, &[old, tool("mcp:b", "read", "2")]), ["read"]);
     }
 
     #[test]
     fn a_server_that_is_renamed_alone_stays_pinned_and_one_that_is_another_is_first_seen() {
-        let mut before = Book::of(Record::default(), reached("mcp:a", "a"));
+        let mut before = PinState::of(PinRecord::default(), reached("mcp:a", "a"));
         held(&mut before, &[tool("mcp:a", "read", "1"), tool("mcp:a", "write", "1"), tool("mcp:a", "list", "1")]);
-        let mut after = Book::of(before.record.clone(), reached("mcp:b", "a"));
+        let mut after = PinState::of(before.record.clone(), reached("mcp:b", "a"));
         let same = ["read", "write", "list"].map(|name| tool("mcp:b", name, "1"));
         assert_eq!(held(&mut after, &same), [""; 0]);
         assert_eq!(held(&mut after, &[tool("mcp:b", "read", "2")]), ["read"]);
-        let mut another = Book::of(before.record.clone(), reached("mcp:c", "c"));
+        let mut another = PinState::of(before.record.clone(), reached("mcp:c", "c"));
         let other = ["read", "look", "search"].map(|name| tool("mcp:c", name, "2"));
-        let (is_held, news) = another.review(&other, "later");
+        let (is_held, changes) = another.review(&other, "later");
         assert_eq!(is_held.len(), 0, "one name in three is a coincidence");
-        assert_eq!(news[0].kind, NewsKind::FirstSeen(3));
-        let mut both = Book::of(before.record, holding(&["mcp:a", "mcp:b"]));
+        assert_eq!(changes[0].kind, PinChangeKind::FirstSeen(3));
+        let mut both = PinState::of(before.record, holding(&["mcp:a", "mcp:b"]));
         assert_eq!(held(&mut both, &[tool("mcp:b", "read", "2")]), [""; 0], "the other is still configured");
     }
 
     #[test]
     fn sources_of_one_start_are_of_one_age_whichever_is_faster_and_later_ones_are_younger() {
-        let mut book = Book::of(Record::default(), Levels::default());
-        book.starting = Some("2026-01-01T00:00:00Z".to_owned());
+        let mut pins = PinState::of(PinRecord::default(), Levels::default());
+        pins.starting = Some("2026-01-01T00:00:00Z".to_owned());
         let [a, b, c] = ["mcp:a", "mcp:b", "mcp:c"].map(|source| tool(source, "read", "1"));
         let started = Some("2026-01-01T00:00:00Z".to_owned());
-        book.review(std::slice::from_ref(&b), "2026-01-01T00:00:01Z");
-        assert_eq!([&a, &b].map(|tool| book.claim(tool).since), [started.clone(), started.clone()]);
-        book.review(&[a.clone(), b.clone()], "2026-01-01T00:00:02Z");
-        book.starting = None;
-        assert_eq!(book.claim(&c).since, None);
-        book.review(&[a.clone(), b.clone(), c.clone()], "2026-01-01T00:00:03Z");
-        let mut next = Book::of(book.record, Levels::default());
+        pins.review(std::slice::from_ref(&b), "2026-01-01T00:00:01Z");
+        assert_eq!([&a, &b].map(|tool| pins.claim(tool).since), [started.clone(), started.clone()]);
+        pins.review(&[a.clone(), b.clone()], "2026-01-01T00:00:02Z");
+        pins.starting = None;
+        assert_eq!(pins.claim(&c).since, None);
+        pins.review(&[a.clone(), b.clone(), c.clone()], "2026-01-01T00:00:03Z");
+        let mut next = PinState::of(pins.record, Levels::default());
         next.starting = Some("2026-01-02T00:00:00Z".to_owned());
         let later = Some("2026-01-01T00:00:03Z".to_owned());
         assert_eq!([&a, &b, &c].map(|tool| next.claim(tool).since), [started.clone(), started, later]);
@@ -512,18 +516,18 @@ mod tests {
 
     #[test]
     fn tools_that_known_sources_list_anew_at_a_start_are_of_one_age_whichever_is_faster() {
-        let mut before = Book::of(Record::default(), Levels::default());
+        let mut before = PinState::of(PinRecord::default(), Levels::default());
         before.review(&[tool("mcp:a", "read", "1"), tool("mcp:b", "read", "1")], "2026-01-01T00:00:00Z");
-        let mut book = Book::of(before.record, Levels::default());
-        book.starting = Some("2026-01-02T00:00:00Z".to_owned());
+        let mut pins = PinState::of(before.record, Levels::default());
+        pins.starting = Some("2026-01-02T00:00:00Z".to_owned());
         let [a, b] = ["mcp:a", "mcp:b"].map(|source| [tool(source, "read", "1"), tool(source, "find", "1")]);
-        book.review(&b, "2026-01-02T00:00:01Z");
-        book.review(&[a.clone(), b.clone()].concat(), "2026-01-02T00:00:02Z");
-        book.starting = None;
+        pins.review(&b, "2026-01-02T00:00:01Z");
+        pins.review(&[a.clone(), b.clone()].concat(), "2026-01-02T00:00:02Z");
+        pins.starting = None;
         let later = tool("mcp:b", "list", "1");
         let all = [a.as_slice(), &b, std::slice::from_ref(&later)].concat();
-        book.review(&all, "2026-01-02T00:00:03Z");
-        let next = Book::of(book.record, Levels::default());
+        pins.review(&all, "2026-01-02T00:00:03Z");
+        let next = PinState::of(pins.record, Levels::default());
         let since = |tool: &ToolDescriptor| next.claim(tool).since;
         for (number, first) in ["2026-01-01T00:00:00Z", "2026-01-02T00:00:00Z"].into_iter().enumerate() {
             assert_eq!([since(&a[number]).as_deref(), since(&b[number]).as_deref()], [Some(first); 2]);
@@ -533,12 +537,12 @@ mod tests {
 
     #[test]
     fn a_change_that_is_followed_makes_a_tool_no_newcomer_under_its_name() {
-        let mut book = Book::of(Record::default(), Levels::default());
+        let mut pins = PinState::of(PinRecord::default(), Levels::default());
         for (text, now) in [("1", "2026-01-01T00:00:00Z"), ("2", "2026-01-02T00:00:00Z"), ("3", "2026-01-03T00:00:00Z")]
         {
-            book.review(&[tool("mcp:a", "read", text)], now);
+            pins.review(&[tool("mcp:a", "read", text)], now);
         }
-        assert_eq!(book.claim(&tool("mcp:a", "read", "3")).since.as_deref(), Some("2026-01-01T00:00:00Z"));
+        assert_eq!(pins.claim(&tool("mcp:a", "read", "3")).since.as_deref(), Some("2026-01-01T00:00:00Z"));
     }
 
     #[test]
@@ -548,93 +552,93 @@ mod tests {
             Suspicion { rule: "conceal".into(), place: "description".to_owned(), excerpt: "say nothing".to_owned() };
         suspect.suspicions = [found].into();
         let tools = [Arc::new(suspect), tool("mcp:a", "write", "1")];
-        let mut book = Book::of(Record::default(), Levels::new([("mcp:a".to_owned(), Level::Strict)], []));
-        let (is_held, news) = book.review(&tools, "now");
+        let mut pins = PinState::of(PinRecord::default(), Levels::new([("mcp:a".to_owned(), Level::Strict)], []));
+        let (is_held, changes) = pins.review(&tools, "now");
         insta::assert_snapshot!(is_held.reason(&tools[0]).unwrap(), @r#"it is suspect: conceal in description: "say nothing"; see `toolbus pins diff read`"#);
-        assert_eq!((is_held.len(), news.len()), (1, 2));
-        assert_eq!(held(&mut book, &tools), ["read"]);
-        let shown = offer(&book.find("read", None).unwrap());
-        let offered = book.offered("read", None, shown).unwrap();
-        approve(&mut book.record, &offered, "later");
-        assert_eq!(held(&mut book, &tools), [""; 0]);
-        book.levels = holding(&["mcp:a"]);
-        assert_eq!(held(&mut book, &tools), [""; 0]);
+        assert_eq!((is_held.len(), changes.len()), (1, 2));
+        assert_eq!(held(&mut pins, &tools), ["read"]);
+        let shown = offer(&pins.find("read", None).unwrap());
+        let offered = pins.offered("read", None, shown).unwrap();
+        approve(&mut pins.record, &offered, "later");
+        assert_eq!(held(&mut pins, &tools), [""; 0]);
+        pins.levels = holding(&["mcp:a"]);
+        assert_eq!(held(&mut pins, &tools), [""; 0]);
     }
 
     #[test]
     fn a_server_that_flaps_between_two_definitions_is_told_of_once() {
-        let mut book = Book::of(Record::default(), holding(&["mcp:a"]));
+        let mut pins = PinState::of(PinRecord::default(), holding(&["mcp:a"]));
         let (one, two) = ([tool("mcp:a", "read", "1")], [tool("mcp:a", "read", "2")]);
-        held(&mut book, &one);
+        held(&mut pins, &one);
         for round in 0..3 {
-            let (is_held, news) = book.review(&two, "now");
-            assert_eq!((is_held.len(), news.len()), (1, usize::from(round == 0)));
-            assert_eq!(held(&mut book, &one), [""; 0]);
+            let (is_held, changes) = pins.review(&two, "now");
+            assert_eq!((is_held.len(), changes.len()), (1, usize::from(round == 0)));
+            assert_eq!(held(&mut pins, &one), [""; 0]);
             // Gone for a while, as when its server is removed.
-            assert_eq!(held(&mut book, &[]), [""; 0]);
+            assert_eq!(held(&mut pins, &[]), [""; 0]);
         }
-        assert_eq!(book.changes["mcp:a"], 1);
+        assert_eq!(pins.changes["mcp:a"], 1);
     }
 
     #[test]
     fn what_waited_when_the_record_was_written_is_held_from_the_start_and_not_told_again() {
-        let mut before = Book::of(Record::default(), holding(&["mcp:a"]));
+        let mut before = PinState::of(PinRecord::default(), holding(&["mcp:a"]));
         held(&mut before, &[tool("mcp:a", "read", "1")]);
         let next = [tool("mcp:a", "read", "2"), tool("mcp:a", "new", "1")];
         held(&mut before, &next);
-        let mut book = Book::of(before.record, holding(&["mcp:a"]));
-        let (is_held, news) = book.review(&next, "later");
-        assert_eq!((is_held.len(), news), (2, Vec::new()));
-        assert!(!book.is_unsaved);
+        let mut pins = PinState::of(before.record, holding(&["mcp:a"]));
+        let (is_held, changes) = pins.review(&next, "later");
+        assert_eq!((is_held.len(), changes), (2, Vec::new()));
+        assert!(!pins.is_unsaved);
     }
 
     #[test]
     fn an_approval_is_of_what_was_shown() {
-        let mut book = Book::of(Record::default(), holding(&["mcp:a", "mcp:b"]));
-        held(&mut book, &[tool("mcp:a", "read", "1"), tool("mcp:a", "old", "1"), tool("mcp:b", "read", "1")]);
+        let mut pins = PinState::of(PinRecord::default(), holding(&["mcp:a", "mcp:b"]));
+        held(&mut pins, &[tool("mcp:a", "read", "1"), tool("mcp:a", "old", "1"), tool("mcp:b", "read", "1")]);
         let next = [tool("mcp:a", "read", "2"), tool("mcp:a", "new", "1"), tool("mcp:b", "read", "2")];
-        held(&mut book, &next);
-        let shown = |book: &Book, name: &str, source| offer(&book.find(name, source).unwrap());
-        let both = shown(&book, "read", None);
+        held(&mut pins, &next);
+        let shown = |pins: &PinState, name: &str, source| offer(&pins.find(name, source).unwrap());
+        let both = shown(&pins, "read", None);
         assert_eq!(
-            book.offered("read", None, both),
+            pins.offered("read", None, both),
             Err(Mismatch::Ambiguous("read".to_owned(), "mcp:a, mcp:b".to_owned()))
         );
-        let one = shown(&book, "read", Some("mcp:b"));
-        held(&mut book, &[next[0].clone(), next[1].clone(), tool("mcp:b", "read", "3")]);
-        assert_eq!(book.offered("read", Some("mcp:b"), one), Err(Mismatch::Again("read".to_owned())));
-        let whole = shown(&book, "mcp:a", None);
-        assert_eq!(shown(&book, "a", None), whole, "a server is meant by its own name, too");
-        let offered = book.offered("a", None, whole).unwrap();
+        let one = shown(&pins, "read", Some("mcp:b"));
+        held(&mut pins, &[next[0].clone(), next[1].clone(), tool("mcp:b", "read", "3")]);
+        assert_eq!(pins.offered("read", Some("mcp:b"), one), Err(Mismatch::Again("read".to_owned())));
+        let whole = shown(&pins, "mcp:a", None);
+        assert_eq!(shown(&pins, "a", None), whole, "a server is meant by its own name, too");
+        let offered = pins.offered("a", None, whole).unwrap();
         let states: Vec<_> =
             offered.iter().map(|difference| (&*difference.entry.tool, difference.entry.state)).collect();
         assert_eq!(states, [("new", State::New), ("old", State::Missing), ("read", State::Changed)]);
-        approve(&mut book.record, &offered, "later");
-        assert_eq!(held(&mut book, &next), ["read"], "that of the other source");
-        assert_eq!(book.offered("a", None, whole), Err(Mismatch::Nothing("a".to_owned())));
-        assert_eq!(book.find("old", None), Err(Mismatch::Unknown("old".to_owned())), "it is forgotten");
-        assert!(book.record.sources["mcp:a"].tools["new"].approved.is_some());
+        approve(&mut pins.record, &offered, "later");
+        assert_eq!(held(&mut pins, &next), ["read"], "that of the other source");
+        assert_eq!(pins.offered("a", None, whole), Err(Mismatch::Nothing("a".to_owned())));
+        assert_eq!(pins.find("old", None), Err(Mismatch::Unknown("old".to_owned())), "it is forgotten");
+        assert!(pins.record.sources["mcp:a"].tools["new"].approved.is_some());
     }
 
     #[test]
     fn a_source_is_meant_before_a_tool_that_took_its_name() {
-        let mut book = Book::of(Record::default(), holding(&["rest", "mcp:a"]));
-        held(&mut book, &[tool("rest", "get", "1"), tool("mcp:a", "read", "1")]);
-        held(&mut book, &[tool("rest", "get", "2"), tool("mcp:a", "read", "1"), tool("mcp:a", "rest", "1")]);
-        let found = book.find("rest", None).unwrap();
+        let mut pins = PinState::of(PinRecord::default(), holding(&["rest", "mcp:a"]));
+        held(&mut pins, &[tool("rest", "get", "1"), tool("mcp:a", "read", "1")]);
+        held(&mut pins, &[tool("rest", "get", "2"), tool("mcp:a", "read", "1"), tool("mcp:a", "rest", "1")]);
+        let found = pins.find("rest", None).unwrap();
         assert_eq!(found.iter().map(|found| &*found.entry.tool).collect::<Vec<_>>(), ["get"]);
-        assert_eq!(book.find("rest", Some("mcp:a")).unwrap().len(), 1);
+        assert_eq!(pins.find("rest", Some("mcp:a")).unwrap().len(), 1);
     }
 
     #[test]
     fn a_name_that_a_server_and_a_tool_have_means_neither() {
-        let mut book = Book::of(Record::default(), holding(&["mcp:files", "mcp:evil"]));
+        let mut pins = PinState::of(PinRecord::default(), holding(&["mcp:files", "mcp:evil"]));
         let read = |description| tool("mcp:files", "read", description);
-        held(&mut book, &[read("1"), tool("mcp:evil", "look", "1")]);
-        held(&mut book, &[read("2"), tool("mcp:evil", "look", "1"), tool("mcp:evil", "files", "1")]);
-        insta::assert_snapshot!(book.find("files", None).unwrap_err(), @"an MCP server and a tool of mcp:evil are called `files`: write `mcp:files` for the server, or name the tool's with --source");
+        held(&mut pins, &[read("1"), tool("mcp:evil", "look", "1")]);
+        held(&mut pins, &[read("2"), tool("mcp:evil", "look", "1"), tool("mcp:evil", "files", "1")]);
+        insta::assert_snapshot!(pins.find("files", None).unwrap_err(), @"an MCP server and a tool of mcp:evil are called `files`: write `mcp:files` for the server, or name the tool's with --source");
         let tools = |name, source| {
-            let found = book.find(name, source).unwrap();
+            let found = pins.find(name, source).unwrap();
             found.into_iter().map(|found| (found.entry.source, found.entry.tool)).collect::<Vec<_>>()
         };
         assert_eq!(tools("mcp:files", None), [("mcp:files".to_owned(), "read".to_owned())]);
@@ -643,39 +647,39 @@ mod tests {
 
     #[test]
     fn what_others_wrote_counts_and_what_only_this_process_saw_stays() {
-        let mut book = Book::of(Record::default(), holding(&["mcp:a", "mcp:b"]));
-        held(&mut book, &[tool("mcp:a", "read", "2"), tool("mcp:b", "look", "1")]);
-        let mut other = Book::of(Record::default(), holding(&["mcp:a"]));
+        let mut pins = PinState::of(PinRecord::default(), holding(&["mcp:a", "mcp:b"]));
+        held(&mut pins, &[tool("mcp:a", "read", "2"), tool("mcp:b", "look", "1")]);
+        let mut other = PinState::of(PinRecord::default(), holding(&["mcp:a"]));
         held(&mut other, &[tool("mcp:a", "read", "1")]);
-        book.merge(other.record.clone(), "later");
-        assert!(book.needs_review);
-        assert!(book.lacks_any(&other.record));
+        pins.merge(other.record.clone(), "later");
+        assert!(pins.needs_review);
+        assert!(pins.lacks_any(&other.record));
         let now = [tool("mcp:a", "read", "2"), tool("mcp:b", "look", "2")];
-        assert_eq!(held(&mut book, &now), ["read", "look"]);
-        assert!(!book.needs_review);
-        book.merge(book.record.clone(), "later");
-        assert!(!book.needs_review, "what changes nothing needs nothing");
+        assert_eq!(held(&mut pins, &now), ["read", "look"]);
+        assert!(!pins.needs_review);
+        pins.merge(pins.record.clone(), "later");
+        assert!(!pins.needs_review, "what changes nothing needs nothing");
     }
 
     #[test]
     fn a_source_that_is_seen_while_nothing_can_be_written_is_not_first_seen_twice() {
-        let mut book = Book::of(Record::default(), holding(&["mcp:a"]));
-        held(&mut book, &[tool("mcp:a", "read", "1")]);
+        let mut pins = PinState::of(PinRecord::default(), holding(&["mcp:a"]));
+        held(&mut pins, &[tool("mcp:a", "read", "1")]);
         let next = [tool("mcp:a", "read", "2")];
-        assert_eq!(held(&mut book, &next), ["read"]);
-        book.merge(Record::default(), "later");
-        assert_eq!(held(&mut book, &next), ["read"]);
+        assert_eq!(held(&mut pins, &next), ["read"]);
+        pins.merge(PinRecord::default(), "later");
+        assert_eq!(held(&mut pins, &next), ["read"]);
     }
 
     #[test]
     fn a_record_that_is_too_large_loses_what_nobody_misses() {
-        let mut book = Book::of(Record::default(), holding(&["mcp:a"]));
-        held(&mut book, &[tool("mcp:a", "read", "1"), tool("mcp:b", "look", "1"), tool("mcp:c", "see", "1")]);
-        held(&mut book, &[tool("mcp:c", "see", "2")]);
-        let trimmed = book.trimmed(&book.record);
+        let mut pins = PinState::of(PinRecord::default(), holding(&["mcp:a"]));
+        held(&mut pins, &[tool("mcp:a", "read", "1"), tool("mcp:b", "look", "1"), tool("mcp:c", "see", "1")]);
+        held(&mut pins, &[tool("mcp:c", "see", "2")]);
+        let trimmed = pins.trimmed(&pins.record);
         assert_eq!(trimmed.sources.keys().collect::<Vec<_>>(), ["mcp:a", "mcp:c"]);
         assert_eq!(trimmed.sources["mcp:c"].tools["see"].before, None);
-        assert!(book.record.sources["mcp:c"].tools["see"].before.is_some());
+        assert!(pins.record.sources["mcp:c"].tools["see"].before.is_some());
     }
 
     #[test]
@@ -687,11 +691,11 @@ mod tests {
             tool.parameters = Some(json!({"type": "object"}).into());
             Arc::new(tool)
         };
-        let mut book = Book::of(Record::default(), holding(&["mcp:a"]));
-        held(&mut book, &[in_set("fs")]);
-        assert_eq!(held(&mut book, &[in_set("files")]), [""; 0]);
+        let mut pins = PinState::of(PinRecord::default(), holding(&["mcp:a"]));
+        held(&mut pins, &[in_set("fs")]);
+        assert_eq!(held(&mut pins, &[in_set("files")]), [""; 0]);
         for name in ["read", "files.read"] {
-            assert_eq!(book.find(name, None).unwrap()[0].entry.name, "files.read");
+            assert_eq!(pins.find(name, None).unwrap()[0].entry.name, "files.read");
         }
     }
 
@@ -699,51 +703,52 @@ mod tests {
     fn sources_that_come_and_go_do_not_fill_the_record_not_even_held_ones() {
         let pattern = |text: &str| (Pattern::parse(text).unwrap(), Level::Hold);
         let levels = Levels::new([("mcp:kept".to_owned(), Level::Watch)], [pattern("mcp:*"), pattern("mcp:meant")]);
-        let mut book = Book::of(Record::default(), levels);
-        held(&mut book, &[tool("mcp:kept", "read", "1"), tool("mcp:meant", "read", "1")]);
+        let mut pins = PinState::of(PinRecord::default(), levels);
+        held(&mut pins, &[tool("mcp:kept", "read", "1"), tool("mcp:meant", "read", "1")]);
         let others: Vec<_> = (0..=1_001).map(|number| tool(&format!("mcp:{number}"), "read", "1")).collect();
         for part in [&others[..1], &others[1..1_001], &others[1_001..]] {
-            held(&mut book, part);
+            held(&mut pins, part);
         }
-        let has = |source: &str| book.record.sources.contains_key(source);
+        let has = |source: &str| pins.record.sources.contains_key(source);
         assert!(has("mcp:kept") && has("mcp:meant") && has("mcp:1") && has("mcp:1001") && !has("mcp:0"));
-        assert_eq!(book.record.sources.len(), 1_003);
-        assert!(book.is_unsaved && !book.last_seen.contains_key("mcp:0"));
+        assert_eq!(pins.record.sources.len(), 1_003);
+        assert!(pins.is_unsaved && !pins.last_seen.contains_key("mcp:0"));
     }
 
     #[test]
     fn large_sources_that_are_gone_are_forgotten_before_what_small_ones_have() {
-        let mut book = Book::of(Record::default(), Levels::new([], [(Pattern::parse("*").unwrap(), Level::Hold)]));
-        held(&mut book, &[tool("mcp:small", "read", "1")]);
+        let mut pins =
+            PinState::of(PinRecord::default(), Levels::new([], [(Pattern::parse("*").unwrap(), Level::Hold)]));
+        held(&mut pins, &[tool("mcp:small", "read", "1")]);
         let large = "x".repeat(3 << 20);
         for name in ["mcp:a", "mcp:b", "mcp:c", "mcp:d"] {
-            held(&mut book, &[tool(name, "read", &large)]);
+            held(&mut pins, &[tool(name, "read", &large)]);
         }
-        assert_eq!(book.record.sources.keys().collect::<Vec<_>>(), ["mcp:b", "mcp:c", "mcp:d", "mcp:small"]);
+        assert_eq!(pins.record.sources.keys().collect::<Vec<_>>(), ["mcp:b", "mcp:c", "mcp:d", "mcp:small"]);
     }
 
     #[test]
     fn what_was_merely_read_is_forgotten_when_it_is_written_no_more() {
-        let mut other = Book::of(Record::default(), holding(&[]));
+        let mut other = PinState::of(PinRecord::default(), holding(&[]));
         held(&mut other, &[tool("mcp:b", "look", "1")]);
-        let mut book = Book::of(other.record, holding(&["mcp:a"]));
-        held(&mut book, &[tool("mcp:c", "see", "1")]);
-        assert!(book.lacks_any(&Record::default()));
-        book.merge(Record::default(), "later");
-        assert_eq!(book.record.sources.keys().collect::<Vec<_>>(), ["mcp:c"]);
+        let mut pins = PinState::of(other.record, holding(&["mcp:a"]));
+        held(&mut pins, &[tool("mcp:c", "see", "1")]);
+        assert!(pins.lacks_any(&PinRecord::default()));
+        pins.merge(PinRecord::default(), "later");
+        assert_eq!(pins.record.sources.keys().collect::<Vec<_>>(), ["mcp:c"]);
     }
 
     #[test]
     fn a_source_that_never_says_the_same_twice_silences_no_other() {
-        let mut book = Book::of(Record::default(), holding(&["mcp:a"]));
-        held(&mut book, &[tool("mcp:a", "read", "0"), tool("mcp:b", "look", "0")]);
-        for number in 1..=MAX_TOLD + 1 {
+        let mut pins = PinState::of(PinRecord::default(), holding(&["mcp:a"]));
+        held(&mut pins, &[tool("mcp:a", "read", "0"), tool("mcp:b", "look", "0")]);
+        for number in 1..=MAX_REPORTED + 1 {
             let digest = Some(Digest::of([number.to_string().as_str()]));
-            book.tell("mcp:a".to_owned(), "read".to_owned(), State::Changed, digest, Level::Hold);
+            pins.report("mcp:a".to_owned(), "read".to_owned(), State::Changed, digest, Level::Hold);
         }
-        assert!(book.told["mcp:a"].len() <= MAX_TOLD);
-        let (_, news) = book.review(&[tool("mcp:a", "read", "1"), tool("mcp:b", "look", "1")], "now");
-        assert_eq!(news.len(), 2);
+        assert!(pins.reported["mcp:a"].len() <= MAX_REPORTED);
+        let (_, changes) = pins.review(&[tool("mcp:a", "read", "1"), tool("mcp:b", "look", "1")], "now");
+        assert_eq!(changes.len(), 2);
     }
 
     #[test]

@@ -4,7 +4,7 @@ use base64::Engine;
 use base64::alphabet::{STANDARD, URL_SAFE};
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 
-use super::haystack::{Texts, told};
+use super::haystack::{TextSource, told};
 
 /// Shortest run that is decoded, in characters.
 const MIN_RUN: usize = 24;
@@ -14,13 +14,13 @@ const MAX_RUNS: usize = 32;
 const MAX_RUN: usize = 8 * 1024;
 
 /// What a text says when it is decoded.
-pub(super) struct Decoded {
+pub(super) struct DecodedText {
     pub(super) place: String,
     pub(super) text: String,
 }
 
 /// Everything that can be decoded to text with words in it.
-pub(super) fn decoded(texts: &impl Texts) -> impl Iterator<Item = Decoded> {
+pub(super) fn decoded(texts: &impl TextSource) -> impl Iterator<Item = DecodedText> {
     let mut all = Vec::new();
     texts.each(&mut |place, _, text| {
         if all.len() >= MAX_RUNS || text.len() < MIN_RUN {
@@ -28,7 +28,7 @@ pub(super) fn decoded(texts: &impl Texts) -> impl Iterator<Item = Decoded> {
         }
         let found = runs(text).into_iter().flat_map(|run| [base64(run), hexadecimal(run)]).flatten();
         let found = found.chain(per_cent(text)).chain(rot13(text)).filter(|text| has_words(text));
-        all.extend(found.map(|text| Decoded { place: told(place), text }));
+        all.extend(found.map(|text| DecodedText { place: told(place), text }));
     });
     all.truncate(MAX_RUNS);
     all.into_iter()

@@ -1,7 +1,7 @@
 //! The texts that are scanned together, made into one.
 
 use super::normal;
-use crate::schema::{Place, Role};
+use crate::schema::{TextPath, TextRole};
 use crate::text::{clean, has_unseen, unseen};
 
 /// Most that is looked at, in bytes.
@@ -16,9 +16,9 @@ const FAR_LINES: usize = 20;
 const FAR_SPACES: usize = 100;
 
 /// Texts that belong together.
-pub(super) trait Texts {
+pub(super) trait TextSource {
     /// Visits each, always in the same order.
-    fn each<'v>(&'v self, visit: &mut dyn FnMut(&Place<'_>, Role, &'v str));
+    fn each<'v>(&'v self, visit: &mut dyn FnMut(&TextPath<'_>, TextRole, &'v str));
 }
 
 /// Texts as the rules know them, one after the other.
@@ -31,7 +31,7 @@ pub(super) struct Haystack {
 }
 
 impl Haystack {
-    pub(super) fn of(texts: &impl Texts) -> Self {
+    pub(super) fn of(texts: &impl TextSource) -> Self {
         let (mut text, mut ends, mut left_out) = (String::new(), Vec::new(), None);
         texts.each(&mut |_, role, part| {
             if text.len() + part.len() <= MAX_LENGTH {
@@ -49,7 +49,7 @@ impl Haystack {
     }
 
     /// The place and the words of a match.
-    pub(super) fn told(&self, texts: &impl Texts, (start, end): (usize, usize)) -> (String, String) {
+    pub(super) fn told(&self, texts: &impl TextSource, (start, end): (usize, usize)) -> (String, String) {
         // A match may begin with the end of the line before.
         let number = self.ends.partition_point(|ends| *ends <= start + 1);
         let words = self.bytes().get(start..end).unwrap_or_default();
@@ -57,22 +57,22 @@ impl Haystack {
     }
 
     /// The first text that is not looked at, because those before are too many or too long.
-    pub(super) fn left_out(&self, texts: &impl Texts) -> Option<(String, String)> {
+    pub(super) fn left_out(&self, texts: &impl TextSource) -> Option<(String, String)> {
         Some((place_of(texts, self.left_out?), format!("behind {} KiB of other text", MAX_LENGTH / 1024)))
     }
 
     /// The first name or value with something in it that is not seen.
-    pub(super) fn unseen_name(&self, texts: &impl Texts) -> Option<(String, String)> {
+    pub(super) fn unseen_name(&self, texts: &impl TextSource) -> Option<(String, String)> {
         find(texts, |role, text| match role {
-            Role::Name => has_unseen(text),
-            Role::Value => unseen(text).characters() > 0,
-            Role::Prose => false,
+            TextRole::Name => has_unseen(text),
+            TextRole::Value => unseen(text).characters() > 0,
+            TextRole::Prose => false,
         })
         .map(|(place, text)| (place, shortened(&text.escape_debug().to_string())))
     }
 
     /// The first text with something behind much empty space.
-    pub(super) fn far_away(&self, texts: &impl Texts) -> Option<(String, String)> {
+    pub(super) fn far_away(&self, texts: &impl TextSource) -> Option<(String, String)> {
         let (place, text) = find(texts, |_, text| behind_space(text).is_some())?;
         Some((place, shortened(&clean(behind_space(text).unwrap_or_default(), MAX_EXCERPT * 4).text)))
     }
@@ -92,7 +92,7 @@ fn behind_space(text: &str) -> Option<&str> {
     None
 }
 
-fn find(texts: &impl Texts, is_it: impl Fn(Role, &str) -> bool) -> Option<(String, &str)> {
+fn find(texts: &impl TextSource, is_it: impl Fn(TextRole, &str) -> bool) -> Option<(String, &str)> {
     let mut found = None;
     texts.each(&mut |place, role, text| {
         if found.is_none() && is_it(role, text) {
@@ -102,7 +102,7 @@ fn find(texts: &impl Texts, is_it: impl Fn(Role, &str) -> bool) -> Option<(Strin
     found
 }
 
-fn place_of(texts: &impl Texts, number: usize) -> String {
+fn place_of(texts: &impl TextSource, number: usize) -> String {
     let (mut next, mut found) = (0, String::new());
     texts.each(&mut |place, _, _| {
         if next == number {
@@ -114,7 +114,7 @@ fn place_of(texts: &impl Texts, number: usize) -> String {
 }
 
 /// A place, as people are told of it: names in it may be of any length, and hold anything.
-pub(super) fn told(place: &Place<'_>) -> String {
+pub(super) fn told(place: &TextPath<'_>) -> String {
     let escaped: String = place.to_string().escape_debug().take(MAX_PLACE + 1).collect();
     cut(escaped, MAX_PLACE)
 }

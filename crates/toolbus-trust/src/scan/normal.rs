@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use crate::schema::Role;
+use crate::schema::TextRole;
 use crate::text::seen;
 
 /// Letters with space between them that make a word.
@@ -11,18 +11,18 @@ const MIN_SPACED: usize = 6;
 /// One text, as the rules know it.
 pub(super) fn of(text: &str) -> String {
     let mut normal = String::new();
-    push(text, Role::Prose, &mut normal);
+    push(text, TextRole::Prose, &mut normal);
     normal
 }
 
 /// Adds a text, and the end of a line.
-pub(super) fn push(text: &str, role: Role, into: &mut String) {
-    let text = if role == Role::Name { Cow::Borrowed(text) } else { joined(text) };
+pub(super) fn push(text: &str, role: TextRole, into: &mut String) {
+    let text = if role == TextRole::Name { Cow::Borrowed(text) } else { joined(text) };
     let start = into.len();
     into.reserve(text.len() + 1);
     let (mut gap, mut breaks, mut before) = (false, 0, ' ');
     let mut add = |c: char| {
-        let is_gap = c.is_whitespace() || role == Role::Name && matches!(c, '_' | '-' | '.' | '/' | '$');
+        let is_gap = c.is_whitespace() || role == TextRole::Name && matches!(c, '_' | '-' | '.' | '/' | '$');
         if is_gap {
             gap = true;
             breaks += usize::from(c == '\n');
@@ -32,7 +32,7 @@ pub(super) fn push(text: &str, role: Role, into: &mut String) {
         if matches!(c, '*' | '`' | '\\') {
             return;
         }
-        let is_hump = role == Role::Name && before.is_ascii_lowercase() && c.is_ascii_uppercase();
+        let is_hump = role == TextRole::Name && before.is_ascii_lowercase() && c.is_ascii_uppercase();
         if (gap || is_hump) && into.len() > start {
             into.push(if breaks > 1 || ends_sentence(before) { '\n' } else { ' ' });
         }
@@ -149,7 +149,7 @@ mod tests {
 
     fn name(text: &str) -> String {
         let mut normal = String::new();
-        push(text, Role::Name, &mut normal);
+        push(text, TextRole::Name, &mut normal);
         normal
     }
 

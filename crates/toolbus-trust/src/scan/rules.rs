@@ -22,7 +22,7 @@ pub enum RulesError {
     Syntax(#[from] toml::de::Error),
     /// A pattern is none.
     #[error("a pattern of the scan cannot be used: {0}")]
-    Pattern(#[from] regex::Error),
+    RulePattern(#[from] regex::Error),
     /// A pattern names a word that there is not.
     #[error("rule `{rule}` of the scan names %{word}%, which is no entry of [words]")]
     Word {
@@ -35,7 +35,7 @@ pub enum RulesError {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct File {
+struct RulesFile {
     words: BTreeMap<String, String>,
     rules: Vec<WrittenRule>,
     checks: Vec<WrittenCheck>,
@@ -58,7 +58,7 @@ struct WrittenCheck {
     id: String,
     weight: Weight,
     why: String,
-    check: Check,
+    check: CheckKind,
 }
 
 /// How much a finding says.
@@ -74,7 +74,7 @@ pub(super) enum Weight {
 /// What is looked for other than by patterns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub(super) enum Check {
+pub(super) enum CheckKind {
     Deliberate,
     UnseenName,
     FarAway,
@@ -94,7 +94,7 @@ pub(super) struct Rule {
 
 /// One pattern. Few ever match, so that each is compiled by itself when it does.
 #[derive(Debug)]
-struct Pattern {
+struct RulePattern {
     text: String,
     compiled: OnceLock<Option<Regex>>,
     /// Number of its rule.
@@ -103,23 +103,23 @@ struct Pattern {
 
 /// All rules, ready to be used.
 #[derive(Debug)]
-pub(super) struct Rules {
+pub(super) struct RuleSet {
     rules: Vec<Rule>,
     /// Tells quickly which patterns match at all.
     set: RegexSet,
     /// Each pattern.
-    patterns: Vec<Pattern>,
-    checks: Vec<(Check, Rule)>,
+    patterns: Vec<RulePattern>,
+    checks: Vec<(CheckKind, Rule)>,
 }
 
-impl Rules {
+impl RuleSet {
     pub(super) fn parse(text: &str) -> Result<Self, RulesError> {
-        let File { words, rules: written, checks } = toml::from_str(text)?;
+        let RulesFile { words, rules: written, checks } = toml::from_str(text)?;
         let (mut rules, mut patterns) = (Vec::new(), Vec::new());
         for WrittenRule { id, weight, why, patterns: of_rule, unless } in written {
             for pattern in of_rule {
                 let text = spelled_out(&pattern, &words, &id)?;
-                patterns.push(Pattern { text, compiled: OnceLock::new(), rule: rules.len() });
+                patterns.push(RulePattern { text, compiled: OnceLock::new(), rule: rules.len() });
             }
             let unless = unless.iter().map(|pattern| Ok(regex(&spelled_out(pattern, &words, &id)?)?));
             let unless = unless.collect::<Result<_, RulesError>>()?;
@@ -150,7 +150,7 @@ impl Rules {
         })
     }
 
-    pub(super) fn checks(&self) -> impl Iterator<Item = (Check, &Rule)> {
+    pub(super) fn checks(&self) -> impl Iterator<Item = (CheckKind, &Rule)> {
         self.checks.iter().map(|(check, rule)| (*check, rule))
     }
 

@@ -156,7 +156,7 @@ fn every_rule_has_a_reason_an_id_of_its_own_and_patterns() {
 fn rules_that_name_what_is_not_there_are_refused_with_the_reason() {
     let refused = |rule: &str| {
         let text = format!("checks = []\nwords = {{}}\n[[rules]]\nid = 'a'\nwhy = ''\n{rule}");
-        Rules::parse(&text).unwrap_err().to_string()
+        RuleSet::parse(&text).unwrap_err().to_string()
     };
     insta::assert_snapshot!(
         refused("weight = 'low'\npatterns = ['%user%']"),
