@@ -12,7 +12,7 @@ use toolbus_sandbox::{Ending, Stop};
 
 use crate::environment::{self, ProgramError};
 use crate::system;
-use crate::unconfined::{self, Run};
+use crate::unconfined::{self, UnconfinedRun};
 
 /// Time that an interpreter has to say what it is.
 const TIME: Duration = Duration::from_secs(10);
@@ -92,7 +92,7 @@ pub enum InterpreterError {
 
 /// What an interpreter says of itself.
 #[derive(Debug, Deserialize)]
-struct Said {
+struct InterpreterInfo {
     executable: PathBuf,
     real: PathBuf,
     prefixes: Vec<PathBuf>,
@@ -121,7 +121,15 @@ impl Interpreter {
     ) -> Result<Self, InterpreterError> {
         let program = environment::find(command, cwd, env)?;
         let args = ["-I", "-c", QUESTION].map(str::to_owned);
-        let run = Run { program: &program, args: &args, env, cwd: Some(cwd), stdin: Bytes::new(), time, output: MOST };
+        let run = UnconfinedRun {
+            program: &program,
+            args: &args,
+            env,
+            cwd: Some(cwd),
+            stdin: Bytes::new(),
+            time,
+            output: MOST,
+        };
         let command = command.to_owned();
         let outcome = match unconfined::run(run).await {
             Ok(outcome) => outcome,
@@ -151,7 +159,8 @@ fn environment(daemon: impl IntoIterator<Item = (OsString, OsString)>) -> BTreeM
 fn read(stdout: &[u8], command: String) -> Result<Interpreter, InterpreterError> {
     let text = String::from_utf8_lossy(stdout);
     let line = text.lines().next_back().unwrap_or_default();
-    let Some(said) = serde_json::from_str::<Said>(line).ok().filter(|said| said.executable.is_absolute()) else {
+    let Some(said) = serde_json::from_str::<InterpreterInfo>(line).ok().filter(|said| said.executable.is_absolute())
+    else {
         return Err(InterpreterError::NotPython(command));
     };
     let version = said.version.iter().map(u32::to_string).collect::<Vec<_>>().join(".");

@@ -25,7 +25,7 @@ use tracing::Instrument as _;
 use tracing::field::Empty;
 
 use self::pip::Pip;
-use self::store::{Store, key};
+use self::store::{PackageStore, key};
 use crate::interpreter::Interpreter;
 use crate::requirement::{AllowedPackages, Requirement};
 
@@ -86,23 +86,23 @@ pub struct PackageSettings {
 /// Installs packages with pip, and keeps them. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct PackageCache {
-    inner: Arc<Inner>,
+    inner: Arc<CacheInner>,
 }
 
 type Installing = BoxFuture<'static, Result<PathBuf, PackageError>>;
 
-struct Inner {
+struct CacheInner {
     allow: AllowedPackages,
     timeout: Duration,
     ttl: Duration,
     abi: String,
     pip: Pip,
-    store: Store,
+    store: PackageStore,
     /// What is being installed, by request.
     running: Mutex<HashMap<String, WeakShared<Installing>>>,
 }
 
-impl std::fmt::Debug for Inner {
+impl std::fmt::Debug for CacheInner {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Inner").field("store", &self.store).finish_non_exhaustive()
     }
@@ -126,10 +126,10 @@ impl PackageCache {
         daemon: impl IntoIterator<Item = (OsString, OsString)>,
     ) -> io::Result<Self> {
         let PackageSettings { allow, timeout, max_size, cache, max_cache, ttl, index_url } = settings;
-        let store = Store::open(&cache, max_cache)?;
+        let store = PackageStore::open(&cache, max_cache)?;
         let pip = Pip::new(interpreter, sandbox, index_url.as_ref(), max_size, daemon);
         let (abi, running) = (format!("{} {}", interpreter.version, interpreter.abi), Mutex::default());
-        Ok(Self { inner: Arc::new(Inner { allow, timeout, ttl, abi, pip, store, running }) })
+        Ok(Self { inner: Arc::new(CacheInner { allow, timeout, ttl, abi, pip, store, running }) })
     }
 }
 
@@ -146,7 +146,7 @@ impl Installer for PackageCache {
             if let Some(set) = self.inner.find(&admitted).await? {
                 return Ok(set);
             }
-            let installing = Inner::share(&self.inner, admitted);
+            let installing = CacheInner::share(&self.inner, admitted);
             let seconds = deadline.saturating_duration_since(begun).as_secs();
             timeout_at(deadline.into(), installing).await.unwrap_or(Err(PackageError::TimedOut { seconds }))
         }
@@ -154,7 +154,7 @@ impl Installer for PackageCache {
     }
 }
 
-impl Inner {
+impl CacheInner {
     /// By what a request is known: packages, interpreter and where they come from.
     fn request(&self, admitted: &[Requirement]) -> String {
         let packages = admitted.iter().map(Requirement::as_str);
@@ -200,13 +200,13 @@ impl Inner {
     async fn make_anew(self: &Arc<Self>, admitted: &[Requirement]) -> Result<PathBuf, PackageError> {
         let begun = Instant::now();
         let store = self.store.clone();
-        let workshop = blocking(move || Ok(store.workshop()?)).await?;
-        self.pip.install(admitted, &workshop, self.timeout).await?;
+        let build = blocking(move || Ok(store.build()?)).await?;
+        self.pip.install(admitted, &build, self.timeout).await?;
         let (this, request) = (Arc::clone(self), self.request(admitted));
         let (set, installed) = blocking(move || {
-            let (bytes, installed) = pip::installed(&workshop.target())?;
+            let (bytes, installed) = pip::installed(&build.target())?;
             this.pip.check_size(bytes)?;
-            let set = this.store.keep(&workshop, &request, &[&this.abi, this.pip.source()], &installed)?;
+            let set = this.store.keep(&build, &request, &[&this.abi, this.pip.source()], &installed)?;
             this.store.trim();
             Ok((set, installed))
         })
@@ -221,18 +221,18 @@ impl Inner {
 }
 
 /// Why work on the disk came to nothing.
-enum Failure {
+enum InstallFailure {
     System(io::Error),
     Package(PackageError),
 }
 
-impl From<io::Error> for Failure {
+impl From<io::Error> for InstallFailure {
     fn from(error: io::Error) -> Self {
         Self::System(error)
     }
 }
 
-impl From<PackageError> for Failure {
+impl From<PackageError> for InstallFailure {
     fn from(error: PackageError) -> Self {
         Self::Package(error)
     }
@@ -240,15 +240,15 @@ impl From<PackageError> for Failure {
 
 /// Does what takes time on the disk, beside everything else.
 async fn blocking<T: Send + 'static>(
-    work: impl FnOnce() -> Result<T, Failure> + Send + 'static,
+    work: impl FnOnce() -> Result<T, InstallFailure> + Send + 'static,
 ) -> Result<T, PackageError> {
     let unavailable = |error: &dyn std::error::Error| {
         PackageError::Unavailable(format!("the folder of packages cannot be used: {error}"))
     };
     match tokio::task::spawn_blocking(work).await {
         Ok(Ok(value)) => Ok(value),
-        Ok(Err(Failure::Package(error))) => Err(error),
-        Ok(Err(Failure::System(error))) => Err(unavailable(&error)),
+        Ok(Err(InstallFailure::Package(error))) => Err(error),
+        Ok(Err(InstallFailure::System(error))) => Err(unavailable(&error)),
         Err(error) => Err(unavailable(&error)),
     }
 }

@@ -23,7 +23,7 @@ pub struct Bounds {
 /// So one with a hundred waiting delays another's first by no more than the one run that ends soonest.
 #[derive(Clone)]
 pub struct FairQueue {
-    state: Arc<Mutex<State<Given>>>,
+    state: Arc<Mutex<QueueState<TurnSender>>>,
 }
 
 /// Why there was no turn.
@@ -46,13 +46,13 @@ pub struct Turn {
 }
 
 /// How a turn gets to who waits for it.
-type Given = oneshot::Sender<Turn>;
+type TurnSender = oneshot::Sender<Turn>;
 
 impl FairQueue {
     /// A queue in which nobody waits.
     #[must_use]
     pub fn new(bounds: Bounds) -> Self {
-        Self { state: Arc::new(Mutex::new(State::new(bounds))) }
+        Self { state: Arc::new(Mutex::new(QueueState::new(bounds))) }
     }
 
     /// Waits for a turn of `owner`, at most until `deadline`. Dropping the future gives the place up.
@@ -69,7 +69,7 @@ impl FairQueue {
                 return Ok(self.turn(Arc::clone(owner)));
             }
             let number = state.wait(owner, given).ok_or(QueueError::Full)?;
-            Place { queue: self, owner, number }
+            QueuePosition { queue: self, owner, number }
         };
         // A turn that was given when this is dropped is dropped with `turn`, and goes to the next.
         let turn = tokio::time::timeout_at(deadline.into(), turn).await;
@@ -111,7 +111,7 @@ impl FairQueue {
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, State<Given>> {
+    fn state(&self) -> MutexGuard<'_, QueueState<TurnSender>> {
         // Nothing panics under the lock.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -126,13 +126,13 @@ impl Drop for Turn {
 }
 
 /// A place among those who wait.
-struct Place<'a> {
+struct QueuePosition<'a> {
     queue: &'a FairQueue,
     owner: &'a str,
     number: u64,
 }
 
-impl Drop for Place<'_> {
+impl Drop for QueuePosition<'_> {
     fn drop(&mut self) {
         self.queue.state().leave(self.owner, self.number);
     }
@@ -151,10 +151,10 @@ impl fmt::Debug for Turn {
 }
 
 /// Who runs and who waits. `T` is how one who waits is told that it is its turn.
-struct State<T> {
+struct QueueState<T> {
     bounds: Bounds,
     /// Those of whom any run or wait.
-    owners: HashMap<Arc<str>, Owner<T>>,
+    owners: HashMap<Arc<str>, OwnerQueue<T>>,
     /// Those of whom any wait, in turn.
     in_turn: VecDeque<Arc<str>>,
     running: usize,
@@ -162,18 +162,18 @@ struct State<T> {
     numbers: u64,
 }
 
-struct Owner<T> {
+struct OwnerQueue<T> {
     running: usize,
     waiting: VecDeque<(u64, T)>,
 }
 
-impl<T> Default for Owner<T> {
+impl<T> Default for OwnerQueue<T> {
     fn default() -> Self {
         Self { running: 0, waiting: VecDeque::new() }
     }
 }
 
-impl<T> State<T> {
+impl<T> QueueState<T> {
     fn new(bounds: Bounds) -> Self {
         let bounds = Bounds { running: bounds.running.max(1), ..bounds };
         Self { bounds, owners: HashMap::new(), in_turn: VecDeque::new(), running: 0, waiting: 0, numbers: 0 }

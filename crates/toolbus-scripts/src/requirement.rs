@@ -8,7 +8,7 @@ mod version;
 
 use std::fmt;
 
-use self::version::{Cursor, Specifier};
+use self::version::{RequirementCursor, Specifier};
 
 pub use self::allowed::{AllowedError, AllowedPackages, NotAllowed};
 pub use self::error::{RequirementError, RequirementsError};
@@ -41,11 +41,11 @@ impl Requirement {
         let trimmed = text.trim_matches(' ');
         error::foreign(text, trimmed)?;
         let cannot = |mistake| RequirementError::new(mistake, trimmed);
-        let parts = Parts::read(&mut Cursor::new(trimmed)).map_err(cannot)?;
+        let parts = RequirementParts::read(&mut RequirementCursor::new(trimmed)).map_err(cannot)?;
         let requirement = Self(parts.to_string());
         // A local version may end like this, and pip would look for a file.
         if ARCHIVES.iter().any(|ending| requirement.0.ends_with(ending)) {
-            return Err(cannot(error::Mistake::Path));
+            return Err(cannot(error::RequirementMistake::Path));
         }
         Ok(requirement)
     }
@@ -103,17 +103,17 @@ impl fmt::Display for Requirement {
 }
 
 /// What a requirement consists of, each part normalised and in order, so that equal ones have equal texts.
-struct Parts {
+struct RequirementParts {
     name: String,
     extras: Vec<String>,
     specifiers: Vec<Specifier>,
 }
 
-impl Parts {
-    fn read(from: &mut Cursor<'_>) -> Result<Self, error::Mistake> {
-        let name = from.name().ok_or(error::Mistake::Name)?;
+impl RequirementParts {
+    fn read(from: &mut RequirementCursor<'_>) -> Result<Self, error::RequirementMistake> {
+        let name = from.name().ok_or(error::RequirementMistake::Name)?;
         from.skip_spaces();
-        let extras = if from.take("[") { extras(from).ok_or(error::Mistake::Extras)? } else { Vec::new() };
+        let extras = if from.take("[") { extras(from).ok_or(error::RequirementMistake::Extras)? } else { Vec::new() };
         from.skip_spaces();
         let mut specifiers = Vec::new();
         while !from.is_at_end() {
@@ -124,11 +124,11 @@ impl Parts {
             }
             from.skip_spaces();
             if from.is_at_end() {
-                return Err(error::Mistake::Operator);
+                return Err(error::RequirementMistake::Operator);
             }
         }
         if !from.is_at_end() {
-            return Err(error::Mistake::Operator);
+            return Err(error::RequirementMistake::Operator);
         }
         specifiers.sort();
         specifiers.dedup();
@@ -136,7 +136,7 @@ impl Parts {
     }
 }
 
-impl fmt::Display for Parts {
+impl fmt::Display for RequirementParts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.name)?;
         if !self.extras.is_empty() {
@@ -151,7 +151,7 @@ impl fmt::Display for Parts {
 }
 
 /// The names up to the closing bracket.
-fn extras(from: &mut Cursor<'_>) -> Option<Vec<String>> {
+fn extras(from: &mut RequirementCursor<'_>) -> Option<Vec<String>> {
     let mut extras = Vec::new();
     from.skip_spaces();
     while !from.take("]") {

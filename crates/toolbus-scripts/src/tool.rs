@@ -19,8 +19,8 @@ use crate::packages::PackageError;
 use crate::queue::{FairQueue, QueueError, Turn};
 use crate::requirement::AllowedPackages;
 use crate::runner::{Finished, RunFailure, Runner, Script};
-use arguments::Arguments;
-use text::Given;
+use arguments::ScriptArguments;
+use text::ScriptBudget;
 
 /// A script ends this much before its call, at the most, so that its result gets there.
 const MAX_MARGIN: Duration = Duration::from_millis(500);
@@ -93,23 +93,23 @@ impl ScriptTool {
 
 impl Executor for ScriptTool {
     async fn execute(&self, call: ToolCall) -> Result<ToolOutput, ToolFailure> {
-        let Arguments { script, input, time, packages } = Arguments::read(&call.arguments, &self.settings)?;
+        let ScriptArguments { script, input, time, packages } = ScriptArguments::read(&call.arguments, &self.settings)?;
         let begun = Instant::now();
         let margin = MAX_MARGIN.min(call.remaining() / 10);
         let deadline = call.deadline.checked_sub(margin).unwrap_or(call.deadline);
         let turn = self.turn(&call, time, deadline).await?;
 
         // Dropped with this future, it is told as a run that was cancelled.
-        let mut watched = Watched::begin(self, begun.elapsed());
+        let mut observed = ObservedRun::begin(self, begun.elapsed());
         let cpu = self.cpu(time.min(deadline.saturating_duration_since(Instant::now())));
         let result = self.runner.run(Script { source: script, input, packages, time, cpu, deadline }).await;
-        watched.run.ended(&result);
-        let elapsed = watched.begun.elapsed();
-        drop(watched);
+        observed.run.ended(&result);
+        let elapsed = observed.begun.elapsed();
+        drop(observed);
         drop(turn);
         match result {
             Ok(Finished { outcome, start: _, installing }) => {
-                Ok(text::output(&outcome, installing, Given { limits: &self.settings.limits, time, cpu }))
+                Ok(text::output(&outcome, installing, ScriptBudget { limits: &self.settings.limits, time, cpu }))
             }
             Err(failure) => not_run(failure, elapsed),
         }
@@ -141,13 +141,13 @@ fn not_run(failure: RunFailure, elapsed: Duration) -> Result<ToolOutput, ToolFai
 }
 
 /// A run that is told when this is dropped.
-struct Watched<'a> {
+struct ObservedRun<'a> {
     observer: &'a dyn Observer,
     begun: Instant,
     run: Run,
 }
 
-impl<'a> Watched<'a> {
+impl<'a> ObservedRun<'a> {
     fn begin(tool: &'a ScriptTool, waited: Duration) -> Self {
         let status = tool.runner.status();
         let run = Run {
@@ -163,7 +163,7 @@ impl<'a> Watched<'a> {
     }
 }
 
-impl Drop for Watched<'_> {
+impl Drop for ObservedRun<'_> {
     fn drop(&mut self) {
         self.run.duration = self.begun.elapsed();
         self.observer.run(&self.run);

@@ -24,7 +24,7 @@ const LAST_WORDS: Duration = Duration::from_secs(1);
 
 /// What to run.
 #[derive(Debug)]
-pub(crate) struct Run<'a> {
+pub(crate) struct UnconfinedRun<'a> {
     /// The program: an absolute path.
     pub(crate) program: &'a Path,
     /// Its arguments, without its name.
@@ -48,7 +48,7 @@ pub(crate) struct Run<'a> {
 /// # Errors
 ///
 /// When it cannot be started. What it does wrong is an [`Outcome`].
-pub(crate) async fn run(run: Run<'_>) -> io::Result<Outcome> {
+pub(crate) async fn run(run: UnconfinedRun<'_>) -> io::Result<Outcome> {
     let started = Instant::now();
     let mut command = Command::new(run.program);
     command.args(run.args).env_clear().envs(run.env).process_group(0).kill_on_drop(true);
@@ -58,8 +58,8 @@ pub(crate) async fn run(run: Run<'_>) -> io::Result<Outcome> {
     }
     // Before the start, so that its end cannot be missed.
     let children = unix::signal(SignalKind::child())?;
-    let (group, pipes) = Group::start(&mut command)?;
-    let (mut stdout, mut stderr) = (Kept::default(), Kept::default());
+    let (group, pipes) = ProcessGroup::start(&mut command)?;
+    let (mut stdout, mut stderr) = (StreamBuffer::default(), StreamBuffer::default());
     let stop = watch(&group, children, pipes, &run, (&mut stdout, &mut stderr)).await;
     let status = group.end().await?;
     let ending = stop.map_or_else(|| ending(status), Ending::Stopped);
@@ -70,11 +70,11 @@ pub(crate) async fn run(run: Run<'_>) -> io::Result<Outcome> {
 
 /// Feeds a program and reads what it writes, until it has ended, or is to be stopped.
 async fn watch(
-    group: &Group,
+    group: &ProcessGroup,
     children: unix::Signal,
     pipes: Pipes,
-    run: &Run<'_>,
-    (stdout, stderr): (&mut Kept, &mut Kept),
+    run: &UnconfinedRun<'_>,
+    (stdout, stderr): (&mut StreamBuffer, &mut StreamBuffer),
 ) -> Option<Stop> {
     let mut late = pin!(sleep(run.time));
     let mut ended = pin!(group.ended(children));
@@ -117,12 +117,12 @@ async fn feed(mut stdin: ChildStdin, bytes: &[u8]) {
 
 /// What was read of one stream.
 #[derive(Default)]
-struct Kept {
+struct StreamBuffer {
     bytes: Vec<u8>,
     is_cut: bool,
 }
 
-impl Kept {
+impl StreamBuffer {
     /// Reads to the end, and says to stop when there is more than `most`. What was read stays when the future is dropped.
     async fn read(&mut self, mut from: impl AsyncRead + Unpin, most: u64) -> Result<(), Stop> {
         let most = usize::try_from(most).unwrap_or(usize::MAX);
@@ -137,8 +137,8 @@ impl Kept {
     }
 }
 
-impl From<Kept> for Stream {
-    fn from(Kept { bytes, is_cut }: Kept) -> Self {
+impl From<StreamBuffer> for Stream {
+    fn from(StreamBuffer { bytes, is_cut }: StreamBuffer) -> Self {
         Self { bytes: bytes.into(), is_cut }
     }
 }
@@ -151,13 +151,13 @@ struct Pipes {
 }
 
 /// A program and all of its process group. Dropping it kills them.
-struct Group {
+struct ProcessGroup {
     /// The program, which stays a zombie until [`Self::end`] has killed the group, so that the group's number means no other.
     child: Child,
     leader: Pid,
 }
 
-impl Group {
+impl ProcessGroup {
     fn start(command: &mut Command) -> io::Result<(Self, Pipes)> {
         let mut child = command.spawn()?;
         let leader = child.id().and_then(|id| i32::try_from(id).ok()).and_then(Pid::from_raw);
@@ -191,7 +191,7 @@ impl Group {
     }
 }
 
-impl Drop for Group {
+impl Drop for ProcessGroup {
     fn drop(&mut self) {
         // Once it has been waited for, the number may be another's.
         if self.child.id().is_some() {
@@ -225,7 +225,7 @@ mod tests {
             let env = BTreeMap::from([("PATH".into(), "/usr/bin:/bin".into())]);
             let (program, cwd) = (Path::new("/bin/sh"), Some(Path::new("/")));
             let (stdin, time, output) = (self.stdin, self.time, self.output);
-            run(Run { program, args: &args, env: &env, cwd, stdin, time, output }).await.unwrap()
+            run(UnconfinedRun { program, args: &args, env: &env, cwd, stdin, time, output }).await.unwrap()
         }
     }
 
@@ -307,8 +307,15 @@ mod tests {
             ["-c".to_owned(), format!("sleep 1000 & echo $$ $! > {0}.new; mv {0}.new {0}; wait", file.display())];
         let (env, time) = (BTreeMap::from([("PATH".into(), "/usr/bin:/bin".into())]), Duration::from_secs(1000));
         let program = Path::new("/bin/sh");
-        let mut running =
-            Box::pin(run(Run { program, args: &args, env: &env, cwd: None, stdin: Bytes::new(), time, output: 9 }));
+        let mut running = Box::pin(run(UnconfinedRun {
+            program,
+            args: &args,
+            env: &env,
+            cwd: None,
+            stdin: Bytes::new(),
+            time,
+            output: 9,
+        }));
         let pids = tokio::select! {
             _ = &mut running => panic!("it ends by itself"),
             pids = eventually("the numbers of the processes", async || fs::read_to_string(&file).ok()) => pids,

@@ -9,8 +9,8 @@ use toolbus_core::tool::ToolDescriptor;
 use toolbus_core::{Parameters, ParametersError};
 use toolbus_sandbox::Sandbox;
 
-use super::executor::{Command, Place};
-use super::template::{Template, TemplateError, Use};
+use super::executor::{CommandExecutor, CommandPlace};
+use super::template::{CommandTemplate, PlaceholderKind, TemplateError};
 use super::{CommandSettings, Stdin};
 use crate::environment::{self, ProgramError};
 use crate::system;
@@ -103,14 +103,14 @@ pub(super) fn command(
     settings: CommandSettings,
     sandbox: Option<&Sandbox>,
     daemon: impl IntoIterator<Item = (OsString, OsString)>,
-) -> Result<(ToolDescriptor, Command), CommandError> {
+) -> Result<(ToolDescriptor, CommandExecutor), CommandError> {
     if settings.name.trim().is_empty() {
         return Err(CommandError::Name);
     }
     if settings.timeout.is_some_and(|timeout| timeout.is_zero()) {
         return Err(CommandError::Timeout);
     }
-    let template = Template::parse(&settings.command)?;
+    let template = CommandTemplate::parse(&settings.command)?;
     let parameters = Parameters::parse(settings.parameters.as_deref())?;
     check_placeholders(&template, &parameters, &settings)?;
     let here = std::env::current_dir().unwrap_or_else(|_| PathBuf::from("/"));
@@ -118,7 +118,7 @@ pub(super) fn command(
     let environment = environment(&settings, daemon)?;
     let program = environment::find(&template.program, cwd.as_deref().unwrap_or(&here), &environment)?;
     let place = match (settings.sandbox, sandbox) {
-        (false, _) => unconfined(&settings).map(|()| Place::Unconfined)?,
+        (false, _) => unconfined(&settings).map(|()| CommandPlace::Unconfined)?,
         (true, sandbox) => {
             let write = system::existing(paths("write", &settings.write, &here)?);
             let mut read = readable(&settings, &here, &program, cwd.as_deref())?;
@@ -126,7 +126,7 @@ pub(super) fn command(
             read.retain(|path| !write.iter().any(|write| path.starts_with(write)));
             // Last, for those who only want to know what is wrong.
             let sandbox = sandbox.ok_or(CommandError::NoSandbox)?.clone();
-            Place::Sandbox { sandbox, read, write, network: settings.network }
+            CommandPlace::Sandbox { sandbox, read, write, network: settings.network }
         }
     };
 
@@ -137,7 +137,7 @@ pub(super) fn command(
         timeout: settings.timeout,
         ..ToolDescriptor::new(settings.name, "command", "command")
     };
-    let command = Command {
+    let command = CommandExecutor {
         program,
         template,
         allow_dash: settings.allow_dash,
@@ -155,7 +155,7 @@ pub(super) fn command(
 }
 
 fn check_placeholders(
-    template: &Template,
+    template: &CommandTemplate,
     parameters: &Parameters,
     settings: &CommandSettings,
 ) -> Result<(), CommandError> {
@@ -163,8 +163,10 @@ fn check_placeholders(
         let property = parameters.property(name).ok_or_else(|| CommandError::Undeclared(name.to_owned()))?;
         match (used, property.get("type").and_then(Value::as_str)) {
             (_, Some("object")) => return Err(CommandError::IsObject(name.to_owned())),
-            (Use::Value, Some("array")) => return Err(CommandError::IsList(name.to_owned())),
-            (Use::List, Some(kind)) if kind != "array" => return Err(CommandError::NoList(name.to_owned())),
+            (PlaceholderKind::Value, Some("array")) => return Err(CommandError::IsList(name.to_owned())),
+            (PlaceholderKind::List, Some(kind)) if kind != "array" => {
+                return Err(CommandError::NoList(name.to_owned()));
+            }
             _ => {}
         }
     }

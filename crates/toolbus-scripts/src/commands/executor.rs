@@ -10,9 +10,9 @@ use toolbus_core::failure::{Cause, ToolFailure};
 use toolbus_core::tool::{Executor, ToolCall, ToolOutput};
 use toolbus_sandbox::{Job, Limits, Outcome, Plan, Sandbox};
 
-use super::template::Template;
+use super::template::CommandTemplate;
 use super::{Output, Stdin, output};
-use crate::unconfined::{self, Run};
+use crate::unconfined::{self, UnconfinedRun};
 
 /// Most time that is kept for ending a program and reading what is left.
 const MAX_MARGIN: Duration = Duration::from_millis(100);
@@ -24,9 +24,9 @@ const SHELL: &str = "/bin/sh";
 
 /// A command whose settings have been checked.
 #[derive(Debug)]
-pub(super) struct Command {
+pub(super) struct CommandExecutor {
     pub(super) program: PathBuf,
-    pub(super) template: Template,
+    pub(super) template: CommandTemplate,
     pub(super) allow_dash: Vec<String>,
     pub(super) stdin: Stdin,
     pub(super) output: Output,
@@ -36,12 +36,12 @@ pub(super) struct Command {
     pub(super) environment: BTreeMap<OsString, OsString>,
     pub(super) limits: Limits,
     pub(super) cpu_millis: u32,
-    pub(super) place: Place,
+    pub(super) place: CommandPlace,
 }
 
 /// Where a command runs.
 #[derive(Debug)]
-pub(super) enum Place {
+pub(super) enum CommandPlace {
     /// Confined.
     Sandbox { sandbox: Sandbox, read: Vec<PathBuf>, write: Vec<PathBuf>, network: bool },
     /// As the daemon itself does.
@@ -49,19 +49,19 @@ pub(super) enum Place {
 }
 
 /// What one call runs.
-struct Filled {
+struct CommandLine {
     args: Vec<String>,
     stdin: Bytes,
     time: Duration,
 }
 
-impl Executor for Command {
+impl Executor for CommandExecutor {
     async fn execute(&self, call: ToolCall) -> Result<ToolOutput, ToolFailure> {
         let filled = self.fill(&call)?;
         let limit = self.timeout.unwrap_or(call.limit).min(call.limit);
         let outcome = match &self.place {
-            Place::Unconfined => self.run_unconfined(filled).await,
-            Place::Sandbox { sandbox, read, write, network } => {
+            CommandPlace::Unconfined => self.run_unconfined(filled).await,
+            CommandPlace::Sandbox { sandbox, read, write, network } => {
                 self.run_confined(sandbox, (read, write, *network), filled).await
             }
         };
@@ -71,8 +71,8 @@ impl Executor for Command {
     }
 }
 
-impl Command {
-    fn fill(&self, call: &ToolCall) -> Result<Filled, ToolFailure> {
+impl CommandExecutor {
+    fn fill(&self, call: &ToolCall) -> Result<CommandLine, ToolFailure> {
         let args = self.template.fill(&call.arguments, &self.allow_dash);
         let args = args.map_err(|error| ToolFailure::new(Cause::InvalidArguments, error.to_string()))?;
         let stdin = match self.stdin {
@@ -81,12 +81,12 @@ impl Command {
         };
         let left = call.remaining();
         let time = left.saturating_sub((left / 20).min(MAX_MARGIN)).min(self.timeout.unwrap_or(Duration::MAX));
-        Ok(Filled { args, stdin, time })
+        Ok(CommandLine { args, stdin, time })
     }
 
-    async fn run_unconfined(&self, Filled { args, stdin, time }: Filled) -> Result<Outcome, String> {
+    async fn run_unconfined(&self, CommandLine { args, stdin, time }: CommandLine) -> Result<Outcome, String> {
         let (program, env, cwd, output) = (&self.program, &self.environment, self.cwd.as_deref(), self.limits.output);
-        let run = unconfined::run(Run { program, args: &args, env, cwd, stdin, time, output });
+        let run = unconfined::run(UnconfinedRun { program, args: &args, env, cwd, stdin, time, output });
         run.await.map_err(|error| format!("cannot start '{}': {error}", program.display()))
     }
 
@@ -94,7 +94,7 @@ impl Command {
         &self,
         sandbox: &Sandbox,
         (read, write, network): (&[PathBuf], &[PathBuf], bool),
-        Filled { args, stdin, time }: Filled,
+        CommandLine { args, stdin, time }: CommandLine,
     ) -> Result<Outcome, String> {
         let (program, args) = match &self.cwd {
             None => (self.program.clone(), args),

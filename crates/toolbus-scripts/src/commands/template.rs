@@ -7,23 +7,23 @@ const MAX_ARGUMENTS: usize = 128 * 1024;
 
 /// A command, parsed once.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Template {
+pub(super) struct CommandTemplate {
     /// The program, as it was written.
     pub(super) program: String,
-    elements: Vec<Element>,
+    elements: Vec<ArgumentElement>,
 }
 
 /// What becomes of one element of the command.
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Element {
+enum ArgumentElement {
     /// One argument, or none where something is absent that it consists of.
-    One(Vec<Part>),
+    One(Vec<ArgumentPart>),
     /// An argument for each item of a list.
     Each(String),
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Part {
+enum ArgumentPart {
     /// As it stands.
     Literal(String),
     /// Stands for the argument of this name.
@@ -32,7 +32,7 @@ enum Part {
 
 /// How a placeholder is used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Use {
+pub(super) enum PlaceholderKind {
     /// For one value.
     Value,
     /// For every item of a list.
@@ -41,7 +41,7 @@ pub(super) enum Use {
 
 /// Why arguments do not make a command. The caller reads these.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub(super) enum FillError {
+pub(super) enum ArgumentError {
     #[error("Argument `{0}` must be a string, a number or a boolean.")]
     Kind(String),
     #[error("Argument `{0}` must be a list.")]
@@ -56,31 +56,37 @@ pub(super) enum FillError {
     TooLong,
 }
 
-impl Template {
+impl CommandTemplate {
     /// Every placeholder's name and use; one that occurs twice comes twice.
-    pub(super) fn placeholders(&self) -> impl Iterator<Item = (&str, Use)> {
+    pub(super) fn placeholders(&self) -> impl Iterator<Item = (&str, PlaceholderKind)> {
         self.elements.iter().flat_map(|element| match element {
-            Element::Each(name) => vec![(name.as_str(), Use::List)],
-            Element::One(parts) => parts.iter().filter_map(Part::placeholder).map(|name| (name, Use::Value)).collect(),
+            ArgumentElement::Each(name) => vec![(name.as_str(), PlaceholderKind::List)],
+            ArgumentElement::One(parts) => {
+                parts.iter().filter_map(ArgumentPart::placeholder).map(|name| (name, PlaceholderKind::Value)).collect()
+            }
         })
     }
 
     /// The arguments of the program. `may_dash` are the placeholders whose values may begin with `-` where an argument
     /// begins with them.
-    pub(super) fn fill(&self, arguments: &Map<String, Value>, may_dash: &[String]) -> Result<Vec<String>, FillError> {
+    pub(super) fn fill(
+        &self,
+        arguments: &Map<String, Value>,
+        may_dash: &[String],
+    ) -> Result<Vec<String>, ArgumentError> {
         let mut filled = Vec::with_capacity(self.elements.len());
         for element in &self.elements {
             match element {
-                Element::One(parts) => filled.extend(one(parts, arguments, may_dash)?),
-                Element::Each(name) => each(name, arguments, may_dash, &mut filled)?,
+                ArgumentElement::One(parts) => filled.extend(one(parts, arguments, may_dash)?),
+                ArgumentElement::Each(name) => each(name, arguments, may_dash, &mut filled)?,
             }
         }
         let size: usize = filled.iter().map(|argument| argument.len() + 1).sum();
-        if size > MAX_ARGUMENTS { Err(FillError::TooLong) } else { Ok(filled) }
+        if size > MAX_ARGUMENTS { Err(ArgumentError::TooLong) } else { Ok(filled) }
     }
 }
 
-impl Part {
+impl ArgumentPart {
     fn placeholder(&self) -> Option<&str> {
         match self {
             Self::Literal(_) => None,
@@ -90,24 +96,28 @@ impl Part {
 }
 
 /// One argument; none where something is absent that it consists of.
-fn one(parts: &[Part], arguments: &Map<String, Value>, may_dash: &[String]) -> Result<Option<String>, FillError> {
+fn one(
+    parts: &[ArgumentPart],
+    arguments: &Map<String, Value>,
+    may_dash: &[String],
+) -> Result<Option<String>, ArgumentError> {
     let mut whole = String::new();
     // The placeholder with which the argument begins, for as long as nothing else stands before it.
     let mut first = None;
     for part in parts {
         match part {
-            Part::Literal(literal) => whole.push_str(literal),
-            Part::Placeholder(name) => {
+            ArgumentPart::Literal(literal) => whole.push_str(literal),
+            ArgumentPart::Placeholder(name) => {
                 let Some(value) = present(arguments, name) else { return Ok(None) };
                 if whole.is_empty() {
                     first = Some(name);
                 }
-                whole.push_str(&scalar(value, name)?.ok_or_else(|| FillError::Kind(name.clone()))?);
+                whole.push_str(&scalar(value, name)?.ok_or_else(|| ArgumentError::Kind(name.clone()))?);
             }
         }
     }
     match first {
-        Some(name) if whole.starts_with('-') && !may_dash.contains(name) => Err(FillError::Dash(name.clone())),
+        Some(name) if whole.starts_with('-') && !may_dash.contains(name) => Err(ArgumentError::Dash(name.clone())),
         _ => Ok(Some(whole)),
     }
 }
@@ -117,14 +127,14 @@ fn each(
     arguments: &Map<String, Value>,
     may_dash: &[String],
     filled: &mut Vec<String>,
-) -> Result<(), FillError> {
+) -> Result<(), ArgumentError> {
     let Some(value) = present(arguments, name) else { return Ok(()) };
-    let items = value.as_array().ok_or_else(|| FillError::NoList(name.to_owned()))?;
+    let items = value.as_array().ok_or_else(|| ArgumentError::NoList(name.to_owned()))?;
     let may_dash = may_dash.iter().any(|allowed| allowed == name);
     for item in items {
-        let item = scalar(item, name)?.ok_or_else(|| FillError::ItemKind(name.to_owned()))?;
+        let item = scalar(item, name)?.ok_or_else(|| ArgumentError::ItemKind(name.to_owned()))?;
         if item.starts_with('-') && !may_dash {
-            return Err(FillError::Dash(name.to_owned()));
+            return Err(ArgumentError::Dash(name.to_owned()));
         }
         filled.push(item);
     }
@@ -137,13 +147,13 @@ fn present<'a>(arguments: &'a Map<String, Value>, name: &str) -> Option<&'a Valu
 }
 
 /// The text of a value that is one; none for all others.
-fn scalar(value: &Value, name: &str) -> Result<Option<String>, FillError> {
+fn scalar(value: &Value, name: &str) -> Result<Option<String>, ArgumentError> {
     let text = match value {
         Value::String(text) => text.clone(),
         Value::Number(_) | Value::Bool(_) => value.to_string(),
         Value::Null | Value::Array(_) | Value::Object(_) => return Ok(None),
     };
-    if text.contains('\0') { Err(FillError::Nul(name.to_owned())) } else { Ok(Some(text)) }
+    if text.contains('\0') { Err(ArgumentError::Nul(name.to_owned())) } else { Ok(Some(text)) }
 }
 
 /// Marks a placeholder that stands for every item of a list.
@@ -172,24 +182,24 @@ pub enum TemplateError {
     Nul(String),
 }
 
-impl Template {
+impl CommandTemplate {
     /// Reads a command: its program and its arguments.
     pub(super) fn parse(command: &[String]) -> Result<Self, TemplateError> {
         let (program, arguments) = command.split_first().ok_or(TemplateError::Empty)?;
         let program = match element(program)? {
-            Element::One(parts) => match parts.as_slice() {
-                [Part::Literal(program)] => program.clone(),
+            ArgumentElement::One(parts) => match parts.as_slice() {
+                [ArgumentPart::Literal(program)] => program.clone(),
                 [] => return Err(TemplateError::Empty),
                 _ => return Err(TemplateError::Program),
             },
-            Element::Each(_) => return Err(TemplateError::Program),
+            ArgumentElement::Each(_) => return Err(TemplateError::Program),
         };
         let elements = arguments.iter().map(|text| element(text)).collect::<Result<_, _>>()?;
         Ok(Self { program, elements })
     }
 }
 
-fn element(text: &str) -> Result<Element, TemplateError> {
+fn element(text: &str) -> Result<ArgumentElement, TemplateError> {
     if text.contains('\0') {
         return Err(TemplateError::Nul(text.to_owned()));
     }
@@ -217,20 +227,20 @@ fn element(text: &str) -> Result<Element, TemplateError> {
                 return Err(TemplateError::List(text.to_owned(), name.to_owned()));
             }
             if is_list {
-                return Ok(Element::Each(name.to_owned()));
+                return Ok(ArgumentElement::Each(name.to_owned()));
             }
             if !literal.is_empty() {
-                parts.push(Part::Literal(std::mem::take(&mut literal)));
+                parts.push(ArgumentPart::Literal(std::mem::take(&mut literal)));
             }
-            parts.push(Part::Placeholder(name.to_owned()));
+            parts.push(ArgumentPart::Placeholder(name.to_owned()));
             rest = after;
         }
     }
     literal.push_str(rest);
     if !literal.is_empty() {
-        parts.push(Part::Literal(literal));
+        parts.push(ArgumentPart::Literal(literal));
     }
-    Ok(Element::One(parts))
+    Ok(ArgumentElement::One(parts))
 }
 
 #[cfg(test)]
@@ -240,8 +250,8 @@ mod tests {
 
     use super::*;
 
-    fn template(command: &[&str]) -> Result<Template, TemplateError> {
-        Template::parse(&command.iter().map(|element| (*element).to_owned()).collect::<Vec<_>>())
+    fn template(command: &[&str]) -> Result<CommandTemplate, TemplateError> {
+        CommandTemplate::parse(&command.iter().map(|element| (*element).to_owned()).collect::<Vec<_>>())
     }
 
     /// The arguments that elements make, with `-` allowed for `dash`.
@@ -363,7 +373,10 @@ mod tests {
     fn the_placeholders_are_known_with_their_use() {
         let template = template(&["p", "--x={a}{b}", "{c...}", "{{d}}"]).unwrap();
         let placeholders: Vec<_> = template.placeholders().collect();
-        assert_eq!(placeholders, [("a", Use::Value), ("b", Use::Value), ("c", Use::List)]);
+        assert_eq!(
+            placeholders,
+            [("a", PlaceholderKind::Value), ("b", PlaceholderKind::Value), ("c", PlaceholderKind::List)]
+        );
     }
 
     proptest! {

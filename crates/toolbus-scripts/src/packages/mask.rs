@@ -10,9 +10,9 @@ const HIDDEN: &str = "***";
 const SHORTEST: usize = 4;
 
 /// Knows what must not be shown.
-pub(super) struct Mask(Vec<String>);
+pub(super) struct CredentialMask(Vec<String>);
 
-impl Mask {
+impl CredentialMask {
     /// Hides users and passwords of the URLs in these texts.
     pub(super) fn new(texts: &[String]) -> Self {
         let urls = texts.iter().flat_map(|text| text.split_whitespace()).filter_map(userinfo);
@@ -86,7 +86,7 @@ mod tests {
 
     #[test]
     fn credentials_are_hidden_wherever_they_stand() {
-        let mask = Mask::new(&[
+        let mask = CredentialMask::new(&[
             "https://reader:hunter%2F2@index.example/simple".to_owned(),
             "https://extra.example/ https://token-12345@extra.example/".to_owned(),
             "http://u:pw@proxy.example".to_owned(),
@@ -103,7 +103,7 @@ mod tests {
 
     #[test]
     fn paths_of_this_machine_become_names() {
-        let mask = Mask::new(&[]);
+        let mask = CredentialMask::new(&[]);
         let text = "ERROR: /srv/cache/new/1-2/target/x\u{1b}[0m: no space; a@b.example";
         assert_eq!(
             mask.hide(text, &[Path::new("/srv/cache/new/1-2/target")]),
@@ -114,7 +114,7 @@ mod tests {
     #[test]
     fn of_a_long_text_the_end_is_shown() {
         let text = format!("{}end", "é".repeat(5000));
-        let shown = Mask::new(&[]).hide(&text, &[]);
+        let shown = CredentialMask::new(&[]).hide(&text, &[]);
         assert!(shown.starts_with("[1003 characters left out]\né") && shown.ends_with("éend"), "{shown}");
     }
 }

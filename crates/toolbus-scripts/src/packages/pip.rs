@@ -13,12 +13,12 @@ use rustix::process::geteuid;
 use toolbus_core::secret::Secret;
 use toolbus_sandbox::{Ending, Job, Limits, Outcome, Plan, Sandbox, Stop};
 
-use super::mask::Mask;
-use super::store::{Workshop, key};
+use super::mask::CredentialMask;
+use super::store::{BuildFolder, key};
 use super::{PackageError, tree};
 use crate::interpreter::Interpreter;
 use crate::requirement::Requirement;
-use crate::unconfined::{self, Run};
+use crate::unconfined::{self, UnconfinedRun};
 use crate::{environment, system};
 
 /// Runs pip in this interpreter. A sandbox may not let it touch modes, times and attributes of files, which it can do without.
@@ -64,7 +64,7 @@ pub(super) struct Pip {
     sandbox: Option<Sandbox>,
     max_size: u64,
     source: String,
-    mask: Mask,
+    mask: CredentialMask,
 }
 
 impl Pip {
@@ -75,7 +75,8 @@ impl Pip {
         max_size: u64,
         daemon: impl IntoIterator<Item = (OsString, OsString)>,
     ) -> Self {
-        let Given { environment, read, source, secrets } = of(interpreter, sandbox.is_some(), index_url, daemon);
+        let PipEnvironment { environment, read, source, secrets } =
+            of(interpreter, sandbox.is_some(), index_url, daemon);
         Self {
             program: interpreter.program.clone(),
             read,
@@ -83,7 +84,7 @@ impl Pip {
             sandbox: sandbox.cloned(),
             max_size,
             source: key(&source.iter().map(String::as_str).collect::<Vec<_>>()),
-            mask: Mask::new(&secrets),
+            mask: CredentialMask::new(&secrets),
         }
     }
 
@@ -96,19 +97,19 @@ impl Pip {
     pub(super) async fn install(
         &self,
         packages: &[Requirement],
-        workshop: &Workshop,
+        build: &BuildFolder,
         time: Duration,
     ) -> Result<(), PackageError> {
-        let target = workshop.target();
+        let target = build.target();
         let options = ["-I", "-c", START].into_iter().chain(OPTIONS).map(str::to_owned);
         let target_and_packages = [target.to_string_lossy().into_owned(), "--".to_owned()];
         let packages = packages.iter().map(|package| package.as_str().to_owned());
         let args: Vec<String> = options.chain(target_and_packages).chain(packages).collect();
         let outcome = match &self.sandbox {
             Some(sandbox) => self.run_confined(sandbox, args, target, time).await,
-            None => self.run_unconfined(&args, workshop, time).await,
+            None => self.run_unconfined(&args, build, time).await,
         };
-        self.read(&outcome.map_err(PackageError::Unavailable)?, workshop, time)
+        self.read(&outcome.map_err(PackageError::Unavailable)?, build, time)
     }
 
     async fn run_confined(
@@ -139,12 +140,12 @@ impl Pip {
         waiting.run(job).await.map_err(|error| error.to_string())
     }
 
-    async fn run_unconfined(&self, args: &[String], workshop: &Workshop, time: Duration) -> Result<Outcome, String> {
-        let tmp = workshop.tmp();
+    async fn run_unconfined(&self, args: &[String], build: &BuildFolder, time: Duration) -> Result<Outcome, String> {
+        let tmp = build.tmp();
         let mut env = self.environment.clone();
         env.insert("TMPDIR".into(), tmp.clone().into_os_string());
         let (program, cwd, stdin) = (&self.program, Some(tmp.as_path()), Bytes::new());
-        let run = unconfined::run(Run { program, args, env: &env, cwd, stdin, time, output: OUTPUT });
+        let run = unconfined::run(UnconfinedRun { program, args, env: &env, cwd, stdin, time, output: OUTPUT });
         run.await.map_err(|error| format!("cannot start '{}': {error}", program.display()))
     }
 
@@ -162,11 +163,11 @@ impl Pip {
         }
     }
 
-    fn read(&self, outcome: &Outcome, workshop: &Workshop, time: Duration) -> Result<(), PackageError> {
+    fn read(&self, outcome: &Outcome, build: &BuildFolder, time: Duration) -> Result<(), PackageError> {
         let own = |text: String| PackageError::Failed { exit_code: -1, stderr: text };
         match outcome.ending {
             Ending::Exited(0) => Ok(()),
-            Ending::Exited(exit_code) => Err(PackageError::Failed { exit_code, stderr: self.said(outcome, workshop) }),
+            Ending::Exited(exit_code) => Err(PackageError::Failed { exit_code, stderr: self.said(outcome, build) }),
             Ending::Signalled(signal) => Err(own(format!("pip was ended by signal {signal}"))),
             Ending::Stopped(Stop::Time) => Err(PackageError::TimedOut { seconds: time.as_secs() }),
             Ending::Stopped(Stop::Disk) => Err(self.too_large()),
@@ -175,11 +176,11 @@ impl Pip {
     }
 
     /// What pip said about its failure, as a caller may read it.
-    fn said(&self, outcome: &Outcome, workshop: &Workshop) -> String {
+    fn said(&self, outcome: &Outcome, build: &BuildFolder) -> String {
         let said = [&outcome.stderr, &outcome.stdout].map(|stream| String::from_utf8_lossy(&stream.bytes));
         let said = said.iter().map(|text| text.trim()).find(|text| !text.is_empty()).unwrap_or_default();
         let installed = self.program.ancestors().nth(2).unwrap_or(&self.program);
-        self.mask.hide(said, &[&workshop.target(), &workshop.tmp(), &self.program, installed])
+        self.mask.hide(said, &[&build.target(), &build.tmp(), &self.program, installed])
     }
 
     /// Refuses packages that are too large.
@@ -235,7 +236,7 @@ const OF_ONE: [&str; 2] = [".config/pip/pip.conf", ".pip/pip.conf"];
 const SYSTEM: [&str; 3] = ["/etc/debian_version", "/etc/lsb-release", "/etc/os-release"];
 
 /// What pip is given.
-struct Given {
+struct PipEnvironment {
     environment: BTreeMap<OsString, OsString>,
     read: Vec<PathBuf>,
     /// What says where packages are.
@@ -249,7 +250,7 @@ fn of(
     is_confined: bool,
     index_url: Option<&Secret>,
     daemon: impl IntoIterator<Item = (OsString, OsString)>,
-) -> Given {
+) -> PipEnvironment {
     let daemon: BTreeMap<OsString, OsString> = daemon.into_iter().collect();
     let value = |name: &str| daemon.get(&OsString::from(name)).and_then(|value| value.to_str());
     let home = value("HOME").map(PathBuf::from);
@@ -293,7 +294,7 @@ fn of(
     let is_kept = |name: &OsString| !(is_confined && OF_THE_SANDBOX.iter().any(|own| name == own));
     let inherited = environment::inherited(daemon).filter(|(name, _)| is_kept(name));
     let environment = inherited.chain(environment).collect();
-    Given { environment, read, source, secrets }
+    PipEnvironment { environment, read, source, secrets }
 }
 
 #[cfg(test)]
@@ -302,7 +303,7 @@ mod tests {
 
     use super::*;
 
-    fn given(index_url: Option<&str>, is_confined: bool, daemon: &[(&str, &str)]) -> Given {
+    fn given(index_url: Option<&str>, is_confined: bool, daemon: &[(&str, &str)]) -> PipEnvironment {
         let interpreter = Interpreter {
             program: "/usr/bin/python3".into(),
             read: vec!["/usr/lib".into()],
@@ -313,7 +314,7 @@ mod tests {
         of(&interpreter, is_confined, index_url.map(Secret::new).as_ref(), daemon)
     }
 
-    fn shown(given: &Given) -> Vec<String> {
+    fn shown(given: &PipEnvironment) -> Vec<String> {
         let show = |(name, value): (&OsString, &OsString)| format!("{}={}", name.display(), value.display());
         given.environment.iter().map(show).collect()
     }

@@ -32,7 +32,7 @@ const UNLOCKED: Duration = Duration::from_secs(60);
 
 /// The folder with everything.
 #[derive(Debug, Clone)]
-pub(super) struct Store {
+pub(super) struct PackageStore {
     root: PathBuf,
     /// Bytes of all sets together.
     most: u64,
@@ -40,7 +40,7 @@ pub(super) struct Store {
 
 /// What a request led to.
 #[derive(Debug, Serialize, Deserialize)]
-struct Answer {
+struct Resolution {
     /// The key of the set.
     set: String,
     /// For whoever looks.
@@ -51,13 +51,13 @@ struct Answer {
 
 /// A folder in which a set is made. Dropping it removes it.
 #[derive(Debug)]
-pub(super) struct Workshop {
+pub(super) struct BuildFolder {
     folder: PathBuf,
     /// Says that somebody is at work here.
     _lock: File,
 }
 
-impl Store {
+impl PackageStore {
     /// Opens a store, and removes what was left half done.
     pub(super) fn open(root: &Path, most: u64) -> io::Result<Self> {
         for part in ["sets", "asked", "new"] {
@@ -74,16 +74,16 @@ impl Store {
 
     /// The set to which a request led, if that is not longer ago than `ttl`.
     pub(super) fn find(&self, request: &str, ttl: Option<Duration>) -> Option<PathBuf> {
-        let answer = self.answer(&self.asked(request))?;
-        let age = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH + Duration::from_secs(answer.at));
+        let resolution = self.resolution(&self.resolution_file(request))?;
+        let age = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH + Duration::from_secs(resolution.at));
         // A time to come is a clock that was wrong.
         let is_fresh = ttl.is_none_or(|ttl| age.is_ok_and(|age| age < ttl));
-        let set = self.set(&answer.set);
+        let set = self.set(&resolution.set);
         (is_fresh && use_now(&set).is_ok()).then_some(set)
     }
 
     /// A folder for a new set.
-    pub(super) fn workshop(&self) -> io::Result<Workshop> {
+    pub(super) fn build(&self) -> io::Result<BuildFolder> {
         let [first, second] = [(); 2].map(|()| RandomState::new().hash_one(SystemTime::now()));
         let folder = self.root.join("new").join(format!("{first:016x}{second:016x}"));
         DirBuilder::new().mode(HIDDEN).create(&folder)?;
@@ -93,12 +93,18 @@ impl Store {
         for part in ["target", "tmp"] {
             fs::create_dir(folder.join(part))?;
         }
-        Ok(Workshop { folder, _lock: lock })
+        Ok(BuildFolder { folder, _lock: lock })
     }
 
     /// Keeps the set that was made, and returns where it is. `packages` are its names and versions, which may mean something else
     /// where `of` is different: the interpreter, and the place that they are from.
-    pub(super) fn keep(&self, made: &Workshop, request: &str, of: &[&str], packages: &[String]) -> io::Result<PathBuf> {
+    pub(super) fn keep(
+        &self,
+        made: &BuildFolder,
+        request: &str,
+        of: &[&str],
+        packages: &[String],
+    ) -> io::Result<PathBuf> {
         let name = key(&packages.iter().map(String::as_str).chain(of.iter().copied()).collect::<Vec<_>>());
         let set = self.set(&name);
         match fs::rename(made.target(), &set) {
@@ -108,10 +114,10 @@ impl Store {
         }
         use_now(&set)?;
         let at = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
-        let answer = serde_json::to_vec(&Answer { set: name, packages: packages.to_vec(), at })?;
+        let resolution = serde_json::to_vec(&Resolution { set: name, packages: packages.to_vec(), at })?;
         let written = made.folder.join("answer");
-        File::create(&written)?.write_all(&answer)?;
-        fs::rename(written, self.asked(request))?;
+        File::create(&written)?.write_all(&resolution)?;
+        fs::rename(written, self.resolution_file(request))?;
         Ok(set)
     }
 
@@ -133,18 +139,19 @@ impl Store {
             size = size.saturating_sub(*bytes);
             self.discard(set);
         }
-        let answers = entries(&self.root.join("asked"));
-        let stale = answers.filter(|file| self.answer(file).is_none_or(|answer| !self.set(&answer.set).is_dir()));
+        let resolutions = entries(&self.root.join("asked"));
+        let stale = resolutions
+            .filter(|file| self.resolution(file).is_none_or(|resolution| !self.set(&resolution.set).is_dir()));
         stale.for_each(|file| drop(fs::remove_file(file)));
         self.clear();
     }
 
     /// Has a set gone at once, whoever opens it next.
     fn discard(&self, set: &Path) {
-        let Ok(workshop) = self.workshop() else { return };
+        let Ok(build) = self.build() else { return };
         // A folder cannot be moved by others than root while it is read-only.
         let _ = tree::unclose(set);
-        let _ = fs::rename(set, workshop.folder.join("old"));
+        let _ = fs::rename(set, build.folder.join("old"));
     }
 
     /// Removes what nobody works on any more.
@@ -162,7 +169,7 @@ impl Store {
         }
     }
 
-    fn answer(&self, file: &Path) -> Option<Answer> {
+    fn resolution(&self, file: &Path) -> Option<Resolution> {
         serde_json::from_slice(&fs::read(file).ok()?).ok()
     }
 
@@ -170,12 +177,12 @@ impl Store {
         self.root.join("sets").join(name)
     }
 
-    fn asked(&self, request: &str) -> PathBuf {
+    fn resolution_file(&self, request: &str) -> PathBuf {
         self.root.join("asked").join(format!("{request}.json"))
     }
 }
 
-impl Workshop {
+impl BuildFolder {
     /// Where the set is made.
     pub(super) fn target(&self) -> PathBuf {
         self.folder.join("target")
@@ -187,7 +194,7 @@ impl Workshop {
     }
 }
 
-impl Drop for Workshop {
+impl Drop for BuildFolder {
     fn drop(&mut self) {
         let _ = tree::remove(&self.folder);
     }

@@ -10,7 +10,7 @@ use crate::testing::{LEVELS, sandbox};
 
 /// A folder with something that behaves as an interpreter with pip would: it notes each run, and does what `behaviour`
 /// says, in which `$target` is the folder and `$packages` are the packages.
-struct World {
+struct PipFixture {
     folder: tempfile::TempDir,
 }
 
@@ -24,7 +24,7 @@ for package in $packages; do
 done
 "#;
 
-impl World {
+impl PipFixture {
     fn new(behaviour: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let script = format!(
@@ -86,8 +86,8 @@ async fn install(cache: &PackageCache, packages: &[&str]) -> Result<PathBuf, Pac
     cache.install(&packages, Instant::now() + Duration::from_secs(120)).await
 }
 
-async fn refused(world: &World, packages: &[&str]) -> String {
-    install(&world.cache(), packages).await.unwrap_err().to_string()
+async fn refused(fixture: &PipFixture, packages: &[&str]) -> String {
+    install(&fixture.cache(), packages).await.unwrap_err().to_string()
 }
 
 fn names(folder: &Path) -> Vec<String> {
@@ -99,96 +99,98 @@ fn names(folder: &Path) -> Vec<String> {
 
 #[tokio::test]
 async fn pip_is_run_once_with_fixed_options_and_a_folder_of_packages_comes_of_it() {
-    let world = World::new(INSTALL);
-    let set = install(&world.cache(), &["numpy", "requests>=2"]).await.unwrap();
+    let fixture = PipFixture::new(INSTALL);
+    let set = install(&fixture.cache(), &["numpy", "requests>=2"]).await.unwrap();
     assert_eq!(names(&set), ["numpy", "numpy-1.0.dist-info", "requests", "requests-1.0.dist-info"]);
     assert_eq!(
-        world.runs(),
+        fixture.runs(),
         [
             "install --only-binary :all: --no-input --disable-pip-version-check --no-cache-dir --progress-bar off --target \
          -- numpy requests>=2"
         ]
     );
-    assert_eq!(names(&world.path("cache/new")), Vec::<String>::new());
+    assert_eq!(names(&fixture.path("cache/new")), Vec::<String>::new());
     let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o7777;
     assert_eq!((mode(&set), mode(&set.join("numpy")), mode(&set.join("numpy/__init__.py"))), (0o555, 0o555, 0o444));
-    assert_eq!(mode(&world.path("cache/new")), 0o711, "nobody else finds what is being made");
+    assert_eq!(mode(&fixture.path("cache/new")), 0o711, "nobody else finds what is being made");
 }
 
 #[tokio::test]
 async fn a_package_that_is_not_allowed_is_refused_before_anything_runs() {
-    let world = World::new(INSTALL);
-    let mut settings = world.settings();
+    let fixture = PipFixture::new(INSTALL);
+    let mut settings = fixture.settings();
     settings.allow = AllowedPackages::parse(&["numpy", "requests==2.31.0"]).unwrap();
-    let cache = world.open(settings);
+    let cache = fixture.open(settings);
     let error = install(&cache, &["numpy", "evil"]).await.unwrap_err();
     assert_eq!(
         error,
         PackageError::Refused("package 'evil' is not allowed here; allowed are: numpy, requests==2.31.0".to_owned())
     );
-    assert!(world.runs().is_empty());
+    assert!(fixture.runs().is_empty());
     install(&cache, &["requests"]).await.unwrap();
-    assert!(world.runs()[0].ends_with("-- requests==2.31.0"), "{:?}", world.runs());
+    assert!(fixture.runs()[0].ends_with("-- requests==2.31.0"), "{:?}", fixture.runs());
 }
 
 #[tokio::test]
 async fn what_pip_says_of_its_failure_is_told_without_credentials_and_paths() {
-    let world = World::new("echo \"ERROR: no $packages in https://u:hunter2@index.example/ for $target\" >&2; exit 1");
+    let fixture =
+        PipFixture::new("echo \"ERROR: no $packages in https://u:hunter2@index.example/ for $target\" >&2; exit 1");
     assert_eq!(
-        refused(&world, &["numpy"]).await,
+        refused(&fixture, &["numpy"]).await,
         "pip install failed (exit 1):\nERROR: no numpy in https://***@index.example/ for target"
     );
-    assert_eq!(names(&world.path("cache/new")), Vec::<String>::new());
-    let world = World::new("echo 'nothing on standard error'; exit 23");
-    assert_eq!(refused(&world, &["numpy"]).await, "pip install failed (exit 23):\nnothing on standard error");
-    let world = World::new("kill -KILL $$");
-    assert_eq!(refused(&world, &["numpy"]).await, "pip install failed (exit -1):\npip was ended by signal 9");
+    assert_eq!(names(&fixture.path("cache/new")), Vec::<String>::new());
+    let fixture = PipFixture::new("echo 'nothing on standard error'; exit 23");
+    assert_eq!(refused(&fixture, &["numpy"]).await, "pip install failed (exit 23):\nnothing on standard error");
+    let fixture = PipFixture::new("kill -KILL $$");
+    assert_eq!(refused(&fixture, &["numpy"]).await, "pip install failed (exit -1):\npip was ended by signal 9");
 }
 
 #[tokio::test]
 async fn pip_that_takes_too_long_is_ended() {
-    let world = World::new("sleep 1000");
-    let mut settings = world.settings();
+    let fixture = PipFixture::new("sleep 1000");
+    let mut settings = fixture.settings();
     settings.timeout = Duration::from_secs(1);
-    let error = install(&world.open(settings), &["numpy"]).await.unwrap_err();
+    let error = install(&fixture.open(settings), &["numpy"]).await.unwrap_err();
     assert_eq!(error.to_string(), "pip install timed out after 1s");
 
     let packages = Requirement::parse_all(&["numpy"]).unwrap();
     let deadline = Instant::now() + Duration::from_millis(1500);
-    let error = world.cache().install(&packages, deadline).await.unwrap_err();
+    let error = fixture.cache().install(&packages, deadline).await.unwrap_err();
     assert_eq!(error, PackageError::TimedOut { seconds: 1 });
 }
 
 #[tokio::test]
 async fn packages_that_are_too_large_are_refused_and_not_kept() {
-    let world = World::new(&format!("{INSTALL}\nhead -c 2000000 /dev/zero > $target/large"));
+    let fixture = PipFixture::new(&format!("{INSTALL}\nhead -c 2000000 /dev/zero > $target/large"));
     assert_eq!(
-        refused(&world, &["numpy"]).await,
+        refused(&fixture, &["numpy"]).await,
         "pip install failed (exit -1):\nthe packages are larger than 1 MiB; ask for fewer or smaller ones"
     );
-    assert_eq!(names(&world.path("cache/sets")), Vec::<String>::new());
+    assert_eq!(names(&fixture.path("cache/sets")), Vec::<String>::new());
 }
 
 #[tokio::test]
 async fn what_must_not_be_in_a_package_is_not_kept() {
-    let world = World::new(&format!("{INSTALL}\nln -s /etc/passwd $target/link"));
-    let error = install(&world.cache(), &["numpy"]).await.unwrap_err();
+    let fixture = PipFixture::new(&format!("{INSTALL}\nln -s /etc/passwd $target/link"));
+    let error = install(&fixture.cache(), &["numpy"]).await.unwrap_err();
     assert!(matches!(error, PackageError::Unavailable(_)), "{error}");
-    let world = World::new("true");
-    let error = install(&world.cache(), &["numpy"]).await.unwrap_err();
+    let fixture = PipFixture::new("true");
+    let error = install(&fixture.cache(), &["numpy"]).await.unwrap_err();
     assert_eq!(error.to_string(), "the folder of packages cannot be used: pip installed nothing");
-    assert_eq!(names(&world.path("cache/sets")), Vec::<String>::new());
+    assert_eq!(names(&fixture.path("cache/sets")), Vec::<String>::new());
 }
 
 #[tokio::test]
 async fn one_who_waits_no_longer_does_not_end_what_another_waits_for() {
-    let world = World::new(&format!("touch $here/begun; while [ ! -e $here/go ]; do sleep 0.05; done\n{INSTALL}"));
-    let cache = world.cache();
+    let fixture =
+        PipFixture::new(&format!("touch $here/begun; while [ ! -e $here/go ]; do sleep 0.05; done\n{INSTALL}"));
+    let cache = fixture.cache();
     let packages = Requirement::parse_all(&["numpy"]).unwrap();
     let mut first = cache.install(&packages, Instant::now() + Duration::from_secs(120));
     tokio::select! {
         ended = &mut first => panic!("{ended:?}"),
-        () = eventually("pip", async || world.path("begun").exists().then_some(())) => {}
+        () = eventually("pip", async || fixture.path("begun").exists().then_some(())) => {}
     }
     let second = tokio::spawn({
         let (cache, packages) = (cache.clone(), packages.clone());
@@ -197,9 +199,9 @@ async fn one_who_waits_no_longer_does_not_end_what_another_waits_for() {
     // The second has joined once it holds what is running as well.
     eventually("the second", async || (holders(&cache) > 1).then_some(())).await;
     drop(first);
-    fs::write(world.path("go"), "").unwrap();
+    fs::write(fixture.path("go"), "").unwrap();
     second.await.unwrap().unwrap();
-    assert_eq!(world.runs().len(), 1);
+    assert_eq!(fixture.runs().len(), 1);
 }
 
 /// How many wait for what is being installed.
@@ -218,66 +220,66 @@ fn leave_alone(folder: &Path) {
 
 #[tokio::test]
 async fn equal_requests_install_once_also_after_a_restart() {
-    let world = World::new(INSTALL);
-    let first = install(&world.cache(), &["b", "a>=1"]).await.unwrap();
-    let cache = world.cache();
+    let fixture = PipFixture::new(INSTALL);
+    let first = install(&fixture.cache(), &["b", "a>=1"]).await.unwrap();
+    let cache = fixture.cache();
     assert_eq!(install(&cache, &["A>=1", "b", "b"]).await.unwrap(), first);
-    assert_eq!(world.runs().len(), 1);
+    assert_eq!(fixture.runs().len(), 1);
     install(&cache, &["b"]).await.unwrap();
-    assert_eq!(world.runs().len(), 2);
+    assert_eq!(fixture.runs().len(), 2);
 }
 
 #[tokio::test]
 async fn requests_at_the_same_time_install_once() {
-    let world = World::new(INSTALL);
-    let cache = world.cache();
+    let fixture = PipFixture::new(INSTALL);
+    let cache = fixture.cache();
     let sets = futures_util::future::join_all((0..8).map(|_| install(&cache, &["numpy"]))).await;
     assert!(sets.iter().all(|set| set.is_ok() && *set == sets[0]), "{sets:?}");
-    assert_eq!(world.runs().len(), 1);
+    assert_eq!(fixture.runs().len(), 1);
 }
 
 #[tokio::test]
 async fn requests_that_lead_to_the_same_versions_share_them() {
-    let world = World::new(INSTALL);
-    let cache = world.cache();
+    let fixture = PipFixture::new(INSTALL);
+    let cache = fixture.cache();
     let first = install(&cache, &["numpy"]).await.unwrap();
     assert_eq!(install(&cache, &["numpy==1.0"]).await.unwrap(), first);
-    assert_eq!((world.runs().len(), names(&world.path("cache/sets")).len()), (2, 1));
+    assert_eq!((fixture.runs().len(), names(&fixture.path("cache/sets")).len()), (2, 1));
 }
 
 #[tokio::test]
 async fn names_without_a_version_are_looked_for_again_and_named_versions_are_not() {
-    let world = World::new(INSTALL);
-    let mut settings = world.settings();
+    let fixture = PipFixture::new(INSTALL);
+    let mut settings = fixture.settings();
     settings.ttl = Duration::ZERO;
-    let cache = world.open(settings);
+    let cache = fixture.open(settings);
     let old = install(&cache, &["numpy"]).await.unwrap();
     let pinned = install(&cache, &["requests==1.0"]).await.unwrap();
-    fs::write(world.path("version"), "2.0").unwrap();
+    fs::write(fixture.path("version"), "2.0").unwrap();
     let new = install(&cache, &["numpy"]).await.unwrap();
     assert_eq!(names(&new), ["numpy", "numpy-2.0.dist-info"]);
     assert!(old != new && old.is_dir(), "a script may still use the old one");
     assert_eq!(install(&cache, &["requests==1.0"]).await.unwrap(), pinned);
-    assert_eq!(world.runs().len(), 3);
+    assert_eq!(fixture.runs().len(), 3);
 }
 
 #[tokio::test]
 async fn another_interpreter_or_index_does_not_get_what_was_installed_for_one() {
-    let world = World::new(INSTALL);
-    let first = install(&world.cache(), &["numpy"]).await.unwrap();
-    let mut settings = world.settings();
+    let fixture = PipFixture::new(INSTALL);
+    let first = install(&fixture.cache(), &["numpy"]).await.unwrap();
+    let mut settings = fixture.settings();
     settings.index_url = Some(Secret::new("https://own.example/"));
-    let second = install(&world.open(settings), &["numpy"]).await.unwrap();
-    assert_eq!(world.runs().len(), 2);
+    let second = install(&fixture.open(settings), &["numpy"]).await.unwrap();
+    assert_eq!(fixture.runs().len(), 2);
     assert_ne!(first, second, "of two indexes, the same name and version may be something else");
 }
 
 #[tokio::test]
 async fn what_was_not_used_for_longest_goes_when_there_is_too_much() {
-    let world = World::new(INSTALL);
-    let mut settings = world.settings();
+    let fixture = PipFixture::new(INSTALL);
+    let mut settings = fixture.settings();
     settings.max_cache = 12;
-    let cache = world.open(settings);
+    let cache = fixture.open(settings);
     let (a, b) = (install(&cache, &["a"]).await.unwrap(), install(&cache, &["b"]).await.unwrap());
     let c = install(&cache, &["c"]).await.unwrap();
     assert!(a.is_dir() && b.is_dir() && c.is_dir(), "what was used just now stays, though there is too much");
@@ -287,46 +289,46 @@ async fn what_was_not_used_for_longest_goes_when_there_is_too_much() {
     install(&cache, &["a"]).await.unwrap();
     let d = install(&cache, &["d"]).await.unwrap();
     assert!(a.is_dir() && !b.exists() && c.is_dir() && d.is_dir());
-    assert_eq!(names(&world.path("cache/asked")).len(), 3, "and what led to it");
-    assert_eq!(names(&world.path("cache/new")), Vec::<String>::new());
+    assert_eq!(names(&fixture.path("cache/asked")).len(), 3, "and what led to it");
+    assert_eq!(names(&fixture.path("cache/new")), Vec::<String>::new());
 
     // It is installed again when it is wanted.
     install(&cache, &["b"]).await.unwrap();
-    assert_eq!(world.runs().len(), 5);
+    assert_eq!(fixture.runs().len(), 5);
 }
 
 #[tokio::test]
 async fn what_was_left_half_done_is_removed_at_the_next_start() {
-    let world = World::new(INSTALL);
-    drop(world.cache());
-    let left = world.path("cache/new/1-left");
+    let fixture = PipFixture::new(INSTALL);
+    drop(fixture.cache());
+    let left = fixture.path("cache/new/1-left");
     fs::create_dir_all(left.join("target/numpy")).unwrap();
     fs::set_permissions(left.join("target"), fs::Permissions::from_mode(0o555)).unwrap();
     leave_alone(&left);
     // Somebody is at work on this one, and this one is too young to be locked already.
-    let (busy, young) = (world.path("cache/new/2-busy"), world.path("cache/new/3-young"));
+    let (busy, young) = (fixture.path("cache/new/2-busy"), fixture.path("cache/new/3-young"));
     fs::create_dir(&busy).unwrap();
     fs::create_dir(&young).unwrap();
     leave_alone(&busy);
     let lock = fs::File::open(&busy).unwrap();
     rustix::fs::flock(&lock, rustix::fs::FlockOperation::LockExclusive).unwrap();
 
-    drop(world.cache());
+    drop(fixture.cache());
     assert!(!left.exists() && busy.exists() && young.exists());
     drop(lock);
-    drop(world.cache());
+    drop(fixture.cache());
     assert!(!busy.exists());
 }
 
 #[tokio::test]
 async fn a_record_that_cannot_be_read_is_as_good_as_none() {
-    let world = World::new(INSTALL);
-    install(&world.cache(), &["numpy"]).await.unwrap();
-    for file in names(&world.path("cache/asked")) {
-        fs::write(world.path("cache/asked").join(file), "{").unwrap();
+    let fixture = PipFixture::new(INSTALL);
+    install(&fixture.cache(), &["numpy"]).await.unwrap();
+    for file in names(&fixture.path("cache/asked")) {
+        fs::write(fixture.path("cache/asked").join(file), "{").unwrap();
     }
-    install(&world.cache(), &["numpy"]).await.unwrap();
-    assert_eq!(world.runs().len(), 2);
+    install(&fixture.cache(), &["numpy"]).await.unwrap();
+    assert_eq!(fixture.runs().len(), 2);
 }
 
 // The real pip, with wheels in a folder instead of an index.
@@ -357,12 +359,12 @@ async fn interpreter() -> Interpreter {
     panic!("these tests need a Python with pip");
 }
 
-struct Index {
+struct WheelFolder {
     folder: tempfile::TempDir,
     interpreter: Interpreter,
 }
 
-impl Index {
+impl WheelFolder {
     async fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
         fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
@@ -421,12 +423,12 @@ impl Index {
 
 #[tokio::test]
 async fn packages_come_with_what_they_need() {
-    Index::new().await.check(None).await;
+    WheelFolder::new().await.check(None).await;
 }
 
 #[tokio::test]
 async fn pip_does_its_work_in_the_sandbox() {
     for level in LEVELS {
-        Index::new().await.check(Some(&sandbox(level))).await;
+        WheelFolder::new().await.check(Some(&sandbox(level))).await;
     }
 }

@@ -11,14 +11,14 @@ const MAX_SHOWN: usize = 60;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{shown} {mistake}")]
 pub struct RequirementError {
-    mistake: Mistake,
+    mistake: RequirementMistake,
     /// The beginning of the text, with everything escaped that cannot be shown.
     shown: String,
 }
 
 /// What is wrong with it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Mistake {
+pub(super) enum RequirementMistake {
     Empty,
     TooLong,
     Characters,
@@ -36,7 +36,7 @@ pub(super) enum Mistake {
     Local,
 }
 
-impl fmt::Display for Mistake {
+impl fmt::Display for RequirementMistake {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Empty => "is empty; give the name of a package",
@@ -63,7 +63,7 @@ impl fmt::Display for Mistake {
 }
 
 impl RequirementError {
-    pub(super) fn new(mistake: Mistake, text: &str) -> Self {
+    pub(super) fn new(mistake: RequirementMistake, text: &str) -> Self {
         let mut shown: String = text.chars().take(MAX_SHOWN).flat_map(char::escape_default).collect();
         if text.chars().nth(MAX_SHOWN).is_some() {
             shown.push_str("...");
@@ -93,19 +93,19 @@ pub(super) fn foreign(text: &str, trimmed: &str) -> Result<(), RequirementError>
     let is_archive = ARCHIVES.iter().any(|ending| lower.ends_with(ending));
     let is_path = lower.contains(['/', '\\']) || lower.starts_with(['.', '~']) || is_archive;
     let mistake = if text.len() > MAX_LENGTH {
-        Mistake::TooLong
+        RequirementMistake::TooLong
     } else if text.bytes().any(|byte| !(b' '..=b'~').contains(&byte)) {
-        Mistake::Characters
+        RequirementMistake::Characters
     } else if trimmed.is_empty() {
-        Mistake::Empty
+        RequirementMistake::Empty
     } else if lower.starts_with('-') {
-        Mistake::Option
+        RequirementMistake::Option
     } else if is_url {
-        Mistake::Url
+        RequirementMistake::Url
     } else if lower.contains(';') {
-        Mistake::Marker
+        RequirementMistake::Marker
     } else if is_path {
-        Mistake::Path
+        RequirementMistake::Path
     } else {
         return Ok(());
     };

@@ -4,7 +4,7 @@
 
 use std::fmt;
 
-use super::error::Mistake;
+use super::error::RequirementMistake;
 
 /// Every operator; one that begins another comes after it.
 const OPERATORS: [&str; 8] = ["===", "==", "~=", "!=", "<=", ">=", "<", ">"];
@@ -17,23 +17,24 @@ pub(super) struct Specifier {
 }
 
 impl Specifier {
-    pub(super) fn read(from: &mut Cursor<'_>) -> Result<Self, Mistake> {
-        let operator = from.take_any(&OPERATORS).ok_or(Mistake::Operator)?;
+    pub(super) fn read(from: &mut RequirementCursor<'_>) -> Result<Self, RequirementMistake> {
+        let operator = from.take_any(&OPERATORS).ok_or(RequirementMistake::Operator)?;
         if operator == "===" {
-            return Err(Mistake::Arbitrary);
+            return Err(RequirementMistake::Arbitrary);
         }
         from.skip_spaces();
-        let read = Version::read(from).filter(|_| matches!(from.rest().bytes().next(), None | Some(b' ' | b',')));
-        let version = read.ok_or(Mistake::Version)?;
+        let read =
+            PackageVersion::read(from).filter(|_| matches!(from.rest().bytes().next(), None | Some(b' ' | b',')));
+        let version = read.ok_or(RequirementMistake::Version)?;
         let is_equality = matches!(operator, "==" | "!=");
         if version.is_wildcard && (!is_equality || !version.tail.is_empty() || version.local.is_some()) {
-            return Err(Mistake::Wildcard);
+            return Err(RequirementMistake::Wildcard);
         }
         if version.local.is_some() && !is_equality {
-            return Err(Mistake::Local);
+            return Err(RequirementMistake::Local);
         }
         if operator == "~=" && version.release.len() < 2 {
-            return Err(Mistake::Compatible);
+            return Err(RequirementMistake::Compatible);
         }
         Ok(Self { operator, version: version.to_string() })
     }
@@ -46,7 +47,7 @@ impl fmt::Display for Specifier {
 }
 
 /// The parts of a version.
-struct Version<'a> {
+struct PackageVersion<'a> {
     epoch: &'a str,
     release: Vec<&'a str>,
     /// Pre-release, post-release and development release.
@@ -56,8 +57,8 @@ struct Version<'a> {
     is_wildcard: bool,
 }
 
-impl<'a> Version<'a> {
-    fn read(from: &mut Cursor<'a>) -> Option<Self> {
+impl<'a> PackageVersion<'a> {
+    fn read(from: &mut RequirementCursor<'a>) -> Option<Self> {
         let _ = from.take_any(&["v", "V"]);
         let mut release = vec![from.number()?];
         let mut epoch = "0";
@@ -76,7 +77,7 @@ impl<'a> Version<'a> {
     }
 }
 
-impl fmt::Display for Version<'_> {
+impl fmt::Display for PackageVersion<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.epoch != "0" {
             write!(f, "{}!", self.epoch)?;
@@ -89,19 +90,19 @@ impl fmt::Display for Version<'_> {
     }
 }
 
-fn pre(from: &mut Cursor<'_>) -> Option<String> {
+fn pre(from: &mut RequirementCursor<'_>) -> Option<String> {
     let forms = [(["alpha", "a"].as_slice(), "a"), (&["beta", "b"], "b"), (&["preview", "pre", "rc", "c"], "rc")];
     forms.iter().find_map(|(labels, form)| Some(format!("{form}{}", labelled(from, labels)?)))
 }
 
-fn post(from: &mut Cursor<'_>) -> Option<String> {
+fn post(from: &mut RequirementCursor<'_>) -> Option<String> {
     let implicit = from.attempt(|from| from.take("-").then(|| from.number())?);
     let number = implicit.or_else(|| labelled(from, &["post", "rev", "r"]))?;
     Some(format!(".post{number}"))
 }
 
 /// A label in any case with separators around it, and its number, which is 0 where there is none.
-fn labelled<'a>(from: &mut Cursor<'a>, labels: &[&str]) -> Option<&'a str> {
+fn labelled<'a>(from: &mut RequirementCursor<'a>, labels: &[&str]) -> Option<&'a str> {
     const SEPARATORS: [&str; 3] = [".", "-", "_"];
     from.attempt(|from| {
         let _ = from.take_any(&SEPARATORS);
@@ -116,7 +117,7 @@ fn labelled<'a>(from: &mut Cursor<'a>, labels: &[&str]) -> Option<&'a str> {
 }
 
 /// What stands after `+`: words of letters and digits.
-fn local(from: &mut Cursor<'_>) -> Option<String> {
+fn local(from: &mut RequirementCursor<'_>) -> Option<String> {
     let mut words = Vec::new();
     loop {
         let word = from.take_while(|c| c.is_ascii_alphanumeric());
@@ -131,11 +132,11 @@ fn local(from: &mut Cursor<'_>) -> Option<String> {
 }
 
 /// What is left of a text.
-pub(super) struct Cursor<'a> {
+pub(super) struct RequirementCursor<'a> {
     rest: &'a str,
 }
 
-impl<'a> Cursor<'a> {
+impl<'a> RequirementCursor<'a> {
     pub(super) const fn new(text: &'a str) -> Self {
         Self { rest: text }
     }

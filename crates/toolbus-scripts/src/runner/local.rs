@@ -18,7 +18,7 @@ use toolbus_sandbox::{Artifact, Limits, Outcome};
 use super::{Finished, RunFailure, Runner, RunnerStatus, Script, StartKind};
 use crate::interpreter::Interpreter;
 use crate::packages::{Installer, PackageError};
-use crate::unconfined::{self, Run};
+use crate::unconfined::{self, UnconfinedRun};
 
 /// The longest text that one variable of the environment can hold on Linux, with its name.
 const MAX_VARIABLE: usize = 128 * 1024;
@@ -42,9 +42,9 @@ impl LocalRunner {
 
     async fn run_script(&self, script: Script) -> Result<Finished, RunFailure> {
         let (packages, installing) = self.packages(&script).await?;
-        let folder = Folder::new(&script).map_err(|error| unavailable("make a work folder", &error))?;
+        let folder = ScriptFolder::new(&script).map_err(|error| unavailable("make a work folder", &error))?;
         let (args, env) = (["script.py".to_owned()], environment(&script, &folder, packages));
-        let ended = unconfined::run(Run {
+        let ended = unconfined::run(UnconfinedRun {
             program: &self.interpreter.program,
             args: &args,
             env: &env,
@@ -74,7 +74,7 @@ impl LocalRunner {
 }
 
 /// All variables of a script.
-fn environment(script: &Script, folder: &Folder, packages: Option<PathBuf>) -> BTreeMap<OsString, OsString> {
+fn environment(script: &Script, folder: &ScriptFolder, packages: Option<PathBuf>) -> BTreeMap<OsString, OsString> {
     let path = std::env::var_os("PATH").unwrap_or_else(|| "/usr/local/bin:/usr/bin:/bin".into());
     let mut environment = BTreeMap::from([
         ("PATH".into(), path),
@@ -116,9 +116,9 @@ impl Runner for LocalRunner {
 }
 
 /// A folder that is gone with this.
-struct Folder(TempDir);
+struct ScriptFolder(TempDir);
 
-impl Folder {
+impl ScriptFolder {
     fn new(script: &Script) -> io::Result<Self> {
         let folder = Self(tempfile::Builder::new().prefix("toolbus-script-").tempdir()?);
         std::fs::create_dir(folder.temporary())?;
@@ -319,9 +319,9 @@ open(os.path.join(out.encode(), b'\\xff'), 'w')
     }
 
     /// Has every package in one folder already, unless it refuses.
-    struct Folder(Result<PathBuf, PackageError>);
+    struct ScriptFolder(Result<PathBuf, PackageError>);
 
-    impl Installer for Folder {
+    impl Installer for ScriptFolder {
         fn install<'a>(&'a self, _: &'a [Requirement], _: Instant) -> BoxFuture<'a, Result<PathBuf, PackageError>> {
             std::future::ready(self.0.clone()).boxed()
         }
@@ -336,7 +336,7 @@ open(os.path.join(out.encode(), b'\\xff'), 'w')
     async fn what_was_installed_can_be_imported() {
         let packages = tempfile::tempdir().unwrap();
         std::fs::write(packages.path().join("toolbus_example.py"), "VALUE = 42").unwrap();
-        let installer = Arc::new(Folder(Ok(packages.path().to_owned())));
+        let installer = Arc::new(ScriptFolder(Ok(packages.path().to_owned())));
         let runner = LocalRunner { installer: Some(installer), ..runner().await };
         let finished = runner.run(with_package()).await.unwrap();
         assert_eq!(text(&finished.outcome.stdout.bytes), "42\n");
@@ -345,7 +345,7 @@ open(os.path.join(out.encode(), b'\\xff'), 'w')
     #[tokio::test]
     async fn without_its_packages_a_script_does_not_run() {
         let error = PackageError::TimedOut { seconds: 1 };
-        let failing = LocalRunner { installer: Some(Arc::new(Folder(Err(error.clone())))), ..runner().await };
+        let failing = LocalRunner { installer: Some(Arc::new(ScriptFolder(Err(error.clone())))), ..runner().await };
         assert_eq!(failing.run(with_package()).await.unwrap_err(), RunFailure::Packages(error));
         let without = runner().await.run(with_package()).await.unwrap_err();
         insta::assert_snapshot!(without, @"No packages can be installed here. Use the standard library.");

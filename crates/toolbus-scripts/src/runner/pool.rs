@@ -29,18 +29,18 @@ pub struct PoolSettings {
 
 /// Interpreters that wait for a script; each runs one.
 pub(super) struct Pool {
-    shared: Arc<Shared>,
+    shared: Arc<PoolShared>,
     end: CancellationToken,
 }
 
-struct Shared {
+struct PoolShared {
     settings: PoolSettings,
-    waiting: Mutex<State>,
+    waiting: Mutex<PoolState>,
     changed: Notify,
 }
 
 #[derive(Default)]
-struct State {
+struct PoolState {
     ready: VecDeque<Waiting>,
     last_used: Option<Instant>,
     is_over: bool,
@@ -49,7 +49,7 @@ struct State {
 impl Pool {
     /// Begins to start interpreters.
     pub(super) fn start(settings: PoolSettings, sandbox: Sandbox, plan: Plan) -> Self {
-        let shared = Arc::new(Shared { settings, waiting: Mutex::default(), changed: Notify::new() });
+        let shared = Arc::new(PoolShared { settings, waiting: Mutex::default(), changed: Notify::new() });
         let end = CancellationToken::new();
         let (filled, ended) = (Arc::clone(&shared), end.clone());
         tokio::spawn(async move { ended.run_until_cancelled(fill(&filled, &sandbox, &plan)).await });
@@ -88,8 +88,8 @@ impl Drop for Pool {
     }
 }
 
-impl Shared {
-    fn state(&self) -> std::sync::MutexGuard<'_, State> {
+impl PoolShared {
+    fn state(&self) -> std::sync::MutexGuard<'_, PoolState> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -113,7 +113,7 @@ impl Shared {
 }
 
 /// Keeps as many ready as there should be: one is started at a time, so that scripts that run have the processors.
-async fn fill(shared: &Shared, sandbox: &Sandbox, plan: &Plan) {
+async fn fill(shared: &PoolShared, sandbox: &Sandbox, plan: &Plan) {
     loop {
         let (missing, left) = shared.wanted();
         if missing > 0 {

@@ -17,14 +17,14 @@ const NAMES: [&str; 4] = [SCRIPT, INPUT_DATA, TIMEOUT_SECONDS, PIP_PACKAGES];
 
 /// What a call asks for.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Arguments {
+pub(super) struct ScriptArguments {
     pub(super) script: String,
     pub(super) input: Option<String>,
     pub(super) time: Duration,
     pub(super) packages: Vec<Requirement>,
 }
 
-impl Arguments {
+impl ScriptArguments {
     /// Reads the arguments. What is `null` is not given.
     pub(super) fn read(arguments: &Map<String, Value>, settings: &Settings) -> Result<Self, ToolFailure> {
         if let Some(name) = arguments.keys().find(|name| !NAMES.contains(&name.as_str())) {
@@ -105,11 +105,11 @@ mod tests {
     use super::*;
     use crate::tool::tests::settings;
 
-    fn read(arguments: &Value) -> Result<Arguments, ToolFailure> {
-        Arguments::read(arguments.as_object().unwrap(), &settings())
+    fn read(arguments: &Value) -> Result<ScriptArguments, ToolFailure> {
+        ScriptArguments::read(arguments.as_object().unwrap(), &settings())
     }
 
-    fn with(name: &str, value: &Value) -> Result<Arguments, ToolFailure> {
+    fn with(name: &str, value: &Value) -> Result<ScriptArguments, ToolFailure> {
         read(&json!({"script": "pass", name: value}))
     }
 
@@ -119,7 +119,7 @@ mod tests {
             json!({"script": "pass"}),
             json!({"script": "pass", "input_data": null, "timeout_seconds": null, "pip_packages": null}),
         ] {
-            let Arguments { script, input, time, packages } = read(&arguments).unwrap();
+            let ScriptArguments { script, input, time, packages } = read(&arguments).unwrap();
             assert_eq!((&*script, input, time, packages), ("pass", None, Duration::from_secs(30), Vec::new()));
         }
     }

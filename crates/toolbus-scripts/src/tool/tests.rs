@@ -46,14 +46,14 @@ pub(super) fn settings() -> Settings {
 
 /// Gives back what it is told, and keeps what it was given. Without an answer it runs until it is let go.
 #[derive(Default)]
-struct Fake {
+struct FakeRunner {
     answer: Mutex<Option<Result<Finished, RunFailure>>>,
     scripts: Mutex<Vec<Script>>,
     runs: Mutex<Vec<Run>>,
     go: Notify,
 }
 
-impl Runner for Fake {
+impl Runner for FakeRunner {
     fn run(&self, script: Script) -> BoxFuture<'_, Result<Finished, RunFailure>> {
         self.scripts.lock().unwrap().push(script);
         let answer = self.answer.lock().unwrap().clone();
@@ -78,7 +78,7 @@ impl Runner for Fake {
     }
 }
 
-impl Observer for Arc<Fake> {
+impl Observer for Arc<FakeRunner> {
     fn run(&self, run: &Run) {
         self.runs.lock().unwrap().push(*run);
     }
@@ -98,15 +98,15 @@ fn finished(ending: Ending, stdout: &str) -> Finished {
 }
 
 /// The tool and what is behind it. One script runs at a time, and one of each agent may wait.
-struct World {
-    fake: Arc<Fake>,
+struct ToolFixture {
+    fake: Arc<FakeRunner>,
     queue: FairQueue,
     tool: Tool,
 }
 
-impl World {
+impl ToolFixture {
     fn new() -> Self {
-        let fake = Arc::new(Fake::default());
+        let fake = Arc::new(FakeRunner::default());
         let queue = FairQueue::new(Bounds { running: 1, waiting_per_owner: 1, waiting: 10 });
         let runner: Arc<dyn Runner> = Arc::clone(&fake) as _;
         let observer = Arc::new(Arc::clone(&fake));
@@ -115,9 +115,9 @@ impl World {
     }
 
     fn answering(answer: Result<Finished, RunFailure>) -> Self {
-        let world = Self::new();
-        *world.fake.answer.lock().unwrap() = Some(answer);
-        world
+        let fixture = Self::new();
+        *fixture.fake.answer.lock().unwrap() = Some(answer);
+        fixture
     }
 
     fn call(
@@ -172,15 +172,15 @@ fn unknown(name: &str) -> Caller {
 
 #[tokio::test]
 async fn a_script_runs_with_what_it_asks_for_and_its_output_is_the_result() {
-    let world = World::answering(Ok(finished(Ending::Exited(0), "42\n")));
+    let fixture = ToolFixture::answering(Ok(finished(Ending::Exited(0), "42\n")));
     let arguments =
         json!({"script": "print(42)", "input_data": "{}", "timeout_seconds": "40", "pip_packages": ["Requests"]});
-    let output = world.run(arguments).await.unwrap();
+    let output = fixture.run(arguments).await.unwrap();
     assert_eq!((output.content.as_deref(), output.is_error), (Some("42\n"), false));
     let program = output.program.unwrap();
     assert_eq!((program.exit_code, program.stdout.as_deref()), (0, Some("42\n")));
 
-    let script = world.script();
+    let script = fixture.script();
     assert_eq!((&*script.source, script.input.as_deref()), ("print(42)", Some("{}")));
     assert_eq!((script.time, script.cpu), (Duration::from_secs(40), Duration::from_secs(20)));
     assert_eq!(script.packages.iter().map(|package| package.as_str()).collect::<Vec<_>>(), ["requests"]);
@@ -188,11 +188,11 @@ async fn a_script_runs_with_what_it_asks_for_and_its_output_is_the_result() {
 
 #[tokio::test]
 async fn a_call_with_less_time_gives_its_script_less() {
-    let world = World::answering(Ok(finished(Ending::Stopped(Stop::Time), "")));
-    let call = world.call(agent("a"), Duration::from_secs(10), json!({"script": "pass"}));
+    let fixture = ToolFixture::answering(Ok(finished(Ending::Stopped(Stop::Time), "")));
+    let call = fixture.call(agent("a"), Duration::from_secs(10), json!({"script": "pass"}));
     let latest = Instant::now() + Duration::from_secs(10);
     let output = call.await.unwrap();
-    let script = world.script();
+    let script = fixture.script();
     let margin = latest - script.deadline;
     assert!(margin >= Duration::from_millis(400) && margin < Duration::from_secs(5), "{margin:?}");
     assert!(script.cpu < Duration::from_secs(5) && script.cpu > Duration::from_secs(2), "{:?}", script.cpu);
@@ -202,7 +202,8 @@ async fn a_call_with_less_time_gives_its_script_less() {
 #[tokio::test]
 async fn packages_that_cannot_be_had_are_told_as_the_tools_own_failure() {
     let told = async |error| {
-        let output = World::answering(Err(RunFailure::Packages(error))).run(json!({"script": "pass"})).await.unwrap();
+        let output =
+            ToolFixture::answering(Err(RunFailure::Packages(error))).run(json!({"script": "pass"})).await.unwrap();
         let program = output.program.unwrap();
         assert_eq!((output.is_error, program.stdout, program.stderr.as_ref()), (true, None, output.content.as_ref()));
         format!("{}: {}", program.exit_code, output.content.unwrap())
@@ -219,7 +220,7 @@ async fn packages_that_cannot_be_had_are_told_as_the_tools_own_failure() {
 #[tokio::test]
 async fn what_is_wrong_here_is_told_to_the_operator_alone() {
     let told = async |failure| {
-        let failure = World::answering(Err(failure)).run(json!({"script": "pass"})).await.unwrap_err();
+        let failure = ToolFixture::answering(Err(failure)).run(json!({"script": "pass"})).await.unwrap_err();
         format!("{:?}: {} ({})", failure.cause, failure.message, failure.detail.unwrap())
     };
     let runner = RunFailure::Unavailable("no /bin/python".to_owned());
@@ -230,47 +231,51 @@ async fn what_is_wrong_here_is_told_to_the_operator_alone() {
 
 #[tokio::test]
 async fn arguments_are_looked_at_before_a_turn_is_taken() {
-    let world = World::new();
-    let _running = world.begin(agent("a"));
-    let failure = world.run(json!({"script": "pass", "pip_packages": "requests"})).await.unwrap_err();
+    let fixture = ToolFixture::new();
+    let _running = fixture.begin(agent("a"));
+    let failure = fixture.run(json!({"script": "pass", "pip_packages": "requests"})).await.unwrap_err();
     assert_eq!(failure.cause, Cause::InvalidArguments);
-    let failure = world.run(json!({"script": "pass", "pip_packages": ["evil"]})).await.unwrap_err();
+    let failure = fixture.run(json!({"script": "pass", "pip_packages": ["evil"]})).await.unwrap_err();
     assert_eq!(failure.cause, Cause::NotAllowed);
 }
 
 #[tokio::test]
 async fn a_script_waits_for_its_turn_and_too_many_are_refused() {
-    let world = World::new();
-    let running = world.begin(agent("a"));
-    let waiting = world.begin(agent("a"));
-    assert_eq!((world.queue.running(), world.queue.waiting(), world.fake.scripts.lock().unwrap().len()), (1, 1, 1));
-    let refused = world.run(json!({"script": "pass"})).await.unwrap_err();
+    let fixture = ToolFixture::new();
+    let running = fixture.begin(agent("a"));
+    let waiting = fixture.begin(agent("a"));
+    assert_eq!(
+        (fixture.queue.running(), fixture.queue.waiting(), fixture.fake.scripts.lock().unwrap().len()),
+        (1, 1, 1)
+    );
+    let refused = fixture.run(json!({"script": "pass"})).await.unwrap_err();
     insta::assert_snapshot!(refused.message, @"Too many scripts are waiting to run. Wait for some to end, or run fewer.");
     assert_eq!((refused.cause, refused.retry_after), (Cause::Overloaded, Some(Duration::from_secs(1))));
 
-    world.fake.go.notify_one();
+    fixture.fake.go.notify_one();
     assert_eq!(running.await.unwrap().content.as_deref(), Some("went on"));
-    world.fake.go.notify_one();
+    fixture.fake.go.notify_one();
     assert!(waiting.await.is_ok());
-    assert_eq!((world.queue.running(), world.queue.waiting()), (0, 0));
+    assert_eq!((fixture.queue.running(), fixture.queue.waiting()), (0, 0));
 }
 
 #[tokio::test]
 async fn unknown_callers_share_a_place_whatever_they_call_themselves() {
-    let world = World::new();
-    let _running = world.begin(agent("a"));
-    let _waiting = world.begin(unknown("one"));
-    let refused = world.call(unknown("other"), Duration::from_secs(600), json!({"script": "pass"})).await.unwrap_err();
+    let fixture = ToolFixture::new();
+    let _running = fixture.begin(agent("a"));
+    let _waiting = fixture.begin(unknown("one"));
+    let refused =
+        fixture.call(unknown("other"), Duration::from_secs(600), json!({"script": "pass"})).await.unwrap_err();
     assert_eq!(refused.cause, Cause::Overloaded);
-    let _of_another = world.begin(agent("b"));
+    let _of_another = fixture.begin(agent("b"));
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_script_that_would_have_too_little_time_left_does_not_begin() {
-    let world = World::new();
-    let _running = world.begin(agent("a"));
+    let fixture = ToolFixture::new();
+    let _running = fixture.begin(agent("a"));
     let began = tokio::time::Instant::now();
-    let call = world.call(agent("b"), Duration::from_secs(100), json!({"script": "pass", "timeout_seconds": 60}));
+    let call = fixture.call(agent("b"), Duration::from_secs(100), json!({"script": "pass", "timeout_seconds": 60}));
     let failure = call.await.unwrap_err();
     insta::assert_snapshot!(failure.message, @"No place to run the script came free in time.");
     assert_eq!(failure.cause, Cause::Overloaded);
@@ -280,17 +285,17 @@ async fn a_script_that_would_have_too_little_time_left_does_not_begin() {
 
 #[tokio::test]
 async fn who_gives_up_ends_the_run_and_frees_the_place() {
-    let world = World::new();
-    let running = world.begin(agent("a"));
+    let fixture = ToolFixture::new();
+    let running = fixture.begin(agent("a"));
     drop(running);
-    assert_eq!((world.queue.running(), world.ends()), (0, vec![End::Cancelled]));
+    assert_eq!((fixture.queue.running(), fixture.ends()), (0, vec![End::Cancelled]));
 }
 
 #[tokio::test]
 async fn every_run_is_told_once() {
-    let world = World::answering(Ok(finished(Ending::Signalled(11), "")));
-    world.run(json!({"script": "pass"})).await.unwrap();
-    let runs = world.fake.runs.lock().unwrap().clone();
+    let fixture = ToolFixture::answering(Ok(finished(Ending::Signalled(11), "")));
+    fixture.run(json!({"script": "pass"})).await.unwrap();
+    let runs = fixture.fake.runs.lock().unwrap().clone();
     let [run] = &runs[..] else { panic!("{runs:?}") };
     let ran = run.ran.unwrap();
     assert_eq!((run.runner, run.level, run.end, run.signal), ("fake", Some(Level::Full), End::Signalled, Some(11)));
@@ -301,15 +306,15 @@ async fn every_run_is_told_once() {
         (RunFailure::Packages(PackageError::TimedOut { seconds: 1 }), End::Packages),
         (RunFailure::Unavailable(String::new()), End::Unavailable),
     ] {
-        let world = World::answering(Err(failure));
-        let _ = world.run(json!({"script": "pass"})).await;
-        assert_eq!(world.ends(), [end]);
+        let fixture = ToolFixture::answering(Err(failure));
+        let _ = fixture.run(json!({"script": "pass"})).await;
+        assert_eq!(fixture.ends(), [end]);
     }
 }
 
 #[test]
 fn what_a_model_is_told() {
-    let descriptor = World::new().tool.descriptor;
+    let descriptor = ToolFixture::new().tool.descriptor;
     insta::assert_snapshot!(descriptor.description, @"Runs a Python script and returns what it prints to standard output. Each script runs by itself, in an empty folder that is gone afterwards. There is no network. Files that it writes to the folder named by the environment variable TOOLBUS_OUTPUT come back with the answer, at most 4 MiB together. A script fails when it exits with another code than 0; its standard error is shown then. It may use 256 MiB of memory, 64 MiB of disk and 64 processes and threads, and print 1 MiB.");
     insta::assert_json_snapshot!(descriptor.parameters.as_deref(), @r#"
     {

@@ -22,14 +22,14 @@ const KILLED: i32 = 137;
 
 /// What the script was given.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Given<'a> {
+pub(super) struct ScriptBudget<'a> {
     pub(super) limits: &'a Limits,
     pub(super) time: Duration,
     pub(super) cpu: Duration,
 }
 
 /// The result of a script that ran.
-pub(super) fn output(outcome: &Outcome, installing: Duration, given: Given<'_>) -> ToolOutput {
+pub(super) fn output(outcome: &Outcome, installing: Duration, given: ScriptBudget<'_>) -> ToolOutput {
     let (stdout, stderr) = (text(&outcome.stdout), text(&outcome.stderr));
     let is_error = outcome.ending != Ending::Exited(0);
     let content = match outcome.ending {
@@ -83,7 +83,7 @@ fn time_had(elapsed: Duration, time: Duration) -> u64 {
 }
 
 /// The reason first, because what follows may be long.
-fn stopped(stop: Stop, stdout: &str, stderr: &str, Given { limits, time: _, cpu }: Given<'_>) -> String {
+fn stopped(stop: Stop, stdout: &str, stderr: &str, ScriptBudget { limits, time: _, cpu }: ScriptBudget<'_>) -> String {
     let (reason, advice) = match stop {
         Stop::Time => ("took too long".to_owned(), "Increase timeout_seconds, or do less work."),
         Stop::Cpu => (
@@ -257,7 +257,7 @@ mod tests {
     }
 
     fn told(outcome: &Outcome) -> ToolOutput {
-        output(outcome, Duration::from_secs(2), Given { limits: &LIMITS, time: TIME, cpu: TIME / 2 })
+        output(outcome, Duration::from_secs(2), ScriptBudget { limits: &LIMITS, time: TIME, cpu: TIME / 2 })
     }
 
     /// The text, with a mark for an error.
