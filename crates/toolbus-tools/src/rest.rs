@@ -7,10 +7,10 @@
 //! more of the query, the answer is read up to its limit, and becomes a result, an error of the tool, or a
 //! [failure](toolbus_core::failure::ToolFailure).
 
-mod answer;
 mod check;
 mod credentials;
 mod endpoint;
+mod response;
 mod settings;
 mod template;
 #[cfg(test)]

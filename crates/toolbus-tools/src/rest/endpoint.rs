@@ -11,7 +11,7 @@ use toolbus_protocol::TraceContext;
 
 use super::credentials::{Credentials, Mask};
 use super::template::Template;
-use super::{Body, Client, Method, answer};
+use super::{Body, Client, Method, response};
 use crate::arguments::invalid;
 
 /// An endpoint whose settings have been checked.
@@ -40,10 +40,10 @@ impl Executor for Endpoint {
 
 impl Endpoint {
     async fn exchange(&self, request: Request, mask: &Mask) -> Result<ToolOutput, ToolFailure> {
-        let reply = self.client.send(request).await.map_err(|error| answer::while_sending(&self.name, error))?;
+        let reply = self.client.send(request).await.map_err(|error| response::while_sending(&self.name, error))?;
         match reply {
-            HttpReply::Response(response) => answer::read(&self.name, response, self.max_response, mask).await,
-            HttpReply::Redirect(status, error) => {
+            Reply::Response(response) => response::read(&self.name, response, self.max_response, mask).await,
+            Reply::Redirect(status, error) => {
                 let text = format!("HTTP {status}: the redirect was not followed, because {error}");
                 Ok(ToolOutput::error(mask.whole(&text)))
             }

@@ -1,9 +1,9 @@
 //! Endpoints against real servers on free ports.
 
 mod agents;
-mod answers;
 mod hostile;
 mod requests;
+mod responses;
 mod server;
 mod tls;
 
