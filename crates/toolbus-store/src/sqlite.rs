@@ -31,13 +31,13 @@ const MIGRATIONS: [&str; 1] = ["CREATE TABLE entries (
 ) STRICT, WITHOUT ROWID"];
 
 /// An operation, done where the connection is.
-type Work = Box<dyn FnOnce(&Connection) + Send>;
+type Operation = Box<dyn FnOnce(&Connection) + Send>;
 
 /// Keeps values in a file. A connection cannot be shared between threads, so a thread owns it, which ends when this is
 /// dropped.
 #[derive(Debug)]
 pub struct Sqlite {
-    work: mpsc::Sender<Work>,
+    operations: mpsc::Sender<Operation>,
 }
 
 impl Sqlite {
@@ -49,27 +49,27 @@ impl Sqlite {
     /// If the file cannot be opened for reading and writing, or is not a store of this program: see [`OpenError`].
     pub fn open(path: &Path) -> Result<Self, OpenError> {
         let connection = open(path)?;
-        let (work, mut waiting) = mpsc::channel::<Work>(MAX_WAITING);
+        let (operations, mut waiting) = mpsc::channel::<Operation>(MAX_WAITING);
         let run = move || {
-            while let Some(work) = waiting.blocking_recv() {
-                work(&connection);
+            while let Some(operation) = waiting.blocking_recv() {
+                operation(&connection);
             }
         };
         thread::Builder::new().name("toolbus-store".to_owned()).spawn(run).map_err(OpenError::Thread)?;
-        Ok(Self { work })
+        Ok(Self { operations })
     }
 
     async fn run<T: Send + 'static>(
         &self,
-        work: impl FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
+        operation: impl FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
     ) -> Result<T, StoreError> {
         let (answer, answered) = oneshot::channel();
-        let work: Work = Box::new(move |connection| {
+        let operation: Operation = Box::new(move |connection| {
             // The receiver may have given up.
-            let _ = answer.send(work(connection));
+            let _ = answer.send(operation(connection));
         });
         let gone = || StoreError::Failed("its thread has ended".to_owned());
-        self.work.send(work).await.map_err(|_| gone())?;
+        self.operations.send(operation).await.map_err(|_| gone())?;
         answered.await.map_err(|_| gone())?.map_err(|error| StoreError::Failed(error.to_string()))
     }
 }

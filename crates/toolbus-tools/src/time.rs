@@ -88,7 +88,7 @@ impl Executor for CurrentTime {
     async fn execute(&self, call: ToolCall) -> Result<ToolOutput, ToolFailure> {
         let name = arguments::optional_text(&call.arguments, "timezone")?.unwrap_or("UTC");
         let zone = self.zones.get("timezone", name)?;
-        answer(&Moment::of(&(self.clock)().to_zoned(zone)))
+        answer(&LocalTime::of(&(self.clock)().to_zoned(zone)))
     }
 }
 
@@ -101,7 +101,7 @@ fn answer(result: &impl Serialize) -> Result<ToolOutput, ToolFailure> {
 
 /// A moment as a model reads it.
 #[derive(Debug, Serialize)]
-struct Moment {
+struct LocalTime {
     /// Local time with offset (RFC 3339), to the second.
     datetime: String,
     timezone: String,
@@ -110,7 +110,7 @@ struct Moment {
     is_dst: bool,
 }
 
-impl Moment {
+impl LocalTime {
     fn of(moment: &Zoned) -> Self {
         let zone = moment.time_zone();
         Self {
@@ -159,8 +159,8 @@ struct ConvertTime {
 
 #[derive(Serialize)]
 struct Conversion {
-    source: Moment,
-    target: Moment,
+    source: LocalTime,
+    target: LocalTime,
     #[serde(skip_serializing_if = "Option::is_none")]
     note: Option<String>,
 }
@@ -178,7 +178,7 @@ impl Executor for ConvertTime {
                 .with_detail(error)
         })?;
         let target = source.with_time_zone(to);
-        answer(&Conversion { source: Moment::of(&source), target: Moment::of(&target), note })
+        answer(&Conversion { source: LocalTime::of(&source), target: LocalTime::of(&target), note })
     }
 }
 

@@ -6,10 +6,10 @@ use toolbus_core::caller::AgentName;
 use toolbus_core::tool::{Effect, ToolDescriptor};
 use toolbus_core::{Parameters, ParametersError};
 
-use super::credentials::Credentials;
-use super::endpoint::Endpoint;
-use super::template::Template;
-use super::{Body, CredentialError, HeaderError, HttpClient, Settings, TemplateError};
+use super::credentials::EndpointCredentials;
+use super::endpoint::EndpointExecutor;
+use super::template::UrlTemplate;
+use super::{Body, Client, CredentialError, HeaderError, Settings, TemplateError};
 use crate::nearest::nearest;
 
 /// What is wrong with an endpoint's settings.
@@ -78,7 +78,10 @@ impl EndpointError {
 }
 
 /// Checks the settings, and makes of them what runs and what is known of it.
-pub(super) fn endpoint(settings: Settings, client: &HttpClient) -> Result<(ToolDescriptor, Endpoint), EndpointError> {
+pub(super) fn endpoint(
+    settings: Settings,
+    client: &Client,
+) -> Result<(ToolDescriptor, EndpointExecutor), EndpointError> {
     if settings.name.trim().is_empty() {
         return Err(EndpointError::Name);
     }
@@ -91,13 +94,13 @@ pub(super) fn endpoint(settings: Settings, client: &HttpClient) -> Result<(ToolD
     if settings.max_response == 0 {
         return Err(EndpointError::MaxResponse);
     }
-    let template = Template::parse(&settings.url)?;
+    let template = UrlTemplate::parse(&settings.url)?;
     let parameters = Parameters::parse(settings.parameters.as_deref())?;
     check_placeholders(&template, &parameters)?;
     if settings.body == Body::None {
         check_fixed(&template, &parameters)?;
     }
-    let credentials = Credentials::new(&settings)?;
+    let credentials = EndpointCredentials::new(&settings)?;
 
     let descriptor = ToolDescriptor {
         description: settings.description,
@@ -109,7 +112,7 @@ pub(super) fn endpoint(settings: Settings, client: &HttpClient) -> Result<(ToolD
         timeout: settings.timeout,
         ..ToolDescriptor::new(settings.name, "rest", "rest")
     };
-    let endpoint = Endpoint {
+    let endpoint = EndpointExecutor {
         name: Arc::clone(&descriptor.name),
         client: client.clone(),
         method: settings.method,
@@ -123,13 +126,13 @@ pub(super) fn endpoint(settings: Settings, client: &HttpClient) -> Result<(ToolD
 }
 
 /// Properties that would go to the query under a name that it has.
-fn check_fixed(template: &Template, parameters: &Parameters) -> Result<(), EndpointError> {
+fn check_fixed(template: &UrlTemplate, parameters: &Parameters) -> Result<(), EndpointError> {
     let used: Vec<&str> = template.placeholders().collect();
     let mut extra = parameters.names().filter(|name| !used.contains(&name.as_str()));
     extra.find(|name| template.fixes(name)).map_or(Ok(()), |name| Err(EndpointError::Fixed(name.clone())))
 }
 
-fn check_placeholders(template: &Template, parameters: &Parameters) -> Result<(), EndpointError> {
+fn check_placeholders(template: &UrlTemplate, parameters: &Parameters) -> Result<(), EndpointError> {
     match template.placeholders().find(|name| parameters.property(name).is_none()) {
         None => Ok(()),
         Some(placeholder) => {

@@ -1,6 +1,6 @@
 //! The credentials and headers of requests, for every caller or by agent, and what keeps them out of what a service echoes.
 //!
-//! What a [`Mask`] changes, the caller can see, and a caller may choose what is echoed. So a mask knows the credentials of
+//! What a [`ResponseMask`] changes, the caller can see, and a caller may choose what is echoed. So a mask knows the credentials of
 //! one request alone, and compares them whole: a part of one that changed an answer could be guessed, character by
 //! character.
 
@@ -17,27 +17,27 @@ use super::{Credential, CredentialError, EndpointError, Settings};
 use crate::Secret;
 
 /// The credentials of an endpoint's requests.
-pub(super) enum Credentials {
+pub(super) enum EndpointCredentials {
     /// The same for every caller.
-    Shared(Carried),
+    Shared(RequestCredentials),
     /// Each agent's own; nobody else is served.
-    PerAgent(BTreeMap<AgentName, Carried>),
+    PerAgent(BTreeMap<AgentName, RequestCredentials>),
 }
 
 /// What a request carries.
-pub(super) struct Carried {
+pub(super) struct RequestCredentials {
     /// Its headers, credentials included.
     pub(super) headers: HeaderMap,
     /// A server that echoes its request must not hand these credentials to the caller.
-    pub(super) mask: Mask,
+    pub(super) mask: ResponseMask,
 }
 
-impl Credentials {
+impl EndpointCredentials {
     pub(super) fn new(settings: &Settings) -> Result<Self, EndpointError> {
         let carried = |credential: Option<&Credential>, header| {
             let headers = headers::with_configured(header, &settings.headers).map_err(EndpointError::Headers)?;
             let confidential = credential.map(Credential::confidential).unwrap_or_default();
-            Ok(Carried { headers, mask: Mask::new(confidential, &settings.headers) })
+            Ok(RequestCredentials { headers, mask: ResponseMask::new(confidential, &settings.headers) })
         };
         let header_of = |credential: &Credential| {
             let (name, value) = credential.header()?;
@@ -62,7 +62,7 @@ impl Credentials {
     /// # Errors
     ///
     /// If its agent has no credential; the text names no agent that has one.
-    pub(super) fn of(&self, name: &str, caller: &Caller) -> Result<&Carried, ToolFailure> {
+    pub(super) fn of(&self, name: &str, caller: &Caller) -> Result<&RequestCredentials, ToolFailure> {
         match self {
             Self::Shared(carried) => Ok(carried),
             Self::PerAgent(agents) => caller.agent.as_ref().and_then(|agent| agents.get(agent)).ok_or_else(|| {
@@ -87,9 +87,9 @@ const MEDIA: [&str; 8] = ["application", "audio", "font", "image", "multipart", 
 
 /// The texts that must not come back in the answer to a request.
 #[derive(Debug, Default)]
-pub(super) struct Mask(Vec<Secret>);
+pub(super) struct ResponseMask(Vec<Secret>);
 
-impl Mask {
+impl ResponseMask {
     /// Hides `credentials`, and the values of `headers` except media types: nothing tells which of them are secret.
     fn new(credentials: Vec<Secret>, headers: &[(String, Secret)]) -> Self {
         let mut hidden = credentials;
@@ -149,12 +149,12 @@ fn is_media(value: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::Mask;
+    use super::ResponseMask;
     use crate::Secret;
 
-    fn mask(headers: &[&str]) -> Mask {
+    fn mask(headers: &[&str]) -> ResponseMask {
         let headers: Vec<_> = headers.iter().map(|value| ("x".to_owned(), Secret::from(*value))).collect();
-        Mask::new(vec!["hunter2-hunter2".into()], &headers)
+        ResponseMask::new(vec!["hunter2-hunter2".into()], &headers)
     }
 
     #[test]
@@ -208,6 +208,6 @@ mod tests {
             assert_eq!(kept(right), kept(&wrong), "{right}");
         }
         assert_eq!(mask.start("short"), "");
-        assert_eq!(Mask::default().start("whole"), "whole");
+        assert_eq!(ResponseMask::default().start("whole"), "whole");
     }
 }

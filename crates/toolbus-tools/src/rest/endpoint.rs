@@ -9,25 +9,25 @@ use toolbus_core::tool::{Executor, ToolCall, ToolOutput};
 use toolbus_outbound::HttpReply;
 use toolbus_protocol::TraceContext;
 
-use super::credentials::{Credentials, Mask};
-use super::template::Template;
+use super::credentials::{EndpointCredentials, ResponseMask};
+use super::template::UrlTemplate;
 use super::{Body, Client, Method, response};
 use crate::arguments::invalid;
 
 /// An endpoint whose settings have been checked.
-pub(super) struct Endpoint {
+pub(super) struct EndpointExecutor {
     pub(super) name: Arc<str>,
     pub(super) client: HttpClient,
     pub(super) method: Method,
-    pub(super) template: Template,
-    pub(super) credentials: Credentials,
+    pub(super) template: UrlTemplate,
+    pub(super) credentials: EndpointCredentials,
     pub(super) body: Body,
     pub(super) timeout: Option<Duration>,
     /// Bytes.
     pub(super) max_response: usize,
 }
 
-impl Executor for Endpoint {
+impl Executor for EndpointExecutor {
     async fn execute(&self, call: ToolCall) -> Result<ToolOutput, ToolFailure> {
         let carried = self.credentials.of(&self.name, &call.caller)?;
         let request = self.request(&call, &carried.headers)?;
@@ -38,8 +38,8 @@ impl Executor for Endpoint {
     }
 }
 
-impl Endpoint {
-    async fn exchange(&self, request: Request, mask: &Mask) -> Result<ToolOutput, ToolFailure> {
+impl EndpointExecutor {
+    async fn exchange(&self, request: Request, mask: &ResponseMask) -> Result<ToolOutput, ToolFailure> {
         let reply = self.client.send(request).await.map_err(|error| response::while_sending(&self.name, error))?;
         match reply {
             Reply::Response(response) => response::read(&self.name, response, self.max_response, mask).await,

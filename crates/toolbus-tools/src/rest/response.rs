@@ -12,7 +12,7 @@ use toolbus_core::text::with_dates;
 use toolbus_core::tool::ToolOutput;
 use toolbus_outbound::{SendError, read_up_to};
 
-use super::credentials::Mask;
+use super::credentials::ResponseMask;
 
 /// Most of an error's body that is passed on, in bytes.
 const MAX_ERROR_BODY: usize = 4096;
@@ -23,7 +23,12 @@ const MAX_RETRY_AFTER: Duration = Duration::from_secs(3600);
 /// Reads the answer to its end, and judges it by its status.
 ///
 /// `name` is the tool's, for messages; `limit` is in bytes after decompression; `mask` hides the credentials of the request.
-pub(super) async fn read(name: &str, response: Response, limit: usize, mask: &Mask) -> Result<ToolOutput, ToolFailure> {
+pub(super) async fn read(
+    name: &str,
+    response: Response,
+    limit: usize,
+    mask: &ResponseMask,
+) -> Result<ToolOutput, ToolFailure> {
     match response.status() {
         status if status.is_success() => content(name, response, limit, mask).await.map(ToolOutput::text),
         StatusCode::BAD_GATEWAY | StatusCode::SERVICE_UNAVAILABLE | StatusCode::GATEWAY_TIMEOUT => {
@@ -33,7 +38,7 @@ pub(super) async fn read(name: &str, response: Response, limit: usize, mask: &Ma
     }
 }
 
-async fn content(name: &str, mut response: Response, limit: usize, mask: &Mask) -> Result<String, ToolFailure> {
+async fn content(name: &str, mut response: Response, limit: usize, mask: &ResponseMask) -> Result<String, ToolFailure> {
     let announced = response.content_length().and_then(|length| usize::try_from(length).ok());
     let (bytes, is_whole) = match announced {
         Some(length) if length > limit => (Vec::new(), false),
@@ -53,7 +58,7 @@ async fn content(name: &str, mut response: Response, limit: usize, mask: &Mask) 
 }
 
 /// `HTTP 404 Not Found: body`, for the model to read.
-async fn error(mut response: Response, limit: usize, mask: &Mask) -> Result<String, ToolFailure> {
+async fn error(mut response: Response, limit: usize, mask: &ResponseMask) -> Result<String, ToolFailure> {
     let status = response.status();
     let wait = retry_after(response.headers())
         .map_or_else(String::new, |wait| format!(", try again after {} s", wait.as_secs()));
@@ -103,7 +108,7 @@ impl ContentType {
     }
 
     /// As a message may show it.
-    fn shown(&self, mask: &Mask) -> String {
+    fn shown(&self, mask: &ResponseMask) -> String {
         if self.0.is_empty() { "no type".to_owned() } else { mask.whole(&self.0).chars().take(MAX_SHOWN).collect() }
     }
 

@@ -16,21 +16,21 @@ const MAX_URL: usize = 16 * 1024;
 ///
 /// Scheme, host and port are fixed when the template is parsed; nothing that is filled in can reach them.
 #[derive(Debug)]
-pub(super) struct Template {
+pub(super) struct UrlTemplate {
     /// Scheme, host and port.
     origin: Url,
     /// What `/` separates, without the empty text before the first.
-    path: Vec<Parts>,
+    path: Vec<UrlParts>,
     /// What `&` separates.
-    query: Vec<Pair>,
+    query: Vec<QueryPair>,
 }
 
 /// Literal texts and placeholders, in their order.
 #[derive(Debug, Default)]
-struct Parts(Vec<Part>);
+struct UrlParts(Vec<UrlPart>);
 
 #[derive(Debug)]
-enum Part {
+enum UrlPart {
     /// As it stands in the URL.
     Literal(String),
     /// Stands for the argument of this name.
@@ -39,15 +39,15 @@ enum Part {
 
 /// `name=value`.
 #[derive(Debug)]
-struct Pair {
+struct QueryPair {
     /// The name, decoded, when it has no placeholder.
     name: Option<String>,
-    parts: Parts,
+    parts: UrlParts,
 }
 
 /// Why arguments do not make a URL. The caller reads these.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub(super) enum FillError {
+pub(super) enum UrlFillError {
     #[error("Argument `{0}` is missing: it is part of the address.")]
     Missing(String),
     #[error("Argument `{0}` is empty: it is part of the address, and must not be.")]
@@ -62,10 +62,10 @@ pub(super) enum FillError {
     Unusable,
 }
 
-impl Template {
+impl UrlTemplate {
     /// Every placeholder's name; one that occurs twice comes twice.
     pub(super) fn placeholders(&self) -> impl Iterator<Item = &str> {
-        self.path.iter().chain(self.query.iter().map(|pair| &pair.parts)).flat_map(Parts::placeholders)
+        self.path.iter().chain(self.query.iter().map(|pair| &pair.parts)).flat_map(UrlParts::placeholders)
     }
 
     /// Whether the query has a pair of this name already.
@@ -78,7 +78,7 @@ impl Template {
         &self,
         arguments: &Map<String, Value>,
         extra: impl IntoIterator<Item = (&'a String, &'a Value)>,
-    ) -> Result<Url, FillError> {
+    ) -> Result<Url, UrlFillError> {
         let mut path = String::new();
         for segment in &self.path {
             path.push('/');
@@ -90,48 +90,50 @@ impl Template {
         }
         for (name, value) in extra {
             if self.fixes(name) {
-                return Err(FillError::Fixed(name.clone()));
+                return Err(UrlFillError::Fixed(name.clone()));
             }
             query.extend(values(value).map(|value| format!("{}={}", encoded(name), encoded(&text(value)))));
         }
         let query = query.join("&");
         if path.len() + query.len() > MAX_URL {
-            return Err(FillError::TooLong);
+            return Err(UrlFillError::TooLong);
         }
         let mut url = self.origin.clone();
         url.set_path(&path);
         url.set_query((!query.is_empty()).then_some(&query));
         // What is checked above cannot fail here; a difference between that and the parser must not become a request.
         let segments = url.path_segments().map_or(0, Iterator::count);
-        (segments == self.path.len()).then_some(url).ok_or(FillError::Unusable)
+        (segments == self.path.len()).then_some(url).ok_or(UrlFillError::Unusable)
     }
 }
 
-impl Parts {
+impl UrlParts {
     fn placeholders(&self) -> impl Iterator<Item = &str> {
         self.0.iter().filter_map(|part| match part {
-            Part::Literal(_) => None,
-            Part::Placeholder(name) => Some(name.as_str()),
+            UrlPart::Literal(_) => None,
+            UrlPart::Placeholder(name) => Some(name.as_str()),
         })
     }
 
-    fn fill_path(&self, arguments: &Map<String, Value>, path: &mut String) -> Result<(), FillError> {
+    fn fill_path(&self, arguments: &Map<String, Value>, path: &mut String) -> Result<(), UrlFillError> {
         let start = path.len();
         for part in &self.0 {
             match part {
-                Part::Literal(literal) => path.push_str(literal),
-                Part::Placeholder(name) => {
-                    let value = argument(arguments, name).ok_or_else(|| FillError::Missing(name.clone()))?;
+                UrlPart::Literal(literal) => path.push_str(literal),
+                UrlPart::Placeholder(name) => {
+                    let value = argument(arguments, name).ok_or_else(|| UrlFillError::Missing(name.clone()))?;
                     let value = text(value);
                     if value.is_empty() {
-                        return Err(FillError::Empty(name.clone()));
+                        return Err(UrlFillError::Empty(name.clone()));
                     }
                     path.push_str(&encoded(&value));
                 }
             }
         }
         match self.placeholders().next() {
-            Some(name) if path.get(start..).is_some_and(has_dot_segment) => Err(FillError::DotSegment(name.to_owned())),
+            Some(name) if path.get(start..).is_some_and(has_dot_segment) => {
+                Err(UrlFillError::DotSegment(name.to_owned()))
+            }
             _ => Ok(()),
         }
     }
@@ -141,8 +143,8 @@ impl Parts {
         let mut pair = String::new();
         for part in &self.0 {
             match part {
-                Part::Literal(literal) => pair.push_str(literal),
-                Part::Placeholder(name) => {
+                UrlPart::Literal(literal) => pair.push_str(literal),
+                UrlPart::Placeholder(name) => {
                     let value = text(argument(arguments, name)?);
                     // Writing to a string cannot fail.
                     let _ = write!(pair, "{}", utf8_percent_encode(&value, RESERVED));
@@ -211,7 +213,7 @@ pub enum TemplateError {
     Url(#[from] url::ParseError),
 }
 
-impl Template {
+impl UrlTemplate {
     /// Parses a template.
     pub(crate) fn parse(template: &str) -> Result<Self, TemplateError> {
         if template.chars().any(|c| c.is_whitespace() || c.is_control() || c == '\\') {
@@ -253,20 +255,20 @@ fn check_authority(authority: &str) -> Result<(), TemplateError> {
     }
 }
 
-fn segment(text: &str) -> Result<Parts, TemplateError> {
+fn segment(text: &str) -> Result<UrlParts, TemplateError> {
     if has_dot_segment(text) {
         return Err(TemplateError::DotSegment);
     }
     parts(text)
 }
 
-fn pair(text: &str) -> Result<Pair, TemplateError> {
+fn pair(text: &str) -> Result<QueryPair, TemplateError> {
     let (name, _) = text.split_once('=').unwrap_or((text, ""));
     let name = (!name.contains('{')).then(|| percent_decode_str(name).decode_utf8_lossy().into_owned());
-    Ok(Pair { name, parts: parts(text)? })
+    Ok(QueryPair { name, parts: parts(text)? })
 }
 
-fn parts(mut text: &str) -> Result<Parts, TemplateError> {
+fn parts(mut text: &str) -> Result<UrlParts, TemplateError> {
     let mut parts = Vec::new();
     while let Some((literal, rest)) = text.split_once('{') {
         let (name, rest) = rest.split_once('}').ok_or(TemplateError::Unbalanced)?;
@@ -277,19 +279,19 @@ fn parts(mut text: &str) -> Result<Parts, TemplateError> {
             return Err(TemplateError::Name);
         }
         push_literal(&mut parts, literal)?;
-        parts.push(Part::Placeholder(name.to_owned()));
+        parts.push(UrlPart::Placeholder(name.to_owned()));
         text = rest;
     }
     push_literal(&mut parts, text)?;
-    Ok(Parts(parts))
+    Ok(UrlParts(parts))
 }
 
-fn push_literal(parts: &mut Vec<Part>, literal: &str) -> Result<(), TemplateError> {
+fn push_literal(parts: &mut Vec<UrlPart>, literal: &str) -> Result<(), TemplateError> {
     if literal.contains('}') {
         return Err(TemplateError::Unbalanced);
     }
     if !literal.is_empty() {
-        parts.push(Part::Literal(literal.to_owned()));
+        parts.push(UrlPart::Literal(literal.to_owned()));
     }
     Ok(())
 }
@@ -323,19 +325,19 @@ mod tests {
     use serde_json::{Map, Value, json};
     use url::Url;
 
-    use super::{FillError, MAX_URL, Template, TemplateError, has_dot_segment};
+    use super::{MAX_URL, TemplateError, UrlFillError, UrlTemplate, has_dot_segment};
 
     fn object(value: Value) -> Map<String, Value> {
         let Value::Object(members) = value else { panic!("an object") };
         members
     }
 
-    fn fill(template: &str, arguments: Value) -> Result<String, FillError> {
+    fn fill(template: &str, arguments: Value) -> Result<String, UrlFillError> {
         fill_with(template, arguments, json!({}))
     }
 
-    fn fill_with(template: &str, arguments: Value, extra: Value) -> Result<String, FillError> {
-        Template::parse(template).unwrap().fill(&object(arguments), &object(extra)).map(String::from)
+    fn fill_with(template: &str, arguments: Value, extra: Value) -> Result<String, UrlFillError> {
+        UrlTemplate::parse(template).unwrap().fill(&object(arguments), &object(extra)).map(String::from)
     }
 
     #[test]
@@ -390,24 +392,28 @@ mod tests {
     #[test]
     fn an_absent_or_empty_argument_in_the_path_is_refused_by_name() {
         for arguments in [json!({}), json!({"city": null})] {
-            assert_eq!(fill("http://h/{city}", arguments), Err(FillError::Missing("city".to_owned())));
+            assert_eq!(fill("http://h/{city}", arguments), Err(UrlFillError::Missing("city".to_owned())));
         }
-        assert_eq!(fill("http://h/{city}", json!({"city": ""})), Err(FillError::Empty("city".to_owned())));
+        assert_eq!(fill("http://h/{city}", json!({"city": ""})), Err(UrlFillError::Empty("city".to_owned())));
     }
 
     #[test]
     fn a_dot_segment_is_refused_however_it_is_written() {
         for value in [".", "..", "%2e%2e", ".%2E", "%252e", "a/../b", "..\\b", "../../etc/passwd"] {
             for template in ["http://h/{f}", "http://h/x/{f}/y", "http://h/a/{f}?q=1"] {
-                assert_eq!(fill(template, json!({"f": value})), Err(FillError::DotSegment("f".to_owned())), "{value}");
+                assert_eq!(
+                    fill(template, json!({"f": value})),
+                    Err(UrlFillError::DotSegment("f".to_owned())),
+                    "{value}"
+                );
             }
         }
     }
 
     #[test]
     fn values_that_make_a_dot_segment_together_with_their_surroundings_are_refused() {
-        assert_eq!(fill("http://h/.{f}/x", json!({"f": "."})), Err(FillError::DotSegment("f".to_owned())));
-        assert_eq!(fill("http://h/{f}.", json!({"f": "a/."})), Err(FillError::DotSegment("f".to_owned())));
+        assert_eq!(fill("http://h/.{f}/x", json!({"f": "."})), Err(UrlFillError::DotSegment("f".to_owned())));
+        assert_eq!(fill("http://h/{f}.", json!({"f": "a/."})), Err(UrlFillError::DotSegment("f".to_owned())));
         assert_eq!(fill("http://h/{f}x", json!({"f": "."})).unwrap(), "http://h/.x");
     }
 
@@ -426,12 +432,12 @@ mod tests {
     #[test]
     fn an_extra_argument_cannot_override_what_the_template_fixes() {
         let refused = fill_with("http://h/?us%65r=me&q={q}", json!({}), json!({"user": "you"}));
-        assert_eq!(refused, Err(FillError::Fixed("user".to_owned())));
+        assert_eq!(refused, Err(UrlFillError::Fixed("user".to_owned())));
     }
 
     #[test]
     fn a_url_that_grows_too_long_is_refused() {
-        assert_eq!(fill("http://h/?q={q}", json!({"q": "x".repeat(MAX_URL)})), Err(FillError::TooLong));
+        assert_eq!(fill("http://h/?q={q}", json!({"q": "x".repeat(MAX_URL)})), Err(UrlFillError::TooLong));
     }
 
     #[test]
@@ -469,10 +475,10 @@ mod tests {
             ("http://h/%2e%2e/{x}", E::DotSegment),
         ];
         for (template, expected) in table {
-            assert_eq!(Template::parse(template).unwrap_err(), expected, "{template}");
+            assert_eq!(UrlTemplate::parse(template).unwrap_err(), expected, "{template}");
         }
-        assert!(matches!(Template::parse("http://h:99999/"), Err(E::Url(_))));
-        assert!(matches!(Template::parse("http://[::1/"), Err(E::Url(_))));
+        assert!(matches!(UrlTemplate::parse("http://h:99999/"), Err(E::Url(_))));
+        assert!(matches!(UrlTemplate::parse("http://[::1/"), Err(E::Url(_))));
     }
 
     #[test]
@@ -494,7 +500,7 @@ mod tests {
     proptest! {
         #[test]
         fn nothing_that_is_filled_in_leaves_its_place(a in hostile(), b in hostile(), c in hostile()) {
-            let template = Template::parse("https://api.example:8443/v1/{a}/x?b={b}&z=1").unwrap();
+            let template = UrlTemplate::parse("https://api.example:8443/v1/{a}/x?b={b}&z=1").unwrap();
             let arguments = object(json!({"a": a, "b": b}));
             let extra = object(json!({"c": c}));
             let Ok(url) = template.fill(&arguments, &extra) else {
@@ -518,7 +524,7 @@ mod tests {
 
         #[test]
         fn parsing_a_template_never_panics(template in "(https?://)?[{}/?#@:&=%.\\\\a-c]{0,24}") {
-            let _ = Template::parse(&template);
+            let _ = UrlTemplate::parse(&template);
         }
     }
 

@@ -10,7 +10,7 @@ use toolbus_core::caller::{AgentName, Caller};
 use toolbus_core::failure::{Cause, ToolFailure};
 use toolbus_core::tool::{Tool, ToolCall, ToolOutput};
 
-use super::server::Server;
+use super::server::TestServer;
 use super::tool;
 use crate::rest::{Credential, CredentialError, EndpointError, HeaderError, HttpClient, Settings};
 use crate::testing::call;
@@ -24,7 +24,7 @@ fn bearer(token: &str) -> Credential {
 }
 
 /// A tool that ana and bruno have tokens for; the shared one is for neither.
-fn shared_by_two(server: &Server) -> Tool {
+fn shared_by_two(server: &TestServer) -> Tool {
     tool(&server.origin, |s| {
         s.credential = Some(bearer("shared-token"));
         s.per_agent = BTreeMap::from([
@@ -41,7 +41,7 @@ async fn run_as(tool: &Tool, caller: Caller, arguments: Value) -> Result<ToolOut
 
 #[tokio::test]
 async fn each_agent_is_served_with_its_own_credentials() {
-    let server = Server::saying("").await;
+    let server = TestServer::saying("").await;
     let tool = shared_by_two(&server);
     for (name, expected) in [("ana", "Bearer token-of-ana"), ("bruno", "Bearer token-of-bruno")] {
         run_as(&tool, Caller::agent(agent(name)), json!({})).await.unwrap();
@@ -52,7 +52,8 @@ async fn each_agent_is_served_with_its_own_credentials() {
 
 #[tokio::test]
 async fn calls_of_several_agents_at_once_do_not_mix_their_credentials() {
-    let server = Server::start(|seen| Response::new(Body::from(seen.headers["authorization"].len().to_string()))).await;
+    let server =
+        TestServer::start(|seen| Response::new(Body::from(seen.headers["authorization"].len().to_string()))).await;
     let tool = shared_by_two(&server);
     let calls = (0..40).map(|number| {
         let (name, length) = if number % 2 == 0 { ("ana", "19") } else { ("bruno", "21") };
@@ -67,7 +68,7 @@ async fn calls_of_several_agents_at_once_do_not_mix_their_credentials() {
 
 #[tokio::test]
 async fn who_has_no_credentials_is_refused_before_anything_is_sent() {
-    let server = Server::saying("").await;
+    let server = TestServer::saying("").await;
     let tool = shared_by_two(&server);
     let unnamed = Caller { name: "ana".into(), ..Caller::unknown() };
     for caller in [Caller::agent(agent("carla")), Caller::agent(agent("Ana")), Caller::unknown(), unnamed] {
@@ -86,7 +87,8 @@ async fn who_has_no_credentials_is_refused_before_anything_is_sent() {
 async fn the_credentials_of_a_request_do_not_come_back_in_its_answer() {
     let echo = "of token-of-ana and token-of-ana";
     for status in [200, 400] {
-        let server = Server::start(move |_| Response::builder().status(status).body(Body::from(echo)).unwrap()).await;
+        let server =
+            TestServer::start(move |_| Response::builder().status(status).body(Body::from(echo)).unwrap()).await;
         let output = run_as(&shared_by_two(&server), Caller::agent(agent("ana")), json!({})).await.unwrap();
         let content = output.content.unwrap();
         assert!(content.ends_with("of [redacted] and [redacted]"), "{content}");
@@ -95,7 +97,7 @@ async fn the_credentials_of_a_request_do_not_come_back_in_its_answer() {
 
 #[tokio::test]
 async fn a_caller_cannot_try_out_a_credential_by_what_its_answer_hides() {
-    let server = Server::start(|seen| {
+    let server = TestServer::start(|seen| {
         let echo = format!("{}{}", seen.target, "y".repeat(100));
         Response::builder().status(400).body(Body::from(echo)).unwrap()
     })

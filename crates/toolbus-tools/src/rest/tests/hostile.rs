@@ -14,7 +14,7 @@ use tokio::sync::mpsc;
 use toolbus_core::failure::{Cause, ToolFailure};
 use toolbus_core::tool::ToolOutput;
 
-use super::server::{Server, closed, raw, read_head};
+use super::server::{TestServer, closed, raw, read_head};
 use super::tool;
 use crate::rest::Method;
 use crate::testing::{call, run};
@@ -128,7 +128,7 @@ async fn a_gzip_bomb_counts_with_its_decompressed_size() {
     }
     let bomb = encoder.finish().unwrap();
     let length = bomb.len();
-    let server = Server::start(move |_| {
+    let server = TestServer::start(move |_| {
         Response::builder().header("content-encoding", "gzip").body(Body::from(bomb.clone())).unwrap()
     })
     .await;

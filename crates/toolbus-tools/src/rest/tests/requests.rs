@@ -7,14 +7,14 @@ use toolbus_core::failure::Cause;
 use toolbus_core::tool::ToolOutput;
 use toolbus_protocol::TraceContext;
 
-use super::server::Server;
+use super::server::TestServer;
 use super::tool;
 use crate::rest::{Body, Credential, HttpClient, Method, Settings};
 use crate::testing::{call, run};
 
 #[tokio::test]
 async fn arguments_fill_the_url_and_the_body_is_the_result() {
-    let server = Server::saying("sunny").await;
+    let server = TestServer::saying("sunny").await;
     let tool = tool(format!("{}/v1/{{a}}?city={{b}}", server.origin), |_| {});
     assert_eq!(run(&tool, json!({"a": "x/y", "b": "São Paulo"})).await, Ok(ToolOutput::text("sunny")));
     let seen = server.only();
@@ -23,7 +23,7 @@ async fn arguments_fill_the_url_and_the_body_is_the_result() {
 
 #[tokio::test]
 async fn every_method_is_sent_as_configured() {
-    let server = Server::saying("").await;
+    let server = TestServer::saying("").await;
     for method in [Method::Get, Method::Post, Method::Put, Method::Patch, Method::Delete, Method::Head] {
         run(&tool(&server.origin, |s| s.method = method), json!({})).await.unwrap();
         assert_eq!(server.seen().last().unwrap().method, method.as_str());
@@ -32,7 +32,7 @@ async fn every_method_is_sent_as_configured() {
 
 #[tokio::test]
 async fn arguments_left_over_become_the_json_body() {
-    let server = Server::saying("").await;
+    let server = TestServer::saying("").await;
     for method in [Method::Post, Method::Put, Method::Patch, Method::Delete] {
         let tool = tool(format!("{}/{{a}}?b={{b}}", server.origin), |s| {
             (s.method, s.body) = (method, Body::Json);
@@ -47,7 +47,7 @@ async fn arguments_left_over_become_the_json_body() {
 
 #[tokio::test]
 async fn a_json_body_without_arguments_is_an_empty_object() {
-    let server = Server::saying("").await;
+    let server = TestServer::saying("").await;
     let tool = tool(&server.origin, |s| {
         (s.method, s.body) = (Method::Post, Body::Json);
         s.headers = vec![("Content-Type".to_owned(), "application/vnd.api+json".into())];
@@ -60,7 +60,7 @@ async fn a_json_body_without_arguments_is_an_empty_object() {
 
 #[tokio::test]
 async fn arguments_left_over_join_the_query_when_there_is_no_body() {
-    let server = Server::saying("").await;
+    let server = TestServer::saying("").await;
     for method in [Method::Get, Method::Post, Method::Delete] {
         let tool = tool(format!("{}/x?a={{a}}", server.origin), |s| s.method = method);
         run(&tool, json!({"a": 1, "c": ["u", "v"], "d": {"e": 1}, "f": null, "g": false})).await.unwrap();
@@ -72,7 +72,7 @@ async fn arguments_left_over_join_the_query_when_there_is_no_body() {
 
 #[tokio::test]
 async fn credentials_and_headers_are_sent_and_name_the_daemon() {
-    let server = Server::saying("").await;
+    let server = TestServer::saying("").await;
     let credentials = [
         (Credential::Bearer("t0ken".into()), "authorization", "Bearer t0ken"),
         (Credential::Header { name: "X-Key".into(), value: "k3y".into() }, "x-key", "k3y"),
@@ -97,7 +97,7 @@ async fn credentials_and_headers_are_sent_and_name_the_daemon() {
 #[tokio::test]
 async fn the_trace_of_the_call_is_carried_on() {
     const PARENT: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
-    let server = Server::saying("").await;
+    let server = TestServer::saying("").await;
     let tool = tool(&server.origin, |_| {});
     let mut with_trace = call(&tool, json!({}));
     with_trace.trace = TraceContext::parse(PARENT, Some("vendor=1"));
@@ -111,7 +111,7 @@ async fn the_trace_of_the_call_is_carried_on() {
 
 #[tokio::test]
 async fn arguments_that_do_not_fit_are_refused_before_anything_is_sent() {
-    let server = Server::saying("").await;
+    let server = TestServer::saying("").await;
     let tool = tool(format!("{}/files/{{a}}?fixed=1", server.origin), |_| {});
     let table = [
         (json!({}), "`a` is missing"),
@@ -146,8 +146,8 @@ fn proxies_of_the_environment_are_not_used() {
 
 #[tokio::test]
 async fn endpoints_of_one_client_share_their_connections() {
-    let server = Server::saying("x").await;
-    let client = HttpClient::new().unwrap();
+    let server = TestServer::saying("x").await;
+    let client = Client::new().unwrap();
     for name in ["one", "two"] {
         let tool = crate::rest::tool(Settings::new(name, &server.origin), &client).unwrap();
         for _ in 0..3 {

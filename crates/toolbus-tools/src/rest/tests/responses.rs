@@ -8,7 +8,7 @@ use serde_json::json;
 use toolbus_core::failure::{Cause, ToolFailure};
 use toolbus_core::tool::ToolOutput;
 
-use super::server::Server;
+use super::server::TestServer;
 use super::tool;
 use crate::rest::{Credential, Method};
 use crate::testing::run;
@@ -19,7 +19,7 @@ async fn answered(
     body: impl AsRef<[u8]>,
 ) -> Result<ToolOutput, ToolFailure> {
     let body = body.as_ref().to_vec();
-    let server = Server::start(move |_| {
+    let server = TestServer::start(move |_| {
         let mut response = Response::builder().status(status);
         for (name, value) in headers {
             response = response.header(*name, *value);
@@ -39,7 +39,7 @@ async fn success_of_every_kind_is_a_result() {
 
 #[tokio::test]
 async fn the_answer_to_head_is_an_empty_text() {
-    let server = Server::saying("not sent").await;
+    let server = TestServer::saying("not sent").await;
     let tool = tool(&server.origin, |s| (s.method, s.max_response) = (Method::Head, 1));
     assert_eq!(run(&tool, json!({})).await, Ok(ToolOutput::text("")));
 }
@@ -132,7 +132,7 @@ async fn a_credential_that_a_server_echoes_does_not_come_back() {
     ];
     for status in [200, 400] {
         for credential in credentials.clone() {
-            let server = Server::start(move |seen| {
+            let server = TestServer::start(move |seen| {
                 let echo = format!("{:?} hunter2-hunter2", seen.headers);
                 Response::builder().status(status).body(Body::from(echo)).unwrap()
             })
@@ -152,7 +152,7 @@ async fn a_credential_that_a_server_echoes_does_not_come_back() {
 
 #[tokio::test]
 async fn the_value_of_a_header_that_a_server_echoes_does_not_come_back() {
-    let server = Server::start(|seen| {
+    let server = TestServer::start(|seen| {
         let key = seen.headers["x-key"].to_str().unwrap();
         let accept = seen.headers["accept"].to_str().unwrap();
         Response::new(Body::from(format!("{key} {accept}")))
@@ -167,7 +167,7 @@ async fn the_value_of_a_header_that_a_server_echoes_does_not_come_back() {
 #[tokio::test]
 async fn a_credential_that_the_end_of_a_long_error_cuts_does_not_come_back_in_part() {
     for before in 4080..4100 {
-        let server = Server::start(move |_| {
+        let server = TestServer::start(move |_| {
             let body = format!("{}hunter2-hunter2{}", "x".repeat(before), "y".repeat(100));
             Response::builder().status(400).body(Body::from(body)).unwrap()
         })
@@ -181,7 +181,7 @@ async fn a_credential_that_the_end_of_a_long_error_cuts_does_not_come_back_in_pa
 
 #[tokio::test]
 async fn a_redirect_within_the_origin_is_followed_with_credentials() {
-    let server = Server::start(|seen| match &*seen.target {
+    let server = TestServer::start(|seen| match &*seen.target {
         "/old" => Response::builder().status(307).header("location", "/new?x=1").body(Body::empty()).unwrap(),
         _ => Response::new(Body::from("arrived")),
     })
@@ -205,7 +205,7 @@ async fn a_redirect_keeps_or_drops_method_and_body_as_its_status_says() {
         (308, Method::Patch, "PATCH"),
     ];
     for (status, method, then) in table {
-        let server = Server::start(move |seen| match &*seen.target {
+        let server = TestServer::start(move |seen| match &*seen.target {
             "/" => Response::builder().status(status).header("location", "new").body(Body::empty()).unwrap(),
             _ => Response::new(Body::empty()),
         })
@@ -221,7 +221,7 @@ async fn a_redirect_keeps_or_drops_method_and_body_as_its_status_says() {
 
 #[tokio::test]
 async fn a_redirect_to_another_server_is_not_followed_and_not_shown() {
-    let other = Server::saying("stolen").await;
+    let other = TestServer::saying("stolen").await;
     let port = other.origin.rsplit_once(':').unwrap().1.to_owned();
     let targets = [
         format!("{}/steal?token=hunter2", other.origin),
@@ -234,7 +234,7 @@ async fn a_redirect_to_another_server_is_not_followed_and_not_shown() {
     ];
     for target in targets {
         let location = target.clone();
-        let server = Server::start(move |_| {
+        let server = TestServer::start(move |_| {
             Response::builder().status(302).header("location", &location).body(Body::from(location.clone())).unwrap()
         })
         .await;
@@ -250,9 +250,10 @@ async fn a_redirect_to_another_server_is_not_followed_and_not_shown() {
 
 #[tokio::test]
 async fn a_redirect_loop_ends_after_five() {
-    let server =
-        Server::start(|_| Response::builder().status(302).header("location", "/again").body(Body::empty()).unwrap())
-            .await;
+    let server = TestServer::start(|_| {
+        Response::builder().status(302).header("location", "/again").body(Body::empty()).unwrap()
+    })
+    .await;
     let output = run(&tool(&server.origin, |_| {}), json!({})).await.unwrap();
     assert!(output.is_error && output.content.unwrap().contains("there were 5 before it"));
     assert_eq!(server.seen().len(), 6);

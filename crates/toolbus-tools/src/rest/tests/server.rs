@@ -14,7 +14,7 @@ use tokio::net::{TcpListener, TcpStream};
 
 /// A request as the server saw it.
 #[derive(Debug, Clone)]
-pub(super) struct Seen {
+pub(super) struct SeenRequest {
     pub(super) method: String,
     /// Path and query, as sent.
     pub(super) target: String,
@@ -22,26 +22,26 @@ pub(super) struct Seen {
     pub(super) body: String,
 }
 
-type Answer = Arc<dyn Fn(&Seen) -> Response<Body> + Send + Sync>;
+type TestResponse = Arc<dyn Fn(&SeenRequest) -> Response<Body> + Send + Sync>;
 
 /// A well-behaved HTTP server, which remembers its requests. It ends with the test's runtime.
-pub(super) struct Server {
+pub(super) struct TestServer {
     /// `http://127.0.0.1:PORT`.
     pub(super) origin: String,
-    state: Arc<Memory>,
+    state: Arc<ServerLog>,
     connections: Arc<AtomicUsize>,
 }
 
-struct Memory {
-    answer: Answer,
-    seen: Mutex<Vec<Seen>>,
+struct ServerLog {
+    answer: TestResponse,
+    seen: Mutex<Vec<SeenRequest>>,
 }
 
-impl Server {
-    pub(super) async fn start(answer: impl Fn(&Seen) -> Response<Body> + Send + Sync + 'static) -> Self {
+impl TestServer {
+    pub(super) async fn start(answer: impl Fn(&SeenRequest) -> Response<Body> + Send + Sync + 'static) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let origin = format!("http://{}", listener.local_addr().unwrap());
-        let state = Arc::new(Memory { answer: Arc::new(answer), seen: Mutex::default() });
+        let state = Arc::new(ServerLog { answer: Arc::new(answer), seen: Mutex::default() });
         let connections = Arc::new(AtomicUsize::new(0));
         let counter = Arc::clone(&connections);
         let listener = listener.tap_io(move |_| {
@@ -57,11 +57,11 @@ impl Server {
         Self::start(move |_| Response::new(Body::from(text))).await
     }
 
-    pub(super) fn seen(&self) -> Vec<Seen> {
+    pub(super) fn seen(&self) -> Vec<SeenRequest> {
         self.state.seen.lock().unwrap().clone()
     }
 
-    pub(super) fn only(&self) -> Seen {
+    pub(super) fn only(&self) -> SeenRequest {
         let mut seen = self.seen();
         assert_eq!(seen.len(), 1, "{seen:?}");
         seen.remove(0)
@@ -72,8 +72,8 @@ impl Server {
     }
 }
 
-async fn handle(State(memory): State<Arc<Memory>>, parts: Parts, body: Bytes) -> Response<Body> {
-    let seen = Seen {
+async fn handle(State(memory): State<Arc<ServerLog>>, parts: Parts, body: Bytes) -> Response<Body> {
+    let seen = SeenRequest {
         method: parts.method.to_string(),
         target: parts.uri.to_string(),
         headers: parts.headers,
