@@ -14,7 +14,18 @@ mod removal;
 mod sandbox;
 mod wire;
 
+use std::time::Instant;
+
 pub use helper::take_over;
 pub use outcome::{Artifact, Ending, Outcome, Stop, Stream, Usage};
 pub use plan::{Job, Level, Limits, Plan};
 pub use sandbox::{Probed, Sandbox, SandboxError, Waiting};
+
+/// The present time by the monotonic clock of the system.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "helpers have no runtime, and this crate knows nothing of `toolbus_core::Clock`"
+)]
+fn now() -> Instant {
+    Instant::now()
+}

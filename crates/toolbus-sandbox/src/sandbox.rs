@@ -7,8 +7,9 @@ mod users;
 use std::io;
 use std::path::PathBuf;
 use std::process::Stdio;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use serde::Serialize;
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::UnixStream;
@@ -32,7 +33,7 @@ pub struct Sandbox {
 struct SandboxInner {
     helper: PathBuf,
     /// Dropped first: it may have a folder in `base`.
-    ahead: Mutex<Spare>,
+    spare: Mutex<Spare>,
     base: BaseFolder,
     users: Option<UserPool>,
 }
@@ -41,8 +42,8 @@ struct SandboxInner {
 #[derive(Debug, Default)]
 struct Spare {
     /// A sandbox, with the plan that it is for.
-    spare: Option<(Level, Plan, Helper)>,
-    is_over: bool,
+    sandbox: Option<(Level, Plan, Helper)>,
+    is_closed: bool,
 }
 
 /// Why a program did not run. The texts are for an operator.
@@ -109,7 +110,7 @@ impl Sandbox {
             helper: helper.into(),
             base: BaseFolder::make()?,
             users: UserPool::of_this_process(),
-            ahead: Mutex::default(),
+            spare: Mutex::default(),
         };
         Ok(Self { level, shared: Arc::new(shared) })
     }
@@ -166,18 +167,18 @@ impl Sandbox {
 
     /// Ends what was made ahead, at every level. Programs can still be started; nothing is made ahead for them any more.
     pub fn close(&self) {
-        let mut ahead = self.shared.ahead();
-        ahead.is_over = true;
-        ahead.spare = None;
+        let mut spare = self.shared.spare.lock();
+        spare.is_closed = true;
+        spare.sandbox = None;
     }
 
     fn take_spare(&self, plan: &Plan) -> Option<Helper> {
-        let mut ahead = self.shared.ahead();
-        let (level, of, mut helper) = ahead.spare.take()?;
+        let mut spare = self.shared.spare.lock();
+        let (level, of, mut helper) = spare.sandbox.take()?;
         let fits = level == self.level && of.fits(plan);
         if !fits && !plan.waits {
             // Others may still want it.
-            ahead.spare = Some((level, of, helper));
+            spare.sandbox = Some((level, of, helper));
             return None;
         }
         // One that was killed while it waited is of no use.
@@ -186,20 +187,16 @@ impl Sandbox {
 }
 
 impl SandboxInner {
-    fn ahead(&self) -> MutexGuard<'_, Spare> {
-        self.ahead.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     async fn make_spare(&self, level: Level, plan: Plan) {
-        let is_wanted = |ahead: &Spare| ahead.spare.is_none() && !ahead.is_over;
-        if !is_wanted(&self.ahead()) {
+        let is_wanted = |spare: &Spare| spare.sandbox.is_none() && !spare.is_closed;
+        if !is_wanted(&self.spare.lock()) {
             return;
         }
         if let Ok(helper) = self.make(level, &plan).await {
-            let mut ahead = self.ahead();
+            let mut spare = self.spare.lock();
             // Of two that were made at the same time one is enough.
-            if is_wanted(&ahead) {
-                ahead.spare = Some((level, plan, helper));
+            if is_wanted(&spare) {
+                spare.sandbox = Some((level, plan, helper));
             }
         }
     }
@@ -271,6 +268,10 @@ impl Waiting {
         let Self { helper, plan, sandbox, .. } = self;
         let outcome = run::run(helper, &plan.limits, job).await;
         if plan.waits {
+            #[expect(
+                clippy::disallowed_methods,
+                reason = "starts one process, which `Sandbox::close` and its drop end"
+            )]
             tokio::spawn(async move { sandbox.shared.make_spare(sandbox.level, plan).await });
         }
         outcome
@@ -305,10 +306,10 @@ mod tests {
         // Waits for somebody to read what it says.
         let sandbox = Sandbox::with_helper("/usr/bin/yes", Level::NoNamespaces).unwrap();
         sandbox.shared.make_spare(Level::NoNamespaces, plan()).await;
-        assert!(sandbox.shared.ahead().spare.is_some());
+        assert!(sandbox.shared.spare.lock().sandbox.is_some());
         sandbox.at(Level::Full).close();
-        assert!(sandbox.shared.ahead().spare.is_none());
+        assert!(sandbox.shared.spare.lock().sandbox.is_none());
         sandbox.shared.make_spare(Level::NoNamespaces, plan()).await;
-        assert!(sandbox.shared.ahead().spare.is_none());
+        assert!(sandbox.shared.spare.lock().sandbox.is_none());
     }
 }

@@ -7,8 +7,9 @@
 
 use std::io::{Read as _, Write as _};
 use std::process::ExitCode;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use toolbus_core::Clock;
 use toolbus_sandbox::{Level, Limits, Sandbox};
 use toolbus_scripts::interpreter::Interpreter;
 use toolbus_scripts::runner::sandbox::{PoolSettings, SandboxRunner, SandboxSettings};
@@ -54,7 +55,7 @@ async fn run() {
         packages: Vec::new(),
         time,
         cpu: Duration::from_secs(30),
-        deadline: Instant::now() + time + Duration::from_secs(30),
+        deadline: Clock::SYSTEM.now() + time + Duration::from_secs(30),
     };
     let outcome = runner.run(script).await.unwrap().outcome;
     let mut stdout = std::io::stdout().lock();

@@ -11,15 +11,16 @@ use std::collections::HashMap;
 use std::ffi::OsString;
 use std::io;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures_util::FutureExt as _;
 use futures_util::future::{BoxFuture, Shared, WeakShared};
+use parking_lot::Mutex;
 use tokio::time::timeout_at;
-use toolbus_core::lifecycle;
 use toolbus_core::secret::Secret;
-use toolbus_protocol::bounded;
+use toolbus_core::{Clock, lifecycle};
+use toolbus_protocol::{Random, bounded};
 use toolbus_sandbox::Sandbox;
 use tracing::Instrument as _;
 use tracing::field::Empty;
@@ -81,6 +82,10 @@ pub struct PackageSettings {
     pub ttl: Duration,
     /// The index that packages come from; absent: what pip is configured for.
     pub index_url: Option<Secret>,
+    /// Tells how old what was installed is.
+    pub clock: Clock,
+    /// Names the folders that packages are installed into.
+    pub random: Random,
 }
 
 /// Installs packages with pip, and keeps them. Cheap to clone.
@@ -125,8 +130,8 @@ impl PackageCache {
         sandbox: Option<&Sandbox>,
         daemon: impl IntoIterator<Item = (OsString, OsString)>,
     ) -> io::Result<Self> {
-        let PackageSettings { allow, timeout, max_size, cache, max_cache, ttl, index_url } = settings;
-        let store = PackageStore::open(&cache, max_cache)?;
+        let PackageSettings { allow, timeout, max_size, cache, max_cache, ttl, index_url, clock, random } = settings;
+        let store = PackageStore::open(&cache, max_cache, clock, random)?;
         let pip = Pip::new(interpreter, sandbox, index_url.as_ref(), max_size, daemon);
         let (abi, running) = (format!("{} {}", interpreter.version, interpreter.abi), Mutex::default());
         Ok(Self { inner: Arc::new(CacheInner { allow, timeout, ttl, abi, pip, store, running }) })
@@ -140,7 +145,7 @@ impl Installer for PackageCache {
         deadline: Instant,
     ) -> BoxFuture<'a, Result<PathBuf, PackageError>> {
         async move {
-            let begun = Instant::now();
+            let begun = Clock::SYSTEM.now();
             let admitted =
                 self.inner.allow.admit(packages).map_err(|error| PackageError::Refused(error.to_string()))?;
             if let Some(set) = self.inner.find(&admitted).await? {
@@ -171,7 +176,7 @@ impl CacheInner {
     /// Installs, once for all who want the same at a time. It goes on for as long as one of them waits.
     fn share(this: &Arc<Self>, admitted: Vec<Requirement>) -> Shared<Installing> {
         let request = this.request(&admitted);
-        let mut running = this.running.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut running = this.running.lock();
         running.retain(|_, installing| installing.upgrade().is_some());
         if let Some(installing) = running.get(&request).and_then(WeakShared::upgrade) {
             return installing;
@@ -198,7 +203,7 @@ impl CacheInner {
     }
 
     async fn make_anew(self: &Arc<Self>, admitted: &[Requirement]) -> Result<PathBuf, PackageError> {
-        let begun = Instant::now();
+        let begun = Clock::SYSTEM.now();
         let store = self.store.clone();
         let build = blocking(move || Ok(store.build()?)).await?;
         self.pip.install(admitted, &build, self.timeout).await?;
@@ -213,7 +218,7 @@ impl CacheInner {
         .await?;
         tracing::info!(
             packages = installed.join(" "),
-            elapsed_ms = begun.elapsed().as_millis(),
+            elapsed_ms = Clock::SYSTEM.since(begun).as_millis(),
             "packages were installed"
         );
         Ok(set)

@@ -2,9 +2,10 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Instant;
 
+use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
 /// How much runs and waits.
@@ -63,7 +64,7 @@ impl FairQueue {
     pub async fn acquire(&self, owner: &Arc<str>, deadline: Instant) -> Result<Turn, QueueError> {
         let (given, turn) = oneshot::channel();
         let place = {
-            let mut state = self.state();
+            let mut state = self.state.lock();
             if state.begin_at_once(owner) {
                 drop(state);
                 return Ok(self.turn(Arc::clone(owner)));
@@ -83,13 +84,13 @@ impl FairQueue {
     /// How many wait.
     #[must_use]
     pub fn waiting(&self) -> usize {
-        self.state().waiting()
+        self.state.lock().waiting()
     }
 
     /// How many run.
     #[must_use]
     pub fn running(&self) -> usize {
-        self.state().running()
+        self.state.lock().running()
     }
 
     fn turn(&self, owner: Arc<str>) -> Turn {
@@ -100,7 +101,7 @@ impl FairQueue {
     fn end(&self, owner: &str) {
         let mut ended = Some(Arc::<str>::from(owner));
         while let Some(owner) = ended.take() {
-            let next = self.state().next(&owner);
+            let next = self.state.lock().next(&owner);
             // Not under the lock: what cannot be given is dropped here.
             if let Some((owner, given)) = next
                 && let Err(mut turn) = given.send(self.turn(owner))
@@ -109,11 +110,6 @@ impl FairQueue {
                 ended = Some(Arc::clone(&turn.owner));
             }
         }
-    }
-
-    fn state(&self) -> MutexGuard<'_, QueueState<TurnSender>> {
-        // Nothing panics under the lock.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -134,7 +130,7 @@ struct QueuePosition<'a> {
 
 impl Drop for QueuePosition<'_> {
     fn drop(&mut self) {
-        self.queue.state().leave(self.owner, self.number);
+        self.queue.state.lock().leave(self.owner, self.number);
     }
 }
 
@@ -279,6 +275,7 @@ mod tests {
     use std::collections::VecDeque;
     use std::sync::Arc;
     use std::time::{Duration, Instant};
+    use toolbus_core::Clock;
 
     use futures_util::FutureExt as _;
     use futures_util::future::BoxFuture;
@@ -291,7 +288,7 @@ mod tests {
     type Acquiring<'a> = BoxFuture<'a, Result<Turn, QueueError>>;
 
     fn later() -> Instant {
-        tokio::time::Instant::now().into_std() + Duration::from_secs(60)
+        Clock::SYSTEM.now() + Duration::from_secs(60)
     }
 
     /// Begins to wait, or gets a turn at once.
@@ -380,10 +377,10 @@ mod tests {
     async fn who_is_too_late_is_told_and_leaves() {
         let queue = FairQueue::new(BOUNDS);
         let running = turn(&mut asked(&queue, "a")).unwrap();
-        let began = tokio::time::Instant::now();
+        let began = Clock::SYSTEM.now();
         let owner = Arc::from("a");
         assert_eq!(queue.acquire(&owner, later()).await.unwrap_err(), QueueError::TooLate);
-        assert_eq!(began.elapsed().as_secs(), 60);
+        assert_eq!(Clock::SYSTEM.since(began).as_secs(), 60);
         assert_eq!((queue.running(), queue.waiting()), (1, 0));
         drop(running);
         assert_eq!(queue.running(), 0);
@@ -449,7 +446,7 @@ mod tests {
                 Step::End(at) if at < turns.len() => drop(turns.remove(at)),
                 _ => {}
             }
-            assert!(queue.state().is_consistent(), "after {step:?}");
+            assert!(queue.state.lock().is_consistent(), "after {step:?}");
         }
         // Whoever still waits gets a turn.
         while !(waiting.is_empty() && turns.is_empty()) {

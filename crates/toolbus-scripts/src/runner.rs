@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use futures_util::future::BoxFuture;
 use serde::Serialize;
+use toolbus_core::Clock;
 use toolbus_sandbox::{Level, Outcome};
 
 use crate::packages::PackageError;
@@ -49,7 +50,7 @@ impl Script {
     /// Time that it may take, if it begins now.
     #[must_use]
     pub fn time_left(&self) -> Duration {
-        self.time.min(self.deadline.saturating_duration_since(Instant::now()))
+        self.time.min(self.deadline.saturating_duration_since(Clock::SYSTEM.now()))
     }
 }
 

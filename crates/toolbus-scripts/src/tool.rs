@@ -10,6 +10,7 @@ mod text;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use toolbus_core::Clock;
 use toolbus_core::failure::{Cause, ToolFailure};
 use toolbus_core::tool::{Executor, Program, Tool, ToolCall, ToolOutput};
 use toolbus_sandbox::{Level, Limits};
@@ -73,7 +74,7 @@ impl ScriptTool {
 
     /// Waits for a turn: so long that a script has the time that it asks for, or half of what its call has.
     async fn turn(&self, call: &ToolCall, time: Duration, deadline: Instant) -> Result<Turn, ToolFailure> {
-        let to_go = deadline.saturating_duration_since(Instant::now());
+        let to_go = deadline.saturating_duration_since(Clock::SYSTEM.now());
         let latest = deadline.checked_sub(time.min(to_go / 2)).unwrap_or(deadline);
         let owner = if call.caller.agent.is_some() { Arc::clone(&call.caller.owner) } else { UNKNOWN.into() };
         self.queue.acquire(&owner, latest).await.map_err(|error| {
@@ -94,17 +95,17 @@ impl ScriptTool {
 impl Executor for ScriptTool {
     async fn execute(&self, call: ToolCall) -> Result<ToolOutput, ToolFailure> {
         let ScriptArguments { script, input, time, packages } = ScriptArguments::read(&call.arguments, &self.settings)?;
-        let begun = Instant::now();
+        let begun = Clock::SYSTEM.now();
         let margin = MAX_MARGIN.min(call.remaining() / 10);
         let deadline = call.deadline.checked_sub(margin).unwrap_or(call.deadline);
         let turn = self.turn(&call, time, deadline).await?;
 
         // Dropped with this future, it is told as a run that was cancelled.
-        let mut observed = ObservedRun::begin(self, begun.elapsed());
-        let cpu = self.cpu(time.min(deadline.saturating_duration_since(Instant::now())));
+        let mut observed = ObservedRun::begin(self, Clock::SYSTEM.since(begun));
+        let cpu = self.cpu(time.min(deadline.saturating_duration_since(Clock::SYSTEM.now())));
         let result = self.runner.run(Script { source: script, input, packages, time, cpu, deadline }).await;
         observed.run.ended(&result);
-        let elapsed = observed.begun.elapsed();
+        let elapsed = Clock::SYSTEM.since(observed.begun);
         drop(observed);
         drop(turn);
         match result {
@@ -159,13 +160,13 @@ impl<'a> ObservedRun<'a> {
             duration: Duration::ZERO,
             ran: None,
         };
-        Self { observer: &*tool.observer, begun: Instant::now(), run }
+        Self { observer: &*tool.observer, begun: Clock::SYSTEM.now(), run }
     }
 }
 
 impl Drop for ObservedRun<'_> {
     fn drop(&mut self) {
-        self.run.duration = self.begun.elapsed();
+        self.run.duration = Clock::SYSTEM.since(self.begun);
         self.observer.run(&self.run);
     }
 }

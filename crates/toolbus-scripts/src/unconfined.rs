@@ -9,7 +9,7 @@ use std::os::unix::process::ExitStatusExt as _;
 use std::path::Path;
 use std::pin::pin;
 use std::process::{ExitStatus, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::Bytes;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
@@ -17,6 +17,7 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command};
 use tokio::signal::unix::{self, SignalKind};
 use tokio::time::{sleep, timeout};
+use toolbus_core::Clock;
 use toolbus_sandbox::{Ending, Outcome, Stop, Stream, Usage};
 
 /// Time to read what is left in the pipes once the program has ended: something that left its group may hold them open.
@@ -49,7 +50,7 @@ pub(crate) struct UnconfinedRun<'a> {
 ///
 /// When it cannot be started. What it does wrong is an [`Outcome`].
 pub(crate) async fn run(run: UnconfinedRun<'_>) -> io::Result<Outcome> {
-    let started = Instant::now();
+    let started = Clock::SYSTEM.now();
     let mut command = Command::new(run.program);
     command.args(run.args).env_clear().envs(run.env).process_group(0).kill_on_drop(true);
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -65,7 +66,7 @@ pub(crate) async fn run(run: UnconfinedRun<'_>) -> io::Result<Outcome> {
     let ending = stop.map_or_else(|| ending(status), Ending::Stopped);
     let (artifacts, usage) = (Vec::new(), Usage::default());
     let (stdout, stderr) = (stdout.into(), stderr.into());
-    Ok(Outcome { ending, stdout, stderr, artifacts, left_out: 0, usage, elapsed: started.elapsed() })
+    Ok(Outcome { ending, stdout, stderr, artifacts, left_out: 0, usage, elapsed: Clock::SYSTEM.since(started) })
 }
 
 /// Feeds a program and reads what it writes, until it has ended, or is to be stopped.

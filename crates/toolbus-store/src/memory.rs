@@ -1,10 +1,10 @@
 //! A store that lives as long as its process.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, ready};
+use parking_lot::Mutex;
 use toolbus_core::store::{MAX_KEYS, Store, StoreError, check_key, check_namespace, check_value};
 
 type Namespaces = BTreeMap<String, BTreeMap<String, Vec<u8>>>;
@@ -14,15 +14,10 @@ type Namespaces = BTreeMap<String, BTreeMap<String, Vec<u8>>>;
 pub struct Memory(Mutex<Namespaces>);
 
 impl Memory {
-    /// The map. A panic with the lock held leaves it whole: each operation is one step.
-    fn namespaces(&self) -> MutexGuard<'_, Namespaces> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn put(&self, namespace: &str, key: &str, value: Vec<u8>) -> Result<(), StoreError> {
         check_key(namespace, key)?;
         check_value(&value)?;
-        let mut namespaces = self.namespaces();
+        let mut namespaces = self.0.lock();
         let keys = namespaces.entry(namespace.to_owned()).or_default();
         if keys.len() >= MAX_KEYS && !keys.contains_key(key) {
             return Err(StoreError::Full(namespace.to_owned()));
@@ -33,7 +28,7 @@ impl Memory {
 
     fn delete(&self, namespace: &str, key: &str) -> Result<bool, StoreError> {
         check_key(namespace, key)?;
-        let mut namespaces = self.namespaces();
+        let mut namespaces = self.0.lock();
         let Some(keys) = namespaces.get_mut(namespace) else { return Ok(false) };
         let was_there = keys.remove(key).is_some();
         if keys.is_empty() {
@@ -45,8 +40,8 @@ impl Memory {
 
 impl Store for Memory {
     fn get<'a>(&'a self, namespace: &'a str, key: &'a str) -> BoxFuture<'a, Result<Option<Vec<u8>>, StoreError>> {
-        let found = check_key(namespace, key)
-            .map(|()| self.namespaces().get(namespace).and_then(|keys| keys.get(key)).cloned());
+        let found =
+            check_key(namespace, key).map(|()| self.0.lock().get(namespace).and_then(|keys| keys.get(key)).cloned());
         ready(found).boxed()
     }
 
@@ -59,7 +54,7 @@ impl Store for Memory {
     }
 
     fn list<'a>(&'a self, namespace: &'a str) -> BoxFuture<'a, Result<Vec<String>, StoreError>> {
-        let keys = |()| self.namespaces().get(namespace).map(|keys| keys.keys().cloned().collect()).unwrap_or_default();
+        let keys = |()| self.0.lock().get(namespace).map(|keys| keys.keys().cloned().collect()).unwrap_or_default();
         ready(check_namespace(namespace).map(keys)).boxed()
     }
 }

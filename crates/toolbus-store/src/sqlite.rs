@@ -3,7 +3,7 @@
 use std::io;
 use std::path::Path;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
@@ -11,6 +11,7 @@ use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension, Transaction,
 use rustix::fs::{Access, CWD, FileType, Mode, access, mknodat};
 use rustix::io::Errno;
 use tokio::sync::{mpsc, oneshot};
+use toolbus_core::Clock;
 use toolbus_core::store::{MAX_KEYS, Store, StoreError, check_key, check_namespace, check_value};
 
 /// Operations that wait for the connection; further ones wait for a slot.
@@ -192,11 +193,11 @@ fn open(path: &Path) -> Result<Connection, OpenError> {
     // A name such as `:memory:` has a meaning of its own for SQLite; a path does not.
     let path = std::path::absolute(path).map_err(OpenError::Unusable)?;
     create(&path)?;
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Clock::SYSTEM.now() + PATIENCE;
     loop {
         match connect(&path) {
             // Where two processes turn on the log of a new file, SQLite refuses one of them without waiting.
-            Err(OpenError::Held) if Instant::now() < deadline => thread::park_timeout(RETRY),
+            Err(OpenError::Held) if Clock::SYSTEM.now() < deadline => thread::park_timeout(RETRY),
             result => return result,
         }
     }

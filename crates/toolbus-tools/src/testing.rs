@@ -1,10 +1,11 @@
 //! Running a tool as the dispatcher does.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
+use toolbus_core::Clock;
 use toolbus_core::failure::ToolFailure;
 use toolbus_core::tool::{Tool, ToolCall, ToolOutput};
 
@@ -16,7 +17,7 @@ pub(crate) fn call(tool: &Tool, arguments: Value) -> ToolCall {
         call_id: "call-1".into(),
         caller: std::sync::Arc::new(toolbus_core::caller::Caller::unknown()),
         arguments: Arc::new(arguments),
-        deadline: Instant::now() + Duration::from_secs(30),
+        deadline: Clock::SYSTEM.now() + Duration::from_secs(30),
         limit: Duration::from_secs(30),
         cancelled: CancellationToken::new(),
         trace: None,

@@ -8,27 +8,18 @@ use jiff::tz::{AmbiguousOffset, TimeZone, TimeZoneDatabase};
 use jiff::{Timestamp, Zoned};
 use serde::Serialize;
 use serde_json::{Value, json};
+use toolbus_core::Clock;
 use toolbus_core::failure::{Cause, ToolFailure};
 use toolbus_core::tool::{Effect, Executor, Tool, ToolCall, ToolDescriptor, ToolOutput};
 
 use crate::arguments::{self, invalid, shown};
 use crate::nearest::nearest;
 
-/// Tells the present moment.
-type Clock = Arc<dyn Fn() -> Timestamp + Send + Sync>;
-
-/// The tools `current_time` and `convert_time`, of source `time`, by the system's clock.
+/// The tools `current_time` and `convert_time`, of source `time`.
 #[must_use]
-pub fn tools() -> Vec<Tool> {
-    tools_at(Timestamp::now)
-}
-
-/// The same tools, by a clock of one's own.
-#[must_use]
-pub fn tools_at(clock: impl Fn() -> Timestamp + Send + Sync + 'static) -> Vec<Tool> {
-    let clock: Clock = Arc::new(clock);
+pub fn tools(clock: Clock) -> Vec<Tool> {
     let zones = Arc::new(Zones::new());
-    let current = CurrentTime { clock: Arc::clone(&clock), zones: Arc::clone(&zones) };
+    let current = CurrentTime { clock, zones: Arc::clone(&zones) };
     vec![Tool::new(current_time(), current), Tool::new(convert_time(), ConvertTime { clock, zones })]
 }
 
@@ -88,8 +79,13 @@ impl Executor for CurrentTime {
     async fn execute(&self, call: ToolCall) -> Result<ToolOutput, ToolFailure> {
         let name = arguments::optional_text(&call.arguments, "timezone")?.unwrap_or("UTC");
         let zone = self.zones.get("timezone", name)?;
-        answer(&LocalTime::of(&(self.clock)().to_zoned(zone)))
+        answer(&LocalTime::of(&present(self.clock).to_zoned(zone)))
     }
+}
+
+/// The present time.
+fn present(clock: Clock) -> Timestamp {
+    Timestamp::try_from(clock.wall()).unwrap_or(Timestamp::MAX)
 }
 
 /// The result as JSON text.
@@ -186,7 +182,7 @@ impl ConvertTime {
     /// Reads a local time; one without a date is today's in `zone`.
     fn local(&self, text: &str, zone: &TimeZone) -> Result<DateTime, ToolFailure> {
         if let Some(time) = time_of_day(text) {
-            return Ok((self.clock)().to_zoned(zone.clone()).date().to_datetime(time));
+            return Ok(present(self.clock).to_zoned(zone.clone()).date().to_datetime(time));
         }
         let pieces = Pieces::parse(text).map_err(|error| {
             invalid(format!(
@@ -236,11 +232,22 @@ mod tests {
     use toolbus_core::failure::{Cause, ToolFailure};
     use toolbus_core::tool::{Effect, Tool};
 
-    use super::tools_at;
+    use jiff::Timestamp;
+    use toolbus_core::Clock;
+
+    use super::tools;
     use crate::testing::run;
 
+    /// A clock that stands at a time.
+    fn at(time: &str) -> Clock {
+        let clock = Clock::manual();
+        let begun = Timestamp::try_from(clock.wall()).unwrap();
+        clock.advance(time.parse::<Timestamp>().unwrap().duration_since(begun).unsigned_abs());
+        clock
+    }
+
     fn tool() -> Tool {
-        tools_at(|| "2026-07-01T12:00:00.75Z".parse().unwrap()).remove(0)
+        tools(at("2026-07-01T12:00:00.75Z")).remove(0)
     }
 
     async fn current(arguments: Value) -> Value {
@@ -286,7 +293,7 @@ mod tests {
 
     #[test]
     fn the_tools_are_local_and_change_nothing() {
-        for tool in super::tools() {
+        for tool in tools(Clock::SYSTEM) {
             let descriptor = &tool.descriptor;
             assert_eq!((&*descriptor.source, descriptor.provider), ("time", "local"));
             assert_eq!(descriptor.effect, Effect::ReadOnly);
@@ -295,7 +302,7 @@ mod tests {
     }
 
     async fn convert(datetime: &str, from: &str, to: &str) -> Result<Value, ToolFailure> {
-        let tool = tools_at(|| "2026-07-01T23:30:00Z".parse().unwrap()).remove(1);
+        let tool = tools(at("2026-07-01T23:30:00Z")).remove(1);
         let arguments = json!({"datetime": datetime, "from_timezone": from, "to_timezone": to});
         let content = run(&tool, arguments).await?.content.unwrap();
         Ok(serde_json::from_str(&content).unwrap())

@@ -13,10 +13,12 @@ mod state;
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use jiff::Timestamp;
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Notify;
+use toolbus_core::Clock;
 use toolbus_core::policy::{Claim, DefinitionCheck, Quarantine};
 use toolbus_core::tool::ToolDescriptor;
 
@@ -40,6 +42,7 @@ pub struct Pins {
 }
 
 struct PinsInner {
+    clock: Clock,
     file: Option<PinFile>,
     state: Mutex<PinState>,
     /// One use of the file at a time.
@@ -77,12 +80,13 @@ impl Pins {
     /// # Errors
     ///
     /// When the file is there and cannot be read, or holds something else: what is in it is unknown then, not absent.
-    pub fn open(file: Option<PathBuf>, levels: Levels) -> Result<Self, PinFileError> {
+    pub fn open(file: Option<PathBuf>, levels: Levels, clock: Clock) -> Result<Self, PinFileError> {
         let file = file.map(PinFile::new);
         let record = file.as_ref().map(PinFile::read).transpose()?.flatten().unwrap_or_default();
         let mut state = PinState::of(record, levels);
-        state.starting = Some(now());
+        state.starting = Some(second(clock));
         let shared = PinsInner {
+            clock,
             file,
             state: Mutex::new(state),
             filing: Mutex::default(),
@@ -112,7 +116,7 @@ impl Pins {
     /// Why the file could not be used last, if it could not.
     #[must_use]
     pub fn problem(&self) -> Option<String> {
-        self.shared.problem.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.shared.problem.lock().clone()
     }
 
     /// Writes what is new into the file, and takes over what others wrote; whether that makes another review necessary.
@@ -134,14 +138,14 @@ impl Pins {
     /// When the file cannot be read. What is known stays known.
     pub fn reload(&self) -> Result<bool, PinFileError> {
         let Some(file) = &self.shared.file else { return Ok(false) };
-        let _one_at_a_time = self.filing();
+        let _one_at_a_time = self.shared.filing.lock();
         let result = file.read().map(|written| {
             let written = written.unwrap_or_default();
             let mut state = self.state();
             if state.lacks_any(&written) {
                 self.shared.unsaved.notify_one();
             }
-            let changes = state.merge(written, &now());
+            let changes = state.merge(written, &self.now());
             let needs_review = state.needs_review;
             drop(state);
             log_changes(&changes);
@@ -182,7 +186,7 @@ impl Pins {
         self.filed(|state| {
             let offered = state.offered(name, source, shown)?;
             let mut next = state.record.clone();
-            differences::approve(&mut next, &offered, &now());
+            differences::approve(&mut next, &offered, &self.now());
             Ok((offered, next))
         })
     }
@@ -206,13 +210,13 @@ impl Pins {
         &self,
         next: impl FnOnce(&PinState) -> Result<(T, PinRecord), E>,
     ) -> Result<T, E> {
-        let _one_at_a_time = self.filing();
+        let _one_at_a_time = self.shared.filing.lock();
         let on_disk = self.shared.file.as_ref().map(|file| Ok::<_, PinFileError>((file, file.lock()?, file.read()?)));
         let on_disk = on_disk.transpose()?;
         let (value, record, changes) = {
             let mut state = self.state();
             let written = on_disk.as_ref().map(|(_, _, written)| written.clone().unwrap_or_default());
-            let changes = written.map(|written| state.merge(written, &now())).unwrap_or_default();
+            let changes = written.map(|written| state.merge(written, &self.now())).unwrap_or_default();
             let (value, record) = next(&state)?;
             (value, record, changes)
         };
@@ -223,7 +227,7 @@ impl Pins {
         {
             self.write(file, lock, written.as_ref(), &record)?;
         }
-        let changes = self.state().merge(record, &now());
+        let changes = self.state().merge(record, &self.now());
         log_changes(&changes);
         Ok(value)
     }
@@ -259,7 +263,7 @@ impl Pins {
     /// Remembers what is wrong with the file, and logs it once.
     fn note<T>(&self, result: Result<T, PinFileError>) -> Result<T, PinFileError> {
         let problem = result.as_ref().err().map(ToString::to_string);
-        let mut known = self.shared.problem.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.shared.problem.lock();
         match &problem {
             Some(error) if known.as_ref() != Some(error) && self.state().levels.hold_anything() => {
                 tracing::error!(error, "pins are not kept: what is seen now is forgotten at a restart");
@@ -275,18 +279,19 @@ impl Pins {
     }
 
     fn state(&self) -> MutexGuard<'_, PinState> {
-        self.shared.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.shared.state.lock()
     }
 
-    fn filing(&self) -> MutexGuard<'_, ()> {
-        self.shared.filing.lock().unwrap_or_else(PoisonError::into_inner)
+    /// The present time, to the second.
+    fn now(&self) -> String {
+        second(self.shared.clock)
     }
 }
 
 impl DefinitionCheck for Pins {
     fn review(&self, tools: &[Arc<ToolDescriptor>]) -> Quarantine {
         let mut state = self.state();
-        let (held, changes) = state.review(tools, &now());
+        let (held, changes) = state.review(tools, &self.now());
         if std::mem::take(&mut state.is_unsaved) {
             self.shared.unsaved.notify_one();
         }
@@ -312,10 +317,10 @@ impl DefinitionCheck for Pins {
     }
 }
 
-/// The present moment, to the second.
-fn now() -> String {
-    let now = Timestamp::now();
-    Timestamp::from_second(now.as_second()).unwrap_or(now).to_string()
+/// The time of a clock, to the second.
+fn second(clock: Clock) -> String {
+    let seconds = i64::try_from(clock.since_epoch().as_secs()).unwrap_or(i64::MAX);
+    Timestamp::from_second(seconds).unwrap_or(Timestamp::MAX).to_string()
 }
 
 /// Writes to the log what was not known before.

@@ -6,7 +6,7 @@ use std::io::{self, Read as _, Write as _};
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags, open};
@@ -24,6 +24,7 @@ use super::start::{self, ReadyPipes};
 use super::tree::{ProcessTree, ProcessUsage};
 use super::work_folder::{JOB, OUT, WorkFolder};
 use super::{limits, mounts, usage, watchdog};
+use crate::now;
 use crate::outcome::{Ending, Stop, Usage};
 use crate::plan::Level;
 use crate::wire::{self, DaemonMessage, HelperMessage, JobHeader, ProgramSpec, RunReport, SandboxSpec};
@@ -176,18 +177,18 @@ impl SandboxInit<'_> {
     /// Looks after the program until it has ended, by itself or because it must, and nothing of it is left.
     fn attend(&self, daemon: &mut UnixStream, head: &JobHeader) -> io::Result<Option<(RunReport, Vec<Vec<u8>>)>> {
         let Some(program) = self.program else { return Ok(None) };
-        let begun = Instant::now();
+        let begun = now();
         let deadline = begun + Duration::from_millis(head.time_ms);
         let exited = pidfd_open(program, PidfdFlags::empty())?;
         let (mut peak, mut next_disk) = (0, begun + DISK_LOOK);
         let ending = loop {
-            let now = Instant::now();
-            if deadline <= now {
+            let time = now();
+            if deadline <= time {
                 break Ending::Stopped(Stop::Time);
             }
             let [young, old] = LOOKS;
-            let look = if now - begun < YOUTH { young } else { old };
-            let patience = look.min(deadline - now);
+            let look = if time - begun < YOUTH { young } else { old };
+            let patience = look.min(deadline - time);
             let [said, ended] =
                 ready_of([(daemon.as_fd(), PollFlags::IN), (exited.as_fd(), PollFlags::IN)], Some(patience))?;
             if let Some(status) = reap(program)? {
@@ -207,11 +208,11 @@ impl SandboxInit<'_> {
             if let Some(stop) = self.exceeded(&used, head) {
                 break Ending::Stopped(stop);
             }
-            if let Some(folder) = self.task.folder.filter(|_| next_disk <= now) {
+            if let Some(folder) = self.task.folder.filter(|_| next_disk <= time) {
                 if is_full(folder, program, self.order) {
                     break Ending::Stopped(Stop::Disk);
                 }
-                next_disk = Instant::now() + DISK_LOOK;
+                next_disk = now() + DISK_LOOK;
             }
         };
         match self.alone() {

@@ -1,7 +1,7 @@
 //! One run: the job in, the output and the report out.
 
 use std::io;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _};
@@ -10,6 +10,7 @@ use tokio::sync::Notify;
 use tokio::time::timeout;
 
 use super::{Helper, SandboxError};
+use crate::now;
 use crate::outcome::{Artifact, Ending, Outcome, Stop, Stream};
 use crate::plan::{Job, Limits};
 use crate::wire::{self, DaemonMessage, HelperMessage, JobHeader, RunReport};
@@ -32,7 +33,7 @@ pub(super) async fn told(socket: &mut UnixStream) -> Result<HelperMessage, Sandb
 /// Gives a program its job, and returns when nothing of it is left.
 pub(super) async fn run(helper: Helper, limits: &Limits, job: Job) -> Result<Outcome, SandboxError> {
     let Helper { mut child, mut socket, stdout, stderr } = helper;
-    let begun = Instant::now();
+    let begun = now();
     let patience = job.time.saturating_add(GRACE);
     let outcome = async {
         send(&mut socket, &job).await;
@@ -42,13 +43,17 @@ pub(super) async fn run(helper: Helper, limits: &Limits, job: Job) -> Result<Out
             drain(stderr, limits.output, &too_much),
             report(&mut socket, &too_much),
         );
-        let elapsed = begun.elapsed();
+        let elapsed = now() - begun;
         let (RunReport { mut ending, usage, artifacts: _, left_out }, artifacts) = report?;
         if stdout.is_cut || stderr.is_cut {
             // Whether it was ended for that, or had just ended by itself.
             ending = Ending::Stopped(Stop::Output);
         }
         // Nothing of the program is left; its helper ends in its own time.
+        #[expect(
+            clippy::disallowed_methods,
+            reason = "ends with the helper, which has nothing left to do but to exit"
+        )]
         tokio::spawn(async move { child.wait().await });
         Ok(Outcome { ending, stdout, stderr, artifacts, left_out, usage, elapsed })
     };

@@ -4,10 +4,11 @@ mod endings;
 mod mistakes;
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
+use toolbus_core::Clock;
 use toolbus_core::failure::{Cause, ToolFailure};
 use toolbus_core::tool::{ToolCall, ToolOutput};
 use toolbus_testing::patience::PATIENCE;
@@ -46,7 +47,7 @@ async fn run_tool(tool: &Tool, arguments: Value, time: Duration) -> Result<ToolO
         call_id: "call-1".into(),
         caller: Arc::new(toolbus_core::caller::Caller::unknown()),
         arguments: Arc::new(arguments),
-        deadline: Instant::now() + time,
+        deadline: Clock::SYSTEM.now() + time,
         limit: time,
         cancelled: CancellationToken::new(),
         trace: None,

@@ -9,7 +9,6 @@
 //! Several daemons may share one such folder: everything appears and disappears under its name at once.
 
 use std::fs::{self, DirBuilder, File, Permissions};
-use std::hash::{BuildHasher as _, RandomState};
 use std::io::{self, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
@@ -18,6 +17,8 @@ use std::time::{Duration, SystemTime};
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
+use toolbus_core::Clock;
+use toolbus_protocol::Random;
 
 use super::tree;
 
@@ -36,6 +37,8 @@ pub(super) struct PackageStore {
     root: PathBuf,
     /// Bytes of all sets together.
     most: u64,
+    clock: Clock,
+    random: Random,
 }
 
 /// What a request led to.
@@ -59,7 +62,7 @@ pub(super) struct BuildFolder {
 
 impl PackageStore {
     /// Opens a store, and removes what was left half done.
-    pub(super) fn open(root: &Path, most: u64) -> io::Result<Self> {
+    pub(super) fn open(root: &Path, most: u64, clock: Clock, random: Random) -> io::Result<Self> {
         for part in ["sets", "asked", "new"] {
             fs::create_dir_all(root.join(part))?;
         }
@@ -67,7 +70,7 @@ impl PackageStore {
         for part in ["sets", "new"] {
             fs::set_permissions(root.join(part), Permissions::from_mode(HIDDEN))?;
         }
-        let store = Self { root: fs::canonicalize(root)?, most };
+        let store = Self { root: fs::canonicalize(root)?, most, clock, random };
         store.clear();
         Ok(store)
     }
@@ -75,17 +78,16 @@ impl PackageStore {
     /// The set to which a request led, if that is not longer ago than `ttl`.
     pub(super) fn find(&self, request: &str, ttl: Option<Duration>) -> Option<PathBuf> {
         let resolution = self.resolution(&self.resolution_file(request))?;
-        let age = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH + Duration::from_secs(resolution.at));
+        let age = self.clock.wall().duration_since(SystemTime::UNIX_EPOCH + Duration::from_secs(resolution.at));
         // A time to come is a clock that was wrong.
         let is_fresh = ttl.is_none_or(|ttl| age.is_ok_and(|age| age < ttl));
         let set = self.set(&resolution.set);
-        (is_fresh && use_now(&set).is_ok()).then_some(set)
+        (is_fresh && self.use_now(&set).is_ok()).then_some(set)
     }
 
     /// A folder for a new set.
     pub(super) fn build(&self) -> io::Result<BuildFolder> {
-        let [first, second] = [(); 2].map(|()| RandomState::new().hash_one(SystemTime::now()));
-        let folder = self.root.join("new").join(format!("{first:016x}{second:016x}"));
+        let folder = self.root.join("new").join(self.random.id());
         DirBuilder::new().mode(HIDDEN).create(&folder)?;
         fs::set_permissions(&folder, Permissions::from_mode(HIDDEN))?;
         let lock = File::open(&folder)?;
@@ -112,8 +114,8 @@ impl PackageStore {
             Err(_) if set.is_dir() => {}
             moved => moved.and_then(|()| tree::close(&set))?,
         }
-        use_now(&set)?;
-        let at = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
+        self.use_now(&set)?;
+        let at = self.clock.since_epoch().as_secs();
         let resolution = serde_json::to_vec(&Resolution { set: name, packages: packages.to_vec(), at })?;
         let written = made.folder.join("answer");
         File::create(&written)?.write_all(&resolution)?;
@@ -130,7 +132,8 @@ impl PackageStore {
             .collect();
         sets.sort();
         let mut size: u64 = sets.iter().map(|(_, _, size)| size).sum();
-        let is_idle = |used: &SystemTime| used.elapsed().is_ok_and(|idle| idle > IN_USE);
+        let now = self.clock.wall();
+        let is_idle = |used: &SystemTime| now.duration_since(*used).is_ok_and(|idle| idle > IN_USE);
         for (_, set, bytes) in sets.iter().filter(|(used, ..)| is_idle(used)) {
             if size <= self.most {
                 break;
@@ -159,7 +162,7 @@ impl PackageStore {
         // A folder that was made just now may not be locked yet.
         let is_old = |folder: &PathBuf| {
             let made = fs::metadata(folder).and_then(|metadata| metadata.modified());
-            made.is_ok_and(|made| made.elapsed().is_ok_and(|age| age > UNLOCKED))
+            made.is_ok_and(|made| self.clock.wall().duration_since(made).is_ok_and(|age| age > UNLOCKED))
         };
         for folder in entries(&self.root.join("new")).filter(is_old) {
             let lock = File::open(&folder);
@@ -167,6 +170,11 @@ impl PackageStore {
                 let _ = tree::remove(&folder);
             }
         }
+    }
+
+    /// Notes that a set is used.
+    fn use_now(&self, set: &Path) -> io::Result<()> {
+        File::open(set)?.set_modified(self.clock.wall())
     }
 
     fn resolution(&self, file: &Path) -> Option<Resolution> {
@@ -208,11 +216,6 @@ pub(super) fn key(texts: &[&str]) -> String {
         digest.update(text);
     }
     digest.finalize().iter().take(16).map(|byte| format!("{byte:02x}")).collect()
-}
-
-/// Notes that a set is used.
-fn use_now(set: &Path) -> io::Result<()> {
-    File::open(set)?.set_modified(SystemTime::now())
 }
 
 fn entries(folder: &Path) -> impl Iterator<Item = PathBuf> + use<> {

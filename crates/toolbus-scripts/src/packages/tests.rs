@@ -1,8 +1,8 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
-use std::time::SystemTime;
 
+use tokio_util::task::TaskTracker;
 use toolbus_testing::patience::eventually;
 
 use super::*;
@@ -50,6 +50,8 @@ target=$2; shift 3; packages="$*"
             max_cache: 10 * 1024 * 1024,
             ttl: Duration::from_secs(3600),
             index_url: None,
+            clock: Clock::SYSTEM,
+            random: Random::SYSTEM,
         }
     }
 
@@ -83,7 +85,7 @@ target=$2; shift 3; packages="$*"
 
 async fn install(cache: &PackageCache, packages: &[&str]) -> Result<PathBuf, PackageError> {
     let packages = Requirement::parse_all(packages).unwrap();
-    cache.install(&packages, Instant::now() + Duration::from_secs(120)).await
+    cache.install(&packages, Clock::SYSTEM.now() + Duration::from_secs(120)).await
 }
 
 async fn refused(fixture: &PipFixture, packages: &[&str]) -> String {
@@ -155,7 +157,7 @@ async fn pip_that_takes_too_long_is_ended() {
     assert_eq!(error.to_string(), "pip install timed out after 1s");
 
     let packages = Requirement::parse_all(&["numpy"]).unwrap();
-    let deadline = Instant::now() + Duration::from_millis(1500);
+    let deadline = Clock::SYSTEM.now() + Duration::from_millis(1500);
     let error = fixture.cache().install(&packages, deadline).await.unwrap_err();
     assert_eq!(error, PackageError::TimedOut { seconds: 1 });
 }
@@ -187,14 +189,14 @@ async fn one_who_waits_no_longer_does_not_end_what_another_waits_for() {
         PipFixture::new(&format!("touch $here/begun; while [ ! -e $here/go ]; do sleep 0.05; done\n{INSTALL}"));
     let cache = fixture.cache();
     let packages = Requirement::parse_all(&["numpy"]).unwrap();
-    let mut first = cache.install(&packages, Instant::now() + Duration::from_secs(120));
+    let mut first = cache.install(&packages, Clock::SYSTEM.now() + Duration::from_secs(120));
     tokio::select! {
         ended = &mut first => panic!("{ended:?}"),
         () = eventually("pip", async || fixture.path("begun").exists().then_some(())) => {}
     }
-    let second = tokio::spawn({
+    let second = TaskTracker::new().spawn({
         let (cache, packages) = (cache.clone(), packages.clone());
-        async move { cache.install(&packages, Instant::now() + Duration::from_secs(120)).await }
+        async move { cache.install(&packages, Clock::SYSTEM.now() + Duration::from_secs(120)).await }
     });
     // The second has joined once it holds what is running as well.
     eventually("the second", async || (holders(&cache) > 1).then_some(())).await;
@@ -215,7 +217,7 @@ fn holders(cache: &PackageCache) -> usize {
 /// Makes it look as if a folder had not been used for a day.
 fn leave_alone(folder: &Path) {
     let day = Duration::from_secs(24 * 3600);
-    fs::File::open(folder).unwrap().set_modified(SystemTime::now() - day).unwrap();
+    fs::File::open(folder).unwrap().set_modified(Clock::SYSTEM.wall() - day).unwrap();
 }
 
 #[tokio::test]
@@ -387,6 +389,8 @@ impl WheelFolder {
             max_cache: 1024 * 1024 * 1024,
             ttl: Duration::from_secs(3600),
             index_url: None,
+            clock: Clock::SYSTEM,
+            random: Random::SYSTEM,
         };
         let wheels = self.folder.path().join("wheels");
         let daemon = [

@@ -6,13 +6,14 @@ use std::fs::{DirEntry, File};
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 use rustix::fs::{Mode, OFlags};
 use tempfile::TempDir;
+use toolbus_core::Clock;
 use toolbus_sandbox::{Artifact, Limits, Outcome};
 
 use super::{Finished, RunFailure, Runner, RunnerStatus, Script, StartKind};
@@ -64,12 +65,12 @@ impl LocalRunner {
         if script.packages.is_empty() {
             return Ok((None, Duration::ZERO));
         }
-        let begun = Instant::now();
+        let begun = Clock::SYSTEM.now();
         let installer = self.installer.as_ref().ok_or_else(|| {
             PackageError::Refused("No packages can be installed here. Use the standard library.".to_owned())
         })?;
         let folder = installer.install(&script.packages, script.deadline).await?;
-        Ok((Some(folder), begun.elapsed()))
+        Ok((Some(folder), Clock::SYSTEM.since(begun)))
     }
 }
 
@@ -219,7 +220,7 @@ mod tests {
             packages: Vec::new(),
             time: Duration::from_secs(60),
             cpu: Duration::from_secs(60),
-            deadline: Instant::now() + Duration::from_secs(120),
+            deadline: Clock::SYSTEM.now() + Duration::from_secs(120),
         }
     }
 
@@ -299,7 +300,7 @@ open(os.path.join(out.encode(), b'\\xff'), 'w')
 
     #[tokio::test]
     async fn it_ends_at_the_deadline_of_its_call_if_that_is_sooner() {
-        let late = Script { deadline: Instant::now() + Duration::from_secs(1), ..script("while True: pass") };
+        let late = Script { deadline: Clock::SYSTEM.now() + Duration::from_secs(1), ..script("while True: pass") };
         assert_eq!(outcome(late).await.ending, Ending::Stopped(Stop::Time));
     }
 

@@ -1,12 +1,14 @@
 //! Interpreters that wait for a script.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use tokio::sync::Notify;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
+use toolbus_core::Clock;
 use toolbus_sandbox::{Plan, Sandbox, SandboxError, Waiting};
 
 /// How long after the last script there are as many as while scripts come.
@@ -35,7 +37,7 @@ pub(super) struct Pool {
 
 struct PoolShared {
     settings: PoolSettings,
-    waiting: Mutex<PoolState>,
+    state: Mutex<PoolState>,
     changed: Notify,
 }
 
@@ -49,17 +51,18 @@ struct PoolState {
 impl Pool {
     /// Begins to start interpreters.
     pub(super) fn start(settings: PoolSettings, sandbox: Sandbox, plan: Plan) -> Self {
-        let shared = Arc::new(PoolShared { settings, waiting: Mutex::default(), changed: Notify::new() });
+        let shared = Arc::new(PoolShared { settings, state: Mutex::default(), changed: Notify::new() });
         let end = CancellationToken::new();
         let (filled, ended) = (Arc::clone(&shared), end.clone());
+        #[expect(clippy::disallowed_methods, reason = "`Pool::shutdown` and its drop cancel it between two starts")]
         tokio::spawn(async move { ended.run_until_cancelled(fill(&filled, &sandbox, &plan)).await });
         Self { shared, end }
     }
 
     /// One that is ready, if there is any.
     pub(super) fn take(&self) -> Option<Waiting> {
-        let mut state = self.shared.state();
-        state.last_used = Some(Instant::now());
+        let mut state = self.shared.state.lock();
+        state.last_used = Some(Clock::SYSTEM.now());
         // One that was killed while it waited is of no use.
         state.ready.retain_mut(|waiting| !waiting.is_gone());
         let taken = state.ready.pop_front();
@@ -70,13 +73,13 @@ impl Pool {
 
     /// How many are ready.
     pub(super) fn ready(&self) -> usize {
-        self.shared.state().ready.len()
+        self.shared.state.lock().ready.len()
     }
 
     /// Ends them all.
     pub(super) fn shutdown(&self) {
         self.end.cancel();
-        let mut state = self.shared.state();
+        let mut state = self.shared.state.lock();
         state.is_over = true;
         state.ready.clear();
     }
@@ -89,13 +92,9 @@ impl Drop for Pool {
 }
 
 impl PoolShared {
-    fn state(&self) -> std::sync::MutexGuard<'_, PoolState> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Keeps one that is ready, unless that is over since it was begun.
     fn keep(&self, waiting: Waiting) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         if !state.is_over {
             state.ready.push_back(waiting);
         }
@@ -103,8 +102,8 @@ impl PoolShared {
 
     /// How many are missing, or too many, and for how long that stays so unless a script comes.
     fn wanted(&self) -> (isize, Duration) {
-        let state = self.state();
-        let busy = state.last_used.map_or(Duration::ZERO, |used| BUSY.saturating_sub(used.elapsed()));
+        let state = self.state.lock();
+        let busy = state.last_used.map_or(Duration::ZERO, |used| BUSY.saturating_sub(Clock::SYSTEM.since(used)));
         let PoolSettings { min, max, .. } = self.settings;
         let wanted = if busy.is_zero() { min } else { max.max(min) };
         let left = if busy.is_zero() { Duration::MAX } else { busy };
@@ -125,7 +124,7 @@ async fn fill(shared: &PoolShared, sandbox: &Sandbox, plan: &Plan) {
                 }
             }
         } else if missing < 0 {
-            shared.state().ready.pop_back();
+            shared.state.lock().ready.pop_back();
         } else {
             let _ = timeout(left, shared.changed.notified()).await;
         }

@@ -8,6 +8,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
+use toolbus_core::Clock;
 use toolbus_sandbox::{Job, Level, Limits, Plan, Probed, Sandbox};
 
 use super::pool::Pool;
@@ -93,13 +94,13 @@ impl SandboxRunner {
     }
 
     async fn run_in_sandbox(&self, script: Script) -> Result<Finished, RunFailure> {
-        let begun = tokio::time::Instant::now();
+        let begun = Clock::SYSTEM.now();
         let packages = match (script.packages.as_slice(), &self.installer) {
             ([], _) => None,
             (packages, Some(installer)) => Some(installer.install(packages, script.deadline).await?),
             (_, None) => return Err(PackageError::Refused("No packages can be installed here.".to_owned()).into()),
         };
-        let installing = if packages.is_some() { begun.elapsed() } else { Duration::ZERO };
+        let installing = if packages.is_some() { Clock::SYSTEM.since(begun) } else { Duration::ZERO };
         let unavailable = |error: toolbus_sandbox::SandboxError| RunFailure::Unavailable(error.to_string());
         let warm = if packages.is_none() { self.pool.take() } else { None };
         let (waiting, start) = match warm {

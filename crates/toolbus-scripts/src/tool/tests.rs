@@ -1,7 +1,8 @@
 //! The tool with a runner that does what it is told.
 
-use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::FutureExt as _;
@@ -9,6 +10,7 @@ use futures_util::future::BoxFuture;
 use serde_json::{Value, json};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
+use toolbus_core::Clock;
 use toolbus_core::caller::{AgentName, Caller};
 use toolbus_core::failure::{Cause, ToolFailure};
 use toolbus_core::tool::{Tool, ToolCall, ToolOutput};
@@ -55,8 +57,8 @@ struct FakeRunner {
 
 impl Runner for FakeRunner {
     fn run(&self, script: Script) -> BoxFuture<'_, Result<Finished, RunFailure>> {
-        self.scripts.lock().unwrap().push(script);
-        let answer = self.answer.lock().unwrap().clone();
+        self.scripts.lock().push(script);
+        let answer = self.answer.lock().clone();
         async {
             match answer {
                 Some(answer) => answer,
@@ -80,7 +82,7 @@ impl Runner for FakeRunner {
 
 impl Observer for Arc<FakeRunner> {
     fn run(&self, run: &Run) {
-        self.runs.lock().unwrap().push(*run);
+        self.runs.lock().push(*run);
     }
 }
 
@@ -116,7 +118,7 @@ impl ToolFixture {
 
     fn answering(answer: Result<Finished, RunFailure>) -> Self {
         let fixture = Self::new();
-        *fixture.fake.answer.lock().unwrap() = Some(answer);
+        *fixture.fake.answer.lock() = Some(answer);
         fixture
     }
 
@@ -132,7 +134,7 @@ impl ToolFixture {
             call_id: "call-1".into(),
             caller: Arc::new(caller),
             arguments: Arc::new(arguments),
-            deadline: Instant::now() + time,
+            deadline: Clock::SYSTEM.now() + time,
             limit: time,
             cancelled: CancellationToken::new(),
             trace: None,
@@ -153,11 +155,11 @@ impl ToolFixture {
     }
 
     fn script(&self) -> Script {
-        self.fake.scripts.lock().unwrap().last().unwrap().clone()
+        self.fake.scripts.lock().last().unwrap().clone()
     }
 
     fn ends(&self) -> Vec<End> {
-        self.fake.runs.lock().unwrap().iter().map(|run| run.end).collect()
+        self.fake.runs.lock().iter().map(|run| run.end).collect()
     }
 }
 
@@ -190,7 +192,7 @@ async fn a_script_runs_with_what_it_asks_for_and_its_output_is_the_result() {
 async fn a_call_with_less_time_gives_its_script_less() {
     let fixture = ToolFixture::answering(Ok(finished(Ending::Stopped(Stop::Time), "")));
     let call = fixture.call(agent("a"), Duration::from_secs(10), json!({"script": "pass"}));
-    let latest = Instant::now() + Duration::from_secs(10);
+    let latest = Clock::SYSTEM.now() + Duration::from_secs(10);
     let output = call.await.unwrap();
     let script = fixture.script();
     let margin = latest - script.deadline;
@@ -244,10 +246,7 @@ async fn a_script_waits_for_its_turn_and_too_many_are_refused() {
     let fixture = ToolFixture::new();
     let running = fixture.begin(agent("a"));
     let waiting = fixture.begin(agent("a"));
-    assert_eq!(
-        (fixture.queue.running(), fixture.queue.waiting(), fixture.fake.scripts.lock().unwrap().len()),
-        (1, 1, 1)
-    );
+    assert_eq!((fixture.queue.running(), fixture.queue.waiting(), fixture.fake.scripts.lock().len()), (1, 1, 1));
     let refused = fixture.run(json!({"script": "pass"})).await.unwrap_err();
     insta::assert_snapshot!(refused.message, @"Too many scripts are waiting to run. Wait for some to end, or run fewer.");
     assert_eq!((refused.cause, refused.retry_after), (Cause::Overloaded, Some(Duration::from_secs(1))));
@@ -274,13 +273,13 @@ async fn unknown_callers_share_a_place_whatever_they_call_themselves() {
 async fn a_script_that_would_have_too_little_time_left_does_not_begin() {
     let fixture = ToolFixture::new();
     let _running = fixture.begin(agent("a"));
-    let began = tokio::time::Instant::now();
+    let began = Clock::SYSTEM.now();
     let call = fixture.call(agent("b"), Duration::from_secs(100), json!({"script": "pass", "timeout_seconds": 60}));
     let failure = call.await.unwrap_err();
     insta::assert_snapshot!(failure.message, @"No place to run the script came free in time.");
     assert_eq!(failure.cause, Cause::Overloaded);
     // Half of what the call has, since the script asks for more.
-    assert_eq!(began.elapsed().as_secs_f64().round(), 50.0);
+    assert_eq!(Clock::SYSTEM.since(began).as_secs_f64().round(), 50.0);
 }
 
 #[tokio::test]
@@ -295,7 +294,7 @@ async fn who_gives_up_ends_the_run_and_frees_the_place() {
 async fn every_run_is_told_once() {
     let fixture = ToolFixture::answering(Ok(finished(Ending::Signalled(11), "")));
     fixture.run(json!({"script": "pass"})).await.unwrap();
-    let runs = fixture.fake.runs.lock().unwrap().clone();
+    let runs = fixture.fake.runs.lock().clone();
     let [run] = &runs[..] else { panic!("{runs:?}") };
     let ran = run.ran.unwrap();
     assert_eq!((run.runner, run.level, run.end, run.signal), ("fake", Some(Level::Full), End::Signalled, Some(11)));

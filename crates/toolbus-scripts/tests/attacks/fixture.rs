@@ -3,9 +3,10 @@
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tokio::sync::OnceCell;
+use toolbus_core::Clock;
 use toolbus_sandbox::{Ending, Level, Limits, Sandbox};
 use toolbus_scripts::interpreter::Interpreter;
 use toolbus_scripts::runner::local::LocalRunner;
@@ -78,7 +79,7 @@ pub(crate) fn script(source: &str) -> Script {
         packages: Vec::new(),
         time: Duration::from_secs(30),
         cpu: Duration::from_secs(20),
-        deadline: Instant::now() + Duration::from_secs(60),
+        deadline: Clock::SYSTEM.now() + Duration::from_secs(60),
     }
 }
 

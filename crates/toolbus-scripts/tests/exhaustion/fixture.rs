@@ -2,9 +2,10 @@
 
 use std::fs;
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tokio::sync::OnceCell;
+use toolbus_core::Clock;
 use toolbus_sandbox::{Ending, Level, Limits, Outcome, Sandbox, Stream};
 use toolbus_scripts::interpreter::Interpreter;
 use toolbus_scripts::runner::sandbox::{PoolSettings, SandboxRunner, SandboxSettings};
@@ -59,7 +60,7 @@ pub(crate) fn script(source: impl Into<String>) -> Script {
         packages: Vec::new(),
         time: Duration::from_secs(60),
         cpu: Duration::from_secs(30),
-        deadline: Instant::now() + Duration::from_secs(120),
+        deadline: Clock::SYSTEM.now() + Duration::from_secs(120),
     }
 }
 

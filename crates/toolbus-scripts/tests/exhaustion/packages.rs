@@ -1,13 +1,15 @@
 //! Packages that are none: whatever pip would understand besides names and versions.
 
+use parking_lot::Mutex;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
+use toolbus_core::Clock;
 use toolbus_core::caller::Caller;
 use toolbus_core::tool::{Tool, ToolCall};
 use toolbus_sandbox::{Level, Sandbox};
@@ -26,7 +28,7 @@ struct Nothing(Mutex<Vec<String>>);
 
 impl Installer for Nothing {
     fn install<'a>(&'a self, packages: &'a [Requirement], _: Instant) -> BoxFuture<'a, Result<PathBuf, PackageError>> {
-        self.0.lock().unwrap().extend(packages.iter().map(|package| package.as_str().to_owned()));
+        self.0.lock().extend(packages.iter().map(|package| package.as_str().to_owned()));
         async { Err(PackageError::Failed { exit_code: 1, stderr: "there is no such package".to_owned() }) }.boxed()
     }
 }
@@ -70,7 +72,7 @@ async fn told(tool: &Tool, packages: &Value) -> String {
         call_id: "call-1".into(),
         caller: Arc::new(Caller::unknown()),
         arguments: Arc::new(arguments),
-        deadline: Instant::now() + Duration::from_secs(60),
+        deadline: Clock::SYSTEM.now() + Duration::from_secs(60),
         limit: Duration::from_secs(60),
         cancelled: CancellationToken::new(),
         trace: None,
@@ -116,7 +118,7 @@ async fn what_pip_would_take_for_more_than_a_package_never_reaches_it() {
         let many: Vec<String> = (0..21).map(|number| format!("p{number}")).collect();
         assert!(told(&tool, &json!(many)).await.starts_with("InvalidArguments: "));
         assert!(told(&tool, &json!(["x".repeat(1 << 20)])).await.len() < 500, "nothing long is repeated");
-        assert_eq!(*installer.0.lock().unwrap(), Vec::<String>::new(), "{level}");
+        assert_eq!(*installer.0.lock(), Vec::<String>::new(), "{level}");
     }
 }
 
@@ -127,6 +129,6 @@ async fn a_package_that_nobody_knows_is_the_scripts_failure_and_the_script_does_
         let tool = tool(level, Arc::clone(&installer)).await;
         let said = told(&tool, &json!(["No_Such.Package>=1"])).await;
         assert_eq!(said, "pip install failed (exit 1):\nthere is no such package", "{level}");
-        assert_eq!(*installer.0.lock().unwrap(), ["no-such-package>=1"], "{level}");
+        assert_eq!(*installer.0.lock(), ["no-such-package>=1"], "{level}");
     }
 }

@@ -1,8 +1,8 @@
 //! What there is besides the test: processes, folders, descriptors, mounts, memory.
 
+use parking_lot::Mutex;
 use std::fs;
 use std::path::PathBuf;
-use std::sync::{Mutex, PoisonError};
 
 use rustix::process::{Pid, getpid, set_child_subreaper};
 use toolbus_testing::patience::eventually;
@@ -19,7 +19,7 @@ pub(crate) struct Possessions {
 /// Runs a test while no other one does. Orphans of what it starts become children of this process, where they are seen.
 pub(crate) fn alone(test: impl Future<Output = ()>) {
     static ALONE: Mutex<()> = Mutex::new(());
-    let guard = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let guard = ALONE.lock();
     set_child_subreaper(Some(getpid())).unwrap();
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     runtime.block_on(test);

@@ -4,11 +4,12 @@ use std::fs::{self, File, Permissions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, fchown};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 use serde::Deserialize;
+use toolbus_core::Clock;
 
 use super::definition::{Definition, Digest};
 use super::record::{PinRecord, VERSION, digest_of};
@@ -97,11 +98,11 @@ impl PinFile {
     /// Waits until no other process changes the file.
     pub(super) fn lock(&self) -> Result<Lock, PinFileError> {
         let file = self.open_lock().map_err(|problem| self.error(problem))?;
-        let end = Instant::now() + MAX_WAIT;
+        let end = Clock::SYSTEM.now() + MAX_WAIT;
         loop {
             match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
                 Ok(()) => return Ok(Lock(file)),
-                Err(Errno::WOULDBLOCK) if Instant::now() >= end => return Err(self.error(FileProblem::Locked)),
+                Err(Errno::WOULDBLOCK) if Clock::SYSTEM.now() >= end => return Err(self.error(FileProblem::Locked)),
                 Err(Errno::WOULDBLOCK | Errno::INTR) => std::thread::park_timeout(PAUSE),
                 Err(error) => return Err(self.error(FileProblem::Writing(error.into()))),
             }

@@ -1,4 +1,5 @@
 use std::fs;
+use toolbus_core::Clock;
 
 use super::*;
 
@@ -9,7 +10,7 @@ fn tool(name: &str, description: &str) -> Arc<ToolDescriptor> {
 
 fn pins(file: Option<&Path>) -> Pins {
     let levels = Levels::new([("mcp:a".to_owned(), Level::Hold)], []);
-    Pins::open(file.map(Path::to_owned), levels).unwrap()
+    Pins::open(file.map(Path::to_owned), levels, Clock::SYSTEM).unwrap()
 }
 
 fn held(pins: &Pins, tools: &[Arc<ToolDescriptor>]) -> usize {
@@ -135,7 +136,7 @@ fn without_a_file_pins_hold_until_the_process_ends() {
 
 #[test]
 fn a_level_that_is_raised_pins_what_is_there_and_one_that_is_lowered_lets_go() {
-    let pins = Pins::open(None, Levels::default()).unwrap();
+    let pins = Pins::open(None, Levels::default(), Clock::SYSTEM).unwrap();
     held(&pins, &[tool("read", "1")]);
     assert_eq!(held(&pins, &[tool("read", "2")]), 0);
     pins.set_levels(Levels::new([("mcp:a".to_owned(), Level::Hold)], []));
@@ -167,7 +168,7 @@ fn a_process_that_holds_nothing_back_leaves_the_pins_of_others_as_they_are() {
     let holding = pins(Some(&file));
     held(&holding, &[tool("read", "1")]);
     holding.save().unwrap();
-    let watching = Pins::open(Some(file.clone()), Levels::default()).unwrap();
+    let watching = Pins::open(Some(file.clone()), Levels::default(), Clock::SYSTEM).unwrap();
     let next = [tool("read", "2")];
     assert_eq!(held(&watching, &next), 0);
     let entry = &watching.list(None)[0];

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use tokio::task::spawn_blocking;
 use tokio::time::sleep;
+use toolbus_core::Clock;
 use toolbus_core::policy::PolicyHandle;
 use toolbus_trust::pins::Pins;
 
@@ -38,7 +39,7 @@ pub(super) async fn open(
     policy: &PolicyHandle,
 ) -> Result<Pins, AppError> {
     let is_checked = is_daemon || file.is_some();
-    let pins = Pins::open(file, config.pin_levels())?;
+    let pins = Pins::open(file, config.pin_levels(), Clock::SYSTEM)?;
     if is_checked {
         policy.vet(Arc::new(pins.clone()));
     }

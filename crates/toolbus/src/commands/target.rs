@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use axum::http::Method;
 use percent_encoding::{NON_ALPHANUMERIC, percent_encode};
-use toolbus_core::Gates;
+use toolbus_core::{Clock, Gates};
 use toolbus_trust::pins::Pins;
 use url::Url;
 
@@ -285,7 +285,7 @@ fn is_same(absolute: &Path, path: &Path) -> bool {
 /// Answers from a configuration and its pins alone: with the tools that it registers, and nothing switched off.
 pub(crate) fn of_files(config: &Config, sources: &Sources) -> Result<Admin, AppError> {
     let policy = app::policy(config, app::registry(config)?)?;
-    let pins = Pins::open(config.pin_file(sources), config.pin_levels()).map_err(AppError::from)?;
+    let pins = Pins::open(config.pin_file(sources), config.pin_levels(), Clock::SYSTEM).map_err(AppError::from)?;
     policy.vet(Arc::new(pins.clone()));
     Ok(Admin::new(Arc::new(Gates::new(policy)), Switches::unkept()).with_pins(pins))
 }

@@ -7,6 +7,8 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use toolbus_config::{ByteSize, Cpu, HumanDuration, LargeSize};
+use toolbus_core::Clock;
+use toolbus_protocol::Random;
 use toolbus_sandbox::{Level, Limits};
 use toolbus_scripts::packages::PackageSettings;
 use toolbus_scripts::requirement::AllowedPackages;
@@ -165,6 +167,8 @@ impl ScriptConfig {
             max_cache: max_cache.bytes(),
             ttl: ttl.get(),
             index_url: index_url.clone(),
+            clock: Clock::SYSTEM,
+            random: Random::SYSTEM,
         }
     }
 
@@ -219,6 +223,8 @@ impl Default for PackagesConfig {
             max_cache: LargeSize::from_gib(4),
             ttl: HumanDuration::from_secs(24 * 3600),
             index_url: None,
+            clock: Clock::SYSTEM,
+            random: Random::SYSTEM,
         }
     }
 }

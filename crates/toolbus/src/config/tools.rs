@@ -6,6 +6,7 @@ use std::sync::Arc;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use toolbus_config::HumanDuration;
+use toolbus_core::Clock;
 use toolbus_core::tool::{Membership, Tool};
 use toolbus_tools::rest::{EndpointError, HttpClient, HttpClientError};
 use toolbus_tools::{echo, rest, time};
@@ -81,7 +82,7 @@ pub enum ToolsError {
 
 /// The tools that the daemon brings along, as far as they are switched on.
 pub(crate) fn builtin(config: &ToolsConfig) -> Vec<Tool> {
-    let mut tools = if config.time { time::tools() } else { Vec::new() };
+    let mut tools = if config.time { time::tools(Clock::SYSTEM) } else { Vec::new() };
     tools.extend(config.echo.then(echo::tool));
     tools
 }

@@ -1,5 +1,6 @@
 //! Whose a name is.
 
+use toolbus_core::Clock;
 use toolbus_core::caller::Identity;
 use toolbus_core::policy::{Capacity, Policy, PolicyHandle};
 use toolbus_core::tool::Naming;
@@ -29,7 +30,7 @@ fn pid(world: &Fixture, server: &str) -> String {
 fn pinned(world: &Fixture, file: &std::path::Path) -> (PolicyHandle, Pins) {
     let levels = Levels::new([("mcp:zzz".to_owned(), Level::Strict)], []);
     let named = Named { source: "mcp:zzz".to_owned(), naming: Naming::default(), reached: None };
-    let pins = Pins::open(Some(file.to_owned()), levels.naming([named])).unwrap();
+    let pins = Pins::open(Some(file.to_owned()), levels.naming([named]), Clock::SYSTEM).unwrap();
     let capacity = Capacity { max_in_flight: 1, max_waiting: 1 };
     let access = PolicyHandle::new(world.registry.clone(), Identity::default(), Policy::default(), capacity);
     access.vet(Arc::new(pins.clone()));

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use axum::body::Body;
 use axum::http::Response;
 use serde_json::{Value, json};
+use tokio_util::task::TaskTracker;
 use toolbus_core::caller::{AgentName, Caller};
 use toolbus_core::failure::{Cause, ToolFailure};
 use toolbus_core::tool::{Tool, ToolCall, ToolOutput};
@@ -58,7 +59,7 @@ async fn calls_of_several_agents_at_once_do_not_mix_their_credentials() {
     let calls = (0..40).map(|number| {
         let (name, length) = if number % 2 == 0 { ("ana", "19") } else { ("bruno", "21") };
         let tool = tool.clone();
-        tokio::spawn(async move { (run_as(&tool, Caller::agent(agent(name)), json!({})).await, length) })
+        TaskTracker::new().spawn(async move { (run_as(&tool, Caller::agent(agent(name)), json!({})).await, length) })
     });
     for call in calls.collect::<Vec<_>>() {
         let (output, length) = call.await.unwrap();

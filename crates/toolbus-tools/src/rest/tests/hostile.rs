@@ -3,7 +3,7 @@
 use std::io::Write as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use axum::body::Body;
 use axum::http::Response;
@@ -11,6 +11,8 @@ use serde_json::json;
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
+use tokio_util::task::TaskTracker;
+use toolbus_core::Clock;
 use toolbus_core::failure::{Cause, ToolFailure};
 use toolbus_core::tool::ToolOutput;
 
@@ -53,7 +55,7 @@ async fn the_calls_deadline_counts_when_it_is_the_lesser() {
     let origin = raw(|mut stream| async move { closed(&mut stream).await }).await;
     let tool = tool(origin, |s| s.timeout = Some(Duration::from_secs(3600)));
     let mut call = call(&tool, json!({}));
-    call.deadline = Instant::now() + Duration::from_millis(100);
+    call.deadline = Clock::SYSTEM.now() + Duration::from_millis(100);
     let failure = Arc::clone(&tool.executor).execute_boxed(call).await.unwrap_err();
     assert_eq!(failure.cause, Cause::DeadlineExceeded);
 }
@@ -86,7 +88,7 @@ async fn a_call_that_is_dropped_closes_its_connection() {
     })
     .await;
     let tool = tool(origin, |_| {});
-    let running = tokio::spawn(async move { run(&tool, json!({})).await });
+    let running = TaskTracker::new().spawn(async move { run(&tool, json!({})).await });
     assert_eq!(arrivals.recv().await, Some("request"));
     running.abort();
     let patience = Duration::from_secs(30);
@@ -176,7 +178,7 @@ async fn a_reset_is_a_lost_connection() {
 async fn a_server_that_is_gone_after_a_redirect_may_have_acted() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let origin = format!("http://{}", listener.local_addr().unwrap());
-    tokio::spawn(async move {
+    TaskTracker::new().spawn(async move {
         let (mut stream, _) = listener.accept().await.unwrap();
         drop(listener);
         read_head(&mut stream).await;

@@ -1,7 +1,8 @@
 //! Servers that do as they are told.
 
+use parking_lot::Mutex;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
 
 use axum::Router;
 use axum::body::{Body, Bytes};
@@ -48,7 +49,7 @@ impl TestServer {
             counter.fetch_add(1, Ordering::Relaxed);
         });
         let router = Router::new().fallback(handle).with_state(Arc::clone(&state));
-        tokio::spawn(async move { axum::serve(listener, router).await });
+        TaskTracker::new().spawn(async move { axum::serve(listener, router).await });
         Self { origin, state, connections }
     }
 
@@ -58,7 +59,7 @@ impl TestServer {
     }
 
     pub(super) fn seen(&self) -> Vec<SeenRequest> {
-        self.state.seen.lock().unwrap().clone()
+        self.state.seen.lock().clone()
     }
 
     pub(super) fn only(&self) -> SeenRequest {
@@ -79,7 +80,7 @@ async fn handle(State(memory): State<Arc<ServerLog>>, parts: Parts, body: Bytes)
         headers: parts.headers,
         body: String::from_utf8(body.to_vec()).unwrap(),
     };
-    memory.seen.lock().unwrap().push(seen.clone());
+    memory.seen.lock().push(seen.clone());
     (memory.answer)(&seen)
 }
 
@@ -90,10 +91,10 @@ where
 {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let origin = format!("http://{}", listener.local_addr().unwrap());
-    tokio::spawn(async move {
+    TaskTracker::new().spawn(async move {
         while let Ok((mut stream, _)) = listener.accept().await {
             read_head(&mut stream).await;
-            tokio::spawn(serve(stream));
+            TaskTracker::new().spawn(serve(stream));
         }
     });
     origin

@@ -8,6 +8,7 @@ use rustls::crypto::aws_lc_rs;
 use rustls::pki_types::{PrivateKeyDer, UnixTime};
 use rustls::{CertificateError, ServerConfig, ServerConnection, Stream};
 use serde_json::json;
+use tokio_util::task::TaskTracker;
 use toolbus_core::failure::Cause;
 use toolbus_core::text::with_dates;
 
@@ -59,7 +60,7 @@ fn the_dates_of_a_certificate_are_told_as_dates() {
 async fn a_server_without_tls_behind_https_is_refused_with_a_clear_text() {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
-    tokio::spawn(async move {
+    TaskTracker::new().spawn(async move {
         use tokio::io::AsyncWriteExt as _;
         while let Ok((mut stream, _)) = listener.accept().await {
             let _ = stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").await;

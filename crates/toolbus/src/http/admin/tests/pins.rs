@@ -1,5 +1,6 @@
 #![expect(clippy::disallowed_methods, reason = "tasks of a test end with its runtime")]
 
+use toolbus_core::Clock;
 use toolbus_core::tool::ToolDescriptor;
 use toolbus_trust::pins::{Level, Levels, Pins, State};
 
@@ -23,7 +24,7 @@ impl Pinned {
     async fn new() -> Self {
         let (access, folder, stop) = (access(), tempfile::tempdir().unwrap(), CancellationToken::new());
         let levels = Levels::new([("mcp:files".to_owned(), Level::Hold)], []);
-        let pins = Pins::open(Some(folder.path().join("pins.json")), levels).unwrap();
+        let pins = Pins::open(Some(folder.path().join("pins.json")), levels, Clock::SYSTEM).unwrap();
         let admin = Admin::new(Arc::new(Gates::new(access.clone())), Switches::unkept()).with_pins(pins.clone());
         let socket = AdminSocket::bind(&folder.path().join("s")).await.unwrap();
         tokio::spawn(socket.run(open(Arc::new(admin), Arc::new(NoServers)), stop.clone()));
