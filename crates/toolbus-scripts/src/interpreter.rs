@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use serde::Deserialize;
+use toolbus_core::text::shortened;
 use toolbus_sandbox::{Ending, Stop};
 
 use crate::environment::{self, ProgramError};
@@ -177,7 +178,8 @@ fn read(stdout: &[u8], command: String) -> Result<Interpreter, InterpreterError>
 fn last_line(stderr: &[u8]) -> Option<String> {
     let text = String::from_utf8_lossy(stderr);
     let line = text.lines().map(str::trim).rfind(|line| !line.is_empty())?;
-    Some(line.chars().filter(|c| !c.is_control()).take(MAX_SHOWN).collect())
+    let line: String = line.chars().filter(|c| !c.is_control()).collect();
+    Some(shortened(&line, MAX_SHOWN).into_owned())
 }
 
 /// What is below the folder that Python is installed in. The folder itself may be `/usr`, and hold much more.

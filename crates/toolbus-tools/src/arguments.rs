@@ -27,12 +27,7 @@ pub(crate) fn invalid(message: impl Into<String>) -> ToolFailure {
 
 /// What the caller sent, as it may be repeated in a message: short, and without control characters.
 pub(crate) fn shown(text: &str) -> String {
-    const MOST: usize = 64;
-    let mut shown: String = text.chars().take(MOST).flat_map(char::escape_debug).collect();
-    if text.chars().nth(MOST).is_some() {
-        shown.push('…');
-    }
-    format!("`{shown}`")
+    format!("`{}`", toolbus_core::text::shown(text))
 }
 
 #[cfg(test)]

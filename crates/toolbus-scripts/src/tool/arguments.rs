@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use serde_json::{Map, Value};
 use toolbus_core::failure::{Cause, ToolFailure};
+use toolbus_core::text::shown;
 
 use super::Settings;
 use crate::requirement::Requirement;
@@ -28,8 +29,7 @@ impl ScriptArguments {
     /// Reads the arguments. What is `null` is not given.
     pub(super) fn read(arguments: &Map<String, Value>, settings: &Settings) -> Result<Self, ToolFailure> {
         if let Some(name) = arguments.keys().find(|name| !NAMES.contains(&name.as_str())) {
-            let name: String = name.chars().take(64).flat_map(char::escape_debug).collect();
-            return Err(invalid(format!("There is no argument `{name}`. There are: {}.", NAMES.join(", "))));
+            return Err(invalid(format!("There is no argument `{}`. There are: {}.", shown(name), NAMES.join(", "))));
         }
         let given = |name| arguments.get(name).filter(|value| !value.is_null());
         let script = match given(SCRIPT) {

@@ -8,7 +8,7 @@ use encoding_rs::{Encoding, UTF_8};
 use reqwest::header::{CONTENT_TYPE, HeaderMap, RETRY_AFTER};
 use reqwest::{Response, StatusCode};
 use toolbus_core::failure::{Cause, ToolFailure};
-use toolbus_core::text::with_dates;
+use toolbus_core::text::{shortened, with_dates};
 use toolbus_core::tool::ToolOutput;
 use toolbus_outbound::{SendError, read_up_to};
 
@@ -109,7 +109,7 @@ impl ContentType {
 
     /// As a message may show it.
     fn shown(&self, mask: &ResponseMask) -> String {
-        if self.0.is_empty() { "no type".to_owned() } else { mask.whole(&self.0).chars().take(MAX_SHOWN).collect() }
+        if self.0.is_empty() { "no type".to_owned() } else { shortened(&mask.whole(&self.0), MAX_SHOWN).into_owned() }
     }
 
     /// The named charset; UTF-8 when there is none, or one that nobody knows.

@@ -1,5 +1,7 @@
 //! The texts that are scanned together, made into one.
 
+use toolbus_core::text;
+
 use super::normal;
 use crate::schema::{TextPath, TextRole};
 use crate::text::{clean, has_unseen, unseen};
@@ -116,19 +118,11 @@ fn place_of(texts: &impl TextSource, number: usize) -> String {
 /// A place, as people are told of it: names in it may be of any length, and hold anything.
 pub(super) fn told(place: &TextPath<'_>) -> String {
     let escaped: String = place.to_string().escape_debug().take(MAX_PLACE + 1).collect();
-    cut(escaped, MAX_PLACE)
+    text::shortened(&escaped, MAX_PLACE).into_owned()
 }
 
 /// The beginning of a text, in one line.
 pub(super) fn shortened(text: &str) -> String {
     let words: Vec<&str> = text.split_whitespace().take(MAX_EXCERPT).collect();
-    cut(words.join(" "), MAX_EXCERPT)
-}
-
-fn cut(mut text: String, length: usize) -> String {
-    if let Some((end, _)) = text.char_indices().nth(length) {
-        text.truncate(end);
-        text.push('…');
-    }
-    text
+    text::shortened(&words.join(" "), MAX_EXCERPT).into_owned()
 }
