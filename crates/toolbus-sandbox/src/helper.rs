@@ -1,9 +1,9 @@
-//! The processes between the daemon and a program that nobody trusts.
+//! The processes between the daemon and an untrusted program.
 //!
-//! The daemon starts itself again by a hidden word: that is the *watchdog* ([`watchdog`]), outside of the confinement, which
-//! looks at time, memory and processor time, and ends everything when the daemon does. It forks the *init process*
-//! ([`init`]), the first process inside of the namespaces, which puts the files in place, starts the *program*
-//! ([`start`]), and collects what it leaves. All have one thread, so that forking is safe.
+//! The daemon starts its executable again with a hidden argument: that is the *watchdog* ([`watchdog`]), outside of the
+//! confinement, which ends everything when the daemon ends. It forks the *init process* ([`init`]), the first process
+//! inside of the namespaces, which puts the files in place, starts the *program* ([`start`]), checks its time, memory and
+//! CPU time, and collects the files that it leaves. All have one thread, so that forking is safe.
 
 mod artifacts;
 mod init;
@@ -21,12 +21,12 @@ mod work_folder;
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-/// The word that makes this executable a helper.
+/// The argument that makes this executable a helper.
 pub(crate) const SANDBOX: &str = "__sandbox";
 
-/// Runs as a helper, where the arguments (with the program's name first) say so. Absent: they do not.
+/// Runs as a helper if the arguments (with the program's name first) say so; `None` otherwise.
 ///
-/// Call it first of all in `main`, while the process has one thread.
+/// Must be called first in `main`, while the process has one thread.
 #[must_use]
 pub fn take_over(mut args: impl Iterator<Item = OsString>) -> Option<ExitCode> {
     let word = args.nth(1)?;

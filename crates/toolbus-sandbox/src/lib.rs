@@ -1,10 +1,10 @@
-//! Programs that nobody trusts, run so that nothing else on the machine notices.
+//! Runs untrusted programs without access to the rest of the machine.
 //!
 //! [`Sandbox::start`] starts a program under a [`Plan`]; it is confined before its first instruction and waits for its
-//! [`Job`]. [`Waiting::run`] gives it one and returns an [`Outcome`] when nothing of it is left. [`Sandbox::probe`] finds out, by
-//! trying, which [`Level`] this system allows.
+//! [`Job`]. [`Waiting::run`] gives it one and returns an [`Outcome`] when all its processes have ended. [`Sandbox::probe`]
+//! tries which [`Level`] this system allows.
 //!
-//! Confinement is applied by this executable itself, started again by a hidden word ([`take_over`]): a process of one
+//! This executable applies the confinement itself, started again with a hidden argument ([`take_over`]): a process of one
 //! thread, in which forking is safe.
 
 mod helper;

@@ -1,11 +1,11 @@
-//! What became of a run.
+//! The outcome of a run.
 
 use std::time::Duration;
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
-/// What became of a run, of which nothing is left.
+/// The outcome of a run, all processes of which have ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Outcome {
     /// How it ended.
@@ -18,9 +18,9 @@ pub struct Outcome {
     pub artifacts: Vec<Artifact>,
     /// Files in `out` that did not come back, because they are too large, too many, or no regular files.
     pub left_out: u64,
-    /// What it took.
+    /// What it used.
     pub usage: Usage,
-    /// From the job to the end.
+    /// Time from the job to the end.
     pub elapsed: Duration,
 }
 
@@ -30,7 +30,7 @@ pub struct Outcome {
 pub enum Ending {
     /// By itself, with this exit code.
     Exited(i32),
-    /// By this signal, which nobody here sent.
+    /// By this signal, which the sandbox did not send.
     Signalled(i32),
     /// It was ended because it used too much.
     Stopped(Stop),
@@ -40,9 +40,9 @@ pub enum Ending {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Stop {
-    /// Time.
+    /// Wall-clock time.
     Time,
-    /// Processor time.
+    /// CPU time.
     Cpu,
     /// Resident memory.
     Memory,
@@ -55,7 +55,7 @@ pub enum Stop {
 }
 
 impl Stop {
-    /// Every one.
+    /// All values.
     pub const ALL: [Self; 6] = [Self::Time, Self::Cpu, Self::Memory, Self::Processes, Self::Disk, Self::Output];
 
     /// Its name in metrics.
@@ -72,7 +72,7 @@ impl Stop {
     }
 }
 
-/// What was read of one stream.
+/// The captured part of one stream.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Stream {
     /// Its beginning, at most [`crate::Limits::output`] bytes.
@@ -90,11 +90,11 @@ pub struct Artifact {
     pub bytes: Bytes,
 }
 
-/// What a run took.
+/// What a run used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Usage {
-    /// Processor time of all its processes, in microseconds.
+    /// CPU time of all its processes, in microseconds.
     pub cpu_us: u64,
-    /// Most resident memory that was seen of all its processes together, or of one, in bytes.
+    /// Peak of the resident memory of all its processes together, or of one, in bytes.
     pub peak_memory: u64,
 }

@@ -1,4 +1,4 @@
-//! What a program may do, what it is to do, and how much keeps it in.
+//! What a program may do, its job, and its level of isolation.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -20,23 +20,23 @@ pub struct Plan {
     pub args: Vec<String>,
     /// Its whole environment, but for `HOME` and `TMPDIR`, which are in the work folder.
     pub env: BTreeMap<String, String>,
-    /// What it may read and execute: absolute paths of files and folders. Missing ones are left out.
+    /// What it may read and execute: absolute paths of files and folders. Missing ones are ignored.
     pub read: Vec<PathBuf>,
-    /// What it may change, too.
+    /// What it may also change.
     pub write: Vec<PathBuf>,
     /// Whether it may use the network of the daemon.
     pub network: bool,
     /// Whether it may change modes, owners and times of files, where it has a file system of its own.
     pub metadata: bool,
-    /// Whether it says when it is ready for its job, and is told when that is there: by a byte each on file descriptors 4
-    /// and 3. Without it the program is started when its job is there.
+    /// Whether it writes a byte to file descriptor 4 when it is ready for its job, and reads one from file descriptor 3 when
+    /// the job is there. Otherwise the program is started when its job is there.
     pub waits: bool,
-    /// The most that it may use.
+    /// Limits of what it may use.
     pub limits: Limits,
 }
 
 impl Plan {
-    /// Whether a sandbox that was made for this plan serves another one, whose program only is different.
+    /// Whether a sandbox that was made for this plan serves another one that differs in the program only.
     pub(crate) fn fits(&self, other: &Self) -> bool {
         let Self { program: _, args: _, env: _, read, write, network, metadata, waits, limits } = self;
         (read, write, network, metadata, waits, limits)
@@ -44,7 +44,7 @@ impl Plan {
     }
 }
 
-/// The most that one run may use.
+/// Limits of what one run may use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Limits {
     /// Resident memory of all its processes together, in bytes.
@@ -65,28 +65,28 @@ pub struct Limits {
     pub artifacts: u64,
 }
 
-/// What a program is to do, once.
+/// One job of a program.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Job {
     /// Files that are put into `job`, by name (one part, no `/`).
     pub files: Vec<(String, Bytes)>,
     /// What it reads from its standard input.
     pub stdin: Bytes,
-    /// Time that it may take.
+    /// Longest wall-clock time.
     pub time: Duration,
-    /// Processor time that it may take.
+    /// Longest CPU time.
     pub cpu: Duration,
 }
 
-/// How much keeps a program in; more is greater.
+/// How strongly a program is isolated; stronger is greater.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Level {
-    /// Limits of resources, and the filter of system calls where there is one. Files that the daemon may read can be read.
+    /// Resource limits, and the seccomp filter where the kernel has it. The program can read the files that the daemon can.
     LimitsOnly,
-    /// Landlock, a filter of system calls and limits. One process with threads; it sees that other files exist.
+    /// Landlock, the seccomp filter and resource limits. One process with threads; it sees that other files exist.
     NoNamespaces,
-    /// That, and namespaces of its own: files, processes and network of others do not exist for it.
+    /// Also namespaces of its own: files, processes and network of others do not exist for it.
     Full,
 }
 

@@ -1,4 +1,4 @@
-//! Removing what a program left, however deep it lies.
+//! Removes the files of a program, at any depth.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -7,11 +7,11 @@ use std::path::Path;
 use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, chmodat, open, openat, renameat, rmdir, statat, unlinkat};
 use rustix::io::Errno;
 
-/// How often the top folder is looked through.
+/// Most times that the top folder is listed.
 const ROUNDS: usize = 1_000_000;
 
-/// Removes a folder, and all that is in it; what a process that is ending adds, too. Follows no link. Folders in folders are brought
-/// up before they are removed, so that neither descriptors nor the stack run out where thousands lie in each other.
+/// Removes a folder with its content, also what an ending process still adds. Follows no link. Moves nested folders up
+/// before it removes them, so that thousands of levels exhaust neither descriptors nor the stack.
 pub(crate) fn remove(folder: &Path) -> io::Result<()> {
     let top = open_folder(folder)?;
     let mut brought_up: u64 = 0;
@@ -71,7 +71,7 @@ fn open_folder(path: &Path) -> io::Result<OwnedFd> {
 }
 
 fn enter(parent: &OwnedFd, name: &[u8]) -> io::Result<OwnedFd> {
-    // It may have been made so that nobody gets in.
+    // The program may have removed all permissions.
     let _ = chmodat(parent, name, Mode::RWXU, AtFlags::empty());
     Ok(openat(parent, name, FOLDER, Mode::empty())?)
 }

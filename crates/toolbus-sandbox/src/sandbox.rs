@@ -1,4 +1,4 @@
-//! Starting programs, from the daemon's side.
+//! Starts programs, on the daemon's side.
 
 mod base;
 mod run;
@@ -32,13 +32,13 @@ pub struct Sandbox {
 #[derive(Debug)]
 struct SandboxInner {
     helper: PathBuf,
-    /// Dropped first: it may have a folder in `base`.
+    /// Dropped before `base`: it may have a folder there.
     spare: Mutex<Spare>,
     base: BaseFolder,
     users: Option<UserPool>,
 }
 
-/// What is made before it is needed.
+/// A sandbox that is made before it is needed.
 #[derive(Debug, Default)]
 struct Spare {
     /// A sandbox, with the plan that it is for.
@@ -52,15 +52,15 @@ pub enum SandboxError {
     /// The operating system refused.
     #[error("cannot start a confined process: {0}")]
     System(#[from] io::Error),
-    /// The confinement could not be made, or the program not be started.
+    /// The confinement could not be made, or the program could not be started.
     #[error("the sandbox could not be made: {0}")]
     Confinement(String),
-    /// The helper ended before its time.
+    /// The helper ended early.
     #[error("the sandbox's helper ended unexpectedly")]
     Lost,
 }
 
-/// A confined program that waits for its job. Dropping it ends the program.
+/// A confined program that waits for its job. Dropping this value ends the program.
 #[derive(Debug)]
 pub struct Waiting {
     helper: Helper,
@@ -69,7 +69,7 @@ pub struct Waiting {
     sandbox: Sandbox,
 }
 
-/// The process that watches over one program.
+/// The watchdog process of one program.
 #[derive(Debug)]
 struct Helper {
     child: Child,
@@ -78,12 +78,12 @@ struct Helper {
     stderr: ChildStderr,
 }
 
-/// What was found out about a system by trying.
+/// What a system allows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Probed {
-    /// The strongest level at which the program ran; absent: none.
+    /// The strongest level at which the program ran; `None`: it ran at none.
     pub level: Option<Level>,
-    /// Why stronger ones did not work, the strongest first. For an operator.
+    /// Why stronger levels failed, the strongest first. For an operator.
     pub refused: Vec<(Level, String)>,
 }
 
@@ -92,19 +92,19 @@ impl Sandbox {
     ///
     /// # Errors
     ///
-    /// When `/proc` is not there, or no folder for work folders can be made.
+    /// If `/proc` is not mounted, or the folder for work folders cannot be created.
     pub fn new(level: Level) -> io::Result<Self> {
-        // Leads to the running program even where its file has been replaced by a newer one.
+        // The running program, even after its file was replaced by a newer one.
         let helper = PathBuf::from("/proc/self/exe");
         helper.metadata()?;
         Self::with_helper(helper, level)
     }
 
-    /// Uses another executable of that kind as the helper.
+    /// Uses another such executable as the helper.
     ///
     /// # Errors
     ///
-    /// When no folder for work folders can be made.
+    /// If the folder for work folders cannot be created.
     pub fn with_helper(helper: impl Into<PathBuf>, level: Level) -> io::Result<Self> {
         let shared = SandboxInner {
             helper: helper.into(),
@@ -121,14 +121,14 @@ impl Sandbox {
         self.level
     }
 
-    /// The same at another level.
+    /// The same sandbox at another level.
     #[must_use]
     pub fn at(&self, level: Level) -> Self {
         Self { level, shared: Arc::clone(&self.shared) }
     }
 
-    /// Finds the strongest level, not above this one, at which a program does its job with exit code 0. The job may look
-    /// for what the level promises.
+    /// Finds the strongest level, up to this one, at which a program does its job with exit code 0. The job may check what
+    /// the level promises.
     pub async fn probe(&self, plan: &Plan, job: impl Fn(Level) -> Job) -> Probed {
         let mut refused = Vec::new();
         for level in Level::ALL.into_iter().rev().filter(|level| *level <= self.level) {
@@ -149,12 +149,12 @@ impl Sandbox {
         }
     }
 
-    /// Starts a program. For one that waits, the next sandbox like its own is made when it has ended: not while
-    /// it needs the processors.
+    /// Starts a program. For one that waits, a sandbox for the next is made when it has ended, and not while it needs the
+    /// CPU.
     ///
     /// # Errors
     ///
-    /// When it cannot be started.
+    /// If it cannot be started.
     pub async fn start(&self, plan: &Plan) -> Result<Waiting, SandboxError> {
         let mut helper = match self.take_spare(plan) {
             Some(helper) => helper,
@@ -165,7 +165,7 @@ impl Sandbox {
         Ok(Waiting { helper, plan: plan.clone(), is_ready: !plan.waits, sandbox: self.clone() })
     }
 
-    /// Ends what was made ahead, at every level. Programs can still be started; nothing is made ahead for them any more.
+    /// Ends the spare sandbox, and makes no more of them, at any level. Programs can still be started.
     pub fn close(&self) {
         let mut spare = self.shared.spare.lock();
         spare.is_closed = true;
@@ -177,11 +177,11 @@ impl Sandbox {
         let (level, of, mut helper) = spare.sandbox.take()?;
         let fits = level == self.level && of.fits(plan);
         if !fits && !plan.waits {
-            // Others may still want it.
+            // It may fit the next program.
             spare.sandbox = Some((level, of, helper));
             return None;
         }
-        // One that was killed while it waited is of no use.
+        // Its process may have been killed meanwhile.
         (fits && matches!(helper.child.try_wait(), Ok(None))).then_some(helper)
     }
 }
@@ -194,14 +194,14 @@ impl SandboxInner {
         }
         if let Ok(helper) = self.make(level, &plan).await {
             let mut spare = self.spare.lock();
-            // Of two that were made at the same time one is enough.
+            // Another call may have made one meanwhile.
             if is_wanted(&spare) {
                 spare.sandbox = Some((level, plan, helper));
             }
         }
     }
 
-    /// Has a sandbox made.
+    /// Makes a sandbox.
     async fn make(&self, level: Level, plan: &Plan) -> Result<Helper, SandboxError> {
         let mut helper = self.spawn()?;
         let order = SandboxSpec {
@@ -235,11 +235,11 @@ impl Helper {
 }
 
 impl Waiting {
-    /// Waits until the program says that it is ready; at once, where it does not say so.
+    /// Waits until the program reports that it is ready; returns at once if its plan does not wait.
     ///
     /// # Errors
     ///
-    /// When it cannot be confined or started, or ends instead.
+    /// If it cannot be confined or started, or ends instead.
     pub async fn ready(&mut self) -> Result<(), SandboxError> {
         if self.is_ready {
             return Ok(());
@@ -259,11 +259,11 @@ impl Waiting {
         !matches!(self.helper.child.try_wait(), Ok(None))
     }
 
-    /// Has it do its job, and returns when nothing of it is left. Dropping the future ends the program.
+    /// Runs the job, and returns when all its processes have ended. Dropping the future ends the program.
     ///
     /// # Errors
     ///
-    /// When it could not be run. What the program does wrong is an [`Outcome`].
+    /// If it could not be run. A failure of the program is an [`Outcome`].
     pub async fn run(self, job: Job) -> Result<Outcome, SandboxError> {
         let Self { helper, plan, sandbox, .. } = self;
         let outcome = run::run(helper, &plan.limits, job).await;
@@ -303,7 +303,7 @@ mod tests {
 
     #[tokio::test]
     async fn nothing_is_made_ahead_any_more_once_it_is_closed() {
-        // Waits for somebody to read what it says.
+        // Blocks when its output is not read.
         let sandbox = Sandbox::with_helper("/usr/bin/yes", Level::NoNamespaces).unwrap();
         sandbox.shared.make_spare(Level::NoNamespaces, plan()).await;
         assert!(sandbox.shared.spare.lock().sandbox.is_some());

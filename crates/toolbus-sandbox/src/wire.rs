@@ -1,5 +1,5 @@
-//! What the daemon and its helper tell each other over a socket: frames of JSON, each after its length, and then the bytes
-//! of files that a frame announces.
+//! The messages between the daemon and its helper over a socket: frames of JSON, each after its length, followed by the
+//! bytes of the files that the frame announces.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
@@ -12,34 +12,34 @@ use crate::plan::{Level, Plan};
 
 /// Largest frame, in bytes, without the files that follow.
 pub(crate) const MAX_FRAME: usize = 4 * 1024 * 1024;
-/// File descriptor on which a program is told that its job is there.
+/// File descriptor on which a program learns that its job is there.
 pub(crate) const GO: i32 = 3;
-/// File descriptor on which a program says that it is ready.
+/// File descriptor on which a program reports that it is ready.
 pub(crate) const READY: i32 = 4;
 
-/// The sandbox that is to be made; the program in it is told later.
+/// The sandbox to make; the program in it follows later.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct SandboxSpec {
     pub(crate) plan: Plan,
     pub(crate) level: Level,
-    /// User and group to run as; absent: those of the daemon.
+    /// User and group to run as; `None`: those of the daemon.
     pub(crate) user: Option<u32>,
-    /// Where its work folder is made, where it is not in memory.
+    /// Parent of its work folder, unless that is in memory.
     pub(crate) base: PathBuf,
 }
 
-/// What the daemon says after that.
+/// What the daemon sends after that.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) enum DaemonMessage {
-    /// The program that is to be started.
+    /// The program to start.
     Start(ProgramSpec),
     /// The job. The bytes of its files follow, in order, then those of its standard input.
     Job(JobHeader),
-    /// It is to end at once, for this reason.
+    /// The program is to end at once, for this reason.
     Stop(Stop),
 }
 
-/// A program that is to be started.
+/// A program to start.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct ProgramSpec {
     pub(crate) program: PathBuf,
@@ -56,14 +56,14 @@ pub(crate) struct JobHeader {
     pub(crate) cpu_ms: u64,
 }
 
-/// What the helper says.
+/// What the helper sends.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) enum HelperMessage {
     /// The program waits for its job.
     Ready,
     /// The program could not be confined or started.
     Failed(String),
-    /// It has ended, and nothing of it is left. The bytes of artifacts follow, in order.
+    /// All its processes have ended. The bytes of artifacts follow, in order.
     Ended(RunReport),
 }
 
@@ -98,7 +98,7 @@ pub(crate) fn send(to: &mut impl Write, message: &impl Serialize) -> io::Result<
     to.write_all(&frame(message)?)
 }
 
-/// Reads a frame. Absent: the other side has closed.
+/// Reads a frame; `None` if the other side has closed.
 pub(crate) fn receive<T: DeserializeOwned>(from: &mut impl Read) -> io::Result<Option<T>> {
     let mut bytes = [0; 4];
     match from.read_exact(&mut bytes) {

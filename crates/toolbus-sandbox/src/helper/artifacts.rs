@@ -1,4 +1,4 @@
-//! What a program left in its folder of files that come back.
+//! The files that a program returns.
 
 use std::fs::File;
 use std::io::Read as _;
@@ -7,14 +7,14 @@ use std::path::Path;
 
 use rustix::fs::{Dir, FileType, Mode, OFlags, fstat, open, openat};
 
-/// Most files that come back.
+/// Most returned files.
 const MOST: usize = 64;
-/// Longest name of a file that comes back, in bytes.
+/// Longest name of a returned file, in bytes.
 const LONGEST_NAME: usize = 200;
-/// Most entries that are looked at.
+/// Most entries that are read.
 const LOOKED_AT: usize = 10_000;
 
-/// Files, and how many there were besides.
+/// Returned files, and the number of those left out.
 #[derive(Debug, Default)]
 pub(super) struct CollectedFiles {
     pub(super) files: Vec<(String, Vec<u8>)>,
@@ -41,7 +41,7 @@ pub(super) fn collect(folder: &Path, most: u64) -> CollectedFiles {
     collected
 }
 
-/// Names in order, and how many were none that can be used.
+/// Usable names in order, and the number of others.
 fn names(folder: &OwnedFd) -> (Vec<String>, u64) {
     let (mut names, mut unfit) = (Vec::new(), 0);
     for entry in Dir::read_from(folder).into_iter().flatten().flatten().take(LOOKED_AT) {

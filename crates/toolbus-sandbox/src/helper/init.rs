@@ -29,14 +29,14 @@ use crate::outcome::{Ending, Stop, Usage};
 use crate::plan::Level;
 use crate::wire::{self, DaemonMessage, HelperMessage, JobHeader, ProgramSpec, RunReport, SandboxSpec};
 
-/// Time between two looks at what a program uses, while it is young, and later.
+/// Time between two measurements of what a program uses, in its first [`YOUTH`] and later.
 const LOOKS: [Duration; 2] = [Duration::from_millis(10), Duration::from_millis(25)];
-/// How long a program is young.
+/// Time in which a program is measured more often.
 const YOUTH: Duration = Duration::from_millis(200);
-/// Time between two looks at a work folder on disk.
+/// Time between two measurements of a work folder on disk.
 const DISK_LOOK: Duration = Duration::from_millis(50);
 
-/// What an init process is to do, and what was made for it.
+/// What an init process needs.
 pub(super) struct Task<'a> {
     pub(super) order: &'a SandboxSpec,
     /// The work folder, where that is on a disk.
@@ -49,7 +49,7 @@ pub(super) fn run(daemon: &UnixStream, task: &Task<'_>, mapped: OwnedFd) -> i32 
     let Ok(mut daemon) = daemon.try_clone() else { return 1 };
     let told = match run_task(&mut daemon, task, mapped) {
         Ok(Some((report, artifacts))) => send_report(&mut daemon, &report, &artifacts),
-        // The daemon has gone.
+        // The daemon has ended.
         Ok(None) => Ok(()),
         Err(error) => wire::send(&mut daemon, &HelperMessage::Failed(error.to_string())),
     };
@@ -101,7 +101,7 @@ struct SandboxInit<'a> {
     task: &'a Task<'a>,
     order: &'a SandboxSpec,
     tree: ProcessTree,
-    /// Where its work folder is, as it sees it.
+    /// Path of its work folder, as the program sees it.
     work: PathBuf,
     program: Option<Pid>,
 }
@@ -117,23 +117,23 @@ impl SandboxInit<'_> {
             Forked::Parent(program) => {
                 self.program = Some(program);
                 drop((go, tell_ready, tell_failure));
-                // Its output ends with it, and not with this process.
+                // Its output must end with it, and not with this process.
                 let nowhere = File::options().write(true).open("/dev/null")?;
                 stdio::dup2_stdout(&nowhere)?;
                 stdio::dup2_stderr(&nowhere)?;
                 let mut text = String::new();
-                // Ends without a word when the program begins.
+                // The pipe closes empty when the program begins.
                 File::from(failure).take(4096).read_to_string(&mut text)?;
                 if text.is_empty() { Ok(ReadyPipes::new(tell_go, ready)) } else { Err(io::Error::other(text)) }
             }
         }
     }
 
-    /// Waits until the daemon says something, or has gone.
+    /// Waits for a message of the daemon, or its end.
     ///
     /// # Errors
     ///
-    /// When the program ends before that: whoever has a job takes another one.
+    /// If the program ends before that; the daemon then starts another one for the job.
     fn wait_for_job(&self, daemon: &UnixStream) -> io::Result<()> {
         let Some(program) = self.program else { return Ok(()) };
         let program = pidfd_open(program, PidfdFlags::empty())?;
@@ -168,13 +168,13 @@ impl SandboxInit<'_> {
 
     fn limit(&self, head: &JobHeader) -> io::Result<()> {
         match self.program.map(|program| limits::cpu(program, head.cpu_ms)) {
-            // It has ended already, or this is no user who may say so: then the looks at its processor time are all there is.
+            // It has ended already, or this user may not limit it: then only the measurements limit its CPU time.
             Some(Err(Errno::SRCH | Errno::PERM)) | None => Ok(()),
             Some(limited) => Ok(limited?),
         }
     }
 
-    /// Looks after the program until it has ended, by itself or because it must, and nothing of it is left.
+    /// Waits until the program has ended, by itself or because of a limit, and ends all its processes.
     fn attend(&self, daemon: &mut UnixStream, head: &JobHeader) -> io::Result<Option<(RunReport, Vec<Vec<u8>>)>> {
         let Some(program) = self.program else { return Ok(None) };
         let begun = now();
@@ -217,7 +217,7 @@ impl SandboxInit<'_> {
         };
         match self.alone() {
             Some(program) => {
-                // Fails where it has ended already.
+                // Fails if it has ended already.
                 let _ = kill_process(program, Signal::KILL);
             }
             None => self.tree.kill(),
@@ -237,7 +237,7 @@ impl SandboxInit<'_> {
         Ok(Some((RunReport { ending, usage, artifacts, left_out: collected.left_out }, bytes)))
     }
 
-    /// The program, where it cannot have children: without namespaces the filter of system calls lets nobody have any.
+    /// The program, if it cannot have children: without namespaces, the seccomp filter refuses to start processes.
     fn alone(&self) -> Option<Pid> {
         self.program.filter(|_| self.order.level == Level::NoNamespaces)
     }
@@ -262,7 +262,7 @@ impl SandboxInit<'_> {
     }
 }
 
-/// Waits for the program to say that it is ready. Returns whether it has; otherwise the daemon did not wait for that.
+/// Waits until the program reports that it is ready; `false` if the daemon sent the job first.
 fn wait_until_ready(daemon: &UnixStream, pipes: &mut ReadyPipes) -> io::Result<bool> {
     loop {
         let [has_job, said] = ready_of([(daemon.as_fd(), PollFlags::IN), (pipes.ready(), PollFlags::IN)], None)?;
@@ -286,7 +286,7 @@ fn is_full(folder: &WorkFolder, program: Pid, order: &SandboxSpec) -> bool {
     size.files > limits.files || size.bytes > limits.disk || size.bytes + unlinked() > limits.disk
 }
 
-/// Takes in what has ended. Returns how `program` did, if it has.
+/// Reaps ended children. Returns the status of `program`, if it has ended.
 fn reap(program: Pid) -> io::Result<Option<WaitStatus>> {
     loop {
         match wait(WaitOptions::NOHANG) {
@@ -307,7 +307,7 @@ fn ending_of(status: WaitStatus) -> Ending {
     }
 }
 
-/// Copies exactly so many bytes.
+/// Copies exactly `length` bytes.
 fn copy(from: &mut UnixStream, to: &mut File, length: u64) -> io::Result<()> {
     match io::copy(&mut from.take(length), to)? {
         copied if copied == length => Ok(()),
@@ -315,7 +315,7 @@ fn copy(from: &mut UnixStream, to: &mut File, length: u64) -> io::Result<()> {
     }
 }
 
-/// Waits for either of two, or for the time to pass. Returns which of them has something.
+/// Waits until one of the descriptors is ready, or `patience` has passed. Returns which are ready.
 fn ready_of<const N: usize>(
     waited_for: [(BorrowedFd<'_>, PollFlags); N],
     patience: Option<Duration>,

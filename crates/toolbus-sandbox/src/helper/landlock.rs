@@ -1,4 +1,4 @@
-//! Landlock: which files and which network a program reaches.
+//! Landlock: the files and the network that a program reaches.
 
 use std::io;
 use std::path::Path;
@@ -11,7 +11,7 @@ use landlock::{
 use super::work_folder::PARTS;
 use crate::plan::Plan;
 
-/// The newest rules that are asked for; older kernels keep those that they know.
+/// The newest version that is requested; older kernels apply the rules that they know.
 const NEWEST: ABI = ABI::V7;
 /// Devices that every program may use.
 const DEVICES: [&str; 5] = ["/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom"];
@@ -34,7 +34,7 @@ pub(super) fn restrict(plan: &Plan, work: &Path) -> io::Result<()> {
     for path in &plan.write {
         rules = allow(rules, path, AccessFs::from_all(NEWEST))?;
     }
-    // What a program writes, it cannot execute.
+    // A program cannot execute what it writes.
     for part in PARTS {
         rules = allow(rules, &work.join(part), AccessFs::from_all(NEWEST) & !AccessFs::Execute)?;
     }
@@ -48,10 +48,10 @@ pub(super) fn restrict(plan: &Plan, work: &Path) -> io::Result<()> {
     }
 }
 
-/// Allows a path and all below it; nothing where there is none.
+/// Allows a path and all below it. Ignores a missing path.
 fn allow(rules: RulesetCreated, path: &Path, access: BitFlags<AccessFs>) -> io::Result<RulesetCreated> {
     let Ok(opened) = PathFd::new(path) else { return Ok(rules) };
-    // Rules for folders do not fit a file.
+    // Rules for folders are refused for a file.
     let access = if path.is_dir() { access } else { access & AccessFs::from_file(NEWEST) };
     rules.add_rule(PathBeneath::new(opened, access)).map_err(io::Error::other)
 }

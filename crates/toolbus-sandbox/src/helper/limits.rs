@@ -1,4 +1,4 @@
-//! Limits that the kernel keeps for each process.
+//! Resource limits of the kernel for each process (rlimits).
 
 use std::io;
 
@@ -6,23 +6,22 @@ use rustix::process::{Pid, Resource, Rlimit, prlimit, setrlimit};
 
 use crate::plan::Limits;
 
-/// Address space beyond four times the memory: interpreters reserve more than they use.
+/// Address space in addition to four times the memory: interpreters reserve more than they use.
 const SPARE_ADDRESSES: u64 = 1024 * 1024 * 1024;
 /// Largest stack.
 const STACK: u64 = 64 * 1024 * 1024;
 
-/// A size of core files at which there are none: a program of the system that takes them (`core_pattern`) is started at
-/// zero bytes, and not at one.
+/// Largest core file: one byte means none. At zero bytes the system's handler (`core_pattern`) would still be started.
 const NO_CORE: u64 = 1;
 
-/// Keeps this process, and those that it starts, from leaving a core file, and from having the system look at one.
+/// Disables core files, and the system's handler for them, for this process and those that it starts.
 pub(super) fn no_core() -> io::Result<()> {
     let none = Rlimit { current: Some(NO_CORE), maximum: Some(NO_CORE) };
-    // From zero up, only who is privileged may go.
+    // Raising it from zero needs a privilege.
     setrlimit(Resource::Core, none).map_err(io::Error::from).or_else(|_| lower(Resource::Core, NO_CORE))
 }
 
-/// Limits this process, and those that it starts. `counts_processes`: whether nobody else's count as this user's.
+/// Limits this process and those that it starts. `counts_processes`: whether the user of the program runs nothing else.
 pub(super) fn apply(limits: &Limits, counts_processes: bool) -> io::Result<()> {
     let addresses = limits.memory.saturating_mul(4).saturating_add(SPARE_ADDRESSES);
     for (resource, most) in [
@@ -45,17 +44,16 @@ pub(super) fn apply(limits: &Limits, counts_processes: bool) -> io::Result<()> {
     Ok(())
 }
 
-/// Limits the processor time of a program that runs already, a little above what the watchdog allows: so that it is
-/// ended even where nobody looks.
+/// Limits the CPU time of a running program, a little above the limit of the init process, as a second safeguard.
 pub(super) fn cpu(program: Pid, milliseconds: u64) -> rustix::io::Result<()> {
     let soft = milliseconds.div_ceil(1000) + 1;
-    // The hard limit is greater, so that SIGXCPU tells what happened.
+    // The hard limit is greater, so that the program ends by SIGXCPU.
     let limit = Rlimit { current: Some(soft), maximum: Some(soft + 1) };
     prlimit(Some(program), Resource::Cpu, limit)?;
     Ok(())
 }
 
-/// Never raises what the daemon itself may use.
+/// Sets a limit, and never raises one.
 fn lower(resource: Resource, most: u64) -> io::Result<()> {
     let most = rustix::process::getrlimit(resource).maximum.map_or(most, |maximum| maximum.min(most));
     Ok(setrlimit(resource, Rlimit { current: Some(most), maximum: Some(most) })?)

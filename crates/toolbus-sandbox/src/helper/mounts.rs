@@ -1,4 +1,4 @@
-//! A file system of its own: what may be read, a work folder in memory, and nothing else.
+//! The mount namespace of a program: the paths that it may read, a work folder in memory, and nothing else.
 #![allow(unsafe_code, reason = "there is no safe interface to mount_setattr")]
 
 use std::ffi::CString;
@@ -22,33 +22,33 @@ use crate::wire::SandboxSpec;
 
 /// The work folder.
 pub(super) const WORK: &str = "/work";
-/// User and group of a program within namespaces of its own.
+/// User and group of a program in its namespace.
 const INSIDE: u32 = 1000;
-/// What the machine is called there.
+/// Host name in its namespace.
 const HOST_NAME: &[u8] = b"sandbox";
-/// Where the new root is built; whatever is there is covered for this process alone.
+/// Where the new root is built; the mount hides what is there from this process alone.
 const BUILT_AT: &str = "/tmp";
 /// Devices that every program may use.
 const DEVICES: [&str; 5] = ["null", "zero", "full", "random", "urandom"];
 
-/// A tree that was taken from the old root, and where it goes.
+/// A mount that was detached from the old root, and its place in the new one.
 struct DetachedMount {
     tree: OwnedFd,
     at: PathBuf,
     is_folder: bool,
 }
 
-/// Says that namespaces are not to be had.
+/// The error if the system allows no namespaces.
 pub(super) fn unavailable(error: io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("no namespaces of its own: {error}"))
 }
 
-/// Moves this process into a file system of its own, whose work folder is in memory, as the one user of its namespace.
-/// Returns a `/proc` of its namespace, which no path leads to.
+/// Moves this process into its own mount namespace, with a work folder in memory, as the one user of its namespace.
+/// Returns a `/proc` of its namespace that is not attached to any path.
 pub(super) fn enter(order: &SandboxSpec) -> io::Result<OwnedFd> {
     let plan = &order.plan;
     mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)?;
-    // While this process is still who started it, so that its rights lead to what it may show.
+    // With the rights of the user that started this process.
     let mut taken = Vec::new();
     let mut links = Vec::new();
     for (paths, is_writable) in [(&plan.write, true), (&plan.read, false)] {
@@ -78,7 +78,7 @@ pub(super) fn enter(order: &SandboxSpec) -> io::Result<OwnedFd> {
         mkdirat(&work, part, Mode::from_raw_mode(0o700))?;
     }
     attach(&work, &root, Path::new(WORK), true)?;
-    // The shortest first, so that what lies in another is not covered by it.
+    // The shortest path first, so that a mount is not hidden by its parent.
     taken.sort_by_key(|taken| taken.at.as_os_str().len());
     for DetachedMount { tree, at, is_folder } in taken {
         attach(&tree, &root, &at, is_folder).map_err(|error| about(&at, error))?;
@@ -88,7 +88,7 @@ pub(super) fn enter(order: &SandboxSpec) -> io::Result<OwnedFd> {
     for (target, path) in links {
         link(&root, &target, &path)?;
     }
-    // Of this mount alone, so that what is attached below stays as it is.
+    // Of this mount alone, not of those below.
     set_attributes(&root, libc::MOUNT_ATTR_RDONLY, 0)?;
 
     move_mount(&root, "", CWD, BUILT_AT, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)?;
@@ -99,7 +99,7 @@ pub(super) fn enter(order: &SandboxSpec) -> io::Result<OwnedFd> {
     Ok(proc)
 }
 
-/// Paths that do not lie in another of them.
+/// The paths that are not below another of them.
 fn outermost(paths: &[PathBuf]) -> Vec<PathBuf> {
     let mut outer: Vec<PathBuf> = Vec::new();
     let mut sorted: Vec<&PathBuf> = paths.iter().collect();
@@ -134,7 +134,7 @@ fn memory(kind: &str, options: &[(&str, &str)]) -> io::Result<OwnedFd> {
     fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, hardened).map_err(|error| naming(kind, error.into()))
 }
 
-/// Drops the user that started this process for the one of its namespace; what it may do there stays.
+/// Changes to the user of the namespace; the capabilities in the namespace stay.
 fn become_inside(drops_groups: bool) -> io::Result<()> {
     if drops_groups {
         set_thread_groups(&[])?;
@@ -168,7 +168,7 @@ fn ignore_existing(made: rustix::io::Result<()>) -> io::Result<()> {
     }
 }
 
-/// Makes the folders that lead to a path below `root`.
+/// Creates the parent folders of a path below `root`.
 fn parent_of(root: &OwnedFd, path: &Path) -> io::Result<(OwnedFd, CString)> {
     let mut names: Vec<CString> = path
         .components()
@@ -187,7 +187,7 @@ fn parent_of(root: &OwnedFd, path: &Path) -> io::Result<(OwnedFd, CString)> {
     Ok((parent, last))
 }
 
-/// Adds attributes to a mount, with `AT_RECURSIVE` also to all below it. Never takes any away.
+/// Adds attributes to a mount, with `AT_RECURSIVE` also to all below it. Never removes any.
 fn set_attributes(mount: &OwnedFd, attributes: u64, depth: libc::c_int) -> io::Result<()> {
     let set = libc::mount_attr {
         attr_set: attributes | libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NODEV,

@@ -1,4 +1,4 @@
-//! Forking, with namespaces, and what a process has from the one that started it.
+//! Forks, also into namespaces, and resets what a process inherits.
 #![allow(
     unsafe_code,
     reason = "there is no safe interface to fork, clone, close_range and signals; the process has one thread"
@@ -11,7 +11,7 @@ use rustix::process::{Pid, umask};
 
 use crate::plan::Level;
 
-/// Who goes on after a fork.
+/// Which process this is after a fork.
 pub(super) enum Forked {
     /// The process that forked, and its child.
     Parent(Pid),
@@ -19,7 +19,7 @@ pub(super) enum Forked {
     Child,
 }
 
-/// Forks this process; with [`Level::Full`] into namespaces of its own, but for the network where it is wanted.
+/// Forks this process; with [`Level::Full`] into new namespaces, of the network only without `network`.
 pub(super) fn fork_into(level: Level, network: bool) -> io::Result<Forked> {
     if level < Level::Full {
         return fork();
@@ -52,7 +52,7 @@ fn forked(pid: libc::c_long) -> io::Result<Forked> {
     }
 }
 
-/// Ends this process at once: nothing that its parent has left in buffers is written twice.
+/// Ends this process at once, so that buffers of its parent are not written twice.
 pub(super) fn leave(code: i32) -> ! {
     // SAFETY: takes no pointers and does not return.
     unsafe { libc::_exit(code) }
@@ -61,27 +61,25 @@ pub(super) fn leave(code: i32) -> ! {
 /// The first file descriptor that is no standard stream.
 const FIRST: libc::c_uint = 3;
 
-/// Closes every file descriptor but the standard streams: whoever started the daemon may have left some open, and none of
-/// them is a program's.
+/// Closes every file descriptor but the standard streams: the daemon may have inherited some that no program may have.
 ///
-/// Call it while nothing of this process has a descriptor of its own.
+/// Must be called before this process opens any.
 pub(super) fn close_inherited() -> io::Result<()> {
     // SAFETY: takes no pointers; what it closes belongs to nothing in this process, which has just begun.
     let result = unsafe { libc::syscall(libc::SYS_close_range, FIRST, libc::c_uint::MAX, 0) };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Gives this process what any has that was started by nobody in particular: every signal does what it does by default, but for
-/// `SIGPIPE`, which [`std`] sets itself here and in what this becomes; and what it makes, others can read. It is the first that the
-/// kernel ends where the machine runs out of memory, whatever the daemon is.
+/// Resets signal handlers except `SIGPIPE`, which [`std`] sets itself here and in the program; sets the umask to 022; and
+/// makes this process the first that the kernel ends when the machine runs out of memory.
 ///
-/// A daemon may have been started with signals ignored: `SIGCHLD`, with which nobody learns how a child ended, or `SIGINT`.
+/// A daemon may have been started with ignored signals: with `SIGCHLD` ignored, the status of a child is lost.
 pub(super) fn reset_inherited() {
     for signal in (1..=libc::SIGRTMAX()).filter(|signal| *signal != libc::SIGPIPE) {
-        // SAFETY: no handler of this process is replaced, which has just begun. Those that cannot be changed stay.
+        // SAFETY: this process has just begun and has no handler. Signals that cannot be changed stay.
         unsafe { libc::signal(signal, libc::SIG_DFL) };
     }
     umask(Mode::from_raw_mode(0o022));
-    // Fails where there is no /proc: then it is ended as others are.
+    // Fails without /proc: then the priority of the kernel stays.
     let _ = fs::write("/proc/self/oom_score_adj", "1000");
 }

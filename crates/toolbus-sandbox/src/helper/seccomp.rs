@@ -1,4 +1,4 @@
-//! The filter of system calls: what is not listed is refused with `EPERM`.
+//! The seccomp filter: a system call that is not listed fails with `EPERM`.
 //!
 //! The list holds what an interpreter and common programs need to compute, to work with their own files and to talk to
 //! their own children. Left out on purpose: modes, owners, times and attributes of files by which Landlock does not go;
@@ -27,7 +27,7 @@ const NAMESPACES: i32 = libc::CLONE_NEWNS
     | libc::CLONE_NEWNET;
 /// The part of a socket's type that is no flag.
 const SOCKET_TYPE: u64 = 0xf;
-/// Parts of fcntl(2) that concern nobody else.
+/// Commands of fcntl(2) that affect only the process itself.
 const FCNTL: [i32; 13] = [
     libc::F_DUPFD,
     libc::F_DUPFD_CLOEXEC,
@@ -43,7 +43,7 @@ const FCNTL: [i32; 13] = [
     libc::F_OFD_SETLKW,
     libc::F_GETPIPE_SZ,
 ];
-/// Parts of ioctl(2) that ask about files and pipes.
+/// Requests of ioctl(2) about files and pipes.
 const IOCTL: [u64; 6] = [
     libc::FIONREAD as _,
     libc::FIONBIO as _,
@@ -52,10 +52,10 @@ const IOCTL: [u64; 6] = [
     libc::TCGETS as _,
     libc::TIOCGWINSZ as _,
 ];
-/// Parts of prctl(2) that name threads and memory.
+/// Options of prctl(2) that name threads and memory.
 const PRCTL: [i32; 3] = [libc::PR_SET_NAME, libc::PR_GET_NAME, libc::PR_SET_VMA];
 
-/// Filters that were made before they are needed.
+/// Filters that are compiled before they are needed.
 pub(super) struct Filters {
     arch: TargetArch,
     absent: BpfProgram,
@@ -64,7 +64,7 @@ pub(super) struct Filters {
 }
 
 impl Filters {
-    /// Makes them.
+    /// Compiles them.
     pub(super) fn prepare() -> io::Result<Self> {
         let arch = TargetArch::try_from(std::env::consts::ARCH).map_err(failed)?;
         // Its flags are behind a pointer, which no filter can follow; libraries use clone(2) where it is not there.
@@ -102,7 +102,7 @@ impl Filters {
     }
 }
 
-/// What filters differ in.
+/// What a filter allows besides the common calls.
 #[derive(Debug, Clone, Copy)]
 struct FilterOptions {
     has_namespaces: bool,
@@ -133,7 +133,7 @@ fn rules(shape: FilterOptions) -> Result<SyscallRules, seccompiler::BackendError
     rules.insert(libc::SYS_prctl, any(0, &PRCTL.map(|option| option as u64))?);
     // Its own limits, and only to be read.
     rules.insert(libc::SYS_prlimit64, vec![SeccompRule::new(vec![is(0, 0)?, is_pointer(2, 0)?])?]);
-    // Streams only: a datagram could be sent to the socket of somebody else.
+    // Streams only: a datagram could be sent to the socket of another process.
     let stream = SeccompCondition::new(1, Length::Dword, Is::MaskedEq(SOCKET_TYPE), libc::SOCK_STREAM as u64)?;
     rules.insert(libc::SYS_socketpair, vec![SeccompRule::new(vec![is(0, libc::AF_UNIX as u64)?, stream])?]);
     let no_namespaces = SeccompCondition::new(0, Length::Dword, Is::MaskedEq(NAMESPACES as u64), 0)?;
@@ -382,6 +382,6 @@ const OF_METADATA: &[i64] =
     &[libc::SYS_fchmod, libc::SYS_fchmodat, libc::SYS_fchown, libc::SYS_fchownat, libc::SYS_utimensat];
 
 /// Connections to others; a rule of its own says which sockets. Options of streams to itself could only make them hold
-/// more memory, which nobody counts.
+/// more memory, which is not counted.
 const OF_NETWORK: &[i64] =
     &[libc::SYS_connect, libc::SYS_bind, libc::SYS_sendmmsg, libc::SYS_recvmmsg, libc::SYS_setsockopt];

@@ -1,4 +1,4 @@
-//! Becoming the program.
+//! Confines a process and executes the program in it.
 
 use std::fs::File;
 use std::io::{self, Read as _, Write as _};
@@ -38,12 +38,12 @@ impl ReadyPipes {
         self.ready.as_fd()
     }
 
-    /// Whether the program has said so, or has closed its end instead.
+    /// Whether the program has reported that it is ready; `false` if it closed its end instead.
     pub(super) fn was_ready(&mut self) -> io::Result<bool> {
         Ok(self.ready.read(&mut [0])? == 1)
     }
 
-    /// Tells the program that its job is there. One that has ended is seen by its end.
+    /// Signals that the job is there. Succeeds also if the program has ended.
     pub(super) fn go(&mut self) -> io::Result<()> {
         match self.go.write_all(&[0]) {
             Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error),
@@ -52,7 +52,7 @@ impl ReadyPipes {
     }
 }
 
-/// Confines this process and becomes the program.
+/// Confines this process and executes the program.
 pub(super) fn run(
     task: &Task<'_>,
     program: &ProgramSpec,
@@ -116,7 +116,7 @@ fn hand_over(pipes: [OwnedFd; 2], waits: bool) -> io::Result<()> {
     if !waits {
         return Ok(());
     }
-    // Out of the way first, so that neither takes the other's place.
+    // To higher numbers first, so that neither replaces the other.
     let pipes = pipes.map(|pipe| fcntl_dupfd_cloexec(pipe, READY + 1));
     for (pipe, at) in pipes.into_iter().zip([GO, READY]) {
         place(pipe?, at)?;
@@ -127,7 +127,7 @@ fn hand_over(pipes: [OwnedFd; 2], waits: bool) -> io::Result<()> {
 #[expect(unsafe_code, reason = "file descriptors with numbers that were agreed on")]
 fn place(pipe: OwnedFd, at: i32) -> io::Result<()> {
     use std::os::fd::FromRawFd as _;
-    // SAFETY: whatever has this number belongs to this process, which becomes another program and uses it no more.
+    // SAFETY: a descriptor with this number belongs to this process, which executes another program and uses it no more.
     let mut target = unsafe { OwnedFd::from_raw_fd(at) };
     rustix::io::dup2(&pipe, &mut target)?;
     fcntl_setfd(&target, FdFlags::empty())?;

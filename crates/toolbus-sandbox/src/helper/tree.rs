@@ -7,12 +7,12 @@ use std::os::fd::OwnedFd;
 use rustix::fs::{Dir, Mode, OFlags, openat};
 use rustix::process::{Pid, Signal, getpid, kill_process};
 
-/// How often processes are killed again while there are new ones.
+/// Most rounds of killing while there are new processes.
 const ROUNDS: usize = 200;
 /// Most bytes of one `stat`.
 const STAT: u64 = 1024;
 
-/// Processes that are looked at, without the one that looks.
+/// The processes of a program, without this process.
 pub(super) struct ProcessTree {
     proc: OwnedFd,
     /// Whether this `/proc` shows other processes, too.
@@ -24,14 +24,14 @@ pub(super) struct ProcessTree {
 pub(super) struct ProcessUsage {
     /// Resident memory, in bytes; what processes share is counted for each.
     pub(super) memory: u64,
-    /// Processor time in milliseconds, with that of their children that have ended.
+    /// CPU time in milliseconds, with that of their ended children.
     pub(super) cpu_ms: u64,
     /// Processes and threads.
     pub(super) tasks: u64,
 }
 
 impl ProcessTree {
-    /// All that a `/proc` shows, which is that of a namespace of their own.
+    /// All processes of a `/proc` that belongs to a PID namespace of their own.
     pub(super) const fn of_namespace(proc: OwnedFd) -> Self {
         Self { proc, is_shared: false }
     }
@@ -41,7 +41,7 @@ impl ProcessTree {
         Self { proc, is_shared: true }
     }
 
-    /// What they use. `program` is the first of them; where it cannot have children, nobody else is looked at.
+    /// What they use. `program` is set if the program can have no children; then only it is measured.
     pub(super) fn used(&self, program: Option<Pid>) -> ProcessUsage {
         let mut used = ProcessUsage::default();
         let stats = match program {
@@ -70,7 +70,7 @@ impl ProcessTree {
     }
 
     fn all(&self) -> Vec<ProcessStat> {
-        // What leads to it may be a descriptor that cannot be read itself.
+        // The descriptor itself may not be readable.
         let flags = OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC;
         let listed = openat(&self.proc, ".", flags, Mode::empty()).and_then(Dir::new);
         let Ok(entries) = listed else { return Vec::new() };
@@ -81,7 +81,7 @@ impl ProcessTree {
             return stats;
         }
         let mut family = HashSet::from([own]);
-        // Until a look at all of them finds no further one.
+        // Until a pass finds no further descendant.
         loop {
             let before = family.len();
             for stat in &stats {

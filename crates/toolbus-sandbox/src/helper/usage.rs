@@ -1,4 +1,4 @@
-//! What a program has used that its living processes and its folder do not show.
+//! Usage that neither the living processes of a program nor its folder show.
 
 use std::collections::{HashMap, HashSet};
 use std::fs;
@@ -10,7 +10,7 @@ use rustix::process::Pid;
 
 use crate::outcome::Usage;
 
-/// What all children that have ended have used, with their own.
+/// What all ended children have used, with their own children.
 #[expect(unsafe_code, reason = "there is no safe interface to getrusage")]
 pub(super) fn of_children() -> Usage {
     let mut usage = MaybeUninit::<libc::rusage>::zeroed();

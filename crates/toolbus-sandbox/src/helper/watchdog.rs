@@ -1,4 +1,4 @@
-//! The watchdog: outside of the confinement, it ends everything when the daemon does.
+//! The watchdog: a process outside of the confinement that ends everything when the daemon ends.
 
 use std::fs;
 use std::io::{self, Write as _};
@@ -25,17 +25,17 @@ use crate::wire::{self, HelperMessage, SandboxSpec};
 /// User and group of a program within namespaces of its own.
 const INSIDE: u32 = 1000;
 
-/// Takes one order from the daemon, and returns when nothing of it is left.
+/// Makes one sandbox for the daemon, and returns when all its processes have ended.
 pub(super) fn run() -> io::Result<()> {
     process::close_inherited()?;
     limits::no_core()?;
     process::reset_inherited();
-    // Fails for a leader of a group, who has no need of it.
+    // Fails for the leader of a group, which does not need it.
     let _ = setsid();
     set_child_subreaper(Some(getpid()))?;
     let _ = thread::set_name(c"toolbus-sandbox");
     let mut daemon = UnixStream::from(stdio::stdin().try_clone_to_owned()?);
-    // While nobody waits.
+    // Prepared before the daemon waits for it.
     let filters = Filters::prepare()?;
     let Some(order) = wire::receive::<SandboxSpec>(&mut daemon)? else { return Ok(()) };
     let told = serve(&daemon, &order, &filters);
@@ -56,7 +56,7 @@ fn serve(daemon: &UnixStream, order: &SandboxSpec, filters: &Filters) -> io::Res
             leave(init::run(daemon, &init::Task { order, folder: folder.as_ref(), filters }, mapped));
         }
     };
-    // The program's output ends with the program, and not with this process.
+    // The output must end with the program, and not with this process.
     let nowhere = fs::File::options().read(true).write(true).open("/dev/null")?;
     stdio::dup2_stdout(&nowhere)?;
     stdio::dup2_stderr(&nowhere)?;
@@ -64,7 +64,7 @@ fn serve(daemon: &UnixStream, order: &SandboxSpec, filters: &Filters) -> io::Res
         if order.level == Level::Full {
             map(init, order.user)?;
         }
-        // Not before: who is not privileged could not write the maps of one that is hidden. Nothing else runs yet.
+        // Not before: an unprivileged process cannot write the id maps of a hidden one. Nothing else runs yet.
         hide()?;
         fs::File::from(tell_mapped).write_all(&[0])?;
         let init = pidfd_open(init, PidfdFlags::empty())?;
@@ -79,7 +79,7 @@ fn serve(daemon: &UnixStream, order: &SandboxSpec, filters: &Filters) -> io::Res
     ended
 }
 
-/// Waits until the init process has ended, or the daemon has.
+/// Waits until the init process or the daemon has ended.
 fn wait(daemon: &UnixStream, init: &impl std::os::fd::AsFd) -> io::Result<()> {
     let mut both = [
         PollFd::from_borrowed_fd(daemon.as_fd(), PollFlags::empty()),
@@ -105,7 +105,7 @@ fn map(init: Pid, user: Option<u32>) -> io::Result<()> {
     let (outer_user, outer_group) = match user {
         Some(user) => (user, user),
         None => {
-            // Who is not privileged may map a group only without the right to drop others.
+            // An unprivileged process may map a group only after it denied setgroups(2).
             fs::write(of("setgroups"), "deny")?;
             (geteuid().as_raw(), getegid().as_raw())
         }

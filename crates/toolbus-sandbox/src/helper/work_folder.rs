@@ -1,4 +1,4 @@
-//! The work folder of a run that has no file system of its own.
+//! The work folder of a run without a mount namespace.
 
 use std::ffi::CStr;
 use std::fs::DirBuilder;
@@ -13,28 +13,28 @@ use rustix::io::Errno;
 use crate::removal;
 use crate::wire::SandboxSpec;
 
-/// What is in a work folder: the current directory, temporary files, files that come back, and the job's.
+/// The parts of a work folder: the current directory, temporary files, returned files, and the job's files.
 pub(super) const PARTS: [&str; 4] = [HOME, TEMPORARY, OUT, JOB];
 /// The current directory.
 pub(super) const HOME: &str = "home";
-/// Where temporary files go.
+/// Temporary files.
 pub(super) const TEMPORARY: &str = "tmp";
-/// What comes back.
+/// Returned files.
 pub(super) const OUT: &str = "out";
 /// The job's files.
 pub(super) const JOB: &str = "job";
 
-/// Deepest folder that is looked into.
+/// Deepest folder that is measured.
 const DEEPEST: usize = 64;
 
-/// A folder of one run's own on a disk of the daemon's. Removed when dropped.
+/// The folder of one run on a disk. Removed when dropped.
 #[derive(Debug)]
 pub(super) struct WorkFolder(PathBuf);
 
 impl WorkFolder {
-    /// Makes it, for its user alone.
+    /// Creates it, for its user alone.
     pub(super) fn make(order: &SandboxSpec) -> io::Result<Self> {
-        // The process id is this one's alone for as long as the folder exists, but for one that was killed.
+        // A killed helper with the same process id may have left a folder.
         let path = order.base.join(format!("run-{}", std::process::id()));
         match removal::remove(&path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
@@ -63,7 +63,7 @@ impl WorkFolder {
         let _ = removal::remove(&self.0);
     }
 
-    /// Files and folders in it, and the bytes that they take; as far as `most` files.
+    /// Files and folders in it, and their bytes on disk. Stops after `most` files.
     pub(super) fn size(&self, most: u64) -> FolderSize {
         let mut size = FolderSize::default();
         match open(&self.0, FOLDER, Mode::empty()) {
@@ -87,8 +87,8 @@ pub(super) struct FolderSize {
     pub(super) bytes: u64,
 }
 
-/// Adds what is in a folder. One that hides what is in it counts as too much. Nothing that is there can be trusted to stay
-/// what it is, so that no link is followed.
+/// Adds the content of a folder. A folder that cannot be read counts as too much. Entries may be replaced meanwhile, so no
+/// link is followed.
 fn add(folder: &OwnedFd, most: u64, depth: usize, size: &mut FolderSize) {
     let entries = match Dir::read_from(folder) {
         Ok(entries) if depth <= DEEPEST => entries,
@@ -102,14 +102,14 @@ fn add(folder: &OwnedFd, most: u64, depth: usize, size: &mut FolderSize) {
         if matches!(name.to_bytes(), b"." | b"..") {
             continue;
         }
-        // Of the entry itself, wherever it points. One that is gone has been removed in the meantime.
+        // Of the entry itself, not of a link's target. A missing one was removed meanwhile.
         let Ok(found) = statat(folder, name, AtFlags::SYMLINK_NOFOLLOW) else { continue };
         size.files += 1;
         size.bytes += u64::try_from(found.st_blocks).unwrap_or_default() * 512;
         if size.files <= most && FileType::from_raw_mode(found.st_mode) == FileType::Directory {
             match enter(folder, name) {
                 Ok(within) => add(&within, most, depth + 1, size),
-                // Removed or replaced in the meantime.
+                // Removed or replaced meanwhile.
                 Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => {}
                 Err(_) => size.files = most + 1,
             }
@@ -122,11 +122,11 @@ fn add(folder: &OwnedFd, most: u64, depth: usize, size: &mut FolderSize) {
 
 const FOLDER: OFlags = OFlags::DIRECTORY.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
-/// Opens a folder in another, also one that nobody may read.
+/// Opens a folder in another, also one without permissions.
 fn enter(parent: &OwnedFd, name: &CStr) -> rustix::io::Result<OwnedFd> {
     match openat(parent, name, FOLDER, Mode::empty()) {
         Err(Errno::ACCESS) => {
-            // By its descriptor, so that it is changed and not what has taken its place.
+            // By its descriptor, because the path may lead to something else now.
             let found = openat(parent, name, FOLDER.union(OFlags::PATH), Mode::empty())?;
             chmod(format!("/proc/self/fd/{}", found.as_raw_fd()), Mode::RWXU)?;
             openat(parent, name, FOLDER, Mode::empty())

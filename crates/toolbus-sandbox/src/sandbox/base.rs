@@ -10,29 +10,29 @@ use rustix::process::geteuid;
 
 use crate::removal;
 
-/// What its name begins with; a process id follows, and a number.
+/// Prefix of its name; a process id and a number follow.
 const PREFIX: &str = "toolbus-sandbox-";
-/// Entered, and not listed, by the users that programs run as.
+/// The users that programs run as may enter the folder, and not list it.
 const MODE: u32 = 0o711;
-/// How often, and how long after each other, its removal is tried while helpers end.
+/// Attempts to remove it while helpers end, and the time between them.
 const TRIES: usize = 100;
 const BETWEEN: Duration = Duration::from_millis(20);
 
-/// A folder in which nobody but this user makes others. Removed when dropped.
+/// A folder that only this user may write to. Removed when dropped.
 #[derive(Debug)]
 pub(super) struct BaseFolder(PathBuf);
 
 impl BaseFolder {
-    /// Makes it, and removes those of daemons that ended without doing so.
+    /// Creates it, and removes the folders of daemons that ended without removing them.
     pub(super) fn make() -> io::Result<Self> {
         let temporary = std::env::temp_dir();
         remove_stale(&temporary);
         let own = std::process::id();
-        // Another user may have taken a name.
+        // Another user may have used a name.
         let found = (0..1000).map(|number| temporary.join(format!("{PREFIX}{own}-{number}"))).find_map(|path| {
             match DirBuilder::new().mode(MODE).create(&path) {
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => None,
-                // Whatever the daemon's umask is.
+                // Independent of the daemon's umask.
                 made => {
                     Some(made.and_then(|()| fs::set_permissions(&path, Permissions::from_mode(MODE))).map(|()| path))
                 }
@@ -50,7 +50,8 @@ impl Drop for BaseFolder {
     fn drop(&mut self) {
         let path = std::mem::take(&mut self.0);
         if fs::remove_dir(&path).is_err() {
-            // Helpers that are ending remove their own folders first. What is left when the process ends is for the next.
+            // Helpers that are ending remove their own folders first. The next daemon removes what is left when this
+            // process ends.
             std::thread::spawn(move || {
                 (0..TRIES).any(|_| {
                     std::thread::park_timeout(BETWEEN);

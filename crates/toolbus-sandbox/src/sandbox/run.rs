@@ -15,10 +15,10 @@ use crate::outcome::{Artifact, Ending, Outcome, Stop, Stream};
 use crate::plan::{Job, Limits};
 use crate::wire::{self, DaemonMessage, HelperMessage, JobHeader, RunReport};
 
-/// Time that a helper has beyond the program's to end it and to say so.
+/// Time that a helper has beyond the program's, to end it and to report.
 const GRACE: Duration = Duration::from_secs(10);
 
-/// Reads what the helper says next.
+/// Reads the next message of the helper.
 pub(super) async fn told(socket: &mut UnixStream) -> Result<HelperMessage, SandboxError> {
     let read = async {
         let mut length = [0; 4];
@@ -30,7 +30,7 @@ pub(super) async fn told(socket: &mut UnixStream) -> Result<HelperMessage, Sandb
     read.await.map_err(|_| SandboxError::Lost)
 }
 
-/// Gives a program its job, and returns when nothing of it is left.
+/// Gives a program its job, and returns when all its processes have ended.
 pub(super) async fn run(helper: Helper, limits: &Limits, job: Job) -> Result<Outcome, SandboxError> {
     let Helper { mut child, mut socket, stdout, stderr } = helper;
     let begun = now();
@@ -46,7 +46,7 @@ pub(super) async fn run(helper: Helper, limits: &Limits, job: Job) -> Result<Out
         let elapsed = now() - begun;
         let (RunReport { mut ending, usage, artifacts: _, left_out }, artifacts) = report?;
         if stdout.is_cut || stderr.is_cut {
-            // Whether it was ended for that, or had just ended by itself.
+            // Also if it had just ended by itself.
             ending = Ending::Stopped(Stop::Output);
         }
         // Nothing of the program is left; its helper ends in its own time.
@@ -59,12 +59,12 @@ pub(super) async fn run(helper: Helper, limits: &Limits, job: Job) -> Result<Out
     };
     match timeout(patience, outcome).await {
         Ok(outcome) => outcome,
-        // Dropping its socket has the helper end everything; one that does not is beyond help.
+        // The helper ends everything when its socket is dropped.
         Err(_) => Err(SandboxError::Lost),
     }
 }
 
-/// Sends the job. A helper that has gone has said why, which is read next.
+/// Sends the job. A helper that has ended has sent the reason, which is read next.
 async fn send(socket: &mut UnixStream, job: &Job) {
     let milliseconds = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
     let head = JobHeader {
@@ -83,7 +83,7 @@ async fn send(socket: &mut UnixStream, job: &Job) {
     let _ = sent.await;
 }
 
-/// Waits for the report, and tells the helper when there was too much output.
+/// Waits for the report, and stops the helper when there is too much output.
 async fn report(socket: &mut UnixStream, too_much: &Notify) -> Result<(RunReport, Vec<Artifact>), SandboxError> {
     // Half a message must not be lost: the halves of the socket are used at the same time.
     let (mut from, mut to) = socket.split();
@@ -103,7 +103,7 @@ async fn report(socket: &mut UnixStream, too_much: &Notify) -> Result<(RunReport
             match serde_json::from_slice(&body)? {
                 HelperMessage::Ended(report) => break report,
                 HelperMessage::Failed(why) => return Ok(Err(SandboxError::Confinement(why))),
-                // It got its job before it said so.
+                // The job was sent before the program was ready.
                 HelperMessage::Ready => {}
             }
         };
@@ -121,7 +121,7 @@ async fn report(socket: &mut UnixStream, too_much: &Notify) -> Result<(RunReport
     }
 }
 
-/// Reads a stream to its end, and keeps its beginning.
+/// Reads a stream to its end, and keeps its first `most` bytes.
 async fn drain(mut stream: impl AsyncRead + Unpin, most: u64, too_much: &Notify) -> Stream {
     let most = usize::try_from(most).unwrap_or(usize::MAX);
     let (mut kept, mut is_cut, mut rest) = (BytesMut::new(), false, [0; 8192]);

@@ -1,4 +1,4 @@
-//! Users that nobody else is, for a daemon that may choose.
+//! User ids for programs, where the daemon may change the user.
 
 use std::fs;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -6,21 +6,21 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use rustix::process::geteuid;
 use rustix::thread::{CapabilitySet, capabilities};
 
-/// Users that systemd hands out in the same way (`DynamicUser=`), so that no person has them.
+/// The range that systemd uses for `DynamicUser=`, so that no person has them.
 const FIRST: u32 = 61_184;
 const LAST: u32 = 65_519;
 
-/// Hands out users in turn: one is used again only after thousands of others.
+/// Hands out user ids in turn: an id is reused only after thousands of others.
 #[derive(Debug)]
 pub(super) struct UserPool(AtomicU32);
 
 impl UserPool {
-    /// Those of a process that may become another user. Absent: it may not.
+    /// `None` if this process may not change its user.
     pub(super) fn of_this_process() -> Option<Self> {
         let needed = CapabilitySet::SETUID | CapabilitySet::SETGID;
         let may = capabilities(None).is_ok_and(|own| own.effective.contains(needed));
         let has_all = || ["uid_map", "gid_map"].iter().all(|map| has_all(map));
-        // Daemons of one machine do not all begin with the same user.
+        // Daemons of one machine begin with different users.
         (geteuid().is_root() && may && has_all()).then(|| Self(AtomicU32::new(std::process::id())))
     }
 
@@ -29,12 +29,12 @@ impl UserPool {
     }
 }
 
-/// Whether the namespace of this process has all of them: a root that was made by `unshare -r` has itself alone.
+/// Whether the user namespace of this process maps the whole range: `unshare -r` maps root alone.
 fn has_all(map: &str) -> bool {
     fs::read_to_string(format!("/proc/self/{map}")).is_ok_and(|map| map.lines().any(covers))
 }
 
-/// Whether one line of a map, which is the first id inside, the first outside and how many, has all of them.
+/// Whether one line of a map (first id inside, first id outside, count) covers the range.
 fn covers(line: &str) -> bool {
     let mut numbers = line.split_whitespace().map(str::parse::<u64>);
     match (numbers.next(), numbers.nth(1)) {
