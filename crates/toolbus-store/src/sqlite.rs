@@ -31,7 +31,7 @@ const MIGRATIONS: [&str; 1] = ["CREATE TABLE entries (
     PRIMARY KEY (namespace, key)
 ) STRICT, WITHOUT ROWID"];
 
-/// An operation, done where the connection is.
+/// An operation, run by the thread of the connection.
 type Operation = Box<dyn FnOnce(&Connection) + Send>;
 
 /// Keeps values in a file. A connection cannot be shared between threads, so a thread owns it, which ends when this is

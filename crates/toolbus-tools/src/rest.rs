@@ -1,10 +1,10 @@
 //! HTTP endpoints as tools.
 //!
-//! [`Settings`] describe one endpoint; [`tool`] checks them and makes a tool, which shares the [`HttpClient`] with all
-//! others. [`tools`] does that for many, and tells every mistake.
+//! [`Settings`] describe one endpoint; [`tool`] checks them and makes a tool, which shares the [`Client`] with all
+//! others. [`tools`] does that for many, and reports every mistake.
 //!
 //! A call goes this way: the arguments fill the URL's placeholders in one pass, those left over become the body or
-//! more of the query, the answer is read up to its limit, and becomes a result, an error of the tool, or a
+//! more of the query, the response is read up to its limit, and becomes a result, an error of the tool, or a
 //! [failure](toolbus_core::failure::ToolFailure).
 
 mod check;
@@ -27,8 +27,8 @@ pub use self::template::TemplateError;
 ///
 /// # Errors
 ///
-/// The first mistake in its settings: nothing is left to fail at the first call.
-pub fn tool(settings: Settings, client: &HttpClient) -> Result<Tool, EndpointError> {
+/// The first mistake in the settings.
+pub fn tool(settings: Settings, client: &Client) -> Result<Tool, EndpointError> {
     let (descriptor, endpoint) = check::endpoint(settings, client)?;
     Ok(Tool::new(descriptor, endpoint))
 }

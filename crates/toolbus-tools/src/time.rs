@@ -132,7 +132,11 @@ impl Zones {
         Self { database: TimeZoneDatabase::from_env() }
     }
 
-    /// The zone of that name, in any case; `argument` is named when there is none.
+    /// The zone of a name, in any case.
+    ///
+    /// # Errors
+    ///
+    /// If no zone has the name; the text names `argument`.
     fn get(&self, argument: &str, name: &str) -> Result<TimeZone, ToolFailure> {
         // The database has its own names only: a path never reaches the file system.
         self.database.get(name).map_err(|error| {

@@ -1,4 +1,4 @@
-//! What is done about texts that tools and their servers bring along, before a model reads them.
+//! Cleans, scans and pins the texts of tools and their servers before a model reads them.
 
 pub mod pins;
 pub mod scan;
@@ -18,7 +18,7 @@ const MAX_DESCRIPTION: usize = 8 * 1024;
 /// Longest title, in bytes.
 const MAX_TITLE: usize = 256;
 
-/// Cleans every text of a definition that nothing is compared with, and notes why it is suspect, if it is. Tells what was
+/// Cleans every text of a definition that is not compared with arguments, and sets its suspicions. Returns what was
 /// removed.
 pub fn vet(tool: &mut ToolDescriptor, scanner: &Scanner) -> Removed {
     let mut removed = Removed::default();

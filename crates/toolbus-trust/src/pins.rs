@@ -1,7 +1,7 @@
-//! Pins: what each tool says of itself is remembered, so that it cannot change unseen.
+//! Pins: the recorded definitions of tools, so that a definition cannot change unnoticed.
 //!
-//! [`Pins`] compares the tools that there are with what is kept in a file, and quarantines what differs where that is
-//! asked for. The first sight of a source is how it is to stay.
+//! [`Pins`] compares the present tools with a file, and quarantines those that differ, if the level of their source says
+//! so. The first definitions of a source are its pins.
 
 mod definition;
 mod diff;
@@ -32,10 +32,10 @@ use self::record::PinRecord;
 pub use self::record::State;
 use self::state::{PinChange, PinChangeKind, PinState};
 
-/// Most changes that the log tells one by one, of those that are found at a time.
+/// Most changes of one review that are logged one by one.
 const MAX_LINES: usize = 20;
 
-/// What is pinned. Cheap to clone.
+/// The pins of all sources. Cheap to clone.
 #[derive(Clone)]
 pub struct Pins {
     shared: Arc<PinsInner>,
@@ -45,41 +45,41 @@ struct PinsInner {
     clock: Clock,
     file: Option<PinFile>,
     state: Mutex<PinState>,
-    /// One use of the file at a time.
+    /// Held while the file is used.
     filing: Mutex<()>,
     unsaved: Notify,
-    /// Why the file could not be used last.
+    /// Why the last use of the file failed.
     problem: Mutex<Option<String>>,
 }
 
 /// Why nothing was approved.
 #[derive(Debug, thiserror::Error)]
 pub enum ApproveError {
-    /// There is nothing, or something else, to approve.
+    /// There is nothing to approve, or something else than was shown.
     #[error(transparent)]
     Mismatch(#[from] Mismatch),
-    /// It could not be written down, so that it would be quarantined again later.
+    /// The approval could not be written, and would be lost at a restart.
     #[error(transparent)]
     File(#[from] PinFileError),
 }
 
-/// How many tools of a source are how.
+/// Numbers of one source.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Count {
     /// The source.
     pub source: String,
     /// Tools that are quarantined.
     pub held: usize,
-    /// Definitions that were not as they were, since the start.
+    /// Changed definitions since the start.
     pub changes: u64,
 }
 
 impl Pins {
-    /// Pins of a file, which need not be there yet; without one they are forgotten with the process. Blocks while it reads.
+    /// Opens the pins of a file, which may be missing; `None` keeps them in memory only. Blocks while it reads.
     ///
     /// # Errors
     ///
-    /// When the file is there and cannot be read, or holds something else: what is in it is unknown then, not absent.
+    /// If the file exists and cannot be read or is not a pin file.
     pub fn open(file: Option<PathBuf>, levels: Levels, clock: Clock) -> Result<Self, PinFileError> {
         let file = file.map(PinFile::new);
         let record = file.as_ref().map(PinFile::read).transpose()?.flatten().unwrap_or_default();
@@ -96,14 +96,14 @@ impl Pins {
         Ok(Self { shared: Arc::new(shared) })
     }
 
-    /// The file, if there is one.
+    /// The file; `None` if pins are in memory only.
     #[must_use]
     pub fn file(&self) -> Option<&Path> {
         self.shared.file.as_ref().map(PinFile::path)
     }
 
-    /// Sets what is done about changes; counts from the next review. A source that is there, and that the levels name no
-    /// more, keeps what it had until it is gone.
+    /// Sets the levels; they apply from the next review. A present source that the levels no longer name keeps its level
+    /// until it is gone.
     pub fn set_levels(&self, levels: Levels) {
         self.state().set_levels(levels);
     }
@@ -113,29 +113,29 @@ impl Pins {
         self.shared.unsaved.notified().await;
     }
 
-    /// Why the file could not be used last, if it could not.
+    /// Why the last use of the file failed; `None` if it succeeded.
     #[must_use]
     pub fn problem(&self) -> Option<String> {
         self.shared.problem.lock().clone()
     }
 
-    /// Writes what is new into the file, and takes over what others wrote; whether that makes another review necessary.
-    /// Blocks.
+    /// Writes new pins to the file, and takes over those that other processes wrote. Returns whether another review is
+    /// necessary. Blocks.
     ///
     /// # Errors
     ///
-    /// When the file cannot be used. What is known stays known.
+    /// If the file cannot be locked, read or written. Pins in memory stay.
     pub fn save(&self) -> Result<bool, PinFileError> {
         let result = self.filed(|state| Ok(((), state.record.clone())));
         self.note(result.map(|()| self.state().needs_review))
     }
 
-    /// Takes over what others wrote into the file; whether that makes another review necessary. Writes nothing: two
-    /// processes that see different tools would never end. Blocks.
+    /// Takes over pins that other processes wrote to the file. Returns whether another review is necessary. Writes nothing:
+    /// two processes with different tools would overwrite each other forever. Blocks.
     ///
     /// # Errors
     ///
-    /// When the file cannot be read. What is known stays known.
+    /// If the file cannot be read. Pins in memory stay.
     pub fn reload(&self) -> Result<bool, PinFileError> {
         let Some(file) = &self.shared.file else { return Ok(false) };
         let _one_at_a_time = self.shared.filing.lock();
@@ -154,34 +154,34 @@ impl Pins {
         self.note(result)
     }
 
-    /// Every tool that is pinned or there, of one source or of all, by source and name.
+    /// Every pinned or present tool, of one source or of all, by source and name.
     #[must_use]
     pub fn list(&self, source: Option<&str>) -> Vec<Entry> {
         self.state().entries(source)
     }
 
-    /// Every source of which something is pinned or there, by name.
+    /// Every source with a pinned or present tool, by name.
     #[must_use]
     pub fn sources(&self) -> Vec<String> {
         self.state().sources().into_iter().cloned().collect()
     }
 
-    /// How the tools differ that a name means: those of the source of this name, of the MCP server of this name, or of this
-    /// name.
+    /// The differences of the tools that `name` means: those of the source of this name, of the MCP server of this name, or
+    /// the tool of this name.
     ///
     /// # Errors
     ///
-    /// When nothing has the name, or both a server and a tool have it.
+    /// If nothing has the name, or both a server and a tool have it.
     pub fn find(&self, name: &str, source: Option<&str>) -> Result<Vec<Difference>, Mismatch> {
         self.state().find(name, source)
     }
 
-    /// Pins what a name means as it is now, if that is what was shown: [`offer`] is its fingerprint. Counts from the next
+    /// Pins the present definitions of what `name` means, if their fingerprint ([`offer`]) is `shown`. Applies from the next
     /// review. Blocks.
     ///
     /// # Errors
     ///
-    /// When it is something else, or cannot be written; then nothing is approved.
+    /// If the definitions differ from those shown, or the file cannot be written; then nothing is approved.
     pub fn approve(&self, name: &str, source: Option<&str>, shown: Digest) -> Result<Vec<Difference>, ApproveError> {
         self.filed(|state| {
             let offered = state.offered(name, source, shown)?;
@@ -205,7 +205,7 @@ impl Pins {
         counts.into_iter().map(|(source, count)| Count { source, ..count }).collect()
     }
 
-    /// Has `next` decide what is written, of what is known and what others wrote, while nobody else writes.
+    /// Merges the file with the pins in memory, and writes the record that `next` returns, under the lock of the file.
     fn filed<T, E: From<PinFileError>>(
         &self,
         next: impl FnOnce(&PinState) -> Result<(T, PinRecord), E>,
@@ -221,7 +221,7 @@ impl Pins {
             (value, record, changes)
         };
         log_changes(&changes);
-        // Not with the book open, which everybody waits for.
+        // Without the lock of the state, which reviews wait for.
         if let Some((file, lock, written)) = &on_disk
             && written.as_ref() != Some(&record)
         {
@@ -232,7 +232,7 @@ impl Pins {
         Ok(value)
     }
 
-    /// Writes a record, without what nobody misses if it is too large.
+    /// Writes a record; if it is too large, without sources that are gone or not configured.
     fn write(
         &self,
         file: &PinFile,
@@ -252,15 +252,15 @@ impl Pins {
             let is_lost = record.sources.iter().any(|(name, source)| is_left_out(name) && is_unwritten(name, source));
             (trimmed, is_lost)
         };
-        // What somebody approves must not be what is left out.
+        // An approved change must not be left out.
         if is_lost || trimmed == *record {
             return Err(error);
         }
-        // Nor is the same written again and again.
+        // The same content is not written again.
         if written == Some(&trimmed) { Ok(()) } else { file.write(&trimmed, lock) }
     }
 
-    /// Remembers what is wrong with the file, and logs it once.
+    /// Keeps the last problem of the file, and logs it once.
     fn note<T>(&self, result: Result<T, PinFileError>) -> Result<T, PinFileError> {
         let problem = result.as_ref().err().map(ToString::to_string);
         let mut known = self.shared.problem.lock();
@@ -323,7 +323,7 @@ fn second(clock: Clock) -> String {
     Timestamp::from_second(seconds).unwrap_or(Timestamp::MAX).to_string()
 }
 
-/// Writes to the log what was not known before.
+/// Logs changes.
 fn log_changes(changes: &[PinChange]) {
     for PinChange { source, kind } in changes.iter().take(MAX_LINES) {
         match kind {

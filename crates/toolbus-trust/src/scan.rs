@@ -1,7 +1,7 @@
 //! The scan for texts that address the model against the user.
 //!
-//! It looks for known ways of saying so. What it finds is a sign and no proof, and what it does not find is no proof
-//! either: whoever words an attack anew passes. What it looks for is data: `scan/rules.toml`.
+//! It looks for known phrases. A finding is a sign and no proof, and no finding is no proof either: an attack in new words
+//! passes. The phrases are data: `scan/rules.toml`.
 
 mod encoded;
 mod haystack;
@@ -19,7 +19,7 @@ use self::rules::{CheckKind, RuleSet, Weight};
 use crate::schema::{TextPath, TextRole, each_text};
 use crate::text::Removed;
 
-/// Most findings that are told of one tool.
+/// Most findings of one tool that are reported.
 const MAX_FINDINGS: usize = 8;
 
 /// Looks for what the rules say. Made once, for all scans; a clone shares them.
@@ -33,11 +33,11 @@ struct Finding {
 }
 
 impl Scanner {
-    /// One with the rules that come with it.
+    /// A scanner with the built-in rules.
     ///
     /// # Errors
     ///
-    /// When they cannot be read.
+    /// If they cannot be parsed.
     pub fn new() -> Result<Self, RulesError> {
         RuleSet::parse(include_str!("scan/rules.toml")).map(|rules| Self(Arc::new(rules)))
     }
@@ -104,7 +104,7 @@ impl Finding {
     }
 }
 
-/// All that a model is told of a tool.
+/// The texts of a tool that a model reads.
 struct ToolTexts<'a>(&'a ToolDescriptor);
 
 impl TextSource for ToolTexts<'_> {

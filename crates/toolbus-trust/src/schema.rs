@@ -10,7 +10,7 @@ use crate::text::{self, Removed};
 const MAX_PROSE: usize = 8 * 1024;
 /// Longest title, in bytes.
 const MAX_TITLE: usize = 256;
-/// Values deeper than this are left alone. What parses has no more, and whoever offers a schema bounds it far lower.
+/// Values deeper than this are not changed. The JSON parser has the same limit, and sources of schemas have lower ones.
 const MAX_DEPTH: usize = 128;
 
 /// Cleans everything in a schema that only people and models read: titles, descriptions, comments and other strings that
@@ -142,7 +142,7 @@ fn is_technical(keyword: &str, value: &Value) -> bool {
     }
 }
 
-/// What a text of a schema is for.
+/// The purpose of a text of a schema.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum TextRole {
     /// Read by people and models alone: it has been cleaned.
@@ -226,7 +226,7 @@ fn visit_value<'v>(
                     }
                     (Keyword::Named, _) => visit_value(value, &place, depth + 1, true, visit),
                     (Keyword::Other, _) => {
-                        // Keywords that nobody knows are read by models all the same.
+                        // Models read unknown keywords, too.
                         if !is_known(keyword) {
                             visit(&place, TextRole::Name, keyword);
                         }

@@ -1,8 +1,8 @@
-//! Texts of others, bounded and freed of what nobody sees.
+//! Cleans texts of others: limits their length and removes invisible characters.
 //!
 //! Invisible are the characters with the property `Default_Ignorable_Code_Point` of Unicode 17
-//! (`DerivedCoreProperties.txt`), those for private use, of which nobody knows how they look, the interlinear
-//! annotations, and code points that are no characters.
+//! (`DerivedCoreProperties.txt`), those for private use, whose look is undefined, the interlinear annotations, and
+//! noncharacters.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -20,7 +20,7 @@ pub struct Cleaned<'a> {
     pub removed: Removed,
 }
 
-/// What was taken out of a text, or of several.
+/// What was removed from a text, or from several.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Removed {
@@ -28,7 +28,7 @@ pub struct Removed {
     pub control: usize,
     /// Characters that change the direction of text.
     pub bidirectional: usize,
-    /// Other characters that are not seen.
+    /// Other invisible characters.
     pub invisible: usize,
     /// Bytes beyond the limit.
     pub cut: usize,
@@ -83,7 +83,7 @@ pub fn unseen(text: &str) -> Removed {
     removed
 }
 
-/// Whether a name can be mistaken for another: something in it is not seen, or breaks the line.
+/// Whether a name can be mistaken for another, because of an invisible character or a line break.
 #[must_use]
 pub fn has_unseen(name: &str) -> bool {
     name.chars().any(|c| c.is_control() || matches!(c, '\u{2028}' | '\u{2029}')) || unseen(name).characters() > 0
@@ -121,7 +121,7 @@ pub(crate) fn seen(text: &str) -> impl Iterator<Item = char> {
     })
 }
 
-/// Whether there can be nothing to remove.
+/// Whether a text is ASCII without control characters other than line feed and tab.
 fn is_plain(text: &str) -> bool {
     text.bytes().all(|byte| matches!(byte, b' '..=b'~' | b'\n' | b'\t'))
 }
@@ -139,7 +139,7 @@ impl Removed {
         self.control + self.bidirectional + self.invisible
     }
 
-    /// Adds what was taken out of another text.
+    /// Adds what was removed from another text.
     pub const fn add(&mut self, other: &Self) {
         self.control += other.control;
         self.bidirectional += other.bidirectional;
@@ -168,7 +168,7 @@ impl Removed {
     }
 }
 
-/// As it is told to people: `2 control characters, 300 bytes cut`.
+/// For people: `2 control characters, 300 bytes cut`.
 impl fmt::Display for Removed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let kinds = [(self.control, "control"), (self.bidirectional, "bidirectional"), (self.invisible, "invisible")];

@@ -1,4 +1,4 @@
-//! The credentials and headers of requests, for every caller or by agent, and what keeps them out of what a service echoes.
+//! The credentials and headers of requests, shared or by agent, and the mask that removes them from responses.
 //!
 //! What a [`ResponseMask`] changes, the caller can see, and a caller may choose what is echoed. So a mask knows the credentials of
 //! one request alone, and compares them whole: a part of one that changed an answer could be guessed, character by
@@ -20,7 +20,7 @@ use crate::Secret;
 pub(super) enum EndpointCredentials {
     /// The same for every caller.
     Shared(RequestCredentials),
-    /// Each agent's own; nobody else is served.
+    /// Each agent's own; other callers are refused.
     PerAgent(BTreeMap<AgentName, RequestCredentials>),
 }
 
@@ -90,7 +90,7 @@ const MEDIA: [&str; 8] = ["application", "audio", "font", "image", "multipart", 
 pub(super) struct ResponseMask(Vec<Secret>);
 
 impl ResponseMask {
-    /// Hides `credentials`, and the values of `headers` except media types: nothing tells which of them are secret.
+    /// Hides `credentials`, and the values of `headers` except media types, because any of them may be secret.
     fn new(credentials: Vec<Secret>, headers: &[(String, Secret)]) -> Self {
         let mut hidden = credentials;
         for (_, value) in headers {

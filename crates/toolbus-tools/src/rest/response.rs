@@ -1,4 +1,4 @@
-//! From an HTTP answer, or an error of the HTTP client, to a result or a failure of the call.
+//! Turns an HTTP response, or an error of the HTTP client, into a result or a failure of the call.
 
 use std::error::Error;
 use std::io;
@@ -20,7 +20,7 @@ const MAX_ERROR_BODY: usize = 4096;
 /// Longest wait that a server may ask for.
 const MAX_RETRY_AFTER: Duration = Duration::from_secs(3600);
 
-/// Reads the answer to its end, and judges it by its status.
+/// Reads the response to its end, and maps its status.
 ///
 /// `name` is the tool's, for messages; `limit` is in bytes after decompression; `mask` hides the credentials of the request.
 pub(super) async fn read(
@@ -97,7 +97,7 @@ fn retry_after(headers: &HeaderMap) -> Option<Duration> {
 /// Longest content type that is shown, in characters.
 const MAX_SHOWN: usize = 100;
 
-/// The type of an answer's content, as its server named it.
+/// The content type of a response.
 #[derive(Debug)]
 struct ContentType(String);
 
@@ -107,12 +107,12 @@ impl ContentType {
         Self(value.unwrap_or_default().to_owned())
     }
 
-    /// As a message may show it.
+    /// The type, as a message may show it.
     fn shown(&self, mask: &ResponseMask) -> String {
         if self.0.is_empty() { "no type".to_owned() } else { shortened(&mask.whole(&self.0), MAX_SHOWN).into_owned() }
     }
 
-    /// The named charset; UTF-8 when there is none, or one that nobody knows.
+    /// The named charset; UTF-8 if it is missing or unknown.
     fn encoding(&self) -> &'static Encoding {
         let charset = self.0.split(';').skip(1).find_map(|parameter| {
             let (name, value) = parameter.split_once('=')?;
@@ -121,7 +121,7 @@ impl ContentType {
         charset.and_then(|label| Encoding::for_label(label.as_bytes())).unwrap_or(UTF_8)
     }
 
-    /// The bytes as text; nothing when they are none.
+    /// The bytes as text; `None` if they are not text.
     fn decode(&self, bytes: &[u8]) -> Option<String> {
         let (text, _, has_errors) = self.encoding().decode(bytes);
         // No text has a NUL, but many a binary format is valid UTF-8 up to it.
@@ -155,7 +155,7 @@ fn while_reading(name: &str, error: reqwest::Error) -> ToolFailure {
     named(name, judge(&error), error)
 }
 
-/// The message names the tool; where it leads is for the log, and what the URL holds for nobody.
+/// The message names the tool; the host is logged, the rest of the URL never.
 fn named(name: &str, (cause, what): (Cause, &str), error: reqwest::Error) -> ToolFailure {
     let error = error.without_url();
     ToolFailure::new(cause, format!("Tool '{name}' {what}.")).with_detail(chain(&error))

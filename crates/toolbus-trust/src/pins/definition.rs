@@ -1,4 +1,4 @@
-//! What agents are told of a tool, in one form and with a fingerprint.
+//! The definition of a tool as agents see it, in a canonical form and with a fingerprint.
 
 use std::fmt;
 use std::str::FromStr;
@@ -10,20 +10,20 @@ use serde_json::{Map, Value, json};
 use sha2::{Digest as _, Sha256};
 use toolbus_core::tool::{Effect, ToolDescriptor};
 
-/// What a digest is written after.
+/// Prefix of a digest in text.
 const PREFIX: &str = "sha256:";
 
-/// A fingerprint: equal for what is equal.
+/// A fingerprint (SHA-256).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Digest([u8; 32]);
 
-/// A text that is no digest.
+/// A string that is not a digest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("expected `sha256:` and 64 hexadecimal digits")]
 pub struct NoDigest;
 
-/// What agents are told of a tool: its name within its source, title, description, schemas and effect. As JSON whose
-/// members are in order, so that the order in which a source writes them changes nothing.
+/// The definition of a tool as agents see it: its name within its source, title, description, schemas and effect. It is JSON
+/// with sorted fields, so that the order in which a source writes them does not matter.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Definition {
     text: Arc<str>,
@@ -31,7 +31,7 @@ pub struct Definition {
 }
 
 impl Digest {
-    /// That of some texts, which no others have.
+    /// The digest of a list of strings, each with its length.
     pub fn of<'a>(texts: impl IntoIterator<Item = &'a str>) -> Self {
         let mut digest = Sha256::new();
         for text in texts {
@@ -47,10 +47,10 @@ impl Digest {
 }
 
 impl Definition {
-    /// What agents are told of this tool. Limits and what runs it are not part of it: they are the operator's.
+    /// The definition of a tool. Limits and the executor are not part of it: they are the operator's.
     #[must_use]
     pub fn of(tool: &ToolDescriptor) -> Self {
-        // Every field is named, so that for a new one it is decided whether agents are told of it.
+        // Every field is named, so that a new one must be considered here.
         let ToolDescriptor {
             name: _,
             title,
@@ -102,7 +102,7 @@ impl Definition {
         &self.text
     }
 
-    /// The same, if it can have this fingerprint: somebody may have laid the JSON out in another way.
+    /// The definition, if it has this fingerprint, perhaps after its JSON was reformatted.
     pub(super) fn with_digest(self, digest: Digest) -> Option<Self> {
         if self.digest == digest {
             return Some(self);
@@ -112,7 +112,7 @@ impl Definition {
     }
 }
 
-/// JSON with the members of each object in order, and nothing between its parts.
+/// JSON with sorted fields and without white space.
 fn canonical(value: &Value) -> String {
     let mut text = String::new();
     write_canonical(value, &mut text);
@@ -187,7 +187,7 @@ impl<'de> Deserialize<'de> for Digest {
 
 impl Serialize for Definition {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        // As it is: a number that is read and written again may be another one.
+        // Unchanged: a number that is parsed and written again may differ.
         let raw = RawValue::from_string(self.text.to_string()).map_err(serde::ser::Error::custom)?;
         raw.serialize(serializer)
     }

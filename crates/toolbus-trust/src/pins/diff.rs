@@ -1,4 +1,4 @@
-//! How a definition changed, for people.
+//! The difference of two definitions, for people.
 
 use serde_json::Value;
 use similar::TextDiff;
@@ -91,7 +91,7 @@ impl DiffLines {
     }
 }
 
-/// A character as everybody sees it.
+/// A character, escaped if it is invisible.
 fn visible(c: char) -> impl Iterator<Item = char> {
     let is_seen = !c.is_control() && !is_invisible(c);
     is_seen.then_some(c).into_iter().chain((!is_seen).then(|| c.escape_unicode()).into_iter().flatten())

@@ -63,7 +63,7 @@ pub enum Mismatch {
 }
 
 impl State {
-    /// Whether an operator can do something about it.
+    /// Whether an operator can approve it.
     #[must_use]
     pub const fn is_open(self) -> bool {
         matches!(self, Self::Changed | Self::New | Self::Missing | Self::Suspect)
@@ -82,7 +82,7 @@ pub fn offer(differences: &[Difference]) -> Digest {
 }
 
 impl PinState {
-    /// Every tool that is pinned or there, of one source or of all; by source and name.
+    /// Every pinned or present tool, of one source or of all, by source and name.
     pub(super) fn entries(&self, only: Option<&str>) -> Vec<Entry> {
         self.differences(|source, _, _| only.is_none_or(|only| only == source))
             .into_iter()
@@ -90,7 +90,7 @@ impl PinState {
             .collect()
     }
 
-    /// The tools that a name means: those of the source of this name, of the MCP server of this name, or of this name.
+    /// The tools that `name` means: those of the source of this name, of the MCP server of this name, or the tool of this name.
     pub(super) fn find(&self, name: &str, source: Option<&str>) -> Result<Vec<Difference>, Mismatch> {
         let is_source = |source: &str| self.record.sources.contains_key(source) || self.present.contains_key(source);
         let of_server = format!("{MCP}{name}");
@@ -110,7 +110,7 @@ impl PinState {
         if found.is_empty() { Err(Mismatch::Unknown(name.to_owned())) } else { Ok(found) }
     }
 
-    /// What is to be approved by a name, if it is what was shown: with this fingerprint.
+    /// The differences that an approval of `name` would pin, if their fingerprint is `shown`.
     pub(super) fn offered(&self, name: &str, source: Option<&str>, shown: Digest) -> Result<Vec<Difference>, Mismatch> {
         let mut found = self.find(name, source)?;
         found.retain(|difference| difference.entry.state.is_open());
@@ -128,7 +128,7 @@ impl PinState {
         Ok(found)
     }
 
-    /// Every source of which something is pinned or there.
+    /// Every source with a pinned or present tool.
     pub(super) fn sources(&self) -> BTreeSet<&String> {
         self.record.sources.keys().chain(self.present.keys()).collect()
     }
@@ -153,13 +153,13 @@ impl PinState {
     }
 }
 
-/// The sources of these, each once.
+/// The sources of differences, each once.
 fn sources_of(differences: &[Difference]) -> String {
     let sources: BTreeSet<_> = differences.iter().map(|difference| difference.entry.source.as_str()).collect();
     sources.into_iter().collect::<Vec<_>>().join(", ")
 }
 
-/// How a tool is; `now` is absent where nobody knows what its source has.
+/// The difference of one tool; `now` is `None` if its source is not present.
 fn difference(
     source: &str,
     tool: &str,
@@ -199,7 +199,7 @@ fn difference(
     Difference { entry, before, after }
 }
 
-/// Pins what was offered.
+/// Pins the offered definitions.
 pub(super) fn approve(record: &mut PinRecord, offered: &[Difference], now: &str) {
     for Difference { entry, after, .. } in offered {
         let Some(source) = record.sources.get_mut(&entry.source) else { continue };

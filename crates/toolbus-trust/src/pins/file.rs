@@ -20,12 +20,12 @@ const MAX_FILE: usize = 64 << 20;
 const MAX_WAIT: Duration = Duration::from_secs(5);
 /// Permissions of a new file: for its owner alone.
 const PRIVATE: u32 = 0o600;
-/// The user who may do everything.
+/// User id of root.
 const ROOT: u32 = 0;
-/// Time between two tries.
+/// Time between two attempts.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// Why the file of pins cannot be used.
+/// Why the pin file cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[error("the pin file `{}` {problem}", path.display())]
 pub struct PinFileError {
@@ -71,13 +71,13 @@ enum FileProblem {
     Writing(io::Error),
 }
 
-/// The file of pins.
+/// The pin file.
 #[derive(Debug, Clone)]
 pub(super) struct PinFile {
     path: PathBuf,
 }
 
-/// Held while the file is read and replaced, against other processes.
+/// Locks the file against other processes until it is dropped.
 pub(super) struct Lock(#[expect(dead_code, reason = "its end releases the lock")] File);
 
 impl PinFile {
@@ -89,7 +89,7 @@ impl PinFile {
         &self.path
     }
 
-    /// What the file holds; nothing while there is none.
+    /// The record of the file; `None` if there is no file.
     pub(super) fn read(&self) -> Result<Option<PinRecord>, PinFileError> {
         let Some(text) = self.text().map_err(|problem| self.error(problem))? else { return Ok(None) };
         parse(&text).map(Some).map_err(|problem| self.error(problem))
@@ -109,7 +109,7 @@ impl PinFile {
         }
     }
 
-    /// Replaces the file: whoever reads it, and whenever this ends, it is the old one or the new one.
+    /// Replaces the file atomically.
     pub(super) fn write(&self, record: &PinRecord, _lock: &Lock) -> Result<(), PinFileError> {
         let mut text =
             serde_json::to_vec_pretty(record).map_err(|error| self.error(FileProblem::Broken(error.to_string())))?;
@@ -128,15 +128,15 @@ impl PinFile {
             }
             new => {
                 let file = new?;
-                // A lock that another user cannot take would be worse than none.
+                // Another user must be able to take the lock.
                 self.hand_over(&file).inspect_err(|_| drop(fs::remove_file(&path)))?;
                 Ok(file)
             }
         }
     }
 
-    /// Gives a new file to who owns the file of pins, or else its folder, with the same permissions: somebody else, such as
-    /// root beside a daemon with a user of its own, must not lock its owner out.
+    /// Gives a new file the owner and permissions of the pin file, or else the owner of its folder: another user, such as root
+    /// beside a daemon with its own user, must not lock the owner out.
     fn hand_over(&self, new: &File) -> Result<(), FileProblem> {
         let before = fs::symlink_metadata(&self.path).ok();
         let heir = match &before {
@@ -147,7 +147,7 @@ impl PinFile {
         if (own.uid(), own.gid()) != (heir.uid(), heir.gid())
             && let Err(error) = fchown(new, Some(heir.uid()), Some(heir.gid()))
         {
-            // Root is locked out of nothing, and the owner of a folder not by others who write into it.
+            // Root is never locked out, nor is the owner of a folder by other users who may write to it.
             let is_locked_out = heir.uid() != ROOT && (before.is_some() || own.uid() == ROOT);
             if is_locked_out {
                 return Err(FileProblem::Owner(heir.uid(), heir.gid(), error));
@@ -163,13 +163,13 @@ impl PinFile {
 
     fn replace(&self, text: &[u8]) -> Result<(), FileProblem> {
         let next = beside(&self.path, ".new");
-        // What a crash left may be another user's.
+        // A file left by a crash may belong to another user.
         let _ = fs::remove_file(&next);
         let mut file = create(&next, OFlags::EXCL)?;
         self.hand_over(&file)?;
         file.write_all(text).and_then(|()| file.sync_all()).map_err(FileProblem::Writing)?;
         fs::rename(&next, &self.path).map_err(FileProblem::Writing)?;
-        // The new name must outlive a crash, too. Not every file system can be told so.
+        // The new name must survive a crash, too. Not every file system supports that.
         let _ = File::open(self.folder()).and_then(|folder| folder.sync_all());
         Ok(())
     }
@@ -217,7 +217,7 @@ fn create(path: &Path, more: OFlags) -> Result<File, FileProblem> {
     })
 }
 
-/// Reads a record, and whether its fingerprints are those of what it holds.
+/// Parses a record, and checks its fingerprints.
 fn parse(text: &str) -> Result<PinRecord, FileProblem> {
     #[derive(Deserialize)]
     struct Versioned {

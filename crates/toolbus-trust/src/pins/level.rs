@@ -1,4 +1,4 @@
-//! How much is done about changes, by source.
+//! What is done about changes, by source.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -10,15 +10,15 @@ use toolbus_core::tool::Naming;
 
 use super::definition::Digest;
 
-/// What is done when a tool is not what it was. In a configuration it is `false`, `true` or "strict".
+/// What is done about a changed tool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub enum Level {
-    /// It is told.
+    /// It is logged (`watch` in the configuration).
     #[default]
     Watch,
-    /// The tool is held back until an operator has approved it.
+    /// The tool is quarantined until an operator approves it.
     Hold,
-    /// So are tools whose texts look as if they spoke to the model against its user.
+    /// Suspect tools are quarantined, too.
     Strict,
 }
 
@@ -78,7 +78,7 @@ pub struct Named {
     pub source: String,
     /// How its tools are called.
     pub naming: Naming,
-    /// Fingerprint of how it is reached, by which it is known again under another name; `None` if it is not reached.
+    /// Fingerprint of its command or URL, which identifies it under another name; `None` if it has none.
     pub reached: Option<Digest>,
 }
 
@@ -88,14 +88,14 @@ pub struct Levels {
     exact: BTreeMap<Box<str>, Level>,
     /// The most specific first.
     patterns: Vec<(Pattern, Level)>,
-    /// What else the configuration says of the sources that it names.
+    /// The other settings of configured sources.
     named: BTreeMap<Box<str>, Named>,
-    /// At least this, for sources that are named no more and still there.
+    /// Minimum levels of present sources that are no longer configured.
     kept: BTreeMap<Box<str>, Level>,
 }
 
 impl Level {
-    /// Whether what changed is held back.
+    /// Whether changed tools are quarantined.
     #[must_use]
     pub fn holds(self) -> bool {
         self >= Self::Hold
@@ -114,7 +114,7 @@ impl Levels {
         Self { exact, patterns, ..Self::default() }
     }
 
-    /// The same, which names these sources, too, whatever decides their levels, and knows how their tools are called.
+    /// Adds configured sources with the names of their tools; their levels do not change.
     #[must_use]
     pub fn naming(mut self, sources: impl IntoIterator<Item = Named>) -> Self {
         for named in sources {
@@ -130,12 +130,12 @@ impl Levels {
         self.named.get(source).map_or_else(|| own.to_owned(), |named| named.naming.published(own))
     }
 
-    /// Fingerprint of how a source is reached, where that is known.
+    /// Fingerprint of how a source is reached; `None` if unknown.
     pub(super) fn reached(&self, source: &str) -> Option<Digest> {
         self.named.get(source)?.reached
     }
 
-    /// Whether nothing has a source any more: the configuration does not, and it is not there, or not for longer than a moment.
+    /// Whether a source is neither configured nor present, or about to go.
     pub(super) fn is_gone(&self, source: &str, is_there: bool) -> bool {
         !self.exact.contains_key(source) && (!is_there || self.kept.contains_key(source))
     }
@@ -148,14 +148,14 @@ impl Levels {
         self.kept.get(source).copied().unwrap_or_default().max(level)
     }
 
-    /// Whether a source is named, and not only meant with others.
+    /// Whether the configuration names a source, not only by a wildcard.
     pub(super) fn name(&self, source: &str) -> bool {
         let is_name = |pattern: &Pattern| pattern.is_exact() && pattern.matches(source);
         self.exact.contains_key(source) || self.patterns.iter().any(|(pattern, _)| is_name(pattern))
     }
 
-    /// Becomes `next`. A source that is named no more keeps its level while it is there: its tools go a moment after its
-    /// name, and nothing may be let through in between.
+    /// Becomes `next`. A present source that is no longer configured keeps its level: its tools go later than its name, and must
+    /// stay quarantined until then.
     pub(super) fn replace(&mut self, next: Self, is_there: impl Fn(&str) -> bool) {
         let before = std::mem::replace(self, next);
         let named = before.exact.keys().chain(before.kept.keys());
@@ -163,12 +163,12 @@ impl Levels {
         self.kept = lost.map(|source| (source.clone(), before.of(source))).collect();
     }
 
-    /// Forgets the levels of sources that are named no more and gone.
+    /// Removes the levels of sources that are gone and no longer configured.
     pub(super) fn forget_gone(&mut self, is_there: impl Fn(&str) -> bool) {
         self.kept.retain(|source, _| is_there(source));
     }
 
-    /// Whether any source may have something held back.
+    /// Whether tools of any source can be quarantined.
     #[must_use]
     pub fn hold_anything(&self) -> bool {
         self.exact.values().chain(self.patterns.iter().map(|(_, level)| level)).any(|level| level.holds())

@@ -1,4 +1,4 @@
-//! What is kept of each source: its tools as they were pinned, and what differs from them.
+//! The record of each source: its pinned tools, and pending changes.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,10 +8,10 @@ use serde::{Deserialize, Serialize};
 use super::definition::{Definition, Digest};
 use super::level::Level;
 
-/// The version of the record's form.
+/// Version of the record's format.
 pub(super) const VERSION: u64 = 1;
 
-/// Everything that is kept.
+/// The record of all sources.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct PinRecord {
@@ -19,7 +19,7 @@ pub(super) struct PinRecord {
     pub(super) sources: BTreeMap<String, SourceRecord>,
 }
 
-/// What is kept of one source.
+/// The record of one source.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct SourceRecord {
@@ -27,35 +27,35 @@ pub(super) struct SourceRecord {
     pub(super) since: String,
     /// Fingerprint of its set of tools.
     pub(super) digest: Digest,
-    /// Whether its changes were ever held back. What it was pinned as stays then, until an operator approves something
-    /// else: those who hold nothing back do not overwrite it, neither this process later nor another one.
+    /// Whether its changes were ever quarantined. Then its pins stay until an operator approves others: a process whose level
+    /// quarantines nothing does not overwrite them.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(super) held: bool,
-    /// Fingerprint of how it was reached, by which it is known again under another name.
+    /// Fingerprint of its command or URL, which identifies it under another name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) reached: Option<Digest>,
     /// Its tools, by their names within it.
     pub(super) tools: BTreeMap<String, Pin>,
-    /// Tools that differ from what is pinned, and wait for an operator.
+    /// Tools that differ from their pins, and wait for an operator.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub(super) pending: BTreeMap<String, SeenDefinition>,
 }
 
-/// A tool that is pinned.
+/// A pinned tool.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Pin {
-    /// Since when it is pinned like this.
+    /// When this definition was pinned.
     pub(super) since: String,
-    /// When an operator approved it; absent: it was like this when it was first seen.
+    /// When an operator approved it; `None`: it is the first definition.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) approved: Option<String>,
-    /// When a tool of its name was first seen here; absent: that is `since`. It does not change with the definition.
+    /// When a tool of its name was first seen; `None`: at `since`. It does not change with the definition.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) first: Option<String>,
     pub(super) digest: Digest,
     pub(super) definition: Definition,
-    /// What it was before its last change, where that held nothing back.
+    /// The previous definition, if the change was not quarantined.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) before: Option<SeenDefinition>,
 }
@@ -69,17 +69,17 @@ pub(super) struct SeenDefinition {
     pub(super) definition: Definition,
 }
 
-/// A tool that is there now.
+/// A present tool.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct PresentTool {
     /// The name that it is called by.
     pub(super) name: Arc<str>,
     pub(super) definition: Definition,
-    /// Why its texts are suspect, if they are.
+    /// Why its texts are suspect; `None` if they are not.
     pub(super) finding: Option<String>,
 }
 
-/// When tools are looked at.
+/// The time of a review.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ReviewTime<'a> {
     /// The present time.
@@ -88,30 +88,30 @@ pub(super) struct ReviewTime<'a> {
     pub(super) first: &'a str,
 }
 
-/// What came of looking at what a source has.
+/// The result of a review of one source.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Observation {
-    /// Tools that are not as they were, by name.
+    /// Changed tools, by name.
     pub(super) changes: Vec<(String, State)>,
     /// Whether the record changed.
     pub(super) is_changed: bool,
 }
 
-/// How a tool is, compared with what is pinned.
+/// The state of a tool, compared with its pin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum State {
-    /// As it was when it was pinned, by a source of which changes are held back.
+    /// Unchanged, of a source whose changes are quarantined.
     Pinned,
-    /// As it was last seen, by a source of which changes are told only.
+    /// Unchanged, of a source whose changes are only logged.
     Recorded,
-    /// Not as it was.
+    /// Changed.
     Changed,
-    /// Not known, of a source that is.
+    /// New, of a known source.
     New,
-    /// Not there any more.
+    /// Pinned, and not present.
     Missing,
-    /// As it was, and its texts look as if they spoke to the model against its user.
+    /// Unchanged, and its texts look as if they tried to misuse the model.
     Suspect,
 }
 
@@ -154,7 +154,7 @@ impl Pin {
         }
     }
 
-    /// The same, whose name counts as first seen at this time.
+    /// Sets when its name was first seen.
     fn first_at(mut self, first: &str) -> Self {
         self.first = (self.since != first).then(|| first.to_owned());
         self
@@ -165,7 +165,7 @@ impl Pin {
         self.first.as_deref().unwrap_or(&self.since)
     }
 
-    /// The same in the place of another pin of its name, if there was one.
+    /// Keeps when the name was first seen from the pin that it replaces.
     pub(super) fn after(self, before: Option<&Self>) -> Self {
         match before {
             Some(before) => self.first_at(before.first()),
@@ -175,7 +175,7 @@ impl Pin {
 }
 
 impl SourceRecord {
-    /// A source that is seen for the first time: what it has is how it is to stay.
+    /// The record of a source that is seen for the first time: its present tools are pinned.
     pub(super) fn first_seen(present: &BTreeMap<String, PresentTool>, level: Level, at: ReviewTime<'_>) -> Self {
         let pin = |(name, tool): (&String, &PresentTool)| {
             (name.clone(), Pin::new(&tool.definition, at.now, false).first_at(at.first))
@@ -185,20 +185,18 @@ impl SourceRecord {
         Self { since, digest, held: level.holds(), reached: None, tools, pending: BTreeMap::new() }
     }
 
-    /// The same under another name: what it was pinned as counts there, too.
+    /// The record for the source under another name, with the same pins.
     pub(super) fn renamed(&self) -> Self {
         Self { pending: BTreeMap::new(), ..self.clone() }
     }
 
-    /// In how far a source that lists these tools may be this one: at least half of the tools of either have the names of the
-    /// other's. The number of those.
+    /// How many tool names a source shares with this one; `None` if fewer than half of the smaller one's.
     pub(super) fn resembles(&self, present: &BTreeMap<String, PresentTool>) -> Option<usize> {
         let shared = self.tools.keys().filter(|name| present.contains_key(*name)).count();
         (shared > 0 && shared * 2 >= self.tools.len().min(present.len())).then_some(shared)
     }
 
-    /// Takes in what the source has now. What is pinned stays as it is where changes are held back, or once were; elsewhere
-    /// it follows.
+    /// Compares the present tools with the pins. Pins follow the tools unless changes are, or ever were, quarantined.
     pub(super) fn observe(
         &mut self,
         present: &BTreeMap<String, PresentTool>,
@@ -219,7 +217,7 @@ impl SourceRecord {
         observed
     }
 
-    /// Has what differs wait for an operator; whether that changes anything.
+    /// Records the differences as pending. Returns whether the record changed.
     fn wait(&mut self, present: &BTreeMap<String, PresentTool>, now: &str) -> bool {
         let waiting = self.pending.len();
         let tools = &self.tools;
@@ -237,7 +235,7 @@ impl SourceRecord {
         is_changed
     }
 
-    /// What is not as it was pinned.
+    /// The tools that differ from their pins.
     fn compare(&self, present: &BTreeMap<String, PresentTool>) -> Vec<(String, State)> {
         let here = present.iter().filter_map(|(name, tool)| {
             let state = match self.tools.get(name) {
@@ -275,7 +273,7 @@ impl SourceRecord {
         Observation { is_changed: !changes.is_empty(), changes }
     }
 
-    /// How a tool is that is there.
+    /// The state of a present tool.
     pub(super) fn state(&self, name: &str, tool: &PresentTool, level: Level) -> State {
         match self.tools.get(name) {
             None => State::New,
@@ -287,7 +285,7 @@ impl SourceRecord {
         }
     }
 
-    /// How a tool is, as far as the record alone tells.
+    /// The state of a tool by the record alone.
     pub(super) fn recorded_state(&self, name: &str, level: Level) -> State {
         match (self.tools.get(name), self.pending.contains_key(name)) {
             (None, _) => State::New,

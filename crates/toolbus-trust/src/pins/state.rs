@@ -1,7 +1,7 @@
-//! What is pinned and what is there, side by side.
+//! The pinned and the present tools.
 //!
-//! Of sources that nobody named, such as MCP servers that callers register, a bounded amount is kept: whoever may add
-//! some must not fill the file for everybody.
+//! The size of sources that the configuration does not name, such as MCP servers that callers register, is limited, so that
+//! callers cannot fill the file.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use super::differences::MCP;
 use super::level::{Level, Levels};
 use super::record::{PinRecord, PresentTool, ReviewTime, SourceRecord, State};
 
-/// Most changes of one source that are remembered as told.
+/// Most changes of one source that are remembered as reported.
 const MAX_REPORTED: usize = 10_000;
 /// Most findings that a reason names.
 const MAX_FINDINGS: usize = 3;
@@ -30,12 +30,12 @@ const OVERHEAD: usize = 512;
 /// What was made of each descriptor, by source and name.
 type SeenTools = HashMap<(Arc<str>, Arc<str>), (Arc<ToolDescriptor>, PresentTool)>;
 
-/// Everything that is known.
+/// The state of all sources.
 #[derive(Default)]
 pub(super) struct PinState {
     pub(super) record: PinRecord,
     pub(super) levels: Levels,
-    /// What each source has now, by the names within it.
+    /// The present tools of each source, by their names within it.
     pub(super) present: BTreeMap<String, BTreeMap<String, PresentTool>>,
     seen: SeenTools,
     /// The number of the last review that found each source, of those that this process has seen.
@@ -44,17 +44,17 @@ pub(super) struct PinState {
     /// When the process began, until all sources of its start are known. Tools that are new before that are recorded
     /// with this age, so that it does not matter which source was faster.
     pub(super) starting: Option<String>,
-    /// What was told of each source, so that it is told once.
+    /// What was reported of each source, so that it is reported once.
     pub(super) reported: BTreeMap<String, BTreeSet<(String, State, Option<Digest>)>>,
-    /// How many changes were told, by source.
+    /// Number of reported changes, by source.
     pub(super) changes: BTreeMap<String, u64>,
-    /// Whether the record changed since somebody last asked.
+    /// Whether the record changed since it was last saved.
     pub(super) is_unsaved: bool,
-    /// Whether other tools may be held back than the last review said.
+    /// Whether other tools may be quarantined than at the last review.
     pub(super) needs_review: bool,
 }
 
-/// Something that was not known before.
+/// A change of a source.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct PinChange {
     pub(super) source: String,
@@ -67,7 +67,7 @@ pub(super) enum PinChangeKind {
     FirstSeen(usize),
     /// The source is seen for the first time, and pinned as this one was, which is gone.
     Renamed(String),
-    /// A tool is not as it was.
+    /// A tool changed.
     Tool { tool: String, state: State, is_held: bool },
 }
 
@@ -75,7 +75,7 @@ impl PinState {
     /// What is pinned already.
     pub(super) fn of(record: PinRecord, levels: Levels) -> Self {
         let mut pins = Self { record, levels, ..Self::default() };
-        // What waited for an operator when the record was written was told then.
+        // Pending changes of the record were reported when it was written.
         for (source, kept) in &pins.record.sources {
             let reported = pins.reported.entry(source.clone()).or_default();
             for (tool, seen) in &kept.pending {
@@ -90,7 +90,7 @@ impl PinState {
         self.levels.replace(levels, |source| self.present.contains_key(source));
     }
 
-    /// Takes in the tools that there are now. Returns those that are held back, and what is to be told.
+    /// Reviews the present tools. Returns those to quarantine, and the changes to log.
     pub(super) fn review(&mut self, tools: &[Arc<ToolDescriptor>], now: &str) -> (Quarantine, Vec<PinChange>) {
         let mut before = std::mem::take(&mut self.seen);
         self.present.clear();
@@ -113,8 +113,8 @@ impl PinState {
         (self.held(tools), changes)
     }
 
-    /// Takes over what another process has pinned, or this one has written; what only this one knows stays. What this one
-    /// merely read is forgotten when it is written no more.
+    /// Takes over a record that another process or this one wrote. Sources that this process has seen stay; those that it only
+    /// read go with the record.
     pub(super) fn merge(&mut self, written: PinRecord, now: &str) -> Vec<PinChange> {
         let own = std::mem::replace(&mut self.record, written);
         let kept: Vec<_> = own.sources.iter().filter(|(name, _)| self.is_own(name)).collect();
@@ -168,8 +168,8 @@ impl PinState {
         changes
     }
 
-    /// The pinned source that is gone and that a source seems to be under another name: it is reached in the same way, or else
-    /// most like it by the names of its tools.
+    /// The pinned source, now gone, that a new source seems to be under another name: it is reached in the same way, or has
+    /// the most tool names in common.
     fn predecessor(
         &self,
         reached: Option<Digest>,
@@ -195,7 +195,7 @@ impl PinState {
         level: Level,
     ) -> Option<PinChange> {
         let reported = self.reported.entry(source.clone()).or_default();
-        // Rather twice than not at all; and no source has another one silenced.
+        // A change may be reported twice, but never not at all; the limit is per source.
         if reported.len() >= MAX_REPORTED {
             reported.clear();
         }
@@ -226,7 +226,7 @@ impl PinState {
         held
     }
 
-    /// Whether a tool would not be held back. A source that was never seen has nothing that could have changed.
+    /// Whether a tool is not quarantined. A source that was never seen has no changes.
     pub(super) fn admits(&self, tool: &ToolDescriptor) -> bool {
         let level = self.levels.of(&tool.source);
         let Some(source) = self.record.sources.get(&*tool.source).filter(|_| level.holds()) else { return true };
@@ -235,7 +235,7 @@ impl PinState {
         reason(source.state(tool.bare_name(), &present, level), &present).is_none()
     }
 
-    /// What is kept of a tool under its name. A source that is seen for the first time has all that it lists pinned.
+    /// The pin of a tool's name. All tools of a source that is seen for the first time are pinned.
     pub(super) fn claim(&self, tool: &ToolDescriptor) -> Claim {
         let holds = self.levels.of(&tool.source).holds();
         let Some(source) = self.record.sources.get(&*tool.source) else {
@@ -246,8 +246,7 @@ impl PinState {
         Claim { is_pinned: holds && pin.is_some(), since }
     }
 
-    /// The names of pinned tools of the MCP servers that are configured, whether they are there or not, each with the source
-    /// that was seen with it first.
+    /// The names of pinned tools of configured MCP servers, present or not, each with the source that had it first.
     pub(super) fn reserved(&self) -> HashMap<Arc<str>, Arc<str>> {
         let holds =
             |source: &str| source.starts_with(MCP) && self.levels.name(source) && self.levels.of(source).holds();
@@ -262,18 +261,17 @@ impl PinState {
         first.into_iter().map(|(name, (_, source))| (name.into(), source.into())).collect()
     }
 
-    /// Whether this process knows a source that the record should have and does not.
+    /// Whether a record lacks a source of this process.
     pub(super) fn lacks_any(&self, record: &PinRecord) -> bool {
         self.record.sources.keys().any(|source| self.is_own(source) && !record.sources.contains_key(source))
     }
 
-    /// Whether this process is to keep a source, whatever others write.
+    /// Whether this process has seen or configured a source.
     fn is_own(&self, source: &str) -> bool {
         self.last_seen.contains_key(source) || self.levels.name(source)
     }
 
-    /// Forgets the oldest of the sources that are gone and that nobody named, where these are too many, or too large: those
-    /// that went first.
+    /// Removes the sources beyond the limits that are gone and not configured, those gone longest first.
     fn forget_gone(&mut self) {
         let gone = self.record.sources.iter().filter(|(name, _)| !self.present.contains_key(*name));
         let gone = gone.filter(|(name, _)| !self.levels.name(name));
@@ -290,8 +288,7 @@ impl PinState {
         }
     }
 
-    /// Leaves out of a record that is too large what was before, and of the sources that nobody named those that are gone,
-    /// and the largest.
+    /// A record without previous definitions, and of the sources not configured without those that are gone and the largest.
     pub(super) fn trimmed(&self, record: &PinRecord) -> PinRecord {
         let mut record = record.clone();
         record.sources.retain(|source, _| self.present.contains_key(source) || self.levels.name(source));
@@ -307,13 +304,13 @@ impl PinState {
     }
 }
 
-/// What is suspect about a tool, in words.
+/// The suspicions of a tool as text.
 fn finding(tool: &ToolDescriptor) -> Option<String> {
     let found: Vec<String> = tool.suspicions.iter().take(MAX_FINDINGS).map(ToString::to_string).collect();
     (!found.is_empty()).then(|| found.join("; "))
 }
 
-/// Why a tool is held back, for operators; none if it is not.
+/// Why a tool is quarantined, for operators; `None` if it is not.
 pub(super) fn reason(state: State, present: &PresentTool) -> Option<String> {
     let why = match state {
         State::Pinned | State::Recorded | State::Missing => return None,
@@ -324,7 +321,7 @@ pub(super) fn reason(state: State, present: &PresentTool) -> Option<String> {
     Some(format!("{why}; see `toolbus pins diff {}`", present.name))
 }
 
-/// Those of these sources that find no room behind the ones before them.
+/// The sources beyond the limits, in order.
 fn beyond<'a>(sources: impl IntoIterator<Item = (&'a String, usize)>, number: usize, bytes: usize) -> Vec<String> {
     let (mut rooms, mut room) = (number, bytes);
     let mut finds_room = |size: usize| {
@@ -337,7 +334,7 @@ fn beyond<'a>(sources: impl IntoIterator<Item = (&'a String, usize)>, number: us
     sources.into_iter().filter(|(_, size)| !finds_room(*size)).map(|(name, _)| name.clone()).collect()
 }
 
-/// What a source takes in the file, about.
+/// Approximate bytes of a source in the file.
 fn size(source: &SourceRecord) -> usize {
     let of_tool = |(name, bytes): (&String, usize)| name.len() + bytes + OVERHEAD;
     let pinned = source.tools.iter().map(|(name, pin)| {

@@ -6,7 +6,7 @@ use super::normal;
 use crate::schema::{TextPath, TextRole};
 use crate::text::{clean, has_unseen, unseen};
 
-/// Most that is looked at, in bytes.
+/// Most text that is scanned, in bytes.
 const MAX_LENGTH: usize = 64 * 1024;
 /// Longest excerpt, in characters.
 const MAX_EXCERPT: usize = 120;
@@ -115,7 +115,7 @@ fn place_of(texts: &impl TextSource, number: usize) -> String {
     found
 }
 
-/// A place, as people are told of it: names in it may be of any length, and hold anything.
+/// A place as text for people, shortened and escaped: names in it may be of any length and content.
 pub(super) fn told(place: &TextPath<'_>) -> String {
     let escaped: String = place.to_string().escape_debug().take(MAX_PLACE + 1).collect();
     text::shortened(&escaped, MAX_PLACE).into_owned()

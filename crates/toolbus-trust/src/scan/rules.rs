@@ -105,7 +105,7 @@ struct RulePattern {
 #[derive(Debug)]
 pub(super) struct RuleSet {
     rules: Vec<Rule>,
-    /// Tells quickly which patterns match at all.
+    /// Finds quickly which patterns match at all.
     set: RegexSet,
     /// Each pattern.
     patterns: Vec<RulePattern>,
@@ -141,7 +141,7 @@ impl RuleSet {
             let compiled = pattern.compiled.get_or_init(|| regex(&pattern.text).ok()).as_ref();
             // One that the set has can be compiled by itself as well.
             let found = compiled?.find_iter(text).map(|found| (found.start(), found.end()));
-            // Whoever has so many exceptions in one definition means something by it.
+            // So many exceptions in one definition are no accident.
             let found = found.enumerate().find(|(number, found)| {
                 let sentence = sentence(text, *found);
                 *number >= MAX_EXCEPTIONS || !rule.unless.iter().any(|unless| unless.is_match(sentence))
