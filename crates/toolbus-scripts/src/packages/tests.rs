@@ -208,7 +208,7 @@ async fn one_who_waits_no_longer_does_not_end_what_another_waits_for() {
 
 /// How many wait for what is being installed.
 fn holders(cache: &PackageCache) -> usize {
-    let running = cache.inner.running.lock().unwrap();
+    let running = cache.inner.running.lock();
     let one = running.values().find_map(WeakShared::upgrade);
     // The one that is looked at is a holder, too.
     one.and_then(|one| one.strong_count()).map_or(0, |count| count - 1)

@@ -190,6 +190,7 @@ mod tests {
 
     use futures_util::FutureExt as _;
     use futures_util::future::BoxFuture;
+    use toolbus_core::Clock;
     use toolbus_sandbox::{Ending, Limits, Outcome, Stop};
 
     use super::LocalRunner;

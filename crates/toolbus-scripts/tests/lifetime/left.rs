@@ -1,9 +1,9 @@
 //! What there is besides the test: processes, folders, descriptors, mounts, memory.
 
-use parking_lot::Mutex;
 use std::fs;
 use std::path::PathBuf;
 
+use parking_lot::Mutex;
 use rustix::process::{Pid, getpid, set_child_subreaper};
 use toolbus_testing::patience::eventually;
 

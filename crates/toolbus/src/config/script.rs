@@ -223,8 +223,6 @@ impl Default for PackagesConfig {
             max_cache: LargeSize::from_gib(4),
             ttl: HumanDuration::from_secs(24 * 3600),
             index_url: None,
-            clock: Clock::SYSTEM,
-            random: Random::SYSTEM,
         }
     }
 }

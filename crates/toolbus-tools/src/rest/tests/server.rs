@@ -1,6 +1,5 @@
 //! Servers that do as they are told.
 
-use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -10,8 +9,10 @@ use axum::extract::State;
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, Response};
 use axum::serve::ListenerExt as _;
+use parking_lot::Mutex;
 use tokio::io::AsyncReadExt as _;
 use tokio::net::{TcpListener, TcpStream};
+use tokio_util::task::TaskTracker;
 
 /// A request as the server saw it.
 #[derive(Debug, Clone)]
