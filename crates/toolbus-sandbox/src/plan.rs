@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use bytes::Bytes;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// What a program is and may do: fixed before it starts.
@@ -79,15 +80,21 @@ pub struct Job {
 }
 
 /// How strongly a program is isolated; stronger is greater.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+///
+/// The strongest is declared first, as the schema of a configuration lists them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
+#[schemars(inline)]
 pub enum Level {
-    /// Resource limits, and the seccomp filter where the kernel has it. The program can read the files that the daemon can.
-    LimitsOnly,
+    /// [`Self::NoNamespaces`], and namespaces of its own: files, processes and network of others do not exist for it.
+    #[schemars(description = "Landlock, a filter of system calls, limits and namespaces.")]
+    Full = 2,
     /// Landlock, the seccomp filter and resource limits. One process with threads; it sees that other files exist.
-    NoNamespaces,
-    /// Also namespaces of its own: files, processes and network of others do not exist for it.
-    Full,
+    #[schemars(description = "The same without namespaces.")]
+    NoNamespaces = 1,
+    /// Resource limits, and the seccomp filter where the kernel has it. The program can read the files that the daemon can.
+    #[schemars(description = "Limits alone.")]
+    LimitsOnly = 0,
 }
 
 impl Level {

@@ -1,6 +1,6 @@
 //! HTTP endpoints as tools.
 //!
-//! [`Settings`] describe one endpoint; [`tool`] checks them and makes a tool, which shares the [`Client`] with all
+//! [`Settings`] describe one endpoint; [`tool`] checks them and makes a tool, which shares the [`HttpClient`] with all
 //! others. [`tools`] does that for many, and reports every mistake.
 //!
 //! A call goes this way: the arguments fill the URL's placeholders in one pass, those left over become the body or
@@ -28,7 +28,7 @@ pub use self::template::TemplateError;
 /// # Errors
 ///
 /// The first mistake in the settings.
-pub fn tool(settings: Settings, client: &Client) -> Result<Tool, EndpointError> {
+pub fn tool(settings: Settings, client: &HttpClient) -> Result<Tool, EndpointError> {
     let (descriptor, endpoint) = check::endpoint(settings, client)?;
     Ok(Tool::new(descriptor, endpoint))
 }

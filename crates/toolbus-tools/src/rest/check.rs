@@ -9,7 +9,7 @@ use toolbus_core::{Parameters, ParametersError};
 use super::credentials::EndpointCredentials;
 use super::endpoint::EndpointExecutor;
 use super::template::UrlTemplate;
-use super::{Body, Client, CredentialError, HeaderError, Settings, TemplateError};
+use super::{Body, CredentialError, HeaderError, HttpClient, Settings, TemplateError};
 use crate::nearest::nearest;
 
 /// What is wrong with an endpoint's settings.
@@ -80,7 +80,7 @@ impl EndpointError {
 /// Checks the settings, and makes of them what runs and what is known of it.
 pub(super) fn endpoint(
     settings: Settings,
-    client: &Client,
+    client: &HttpClient,
 ) -> Result<(ToolDescriptor, EndpointExecutor), EndpointError> {
     if settings.name.trim().is_empty() {
         return Err(EndpointError::Name);

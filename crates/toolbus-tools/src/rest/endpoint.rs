@@ -11,7 +11,7 @@ use toolbus_protocol::TraceContext;
 
 use super::credentials::{EndpointCredentials, ResponseMask};
 use super::template::UrlTemplate;
-use super::{Body, Client, Method, response};
+use super::{Body, HttpClient, Method, response};
 use crate::arguments::invalid;
 
 /// An endpoint whose settings have been checked.
@@ -42,8 +42,8 @@ impl EndpointExecutor {
     async fn exchange(&self, request: Request, mask: &ResponseMask) -> Result<ToolOutput, ToolFailure> {
         let reply = self.client.send(request).await.map_err(|error| response::while_sending(&self.name, error))?;
         match reply {
-            Reply::Response(response) => response::read(&self.name, response, self.max_response, mask).await,
-            Reply::Redirect(status, error) => {
+            HttpReply::Response(response) => response::read(&self.name, response, self.max_response, mask).await,
+            HttpReply::Redirect(status, error) => {
                 let text = format!("HTTP {status}: the redirect was not followed, because {error}");
                 Ok(ToolOutput::error(mask.whole(&text)))
             }

@@ -147,7 +147,7 @@ fn proxies_of_the_environment_are_not_used() {
 #[tokio::test]
 async fn endpoints_of_one_client_share_their_connections() {
     let server = TestServer::saying("x").await;
-    let client = Client::new().unwrap();
+    let client = HttpClient::new().unwrap();
     for name in ["one", "two"] {
         let tool = crate::rest::tool(Settings::new(name, &server.origin), &client).unwrap();
         for _ in 0..3 {
