@@ -24,7 +24,7 @@ use toolbus_core::tool::ToolDescriptor;
 
 pub use self::definition::{Definition, Digest, NoDigest};
 pub use self::diff::{Unified, unified};
-pub use self::differences::{Difference, Entry, Mismatch, offer};
+pub use self::differences::{Difference, Entry, Mismatch, offer_digest};
 pub use self::file::PinFileError;
 use self::file::{Lock, PinFile};
 pub use self::level::{Level, Levels, Named};
@@ -176,7 +176,7 @@ impl Pins {
         self.state().find(name, source)
     }
 
-    /// Pins the present definitions of what `name` means, if their fingerprint ([`offer`]) is `shown`. Applies from the next
+    /// Pins the present definitions of what `name` means, if their fingerprint ([`offer_digest`]) is `shown`. Applies from the next
     /// review. Blocks.
     ///
     /// # Errors

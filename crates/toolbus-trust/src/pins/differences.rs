@@ -72,7 +72,7 @@ impl State {
 
 /// The fingerprint of what an approval would pin.
 #[must_use]
-pub fn offer(differences: &[Difference]) -> Digest {
+pub fn offer_digest(differences: &[Difference]) -> Digest {
     let mut texts = Vec::new();
     for Difference { entry, after, .. } in differences.iter().filter(|difference| difference.entry.state.is_open()) {
         let now = after.as_ref().map_or_else(|| "missing".to_owned(), |after| after.digest().to_string());
@@ -122,7 +122,7 @@ impl PinState {
         if sources.any(|source| Some(source) != first) {
             return Err(Mismatch::Ambiguous(name.to_owned(), sources_of(&found)));
         }
-        if offer(&found) != shown {
+        if offer_digest(&found) != shown {
             return Err(Mismatch::Again(name.to_owned()));
         }
         Ok(found)

@@ -13,9 +13,9 @@ use super::definition::Digest;
 /// What is done about a changed tool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub enum Level {
-    /// It is logged (`watch` in the configuration).
+    /// It is logged (`false` in the configuration).
     #[default]
-    Watch,
+    Record,
     /// The tool is quarantined until an operator approves it.
     Hold,
     /// Suspect tools are quarantined, too.
@@ -39,7 +39,7 @@ enum Word {
 impl Serialize for Level {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let written = match self {
-            Self::Watch => Written::Flag(false),
+            Self::Record => Written::Flag(false),
             Self::Hold => Written::Flag(true),
             Self::Strict => Written::Word(Word::Strict),
         };
@@ -50,7 +50,7 @@ impl Serialize for Level {
 impl<'de> Deserialize<'de> for Level {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         Ok(match Written::deserialize(deserializer)? {
-            Written::Flag(false) => Self::Watch,
+            Written::Flag(false) => Self::Record,
             Written::Flag(true) => Self::Hold,
             Written::Word(Word::Strict) => Self::Strict,
         })
@@ -188,7 +188,7 @@ mod tests {
     #[test]
     fn a_level_is_written_as_it_is_read() {
         for (written, level) in
-            [(json!(false), Level::Watch), (json!(true), Level::Hold), (json!("strict"), Level::Strict)]
+            [(json!(false), Level::Record), (json!(true), Level::Hold), (json!("strict"), Level::Strict)]
         {
             assert_eq!(serde_json::from_value::<Level>(written.clone()).unwrap(), level);
             assert_eq!(serde_json::to_value(level).unwrap(), written);
@@ -200,14 +200,14 @@ mod tests {
     fn the_name_of_a_source_decides_before_patterns_and_of_those_the_most_specific() {
         let pattern = |text: &str| Pattern::parse(text).unwrap();
         let levels = Levels::new(
-            [("mcp:files".to_owned(), Level::Watch)],
+            [("mcp:files".to_owned(), Level::Record)],
             [(pattern("*"), Level::Hold), (pattern("mcp:*"), Level::Strict)],
         );
         let of = ["mcp:files", "mcp:git", "rest"].map(|source| levels.of(source));
-        assert_eq!(of, [Level::Watch, Level::Strict, Level::Hold]);
+        assert_eq!(of, [Level::Record, Level::Strict, Level::Hold]);
         assert!(levels.hold_anything());
-        assert_eq!(Levels::default().of("rest"), Level::Watch);
-        assert!(!Levels::new([("a".to_owned(), Level::Watch)], []).hold_anything());
+        assert_eq!(Levels::default().of("rest"), Level::Record);
+        assert!(!Levels::new([("a".to_owned(), Level::Record)], []).hold_anything());
     }
 
     #[test]
@@ -218,20 +218,20 @@ mod tests {
         let is_there = |source: &str| source != "mcp:gone";
         for _ in 0..2 {
             levels.replace(Levels::default(), is_there);
-            assert_eq!(of(&levels), [Level::Strict, Level::Watch, Level::Watch]);
+            assert_eq!(of(&levels), [Level::Strict, Level::Record, Level::Record]);
         }
         levels.forget_gone(|_| false);
-        assert_eq!(of(&levels), [Level::Watch; 3]);
+        assert_eq!(of(&levels), [Level::Record; 3]);
     }
 
     #[test]
     fn what_is_said_of_a_source_that_stays_counts_at_once() {
         let named = |level| Levels::new([("mcp:files".to_owned(), level)], []);
         let mut levels = named(Level::Strict);
-        levels.replace(named(Level::Watch), |_| true);
-        assert_eq!(levels.of("mcp:files"), Level::Watch);
+        levels.replace(named(Level::Record), |_| true);
+        assert_eq!(levels.of("mcp:files"), Level::Record);
         levels.replace(named(Level::Hold), |_| true);
         levels.replace(Levels::default().naming([plainly("mcp:files")]), |_| true);
-        assert_eq!(levels.of("mcp:files"), Level::Watch, "without a word of its own it has the default");
+        assert_eq!(levels.of("mcp:files"), Level::Record, "without a word of its own it has the default");
     }
 }

@@ -377,15 +377,15 @@ mod tests {
 
     #[test]
     fn where_changes_are_told_only_the_record_follows_them() {
-        let mut source = SourceRecord::first_seen(&here(&FIRST), Level::Watch, at("1"));
+        let mut source = SourceRecord::first_seen(&here(&FIRST), Level::Record, at("1"));
         let present = here(&[("read", "Reads all."), ("stat", "Looks.")]);
-        let observed = source.observe(&present, Level::Watch, at("2"));
+        let observed = source.observe(&present, Level::Record, at("2"));
         let told = |name: &str, state| (name.to_owned(), state);
         assert_eq!(
             observed.changes,
             [told("write", State::Missing), told("read", State::Changed), told("stat", State::New)]
         );
-        assert_eq!(states(&source, &present, Level::Watch), [State::Changed, State::Recorded]);
+        assert_eq!(states(&source, &present, Level::Record), [State::Changed, State::Recorded]);
         assert_eq!(source.tools["read"].before.as_ref().map(|seen| &*seen.since), Some("1"));
         assert_eq!(source.digest, digest_of(&source.tools));
         assert_eq!(
@@ -401,25 +401,25 @@ mod tests {
         let present = here(&[("read", "Reads all."), ("stat", "Looks.")]);
         source.observe(&present, Level::Hold, at("2"));
         let before = source.clone();
-        let observed = source.observe(&present, Level::Watch, at("3"));
+        let observed = source.observe(&present, Level::Record, at("3"));
         let told = |name: &str, state| (name.to_owned(), state);
         assert_eq!(
             observed.changes,
             [told("read", State::Changed), told("stat", State::New), told("write", State::Missing)]
         );
         assert_eq!((observed.is_changed, &source), (false, &before));
-        assert_eq!(states(&source, &present, Level::Watch), [State::Changed, State::New]);
+        assert_eq!(states(&source, &present, Level::Record), [State::Changed, State::New]);
         assert_eq!(states(&source, &present, Level::Hold), [State::Changed, State::New]);
     }
 
     #[test]
     fn a_source_that_is_pinned_from_now_on_is_noted_as_such() {
-        let mut source = SourceRecord::first_seen(&here(&FIRST), Level::Watch, at("1"));
+        let mut source = SourceRecord::first_seen(&here(&FIRST), Level::Record, at("1"));
         let now = here(&[("read", "Reads all."), ("write", "Writes.")]);
-        source.observe(&now, Level::Watch, at("2"));
+        source.observe(&now, Level::Record, at("2"));
         assert!(source.observe(&now, Level::Hold, at("3")).is_changed);
         assert!(!source.observe(&now, Level::Hold, at("4")).is_changed);
-        source.observe(&here(&FIRST), Level::Watch, at("5"));
+        source.observe(&here(&FIRST), Level::Record, at("5"));
         assert_eq!(states(&source, &now, Level::Hold), [State::Pinned; 2]);
     }
 
@@ -430,7 +430,7 @@ mod tests {
         let mut source = SourceRecord::first_seen(&present, Level::Hold, at("1"));
         assert_eq!(states(&source, &present, Level::Strict), [State::Suspect, State::Pinned]);
         assert_eq!(states(&source, &present, Level::Hold), [State::Pinned; 2]);
-        assert_eq!(states(&source, &present, Level::Watch), [State::Recorded; 2]);
+        assert_eq!(states(&source, &present, Level::Record), [State::Recorded; 2]);
         let read = Pin::new(&present["read"].definition, "2", true);
         source.tools.insert("read".to_owned(), read);
         assert_eq!(states(&source, &present, Level::Strict), [State::Pinned; 2]);

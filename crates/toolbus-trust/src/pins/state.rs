@@ -351,7 +351,7 @@ mod tests {
     use toolbus_core::pattern::Pattern;
     use toolbus_core::tool::{Naming, Suspicion};
 
-    use super::super::differences::{Mismatch, approve, offer};
+    use super::super::differences::{Mismatch, approve, offer_digest};
     use super::super::level::Named;
     use super::*;
 
@@ -426,7 +426,7 @@ mod tests {
         assert_eq!(reserved(&pins), [pair("list", "mcp:a"), pair("read", "mcp:b")]);
         let changed = [tool("mcp:b", "read", "2")];
         pins.review(&changed, "2026-01-03T00:00:00Z");
-        let offered = pins.offered("mcp:b", None, offer(&pins.find("mcp:b", None).unwrap())).unwrap();
+        let offered = pins.offered("mcp:b", None, offer_digest(&pins.find("mcp:b", None).unwrap())).unwrap();
         approve(&mut pins.record, &offered, "2026-01-03T00:00:00Z");
         assert_eq!(reserved(&pins)[1], pair("read", "mcp:b"), "an approval makes it no newcomer");
         assert_eq!(pins.claim(&changed[0]).since.as_deref(), Some("2026-01-01T00:00:00Z"));
@@ -461,7 +461,7 @@ mod tests {
                 tools.iter().filter(|tool| is_held.reason(tool).is_some()).map(|tool| &*tool.name).collect();
             let expected: &[&str] = if how == "the same command" { &["entirely", "other"] } else { &["read"] };
             assert_eq!(changed, expected, "{how}");
-            let offered = after.offered("mcp:b", None, offer(&after.find("mcp:b", None).unwrap())).unwrap();
+            let offered = after.offered("mcp:b", None, offer_digest(&after.find("mcp:b", None).unwrap())).unwrap();
             approve(&mut after.record, &offered, "later");
             assert_eq!(held(&mut after, &tools), [""; 0], "{how}");
         }
@@ -554,7 +554,7 @@ mod tests {
         insta::assert_snapshot!(is_held.reason(&tools[0]).unwrap(), @r#"it is suspect: conceal in description: "say nothing"; see `toolbus pins diff read`"#);
         assert_eq!((is_held.len(), changes.len()), (1, 2));
         assert_eq!(held(&mut pins, &tools), ["read"]);
-        let shown = offer(&pins.find("read", None).unwrap());
+        let shown = offer_digest(&pins.find("read", None).unwrap());
         let offered = pins.offered("read", None, shown).unwrap();
         approve(&mut pins.record, &offered, "later");
         assert_eq!(held(&mut pins, &tools), [""; 0]);
@@ -595,7 +595,7 @@ mod tests {
         held(&mut pins, &[tool("mcp:a", "read", "1"), tool("mcp:a", "old", "1"), tool("mcp:b", "read", "1")]);
         let next = [tool("mcp:a", "read", "2"), tool("mcp:a", "new", "1"), tool("mcp:b", "read", "2")];
         held(&mut pins, &next);
-        let shown = |pins: &PinState, name: &str, source| offer(&pins.find(name, source).unwrap());
+        let shown = |pins: &PinState, name: &str, source| offer_digest(&pins.find(name, source).unwrap());
         let both = shown(&pins, "read", None);
         assert_eq!(
             pins.offered("read", None, both),
@@ -699,7 +699,7 @@ mod tests {
     #[test]
     fn sources_that_come_and_go_do_not_fill_the_record_not_even_held_ones() {
         let pattern = |text: &str| (Pattern::parse(text).unwrap(), Level::Hold);
-        let levels = Levels::new([("mcp:kept".to_owned(), Level::Watch)], [pattern("mcp:*"), pattern("mcp:meant")]);
+        let levels = Levels::new([("mcp:kept".to_owned(), Level::Record)], [pattern("mcp:*"), pattern("mcp:meant")]);
         let mut pins = PinState::of(PinRecord::default(), levels);
         held(&mut pins, &[tool("mcp:kept", "read", "1"), tool("mcp:meant", "read", "1")]);
         let others: Vec<_> = (0..=1_001).map(|number| tool(&format!("mcp:{number}"), "read", "1")).collect();

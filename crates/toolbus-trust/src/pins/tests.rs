@@ -18,7 +18,7 @@ fn held(pins: &Pins, tools: &[Arc<ToolDescriptor>]) -> usize {
 }
 
 fn shown(pins: &Pins, name: &str) -> Digest {
-    offer(&pins.find(name, None).unwrap())
+    offer_digest(&pins.find(name, None).unwrap())
 }
 
 #[tokio::test]
@@ -142,7 +142,7 @@ fn a_level_that_is_raised_pins_what_is_there_and_one_that_is_lowered_lets_go() {
     pins.set_levels(Levels::new([("mcp:a".to_owned(), Level::Hold)], []));
     assert_eq!(held(&pins, &[tool("read", "2")]), 0);
     assert_eq!(held(&pins, &[tool("read", "3")]), 1);
-    pins.set_levels(Levels::new([("mcp:a".to_owned(), Level::Watch)], []));
+    pins.set_levels(Levels::new([("mcp:a".to_owned(), Level::Record)], []));
     assert_eq!(held(&pins, &[tool("read", "3")]), 0);
 }
 

@@ -298,7 +298,7 @@ fn approved_lines(approved: &Approved) -> String {
 #[cfg(test)]
 mod tests {
     use clap::{Args as _, Command};
-    use toolbus_trust::pins::offer;
+    use toolbus_trust::pins::offer_digest;
 
     use super::*;
 
@@ -379,7 +379,7 @@ mod tests {
     #[test]
     fn a_difference_ends_with_how_to_approve_exactly_it() {
         let changes = vec![change(pinned("read", State::Changed, true), Some(BEFORE), Some(AFTER))];
-        let changes = Changes { name: "read".to_owned(), digest: offer(&[]), changes, more: 0 };
+        let changes = Changes { name: "read".to_owned(), digest: offer_digest(&[]), changes, more: 0 };
         insta::assert_snapshot!(differences(&changes), @r"
         read of mcp:files: changed, quarantined since 2026-01-02T03:04:05Z
         @@ -2,4 +2,4 @@
@@ -397,7 +397,7 @@ mod tests {
     fn nobody_is_led_to_approve_what_is_not_shown() {
         let end = |after: &str, more| {
             let changes = vec![change(pinned("read", State::Changed, true), Some(BEFORE), Some(after))];
-            let text = differences(&Changes { name: "read".to_owned(), digest: offer(&[]), changes, more });
+            let text = differences(&Changes { name: "read".to_owned(), digest: offer_digest(&[]), changes, more });
             assert!(!text.contains("approve"), "{text}");
             text.lines().last().unwrap().to_owned()
         };

@@ -38,14 +38,14 @@ fn what_is_said_of_a_server_comes_before_patterns_wherever_it_is_said() {
         "a": {"command": "x", "Pin": true}, "b": {"command": "x", "pin": null}, "git": {"command": "x", "pin": true}
     }}"#;
     let sources = ["rest", "command", "mcp:Files", "mcp:git", "mcp:web", "mcp:a", "mcp:b"];
-    let expected = [Level::Hold, Level::Watch, Level::Hold, Level::Watch, Level::Strict, Level::Hold, Level::Strict];
+    let expected = [Level::Hold, Level::Record, Level::Hold, Level::Record, Level::Strict, Level::Hold, Level::Strict];
     assert_eq!(levels(SECTIONS, json, &sources), expected);
 }
 
 #[test]
 fn a_pin_can_be_given_in_the_environment_and_on_the_command_line() {
     let server = "[mcp.servers.files]\ncommand = \"x\"\n";
-    for (text, level) in [("true", Level::Hold), ("false", Level::Watch), ("strict", Level::Strict)] {
+    for (text, level) in [("true", Level::Hold), ("false", Level::Record), ("strict", Level::Strict)] {
         let by_variable = load(&[server], &[STATE, ("TOOLBUS__MCP__SERVERS__FILES__PIN", text)], &[]).unwrap();
         let by_option = load(&[server], &[STATE], &[("mcp.servers.files.pin", text)]).unwrap();
         for loaded in [by_variable, by_option] {
@@ -83,7 +83,7 @@ fn a_server_that_stays_as_it_was_for_a_mistake_stays_pinned() {
     }
     std::fs::write(&json, good.replace("true", "false")).unwrap();
     let next = Config::load_again(&sources, &running).unwrap().config;
-    assert_eq!(next.pin_levels().of("mcp:a"), Level::Watch);
+    assert_eq!(next.pin_levels().of("mcp:a"), Level::Record);
 }
 
 #[test]

@@ -9,7 +9,7 @@ use axum::{Json, Router};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use toolbus_core::text::shown;
-use toolbus_trust::pins::{ApproveError, Definition, Difference, Entry, Mismatch, Pins, offer};
+use toolbus_trust::pins::{ApproveError, Definition, Difference, Entry, Mismatch, Pins, offer_digest};
 
 use super::Admin;
 use super::routes::{ApiError, ApiResult, BodyBytes, NameInPath, QueryOf, parsed};
@@ -58,7 +58,7 @@ impl Admin {
     pub fn pin_changes(&self, name: &str, source: Option<&str>) -> Result<Changes, ApiError> {
         let source = self.source(source)?;
         let found = self.pinned()?.find(name, source.as_deref())?;
-        let (digest, is_one) = (offer(&found), found.len() == 1);
+        let (digest, is_one) = (offer_digest(&found), found.len() == 1);
         // A tool that is asked for by its name is shown also if it is as it was.
         let mut open: Vec<_> = found.into_iter().filter(|found| is_one || found.entry.state.is_open()).collect();
         let (count, mut bytes) = (open.len(), 0);
