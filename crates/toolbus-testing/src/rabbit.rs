@@ -33,10 +33,13 @@ const START_TIME: Duration = Duration::from_secs(90);
 const START_ATTEMPTS: usize = 3;
 
 /// Runs `epmd` and the node in a process group of their own, and ends both when its standard input closes: because a test
-/// wants it, and says so, or because the test process has ended in whatever way; then the folder goes too.
+/// wants it, and says so, or because the test process has ended in whatever way; then the folder goes too. The node is
+/// started once `epmd` responds: it would start another one, outside the group.
 const GUARD: &str = r#"
 trap '' INT TERM HUP
-setsid sh -c 'epmd -address 127.0.0.1 -port "$ERL_EPMD_PORT" & exec "$1/rabbitmq-server"' node "$1" \
+setsid sh -c 'epmd -address 127.0.0.1 -port "$ERL_EPMD_PORT" &
+    until epmd -names >/dev/null 2>&1; do sleep 0.05; done
+    exec "$1/rabbitmq-server"' node "$1" \
     </dev/null >"$2/console.log" 2>&1 &
 said=$(cat)
 kill -KILL "-$!"
@@ -295,6 +298,8 @@ impl RabbitNode {
             .env("RABBITMQ_DIST_PORT", self.ports.dist.to_string())
             .env("ERL_EPMD_PORT", self.ports.epmd.to_string())
             .env("ERL_EPMD_ADDRESS", "127.0.0.1")
+            // Neither does `rabbitmqctl`, while the node is down.
+            .env("ERL_FLAGS", "-start_epmd false")
             // By default this is the node's own port and 10 000, which may be no port at all.
             .env("RABBITMQ_CTL_DIST_PORT_MIN", "20000")
             .env("RABBITMQ_CTL_DIST_PORT_MAX", "29999")
