@@ -180,7 +180,7 @@ pub(crate) enum Decoded {
     Call(Request),
     /// A request that is refused as it stands.
     Refused(Request, ToolFailure),
-    /// Nobody's request: an answer or an announcement. It is settled and never answered.
+    /// An answer or an announcement: no request. The delivery is acknowledged and gets no reply.
     Ignored,
     /// It can be neither run nor answered.
     Dead(DeadReason, String),

@@ -183,7 +183,7 @@ impl<T> QueueState<T> {
         self.running
     }
 
-    /// Takes a place to run, if one is free: nobody waits then.
+    /// Takes a slot if one is free; then no call waits.
     fn begin_at_once(&mut self, owner: &Arc<str>) -> bool {
         let is_free = self.running < self.bounds.running;
         if is_free {
@@ -448,7 +448,7 @@ mod tests {
             }
             assert!(queue.state.lock().is_consistent(), "after {step:?}");
         }
-        // Whoever still waits gets a turn.
+        // A call that still waits gets a turn.
         while !(waiting.is_empty() && turns.is_empty()) {
             turns.clear();
             let before = waiting.len();

@@ -114,7 +114,7 @@ async fn pip_is_run_once_with_fixed_options_and_a_folder_of_packages_comes_of_it
     assert_eq!(names(&fixture.path("cache/new")), Vec::<String>::new());
     let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o7777;
     assert_eq!((mode(&set), mode(&set.join("numpy")), mode(&set.join("numpy/__init__.py"))), (0o555, 0o555, 0o444));
-    assert_eq!(mode(&fixture.path("cache/new")), 0o711, "nobody else finds what is being made");
+    assert_eq!(mode(&fixture.path("cache/new")), 0o711, "another user cannot list the folder of an unfinished package");
 }
 
 #[tokio::test]
@@ -307,7 +307,7 @@ async fn what_was_left_half_done_is_removed_at_the_next_start() {
     fs::create_dir_all(left.join("target/numpy")).unwrap();
     fs::set_permissions(left.join("target"), fs::Permissions::from_mode(0o555)).unwrap();
     leave_alone(&left);
-    // Somebody is at work on this one, and this one is too young to be locked already.
+    // Another process works on this one, and this one is too young to be locked already.
     let (busy, young) = (fixture.path("cache/new/2-busy"), fixture.path("cache/new/3-young"));
     fs::create_dir(&busy).unwrap();
     fs::create_dir(&young).unwrap();
