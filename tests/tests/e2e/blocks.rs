@@ -9,13 +9,17 @@ const REASONS: [&str; 5] = [
     "needs a container engine",
 ];
 
+/// What `/readyz` shows once a daemon is ready, and once one that cannot become so has seen why.
+const READY: &str = r#""ready":true"#;
+const BLOCKED: &str = r#""detail":""#;
+
 /// What a document has a test do with a block.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// Runs to its end, which must be success.
     Script(String),
-    /// A daemon that runs until the document ends or another takes its place; it has started when `health` says so.
-    Daemon { command: String, health: &'static str },
+    /// A daemon that runs until the document ends or another takes its place; it has started when `/readyz` shows a text.
+    Daemon { command: String, shows: &'static str },
     /// Commands, each with what it prints; `…` stands for any text of a line, and alone on a line for any lines.
     Commands(Vec<(String, String)>),
     /// A configuration that `toolbus check` accepts.
@@ -51,9 +55,9 @@ pub(crate) fn blocks(document: &str) -> Vec<Block> {
         };
         let body: Vec<&str> = lines.by_ref().map(|(text, _)| text).take_while(|text| text.trim() != "```").collect();
         let mut marker = before.strip_prefix("<!-- ").and_then(|rest| rest.strip_suffix(" -->"));
-        for (start, health) in [("with a daemon: ", "readyz"), ("with a daemon that is not ready: ", "livez")] {
+        for (start, shows) in [("with a daemon: ", READY), ("with a daemon that is not ready: ", BLOCKED)] {
             if let Some(command) = marker.and_then(|marker| marker.strip_prefix(start)) {
-                found.push(Block { line, kind: Kind::Daemon { command: command.to_owned(), health } });
+                found.push(Block { line, kind: Kind::Daemon { command: command.to_owned(), shows } });
                 marker = None;
             }
         }
@@ -67,7 +71,7 @@ fn kind(language: &str, body: &[&str], marker: Option<&str>, line: usize) -> Kin
     let text = body.join("\n");
     let has_commands = body.iter().any(|text| text.starts_with("$ "));
     match (marker, language) {
-        (Some("runs in the background"), "sh") => Kind::Daemon { command: text, health: "readyz" },
+        (Some("runs in the background"), "sh") => Kind::Daemon { command: text, shows: READY },
         (Some(marker), _) => {
             let reason = marker.strip_prefix("not run: ");
             assert!(reason.is_some_and(|reason| REASONS.contains(&reason)), "line {line}: unknown comment `{marker}`");
@@ -157,9 +161,9 @@ fn blocks_are_known_by_their_language_and_the_comment_before_them() {
         Kind::Script("ls".to_owned()),
         Kind::Nothing,
         Kind::Commands(commands),
-        Kind::Daemon { command: "serve".to_owned(), health: "readyz" },
+        Kind::Daemon { command: "serve".to_owned(), shows: READY },
         Kind::Nothing,
-        Kind::Daemon { command: "serve".to_owned(), health: "livez" },
+        Kind::Daemon { command: "serve".to_owned(), shows: BLOCKED },
         Kind::Script("ask".to_owned()),
     ];
     assert_eq!(found.iter().map(|block| block.kind.clone()).collect::<Vec<_>>(), kinds);

@@ -36,7 +36,7 @@ esac
 /// What a session begins with: aliases as in a terminal, and the daemon that runs in the background.
 const PROLOGUE: &str = "shopt -s expand_aliases
 stop() { if [ -n \"$daemon\" ]; then kill -TERM \"$daemon\"; wait \"$daemon\"; fi; daemon=; }
-ready() { until curl -sf -o /dev/null \"http://DAEMON/$1\"; do kill -0 \"$daemon\" || return 1; sleep 0.1; done; }
+ready() { until curl -s http://DAEMON/readyz | grep -qF \"$1\"; do kill -0 \"$daemon\" || return 1; sleep 0.1; done; }
 trap stop EXIT
 ";
 
@@ -229,8 +229,8 @@ fn steps(blocks: &[Block]) -> Vec<(usize, String, Option<&str>)> {
     for Block { line, kind } in blocks {
         match kind {
             Kind::Script(text) => steps.push((*line, format!("set -e\n{text}\nset +e"), None)),
-            Kind::Daemon { command, health } => {
-                steps.push((*line, format!("stop\n{command} &\ndaemon=$!\nready {health} || exit 1"), None));
+            Kind::Daemon { command, shows } => {
+                steps.push((*line, format!("stop\n{command} &\ndaemon=$!\nready '{shows}' || exit 1"), None));
             }
             Kind::Commands(commands) => {
                 steps.extend(commands.iter().map(|(command, printed)| (*line, command.clone(), Some(&**printed))));

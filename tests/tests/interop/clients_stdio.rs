@@ -5,7 +5,7 @@ use toolbus_e2e::mcp_client::ClientKind;
 use toolbus_e2e::namespace::BrokerNamespace;
 use toolbus_e2e::program::binary;
 
-use crate::clients::{STATELESS, WITH_SESSIONS, check, saw};
+use crate::clients::{STATELESS, WITH_SESSIONS, check, check_progress, saw};
 use crate::fixture::Fixture;
 
 async fn use_mcp_server(client: ClientKind, mode: &str, protocol: &str) {
@@ -27,6 +27,7 @@ async fn use_mcp_server(client: ClientKind, mode: &str, protocol: &str) {
     fixture.eventually_heard("notifications/cancelled").await;
     // What servers say about their tools does not travel over the bus.
     assert_eq!(seen.as_object_mut().unwrap().remove("resources"), Some(json!([])));
+    check_progress(&mut seen, client == ClientKind::TypeScript);
     check(seen, protocol);
     fixture.daemon.end().await;
 }
