@@ -16,11 +16,10 @@ use toolbus_protocol::{
     Envelope, ParseError, Pong, Properties, SessionEnd, ToolCancelRequest, ToolCancelResponse, topic,
 };
 
-use crate::address::{AddressRefused, ReplyRules};
 use crate::bus::{Bus, Delivery};
 use crate::dispatcher::Dispatcher;
 use crate::failure::ToolFailure;
-use crate::reply::{Buried, Replies};
+use crate::reply::{AddressRefused, Buried, Replies, ReplyRules};
 use crate::telemetry::DeadReason;
 use crate::text::shown;
 use crate::throttle::Throttle;

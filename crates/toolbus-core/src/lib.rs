@@ -3,7 +3,6 @@
 //! The path of one call is [`Dispatcher::handle`]: read that first. The traits that the edges implement are
 //! [`bus::Bus`], [`tool::Executor`] and [`telemetry::Telemetry`].
 
-mod address;
 mod answer;
 pub mod audit;
 mod bulkhead;
@@ -42,7 +41,6 @@ pub mod tool;
 pub mod toolsets;
 mod turns;
 
-pub use address::ReplyRules;
 pub use clock::Clock;
 pub use control::{About, ControlError, ControlHandler, ControlReply, ControlRequest, ControlService};
 pub use deadline::Budgets;
@@ -53,6 +51,7 @@ pub use gates::{rate, recipients};
 pub use notify::{ChangeNotifier, NotificationSource, NotifyHandle, ToolNames};
 pub use parameters::{Parameters, ParametersError};
 pub use pending_tools::{AllArrived, PendingTools};
+pub use reply::ReplyRules;
 pub use request::{Lookup, ToolRef};
 pub use service::{Drained, Service};
 pub use turns::{Turn, Turns};

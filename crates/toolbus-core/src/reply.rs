@@ -1,19 +1,22 @@
-//! Delivery of answers and dead letters to the broker.
+//! Where answers go, and their delivery to the broker, with that of dead letters.
+//!
+//! An answer is a message with our authority, so its address is checked before the tool runs: by [`ReplyRules`], and,
+//! until it has taken an answer, by what the broker says of it.
 
-use parking_lot::{Mutex, MutexGuard};
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use lru::LruCache;
+use parking_lot::Mutex;
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::Instant;
-use toolbus_protocol::{Properties, bounded, header};
+use toolbus_protocol::{Envelope, MAX_SHORT_STRING, Properties, ReplyTo, bounded, header, topic};
 
-use crate::address::{Address, AddressRefused, ReplyRules};
 use crate::answer::Answer;
 use crate::bus::{Bus, Outgoing, PublishError, Routing, Target};
+use crate::caller::{AgentName, Caller};
 use crate::clock::Clock;
 use crate::telemetry::DeadReason;
 
@@ -31,6 +34,60 @@ pub(crate) const DEAD_LETTER_TIME: Duration = Duration::from_secs(10);
 const TELLING_TIME: Duration = Duration::from_secs(1);
 /// Headers that a dead letter takes over from its request, in bytes: what surely fits into one frame.
 const MAX_COPIED_HEADERS: usize = 32 * 1024;
+
+/// Which addresses answers may go to.
+#[derive(Debug, Clone)]
+pub struct ReplyRules {
+    /// Patterns of the topics that answers may go to.
+    pub reply_topics: Vec<String>,
+    /// Topics on which this daemon takes requests.
+    pub request_topics: Vec<String>,
+    /// Prefix of this daemon's own queues.
+    pub queue_prefix: String,
+    /// Topic for answers to requests without an address.
+    pub default_topic: String,
+    /// Whether a caller may name no topic but its own, in which its name comes last: where the broker says who it is.
+    pub own_topics_only: bool,
+}
+
+/// A checked address: the routes to try, in order.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Address {
+    pub(crate) first: Target,
+    pub(crate) second: Option<Target>,
+    pub(crate) mandatory: bool,
+    /// Whether a peer means a topic that answers may not go to, so that a queue of that name is hardly there.
+    pub(crate) is_doubtful: bool,
+    /// As the sender wrote it; empty when absent.
+    pub(crate) written: String,
+}
+
+impl Address {
+    /// For a call that publishes no answer.
+    pub(crate) const fn none() -> Self {
+        let first = Target::Queue(String::new());
+        Self { first, second: None, mandatory: false, is_doubtful: false, written: String::new() }
+    }
+}
+
+/// An address that no answer may go to.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum AddressRefused {
+    #[error("it is a topic for requests")]
+    RequestTopic,
+    #[error("it is a queue of a daemon or an agent")]
+    OwnedQueue,
+    #[error("it is a topic of another agent, or of none")]
+    OthersTopic,
+    #[error("bus.reply_topics does not permit this topic, and there is no queue of that name")]
+    Nowhere,
+    #[error("there is no queue of that name")]
+    NoQueue,
+    #[error("the broker does not let the daemon publish there: {0}")]
+    Forbidden(String),
+    #[error("it is longer than {MAX_SHORT_STRING} bytes")]
+    TooLong,
+}
 
 /// Why an answer did not arrive.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -78,6 +135,87 @@ struct Rejections<'a> {
     count: u32,
 }
 
+impl ReplyRules {
+    /// The address of a call that arrived on `asked_on`. Without one, a bridge's answer goes to its caller alone, and what
+    /// became of a script to a topic of its own, as peers expect.
+    pub(crate) fn check_call(
+        &self,
+        envelope: &Envelope,
+        asked_on: &str,
+        caller: &Caller,
+    ) -> Result<Address, AddressRefused> {
+        let address = self.check(&envelope.reply_to, &envelope.message_type, caller)?;
+        if !envelope.reply_to.is_empty() {
+            return Ok(address);
+        }
+        let default = match (asked_on, &caller.agent) {
+            (topic::SCRIPT_INVOKE, _) => topic::SCRIPT_RESULT.to_owned(),
+            (topic::TOOL_INVOKE_MCP, Some(agent)) => format!("{}.{agent}", topic::TOOL_RESULT),
+            _ => return Ok(address),
+        };
+        Ok(Address { first: Target::Topic(default), ..address })
+    }
+
+    /// Reads an address and decides which routes it has.
+    pub(crate) fn check(&self, reply_to: &str, message_type: &str, caller: &Caller) -> Result<Address, AddressRefused> {
+        let address = |first: Target, second: Option<Target>, mandatory| Address {
+            first,
+            second,
+            mandatory,
+            is_doubtful: false,
+            written: reply_to.to_owned(),
+        };
+        let topic = |name: &str| match self.is_reply_topic(name) {
+            true if self.own_topics_only && !is_own(name, caller) => Err(AddressRefused::OthersTopic),
+            known => Ok(known.then(|| Target::Topic(name.to_owned()))),
+        };
+        let queue = |name: &str| Target::Queue(name.to_owned());
+        Ok(match ReplyTo::read(reply_to, message_type) {
+            ReplyTo::Absent => address(Target::Topic(self.default_topic.clone()), None, true),
+            // Never mandatory: the broker returns such a message although it delivers it.
+            ReplyTo::Direct(name) => address(queue(checked_length(name)?), None, false),
+            ReplyTo::TopicFirst(name) => {
+                self.check_name(name)?;
+                match topic(name)? {
+                    Some(topic) => address(topic, Some(queue(name)), true),
+                    None => Address { is_doubtful: true, ..address(queue(name), None, true) },
+                }
+            }
+            ReplyTo::QueueFirst(name) => {
+                self.check_name(name)?;
+                address(queue(name), topic(name)?, true)
+            }
+        })
+    }
+
+    fn check_name(&self, name: &str) -> Result<(), AddressRefused> {
+        checked_length(name)?;
+        let requests = self.request_topics.iter().map(String::as_str).chain(topic::REQUEST_TOPICS);
+        if requests.into_iter().any(|pattern| topic::matches(pattern, name)) {
+            return Err(AddressRefused::RequestTopic);
+        }
+        let owned = |prefix: &str| name.strip_prefix(prefix).is_some_and(|rest| rest.starts_with('.'));
+        if owned(&self.queue_prefix) || owned("toolbus") || owned("rockbot") {
+            return Err(AddressRefused::OwnedQueue);
+        }
+        Ok(())
+    }
+
+    fn is_reply_topic(&self, name: &str) -> bool {
+        self.reply_topics.iter().any(|pattern| topic::matches(pattern, name))
+    }
+}
+
+/// Whether the caller's name comes last in a topic.
+fn is_own(topic: &str, caller: &Caller) -> bool {
+    let agent = caller.agent.as_ref().map(AgentName::as_str);
+    agent.and_then(|agent| topic.strip_suffix(agent)).is_some_and(|before| before.ends_with('.'))
+}
+
+fn checked_length(name: &str) -> Result<&str, AddressRefused> {
+    if name.len() > MAX_SHORT_STRING { Err(AddressRefused::TooLong) } else { Ok(name) }
+}
+
 impl Rejections<'_> {
     /// Counts one more; whether the answer may wait and be published again.
     fn may_wait(&mut self) -> bool {
@@ -111,10 +249,10 @@ impl Replies {
     /// Why no answer would arrive at an address, as far as the broker tells. One that took an answer is not asked for.
     pub(crate) async fn refusal(&self, address: &Address) -> Option<AddressRefused> {
         // RabbitMQ delivers to an address of its direct reply-to at once, also what is asked in a transaction.
-        if !address.mandatory || self.proven().contains(&address.first) {
+        if !address.mandatory || self.proven.lock().contains(&address.first) {
             return None;
         }
-        let is_suspect = address.is_doubtful || lock(&self.failed).contains(&address.first);
+        let is_suspect = address.is_doubtful || self.failed.lock().contains(&address.first);
         let mut refusal = self.refusal_of(&address.first, is_suspect).await?;
         if let Some(second) = &address.second {
             refusal = self.refusal_of(second, true).await?;
@@ -149,7 +287,7 @@ impl Replies {
 
     /// Publishes what may be lost: once, by the route that is known to work.
     pub(crate) async fn tell(&self, address: &Address, properties: Properties, body: Bytes) {
-        let remembered = self.proven().get(&address.first).cloned();
+        let remembered = self.proven.lock().get(&address.first).cloned();
         let proven = remembered.is_some();
         let target = remembered.unwrap_or_else(|| address.first.clone());
         let message = Outgoing { target, mandatory: false, proven, properties: properties.into(), body };
@@ -165,7 +303,7 @@ impl Replies {
             properties: Arc::clone(&answer.properties),
             body: answer.body.clone(),
         };
-        let remembered = self.proven().get(&address.first).cloned();
+        let remembered = self.proven.lock().get(&address.first).cloned();
         if let Some(target) = remembered {
             (message.target, message.proven) = (target, true);
             let tried = self.bus.publish(&message).await;
@@ -177,7 +315,7 @@ impl Replies {
             }
             // A route that worked and fails now may have lost its permission: it has to prove itself again, apart
             // from the channel that all others share.
-            self.proven().pop(&address.first);
+            self.proven.lock().pop(&address.first);
             if let Err(error @ (PublishError::Unavailable(_) | PublishError::Closed)) = tried {
                 return Err(error);
             }
@@ -188,8 +326,8 @@ impl Replies {
             message.target = target.clone();
             match self.bus.publish(&message).await {
                 Ok(Routing::Routed) => {
-                    self.proven().put(address.first.clone(), message.target);
-                    lock(&self.failed).pop(&address.first);
+                    self.proven.lock().put(address.first.clone(), message.target);
+                    self.failed.lock().pop(&address.first);
                     return Ok(());
                 }
                 Ok(Routing::Unroutable) => {}
@@ -197,7 +335,7 @@ impl Replies {
                 Err(error) => return Err(error),
             }
         }
-        lock(&self.failed).put(address.first.clone(), ());
+        self.failed.lock().put(address.first.clone(), ());
         Err(PublishError::Refused(refusal))
     }
 
@@ -228,14 +366,6 @@ impl Replies {
             Err(error) => Buried::NotConfirmed(error.to_string()),
         }
     }
-
-    fn proven(&self) -> MutexGuard<'_, LruCache<Target, Target>> {
-        lock(&self.proven)
-    }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock()
 }
 
 /// Tries again, at growing intervals, after what `again` agrees to, at most until `until`.

@@ -9,12 +9,12 @@ use toolbus_protocol::{
     ToolInvokeRequest, bounded, derived_message_id, header, topic,
 };
 
-use crate::address::{Address, ReplyRules};
 use crate::bus::Delivery;
 use crate::caller::Caller;
 use crate::clock::Clock;
 use crate::deadline::TimeBudget;
 use crate::failure::{Cause, ToolFailure};
+use crate::reply::{Address, ReplyRules};
 use crate::telemetry::DeadReason;
 
 /// Longest tool name, call id or session id, in bytes: answers repeat the first two, and are small when they are errors.

@@ -8,10 +8,10 @@ use futures_util::future::BoxFuture;
 use toolbus_protocol::{Envelope, ParseError};
 
 use super::reply::ControlReply;
-use crate::address::Address;
 use crate::caller::Caller;
 use crate::clock::Clock;
 use crate::deadline::{Budgets, TimeBudget, inner};
+use crate::reply::Address;
 
 /// Answers the requests of one topic.
 pub trait ControlHandler: Send + Sync + 'static {

@@ -9,7 +9,6 @@ use tokio_util::sync::CancellationToken;
 use toolbus_protocol::Envelope;
 
 use super::{InnerCall, Parts};
-use crate::address::Address;
 use crate::answer::{Answer, Run};
 use crate::bus::Delivery;
 use crate::clock::Clock;
@@ -18,6 +17,7 @@ use crate::failure::{ToolFailure, Verdict, verdict};
 use crate::gates::permit::Permit;
 use crate::progress::ProgressSink;
 use crate::replay::{Key, Slot};
+use crate::reply::Address;
 use crate::request::{Dialect, Origin, Request};
 use crate::telemetry::{CallSpan, End, Summary};
 use crate::tool::{Effect, Tool, ToolDescriptor};

@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use super::call::Call;
 use super::{Abort, Dispatcher, MAX_EARLIER_DELIVERIES};
-use crate::address::AddressRefused;
 use crate::bus::Delivery;
 use crate::caller::Caller;
 use crate::deadline;
@@ -13,6 +12,7 @@ use crate::failure::{Cause, ToolFailure};
 use crate::gates::find;
 use crate::policy::EffectiveTools;
 use crate::replay::{Seen, Slot};
+use crate::reply::AddressRefused;
 use crate::request::{Lookup, Request};
 
 impl Dispatcher {

@@ -10,9 +10,9 @@ use toolbus_protocol::{Envelope, ToolProgress, bounded, header, message_type};
 
 use super::Dispatcher;
 use super::call::Call;
-use crate::address::Address;
 use crate::answer::destination;
 use crate::progress::{Progress, ProgressSink};
+use crate::reply::Address;
 
 /// Time between two messages of one call; of the reports in between, the last is told.
 const PERIOD: Duration = Duration::from_millis(50);
