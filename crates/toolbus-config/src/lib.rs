@@ -22,7 +22,7 @@ pub use cpu::{Cpu, CpuError};
 pub use duration::{DurationError, HumanDuration};
 pub use file::{Format, UnknownFormat, layer};
 pub use layers::{Override, command_line, environment};
-pub use problem::{MAX_SHOWN, Origin, Part, Position, Problem, Problems, Span, expected, nearest};
+pub use problem::{MAX_SHOWN, Origin, Part, Position, Problem, Problems, Span, expected, near_names, nearest};
 pub use schema::{Node, schema_of};
 pub use secret::{Secret, resolve_secrets};
 pub use size::{ByteSize, LargeSize, Size, SizeError};

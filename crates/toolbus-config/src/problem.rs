@@ -10,7 +10,7 @@ pub const MAX_SHOWN: usize = 100;
 /// Most names that are told where one of them is expected.
 const MAX_NAMED: usize = 24;
 /// Longest missed name that is compared with the known ones, in bytes.
-const MAX_COMPARED: usize = 128;
+const MAX_COMPARED: usize = 64;
 
 /// A place in a file; both counted from one, the column in characters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -131,17 +131,25 @@ impl fmt::Display for Problems {
 
 /// The name nearest to one that was missed, if any is near; case does not count.
 pub fn nearest<'a>(missed: &str, names: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    near_names(missed, names, 1).pop()
+}
+
+/// At most `most` names near to one that was missed, nearest first; case does not count. Costs the product of the lengths
+/// for each name that is about as long; none is near to a text of more than 64 bytes, which a sender may have chosen.
+pub fn near_names<'a>(missed: &str, names: impl IntoIterator<Item = &'a str>, most: usize) -> Vec<&'a str> {
     if missed.len() > MAX_COMPARED {
-        return None;
+        return Vec::new();
     }
-    let furthest = (missed.chars().count() / 3).max(1);
-    let missed = missed.to_lowercase();
-    names
+    let furthest = (missed.len() / 3).max(1);
+    let lower = missed.to_lowercase();
+    let mut near: Vec<(usize, &str)> = names
         .into_iter()
-        .map(|name| (strsim::osa_distance(&missed, &name.to_lowercase()), name))
+        .filter(|name| name.len().abs_diff(missed.len()) <= furthest)
+        .map(|name| (strsim::osa_distance(&lower, &name.to_lowercase()), name))
         .filter(|(distance, _)| *distance <= furthest)
-        .min()
-        .map(|(_, name)| name)
+        .collect();
+    near.sort_unstable();
+    near.into_iter().take(most).map(|(_, name)| name).collect()
 }
 
 /// `did you mean …?` and all that is expected: the end of a problem's text.
@@ -163,7 +171,16 @@ mod tests {
         let names = ["default_timeout", "max_timeout", "topics"];
         assert_eq!(nearest("Default_Timeot", names), Some("default_timeout"));
         assert_eq!(nearest("entirely_different", names), None);
-        assert_eq!(nearest(&"x".repeat(MAX_COMPARED + 1), ["x"]), None);
+        let long = "x".repeat(MAX_COMPARED + 1);
+        assert_eq!(nearest(&long, [long.as_str()]), None);
+    }
+
+    #[test]
+    fn near_names_come_nearest_first() {
+        let names = ["get_weather", "web_search", "web_browse", "web_searches"];
+        assert_eq!(near_names("Web_Serach", names, 3), ["web_search", "web_searches"]);
+        assert_eq!(near_names("Web_Serach", names, 1), ["web_search"]);
+        assert!(near_names("transfer_money", names, 3).is_empty());
     }
 
     #[test]

@@ -1,15 +1,15 @@
 //! Names near to one that was missed.
 
-use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
+pub use toolbus_config::near_names;
+
 use crate::clock::Clock;
 
-/// Longest missed name that is compared, in bytes: comparing costs the product of both lengths.
-const MAX_NAME: usize = 64;
 /// Most names that are offered.
-const MAX_SUGGESTIONS: usize = 3;
+pub const MAX_SUGGESTIONS: usize = 3;
 /// Searches per second for one section of the policy: a search looks at every name, and misses are free for a caller to
 /// make.
 const PER_SECOND: u32 = 5;
@@ -27,10 +27,7 @@ impl Suggestions {
 
     /// At most three of `names`, nearest first; none when searched too often.
     pub(crate) fn near<'a>(&self, section: usize, missed: &str, names: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
-        if missed.len() > MAX_NAME || !self.may_search(section) {
-            return Vec::new();
-        }
-        nearest(missed, names)
+        if self.may_search(section) { near_names(missed, names, MAX_SUGGESTIONS) } else { Vec::new() }
     }
 
     fn may_search(&self, section: usize) -> bool {
@@ -45,43 +42,11 @@ impl Suggestions {
     }
 }
 
-/// At most three of `names`, nearest first. Costs the product of the lengths for each name that is about as long.
-#[must_use]
-pub fn nearest<'a>(missed: &str, names: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
-    let furthest = (missed.len() / 3).max(1);
-    let lower = missed.to_lowercase();
-    let mut near: Vec<(usize, &str)> = names
-        .filter(|name| name.len().abs_diff(missed.len()) <= furthest)
-        .map(|name| (strsim::osa_distance(&lower, &name.to_lowercase()), name))
-        .filter(|(distance, _)| *distance <= furthest)
-        .collect();
-    near.sort_unstable();
-    near.into_iter().take(MAX_SUGGESTIONS).map(|(_, name)| name).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     const NAMES: [&str; 4] = ["get_weather", "web_search", "web_browse", "echo"];
-
-    #[test]
-    fn near_names_come_nearest_first() {
-        assert_eq!(nearest("web_serach", NAMES.into_iter()), ["web_search"]);
-        assert_eq!(nearest("Get_Weather", NAMES.into_iter()), ["get_weather"]);
-        assert_eq!(nearest("ecko", NAMES.into_iter()), ["echo"]);
-    }
-
-    #[test]
-    fn a_name_that_is_like_none_gets_none() {
-        assert!(nearest("transfer_money", NAMES.into_iter()).is_empty());
-    }
-
-    #[test]
-    fn a_long_name_is_not_compared() {
-        let long = "x".repeat(MAX_NAME + 1);
-        assert!(Suggestions::new(Clock::SYSTEM).near(0, &long, [long.as_str()].into_iter()).is_empty());
-    }
 
     #[test]
     fn searches_are_bounded_in_rate() {

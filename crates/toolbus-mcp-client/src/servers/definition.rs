@@ -7,7 +7,7 @@ use std::time::Duration;
 use rmcp::model::ToolAnnotations;
 use serde_json::{Map, Value, json};
 use toolbus_core::Clock;
-use toolbus_core::suggest::nearest;
+use toolbus_core::suggest::{MAX_SUGGESTIONS, near_names};
 use toolbus_core::text::shown;
 use toolbus_core::tool::{Effect, Membership, Naming, ToolDescriptor, Validation};
 use toolbus_trust::scan::Scanner;
@@ -185,7 +185,7 @@ fn descriptor(
 fn not_there(naming: &Naming, own_names: &[String]) -> Vec<HiddenTool> {
     let missed = naming.renamed.keys().filter(|renamed| !own_names.iter().any(|name| **name == ***renamed));
     let told = |renamed: &Arc<str>| {
-        let near = nearest(renamed, own_names.iter().map(String::as_str));
+        let near = near_names(renamed, own_names.iter().map(String::as_str), MAX_SUGGESTIONS);
         let near: Vec<String> = near.into_iter().map(|name| format!("`{}`", shown(name))).collect();
         let hint = if near.is_empty() { String::new() } else { format!("; did you mean {}?", near.join(" or ")) };
         HiddenTool { name: shown(renamed), reason: format!("`rename` has it, and the server has no such tool{hint}") }
