@@ -38,7 +38,8 @@ pub(crate) const TOOLBUS: &str = "toolbus";
 ///
 /// # Errors
 ///
-/// When the broker cannot be reached, the user interrupts, a side does not start, or a call is not answered. What costs more than it may is none: it is reported, with exit code 1.
+/// If the broker cannot be reached, the user interrupts, a side does not start, or a call is not answered. A missed
+/// gate is no error: it is reported, with exit code 1.
 pub(crate) async fn run(args: MeasureArgs, context: &Context) -> Result<ExitCode, MeasureError> {
     let site = site(context)?;
     if let Some(queue) = &args.responder {

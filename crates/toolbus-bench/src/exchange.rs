@@ -37,7 +37,7 @@ pub(crate) trait Exchange: Send + 'static {
     ///
     /// # Errors
     ///
-    /// When there is no good answer.
+    /// If the answer is missing, or is not the expected one.
     fn once(&mut self) -> impl Future<Output = Result<(), ExchangeError>> + Send;
 }
 
@@ -70,7 +70,7 @@ impl Outcome {
 ///
 /// # Errors
 ///
-/// When a task ended before its time.
+/// If a task panicked.
 pub(crate) async fn closed_loop<E: Exchange>(callers: &mut Vec<E>, time: Duration) -> io::Result<Outcome> {
     let started = Instant::now();
     let mut tasks = JoinSet::new();

@@ -160,7 +160,7 @@ impl Page {
     ///
     /// # Errors
     ///
-    /// When the path is none.
+    /// If `path` is not the path of a URI.
     pub(crate) fn new(address: SocketAddr, path: &str) -> Result<Self, ExchangeError> {
         let uri = path.parse().map_err(|_| ExchangeError::Unreadable(format!("{path:?} is no path")))?;
         let headers = HeaderMap::from_iter([(HOST, host(address)?)]);

@@ -88,7 +88,7 @@ impl McpClient {
     ///
     /// # Errors
     ///
-    /// When the server does not take part.
+    /// If the server does not answer, or not as MCP demands.
     pub(crate) async fn initialize(endpoint: &Endpoint) -> Result<Self, ExchangeError> {
         let mut client = Self::new(endpoint)?;
         let info = json!({"name": "toolbus-bench", "version": env!("CARGO_PKG_VERSION")});
@@ -108,7 +108,7 @@ impl McpClient {
     ///
     /// # Errors
     ///
-    /// When the endpoint is none.
+    /// If the endpoint's path is not the path of a URI.
     pub(crate) fn stateless(endpoint: &Endpoint) -> Result<Self, ExchangeError> {
         let mut client = Self::new(endpoint)?;
         client.headers.insert(VERSION, value(STATELESS)?);
@@ -140,7 +140,7 @@ impl McpClient {
     ///
     /// # Errors
     ///
-    /// When it is not listed.
+    /// If the server does not list the tool.
     pub(crate) async fn find(&mut self, tool: &str) -> Result<String, ExchangeError> {
         let (list, _) = self.ask("tools/list", json!({})).await?;
         let tools = list.get("tools").and_then(Value::as_array).into_iter().flatten();
@@ -154,7 +154,7 @@ impl McpClient {
     ///
     /// # Errors
     ///
-    /// When the server has none.
+    /// If the server offers no stream.
     pub(crate) async fn listen(&self) -> Result<Stream, ExchangeError> {
         let mut request = self.post(self.headers.clone(), String::new());
         *request.method_mut() = Method::GET;
@@ -172,7 +172,7 @@ impl McpClient {
     ///
     /// # Errors
     ///
-    /// When the tool's name cannot be a header.
+    /// If the tool's name cannot be the value of a header.
     pub(crate) fn repeating(self, call: &ToolUse) -> Result<McpCaller, ExchangeError> {
         let mut headers = self.headers.clone();
         let mut params = json!({"name": call.tool, "arguments": call.arguments});

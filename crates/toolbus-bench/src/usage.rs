@@ -32,7 +32,7 @@ impl Usage {
     ///
     /// # Errors
     ///
-    /// When there is no such process, or no `/proc`.
+    /// If there is no such process, or no `/proc`.
     pub(crate) fn read(process: u32) -> Result<Self, UsageError> {
         let file = |name: &str| {
             std::fs::read_to_string(format!("/proc/{process}/{name}")).map_err(|error| UsageError::Read(process, error))

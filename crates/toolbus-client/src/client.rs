@@ -247,7 +247,7 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// When the request could not be published, or no readable answer came in time.
+    /// If the request could not be published, or no readable answer came in time.
     pub async fn send(&self, request: &Request, patience: Duration) -> Result<Answer, ClientError> {
         Answer::read(self.exchange(request, patience).await?)
     }
@@ -256,7 +256,7 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// When the request could not be published, or no answer came in time.
+    /// If the request could not be published, or no answer came in time.
     pub async fn exchange(&self, request: &Request, patience: Duration) -> Result<Received, ClientError> {
         let mut expected = self.expect(request, None);
         let exchange = async {
@@ -276,7 +276,7 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// When the broker does not take the message, or nobody listens on its topic.
+    /// If the broker does not confirm the message, or no queue takes it.
     pub async fn publish(&self, request: &Request) -> Result<(), ClientError> {
         let message = Outgoing {
             target: Target::Topic(request.topic.clone()),

@@ -147,7 +147,7 @@ impl Expected {
     ///
     /// # Errors
     ///
-    /// When the bus has been closed.
+    /// If the bus has been closed.
     pub async fn received(&mut self) -> Result<Received, ClientError> {
         let Delivery { properties, body, settle, .. } = (&mut self.answer).await.map_err(|_| ClientError::Closed)?;
         settle.acknowledge().await;

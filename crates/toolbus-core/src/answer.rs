@@ -73,7 +73,7 @@ impl Recipient<'_> {
     ///
     /// # Errors
     ///
-    /// When the result is too large to be sent.
+    /// If the result is larger than an answer may be.
     pub(crate) fn result(&self, output: ToolOutput, run: Run) -> Result<Answer, ToolFailure> {
         let status = if output.is_error { Status::Error } else { Status::Ok };
         let (message_type, body) = match self.dialect {

@@ -85,7 +85,7 @@ impl AgentName {
     ///
     /// # Errors
     ///
-    /// When it is none.
+    /// If `text` is not 1 to 64 ASCII letters, digits, `.`, `_` or `-`.
     pub fn parse(text: &str) -> Result<Self, AgentNameError> {
         let fits = |c: u8| c.is_ascii_alphanumeric() || matches!(c, b'.' | b'_' | b'-');
         if text.is_empty() || text.len() > MAX_NAME || !text.bytes().all(fits) {

@@ -38,7 +38,7 @@ impl Pattern {
     ///
     /// # Errors
     ///
-    /// When no name could match it, or when it looks like a pattern of another language.
+    /// If no name could match it, or it looks like a regular expression or a path pattern.
     pub fn parse(text: &str) -> Result<Self, PatternError> {
         if text.is_empty() {
             return Err(PatternError::Empty);

@@ -356,7 +356,7 @@ impl Registry {
     ///
     /// # Errors
     ///
-    /// When the name is taken or unusable.
+    /// If the name is taken or unusable.
     pub fn register(&self, tool: Tool) -> Result<(), RegistryError> {
         self.change(|next| next.insert(tool))
     }
@@ -365,7 +365,7 @@ impl Registry {
     ///
     /// # Errors
     ///
-    /// When a name is taken, given twice or unusable; then none is added.
+    /// If a name is taken, given twice or unusable; then no tool is added.
     pub fn register_all(&self, tools: Vec<Tool>) -> Result<(), RegistryError> {
         self.change(|next| tools.into_iter().try_for_each(|tool| next.insert(tool)))
     }
@@ -380,7 +380,7 @@ impl Registry {
     ///
     /// # Errors
     ///
-    /// When a name is twice in `tools`, or unusable; the source then keeps what it had.
+    /// If a name is twice in `tools`, or unusable; the source then keeps its tools.
     pub fn publish(&self, rank: Rank, source: &Arc<str>, tools: Vec<Tool>) -> Result<Vec<Clash>, RegistryError> {
         let mut names = HashSet::with_capacity(tools.len());
         for tool in &tools {
@@ -458,7 +458,7 @@ impl Registry {
     ///
     /// # Errors
     ///
-    /// When a name is given twice or unusable; the registry then keeps what it had.
+    /// If a name is given twice or unusable; the registry then keeps its tools.
     pub fn replace_all(&self, tools: Vec<Tool>) -> Result<(), RegistryError> {
         self.change(|next| {
             next.fixed.clear();

@@ -238,7 +238,7 @@ pub trait Executor: Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// When the call could not be run; a tool that ran and did not succeed returns [`ToolOutput::error`].
+    /// If the call could not be run; a tool that ran and did not succeed returns [`ToolOutput::error`].
     fn execute(&self, call: ToolCall) -> impl Future<Output = Result<ToolOutput, ToolFailure>> + Send;
 }
 

@@ -161,7 +161,7 @@ impl Direct {
     ///
     /// # Errors
     ///
-    /// When there is no result.
+    /// If the server cannot be reached, or the call failed, was cancelled or timed out.
     pub async fn call(&self, tool: &str, call: &ToolCall) -> Result<ToolOutput, ToolFailure> {
         self.0.connection.call(tool, call).await.map_err(|error| error.failure)
     }

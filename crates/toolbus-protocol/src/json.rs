@@ -42,7 +42,7 @@ impl From<serde_json::Error> for ParseError {
 ///
 /// # Errors
 ///
-/// When the text is not UTF-8, not JSON, no object, too deep, or names a member twice.
+/// If the text is not UTF-8, not JSON, not an object, too deep, or names a member twice.
 pub fn parse_object(bytes: &[u8]) -> Result<Map<String, Value>, ParseError> {
     let text = checked_text(bytes)?;
     let mut deserializer = serde_json::Deserializer::from_str(text);

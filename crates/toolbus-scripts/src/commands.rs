@@ -139,7 +139,7 @@ const LIMITS: Limits = Limits {
 ///
 /// # Errors
 ///
-/// When the settings cannot work.
+/// If the settings are mistaken, the program is missing, or `sandbox` is none and the command wants one.
 pub fn tool(settings: CommandSettings, sandbox: Option<&Sandbox>) -> Result<Tool, CommandError> {
     let (descriptor, command) = check::command(settings, sandbox, std::env::vars_os())?;
     Ok(Tool::new(descriptor, command))
@@ -168,7 +168,7 @@ pub fn tools(
 ///
 /// # Errors
 ///
-/// When that is less than `require`, or nothing.
+/// If this system supports no level, or less than `require`.
 pub async fn sandbox(require: Level) -> Result<Sandbox, StartError> {
     let sandbox = Sandbox::new(Level::Full)?;
     let probed = sandbox.probe(&probe(), |_| Job { time: PROBE_TIME, cpu: PROBE_TIME, ..Job::default() }).await;

@@ -107,7 +107,7 @@ impl Interpreter {
     ///
     /// # Errors
     ///
-    /// When there is none, or it is no Python that runs scripts.
+    /// If no such program exists, or it is not a Python that can run scripts.
     pub async fn find(command: &str) -> Result<Self, InterpreterError> {
         let env = environment(std::env::vars_os());
         let cwd = std::env::current_dir().unwrap_or_else(|_| PathBuf::from("/"));

@@ -119,7 +119,7 @@ impl PackageCache {
     ///
     /// # Errors
     ///
-    /// When the folder cannot be made or written to.
+    /// If the folder cannot be created or written to.
     pub fn open(settings: PackageSettings, interpreter: &Interpreter, sandbox: Option<&Sandbox>) -> io::Result<Self> {
         Self::open_with(settings, interpreter, sandbox, std::env::vars_os())
     }

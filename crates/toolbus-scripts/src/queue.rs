@@ -60,7 +60,7 @@ impl FairQueue {
     ///
     /// # Errors
     ///
-    /// When too many wait already, or no turn comes in time.
+    /// If as many wait as may, or the deadline passes.
     pub async fn acquire(&self, owner: &Arc<str>, deadline: Instant) -> Result<Turn, QueueError> {
         let (given, turn) = oneshot::channel();
         let place = {

@@ -36,7 +36,7 @@ impl Requirement {
     ///
     /// # Errors
     ///
-    /// When it is anything else than a name, extras and versions. The texts are for whoever wrote it.
+    /// If `text` is not a name with optional extras and versions. The messages are for the author of the requirement.
     pub fn parse(text: &str) -> Result<Self, RequirementError> {
         let trimmed = text.trim_matches(' ');
         error::foreign(text, trimmed)?;
@@ -54,7 +54,7 @@ impl Requirement {
     ///
     /// # Errors
     ///
-    /// When one cannot be read, when there are more than [`MAX_PACKAGES`], or when two are of one package.
+    /// If one cannot be read, there are more than [`MAX_PACKAGES`], or two are of one package.
     pub fn parse_all<T: AsRef<str>>(texts: &[T]) -> Result<Vec<Self>, RequirementsError> {
         if texts.len() > MAX_PACKAGES {
             return Err(RequirementsError::TooMany(texts.len()));

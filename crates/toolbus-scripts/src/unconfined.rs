@@ -48,7 +48,7 @@ pub(crate) struct UnconfinedRun<'a> {
 ///
 /// # Errors
 ///
-/// When it cannot be started. What it does wrong is an [`Outcome`].
+/// If the program cannot be started. Its own failures are an [`Outcome`].
 pub(crate) async fn run(run: UnconfinedRun<'_>) -> io::Result<Outcome> {
     let started = Clock::SYSTEM.now();
     let mut command = Command::new(run.program);

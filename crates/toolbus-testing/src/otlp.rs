@@ -57,7 +57,7 @@ impl Receiver {
     ///
     /// # Errors
     ///
-    /// When no port can be bound.
+    /// If no port can be bound.
     pub async fn start() -> io::Result<Self> {
         let (behaviour, behaves) = watch::channel(Behaviour::Accept);
         let inbox = Inbox { kept: Arc::default(), behaves };

@@ -50,7 +50,7 @@ impl AuditLog {
     ///
     /// # Errors
     ///
-    /// When the file cannot be used.
+    /// If the file cannot be opened, or the thread that writes to it cannot be started.
     pub fn open(config: &AuditConfig, redactor: &Redactor) -> Result<Arc<Self>, AuditError> {
         let keyed = match &config.key {
             Some(key) => Keyed::new(key.expose().as_bytes()),
@@ -74,7 +74,7 @@ impl AuditLog {
     ///
     /// # Errors
     ///
-    /// When the time was too short, as on a full disk.
+    /// If records are unwritten after `patience`, as on a full disk.
     pub async fn close(&self, patience: Duration) -> Result<(), Unwritten> {
         match &self.writer {
             Some(writer) => tokio::time::timeout(patience, writer.close()).await.map_err(|_| Unwritten),

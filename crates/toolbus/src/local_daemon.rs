@@ -35,7 +35,7 @@ impl LocalDaemon {
     ///
     /// # Errors
     ///
-    /// When the configuration cannot be put into practice, such as a certificate that cannot be read.
+    /// If a part cannot be built, such as when a certificate cannot be read.
     pub async fn open(config: &Config, pins: Option<PathBuf>) -> Result<Self, LocalDaemonError> {
         match config.bus.url {
             BusUrl::Embedded => Self::with_daemon(config, pins).await,
@@ -59,7 +59,7 @@ impl LocalDaemon {
     ///
     /// # Errors
     ///
-    /// When the broker cannot be reached in time, or holds something that no retry mends.
+    /// If the broker cannot be reached in time, or its objects conflict with the configuration.
     pub async fn ready(&self, patience: Duration) -> Result<(), LocalDaemonError> {
         let mut state = self.bus.state();
         let settled = state.wait_for(|state| state.is_ready() || state.refused.is_some() || state.fatal.is_some());

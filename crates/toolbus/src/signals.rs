@@ -25,7 +25,7 @@ impl Signals {
     ///
     /// # Errors
     ///
-    /// When the system refuses.
+    /// If the system refuses to register a handler.
     pub fn listen() -> io::Result<Self> {
         Ok(Self {
             terminate: signal(SignalKind::terminate())?,

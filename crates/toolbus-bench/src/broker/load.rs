@@ -50,7 +50,7 @@ impl Load {
     ///
     /// # Errors
     ///
-    /// When the broker cannot be reached, or refuses.
+    /// If the broker cannot be reached or refuses.
     pub(crate) async fn connect(site: &BrokerSetup, callers: usize) -> Result<Self, BrokerError> {
         let publishing = site.connect("toolbus bench load publish").await?;
         let consuming = site.connect("toolbus bench load consume").await?;
@@ -84,7 +84,7 @@ impl Load {
     ///
     /// # Errors
     ///
-    /// When a call is not answered, or not with a result.
+    /// If a call is not answered, or is answered with an error.
     pub(crate) async fn run(&mut self, topic: &str, time: Duration) -> Result<Sample, BrokerError> {
         let started = Instant::now();
         let (channel, exchange, reply_to) = (&self.requests, &self.exchange, &self.reply_to);
@@ -107,7 +107,7 @@ impl Load {
     ///
     /// # Errors
     ///
-    /// When the broker does not take part.
+    /// If the broker does not confirm in time, or the connection is lost.
     pub(crate) async fn close(self) -> Result<(), BrokerError> {
         self.publishing.close(200, "done".into()).await?;
         self.consuming.close(200, "done".into()).await?;

@@ -41,7 +41,7 @@ impl Responder {
     ///
     /// # Errors
     ///
-    /// When the broker cannot be reached, or refuses.
+    /// If the broker cannot be reached or refuses.
     pub(crate) async fn run(&self, ready: impl FnOnce()) -> Result<(), BrokerError> {
         let consuming = self.site.connect("toolbus bench responder consume").await?;
         let publishing = self.site.connect("toolbus bench responder publish").await?;

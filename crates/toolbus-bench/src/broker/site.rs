@@ -77,7 +77,7 @@ impl BrokerSetup {
     ///
     /// # Errors
     ///
-    /// When the broker cannot be reached or refuses.
+    /// If the broker cannot be reached or refuses.
     pub(crate) async fn remove(&self, exchanges: &[&str], queues: &[&str]) -> Result<(), BrokerError> {
         let connection = self.connect("toolbus bench clean-up").await?;
         let channel = connection.create_channel().await?;

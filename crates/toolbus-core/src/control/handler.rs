@@ -23,7 +23,7 @@ pub trait ControlHandler: Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// When the request is not obeyed: its sender is told so where it can be, and else the request is put aside.
+    /// If the request is not obeyed: its sender is told where possible; otherwise the request becomes a dead letter.
     fn answer<'a>(&'a self, asked: &'a ControlRequest) -> BoxFuture<'a, Result<Option<ControlReply>, ControlError>>;
 }
 

@@ -47,7 +47,7 @@ pub(super) struct Compiled {
 ///
 /// # Errors
 ///
-/// When it cannot, saying where.
+/// If the schema does not compile; the error names the place in it.
 pub fn check_schema(schema: &Value) -> Result<(), SchemaError> {
     Compiled::new(schema).map(drop)
 }

@@ -55,7 +55,7 @@ impl Rate {
     ///
     /// # Errors
     ///
-    /// When a number is out of its range; the text names the key of the configuration.
+    /// If a number is out of its range; the text names the key of the configuration.
     pub fn new(rps: f64, burst: u32) -> Result<Self, RateError> {
         match rps {
             rps if !rps.is_finite() => Err(RateError::NotFinite(rps)),
@@ -153,7 +153,7 @@ impl RateRules {
     ///
     /// # Errors
     ///
-    /// When two patterns are equally specific and can both match one name, and when there are more than 1,024.
+    /// If two patterns are equally specific and can both match one name, or there are more than 1,024.
     pub fn new(mut rules: Vec<RateRule>) -> Result<Self, RateRulesError> {
         if rules.len() > MAX_RULES {
             return Err(RateRulesError::TooMany(rules.len()));

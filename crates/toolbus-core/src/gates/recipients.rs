@@ -93,7 +93,7 @@ impl AllowedRecipients {
     ///
     /// # Errors
     ///
-    /// When a text of the list is not exactly one recipient.
+    /// If an entry of the list is not exactly one recipient.
     pub fn new<T: AsRef<str>>(compare: Compare, list: &[T]) -> Result<Self, RecipientError> {
         let listed = list.iter().map(|text| {
             let text = text.as_ref();

@@ -172,7 +172,7 @@ impl PolicyHandle {
     ///
     /// # Errors
     ///
-    /// When the registry cannot be changed; the rules then stay, too.
+    /// If the registry cannot be changed; the rules then stay, too.
     pub fn replace<E>(
         &self,
         identity: Identity,
@@ -237,7 +237,7 @@ impl PolicyHandle {
     ///
     /// # Errors
     ///
-    /// When too much is switched off already.
+    /// If as many switches are off as may be.
     pub fn disable(&self, switch: Switch) -> Result<bool, SwitchError> {
         let mut result = Ok(false);
         self.switch(|switches| result = switches.disable(switch));

@@ -46,7 +46,7 @@ impl Switch {
     ///
     /// # Errors
     ///
-    /// When there is no such kind, or nothing can have this name.
+    /// If the kind is unknown, or nothing of this kind can have this name.
     pub fn new(kind: &str, name: &str) -> Result<Self, SwitchError> {
         if name.is_empty() || name.len() > MAX_NAME || name.chars().any(char::is_control) {
             return Err(SwitchError::Name);

@@ -30,7 +30,7 @@ pub trait SessionFactory: Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// When it cannot be built: every call that waits for it ends with that failure, and the next call tries again.
+    /// If it cannot be built: every call that waits for it ends with that failure, and the next call tries again.
     fn start(&self, key: SessionKey) -> impl Future<Output = Result<Self::Instance, ToolFailure>> + Send;
 }
 

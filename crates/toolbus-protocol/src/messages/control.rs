@@ -15,7 +15,7 @@ impl Ping {
     ///
     /// # Errors
     ///
-    /// When there is a body that is not a JSON object, or one that is too deep.
+    /// If there is a body that is not a JSON object, or is too deep.
     pub fn parse(body: &[u8]) -> Result<Self, ParseError> {
         if body.trim_ascii().is_empty() {
             return Ok(Self {});
@@ -65,7 +65,7 @@ impl ToolCancelRequest {
     ///
     /// # Errors
     ///
-    /// When the body is not a JSON object with a `toolCallId`.
+    /// If the body is not a JSON object with a `toolCallId`.
     pub fn parse(body: &[u8]) -> Result<Self, ParseError> {
         let request: Self = read_members(body)?;
         if request.tool_call_id.is_empty() {
@@ -112,7 +112,7 @@ impl SessionEnd {
     ///
     /// # Errors
     ///
-    /// When the body is not a JSON object with a `sessionId`.
+    /// If the body is not a JSON object with a `sessionId`.
     pub fn parse(body: &[u8]) -> Result<Self, ParseError> {
         let end: Self = read_members(body)?;
         if end.session_id.is_empty() {

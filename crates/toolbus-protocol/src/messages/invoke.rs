@@ -26,7 +26,7 @@ impl ToolInvokeRequest {
     ///
     /// # Errors
     ///
-    /// When the body is not UTF-8, not JSON, not an object, too deep, or without a tool's name.
+    /// If the body is not UTF-8, not JSON, not an object, too deep, or without a tool's name.
     pub fn parse(body: &[u8]) -> Result<Self, ParseError> {
         let request = Self::parse_unnamed(body)?;
         if request.tool_name.is_empty() {
@@ -40,7 +40,7 @@ impl ToolInvokeRequest {
     ///
     /// # Errors
     ///
-    /// When the body is not UTF-8, not JSON, not an object, or too deep.
+    /// If the body is not UTF-8, not JSON, not an object, or too deep.
     pub fn parse_unnamed(body: &[u8]) -> Result<Self, ParseError> {
         read_members(body)
     }

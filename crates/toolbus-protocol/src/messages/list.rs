@@ -108,7 +108,7 @@ impl ToolListRequest {
     ///
     /// # Errors
     ///
-    /// When the body is not a JSON object, names an unknown format, or has more than [`MAX_LISTED_NAMES`] names.
+    /// If the body is not a JSON object, names an unknown format, or has more than [`MAX_LISTED_NAMES`] names.
     pub fn parse(body: &[u8]) -> Result<Self, ParseError> {
         read_members(body)
     }

@@ -21,7 +21,7 @@ pub(crate) trait Members: Default {
 ///
 /// # Errors
 ///
-/// When the body is not UTF-8, not JSON, not an object, or too deep.
+/// If the body is not UTF-8, not JSON, not an object, or too deep.
 pub(crate) fn read_members<M: Members>(body: &[u8]) -> Result<M, ParseError> {
     let text = checked_text(body)?;
     match serde_json::from_str::<Liberal<M>>(text) {

@@ -31,7 +31,7 @@ impl ScriptInvokeRequest {
     ///
     /// # Errors
     ///
-    /// When the body is not UTF-8, not JSON, not an object, too deep, or without a script.
+    /// If the body is not UTF-8, not JSON, not an object, too deep, or without a script.
     pub fn parse(body: &[u8]) -> Result<Self, ParseError> {
         let request = Self::parse_empty(body)?;
         if request.script.is_none() {
@@ -45,7 +45,7 @@ impl ScriptInvokeRequest {
     ///
     /// # Errors
     ///
-    /// When the body is not UTF-8, not JSON, not an object, or too deep.
+    /// If the body is not UTF-8, not JSON, not an object, or too deep.
     pub fn parse_empty(body: &[u8]) -> Result<Self, ParseError> {
         read_members(body)
     }

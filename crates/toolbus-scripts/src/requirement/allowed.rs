@@ -82,7 +82,7 @@ impl AllowedPackages {
     ///
     /// # Errors
     ///
-    /// When one is not on the list.
+    /// If one is not on the list.
     pub fn admit(&self, asked: &[Requirement]) -> Result<Vec<Requirement>, NotAllowed> {
         let mut admitted = asked.iter().map(|one| self.narrowed(one)).collect::<Result<Vec<_>, _>>()?;
         admitted.sort();

@@ -68,7 +68,7 @@ impl SandboxRunner {
     ///
     /// # Errors
     ///
-    /// When that is less than required, or nothing.
+    /// If this system supports no level, or less than the settings require.
     pub async fn start(settings: SandboxSettings, sandbox: Sandbox) -> Result<Self, StartError> {
         let SandboxSettings { interpreter, limits, require, strongest, pool } = settings;
         let plans = Plans::new(&interpreter, limits, &pool.imports);

@@ -75,7 +75,7 @@ impl Scripts {
     ///
     /// # Errors
     ///
-    /// When there is no interpreter, or less keeps scripts in than is required.
+    /// If no interpreter is found, or the sandbox supports less than the required level.
     pub async fn start(config: &Config, observer: Arc<dyn Observer>) -> Result<Self, ScriptsError> {
         let sandbox = OnceCell::new();
         let scripts = match script_section(config) {
@@ -89,7 +89,7 @@ impl Scripts {
     ///
     /// # Errors
     ///
-    /// When a command cannot work, or cannot be kept in as is required.
+    /// If a command's settings are mistaken, or the sandbox supports less than the required level.
     pub async fn tools(&self, config: &Config) -> Result<Vec<Tool>, ScriptsError> {
         let mut tools: Vec<Tool> = self.shared.scripts.iter().map(|scripts| scripts.tool.clone()).collect();
         for command in commands_of(config) {
@@ -208,7 +208,7 @@ fn made(name: &str, tool: Result<Tool, CommandError>) -> Result<Tool, ScriptsErr
 ///
 /// # Errors
 ///
-/// When a command cannot work.
+/// If a command's settings are mistaken.
 pub(crate) fn described(config: &Config) -> Result<Vec<Tool>, ScriptsError> {
     let script = script_section(config).map(|section| {
         let level = (section.runner == script::Runner::Sandbox).then_some(section.sandbox.require);

@@ -51,7 +51,7 @@ impl Servers {
     ///
     /// # Errors
     ///
-    /// When this system cannot run any.
+    /// If `/proc` is not mounted, or a rule of the scan does not compile.
     pub fn new(
         config: &Config,
         registry: Registry,

@@ -115,7 +115,7 @@ impl CallError {
 ///
 /// # Errors
 ///
-/// When the command is mistaken, the bus cannot be reached, or no answer comes.
+/// If the command is mistaken, the bus cannot be reached, or no answer comes.
 pub async fn run(args: CallArgs, context: &Context) -> Result<ExitCode, CallError> {
     let is_json = args.json || context.output == Output::Json;
     match answered(&args, context).await {

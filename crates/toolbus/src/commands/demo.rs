@@ -69,7 +69,7 @@ struct Scene {
 ///
 /// # Errors
 ///
-/// When it cannot be given, or a call is not answered as it should be.
+/// If the demonstration's daemon does not start, or a call is not answered as expected.
 pub async fn run(_: DemoArgs, context: &Context) -> Result<ExitCode, DemoError> {
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let backend = listener.local_addr()?;

@@ -42,7 +42,7 @@ pub struct ExplainArgs {
 ///
 /// # Errors
 ///
-/// When there is no answer, or nothing can be printed.
+/// If the daemon does not answer or refuses, or standard output is closed.
 pub async fn run(args: ExplainArgs, operator: &Operator) -> Result<ExitCode, TargetError> {
     let words = args.arguments;
     let arguments = arguments::parse(&words).map_err(|error| TargetError::Usage(error.to_string()))?;

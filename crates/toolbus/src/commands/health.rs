@@ -25,7 +25,7 @@ pub struct HealthArgs {
 ///
 /// # Errors
 ///
-/// When nobody answers.
+/// If no daemon answers.
 pub async fn run(args: HealthArgs, context: &Context) -> Result<ExitCode, ProbeError> {
     let path = if args.live { "/livez" } else { "/readyz" };
     let (status, body) = probe(context.config.http.listen, path, PATIENCE).await?;

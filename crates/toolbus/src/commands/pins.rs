@@ -72,7 +72,7 @@ const MAX_ANSWER: u64 = 64;
 ///
 /// # Errors
 ///
-/// When there is no answer, or nothing can be printed.
+/// If the daemon does not answer or refuses, or standard output is closed.
 pub async fn run(args: PinsArgs, operator: &Operator) -> Result<ExitCode, TargetError> {
     let is_json = operator.output == Output::Json;
     let text = match args.command {

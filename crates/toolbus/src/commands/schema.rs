@@ -14,7 +14,7 @@ pub struct SchemaError(#[from] io::Error);
 ///
 /// # Errors
 ///
-/// When nothing can be printed.
+/// If standard output is closed.
 pub fn run() -> Result<ExitCode, SchemaError> {
     ignore_broken_pipe(writeln!(io::stdout(), "{:#}", crate::config::schema()))?;
     Ok(ExitCode::SUCCESS)

@@ -51,7 +51,7 @@ impl SwitchKind {
 ///
 /// # Errors
 ///
-/// When the daemon does not answer or refuses, or nothing can be printed.
+/// If the daemon does not answer or refuses, or standard output is closed.
 pub async fn run(args: SwitchArgs, off: bool, operator: &Operator) -> Result<ExitCode, TargetError> {
     let path = format!("/v1/disabled/{}/{}", args.kind.name(), escaped(&args.name));
     let method = if off { Method::PUT } else { Method::DELETE };

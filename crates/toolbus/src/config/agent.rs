@@ -23,7 +23,7 @@ impl Agent {
     ///
     /// # Errors
     ///
-    /// When it is none.
+    /// If `text` is not the name of an agent.
     pub fn parse(text: &str) -> Result<Self, AgentNameError> {
         AgentName::parse(text).map(Self)
     }

@@ -18,7 +18,7 @@ impl ToolPattern {
     ///
     /// # Errors
     ///
-    /// When it is none.
+    /// If `text` is not a pattern of names.
     pub fn parse(text: &str) -> Result<Self, PatternError> {
         Pattern::parse(text).map(Self)
     }

@@ -38,7 +38,7 @@ impl Config {
     ///
     /// # Errors
     ///
-    /// When a rule cannot be kept; [`Config::load`] has found that before.
+    /// If a rule is mistaken; [`Config::load`] refuses it before.
     pub fn policy(&self) -> Result<Policy, PolicyError> {
         let mut policy = Policy {
             deny_unknown: self.denies_unknown(),

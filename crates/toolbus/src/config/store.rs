@@ -54,7 +54,7 @@ impl StoreConfig {
     ///
     /// # Errors
     ///
-    /// When its file cannot be used.
+    /// If the store's file cannot be opened, or its thread cannot be started.
     pub fn open(&self) -> Result<Arc<dyn Store>, StoreOpenError> {
         match &self.url {
             StoreUrl::Memory => Ok(Arc::new(Memory::default())),

@@ -92,7 +92,7 @@ impl Config {
     ///
     /// # Errors
     ///
-    /// When one cannot be made; [`Config::load`] has found that before.
+    /// If a tool's settings are mistaken; [`Config::load`] refuses them before.
     pub fn tools(&self) -> Result<Vec<Tool>, ToolsError> {
         let mut tools = builtin(&self.tools);
         if !self.rest.endpoints.is_empty() {

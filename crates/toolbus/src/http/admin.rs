@@ -101,7 +101,7 @@ impl Admin {
     ///
     /// # Errors
     ///
-    /// When no agent can have this name.
+    /// If `name` cannot be the name of an agent.
     pub fn effective(&self, name: &str, role: &Role) -> Result<EffectiveTools, ApiError> {
         Ok(self.gates.access().effective(&caller(name, role)?))
     }
@@ -110,7 +110,7 @@ impl Admin {
     ///
     /// # Errors
     ///
-    /// When no agent can have this name.
+    /// If `name` cannot be the name of an agent.
     pub fn agent(&self, name: &str, role: &Role) -> Result<AgentTools, ApiError> {
         let effective = self.effective(name, role)?;
         let tools = self.gates.access().current().tools();
@@ -145,7 +145,7 @@ impl Admin {
     ///
     /// # Errors
     ///
-    /// When no agent can have this name.
+    /// If the agent's name cannot be one.
     pub fn explain(&self, question: &Question) -> Result<Explained, ApiError> {
         let Question { agent, tool, arguments, binding, profile, session } = question;
         let role = Role { binding: binding.clone(), profile: profile.clone(), session: session.clone() };
@@ -175,8 +175,8 @@ impl Admin {
     ///
     /// # Errors
     ///
-    /// When nothing can have this name, too much is off already, or the switch cannot be kept. What cannot be kept is
-    /// off all the same.
+    /// If nothing can have this name, too much is off already, or the switch cannot be stored. A switch that cannot be
+    /// stored is off all the same.
     pub async fn switch(&self, kind: &str, name: &str, off: bool) -> Result<Switching, ApiError> {
         let switch = Switch::new(kind, name).map_err(ApiError::bad_request)?;
         let changed = self.switches.set(self.gates.access(), &switch, off).await?;

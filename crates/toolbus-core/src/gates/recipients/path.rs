@@ -71,7 +71,7 @@ impl RecipientPath {
     ///
     /// # Errors
     ///
-    /// When it is no JSON pointer to something within the arguments.
+    /// If `text` is not a JSON Pointer to a member of the arguments.
     pub fn parse(text: &str) -> Result<Self, RecipientPathError> {
         if text.len() > MAX_LENGTH {
             return Err(RecipientPathError::TooLong);

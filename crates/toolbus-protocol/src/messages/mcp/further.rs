@@ -98,7 +98,7 @@ impl McpEchoed {
     ///
     /// # Errors
     ///
-    /// When the body is not a JSON object.
+    /// If the body is not a JSON object.
     pub fn parse(body: &[u8]) -> Result<Self, ParseError> {
         read_members(body)
     }

@@ -109,7 +109,7 @@ impl McpGetServiceDetailsRequest {
     ///
     /// # Errors
     ///
-    /// When the body is not a JSON object with a `serverName`.
+    /// If the body is not a JSON object with a `serverName`.
     pub fn parse(body: &[u8]) -> Result<Self, ParseError> {
         let request: Self = read_members(body)?;
         named(&request.server_name)?;
@@ -122,7 +122,7 @@ impl McpRegisterServerRequest {
     ///
     /// # Errors
     ///
-    /// When the body is not a JSON object with a `serverName`.
+    /// If the body is not a JSON object with a `serverName`.
     pub fn parse(body: &[u8]) -> Result<Self, ParseError> {
         let request: Self = read_members(body)?;
         named(&request.server_name)?;
@@ -135,7 +135,7 @@ impl McpUnregisterServerRequest {
     ///
     /// # Errors
     ///
-    /// When the body is not a JSON object with a `serverName`.
+    /// If the body is not a JSON object with a `serverName`.
     pub fn parse(body: &[u8]) -> Result<Self, ParseError> {
         let request: Self = read_members(body)?;
         named(&request.server_name)?;

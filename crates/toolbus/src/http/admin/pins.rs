@@ -79,7 +79,7 @@ impl Admin {
     ///
     /// # Errors
     ///
-    /// When it is something else, or cannot be kept; then everything stays as it was.
+    /// If the tool is not as the approval says, or the pin cannot be stored; then nothing changes.
     pub async fn approve_pin(&self, name: &str, approval: Approval) -> Result<Approved, ApiError> {
         let (pins, access) = (self.pinned()?.clone(), self.gates.access().clone());
         let (named, source) = (name.to_owned(), self.source(approval.source.as_deref())?);

@@ -80,7 +80,7 @@ impl AdminSocket {
     ///
     /// # Errors
     ///
-    /// When another daemon answers there, when something else is there, or when the system refuses.
+    /// If another daemon answers there, the path is something else than a socket, or the system refuses.
     pub async fn bind(path: &Path) -> Result<Self, SocketError> {
         let refused = |source| SocketError::Other { path: path.to_owned(), source };
         if path.as_os_str().len() > MAX_PATH {

@@ -37,7 +37,7 @@ impl Switches {
     ///
     /// # Errors
     ///
-    /// When the store cannot be read, or holds something else.
+    /// If the store cannot be read, or its entry is not readable.
     pub async fn load(store: Arc<dyn Store>, access: &PolicyHandle) -> Result<Self, LoadError> {
         for key in store.list(NAMESPACE).await? {
             let (kind, name) = key.split_once('/').unwrap_or((&key, ""));
