@@ -1,5 +1,5 @@
-//! Events of MCP traffic, named after OpenTelemetry's conventions for MCP: requests to servers whose tools the daemon
-//! offers, and requests of clients that it serves.
+//! Events that telemetry records: runs of scripts, and MCP traffic, named after OpenTelemetry's conventions for MCP:
+//! requests to servers whose tools the daemon offers, and requests of clients that it serves.
 
 use std::time::Duration;
 
@@ -84,6 +84,50 @@ pub trait McpServerRequest: Send {
     fn finished(self: Box<Self>, tool: Option<&str>, error_type: Option<&str>);
 }
 
+/// Receives what happens with scripts. Implementations neither block nor fail.
+pub trait ScriptEvents: Send + Sync + 'static {
+    /// A script had its turn, and has ended.
+    fn run(&self, run: &ScriptRun);
+}
+
+/// One run of a script.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ScriptRun {
+    /// How it ended: one of [`ScriptRun::OUTCOMES`].
+    pub outcome: &'static str,
+    /// One of [`ScriptRun::STARTS`]; absent if the script did not run.
+    pub start: Option<&'static str>,
+    /// From the script's turn to its end, installation of packages included.
+    pub duration: Duration,
+    /// Wait for the turn.
+    pub waited: Duration,
+    /// CPU time, where it was measured.
+    pub cpu: Option<Duration>,
+    /// Peak memory in bytes, where it was measured.
+    pub peak_memory: Option<u64>,
+}
+
+impl ScriptRun {
+    /// How runs end: with exit code 0, with another, by a signal, over a limit, without packages, without a runner, or
+    /// cancelled.
+    pub const OUTCOMES: [&str; 12] = [
+        "ok",
+        "failed",
+        "signal",
+        "time",
+        "cpu",
+        "memory",
+        "processes",
+        "disk",
+        "output",
+        "packages",
+        "unavailable",
+        "cancelled",
+    ];
+    /// Whether the interpreter was started for the script, or was ready.
+    pub const STARTS: [&str; 2] = ["cold", "warm"];
+}
+
 /// Ignores all events.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Discard;
@@ -92,6 +136,10 @@ impl McpClientEvents for Discard {
     fn operation(&self, _: &McpClientOperation<'_>) {}
 
     fn session(&self, _: &McpClientSession<'_>) {}
+}
+
+impl ScriptEvents for Discard {
+    fn run(&self, _: &ScriptRun) {}
 }
 
 impl McpServerEvents for Discard {

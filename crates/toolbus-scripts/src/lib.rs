@@ -6,7 +6,6 @@
 pub mod commands;
 mod environment;
 pub mod interpreter;
-pub mod observe;
 pub mod packages;
 pub mod queue;
 pub mod requirement;

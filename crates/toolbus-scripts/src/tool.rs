@@ -11,11 +11,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use toolbus_core::Clock;
+use toolbus_core::events::{ScriptEvents, ScriptRun};
 use toolbus_core::failure::{Cause, ToolFailure};
 use toolbus_core::tool::{Executor, Program, Tool, ToolCall, ToolOutput};
-use toolbus_sandbox::{Level, Limits};
+use toolbus_sandbox::{Ending, Level, Limits};
 
-use crate::observe::{End, Observer, Run};
 use crate::packages::PackageError;
 use crate::queue::{FairQueue, QueueError, Turn};
 use crate::requirement::AllowedPackages;
@@ -53,15 +53,15 @@ pub struct Settings {
 pub struct ScriptTool {
     runner: Arc<dyn Runner>,
     queue: FairQueue,
-    observer: Arc<dyn Observer>,
+    events: Arc<dyn ScriptEvents>,
     settings: Settings,
 }
 
 impl ScriptTool {
     /// Puts the parts together. Each agent has its turn in `queue`.
     #[must_use]
-    pub fn new(runner: Arc<dyn Runner>, queue: FairQueue, observer: Arc<dyn Observer>, settings: Settings) -> Self {
-        Self { runner, queue, observer, settings }
+    pub fn new(runner: Arc<dyn Runner>, queue: FairQueue, events: Arc<dyn ScriptEvents>, settings: Settings) -> Self {
+        Self { runner, queue, events, settings }
     }
 
     /// The tool, for the registry.
@@ -100,13 +100,13 @@ impl Executor for ScriptTool {
         let deadline = call.deadline.checked_sub(margin).unwrap_or(call.deadline);
         let turn = self.turn(&call, time, deadline).await?;
 
-        // Dropped with this future, it is told as a run that was cancelled.
-        let mut observed = ObservedRun::begin(self, Clock::SYSTEM.since(begun));
+        // Dropped with this future, it reports a run that was cancelled.
+        let mut report = RunReport::begin(&*self.events, Clock::SYSTEM.since(begun));
         let cpu = self.cpu(time.min(deadline.saturating_duration_since(Clock::SYSTEM.now())));
         let result = self.runner.run(Script { source: script, input, packages, time, cpu, deadline }).await;
-        observed.run.ended(&result);
-        let elapsed = Clock::SYSTEM.since(observed.begun);
-        drop(observed);
+        report.ended(&result);
+        let elapsed = Clock::SYSTEM.since(report.begun);
+        drop(report);
         drop(turn);
         match result {
             Ok(Finished { outcome, start: _, installing }) => {
@@ -141,32 +141,48 @@ fn not_run(failure: RunFailure, elapsed: Duration) -> Result<ToolOutput, ToolFai
     Ok(ToolOutput::error(text).of_program(program))
 }
 
-/// A run that is told when this is dropped.
-struct ObservedRun<'a> {
-    observer: &'a dyn Observer,
+/// Reports a run when this is dropped.
+struct RunReport<'a> {
+    events: &'a dyn ScriptEvents,
     begun: Instant,
-    run: Run,
+    run: ScriptRun,
 }
 
-impl<'a> ObservedRun<'a> {
-    fn begin(tool: &'a ScriptTool, waited: Duration) -> Self {
-        let status = tool.runner.status();
-        let run = Run {
-            runner: status.runner,
-            level: status.level,
-            end: End::Cancelled,
-            signal: None,
-            waited,
-            duration: Duration::ZERO,
-            ran: None,
-        };
-        Self { observer: &*tool.observer, begun: Clock::SYSTEM.now(), run }
+impl<'a> RunReport<'a> {
+    fn begin(events: &'a dyn ScriptEvents, waited: Duration) -> Self {
+        let duration = Duration::ZERO;
+        let run = ScriptRun { outcome: "cancelled", start: None, duration, waited, cpu: None, peak_memory: None };
+        Self { events, begun: Clock::SYSTEM.now(), run }
+    }
+
+    fn ended(&mut self, result: &Result<Finished, RunFailure>) {
+        self.run.outcome = outcome(result);
+        if let Ok(Finished { outcome, start, .. }) = result {
+            self.run.start = Some(start.as_str());
+            // The runner leaves zero where it cannot measure.
+            self.run.cpu = Some(Duration::from_micros(outcome.usage.cpu_us)).filter(|cpu| !cpu.is_zero());
+            self.run.peak_memory = Some(outcome.usage.peak_memory).filter(|bytes| *bytes > 0);
+        }
     }
 }
 
-impl Drop for ObservedRun<'_> {
+impl Drop for RunReport<'_> {
     fn drop(&mut self) {
         self.run.duration = Clock::SYSTEM.since(self.begun);
-        self.observer.run(&self.run);
+        self.events.run(&self.run);
+    }
+}
+
+/// One of [`ScriptRun::OUTCOMES`].
+fn outcome(result: &Result<Finished, RunFailure>) -> &'static str {
+    match result {
+        Ok(finished) => match finished.outcome.ending {
+            Ending::Exited(0) => "ok",
+            Ending::Exited(_) => "failed",
+            Ending::Signalled(_) => "signal",
+            Ending::Stopped(stop) => stop.as_str(),
+        },
+        Err(RunFailure::Packages(_)) => "packages",
+        Err(RunFailure::Unavailable(_)) => "unavailable",
     }
 }

@@ -36,7 +36,7 @@ pub use environment::EnvironmentError;
 pub use exporters::{Exporters, NotFlushed, TelemetryError};
 pub use mcp_client::{McpClientRecorder, McpServers};
 pub use mcp_server::McpServerRecorder;
-pub use scripts::{ScriptLoad, ScriptRecorder, ScriptRun};
+pub use scripts::{ScriptLoad, ScriptRecorder};
 pub use settings::{Identity, Protocol, Settings};
 pub use transport::TransportError;
 pub use trust::HeldTools;

@@ -1,10 +1,10 @@
 //! What is recorded of scripts.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use opentelemetry::KeyValue;
 use opentelemetry::metrics::{Counter, Histogram, Meter};
+use toolbus_core::events::{ScriptEvents, ScriptRun};
 
 /// Seconds that a script may take: from what a warm interpreter needs to the longest that is usual.
 const RUN_BOUNDS: [f64; 15] = [0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0];
@@ -23,22 +23,6 @@ const MEMORY_BOUNDS: [f64; 11] = [
     8_589_934_592.0,
 ];
 
-/// How runs end.
-const OUTCOMES: [&str; 12] = [
-    "ok",
-    "failed",
-    "signal",
-    "time",
-    "cpu",
-    "memory",
-    "processes",
-    "disk",
-    "output",
-    "packages",
-    "unavailable",
-    "cancelled",
-];
-const STARTS: [&str; 2] = ["cold", "warm"];
 /// Stands for every value outside a closed set.
 const OTHER: &str = "_OTHER";
 
@@ -53,23 +37,6 @@ struct ScriptInstruments {
     queue_duration: Histogram<f64>,
     cpu_time: Histogram<f64>,
     memory_peak: Histogram<u64>,
-}
-
-/// One run of a script.
-#[derive(Debug, Clone, Copy)]
-pub struct ScriptRun<'a> {
-    /// How it ended. What is not documented is recorded as `_OTHER`.
-    pub outcome: &'a str,
-    /// `cold` or `warm`; absent for one that did not run.
-    pub start: Option<&'a str>,
-    /// From its turn to its end.
-    pub duration: Duration,
-    /// Until its turn.
-    pub waited: Duration,
-    /// Processor time, where it was measured.
-    pub cpu: Option<Duration>,
-    /// Most memory in bytes, where it was measured.
-    pub peak_memory: Option<u64>,
 }
 
 /// What is looked up at each export.
@@ -87,12 +54,13 @@ impl ScriptRecorder {
     pub(crate) fn new(meter: Option<&Meter>) -> Self {
         Self { instruments: meter.map(ScriptInstruments::new) }
     }
+}
 
-    /// Records a run that is over.
-    pub fn run(&self, run: &ScriptRun<'_>) {
+impl ScriptEvents for ScriptRecorder {
+    fn run(&self, run: &ScriptRun) {
         let Some(instruments) = &self.instruments else { return };
         let ScriptRun { outcome, start, duration, waited, cpu, peak_memory } = *run;
-        let labels = labels(among(&OUTCOMES, outcome), start.map(|start| among(&STARTS, start)));
+        let labels = labels(among(&ScriptRun::OUTCOMES, outcome), start.map(|start| among(&ScriptRun::STARTS, start)));
         instruments.runs.add(1, &labels);
         instruments.duration.record(duration.as_secs_f64(), &labels);
         instruments.queue_duration.record(waited.as_secs_f64(), &[]);
@@ -115,9 +83,9 @@ impl ScriptInstruments {
         let memory = meter.u64_histogram("toolbus.script.memory.peak").with_unit("By");
         let memory = memory.with_description("Most memory that a script used.");
         let runs = runs.with_description("Scripts that had their turn.").build();
-        for outcome in OUTCOMES {
+        for outcome in ScriptRun::OUTCOMES {
             runs.add(0, &labels(outcome, None));
-            STARTS.iter().for_each(|start| runs.add(0, &labels(outcome, Some(start))));
+            ScriptRun::STARTS.iter().for_each(|start| runs.add(0, &labels(outcome, Some(start))));
         }
         Self {
             runs,

@@ -5,10 +5,10 @@ use std::time::{Duration, Instant};
 
 use tokio_util::sync::CancellationToken;
 use toolbus_core::caller::Caller;
+use toolbus_core::events::Discard;
 use toolbus_core::tool::{Executor as _, ToolCall};
 use toolbus_sandbox::{Ending, Level, Sandbox};
 use toolbus_scripts::interpreter::Interpreter;
-use toolbus_scripts::observe::Silent;
 use toolbus_scripts::queue::{Bounds, FairQueue};
 use toolbus_scripts::runner::sandbox::{PoolSettings, SandboxRunner, SandboxSettings};
 use toolbus_scripts::runner::{Runner, Script, StartKind};
@@ -61,7 +61,7 @@ impl Subject {
     /// The tool of agents, with its queue.
     pub(super) fn tool(&self, runner: Arc<dyn Runner>, callers: usize) -> ScriptTool {
         let bounds = Bounds { running: self.in_flight(), waiting_per_owner: callers, waiting: callers };
-        ScriptTool::new(runner, FairQueue::new(bounds), Arc::new(Silent), self.section.settings(self.longest_call))
+        ScriptTool::new(runner, FairQueue::new(bounds), Arc::new(Discard), self.section.settings(self.longest_call))
     }
 
     /// Scripts that run at a time.

@@ -12,12 +12,12 @@ use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 use toolbus_core::Clock;
 use toolbus_core::caller::{AgentName, Caller};
+use toolbus_core::events::{ScriptEvents, ScriptRun};
 use toolbus_core::failure::{Cause, ToolFailure};
 use toolbus_core::tool::{Tool, ToolCall, ToolOutput};
 use toolbus_sandbox::{Ending, Level, Limits, Outcome, Stop, Stream, Usage};
 
 use super::{ScriptTool, Settings};
-use crate::observe::{End, Observer, Run};
 use crate::packages::PackageError;
 use crate::queue::{Bounds, FairQueue};
 use crate::requirement::AllowedPackages;
@@ -51,7 +51,7 @@ pub(super) fn settings() -> Settings {
 struct FakeRunner {
     answer: Mutex<Option<Result<Finished, RunFailure>>>,
     scripts: Mutex<Vec<Script>>,
-    runs: Mutex<Vec<Run>>,
+    runs: Mutex<Vec<ScriptRun>>,
     go: Notify,
 }
 
@@ -80,8 +80,8 @@ impl Runner for FakeRunner {
     }
 }
 
-impl Observer for Arc<FakeRunner> {
-    fn run(&self, run: &Run) {
+impl ScriptEvents for FakeRunner {
+    fn run(&self, run: &ScriptRun) {
         self.runs.lock().push(*run);
     }
 }
@@ -111,8 +111,8 @@ impl ToolFixture {
         let fake = Arc::new(FakeRunner::default());
         let queue = FairQueue::new(Bounds { running: 1, waiting_per_owner: 1, waiting: 10 });
         let runner: Arc<dyn Runner> = Arc::clone(&fake) as _;
-        let observer = Arc::new(Arc::clone(&fake));
-        let tool = ScriptTool::new(runner, queue.clone(), observer, settings()).into_tool();
+        let events: Arc<dyn ScriptEvents> = Arc::clone(&fake) as _;
+        let tool = ScriptTool::new(runner, queue.clone(), events, settings()).into_tool();
         Self { fake, queue, tool }
     }
 
@@ -158,8 +158,8 @@ impl ToolFixture {
         self.fake.scripts.lock().last().unwrap().clone()
     }
 
-    fn ends(&self) -> Vec<End> {
-        self.fake.runs.lock().iter().map(|run| run.end).collect()
+    fn outcomes(&self) -> Vec<&str> {
+        self.fake.runs.lock().iter().map(|run| run.outcome).collect()
     }
 }
 
@@ -287,27 +287,40 @@ async fn who_gives_up_ends_the_run_and_frees_the_place() {
     let fixture = ToolFixture::new();
     let running = fixture.begin(agent("a"));
     drop(running);
-    assert_eq!((fixture.queue.running(), fixture.ends()), (0, vec![End::Cancelled]));
+    assert_eq!((fixture.queue.running(), fixture.outcomes()), (0, vec!["cancelled"]));
 }
 
 #[tokio::test]
-async fn every_run_is_told_once() {
-    let fixture = ToolFixture::answering(Ok(finished(Ending::Signalled(11), "")));
-    fixture.run(json!({"script": "pass"})).await.unwrap();
-    let runs = fixture.fake.runs.lock().clone();
-    let [run] = &runs[..] else { panic!("{runs:?}") };
-    let ran = run.ran.unwrap();
-    assert_eq!((run.runner, run.level, run.end, run.signal), ("fake", Some(Level::Full), End::Signalled, Some(11)));
-    assert_eq!((ran.start, ran.installing, ran.artifacts), (StartKind::Warm, Duration::from_secs(1), 0));
-    assert_eq!((ran.cpu, ran.peak_memory), (Duration::from_millis(1500), 1 << 20));
-
-    for (failure, end) in [
-        (RunFailure::Packages(PackageError::TimedOut { seconds: 1 }), End::Packages),
-        (RunFailure::Unavailable(String::new()), End::Unavailable),
-    ] {
-        let fixture = ToolFixture::answering(Err(failure));
+async fn every_run_is_reported_once_with_its_outcome() {
+    let ending = |ending| Ok(finished(ending, ""));
+    let stopped = Stop::ALL.map(|stop| (ending(Ending::Stopped(stop)), stop.as_str()));
+    let others = [
+        (ending(Ending::Exited(0)), "ok"),
+        (ending(Ending::Exited(1)), "failed"),
+        (ending(Ending::Signalled(11)), "signal"),
+        (Err(RunFailure::Packages(PackageError::TimedOut { seconds: 1 })), "packages"),
+        (Err(RunFailure::Unavailable(String::new())), "unavailable"),
+    ];
+    for (result, outcome) in others.into_iter().chain(stopped) {
+        let fixture = ToolFixture::answering(result);
         let _ = fixture.run(json!({"script": "pass"})).await;
-        assert_eq!(fixture.ends(), [end]);
+        assert_eq!(fixture.outcomes(), [outcome]);
+        assert!(ScriptRun::OUTCOMES.contains(&outcome), "{outcome}");
+    }
+}
+
+#[tokio::test]
+async fn what_was_not_measured_of_a_run_is_absent() {
+    for (usage, expected) in [
+        (Usage { cpu_us: 1_500_000, peak_memory: 1 << 20 }, (Some(Duration::from_millis(1500)), Some(1 << 20))),
+        (Usage { cpu_us: 0, peak_memory: 0 }, (None, None)),
+    ] {
+        let mut finished = finished(Ending::Exited(0), "");
+        finished.outcome.usage = usage;
+        let fixture = ToolFixture::answering(Ok(finished));
+        fixture.run(json!({"script": "pass"})).await.unwrap();
+        let run = fixture.fake.runs.lock()[0];
+        assert_eq!(((run.cpu, run.peak_memory), run.start), (expected, Some("warm")));
     }
 }
 

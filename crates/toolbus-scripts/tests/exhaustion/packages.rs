@@ -11,9 +11,9 @@ use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 use toolbus_core::Clock;
 use toolbus_core::caller::Caller;
+use toolbus_core::events::Discard;
 use toolbus_core::tool::{Tool, ToolCall};
 use toolbus_sandbox::{Level, Sandbox};
-use toolbus_scripts::observe::{Observer, Run};
 use toolbus_scripts::packages::{Installer, PackageError};
 use toolbus_scripts::queue::{Bounds, FairQueue};
 use toolbus_scripts::requirement::{AllowedPackages, Requirement};
@@ -31,12 +31,6 @@ impl Installer for Nothing {
         self.0.lock().extend(packages.iter().map(|package| package.as_str().to_owned()));
         async { Err(PackageError::Failed { exit_code: 1, stderr: "there is no such package".to_owned() }) }.boxed()
     }
-}
-
-struct Nobody;
-
-impl Observer for Nobody {
-    fn run(&self, _: &Run) {}
 }
 
 /// The tool as agents call it, with every package allowed.
@@ -61,7 +55,7 @@ async fn tool(level: Level, installer: Arc<Nothing>) -> Tool {
         package_timeout: Duration::from_secs(30),
     };
     let queue = FairQueue::new(Bounds { running: 1, waiting_per_owner: 1, waiting: 1 });
-    ScriptTool::new(Arc::new(runner), queue, Arc::new(Nobody), settings).into_tool()
+    ScriptTool::new(Arc::new(runner), queue, Arc::new(Discard), settings).into_tool()
 }
 
 /// What an agent is told: the result's text, or why there is none.

@@ -2,30 +2,16 @@
 
 use std::time::Duration;
 
-use toolbus_telemetry::{Exporters, Protocol, ScriptLoad, ScriptRun};
+use toolbus_core::events::{ScriptEvents as _, ScriptRun};
+use toolbus_telemetry::{Exporters, Protocol, ScriptLoad};
 use toolbus_testing::otlp::Receiver;
 
 use crate::observed::metrics;
 use crate::support::{Daemon, rabbit};
 
-const OUTCOMES: [&str; 13] = [
-    "ok",
-    "failed",
-    "signal",
-    "time",
-    "cpu",
-    "memory",
-    "processes",
-    "disk",
-    "output",
-    "packages",
-    "unavailable",
-    "cancelled",
-    "exploded",
-];
 const LOAD: ScriptLoad = ScriptLoad { waiting: 3, running: 2, warm: 1 };
 
-fn run() -> ScriptRun<'static> {
+fn run() -> ScriptRun {
     ScriptRun {
         outcome: "ok",
         start: Some("warm"),
@@ -39,7 +25,7 @@ fn run() -> ScriptRun<'static> {
 /// Every end of a run that the contract knows, and more.
 pub(crate) fn run_in_every_way(exporters: &Exporters) {
     let recorder = exporters.scripts();
-    for outcome in OUTCOMES {
+    for outcome in ScriptRun::OUTCOMES.into_iter().chain(["exploded"]) {
         recorder.run(&ScriptRun { outcome, ..run() });
     }
     for start in [Some("cold"), Some("lukewarm"), None] {

@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use futures_util::future::{BoxFuture, FutureExt as _, ready};
 use tokio::sync::OnceCell;
+use toolbus_core::events::{Discard, ScriptEvents};
 use toolbus_core::tool::Tool;
 use toolbus_sandbox::{Level, Sandbox};
 use toolbus_scripts::commands::{self, CommandError};
 use toolbus_scripts::interpreter::{Interpreter, InterpreterError};
-use toolbus_scripts::observe::{Observer, Silent};
 use toolbus_scripts::packages::{Installer, PackageCache};
 use toolbus_scripts::queue::{Bounds, FairQueue};
 use toolbus_scripts::runner::local::LocalRunner;
@@ -76,10 +76,10 @@ impl Scripts {
     /// # Errors
     ///
     /// If no interpreter is found, or the sandbox supports less than the required level.
-    pub async fn start(config: &Config, observer: Arc<dyn Observer>) -> Result<Self, ScriptsError> {
+    pub async fn start(config: &Config, events: Arc<dyn ScriptEvents>) -> Result<Self, ScriptsError> {
         let sandbox = OnceCell::new();
         let scripts = match script_section(config) {
-            Some(section) => Some(ScriptRuns::start(section, config, observer, &sandbox).await?),
+            Some(section) => Some(ScriptRuns::start(section, config, events, &sandbox).await?),
             None => None,
         };
         Ok(Self { shared: Arc::new(ScriptsInner { scripts, sandbox }) })
@@ -131,7 +131,7 @@ impl ScriptRuns {
     async fn start(
         section: &ScriptConfig,
         config: &Config,
-        observer: Arc<dyn Observer>,
+        events: Arc<dyn ScriptEvents>,
         sandbox: &OnceCell<Sandbox>,
     ) -> Result<Self, ScriptsError> {
         let interpreter = Interpreter::find(&section.python).await?;
@@ -161,7 +161,7 @@ impl ScriptRuns {
         };
         let queue = FairQueue::new(bounds(section, config));
         let settings = section.settings(config.invoke.max_timeout);
-        let tool = ScriptTool::new(Arc::clone(&runner), queue.clone(), observer, settings).into_tool();
+        let tool = ScriptTool::new(Arc::clone(&runner), queue.clone(), events, settings).into_tool();
         Ok(Self { tool, runner, queue })
     }
 }
@@ -213,7 +213,7 @@ pub(crate) fn described(config: &Config) -> Result<Vec<Tool>, ScriptsError> {
     let script = script_section(config).map(|section| {
         let level = (section.runner == script::Runner::Sandbox).then_some(section.sandbox.require);
         let (queue, settings) = (FairQueue::new(bounds(section, config)), section.settings(config.invoke.max_timeout));
-        ScriptTool::new(Arc::new(Nowhere(level)), queue, Arc::new(Silent), settings).into_tool()
+        ScriptTool::new(Arc::new(Nowhere(level)), queue, Arc::new(Discard), settings).into_tool()
     });
     let commands = commands_of(config);
     let commands = commands.iter().map(|command| made(&command.name, commands::tool(command.described(), None)));

@@ -5,16 +5,15 @@ use std::sync::Arc;
 use tokio::sync::watch;
 use toolbus_core::Clock;
 use toolbus_core::bus::BusState;
-use toolbus_core::events::{Discard, McpClientEvents};
+use toolbus_core::events::{Discard, McpClientEvents, ScriptEvents};
 use toolbus_core::redact::Redactor;
 use toolbus_core::telemetry::{Load, Telemetry};
 use toolbus_mcp_client::status::{PhaseName, ServerStatus};
 use toolbus_mcp_server::McpServer;
 use toolbus_protocol::new_message_id;
-use toolbus_scripts::observe::{Observer as ScriptObserver, Run};
 use toolbus_scripts::queue::FairQueue;
 use toolbus_scripts::runner::Runner;
-use toolbus_telemetry::{Exporters, HeldTools, Identity, McpServers, ScriptLoad, ScriptRecorder, ScriptRun};
+use toolbus_telemetry::{Exporters, HeldTools, Identity, McpServers, ScriptLoad};
 use toolbus_trust::pins::{Count, Pins};
 
 use super::{App, AppError};
@@ -69,10 +68,10 @@ pub(super) fn of_servers(exporters: Option<&Exporters>) -> Arc<dyn McpClientEven
 }
 
 /// Records runs of scripts; a command records nothing.
-pub(super) fn of_scripts(exporters: Option<&Exporters>) -> Arc<dyn ScriptObserver> {
+pub(super) fn of_scripts(exporters: Option<&Exporters>) -> Arc<dyn ScriptEvents> {
     match exporters {
-        Some(exporters) => Arc::new(ScriptMetrics::new(exporters)),
-        None => Arc::new(toolbus_scripts::observe::Silent),
+        Some(exporters) => Arc::new(exporters.scripts()),
+        None => Arc::new(Discard),
     }
 }
 
@@ -96,33 +95,6 @@ impl App {
 /// Counts sessions of MCP clients at each export. To be called once.
 pub(super) fn watch_mcp_server(exporters: &Exporters, server: McpServer) {
     exporters.watch_mcp_server(move || u64::try_from(server.sessions()).unwrap_or(u64::MAX));
-}
-
-/// Records runs of scripts.
-struct ScriptMetrics(ScriptRecorder);
-
-impl ScriptMetrics {
-    fn new(exporters: &Exporters) -> Self {
-        Self(exporters.scripts())
-    }
-}
-
-impl ScriptObserver for ScriptMetrics {
-    fn run(&self, run: &Run) {
-        self.0.run(&recorded(run));
-    }
-}
-
-/// The record of a run. What was not measured is zero there, and `None` here.
-fn recorded(run: &Run) -> ScriptRun<'static> {
-    ScriptRun {
-        outcome: run.end.as_str(),
-        start: run.ran.map(|ran| ran.start.as_str()),
-        duration: run.duration,
-        waited: run.waited,
-        cpu: run.ran.map(|ran| ran.cpu).filter(|cpu| !cpu.is_zero()),
-        peak_memory: run.ran.map(|ran| ran.peak_memory).filter(|bytes| *bytes > 0),
-    }
 }
 
 /// Counts scripts at each export. To be called once.
@@ -162,10 +134,7 @@ fn counted(servers: Vec<ServerStatus>) -> McpServers {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
-    use toolbus_scripts::observe::{End, Ran};
-    use toolbus_scripts::runner::StartKind;
+    use toolbus_core::events::ScriptRun;
 
     use super::*;
     use crate::http::admin::example;
@@ -189,39 +158,11 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_measured_of_a_script_is_not_recorded() {
-        let ran = Ran {
-            start: StartKind::Warm,
-            installing: Duration::ZERO,
-            cpu: Duration::from_millis(20),
-            peak_memory: 1 << 20,
-            artifacts: 1,
-        };
-        let run = Run {
-            runner: "sandbox",
-            level: None,
-            end: End::Failed,
-            signal: None,
-            waited: Duration::ZERO,
-            duration: Duration::from_millis(30),
-            ran: Some(ran),
-        };
-        let measured = recorded(&run);
-        assert_eq!((measured.outcome, measured.start), ("failed", Some("warm")));
-        assert_eq!((measured.cpu, measured.peak_memory), (Some(Duration::from_millis(20)), Some(1 << 20)));
-        let ran = Ran { cpu: Duration::ZERO, peak_memory: 0, ..ran };
-        for run in [Run { ran: Some(ran), ..run }, Run { ran: None, ..run }] {
-            let recorded = recorded(&run);
-            assert_eq!((recorded.cpu, recorded.peak_memory), (None, None));
-        }
-    }
-
-    #[test]
     fn every_end_of_a_script_is_documented() {
         let page = include_str!("../../../../docs/telemetry.md");
         let row = page.lines().find(|line| line.starts_with("| *script outcome* |")).unwrap();
         let documented: Vec<&str> = row.split('`').skip(1).step_by(2).collect();
-        let expected: Vec<&str> = End::ALL.map(End::as_str).into_iter().chain(["_OTHER"]).collect();
+        let expected: Vec<&str> = ScriptRun::OUTCOMES.into_iter().chain(["_OTHER"]).collect();
         assert_eq!(documented, expected);
     }
 
