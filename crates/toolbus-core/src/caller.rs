@@ -1,10 +1,11 @@
 //! Step 2: who is asking.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
-use schemars::JsonSchema;
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 use toolbus_protocol::{Envelope, bounded, header};
 
@@ -14,7 +15,8 @@ const MAX_NAME: usize = 64;
 const UNKNOWN_CALLER: &str = "unknown";
 
 /// The name of an agent: 1 to 64 letters, digits, `.`, `_` and `-`.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
 pub struct AgentName(Arc<str>);
 
 /// A text that names no agent.
@@ -104,6 +106,34 @@ impl AgentName {
 impl std::borrow::Borrow<str> for AgentName {
     fn borrow(&self) -> &str {
         &self.0
+    }
+}
+
+impl TryFrom<String> for AgentName {
+    type Error = AgentNameError;
+
+    fn try_from(text: String) -> Result<Self, AgentNameError> {
+        Self::parse(&text)
+    }
+}
+
+impl From<AgentName> for String {
+    fn from(name: AgentName) -> Self {
+        name.0.as_ref().to_owned()
+    }
+}
+
+impl JsonSchema for AgentName {
+    fn schema_name() -> Cow<'static, str> {
+        "AgentName".into()
+    }
+
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({"type": "string", "format": "toolbus-agent"})
     }
 }
 

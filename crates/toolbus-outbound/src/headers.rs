@@ -48,9 +48,9 @@ pub fn parse_value(name: &HeaderName, value: &str) -> Result<HeaderValue, Header
 /// # Errors
 ///
 /// If a configured header is invalid or reserved, or a header is set twice.
-pub fn with_configured(
+pub fn with_configured<'a>(
     credential: Option<(HeaderName, HeaderValue)>,
-    configured: &[(String, Secret)],
+    configured: impl IntoIterator<Item = (&'a String, &'a Secret)>,
 ) -> Result<HeaderMap, HeaderError> {
     let mut headers = HeaderMap::new();
     if let Some((name, value)) = credential {
@@ -102,7 +102,8 @@ mod tests {
     fn headers(configured: &[(&str, &str)], credential: Option<Credential>) -> Result<HeaderMap, HeaderError> {
         let configured: Vec<_> =
             configured.iter().map(|(name, value)| ((*name).to_owned(), Secret::from(*value))).collect();
-        with_configured(credential.map(|credential| credential.header().unwrap()), &configured)
+        let configured = configured.iter().map(|(name, value)| (name, value));
+        with_configured(credential.map(|credential| credential.header().unwrap()), configured)
     }
 
     #[test]

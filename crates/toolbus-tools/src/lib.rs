@@ -4,7 +4,8 @@
 //! * [`time`]: the time in any time zone.
 //! * [`echo`]: answers with its argument.
 //!
-//! Every module gives [`Tool`](toolbus_core::tool::Tool)s to register; none knows the configuration's format.
+//! Every module gives [`Tool`](toolbus_core::tool::Tool)s to register; [`rest`] has the section of the configuration that
+//! declares its endpoints.
 
 mod arguments;
 pub mod echo;

@@ -19,7 +19,6 @@ pub mod pattern;
 mod pattern_sites;
 pub mod pins;
 pub mod policy;
-pub mod rest;
 mod rules;
 pub mod script;
 pub mod secrets;
@@ -48,7 +47,7 @@ use toolbus_config::{
     KeyPath, Origin, Part, Tree, command_line, environment, in_order, key_path, layer, resolve_secrets,
 };
 
-pub use agent::{Agent, DEFAULT_AGENT};
+pub use agent::DEFAULT_AGENT;
 pub use agents::AgentConfig;
 pub use audit::AuditConfig;
 pub use bus::{AmqpUrl, BusConfig, BusUrl};
@@ -62,11 +61,11 @@ pub use outbound::OutboundConfig;
 pub use pattern::ToolPattern;
 pub use pins::PinsConfig;
 pub use policy::PolicyError;
-pub use rest::RestConfig;
 pub use script::ScriptConfig;
 pub use secrets::KeyedSecret;
 pub use store::StoreConfig;
 pub use telemetry::TelemetryConfig;
+pub use toolbus_tools::rest::RestConfig;
 pub use tools::{ToolLimits, ToolsConfig, ToolsError};
 pub use toolsets::ToolsetConfig;
 

@@ -9,10 +9,10 @@ use toolbus_core::{Parameters, ParametersError};
 use super::credentials::EndpointCredentials;
 use super::endpoint::EndpointExecutor;
 use super::template::UrlTemplate;
-use super::{Body, CredentialError, HeaderError, HttpClient, Settings, TemplateError};
+use super::{Body, CredentialError, Endpoint, HeaderError, HttpClient, TemplateError};
 use crate::nearest::nearest;
 
-/// What is wrong with an endpoint's settings.
+/// What is wrong with an endpoint's section.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum EndpointError {
     /// No name.
@@ -52,12 +52,6 @@ pub enum EndpointError {
     /// A body where servers expect none.
     #[error("{0} requests have no body; leave `body` out, or use POST, PUT, PATCH or DELETE")]
     Body(&'static str),
-    /// No time at all.
-    #[error("the timeout must be more than zero")]
-    Timeout,
-    /// No room at all.
-    #[error("the largest answer must be at least 1 byte")]
-    MaxResponse,
 }
 
 impl EndpointError {
@@ -71,58 +65,50 @@ impl EndpointError {
             Self::Credential(_) | Self::AgentCredential { .. } => "auth",
             Self::Headers(_) => "headers",
             Self::Body(_) => "body",
-            Self::Timeout => "timeout",
-            Self::MaxResponse => "max_response",
         }
     }
 }
 
-/// Checks the settings, and makes of them what runs and what is known of it.
+/// Checks a section, and makes of it what runs and what is known of it.
 pub(super) fn endpoint(
-    settings: Settings,
+    endpoint: &Endpoint,
     client: &HttpClient,
 ) -> Result<(ToolDescriptor, EndpointExecutor), EndpointError> {
-    if settings.name.trim().is_empty() {
+    if endpoint.name.trim().is_empty() {
         return Err(EndpointError::Name);
     }
-    if settings.body == Body::Json && !settings.method.takes_body() {
-        return Err(EndpointError::Body(settings.method.as_str()));
+    if endpoint.body == Body::Json && !endpoint.method.takes_body() {
+        return Err(EndpointError::Body(endpoint.method.as_str()));
     }
-    if settings.timeout.is_some_and(|timeout| timeout.is_zero()) {
-        return Err(EndpointError::Timeout);
-    }
-    if settings.max_response == 0 {
-        return Err(EndpointError::MaxResponse);
-    }
-    let template = UrlTemplate::parse(&settings.url)?;
-    let parameters = Parameters::parse(settings.parameters.as_deref())?;
+    let template = UrlTemplate::parse(&endpoint.url)?;
+    let parameters = Parameters::parse(endpoint.parameters.as_deref())?;
     check_placeholders(&template, &parameters)?;
-    if settings.body == Body::None {
+    if endpoint.body == Body::None {
         check_fixed(&template, &parameters)?;
     }
-    let credentials = EndpointCredentials::new(&settings)?;
+    let credentials = EndpointCredentials::new(endpoint)?;
 
     let descriptor = ToolDescriptor {
-        description: settings.description,
+        description: endpoint.description.clone(),
         parameters: parameters.into_schema(),
-        effect: match settings.effect {
-            Effect::Undeclared => settings.method.effect(),
+        effect: match endpoint.effect.unwrap_or_default() {
+            Effect::Undeclared => endpoint.method.effect(),
             declared => declared,
         },
-        timeout: settings.timeout,
-        ..ToolDescriptor::new(settings.name, "rest", "rest")
+        timeout: Some(endpoint.timeout.get()),
+        ..ToolDescriptor::new(&*endpoint.name, "rest", "rest")
     };
-    let endpoint = EndpointExecutor {
+    let executor = EndpointExecutor {
         name: Arc::clone(&descriptor.name),
         client: client.clone(),
-        method: settings.method,
+        method: endpoint.method,
         template,
         credentials,
-        body: settings.body,
-        timeout: settings.timeout,
-        max_response: usize::try_from(settings.max_response).unwrap_or(usize::MAX),
+        body: endpoint.body,
+        timeout: endpoint.timeout.get(),
+        max_response: usize::try_from(endpoint.max_response.bytes()).unwrap_or(usize::MAX),
     };
-    Ok((descriptor, endpoint))
+    Ok((descriptor, executor))
 }
 
 /// Properties that would go to the query under a name that it has.
@@ -147,35 +133,35 @@ fn check_placeholders(template: &UrlTemplate, parameters: &Parameters) -> Result
 mod tests {
     use std::time::Duration;
 
+    use toolbus_config::HumanDuration;
+    use toolbus_core::ParametersError;
     use toolbus_core::tool::Effect;
 
-    use toolbus_core::ParametersError;
-
-    use super::{EndpointError, HttpClient, Settings};
+    use super::{Endpoint, EndpointError, HttpClient};
     use crate::Secret;
-    use crate::rest::{Body, Credential, CredentialError, HeaderError, Method, TemplateError, tool, tools};
+    use crate::rest::{Auth, Body, CredentialError, HeaderError, Method, TemplateError, tool};
 
     const CITY: &str = r#"{"type":"object","properties":{"city":{"type":"string"}},"required":["city"]}"#;
 
-    fn weather() -> Settings {
-        let mut settings = Settings::new("get_weather", "http://127.0.0.1:9/v1?city={city}");
+    fn weather() -> Endpoint {
+        let mut settings = Endpoint::new("get_weather", "http://127.0.0.1:9/v1?city={city}");
         settings.parameters = Some(CITY.to_owned());
         settings
     }
 
-    fn refused(change: impl FnOnce(&mut Settings)) -> EndpointError {
+    fn refused(change: impl FnOnce(&mut Endpoint)) -> EndpointError {
         let mut settings = weather();
         change(&mut settings);
-        tool(settings, &HttpClient::new().unwrap()).expect_err("a refusal")
+        tool(&settings, &HttpClient::new().unwrap()).expect_err("a refusal")
     }
 
     #[test]
     fn a_tool_is_described_as_configured() {
         let mut settings = weather();
         settings.description = "Current weather of a city".to_owned();
-        settings.timeout = Some(Duration::from_secs(10));
-        settings.effect = Effect::ReadOnly;
-        let tool = tool(settings, &HttpClient::new().unwrap()).unwrap();
+        settings.timeout = HumanDuration::from_secs(10);
+        settings.effect = Some(Effect::ReadOnly);
+        let tool = tool(&settings, &HttpClient::new().unwrap()).unwrap();
         let descriptor = &tool.descriptor;
         assert_eq!((&*descriptor.name, &*descriptor.source, descriptor.provider), ("get_weather", "rest", "rest"));
         assert_eq!(descriptor.description, "Current weather of a city");
@@ -187,7 +173,7 @@ mod tests {
     fn an_endpoint_without_an_effect_has_that_of_its_method() {
         let client = HttpClient::new().unwrap();
         let effect = |method: Method, effect: Effect| {
-            tool(Settings { method, effect, ..weather() }, &client).unwrap().descriptor.effect
+            tool(&Endpoint { method, effect: Some(effect), ..weather() }, &client).unwrap().descriptor.effect
         };
         let of_methods = Method::ALL.map(|method| effect(method, Effect::Undeclared));
         let [get, post, put, patch, delete, head] = of_methods;
@@ -230,34 +216,23 @@ mod tests {
 
     #[test]
     fn every_other_mistake_is_refused_and_names_its_key() {
-        type Row = (EndpointError, &'static str, fn(&mut Settings));
-        let table: [Row; 9] = [
+        type Row = (EndpointError, &'static str, fn(&mut Endpoint));
+        let table: [Row; 7] = [
             (EndpointError::Name, "name", |s| s.name = " ".to_owned()),
             (EndpointError::Body("GET"), "body", |s| s.body = Body::Json),
             (EndpointError::Body("HEAD"), "body", |s| (s.body, s.method) = (Body::Json, Method::Head)),
-            (EndpointError::Timeout, "timeout", |s| s.timeout = Some(Duration::ZERO)),
-            (EndpointError::MaxResponse, "max_response", |s| s.max_response = 0),
             (EndpointError::Url(TemplateError::Misplaced("host")), "url", |s| s.url = "http://{city}/".to_owned()),
             (EndpointError::Fixed("city".to_owned()), "parameters", |s| s.url = "http://h/?city=Rome".to_owned()),
             (EndpointError::Credential(CredentialError::Empty("token")), "auth", |s| {
-                s.credential = Some(Credential::Bearer(Secret::new("")));
+                s.auth = Some(Auth::Bearer { token: Some(Secret::new("")), per_agent: None });
             }),
             (EndpointError::Headers(HeaderError::Reserved("host".to_owned())), "headers", |s| {
-                s.headers.push(("Host".to_owned(), Secret::new("h")));
+                s.headers.insert("Host".to_owned(), Secret::new("h"));
             }),
         ];
         for (expected, key, change) in table {
             let error = refused(change);
             assert_eq!((error.key(), error), (key, expected));
         }
-    }
-
-    #[test]
-    fn every_endpoint_with_a_mistake_is_told() {
-        let broken = |url: &str| Settings::new("broken", url);
-        let endpoints = vec![broken("ftp://h"), weather(), broken("http://h/{x}")];
-        let mistakes = tools(endpoints, &HttpClient::new().unwrap()).err().unwrap();
-        assert_eq!(mistakes.iter().map(|(position, _)| *position).collect::<Vec<_>>(), [0, 2]);
-        assert_eq!(tools(vec![weather()], &HttpClient::new().unwrap()).unwrap().len(), 1);
     }
 }

@@ -13,7 +13,7 @@ use toolbus_core::caller::{AgentName, Caller};
 use toolbus_core::failure::{Cause, ToolFailure};
 use toolbus_outbound::headers;
 
-use super::{Credential, CredentialError, EndpointError, Settings};
+use super::{Auth, Credential, CredentialError, Endpoint, EndpointError};
 use crate::Secret;
 
 /// The credentials of an endpoint's requests.
@@ -33,28 +33,28 @@ pub(super) struct RequestCredentials {
 }
 
 impl EndpointCredentials {
-    pub(super) fn new(settings: &Settings) -> Result<Self, EndpointError> {
+    pub(super) fn new(endpoint: &Endpoint) -> Result<Self, EndpointError> {
         let carried = |credential: Option<&Credential>, header| {
-            let headers = headers::with_configured(header, &settings.headers).map_err(EndpointError::Headers)?;
+            let headers = headers::with_configured(header, &endpoint.headers).map_err(EndpointError::Headers)?;
             let confidential = credential.map(Credential::confidential).unwrap_or_default();
-            Ok(RequestCredentials { headers, mask: ResponseMask::new(confidential, &settings.headers) })
+            Ok(RequestCredentials { headers, mask: ResponseMask::new(confidential, &endpoint.headers) })
         };
         let header_of = |credential: &Credential| {
             let (name, value) = credential.header()?;
             Ok::<_, CredentialError>((headers::unreserved(name)?, value))
         };
-        let shared = settings.credential.as_ref();
-        let header = shared.map(header_of).transpose().map_err(EndpointError::Credential)?;
-        if settings.per_agent.is_empty() {
-            return carried(shared, header).map(Self::Shared);
-        }
-        let of_agent = |(agent, credential): (&AgentName, &Option<Credential>)| {
-            let wrong = |error| EndpointError::AgentCredential { agent: agent.clone(), error };
-            let own = credential.as_ref().ok_or_else(|| wrong(CredentialError::Missing))?;
-            let header = header_of(own).map_err(wrong)?;
-            Ok((agent.clone(), carried(Some(own), Some(header))?))
+        let shared = endpoint.auth.as_ref().and_then(Auth::shared);
+        let header = shared.as_ref().map(header_of).transpose().map_err(EndpointError::Credential)?;
+        let Some(auth) = endpoint.auth.as_ref().filter(|auth| auth.has_agents()) else {
+            return carried(shared.as_ref(), header).map(Self::Shared);
         };
-        settings.per_agent.iter().map(of_agent).collect::<Result<_, _>>().map(Self::PerAgent)
+        let of_agent = |(agent, credential): (&AgentName, Option<Credential>)| {
+            let wrong = |error| EndpointError::AgentCredential { agent: agent.clone(), error };
+            let own = credential.ok_or_else(|| wrong(CredentialError::Missing))?;
+            let header = header_of(&own).map_err(wrong)?;
+            Ok((agent.clone(), carried(Some(&own), Some(header))?))
+        };
+        auth.per_agent().map(of_agent).collect::<Result<_, _>>().map(Self::PerAgent)
     }
 
     /// Those of `caller`, for the tool `name`.
@@ -91,7 +91,7 @@ pub(super) struct ResponseMask(Vec<Secret>);
 
 impl ResponseMask {
     /// Hides `credentials`, and the values of `headers` except media types, because any of them may be secret.
-    fn new(credentials: Vec<Secret>, headers: &[(String, Secret)]) -> Self {
+    fn new(credentials: Vec<Secret>, headers: &BTreeMap<String, Secret>) -> Self {
         let mut hidden = credentials;
         for (_, value) in headers {
             let text = value.expose().trim();
@@ -153,8 +153,8 @@ mod tests {
     use crate::Secret;
 
     fn mask(headers: &[&str]) -> ResponseMask {
-        let headers: Vec<_> = headers.iter().map(|value| ("x".to_owned(), Secret::from(*value))).collect();
-        ResponseMask::new(vec!["hunter2-hunter2".into()], &headers)
+        let headers = headers.iter().enumerate().map(|(index, value)| (format!("x-{index}"), Secret::from(*value)));
+        ResponseMask::new(vec!["hunter2-hunter2".into()], &headers.collect())
     }
 
     #[test]

@@ -22,7 +22,7 @@ pub(super) struct EndpointExecutor {
     pub(super) template: UrlTemplate,
     pub(super) credentials: EndpointCredentials,
     pub(super) body: Body,
-    pub(super) timeout: Option<Duration>,
+    pub(super) timeout: Duration,
     /// Bytes.
     pub(super) max_response: usize,
 }
@@ -31,10 +31,10 @@ impl Executor for EndpointExecutor {
     async fn execute(&self, call: ToolCall) -> Result<ToolOutput, ToolFailure> {
         let carried = self.credentials.of(&self.name, &call.caller)?;
         let request = self.request(&call, &carried.headers)?;
-        let limit = call.remaining().min(self.timeout.unwrap_or(Duration::MAX));
+        let limit = call.remaining().min(self.timeout);
         tokio::time::timeout(limit, self.exchange(request, &carried.mask))
             .await
-            .unwrap_or_else(|_| Err(call.timed_out(self.timeout)))
+            .unwrap_or_else(|_| Err(call.timed_out(Some(self.timeout))))
     }
 }
 

@@ -16,7 +16,7 @@ use super::servers::is_same_server;
 use super::toolsets::in_sessions;
 use super::{App, ScriptsError};
 use crate::config::toolsets::Kind;
-use crate::config::{Agent, Config, McpConfig, PinsConfig, PolicyError, Problems, ToolsConfig, ToolsError};
+use crate::config::{Config, McpConfig, PinsConfig, PolicyError, Problems, ToolsConfig, ToolsError};
 use crate::http::ReloadReport;
 
 /// Why a reload is refused.
@@ -230,7 +230,7 @@ fn log_differences(running: &Config, next: &Config) {
 }
 
 /// How callers are identified; the queues of the daemon and the checks of its rules depend on it.
-fn identity(config: &Config) -> (IdentitySource, Option<&Agent>) {
+fn identity(config: &Config) -> (IdentitySource, Option<&AgentName>) {
     (config.identity.source, config.identity.agent.as_ref())
 }
 

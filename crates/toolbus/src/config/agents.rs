@@ -7,14 +7,14 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize, Serializer};
 use serde_json::{Map, Value};
 
-use super::Agent;
 use super::pattern::ToolPattern;
+use toolbus_core::caller::AgentName;
 
 /// Most entries of a list in a section.
 const MAX_LIST: usize = 10_000;
 
 /// Sections by name of the agent; `default` is everybody without one.
-pub type Agents = BTreeMap<Agent, AgentConfig>;
+pub type Agents = BTreeMap<AgentName, AgentConfig>;
 /// Rates by pattern of tool names.
 pub type Rates = BTreeMap<ToolPattern, RateConfig>;
 /// Recipients by name of the channel.

@@ -8,7 +8,8 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use super::{Agent, ByteSize, Config, Secret};
+use super::{ByteSize, Config, Secret};
+use toolbus_core::caller::AgentName;
 
 /// Room for a message with a file in it.
 const DEFAULT_BODY: ByteSize = ByteSize::from_mib(4);
@@ -56,7 +57,7 @@ impl Default for HttpConfig {
 
 impl HttpConfig {
     /// Every token of every agent.
-    pub fn each_token(&self) -> impl Iterator<Item = (&Agent, &Secret)> {
+    pub fn each_token(&self) -> impl Iterator<Item = (&AgentName, &Secret)> {
         self.tokens.iter().flat_map(|(agent, tokens)| tokens.all().iter().map(move |token| (agent, token)))
     }
 
@@ -150,7 +151,7 @@ impl JsonSchema for Open {
 const MAX_OF_AGENT: usize = 8;
 
 /// Tokens by agent.
-pub type Tokens = BTreeMap<Agent, AgentTokens>;
+pub type Tokens = BTreeMap<AgentName, AgentTokens>;
 
 /// The tokens of one agent: usually one, and several while one replaces another.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -4,10 +4,12 @@ use std::collections::BTreeMap;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use toolbus_core::caller::AgentName;
 use toolbus_core::caller::{Identity, IdentitySource, Sidecar};
 use toolbus_core::policy::UnknownCallers;
 
-use super::{Agent, AgentConfig, Config, DEFAULT_AGENT};
+use super::agent::is_default;
+use super::{AgentConfig, Config, DEFAULT_AGENT};
 
 /// Most agents that a text names.
 const MAX_NAMED: usize = 10;
@@ -24,11 +26,11 @@ pub struct IdentityConfig {
     /// "default".
     pub unknown: Option<Unknown>,
     /// The one agent that this daemon serves, as its sidecar; absent: it serves all.
-    pub agent: Option<Agent>,
+    pub agent: Option<AgentName>,
     /// Users of the broker and the agents that they are, under "broker"; a user that is not listed is the agent of its
     /// own name.
     #[schemars(extend("maxProperties" = 10_000, "propertyNames" = {"format": "toolbus-name"}))]
-    pub users: BTreeMap<String, Agent>,
+    pub users: BTreeMap<String, AgentName>,
 }
 
 /// What a caller gets that has no section.
@@ -47,10 +49,10 @@ impl Config {
     #[must_use]
     pub fn identity(&self) -> Identity {
         let topic = self.sidecar_topic();
-        let agent = self.identity.agent.as_deref().cloned();
+        let agent = self.identity.agent.clone();
         Identity {
             source: self.identity.source,
-            users: self.identity.users.iter().map(|(user, agent)| (user.clone(), (**agent).clone())).collect(),
+            users: self.identity.users.clone(),
             sidecar: agent.zip(topic).map(|(agent, topic)| Sidecar { agent, topic }),
         }
     }
@@ -60,7 +62,7 @@ impl Config {
     pub fn denies_unknown(&self) -> bool {
         match self.identity.unknown {
             Some(unknown) => unknown == Unknown::Deny,
-            None => self.agents.keys().any(|agent| !agent.is_default()),
+            None => self.agents.keys().any(|agent| !is_default(agent)),
         }
     }
 
@@ -107,7 +109,7 @@ impl Config {
             (false, false) if self.toolsets.is_empty() => "may use every tool",
             (false, false) => "may use every tool that is in no tool set",
         };
-        let named: Vec<&str> = self.agents.keys().filter(|name| !name.is_default()).map(|name| name.as_str()).collect();
+        let named: Vec<&str> = self.agents.keys().filter(|name| !is_default(name)).map(|name| name.as_str()).collect();
         match named.len() {
             0 => format!("every caller {gets}"),
             count => format!("{count}, known by {by}: {}; every other caller {gets}", listed(&named)),
@@ -146,7 +148,7 @@ fn listed(names: &[&str]) -> String {
 const DEFAULT_PREFIX: &str = "toolbus";
 
 /// The topic on which every request is this agent's.
-pub(crate) fn sidecar_topic(agent: &Agent) -> String {
+pub(crate) fn sidecar_topic(agent: &AgentName) -> String {
     format!("tool.invoke.agent.{agent}")
 }
 
@@ -159,7 +161,7 @@ mod tests {
         let mut config = Config::default();
         assert_eq!((config.queue_prefix(), config.invoke_topics()), ("toolbus".into(), vec!["tool.invoke".into()]));
         assert!(config.identity().sidecar.is_none());
-        config.identity.agent = Some(Agent::parse("ana").unwrap());
+        config.identity.agent = Some(AgentName::parse("ana").unwrap());
         assert_eq!(config.queue_prefix(), "toolbus.ana");
         assert_eq!(config.invoke_topics(), ["tool.invoke", "tool.invoke.agent.ana"]);
         assert_eq!(config.identity().sidecar.unwrap().topic, "tool.invoke.agent.ana");
@@ -172,9 +174,9 @@ mod tests {
     fn unknown_callers_are_denied_as_soon_as_an_agent_has_a_section() {
         let mut config = Config::default();
         assert!(!config.denies_unknown());
-        config.agents.insert(Agent::parse("default").unwrap(), Default::default());
+        config.agents.insert(AgentName::parse("default").unwrap(), Default::default());
         assert!(!config.denies_unknown());
-        config.agents.insert(Agent::parse("ana").unwrap(), Default::default());
+        config.agents.insert(AgentName::parse("ana").unwrap(), Default::default());
         assert!(config.denies_unknown());
         config.identity.unknown = Some(Unknown::Default);
         assert!(!config.denies_unknown());
@@ -183,7 +185,7 @@ mod tests {
     fn of_agents(agents: &[&str]) -> Config {
         let mut config = Config::default();
         for agent in agents {
-            config.agents.insert(Agent::parse(agent).unwrap(), Default::default());
+            config.agents.insert(AgentName::parse(agent).unwrap(), Default::default());
         }
         config
     }
@@ -219,7 +221,7 @@ mod tests {
         config.agents = of_agents(&["ana", "bruno", "default"]).agents;
         config.identity.source = IdentitySource::Broker;
         assert_eq!(config.callers(), "2, known by their login: ana, bruno; every other caller is denied every tool");
-        config.identity.agent = Some(Agent::parse("ana").unwrap());
+        config.identity.agent = Some(AgentName::parse("ana").unwrap());
         assert_eq!(config.callers(), "ana alone, as its sidecar");
     }
 }

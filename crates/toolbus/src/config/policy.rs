@@ -10,6 +10,7 @@ use toolbus_core::rate::{Rate, RateError, RateRule, RateRules, RateRulesError};
 use toolbus_core::recipients::{AllowedRecipients, Outbound, RecipientError, RecipientPath, RecipientPathError};
 
 use super::Config;
+use super::agent::is_default;
 use super::agents::{AgentConfig, AllowedTools, BindingConfig, Rates, Recipients};
 use super::outbound::OutboundConfig;
 use super::pattern::ToolPattern;
@@ -50,7 +51,7 @@ impl Config {
         }
         for (agent, section) in &self.agents {
             let rules = self.section(section)?;
-            if agent.is_default() {
+            if is_default(agent) {
                 policy.default = rules;
             } else {
                 policy.agents.insert(AgentName::clone(agent), rules);

@@ -8,12 +8,11 @@ use serde::{Deserialize, Serialize};
 use toolbus_config::HumanDuration;
 use toolbus_core::Clock;
 use toolbus_core::tool::{Membership, Tool};
-use toolbus_tools::rest::{EndpointError, HttpClient, HttpClientError};
+use toolbus_tools::rest::{Endpoint, EndpointError, HttpClient, HttpClientError};
 use toolbus_tools::{echo, rest, time};
 
 use super::Config;
 use super::pattern::ToolPattern;
-use super::rest::Endpoint;
 use super::script::SCRIPT_TOOL;
 use super::toolsets::{Members, Scope};
 
@@ -99,7 +98,7 @@ impl Config {
             let client = HttpClient::new()?;
             let members = Members::new(&self.toolsets);
             for endpoint in &self.rest.endpoints {
-                let mut tool = rest::tool(settings(endpoint, &members), &client)
+                let mut tool = rest::tool(&published(endpoint, &members), &client)
                     .map_err(|error| ToolsError::Endpoint { name: endpoint.name.clone(), error })?;
                 Arc::make_mut(&mut tool.descriptor).toolset = membership(endpoint, &members);
                 tools.push(tool);
@@ -130,8 +129,8 @@ impl Config {
 }
 
 /// An endpoint under the name by which it is called, so that its failures name what the caller knows.
-fn settings(endpoint: &Endpoint, members: &Members<'_>) -> rest::Settings {
-    rest::Settings { name: members.published(&endpoint.name).to_string(), ..endpoint.settings() }
+fn published(endpoint: &Endpoint, members: &Members<'_>) -> Endpoint {
+    Endpoint { name: members.published(&endpoint.name).to_string(), ..endpoint.clone() }
 }
 
 fn membership(endpoint: &Endpoint, members: &Members<'_>) -> Option<Membership> {

@@ -55,7 +55,7 @@ impl HttpAuth {
 
     /// Admits the clients of `config` from now on.
     pub fn replace(&self, config: &HttpConfig) {
-        let tokens = config.each_token().map(|(agent, token)| ((**agent).clone(), token.expose()));
+        let tokens = config.each_token().map(|(agent, token)| (agent.clone(), token.expose()));
         self.tokens.replace(tokens, config.open != Open::No);
         let names = Names { hosts: config.allowed_hosts.clone(), origins: config.allowed_origins.clone() };
         *self.names.write() = Arc::new(names);

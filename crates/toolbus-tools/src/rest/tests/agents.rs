@@ -13,25 +13,27 @@ use toolbus_core::tool::{Tool, ToolCall, ToolOutput};
 
 use super::server::TestServer;
 use super::tool;
-use crate::rest::{Credential, CredentialError, EndpointError, HeaderError, HttpClient, Settings};
+use crate::rest::{AgentCredential, Auth, CredentialError, Endpoint, EndpointError, HeaderError, HttpClient};
 use crate::testing::call;
 
 fn agent(name: &str) -> AgentName {
     AgentName::parse(name).unwrap()
 }
 
-fn bearer(token: &str) -> Credential {
-    Credential::Bearer(token.into())
+fn bearer(token: &str) -> AgentCredential {
+    AgentCredential::Bearer { token: token.into() }
+}
+
+/// A token of ana, another credential of bruno, and one that is for neither.
+fn of_two(ana: &str, bruno: AgentCredential) -> Auth {
+    let agents = BTreeMap::from([(agent("ana"), bearer(ana)), (agent("bruno"), bruno)]);
+    Auth::Bearer { token: Some("shared-token".into()), per_agent: Some(agents) }
 }
 
 /// A tool that ana and bruno have tokens for; the shared one is for neither.
 fn shared_by_two(server: &TestServer) -> Tool {
     tool(&server.origin, |s| {
-        s.credential = Some(bearer("shared-token"));
-        s.per_agent = BTreeMap::from([
-            (agent("ana"), Some(bearer("token-of-ana"))),
-            (agent("bruno"), Some(bearer("token-of-bruno"))),
-        ]);
+        s.auth = Some(of_two("token-of-ana", bearer("token-of-bruno")));
     })
 }
 
@@ -104,11 +106,7 @@ async fn a_caller_cannot_try_out_a_credential_by_what_its_answer_hides() {
     })
     .await;
     let tool = tool(format!("{}/?a={{a}}", server.origin), |s| {
-        s.credential = Some(bearer("shared-token"));
-        s.per_agent = BTreeMap::from([
-            (agent("ana"), Some(bearer("token-of-ana"))),
-            (agent("bruno"), Some(bearer("token-of-bruno"))),
-        ]);
+        s.auth = Some(of_two("token-of-ana", bearer("token-of-bruno")));
     });
     // The guess ends where the answer is cut.
     let length_after = async |guess: &str| {
@@ -132,15 +130,14 @@ async fn a_caller_cannot_try_out_a_credential_by_what_its_answer_hides() {
 #[test]
 fn a_mistake_in_the_credentials_of_an_agent_is_told_with_its_name() {
     let table = [
-        (Some(bearer("")), CredentialError::Empty("token")),
-        (Some(bearer("a\nb")), HeaderError::Value("authorization".to_owned()).into()),
-        (None, CredentialError::Missing),
+        (bearer(""), CredentialError::Empty("token")),
+        (bearer("a\nb"), HeaderError::Value("authorization".to_owned()).into()),
+        (AgentCredential::ApiKey { key: "key-of-bruno".into() }, CredentialError::Missing),
     ];
     for (credential, error) in table {
-        let mut settings = Settings::new("t", "http://host/");
-        settings.per_agent =
-            BTreeMap::from([(agent("ana"), Some(bearer("token-of-ana"))), (agent("bruno"), credential)]);
-        let told = crate::rest::tool(settings, &HttpClient::new().unwrap()).err().unwrap();
+        let mut endpoint = Endpoint::new("t", "http://host/");
+        endpoint.auth = Some(of_two("token-of-ana", credential));
+        let told = crate::rest::tool(&endpoint, &HttpClient::new().unwrap()).err().unwrap();
         assert_eq!(told.key(), "auth");
         assert_eq!(told, EndpointError::AgentCredential { agent: agent("bruno"), error });
     }

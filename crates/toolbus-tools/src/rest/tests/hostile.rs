@@ -34,7 +34,7 @@ async fn after(bytes: impl Into<Vec<u8>>) -> Result<ToolOutput, ToolFailure> {
         }
     })
     .await;
-    run(&tool(origin, |s| s.max_response = 10_000), json!({})).await
+    run(&tool(origin, |s| s.max_response = "10000B".parse().unwrap()), json!({})).await
 }
 
 fn reset(stream: TcpStream) {
@@ -44,7 +44,7 @@ fn reset(stream: TcpStream) {
 #[tokio::test]
 async fn a_server_that_never_answers_ends_with_the_endpoints_timeout() {
     let origin = raw(|mut stream| async move { closed(&mut stream).await }).await;
-    let tool = tool(origin, |s| s.timeout = Some(Duration::from_millis(100)));
+    let tool = tool(origin, |s| s.timeout = "100ms".parse().unwrap());
     let failure = run(&tool, json!({})).await.unwrap_err();
     assert_eq!(failure.cause, Cause::DeadlineExceeded);
     assert!(failure.message.contains("within 100 ms"), "{}", failure.message);
@@ -53,7 +53,7 @@ async fn a_server_that_never_answers_ends_with_the_endpoints_timeout() {
 #[tokio::test]
 async fn the_calls_deadline_counts_when_it_is_the_lesser() {
     let origin = raw(|mut stream| async move { closed(&mut stream).await }).await;
-    let tool = tool(origin, |s| s.timeout = Some(Duration::from_secs(3600)));
+    let tool = tool(origin, |s| s.timeout = "1h".parse().unwrap());
     let mut call = call(&tool, json!({}));
     call.deadline = Clock::SYSTEM.now() + Duration::from_millis(100);
     let failure = Arc::clone(&tool.executor).execute_boxed(call).await.unwrap_err();
@@ -71,7 +71,7 @@ async fn a_server_that_drips_bytes_ends_with_the_timeout() {
         }
     })
     .await;
-    let tool = tool(origin, |s| s.timeout = Some(Duration::from_millis(200)));
+    let tool = tool(origin, |s| s.timeout = "200ms".parse().unwrap());
     assert_eq!(run(&tool, json!({})).await.unwrap_err().cause, Cause::DeadlineExceeded);
 }
 
@@ -110,7 +110,7 @@ async fn of_a_huge_answer_no_more_is_read_than_allowed() {
         }
     })
     .await;
-    let failure = run(&tool(origin, |s| s.max_response = 10_000), json!({})).await.unwrap_err();
+    let failure = run(&tool(origin, |s| s.max_response = "10000B".parse().unwrap()), json!({})).await.unwrap_err();
     assert_eq!(failure.cause, Cause::ResultTooLarge);
     assert!(sent.load(Ordering::Relaxed) < 50_000_000, "{sent:?} bytes were taken");
 }
@@ -134,7 +134,8 @@ async fn a_gzip_bomb_counts_with_its_decompressed_size() {
         Response::builder().header("content-encoding", "gzip").body(Body::from(bomb.clone())).unwrap()
     })
     .await;
-    let failure = run(&tool(&server.origin, |s| s.max_response = 100_000), json!({})).await.unwrap_err();
+    let failure =
+        run(&tool(&server.origin, |s| s.max_response = "100000B".parse().unwrap()), json!({})).await.unwrap_err();
     assert!(length < 100_000, "the test is about decompression: {length}");
     assert_eq!(failure.cause, Cause::ResultTooLarge);
 }

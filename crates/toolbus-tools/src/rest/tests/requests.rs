@@ -8,8 +8,8 @@ use toolbus_core::tool::ToolOutput;
 use toolbus_protocol::TraceContext;
 
 use super::server::TestServer;
-use super::tool;
-use crate::rest::{Body, Credential, HttpClient, Method, Settings};
+use super::{bearer, header, tool};
+use crate::rest::{Auth, Body, Endpoint, HttpClient, Method};
 use crate::testing::{call, run};
 
 #[tokio::test]
@@ -50,7 +50,7 @@ async fn a_json_body_without_arguments_is_an_empty_object() {
     let server = TestServer::saying("").await;
     let tool = tool(&server.origin, |s| {
         (s.method, s.body) = (Method::Post, Body::Json);
-        s.headers = vec![("Content-Type".to_owned(), "application/vnd.api+json".into())];
+        s.headers = [header("Content-Type", "application/vnd.api+json")].into();
     });
     run(&tool, json!({})).await.unwrap();
     let seen = server.only();
@@ -74,14 +74,18 @@ async fn arguments_left_over_join_the_query_when_there_is_no_body() {
 async fn credentials_and_headers_are_sent_and_name_the_daemon() {
     let server = TestServer::saying("").await;
     let credentials = [
-        (Credential::Bearer("t0ken".into()), "authorization", "Bearer t0ken"),
-        (Credential::Header { name: "X-Key".into(), value: "k3y".into() }, "x-key", "k3y"),
-        (Credential::Basic { username: "u".into(), password: "p".into() }, "authorization", "Basic dTpw"),
+        (bearer("t0ken"), "authorization", "Bearer t0ken"),
+        (Auth::ApiKey { header: "X-Key".into(), key: Some("k3y".into()), per_agent: None }, "x-key", "k3y"),
+        (
+            Auth::Basic { username: Some("u".into()), password: Some("p".into()), per_agent: None },
+            "authorization",
+            "Basic dTpw",
+        ),
     ];
-    for (credential, name, value) in credentials {
+    for (auth, name, value) in credentials {
         let tool = tool(&server.origin, |s| {
-            s.credential = Some(credential);
-            s.headers = vec![("accept".to_owned(), "application/json".into())];
+            s.auth = Some(auth);
+            s.headers = [header("accept", "application/json")].into();
         });
         run(&tool, json!({})).await.unwrap();
         let headers = server.seen().pop().unwrap().headers;
@@ -149,7 +153,7 @@ async fn endpoints_of_one_client_share_their_connections() {
     let server = TestServer::saying("x").await;
     let client = HttpClient::new().unwrap();
     for name in ["one", "two"] {
-        let tool = crate::rest::tool(Settings::new(name, &server.origin), &client).unwrap();
+        let tool = crate::rest::tool(&Endpoint::new(name, &server.origin), &client).unwrap();
         for _ in 0..3 {
             run(&tool, json!({})).await.unwrap();
         }

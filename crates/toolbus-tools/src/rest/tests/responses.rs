@@ -9,8 +9,8 @@ use toolbus_core::failure::{Cause, ToolFailure};
 use toolbus_core::tool::ToolOutput;
 
 use super::server::TestServer;
-use super::tool;
-use crate::rest::{Credential, Method};
+use super::{bearer, header, tool};
+use crate::rest::{Auth, Method};
 use crate::testing::run;
 
 async fn answered(
@@ -27,7 +27,7 @@ async fn answered(
         response.body(Body::from(body.clone())).unwrap()
     })
     .await;
-    run(&tool(&server.origin, |s| s.max_response = 10_000), json!({})).await
+    run(&tool(&server.origin, |s| s.max_response = "10000B".parse().unwrap()), json!({})).await
 }
 
 #[tokio::test]
@@ -40,7 +40,7 @@ async fn success_of_every_kind_is_a_result() {
 #[tokio::test]
 async fn the_answer_to_head_is_an_empty_text() {
     let server = TestServer::saying("not sent").await;
-    let tool = tool(&server.origin, |s| (s.method, s.max_response) = (Method::Head, 1));
+    let tool = tool(&server.origin, |s| (s.method, s.max_response) = (Method::Head, "1B".parse().unwrap()));
     assert_eq!(run(&tool, json!({})).await, Ok(ToolOutput::text("")));
 }
 
@@ -126,22 +126,19 @@ async fn an_answer_that_is_not_text_is_invalid_and_its_type_is_named() {
 #[tokio::test]
 async fn a_credential_that_a_server_echoes_does_not_come_back() {
     let credentials = [
-        Credential::Bearer("hunter2-hunter2".into()),
-        Credential::Header { name: "x-api-key".into(), value: "hunter2-hunter2".into() },
-        Credential::Basic { username: "user".into(), password: "hunter2-hunter2".into() },
+        bearer("hunter2-hunter2"),
+        Auth::ApiKey { header: "x-api-key".into(), key: Some("hunter2-hunter2".into()), per_agent: None },
+        Auth::Basic { username: Some("user".into()), password: Some("hunter2-hunter2".into()), per_agent: None },
     ];
     for status in [200, 400] {
-        for credential in credentials.clone() {
+        for auth in credentials.clone() {
             let server = TestServer::start(move |seen| {
                 let echo = format!("{:?} hunter2-hunter2", seen.headers);
                 Response::builder().status(status).body(Body::from(echo)).unwrap()
             })
             .await;
-            let content = run(&tool(&server.origin, |s| s.credential = Some(credential)), json!({}))
-                .await
-                .unwrap()
-                .content
-                .unwrap();
+            let content =
+                run(&tool(&server.origin, |s| s.auth = Some(auth)), json!({})).await.unwrap().content.unwrap();
             assert!(content.contains("[redacted]"), "{content}");
             for secret in ["hunter2", "dXNlcjpodW50ZXIyLWh1bnRlcjI="] {
                 assert!(!content.contains(secret), "{content}");
@@ -159,7 +156,7 @@ async fn the_value_of_a_header_that_a_server_echoes_does_not_come_back() {
     })
     .await;
     let tool = tool(&server.origin, |s| {
-        s.headers = vec![("x-key".into(), "hunter2-hunter2".into()), ("accept".into(), "application/json".into())];
+        s.headers = [header("x-key", "hunter2-hunter2"), header("accept", "application/json")].into();
     });
     assert_eq!(run(&tool, json!({})).await, Ok(ToolOutput::text("[redacted] application/json")));
 }
@@ -172,7 +169,7 @@ async fn a_credential_that_the_end_of_a_long_error_cuts_does_not_come_back_in_pa
             Response::builder().status(400).body(Body::from(body)).unwrap()
         })
         .await;
-        let tool = tool(&server.origin, |s| s.credential = Some(Credential::Bearer("hunter2-hunter2".into())));
+        let tool = tool(&server.origin, |s| s.auth = Some(bearer("hunter2-hunter2")));
         let content = run(&tool, json!({})).await.unwrap().content.unwrap();
         assert!(content.contains("xxx") && content.ends_with("… (cut)"), "{content}");
         assert!(!content.contains('h') && !content.contains("hun"), "{before}: {content}");
@@ -186,7 +183,7 @@ async fn a_redirect_within_the_origin_is_followed_with_credentials() {
         _ => Response::new(Body::from("arrived")),
     })
     .await;
-    let tool = tool(format!("{}/old", server.origin), |s| s.credential = Some(Credential::Bearer("t0ken".into())));
+    let tool = tool(format!("{}/old", server.origin), |s| s.auth = Some(bearer("t0ken")));
     assert_eq!(run(&tool, json!({})).await, Ok(ToolOutput::text("arrived")));
     let seen = server.seen();
     assert_eq!(seen[1].target, "/new?x=1");

@@ -112,12 +112,12 @@ fn settings(args: McpServeArgs, agent: &AgentName, config: &Config) -> backend::
 
 /// The agent that the client is.
 fn agent(args: &McpServeArgs, config: &Config) -> Result<AgentName, TargetError> {
-    let configured = || config.identity.agent.as_deref().cloned();
+    let configured = || config.identity.agent.clone();
     // The daemon knows better, but news are told by this name.
     let login = || (config.identity.source == IdentitySource::Broker).then(|| config.bus.url.login()).flatten();
     let known = || {
         let login = login()?;
-        config.identity.users.get(&login).map(|agent| (**agent).clone()).or_else(|| AgentName::parse(&login).ok())
+        config.identity.users.get(&login).cloned().or_else(|| AgentName::parse(&login).ok())
     };
     args.agent.clone().or_else(configured).or_else(known).ok_or_else(|| {
         let text =

@@ -5,13 +5,14 @@ use std::collections::BTreeMap;
 use axum::http::{HeaderName, HeaderValue};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use toolbus_core::caller::AgentName;
 use toolbus_mcp_client::spec::{ClientCredentials, Credential, Credentials};
 
 use super::server::{Mistake, http_url};
-use crate::config::{Agent, Secret};
+use crate::config::Secret;
 
 /// Credentials by agent.
-type PerAgent = BTreeMap<Agent, AgentCredential>;
+type PerAgent = BTreeMap<AgentName, AgentCredential>;
 
 /// How requests to an MCP server are authorised. With `per_agent`, each agent has a credential of its own, and an agent
 /// without one is refused.

@@ -4,11 +4,10 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 use toolbus_config::{KeyPath, Part, key_path};
 use toolbus_scripts::commands::{self, CommandError};
-use toolbus_tools::rest::{self, HttpClient};
+use toolbus_tools::rest::{self, Auth, Endpoint, HttpClient};
 
 use super::{Checker, below};
 use crate::config::commands::CommandConfig;
-use crate::config::rest::{Auth, Endpoint};
 
 /// A program that is there wherever this one runs, also where there is no shell.
 const STAND_IN: &str = "/proc/self/exe";
@@ -33,8 +32,8 @@ impl Checker<'_> {
         for (here, endpoint) in entries {
             self.auth(&here, &endpoint);
             self.entry(&here, endpoint, complete_endpoint, |endpoint| {
-                let settings = Endpoint::deserialize(endpoint).ok()?.settings();
-                rest::tool(settings, &client).err().map(|mistake| (mistake.key(), mistake.to_string()))
+                let endpoint = Endpoint::deserialize(endpoint).ok()?;
+                rest::tool(&endpoint, &client).err().map(|mistake| (mistake.key(), mistake.to_string()))
             });
         }
     }

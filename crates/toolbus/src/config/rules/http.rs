@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use toolbus_config::Part;
 
 use super::{Checker, below, path};
-use crate::config::Agent;
 use crate::config::http::{AgentTokens, HttpConfig, Open};
 use crate::config::identity::IdentityConfig;
 use crate::config::invoke::InvokeConfig;
+use toolbus_core::caller::AgentName;
 
 impl Checker<'_> {
     pub(super) fn http(&mut self, http: &HttpConfig, identity: Option<&IdentityConfig>, invoke: Option<&InvokeConfig>) {
@@ -42,7 +42,7 @@ impl Checker<'_> {
 
     /// Tells of tokens that are given twice. The token itself is never told.
     fn tokens(&mut self, http: &HttpConfig) {
-        let mut seen: BTreeMap<&str, &Agent> = BTreeMap::new();
+        let mut seen: BTreeMap<&str, &AgentName> = BTreeMap::new();
         for (agent, tokens) in &http.tokens {
             for (index, token) in tokens.all().iter().enumerate() {
                 let place = match tokens {
@@ -62,6 +62,6 @@ impl Checker<'_> {
     }
 }
 
-fn token_of(agent: &Agent) -> Vec<String> {
+fn token_of(agent: &AgentName) -> Vec<String> {
     below(&path("http.tokens"), &[agent.as_str()])
 }

@@ -1,4 +1,4 @@
-use toolbus_outbound::Credential;
+use toolbus_tools::rest::{AgentCredential, Auth};
 
 use super::*;
 
@@ -16,7 +16,7 @@ fn secrets_are_taken_from_the_environment_a_file_or_plain_text() {
     for source in ["{ env = 'TOKEN' }", &named, "'hunter2'"] {
         let text = with_auth(&format!("{{ type = 'bearer', token = {source} }}"));
         let config = load(&[&text], &[("TOKEN", SECRET)], &[]).unwrap().config;
-        let rest::Auth::Bearer { token, .. } = config.rest.endpoints[0].auth.clone().unwrap() else { panic!("bearer") };
+        let Auth::Bearer { token, .. } = config.rest.endpoints[0].auth.clone().unwrap() else { panic!("bearer") };
         assert_eq!(token.unwrap().expose(), SECRET, "{source}");
     }
 }
@@ -43,13 +43,11 @@ fn the_credentials_of_agents_are_secrets_of_every_kind_of_auth() {
         let auth = format!("{{ type = '{kind}', per_agent = {{ ana = {{ {credential} }} }} }}");
         let text = with_auth(&auth) + "\n[identity]\nsource = 'broker'";
         let loaded = load(&[&text], &[("TOKEN", SECRET)], &[]).unwrap();
-        let settings = loaded.config.rest.endpoints[0].settings();
-        let secret = match settings.per_agent.get("ana").unwrap() {
-            Some(Credential::Bearer(token)) => token,
-            Some(Credential::Header { value, .. }) => value,
-            Some(Credential::Basic { password, .. }) => password,
-            Some(Credential::ClientCredentials(_)) | None => panic!("{kind}"),
-        };
+        let (Auth::Bearer { per_agent, .. } | Auth::ApiKey { per_agent, .. } | Auth::Basic { per_agent, .. }) =
+            loaded.config.rest.endpoints[0].auth.as_ref().unwrap();
+        let (AgentCredential::Bearer { token: secret }
+        | AgentCredential::ApiKey { key: secret }
+        | AgentCredential::Basic { password: secret, .. }) = &per_agent.as_ref().unwrap()["ana"];
         assert_eq!(secret.expose(), SECRET, "{kind}");
         let shown = format!("{loaded:?} {}", serde_json::to_string(&loaded.config).unwrap());
         assert!(!shown.contains(SECRET), "{shown}");

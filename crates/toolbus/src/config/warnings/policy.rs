@@ -4,16 +4,18 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 use serde_json::Value;
+use toolbus_core::caller::AgentName;
 use toolbus_core::caller::IdentitySource;
 use toolbus_core::policy::{Profile, Role};
 use toolbus_core::recipients::declared;
 
 use super::mcp;
+use crate::config::agent::is_default;
 use crate::config::agents::{AllowedTools, BindingConfig, matches_either};
 use crate::config::identity::sidecar_topic;
 use crate::config::pattern_sites::{PatternSite, patterns};
 use crate::config::tool_names::{KnownTool, KnownTools};
-use crate::config::{Agent, AgentConfig, Config, DEFAULT_AGENT, OutboundConfig, daemon};
+use crate::config::{AgentConfig, Config, DEFAULT_AGENT, OutboundConfig, daemon};
 
 /// Warnings about valid but suspicious settings.
 pub(super) fn warnings(config: &Config) -> Vec<String> {
@@ -64,7 +66,7 @@ fn identity(config: &Config) -> Vec<String> {
     }
     if identity.source == IdentitySource::Broker {
         // Reply topics end with the name of their agent.
-        let ends_with = |longer: &Agent, name: &Agent| {
+        let ends_with = |longer: &AgentName, name: &AgentName| {
             longer.as_str().strip_suffix(name.as_str()).is_some_and(|before| before.ends_with('.'))
         };
         for longer in config.agents.keys() {
@@ -76,7 +78,7 @@ fn identity(config: &Config) -> Vec<String> {
         }
     }
     if let Some(own) = &identity.agent {
-        let is_other = |agent: &&Agent| *agent != own && !agent.is_default();
+        let is_other = |agent: &&AgentName| *agent != own && !is_default(agent);
         for agent in config.agents.keys().filter(is_other) {
             warnings.push(format!("agents.{agent}: not used, because this daemon is the sidecar of `{own}` alone"));
         }

@@ -1,46 +1,74 @@
+//! `[[rest.endpoints]]`: HTTP endpoints as tools.
+
 use std::collections::BTreeMap;
 use std::str::FromStr;
-use std::time::Duration;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use toolbus_core::caller::AgentName;
+use toolbus_config::{ByteSize, HumanDuration, Secret};
 use toolbus_core::tool::Effect;
 
-use super::Credential;
-use crate::Secret;
+use super::auth::Auth;
 
-/// One endpoint, as configured. Nothing is checked yet: see [`tool`](super::tool).
-#[derive(Debug, Clone)]
-pub struct Settings {
-    /// Name of the tool.
-    pub name: String,
-    /// What it does, for a model.
-    pub description: String,
-    /// URL template: `{name}` in path and query stands for argument `name`.
-    pub url: String,
-    /// HTTP method.
-    pub method: Method,
-    /// JSON Schema of the arguments, as text; absent: any object, and no placeholders.
-    pub parameters: Option<String>,
-    /// The credential of every caller.
-    pub credential: Option<Credential>,
-    /// Credentials by agent. If there is any, [`Self::credential`] is never sent, and agents without one are refused.
-    pub per_agent: BTreeMap<AgentName, Option<Credential>>,
-    /// Headers of every request. Values are secrets, because they may be.
-    pub headers: Vec<(String, Secret)>,
-    /// Where arguments go that the URL does not use.
-    pub body: Body,
-    /// Longest run of one call, from connecting to the last byte; absent: the daemon's.
-    pub timeout: Option<Duration>,
-    /// Largest answer, in bytes after decompression; at least 1.
-    pub max_response: u64,
-    /// What repeating a call would do; undeclared: what its method says.
-    pub effect: Effect,
+/// HTTP endpoints that can be called as tools.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct RestConfig {
+    /// The endpoints, each a tool.
+    #[schemars(length(max = 10_000))]
+    pub endpoints: Vec<Endpoint>,
 }
 
-impl Settings {
-    /// An endpoint with defaults: `GET`, no credentials, 1 MiB of answer, the effect that its method has.
+/// An HTTP endpoint as a tool.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Endpoint {
+    /// Name of the tool.
+    #[schemars(extend("format" = "toolbus-name"))]
+    pub name: String,
+    /// What it does, for a model.
+    #[schemars(length(min = 1, max = 65_536))]
+    pub description: String,
+    /// Address, with arguments in braces in its path and query: `https://host/v1/{city}?units={units}`.
+    pub url: String,
+    /// HTTP method.
+    #[serde(default)]
+    pub method: Method,
+    /// JSON Schema of the arguments, as JSON text; absent: any object.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parameters: Option<String>,
+    /// How the daemon proves to the endpoint who it is; absent: not at all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub auth: Option<Auth>,
+    /// Headers of every request; a value may be a secret.
+    #[serde(default)]
+    #[schemars(extend("maxProperties" = 64))]
+    pub headers: BTreeMap<String, Secret>,
+    /// What becomes of arguments that the address does not use: "none" adds them to the query, "json" makes them the
+    /// body.
+    #[serde(default)]
+    pub body: Body,
+    /// Longest run of one call.
+    #[serde(default = "default_timeout")]
+    pub timeout: HumanDuration,
+    /// Largest response that is read.
+    #[serde(default = "default_max_response")]
+    pub max_response: ByteSize,
+    /// What repeating a call would do; absent: what the method says, nothing for POST and PATCH.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub effect: Option<Effect>,
+}
+
+const fn default_timeout() -> HumanDuration {
+    HumanDuration::from_secs(10)
+}
+
+const fn default_max_response() -> ByteSize {
+    ByteSize::from_mib(1)
+}
+
+impl Endpoint {
+    /// An endpoint with the defaults of the configuration, for any arguments.
     #[must_use]
     pub fn new(name: impl Into<String>, url: impl Into<String>) -> Self {
         Self {
@@ -49,14 +77,19 @@ impl Settings {
             url: url.into(),
             method: Method::default(),
             parameters: None,
-            credential: None,
-            per_agent: BTreeMap::new(),
-            headers: Vec::new(),
+            auth: None,
+            headers: BTreeMap::new(),
             body: Body::default(),
-            timeout: None,
-            max_response: 1024 * 1024,
-            effect: Effect::Undeclared,
+            timeout: default_timeout(),
+            max_response: default_max_response(),
+            effect: None,
         }
+    }
+
+    /// Whether it has a credential that is never sent, because agents have their own.
+    #[must_use]
+    pub fn has_idle_credential(&self) -> bool {
+        self.auth.as_ref().is_some_and(|auth| auth.has_agents() && auth.has_shared())
     }
 }
 
@@ -147,8 +180,7 @@ impl FromStr for Method {
 
 #[cfg(test)]
 mod tests {
-    use super::{Credential, Method, Settings, UnknownMethod};
-    use crate::Secret;
+    use super::{Method, UnknownMethod};
 
     #[test]
     fn a_method_is_read_in_any_case() {
@@ -157,13 +189,5 @@ mod tests {
             assert_eq!(reqwest::Method::from(method).as_str(), method.as_str());
         }
         assert_eq!("TRACE".parse::<Method>(), Err(UnknownMethod));
-    }
-
-    #[test]
-    fn debug_shows_no_credential() {
-        let mut settings = Settings::new("x", "http://h/");
-        settings.headers.push(("authorization".to_owned(), Secret::new("hunter2-hunter2")));
-        settings.credential = Some(Credential::Bearer(Secret::new("hunter2-hunter2")));
-        assert!(!format!("{settings:?}").contains("hunter2"));
     }
 }

@@ -7,10 +7,10 @@ use serde::{Deserialize, Serialize};
 use toolbus_core::caller::AgentName;
 use toolbus_outbound::Credential;
 
-use crate::config::{Agent, Secret};
+use crate::Secret;
 
 /// Credentials by agent.
-type PerAgent = BTreeMap<Agent, AgentCredential>;
+type PerAgent = BTreeMap<AgentName, AgentCredential>;
 
 /// How the daemon proves to an endpoint who it is. With `per_agent`, each agent has a credential of its own, and an agent
 /// without one is refused.
@@ -85,40 +85,34 @@ fn default_header() -> String {
     "X-Api-Key".to_owned()
 }
 
-/// A secret as the tools crate takes it.
-pub(super) fn exposed(secret: &Secret) -> toolbus_tools::Secret {
-    toolbus_tools::Secret::new(secret.expose())
-}
-
 impl Auth {
     /// The credential of every caller.
     pub(super) fn shared(&self) -> Option<Credential> {
         match self {
-            Self::Bearer { token: Some(token), .. } => Some(Credential::Bearer(exposed(token))),
+            Self::Bearer { token: Some(token), .. } => Some(Credential::Bearer(token.clone())),
             Self::ApiKey { header, key: Some(key), .. } => {
-                Some(Credential::Header { name: header.clone(), value: exposed(key) })
+                Some(Credential::Header { name: header.clone(), value: key.clone() })
             }
             Self::Basic { username: Some(username), password: Some(password), .. } => {
-                Some(Credential::Basic { username: username.clone(), password: exposed(password) })
+                Some(Credential::Basic { username: username.clone(), password: password.clone() })
             }
             _ => None,
         }
     }
 
-    /// The credential of every agent; one of another form than the `type` needs becomes none, which is an error there.
-    pub(super) fn per_agent(&self) -> BTreeMap<AgentName, Option<Credential>> {
-        let entry = |(agent, credential): (&Agent, &AgentCredential)| ((**agent).clone(), self.of_agent(credential));
-        self.agents().into_iter().flatten().map(entry).collect()
+    /// The credential of every agent; none in place of one of another form than the `type` needs.
+    pub(super) fn per_agent(&self) -> impl Iterator<Item = (&AgentName, Option<Credential>)> {
+        self.agents().into_iter().flatten().map(|(agent, credential)| (agent, self.of_agent(credential)))
     }
 
     fn of_agent(&self, credential: &AgentCredential) -> Option<Credential> {
         match (self, credential) {
-            (Self::Bearer { .. }, AgentCredential::Bearer { token }) => Some(Credential::Bearer(exposed(token))),
+            (Self::Bearer { .. }, AgentCredential::Bearer { token }) => Some(Credential::Bearer(token.clone())),
             (Self::ApiKey { header, .. }, AgentCredential::ApiKey { key }) => {
-                Some(Credential::Header { name: header.clone(), value: exposed(key) })
+                Some(Credential::Header { name: header.clone(), value: key.clone() })
             }
             (Self::Basic { .. }, AgentCredential::Basic { username, password }) => {
-                Some(Credential::Basic { username: username.clone(), password: exposed(password) })
+                Some(Credential::Basic { username: username.clone(), password: password.clone() })
             }
             _ => None,
         }
@@ -133,12 +127,12 @@ impl Auth {
     }
 
     /// Whether agents have credentials of their own.
-    pub(crate) fn has_agents(&self) -> bool {
+    pub(super) fn has_agents(&self) -> bool {
         self.agents().is_some()
     }
 
     /// Whether there is any part of a credential for every caller.
-    pub(crate) fn has_shared(&self) -> bool {
+    pub(super) fn has_shared(&self) -> bool {
         match self {
             Self::Bearer { token, .. } => token.is_some(),
             Self::ApiKey { key, .. } => key.is_some(),
@@ -147,7 +141,8 @@ impl Auth {
     }
 
     /// The keys that its `type` needs, of those that are not there.
-    pub(crate) fn missing(&self) -> Vec<&'static str> {
+    #[must_use]
+    pub fn missing(&self) -> Vec<&'static str> {
         let needed: &[(&'static str, bool)] = match self {
             Self::Bearer { token, .. } => &[("token", token.is_some())],
             Self::ApiKey { key, .. } => &[("key", key.is_some())],
@@ -160,13 +155,14 @@ impl Auth {
     }
 
     /// The keys that the credential of an agent needs, in words, for every agent whose credential is of another form.
-    pub(crate) fn misfits(&self) -> Vec<(&Agent, &'static str)> {
+    #[must_use]
+    pub fn misfits(&self) -> Vec<(&AgentName, &'static str)> {
         let needed = match self {
             Self::Bearer { .. } => "`token`",
             Self::ApiKey { .. } => "`key`",
             Self::Basic { .. } => "`username` and `password`",
         };
-        let is_misfit = |(_, credential): &(&Agent, &AgentCredential)| self.of_agent(credential).is_none();
+        let is_misfit = |(_, credential): &(&AgentName, &AgentCredential)| self.of_agent(credential).is_none();
         self.agents().into_iter().flatten().filter(is_misfit).map(|(agent, _)| (agent, needed)).collect()
     }
 }
