@@ -90,11 +90,13 @@ impl Backend {
         self.base.rsplit(':').next().unwrap_or_default().to_owned()
     }
 
-    /// A tool of one text argument `id`, such as one of `/gate?id={id}`.
+    /// A tool of one text argument `id`, such as one of `/gate?id={id}`. Its time is as long as that of its call: what a
+    /// test does while a call waits, such as `rabbitmqctl`, takes longer than the default on a busy machine.
     #[must_use]
     pub fn tool(&self, name: &str, path: &str, more: &str) -> String {
         let parameters = r#"{"type":"object","properties":{"id":{"type":"string"}},"required":["id"]}"#;
-        self.endpoint(name, path, parameters, more)
+        let timeout = if more.contains("timeout = ") { "" } else { "timeout = \"60s\"\n" };
+        self.endpoint(name, path, parameters, &format!("{timeout}{more}"))
     }
 
     /// Lets every request to `/gate` be answered, now and from now on.
