@@ -1,4 +1,4 @@
-//! Tells the binary which commit it was built from.
+//! Tells the binary which commit it was built from, and how far it is optimised.
 
 use std::path::Path;
 use std::process::Command;
@@ -12,6 +12,7 @@ fn main() {
         git(&["rev-parse", "--short=12", "HEAD"])
     });
     println!("cargo::rustc-env=TOOLBUS_COMMIT={}", commit.as_deref().unwrap_or("unknown"));
+    println!("cargo::rustc-env=TOOLBUS_OPT_LEVEL={}", std::env::var("OPT_LEVEL").unwrap_or_default());
 }
 
 /// Builds again when another commit is checked out, or a commit is made.

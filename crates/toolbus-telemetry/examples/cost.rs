@@ -1,7 +1,7 @@
 //! What telemetry costs a call, and a request of an MCP client beside it, in microseconds of one thread, with a collector that takes
 //! everything.
 //!
-//! `cargo run --release -p toolbus-telemetry --example cost`
+//! `cargo run --profile dist -p toolbus-telemetry --example cost`
 
 #[path = "../tests/telemetry/support.rs"]
 #[expect(dead_code, clippy::unwrap_used, reason = "the tests use more of it, and may panic")]

@@ -29,7 +29,6 @@ const FOLDERS: [&str; 4] = ["/etc/toolbus", "/srv", "/run/secrets", "/var/lib/to
 const CARGO: &str = "#!/bin/sh
 case \"$1 $2 $3\" in
 'run --release --') shift 3; exec target/release/toolbus \"$@\" ;;
-'build --release ') test -x target/release/toolbus ;;
 *) echo \"cargo $*: not known to this test\" >&2; exit 64 ;;
 esac
 ";

@@ -17,7 +17,7 @@ const DAEMON: &str = "TOOLBUS_BIN";
 /// MCP server of the daemon.
 ///
 /// Runs `toolbus-bench`, from the folder of this program or from PATH, which is built with
-/// `cargo build --release -p toolbus-bench`. `toolbus bench --help` shows its options.
+/// `cargo build --profile dist -p toolbus-bench`. `toolbus bench --help` shows its options.
 #[derive(Debug, clap::Args)]
 #[command(disable_help_flag = true)]
 pub struct BenchArgs {
@@ -31,7 +31,7 @@ pub struct BenchArgs {
 pub enum BenchError {
     /// The program is not installed.
     #[error(
-        "there is no `{PROGRAM}` beside {} or on PATH: build it with `cargo build --release -p {PROGRAM}`",
+        "there is no `{PROGRAM}` beside {} or on PATH: build it with `cargo build --profile dist -p {PROGRAM}`",
         .0.display()
     )]
     Absent(PathBuf),

@@ -184,8 +184,8 @@ async fn measure(client: &Client) -> Result<(), DemoError> {
         milliseconds(percentile(99)),
         MEASURED as f64 / total.as_secs_f64(),
     ))?;
-    if cfg!(debug_assertions) {
-        say(format_args!("This is a build for development; with --release it is several times faster."))?;
+    if env!("TOOLBUS_OPT_LEVEL") == "0" {
+        say(format_args!("This build is for a first look; one with `--profile dist` is some ten times faster."))?;
     }
     Ok(())
 }
