@@ -1,7 +1,7 @@
 //! HTTP endpoints as tools.
 //!
-//! An [`Endpoint`] is one section of the configuration; [`tool`] checks them and makes a tool, which shares the [`HttpClient`] with all
-//! others.
+//! An [`Endpoint`] is one section of the configuration; [`tool`] checks it and makes a tool, which shares the
+//! [`HttpClient`] with all others.
 //!
 //! A call goes this way: the arguments fill the URL's placeholders in one pass, those left over become the body or
 //! more of the query, the response is read up to its limit, and becomes a result, an error of the tool, or a

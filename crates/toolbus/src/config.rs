@@ -3,7 +3,6 @@
 //! [`Config::load`] is the way in. The layers become one tree that remembers where each value was given; the tree is
 //! compared with the JSON Schema of [`Config`], then with what no schema can say. All problems are told at once.
 
-pub mod agent;
 pub mod agents;
 pub mod audit;
 pub mod bus;
@@ -47,8 +46,7 @@ use toolbus_config::{
     KeyPath, Origin, Part, Tree, command_line, environment, in_order, key_path, layer, resolve_secrets,
 };
 
-pub use agent::DEFAULT_AGENT;
-pub use agents::AgentConfig;
+pub use agents::{AgentConfig, DEFAULT_AGENT};
 pub use audit::AuditConfig;
 pub use bus::{AmqpUrl, BusConfig, BusUrl};
 pub use commands::CommandConfig;

@@ -6,10 +6,14 @@ use std::collections::BTreeMap;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize, Serializer};
 use serde_json::{Map, Value};
-
-use super::pattern::ToolPattern;
 use toolbus_core::caller::AgentName;
 
+use super::pattern::ToolPattern;
+
+/// The section for every agent that has none of its own.
+pub const DEFAULT_AGENT: &str = "default";
+/// What a caller is called that is no agent.
+pub(crate) const UNKNOWN_AGENT: &str = "unknown";
 /// Most entries of a list in a section.
 const MAX_LIST: usize = 10_000;
 
@@ -205,6 +209,11 @@ impl AgentConfig {
         let limits_alone = Self { max_in_flight: self.max_in_flight, max_queued: self.max_queued, ..Self::default() };
         *self != limits_alone
     }
+}
+
+/// Whether a section is for every agent that has none of its own.
+pub(crate) fn is_default(agent: &AgentName) -> bool {
+    agent.as_str() == DEFAULT_AGENT
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ use toolbus_protocol::MAX_SHORT_STRING;
 use toolbus_scripts::requirement::AllowedPackages;
 use url::Url;
 
-use super::agent::{DEFAULT_AGENT, UNKNOWN_AGENT};
+use super::agents::{DEFAULT_AGENT, UNKNOWN_AGENT};
 use super::bus::{AmqpUrl, BusUrl};
 use super::store::StoreUrl;
 

@@ -8,7 +8,7 @@ use toolbus_core::caller::AgentName;
 use toolbus_core::caller::{Identity, IdentitySource, Sidecar};
 use toolbus_core::policy::UnknownCallers;
 
-use super::agent::is_default;
+use super::agents::is_default;
 use super::{AgentConfig, Config, DEFAULT_AGENT};
 
 /// Most agents that a text names.

@@ -10,7 +10,7 @@ use toolbus_core::rate::{Rate, RateError, RateRule, RateRules, RateRulesError};
 use toolbus_core::recipients::{AllowedRecipients, Outbound, RecipientError, RecipientPath, RecipientPathError};
 
 use super::Config;
-use super::agent::is_default;
+use super::agents::is_default;
 use super::agents::{AgentConfig, AllowedTools, BindingConfig, Rates, Recipients};
 use super::outbound::OutboundConfig;
 use super::pattern::ToolPattern;

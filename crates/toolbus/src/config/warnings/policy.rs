@@ -10,7 +10,7 @@ use toolbus_core::policy::{Profile, Role};
 use toolbus_core::recipients::declared;
 
 use super::mcp;
-use crate::config::agent::is_default;
+use crate::config::agents::is_default;
 use crate::config::agents::{AllowedTools, BindingConfig, matches_either};
 use crate::config::identity::sidecar_topic;
 use crate::config::pattern_sites::{PatternSite, patterns};
