@@ -93,7 +93,7 @@ impl ResponseMask {
     /// Hides `credentials`, and the values of `headers` except media types, because any of them may be secret.
     fn new(credentials: Vec<Secret>, headers: &BTreeMap<String, Secret>) -> Self {
         let mut hidden = credentials;
-        for (_, value) in headers {
+        for value in headers.values() {
             let text = value.expose().trim();
             if is_media(text) {
                 continue;
