@@ -207,20 +207,14 @@ pub(super) fn installed(target: &Path) -> io::Result<(u64, Vec<String>)> {
     if packages.is_empty() { Err(io::Error::other("pip installed nothing")) } else { Ok((bytes, packages)) }
 }
 
-/// What says where packages are.
-const INDEX: [&str; 2] = ["PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL"];
-/// What else concerns pip alone: how it reaches an index, and other places that it looks in.
-const PIP: [&str; 9] = [
-    "PIP_CERT",
-    "PIP_CLIENT_CERT",
-    "PIP_CONFIG_FILE",
-    "PIP_DEFAULT_TIMEOUT",
-    "PIP_FIND_LINKS",
-    "PIP_NO_INDEX",
-    "PIP_PROXY",
-    "PIP_RETRIES",
-    "PIP_TRUSTED_HOST",
-];
+/// Variables that say where packages are. pip takes the highest version of all these places, so that none of them may be
+/// added to an index that is configured.
+const INDEX: [&str; 5] = ["PIP_CONFIG_FILE", "PIP_EXTRA_INDEX_URL", "PIP_FIND_LINKS", "PIP_INDEX_URL", "PIP_NO_INDEX"];
+/// Variables that say how pip reaches an index.
+const PIP: [&str; 6] =
+    ["PIP_CERT", "PIP_CLIENT_CERT", "PIP_DEFAULT_TIMEOUT", "PIP_PROXY", "PIP_RETRIES", "PIP_TRUSTED_HOST"];
+/// Keeps pip from reading any file of its own configuration.
+const NO_FILES: &str = "/dev/null";
 /// How the network is reached, whatever the case of letters.
 const NETWORK: [&str; 4] = ["ALL_PROXY", "HTTPS_PROXY", "HTTP_PROXY", "NO_PROXY"];
 /// Which authorities are trusted.
@@ -268,6 +262,7 @@ fn of(
     let mut secrets: Vec<String> = environment.values().filter_map(|value| value.to_str()).map(str::to_owned).collect();
     if let Some(url) = index_url {
         environment.insert("PIP_INDEX_URL".into(), url.expose().into());
+        environment.insert("PIP_CONFIG_FILE".into(), NO_FILES.into());
         secrets.push(url.expose().to_owned());
     }
     let source = INDEX.iter().chain(&PIP).filter_map(|name| environment.get(&OsString::from(name)));
@@ -275,20 +270,15 @@ fn of(
 
     // In the sandbox the home folder is another, so pip has to be told where that of the daemon's user has its file.
     let of_one = home.iter().flat_map(|home| OF_ONE.map(|file| home.join(file))).find(|file| file.is_file());
+    let of_one = of_one.filter(|_| index_url.is_none());
     if let (true, Some(file)) = (is_confined, &of_one) {
         environment.entry("PIP_CONFIG_FILE".into()).or_insert_with(|| file.clone().into_os_string());
     }
     let installed = interpreter.program.ancestors().nth(2).map(|prefix| prefix.join("pip.conf"));
     let named = environment.values().filter_map(|value| value.to_str()).flat_map(str::split_whitespace);
     let named: Vec<PathBuf> = named.filter(|value| value.starts_with('/')).map(PathBuf::from).collect();
-    let files = OF_ALL
-        .iter()
-        .chain(&system::NETWORK)
-        .chain(&SYSTEM)
-        .map(PathBuf::from)
-        .chain(installed)
-        .chain(of_one)
-        .chain(named);
+    let of_all = OF_ALL.iter().map(PathBuf::from).chain(installed).filter(|_| index_url.is_none());
+    let files = system::NETWORK.iter().chain(&SYSTEM).map(PathBuf::from).chain(of_all).chain(of_one).chain(named);
     let read = system::existing(files.chain(interpreter.read.iter().cloned()).filter(|path| path != Path::new("/")));
 
     let is_kept = |name: &OsString| !(is_confined && OF_THE_SANDBOX.iter().any(|own| name == own));
@@ -341,14 +331,28 @@ mod tests {
 
     #[test]
     fn an_index_that_is_configured_is_the_only_one() {
-        let given = given(Some("https://own.example/"), false, &DAEMON);
-        insta::assert_snapshot!(shown(&given).join("\n"), @"
-        HOME=/no/such/home
-        PATH=/bin
-        PIP_INDEX_URL=https://own.example/
-        https_proxy=http://proxy.example:3128
-        ");
-        assert_eq!(given.source, ["https://own.example/"]);
+        // pip takes the highest version that it finds anywhere: whoever fills another place would choose the package.
+        let home = tempfile::tempdir().unwrap();
+        let file = home.path().join(".config/pip/pip.conf");
+        fs::create_dir_all(file.parent().unwrap()).unwrap();
+        fs::write(&file, "[global]\nextra-index-url = https://other.example/\n").unwrap();
+        let mut daemon = DAEMON.to_vec();
+        let others = [("PIP_FIND_LINKS", "/wheels"), ("PIP_NO_INDEX", "1"), ("PIP_CONFIG_FILE", "/etc/other.conf")];
+        daemon.extend(others);
+        daemon.push(("HOME", home.path().to_str().unwrap()));
+        for is_confined in [true, false] {
+            let mut given = given(Some("https://own.example/"), is_confined, &daemon);
+            given.environment.remove(&OsString::from("HOME"));
+            insta::allow_duplicates!(insta::assert_snapshot!(shown(&given).join("\n"), @"
+            PATH=/bin
+            PIP_CONFIG_FILE=/dev/null
+            PIP_INDEX_URL=https://own.example/
+            https_proxy=http://proxy.example:3128
+            "));
+            assert_eq!(given.source, ["/dev/null", "https://own.example/"]);
+            let is_pips = |path: &&PathBuf| path.ends_with("pip.conf") || path.ends_with("wheels");
+            assert_eq!(given.read.iter().find(is_pips), None);
+        }
     }
 
     #[test]
