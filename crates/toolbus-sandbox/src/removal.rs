@@ -1,11 +1,12 @@
 //! Removes the files of a program, at any depth.
 
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::path::Path;
 
-use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, chmodat, open, openat, renameat, rmdir, statat, unlinkat};
+use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, chmod, open, openat, renameat, rmdir, statat, unlinkat};
 use rustix::io::Errno;
+use rustix::path::Arg;
 
 /// Most times that the top folder is listed.
 const ROUNDS: usize = 1_000_000;
@@ -13,7 +14,10 @@ const ROUNDS: usize = 1_000_000;
 /// Removes a folder with its content, also what an ending process still adds. Follows no link. Moves nested folders up
 /// before it removes them, so that thousands of levels exhaust neither descriptors nor the stack.
 pub(crate) fn remove(folder: &Path) -> io::Result<()> {
-    let top = open_folder(folder)?;
+    let (Some(parent), Some(name)) = (folder.parent(), folder.file_name()) else {
+        return Err(io::ErrorKind::InvalidInput.into());
+    };
+    let top = enter(&open(parent, OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?, name)?;
     let mut brought_up: u64 = 0;
     for _ in 0..ROUNDS {
         let names = names(&top)?;
@@ -28,11 +32,11 @@ pub(crate) fn remove(folder: &Path) -> io::Result<()> {
                 unlinkat(&top, &*name, AtFlags::empty())?;
                 continue;
             }
-            let within = enter(&top, &name)?;
+            let within = enter(&top, &*name)?;
             for name in self::names(&within)? {
                 if is_folder(&within, &name)? {
                     // Another parent is written into the folder itself.
-                    let _ = chmodat(&within, &*name, Mode::RWXU, AtFlags::empty());
+                    let _ = unlock(&within, &*name);
                     bring_up(&within, &name, &top, &mut brought_up)?;
                 } else {
                     unlinkat(&within, &*name, AtFlags::empty())?;
@@ -58,22 +62,19 @@ fn bring_up(from: &OwnedFd, name: &[u8], top: &OwnedFd, number: &mut u64) -> io:
     }
 }
 
-const FOLDER: OFlags = OFlags::DIRECTORY.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+pub(crate) const FOLDER: OFlags = OFlags::DIRECTORY.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
-fn open_folder(path: &Path) -> io::Result<OwnedFd> {
-    match open(path, FOLDER, Mode::empty()) {
-        Err(Errno::ACCESS) => {
-            chmodat(CWD, path, Mode::RWXU, AtFlags::empty())?;
-            Ok(open(path, FOLDER, Mode::empty())?)
-        }
-        opened => Ok(opened?),
-    }
+/// Opens a folder in another, with all permissions of it.
+fn enter(parent: &OwnedFd, name: impl Arg + Copy) -> io::Result<OwnedFd> {
+    // The program may have removed its permissions.
+    let _ = unlock(parent, name);
+    Ok(openat(parent, name, FOLDER, Mode::empty())?)
 }
 
-fn enter(parent: &OwnedFd, name: &[u8]) -> io::Result<OwnedFd> {
-    // The program may have removed all permissions.
-    let _ = chmodat(parent, name, Mode::RWXU, AtFlags::empty());
-    Ok(openat(parent, name, FOLDER, Mode::empty())?)
+/// Gives this user all permissions of a folder. Follows no link, also none that replaces the folder meanwhile.
+pub(crate) fn unlock(parent: &OwnedFd, name: impl Arg) -> rustix::io::Result<()> {
+    let found = openat(parent, name, FOLDER.union(OFlags::PATH), Mode::empty())?;
+    chmod(format!("/proc/self/fd/{}", found.as_raw_fd()), Mode::RWXU)
 }
 
 fn names(folder: &OwnedFd) -> io::Result<Vec<Vec<u8>>> {
@@ -95,6 +96,7 @@ fn is_folder(parent: &OwnedFd, name: &[u8]) -> io::Result<bool> {
 #[cfg(test)]
 mod tests {
     use std::fs;
+    use std::os::unix::fs::PermissionsExt as _;
 
     use rustix::fs::mkdirat;
 
@@ -107,7 +109,7 @@ mod tests {
         fs::create_dir(&folder).unwrap();
         fs::create_dir(&other).unwrap();
         fs::write(other.join("kept"), "x").unwrap();
-        let mut deepest = open_folder(&folder).unwrap();
+        let mut deepest = open(&folder, FOLDER, Mode::empty()).unwrap();
         for name in ["up-1", "up-3"] {
             fs::write(folder.join(name), "x").unwrap();
         }
@@ -119,5 +121,18 @@ mod tests {
         mkdirat(&deepest, "closed", Mode::empty()).unwrap();
         remove(&folder).unwrap();
         assert!(!folder.exists() && other.join("kept").exists());
+    }
+
+    #[test]
+    fn permissions_of_what_a_link_leads_to_stay() {
+        // A process that survived may replace a folder by a link between two looks at it.
+        let base = tempfile::tempdir().unwrap();
+        let other = base.path().join("other");
+        fs::create_dir(&other).unwrap();
+        fs::set_permissions(&other, fs::Permissions::from_mode(0o750)).unwrap();
+        std::os::unix::fs::symlink(&other, base.path().join("folder")).unwrap();
+        let within = open(base.path(), FOLDER, Mode::empty()).unwrap();
+        enter(&within, c"folder").unwrap_err();
+        assert_eq!(other.metadata().unwrap().permissions().mode() & 0o777, 0o750);
     }
 }

@@ -3,14 +3,14 @@
 use std::ffi::CStr;
 use std::fs::DirBuilder;
 use std::io;
-use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::{DirBuilderExt as _, chown};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, chmod, open, openat, statat};
+use rustix::fs::{AtFlags, Dir, FileType, Mode, open, openat, statat};
 use rustix::io::Errno;
 
-use crate::removal;
+use crate::removal::{self, FOLDER};
 use crate::wire::SandboxSpec;
 
 /// The parts of a work folder: the current directory, temporary files, returned files, and the job's files.
@@ -120,15 +120,11 @@ fn add(folder: &OwnedFd, most: u64, depth: usize, size: &mut FolderSize) {
     }
 }
 
-const FOLDER: OFlags = OFlags::DIRECTORY.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
-
 /// Opens a folder in another, also one without permissions.
 fn enter(parent: &OwnedFd, name: &CStr) -> rustix::io::Result<OwnedFd> {
     match openat(parent, name, FOLDER, Mode::empty()) {
         Err(Errno::ACCESS) => {
-            // By its descriptor, because the path may lead to something else now.
-            let found = openat(parent, name, FOLDER.union(OFlags::PATH), Mode::empty())?;
-            chmod(format!("/proc/self/fd/{}", found.as_raw_fd()), Mode::RWXU)?;
+            removal::unlock(parent, name)?;
             openat(parent, name, FOLDER, Mode::empty())
         }
         opened => opened,
@@ -159,7 +155,7 @@ mod tests {
             waits: false,
             limits,
         };
-        SandboxSpec { plan, level: Level::NoNamespaces, user: None, base: base.to_owned() }
+        SandboxSpec { plan, level: Level::NoNamespaces, user: None, base: base.to_owned(), cgroup: None }
     }
 
     #[test]
