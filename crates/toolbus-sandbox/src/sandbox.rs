@@ -1,6 +1,7 @@
 //! Starts programs, on the daemon's side.
 
 mod base;
+mod cgroup;
 mod run;
 mod users;
 
@@ -16,6 +17,7 @@ use tokio::net::UnixStream;
 use tokio::process::{Child, ChildStderr, ChildStdout, Command};
 
 use self::base::BaseFolder;
+use self::cgroup::CgroupBase;
 use self::users::UserPool;
 use crate::helper::SANDBOX;
 use crate::outcome::{Ending, Outcome};
@@ -35,6 +37,8 @@ struct SandboxInner {
     /// Dropped before `base`: it may have a folder there.
     spare: Mutex<Spare>,
     base: BaseFolder,
+    /// The reason where there are none.
+    cgroups: Result<CgroupBase, String>,
     users: Option<UserPool>,
 }
 
@@ -109,10 +113,27 @@ impl Sandbox {
         let shared = SandboxInner {
             helper: helper.into(),
             base: BaseFolder::make()?,
+            cgroups: CgroupBase::make().map_err(|error| error.to_string()),
             users: UserPool::of_this_process(),
             spare: Mutex::default(),
         };
         Ok(Self { level, shared: Arc::new(shared) })
+    }
+
+    /// Makes no cgroups, as if this process might not. What only they can count is refused then: memory that is shared
+    /// and has no file, and ignoring `SIGCHLD`.
+    #[must_use]
+    pub fn without_cgroups(mut self) -> Self {
+        if let Some(shared) = Arc::get_mut(&mut self.shared) {
+            shared.cgroups = Err("switched off".to_owned());
+        }
+        self
+    }
+
+    /// Why memory is not limited, and CPU time not counted, by cgroups; `None` if they are. For an operator.
+    #[must_use]
+    pub fn cgroups_missing(&self) -> Option<&str> {
+        self.shared.cgroups.as_ref().err().map(String::as_str)
     }
 
     /// The level at which programs run.
@@ -209,6 +230,7 @@ impl SandboxInner {
             level,
             user: self.users.as_ref().map(UserPool::next),
             base: self.base.path().to_owned(),
+            cgroup: self.cgroups.as_ref().ok().map(|base| base.spec().clone()),
         };
         helper.say(&order).await?;
         Ok(helper)

@@ -26,6 +26,17 @@ pub(crate) struct SandboxSpec {
     pub(crate) user: Option<u32>,
     /// Parent of its work folder, unless that is in memory.
     pub(crate) base: PathBuf,
+    /// `None`: there are no cgroups that the daemon may write to.
+    pub(crate) cgroup: Option<CgroupSpec>,
+}
+
+/// Where the cgroups of runs are made.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct CgroupSpec {
+    /// Folder of the daemon's in the hierarchy that limits memory.
+    pub(crate) memory: PathBuf,
+    /// The same in the hierarchy that counts CPU time; in version 2 it is one with the other.
+    pub(crate) cpu: PathBuf,
 }
 
 /// What the daemon sends after that.

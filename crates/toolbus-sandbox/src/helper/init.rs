@@ -13,11 +13,13 @@ use rustix::fs::{Mode, OFlags, open};
 use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{
-    Pid, PidfdFlags, Signal, WaitOptions, WaitStatus, kill_process, pidfd_open, set_parent_process_death_signal, wait,
+    Pid, PidfdFlags, Signal, WaitOptions, WaitStatus, getpid, kill_process, pidfd_open, set_child_subreaper,
+    set_parent_process_death_signal, wait,
 };
 use rustix::stdio;
 
 use super::artifacts::{self, CollectedFiles};
+use super::cgroup::Cgroup;
 use super::process::{Forked, fork};
 use super::seccomp::Filters;
 use super::start::{self, ReadyPipes};
@@ -41,13 +43,16 @@ pub(super) struct Task<'a> {
     pub(super) order: &'a SandboxSpec,
     /// The work folder, where that is on a disk.
     pub(super) folder: Option<&'a WorkFolder>,
+    pub(super) cgroup: Option<&'a Cgroup>,
     pub(super) filters: &'a Filters,
+    /// Has a byte once the users of the namespace are mapped, and ends with the watchdog.
+    pub(super) lifeline: OwnedFd,
 }
 
 /// Runs as the init process; returns its exit code.
-pub(super) fn run(daemon: &UnixStream, task: &Task<'_>, mapped: OwnedFd) -> i32 {
+pub(super) fn run(daemon: &UnixStream, task: &Task<'_>) -> i32 {
     let Ok(mut daemon) = daemon.try_clone() else { return 1 };
-    let told = match run_task(&mut daemon, task, mapped) {
+    let told = match run_task(&mut daemon, task) {
         Ok(Some((report, artifacts))) => send_report(&mut daemon, &report, &artifacts),
         // The daemon has ended.
         Ok(None) => Ok(()),
@@ -61,16 +66,20 @@ fn send_report(daemon: &mut UnixStream, report: &RunReport, artifacts: &[Vec<u8>
     artifacts.iter().try_for_each(|bytes| daemon.write_all(bytes))
 }
 
-fn run_task(
-    daemon: &mut UnixStream,
-    task: &Task<'_>,
-    mapped: OwnedFd,
-) -> io::Result<Option<(RunReport, Vec<Vec<u8>>)>> {
-    set_parent_process_death_signal(Some(Signal::KILL))?;
-    // A watchdog that died before the line above has closed its end.
-    File::from(mapped).read_exact(&mut [0])?;
-    watchdog::hide()?;
+fn run_task(daemon: &mut UnixStream, task: &Task<'_>) -> io::Result<Option<(RunReport, Vec<Vec<u8>>)>> {
     let Task { order, folder, .. } = task;
+    if order.level == Level::Full {
+        // The kernel ends a namespace with its first process.
+        set_parent_process_death_signal(Some(Signal::KILL))?;
+    } else {
+        // What a program without a namespace leaves becomes a child of this process, which ends it.
+        set_child_subreaper(Some(getpid()))?;
+    }
+    // A watchdog that has died before has closed its end.
+    if rustix::io::read(&task.lifeline, &mut [0])? == 0 {
+        return Ok(None);
+    }
+    watchdog::hide()?;
     let (tree, work) = match folder {
         None => (ProcessTree::of_namespace(mounts::enter(order)?), PathBuf::from(mounts::WORK)),
         Some(folder) => {
@@ -80,21 +89,13 @@ fn run_task(
     };
     let Some(DaemonMessage::Start(program)) = wire::receive(daemon)? else { return Ok(None) };
     let mut init = SandboxInit { task, order, tree, work, program: None };
-    if order.plan.waits {
-        let mut pipes = init.start(&program, &File::open("/dev/null")?)?;
-        if wait_until_ready(daemon, &mut pipes)? {
-            wire::send(daemon, &HelperMessage::Ready)?;
-            init.wait_for_job(daemon)?;
-        }
-        let Some((head, _)) = init.take_job(daemon)? else { return Ok(None) };
-        init.limit(&head)?;
-        pipes.go()?;
-        return init.attend(daemon, &head);
+    let result = init.serve(daemon, &program);
+    // Also after an error, and when the watchdog or the daemon has ended.
+    init.kill();
+    if let Some(folder) = folder {
+        folder.remove();
     }
-    let Some((head, stdin)) = init.take_job(daemon)? else { return Ok(None) };
-    let _doors = init.start(&program, &stdin)?;
-    init.limit(&head)?;
-    init.attend(daemon, &head)
+    result
 }
 
 struct SandboxInit<'a> {
@@ -107,6 +108,31 @@ struct SandboxInit<'a> {
 }
 
 impl SandboxInit<'_> {
+    /// Starts the program, and gives it its job.
+    fn serve(
+        &mut self,
+        daemon: &mut UnixStream,
+        program: &ProgramSpec,
+    ) -> io::Result<Option<(RunReport, Vec<Vec<u8>>)>> {
+        if self.order.plan.waits {
+            let mut pipes = self.start(program, &File::open("/dev/null")?)?;
+            if wait_until_ready(daemon, &mut pipes)? {
+                wire::send(daemon, &HelperMessage::Ready)?;
+                if !self.wait_for_job(daemon)? {
+                    return Ok(None);
+                }
+            }
+            let Some((head, _)) = self.take_job(daemon)? else { return Ok(None) };
+            self.limit(&head)?;
+            pipes.go()?;
+            return self.attend(daemon, &head);
+        }
+        let Some((head, stdin)) = self.take_job(daemon)? else { return Ok(None) };
+        let _pipes = self.start(program, &stdin)?;
+        self.limit(&head)?;
+        self.attend(daemon, &head)
+    }
+
     /// Starts the program.
     fn start(&mut self, program: &ProgramSpec, stdin: &File) -> io::Result<ReadyPipes> {
         let (go, tell_go) = pipe_with(PipeFlags::CLOEXEC)?;
@@ -129,19 +155,23 @@ impl SandboxInit<'_> {
         }
     }
 
-    /// Waits for a message of the daemon, or its end.
+    /// Waits for a message of the daemon, or its end; `false` if the watchdog has ended.
     ///
     /// # Errors
     ///
     /// If the program ends before that; the daemon then starts another one for the job.
-    fn wait_for_job(&self, daemon: &UnixStream) -> io::Result<()> {
-        let Some(program) = self.program else { return Ok(()) };
+    fn wait_for_job(&self, daemon: &UnixStream) -> io::Result<bool> {
+        let Some(program) = self.program else { return Ok(true) };
         let program = pidfd_open(program, PidfdFlags::empty())?;
+        let lifeline = self.task.lifeline.as_fd();
+        let waited_for =
+            [(daemon.as_fd(), PollFlags::IN), (program.as_fd(), PollFlags::IN), (lifeline, PollFlags::empty())];
         loop {
-            match ready_of([(daemon.as_fd(), PollFlags::IN), (program.as_fd(), PollFlags::IN)], None)? {
-                [true, _] => return Ok(()),
-                [false, true] => return Err(io::Error::other("it ended while it waited for its job")),
-                [false, false] => {}
+            match ready_of(waited_for, None)? {
+                [_, _, true] => return Ok(false),
+                [true, ..] => return Ok(true),
+                [false, true, _] => return Err(io::Error::other("it ended while it waited for its job")),
+                [false, false, _] => {}
             }
         }
     }
@@ -167,11 +197,12 @@ impl SandboxInit<'_> {
     }
 
     fn limit(&self, head: &JobHeader) -> io::Result<()> {
-        match self.program.map(|program| limits::cpu(program, head.cpu_ms)) {
-            // It has ended already, or this user may not limit it: then only the measurements limit its CPU time.
-            Some(Err(Errno::SRCH | Errno::PERM)) | None => Ok(()),
-            Some(limited) => Ok(limited?),
+        let Some(program) = self.program else { return Ok(()) };
+        ignore_refusal(limits::cpu(program, head.cpu_ms))?;
+        if self.order.level < Level::Full && self.order.user.is_none() {
+            ignore_refusal(limits::tasks(program, self.order.plan.limits.processes))?;
         }
+        Ok(())
     }
 
     /// Waits until the program has ended, by itself or because of a limit, and ends all its processes.
@@ -189,10 +220,15 @@ impl SandboxInit<'_> {
             let [young, old] = LOOKS;
             let look = if time - begun < YOUTH { young } else { old };
             let patience = look.min(deadline - time);
-            let [said, ended] =
-                ready_of([(daemon.as_fd(), PollFlags::IN), (exited.as_fd(), PollFlags::IN)], Some(patience))?;
+            let lifeline = self.task.lifeline.as_fd();
+            let waited_for =
+                [(daemon.as_fd(), PollFlags::IN), (exited.as_fd(), PollFlags::IN), (lifeline, PollFlags::empty())];
+            let [said, ended, is_orphan] = ready_of(waited_for, Some(patience))?;
+            if is_orphan {
+                return Ok(None);
+            }
             if let Some(status) = reap(program)? {
-                break ending_of(status);
+                break self.ending_of(status);
             }
             if said {
                 match wire::receive::<DaemonMessage>(daemon) {
@@ -215,22 +251,12 @@ impl SandboxInit<'_> {
                 next_disk = now() + DISK_LOOK;
             }
         };
-        match self.alone() {
-            Some(program) => {
-                // Fails if it has ended already.
-                let _ = kill_process(program, Signal::KILL);
-            }
-            None => self.tree.kill(),
-        }
-        while !matches!(wait(WaitOptions::empty()), Err(Errno::CHILD)) {}
+        self.kill();
         let usage = usage::of_children();
         let collected = match ending {
             Ending::Stopped(_) => CollectedFiles::default(),
             _ => artifacts::collect(&self.work.join(OUT), self.order.plan.limits.artifacts),
         };
-        if let Some(folder) = self.task.folder {
-            folder.remove();
-        }
         let (artifacts, bytes) =
             collected.files.into_iter().map(|(name, bytes)| ((name, bytes.len() as u64), bytes)).unzip();
         let usage = Usage { peak_memory: usage.peak_memory.max(peak), ..usage };
@@ -242,15 +268,39 @@ impl SandboxInit<'_> {
         self.program.filter(|_| self.order.level == Level::NoNamespaces)
     }
 
+    /// Kills what is left of the program, and waits for it.
+    fn kill(&self) {
+        if let Some(program) = self.alone() {
+            // Fails if it has ended already.
+            let _ = kill_process(program, Signal::KILL);
+        } else {
+            self.tree.kill();
+        }
+        while !matches!(wait(WaitOptions::empty()), Err(Errno::CHILD)) {}
+    }
+
     fn used(&self) -> ProcessUsage {
         let mut used = self.tree.used(self.alone());
-        used.cpu_ms += usage::of_children().cpu_us / 1000;
+        let limit = self.order.plan.limits.memory;
+        let sockets = match self.task.cgroup {
+            Some(_) => 0,
+            None => self.tree.socket_buffers(self.alone(), self.order.level == Level::Full && !self.order.plan.network),
+        };
+        if used.memory + sockets > limit && self.alone().is_none() {
+            // Twice: of processes that end while they are looked at, the others show a greater share.
+            used.memory = (0..2).map(|_| self.tree.proportional_memory()).min().unwrap_or(used.memory);
+        }
+        used.memory += sockets;
+        used.cpu_ms = match self.task.cgroup.and_then(Cgroup::cpu_ms) {
+            Some(cpu_ms) => cpu_ms,
+            None => used.cpu_ms + usage::of_children().cpu_us / 1000,
+        };
         used
     }
 
     fn exceeded(&self, used: &ProcessUsage, head: &JobHeader) -> Option<Stop> {
         let limits = &self.order.plan.limits;
-        if used.memory > limits.memory {
+        if used.memory > limits.memory || self.is_out_of_memory() {
             Some(Stop::Memory)
         } else if used.cpu_ms > head.cpu_ms {
             Some(Stop::Cpu)
@@ -259,6 +309,30 @@ impl SandboxInit<'_> {
         } else {
             None
         }
+    }
+
+    fn is_out_of_memory(&self) -> bool {
+        self.task.cgroup.is_some_and(Cgroup::is_out_of_memory)
+    }
+
+    fn ending_of(&self, status: WaitStatus) -> Ending {
+        match (status.exit_status(), status.terminating_signal()) {
+            (_, Some(signal)) if signal == Signal::XCPU.as_raw() => Ending::Stopped(Stop::Cpu),
+            (_, Some(signal)) if signal == Signal::KILL.as_raw() && self.is_out_of_memory() => {
+                Ending::Stopped(Stop::Memory)
+            }
+            (_, Some(signal)) => Ending::Signalled(signal),
+            (Some(code), None) => Ending::Exited(code),
+            (None, None) => Ending::Exited(-1),
+        }
+    }
+}
+
+/// A program that has ended already, or that this user may not limit, is limited by measurements alone.
+fn ignore_refusal(limited: rustix::io::Result<()>) -> io::Result<()> {
+    match limited {
+        Err(Errno::SRCH | Errno::PERM) => Ok(()),
+        limited => Ok(limited?),
     }
 }
 
@@ -295,15 +369,6 @@ fn reap(program: Pid) -> io::Result<Option<WaitStatus>> {
             Ok(None) | Err(Errno::CHILD) => return Ok(None),
             Err(error) => return Err(error.into()),
         }
-    }
-}
-
-fn ending_of(status: WaitStatus) -> Ending {
-    match (status.exit_status(), status.terminating_signal()) {
-        (_, Some(signal)) if signal == Signal::XCPU.as_raw() => Ending::Stopped(Stop::Cpu),
-        (_, Some(signal)) => Ending::Signalled(signal),
-        (Some(code), None) => Ending::Exited(code),
-        (None, None) => Ending::Exited(-1),
     }
 }
 

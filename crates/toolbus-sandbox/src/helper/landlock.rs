@@ -14,10 +14,12 @@ use crate::plan::Plan;
 /// The newest version that is requested; older kernels apply the rules that they know.
 const NEWEST: ABI = ABI::V7;
 /// Devices that every program may use.
-const DEVICES: [&str; 5] = ["/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom"];
+const DEVICES: [&str; 4] = ["/dev/null", "/dev/full", "/dev/random", "/dev/urandom"];
+/// A shared mapping of it holds memory that no process shows.
+const ZERO: &str = "/dev/zero";
 
-/// Restricts this process and all that it becomes or starts.
-pub(super) fn restrict(plan: &Plan, work: &Path) -> io::Result<()> {
+/// Restricts this process and all that it becomes or starts. `counts_all`: whether all memory is counted.
+pub(super) fn restrict(plan: &Plan, work: &Path, counts_all: bool) -> io::Result<()> {
     let mut rules = Ruleset::default()
         .set_compatibility(CompatLevel::BestEffort)
         .handle_access(AccessFs::from_all(NEWEST))
@@ -38,7 +40,7 @@ pub(super) fn restrict(plan: &Plan, work: &Path) -> io::Result<()> {
     for part in PARTS {
         rules = allow(rules, &work.join(part), AccessFs::from_all(NEWEST) & !AccessFs::Execute)?;
     }
-    for device in DEVICES {
+    for device in DEVICES.into_iter().chain(counts_all.then_some(ZERO)) {
         rules = allow(rules, Path::new(device), AccessFs::ReadFile | AccessFs::WriteFile)?;
     }
     let restricted = rules.restrict_self().map_err(io::Error::other)?;

@@ -1,8 +1,10 @@
 //! Resource limits of the kernel for each process (rlimits).
 
+use std::fs;
 use std::io;
+use std::os::unix::fs::MetadataExt as _;
 
-use rustix::process::{Pid, Resource, Rlimit, prlimit, setrlimit};
+use rustix::process::{Pid, Resource, Rlimit, geteuid, prlimit, setrlimit};
 
 use crate::plan::Limits;
 
@@ -51,6 +53,24 @@ pub(super) fn cpu(program: Pid, milliseconds: u64) -> rustix::io::Result<()> {
     let limit = Rlimit { current: Some(soft), maximum: Some(soft + 1) };
     prlimit(Some(program), Resource::Cpu, limit)?;
     Ok(())
+}
+
+/// Limits the processes and threads of a running program whose user runs others, too: what that user has now, and `most`
+/// more. What ends meanwhile is left over for the program, which is measured besides.
+pub(super) fn tasks(program: Pid, most: u64) -> rustix::io::Result<()> {
+    // The program is among these already.
+    let most = most.saturating_add(tasks_of_user()).saturating_sub(1);
+    prlimit(Some(program), Resource::Nproc, Rlimit { current: Some(most), maximum: Some(most) })?;
+    Ok(())
+}
+
+/// Processes and threads of this process's user.
+fn tasks_of_user() -> u64 {
+    let own = geteuid().as_raw();
+    let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let processes = processes.filter(|entry| entry.file_name().as_encoded_bytes().iter().all(u8::is_ascii_digit));
+    let own = processes.filter(|entry| entry.metadata().is_ok_and(|found| found.uid() == own));
+    own.map(|entry| entry.path().join("task").metadata().map_or(1, |tasks| tasks.nlink().saturating_sub(2))).sum()
 }
 
 /// Sets a limit, and never raises one.

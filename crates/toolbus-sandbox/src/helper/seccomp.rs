@@ -13,7 +13,8 @@ use seccompiler::{
     SeccompRule, TargetArch, apply_filter,
 };
 
-use crate::plan::Plan;
+use crate::plan::Level;
+use crate::wire::SandboxSpec;
 
 type SyscallRules = BTreeMap<i64, Vec<SeccompRule>>;
 
@@ -59,36 +60,50 @@ const PRCTL: [i32; 3] = [libc::PR_SET_NAME, libc::PR_GET_NAME, libc::PR_SET_VMA]
 pub(super) struct Filters {
     arch: TargetArch,
     absent: BpfProgram,
-    /// For most programs: without the network, and without what [`Plan::metadata`] allows.
-    common: [BpfProgram; 2],
+    unsupported: BpfProgram,
+    allowed: BpfProgram,
+    has_namespaces: bool,
 }
 
 impl Filters {
-    /// Compiles them.
-    pub(super) fn prepare() -> io::Result<Self> {
+    /// Compiles what a program needs. `counts_all`: whether all its memory and CPU time is counted, also what no process
+    /// shows.
+    pub(super) fn prepare(order: &SandboxSpec, counts_all: bool) -> io::Result<Self> {
         let arch = TargetArch::try_from(std::env::consts::ARCH).map_err(failed)?;
+        let has_namespaces = order.level == Level::Full;
+        let plan = &order.plan;
+        let options = FilterOptions {
+            has_namespaces,
+            counts_all,
+            metadata: has_namespaces && plan.metadata,
+            network: plan.network,
+        };
         // Its flags are behind a pointer, which no filter can follow; libraries use clone(2) where it is not there.
         let absent = BTreeMap::from([(libc::SYS_clone3, Vec::new())]);
-        let absent = compile(arch, absent, SeccompAction::Allow, SeccompAction::Errno(libc::ENOSYS.unsigned_abs()))?;
-        let common = |has_namespaces| allow(arch, FilterOptions { has_namespaces, metadata: false, network: false });
-        Ok(Self { arch, absent, common: [common(false)?, common(true)?] })
+        let error = |error: i32| SeccompAction::Errno(error.unsigned_abs());
+        Ok(Self {
+            arch,
+            absent: compile(arch, absent, SeccompAction::Allow, error(libc::ENOSYS))?,
+            unsupported: compile(
+                arch,
+                unsupported(has_namespaces).map_err(failed)?,
+                SeccompAction::Allow,
+                error(libc::EOPNOTSUPP),
+            )?,
+            allowed: compile(arch, rules(options).map_err(failed)?, error(libc::EPERM), SeccompAction::Allow)?,
+            has_namespaces,
+        })
     }
 
-    /// Applies what a plan asks for to this process and all that it becomes or starts. `has_namespaces`: whether it sees
-    /// no processes but its own, and may have some.
-    pub(super) fn apply(&self, plan: &Plan, has_namespaces: bool) -> io::Result<()> {
-        let shape = FilterOptions { has_namespaces, metadata: has_namespaces && plan.metadata, network: plan.network };
+    /// Applies them to this process and all that it becomes or starts. With namespaces it sees no processes but its own,
+    /// and may have some.
+    pub(super) fn apply(&self) -> io::Result<()> {
         apply_filter(&self.absent).map_err(failed)?;
-        if !has_namespaces {
+        apply_filter(&self.unsupported).map_err(failed)?;
+        if !self.has_namespaces {
             apply_filter(&self.signals()?).map_err(failed)?;
         }
-        let [alone, with_namespaces] = &self.common;
-        match shape {
-            FilterOptions { metadata: false, network: false, has_namespaces: false } => apply_filter(alone),
-            FilterOptions { metadata: false, network: false, has_namespaces: true } => apply_filter(with_namespaces),
-            shape => apply_filter(&allow(self.arch, shape)?),
-        }
-        .map_err(failed)
+        apply_filter(&self.allowed).map_err(failed)
     }
 
     /// Refuses signals to any process but this one.
@@ -106,13 +121,9 @@ impl Filters {
 #[derive(Debug, Clone, Copy)]
 struct FilterOptions {
     has_namespaces: bool,
+    counts_all: bool,
     metadata: bool,
     network: bool,
-}
-
-fn allow(arch: TargetArch, shape: FilterOptions) -> io::Result<BpfProgram> {
-    let refused = SeccompAction::Errno(libc::EPERM.unsigned_abs());
-    compile(arch, rules(shape).map_err(failed)?, refused, SeccompAction::Allow)
 }
 
 fn compile(
@@ -136,6 +147,23 @@ fn rules(shape: FilterOptions) -> Result<SyscallRules, seccompiler::BackendError
     // Streams only: a datagram could be sent to the socket of another process.
     let stream = SeccompCondition::new(1, Length::Dword, Is::MaskedEq(SOCKET_TYPE), libc::SOCK_STREAM as u64)?;
     rules.insert(libc::SYS_socketpair, vec![SeccompRule::new(vec![is(0, libc::AF_UNIX as u64)?, stream])?]);
+    if !shape.counts_all {
+        // Memory that is shared and has no file stays when it is given back by all processes that show it.
+        let shared = (libc::MAP_SHARED | libc::MAP_ANONYMOUS) as u64;
+        let kept = [0, libc::MAP_SHARED as u64, libc::MAP_ANONYMOUS as u64];
+        let kept = kept.map(|flags| SeccompCondition::new(3, Length::Dword, Is::MaskedEq(shared), flags));
+        let kept = kept.into_iter().map(|flags| SeccompRule::new(vec![flags?])).collect::<Result<_, _>>()?;
+        rules.insert(libc::SYS_mmap, kept);
+        // Who ignores it has children whose CPU time is lost.
+        let other = SeccompCondition::new(0, Length::Dword, Is::Ne, libc::SIGCHLD as u64)?;
+        let asks = vec![is(0, libc::SIGCHLD as u64)?, is_pointer(1, 0)?];
+        let others = vec![SeccompRule::new(vec![other])?, SeccompRule::new(asks)?];
+        rules.insert(libc::SYS_rt_sigaction, others);
+    }
+    if !shape.counts_all && !shape.has_namespaces {
+        // Sockets that travel in a message hold memory that no process shows.
+        rules.remove(&libc::SYS_sendmsg);
+    }
     let no_namespaces = SeccompCondition::new(0, Length::Dword, Is::MaskedEq(NAMESPACES as u64), 0)?;
     if shape.has_namespaces {
         rules.insert(libc::SYS_clone, vec![SeccompRule::new(vec![no_namespaces])?]);
@@ -156,6 +184,15 @@ fn rules(shape: FilterOptions) -> Result<SyscallRules, seccompiler::BackendError
         rules.insert(libc::SYS_socket, any(0, &families)?);
     }
     Ok(rules)
+}
+
+/// Calls that fail as if the file system did not have them: programs then do without.
+fn unsupported(has_namespaces: bool) -> Result<SyscallRules, seccompiler::BackendError> {
+    // Takes room at once, and beyond a file's size without a limit.
+    let keeps_size = libc::FALLOC_FL_KEEP_SIZE as u64;
+    let keeps_size = SeccompCondition::new(1, Length::Dword, Is::MaskedEq(keeps_size), keeps_size)?;
+    let fallocate = if has_namespaces { vec![SeccompRule::new(vec![keeps_size])?] } else { Vec::new() };
+    Ok(BTreeMap::from([(libc::SYS_fallocate, fallocate)]))
 }
 
 /// Rules of which one argument, of 32 bits, must be one of these.

@@ -80,6 +80,9 @@ fn become_program(
     let order = task.order;
     let plan = &order.plan;
     setsid()?;
+    if let Some(cgroup) = task.cgroup {
+        cgroup.join().map_err(naming("its cgroup"))?;
+    }
     dup2_stdin(stdin)?;
     let mut command = Command::new(&program.program);
     command.args(&program.args).env_clear().envs(&program.env);
@@ -102,9 +105,9 @@ fn become_program(
     set_capabilities(None, CapabilitySets { effective: nothing, permitted: nothing, inheritable: nothing })?;
     set_no_new_privs(true)?;
     if order.level >= Level::NoNamespaces {
-        landlock::restrict(plan, work).map_err(naming("Landlock"))?;
+        landlock::restrict(plan, work, task.cgroup.is_some()).map_err(naming("Landlock"))?;
     }
-    match task.filters.apply(plan, has_namespaces) {
+    match task.filters.apply() {
         Err(error) if order.level >= Level::NoNamespaces => return Err(naming("seccomp")(error)),
         _ => {}
     }

@@ -3,14 +3,20 @@
 use std::collections::HashSet;
 use std::io::Read as _;
 use std::os::fd::OwnedFd;
+use std::time::Duration;
 
-use rustix::fs::{Dir, Mode, OFlags, openat};
+use rustix::fs::{Dir, Mode, OFlags, openat, readlinkat};
 use rustix::process::{Pid, Signal, getpid, kill_process};
 
-/// Most rounds of killing while there are new processes.
-const ROUNDS: usize = 200;
-/// Most bytes of one `stat`.
-const STAT: u64 = 1024;
+use crate::now;
+
+/// Longest time of killing while there are new processes.
+const KILLING: Duration = Duration::from_secs(10);
+/// Most bytes that one socket holds: what the system lets it hold before its sender waits, 208 KiB by default, and one more
+/// message.
+const SOCKET: u64 = 320 * 1024;
+/// Most bytes of one file of `/proc` that is read.
+const LONGEST: u64 = 8192;
 
 /// The processes of a program, without this process.
 pub(super) struct ProcessTree {
@@ -22,7 +28,7 @@ pub(super) struct ProcessTree {
 /// What processes use together.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct ProcessUsage {
-    /// Resident memory, in bytes; what processes share is counted for each.
+    /// Resident memory and page tables, in bytes; what processes share is counted for each.
     pub(super) memory: u64,
     /// CPU time in milliseconds, with that of their ended children.
     pub(super) cpu_ms: u64,
@@ -44,24 +50,65 @@ impl ProcessTree {
     /// What they use. `program` is set if the program can have no children; then only it is measured.
     pub(super) fn used(&self, program: Option<Pid>) -> ProcessUsage {
         let mut used = ProcessUsage::default();
-        let stats = match program {
-            Some(program) => self.stat(program.as_raw_nonzero().get()).into_iter().collect(),
-            None => self.all(),
-        };
-        for stat in stats.iter().filter(|stat| !stat.is_dead) {
-            used.memory += stat.memory;
+        for stat in self.stats(program) {
+            // Also that of a process which nobody waits for.
             used.cpu_ms += stat.cpu_ms;
-            used.tasks += stat.threads;
+            if !stat.is_dead {
+                used.memory += stat.memory + self.page_tables(stat.pid);
+                used.tasks += stat.threads;
+            }
         }
         used
     }
 
+    /// Most memory that their sockets hold, in bytes, which is not part of the resident memory. `has_network`: whether they
+    /// have a network namespace of their own, in which nobody else has sockets.
+    pub(super) fn socket_buffers(&self, program: Option<Pid>, has_network: bool) -> u64 {
+        let sockets = if has_network {
+            let used = self.read("net/sockstat").and_then(|text| value(&text, "sockets: used"));
+            used.unwrap_or_default()
+        } else {
+            self.stats(program).iter().map(|stat| self.sockets_of(stat)).sum()
+        };
+        sockets * SOCKET
+    }
+
+    fn sockets_of(&self, stat: &ProcessStat) -> u64 {
+        let path = match stat.has_ended_leader.then(|| self.threads(stat.pid).into_iter().next()).flatten() {
+            Some(thread) => format!("{}/task/{thread}/fd", stat.pid),
+            None => format!("{}/fd", stat.pid),
+        };
+        let flags = OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC;
+        let Ok(folder) = openat(&self.proc, path, flags, Mode::empty()) else { return 0 };
+        let entries = Dir::read_from(&folder).into_iter().flatten().flatten();
+        let is_socket = |name: &std::ffi::CStr| {
+            readlinkat(&folder, name, Vec::new()).is_ok_and(|target| target.to_bytes().starts_with(b"socket:"))
+        };
+        entries.filter(|entry| is_socket(entry.file_name())).count() as u64
+    }
+
+    /// Resident memory of all of them, in bytes; what processes share is counted once. Reads all page tables.
+    pub(super) fn proportional_memory(&self) -> u64 {
+        let of = |stat: &ProcessStat| {
+            let rollup = self.read(&format!("{}/smaps_rollup", stat.pid)).and_then(|text| kilobytes(&text, "Pss:"));
+            // It may have ended meanwhile, or hide its memory.
+            let resident = || self.stat(stat.pid).filter(|stat| !stat.is_dead).map_or(0, |stat| stat.memory);
+            rollup.unwrap_or_else(resident) + self.page_tables(stat.pid)
+        };
+        self.living().iter().map(of).sum()
+    }
+
     /// Kills all of them, until none is left.
     pub(super) fn kill(&self) {
-        for _ in 0..ROUNDS {
-            let living: Vec<ProcessStat> = self.all().into_iter().filter(|stat| !stat.is_dead).collect();
+        let deadline = now() + KILLING;
+        while now() < deadline {
+            let living = self.living();
             if living.is_empty() {
                 return;
+            }
+            if !self.is_shared {
+                // All of the namespace at once, so that none can be started meanwhile.
+                let _ = kill_all();
             }
             for pid in living.iter().filter_map(|stat| Pid::from_raw(stat.pid)) {
                 let _ = kill_process(pid, Signal::KILL);
@@ -69,13 +116,20 @@ impl ProcessTree {
         }
     }
 
+    fn living(&self) -> Vec<ProcessStat> {
+        self.all().into_iter().filter(|stat| !stat.is_dead).collect()
+    }
+
+    fn stats(&self, program: Option<Pid>) -> Vec<ProcessStat> {
+        match program {
+            Some(program) => self.stat(program.as_raw_nonzero().get()).into_iter().collect(),
+            None => self.all(),
+        }
+    }
+
     fn all(&self) -> Vec<ProcessStat> {
-        // The descriptor itself may not be readable.
-        let flags = OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC;
-        let listed = openat(&self.proc, ".", flags, Mode::empty()).and_then(Dir::new);
-        let Ok(entries) = listed else { return Vec::new() };
-        let pids = entries.flatten().filter_map(|entry| entry.file_name().to_str().ok()?.parse().ok());
         let own = getpid().as_raw_nonzero().get();
+        let pids = self.numbers(".").into_iter();
         let stats: Vec<ProcessStat> = pids.filter_map(|pid| self.stat(pid)).filter(|stat| stat.pid != own).collect();
         if !self.is_shared {
             return stats;
@@ -97,11 +151,69 @@ impl ProcessTree {
     }
 
     fn stat(&self, pid: i32) -> Option<ProcessStat> {
-        let file = openat(&self.proc, format!("{pid}/stat"), OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
-        let mut text = Vec::with_capacity(512);
-        std::fs::File::from(file).take(STAT).read_to_end(&mut text).ok()?;
-        parse(&String::from_utf8_lossy(&text))
+        let mut stat = parse(&self.read(&format!("{pid}/stat"))?)?;
+        if stat.has_ended_leader {
+            // The kernel shows the memory of such a process for its other threads alone.
+            stat.memory = self.memory_of_threads(pid);
+        }
+        Some(stat)
     }
+
+    /// Resident memory as the threads of a process see it.
+    fn memory_of_threads(&self, pid: i32) -> u64 {
+        let memory = |thread| Some(parse(&self.read(&format!("{pid}/task/{thread}/stat"))?)?.memory);
+        self.threads(pid).into_iter().filter_map(memory).max().unwrap_or_default()
+    }
+
+    /// The threads of a process but its first.
+    fn threads(&self, pid: i32) -> Vec<i32> {
+        let mut threads = self.numbers(&format!("{pid}/task"));
+        threads.retain(|thread| *thread != pid);
+        threads
+    }
+
+    /// The numbers that a folder has as names.
+    fn numbers(&self, folder: &str) -> Vec<i32> {
+        // The descriptor of `/proc` itself may not be readable.
+        let flags = OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC;
+        let listed = openat(&self.proc, folder, flags, Mode::empty()).and_then(Dir::new);
+        listed
+            .into_iter()
+            .flatten()
+            .flatten()
+            .filter_map(|entry| entry.file_name().to_str().ok()?.parse().ok())
+            .collect()
+    }
+
+    /// Memory for page tables, in bytes, which is not part of the resident memory.
+    fn page_tables(&self, pid: i32) -> u64 {
+        self.read(&format!("{pid}/status")).and_then(|text| kilobytes(&text, "VmPTE:")).unwrap_or_default()
+    }
+
+    fn read(&self, path: &str) -> Option<String> {
+        let file = openat(&self.proc, path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
+        let mut text = Vec::with_capacity(2048);
+        std::fs::File::from(file).take(LONGEST).read_to_end(&mut text).ok()?;
+        Some(String::from_utf8_lossy(&text).into_owned())
+    }
+}
+
+/// Kills every process of the PID namespace of which this one is the first.
+#[expect(unsafe_code, reason = "there is no safe interface to kill(2) of all processes")]
+fn kill_all() -> libc::c_int {
+    // SAFETY: takes no pointers. -1 is every process of the namespace that this one may signal, without this one.
+    unsafe { libc::kill(-1, libc::SIGKILL) }
+}
+
+/// The bytes in a line such as `VmPTE:       44 kB`.
+fn kilobytes(text: &str, name: &str) -> Option<u64> {
+    Some(value(text, name)? * 1024)
+}
+
+/// The number that follows a name at the beginning of a line.
+fn value(text: &str, name: &str) -> Option<u64> {
+    let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+    line.split_ascii_whitespace().next()?.parse().ok()
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -109,6 +221,8 @@ struct ProcessStat {
     pid: i32,
     parent: i32,
     is_dead: bool,
+    /// Whether its first thread has ended while others go on.
+    has_ended_leader: bool,
     cpu_ms: u64,
     threads: u64,
     memory: u64,
@@ -121,12 +235,15 @@ fn parse(stat: &str) -> Option<ProcessStat> {
     // Numbered as in proc_pid_stat(5), where the state is the third.
     let field = |number: usize| fields.get(number - 3).and_then(|text| text.parse::<u64>().ok());
     let ticks: u64 = (14..=17).filter_map(field).sum();
+    let threads = field(20)?;
+    let (is_zombie, is_gone) = (*fields.first()? == "Z", *fields.first()? == "X");
     Some(ProcessStat {
         pid: pid.parse().ok()?,
         parent: fields.get(1)?.parse().ok()?,
-        is_dead: matches!(*fields.first()?, "Z" | "X"),
+        is_dead: is_gone || (is_zombie && threads <= 1),
+        has_ended_leader: is_zombie && threads > 1,
         cpu_ms: ticks * 1000 / rustix::param::clock_ticks_per_second().max(1),
-        threads: field(20)?,
+        threads,
         memory: field(24)? * rustix::param::page_size() as u64,
     })
 }
@@ -141,10 +258,37 @@ mod tests {
     fn a_process_is_read_whatever_its_name_is() {
         let stat = "7 (a) b) (c) S 1 7 7 0 -1 4194560 1 2 3 4 10 20 30 40 20 0 5 0 123 456 789 18446744073709551615";
         let memory = 789 * rustix::param::page_size() as u64;
-        let expected = ProcessStat { pid: 7, parent: 1, is_dead: false, cpu_ms: 1000, threads: 5, memory };
+        let expected = ProcessStat {
+            pid: 7,
+            parent: 1,
+            is_dead: false,
+            has_ended_leader: false,
+            cpu_ms: 1000,
+            threads: 5,
+            memory,
+        };
         assert_eq!(parse(stat), Some(expected));
         assert_eq!(parse("7 (x) Z"), None);
         assert_eq!(parse(""), None);
+    }
+
+    #[test]
+    fn a_process_is_dead_once_its_last_thread_has_ended() {
+        let of = |state: &str, threads: u64| {
+            let stat = format!("7 (a) {state} 1 7 7 0 -1 0 1 2 3 4 10 20 30 40 20 0 {threads} 0 123 456 789");
+            parse(&stat).map(|stat| (stat.is_dead, stat.has_ended_leader)).unwrap()
+        };
+        assert_eq!(of("Z", 1), (true, false));
+        assert_eq!(of("Z", 2), (false, true), "its first thread called exit(2)");
+        assert_eq!(of("X", 0), (true, false));
+        assert_eq!(of("S", 2), (false, false));
+    }
+
+    #[test]
+    fn a_line_of_status_is_read_in_bytes() {
+        let status = "Name:\ta\nVmPTE:\t      44 kB\nVmSwap:\t 0 kB\n";
+        assert_eq!(kilobytes(status, "VmPTE:"), Some(44 * 1024));
+        assert_eq!(kilobytes(status, "Pss:"), None);
     }
 
     #[test]

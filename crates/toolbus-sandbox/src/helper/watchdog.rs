@@ -14,6 +14,8 @@ use rustix::process::{
 };
 use rustix::{stdio, thread};
 
+use super::cgroup::Cgroup;
+use super::init::Task;
 use super::process::{Forked, fork_into, leave};
 use super::seccomp::Filters;
 use super::tree::ProcessTree;
@@ -35,46 +37,53 @@ pub(super) fn run() -> io::Result<()> {
     set_child_subreaper(Some(getpid()))?;
     let _ = thread::set_name(c"toolbus-sandbox");
     let mut daemon = UnixStream::from(stdio::stdin().try_clone_to_owned()?);
-    // Prepared before the daemon waits for it.
-    let filters = Filters::prepare()?;
     let Some(order) = wire::receive::<SandboxSpec>(&mut daemon)? else { return Ok(()) };
-    let told = serve(&daemon, &order, &filters);
+    let told = serve(&daemon, &order);
     if let Err(error) = &told {
         wire::send(&mut daemon, &HelperMessage::Failed(error.to_string()))?;
     }
     told
 }
 
-fn serve(daemon: &UnixStream, order: &SandboxSpec, filters: &Filters) -> io::Result<()> {
-    // Removed when this function returns.
+fn serve(daemon: &UnixStream, order: &SandboxSpec) -> io::Result<()> {
+    // Both are removed when this function returns.
     let folder = (order.level < Level::Full).then(|| WorkFolder::make(order)).transpose()?;
-    let (mapped, tell_mapped) = pipe_with(PipeFlags::CLOEXEC)?;
+    // Without one, what only it can count is refused.
+    let cgroup = order.cgroup.as_ref().and_then(|spec| Cgroup::make(spec, &order.plan.limits).ok());
+    // Before the daemon waits for the program.
+    let filters = Filters::prepare(order, cgroup.is_some())?;
+    let (lifeline, tell_mapped) = pipe_with(PipeFlags::CLOEXEC)?;
     let init = match fork_into(order.level, order.plan.network).map_err(mounts::unavailable)? {
         Forked::Parent(init) => init,
         Forked::Child => {
             drop(tell_mapped);
-            leave(init::run(daemon, &init::Task { order, folder: folder.as_ref(), filters }, mapped));
+            let task = Task { order, folder: folder.as_ref(), cgroup: cgroup.as_ref(), filters: &filters, lifeline };
+            leave(init::run(daemon, &task));
         }
     };
     // The output must end with the program, and not with this process.
     let nowhere = fs::File::options().read(true).write(true).open("/dev/null")?;
     stdio::dup2_stdout(&nowhere)?;
     stdio::dup2_stderr(&nowhere)?;
+    let tell_mapped = fs::File::from(tell_mapped);
     let ended = || -> io::Result<()> {
         if order.level == Level::Full {
             map(init, order.user)?;
         }
         // Not before: an unprivileged process cannot write the id maps of a hidden one. Nothing else runs yet.
         hide()?;
-        fs::File::from(tell_mapped).write_all(&[0])?;
+        (&tell_mapped).write_all(&[0])?;
         let init = pidfd_open(init, PidfdFlags::empty())?;
         wait(daemon, &init)
     }();
     let _ = kill_process(init, Signal::KILL);
     let _ = waitpid(Some(init), WaitOptions::empty());
-    if order.level == Level::LimitsOnly {
+    if order.level < Level::Full {
+        // The init process may have been killed before it could do this. What it leaves becomes a child of this process.
         let proc = rustix::fs::open("/proc", rustix::fs::OFlags::DIRECTORY | rustix::fs::OFlags::CLOEXEC, 0.into())?;
         ProcessTree::of_descendants(proc).kill();
+        // A cgroup is not empty before all of them are waited for.
+        while !matches!(waitpid(None, WaitOptions::empty()), Err(Errno::CHILD)) {}
     }
     ended
 }

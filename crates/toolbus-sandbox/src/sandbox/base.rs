@@ -49,16 +49,20 @@ impl BaseFolder {
 impl Drop for BaseFolder {
     fn drop(&mut self) {
         let path = std::mem::take(&mut self.0);
-        if fs::remove_dir(&path).is_err() {
-            // Helpers that are ending remove their own folders first. The next daemon removes what is left when this
-            // process ends.
-            std::thread::spawn(move || {
-                (0..TRIES).any(|_| {
-                    std::thread::park_timeout(BETWEEN);
-                    fs::remove_dir(&path).is_ok()
-                })
-            });
-        }
+        remove_soon(move || fs::remove_dir(&path).is_ok());
+    }
+}
+
+/// Removes what helpers that are ending may still have something in; they remove that first. The next daemon removes what
+/// is left when this process ends.
+pub(super) fn remove_soon(remove: impl Fn() -> bool + Send + 'static) {
+    if !remove() {
+        std::thread::spawn(move || {
+            (0..TRIES).any(|_| {
+                std::thread::park_timeout(BETWEEN);
+                remove()
+            })
+        });
     }
 }
 

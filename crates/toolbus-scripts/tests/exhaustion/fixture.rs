@@ -42,6 +42,11 @@ pub(crate) fn helper() -> PathBuf {
 
 /// A runner at exactly this level, with as many interpreters waiting.
 pub(crate) async fn runner(level: Level, warm: usize) -> SandboxRunner {
+    runner_in(Sandbox::with_helper(helper(), level).unwrap(), warm).await
+}
+
+async fn runner_in(sandbox: Sandbox, warm: usize) -> SandboxRunner {
+    let level = sandbox.level();
     let settings = SandboxSettings {
         interpreter: interpreter().await,
         limits: LIMITS,
@@ -49,7 +54,7 @@ pub(crate) async fn runner(level: Level, warm: usize) -> SandboxRunner {
         strongest: level,
         pool: PoolSettings { min: warm, max: warm, imports: vec!["json".to_owned()] },
     };
-    SandboxRunner::start(settings, Sandbox::with_helper(helper(), level).unwrap()).await.unwrap()
+    SandboxRunner::start(settings, sandbox).await.unwrap()
 }
 
 /// A script with more time than it should need.
@@ -78,6 +83,21 @@ pub(crate) async fn run(level: Level, script: Script) -> Outcome {
 pub(crate) async fn both(script: Script) -> [Outcome; 2] {
     let (full, less) = tokio::join!(run(Level::Full, script.clone()), run(Level::NoNamespaces, script));
     [full, less]
+}
+
+/// Runs a script at both levels without cgroups: as for a daemon that may not write to them.
+pub(crate) async fn without_cgroups(script: Script) -> [Outcome; 2] {
+    let one = async |level, script| {
+        let sandbox = Sandbox::with_helper(helper(), level).unwrap().without_cgroups();
+        runner_in(sandbox, 0).await.run(script).await.unwrap().outcome
+    };
+    let (full, less) = tokio::join!(one(Level::Full, script.clone()), one(Level::NoNamespaces, script));
+    [full, less]
+}
+
+/// Whether this process may make cgroups: an ordinary user may not.
+pub(crate) fn has_cgroups() -> bool {
+    Sandbox::with_helper(helper(), Level::Full).unwrap().cgroups_missing().is_none()
 }
 
 /// Runs a script at both levels in an interpreter that waited for it.

@@ -6,7 +6,7 @@ use toolbus_core::Clock;
 use toolbus_sandbox::{Ending, Stop};
 use toolbus_scripts::runner::Script;
 
-use crate::fixture::{both, brief, ended, named, script, warm};
+use crate::fixture::{both, brief, ended, has_cgroups, named, script, warm, without_cgroups};
 
 /// Asserts that a script that has 1.5 s is ended with them, however loaded the machine is.
 async fn assert_out_of_time(name: &str, source: &str) {
@@ -125,4 +125,66 @@ async fn a_script_ends_when_nobody_waits_for_it_whatever_time_it_has() {
         assert_eq!(outcome.ending, Ending::Stopped(Stop::Time));
     }
     assert!(Clock::SYSTEM.since(begun) < Duration::from_secs(40));
+}
+
+#[tokio::test]
+async fn a_process_whose_first_thread_has_ended_ends_with_its_time() {
+    let source = "
+threading = __import__('threading')
+threading.Thread(target=time.sleep, args=(600,)).start()
+ctypes.CDLL(None).syscall(60, 0)
+";
+    for outcome in both(brief(named("atk-leader", source), 1000)).await {
+        assert_eq!(outcome.ending, Ending::Stopped(Stop::Time), "{outcome:?}");
+        assert!(outcome.elapsed < Duration::from_secs(6), "{outcome:?}");
+    }
+    ended("atk-leader").await;
+}
+
+#[tokio::test]
+async fn processor_time_of_children_that_nobody_waits_for_counts() {
+    let burn = "
+def burn():
+    until = time.process_time() + 0.2
+    while time.process_time() < until:
+        pass
+    os._exit(0)
+";
+    // The kernel forgets what such a child has used.
+    let ignored = format!(
+        "import signal\nsignal.signal(signal.SIGCHLD, signal.SIG_IGN)\n{burn}
+while True:
+    try:
+        if os.fork() == 0:
+            burn()
+    except BlockingIOError:
+        time.sleep(0.01)
+"
+    );
+    let zombies = format!(
+        "{burn}
+for _ in range(2):
+    if os.fork() == 0:
+        while True:
+            try:
+                if os.fork() == 0:
+                    burn()
+            except BlockingIOError:
+                time.sleep(0.01)
+time.sleep(600)
+"
+    );
+    let limited = |source: &str| Script { cpu: Duration::from_secs(1), ..script(named("atk-burn", source)) };
+    if has_cgroups() {
+        let [full, _] = both(limited(&ignored)).await;
+        assert_eq!(full.ending, Ending::Stopped(Stop::Cpu), "{full:?}");
+        assert!(full.elapsed < Duration::from_secs(20), "{full:?}");
+    }
+    let [full, _] = without_cgroups(limited(&ignored)).await;
+    assert_eq!(full.ending, Ending::Exited(1), "{full:?}");
+    assert!(String::from_utf8_lossy(&full.stderr.bytes).contains("PermissionError"), "{full:?}");
+    for [full, _] in [both(limited(&zombies)).await, without_cgroups(limited(&zombies)).await] {
+        assert_eq!(full.ending, Ending::Stopped(Stop::Cpu), "{full:?}");
+    }
+    ended("atk-burn").await;
 }

@@ -12,6 +12,7 @@ use toolbus_testing::patience::eventually;
 pub(crate) struct Possessions {
     pub(crate) processes: Vec<String>,
     folders: Vec<PathBuf>,
+    cgroups: Vec<PathBuf>,
     descriptors: Vec<String>,
     mounts: String,
 }
@@ -37,7 +38,7 @@ impl Possessions {
             .collect();
         descriptors.sort();
         let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
-        Self { processes: descendants(), folders: work_folders(), descriptors, mounts }
+        Self { processes: descendants(), folders: work_folders(), cgroups: cgroups(), descriptors, mounts }
     }
 
     /// Waits until everything is again as it was.
@@ -54,6 +55,18 @@ pub(crate) fn work_folders() -> Vec<PathBuf> {
     let own = format!("toolbus-sandbox-{}-", std::process::id());
     let found = fs::read_dir(std::env::temp_dir()).unwrap().flatten();
     found.filter(|entry| entry.file_name().to_string_lossy().starts_with(&own)).map(|entry| entry.path()).collect()
+}
+
+/// Cgroups of this process's sandboxes, where they are mounted by the names of their controllers.
+fn cgroups() -> Vec<PathBuf> {
+    let own = format!("toolbus-{}-", std::process::id());
+    let lines = fs::read_to_string("/proc/self/cgroup").unwrap();
+    let folders = lines.lines().filter_map(|line| {
+        let (controllers, path) = line.split_once(':')?.1.split_once(':')?;
+        Some(PathBuf::from("/sys/fs/cgroup").join(controllers).join(path.trim_start_matches('/')))
+    });
+    let entries = folders.flat_map(|folder| fs::read_dir(folder).into_iter().flatten().flatten());
+    entries.filter(|entry| entry.file_name().to_string_lossy().starts_with(&own)).map(|entry| entry.path()).collect()
 }
 
 /// Processes that this one started, and those that they did, with their names.

@@ -146,6 +146,24 @@ def call(*arguments):
             1500,
             ["Stopped(Time)\n", "Stopped(Time)\n"],
         ),
+        (
+            // Threads, where the user of the script has others besides.
+            attack(
+                "
+import threading
+begun = 0
+try:
+    while begun < 3000:
+        threading.Thread(target=time.sleep, args=(600,), daemon=True).start()
+        begun += 1
+except RuntimeError:
+    pass
+print(begun < 16, flush=True)
+os._exit(0)",
+            ),
+            60_000,
+            ["Exited(0)\nTrue\n", "Exited(0)\nTrue\n"],
+        ),
     ]
 }
 

@@ -76,6 +76,58 @@ fn a_daemon_that_is_killed_leaves_no_process_and_no_folder() {
     });
 }
 
+/// A thread that is not the first becomes another program, which the death of its parent does not end.
+const BECOMES_ANOTHER: &str = r#"
+import threading
+again = "import ctypes, time; ctypes.CDLL(None).prctl(15, b'atk-another', 0, 0, 0); time.sleep(600)"
+threading.Thread(target=os.execv, args=('/usr/bin/python3', ['python3', '-I', '-S', '-c', again])).start()
+time.sleep(600)
+"#;
+
+#[test]
+fn a_thread_that_becomes_another_program_does_not_outlive_the_daemon() {
+    alone(async {
+        let before = Possessions::now();
+        for level in LEVELS {
+            let temporary = tempfile::tempdir().unwrap();
+            let mut daemon = daemon(level, temporary.path());
+            give(&mut daemon, &named("atk-first", BECOMES_ANOTHER)).await;
+            eventually("the program", async || (living("atk-another") > 0).then_some(())).await;
+            daemon.start_kill().unwrap();
+            daemon.wait().await.unwrap();
+            let end = eventually("its end", async || (living("atk-another") == 0).then_some(()));
+            tokio::time::timeout(std::time::Duration::from_secs(5), end).await.expect("a second, and time to look");
+        }
+        before.are_back("after daemons were killed").await;
+    });
+}
+
+#[test]
+fn a_thread_that_becomes_another_program_does_not_outlive_those_that_watch_it() {
+    alone(async {
+        let before = Possessions::now();
+        for level in LEVELS {
+            // The init process, and the watchdog.
+            for which in [1, 2] {
+                let runner = runner(level, 0).await;
+                let kill = async {
+                    let pids = eventually("the program", async || lineages("atk-another").into_iter().next()).await;
+                    kill_process(pids[which], Signal::KILL).unwrap();
+                    std::future::pending::<()>().await;
+                };
+                let error = tokio::select! {
+                    result = runner.run(script(named("atk-first", BECOMES_ANOTHER))) => result.unwrap_err(),
+                    () = kill => unreachable!(),
+                };
+                assert_eq!(error.to_string(), "the sandbox's helper ended unexpectedly", "{level}");
+                eventually("its end", async || (living("atk-another") == 0).then_some(())).await;
+                runner.shutdown().await;
+            }
+        }
+        before.are_back("after those that watch were killed").await;
+    });
+}
+
 fn daemon(level: Level, temporary: &Path) -> tokio::process::Child {
     let mut command = Command::new(helper().with_file_name("run_script"));
     command.args([level.as_str(), "600000"]).env("TMPDIR", temporary);

@@ -1,0 +1,144 @@
+//! The cgroup of one run: its memory is limited and its CPU time is counted by the kernel, also what no process shows.
+
+use std::fs::{self, File};
+use std::io::{self, Write as _};
+use std::os::unix::fs::FileExt as _;
+use std::path::PathBuf;
+
+use crate::plan::Limits;
+use crate::wire::CgroupSpec;
+
+/// Memory of the kernel for a program, in bytes, beside what the program may use: its tables, buffers and descriptors.
+const OF_KERNEL: u64 = 32 * 1024 * 1024;
+/// Longest file of a cgroup that is read, in bytes.
+const LONGEST: usize = 4096;
+
+/// Removed when dropped; all its processes must have ended.
+#[derive(Debug)]
+pub(super) struct Cgroup {
+    /// One in version 2; in version 1 one that limits memory, and one that counts CPU time.
+    folders: Vec<Folder>,
+    /// A process that writes a zero here moves itself.
+    procs: Vec<File>,
+    events: File,
+    usage: File,
+}
+
+impl Cgroup {
+    /// Makes it, in the folders that the daemon may write to.
+    pub(super) fn make(order: &CgroupSpec, limits: &Limits) -> io::Result<Self> {
+        let name = format!("run-{}", std::process::id());
+        let memory = Folder::make(order.memory.join(&name))?;
+        // The files of a work folder in memory count, too.
+        let most = limits.memory.saturating_add(limits.disk).saturating_add(OF_KERNEL).to_string();
+        if order.memory == order.cpu {
+            memory.write("memory.max", &most)?;
+            // Absent where the kernel has no swap.
+            let _ = memory.write("memory.swap.max", "0");
+            let (procs, events, usage) =
+                (vec![memory.procs()?], memory.open("memory.events")?, memory.open("cpu.stat")?);
+            return Ok(Self { folders: vec![memory], procs, events, usage });
+        }
+        memory.write("memory.limit_in_bytes", &most)?;
+        // With it what is swapped out counts; absent where that is switched off.
+        let _ = memory.write("memory.memsw.limit_in_bytes", &most);
+        let cpu = Folder::make(order.cpu.join(&name))?;
+        let procs = vec![memory.procs()?, cpu.procs()?];
+        let (events, usage) = (memory.open("memory.oom_control")?, cpu.open("cpuacct.usage")?);
+        Ok(Self { folders: vec![memory, cpu], procs, events, usage })
+    }
+
+    /// Moves this process into it.
+    pub(super) fn join(&self) -> io::Result<()> {
+        self.procs.iter().try_for_each(|mut procs| procs.write_all(b"0"))
+    }
+
+    /// Whether the kernel has ended a process because there was too much memory.
+    pub(super) fn is_out_of_memory(&self) -> bool {
+        read(&self.events).and_then(|text| value(&text, "oom_kill")).is_some_and(|kills| kills > 0)
+    }
+
+    /// CPU time of all processes that have been in it, in milliseconds.
+    pub(super) fn cpu_ms(&self) -> Option<u64> {
+        let text = read(&self.usage)?;
+        match self.folders.len() {
+            1 => Some(value(&text, "usage_usec")? / 1000),
+            _ => Some(text.trim().parse::<u64>().ok()? / 1_000_000),
+        }
+    }
+}
+
+/// The folder of a cgroup. Removed when dropped; that fails while it has processes, and the daemon removes it later.
+#[derive(Debug)]
+struct Folder(PathBuf);
+
+impl Folder {
+    fn make(path: PathBuf) -> io::Result<Self> {
+        // A killed helper with the same process id may have left one.
+        let _ = fs::remove_dir(&path);
+        fs::create_dir(&path)?;
+        Ok(Self(path))
+    }
+
+    fn open(&self, name: &str) -> io::Result<File> {
+        File::open(self.0.join(name))
+    }
+
+    fn procs(&self) -> io::Result<File> {
+        File::options().write(true).open(self.0.join("cgroup.procs"))
+    }
+
+    fn write(&self, name: &str, text: &str) -> io::Result<()> {
+        fs::write(self.0.join(name), text)
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir(&self.0);
+    }
+}
+
+fn read(file: &File) -> Option<String> {
+    let mut bytes = [0; LONGEST];
+    let count = file.read_at(&mut bytes, 0).ok()?;
+    Some(String::from_utf8_lossy(bytes.get(..count)?).into_owned())
+}
+
+/// The number in a line such as `oom_kill 0`.
+fn value(text: &str, name: &str) -> Option<u64> {
+    text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.trim().parse().ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_of_a_cgroups_file_is_read_by_its_whole_name() {
+        let events = "low 0\noom 3\noom_kill 2\noom_group_kill 1\n";
+        assert_eq!(value(events, "oom_kill"), Some(2));
+        assert_eq!(value("oom_kill_disable 0\nunder_oom 0\noom_kill 1\n", "oom_kill"), Some(1));
+        assert_eq!(value("usage_usec 1500\n", "oom_kill"), None);
+    }
+
+    #[test]
+    fn in_version_two_one_cgroup_limits_memory_and_counts_cpu_time() {
+        let base = tempfile::tempdir().unwrap();
+        let order = CgroupSpec { memory: base.path().to_owned(), cpu: base.path().to_owned() };
+        let limits = Limits {
+            memory: 100,
+            disk: 20,
+            files: 1,
+            file_size: 1,
+            open_files: 1,
+            processes: 1,
+            output: 1,
+            artifacts: 1,
+        };
+        // The files of a real cgroup come with its folder; here none does.
+        Cgroup::make(&order, &limits).unwrap_err();
+        let folder = base.path().join(format!("run-{}", std::process::id()));
+        assert_eq!(fs::read_to_string(folder.join("memory.max")).unwrap(), (120 + OF_KERNEL).to_string());
+    }
+}

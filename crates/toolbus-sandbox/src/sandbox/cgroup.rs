@@ -1,0 +1,207 @@
+//! The cgroup of one daemon, in which each run has its own.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use super::base::remove_soon;
+use crate::wire::CgroupSpec;
+
+/// Prefix of its name; a process id and a number follow.
+const PREFIX: &str = "toolbus-";
+/// Controllers that a run needs in version 2.
+const CONTROLLERS: &str = "+memory";
+
+/// Cgroups that this process may write to. Removed when dropped, as far as their processes have ended.
+#[derive(Debug)]
+pub(super) struct CgroupBase(CgroupSpec);
+
+impl CgroupBase {
+    /// Makes them beside or below the cgroup of this process, and removes those of daemons that are gone.
+    ///
+    /// # Errors
+    ///
+    /// If no hierarchy limits memory, or this process may not write to it.
+    pub(super) fn make() -> io::Result<Self> {
+        let own = fs::read_to_string("/proc/self/cgroup")?;
+        let mounts = fs::read_to_string("/proc/self/mountinfo")?;
+        let found = Hierarchies::parse(&own, &mounts);
+        match found {
+            Hierarchies { memory: Some(memory), cpu: Some(cpu), .. } => {
+                let memory = make_in(&memory)?;
+                let cpu = make_in(&cpu).inspect_err(|_| _ = remove(&memory))?;
+                Ok(Self(CgroupSpec { memory, cpu }))
+            }
+            Hierarchies { memory: None, unified: Some(unified), .. } => {
+                let memory = make_unified(&unified)?;
+                Ok(Self(CgroupSpec { cpu: memory.clone(), memory }))
+            }
+            _ => Err(io::Error::new(io::ErrorKind::NotFound, "no cgroups limit memory and count CPU time")),
+        }
+    }
+
+    pub(super) fn spec(&self) -> &CgroupSpec {
+        &self.0
+    }
+}
+
+impl Drop for CgroupBase {
+    fn drop(&mut self) {
+        let folders = [self.0.memory.clone(), self.0.cpu.clone()];
+        remove_soon(move || folders.iter().all(|folder| remove(folder)));
+    }
+}
+
+/// Where the cgroup of this process is, in each hierarchy of interest.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Hierarchies {
+    memory: Option<PathBuf>,
+    cpu: Option<PathBuf>,
+    unified: Option<PathBuf>,
+}
+
+impl Hierarchies {
+    /// Reads `/proc/self/cgroup` (`number:controllers:path`) and `/proc/self/mountinfo`, as cgroups(7) and proc(5) say.
+    fn parse(own: &str, mounts: &str) -> Self {
+        let mut found = Self::default();
+        for line in own.lines() {
+            let mut parts = line.splitn(3, ':');
+            let (_, Some(controllers), Some(path)) = (parts.next(), parts.next(), parts.next()) else { continue };
+            for controller in controllers.split(',') {
+                let (kind, place) = match controller {
+                    "" => ("cgroup2", &mut found.unified),
+                    "memory" => ("cgroup", &mut found.memory),
+                    "cpuacct" => ("cgroup", &mut found.cpu),
+                    _ => continue,
+                };
+                *place = mounted(mounts, kind, controller).map(|(at, root)| {
+                    // In a container the mount may show a part of the hierarchy alone.
+                    let below = Path::new(path).strip_prefix(root).unwrap_or(Path::new(""));
+                    Path::new(at).join(below.strip_prefix("/").unwrap_or(below))
+                });
+            }
+        }
+        found
+    }
+}
+
+/// Where a hierarchy is mounted, and which of its folders is there.
+fn mounted<'a>(mounts: &'a str, kind: &str, controller: &str) -> Option<(&'a str, &'a str)> {
+    mounts.lines().find_map(|line| {
+        let (mount, system) = line.split_once(" - ")?;
+        let system: Vec<&str> = system.split(' ').collect();
+        let [found, _, options, ..] = system[..] else { return None };
+        let mount: Vec<&str> = mount.split(' ').collect();
+        let fits = found == kind && (controller.is_empty() || options.split(',').any(|option| option == controller));
+        fits.then_some((*mount.get(4)?, *mount.get(3)?))
+    })
+}
+
+fn make_in(parent: &Path) -> io::Result<PathBuf> {
+    remove_stale(parent);
+    for number in 0..1000 {
+        let path = parent.join(format!("{PREFIX}{}-{number}", std::process::id()));
+        match fs::create_dir(&path) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            made => return made.map(|()| path),
+        }
+    }
+    Err(io::Error::other("every name for a cgroup is taken"))
+}
+
+/// In version 2 a cgroup with processes has no limited ones below it, unless it is the root: then the one above is tried,
+/// which systemd lets a unit with `Delegate=yes` and `DelegateSubgroup=` use.
+fn make_unified(own: &Path) -> io::Result<PathBuf> {
+    let mut refused = io::Error::new(io::ErrorKind::NotFound, "no cgroup is above this one");
+    for parent in own.ancestors().take(2).filter(|parent| parent.join("cgroup.procs").exists()) {
+        match make_limited_in(parent) {
+            Ok(made) => return Ok(made),
+            Err(error) => refused = error,
+        }
+    }
+    Err(refused)
+}
+
+fn make_limited_in(parent: &Path) -> io::Result<PathBuf> {
+    fs::write(parent.join("cgroup.subtree_control"), CONTROLLERS)?;
+    let made = make_in(parent)?;
+    let enabled = fs::write(made.join("cgroup.subtree_control"), CONTROLLERS);
+    if enabled.is_err() {
+        remove(&made);
+    }
+    enabled.map(|()| made)
+}
+
+fn remove_stale(parent: &Path) {
+    for entry in fs::read_dir(parent).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let pid = name.to_str().and_then(|name| name.strip_prefix(PREFIX)?.split_once('-')?.0.parse::<u32>().ok());
+        if pid.is_some_and(|pid| !Path::new(&format!("/proc/{pid}")).exists()) {
+            remove(&entry.path());
+        }
+    }
+}
+
+/// Removes a cgroup and those in it, whose files go with it; `false` while one of them has processes.
+fn remove(folder: &Path) -> bool {
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        let _ = fs::remove_dir(entry.path());
+    }
+    let _ = fs::remove_dir(folder);
+    !folder.exists()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_cgroups_of_a_process_are_found_in_both_versions() {
+        let mounts = "\
+30 23 0:26 / /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate
+31 30 0:27 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory
+32 30 0:28 /docker/a /sys/fs/cgroup/cpu,cpuacct rw - cgroup cgroup rw,cpu,cpuacct
+";
+        let first = Hierarchies::parse("4:memory:/a/b\n2:cpu,cpuacct:/docker/a/c\n1:name=systemd:/x\n0::/\n", mounts);
+        let expected = Hierarchies {
+            memory: Some("/sys/fs/cgroup/memory/a/b".into()),
+            cpu: Some("/sys/fs/cgroup/cpu,cpuacct/c".into()),
+            unified: Some("/sys/fs/cgroup".into()),
+        };
+        assert_eq!(first, expected);
+        let second = Hierarchies::parse("0::/system.slice/toolbus.service/daemon\n", mounts);
+        let unified = Some("/sys/fs/cgroup/system.slice/toolbus.service/daemon".into());
+        assert_eq!(second, Hierarchies { unified, ..Hierarchies::default() });
+        assert_eq!(Hierarchies::parse("4:memory:/a", ""), Hierarchies::default(), "not mounted");
+    }
+
+    #[test]
+    fn cgroups_of_daemons_that_are_gone_are_removed_and_others_are_not() {
+        let parent = tempfile::tempdir().unwrap();
+        let names =
+            [format!("{PREFIX}{}-0", std::process::id()), format!("{PREFIX}4194305-0"), "other-4194305-0".into()];
+        for name in &names {
+            fs::create_dir_all(parent.path().join(name).join("run-1")).unwrap();
+        }
+        let made = make_in(parent.path()).unwrap();
+        assert!(made.ends_with(format!("{PREFIX}{}-1", std::process::id())), "{made:?}");
+        let left = names.map(|name| parent.path().join(name).exists());
+        assert_eq!(left, [true, false, true]);
+    }
+
+    #[test]
+    fn in_version_two_the_cgroup_above_is_used_where_this_one_has_processes() {
+        let unit = tempfile::tempdir().unwrap();
+        let own = unit.path().join("daemon");
+        fs::create_dir(&own).unwrap();
+        for folder in [unit.path(), &own] {
+            fs::write(folder.join("cgroup.procs"), "").unwrap();
+        }
+        // As the kernel refuses it with EBUSY.
+        fs::create_dir(own.join("cgroup.subtree_control")).unwrap();
+        let made = make_unified(&own).unwrap();
+        assert_eq!(made.parent(), Some(unit.path()));
+        assert_eq!(fs::read_to_string(made.join("cgroup.subtree_control")).unwrap(), CONTROLLERS);
+        make_unified(&own.join("missing")).unwrap_err();
+    }
+}
