@@ -18,7 +18,7 @@ use std::time::Instant;
 
 pub use helper::take_over;
 pub use outcome::{Artifact, Ending, Outcome, Stop, Stream, Usage};
-pub use plan::{Job, Level, Limits, Plan};
+pub use plan::{Job, Layer, Layers, Level, Limits, Plan};
 pub use sandbox::{Probed, Sandbox, SandboxError, Waiting};
 
 /// The present time by the monotonic clock of the system.

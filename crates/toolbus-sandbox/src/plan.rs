@@ -117,3 +117,96 @@ impl fmt::Display for Level {
         f.write_str(self.as_str())
     }
 }
+
+/// One part of a confinement.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Layer {
+    /// Files, processes and network of its own.
+    Namespaces,
+    /// Rules for files and network.
+    Landlock,
+    /// A filter of system calls.
+    Seccomp,
+}
+
+impl Layer {
+    /// All layers, in the order in which they are tried.
+    pub const ALL: [Self; 3] = [Self::Namespaces, Self::Landlock, Self::Seccomp];
+
+    /// Its name in logs and status.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Namespaces => "namespaces",
+            Self::Landlock => "landlock",
+            Self::Seccomp => "seccomp",
+        }
+    }
+}
+
+/// The layers of a confinement, each of which works without the others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Layers {
+    /// [`Layer::Namespaces`].
+    pub namespaces: bool,
+    /// [`Layer::Landlock`].
+    pub landlock: bool,
+    /// [`Layer::Seccomp`].
+    pub seccomp: bool,
+}
+
+impl Layers {
+    /// The layers that a level promises.
+    #[must_use]
+    pub const fn of(level: Level) -> Self {
+        let (namespaces, filters) = (matches!(level, Level::Full), !matches!(level, Level::LimitsOnly));
+        Self { namespaces, landlock: filters, seccomp: filters }
+    }
+
+    /// The strongest level whose layers are all here.
+    #[must_use]
+    pub const fn level(self) -> Level {
+        match self {
+            Self { landlock: true, seccomp: true, namespaces: true } => Level::Full,
+            Self { landlock: true, seccomp: true, namespaces: false } => Level::NoNamespaces,
+            _ => Level::LimitsOnly,
+        }
+    }
+
+    /// Whether a layer is among them.
+    #[must_use]
+    pub const fn has(self, layer: Layer) -> bool {
+        match layer {
+            Layer::Namespaces => self.namespaces,
+            Layer::Landlock => self.landlock,
+            Layer::Seccomp => self.seccomp,
+        }
+    }
+
+    /// These and one more.
+    #[must_use]
+    pub const fn with(mut self, layer: Layer) -> Self {
+        match layer {
+            Layer::Namespaces => self.namespaces = true,
+            Layer::Landlock => self.landlock = true,
+            Layer::Seccomp => self.seccomp = true,
+        }
+        self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_level_is_reached_by_all_of_its_layers() {
+        for level in Level::ALL {
+            assert_eq!(Layers::of(level).level(), level);
+        }
+        let without_seccomp = Layers { seccomp: false, ..Layers::of(Level::Full) };
+        assert_eq!(without_seccomp.level(), Level::LimitsOnly);
+        assert_eq!(without_seccomp.with(Layer::Seccomp), Layers::of(Level::Full));
+        assert_eq!(Layer::ALL.map(|layer| without_seccomp.has(layer)), [true, true, false]);
+    }
+}

@@ -21,13 +21,13 @@ use self::cgroup::CgroupBase;
 use self::users::UserPool;
 use crate::helper::SANDBOX;
 use crate::outcome::{Ending, Outcome};
-use crate::plan::{Job, Level, Plan};
+use crate::plan::{Job, Layer, Layers, Level, Plan};
 use crate::wire::{self, DaemonMessage, HelperMessage, ProgramSpec, SandboxSpec};
 
-/// Runs programs at one level. Cheap to clone.
+/// Runs programs in the same layers. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Sandbox {
-    level: Level,
+    layers: Layers,
     shared: Arc<SandboxInner>,
 }
 
@@ -46,7 +46,7 @@ struct SandboxInner {
 #[derive(Debug, Default)]
 struct Spare {
     /// A sandbox, with the plan that it is for.
-    sandbox: Option<(Level, Plan, Helper)>,
+    sandbox: Option<(Layers, Plan, Helper)>,
     is_closed: bool,
 }
 
@@ -85,10 +85,10 @@ struct Helper {
 /// What a system allows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Probed {
-    /// The strongest level at which the program ran; `None`: it ran at none.
-    pub level: Option<Level>,
-    /// Why stronger levels failed, the strongest first. For an operator.
-    pub refused: Vec<(Level, String)>,
+    /// The layers in which the program ran; `None`: it did not run even without any.
+    pub layers: Option<Layers>,
+    /// Levels and layers that failed, each with the reason. For an operator.
+    pub refused: Vec<(&'static str, String)>,
 }
 
 impl Sandbox {
@@ -117,7 +117,7 @@ impl Sandbox {
             users: UserPool::of_this_process(),
             spare: Mutex::default(),
         };
-        Ok(Self { level, shared: Arc::new(shared) })
+        Ok(Self { layers: Layers::of(level), shared: Arc::new(shared) })
     }
 
     /// Makes no cgroups, as if this process might not. What only they can count is refused then: memory that is shared
@@ -139,26 +139,43 @@ impl Sandbox {
     /// The level at which programs run.
     #[must_use]
     pub const fn level(&self) -> Level {
-        self.level
+        self.layers.level()
     }
 
-    /// The same sandbox at another level.
+    /// The layers in which programs run.
     #[must_use]
-    pub fn at(&self, level: Level) -> Self {
-        Self { level, shared: Arc::clone(&self.shared) }
+    pub const fn layers(&self) -> Layers {
+        self.layers
+    }
+
+    /// The same sandbox with other layers.
+    #[must_use]
+    pub fn with(&self, layers: Layers) -> Self {
+        Self { layers, shared: Arc::clone(&self.shared) }
     }
 
     /// Finds the strongest level, up to this one, at which a program does its job with exit code 0. The job may check what
-    /// the level promises.
+    /// the level promises. Where no level is reached, each layer that works is on.
     pub async fn probe(&self, plan: &Plan, job: impl Fn(Level) -> Job) -> Probed {
         let mut refused = Vec::new();
-        for level in Level::ALL.into_iter().rev().filter(|level| *level <= self.level) {
-            match self.at(level).try_out(plan, job(level)).await {
-                Ok(()) => return Probed { level: Some(level), refused },
-                Err(why) => refused.push((level, why)),
+        for level in [Level::Full, Level::NoNamespaces].into_iter().filter(|level| *level <= self.level()) {
+            match self.with(Layers::of(level)).try_out(plan, job(level)).await {
+                Ok(()) => return Probed { layers: Some(Layers::of(level)), refused },
+                Err(why) => refused.push((level.as_str(), why)),
             }
         }
-        Probed { level: None, refused }
+        let mut layers = Layers::of(Level::LimitsOnly);
+        if let Err(why) = self.with(layers).try_out(plan, job(Level::LimitsOnly)).await {
+            refused.push((Level::LimitsOnly.as_str(), why));
+            return Probed { layers: None, refused };
+        }
+        for layer in Layer::ALL.into_iter().filter(|layer| self.layers.has(*layer)) {
+            match self.with(layers.with(layer)).try_out(plan, job(Level::LimitsOnly)).await {
+                Ok(()) => layers = layers.with(layer),
+                Err(why) => refused.push((layer.as_str(), why)),
+            }
+        }
+        Probed { layers: Some(layers), refused }
     }
 
     async fn try_out(&self, plan: &Plan, job: Job) -> Result<(), String> {
@@ -179,7 +196,7 @@ impl Sandbox {
     pub async fn start(&self, plan: &Plan) -> Result<Waiting, SandboxError> {
         let mut helper = match self.take_spare(plan) {
             Some(helper) => helper,
-            None => self.shared.make(self.level, plan).await?,
+            None => self.shared.make(self.layers, plan).await?,
         };
         let Plan { program, args, env, .. } = plan.clone();
         helper.say(&DaemonMessage::Start(ProgramSpec { program, args, env })).await?;
@@ -195,11 +212,11 @@ impl Sandbox {
 
     fn take_spare(&self, plan: &Plan) -> Option<Helper> {
         let mut spare = self.shared.spare.lock();
-        let (level, of, mut helper) = spare.sandbox.take()?;
-        let fits = level == self.level && of.fits(plan);
+        let (layers, of, mut helper) = spare.sandbox.take()?;
+        let fits = layers == self.layers && of.fits(plan);
         if !fits && !plan.waits {
             // It may fit the next program.
-            spare.sandbox = Some((level, of, helper));
+            spare.sandbox = Some((layers, of, helper));
             return None;
         }
         // Its process may have been killed meanwhile.
@@ -208,26 +225,26 @@ impl Sandbox {
 }
 
 impl SandboxInner {
-    async fn make_spare(&self, level: Level, plan: Plan) {
+    async fn make_spare(&self, layers: Layers, plan: Plan) {
         let is_wanted = |spare: &Spare| spare.sandbox.is_none() && !spare.is_closed;
         if !is_wanted(&self.spare.lock()) {
             return;
         }
-        if let Ok(helper) = self.make(level, &plan).await {
+        if let Ok(helper) = self.make(layers, &plan).await {
             let mut spare = self.spare.lock();
             // Another call may have made one meanwhile.
             if is_wanted(&spare) {
-                spare.sandbox = Some((level, plan, helper));
+                spare.sandbox = Some((layers, plan, helper));
             }
         }
     }
 
     /// Makes a sandbox.
-    async fn make(&self, level: Level, plan: &Plan) -> Result<Helper, SandboxError> {
+    async fn make(&self, layers: Layers, plan: &Plan) -> Result<Helper, SandboxError> {
         let mut helper = self.spawn()?;
         let order = SandboxSpec {
             plan: plan.clone(),
-            level,
+            layers,
             user: self.users.as_ref().map(UserPool::next),
             base: self.base.path().to_owned(),
             cgroup: self.cgroups.as_ref().ok().map(|base| base.spec().clone()),
@@ -294,7 +311,7 @@ impl Waiting {
                 clippy::disallowed_methods,
                 reason = "starts one process, which `Sandbox::close` and its drop end"
             )]
-            tokio::spawn(async move { sandbox.shared.make_spare(sandbox.level, plan).await });
+            tokio::spawn(async move { sandbox.shared.make_spare(sandbox.layers, plan).await });
         }
         outcome
     }
@@ -327,11 +344,11 @@ mod tests {
     async fn nothing_is_made_ahead_any_more_once_it_is_closed() {
         // Blocks when its output is not read.
         let sandbox = Sandbox::with_helper("/usr/bin/yes", Level::NoNamespaces).unwrap();
-        sandbox.shared.make_spare(Level::NoNamespaces, plan()).await;
+        sandbox.shared.make_spare(sandbox.layers, plan()).await;
         assert!(sandbox.shared.spare.lock().sandbox.is_some());
-        sandbox.at(Level::Full).close();
+        sandbox.with(Layers::of(Level::Full)).close();
         assert!(sandbox.shared.spare.lock().sandbox.is_none());
-        sandbox.shared.make_spare(Level::NoNamespaces, plan()).await;
+        sandbox.shared.make_spare(sandbox.layers, plan()).await;
         assert!(sandbox.shared.spare.lock().sandbox.is_none());
     }
 }

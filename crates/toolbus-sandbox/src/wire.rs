@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::outcome::{Ending, Stop, Usage};
-use crate::plan::{Level, Plan};
+use crate::plan::{Layers, Plan};
 
 /// Largest frame, in bytes, without the files that follow.
 pub(crate) const MAX_FRAME: usize = 4 * 1024 * 1024;
@@ -21,7 +21,7 @@ pub(crate) const READY: i32 = 4;
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct SandboxSpec {
     pub(crate) plan: Plan,
-    pub(crate) level: Level,
+    pub(crate) layers: Layers,
     /// User and group to run as; `None`: those of the daemon.
     pub(crate) user: Option<u32>,
     /// Parent of its work folder, unless that is in memory.

@@ -1,9 +1,10 @@
 //! Runs the script on its standard input as the daemon does, and is its own helper: for tests that run it as another user,
 //! or kill it. `@DAEMON@` in the script becomes the id of this process.
 //!
-//! Usage: `run_script full|no-namespaces MILLISECONDS`. Prints how it ended, and then what it wrote.
+//! Usage: `run_script full|no-namespaces MILLISECONDS [REQUIRED LEVEL]`. Prints how it ended, and then what it wrote; the
+//! level and what confines scripts on standard error.
 
-#![expect(clippy::unwrap_used, reason = "what is wrong is told by a panic")]
+#![expect(clippy::unwrap_used, clippy::panic, reason = "what is wrong is told by a panic")]
 
 use std::io::{Read as _, Write as _};
 use std::process::ExitCode;
@@ -37,18 +38,23 @@ fn main() -> ExitCode {
 
 async fn run() {
     let mut args = std::env::args().skip(1);
-    let level = args.next().and_then(|name| Level::ALL.into_iter().find(|level| level.as_str() == name)).unwrap();
+    let level_of = |name: String| Level::ALL.into_iter().find(|level| level.as_str() == name).unwrap();
+    let level = args.next().map(level_of).unwrap();
     let time = Duration::from_millis(args.next().unwrap().parse().unwrap());
+    let require = args.next().map_or(level, level_of);
     let mut source = String::new();
     std::io::stdin().read_to_string(&mut source).unwrap();
     let settings = SandboxSettings {
         interpreter: Interpreter::find("/usr/bin/python3").await.unwrap(),
         limits: LIMITS,
-        require: level,
+        require,
         strongest: level,
         pool: PoolSettings::default(),
     };
-    let runner = SandboxRunner::start(settings, Sandbox::new(level).unwrap()).await.unwrap();
+    let runner =
+        SandboxRunner::start(settings, Sandbox::new(level).unwrap()).await.unwrap_or_else(|error| panic!("{error}"));
+    let status = runner.status();
+    eprintln!("{}: {}", status.level.unwrap(), status.layers.join(", "));
     let script = Script {
         source: source.replace("@DAEMON@", &std::process::id().to_string()),
         input: None,

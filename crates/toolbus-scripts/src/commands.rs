@@ -22,7 +22,7 @@ use toolbus_sandbox::{Job, Level, Limits, Plan, Sandbox};
 
 pub use self::check::CommandError;
 pub use self::template::TemplateError;
-use crate::runner::sandbox::{StartError, reached};
+use crate::runner::sandbox::{StartError, log_layers, reached};
 use crate::system;
 
 /// One command, as configured. Nothing is checked yet: see [`tool`].
@@ -172,9 +172,9 @@ pub fn tools(
 pub async fn sandbox(require: Level) -> Result<Sandbox, StartError> {
     let sandbox = Sandbox::new(Level::Full)?;
     let probed = sandbox.probe(&probe(), |_| Job { time: PROBE_TIME, cpu: PROBE_TIME, ..Job::default() }).await;
-    let level = reached(probed, require)?;
-    tracing::info!(%level, "commands run in the sandbox");
-    Ok(sandbox.at(level))
+    let sandbox = sandbox.with(reached(probed, require)?);
+    log_layers(&sandbox, "commands run in the sandbox");
+    Ok(sandbox)
 }
 
 /// A program that does nothing.

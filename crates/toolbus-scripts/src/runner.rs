@@ -105,6 +105,8 @@ pub struct RunnerStatus {
     /// How much keeps scripts in; absent where nothing does.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub level: Option<Level>,
+    /// What confines scripts: `namespaces`, `landlock`, `seccomp`, `cgroups`.
+    pub layers: Vec<&'static str>,
     /// Version of Python; absent while it is not known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub python: Option<String>,

@@ -28,7 +28,6 @@ use super::work_folder::{JOB, OUT, WorkFolder};
 use super::{limits, mounts, usage, watchdog};
 use crate::now;
 use crate::outcome::{Ending, Stop, Usage};
-use crate::plan::Level;
 use crate::wire::{self, DaemonMessage, HelperMessage, JobHeader, ProgramSpec, RunReport, SandboxSpec};
 
 /// Time between two measurements of what a program uses, in its first [`YOUTH`] and later.
@@ -68,7 +67,7 @@ fn send_report(daemon: &mut UnixStream, report: &RunReport, artifacts: &[Vec<u8>
 
 fn run_task(daemon: &mut UnixStream, task: &Task<'_>) -> io::Result<Option<(RunReport, Vec<Vec<u8>>)>> {
     let Task { order, folder, .. } = task;
-    if order.level == Level::Full {
+    if order.layers.namespaces {
         // The kernel ends a namespace with its first process.
         set_parent_process_death_signal(Some(Signal::KILL))?;
     } else {
@@ -81,10 +80,13 @@ fn run_task(daemon: &mut UnixStream, task: &Task<'_>) -> io::Result<Option<(RunR
     }
     watchdog::hide()?;
     let (tree, work) = match folder {
-        None => (ProcessTree::of_namespace(mounts::enter(order)?), PathBuf::from(mounts::WORK)),
+        None => (
+            ProcessTree::of_namespace(mounts::enter(order).map_err(mounts::unavailable)?)?,
+            PathBuf::from(mounts::WORK),
+        ),
         Some(folder) => {
             let proc = open("/proc", OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
-            (ProcessTree::of_descendants(proc), folder.path().to_owned())
+            (ProcessTree::of_descendants(proc)?, folder.path().to_owned())
         }
     };
     let Some(DaemonMessage::Start(program)) = wire::receive(daemon)? else { return Ok(None) };
@@ -199,7 +201,7 @@ impl SandboxInit<'_> {
     fn limit(&self, head: &JobHeader) -> io::Result<()> {
         let Some(program) = self.program else { return Ok(()) };
         ignore_refusal(limits::cpu(program, head.cpu_ms))?;
-        if self.order.level < Level::Full && self.order.user.is_none() {
+        if !self.order.layers.namespaces && self.order.user.is_none() {
             ignore_refusal(limits::tasks(program, self.order.plan.limits.processes))?;
         }
         Ok(())
@@ -265,7 +267,7 @@ impl SandboxInit<'_> {
 
     /// The program, if it cannot have children: without namespaces, the seccomp filter refuses to start processes.
     fn alone(&self) -> Option<Pid> {
-        self.program.filter(|_| self.order.level == Level::NoNamespaces)
+        self.program.filter(|_| self.order.layers.seccomp && !self.order.layers.namespaces)
     }
 
     /// Kills what is left of the program, and waits for it.
@@ -284,7 +286,7 @@ impl SandboxInit<'_> {
         let limit = self.order.plan.limits.memory;
         let sockets = match self.task.cgroup {
             Some(_) => 0,
-            None => self.tree.socket_buffers(self.alone(), self.order.level == Level::Full && !self.order.plan.network),
+            None => self.tree.socket_buffers(self.alone(), self.order.layers.namespaces && !self.order.plan.network),
         };
         if used.memory + sockets > limit && self.alone().is_none() {
             // Twice: of processes that end while they are looked at, the others show a greater share.

@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Component, Path, PathBuf};
 
-use rustix::fs::{CWD, Gid, Mode, OFlags, Uid, mkdirat, openat, symlinkat};
+use rustix::fs::{CWD, Gid, Mode, OFlags, Uid, mkdirat, open, openat, symlinkat};
 use rustix::mount::{
     FsMountFlags, FsOpenFlags, MountAttrFlags, MountPropagationFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags,
     fsconfig_create, fsconfig_set_string, fsmount, fsopen, mount_change, move_mount, open_tree, unmount,
@@ -40,12 +40,33 @@ struct DetachedMount {
 
 /// The error if the system allows no namespaces.
 pub(super) fn unavailable(error: io::Error) -> io::Error {
-    io::Error::new(error.kind(), format!("no namespaces of its own: {error}"))
+    let cause = match error.kind() == io::ErrorKind::PermissionDenied && is_filtered() {
+        true => {
+            "; a seccomp profile is in force, as in containers: allow clone with namespaces, mount, umount2, pivot_root, \
+             fsopen, fsconfig, fsmount, move_mount, open_tree and mount_setattr"
+        }
+        false => "",
+    };
+    io::Error::new(error.kind(), format!("no namespaces of its own: {error}{cause}"))
+}
+
+/// Whether this process has a seccomp filter (proc_pid_status(5)).
+fn is_filtered() -> bool {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    status.lines().any(|line| line.strip_prefix("Seccomp:").is_some_and(|mode| mode.trim() == "2"))
+}
+
+/// A `/proc` that is not attached to any path.
+pub(super) enum Proc {
+    /// Of the namespace alone.
+    Own(OwnedFd),
+    /// Of the system outside, where a new one is refused: containers cover parts of theirs, so that no other may show them.
+    Outer(OwnedFd),
 }
 
 /// Moves this process into its own mount namespace, with a work folder in memory, as the one user of its namespace.
-/// Returns a `/proc` of its namespace that is not attached to any path.
-pub(super) fn enter(order: &SandboxSpec) -> io::Result<OwnedFd> {
+/// Returns a `/proc` in which its processes are seen.
+pub(super) fn enter(order: &SandboxSpec) -> io::Result<Proc> {
     let plan = &order.plan;
     mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)?;
     // With the rights of the user that started this process.
@@ -66,10 +87,17 @@ pub(super) fn enter(order: &SandboxSpec) -> io::Result<OwnedFd> {
         let tree = open_tree(CWD, &path, cloned()).map_err(|error| about(&path, error.into()))?;
         taken.push(DetachedMount { tree, at: path, is_folder: false });
     }
-    let proc = memory("proc", &[])?;
+    let proc = match memory("proc", &[]) {
+        Ok(proc) => Proc::Own(proc),
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+            Proc::Outer(open("/proc", OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?)
+        }
+        Err(error) => return Err(error),
+    };
 
     become_inside(order.user.is_some())?;
-    sethostname(HOST_NAME)?;
+    // Containers refuse it; then the name is that of the container.
+    let _ = sethostname(HOST_NAME);
     let root = memory("tmpfs", &[("size", "1m"), ("nr_inodes", "4096"), ("mode", "0755")])?;
     let (size, files) = (plan.limits.disk.to_string(), (plan.limits.files + 8).to_string());
     let work = memory("tmpfs", &[("size", &size), ("nr_inodes", &files), ("mode", "0755")])?;

@@ -9,8 +9,6 @@ use std::{fs, io};
 use rustix::fs::Mode;
 use rustix::process::{Pid, umask};
 
-use crate::plan::Level;
-
 /// Which process this is after a fork.
 pub(super) enum Forked {
     /// The process that forked, and its child.
@@ -19,9 +17,9 @@ pub(super) enum Forked {
     Child,
 }
 
-/// Forks this process; with [`Level::Full`] into new namespaces, of the network only without `network`.
-pub(super) fn fork_into(level: Level, network: bool) -> io::Result<Forked> {
-    if level < Level::Full {
+/// Forks this process, with `namespaces` into new ones; into one of the network only without `network`.
+pub(super) fn fork_into(namespaces: bool, network: bool) -> io::Result<Forked> {
+    if !namespaces {
         return fork();
     }
     let own = libc::CLONE_NEWUSER | libc::CLONE_NEWNS | libc::CLONE_NEWPID | libc::CLONE_NEWIPC | libc::CLONE_NEWUTS;

@@ -13,7 +13,6 @@ use seccompiler::{
     SeccompRule, TargetArch, apply_filter,
 };
 
-use crate::plan::Level;
 use crate::wire::SandboxSpec;
 
 type SyscallRules = BTreeMap<i64, Vec<SeccompRule>>;
@@ -70,7 +69,7 @@ impl Filters {
     /// shows.
     pub(super) fn prepare(order: &SandboxSpec, counts_all: bool) -> io::Result<Self> {
         let arch = TargetArch::try_from(std::env::consts::ARCH).map_err(failed)?;
-        let has_namespaces = order.level == Level::Full;
+        let has_namespaces = order.layers.namespaces;
         let plan = &order.plan;
         let options = FilterOptions {
             has_namespaces,

@@ -20,7 +20,6 @@ use super::init::Task;
 use super::process::leave;
 use super::work_folder::{HOME, JOB, OUT, TEMPORARY};
 use super::{landlock, limits};
-use crate::plan::Level;
 use crate::wire::{GO, ProgramSpec, READY};
 
 /// The init process's ends of the two pipes between it and the program.
@@ -92,7 +91,7 @@ fn become_program(
     std::env::set_current_dir(&home)?;
     hand_over(pipes, plan.waits)?;
 
-    let has_namespaces = order.level == Level::Full;
+    let has_namespaces = order.layers.namespaces;
     limits::apply(&plan.limits, has_namespaces || order.user.is_some()).map_err(naming("limits"))?;
     if let (false, Some(user)) = (has_namespaces, order.user) {
         let (user, group) = (Uid::from_raw(user), Gid::from_raw(user));
@@ -104,12 +103,11 @@ fn become_program(
     let nothing = CapabilitySet::empty();
     set_capabilities(None, CapabilitySets { effective: nothing, permitted: nothing, inheritable: nothing })?;
     set_no_new_privs(true)?;
-    if order.level >= Level::NoNamespaces {
+    if order.layers.landlock {
         landlock::restrict(plan, work, task.cgroup.is_some()).map_err(naming("Landlock"))?;
     }
-    match task.filters.apply() {
-        Err(error) if order.level >= Level::NoNamespaces => return Err(naming("seccomp")(error)),
-        _ => {}
+    if order.layers.seccomp {
+        task.filters.apply().map_err(naming("seccomp"))?;
     }
     Err(naming("the program")(command.exec()))
 }

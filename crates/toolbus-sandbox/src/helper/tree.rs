@@ -1,13 +1,14 @@
 //! The processes of a program, as a `/proc` shows them.
 
 use std::collections::HashSet;
-use std::io::Read as _;
+use std::io::{self, Read as _};
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use rustix::fs::{Dir, Mode, OFlags, openat, readlinkat};
-use rustix::process::{Pid, Signal, getpid, kill_process};
+use rustix::process::{Pid, Signal, kill_process};
 
+use super::mounts::Proc;
 use crate::now;
 
 /// Longest time of killing while there are new processes.
@@ -21,8 +22,10 @@ const LONGEST: u64 = 8192;
 /// The processes of a program, without this process.
 pub(super) struct ProcessTree {
     proc: OwnedFd,
-    /// Whether this `/proc` shows other processes, too.
-    is_shared: bool,
+    /// This process, as this `/proc` numbers it.
+    own: i32,
+    /// Whether this process is the first of a PID namespace, which has no processes but these.
+    is_namespace: bool,
 }
 
 /// What processes use together.
@@ -37,14 +40,16 @@ pub(super) struct ProcessUsage {
 }
 
 impl ProcessTree {
-    /// All processes of a `/proc` that belongs to a PID namespace of their own.
-    pub(super) const fn of_namespace(proc: OwnedFd) -> Self {
-        Self { proc, is_shared: false }
+    /// All processes of the PID namespace of which this process is the first.
+    pub(super) fn of_namespace(proc: Proc) -> io::Result<Self> {
+        let (Proc::Own(proc) | Proc::Outer(proc)) = proc;
+        Ok(Self { is_namespace: true, ..Self::of_descendants(proc)? })
     }
 
     /// The descendants of this process, in a `/proc` of the whole system.
-    pub(super) const fn of_descendants(proc: OwnedFd) -> Self {
-        Self { proc, is_shared: true }
+    pub(super) fn of_descendants(proc: OwnedFd) -> io::Result<Self> {
+        let own = readlinkat(&proc, "self", Vec::new())?.into_string().map_err(io::Error::other)?;
+        Ok(Self { proc, own: own.parse().map_err(io::Error::other)?, is_namespace: false })
     }
 
     /// What they use. `program` is set if the program can have no children; then only it is measured.
@@ -106,9 +111,10 @@ impl ProcessTree {
             if living.is_empty() {
                 return;
             }
-            if !self.is_shared {
-                // All of the namespace at once, so that none can be started meanwhile.
+            if self.is_namespace {
+                // All at once, so that none can be started meanwhile.
                 let _ = kill_all();
+                continue;
             }
             for pid in living.iter().filter_map(|stat| Pid::from_raw(stat.pid)) {
                 let _ = kill_process(pid, Signal::KILL);
@@ -128,12 +134,9 @@ impl ProcessTree {
     }
 
     fn all(&self) -> Vec<ProcessStat> {
-        let own = getpid().as_raw_nonzero().get();
+        let own = self.own;
         let pids = self.numbers(".").into_iter();
         let stats: Vec<ProcessStat> = pids.filter_map(|pid| self.stat(pid)).filter(|stat| stat.pid != own).collect();
-        if !self.is_shared {
-            return stats;
-        }
         let mut family = HashSet::from([own]);
         // Until a pass finds no further descendant.
         loop {
@@ -294,7 +297,7 @@ mod tests {
     #[test]
     fn what_descends_from_this_process_is_counted_and_ended() {
         let proc = open("/proc", OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()).unwrap();
-        let tree = ProcessTree::of_descendants(proc);
+        let tree = ProcessTree::of_descendants(proc).unwrap();
         let mut child = std::process::Command::new("sh").args(["-c", "sleep 60 & wait"]).spawn().unwrap();
         let pid = Pid::from_child(&child);
         // The kernel counts what a young process has only roughly.

@@ -21,7 +21,6 @@ use super::seccomp::Filters;
 use super::tree::ProcessTree;
 use super::work_folder::WorkFolder;
 use super::{init, limits, mounts, process};
-use crate::plan::Level;
 use crate::wire::{self, HelperMessage, SandboxSpec};
 
 /// User and group of a program within namespaces of its own.
@@ -47,13 +46,13 @@ pub(super) fn run() -> io::Result<()> {
 
 fn serve(daemon: &UnixStream, order: &SandboxSpec) -> io::Result<()> {
     // Both are removed when this function returns.
-    let folder = (order.level < Level::Full).then(|| WorkFolder::make(order)).transpose()?;
+    let folder = (!order.layers.namespaces).then(|| WorkFolder::make(order)).transpose()?;
     // Without one, what only it can count is refused.
     let cgroup = order.cgroup.as_ref().and_then(|spec| Cgroup::make(spec, &order.plan.limits).ok());
     // Before the daemon waits for the program.
     let filters = Filters::prepare(order, cgroup.is_some())?;
     let (lifeline, tell_mapped) = pipe_with(PipeFlags::CLOEXEC)?;
-    let init = match fork_into(order.level, order.plan.network).map_err(mounts::unavailable)? {
+    let init = match fork_into(order.layers.namespaces, order.plan.network).map_err(mounts::unavailable)? {
         Forked::Parent(init) => init,
         Forked::Child => {
             drop(tell_mapped);
@@ -67,7 +66,7 @@ fn serve(daemon: &UnixStream, order: &SandboxSpec) -> io::Result<()> {
     stdio::dup2_stderr(&nowhere)?;
     let tell_mapped = fs::File::from(tell_mapped);
     let ended = || -> io::Result<()> {
-        if order.level == Level::Full {
+        if order.layers.namespaces {
             map(init, order.user)?;
         }
         // Not before: an unprivileged process cannot write the id maps of a hidden one. Nothing else runs yet.
@@ -78,10 +77,10 @@ fn serve(daemon: &UnixStream, order: &SandboxSpec) -> io::Result<()> {
     }();
     let _ = kill_process(init, Signal::KILL);
     let _ = waitpid(Some(init), WaitOptions::empty());
-    if order.level < Level::Full {
+    if !order.layers.namespaces {
         // The init process may have been killed before it could do this. What it leaves becomes a child of this process.
         let proc = rustix::fs::open("/proc", rustix::fs::OFlags::DIRECTORY | rustix::fs::OFlags::CLOEXEC, 0.into())?;
-        ProcessTree::of_descendants(proc).kill();
+        ProcessTree::of_descendants(proc)?.kill();
         // A cgroup is not empty before all of them are waited for.
         while !matches!(waitpid(None, WaitOptions::empty()), Err(Errno::CHILD)) {}
     }

@@ -138,8 +138,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt as _;
 
     use super::*;
-    use crate::plan::Level;
-    use crate::plan::{Limits, Plan};
+    use crate::plan::{Layers, Level, Limits, Plan};
 
     fn order(base: &Path) -> SandboxSpec {
         let limits =
@@ -155,7 +154,7 @@ mod tests {
             waits: false,
             limits,
         };
-        SandboxSpec { plan, level: Level::NoNamespaces, user: None, base: base.to_owned(), cgroup: None }
+        SandboxSpec { plan, layers: Layers::of(Level::NoNamespaces), user: None, base: base.to_owned(), cgroup: None }
     }
 
     #[test]

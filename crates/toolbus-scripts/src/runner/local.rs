@@ -108,7 +108,13 @@ impl Runner for LocalRunner {
     }
 
     fn status(&self) -> RunnerStatus {
-        RunnerStatus { runner: "local", level: None, python: Some(self.interpreter.version.clone()), warm: 0 }
+        RunnerStatus {
+            runner: "local",
+            level: None,
+            layers: Vec::new(),
+            python: Some(self.interpreter.version.clone()),
+            warm: 0,
+        }
     }
 
     fn shutdown(&self) -> BoxFuture<'_, ()> {
@@ -317,7 +323,7 @@ open(os.path.join(out.encode(), b'\\xff'), 'w')
     async fn nothing_keeps_its_scripts_in() {
         let runner = runner().await;
         let python = Some(runner.interpreter.version.clone());
-        assert_eq!(runner.status(), RunnerStatus { runner: "local", level: None, python, warm: 0 });
+        assert_eq!(runner.status(), RunnerStatus { runner: "local", level: None, layers: Vec::new(), python, warm: 0 });
     }
 
     /// Has every package in one folder already, unless it refuses.

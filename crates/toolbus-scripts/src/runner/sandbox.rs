@@ -9,7 +9,7 @@ use bytes::Bytes;
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 use toolbus_core::Clock;
-use toolbus_sandbox::{Job, Level, Limits, Plan, Probed, Sandbox};
+use toolbus_sandbox::{Job, Layer, Layers, Level, Limits, Plan, Probed, Sandbox};
 
 use super::pool::Pool;
 pub use super::pool::PoolSettings;
@@ -72,10 +72,9 @@ impl SandboxRunner {
     pub async fn start(settings: SandboxSettings, sandbox: Sandbox) -> Result<Self, StartError> {
         let SandboxSettings { interpreter, limits, require, strongest, pool } = settings;
         let plans = Plans::new(&interpreter, limits, &pool.imports);
-        let probed = sandbox.at(strongest).probe(&plans.cold(None), check).await;
-        let level = reached(probed, require)?;
-        tracing::info!(%level, python = interpreter.version, "scripts run in the sandbox");
-        let sandbox = sandbox.at(level);
+        let probed = sandbox.with(Layers::of(strongest)).probe(&plans.cold(None), check).await;
+        let sandbox = sandbox.with(reached(probed, require)?);
+        log_layers(&sandbox, "scripts run in the sandbox");
         let pool = Pool::start(pool, sandbox.clone(), plans.warm());
         Ok(Self { sandbox, plans, python: interpreter.version, pool, installer: None })
     }
@@ -121,18 +120,35 @@ impl SandboxRunner {
     }
 }
 
-/// The level that was reached, where that is enough.
-pub(crate) fn reached(probed: Probed, require: Level) -> Result<Level, StartError> {
-    let why = probed.refused.iter().map(|(level, why)| format!("{level}: {why}")).collect::<Vec<_>>().join("; ");
-    match probed.level {
-        Some(level) if level >= require => {
+/// The layers that work, where their level is enough.
+pub(crate) fn reached(probed: Probed, require: Level) -> Result<Layers, StartError> {
+    // Several mostly fail for the same reason.
+    let why = probed.refused.chunk_by(|(_, one), (_, other)| one == other).map(|same| {
+        let what: Vec<&str> = same.iter().map(|(what, _)| *what).collect();
+        format!("{}: {}", what.join(", "), same.first().map_or("", |(_, why)| why))
+    });
+    let why = why.collect::<Vec<_>>().join("; ");
+    match probed.layers {
+        Some(layers) if layers.level() >= require => {
             if !why.is_empty() {
-                tracing::warn!(%level, why, "the sandbox is weaker than it could be");
+                tracing::warn!(level = %layers.level(), why, "the sandbox is weaker than it could be");
             }
-            Ok(level)
+            Ok(layers)
         }
-        level => Err(StartError::TooWeak { level, require, why }),
+        layers => Err(StartError::TooWeak { level: layers.map(Layers::level), require, why }),
     }
+}
+
+/// Logs what confines programs, and why memory and CPU time are not limited by cgroups, if they are not.
+pub(crate) fn log_layers(sandbox: &Sandbox, what: &'static str) {
+    let layers = names(sandbox).join(", ");
+    tracing::info!(level = %sandbox.level(), layers, no_cgroups = sandbox.cgroups_missing(), "{what}");
+}
+
+/// The names of what confines programs.
+fn names(sandbox: &Sandbox) -> Vec<&'static str> {
+    let layers = Layer::ALL.into_iter().filter(|layer| sandbox.layers().has(*layer)).map(Layer::as_str);
+    layers.chain(sandbox.cgroups_missing().is_none().then_some("cgroups")).collect()
 }
 
 /// A job that succeeds where a script is kept in as a level says.
@@ -155,6 +171,7 @@ impl Runner for SandboxRunner {
         RunnerStatus {
             runner: "sandbox",
             level: Some(self.sandbox.level()),
+            layers: names(&self.sandbox),
             python: Some(self.python.clone()),
             warm: self.pool.ready(),
         }

@@ -72,7 +72,7 @@ impl Runner for FakeRunner {
     }
 
     fn status(&self) -> RunnerStatus {
-        RunnerStatus { runner: "fake", level: Some(Level::Full), python: None, warm: 1 }
+        RunnerStatus { runner: "fake", level: Some(Level::Full), layers: Vec::new(), python: None, warm: 1 }
     }
 
     fn shutdown(&self) -> BoxFuture<'_, ()> {

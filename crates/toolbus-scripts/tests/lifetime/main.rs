@@ -8,6 +8,7 @@
     reason = "a test fails by panicking, helpers outside test functions included"
 )]
 
+mod container;
 #[allow(dead_code, reason = "tests of exhaustion use more of it")]
 #[path = "../exhaustion/fixture.rs"]
 mod fixture;

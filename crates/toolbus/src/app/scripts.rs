@@ -231,7 +231,7 @@ impl Runner for Nowhere {
     }
 
     fn status(&self) -> RunnerStatus {
-        RunnerStatus { runner: "none", level: self.0, python: None, warm: 0 }
+        RunnerStatus { runner: "none", level: self.0, layers: Vec::new(), python: None, warm: 0 }
     }
 
     fn shutdown(&self) -> BoxFuture<'_, ()> {

@@ -246,7 +246,13 @@ struct Scripts;
 impl ScriptState for Scripts {
     fn status(&self) -> Option<ScriptStatus> {
         let python = Some("3.13.1".to_owned());
-        let runner = RunnerStatus { runner: "sandbox", level: Some(Level::NoNamespaces), python, warm: 4 };
+        let runner = RunnerStatus {
+            runner: "sandbox",
+            level: Some(Level::NoNamespaces),
+            layers: vec!["landlock", "seccomp"],
+            python,
+            warm: 4,
+        };
         Some(ScriptStatus { runner, running: 1, waiting: 2 })
     }
 }
@@ -259,7 +265,8 @@ async fn the_status_tells_how_scripts_are_run() {
     let health = Health::new(state, Registry::new(), Vec::new(), servers, load, build);
     let status = serde_json::to_value(health.with_scripts(Arc::new(Scripts)).status()).unwrap();
     let expected = json!({
-        "runner": "sandbox", "level": "no-namespaces", "python": "3.13.1", "warm": 4, "running": 1, "waiting": 2
+        "runner": "sandbox", "level": "no-namespaces", "layers": ["landlock", "seccomp"], "python": "3.13.1", "warm": 4,
+        "running": 1, "waiting": 2
     });
     assert_eq!(status["script"], expected);
 }
