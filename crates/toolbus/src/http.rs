@@ -8,6 +8,7 @@ mod health;
 mod listeners;
 mod origin;
 mod refusal;
+mod slots;
 mod throttle;
 
 pub use auth::HttpAuth;

@@ -16,9 +16,9 @@ use toolbus_core::audit::Audit;
 use toolbus_mcp_server::{AuthOutcome, Principal, TokenAuth};
 
 use super::bodies::{Bodies, QueuedResponses};
-use super::connections::ConnectionState;
 use super::origin::{self, Names};
 use super::refusal::Refusal;
+use super::slots::ConnectionState;
 use super::throttle::WrongTokens;
 use crate::config::http::Open;
 use crate::config::{Config, HttpConfig};

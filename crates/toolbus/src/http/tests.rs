@@ -28,7 +28,7 @@ use toolbus_scripts::runner::RunnerStatus;
 
 use super::admin::client::{ProbeError, probe};
 use super::admin::{McpAdmin, example};
-use super::connections::{HEAD_TIME, MAX_ANONYMOUS};
+use super::slots::{HEAD_TIME, MAX_ANONYMOUS};
 use super::{Build, Health, HttpAuth, HttpError, HttpServer, HttpState, ScriptState, ScriptStatus};
 use crate::config::Config;
 

@@ -22,7 +22,7 @@ use super::view::{AgentTools, Agents, DaemonStatus, Disabled, Explained, Refusal
 use super::{Admin, DaemonAdmin, ToolsQuery, pins};
 use crate::http::ReloadReport;
 use crate::http::auth::slowed;
-use crate::http::connections::ConnectionState;
+use crate::http::slots::ConnectionState;
 
 /// Largest body of a request, in bytes.
 pub const MAX_BODY: usize = 64 * 1024;

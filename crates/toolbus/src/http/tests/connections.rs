@@ -17,7 +17,8 @@ use toolbus_mcp_server::TokenId;
 
 use super::harness::{Client, Server, WINDOW};
 use super::*;
-use crate::http::connections::*;
+use crate::http::connections::{Accept as _, SEND_BUFFER};
+use crate::http::slots::*;
 
 /// An answer that is long in leaving, in bytes.
 const LARGE: usize = 30 * WINDOW;

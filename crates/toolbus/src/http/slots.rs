@@ -1,16 +1,190 @@
-//! The state of one connection: its phase, its deadline and its slot.
+//! The slots of connections, the state of each connection, and the eviction of idle ones.
 
+use std::collections::HashMap;
 use std::net::IpAddr;
+use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Mutex, MutexGuard};
-use tokio::sync::{Notify, OwnedSemaphorePermit};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
+use tokio::time::timeout;
 use toolbus_core::Clock;
+use toolbus_core::throttle::Throttle;
 use toolbus_mcp_server::TokenId;
 
-use super::slots::{Class, Slots};
-use super::{GRACE, HEAD_TIME, IDLE_TIME, REQUEST_TIME, WRITE_TIME};
+/// Slots of connections that have shown no valid token. A further connection takes the slot of one that waits for a
+/// request, or waits for a slot.
+pub(super) const MAX_ANONYMOUS: usize = 64;
+/// Slots of connections that have shown a valid token.
+pub(super) const MAX_KNOWN: usize = 1216;
+/// Slots of clients without a token, where `http.open` admits them. They take no slot of clients with a token.
+pub(super) const MAX_GUESTS: usize = 256;
+/// Slots of connections that gave a wrong token and wait for their refusal.
+pub(super) const MAX_SLOWED: usize = 256;
+/// How long a client may take to send the head of a request, from its first byte.
+pub(super) const HEAD_TIME: Duration = Duration::from_secs(2);
+/// How long a head is waited for in any case: one that is sent at once has arrived by then.
+pub(super) const GRACE: Duration = Duration::from_millis(250);
+/// How long a request and its response may take by default.
+pub(super) const REQUEST_TIME: Duration = Duration::from_secs(10);
+/// How long a connection may wait for its next request.
+pub(super) const IDLE_TIME: Duration = Duration::from_secs(60);
+/// How long a client may read nothing of what is sent to it.
+pub(super) const WRITE_TIME: Duration = Duration::from_secs(30);
+/// Longest wait for the slot of an evicted connection.
+const EVICTION_TIME: Duration = Duration::from_secs(1);
+/// Interval of attempts to evict a connection while a new one waits.
+const RETRY: Duration = Duration::from_millis(20);
+
+/// The slots of each [`Class`]: connections without a token leave room for those that have shown one.
+#[derive(Debug)]
+pub(super) struct Slots {
+    anonymous: Arc<Semaphore>,
+    known: Arc<Semaphore>,
+    guests: Arc<Semaphore>,
+    slowed: Arc<Semaphore>,
+    clock: Clock,
+    connections: Mutex<HashMap<u64, Arc<ConnectionState>>>,
+    next: AtomicU64,
+    foreign: Throttle,
+}
+
+/// What a connection has shown of itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Class {
+    /// No token yet.
+    Anonymous,
+    /// A valid token.
+    Known,
+    /// No token, where none is needed.
+    Guest,
+    /// A wrong token.
+    Slowed,
+}
+
+impl Slots {
+    pub(super) fn new(clock: Clock) -> Self {
+        let pool = |count| Arc::new(Semaphore::new(count));
+        Self {
+            anonymous: pool(MAX_ANONYMOUS),
+            known: pool(MAX_KNOWN),
+            guests: pool(MAX_GUESTS),
+            slowed: pool(MAX_SLOWED),
+            clock,
+            connections: Mutex::default(),
+            next: AtomicU64::new(0),
+            foreign: Throttle::default(),
+        }
+    }
+
+    /// Waits for a slot for a new connection, and registers the connection. `None` once the pool is closed.
+    pub(super) async fn enter(self: &Arc<Self>, remote: Option<IpAddr>) -> Option<Arc<ConnectionState>> {
+        let slot = match self.slot(Class::Anonymous) {
+            Some(slot) => slot,
+            None => self.wait().await?,
+        };
+        let id = self.next.fetch_add(1, Ordering::Relaxed);
+        let state = Arc::new(ConnectionState::new(id, remote, Arc::clone(self), slot));
+        self.connections().insert(id, Arc::clone(&state));
+        Some(state)
+    }
+
+    /// Waits for a slot of class [`Class::Anonymous`].
+    async fn wait(&self) -> Option<OwnedSemaphorePermit> {
+        let slot = Arc::clone(&self.anonymous).acquire_owned();
+        let mut slot = pin!(slot);
+        loop {
+            self.evict(|state| state.waits_since(Class::Anonymous));
+            // A connection that cannot be evicted yet may be a moment later.
+            if let Ok(slot) = timeout(RETRY, slot.as_mut()).await {
+                return slot.ok();
+            }
+        }
+    }
+
+    /// A free slot of `class`, without waiting.
+    fn slot(&self, class: Class) -> Option<OwnedSemaphorePermit> {
+        Arc::clone(self.pool(class)).try_acquire_owned().ok()
+    }
+
+    /// A free slot of `class`, or that of the connection that has been idle longest.
+    async fn slot_soon(&self, class: Class) -> Option<OwnedSemaphorePermit> {
+        match self.slot(class) {
+            None => self.slot_after(class, |state| state.waits_since(class)).await,
+            now => now,
+        }
+    }
+
+    /// A slot for a connection with this token. A token may hold as many slots as are free: one is always left for another
+    /// token, and tokens that compete get equal shares. Beyond that, an idle connection of the same token is evicted.
+    async fn slot_for_token(&self, token: TokenId) -> Option<OwnedSemaphorePermit> {
+        let count = self.connections().values().filter(|state| state.is_of(token)).count();
+        if count == 0 || count < self.known.available_permits() {
+            return self.slot_soon(Class::Known).await;
+        }
+        self.slot_after(Class::Known, |state| state.waits_since(Class::Known).filter(|_| state.is_of(token))).await
+    }
+
+    /// Evicts the connection that has been idle longest of those for which `waits_since` is `Some`, and takes its slot.
+    async fn slot_after(
+        &self,
+        class: Class,
+        waits_since: impl Fn(&ConnectionState) -> Option<(bool, Instant)>,
+    ) -> Option<OwnedSemaphorePermit> {
+        if !self.evict(waits_since) {
+            return None;
+        }
+        let slot = Arc::clone(self.pool(class)).acquire_owned();
+        timeout(EVICTION_TIME, slot).await.ok()?.ok()
+    }
+
+    const fn pool(&self, class: Class) -> &Arc<Semaphore> {
+        match class {
+            Class::Anonymous => &self.anonymous,
+            Class::Known => &self.known,
+            Class::Guest => &self.guests,
+            Class::Slowed => &self.slowed,
+        }
+    }
+
+    /// Evicts one idle connection, for want of file descriptors.
+    pub(super) fn make_room(&self) {
+        let classes = [Class::Anonymous, Class::Guest, Class::Known];
+        let _ = classes.into_iter().any(|class| self.evict(|state| state.waits_since(class)));
+    }
+
+    fn leave(&self, id: u64) {
+        self.connections().remove(&id);
+    }
+
+    /// Logs that a client speaks another protocol than HTTP.
+    fn speaks(&self, protocol: &str, remote: Option<IpAddr>) {
+        if let Some(left_out) = self.foreign.due() {
+            let remote = remote.map(tracing::field::display);
+            tracing::warn!(
+                remote,
+                left_out,
+                "HTTP: a client speaks {protocol} here, and this port takes HTTP without TLS alone: use http:// in its \
+                 address, or a proxy that ends TLS"
+            );
+        }
+    }
+
+    fn evict(&self, waits_since: impl Fn(&ConnectionState) -> Option<(bool, Instant)>) -> bool {
+        let longest = {
+            let connections = self.connections();
+            let waiting = connections.iter().filter_map(|(id, state)| Some((waits_since(state)?, id, state)));
+            waiting.min_by_key(|(since, id, _)| (*since, *id)).map(|(_, _, state)| Arc::clone(state))
+        };
+        longest.is_some_and(|state| state.evict())
+    }
+
+    fn connections(&self) -> MutexGuard<'_, HashMap<u64, Arc<ConnectionState>>> {
+        self.connections.lock()
+    }
+}
 
 /// The state of one connection: what it does, until when it may, and which slot it holds.
 #[derive(Debug)]
@@ -63,7 +237,7 @@ impl Drop for Deregister {
 }
 
 impl ConnectionState {
-    pub(super) fn new(id: u64, remote: Option<IpAddr>, slots: Arc<Slots>, slot: OwnedSemaphorePermit) -> Self {
+    fn new(id: u64, remote: Option<IpAddr>, slots: Arc<Slots>, slot: OwnedSemaphorePermit) -> Self {
         let inner = Inner {
             clock: slots.clock,
             phase: Phase::Head,
@@ -118,7 +292,7 @@ impl ConnectionState {
     }
 
     /// Whether its slot was given for this token.
-    pub(super) fn is_of(&self, token: TokenId) -> bool {
+    fn is_of(&self, token: TokenId) -> bool {
         self.lock().token == Some(token)
     }
 
@@ -199,14 +373,14 @@ impl ConnectionState {
 
     /// Since when the connection could have been closed without loss, if it can be and is of this class. One that does not
     /// read its response sorts after all that are idle.
-    pub(super) fn waits_since(&self, class: Class) -> Option<(bool, Instant)> {
+    fn waits_since(&self, class: Class) -> Option<(bool, Instant)> {
         let inner = self.lock();
         let waits = inner.class == class && inner.waits();
         waits.then(|| (inner.blocked.is_some(), inner.blocked.unwrap_or(inner.since)))
     }
 
     /// Has it closed, if it still can be: a request that arrives at the same moment is served. Returns whether it is.
-    pub(super) fn evict(&self) -> bool {
+    fn evict(&self) -> bool {
         let mut inner = self.lock();
         let waits = inner.waits();
         if waits {
