@@ -9,7 +9,6 @@ mod listeners;
 mod origin;
 mod refusal;
 mod slots;
-mod throttle;
 
 pub use auth::HttpAuth;
 pub use health::{

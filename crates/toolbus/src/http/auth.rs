@@ -1,31 +1,39 @@
-//! Authentication and bounds of `/mcp`: origin, token and body of each request, and the size of its response.
+//! Authentication and bounds of `/mcp`: host, origin, token and body of each request, and the size of its response.
 
+use std::collections::HashMap;
+use std::mem;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
 use axum::extract::{DefaultBodyLimit, Request, State};
-use axum::http::Method;
 use axum::http::request::Parts;
+use axum::http::{Method, StatusCode};
 use axum::middleware::{Next, from_fn_with_state};
-use axum::response::Response;
-use parking_lot::RwLock;
+use axum::response::{IntoResponse as _, Response};
+use parking_lot::{Mutex, RwLock};
 use tokio_util::sync::CancellationToken;
-use toolbus_core::audit::Audit;
+use toolbus_core::audit::{Audit, Record};
+use toolbus_core::throttle::Throttle;
 use toolbus_mcp_server::{AuthOutcome, Principal, TokenAuth};
 
 use super::bodies::{Bodies, QueuedResponses};
 use super::origin::{self, Names};
-use super::refusal::Refusal;
+use super::refusal::{PENALTY, Refusal};
 use super::slots::ConnectionState;
-use super::throttle::WrongTokens;
 use crate::config::http::Open;
 use crate::config::{Config, HttpConfig};
 
-/// Delay of the response to a wrong token: as long as a client may hold a connection by sending nothing, so that guessing
-/// delays others no more than silence does.
-pub(super) const PENALTY: Duration = Duration::from_secs(2);
+/// Time between two records of one address.
+const RECORD_PERIOD: Duration = Duration::from_secs(10);
+/// Most addresses that are counted apart.
+const MAX_ADDRESSES: usize = 256;
+/// Says which hosts this server is addressed by.
+const WRONG_HOST: &str = "this server is addressed by IP address, as `localhost`, or by a name that its operator lists \
+                          in http.allowed_hosts: check the host in the address, and the `Host` header that a proxy \
+                          sends on";
 /// Parameters of a URL that look like a token.
 const TOKENS_IN_URLS: [&str; 6] = ["token", "access_token", "api_key", "apikey", "key", "authorization"];
 
@@ -70,6 +78,26 @@ impl HttpAuth {
 pub(super) fn guarded(auth: Arc<HttpAuth>, mcp: Router) -> Router {
     // `check` bounds bodies.
     mcp.layer(DefaultBodyLimit::disable()).layer(from_fn_with_state(auth, check))
+}
+
+/// Refuses requests for another host.
+///
+/// A page from elsewhere can make a browser send requests here by pointing its own name at this address (DNS
+/// rebinding); the name is then still in `Host`. Literal addresses cannot be made to point anywhere, and are what
+/// probes send.
+pub(super) async fn check_host(State(auth): State<Arc<HttpAuth>>, request: Request, next: Next) -> Response {
+    if origin::is_ours(&request, &auth.names()) {
+        return next.run(request).await;
+    }
+    match is_for_mcp(request.uri().path()) {
+        true => Refusal::misdirected(WRONG_HOST).answer(request.into_body()).await,
+        false => (StatusCode::MISDIRECTED_REQUEST, format!("{WRONG_HOST}\n")).into_response(),
+    }
+}
+
+/// Whether this is a path of the MCP server, whose clients read JSON-RPC errors alone.
+fn is_for_mcp(path: &str) -> bool {
+    path.strip_prefix("/mcp").is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
 async fn check(State(auth): State<Arc<HttpAuth>>, request: Request, next: Next) -> Response {
@@ -148,4 +176,71 @@ fn has_token(query: Option<&str>) -> bool {
         let name = part.split('=').next().unwrap_or_default();
         TOKENS_IN_URLS.iter().any(|known| known.eq_ignore_ascii_case(name))
     })
+}
+
+/// Logs and audits wrong tokens: the first of an address at once, then how many followed.
+struct WrongTokens {
+    audit: Arc<dyn Audit>,
+    /// Wrong tokens of each address since its last record.
+    addresses: Arc<Mutex<HashMap<Option<IpAddr>, u64>>>,
+    log: Throttle,
+}
+
+impl WrongTokens {
+    fn new(audit: Arc<dyn Audit>) -> Self {
+        Self { audit, addresses: Arc::default(), log: Throttle::default() }
+    }
+
+    /// Reports a wrong token from this address.
+    fn report(&self, remote: Option<IpAddr>) {
+        if let Some(left_out) = self.log.due() {
+            let remote = remote.map(tracing::field::display);
+            tracing::warn!(remote, left_out, "door: a wrong token was given");
+        }
+        if let Some(counted) = self.begins(remote) {
+            self.audit.record(Record::refused_entry(remote, 0));
+            self.follow(counted);
+        }
+    }
+
+    /// Counts a wrong token. Returns the address that it is counted for, if it is the first.
+    fn begins(&self, remote: Option<IpAddr>) -> Option<Option<IpAddr>> {
+        let mut addresses = self.addresses.lock();
+        // Addresses beyond the limit are counted together.
+        let key = if addresses.contains_key(&remote) || addresses.len() < MAX_ADDRESSES { remote } else { None };
+        match addresses.get_mut(&key) {
+            Some(left_out) => {
+                *left_out = left_out.saturating_add(1);
+                None
+            }
+            None => {
+                addresses.insert(key, 0);
+                Some(key)
+            }
+        }
+    }
+
+    /// Records how many followed in each period, until a period has none.
+    #[expect(clippy::disallowed_methods, reason = "the task ends after a period without wrong tokens")]
+    fn follow(&self, remote: Option<IpAddr>) {
+        let (audit, addresses) = (Arc::clone(&self.audit), Arc::clone(&self.addresses));
+        tokio::spawn(async move {
+            loop {
+                tokio::time::sleep(RECORD_PERIOD).await;
+                let left_out = {
+                    let mut addresses = addresses.lock();
+                    let Some(count) = addresses.get_mut(&remote) else { return };
+                    let left_out = mem::take(count);
+                    if left_out == 0 {
+                        addresses.remove(&remote);
+                    }
+                    left_out
+                };
+                if left_out == 0 {
+                    return;
+                }
+                audit.record(Record::refused_entry(remote, left_out));
+            }
+        });
+    }
 }

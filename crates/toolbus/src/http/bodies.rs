@@ -25,11 +25,6 @@ const SMALL: usize = 64 * 1024;
 const STEP: usize = 64 * 1024;
 /// Bodies of the largest size that there is room for at a time.
 const LARGEST_AT_ONCE: usize = 16;
-/// Bytes that are read of a body that is not used: as many as the largest body has by default.
-const MAX_DISCARDED: usize = 4 * 1024 * 1024;
-/// How long such a body is read: what is in flight arrives by then, and a client that announces a body and sends none
-/// holds no slot for long.
-const DISCARD_TIME: Duration = Duration::from_millis(200);
 /// Responses, and parts of streams, up to this size are not counted, in bytes.
 const UNCOUNTED: usize = 64 * 1024;
 /// Bytes of responses that may be queued for the clients of one token. The largest response has 16 MiB.
@@ -110,22 +105,6 @@ impl Bodies {
 
 async fn next(chunks: &mut BodyDataStream) -> Result<Option<Bytes>, Refusal> {
     chunks.next().await.transpose().map_err(|_| Refusal::broken_body())
-}
-
-/// Reads a body that is not used, up to a bound: a connection that is closed with bytes unread may lose the response.
-pub(super) async fn discard(body: Body) {
-    let mut chunks = body.into_data_stream();
-    let reading = async {
-        let mut read = 0_usize;
-        while let Some(Ok(chunk)) = chunks.next().await {
-            read = read.saturating_add(chunk.len());
-            if read > MAX_DISCARDED {
-                return;
-            }
-        }
-    };
-    // The response is sent in any case.
-    let _ = timeout(DISCARD_TIME, reading).await;
 }
 
 /// Bounds the responses that are queued for clients that read slowly, or not at all.

@@ -21,7 +21,7 @@ use toolbus_core::redact::Redactor;
 use super::admin::{AdminSocket, SocketError};
 use super::auth::HttpAuth;
 use super::health::Health;
-use super::{auth, connections, origin};
+use super::{auth, connections};
 use crate::config::Config;
 
 /// Largest response whose secrets are removed, in bytes: far more than any response has.
@@ -166,7 +166,7 @@ pub(super) fn router(state: HttpState) -> Router {
         None => open,
     };
     // The dispatcher has removed secrets from responses of the MCP server.
-    redacted(with_admin, redactor).nest("/mcp", mcp).layer(from_fn_with_state(auth, origin::check_host))
+    redacted(with_admin, redactor).nest("/mcp", mcp).layer(from_fn_with_state(auth, auth::check_host))
 }
 
 /// Answers while the process runs: a broker that is away is no reason to restart it.

@@ -2,9 +2,8 @@
 //! `http.allowed_origins` list.
 
 use std::net::IpAddr;
-use std::sync::Arc;
 
-use axum::extract::{Request, State};
+use axum::extract::Request;
 use axum::http::header::{
     ACCESS_CONTROL_ALLOW_HEADERS, ACCESS_CONTROL_ALLOW_METHODS, ACCESS_CONTROL_ALLOW_ORIGIN,
     ACCESS_CONTROL_EXPOSE_HEADERS, ACCESS_CONTROL_MAX_AGE, ACCESS_CONTROL_REQUEST_HEADERS,
@@ -12,10 +11,8 @@ use axum::http::header::{
 };
 use axum::http::uri::Authority;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri};
-use axum::middleware::Next;
 use axum::response::{IntoResponse as _, Response};
 
-use super::auth::HttpAuth;
 use super::refusal::Refusal;
 
 /// Names that are no addresses.
@@ -27,9 +24,6 @@ pub(super) struct Names {
     pub(super) origins: Vec<String>,
 }
 
-const REFUSAL: &str = "this server is addressed by IP address, as `localhost`, or by a name that its operator lists in \
-                       http.allowed_hosts: check the host in the address, and the `Host` header that a proxy sends on";
-
 /// How long a browser may cache the response to a preflight, in seconds.
 const MAX_AGE: HeaderValue = HeaderValue::from_static("600");
 /// Methods that a page may use.
@@ -37,28 +31,8 @@ const METHODS: HeaderValue = HeaderValue::from_static("GET, POST, DELETE, OPTION
 /// Headers that a page may read.
 const EXPOSED: HeaderValue = HeaderValue::from_static("Mcp-Session-Id, WWW-Authenticate, Retry-After");
 
-/// Refuses requests for another host.
-///
-/// A page from elsewhere can make a browser send requests here by pointing its own name at this address (DNS
-/// rebinding); the name is then still in `Host`. Literal addresses cannot be made to point anywhere, and are what
-/// probes send.
-pub(super) async fn check_host(State(auth): State<Arc<HttpAuth>>, request: Request, next: Next) -> Response {
-    if is_ours(&request, &auth.names()) {
-        return next.run(request).await;
-    }
-    match is_for_mcp(request.uri().path()) {
-        true => Refusal::misdirected(REFUSAL).answer(request.into_body()).await,
-        false => (StatusCode::MISDIRECTED_REQUEST, format!("{REFUSAL}\n")).into_response(),
-    }
-}
-
-/// Whether this is a path of the MCP server, whose clients read JSON-RPC errors alone.
-fn is_for_mcp(path: &str) -> bool {
-    path.strip_prefix("/mcp").is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
-}
-
 /// Whether target and `Host` name this server.
-fn is_ours(request: &Request, names: &Names) -> bool {
+pub(super) fn is_ours(request: &Request, names: &Names) -> bool {
     let is_name =
         |authority: &Authority| is_local(authority) || names.hosts.iter().any(|name| is_named(authority, name));
     let mut hosts = request.headers().get_all(HOST).iter();

@@ -7,11 +7,18 @@ use axum::body::Body;
 use axum::http::header::{CACHE_CONTROL, CONNECTION, RETRY_AFTER, WWW_AUTHENTICATE};
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse as _, Response};
+use futures_util::StreamExt as _;
 use serde_json::json;
+use tokio::time::timeout;
 
-use super::auth::PENALTY;
-use super::bodies::discard;
-
+/// Delay of the response to a wrong token: as long as a client may hold a connection by sending nothing, so that guessing
+/// delays others no more than silence does.
+pub(super) const PENALTY: Duration = Duration::from_secs(2);
+/// Bytes that are read of a body that is not used: as many as the largest body has by default.
+const MAX_DISCARDED: usize = 4 * 1024 * 1024;
+/// How long such a body is read: what is in flight arrives by then, and a client that announces a body and sends none
+/// holds no slot for long.
+const DISCARD_TIME: Duration = Duration::from_millis(200);
 /// Code of a refusal, from the range that JSON-RPC leaves to servers.
 const CODE: i32 = -32000;
 
@@ -142,4 +149,20 @@ impl Refusal {
         }
         answer
     }
+}
+
+/// Reads a body that is not used, up to a bound: a connection that is closed with bytes unread may lose the response.
+async fn discard(body: Body) {
+    let mut chunks = body.into_data_stream();
+    let reading = async {
+        let mut read = 0_usize;
+        while let Some(Ok(chunk)) = chunks.next().await {
+            read = read.saturating_add(chunk.len());
+            if read > MAX_DISCARDED {
+                return;
+            }
+        }
+    };
+    // The response is sent in any case.
+    let _ = timeout(DISCARD_TIME, reading).await;
 }

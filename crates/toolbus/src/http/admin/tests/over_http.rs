@@ -4,7 +4,7 @@ use toolbus_core::Clock;
 
 use super::super::view::Disabled;
 use super::*;
-use crate::http::auth::PENALTY;
+use crate::http::refusal::PENALTY;
 
 #[tokio::test]
 async fn over_http_the_same_is_told_to_whoever_has_the_token() {
