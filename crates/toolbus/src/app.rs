@@ -53,8 +53,8 @@ use self::watch::FileWatch;
 use crate::audit::{AuditError, AuditLog};
 use crate::config::store::StoreOpenError;
 use crate::config::{Config, PolicyError, Sources, ToolsError};
-use crate::http::admin::{self, Admin, DaemonAdmin, LoadError, McpAdmin, ReloadRequest, Switches};
-use crate::http::{Health, HttpAuth, HttpState, Listeners, ListenersError};
+use crate::http::admin::{self, Admin, DaemonAdmin, LoadError, ReloadRequest, Switches};
+use crate::http::{Health, HttpAuth, HttpState, Listeners, ListenersError, McpAdmin};
 use crate::signals::{SignalRequest, Signals};
 
 /// Time for the last audit records, metrics, spans and log records to leave.

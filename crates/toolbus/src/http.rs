@@ -12,10 +12,10 @@ mod slots;
 
 pub use auth::HttpAuth;
 pub use health::{
-    Blocker, BrokerStatus, Build, ConsumerStatus, Counts, Health, LastReload, McpServerSummary, Readiness,
-    ReloadCounts, ReloadReport, ScriptState, ScriptStatus, Status,
+    Blocker, BrokerStatus, Build, ConsumerStatus, Counts, Health, LastReload, McpAdmin, McpServerSummary, NoServers,
+    Readiness, ReloadCounts, ReloadReport, ScriptState, ScriptStatus, Status,
 };
-pub use listeners::{HttpError, HttpServer, HttpState, Listeners, ListenersError};
+pub use listeners::{AdminSocket, HttpError, HttpServer, HttpState, Listeners, ListenersError, SocketError};
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

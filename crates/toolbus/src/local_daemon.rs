@@ -8,7 +8,7 @@ use toolbus_core::bus::Bus;
 
 use crate::app::{self, App, AppError, Mode};
 use crate::config::{BusUrl, Config};
-use crate::http::admin::{McpAdmin, NoServers};
+use crate::http::{McpAdmin, NoServers};
 
 /// Time that calls under way get when the command is done with them.
 const PATIENCE: Duration = Duration::from_secs(1);

@@ -18,7 +18,7 @@ use super::subject::Subject;
 use super::{LOOK_EVERY, START_TIME};
 use crate::error::MeasureError;
 use toolbus::config::Config;
-use toolbus::http::admin::McpAdmin;
+use toolbus::http::McpAdmin;
 use toolbus::local_daemon::LocalDaemon;
 use toolbus_client::{Client, Content};
 

@@ -17,8 +17,7 @@ use super::toolsets::in_sessions;
 use super::{AppError, Scripts, Servers, scripts};
 use crate::config::daemon::Role;
 use crate::config::{BusUrl, Config, secrets};
-use crate::http::admin::{McpAdmin, NoServers};
-use crate::http::{Build, Health};
+use crate::http::{Build, Health, McpAdmin, NoServers};
 
 /// The bus of the configuration. It connects in the background, however long that takes.
 ///

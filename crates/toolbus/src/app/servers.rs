@@ -24,7 +24,7 @@ use crate::config::Config;
 use crate::config::daemon::Role;
 use crate::config::store::StoreUrl;
 use crate::config::toolsets::Scope;
-use crate::http::admin::McpAdmin;
+use crate::http::McpAdmin;
 
 /// The MCP servers of this process. Cheap to clone.
 #[derive(Clone)]

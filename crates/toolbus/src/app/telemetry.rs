@@ -137,7 +137,7 @@ mod tests {
     use toolbus_core::events::ScriptRun;
 
     use super::*;
-    use crate::http::admin::example;
+    use crate::http::tests::example;
 
     #[test]
     fn every_phase_is_counted_and_every_servers_restarts_suspects_and_shadowed_tools() {

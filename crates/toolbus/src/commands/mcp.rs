@@ -150,7 +150,7 @@ mod tests {
     use toolbus_mcp_client::status::PhaseName;
 
     use super::*;
-    use crate::http::admin::example;
+    use crate::http::tests::example;
 
     #[test]
     fn every_server_is_one_line() {

@@ -17,8 +17,10 @@ use crate::app::{self, AppError};
 use crate::cli::Output;
 use crate::config::{Config, Problems, Secret, Sources};
 use crate::http::admin::client::{AdminClient, AdminClientError};
-use crate::http::admin::view::{AgentTools, Agents, DaemonStatus, Explained, Question, Role, Tools};
-use crate::http::admin::{Admin, ApiError, Switches, ToolsQuery};
+use crate::http::admin::view::{
+    AgentTools, Agents, ApiError, DaemonStatus, Explained, Question, Role, Tools, ToolsQuery,
+};
+use crate::http::admin::{Admin, Switches};
 
 /// Variable that holds the token for a daemon that is asked over HTTP.
 pub(crate) const TOKEN_VARIABLE: &str = "TOOLBUS_ADMIN_TOKEN";

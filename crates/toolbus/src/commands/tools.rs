@@ -15,8 +15,7 @@ use super::target::{Operator, RoleArgs, TargetArgs, TargetError};
 use super::{as_json, one_line, plain, warn};
 use crate::cli::Output;
 use crate::config::HumanDuration;
-use crate::http::admin::ToolsQuery;
-use crate::http::admin::view::{ToolDetails, Tools};
+use crate::http::admin::view::{ToolDetails, Tools, ToolsQuery};
 use crate::terminal::{ignore_broken_pipe, printable};
 
 /// Longest description in the table, in characters; `toolbus tools NAME` has it whole.

@@ -6,10 +6,14 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use serde_json::Value;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{Mutex, mpsc, oneshot};
+use toolbus_config::nearest;
 use toolbus_core::caller::{AgentName, Caller};
 use toolbus_core::pattern::Pattern;
-use toolbus_core::policy::{Because, EffectiveTools, EmptyReason, Explanation, Summary, Switch};
+use toolbus_core::policy::{
+    Because, EffectiveTools, EmptyReason, Explanation, PolicyHandle, Summary, Switch, SwitchError,
+};
+use toolbus_core::store::{Store, StoreError};
 use toolbus_core::text::shown;
 use toolbus_core::tool::{Effect, ToolDescriptor};
 use toolbus_core::{Gates, Step};
@@ -18,27 +22,18 @@ use toolbus_trust::pins::Pins;
 pub mod client;
 mod pins;
 mod routes;
-mod servers;
-mod socket;
-mod switches;
 pub mod view;
 
-pub use routes::{ApiError, MAX_BODY, guarded, open};
-#[cfg(test)]
-pub(crate) use servers::example;
-pub use servers::{McpAdmin, NoServers};
-pub use socket::{AdminSocket, SocketError};
-pub use switches::{LoadError, Switches};
-pub use view::ToolsQuery;
-
+pub use routes::{guarded, open};
 use view::{
-    AgentSummary, AgentTools, Agents, DaemonStatus, Explained, Gate, Named, Question, Role, Rules, Switched, Switching,
-    ToolDetails, Tools, Verdict,
+    AgentSummary, AgentTools, Agents, ApiError, DaemonStatus, Explained, Gate, Named, Question, Role, Rules, Switched,
+    Switching, ToolDetails, Tools, ToolsQuery, Verdict,
 };
 
 use crate::http::{Health, ReloadReport};
-use toolbus_config::nearest;
 
+/// Where switches are kept, by `kind/name`.
+const NAMESPACE: &str = "disabled";
 /// The name that stands for every caller without a section.
 pub const EVERYBODY: &str = "default";
 
@@ -315,6 +310,84 @@ impl DaemonAdmin {
         })?;
         report.await.map_err(|_| is_ending())
     }
+}
+
+/// Keeps what is switched off over restarts.
+pub struct Switches {
+    store: Option<Arc<dyn Store>>,
+    /// One change at a time, so that store and daemon cannot end up with different ones.
+    changing: Mutex<()>,
+}
+
+/// Why it is not known what was switched off, so that the daemon must not start: it could run what it must not.
+#[derive(Debug, thiserror::Error)]
+pub enum LoadError {
+    /// The store cannot be read.
+    #[error("[store] what is switched off cannot be read: {0}")]
+    Store(#[from] StoreError),
+    /// The store holds something else.
+    #[error("[store] `{key}` in `disabled` is no switch: {error}")]
+    Unreadable {
+        /// The key.
+        key: String,
+        /// What is wrong with it.
+        error: SwitchError,
+    },
+}
+
+impl Switches {
+    /// Switches off what was off when the store was last written.
+    ///
+    /// # Errors
+    ///
+    /// If the store cannot be read, or its entry is not readable.
+    pub async fn load(store: Arc<dyn Store>, access: &PolicyHandle) -> Result<Self, LoadError> {
+        for key in store.list(NAMESPACE).await? {
+            let (kind, name) = key.split_once('/').unwrap_or((&key, ""));
+            let set = Switch::new(kind, name).and_then(|switch| access.disable(switch));
+            set.map_err(|error| LoadError::Unreadable { key: key.clone(), error })?;
+        }
+        Ok(Self { store: Some(store), changing: Mutex::default() })
+    }
+
+    /// Keeps nothing.
+    #[must_use]
+    pub fn unkept() -> Self {
+        Self { store: None, changing: Mutex::default() }
+    }
+
+    /// Switches something off or on again; whether that changed anything. Where one half fails, it is off.
+    async fn set(&self, access: &PolicyHandle, switch: &Switch, off: bool) -> Result<bool, ApiError> {
+        let _one_at_a_time = self.changing.lock().await;
+        if off {
+            let changed = access.disable(switch.clone()).map_err(ApiError::conflict)?;
+            self.keep(switch).await.map_err(|error| {
+                ApiError::internal(format!("{switch} is off now, but will be on after a restart: {error}"))
+            })?;
+            Ok(changed)
+        } else {
+            self.forget(switch).await.map_err(|error| ApiError::internal(format!("{switch} is still off: {error}")))?;
+            Ok(access.enable(switch))
+        }
+    }
+
+    async fn keep(&self, switch: &Switch) -> Result<(), StoreError> {
+        match &self.store {
+            Some(store) => store.put(NAMESPACE, &key(switch), Vec::new()).await,
+            None => Ok(()),
+        }
+    }
+
+    async fn forget(&self, switch: &Switch) -> Result<(), StoreError> {
+        match &self.store {
+            Some(store) => store.delete(NAMESPACE, &key(switch)).await.map(drop),
+            None => Ok(()),
+        }
+    }
+}
+
+fn key(switch: &Switch) -> String {
+    format!("{}/{}", switch.kind(), switch.name())
 }
 
 const fn effect(effect: Effect) -> &'static str {

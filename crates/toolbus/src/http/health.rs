@@ -16,8 +16,6 @@ use toolbus_core::telemetry::Load;
 use toolbus_mcp_client::status::{PhaseName, ServerStatus};
 use toolbus_scripts::runner::RunnerStatus;
 
-use super::admin::McpAdmin;
-
 /// Longest text of others that is shown, in characters.
 const MAX_TEXT: usize = 300;
 
@@ -90,6 +88,34 @@ impl ReloadReport {
     fn public(self) -> Self {
         let Self { applied, changed, waiting, tools, .. } = self;
         Self { applied, changed, waiting, tools, ..Self::default() }
+    }
+}
+
+/// The MCP servers of the daemon.
+pub trait McpAdmin: Send + Sync + 'static {
+    /// The status of every server, by name.
+    fn status(&self) -> Vec<ServerStatus>;
+
+    /// Problems in the configuration of servers, a line each: the servers are left out, or go on as they were.
+    fn problems(&self) -> Vec<String> {
+        Vec::new()
+    }
+
+    /// Begins to restart a server, whatever it is doing; returns false if there is none of this name. Case is ignored.
+    fn restart(&self, name: &str) -> bool;
+}
+
+/// A daemon without MCP servers.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct NoServers;
+
+impl McpAdmin for NoServers {
+    fn status(&self) -> Vec<ServerStatus> {
+        Vec::new()
+    }
+
+    fn restart(&self, _: &str) -> bool {
+        false
     }
 }
 

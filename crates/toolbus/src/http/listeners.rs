@@ -1,9 +1,13 @@
 //! What listens: the HTTP port, and the Unix socket of the admin API. Both are taken when the daemon is built, and
 //! served once it runs.
 
+use std::fs::{DirBuilder, File, Metadata, Permissions, TryLockError};
 use std::io;
 use std::net::SocketAddr;
+use std::os::unix::fs::{DirBuilderExt as _, FileTypeExt as _, MetadataExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::body::{Body, HttpBody as _, to_bytes};
 use axum::extract::State;
@@ -13,12 +17,13 @@ use axum::middleware::{from_fn_with_state, map_response_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, UnixListener, UnixStream};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
+use toolbus_core::Clock;
 use toolbus_core::redact::Redactor;
+use toolbus_protocol::new_message_id;
 
-use super::admin::{AdminSocket, SocketError};
 use super::auth::HttpAuth;
 use super::health::Health;
 use super::{auth, connections};
@@ -26,6 +31,19 @@ use crate::config::Config;
 
 /// Largest response whose secrets are removed, in bytes: far more than any response has.
 const MAX_REDACTED: usize = 64 * 1024 * 1024;
+
+/// Who may use the socket: the user of the daemon, and nobody else.
+const MODE: u32 = 0o600;
+/// Longest wait for another daemon that is taking a socket of the same folder.
+const LOCK_TIME: Duration = Duration::from_secs(5);
+/// Time between two looks at the lock.
+const LOCK_PAUSE: Duration = Duration::from_millis(20);
+/// Longest wait for whoever may answer on a socket that is there already.
+const ANSWER_TIME: Duration = Duration::from_secs(2);
+/// Random characters of the name of the folder in which the socket is made.
+const RANDOM: usize = 6;
+/// Longest path that a client can connect to, in bytes: what fits into the system's form of an address.
+const MAX_PATH: usize = 107;
 
 /// Why the HTTP server cannot listen, and which key to change.
 #[derive(Debug, thiserror::Error)]
@@ -208,5 +226,253 @@ async fn redact(State(redactor): State<Redactor>, response: Response) -> Respons
             head.headers.remove(CONTENT_LENGTH);
             Response::from_parts(head, Body::from(clean))
         }
+    }
+}
+
+/// Why there is no socket for operators, and what to do about it.
+#[derive(Debug, thiserror::Error)]
+pub enum SocketError {
+    /// Another daemon has it.
+    #[error(
+        "another daemon answers on the socket `{}` (daemon.socket). Stop it, or set daemon.socket to another path",
+        .0.display()
+    )]
+    InUse(PathBuf),
+    /// Something else is there.
+    #[error(
+        "`{}` (daemon.socket) is there and is no socket. Move it away, or set daemon.socket to another path",
+        .0.display()
+    )]
+    NoSocket(PathBuf),
+    /// Another program holds the folder.
+    #[error(
+        "the folder of the socket `{}` (daemon.socket) is locked by another program. Try again, or set daemon.socket to \
+         a path in a folder of the daemon's own",
+        .0.display()
+    )]
+    Locked(PathBuf),
+    /// What the system says.
+    #[error(
+        "cannot make the socket `{}` (daemon.socket): {source}. Set daemon.socket to a short path in a folder that the \
+         daemon may write to, or to \"none\"",
+        .path.display()
+    )]
+    Other {
+        /// The path of the configuration.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+/// The Unix socket for operators, which nobody but the daemon's own user may open.
+#[derive(Debug)]
+pub struct AdminSocket {
+    listener: UnixListener,
+    file: SocketFile,
+}
+
+/// The file of a socket; removed when dropped, as long as it is still the one that was made.
+#[derive(Debug)]
+struct SocketFile {
+    path: PathBuf,
+    identity: (u64, u64),
+}
+
+impl AdminSocket {
+    /// Takes the socket. One that a dead daemon left is replaced.
+    ///
+    /// # Errors
+    ///
+    /// If another daemon answers there, the path is something else than a socket, or the system refuses.
+    pub async fn bind(path: &Path) -> Result<Self, SocketError> {
+        let refused = |source| SocketError::Other { path: path.to_owned(), source };
+        if path.as_os_str().len() > MAX_PATH {
+            return Err(refused(io::Error::other(format!("the path has more than {MAX_PATH} bytes"))));
+        }
+        // Held until the socket is in its place: of two daemons that start at once, the second finds the first.
+        let _lock = lock(path).await?;
+        match std::fs::symlink_metadata(path) {
+            Ok(found) if !found.file_type().is_socket() => return Err(SocketError::NoSocket(path.to_owned())),
+            Ok(_) if answers(path).await.map_err(refused)? => return Err(SocketError::InUse(path.to_owned())),
+            Ok(_) => tracing::info!(path = %path.display(), "admin: replacing the socket of a daemon that is gone"),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(refused(error)),
+        }
+        let socket = Self::make(path).map_err(refused)?;
+        tracing::info!(path = %path.display(), "admin: listening");
+        Ok(socket)
+    }
+
+    /// Makes the socket in a folder that nobody else may enter, and moves it to its place once its mode is right: there
+    /// is no moment at which another user could open it.
+    fn make(path: &Path) -> io::Result<Self> {
+        let name: String = new_message_id().chars().take(RANDOM).collect();
+        let folder = folder(path).join(format!(".{name}"));
+        DirBuilder::new().mode(0o700).create(&folder)?;
+        let made = || {
+            let fresh = folder.join("s");
+            let listener = UnixListener::bind(&fresh)?;
+            let moved = std::fs::set_permissions(&fresh, Permissions::from_mode(MODE))
+                .and_then(|()| std::fs::symlink_metadata(&fresh))
+                .and_then(|found| std::fs::rename(&fresh, path).map(|()| identity(&found)));
+            let identity = moved.inspect_err(|_| drop(std::fs::remove_file(&fresh)))?;
+            Ok(Self { listener, file: SocketFile { path: path.to_owned(), identity } })
+        };
+        let socket = made();
+        // Empty by now; one that stays is an empty folder too many.
+        let _ = std::fs::remove_dir(&folder);
+        socket
+    }
+
+    /// Serves until `stop` is cancelled, lets requests in hand finish, and removes the socket.
+    pub async fn run(self, routes: Router, stop: CancellationToken) {
+        let Self { listener, file } = self;
+        connections::serve(listener, routes, stop).await;
+        drop(file);
+    }
+}
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        if std::fs::symlink_metadata(&self.path).is_ok_and(|found| identity(&found) == self.identity) {
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+}
+
+/// What tells a file from another one that has its name later.
+fn identity(found: &Metadata) -> (u64, u64) {
+    (found.dev(), found.ino())
+}
+
+/// The folder of a path; the working directory for a mere name.
+fn folder(path: &Path) -> &Path {
+    path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+/// Locks the folder of a socket: a lock leaves no file behind, and ends with whoever holds it.
+async fn lock(path: &Path) -> Result<File, SocketError> {
+    let refused = |source| SocketError::Other { path: path.to_owned(), source };
+    let folder = File::open(folder(path)).map_err(refused)?;
+    let started = Clock::SYSTEM.now();
+    loop {
+        match folder.try_lock() {
+            Ok(()) => return Ok(folder),
+            Err(TryLockError::WouldBlock) if Clock::SYSTEM.since(started) < LOCK_TIME => {
+                tokio::time::sleep(LOCK_PAUSE).await
+            }
+            Err(TryLockError::WouldBlock) => return Err(SocketError::Locked(path.to_owned())),
+            Err(TryLockError::Error(error)) => return Err(refused(error)),
+        }
+    }
+}
+
+/// Whether somebody takes connections there. Whoever takes none in time may be too busy to, and is alive.
+async fn answers(path: &Path) -> io::Result<bool> {
+    match tokio::time::timeout(ANSWER_TIME, UnixStream::connect(path)).await {
+        Err(_) | Ok(Ok(_)) => Ok(true),
+        Ok(Err(error)) => match error.kind() {
+            io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound => Ok(false),
+            io::ErrorKind::WouldBlock => Ok(true),
+            _ => Err(error),
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mode(path: &Path) -> u32 {
+        std::fs::symlink_metadata(path).unwrap().permissions().mode() & 0o777
+    }
+
+    fn names(folder: &Path) -> Vec<String> {
+        let names = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name());
+        names.map(|name| name.into_string().unwrap()).collect()
+    }
+
+    #[tokio::test]
+    async fn the_socket_is_the_users_own_and_goes_with_the_server() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("toolbus.sock");
+        let socket = AdminSocket::bind(&path).await.unwrap();
+        assert_eq!((mode(&path), names(folder.path())), (MODE, vec!["toolbus.sock".to_owned()]));
+        let stop = CancellationToken::new();
+        stop.cancel();
+        socket.run(Router::new(), stop).await;
+        assert!(names(folder.path()).is_empty());
+    }
+
+    #[tokio::test]
+    async fn a_socket_that_a_dead_daemon_left_is_replaced() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("s");
+        drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
+        let socket = AdminSocket::bind(&path).await.unwrap();
+        assert!(UnixStream::connect(&path).await.is_ok());
+        assert_eq!(mode(&path), MODE);
+        drop(socket);
+    }
+
+    #[tokio::test]
+    async fn a_socket_on_which_somebody_answers_is_left_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("s");
+        let first = AdminSocket::bind(&path).await.unwrap();
+        let error = AdminSocket::bind(&path).await.unwrap_err();
+        assert!(matches!(error, SocketError::InUse(_)) && error.to_string().contains("daemon.socket"), "{error}");
+        assert!(UnixStream::connect(&path).await.is_ok());
+        drop(first);
+    }
+
+    #[tokio::test]
+    async fn of_daemons_that_start_at_once_over_a_dead_one_a_single_one_gets_the_socket() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("s");
+        drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
+        let (a, b, c) = tokio::join!(AdminSocket::bind(&path), AdminSocket::bind(&path), AdminSocket::bind(&path));
+        assert_eq!([a, b, c].iter().filter(|bound| bound.is_ok()).count(), 1);
+    }
+
+    #[tokio::test]
+    async fn what_is_no_socket_is_left_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("notes.txt");
+        std::fs::write(&path, "mine").unwrap();
+        let link = folder.path().join("link");
+        std::os::unix::fs::symlink(&path, &link).unwrap();
+        for path in [&path, &link] {
+            let error = AdminSocket::bind(path).await.unwrap_err();
+            assert!(matches!(error, SocketError::NoSocket(_)), "{error}");
+        }
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "mine");
+    }
+
+    #[tokio::test]
+    async fn a_server_removes_no_socket_but_its_own() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("s");
+        let socket = AdminSocket::bind(&path).await.unwrap();
+        // Kept aside, so that its number is not given to the next file.
+        std::fs::rename(&path, folder.path().join("aside")).unwrap();
+        let other = AdminSocket::bind(&path).await.unwrap();
+        drop(socket);
+        assert!(UnixStream::connect(&path).await.is_ok());
+        drop(other);
+    }
+
+    #[tokio::test]
+    async fn a_path_that_cannot_be_is_told_with_the_key_to_change() {
+        let folder = tempfile::tempdir().unwrap();
+        for path in [folder.path().join("absent/s"), folder.path().join("x".repeat(200))] {
+            let error = AdminSocket::bind(&path).await.unwrap_err();
+            assert!(
+                matches!(error, SocketError::Other { .. }) && error.to_string().contains("daemon.socket"),
+                "{error}"
+            );
+        }
+        assert!(names(folder.path()).is_empty());
     }
 }

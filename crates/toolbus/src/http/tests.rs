@@ -22,14 +22,13 @@ use toolbus_core::failure::ToolFailure;
 use toolbus_core::registry::Registry;
 use toolbus_core::telemetry::Load;
 use toolbus_core::tool::{Executor, Tool, ToolCall, ToolDescriptor, ToolOutput};
-use toolbus_mcp_client::status::{PhaseName, ServerStatus};
+use toolbus_mcp_client::status::{HiddenTool, PhaseName, ServerStatus};
 use toolbus_sandbox::Level;
 use toolbus_scripts::runner::RunnerStatus;
 
 use super::admin::client::{ProbeError, probe};
-use super::admin::{McpAdmin, example};
 use super::slots::{HEAD_TIME, MAX_ANONYMOUS};
-use super::{Build, Health, HttpAuth, HttpError, HttpServer, HttpState, ScriptState, ScriptStatus};
+use super::{Build, Health, HttpAuth, HttpError, HttpServer, HttpState, McpAdmin, ScriptState, ScriptStatus};
 use crate::config::Config;
 
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -57,6 +56,35 @@ impl McpAdmin for Servers {
 
     fn restart(&self, _: &str) -> bool {
         false
+    }
+}
+
+/// A server that serves, as tests need one.
+pub(crate) fn example(name: &str) -> ServerStatus {
+    ServerStatus {
+        name: name.to_owned(),
+        transport: "stdio".to_owned(),
+        phase: PhaseName::Ready,
+        last_error: None,
+        protocol_version: Some("2025-11-25".to_owned()),
+        implementation: Some("example 1.0".to_owned()),
+        tools: vec!["read_file".to_owned(), "write_file".to_owned()],
+        hidden: vec![HiddenTool { name: "move_file".to_owned(), reason: "denied by deniedTools".to_owned() }],
+        shadowed: Vec::new(),
+        shadowed_total: 0,
+        suspect: Vec::new(),
+        suspect_total: 0,
+        cleaned: Vec::new(),
+        cleaned_total: 0,
+        pid: Some(4242),
+        restarts: 0,
+        ready_seconds: Some(3_725),
+        in_flight: 1,
+        latency_us: Some(1_234),
+        stderr: vec!["listening".to_owned()],
+        origin: "configuration".to_owned(),
+        toolset: None,
+        sessions: 0,
     }
 }
 

@@ -127,7 +127,7 @@ mod tests {
     use toolbus_trust::text::Removed;
 
     use super::*;
-    use crate::http::admin::example;
+    use crate::http::tests::example;
 
     #[test]
     fn a_server_is_shown_with_its_tools_and_what_is_hidden() {

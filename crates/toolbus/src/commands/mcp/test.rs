@@ -102,7 +102,7 @@ mod tests {
     use toolbus_mcp_client::status::{ProbeStep, ServerStatus};
 
     use super::*;
-    use crate::http::admin::example;
+    use crate::http::tests::example;
 
     fn step(name: &str, passed: bool, text: &str) -> ProbeStep {
         ProbeStep { name: name.to_owned(), duration_us: 12_345, passed, text: text.to_owned() }

@@ -13,8 +13,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use url::Url;
 
-use super::MAX_BODY;
-use super::view::Refusal;
+use super::view::{MAX_BODY, Refusal};
 use crate::config::Secret;
 
 /// Longest wait for a response.

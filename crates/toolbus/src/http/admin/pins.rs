@@ -1,20 +1,14 @@
 //! Pins in the admin API: what is quarantined, how it changed, and its approval.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 
-use axum::extract::{Path, Query, State};
-use axum::routing::{get, post};
-use axum::{Json, Router};
-use serde::Deserialize;
 use serde_json::value::RawValue;
+use toolbus_config::expected;
 use toolbus_core::text::shown;
 use toolbus_trust::pins::{ApproveError, Definition, Difference, Entry, Mismatch, Pins, offer_digest};
 
 use super::Admin;
-use super::routes::{ApiError, ApiResult, BodyBytes, NameInPath, QueryOf, parsed};
-use super::view::{Approval, Approved, Changed, Changes, Pinned, PinnedTools};
-use toolbus_config::expected;
+use super::view::{ApiError, Approval, Approved, Changed, Changes, Pinned, PinnedTools};
 
 /// Most tools whose definitions are shown at a time.
 const MAX_CHANGES: usize = 50;
@@ -143,34 +137,4 @@ impl From<Mismatch> for ApiError {
             _ => Self::conflict(mismatch),
         }
     }
-}
-
-/// The routes below `/v1/pins`.
-pub(super) fn routes() -> Router<Arc<Admin>> {
-    Router::new()
-        .route("/pins", get(list))
-        .route("/pins/{name}", get(changes))
-        .route("/pins/{name}/approve", post(approve))
-}
-
-/// Which source is meant.
-#[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Of {
-    source: Option<String>,
-}
-
-async fn list(State(admin): State<Arc<Admin>>, of: QueryOf<Of>) -> ApiResult<PinnedTools> {
-    let Query(Of { source }) = of?;
-    Ok(Json(admin.pins(source.as_deref())?))
-}
-
-async fn changes(State(admin): State<Arc<Admin>>, name: NameInPath, of: QueryOf<Of>) -> ApiResult<Changes> {
-    let (Path(name), Query(Of { source })) = (name?, of?);
-    Ok(Json(admin.pin_changes(&name, source.as_deref())?))
-}
-
-async fn approve(State(admin): State<Arc<Admin>>, name: NameInPath, body: BodyBytes) -> ApiResult<Approved> {
-    let Path(name) = name?;
-    Ok(Json(admin.approve_pin(&name, parsed(body)?).await?))
 }

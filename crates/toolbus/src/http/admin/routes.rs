@@ -11,104 +11,45 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post, put};
 use axum::{Json, Router};
 use bytes::Bytes;
+use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use sha2::{Digest as _, Sha256};
 use subtle::ConstantTimeEq as _;
+use toolbus_config::nearest;
+use toolbus_core::text::shown;
 use toolbus_core::throttle::Throttle;
+use toolbus_mcp_client::status::{PhaseName, ServerStatus};
 use toolbus_mcp_server::auth::bearer;
 
-use super::servers::{self, McpAdmin};
-use super::view::{AgentTools, Agents, DaemonStatus, Disabled, Explained, Refusal, Role, Switching, Tools};
-use super::{Admin, DaemonAdmin, ToolsQuery, pins};
-use crate::http::ReloadReport;
+use super::view::{
+    AgentTools, Agents, ApiError, Approved, Changes, DaemonStatus, Disabled, Explained, MAX_BODY, McpRestart,
+    McpServers, PinnedTools, Role, Switching, Tools, ToolsQuery,
+};
+use super::{Admin, DaemonAdmin};
 use crate::http::auth::slowed;
 use crate::http::slots::ConnectionState;
+use crate::http::{McpAdmin, ReloadReport};
 
-/// Largest body of a request, in bytes.
-pub const MAX_BODY: usize = 64 * 1024;
 /// The paths that exist.
 const ROUTES: &str = "no such path: there are /v1/status, /v1/reload, /v1/tools, /v1/agents, /v1/agents/NAME, /v1/explain, /v1/disabled, \
                       /v1/disabled/KIND/NAME, /v1/mcp, /v1/mcp/NAME, /v1/mcp/NAME/restart, /v1/pins, /v1/pins/NAME and \
                       /v1/pins/NAME/approve";
 
-/// Why a request to the admin API is refused: a status, and a text for the operator.
-#[derive(Debug, thiserror::Error)]
-#[error("{text}")]
-pub struct ApiError {
-    status: StatusCode,
-    text: String,
-}
-
-impl ApiError {
-    pub(super) fn new(status: StatusCode, text: impl ToString) -> Self {
-        Self { status, text: text.to_string() }
-    }
-
-    pub(super) fn bad_request(text: impl ToString) -> Self {
-        Self::new(StatusCode::BAD_REQUEST, text)
-    }
-
-    pub(super) fn not_found(text: impl ToString) -> Self {
-        Self::new(StatusCode::NOT_FOUND, text)
-    }
-
-    pub(super) fn conflict(text: impl ToString) -> Self {
-        Self::new(StatusCode::CONFLICT, text)
-    }
-
-    pub(super) fn internal(text: impl ToString) -> Self {
-        Self::new(StatusCode::INTERNAL_SERVER_ERROR, text)
-    }
-
-    pub(super) fn unavailable(text: impl ToString) -> Self {
-        Self::new(StatusCode::SERVICE_UNAVAILABLE, text)
-    }
-}
-
-impl IntoResponse for ApiError {
-    fn into_response(self) -> Response {
-        (self.status, Json(Refusal { error: self.text })).into_response()
-    }
-}
-
-impl From<PathRejection> for ApiError {
-    fn from(rejection: PathRejection) -> Self {
-        Self::bad_request(rejection.body_text())
-    }
-}
-
-impl From<QueryRejection> for ApiError {
-    fn from(rejection: QueryRejection) -> Self {
-        Self::bad_request(rejection.body_text())
-    }
-}
-
-impl From<BytesRejection> for ApiError {
-    fn from(rejection: BytesRejection) -> Self {
-        match rejection.status() {
-            StatusCode::PAYLOAD_TOO_LARGE => {
-                Self::new(StatusCode::PAYLOAD_TOO_LARGE, format!("the body is larger than {} KiB", MAX_BODY / 1024))
-            }
-            _ => Self::bad_request(rejection.body_text()),
-        }
-    }
-}
-
 /// The body of a request.
-pub(super) type BodyBytes = Result<Bytes, BytesRejection>;
+type BodyBytes = Result<Bytes, BytesRejection>;
 /// The name in a path.
-pub(super) type NameInPath = Result<Path<String>, PathRejection>;
+type NameInPath = Result<Path<String>, PathRejection>;
 /// Kind and name of a switch in a path.
 type KindAndName = Result<Path<(String, String)>, PathRejection>;
 /// The query of a request.
-pub(super) type QueryOf<T> = Result<Query<T>, QueryRejection>;
+type QueryOf<T> = Result<Query<T>, QueryRejection>;
 /// A response as JSON.
-pub(super) type ApiResult<T> = Result<Json<T>, ApiError>;
+type ApiResult<T> = Result<Json<T>, ApiError>;
 
 type AdminState = State<Arc<Admin>>;
 
 /// Reads a body as JSON.
-pub(super) fn parsed<T: DeserializeOwned>(body: BodyBytes) -> Result<T, ApiError> {
+fn parsed<T: DeserializeOwned>(body: BodyBytes) -> Result<T, ApiError> {
     serde_json::from_slice(&body?).map_err(|error| ApiError::bad_request(format!("the body is not usable: {error}")))
 }
 
@@ -126,6 +67,11 @@ fn routes(admin: Arc<Admin>, servers: Arc<dyn McpAdmin>) -> Router {
     let of_daemon =
         |daemon| Router::new().route("/status", get(status)).route("/reload", post(reload)).with_state::<()>(daemon);
     let daemon = admin.daemon.clone().map(of_daemon).unwrap_or_default();
+    let of_servers = Router::new()
+        .route("/mcp", get(self::servers))
+        .route("/mcp/{name}", get(server))
+        .route("/mcp/{name}/restart", post(restart))
+        .with_state(servers);
     Router::new()
         .route("/agents", get(agents))
         .route("/agents/{name}", get(agent))
@@ -133,10 +79,12 @@ fn routes(admin: Arc<Admin>, servers: Arc<dyn McpAdmin>) -> Router {
         .route("/explain", post(explain))
         .route("/disabled", get(disabled))
         .route("/disabled/{kind}/{name}", put(disable).delete(enable))
-        .merge(pins::routes())
+        .route("/pins", get(pins))
+        .route("/pins/{name}", get(pin_changes))
+        .route("/pins/{name}/approve", post(approve))
         .with_state(admin)
         .merge(daemon)
-        .merge(servers::routes(servers))
+        .merge(of_servers)
         .fallback(unknown)
         .method_not_allowed_fallback(async || {
             ApiError::new(StatusCode::METHOD_NOT_ALLOWED, "the method is not one of this path")
@@ -187,6 +135,78 @@ async fn disable(State(admin): AdminState, switch: KindAndName) -> ApiResult<Swi
 async fn enable(State(admin): AdminState, switch: KindAndName) -> ApiResult<Switching> {
     let Path((kind, name)) = switch?;
     Ok(Json(admin.switch(&kind, &name, false).await?))
+}
+
+/// Which source is meant.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Of {
+    source: Option<String>,
+}
+
+async fn pins(State(admin): AdminState, of: QueryOf<Of>) -> ApiResult<PinnedTools> {
+    let Query(Of { source }) = of?;
+    Ok(Json(admin.pins(source.as_deref())?))
+}
+
+async fn pin_changes(State(admin): AdminState, name: NameInPath, of: QueryOf<Of>) -> ApiResult<Changes> {
+    let (Path(name), Query(Of { source })) = (name?, of?);
+    Ok(Json(admin.pin_changes(&name, source.as_deref())?))
+}
+
+async fn approve(State(admin): AdminState, name: NameInPath, body: BodyBytes) -> ApiResult<Approved> {
+    let Path(name) = name?;
+    Ok(Json(admin.approve_pin(&name, parsed(body)?).await?))
+}
+
+type ServersState = State<Arc<dyn McpAdmin>>;
+
+async fn servers(State(servers): ServersState) -> Json<McpServers> {
+    Json(McpServers { servers: servers.status(), problems: servers.problems() })
+}
+
+async fn server(State(servers): ServersState, name: NameInPath) -> ApiResult<ServerStatus> {
+    Ok(Json(find_server(&*servers, name)?))
+}
+
+async fn restart(State(servers): ServersState, name: NameInPath) -> Result<(StatusCode, Json<McpRestart>), ApiError> {
+    let server = find_server(&*servers, name)?;
+    if server.phase == PhaseName::Disabled {
+        let name = &server.name;
+        return Err(ApiError::conflict(format!(
+            "the MCP server `{name}` is disabled in the configuration, so it is not started"
+        )));
+    }
+    if !servers.restart(&server.name) {
+        return Err(no_server(&server.name, &servers.status(), &*servers));
+    }
+    tracing::info!(server = server.name, "admin: an MCP server is restarted");
+    Ok((StatusCode::ACCEPTED, Json(McpRestart { restarting: server.name })))
+}
+
+fn find_server(servers: &dyn McpAdmin, name: NameInPath) -> Result<ServerStatus, ApiError> {
+    let Path(name) = name?;
+    let (all, folded) = (servers.status(), name.to_lowercase());
+    let found = all.iter().find(|server| server.name.to_lowercase() == folded);
+    found.cloned().ok_or_else(|| no_server(&name, &all, servers))
+}
+
+fn no_server(name: &str, all: &[ServerStatus], servers: &dyn McpAdmin) -> ApiError {
+    let quoted = format!("`{}`", name.to_lowercase());
+    if let Some(problem) = servers.problems().into_iter().find(|problem| problem.to_lowercase().contains(&quoted)) {
+        return ApiError::not_found(problem);
+    }
+    if all.is_empty() {
+        return ApiError::not_found(
+            "the daemon has no MCP servers: add one to its configuration, under mcp.servers or in mcp.servers_file",
+        );
+    }
+    let near = nearest(name, all.iter().map(|server| server.name.as_str()));
+    let others = match near {
+        Some(near) => format!("did you mean `{}`?", shown(near)),
+        None => "`toolbus mcp list` shows all".to_owned(),
+    };
+    ApiError::not_found(format!("there is no MCP server `{}`: {others}", shown(name)))
 }
 
 /// Adds `Cache-Control: no-store`.

@@ -23,12 +23,13 @@ use toolbus_core::tool::{Executor, Tool, ToolCall, ToolDescriptor, ToolOutput};
 use super::*;
 use crate::config::Secret;
 use crate::http::admin::client::{AdminClient, AdminClientError};
-use crate::http::tests::http_state;
-use crate::http::{Build, Health, HttpServer, HttpState};
+use crate::http::tests::{example, http_state};
+use crate::http::{AdminSocket, Build, Health, HttpServer, HttpState, McpAdmin, NoServers};
 
 mod over_http;
 mod pins;
 mod servers;
+mod switches;
 
 const TOKEN: &str = "s3cret-of-the-operator";
 

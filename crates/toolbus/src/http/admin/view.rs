@@ -1,7 +1,11 @@
-//! Requests and responses of the admin API, as JSON.
+//! Requests, responses and errors of the admin API, as JSON.
 
 use std::path::PathBuf;
 
+use axum::Json;
+use axum::extract::rejection::{BytesRejection, PathRejection, QueryRejection};
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use serde_json::value::RawValue;
@@ -10,6 +14,9 @@ use toolbus_mcp_client::status::ServerStatus;
 use toolbus_trust::pins::{Digest, State};
 
 use crate::http::health::{Blocker, Status};
+
+/// Largest body of a request, in bytes.
+pub const MAX_BODY: usize = 64 * 1024;
 
 /// Every agent that has a section, and `default` for everybody else.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -368,4 +375,67 @@ pub struct Approved {
 pub struct Refusal {
     /// The reason, and what to do about it.
     pub error: String,
+}
+
+/// Why a request to the admin API is refused: a status, and a text for the operator.
+#[derive(Debug, thiserror::Error)]
+#[error("{text}")]
+pub struct ApiError {
+    status: StatusCode,
+    text: String,
+}
+
+impl ApiError {
+    pub(super) fn new(status: StatusCode, text: impl ToString) -> Self {
+        Self { status, text: text.to_string() }
+    }
+
+    pub(super) fn bad_request(text: impl ToString) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, text)
+    }
+
+    pub(super) fn not_found(text: impl ToString) -> Self {
+        Self::new(StatusCode::NOT_FOUND, text)
+    }
+
+    pub(super) fn conflict(text: impl ToString) -> Self {
+        Self::new(StatusCode::CONFLICT, text)
+    }
+
+    pub(super) fn internal(text: impl ToString) -> Self {
+        Self::new(StatusCode::INTERNAL_SERVER_ERROR, text)
+    }
+
+    pub(super) fn unavailable(text: impl ToString) -> Self {
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, text)
+    }
+}
+
+impl IntoResponse for ApiError {
+    fn into_response(self) -> Response {
+        (self.status, Json(Refusal { error: self.text })).into_response()
+    }
+}
+
+impl From<PathRejection> for ApiError {
+    fn from(rejection: PathRejection) -> Self {
+        Self::bad_request(rejection.body_text())
+    }
+}
+
+impl From<QueryRejection> for ApiError {
+    fn from(rejection: QueryRejection) -> Self {
+        Self::bad_request(rejection.body_text())
+    }
+}
+
+impl From<BytesRejection> for ApiError {
+    fn from(rejection: BytesRejection) -> Self {
+        match rejection.status() {
+            StatusCode::PAYLOAD_TOO_LARGE => {
+                Self::new(StatusCode::PAYLOAD_TOO_LARGE, format!("the body is larger than {} KiB", MAX_BODY / 1024))
+            }
+            _ => Self::bad_request(rejection.body_text()),
+        }
+    }
 }

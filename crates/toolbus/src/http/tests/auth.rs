@@ -23,11 +23,10 @@ use super::harness::{Answer, Client, Server};
 use super::*;
 use crate::config::http::{AgentTokens, Open};
 use crate::config::{HttpConfig, Secret};
-use crate::http::admin::NoServers;
 use crate::http::refusal::PENALTY;
 use crate::http::slots::{GRACE, MAX_ANONYMOUS, MAX_GUESTS, MAX_SLOWED};
 use crate::http::tests::http_state;
-use crate::http::{Build, Health, HttpState, listeners};
+use crate::http::{Build, Health, HttpState, NoServers, listeners};
 
 const TOKEN: &str = "s3cret-of-ana-1234";
 
