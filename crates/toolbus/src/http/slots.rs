@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 use toolbus_core::Clock;
@@ -87,7 +87,7 @@ impl Slots {
         };
         let id = self.next.fetch_add(1, Ordering::Relaxed);
         let state = Arc::new(ConnectionState::new(id, remote, Arc::clone(self), slot));
-        self.connections().insert(id, Arc::clone(&state));
+        self.connections.lock().insert(id, Arc::clone(&state));
         Some(state)
     }
 
@@ -120,7 +120,7 @@ impl Slots {
     /// A slot for a connection with this token. A token may hold as many slots as are free: one is always left for another
     /// token, and tokens that compete get equal shares. Beyond that, an idle connection of the same token is evicted.
     async fn slot_for_token(&self, token: TokenId) -> Option<OwnedSemaphorePermit> {
-        let count = self.connections().values().filter(|state| state.is_of(token)).count();
+        let count = self.connections.lock().values().filter(|state| state.is_of(token)).count();
         if count == 0 || count < self.known.available_permits() {
             return self.slot_soon(Class::Known).await;
         }
@@ -156,7 +156,7 @@ impl Slots {
     }
 
     fn leave(&self, id: u64) {
-        self.connections().remove(&id);
+        self.connections.lock().remove(&id);
     }
 
     /// Logs that a client speaks another protocol than HTTP.
@@ -174,15 +174,11 @@ impl Slots {
 
     fn evict(&self, waits_since: impl Fn(&ConnectionState) -> Option<(bool, Instant)>) -> bool {
         let longest = {
-            let connections = self.connections();
+            let connections = self.connections.lock();
             let waiting = connections.iter().filter_map(|(id, state)| Some((waits_since(state)?, id, state)));
             waiting.min_by_key(|(since, id, _)| (*since, *id)).map(|(_, _, state)| Arc::clone(state))
         };
         longest.is_some_and(|state| state.evict())
-    }
-
-    fn connections(&self) -> MutexGuard<'_, HashMap<u64, Arc<ConnectionState>>> {
-        self.connections.lock()
     }
 }
 
@@ -232,7 +228,7 @@ pub(super) struct Deregister(Arc<ConnectionState>);
 impl Drop for Deregister {
     fn drop(&mut self) {
         self.0.slots.leave(self.0.id);
-        self.0.lock().slot = None;
+        self.0.inner.lock().slot = None;
     }
 }
 
@@ -267,7 +263,7 @@ impl ConnectionState {
         };
         let is_free = self.take(slot, Class::Known);
         if is_free {
-            self.lock().token = token;
+            self.inner.lock().token = token;
         }
         is_free
     }
@@ -286,25 +282,25 @@ impl ConnectionState {
 
     /// Lifts the time limit of the present request.
     pub(crate) fn take_any_time(&self) {
-        if let Phase::Answering(limit) = &mut self.lock().phase {
+        if let Phase::Answering(limit) = &mut self.inner.lock().phase {
             *limit = None;
         }
     }
 
     /// Whether its slot was given for this token.
     fn is_of(&self, token: TokenId) -> bool {
-        self.lock().token == Some(token)
+        self.inner.lock().token == Some(token)
     }
 
     fn is(&self, class: Class) -> bool {
-        self.lock().class == class
+        self.inner.lock().class == class
     }
 
     /// Replaces its slot by `slot`, if there is one.
     fn take(&self, slot: Option<OwnedSemaphorePermit>, class: Class) -> bool {
         let is_free = slot.is_some();
         if is_free {
-            let mut inner = self.lock();
+            let mut inner = self.inner.lock();
             (inner.class, inner.slot) = (class, slot);
         }
         is_free
@@ -326,7 +322,7 @@ impl ConnectionState {
 
     /// Notes that bytes have arrived.
     pub(super) fn heard(&self) {
-        let mut inner = self.lock();
+        let mut inner = self.inner.lock();
         if inner.phase == Phase::Idle {
             inner.enter(Phase::Head);
         }
@@ -334,17 +330,17 @@ impl ConnectionState {
 
     /// Notes that a request has arrived.
     pub(super) fn begin(&self) {
-        self.lock().enter(Phase::Answering(Some(REQUEST_TIME)));
+        self.inner.lock().enter(Phase::Answering(Some(REQUEST_TIME)));
     }
 
     /// Notes that the response is complete, though much of it may not have been sent.
     pub(super) fn answered(&self) {
-        self.lock().enter(Phase::Idle);
+        self.inner.lock().enter(Phase::Idle);
     }
 
     /// Notes whether the client reads what is written; called when that changes.
     pub(super) fn wrote(&self, is_blocked: bool) {
-        let mut inner = self.lock();
+        let mut inner = self.inner.lock();
         inner.blocked = is_blocked.then(|| inner.clock.now());
         if inner.phase == Phase::Idle {
             // It is idle from the end of its response on, not while the client reads that.
@@ -354,13 +350,13 @@ impl ConnectionState {
 
     /// Notes that the server stops: what is in progress gets the time of one request.
     pub(super) fn stop(&self) {
-        let mut inner = self.lock();
+        let mut inner = self.inner.lock();
         inner.end = Some(inner.clock.now() + REQUEST_TIME);
     }
 
     /// When the connection is to be closed, in its present phase.
     pub(super) fn deadline(&self) -> Option<Instant> {
-        let inner = self.lock();
+        let inner = self.inner.lock();
         let limit = match inner.phase {
             Phase::Head => Some(HEAD_TIME),
             Phase::Answering(limit) => limit,
@@ -374,14 +370,14 @@ impl ConnectionState {
     /// Since when the connection could have been closed without loss, if it can be and is of this class. One that does not
     /// read its response sorts after all that are idle.
     fn waits_since(&self, class: Class) -> Option<(bool, Instant)> {
-        let inner = self.lock();
+        let inner = self.inner.lock();
         let waits = inner.class == class && inner.waits();
         waits.then(|| (inner.blocked.is_some(), inner.blocked.unwrap_or(inner.since)))
     }
 
     /// Has it closed, if it still can be: a request that arrives at the same moment is served. Returns whether it is.
     fn evict(&self) -> bool {
-        let mut inner = self.lock();
+        let mut inner = self.inner.lock();
         let waits = inner.waits();
         if waits {
             inner.enter(Phase::Evicted);
@@ -398,10 +394,6 @@ impl ConnectionState {
     /// What tells the time of the connection.
     pub(super) fn clock(&self) -> Clock {
         self.slots.clock
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock()
     }
 }
 
